@@ -1,0 +1,41 @@
+# Headers are included as <spikeforge/...>, in the tree as where they are installed. In the tree that is a folder of
+# links, so an edit is seen at once; installed, they are files.
+
+set(SPIKEFORGE_INCLUDE_DIR "${PROJECT_BINARY_DIR}/include")
+
+# Pairs: where a header or folder lies, and its name under spikeforge/.
+set(public_headers
+    csrc/export.h        export.h
+    csrc/neuron          neuron
+    cuda                 cuda
+    ops/neuron/neuron.h  ops/neuron.h)
+set(internal_headers
+    csrc/cpu             cpu
+    ops/neuron           ops/neuron
+    csrc/runtime         runtime)
+
+function(spikeforge_link_headers)
+  file(MAKE_DIRECTORY "${SPIKEFORGE_INCLUDE_DIR}/spikeforge/ops")
+  set(pairs ${public_headers} ${internal_headers})
+  while(pairs)
+    list(POP_FRONT pairs source name)
+    file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${source}" "${SPIKEFORGE_INCLUDE_DIR}/spikeforge/${name}" SYMBOLIC)
+  endwhile()
+endfunction()
+
+function(spikeforge_install_headers)
+  set(pairs ${public_headers})
+  while(pairs)
+    list(POP_FRONT pairs source name)
+    cmake_path(SET destination NORMALIZE "${CMAKE_INSTALL_INCLUDEDIR}/spikeforge/${name}")
+    if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/${source}")
+      install(DIRECTORY "${source}/" DESTINATION "${destination}"
+              FILES_MATCHING PATTERN "*.h" PATTERN "*.cuh" PATTERN "*.def")
+    else()
+      cmake_path(GET destination PARENT_PATH folder)
+      install(FILES "${source}" DESTINATION "${folder}")
+    endif()
+  endwhile()
+endfunction()
+
+spikeforge_link_headers()

@@ -1,0 +1,65 @@
+# Writes a C++ file that holds the text of the device headers, for NVRTC:
+#   cmake -DOUTPUT=sources.cpp "-DFILES=csrc/neuron/lif.h;cuda/multistep.cuh" -P embed_headers.cmake
+# A header is included by its folder and its name: csrc/neuron/lif.h as <spikeforge/neuron/lif.h>.
+
+cmake_minimum_required(VERSION 3.25)
+
+set(piece_limit 15000)  # characters: a compiler need not take a literal of more than 16 KB
+set(delimiter "SPIKEFORGE")
+
+# Cuts after a line's end where there is one, so that no UTF-8 character is split.
+function(raw_literals text out)
+  set(literals "")
+  string(LENGTH "${text}" rest)
+  while(rest GREATER 0)
+    string(SUBSTRING "${text}" 0 ${piece_limit} piece)
+    if(rest GREATER piece_limit)
+      string(FIND "${piece}" "\n" line_end REVERSE)
+      if(line_end GREATER -1)
+        math(EXPR line_end "${line_end} + 1")
+        string(SUBSTRING "${piece}" 0 ${line_end} piece)
+      endif()
+    endif()
+    string(APPEND literals "\n     R\"${delimiter}(${piece})${delimiter}\"")
+    string(LENGTH "${piece}" taken)
+    string(SUBSTRING "${text}" ${taken} -1 text)
+    string(LENGTH "${text}" rest)
+  endwhile()
+  if(literals STREQUAL "")
+    set(literals " \"\"")
+  endif()
+  set(${out} "${literals}" PARENT_SCOPE)
+endfunction()
+
+set(entries "")
+list(SORT FILES)  # the order is part of every kernel's key
+foreach(file IN LISTS FILES)
+  file(READ "${file}" text)
+  string(FIND "${text}" ")${delimiter}\"" clash)
+  if(clash GREATER -1)
+    message(FATAL_ERROR "${file} holds )${delimiter}\", which ends the raw string literal that it is put into")
+  endif()
+  cmake_path(ABSOLUTE_PATH file OUTPUT_VARIABLE path)
+  cmake_path(GET path FILENAME name)
+  cmake_path(GET path PARENT_PATH folder)
+  cmake_path(GET folder FILENAME folder)
+  raw_literals("${text}" literals)
+  string(APPEND entries "    {\"spikeforge/${folder}/${name}\",${literals}},\n")
+endforeach()
+
+# A std::vector, because a build may have no device header yet.
+file(WRITE "${OUTPUT}" "// Written by cmake/embed_headers.cmake.
+#include <spikeforge/runtime/sources.h>
+
+#include <vector>
+
+namespace spikeforge::runtime {
+
+std::span<const EmbeddedHeader> embedded_headers() {
+  static const std::vector<EmbeddedHeader> headers = {
+${entries}  };
+  return headers;
+}
+
+}  // namespace spikeforge::runtime
+")

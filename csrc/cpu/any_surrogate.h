@@ -1,0 +1,47 @@
+// A surrogate chosen at run time, one indirect call a vector. Backward kernels are thus not compiled once for each surrogate.
+#pragma once
+
+#include <spikeforge/cpu/vec.h>
+#include <spikeforge/neuron/surrogate.h>
+#include <spikeforge/runtime/launch.h>
+
+namespace spikeforge::cpu {
+inline namespace CPU_CAPABILITY {
+
+template <class F>
+class AnySurrogate {
+ public:
+  AnySurrogate(SurrogateKind kind, const double* args) : functions_(functions(kind)), args_(args) {}
+
+  F gradient(F x) const { return functions_.gradient(x, args_); }
+  F primitive(F x) const { return functions_.primitive(x, args_); }
+
+ private:
+  struct Functions {
+    F (*gradient)(F, const double*);
+    F (*primitive)(F, const double*);
+  };
+
+  template <template <class> class Surrogate>
+  static constexpr Functions functions_of() {
+    return {[](F x, const double* args) { return Surrogate<F>(args).gradient(x); },
+            [](F x, const double* args) { return Surrogate<F>(args).primitive(x); }};
+  }
+
+  static Functions functions(SurrogateKind kind) {
+    switch (kind) {
+#define SPIKEFORGE_SURROGATE(name, Struct, ...) \
+  case SurrogateKind::name:                     \
+    return functions_of<Struct>();
+#include <spikeforge/neuron/surrogate.def>
+#undef SPIKEFORGE_SURROGATE
+    }
+    return functions_of<NoSurrogate>();
+  }
+
+  Functions functions_;
+  const double* args_;
+};
+
+}  // namespace CPU_CAPABILITY
+}  // namespace spikeforge::cpu

@@ -1,0 +1,85 @@
+// A cell: the pure function of one step, (x, state, params) -> (outputs, next state), with its vjp. This is all that a multistep loop
+// knows of a neuron. A SpikingCell is made of a neuron's charge (and recovery), the shared fire and reset, and a surrogate.
+//
+// What a loop may use:
+//   n_inputs, n_outputs, n_states, n_params
+//   Cell(params, surrogate, options)        computes once a neuron what does not change over the steps
+//   initial(state)                          the states of a neuron that was given none
+//   step(x, state, y)                       one step, state in place
+//   vjp(x, state, grad_y, grad_state, grad_x, grad_param)
+//                                           state is that before the step; grad_state comes in as the gradient of the next state and
+//                                           leaves as that of `state`; grad_x is written, grad_param added to
+//   finish(grad_initial, grad_param)        makes grad_param final; grad_initial is the gradient of what `initial` made, 0 for given states
+#pragma once
+
+#include <spikeforge/neuron/reset.h>
+
+namespace spikeforge {
+
+template <class F, class Neuron, class Surrogate, class Options>
+struct SpikingCell {
+  static constexpr int n_inputs = 1;
+  static constexpr int n_outputs = 1;
+  static constexpr int n_states = Neuron::n_states;
+  static constexpr int n_params = Neuron::n_params;
+  static constexpr bool recovers = n_states == 2;
+
+  SPIKEFORGE_FN SpikingCell(const F* p, const Surrogate& surrogate, const Options& o)
+      : options(o), surrogate(surrogate), neuron(p, o), v_threshold(p[Neuron::v_threshold]), v_reset(p[Neuron::v_reset]) {
+    if constexpr (recovers) w_initial = p[Neuron::w_rest];
+  }
+
+  SPIKEFORGE_FN void initial(F* state) const {
+    state[0] = options.hard_reset ? v_reset : F(0);
+    if constexpr (recovers) state[1] = w_initial;
+  }
+
+  SPIKEFORGE_FN void step(const F* x, F* state, F* y) const {
+    const F h = neuron.charge(x[0], state);
+    const Fired<F> fired = fire_and_reset(h, v_threshold, v_reset, surrogate, options);
+    y[0] = fired.spike;
+    state[0] = fired.voltage;
+    if constexpr (recovers) state[1] = neuron.recover(h, fired.spike, state[1]);
+  }
+
+  SPIKEFORGE_FN void vjp(const F* x, const F* state, const F* grad_y, F* grad_state, F* grad_x, F* grad_param) const {
+    const F h = neuron.charge(x[0], state);
+    const F s = fire_and_reset(h, v_threshold, v_reset, surrogate, options).spike;
+    const F grad_v = grad_state[0];
+
+    F grad_s = grad_y[0];
+    if (!options.detach_reset) grad_s = grad_s + grad_v * (options.hard_reset ? v_reset - h : -v_threshold);
+    if constexpr (recovers) grad_s = grad_s + neuron.grad_spike(grad_state[1]);
+
+    const F grad_fire = grad_s * surrogate.gradient(h - v_threshold);
+    F grad_h = grad_fire + (options.hard_reset ? grad_v * (F(1) - s) : grad_v);
+    grad_param[Neuron::v_threshold] = grad_param[Neuron::v_threshold] - grad_fire;
+    if (options.hard_reset) {
+      grad_param[Neuron::v_reset] = grad_param[Neuron::v_reset] + grad_v * s;
+    } else {
+      grad_param[Neuron::v_threshold] = grad_param[Neuron::v_threshold] - grad_v * s;
+    }
+
+    if constexpr (recovers) {
+      F grad_w;
+      neuron.recover_vjp(h, s, state[1], grad_state[1], grad_h, grad_w, grad_param);
+      grad_state[1] = grad_w;
+    }
+    neuron.charge_vjp(x[0], state, grad_h, grad_x[0], grad_state, grad_param);
+  }
+
+  SPIKEFORGE_FN void finish(const F* grad_initial, F* grad_param) const {
+    neuron.finish(grad_param);
+    if (options.hard_reset) grad_param[Neuron::v_reset] = grad_param[Neuron::v_reset] + grad_initial[0];
+    if constexpr (recovers) grad_param[Neuron::w_rest] = grad_param[Neuron::w_rest] + grad_initial[1];
+  }
+
+ private:
+  Options options;
+  Surrogate surrogate;
+  Neuron neuron;
+  F v_threshold, v_reset;
+  F w_initial{};
+};
+
+}  // namespace spikeforge

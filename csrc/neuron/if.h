@@ -1,0 +1,27 @@
+// Integrate-and-fire.
+//   H = V + X            dH/dX = 1            dH/dV = 1
+// Source: Fang et al., Science Advances 9, eadi1480 (2023).
+#pragma once
+
+#include <spikeforge/neuron/portable.h>
+
+namespace spikeforge {
+
+template <class F, class Options>
+struct IntegrateAndFire {
+  static constexpr int n_states = 1;
+  enum Param { v_threshold, v_reset, n_params };
+
+  SPIKEFORGE_FN IntegrateAndFire(const F*, const Options&) {}
+
+  SPIKEFORGE_FN F charge(F x, const F* state) const { return state[0] + x; }
+
+  SPIKEFORGE_FN void charge_vjp(F, const F*, F grad_h, F& grad_x, F* grad_state, F*) const {
+    grad_x = grad_h;
+    grad_state[0] = grad_h;
+  }
+
+  SPIKEFORGE_FN void finish(F*) const {}
+};
+
+}  // namespace spikeforge

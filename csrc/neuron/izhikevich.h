@@ -1,0 +1,75 @@
+// Izhikevich neuron: a quadratic charge and a recovery variable W.
+//   H  = V + (X + a0 (V - Vrest)(V - Vc) - W) / tau      as QIF, and dH/dW = -1/tau
+//   Z  = W + (a (H - Vrest) - W) / tau_w                 dZ/dH = a / tau_w        dZ/dW = 1 - 1/tau_w
+//   W' = Z + b S                                         dW'/dS = b
+//   dZ/da = (H - Vrest) / tau_w        dZ/dVrest = -a / tau_w        dZ/d(1/tau_w) = a (H - Vrest) - W
+// W starts at w_rest, its only use. `detach_reset` does not detach b S.
+// Source: Fang et al., Science Advances 9, eadi1480 (2023). dL/dW[t] includes the direct term from W[t] itself as an output, which the
+// usual text of the derivation omits.
+#pragma once
+
+#include <spikeforge/neuron/portable.h>
+
+namespace spikeforge {
+
+template <class F, class Options>
+struct Izhikevich {
+  static constexpr int n_states = 2;
+  enum Param { tau, v_c, a0, v_threshold, v_rest, w_rest, v_reset, tau_w, a, b, n_params };
+
+  SPIKEFORGE_FN Izhikevich(const F* p, const Options&)
+      : inv_tau(F(1) / p[tau]),
+        inv_tau_w(F(1) / p[tau_w]),
+        critical(p[v_c]),
+        curvature(p[a0]),
+        rest(p[v_rest]),
+        coupling(p[a]),
+        jump(p[b]) {}
+
+  SPIKEFORGE_FN F charge(F x, const F* state) const {
+    const F v = state[0];
+    return v + inv_tau * (x + curvature * (v - rest) * (v - critical) - state[1]);
+  }
+
+  // W' from H, S and W.
+  SPIKEFORGE_FN F recover(F h, F s, F w) const { return w + inv_tau_w * (coupling * (h - rest) - w) + jump * s; }
+
+  SPIKEFORGE_FN F grad_spike(F grad_w) const { return grad_w * jump; }
+
+  // Adds to grad_h; grad_param[tau_w] collects the gradient of 1/tau_w until finish().
+  SPIKEFORGE_FN void recover_vjp(F h, F s, F w, F grad_next, F& grad_h, F& grad_w, F* grad_param) const {
+    const F grad_scaled = grad_next * inv_tau_w;
+    const F from_rest = h - rest;
+    grad_h = grad_h + grad_scaled * coupling;
+    grad_w = grad_next - grad_scaled;
+    grad_param[tau_w] = grad_param[tau_w] + grad_next * (coupling * from_rest - w);
+    grad_param[a] = grad_param[a] + grad_scaled * from_rest;
+    grad_param[b] = grad_param[b] + grad_next * s;
+    grad_param[v_rest] = grad_param[v_rest] - grad_scaled * coupling;
+  }
+
+  // grad_param[tau] collects the gradient of 1/tau until finish(); grad_state[1] holds what recover_vjp left there.
+  SPIKEFORGE_FN void charge_vjp(F x, const F* state, F grad_h, F& grad_x, F* grad_state, F* grad_param) const {
+    const F from_rest = state[0] - rest;
+    const F from_critical = state[0] - critical;
+    const F grad_scaled = grad_h * inv_tau;
+    const F grad_curved = grad_scaled * curvature;
+    grad_x = grad_scaled;
+    grad_state[0] = grad_h + grad_curved * (from_rest + from_critical);
+    grad_state[1] = grad_state[1] - grad_scaled;
+    grad_param[tau] = grad_param[tau] + grad_h * (x + curvature * from_rest * from_critical - state[1]);
+    grad_param[a0] = grad_param[a0] + grad_scaled * from_rest * from_critical;
+    grad_param[v_rest] = grad_param[v_rest] - grad_curved * from_critical;
+    grad_param[v_c] = grad_param[v_c] - grad_curved * from_rest;
+  }
+
+  SPIKEFORGE_FN void finish(F* grad_param) const {
+    grad_param[tau] = -square(inv_tau) * grad_param[tau];
+    grad_param[tau_w] = -square(inv_tau_w) * grad_param[tau_w];
+  }
+
+ protected:
+  F inv_tau, inv_tau_w, critical, curvature, rest, coupling, jump;
+};
+
+}  // namespace spikeforge

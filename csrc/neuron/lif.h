@@ -1,0 +1,46 @@
+// Leaky integrate-and-fire.
+//   decay_input   H = V + (X - (V - Vr)) / tau      dH/dX = 1/tau    dH/dV = 1 - 1/tau    dH/dVr = 1/tau    dH/d(1/tau) = X - (V - Vr)
+//   otherwise     H = V - (V - Vr) / tau + X        dH/dX = 1        dH/dV = 1 - 1/tau    dH/dVr = 1/tau    dH/d(1/tau) = -(V - Vr)
+// Source: Fang et al., Science Advances 9, eadi1480 (2023). Vr is v_reset, or 0 under soft reset.
+#pragma once
+
+#include <spikeforge/neuron/portable.h>
+
+namespace spikeforge {
+
+template <class F, class Options>
+struct Lif {
+  static constexpr int n_states = 1;
+  enum Param { tau, v_threshold, v_reset, n_params };
+
+  SPIKEFORGE_FN Lif(const F* p, const Options& o) : Lif(F(1) / p[tau], p, o) {}
+
+  SPIKEFORGE_FN F charge(F x, const F* state) const {
+    const F v = state[0];
+    const F leak = v - v_rest;
+    if (options.decay_input) return v + inv_tau * (x - leak);
+    return v - inv_tau * leak + x;
+  }
+
+  // grad_param[tau] collects the gradient of 1/tau until finish().
+  SPIKEFORGE_FN void charge_vjp(F x, const F* state, F grad_h, F& grad_x, F* grad_state, F* grad_param) const {
+    const F leak = state[0] - v_rest;
+    const F grad_scaled = grad_h * inv_tau;
+    grad_x = options.decay_input ? grad_scaled : grad_h;
+    grad_state[0] = grad_h - grad_scaled;
+    grad_param[tau] = grad_param[tau] + grad_h * (options.decay_input ? x - leak : -leak);
+    if (options.hard_reset) grad_param[v_reset] = grad_param[v_reset] + grad_scaled;
+  }
+
+  // d(1/tau)/dtau = -1/tau^2
+  SPIKEFORGE_FN void finish(F* grad_param) const { grad_param[tau] = -square(inv_tau) * grad_param[tau]; }
+
+ protected:
+  SPIKEFORGE_FN Lif(F inv_tau, const F* p, const Options& o)
+      : options(o), inv_tau(inv_tau), v_rest(o.hard_reset ? p[v_reset] : F(0)) {}
+
+  Options options;
+  F inv_tau, v_rest;
+};
+
+}  // namespace spikeforge

@@ -1,0 +1,83 @@
+// What a cell may use: the arithmetic of one step, spelled alike for the host compiler, NVRTC and nvcc. C++17.
+//
+// Cells are templates over the arithmetic type F. For float and double the functions below are found by ordinary look-up; a SIMD type
+// brings its own, found by argument-dependent look-up. Comparisons give a mask (`bool` for scalars) that only `select` reads.
+#pragma once
+
+#if defined(__CUDACC__)
+#define SPIKEFORGE_FN __device__ __forceinline__
+#else
+#define SPIKEFORGE_FN
+#include <cmath>
+#endif
+
+namespace spikeforge {
+
+#if defined(__CUDACC__)
+
+SPIKEFORGE_FN float select(bool condition, float a, float b) { return condition ? a : b; }
+SPIKEFORGE_FN double select(bool condition, double a, double b) { return condition ? a : b; }
+
+SPIKEFORGE_FN float abs(float x) { return ::fabsf(x); }
+SPIKEFORGE_FN float min(float a, float b) { return ::fminf(a, b); }
+SPIKEFORGE_FN float max(float a, float b) { return ::fmaxf(a, b); }
+SPIKEFORGE_FN float exp(float x) { return ::expf(x); }
+SPIKEFORGE_FN float log(float x) { return ::logf(x); }
+SPIKEFORGE_FN float pow(float x, float y) { return ::powf(x, y); }
+SPIKEFORGE_FN float sin(float x) { return ::sinf(x); }
+SPIKEFORGE_FN float cos(float x) { return ::cosf(x); }
+SPIKEFORGE_FN float atan(float x) { return ::atanf(x); }
+SPIKEFORGE_FN float erfc(float x) { return ::erfcf(x); }
+
+SPIKEFORGE_FN double abs(double x) { return ::fabs(x); }
+SPIKEFORGE_FN double min(double a, double b) { return ::fmin(a, b); }
+SPIKEFORGE_FN double max(double a, double b) { return ::fmax(a, b); }
+SPIKEFORGE_FN double exp(double x) { return ::exp(x); }
+SPIKEFORGE_FN double log(double x) { return ::log(x); }
+SPIKEFORGE_FN double pow(double x, double y) { return ::pow(x, y); }
+SPIKEFORGE_FN double sin(double x) { return ::sin(x); }
+SPIKEFORGE_FN double cos(double x) { return ::cos(x); }
+SPIKEFORGE_FN double atan(double x) { return ::atan(x); }
+SPIKEFORGE_FN double erfc(double x) { return ::erfc(x); }
+
+// For derivatives of surrogates alone, never for what reaches a threshold: a few ulp less, several times faster.
+SPIKEFORGE_FN float fast_exp(float x) { return ::__expf(x); }
+SPIKEFORGE_FN float fast_divide(float a, float b) { return ::__fdividef(a, b); }
+SPIKEFORGE_FN double fast_exp(double x) { return ::exp(x); }
+SPIKEFORGE_FN double fast_divide(double a, double b) { return a / b; }
+
+#else
+
+inline float select(bool condition, float a, float b) { return condition ? a : b; }
+inline double select(bool condition, double a, double b) { return condition ? a : b; }
+
+using std::abs;
+using std::atan;
+using std::cos;
+using std::erfc;
+using std::exp;
+using std::log;
+using std::pow;
+using std::sin;
+inline float min(float a, float b) { return std::fmin(a, b); }
+inline float max(float a, float b) { return std::fmax(a, b); }
+inline double min(double a, double b) { return std::fmin(a, b); }
+inline double max(double a, double b) { return std::fmax(a, b); }
+
+template <class F>
+F fast_exp(F x) {
+  return exp(x);
+}
+template <class F>
+F fast_divide(F a, F b) {
+  return a / b;
+}
+
+#endif
+
+template <class F>
+SPIKEFORGE_FN F square(F x) {
+  return x * x;
+}
+
+}  // namespace spikeforge

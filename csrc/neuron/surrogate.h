@@ -1,0 +1,277 @@
+// Surrogate derivatives of the step function Θ, each with its primitive.
+//
+// `gradient(x)` stands in for Θ'(x) in the backward pass, x = H - v_threshold. `primitive(x)` is its integral: it replaces Θ itself where
+// an operator is run with `spiking=False`, which makes the whole operator smooth. Primitives that approximate Θ have primitive(0) = 1/2;
+// the unbounded ones (super_spike, leaky_k_relu, fake_numerical_gradient, log_tailed_relu, nonzero_sign_log_abs) have primitive(0) = 0.
+//
+// Gradients may use fast_exp and fast_divide, in forms without cancellation: e / (1 + e)^2 rather than s (1 - s).
+#pragma once
+
+#include <spikeforge/neuron/portable.h>
+
+namespace spikeforge {
+
+constexpr int max_surrogate_args = 2;
+
+// A spiking forward pass has no use for a surrogate.
+template <class F>
+struct NoSurrogate {
+  SPIKEFORGE_FN explicit NoSurrogate(const double*) {}
+  SPIKEFORGE_FN F gradient(F) const { return F(0); }
+  SPIKEFORGE_FN F primitive(F) const { return F(0); }
+};
+
+// alpha * sigma'(alpha x); even in x, so that exp never overflows.
+template <class F>
+SPIKEFORGE_FN F sigmoid_slope(F alpha, F x) {
+  const F e = fast_exp(-alpha * abs(x));
+  return fast_divide(alpha * e, square(F(1) + e));
+}
+
+template <class F>
+SPIKEFORGE_FN F logistic(F x) {
+  return F(1) / (F(1) + exp(-x));
+}
+
+template <class F>
+struct Sigmoid {
+  SPIKEFORGE_FN explicit Sigmoid(const double* args) : alpha(args[0]) {}
+  SPIKEFORGE_FN F gradient(F x) const {
+    return sigmoid_slope(alpha, x);
+  }
+  SPIKEFORGE_FN F primitive(F x) const {
+    return logistic(alpha * x);
+  }
+
+ private:
+  F alpha;
+};
+
+template <class F>
+struct Atan {
+  SPIKEFORGE_FN explicit Atan(const double* args) : alpha(args[0]) {}
+  SPIKEFORGE_FN F gradient(F x) const {
+    const F scaled = F(1.57079632679489661923) * alpha * x;
+    return fast_divide(F(.5) * alpha, F(1) + square(scaled));
+  }
+  SPIKEFORGE_FN F primitive(F x) const {
+    return F(.31830988618379067154) * atan(F(1.57079632679489661923) * alpha * x) + F(.5);
+  }
+
+ private:
+  F alpha;
+};
+
+template <class F>
+struct PiecewiseQuadratic {
+  SPIKEFORGE_FN explicit PiecewiseQuadratic(const double* args) : alpha(args[0]) {}
+  SPIKEFORGE_FN F gradient(F x) const {
+    return max(F(0), alpha - square(alpha) * abs(x));
+  }
+  SPIKEFORGE_FN F primitive(F x) const {
+    const F inner = alpha * x - F(.5) * square(alpha) * abs(x) * x + F(.5);
+    return select(abs(x) < F(1) / alpha, inner, select(x < F(0), F(0), F(1)));
+  }
+
+ private:
+  F alpha;
+};
+
+template <class F>
+struct PiecewiseExp {
+  SPIKEFORGE_FN explicit PiecewiseExp(const double* args) : alpha(args[0]) {}
+  SPIKEFORGE_FN F gradient(F x) const {
+    return F(.5) * alpha * fast_exp(-alpha * abs(x));
+  }
+  SPIKEFORGE_FN F primitive(F x) const {
+    const F tail = F(.5) * exp(-alpha * abs(x));
+    return select(x < F(0), tail, F(1) - tail);
+  }
+
+ private:
+  F alpha;
+};
+
+template <class F>
+struct SoftSign {
+  SPIKEFORGE_FN explicit SoftSign(const double* args) : alpha(args[0]) {}
+  SPIKEFORGE_FN F gradient(F x) const {
+    return fast_divide(F(.5) * alpha, square(F(1) + alpha * abs(x)));
+  }
+  SPIKEFORGE_FN F primitive(F x) const {
+    return F(.5) * (alpha * x / (F(1) + alpha * abs(x)) + F(1));
+  }
+
+ private:
+  F alpha;
+};
+
+template <class F>
+struct SuperSpike {
+  SPIKEFORGE_FN explicit SuperSpike(const double* args) : alpha(args[0]) {}
+  SPIKEFORGE_FN F gradient(F x) const {
+    return fast_divide(alpha, square(abs(x) + F(1)));
+  }
+  SPIKEFORGE_FN F primitive(F x) const {
+    return alpha * x / (F(1) + abs(x));
+  }
+
+ private:
+  F alpha;
+};
+
+template <class F>
+struct Erf {
+  SPIKEFORGE_FN explicit Erf(const double* args) : alpha(args[0]) {}
+  SPIKEFORGE_FN F gradient(F x) const {
+    return F(.56418958354775628695) * alpha * fast_exp(-square(alpha * x));
+  }
+  SPIKEFORGE_FN F primitive(F x) const {
+    return F(.5) * erfc(-alpha * x);
+  }
+
+ private:
+  F alpha;
+};
+
+template <class F>
+struct PiecewiseLeakyRelu {
+  SPIKEFORGE_FN explicit PiecewiseLeakyRelu(const double* args) : w(args[0]), c(args[1]) {}
+  SPIKEFORGE_FN F gradient(F x) const {
+    return select(abs(x) < w, F(.5) / w, c);
+  }
+  SPIKEFORGE_FN F primitive(F x) const {
+    const F inner = F(.5) * x / w + F(.5);
+    const F outer = select(x < F(0), c * (x + w), c * (x - w) + F(1));
+    return select(abs(x) < w, inner, outer);
+  }
+
+ private:
+  F w, c;
+};
+
+template <class F>
+struct S2nn {
+  SPIKEFORGE_FN explicit S2nn(const double* args) : alpha(args[0]), beta(args[1]) {}
+  SPIKEFORGE_FN F gradient(F x) const {
+    return select(x < F(0), sigmoid_slope(alpha, x), fast_divide(beta, abs(x) + F(1)));
+  }
+  SPIKEFORGE_FN F primitive(F x) const {
+    return select(x < F(0), logistic(alpha * x), beta * log(abs(x) + F(1)) + F(.5));
+  }
+
+ private:
+  F alpha, beta;
+};
+
+template <class F>
+struct QPseudoSpike {
+  SPIKEFORGE_FN explicit QPseudoSpike(const double* args) : alpha(args[0]) {}
+  SPIKEFORGE_FN F gradient(F x) const {
+    return pow(F(1) + F(2) * abs(x) / (alpha - F(1)), -alpha);
+  }
+  SPIKEFORGE_FN F primitive(F x) const {
+    const F tail = F(.5) * pow(F(1) + F(2) * abs(x) / (alpha - F(1)), F(1) - alpha);
+    return select(x < F(0), tail, F(1) - tail);
+  }
+
+ private:
+  F alpha;
+};
+
+template <class F>
+struct LeakyKRelu {
+  SPIKEFORGE_FN explicit LeakyKRelu(const double* args) : leak(args[0]), k(args[1]) {}
+  SPIKEFORGE_FN F gradient(F x) const {
+    return select(x >= F(0), k, leak);
+  }
+  SPIKEFORGE_FN F primitive(F x) const {
+    return select(x >= F(0), k, leak) * x;
+  }
+
+ private:
+  F leak, k;
+};
+
+template <class F>
+struct FakeNumericalGradient {
+  SPIKEFORGE_FN explicit FakeNumericalGradient(const double* args) : alpha(args[0]) {}
+  SPIKEFORGE_FN F gradient(F x) const {
+    return min(F(1) / abs(x), alpha);
+  }
+  SPIKEFORGE_FN F primitive(F x) const {
+    const F size = alpha * abs(x);
+    const F tail = F(1) + log(max(size, F(1)));
+    return select(size < F(1), alpha * x, select(x < F(0), -tail, tail));
+  }
+
+ private:
+  F alpha;
+};
+
+template <class F>
+struct LogTailedRelu {
+  SPIKEFORGE_FN explicit LogTailedRelu(const double* args) : alpha(args[0]) {}
+  SPIKEFORGE_FN F gradient(F x) const {
+    return select(x <= F(0), alpha, F(1) / max(x, F(1)));
+  }
+  SPIKEFORGE_FN F primitive(F x) const {
+    return select(x <= F(0), alpha * x, min(x, F(1)) + log(max(x, F(1))));
+  }
+
+ private:
+  F alpha;
+};
+
+template <class F>
+struct NonzeroSignLogAbs {
+  SPIKEFORGE_FN explicit NonzeroSignLogAbs(const double* args) : alpha(args[0]) {}
+  SPIKEFORGE_FN F gradient(F x) const {
+    return fast_divide(alpha, F(1) + alpha * abs(x));
+  }
+  SPIKEFORGE_FN F primitive(F x) const {
+    const F size = log(alpha * abs(x) + F(1));
+    return select(x < F(0), -size, size);
+  }
+
+ private:
+  F alpha;
+};
+
+// The first n - 1 odd harmonics of a square wave.
+template <class F>
+struct SquarewaveFourier {
+  SPIKEFORGE_FN explicit SquarewaveFourier(const double* args) : n(int(args[0])), period(args[1]) {}
+  SPIKEFORGE_FN F gradient(F x) const {
+    const F phase = F(6.28318530717958647693) * x / period;
+    F sum = F(0);
+    for (int i = 1; i < n; ++i) sum = sum + cos(F(2 * i - 1) * phase);
+    return F(4) / period * sum;
+  }
+  SPIKEFORGE_FN F primitive(F x) const {
+    const F phase = F(6.28318530717958647693) * x / period;
+    F sum = F(0);
+    for (int i = 1; i < n; ++i) sum = sum + sin(F(2 * i - 1) * phase) / F(2 * i - 1);
+    return F(.5) + F(.63661977236758134308) * sum;
+  }
+
+ private:
+  int n;
+  F period;
+};
+
+template <class F>
+struct Rect {
+  SPIKEFORGE_FN explicit Rect(const double* args) : alpha(args[0]) {}
+  SPIKEFORGE_FN F gradient(F x) const {
+    return select(abs(x) < F(.5) / alpha, alpha, F(0));
+  }
+  SPIKEFORGE_FN F primitive(F x) const {
+    return max(F(0), min(alpha * x + F(.5), F(1)));
+  }
+
+ private:
+  F alpha;
+};
+
+}  // namespace spikeforge

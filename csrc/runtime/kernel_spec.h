@@ -1,0 +1,58 @@
+// A kernel spec: everything that decides generated code, and the CUDA source it prints. Numbers (tau, N, T, strides, a surrogate's
+// arguments) are arguments of the kernel and never in a spec.
+#pragma once
+
+#include <spikeforge/runtime/kernel_cache.h>
+#include <spikeforge/runtime/launch.h>
+#include <spikeforge/runtime/schedule.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace spikeforge::runtime {
+
+enum class Direction : std::uint8_t { forward, backward };
+
+// What stands in a place of the call: nothing (a number, the cell's own state), or a tensor of a type.
+enum class Operand : std::uint8_t { absent, f16, bf16, f32, f64 };
+Operand operand(DType type);
+
+// How an upstream gradient is read.
+enum class GradKind : std::uint8_t { absent, rows, one_element };
+
+struct KernelSpec {
+  Direction direction{};
+  NeuronKind neuron{};
+  SurrogateKind surrogate{};
+  bool with_surrogate = true;
+  NeuronOptions options;
+  DType type{};
+  Schedule schedule;
+  bool save = false;
+  bool store_states = false;
+  std::array<Operand, max_states> initial{};
+  std::array<Operand, max_params> params{};
+
+  // backward alone
+  GradKind grad_spikes{};
+  std::array<GradKind, max_states> grad_states{};
+  bool wants_grad_x = false;
+  std::array<bool, max_states> wants_grad_initial{};
+  std::array<bool, max_params> wants_grad_params{};
+
+  bool operator==(const KernelSpec&) const = default;
+};
+
+struct HashOfSpec {
+  std::size_t operator()(const KernelSpec& spec) const;
+};
+
+// Choices that do not change a kernel's results are brought to one value, so that they do not multiply kernels: a spiking forward pass
+// has no surrogate and no detach_reset.
+KernelSpec forward_spec(const ForwardLaunch& launch, const Schedule& schedule);
+KernelSpec backward_spec(const BackwardLaunch& launch, const Schedule& schedule);
+
+KernelSource print_source(const KernelSpec& spec);
+
+}  // namespace spikeforge::runtime

@@ -1,0 +1,79 @@
+// One call of a lowered neuron operator, and what is known of each neuron.
+#pragma once
+
+#include <spikeforge/runtime/launch.h>
+
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace spikeforge::ops {
+
+enum class Legal { any, positive };
+
+struct ParamDescription {
+  const char* name;
+  double default_value;
+  Legal legal;
+};
+
+struct NeuronDescription {
+  const char* name;
+  std::span<const char* const> states;
+  std::span<const ParamDescription> params;  // in the order of the cell's enum Param
+
+  int n_states() const { return static_cast<int>(states.size()); }
+  int n_params() const { return static_cast<int>(params.size()); }
+};
+
+const NeuronDescription& describe(NeuronKind kind);
+
+constexpr NeuronKind all_neurons[] = {
+#define SPIKEFORGE_NEURON(name, Struct, header) NeuronKind::name,
+#include <spikeforge/neuron/neurons.def>
+#undef SPIKEFORGE_NEURON
+};
+
+constexpr bool has_two_states(NeuronKind kind) { return kind == NeuronKind::izhikevich; }
+constexpr bool has_decay_input(NeuronKind kind) { return kind == NeuronKind::lif || kind == NeuronKind::plif; }
+
+// A surrogate's name and numbers, checked; no numbers are the defaults. Throws ValueError.
+struct Surrogate {
+  SurrogateKind kind;
+  std::array<double, max_surrogate_args> args;
+};
+Surrogate parse_surrogate(const char* op, std::string_view name, c10::ArrayRef<double> args);
+
+using OptionalTensorList = c10::List<std::optional<at::Tensor>>;
+
+// params[j] is a tensor, or None and the parameter is numbers[j].
+struct NeuronArguments {
+  NeuronKind kind{};
+  at::Tensor x;
+  std::array<std::optional<at::Tensor>, max_states> states;
+  OptionalTensorList params;
+  c10::ArrayRef<double> numbers;
+  NeuronOptions options;
+  std::string_view surrogate;
+  c10::ArrayRef<double> surrogate_args;
+  bool store_v = false;
+};
+
+struct ForwardResults {
+  at::Tensor spikes;
+  std::array<at::Tensor, max_states> states;
+  at::Tensor checkpoints;
+};
+
+struct BackwardArguments : NeuronArguments {
+  std::optional<at::Tensor> grad_spikes;
+  std::array<std::optional<at::Tensor>, max_states> grad_states;
+  at::Tensor checkpoints;
+  c10::List<bool> needs_grad;  // over x, the states, the parameters
+};
+
+}  // namespace spikeforge::ops

@@ -1,0 +1,98 @@
+// The operators below autograd, and the C++ functions, which call through the dispatcher.
+#include <spikeforge/ops/neuron.h>
+#include <spikeforge/ops/neuron/layout.h>
+#include <spikeforge/ops/neuron/lowered.h>
+#include <spikeforge/ops/neuron/public_call.h>
+
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/library.h>
+
+namespace spikeforge {
+namespace ops {
+namespace {
+
+// Nothing will be differentiated, so nothing is saved.
+ForwardResults run_inference(const NeuronArguments& args) { return call_forward(args, /*save=*/false); }
+
+TORCH_LIBRARY_IMPL(spikeforge, CompositeExplicitAutograd, library) { register_public<run_inference>(library); }
+
+template <class Signature>
+c10::TypedOperatorHandle<Signature> find(const char* name, const char* overload, Signature*) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).typed<Signature>();
+}
+
+// Parameters as one overload takes them: the one of numbers where there is no tensor among them.
+struct AsNumbers {
+  Scalar operator()(const Param& param) const { return param.number(); }
+  optional<Scalar> operator()(const optional<Param>& param) const { return param ? optional<Scalar>(param->number()) : std::nullopt; }
+};
+
+struct AsTensors {
+  const Tensor& x;
+
+  // A number beside tensors goes as a 0-dimensional tensor on the host, in the type that the kernel computes in.
+  optional<Tensor> operator()(const Param& param) const {
+    if (param.is_tensor()) return param.tensor();
+    return at::scalar_tensor(param.number(), at::TensorOptions(scalar_type_of(compute_type(dtype_of(x.scalar_type())))));
+  }
+  optional<Tensor> operator()(const optional<Param>& param) const { return param ? (*this)(*param) : std::nullopt; }
+};
+
+template <class... Params>
+bool any_tensor(const optional<Param>& v_reset, const Params&... params) {
+  return (params.is_tensor() || ... || (v_reset.has_value() && v_reset->is_tensor()));
+}
+
+}  // namespace
+}  // namespace ops
+
+// Calls the overload that fits: `as(param)` gives a parameter in its form, `op` is its handle.
+#define SPIKEFORGE_CALL_OVERLOAD(name, has_tensors, ...)                                                                       \
+  if (has_tensors) {                                                                                                           \
+    static const auto op = ops::find("spikeforge::" #name, "tensor",                                                           \
+                                     &ops::public_op::name<ops::run_inference, MaybeTensor, MaybeTensor>);                     \
+    const ops::AsTensors as{x};                                                                                                \
+    return op.call(__VA_ARGS__);                                                                                               \
+  }                                                                                                                            \
+  static const auto op =                                                                                                       \
+      ops::find("spikeforge::" #name, "", &ops::public_op::name<ops::run_inference, at::Scalar, std::optional<at::Scalar>>);   \
+  const ops::AsNumbers as;                                                                                                     \
+  return op.call(__VA_ARGS__)
+
+std::tuple<at::Tensor, at::Tensor> integrate_and_fire(const at::Tensor& x, const MaybeTensor& v, const IfOptions& o) {
+  SPIKEFORGE_CALL_OVERLOAD(integrate_and_fire, ops::any_tensor(o.v_reset, o.v_threshold), x, v, as(o.v_threshold), as(o.v_reset),
+                           o.detach_reset, o.surrogate, o.surrogate_args, o.spiking, o.store_v);
+}
+
+std::tuple<at::Tensor, at::Tensor> lif(const at::Tensor& x, const MaybeTensor& v, const LifOptions& o) {
+  SPIKEFORGE_CALL_OVERLOAD(lif, ops::any_tensor(o.v_reset, o.tau, o.v_threshold), x, v, as(o.tau), o.decay_input, as(o.v_threshold),
+                           as(o.v_reset), o.detach_reset, o.surrogate, o.surrogate_args, o.spiking, o.store_v);
+}
+
+std::tuple<at::Tensor, at::Tensor> plif(const at::Tensor& x, const at::Tensor& w, const MaybeTensor& v, const PlifOptions& o) {
+  SPIKEFORGE_CALL_OVERLOAD(plif, ops::any_tensor(o.v_reset, o.v_threshold), x, w, v, o.decay_input, as(o.v_threshold), as(o.v_reset),
+                           o.detach_reset, o.surrogate, o.surrogate_args, o.spiking, o.store_v);
+}
+
+std::tuple<at::Tensor, at::Tensor> qif(const at::Tensor& x, const MaybeTensor& v, const QifOptions& o) {
+  SPIKEFORGE_CALL_OVERLOAD(qif, ops::any_tensor(o.v_reset, o.tau, o.v_c, o.a0, o.v_threshold, o.v_rest), x, v, as(o.tau), as(o.v_c), as(o.a0),
+                           as(o.v_threshold), as(o.v_rest), as(o.v_reset), o.detach_reset, o.surrogate, o.surrogate_args, o.spiking, o.store_v);
+}
+
+std::tuple<at::Tensor, at::Tensor> eif(const at::Tensor& x, const MaybeTensor& v, const EifOptions& o) {
+  SPIKEFORGE_CALL_OVERLOAD(eif, ops::any_tensor(o.v_reset, o.tau, o.delta_t, o.theta_rh, o.v_threshold, o.v_rest), x, v, as(o.tau),
+                           as(o.delta_t), as(o.theta_rh), as(o.v_threshold), as(o.v_rest), as(o.v_reset), o.detach_reset, o.surrogate,
+                           o.surrogate_args, o.spiking, o.store_v);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> izhikevich(const at::Tensor& x, const MaybeTensor& v, const MaybeTensor& w,
+                                                          const IzhikevichOptions& o) {
+  SPIKEFORGE_CALL_OVERLOAD(
+      izhikevich, ops::any_tensor(o.v_reset, o.tau, o.v_c, o.a0, o.v_threshold, o.v_rest, o.w_rest, o.tau_w, o.a, o.b), x, v, w, as(o.tau),
+      as(o.v_c), as(o.a0), as(o.v_threshold), as(o.v_rest), as(o.w_rest), as(o.v_reset), as(o.tau_w), as(o.a), as(o.b), o.detach_reset,
+      o.surrogate, o.surrogate_args, o.spiking, o.store_v);
+}
+
+#undef SPIKEFORGE_CALL_OVERLOAD
+
+}  // namespace spikeforge

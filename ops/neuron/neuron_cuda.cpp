@@ -1,0 +1,59 @@
+#include <spikeforge/ops/neuron/lowered.h>
+#include <spikeforge/ops/neuron/prepare.h>
+#include <spikeforge/runtime/multistep_launch.h>
+
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <mutex>
+
+namespace spikeforge::ops {
+namespace {
+
+int attribute(cudaDeviceAttr which, int index) {
+  int value = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, index));
+  return value;
+}
+
+const runtime::Device& device_of(const at::Tensor& x) {
+  static std::array<runtime::Device, C10_COMPILE_TIME_MAX_GPUS> devices;
+  static std::array<std::once_flag, C10_COMPILE_TIME_MAX_GPUS> asked;
+  const auto index = static_cast<std::size_t>(x.get_device());
+  std::call_once(asked.at(index), [index] {
+    const int device = static_cast<int>(index);
+    devices[index] = {attribute(cudaDevAttrComputeCapabilityMajor, device), attribute(cudaDevAttrComputeCapabilityMinor, device),
+                      attribute(cudaDevAttrMultiProcessorCount, device)};
+  });
+  return devices[index];
+}
+
+template <class Launch>
+void run(const Launch& launch, const at::Tensor& x) {
+  runtime::launch(launch, device_of(x), c10::cuda::getCurrentCUDAStream(x.get_device()).stream());
+}
+
+ForwardResults forward_cuda(const NeuronArguments& args, bool save) {
+  const c10::cuda::OptionalCUDAGuard guard(args.x.device());
+  const Prepared prepared = prepare(args);
+  const ForwardResults results = allocate_forward(args, prepared, save);
+  std::vector<at::Tensor> kept;
+  run(forward_launch(args, prepared, results, kept), prepared.x);
+  return results;
+}
+
+std::vector<at::Tensor> backward_cuda(const BackwardArguments& args) {
+  const c10::cuda::OptionalCUDAGuard guard(args.x.device());
+  const Prepared prepared = prepare(args);
+  check_backward(args, prepared);
+  const BackwardResults results = allocate_backward(args, prepared);
+  std::vector<at::Tensor> kept;
+  run(backward_launch(args, prepared, results, kept), prepared.x);
+  return reduce_and_list(args, results);
+}
+
+TORCH_LIBRARY_IMPL(spikeforge, CUDA, library) { register_lowered<forward_cuda, backward_cuda>(library); }
+
+}  // namespace
+}  // namespace spikeforge::ops

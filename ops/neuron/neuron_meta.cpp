@@ -1,0 +1,21 @@
+// Shapes, types and layouts alone, for FakeTensor, torch.compile and torch.export.
+#include <spikeforge/ops/neuron/lowered.h>
+#include <spikeforge/ops/neuron/prepare.h>
+
+#include <ATen/ops/empty.h>
+
+namespace spikeforge::ops {
+namespace {
+
+ForwardResults forward_meta(const NeuronArguments& args, bool save) { return allocate_forward(args, prepare(args), save); }
+
+std::vector<at::Tensor> backward_meta(const BackwardArguments& args) {
+  const Prepared prepared = prepare(args);
+  check_backward(args, prepared);
+  return reduce_and_list(args, allocate_backward(args, prepared));
+}
+
+TORCH_LIBRARY_IMPL(spikeforge, Meta, library) { register_lowered<forward_meta, backward_meta>(library); }
+
+}  // namespace
+}  // namespace spikeforge::ops

@@ -1,0 +1,225 @@
+#include <spikeforge/ops/neuron/prepare.h>
+#include <spikeforge/runtime/schedule.h>
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <limits>
+#include <string>
+
+namespace spikeforge::ops {
+namespace {
+
+bool is_supported(c10::ScalarType type) {
+  return type == c10::ScalarType::Half || type == c10::ScalarType::BFloat16 || type == c10::ScalarType::Float ||
+         type == c10::ScalarType::Double;
+}
+
+c10::ScalarType state_type(c10::ScalarType x) { return scalar_type_of(compute_type(dtype_of(x))); }
+
+void check_x(const char* op, const at::Tensor& x) {
+  TORCH_CHECK_TYPE(x.layout() == c10::kStrided, op, ": x must be a dense tensor, but its layout is ", x.layout(), "; pass x.to_dense()");
+  TORCH_CHECK_TYPE(is_supported(x.scalar_type()), op, ": x must be float16, bfloat16, float32 or float64, but is ", x.scalar_type(),
+                   "; pass x.to(torch.float32)");
+  TORCH_CHECK_VALUE(x.dim() >= 1, op, ": x must have shape [T, *shape], time first, but is 0-dimensional");
+  TORCH_CHECK_VALUE(x.sym_size(0) <= std::numeric_limits<std::int32_t>::max(), op, ": x has ", x.sym_size(0),
+                    " steps; at most 2^31 - 1 are supported");
+}
+
+void check_type(const char* op, const char* name, const at::Tensor& t, const at::Tensor& x) {
+  const c10::ScalarType state = state_type(x.scalar_type());
+  TORCH_CHECK_TYPE(t.layout() == c10::kStrided, op, ": ", name, " must be a dense tensor, but its layout is ", t.layout());
+  TORCH_CHECK_TYPE(t.scalar_type() == x.scalar_type() || t.scalar_type() == state, op, ": ", name, " must be ", x.scalar_type(),
+                   state == x.scalar_type() ? std::string() : std::string(" or ") + toString(state), " beside a ", x.scalar_type(),
+                   " x, but is ", t.scalar_type());
+}
+
+void check_device(const char* op, const char* name, const at::Tensor& t, const at::Tensor& x) {
+  TORCH_CHECK_VALUE(t.device() == x.device(), op, ": ", name, " must be on ", x.device(), ", the device of x, but is on ", t.device());
+}
+
+void check_state(const char* op, const char* name, const at::Tensor& state, const at::Tensor& x) {
+  const c10::SymIntArrayRef shape = x.sym_sizes().slice(1);
+  TORCH_CHECK_VALUE(state.sym_sizes() == shape, op, ": ", name, " must have shape ", shape, ", that of x without its time dimension, but has ",
+                    state.sym_sizes());
+  check_type(op, name, state, x);
+  check_device(op, name, state, x);
+}
+
+bool is_host_scalar(const at::Tensor& param) { return param.dim() == 0 && param.is_cpu(); }
+
+void check_param(const char* op, const char* name, const at::Tensor& param, const at::Tensor& x) {
+  const c10::SymIntArrayRef shape = x.sym_sizes().slice(1);
+  bool broadcasts = param.dim() <= static_cast<std::int64_t>(shape.size());
+  for (std::int64_t d = 1; broadcasts && d <= param.dim(); ++d) {
+    const c10::SymInt size = param.sym_size(param.dim() - d);
+    broadcasts = size == 1 || size == shape[shape.size() - d];
+  }
+  TORCH_CHECK_VALUE(broadcasts, op, ": ", name, " must broadcast against ", shape, ", the shape of x without its time dimension, but has shape ",
+                    param.sym_sizes());
+  check_type(op, name, param, x);
+  if (!is_host_scalar(param)) check_device(op, name, param, x);
+}
+
+at::Tensor tensor_of(const std::optional<at::Tensor>& t) { return t.has_value() ? *t : at::Tensor(); }
+
+at::Tensor param_of(const NeuronArguments& args, int j) { return tensor_of(args.params.get(static_cast<std::size_t>(j))); }
+
+void check_arguments(const NeuronArguments& args) {
+  const NeuronDescription& neuron = describe(args.kind);
+  check_x(neuron.name, args.x);
+  for (int s = 0; s < neuron.n_states(); ++s)
+    if (const at::Tensor state = tensor_of(args.states[s]); state.defined()) check_state(neuron.name, neuron.states[s], state, args.x);
+  const auto n_params = static_cast<std::size_t>(neuron.n_params());
+  TORCH_CHECK_VALUE(args.params.size() == n_params && args.numbers.size() == n_params, neuron.name, ": params and numbers must have ", n_params,
+                    " entries, but have ", args.params.size(), " and ", args.numbers.size());
+  for (int j = 0; j < neuron.n_params(); ++j)
+    if (const at::Tensor param = param_of(args, j); param.defined()) check_param(neuron.name, neuron.params[j].name, param, args.x);
+}
+
+ParamView view_of(const NeuronArguments& args, int j, const Prepared& prepared, std::vector<at::Tensor>& kept) {
+  const at::Tensor param = param_of(args, j);
+  if (!param.defined()) return {.number = args.numbers[static_cast<std::size_t>(j)]};
+  // Reading a number that is in the host's memory anyway waits for no device.
+  if (is_host_scalar(param) && !prepared.x.is_cpu()) return {.number = param.item<double>()};
+  return view_param(param, prepared.layout, kept.emplace_back());
+}
+
+void describe_launch(MultistepLaunch& launch, const NeuronArguments& args, const Prepared& prepared, std::vector<at::Tensor>& kept) {
+  const NeuronDescription& neuron = describe(args.kind);
+  launch.neuron = args.kind;
+  launch.n_states = neuron.n_states();
+  launch.n_params = neuron.n_params();
+  launch.options = args.options;
+  launch.surrogate = prepared.surrogate.kind;
+  launch.surrogate_args = prepared.surrogate.args;
+  launch.type = dtype_of(prepared.x.scalar_type());
+  launch.steps = prepared.layout.steps.expect_int();
+  launch.neurons = prepared.layout.neurons.expect_int();
+  launch.checkpoint_length = prepared.checkpoint_length;
+  launch.store_states = args.store_v;
+  launch.x = {.data = prepared.x.const_data_ptr(), .time_stride = prepared.x.stride(0)};
+  for (int s = 0; s < launch.n_states; ++s) {
+    const at::Tensor state = tensor_of(args.states[s]);
+    if (!state.defined()) continue;
+    kept.push_back(step_in_layout(state, prepared.layout));
+    launch.initial[s] = {.data = kept.back().const_data_ptr(), .type = dtype_of(state.scalar_type())};
+  }
+  for (int j = 0; j < launch.n_params; ++j) launch.params[j] = view_of(args, j, prepared, kept);
+}
+
+c10::SymInt checkpoint_count(const Prepared& prepared) { return (prepared.layout.steps.max(1) - 1) / prepared.checkpoint_length; }
+
+void* writable(const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; }
+
+void check_gradient(const char* op, const char* name, const at::Tensor& grad, const at::Tensor& x, c10::SymIntArrayRef shape, c10::ScalarType type) {
+  TORCH_CHECK_VALUE(grad.sym_sizes() == shape, op, ": ", name, " must have shape ", shape, ", but has ", grad.sym_sizes());
+  TORCH_CHECK_TYPE(grad.scalar_type() == type, op, ": ", name, " must be ", type, ", but is ", grad.scalar_type());
+  check_device(op, name, grad, x);
+}
+
+}  // namespace
+
+Prepared prepare(const NeuronArguments& args) {
+  check_arguments(args);
+  const NeuronDescription& neuron = describe(args.kind);
+  Prepared prepared;
+  prepared.surrogate = parse_surrogate(neuron.name, args.surrogate, args.surrogate_args);
+  prepared.x = with_dense_steps(args.x);
+  prepared.layout = layout_of(prepared.x);
+  prepared.options = prepared.x.options();
+  prepared.state_options = prepared.options.dtype(state_type(args.x.scalar_type()));
+  prepared.checkpoint_length = runtime::checkpoint_length(dtype_of(args.x.scalar_type()), neuron.n_states());
+  return prepared;
+}
+
+ForwardResults allocate_forward(const NeuronArguments& args, const Prepared& prepared, bool save) {
+  const int n_states = describe(args.kind).n_states();
+  ForwardResults results;
+  results.spikes = prepared.layout.empty_sequence(prepared.options);
+  for (int s = 0; s < n_states; ++s)
+    results.states[s] =
+        args.store_v ? prepared.layout.empty_sequence(prepared.state_options) : prepared.layout.empty_step(prepared.state_options);
+  const SymSizes shape = save ? SymSizes{checkpoint_count(prepared), n_states, prepared.layout.neurons} : SymSizes{0};
+  results.checkpoints = at::empty_symint(shape, prepared.state_options);
+  return results;
+}
+
+ForwardLaunch forward_launch(const NeuronArguments& args, const Prepared& prepared, const ForwardResults& results, std::vector<at::Tensor>& kept) {
+  ForwardLaunch launch;
+  describe_launch(launch, args, prepared, kept);
+  launch.spikes = writable(results.spikes);
+  for (int s = 0; s < launch.n_states; ++s) launch.states[s] = writable(results.states[s]);
+  launch.checkpoints = results.checkpoints.numel() > 0 ? writable(results.checkpoints) : nullptr;
+  return launch;
+}
+
+void check_backward(const BackwardArguments& args, const Prepared& prepared) {
+  const NeuronDescription& neuron = describe(args.kind);
+  const std::string op = std::string(neuron.name) + "_backward";
+  const at::Tensor& x = args.x;
+  if (const at::Tensor grad = tensor_of(args.grad_spikes); grad.defined())
+    check_gradient(op.c_str(), "grad_spikes", grad, x, x.sym_sizes(), x.scalar_type());
+  for (int s = 0; s < neuron.n_states(); ++s) {
+    const at::Tensor grad = tensor_of(args.grad_states[s]);
+    if (!grad.defined()) continue;
+    const std::string name = std::string("grad_") + neuron.states[s];
+    check_gradient(op.c_str(), name.c_str(), grad, x, x.sym_sizes().slice(args.store_v ? 0 : 1), state_type(x.scalar_type()));
+  }
+  const SymSizes shape{checkpoint_count(prepared), neuron.n_states(), prepared.layout.neurons};
+  check_gradient(op.c_str(), "checkpoints", args.checkpoints, x, shape, state_type(x.scalar_type()));
+  const auto n_gradients = static_cast<std::size_t>(1 + neuron.n_states() + neuron.n_params());
+  TORCH_CHECK_VALUE(args.needs_grad.size() == n_gradients, op, ": needs_grad must have ", n_gradients, " entries, but has ", args.needs_grad.size());
+  for (std::size_t i = 1; i < n_gradients; ++i) {
+    const bool is_state = i <= neuron.states.size();
+    const std::size_t j = i - 1 - neuron.states.size();
+    const bool given = is_state ? tensor_of(args.states[i - 1]).defined() : param_of(args, static_cast<int>(j)).defined();
+    TORCH_CHECK_VALUE(given || !args.needs_grad.get(i), op, ": needs_grad asks for the gradient of ",
+                      is_state ? neuron.states[i - 1] : neuron.params[j].name, ", which is not a tensor here");
+  }
+}
+
+BackwardResults allocate_backward(const BackwardArguments& args, const Prepared& prepared) {
+  const NeuronDescription& neuron = describe(args.kind);
+  BackwardResults results;
+  std::size_t next = 0;
+  if (args.needs_grad.get(next++)) results.grad_x = prepared.layout.empty_sequence(prepared.options);
+  for (int s = 0; s < neuron.n_states(); ++s)
+    if (args.needs_grad.get(next++)) results.grad_states[s] = prepared.layout.empty_step(args.states[s]->options());
+  for (int j = 0; j < neuron.n_params(); ++j)
+    if (args.needs_grad.get(next++)) results.grad_params[j] = prepared.layout.empty_step(prepared.state_options);
+  return results;
+}
+
+BackwardLaunch backward_launch(const BackwardArguments& args, const Prepared& prepared, const BackwardResults& results,
+                               std::vector<at::Tensor>& kept) {
+  BackwardLaunch launch;
+  describe_launch(launch, args, prepared, kept);
+  if (const at::Tensor grad = tensor_of(args.grad_spikes); grad.defined())
+    launch.grad_spikes = view_sequence(grad, prepared.layout, kept.emplace_back());
+  for (int s = 0; s < launch.n_states; ++s)
+    if (const at::Tensor grad = tensor_of(args.grad_states[s]); grad.defined())
+      launch.grad_states[s] =
+          args.store_v ? view_sequence(grad, prepared.layout, kept.emplace_back()) : view_step(grad, prepared.layout, kept.emplace_back());
+  launch.checkpoints = args.checkpoints.const_data_ptr();
+  launch.grad_x = writable(results.grad_x);
+  for (int s = 0; s < launch.n_states; ++s) launch.grad_initial[s] = writable(results.grad_states[s]);
+  for (int j = 0; j < launch.n_params; ++j) launch.grad_params[j] = writable(results.grad_params[j]);
+  return launch;
+}
+
+std::vector<at::Tensor> reduce_and_list(const BackwardArguments& args, const BackwardResults& results) {
+  std::vector<at::Tensor> list;
+  if (results.grad_x.defined()) list.push_back(results.grad_x);
+  for (const at::Tensor& grad : results.grad_states)
+    if (grad.defined()) list.push_back(grad);
+  for (int j = 0; j < describe(args.kind).n_params(); ++j) {
+    if (!results.grad_params[j].defined()) continue;
+    const at::Tensor param = param_of(args, j);
+    list.push_back(at::sum_to(results.grad_params[j], param.sym_sizes()).to(param.options()));
+  }
+  return list;
+}
+
+}  // namespace spikeforge::ops

@@ -1,0 +1,46 @@
+// What every device does alike: checks, in the order of the arguments; allocation; the plain description that kernels take.
+#pragma once
+
+#include <spikeforge/ops/neuron/arguments.h>
+#include <spikeforge/ops/neuron/layout.h>
+
+#include <vector>
+
+namespace spikeforge::ops {
+
+// The arguments checked, x with dense steps, the surrogate parsed: kernels have no checks.
+struct Prepared {
+  at::Tensor x;
+  Layout layout;
+  Surrogate surrogate;
+  c10::TensorOptions options;        // of x and the spikes
+  c10::TensorOptions state_options;  // of states and checkpoints
+  std::int64_t checkpoint_length = 1;
+};
+
+Prepared prepare(const NeuronArguments& args);
+
+ForwardResults allocate_forward(const NeuronArguments& args, const Prepared& prepared, bool save);
+
+// Reads `results`' tensors and the arguments' memory; `kept` holds copies that had to be made.
+ForwardLaunch forward_launch(const NeuronArguments& args, const Prepared& prepared, const ForwardResults& results, std::vector<at::Tensor>& kept);
+
+void check_backward(const BackwardArguments& args, const Prepared& prepared);
+
+// One tensor for x, each state and each parameter; undefined where no gradient is wanted. A parameter's is [*shape], one value a
+// neuron in the compute type, until reduce_params has summed it.
+struct BackwardResults {
+  at::Tensor grad_x;
+  std::array<at::Tensor, max_states> grad_states;
+  std::array<at::Tensor, max_params> grad_params;
+};
+BackwardResults allocate_backward(const BackwardArguments& args, const Prepared& prepared);
+
+BackwardLaunch backward_launch(const BackwardArguments& args, const Prepared& prepared, const BackwardResults& results,
+                               std::vector<at::Tensor>& kept);
+
+// Sums each parameter's gradient over the neurons that share it, and lists what was asked for in the order of the arguments.
+// Deterministic: the kernels' partial sums over time are a neuron's own, and torch's sum has a fixed order.
+std::vector<at::Tensor> reduce_and_list(const BackwardArguments& args, const BackwardResults& results);
+
+}  // namespace spikeforge::ops

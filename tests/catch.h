@@ -1,0 +1,39 @@
+// Catch2 as the tests see it, of version 2.13 or 3.
+#pragma once
+
+#if __has_include(<catch2/catch_test_macros.hpp>)
+#include <catch2/catch_approx.hpp>
+#include <catch2/catch_message.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#else
+#include <catch2/catch.hpp>
+#endif
+
+#include <string>
+
+namespace spikeforge::test {
+
+using Catch::Approx;
+
+inline auto has_text(const std::string& piece) {
+#if __has_include(<catch2/catch_test_macros.hpp>)
+  return Catch::Matchers::ContainsSubstring(piece);
+#else
+  return Catch::Matchers::Contains(piece);
+#endif
+}
+
+}  // namespace spikeforge::test
+
+// Ends the test case; the reason is printed.
+#ifdef SKIP
+#define SPIKEFORGE_SKIP(reason) SKIP(reason)
+#else
+#define SPIKEFORGE_SKIP(reason) \
+  do {                          \
+    WARN("skipped: " << reason); \
+    return;                     \
+  } while (false)
+#endif

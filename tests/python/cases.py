@@ -1,0 +1,300 @@
+"""Random inputs, the call of an operator, and its comparison with the reference."""
+
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Optional
+
+import torch
+from reference import NEURONS, SURROGATES, run
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+HALF = (torch.float16, torch.bfloat16)
+
+# Relative to the largest value: design, "Habits".
+BOUND = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-2}
+
+# A step this near to the threshold may fall on either side of it. The state of half types is float32, so they get no more.
+WINDOW = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-5, torch.bfloat16: 1e-5}
+EXCLUDED_SHARE = 1e-3
+
+RANGES = dict(
+    tau=(2.2, 4.0), v_threshold=(0.8, 1.2), v_reset=(-0.2, 0.2), v_rest=(-0.2, 0.1), v_c=(0.6, 1.0), a0=(0.3, 0.5),
+    delta_t=(0.8, 1.2), theta_rh=(0.7, 0.9), w_rest=(-0.2, 0.2), tau_w=(2.2, 4.0), a=(-0.3, 0.5), b=(-0.2, 0.4),
+    w=(-1.0, 1.0),
+)
+
+# None of them a default, none a short binary fraction: half-precision inputs never meet the threshold by chance.
+NUMBERS = dict(
+    tau=2.9, v_threshold=0.97, v_reset=0.03, v_rest=-0.07, v_c=0.87, a0=0.43, delta_t=1.1, theta_rh=0.77, w_rest=0.13,
+    tau_w=2.7, a=0.23, b=0.17,
+)
+
+
+def state_dtype(dtype):
+    return torch.float32 if dtype in HALF else dtype
+
+
+def operator(neuron):
+    return getattr(torch.ops.spikeforge, neuron)
+
+
+@dataclass
+class Options:
+    soft: bool = False
+    decay_input: bool = True
+    detach_reset: bool = False
+    surrogate: str = "sigmoid"
+    surrogate_args: tuple = ()
+    spiking: bool = True
+
+    def reference(self):
+        return dict(vars(self))
+
+    def operator(self, neuron):
+        options = dict(vars(self))
+        del options["soft"]
+        if not NEURONS[neuron].has_decay_input:
+            del options["decay_input"]
+        return options
+
+
+@dataclass
+class Inputs:
+    x: torch.Tensor
+    v: Optional[torch.Tensor] = None
+    w: Optional[torch.Tensor] = None  # the second state
+    params: dict = field(default_factory=dict)  # number or tensor; what is missing has its default
+
+    def tensors(self):
+        named = dict(x=self.x, v=self.v, w0=self.w, **self.params)
+        return {name: value for name, value in named.items() if torch.is_tensor(value)}
+
+    def map(self, change):
+        """The same inputs with every tensor changed."""
+        named = {name: change(name, value) for name, value in self.tensors().items()}
+        params = {name: named.get(name, value) for name, value in self.params.items()}
+        return Inputs(named["x"], named.get("v"), named.get("w0"), params)
+
+
+def call(neuron, inputs, options, store_v=False):
+    """Calls the overload that the parameters ask for: numbers only, or tensors."""
+    params = dict(inputs.params)
+    if options.soft:
+        params["v_reset"] = None
+    states = [inputs.v] + ([inputs.w] if NEURONS[neuron].has_w else [])
+    weight = [params.pop("w")] if neuron == "plif" else []
+    overload = operator(neuron).default
+    if any(torch.is_tensor(value) for value in params.values()):
+        overload = operator(neuron).tensor
+        if not options.soft and "v_reset" not in params:
+            params["v_reset"] = NEURONS[neuron].params["v_reset"]
+        numbers = {name for name, value in params.items() if isinstance(value, (int, float))}
+        dtype = state_dtype(inputs.x.dtype)
+        params.update({name: torch.tensor(params[name], dtype=dtype, device=inputs.x.device) for name in numbers})
+    return overload(inputs.x, *weight, *states, **params, **options.operator(neuron), store_v=store_v)
+
+
+# --- random inputs -------------------------------------------------------------------------------------------------
+
+
+def uniform(shape, low, high, dtype, device):
+    return (low + (high - low) * torch.rand(shape, dtype=torch.float64)).to(dtype).to(device)
+
+
+# Uniform between two bounds for the three that run away from a large voltage, from which a soft reset does not call them
+# back; their inputs are wide enough that most steps contract, or no float32 would follow them for long.
+UNIFORM_DRIVE = dict(qif=(-1.8, 2.6), eif=(-1.8, 1.8), izhikevich=(-1.8, 2.6))
+NORMAL_DRIVE = dict(integrate_and_fire=(0.5, 0.6), lif=(0.7, 1.0), plif=(0.7, 1.0))
+
+
+def random_x(neuron, steps, shape, dtype, device):
+    """A drive under which the neuron fires now and then."""
+    if neuron in UNIFORM_DRIVE:
+        return uniform((steps, *shape), *UNIFORM_DRIVE[neuron], dtype, device)
+    mean, deviation = NORMAL_DRIVE[neuron]
+    return (mean + deviation * torch.randn(steps, *shape, dtype=torch.float64)).to(dtype).to(device)
+
+
+KINDS = ("0-d", "per channel", "per neuron")
+
+
+def parameter_shape(kind, shape):
+    """For shape [batch, channel, ...]."""
+    if kind == "0-d":
+        return ()
+    if kind == "per channel":
+        return (shape[1], *(1 for _ in shape[2:]))
+    return tuple(shape)
+
+
+def random_parameters(neuron, shape, kind, dtype, device):
+    """The threshold of half types is float32, or sums of short binary fractions would meet it by chance."""
+    of = lambda name: state_dtype(dtype) if name == "v_threshold" else dtype
+    names = NEURONS[neuron].params
+    return {name: uniform(parameter_shape(kind, shape), *RANGES[name], of(name), device) for name in names}
+
+
+def random_states(neuron, shape, dtype, device):
+    v = uniform(shape, -0.5, 0.9, dtype, device)
+    return v, uniform(shape, -0.3, 0.3, dtype, device) if NEURONS[neuron].has_w else None
+
+
+def numbers(neuron, shape=(), dtype=torch.float32, device="cpu"):
+    """Parameters as numbers; plif's w, always a tensor, is one for all neurons."""
+    params = {name: NUMBERS[name] for name in NEURONS[neuron].params if name in NUMBERS}
+    if neuron == "plif":
+        params["w"] = uniform((), *RANGES["w"], dtype, device)
+    return params
+
+
+def forms(neuron):
+    """Both resets, attached and detached, decay_input where there is one; with a name for messages."""
+    decays = (True, False) if NEURONS[neuron].has_decay_input else (True,)
+    for soft, detach_reset, decay_input in product((False, True), (False, True), decays):
+        yield dict(soft=soft, detach_reset=detach_reset, decay_input=decay_input)
+
+
+def form_name(form):
+    words = ["soft" if form["soft"] else "hard"]
+    words += ["detach"] if form["detach_reset"] else []
+    words += [] if form["decay_input"] else ["no decay_input"]
+    return " ".join(words)
+
+
+FORMS = [
+    (neuron, form, f"{neuron}-{form_name(form).replace(' ', '-')}") for neuron in NEURONS for form in forms(neuron)
+]
+
+
+def surrogate_arguments():
+    """Every surrogate with its defaults and with other arguments."""
+    for name, surrogate in SURROGATES.items():
+        yield name, ()
+        yield name, surrogate.other
+
+
+# --- comparison ----------------------------------------------------------------------------------------------------
+
+
+class Tally:
+    """Counts what a test left out, because it lay too near to the threshold, and how often the neurons fired."""
+
+    def __init__(self):
+        self.excluded = self.steps = self.spikes = 0
+
+    def finish(self):
+        share = self.excluded / max(self.steps, 1)
+        rate = self.spikes / max(self.steps, 1)
+        print(f"excluded {share:.2e} of {self.steps} element-steps; {rate:.0%} of them fired")
+        assert share < EXCLUDED_SHARE, f"{share:.2%} of the steps are too near to the threshold to be compared"
+        return rate
+
+
+def near_a_jump(h, threshold, options, window):
+    """Where a rounding error may change a spike or jump the surrogate's gradient."""
+    surrogate = SURROGATES[options.surrogate]
+    jumps = set(surrogate.jumps(*(options.surrogate_args or surrogate.defaults)))
+    if options.spiking:
+        jumps.add(0.0)
+    near = torch.zeros_like(h, dtype=torch.bool)
+    for jump in jumps:
+        near |= (h - threshold - jump).abs() < window
+    return near
+
+
+def assert_within(name, actual, expected, bound, scale=None):
+    assert actual.shape == expected.shape, f"{name} has shape {list(actual.shape)}, expected {list(expected.shape)}"
+    if expected.numel() == 0:
+        return
+    assert expected.isfinite().all(), f"{name}: the reference is not finite, choose other inputs"
+    scale = expected.abs().max() if scale is None else scale
+    error = (actual.double() - expected).abs().max()
+    assert error <= bound * scale, (  # false for NaN
+        f"{name}: error {error.item():.3e} is {(error / scale).item():.3e} of its maximum {scale.item():.3e}; "
+        f"the bound is {bound:.0e}"
+    )
+
+
+def reduce_to(gradient, shape):
+    """Sums a gradient per neuron to that of a parameter which was broadcast."""
+    return gradient.sum_to_size(shape)
+
+
+def gradients(outputs, upstream, leaves):
+    """One for each leaf, None where no output depends on it."""
+    reached = [(out, g.to(out)) for out, g in zip(outputs, upstream) if out.requires_grad]
+    if not reached:
+        return [None] * len(leaves)
+    outs, gs = zip(*reached)
+    return torch.autograd.grad(outs, leaves, gs, allow_unused=True)
+
+
+def compare(neuron, inputs, options, *, store_v=False, needs_grad=None, tally=None, case=""):
+    """One call, forward and backward, against the reference: spikes, states, and the gradient of every tensor.
+
+    The neurons that came too near to a jump get no upstream gradient, so that all the others' gradients, and the sums
+    over neurons, can be compared in full.
+    """
+    tally = tally or Tally()
+    dtype = inputs.x.dtype
+    shape = inputs.x.shape[1:]
+    names = list(inputs.tensors()) if needs_grad is None else list(needs_grad)
+    case = f"{neuron} {options} store_v={store_v} {dtype} {inputs.x.device} {case}\n"
+
+    # Parameters are expanded before they become leaves: their gradients arrive per neuron.
+    expand = lambda name, t: t.detach().double().cpu().expand(t.shape if name == "x" else shape).clone()
+    wide = inputs.map(lambda name, t: expand(name, t).requires_grad_(name in names))
+    expected = run(neuron, wide.x, wide.v, wide.w, params=wide.params, **options.reference())
+
+    threshold = torch.as_tensor(
+        wide.params.get("v_threshold", NEURONS[neuron].params["v_threshold"]), dtype=torch.float64
+    ).detach()
+    near = near_a_jump(expected.h.detach(), threshold, options, WINDOW[dtype])
+    downstream = near.cumsum(0) > 0
+    touched = near.any(0)
+    tally.excluded += int(downstream.sum())
+    tally.steps += near.numel()
+    tally.spikes += int((expected.spikes > 0.5).sum())
+
+    leaves = inputs.map(lambda name, t: t.detach().clone().requires_grad_(name in names))
+    results = call(neuron, leaves, options, store_v)
+    wanted = expected.outputs(store_v)
+    assert len(results) == len(wanted), f"{case}{len(results)} results, expected {len(wanted)}"
+
+    labels = ("spikes", "v", "w")
+    for label, actual, reference in zip(labels, results, wanted):
+        dtype_wanted = dtype if label == "spikes" else state_dtype(dtype)
+        assert actual.dtype == dtype_wanted, f"{case}{label} is {actual.dtype}, expected {dtype_wanted}"
+        assert actual.device == inputs.x.device, f"{case}{label} is on {actual.device}"
+        assert actual.shape == reference.shape, f"{case}{label} has shape {list(actual.shape)}"
+        out = downstream if reference.dim() == near.dim() else touched
+        a, e = actual.detach().double().cpu()[~out], reference.detach()[~out]
+        if label == "spikes" and options.spiking:
+            wrong = int((a != e).sum())
+            assert wrong == 0, f"{case}{wrong} of {a.numel()} spikes differ from the reference"
+        else:
+            assert_within(case + label, a, e, BOUND[actual.dtype])
+
+    if not names:
+        return
+    upstream = []
+    for actual in results:
+        g = (1 + 0.5 * torch.randn(actual.shape, dtype=torch.float64)).to(actual.dtype)
+        g[(slice(None),) * (g.dim() - len(shape)) + (touched,)] = 0
+        upstream.append(g)
+    for label, actual, reference in zip(labels, results, wanted):
+        assert actual.requires_grad or not reference.requires_grad, f"{case}{label} does not require a gradient"
+    got = gradients(results, upstream, [leaves.tensors()[name] for name in names])
+    want = gradients(wanted, upstream, [wide.tensors()[name] for name in names])
+    for name, actual, reference in zip(names, got, want):
+        leaf = leaves.tensors()[name]
+        label = f"{case}the gradient of {name}"
+        if reference is None:
+            reference = torch.zeros_like(wide.tensors()[name])
+            actual = torch.zeros_like(leaf) if actual is None else actual
+        assert actual is not None, f"{label} is missing"
+        assert actual.dtype == leaf.dtype, f"{label} is {actual.dtype}, its argument is {leaf.dtype}"
+        # A sum is compared with the size of what was summed: terms of both signs may cancel.
+        scale = reduce_to(reference.abs(), leaf.shape).max() if leaf.numel() else None
+        bound = max(BOUND[leaf.dtype], BOUND[state_dtype(dtype)])
+        assert_within(label, actual.cpu(), reduce_to(reference, leaf.shape), bound, scale)

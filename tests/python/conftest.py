@@ -1,0 +1,59 @@
+import os
+import zlib
+from pathlib import Path
+
+import pytest
+import torch
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SEED = int(os.environ.get("SPIKEFORGE_SEED", "20240229"))
+CUDA_REQUIRED = os.environ.get("SPIKEFORGE_REQUIRE_CUDA") == "1"
+
+
+def library_path():
+    default = REPOSITORY / "build" / "release" / "lib" / "libspikeforge.so"
+    return Path(os.environ.get("SPIKEFORGE_LIBRARY", default))
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: needs much memory or time; runs where there is room for it")
+    path = library_path()
+    if not path.exists():
+        pytest.exit(f"{path} does not exist: build the project, or set SPIKEFORGE_LIBRARY", returncode=2)
+    torch.ops.load_library(str(path))
+
+
+def pytest_report_header():
+    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return f"spikeforge: {library_path()}, torch {torch.__version__}, GPU: {cuda}, SPIKEFORGE_SEED={SEED}"
+
+
+def require_cuda():
+    if torch.cuda.is_available():
+        return
+    message = "no CUDA GPU on this machine"
+    if CUDA_REQUIRED:
+        pytest.fail(f"{message}, but SPIKEFORGE_REQUIRE_CUDA=1", pytrace=False)
+    pytest.skip(message)
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request):
+    if request.param == "cuda":
+        require_cuda()
+    return torch.device(request.param)
+
+
+@pytest.fixture
+def cuda():
+    require_cuda()
+    return torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def seeded(request):
+    """Every test draws its own numbers, the same in each run; SPIKEFORGE_SEED draws others."""
+    seed = zlib.crc32(request.node.nodeid.encode()) ^ SEED
+    torch.manual_seed(seed)
+    print(f"seed {seed} (SPIKEFORGE_SEED={SEED})")
+    return seed
