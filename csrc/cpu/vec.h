@@ -45,6 +45,7 @@ struct Vec {
   friend Vec pow(Vec a, Vec b) { return a.value.pow(b.value); }
   friend Vec sin(Vec a) { return a.value.sin(); }
   friend Vec cos(Vec a) { return a.value.cos(); }
+  friend Vec round(Vec a) { return a.value.round(); }
   friend Vec atan(Vec a) { return a.value.atan(); }
   friend Vec erfc(Vec a) { return a.value.erfc(); }
 };

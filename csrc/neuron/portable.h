@@ -2,12 +2,15 @@
 //
 // Cells are templates over the arithmetic type F. For float and double the functions below are found by ordinary look-up; a SIMD type
 // brings its own, found by argument-dependent look-up. Comparisons give a mask (`bool` for scalars) that only `select` reads.
+// SPIKEFORGE_ROLLED stands before a loop that is not worth a kernel's registers.
 #pragma once
 
 #if defined(__CUDACC__)
 #define SPIKEFORGE_FN __device__ __forceinline__
+#define SPIKEFORGE_ROLLED _Pragma("unroll 1")
 #else
 #define SPIKEFORGE_FN
+#define SPIKEFORGE_ROLLED _Pragma("GCC unroll 1")
 #include <cmath>
 #endif
 
@@ -24,8 +27,8 @@ SPIKEFORGE_FN float max(float a, float b) { return ::fmaxf(a, b); }
 SPIKEFORGE_FN float exp(float x) { return ::expf(x); }
 SPIKEFORGE_FN float log(float x) { return ::logf(x); }
 SPIKEFORGE_FN float pow(float x, float y) { return ::powf(x, y); }
-SPIKEFORGE_FN float sin(float x) { return ::sinf(x); }
-SPIKEFORGE_FN float cos(float x) { return ::cosf(x); }
+SPIKEFORGE_FN float sinpi(float x) { return ::sinpif(x); }
+SPIKEFORGE_FN float cospi(float x) { return ::cospif(x); }
 SPIKEFORGE_FN float atan(float x) { return ::atanf(x); }
 SPIKEFORGE_FN float erfc(float x) { return ::erfcf(x); }
 
@@ -35,8 +38,8 @@ SPIKEFORGE_FN double max(double a, double b) { return ::fmax(a, b); }
 SPIKEFORGE_FN double exp(double x) { return ::exp(x); }
 SPIKEFORGE_FN double log(double x) { return ::log(x); }
 SPIKEFORGE_FN double pow(double x, double y) { return ::pow(x, y); }
-SPIKEFORGE_FN double sin(double x) { return ::sin(x); }
-SPIKEFORGE_FN double cos(double x) { return ::cos(x); }
+SPIKEFORGE_FN double sinpi(double x) { return ::sinpi(x); }
+SPIKEFORGE_FN double cospi(double x) { return ::cospi(x); }
 SPIKEFORGE_FN double atan(double x) { return ::atan(x); }
 SPIKEFORGE_FN double erfc(double x) { return ::erfc(x); }
 
@@ -58,11 +61,27 @@ using std::erfc;
 using std::exp;
 using std::log;
 using std::pow;
+using std::round;
 using std::sin;
 inline float min(float a, float b) { return std::fmin(a, b); }
 inline float max(float a, float b) { return std::fmax(a, b); }
 inline double min(double a, double b) { return std::fmin(a, b); }
 inline double max(double a, double b) { return std::fmax(a, b); }
+
+
+// sin(πx) and cos(πx); |x| may be large, so whole turns are taken off first, exactly.
+template <class F>
+F within_a_turn(F x) {
+  return x - F(2) * round(F(.5) * x);
+}
+template <class F>
+F sinpi(F x) {
+  return sin(F(3.14159265358979323846) * within_a_turn(x));
+}
+template <class F>
+F cospi(F x) {
+  return cos(F(3.14159265358979323846) * within_a_turn(x));
+}
 
 template <class F>
 F fast_exp(F x) {

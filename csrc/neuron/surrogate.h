@@ -243,15 +243,17 @@ template <class F>
 struct SquarewaveFourier {
   SPIKEFORGE_FN explicit SquarewaveFourier(const double* args) : n(int(args[0])), period(args[1]) {}
   SPIKEFORGE_FN F gradient(F x) const {
-    const F phase = F(6.28318530717958647693) * x / period;
+    const F turns = F(2) * x / period;  // in units of π
     F sum = F(0);
-    for (int i = 1; i < n; ++i) sum = sum + cos(F(2 * i - 1) * phase);
+    SPIKEFORGE_ROLLED
+    for (int i = 1; i < n; ++i) sum = sum + cospi(F(2 * i - 1) * turns);
     return F(4) / period * sum;
   }
   SPIKEFORGE_FN F primitive(F x) const {
-    const F phase = F(6.28318530717958647693) * x / period;
+    const F turns = F(2) * x / period;
     F sum = F(0);
-    for (int i = 1; i < n; ++i) sum = sum + sin(F(2 * i - 1) * phase) / F(2 * i - 1);
+    SPIKEFORGE_ROLLED
+    for (int i = 1; i < n; ++i) sum = sum + sinpi(F(2 * i - 1) * turns) / F(2 * i - 1);
     return F(.5) + F(.63661977236758134308) * sum;
   }
 

@@ -29,8 +29,18 @@ const runtime::Device& device_of(const at::Tensor& x) {
   return devices[index];
 }
 
+// A launch needs a current context. The runtime makes the device's current at a thread's first call to it; a thread of autograd's may
+// come here with memory from the cache and no such call before.
+void ensure_context(int index) {
+  thread_local int ready = -1;
+  if (ready == index) return;
+  C10_CUDA_CHECK(cudaSetDevice(index));
+  ready = index;
+}
+
 template <class Launch>
 void run(const Launch& launch, const at::Tensor& x) {
+  ensure_context(x.get_device());
   runtime::launch(launch, device_of(x), c10::cuda::getCurrentCUDAStream(x.get_device()).stream());
 }
 

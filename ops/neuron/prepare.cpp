@@ -19,7 +19,6 @@ bool is_supported(c10::ScalarType type) {
 c10::ScalarType state_type(c10::ScalarType x) { return scalar_type_of(compute_type(dtype_of(x))); }
 
 void check_x(const char* op, const at::Tensor& x) {
-  TORCH_CHECK_TYPE(x.layout() == c10::kStrided, op, ": x must be a dense tensor, but its layout is ", x.layout(), "; pass x.to_dense()");
   TORCH_CHECK_TYPE(is_supported(x.scalar_type()), op, ": x must be float16, bfloat16, float32 or float64, but is ", x.scalar_type(),
                    "; pass x.to(torch.float32)");
   TORCH_CHECK_VALUE(x.dim() >= 1, op, ": x must have shape [T, *shape], time first, but is 0-dimensional");

@@ -31,6 +31,9 @@ class PublicCall {
  public:
   PublicCall(NeuronKind kind, const Tensor& x, const std::array<optional<Tensor>, max_states>& states, const CommonOptions& common)
       : neuron_(describe(kind)) {
+    // Here already: the dispatcher has no kernel for other layouts to say it.
+    TORCH_CHECK_TYPE(x.layout() == c10::kStrided, neuron_.name, ": x must be a dense tensor, but its layout is ", x.layout(),
+                     "; pass x.to_dense()");
     args_.kind = kind;
     args_.x = x;
     args_.states = states;

@@ -19,7 +19,7 @@ EXCLUDED_SHARE = 1e-3
 
 RANGES = dict(
     tau=(2.2, 4.0), v_threshold=(0.8, 1.2), v_reset=(-0.2, 0.2), v_rest=(-0.2, 0.1), v_c=(0.6, 1.0), a0=(0.3, 0.5),
-    delta_t=(0.8, 1.2), theta_rh=(0.7, 0.9), w_rest=(-0.2, 0.2), tau_w=(2.2, 4.0), a=(-0.3, 0.5), b=(-0.2, 0.4),
+    delta_t=(0.8, 1.2), theta_rh=(0.7, 0.9), w_rest=(-0.2, 0.2), tau_w=(2.2, 4.0), a=(0.05, 0.4), b=(0.05, 0.4),
     w=(-1.0, 1.0),
 )
 
@@ -103,8 +103,8 @@ def uniform(shape, low, high, dtype, device):
 
 # Uniform between two bounds for the three that run away from a large voltage, from which a soft reset does not call them
 # back; their inputs are wide enough that most steps contract, or no float32 would follow them for long.
-UNIFORM_DRIVE = dict(qif=(-1.8, 2.6), eif=(-1.8, 1.8), izhikevich=(-1.8, 2.6))
-NORMAL_DRIVE = dict(integrate_and_fire=(0.5, 0.6), lif=(0.7, 1.0), plif=(0.7, 1.0))
+UNIFORM_DRIVE = dict(qif=(-1.8, 2.6), eif=(-1.8, 1.8), izhikevich=(-1.8, 2.3))
+NORMAL_DRIVE = dict(integrate_and_fire=(0.45, 0.5), lif=(0.7, 1.0), plif=(0.7, 1.0))
 
 
 def random_x(neuron, steps, shape, dtype, device):
@@ -128,10 +128,12 @@ def parameter_shape(kind, shape):
 
 
 def random_parameters(neuron, shape, kind, dtype, device):
-    """The threshold of half types is float32, or sums of short binary fractions would meet it by chance."""
-    of = lambda name: state_dtype(dtype) if name == "v_threshold" else dtype
-    names = NEURONS[neuron].params
-    return {name: uniform(parameter_shape(kind, shape), *RANGES[name], of(name), device) for name in names}
+    params = {
+        name: uniform(parameter_shape(kind, shape), *RANGES[name], dtype, device) for name in NEURONS[neuron].params
+    }
+    if dtype in HALF:  # float32, and a third off the grid on which sums of short binary fractions would meet it
+        params["v_threshold"] = ((params["v_threshold"].float() * 128).round() + 1 / 3) / 128
+    return params
 
 
 def random_states(neuron, shape, dtype, device):

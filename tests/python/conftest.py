@@ -55,5 +55,6 @@ def seeded(request):
     """Every test draws its own numbers, the same in each run; SPIKEFORGE_SEED draws others."""
     seed = zlib.crc32(request.node.nodeid.encode()) ^ SEED
     torch.manual_seed(seed)
+    torch.set_num_threads(1)  # small tensors; the tests of threads ask for more
     print(f"seed {seed} (SPIKEFORGE_SEED={SEED})")
     return seed

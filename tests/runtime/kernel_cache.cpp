@@ -30,7 +30,7 @@ struct FakeLoader {
   Driver driver;
 };
 
-// Each cache made here is as a new process over the same disk.
+// Images are compared in double parentheses: a failure then prints no bytes. Each cache made here is as a new process over the same disk.
 struct Fixture {
   TemporaryFolder home;
   FakeLoader loader;
@@ -63,7 +63,7 @@ TEST_CASE_METHOD(Fixture, "a kernel is compiled, then found in memory, then by t
   CHECK(second.statistics().compiled == 0);
   CHECK(second.statistics().disk_hits == 1);
   REQUIRE(loader.images.size() == 2);
-  CHECK(loader.images[0] == loader.images[1]);
+  CHECK((loader.images[0] == loader.images[1]));
   CHECK_THAT(only_entry().filename().string(),
              has_text("lif_forward_") && has_text("_sm90_" + find_nvrtc()->version() + ".cubin"));
 }
@@ -116,9 +116,9 @@ TEST_CASE_METHOD(Fixture, "a truncated cache entry is recompiled, not loaded") {
   write_file(only_entry(), whole.substr(0, whole.size() / 2));
 
   KernelCache next = cache();
-  CHECK(next.image(source(), "sm_90")->bytes == image);
+  CHECK((next.image(source(), "sm_90")->bytes == image));
   CHECK(next.statistics().compiled == 1);
-  CHECK(read_file(only_entry()) == whole);
+  CHECK((read_file(only_entry()) == whole));
 }
 
 TEST_CASE_METHOD(Fixture, "a cache entry with a flipped bit is recompiled, not loaded") {
@@ -130,13 +130,12 @@ TEST_CASE_METHOD(Fixture, "a cache entry with a flipped bit is recompiled, not l
   write_file(only_entry(), flipped);
 
   KernelCache next = cache();
-  CHECK(next.image(source(), "sm_90")->bytes == image);
+  CHECK((next.image(source(), "sm_90")->bytes == image));
   CHECK(next.statistics().compiled == 1);
 }
 
 TEST_CASE_METHOD(Fixture, "a disk entry that the driver refuses is deleted and compiled once more") {
   REQUIRE_NVRTC_OR_SKIP();
-  const DiskKey key{{}, "sm_90", find_nvrtc()->version()};
   cache().image(source(), "sm_90");
   const std::string compiled = read_file(only_entry());
   loader.refuse = 1;
@@ -146,8 +145,18 @@ TEST_CASE_METHOD(Fixture, "a disk entry that the driver refuses is deleted and c
   CHECK(next.statistics().disk_hits == 1);
   CHECK(next.statistics().compiled == 1);
   CHECK(loader.images.size() == 2);
-  CHECK(read_file(only_entry()) == compiled);
+  CHECK((read_file(only_entry()) == compiled));
   CHECK_FALSE(next.image(source(), "sm_90")->from_disk);
+}
+
+TEST_CASE_METHOD(Fixture, "a disk entry that the driver refuses goes even if there is no room for another") {
+  REQUIRE_NVRTC_OR_SKIP();
+  cache().image(source(), "sm_90");
+  loader.refuse = 1;
+  DiskCache small({home / "kernels", 100, [](const std::string&) {}});
+  KernelCache next({&small, []() -> const Nvrtc& { return *find_nvrtc(); }, std::ref(loader)});
+  next.get(source(), "sm_90");
+  CHECK(files_in(home / "kernels").empty());
 }
 
 TEST_CASE_METHOD(Fixture, "a fresh image that the driver refuses is an error, and the next call tries again") {
@@ -174,7 +183,7 @@ TEST_CASE_METHOD(Fixture, "a kernel on disk needs no NVRTC") {
   REQUIRE_NVRTC_OR_SKIP();
   const std::vector<char> image = cache().image(source(), "sm_90")->bytes;
   KernelCache without = cache(no_nvrtc);
-  CHECK(without.image(source(), "sm_90")->bytes == image);
+  CHECK((without.image(source(), "sm_90")->bytes == image));
   CHECK(without.statistics().disk_hits == 1);
 }
 

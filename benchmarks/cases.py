@@ -1,0 +1,90 @@
+"""What is measured: a case is a neuron, a size, a type, and whether gradients are wanted."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
+
+
+@dataclass(frozen=True)
+class Case:
+    neuron: str
+    training: bool
+    steps: int
+    neurons: int
+    dtype: torch.dtype = SINGLE
+    goal: float | None = None  # the ratio that we want to reach, where there is one
+    threads: int | None = None  # of the CPU
+    small: bool = False  # measured by the clock, in units of torch's silu
+
+    @property
+    def name(self):
+        parts = [self.neuron, "train" if self.training else "infer", f"T={self.steps}", f"N={size(self.neurons)}",
+                 str(self.dtype).removeprefix("torch.")]
+        return " ".join(parts + ([f"threads={self.threads}"] if self.threads else []))
+
+    def floor_bytes(self):
+        """The bytes that must move: the forward pass reads x and writes the spikes, and the final states once; the
+        backward pass reads the gradient of the spikes and x, and writes the gradient of x."""
+        element = self.dtype.itemsize
+        states = (2 if self.neuron == "izhikevich" else 1) * self.neurons * max(element, 4)
+        sequence = self.steps * self.neurons * element
+        return {"forward": 2 * sequence + states, "backward": 3 * sequence if self.training else 0}
+
+
+def size(number):
+    """2^22 for 4194304."""
+    power = number.bit_length() - 1
+    return f"2^{power}" if number == 1 << power and power >= 10 else str(number)
+
+
+def train(neuron, steps, neurons, *args, **options):
+    return Case(neuron, True, steps, neurons, *args, **options)
+
+
+def infer(neuron, steps, neurons, *args, **options):
+    return Case(neuron, False, steps, neurons, *args, **options)
+
+
+CUDA = [
+    train("lif", 32, 2**22, SINGLE, 1.05),
+    train("lif", 32, 2**22, HALF, 1.12),
+    train("lif", 32, 2**22, DOUBLE, 1.10),
+    train("lif", 4, 2**22, SINGLE, 1.12),
+    train("lif", 4, 2**22, HALF, 1.28),
+    infer("lif", 32, 2**22, SINGLE, 1.05),
+    infer("lif", 32, 2**22, HALF, 1.10),
+    train("lif", 1024, 2**15, SINGLE, 1.15),
+    train("lif", 1024, 2**15, HALF, 1.7),
+    train("lif", 1024, 4096, SINGLE, 2.1),
+    *(train(neuron, 16, 2**22, SINGLE, 1.10) for neuron in ("plif", "qif", "eif", "izhikevich")),
+    train("lif", 4, 1024, SINGLE, 1.4, small=True),
+    infer("lif", 4, 1024, SINGLE, 1.8, small=True),
+]
+
+CPU = [
+    *(infer("lif", 16, 2**20, SINGLE, 1.25, threads) for threads in (1, 2)),
+    *(train("lif", 16, 2**20, SINGLE, 1.4, threads) for threads in (1, 2)),
+    *(infer("lif", 16, 2**20, HALF, None, threads) for threads in (1, 2)),
+    *(train("lif", 16, 2**20, HALF, None, threads) for threads in (1, 2)),
+    *(infer("lif", 256, 2**14, SINGLE, 1.6, threads) for threads in (1, 2)),
+    *(train("lif", 256, 2**14, SINGLE, 1.6, threads) for threads in (1, 2)),
+    train("lif", 16, 64, SINGLE, threads=1, small=True),
+    infer("lif", 16, 64, SINGLE, threads=1, small=True),
+]
+
+
+def other_lengths(case):
+    """The same at T + 1 and at T = 100, which suit no power of two."""
+    if case.small:
+        return []
+    within = case.goal and round(1.05 * case.goal, 3)
+    return [replace(case, steps=case.steps + 1, goal=within), replace(case, steps=100, goal=within)]
+
+
+def cases(device, with_other_lengths):
+    for case in CUDA if device == "cuda" else CPU:
+        yield case
+        if with_other_lengths:
+            yield from other_lengths(case)

@@ -1,0 +1,111 @@
+"""Who is measured: this library, and each peer that is installed.
+
+A contestant's factory takes a case and a device, and gives a Neuron; or None where it has nothing for the case, or is not
+installed.
+"""
+
+import importlib
+from typing import Callable, NamedTuple
+
+import torch
+
+
+class Neuron(NamedTuple):
+    spikes: Callable  # of x
+    parameters: tuple = ()  # what it learns, besides x
+
+
+
+NUMBERS = {  # the same for everybody; what is not here has the default of our operators
+    "lif": dict(tau=2.0),
+    "plif": {},
+    "qif": dict(tau=2.0, v_c=0.8, a0=1.0, v_rest=0.0, v_reset=-0.1),
+    "eif": dict(tau=2.0, delta_t=1.0, theta_rh=0.8, v_rest=0.0, v_reset=-0.1),
+    "izhikevich": dict(tau=2.0, v_c=0.8, a0=1.0, v_rest=-0.1, v_reset=0.0, tau_w=2.0, a=0.1, b=0.1),
+}
+
+
+def weight(device):
+    """PLIF's learned parameter: 1/tau = sigmoid(0)."""
+    return torch.zeros((), device=device, requires_grad=True)
+
+
+def spikeforge(case, device):
+    operator = getattr(torch.ops.spikeforge, case.neuron).default
+    numbers = NUMBERS[case.neuron]
+    if case.neuron == "plif":
+        w = weight(device)
+        return Neuron(lambda x: operator(x, w)[0], (w,))
+    return Neuron(lambda x: operator(x, **numbers)[0])
+
+
+def spikingjelly(case, device):
+    """Its functional operators with a float32 state: a module in half precision falls back to a loop in Python."""
+    try:
+        functional = importlib.import_module("spikingjelly.activation_based.functional")
+        surrogate = importlib.import_module("spikingjelly.activation_based.surrogate")
+    except ImportError:
+        return None
+    operator = getattr(functional, f"{case.neuron}_multi_step")
+    v = torch.zeros(case.neurons, device=device, dtype=torch.promote_types(case.dtype, torch.float32))
+    parameters = (weight(device),) if case.neuron == "plif" else ()
+    recovery = (torch.zeros_like(v),) if case.neuron == "izhikevich" else ()
+    numbers = dict(NUMBERS[case.neuron], surrogate_function=surrogate.Sigmoid(4.0))
+    return Neuron(lambda x: operator(x, v, *parameters, *recovery, **numbers)[0], parameters)
+
+
+class Fire(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, above):
+        ctx.save_for_backward(above)
+        return (above >= 0).to(above.dtype)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (above,) = ctx.saved_tensors
+        s = torch.sigmoid(4 * above)
+        return grad * 4 * s * (1 - s)
+
+
+def loop(x):
+    v = torch.zeros(x.shape[1:], device=x.device, dtype=torch.promote_types(x.dtype, torch.float32))
+    spikes = []
+    for current in x:
+        h = v + (current - v) / 2
+        s = Fire.apply(h - 1)
+        v = (1 - s) * h
+        spikes.append(s.to(x.dtype))
+    return torch.stack(spikes)
+
+
+def plain_loop(case, device):
+    return Neuron(loop) if case.neuron == "lif" and case.steps <= 256 else None
+
+
+def compiled_loop(case, device):
+    """torch.compile unrolls the loop: it takes a minute at T = 32, and more than anyone waits at T = 1024."""
+    if case.neuron != "lif" or case.steps > 32:
+        return None
+    torch._dynamo.reset()
+    return Neuron(torch.compile(loop, dynamic=False, fullgraph=True))
+
+
+def snntorch(case, device):
+    """Leaky with a reset to zero. It resets one step later than we do; the work is about the same."""
+    if case.neuron != "lif" or device != "cpu" or case.steps > 256:
+        return None
+    try:
+        package = importlib.import_module("snntorch")
+    except ImportError:
+        return None
+    node = package.Leaky(beta=0.5, reset_mechanism="zero", spike_grad=package.surrogate.sigmoid(slope=4))
+
+    def walk(x):
+        v = torch.zeros_like(x[0])
+        spikes = []
+        for current in x:
+            s, v = node(current, v)
+            spikes.append(s)
+        return torch.stack(spikes)
+
+    return Neuron(walk)

@@ -1,0 +1,165 @@
+"""How a call is measured."""
+
+import gc
+import statistics
+import time
+from functools import partial
+
+import torch
+
+REPEATS = 5  # calls in one measurement
+
+
+class Clock:
+    """Seconds a call by the clock, with the device idle before and after."""
+
+    def __init__(self, device):
+        self.synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+
+    def __call__(self, calls):
+        self.synchronize()
+        gc.disable()
+        start = time.perf_counter()
+        for call in calls:
+            call()
+        self.synchronize()
+        seconds = (time.perf_counter() - start) / len(calls)
+        gc.enable()
+        return seconds
+
+
+def profiled(calls):
+    """Seconds a call that its kernels, copies and fills take on the GPU, as CUPTI says: no launch and no gap is in it."""
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=activities) as profile:
+        for call in calls:
+            call()
+        torch.cuda.synchronize()
+    on_gpu = [event.time_range.elapsed_us() for event in profile.events()
+              if event.device_type == torch.autograd.DeviceType.CUDA and event.name != "Context Sync"]
+    if not on_gpu:
+        raise RuntimeError("the profiler saw no kernel (--timer events measures without it)")
+    return sum(on_gpu) * 1e-6 / len(calls)
+
+
+def by_events(calls):
+    """Seconds a call between two CUDA events. The GPU sleeps until all calls are queued, so launches are not in it, but
+    the gaps of about a microsecond between kernels are."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    torch.cuda._sleep(20_000_000)
+    start.record()
+    for call in calls:
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) * 1e-3 / len(calls)
+
+
+TIMERS = {"profiler": profiled, "events": by_events}
+
+
+class Copy:
+    """The unit: a copy of 1 GiB (256 MiB on a CPU), far larger than any cache."""
+
+    def __init__(self, device):
+        self.source = torch.randn(2**28 if device == "cuda" else 2**26, device=device)
+        self.target = torch.randn_like(self.source)
+
+    def bytes_per_second(self, timer):
+        calls = [partial(self.target.copy_, self.source)] * 3
+        return 2 * self.source.nbytes / timer(calls)
+
+
+class Data:
+    """Inputs and upstream gradients, so many of them that none is still in a cache when its turn comes again (unless
+    the case is small by nature). Random, since a GPU computes zeros faster, and such that about a fifth of all steps
+    fires."""
+
+    def __init__(self, case, device, cache_bytes):
+        shape = (case.steps, case.neurons)
+        bytes_each = case.steps * case.neurons * case.dtype.itemsize
+        count = 2 if case.small else min(max(2, -(-3 * cache_bytes // bytes_each)), 32)
+        draw = partial(torch.randn, shape, device=device, dtype=case.dtype)
+        self.inputs = [(1.2 * draw() + 0.6).requires_grad_(case.training) for _ in range(count)]
+        self.gradients = [draw() for _ in range(2 if case.training else 0)]
+        self.turn = 0
+
+    def next_inputs(self, count):
+        self.turn += count
+        return [self.inputs[i % len(self.inputs)] for i in range(self.turn - count, self.turn)]
+
+    def upstream(self, i):
+        return self.gradients[i % len(self.gradients)]
+
+
+def backward(neuron, spikes, x, gradient):
+    return torch.autograd.grad(spikes, (x, *neuron.parameters), gradient)
+
+
+def train_step(neuron, x, gradient):
+    return backward(neuron, neuron.spikes(x), x, gradient)
+
+
+def run_once(neuron, case, data):
+    """To compile what has to be compiled, and to see that it works at all."""
+    x = data.inputs[0]
+    if case.training:
+        train_step(neuron, x, data.upstream(0))
+        return
+    with torch.no_grad():
+        neuron.spikes(x)
+
+
+def measure_inference(neuron, data, timer, clock):
+    with torch.no_grad():
+        return {"forward": timer([partial(neuron.spikes, x) for x in data.next_inputs(REPEATS)]),
+                "wall": clock([partial(neuron.spikes, x) for x in data.next_inputs(REPEATS)])}
+
+
+def measure_training(neuron, data, timer, clock):
+    """Forward and backward pass apart, then both together by the clock."""
+    forward = timer([partial(neuron.spikes, x) for x in data.next_inputs(REPEATS)])
+    passes = [partial(backward, neuron, neuron.spikes(x), x, data.upstream(i))
+              for i, x in enumerate(data.next_inputs(REPEATS))]
+    seconds = {"forward": forward, "backward": timer(passes)}
+    del passes  # and the graphs in them
+    steps = [partial(train_step, neuron, x, data.upstream(i)) for i, x in enumerate(data.next_inputs(REPEATS))]
+    return {**seconds, "wall": clock(steps)}
+
+
+def peak_memory(neuron, case, data):
+    """Peak of the memory allocated during a call, beyond x and the upstream gradient, in elements for each element of x.
+    The spikes are kept to the end, as the next layer would."""
+    x = data.inputs[0]
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    with torch.set_grad_enabled(case.training):
+        spikes = neuron.spikes(x)
+        if case.training:
+            backward(neuron, spikes, x, data.upstream(0))
+    return (torch.cuda.max_memory_allocated() - before) / x.nbytes
+
+
+def small_call(neuron, case, data, clock, calls=200):
+    """Seconds of a call by the clock, over many calls with the same tensor."""
+    x = data.inputs[0]
+    if case.training:
+        return clock([partial(train_step, neuron, x, data.upstream(0))] * calls)
+    with torch.no_grad():
+        return clock([partial(neuron.spikes, x)] * calls)
+
+
+def summary(values):
+    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+
+
+def firing_rate(neuron, data):
+    with torch.no_grad():
+        return neuron.spikes(data.inputs[0]).float().mean().item()
+
+
+def in_one_line(error):
+    return " ".join(f"{type(error).__name__}: {error}".split())[:160]

@@ -1,0 +1,76 @@
+#include "covering_list.h"
+
+#include <spikeforge/runtime/errors.h>
+#include <spikeforge/runtime/nvrtc.h>
+
+#include <atomic>
+#include <iostream>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "catch.h"
+
+namespace spikeforge::tests {
+namespace {
+
+struct Outcome {
+  int compiled = 0;
+  int most_registers = 0;
+  std::vector<std::string> failures;
+};
+
+Outcome compile_all(const std::vector<runtime::KernelSpec>& specs, const std::string& arch) {
+  const runtime::Nvrtc& nvrtc = runtime::Nvrtc::get();
+  Outcome outcome;
+  std::mutex mutex;
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < specs.size(); i = next++) {
+      const runtime::KernelSource source = print_source(specs[i]);
+      std::string failure;
+      int registers = 0;
+      try {
+        const runtime::CompileResult result = nvrtc.compile({.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}});
+        if (!result.usage) {
+          failure = "no resource usage in the log";
+        } else {
+          registers = result.usage->registers;
+          if (result.usage->spill_bytes > 0) failure = "spills " + std::to_string(result.usage->spill_bytes) + " bytes";
+        }
+      } catch (const runtime::RuntimeError& error) {
+        failure = error.what();
+      }
+      const std::scoped_lock lock(mutex);
+      ++outcome.compiled;
+      outcome.most_registers = std::max(outcome.most_registers, registers);
+      if (!failure.empty()) outcome.failures.push_back(failure + "\n" + source.text);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
+  for (std::thread& thread : threads) thread.join();
+  return outcome;
+}
+
+void check_arch(const std::string& arch) {
+  const std::vector<runtime::KernelSpec> specs = covering_list();
+  REQUIRE(specs.size() > 100);
+  REQUIRE(specs.size() * 4 <= 1500);
+  const Outcome outcome = compile_all(specs, arch);
+  std::cout << arch << ": " << outcome.compiled << " kernels compiled, at most " << outcome.most_registers << " registers, "
+            << outcome.failures.size() << " failures\n";
+  for (const std::string& failure : outcome.failures) UNSCOPED_INFO(failure);
+  CHECK(outcome.failures.empty());
+  CHECK(outcome.compiled == static_cast<int>(specs.size()));
+}
+
+}  // namespace
+
+TEST_CASE("every pair of options compiles for sm_80 without spills") { check_arch("sm_80"); }
+TEST_CASE("every pair of options compiles for sm_90 without spills") { check_arch("sm_90"); }
+TEST_CASE("every pair of options compiles for sm_100 without spills") { check_arch("sm_100"); }
+TEST_CASE("every pair of options compiles for sm_120 without spills") { check_arch("sm_120"); }
+
+}  // namespace spikeforge::tests

@@ -1,0 +1,13 @@
+// A covering list: launches in which every pair of values of any two options occurs at least once.
+#pragma once
+
+#include <spikeforge/runtime/kernel_spec.h>
+
+#include <vector>
+
+namespace spikeforge::tests {
+
+// Specs of kernels as calls make them, on a device of 132 multiprocessors; without duplicates, always the same.
+std::vector<runtime::KernelSpec> covering_list();
+
+}  // namespace spikeforge::tests

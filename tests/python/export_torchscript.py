@@ -1,0 +1,81 @@
+"""Writes TorchScript files that call the operators, for a C++ program to load and run.
+
+    python export_torchscript.py OUTDIR
+
+OUTDIR then holds
+    function.pt  a scripted function      forward(Tensor x) -> (Tensor spikes, Tensor v)
+    module.pt    a scripted module        forward(Tensor x) -> Tensor, with trainable parameters
+    values.pt    a module whose attributes are the tensors x, spikes, v, y and grad_w: what function.pt and module.pt give
+                 for x, and the gradient of y.sum() with respect to the module's parameter "w"
+All three load with torch::jit::load once libspikeforge.so is loaded; a tensor is module.attr("x").toTensor().
+"""
+
+import sys
+from pathlib import Path
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor
+
+
+class Function(torch.nn.Module):
+    """Numbers, strings, lists and flags: every kind of argument."""
+
+    def forward(self, x: Tensor) -> Tuple[Tensor, Tensor]:
+        spikes, v = torch.ops.spikeforge.lif(
+            x, tau=2.5, v_threshold=0.75, v_reset=None, surrogate="piecewise_leaky_relu", surrogate_args=[0.7, 0.05]
+        )
+        return spikes, v
+
+
+class Network(torch.nn.Module):
+    """A linear layer and three neurons, with parameters that learn."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(6, 5)
+        self.w = torch.nn.Parameter(torch.zeros(5))
+        self.tau = torch.nn.Parameter(torch.tensor(3.0))
+        self.register_buffer("v_reset", torch.tensor(-0.125))
+        self.v: Optional[Tensor] = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        spikes, _ = torch.ops.spikeforge.plif(self.linear(x), self.w, self.v, detach_reset=True)
+        _, v = torch.ops.spikeforge.lif(2 * spikes, tau=self.tau, v_reset=self.v_reset, store_v=True)
+        counts, last, recovery = torch.ops.spikeforge.izhikevich(v + 1, a=0.25, b=0.125, surrogate="atan")
+        return counts.sum(0) + last + recovery
+
+
+class Values(torch.nn.Module):
+    def __init__(self, **tensors):
+        super().__init__()
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor.detach().clone())
+
+    def forward(self) -> Tensor:
+        return self.x
+
+
+def export(folder):
+    torch.manual_seed(0)
+    function, network = Function(), Network()
+    x = 2 * torch.rand(12, 3, 6) + 0.5
+    spikes, v = function(x)
+    y = network(x)
+    (grad_w,) = torch.autograd.grad(y.sum(), network.w)
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.jit.script(function).save(str(folder / "function.pt"))
+    torch.jit.script(network).save(str(folder / "module.pt"))
+    values = Values(x=x, spikes=spikes, v=v, y=y, grad_w=grad_w)
+    torch.jit.script(values).save(str(folder / "values.pt"))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    from conftest import library_path
+
+    torch.ops.load_library(str(library_path()))
+    export(sys.argv[1])

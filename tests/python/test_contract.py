@@ -1,0 +1,567 @@
+"""What PyTorch asks of an operator: opcheck, compile, export, TorchScript, transforms, autocast."""
+
+import io
+import warnings
+
+import pytest
+import torch
+from cases import (
+    NUMBERS, Inputs, Options, call, compare, numbers, operator, random_parameters, random_states, random_x,
+)
+from reference import NEURONS, run
+
+ops = torch.ops.spikeforge
+every_neuron = pytest.mark.parametrize("neuron", NEURONS)
+
+STEPS, SHAPE = 11, (2, 3, 5)
+
+
+def sample(neuron, device, tensors=False, states=True, gradients=False, dtype=torch.float32):
+    params = random_parameters(neuron, SHAPE, "per channel", dtype, device) if tensors else numbers(neuron, (), dtype, device)
+    inputs = Inputs(random_x(neuron, STEPS, SHAPE, dtype, device), params=params)
+    if states:
+        inputs.v, inputs.w = random_states(neuron, SHAPE, dtype, device)
+    return inputs.map(lambda name, t: t.requires_grad_(gradients))
+
+
+def public_call(neuron, inputs, tensors=False, **options):
+    """overload, positional arguments, keyword arguments"""
+    params = dict(inputs.params)
+    weight = [params.pop("w")] if neuron == "plif" else []
+    states = [inputs.v] + ([inputs.w] if NEURONS[neuron].has_w else [])
+    overload = operator(neuron).tensor if tensors else operator(neuron).default
+    return overload, (inputs.x, *weight, *states), dict(params, **options)
+
+
+def lowered_options(neuron, **changes):
+    options = dict(decay_input=True, hard_reset=True, detach_reset=False, surrogate="atan", surrogate_args=[3.0], spiking=True)
+    if not NEURONS[neuron].has_decay_input:
+        del options["decay_input"]
+    return dict(options, store_v=False, **changes)
+
+
+# --- opcheck -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("overload", ["numbers", "tensors"])
+@every_neuron
+def test_opcheck_of_the_public_operators(neuron, overload, gradients, device):
+    tensors = overload == "tensors"
+    for states in (False, True):
+        inputs = sample(neuron, device, tensors, states, gradients)
+        for options in ({}, dict(store_v=True, detach_reset=True), dict(surrogate="s2nn", surrogate_args=[2.0, 0.5])):
+            op, args, kwargs = public_call(neuron, inputs, tensors, **options)
+            torch.library.opcheck(op, args, kwargs)
+
+
+@every_neuron
+def test_opcheck_of_the_lowered_operators(neuron, device):
+    forward, backward = getattr(ops, f"{neuron}_forward").default, getattr(ops, f"{neuron}_backward").default
+    inputs = sample(neuron, device)
+    names = list(NEURONS[neuron].params)
+    tensor_parameters = random_parameters(neuron, SHAPE, "per neuron", torch.float32, device)
+    states = [inputs.v] + ([inputs.w] if NEURONS[neuron].has_w else [])
+    numbers_ = [float(NUMBERS.get(name, 0)) for name in names]
+    for some in (0, 1, 2):  # all tensors, then every other one
+        params = [tensor_parameters[n] if n == "w" or some == 0 or i % 2 == some - 1 else None for i, n in enumerate(names)]
+        for store_v in (False, True):
+            options = dict(lowered_options(neuron), store_v=store_v)
+            for save in (False, True):
+                torch.library.opcheck(forward, (inputs.x, *states, params, numbers_), dict(options, save=save))
+            *outputs, checkpoints = forward(inputs.x, *states, params, numbers_, **options, save=True)
+            upstream = [torch.rand_like(output) for output in outputs]
+            needed = [True] * (1 + len(states)) + [p is not None for p in params]
+            for needs in (needed, [True] + [False] * (len(needed) - 1), [False] * len(needed)):
+                for grads in (upstream, [upstream[0]] + [None] * (len(upstream) - 1)):
+                    args = (*grads, inputs.x, *states, checkpoints, params, numbers_)
+                    torch.library.opcheck(backward, args, dict(options, needs_grad=needs))
+
+
+def test_every_operator_says_that_it_is_made_for_compile():
+    for neuron in NEURONS:
+        for name, overload in ((neuron, "default"), (neuron, "tensor"), (f"{neuron}_forward", "default"), (f"{neuron}_backward", "default")):
+            assert torch.Tag.pt2_compliant_tag in getattr(getattr(ops, name), overload).tags, f"{name}.{overload}"
+
+
+@every_neuron
+def test_inference_writes_no_checkpoint(neuron, device):
+    inputs = sample(neuron, device)
+    states = [inputs.v] + ([inputs.w] if NEURONS[neuron].has_w else [])
+    params = [inputs.params["w"] if name == "w" else None for name in NEURONS[neuron].params]
+    args = (inputs.x, *states, params, [float(NUMBERS.get(name, 0)) for name in NEURONS[neuron].params])
+    forward = getattr(ops, f"{neuron}_forward")
+    assert forward(*args, **lowered_options(neuron, save=False))[-1].numel() == 0
+    long = [torch.cat([args[0]] * 4), *args[1:]]
+    saved = forward(*long, **lowered_options(neuron, save=True))[-1]
+    assert 0 < saved.numel() < long[0].numel() / 2, "a checkpoint is kept every few steps, not each step"
+
+
+# --- compile -------------------------------------------------------------------------------------------------------
+
+
+def training_step(neuron, options, tensors):
+    names = ["x", "v", *(["w0"] if NEURONS[neuron].has_w else []), *(NEURONS[neuron].params if tensors else ())]
+
+    def step(inputs):
+        results = call(neuron, inputs, options)
+        return results, torch.autograd.grad(sum(r.sin().sum() for r in results), [inputs.tensors()[n] for n in names])
+
+    return step
+
+
+def compiled_call(neuron, options, **how):
+    torch._dynamo.reset()
+    return torch.compile(lambda inputs: call(neuron, inputs, options), fullgraph=True, **how)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("overload", ["numbers", "tensors"])
+@every_neuron
+def test_compiled_is_equal_to_eager_forward_and_backward(neuron, overload, backend, device):
+    if backend == "inductor" and neuron not in ("lif", "plif", "izhikevich"):
+        return  # slow, and the same graphs
+    tensors = overload == "tensors"
+    for options in (Options(), Options(soft=True, detach_reset=True, surrogate="atan")):
+        inputs = sample(neuron, device, tensors, gradients=True)
+        if options.soft:
+            inputs.params.pop("v_reset", None)
+        compiled = compiled_call(neuron, options, backend=backend)
+        leaves = list(inputs.tensors().values())
+        results = [], []
+        for function, result in zip((lambda i: call(neuron, i, options), compiled), results):
+            outputs = function(inputs)
+            # The loss is outside, so that eager and compiled code differ in nothing but the operator.
+            result += [*outputs, *torch.autograd.grad(sum(o.sin().sum() for o in outputs), leaves, allow_unused=True)]
+        for i, (eager, other) in enumerate(zip(*results)):
+            assert (eager is None) == (other is None), f"{neuron} {options}: result {i}"
+            assert eager is None or torch.equal(eager, other), f"{neuron} {options}: result {i} differs"
+
+
+@every_neuron
+def test_compile_takes_other_sizes_without_a_new_graph(neuron):
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(lambda x, *w: operator(neuron)(x, *w)[0], fullgraph=True, dynamic=True, backend=counter)
+    weight = [torch.zeros(())] if neuron == "plif" else []
+    for steps, batch in ((5, 3), (9, 4), (33, 7)):
+        x = random_x(neuron, steps, (batch, 6), torch.float32, "cpu").requires_grad_()
+        got, want = compiled(x, *weight), operator(neuron)(x, *weight)[0]
+        assert torch.equal(got, want)
+        assert torch.equal(*(torch.autograd.grad(y.sum(), x)[0] for y in (got, want)))
+    assert counter.frame_count == 1, "one graph serves all sizes"
+
+
+def captured_graphs(function, *args):
+    """The graphs that a compiler's backend gets, forward, backward and inference; and what the function returned."""
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    graphs = {}
+
+    def keep(name):
+        def compiler(graph, _):
+            graphs[name] = graph.graph
+            return make_boxed_func(graph.forward)
+
+        return compiler
+
+    torch._dynamo.reset()
+    backend = aot_autograd(fw_compiler=keep("forward"), bw_compiler=keep("backward"), inference_compiler=keep("inference"))
+    result = torch.compile(function, fullgraph=True, backend=backend)(*args)
+    return graphs, result
+
+
+def our_nodes(graph):
+    return [n for n in graph.nodes if n.op == "call_function" and str(n.target).startswith("spikeforge.")]
+
+
+@every_neuron
+def test_compile_keeps_the_operators_whole(neuron):
+    inputs = sample(neuron, "cpu", gradients=True)
+    graphs, results = captured_graphs(lambda: call(neuron, inputs, Options()))
+    results[0].sum().backward()
+    (forward,) = our_nodes(graphs["forward"])
+    (backward,) = our_nodes(graphs["backward"])
+    assert str(forward.target) == f"spikeforge.{neuron}_forward.default" and forward.kwargs["save"] is True
+    assert str(backward.target) == f"spikeforge.{neuron}_backward.default"
+    others = [n for n in graphs["forward"].nodes if n.op == "call_function" and n not in (forward,)]
+    assert len(others) <= 8, f"there is little beside the operator, but found {others}"
+
+
+@pytest.mark.parametrize("why", ["nothing requires a gradient", "no_grad", "inference_mode"])
+@every_neuron
+def test_compiled_inference_writes_no_checkpoint(neuron, why):
+    inputs = sample(neuron, "cpu", gradients=why != "nothing requires a gradient")
+    guard = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}.get(why, torch.enable_grad)
+    with guard():
+        graphs, _ = captured_graphs(lambda: call(neuron, inputs, Options()))
+    (forward,) = our_nodes(graphs["inference"])
+    assert forward.kwargs["save"] is False
+
+
+# --- export --------------------------------------------------------------------------------------------------------
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, neuron, learn=False):
+        super().__init__()
+        self.neuron = neuron
+        self.linear = torch.nn.Linear(6, 6)
+        self.learn = learn
+        if neuron == "plif":
+            self.w = torch.nn.Parameter(torch.zeros(6))
+        if learn:
+            self.v_threshold = torch.nn.Parameter(torch.tensor(0.8))
+            self.v_reset = torch.nn.Parameter(torch.tensor(0.1))
+
+    def forward(self, x):
+        weight = [self.w] if self.neuron == "plif" else []
+        params = dict(v_threshold=self.v_threshold, v_reset=self.v_reset) if self.learn else dict(v_threshold=0.8)
+        return operator(self.neuron)(self.linear(x), *weight, **params, store_v=True)
+
+
+@pytest.mark.parametrize("learn", [False, True], ids=["numbers", "tensors"])
+@every_neuron
+def test_export_saves_loads_and_runs_at_any_batch_size(neuron, learn):
+    layer = Layer(neuron, learn)
+    x = 2 * torch.rand(7, 4, 6)
+    program = torch.export.export(layer, (x,), dynamic_shapes=({1: torch.export.Dim("batch", min=2, max=4096)},))
+    assert len(our_nodes(program.graph)) == 1, f"the operator is not whole in\n{program.graph}"
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    loaded = torch.export.load(file).module()
+    for batch in (4, 2, 33):
+        x = 2 * torch.rand(7, batch, 6)
+        for a, b in zip(loaded(x), layer(x)):
+            assert torch.equal(a, b), f"{neuron} batch {batch}"
+    inference = program.run_decompositions()
+    assert [str(n.target) for n in our_nodes(inference.graph)], "after decompositions it is still there"
+
+
+# --- TorchScript ---------------------------------------------------------------------------------------------------
+
+
+def saved_and_loaded(script):
+    file = io.BytesIO()
+    torch.jit.save(script, file)
+    file.seek(0)
+    return torch.jit.load(file)
+
+
+@pytest.fixture
+def scripting():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+def test_a_scripted_function_runs_after_saving(scripting):
+    def function(x: torch.Tensor, w: torch.Tensor):
+        spikes, _ = torch.ops.spikeforge.plif(x, w, v_reset=None, surrogate="erf")
+        spikes, v = torch.ops.spikeforge.lif(spikes, tau=3.0, v_threshold=0.4, store_v=True)
+        return spikes, v
+
+    x = (2 * torch.rand(9, 4, 6)).requires_grad_()
+    w = torch.zeros(6, requires_grad=True)
+    expected = function(x, w)
+    wanted = torch.autograd.grad(expected[1].sum(), (x, w))
+    for script in (torch.jit.script(function), saved_and_loaded(torch.jit.script(function))):
+        results = script(x, w)
+        assert all(torch.equal(a, b) for a, b in zip(results, expected))
+        for a, b in zip(torch.autograd.grad(results[1].sum(), (x, w)), wanted):
+            assert torch.equal(a, b), "the gradient of the scripted function"
+
+
+def test_the_exported_torchscript_is_what_it_says(scripting, tmp_path):
+    """The files that the C++ tests load."""
+    import export_torchscript
+
+    export_torchscript.export(tmp_path)
+    values = torch.jit.load(tmp_path / "values.pt")
+    function, module = torch.jit.load(tmp_path / "function.pt"), torch.jit.load(tmp_path / "module.pt")
+    spikes, v = function(values.x)
+    y = module(values.x)
+    (grad_w,) = torch.autograd.grad(y.sum(), module.w)
+    for name, tensor in dict(spikes=spikes, v=v, y=y, grad_w=grad_w).items():
+        assert torch.equal(tensor, getattr(values, name)), name
+    assert 0 < spikes.mean() < 1 and grad_w.abs().max() > 0, "the files show something"
+
+
+# --- numbers and parameters ----------------------------------------------------------------------------------------
+
+
+class LearnsTau(torch.nn.Module):
+    """Passes its 0-d Parameter where a number is expected; whether v_reset is a tensor too decides the overload."""
+
+    def __init__(self, tensor_reset: bool):
+        super().__init__()
+        self.tau = torch.nn.Parameter(torch.tensor(2.5))
+        self.register_buffer("v_reset", torch.tensor(0.0))
+        self.tensor_reset = tensor_reset
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.tensor_reset:
+            return torch.ops.spikeforge.lif(x, tau=self.tau, v_reset=self.v_reset)[1]
+        return torch.ops.spikeforge.lif(x, tau=self.tau)[1]
+
+
+def scripted(module):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(module)
+
+
+WAYS = {
+    "eager": lambda m: m,
+    "compiled": lambda m: torch.compile(m, fullgraph=True, backend="aot_eager"),
+    "scripted": scripted,
+}
+
+
+@pytest.mark.parametrize("tensor_reset", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_parameter_as_tau_gets_its_gradient_or_an_error(way, tensor_reset):
+    """Never a number without a gradient, into which a 0-d tensor turns where a float is asked for."""
+    torch._dynamo.reset()
+    x = random_x("lif", 8, (5,), torch.float32, "cpu")
+    module = LearnsTau(tensor_reset)
+    try:
+        v = WAYS[way](module)(x)
+    except Exception as error:
+        assert not tensor_reset, f"the overload of tensors must take it, but: {error}"
+        assert "tau" in str(error) or "schema" in str(error) or "overload" in str(error), f"not a clear error: {error}"
+        return
+    v.sum().backward()
+    assert module.tau.grad is not None, "the gradient of tau was lost"
+    wide = torch.tensor(2.5, dtype=torch.float64, requires_grad=True)
+    (want,) = torch.autograd.grad(run("lif", x.double(), params={"tau": wide}).v_last.sum(), wide)
+    assert module.tau.grad.item() == pytest.approx(want.item(), rel=1e-4)
+
+
+def test_a_number_may_be_an_integer_or_a_numpy_scalar():
+    import numpy
+
+    x = torch.rand(4, 3) * 2
+    expected = ops.lif(x, tau=3.0)
+    for tau in (3, numpy.float64(3)):
+        assert torch.equal(ops.lif(x, tau=tau)[1], expected[1])
+
+
+# --- second derivatives, forward mode, vmap ------------------------------------------------------------------------
+
+
+@every_neuron
+def test_a_second_derivative_is_refused_in_words(neuron, device):
+    inputs = sample(neuron, device, tensors=True, gradients=True)
+    outputs = call(neuron, inputs, Options())
+    leaves = list(inputs.tensors().values())
+    gradients = torch.autograd.grad(sum(o.square().sum() for o in outputs), leaves, create_graph=True, allow_unused=True)
+    with pytest.raises(RuntimeError, match="(?i)not implemented|twice|second|double backward"):
+        sum(g.square().sum() for g in gradients if g is not None).backward()
+
+
+def test_hessian_and_hvp_are_refused_too(device):
+    x = torch.rand(4, 3, device=device)
+    for function in (torch.autograd.functional.hessian, torch.func.hessian):
+        with pytest.raises(RuntimeError):
+            function(lambda x: ops.lif(x)[1].square().sum(), x)
+
+
+def expected_jvp(neuron, inputs, tangents):
+    """J t from the reference's J^T: the derivative of J^T u along u, times t."""
+    wide = inputs.map(lambda name, t: t.detach().double().cpu().requires_grad_())
+    outputs = run(neuron, wide.x, wide.v, wide.w, params=wide.params).outputs(False)
+    us = [torch.zeros_like(o, requires_grad=True) for o in outputs]
+    names = list(tangents)
+    gradients = torch.autograd.grad(outputs, [wide.tensors()[n] for n in names], us, create_graph=True)
+    inner = sum((g * tangents[n].double().cpu()).sum() for n, g in zip(names, gradients))
+    return torch.autograd.grad(inner, us)
+
+
+@pytest.mark.parametrize("how", ["torch.func.jvp", "dual numbers", "torch.func.jacfwd"])
+@pytest.mark.parametrize("name", ["x", "v", "v_threshold"])
+@every_neuron
+def test_forward_mode_is_right_or_refused(neuron, name, how, device):
+    """An operator that knew nothing of it would give zeros."""
+    inputs = sample(neuron, device, tensors=True)
+    primal = inputs.tensors()[name]
+    tangent = torch.rand_like(primal)
+
+    def function(value):
+        return tuple(call(neuron, inputs.map(lambda n, t: value if n == name else t), Options()))
+
+    try:
+        if how == "torch.func.jvp":
+            _, got = torch.func.jvp(function, (primal,), (tangent,))
+        elif how == "torch.func.jacfwd":
+            jacobian = torch.func.jacfwd(function)(primal)
+            got = [torch.tensordot(j, tangent, dims=tangent.dim()) for j in jacobian]
+        else:
+            with torch.autograd.forward_ad.dual_level():
+                outputs = function(torch.autograd.forward_ad.make_dual(primal, tangent))
+                got = [torch.autograd.forward_ad.unpack_dual(o).tangent for o in outputs]
+                assert all(g is not None for g in got), "a tangent is silently missing"
+    except (RuntimeError, NotImplementedError) as error:
+        assert len(str(error)) > 20, f"refused without words: {error!r}"
+        return
+    for a, e in zip(got, expected_jvp(neuron, inputs, {name: tangent})):
+        torch.testing.assert_close(a.double().cpu(), e, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("transform", ["grad", "vjp", "vmap of grad"])
+def test_functional_gradients_are_right_or_refused(transform, device):
+    x = random_x("lif", 6, (3, 5), torch.float32, device)
+
+    def loss(x):
+        spikes, v = ops.lif(x)
+        return spikes.sum() + v.sum()
+
+    leaf = x.clone().requires_grad_()
+    (want,) = torch.autograd.grad(loss(leaf), leaf)
+    try:
+        if transform == "grad":
+            got = torch.func.grad(loss)(x)
+        elif transform == "vjp":
+            (got,) = torch.func.vjp(loss, x)[1](torch.ones((), device=device))
+        else:
+            got = torch.func.vmap(torch.func.grad(loss), in_dims=1, out_dims=1)(x)
+    except (RuntimeError, NotImplementedError) as error:
+        assert len(str(error)) > 20, f"refused without words: {error!r}"
+        return
+    torch.testing.assert_close(got, want)
+
+
+def unstacked(function, in_dims, *args):
+    size = next(a.shape[d] for a, d in zip(args, in_dims) if d is not None)
+    results = [function(*(a if d is None else a.select(d, i) for a, d in zip(args, in_dims))) for i in range(size)]
+    return [torch.stack(parts) for parts in zip(*results)]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("x_dim", [0, 1, 2, None])
+@pytest.mark.parametrize("v_dim", [0, 1, None])
+@every_neuron
+def test_vmap_is_a_loop(neuron, x_dim, v_dim, device):
+    if x_dim is None and v_dim is None:
+        return
+    mapped = 4
+    x_shape, v_shape = [6, 5], [5]
+    if x_dim is not None:
+        x_shape.insert(x_dim, mapped)
+    if v_dim is not None:
+        v_shape.insert(v_dim, mapped)
+    x = random_x(neuron, x_shape[0], x_shape[1:], torch.float32, device).requires_grad_()
+    v = torch.rand(v_shape, device=device).requires_grad_()
+    params = numbers(neuron, (), torch.float32, device)
+
+    def function(x, v):
+        return tuple(call(neuron, Inputs(x, v, params=params), Options()))
+
+    got = torch.func.vmap(function, in_dims=(x_dim, v_dim))(x, v)
+    want = unstacked(function, (x_dim, v_dim), x, v)
+    for a, e in zip(got, want):
+        assert torch.equal(a, e), f"{neuron}: vmap over dimensions {x_dim} of x and {v_dim} of v"
+    gradients = [torch.autograd.grad(sum(o.sin().sum() for o in outputs), (x, v)) for outputs in (got, want)]
+    for a, e in zip(*gradients):
+        torch.testing.assert_close(a, e, msg=lambda m: f"{neuron}, gradient through vmap: {m}")
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_vmap_over_many_models(device):
+    """One x, and as many w and tau as there are models."""
+    x = random_x("plif", 8, (3, 5), torch.float32, device)
+    w = torch.linspace(-1, 1, 4, device=device).requires_grad_()
+    got = torch.func.vmap(lambda w: ops.plif(x, w))(w)
+    want = unstacked(lambda w: ops.plif(x, w), (0,), w)
+    assert all(torch.equal(a, e) for a, e in zip(got, want))
+    (a,), (e,) = (torch.autograd.grad(o[1].sum(), w) for o in (got, want))
+    torch.testing.assert_close(a, e)
+
+    tau, zero = torch.linspace(1.5, 4, 4 * 5, device=device).reshape(4, 5), torch.zeros((), device=device)
+    lif = lambda tau: ops.lif(x, tau=tau, v_reset=zero)
+    assert all(torch.equal(a, e) for a, e in zip(torch.func.vmap(lif)(tau), unstacked(lif, (0,), tau)))
+
+
+# --- autocast ------------------------------------------------------------------------------------------------------
+
+
+@every_neuron
+def test_under_autocast_x_keeps_its_type(neuron, device):
+    low = torch.bfloat16 if device.type == "cpu" else torch.float16
+    for dtype in (torch.float32, low):
+        inputs = sample(neuron, device, dtype=dtype)
+        states = random_states(neuron, SHAPE, torch.float32, device)
+        for v, w in ((None, None), states):
+            inputs.v, inputs.w = v, w
+            expected = call(neuron, inputs, Options())
+            with torch.autocast(device.type, dtype=low):
+                results = call(neuron, inputs, Options())
+            for a, e in zip(results, expected):
+                assert a.dtype == e.dtype and torch.equal(a, e), f"{neuron} {dtype}"
+            assert results[0].dtype == dtype and results[1].dtype == torch.float32
+
+
+def test_autocast_trains_a_network(device):
+    """A linear layer's half output, float32 parameters and states beside it."""
+    low = torch.bfloat16 if device.type == "cpu" else torch.float16
+    linear = torch.nn.Linear(6, 5, device=device)
+    w = torch.zeros(5, device=device, requires_grad=True)
+    v = torch.zeros(3, 5, device=device)
+    x = torch.rand(9, 3, 6, device=device)
+    with torch.autocast(device.type, dtype=low):
+        current = linear(x) + 1
+        spikes, v = ops.plif(current, w, v)
+        loss = spikes.float().mean() + v.mean()
+    loss.backward()
+    assert spikes.dtype == low and v.dtype == torch.float32
+    assert w.grad.dtype == torch.float32 and w.grad.abs().sum() > 0
+    assert linear.weight.grad.dtype == torch.float32 and linear.weight.grad.abs().sum() > 0
+
+
+# --- habits of PyTorch's users -------------------------------------------------------------------------------------
+
+
+def test_a_checkpointed_segment_has_the_same_gradient(device):
+    from torch.utils.checkpoint import checkpoint
+
+    x = random_x("lif", 8, (5,), torch.float32, device).requires_grad_()
+    gradients = [torch.autograd.grad(f(x).sum(), x)[0]
+                 for f in (lambda x: ops.lif(x)[0], lambda x: checkpoint(lambda x: ops.lif(x)[0], x, use_reentrant=False))]
+    assert torch.equal(*gradients)
+
+
+def test_truncated_backpropagation_through_time(device):
+    """A detached state stops the gradient; an attached one carries it through both calls as through one."""
+    x = random_x("lif", 8, (5,), torch.float64, device).requires_grad_()
+    spikes, v = ops.lif(x[:4])
+    attached = ops.lif(x[4:], v)[0].sum() + spikes.sum()
+    whole = ops.lif(x)[0].sum()
+    torch.testing.assert_close(torch.autograd.grad(attached, x)[0], torch.autograd.grad(whole, x)[0], rtol=1e-12, atol=1e-12)
+    spikes, v = ops.lif(x[:4])
+    detached = torch.autograd.grad(ops.lif(x[4:], v.detach())[0].sum(), x)[0]
+    assert detached[:4].eq(0).all() and detached[4:].ne(0).any()
+
+
+def test_the_same_tensor_may_be_two_arguments(device):
+    x = random_x("qif", 8, (5,), torch.float64, device)
+    same = torch.tensor(-0.1, dtype=torch.float64, device=device)
+    compare("qif", Inputs(x, params=dict(v_rest=same.clone(), v_reset=same.clone())), Options())
+    shared = same.clone().requires_grad_()
+    apart = [same.clone().requires_grad_() for _ in range(2)]
+    (together,) = torch.autograd.grad(ops.qif(x, v_rest=shared, v_reset=shared)[1].sum(), shared)
+    parts = torch.autograd.grad(ops.qif(x, v_rest=apart[0], v_reset=apart[1])[1].sum(), apart)
+    torch.testing.assert_close(together, sum(parts))
+
+
+def test_the_operators_exist_on_the_meta_device():
+    x = torch.empty(4, 3, 5, device="meta", dtype=torch.float16, requires_grad=True)
+    for neuron in NEURONS:
+        weight = [torch.empty((), device="meta")] if neuron == "plif" else []
+        spikes, v, *_ = operator(neuron)(x, *weight, store_v=True)
+        assert spikes.shape == v.shape == x.shape and (spikes.dtype, v.dtype) == (torch.float16, torch.float32)
+        (spikes.sum() + v.sum()).backward()
+        assert x.grad.shape == x.shape
+
+

@@ -1,0 +1,511 @@
+"""Where a loop over time, memory and neurons goes wrong first."""
+
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from cases import NUMBERS, Inputs, Options, call, compare, numbers, random_states, random_x
+from conftest import library_path
+from reference import NEURONS, run
+
+ops = torch.ops.spikeforge
+every_neuron = pytest.mark.parametrize("neuron", NEURONS)
+both_resets = pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
+
+
+def inputs_for(neuron, steps, shape, dtype, device, states=False, gradients=()):
+    inputs = Inputs(random_x(neuron, steps, shape, dtype, device), params=numbers(neuron, shape, dtype, device))
+    if states:
+        inputs.v, inputs.w = random_states(neuron, shape, dtype, device)
+    return inputs.map(lambda name, t: t.requires_grad_(name in gradients))
+
+
+# --- special values ------------------------------------------------------------------------------------------------
+
+
+def test_a_neuron_exactly_at_its_threshold_fires(device):
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        x = torch.tensor([[0.5], [0.5], [0.5]], dtype=dtype, device=device)
+        spikes, v = ops.integrate_and_fire(x)
+        assert spikes.flatten().tolist() == [0, 1, 0], f"{dtype}"
+        assert v.tolist() == [0.5], f"{dtype}"
+        below = torch.nextafter(torch.ones((), dtype=torch.float32), torch.zeros(())).to(device)
+        assert ops.integrate_and_fire(below.reshape(1, 1))[0].item() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@both_resets
+@every_neuron
+def test_nan_does_not_fire_and_does_not_spread(neuron, soft, dtype, device):
+    inputs = inputs_for(neuron, 9, (67,), dtype, device)
+    clean = call(neuron, inputs, Options(soft=soft), store_v=True)
+    sick = (0, 17, 66)
+    for n in sick:
+        inputs.x[3, n] = math.nan
+    spikes, *states = call(neuron, inputs, Options(soft=soft), store_v=True)
+    healthy = torch.ones(67, dtype=torch.bool, device=device)
+    for n in sick:
+        healthy[n] = False
+        assert spikes[3:, n].eq(0).all(), f"neuron {n} fired after NaN"
+        assert states[0][3:, n].isnan().all(), f"the voltage of neuron {n} forgot its NaN"
+    for a, b in zip((spikes, *states), clean):
+        assert torch.equal(a[:, healthy], b[:, healthy]), "NaN reached another neuron"
+        assert torch.equal(a[:3], b[:3]), "NaN reached an earlier step"
+
+
+@every_neuron
+def test_the_gradient_of_a_nan_neuron_does_not_spread(neuron, device):
+    inputs = inputs_for(neuron, 9, (67,), torch.float32, device)
+    upstream = torch.rand_like(inputs.x)
+
+    def gradient(x):
+        x = x.clone().requires_grad_()
+        spikes = call(neuron, Inputs(x, params=inputs.params), Options())[0]
+        return torch.autograd.grad(spikes, x, upstream)[0]
+
+    clean = gradient(inputs.x)
+    inputs.x[3, 17] = math.nan
+    others = torch.arange(67, device=device) != 17
+    assert torch.equal(gradient(inputs.x)[:, others], clean[:, others])
+
+
+def test_plus_infinity_fires_and_a_hard_reset_forgets_it(device):
+    x = torch.tensor([[math.inf], [0.25]], device=device)
+    for op in (ops.integrate_and_fire, ops.lif):
+        spikes, v = op(x, v_reset=0.125, store_v=True)
+        assert spikes.flatten().tolist() == [1, 0]
+        assert v[0].item() == 0.125 and v.isfinite().all(), "the reset is a selection, not 0 * inf"
+
+
+def test_minus_infinity_stays(device):
+    x = torch.tensor([[-math.inf], [5.0]], device=device)
+    spikes, v = ops.integrate_and_fire(x, store_v=True)
+    assert spikes.sum() == 0 and v.eq(-math.inf).all()
+
+
+# --- sizes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@every_neuron
+def test_no_steps_return_a_fresh_copy_of_the_state(neuron, dtype, device):
+    inputs = inputs_for(neuron, 0, (3, 5), dtype, device, states=True)
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    given = [state.requires_grad_() for state in (inputs.v, inputs.w) if state is not None]
+    spikes, *states = call(neuron, inputs, Options())
+    assert spikes.shape == (0, 3, 5) and spikes.dtype == dtype
+    for state, initial in zip(states, given):
+        assert state.dtype == wide and state.data_ptr() != initial.data_ptr(), "a fresh copy in the state's type"
+        assert torch.equal(state, initial.to(wide))
+        upstream = torch.rand_like(state)
+        (gradient,) = torch.autograd.grad(state, initial, upstream, retain_graph=True)
+        assert gradient.dtype == initial.dtype and torch.equal(gradient, upstream.to(dtype)), "its gradient is the identity"
+    for sequence in call(neuron, inputs, Options(), store_v=True):
+        assert sequence.shape == (0, 3, 5)
+
+
+@every_neuron
+def test_no_steps_from_v_reset_send_the_gradient_there(neuron, device):
+    start = torch.tensor(-0.25, dtype=torch.float64, device=device, requires_grad=True)
+    x = torch.empty(0, 3, 5, dtype=torch.float64, device=device, requires_grad=True)
+    params = dict(numbers(neuron, (), torch.float64, device), v_reset=start)
+    spikes, v, *_ = call(neuron, Inputs(x, params=params), Options())
+    assert v.eq(-0.25).all() and v.shape == (3, 5)
+    grad_start, grad_x = torch.autograd.grad(v.sum() + spikes.sum(), (start, x), allow_unused=True)
+    assert grad_start.item() == 15
+    assert grad_x is None or grad_x.shape == x.shape
+
+
+@pytest.mark.parametrize("store_v", [False, True])
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 3), (1,), (), (1, 1), (7,), (31,), (515,)], ids=str)
+@pytest.mark.parametrize("steps", [1, 2, 7, 8, 9, 16, 17, 33])
+def test_any_number_of_steps_and_neurons(steps, shape, store_v, device):
+    for neuron in ("lif", "izhikevich"):
+        inputs = inputs_for(neuron, steps, shape, torch.float64, device, states=steps % 2 == 0)
+        compare(neuron, inputs, Options(), store_v=store_v)
+
+
+def test_parameters_of_an_empty_layer_have_zero_gradients(device):
+    tau = torch.tensor(2.0, device=device, requires_grad=True)
+    v_reset = torch.zeros((), device=device, requires_grad=True)
+    x = torch.empty(4, 0, device=device, requires_grad=True)
+    spikes, v = ops.lif(x, tau=tau, v_reset=v_reset)
+    grad_x, grad_tau = torch.autograd.grad(spikes.sum() + v.sum(), (x, tau))
+    assert grad_x.shape == (4, 0) and grad_tau.item() == 0
+
+
+# --- layouts -------------------------------------------------------------------------------------------------------
+
+
+def batch_first(x):
+    return x.transpose(0, 1).contiguous().transpose(0, 1)
+
+
+def every_other_step(x):
+    return x.repeat_interleave(2, dim=0)[::2]
+
+
+def every_other_neuron(x):
+    return x.repeat_interleave(2, dim=-1)[..., ::2]
+
+
+def channels_last(x):
+    return x.movedim(2, -1).contiguous().movedim(-1, 2)
+
+
+def with_an_offset(x):
+    return torch.cat((x[:1], x))[1:]
+
+
+def neurons_transposed(x):
+    return x.transpose(1, -1).contiguous().transpose(1, -1)
+
+
+LAYOUTS = [batch_first, every_other_step, every_other_neuron, channels_last, with_an_offset, neurons_transposed]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
+@every_neuron
+def test_strides_do_not_change_what_is_computed(neuron, layout, device):
+    """Values and gradients are those of a contiguous x, whatever the layout of x, v and the upstream gradients."""
+    shape = (2, 3, 4, 5)
+    plain = inputs_for(neuron, 18, shape, torch.float32, device, states=True)
+    if neuron == "lif":
+        plain.params = {"tau": 1.5 + torch.rand(3, 1, 1, device=device), "v_reset": torch.zeros((), device=device)}
+
+    def run_with(arrange):
+        strided = plain.map(lambda name, t: arrange(t.unsqueeze(0)).squeeze(0) if t.shape == shape else t)
+        strided.x = arrange(plain.x)
+        leaves = strided.map(lambda name, t: t.detach().requires_grad_())
+        results = call(neuron, leaves, Options(), store_v=True)
+        torch.manual_seed(1)
+        upstream = [arrange(torch.rand(19, *shape)[:18].to(device)) for _ in results]
+        return results, torch.autograd.grad(results, list(leaves.tensors().values()), upstream)
+
+    results, gradients = run_with(lambda t: t)
+    strided_results, strided_gradients = run_with(layout)
+    for a, b in zip(strided_results, results):
+        assert torch.equal(a, b), f"{neuron}: another layout of x gives other values"
+    for a, b in zip(strided_gradients, gradients):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@every_neuron
+def test_channels_last_stays_channels_last(neuron, device):
+    x = channels_last(random_x(neuron, 6, (2, 3, 4, 5), torch.float32, device))
+    assert not x.is_contiguous() and x[0].is_contiguous(memory_format=torch.channels_last)
+    inputs = Inputs(x.requires_grad_(), params=numbers(neuron, device=device))
+    for store_v in (False, True):
+        results = call(neuron, inputs, Options(), store_v)
+        for result in results:
+            one = result[0] if result.dim() == 5 else result
+            assert one.is_contiguous(memory_format=torch.channels_last), f"strides {result.stride()}, x has {x.stride()}"
+        (gradient,) = torch.autograd.grad(results[0].sum(), x)
+        assert gradient[0].is_contiguous(memory_format=torch.channels_last), "so does the gradient"
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_an_expanded_x_is_read_as_if_it_were_whole(dim, device):
+    narrow = random_x("lif", 18, (4, 5), torch.float64, device).narrow(dim, 0, 1)
+
+    def spikes_and_gradient(x):
+        leaf = narrow.clone().requires_grad_()
+        results = ops.lif(x(leaf.expand(18, 4, 5)), store_v=True)
+        return *results, torch.autograd.grad(sum(r.sum() for r in results), leaf)[0]
+
+    expanded, whole = spikes_and_gradient(lambda x: x), spikes_and_gradient(lambda x: x.contiguous())
+    assert all(torch.equal(a, b) for a, b in zip(expanded, whole))
+
+
+@every_neuron
+def test_an_expanded_upstream_gradient_is_a_gradient(neuron, device):
+    """y.sum() sends a single number with strides of zero, y.mean(0) one step for all."""
+    leaves = ("x",)
+    inputs = inputs_for(neuron, 18, (3, 7), torch.float64, device, gradients=leaves)
+    for store_v in (False, True):
+        for reduce in (torch.sum, torch.mean, lambda y: y.mean(0).square().sum(), lambda y: y.sum(1).square().sum(),
+                       lambda y: y.sum(-1).square().sum()):
+            results = call(neuron, inputs, Options(), store_v)
+            losses = [reduce(result) for result in results]
+            (got,) = torch.autograd.grad(sum(losses), inputs.x)
+            dense = [result.detach().requires_grad_() for result in results]
+            upstream = torch.autograd.grad(sum(reduce(d) for d in dense), dense)
+            again = call(neuron, inputs, Options(), store_v)
+            (want,) = torch.autograd.grad(again, inputs.x, [u.clone() + 0 for u in upstream])
+            assert torch.equal(got, want), f"{neuron} store_v={store_v}"
+
+
+@every_neuron
+def test_outputs_that_nobody_used_have_no_gradient(neuron, device):
+    """Any subset of the outputs may reach the loss: the others' gradients are undefined, not zeros."""
+    names = ["spikes", "v"] + (["w"] if NEURONS[neuron].has_w else [])
+    for store_v in (False, True):
+        inputs = inputs_for(neuron, 18, (3, 7), torch.float64, device, states=True)
+        inputs.params = {name: torch.full((7,), NUMBERS[name], dtype=torch.float64, device=device)
+                         if name in NUMBERS else value for name, value in inputs.params.items()}
+        for mask in range(1, 2 ** len(names)):
+            used = [i for i in range(len(names)) if mask >> i & 1]
+            ours = inputs.map(lambda name, t: t.clone().requires_grad_())
+            theirs = inputs.map(lambda name, t: t.clone().cpu().requires_grad_())
+            results = call(neuron, ours, Options(), store_v)
+            expected = run(neuron, theirs.x, theirs.v, theirs.w, params=theirs.params).outputs(store_v)
+            upstream = [torch.rand(expected[i].shape, dtype=torch.float64) for i in used]
+            got = torch.autograd.grad([results[i] for i in used], list(ours.tensors().values()),
+                                      [u.to(device) for u in upstream], allow_unused=True)
+            want = torch.autograd.grad([expected[i] for i in used], list(theirs.tensors().values()), upstream,
+                                       allow_unused=True)
+            for name, a, e in zip(ours.tensors(), got, want):
+                message = f"{neuron} store_v={store_v}, only {[names[i] for i in used]} used: the gradient of {name}"
+                e = torch.zeros_like(theirs.tensors()[name]) if e is None else e
+                a = torch.zeros_like(e) if a is None else a.cpu()
+                torch.testing.assert_close(a, e, rtol=1e-9, atol=1e-10, msg=lambda m: f"{message}: {m}")
+
+
+def test_the_results_own_their_memory(device):
+    x = torch.rand(4, 5, device=device)
+    v = torch.rand(5, device=device)
+    before = x.clone(), v.clone()
+    spikes, v_out = ops.lif(x, v)
+    spikes.fill_(7)
+    v_out.fill_(7)
+    assert torch.equal(x, before[0]) and torch.equal(v, before[1])
+
+
+def test_x_changed_in_place_before_the_backward_pass_is_noticed(device):
+    x = torch.rand(4, 5, device=device, requires_grad=True)
+    y = x * 1
+    spikes, _ = ops.lif(y)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        spikes.sum().backward()
+
+
+# --- long and large ------------------------------------------------------------------------------------------------
+
+
+def lif_by_hand(x, grad_spikes, grad_v_last):
+    """A LIF neuron and its gradient in Python's own floats: tau 2, hard reset to 0, sigmoid surrogate with alpha 4."""
+    v, h, s = 0.0, [], []
+    for x_t in x:
+        h_t = v + (x_t - v) * 0.5
+        s_t = 1.0 if h_t >= 1 else 0.0
+        v = 0.0 if s_t else h_t
+        h.append(h_t)
+        s.append(s_t)
+    g, grad_x = grad_v_last, [0.0] * len(x)
+    for t in reversed(range(len(x))):
+        e = math.exp(-4 * abs(h[t] - 1))
+        surrogate = 4 * e / (1 + e) ** 2
+        grad_h = grad_spikes[t] * surrogate + g * (1 - s[t] - h[t] * surrogate)
+        grad_x[t] = grad_h * 0.5
+        g = grad_h * 0.5
+    return s, v, grad_x
+
+
+def test_a_hundred_thousand_steps(device):
+    steps, neurons = 100_000, 3
+    x = (0.7 + torch.randn(steps, neurons, dtype=torch.float64)).to(device).requires_grad_()
+    spikes, v = ops.lif(x)
+    upstream = torch.rand(steps, neurons, dtype=torch.float64)
+    (got,) = torch.autograd.grad((spikes, v), x, (upstream.to(device), torch.ones_like(v)))
+    for n in range(neurons):
+        s, v_last, grad_x = lif_by_hand(x[:, n].tolist(), upstream[:, n].tolist(), 1.0)
+        assert spikes[:, n].tolist() == s, f"neuron {n}: the spikes differ"
+        assert v[n].item() == pytest.approx(v_last, abs=1e-12)
+        error = (got[:, n].cpu() - torch.tensor(grad_x, dtype=torch.float64)).abs().max()
+        assert error < 1e-10, f"neuron {n}: the gradient is off by {error:.2e}"
+
+
+def test_a_million_steps_need_little_memory(device):
+    """In float16 with a state in float32; the loop's indices and checkpoints go as far."""
+    x = torch.rand(1_000_000, 2, device=device, dtype=torch.float16).requires_grad_()
+    spikes, v = ops.integrate_and_fire(x)
+    spikes.sum().backward()
+    assert x.grad.isfinite().all() and v.isfinite().all()
+    half = ops.integrate_and_fire(x[:500_000])
+    rest = ops.integrate_and_fire(x[500_000:], half[1])
+    assert torch.equal(torch.cat((half[0], rest[0])), spikes) and torch.equal(rest[1], v)
+
+
+@pytest.mark.parametrize("kind", ["one for all", "per channel", "per neuron"])
+def test_a_layer_of_20_000_neurons_learns_its_parameter_reproducibly(kind, device):
+    """The sum over batch and steps has the same bits in every run, and is right."""
+    steps, batch, channels, width = 16, 4, 50, 400
+    shape = {"one for all": (), "per channel": (channels, 1), "per neuron": (channels, width)}[kind]
+    x = (0.7 + torch.randn(steps, batch, channels, width)).to(device)
+    w = torch.empty(shape).uniform_(-1, 1).to(device).requires_grad_()
+    v_reset = torch.zeros((), device=device)
+
+    def plif():
+        spikes, v = ops.plif(x, w)
+        return torch.autograd.grad(spikes.sum() + v.sum(), w)[0]
+
+    tau = (1 + torch.exp(-w.detach())).requires_grad_()
+
+    def lif():
+        spikes, v = ops.lif(x, tau=tau, v_reset=v_reset)
+        return torch.autograd.grad(spikes.sum() + v.sum(), tau)[0]
+
+    for gradient in (plif, lif):
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            first = gradient()
+            for repetition in range(4):
+                assert torch.equal(gradient(), first), f"{gradient.__name__}, {threads} threads, run {repetition}: other bits"
+
+    wide = w.detach().cpu().double().expand(channels, width).clone().requires_grad_()
+    expected = run("plif", x.cpu().double(), params={"w": wide})
+    (per_neuron,) = torch.autograd.grad(expected.spikes.sum() + expected.v_last.sum(), wide)
+    near = ((expected.h - 1).abs() < 1e-5).any(0).any(0)  # of any neuron in the batch
+    want = per_neuron.sum_to_size(shape)
+    if kind == "per neuron":
+        error = ((plif().cpu() - want).abs() * ~near).max() / want.abs().max()
+    else:
+        error = (plif().cpu() - want).abs().max() / per_neuron.abs().sum_to_size(shape).max()
+    assert error < (1e-5 if kind == "per neuron" else 1e-4), f"error {error:.2e}"  # a sum includes the near neurons
+
+
+@pytest.mark.slow
+def test_more_than_2_31_elements(device):
+    """x is expanded over time, so that only the results are large. Needs 12 GB on the CPU, 40 GB on a GPU."""
+    neurons, steps = 2**26 + 1, 33
+    needed = 40e9 if device.type == "cuda" else 12e9
+    free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if device.type == "cpu" and os.environ.get("SPIKEFORGE_SLOW") != "1":
+        pytest.skip("slow on a CPU; SPIKEFORGE_SLOW=1 runs it")
+    if free < needed:
+        pytest.skip(f"needs {needed / 1e9:.0f} GB, {free / 1e9:.0f} GB are free")
+    assert neurons * steps > 2**31
+    seen = [0, 1, 2**25, 2**26 - 1, 2**26]
+    if device.type == "cpu":
+        x = torch.rand(neurons, dtype=torch.float16).mul_(1.5).expand(steps, neurons)
+        spikes, v = ops.lif(x)
+        small = ops.lif(x[:, seen].contiguous())
+        assert torch.equal(spikes[:, seen], small[0]) and torch.equal(v[seen], small[1])
+        return
+    x = torch.rand(steps, neurons, dtype=torch.float16, device=device).mul_(1.5).requires_grad_()
+    spikes, v = ops.lif(x)
+    (gradient,) = torch.autograd.grad(spikes.sum(dtype=torch.float32), x)
+    few = x.detach()[:, seen].contiguous().requires_grad_()
+    small = ops.lif(few)
+    (wanted,) = torch.autograd.grad(small[0].sum(dtype=torch.float32), few)
+    assert torch.equal(spikes[:, seen], small[0]) and torch.equal(v[seen], small[1])
+    assert torch.equal(gradient[:, seen], wanted)
+
+
+# --- streams, graphs, threads --------------------------------------------------------------------------------------
+
+
+def test_each_call_runs_on_the_current_stream(cuda):
+    x = random_x("lif", 64, (512, 512), torch.float32, cuda)
+    expected = ops.lif(x)
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    results = []
+    for stream in streams:
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(20_000_000)
+            late = torch.zeros_like(x).copy_(x)  # ready on this stream only, after the sleep
+            results.append(ops.lif(late))
+    torch.cuda.synchronize()
+    for result in results:
+        assert torch.equal(result[0], expected[0]) and torch.equal(result[1], expected[1]), "it did not wait for its stream"
+
+
+@every_neuron
+def test_a_cuda_graph_captures_and_replays_a_training_step(neuron, cuda):
+    inputs = inputs_for(neuron, 16, (33, 65), torch.float32, cuda, states=True, gradients=("x", "v"))
+
+    def step():
+        results = call(neuron, inputs, Options())
+        return *results, *torch.autograd.grad(sum(r.float().sum() for r in results), (inputs.x, inputs.v))
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        inputs.x.copy_(random_x(neuron, 16, (33, 65), torch.float32, cuda))
+    graph.replay()
+    torch.cuda.synchronize()
+    for a, b in zip(captured, step()):
+        assert torch.equal(a, b), f"{neuron}: the replay differs from a plain call"
+
+
+def test_a_call_does_not_wait_for_the_gpu(cuda):
+    x = torch.rand(8, 1024, device=cuda, requires_grad=True)
+    tau = torch.tensor(2.0, requires_grad=True)  # on the CPU, beside x on the GPU
+    zero = torch.zeros((), device=cuda)
+
+    def step():
+        spikes, v = ops.lif(x, tau=tau.detach(), v_reset=zero)
+        torch.autograd.grad(spikes.sum() + v.sum(), x)
+
+    step()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+EIGHT_THREADS = """
+import sys, threading, torch
+torch.ops.load_library(sys.argv[1])
+device = sys.argv[2]
+x = torch.rand(20, 333, device=device) * 2
+barrier, results, errors = threading.Barrier(8), [None] * 8, []
+
+def work(i):
+    try:
+        mine = x.clone().requires_grad_()
+        barrier.wait()
+        spikes, v = torch.ops.spikeforge.qif(mine, surrogate="s2nn")
+        results[i] = (spikes, v, torch.autograd.grad(spikes.sum() + v.sum(), mine)[0])
+        if device == "cuda":
+            torch.cuda.synchronize()
+    except Exception as error:
+        errors.append(repr(error))
+
+threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+assert not errors, errors
+for result in results[1:]:
+    assert all(torch.equal(a, b) for a, b in zip(result, results[0]))
+print("equal")
+"""
+
+
+def test_eight_threads_may_make_the_first_call_at_once(device):
+    command = [sys.executable, "-c", EIGHT_THREADS, str(library_path()), device.type]
+    environment = dict(os.environ, SPIKEFORGE_CACHE_DIR="off")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout.strip() == "equal", done.stderr
+
+
+# --- beside other devices ------------------------------------------------------------------------------------------
+
+
+def test_a_number_tensor_on_the_cpu_is_legal_beside_a_gpu(cuda):
+    x = random_x("lif", 12, (3, 7), torch.float64, cuda).requires_grad_()
+    tau = torch.tensor(2.5, dtype=torch.float64, requires_grad=True)
+    v_reset = torch.tensor(-0.1, dtype=torch.float64, requires_grad=True)
+    spikes, v = ops.lif(x, tau=tau, v_reset=v_reset)
+    got = torch.autograd.grad(spikes.sum() + v.sum(), (x, tau, v_reset))
+    assert got[1].device.type == got[2].device.type == "cpu", "a gradient is where its argument is"
+
+    wide = x.detach().cpu().requires_grad_()
+    expected = run("lif", wide, params=dict(tau=tau, v_reset=v_reset))
+    want = torch.autograd.grad(expected.spikes.sum() + expected.v_last.sum(), (wide, tau, v_reset))
+    for name, a, e in zip(("x", "tau", "v_reset"), got, want):
+        torch.testing.assert_close(a.cpu(), e, rtol=1e-10, atol=1e-10, msg=lambda m: f"{name}: {m}")

@@ -1,0 +1,128 @@
+"""The surrogates one by one, seen through a neuron of one step: with V = 0 and threshold 0, H is x, and the gradient of
+the spike is the surrogate's."""
+
+import pytest
+import torch
+from reference import SURROGATES
+
+IF = torch.ops.spikeforge.integrate_and_fire
+
+# Those that are nowhere zero, so that a relative error means something.
+POSITIVE = set(SURROGATES) - {"piecewise_quadratic", "rect", "leaky_k_relu", "log_tailed_relu", "squarewave_fourier"}
+
+each = pytest.mark.parametrize(
+    "name, arguments",
+    [(name, args) for name, surrogate in SURROGATES.items() for args in (surrogate.defaults, surrogate.other)],
+)
+
+
+def surrogate_of(name, arguments, x):
+    x = x.clone().requires_grad_()
+    spikes, _ = IF(x[None], v_threshold=0, surrogate=name, surrogate_args=list(arguments))
+    (gradient,) = torch.autograd.grad(spikes.sum(), x)
+    return gradient
+
+
+def smooth_spike_of(name, arguments, x):
+    return IF(x[None], v_threshold=0, surrogate=name, surrogate_args=list(arguments), spiking=False)[0][0]
+
+
+def grid(name, dtype, device):
+    """A wave is compared over a few periods only: further out its phase is the rounding of x and of the period."""
+    fine = torch.linspace(-12, 12, 20011, dtype=torch.float64)
+    tails = torch.logspace(1, 4, 101, dtype=torch.float64)
+    near_zero = torch.logspace(-9, -1, 101, dtype=torch.float64)
+    x = torch.cat((fine, tails, -tails, near_zero, -near_zero, torch.zeros(1, dtype=torch.float64)))
+    if name == "squarewave_fourier":
+        x = x[x.abs() <= 12]
+    return x.to(dtype).to(device)
+
+
+def away_from_jumps(name, arguments, x):
+    clear = torch.ones_like(x, dtype=torch.bool)
+    for jump in SURROGATES[name].jumps(*arguments):
+        if jump != 0:  # comparing x itself with 0 is exact
+            clear &= (x - jump).abs() > 1e-6
+    return x[clear]
+
+
+@each
+def test_every_surrogate_is_its_formula_in_float64(name, arguments, device):
+    x = away_from_jumps(name, arguments, grid(name, torch.float64, device))
+    expected = SURROGATES[name].gradient(x.cpu(), *arguments)
+    error = (surrogate_of(name, arguments, x).cpu() - expected).abs().max()
+    assert error <= 1e-12 * expected.abs().max(), f"{name}{arguments}: error {error:.2e}"
+
+
+@each
+def test_every_surrogate_is_good_to_1e_6_of_its_maximum_in_float32(name, arguments, device):
+    x = away_from_jumps(name, arguments, grid(name, torch.float32, device))
+    expected = SURROGATES[name].gradient(x.cpu().double(), *arguments)
+    error = (surrogate_of(name, arguments, x).cpu().double() - expected).abs() / expected.abs().max()
+    worst = error.argmax()
+    assert error[worst] <= 1e-6, f"{name}{arguments} at x = {x[worst].item()}: off by {error[worst]:.2e} of its maximum"
+
+
+@pytest.mark.parametrize("name", sorted(POSITIVE))
+def test_surrogates_do_not_cancel_in_their_tails(name, device):
+    """A relative error of 1e-5 as far as abs(alpha x) = 10, where 4 s (1 - s) would be wrong by a third at 4."""
+    arguments = SURROGATES[name].defaults
+    x = away_from_jumps(name, arguments, grid(name, torch.float32, device))
+    x = x[(arguments[0] * x).abs() <= 10]
+    expected = SURROGATES[name].gradient(x.cpu().double(), *arguments)
+    seen = expected > 1e-20  # beyond, the argument's own rounding is the error
+    error = ((surrogate_of(name, arguments, x).cpu().double() - expected) / expected).abs()[seen]
+    assert error.max() <= 1e-5, f"{name}: relative error {error.max():.2e} at x = {x.cpu()[seen][error.argmax()].item()}"
+
+
+@each
+def test_every_primitive_is_its_formula(name, arguments, device):
+    for dtype, bound in ((torch.float64, 1e-12), (torch.float32, 2e-6)):
+        x = grid(name, dtype, device)
+        expected = SURROGATES[name].primitive(x.cpu().double(), *arguments)
+        error = (smooth_spike_of(name, arguments, x).cpu().double() - expected).abs() / expected.abs().clamp(min=1)
+        assert error.max() <= bound, f"{name}{arguments} {dtype} at x = {x[error.argmax()].item()}: error {error.max():.2e}"
+
+
+@pytest.mark.parametrize("name", SURROGATES)
+def test_the_primitive_at_zero_is_a_half_or_zero(name, device):
+    zero = {"leaky_k_relu", "log_tailed_relu", "nonzero_sign_log_abs", "super_spike", "fake_numerical_gradient"}
+    spike = smooth_spike_of(name, (), torch.zeros(1, dtype=torch.float64, device=device))
+    assert spike.item() == (0.0 if name in zero else 0.5)
+
+
+BOUNDARIES = [  # name, arguments, x, the gradient there
+    ("leaky_k_relu", (0.25, 2.0), 0.0, 2.0),
+    ("leaky_k_relu", (0.25, 2.0), -1e-6, 0.25),
+    ("log_tailed_relu", (0.25,), 0.0, 0.25),
+    ("log_tailed_relu", (0.25,), 1e-6, 1.0),
+    ("log_tailed_relu", (0.25,), 1.0, 1.0),
+    ("s2nn", (4.0, 2.0), 0.0, 2.0),
+    ("piecewise_leaky_relu", (0.5, 0.125), 0.5, 0.125),
+    ("piecewise_leaky_relu", (0.5, 0.125), -0.5, 0.125),
+    ("piecewise_leaky_relu", (0.5, 0.125), 0.25, 1.0),
+    ("piecewise_quadratic", (2.0,), 0.5, 0.0),
+    ("rect", (2.0,), 0.25, 0.0),
+    ("rect", (2.0,), -0.25, 0.0),
+    ("rect", (2.0,), 0.125, 2.0),
+    ("fake_numerical_gradient", (0.25,), 0.0, 0.25),
+    ("fake_numerical_gradient", (0.25,), 4.0, 0.25),
+]
+
+
+@pytest.mark.parametrize("name, arguments, x, expected", BOUNDARIES)
+def test_a_point_on_a_boundary_belongs_to_its_side(name, arguments, x, expected, device):
+    for dtype in (torch.float64, torch.float32):
+        at = torch.tensor([x], dtype=dtype, device=device)
+        assert surrogate_of(name, arguments, at).item() == expected
+
+
+@each
+def test_the_reference_itself_has_the_gradient_of_its_primitive(name, arguments):
+    """The judge is judged: the formula of each surrogate is the finite difference of its primitive."""
+    surrogate, step = SURROGATES[name], 1e-6
+    x = torch.linspace(-6, 6, 4001, dtype=torch.float64) + 1.234e-4
+    for kink in surrogate.kinks(*arguments):
+        x = x[(x - kink).abs() > 1e-4]
+    difference = (surrogate.primitive(x + step, *arguments) - surrogate.primitive(x - step, *arguments)) / (2 * step)
+    assert (difference - surrogate.gradient(x, *arguments)).abs().max() < 1e-8
