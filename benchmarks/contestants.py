@@ -40,14 +40,18 @@ def spikeforge(case, device):
 
 
 def spikingjelly(case, device):
-    """Its functional operators with a float32 state: a module in half precision falls back to a loop in Python."""
+    """Its functional operators with a float32 state: a module in half precision falls back to a loop in Python, and so
+    does everything in float64."""
+    if case.dtype == torch.float64:
+        return None
     try:
         functional = importlib.import_module("spikingjelly.activation_based.functional")
         surrogate = importlib.import_module("spikingjelly.activation_based.surrogate")
     except ImportError:
         return None
     operator = getattr(functional, f"{case.neuron}_multi_step")
-    v = torch.zeros(case.neurons, device=device, dtype=torch.promote_types(case.dtype, torch.float32))
+    v_reset = NUMBERS[case.neuron].get("v_reset", 0.0)
+    v = torch.full([case.neurons], v_reset, device=device, dtype=torch.promote_types(case.dtype, torch.float32))
     parameters = (weight(device),) if case.neuron == "plif" else ()
     recovery = (torch.zeros_like(v),) if case.neuron == "izhikevich" else ()
     numbers = dict(NUMBERS[case.neuron], surrogate_function=surrogate.Sigmoid(4.0))

@@ -80,10 +80,10 @@ class Data:
     def __init__(self, case, device, cache_bytes):
         shape = (case.steps, case.neurons)
         bytes_each = case.steps * case.neurons * case.dtype.itemsize
-        count = 2 if case.small else min(max(2, -(-3 * cache_bytes // bytes_each)), 32)
+        count = 2 if case.small else min(max(2, -(-3 * cache_bytes // bytes_each)), 256)
         draw = partial(torch.randn, shape, device=device, dtype=case.dtype)
         self.inputs = [(1.2 * draw() + 0.6).requires_grad_(case.training) for _ in range(count)]
-        self.gradients = [draw() for _ in range(2 if case.training else 0)]
+        self.gradients = [draw() for _ in range(count if case.training else 0)]
         self.turn = 0
 
     def next_inputs(self, count):

@@ -39,6 +39,7 @@ def parse_options():
     parser.add_argument("--quick", action="store_true", help="2 rounds")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of all contestants (default: 5)")
     parser.add_argument("--lengths", action="store_true", help="each case at T + 1 and at T = 100 too")
+    parser.add_argument("--no-peers", action="store_true", help="only this library")
     parser.add_argument("--plain", action="store_true", help="also the plain loop over time (T <= 256)")
     parser.add_argument("--compile", action="store_true", help="also torch.compile of the plain loop (T <= 32): takes minutes")
     parser.add_argument("--jelly", choices=["auto", "cuda", "triton"], default="auto",
@@ -49,7 +50,7 @@ def parse_options():
 
 
 def chosen_contestants(options):
-    names = ["spikeforge", "spikingjelly", "snntorch"]
+    names = ["spikeforge"] + ["spikingjelly", "snntorch"] * (not options.no_peers)
     names += ["plain_loop"] * options.plain + ["compiled_loop"] * options.compile
     return {name: getattr(contestants, name) for name in names}
 

@@ -63,7 +63,7 @@ def draw_image(axes, raster):
     axes.set_title("Input")
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.set_xlabel("8 × 8 pixels, shown\nat every step", color=MUTED)
+    axes.set_xlabel("8 × 8 pixels,\nthe same at every step", color=MUTED, fontsize=9)
     axes.spines[:].set_visible(True)
     axes.spines[:].set_color(GRID)
 
@@ -94,6 +94,7 @@ def draw_counts(axes, raster):
     axes.barh(range(10), counts, height=0.7, color=[TEST if i == read else TRAIN for i in range(10)])
     axes.set_ylim(-0.5, 9.5)
     axes.set_xlim(0, raster["steps"])
+    axes.xaxis.get_major_locator().set_params(integer=True, nbins=4)
     axes.set_yticks(range(10))
     axes.tick_params(axis="y", length=0)
     axes.set_title(f"It reads a {read}", weight="bold", color=TEST)
@@ -130,7 +131,6 @@ def main():
     plt.rcParams.update(STYLE)
     draw_learning_curve(plt, curve, folder / "learning_curve.png")
     draw_raster(plt, raster, folder / "raster.png")
-    print(f"{folder}/learning_curve.png\n{folder}/raster.png")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import os
 import pathlib
 import sys
 import time
+import zipfile
 
 import torch
 from torch import nn
@@ -141,6 +142,8 @@ def save(network, options, path):
 
 def load(path, device):
     try:
+        if zipfile.ZipFile(path).testzip():  # torch does not look at the checksums
+            raise ValueError("a checksum in it is wrong")
         saved = torch.load(path, map_location=device, weights_only=True)
         network = Network(saved["neuron"], saved["steps"]).to(device)
         network.load_state_dict(saved["parameters"])

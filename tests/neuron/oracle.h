@@ -1,5 +1,5 @@
-// The neurons as slow, obvious loops in long double, written from their published equations, and their gradients as finite differences.
-// Nothing here knows how the library works.
+// The neurons as slow, obvious loops in long double, written from their published equations, and their gradients as
+// finite differences. Nothing here knows how the library works.
 #pragma once
 
 #include <cmath>
@@ -15,8 +15,8 @@ namespace spikeforge::test {
 using Real = long double;
 
 struct Params {
-  Real tau = 2, w = 0, delta_t = 1, theta_rh = .8L, v_c = .8L, a0 = 1, v_threshold = 1, v_rest = 0, w_rest = 0, v_reset = 0, tau_w = 2,
-       a = 0, b = 0;
+  Real tau = 2, w = 0, delta_t = 1, theta_rh = .8L, v_c = .8L, a0 = 1, v_threshold = 1, v_rest = 0, w_rest = 0,
+       v_reset = 0, tau_w = 2, a = 0, b = 0;
 };
 
 // A parameter's name, and a range in which neurons fire now and then and do not run away.
@@ -35,11 +35,12 @@ struct NeuronFacts {
 };
 
 inline const std::vector<NeuronFacts>& neurons() {
-  static const ParamFacts tau{"tau", &Params::tau, 2.2L, 4}, plif_w{"w", &Params::w, -1, 1}, delta_t{"delta_t", &Params::delta_t, .8L, 1.2L},
-      theta_rh{"theta_rh", &Params::theta_rh, .7L, .9L}, v_c{"v_c", &Params::v_c, .6L, 1}, a0{"a0", &Params::a0, .3L, .5L},
+  static const ParamFacts tau{"tau", &Params::tau, 2.2L, 4}, plif_w{"w", &Params::w, -1, 1},
+      delta_t{"delta_t", &Params::delta_t, .8L, 1.2L}, theta_rh{"theta_rh", &Params::theta_rh, .7L, .9L},
+      v_c{"v_c", &Params::v_c, .6L, 1}, a0{"a0", &Params::a0, .3L, .5L},
       v_threshold{"v_threshold", &Params::v_threshold, .8L, 1.2L}, v_rest{"v_rest", &Params::v_rest, -.2L, .1L},
-      w_rest{"w_rest", &Params::w_rest, -.2L, .2L}, v_reset{"v_reset", &Params::v_reset, -.2L, .2L}, tau_w{"tau_w", &Params::tau_w, 2.2L, 4},
-      a{"a", &Params::a, .05L, .4L}, b{"b", &Params::b, .05L, .4L};
+      w_rest{"w_rest", &Params::w_rest, -.2L, .2L}, v_reset{"v_reset", &Params::v_reset, -.2L, .2L},
+      tau_w{"tau_w", &Params::tau_w, 2.2L, 4}, a{"a", &Params::a, .05L, .4L}, b{"b", &Params::b, .05L, .4L};
   static const std::vector<NeuronFacts> table = {
       {"integrate_and_fire", {v_threshold, v_reset}, -.5L, 1.4L},
       {"lif", {tau, v_threshold, v_reset}, -1, 2.6L, false, true},
@@ -55,8 +56,8 @@ struct Form {
   bool hard_reset = true, detach_reset = false, spiking = true, decay_input = true;
 
   std::string text() const {
-    return std::string(hard_reset ? "hard" : "soft") + (detach_reset ? ", detached" : "") + (spiking ? "" : ", smooth") +
-           (decay_input ? "" : ", undecayed input");
+    return std::string(hard_reset ? "hard" : "soft") + (detach_reset ? ", detached" : "") +
+           (spiking ? "" : ", smooth") + (decay_input ? "" : ", undecayed input");
   }
 };
 
@@ -86,7 +87,8 @@ struct Case {
   Surrogacy surrogate;
   Params params;
   std::vector<Real> x;
-  std::optional<Real> v, w;  // initial states; those that are not given start at v_reset, or 0 under soft reset, and at w_rest
+  std::optional<Real> v,
+      w;  // initial states; those that are not given start at v_reset, or 0 under soft reset, and at w_rest
 };
 
 struct Step {
@@ -109,8 +111,8 @@ inline Real charge(const Case& c, Real x, Real v, Real w) {
   return v + (x + parabola - w) / p.tau;
 }
 
-// `around` makes the loop differentiable as the operators are defined to be: Θ is then its value there plus the surrogate's slope, and a
-// detached reset sees the constant value.
+// `around` makes the loop differentiable as the operators are defined to be: Θ is then its value there plus the
+// surrogate's slope, and a detached reset sees the constant value.
 inline std::vector<Step> walk(const Case& c, const std::vector<Step>* around = nullptr) {
   const Params& p = c.params;
   Real v = c.v.value_or(c.form.hard_reset ? p.v_reset : 0), w = c.w.value_or(p.w_rest);
@@ -119,7 +121,8 @@ inline std::vector<Step> walk(const Case& c, const std::vector<Step>* around = n
     const Real h = charge(c, c.x[t], v, w), u = h - p.v_threshold;
     Real s = u >= 0 ? 1 : 0;
     if (!c.form.spiking) s = c.surrogate.primitive(u);
-    if (c.form.spiking && around != nullptr) s = (*around)[t].s + c.surrogate.gradient((*around)[t].u) * (u - (*around)[t].u);
+    if (c.form.spiking && around != nullptr)
+      s = (*around)[t].s + c.surrogate.gradient((*around)[t].u) * (u - (*around)[t].u);
     const Real s_reset = c.form.detach_reset && around != nullptr ? (*around)[t].s : s;
     v = c.form.hard_reset ? s_reset * p.v_reset + (1 - s_reset) * h : h - p.v_threshold * s_reset;
     w = w + (p.a * (h - p.v_rest) - w) / p.tau_w + p.b * s;
@@ -175,7 +178,9 @@ inline Gradients differentiate(Case c, const Upstream& g) {
 class Random {
  public:
   explicit Random(unsigned seed) : engine_(seed) {}
-  Real uniform(Real low, Real high) { return std::uniform_real_distribution<double>(double(low), double(high))(engine_); }
+  Real uniform(Real low, Real high) {
+    return std::uniform_real_distribution<double>(double(low), double(high))(engine_);
+  }
 
  private:
   std::mt19937_64 engine_;
@@ -185,7 +190,8 @@ constexpr Real initial_low = -.5L, initial_high = .9L;
 
 // Rounded to T, so that a cell in that type is given the same numbers.
 template <class T>
-Case random_case(const NeuronFacts& neuron, const Form& form, const Surrogacy& surrogate, int steps, bool given_states, Random& random) {
+Case random_case(const NeuronFacts& neuron, const Form& form, const Surrogacy& surrogate, int steps, bool given_states,
+                 Random& random) {
   const auto draw = [&](Real low, Real high) { return Real(static_cast<T>(random.uniform(low, high))); };
   for (;;) {
     Case c{&neuron, form, surrogate, {}, {}, {}, {}};

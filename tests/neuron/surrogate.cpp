@@ -42,7 +42,8 @@ struct Built {
 
 const std::vector<Built>& built() {
   static const std::vector<Built> all = {
-#define SPIKEFORGE_SURROGATE(name, Struct, ...) {#name, {__VA_ARGS__}, functions_of<Struct, double>, functions_of<Struct, float>},
+#define SPIKEFORGE_SURROGATE(name, Struct, ...) \
+  {#name, {__VA_ARGS__}, functions_of<Struct, double>, functions_of<Struct, float>},
 #include <spikeforge/neuron/surrogate.def>
 #undef SPIKEFORGE_SURROGATE
   };
@@ -57,7 +58,7 @@ struct Subject {
 
   std::string text() const {
     std::string list = known.name;
-    for (const double arg : args) list += " " + std::to_string(arg);
+    for (const double arg : args) (list += " ") += std::to_string(arg);
     return list;
   }
   Real expected(Real x) const { return known.gradient(x, exact); }
@@ -132,8 +133,9 @@ TEST_CASE("arguments have the names of the table") {
         for (const Default& argument : one.defaults) list += argument.name + " ";
     return list;
   };
-  for (const char* one : {"sigmoid", "atan", "piecewise_quadratic", "piecewise_exp", "soft_sign", "super_spike", "erf", "q_pseudo_spike",
-                          "fake_numerical_gradient", "log_tailed_relu", "nonzero_sign_log_abs", "rect"})
+  for (const char* one :
+       {"sigmoid", "atan", "piecewise_quadratic", "piecewise_exp", "soft_sign", "super_spike", "erf", "q_pseudo_spike",
+        "fake_numerical_gradient", "log_tailed_relu", "nonzero_sign_log_abs", "rect"})
     CHECK(names(one) == "alpha ");
   CHECK(names("piecewise_leaky_relu") == "w c ");
   CHECK(names("s2nn") == "alpha beta ");
@@ -179,8 +181,8 @@ TEST_CASE("the gradient of every surrogate is the published formula, in its tail
       const float x32 = static_cast<float>(x);
       if (!subject.is_smooth_near(x, 1e-6) && x != 0) continue;
       const Real expected = subject.expected(x), expected32 = subject.expected(x32);
-      INFO("x = " << x << ": " << subject.gradient(x) << " in float64, " << subject.gradient(x32) << " in float32, expected "
-                  << double(expected));
+      INFO("x = " << x << ": " << subject.gradient(x) << " in float64, " << subject.gradient(x32)
+                  << " in float32, expected " << double(expected));
       REQUIRE(std::abs(subject.gradient(x) - expected) <= 1e-13L * scale);
       REQUIRE(std::abs(subject.gradient(x32) - expected32) <= 1e-6L * scale);
 

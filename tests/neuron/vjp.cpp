@@ -83,7 +83,10 @@ Run run_neuron(const Case& c, const Upstream& g, const Options& options) {
 }
 
 NeuronOptions options_of(const Form& form) {
-  return {.hard_reset = form.hard_reset, .detach_reset = form.detach_reset, .spiking = form.spiking, .decay_input = form.decay_input};
+  return {.hard_reset = form.hard_reset,
+          .detach_reset = form.detach_reset,
+          .spiking = form.spiking,
+          .decay_input = form.decay_input};
 }
 
 std::vector<Real> listed(const Gradients& gradients) {
@@ -118,7 +121,8 @@ void check_steps(const Case& c, const Run& run, Real bound) {
     INFO("step " << t);
     REQUIRE(std::abs(run.steps[t].s - expected[t].s) <= bound);
     REQUIRE(std::abs(run.steps[t].v - expected[t].v) <= bound * std::max(Real(1), std::abs(expected[t].v)));
-    if (c.neuron->has_w) REQUIRE(std::abs(run.steps[t].w - expected[t].w) <= bound * std::max(Real(1), std::abs(expected[t].w)));
+    if (c.neuron->has_w)
+      REQUIRE(std::abs(run.steps[t].w - expected[t].w) <= bound * std::max(Real(1), std::abs(expected[t].w)));
   }
 }
 
@@ -138,7 +142,8 @@ Seen check_all_neurons(Real bound) {
           Upstream g = random_upstream(neuron, c.x.size(), /*sequences=*/true, random);
           for (auto* sequence : {&g.s, &g.v, &g.w})
             for (Real& value : *sequence) value = static_cast<F>(value);
-          INFO(neuron.name << " (" << form.text() << "), " << steps << " steps, " << (given_states ? "given" : "own") << " states, seed " << seed);
+          INFO(neuron.name << " (" << form.text() << "), " << steps << " steps, " << (given_states ? "given" : "own")
+                           << " states, seed " << seed);
           const Run run = run_neuron<F>(c, g, options_of(form));
           check_steps(c, run, bound);
           check_gradients(c, run.gradients, differentiate(c, g), bound);

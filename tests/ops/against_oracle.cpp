@@ -69,10 +69,12 @@ struct Problem {
     const std::size_t n = n_neurons;
     std::vector<std::vector<Real>> shared(kinds.size());
     for (std::size_t j = 0; j < kinds.size(); ++j)
-      for (std::size_t e = 0; e < n; ++e) shared[j].push_back(random.uniform(neuron.params[j].low, neuron.params[j].high));
+      for (std::size_t e = 0; e < n; ++e)
+        shared[j].push_back(random.uniform(neuron.params[j].low, neuron.params[j].high));
     for (std::size_t i = 0; i < n; ++i) {
       Case c{&neuron, form, sigmoid_of(alpha), {}, {}, {}, {}};
-      for (std::size_t j = 0; j < kinds.size(); ++j) c.params.*neuron.params[j].field = shared[j][element_of(kinds[j], int64_t(i))];
+      for (std::size_t j = 0; j < kinds.size(); ++j)
+        c.params.*neuron.params[j].field = shared[j][element_of(kinds[j], int64_t(i))];
       for (int64_t t = 0; t < n_steps; ++t) c.x.push_back(random.uniform(neuron.weakest, neuron.strongest));
       if (given_states) {
         c.v = random.uniform(initial_low, initial_high);
@@ -100,7 +102,10 @@ struct Problem {
   }
 
   void make_call() {
-    call = {.neuron = neuron.name, .x = sequence([&](auto i, auto t) { return cases[i].x[t]; }), .form = form, .surrogate_args = {alpha},
+    call = {.neuron = neuron.name,
+            .x = sequence([&](auto i, auto t) { return cases[i].x[t]; }),
+            .form = form,
+            .surrogate_args = {alpha},
             .store_v = store_v};
     if (given_states) call.v = one_step([&](auto i) { return *cases[i].v; });
     if (given_states && neuron.has_w) call.w = one_step([&](auto i) { return *cases[i].w; });
@@ -111,7 +116,8 @@ struct Problem {
         continue;
       }
       const Tensor t = tensor_of({}, shape_of(kinds[j])).requires_grad_(false);
-      for (int64_t i = 0; i < n_neurons; ++i) t.mutable_data_ptr<double>()[element_of(kinds[j], i)] = double(value(std::size_t(i)));
+      for (int64_t i = 0; i < n_neurons; ++i)
+        t.mutable_data_ptr<double>()[element_of(kinds[j], i)] = double(value(std::size_t(i)));
       t.requires_grad_(form.hard_reset || neuron.params[j].name != "v_reset");
       call.params.insert_or_assign(neuron.params[j].name, Param(t));
     }
@@ -125,13 +131,15 @@ struct Problem {
   }
 
   Tensors upstream_tensors() const {
-    Tensors list = {sequence([&](auto i, auto t) { return upstream[i].s[t]; }), returned([&](auto i, auto t) { return upstream[i].v[t]; })};
+    Tensors list = {sequence([&](auto i, auto t) { return upstream[i].s[t]; }),
+                    returned([&](auto i, auto t) { return upstream[i].v[t]; })};
     if (neuron.has_w) list.push_back(returned([&](auto i, auto t) { return upstream[i].w[t]; }));
     return list;
   }
 
   std::string text() const {
-    std::string list = neuron.name + " (" + form.text() + "), " + (given_states ? "given" : "own") + " states" + (store_v ? ", store_v" : "") + ";";
+    std::string list = neuron.name + " (" + form.text() + "), " + (given_states ? "given" : "own") + " states" +
+                       (store_v ? ", store_v" : "") + ";";
     for (std::size_t j = 0; j < kinds.size(); ++j) list += " " + neuron.params[j].name + std::to_string(int(kinds[j]));
     return list + ", seed " + std::to_string(seed);
   }
@@ -168,7 +176,8 @@ void check_forward(const Problem& problem, const Tensors& results) {
 
 void check_backward(const Problem& problem, const Tensors& results) {
   std::vector<Gradients> expected;
-  for (std::size_t i = 0; i < problem.cases.size(); ++i) expected.push_back(differentiate(problem.cases[i], problem.upstream[i]));
+  for (std::size_t i = 0; i < problem.cases.size(); ++i)
+    expected.push_back(differentiate(problem.cases[i], problem.upstream[i]));
   const NamedGradients actual = gradients(problem.call, results, problem.upstream_tensors());
 
   std::map<std::string, std::vector<Real>> wanted;
@@ -183,7 +192,8 @@ void check_backward(const Problem& problem, const Tensors& results) {
     if (problem.kinds[j] == Kind::number || (name == "v_reset" && !problem.form.hard_reset)) continue;
     ++tensors;
     wanted[name].resize(element_of(problem.kinds[j], n_neurons - 1) + 1);
-    for (int64_t i = 0; i < n_neurons; ++i) wanted[name][element_of(problem.kinds[j], i)] += expected[std::size_t(i)].params[j];
+    for (int64_t i = 0; i < n_neurons; ++i)
+      wanted[name][element_of(problem.kinds[j], i)] += expected[std::size_t(i)].params[j];
   }
 
   REQUIRE(actual.names.size() == tensors);
@@ -233,7 +243,8 @@ TEST_CASE("every surrogate has its derivative at an operator's threshold, by def
   for (const KnownSurrogate& surrogate : surrogate_table()) {
     for (const bool with_defaults : {true, false}) {
       const Args& args = with_defaults ? surrogate.defaults : surrogate.other;
-      Call call{.neuron = "integrate_and_fire", .x = leaf(noise({1, 101}, at::kDouble).mul(3)), .surrogate = surrogate.name};
+      Call call{
+          .neuron = "integrate_and_fire", .x = leaf(noise({1, 101}, at::kDouble).mul(3)), .surrogate = surrogate.name};
       if (!with_defaults) call.surrogate_args.assign(args.begin(), args.end());
       const Tensors results = run(call);
       const Tensor gradient = gradients(call, results, {at::ones_like(call.x.detach()), Tensor()}).values.at(0);
@@ -254,12 +265,14 @@ TEST_CASE("a call that names no parameter has the published defaults") {
     const Tensors results = run(call);
     const Tensor upstream = noise({n_steps, 5}, at::kDouble);
     const std::vector<Real> gradient = values_of(gradients(call, results, {upstream, Tensor(), Tensor()}).values.at(0));
-    const std::vector<Real> given = values_of(x), spikes = values_of(results[0]), v = values_of(results[1]), weights = values_of(upstream);
+    const std::vector<Real> given = values_of(x), spikes = values_of(results[0]), v = values_of(results[1]),
+                            weights = values_of(upstream);
     for (std::size_t i = 0; i < 5; ++i) {
       Case c{&neuron, {}, sigmoid_of(4), {}, {}, {}, {}};
       if (others.contains(neuron.name))
         for (const ParamFacts& param : neuron.params)
-          if (const auto& own = others.at(neuron.name); own.contains(param.name)) c.params.*param.field = own.at(param.name);
+          if (const auto& own = others.at(neuron.name); own.contains(param.name))
+            c.params.*param.field = own.at(param.name);
       Upstream g;
       for (std::size_t t = 0; t < n_steps; ++t) {
         c.x.push_back(given[t * 5 + i]);

@@ -19,7 +19,8 @@ Tensors all_of(Call call) {
   call.x.requires_grad_(true);
   const Tensors results = run(call);
   Tensors upstream;
-  for (const Tensor& result : results) upstream.push_back(noise(result.sizes(), result.scalar_type(), unsigned(upstream.size()) + 7));
+  for (const Tensor& result : results)
+    upstream.push_back(noise(result.sizes(), result.scalar_type(), unsigned(upstream.size()) + 7));
   const NamedGradients named = gradients(call, results, upstream);
   Tensors all;
   for (const Tensor& t : results) all.push_back(t.detach());
@@ -27,12 +28,17 @@ Tensors all_of(Call call) {
   return all;
 }
 
-// The parameter that every neuron's time constant comes from, one number a neuron, so that cells differ from lane to lane.
+// The parameter that every neuron's time constant comes from, one number a neuron, so that cells differ from lane to
+// lane.
 Call with_parameter_a_neuron(const std::string& neuron, const Tensor& x) {
   Call call = default_call(neuron, x);
   const auto shape = x.sizes().slice(1);
   const std::string name = neuron == "integrate_and_fire" ? "v_threshold" : neuron == "plif" ? "w" : "tau";
-  const Tensor tau = noise(shape, x.scalar_type(), 11).mul(.3).add(neuron == "plif" ? 0 : neuron == "integrate_and_fire" ? 1 : 2.5);
+  const Tensor tau = noise(shape, x.scalar_type(), 11)
+                         .mul(.3)
+                         .add(neuron == "plif"                 ? 0
+                              : neuron == "integrate_and_fire" ? 1
+                                                               : 2.5);
   call.params.insert_or_assign(name, Param(leaf(tau)));
   call.v = leaf(noise(shape, x.scalar_type(), 13));
   if (neuron == "izhikevich") call.w = leaf(noise(shape, x.scalar_type(), 17));
@@ -78,12 +84,14 @@ TEST_CASE("one thread and two give the same bits, whatever the number of neurons
   }
 }
 
-TEST_CASE("the gradient of a number that all neurons share has the same bits from run to run and from thread to thread") {
+TEST_CASE(
+    "the gradient of a number that all neurons share has the same bits from run to run and from thread to thread") {
   for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
     Tensors seen;
     for (const int n : {1, 2, 2, 3}) {
       const ThreadCount threads(n);
-      const Call call{.neuron = "plif", .x = drive("plif", {6, 20011}, type), .params = {{"w", leaf(at::zeros({}, type))}}};
+      const Call call{
+          .neuron = "plif", .x = drive("plif", {6, 20011}, type), .params = {{"w", leaf(at::zeros({}, type))}}};
       seen.push_back(all_of(call).back());
     }
     REQUIRE(seen[0].item<double>() != 0);
@@ -101,7 +109,8 @@ TEST_CASE("what a neuron does depends on no other neuron") {
     for (const int64_t i : {0, 1, 15, 16, 2047, 2048, 8191, 8192, 16383, 16384, 20007, 20010}) {
       INFO(neuron.name << ", neuron " << i);
       Call alone = default_call(neuron.name, x.slice(1, i, i + 1));
-      for (const auto& [name, param] : all.params) alone.params.insert_or_assign(name, Param(param.tensor().slice(0, i, i + 1)));
+      for (const auto& [name, param] : all.params)
+        alone.params.insert_or_assign(name, Param(param.tensor().slice(0, i, i + 1)));
       alone.v = all.v->slice(0, i, i + 1);
       if (all.w) alone.w = all.w->slice(0, i, i + 1);
       const Tensors result = run(alone);

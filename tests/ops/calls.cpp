@@ -120,7 +120,8 @@ NamedGradients gradients(const Call& call, const Tensors& results, const Tensors
     outputs.push_back(results[i]);
     grads.push_back(upstream[i]);
   }
-  named.values = torch::autograd::grad(outputs, inputs, grads, /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
+  named.values = torch::autograd::grad(outputs, inputs, grads, /*retain_graph=*/false, /*create_graph=*/false,
+                                       /*allow_unused=*/true);
   return named;
 }
 
@@ -130,7 +131,9 @@ Tensor drive(const std::string& neuron, at::IntArrayRef shape, at::ScalarType ty
   throw std::invalid_argument("no neuron is called " + neuron);
 }
 
-Tensor noise(at::IntArrayRef shape, at::ScalarType type, unsigned seed) { return random_tensor(shape, type, seed, -1, 1); }
+Tensor noise(at::IntArrayRef shape, at::ScalarType type, unsigned seed) {
+  return random_tensor(shape, type, seed, -1, 1);
+}
 
 Call default_call(const std::string& neuron, const Tensor& x) {
   Call call{.neuron = neuron, .x = x};

@@ -30,8 +30,8 @@ struct Call {
 // The spikes and the states.
 Tensors run(const Call& call);
 
-// By autograd, for what requires grad among a call's tensors: x, v, w and the parameters by their names. `upstream` may have undefined
-// entries, for results without a gradient.
+// By autograd, for what requires grad among a call's tensors: x, v, w and the parameters by their names. `upstream` may
+// have undefined entries, for results without a gradient.
 struct NamedGradients {
   std::vector<std::string> names;
   Tensors values;

@@ -76,8 +76,8 @@ class Inputs:
         return Inputs(named["x"], named.get("v"), named.get("w0"), params)
 
 
-def call(neuron, inputs, options, store_v=False):
-    """Calls the overload that the parameters ask for: numbers only, or tensors."""
+def prepare_call(neuron, inputs, options, store_v=False):
+    """The overload that the parameters ask for, numbers only or tensors, with its positional and keyword arguments."""
     params = dict(inputs.params)
     if options.soft:
         params["v_reset"] = None
@@ -86,12 +86,17 @@ def call(neuron, inputs, options, store_v=False):
     overload = operator(neuron).default
     if any(torch.is_tensor(value) for value in params.values()):
         overload = operator(neuron).tensor
-        if not options.soft and "v_reset" not in params:
-            params["v_reset"] = NEURONS[neuron].params["v_reset"]
-        numbers = {name for name, value in params.items() if isinstance(value, (int, float))}
+        params.setdefault("v_reset", NEURONS[neuron].params["v_reset"])
         dtype = state_dtype(inputs.x.dtype)
-        params.update({name: torch.tensor(params[name], dtype=dtype, device=inputs.x.device) for name in numbers})
-    return overload(inputs.x, *weight, *states, **params, **options.operator(neuron), store_v=store_v)
+        for name, value in params.items():
+            if isinstance(value, (int, float)):
+                params[name] = torch.tensor(value, dtype=dtype, device=inputs.x.device)
+    return overload, (inputs.x, *weight, *states), dict(params, **options.operator(neuron), store_v=store_v)
+
+
+def call(neuron, inputs, options, store_v=False):
+    overload, args, kwargs = prepare_call(neuron, inputs, options, store_v)
+    return overload(*args, **kwargs)
 
 
 # --- random inputs -------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@
 OUTDIR then holds
     function.pt  a scripted function      forward(Tensor x) -> (Tensor spikes, Tensor v)
     module.pt    a scripted module        forward(Tensor x) -> Tensor, with trainable parameters
-    values.pt    a module whose attributes are the tensors x, spikes, v, y and grad_w: what function.pt and module.pt give
-                 for x, and the gradient of y.sum() with respect to the module's parameter "w"
+    values.pt    a module whose attributes are the tensors x, spikes, v, y, grad_w and grad_tau: what function.pt and
+                 module.pt give for x, and the gradients of y.sum() with respect to the module's parameters "w" and "tau"
 All three load with torch::jit::load once libspikeforge.so is loaded; a tensor is module.attr("x").toTensor().
 """
 
@@ -34,6 +34,7 @@ class Network(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.linear = torch.nn.Linear(6, 5)
+        torch.nn.init.constant_(self.linear.bias, 1.5)  # so that it fires
         self.w = torch.nn.Parameter(torch.zeros(5))
         self.tau = torch.nn.Parameter(torch.tensor(3.0))
         self.register_buffer("v_reset", torch.tensor(-0.125))
@@ -62,13 +63,13 @@ def export(folder):
     x = 2 * torch.rand(12, 3, 6) + 0.5
     spikes, v = function(x)
     y = network(x)
-    (grad_w,) = torch.autograd.grad(y.sum(), network.w)
+    grad_w, grad_tau = torch.autograd.grad(y.sum(), (network.w, network.tau))
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     torch.jit.script(function).save(str(folder / "function.pt"))
     torch.jit.script(network).save(str(folder / "module.pt"))
-    values = Values(x=x, spikes=spikes, v=v, y=y, grad_w=grad_w)
+    values = Values(x=x, spikes=spikes, v=v, y=y, grad_w=grad_w, grad_tau=grad_tau)
     torch.jit.script(values).save(str(folder / "values.pt"))
 
 

@@ -5,8 +5,9 @@ import warnings
 
 import pytest
 import torch
+import torch._dynamo.testing
 from cases import (
-    NUMBERS, Inputs, Options, call, compare, numbers, operator, random_parameters, random_states, random_x,
+    NUMBERS, Inputs, Options, call, compare, numbers, operator, prepare_call, random_parameters, random_states, random_x,
 )
 from reference import NEURONS, run
 
@@ -24,20 +25,11 @@ def sample(neuron, device, tensors=False, states=True, gradients=False, dtype=to
     return inputs.map(lambda name, t: t.requires_grad_(gradients))
 
 
-def public_call(neuron, inputs, tensors=False, **options):
-    """overload, positional arguments, keyword arguments"""
-    params = dict(inputs.params)
-    weight = [params.pop("w")] if neuron == "plif" else []
-    states = [inputs.v] + ([inputs.w] if NEURONS[neuron].has_w else [])
-    overload = operator(neuron).tensor if tensors else operator(neuron).default
-    return overload, (inputs.x, *weight, *states), dict(params, **options)
-
-
 def lowered_options(neuron, **changes):
     options = dict(decay_input=True, hard_reset=True, detach_reset=False, surrogate="atan", surrogate_args=[3.0], spiking=True)
     if not NEURONS[neuron].has_decay_input:
         del options["decay_input"]
-    return dict(options, store_v=False, **changes)
+    return dict(options, **{"store_v": False, **changes})
 
 
 # --- opcheck -------------------------------------------------------------------------------------------------------
@@ -50,8 +42,12 @@ def test_opcheck_of_the_public_operators(neuron, overload, gradients, device):
     tensors = overload == "tensors"
     for states in (False, True):
         inputs = sample(neuron, device, tensors, states, gradients)
-        for options in ({}, dict(store_v=True, detach_reset=True), dict(surrogate="s2nn", surrogate_args=[2.0, 0.5])):
-            op, args, kwargs = public_call(neuron, inputs, tensors, **options)
+        for store_v, options in (
+            (False, Options()),
+            (True, Options(detach_reset=True)),
+            (False, Options(soft=not tensors, surrogate="s2nn", surrogate_args=(2.0, 0.5))),
+        ):
+            op, args, kwargs = prepare_call(neuron, inputs, options, store_v)
             torch.library.opcheck(op, args, kwargs)
 
 
@@ -63,19 +59,21 @@ def test_opcheck_of_the_lowered_operators(neuron, device):
     tensor_parameters = random_parameters(neuron, SHAPE, "per neuron", torch.float32, device)
     states = [inputs.v] + ([inputs.w] if NEURONS[neuron].has_w else [])
     numbers_ = [float(NUMBERS.get(name, 0)) for name in names]
-    for some in (0, 1, 2):  # all tensors, then every other one
-        params = [tensor_parameters[n] if n == "w" or some == 0 or i % 2 == some - 1 else None for i, n in enumerate(names)]
-        for store_v in (False, True):
-            options = dict(lowered_options(neuron), store_v=store_v)
-            for save in (False, True):
-                torch.library.opcheck(forward, (inputs.x, *states, params, numbers_), dict(options, save=save))
-            *outputs, checkpoints = forward(inputs.x, *states, params, numbers_, **options, save=True)
-            upstream = [torch.rand_like(output) for output in outputs]
-            needed = [True] * (1 + len(states)) + [p is not None for p in params]
-            for needs in (needed, [True] + [False] * (len(needed) - 1), [False] * len(needed)):
-                for grads in (upstream, [upstream[0]] + [None] * (len(upstream) - 1)):
-                    args = (*grads, inputs.x, *states, checkpoints, params, numbers_)
-                    torch.library.opcheck(backward, args, dict(options, needs_grad=needs))
+    for tensors, store_v in (("all", False), ("even", True), ("odd", False)):
+        some = {"all": names, "even": names[::2], "odd": names[1::2]}[tensors]
+        params = [tensor_parameters[name] if name in some or name == "w" else None for name in names]
+        options = lowered_options(neuron, store_v=store_v)
+        torch.library.opcheck(forward, (inputs.x, *states, params, numbers_), dict(options, save=tensors != "odd"))
+        *outputs, checkpoints = forward(inputs.x, *states, params, numbers_, **options, save=True)
+        upstream = [torch.rand_like(output) for output in outputs]
+        everything = [True] * (1 + len(states)) + [p is not None for p in params]
+        for grads, needs_grad in (
+            (upstream, everything),
+            ([upstream[0]] + [None] * (len(upstream) - 1), [True] + [False] * (len(everything) - 1)),
+            ([None] + upstream[1:], [False] + everything[1:]),
+        ):
+            args = (*grads, inputs.x, *states, checkpoints, params, numbers_)
+            torch.library.opcheck(backward, args, dict(options, needs_grad=needs_grad))
 
 
 def test_every_operator_says_that_it_is_made_for_compile():
@@ -100,21 +98,6 @@ def test_inference_writes_no_checkpoint(neuron, device):
 # --- compile -------------------------------------------------------------------------------------------------------
 
 
-def training_step(neuron, options, tensors):
-    names = ["x", "v", *(["w0"] if NEURONS[neuron].has_w else []), *(NEURONS[neuron].params if tensors else ())]
-
-    def step(inputs):
-        results = call(neuron, inputs, options)
-        return results, torch.autograd.grad(sum(r.sin().sum() for r in results), [inputs.tensors()[n] for n in names])
-
-    return step
-
-
-def compiled_call(neuron, options, **how):
-    torch._dynamo.reset()
-    return torch.compile(lambda inputs: call(neuron, inputs, options), fullgraph=True, **how)
-
-
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("overload", ["numbers", "tensors"])
 @every_neuron
@@ -126,34 +109,37 @@ def test_compiled_is_equal_to_eager_forward_and_backward(neuron, overload, backe
         inputs = sample(neuron, device, tensors, gradients=True)
         if options.soft:
             inputs.params.pop("v_reset", None)
-        compiled = compiled_call(neuron, options, backend=backend)
+        overload, args, kwargs = prepare_call(neuron, inputs, options)
+        eager = lambda *args: overload(*args, **kwargs)
+        torch._dynamo.reset()
+        compiled = torch.compile(eager, fullgraph=True, backend=backend)
         leaves = list(inputs.tensors().values())
         results = [], []
-        for function, result in zip((lambda i: call(neuron, i, options), compiled), results):
-            outputs = function(inputs)
+        for function, result in zip((eager, compiled), results):
+            outputs = function(*args)
             # The loss is outside, so that eager and compiled code differ in nothing but the operator.
             result += [*outputs, *torch.autograd.grad(sum(o.sin().sum() for o in outputs), leaves, allow_unused=True)]
-        for i, (eager, other) in enumerate(zip(*results)):
-            assert (eager is None) == (other is None), f"{neuron} {options}: result {i}"
-            assert eager is None or torch.equal(eager, other), f"{neuron} {options}: result {i} differs"
+        for i, (one, other) in enumerate(zip(*results)):
+            assert (one is None) == (other is None), f"{neuron} {options}: result {i}"
+            assert one is None or torch.equal(one, other), f"{neuron} {options}: result {i} differs"
 
 
 @every_neuron
 def test_compile_takes_other_sizes_without_a_new_graph(neuron):
     torch._dynamo.reset()
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(lambda x, *w: operator(neuron)(x, *w)[0], fullgraph=True, dynamic=True, backend=counter)
-    weight = [torch.zeros(())] if neuron == "plif" else []
-    for steps, batch in ((5, 3), (9, 4), (33, 7)):
+    overload, weight = operator(neuron).default, [torch.zeros(())] if neuron == "plif" else []
+    compiled = torch.compile(lambda x, *w: overload(x, *w)[0], fullgraph=True, dynamic=True, backend=counter)
+    for steps, batch in ((40, 3), (57, 4), (99, 7)):
         x = random_x(neuron, steps, (batch, 6), torch.float32, "cpu").requires_grad_()
-        got, want = compiled(x, *weight), operator(neuron)(x, *weight)[0]
+        got, want = compiled(x, *weight), overload(x, *weight)[0]
         assert torch.equal(got, want)
         assert torch.equal(*(torch.autograd.grad(y.sum(), x)[0] for y in (got, want)))
     assert counter.frame_count == 1, "one graph serves all sizes"
 
 
-def captured_graphs(function, *args):
-    """The graphs that a compiler's backend gets, forward, backward and inference; and what the function returned."""
+def captured_graphs(neuron, inputs):
+    """The graphs that a compiler's backend gets, forward, backward and inference; and what the call returned."""
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
 
@@ -168,7 +154,8 @@ def captured_graphs(function, *args):
 
     torch._dynamo.reset()
     backend = aot_autograd(fw_compiler=keep("forward"), bw_compiler=keep("backward"), inference_compiler=keep("inference"))
-    result = torch.compile(function, fullgraph=True, backend=backend)(*args)
+    overload, args, kwargs = prepare_call(neuron, inputs, Options())
+    result = torch.compile(lambda *args: overload(*args, **kwargs), fullgraph=True, backend=backend)(*args)
     return graphs, result
 
 
@@ -179,7 +166,7 @@ def our_nodes(graph):
 @every_neuron
 def test_compile_keeps_the_operators_whole(neuron):
     inputs = sample(neuron, "cpu", gradients=True)
-    graphs, results = captured_graphs(lambda: call(neuron, inputs, Options()))
+    graphs, results = captured_graphs(neuron, inputs)
     results[0].sum().backward()
     (forward,) = our_nodes(graphs["forward"])
     (backward,) = our_nodes(graphs["backward"])
@@ -195,7 +182,7 @@ def test_compiled_inference_writes_no_checkpoint(neuron, why):
     inputs = sample(neuron, "cpu", gradients=why != "nothing requires a gradient")
     guard = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}.get(why, torch.enable_grad)
     with guard():
-        graphs, _ = captured_graphs(lambda: call(neuron, inputs, Options()))
+        graphs, _ = captured_graphs(neuron, inputs)
     (forward,) = our_nodes(graphs["inference"])
     assert forward.kwargs["save"] is False
 
@@ -283,10 +270,10 @@ def test_the_exported_torchscript_is_what_it_says(scripting, tmp_path):
     function, module = torch.jit.load(tmp_path / "function.pt"), torch.jit.load(tmp_path / "module.pt")
     spikes, v = function(values.x)
     y = module(values.x)
-    (grad_w,) = torch.autograd.grad(y.sum(), module.w)
-    for name, tensor in dict(spikes=spikes, v=v, y=y, grad_w=grad_w).items():
+    grad_w, grad_tau = torch.autograd.grad(y.sum(), (module.w, module.tau))
+    for name, tensor in dict(spikes=spikes, v=v, y=y, grad_w=grad_w, grad_tau=grad_tau).items():
         assert torch.equal(tensor, getattr(values, name)), name
-    assert 0 < spikes.mean() < 1 and grad_w.abs().max() > 0, "the files show something"
+    assert 0 < spikes.mean() < 1 and grad_w.abs().max() > 0 and grad_tau != 0, "the files show something"
 
 
 # --- numbers and parameters ----------------------------------------------------------------------------------------
@@ -362,11 +349,17 @@ def test_a_second_derivative_is_refused_in_words(neuron, device):
         sum(g.square().sum() for g in gradients if g is not None).backward()
 
 
-def test_hessian_and_hvp_are_refused_too(device):
+def test_hessians_are_refused_too(device):
     x = torch.rand(4, 3, device=device)
-    for function in (torch.autograd.functional.hessian, torch.func.hessian):
+    loss = lambda x: ops.lif(x)[1].square().sum()
+    for second_derivative in (
+        lambda: torch.autograd.functional.hessian(loss, x),
+        lambda: torch.autograd.functional.hvp(loss, x, torch.ones_like(x)),
+        lambda: torch.func.hessian(loss)(x),
+        lambda: torch.func.jvp(torch.func.grad(loss), (x,), (torch.ones_like(x),)),
+    ):
         with pytest.raises(RuntimeError):
-            function(lambda x: ops.lif(x)[1].square().sum(), x)
+            second_derivative()
 
 
 def expected_jvp(neuron, inputs, tangents):

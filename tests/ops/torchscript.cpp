@@ -1,0 +1,86 @@
+// Models that Python scripted, loaded and trained without it.
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/serialization/import.h>
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "calls.h"
+#include "catch.h"
+
+#ifdef SPIKEFORGE_TEST_PYTHON  // and SPIKEFORGE_TEST_EXPORT, the script; SPIKEFORGE_TEST_LIBRARY
+
+namespace spikeforge::test {
+namespace {
+
+// What tests/python/export_torchscript.py writes; it says what is in which file.
+// No std::filesystem beside torch: libtorch.so exports an older copy of it, whose remove_all() jumps to a null pointer.
+class ExportedFolder {
+ public:
+  ExportedFolder() {
+    REQUIRE(::mkdtemp(path_.data()) != nullptr);
+    std::string command =
+        "SPIKEFORGE_LIBRARY='" SPIKEFORGE_TEST_LIBRARY "' '" SPIKEFORGE_TEST_PYTHON "' '" SPIKEFORGE_TEST_EXPORT "' '";
+    command += path_ + "'";
+    INFO(command);
+    REQUIRE(std::system(command.c_str()) == 0);
+  }
+  ~ExportedFolder() {
+    for (const char* name : {"function", "module", "values"}) ::unlink(file(name).c_str());
+    ::rmdir(path_.c_str());
+  }
+  ExportedFolder(const ExportedFolder&) = delete;
+  ExportedFolder& operator=(const ExportedFolder&) = delete;
+
+  torch::jit::Module load(const std::string& name) const { return torch::jit::load(file(name)); }
+
+ private:
+  std::string file(const std::string& name) const { return path_ + "/" + name + ".pt"; }
+
+  std::string path_ = "/tmp/spikeforge_torchscript_XXXXXX";
+};
+
+// The interpreter optimises a function when it has seen some calls.
+constexpr int n_calls = 4;
+
+}  // namespace
+
+TEST_CASE("what Python scripted runs in C++, with the values and the gradient that Python saw") {
+  const ExportedFolder exported;
+  const torch::jit::Module values = exported.load("values");
+  const auto value = [&](const char* name) { return values.attr(name).toTensor(); };
+  const Tensor x = value("x");
+  REQUIRE(value("spikes").count_nonzero().item<int64_t>() > 0);
+  REQUIRE(value("grad_w").count_nonzero().item<int64_t>() > 0);
+
+  torch::jit::Module function = exported.load("function"), network = exported.load("module");
+  for (int i = 0; i < n_calls; ++i) {
+    INFO("call " << i + 1);
+    const auto results = function.forward({x}).toTupleRef().elements().vec();
+    REQUIRE(results.size() == 2);
+    REQUIRE(results[0].toTensor().equal(value("spikes")));
+    REQUIRE(results[1].toTensor().equal(value("v")));
+
+    const Tensor w = network.attr("w").toTensor();
+    REQUIRE(w.requires_grad());
+    w.mutable_grad() = Tensor();
+    const Tensor y = network.forward({x}).toTensor();
+    REQUIRE(y.allclose(value("y"), 1e-5, 1e-5));
+    y.sum().backward();
+    REQUIRE(w.grad().defined());
+    REQUIRE(w.grad().allclose(value("grad_w"), 1e-4, 1e-4));
+
+    // A 0-dimensional parameter is no number: its gradient arrives. Under a drive that makes the first layer fire.
+    const Tensor tau = network.attr("tau").toTensor();
+    tau.mutable_grad() = Tensor();
+    network.forward({x.mul(20)}).toTensor().sum().backward();
+    REQUIRE(tau.grad().defined());
+    REQUIRE(tau.grad().item<float>() != 0);
+  }
+}
+
+}  // namespace spikeforge::test
+
+#endif

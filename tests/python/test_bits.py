@@ -1,0 +1,191 @@
+"""The forward pass has the same bits however it is computed: device, threads, instruction set, vector width, checkpoints."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from bits_worker import EXACT, SHAPE, results_on
+from cases import BOUND, Inputs, Options, call, random_parameters, random_states, random_x
+from conftest import require_cuda
+
+WORKER = Path(__file__).with_name("bits_worker.py")
+ULPS = 4  # between backends, for functions such as exp
+
+
+@pytest.fixture(scope="module")
+def on_cpu():
+    torch.set_num_threads(1)
+    return results_on("cpu")
+
+
+@pytest.fixture(scope="module")
+def on_cuda():
+    require_cuda()
+    return results_on("cuda")
+
+
+@pytest.fixture
+def here(device, request):
+    """The results of this process on the test's device."""
+    return request.getfixturevalue(f"on_{device.type}")
+
+
+def in_another_process(device, tmp_path, **environment):
+    file = tmp_path / "results.pt"
+    command = [sys.executable, str(WORKER), device, str(file)]
+    done = subprocess.run(command, env=dict(os.environ, **environment), capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, f"{environment}: {done.stderr}"
+    return torch.load(file)
+
+
+def assert_same_forward(results, expected, what, neurons):
+    compared = 0
+    for name, (outputs, _) in results.items():
+        if name.split()[0] not in neurons:
+            continue
+        for label, a, b in zip(("spikes", "v", "w"), outputs, expected[name][0]):
+            different = int((a != b).sum())
+            assert different == 0, f"{what}: {name}: {different} of {a.numel()} values of {label} have other bits"
+            compared += 1
+    assert compared > 100
+
+
+def assert_same_gradients(results, expected, what):
+    """Not the same bits: a backward pass may be split in time. But those of the same spikes."""
+    for name, (outputs, gradients) in results.items():
+        for i, (a, b) in enumerate(zip(gradients, expected[name][1])):
+            scale = b.double().abs().max()  # 0 for w_rest, where the state w is given
+            error = (a.double() - b.double()).abs().max()
+            bound = max(BOUND[a.dtype], BOUND[outputs[1].dtype])
+            assert error <= bound * scale, f"{what}: {name}: gradient {i}, up to {scale:.1e}, is off by {error:.1e}"
+
+
+ALL = [*EXACT, "eif"]
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_any_number_of_threads(threads, on_cpu):
+    torch.set_num_threads(threads)
+    results = results_on("cpu")
+    assert_same_forward(results, on_cpu, f"{threads} threads", ALL)
+    assert_same_gradients(results, on_cpu, f"{threads} threads")
+
+
+def supported(level):
+    flags = Path("/proc/cpuinfo").read_text().split() if Path("/proc/cpuinfo").exists() else []
+    return {"default": True, "avx2": "avx2" in flags and "fma" in flags, "avx512": "avx512bw" in flags}[level]
+
+
+@pytest.mark.parametrize("level", ["default", "avx2", "avx512"])
+def test_any_instruction_set(level, on_cpu, tmp_path):
+    if not supported(level):
+        pytest.skip(f"this processor has no {level}")
+    results = in_another_process("cpu", tmp_path, SPIKEFORGE_CPU_CAPABILITY=level)
+    assert_same_forward(results, on_cpu, level, EXACT)
+    assert_same_gradients({n: r for n, r in results.items() if n.split()[0] in EXACT}, on_cpu, level)
+
+
+@pytest.mark.parametrize("length", [4, 8, 16, 32])
+def test_any_checkpoint_length(length, here, device, tmp_path):
+    results = in_another_process(device.type, tmp_path, SPIKEFORGE_CHECKPOINT=str(length))
+    assert_same_forward(results, here, f"a checkpoint every {length} steps", ALL)
+    assert_same_gradients(results, here, f"a checkpoint every {length} steps")
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_any_vector_width(width, cuda, on_cuda, tmp_path):
+    results = in_another_process("cuda", tmp_path, SPIKEFORGE_VECTOR_WIDTH=str(width))
+    assert_same_forward(results, on_cuda, f"{width} neurons a thread", ALL)
+    assert_same_gradients(results, on_cuda, f"{width} neurons a thread")
+
+
+def test_cpu_and_gpu(cuda, on_cpu, on_cuda):
+    assert_same_forward(on_cuda, on_cpu, "GPU and CPU", EXACT)
+    exact = {name: r for name, r in on_cuda.items() if name.split()[0] in EXACT}
+    assert_same_gradients(exact, on_cpu, "GPU and CPU")
+
+
+def one_step(neuron, dtype):
+    """From random states and parameters: a single step, so that no loop amplifies a difference."""
+    torch.manual_seed(11)
+    shape = (4, 3, 5000)
+    v, w = random_states(neuron, shape, dtype, "cpu")
+    params = random_parameters(neuron, shape, "per neuron", dtype, "cpu")
+    params["v_threshold"] = torch.full((), 100.0, dtype=dtype)  # what is compared is H
+    return Inputs(random_x(neuron, 1, shape, dtype, "cpu"), v, w, params)
+
+
+def ulps_apart(a, b):
+    """In units of the spacing of numbers around the larger of the value and 1, the size of what was added up."""
+    return ((a - b).abs() / (torch.finfo(a.dtype).eps * b.abs().clamp(min=1))).max().item()
+
+
+ONE_STEP = """
+import sys, torch
+from conftest import library_path
+torch.ops.load_library(str(library_path()))
+from cases import Options, call
+from test_bits import one_step
+torch.save([call(n, one_step(n, d), Options())[1] for n in ("plif", "eif") for d in (torch.float32, torch.float64)], sys.argv[1])
+"""
+
+
+def one_steps():
+    for neuron in ("plif", "eif"):
+        for dtype in (torch.float32, torch.float64):
+            inputs = one_step(neuron, dtype)
+            yield neuron, inputs, call(neuron, inputs, Options())[1]
+
+
+@pytest.mark.parametrize("level", ["default", "avx2", "avx512"])
+def test_exponentials_agree_between_instruction_sets(level, tmp_path):
+    if not supported(level):
+        pytest.skip(f"this processor has no {level}")
+    file = tmp_path / "h.pt"
+    environment = dict(os.environ, SPIKEFORGE_CPU_CAPABILITY=level, PYTHONPATH=str(WORKER.parent))
+    subprocess.run([sys.executable, "-c", ONE_STEP, str(file)], env=environment, check=True, timeout=300)
+    for (neuron, inputs, here), there in zip(one_steps(), torch.load(file)):
+        assert ulps_apart(there, here) <= ULPS, f"{neuron} {here.dtype}, {level}: {ulps_apart(there, here):.1f} ulp"
+
+
+def test_exponentials_agree_between_cpu_and_gpu(cuda):
+    for neuron, inputs, here in one_steps():
+        there = call(neuron, inputs.map(lambda name, t: t.to(cuda)), Options())[1].cpu()
+        assert ulps_apart(there, here) <= ULPS, f"{neuron} {here.dtype}: {ulps_apart(there, here):.1f} ulp"
+
+
+@pytest.mark.parametrize("neuron", ALL)
+def test_training_and_inference_are_the_same_forward_pass(neuron, device):
+    """And so are the last state and the end of the sequence of states."""
+    for dtype in (torch.float32, torch.float16):
+        inputs = Inputs(random_x(neuron, 45, SHAPE, dtype, device), params=random_parameters(neuron, SHAPE, "per channel", dtype, device))
+        training = call(neuron, inputs.map(lambda name, t: t.clone().requires_grad_()), Options())
+        inference = call(neuron, inputs, Options())
+        sequences = call(neuron, inputs, Options(), store_v=True)
+        assert all(torch.equal(a, b) for a, b in zip(training, inference))
+        assert torch.equal(sequences[0], inference[0])
+        assert all(torch.equal(a[-1], b) for a, b in zip(sequences[1:], inference[1:]))
+
+
+@pytest.mark.parametrize("neuron", EXACT)
+def test_a_recomputed_step_has_the_bits_of_the_first(neuron, device):
+    """Each step's gradient is read back through a surrogate that shows on which side of the threshold H lies.
+
+    The backward pass knows H from recomputing it. Under a detached reset and with gradients into single steps only, the
+    gradient of x is leak where S was 0 and k where it was 1, times the charge's slope: a flipped spike would show.
+    """
+    steps = 45
+    x = random_x(neuron, steps, SHAPE, torch.float32, device).requires_grad_()
+    params = random_parameters(neuron, SHAPE, "per neuron", torch.float32, device)
+    options = Options(surrogate="leaky_k_relu", surrogate_args=(0.25, 1.0), detach_reset=True)
+    spikes = call(neuron, Inputs(x, params=params), options)[0]
+    for t in (0, 1, 7, 8, 15, 16, 17, 31, 32, 44):
+        (gradient,) = torch.autograd.grad(spikes[t].sum(), x, retain_graph=True)
+        slope = {"integrate_and_fire": 1.0, "plif": torch.sigmoid(params["w"]) if "w" in params else None}.get(neuron)
+        slope = 1 / params["tau"] if slope is None else slope
+        surrogate = (gradient[t] / slope).round(decimals=2)
+        assert torch.equal(surrogate == 1, spikes[t] == 1), f"{neuron}: step {t} was recomputed to another side of the threshold"
+        assert gradient[t + 1 :].eq(0).all(), "a spike depends on no later input"
