@@ -19,13 +19,14 @@ class Clock:
     def __call__(self, calls):
         self.synchronize()
         gc.disable()
-        start = time.perf_counter()
-        for call in calls:
-            call()
-        self.synchronize()
-        seconds = (time.perf_counter() - start) / len(calls)
-        gc.enable()
-        return seconds
+        try:
+            start = time.perf_counter()
+            for call in calls:
+                call()
+            self.synchronize()
+            return (time.perf_counter() - start) / len(calls)
+        finally:
+            gc.enable()
 
 
 def profiled(calls):

@@ -1,5 +1,6 @@
-// The multistep loop on the GPU: the one loop over T that runs a cell, forward and backward. It knows loads, stores, widths, prefetch
-// and checkpoints, and nothing of any neuron. A thread owns `Spec::width` neighbouring neurons for the whole sequence.
+// The multistep loop on the GPU: the one loop over T that runs a cell, forward and backward. It knows loads, stores,
+// widths, prefetch and checkpoints, and nothing of any neuron. A thread owns `Spec::width` neighbouring neurons for the
+// whole sequence.
 //
 // A Spec, printed by csrc/runtime/kernel_spec.cpp, decides at compile time:
 //   Cell, Input (the type of x and y), Compute (of states and arithmetic)
@@ -11,10 +12,10 @@
 // Arguments are sequences of 8-byte words in the order of the structs below; the host writes them in that order.
 #pragma once
 
-#include <spikeforge/cuda/rows.cuh>
 #include <spikeforge/neuron/cell.h>
 #include <spikeforge/neuron/options.h>
 #include <spikeforge/neuron/surrogate.h>
+#include <spikeforge/cuda/rows.cuh>
 
 namespace spikeforge {
 
@@ -103,11 +104,13 @@ struct Multistep {
       if (Spec::initial(s) != Source::absent) state[s] = load_as<F>(Spec::initial(s), a.initial[s], i);
   }
 
-  // ---- forward ----------------------------------------------------------------------------------------------------------------
+  // ---- forward
+  // ----------------------------------------------------------------------------------------------------------------
 
   static constexpr int K = Spec::rows;
 
-  static __device__ __forceinline__ void load_inputs(const ForwardArgs<Cell>& a, int t0, long long i, InputPack (&x)[K][I]) {
+  static __device__ __forceinline__ void load_inputs(const ForwardArgs<Cell>& a, int t0, long long i,
+                                                     InputPack (&x)[K][I]) {
 #pragma unroll
     for (int u = 0; u < K; ++u)
 #pragma unroll
@@ -125,7 +128,8 @@ struct Multistep {
     }
   }
 
-  static __device__ __forceinline__ void store_checkpoint(const ForwardArgs<Cell>& a, int t, long long i, const F (&state)[W][S]) {
+  static __device__ __forceinline__ void store_checkpoint(const ForwardArgs<Cell>& a, int t, long long i,
+                                                          const F (&state)[W][S]) {
     F* base = static_cast<F*>(a.checkpoints) + static_cast<long long>(t / C - 1) * S * a.neurons;
     void* rows[S];
 #pragma unroll
@@ -133,8 +137,8 @@ struct Multistep {
     store_states(rows, i, state);
   }
 
-  static __device__ __forceinline__ void step_and_store(const ForwardArgs<Cell>& a, const Cell (&cell)[W], const InputPack (&x)[I],
-                                                        int t, long long i, F (&state)[W][S]) {
+  static __device__ __forceinline__ void step_and_store(const ForwardArgs<Cell>& a, const Cell (&cell)[W],
+                                                        const InputPack (&x)[I], int t, long long i, F (&state)[W][S]) {
     InputPack y[O];
 #pragma unroll
     for (int k = 0; k < W; ++k) {
@@ -182,10 +186,11 @@ struct Multistep {
     if (!Spec::store_states) store_states(a.states, i, state);
   }
 
-  // ---- backward: segments from the last to the first, each recomputed from its checkpoint --------------------------------------
+  // ---- backward: segments from the last to the first, each recomputed from its checkpoint
+  // --------------------------------------
 
-  static __device__ __forceinline__ void load_segment_state(const BackwardArgs<Cell>& a, const Cell (&cell)[W], int t0, long long i,
-                                                            F (&state)[W][S]) {
+  static __device__ __forceinline__ void load_segment_state(const BackwardArgs<Cell>& a, const Cell (&cell)[W], int t0,
+                                                            long long i, F (&state)[W][S]) {
     if (t0 == 0) {
 #pragma unroll
       for (int k = 0; k < W; ++k) load_initial(a, cell[k], i + k, state[k]);
@@ -201,7 +206,8 @@ struct Multistep {
   }
 
   // The gradient of the states after step t, as far as the caller sent one.
-  static __device__ __forceinline__ void add_grad_states(const BackwardArgs<Cell>& a, int t, long long i, F (&grad_state)[W][S]) {
+  static __device__ __forceinline__ void add_grad_states(const BackwardArgs<Cell>& a, int t, long long i,
+                                                         F (&grad_state)[W][S]) {
 #pragma unroll
     for (int s = 0; s < S; ++s) {
       if (!Spec::has_grad_state(s)) continue;
@@ -211,8 +217,9 @@ struct Multistep {
     }
   }
 
-  static __device__ __forceinline__ void vjp_and_store(const BackwardArgs<Cell>& a, const Cell (&cell)[W], const InputPack (&x)[I],
-                                                       const InputPack (&grad_y)[O], const F (&before)[W][S], int t, long long i,
+  static __device__ __forceinline__ void vjp_and_store(const BackwardArgs<Cell>& a, const Cell (&cell)[W],
+                                                       const InputPack (&x)[I], const InputPack (&grad_y)[O],
+                                                       const F (&before)[W][S], int t, long long i,
                                                        F (&grad_state)[W][S], F (&grad_param)[W][P]) {
     if (Spec::store_states) add_grad_states(a, t, i, grad_state);
     InputPack grad_x[I];
@@ -291,7 +298,8 @@ struct Multistep {
       for (int s = 0; s < S; ++s) {
         const bool given = Spec::initial(s) != Source::absent;
         grad_own[s] = given ? F(0) : grad_state[k][s];
-        if (given && Spec::wants_grad_initial(s)) store_as<F>(Spec::initial(s), a.grad_initial[s], i + k, grad_state[k][s]);
+        if (given && Spec::wants_grad_initial(s))
+          store_as<F>(Spec::initial(s), a.grad_initial[s], i + k, grad_state[k][s]);
       }
       cell[k].finish(grad_own, grad_param[k]);
 #pragma unroll

@@ -46,22 +46,36 @@ __device__ __forceinline__ void store_row(void* data, long long offset, const Pa
 template <class F>
 __device__ __forceinline__ F load_as(Source source, const void* data, long long i) {
   switch (source) {
-    case Source::f16: return convert<F>(convert<float>(static_cast<const f16*>(data)[i]));
-    case Source::bf16: return convert<F>(convert<float>(static_cast<const bf16*>(data)[i]));
-    case Source::f32: return convert<F>(static_cast<const float*>(data)[i]);
-    case Source::f64: return convert<F>(static_cast<const double*>(data)[i]);
-    default: return F(0);
+    case Source::f16:
+      return convert<F>(convert<float>(static_cast<const f16*>(data)[i]));
+    case Source::bf16:
+      return convert<F>(convert<float>(static_cast<const bf16*>(data)[i]));
+    case Source::f32:
+      return convert<F>(static_cast<const float*>(data)[i]);
+    case Source::f64:
+      return convert<F>(static_cast<const double*>(data)[i]);
+    default:
+      return F(0);
   }
 }
 
 template <class F>
 __device__ __forceinline__ void store_as(Source target, void* data, long long i, F value) {
   switch (target) {
-    case Source::f16: static_cast<f16*>(data)[i] = convert<f16>(convert<float>(value)); return;
-    case Source::bf16: static_cast<bf16*>(data)[i] = convert<bf16>(convert<float>(value)); return;
-    case Source::f32: static_cast<float*>(data)[i] = convert<float>(value); return;
-    case Source::f64: static_cast<double*>(data)[i] = convert<double>(value); return;
-    default: return;
+    case Source::f16:
+      static_cast<f16*>(data)[i] = convert<f16>(convert<float>(value));
+      return;
+    case Source::bf16:
+      static_cast<bf16*>(data)[i] = convert<bf16>(convert<float>(value));
+      return;
+    case Source::f32:
+      static_cast<float*>(data)[i] = convert<float>(value);
+      return;
+    case Source::f64:
+      static_cast<double*>(data)[i] = convert<double>(value);
+      return;
+    default:
+      return;
   }
 }
 
@@ -73,8 +87,9 @@ __device__ __forceinline__ F load_param(Source source, const ParamSource& param,
     at = i;
   } else if (param.count > 1) {
     // 64-bit division costs ten times the 32-bit one.
-    at = neurons <= 0xffffffffll ? (static_cast<unsigned>(i) / static_cast<unsigned>(param.inner)) % static_cast<unsigned>(param.count)
-                                 : (i / param.inner) % param.count;
+    at = neurons <= 0xffffffffll
+             ? (static_cast<unsigned>(i) / static_cast<unsigned>(param.inner)) % static_cast<unsigned>(param.count)
+             : (i / param.inner) % param.count;
   }
   return load_as<F>(source, param.data, at);
 }

@@ -63,7 +63,7 @@ def draw_image(axes, raster):
     axes.set_title("Input")
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.set_xlabel("8 × 8 pixels,\nthe same at every step", color=MUTED, fontsize=9)
+    axes.set_xlabel("8 × 8 pixels,\nthe same at every step", color=MUTED, fontsize=8)
     axes.spines[:].set_visible(True)
     axes.spines[:].set_color(GRID)
 

@@ -15,7 +15,11 @@
 
 namespace spikeforge::test {
 
+#if __has_include(<catch2/catch_test_macros.hpp>)
 using Catch::Approx;
+#else
+using Approx = Catch::Detail::Approx;  // Catch::Approx is a matcher's function here
+#endif
 
 inline auto has_text(const std::string& piece) {
 #if __has_include(<catch2/catch_test_macros.hpp>)
@@ -31,9 +35,9 @@ inline auto has_text(const std::string& piece) {
 #ifdef SKIP
 #define SPIKEFORGE_SKIP(reason) SKIP(reason)
 #else
-#define SPIKEFORGE_SKIP(reason) \
-  do {                          \
+#define SPIKEFORGE_SKIP(reason)  \
+  do {                           \
     WARN("skipped: " << reason); \
-    return;                     \
+    return;                      \
   } while (false)
 #endif

@@ -1,4 +1,5 @@
-// A surrogate chosen at run time, one indirect call a vector. Backward kernels are thus not compiled once for each surrogate.
+// A surrogate chosen at run time, one indirect call a vector. Backward kernels are thus not compiled once for each
+// surrogate.
 #pragma once
 
 #include <spikeforge/cpu/vec.h>

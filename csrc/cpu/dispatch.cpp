@@ -18,9 +18,10 @@ bool allowed(std::string_view set) {
 
 Choice choose() {
 #if SPIKEFORGE_CPU_VARIANTS == 3
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                      __builtin_cpu_supports("avx512bw");
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
+  // Every processor with AVX2 has F16C, which not every compiler knows by that name.
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (avx512 && avx2 && allowed("avx512")) return {"avx512", &kernels_avx512()};
   if (avx2 && allowed("avx2")) return {"avx2", &kernels_avx2()};
 #endif

@@ -1,5 +1,6 @@
-// Compiled once for each instruction set (CPU_CAPABILITY). Nothing here may be an inline function of the standard library that another
-// file instantiates too: the linker would keep either copy, perhaps the one that an older processor cannot run.
+// Compiled once for each instruction set (CPU_CAPABILITY). Nothing here may be an inline function of the standard
+// library that another file instantiates too: the linker would keep either copy, perhaps the one that an older
+// processor cannot run.
 #include <spikeforge/cpu/kernels.h>
 #include <spikeforge/cpu/multistep.h>
 
@@ -24,10 +25,14 @@ constexpr Kernels kernels_of() {
 template <template <class, class> class Neuron>
 Kernels kernels_for(DType type) {
   switch (type) {
-    case DType::f16: return kernels_of<Neuron, float, c10::Half>();
-    case DType::bf16: return kernels_of<Neuron, float, c10::BFloat16>();
-    case DType::f32: return kernels_of<Neuron, float, float>();
-    default: return kernels_of<Neuron, double, double>();
+    case DType::f16:
+      return kernels_of<Neuron, float, c10::Half>();
+    case DType::bf16:
+      return kernels_of<Neuron, float, c10::BFloat16>();
+    case DType::f32:
+      return kernels_of<Neuron, float, float>();
+    default:
+      return kernels_of<Neuron, double, double>();
   }
 }
 
@@ -43,11 +48,15 @@ Kernels kernels_for(const MultistepLaunch& launch) {
 }
 
 constexpr Kernels table = {
-    [](const ForwardLaunch& launch, std::int64_t neurons) { return kernels_for(launch).forward_scratch(launch, neurons); },
+    [](const ForwardLaunch& launch, std::int64_t neurons) {
+      return kernels_for(launch).forward_scratch(launch, neurons);
+    },
     [](const ForwardLaunch& launch, std::int64_t begin, std::int64_t end, void* scratch) {
       kernels_for(launch).forward(launch, begin, end, scratch);
     },
-    [](const BackwardLaunch& launch, std::int64_t neurons) { return kernels_for(launch).backward_scratch(launch, neurons); },
+    [](const BackwardLaunch& launch, std::int64_t neurons) {
+      return kernels_for(launch).backward_scratch(launch, neurons);
+    },
     [](const BackwardLaunch& launch, std::int64_t begin, std::int64_t end, void* scratch) {
       kernels_for(launch).backward(launch, begin, end, scratch);
     },

@@ -21,7 +21,8 @@ const Kernels& kernels_default();
 const Kernels& kernels_avx2();
 const Kernels& kernels_avx512();
 
-// The widest set that this processor has, or the one named by SPIKEFORGE_CPU_CAPABILITY (default, avx2, avx512) if it has that.
+// The widest set that this processor has, or the one named by SPIKEFORGE_CPU_CAPABILITY (default, avx2, avx512) if it
+// has that.
 const Kernels& kernels();
 const char* capability();
 

@@ -1,7 +1,8 @@
-// The multistep loop on the CPU: the one loop over T that runs a cell, forward and backward, over a tile of neurons whose states stay in
-// the cache. It knows rows, tiles and checkpoints, and nothing of any neuron.
+// The multistep loop on the CPU: the one loop over T that runs a cell, forward and backward, over a tile of neurons
+// whose states stay in the cache. It knows rows, tiles and checkpoints, and nothing of any neuron.
 //
-// Rows run along N, so that every access is a contiguous stream; the time loop is outside the loop over the tile's vectors.
+// Rows run along N, so that every access is a contiguous stream; the time loop is outside the loop over the tile's
+// vectors.
 #pragma once
 
 #include <spikeforge/cpu/any_surrogate.h>
@@ -38,20 +39,32 @@ class Scratch {
 template <class T>
 T load_one(const void* data, DType type, std::int64_t i) {
   switch (type) {
-    case DType::f16: return static_cast<T>(static_cast<float>(static_cast<const c10::Half*>(data)[i]));
-    case DType::bf16: return static_cast<T>(static_cast<float>(static_cast<const c10::BFloat16*>(data)[i]));
-    case DType::f32: return static_cast<T>(static_cast<const float*>(data)[i]);
-    default: return static_cast<T>(static_cast<const double*>(data)[i]);
+    case DType::f16:
+      return static_cast<T>(static_cast<float>(static_cast<const c10::Half*>(data)[i]));
+    case DType::bf16:
+      return static_cast<T>(static_cast<float>(static_cast<const c10::BFloat16*>(data)[i]));
+    case DType::f32:
+      return static_cast<T>(static_cast<const float*>(data)[i]);
+    default:
+      return static_cast<T>(static_cast<const double*>(data)[i]);
   }
 }
 
 template <class T>
 void store_one(void* data, DType type, std::int64_t i, T value) {
   switch (type) {
-    case DType::f16: static_cast<c10::Half*>(data)[i] = static_cast<float>(value); return;
-    case DType::bf16: static_cast<c10::BFloat16*>(data)[i] = static_cast<float>(value); return;
-    case DType::f32: static_cast<float*>(data)[i] = static_cast<float>(value); return;
-    default: static_cast<double*>(data)[i] = static_cast<double>(value); return;
+    case DType::f16:
+      static_cast<c10::Half*>(data)[i] = static_cast<float>(value);
+      return;
+    case DType::bf16:
+      static_cast<c10::BFloat16*>(data)[i] = static_cast<float>(value);
+      return;
+    case DType::f32:
+      static_cast<float*>(data)[i] = static_cast<float>(value);
+      return;
+    default:
+      static_cast<double*>(data)[i] = static_cast<double>(value);
+      return;
   }
 }
 
@@ -138,10 +151,12 @@ class Multistep {
   }
 
   T* checkpoint_row(const void* checkpoints, std::int64_t t, int s) const {
-    return static_cast<T*>(const_cast<void*>(checkpoints)) + ((t / launch_.checkpoint_length - 1) * S + s) * launch_.neurons;
+    return static_cast<T*>(const_cast<void*>(checkpoints)) +
+           ((t / launch_.checkpoint_length - 1) * S + s) * launch_.neurons;
   }
 
-  // ---- forward ----------------------------------------------------------------------------------------------------------------
+  // ---- forward
+  // ----------------------------------------------------------------------------------------------------------------
 
   struct ForwardScratch {
     V* state;  // [vectors, S]
@@ -157,11 +172,13 @@ class Multistep {
     make_cells();
     for_each_vector([&](const Lane& lane) { load_initial(lane, scratch.state + lane.vector * S); });
     for (std::int64_t t = 0; t < launch.steps; ++t) {
-      if (launch.checkpoints != nullptr && t > 0 && t % launch.checkpoint_length == 0) store_checkpoint(launch, t, scratch.state);
+      if (launch.checkpoints != nullptr && t > 0 && t % launch.checkpoint_length == 0)
+        store_checkpoint(launch, t, scratch.state);
       step(launch, t, scratch.state);
     }
     if (!launch.store_states)
-      for_each_vector([&](const Lane& lane) { store_states(launch.states.data(), 0, lane, scratch.state + lane.vector * S); });
+      for_each_vector(
+          [&](const Lane& lane) { store_states(launch.states.data(), 0, lane, scratch.state + lane.vector * S); });
   }
 
   void store_checkpoint(const ForwardLaunch& launch, std::int64_t t, const V* states) const {
@@ -183,7 +200,8 @@ class Multistep {
     });
   }
 
-  // ---- backward: segments from the last to the first, each recomputed from its checkpoint --------------------------------------
+  // ---- backward: segments from the last to the first, each recomputed from its checkpoint
+  // --------------------------------------
 
   struct BackwardScratch {
     V* before;      // [checkpoint_length, vectors, S], the states before each step of the segment
@@ -196,7 +214,8 @@ class Multistep {
   }
 
   static BackwardScratch take_backward(Scratch& scratch, const MultistepLaunch& launch, std::int64_t vectors) {
-    return {scratch.take<V>(segment_length(launch) * vectors * S), scratch.take<V>(vectors * S), scratch.take<V>(vectors * P)};
+    return {scratch.take<V>(segment_length(launch) * vectors * S), scratch.take<V>(vectors * S),
+            scratch.take<V>(vectors * P)};
   }
 
   static bool wants_grad_params(const BackwardLaunch& launch) {
@@ -209,7 +228,9 @@ class Multistep {
     make_cells();
     for (std::int64_t i = 0; i < vectors_ * S; ++i) scratch.grad_state[i] = V(0);
     for (std::int64_t i = 0; i < vectors_ * P; ++i) scratch.grad_param[i] = V(0);
-    if (!launch.store_states) for_each_vector([&](const Lane& lane) { add_grad_states(launch, 0, lane, scratch.grad_state + lane.vector * S); });
+    if (!launch.store_states)
+      for_each_vector(
+          [&](const Lane& lane) { add_grad_states(launch, 0, lane, scratch.grad_state + lane.vector * S); });
 
     const bool with_params = wants_grad_params(launch);
     const std::int64_t segment = segment_length(launch);
@@ -227,7 +248,8 @@ class Multistep {
 
   void add_grad_states(const BackwardLaunch& launch, std::int64_t t, const Lane& lane, V* grad_state) const {
     for (int s = 0; s < S; ++s)
-      if (launch.grad_states[s].data != nullptr) grad_state[s] = grad_state[s] + load_grad_state(launch.grad_states[s], t, lane);
+      if (launch.grad_states[s].data != nullptr)
+        grad_state[s] = grad_state[s] + load_grad_state(launch.grad_states[s], t, lane);
   }
 
   void recompute(const BackwardLaunch& launch, std::int64_t t0, std::int64_t t1, V* before) const {
@@ -235,7 +257,8 @@ class Multistep {
       V* state = before + lane.vector * S;
       load_initial(lane, state);
       if (t0 > 0)
-        for (int s = 0; s < S; ++s) state[s] = load_row<T>(checkpoint_row(launch.checkpoints, t0, s) + lane.neuron, lane.count);
+        for (int s = 0; s < S; ++s)
+          state[s] = load_row<T>(checkpoint_row(launch.checkpoints, t0, s) + lane.neuron, lane.count);
     });
     for (std::int64_t t = t0; t + 1 < t1; ++t) {
       const V* now = before + (t - t0) * vectors_ * S;
@@ -278,11 +301,13 @@ class Multistep {
         if (launch.grad_initial[s] == nullptr) continue;
         T values[lanes];
         grad_state[s].value.store(values);
-        for (int k = 0; k < lane.count; ++k) store_one<T>(launch.grad_initial[s], launch.initial[s].type, lane.neuron + k, values[k]);
+        for (int k = 0; k < lane.count; ++k)
+          store_one<T>(launch.grad_initial[s], launch.initial[s].type, lane.neuron + k, values[k]);
       }
       cell(lane).finish(grad_own, grad_param);
       for (int j = 0; j < P; ++j)
-        if (launch.grad_params[j]) store_row<T>(static_cast<T*>(launch.grad_params[j]) + lane.neuron, grad_param[j], lane.count);
+        if (launch.grad_params[j])
+          store_row<T>(static_cast<T*>(launch.grad_params[j]) + lane.neuron, grad_param[j], lane.count);
     });
   }
 

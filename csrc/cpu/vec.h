@@ -1,6 +1,6 @@
-// The SIMD arithmetic type of cells on the CPU: at::vec's vectors with the functions of portable.h, found by argument-dependent look-up.
-// Included by kernels.cpp alone, which is compiled once for each instruction set; everything is in a namespace of that set's name, so
-// that no two of them share a symbol.
+// The SIMD arithmetic type of cells on the CPU: at::vec's vectors with the functions of portable.h, found by
+// argument-dependent look-up. Included by kernels.cpp alone, which is compiled once for each instruction set;
+// everything is in a namespace of that set's name, so that no two of them share a symbol.
 #pragma once
 
 #include <ATen/cpu/vec/functional.h>
@@ -50,7 +50,8 @@ struct Vec {
   friend Vec erfc(Vec a) { return a.value.erfc(); }
 };
 
-// Row access converts between the stored type and the arithmetic's. `count` lanes are read or written, the others read as 0.
+// Row access converts between the stored type and the arithmetic's. `count` lanes are read or written, the others read
+// as 0.
 template <class T, class Stored>
 struct RowAccess {
   static Vec<T> load(const Stored* p, int count) {
@@ -91,7 +92,9 @@ struct RowAccess {
   }
 
  private:
-  static void load_half(const c10::BFloat16* p, at::vec::Vectorized<float>& out) { at::vec::load_fp32_from_bf16(p, out); }
+  static void load_half(const c10::BFloat16* p, at::vec::Vectorized<float>& out) {
+    at::vec::load_fp32_from_bf16(p, out);
+  }
   static void load_half(const c10::Half* p, at::vec::Vectorized<float>& out) { at::vec::load_fp32_from_fp16(p, out); }
 };
 

@@ -1,5 +1,6 @@
-// A cell: the pure function of one step, (x, state, params) -> (outputs, next state), with its vjp. This is all that a multistep loop
-// knows of a neuron. A SpikingCell is made of a neuron's charge (and recovery), the shared fire and reset, and a surrogate.
+// A cell: the pure function of one step, (x, state, params) -> (outputs, next state), with its vjp. This is all that a
+// multistep loop knows of a neuron. A SpikingCell is made of a neuron's charge (and recovery), the shared fire and
+// reset, and a surrogate.
 //
 // What a loop may use:
 //   n_inputs, n_outputs, n_states, n_params
@@ -7,9 +8,11 @@
 //   initial(state)                          the states of a neuron that was given none
 //   step(x, state, y)                       one step, state in place
 //   vjp(x, state, grad_y, grad_state, grad_x, grad_param)
-//                                           state is that before the step; grad_state comes in as the gradient of the next state and
-//                                           leaves as that of `state`; grad_x is written, grad_param added to
-//   finish(grad_initial, grad_param)        makes grad_param final; grad_initial is the gradient of what `initial` made, 0 for given states
+//                                           state is that before the step; grad_state comes in as the gradient of the
+//                                           next state and leaves as that of `state`; grad_x is written, grad_param
+//                                           added to
+//   finish(grad_initial, grad_param)        makes grad_param final; grad_initial is the gradient of what `initial`
+//   made, 0 for given states
 #pragma once
 
 #include <spikeforge/neuron/reset.h>
@@ -25,7 +28,11 @@ struct SpikingCell {
   static constexpr bool recovers = n_states == 2;
 
   SPIKEFORGE_FN SpikingCell(const F* p, const Surrogate& surrogate, const Options& o)
-      : options(o), surrogate(surrogate), neuron(p, o), v_threshold(p[Neuron::v_threshold]), v_reset(p[Neuron::v_reset]) {
+      : options(o),
+        surrogate(surrogate),
+        neuron(p, o),
+        v_threshold(p[Neuron::v_threshold]),
+        v_reset(p[Neuron::v_reset]) {
     if constexpr (recovers) w_initial = p[Neuron::w_rest];
   }
 

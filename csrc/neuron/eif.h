@@ -15,7 +15,11 @@ struct Eif {
   enum Param { tau, delta_t, theta_rh, v_threshold, v_rest, v_reset, n_params };
 
   SPIKEFORGE_FN Eif(const F* p, const Options&)
-      : inv_tau(F(1) / p[tau]), sharpness(p[delta_t]), inv_sharpness(F(1) / p[delta_t]), rheobase(p[theta_rh]), rest(p[v_rest]) {}
+      : inv_tau(F(1) / p[tau]),
+        sharpness(p[delta_t]),
+        inv_sharpness(F(1) / p[delta_t]),
+        rheobase(p[theta_rh]),
+        rest(p[v_rest]) {}
 
   SPIKEFORGE_FN F charge(F x, const F* state) const {
     const F v = state[0];

@@ -4,8 +4,8 @@
 //   W' = Z + b S                                         dW'/dS = b
 //   dZ/da = (H - Vrest) / tau_w        dZ/dVrest = -a / tau_w        dZ/d(1/tau_w) = a (H - Vrest) - W
 // W starts at w_rest, its only use. `detach_reset` does not detach b S.
-// Source: Fang et al., Science Advances 9, eadi1480 (2023). dL/dW[t] includes the direct term from W[t] itself as an output, which the
-// usual text of the derivation omits.
+// Source: Fang et al., Science Advances 9, eadi1480 (2023). dL/dW[t] includes the direct term from W[t] itself as an
+// output, which the usual text of the derivation omits.
 #pragma once
 
 #include <spikeforge/neuron/portable.h>

@@ -1,5 +1,5 @@
-// The choices that change a cell's equations, as constants of a kernel. The CPU has the same names as values: NeuronOptions in
-// runtime/launch.h.
+// The choices that change a cell's equations, as constants of a kernel. The CPU has the same names as values:
+// NeuronOptions in runtime/launch.h.
 #pragma once
 
 namespace spikeforge {

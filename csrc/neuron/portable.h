@@ -1,8 +1,8 @@
 // What a cell may use: the arithmetic of one step, spelled alike for the host compiler, NVRTC and nvcc. C++17.
 //
-// Cells are templates over the arithmetic type F. For float and double the functions below are found by ordinary look-up; a SIMD type
-// brings its own, found by argument-dependent look-up. Comparisons give a mask (`bool` for scalars) that only `select` reads.
-// SPIKEFORGE_ROLLED stands before a loop that is not worth a kernel's registers.
+// Cells are templates over the arithmetic type F. For float and double the functions below are found by ordinary
+// look-up; a SIMD type brings its own, found by argument-dependent look-up. Comparisons give a mask (`bool` for
+// scalars) that only `select` reads. SPIKEFORGE_ROLLED stands before a loop that is not worth a kernel's registers.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -67,7 +67,6 @@ inline float min(float a, float b) { return std::fmin(a, b); }
 inline float max(float a, float b) { return std::fmax(a, b); }
 inline double min(double a, double b) { return std::fmin(a, b); }
 inline double max(double a, double b) { return std::fmax(a, b); }
-
 
 // sin(πx) and cos(πx); |x| may be large, so whole turns are taken off first, exactly.
 template <class F>

@@ -3,8 +3,8 @@
 //   dH/dX = 1/tau        dH/dV = 1 + a0 (2 V - Vrest - Vc) / tau
 //   dH/d(1/tau) = X + a0 (V - Vrest)(V - Vc)        dH/da0 = (V - Vrest)(V - Vc) / tau
 //   dH/dVrest = -a0 (V - Vc) / tau                  dH/dVc = -a0 (V - Vrest) / tau
-// Source: Fang et al., Science Advances 9, eadi1480 (2023). V is the voltage at the start of the step throughout: the usual text of the
-// derivation has V[1] where dL/dV[0] needs V[0].
+// Source: Fang et al., Science Advances 9, eadi1480 (2023). V is the voltage at the start of the step throughout: the
+// usual text of the derivation has V[1] where dL/dV[0] needs V[0].
 #pragma once
 
 #include <spikeforge/neuron/portable.h>
@@ -16,7 +16,8 @@ struct Qif {
   static constexpr int n_states = 1;
   enum Param { tau, v_c, a0, v_threshold, v_rest, v_reset, n_params };
 
-  SPIKEFORGE_FN Qif(const F* p, const Options&) : inv_tau(F(1) / p[tau]), critical(p[v_c]), curvature(p[a0]), rest(p[v_rest]) {}
+  SPIKEFORGE_FN Qif(const F* p, const Options&)
+      : inv_tau(F(1) / p[tau]), critical(p[v_c]), curvature(p[a0]), rest(p[v_rest]) {}
 
   SPIKEFORGE_FN F charge(F x, const F* state) const {
     const F v = state[0];

@@ -1,8 +1,9 @@
 // Surrogate derivatives of the step function Θ, each with its primitive.
 //
-// `gradient(x)` stands in for Θ'(x) in the backward pass, x = H - v_threshold. `primitive(x)` is its integral: it replaces Θ itself where
-// an operator is run with `spiking=False`, which makes the whole operator smooth. Primitives that approximate Θ have primitive(0) = 1/2;
-// the unbounded ones (super_spike, leaky_k_relu, fake_numerical_gradient, log_tailed_relu, nonzero_sign_log_abs) have primitive(0) = 0.
+// `gradient(x)` stands in for Θ'(x) in the backward pass, x = H - v_threshold. `primitive(x)` is its integral: it
+// replaces Θ itself where an operator is run with `spiking=False`, which makes the whole operator smooth. Primitives
+// that approximate Θ have primitive(0) = 1/2; the unbounded ones (super_spike, leaky_k_relu, fake_numerical_gradient,
+// log_tailed_relu, nonzero_sign_log_abs) have primitive(0) = 0.
 //
 // Gradients may use fast_exp and fast_divide, in forms without cancellation: e / (1 + e)^2 rather than s (1 - s).
 #pragma once
@@ -36,12 +37,8 @@ SPIKEFORGE_FN F logistic(F x) {
 template <class F>
 struct Sigmoid {
   SPIKEFORGE_FN explicit Sigmoid(const double* args) : alpha(args[0]) {}
-  SPIKEFORGE_FN F gradient(F x) const {
-    return sigmoid_slope(alpha, x);
-  }
-  SPIKEFORGE_FN F primitive(F x) const {
-    return logistic(alpha * x);
-  }
+  SPIKEFORGE_FN F gradient(F x) const { return sigmoid_slope(alpha, x); }
+  SPIKEFORGE_FN F primitive(F x) const { return logistic(alpha * x); }
 
  private:
   F alpha;
@@ -65,9 +62,7 @@ struct Atan {
 template <class F>
 struct PiecewiseQuadratic {
   SPIKEFORGE_FN explicit PiecewiseQuadratic(const double* args) : alpha(args[0]) {}
-  SPIKEFORGE_FN F gradient(F x) const {
-    return max(F(0), alpha - square(alpha) * abs(x));
-  }
+  SPIKEFORGE_FN F gradient(F x) const { return max(F(0), alpha - square(alpha) * abs(x)); }
   SPIKEFORGE_FN F primitive(F x) const {
     const F inner = alpha * x - F(.5) * square(alpha) * abs(x) * x + F(.5);
     return select(abs(x) < F(1) / alpha, inner, select(x < F(0), F(0), F(1)));
@@ -80,9 +75,7 @@ struct PiecewiseQuadratic {
 template <class F>
 struct PiecewiseExp {
   SPIKEFORGE_FN explicit PiecewiseExp(const double* args) : alpha(args[0]) {}
-  SPIKEFORGE_FN F gradient(F x) const {
-    return F(.5) * alpha * fast_exp(-alpha * abs(x));
-  }
+  SPIKEFORGE_FN F gradient(F x) const { return F(.5) * alpha * fast_exp(-alpha * abs(x)); }
   SPIKEFORGE_FN F primitive(F x) const {
     const F tail = F(.5) * exp(-alpha * abs(x));
     return select(x < F(0), tail, F(1) - tail);
@@ -95,12 +88,8 @@ struct PiecewiseExp {
 template <class F>
 struct SoftSign {
   SPIKEFORGE_FN explicit SoftSign(const double* args) : alpha(args[0]) {}
-  SPIKEFORGE_FN F gradient(F x) const {
-    return fast_divide(F(.5) * alpha, square(F(1) + alpha * abs(x)));
-  }
-  SPIKEFORGE_FN F primitive(F x) const {
-    return F(.5) * (alpha * x / (F(1) + alpha * abs(x)) + F(1));
-  }
+  SPIKEFORGE_FN F gradient(F x) const { return fast_divide(F(.5) * alpha, square(F(1) + alpha * abs(x))); }
+  SPIKEFORGE_FN F primitive(F x) const { return F(.5) * (alpha * x / (F(1) + alpha * abs(x)) + F(1)); }
 
  private:
   F alpha;
@@ -109,12 +98,8 @@ struct SoftSign {
 template <class F>
 struct SuperSpike {
   SPIKEFORGE_FN explicit SuperSpike(const double* args) : alpha(args[0]) {}
-  SPIKEFORGE_FN F gradient(F x) const {
-    return fast_divide(alpha, square(abs(x) + F(1)));
-  }
-  SPIKEFORGE_FN F primitive(F x) const {
-    return alpha * x / (F(1) + abs(x));
-  }
+  SPIKEFORGE_FN F gradient(F x) const { return fast_divide(alpha, square(abs(x) + F(1))); }
+  SPIKEFORGE_FN F primitive(F x) const { return alpha * x / (F(1) + abs(x)); }
 
  private:
   F alpha;
@@ -123,12 +108,8 @@ struct SuperSpike {
 template <class F>
 struct Erf {
   SPIKEFORGE_FN explicit Erf(const double* args) : alpha(args[0]) {}
-  SPIKEFORGE_FN F gradient(F x) const {
-    return F(.56418958354775628695) * alpha * fast_exp(-square(alpha * x));
-  }
-  SPIKEFORGE_FN F primitive(F x) const {
-    return F(.5) * erfc(-alpha * x);
-  }
+  SPIKEFORGE_FN F gradient(F x) const { return F(.56418958354775628695) * alpha * fast_exp(-square(alpha * x)); }
+  SPIKEFORGE_FN F primitive(F x) const { return F(.5) * erfc(-alpha * x); }
 
  private:
   F alpha;
@@ -137,9 +118,7 @@ struct Erf {
 template <class F>
 struct PiecewiseLeakyRelu {
   SPIKEFORGE_FN explicit PiecewiseLeakyRelu(const double* args) : w(args[0]), c(args[1]) {}
-  SPIKEFORGE_FN F gradient(F x) const {
-    return select(abs(x) < w, F(.5) / w, c);
-  }
+  SPIKEFORGE_FN F gradient(F x) const { return select(abs(x) < w, F(.5) / w, c); }
   SPIKEFORGE_FN F primitive(F x) const {
     const F inner = F(.5) * x / w + F(.5);
     const F outer = select(x < F(0), c * (x + w), c * (x - w) + F(1));
@@ -167,9 +146,7 @@ struct S2nn {
 template <class F>
 struct QPseudoSpike {
   SPIKEFORGE_FN explicit QPseudoSpike(const double* args) : alpha(args[0]) {}
-  SPIKEFORGE_FN F gradient(F x) const {
-    return pow(F(1) + F(2) * abs(x) / (alpha - F(1)), -alpha);
-  }
+  SPIKEFORGE_FN F gradient(F x) const { return pow(F(1) + F(2) * abs(x) / (alpha - F(1)), -alpha); }
   SPIKEFORGE_FN F primitive(F x) const {
     const F tail = F(.5) * pow(F(1) + F(2) * abs(x) / (alpha - F(1)), F(1) - alpha);
     return select(x < F(0), tail, F(1) - tail);
@@ -182,12 +159,8 @@ struct QPseudoSpike {
 template <class F>
 struct LeakyKRelu {
   SPIKEFORGE_FN explicit LeakyKRelu(const double* args) : leak(args[0]), k(args[1]) {}
-  SPIKEFORGE_FN F gradient(F x) const {
-    return select(x >= F(0), k, leak);
-  }
-  SPIKEFORGE_FN F primitive(F x) const {
-    return select(x >= F(0), k, leak) * x;
-  }
+  SPIKEFORGE_FN F gradient(F x) const { return select(x >= F(0), k, leak); }
+  SPIKEFORGE_FN F primitive(F x) const { return select(x >= F(0), k, leak) * x; }
 
  private:
   F leak, k;
@@ -196,9 +169,7 @@ struct LeakyKRelu {
 template <class F>
 struct FakeNumericalGradient {
   SPIKEFORGE_FN explicit FakeNumericalGradient(const double* args) : alpha(args[0]) {}
-  SPIKEFORGE_FN F gradient(F x) const {
-    return min(F(1) / abs(x), alpha);
-  }
+  SPIKEFORGE_FN F gradient(F x) const { return min(F(1) / abs(x), alpha); }
   SPIKEFORGE_FN F primitive(F x) const {
     const F size = alpha * abs(x);
     const F tail = F(1) + log(max(size, F(1)));
@@ -212,12 +183,8 @@ struct FakeNumericalGradient {
 template <class F>
 struct LogTailedRelu {
   SPIKEFORGE_FN explicit LogTailedRelu(const double* args) : alpha(args[0]) {}
-  SPIKEFORGE_FN F gradient(F x) const {
-    return select(x <= F(0), alpha, F(1) / max(x, F(1)));
-  }
-  SPIKEFORGE_FN F primitive(F x) const {
-    return select(x <= F(0), alpha * x, min(x, F(1)) + log(max(x, F(1))));
-  }
+  SPIKEFORGE_FN F gradient(F x) const { return select(x <= F(0), alpha, F(1) / max(x, F(1))); }
+  SPIKEFORGE_FN F primitive(F x) const { return select(x <= F(0), alpha * x, min(x, F(1)) + log(max(x, F(1)))); }
 
  private:
   F alpha;
@@ -226,9 +193,7 @@ struct LogTailedRelu {
 template <class F>
 struct NonzeroSignLogAbs {
   SPIKEFORGE_FN explicit NonzeroSignLogAbs(const double* args) : alpha(args[0]) {}
-  SPIKEFORGE_FN F gradient(F x) const {
-    return fast_divide(alpha, F(1) + alpha * abs(x));
-  }
+  SPIKEFORGE_FN F gradient(F x) const { return fast_divide(alpha, F(1) + alpha * abs(x)); }
   SPIKEFORGE_FN F primitive(F x) const {
     const F size = log(alpha * abs(x) + F(1));
     return select(x < F(0), -size, size);
@@ -265,12 +230,8 @@ struct SquarewaveFourier {
 template <class F>
 struct Rect {
   SPIKEFORGE_FN explicit Rect(const double* args) : alpha(args[0]) {}
-  SPIKEFORGE_FN F gradient(F x) const {
-    return select(abs(x) < F(.5) / alpha, alpha, F(0));
-  }
-  SPIKEFORGE_FN F primitive(F x) const {
-    return max(F(0), min(alpha * x + F(.5), F(1)));
-  }
+  SPIKEFORGE_FN F gradient(F x) const { return select(abs(x) < F(.5) / alpha, alpha, F(0)); }
+  SPIKEFORGE_FN F primitive(F x) const { return max(F(0), min(alpha * x + F(.5), F(1))); }
 
  private:
   F alpha;

@@ -33,7 +33,8 @@ std::string readable(std::string_view stem) {
   const auto is_plain = [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-';
   };
-  std::ranges::replace_if(name, [&](char c) { return !is_plain(c); }, '_');
+  std::ranges::replace_if(
+      name, [&](char c) { return !is_plain(c); }, '_');
   return name;
 }
 
@@ -47,7 +48,8 @@ std::string name_prefix(const DiskKey& key, std::string_view stem) {
 // Eviction deletes nothing that does not look like this: the user may have named a folder with other files in it.
 bool is_entry_name(std::string_view name) {
   const std::size_t compiler = name.rfind("_nvrtc");
-  return name.ends_with(suffix) && compiler != std::string_view::npos && name.rfind("_sm", compiler) != std::string_view::npos;
+  return name.ends_with(suffix) && compiler != std::string_view::npos &&
+         name.rfind("_sm", compiler) != std::string_view::npos;
 }
 
 // {13, 0} of "nvrtc13.0.cubin".
@@ -127,8 +129,8 @@ DiskCache::Config DiskCache::Config::from_environment() {
   if (parsed.ec == std::errc() && parsed.ptr == limit.data() + limit.size())
     config.limit_bytes = std::uint64_t{megabytes} << 20;
   else if (!limit.empty())
-    warn_on_stderr(fmt::format("SPIKEFORGE_CACHE_LIMIT_MB must be a whole number of megabytes, but is \"{}\"; using {}", limit,
-                               config.limit_bytes >> 20));
+    warn_on_stderr(fmt::format("SPIKEFORGE_CACHE_LIMIT_MB must be a whole number of megabytes, but is \"{}\"; using {}",
+                               limit, config.limit_bytes >> 20));
   return config;
 }
 
@@ -180,7 +182,8 @@ std::vector<std::string> DiskCache::names_for(const FileDescriptor& folder, cons
   const std::string prefix = name_prefix(key, stem);
   std::vector<std::string> names = list_folder(folder);
   std::erase_if(names, [&](const std::string& name) { return !name.starts_with(prefix) || !is_entry_name(name); });
-  std::ranges::sort(names, std::greater<>(), [&](std::string_view name) { return compiler_version(name.substr(prefix.size())); });
+  std::ranges::sort(names, std::greater<>(),
+                    [&](std::string_view name) { return compiler_version(name.substr(prefix.size())); });
   return names;
 }
 
@@ -192,7 +195,8 @@ std::optional<std::vector<char>> DiskCache::load_file(const FileDescriptor& fold
   struct stat status;
   std::optional<std::vector<char>> payload;
   if (file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) && only_user_writes(status))
-    if (const auto bytes = read_all(file.get(), static_cast<std::size_t>(status.st_size))) payload = decode_entry(*bytes, name);
+    if (const auto bytes = read_all(file.get(), static_cast<std::size_t>(status.st_size)))
+      payload = decode_entry(*bytes, name);
   if (payload)
     ::futimens(file.get(), nullptr);
   else
@@ -207,14 +211,14 @@ void DiskCache::store(const DiskKey& key, std::string_view stem, std::span<const
   const FileDescriptor folder = open_folder(Create::yes);
   if (!folder) return;
 
-  // Written under a name of its own and then renamed: a reader sees the whole entry or none. Processes of two containers
-  // may share a folder and a pid, hence O_EXCL and another try.
+  // Written under a name of its own and then renamed: a reader sees the whole entry or none. Processes of two
+  // containers may share a folder and a pid, hence O_EXCL and another try.
   std::string temporary;
   FileDescriptor file;
   for (int tries = 0; !file && tries < 100; ++tries) {
     temporary = fmt::format("{}{}_{}", temporary_prefix, ::getpid(), temporary_++);
-    file = FileDescriptor(::openat(folder.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-                                   S_IRUSR | S_IWUSR));
+    file = FileDescriptor(::openat(folder.get(), temporary.c_str(),
+                                   O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR));
     if (!file && errno != EEXIST) break;
   }
   if (!file) return warn(fmt::format("cannot be written: {}", last_error()));

@@ -21,8 +21,8 @@ struct DiskKey {
   std::string compiler;  // "nvrtc13.0"; empty in a load: the newest there is
 };
 
-// Compiled kernels on disk, shared by the processes of one user. It never fails: a disk that is full, read-only or not to
-// be trusted costs a warning, and then every kernel its compilation.
+// Compiled kernels on disk, shared by the processes of one user. It never fails: a disk that is full, read-only or not
+// to be trusted costs a warning, and then every kernel its compilation.
 //
 // A loaded kernel runs with the user's rights, so an entry counts only if nobody else can have written it: the folder
 // and the file belong to the user, neither can be written by others, and no link is followed from one to the other.

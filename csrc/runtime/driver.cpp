@@ -11,7 +11,8 @@ namespace {
 
 constexpr unsigned first_version_with_libraries = 12000;
 
-// The CUDA runtime that torch brought knows where the driver is; without it (or before 12.5) the driver's own name does.
+// The CUDA runtime that torch brought knows where the driver is; without it (or before 12.5) the driver's own name
+// does.
 void* entry_point(const char* name) {
   using GetEntryPoint = int (*)(const char*, void**, unsigned version, unsigned long long flags, int* status);
   const auto get = reinterpret_cast<GetEntryPoint>(dlsym(RTLD_DEFAULT, "cudaGetDriverEntryPointByVersion"));
@@ -26,9 +27,10 @@ template <class Function>
 void find(const char* name, Function& function) {
   function = reinterpret_cast<Function>(entry_point(name));
   if (!function)
-    throw DriverError(fmt::format("the CUDA driver has no {}: a GPU kernel needs an NVIDIA driver for CUDA 12.0 or newer, "
-                                  "and nvidia-smi must find the GPU",
-                                  name));
+    throw DriverError(
+        fmt::format("the CUDA driver has no {}: a GPU kernel needs an NVIDIA driver for CUDA 12.0 or newer, "
+                    "and nvidia-smi must find the GPU",
+                    name));
 }
 
 Driver find_driver() {
@@ -63,12 +65,14 @@ LoadedKernel::LoadedKernel(const Driver& driver, Driver::Kernel kernel, std::str
 void LoadedKernel::launch(std::array<unsigned, 3> grid, unsigned block, unsigned shared_bytes, Driver::Stream stream,
                           const void* args, std::size_t args_bytes) const {
   // cuda.h: CU_LAUNCH_PARAM_END 0, _BUFFER_POINTER 1, _BUFFER_SIZE 2.
-  void* extra[] = {reinterpret_cast<void*>(1), const_cast<void*>(args), reinterpret_cast<void*>(2), &args_bytes, nullptr};
-  const Driver::Result result = driver_->launch_kernel(kernel_, grid[0], grid[1], grid[2], block, 1, 1, shared_bytes,
-                                                       stream, nullptr, extra);
+  void* extra[] = {reinterpret_cast<void*>(1), const_cast<void*>(args), reinterpret_cast<void*>(2), &args_bytes,
+                   nullptr};
+  const Driver::Result result =
+      driver_->launch_kernel(kernel_, grid[0], grid[1], grid[2], block, 1, 1, shared_bytes, stream, nullptr, extra);
   if (result == 0) return;
-  throw DriverError(fmt::format("{}: the launch of {} x {} x {} blocks of {} threads with {} bytes of shared memory failed: {}",
-                                name_, grid[0], grid[1], grid[2], block, shared_bytes, driver_->describe(result)));
+  throw DriverError(
+      fmt::format("{}: the launch of {} x {} x {} blocks of {} threads with {} bytes of shared memory failed: {}",
+                  name_, grid[0], grid[1], grid[2], block, shared_bytes, driver_->describe(result)));
 }
 
 LoadedKernel load_kernel(const Driver& driver, std::span<const char> image, const std::string& entry) {
@@ -78,7 +82,8 @@ LoadedKernel load_kernel(const Driver& driver, std::span<const char> image, cons
   Driver::Kernel kernel = nullptr;
   if (const auto error = driver.library_get_kernel(&kernel, library, entry.c_str())) {
     driver.library_unload(library);
-    throw ImageRefused(fmt::format("{}: the compiled image has no kernel of this name: {}", entry, driver.describe(error)));
+    throw ImageRefused(
+        fmt::format("{}: the compiled image has no kernel of this name: {}", entry, driver.describe(error)));
   }
   return LoadedKernel(driver, kernel, entry);
 }

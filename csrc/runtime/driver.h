@@ -39,8 +39,8 @@ class LoadedKernel {
 
   // `args` holds the kernel's parameters laid out as the device lays them out: a struct for a kernel that takes one.
   // A context must be current; the stream is a cudaStream_t.
-  void launch(std::array<unsigned, 3> grid, unsigned block, unsigned shared_bytes, Driver::Stream stream, const void* args,
-              std::size_t args_bytes) const;
+  void launch(std::array<unsigned, 3> grid, unsigned block, unsigned shared_bytes, Driver::Stream stream,
+              const void* args, std::size_t args_bytes) const;
 
  private:
   const Driver* driver_;

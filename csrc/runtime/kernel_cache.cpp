@@ -47,7 +47,8 @@ KernelCache& KernelCache::get() {
   static KernelCache& cache = *new KernelCache({
       .disk = &DiskCache::get(),
       .nvrtc = Nvrtc::get,
-      .load = [](std::span<const char> image, const std::string& entry) { return load_kernel(Driver::get(), image, entry); },
+      .load = [](std::span<const char> image,
+                 const std::string& entry) { return load_kernel(Driver::get(), image, entry); },
   });
   return cache;
 }
@@ -63,7 +64,8 @@ std::shared_ptr<const Image> KernelCache::image(const KernelSource& source, cons
   return image(hash_of_image(source, arch), source, arch);
 }
 
-std::shared_ptr<const Image> KernelCache::image(const Hash128& hash, const KernelSource& source, const std::string& arch) {
+std::shared_ptr<const Image> KernelCache::image(const Hash128& hash, const KernelSource& source,
+                                                const std::string& arch) {
   const auto found = images_.get(hash, [&] { return make_image(hash, source, arch); });
   memory_hits_ += found.was_there;
   return found.value;

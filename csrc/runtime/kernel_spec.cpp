@@ -40,21 +40,30 @@ const char* surrogate_type(const KernelSpec& spec) {
 
 const char* type_name(DType type) {
   switch (type) {
-    case DType::f16: return "f16";
-    case DType::bf16: return "bf16";
-    case DType::f32: return "float";
-    case DType::f64: return "double";
+    case DType::f16:
+      return "f16";
+    case DType::bf16:
+      return "bf16";
+    case DType::f32:
+      return "float";
+    case DType::f64:
+      return "double";
   }
   return "";
 }
 
 const char* print(Operand operand) {
   switch (operand) {
-    case Operand::absent: return "Source::absent";
-    case Operand::f16: return "Source::f16";
-    case Operand::bf16: return "Source::bf16";
-    case Operand::f32: return "Source::f32";
-    case Operand::f64: return "Source::f64";
+    case Operand::absent:
+      return "Source::absent";
+    case Operand::f16:
+      return "Source::f16";
+    case Operand::bf16:
+      return "Source::bf16";
+    case Operand::f32:
+      return "Source::f32";
+    case Operand::f64:
+      return "Source::f64";
   }
   return "";
 }
@@ -66,12 +75,15 @@ template <class Values, class Print>
 std::string lookup(std::string_view type, std::string_view name, const Values& values, Print&& print) {
   std::string list;
   for (const auto& value : values) list += fmt::format("{}{}", list.empty() ? "" : ", ", print(value));
-  return fmt::format("  static __device__ constexpr {0} {1}(int i) {{\n    constexpr {0} values[] = {{{2}}};\n    return values[i];\n  }}\n",
-                     type, name, list);
+  return fmt::format(
+      "  static __device__ constexpr {0} {1}(int i) {{\n    constexpr {0} values[] = {{{2}}};\n    return values[i];\n "
+      " }}\n",
+      type, name, list);
 }
 
 std::string print_options(const NeuronOptions& options) {
-  return fmt::format("StaticOptions<{}, {}, {}, {}>", options.hard_reset, options.detach_reset, options.spiking, options.decay_input);
+  return fmt::format("StaticOptions<{}, {}, {}, {}>", options.hard_reset, options.detach_reset, options.spiking,
+                     options.decay_input);
 }
 
 MultistepLaunch canonical(const MultistepLaunch& launch) {
@@ -190,7 +202,8 @@ KernelSource print_source(const KernelSpec& spec) {
   line("  using Neuron = {}<Compute, Options>;", neuron.type);
   line("  using Surrogate = {}<Compute>;", surrogate_type(spec));
   line("  using Cell = SpikingCell<Compute, Neuron, Surrogate, Options>;");
-  line("  static constexpr int width = {}, rows = {}, checkpoint = {};", spec.schedule.width, spec.schedule.rows, spec.schedule.checkpoint);
+  line("  static constexpr int width = {}, rows = {}, checkpoint = {};", spec.schedule.width, spec.schedule.rows,
+       spec.schedule.checkpoint);
   line("  static constexpr bool save = {}, store_states = {};", spec.save, spec.store_states);
   text += lookup("Source", "initial", spec.initial, operand);
   text += lookup("Source", "param", spec.params, operand);
@@ -208,7 +221,9 @@ KernelSource print_source(const KernelSpec& spec) {
   line("    const __grid_constant__ spikeforge::{}<spikeforge::Spec::Cell> args) {{", args);
   line("  spikeforge::Multistep<spikeforge::Spec>::{}(args);", direction);
   line("}}");
-  return {.name = fmt::format("{}_{}", neuron.name, direction), .entry = fmt::format("spikeforge_{}", direction), .text = std::move(text)};
+  return {.name = fmt::format("{}_{}", neuron.name, direction),
+          .entry = fmt::format("spikeforge_{}", direction),
+          .text = std::move(text)};
 }
 
 }  // namespace spikeforge::runtime

@@ -1,5 +1,5 @@
-// A kernel spec: everything that decides generated code, and the CUDA source it prints. Numbers (tau, N, T, strides, a surrogate's
-// arguments) are arguments of the kernel and never in a spec.
+// A kernel spec: everything that decides generated code, and the CUDA source it prints. Numbers (tau, N, T, strides, a
+// surrogate's arguments) are arguments of the kernel and never in a spec.
 #pragma once
 
 #include <spikeforge/runtime/kernel_cache.h>
@@ -48,8 +48,8 @@ struct HashOfSpec {
   std::size_t operator()(const KernelSpec& spec) const;
 };
 
-// Choices that do not change a kernel's results are brought to one value, so that they do not multiply kernels: a spiking forward pass
-// has no surrogate and no detach_reset.
+// Choices that do not change a kernel's results are brought to one value, so that they do not multiply kernels: a
+// spiking forward pass has no surrogate and no detach_reset.
 KernelSpec forward_spec(const ForwardLaunch& launch, const Schedule& schedule);
 KernelSpec backward_spec(const BackwardLaunch& launch, const Schedule& schedule);
 

@@ -11,7 +11,8 @@
 namespace spikeforge::runtime {
 namespace {
 
-// Kernels by spec, so that a hot call builds no text. One table an architecture; never destroyed, like the kernels themselves.
+// Kernels by spec, so that a hot call builds no text. One table an architecture; never destroyed, like the kernels
+// themselves.
 class SpecTable {
  public:
   const LoadedKernel& get(const KernelSpec& spec, const Device& device) {
@@ -20,7 +21,8 @@ class SpecTable {
       if (const auto found = kernels_.find(spec); found != kernels_.end()) return *found->second;
     }
     // Compiles at most once, whoever comes here first: KernelCache sees to that.
-    const LoadedKernel& kernel = KernelCache::get().get(print_source(spec), fmt::format("sm_{}{}", device.major, device.minor));
+    const LoadedKernel& kernel =
+        KernelCache::get().get(print_source(spec), fmt::format("sm_{}{}", device.major, device.minor));
     const std::unique_lock lock(mutex_);
     kernels_.emplace(spec, &kernel);
     return kernel;

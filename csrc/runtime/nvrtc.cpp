@@ -100,6 +100,7 @@ class Program {
   // The result is the caller's to judge: after a failure the log says more than the code.
   NvrtcFunctions::Result compile(const std::vector<std::string>& options) {
     std::vector<const char*> pointers;
+    pointers.reserve(options.size());
     for (const std::string& option : options) pointers.push_back(option.c_str());
     return functions_.compile_program(program_, static_cast<int>(pointers.size()), pointers.data());
   }
@@ -133,11 +134,11 @@ class Program {
   NvrtcFunctions::Program program_ = nullptr;
 };
 
-std::string failure_message(const CompileRequest& request, const std::string& file, const char* error, const std::string& log,
-                            std::vector<EmbeddedHeader> files) {
+std::string failure_message(const CompileRequest& request, const std::string& file, const char* error,
+                            const std::string& log, std::vector<EmbeddedHeader> files) {
   files.push_back({file.c_str(), request.text.c_str()});
-  return fmt::format("{}: NVRTC could not compile this kernel for {} ({}):\n{}\n{}{}", request.name, request.arch, error, log,
-                     excerpt_of_errors(log, files), installation_hint(log));
+  return fmt::format("{}: NVRTC could not compile this kernel for {} ({}):\n{}\n{}{}", request.name, request.arch,
+                     error, log, excerpt_of_errors(log, files), installation_hint(log));
 }
 
 }  // namespace
@@ -190,7 +191,8 @@ std::string compile_target(const Nvrtc& nvrtc, const std::string& arch) {
   int number = 0;
   constexpr std::string_view prefix = "sm_";
   if (arch.starts_with(prefix)) std::from_chars(arch.data() + prefix.size(), arch.data() + arch.size(), number);
-  if (number == 0) throw CompileError(fmt::format("a GPU architecture is written like sm_90, but this one is \"{}\"", arch));
+  if (number == 0)
+    throw CompileError(fmt::format("a GPU architecture is written like sm_90, but this one is \"{}\"", arch));
 
   const auto above = std::ranges::upper_bound(nvrtc.archs, number);
   if (above == nvrtc.archs.begin())

@@ -8,7 +8,8 @@
 namespace spikeforge::runtime {
 namespace {
 
-// For tests and experiments: SPIKEFORGE_VECTOR_WIDTH, SPIKEFORGE_PREFETCH and SPIKEFORGE_CHECKPOINT override what is chosen here.
+// For tests and experiments: SPIKEFORGE_VECTOR_WIDTH, SPIKEFORGE_PREFETCH and SPIKEFORGE_CHECKPOINT override what is
+// chosen here.
 int override_of(const char* name) {
   const char* text = std::getenv(name);
   const int value = text ? std::atoi(text) : 0;
@@ -32,17 +33,20 @@ bool possible(const MultistepLaunch& launch, int width) {
 bool possible(const BackwardLaunch& launch, int width) {
   if (!possible(static_cast<const MultistepLaunch&>(launch), width)) return false;
   if (!readable_at(launch.grad_spikes, size_of(launch.type), width)) return false;
-  return std::all_of(launch.grad_states.begin(), launch.grad_states.end(),
-                     [&](const SequenceView& view) { return readable_at(view, size_of(compute_type(launch.type)), width); });
+  return std::all_of(launch.grad_states.begin(), launch.grad_states.end(), [&](const SequenceView& view) {
+    return readable_at(view, size_of(compute_type(launch.type)), width);
+  });
 }
 
-// The widest of {4, 2, 1} that leaves about 1000 threads a multiprocessor: fewer cannot hide the latency of their loads.
+// The widest of {4, 2, 1} that leaves about 1000 threads a multiprocessor: fewer cannot hide the latency of their
+// loads.
 template <class Launch>
 int choose_width(const Launch& launch, int widest, int multiprocessors) {
   static const int forced = override_of("SPIKEFORGE_VECTOR_WIDTH");
   if (forced != 0) widest = forced;
   for (int width = widest; width > 1; width /= 2)
-    if (possible(launch, width) && (forced != 0 || launch.neurons / width >= std::int64_t{1000} * multiprocessors)) return width;
+    if (possible(launch, width) && (forced != 0 || launch.neurons / width >= std::int64_t{1000} * multiprocessors))
+      return width;
   return 1;
 }
 
@@ -57,8 +61,9 @@ int shortest_power_of_two_above(std::int64_t steps, int most) {
 std::int64_t checkpoint_length(DType type, int n_states) {
   static const int forced = override_of("SPIKEFORGE_CHECKPOINT");
   if (forced != 0) return forced;
-  // A segment of the backward pass is held in registers: x, the gradient and the state of each of its steps. Training over the bytes
-  // that must move, LIF, T = 32, N = 2^22, on an H200 for lengths of 8, 16, 32: float32 1.09, 1.06, 1.10; float16 1.32, 1.87, 1.87.
+  // A segment of the backward pass is held in registers: x, the gradient and the state of each of its steps. Training
+  // over the bytes that must move, LIF, T = 32, N = 2^22, on an H200 for lengths of 8, 16, 32:
+  // float32 1.09, 1.06, 1.10; float16 1.32, 1.87, 1.87.
   const int length = type == DType::f32 ? 16 : 8;
   return length / n_states;
 }

@@ -15,8 +15,8 @@ struct Schedule {
   bool operator==(const Schedule&) const = default;
 };
 
-// Steps between two checkpoints, a power of two. It decides the shape of what the forward pass saves, so it may depend only on what is
-// the same on every device and known when a graph is traced with symbolic sizes.
+// Steps between two checkpoints, a power of two. It decides the shape of what the forward pass saves, so it may depend
+// only on what is the same on every device and known when a graph is traced with symbolic sizes.
 std::int64_t checkpoint_length(DType type, int n_states);
 
 Schedule forward_schedule(const ForwardLaunch& launch, int multiprocessors);

@@ -21,11 +21,19 @@ constexpr ParamDescription lif_params[] = {{"tau", 2, positive_only}, {"v_thresh
 constexpr ParamDescription plif_params[] = {{"w", 0, any}, {"v_threshold", 1, any}, {"v_reset", 0, any}};
 constexpr ParamDescription qif_params[] = {{"tau", 2, positive_only}, {"v_c", .8, any},   {"a0", 1, any},
                                            {"v_threshold", 1, any},   {"v_rest", 0, any}, {"v_reset", -.1, any}};
-constexpr ParamDescription eif_params[] = {{"tau", 2, positive_only}, {"delta_t", 1, positive_only}, {"theta_rh", .8, any},
-                                           {"v_threshold", 1, any},   {"v_rest", 0, any},            {"v_reset", -.1, any}};
-constexpr ParamDescription izhikevich_params[] = {
-    {"tau", 2, positive_only}, {"v_c", .8, any},    {"a0", 1, any},     {"v_threshold", 1, any},     {"v_rest", -.1, any},
-    {"w_rest", 0, any},        {"v_reset", 0, any}, {"tau_w", 2, positive_only}, {"a", 0, any}, {"b", 0, any}};
+constexpr ParamDescription eif_params[] = {{"tau", 2, positive_only}, {"delta_t", 1, positive_only},
+                                           {"theta_rh", .8, any},     {"v_threshold", 1, any},
+                                           {"v_rest", 0, any},        {"v_reset", -.1, any}};
+constexpr ParamDescription izhikevich_params[] = {{"tau", 2, positive_only},
+                                                  {"v_c", .8, any},
+                                                  {"a0", 1, any},
+                                                  {"v_threshold", 1, any},
+                                                  {"v_rest", -.1, any},
+                                                  {"w_rest", 0, any},
+                                                  {"v_reset", 0, any},
+                                                  {"tau_w", 2, positive_only},
+                                                  {"a", 0, any},
+                                                  {"b", 0, any}};
 
 struct Argument {
   const char* name;
@@ -58,23 +66,30 @@ const std::vector<SurrogateDescription>& surrogates() {
 
 std::string known_surrogates() {
   std::string list;
-  for (const SurrogateDescription& surrogate : surrogates()) list += (list.empty() ? "" : ", ") + std::string(surrogate.name);
+  for (const SurrogateDescription& surrogate : surrogates())
+    list += (list.empty() ? "" : ", ") + std::string(surrogate.name);
   return list;
 }
 
 void check_argument(const char* op, std::string_view surrogate, const Argument& argument, double value) {
   const bool in_range = argument.lowest_is_legal ? value >= argument.lowest : value > argument.lowest;
-  const bool is_legal = std::isfinite(value) && in_range && (!argument.is_whole || (value == std::floor(value) && value <= 1e6));
-  TORCH_CHECK_VALUE(is_legal, op, ": surrogate ", surrogate, ": ", argument.name, " must be a ", argument.is_whole ? "whole" : "finite",
-                    " number ", argument.lowest_is_legal ? "of at least " : "above ", argument.lowest, ", but is ", value);
+  const bool is_legal =
+      std::isfinite(value) && in_range && (!argument.is_whole || (value == std::floor(value) && value <= 1e6));
+  TORCH_CHECK_VALUE(is_legal, op, ": surrogate ", surrogate, ": ", argument.name, " must be a ",
+                    argument.is_whole ? "whole" : "finite", " number ",
+                    argument.lowest_is_legal ? "of at least " : "above ", argument.lowest, ", but is ", value);
 }
 
 }  // namespace
 
 const NeuronDescription& describe(NeuronKind kind) {
   static const NeuronDescription table[] = {
-      {"integrate_and_fire", one_state, if_params}, {"lif", one_state, lif_params}, {"plif", one_state, plif_params},
-      {"qif", one_state, qif_params},               {"eif", one_state, eif_params}, {"izhikevich", two_states, izhikevich_params},
+      {"integrate_and_fire", one_state, if_params},
+      {"lif", one_state, lif_params},
+      {"plif", one_state, plif_params},
+      {"qif", one_state, qif_params},
+      {"eif", one_state, eif_params},
+      {"izhikevich", two_states, izhikevich_params},
   };
   return table[static_cast<int>(kind)];
 }
@@ -84,8 +99,9 @@ Surrogate parse_surrogate(const char* op, std::string_view name, c10::ArrayRef<d
   for (std::size_t kind = 0; kind < table.size(); ++kind) {
     const SurrogateDescription& known = table[kind];
     if (known.name != name) continue;
-    TORCH_CHECK_VALUE(args.empty() || args.size() == known.args.size(), op, ": surrogate ", name, " takes ", known.args.size(),
-                      known.args.size() == 1 ? " number" : " numbers", ", or none for its defaults, but surrogate_args has ", args.size());
+    TORCH_CHECK_VALUE(args.empty() || args.size() == known.args.size(), op, ": surrogate ", name, " takes ",
+                      known.args.size(), known.args.size() == 1 ? " number" : " numbers",
+                      ", or none for its defaults, but surrogate_args has ", args.size());
     Surrogate result{static_cast<SurrogateKind>(kind), {}};
     for (std::size_t i = 0; i < known.args.size(); ++i) {
       result.args[i] = args.empty() ? known.args[i].default_value : args[i];

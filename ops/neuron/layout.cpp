@@ -60,7 +60,9 @@ at::Tensor Layout::empty_sequence(const at::TensorOptions& options) const {
   return at::empty_strided_symint(prepend(steps, sizes), prepend(neurons, strides), options);
 }
 
-at::Tensor Layout::empty_step(const at::TensorOptions& options) const { return at::empty_strided_symint(sizes, strides, options); }
+at::Tensor Layout::empty_step(const at::TensorOptions& options) const {
+  return at::empty_strided_symint(sizes, strides, options);
+}
 
 at::Tensor with_dense_steps(const at::Tensor& x) {
   if (x.is_contiguous() || is_dense(x.sym_sizes().slice(1), x.sym_strides().slice(1))) return x;
@@ -117,19 +119,27 @@ ParamView view_param(const at::Tensor& param, const Layout& layout, at::Tensor& 
 
 DType dtype_of(c10::ScalarType type) {
   switch (type) {
-    case c10::ScalarType::Half: return DType::f16;
-    case c10::ScalarType::BFloat16: return DType::bf16;
-    case c10::ScalarType::Float: return DType::f32;
-    default: return DType::f64;
+    case c10::ScalarType::Half:
+      return DType::f16;
+    case c10::ScalarType::BFloat16:
+      return DType::bf16;
+    case c10::ScalarType::Float:
+      return DType::f32;
+    default:
+      return DType::f64;
   }
 }
 
 c10::ScalarType scalar_type_of(DType type) {
   switch (type) {
-    case DType::f16: return c10::ScalarType::Half;
-    case DType::bf16: return c10::ScalarType::BFloat16;
-    case DType::f32: return c10::ScalarType::Float;
-    default: return c10::ScalarType::Double;
+    case DType::f16:
+      return c10::ScalarType::Half;
+    case DType::bf16:
+      return c10::ScalarType::BFloat16;
+    case DType::f32:
+      return c10::ScalarType::Float;
+    default:
+      return c10::ScalarType::Double;
   }
 }
 

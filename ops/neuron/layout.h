@@ -1,7 +1,7 @@
 // How a [T, *shape] tensor lies in memory, and how other tensors are brought beside it.
 //
-// Kernels see a sequence as [T, N]: N neurons in the order of x's memory, whatever that order is in terms of `shape` (contiguous,
-// channels-last). Everything that goes with x is laid out in the same order.
+// Kernels see a sequence as [T, N]: N neurons in the order of x's memory, whatever that order is in terms of `shape`
+// (contiguous, channels-last). Everything that goes with x is laid out in the same order.
 #pragma once
 
 #include <spikeforge/runtime/launch.h>
@@ -37,13 +37,14 @@ Layout layout_of(const at::Tensor& x);
 // A [*shape] tensor in the layout's order: itself where it lies so, else a copy.
 at::Tensor step_in_layout(const at::Tensor& step, const Layout& layout);
 
-// A view of a [T, *shape] tensor, read in place where possible: in the layout's order, or expanded from one element a row. `kept`
-// holds what the view points to.
+// A view of a [T, *shape] tensor, read in place where possible: in the layout's order, or expanded from one element a
+// row. `kept` holds what the view points to.
 SequenceView view_sequence(const at::Tensor& sequence, const Layout& layout, at::Tensor& kept);
 // The same of a [*shape] tensor, as a sequence of one step.
 SequenceView view_step(const at::Tensor& step, const Layout& layout, at::Tensor& kept);
 
-// A tensor parameter that broadcasts against `shape`, read in place where its varying dimensions are neighbours in memory order.
+// A tensor parameter that broadcasts against `shape`, read in place where its varying dimensions are neighbours in
+// memory order.
 ParamView view_param(const at::Tensor& param, const Layout& layout, at::Tensor& kept);
 
 DType dtype_of(c10::ScalarType type);

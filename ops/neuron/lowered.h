@@ -1,5 +1,5 @@
-// The lowered operators <neuron>_forward and <neuron>_backward: their C++ signatures, made from one pattern, and calls through the
-// dispatcher. A neuron has one or two states, and decay_input or not; everything else is alike.
+// The lowered operators <neuron>_forward and <neuron>_backward: their C++ signatures, made from one pattern, and calls
+// through the dispatcher. A neuron has one or two states, and decay_input or not; everything else is alike.
 #pragma once
 
 #include <spikeforge/ops/neuron/arguments.h>
@@ -22,7 +22,8 @@ struct Types {};
 using OptionalTensor = const std::optional<at::Tensor>&;
 
 template <NeuronKind kind>
-using StateTypes = std::conditional_t<has_two_states(kind), Types<OptionalTensor, OptionalTensor>, Types<OptionalTensor>>;
+using StateTypes =
+    std::conditional_t<has_two_states(kind), Types<OptionalTensor, OptionalTensor>, Types<OptionalTensor>>;
 template <NeuronKind kind>
 using DecayTypes = std::conditional_t<has_decay_input(kind), Types<bool>, Types<>>;
 
@@ -42,9 +43,10 @@ struct Forward<kind, Types<State...>, Types<Decay...>> {
   using Results = std::tuple<at::Tensor, TensorFor<State>..., at::Tensor>;
 
   template <ForwardResults (*run)(const NeuronArguments&, bool save)>
-  static Results call(const at::Tensor& x, State... states, const OptionalTensorList& params, c10::ArrayRef<double> numbers,
-                      Decay... decay_input, bool hard_reset, bool detach_reset, std::string_view surrogate,
-                      c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v, bool save) {
+  static Results call(const at::Tensor& x, State... states, const OptionalTensorList& params,
+                      c10::ArrayRef<double> numbers, Decay... decay_input, bool hard_reset, bool detach_reset,
+                      std::string_view surrogate, c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v,
+                      bool save) {
     const ForwardResults results = run({.kind = kind,
                                         .x = x,
                                         .states = {states...},
@@ -57,19 +59,24 @@ struct Forward<kind, Types<State...>, Types<Decay...>> {
                                        save);
     return [&]<std::size_t... s>(std::index_sequence<s...>) {
       return Results(results.spikes, results.states[s]..., results.checkpoints);
-    }(std::index_sequence_for<State...>{});
+    }
+    (std::index_sequence_for<State...>{});
   }
 
-  using Signature = Results(const at::Tensor&, State..., const OptionalTensorList&, c10::ArrayRef<double>, Decay..., bool, bool,
-                            std::string_view, c10::ArrayRef<double>, bool, bool, bool);
+  using Signature = Results(const at::Tensor&, State..., const OptionalTensorList&, c10::ArrayRef<double>, Decay...,
+                            bool, bool, std::string_view, c10::ArrayRef<double>, bool, bool, bool);
 
-  static ForwardResults call_through(const c10::TypedOperatorHandle<Signature>& op, const NeuronArguments& args, bool save) {
+  static ForwardResults call_through(const c10::TypedOperatorHandle<Signature>& op, const NeuronArguments& args,
+                                     bool save) {
     return [&]<std::size_t... s>(std::index_sequence<s...>) {
-      const Results results = op.call(args.x, args.states[s]..., args.params, args.numbers, static_cast<Decay>(args.options.decay_input)...,
-                                      args.options.hard_reset, args.options.detach_reset, args.surrogate, args.surrogate_args,
-                                      args.options.spiking, args.store_v, save);
-      return ForwardResults{std::get<0>(results), {std::get<1 + s>(results)...}, std::get<1 + sizeof...(State)>(results)};
-    }(std::index_sequence_for<State...>{});
+      const Results results =
+          op.call(args.x, args.states[s]..., args.params, args.numbers, static_cast<Decay>(args.options.decay_input)...,
+                  args.options.hard_reset, args.options.detach_reset, args.surrogate, args.surrogate_args,
+                  args.options.spiking, args.store_v, save);
+      return ForwardResults{
+          std::get<0>(results), {std::get<1 + s>(results)...}, std::get<1 + sizeof...(State)>(results)};
+    }
+    (std::index_sequence_for<State...>{});
   }
 };
 
@@ -79,10 +86,12 @@ struct Backward;
 template <NeuronKind kind, class... State, class... Decay>
 struct Backward<kind, Types<State...>, Types<Decay...>> {
   template <std::vector<at::Tensor> (*run)(const BackwardArguments&)>
-  static std::vector<at::Tensor> call(OptionalTensor grad_spikes, State... grad_states, const at::Tensor& x, State... states,
-                                      const at::Tensor& checkpoints, const OptionalTensorList& params, c10::ArrayRef<double> numbers,
-                                      Decay... decay_input, bool hard_reset, bool detach_reset, std::string_view surrogate,
-                                      c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v, c10::List<bool> needs_grad) {
+  static std::vector<at::Tensor> call(OptionalTensor grad_spikes, State... grad_states, const at::Tensor& x,
+                                      State... states, const at::Tensor& checkpoints, const OptionalTensorList& params,
+                                      c10::ArrayRef<double> numbers, Decay... decay_input, bool hard_reset,
+                                      bool detach_reset, std::string_view surrogate,
+                                      c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v,
+                                      c10::List<bool> needs_grad) {
     BackwardArguments args;
     args.kind = kind;
     args.x = x;
@@ -96,36 +105,41 @@ struct Backward<kind, Types<State...>, Types<Decay...>> {
     args.grad_spikes = grad_spikes;
     args.grad_states = {grad_states...};
     args.checkpoints = checkpoints;
-    args.needs_grad = std::move(needs_grad);
+    args.needs_grad = needs_grad;
     return run(args);
   }
 
   using Signature = std::vector<at::Tensor>(OptionalTensor, State..., const at::Tensor&, State..., const at::Tensor&,
-                                            const OptionalTensorList&, c10::ArrayRef<double>, Decay..., bool, bool, std::string_view,
-                                            c10::ArrayRef<double>, bool, bool, c10::List<bool>);
+                                            const OptionalTensorList&, c10::ArrayRef<double>, Decay..., bool, bool,
+                                            std::string_view, c10::ArrayRef<double>, bool, bool, c10::List<bool>);
 
-  static std::vector<at::Tensor> call_through(const c10::TypedOperatorHandle<Signature>& op, const BackwardArguments& args) {
+  static std::vector<at::Tensor> call_through(const c10::TypedOperatorHandle<Signature>& op,
+                                              const BackwardArguments& args) {
     return [&]<std::size_t... s>(std::index_sequence<s...>) {
-      return op.call(args.grad_spikes, args.grad_states[s]..., args.x, args.states[s]..., args.checkpoints, args.params, args.numbers,
-                     static_cast<Decay>(args.options.decay_input)..., args.options.hard_reset, args.options.detach_reset, args.surrogate,
-                     args.surrogate_args, args.options.spiking, args.store_v, args.needs_grad);
-    }(std::index_sequence_for<State...>{});
+      return op.call(args.grad_spikes, args.grad_states[s]..., args.x, args.states[s]..., args.checkpoints, args.params,
+                     args.numbers, static_cast<Decay>(args.options.decay_input)..., args.options.hard_reset,
+                     args.options.detach_reset, args.surrogate, args.surrogate_args, args.options.spiking, args.store_v,
+                     args.needs_grad);
+    }
+    (std::index_sequence_for<State...>{});
   }
 };
 
 template <NeuronKind kind>
 ForwardResults forward(const NeuronArguments& args, bool save) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow((std::string("spikeforge::") + describe(kind).name + "_forward").c_str(), "")
-                             .template typed<typename Forward<kind>::Signature>();
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow((std::string("spikeforge::") + describe(kind).name + "_forward").c_str(), "")
+          .template typed<typename Forward<kind>::Signature>();
   return Forward<kind>::call_through(op, args, save);
 }
 
 template <NeuronKind kind>
 std::vector<at::Tensor> backward(const BackwardArguments& args) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow((std::string("spikeforge::") + describe(kind).name + "_backward").c_str(), "")
-                             .template typed<typename Backward<kind>::Signature>();
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow((std::string("spikeforge::") + describe(kind).name + "_backward").c_str(), "")
+          .template typed<typename Backward<kind>::Signature>();
   return Backward<kind>::call_through(op, args);
 }
 
@@ -155,10 +169,11 @@ inline std::vector<at::Tensor> call_backward(const BackwardArguments& args) {
 }
 
 // Registers one device's kernels for all neurons.
-template <ForwardResults (*run_forward)(const NeuronArguments&, bool), std::vector<at::Tensor> (*run_backward)(const BackwardArguments&)>
+template <ForwardResults (*run_forward)(const NeuronArguments&, bool),
+          std::vector<at::Tensor> (*run_backward)(const BackwardArguments&)>
 void register_lowered(torch::Library& library) {
-#define SPIKEFORGE_NEURON(name, Struct, header)                                                                        \
-  library.impl(#name "_forward", TORCH_FN((lowered::Forward<NeuronKind::name>::template call<run_forward>)));          \
+#define SPIKEFORGE_NEURON(name, Struct, header)                                                               \
+  library.impl(#name "_forward", TORCH_FN((lowered::Forward<NeuronKind::name>::template call<run_forward>))); \
   library.impl(#name "_backward", TORCH_FN((lowered::Backward<NeuronKind::name>::template call<run_backward>)));
 #include <spikeforge/neuron/neurons.def>
 #undef SPIKEFORGE_NEURON

@@ -24,7 +24,9 @@ c10::TypedOperatorHandle<Signature> find(const char* name, const char* overload,
 // Parameters as one overload takes them: the one of numbers where there is no tensor among them.
 struct AsNumbers {
   Scalar operator()(const Param& param) const { return param.number(); }
-  optional<Scalar> operator()(const optional<Param>& param) const { return param ? optional<Scalar>(param->number()) : std::nullopt; }
+  optional<Scalar> operator()(const optional<Param>& param) const {
+    return param ? optional<Scalar>(param->number()) : std::nullopt;
+  }
 };
 
 struct AsTensors {
@@ -33,7 +35,8 @@ struct AsTensors {
   // A number beside tensors goes as a 0-dimensional tensor on the host, in the type that the kernel computes in.
   optional<Tensor> operator()(const Param& param) const {
     if (param.is_tensor()) return param.tensor();
-    return at::scalar_tensor(param.number(), at::TensorOptions(scalar_type_of(compute_type(dtype_of(x.scalar_type())))));
+    return at::scalar_tensor(param.number(),
+                             at::TensorOptions(scalar_type_of(compute_type(dtype_of(x.scalar_type())))));
   }
   optional<Tensor> operator()(const optional<Param>& param) const { return param ? (*this)(*param) : std::nullopt; }
 };
@@ -47,50 +50,53 @@ bool any_tensor(const optional<Param>& v_reset, const Params&... params) {
 }  // namespace ops
 
 // Calls the overload that fits: `as(param)` gives a parameter in its form, `op` is its handle.
-#define SPIKEFORGE_CALL_OVERLOAD(name, has_tensors, ...)                                                                       \
-  if (has_tensors) {                                                                                                           \
-    static const auto op = ops::find("spikeforge::" #name, "tensor",                                                           \
-                                     &ops::public_op::name<ops::run_inference, MaybeTensor, MaybeTensor>);                     \
-    const ops::AsTensors as{x};                                                                                                \
-    return op.call(__VA_ARGS__);                                                                                               \
-  }                                                                                                                            \
-  static const auto op =                                                                                                       \
-      ops::find("spikeforge::" #name, "", &ops::public_op::name<ops::run_inference, at::Scalar, std::optional<at::Scalar>>);   \
-  const ops::AsNumbers as;                                                                                                     \
+#define SPIKEFORGE_CALL_OVERLOAD(name, has_tensors, ...)                                                              \
+  if (has_tensors) {                                                                                                  \
+    static const auto op = ops::find("spikeforge::" #name, "tensor",                                                  \
+                                     &ops::public_op::name<ops::run_inference, MaybeTensor, MaybeTensor>);            \
+    const ops::AsTensors as{x};                                                                                       \
+    return op.call(__VA_ARGS__);                                                                                      \
+  }                                                                                                                   \
+  static const auto op = ops::find("spikeforge::" #name, "",                                                          \
+                                   &ops::public_op::name<ops::run_inference, at::Scalar, std::optional<at::Scalar>>); \
+  const ops::AsNumbers as;                                                                                            \
   return op.call(__VA_ARGS__)
 
 std::tuple<at::Tensor, at::Tensor> integrate_and_fire(const at::Tensor& x, const MaybeTensor& v, const IfOptions& o) {
-  SPIKEFORGE_CALL_OVERLOAD(integrate_and_fire, ops::any_tensor(o.v_reset, o.v_threshold), x, v, as(o.v_threshold), as(o.v_reset),
-                           o.detach_reset, o.surrogate, o.surrogate_args, o.spiking, o.store_v);
-}
-
-std::tuple<at::Tensor, at::Tensor> lif(const at::Tensor& x, const MaybeTensor& v, const LifOptions& o) {
-  SPIKEFORGE_CALL_OVERLOAD(lif, ops::any_tensor(o.v_reset, o.tau, o.v_threshold), x, v, as(o.tau), o.decay_input, as(o.v_threshold),
+  SPIKEFORGE_CALL_OVERLOAD(integrate_and_fire, ops::any_tensor(o.v_reset, o.v_threshold), x, v, as(o.v_threshold),
                            as(o.v_reset), o.detach_reset, o.surrogate, o.surrogate_args, o.spiking, o.store_v);
 }
 
-std::tuple<at::Tensor, at::Tensor> plif(const at::Tensor& x, const at::Tensor& w, const MaybeTensor& v, const PlifOptions& o) {
-  SPIKEFORGE_CALL_OVERLOAD(plif, ops::any_tensor(o.v_reset, o.v_threshold), x, w, v, o.decay_input, as(o.v_threshold), as(o.v_reset),
-                           o.detach_reset, o.surrogate, o.surrogate_args, o.spiking, o.store_v);
+std::tuple<at::Tensor, at::Tensor> lif(const at::Tensor& x, const MaybeTensor& v, const LifOptions& o) {
+  SPIKEFORGE_CALL_OVERLOAD(lif, ops::any_tensor(o.v_reset, o.tau, o.v_threshold), x, v, as(o.tau), o.decay_input,
+                           as(o.v_threshold), as(o.v_reset), o.detach_reset, o.surrogate, o.surrogate_args, o.spiking,
+                           o.store_v);
+}
+
+std::tuple<at::Tensor, at::Tensor> plif(const at::Tensor& x, const at::Tensor& w, const MaybeTensor& v,
+                                        const PlifOptions& o) {
+  SPIKEFORGE_CALL_OVERLOAD(plif, ops::any_tensor(o.v_reset, o.v_threshold), x, w, v, o.decay_input, as(o.v_threshold),
+                           as(o.v_reset), o.detach_reset, o.surrogate, o.surrogate_args, o.spiking, o.store_v);
 }
 
 std::tuple<at::Tensor, at::Tensor> qif(const at::Tensor& x, const MaybeTensor& v, const QifOptions& o) {
-  SPIKEFORGE_CALL_OVERLOAD(qif, ops::any_tensor(o.v_reset, o.tau, o.v_c, o.a0, o.v_threshold, o.v_rest), x, v, as(o.tau), as(o.v_c), as(o.a0),
-                           as(o.v_threshold), as(o.v_rest), as(o.v_reset), o.detach_reset, o.surrogate, o.surrogate_args, o.spiking, o.store_v);
+  SPIKEFORGE_CALL_OVERLOAD(qif, ops::any_tensor(o.v_reset, o.tau, o.v_c, o.a0, o.v_threshold, o.v_rest), x, v,
+                           as(o.tau), as(o.v_c), as(o.a0), as(o.v_threshold), as(o.v_rest), as(o.v_reset),
+                           o.detach_reset, o.surrogate, o.surrogate_args, o.spiking, o.store_v);
 }
 
 std::tuple<at::Tensor, at::Tensor> eif(const at::Tensor& x, const MaybeTensor& v, const EifOptions& o) {
-  SPIKEFORGE_CALL_OVERLOAD(eif, ops::any_tensor(o.v_reset, o.tau, o.delta_t, o.theta_rh, o.v_threshold, o.v_rest), x, v, as(o.tau),
-                           as(o.delta_t), as(o.theta_rh), as(o.v_threshold), as(o.v_rest), as(o.v_reset), o.detach_reset, o.surrogate,
-                           o.surrogate_args, o.spiking, o.store_v);
+  SPIKEFORGE_CALL_OVERLOAD(eif, ops::any_tensor(o.v_reset, o.tau, o.delta_t, o.theta_rh, o.v_threshold, o.v_rest), x, v,
+                           as(o.tau), as(o.delta_t), as(o.theta_rh), as(o.v_threshold), as(o.v_rest), as(o.v_reset),
+                           o.detach_reset, o.surrogate, o.surrogate_args, o.spiking, o.store_v);
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> izhikevich(const at::Tensor& x, const MaybeTensor& v, const MaybeTensor& w,
-                                                          const IzhikevichOptions& o) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> izhikevich(const at::Tensor& x, const MaybeTensor& v,
+                                                          const MaybeTensor& w, const IzhikevichOptions& o) {
   SPIKEFORGE_CALL_OVERLOAD(
-      izhikevich, ops::any_tensor(o.v_reset, o.tau, o.v_c, o.a0, o.v_threshold, o.v_rest, o.w_rest, o.tau_w, o.a, o.b), x, v, w, as(o.tau),
-      as(o.v_c), as(o.a0), as(o.v_threshold), as(o.v_rest), as(o.w_rest), as(o.v_reset), as(o.tau_w), as(o.a), as(o.b), o.detach_reset,
-      o.surrogate, o.surrogate_args, o.spiking, o.store_v);
+      izhikevich, ops::any_tensor(o.v_reset, o.tau, o.v_c, o.a0, o.v_threshold, o.v_rest, o.w_rest, o.tau_w, o.a, o.b),
+      x, v, w, as(o.tau), as(o.v_c), as(o.a0), as(o.v_threshold), as(o.v_rest), as(o.w_rest), as(o.v_reset),
+      as(o.tau_w), as(o.a), as(o.b), o.detach_reset, o.surrogate, o.surrogate_args, o.spiking, o.store_v);
 }
 
 #undef SPIKEFORGE_CALL_OVERLOAD

@@ -23,15 +23,15 @@ Tensor tensor_of(const std::optional<Tensor>& t) { return t.has_value() ? *t : T
 variable_list all_tensors(const NeuronArguments& args) {
   variable_list tensors{args.x};
   for (int s = 0; s < describe(args.kind).n_states(); ++s) tensors.push_back(tensor_of(args.states[s]));
-  for (const std::optional<Tensor>& param : args.params) tensors.push_back(tensor_of(param));
+  for (const std::optional<Tensor> param : args.params) tensors.push_back(tensor_of(param));
   return tensors;
 }
 
 void save_options(AutogradContext& ctx, const NeuronArguments& args) {
   ctx.saved_data["kind"] = static_cast<std::int64_t>(args.kind);
   ctx.saved_data["numbers"] = args.numbers.vec();
-  ctx.saved_data["options"] = std::vector<bool>{args.options.hard_reset, args.options.detach_reset, args.options.spiking, args.options.decay_input,
-                                                args.store_v};
+  ctx.saved_data["options"] = std::vector<bool>{args.options.hard_reset, args.options.detach_reset,
+                                                args.options.spiking, args.options.decay_input, args.store_v};
   ctx.saved_data["surrogate"] = std::string(args.surrogate);
   ctx.saved_data["surrogate_args"] = args.surrogate_args.vec();
 }
@@ -41,7 +41,8 @@ class NeuronFunction : public torch::autograd::Function<NeuronFunction> {
   static constexpr bool is_traceable = true;
 
   // `differentiable` names the tensors of `args` to autograd.
-  static variable_list forward(AutogradContext* ctx, at::TensorList /*differentiable*/, const NeuronArguments& args, bool save) {
+  static variable_list forward(AutogradContext* ctx, at::TensorList /*differentiable*/, const NeuronArguments& args,
+                               bool save) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const ForwardResults results = call_forward(args, save);
     ctx->set_materialize_grads(false);
@@ -83,7 +84,8 @@ class NeuronFunction : public torch::autograd::Function<NeuronFunction> {
 
     // Autograd counts the defined tensors alone.
     std::size_t input = 0;
-    for (std::size_t i = 0; i + 1 < saved.size(); ++i) args.needs_grad.push_back(saved[i].defined() && ctx->needs_input_grad(input++));
+    for (std::size_t i = 0; i + 1 < saved.size(); ++i)
+      args.needs_grad.push_back(saved[i].defined() && ctx->needs_input_grad(input++));
 
     const std::vector<Tensor> results = call_backward(args);
     auto next = results.begin();
@@ -95,13 +97,13 @@ class NeuronFunction : public torch::autograd::Function<NeuronFunction> {
   }
 };
 
-// Always through Function::apply: an early exit where nothing requires grad would give silent zeros under forward-mode AD, which apply
-// refuses in words.
+// Always through Function::apply: an early exit where nothing requires grad would give silent zeros under forward-mode
+// AD, which apply refuses in words.
 ForwardResults run_autograd(const NeuronArguments& args) {
   variable_list differentiable = all_tensors(args);
   std::erase_if(differentiable, [](const Tensor& t) { return !t.defined(); });
-  const bool save = at::GradMode::is_enabled() &&
-                    std::any_of(differentiable.begin(), differentiable.end(), [](const Tensor& t) { return t.requires_grad(); });
+  const bool save = at::GradMode::is_enabled() && std::any_of(differentiable.begin(), differentiable.end(),
+                                                              [](const Tensor& t) { return t.requires_grad(); });
   const variable_list outputs = NeuronFunction::apply(at::TensorList(differentiable), args, save);
   ForwardResults results{.spikes = outputs[0], .states = {outputs[1]}, .checkpoints = outputs.back()};
   if (outputs.size() == 4) results.states[1] = outputs[2];
@@ -110,8 +112,8 @@ ForwardResults run_autograd(const NeuronArguments& args) {
 
 // A second derivative is refused in words.
 void refuse_derivatives(torch::Library& library) {
-#define SPIKEFORGE_NEURON(name, Struct, header)                                             \
-  library.impl(#name "_forward", torch::autograd::autogradNotImplementedFallback());        \
+#define SPIKEFORGE_NEURON(name, Struct, header)                                      \
+  library.impl(#name "_forward", torch::autograd::autogradNotImplementedFallback()); \
   library.impl(#name "_backward", torch::autograd::autogradNotImplementedFallback());
 #include <spikeforge/neuron/neurons.def>
 #undef SPIKEFORGE_NEURON

@@ -11,7 +11,8 @@
 namespace spikeforge::ops {
 namespace {
 
-// Neurons a tile: long enough that rows stream from memory, short enough that a segment's states stay in the second-level cache.
+// Neurons a tile: long enough that rows stream from memory, short enough that a segment's states stay in the
+// second-level cache.
 constexpr std::int64_t forward_tile = 8192;
 constexpr std::int64_t backward_tile = 2048;
 // Neurons times steps below which a second thread costs more than it brings.
@@ -51,7 +52,8 @@ std::int64_t tile_size(const MultistepLaunch& launch, std::int64_t largest) {
 }
 
 template <class Launch>
-void run_tiles(const Launch& launch, std::int64_t largest_tile, std::size_t (*scratch_bytes)(const Launch&, std::int64_t),
+void run_tiles(const Launch& launch, std::int64_t largest_tile,
+               std::size_t (*scratch_bytes)(const Launch&, std::int64_t),
                void (*kernel)(const Launch&, std::int64_t, std::int64_t, void*)) {
   if (launch.neurons == 0) return;
   const std::int64_t tile = tile_size(launch, largest_tile);
@@ -59,13 +61,14 @@ void run_tiles(const Launch& launch, std::int64_t largest_tile, std::size_t (*sc
   const std::size_t bytes = scratch_bytes(launch, tile);
   at::parallel_for(0, tiles, 1, [&](std::int64_t first, std::int64_t last) {
     void* scratch = ThreadScratch::mine().get(bytes);
-    for (std::int64_t t = first; t < last; ++t) kernel(launch, t * tile, std::min((t + 1) * tile, launch.neurons), scratch);
+    for (std::int64_t t = first; t < last; ++t)
+      kernel(launch, t * tile, std::min((t + 1) * tile, launch.neurons), scratch);
   });
 }
 
 ForwardResults forward_cpu(const NeuronArguments& args, bool save) {
   const Prepared prepared = prepare(args);
-  const ForwardResults results = allocate_forward(args, prepared, save);
+  ForwardResults results = allocate_forward(args, prepared, save);
   std::vector<at::Tensor> kept;
   const ForwardLaunch launch = forward_launch(args, prepared, results, kept);
   run_tiles(launch, forward_tile, cpu::kernels().forward_scratch, cpu::kernels().forward);

@@ -11,26 +11,27 @@
 namespace spikeforge::ops {
 namespace {
 
-int attribute(cudaDeviceAttr which, int index) {
+int attribute(cudaDeviceAttr which, int device) {
   int value = 0;
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, index));
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device));
   return value;
 }
 
 const runtime::Device& device_of(const at::Tensor& x) {
   static std::array<runtime::Device, C10_COMPILE_TIME_MAX_GPUS> devices;
   static std::array<std::once_flag, C10_COMPILE_TIME_MAX_GPUS> asked;
-  const auto index = static_cast<std::size_t>(x.get_device());
-  std::call_once(asked.at(index), [index] {
-    const int device = static_cast<int>(index);
-    devices[index] = {attribute(cudaDevAttrComputeCapabilityMajor, device), attribute(cudaDevAttrComputeCapabilityMinor, device),
+  const int device = x.get_device();
+  const auto index = static_cast<std::size_t>(device);
+  std::call_once(asked.at(index), [device, index] {
+    devices[index] = {attribute(cudaDevAttrComputeCapabilityMajor, device),
+                      attribute(cudaDevAttrComputeCapabilityMinor, device),
                       attribute(cudaDevAttrMultiProcessorCount, device)};
   });
   return devices[index];
 }
 
-// A launch needs a current context. The runtime makes the device's current at a thread's first call to it; a thread of autograd's may
-// come here with memory from the cache and no such call before.
+// A launch needs a current context. The runtime makes the device's current at a thread's first call to it; a thread of
+// autograd's may come here with memory from the cache and no such call before.
 void ensure_context(int index) {
   thread_local int ready = -1;
   if (ready == index) return;
@@ -47,7 +48,7 @@ void run(const Launch& launch, const at::Tensor& x) {
 ForwardResults forward_cuda(const NeuronArguments& args, bool save) {
   const c10::cuda::OptionalCUDAGuard guard(args.x.device());
   const Prepared prepared = prepare(args);
-  const ForwardResults results = allocate_forward(args, prepared, save);
+  ForwardResults results = allocate_forward(args, prepared, save);
   std::vector<at::Tensor> kept;
   run(forward_launch(args, prepared, results, kept), prepared.x);
   return results;

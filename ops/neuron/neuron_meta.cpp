@@ -7,7 +7,9 @@
 namespace spikeforge::ops {
 namespace {
 
-ForwardResults forward_meta(const NeuronArguments& args, bool save) { return allocate_forward(args, prepare(args), save); }
+ForwardResults forward_meta(const NeuronArguments& args, bool save) {
+  return allocate_forward(args, prepare(args), save);
+}
 
 std::vector<at::Tensor> backward_meta(const BackwardArguments& args) {
   const Prepared prepared = prepare(args);

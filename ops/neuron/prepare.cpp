@@ -19,8 +19,8 @@ bool is_supported(c10::ScalarType type) {
 c10::ScalarType state_type(c10::ScalarType x) { return scalar_type_of(compute_type(dtype_of(x))); }
 
 void check_x(const char* op, const at::Tensor& x) {
-  TORCH_CHECK_TYPE(is_supported(x.scalar_type()), op, ": x must be float16, bfloat16, float32 or float64, but is ", x.scalar_type(),
-                   "; pass x.to(torch.float32)");
+  TORCH_CHECK_TYPE(is_supported(x.scalar_type()), op, ": x must be float16, bfloat16, float32 or float64, but is ",
+                   x.scalar_type(), "; pass x.to(torch.float32)");
   TORCH_CHECK_VALUE(x.dim() >= 1, op, ": x must have shape [T, *shape], time first, but is 0-dimensional");
   TORCH_CHECK_VALUE(x.sym_size(0) <= std::numeric_limits<std::int32_t>::max(), op, ": x has ", x.sym_size(0),
                     " steps; at most 2^31 - 1 are supported");
@@ -28,20 +28,22 @@ void check_x(const char* op, const at::Tensor& x) {
 
 void check_type(const char* op, const char* name, const at::Tensor& t, const at::Tensor& x) {
   const c10::ScalarType state = state_type(x.scalar_type());
-  TORCH_CHECK_TYPE(t.layout() == c10::kStrided, op, ": ", name, " must be a dense tensor, but its layout is ", t.layout());
-  TORCH_CHECK_TYPE(t.scalar_type() == x.scalar_type() || t.scalar_type() == state, op, ": ", name, " must be ", x.scalar_type(),
-                   state == x.scalar_type() ? std::string() : std::string(" or ") + toString(state), " beside a ", x.scalar_type(),
-                   " x, but is ", t.scalar_type());
+  TORCH_CHECK_TYPE(t.layout() == c10::kStrided, op, ": ", name, " must be a dense tensor, but its layout is ",
+                   t.layout());
+  TORCH_CHECK_TYPE(t.scalar_type() == x.scalar_type() || t.scalar_type() == state, op, ": ", name, " must be ",
+                   x.scalar_type(), state == x.scalar_type() ? std::string() : std::string(" or ") + toString(state),
+                   " beside a ", x.scalar_type(), " x, but is ", t.scalar_type());
 }
 
 void check_device(const char* op, const char* name, const at::Tensor& t, const at::Tensor& x) {
-  TORCH_CHECK_VALUE(t.device() == x.device(), op, ": ", name, " must be on ", x.device(), ", the device of x, but is on ", t.device());
+  TORCH_CHECK_VALUE(t.device() == x.device(), op, ": ", name, " must be on ", x.device(),
+                    ", the device of x, but is on ", t.device());
 }
 
 void check_state(const char* op, const char* name, const at::Tensor& state, const at::Tensor& x) {
   const c10::SymIntArrayRef shape = x.sym_sizes().slice(1);
-  TORCH_CHECK_VALUE(state.sym_sizes() == shape, op, ": ", name, " must have shape ", shape, ", that of x without its time dimension, but has ",
-                    state.sym_sizes());
+  TORCH_CHECK_VALUE(state.sym_sizes() == shape, op, ": ", name, " must have shape ", shape,
+                    ", that of x without its time dimension, but has ", state.sym_sizes());
   check_type(op, name, state, x);
   check_device(op, name, state, x);
 }
@@ -55,26 +57,31 @@ void check_param(const char* op, const char* name, const at::Tensor& param, cons
     const c10::SymInt size = param.sym_size(param.dim() - d);
     broadcasts = size == 1 || size == shape[shape.size() - d];
   }
-  TORCH_CHECK_VALUE(broadcasts, op, ": ", name, " must broadcast against ", shape, ", the shape of x without its time dimension, but has shape ",
-                    param.sym_sizes());
+  TORCH_CHECK_VALUE(broadcasts, op, ": ", name, " must broadcast against ", shape,
+                    ", the shape of x without its time dimension, but has shape ", param.sym_sizes());
   check_type(op, name, param, x);
   if (!is_host_scalar(param)) check_device(op, name, param, x);
 }
 
 at::Tensor tensor_of(const std::optional<at::Tensor>& t) { return t.has_value() ? *t : at::Tensor(); }
 
-at::Tensor param_of(const NeuronArguments& args, int j) { return tensor_of(args.params.get(static_cast<std::size_t>(j))); }
+at::Tensor param_of(const NeuronArguments& args, int j) {
+  return tensor_of(args.params.get(static_cast<std::size_t>(j)));
+}
 
 void check_arguments(const NeuronArguments& args) {
   const NeuronDescription& neuron = describe(args.kind);
   check_x(neuron.name, args.x);
   for (int s = 0; s < neuron.n_states(); ++s)
-    if (const at::Tensor state = tensor_of(args.states[s]); state.defined()) check_state(neuron.name, neuron.states[s], state, args.x);
+    if (const at::Tensor state = tensor_of(args.states[s]); state.defined())
+      check_state(neuron.name, neuron.states[s], state, args.x);
   const auto n_params = static_cast<std::size_t>(neuron.n_params());
-  TORCH_CHECK_VALUE(args.params.size() == n_params && args.numbers.size() == n_params, neuron.name, ": params and numbers must have ", n_params,
-                    " entries, but have ", args.params.size(), " and ", args.numbers.size());
+  TORCH_CHECK_VALUE(args.params.size() == n_params && args.numbers.size() == n_params, neuron.name,
+                    ": params and numbers must have ", n_params, " entries, but have ", args.params.size(), " and ",
+                    args.numbers.size());
   for (int j = 0; j < neuron.n_params(); ++j)
-    if (const at::Tensor param = param_of(args, j); param.defined()) check_param(neuron.name, neuron.params[j].name, param, args.x);
+    if (const at::Tensor param = param_of(args, j); param.defined())
+      check_param(neuron.name, neuron.params[j].name, param, args.x);
 }
 
 ParamView view_of(const NeuronArguments& args, int j, const Prepared& prepared, std::vector<at::Tensor>& kept) {
@@ -85,7 +92,8 @@ ParamView view_of(const NeuronArguments& args, int j, const Prepared& prepared, 
   return view_param(param, prepared.layout, kept.emplace_back());
 }
 
-void describe_launch(MultistepLaunch& launch, const NeuronArguments& args, const Prepared& prepared, std::vector<at::Tensor>& kept) {
+void describe_launch(MultistepLaunch& launch, const NeuronArguments& args, const Prepared& prepared,
+                     std::vector<at::Tensor>& kept) {
   const NeuronDescription& neuron = describe(args.kind);
   launch.neuron = args.kind;
   launch.n_states = neuron.n_states();
@@ -108,12 +116,16 @@ void describe_launch(MultistepLaunch& launch, const NeuronArguments& args, const
   for (int j = 0; j < launch.n_params; ++j) launch.params[j] = view_of(args, j, prepared, kept);
 }
 
-c10::SymInt checkpoint_count(const Prepared& prepared) { return (prepared.layout.steps.max(1) - 1) / prepared.checkpoint_length; }
+c10::SymInt checkpoint_count(const Prepared& prepared) {
+  return (prepared.layout.steps.max(1) - 1) / prepared.checkpoint_length;
+}
 
 void* writable(const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; }
 
-void check_gradient(const char* op, const char* name, const at::Tensor& grad, const at::Tensor& x, c10::SymIntArrayRef shape, c10::ScalarType type) {
-  TORCH_CHECK_VALUE(grad.sym_sizes() == shape, op, ": ", name, " must have shape ", shape, ", but has ", grad.sym_sizes());
+void check_gradient(const char* op, const char* name, const at::Tensor& grad, const at::Tensor& x,
+                    c10::SymIntArrayRef shape, c10::ScalarType type) {
+  TORCH_CHECK_VALUE(grad.sym_sizes() == shape, op, ": ", name, " must have shape ", shape, ", but has ",
+                    grad.sym_sizes());
   TORCH_CHECK_TYPE(grad.scalar_type() == type, op, ": ", name, " must be ", type, ", but is ", grad.scalar_type());
   check_device(op, name, grad, x);
 }
@@ -138,14 +150,15 @@ ForwardResults allocate_forward(const NeuronArguments& args, const Prepared& pre
   ForwardResults results;
   results.spikes = prepared.layout.empty_sequence(prepared.options);
   for (int s = 0; s < n_states; ++s)
-    results.states[s] =
-        args.store_v ? prepared.layout.empty_sequence(prepared.state_options) : prepared.layout.empty_step(prepared.state_options);
+    results.states[s] = args.store_v ? prepared.layout.empty_sequence(prepared.state_options)
+                                     : prepared.layout.empty_step(prepared.state_options);
   const SymSizes shape = save ? SymSizes{checkpoint_count(prepared), n_states, prepared.layout.neurons} : SymSizes{0};
   results.checkpoints = at::empty_symint(shape, prepared.state_options);
   return results;
 }
 
-ForwardLaunch forward_launch(const NeuronArguments& args, const Prepared& prepared, const ForwardResults& results, std::vector<at::Tensor>& kept) {
+ForwardLaunch forward_launch(const NeuronArguments& args, const Prepared& prepared, const ForwardResults& results,
+                             std::vector<at::Tensor>& kept) {
   ForwardLaunch launch;
   describe_launch(launch, args, prepared, kept);
   launch.spikes = writable(results.spikes);
@@ -164,16 +177,19 @@ void check_backward(const BackwardArguments& args, const Prepared& prepared) {
     const at::Tensor grad = tensor_of(args.grad_states[s]);
     if (!grad.defined()) continue;
     const std::string name = std::string("grad_") + neuron.states[s];
-    check_gradient(op.c_str(), name.c_str(), grad, x, x.sym_sizes().slice(args.store_v ? 0 : 1), state_type(x.scalar_type()));
+    check_gradient(op.c_str(), name.c_str(), grad, x, x.sym_sizes().slice(args.store_v ? 0 : 1),
+                   state_type(x.scalar_type()));
   }
   const SymSizes shape{checkpoint_count(prepared), neuron.n_states(), prepared.layout.neurons};
   check_gradient(op.c_str(), "checkpoints", args.checkpoints, x, shape, state_type(x.scalar_type()));
-  const auto n_gradients = static_cast<std::size_t>(1 + neuron.n_states() + neuron.n_params());
-  TORCH_CHECK_VALUE(args.needs_grad.size() == n_gradients, op, ": needs_grad must have ", n_gradients, " entries, but has ", args.needs_grad.size());
+  const std::size_t n_gradients = 1 + neuron.states.size() + neuron.params.size();
+  TORCH_CHECK_VALUE(args.needs_grad.size() == n_gradients, op, ": needs_grad must have ", n_gradients,
+                    " entries, but has ", args.needs_grad.size());
   for (std::size_t i = 1; i < n_gradients; ++i) {
     const bool is_state = i <= neuron.states.size();
     const std::size_t j = i - 1 - neuron.states.size();
-    const bool given = is_state ? tensor_of(args.states[i - 1]).defined() : param_of(args, static_cast<int>(j)).defined();
+    const bool given =
+        is_state ? tensor_of(args.states[i - 1]).defined() : param_of(args, static_cast<int>(j)).defined();
     TORCH_CHECK_VALUE(given || !args.needs_grad.get(i), op, ": needs_grad asks for the gradient of ",
                       is_state ? neuron.states[i - 1] : neuron.params[j].name, ", which is not a tensor here");
   }
@@ -199,8 +215,8 @@ BackwardLaunch backward_launch(const BackwardArguments& args, const Prepared& pr
     launch.grad_spikes = view_sequence(grad, prepared.layout, kept.emplace_back());
   for (int s = 0; s < launch.n_states; ++s)
     if (const at::Tensor grad = tensor_of(args.grad_states[s]); grad.defined())
-      launch.grad_states[s] =
-          args.store_v ? view_sequence(grad, prepared.layout, kept.emplace_back()) : view_step(grad, prepared.layout, kept.emplace_back());
+      launch.grad_states[s] = args.store_v ? view_sequence(grad, prepared.layout, kept.emplace_back())
+                                           : view_step(grad, prepared.layout, kept.emplace_back());
   launch.checkpoints = args.checkpoints.const_data_ptr();
   launch.grad_x = writable(results.grad_x);
   for (int s = 0; s < launch.n_states; ++s) launch.grad_initial[s] = writable(results.grad_states[s]);

@@ -1,4 +1,5 @@
-// What every device does alike: checks, in the order of the arguments; allocation; the plain description that kernels take.
+// What every device does alike: checks, in the order of the arguments; allocation; the plain description that kernels
+// take.
 #pragma once
 
 #include <spikeforge/ops/neuron/arguments.h>
@@ -23,12 +24,13 @@ Prepared prepare(const NeuronArguments& args);
 ForwardResults allocate_forward(const NeuronArguments& args, const Prepared& prepared, bool save);
 
 // Reads `results`' tensors and the arguments' memory; `kept` holds copies that had to be made.
-ForwardLaunch forward_launch(const NeuronArguments& args, const Prepared& prepared, const ForwardResults& results, std::vector<at::Tensor>& kept);
+ForwardLaunch forward_launch(const NeuronArguments& args, const Prepared& prepared, const ForwardResults& results,
+                             std::vector<at::Tensor>& kept);
 
 void check_backward(const BackwardArguments& args, const Prepared& prepared);
 
-// One tensor for x, each state and each parameter; undefined where no gradient is wanted. A parameter's is [*shape], one value a
-// neuron in the compute type, until reduce_params has summed it.
+// One tensor for x, each state and each parameter; undefined where no gradient is wanted. A parameter's is [*shape],
+// one value a neuron in the compute type, until reduce_params has summed it.
 struct BackwardResults {
   at::Tensor grad_x;
   std::array<at::Tensor, max_states> grad_states;
@@ -39,8 +41,8 @@ BackwardResults allocate_backward(const BackwardArguments& args, const Prepared&
 BackwardLaunch backward_launch(const BackwardArguments& args, const Prepared& prepared, const BackwardResults& results,
                                std::vector<at::Tensor>& kept);
 
-// Sums each parameter's gradient over the neurons that share it, and lists what was asked for in the order of the arguments.
-// Deterministic: the kernels' partial sums over time are a neuron's own, and torch's sum has a fixed order.
+// Sums each parameter's gradient over the neurons that share it, and lists what was asked for in the order of the
+// arguments. Deterministic: the kernels' partial sums over time are a neuron's own, and torch's sum has a fixed order.
 std::vector<at::Tensor> reduce_and_list(const BackwardArguments& args, const BackwardResults& results);
 
 }  // namespace spikeforge::ops

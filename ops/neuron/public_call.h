@@ -1,5 +1,5 @@
-// The public operators' C++ signatures. Each has two overloads, of numbers and of tensors, both written here once and lowered to one
-// NeuronArguments; `run` is what happens next: with autograd, or without.
+// The public operators' C++ signatures. Each has two overloads, of numbers and of tensors, both written here once and
+// lowered to one NeuronArguments; `run` is what happens next: with autograd, or without.
 #pragma once
 
 #include <spikeforge/ops/neuron/arguments.h>
@@ -29,11 +29,12 @@ struct CommonOptions {
 // Collects a call's parameters in their order. A number is checked here; a tensor's values are not read.
 class PublicCall {
  public:
-  PublicCall(NeuronKind kind, const Tensor& x, const std::array<optional<Tensor>, max_states>& states, const CommonOptions& common)
+  PublicCall(NeuronKind kind, const Tensor& x, const std::array<optional<Tensor>, max_states>& states,
+             const CommonOptions& common)
       : neuron_(describe(kind)) {
     // Here already: the dispatcher has no kernel for other layouts to say it.
-    TORCH_CHECK_TYPE(x.layout() == c10::kStrided, neuron_.name, ": x must be a dense tensor, but its layout is ", x.layout(),
-                     "; pass x.to_dense()");
+    TORCH_CHECK_TYPE(x.layout() == c10::kStrided, neuron_.name, ": x must be a dense tensor, but its layout is ",
+                     x.layout(), "; pass x.to_dense()");
     args_.kind = kind;
     args_.x = x;
     args_.states = states;
@@ -83,11 +84,12 @@ class PublicCall {
   }
 
   double checked(const Scalar& number) const {
-    TORCH_CHECK_TYPE(number.isFloatingPoint() || number.isIntegral(/*includeBool=*/false), neuron_.name, ": ", next().name,
-                     " must be a real number, but is ", number.isBoolean() ? "a bool" : "complex");
+    TORCH_CHECK_TYPE(number.isFloatingPoint() || number.isIntegral(/*includeBool=*/false), neuron_.name, ": ",
+                     next().name, " must be a real number, but is ", number.isBoolean() ? "a bool" : "complex");
     const double value = number.toDouble();
     if (next().legal == Legal::positive)
-      TORCH_CHECK_VALUE(std::isfinite(value) && value > 0, neuron_.name, ": ", next().name, " must be finite and above 0, but is ", value);
+      TORCH_CHECK_VALUE(std::isfinite(value) && value > 0, neuron_.name, ": ", next().name,
+                        " must be finite and above 0, but is ", value);
     return value;
   }
 
@@ -105,51 +107,65 @@ inline OneState one_state(const ForwardResults& results) { return {results.spike
 
 // Number is Scalar or optional<Tensor>; Reset is optional<Scalar> or optional<Tensor>.
 template <Run run, class Number, class Reset>
-OneState integrate_and_fire(const Tensor& x, const optional<Tensor>& v, const Number& v_threshold, const Reset& v_reset, bool detach_reset,
-                            std::string_view surrogate, c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v) {
+OneState integrate_and_fire(const Tensor& x, const optional<Tensor>& v, const Number& v_threshold, const Reset& v_reset,
+                            bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args,
+                            bool spiking, bool store_v) {
   PublicCall call(NeuronKind::integrate_and_fire, x, {v}, {detach_reset, surrogate, surrogate_args, spiking, store_v});
   return one_state(run(call.param(v_threshold).v_reset(v_reset).arguments()));
 }
 
 template <Run run, class Number, class Reset>
-OneState lif(const Tensor& x, const optional<Tensor>& v, const Number& tau, bool decay_input, const Number& v_threshold, const Reset& v_reset,
-             bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v) {
+OneState lif(const Tensor& x, const optional<Tensor>& v, const Number& tau, bool decay_input, const Number& v_threshold,
+             const Reset& v_reset, bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args,
+             bool spiking, bool store_v) {
   PublicCall call(NeuronKind::lif, x, {v}, {detach_reset, surrogate, surrogate_args, spiking, store_v});
   return one_state(run(call.decay_input(decay_input).param(tau).param(v_threshold).v_reset(v_reset).arguments()));
 }
 
 template <Run run, class Number, class Reset>
-OneState plif(const Tensor& x, const Tensor& w, const optional<Tensor>& v, bool decay_input, const Number& v_threshold, const Reset& v_reset,
-              bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v) {
+OneState plif(const Tensor& x, const Tensor& w, const optional<Tensor>& v, bool decay_input, const Number& v_threshold,
+              const Reset& v_reset, bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args,
+              bool spiking, bool store_v) {
   PublicCall call(NeuronKind::plif, x, {v}, {detach_reset, surrogate, surrogate_args, spiking, store_v});
   return one_state(run(call.decay_input(decay_input).param(w).param(v_threshold).v_reset(v_reset).arguments()));
 }
 
 template <Run run, class Number, class Reset>
-OneState qif(const Tensor& x, const optional<Tensor>& v, const Number& tau, const Number& v_c, const Number& a0, const Number& v_threshold,
-             const Number& v_rest, const Reset& v_reset, bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args,
-             bool spiking, bool store_v) {
+OneState qif(const Tensor& x, const optional<Tensor>& v, const Number& tau, const Number& v_c, const Number& a0,
+             const Number& v_threshold, const Number& v_rest, const Reset& v_reset, bool detach_reset,
+             std::string_view surrogate, c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v) {
   PublicCall call(NeuronKind::qif, x, {v}, {detach_reset, surrogate, surrogate_args, spiking, store_v});
   call.param(tau).param(v_c).param(a0).param(v_threshold).param(v_rest).v_reset(v_reset);
   return one_state(run(call.arguments()));
 }
 
 template <Run run, class Number, class Reset>
-OneState eif(const Tensor& x, const optional<Tensor>& v, const Number& tau, const Number& delta_t, const Number& theta_rh,
-             const Number& v_threshold, const Number& v_rest, const Reset& v_reset, bool detach_reset, std::string_view surrogate,
-             c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v) {
+OneState eif(const Tensor& x, const optional<Tensor>& v, const Number& tau, const Number& delta_t,
+             const Number& theta_rh, const Number& v_threshold, const Number& v_rest, const Reset& v_reset,
+             bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args, bool spiking,
+             bool store_v) {
   PublicCall call(NeuronKind::eif, x, {v}, {detach_reset, surrogate, surrogate_args, spiking, store_v});
   call.param(tau).param(delta_t).param(theta_rh).param(v_threshold).param(v_rest).v_reset(v_reset);
   return one_state(run(call.arguments()));
 }
 
 template <Run run, class Number, class Reset>
-TwoStates izhikevich(const Tensor& x, const optional<Tensor>& v, const optional<Tensor>& w, const Number& tau, const Number& v_c,
-                     const Number& a0, const Number& v_threshold, const Number& v_rest, const Number& w_rest, const Reset& v_reset,
-                     const Number& tau_w, const Number& a, const Number& b, bool detach_reset, std::string_view surrogate,
-                     c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v) {
+TwoStates izhikevich(const Tensor& x, const optional<Tensor>& v, const optional<Tensor>& w, const Number& tau,
+                     const Number& v_c, const Number& a0, const Number& v_threshold, const Number& v_rest,
+                     const Number& w_rest, const Reset& v_reset, const Number& tau_w, const Number& a, const Number& b,
+                     bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args, bool spiking,
+                     bool store_v) {
   PublicCall call(NeuronKind::izhikevich, x, {v, w}, {detach_reset, surrogate, surrogate_args, spiking, store_v});
-  call.param(tau).param(v_c).param(a0).param(v_threshold).param(v_rest).param(w_rest).v_reset(v_reset).param(tau_w).param(a).param(b);
+  call.param(tau)
+      .param(v_c)
+      .param(a0)
+      .param(v_threshold)
+      .param(v_rest)
+      .param(w_rest)
+      .v_reset(v_reset)
+      .param(tau_w)
+      .param(a)
+      .param(b);
   const ForwardResults results = run(call.arguments());
   return {results.spikes, results.states[0], results.states[1]};
 }
@@ -157,10 +173,11 @@ TwoStates izhikevich(const Tensor& x, const optional<Tensor>& v, const optional<
 }  // namespace public_op
 
 // Both overloads of every public operator, under the library's dispatch key.
-#define SPIKEFORGE_IMPL_PUBLIC(library, name, run)                                                                            \
-  library.impl(#name, TORCH_FN((::spikeforge::ops::public_op::name<run, ::at::Scalar, std::optional<::at::Scalar>>)));        \
-  library.impl(#name ".tensor",                                                                                               \
-               TORCH_FN((::spikeforge::ops::public_op::name<run, std::optional<::at::Tensor>, std::optional<::at::Tensor>>)))
+#define SPIKEFORGE_IMPL_PUBLIC(library, name, run)                                                                     \
+  library.impl(#name, TORCH_FN((::spikeforge::ops::public_op::name<run, ::at::Scalar, std::optional<::at::Scalar>>))); \
+  library.impl(                                                                                                        \
+      #name ".tensor",                                                                                                 \
+      TORCH_FN((::spikeforge::ops::public_op::name<run, std::optional<::at::Tensor>, std::optional<::at::Tensor>>)))
 
 template <Run run, class Library>
 void register_public(Library& library) {

@@ -32,7 +32,8 @@ Outcome compile_all(const std::vector<runtime::KernelSpec>& specs, const std::st
       std::string failure;
       int registers = 0;
       try {
-        const runtime::CompileResult result = nvrtc.compile({.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}});
+        const runtime::CompileResult result =
+            nvrtc.compile({.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}});
         if (!result.usage) {
           failure = "no resource usage in the log";
         } else {
@@ -59,8 +60,8 @@ void check_arch(const std::string& arch) {
   REQUIRE(specs.size() > 100);
   REQUIRE(specs.size() * 4 <= 1500);
   const Outcome outcome = compile_all(specs, arch);
-  std::cout << arch << ": " << outcome.compiled << " kernels compiled, at most " << outcome.most_registers << " registers, "
-            << outcome.failures.size() << " failures\n";
+  std::cout << arch << ": " << outcome.compiled << " kernels compiled, at most " << outcome.most_registers
+            << " registers, " << outcome.failures.size() << " failures\n";
   for (const std::string& failure : outcome.failures) UNSCOPED_INFO(failure);
   CHECK(outcome.failures.empty());
   CHECK(outcome.compiled == static_cast<int>(specs.size()));

@@ -11,7 +11,26 @@ namespace spikeforge::tests {
 namespace {
 
 // The options of a launch, each with its number of values.
-enum Option { direction, neuron, type, surrogate, hard_reset, detach_reset, spiking, decay_input, steps, neurons, store_states, initial, params, save, grad_spikes, grad_states, wants, n_options };
+enum Option {
+  direction,
+  neuron,
+  type,
+  surrogate,
+  hard_reset,
+  detach_reset,
+  spiking,
+  decay_input,
+  steps,
+  neurons,
+  store_states,
+  initial,
+  params,
+  save,
+  grad_spikes,
+  grad_states,
+  wants,
+  n_options
+};
 constexpr std::array<int, n_options> n_values = {2, 6, 4, 16, 2, 2, 2, 2, 3, 3, 2, 3, 4, 2, 3, 3, 3};
 
 using Choice = std::array<int, n_options>;
@@ -45,7 +64,8 @@ std::vector<Choice> covering_choices(int fixed_direction) {
     int most = -1;
     for (int attempt = 0; attempt < 64; ++attempt) {
       Choice choice;
-      for (int option = 0; option < n_options; ++option) choice[option] = static_cast<int>(random() % static_cast<unsigned>(n_values[option]));
+      for (int option = 0; option < n_options; ++option)
+        choice[option] = static_cast<int>(random() % static_cast<unsigned>(n_values[option]));
       choice[direction] = fixed_direction;
       choice[a] = i;
       choice[b] = j;
@@ -77,7 +97,10 @@ void describe(MultistepLaunch& launch, const Choice& choice) {
   launch.neuron = static_cast<NeuronKind>(choice[neuron]);
   launch.n_states = states_of[choice[neuron]];
   launch.n_params = params_of[choice[neuron]];
-  launch.options = {.hard_reset = choice[hard_reset] == 1, .detach_reset = choice[detach_reset] == 1, .spiking = choice[spiking] == 1, .decay_input = choice[decay_input] == 1};
+  launch.options = {.hard_reset = choice[hard_reset] == 1,
+                    .detach_reset = choice[detach_reset] == 1,
+                    .spiking = choice[spiking] == 1,
+                    .decay_input = choice[decay_input] == 1};
   launch.surrogate = static_cast<SurrogateKind>(choice[surrogate]);
   launch.type = static_cast<DType>(choice[type]);
   launch.steps = std::array{4, 16, 100}[choice[steps]];
@@ -86,10 +109,12 @@ void describe(MultistepLaunch& launch, const Choice& choice) {
   launch.store_states = choice[store_states] == 1;
   launch.x = view(1, launch.neurons);
   for (int s = 0; s < launch.n_states; ++s)
-    if (choice[initial] > 0) launch.initial[s] = {somewhere(), choice[initial] == 1 ? launch.type : compute_type(launch.type)};
+    if (choice[initial] > 0)
+      launch.initial[s] = {somewhere(), choice[initial] == 1 ? launch.type : compute_type(launch.type)};
   for (int j = 0; j < launch.n_params; ++j) {
     const bool is_tensor = choice[params] == 3 ? j % 2 == 0 : choice[params] > 0;
-    if (is_tensor) launch.params[j] = {.data = somewhere(), .type = choice[params] == 1 ? launch.type : compute_type(launch.type)};
+    if (is_tensor)
+      launch.params[j] = {.data = somewhere(), .type = choice[params] == 1 ? launch.type : compute_type(launch.type)};
   }
 }
 

@@ -23,6 +23,16 @@ def pytest_configure(config):
     torch.ops.load_library(str(path))
 
 
+def pytest_collection_modifyitems(config, items):
+    """SPIKEFORGE_SHARD=2/8 runs every eighth test from the second on: eight processes compile their kernels side by side."""
+    shard = os.environ.get("SPIKEFORGE_SHARD")
+    if shard is None:
+        return
+    index, count = (int(part) for part in shard.split("/"))
+    config.hook.pytest_deselected(items=[item for i, item in enumerate(items) if i % count != index - 1])
+    items[:] = [item for i, item in enumerate(items) if i % count == index - 1]
+
+
 def pytest_report_header():
     cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return f"spikeforge: {library_path()}, torch {torch.__version__}, GPU: {cuda}, SPIKEFORGE_SEED={SEED}"

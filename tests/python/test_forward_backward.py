@@ -4,8 +4,8 @@ reference."""
 import pytest
 import torch
 from cases import (
-    DTYPES, FORMS, HALF, KINDS, NUMBERS, Inputs, Options, Tally, compare, forms, numbers, random_parameters, random_states,
-    random_x, state_dtype, surrogate_arguments,
+    DTYPES, FORMS, HALF, KINDS, NUMBERS, Inputs, Options, Tally, call, compare, forms, numbers, random_parameters,
+    random_states, random_x, some_of, state_dtype,
 )
 from reference import NEURONS, SURROGATES
 
@@ -21,13 +21,14 @@ every_neuron = pytest.mark.parametrize("neuron", NEURONS)
 @every_form
 def test_with_numbers_every_surrogate_equals_the_reference(neuron, form, dtype, device):
     tally = Tally()
-    for i, (surrogate, arguments) in enumerate(surrogate_arguments()):
-        options = Options(**form, surrogate=surrogate, surrogate_args=arguments)
-        inputs = Inputs(random_x(neuron, STEPS, SHAPE, dtype, device), params=numbers(neuron, dtype=dtype, device=device))
-        if i % 4 < 2:
-            kind = dtype if i % 8 < 4 else state_dtype(dtype)
-            inputs.v, inputs.w = random_states(neuron, SHAPE, kind, device)
-        compare(neuron, inputs, options, store_v=bool(i % 2), tally=tally)
+    for i, surrogate in enumerate(SURROGATES):
+        for arguments in ((), SURROGATES[surrogate].other):
+            options = Options(**form, surrogate=surrogate, surrogate_args=arguments)
+            inputs = Inputs(random_x(neuron, STEPS, SHAPE, dtype, device), params=numbers(neuron, dtype=dtype, device=device))
+            if i % 4 < 2:
+                kind = dtype if i % 8 < 4 else state_dtype(dtype)
+                inputs.v, inputs.w = random_states(neuron, SHAPE, kind, device)
+            compare(neuron, inputs, options, store_v=bool(i % 2), tally=tally)
     rate = tally.finish()
     assert 0.03 < rate < 0.8, f"only a test in which neurons fire now and then shows anything: {rate:.0%}"
 
@@ -36,7 +37,7 @@ def test_with_numbers_every_surrogate_equals_the_reference(neuron, form, dtype, 
 @every_form
 def test_every_tensor_parameter_gets_its_gradient(neuron, form, dtype, device):
     tally = Tally()
-    for i, surrogate in enumerate(SURROGATES):
+    for i, surrogate in some_of(enumerate(SURROGATES), device, neuron, form, dtype):
         options = Options(**form, surrogate=surrogate)
         kind = KINDS[i % 3]
         params = random_parameters(neuron, SHAPE, kind, dtype if i % 2 else state_dtype(dtype), device)
@@ -53,11 +54,12 @@ def test_every_tensor_parameter_gets_its_gradient(neuron, form, dtype, device):
 @every_form
 def test_the_smooth_form_equals_the_reference(neuron, form, dtype, device):
     tally = Tally()
-    for i, (surrogate, arguments) in enumerate(surrogate_arguments()):
-        options = Options(**form, surrogate=surrogate, surrogate_args=arguments, spiking=False)
-        inputs = Inputs(random_x(neuron, 5, SHAPE, dtype, device) / 2, params=numbers(neuron, dtype=dtype, device=device))
-        inputs.v, inputs.w = random_states(neuron, SHAPE, state_dtype(dtype), device)
-        compare(neuron, inputs, options, store_v=bool(i % 2), tally=tally)
+    for i, surrogate in some_of(enumerate(SURROGATES), device, neuron, form, dtype):
+        for arguments in ((), SURROGATES[surrogate].other):
+            options = Options(**form, surrogate=surrogate, surrogate_args=arguments, spiking=False)
+            inputs = Inputs(random_x(neuron, 5, SHAPE, dtype, device) / 2, params=numbers(neuron, dtype=dtype, device=device))
+            inputs.v, inputs.w = random_states(neuron, SHAPE, state_dtype(dtype), device)
+            compare(neuron, inputs, options, store_v=bool(i % 2), tally=tally)
     tally.finish()
 
 
@@ -109,19 +111,13 @@ def test_what_starts_where_v_reset_is_sends_its_gradient_there(neuron, device):
 
 
 @every_neuron
-def test_no_gradient_is_asked_for(neuron, device):
+def test_nothing_requires_a_gradient_unless_an_input_does(neuron, device):
     for dtype in DTYPES:
         inputs = Inputs(random_x(neuron, STEPS, SHAPE, dtype, device), params=numbers(neuron, dtype=dtype, device=device))
         for store_v in (False, True):
-            results = call_without_grad(neuron, inputs, store_v)
+            compare(neuron, inputs, Options(), store_v=store_v, needs_grad=[])
+            results = call(neuron, inputs, Options(), store_v)
             assert not any(result.requires_grad for result in results), f"{neuron} {dtype}"
-
-
-def call_without_grad(neuron, inputs, store_v):
-    compare(neuron, inputs, Options(), store_v=store_v, needs_grad=[])
-    from cases import call
-
-    return call(neuron, inputs, Options(), store_v)
 
 
 @every_neuron
@@ -145,8 +141,6 @@ def test_in_the_tensor_overload_none_is_the_default_and_a_soft_reset(neuron, dev
 @every_neuron
 def test_half_types_keep_their_state_in_float32(neuron, dtype, device):
     """Two calls of T/2 steps, the state handed over, are one call of T steps, bit for bit."""
-    from cases import call
-
     x = random_x(neuron, STEPS, SHAPE, dtype, device)
     params = numbers(neuron, dtype=dtype, device=device)
     whole = call(neuron, Inputs(x, params=params), Options())

@@ -6,7 +6,7 @@ test_forward_backward.py.
 
 import pytest
 import torch
-from cases import KINDS, Inputs, Options, call, form_name, forms, random_parameters, random_states, random_x, surrogate_arguments
+from cases import KINDS, Inputs, Options, call, form_name, forms, random_parameters, random_states, random_x, some_of, surrogate_arguments
 from reference import NEURONS, SURROGATES, run
 
 STEPS = 4
@@ -40,7 +40,7 @@ def inputs_away_from_kinks(neuron, options, kind, device):
 
 @pytest.mark.parametrize("neuron, form", ATTACHED)
 def test_the_smooth_form_has_the_gradient_of_its_finite_differences(neuron, form, device):
-    for i, (surrogate, arguments) in enumerate(surrogate_arguments()):
+    for i, (surrogate, arguments) in some_of(enumerate(surrogate_arguments()), device, neuron, form):
         options = Options(**form, surrogate=surrogate, surrogate_args=arguments, spiking=False)
         inputs = inputs_away_from_kinks(neuron, options, KINDS[i % 3], device)
         names = list(inputs.tensors())

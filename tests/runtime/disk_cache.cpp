@@ -229,7 +229,8 @@ TEST_CASE_METHOD(Fixture, "a read-only cache is still read") {
   CHECK(as_ordinary_user([&] {
     DiskCache cache = open();
     cache.store(key_number(7), "lif_forward", payload);
-    return cache.load(key, "lif_forward") == payload && !cache.load(key_number(7), "lif_forward") && warnings.size() == 1;
+    return cache.load(key, "lif_forward") == payload && !cache.load(key_number(7), "lif_forward") &&
+           warnings.size() == 1;
   }));
   fs::permissions(folder, fs::perms(0700));
 }
@@ -268,7 +269,8 @@ TEST_CASE_METHOD(Fixture, "eviction leaves files alone that are not the cache's"
   CHECK(fs::exists(folder / "mine.cubin"));
 }
 
-TEST_CASE_METHOD(Fixture, "what a process left that died while it wrote is cleared away, but not what is being written") {
+TEST_CASE_METHOD(Fixture,
+                 "what a process left that died while it wrote is cleared away, but not what is being written") {
   store();
   for (const char* name : {".spikeforge_1_0", ".spikeforge_2_0"}) write_file(folder / name, "half an ent");
   used_seconds_ago(folder / ".spikeforge_1_0", 4000);

@@ -44,7 +44,8 @@ Driver fake_driver() {
     seen.shared_bytes = shared_bytes;
     seen.stream = stream;
     // cuda.h: 1 is the buffer, 2 its size, 0 the end.
-    const bool as_buffer = reinterpret_cast<std::size_t>(extra[0]) == 1 && reinterpret_cast<std::size_t>(extra[2]) == 2 && !extra[4];
+    const bool as_buffer =
+        reinterpret_cast<std::size_t>(extra[0]) == 1 && reinterpret_cast<std::size_t>(extra[2]) == 2 && !extra[4];
     if (as_buffer) seen.args.assign(static_cast<char*>(extra[1]), *static_cast<std::size_t*>(extra[3]));
     return kernel == &kernel_handle && block <= 1024 ? 0 : 1;
   };
@@ -73,7 +74,9 @@ TEST_CASE("a launch hands the driver its arguments as one buffer") {
 TEST_CASE("a launch that fails says which kernel, how large, and the driver's words") {
   const Driver driver = fake_driver();
   const LoadedKernel kernel = load_kernel(driver, std::string("image"), "lif_forward");
-  CHECK_THAT(message_of<DriverError>([&] { kernel.launch({5, 1, 1}, 2000, 0, nullptr, "", 0); }),
+  CHECK_THAT(message_of<DriverError>([&] {
+               kernel.launch({5, 1, 1}, 2000, 0, nullptr, "", 0);
+             }),
              has_text("lif_forward: the launch of 5 x 1 x 1 blocks of 2000 threads") &&
                  has_text("it did not work (CUDA_ERROR_OF_TEST)"));
 }

@@ -12,7 +12,9 @@ using namespace spikeforge::test;
 namespace {
 
 KernelSource source(const std::string& body = "*x = 1;") {
-  return {.name = "lif_forward", .entry = "kernel", .text = "extern \"C\" __global__ void kernel(float* x) { " + body + " }"};
+  return {.name = "lif_forward",
+          .entry = "kernel",
+          .text = "extern \"C\" __global__ void kernel(float* x) { " + body + " }"};
 }
 
 const Nvrtc& no_nvrtc() { throw NvrtcNotFound("no NVRTC here"); }
@@ -30,7 +32,8 @@ struct FakeLoader {
   Driver driver;
 };
 
-// Images are compared in double parentheses: a failure then prints no bytes. Each cache made here is as a new process over the same disk.
+// Images are compared in double parentheses: a failure then prints no bytes. Each cache made here is as a new process
+// over the same disk.
 struct Fixture {
   TemporaryFolder home;
   FakeLoader loader;

@@ -28,7 +28,9 @@ std::string as_text(const std::vector<char>& bytes) { return {bytes.begin(), byt
 TEST_CASE("a kernel compiles to a cubin on a machine without a GPU") {
   REQUIRE_NVRTC_OR_SKIP();
   const CompileResult result = find_nvrtc()->compile(scale_request());
-  CHECK(as_text(result.image).starts_with("\x7f" "ELF"));
+  CHECK(as_text(result.image)
+            .starts_with("\x7f"
+                         "ELF"));
   CHECK_THAT(as_text(result.image), has_text(".text.scale"));
   CHECK_FALSE(result.is_ptx);
 }
@@ -134,7 +136,9 @@ TEST_CASE("a missing libnvrtc-builtins is explained") {
 }
 
 TEST_CASE("where no NVRTC is found, the error says where it was sought and what to do") {
-  const std::string message = message_of<NvrtcNotFound>([] { Nvrtc::open({"/nonexistent/libnvrtc.so.13", "libnothing.so.7"}); });
+  const std::string message = message_of<NvrtcNotFound>([] {
+    Nvrtc::open({"/nonexistent/libnvrtc.so.13", "libnothing.so.7"});
+  });
   CHECK_THAT(message, has_text("/nonexistent/libnvrtc.so.13") && has_text("libnothing.so.7"));
   CHECK_THAT(message, has_text("pip install nvidia-cuda-nvrtc") && has_text("SPIKEFORGE_NVRTC"));
 }

@@ -106,5 +106,5 @@ std::string message_of(Action&& action) {
 
 }  // namespace spikeforge::test
 
-#define REQUIRE_NVRTC_OR_SKIP()                                                                  \
+#define REQUIRE_NVRTC_OR_SKIP() \
   if (!spikeforge::test::find_nvrtc()) SPIKEFORGE_SKIP("this machine has no NVRTC; pip install nvidia-cuda-nvrtc")
