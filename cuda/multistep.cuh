@@ -104,8 +104,7 @@ struct Multistep {
       if (Spec::initial(s) != Source::absent) state[s] = load_as<F>(Spec::initial(s), a.initial[s], i);
   }
 
-  // ---- forward
-  // ----------------------------------------------------------------------------------------------------------------
+  // ---- forward ----
 
   static constexpr int K = Spec::rows;
 
@@ -186,8 +185,7 @@ struct Multistep {
     if (!Spec::store_states) store_states(a.states, i, state);
   }
 
-  // ---- backward: segments from the last to the first, each recomputed from its checkpoint
-  // --------------------------------------
+  // ---- backward: segments from the last to the first, each recomputed from its checkpoint ----
 
   static __device__ __forceinline__ void load_segment_state(const BackwardArgs<Cell>& a, const Cell (&cell)[W], int t0,
                                                             long long i, F (&state)[W][S]) {

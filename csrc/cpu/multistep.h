@@ -155,8 +155,7 @@ class Multistep {
            ((t / launch_.checkpoint_length - 1) * S + s) * launch_.neurons;
   }
 
-  // ---- forward
-  // ----------------------------------------------------------------------------------------------------------------
+  // ---- forward ----
 
   struct ForwardScratch {
     V* state;  // [vectors, S]
@@ -200,8 +199,7 @@ class Multistep {
     });
   }
 
-  // ---- backward: segments from the last to the first, each recomputed from its checkpoint
-  // --------------------------------------
+  // ---- backward: segments from the last to the first, each recomputed from its checkpoint ----
 
   struct BackwardScratch {
     V* before;      // [checkpoint_length, vectors, S], the states before each step of the segment

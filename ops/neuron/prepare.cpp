@@ -5,11 +5,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 
-#include <limits>
 #include <string>
 
 namespace spikeforge::ops {
 namespace {
+
+// Kernels count steps, and look a few ahead, in 32 bits.
+constexpr std::int64_t most_steps = std::int64_t{1} << 30;
 
 bool is_supported(c10::ScalarType type) {
   return type == c10::ScalarType::Half || type == c10::ScalarType::BFloat16 || type == c10::ScalarType::Float ||
@@ -22,8 +24,7 @@ void check_x(const char* op, const at::Tensor& x) {
   TORCH_CHECK_TYPE(is_supported(x.scalar_type()), op, ": x must be float16, bfloat16, float32 or float64, but is ",
                    x.scalar_type(), "; pass x.to(torch.float32)");
   TORCH_CHECK_VALUE(x.dim() >= 1, op, ": x must have shape [T, *shape], time first, but is 0-dimensional");
-  TORCH_CHECK_VALUE(x.sym_size(0) <= std::numeric_limits<std::int32_t>::max(), op, ": x has ", x.sym_size(0),
-                    " steps; at most 2^31 - 1 are supported");
+  TORCH_CHECK_VALUE(x.sym_size(0) <= most_steps, op, ": x has ", x.sym_size(0), " steps; at most 2^30 are supported");
 }
 
 void check_type(const char* op, const char* name, const at::Tensor& t, const at::Tensor& x) {

@@ -15,8 +15,13 @@
 namespace spikeforge::tests {
 namespace {
 
+// ptxas parks a uniform register or two on the stack around a loop, whatever registers are free (seen: one value stored
+// and loaded once, at 56 registers). More than that is a kernel that does not fit.
+constexpr int parked_bytes = 16;
+
 struct Outcome {
   int compiled = 0;
+  int parking = 0;
   int most_registers = 0;
   std::vector<std::string> failures;
 };
@@ -31,6 +36,7 @@ Outcome compile_all(const std::vector<runtime::KernelSpec>& specs, const std::st
       const runtime::KernelSource source = print_source(specs[i]);
       std::string failure;
       int registers = 0;
+      int spilling = 0;
       try {
         const runtime::CompileResult result =
             nvrtc.compile({.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}});
@@ -38,13 +44,16 @@ Outcome compile_all(const std::vector<runtime::KernelSpec>& specs, const std::st
           failure = "no resource usage in the log";
         } else {
           registers = result.usage->registers;
-          if (result.usage->spill_bytes > 0) failure = "spills " + std::to_string(result.usage->spill_bytes) + " bytes";
+          spilling = result.usage->spill_bytes > 0 ? 1 : 0;
+          if (result.usage->spill_bytes > parked_bytes)
+            failure = "spills " + std::to_string(result.usage->spill_bytes) + " bytes";
         }
       } catch (const runtime::RuntimeError& error) {
         failure = error.what();
       }
       const std::scoped_lock lock(mutex);
       ++outcome.compiled;
+      outcome.parking += spilling;
       outcome.most_registers = std::max(outcome.most_registers, registers);
       if (!failure.empty()) outcome.failures.push_back(failure + "\n" + source.text);
     }
@@ -61,7 +70,7 @@ void check_arch(const std::string& arch) {
   REQUIRE(specs.size() * 4 <= 1500);
   const Outcome outcome = compile_all(specs, arch);
   std::cout << arch << ": " << outcome.compiled << " kernels compiled, at most " << outcome.most_registers
-            << " registers, " << outcome.failures.size() << " failures\n";
+            << " registers, " << outcome.parking << " park a value, " << outcome.failures.size() << " failures\n";
   for (const std::string& failure : outcome.failures) UNSCOPED_INFO(failure);
   CHECK(outcome.failures.empty());
   CHECK(outcome.compiled == static_cast<int>(specs.size()));

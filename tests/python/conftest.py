@@ -16,6 +16,7 @@ def library_path():
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "gpu: needs a GPU")
     config.addinivalue_line("markers", "slow: needs much memory or time; runs where there is room for it")
     path = library_path()
     if not path.exists():
@@ -23,14 +24,22 @@ def pytest_configure(config):
     torch.ops.load_library(str(path))
 
 
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
-    """SPIKEFORGE_SHARD=2/8 runs every eighth test from the second on: eight processes compile their kernels side by side."""
+    """Marks what needs a GPU, for -m gpu, lets -m and -k choose, and takes this process's share of what they chose.
+
+    SPIKEFORGE_SHARD=2/8 is every eighth test from the second on: eight processes compile their kernels side by side.
+    """
+    for item in items:
+        if "cuda" in item.fixturenames or getattr(item, "callspec", None) and item.callspec.params.get("device") == "cuda":
+            item.add_marker("gpu")
+    result = yield
     shard = os.environ.get("SPIKEFORGE_SHARD")
-    if shard is None:
-        return
-    index, count = (int(part) for part in shard.split("/"))
-    config.hook.pytest_deselected(items=[item for i, item in enumerate(items) if i % count != index - 1])
-    items[:] = [item for i, item in enumerate(items) if i % count == index - 1]
+    if shard is not None:
+        index, count = (int(part) for part in shard.split("/"))
+        config.hook.pytest_deselected(items=[item for i, item in enumerate(items) if i % count != index - 1])
+        items[:] = [item for i, item in enumerate(items) if i % count == index - 1]
+    return result
 
 
 def pytest_report_header():

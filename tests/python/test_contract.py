@@ -114,13 +114,14 @@ def require_inductor(device):
         pytest.skip(f"inductor does not work here: {why}")
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+# inductor is slow, and has the same graphs.
+COMPILED = [*((neuron, "aot_eager") for neuron in NEURONS), *((neuron, "inductor") for neuron in ("lif", "plif", "izhikevich"))]
+
+
 @pytest.mark.parametrize("overload", ["numbers", "tensors"])
-@every_neuron
+@pytest.mark.parametrize("neuron, backend", COMPILED)
 def test_compiled_is_equal_to_eager_forward_and_backward(neuron, overload, backend, device):
     if backend == "inductor":
-        if neuron not in ("lif", "plif", "izhikevich"):
-            return  # slow, and the same graphs
         require_inductor(device)
     tensors = overload == "tensors"
     for options in (Options(), Options(soft=True, detach_reset=True, surrogate="atan")):
@@ -451,12 +452,9 @@ def unstacked(function, in_dims, *args):
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize("x_dim", [0, 1, 2, None])
-@pytest.mark.parametrize("v_dim", [0, 1, None])
+@pytest.mark.parametrize("x_dim, v_dim", [(0, None), (1, None), (2, None), (None, 0), (None, 1), (1, 0), (2, 1), (0, 1)])
 @every_neuron
 def test_vmap_is_a_loop(neuron, x_dim, v_dim, device):
-    if x_dim is None and v_dim is None:
-        return
     mapped = 4
     x_shape, v_shape = [6, 5], [5]
     if x_dim is not None:
