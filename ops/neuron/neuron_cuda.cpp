@@ -46,8 +46,8 @@ void run(const Launch& launch, const at::Tensor& x) {
 }
 
 ForwardResults forward_cuda(const NeuronArguments& args, bool save) {
-  const c10::cuda::OptionalCUDAGuard guard(args.x.device());
-  const Prepared prepared = prepare(args);
+  const Prepared prepared = prepare(args);  // first: a CPU x beside a CUDA state comes here too
+  const c10::cuda::OptionalCUDAGuard guard(prepared.x.device());
   ForwardResults results = allocate_forward(args, prepared, save);
   std::vector<at::Tensor> kept;
   run(forward_launch(args, prepared, results, kept), prepared.x);
@@ -55,9 +55,9 @@ ForwardResults forward_cuda(const NeuronArguments& args, bool save) {
 }
 
 std::vector<at::Tensor> backward_cuda(const BackwardArguments& args) {
-  const c10::cuda::OptionalCUDAGuard guard(args.x.device());
   const Prepared prepared = prepare(args);
   check_backward(args, prepared);
+  const c10::cuda::OptionalCUDAGuard guard(prepared.x.device());
   const BackwardResults results = allocate_backward(args, prepared);
   std::vector<at::Tensor> kept;
   run(backward_launch(args, prepared, results, kept), prepared.x);
