@@ -1,5 +1,6 @@
 #include <spikeforge/cpu/kernels.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
@@ -11,19 +12,31 @@ struct Choice {
   const Kernels* kernels;
 };
 
-bool allowed(std::string_view set) {
-  static const char* wanted = std::getenv("SPIKEFORGE_CPU_CAPABILITY");
-  return wanted == nullptr || std::string_view(wanted) == set;
+enum Level { level_default, level_avx2, level_avx512 };
+
+// The widest set that the user allows.
+Level allowed() {
+  const char* wanted = std::getenv("SPIKEFORGE_CPU_CAPABILITY");
+  const std::string_view name = wanted == nullptr ? "" : wanted;
+  if (name == "default") return level_default;
+  if (name == "avx2") return level_avx2;
+  if (name != "" && name != "avx512")
+    std::fprintf(
+        stderr,
+        "spikeforge: SPIKEFORGE_CPU_CAPABILITY=%s is none of default, avx2, avx512; using the widest there is\n",
+        wanted);
+  return level_avx512;
 }
 
 Choice choose() {
+  [[maybe_unused]] const Level level = allowed();
 #if SPIKEFORGE_CPU_VARIANTS == 3
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
   // Every processor with AVX2 has F16C, which not every compiler knows by that name.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (avx512 && avx2 && allowed("avx512")) return {"avx512", &kernels_avx512()};
-  if (avx2 && allowed("avx2")) return {"avx2", &kernels_avx2()};
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
+  if (avx512 && level >= level_avx512) return {"avx512", &kernels_avx512()};
+  if (avx2 && level >= level_avx2) return {"avx2", &kernels_avx2()};
 #endif
   return {"default", &kernels_default()};
 }

@@ -8,7 +8,8 @@
 
 namespace spikeforge::cpu {
 
-// Runs the neurons [begin, end) through the whole sequence. `scratch` holds scratch_bytes(launch, end - begin) bytes.
+// Runs the neurons [begin, end) through the whole sequence. `scratch` holds what the function of that name says for so
+// many neurons.
 struct Kernels {
   std::size_t (*forward_scratch)(const ForwardLaunch&, std::int64_t neurons);
   void (*forward)(const ForwardLaunch&, std::int64_t begin, std::int64_t end, void* scratch);
@@ -21,8 +22,7 @@ const Kernels& kernels_default();
 const Kernels& kernels_avx2();
 const Kernels& kernels_avx512();
 
-// The widest set that this processor has, or the one named by SPIKEFORGE_CPU_CAPABILITY (default, avx2, avx512) if it
-// has that.
+// The widest set that this processor has, no wider than SPIKEFORGE_CPU_CAPABILITY (default, avx2, avx512) says.
 const Kernels& kernels();
 const char* capability();
 

@@ -38,8 +38,6 @@ struct Vec {
 
   friend Vec select(Mask<T> mask, Vec a, Vec b) { return Native::blendv(b.value, a.value, mask.bits); }
   friend Vec abs(Vec a) { return a.value.abs(); }
-  friend Vec min(Vec a, Vec b) { return at::vec::minimum(a.value, b.value); }
-  friend Vec max(Vec a, Vec b) { return at::vec::maximum(a.value, b.value); }
   friend Vec exp(Vec a) { return a.value.exp(); }
   friend Vec log(Vec a) { return a.value.log(); }
   friend Vec pow(Vec a, Vec b) { return a.value.pow(b.value); }

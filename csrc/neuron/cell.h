@@ -4,15 +4,15 @@
 //
 // What a loop may use:
 //   n_inputs, n_outputs, n_states, n_params
-//   Cell(params, surrogate, options)        computes once a neuron what does not change over the steps
-//   initial(state)                          the states of a neuron that was given none
-//   step(x, state, y)                       one step, state in place
+//   Cell(params, surrogate, options)   computes once a neuron what does not change over the steps
+//   initial(state)                     the states of a neuron that was given none
+//   step(x, state, y)                  one step, state in place
 //   vjp(x, state, grad_y, grad_state, grad_x, grad_param)
-//                                           state is that before the step; grad_state comes in as the gradient of the
-//                                           next state and leaves as that of `state`; grad_x is written, grad_param
-//                                           added to
-//   finish(grad_initial, grad_param)        makes grad_param final; grad_initial is the gradient of what `initial`
-//   made, 0 for given states
+//                                      `state` is that before the step; grad_state comes in as the
+//                                      gradient of the next state and leaves as that of `state`;
+//                                      grad_x is written, grad_param added to
+//   finish(grad_initial, grad_param)   makes grad_param final; grad_initial is the gradient of what
+//                                      `initial` made, 0 for given states
 #pragma once
 
 #include <spikeforge/neuron/reset.h>

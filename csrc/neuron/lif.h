@@ -1,7 +1,7 @@
 // Leaky integrate-and-fire.
-//   decay_input   H = V + (X - (V - Vr)) / tau      dH/dX = 1/tau    dH/dV = 1 - 1/tau    dH/dVr = 1/tau    dH/d(1/tau)
-//   = X - (V - Vr) otherwise     H = V - (V - Vr) / tau + X        dH/dX = 1        dH/dV = 1 - 1/tau    dH/dVr = 1/tau
-//   dH/d(1/tau) = -(V - Vr)
+//   decay_input   H = V + (X - (V - Vr)) / tau     dH/dX = 1/tau    dH/d(1/tau) = X - (V - Vr)
+//   otherwise     H = V - (V - Vr) / tau + X       dH/dX = 1        dH/d(1/tau) = -(V - Vr)
+//   both          dH/dV = 1 - 1/tau                dH/dVr = 1/tau
 // Source: Fang et al., Science Advances 9, eadi1480 (2023). Vr is v_reset, or 0 under soft reset.
 #pragma once
 

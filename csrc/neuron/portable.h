@@ -22,8 +22,6 @@ SPIKEFORGE_FN float select(bool condition, float a, float b) { return condition 
 SPIKEFORGE_FN double select(bool condition, double a, double b) { return condition ? a : b; }
 
 SPIKEFORGE_FN float abs(float x) { return ::fabsf(x); }
-SPIKEFORGE_FN float min(float a, float b) { return ::fminf(a, b); }
-SPIKEFORGE_FN float max(float a, float b) { return ::fmaxf(a, b); }
 SPIKEFORGE_FN float exp(float x) { return ::expf(x); }
 SPIKEFORGE_FN float log(float x) { return ::logf(x); }
 SPIKEFORGE_FN float pow(float x, float y) { return ::powf(x, y); }
@@ -33,8 +31,6 @@ SPIKEFORGE_FN float atan(float x) { return ::atanf(x); }
 SPIKEFORGE_FN float erfc(float x) { return ::erfcf(x); }
 
 SPIKEFORGE_FN double abs(double x) { return ::fabs(x); }
-SPIKEFORGE_FN double min(double a, double b) { return ::fmin(a, b); }
-SPIKEFORGE_FN double max(double a, double b) { return ::fmax(a, b); }
 SPIKEFORGE_FN double exp(double x) { return ::exp(x); }
 SPIKEFORGE_FN double log(double x) { return ::log(x); }
 SPIKEFORGE_FN double pow(double x, double y) { return ::pow(x, y); }
@@ -63,10 +59,6 @@ using std::log;
 using std::pow;
 using std::round;
 using std::sin;
-inline float min(float a, float b) { return std::fmin(a, b); }
-inline float max(float a, float b) { return std::fmax(a, b); }
-inline double min(double a, double b) { return std::fmin(a, b); }
-inline double max(double a, double b) { return std::fmax(a, b); }
 
 // sin(πx) and cos(πx); |x| may be large, so whole turns are taken off first, exactly.
 template <class F>
@@ -92,6 +84,16 @@ F fast_divide(F a, F b) {
 }
 
 #endif
+
+// The same on every device: a NaN in the first argument is passed on, one in the second is not.
+template <class F>
+SPIKEFORGE_FN F min(F a, F b) {
+  return select(b < a, b, a);
+}
+template <class F>
+SPIKEFORGE_FN F max(F a, F b) {
+  return select(a < b, b, a);
+}
 
 template <class F>
 SPIKEFORGE_FN F square(F x) {

@@ -62,7 +62,7 @@ struct Atan {
 template <class F>
 struct PiecewiseQuadratic {
   SPIKEFORGE_FN explicit PiecewiseQuadratic(const double* args) : alpha(args[0]) {}
-  SPIKEFORGE_FN F gradient(F x) const { return max(F(0), alpha - square(alpha) * abs(x)); }
+  SPIKEFORGE_FN F gradient(F x) const { return max(alpha - square(alpha) * abs(x), F(0)); }
   SPIKEFORGE_FN F primitive(F x) const {
     const F inner = alpha * x - F(.5) * square(alpha) * abs(x) * x + F(.5);
     return select(abs(x) < F(1) / alpha, inner, select(x < F(0), F(0), F(1)));
@@ -231,7 +231,7 @@ template <class F>
 struct Rect {
   SPIKEFORGE_FN explicit Rect(const double* args) : alpha(args[0]) {}
   SPIKEFORGE_FN F gradient(F x) const { return select(abs(x) < F(.5) / alpha, alpha, F(0)); }
-  SPIKEFORGE_FN F primitive(F x) const { return max(F(0), min(alpha * x + F(.5), F(1))); }
+  SPIKEFORGE_FN F primitive(F x) const { return max(min(alpha * x + F(.5), F(1)), F(0)); }
 
  private:
   F alpha;

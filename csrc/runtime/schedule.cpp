@@ -33,6 +33,7 @@ bool possible(const MultistepLaunch& launch, int width) {
 bool possible(const BackwardLaunch& launch, int width) {
   if (!possible(static_cast<const MultistepLaunch&>(launch), width)) return false;
   if (!readable_at(launch.grad_spikes, size_of(launch.type), width)) return false;
+  if (!aligned(launch.checkpoints, 0, size_of(compute_type(launch.type)), width)) return false;
   return std::all_of(launch.grad_states.begin(), launch.grad_states.end(), [&](const SequenceView& view) {
     return readable_at(view, size_of(compute_type(launch.type)), width);
   });

@@ -37,6 +37,12 @@ bool all_zero(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides) {
   return true;
 }
 
+SymSizes contiguous_strides(const SymSizes& sizes) {
+  SymSizes strides(sizes.size(), 1);
+  for (std::size_t d = sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * sizes[d];
+  return strides;
+}
+
 SymSizes prepend(const c10::SymInt& first, const SymSizes& rest) {
   SymSizes result{first};
   result.append(rest.begin(), rest.end());
@@ -64,9 +70,14 @@ at::Tensor Layout::empty_step(const at::TensorOptions& options) const {
   return at::empty_strided_symint(sizes, strides, options);
 }
 
+at::Tensor Layout::empty_checkpoints(const c10::SymInt& count, std::int64_t n_states,
+                                     const at::TensorOptions& options) const {
+  return at::empty_strided_symint(prepend(count, prepend(n_states, sizes)),
+                                  prepend(neurons * n_states, prepend(neurons, strides)), options);
+}
+
 at::Tensor with_dense_steps(const at::Tensor& x) {
-  if (x.is_contiguous() || is_dense(x.sym_sizes().slice(1), x.sym_strides().slice(1))) return x;
-  return x.contiguous();
+  return is_dense(x.sym_sizes().slice(1), x.sym_strides().slice(1)) ? x : x.contiguous();
 }
 
 Layout layout_of(const at::Tensor& x) {
@@ -74,15 +85,28 @@ Layout layout_of(const at::Tensor& x) {
   const c10::SymIntArrayRef sizes = x.sym_sizes();
   layout.steps = sizes[0];
   layout.sizes.append(sizes.begin() + 1, sizes.end());
-  layout.strides.append(x.sym_strides().begin() + 1, x.sym_strides().end());
   layout.neurons = 1;
   for (const c10::SymInt& size : layout.sizes) layout.neurons = layout.neurons * size;
+  const c10::SymIntArrayRef strides = x.sym_strides().slice(1);
+  if (is_dense(layout.sizes, strides)) {
+    layout.strides.append(strides.begin(), strides.end());
+  } else {
+    // An empty x keeps its strides, whatever is done to it; its states still need a layout.
+    layout.strides = contiguous_strides(layout.sizes);
+  }
   return layout;
 }
 
 at::Tensor step_in_layout(const at::Tensor& step, const Layout& layout) {
   if (same_strides(layout.sizes, step.sym_strides(), layout.strides)) return step;
   return copy_into(layout.empty_step(step.options()), step);
+}
+
+at::Tensor checkpoints_in_layout(const at::Tensor& checkpoints, const Layout& layout) {
+  const std::int64_t n_states = checkpoints.size(1);
+  const SymSizes wanted = prepend(layout.neurons * n_states, prepend(layout.neurons, layout.strides));
+  if (same_strides(checkpoints.sym_sizes(), checkpoints.sym_strides(), wanted)) return checkpoints;
+  return copy_into(layout.empty_checkpoints(checkpoints.sym_size(0), n_states, checkpoints.options()), checkpoints);
 }
 
 SequenceView view_sequence(const at::Tensor& sequence, const Layout& layout, at::Tensor& kept) {

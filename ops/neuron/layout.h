@@ -26,6 +26,8 @@ struct Layout {
   // [T, *shape] or [*shape] in this layout.
   at::Tensor empty_sequence(const at::TensorOptions& options) const;
   at::Tensor empty_step(const at::TensorOptions& options) const;
+  // [count, n_states, *shape], one state after the other.
+  at::Tensor empty_checkpoints(const c10::SymInt& count, std::int64_t n_states, const at::TensorOptions& options) const;
 };
 
 // x itself where its non-time dimensions are dense, else a contiguous copy.
@@ -36,6 +38,10 @@ Layout layout_of(const at::Tensor& x);
 
 // A [*shape] tensor in the layout's order: itself where it lies so, else a copy.
 at::Tensor step_in_layout(const at::Tensor& step, const Layout& layout);
+
+// Checkpoints in the layout's order, which is not always that of the forward pass: x may come back from a saved-tensor
+// hook with other strides.
+at::Tensor checkpoints_in_layout(const at::Tensor& checkpoints, const Layout& layout);
 
 // A view of a [T, *shape] tensor, read in place where possible: in the layout's order, or expanded from one element a
 // row. `kept` holds what the view points to.

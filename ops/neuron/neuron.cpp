@@ -7,6 +7,8 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/library.h>
 
+#include <cmath>
+
 namespace spikeforge {
 namespace ops {
 namespace {
@@ -21,6 +23,17 @@ c10::TypedOperatorHandle<Signature> find(const char* name, const char* overload,
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).typed<Signature>();
 }
 
+// Numbers are checked by the operator, but not once they are tensors.
+void check_positive(const char* op, const char* name, const Param& param) {
+  if (param.is_tensor()) return;
+  TORCH_CHECK_VALUE(std::isfinite(param.number()) && param.number() > 0, op, ": ", name,
+                    " must be finite and above 0, but is ", param.number());
+}
+
+void check_defined(const char* op, const char* name, const Tensor& t) {
+  TORCH_CHECK_VALUE(t.defined(), op, ": ", name, " is an undefined tensor");
+}
+
 // Parameters as one overload takes them: the one of numbers where there is no tensor among them.
 struct AsNumbers {
   Scalar operator()(const Param& param) const { return param.number(); }
@@ -30,11 +43,15 @@ struct AsNumbers {
 };
 
 struct AsTensors {
+  const char* op;
   const Tensor& x;
 
   // A number beside tensors goes as a 0-dimensional tensor on the host, in the type that the kernel computes in.
   optional<Tensor> operator()(const Param& param) const {
-    if (param.is_tensor()) return param.tensor();
+    if (param.is_tensor()) {
+      check_defined(op, "a parameter", param.tensor());
+      return param.tensor();
+    }
     return at::scalar_tensor(param.number(),
                              at::TensorOptions(scalar_type_of(compute_type(dtype_of(x.scalar_type())))));
   }
@@ -51,10 +68,11 @@ bool any_tensor(const optional<Param>& v_reset, const Params&... params) {
 
 // Calls the overload that fits: `as(param)` gives a parameter in its form, `op` is its handle.
 #define SPIKEFORGE_CALL_OVERLOAD(name, has_tensors, ...)                                                              \
+  ops::check_defined(#name, "x", x);                                                                                  \
   if (has_tensors) {                                                                                                  \
     static const auto op = ops::find("spikeforge::" #name, "tensor",                                                  \
                                      &ops::public_op::name<ops::run_inference, MaybeTensor, MaybeTensor>);            \
-    const ops::AsTensors as{x};                                                                                       \
+    const ops::AsTensors as{#name, x};                                                                                \
     return op.call(__VA_ARGS__);                                                                                      \
   }                                                                                                                   \
   static const auto op = ops::find("spikeforge::" #name, "",                                                          \
@@ -68,6 +86,7 @@ std::tuple<at::Tensor, at::Tensor> integrate_and_fire(const at::Tensor& x, const
 }
 
 std::tuple<at::Tensor, at::Tensor> lif(const at::Tensor& x, const MaybeTensor& v, const LifOptions& o) {
+  ops::check_positive("lif", "tau", o.tau);
   SPIKEFORGE_CALL_OVERLOAD(lif, ops::any_tensor(o.v_reset, o.tau, o.v_threshold), x, v, as(o.tau), o.decay_input,
                            as(o.v_threshold), as(o.v_reset), o.detach_reset, o.surrogate, o.surrogate_args, o.spiking,
                            o.store_v);
@@ -75,17 +94,21 @@ std::tuple<at::Tensor, at::Tensor> lif(const at::Tensor& x, const MaybeTensor& v
 
 std::tuple<at::Tensor, at::Tensor> plif(const at::Tensor& x, const at::Tensor& w, const MaybeTensor& v,
                                         const PlifOptions& o) {
+  ops::check_defined("plif", "w", w);
   SPIKEFORGE_CALL_OVERLOAD(plif, ops::any_tensor(o.v_reset, o.v_threshold), x, w, v, o.decay_input, as(o.v_threshold),
                            as(o.v_reset), o.detach_reset, o.surrogate, o.surrogate_args, o.spiking, o.store_v);
 }
 
 std::tuple<at::Tensor, at::Tensor> qif(const at::Tensor& x, const MaybeTensor& v, const QifOptions& o) {
+  ops::check_positive("qif", "tau", o.tau);
   SPIKEFORGE_CALL_OVERLOAD(qif, ops::any_tensor(o.v_reset, o.tau, o.v_c, o.a0, o.v_threshold, o.v_rest), x, v,
                            as(o.tau), as(o.v_c), as(o.a0), as(o.v_threshold), as(o.v_rest), as(o.v_reset),
                            o.detach_reset, o.surrogate, o.surrogate_args, o.spiking, o.store_v);
 }
 
 std::tuple<at::Tensor, at::Tensor> eif(const at::Tensor& x, const MaybeTensor& v, const EifOptions& o) {
+  ops::check_positive("eif", "tau", o.tau);
+  ops::check_positive("eif", "delta_t", o.delta_t);
   SPIKEFORGE_CALL_OVERLOAD(eif, ops::any_tensor(o.v_reset, o.tau, o.delta_t, o.theta_rh, o.v_threshold, o.v_rest), x, v,
                            as(o.tau), as(o.delta_t), as(o.theta_rh), as(o.v_threshold), as(o.v_rest), as(o.v_reset),
                            o.detach_reset, o.surrogate, o.surrogate_args, o.spiking, o.store_v);
@@ -93,6 +116,8 @@ std::tuple<at::Tensor, at::Tensor> eif(const at::Tensor& x, const MaybeTensor& v
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> izhikevich(const at::Tensor& x, const MaybeTensor& v,
                                                           const MaybeTensor& w, const IzhikevichOptions& o) {
+  ops::check_positive("izhikevich", "tau", o.tau);
+  ops::check_positive("izhikevich", "tau_w", o.tau_w);
   SPIKEFORGE_CALL_OVERLOAD(
       izhikevich, ops::any_tensor(o.v_reset, o.tau, o.v_c, o.a0, o.v_threshold, o.v_rest, o.w_rest, o.tau_w, o.a, o.b),
       x, v, w, as(o.tau), as(o.v_c), as(o.a0), as(o.v_threshold), as(o.v_rest), as(o.w_rest), as(o.v_reset),

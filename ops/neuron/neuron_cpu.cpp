@@ -25,6 +25,7 @@ class ThreadScratch {
  public:
   void* get(std::size_t bytes) {
     if (bytes > size_) {
+      size_ = 0;
       memory_.reset(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
       TORCH_CHECK(memory_ != nullptr, "spikeforge: out of memory for ", bytes, " bytes of scratch");
       size_ = bytes;

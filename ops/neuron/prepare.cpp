@@ -88,9 +88,9 @@ void check_arguments(const NeuronArguments& args) {
 ParamView view_of(const NeuronArguments& args, int j, const Prepared& prepared, std::vector<at::Tensor>& kept) {
   const at::Tensor param = param_of(args, j);
   if (!param.defined()) return {.number = args.numbers[static_cast<std::size_t>(j)]};
-  // Reading a number that is in the host's memory anyway waits for no device.
-  if (is_host_scalar(param) && !prepared.x.is_cpu()) return {.number = param.item<double>()};
-  return view_param(param, prepared.layout, kept.emplace_back());
+  // Reading a number that is in the host's memory anyway waits for no device, and lets all neurons share one cell.
+  if (param.is_cpu() && param.numel() == 1) return {.number = param.item<double>()};
+  return view_param(param.resolve_neg(), prepared.layout, kept.emplace_back());
 }
 
 void describe_launch(MultistepLaunch& launch, const NeuronArguments& args, const Prepared& prepared,
@@ -153,8 +153,9 @@ ForwardResults allocate_forward(const NeuronArguments& args, const Prepared& pre
   for (int s = 0; s < n_states; ++s)
     results.states[s] = args.store_v ? prepared.layout.empty_sequence(prepared.state_options)
                                      : prepared.layout.empty_step(prepared.state_options);
-  const SymSizes shape = save ? SymSizes{checkpoint_count(prepared), n_states, prepared.layout.neurons} : SymSizes{0};
-  results.checkpoints = at::empty_symint(shape, prepared.state_options);
+  results.checkpoints =
+      save ? prepared.layout.empty_checkpoints(checkpoint_count(prepared), n_states, prepared.state_options)
+           : at::empty({0}, prepared.state_options);
   return results;
 }
 
@@ -181,7 +182,8 @@ void check_backward(const BackwardArguments& args, const Prepared& prepared) {
     check_gradient(op.c_str(), name.c_str(), grad, x, x.sym_sizes().slice(args.store_v ? 0 : 1),
                    state_type(x.scalar_type()));
   }
-  const SymSizes shape{checkpoint_count(prepared), neuron.n_states(), prepared.layout.neurons};
+  SymSizes shape{checkpoint_count(prepared), neuron.n_states()};
+  shape.append(prepared.layout.sizes.begin(), prepared.layout.sizes.end());
   check_gradient(op.c_str(), "checkpoints", args.checkpoints, x, shape, state_type(x.scalar_type()));
   const std::size_t n_gradients = 1 + neuron.states.size() + neuron.params.size();
   TORCH_CHECK_VALUE(args.needs_grad.size() == n_gradients, op, ": needs_grad must have ", n_gradients,
@@ -218,7 +220,8 @@ BackwardLaunch backward_launch(const BackwardArguments& args, const Prepared& pr
     if (const at::Tensor grad = tensor_of(args.grad_states[s]); grad.defined())
       launch.grad_states[s] = args.store_v ? view_sequence(grad, prepared.layout, kept.emplace_back())
                                            : view_step(grad, prepared.layout, kept.emplace_back());
-  launch.checkpoints = args.checkpoints.const_data_ptr();
+  kept.push_back(checkpoints_in_layout(args.checkpoints, prepared.layout));
+  launch.checkpoints = kept.back().const_data_ptr();
   launch.grad_x = writable(results.grad_x);
   for (int s = 0; s < launch.n_states; ++s) launch.grad_initial[s] = writable(results.grad_states[s]);
   for (int j = 0; j < launch.n_params; ++j) launch.grad_params[j] = writable(results.grad_params[j]);

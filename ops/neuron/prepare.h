@@ -30,7 +30,7 @@ ForwardLaunch forward_launch(const NeuronArguments& args, const Prepared& prepar
 void check_backward(const BackwardArguments& args, const Prepared& prepared);
 
 // One tensor for x, each state and each parameter; undefined where no gradient is wanted. A parameter's is [*shape],
-// one value a neuron in the compute type, until reduce_params has summed it.
+// one value a neuron in the compute type, until reduce_and_list has summed it.
 struct BackwardResults {
   at::Tensor grad_x;
   std::array<at::Tensor, max_states> grad_states;

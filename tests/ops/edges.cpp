@@ -244,6 +244,11 @@ TEST_CASE("what is refused is refused with the operator's and the argument's nam
   CHECK_THROWS_AS(lif_with({{"tau", -1.}}), c10::ValueError);
   CHECK_THROWS_AS(lif_with({{"tau", std::numeric_limits<double>::infinity()}}), c10::ValueError);
   CHECK_THROWS_AS(lif_with({{"tau", std::numeric_limits<double>::quiet_NaN()}}), c10::ValueError);
+  CHECK_THROWS_WITH(lif_with({{"tau", -1.}, {"v_threshold", at::ones({3})}}),
+                    has_text("lif: tau must be finite and above 0"));
+  CHECK_THROWS_WITH(lif_with({{"tau", Tensor()}}), has_text("lif: a parameter is an undefined tensor"));
+  CHECK_THROWS_WITH(spikeforge::plif(x, Tensor()), has_text("plif: w is an undefined tensor"));
+  CHECK_THROWS_WITH(spikeforge::lif(Tensor()), has_text("lif: x is an undefined tensor"));
   CHECK_THROWS_AS(lif_with({{"tau", at::ones({}, at::kInt)}}), c10::TypeError);
   CHECK_THROWS_AS(run({.neuron = "lif", .x = x.to(at::kLong)}), c10::TypeError);
   CHECK_THROWS_WITH(run({.neuron = "qif", .x = x.to(at::kLong)}),

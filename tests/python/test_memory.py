@@ -1,0 +1,77 @@
+"""Tensors that lie in memory in unusual ways give the same results as ordinary ones."""
+
+import pytest
+import torch
+
+ops = torch.ops.spikeforge
+
+NUMBERS = [2.0, 1.0, 0.0]
+OPTIONS = dict(decay_input=True, hard_reset=True, detach_reset=False, surrogate="sigmoid", surrogate_args=[], spiking=True, store_v=False)
+
+
+def empty_views(device):
+    """Sequences of no steps, whose strides say nothing of where states may lie."""
+    yield torch.randn(5, 1, device=device).expand(5, 3000)[:0]
+    yield torch.randn(5, 3, 8, device=device)[:0, :, ::2]
+    yield torch.randn(5, 8, 3, device=device).transpose(1, 2)[:0]
+
+
+def test_no_steps_of_an_unusual_x_return_the_initial_state(device):
+    for x in empty_views(device):
+        v0 = torch.randn(x.shape[1:], device=device, requires_grad=True)
+        _, v = ops.lif(x, v0)
+        assert torch.equal(v, v0)
+        (grad,) = torch.autograd.grad(v.sum(), v0)
+        assert torch.equal(grad, torch.ones_like(v0))
+        assert torch.equal(ops.lif(x, v_reset=-0.5)[1], torch.full_like(v0, -0.5))
+
+
+@pytest.mark.parametrize("name", ["lif", "izhikevich"])
+def test_x_may_come_back_from_a_saved_tensor_hook_with_other_strides(device, name):
+    x = torch.randn(40, 2, 3, 4, 5, device=device).to(memory_format=torch.contiguous_format)
+    x = x.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3).requires_grad_()  # channels-last
+    weight = torch.randn(40, 2, 3, 4, 5, device=device)
+
+    def gradient():
+        return torch.autograd.grad((getattr(ops, name)(x)[0] * weight).sum(), x)[0]
+
+    wanted = gradient()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.contiguous(), lambda t: t):
+        assert torch.equal(gradient(), wanted)
+
+
+def test_checkpoints_of_any_strides_give_the_same_gradient(device):
+    x = torch.randn(40, 6, 10, device=device)
+    spikes, v, checkpoints = ops.lif_forward(x, None, [None] * 3, NUMBERS, **OPTIONS, save=True)
+    grad = torch.randn_like(spikes)
+
+    def gradient(checkpoints):
+        return ops.lif_backward(grad, None, x, None, checkpoints, [None] * 3, NUMBERS, **OPTIONS, needs_grad=[True] + [False] * 4)[0]
+
+    wanted = gradient(checkpoints)
+    assert torch.equal(gradient(checkpoints.transpose(0, 3).contiguous().transpose(0, 3)), wanted)
+    shifted = torch.empty(checkpoints.numel() + 1, device=device)[1:].view(checkpoints.shape).copy_(checkpoints)  # 4-byte aligned
+    assert torch.equal(gradient(shifted), wanted)
+    expanded = checkpoints[:, :, :1, :1].expand(checkpoints.shape)
+    assert torch.equal(gradient(expanded), gradient(expanded.contiguous()))
+
+
+def test_a_negated_view_as_parameter_has_its_value(device):
+    x = torch.randn(7, 8, device=device)
+    tau = torch.rand(8, device=device) + 1.5
+    negated = torch._neg_view(-tau)
+    assert torch.equal(negated, tau)
+    wanted = ops.lif(x, tau=tau, v_reset=None, v_threshold=None)
+    for result, expected in zip(ops.lif(x, tau=negated, v_reset=None, v_threshold=None), wanted):
+        assert torch.equal(result, expected)
+
+
+def test_a_parameter_of_one_element_is_as_good_as_a_number(device):
+    x = torch.randn(7, 8, device=device)
+    number = ops.lif(x, tau=3.0)
+    for shape in [(), (1,)]:
+        tau = torch.full(shape, 3.0, device=device, requires_grad=True)
+        spikes, v = ops.lif(x, tau=tau, v_reset=torch.tensor(0.0))
+        assert torch.equal(spikes, number[0]) and torch.equal(v, number[1])
+        (grad,) = torch.autograd.grad(v.sum(), tau)
+        assert grad.shape == tau.shape and grad.abs().item() > 0
