@@ -48,6 +48,12 @@ struct Surrogate {
 };
 Surrogate parse_surrogate(const char* op, std::string_view name, c10::ArrayRef<double> args);
 
+// Throws ValueError unless a parameter that has to be positive is.
+void check_positive(const char* op, const char* name, double value);
+
+// Undefined for none.
+inline at::Tensor tensor_of(const std::optional<at::Tensor>& t) { return t.has_value() ? *t : at::Tensor(); }
+
 using OptionalTensorList = c10::List<std::optional<at::Tensor>>;
 
 // params[j] is a tensor, or None and the parameter is numbers[j].

@@ -94,6 +94,10 @@ const NeuronDescription& describe(NeuronKind kind) {
   return table[static_cast<int>(kind)];
 }
 
+void check_positive(const char* op, const char* name, double value) {
+  TORCH_CHECK_VALUE(std::isfinite(value) && value > 0, op, ": ", name, " must be finite and above 0, but is ", value);
+}
+
 Surrogate parse_surrogate(const char* op, std::string_view name, c10::ArrayRef<double> args) {
   const std::vector<SurrogateDescription>& table = surrogates();
   for (std::size_t kind = 0; kind < table.size(); ++kind) {

@@ -7,8 +7,6 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/library.h>
 
-#include <cmath>
-
 namespace spikeforge {
 namespace ops {
 namespace {
@@ -24,10 +22,8 @@ c10::TypedOperatorHandle<Signature> find(const char* name, const char* overload,
 }
 
 // Numbers are checked by the operator, but not once they are tensors.
-void check_positive(const char* op, const char* name, const Param& param) {
-  if (param.is_tensor()) return;
-  TORCH_CHECK_VALUE(std::isfinite(param.number()) && param.number() > 0, op, ": ", name,
-                    " must be finite and above 0, but is ", param.number());
+void check_positive_number(const char* op, const char* name, const Param& param) {
+  if (!param.is_tensor()) check_positive(op, name, param.number());
 }
 
 void check_defined(const char* op, const char* name, const Tensor& t) {
@@ -86,7 +82,7 @@ std::tuple<at::Tensor, at::Tensor> integrate_and_fire(const at::Tensor& x, const
 }
 
 std::tuple<at::Tensor, at::Tensor> lif(const at::Tensor& x, const MaybeTensor& v, const LifOptions& o) {
-  ops::check_positive("lif", "tau", o.tau);
+  ops::check_positive_number("lif", "tau", o.tau);
   SPIKEFORGE_CALL_OVERLOAD(lif, ops::any_tensor(o.v_reset, o.tau, o.v_threshold), x, v, as(o.tau), o.decay_input,
                            as(o.v_threshold), as(o.v_reset), o.detach_reset, o.surrogate, o.surrogate_args, o.spiking,
                            o.store_v);
@@ -100,15 +96,15 @@ std::tuple<at::Tensor, at::Tensor> plif(const at::Tensor& x, const at::Tensor& w
 }
 
 std::tuple<at::Tensor, at::Tensor> qif(const at::Tensor& x, const MaybeTensor& v, const QifOptions& o) {
-  ops::check_positive("qif", "tau", o.tau);
+  ops::check_positive_number("qif", "tau", o.tau);
   SPIKEFORGE_CALL_OVERLOAD(qif, ops::any_tensor(o.v_reset, o.tau, o.v_c, o.a0, o.v_threshold, o.v_rest), x, v,
                            as(o.tau), as(o.v_c), as(o.a0), as(o.v_threshold), as(o.v_rest), as(o.v_reset),
                            o.detach_reset, o.surrogate, o.surrogate_args, o.spiking, o.store_v);
 }
 
 std::tuple<at::Tensor, at::Tensor> eif(const at::Tensor& x, const MaybeTensor& v, const EifOptions& o) {
-  ops::check_positive("eif", "tau", o.tau);
-  ops::check_positive("eif", "delta_t", o.delta_t);
+  ops::check_positive_number("eif", "tau", o.tau);
+  ops::check_positive_number("eif", "delta_t", o.delta_t);
   SPIKEFORGE_CALL_OVERLOAD(eif, ops::any_tensor(o.v_reset, o.tau, o.delta_t, o.theta_rh, o.v_threshold, o.v_rest), x, v,
                            as(o.tau), as(o.delta_t), as(o.theta_rh), as(o.v_threshold), as(o.v_rest), as(o.v_reset),
                            o.detach_reset, o.surrogate, o.surrogate_args, o.spiking, o.store_v);
@@ -116,8 +112,8 @@ std::tuple<at::Tensor, at::Tensor> eif(const at::Tensor& x, const MaybeTensor& v
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> izhikevich(const at::Tensor& x, const MaybeTensor& v,
                                                           const MaybeTensor& w, const IzhikevichOptions& o) {
-  ops::check_positive("izhikevich", "tau", o.tau);
-  ops::check_positive("izhikevich", "tau_w", o.tau_w);
+  ops::check_positive_number("izhikevich", "tau", o.tau);
+  ops::check_positive_number("izhikevich", "tau_w", o.tau_w);
   SPIKEFORGE_CALL_OVERLOAD(
       izhikevich, ops::any_tensor(o.v_reset, o.tau, o.v_c, o.a0, o.v_threshold, o.v_rest, o.w_rest, o.tau_w, o.a, o.b),
       x, v, w, as(o.tau), as(o.v_c), as(o.a0), as(o.v_threshold), as(o.v_rest), as(o.w_rest), as(o.v_reset),

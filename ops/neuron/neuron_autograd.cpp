@@ -17,8 +17,6 @@ using torch::autograd::variable_list;
 
 std::optional<Tensor> maybe(const Tensor& t) { return t.defined() ? std::optional<Tensor>(t) : std::nullopt; }
 
-Tensor tensor_of(const std::optional<Tensor>& t) { return t.has_value() ? *t : Tensor(); }
-
 // x, the states and the parameters, undefined where a call has none.
 variable_list all_tensors(const NeuronArguments& args) {
   variable_list tensors{args.x};

@@ -64,8 +64,6 @@ void check_param(const char* op, const char* name, const at::Tensor& param, cons
   if (!is_host_scalar(param)) check_device(op, name, param, x);
 }
 
-at::Tensor tensor_of(const std::optional<at::Tensor>& t) { return t.has_value() ? *t : at::Tensor(); }
-
 at::Tensor param_of(const NeuronArguments& args, int j) {
   return tensor_of(args.params.get(static_cast<std::size_t>(j)));
 }

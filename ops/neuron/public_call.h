@@ -6,7 +6,6 @@
 
 #include <c10/core/Scalar.h>
 
-#include <cmath>
 #include <tuple>
 
 namespace spikeforge::ops {
@@ -87,9 +86,7 @@ class PublicCall {
     TORCH_CHECK_TYPE(number.isFloatingPoint() || number.isIntegral(/*includeBool=*/false), neuron_.name, ": ",
                      next().name, " must be a real number, but is ", number.isBoolean() ? "a bool" : "complex");
     const double value = number.toDouble();
-    if (next().legal == Legal::positive)
-      TORCH_CHECK_VALUE(std::isfinite(value) && value > 0, neuron_.name, ": ", next().name,
-                        " must be finite and above 0, but is ", value);
+    if (next().legal == Legal::positive) check_positive(neuron_.name, next().name, value);
     return value;
   }
 
