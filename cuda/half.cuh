@@ -43,4 +43,38 @@ __device__ __forceinline__ bf16 convert<bf16, float>(float x) {
   return y;
 }
 
+// Two halves in a word, the first in the lower bits.
+template <class T>
+__device__ __forceinline__ void unpack_pair(unsigned pair, float& first, float& second);
+template <>
+__device__ __forceinline__ void unpack_pair<f16>(unsigned pair, float& first, float& second) {
+  asm("{.reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b;}"
+      : "=f"(first), "=f"(second)
+      : "r"(pair));
+}
+template <>
+__device__ __forceinline__ void unpack_pair<bf16>(unsigned pair, float& first, float& second) {
+  first = __uint_as_float(pair << 16);
+  second = __uint_as_float(pair & 0xffff0000u);
+}
+
+template <class T>
+__device__ __forceinline__ unsigned pack_pair(float first, float second) {
+  return convert<T>(first).bits | static_cast<unsigned>(convert<T>(second).bits) << 16;
+}
+#if __CUDA_ARCH__ >= 800
+template <>
+__device__ __forceinline__ unsigned pack_pair<f16>(float first, float second) {
+  unsigned pair;
+  asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(pair) : "f"(first), "f"(second));
+  return pair;
+}
+template <>
+__device__ __forceinline__ unsigned pack_pair<bf16>(float first, float second) {
+  unsigned pair;
+  asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(pair) : "f"(first), "f"(second));
+  return pair;
+}
+#endif
+
 }  // namespace spikeforge

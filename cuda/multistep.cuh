@@ -1,12 +1,16 @@
 // The multistep loop on the GPU: the one loop over T that runs a cell, forward and backward. It knows loads, stores,
-// widths, prefetch and checkpoints, and nothing of any neuron. A thread owns `Spec::width` neighbouring neurons for the
-// whole sequence.
+// widths, prefetch and checkpoints, and nothing of any neuron. A thread owns `Spec::width` neurons for the whole
+// sequence, or backward, where neurons are few, for some of its segments.
 //
 // A Spec, printed by csrc/runtime/kernel_spec.cpp, decides at compile time:
 //   Cell, Input (the type of x and y), Compute (of states and arithmetic)
-//   width        neurons a thread, which is also the width of a load
-//   rows         forward: rows of x in flight while as many are computed
+//   width        neurons a thread
+//   neighbours   whether they are neighbours, read in one access (rows.cuh: Lanes)
+//   rows         forward: rows of x that are on their way at any time
+//   staged       forward: whether they go through shared memory
 //   checkpoint   steps between two saved states, and the length of the backward pass's segments
+//   segments     backward: segments of the same neurons that a block computes side by side
+//   ragged       backward: whether T is no multiple of what is computed at once
 //   save, store_states, and for each parameter, state and gradient whether it is there and of what type
 //
 // Arguments are sequences of 8-byte words in the order of the structs below; the host writes them in that order.
@@ -65,17 +69,9 @@ struct Multistep {
   static constexpr int C = Spec::checkpoint;
   static_assert((C & (C - 1)) == 0, "a power of two");
   static constexpr int I = Cell::n_inputs, O = Cell::n_outputs, S = Cell::n_states, P = Cell::n_params;
-  using InputPack = Pack<Input, W>;
-  using StatePack = Pack<F, W>;
-
-  static __device__ __forceinline__ long long first_neuron() {
-    return (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) * W;
-  }
-
-  template <class Args>
-  static __device__ __forceinline__ long long row_offset(const Args& a, int t, long long i) {
-    return t * a.neurons + i;
-  }
+  using Neurons = Lanes<W, Spec::neighbours>;
+  using InputPack = Pack<Input, W, Spec::neighbours>;
+  using StatePack = Pack<F, W, Spec::neighbours>;
 
   template <class Args>
   static __device__ __forceinline__ Cell make_cell(const Args& a, long long i) {
@@ -89,221 +85,561 @@ struct Multistep {
     Cell cell[W];
 
     template <class Args>
-    __device__ __forceinline__ Cells(const Args& a, long long i) : Cells(a, i, typename IndicesBelow<W>::type{}) {}
+    __device__ __forceinline__ Cells(const Args& a, Neurons n) : Cells(a, n, typename IndicesBelow<W>::type{}) {}
 
    private:
     template <class Args, int... k>
-    __device__ __forceinline__ Cells(const Args& a, long long i, Indices<k...>) : cell{make_cell(a, i + k)...} {}
+    __device__ __forceinline__ Cells(const Args& a, Neurons n, Indices<k...>) : cell{make_cell(a, n.neuron(k))...} {}
   };
 
   template <class Args>
-  static __device__ __forceinline__ void load_initial(const Args& a, const Cell& cell, long long i, F* state) {
-    cell.initial(state);
+  static __device__ __forceinline__ void load_initial(const Args& a, const Cells& cells, Neurons n, F (&state)[W][S]) {
 #pragma unroll
-    for (int s = 0; s < S; ++s)
-      if (Spec::initial(s) != Source::absent) state[s] = load_as<F>(Spec::initial(s), a.initial[s], i);
+    for (int k = 0; k < W; ++k) {
+      cells.cell[k].initial(state[k]);
+#pragma unroll
+      for (int s = 0; s < S; ++s)
+        if (Spec::initial(s) != Source::absent) state[k][s] = load_as<F>(Spec::initial(s), a.initial[s], n.neuron(k));
+    }
+  }
+
+  // A tensor of ours, [T, N] or [N], from row t on.
+  template <class T>
+  static __device__ __forceinline__ Cursor<T> rows_of(void* data, long long t, long long neurons, Neurons n,
+                                                      int direction = 1) {
+    return {static_cast<T*>(data) + t * neurons + n.first, direction * neurons};
+  }
+
+  // A caller's sequence, whose rows may all be the same, or one element each: then it is spread over the lanes.
+  template <class T>
+  static __device__ __forceinline__ Cursor<const T> rows_of(const Rows& rows, long long t, Neurons n,
+                                                            bool one_element = false, int direction = 1) {
+    return {static_cast<const T*>(rows.data) + t * rows.time_stride + (one_element ? 0 : n.first),
+            direction * rows.time_stride};
+  }
+
+  template <class T>
+  static __device__ __forceinline__ Pack<T, W, Spec::neighbours> load(const T* row, bool one_element = false) {
+    if (!one_element) return Neurons::load(row);
+    Pack<T, W, Spec::neighbours> pack;
+    pack.fill(*row);
+    return pack;
+  }
+
+  static __device__ __forceinline__ void store_state(F* row, const F (&state)[W][S], int s) {
+    StatePack pack;
+#pragma unroll
+    for (int k = 0; k < W; ++k) pack.lane[k] = state[k][s];
+    Neurons::store(row, pack);
+  }
+
+  // A way out that is never taken, and that the compiler has to keep: it moves no access across. In the forward pass it
+  // would compute many steps first, each waiting for the one before, and store afterwards; in the backward pass, load
+  // late (T = 32, N = 2^22, float32 on an H200: 1.13 of the bytes' time, with all loads first 1.03).
+  template <class Args>
+  static __device__ __forceinline__ bool never(const Args& a) {
+    return a.neurons < 0;
   }
 
   // ---- forward ----
 
   static constexpr int K = Spec::rows;
 
-  static __device__ __forceinline__ void load_inputs(const ForwardArgs<Cell>& a, int t0, long long i,
-                                                     InputPack (&x)[K][I]) {
-#pragma unroll
-    for (int u = 0; u < K; ++u)
-#pragma unroll
-      for (int c = 0; c < I; ++c)
-        if (t0 + u < a.steps) x[u][c] = load_row<Input, W>(a.x[c], t0 + u, i);
-  }
+  struct ForwardCursors {
+    Cursor<const Input> x[I];
+    Cursor<Input> y[O];
+    Cursor<F> states[S];
+    Cursor<F> checkpoints;  // one state after the other
 
-  static __device__ __forceinline__ void store_states(void* const* target, long long offset, const F (&state)[W][S]) {
+    __device__ __forceinline__ ForwardCursors(const ForwardArgs<Cell>& a, Neurons n)
+        : checkpoints(rows_of<F>(a.checkpoints, 0, a.neurons, n)) {
 #pragma unroll
-    for (int s = 0; s < S; ++s) {
-      StatePack pack;
+      for (int c = 0; c < I; ++c) x[c] = rows_of<Input>(a.x[c], 0, n);
 #pragma unroll
-      for (int k = 0; k < W; ++k) pack.lane[k] = state[k][s];
-      store_row<F, W>(target[s], offset, pack);
+      for (int c = 0; c < O; ++c) y[c] = rows_of<Input>(a.y[c], 0, a.neurons, n);
+#pragma unroll
+      for (int s = 0; s < S; ++s) states[s] = rows_of<F>(a.states[s], 0, a.neurons, n);
     }
-  }
 
-  static __device__ __forceinline__ void store_checkpoint(const ForwardArgs<Cell>& a, int t, long long i,
-                                                          const F (&state)[W][S]) {
-    F* base = static_cast<F*>(a.checkpoints) + static_cast<long long>(t / C - 1) * S * a.neurons;
-    void* rows[S];
+    __device__ __forceinline__ void load_inputs(InputPack (&row)[I], bool there) {
 #pragma unroll
-    for (int s = 0; s < S; ++s) rows[s] = base + s * a.neurons;
-    store_states(rows, i, state);
-  }
+      for (int c = 0; c < I; ++c) {
+        const Input* at = x[c].next();
+        if (there) row[c] = Neurons::load(at);
+      }
+    }
 
-  static __device__ __forceinline__ void step_and_store(const ForwardArgs<Cell>& a, const Cell (&cell)[W],
-                                                        const InputPack (&x)[I], int t, long long i, F (&state)[W][S]) {
-    InputPack y[O];
+    __device__ __forceinline__ void stage_inputs(InputPack (&slot)[I], bool there) {
+#pragma unroll
+      for (int c = 0; c < I; ++c) {
+        const Input* at = x[c].next();
+        if (there) copy_to_shared<sizeof(InputPack)>(&slot[c], at);
+      }
+    }
+  };
+
+  static __device__ __forceinline__ void step_and_store(const Cells& cells, const InputPack (&x)[I], int t,
+                                                        ForwardCursors& to, F (&state)[W][S]) {
+    if (Spec::save && t > 0 && (t & (C - 1)) == 0) {
+#pragma unroll
+      for (int s = 0; s < S; ++s) store_state(to.checkpoints.next(), state, s);
+    }
+    F in[I][W], out[O][W];
+#pragma unroll
+    for (int c = 0; c < I; ++c) x[c].unpack(in[c]);
 #pragma unroll
     for (int k = 0; k < W; ++k) {
-      F in[I], out[O];
+      F x_k[I], y_k[O];
 #pragma unroll
-      for (int c = 0; c < I; ++c) in[c] = convert<F>(x[c].lane[k]);
-      cell[k].step(in, state[k], out);
+      for (int c = 0; c < I; ++c) x_k[c] = in[c][k];
+      cells.cell[k].step(x_k, state[k], y_k);
 #pragma unroll
-      for (int c = 0; c < O; ++c) y[c].lane[k] = convert<Input>(out[c]);
+      for (int c = 0; c < O; ++c) out[c][k] = y_k[c];
     }
 #pragma unroll
-    for (int c = 0; c < O; ++c) store_row<Input, W>(a.y[c], row_offset(a, t, i), y[c]);
-    if (Spec::store_states) store_states(a.states, row_offset(a, t, i), state);
+    for (int c = 0; c < O; ++c) {
+      InputPack y;
+      y.pack(out[c]);
+      Neurons::store(to.y[c].next(), y);
+    }
+    if (Spec::store_states) {
+#pragma unroll
+      for (int s = 0; s < S; ++s) store_state(to.states[s].next(), state, s);
+    }
   }
 
   static __device__ __forceinline__ void forward(const ForwardArgs<Cell>& a) {
-    const long long i = first_neuron();
-    if (i >= a.neurons) return;
-
+    const long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (thread >= Neurons::threads(a.neurons)) return;
+    const Neurons n = Neurons::of(thread, a.neurons);
     const int steps = static_cast<int>(a.steps);
+    ForwardCursors cursors(a, n);
 
-    InputPack x[K][I], next[K][I];
-    load_inputs(a, 0, i, x);
-
-    Cells cells(a, i);
-    F state[W][S];
+    InputPack x[K][I];
 #pragma unroll
-    for (int k = 0; k < W; ++k) load_initial(a, cells.cell[k], i + k, state[k]);
+    for (int u = 0; u < K; ++u) cursors.load_inputs(x[u], u < steps);
 
-    for (int t0 = 0; t0 < steps; t0 += K) {
-      load_inputs(a, t0 + K, i, next);
+    const Cells cells(a, n);
+    F state[W][S];
+    load_initial(a, cells, n, state);
+
+    // Row t is computed from x[t % K], which then takes up row t + K: K rows are on their way at any time.
+    int t0 = 0;
+    for (; t0 + 2 * K <= steps; t0 += K) {
 #pragma unroll
       for (int u = 0; u < K; ++u) {
-        const int t = t0 + u;
-        if (t < steps) {
-          if (Spec::save && t > 0 && (t & (C - 1)) == 0) store_checkpoint(a, t, i, state);
-          step_and_store(a, cells.cell, x[u], t, i, state);
-        }
+        step_and_store(cells, x[u], t0 + u, cursors, state);
+        cursors.load_inputs(x[u], true);
+        if (u % 2 == 1 && never(a)) return;
       }
-#pragma unroll
-      for (int u = 0; u < K; ++u)
-#pragma unroll
-        for (int c = 0; c < I; ++c) x[u][c] = next[u][c];
     }
-    if (!Spec::store_states) store_states(a.states, i, state);
+    for (; t0 < steps; t0 += K) {
+#pragma unroll
+      for (int u = 0; u < K; ++u) {
+        if (t0 + u < steps) step_and_store(cells, x[u], t0 + u, cursors, state);
+        cursors.load_inputs(x[u], t0 + u + K < steps);
+      }
+    }
+    store_last(cursors, state);
+  }
+
+  static __device__ __forceinline__ void store_last(const ForwardCursors& to, const F (&state)[W][S]) {
+    if (Spec::store_states) return;
+#pragma unroll
+    for (int s = 0; s < S; ++s) store_state(to.states[s].at, state, s);
+  }
+
+  // ---- forward, staged: the rows on their way go through shared memory ----
+  //
+  // For few neurons, whose step is over long before a row has come: more rows than registers can hold, in a loop short
+  // enough for the instruction cache. Each thread stages its own neurons, so no thread waits for another.
+
+  static __device__ __forceinline__ void forward_staged(const ForwardArgs<Cell>& a) {
+    constexpr int U = 8;  // rows a turn
+    static_assert(!Spec::staged || K >= 4 * U, "");
+    __shared__ InputPack ring[Spec::staged ? K : 1][Spec::max_block][I];
+    const long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (thread >= Neurons::threads(a.neurons)) return;
+    const Neurons n = Neurons::of(thread, a.neurons);
+    const int steps = static_cast<int>(a.steps);
+    ForwardCursors cursors(a, n);
+
+#pragma unroll 1
+    for (int t0 = 0; t0 < K; t0 += U) {
+#pragma unroll
+      for (int u = 0; u < U; ++u) cursors.stage_inputs(ring[t0 + u][threadIdx.x], t0 + u < steps);
+      end_of_copies();
+    }
+
+    const Cells cells(a, n);
+    F state[W][S];
+    load_initial(a, cells, n, state);
+
+    InputPack x[U][I];
+    wait_for_copies<K / U - 1>();
+    read_ring(ring, 0, x);
+    int t0 = 0;
+    for (; t0 + U + K <= steps; t0 += U) staged_rows<true>(a, cells, ring, t0, cursors, x, state);
+    for (; t0 + U <= steps; t0 += U) staged_rows<false>(a, cells, ring, t0, cursors, x, state);
+#pragma unroll
+    for (int u = 0; u < U - 1; ++u)
+      if (t0 + u < steps) step_and_store(cells, x[u], t0 + u, cursors, state);
+    store_last(cursors, state);
+  }
+
+  template <bool more, int rows, int threads, int U>
+  static __device__ __forceinline__ void staged_rows(const ForwardArgs<Cell>& a, const Cells& cells,
+                                                     InputPack (&ring)[rows][threads][I], int t0,
+                                                     ForwardCursors& cursors, InputPack (&x)[U][I], F (&state)[W][S]) {
+    const int steps = static_cast<int>(a.steps);
+    InputPack next[U][I];
+    wait_for_copies<rows / U - 2>();
+    read_ring(ring, t0 + U, next);
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      step_and_store(cells, x[u], t0 + u, cursors, state);
+      cursors.stage_inputs(ring[(t0 & (rows - 1)) + u][threadIdx.x], more || t0 + u + K < steps);
+      if (u % 2 == 1 && never(a)) return;
+    }
+    end_of_copies();
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+#pragma unroll
+      for (int c = 0; c < I; ++c) x[u][c] = next[u][c];
+  }
+
+  template <int rows, int threads, int U>
+  static __device__ __forceinline__ void read_ring(const InputPack (&ring)[rows][threads][I], int t0,
+                                                   InputPack (&x)[U][I]) {
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+#pragma unroll
+      for (int c = 0; c < I; ++c) x[u][c] = ring[(t0 & (rows - 1)) + u][threadIdx.x][c];
   }
 
   // ---- backward: segments from the last to the first, each recomputed from its checkpoint ----
 
-  static __device__ __forceinline__ void load_segment_state(const BackwardArgs<Cell>& a, const Cell (&cell)[W], int t0,
-                                                            long long i, F (&state)[W][S]) {
-    if (t0 == 0) {
+  // What is done about steps behind the end of the sequence: there are none, they are skipped; or they are computed on
+  // zeros and their results dropped, since branches would part what the passes over a segment share.
+  enum class Behind { none, skipped, dropped };
+
+  // The steps of a segment from t0 on.
+  struct Segment {
+    int t0, length;
+    InputPack x[C][I], grad_y[C][O];
+    F before[C][W][S];  // each step
+  };
+
+  template <Behind behind>
+  static __device__ __forceinline__ void load_rows(const BackwardArgs<Cell>& a, Neurons n, int t0, Segment& to) {
+    to.t0 = t0;
+    to.length = static_cast<int>(a.steps) - t0;
 #pragma unroll
-      for (int k = 0; k < W; ++k) load_initial(a, cell[k], i + k, state[k]);
+    for (int c = 0; c < I; ++c) {
+      Cursor<const Input> rows = rows_of<Input>(a.x[c], t0, n);
+#pragma unroll
+      for (int u = 0; u < C; ++u) {
+        if (behind != Behind::none) to.x[u][c] = InputPack{};
+        const Input* row = rows.next();
+        if (behind == Behind::none || u < to.length) to.x[u][c] = Neurons::load(row);
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < O; ++c) {
+      Cursor<const Input> rows = rows_of<Input>(a.grad_y[c], t0, n, Spec::one_grad_y(c));
+#pragma unroll
+      for (int u = 0; u < C; ++u) {
+        if (behind != Behind::none || !Spec::has_grad_y(c)) to.grad_y[u][c] = InputPack{};
+        const Input* row = rows.next();
+        if (Spec::has_grad_y(c) && (behind == Behind::none || u < to.length))
+          to.grad_y[u][c] = load(row, Spec::one_grad_y(c));
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void load_state(const BackwardArgs<Cell>& a, const Cells& cells, int t0, Neurons n,
+                                                    F (&state)[W][S]) {
+    if (t0 == 0 || t0 >= a.steps) {
+      load_initial(a, cells, n, state);
       return;
     }
-    const F* base = static_cast<const F*>(a.checkpoints) + static_cast<long long>(t0 / C - 1) * S * a.neurons;
+    Cursor<const F> rows =
+        rows_of<const F>(const_cast<void*>(a.checkpoints), static_cast<long long>(t0 / C - 1) * S, a.neurons, n);
 #pragma unroll
     for (int s = 0; s < S; ++s) {
-      const StatePack pack = *reinterpret_cast<const StatePack*>(base + s * a.neurons + i);
+      const StatePack pack = Neurons::load(rows.next());
 #pragma unroll
       for (int k = 0; k < W; ++k) state[k][s] = pack.lane[k];
     }
   }
 
+  template <Behind behind>
+  static __device__ __forceinline__ void recompute(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
+                                                   Segment& segment) {
+    load_state(a, cells, segment.t0, n, segment.before[0]);
+#pragma unroll
+    for (int u = 0; u + 1 < C; ++u) {
+      if (behind == Behind::skipped && u + 1 >= segment.length) break;
+      F in[I][W];
+#pragma unroll
+      for (int c = 0; c < I; ++c) segment.x[u][c].unpack(in[c]);
+#pragma unroll
+      for (int k = 0; k < W; ++k) {
+        F x[I], y[O];
+#pragma unroll
+        for (int c = 0; c < I; ++c) x[c] = in[c][k];
+#pragma unroll
+        for (int s = 0; s < S; ++s) segment.before[u + 1][k][s] = segment.before[u][k][s];
+        cells.cell[k].step(x, segment.before[u + 1][k], y);
+      }
+    }
+  }
+
   // The gradient of the states after step t, as far as the caller sent one.
-  static __device__ __forceinline__ void add_grad_states(const BackwardArgs<Cell>& a, int t, long long i,
+  static __device__ __forceinline__ void add_grad_states(const BackwardArgs<Cell>& a, int t, Neurons n,
                                                          F (&grad_state)[W][S]) {
 #pragma unroll
     for (int s = 0; s < S; ++s) {
       if (!Spec::has_grad_state(s)) continue;
-      const StatePack pack = load_row<F, W>(a.grad_states[s], t, i, Spec::one_grad_state(s));
+      const StatePack pack =
+          load(rows_of<F>(a.grad_states[s], t, n, Spec::one_grad_state(s)).at, Spec::one_grad_state(s));
 #pragma unroll
       for (int k = 0; k < W; ++k) grad_state[k][s] += pack.lane[k];
     }
   }
 
-  static __device__ __forceinline__ void vjp_and_store(const BackwardArgs<Cell>& a, const Cell (&cell)[W],
-                                                       const InputPack (&x)[I], const InputPack (&grad_y)[O],
-                                                       const F (&before)[W][S], int t, long long i,
-                                                       F (&grad_state)[W][S], F (&grad_param)[W][P]) {
-    if (Spec::store_states) add_grad_states(a, t, i, grad_state);
-    InputPack grad_x[I];
+  // grad_state goes from after step u of the segment to before it.
+  template <Behind behind>
+  static __device__ __forceinline__ void vjp(const Cells& cells, const Segment& segment, int u, bool with_grad_y,
+                                             F (&grad_state)[W][S], F (&grad_x)[I][W], F (&grad_param)[W][P]) {
+    const bool there = behind != Behind::dropped || u < segment.length;
+    F in[I][W], grad_y[O][W];
+#pragma unroll
+    for (int c = 0; c < I; ++c) segment.x[u][c].unpack(in[c]);
+#pragma unroll
+    for (int c = 0; c < O; ++c) segment.grad_y[u][c].unpack(grad_y[c]);
 #pragma unroll
     for (int k = 0; k < W; ++k) {
-      F in[I], grad_in[I], grad_out[O];
+      F x[I], grad_in[I], grad_out[O], grad_before[S], grad_sum[P];
 #pragma unroll
-      for (int c = 0; c < I; ++c) in[c] = convert<F>(x[c].lane[k]);
+      for (int c = 0; c < I; ++c) x[c] = in[c][k];
 #pragma unroll
-      for (int c = 0; c < O; ++c) grad_out[c] = Spec::has_grad_y(c) ? convert<F>(grad_y[c].lane[k]) : F(0);
-      cell[k].vjp(in, before[k], grad_out, grad_state[k], grad_in, grad_param[k]);
+      for (int c = 0; c < O; ++c) grad_out[c] = with_grad_y ? grad_y[c][k] : F(0);
 #pragma unroll
-      for (int c = 0; c < I; ++c) grad_x[c].lane[k] = convert<Input>(grad_in[c]);
+      for (int s = 0; s < S; ++s) grad_before[s] = grad_state[k][s];
+#pragma unroll
+      for (int j = 0; j < P; ++j) grad_sum[j] = grad_param[k][j];
+      cells.cell[k].vjp(x, segment.before[u][k], grad_out, grad_before, grad_in, grad_sum);
+#pragma unroll
+      for (int c = 0; c < I; ++c) grad_x[c][k] = grad_in[c];
+#pragma unroll
+      for (int s = 0; s < S; ++s) grad_state[k][s] = select(there, grad_before[s], grad_state[k][s]);
+#pragma unroll
+      for (int j = 0; j < P; ++j) grad_param[k][j] = select(there, grad_sum[j], grad_param[k][j]);
     }
-#pragma unroll
-    for (int c = 0; c < I; ++c)
-      if (Spec::wants_grad_x(c)) store_row<Input, W>(a.grad_x[c], row_offset(a, t, i), grad_x[c]);
   }
 
-  static __device__ __forceinline__ void backward(const BackwardArgs<Cell>& a) {
-    const long long i = first_neuron();
-    if (i >= a.neurons) return;
-
-    const Cells cells(a, i);
-    F grad_state[W][S], grad_param[W][P];
+  template <Behind behind>
+  static __device__ __forceinline__ void walk_back(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
+                                                   const Segment& segment, F (&grad_state)[W][S],
+                                                   F (&grad_param)[W][P]) {
+    Cursor<Input> rows[I];
 #pragma unroll
-    for (int k = 0; k < W; ++k) {
+    for (int c = 0; c < I; ++c) rows[c] = rows_of<Input>(a.grad_x[c], segment.t0 + C - 1, a.neurons, n, -1);
 #pragma unroll
-      for (int s = 0; s < S; ++s) grad_state[k][s] = F(0);
+    for (int u = C - 1; u >= 0; --u) {
+      const bool there = behind == Behind::none || u < segment.length;
+      F grad_x[I][W];
+      if (behind != Behind::skipped || there) {
+        if (Spec::store_states && there) add_grad_states(a, segment.t0 + u, n, grad_state);
+        vjp<behind>(cells, segment, u, true, grad_state, grad_x, grad_param);
+      }
 #pragma unroll
-      for (int j = 0; j < P; ++j) grad_param[k][j] = F(0);
+      for (int c = 0; c < I; ++c) {
+        InputPack values;
+        values.pack(grad_x[c]);
+        Input* row = rows[c].next();
+        if (Spec::wants_grad_x(c) && there) Neurons::store(row, values);
+      }
     }
-    if (!Spec::store_states) add_grad_states(a, 0, i, grad_state);
-
-    const int steps = static_cast<int>(a.steps);
-    for (int t0 = (steps - 1) & ~(C - 1); t0 >= 0; t0 -= C) {
-      InputPack x[C][I], grad_y[C][O];
-      F before[C][W][S], state[W][S];
-#pragma unroll
-      for (int u = 0; u < C; ++u)
-        if (t0 + u < steps) {
-#pragma unroll
-          for (int c = 0; c < I; ++c) x[u][c] = load_row<Input, W>(a.x[c], t0 + u, i);
-#pragma unroll
-          for (int c = 0; c < O; ++c)
-            if (Spec::has_grad_y(c)) grad_y[u][c] = load_row<Input, W>(a.grad_y[c], t0 + u, i, Spec::one_grad_y(c));
-        } else {
-#pragma unroll
-          for (int c = 0; c < I; ++c) x[u][c] = InputPack{};
-        }
-      load_segment_state(a, cells.cell, t0, i, state);
-#pragma unroll
-      for (int u = 0; u < C; ++u)
-#pragma unroll
-        for (int k = 0; k < W; ++k) {
-          F in[I], out[O];
-#pragma unroll
-          for (int s = 0; s < S; ++s) before[u][k][s] = state[k][s];
-#pragma unroll
-          for (int c = 0; c < I; ++c) in[c] = convert<F>(x[u][c].lane[k]);
-          if (u + 1 < C) cells.cell[k].step(in, state[k], out);
-        }
-#pragma unroll
-      for (int u = C - 1; u >= 0; --u)
-        if (t0 + u < steps) vjp_and_store(a, cells.cell, x[u], grad_y[u], before[u], t0 + u, i, grad_state, grad_param);
-    }
-    store_grads(a, cells.cell, i, grad_state, grad_param);
   }
 
-  static __device__ __forceinline__ void store_grads(const BackwardArgs<Cell>& a, const Cell (&cell)[W], long long i,
-                                                     const F (&grad_state)[W][S], F (&grad_param)[W][P]) {
+  struct Gradients {
+    F state[W][S];
+    F param[W][P];
+
+    __device__ __forceinline__ Gradients() {
+#pragma unroll
+      for (int k = 0; k < W; ++k) {
+#pragma unroll
+        for (int s = 0; s < S; ++s) state[k][s] = F(0);
+#pragma unroll
+        for (int j = 0; j < P; ++j) param[k][j] = F(0);
+      }
+    }
+  };
+
+  static __device__ __forceinline__ void store_grads(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
+                                                     Gradients& grad) {
 #pragma unroll
     for (int k = 0; k < W; ++k) {
       F grad_own[S];  // of the states that the cell made itself
 #pragma unroll
       for (int s = 0; s < S; ++s) {
         const bool given = Spec::initial(s) != Source::absent;
-        grad_own[s] = given ? F(0) : grad_state[k][s];
+        grad_own[s] = given ? F(0) : grad.state[k][s];
         if (given && Spec::wants_grad_initial(s))
-          store_as<F>(Spec::initial(s), a.grad_initial[s], i + k, grad_state[k][s]);
+          store_as<F>(Spec::initial(s), a.grad_initial[s], n.neuron(k), grad.state[k][s]);
       }
-      cell[k].finish(grad_own, grad_param[k]);
+      cells.cell[k].finish(grad_own, grad.param[k]);
 #pragma unroll
       for (int j = 0; j < P; ++j)
-        if (Spec::wants_grad_param(j)) static_cast<F*>(a.grad_params[j])[i + k] = grad_param[k][j];
+        if (Spec::wants_grad_param(j)) static_cast<F*>(a.grad_params[j])[n.neuron(k)] = grad.param[k][j];
     }
+  }
+
+  template <Behind behind>
+  static __device__ __forceinline__ void backward_segment(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
+                                                          int t0, Gradients& grad) {
+    Segment segment;
+    load_rows<behind>(a, n, t0, segment);
+    if (never(a)) return;
+    recompute<behind>(a, cells, n, segment);
+    walk_back<behind>(a, cells, n, segment, grad.state, grad.param);
+  }
+
+  // A thread walks its neurons' whole sequence.
+  static __device__ __forceinline__ void backward(const BackwardArgs<Cell>& a) {
+    const long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (thread >= Neurons::threads(a.neurons)) return;
+    const Neurons n = Neurons::of(thread, a.neurons);
+    const Cells cells(a, n);
+    Gradients grad;
+    const int steps = static_cast<int>(a.steps);
+    if (!Spec::store_states) add_grad_states(a, 0, n, grad.state);
+    int t0 = (steps - 1) & ~(C - 1);
+    if (Spec::ragged && t0 + C > steps && t0 >= 0) {
+      backward_segment<Behind::skipped>(a, cells, n, t0, grad);
+      t0 -= C;
+    }
+    for (; t0 >= 0; t0 -= C) backward_segment<Behind::none>(a, cells, n, t0, grad);
+    store_grads(a, cells, n, grad);
+  }
+
+  // ---- backward, time-parallel: the warps of a block take the segments of the same neurons side by side ----
+  //
+  // The gradient of the states before a segment is an affine function of that after it, known once the segment is
+  // recomputed. Each warp finds its own; joined in a fixed order they give each warp what arrives behind its segment.
+
+  static constexpr int G = Spec::segments;  // in a block
+
+  struct AffineMaps {
+    F constant[S][W][32];
+    F linear[S][S][W][32];  // [to][from]
+  };
+
+  template <Behind behind>
+  static __device__ __forceinline__ void find_map(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
+                                                  const Segment& segment, AffineMaps& map) {
+    const int lane = threadIdx.x % 32;
+    F unused_param[W][P] = {}, unused_x[I][W];
+    F grad[W][S] = {};
+#pragma unroll
+    for (int u = C - 1; u >= 0; --u) {
+      if (Spec::store_states && (behind == Behind::none || u < segment.length))
+        add_grad_states(a, segment.t0 + u, n, grad);
+      vjp<behind>(cells, segment, u, true, grad, unused_x, unused_param);
+    }
+#pragma unroll
+    for (int s = 0; s < S; ++s)
+#pragma unroll
+      for (int k = 0; k < W; ++k) map.constant[s][k][lane] = grad[k][s];
+#pragma unroll
+    for (int from = 0; from < S; ++from) {
+#pragma unroll
+      for (int s = 0; s < S; ++s)
+#pragma unroll
+        for (int k = 0; k < W; ++k) grad[k][s] = F(s == from);
+#pragma unroll
+      for (int u = C - 1; u >= 0; --u) vjp<behind>(cells, segment, u, false, grad, unused_x, unused_param);
+#pragma unroll
+      for (int s = 0; s < S; ++s)
+#pragma unroll
+        for (int k = 0; k < W; ++k) map.linear[s][from][k][lane] = grad[k][s];
+    }
+  }
+
+  static __device__ __forceinline__ void apply(const AffineMaps& map, F (&grad)[W][S]) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      F result[S];
+#pragma unroll
+      for (int s = 0; s < S; ++s) {
+        result[s] = map.constant[s][k][lane];
+#pragma unroll
+        for (int from = 0; from < S; ++from) result[s] = fma(map.linear[s][from][k][lane], grad[k][from], result[s]);
+      }
+#pragma unroll
+      for (int s = 0; s < S; ++s) grad[k][s] = result[s];
+    }
+  }
+
+  // Adds up what the warps of the block found for their segments, in their order, for the first of them.
+  static __device__ __forceinline__ void join_params(AffineMaps (&shared)[G], int g, F (&grad_param)[W][P]) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < P; ++j) {
+      if (!Spec::wants_grad_param(j)) continue;
+#pragma unroll
+      for (int k = 0; k < W; ++k) shared[g].constant[0][k][lane] = grad_param[k][j];
+      __syncthreads();
+#pragma unroll
+      for (int k = 0; k < W; ++k)
+        for (int other = 1; other < G; ++other) grad_param[k][j] += shared[other].constant[0][k][lane];
+      __syncthreads();
+    }
+  }
+
+  // Of no steps, a segment's map is the identity.
+  template <Behind behind>
+  static __device__ __forceinline__ void backward_group(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
+                                                        int t0, AffineMaps (&maps)[G], Gradients& grad) {
+    const int g = threadIdx.x / 32;
+    Segment segment;
+    load_rows<behind>(a, n, t0, segment);
+    recompute<behind>(a, cells, n, segment);
+    find_map<behind>(a, cells, n, segment, maps[g]);
+    __syncthreads();
+    F arriving[W][S];
+#pragma unroll 8
+    for (int other = G - 1; other >= 0; --other) {
+#pragma unroll
+      for (int k = 0; k < W; ++k)
+#pragma unroll
+        for (int s = 0; s < S; ++s) arriving[k][s] = select(other == g, grad.state[k][s], arriving[k][s]);
+      apply(maps[other], grad.state);
+    }
+    __syncthreads();
+    walk_back<behind>(a, cells, n, segment, arriving, grad.param);
+  }
+
+  static __device__ __forceinline__ void backward_time_parallel(const BackwardArgs<Cell>& a) {
+    __shared__ AffineMaps maps[G];
+    const Neurons n = Neurons::of(static_cast<long long>(blockIdx.x) * 32 + threadIdx.x % 32, a.neurons);
+    const Cells cells(a, n);
+    Gradients grad;
+    const int steps = static_cast<int>(a.steps);
+    if (!Spec::store_states) add_grad_states(a, 0, n, grad.state);
+    const int g = threadIdx.x / 32;
+    int t0 = (steps - 1) / (C * G) * (C * G) + g * C;
+    if (Spec::ragged && t0 - g * C + C * G > steps) {
+      backward_group<Behind::dropped>(a, cells, n, t0, maps, grad);
+      t0 -= C * G;
+    }
+    for (; t0 >= 0; t0 -= C * G) backward_group<Behind::none>(a, cells, n, t0, maps, grad);
+    join_params(maps, g, grad.param);
+    if (g == 0) store_grads(a, cells, n, grad);
   }
 };
 

@@ -1,4 +1,4 @@
-// Reading and writing rows: W neighbouring neurons of one step in one access.
+// Reading and writing rows: the W neurons of a thread at one step.
 #pragma once
 
 #include <spikeforge/cuda/half.cuh>
@@ -22,25 +22,144 @@ struct ParamSource {
   long long count;
 };
 
-template <class T, int W>
-struct alignas(sizeof(T) * W) Pack {
+// The values of a thread's neurons at one step, as they lie in memory.
+template <class T, int W, bool neighbours>
+struct alignas(neighbours ? sizeof(T) * W : sizeof(T)) Pack {
   T lane[W];
+
+  __device__ __forceinline__ void fill(T value) {
+#pragma unroll
+    for (int k = 0; k < W; ++k) lane[k] = value;
+  }
+
+  template <class F>
+  __device__ __forceinline__ void unpack(F (&values)[W]) const {
+#pragma unroll
+    for (int k = 0; k < W; ++k) values[k] = convert<F>(lane[k]);
+  }
+
+  template <class F>
+  __device__ __forceinline__ void pack(const F (&values)[W]) {
+#pragma unroll
+    for (int k = 0; k < W; ++k) lane[k] = convert<T>(values[k]);
+  }
 };
 
-// `sum().backward()` sends one element for a whole row: it is read once and spread.
-template <class T, int W>
-__device__ __forceinline__ Pack<T, W> load_row(const Rows& rows, int t, long long i, bool one_element = false) {
-  const T* row = static_cast<const T*>(rows.data) + t * rows.time_stride;
-  if (!one_element) return *reinterpret_cast<const Pack<T, W>*>(row + i);
-  Pack<T, W> pack;
+// Neighbouring halves stay in the words they were loaded in until they are used: taking them apart would wait for the
+// load.
+template <class Half, int W>
+struct alignas(2 * W) PairPack {
+  unsigned pair[W / 2];
+
+  __device__ __forceinline__ void fill(Half value) {
 #pragma unroll
-  for (int k = 0; k < W; ++k) pack.lane[k] = *row;
-  return pack;
+    for (int k = 0; k < W / 2; ++k) pair[k] = value.bits * 0x10001u;
+  }
+
+  __device__ __forceinline__ void unpack(float (&values)[W]) const {
+#pragma unroll
+    for (int k = 0; k < W / 2; ++k) unpack_pair<Half>(pair[k], values[2 * k], values[2 * k + 1]);
+  }
+
+  __device__ __forceinline__ void pack(const float (&values)[W]) {
+#pragma unroll
+    for (int k = 0; k < W / 2; ++k) pair[k] = pack_pair<Half>(values[2 * k], values[2 * k + 1]);
+  }
+};
+template <>
+struct Pack<f16, 2, true> : PairPack<f16, 2> {};
+template <>
+struct Pack<f16, 4, true> : PairPack<f16, 4> {};
+template <>
+struct Pack<bf16, 2, true> : PairPack<bf16, 2> {};
+template <>
+struct Pack<bf16, 4, true> : PairPack<bf16, 4> {};
+
+// Which neurons a thread owns. Neighbours are read in one access, if rows start at a multiple of W elements. Else the
+// thread's neurons lie a warp apart: W accesses, each of 32 neighbours for the warp, behind one address.
+template <int W, bool neighbours>
+struct Lanes {
+  static constexpr int stride = neighbours ? 1 : 32;
+  static constexpr int span = neighbours ? W : 32 * W;  // neurons of a thread, or of a warp
+  long long first;
+
+  __device__ __forceinline__ long long neuron(int k) const { return first + k * stride; }
+
+  // Behind the last neuron the threads, or without neighbours the warps, are moved back to where they do what others do
+  // too: they write the same values to the same places.
+  static __device__ __forceinline__ Lanes of(long long thread, long long neurons) {
+    const long long start = neighbours ? thread * span : thread / 32 * span;
+    const long long last = neurons - span;
+    return {(start < last ? start : last) + (neighbours ? 0 : thread % 32)};
+  }
+
+  static __device__ __forceinline__ long long threads(long long neurons) {
+    return (neurons + span - 1) / span * (neighbours ? 1 : 32);
+  }
+
+  // `p` points to the first lane.
+  template <class T>
+  static __device__ __forceinline__ Pack<T, W, neighbours> load(const T* p) {
+    using Values = Pack<T, W, neighbours>;
+    if constexpr (neighbours) {
+      return *reinterpret_cast<const Values*>(p);
+    } else {
+      Values values;
+#pragma unroll
+      for (int k = 0; k < W; ++k) values.lane[k] = p[k * stride];
+      return values;
+    }
+  }
+
+  template <class T>
+  static __device__ __forceinline__ void store(T* p, const Pack<T, W, neighbours>& values) {
+    if constexpr (neighbours) {
+      *reinterpret_cast<Pack<T, W, neighbours>*>(p) = values;
+    } else {
+#pragma unroll
+      for (int k = 0; k < W; ++k) p[k * stride] = values.lane[k];
+    }
+  }
+};
+
+// A place in a sequence that goes on row by row, forward or back: an addition a row.
+template <class T>
+struct Cursor {
+  T* at;
+  long long step;
+
+  __device__ __forceinline__ T* next() {
+    T* row = at;
+    at += step;
+    return row;
+  }
+};
+
+// Copies to shared memory that go on while the thread computes; they end in the order of their groups.
+template <int bytes>
+__device__ __forceinline__ void copy_to_shared(void* to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+               :
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes)
+               : "memory");
+#else
+  __builtin_memcpy(to, from, bytes);
+#endif
 }
 
-template <class T, int W>
-__device__ __forceinline__ void store_row(void* data, long long offset, const Pack<T, W>& pack) {
-  *reinterpret_cast<Pack<T, W>*>(static_cast<T*>(data) + offset) = pack;
+__device__ __forceinline__ void end_of_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Until at most so many groups are on their way.
+template <int groups>
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
+#endif
 }
 
 template <class F>

@@ -52,25 +52,29 @@ struct SpikingCell {
   SPIKEFORGE_FN void vjp(const F* x, const F* state, const F* grad_y, F* grad_state, F* grad_x, F* grad_param) const {
     const F h = neuron.charge(x[0], state);
     const F s = fire_and_reset(h, v_threshold, v_reset, surrogate, options).spike;
+    const F slope = surrogate.gradient(h - v_threshold);
     const F grad_v = grad_state[0];
 
-    F grad_s = grad_y[0];
-    if (!options.detach_reset) grad_s = grad_s + grad_v * (options.hard_reset ? v_reset - h : -v_threshold);
-    if constexpr (recovers) grad_s = grad_s + neuron.grad_spike(grad_state[1]);
+    // What does not depend on grad_state stands first: a time-parallel backward pass shares it.
+    const F dv_ds = options.hard_reset ? v_reset - h : -v_threshold;
+    F dv_dh = options.hard_reset ? F(1) - s : F(1);
+    if (!options.detach_reset) dv_dh = fma(dv_ds, slope, dv_dh);
+    F grad_h = fma(grad_v, dv_dh, grad_y[0] * slope);
 
-    const F grad_fire = grad_s * surrogate.gradient(h - v_threshold);
-    F grad_h = grad_fire + (options.hard_reset ? grad_v * (F(1) - s) : grad_v);
+    F grad_s = grad_y[0];
+    if (!options.detach_reset) grad_s = fma(grad_v, dv_ds, grad_s);
+    if constexpr (recovers) {
+      const F grad_w = grad_state[1];
+      grad_h = fma(grad_w, neuron.dw_dh(slope), grad_h);
+      grad_s = fma(grad_w, neuron.dw_ds(), grad_s);
+      neuron.recover_vjp(h, s, state[1], grad_w, grad_state[1], grad_param);
+    }
+    const F grad_fire = grad_s * slope;
     grad_param[Neuron::v_threshold] = grad_param[Neuron::v_threshold] - grad_fire;
     if (options.hard_reset) {
-      grad_param[Neuron::v_reset] = grad_param[Neuron::v_reset] + grad_v * s;
+      grad_param[Neuron::v_reset] = fma(grad_v, s, grad_param[Neuron::v_reset]);
     } else {
-      grad_param[Neuron::v_threshold] = grad_param[Neuron::v_threshold] - grad_v * s;
-    }
-
-    if constexpr (recovers) {
-      F grad_w;
-      neuron.recover_vjp(h, s, state[1], grad_state[1], grad_h, grad_w, grad_param);
-      grad_state[1] = grad_w;
+      grad_param[Neuron::v_threshold] = fma(-grad_v, s, grad_param[Neuron::v_threshold]);
     }
     neuron.charge_vjp(x[0], state, grad_h, grad_x[0], grad_state, grad_param);
   }

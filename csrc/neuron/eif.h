@@ -33,10 +33,10 @@ struct Eif {
     const F e = exp(distance);
     const F grad_scaled = grad_h * inv_tau;
     grad_x = grad_scaled;
-    grad_state[0] = grad_h + grad_scaled * (e - F(1));
-    grad_param[tau] = grad_param[tau] + grad_h * (x + rest - v + sharpness * e);
-    grad_param[delta_t] = grad_param[delta_t] + grad_scaled * (e * (F(1) - distance));
-    grad_param[theta_rh] = grad_param[theta_rh] - grad_scaled * e;
+    grad_state[0] = fma(grad_scaled, e - F(1), grad_h);
+    grad_param[tau] = fma(grad_h, x + rest - v + sharpness * e, grad_param[tau]);
+    grad_param[delta_t] = fma(grad_scaled, e * (F(1) - distance), grad_param[delta_t]);
+    grad_param[theta_rh] = fma(-grad_scaled, e, grad_param[theta_rh]);
     grad_param[v_rest] = grad_param[v_rest] + grad_scaled;
   }
 

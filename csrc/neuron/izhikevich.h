@@ -34,18 +34,19 @@ struct Izhikevich {
   // W' from H, S and W.
   SPIKEFORGE_FN F recover(F h, F s, F w) const { return w + inv_tau_w * (coupling * (h - rest) - w) + jump * s; }
 
-  SPIKEFORGE_FN F grad_spike(F grad_w) const { return grad_w * jump; }
+  SPIKEFORGE_FN F dw_ds() const { return jump; }
+  // With what W' owes to S, where `slope` is dS/dH.
+  SPIKEFORGE_FN F dw_dh(F slope) const { return fma(jump, slope, inv_tau_w * coupling); }
 
-  // Adds to grad_h; grad_param[tau_w] collects the gradient of 1/tau_w until finish().
-  SPIKEFORGE_FN void recover_vjp(F h, F s, F w, F grad_next, F& grad_h, F& grad_w, F* grad_param) const {
+  // Besides what reaches H and S; grad_param[tau_w] collects the gradient of 1/tau_w until finish().
+  SPIKEFORGE_FN void recover_vjp(F h, F s, F w, F grad_next, F& grad_w, F* grad_param) const {
     const F grad_scaled = grad_next * inv_tau_w;
     const F from_rest = h - rest;
-    grad_h = grad_h + grad_scaled * coupling;
-    grad_w = grad_next - grad_scaled;
-    grad_param[tau_w] = grad_param[tau_w] + grad_next * (coupling * from_rest - w);
-    grad_param[a] = grad_param[a] + grad_scaled * from_rest;
-    grad_param[b] = grad_param[b] + grad_next * s;
-    grad_param[v_rest] = grad_param[v_rest] - grad_scaled * coupling;
+    grad_w = fma(-inv_tau_w, grad_next, grad_next);
+    grad_param[tau_w] = fma(grad_next, coupling * from_rest - w, grad_param[tau_w]);
+    grad_param[a] = fma(grad_scaled, from_rest, grad_param[a]);
+    grad_param[b] = fma(grad_next, s, grad_param[b]);
+    grad_param[v_rest] = fma(-grad_scaled, coupling, grad_param[v_rest]);
   }
 
   // grad_param[tau] collects the gradient of 1/tau until finish(); grad_state[1] holds what recover_vjp left there.
@@ -55,12 +56,12 @@ struct Izhikevich {
     const F grad_scaled = grad_h * inv_tau;
     const F grad_curved = grad_scaled * curvature;
     grad_x = grad_scaled;
-    grad_state[0] = grad_h + grad_curved * (from_rest + from_critical);
-    grad_state[1] = grad_state[1] - grad_scaled;
-    grad_param[tau] = grad_param[tau] + grad_h * (x + curvature * from_rest * from_critical - state[1]);
-    grad_param[a0] = grad_param[a0] + grad_scaled * from_rest * from_critical;
-    grad_param[v_rest] = grad_param[v_rest] - grad_curved * from_critical;
-    grad_param[v_c] = grad_param[v_c] - grad_curved * from_rest;
+    grad_state[0] = fma(grad_curved, from_rest + from_critical, grad_h);
+    grad_state[1] = fma(-inv_tau, grad_h, grad_state[1]);
+    grad_param[tau] = fma(grad_h, x + curvature * from_rest * from_critical - state[1], grad_param[tau]);
+    grad_param[a0] = fma(grad_scaled, from_rest * from_critical, grad_param[a0]);
+    grad_param[v_rest] = fma(-grad_curved, from_critical, grad_param[v_rest]);
+    grad_param[v_c] = fma(-grad_curved, from_rest, grad_param[v_c]);
   }
 
   SPIKEFORGE_FN void finish(F* grad_param) const {

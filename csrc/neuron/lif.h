@@ -28,8 +28,8 @@ struct Lif {
     const F leak = state[0] - v_rest;
     const F grad_scaled = grad_h * inv_tau;
     grad_x = options.decay_input ? grad_scaled : grad_h;
-    grad_state[0] = grad_h - grad_scaled;
-    grad_param[tau] = grad_param[tau] + grad_h * (options.decay_input ? x - leak : -leak);
+    grad_state[0] = grad_h * (F(1) - inv_tau);
+    grad_param[tau] = fma(grad_h, options.decay_input ? x - leak : -leak, grad_param[tau]);
     if (options.hard_reset) grad_param[v_reset] = grad_param[v_reset] + grad_scaled;
   }
 

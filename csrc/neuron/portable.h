@@ -39,9 +39,22 @@ SPIKEFORGE_FN double cospi(double x) { return ::cospi(x); }
 SPIKEFORGE_FN double atan(double x) { return ::atan(x); }
 SPIKEFORGE_FN double erfc(double x) { return ::erfc(x); }
 
-// For derivatives of surrogates alone, never for what reaches a threshold: a few ulp less, several times faster.
-SPIKEFORGE_FN float fast_exp(float x) { return ::__expf(x); }
-SPIKEFORGE_FN float fast_divide(float a, float b) { return ::__fdividef(a, b); }
+// a b + c, rounded once or twice: for derivatives alone, never for what reaches a threshold.
+SPIKEFORGE_FN float fma(float a, float b, float c) { return ::fmaf(a, b, c); }
+SPIKEFORGE_FN double fma(double a, double b, double c) { return ::fma(a, b, c); }
+
+// For derivatives of surrogates alone: a few ulp less, several times faster. Subnormal numbers count as 0 here, which
+// saves the instructions that would scale them.
+SPIKEFORGE_FN float fast_exp(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.44269504088896f * x));
+  return y;
+}
+SPIKEFORGE_FN float fast_divide(float a, float b) {
+  float reciprocal;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(b));
+  return a * reciprocal;
+}
 SPIKEFORGE_FN double fast_exp(double x) { return ::exp(x); }
 SPIKEFORGE_FN double fast_divide(double a, double b) { return a / b; }
 
@@ -74,6 +87,10 @@ F cospi(F x) {
   return cos(F(3.14159265358979323846) * within_a_turn(x));
 }
 
+template <class F>
+F fma(F a, F b, F c) {
+  return a * b + c;
+}
 template <class F>
 F fast_exp(F x) {
   return exp(x);

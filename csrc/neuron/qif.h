@@ -31,11 +31,11 @@ struct Qif {
     const F grad_scaled = grad_h * inv_tau;
     const F grad_curved = grad_scaled * curvature;
     grad_x = grad_scaled;
-    grad_state[0] = grad_h + grad_curved * (from_rest + from_critical);
-    grad_param[tau] = grad_param[tau] + grad_h * (x + curvature * from_rest * from_critical);
-    grad_param[a0] = grad_param[a0] + grad_scaled * from_rest * from_critical;
-    grad_param[v_rest] = grad_param[v_rest] - grad_curved * from_critical;
-    grad_param[v_c] = grad_param[v_c] - grad_curved * from_rest;
+    grad_state[0] = fma(grad_curved, from_rest + from_critical, grad_h);
+    grad_param[tau] = fma(grad_h, x + curvature * from_rest * from_critical, grad_param[tau]);
+    grad_param[a0] = fma(grad_scaled, from_rest * from_critical, grad_param[a0]);
+    grad_param[v_rest] = fma(-grad_curved, from_critical, grad_param[v_rest]);
+    grad_param[v_c] = fma(-grad_curved, from_rest, grad_param[v_c]);
   }
 
   SPIKEFORGE_FN void finish(F* grad_param) const { grad_param[tau] = -square(inv_tau) * grad_param[tau]; }

@@ -138,7 +138,11 @@ std::size_t HashOfSpec::operator()(const KernelSpec& spec) const {
   add(spec.options.decay_input);
   add(spec.type);
   add(spec.schedule.width);
+  add(spec.schedule.neighbours);
+  add(spec.schedule.segments);
+  add(spec.schedule.ragged);
   add(spec.schedule.rows);
+  add(spec.schedule.staged);
   add(spec.schedule.checkpoint);
   add(spec.save);
   add(spec.store_states);
@@ -202,8 +206,11 @@ KernelSource print_source(const KernelSpec& spec) {
   line("  using Neuron = {}<Compute, Options>;", neuron.type);
   line("  using Surrogate = {}<Compute>;", surrogate_type(spec));
   line("  using Cell = SpikingCell<Compute, Neuron, Surrogate, Options>;");
-  line("  static constexpr int width = {}, rows = {}, checkpoint = {};", spec.schedule.width, spec.schedule.rows,
-       spec.schedule.checkpoint);
+  line("  static constexpr int width = {}, rows = {}, checkpoint = {}, segments = {};", spec.schedule.width,
+       spec.schedule.rows, spec.schedule.checkpoint, spec.schedule.segments);
+  line("  static constexpr bool neighbours = {}, staged = {}, ragged = {};", spec.schedule.neighbours,
+       spec.schedule.staged, spec.schedule.ragged);
+  line("  static constexpr int max_block = {};", max_block_size(spec.schedule));
   line("  static constexpr bool save = {}, store_states = {};", spec.save, spec.store_states);
   text += lookup("Source", "initial", spec.initial, operand);
   text += lookup("Source", "param", spec.params, operand);
@@ -217,9 +224,12 @@ KernelSource print_source(const KernelSpec& spec) {
   line("}};");
   line("}}  // namespace spikeforge");
   line("");
-  line("extern \"C\" __global__ void __launch_bounds__({}) spikeforge_{}(", max_block_size, direction);
+  line("extern \"C\" __global__ void __launch_bounds__({}) spikeforge_{}(", max_block_size(spec.schedule), direction);
   line("    const __grid_constant__ spikeforge::{}<spikeforge::Spec::Cell> args) {{", args);
-  line("  spikeforge::Multistep<spikeforge::Spec>::{}(args);", direction);
+  line("  spikeforge::Multistep<spikeforge::Spec>::{}{}(args);", direction,
+       spec.schedule.segments > 1 ? "_time_parallel"
+       : spec.schedule.staged     ? "_staged"
+                                  : "");
   line("}}");
   return {.name = fmt::format("{}_{}", neuron.name, direction),
           .entry = fmt::format("spikeforge_{}", direction),

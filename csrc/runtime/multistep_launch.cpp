@@ -43,11 +43,9 @@ class SpecTable {
 template <class Launch>
 void launch_spec(const KernelSpec& spec, const Launch& launch, const Device& device, void* stream) {
   const LoadedKernel& kernel = SpecTable::of(device).get(spec, device);
-  const std::int64_t threads = (launch.neurons + spec.schedule.width - 1) / spec.schedule.width;
-  const unsigned block = block_size(threads, device.multiprocessors);
-  const auto blocks = static_cast<unsigned>((threads + block - 1) / block);
+  const Grid grid = grid_of(spec.schedule, launch.neurons, device.multiprocessors);
   const Arguments arguments(launch);
-  kernel.launch({blocks, 1, 1}, block, 0, stream, arguments.data(), arguments.bytes());
+  kernel.launch({static_cast<unsigned>(grid.blocks), 1, 1}, grid.block, 0, stream, arguments.data(), arguments.bytes());
 }
 
 }  // namespace

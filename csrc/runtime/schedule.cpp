@@ -8,8 +8,8 @@
 namespace spikeforge::runtime {
 namespace {
 
-// For tests and experiments: SPIKEFORGE_VECTOR_WIDTH, SPIKEFORGE_PREFETCH and SPIKEFORGE_CHECKPOINT override what is
-// chosen here.
+// For tests and experiments: SPIKEFORGE_VECTOR_WIDTH, SPIKEFORGE_PREFETCH, SPIKEFORGE_CHECKPOINT and
+// SPIKEFORGE_SEGMENTS override what is chosen here.
 int override_of(const char* name) {
   const char* text = std::getenv(name);
   const int value = text ? std::atoi(text) : 0;
@@ -25,13 +25,13 @@ bool readable_at(const SequenceView& view, std::size_t element, int width) {
   return view.data == nullptr || view.neuron_stride == 0 || aligned(view.data, view.time_stride, element, width);
 }
 
-// A width is possible where every row starts at a multiple of it. Results are allocated by us, with rows of N elements.
-bool possible(const MultistepLaunch& launch, int width) {
+// Whether every row starts at a multiple of a width. Results are allocated by us, with rows of N elements.
+bool rows_aligned(const MultistepLaunch& launch, int width) {
   return launch.neurons % width == 0 && readable_at(launch.x, size_of(launch.type), width);
 }
 
-bool possible(const BackwardLaunch& launch, int width) {
-  if (!possible(static_cast<const MultistepLaunch&>(launch), width)) return false;
+bool rows_aligned(const BackwardLaunch& launch, int width) {
+  if (!rows_aligned(static_cast<const MultistepLaunch&>(launch), width)) return false;
   if (!readable_at(launch.grad_spikes, size_of(launch.type), width)) return false;
   if (!aligned(launch.checkpoints, 0, size_of(compute_type(launch.type)), width)) return false;
   return std::all_of(launch.grad_states.begin(), launch.grad_states.end(), [&](const SequenceView& view) {
@@ -39,62 +39,138 @@ bool possible(const BackwardLaunch& launch, int width) {
   });
 }
 
-// The widest of {4, 2, 1} that leaves about 1000 threads a multiprocessor: fewer cannot hide the latency of their
-// loads.
-template <class Launch>
-int choose_width(const Launch& launch, int widest, int multiprocessors) {
-  static const int forced = override_of("SPIKEFORGE_VECTOR_WIDTH");
-  if (forced != 0) widest = forced;
-  for (int width = widest; width > 1; width /= 2)
-    if (possible(launch, width) && (forced != 0 || launch.neurons / width >= std::int64_t{1000} * multiprocessors))
-      return width;
-  return 1;
+// All figures below: an H200, LIF unless said otherwise, the time of the kernel over that of the bytes it must move.
+// `benchmarks/schedule.py` measures them again.
+
+// Values that each step of a segment keeps in registers during the backward pass, per neuron: what the reset and the
+// charge need of H and V besides the incoming gradients.
+int kept_values(NeuronKind neuron) {
+  switch (neuron) {
+    case NeuronKind::integrate_and_fire:
+    case NeuronKind::lif:
+    case NeuronKind::plif:
+      return 2;
+    case NeuronKind::qif:
+      return 3;
+    case NeuronKind::eif:
+      return 4;
+    case NeuronKind::izhikevich:
+      return 5;
+  }
+  return 5;
 }
 
-int shortest_power_of_two_above(std::int64_t steps, int most) {
-  int length = 1;
-  while (length < most && length < steps) length *= 2;
-  return length;
+// Neurons for each multiprocessor of the device.
+std::int64_t load_of(const MultistepLaunch& launch, int multiprocessors) {
+  return launch.neurons / std::max(multiprocessors, 1);
+}
+
+// The widest that leaves enough threads to hide the latency of their loads: 480 a multiprocessor for 4 neurons, 240 for
+// 2. Forward, T N = 2^25, widths 1, 2, 4: float32 N = 2^17 1.21, 1.09, -; 2^16 1.16, 1.13, -; 2^15 1.17, 1.22, -;
+// float16 N = 2^18 1.58, 1.19, 1.16; 2^17 1.64, 1.22, 1.39; 2^16 1.52, 1.30, 1.98.
+int choose_width(const MultistepLaunch& launch, int widest, int narrowest, int multiprocessors) {
+  static const int forced = override_of("SPIKEFORGE_VECTOR_WIDTH");
+  const std::int64_t load = load_of(launch, multiprocessors);
+  int width = static_cast<int>(std::bit_floor(static_cast<unsigned>(widest)));
+  while (width > narrowest && load < (width == 4 ? 4 * 480 : 2 * 240)) width /= 2;
+  if (forced != 0) width = forced;
+  while (width > 1 && launch.neurons < 32 * width) width /= 2;
+  return width;
+}
+
+int power_of_two_from(std::int64_t least, int most) {
+  int power = 1;
+  while (power < most && power < least) power *= 2;
+  return power;
+}
+
+// Rows on their way: together 32 KiB a multiprocessor, which is latency times bandwidth. 16 are held in registers, more
+// go through shared memory, of which a thread has 384 bytes. Forward, float32 with 16, 32 and 64 rows: T = 1024, N =
+// 2^12 6.85, 3.93, 2.97; 2^13 3.80, 2.44, 1.99; 2^15 1.44, 1.20, 1.22; T = 100, N = 2^15 1.50, 1.20, 1.17; T = 512, N =
+// 2^16 1.16, 1.19, 1.22; float16 T = 1024, N = 2^15 2.19, 1.55, 1.34.
+void choose_rows(Schedule& schedule, const ForwardLaunch& launch, int multiprocessors) {
+  static const int forced = override_of("SPIKEFORGE_PREFETCH");
+  constexpr int most_in_registers = 16;
+  const int pack = static_cast<int>(size_of(launch.type)) * schedule.width;
+  const std::int64_t row = std::max<std::int64_t>(load_of(launch, multiprocessors), 1) * size_of(launch.type);
+  int rows = std::max(8, power_of_two_from((32 * 1024 + row - 1) / row, 64));
+  if (forced != 0) rows = forced;
+  while (rows > most_in_registers && rows * pack > 384) rows /= 2;
+  // Copies to shared memory are of 4, 8 or 16 bytes.
+  schedule.staged = rows > most_in_registers && launch.steps >= rows && schedule.neighbours && pack >= 4;
+  if (!schedule.staged) rows = power_of_two_from(launch.steps, std::min(rows, most_in_registers));
+  schedule.rows = static_cast<std::uint8_t>(rows);
+}
+
+// Segments of the same neurons in a block, or 1: then a thread walks the whole sequence. Backward, walking, and with 4,
+// 8 and 16 segments: float32 T = 256, N = 2^17 1.07, 1.11, 1.12, -; T = 512, N = 2^16 1.19, 1.09, 1.10, -; T = 1024, N
+// = 2^15 1.67, 1.06, 1.07, 1.55; 2^14 2.95, 1.38, 1.11, -; 2^12 10.8, 3.14, 2.07, 1.80; float16 2^15 3.17, 1.42, 1.55,
+// -.
+int segments_at_once(const BackwardLaunch& launch, int segment, int multiprocessors) {
+  // A warp takes 32 neurons at once; doubles do not leave the registers for as many threads.
+  const std::int64_t load = load_of(launch, multiprocessors);
+  if (load >= (launch.type == DType::f64 ? 100 : 640)) return 1;
+  const int most = load >= 200 || launch.type == DType::f64 ? 4 : load >= 40 ? 8 : 16;
+  return power_of_two_from((launch.steps + segment - 1) / segment, most);
 }
 
 }  // namespace
 
-std::int64_t checkpoint_length(DType type, int n_states) {
+std::int64_t checkpoint_length(NeuronKind neuron, DType type) {
   static const int forced = override_of("SPIKEFORGE_CHECKPOINT");
   if (forced != 0) return forced;
-  // A segment of the backward pass is held in registers: x, the gradient and the state of each of its steps. Training
-  // over the bytes that must move, LIF, T = 32, N = 2^22, on an H200 for lengths of 8, 16, 32:
-  // float32 1.09, 1.06, 1.10; float16 1.32, 1.87, 1.87.
-  const int length = type == DType::f32 ? 16 : 8;
-  return length / n_states;
+  // A segment of the backward pass is held in registers; a checkpoint costs bytes. Training, T = 32, N = 2^22, for
+  // lengths of 8 and 16: float32 1.07, 1.05; float16 1.12, 1.11. EIF, T = 16: 1.05, 1.10. QIF: 1.04, 1.03.
+  const int kept = kept_values(neuron);
+  if (type == DType::f64) return 8;
+  if (type == DType::f32) return kept <= 3 ? 16 : 8;
+  return kept <= 2 ? 16 : 8;
 }
 
 Schedule forward_schedule(const ForwardLaunch& launch, int multiprocessors) {
-  static const int forced_rows = override_of("SPIKEFORGE_PREFETCH");
   Schedule schedule;
-  schedule.width = static_cast<std::uint8_t>(choose_width(launch, launch.type == DType::f64 ? 2 : 4, multiprocessors));
-  const int most_rows = forced_rows != 0 ? forced_rows : schedule.width == 4 ? 4 : schedule.width == 2 ? 8 : 16;
-  schedule.rows = static_cast<std::uint8_t>(shortest_power_of_two_above(launch.steps, most_rows));
+  int widest = launch.type == DType::f64 ? 1 : launch.type == DType::f32 ? 2 : 4;
+  // Apart, wider costs nothing: float32, T = 16, N = 2^22 + 1, widths 1, 2, 4: 1.37, 1.25, 1.19.
+  if (!rows_aligned(launch, widest)) widest = 4;
+  // Two halves can be staged, one cannot.
+  const int narrowest = size_of(launch.type) == 2 && rows_aligned(launch, 2) ? 2 : 1;
+  const int width = choose_width(launch, widest, narrowest, multiprocessors);
+  schedule.width = static_cast<std::uint8_t>(width);
+  schedule.neighbours = rows_aligned(launch, width);
+  choose_rows(schedule, launch, multiprocessors);
   schedule.checkpoint = static_cast<std::uint8_t>(launch.checkpoint_length);
   return schedule;
 }
 
 Schedule backward_schedule(const BackwardLaunch& launch, int multiprocessors) {
+  static const int forced_segments = override_of("SPIKEFORGE_SEGMENTS");
   Schedule schedule;
-  // Shorter sequences than a segment need no checkpoint, and a shorter segment leaves room for a wider load.
-  const int segment = shortest_power_of_two_above(launch.steps, static_cast<int>(launch.checkpoint_length));
-  // Doubles take two registers each, and twice as many again in exp and pow.
-  const int registers = segment * launch.n_states * (launch.type == DType::f64 ? 4 : 1);
-  schedule.width = static_cast<std::uint8_t>(choose_width(launch, std::clamp(32 / registers, 1, 4), multiprocessors));
-  schedule.rows = 1;
+  // Shorter sequences than a segment need no checkpoint, and a shorter segment leaves room for more neurons.
+  const int segment = power_of_two_from(launch.steps, static_cast<int>(launch.checkpoint_length));
+  // 80 registers for what is kept; a double takes two, and its exp and pow as many again.
+  const int registers = segment * kept_values(launch.neuron) * (launch.type == DType::f64 ? 4 : 1);
+  const bool half = size_of(launch.type) == 2;
+  const int width = choose_width(launch, std::clamp(80 / registers, half ? 2 : 1, 4), 1, multiprocessors);
+  schedule.width = static_cast<std::uint8_t>(width);
+  schedule.neighbours = rows_aligned(launch, width);
+  const int segments = segments_at_once(launch, segment, multiprocessors);
+  schedule.segments = static_cast<std::uint8_t>(forced_segments != 0 ? forced_segments : segments);
   schedule.checkpoint = static_cast<std::uint8_t>(segment);
+  schedule.ragged = launch.steps % (segment * schedule.segments) != 0;
   return schedule;
 }
 
-unsigned block_size(std::int64_t threads, int multiprocessors) {
-  unsigned block = max_block_size;
+unsigned max_block_size(const Schedule& schedule) { return schedule.segments > 1 ? 32u * schedule.segments : 128u; }
+
+Grid grid_of(const Schedule& schedule, std::int64_t neurons, int multiprocessors) {
+  const auto divided = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  unsigned block = max_block_size(schedule);
+  if (schedule.segments > 1) return {divided(neurons, 32 * schedule.width), block};
+  const std::int64_t threads =
+      schedule.neighbours ? divided(neurons, schedule.width) : divided(neurons, 32 * schedule.width) * 32;
+  // Smaller blocks where they would not reach every multiprocessor.
   while (block > 32 && threads / block < multiprocessors) block /= 2;
-  return block;
+  return {divided(threads, block), block};
 }
 
 }  // namespace spikeforge::runtime

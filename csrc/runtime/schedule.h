@@ -9,21 +9,30 @@ namespace spikeforge::runtime {
 
 struct Schedule {
   std::uint8_t width = 1;       // neurons a thread
-  std::uint8_t rows = 1;        // forward: rows of x in flight
+  bool neighbours = true;       // whether they are read in one access; else they lie a warp apart
+  std::uint8_t rows = 1;        // forward: rows of x on their way
+  bool staged = false;          // forward: whether they go through shared memory
   std::uint8_t checkpoint = 1;  // steps from one saved state to the next; backward: the segment that is loaded at once
+  std::uint8_t segments = 1;    // backward: segments of the same neurons that a block computes side by side
+  bool ragged = false;          // backward: whether T is no multiple of what is computed at once
 
   bool operator==(const Schedule&) const = default;
 };
 
 // Steps between two checkpoints, a power of two. It decides the shape of what the forward pass saves, so it may depend
 // only on what is the same on every device and known when a graph is traced with symbolic sizes.
-std::int64_t checkpoint_length(DType type, int n_states);
+std::int64_t checkpoint_length(NeuronKind neuron, DType type);
 
 Schedule forward_schedule(const ForwardLaunch& launch, int multiprocessors);
 Schedule backward_schedule(const BackwardLaunch& launch, int multiprocessors);
 
-// Threads a block for so many threads in all: fewer where the blocks would not reach every multiprocessor.
-unsigned block_size(std::int64_t threads, int multiprocessors);
-constexpr unsigned max_block_size = 128;
+struct Grid {
+  std::int64_t blocks;
+  unsigned block;  // threads
+};
+Grid grid_of(const Schedule& schedule, std::int64_t neurons, int multiprocessors);
+
+// Threads of a block at most: what a kernel is compiled for.
+unsigned max_block_size(const Schedule& schedule);
 
 }  // namespace spikeforge::runtime

@@ -140,7 +140,7 @@ Prepared prepare(const NeuronArguments& args) {
   prepared.layout = layout_of(prepared.x);
   prepared.options = prepared.x.options();
   prepared.state_options = prepared.options.dtype(state_type(args.x.scalar_type()));
-  prepared.checkpoint_length = runtime::checkpoint_length(dtype_of(args.x.scalar_type()), neuron.n_states());
+  prepared.checkpoint_length = runtime::checkpoint_length(args.kind, dtype_of(args.x.scalar_type()));
   return prepared;
 }
 
