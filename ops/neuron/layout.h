@@ -10,48 +10,62 @@
 #include <c10/core/SymIntArrayRef.h>
 #include <c10/util/SmallVector.h>
 
-#include <optional>
+#include <cstdint>
+#include <vector>
 
 namespace spikeforge::ops {
 
-using SymSizes = c10::SmallVector<c10::SymInt, 5>;
+// Sizes are plain where memory is real, and symbolic where a graph is traced: Int is std::int64_t or c10::SymInt.
+template <class Int>
+using Sizes = c10::SmallVector<Int, 6>;
 
-// The non-time dimensions of x, dense in some order. Symbolic, since graphs are traced with symbolic sizes.
+// The non-time dimensions of x, dense in some order.
+template <class Int>
 struct Layout {
-  c10::SymInt steps;
-  c10::SymInt neurons;
-  SymSizes sizes;
-  SymSizes strides;
+  Int steps;
+  Int neurons;
+  Sizes<Int> sizes;
+  Sizes<Int> strides;
 
   // [T, *shape] or [*shape] in this layout.
   at::Tensor empty_sequence(const at::TensorOptions& options) const;
   at::Tensor empty_step(const at::TensorOptions& options) const;
   // [count, n_states, *shape], one state after the other.
-  at::Tensor empty_checkpoints(const c10::SymInt& count, std::int64_t n_states, const at::TensorOptions& options) const;
+  at::Tensor empty_checkpoints(const Int& count, std::int64_t n_states, const at::TensorOptions& options) const;
+  // [0], where none are kept.
+  static at::Tensor no_checkpoints(const at::TensorOptions& options);
 };
 
+using PlainLayout = Layout<std::int64_t>;
+
 // x itself where its non-time dimensions are dense, else a contiguous copy.
+template <class Int>
 at::Tensor with_dense_steps(const at::Tensor& x);
 
 // Of an x that with_dense_steps has seen.
-Layout layout_of(const at::Tensor& x);
+template <class Int>
+Layout<Int> layout_of(const at::Tensor& x);
 
-// A [*shape] tensor in the layout's order: itself where it lies so, else a copy.
-at::Tensor step_in_layout(const at::Tensor& step, const Layout& layout);
+// Copies that had to be made, to be kept for as long as something points to them.
+using Copies = std::vector<at::Tensor>;
 
-// Checkpoints in the layout's order, which is not always that of the forward pass: x may come back from a saved-tensor
-// hook with other strides.
-at::Tensor checkpoints_in_layout(const at::Tensor& checkpoints, const Layout& layout);
+// What follows reads a tensor in place where it can, and else a copy in the layout's order.
 
-// A view of a [T, *shape] tensor, read in place where possible: in the layout's order, or expanded from one element a
-// row. `kept` holds what the view points to.
-SequenceView view_sequence(const at::Tensor& sequence, const Layout& layout, at::Tensor& kept);
+// A [*shape] tensor.
+const void* data_of_step(const at::Tensor& step, const PlainLayout& layout, Copies& copies);
+
+// Checkpoints, whose order is not always that of the forward pass: x may come back from a saved-tensor hook with other
+// strides.
+const void* data_of_checkpoints(const at::Tensor& checkpoints, const PlainLayout& layout, Copies& copies);
+
+// A [T, *shape] tensor; in place also where it is expanded from one element a row.
+SequenceView view_sequence(const at::Tensor& sequence, const PlainLayout& layout, Copies& copies);
 // The same of a [*shape] tensor, as a sequence of one step.
-SequenceView view_step(const at::Tensor& step, const Layout& layout, at::Tensor& kept);
+SequenceView view_step(const at::Tensor& step, const PlainLayout& layout, Copies& copies);
 
-// A tensor parameter that broadcasts against `shape`, read in place where its varying dimensions are neighbours in
-// memory order.
-ParamView view_param(const at::Tensor& param, const Layout& layout, at::Tensor& kept);
+// A tensor parameter that broadcasts against `shape`; in place where its varying dimensions are neighbours in memory
+// order.
+ParamView view_param(const at::Tensor& param, const PlainLayout& layout, Copies& copies);
 
 DType dtype_of(c10::ScalarType type);
 c10::ScalarType scalar_type_of(DType type);

@@ -49,8 +49,8 @@ ForwardResults forward_cuda(const NeuronArguments& args, bool save) {
   const Prepared prepared = prepare(args);  // first: a CPU x beside a CUDA state comes here too
   const c10::cuda::OptionalCUDAGuard guard(prepared.x.device());
   ForwardResults results = allocate_forward(args, prepared, save);
-  std::vector<at::Tensor> kept;
-  run(forward_launch(args, prepared, results, kept), prepared.x);
+  Copies copies;
+  run(forward_launch(args, prepared, results, copies), prepared.x);
   return results;
 }
 
@@ -59,8 +59,8 @@ std::vector<at::Tensor> backward_cuda(const BackwardArguments& args) {
   check_backward(args, prepared);
   const c10::cuda::OptionalCUDAGuard guard(prepared.x.device());
   const BackwardResults results = allocate_backward(args, prepared);
-  std::vector<at::Tensor> kept;
-  run(backward_launch(args, prepared, results, kept), prepared.x);
+  Copies copies;
+  run(backward_launch(args, prepared, results, copies), prepared.x);
   return reduce_and_list(args, results);
 }
 

@@ -2,17 +2,15 @@
 #include <spikeforge/ops/neuron/lowered.h>
 #include <spikeforge/ops/neuron/prepare.h>
 
-#include <ATen/ops/empty.h>
-
 namespace spikeforge::ops {
 namespace {
 
 ForwardResults forward_meta(const NeuronArguments& args, bool save) {
-  return allocate_forward(args, prepare(args), save);
+  return allocate_forward(args, prepare<c10::SymInt>(args), save);
 }
 
 std::vector<at::Tensor> backward_meta(const BackwardArguments& args) {
-  const Prepared prepared = prepare(args);
+  const auto prepared = prepare<c10::SymInt>(args);
   check_backward(args, prepared);
   return reduce_and_list(args, allocate_backward(args, prepared));
 }

@@ -2,10 +2,9 @@
 #include <spikeforge/runtime/schedule.h>
 
 #include <ATen/ExpandUtils.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/scalar_tensor.h>
 
 #include <string>
+#include <string_view>
 
 namespace spikeforge::ops {
 namespace {
@@ -83,16 +82,15 @@ void check_arguments(const NeuronArguments& args) {
       check_param(neuron.name, neuron.params[j].name, param, args.x);
 }
 
-ParamView view_of(const NeuronArguments& args, int j, const Prepared& prepared, std::vector<at::Tensor>& kept) {
+ParamView view_of(const NeuronArguments& args, int j, const Prepared& prepared, Copies& copies) {
   const at::Tensor param = param_of(args, j);
   if (!param.defined()) return {.number = args.numbers[static_cast<std::size_t>(j)]};
   // Reading a number that is in the host's memory anyway waits for no device, and lets all neurons share one cell.
   if (param.is_cpu() && param.numel() == 1) return {.number = param.item<double>()};
-  return view_param(param.resolve_neg(), prepared.layout, kept.emplace_back());
+  return view_param(param.is_neg() ? copies.emplace_back(param.resolve_neg()) : param, prepared.layout, copies);
 }
 
-void describe_launch(MultistepLaunch& launch, const NeuronArguments& args, const Prepared& prepared,
-                     std::vector<at::Tensor>& kept) {
+void describe_launch(MultistepLaunch& launch, const NeuronArguments& args, const Prepared& prepared, Copies& copies) {
   const NeuronDescription& neuron = describe(args.kind);
   launch.neuron = args.kind;
   launch.n_states = neuron.n_states();
@@ -101,50 +99,58 @@ void describe_launch(MultistepLaunch& launch, const NeuronArguments& args, const
   launch.surrogate = prepared.surrogate.kind;
   launch.surrogate_args = prepared.surrogate.args;
   launch.type = dtype_of(prepared.x.scalar_type());
-  launch.steps = prepared.layout.steps.expect_int();
-  launch.neurons = prepared.layout.neurons.expect_int();
+  launch.steps = prepared.layout.steps;
+  launch.neurons = prepared.layout.neurons;
   launch.checkpoint_length = prepared.checkpoint_length;
   launch.store_states = args.store_v;
   launch.x = {.data = prepared.x.const_data_ptr(), .time_stride = prepared.x.stride(0)};
   for (int s = 0; s < launch.n_states; ++s) {
     const at::Tensor state = tensor_of(args.states[s]);
     if (!state.defined()) continue;
-    kept.push_back(step_in_layout(state, prepared.layout));
-    launch.initial[s] = {.data = kept.back().const_data_ptr(), .type = dtype_of(state.scalar_type())};
+    launch.initial[s] = {.data = data_of_step(state, prepared.layout, copies), .type = dtype_of(state.scalar_type())};
   }
-  for (int j = 0; j < launch.n_params; ++j) launch.params[j] = view_of(args, j, prepared, kept);
+  for (int j = 0; j < launch.n_params; ++j) launch.params[j] = view_of(args, j, prepared, copies);
 }
 
-c10::SymInt checkpoint_count(const Prepared& prepared) {
-  return (prepared.layout.steps.max(1) - 1) / prepared.checkpoint_length;
+std::int64_t at_least_one(std::int64_t value) { return std::max<std::int64_t>(value, 1); }
+c10::SymInt at_least_one(const c10::SymInt& value) { return value.max(1); }
+
+template <class Int>
+Int checkpoint_count(const Preparation<Int>& prepared) {
+  return (at_least_one(prepared.layout.steps) - 1) / prepared.checkpoint_length;
 }
 
 void* writable(const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; }
 
-void check_gradient(const char* op, const char* name, const at::Tensor& grad, const at::Tensor& x,
+// `prefix` and `name` together are the argument's: grad_ and v.
+void check_gradient(const char* op, const char* prefix, const char* name, const at::Tensor& grad, const at::Tensor& x,
                     c10::SymIntArrayRef shape, c10::ScalarType type) {
-  TORCH_CHECK_VALUE(grad.sym_sizes() == shape, op, ": ", name, " must have shape ", shape, ", but has ",
-                    grad.sym_sizes());
-  TORCH_CHECK_TYPE(grad.scalar_type() == type, op, ": ", name, " must be ", type, ", but is ", grad.scalar_type());
-  check_device(op, name, grad, x);
+  TORCH_CHECK_VALUE(grad.sym_sizes() == shape, op, "_backward: ", prefix, name, " must have shape ", shape,
+                    ", but has ", grad.sym_sizes());
+  TORCH_CHECK_TYPE(grad.scalar_type() == type, op, "_backward: ", prefix, name, " must be ", type, ", but is ",
+                   grad.scalar_type());
+  TORCH_CHECK_VALUE(grad.device() == x.device(), op, "_backward: ", prefix, name, " must be on ", x.device(),
+                    ", the device of x, but is on ", grad.device());
 }
 
 }  // namespace
 
-Prepared prepare(const NeuronArguments& args) {
+template <class Int>
+Preparation<Int> prepare(const NeuronArguments& args) {
   check_arguments(args);
   const NeuronDescription& neuron = describe(args.kind);
-  Prepared prepared;
+  Preparation<Int> prepared;
   prepared.surrogate = parse_surrogate(neuron.name, args.surrogate, args.surrogate_args);
-  prepared.x = with_dense_steps(args.x);
-  prepared.layout = layout_of(prepared.x);
+  prepared.x = with_dense_steps<Int>(args.x);
+  prepared.layout = layout_of<Int>(prepared.x);
   prepared.options = prepared.x.options();
   prepared.state_options = prepared.options.dtype(state_type(args.x.scalar_type()));
   prepared.checkpoint_length = runtime::checkpoint_length(args.kind, dtype_of(args.x.scalar_type()));
   return prepared;
 }
 
-ForwardResults allocate_forward(const NeuronArguments& args, const Prepared& prepared, bool save) {
+template <class Int>
+ForwardResults allocate_forward(const NeuronArguments& args, const Preparation<Int>& prepared, bool save) {
   const int n_states = describe(args.kind).n_states();
   ForwardResults results;
   results.spikes = prepared.layout.empty_sequence(prepared.options);
@@ -153,50 +159,48 @@ ForwardResults allocate_forward(const NeuronArguments& args, const Prepared& pre
                                      : prepared.layout.empty_step(prepared.state_options);
   results.checkpoints =
       save ? prepared.layout.empty_checkpoints(checkpoint_count(prepared), n_states, prepared.state_options)
-           : at::empty({0}, prepared.state_options);
+           : Layout<Int>::no_checkpoints(prepared.state_options);
   return results;
 }
 
 ForwardLaunch forward_launch(const NeuronArguments& args, const Prepared& prepared, const ForwardResults& results,
-                             std::vector<at::Tensor>& kept) {
+                             Copies& copies) {
   ForwardLaunch launch;
-  describe_launch(launch, args, prepared, kept);
+  describe_launch(launch, args, prepared, copies);
   launch.spikes = writable(results.spikes);
   for (int s = 0; s < launch.n_states; ++s) launch.states[s] = writable(results.states[s]);
   launch.checkpoints = results.checkpoints.numel() > 0 ? writable(results.checkpoints) : nullptr;
   return launch;
 }
 
-void check_backward(const BackwardArguments& args, const Prepared& prepared) {
+template <class Int>
+void check_backward(const BackwardArguments& args, const Preparation<Int>& prepared) {
   const NeuronDescription& neuron = describe(args.kind);
-  const std::string op = std::string(neuron.name) + "_backward";
   const at::Tensor& x = args.x;
   if (const at::Tensor grad = tensor_of(args.grad_spikes); grad.defined())
-    check_gradient(op.c_str(), "grad_spikes", grad, x, x.sym_sizes(), x.scalar_type());
-  for (int s = 0; s < neuron.n_states(); ++s) {
-    const at::Tensor grad = tensor_of(args.grad_states[s]);
-    if (!grad.defined()) continue;
-    const std::string name = std::string("grad_") + neuron.states[s];
-    check_gradient(op.c_str(), name.c_str(), grad, x, x.sym_sizes().slice(args.store_v ? 0 : 1),
-                   state_type(x.scalar_type()));
-  }
-  SymSizes shape{checkpoint_count(prepared), neuron.n_states()};
+    check_gradient(neuron.name, "grad_", "spikes", grad, x, x.sym_sizes(), x.scalar_type());
+  for (int s = 0; s < neuron.n_states(); ++s)
+    if (const at::Tensor grad = tensor_of(args.grad_states[s]); grad.defined())
+      check_gradient(neuron.name, "grad_", neuron.states[s], grad, x, x.sym_sizes().slice(args.store_v ? 0 : 1),
+                     state_type(x.scalar_type()));
+  Sizes<c10::SymInt> shape{checkpoint_count(prepared), neuron.n_states()};
   shape.append(prepared.layout.sizes.begin(), prepared.layout.sizes.end());
-  check_gradient(op.c_str(), "checkpoints", args.checkpoints, x, shape, state_type(x.scalar_type()));
+  check_gradient(neuron.name, "", "checkpoints", args.checkpoints, x, shape, state_type(x.scalar_type()));
   const std::size_t n_gradients = 1 + neuron.states.size() + neuron.params.size();
-  TORCH_CHECK_VALUE(args.needs_grad.size() == n_gradients, op, ": needs_grad must have ", n_gradients,
+  TORCH_CHECK_VALUE(args.needs_grad.size() == n_gradients, neuron.name, "_backward: needs_grad must have ", n_gradients,
                     " entries, but has ", args.needs_grad.size());
   for (std::size_t i = 1; i < n_gradients; ++i) {
     const bool is_state = i <= neuron.states.size();
     const std::size_t j = i - 1 - neuron.states.size();
     const bool given =
         is_state ? tensor_of(args.states[i - 1]).defined() : param_of(args, static_cast<int>(j)).defined();
-    TORCH_CHECK_VALUE(given || !args.needs_grad.get(i), op, ": needs_grad asks for the gradient of ",
+    TORCH_CHECK_VALUE(given || !args.needs_grad.get(i), neuron.name, "_backward: needs_grad asks for the gradient of ",
                       is_state ? neuron.states[i - 1] : neuron.params[j].name, ", which is not a tensor here");
   }
 }
 
-BackwardResults allocate_backward(const BackwardArguments& args, const Prepared& prepared) {
+template <class Int>
+BackwardResults allocate_backward(const BackwardArguments& args, const Preparation<Int>& prepared) {
   const NeuronDescription& neuron = describe(args.kind);
   BackwardResults results;
   std::size_t next = 0;
@@ -209,17 +213,16 @@ BackwardResults allocate_backward(const BackwardArguments& args, const Prepared&
 }
 
 BackwardLaunch backward_launch(const BackwardArguments& args, const Prepared& prepared, const BackwardResults& results,
-                               std::vector<at::Tensor>& kept) {
+                               Copies& copies) {
   BackwardLaunch launch;
-  describe_launch(launch, args, prepared, kept);
+  describe_launch(launch, args, prepared, copies);
   if (const at::Tensor grad = tensor_of(args.grad_spikes); grad.defined())
-    launch.grad_spikes = view_sequence(grad, prepared.layout, kept.emplace_back());
+    launch.grad_spikes = view_sequence(grad, prepared.layout, copies);
   for (int s = 0; s < launch.n_states; ++s)
     if (const at::Tensor grad = tensor_of(args.grad_states[s]); grad.defined())
-      launch.grad_states[s] = args.store_v ? view_sequence(grad, prepared.layout, kept.emplace_back())
-                                           : view_step(grad, prepared.layout, kept.emplace_back());
-  kept.push_back(checkpoints_in_layout(args.checkpoints, prepared.layout));
-  launch.checkpoints = kept.back().const_data_ptr();
+      launch.grad_states[s] =
+          args.store_v ? view_sequence(grad, prepared.layout, copies) : view_step(grad, prepared.layout, copies);
+  launch.checkpoints = data_of_checkpoints(args.checkpoints, prepared.layout, copies);
   launch.grad_x = writable(results.grad_x);
   for (int s = 0; s < launch.n_states; ++s) launch.grad_initial[s] = writable(results.grad_states[s]);
   for (int j = 0; j < launch.n_params; ++j) launch.grad_params[j] = writable(results.grad_params[j]);
@@ -238,5 +241,14 @@ std::vector<at::Tensor> reduce_and_list(const BackwardArguments& args, const Bac
   }
   return list;
 }
+
+#define SPIKEFORGE_INSTANTIATE(Int)                                                                \
+  template Preparation<Int> prepare(const NeuronArguments&);                                       \
+  template ForwardResults allocate_forward(const NeuronArguments&, const Preparation<Int>&, bool); \
+  template void check_backward(const BackwardArguments&, const Preparation<Int>&);                 \
+  template BackwardResults allocate_backward(const BackwardArguments&, const Preparation<Int>&);
+SPIKEFORGE_INSTANTIATE(std::int64_t)
+SPIKEFORGE_INSTANTIATE(c10::SymInt)
+#undef SPIKEFORGE_INSTANTIATE
 
 }  // namespace spikeforge::ops

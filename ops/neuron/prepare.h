@@ -5,29 +5,37 @@
 #include <spikeforge/ops/neuron/arguments.h>
 #include <spikeforge/ops/neuron/layout.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace spikeforge::ops {
 
-// The arguments checked, x with dense steps, the surrogate parsed: kernels have no checks.
-struct Prepared {
+// The arguments checked, x with dense steps, the surrogate parsed: kernels have no checks. Int is c10::SymInt where a
+// graph is traced.
+template <class Int>
+struct Preparation {
   at::Tensor x;
-  Layout layout;
+  Layout<Int> layout;
   Surrogate surrogate;
   c10::TensorOptions options;        // of x and the spikes
   c10::TensorOptions state_options;  // of states and checkpoints
   std::int64_t checkpoint_length = 1;
 };
 
-Prepared prepare(const NeuronArguments& args);
+using Prepared = Preparation<std::int64_t>;
 
-ForwardResults allocate_forward(const NeuronArguments& args, const Prepared& prepared, bool save);
+template <class Int = std::int64_t>
+Preparation<Int> prepare(const NeuronArguments& args);
 
-// Reads `results`' tensors and the arguments' memory; `kept` holds copies that had to be made.
+template <class Int>
+ForwardResults allocate_forward(const NeuronArguments& args, const Preparation<Int>& prepared, bool save);
+
+// Reads `results`' tensors and the arguments' memory; `copies` holds what could not be read in place.
 ForwardLaunch forward_launch(const NeuronArguments& args, const Prepared& prepared, const ForwardResults& results,
-                             std::vector<at::Tensor>& kept);
+                             Copies& copies);
 
-void check_backward(const BackwardArguments& args, const Prepared& prepared);
+template <class Int>
+void check_backward(const BackwardArguments& args, const Preparation<Int>& prepared);
 
 // One tensor for x, each state and each parameter; undefined where no gradient is wanted. A parameter's is [*shape],
 // one value a neuron in the compute type, until reduce_and_list has summed it.
@@ -36,10 +44,11 @@ struct BackwardResults {
   std::array<at::Tensor, max_states> grad_states;
   std::array<at::Tensor, max_params> grad_params;
 };
-BackwardResults allocate_backward(const BackwardArguments& args, const Prepared& prepared);
+template <class Int>
+BackwardResults allocate_backward(const BackwardArguments& args, const Preparation<Int>& prepared);
 
 BackwardLaunch backward_launch(const BackwardArguments& args, const Prepared& prepared, const BackwardResults& results,
-                               std::vector<at::Tensor>& kept);
+                               Copies& copies);
 
 // Sums each parameter's gradient over the neurons that share it, and lists what was asked for in the order of the
 // arguments. Deterministic: the kernels' partial sums over time are a neuron's own, and torch's sum has a fixed order.
