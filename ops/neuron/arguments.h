@@ -56,12 +56,16 @@ inline at::Tensor tensor_of(const std::optional<at::Tensor>& t) { return t.has_v
 
 using OptionalTensorList = c10::List<std::optional<at::Tensor>>;
 
+// So many Nones. All calls without tensor parameters share these lists, since making one costs several allocations:
+// they must not be changed.
+const OptionalTensorList& no_tensors(std::size_t n_params);
+
 // params[j] is a tensor, or None and the parameter is numbers[j].
 struct NeuronArguments {
   NeuronKind kind{};
   at::Tensor x;
   std::array<std::optional<at::Tensor>, max_states> states;
-  OptionalTensorList params;
+  OptionalTensorList params = no_tensors(0);
   c10::ArrayRef<double> numbers;
   NeuronOptions options;
   std::string_view surrogate;

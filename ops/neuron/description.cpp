@@ -116,4 +116,13 @@ Surrogate parse_surrogate(const char* op, std::string_view name, c10::ArrayRef<d
   TORCH_CHECK_VALUE(false, op, ": unknown surrogate \"", name, "\"; known are ", known_surrogates());
 }
 
+const OptionalTensorList& no_tensors(std::size_t n_params) {
+  static const std::vector<OptionalTensorList> lists = [] {
+    std::vector<OptionalTensorList> made(max_params + 1);
+    for (std::size_t n = 0; n < made.size(); ++n) made[n].resize(n);
+    return made;
+  }();
+  return lists.at(n_params);
+}
+
 }  // namespace spikeforge::ops

@@ -47,18 +47,18 @@ struct Forward<kind, Types<State...>, Types<Decay...>> {
                       c10::ArrayRef<double> numbers, Decay... decay_input, bool hard_reset, bool detach_reset,
                       std::string_view surrogate, c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v,
                       bool save) {
-    const ForwardResults results = run({.kind = kind,
-                                        .x = x,
-                                        .states = {states...},
-                                        .params = params,
-                                        .numbers = numbers,
-                                        .options = options(hard_reset, detach_reset, spiking, decay_input...),
-                                        .surrogate = surrogate,
-                                        .surrogate_args = surrogate_args,
-                                        .store_v = store_v},
-                                       save);
+    ForwardResults results = run({.kind = kind,
+                                  .x = x,
+                                  .states = {states...},
+                                  .params = params,
+                                  .numbers = numbers,
+                                  .options = options(hard_reset, detach_reset, spiking, decay_input...),
+                                  .surrogate = surrogate,
+                                  .surrogate_args = surrogate_args,
+                                  .store_v = store_v},
+                                 save);
     return [&]<std::size_t... s>(std::index_sequence<s...>) {
-      return Results(results.spikes, results.states[s]..., results.checkpoints);
+      return Results(std::move(results.spikes), std::move(results.states[s])..., std::move(results.checkpoints));
     }
     (std::index_sequence_for<State...>{});
   }
@@ -69,12 +69,13 @@ struct Forward<kind, Types<State...>, Types<Decay...>> {
   static ForwardResults call_through(const c10::TypedOperatorHandle<Signature>& op, const NeuronArguments& args,
                                      bool save) {
     return [&]<std::size_t... s>(std::index_sequence<s...>) {
-      const Results results =
+      Results results =
           op.call(args.x, args.states[s]..., args.params, args.numbers, static_cast<Decay>(args.options.decay_input)...,
                   args.options.hard_reset, args.options.detach_reset, args.surrogate, args.surrogate_args,
                   args.options.spiking, args.store_v, save);
-      return ForwardResults{
-          std::get<0>(results), {std::get<1 + s>(results)...}, std::get<1 + sizeof...(State)>(results)};
+      return ForwardResults{std::get<0>(std::move(results)),
+                            {std::get<1 + s>(std::move(results))...},
+                            std::get<1 + sizeof...(State)>(std::move(results))};
     }
     (std::index_sequence_for<State...>{});
   }
@@ -92,21 +93,19 @@ struct Backward<kind, Types<State...>, Types<Decay...>> {
                                       bool detach_reset, std::string_view surrogate,
                                       c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v,
                                       c10::List<bool> needs_grad) {
-    BackwardArguments args;
-    args.kind = kind;
-    args.x = x;
-    args.states = {states...};
-    args.params = params;
-    args.numbers = numbers;
-    args.options = options(hard_reset, detach_reset, spiking, decay_input...);
-    args.surrogate = surrogate;
-    args.surrogate_args = surrogate_args;
-    args.store_v = store_v;
-    args.grad_spikes = grad_spikes;
-    args.grad_states = {grad_states...};
-    args.checkpoints = checkpoints;
-    args.needs_grad = needs_grad;
-    return run(args);
+    return run({{.kind = kind,
+                 .x = x,
+                 .states = {states...},
+                 .params = params,
+                 .numbers = numbers,
+                 .options = options(hard_reset, detach_reset, spiking, decay_input...),
+                 .surrogate = surrogate,
+                 .surrogate_args = surrogate_args,
+                 .store_v = store_v},
+                grad_spikes,
+                {grad_states...},
+                checkpoints,
+                std::move(needs_grad)});
   }
 
   using Signature = std::vector<at::Tensor>(OptionalTensor, State..., const at::Tensor&, State..., const at::Tensor&,

@@ -70,6 +70,7 @@ class NeuronFunction : public torch::autograd::Function<NeuronFunction> {
     args.kind = kind;
     args.x = saved[0];
     for (std::size_t s = 0; s < n_states; ++s) args.states[s] = maybe(saved[1 + s]);
+    args.params = OptionalTensorList();
     for (std::size_t j = 1 + n_states; j + 1 < saved.size(); ++j) args.params.push_back(maybe(saved[j]));
     args.checkpoints = saved.back();
     args.numbers = numbers;

@@ -7,6 +7,7 @@
 #include <c10/core/Scalar.h>
 
 #include <tuple>
+#include <utility>
 
 namespace spikeforge::ops {
 
@@ -42,7 +43,6 @@ class PublicCall {
     args_.surrogate = common.surrogate;
     args_.surrogate_args = common.surrogate_args;
     args_.store_v = common.store_v;
-    args_.params.reserve(neuron_.params.size());
   }
 
   PublicCall& decay_input(bool value) {
@@ -69,16 +69,19 @@ class PublicCall {
   }
 
   const NeuronArguments& arguments() {
-    args_.numbers = {numbers_.data(), args_.params.size()};
+    args_.numbers = {numbers_.data(), n_params_};
+    args_.params = no_tensors(n_params_);
+    if (any_tensor_) args_.params = OptionalTensorList(c10::ArrayRef(tensors_.data(), n_params_));
     return args_;
   }
 
  private:
-  const ParamDescription& next() const { return neuron_.params[args_.params.size()]; }
+  const ParamDescription& next() const { return neuron_.params[n_params_]; }
 
   PublicCall& add(optional<Tensor> tensor, double number) {
-    numbers_[args_.params.size()] = number;
-    args_.params.push_back(std::move(tensor));
+    any_tensor_ = any_tensor_ || tensor.has_value();
+    numbers_[n_params_] = number;
+    tensors_[n_params_++] = std::move(tensor);
     return *this;
   }
 
@@ -93,6 +96,9 @@ class PublicCall {
   const NeuronDescription& neuron_;
   NeuronArguments args_;
   std::array<double, max_params> numbers_{};
+  std::array<optional<Tensor>, max_params> tensors_;
+  std::size_t n_params_ = 0;
+  bool any_tensor_ = false;
 };
 
 namespace public_op {
@@ -100,7 +106,7 @@ namespace public_op {
 using OneState = std::tuple<Tensor, Tensor>;
 using TwoStates = std::tuple<Tensor, Tensor, Tensor>;
 
-inline OneState one_state(const ForwardResults& results) { return {results.spikes, results.states[0]}; }
+inline OneState one_state(ForwardResults results) { return {std::move(results.spikes), std::move(results.states[0])}; }
 
 // Number is Scalar or optional<Tensor>; Reset is optional<Scalar> or optional<Tensor>.
 template <Run run, class Number, class Reset>
@@ -163,8 +169,8 @@ TwoStates izhikevich(const Tensor& x, const optional<Tensor>& v, const optional<
       .param(tau_w)
       .param(a)
       .param(b);
-  const ForwardResults results = run(call.arguments());
-  return {results.spikes, results.states[0], results.states[1]};
+  ForwardResults results = run(call.arguments());
+  return {std::move(results.spikes), std::move(results.states[0]), std::move(results.states[1])};
 }
 
 }  // namespace public_op
