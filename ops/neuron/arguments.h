@@ -47,6 +47,7 @@ struct Surrogate {
   std::array<double, max_surrogate_args> args;
 };
 Surrogate parse_surrogate(const char* op, std::string_view name, c10::ArrayRef<double> args);
+std::string_view name_of(SurrogateKind kind);
 
 // Throws ValueError unless a parameter that has to be positive is.
 void check_positive(const char* op, const char* name, double value);

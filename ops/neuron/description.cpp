@@ -116,6 +116,8 @@ Surrogate parse_surrogate(const char* op, std::string_view name, c10::ArrayRef<d
   TORCH_CHECK_VALUE(false, op, ": unknown surrogate \"", name, "\"; known are ", known_surrogates());
 }
 
+std::string_view name_of(SurrogateKind kind) { return surrogates()[static_cast<std::size_t>(kind)].name; }
+
 const OptionalTensorList& no_tensors(std::size_t n_params) {
   static const std::vector<OptionalTensorList> lists = [] {
     std::vector<OptionalTensorList> made(max_params + 1);

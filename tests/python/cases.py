@@ -77,6 +77,18 @@ class Inputs:
         return Inputs(named["x"], named.get("v"), named.get("w0"), params)
 
 
+STEPS, SHAPE = 11, (2, 3, 5)
+
+
+def sample(neuron, device, tensors=False, states=True, gradients=False, dtype=torch.float32):
+    """Random inputs: v and w, and every parameter a tensor, where that is asked for."""
+    params = random_parameters(neuron, SHAPE, "per channel", dtype, device) if tensors else numbers(neuron, (), dtype, device)
+    inputs = Inputs(random_x(neuron, STEPS, SHAPE, dtype, device), params=params)
+    if states:
+        inputs.v, inputs.w = random_states(neuron, SHAPE, dtype, device)
+    return inputs.map(lambda name, t: t.requires_grad_(gradients))
+
+
 def prepare_call(neuron, inputs, options, store_v=False):
     """The overload that the parameters ask for, numbers only or tensors, with its positional and keyword arguments."""
     params = dict(inputs.params)

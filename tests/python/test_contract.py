@@ -8,22 +8,13 @@ import pytest
 import torch
 import torch._dynamo.testing
 from cases import (
-    NUMBERS, Inputs, Options, call, compare, numbers, operator, prepare_call, random_parameters, random_states, random_x,
+    NUMBERS, SHAPE, Inputs, Options, call, compare, numbers, operator, prepare_call, random_parameters, random_states,
+    random_x, sample,
 )
 from reference import NEURONS, run
 
 ops = torch.ops.spikeforge
 every_neuron = pytest.mark.parametrize("neuron", NEURONS)
-
-STEPS, SHAPE = 11, (2, 3, 5)
-
-
-def sample(neuron, device, tensors=False, states=True, gradients=False, dtype=torch.float32):
-    params = random_parameters(neuron, SHAPE, "per channel", dtype, device) if tensors else numbers(neuron, (), dtype, device)
-    inputs = Inputs(random_x(neuron, STEPS, SHAPE, dtype, device), params=params)
-    if states:
-        inputs.v, inputs.w = random_states(neuron, SHAPE, dtype, device)
-    return inputs.map(lambda name, t: t.requires_grad_(gradients))
 
 
 def lowered_options(neuron, **changes):

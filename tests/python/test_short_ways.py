@@ -1,0 +1,203 @@
+"""A call skips what it can: autograd's node where nothing wants a gradient, autograd's kernel of the backward operator where
+nothing differentiates the backward pass. What is skipped must not be missed."""
+
+import contextlib
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cases import Options, call, random_x, sample
+from reference import NEURONS
+
+ops = torch.ops.spikeforge
+every_neuron = pytest.mark.parametrize("neuron", NEURONS)
+
+
+class Seen(TorchDispatchMode):
+    """The operators that a mode sees below autograd."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "spikeforge":
+            self.calls.append((function._opname, (kwargs or {}).get("save")))
+        return function(*args, **(kwargs or {}))
+
+
+def drive(device, requires_grad=False):
+    return random_x("lif", 20, (3, 5), torch.float32, device).requires_grad_(requires_grad)
+
+
+# --- nothing wants a gradient --------------------------------------------------------------------------------------
+
+
+GUARDS = {"grad mode": contextlib.nullcontext, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+@every_neuron
+def test_the_same_bits_with_and_without_a_gradient(neuron, guard, device):
+    inputs = sample(neuron, device, tensors=True)
+    wanted = call(neuron, inputs.map(lambda name, t: t.clone().requires_grad_()), Options())
+    assert all(o.requires_grad and o.grad_fn is not None for o in wanted)
+    with GUARDS[guard]():
+        results = call(neuron, inputs, Options())
+    for a, e in zip(results, wanted):
+        assert torch.equal(a, e) and not a.requires_grad and a.grad_fn is None
+        assert a.is_inference() == (guard == "inference_mode")
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_a_result_without_a_gradient_is_an_ordinary_tensor(guard, device):
+    """It may be changed in place, and become a leaf."""
+    with GUARDS[guard]():
+        spikes, v = ops.lif(drive(device))
+        spikes.add_(1)
+        v.mul_(2)
+    if guard != "inference_mode":
+        y = (v.requires_grad_() * 3).sum()
+        y.backward()
+        assert v.grad.eq(3).all() and spikes._version == 1
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_mode_sees_the_lowered_operators(requires_grad):
+    x = drive("cpu", requires_grad)
+    with Seen() as seen:
+        spikes, _ = ops.lif(x)
+    assert seen.calls == [("lif_forward", requires_grad)]
+    if requires_grad:
+        with Seen() as seen:
+            torch.autograd.grad(spikes.sum(), x)
+        assert seen.calls == [("lif_backward", None)]
+
+
+def test_an_input_in_inference_mode_needs_no_gradient(device):
+    with torch.inference_mode():
+        x = drive(device)
+    expected = ops.lif(x.clone())
+    assert all(torch.equal(a, e) for a, e in zip(ops.lif(x), expected))
+    weight = torch.zeros((), device=device, requires_grad=True)
+    with pytest.raises(RuntimeError, match="(?i)inference tensor"):
+        ops.plif(x, weight)
+
+
+# --- forward-mode AD and functorch ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guard", ["grad mode", "no_grad"])
+@pytest.mark.parametrize("requires_grad", [False, True])
+@every_neuron
+def test_a_tangent_is_refused_whatever_else_is_true(neuron, requires_grad, guard, device):
+    inputs = sample(neuron, device, tensors=True, gradients=requires_grad)
+    for name in inputs.tensors():
+        with GUARDS[guard](), forward_ad.dual_level():
+            dual = inputs.map(lambda n, t: forward_ad.make_dual(t.detach(), torch.ones_like(t)) if n == name else t)
+            with pytest.raises(RuntimeError, match="jvp is not implemented"):
+                call(neuron, dual, Options())
+
+
+def test_a_tangent_of_the_upstream_gradient_is_refused(device):
+    x = drive(device, requires_grad=True)
+    for i, output in enumerate(ops.lif(x)):
+        with forward_ad.dual_level():
+            upstream = forward_ad.make_dual(torch.ones_like(output), torch.ones_like(output))
+            with pytest.raises(RuntimeError, match="forward AD"):
+                torch.autograd.grad(output, x, upstream, retain_graph=True)
+
+
+def test_functorch_is_refused_also_where_our_inputs_want_nothing(device):
+    """An operator that is only a constant of the function is no exception, so that the rule is simple."""
+    x, scale = drive(device), torch.ones((), device=device)
+    for transform in (torch.func.grad, torch.func.jacfwd, torch.func.jacrev):
+        with pytest.raises(RuntimeError, match="functorch"):
+            transform(lambda scale: (ops.lif(x)[0] * scale).sum())(scale)
+    assert torch.equal(ops.lif(x)[0], ops.lif(x.clone())[0]), "and later calls work"
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("guard", GUARDS)
+def test_vmap_without_gradients(guard, device):
+    x = torch.stack([drive(device), drive(device)])
+    with GUARDS[guard]():
+        mapped = torch.func.vmap(lambda x: tuple(ops.lif(x)))(x)
+        one_by_one = [torch.stack(parts) for parts in zip(*(ops.lif(each) for each in x))]
+    assert all(torch.equal(a, e) for a, e in zip(mapped, one_by_one))
+
+
+# --- the backward pass ---------------------------------------------------------------------------------------------
+
+
+def gradients(outputs, inputs):
+    return torch.autograd.grad(sum(o.sin().sum() for o in outputs), list(inputs.tensors().values()), allow_unused=True)
+
+
+@every_neuron
+def test_create_graph_changes_no_gradient(neuron, device):
+    inputs = sample(neuron, device, tensors=True, gradients=True)
+    outputs = call(neuron, inputs, Options())
+    loss = sum(o.sin().sum() for o in outputs)
+    leaves = list(inputs.tensors().values())
+    plain = torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True)
+    with_graph = torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True)
+    for a, e in zip(plain, with_graph):
+        assert (a is None) == (e is None)
+        assert a is None or torch.equal(a, e) and not a.requires_grad
+
+
+@every_neuron
+def test_hooks_see_what_is_saved_and_what_passes(neuron, device):
+    inputs = sample(neuron, device, tensors=True, gradients=True)
+    expected = gradients(call(neuron, inputs, Options()), inputs)
+    packed, unpacked, passed = [], [], []
+
+    def pack(t):
+        packed.append(t)
+        return t.clone().cpu()
+
+    def unpack(t):
+        unpacked.append(t)
+        return t.to(device)
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        outputs = call(neuron, inputs, Options())
+    assert len(packed) == len(inputs.tensors()) + 1, "the arguments and the checkpoints, and nothing else"
+    node = outputs[0].grad_fn
+    node.register_prehook(lambda grads: passed.append(len(grads)))
+    node.register_hook(lambda grad_inputs, grad_outputs: passed.append(len(grad_inputs)))
+    for a, e in zip(gradients(outputs, inputs), expected):
+        assert (a is None) == (e is None) and (a is None or torch.equal(a, e))
+    assert len(unpacked) == len(packed)
+    assert passed[0] == len(outputs), "one for each result: the checkpoints are none"
+    assert passed[1] >= len(inputs.tensors())
+
+
+def test_a_saved_input_that_was_changed_is_noticed(device):
+    x = drive(device, requires_grad=True)
+    y = x * 1
+    spikes, _ = ops.lif(y)
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        spikes.sum().backward()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("neuron", ["lif", "plif", "izhikevich"])
+def test_compiled_autograd(neuron, backend, device):
+    """The backward pass traced by itself, from an eager forward pass."""
+    from torch._dynamo import compiled_autograd
+
+    inputs = sample(neuron, device, tensors=True, gradients=True)
+    options = Options(surrogate="s2nn", surrogate_args=(2.0, 0.5), detach_reset=True)
+    leaves = inputs.tensors()
+    expected = gradients(call(neuron, inputs, options), inputs)
+    torch._dynamo.reset()
+    with compiled_autograd._enable(torch.compile(backend=backend, fullgraph=True)):
+        sum(o.sin().sum() for o in call(neuron, inputs, options)).backward()
+    for (name, leaf), e in zip(leaves.items(), expected):
+        assert (leaf.grad is None) == (e is None), name
+        assert e is None or torch.equal(leaf.grad, e), name
