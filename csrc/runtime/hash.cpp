@@ -9,6 +9,8 @@ namespace spikeforge::runtime {
 
 std::string Hash128::hex() const { return fmt::format("{:016x}{:016x}", high, low); }
 
+std::uint64_t hash64(const void* data, std::size_t bytes) { return XXH3_64bits(data, bytes); }
+
 Hash128 hash128(std::span<const std::string_view> parts) {
   XXH3_state_t state;
   XXH3_128bits_reset(&state);

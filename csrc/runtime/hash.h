@@ -22,6 +22,9 @@ inline Hash128 hash128(std::initializer_list<std::string_view> parts) {
   return hash128(std::span<const std::string_view>(parts.begin(), parts.size()));
 }
 
+// For tables in memory alone.
+std::uint64_t hash64(const void* data, std::size_t bytes);
+
 // For std::unordered_map: the bits are mixed already.
 struct HashOfHash {
   std::size_t operator()(const Hash128& hash) const { return hash.low; }
