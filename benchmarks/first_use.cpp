@@ -1,0 +1,125 @@
+// What the first use of a kernel costs, in parts, without a GPU: opening NVRTC, printing the source, compiling it, and
+// finding it on disk. The driver's loading of the image comes on top.
+#include <spikeforge/runtime/errors.h>
+#include <spikeforge/runtime/kernel_cache.h>
+#include <spikeforge/runtime/kernel_spec.h>
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace spikeforge;
+using namespace spikeforge::runtime;
+
+bool processor_time = false;
+
+double now() {
+  timespec time;
+  ::clock_gettime(processor_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+  return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
+}
+
+template <class Body>
+double milliseconds(Body&& body) {
+  const double start = now();
+  body();
+  return now() - start;
+}
+
+// float32, hard reset, all parameters numbers, the last states returned; upstream gradients of the spikes alone.
+struct Example {
+  const char* name;
+  KernelSpec spec;
+};
+
+std::vector<Example> examples() {
+  static float memory = 0;  // only whether a pointer is null counts
+  const auto fill = [](MultistepLaunch& launch) {
+    launch.neuron = NeuronKind::lif;
+    launch.n_params = 3;
+    launch.type = DType::f32;
+    launch.steps = 32;
+    launch.neurons = 1 << 22;
+    launch.checkpoint_length = checkpoint_length(DType::f32, 1);
+    launch.x = {.data = &memory, .time_stride = launch.neurons};
+  };
+  constexpr int multiprocessors = 132;
+  ForwardLaunch inference;
+  fill(inference);
+  ForwardLaunch training = inference;
+  training.checkpoints = &memory;
+  BackwardLaunch backward;
+  fill(backward);
+  backward.grad_spikes = backward.x;
+  backward.grad_x = &memory;
+  return {{"lif inference", forward_spec(inference, forward_schedule(inference, multiprocessors))},
+          {"lif forward", forward_spec(training, forward_schedule(training, multiprocessors))},
+          {"lif backward", backward_spec(backward, backward_schedule(backward, multiprocessors))}};
+}
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = std::filesystem::temp_directory_path() / "spikeforge_first_use_XXXXXX";
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+void measure(const std::string& arch, int repeats, const std::vector<std::string>& options) {
+  std::printf("opening NVRTC %.1f\n", milliseconds([] { Nvrtc::get(); }));
+  std::printf("%-14s %8s %8s %8s   (ms, %s)\n", "", "print", "compile", "disk", arch.c_str());
+  for (const Example& example : examples()) {
+    double print = 1e9, compile = 1e9, disk = 1e9;
+    std::size_t bytes = 0;
+    for (int i = 0; i < repeats; ++i) {
+      const TemporaryFolder folder;
+      DiskCache entries({folder.path() / "kernels", 1 << 24, {}});
+      const KernelCache::Parts parts{&entries, Nvrtc::get, {}};
+      KernelSource source;
+      print = std::min(print, milliseconds([&] { source = print_source(example.spec); }));
+      source.options = options;
+      KernelCache cold(parts), warm(parts);
+      compile = std::min(compile, milliseconds([&] { bytes = cold.image(source, arch)->bytes.size(); }));
+      disk = std::min(disk, milliseconds([&] { warm.image(source, arch); }));
+      if (cold.statistics().compiled != 1 || warm.statistics().disk_hits != 1)
+        throw RuntimeError("the cache on disk did not work");
+    }
+    std::printf("%-14s %8.3f %8.1f %8.3f   %zu bytes\n", example.name, print, compile, disk, bytes);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Milliseconds of a kernel's first use, the least of several");
+  std::string arch = "sm_90";
+  int repeats = 5;
+  std::vector<std::string> options;
+  app.add_option("--arch", arch)->capture_default_str();
+  app.add_option("--repeats", repeats)->capture_default_str();
+  app.add_option("--option", options, "for NVRTC, beside ours; several times");
+  app.add_flag("--processor-time", processor_time, "in place of the clock's, for a busy machine");
+  CLI11_PARSE(app, argc, argv);
+
+  try {
+    measure(arch, repeats, options);
+  } catch (const RuntimeError& error) {
+    std::fprintf(stderr, "first_use: %s\n", error.what());
+    return 1;
+  }
+}
