@@ -174,6 +174,30 @@ def test_cuda_without_a_gpu_is_refused(digits, monkeypatch):
     assert_one_line(digits("--device", "cuda", new_process=True), "--device cuda")
 
 
+def test_a_cuda_graph_without_a_gpu_is_refused(digits):
+    if digits.language != "python":
+        pytest.skip("only the Python program has the option")
+    assert_one_line(digits("--cuda-graph"), "--cuda-graph")
+
+
+def test_as_a_cuda_graph_it_learns_as_well(digits, tmp_path):
+    if digits.language != "python":
+        pytest.skip("only the Python program has the option")
+    import torch
+
+    if not torch.cuda.is_available():
+        assert os.environ.get("SPIKEFORGE_REQUIRE_CUDA") != "1", "no CUDA GPU on this machine"
+        pytest.skip("no CUDA GPU on this machine")
+    result = digits("--cuda-graph", "--epochs", EPOCHS, "--device", "cuda", "--output", tmp_path, new_process=True)
+    assert result.returncode == 0, result.stderr
+    *_, reached, read_back = accuracies(result.stdout)
+    assert reached > 90 and read_back == reached
+    gains = re.findall(r"([\d.]+) ms, as a CUDA graph ([\d.]+) ms", result.stdout)
+    assert len(gains) == 2, "of the training step and of the evaluation"
+    for alone, together in gains:
+        assert 0 < float(together) < float(alone)
+
+
 def test_missing_data_says_who_makes_it(digits, tmp_path):
     path = tmp_path / "nothing.csv"
     assert_one_line(digits("--data", path), path, "prepare_digits.py")
