@@ -48,7 +48,7 @@ std::vector<Example> examples() {
     launch.type = DType::f32;
     launch.steps = 32;
     launch.neurons = 1 << 22;
-    launch.checkpoint_length = checkpoint_length(DType::f32, 1);
+    launch.checkpoint_length = checkpoint_length(launch.neuron, launch.type);
     launch.x = {.data = &memory, .time_stride = launch.neurons};
   };
   constexpr int multiprocessors = 132;

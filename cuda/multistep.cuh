@@ -578,7 +578,11 @@ struct Multistep {
       for (int s = 0; s < S; ++s) {
         result[s] = map.constant[s][k][lane];
 #pragma unroll
-        for (int from = 0; from < S; ++from) result[s] = fma(map.linear[s][from][k][lane], grad[k][from], result[s]);
+        for (int from = 0; from < S; ++from) {
+          // Nothing comes of nothing, even where the product of a segment's derivatives is infinite.
+          const F factor = select(grad[k][from] == F(0), F(0), map.linear[s][from][k][lane]);
+          result[s] = fma(factor, grad[k][from], result[s]);
+        }
       }
 #pragma unroll
       for (int s = 0; s < S; ++s) grad[k][s] = result[s];

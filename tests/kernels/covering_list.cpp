@@ -31,7 +31,7 @@ enum Option {
   wants,
   n_options
 };
-constexpr std::array<int, n_options> n_values = {2, 6, 4, 16, 2, 2, 2, 2, 3, 3, 2, 3, 4, 2, 3, 3, 3};
+constexpr std::array<int, n_options> n_values = {2, 6, 4, 16, 2, 2, 2, 2, 4, 4, 2, 3, 4, 2, 3, 3, 3};
 
 using Choice = std::array<int, n_options>;
 using Pair = std::tuple<int, int, int, int>;  // option, value, option, value
@@ -103,9 +103,9 @@ void describe(MultistepLaunch& launch, const Choice& choice) {
                     .decay_input = choice[decay_input] == 1};
   launch.surrogate = static_cast<SurrogateKind>(choice[surrogate]);
   launch.type = static_cast<DType>(choice[type]);
-  launch.steps = std::array{4, 16, 100}[choice[steps]];
-  launch.neurons = std::array{1 << 22, 1000001, 4096}[choice[neurons]];
-  launch.checkpoint_length = runtime::checkpoint_length(launch.type, launch.n_states);
+  launch.steps = std::array{4, 16, 100, 128}[choice[steps]];
+  launch.neurons = std::array{1 << 22, 1000001, 1 << 15, 512}[choice[neurons]];
+  launch.checkpoint_length = runtime::checkpoint_length(launch.neuron, launch.type);
   launch.store_states = choice[store_states] == 1;
   launch.x = view(1, launch.neurons);
   for (int s = 0; s < launch.n_states; ++s)

@@ -95,6 +95,19 @@ def test_any_checkpoint_length(length, here, device, tmp_path):
     assert_same_gradients(results, here, f"a checkpoint every {length} steps")
 
 
+@pytest.mark.parametrize("rows", [1, 8, 32])  # 32 and more go through shared memory
+def test_any_number_of_rows_in_flight(rows, cuda, on_cuda, tmp_path):
+    results = in_another_process("cuda", tmp_path, SPIKEFORGE_PREFETCH=str(rows))
+    assert_same_forward(results, on_cuda, f"{rows} rows in flight", ALL)
+
+
+@pytest.mark.parametrize("segments", [1, 2, 4, 16])  # of 45 steps; 1: a thread walks them all
+def test_any_number_of_segments_side_by_side(segments, cuda, on_cuda, tmp_path):
+    results = in_another_process("cuda", tmp_path, SPIKEFORGE_SEGMENTS=str(segments))
+    assert_same_forward(results, on_cuda, f"{segments} segments", ALL)
+    assert_same_gradients(results, on_cuda, f"{segments} segments")
+
+
 @pytest.mark.parametrize("width", [1, 2, 4])
 def test_any_vector_width(width, cuda, on_cuda, tmp_path):
     results = in_another_process("cuda", tmp_path, SPIKEFORGE_VECTOR_WIDTH=str(width))

@@ -63,6 +63,20 @@ def test_the_smooth_form_equals_the_reference(neuron, form, dtype, device):
     tally.finish()
 
 
+@pytest.mark.parametrize("neurons", [37, 4096])
+@pytest.mark.parametrize("dtype, lengths", [(torch.float64, (512, 301)), (torch.float32, (48, 37))])
+@every_neuron
+def test_long_sequences_of_few_neurons(neuron, dtype, lengths, neurons, device):
+    """A GPU computes the segments of such sequences side by side. The steps end within one of them, or they do not."""
+    tally = Tally()
+    for steps, detach_reset in zip(lengths, (False, True)):
+        params = random_parameters(neuron, (neurons,), "per neuron", dtype, device)
+        inputs = Inputs(random_x(neuron, steps, (neurons,), dtype, device), params=params)
+        inputs.v, inputs.w = random_states(neuron, (neurons,), dtype, device)
+        compare(neuron, inputs, Options(detach_reset=detach_reset), store_v=detach_reset, tally=tally)
+    tally.finish()
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @every_neuron
 def test_a_gradient_asked_for_alone_is_right(neuron, dtype, device):
