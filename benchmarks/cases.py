@@ -17,11 +17,12 @@ class Case:
     goal: float | None = None  # the ratio that we want to reach, where there is one
     threads: int | None = None  # of the CPU
     small: bool = False  # measured by the clock, in units of torch's silu
+    learns: str | None = None  # tau of LIF as a tensor: "one", "per channel" or "per neuron"
 
     @property
     def name(self):
         parts = [self.neuron, "train" if self.training else "infer", f"T={self.steps}", f"N={size(self.neurons)}",
-                 str(self.dtype).removeprefix("torch.")]
+                 str(self.dtype).removeprefix("torch.")] + ([f"tau {self.learns}"] if self.learns else [])
         return " ".join(parts + ([f"threads={self.threads}"] if self.threads else []))
 
     def floor_bytes(self):
@@ -30,7 +31,9 @@ class Case:
         element = self.dtype.itemsize
         states = (2 if self.neuron == "izhikevich" else 1) * self.neurons * max(element, 4)
         sequence = self.steps * self.neurons * element
-        return {"forward": 2 * sequence + states, "backward": 3 * sequence if self.training else 0}
+        parameter = 4 * self.neurons if self.learns == "per neuron" else 0  # read in each pass; its gradient written
+        return {"forward": 2 * sequence + states + parameter,
+                "backward": 3 * sequence + 2 * parameter if self.training else 0}
 
 
 def size(number):
@@ -59,6 +62,9 @@ CUDA = [
     train("lif", 1024, 2**15, HALF, 1.7),
     train("lif", 1024, 4096, SINGLE, 2.1),
     *(train(neuron, 16, 2**22, SINGLE, 1.10) for neuron in ("plif", "qif", "eif", "izhikevich")),
+    *(train("lif", 16, 2**22, dtype, learns=learns)
+      for dtype in (SINGLE, HALF) for learns in (None, "one", "per channel", "per neuron")),
+    *(train("lif", 16, neurons, dtype) for dtype in (SINGLE, HALF) for neurons in (1_000_000, 1_000_001)),
     train("lif", 4, 1024, SINGLE, 1.4, small=True),
     infer("lif", 4, 1024, SINGLE, 1.8, small=True),
 ]

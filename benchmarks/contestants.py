@@ -36,13 +36,19 @@ def spikeforge(case, device):
     if case.neuron == "plif":
         w = weight(device)
         return Neuron(lambda x: operator(x, w)[0], (w,))
+    if case.learns:
+        shape = {"one": [1], "per channel": [64, 1], "per neuron": [64, case.neurons // 64]}[case.learns]
+        tau = torch.full(shape, 2.0, device=device, requires_grad=True)
+        v_reset = torch.zeros((), device=device)
+        learning = torch.ops.spikeforge.lif.tensor
+        return Neuron(lambda x: learning(x.unflatten(1, (64, -1)), tau=tau, v_reset=v_reset)[0].flatten(1), (tau,))
     return Neuron(lambda x: operator(x, **numbers)[0])
 
 
 def spikingjelly(case, device):
     """Its functional operators with a float32 state: a module in half precision falls back to a loop in Python, and so
     does everything in float64."""
-    if case.dtype == torch.float64:
+    if case.dtype == torch.float64 or case.learns:
         return None
     try:
         functional = importlib.import_module("spikingjelly.activation_based.functional")
@@ -83,12 +89,12 @@ def loop(x):
 
 
 def plain_loop(case, device):
-    return Neuron(loop) if case.neuron == "lif" and case.steps <= 256 else None
+    return Neuron(loop) if case.neuron == "lif" and case.steps <= 256 and not case.learns else None
 
 
 def compiled_loop(case, device):
     """torch.compile unrolls the loop: it takes a minute at T = 32, and more than anyone waits at T = 1024."""
-    if case.neuron != "lif" or case.steps > 32:
+    if case.neuron != "lif" or case.steps > 32 or case.learns:
         return None
     torch._dynamo.reset()
     return Neuron(torch.compile(loop, dynamic=False, fullgraph=True))
