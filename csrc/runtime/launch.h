@@ -2,6 +2,7 @@
 #pragma once
 
 #include <spikeforge/neuron/surrogate.h>
+#include <spikeforge/neuron/surrogate_kind.h>
 
 #include <array>
 #include <cstddef>
@@ -13,12 +14,6 @@ enum class NeuronKind : std::uint8_t {
 #define SPIKEFORGE_NEURON(name, Struct, header) name,
 #include <spikeforge/neuron/neurons.def>
 #undef SPIKEFORGE_NEURON
-};
-
-enum class SurrogateKind : std::uint8_t {
-#define SPIKEFORGE_SURROGATE(name, Struct, ...) name,
-#include <spikeforge/neuron/surrogate.def>
-#undef SPIKEFORGE_SURROGATE
 };
 
 enum class DType : std::uint8_t { f16, bf16, f32, f64 };
