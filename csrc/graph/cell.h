@@ -1,0 +1,75 @@
+// A neuron's cell as a graph: the pure function of one step, (inputs, states, parameters) -> (outputs, next states).
+#pragma once
+
+#include <spikeforge/export.h>
+#include <spikeforge/graph/graph.h>
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace spikeforge::graph {
+
+// Bounds on what a stranger may hand in; far above what a neuron needs.
+constexpr std::size_t most_nodes = 4096;
+constexpr std::size_t most_arguments = 256;
+constexpr std::size_t most_outputs = 256;
+constexpr std::size_t most_name_length = 64;
+
+// A state and the number it starts at where no initial state is given.
+struct State {
+  State(const char* name) : name(name) {}                                                   // NOLINT
+  State(std::string name, double initial = 0) : name(std::move(name)), initial(initial) {}  // NOLINT
+
+  std::string name;
+  double initial = 0;
+};
+
+struct Signature {
+  std::string name;
+  std::vector<std::string> inputs;  // at least one
+  std::vector<State> states;
+  std::vector<std::string> params;
+};
+
+// "x; v, a; tau"
+std::string text_of(const Signature& signature);
+
+// Whether neuron text can use it as a name: a letter or _, then letters, digits and _, and no reserved word.
+bool is_name(std::string_view text);
+bool is_reserved(std::string_view text);
+
+class SPIKEFORGE_API Cell {
+ public:
+  // A graph with its arguments, to be filled. Throws GraphError for a name that is not legal or not unique.
+  explicit Cell(Signature signature);
+
+  // Ends it. Throws GraphError unless there is an output and a next state for each state.
+  void finish(std::span<const Id> outputs, std::span<const Id> next_states);
+
+  const Signature& signature() const { return signature_; }
+  const std::string& name() const { return signature_.name; }
+
+  // Arguments: inputs, states, parameters. Results: outputs, next states.
+  const Graph& graph() const { return graph_; }
+  Graph& graph() { return graph_; }
+
+  std::size_t input_count() const { return signature_.inputs.size(); }
+  std::size_t state_count() const { return signature_.states.size(); }
+  std::size_t param_count() const { return signature_.params.size(); }
+  std::size_t output_count() const { return graph_.results().size() - state_count(); }  // once it is finished
+
+  Id input(std::size_t i) const { return static_cast<Id>(i); }
+  Id state(std::size_t i) const { return static_cast<Id>(input_count() + i); }
+  Id param(std::size_t i) const { return static_cast<Id>(input_count() + state_count() + i); }
+  Id output(std::size_t i) const { return graph_.results()[i]; }
+  Id next_state(std::size_t i) const { return graph_.results()[output_count() + i]; }
+
+ private:
+  Signature signature_;
+  Graph graph_{most_nodes};
+};
+
+}  // namespace spikeforge::graph

@@ -1,0 +1,54 @@
+#include <spikeforge/graph/copy.h>
+
+#include <numeric>
+
+namespace spikeforge::graph {
+namespace {
+
+std::vector<bool> used_by(const Graph& graph, std::span<const Id> results) {
+  std::vector<bool> used(graph.size());
+  for (const Id result : results) used[result] = true;
+  for (Id id = static_cast<Id>(graph.size()); id-- > 0;)
+    if (used[id])
+      for (const Id operand : graph.operands(id)) used[operand] = true;
+  return used;
+}
+
+}  // namespace
+
+Id copy_node(Graph& to, const Graph& from, Id id, std::span<const Id> copies) {
+  const Node& node = from[id];
+  std::array<Id, most_operands> operands{};
+  for (std::size_t i = 0; i < from.operands(id).size(); ++i) operands[i] = copies[node.operands[i]];
+  const std::span<const Id> used(operands.data(), from.operands(id).size());
+  const Id copy = node.op == Op::constant ? to.constant(node.number)
+                  : node.op == Op::truth  ? to.truth(node.number != 0)
+                                          : to.make(node.op, used, node.surrogate);
+  if (!from.name(id).empty()) to.set_name(copy, from.name(id));
+  return copy;
+}
+
+std::vector<bool> live_nodes(const Graph& graph) { return used_by(graph, graph.results()); }
+
+std::vector<Id> copy_into(Graph& to, const Graph& from, std::span<const Id> arguments, std::span<const Id> results) {
+  const std::vector<bool> used = used_by(from, results);
+  std::vector<Id> copies(from.size());
+  std::copy(arguments.begin(), arguments.end(), copies.begin());
+  for (Id id = static_cast<Id>(from.argument_count()); id < from.size(); ++id) {
+    if (used[id]) copies[id] = copy_node(to, from, id, copies);
+  }
+  std::vector<Id> copied;
+  for (const Id result : results) copied.push_back(copies[result]);
+  return copied;
+}
+
+Graph restricted(const Graph& graph, std::size_t argument_count, std::span<const Id> results) {
+  Graph copy;
+  for (Id id = 0; id < argument_count; ++id) copy.argument(graph.name(id));
+  std::vector<Id> arguments(argument_count);
+  std::iota(arguments.begin(), arguments.end(), Id{0});
+  for (const Id result : copy_into(copy, graph, arguments, results)) copy.add_result(result);
+  return copy;
+}
+
+}  // namespace spikeforge::graph

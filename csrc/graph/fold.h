@@ -1,0 +1,19 @@
+// What a new node can be replaced by without changing a bit of its value, in any floating-point type.
+//
+// Constants are double precision numbers that are rounded to the type computed in. So arithmetic on two of them is not
+// done here: 0.1 + 0.2 rounded to float32 is not the float32 sum of the rounded two, and two doubles that differ may
+// round to the same float32. Negation and absolute value commute with rounding. Other expressions of constants are
+// left for the place where the type is known; they cost nothing there, since what depends on no input is computed once
+// a neuron.
+//
+// Nor is x + 0 x (at x = -0), x - x 0 (at infinity), or x * 0 0.
+#pragma once
+
+#include <spikeforge/graph/graph.h>
+
+namespace spikeforge::graph {
+
+// The node that has the value of `op` on these operands, or nothing if only a new one has.
+std::optional<Id> fold(Graph& graph, Op op, std::span<const Id> operands, const Surrogate& surrogate);
+
+}  // namespace spikeforge::graph

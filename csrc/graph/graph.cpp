@@ -1,0 +1,125 @@
+#include <spikeforge/graph/errors.h>
+#include <spikeforge/graph/fold.h>
+#include <spikeforge/graph/graph.h>
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace spikeforge::graph {
+namespace {
+
+// A sum or product of two finite numbers is the same either way round, to the bit.
+bool is_commutative(Op op) {
+  switch (op) {
+    case Op::add:
+    case Op::multiply:
+    case Op::equal:
+    case Op::not_equal:
+    case Op::logical_and:
+    case Op::logical_or:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// All of a node. Numbers count by their bits: 0 and -0 are two constants, and NaN is equal to itself.
+std::array<std::uint64_t, 8> words_of(const Node& node) {
+  static_assert(sizeof(Node::operands) == 3 * sizeof(Id));
+  const std::uint64_t surrogate = node.surrogate.kind ? 1 + static_cast<std::uint64_t>(*node.surrogate.kind) : 0;
+  return {static_cast<std::uint64_t>(node.op),
+          node.operands[0],
+          node.operands[1],
+          node.operands[2],
+          std::bit_cast<std::uint64_t>(node.number),
+          surrogate,
+          std::bit_cast<std::uint64_t>(node.surrogate.args[0]),
+          std::bit_cast<std::uint64_t>(node.surrogate.args[1])};
+}
+
+const char* noun(Kind kind) { return kind == Kind::number ? "a number" : "a boolean"; }
+
+const char* advice(Kind wanted) {
+  return wanted == Kind::number ? "write where(condition, 1, 0) for one" : "write a comparison, such as x > 0";
+}
+
+}  // namespace
+
+std::size_t Graph::Hash::operator()(const Node& node) const {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const std::uint64_t word : words_of(node)) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+bool Graph::Equal::operator()(const Node& a, const Node& b) const { return words_of(a) == words_of(b); }
+
+Id Graph::number(const Node& node) {
+  Node key = node;
+  if (is_commutative(key.op) && key.operands[0] > key.operands[1]) std::swap(key.operands[0], key.operands[1]);
+  const auto known = numbering_.find(key);
+  if (known != numbering_.end()) return known->second;
+  if (nodes_.size() >= most_nodes_)
+    throw GraphError(fmt::format("a neuron has at most {} operations, arguments and constants included", most_nodes_));
+  const Id id = static_cast<Id>(nodes_.size());
+  nodes_.push_back(node);
+  names_.emplace_back();
+  numbering_.emplace(key, id);
+  return id;
+}
+
+Id Graph::argument(std::string name) {
+  if (argument_count_ != nodes_.size()) throw GraphError("an argument is made before all other nodes");
+  const Id id = number({.op = Op::argument, .number = static_cast<double>(argument_count_)});
+  ++argument_count_;
+  names_[id] = std::move(name);
+  return id;
+}
+
+Id Graph::constant(double value) {
+  if (std::isnan(value)) value = std::numeric_limits<double>::quiet_NaN();  // one of them, without sign or payload
+  return number({.op = Op::constant, .number = value});
+}
+
+Id Graph::truth(bool value) { return number({.op = Op::truth, .number = value ? 1. : 0.}); }
+
+void Graph::check(Op op, std::span<const Id> operands) const {
+  const OpInfo& known = info(op);
+  if (known.form == Form::leaf) throw GraphError(fmt::format("{} is not made of operands", known.name));
+  if (operands.size() != static_cast<std::size_t>(known.arity))
+    throw GraphError(fmt::format("{} takes {} operand{}, but {} {} given", known.text, known.arity,
+                                 known.arity == 1 ? "" : "s", operands.size(), operands.size() == 1 ? "is" : "are"));
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i] >= nodes_.size()) throw GraphError(fmt::format("{}: operand {} is no node", known.text, i + 1));
+    const Kind wanted = known.operands[i];
+    if (kind(operands[i]) != wanted)
+      throw GraphError(fmt::format("{}: operand {} must be {}, but is {}; {}", known.text, i + 1, noun(wanted),
+                                   noun(kind(operands[i])), advice(wanted)));
+  }
+}
+
+Id Graph::make(Op op, std::span<const Id> operands, const Surrogate& surrogate) {
+  check(op, operands);
+  if (const std::optional<Id> same = fold(*this, op, operands, surrogate)) return *same;
+  Node node{.op = op};
+  for (std::size_t i = 0; i < operands.size(); ++i) node.operands[i] = operands[i];
+  if (info(op).form == Form::spike) node.surrogate = surrogate;
+  return number(node);
+}
+
+void Graph::add_result(Id id) {
+  if (id >= nodes_.size() || kind(id) != Kind::number) throw GraphError("a result is a number");
+  results_.push_back(id);
+}
+
+void Graph::set_name(Id id, std::string_view name) {
+  if (names_[id].empty() && !is(id, Op::constant) && !is(id, Op::truth)) names_[id] = name;
+}
+
+}  // namespace spikeforge::graph

@@ -1,0 +1,90 @@
+// A function of numbers as a directed acyclic graph: nodes in static single assignment, each made of earlier ones.
+//
+// Nodes are made by `make` alone, which checks kinds, returns the node that already computes the same (value numbering)
+// and simplifies where that keeps every bit of the result (fold.h). So no pass has to clean a graph up, except for
+// nodes that nothing uses any more: see copy.h.
+//
+// To walk a graph, go through ids from 0: operands come before their users. The arguments are the first nodes.
+#pragma once
+
+#include <spikeforge/export.h>
+#include <spikeforge/graph/op.h>
+#include <spikeforge/graph/surrogate.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace spikeforge::graph {
+
+using Id = std::uint32_t;  // a node's place in its graph
+
+struct Node {
+  Op op{};
+  std::array<Id, most_operands> operands{};  // the first info(op).arity of them
+  double number = 0;                         // of a constant; of a truth, 0 or 1
+  Surrogate surrogate{};                     // of a spike, spike_strict or surrogate_gradient
+};
+
+class SPIKEFORGE_API Graph {
+ public:
+  static constexpr std::size_t unlimited = std::numeric_limits<Id>::max();
+
+  // Making a node beyond `most_nodes` throws GraphError.
+  explicit Graph(std::size_t most_nodes = unlimited) : most_nodes_(most_nodes) {}
+
+  // All arguments are made before any other node.
+  Id argument(std::string name);
+  Id constant(double number);
+  Id truth(bool value);
+  // Throws GraphError where the number or the kinds of the operands are wrong.
+  Id make(Op op, std::span<const Id> operands, const Surrogate& surrogate = {});
+  Id make(Op op, std::initializer_list<Id> operands, const Surrogate& surrogate = {}) {
+    return make(op, std::span(operands.begin(), operands.size()), surrogate);
+  }
+  // What the graph computes: numbers. The same node may be several results.
+  void add_result(Id id);
+  // A name for readers; the first one given stays. Constants have none.
+  void set_name(Id id, std::string_view name);
+
+  std::size_t size() const { return nodes_.size(); }
+  std::size_t argument_count() const { return argument_count_; }
+  const Node& operator[](Id id) const { return nodes_[id]; }
+  std::span<const Node> nodes() const { return nodes_; }
+  std::span<const Id> operands(Id id) const {
+    return {nodes_[id].operands.data(), static_cast<std::size_t>(info(nodes_[id].op).arity)};
+  }
+  Kind kind(Id id) const { return info(nodes_[id].op).result; }
+  const std::string& name(Id id) const { return names_[id]; }  // empty: none
+  std::span<const Id> results() const { return results_; }
+
+  bool is(Id id, Op op) const { return nodes_[id].op == op; }
+  bool is_constant(Id id, double number) const { return is(id, Op::constant) && nodes_[id].number == number; }
+
+ private:
+  struct Hash {
+    std::size_t operator()(const Node& node) const;
+  };
+  struct Equal {
+    bool operator()(const Node& a, const Node& b) const;
+  };
+
+  Id number(const Node& node);
+  void check(Op op, std::span<const Id> operands) const;
+
+  std::size_t most_nodes_;
+  std::size_t argument_count_ = 0;
+  std::vector<Node> nodes_;
+  std::vector<std::string> names_;
+  std::vector<Id> results_;
+  std::unordered_map<Node, Id, Hash, Equal> numbering_;
+};
+
+}  // namespace spikeforge::graph

@@ -1,0 +1,21 @@
+// What depends on parameters alone is computed once a neuron, before the loop over the steps.
+#pragma once
+
+#include <spikeforge/graph/graph.h>
+
+namespace spikeforge::graph {
+
+// For each node, whether it is a number that depends on no argument outside of [first, first + count), and more than a
+// constant or an argument.
+std::vector<bool> hoistable_nodes(const Graph& graph, std::size_t first, std::size_t count);
+
+// A graph in two: inner(..., prologue(p), ...) = graph(..., p, ...), to the bit.
+struct Hoisted {
+  Graph prologue;  // arguments: the parameters. Results: what `inner` needs of them, parameters themselves included
+  Graph inner;     // arguments and results: as the graph's, but with the prologue's results for the parameters
+};
+
+// Arguments [first, first + count) are the parameters. A truth value that depends on them alone stays inside.
+Hoisted hoist(const Graph& graph, std::size_t first, std::size_t count);
+
+}  // namespace spikeforge::graph

@@ -1,0 +1,39 @@
+// Neuron text as tokens.
+#pragma once
+
+#include <spikeforge/graph/errors.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace spikeforge::graph {
+
+struct Token {
+  enum class Kind : std::uint8_t { name, number, symbol, line_break, end };
+
+  Kind kind = Kind::end;
+  std::string_view text;  // in the text that was given
+};
+
+class Lexer {
+ public:
+  explicit Lexer(std::string_view text) : text_(text) {}
+
+  // Throws TextError for a character that no token begins with.
+  Token next();
+
+  // An error that points at the token.
+  TextError error(const Token& at, const std::string& message) const;
+
+ private:
+  void skip_blanks();
+  std::size_t length_of_word() const;
+  std::size_t length_of_number() const;
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  int parentheses_ = 0;  // open ones: within them a line break is a blank
+};
+
+}  // namespace spikeforge::graph

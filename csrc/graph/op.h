@@ -1,0 +1,39 @@
+// The operations of ops.def as an enumeration, and what is known of each.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace spikeforge::graph {
+
+enum class Op : std::uint8_t {
+#define SPIKEFORGE_OP(name, ...) name,
+#include <spikeforge/graph/ops.def>
+};
+
+enum class Kind : std::uint8_t { number, boolean };
+enum class Form : std::uint8_t { leaf, prefix, infix, call, spike };
+
+constexpr int most_operands = 3;
+
+struct OpInfo {
+  std::string_view name;  // the enumerator's
+  std::string_view text;  // in neuron text
+  Form form;
+  int precedence;  // of an infix operator; higher binds tighter
+  Kind result;
+  int arity;
+  std::array<Kind, most_operands> operands;
+  std::optional<double> last_default;  // the last operand may be left out
+};
+
+const OpInfo& info(Op op);
+
+// The operation that a call in neuron text names.
+std::optional<Op> find_call(std::string_view text);
+// The infix operation of this symbol or word.
+std::optional<Op> find_infix(std::string_view text);
+
+}  // namespace spikeforge::graph

@@ -1,0 +1,358 @@
+#include <spikeforge/graph/lexer.h>
+#include <spikeforge/graph/number_text.h>
+#include <spikeforge/graph/text.h>
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <optional>
+#include <unordered_map>
+
+namespace spikeforge::graph {
+namespace {
+
+std::string quoted(const Token& token) {
+  switch (token.kind) {
+    case Token::Kind::line_break:
+      return "the end of the line";
+    case Token::Kind::end:
+      return "the end of the text";
+    default:
+      return fmt::format("\"{}\"", token.text.substr(0, most_name_length));
+  }
+}
+
+std::optional<double> special_number(std::string_view word) {
+  if (word == "inf") return std::numeric_limits<double>::infinity();
+  if (word == "nan") return std::numeric_limits<double>::quiet_NaN();
+  return std::nullopt;
+}
+
+// One function a rule of the grammar in text.h.
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : lexer_(text), token_(lexer_.next()) {}
+
+  Cell neuron();
+
+ private:
+  // Tokens.
+  bool sees(std::string_view text) const {
+    return (token_.kind == Token::Kind::symbol || token_.kind == Token::Kind::name) && token_.text == text;
+  }
+  Token take() {
+    last_ = token_;
+    token_ = lexer_.next();
+    return last_;
+  }
+  bool take_if(std::string_view text) {
+    if (!sees(text)) return false;
+    take();
+    return true;
+  }
+  void expect(std::string_view text, std::string_view where) {
+    if (!take_if(text)) fail(token_, fmt::format("expected \"{}\" {}, but found {}", text, where, quoted(token_)));
+  }
+  Token expect_name(std::string_view what) {
+    if (token_.kind != Token::Kind::name || is_reserved(token_.text))
+      fail(token_, fmt::format("expected {}, but found {}", what, quoted(token_)));
+    return take();
+  }
+  void skip_line_breaks() {
+    while (token_.kind == Token::Kind::line_break) take();
+  }
+  [[noreturn]] void fail(const Token& at, const std::string& message) const { throw lexer_.error(at, message); }
+  // An error of the graph is one of the text at this place.
+  template <class Function>
+  auto at(const Token& place, Function&& function) const {
+    try {
+      return function();
+    } catch (const TextError&) {
+      throw;
+    } catch (const GraphError& error) {
+      fail(place, error.what());
+    }
+  }
+
+  // Header.
+  Signature signature();
+  void declare_arguments();
+
+  // Statements.
+  void statement();
+  void next_state(const Token& name);
+  void outputs(const Token& keyword);
+
+  // Expressions.
+  Id expression() { return binary(1); }
+  Id binary(int precedence);
+  Id prefixed();
+  Id negated(const Token& minus);
+  Id primary();
+  Id named(const Token& name);
+  Id call(const Token& function);
+  Id custom_gradient(const Token& function, std::span<const Id> operands);
+  std::vector<Id> operands();
+  Surrogate surrogate();
+  double constant();
+  double number(const Token& token) const;
+
+  Id make(const Token& place, Op op, std::span<const Id> operands, const Surrogate& surrogate = {}) {
+    return at(place, [&] { return graph().make(op, operands, surrogate); });
+  }
+  Graph& graph() { return cell_->graph(); }
+
+  Lexer lexer_;
+  Token token_;  // the one to be read next
+  Token last_;
+  int nesting_ = 0;
+  std::optional<Cell> cell_;
+  std::unordered_map<std::string_view, Id> scope_;
+  std::vector<Id> outputs_;
+  std::vector<std::optional<Id>> next_states_;
+};
+
+Cell Parser::neuron() {
+  skip_line_breaks();
+  const Token keyword = token_;
+  expect("neuron", "at the beginning");
+  cell_ = at(keyword, [&] { return Cell(signature()); });
+  declare_arguments();
+  next_states_.resize(cell_->state_count());
+
+  skip_line_breaks();
+  expect("{", "before the equations");
+  while (!sees("}")) {
+    if (token_.kind == Token::Kind::line_break || sees(";")) {
+      take();
+      continue;
+    }
+    statement();
+    if (!sees(";") && !sees("}") && token_.kind != Token::Kind::line_break)
+      fail(token_, fmt::format("expected an operator or the end of the statement, but found {}", quoted(token_)));
+  }
+  const Token end = take();
+  skip_line_breaks();
+  if (token_.kind != Token::Kind::end)
+    fail(token_, fmt::format("expected nothing after the neuron, but found {}", quoted(token_)));
+
+  if (outputs_.empty()) fail(end, "the neuron returns nothing: write return and its outputs");
+  std::vector<Id> next;
+  for (std::size_t i = 0; i < next_states_.size(); ++i) {
+    const std::string& state = cell_->signature().states[i].name;
+    if (!next_states_[i]) fail(end, fmt::format("state {0} has no next value: write {0}' = ...", state));
+    next.push_back(*next_states_[i]);
+  }
+  at(end, [&] { cell_->finish(outputs_, next); });
+  return std::move(*cell_);
+}
+
+Signature Parser::signature() {
+  Signature signature;
+  std::unordered_map<std::string_view, int> seen;
+  const auto add = [&](std::string_view what, auto& list) {
+    if (sees(";") || sees(")")) return;
+    do {
+      const Token name = expect_name(what);
+      if (++seen[name.text] > 1) fail(name, fmt::format("two arguments are called {}", quoted(name)));
+      if (seen.size() > most_arguments)
+        fail(name, fmt::format("a neuron has at most {} inputs, states and parameters together", most_arguments));
+      if (!is_name(name.text)) fail(name, fmt::format("a name has at most {} characters", most_name_length));
+      list.emplace_back(std::string(name.text));
+      if constexpr (std::is_same_v<decltype(list), std::vector<State>&>)
+        if (take_if("=")) list.back().initial = constant();
+    } while (take_if(","));
+  };
+  signature.name = std::string(expect_name("the neuron's name").text);
+  expect("(", "after the neuron's name");
+  add("an input's name", signature.inputs);
+  if (take_if(";")) add("a state's name", signature.states);
+  if (take_if(";")) add("a parameter's name", signature.params);
+  expect(")", "or \",\" or \";\" after the arguments");
+  return signature;
+}
+
+// By the strings of the signature, which stay where they are while the graph grows.
+void Parser::declare_arguments() {
+  const Signature& s = cell_->signature();
+  for (const std::string& input : s.inputs) scope_.emplace(input, scope_.size());
+  for (const State& state : s.states) scope_.emplace(state.name, scope_.size());
+  for (const std::string& param : s.params) scope_.emplace(param, scope_.size());
+}
+
+void Parser::statement() {
+  if (sees("return")) return outputs(take());
+  const Token name = expect_name("a statement: name = ..., state' = ... or return ...");
+  if (take_if("'")) return next_state(name);
+  if (scope_.contains(name.text))
+    fail(name, fmt::format("{} has a value already; give this one another name", quoted(name)));
+  if (!is_name(name.text)) fail(name, fmt::format("a name has at most {} characters", most_name_length));
+  expect("=", "after the name");
+  const Id value = expression();
+  graph().set_name(value, name.text);
+  scope_.emplace(name.text, value);
+}
+
+void Parser::next_state(const Token& name) {
+  for (std::size_t i = 0; i < next_states_.size(); ++i) {
+    if (cell_->signature().states[i].name != name.text) continue;
+    if (next_states_[i]) fail(name, fmt::format("{}' has a value already", name.text));
+    expect("=", "after the state");
+    next_states_[i] = expression();
+    return;
+  }
+  fail(name, fmt::format("{} is no state, so that it has no next value", quoted(name)));
+}
+
+void Parser::outputs(const Token& keyword) {
+  if (!outputs_.empty()) fail(keyword, "return stands once in a neuron: return a, b gives two outputs");
+  do outputs_.push_back(expression());
+  while (take_if(","));
+}
+
+// An expression of operators that bind at least as tightly. A long sum is a loop, not a recursion.
+Id Parser::binary(int precedence) {
+  Id left = prefixed();
+  for (bool compared = false;;) {
+    const bool may_be_infix = token_.kind == Token::Kind::symbol || token_.kind == Token::Kind::name;
+    const std::optional<Op> op = may_be_infix ? find_infix(token_.text) : std::nullopt;
+    if (!op || info(*op).precedence < precedence) return left;
+    const bool compares = info(*op).result != info(*op).operands[0];
+    if (compares && compared) fail(token_, "comparisons do not chain: write a < b and b < c");
+    compared = compares;
+    const Token symbol = take();
+    const Id right = binary(info(*op).precedence + 1);
+    left = make(symbol, *op, std::array{left, right});
+  }
+}
+
+Id Parser::prefixed() {
+  if (++nesting_ > most_nesting)
+    fail(token_, fmt::format("more than {} nested expressions: give a part of it a name", most_nesting));
+  const auto prefix = [&]() -> Id {
+    const Token symbol = token_;
+    if (take_if("-")) return negated(symbol);
+    if (take_if("not")) return make(symbol, Op::logical_not, std::array{prefixed()});
+    return primary();
+  };
+  const Id value = prefix();
+  --nesting_;
+  return value;
+}
+
+// -2 is one constant, not an operation on another.
+Id Parser::negated(const Token& minus) {
+  const bool is_number = token_.kind == Token::Kind::number || sees("inf") || sees("nan");
+  if (is_number) return at(minus, [&] { return graph().constant(-constant()); });
+  return make(minus, Op::neg, std::array{prefixed()});
+}
+
+Id Parser::primary() {
+  if (take_if("(")) {
+    const Id value = expression();
+    expect(")", "to close the parenthesis");
+    return value;
+  }
+  if (token_.kind == Token::Kind::number) {
+    const Token token = take();
+    return at(token, [&] { return graph().constant(number(token)); });
+  }
+  if (token_.kind == Token::Kind::name) {
+    const Token word = take();
+    if (sees("(") && !is_reserved(word.text)) return call(word);
+    return named(word);
+  }
+  fail(token_, fmt::format("expected an expression, but found {}", quoted(token_)));
+}
+
+Id Parser::named(const Token& name) {
+  if (const auto number = special_number(name.text)) return at(name, [&] { return graph().constant(*number); });
+  if (name.text == "true" || name.text == "false") return at(name, [&] { return graph().truth(name.text == "true"); });
+  if (is_reserved(name.text)) fail(name, fmt::format("expected an expression, but found {}", quoted(name)));
+  const auto known = scope_.find(name.text);
+  if (known == scope_.end()) {
+    fail(name, find_call(name.text) ? fmt::format("{} is a function: write {}(...)", quoted(name), name.text)
+                                    : fmt::format("nothing above is called {}", quoted(name)));
+  }
+  return known->second;
+}
+
+std::vector<Id> Parser::operands() {
+  std::vector<Id> list;
+  if (sees(")")) return list;
+  do {
+    // One more than a graph has nodes is too many for every function; it need not be kept to be refused.
+    list.push_back(expression());
+    if (list.size() > most_nodes) fail(last_, "too many operands");
+  } while (take_if(","));
+  return list;
+}
+
+Id Parser::call(const Token& function) {
+  const std::optional<Op> op = find_call(function.text);
+  const bool is_custom_gradient = function.text == "custom_gradient";
+  if (!op && !is_custom_gradient) fail(function, fmt::format("no function is called {}", quoted(function)));
+  expect("(", "after the function");
+  std::vector<Id> list;
+  Surrogate beside;
+  if (op && info(*op).form == Form::spike) {
+    list.push_back(expression());
+    expect(",", "and a surrogate, such as atan(2)");
+    beside = surrogate();
+  } else {
+    list = operands();
+  }
+  expect(")", fmt::format("or \",\" after the operands of {}", function.text));
+  if (is_custom_gradient) return custom_gradient(function, list);
+  const OpInfo& known = info(*op);
+  if (known.last_default && list.size() + 1 == static_cast<std::size_t>(known.arity))
+    list.push_back(at(function, [&] { return graph().constant(*known.last_default); }));
+  return make(function, *op, list, beside);
+}
+
+Id Parser::custom_gradient(const Token& function, std::span<const Id> list) {
+  if (list.size() % 2 == 0)
+    fail(function, "custom_gradient takes a value, and then pairs: by what it is differentiated, and the derivative");
+  Id value = make(function, Op::detach, list.first(1));
+  for (std::size_t i = 1; i < list.size(); i += 2)
+    value = make(function, Op::add_gradient, std::array{value, list[i], list[i + 1]});
+  return value;
+}
+
+Surrogate Parser::surrogate() {
+  const Token name = expect_name("a surrogate, such as atan(2)");
+  std::vector<double> numbers;
+  if (take_if("(")) {
+    if (!sees(")")) {
+      do numbers.push_back(constant());
+      while (numbers.size() < most_nodes && take_if(","));
+    }
+    expect(")", "after the surrogate's numbers");
+  }
+  return at(name, [&] { return make_surrogate(name.text, numbers); });
+}
+
+double Parser::constant() {
+  const double sign = take_if("-") ? -1 : 1;
+  if (token_.kind == Token::Kind::number) return sign * number(take());
+  const auto special = token_.kind == Token::Kind::name ? special_number(token_.text) : std::nullopt;
+  if (!special) fail(token_, fmt::format("expected a number, but found {}", quoted(token_)));
+  take();
+  return sign * *special;
+}
+
+double Parser::number(const Token& token) const {
+  const std::optional<double> value = number_of(token.text);
+  if (!value) fail(token, fmt::format("{} is not a number, or does not fit double precision", quoted(token)));
+  return *value;
+}
+
+}  // namespace
+
+Cell parse(std::string_view text) {
+  if (text.size() > most_text)
+    throw TextError(fmt::format("a neuron text has at most {} bytes, not {}", most_text, text.size()), 1, 1);
+  return Parser(text).neuron();
+}
+
+}  // namespace spikeforge::graph

@@ -1,0 +1,141 @@
+#include <spikeforge/graph/copy.h>
+#include <spikeforge/graph/number_text.h>
+#include <spikeforge/graph/text.h>
+
+#include <fmt/format.h>
+
+#include <set>
+
+namespace spikeforge::graph {
+namespace {
+
+constexpr std::size_t longest_inline = 72;
+
+// How tightly an expression's outermost operator binds; ops.def has those of infix operators, from 1.
+constexpr int binds_prefix = 90;
+constexpr int binds_primary = 100;
+
+struct Expression {
+  std::string text;
+  int binds = binds_primary;
+};
+
+std::string within(const Expression& e, int at_least) {
+  return e.binds >= at_least ? e.text : fmt::format("({})", e.text);
+}
+
+// Writes the statements of a graph's nodes, and then gives each result as an expression.
+class Body {
+ public:
+  explicit Body(const Graph& graph) : graph_(graph), expressions_(graph.size()), uses_(graph.size()) {
+    const std::vector<bool> live = live_nodes(graph);
+    for (Id id = 0; id < graph.size(); ++id) {
+      if (!graph.name(id).empty()) names_.insert(graph.name(id));
+      if (!live[id]) continue;
+      for (const Id operand : graph.operands(id)) ++uses_[operand];
+    }
+    for (const Id result : graph.results()) ++uses_[result];
+    for (Id id = 0; id < graph.size(); ++id)
+      if (live[id] || id < graph.argument_count()) write(id);
+  }
+
+  const std::string& statements() const { return statements_; }
+  const std::string& operator[](Id id) const { return expressions_[id].text; }
+
+ private:
+  void write(Id id) {
+    const Node& node = graph_[id];
+    if (node.op == Op::argument) {
+      expressions_[id] = {graph_.name(id)};
+      return;
+    }
+    expressions_[id] = expression(id);
+    if (info(node.op).form == Form::leaf) return;
+    if (graph_.name(id).empty() && uses_[id] == 1 && expressions_[id].text.size() <= longest_inline) return;
+    const std::string name = graph_.name(id).empty() ? new_name() : graph_.name(id);
+    statements_ += fmt::format("  {} = {}\n", name, expressions_[id].text);
+    expressions_[id] = {name};
+  }
+
+  Expression expression(Id id) const {
+    const Node& node = graph_[id];
+    const OpInfo& known = info(node.op);
+    const auto operand = [&](std::size_t i) -> const Expression& { return expressions_[node.operands[i]]; };
+    switch (known.form) {
+      case Form::leaf:
+        return leaf(node);
+      case Form::prefix:
+        return {fmt::format("{}{}{}", known.text, known.text == "-" ? "" : " ", within(operand(0), binds_prefix)),
+                binds_prefix};
+      case Form::infix: {
+        // Comparisons do not chain, the others group from the left.
+        const int left = known.result != known.operands[0] ? known.precedence + 1 : known.precedence;
+        return {fmt::format("{} {} {}", within(operand(0), left), known.text, within(operand(1), known.precedence + 1)),
+                known.precedence};
+      }
+      case Form::call:
+      case Form::spike:
+        break;
+    }
+    std::vector<std::string_view> operands;
+    for (const Id x : graph_.operands(id)) operands.push_back(expressions_[x].text);
+    const std::string surrogate = known.form == Form::spike ? ", " + text_of(node.surrogate) : "";
+    return {fmt::format("{}({}{})", known.text, fmt::join(operands, ", "), surrogate)};
+  }
+
+  static Expression leaf(const Node& node) {
+    if (node.op == Op::truth) return {node.number != 0 ? "true" : "false"};
+    const std::string number = graph::text_of(node.number);
+    return {number, number[0] == '-' ? binds_prefix : binds_primary};
+  }
+
+  std::string new_name() {
+    std::string name;
+    do name = fmt::format("t{}", ++count_);
+    while (!names_.insert(name).second);
+    return name;
+  }
+
+  const Graph& graph_;
+  std::vector<Expression> expressions_;
+  std::vector<int> uses_;
+  std::set<std::string, std::less<>> names_;
+  std::string statements_;
+  int count_ = 0;
+};
+
+std::string header(const Signature& signature) {
+  std::vector<std::string> states;
+  for (const State& state : signature.states) {
+    const std::string initial = text_of(state.initial);
+    states.push_back(initial == "0" ? state.name : fmt::format("{} = {}", state.name, initial));
+  }
+  std::string text = fmt::format("neuron {}({}", signature.name, fmt::join(signature.inputs, ", "));
+  if (!states.empty() || !signature.params.empty()) text += ";";
+  if (!states.empty()) text += fmt::format(" {}", fmt::join(states, ", "));
+  if (!signature.params.empty()) text += fmt::format("; {}", fmt::join(signature.params, ", "));
+  return text + ") {\n";
+}
+
+}  // namespace
+
+std::string print(const Cell& cell) {
+  const Body body(cell.graph());
+  std::string text = header(cell.signature()) + body.statements() + "  return ";
+  for (std::size_t i = 0; i < cell.output_count(); ++i) text += (i == 0 ? "" : ", ") + body[cell.output(i)];
+  text += "\n";
+  for (std::size_t i = 0; i < cell.state_count(); ++i)
+    text += fmt::format("  {}' = {}\n", cell.signature().states[i].name, body[cell.next_state(i)]);
+  return text + "}\n";
+}
+
+std::string print(const Graph& graph, std::string_view name) {
+  const Body body(graph);
+  std::vector<std::string_view> arguments, results;
+  for (Id id = 0; id < graph.argument_count(); ++id) arguments.push_back(graph.name(id));
+  for (const Id result : graph.results()) results.push_back(body[result]);
+  return fmt::format("graph {}({}) {{\n{}  return {}\n}}\n", name, fmt::join(arguments, ", "), body.statements(),
+                     fmt::join(results, ", "));
+}
+
+}  // namespace spikeforge::graph

@@ -1,0 +1,51 @@
+// Neuron text: a cell's equations as a person writes them, and as this library stores them. print -> parse -> print is
+// the identity. docs/neuron_text.md tells it with examples.
+//
+//   neuron     = "neuron" name "(" [names] [";" [states] [";" [names]]] ")" "{" {statement} "}"
+//                                                            inputs; states; parameters
+//   names      = name {"," name}
+//   states     = name ["=" constant] {"," name ["=" constant]}       what the state starts at; 0 if not said
+//   statement  = name "=" expression                         once a name; it cannot be an argument's
+//              | name "'" "=" expression                     the next state; once for each state, in any order
+//              | "return" expression {"," expression}        the outputs; once
+//                                                            statements are set apart by ";" or a line break
+//   expression = conjunction {"or" conjunction}
+//   conjunction= comparison {"and" comparison}
+//   comparison = sum [("<" | "<=" | ">" | ">=" | "==" | "!=") sum]
+//   sum        = product {("+" | "-") product}
+//   product    = prefixed {("*" | "/") prefixed}
+//   prefixed   = ("-" | "not") prefixed | primary
+//   primary    = number | "inf" | "nan" | "true" | "false" | name | "(" expression ")" | call
+//   call       = function "(" [expression {"," expression}] ")"      also custom_gradient
+//              | ("spike" | "spike_strict" | "surrogate_gradient") "(" expression "," surrogate ")"
+//   surrogate  = name ["(" [constant {"," constant}] ")"]    of surrogate.def, or none
+//   constant   = ["-"] (number | "inf" | "nan")
+//   name       = letter or "_", then letters, digits and "_"; no reserved word (and false inf nan neuron not or return
+//                true). A function's name is one as well: nothing else is followed by a parenthesis.
+//
+// Functions are those of ops.def. Numbers are double precision, rounded to the type computed in. Within parentheses a
+// line break is a space. # begins a comment. custom_gradient(f, x, d, ...) is short for
+// add_gradient(detach(f), x, d) and so on.
+#pragma once
+
+#include <spikeforge/export.h>
+#include <spikeforge/graph/cell.h>
+
+#include <string>
+#include <string_view>
+
+namespace spikeforge::graph {
+
+constexpr std::size_t most_text = std::size_t{2} << 20;  // bytes; the largest legal cell prints to less
+constexpr int most_nesting = 200;
+
+// Nodes that nothing uses are left out. Nodes without a name that are used twice, or by a long expression, get one.
+SPIKEFORGE_API std::string print(const Cell& cell);
+
+// Any graph, for reading: "graph <name>(<arguments>) { ... return <results> }".
+SPIKEFORGE_API std::string print(const Graph& graph, std::string_view name);
+
+// Throws TextError.
+SPIKEFORGE_API Cell parse(std::string_view text);
+
+}  // namespace spikeforge::graph
