@@ -1,0 +1,117 @@
+#include <spikeforge/autodiff/affine.h>
+#include <spikeforge/graph/copy.h>
+#include <spikeforge/graph/dependence.h>
+#include <spikeforge/graph/value.h>
+
+#include <fmt/format.h>
+
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <vector>
+
+namespace spikeforge::autodiff {
+namespace {
+
+using graph::Graph;
+using graph::Id;
+using graph::Op;
+using graph::Value;
+
+using Term = std::optional<Value>;  // nothing: 0
+
+// A_1 .. A_n, b of one node.
+using Form = std::vector<Term>;
+
+Term negative(const Term& a) { return a ? Term(-*a) : a; }
+
+Term sum(const Term& a, const Term& b) {
+  if (!a || !b) return a ? a : b;
+  return *a + *b;
+}
+
+class Extraction {
+ public:
+  Extraction(const Graph& graph, Range arguments)
+      : graph_(graph), arguments_(arguments), recording_(map_), depends_(graph) {
+    for (Id id = 0; id < graph.argument_count(); ++id) map_.argument(graph.name(id));
+  }
+
+  Graph run(Range results) {
+    copies_.resize(graph_.size());
+    forms_.resize(graph_.size());
+    for (Id id = 0; id < graph_.size(); ++id) visit(id);
+    const auto form = [&](std::size_t i) -> const Form& { return forms_[graph_.results()[results.first + i]]; };
+    for (std::size_t i = 0; i < results.count; ++i)
+      for (std::size_t j = 0; j < arguments_.count; ++j) add_result(form(i)[j]);
+    for (std::size_t i = 0; i < results.count; ++i) add_result(form(i).back());
+    return compacted(map_);
+  }
+
+ private:
+  bool varies(Id id) const {
+    for (std::size_t j = 0; j < arguments_.count; ++j)
+      if (depends_.on(id, arguments_.first + j)) return true;
+    return false;
+  }
+
+  void add_result(const Term& term) { map_.add_result(recording_.id(term.value_or(0), "affine_map")); }
+
+  void visit(Id id) {
+    forms_[id].resize(arguments_.count + 1);
+    if (!varies(id)) {
+      copies_[id] = graph_.is(id, Op::argument) ? id : copy_node(map_, graph_, id, copies_);
+      const bool is_term = graph_.kind(id) == graph::Kind::number && !graph_.is_constant(id, 0);
+      if (is_term) forms_[id].back() = recording_.value(copies_[id]);
+      return;
+    }
+    if (graph_.is(id, Op::argument)) {
+      forms_[id][id - arguments_.first] = 1;
+      return;
+    }
+    for (std::size_t j = 0; j <= arguments_.count; ++j) forms_[id][j] = term(id, j);
+  }
+
+  // Entry j of a linear operation on forms.
+  Term term(Id id, std::size_t j) const {
+    const std::span<const Id> x = graph_.operands(id);
+    const auto of = [&](std::size_t i) -> const Term& { return forms_[x[i]][j]; };
+    const auto factor = [&](std::size_t i) { return recording_.value(copies_[x[i]]); };
+    switch (graph_[id].op) {
+      case Op::add:
+        return sum(of(0), of(1));
+      case Op::subtract:
+        return sum(of(0), negative(of(1)));
+      case Op::neg:
+        return negative(of(0));
+      case Op::multiply: {
+        if (varies(x[0]) == varies(x[1])) break;
+        const std::size_t linear = varies(x[0]) ? 0 : 1;
+        return of(linear) ? Term(*of(linear) * factor(1 - linear)) : Term();
+      }
+      case Op::where:
+        if (varies(x[0])) break;
+        if (!of(1) && !of(2)) return {};
+        return graph::apply(Op::where, {factor(0), of(1).value_or(0), of(2).value_or(0)});
+      default:
+        break;
+    }
+    throw std::logic_error(fmt::format("affine_map: node {} ({}) is not affine", id, info(graph_[id].op).name));
+  }
+
+  const Graph& graph_;
+  Range arguments_;
+  Graph map_;
+  graph::Recording recording_;
+  graph::Dependence depends_;
+  std::vector<Id> copies_;  // of nodes that do not depend on the range
+  std::vector<Form> forms_;
+};
+
+}  // namespace
+
+Graph affine_map(const Graph& graph, Range arguments, Range results) {
+  return Extraction(graph, arguments).run(results);
+}
+
+}  // namespace spikeforge::autodiff

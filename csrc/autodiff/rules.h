@@ -1,0 +1,26 @@
+// The derivative of every operation, with torch's conventions at kinks.
+#pragma once
+
+#include <spikeforge/autodiff/adjoint.h>
+#include <spikeforge/graph/graph.h>
+
+#include <array>
+#include <optional>
+
+namespace spikeforge::autodiff {
+
+// One node z = op(x, y, w) while its graph is differentiated. Values are those of the graph being made.
+struct Site {
+  graph::Value x, y, w;  // operands; those that the operation has not are 0
+  graph::Value z;        // the result
+  Adjoint g;             // the gradient by it
+  graph::Surrogate surrogate;
+};
+
+// What is added to the gradient by each operand. Nothing where it is always 0.
+using Contributions = std::array<std::optional<Adjoint>, graph::most_operands>;
+
+// Throws GraphError for an operation whose derivative is not known: surrogate_gradient.
+Contributions contributions(graph::Op op, const Site& site);
+
+}  // namespace spikeforge::autodiff

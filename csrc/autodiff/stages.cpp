@@ -1,0 +1,88 @@
+#include <spikeforge/autodiff/affine.h>
+#include <spikeforge/autodiff/stages.h>
+#include <spikeforge/autodiff/vjp.h>
+#include <spikeforge/graph/copy.h>
+#include <spikeforge/graph/hoist.h>
+#include <spikeforge/graph/lower.h>
+
+#include <numeric>
+#include <utility>
+
+namespace spikeforge::autodiff {
+namespace {
+
+using graph::Graph;
+using graph::Hoisted;
+using graph::Id;
+
+std::vector<Id> first_ids(std::size_t count) {
+  std::vector<Id> ids(count);
+  std::iota(ids.begin(), ids.end(), Id{0});
+  return ids;
+}
+
+// Every parameter is its own factor.
+Hoisted nothing_hoisted(const Graph& graph, std::size_t first, std::size_t count) {
+  Graph identity;
+  for (std::size_t i = 0; i < count; ++i) identity.argument(graph.name(static_cast<Id>(first + i)));
+  for (const Id id : first_ids(count)) identity.add_result(id);
+  return {identity, graph};
+}
+
+// By factors if those are no more than the parameters: each is a sum to be kept.
+Hoisted by_factors(const Graph& graph, std::size_t first, std::size_t count) {
+  Hoisted hoisted = hoist(graph, first, count);
+  if (hoisted.prologue.results().size() <= count) return hoisted;
+  return nothing_hoisted(graph, first, count);
+}
+
+Graph composed(const Graph& first, const Graph& second) {
+  Graph both;
+  for (Id id = 0; id < first.argument_count(); ++id) both.argument(first.name(id));
+  const std::vector<Id> between = copy_into(both, first, first_ids(first.argument_count()), first.results());
+  for (const Id result : copy_into(both, second, between, second.results())) both.add_result(result);
+  return compacted(both);
+}
+
+// A graph with the vjp's arguments, of which the step has the first, and the results of both.
+Graph joined(const Graph& step, const Graph& backward) {
+  Graph both;
+  for (Id id = 0; id < backward.argument_count(); ++id) both.argument(backward.name(id));
+  const std::vector<Id> arguments = first_ids(backward.argument_count());
+  const std::span<const Id> all = arguments;
+  for (const Id id : copy_into(both, step, all.first(step.argument_count()), step.results())) both.add_result(id);
+  for (const Id id : copy_into(both, backward, all, backward.results())) both.add_result(id);
+  return both;
+}
+
+}  // namespace
+
+Stages stages_of(const graph::Cell& cell) {
+  Stages stages;
+  stages.inputs = cell.input_count();
+  stages.states = cell.state_count();
+  stages.params = cell.param_count();
+  stages.outputs = cell.output_count();
+  const std::size_t first_param = stages.inputs + stages.states;
+  const std::size_t results = stages.outputs + stages.states;
+
+  const Hoisted factored = by_factors(cell.graph(), first_param, stages.params);
+  stages.factors = factored.prologue.results().size();
+  stages.epilogue = vjp(factored.prologue);
+
+  const Graph both = joined(lowered(factored.inner), vjp(factored.inner));
+  const Hoisted split = hoist(both, first_param, stages.factors);
+  stages.prologue = composed(lowered(factored.prologue), split.prologue);
+  stages.hoisted = stages.prologue.results().size();
+  const std::span<const Id> all = split.inner.results();
+  stages.step = restricted(split.inner, first_param + stages.hoisted, all.first(results));
+  stages.backward = restricted(split.inner, split.inner.argument_count(), all.subspan(results));
+  return stages;
+}
+
+Graph state_adjoint_map(const Stages& stages) {
+  const std::size_t grad_next = stages.inputs + stages.states + stages.hoisted + stages.outputs;
+  return affine_map(stages.backward, {grad_next, stages.states}, {stages.inputs, stages.states});
+}
+
+}  // namespace spikeforge::autodiff

@@ -1,0 +1,33 @@
+// Everything that a backend runs of a cell, as graphs in plain arithmetic (lower.h, and surrogate_gradient).
+//
+//   once a neuron, before the steps      prologue: params                                  -> hoisted
+//   each step                            step:     inputs, states, hoisted                 -> outputs, next states
+//   each step, backward                  backward: inputs, states, hoisted, grad_outputs, grad_next_states
+//                                                                         -> grad_inputs, grad_states, grad_factors
+//   once a neuron, after the steps       epilogue: params, Σ grad_factors                  -> grad_params
+//
+// Parameters reach the steps only through factors: what the equations compute of parameters alone, such as 1/tau. The
+// gradient by a factor is summed over the steps, and taken on to the parameters once. `hoisted` holds what step and
+// backward need of the parameters: factors, and what the derivatives compute of those.
+#pragma once
+
+#include <spikeforge/graph/cell.h>
+
+namespace spikeforge::autodiff {
+
+struct Stages {
+  graph::Graph prologue, step, backward, epilogue;
+
+  std::size_t inputs = 0, states = 0, params = 0, outputs = 0;
+  std::size_t hoisted = 0;  // results of the prologue
+  std::size_t factors = 0;  // sums to be kept over the steps: at most as many as parameters
+};
+
+// Throws GraphError as vjp does.
+Stages stages_of(const graph::Cell& cell);
+
+// (inputs, states, hoisted, grad_outputs, grad_next_states) -> A, row after row, and b, where
+// grad_states = A grad_next_states + b. Neither depends on grad_next_states.
+graph::Graph state_adjoint_map(const Stages& stages);
+
+}  // namespace spikeforge::autodiff

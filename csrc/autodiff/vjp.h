@@ -1,0 +1,22 @@
+// Reverse-mode differentiation of a graph, once, into a graph of its own.
+//
+//   graph:  arguments a_1..a_n                      -> results r_1..r_m
+//   vjp:    arguments a_1..a_n, grad_r_1..grad_r_m  -> grad_a_1..grad_a_n,   grad_a_i = Σ_k grad_r_k ∂r_k/∂a_i
+//
+// For a cell: (inputs, states, parameters, grad_outputs, grad_next_states) -> (grad_inputs, grad_states, grad_params).
+//
+// The vjp is in plain arithmetic (lower.h), and surrogate_gradient. It is linear in the upstream gradients. What it
+// recomputes of the step has the step's bits. Nothing that no result needs is left in it.
+#pragma once
+
+#include <spikeforge/graph/graph.h>
+
+namespace spikeforge::autodiff {
+
+// Throws GraphError where a derivative of surrogate_gradient would be needed.
+graph::Graph vjp(const graph::Graph& primal);
+
+// Whether a result of a vjp is 0 whatever its arguments: nobody has to compute or store it.
+bool is_zero(const graph::Graph& vjp, std::size_t result);
+
+}  // namespace spikeforge::autodiff
