@@ -58,6 +58,7 @@ Cell trace(Signature signature, const std::function<Step(Values, Values, Values)
                                all.last(cell.param_count()));
     const auto ids = [&](const std::vector<Value>& values) {
       std::vector<Id> list;
+      list.reserve(values.size());
       for (const Value& value : values) list.push_back(recording.id(value, "step"));
       return list;
     };
