@@ -1,10 +1,10 @@
+#include <spikeforge/graph/errors.h>
+#include <spikeforge/graph/surrogate.h>
 #include <spikeforge/ops/neuron/arguments.h>
 
 #include <c10/util/Exception.h>
 
 #include <cmath>
-#include <limits>
-#include <string>
 #include <vector>
 
 namespace spikeforge::ops {
@@ -35,51 +35,6 @@ constexpr ParamDescription izhikevich_params[] = {{"tau", 2, positive_only},
                                                   {"a", 0, any},
                                                   {"b", 0, any}};
 
-struct Argument {
-  const char* name;
-  double default_value;
-  double lowest;
-  bool lowest_is_legal;
-  bool is_whole;
-};
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
-
-constexpr Argument positive(const char* name, double value) { return {name, value, 0, false, false}; }
-constexpr Argument above(const char* name, double value, double lowest) { return {name, value, lowest, false, false}; }
-constexpr Argument finite(const char* name, double value) { return {name, value, -infinity, false, false}; }
-constexpr Argument whole(const char* name, double value, double lowest) { return {name, value, lowest, true, true}; }
-
-struct SurrogateDescription {
-  std::string_view name;
-  std::vector<Argument> args;
-};
-
-const std::vector<SurrogateDescription>& surrogates() {
-  static const std::vector<SurrogateDescription> table = {
-#define SPIKEFORGE_SURROGATE(name, Struct, ...) {#name, {__VA_ARGS__}},
-#include <spikeforge/neuron/surrogate.def>
-#undef SPIKEFORGE_SURROGATE
-  };
-  return table;
-}
-
-std::string known_surrogates() {
-  std::string list;
-  for (const SurrogateDescription& surrogate : surrogates())
-    list += (list.empty() ? "" : ", ") + std::string(surrogate.name);
-  return list;
-}
-
-void check_argument(const char* op, std::string_view surrogate, const Argument& argument, double value) {
-  const bool in_range = argument.lowest_is_legal ? value >= argument.lowest : value > argument.lowest;
-  const bool is_legal =
-      std::isfinite(value) && in_range && (!argument.is_whole || (value == std::floor(value) && value <= 1e6));
-  TORCH_CHECK_VALUE(is_legal, op, ": surrogate ", surrogate, ": ", argument.name, " must be a ",
-                    argument.is_whole ? "whole" : "finite", " number ",
-                    argument.lowest_is_legal ? "of at least " : "above ", argument.lowest, ", but is ", value);
-}
-
 }  // namespace
 
 const NeuronDescription& describe(NeuronKind kind) {
@@ -99,24 +54,16 @@ void check_positive(const char* op, const char* name, double value) {
 }
 
 Surrogate parse_surrogate(const char* op, std::string_view name, c10::ArrayRef<double> args) {
-  const std::vector<SurrogateDescription>& table = surrogates();
-  for (std::size_t kind = 0; kind < table.size(); ++kind) {
-    const SurrogateDescription& known = table[kind];
-    if (known.name != name) continue;
-    TORCH_CHECK_VALUE(args.empty() || args.size() == known.args.size(), op, ": surrogate ", name, " takes ",
-                      known.args.size(), known.args.size() == 1 ? " number" : " numbers",
-                      ", or none for its defaults, but surrogate_args has ", args.size());
-    Surrogate result{static_cast<SurrogateKind>(kind), {}};
-    for (std::size_t i = 0; i < known.args.size(); ++i) {
-      result.args[i] = args.empty() ? known.args[i].default_value : args[i];
-      check_argument(op, name, known.args[i], result.args[i]);
-    }
-    return result;
+  try {
+    const graph::Surrogate made = graph::make_surrogate(name, {args.data(), args.size()});
+    TORCH_CHECK_VALUE(made.kind.has_value(), op, ": surrogate none is for neurons of one's own");
+    return {*made.kind, made.args};
+  } catch (const graph::GraphError& error) {
+    TORCH_CHECK_VALUE(false, op, ": ", error.what(), " (arguments surrogate and surrogate_args)");
   }
-  TORCH_CHECK_VALUE(false, op, ": unknown surrogate \"", name, "\"; known are ", known_surrogates());
 }
 
-std::string_view name_of(SurrogateKind kind) { return surrogates()[static_cast<std::size_t>(kind)].name; }
+std::string_view name_of(SurrogateKind kind) { return graph::describe(kind).name; }
 
 const OptionalTensorList& no_tensors(std::size_t n_params) {
   static const std::vector<OptionalTensorList> lists = [] {
