@@ -6,12 +6,12 @@ set(SPIKEFORGE_INCLUDE_DIR "${PROJECT_BINARY_DIR}/include")
 # Pairs: where a header or folder lies, and its name under spikeforge/.
 set(public_headers
     csrc/export.h        export.h
-    csrc/autodiff        autodiff
     csrc/graph           graph
     csrc/neuron          neuron
     cuda                 cuda
     ops/neuron/neuron.h  ops/neuron.h)
 set(internal_headers
+    csrc/autodiff        autodiff
     csrc/cpu             cpu
     ops/neuron           ops/neuron
     csrc/runtime         runtime)

@@ -2,9 +2,11 @@
 #include <spikeforge/autodiff/stages.h>
 #include <spikeforge/autodiff/vjp.h>
 #include <spikeforge/graph/copy.h>
+#include <spikeforge/graph/dependence.h>
 #include <spikeforge/graph/hoist.h>
 #include <spikeforge/graph/lower.h>
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -29,11 +31,46 @@ Hoisted nothing_hoisted(const Graph& graph, std::size_t first, std::size_t count
   return {identity, graph};
 }
 
-// By factors if those are no more than the parameters: each is a sum to be kept.
-Hoisted by_factors(const Graph& graph, std::size_t first, std::size_t count) {
-  Hoisted hoisted = hoist(graph, first, count);
-  if (hoisted.prologue.results().size() <= count) return hoisted;
-  return nothing_hoisted(graph, first, count);
+Graph with_zeros(const Graph& graph, const std::vector<bool>& zero) {
+  Graph copy;
+  for (const Id id : first_ids(graph.argument_count())) copy.argument(graph.name(id));
+  std::vector<Id> results = copy_into(copy, graph, first_ids(graph.argument_count()), graph.results());
+  for (std::size_t k = 0; k < results.size(); ++k) copy.add_result(zero[k] ? copy.constant(0) : results[k]);
+  return compacted(copy);
+}
+
+// A cell in two, its parameters and the rest, both differentiated.
+struct Factored {
+  Hoisted split;
+  Graph backward;  // the vjp of split.inner
+  Graph epilogue;  // the vjp of split.prologue, by which the gradients of the factors are taken on
+  std::size_t sums = 0;
+};
+
+Factored factored(Hoisted split, std::size_t first, std::size_t params) {
+  Graph backward = vjp(split.inner);
+  const std::size_t factors = split.prologue.results().size();
+  // A factor that no gradient reaches is not differentiated: it may have no derivative.
+  std::vector<bool> unreached(factors);
+  for (std::size_t k = 0; k < factors; ++k) unreached[k] = is_zero(backward, first + k);
+  Graph epilogue = vjp(with_zeros(split.prologue, unreached));
+  // The gradient by a factor that no parameter's gradient needs, such as a constant, is not summed.
+  const graph::Dependence depends(epilogue);
+  std::vector<bool> idle(first + factors);
+  std::size_t sums = 0;
+  for (std::size_t k = 0; k < factors; ++k) {
+    const auto needs = [&](Id gradient) { return depends.on(gradient, params + k); };
+    idle[first + k] = std::ranges::none_of(epilogue.results(), needs);
+    sums += !idle[first + k];
+  }
+  return {std::move(split), with_zeros(backward, idle), std::move(epilogue), sums};
+}
+
+// By factors if no more sums are to be kept than by parameters.
+Factored by_factors(const Graph& graph, std::size_t first, std::size_t count) {
+  Factored cut = factored(hoist(graph, first, count), first, count);
+  if (cut.sums <= count) return cut;
+  return factored(nothing_hoisted(graph, first, count), first, count);
 }
 
 Graph composed(const Graph& first, const Graph& second) {
@@ -66,13 +103,13 @@ Stages stages_of(const graph::Cell& cell) {
   const std::size_t first_param = stages.inputs + stages.states;
   const std::size_t results = stages.outputs + stages.states;
 
-  const Hoisted factored = by_factors(cell.graph(), first_param, stages.params);
-  stages.factors = factored.prologue.results().size();
-  stages.epilogue = vjp(factored.prologue);
+  Factored cut = by_factors(cell.graph(), first_param, stages.params);
+  stages.factors = cut.split.prologue.results().size();
+  stages.epilogue = std::move(cut.epilogue);
 
-  const Graph both = joined(lowered(factored.inner), vjp(factored.inner));
+  const Graph both = joined(lowered(cut.split.inner), cut.backward);
   const Hoisted split = hoist(both, first_param, stages.factors);
-  stages.prologue = composed(lowered(factored.prologue), split.prologue);
+  stages.prologue = composed(lowered(cut.split.prologue), split.prologue);
   stages.hoisted = stages.prologue.results().size();
   const std::span<const Id> all = split.inner.results();
   stages.step = restricted(split.inner, first_param + stages.hoisted, all.first(results));

@@ -8,7 +8,9 @@
 //
 // Parameters reach the steps only through factors: what the equations compute of parameters alone, such as 1/tau. The
 // gradient by a factor is summed over the steps, and taken on to the parameters once. `hoisted` holds what step and
-// backward need of the parameters: factors, and what the derivatives compute of those.
+// backward need of the parameters: factors, and what the derivatives compute of those. Of any gradient that is always
+// 0, that by a factor on which no parameter depends included, the result is the constant 0 (is_zero in vjp.h): it need
+// not be computed, stored or summed.
 #pragma once
 
 #include <spikeforge/graph/cell.h>
@@ -20,7 +22,7 @@ struct Stages {
 
   std::size_t inputs = 0, states = 0, params = 0, outputs = 0;
   std::size_t hoisted = 0;  // results of the prologue
-  std::size_t factors = 0;  // sums to be kept over the steps: at most as many as parameters
+  std::size_t factors = 0;  // of their gradients, at most as many are not 0 as there are parameters
 };
 
 // Throws GraphError as vjp does.

@@ -1,6 +1,8 @@
 // The operations of ops.def as an enumeration, and what is known of each.
 #pragma once
 
+#include <spikeforge/export.h>
+
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -29,7 +31,7 @@ struct OpInfo {
   std::optional<double> last_default;  // the last operand may be left out
 };
 
-const OpInfo& info(Op op);
+SPIKEFORGE_API const OpInfo& info(Op op);
 
 // The operation that a call in neuron text names.
 std::optional<Op> find_call(std::string_view text);
