@@ -12,6 +12,7 @@
 //   segments     backward: segments of the same neurons that a block computes side by side
 //   ragged       backward: whether T is no multiple of what is computed at once
 //   save, store_states, and for each parameter, state and gradient whether it is there and of what type
+//   shared       for each parameter whether all neurons of a warp have the same
 //
 // Arguments are sequences of 8-byte words in the order of the structs below; the host writes them in that order.
 #pragma once
@@ -47,7 +48,7 @@ struct BackwardArgs {
   const void* checkpoints;
   void* grad_x[Cell::n_inputs];
   void* grad_initial[Cell::n_states];
-  void* grad_params[Cell::n_params];  // [N] each: one value a neuron, reduced afterwards
+  void* grad_params[Cell::n_params];  // one value a neuron, or a warp where it shares the parameter; summed afterwards
 };
 
 template <int... k>
@@ -74,10 +75,11 @@ struct Multistep {
   using StatePack = Pack<F, W, Spec::neighbours>;
 
   template <class Args>
-  static __device__ __forceinline__ Cell make_cell(const Args& a, long long i) {
+  static __device__ __forceinline__ Cell make_cell(const Args& a, Neurons n, int k) {
     F params[P];
 #pragma unroll
-    for (int j = 0; j < P; ++j) params[j] = load_param<F>(Spec::param(j), a.params[j], i, a.neurons);
+    for (int j = 0; j < P; ++j)
+      params[j] = load_param<F>(Spec::param(j), a.params[j], Spec::shared(j) ? n.first : n.neuron(k), a.neurons);
     return Cell(params, typename Spec::Surrogate(a.constants), Options{});
   }
 
@@ -89,7 +91,7 @@ struct Multistep {
 
    private:
     template <class Args, int... k>
-    __device__ __forceinline__ Cells(const Args& a, Neurons n, Indices<k...>) : cell{make_cell(a, n.neuron(k))...} {}
+    __device__ __forceinline__ Cells(const Args& a, Neurons n, Indices<k...>) : cell{make_cell(a, n, k)...} {}
   };
 
   template <class Args>
@@ -494,8 +496,22 @@ struct Multistep {
       cells.cell[k].finish(grad_own, grad.param[k]);
 #pragma unroll
       for (int j = 0; j < P; ++j)
-        if (Spec::wants_grad_param(j)) static_cast<F*>(a.grad_params[j])[n.neuron(k)] = grad.param[k][j];
+        if (Spec::wants_grad_param(j) && !Spec::shared(j))
+          static_cast<F*>(a.grad_params[j])[n.neuron(k)] = grad.param[k][j];
     }
+#pragma unroll
+    for (int j = 0; j < P; ++j)
+      if (Spec::wants_grad_param(j) && Spec::shared(j))
+        store_sum_of_warp(static_cast<F*>(a.grad_params[j]), n, grad, j);
+  }
+
+  static __device__ __forceinline__ void store_sum_of_warp(F* sums, Neurons n, const Gradients& grad, int j) {
+    F sum = F(0);
+#pragma unroll
+    for (int k = 0; k < W; ++k) sum += select(n.own(k), grad.param[k][j], F(0));
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    if (threadIdx.x % 32 == 0) sums[n.start / (32 * W)] = sum;
   }
 
   template <Behind behind>

@@ -81,7 +81,7 @@ template <int W, bool neighbours>
 struct Lanes {
   static constexpr int stride = neighbours ? 1 : 32;
   static constexpr int span = neighbours ? W : 32 * W;  // neurons of a thread, or of a warp
-  long long first;
+  long long first, start;
 
   __device__ __forceinline__ long long neuron(int k) const { return first + k * stride; }
 
@@ -90,11 +90,16 @@ struct Lanes {
   static __device__ __forceinline__ Lanes of(long long thread, long long neurons) {
     const long long start = neighbours ? thread * span : thread / 32 * span;
     const long long last = neurons - span;
-    return {(start < last ? start : last) + (neighbours ? 0 : thread % 32)};
+    return {(start < last ? start : last) + (neighbours ? 0 : thread % 32), start};
   }
 
+  // Whether the lane's neuron is nobody else's: only then may it count in a sum.
+  __device__ __forceinline__ bool own(int k) const { return neuron(k) >= start; }
+
+  // Whole warps.
   static __device__ __forceinline__ long long threads(long long neurons) {
-    return (neurons + span - 1) / span * (neighbours ? 1 : 32);
+    constexpr long long of_a_warp = 32 * W;
+    return (neurons + of_a_warp - 1) / of_a_warp * 32;
   }
 
   // `p` points to the first lane.

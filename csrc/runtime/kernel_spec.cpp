@@ -106,7 +106,10 @@ KernelSpec common_spec(Direction direction, const MultistepLaunch& given, const 
   for (int s = 0; s < launch.n_states; ++s)
     if (launch.initial[s].data != nullptr) spec.initial[s] = operand(launch.initial[s].type);
   for (int j = 0; j < launch.n_params; ++j)
-    if (launch.params[j].data != nullptr) spec.params[j] = operand(launch.params[j].type);
+    if (launch.params[j].data != nullptr) {
+      spec.params[j] = operand(launch.params[j].type);
+      spec.shared_params[j] = shared_by_warps(launch.params[j], schedule);
+    }
   return spec;
 }
 
@@ -150,6 +153,7 @@ std::size_t HashOfSpec::operator()(const KernelSpec& spec) const {
   add(spec.wants_grad_x);
   hash = mix(hash, spec.initial);
   hash = mix(hash, spec.params);
+  hash = mix(hash, spec.shared_params);
   hash = mix(hash, spec.grad_states);
   hash = mix(hash, spec.wants_grad_initial);
   return mix(hash, spec.wants_grad_params);
@@ -214,6 +218,7 @@ KernelSource print_source(const KernelSpec& spec) {
   line("  static constexpr bool save = {}, store_states = {};", spec.save, spec.store_states);
   text += lookup("Source", "initial", spec.initial, operand);
   text += lookup("Source", "param", spec.params, operand);
+  text += lookup("bool", "shared", spec.shared_params, flag);
   text += lookup("bool", "has_grad_y", grad_y, has);
   text += lookup("bool", "one_grad_y", grad_y, one);
   text += lookup("bool", "has_grad_state", spec.grad_states, has);

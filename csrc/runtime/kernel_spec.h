@@ -33,6 +33,7 @@ struct KernelSpec {
   bool store_states = false;
   std::array<Operand, max_states> initial{};
   std::array<Operand, max_params> params{};
+  std::array<bool, max_params> shared_params{};  // by all neurons of a warp
 
   // backward alone
   GradKind grad_spikes{};

@@ -88,7 +88,7 @@ struct BackwardLaunch : MultistepLaunch {
   const void* checkpoints = nullptr;
   void* grad_x = nullptr;
   std::array<void*, max_states> grad_initial{};
-  std::array<void*, max_params> grad_params{};  // one value a neuron, in the compute type
+  std::array<void*, max_params> grad_params{};  // one value a neuron in the compute type (GPU: see shared_by_warps)
 };
 
 }  // namespace spikeforge

@@ -160,6 +160,10 @@ Schedule backward_schedule(const BackwardLaunch& launch, int multiprocessors) {
   return schedule;
 }
 
+bool shared_by_warps(const ParamView& param, const Schedule& schedule) {
+  return param.data != nullptr && (param.count == 1 || param.inner % neurons_of_a_warp(schedule) == 0);
+}
+
 unsigned max_block_size(const Schedule& schedule) { return schedule.segments > 1 ? 32u * schedule.segments : 128u; }
 
 Grid grid_of(const Schedule& schedule, std::int64_t neurons, int multiprocessors) {

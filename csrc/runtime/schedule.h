@@ -26,6 +26,13 @@ std::int64_t checkpoint_length(NeuronKind neuron, DType type);
 Schedule forward_schedule(const ForwardLaunch& launch, int multiprocessors);
 Schedule backward_schedule(const BackwardLaunch& launch, int multiprocessors);
 
+// Neurons of a warp. They are neighbours, and each warp starts at a multiple of so many.
+constexpr std::int64_t neurons_of_a_warp(const Schedule& schedule) { return std::int64_t{32} * schedule.width; }
+
+// Whether all neurons of each warp have the same value of a tensor parameter. The kernel then reads it once, and sums
+// its gradient over the warp.
+bool shared_by_warps(const ParamView& param, const Schedule& schedule);
+
 struct Grid {
   std::int64_t blocks;
   unsigned block;  // threads

@@ -79,7 +79,8 @@ ForwardResults forward_cpu(const NeuronArguments& args, bool save) {
 std::vector<at::Tensor> backward_cpu(const BackwardArguments& args) {
   const Prepared prepared = prepare(args);
   check_backward(args, prepared);
-  const BackwardResults results = allocate_backward(args, prepared);
+  BackwardResults results = allocate_backward(args, prepared);
+  allocate_grad_params(args, prepared, results);
   std::vector<at::Tensor> kept;
   const BackwardLaunch launch = backward_launch(args, prepared, results, kept);
   run_tiles(launch, backward_tile, cpu::kernels().backward_scratch, cpu::kernels().backward);

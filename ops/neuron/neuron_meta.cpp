@@ -12,7 +12,9 @@ ForwardResults forward_meta(const NeuronArguments& args, bool save) {
 std::vector<at::Tensor> backward_meta(const BackwardArguments& args) {
   const auto prepared = prepare<c10::SymInt>(args);
   check_backward(args, prepared);
-  return reduce_and_list(args, allocate_backward(args, prepared));
+  BackwardResults results = allocate_backward(args, prepared);
+  allocate_grad_params(args, prepared, results);
+  return reduce_and_list(args, results);
 }
 
 TORCH_LIBRARY_IMPL(spikeforge, Meta, library) { register_lowered<forward_meta, backward_meta>(library); }

@@ -207,9 +207,17 @@ BackwardResults allocate_backward(const BackwardArguments& args, const Preparati
   if (args.needs_grad.get(next++)) results.grad_x = prepared.layout.empty_sequence(prepared.options);
   for (int s = 0; s < neuron.n_states(); ++s)
     if (args.needs_grad.get(next++)) results.grad_states[s] = prepared.layout.empty_step(args.states[s]->options());
-  for (int j = 0; j < neuron.n_params(); ++j)
-    if (args.needs_grad.get(next++)) results.grad_params[j] = prepared.layout.empty_step(prepared.state_options);
   return results;
+}
+
+bool wants_grad_param(const BackwardArguments& args, int j) {
+  return args.needs_grad.get(static_cast<std::size_t>(1 + describe(args.kind).n_states() + j));
+}
+
+template <class Int>
+void allocate_grad_params(const BackwardArguments& args, const Preparation<Int>& prepared, BackwardResults& results) {
+  for (int j = 0; j < describe(args.kind).n_params(); ++j)
+    if (wants_grad_param(args, j)) results.grad_params[j] = prepared.layout.empty_step(prepared.state_options);
 }
 
 BackwardLaunch backward_launch(const BackwardArguments& args, const Prepared& prepared, const BackwardResults& results,
@@ -246,7 +254,8 @@ std::vector<at::Tensor> reduce_and_list(const BackwardArguments& args, const Bac
   template Preparation<Int> prepare(const NeuronArguments&);                                       \
   template ForwardResults allocate_forward(const NeuronArguments&, const Preparation<Int>&, bool); \
   template void check_backward(const BackwardArguments&, const Preparation<Int>&);                 \
-  template BackwardResults allocate_backward(const BackwardArguments&, const Preparation<Int>&);
+  template BackwardResults allocate_backward(const BackwardArguments&, const Preparation<Int>&);   \
+  template void allocate_grad_params(const BackwardArguments&, const Preparation<Int>&, BackwardResults&);
 SPIKEFORGE_INSTANTIATE(std::int64_t)
 SPIKEFORGE_INSTANTIATE(c10::SymInt)
 #undef SPIKEFORGE_INSTANTIATE

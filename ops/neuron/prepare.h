@@ -37,15 +37,21 @@ ForwardLaunch forward_launch(const NeuronArguments& args, const Prepared& prepar
 template <class Int>
 void check_backward(const BackwardArguments& args, const Preparation<Int>& prepared);
 
-// One tensor for x, each state and each parameter; undefined where no gradient is wanted. A parameter's is [*shape],
-// one value a neuron in the compute type, until reduce_and_list has summed it.
+// One tensor for x, each state and each parameter; undefined where no gradient is wanted. A parameter's broadcasts from
+// its own shape to [*shape], which is one value a neuron, in the compute type, until reduce_and_list has summed it.
 struct BackwardResults {
   at::Tensor grad_x;
   std::array<at::Tensor, max_states> grad_states;
   std::array<at::Tensor, max_params> grad_params;
 };
+bool wants_grad_param(const BackwardArguments& args, int j);
+
+// For x and the states.
 template <class Int>
 BackwardResults allocate_backward(const BackwardArguments& args, const Preparation<Int>& prepared);
+// For the parameters, one value a neuron.
+template <class Int>
+void allocate_grad_params(const BackwardArguments& args, const Preparation<Int>& prepared, BackwardResults& results);
 
 BackwardLaunch backward_launch(const BackwardArguments& args, const Prepared& prepared, const BackwardResults& results,
                                Copies& copies);

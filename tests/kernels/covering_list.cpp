@@ -114,7 +114,9 @@ void describe(MultistepLaunch& launch, const Choice& choice) {
   for (int j = 0; j < launch.n_params; ++j) {
     const bool is_tensor = choice[params] == 3 ? j % 2 == 0 : choice[params] > 0;
     if (is_tensor)
-      launch.params[j] = {.data = somewhere(), .type = choice[params] == 1 ? launch.type : compute_type(launch.type)};
+      launch.params[j] = {.data = somewhere(),
+                          .type = choice[params] == 1 ? launch.type : compute_type(launch.type),
+                          .count = choice[params] == 2 ? launch.neurons : 1};
   }
 }
 
