@@ -86,6 +86,7 @@ struct BackwardLaunch : MultistepLaunch {
   SequenceView grad_spikes;
   std::array<SequenceView, max_states> grad_states;
   const void* checkpoints = nullptr;
+  bool any_grad_param = false;  // whether a parameter's is wanted
   void* grad_x = nullptr;
   std::array<void*, max_states> grad_initial{};
   std::array<void*, max_params> grad_params{};  // one value a neuron in the compute type (GPU: see shared_by_warps)

@@ -233,7 +233,10 @@ BackwardLaunch backward_launch(const BackwardArguments& args, const Prepared& pr
   launch.checkpoints = data_of_checkpoints(args.checkpoints, prepared.layout, copies);
   launch.grad_x = writable(results.grad_x);
   for (int s = 0; s < launch.n_states; ++s) launch.grad_initial[s] = writable(results.grad_states[s]);
-  for (int j = 0; j < launch.n_params; ++j) launch.grad_params[j] = writable(results.grad_params[j]);
+  for (int j = 0; j < launch.n_params; ++j) {
+    launch.any_grad_param |= wants_grad_param(args, j);
+    launch.grad_params[j] = writable(results.grad_params[j]);
+  }
   return launch;
 }
 

@@ -139,7 +139,10 @@ runtime::KernelSpec spec_of(const Choice& choice) {
     if (wants_others && launch.initial[s].data) launch.grad_initial[s] = somewhere();
   }
   for (int j = 0; j < launch.n_params; ++j)
-    if (wants_others && launch.params[j].data) launch.grad_params[j] = somewhere();
+    if (wants_others && launch.params[j].data) {
+      launch.grad_params[j] = somewhere();
+      launch.any_grad_param = true;
+    }
   return runtime::backward_spec(launch, runtime::backward_schedule(launch, multiprocessors));
 }
 
