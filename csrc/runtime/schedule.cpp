@@ -147,8 +147,8 @@ Schedule backward_schedule(const BackwardLaunch& launch, int multiprocessors) {
   Schedule schedule;
   // Shorter sequences than a segment need no checkpoint, and a shorter segment leaves room for more neurons.
   const int segment = power_of_two_from(launch.steps, static_cast<int>(launch.checkpoint_length));
-  // 80 registers for what is kept; a double takes two, and its exp and pow as many again. Derivatives by parameters need
-  // one value more (sm_80, LIF: 2 neurons of 16 steps would spill).
+  // 80 registers for what is kept; a double takes two, and its exp and pow as many again. Derivatives by parameters
+  // need one value more (sm_80, LIF: 2 neurons of 16 steps would spill).
   const int kept = kept_values(launch.neuron) + (launch.any_grad_param ? 1 : 0);
   const int registers = segment * kept * (launch.type == DType::f64 ? 4 : 1);
   const bool half = size_of(launch.type) == 2;

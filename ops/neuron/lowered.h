@@ -73,9 +73,9 @@ struct Forward<kind, Types<State...>, Types<Decay...>> {
           op.call(args.x, args.states[s]..., args.params, args.numbers, static_cast<Decay>(args.options.decay_input)...,
                   args.options.hard_reset, args.options.detach_reset, args.surrogate, args.surrogate_args,
                   args.options.spiking, args.store_v, save);
-      return ForwardResults{std::get<0>(std::move(results)),
-                            {std::get<1 + s>(std::move(results))...},
-                            std::get<1 + sizeof...(State)>(std::move(results))};
+      return ForwardResults{std::move(std::get<0>(results)),
+                            {std::move(std::get<1 + s>(results))...},
+                            std::move(std::get<1 + sizeof...(State)>(results))};
     }
     (std::index_sequence_for<State...>{});
   }

@@ -211,7 +211,7 @@ BackwardResults allocate_backward(const BackwardArguments& args, const Preparati
 }
 
 bool wants_grad_param(const BackwardArguments& args, int j) {
-  return args.needs_grad.get(static_cast<std::size_t>(1 + describe(args.kind).n_states() + j));
+  return args.needs_grad.get(1 + describe(args.kind).states.size() + static_cast<std::size_t>(j));
 }
 
 template <class Int>
