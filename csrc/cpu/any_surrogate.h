@@ -1,5 +1,4 @@
-// A surrogate chosen at run time, one indirect call a vector. Backward kernels are thus not compiled once for each
-// surrogate.
+// A surrogate chosen at run time, one indirect call a vector. Only the most usual ones have kernels of their own.
 #pragma once
 
 #include <spikeforge/cpu/vec.h>
@@ -12,7 +11,8 @@ inline namespace CPU_CAPABILITY {
 template <class F>
 class AnySurrogate {
  public:
-  AnySurrogate(SurrogateKind kind, const double* args) : functions_(functions(kind)), args_(args) {}
+  explicit AnySurrogate(const MultistepLaunch& launch)
+      : functions_(functions(launch.surrogate)), args_(launch.surrogate_args.data()) {}
 
   F gradient(F x) const { return functions_.gradient(x, args_); }
   F primitive(F x) const { return functions_.primitive(x, args_); }
@@ -43,6 +43,15 @@ class AnySurrogate {
   Functions functions_;
   const double* args_;
 };
+
+template <class Surrogate>
+Surrogate make_surrogate(const MultistepLaunch& launch) {
+  if constexpr (std::is_constructible_v<Surrogate, const MultistepLaunch&>) {
+    return Surrogate(launch);
+  } else {
+    return Surrogate(launch.surrogate_args.data());
+  }
+}
 
 }  // namespace CPU_CAPABILITY
 }  // namespace spikeforge::cpu

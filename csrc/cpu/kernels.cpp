@@ -15,10 +15,15 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 namespace {
 
+template <template <class, class> class Neuron, class T>
+struct CellsOf {
+  template <class Surrogate, class Options>
+  using Cell = SpikingCell<Vec<T>, Neuron<Vec<T>, Options>, Surrogate, Options>;
+};
+
 template <template <class, class> class Neuron, class T, class Stored>
 constexpr Kernels kernels_of() {
-  using V = Vec<T>;
-  using Loop = Multistep<SpikingCell<V, Neuron<V, NeuronOptions>, AnySurrogate<V>, NeuronOptions>, T, Stored>;
+  using Loop = Multistep<CellsOf<Neuron, T>, T, Stored>;
   return {Loop::forward_scratch, Loop::forward, Loop::backward_scratch, Loop::backward};
 }
 

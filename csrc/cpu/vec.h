@@ -1,110 +1,286 @@
-// The SIMD arithmetic type of cells on the CPU: at::vec's vectors with the functions of portable.h, found by
-// argument-dependent look-up. Included by kernels.cpp alone, which is compiled once for each instruction set;
-// everything is in a namespace of that set's name, so that no two of them share a symbol.
+// The SIMD arithmetic type of cells on the CPU, with the functions of portable.h, found by argument-dependent look-up.
+// Arithmetic, comparisons and selections are the compiler's own vectors, which it knows how to fuse and to hoist;
+// at::vec has the functions. Included by kernels.cpp alone, which is compiled once for each instruction set; everything
+// is in a namespace of that set's name, so that no two of them share a symbol.
 #pragma once
+
+#include <spikeforge/neuron/portable.h>
 
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 
+#include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <type_traits>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
-template <class T>
+#if defined(CPU_CAPABILITY_AVX512)
+constexpr int vector_bytes = 64;
+#elif defined(CPU_CAPABILITY_AVX2)
+constexpr int vector_bytes = 32;
+#else
+constexpr int vector_bytes = 16;  // SSE2 and NEON; GCC splits wider vectors badly
+#endif
+
+// `count` lanes of T as one of the compiler's vectors. (The attribute is lost where it depends on T.)
+template <class T, int count>
+struct LanesOf {
+  typedef T type __attribute__((vector_size(sizeof(T) * count)));
+};
+template <class T, int count>
+using Lanes = typename LanesOf<T, count>::type;
+
+// Lanes of all ones or all zeros, as comparisons give them.
+template <class Bits>
 struct Mask {
-  at::vec::Vectorized<T> bits;
+  Bits bits;
 };
 
 template <class T>
 struct Vec {
-  using Native = at::vec::Vectorized<T>;
-  static constexpr int lanes = Native::size();
+  static constexpr int lanes = vector_bytes / sizeof(T);
+  using Simd = Lanes<T, lanes>;
+  using Bits = Lanes<std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>, lanes>;
 
-  Native value;
+  Simd value;
 
   Vec() = default;
-  Vec(double x) : value(static_cast<T>(x)) {}
-  Vec(Native x) : value(x) {}
+  Vec(double x) : value(static_cast<T>(x) - Simd{}) {}
+  Vec(Simd x) : value(x) {}
 
   friend Vec operator+(Vec a, Vec b) { return a.value + b.value; }
   friend Vec operator-(Vec a, Vec b) { return a.value - b.value; }
   friend Vec operator*(Vec a, Vec b) { return a.value * b.value; }
   friend Vec operator/(Vec a, Vec b) { return a.value / b.value; }
-  friend Vec operator-(Vec a) { return a.value.neg(); }
-  friend Mask<T> operator<(Vec a, Vec b) { return {a.value < b.value}; }
-  friend Mask<T> operator<=(Vec a, Vec b) { return {a.value <= b.value}; }
-  friend Mask<T> operator>=(Vec a, Vec b) { return {a.value >= b.value}; }
+  friend Vec operator-(Vec a) { return -a.value; }
+  friend Mask<Bits> operator<(Vec a, Vec b) { return {a.value < b.value}; }
+  friend Mask<Bits> operator<=(Vec a, Vec b) { return {a.value <= b.value}; }
+  friend Mask<Bits> operator>=(Vec a, Vec b) { return {a.value >= b.value}; }
 
-  friend Vec select(Mask<T> mask, Vec a, Vec b) { return Native::blendv(b.value, a.value, mask.bits); }
-  friend Vec abs(Vec a) { return a.value.abs(); }
-  friend Vec exp(Vec a) { return a.value.exp(); }
-  friend Vec log(Vec a) { return a.value.log(); }
-  friend Vec pow(Vec a, Vec b) { return a.value.pow(b.value); }
-  friend Vec sin(Vec a) { return a.value.sin(); }
-  friend Vec cos(Vec a) { return a.value.cos(); }
-  friend Vec round(Vec a) { return a.value.round(); }
-  friend Vec atan(Vec a) { return a.value.atan(); }
-  friend Vec erfc(Vec a) { return a.value.erfc(); }
-};
+  friend Vec select(Mask<Bits> mask, Vec a, Vec b) { return mask.bits ? a.value : b.value; }
+  friend Vec abs(Vec a) { return Simd(Bits(a.value) & ~Bits(Vec(-0.).value)); }
 
-// Row access converts between the stored type and the arithmetic's. `count` lanes are read or written, the others read
-// as 0.
-template <class T, class Stored>
-struct RowAccess {
-  static Vec<T> load(const Stored* p, int count) {
-    constexpr int lanes = Vec<T>::lanes;
-    if constexpr (std::is_same_v<Stored, T>) {
-      return count == lanes ? at::vec::Vectorized<T>::loadu(p) : at::vec::Vectorized<T>::loadu(p, count);
-    } else if constexpr (std::is_same_v<T, float> && sizeof(Stored) == 2) {
-      at::vec::Vectorized<float> out;
-      if (count == lanes) {
-        load_half(p, out);
-      } else {
-        Stored padded[lanes] = {};
-        for (int i = 0; i < count; ++i) padded[i] = p[i];
-        load_half(padded, out);
-      }
-      return out;
+#define SPIKEFORGE_FROM_ATEN(function)                                                           \
+  friend Vec function(Vec a) {                                                                   \
+    return a.apply([](Native x) { return x.function(); }, [](T x) { return std::function(x); }); \
+  }
+  SPIKEFORGE_FROM_ATEN(exp)
+  SPIKEFORGE_FROM_ATEN(log)
+  SPIKEFORGE_FROM_ATEN(sin)
+  SPIKEFORGE_FROM_ATEN(cos)
+  SPIKEFORGE_FROM_ATEN(atan)
+  SPIKEFORGE_FROM_ATEN(erfc)
+#undef SPIKEFORGE_FROM_ATEN
+  friend Vec round(Vec a) {
+    return a.apply([](Native x) { return x.round(); }, [](T x) { return std::nearbyint(x); });
+  }
+  friend Vec pow(Vec a, Vec b) {
+    if constexpr (has_native) {
+      return from_native(a.native().pow(b.native()));
     } else {
-      T converted[lanes] = {};
-      for (int i = 0; i < count; ++i) converted[i] = static_cast<T>(p[i]);
-      return at::vec::Vectorized<T>::loadu(converted);
+      for (int i = 0; i < lanes; ++i) a.value[i] = std::pow(a.value[i], b.value[i]);
+      return a;
     }
   }
 
-  static void store(Stored* p, Vec<T> x, int count) {
-    if constexpr (std::is_same_v<Stored, T>) {
-      if (count == Vec<T>::lanes) {
-        x.value.store(p);
-      } else {
-        x.value.store(p, count);
-      }
-    } else if constexpr (std::is_same_v<T, float> && sizeof(Stored) == 2) {
-      at::vec::convert_from_float<Stored>(x.value, x.value).store(p, count);
+  // a * b + c in one rounding where the processor can. For gradients alone: the forward pass has the same bits
+  // everywhere.
+  friend Vec fma(Vec a, Vec b, Vec c) {
+    if constexpr (has_native) {
+      return from_native(at::vec::fmadd(a.native(), b.native(), c.native()));
     } else {
-      T converted[Vec<T>::lanes];
-      x.value.store(converted);
-      for (int i = 0; i < count; ++i) p[i] = static_cast<Stored>(converted[i]);
+      return a * b + c;
+    }
+  }
+
+  // For derivatives of surrogates, whose arguments are not positive. e^x = 2^n e^f with n the integer next to x / ln 2:
+  // below 2^22, adding 1.5 * 2^23 rounds to it and leaves it in the low bits. The polynomial is e^f for abs(f) <= ln 2
+  // / 2, 1 at 0, with the least maximal relative error, 9e-8; the rounding of ln 2 adds 3e-8 abs(x). It ends at e^-87.
+  friend Vec fast_exp(Vec x) {
+    if constexpr (std::is_same_v<T, float>) {
+      x = max(x, Vec(-87));
+      const Vec shift(12582912 + 127);  // with the exponent's bias
+      const Vec shifted = fma(x, Vec(1.44269504088896341), shift);
+      const Vec f = fma(shifted - shift, Vec(-.69314718055994531), x);
+      Vec p = fma(Vec(.008290314788), f, Vec(.04189793082));
+      p = fma(p, f, Vec(.1666763571));
+      p = fma(p, f, Vec(.4999915024));
+      p = fma(p, f, Vec(.9999997448));
+      p = fma(p, f, Vec(1));
+      return p * Vec(Simd(Bits(shifted.value) << 23));
+    } else {
+      return exp(x);
     }
   }
 
  private:
-  static void load_half(const c10::BFloat16* p, at::vec::Vectorized<float>& out) {
-    at::vec::load_fp32_from_bf16(p, out);
+  using Native = at::vec::Vectorized<T>;
+  static constexpr bool has_native = sizeof(Native) == vector_bytes;  // else at::vec maps lane by lane, as we do here
+
+  Native native() const { return __builtin_bit_cast(Native, value); }
+  static Vec from_native(Native x) { return __builtin_bit_cast(Simd, x); }
+
+  template <class OfNative, class OfLane>
+  Vec apply(OfNative of_native, OfLane of_lane) const {
+    if constexpr (has_native) {
+      return from_native(of_native(native()));
+    } else {
+      Vec out;
+      for (int i = 0; i < lanes; ++i) out.value[i] = of_lane(value[i]);
+      return out;
+    }
   }
-  static void load_half(const c10::Half* p, at::vec::Vectorized<float>& out) { at::vec::load_fp32_from_fp16(p, out); }
+};
+
+// ---- rows: a vector from and to memory, converted between the stored type and the arithmetic's ----
+
+template <class Value>
+Value read(const void* p) {
+  Value value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
+}
+
+template <class T, class Stored>
+struct Conversion;
+
+template <class T>
+struct Conversion<T, T> {
+  static Vec<T> load(const T* p) { return read<typename Vec<T>::Simd>(p); }
+  static auto stored(Vec<T> x) { return x.value; }
+};
+
+template <>
+struct Conversion<float, c10::BFloat16> {
+  static constexpr int lanes = Vec<float>::lanes;
+  using Words = Lanes<std::uint32_t, lanes>;
+  using Halves = Lanes<std::uint16_t, lanes>;
+
+  static Vec<float> load(const c10::BFloat16* p) { return Vec<float>::Simd(widen(read<Halves>(p)) << 16); }
+  // To the nearest, ties to even.
+  static Halves stored(Vec<float> x) {
+    const Words bits = Words(x.value);
+    const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return narrow(x.value == x.value ? rounded : Words{} + 0x7fc0);
+  }
+
+ private:
+  // GCC's conversions take four instructions for one.
+#if defined(CPU_CAPABILITY_AVX512)
+  static Words widen(Halves x) { return Words(_mm512_cvtepu16_epi32(__m256i(x))); }
+  static Halves narrow(Words x) { return Halves(_mm512_cvtepi32_epi16(__m512i(x))); }
+#elif defined(CPU_CAPABILITY_AVX2)
+  static Words widen(Halves x) { return Words(_mm256_cvtepu16_epi32(__m128i(x))); }
+  static Halves narrow(Words x) {
+    const __m256i words = __m256i(x);
+    return Halves(_mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+  }
+#else
+  static Words widen(Halves x) { return __builtin_convertvector(x, Words); }
+  static Halves narrow(Words x) { return __builtin_convertvector(x, Halves); }
+#endif
+};
+
+template <>
+struct Conversion<float, c10::Half> {
+#if defined(CPU_CAPABILITY_AVX512)
+  static Vec<float> load(const c10::Half* p) { return _mm512_cvtph_ps(read<__m256i>(p)); }
+  static __m256i stored(Vec<float> x) {
+    return _mm512_cvtps_ph(x.value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+#elif defined(CPU_CAPABILITY_AVX2)
+  static Vec<float> load(const c10::Half* p) { return _mm256_cvtph_ps(read<__m128i>(p)); }
+  static __m128i stored(Vec<float> x) {
+    return _mm256_cvtps_ph(x.value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+#else
+  static constexpr int lanes = Vec<float>::lanes;
+
+  static Vec<float> load(const c10::Half* p) {
+    Vec<float> x;
+    for (int i = 0; i < lanes; ++i) x.value[i] = static_cast<float>(p[i]);
+    return x;
+  }
+  static Lanes<std::uint16_t, lanes> stored(Vec<float> x) {
+    Lanes<std::uint16_t, lanes> halves;
+    for (int i = 0; i < lanes; ++i) halves[i] = c10::Half(x.value[i]).x;
+    return halves;
+  }
+#endif
 };
 
 template <class T, class Stored>
-Vec<T> load_row(const Stored* p, int count) {
-  return RowAccess<T, Stored>::load(p, count);
+Vec<T> load_row(const Stored* p) {
+  return Conversion<T, Stored>::load(p);
 }
 
 template <class T, class Stored>
-void store_row(Stored* p, Vec<T> x, int count) {
-  RowAccess<T, Stored>::store(p, x, count);
+void store_row(Stored* p, Vec<T> x) {
+  const auto stored = Conversion<T, Stored>::stored(x);
+  std::memcpy(p, &stored, sizeof stored);
 }
+
+// ---- past the caches ----
+//
+// A cache line must be written by stores that follow each other at once. The processor gathers them, but gives up when
+// something else comes between: lines written in halves, or quarters, some 20 cycles apart were at times 20 times
+// slower.
+
+constexpr int line_bytes = 64;
+
+// p is a multiple of the register's size.
+template <class Register>
+void stream_register(void* p, Register x) {
+#if defined(__AVX512F__)
+  _mm512_stream_si512(static_cast<__m512i*>(p), __builtin_bit_cast(__m512i, x));
+#elif defined(__AVX__)
+  _mm256_stream_si256(static_cast<__m256i*>(p), __builtin_bit_cast(__m256i, x));
+#elif defined(__x86_64__)
+  _mm_stream_si128(static_cast<__m128i*>(p), __builtin_bit_cast(__m128i, x));
+#else
+  std::memcpy(p, &x, sizeof x);
+#endif
+}
+
+// Whether a stored vector is a line of its own, which stream_row writes if it is aligned so.
+template <class T, class Stored>
+constexpr bool is_line = vector_bytes == line_bytes && sizeof(T) == sizeof(Stored);
+
+template <class T, class Stored>
+void stream_row(Stored* p, Vec<T> x) {
+  if constexpr (is_line<T, Stored>) stream_register(p, Conversion<T, Stored>::stored(x));
+}
+
+// Copies what is in the cache to anywhere.
+inline void stream_bytes(void* to, const void* from, std::size_t count) {
+  char* target = static_cast<char*>(to);
+  const char* source = static_cast<const char*>(from);
+  std::size_t head = -reinterpret_cast<std::uintptr_t>(to) % line_bytes;
+  if (head > count) head = count;
+  std::memcpy(target, source, head);
+  std::size_t i = head;
+  using Register = Lanes<std::int32_t, vector_bytes / 4>;
+  for (; i + line_bytes <= count; i += line_bytes)
+    for (int k = 0; k < line_bytes; k += vector_bytes) stream_register(target + i + k, read<Register>(source + i + k));
+  std::memcpy(target + i, source + i, count - i);
+}
+
+// After the last of them.
+inline void end_of_stream() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+// Into the second-level cache: what is read a row later would not stay in the first.
+inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 }  // namespace CPU_CAPABILITY
 }  // namespace spikeforge::cpu

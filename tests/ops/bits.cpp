@@ -120,6 +120,39 @@ TEST_CASE("what a neuron does depends on no other neuron") {
   }
 }
 
+// Large results are written past the caches, in whole lines, however the rows lie.
+TEST_CASE("a large call gives the bits of small ones, whatever the alignment of its rows") {
+  constexpr int64_t steps = 18, piece = 10007, bytes = 9 << 20;
+  for (const std::string neuron : {"lif", "izhikevich"}) {
+    for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+      if (neuron == "izhikevich" && type != at::kFloat) continue;
+      const int64_t aligned = bytes / steps / int64_t(at::elementSize(type)) / 64 * 64;
+      for (const int64_t size : {aligned, aligned + 3}) {
+        INFO(neuron << ", " << type << ", N=" << size);
+        // With states as sequences: results, then the gradient of x.
+        const auto all_of_part = [&](int64_t begin, int64_t end) {
+          Call call = default_call(neuron, drive(neuron, {steps, size}, type).slice(1, begin, end).contiguous());
+          call.store_v = true;
+          call.x.requires_grad_(true);
+          Tensors all = run(call), upstream;
+          for (const Tensor& result : all)
+            upstream.push_back(
+                noise({steps, size}, result.scalar_type(), unsigned(upstream.size()) + 7).slice(1, begin, end));
+          all.push_back(gradients(call, all, upstream).values[0]);
+          return all;
+        };
+        const Tensors whole = all_of_part(0, size);
+        for (const int64_t begin : {size / 2 - 1, size - piece}) {
+          INFO("from neuron " << begin);
+          Tensors expected;
+          for (const Tensor& t : whole) expected.push_back(t.slice(1, begin, begin + piece));
+          require_same(all_of_part(begin, begin + piece), expected);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("a channels-last x gives the same bits, in its own layout, forward and backward") {
   for (const NeuronFacts& neuron : neurons()) {
     for (const bool store_v : {false, true}) {
