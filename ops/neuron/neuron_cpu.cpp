@@ -8,17 +8,28 @@
 #include <cstdlib>
 #include <memory>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
 namespace spikeforge::ops {
 namespace {
 
-// Neurons a tile: long enough that rows stream from memory, short enough that a segment's states stay in the
-// second-level cache.
-constexpr std::int64_t forward_tile = 8192;
+// Neurons a tile: long enough that rows stream from memory, short enough that the rows of a segment, its states and its
+// inputs, stay in the second-level cache (1 MiB here). LIF, float32, T=16, N=2^20 on one Zen 4 core, in copies of as
+// many bytes: forward 1.07, 1.07 and 1.27 for tiles of 2048, 4096, 8192; backward 1.61, 1.62 and 1.97 for 1024, 2048,
+// 4096.
+constexpr std::int64_t forward_tile = 4096;
 constexpr std::int64_t backward_tile = 2048;
 // Neurons times steps below which a second thread costs more than it brings.
 constexpr std::int64_t parallel_work = 32768;
 // Tiles end on whole cache lines and vectors.
 constexpr std::int64_t granule = 64;
+
+// Bytes from which a result asks for large pages. LIF, T=16, N=2^20 (64 MiB) by glibc's default malloc, in copies of as
+// many bytes: inference 7.2 without and 1.9 to 2.7 with them, training 7.5 and 2.0.
+constexpr std::size_t large_result = std::size_t{4} << 20;
 
 // Memory that a thread keeps from call to call.
 class ThreadScratch {
@@ -46,10 +57,12 @@ class ThreadScratch {
   std::size_t size_ = 0;
 };
 
+// As many tiles for each thread, of about the same size.
 std::int64_t tile_size(const MultistepLaunch& launch, std::int64_t largest) {
   if (launch.neurons * std::max<std::int64_t>(launch.steps, 1) < parallel_work) return launch.neurons;
-  const std::int64_t share = (launch.neurons + at::get_num_threads() - 1) / at::get_num_threads();
-  return std::min(largest, (share + granule - 1) / granule * granule);
+  const auto ceil_divide = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  const std::int64_t share = ceil_divide(launch.neurons, at::get_num_threads());
+  return ceil_divide(ceil_divide(share, ceil_divide(share, largest)), granule) * granule;
 }
 
 template <class Launch>
@@ -67,9 +80,23 @@ void run_tiles(const Launch& launch, std::int64_t largest_tile,
   });
 }
 
+// Most of the time of a large result can go to the first touch of its pages, 4 KiB at a time. Asks for larger ones
+// before that; where it is refused, nothing is lost.
+void want_large_pages(const at::Tensor& result) {
+#if defined(MADV_HUGEPAGE)
+  if (!result.defined() || result.nbytes() < large_result) return;
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(result.const_data_ptr());
+  const std::uintptr_t begin = (first + page - 1) / page * page, end = (first + result.nbytes()) / page * page;
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
+}
+
 ForwardResults forward_cpu(const NeuronArguments& args, bool save) {
   const Prepared prepared = prepare(args);
   ForwardResults results = allocate_forward(args, prepared, save);
+  want_large_pages(results.spikes);
+  for (const at::Tensor& state : results.states) want_large_pages(state);
   std::vector<at::Tensor> kept;
   const ForwardLaunch launch = forward_launch(args, prepared, results, kept);
   run_tiles(launch, forward_tile, cpu::kernels().forward_scratch, cpu::kernels().forward);
@@ -81,6 +108,7 @@ std::vector<at::Tensor> backward_cpu(const BackwardArguments& args) {
   check_backward(args, prepared);
   BackwardResults results = allocate_backward(args, prepared);
   allocate_grad_params(args, prepared, results);
+  want_large_pages(results.grad_x);
   std::vector<at::Tensor> kept;
   const BackwardLaunch launch = backward_launch(args, prepared, results, kept);
   run_tiles(launch, backward_tile, cpu::kernels().backward_scratch, cpu::kernels().backward);
