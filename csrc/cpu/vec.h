@@ -228,34 +228,30 @@ void store_row(Stored* p, Vec<T> x) {
 }
 
 // ---- past the caches ----
-//
-// A cache line must be written by stores that follow each other at once. The processor gathers them, but gives up when
-// something else comes between: lines written in halves, or quarters, some 20 cycles apart were at times 20 times
-// slower.
 
 constexpr int line_bytes = 64;
 
-// p is a multiple of the register's size.
-template <class Register>
-void stream_register(void* p, Register x) {
+// p is a multiple of the value's size.
+template <class Value>
+void stream_value(void* p, Value value) {
 #if defined(__AVX512F__)
-  _mm512_stream_si512(static_cast<__m512i*>(p), __builtin_bit_cast(__m512i, x));
-#elif defined(__AVX__)
-  _mm256_stream_si256(static_cast<__m256i*>(p), __builtin_bit_cast(__m256i, x));
-#elif defined(__x86_64__)
-  _mm_stream_si128(static_cast<__m128i*>(p), __builtin_bit_cast(__m128i, x));
-#else
-  std::memcpy(p, &x, sizeof x);
+  if constexpr (sizeof value == 64)
+    return _mm512_stream_si512(static_cast<__m512i*>(p), __builtin_bit_cast(__m512i, value));
 #endif
+#if defined(__AVX__)
+  if constexpr (sizeof value == 32)
+    return _mm256_stream_si256(static_cast<__m256i*>(p), __builtin_bit_cast(__m256i, value));
+#endif
+#if defined(__x86_64__)
+  if constexpr (sizeof value == 16)
+    return _mm_stream_si128(static_cast<__m128i*>(p), __builtin_bit_cast(__m128i, value));
+#endif
+  std::memcpy(p, &value, sizeof value);
 }
-
-// Whether a stored vector is a line of its own, which stream_row writes if it is aligned so.
-template <class T, class Stored>
-constexpr bool is_line = vector_bytes == line_bytes && sizeof(T) == sizeof(Stored);
 
 template <class T, class Stored>
 void stream_row(Stored* p, Vec<T> x) {
-  if constexpr (is_line<T, Stored>) stream_register(p, Conversion<T, Stored>::stored(x));
+  stream_value(p, Conversion<T, Stored>::stored(x));
 }
 
 // Copies what is in the cache to anywhere.
@@ -268,7 +264,7 @@ inline void stream_bytes(void* to, const void* from, std::size_t count) {
   std::size_t i = head;
   using Register = Lanes<std::int32_t, vector_bytes / 4>;
   for (; i + line_bytes <= count; i += line_bytes)
-    for (int k = 0; k < line_bytes; k += vector_bytes) stream_register(target + i + k, read<Register>(source + i + k));
+    for (int k = 0; k < line_bytes; k += vector_bytes) stream_value(target + i + k, read<Register>(source + i + k));
   std::memcpy(target + i, source + i, count - i);
 }
 

@@ -27,9 +27,11 @@ constexpr std::int64_t parallel_work = 32768;
 // Tiles end on whole cache lines and vectors.
 constexpr std::int64_t granule = 64;
 
-// Bytes from which a result asks for large pages. LIF, T=16, N=2^20 (64 MiB) by glibc's default malloc, in copies of as
-// many bytes: inference 7.2 without and 1.9 to 2.7 with them, training 7.5 and 2.0.
-constexpr std::size_t large_result = std::size_t{4} << 20;
+// Bytes from which a result asks for large pages: glibc keeps the pages of smaller ones from call to call. LIF, T=16,
+// N=2^20 (64 MiB) by the default malloc, in copies of as many bytes: inference 7.2 without and 1.9 to 2.7 with them,
+// training 7.5 and 2.0. Where memory is fragmented, the first calls wait for the system to make large pages: 0.15 s for
+// 64 MiB.
+constexpr std::size_t large_result = std::size_t{32} << 20;
 
 // Memory that a thread keeps from call to call.
 class ThreadScratch {
