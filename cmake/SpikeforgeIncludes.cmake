@@ -12,6 +12,7 @@ set(public_headers
     ops/neuron/neuron.h  ops/neuron.h)
 set(internal_headers
     csrc/autodiff        autodiff
+    csrc/codegen         codegen
     csrc/cpu             cpu
     ops/neuron           ops/neuron
     csrc/runtime         runtime)

@@ -12,4 +12,7 @@ struct StaticOptions {
   static constexpr bool decay_input = DecayInput;
 };
 
+// A cell that has no such choice.
+struct NoOptions {};
+
 }  // namespace spikeforge

@@ -2,7 +2,8 @@
 //
 // Cells are templates over the arithmetic type F. For float and double the functions below are found by ordinary
 // look-up; a SIMD type brings its own, found by argument-dependent look-up. Comparisons give a mask (`bool` for
-// scalars) that only `select` reads. SPIKEFORGE_ROLLED stands before a loop that is not worth a kernel's registers.
+// scalars) that only `select`, `both`, `either` and `inverse` read. SPIKEFORGE_ROLLED stands before a loop that is not
+// worth a kernel's registers.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -20,24 +21,50 @@ namespace spikeforge {
 
 SPIKEFORGE_FN float select(bool condition, float a, float b) { return condition ? a : b; }
 SPIKEFORGE_FN double select(bool condition, double a, double b) { return condition ? a : b; }
+SPIKEFORGE_FN bool both(bool a, bool b) { return a && b; }
+SPIKEFORGE_FN bool either(bool a, bool b) { return a || b; }
+SPIKEFORGE_FN bool inverse(bool a) { return !a; }
 
 SPIKEFORGE_FN float abs(float x) { return ::fabsf(x); }
-SPIKEFORGE_FN float exp(float x) { return ::expf(x); }
-SPIKEFORGE_FN float log(float x) { return ::logf(x); }
-SPIKEFORGE_FN float pow(float x, float y) { return ::powf(x, y); }
-SPIKEFORGE_FN float sinpi(float x) { return ::sinpif(x); }
-SPIKEFORGE_FN float cospi(float x) { return ::cospif(x); }
-SPIKEFORGE_FN float atan(float x) { return ::atanf(x); }
-SPIKEFORGE_FN float erfc(float x) { return ::erfcf(x); }
-
 SPIKEFORGE_FN double abs(double x) { return ::fabs(x); }
-SPIKEFORGE_FN double exp(double x) { return ::exp(x); }
-SPIKEFORGE_FN double log(double x) { return ::log(x); }
-SPIKEFORGE_FN double pow(double x, double y) { return ::pow(x, y); }
-SPIKEFORGE_FN double sinpi(double x) { return ::sinpi(x); }
-SPIKEFORGE_FN double cospi(double x) { return ::cospi(x); }
-SPIKEFORGE_FN double atan(double x) { return ::atan(x); }
-SPIKEFORGE_FN double erfc(double x) { return ::erfc(x); }
+
+// CUDA's single precision function has an f behind its name.
+#define SPIKEFORGE_FUNCTION(name)                            \
+  SPIKEFORGE_FN float name(float x) { return ::name##f(x); } \
+  SPIKEFORGE_FN double name(double x) { return ::name(x); }
+SPIKEFORGE_FUNCTION(sqrt)
+SPIKEFORGE_FUNCTION(exp)
+SPIKEFORGE_FUNCTION(expm1)
+SPIKEFORGE_FUNCTION(exp2)
+SPIKEFORGE_FUNCTION(log)
+SPIKEFORGE_FUNCTION(log1p)
+SPIKEFORGE_FUNCTION(log2)
+SPIKEFORGE_FUNCTION(sin)
+SPIKEFORGE_FUNCTION(cos)
+SPIKEFORGE_FUNCTION(tan)
+SPIKEFORGE_FUNCTION(sinpi)
+SPIKEFORGE_FUNCTION(cospi)
+SPIKEFORGE_FUNCTION(asin)
+SPIKEFORGE_FUNCTION(acos)
+SPIKEFORGE_FUNCTION(atan)
+SPIKEFORGE_FUNCTION(sinh)
+SPIKEFORGE_FUNCTION(cosh)
+SPIKEFORGE_FUNCTION(tanh)
+SPIKEFORGE_FUNCTION(erf)
+SPIKEFORGE_FUNCTION(erfc)
+SPIKEFORGE_FUNCTION(floor)
+SPIKEFORGE_FUNCTION(ceil)
+SPIKEFORGE_FUNCTION(rint)
+SPIKEFORGE_FUNCTION(trunc)
+#undef SPIKEFORGE_FUNCTION
+
+#define SPIKEFORGE_FUNCTION(name)                                        \
+  SPIKEFORGE_FN float name(float x, float y) { return ::name##f(x, y); } \
+  SPIKEFORGE_FN double name(double x, double y) { return ::name(x, y); }
+SPIKEFORGE_FUNCTION(pow)
+SPIKEFORGE_FUNCTION(atan2)
+SPIKEFORGE_FUNCTION(fmod)
+#undef SPIKEFORGE_FUNCTION
 
 // a b + c, rounded once or twice: for derivatives alone, never for what reaches a threshold.
 SPIKEFORGE_FN float fma(float a, float b, float c) { return ::fmaf(a, b, c); }
@@ -62,16 +89,37 @@ SPIKEFORGE_FN double fast_divide(double a, double b) { return a / b; }
 
 inline float select(bool condition, float a, float b) { return condition ? a : b; }
 inline double select(bool condition, double a, double b) { return condition ? a : b; }
+inline bool both(bool a, bool b) { return a && b; }
+inline bool either(bool a, bool b) { return a || b; }
+inline bool inverse(bool a) { return !a; }
 
 using std::abs;
+using std::acos;
+using std::asin;
 using std::atan;
+using std::atan2;
+using std::ceil;
 using std::cos;
+using std::cosh;
+using std::erf;
 using std::erfc;
 using std::exp;
+using std::exp2;
+using std::expm1;
+using std::floor;
+using std::fmod;
 using std::log;
+using std::log1p;
+using std::log2;
 using std::pow;
+using std::rint;
 using std::round;
 using std::sin;
+using std::sinh;
+using std::sqrt;
+using std::tan;
+using std::tanh;
+using std::trunc;
 
 // sin(πx) and cos(πx); |x| may be large, so whole turns are taken off first, exactly.
 template <class F>

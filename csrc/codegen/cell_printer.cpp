@@ -1,0 +1,274 @@
+#include <spikeforge/autodiff/vjp.h>
+#include <spikeforge/codegen/cell_printer.h>
+#include <spikeforge/codegen/lines.h>
+#include <spikeforge/graph/copy.h>
+#include <spikeforge/graph/number_text.h>
+
+#include <cmath>
+#include <stdexcept>
+#include <string_view>
+#include <vector>
+
+namespace spikeforge::codegen {
+namespace {
+
+using graph::Graph;
+using graph::Id;
+using graph::Node;
+using graph::Op;
+
+std::string literal(double number) {
+  if (std::isnan(number)) return "not_a_number<F>()";
+  if (std::isinf(number)) return number < 0 ? "-infinity<F>()" : "infinity<F>()";
+  if (number == 0 && std::signbit(number)) return "F(-0.0)";  // -0 is an integer
+  return fmt::format("F({})", graph::text_of(number));
+}
+
+const char* struct_of(SurrogateKind kind) {
+  switch (kind) {
+#define SPIKEFORGE_SURROGATE(name, Struct, ...) \
+  case SurrogateKind::name:                     \
+    return #Struct;
+#include <spikeforge/neuron/surrogate.def>
+#undef SPIKEFORGE_SURROGATE
+  }
+  return "";
+}
+
+std::string surrogate_gradient(const std::string& u, const graph::Surrogate& surrogate) {
+  if (!surrogate.kind) return "F(0)";
+  std::string args;
+  for (std::size_t i = 0; i < graph::describe(*surrogate.kind).args.size(); ++i)
+    args += ", " + graph::text_of(surrogate.args[i]);
+  return fmt::format("surrogate_gradient<{}>({}{})", struct_of(*surrogate.kind), u, args);
+}
+
+// One operation on operands that are names or literals.
+std::string expression(const Node& node, const std::array<std::string, graph::most_operands>& x) {
+  const std::string_view name = graph::info(node.op).name;
+  switch (node.op) {
+    case Op::add:
+    case Op::subtract:
+    case Op::multiply:
+    case Op::divide:
+    case Op::less:
+    case Op::less_equal:
+    case Op::greater:
+    case Op::greater_equal:
+    case Op::equal:
+    case Op::not_equal:
+      return fmt::format("{} {} {}", x[0], graph::info(node.op).text, x[1]);
+    case Op::logical_or:
+      return fmt::format("either({}, {})", x[0], x[1]);
+    case Op::logical_and:
+      return fmt::format("both({}, {})", x[0], x[1]);
+    case Op::logical_not:
+      return fmt::format("inverse({})", x[0]);
+    case Op::neg:
+      return "-" + x[0];
+    case Op::reciprocal:
+      return "F(1) / " + x[0];
+    case Op::rsqrt:
+      return fmt::format("F(1) / sqrt({})", x[0]);
+    case Op::sigmoid:
+      return fmt::format("logistic({})", x[0]);
+    case Op::round:
+      return fmt::format("rint({})", x[0]);
+    case Op::where:
+      return fmt::format("select({}, {}, {})", x[0], x[1], x[2]);
+    case Op::surrogate_gradient:
+      return surrogate_gradient(x[0], node.surrogate);
+    case Op::argument:
+    case Op::constant:
+    case Op::truth:
+    case Op::select:
+    case Op::spike:
+    case Op::spike_strict:
+    case Op::detach:
+    case Op::add_gradient:
+      throw std::logic_error(fmt::format("print_cell: {} is no plain arithmetic", name));
+    default:
+      break;
+  }
+  // All others are functions of their name.
+  switch (graph::info(node.op).arity) {
+    case 1:
+      return fmt::format("{}({})", name, x[0]);
+    case 2:
+      return fmt::format("{}({}, {})", name, x[0], x[1]);
+    default:
+      return fmt::format("{}({}, {}, {})", name, x[0], x[1], x[2]);
+  }
+}
+
+// The statements of a graph, whose arguments are what `sources` say.
+class Body {
+ public:
+  Body(Lines& line, const Graph& graph, const std::vector<std::string>& sources) : graph_(graph) {
+    const std::vector<bool> live = live_nodes(graph);
+    for (Id id = 0; id < graph.size(); ++id) {
+      if (!live[id] || is_literal(id)) continue;
+      const bool is_boolean = graph.kind(id) == graph::Kind::boolean;
+      line("    const {} v{} = {};{}", is_boolean ? "auto" : "F", id,
+           graph.is(id, Op::argument) ? sources[id] : value(id), comment(id));
+    }
+  }
+
+  // A result as a name or a literal.
+  std::string result(std::size_t i) const { return name(graph_.results()[i]); }
+
+ private:
+  bool is_literal(Id id) const { return graph_.is(id, Op::constant) || graph_.is(id, Op::truth); }
+
+  std::string name(Id id) const {
+    if (graph_.is(id, Op::constant)) return literal(graph_[id].number);
+    if (graph_.is(id, Op::truth)) return graph_[id].number != 0 ? "true" : "false";
+    return fmt::format("v{}", id);
+  }
+
+  std::string value(Id id) const {
+    std::array<std::string, graph::most_operands> operands;
+    for (std::size_t i = 0; i < graph_.operands(id).size(); ++i) operands[i] = name(graph_.operands(id)[i]);
+    return expression(graph_[id], operands);
+  }
+
+  std::string comment(Id id) const {
+    const std::string& name = graph_.name(id);
+    return graph::is_name(name) ? "  // " + name : "";
+  }
+
+  const Graph& graph_;
+};
+
+class CellPrinter {
+ public:
+  CellPrinter(const graph::Cell& cell, const autodiff::Stages& stages)
+      : cell_(cell), stages_(stages), finish_reads_(live_nodes(stages.epilogue)), slots_(stages.factors) {
+    std::size_t used = 0;
+    for (std::size_t k = 0; k < stages.factors; ++k)
+      if (!autodiff::is_zero(stages.backward, first_factor() + k)) slots_[k] = fmt::format("grad_param[{}]", used++);
+  }
+
+  std::string print() {
+    line("#include <spikeforge/neuron/functions.h>");
+    line("#include <spikeforge/neuron/options.h>");
+    line("");
+    line("namespace spikeforge {{");
+    line("// {}({})", cell_.name(), text_of(cell_.signature()));
+    line("template <class F>");
+    line("struct Neuron {{");
+    line("  static constexpr int n_inputs = {}, n_outputs = {}, n_states = {}, n_params = {};", stages_.inputs,
+         stages_.outputs, stages_.states, stages_.params);
+    constructor();
+    initial();
+    step();
+    vjp();
+    finish();
+    members();
+    line("}};");
+    line("}}  // namespace spikeforge");
+    return line.take();
+  }
+
+ private:
+  void constructor() {
+    line("");
+    line("  SPIKEFORGE_FN Neuron(const F* p, const NoSurrogate<F>&, NoOptions) {{");
+    const Body body(line, stages_.prologue, list("p", stages_.params));
+    for (std::size_t k = 0; k < stages_.hoisted; ++k) line("    hoisted_{} = {};", k, body.result(k));
+    for (std::size_t j = 0; j < stages_.params; ++j)
+      if (finish_reads_[j]) line("    param_{} = p[{}];", j, j);
+    line("  }}");
+  }
+
+  void initial() {
+    line("");
+    line("  SPIKEFORGE_FN void initial(F* state) const {{");
+    for (std::size_t s = 0; s < stages_.states; ++s)
+      line("    state[{}] = {};  // {}", s, literal(cell_.signature().states[s].initial),
+           cell_.signature().states[s].name);
+    line("  }}");
+  }
+
+  void step() {
+    line("");
+    line("  SPIKEFORGE_FN void step(const F* x, F* state, F* y) const {{");
+    const Body body(line, stages_.step, of_a_step());
+    for (std::size_t i = 0; i < stages_.outputs; ++i) line("    y[{}] = {};", i, body.result(i));
+    for (std::size_t s = 0; s < stages_.states; ++s) line("    state[{}] = {};", s, body.result(stages_.outputs + s));
+    line("  }}");
+  }
+
+  void vjp() {
+    line("");
+    line("  SPIKEFORGE_FN void vjp(const F* x, const F* state, const F* grad_y, F* grad_state, F* grad_x,");
+    line("                         F* grad_param) const {{");
+    std::vector<std::string> sources = of_a_step();
+    append(sources, list("grad_y", stages_.outputs));
+    append(sources, list("grad_state", stages_.states));
+    const Body body(line, stages_.backward, sources);
+    for (std::size_t i = 0; i < stages_.inputs; ++i) line("    grad_x[{}] = {};", i, body.result(i));
+    for (std::size_t s = 0; s < stages_.states; ++s)
+      line("    grad_state[{}] = {};", s, body.result(stages_.inputs + s));
+    for (std::size_t k = 0; k < stages_.factors; ++k)
+      if (!slots_[k].empty()) line("    {0} = {0} + {1};", slots_[k], body.result(first_factor() + k));
+    line("  }}");
+  }
+
+  void finish() {
+    line("");
+    line("  SPIKEFORGE_FN void finish(const F* grad_initial, F* grad_param) const {{");
+    std::vector<std::string> sources = numbered("param_", stages_.params);
+    append(sources, slots_);
+    const Body body(line, stages_.epilogue, sources);
+    for (std::size_t j = 0; j < stages_.params; ++j) line("    grad_param[{}] = {};", j, body.result(j));
+    line("  }}");
+  }
+
+  void members() {
+    line("");
+    line(" private:");
+    for (std::size_t k = 0; k < stages_.hoisted; ++k) line("  F hoisted_{};", k);
+    for (std::size_t j = 0; j < stages_.params; ++j)
+      if (finish_reads_[j]) line("  F param_{};  // {}", j, cell_.signature().params[j]);
+  }
+
+  std::size_t first_factor() const { return stages_.inputs + stages_.states; }
+
+  std::vector<std::string> of_a_step() const {
+    std::vector<std::string> sources = list("x", stages_.inputs);
+    append(sources, list("state", stages_.states));
+    append(sources, numbered("hoisted_", stages_.hoisted));
+    return sources;
+  }
+
+  static std::vector<std::string> list(std::string_view array, std::size_t count) {
+    std::vector<std::string> items;
+    for (std::size_t i = 0; i < count; ++i) items.push_back(fmt::format("{}[{}]", array, i));
+    return items;
+  }
+
+  static std::vector<std::string> numbered(std::string_view stem, std::size_t count) {
+    std::vector<std::string> items;
+    for (std::size_t i = 0; i < count; ++i) items.push_back(fmt::format("{}{}", stem, i));
+    return items;
+  }
+
+  static void append(std::vector<std::string>& to, const std::vector<std::string>& items) {
+    to.insert(to.end(), items.begin(), items.end());
+  }
+
+  const graph::Cell& cell_;
+  const autodiff::Stages& stages_;
+  std::vector<bool> finish_reads_;  // for each argument of the epilogue
+  std::vector<std::string> slots_;  // where the gradient by a factor is summed; empty: it is 0
+  Lines line;                       // called as a function
+};
+
+}  // namespace
+
+std::string print_cell(const graph::Cell& cell, const autodiff::Stages& stages) {
+  return CellPrinter(cell, stages).print();
+}
+
+}  // namespace spikeforge::codegen

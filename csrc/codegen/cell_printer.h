@@ -1,0 +1,24 @@
+// A cell's stages as C++: a struct with the interface of csrc/neuron/cell.h, which the loop of cuda/multistep.cuh runs.
+//
+//   template <class F> struct Neuron    F is the arithmetic type
+//     constructor   the prologue; keeps what it hoisted, and the parameters that `finish` reads again
+//     initial       the numbers that states start at
+//     step, vjp     the graphs of these names; vjp adds the gradient of each factor to a slot of grad_param, of which
+//                   there are never more than parameters
+//     finish        the epilogue
+//
+// It is C++17 for NVRTC, nvcc and the host compiler, and calls what neuron/functions.h declares. Every node of a graph
+// is a local v<id>; what it is called in the neuron stands behind it.
+#pragma once
+
+#include <spikeforge/autodiff/stages.h>
+#include <spikeforge/graph/cell.h>
+
+#include <string>
+
+namespace spikeforge::codegen {
+
+// In namespace spikeforge, which the text opens and closes; its #include comes first.
+std::string print_cell(const graph::Cell& cell, const autodiff::Stages& stages);
+
+}  // namespace spikeforge::codegen
