@@ -14,7 +14,8 @@
 //   save, store_states, and for each parameter, state and gradient whether it is there and of what type
 //   shared       for each parameter whether all neurons of a warp have the same
 //
-// Arguments are sequences of 8-byte words in the order of the structs below; the host writes them in that order.
+// Arguments are sequences of 8-byte words in the order of the structs below; the host writes them in that order, and
+// zeros for the one element of an empty list.
 #pragma once
 
 #include <spikeforge/neuron/cell.h>
@@ -24,16 +25,19 @@
 
 namespace spikeforge {
 
+// Of an array: a cell may have no state or no parameter, an array has at least one element.
+__device__ constexpr int room(int count) { return count > 0 ? count : 1; }
+
 template <class Cell>
 struct ForwardArgs {
   long long steps, neurons;
   double constants[max_surrogate_args];
   Rows x[Cell::n_inputs];
-  const void* initial[Cell::n_states];
-  ParamSource params[Cell::n_params];
+  const void* initial[room(Cell::n_states)];
+  ParamSource params[room(Cell::n_params)];
   void* y[Cell::n_outputs];
-  void* states[Cell::n_states];  // [N], or [T, N] where the sequences are stored
-  void* checkpoints;             // [(T - 1) / checkpoint, n_states, N]
+  void* states[room(Cell::n_states)];  // [N], or [T, N] where the sequences are stored
+  void* checkpoints;                   // [(T - 1) / checkpoint, n_states, N]
 };
 
 template <class Cell>
@@ -41,14 +45,15 @@ struct BackwardArgs {
   long long steps, neurons;
   double constants[max_surrogate_args];
   Rows x[Cell::n_inputs];
-  const void* initial[Cell::n_states];
-  ParamSource params[Cell::n_params];
+  const void* initial[room(Cell::n_states)];
+  ParamSource params[room(Cell::n_params)];
   Rows grad_y[Cell::n_outputs];
-  Rows grad_states[Cell::n_states];
+  Rows grad_states[room(Cell::n_states)];
   const void* checkpoints;
   void* grad_x[Cell::n_inputs];
-  void* grad_initial[Cell::n_states];
-  void* grad_params[Cell::n_params];  // one value a neuron, or a warp where it shares the parameter; summed afterwards
+  void* grad_initial[room(Cell::n_states)];
+  void* grad_params[room(
+      Cell::n_params)];  // one value a neuron, or a warp where it shares the parameter; summed afterwards
 };
 
 template <int... k>
@@ -76,7 +81,7 @@ struct Multistep {
 
   template <class Args>
   static __device__ __forceinline__ Cell make_cell(const Args& a, Neurons n, int k) {
-    F params[P];
+    F params[room(P)];
 #pragma unroll
     for (int j = 0; j < P; ++j)
       params[j] = load_param<F>(Spec::param(j), a.params[j], Spec::shared(j) ? n.first : n.neuron(k), a.neurons);
@@ -95,7 +100,8 @@ struct Multistep {
   };
 
   template <class Args>
-  static __device__ __forceinline__ void load_initial(const Args& a, const Cells& cells, Neurons n, F (&state)[W][S]) {
+  static __device__ __forceinline__ void load_initial(const Args& a, const Cells& cells, Neurons n,
+                                                      F (&state)[W][room(S)]) {
 #pragma unroll
     for (int k = 0; k < W; ++k) {
       cells.cell[k].initial(state[k]);
@@ -128,7 +134,7 @@ struct Multistep {
     return pack;
   }
 
-  static __device__ __forceinline__ void store_state(F* row, const F (&state)[W][S], int s) {
+  static __device__ __forceinline__ void store_state(F* row, const F (&state)[W][room(S)], int s) {
     StatePack pack;
 #pragma unroll
     for (int k = 0; k < W; ++k) pack.lane[k] = state[k][s];
@@ -150,7 +156,7 @@ struct Multistep {
   struct ForwardCursors {
     Cursor<const Input> x[I];
     Cursor<Input> y[O];
-    Cursor<F> states[S];
+    Cursor<F> states[room(S)];
     Cursor<F> checkpoints;  // one state after the other
 
     __device__ __forceinline__ ForwardCursors(const ForwardArgs<Cell>& a, Neurons n)
@@ -181,7 +187,7 @@ struct Multistep {
   };
 
   static __device__ __forceinline__ void step_and_store(const Cells& cells, const InputPack (&x)[I], int t,
-                                                        ForwardCursors& to, F (&state)[W][S]) {
+                                                        ForwardCursors& to, F (&state)[W][room(S)]) {
     if (Spec::save && t > 0 && (t & (C - 1)) == 0) {
 #pragma unroll
       for (int s = 0; s < S; ++s) store_state(to.checkpoints.next(), state, s);
@@ -222,7 +228,7 @@ struct Multistep {
     for (int u = 0; u < K; ++u) cursors.load_inputs(x[u], u < steps);
 
     const Cells cells(a, n);
-    F state[W][S];
+    F state[W][room(S)];
     load_initial(a, cells, n, state);
 
     // Row t is computed from x[t % K], which then takes up row t + K: K rows are on their way at any time.
@@ -245,7 +251,7 @@ struct Multistep {
     store_last(cursors, state);
   }
 
-  static __device__ __forceinline__ void store_last(const ForwardCursors& to, const F (&state)[W][S]) {
+  static __device__ __forceinline__ void store_last(const ForwardCursors& to, const F (&state)[W][room(S)]) {
     if (Spec::store_states) return;
 #pragma unroll
     for (int s = 0; s < S; ++s) store_state(to.states[s].at, state, s);
@@ -274,7 +280,7 @@ struct Multistep {
     }
 
     const Cells cells(a, n);
-    F state[W][S];
+    F state[W][room(S)];
     load_initial(a, cells, n, state);
 
     InputPack x[U][I];
@@ -292,7 +298,8 @@ struct Multistep {
   template <bool more, int rows, int threads, int U>
   static __device__ __forceinline__ void staged_rows(const ForwardArgs<Cell>& a, const Cells& cells,
                                                      InputPack (&ring)[rows][threads][I], int t0,
-                                                     ForwardCursors& cursors, InputPack (&x)[U][I], F (&state)[W][S]) {
+                                                     ForwardCursors& cursors, InputPack (&x)[U][I],
+                                                     F (&state)[W][room(S)]) {
     const int steps = static_cast<int>(a.steps);
     InputPack next[U][I];
     wait_for_copies<rows / U - 2>();
@@ -329,7 +336,7 @@ struct Multistep {
   struct Segment {
     int t0, length;
     InputPack x[C][I], grad_y[C][O];
-    F before[C][W][S];  // each step
+    F before[C][W][room(S)];  // each step
   };
 
   template <Behind behind>
@@ -360,7 +367,7 @@ struct Multistep {
   }
 
   static __device__ __forceinline__ void load_state(const BackwardArgs<Cell>& a, const Cells& cells, int t0, Neurons n,
-                                                    F (&state)[W][S]) {
+                                                    F (&state)[W][room(S)]) {
     if (t0 == 0 || t0 >= a.steps) {
       load_initial(a, cells, n, state);
       return;
@@ -399,7 +406,7 @@ struct Multistep {
 
   // The gradient of the states after step t, as far as the caller sent one.
   static __device__ __forceinline__ void add_grad_states(const BackwardArgs<Cell>& a, int t, Neurons n,
-                                                         F (&grad_state)[W][S]) {
+                                                         F (&grad_state)[W][room(S)]) {
 #pragma unroll
     for (int s = 0; s < S; ++s) {
       if (!Spec::has_grad_state(s)) continue;
@@ -413,7 +420,8 @@ struct Multistep {
   // grad_state goes from after step u of the segment to before it.
   template <Behind behind>
   static __device__ __forceinline__ void vjp(const Cells& cells, const Segment& segment, int u, bool with_grad_y,
-                                             F (&grad_state)[W][S], F (&grad_x)[I][W], F (&grad_param)[W][P]) {
+                                             F (&grad_state)[W][room(S)], F (&grad_x)[I][W],
+                                             F (&grad_param)[W][room(P)]) {
     const bool there = behind != Behind::dropped || u < segment.length;
     F in[I][W], grad_y[O][W];
 #pragma unroll
@@ -422,7 +430,7 @@ struct Multistep {
     for (int c = 0; c < O; ++c) segment.grad_y[u][c].unpack(grad_y[c]);
 #pragma unroll
     for (int k = 0; k < W; ++k) {
-      F x[I], grad_in[I], grad_out[O], grad_before[S], grad_sum[P];
+      F x[I], grad_in[I], grad_out[O], grad_before[room(S)], grad_sum[room(P)];
 #pragma unroll
       for (int c = 0; c < I; ++c) x[c] = in[c][k];
 #pragma unroll
@@ -443,8 +451,8 @@ struct Multistep {
 
   template <Behind behind>
   static __device__ __forceinline__ void walk_back(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
-                                                   const Segment& segment, F (&grad_state)[W][S],
-                                                   F (&grad_param)[W][P]) {
+                                                   const Segment& segment, F (&grad_state)[W][room(S)],
+                                                   F (&grad_param)[W][room(P)]) {
     Cursor<Input> rows[I];
 #pragma unroll
     for (int c = 0; c < I; ++c) rows[c] = rows_of<Input>(a.grad_x[c], segment.t0 + C - 1, a.neurons, n, -1);
@@ -467,8 +475,8 @@ struct Multistep {
   }
 
   struct Gradients {
-    F state[W][S];
-    F param[W][P];
+    F state[W][room(S)];
+    F param[W][room(P)];
 
     __device__ __forceinline__ Gradients() {
 #pragma unroll
@@ -485,7 +493,7 @@ struct Multistep {
                                                      Gradients& grad) {
 #pragma unroll
     for (int k = 0; k < W; ++k) {
-      F grad_own[S];  // of the states that the cell made itself
+      F grad_own[room(S)];  // of the states that the cell made itself
 #pragma unroll
       for (int s = 0; s < S; ++s) {
         const bool given = Spec::initial(s) != Source::absent;
@@ -550,16 +558,16 @@ struct Multistep {
   static constexpr int G = Spec::segments;  // in a block
 
   struct AffineMaps {
-    F constant[S][W][32];
-    F linear[S][S][W][32];  // [to][from]
+    F constant[room(S)][W][32];
+    F linear[room(S)][room(S)][W][32];  // [to][from]
   };
 
   template <Behind behind>
   static __device__ __forceinline__ void find_map(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
                                                   const Segment& segment, AffineMaps& map) {
     const int lane = threadIdx.x % 32;
-    F unused_param[W][P] = {}, unused_x[I][W];
-    F grad[W][S] = {};
+    F unused_param[W][room(P)] = {}, unused_x[I][W];
+    F grad[W][room(S)] = {};
 #pragma unroll
     for (int u = C - 1; u >= 0; --u) {
       if (Spec::store_states && (behind == Behind::none || u < segment.length))
@@ -585,11 +593,11 @@ struct Multistep {
     }
   }
 
-  static __device__ __forceinline__ void apply(const AffineMaps& map, F (&grad)[W][S]) {
+  static __device__ __forceinline__ void apply(const AffineMaps& map, F (&grad)[W][room(S)]) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int k = 0; k < W; ++k) {
-      F result[S];
+      F result[room(S)];
 #pragma unroll
       for (int s = 0; s < S; ++s) {
         result[s] = map.constant[s][k][lane];
@@ -606,7 +614,7 @@ struct Multistep {
   }
 
   // Adds up what the warps of the block found for their segments, in their order, for the first of them.
-  static __device__ __forceinline__ void join_params(AffineMaps (&shared)[G], int g, F (&grad_param)[W][P]) {
+  static __device__ __forceinline__ void join_params(AffineMaps (&shared)[G], int g, F (&grad_param)[W][room(P)]) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < P; ++j) {
@@ -631,7 +639,7 @@ struct Multistep {
     recompute<behind>(a, cells, n, segment);
     find_map<behind>(a, cells, n, segment, maps[g]);
     __syncthreads();
-    F arriving[W][S];
+    F arriving[W][room(S)];
 #pragma unroll 8
     for (int other = G - 1; other >= 0; --other) {
 #pragma unroll

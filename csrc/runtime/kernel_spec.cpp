@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <string>
-#include <string_view>
 
 namespace spikeforge::runtime {
 namespace {
@@ -36,49 +35,6 @@ const char* surrogate_type(const KernelSpec& spec) {
 #undef SPIKEFORGE_SURROGATE
   }
   return "";
-}
-
-const char* type_name(DType type) {
-  switch (type) {
-    case DType::f16:
-      return "f16";
-    case DType::bf16:
-      return "bf16";
-    case DType::f32:
-      return "float";
-    case DType::f64:
-      return "double";
-  }
-  return "";
-}
-
-const char* print(Operand operand) {
-  switch (operand) {
-    case Operand::absent:
-      return "Source::absent";
-    case Operand::f16:
-      return "Source::f16";
-    case Operand::bf16:
-      return "Source::bf16";
-    case Operand::f32:
-      return "Source::f32";
-    case Operand::f64:
-      return "Source::f64";
-  }
-  return "";
-}
-
-const char* print(bool value) { return value ? "true" : "false"; }
-
-// A function of the Spec that looks its answer up by a constant index.
-template <class Values, class Print>
-std::string lookup(std::string_view type, std::string_view name, const Values& values, Print&& print) {
-  std::string list;
-  for (const auto& value : values) list += fmt::format("{}{}", list.empty() ? "" : ", ", print(value));
-  return fmt::format(
-      "  static __device__ constexpr {0} {1}(int i) {{\n    constexpr {0} values[] = {{{2}}};\n    return values[i];\n "
-      " }}\n",
-      type, name, list);
 }
 
 std::string print_options(const NeuronOptions& options) {
@@ -113,11 +69,6 @@ KernelSpec common_spec(Direction direction, const MultistepLaunch& given, const 
   return spec;
 }
 
-GradKind kind_of(const SequenceView& view) {
-  if (view.data == nullptr) return GradKind::absent;
-  return view.neuron_stride == 0 ? GradKind::one_element : GradKind::rows;
-}
-
 template <class T, std::size_t n>
 std::size_t mix(std::size_t hash, const std::array<T, n>& values) {
   for (const T value : values) hash = hash * 31 + static_cast<std::size_t>(value);
@@ -125,8 +76,6 @@ std::size_t mix(std::size_t hash, const std::array<T, n>& values) {
 }
 
 }  // namespace
-
-Operand operand(DType type) { return static_cast<Operand>(static_cast<int>(type) + 1); }
 
 std::size_t HashOfSpec::operator()(const KernelSpec& spec) const {
   std::size_t hash = 17;
@@ -185,60 +134,26 @@ KernelSpec backward_spec(const BackwardLaunch& launch, const Schedule& schedule)
 
 KernelSource print_source(const KernelSpec& spec) {
   const Names neuron = names(spec.neuron);
-  const char* direction = spec.direction == Direction::forward ? "forward" : "backward";
-  const char* args = spec.direction == Direction::forward ? "ForwardArgs" : "BackwardArgs";
-  const auto has = [](GradKind kind) { return print(kind != GradKind::absent); };
-  const auto one = [](GradKind kind) { return print(kind == GradKind::one_element); };
-  const auto operand = [](Operand value) { return print(value); };
-  const auto flag = [](bool value) { return print(value); };
-  const std::array<GradKind, 1> grad_y{spec.grad_spikes};
-  const std::array<bool, 1> wants_grad_x{spec.wants_grad_x};
-
-  std::string text;
-  const auto line = [&text]<class... Args>(fmt::format_string<Args...> format, Args&&... values) {
-    fmt::format_to(std::back_inserter(text), format, std::forward<Args>(values)...);
-    text += '\n';
-  };
-  line("#include <spikeforge/cuda/multistep.cuh>");
-  line("#include <spikeforge/neuron/{}>", neuron.header);
-  line("");
-  line("namespace spikeforge {{");
-  line("struct Spec {{");
-  line("  using Input = {};", type_name(spec.type));
-  line("  using Compute = {};", type_name(compute_type(spec.type)));
-  line("  using Options = {};", print_options(spec.options));
-  line("  using Neuron = {}<Compute, Options>;", neuron.type);
-  line("  using Surrogate = {}<Compute>;", surrogate_type(spec));
-  line("  using Cell = SpikingCell<Compute, Neuron, Surrogate, Options>;");
-  line("  static constexpr int width = {}, rows = {}, checkpoint = {}, segments = {};", spec.schedule.width,
-       spec.schedule.rows, spec.schedule.checkpoint, spec.schedule.segments);
-  line("  static constexpr bool neighbours = {}, staged = {}, ragged = {};", spec.schedule.neighbours,
-       spec.schedule.staged, spec.schedule.ragged);
-  line("  static constexpr int max_block = {};", max_block_size(spec.schedule));
-  line("  static constexpr bool save = {}, store_states = {};", spec.save, spec.store_states);
-  text += lookup("Source", "initial", spec.initial, operand);
-  text += lookup("Source", "param", spec.params, operand);
-  text += lookup("bool", "shared", spec.shared_params, flag);
-  text += lookup("bool", "has_grad_y", grad_y, has);
-  text += lookup("bool", "one_grad_y", grad_y, one);
-  text += lookup("bool", "has_grad_state", spec.grad_states, has);
-  text += lookup("bool", "one_grad_state", spec.grad_states, one);
-  text += lookup("bool", "wants_grad_x", wants_grad_x, flag);
-  text += lookup("bool", "wants_grad_initial", spec.wants_grad_initial, flag);
-  text += lookup("bool", "wants_grad_param", spec.wants_grad_params, flag);
-  line("}};");
-  line("}}  // namespace spikeforge");
-  line("");
-  line("extern \"C\" __global__ void __launch_bounds__({}) spikeforge_{}(", max_block_size(spec.schedule), direction);
-  line("    const __grid_constant__ spikeforge::{}<spikeforge::Spec::Cell> args) {{", args);
-  line("  spikeforge::Multistep<spikeforge::Spec>::{}{}(args);", direction,
-       spec.schedule.segments > 1 ? "_time_parallel"
-       : spec.schedule.staged     ? "_staged"
-                                  : "");
-  line("}}");
-  return {.name = fmt::format("{}_{}", neuron.name, direction),
-          .entry = fmt::format("spikeforge_{}", direction),
-          .text = std::move(text)};
+  const LoopSpec loop{.direction = spec.direction,
+                      .type = spec.type,
+                      .schedule = spec.schedule,
+                      .save = spec.save,
+                      .store_states = spec.store_states};
+  const CellText cell{.name = neuron.name,
+                      .text = fmt::format("#include <spikeforge/neuron/{}>\n", neuron.header),
+                      .types = {fmt::format("Options = {}", print_options(spec.options)),
+                                fmt::format("Neuron = {}<Compute, Options>", neuron.type),
+                                fmt::format("Surrogate = {}<Compute>", surrogate_type(spec)),
+                                "Cell = SpikingCell<Compute, Neuron, Surrogate, Options>"}};
+  const std::array<Place, 1> inputs{{{.wanted = spec.wants_grad_x}}};
+  const std::array<Place, 1> outputs{{{.grad = spec.grad_spikes}}};
+  std::array<Place, max_states> states;
+  for (std::size_t s = 0; s < states.size(); ++s)
+    states[s] = {.operand = spec.initial[s], .grad = spec.grad_states[s], .wanted = spec.wants_grad_initial[s]};
+  std::array<Place, max_params> params;
+  for (std::size_t j = 0; j < params.size(); ++j)
+    params[j] = {.operand = spec.params[j], .shared = spec.shared_params[j], .wanted = spec.wants_grad_params[j]};
+  return print_kernel(loop, cell, {inputs, states, params, outputs});
 }
 
 }  // namespace spikeforge::runtime

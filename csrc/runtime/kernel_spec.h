@@ -2,24 +2,13 @@
 // surrogate's arguments) are arguments of the kernel and never in a spec.
 #pragma once
 
-#include <spikeforge/runtime/kernel_cache.h>
-#include <spikeforge/runtime/launch.h>
-#include <spikeforge/runtime/schedule.h>
+#include <spikeforge/runtime/loop_spec.h>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 
 namespace spikeforge::runtime {
-
-enum class Direction : std::uint8_t { forward, backward };
-
-// What stands in a place of the call: nothing (a number, the cell's own state), or a tensor of a type.
-enum class Operand : std::uint8_t { absent, f16, bf16, f32, f64 };
-Operand operand(DType type);
-
-// How an upstream gradient is read.
-enum class GradKind : std::uint8_t { absent, rows, one_element };
 
 struct KernelSpec {
   Direction direction{};
