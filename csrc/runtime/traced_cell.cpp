@@ -1,3 +1,4 @@
+#include <spikeforge/graph/copy.h>
 #include <spikeforge/graph/dependence.h>
 #include <spikeforge/graph/errors.h>
 #include <spikeforge/graph/text.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <vector>
 
 namespace spikeforge {
 namespace {
@@ -68,18 +70,25 @@ int cost_of(const Graph& graph) {
   return cost;
 }
 
-// Arguments of the backward graph that differ from step to step, and that some result needs.
+// Numbers of a step that its backward pass reads, one by one, while it walks a segment: inputs, states, and whatever is
+// dearer to compute again than to keep.
 int count_kept_values(const autodiff::Stages& stages) {
-  const graph::Dependence depends(stages.backward);
-  const auto needed = [&](std::size_t argument) {
-    return std::ranges::any_of(stages.backward.results(), [&](Id result) { return depends.on(result, argument); });
+  const Graph& backward = stages.backward;
+  const graph::Dependence depends(backward);
+  const std::size_t at_step = stages.inputs + stages.states;
+  const std::size_t upstream = at_step + stages.hoisted;
+  const auto is_of_the_step = [&](Id id) {
+    return !depends.beyond(id, 0, upstream) && depends.beyond(id, at_step, stages.hoisted);
   };
-  const std::size_t first_hoisted = stages.inputs + stages.states;
-  const std::size_t first_upstream = first_hoisted + stages.hoisted;
-  int kept = 0;
-  for (std::size_t i = 0; i < first_hoisted; ++i) kept += needed(i);
-  for (std::size_t i = 0; i < stages.outputs; ++i) kept += needed(first_upstream + i);
-  return kept;
+  const std::vector<bool> live = live_nodes(backward);
+  std::vector<bool> kept(backward.size());
+  for (Id id = 0; id < at_step; ++id) kept[id] = live[id];
+  for (Id id = 0; id < backward.size(); ++id)
+    for (const Id x : backward.operands(id))
+      if (!is_of_the_step(id) && is_of_the_step(x) && cost_of(backward[x].op) > 1 &&
+          !backward.is(x, Op::surrogate_gradient))
+        kept[x] = true;
+  return static_cast<int>(std::ranges::count(kept, true));
 }
 
 struct HashOfText {
@@ -99,9 +108,10 @@ TracedCell::TracedCell(std::string_view text)
 
 std::int64_t TracedCell::checkpoint_length(DType type) const {
   // As for the predefined neurons (schedule.cpp), and shorter where a segment of the backward pass, which is unrolled,
-  // would be long code.
+  // would be long code. A second state leaves no registers for 16 steps.
   const int most = type == DType::f64 ? 1000 : 2000;
-  int length = type != DType::f64 && kept_values <= (type == DType::f32 ? 3 : 2) ? 16 : 8;
+  const bool is_small = stages.states <= 1 && kept_values <= (type == DType::f32 ? 3 : 2);
+  int length = type != DType::f64 && is_small ? 16 : 8;
   while (length > 2 && length * (forward_cost + backward_cost) > most) length /= 2;
   return length;
 }

@@ -21,7 +21,7 @@ struct TracedCell {
   runtime::Hash128 hash;  // of the text
   graph::Cell cell;
   autodiff::Stages stages;
-  int kept_values;    // inputs, states and upstream gradients of a step that its backward pass reads
+  int kept_values;    // numbers of a step that its backward pass keeps, besides the incoming gradients
   int forward_cost;   // of a step, in simple instructions: what bounds unrolling
   int backward_cost;  // of its vjp, which computes what it needs of the step again
 

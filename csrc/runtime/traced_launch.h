@@ -37,6 +37,8 @@ struct TracedBackwardLaunch : TracedLaunch {
   std::span<void* const> grad_inputs;   // [T, N]
   std::span<void* const> grad_initial;  // [N], of the type of the initial state
   std::span<void* const> grad_params;   // [N]: one value a neuron, in the compute type
+  // GPU: of a parameter that shared_by_warps (schedule.h), one value a warp instead.
+  bool sums_of_warps = false;
 };
 
 }  // namespace spikeforge

@@ -1,0 +1,121 @@
+// The kernels of traced cells, compiled by NVRTC for architectures of which no GPU is needed.
+#include <spikeforge/runtime/nvrtc.h>
+
+#include "../graph/random_graph.h"
+#include "catch.h"
+#include "gallery.h"
+#include "launches.h"
+
+#include <spikeforge/graph/text.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <iostream>
+#include <mutex>
+#include <thread>
+
+#include <fmt/format.h>
+
+namespace spikeforge::test {
+namespace {
+
+// As in tests/kernels/compile.cpp: ptxas may park a value or two.
+constexpr int parked_bytes = 16;
+
+struct Kernel {
+  std::string label;
+  runtime::KernelSource source;
+};
+
+struct Compiled {
+  runtime::ResourceUsage usage;
+  double seconds = 0;
+};
+
+const char* name_of(DType type) {
+  return std::array{"float16", "bfloat16", "float32", "float64"}[static_cast<std::size_t>(type)];
+}
+
+void add_kernels(std::vector<Kernel>& kernels, const TracedCell& cell, const Call& call) {
+  const TracedSpecs specs(cell, call);
+  for (const runtime::TracedSpec& spec : {specs.forward(), specs.backward()}) {
+    const runtime::Schedule& schedule = spec.loop.schedule;
+    runtime::KernelSource source = print_source(spec);
+    kernels.push_back(
+        {fmt::format("{:28} {:8} T={:<5} N={:<8} width {} rows {}{} checkpoint {} segments {}", source.name,
+                     name_of(call.type), call.steps, call.neurons, schedule.width, schedule.rows,
+                     schedule.staged ? " staged" : "", schedule.checkpoint, schedule.segments),
+         std::move(source)});
+  }
+}
+
+Compiled compile(const runtime::KernelSource& source, const std::string& arch) {
+  const auto start = std::chrono::steady_clock::now();
+  const runtime::CompileResult result = runtime::Nvrtc::get().compile(
+      {.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}});
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+  return {result.usage.value(), time.count()};
+}
+
+void compile_all(const std::vector<Kernel>& kernels, const std::string& arch) {
+  std::mutex mutex;
+  std::atomic<std::size_t> next = 0;
+  std::vector<std::string> failures;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < kernels.size(); i = next++) {
+      std::string failure;
+      try {
+        const Compiled compiled = compile(kernels[i].source, arch);
+        const std::string line = fmt::format("{} {}: {} registers, {} bytes spilled, {:.2f} s", arch, kernels[i].label,
+                                             compiled.usage.registers, compiled.usage.spill_bytes, compiled.seconds);
+        const std::scoped_lock lock(mutex);
+        if (std::getenv("SPIKEFORGE_TEST_VERBOSE")) std::cout << line << std::endl;
+        if (compiled.usage.spill_bytes > parked_bytes) failure = line;
+      } catch (const std::exception& error) {
+        failure = kernels[i].label + "\n" + error.what() + "\n" + kernels[i].source.text;
+      }
+      const std::scoped_lock lock(mutex);
+      if (!failure.empty()) failures.push_back(failure);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& failure : failures) UNSCOPED_INFO(failure);
+  CHECK(failures.empty());
+}
+
+std::vector<Kernel> kernels_of_gallery() {
+  std::vector<Kernel> kernels;
+  for (const auto& [name, text] : gallery()) {
+    const TracedCell& cell = intern(text);
+    add_kernels(kernels, cell, {.type = DType::f32});
+    add_kernels(kernels, cell, {.type = DType::f32, .steps = 1024, .neurons = 4096});
+    add_kernels(kernels, cell, {.type = DType::f16, .steps = 32});
+    add_kernels(kernels, cell, {.type = DType::bf16, .steps = 100, .neurons = 1000001, .with_tensors = false});
+    add_kernels(kernels, cell, {.type = DType::f64, .steps = 128, .neurons = 1 << 15, .store_states = true});
+  }
+  return kernels;
+}
+
+void check_arch(const std::string& arch) { compile_all(kernels_of_gallery(), arch); }
+
+}  // namespace
+
+TEST_CASE("the kernels of the gallery compile for sm_80 without spills") { check_arch("sm_80"); }
+TEST_CASE("the kernels of the gallery compile for sm_90 without spills") { check_arch("sm_90"); }
+TEST_CASE("the kernels of the gallery compile for sm_100 without spills") { check_arch("sm_100"); }
+TEST_CASE("the kernels of the gallery compile for sm_120 without spills") { check_arch("sm_120"); }
+
+TEST_CASE("a neuron without states, or without parameters, or with neither, compiles") {
+  std::vector<Kernel> kernels;
+  for (const char* text : {"neuron threshold(x) { return spike(x - 1, atan(2)) }",
+                           "neuron scaled(x, y;; a, b) { return spike(a * x - b, atan(2)), y * a }",
+                           "neuron counter(x; n) { return n\n n' = n + x }"})
+    for (const Call& call : {Call{}, Call{.steps = 1024, .neurons = 4096}, Call{.type = DType::f64, .steps = 100}})
+      add_kernels(kernels, intern(text), call);
+  compile_all(kernels, "sm_90");
+}
+
+}  // namespace spikeforge::test
