@@ -1,25 +1,17 @@
-// Launches of a traced cell whose pointers are never read: whether they are null, and their alignment, decide a spec.
-#pragma once
+#include <spikeforge/runtime/typical_kernels.h>
 
-#include <spikeforge/runtime/traced_spec.h>
-
+#include <array>
 #include <vector>
 
-namespace spikeforge::test {
+namespace spikeforge::runtime {
+namespace {
 
-inline void* somewhere() { return reinterpret_cast<void*>(std::uintptr_t{1} << 20); }
+// Never read: whether a pointer is null, and its alignment, decide a spec.
+void* somewhere() { return reinterpret_cast<void*>(std::uintptr_t{1} << 20); }
 
-struct Call {
-  DType type = DType::f32;
-  std::int64_t steps = 16;
-  std::int64_t neurons = 1 << 22;
-  bool store_states = false;
-  bool with_tensors = true;  // initial states and parameters, with all their gradients
-};
-
-class TracedSpecs {
+class Launches {
  public:
-  TracedSpecs(const TracedCell& cell, const Call& call)
+  Launches(const TracedCell& cell, const TypicalCall& call)
       : inputs_(cell.stages.inputs, row(call.neurons)),
         grad_outputs_(cell.stages.outputs, row(call.neurons)),
         grad_states_(cell.stages.states, call.store_states ? row(call.neurons) : row(0)),
@@ -48,19 +40,15 @@ class TracedSpecs {
     backward_.grad_params = grad_params_;
   }
 
-  runtime::TracedSpec forward() const {
-    return traced_spec(forward_, runtime::forward_schedule(forward_, multiprocessors));
-  }
-  runtime::TracedSpec backward() const {
-    return traced_spec(backward_, runtime::backward_schedule(backward_, multiprocessors));
-  }
+  TracedSpec forward() const { return traced_spec(forward_, forward_schedule(forward_, multiprocessors)); }
+  TracedSpec backward() const { return traced_spec(backward_, backward_schedule(backward_, multiprocessors)); }
 
  private:
   static constexpr int multiprocessors = 132;
 
   static SequenceView row(std::int64_t time_stride) { return {.data = somewhere(), .time_stride = time_stride}; }
 
-  void describe(TracedLaunch& launch, const TracedCell& cell, const Call& call) {
+  void describe(TracedLaunch& launch, const TracedCell& cell, const TypicalCall& call) {
     launch.cell = &cell;
     launch.type = call.type;
     launch.steps = call.steps;
@@ -80,4 +68,15 @@ class TracedSpecs {
   TracedBackwardLaunch backward_;
 };
 
-}  // namespace spikeforge::test
+}  // namespace
+
+TypicalKernels typical_kernels(const TracedCell& cell, const TypicalCall& call) {
+  const Launches launches(cell, call);
+  return {launches.forward(), launches.backward()};
+}
+
+std::string_view name_of(DType type) {
+  return std::array{"float16", "bfloat16", "float32", "float64"}[static_cast<std::size_t>(type)];
+}
+
+}  // namespace spikeforge::runtime
