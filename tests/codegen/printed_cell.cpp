@@ -7,6 +7,7 @@
 #include "../graph/random_graph.h"
 #include "catch.h"
 #include "gallery.h"
+#include "host_compiler.h"
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -97,45 +98,29 @@ void run(const F* p, const F* x, const F* state, const F* grad_y, const F* grad_
 }
 )";
 
-// Printed cells in a shared object.
+std::string source_of(const std::vector<Cell>& cells) {
+  std::ostringstream source;
+  source << "#include <spikeforge/neuron/functions.h>\n#include <spikeforge/neuron/options.h>\n" << harness;
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    source << "#define Neuron Neuron" << i << "\n"
+           << codegen::print_cell(cells[i], autodiff::stages_of(cells[i])) << "#undef Neuron\n";
+    for (const char* type : {"float", "double"})
+      source << "extern \"C\" void run_" << i << "_" << type << "(const " << type << "* p, const " << type
+             << "* x, const " << type << "* state, const " << type << "* grad_y, const " << type << "* grad_next, "
+             << type << "* out) {\n  run<spikeforge::Neuron" << i << ">(p, x, state, grad_y, grad_next, out);\n}\n";
+  }
+  return source.str();
+}
+
 class Compiled {
  public:
-  explicit Compiled(const std::vector<Cell>& cells) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "spikeforge-cells-XXXXXX").string();
-    if (!mkdtemp(pattern.data())) throw std::runtime_error("mkdtemp");
-    folder_ = pattern;
-    std::ofstream source(folder_ / "cells.cpp");
-    source << "#include <spikeforge/neuron/functions.h>\n#include <spikeforge/neuron/options.h>\n" << harness;
-    for (std::size_t i = 0; i < cells.size(); ++i) {
-      source << "#define Neuron Neuron" << i << "\n"
-             << codegen::print_cell(cells[i], autodiff::stages_of(cells[i])) << "#undef Neuron\n";
-      for (const char* type : {"float", "double"})
-        source << "extern \"C\" void run_" << i << "_" << type << "(const " << type << "* p, const " << type
-               << "* x, const " << type << "* state, const " << type << "* grad_y, const " << type << "* grad_next, "
-               << type << "* out) {\n  run<spikeforge::Neuron" << i << ">(p, x, state, grad_y, grad_next, out);\n}\n";
-    }
-    source.close();
-    // Unoptimised: a compiler computes functions of constants itself, and rounds them better.
-    const std::string command = std::string(SPIKEFORGE_TEST_CXX) +
-                                " -std=c++17 -O0 -Wall -Wextra -Werror -Wno-unused-parameter -ffp-contract=off "
-                                "-fno-builtin -shared -fPIC -I " SPIKEFORGE_TEST_INCLUDE " -o " +
-                                (folder_ / "cells.so").string() + " " + (folder_ / "cells.cpp").string();
-    if (std::system(command.c_str()) != 0) throw std::runtime_error("failed: " + command);
-    library_ = dlopen((folder_ / "cells.so").c_str(), RTLD_NOW);
-    if (!library_) throw std::runtime_error(dlerror());
-  }
-  Compiled(const Compiled&) = delete;
-  Compiled& operator=(const Compiled&) = delete;
-  ~Compiled() {
-    if (library_) dlclose(library_);
-    std::filesystem::remove_all(folder_);
-  }
+  explicit Compiled(const std::vector<Cell>& cells)
+      : code_(source_of(cells), "-Wall -Wextra -Werror -Wno-unused-parameter") {}
 
   template <class F>
   Numbers<F> run(std::size_t cell, const Stages& stages, const StepOf<F>& given) const {
     const std::string name = "run_" + std::to_string(cell) + (sizeof(F) == 4 ? "_float" : "_double");
-    const auto function =
-        reinterpret_cast<void (*)(const F*, const F*, const F*, const F*, const F*, F*)>(dlsym(library_, name.c_str()));
+    auto* const function = code_.function<void(const F*, const F*, const F*, const F*, const F*, F*)>(name);
     Numbers<F> out(3 * stages.states + stages.outputs + stages.inputs + stages.params);
     function(given.params.data(), given.x.data(), given.state.data(), given.grad_y.data(), given.grad_next.data(),
              out.data());
@@ -143,8 +128,7 @@ class Compiled {
   }
 
  private:
-  std::filesystem::path folder_;
-  void* library_ = nullptr;
+  HostCompiled code_;
 };
 
 template <class F>

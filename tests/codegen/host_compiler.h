@@ -1,0 +1,46 @@
+// Source that a test has printed, compiled by the host's compiler and loaded.
+#pragma once
+
+#include <dlfcn.h>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+
+namespace spikeforge::test {
+
+class HostCompiled {
+ public:
+  // C++17 without contraction. Unoptimised: a compiler computes functions of constants itself, and rounds them better.
+  HostCompiled(const std::string& source, const std::string& options) {
+    std::string pattern = (std::filesystem::temp_directory_path() / "spikeforge-XXXXXX").string();
+    if (!mkdtemp(pattern.data())) throw std::runtime_error("mkdtemp");
+    folder_ = pattern;
+    const std::string file = (folder_ / "printed.cpp").string(), object = (folder_ / "printed.so").string();
+    std::ofstream(file) << source;
+    const std::string command = std::string(SPIKEFORGE_TEST_CXX) +
+                                " -std=c++17 -O0 -ffp-contract=off -fno-builtin -shared -fPIC " + options +
+                                " -I " SPIKEFORGE_TEST_INCLUDE " -o " + object + " " + file;
+    if (std::system(command.c_str()) != 0) throw std::runtime_error("failed: " + command);
+    library_ = dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!library_) throw std::runtime_error(dlerror());
+  }
+  HostCompiled(const HostCompiled&) = delete;
+  HostCompiled& operator=(const HostCompiled&) = delete;
+  ~HostCompiled() {
+    if (library_) dlclose(library_);
+    std::filesystem::remove_all(folder_);
+  }
+
+  template <class Function>
+  Function* function(const std::string& name) const {
+    return reinterpret_cast<Function*>(dlsym(library_, name.c_str()));
+  }
+
+ private:
+  std::filesystem::path folder_;
+  void* library_ = nullptr;
+};
+
+}  // namespace spikeforge::test

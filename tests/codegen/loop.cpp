@@ -1,0 +1,266 @@
+// Whole kernels of traced cells, the loop included, against a plain loop over the evaluator. The printed source is
+// compiled for the host, where one thread after the other runs it. So it has no barrier and no shuffle: neither the
+// time-parallel backward pass nor sums over a warp are run here, nor half types.
+#include <spikeforge/autodiff/vjp.h>
+#include <spikeforge/graph/evaluate.h>
+#include <spikeforge/runtime/arguments.h>
+#include <spikeforge/runtime/traced_spec.h>
+
+#include "../graph/bits.h"
+#include "../graph/random_graph.h"
+#include "catch.h"
+#include "gallery.h"
+#include "host_compiler.h"
+
+#include <fmt/format.h>
+
+namespace spikeforge::test {
+namespace {
+
+constexpr const char* host_as_device = R"(
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(threads)
+#define __shared__ static
+#define asm(...)
+struct Index { unsigned x; };
+static Index blockIdx, blockDim, threadIdx;
+inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
+inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
+inline void __syncthreads() {}
+template <class F> F __shfl_xor_sync(unsigned, F x, int) { return x; }
+)";
+
+std::string host_source(const runtime::TracedSpec& spec) {
+  const runtime::KernelSource source = print_source(spec);
+  const bool is_forward = spec.loop.direction == runtime::Direction::forward;
+  return host_as_device + source.text +
+         fmt::format(R"(
+extern "C" void run(const void* words, unsigned long bytes, unsigned blocks, unsigned block) {{
+  spikeforge::{}<spikeforge::Spec::Cell> args;
+  if (bytes != sizeof args) std::abort();
+  std::memcpy(&args, words, bytes);
+  blockDim.x = block;
+  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x)
+    for (threadIdx.x = 0; threadIdx.x < block; ++threadIdx.x) {}(args);
+}}
+)",
+                     is_forward ? "ForwardArgs" : "BackwardArgs", source.entry);
+}
+
+template <class Launch>
+void run_on_host(const Launch& launch, const runtime::TracedSpec& spec) {
+  REQUIRE(spec.loop.schedule.segments == 1);
+  const HostCompiled code(host_source(spec), "-w");
+  const runtime::Grid grid = grid_of(spec.loop.schedule, launch.neurons, 1);
+  const runtime::Arguments arguments(launch);
+  code.function<void(const void*, unsigned long, unsigned, unsigned)>("run")(
+      arguments.data(), arguments.bytes(), static_cast<unsigned>(grid.blocks), grid.block);
+}
+
+struct Form {
+  std::int64_t steps, neurons;
+  bool store_states, with_tensors;
+};
+
+template <class F>
+struct Sequences {  // several [rows, N]
+  std::vector<std::vector<F>> data;
+
+  Sequences(std::size_t count, std::int64_t size) : data(count, std::vector<F>(static_cast<std::size_t>(size))) {}
+
+  void fill(Dice& dice) {
+    for (auto& sequence : data)
+      for (F& x : sequence) x = static_cast<F>(dice.uniform(-2, 2));
+  }
+  std::vector<SequenceView> views(std::int64_t time_stride) const {
+    std::vector<SequenceView> views;
+    for (const auto& sequence : data) views.push_back({.data = sequence.data(), .time_stride = time_stride});
+    return views;
+  }
+  std::vector<void*> pointers() {
+    std::vector<void*> pointers;
+    for (auto& sequence : data) pointers.push_back(sequence.data());
+    return pointers;
+  }
+  std::vector<F> at(std::int64_t i) const {
+    std::vector<F> values;
+    for (const auto& sequence : data) values.push_back(sequence[static_cast<std::size_t>(i)]);
+    return values;
+  }
+};
+
+template <class F>
+std::vector<F> joined(std::initializer_list<std::vector<F>> parts) {
+  std::vector<F> all;
+  for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+template <class F>
+std::vector<F> evaluated(const graph::Graph& graph, const std::vector<F>& arguments) {
+  return graph::evaluate<F>(graph, std::span<const F>(arguments));
+}
+
+template <class F>
+class Comparison {
+ public:
+  Comparison(const TracedCell& cell, const Form& form, std::uint64_t seed)
+      : cell_(cell),
+        form_(form),
+        T(form.steps),
+        N(form.neurons),
+        x(cell.stages.inputs, T * N),
+        grad_y(cell.stages.outputs, T * N),
+        grad_states(cell.stages.states, form.store_states ? T * N : N),
+        initial(cell.stages.states, N),
+        params(cell.stages.params, N),
+        y(cell.stages.outputs, T * N),
+        states(cell.stages.states, form.store_states ? T * N : N),
+        grad_x(cell.stages.inputs, T * N),
+        grad_initial(cell.stages.states, N),
+        grad_params(cell.stages.params, N) {
+    Dice dice(seed);
+    for (Sequences<F>* sequences : {&x, &grad_y, &grad_states, &initial, &params}) sequences->fill(dice);
+  }
+
+  void run() {
+    const DType type = sizeof(F) == 4 ? DType::f32 : DType::f64;
+    const std::int64_t length = cell_.checkpoint_length(type);
+    std::vector<F> checkpoints(static_cast<std::size_t>((T - 1) / length * N) * cell_.stages.states);
+    const auto inputs = x.views(N), gradients_y = grad_y.views(N), gradients = grad_states.views(N);
+    std::vector<StateView> initial_views(cell_.stages.states);
+    std::vector<ParamView> param_views(cell_.stages.params);
+    for (std::size_t s = 0; form_.with_tensors && s < initial_views.size(); ++s)
+      initial_views[s] = {initial.data[s].data(), type};
+    for (std::size_t j = 0; j < param_views.size(); ++j) {
+      if (form_.with_tensors) param_views[j] = {.data = params.data[j].data(), .type = type, .count = N};
+      if (!form_.with_tensors) param_views[j].number = params.data[j][0];
+    }
+    const auto describe = [&](TracedLaunch& launch) {
+      launch.cell = &cell_;
+      launch.type = type;
+      launch.steps = T;
+      launch.neurons = N;
+      launch.checkpoint_length = length;
+      launch.store_states = form_.store_states;
+      launch.inputs = inputs;
+      launch.initial = initial_views;
+      launch.params = param_views;
+    };
+    const auto outputs = y.pointers(), last = states.pointers(), to_x = grad_x.pointers();
+    auto to_initial = grad_initial.pointers(), to_params = grad_params.pointers();
+    if (!form_.with_tensors) std::ranges::fill(to_initial, nullptr);
+
+    TracedForwardLaunch forward;
+    describe(forward);
+    forward.outputs = outputs;
+    forward.states = last;
+    forward.checkpoints = checkpoints.data();
+    run_on_host(forward, traced_spec(forward, runtime::forward_schedule(forward, 1)));
+
+    TracedBackwardLaunch backward;
+    describe(backward);
+    backward.grad_outputs = gradients_y;
+    backward.grad_states = gradients;
+    backward.checkpoints = checkpoints.data();
+    backward.grad_inputs = to_x;
+    backward.grad_initial = to_initial;
+    backward.grad_params = to_params;
+    // As on a device of so few multiprocessors that no neuron is computed by several warps.
+    run_on_host(backward, traced_spec(backward, runtime::backward_schedule(backward, 1)));
+  }
+
+  void check() {
+    for (std::int64_t i = 0; i < N; i += i + 41 < N ? 41 : 1) check_neuron(i);
+    INFO(differing_ << " of the compared values differ, the first: " << first_);
+    CHECK(differing_ == 0);
+  }
+
+ private:
+  void check_neuron(std::int64_t i) {
+    const autodiff::Stages& stages = cell_.stages;
+    const std::vector<F> p = params.at(form_.with_tensors ? i : 0);
+    const std::vector<F> hoisted = evaluated(stages.prologue, p);
+    std::vector<F> state = initial.at(i);
+    if (!form_.with_tensors)
+      for (std::size_t s = 0; s < state.size(); ++s)
+        state[s] = static_cast<F>(cell_.cell.signature().states[s].initial);
+    std::vector<std::vector<F>> before;
+    for (std::int64_t t = 0; t < T; ++t) {
+      before.push_back(state);
+      const std::vector<F> next = evaluated(stages.step, joined<F>({x.at(t * N + i), state, hoisted}));
+      const auto first_state = next.begin() + static_cast<std::ptrdiff_t>(stages.outputs);
+      same(y.at(t * N + i), {next.begin(), first_state}, "output", i, t);
+      state.assign(first_state, next.end());
+      if (form_.store_states) same(states.at(t * N + i), state, "state", i, t);
+    }
+    if (!form_.store_states) same(states.at(i), state, "last state", i, T);
+
+    std::vector<F> grad(stages.states, F(0)), sums(stages.factors, F(0));
+    const auto add = [](std::vector<F>& to, const std::vector<F>& values) {
+      for (std::size_t k = 0; k < to.size(); ++k) to[k] = to[k] + values[k];
+    };
+    if (!form_.store_states) add(grad, grad_states.at(i));
+    for (std::int64_t t = T - 1; t >= 0; --t) {
+      if (form_.store_states) add(grad, grad_states.at(t * N + i));
+      const std::vector<F> all = evaluated(
+          stages.backward,
+          joined<F>({x.at(t * N + i), before[static_cast<std::size_t>(t)], hoisted, grad_y.at(t * N + i), grad}));
+      const auto to_states = all.begin() + static_cast<std::ptrdiff_t>(stages.inputs);
+      const auto to_factors = to_states + static_cast<std::ptrdiff_t>(stages.states);
+      same(grad_x.at(t * N + i), {all.begin(), to_states}, "input gradient", i, t);
+      grad.assign(to_states, to_factors);
+      add(sums, {to_factors, all.end()});
+    }
+    if (form_.with_tensors) same(grad_initial.at(i), grad, "initial gradient", i, 0);
+    same(grad_params.at(i), evaluated(stages.epilogue, joined<F>({p, sums})), "parameter gradient", i, 0);
+  }
+
+  void same(const std::vector<F>& values, const std::vector<F>& expected, const char* what, std::int64_t i,
+            std::int64_t t) {
+    if (same_bits(values, expected)) return;
+    if (differing_++ == 0) first_ = fmt::format("{} of neuron {} at step {}", what, i, t);
+  }
+
+  const TracedCell& cell_;
+  const Form form_;
+  const std::int64_t T, N;
+  Sequences<F> x, grad_y, grad_states, initial, params, y, states, grad_x, grad_initial, grad_params;
+  int differing_ = 0;
+  std::string first_;
+};
+
+template <class F>
+void check(const std::string& text, const Form& form) {
+  INFO(text << "T = " << form.steps << ", N = " << form.neurons << ", " << 8 * sizeof(F) << " bits");
+  Comparison<F> comparison(intern(text), form, 7);
+  comparison.run();
+  comparison.check();
+}
+
+}  // namespace
+
+TEST_CASE("the kernels of the gallery compute what the equations say") {
+  const bool stores = GENERATE(false, true);
+  for (const auto& [name, text] : gallery()) {
+    check<float>(text, {.steps = 21, .neurons = 1001, .store_states = stores, .with_tensors = true});
+    check<double>(text, {.steps = 16, .neurons = 400, .store_states = !stores, .with_tensors = false});
+  }
+}
+
+TEST_CASE("kernels compute cells without states, without parameters, and with neither") {
+  for (const char* text : {"neuron threshold(x) { return spike(x - 1, atan(2)) }",
+                           "neuron scaled(x, y;; a, b) { return spike(a * x - b, atan(2)), y * a }",
+                           "neuron counter(x; n = 0.5) { return n\n n' = n + x }"}) {
+    check<float>(text, {.steps = 21, .neurons = 1000, .store_states = false, .with_tensors = true});
+    check<double>(text, {.steps = 33, .neurons = 300, .store_states = true, .with_tensors = false});
+  }
+}
+
+}  // namespace spikeforge::test
