@@ -1,6 +1,7 @@
 #include <spikeforge/ops/neuron/layout.h>
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty_strided.h>
 
 #ifdef SPIKEFORGE_WITH_CUDA
@@ -95,6 +96,9 @@ Sizes<Int> prepend(const Int& first, const Sizes<Int>& rest) {
   return result;
 }
 
+std::int64_t at_least_one(std::int64_t value) { return std::max<std::int64_t>(value, 1); }
+c10::SymInt at_least_one(const c10::SymInt& value) { return value.max(1); }
+
 const at::Tensor& copy_into(at::Tensor target, const at::Tensor& source, Copies& copies) {
   target.copy_(source);
   return copies.emplace_back(std::move(target));
@@ -119,6 +123,25 @@ ParamView view_expanded(const at::Tensor& param, const PlainLayout& layout, Copi
           .count = layout.neurons};
 }
 
+ParamView view_tensor(const at::Tensor& param, const PlainLayout& layout, Copies& copies) {
+  const std::int64_t missing = static_cast<std::int64_t>(layout.sizes.size()) - param.dim();
+  std::int64_t inner = 1;
+  std::int64_t count = 1;
+  bool ended = false;  // the run of varying dimensions
+  for (const int d : memory_order<std::int64_t>(layout.sizes, layout.strides)) {
+    const bool varies = d >= missing && param.size(d - missing) != 1;
+    if (!varies) {
+      if (count == 1) inner *= layout.sizes[d];
+      ended = count > 1;
+      continue;
+    }
+    // Another run, or an order of its own: rare enough for a copy.
+    if (ended || (param.stride(d - missing) != count)) return view_expanded(param, layout, copies);
+    count *= param.size(d - missing);
+  }
+  return {.data = param.const_data_ptr(), .type = dtype_of(param.scalar_type()), .inner = inner, .count = count};
+}
+
 }  // namespace
 
 template <class Int>
@@ -136,6 +159,11 @@ at::Tensor Layout<Int>::empty_checkpoints(const Int& count, std::int64_t n_state
                                           const at::TensorOptions& options) const {
   return allocate(prepend(count, prepend(Int(n_states), sizes)),
                   prepend(Int(neurons * n_states), prepend(neurons, strides)), options);
+}
+
+template <class Int>
+Int Layout<Int>::checkpoint_count(std::int64_t length) const {
+  return (at_least_one(steps) - 1) / length;
 }
 
 template <class Int>
@@ -196,22 +224,12 @@ SequenceView view_step(const at::Tensor& step, const PlainLayout& layout, Copies
 }
 
 ParamView view_param(const at::Tensor& param, const PlainLayout& layout, Copies& copies) {
-  const std::int64_t missing = static_cast<std::int64_t>(layout.sizes.size()) - param.dim();
-  std::int64_t inner = 1;
-  std::int64_t count = 1;
-  bool ended = false;  // the run of varying dimensions
-  for (const int d : memory_order<std::int64_t>(layout.sizes, layout.strides)) {
-    const bool varies = d >= missing && param.size(d - missing) != 1;
-    if (!varies) {
-      if (count == 1) inner *= layout.sizes[d];
-      ended = count > 1;
-      continue;
-    }
-    // Another run, or an order of its own: rare enough for a copy.
-    if (ended || (param.stride(d - missing) != count)) return view_expanded(param, layout, copies);
-    count *= param.size(d - missing);
-  }
-  return {.data = param.const_data_ptr(), .type = dtype_of(param.scalar_type()), .inner = inner, .count = count};
+  if (param.is_cpu() && param.numel() == 1) return {.number = param.item<double>()};
+  return view_tensor(param.is_neg() ? copies.emplace_back(param.resolve_neg()) : param, layout, copies);
+}
+
+at::Tensor sum_over_neurons(const at::Tensor& grad, const at::Tensor& param) {
+  return at::sum_to(grad, param.sym_sizes()).to(param.options());
 }
 
 DType dtype_of(c10::ScalarType type) {

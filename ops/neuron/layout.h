@@ -32,6 +32,8 @@ struct Layout {
   at::Tensor empty_step(const at::TensorOptions& options) const;
   // [count, n_states, *shape], one state after the other.
   at::Tensor empty_checkpoints(const Int& count, std::int64_t n_states, const at::TensorOptions& options) const;
+  // How many there are after every `length` steps: none after the last one.
+  Int checkpoint_count(std::int64_t length) const;
   // [0], where none are kept.
   static at::Tensor no_checkpoints(const at::TensorOptions& options);
 };
@@ -64,8 +66,12 @@ SequenceView view_sequence(const at::Tensor& sequence, const PlainLayout& layout
 SequenceView view_step(const at::Tensor& step, const PlainLayout& layout, Copies& copies);
 
 // A tensor parameter that broadcasts against `shape`; in place where its varying dimensions are neighbours in memory
-// order.
+// order. One number that is in the host's memory is read, which waits for no device, and lets all neurons share it.
 ParamView view_param(const at::Tensor& param, const PlainLayout& layout, Copies& copies);
+
+// A parameter's gradient from that of each neuron, summed over the neurons that share it. Deterministic: torch's sum
+// has a fixed order.
+at::Tensor sum_over_neurons(const at::Tensor& grad, const at::Tensor& param);
 
 DType dtype_of(c10::ScalarType type);
 c10::ScalarType scalar_type_of(DType type);

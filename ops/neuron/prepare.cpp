@@ -1,7 +1,6 @@
+#include <spikeforge/ops/neuron/checks.h>
 #include <spikeforge/ops/neuron/prepare.h>
 #include <spikeforge/runtime/schedule.h>
-
-#include <ATen/ExpandUtils.h>
 
 #include <string>
 #include <string_view>
@@ -9,85 +8,28 @@
 namespace spikeforge::ops {
 namespace {
 
-// Kernels count steps, and look a few ahead, in 32 bits.
-constexpr std::int64_t most_steps = std::int64_t{1} << 30;
-
-bool is_supported(c10::ScalarType type) {
-  return type == c10::ScalarType::Half || type == c10::ScalarType::BFloat16 || type == c10::ScalarType::Float ||
-         type == c10::ScalarType::Double;
-}
-
-c10::ScalarType state_type(c10::ScalarType x) { return scalar_type_of(compute_type(dtype_of(x))); }
-
-void check_x(const char* op, const at::Tensor& x) {
-  TORCH_CHECK_TYPE(is_supported(x.scalar_type()), op, ": x must be float16, bfloat16, float32 or float64, but is ",
-                   x.scalar_type(), "; pass x.to(torch.float32)");
-  TORCH_CHECK_VALUE(x.dim() >= 1, op, ": x must have shape [T, *shape], time first, but is 0-dimensional");
-  TORCH_CHECK_VALUE(x.sym_size(0) <= most_steps, op, ": x has ", x.sym_size(0), " steps; at most 2^30 are supported");
-}
-
-void check_type(const char* op, const char* name, const at::Tensor& t, const at::Tensor& x) {
-  const c10::ScalarType state = state_type(x.scalar_type());
-  TORCH_CHECK_TYPE(t.layout() == c10::kStrided, op, ": ", name, " must be a dense tensor, but its layout is ",
-                   t.layout());
-  TORCH_CHECK_TYPE(t.scalar_type() == x.scalar_type() || t.scalar_type() == state, op, ": ", name, " must be ",
-                   x.scalar_type(), state == x.scalar_type() ? std::string() : std::string(" or ") + toString(state),
-                   " beside a ", x.scalar_type(), " x, but is ", t.scalar_type());
-}
-
-void check_device(const char* op, const char* name, const at::Tensor& t, const at::Tensor& x) {
-  TORCH_CHECK_VALUE(t.device() == x.device(), op, ": ", name, " must be on ", x.device(),
-                    ", the device of x, but is on ", t.device());
-}
-
-void check_state(const char* op, const char* name, const at::Tensor& state, const at::Tensor& x) {
-  const c10::SymIntArrayRef shape = x.sym_sizes().slice(1);
-  TORCH_CHECK_VALUE(state.sym_sizes() == shape, op, ": ", name, " must have shape ", shape,
-                    ", that of x without its time dimension, but has ", state.sym_sizes());
-  check_type(op, name, state, x);
-  check_device(op, name, state, x);
-}
-
-bool is_host_scalar(const at::Tensor& param) { return param.dim() == 0 && param.is_cpu(); }
-
-void check_param(const char* op, const char* name, const at::Tensor& param, const at::Tensor& x) {
-  const c10::SymIntArrayRef shape = x.sym_sizes().slice(1);
-  bool broadcasts = param.dim() <= static_cast<std::int64_t>(shape.size());
-  for (std::int64_t d = 1; broadcasts && d <= param.dim(); ++d) {
-    const c10::SymInt size = param.sym_size(param.dim() - d);
-    broadcasts = size == 1 || size == shape[shape.size() - d];
-  }
-  TORCH_CHECK_VALUE(broadcasts, op, ": ", name, " must broadcast against ", shape,
-                    ", the shape of x without its time dimension, but has shape ", param.sym_sizes());
-  check_type(op, name, param, x);
-  if (!is_host_scalar(param)) check_device(op, name, param, x);
-}
-
 at::Tensor param_of(const NeuronArguments& args, int j) {
   return tensor_of(args.params.get(static_cast<std::size_t>(j)));
 }
 
 void check_arguments(const NeuronArguments& args) {
   const NeuronDescription& neuron = describe(args.kind);
-  check_x(neuron.name, args.x);
+  const Leader x{neuron.name, "x", args.x};
+  check_leader(x);
   for (int s = 0; s < neuron.n_states(); ++s)
-    if (const at::Tensor state = tensor_of(args.states[s]); state.defined())
-      check_state(neuron.name, neuron.states[s], state, args.x);
+    if (const at::Tensor state = tensor_of(args.states[s]); state.defined()) check_state(x, neuron.states[s], state);
   const auto n_params = static_cast<std::size_t>(neuron.n_params());
   TORCH_CHECK_VALUE(args.params.size() == n_params && args.numbers.size() == n_params, neuron.name,
                     ": params and numbers must have ", n_params, " entries, but have ", args.params.size(), " and ",
                     args.numbers.size());
   for (int j = 0; j < neuron.n_params(); ++j)
-    if (const at::Tensor param = param_of(args, j); param.defined())
-      check_param(neuron.name, neuron.params[j].name, param, args.x);
+    if (const at::Tensor param = param_of(args, j); param.defined()) check_param(x, neuron.params[j].name, param);
 }
 
 ParamView view_of(const NeuronArguments& args, int j, const Prepared& prepared, Copies& copies) {
   const at::Tensor param = param_of(args, j);
   if (!param.defined()) return {.number = args.numbers[static_cast<std::size_t>(j)]};
-  // Reading a number that is in the host's memory anyway waits for no device, and lets all neurons share one cell.
-  if (param.is_cpu() && param.numel() == 1) return {.number = param.item<double>()};
-  return view_param(param.is_neg() ? copies.emplace_back(param.resolve_neg()) : param, prepared.layout, copies);
+  return view_param(param, prepared.layout, copies);
 }
 
 void describe_launch(MultistepLaunch& launch, const NeuronArguments& args, const Prepared& prepared, Copies& copies) {
@@ -112,26 +54,12 @@ void describe_launch(MultistepLaunch& launch, const NeuronArguments& args, const
   for (int j = 0; j < launch.n_params; ++j) launch.params[j] = view_of(args, j, prepared, copies);
 }
 
-std::int64_t at_least_one(std::int64_t value) { return std::max<std::int64_t>(value, 1); }
-c10::SymInt at_least_one(const c10::SymInt& value) { return value.max(1); }
-
 template <class Int>
 Int checkpoint_count(const Preparation<Int>& prepared) {
-  return (at_least_one(prepared.layout.steps) - 1) / prepared.checkpoint_length;
+  return prepared.layout.checkpoint_count(prepared.checkpoint_length);
 }
 
 void* writable(const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; }
-
-// `prefix` and `name` together are the argument's: grad_ and v.
-void check_gradient(const char* op, const char* prefix, const char* name, const at::Tensor& grad, const at::Tensor& x,
-                    c10::SymIntArrayRef shape, c10::ScalarType type) {
-  TORCH_CHECK_VALUE(grad.sym_sizes() == shape, op, "_backward: ", prefix, name, " must have shape ", shape,
-                    ", but has ", grad.sym_sizes());
-  TORCH_CHECK_TYPE(grad.scalar_type() == type, op, "_backward: ", prefix, name, " must be ", type, ", but is ",
-                   grad.scalar_type());
-  TORCH_CHECK_VALUE(grad.device() == x.device(), op, "_backward: ", prefix, name, " must be on ", x.device(),
-                    ", the device of x, but is on ", grad.device());
-}
 
 }  // namespace
 
@@ -176,16 +104,18 @@ ForwardLaunch forward_launch(const NeuronArguments& args, const Prepared& prepar
 template <class Int>
 void check_backward(const BackwardArguments& args, const Preparation<Int>& prepared) {
   const NeuronDescription& neuron = describe(args.kind);
-  const at::Tensor& x = args.x;
+  const at::Tensor& tensor = args.x;
+  const std::string op = std::string(neuron.name) + "_backward";
+  const Leader x{op.c_str(), "x", tensor};
   if (const at::Tensor grad = tensor_of(args.grad_spikes); grad.defined())
-    check_gradient(neuron.name, "grad_", "spikes", grad, x, x.sym_sizes(), x.scalar_type());
+    check_gradient(x, "grad_", "spikes", grad, tensor.sym_sizes(), tensor.scalar_type());
   for (int s = 0; s < neuron.n_states(); ++s)
     if (const at::Tensor grad = tensor_of(args.grad_states[s]); grad.defined())
-      check_gradient(neuron.name, "grad_", neuron.states[s], grad, x, x.sym_sizes().slice(args.store_v ? 0 : 1),
-                     state_type(x.scalar_type()));
+      check_gradient(x, "grad_", neuron.states[s], grad, tensor.sym_sizes().slice(args.store_v ? 0 : 1),
+                     state_type(tensor.scalar_type()));
   Sizes<c10::SymInt> shape{checkpoint_count(prepared), neuron.n_states()};
   shape.append(prepared.layout.sizes.begin(), prepared.layout.sizes.end());
-  check_gradient(neuron.name, "", "checkpoints", args.checkpoints, x, shape, state_type(x.scalar_type()));
+  check_gradient(x, "", "checkpoints", args.checkpoints, shape, state_type(tensor.scalar_type()));
   const std::size_t n_gradients = 1 + neuron.states.size() + neuron.params.size();
   TORCH_CHECK_VALUE(args.needs_grad.size() == n_gradients, neuron.name, "_backward: needs_grad must have ", n_gradients,
                     " entries, but has ", args.needs_grad.size());
@@ -248,7 +178,7 @@ std::vector<at::Tensor> reduce_and_list(const BackwardArguments& args, const Bac
   for (int j = 0; j < describe(args.kind).n_params(); ++j) {
     if (!results.grad_params[j].defined()) continue;
     const at::Tensor param = param_of(args, j);
-    list.push_back(at::sum_to(results.grad_params[j], param.sym_sizes()).to(param.options()));
+    list.push_back(sum_over_neurons(results.grad_params[j], param));
   }
   return list;
 }
