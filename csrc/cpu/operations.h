@@ -1,0 +1,217 @@
+// The operations of a tape, each as one loop over the vectors of its rows.
+//
+// What graph/evaluate.cpp says of one number holds here for a vector of them: + - * / sqrt, comparisons and selections
+// have the same bits, and functions are at::vec's, within a few ulp. A boolean is a mask, all ones or all zeros.
+#pragma once
+
+#include <spikeforge/cpu/any_surrogate.h>
+#include <spikeforge/cpu/tape.h>
+
+#include <ATen/cpu/vec/vec.h>
+
+#include <math.h>
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace spikeforge::cpu {
+inline namespace CPU_CAPABILITY {
+
+// Elements to which rows are padded: a whole number of vectors of every type, and of cache lines.
+constexpr std::int64_t granule = 32;
+
+// A row of a tile's numbers; or one vector that stands for all of them, where `step` is 0 rather than 1.
+template <class T>
+struct Row {
+  T* data;
+  std::int64_t step;
+};
+
+template <class T>
+struct Operations {
+  using V = at::vec::Vectorized<T>;
+
+  static V mask(bool value) {
+    const V zero(T(0));
+    return value ? zero == zero : zero;
+  }
+  static V choose(V condition, V a, V b) { return V::blendv(b, a, condition); }
+
+  static V logical_or(V a, V b) { return a | b; }
+  static V logical_and(V a, V b) { return a & b; }
+  static V logical_not(V a) { return a ^ mask(true); }
+  static V less(V a, V b) { return a < b; }
+  static V less_equal(V a, V b) { return a <= b; }
+  static V greater(V a, V b) { return a > b; }
+  static V greater_equal(V a, V b) { return a >= b; }
+  static V equal(V a, V b) { return a == b; }
+  static V not_equal(V a, V b) { return a != b; }
+
+  static V add(V a, V b) { return a + b; }
+  static V subtract(V a, V b) { return a - b; }
+  static V multiply(V a, V b) { return a * b; }
+  static V divide(V a, V b) { return a / b; }
+  static V neg(V x) { return x.neg(); }
+  static V abs(V x) { return x.abs(); }
+  static V sign(V x) {
+    const V zero(T(0)), one(T(1));
+    return choose(x > zero, one, choose(x < zero, V(T(-1)), zero));
+  }
+  static V reciprocal(V x) { return V(T(1)) / x; }
+  static V square(V x) { return x * x; }
+  static V sqrt(V x) { return x.sqrt(); }
+  static V rsqrt(V x) { return V(T(1)) / x.sqrt(); }
+  static V exp(V x) { return x.exp(); }
+  static V expm1(V x) { return x.expm1(); }
+  static V exp2(V x) { return x.exp2(); }
+  static V log(V x) { return x.log(); }
+  static V log1p(V x) { return x.log1p(); }
+  static V log2(V x) { return x.log2(); }
+  static V sin(V x) { return x.sin(); }
+  static V cos(V x) { return x.cos(); }
+  static V tan(V x) { return x.tan(); }
+  static V asin(V x) { return x.asin(); }
+  static V acos(V x) { return x.acos(); }
+  static V atan(V x) { return x.atan(); }
+  static V sinh(V x) { return x.sinh(); }
+  static V cosh(V x) { return x.cosh(); }
+  static V tanh(V x) { return x.tanh(); }
+  static V erf(V x) {
+    // at::vec's for float loses the digits of what is small.
+    if constexpr (std::is_same_v<T, float>)
+      return x.map(::erff);
+    else
+      return x.erf();
+  }
+  static V sigmoid(V x) { return V(T(1)) / (V(T(1)) + x.neg().exp()); }
+  static V softplus(V x) { return choose(x > V(T(20)), x, x.exp().log1p()); }
+  static V relu(V x) { return choose(x < V(T(0)), V(T(0)), x); }
+  static V gelu(V x) { return x * V(T(.5)) * (V(T(1)) + erf(x * V(T(.70710678118654752440)))); }
+  static V silu(V x) { return x / (V(T(1)) + x.neg().exp()); }
+  static V floor(V x) { return x.floor(); }
+  static V ceil(V x) { return x.ceil(); }
+  static V round(V x) { return x.round(); }
+  static V trunc(V x) { return x.trunc(); }
+
+  static V pow(V x, V y) { return x.pow(y); }
+  static V atan2(V y, V x) { return y.atan2(x); }
+  // Exact, which at::vec's is not where x / y is large.
+  static V fmod(V x, V y) {
+    T a[V::size()], b[V::size()];
+    x.store(a);
+    y.store(b);
+    for (int i = 0; i < V::size(); ++i) {
+      if constexpr (std::is_same_v<T, float>)
+        a[i] = ::fmodf(a[i], b[i]);
+      else
+        a[i] = ::fmod(a[i], b[i]);
+    }
+    return V::loadu(a);
+  }
+  static V remainder(V x, V y) {
+    const V zero(T(0));
+    const V rest = fmod(x, y);
+    const V differ = (rest < zero) ^ (y < zero);
+    return choose((rest != zero) & differ, rest + y, rest);
+  }
+  static V minimum(V a, V b) { return choose((a != a) | (a < b), a, b); }
+  static V maximum(V a, V b) { return choose((a != a) | (a > b), a, b); }
+  static V leaky_relu(V x, V slope) { return choose(x > V(T(0)), x, x * slope); }
+  static V elu(V x, V alpha) { return choose(x < V(T(0)), alpha * x.expm1(), x); }
+  static V clamp(V x, V low, V high) {
+    const V above = choose(x < low, low, x);
+    const V between = choose(above > high, high, above);
+    return choose((low != low) | (high != high), low + high, between);
+  }
+  static V lerp(V a, V b, V weight) {
+    const V difference = b - a;
+    return choose(weight.abs() < V(T(.5)), a + weight * difference, b - difference * (V(T(1)) - weight));
+  }
+
+  static V where(V condition, V a, V b) { return choose(condition, a, b); }
+  static V select(V s, V a, V b) { return choose(s == V(T(1)), a, b); }
+  static V detach(V x) { return x; }
+  static V add_gradient(V f, V, V) { return f; }
+};
+
+template <class T>
+using Kernel = void (*)(const Instruction&, const Row<T>* rows, std::int64_t padded);
+
+template <class T, auto function, int... i>
+void run_instruction(const Instruction& instruction, const Row<T>* rows, std::int64_t padded) {
+  using V = at::vec::Vectorized<T>;
+  const T* operands[] = {rows[instruction.operands[i]].data...};
+  const std::int64_t steps[] = {rows[instruction.operands[i]].step...};
+  T* const result = rows[instruction.result].data;
+  for (std::int64_t at = 0; at < padded; at += V::size())
+    function(V::loadu(operands[i] + at * steps[i])...).store(result + at);
+}
+
+template <class T, class V, auto function>
+constexpr Kernel<T> kernel_of(V (*)(V)) {
+  return run_instruction<T, function, 0>;
+}
+template <class T, class V, auto function>
+constexpr Kernel<T> kernel_of(V (*)(V, V)) {
+  return run_instruction<T, function, 0, 1>;
+}
+template <class T, class V, auto function>
+constexpr Kernel<T> kernel_of(V (*)(V, V, V)) {
+  return run_instruction<T, function, 0, 1, 2>;
+}
+
+template <class T, template <class> class Surrogate>
+void run_surrogate(const Instruction& instruction, const Row<T>* rows, std::int64_t padded) {
+  using V = Vec<T>;
+  const Surrogate<V> surrogate(instruction.surrogate_args.data());
+  const Row<T> x = rows[instruction.operands[0]];
+  T* const result = rows[instruction.result].data;
+  for (std::int64_t at = 0; at < padded; at += V::lanes) {
+    V value;
+    std::memcpy(static_cast<void*>(&value), x.data + at * x.step, sizeof value);
+    value = surrogate.gradient(value);
+    std::memcpy(result + at, static_cast<const void*>(&value), sizeof value);
+  }
+}
+
+template <class T>
+Kernel<T> kernel_of(SurrogateKind kind) {
+  switch (kind) {
+#define SPIKEFORGE_SURROGATE(name, Struct, ...) \
+  case SurrogateKind::name:                     \
+    return run_surrogate<T, Struct>;
+#include <spikeforge/neuron/surrogate.def>
+#undef SPIKEFORGE_SURROGATE
+  }
+  return nullptr;
+}
+
+template <class T>
+Kernel<T> kernel_of(const Instruction& instruction) {
+  using Operation = Operations<T>;
+  using V = typename Operation::V;
+  switch (instruction.op) {
+#define SPIKEFORGE_LEAF(name, result)
+#define SPIKEFORGE_SPIKE(name)
+#define SPIKEFORGE_OP(name, ...) \
+  case graph::Op::name:          \
+    return kernel_of<T, V, &Operation::name>(&Operation::name);
+#include <spikeforge/graph/ops.def>
+    case graph::Op::surrogate_gradient:
+      return kernel_of<T>(instruction.surrogate);
+    default:
+      return nullptr;  // in no tape: spikes are lowered to comparisons
+  }
+}
+
+// Runs a tape whose rows are all in place.
+template <class T>
+void run_tape(const Tape& tape, const Row<T>* rows, std::int64_t padded) {
+  const Instruction* const end = tape.instructions.data() + tape.instructions.size();
+  for (const Instruction* next = tape.instructions.data(); next != end; ++next)
+    kernel_of<T> (*next)(*next, rows, padded);
+}
+
+}  // namespace CPU_CAPABILITY
+}  // namespace spikeforge::cpu

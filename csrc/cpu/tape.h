@@ -1,0 +1,45 @@
+// A graph as a list of instructions over rows of numbers: what the interpreter runs.
+//
+// Rows are numbered through: the graph's arguments, the results, the constants, and temporaries, which are few because
+// a row is used again once nothing needs its value any more. The row of a result may be read by later instructions; it
+// must not overlap any other row.
+#pragma once
+
+#include <spikeforge/graph/graph.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace spikeforge::cpu {
+
+struct Instruction {
+  graph::Op op{};  // of plain arithmetic (lower.h), surrogate_gradient, or detach: a copy
+  SurrogateKind surrogate{};
+  std::array<double, 2> surrogate_args{};
+  std::uint32_t result = 0;  // a row
+  std::array<std::uint32_t, graph::most_operands> operands{};
+};
+
+struct Constant {
+  double number;
+  bool is_truth;
+};
+
+struct Tape {
+  std::uint32_t arguments = 0, results = 0, temporaries = 0;
+  std::vector<Constant> constants;
+  std::vector<Instruction> instructions;
+
+  std::uint32_t argument(std::size_t i) const { return static_cast<std::uint32_t>(i); }
+  std::uint32_t result(std::size_t i) const { return static_cast<std::uint32_t>(arguments + i); }
+  std::uint32_t constant(std::size_t i) const { return static_cast<std::uint32_t>(result(results) + i); }
+  std::uint32_t temporary(std::size_t i) const { return static_cast<std::uint32_t>(constant(constants.size()) + i); }
+  std::uint32_t rows() const { return temporary(temporaries); }
+};
+
+// `wanted` are the results to compute, in this order, by their places among the graph's.
+Tape tape_of(const graph::Graph& graph, std::span<const std::size_t> wanted);
+Tape tape_of(const graph::Graph& graph);
+
+}  // namespace spikeforge::cpu

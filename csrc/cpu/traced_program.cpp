@@ -1,0 +1,90 @@
+#include <spikeforge/autodiff/vjp.h>
+#include <spikeforge/cpu/traced_program.h>
+#include <spikeforge/runtime/published_map.h>
+
+#include <algorithm>
+#include <memory>
+
+namespace spikeforge::cpu {
+namespace {
+
+using Places = std::vector<std::size_t>;
+
+void append(Places& places, std::size_t first, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) places.push_back(first + i);
+}
+
+Places range(std::size_t first, std::size_t count) {
+  Places places;
+  append(places, first, count);
+  return places;
+}
+
+struct HashOfCell {
+  std::size_t operator()(const TracedCell* cell) const { return cell->hash.low; }
+};
+
+// Bytes of a step's rows, and of the states of a segment.
+constexpr std::int64_t first_level = 32 << 10;
+constexpr std::int64_t second_level = 512 << 10;
+// An instruction has to be found for every row, which short ones do not pay for; long ones gain nothing.
+constexpr std::int64_t shortest_row = 256;
+constexpr std::int64_t longest_row = 2048;
+constexpr std::int64_t granule = 64;
+
+std::int64_t live_rows(const Tape& tape) { return tape.arguments + tape.results + tape.temporaries; }
+
+std::int64_t tile_of(std::int64_t rows, DType type) {
+  const std::int64_t fits = first_level / (rows * static_cast<std::int64_t>(size_of(compute_type(type))));
+  return std::clamp(fits / granule * granule, shortest_row, longest_row);
+}
+
+}  // namespace
+
+TracedProgram::TracedProgram(const TracedCell& cell) : TracedProgram(cell.stages) {
+  for (const graph::State& state : cell.cell.signature().states) initial.push_back(state.initial);
+}
+
+TracedProgram::TracedProgram(const autodiff::Stages& stages)
+    : inputs(stages.inputs),
+      states(stages.states),
+      params(stages.params),
+      outputs(stages.outputs),
+      hoisted(stages.hoisted),
+      factors(stages.factors),
+      prologue(tape_of(stages.prologue)),
+      step(tape_of(stages.step)),
+      advance(tape_of(stages.step, range(stages.outputs, stages.states))),
+      epilogue(tape_of(stages.epilogue)) {
+  const std::size_t first_factor = inputs + states;
+  for (std::size_t k = 0; k < factors; ++k)
+    if (!autodiff::is_zero(stages.backward, first_factor + k)) summed.push_back(k);
+  for (const bool with_inputs : {false, true})
+    for (const bool with_params : {false, true}) {
+      Places wanted = with_inputs ? range(0, inputs) : Places();
+      append(wanted, inputs, states);
+      if (with_params)
+        for (const std::size_t k : summed) wanted.push_back(first_factor + k);
+      backward_[with_inputs][with_params] = tape_of(stages.backward, wanted);
+    }
+}
+
+std::int64_t TracedProgram::forward_tile(DType type) const { return tile_of(live_rows(step), type); }
+
+std::int64_t TracedProgram::backward_tile(DType type, std::int64_t segment) const {
+  const std::int64_t kept = segment * static_cast<std::int64_t>(states);
+  const std::int64_t fits = second_level / (kept + 1) / static_cast<std::int64_t>(size_of(compute_type(type)));
+  return std::min(tile_of(live_rows(backward_[1][1]), type), std::max(shortest_row, fits / granule * granule));
+}
+
+const TracedProgram& program_of(const TracedCell& cell) {
+  // Never destroyed, as the cells themselves.
+  static auto& programs = *new runtime::PublishedMap<const TracedCell*, const TracedProgram, HashOfCell>;
+  if (const TracedProgram* const program = programs.find(&cell)) return *program;
+  auto made = std::make_unique<const TracedProgram>(cell);
+  const TracedProgram& program = programs.insert(&cell, *made);
+  if (&program == made.get()) (void)made.release();
+  return program;
+}
+
+}  // namespace spikeforge::cpu

@@ -1,0 +1,42 @@
+// The tapes of a traced cell, made once.
+#pragma once
+
+#include <spikeforge/cpu/tape.h>
+#include <spikeforge/runtime/traced_cell.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace spikeforge::cpu {
+
+struct TracedProgram {
+  explicit TracedProgram(const TracedCell& cell);
+
+  // What a backward pass computes of a step: grad_inputs, if they are wanted; grad_states; and, if gradients by
+  // parameters are wanted, those by the factors in `summed`.
+  const Tape& backward(bool with_inputs, bool with_params) const { return backward_[with_inputs][with_params]; }
+
+  std::size_t inputs, states, params, outputs, hoisted, factors;
+  Tape prologue;
+  Tape step;
+  Tape advance;  // the next states alone
+  Tape epilogue;
+  std::vector<double> initial;      // of each state, where none is given
+  std::vector<std::size_t> summed;  // factors whose gradient is not always 0
+
+  // Neurons to run at a time, so that the rows of a step stay in a cache near the processor. `segment` is the number of
+  // steps whose states a backward pass keeps.
+  std::int64_t forward_tile(DType type) const;
+  std::int64_t backward_tile(DType type, std::int64_t segment) const;
+
+ private:
+  explicit TracedProgram(const autodiff::Stages& stages);
+
+  Tape backward_[2][2];
+};
+
+// That of an interned cell.
+const TracedProgram& program_of(const TracedCell& cell);
+
+}  // namespace spikeforge::cpu
