@@ -9,12 +9,14 @@ set(public_headers
     csrc/graph           graph
     csrc/neuron          neuron
     cuda                 cuda
-    ops/neuron/neuron.h  ops/neuron.h)
+    ops/neuron/neuron.h  ops/neuron.h
+    ops/traced/traced.h  ops/traced.h)
 set(internal_headers
     csrc/autodiff        autodiff
     csrc/codegen         codegen
     csrc/cpu             cpu
     ops/neuron           ops/neuron
+    ops/traced           ops/traced
     csrc/runtime         runtime)
 
 function(spikeforge_link_headers)
