@@ -1,53 +1,21 @@
 #include <spikeforge/ops/neuron/lowered.h>
+#include <spikeforge/ops/neuron/on_stream.h>
 #include <spikeforge/ops/neuron/prepare.h>
-#include <spikeforge/runtime/multistep_launch.h>
 #include <spikeforge/runtime/schedule.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
-#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 
 #include <array>
 #include <cstdint>
-#include <mutex>
 
 namespace spikeforge::ops {
 namespace {
 
-int attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device));
-  return value;
-}
-
-const runtime::Device& gpu_of(const at::Tensor& x) {
-  static std::array<runtime::Device, C10_COMPILE_TIME_MAX_GPUS> devices;
-  static std::array<std::once_flag, C10_COMPILE_TIME_MAX_GPUS> asked;
-  const int device = x.get_device();
-  const auto index = static_cast<std::size_t>(device);
-  std::call_once(asked.at(index), [device, index] {
-    devices[index] = {attribute(cudaDevAttrComputeCapabilityMajor, device),
-                      attribute(cudaDevAttrComputeCapabilityMinor, device),
-                      attribute(cudaDevAttrMultiProcessorCount, device)};
-  });
-  return devices[index];
-}
-
-// A launch needs a current context. The runtime makes the device's current at a thread's first call to it; a thread of
-// autograd's may come here with memory from the cache and no such call before.
-void ensure_context(int index) {
-  thread_local int ready = -1;
-  if (ready == index) return;
-  C10_CUDA_CHECK(cudaSetDevice(index));
-  ready = index;
-}
-
 template <class Launch>
 void run(const Launch& launch, const at::Tensor& x) {
-  ensure_context(x.get_device());
-  runtime::launch(launch, gpu_of(x), c10::cuda::getCurrentCUDAStream(x.get_device()).stream());
+  runtime::launch(launch, gpu_of(x), stream_of(x));
 }
 
 // Gradients of parameters. Where all neurons of a warp share a parameter, the kernel writes one sum a warp.
