@@ -37,6 +37,9 @@ struct TracedBackwardArguments : TracedArguments {
 // The cell of a text. Throws ValueError, with line, column and caret where the text cannot be read.
 const TracedCell& cell_of(std::string_view text);
 
+// Refuses other layouts in words; the dispatcher, which has no kernels for them, would not find any.
+void check_strided(const TracedArguments& args);
+
 namespace traced {
 
 using Outputs = std::tuple<Tensors, Tensors>;

@@ -80,6 +80,12 @@ const TracedCell& cell_of(std::string_view text) {
   }
 }
 
+void check_strided(const TracedArguments& args) {
+  for (const at::TensorList list : {args.inputs, args.states, args.params})
+    for (const at::Tensor& t : list)
+      if (t.defined() && t.layout() != c10::kStrided) return check_arguments(args, cell_of(args.neuron).cell);
+}
+
 template <class Int>
 TracedPreparation<Int> prepare(const TracedArguments& args) {
   TracedPreparation<Int> prepared;

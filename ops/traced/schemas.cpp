@@ -23,7 +23,9 @@ TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
 
 traced::Outputs run_inference(std::string_view neuron, at::TensorList inputs, at::TensorList states,
                               at::TensorList params, bool store_states) {
-  TracedResults results = call_forward({neuron, inputs, states, params, store_states}, /*save=*/false);
+  const TracedArguments args{neuron, inputs, states, params, store_states};
+  check_strided(args);
+  TracedResults results = call_forward(args, /*save=*/false);
   return {std::move(results.outputs), std::move(results.states)};
 }
 

@@ -103,6 +103,7 @@ void refuse_functorch() {
 traced::Outputs run_autograd(std::string_view neuron, at::TensorList inputs, at::TensorList states,
                              at::TensorList params, bool store_states) {
   const TracedArguments args{neuron, inputs, states, params, store_states};
+  check_strided(args);
   const bool save = at::GradMode::is_enabled() && any_of(args, requires_grad);
   // Under forward-mode AD, Function::apply refuses in words; an exit before it would give silent zeros.
   if (!save && !any_of(args, has_tangent)) {
