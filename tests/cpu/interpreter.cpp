@@ -1,0 +1,283 @@
+// The CPU's interpreter of traced cells against graph::evaluate, one number at a time, for every instruction set.
+#include <spikeforge/autodiff/vjp.h>
+#include <spikeforge/cpu/traced_kernels.h>
+#include <spikeforge/graph/evaluate.h>
+#include <spikeforge/graph/text.h>
+
+#include "catch.h"
+#include "graph/random_graph.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <set>
+
+namespace spikeforge::test {
+namespace {
+
+using cpu::TracedKernels;
+using cpu::TracedProgram;
+
+// Rows of [T, N] numbers, or [N].
+template <class F>
+using Rows = std::vector<std::vector<F>>;
+
+constexpr std::int64_t steps = 5, neurons = 77, checkpoint_length = 2;
+
+template <class F>
+struct Numbers {
+  Rows<F> inputs, states, params, grad_outputs, grad_states;
+};
+
+template <class F>
+struct Outcome {
+  Rows<F> outputs, states, grad_inputs, grad_initial, grad_params;
+};
+
+template <class F>
+Rows<F> rows(std::size_t count, std::int64_t length) {
+  return Rows<F>(count, std::vector<F>(static_cast<std::size_t>(length)));
+}
+
+template <class F>
+Rows<F> random_rows(Dice& dice, std::size_t count, std::int64_t length) {
+  Rows<F> all = rows<F>(count, length);
+  for (std::vector<F>& row : all)
+    for (F& x : row) x = static_cast<F>(dice.uniform(-2, 2));
+  return all;
+}
+
+template <class F>
+Numbers<F> random_numbers(const graph::Cell& cell, std::uint64_t seed) {
+  Dice dice(seed);
+  return {random_rows<F>(dice, cell.input_count(), steps * neurons), random_rows<F>(dice, cell.state_count(), neurons),
+          random_rows<F>(dice, cell.param_count(), neurons), random_rows<F>(dice, cell.output_count(), steps * neurons),
+          random_rows<F>(dice, cell.state_count(), neurons)};
+}
+
+template <class F>
+Outcome<F> empty_outcome(const graph::Cell& cell) {
+  return {rows<F>(cell.output_count(), steps * neurons), rows<F>(cell.state_count(), neurons),
+          rows<F>(cell.input_count(), steps * neurons), rows<F>(cell.state_count(), neurons),
+          rows<F>(cell.param_count(), neurons)};
+}
+
+template <class F>
+std::vector<void*> pointers(Rows<F>& all) {
+  std::vector<void*> list;
+  for (std::vector<F>& row : all) list.push_back(row.data());
+  return list;
+}
+
+using Scratch = std::unique_ptr<void, decltype(&std::free)>;
+Scratch scratch(std::size_t bytes) { return {std::aligned_alloc(64, (bytes + 64) / 64 * 64), &std::free}; }
+
+// In tiles of `tile` neurons.
+template <class F>
+Outcome<F> run_interpreter(const TracedKernels& kernels, const TracedCell& traced, Numbers<F> at, std::int64_t tile) {
+  const TracedProgram program(traced);
+  const DType type = sizeof(F) == 8 ? DType::f64 : DType::f32;
+  Outcome<F> outcome = empty_outcome<F>(traced.cell);
+  std::vector<SequenceView> inputs, grad_outputs, grad_states;
+  std::vector<StateView> initial;
+  std::vector<ParamView> params;
+  for (auto& row : at.inputs) inputs.push_back({row.data(), neurons, 1});
+  for (auto& row : at.grad_outputs) grad_outputs.push_back({row.data(), neurons, 1});
+  for (auto& row : at.grad_states) grad_states.push_back({row.data(), 0, 1});
+  for (auto& row : at.states) initial.push_back({row.data(), type});
+  for (auto& row : at.params) params.push_back({.data = row.data(), .type = type, .inner = 1, .count = neurons});
+  const auto describe = [&](TracedLaunch& launch) {
+    launch.cell = &traced;
+    launch.type = type;
+    launch.steps = steps;
+    launch.neurons = neurons;
+    launch.checkpoint_length = checkpoint_length;
+    launch.inputs = inputs;
+    launch.initial = initial;
+    launch.params = params;
+  };
+  std::vector<F> checkpoints((steps - 1) / checkpoint_length * traced.cell.state_count() * neurons);
+
+  TracedForwardLaunch forward;
+  describe(forward);
+  const std::vector<void*> outputs = pointers(outcome.outputs), states = pointers(outcome.states);
+  forward.outputs = outputs;
+  forward.states = states;
+  forward.checkpoints = checkpoints.data();
+  const Scratch memory = scratch(kernels.forward_scratch(forward, program, tile));
+  for (std::int64_t begin = 0; begin < neurons; begin += tile)
+    kernels.forward(forward, program, begin, std::min(begin + tile, neurons), memory.get());
+
+  TracedBackwardLaunch backward;
+  describe(backward);
+  const std::vector<void*> grad_inputs = pointers(outcome.grad_inputs), grad_initial = pointers(outcome.grad_initial),
+                           grad_params = pointers(outcome.grad_params);
+  backward.grad_outputs = grad_outputs;
+  backward.grad_states = grad_states;
+  backward.checkpoints = checkpoints.data();
+  backward.grad_inputs = grad_inputs;
+  backward.grad_initial = grad_initial;
+  backward.grad_params = grad_params;
+  const Scratch more = scratch(kernels.backward_scratch(backward, program, tile));
+  for (std::int64_t begin = 0; begin < neurons; begin += tile)
+    kernels.backward(backward, program, begin, std::min(begin + tile, neurons), more.get());
+  return outcome;
+}
+
+// Step after step, and back, as the definition says.
+template <class F>
+Outcome<F> run_slowly(const graph::Cell& cell, const Numbers<F>& at) {
+  const graph::Graph vjp = autodiff::vjp(cell.graph());
+  Outcome<F> outcome = empty_outcome<F>(cell);
+  for (std::size_t n = 0; n < neurons; ++n) {
+    Rows<F> arguments;
+    std::vector<F> states, grad;
+    for (const auto& row : at.states) states.push_back(row[n]);
+    for (std::size_t t = 0; t < steps; ++t) {
+      std::vector<F> given;
+      for (const auto& row : at.inputs) given.push_back(row[t * neurons + n]);
+      given.insert(given.end(), states.begin(), states.end());
+      for (const auto& row : at.params) given.push_back(row[n]);
+      const std::vector<F> results = graph::evaluate<F>(cell.graph(), given);
+      for (std::size_t k = 0; k < cell.output_count(); ++k) outcome.outputs[k][t * neurons + n] = results[k];
+      states.assign(results.begin() + static_cast<std::ptrdiff_t>(cell.output_count()), results.end());
+      arguments.push_back(given);
+    }
+    for (std::size_t s = 0; s < states.size(); ++s) outcome.states[s][n] = states[s];
+    for (const auto& row : at.grad_states) grad.push_back(row[n]);
+    for (std::size_t t = steps; t-- > 0;) {
+      std::vector<F> given = arguments[t];
+      for (const auto& row : at.grad_outputs) given.push_back(row[t * neurons + n]);
+      given.insert(given.end(), grad.begin(), grad.end());
+      const std::vector<F> results = graph::evaluate<F>(vjp, given);
+      for (std::size_t i = 0; i < cell.input_count(); ++i) outcome.grad_inputs[i][t * neurons + n] = results[i];
+      for (std::size_t s = 0; s < grad.size(); ++s) grad[s] = results[cell.input_count() + s];
+      for (std::size_t j = 0; j < cell.param_count(); ++j)
+        outcome.grad_params[j][n] += results[cell.input_count() + grad.size() + j];
+    }
+    for (std::size_t s = 0; s < grad.size(); ++s) outcome.grad_initial[s][n] = grad[s];
+  }
+  return outcome;
+}
+
+struct InstructionSet {
+  const char* name;
+  const TracedKernels& kernels;
+};
+
+std::vector<InstructionSet> instruction_sets() {
+  std::vector<InstructionSet> sets{{"default", cpu::traced_kernels_default()}};
+#if SPIKEFORGE_CPU_VARIANTS == 3
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    sets.push_back({"avx2", cpu::traced_kernels_avx2()});
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512bw"))
+    sets.push_back({"avx512", cpu::traced_kernels_avx512()});
+#endif
+  return sets;
+}
+
+// How many numbers differ; the larger ones by more than their share of `bound`.
+template <class F>
+struct Difference {
+  std::size_t wrong = 0, compared = 0, telling = 0;  // telling: neither 0 nor infinite
+
+  void add(const Rows<F>& actual, const Rows<F>& expected, double bound) {
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      for (std::size_t k = 0; k < expected[i].size(); ++k) {
+        const double a = actual[i][k], b = expected[i][k];
+        ++compared;
+        telling += std::isfinite(b) && b != 0;
+        if (std::isnan(a) && std::isnan(b)) continue;
+        if (bound == 0 ? a != b || std::signbit(a) != std::signbit(b)
+                       : !(a == b || std::abs(a - b) <= bound * std::max(1., std::abs(b))))
+          ++wrong;
+      }
+  }
+};
+
+bool is_exact(const graph::Graph& graph) {
+  static const std::set<graph::Op> inexact = [] {
+    std::set<graph::Op> all;
+    using graph::Op;
+    for (const Op op :
+         {Op::exp, Op::expm1,   Op::exp2,     Op::log,  Op::log1p, Op::log2, Op::sin,   Op::cos,
+          Op::tan, Op::asin,    Op::acos,     Op::atan, Op::sinh,  Op::cosh, Op::tanh,  Op::erf,
+          Op::pow, Op::sigmoid, Op::softplus, Op::gelu, Op::silu,  Op::elu,  Op::atan2, Op::surrogate_gradient})
+      all.insert(op);
+    return all;
+  }();
+  const std::vector<bool> live = live_nodes(graph);
+  for (graph::Id id = 0; id < graph.size(); ++id)
+    if (live[id] && inexact.count(graph[id].op)) return false;
+  return true;
+}
+
+template <class F>
+void compare_all(double bound, double gradient_bound) {
+  Difference<F> forward, backward, exact;
+  int exact_cells = 0;
+  for (std::uint64_t seed = 0; seed < 250; ++seed) {
+    const graph::Cell cell = random_cell(seed, {.operations = seed % 2 == 0 ? 24 : 8});
+    const TracedCell traced(print(cell));
+    const Numbers<F> at = random_numbers<F>(cell, seed);
+    const Outcome<F> expected = run_slowly<F>(cell, at);
+    const bool has_same_bits = is_exact(cell.graph());
+    exact_cells += has_same_bits;
+    for (const auto& [name, kernels] : instruction_sets())
+      for (const std::int64_t tile : {neurons, std::int64_t{64}}) {
+        INFO("seed " << seed << ", " << name << ", tiles of " << tile << "\n" << traced.text);
+        const Outcome<F> actual = run_interpreter<F>(kernels, traced, at, tile);
+        if (has_same_bits) {
+          Difference<F> here;
+          here.add(actual.outputs, expected.outputs, 0);
+          here.add(actual.states, expected.states, 0);
+          REQUIRE(here.wrong == 0);
+        }
+        forward.add(actual.outputs, expected.outputs, bound);
+        forward.add(actual.states, expected.states, bound);
+        backward.add(actual.grad_inputs, expected.grad_inputs, gradient_bound);
+        backward.add(actual.grad_initial, expected.grad_initial, gradient_bound);
+        backward.add(actual.grad_params, expected.grad_params, gradient_bound);
+      }
+  }
+  std::printf("%s: of %zu and %zu numbers, forward and backward, %zu and %zu differ; %d cells to the bit\n",
+              sizeof(F) == 8 ? "float64" : "float32", forward.compared, backward.compared, forward.wrong,
+              backward.wrong, exact_cells);
+  // A threshold that rounding crosses, or a difference of large numbers.
+  CHECK(double(forward.wrong) < .01 * double(forward.compared));
+  CHECK(double(backward.wrong) < .01 * double(backward.compared));
+  CHECK(2 * forward.telling > forward.compared);
+  CHECK(4 * backward.telling > backward.compared);
+  CHECK(exact_cells > 20);
+}
+
+}  // namespace
+
+TEST_CASE("the interpreter does what a graph says, forward and backward, in float64") {
+  compare_all<double>(1e-10, 1e-8);
+}
+
+TEST_CASE("the interpreter does what a graph says, forward and backward, in float32") {
+  compare_all<float>(1e-4, 1e-2);
+}
+
+TEST_CASE("a tape takes few temporaries, and copies results that are arguments, constants or the same") {
+  const graph::Cell cell = graph::parse(
+      "neuron n(x; v, w, u) { a = x + 1; b = a * a; c = b - x; d = c * 2; return d, d\n v' = w; w' = 3; u' = v }");
+  const TracedCell traced(print(cell));
+  CHECK(cpu::tape_of(traced.stages.step).temporaries <= 1);
+  const Numbers<double> at = random_numbers<double>(cell, 1);
+  for (const auto& [name, kernels] : instruction_sets()) {
+    INFO(name);
+    const Outcome<double> actual = run_interpreter<double>(kernels, traced, at, 64);
+    const Outcome<double> expected = run_slowly<double>(cell, at);
+    CHECK(actual.outputs == expected.outputs);
+    CHECK(actual.states == expected.states);
+    CHECK(actual.grad_inputs == expected.grad_inputs);
+    CHECK(actual.grad_initial == expected.grad_initial);
+  }
+}
+
+}  // namespace spikeforge::test
