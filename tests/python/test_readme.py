@@ -44,6 +44,13 @@ def test_the_python_program_runs_and_learns_tau():
     assert "of all steps fired" in run(sys.executable, "-c", program)
 
 
+def test_the_python_program_of_a_neuron_of_ones_own_runs():
+    program = code("py").replace("build/release/lib/libspikeforge.so", str(library_path()))
+    assert str(library_path()) in program
+    program += "\nassert 0 < spikes.mean() < 1 and tau.grad.abs().sum() > 0\n"
+    assert "of all steps fired" in run(sys.executable, "-c", program)
+
+
 def test_the_cpp_program_builds_against_the_installed_package_and_learns(tmp_path):
     for tool in ("c++", "cmake"):
         if shutil.which(tool) is None:

@@ -1,0 +1,681 @@
+"""Neurons of one's own: spikeforge::run on neuron text."""
+
+import io
+import math
+import random
+import warnings
+
+import pytest
+import torch
+from cases import call, Inputs, Options, random_parameters, random_states, random_x
+from conftest import REPOSITORY
+from reference import NEURONS, SURROGATES, Fire, Select
+
+ops = torch.ops.spikeforge
+GALLERY = REPOSITORY / "examples" / "neurons"
+SHAPE = (2, 3, 5)
+
+
+def text_of(name):
+    return (GALLERY / f"{name}.neuron").read_text()
+
+
+def state_dtype(dtype):
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+# --- the gallery, step by step as its equations say ------------------------------------------------------------------
+
+
+def spike(u, surrogate, *args):
+    return Fire.apply(u, SURROGATES[surrogate], args or SURROGATES[surrogate].defaults, True)
+
+
+def select(s, a, b):
+    a, b = (torch.as_tensor(z, dtype=s.dtype, device=s.device).expand_as(s) for z in (a, b))
+    return Select.apply(b, s, a)
+
+
+def alif(x, v, a, tau):
+    h = v + (x - v) / tau
+    s = spike(h - (1 + a), "atan")
+    return [s], [select(s, 0, h), 0.9 * a + s]
+
+
+def lif(x, v, tau, v_threshold, v_reset):
+    h = v + (x - (v - v_reset)) / tau
+    s = spike(h - v_threshold, "sigmoid")
+    return [s], [select(s, v_reset, h)]
+
+
+def adex(x, v, w, tau, tau_w, delta, a, b):
+    h = v + 0.5 / tau * (delta * torch.exp(torch.minimum((v - 1) / delta, torch.full_like(v, 5))) - v + x - w)
+    s = spike(h - 1.5, "sigmoid")
+    return [s], [select(s, 0, h), w + 0.5 / tau_w * (a * v - w) + b * s]
+
+
+def channel_decay_lif(x, v, decay_logit, threshold):
+    decay = 1 / (1 + torch.exp(-decay_logit))
+    h = decay * v + (1 - decay) * x
+    s = spike(h - threshold, "sigmoid")
+    return [s], [h - s * threshold]
+
+
+def complicated_lif(x, y, v, rho, beta):
+    h = beta * v + x
+    adapted, plain = spike(h - (rho + 1), "atan"), spike(h - 1, "atan")
+    gate = 1 / (1 + torch.exp(-y))
+    return [adapted, plain], [h - adapted * (rho + 1), gate * rho + (1 - gate) * adapted]
+
+
+def cuba_lif(x, i, v, current_decay, voltage_decay, threshold):
+    current = (1 - current_decay) * i + x
+    h = (1 - voltage_decay) * v + current
+    s = spike(h - threshold, "super_spike")
+    return [s], [current, select(s, 0, h)]
+
+
+def fitzhugh_nagumo(x, v, w, a, b, epsilon):
+    v_new = v + 0.1 * (v - v**3 / 3 - w + x)
+    s = spike(v_new - 1, "sigmoid") * (1 - spike(v - 1, "sigmoid"))
+    return [v_new, s], [v_new, w + 0.1 * epsilon * (v + a - b * w)]
+
+
+def hodgkin_huxley(x, v, m, h, n, g_na, g_k, g_l):
+    dt = 0.02
+    ratio = lambda u: u / (1 - torch.exp(-u))
+    alpha_m, beta_m = ratio((v + 40) / 10), 4 * torch.exp(-(v + 65) / 18)
+    alpha_h, beta_h = 0.07 * torch.exp(-(v + 65) / 20), 1 / (1 + torch.exp(-(v + 35) / 10))
+    alpha_n, beta_n = 0.1 * ratio((v + 55) / 10), 0.125 * torch.exp(-(v + 65) / 80)
+
+    def gate(y, alpha, beta):
+        limit = alpha / (alpha + beta)
+        return limit + (y - limit) * torch.exp(-dt * (alpha + beta))
+
+    m, h, n = gate(m, alpha_m, beta_m), gate(h, alpha_h, beta_h), gate(n, alpha_n, beta_n)
+    currents = g_na * m**3 * h * (v - 50) + g_k * n**4 * (v + 77) + g_l * (v + 54.4)
+    v_new = v + dt * (x - currents)
+    s = spike(v_new, "sigmoid", 1.0) * (1 - spike(v, "sigmoid", 1.0))
+    return [s], [v_new, m, h, n]
+
+
+def morris_lecar(x, v, w, g_ca, g_k, g_l, phi):
+    m_limit, w_limit = (1 + torch.tanh((v + 1.2) / 18)) / 2, (1 + torch.tanh((v - 2) / 30)) / 2
+    currents = g_ca * m_limit * (v - 120) + g_k * w * (v + 84) + g_l * (v + 60)
+    v_new = v + 0.1 / 20 * (x - currents)
+    s = spike(v_new, "atan") * (1 - spike(v, "atan"))
+    return [s], [v_new, w + 0.1 * phi * torch.cosh((v - 2) / 60) * (w_limit - w)]
+
+
+def refractory_lif(x, v, wait, tau, period):
+    resting = wait > 0
+    h = torch.where(resting, v, v + (x - v) / tau)
+    s = torch.where(resting, torch.zeros_like(h), spike(h - 1, "atan"))
+    return [s], [select(s, 0, h), torch.where(s == 1, period.expand_as(s), torch.clamp(wait - 1, min=0))]
+
+
+def resonate_and_fire(x, re, im, damping, omega):
+    rotation = torch.exp(torch.complex(-0.1 * damping.abs(), 0.1 * omega))
+    z = rotation * torch.complex(re, im) + 0.1 * x
+    s = spike(z.imag - 1, "soft_sign")
+    return [s], [select(s, 0, z.real), select(s, 1, z.imag)]
+
+
+def two_compartment(x_dendrite, x_soma, d, v, tau_d, tau_v, coupling, feedback):
+    flow = coupling * (d - v)
+    h = v + (x_soma - v + flow) / tau_v
+    s = spike(h - 1, "piecewise_quadratic")
+    return [s], [d + (x_dendrite - d - flow) / tau_d + feedback * s, select(s, 0, h)]
+
+
+# name -> the step, a range for each input, initial state and parameter
+CELLS = {
+    alif: ([(-1, 4)], [(-0.5, 1), (0, 1)], [(1.5, 3)]),
+    lif: ([(-1, 3)], [(-0.5, 1)], [(1.5, 3), (0.8, 1.2), (-0.2, 0.2)]),
+    adex: ([(-1, 4)], [(-0.5, 1), (-0.2, 0.5)], [(1.5, 3), (2, 5), (0.2, 0.4), (0.1, 0.5), (0.1, 0.5)]),
+    channel_decay_lif: ([(-1, 4)], [(-0.5, 1)], [(-1, 1), (0.8, 1.2)]),
+    complicated_lif: ([(-1, 2), (-2, 2)], [(-0.5, 1), (0, 1)], [(0.5, 0.9)]),
+    cuba_lif: ([(-1, 1.5)], [(-0.5, 0.5), (-0.5, 1)], [(0.2, 0.8), (0.1, 0.5), (0.8, 1.2)]),
+    fitzhugh_nagumo: ([(0, 5)], [(-1.5, 1.5), (-1, 1)], [(0.6, 0.8), (0.7, 0.9), (0.05, 0.1)]),
+    hodgkin_huxley: (
+        [(0, 60)], [(-70, 20), (0.02, 0.6), (0.3, 0.6), (0.3, 0.6)], [(110, 130), (30, 40), (0.2, 0.4)]
+    ),
+    morris_lecar: ([(50, 300)], [(-60, 20), (0, 0.3)], [(4, 5), (7, 9), (1.5, 2.5), (0.03, 0.08)]),
+    refractory_lif: ([(-1, 5)], [(-0.5, 1), (0, 2)], [(1.5, 3), (1.5, 3.5)]),
+    resonate_and_fire: ([(-8, 12)], [(-1, 1), (-1, 1)], [(0.1, 1), (5, 15)]),
+    two_compartment: (
+        [(-1, 3), (-1, 3)], [(-0.5, 1), (-0.5, 1)], [(1.5, 3), (1.5, 3), (0.2, 0.8), (-0.5, 0.5)]
+    ),
+}
+every_cell = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.__name__)
+
+
+def uniform(low, high, shape, device, dtype=torch.float64):
+    return (low + (high - low) * torch.rand(shape, dtype=torch.float64)).to(device, dtype)
+
+
+def sample(cell, device, steps=19, shape=SHAPE, dtype=torch.float64, grad=True):
+    """Inputs, states and parameters; these 0-d, per channel and per neuron in turn."""
+    inputs, states, params = CELLS[cell]
+    sizes = [(), (shape[1], *(1 for _ in shape[2:])) if len(shape) > 1 else shape, shape]
+    state = state_dtype(dtype)
+    lists = (
+        [uniform(*r, (steps, *shape), device, dtype) for r in inputs],
+        [uniform(*r, shape, device, state) for r in states],
+        [uniform(*r, sizes[(i + 1) % 3], device, state) for i, r in enumerate(params)],
+    )
+    return [[t.requires_grad_(grad) for t in tensors] for tensors in lists]
+
+
+def loop(cell, inputs, states, params):
+    """Outputs and states of all steps."""
+    kept = []
+    for x in zip(*inputs):
+        outputs, states = cell(*x, *states, *params)
+        kept.append((outputs, states))
+    stack = lambda which: [torch.stack(rows) for rows in zip(*(step[which] for step in kept))]
+    return stack(0), stack(1)
+
+
+def gradients(results, leaves, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    upstream = [torch.randn(r.shape, generator=generator, dtype=torch.float64).to(r.device, r.dtype) for r in results]
+    pairs = [(r, u) for r, u in zip(results, upstream) if r.requires_grad]
+    found = torch.autograd.grad([r for r, _ in pairs], leaves, [u for _, u in pairs], allow_unused=True)
+    return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves)]
+
+
+def assert_close(label, actual, expected, bound):
+    assert actual.shape == expected.shape, f"{label} has shape {list(actual.shape)}"
+    error = (actual.double() - expected.double()).abs().max() / expected.abs().max().clamp(min=1e-30)
+    assert error <= bound, f"{label} is off by {error:.2e} of its maximum"
+
+
+@every_cell
+@pytest.mark.parametrize("store_states", [False, True], ids=["last", "sequences"])
+def test_a_gallery_neuron_is_its_equations(cell, store_states, device):
+    lists = sample(cell, device)
+    leaves = sum(lists, [])
+    outputs, states = ops.run(text_of(cell.__name__), *lists, store_states=store_states)
+    expected_outputs, expected_states = loop(cell, *lists)
+    if not store_states:
+        expected_states = [s[-1] for s in expected_states]
+    results, expected = [*outputs, *states], [*expected_outputs, *expected_states]
+    assert len(results) == len(expected)
+    for i, (a, e) in enumerate(zip(results, expected)):
+        assert_close(f"result {i}", a, e.detach(), 1e-10)
+    for i, (a, e) in enumerate(zip(gradients(results, leaves), gradients(expected, leaves))):
+        assert_close(f"the gradient of argument {i}", a, e, 1e-9)
+
+
+@every_cell
+def test_every_gallery_neuron_does_something(cell):
+    lists = sample(cell, "cpu", steps=300 if cell in (hodgkin_huxley, morris_lecar) else 60, grad=False)
+    outputs, _ = ops.run(text_of(cell.__name__), *lists)
+    assert outputs[-1].max() == 1 and outputs[-1].min() == 0, "it fires, and not always"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@every_cell
+def test_other_types_are_near_float64_on_the_same_numbers(cell, dtype, device):
+    lists = sample(cell, device, steps=3, dtype=dtype)
+    wide = [[t.detach().double().requires_grad_() for t in tensors] for tensors in lists]
+    outputs, states = ops.run(text_of(cell.__name__), *lists)
+    expected_outputs, expected_states = ops.run(text_of(cell.__name__), *wide)
+    assert all(o.dtype == dtype for o in outputs) and all(s.dtype == state_dtype(dtype) for s in states)
+    flips = sum((a.double() - b).abs().gt(0.02 * b.abs().max().clamp(min=1)).sum() for a, b in zip(outputs, expected_outputs))
+    assert flips <= 1, f"{flips} outputs differ"
+    if flips:
+        return
+    for i, (a, e) in enumerate(zip(states, expected_states)):
+        assert_close(f"state {i}", a, e.detach(), 1e-4)
+    got = gradients([*outputs, *states], sum(lists, []))
+    want = gradients([*expected_outputs, *expected_states], sum(wide, []))
+    for leaf, a, e in zip(sum(lists, []), got, want):
+        assert a.dtype == leaf.dtype
+        assert_close("a gradient", a, e, 2e-2 if dtype in (torch.float16, torch.bfloat16) else 1e-3)
+
+
+# --- the predefined neurons as texts -----------------------------------------------------------------------------------
+
+
+def predefined_text(neuron, soft, detach, decay_input=True, surrogate="sigmoid"):
+    """With the spelling of csrc/neuron, which decides the last bit."""
+    seen = "detach(s)" if detach else "s"
+    fire = f"s = spike(h - v_threshold, {surrogate})\n return s"
+    reset = f"v' = h - select({seen}, v_threshold, 0)" if soft else f"v' = select({seen}, v_reset, h)"
+    leak = "v" if soft else "(v - v_reset)"
+    leaky = f"v + r * (x - {leak})" if decay_input else f"v - r * {leak} + x"
+    charge = {
+        "integrate_and_fire": "h = v + x",
+        "lif": f"r = 1 / tau; h = {leaky}",
+        "plif": f"r = 1 / (1 + exp(-w)); h = {leaky}",
+        "qif": "h = v + 1 / tau * (x + a0 * (v - v_rest) * (v - v_c))",
+        "eif": "e = exp((v - theta_rh) * (1 / delta_t)); h = v + 1 / tau * (x + v_rest - v + delta_t * e)",
+        "izhikevich": "h = v + 1 / tau * (x + a0 * (v - v_rest) * (v - v_c) - w)",
+    }[neuron]
+    states = "v, w" if NEURONS[neuron].has_w else "v"
+    more = "w' = w + 1 / tau_w * (a * (h - v_rest) - w) + b * s" if NEURONS[neuron].has_w else ""
+    params = ", ".join(NEURONS[neuron].params)
+    return f"neuron n(x; {states}; {params}) {{\n {charge}\n {fire}\n {reset}\n {more}\n}}"
+
+
+@pytest.mark.parametrize("decay_input", [True, False])
+@pytest.mark.parametrize("detach", [False, True])
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_a_predefined_neuron_as_text_has_its_bits(neuron, soft, detach, decay_input, device):
+    if not decay_input and not NEURONS[neuron].has_decay_input:
+        pytest.skip("it has no decay_input")
+    for dtype in (torch.float32, torch.float64, torch.float16):
+        for surrogate in ("sigmoid", "atan", "s2nn"):
+            wide = state_dtype(dtype)
+            x = random_x(neuron, 37, (4, 9), dtype, device).requires_grad_()
+            states = [s.requires_grad_() for s in random_states(neuron, (4, 9), wide, device) if s is not None]
+            params = random_parameters(neuron, (4, 9), "per neuron", wide, device)
+            params = {k: p.requires_grad_() for k, p in params.items()}
+            text = predefined_text(neuron, soft, detach, decay_input, surrogate)
+            options = Options(soft=soft, detach_reset=detach, decay_input=decay_input, surrogate=surrogate)
+            used = {k: p for k, p in params.items() if not (soft and k == "v_reset")}
+            inputs = Inputs(x, states[0], states[1] if len(states) > 1 else None, used)
+            outputs, last = ops.run(text, [x], states, list(params.values()), store_states=True)
+            expected = call(neuron, inputs, options, store_v=True)
+            leaves = [x, *states, *used.values()]
+            if neuron in ("plif", "eif"):
+                eps = torch.finfo(wide).eps
+                close = (outputs[0] == expected[0]).float().mean() > 0.99
+                first_step = (last[0][0] - expected[1][0]).abs() <= 4 * eps * expected[1][0].abs().clamp(min=0.1)
+                assert close and (first_step | (outputs[0][0] != expected[0][0])).all()
+                if not torch.equal(outputs[0], expected[0]):
+                    continue
+                bound = 1e-8 if wide == torch.float64 else 2e-3
+            else:
+                for a, e in zip([*outputs, *last], expected):
+                    assert torch.equal(a, e), f"{neuron} {dtype} differs in the forward pass"
+                bound = 1e-11 if wide == torch.float64 else 1e-4
+            got, want = gradients([*outputs, *last], leaves), gradients(list(expected), leaves)
+            for leaf, a, e in zip(leaves, got, want):
+                assert_close("a gradient", a, e, max(bound, 2e-3 if leaf.dtype == torch.float16 else 0))
+
+
+# --- random texts ------------------------------------------------------------------------------------------------------
+
+UNARY = {
+    "abs": torch.abs, "sign": torch.sign, "square": torch.square, "exp": torch.exp, "expm1": torch.expm1,
+    "sin": torch.sin, "cos": torch.cos, "tanh": torch.tanh, "atan": torch.atan, "erf": torch.erf, "neg": torch.neg,
+    "sigmoid": torch.sigmoid, "softplus": torch.nn.functional.softplus, "relu": torch.relu, "sinh": torch.sinh,
+    "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu, "floor": torch.floor, "ceil": torch.ceil,
+    "round": torch.round, "trunc": torch.trunc, "cosh": torch.cosh, "exp2": torch.exp2, "tan": torch.tan,
+    "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "log": torch.log, "log2": torch.log2, "log1p": torch.log1p,
+    "reciprocal": torch.reciprocal, "asin": torch.asin, "acos": torch.acos,
+}
+BINARY = {
+    "pow": torch.pow, "atan2": torch.atan2, "fmod": torch.fmod, "remainder": torch.remainder,
+    "minimum": torch.minimum, "maximum": torch.maximum,
+    "leaky_relu": lambda x, a: torch.where(x > 0, x, x * a), "elu": lambda x, a: torch.where(x < 0, a * torch.expm1(x), x),
+}
+INFIX = {"+": torch.add, "-": torch.sub, "*": torch.mul, "/": torch.div}
+COMPARE = {"<": torch.lt, "<=": torch.le, ">": torch.gt, ">=": torch.ge, "==": torch.eq, "!=": torch.ne}
+
+
+def random_expression(dice, depth):
+    """Text, and a function of the values of x, v and p."""
+    if depth == 0 or dice.random() < 0.1:
+        if dice.random() < 0.2:
+            number = dice.choice([0.0, 1.0, 0.5, 2.0, -1.5, 0.1, 3.25, math.inf, math.nan])
+            return (str(number) if number >= 0 or number != number else f"({number})"), lambda at: torch.full_like(at["x"], number)
+        name = dice.choice("xvp")
+        return name, lambda at: at[name]
+    kind = dice.random()
+    a, f = random_expression(dice, depth - 1)
+    if kind < 0.35:
+        name, function = dice.choice(sorted(UNARY.items(), key=lambda pair: pair[0]))
+        return (f"(-{a})" if name == "neg" else f"{name}({a})"), lambda at: function(f(at))
+    b, g = random_expression(dice, depth - 1)
+    if kind < 0.65:
+        symbol, function = dice.choice(list(INFIX.items()))
+        return f"({a} {symbol} {b})", lambda at: function(f(at), g(at))
+    if kind < 0.8:
+        name, function = dice.choice(list(BINARY.items()))
+        return f"{name}({a}, {b})", lambda at: function(f(at), g(at))
+    c, h = random_expression(dice, depth - 1)
+    if kind < 0.9:
+        symbol, compare = dice.choice(list(COMPARE.items()))
+        return f"where({a} {symbol} {b}, {c}, {a})", lambda at: torch.where(compare(f(at), g(at)), h(at), f(at))
+    if kind < 0.95:
+        return f"clamp({a}, {b}, {c})", lambda at: torch.clamp(f(at), g(at), h(at))
+    return f"lerp({a}, {b}, {c})", lambda at: torch.lerp(f(at), g(at), h(at))
+
+
+def test_random_texts_are_torch_operations(device):
+    wrong = compared = 0
+    for seed in range(400):
+        dice = random.Random(seed)
+        expression, function = random_expression(dice, 4)
+        values = [0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -2.5, math.inf, -math.inf, math.nan]
+        at = {
+            name: torch.tensor([dice.choice(values) if dice.random() < 0.3 else dice.uniform(-3, 3) for _ in range(48)],
+                               dtype=torch.float64, device=device)
+            for name in "xvp"
+        }
+        text = f"neuron n(x; v; p) {{ return {expression}\n v' = v }}"
+        ((actual,), _) = ops.run(text, [at["x"][None]], [at["v"]], [at["p"]])
+        actual, expected = actual[0], function(at)
+        same = torch.isclose(actual, expected, rtol=1e-9, atol=1e-11, equal_nan=True)
+        compared += same.numel()
+        wrong += int((~same).sum())
+        if (~same).sum() > 2:
+            i = int((~same).nonzero()[0])
+            where = {name: t[i].item() for name, t in at.items()}
+            raise AssertionError(f"seed {seed}: {expression} at {where} is {actual[i]}, torch gives {expected[i]}")
+    print(f"{wrong} of {compared} differ, where rounding crosses a jump")
+    assert wrong < 1e-3 * compared
+
+
+# --- what PyTorch asks of an operator ----------------------------------------------------------------------------------
+
+SMOOTH = """neuron smooth(x, y; v, w = 0.3; tau, b) {
+  h = v + (x - v) / tau + tanh(y) * w
+  s = sigmoid(4 * (h - 1))
+  return s, h * b
+  v' = h * (1 - s)
+  w' = 0.9 * w + b * s
+}"""
+
+
+def smooth_arguments(device, dtype=torch.float64, grad=True, steps=21, shape=(3, 2)):
+    make = lambda *size: torch.rand(size, dtype=dtype, device=device).requires_grad_(grad)
+    return [make(steps, *shape), make(steps, *shape)], [make(*shape), make(*shape)], [(1.5 + make()).detach().requires_grad_(grad), make(shape[-1])]
+
+
+@pytest.mark.parametrize("store_states", [False, True])
+@pytest.mark.parametrize("given", [True, False], ids=["states", "constants"])
+def test_gradcheck(given, store_states, device):
+    inputs, states, params = smooth_arguments(device, steps=19, shape=(2, 2))
+    states = states if given else []
+    n = [len(inputs), len(states)]
+
+    def function(*all):
+        outputs, last = ops.run(SMOOTH, all[: n[0]], all[n[0] : sum(n)], all[sum(n) :], store_states=store_states)
+        return (*outputs, *last)
+
+    assert torch.autograd.gradcheck(function, (*inputs, *states, *params))
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
+def test_opcheck(grad, device):
+    for dtype in (torch.float32, torch.float16):
+        inputs, states, params = smooth_arguments(device, dtype, grad)
+        for store_states in (False, True):
+            torch.library.opcheck(ops.run.default, (SMOOTH, inputs, states, params), dict(store_states=store_states))
+        torch.library.opcheck(ops.run.default, (SMOOTH, inputs, [], params), {})
+    stateless = "neuron f(x;; p) { return p * exp(x) }"
+    torch.library.opcheck(ops.run.default, (stateless, inputs[:1], [], params[:1]), {})
+
+
+def test_opcheck_of_the_lowered_operators(device):
+    inputs, states, params = smooth_arguments(device, torch.float32, grad=False)
+    for given, store_states in ((states, False), ([], True)):
+        forward = ops.run_forward.default
+        torch.library.opcheck(forward, (SMOOTH, inputs, given, params), dict(store_states=store_states, save=True))
+        torch.library.opcheck(forward, (SMOOTH, inputs, given, params), dict(store_states=store_states, save=False))
+        outputs, last, checkpoints = forward(SMOOTH, inputs, given, params, store_states=store_states, save=True)
+        assert len(checkpoints) == 1 and 0 < checkpoints[0].numel() < inputs[0].numel()
+        everything = [True] * (len(inputs) + len(given) + len(params))
+        for grad_outputs, grad_states, needs_grad in (
+            (outputs, last, everything),
+            ([outputs[0], None], [None, None], [True] + [False] * (len(everything) - 1)),
+            ([None, outputs[1]], [None, last[1]], [False] * len(inputs) + everything[len(inputs) :]),
+        ):
+            args = (SMOOTH, grad_outputs, grad_states, inputs, given, params, checkpoints, needs_grad)
+            torch.library.opcheck(ops.run_backward.default, args, dict(store_states=store_states))
+
+
+def test_compiled_is_equal_to_eager(device):
+    inputs, states, params = smooth_arguments(device, torch.float32)
+    leaves = [*inputs, *states, *params]
+
+    def function(x, y, v, w, tau, b):
+        outputs, last = torch.ops.spikeforge.run(SMOOTH, [x, y], [v, w], [tau, b], store_states=True)
+        return outputs[0], outputs[1], last[0], last[1]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    results = function(*leaves), compiled(*leaves)
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+    for a, b in zip(*(gradients(list(r), leaves) for r in results)):
+        assert torch.equal(a, b)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, text: str):
+        super().__init__()
+        self.text = text
+        self.tau = torch.nn.Parameter(torch.tensor(2.5))
+        self.b = torch.nn.Parameter(torch.rand(2))
+
+    def forward(self, x):
+        outputs, states = torch.ops.spikeforge.run(self.text, [x, 0.5 * x], [], [self.tau, self.b], store_states=False)
+        return outputs[0], outputs[1], states[0]
+
+
+def test_export_saves_and_runs_at_any_batch_size():
+    layer = Layer(SMOOTH)
+    program = torch.export.export(layer, (torch.rand(7, 4, 2),), dynamic_shapes=({1: torch.export.Dim("batch", min=2, max=64)},))
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    loaded = torch.export.load(file).module()
+    for batch in (4, 2, 33):
+        x = torch.rand(7, batch, 2)
+        assert all(torch.equal(a, b) for a, b in zip(loaded(x), layer(x)))
+
+
+def test_torchscript_saves_and_loads():
+    layer = Layer(SMOOTH)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        file = io.BytesIO()
+        torch.jit.save(torch.jit.script(layer), file)
+        file.seek(0)
+        loaded = torch.jit.load(file)
+    x = torch.rand(7, 3, 2)
+    results = layer(x), loaded(x)
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+    sum(r.sum() for r in results[1]).backward()
+    sum(r.sum() for r in results[0]).backward()
+    for name, p in layer.named_parameters():
+        assert torch.equal(p.grad, dict(loaded.named_parameters())[name].grad), name
+
+
+@pytest.mark.parametrize("mapped", ["x", "v", "tau", "b", "all"])
+def test_vmap_is_a_loop(mapped, device):
+    maps = 4
+    (x, y), (v, w), (tau, b) = smooth_arguments(device, grad=False)
+    all = dict(x=x, y=y, v=v, w=w, tau=tau, b=b)
+    place = dict(x=2, y=0, v=1, w=0, tau=0, b=1)
+    names = list(all) if mapped == "all" else [mapped]
+    batched = {n: torch.stack([t * (1 + 0.1 * i) for i in range(maps)], place[n]) if n in names else t for n, t in all.items()}
+
+    def function(x, y, v, w, tau, b):
+        outputs, states = ops.run(SMOOTH, [x, y], [v, w], [tau, b], store_states=True)
+        _, last = ops.run(SMOOTH, [x, y], [v, w], [tau, b])
+        return (*outputs, *states, *last)
+
+    in_dims = tuple(place[n] if n in names else None for n in all)
+    got = torch.vmap(function, in_dims=in_dims)(*batched.values())
+    for i in range(maps):
+        one = function(*(t.select(place[n], i) if n in names else t for n, t in batched.items()))
+        for a, e in zip(got, one):
+            assert torch.equal(a[i], e)
+
+
+def test_a_jacobian_by_vmap_over_the_backward_pass(device):
+    inputs, states, params = smooth_arguments(device, steps=3, shape=(2, 2))
+    leaves = [*inputs, *states, *params]
+    outputs, last = ops.run(SMOOTH, inputs, states, params)
+    result = torch.cat([o.flatten() for o in (*outputs, *last)])
+    units = torch.eye(result.numel(), dtype=result.dtype, device=device)
+    rows = [torch.autograd.grad(result, leaves, u, retain_graph=True) for u in units]
+    batched = torch.vmap(lambda u: torch.autograd.grad(result, leaves, u, retain_graph=True))(units)
+    for i, jacobian in enumerate(batched):
+        torch.testing.assert_close(jacobian, torch.stack([row[i] for row in rows]))
+
+
+def test_a_second_derivative_and_forward_mode_are_refused_in_words(device):
+    inputs, states, params = smooth_arguments(device)
+    outputs, _ = ops.run(SMOOTH, inputs, states, params)
+    (grad,) = torch.autograd.grad(outputs[0].square().sum(), inputs[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="(?i)not implemented|twice|double backward"):
+        grad.square().sum().backward()
+    x = inputs[0].detach()
+    for leaf in (x, x.clone().requires_grad_()):
+        with pytest.raises(RuntimeError, match="(?i)forward|jvp|functorch|not implemented"):
+            torch.func.jvp(lambda z: ops.run(SMOOTH, [z, z], states, params)[0][0], (leaf,), (torch.ones_like(x),))
+
+
+def test_autocast_leaves_types_alone(device):
+    inputs, states, params = smooth_arguments(device, torch.float32, grad=False)
+    half = [x.bfloat16() for x in inputs]
+    with torch.autocast(device.type, torch.bfloat16):
+        (s, _), (v, _) = ops.run(SMOOTH, half, states, params)
+    assert s.dtype == torch.bfloat16 and v.dtype == torch.float32
+
+
+# --- shapes, layouts, parts --------------------------------------------------------------------------------------------
+
+
+def test_a_run_in_two_parts_has_the_same_bits(device):
+    for cell in (alif, complicated_lif, cuba_lif):
+        inputs, states, params = sample(cell, device, steps=41, dtype=torch.float32, grad=False)
+        text = text_of(cell.__name__)
+        outputs, last = ops.run(text, inputs, states, params)
+        first, middle = ops.run(text, [x[:17] for x in inputs], states, params)
+        second, end = ops.run(text, [x[17:] for x in inputs], middle, params)
+        assert all(torch.equal(o, torch.cat(parts)) for o, *parts in zip(outputs, first, second))
+        assert all(torch.equal(a, b) for a, b in zip(last, end))
+
+
+def test_states_that_are_not_given_start_at_the_constants(device):
+    inputs, _, params = sample(fitzhugh_nagumo, device, grad=False)
+    constants = [torch.full(SHAPE, c, dtype=torch.float64, device=device) for c in (-1.2, -0.6)]
+    text = text_of("fitzhugh_nagumo")
+    results = ops.run(text, inputs, [], params), ops.run(text, inputs, constants, params)
+    for a, b in zip(*(outputs + states for outputs, states in results)):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("steps, shape", [(0, (3, 2)), (5, (0, 2)), (1, (1,)), (4, ()), (9, (7, 31)), (3, (65,))])
+def test_edges_of_shape(steps, shape, device):
+    for store_states in (False, True):
+        inputs, states, params = smooth_arguments(device, steps=steps, shape=shape or (1,))
+        if shape == ():
+            inputs, states, params = [x[:, 0] for x in inputs], [s[0] for s in states], [params[0], params[1][0]]
+        inputs, states, params = ([t.detach().requires_grad_() for t in ts] for ts in (inputs, states, params))
+        outputs, last = ops.run(SMOOTH, inputs, states, params, store_states=store_states)
+        assert all(o.shape == (steps, *shape) for o in outputs)
+        assert all(s.shape == ((steps, *shape) if store_states else shape) for s in last)
+        leaves = [*inputs, *states, *params]
+        total = sum((r * 1.5).sum() for r in (*outputs, *last))
+        grads = torch.autograd.grad(total, leaves)
+        assert all(g.shape == leaf.shape for g, leaf in zip(grads, leaves))
+        if steps == 0 and not store_states:
+            assert all(torch.equal(a, b) for a, b in zip(last, states))
+            assert torch.equal(grads[2], torch.full_like(states[0], 1.5)), "the identity"
+
+
+def test_channels_last_is_kept_and_other_layouts_are_copied(device):
+    def results(arrange):
+        torch.manual_seed(0)
+        inputs, states, params = sample(complicated_lif, device, shape=(2, 3, 4, 5), steps=17)
+        inputs = [arrange(x) for x in inputs]
+        outputs, last = ops.run(text_of("complicated_lif"), inputs, states, params)
+        return outputs, [*outputs, *last, *gradients([*outputs, *last], [*states, *params])]
+
+    _, expected = results(lambda x: x)
+    last = lambda x: x.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+    strided = lambda x: torch.stack([x, x], -1)[..., 0]
+    expanded = lambda x: x
+    for arrange in (last, strided, expanded):
+        outputs, got = results(arrange)
+        for a, e in zip(got, expected):
+            torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-12)
+        if arrange is last:
+            assert outputs[0].stride() == last(torch.empty(outputs[0].shape)).stride()
+
+
+def test_inputs_of_two_layouts_and_an_expanded_one(device):
+    inputs, states, params = sample(two_compartment, device, shape=(2, 3, 4, 5))
+    text = text_of("two_compartment")
+    x, y = inputs
+    twisted = y.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+    assert all(torch.equal(a, b) for a, b in zip(*(ops.run(text, [x, z], states, params)[1] for z in (y, twisted))))
+    row = y[:, :1, :1, :1, :1]
+    results = [ops.run(text, [x, z], states, params)[1] for z in (row.expand_as(x), row.expand_as(x).contiguous())]
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+
+
+def test_expanded_upstream_gradients_and_unused_results(device):
+    inputs, states, params = smooth_arguments(device)
+    leaves = [*inputs, *states, *params]
+    outputs, last = ops.run(SMOOTH, inputs, states, params)
+    one = torch.autograd.grad(outputs[0].sum(), leaves, retain_graph=True)
+    other = torch.autograd.grad(outputs[0], leaves, torch.ones_like(outputs[0]))
+    assert all(torch.equal(a, b) for a, b in zip(one, other))
+
+
+def test_threads_and_tiles_do_not_change_a_bit():
+    inputs, states, params = sample(complicated_lif, "cpu", shape=(3, 50021), steps=9, dtype=torch.float32)
+    results = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        outputs, last = ops.run(text_of("complicated_lif"), inputs, states, params)
+        results.append([*outputs, *last, *gradients([*outputs, *last], [*inputs, *states])])
+    small = ops.run(text_of("complicated_lif"), [x[:, :, 777:1801] for x in inputs], [s[:, 777:1801] for s in states],
+                    [p.expand(3, 50021)[:, 777:1801] if p.dim() else p for p in params])
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other))
+    assert torch.equal(small[0][0], results[0][0][:, :, 777:1801])
+
+
+# --- errors ------------------------------------------------------------------------------------------------------------
+
+ALIF = "neuron alif(x; v, a; tau) {\n  h = v + (x - v) / tau\n  return h\n  v' = h; a' = a\n}"
+X = torch.rand(4, 3)
+V = torch.rand(3)
+TAU = torch.tensor(2.0)
+TWO = "neuron two(x, y) { return x + y }"
+ERRORS = [
+    (ValueError, ["line 2, column", "^", "h = v +* x"], ("neuron n(x; v) {\n  h = v +* x\n  return h\n}", [X], [], [])),
+    (ValueError, ["run(alif): inputs must have 1 tensor (x), but has 2"], (ALIF, [X, X], [], [TAU])),
+    (ValueError, ["run(alif): states must have 2 tensors (v, a), but has 1"], (ALIF, [X], [V], [TAU])),
+    (ValueError, ["run(alif): params must have 1 tensor (tau), but has 0"], (ALIF, [X], [], [])),
+    (TypeError, ["run(alif): x must be float16", "Long", "x.to(torch.float32)"], (ALIF, [X.long()], [], [TAU])),
+    (ValueError, ["run(alif): x must have shape [T, *shape]"], (ALIF, [TAU], [], [TAU])),
+    (TypeError, ["run(alif): x must be a dense tensor"], (ALIF, [X.to_sparse()], [], [TAU])),
+    (ValueError, ["run(alif): a must have shape [3]", "[4]"], (ALIF, [X], [V, torch.rand(4)], [TAU])),
+    (TypeError, ["run(alif): v must be Float beside a Float x, but is Double"], (ALIF, [X], [V.double(), V], [TAU])),
+    (ValueError, ["run(alif): tau must broadcast against [3]", "[2]"], (ALIF, [X], [], [torch.rand(2)])),
+    (ValueError, ["run(alif): tau must be on cpu", "meta"], (ALIF, [X], [], [V.to("meta")])),
+    (ValueError, ["run(two): y must have shape [4, 3]", "[4, 1]", "y.expand_as(x)"], (TWO, [X, X[:, :1]], [], [])),
+    (TypeError, ["run(two): y must be Float, the type of x, but is Half"], (TWO, [X, X.half()], [], [])),
+]
+
+
+@pytest.mark.parametrize("error, words, args", ERRORS, ids=[words[0] for _, words, _ in ERRORS])
+def test_an_error_says_what_to_do(error, words, args):
+    with pytest.raises(error) as caught:
+        ops.run(*args)
+    for word in words:
+        assert word in str(caught.value), f"{word!r} is not in {caught.value}"
+
+
+def test_the_backward_operator_checks_its_arguments():
+    outputs, states, checkpoints = ops.run_forward(ALIF, [X], [], [TAU], store_states=False, save=True)
+    good = dict(neuron=ALIF, grad_outputs=outputs, grad_states=states, inputs=[X], states=[], params=[TAU],
+                checkpoints=checkpoints, needs_grad=[True, True], store_states=False)
+    assert len(ops.run_backward(**good)) == 2
+    wrong = dict(grad_outputs=[V], grad_states=[None], checkpoints=[], needs_grad=[True])
+    for name, value in wrong.items():
+        with pytest.raises(ValueError, match=r"run_backward\(alif\): .*" + name):
+            ops.run_backward(**dict(good, **{name: value}))
