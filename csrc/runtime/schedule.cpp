@@ -83,6 +83,12 @@ struct CellSize {
   int forward_cost = 0, backward_cost = 0;
 };
 
+bool wants_grad_of_a_param(const BackwardLaunch& launch) { return launch.any_grad_param; }
+
+bool wants_grad_of_a_param(const TracedBackwardLaunch& launch) {
+  return std::any_of(launch.grad_params.begin(), launch.grad_params.end(), [](void* grad) { return grad != nullptr; });
+}
+
 CellSize size_of_cell(const MultistepLaunch& launch) {
   return {.states = launch.n_states, .kept = kept_values(launch.neuron)};
 }
