@@ -249,7 +249,7 @@ void compare_all(double bound, double gradient_bound) {
   CHECK(double(forward.wrong) < .01 * double(forward.compared));
   CHECK(double(backward.wrong) < .01 * double(backward.compared));
   CHECK(2 * forward.telling > forward.compared);
-  CHECK(4 * backward.telling > backward.compared);
+  CHECK(8 * backward.telling > backward.compared);  // the others are 0: of arguments that nothing needs
   CHECK(exact_cells > 20);
 }
 
