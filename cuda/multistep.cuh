@@ -613,12 +613,18 @@ struct Multistep {
     }
   }
 
+  static __device__ constexpr bool any_grad_param() {
+    for (int j = 0; j < P; ++j)
+      if (Spec::wants_grad_param(j)) return true;
+    return false;
+  }
+
   // Adds up what the warps of the block found for their segments, in their order, for the first of them.
   static __device__ __forceinline__ void join_params(AffineMaps (&shared)[G], int g, F (&grad_param)[W][room(P)]) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < P; ++j) {
-      if (!Spec::wants_grad_param(j)) continue;
+      if (!(Cell::mixes_params ? any_grad_param() : Spec::wants_grad_param(j))) continue;
 #pragma unroll
       for (int k = 0; k < W; ++k) shared[g].constant[0][k][lane] = grad_param[k][j];
       __syncthreads();

@@ -159,6 +159,7 @@ class CellPrinter {
     line("struct Neuron {{");
     line("  static constexpr int n_inputs = {}, n_outputs = {}, n_states = {}, n_params = {};", stages_.inputs,
          stages_.outputs, stages_.states, stages_.params);
+    line("  static constexpr bool mixes_params = true;");
     constructor();
     initial();
     step();

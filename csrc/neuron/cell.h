@@ -4,6 +4,7 @@
 //
 // What a loop may use:
 //   n_inputs, n_outputs, n_states, n_params
+//   mixes_params                       whether finish() makes a parameter's gradient of more than its own grad_param
 //   Cell(params, surrogate, options)   computes once a neuron what does not change over the steps
 //   initial(state)                     the states of a neuron that was given none
 //   step(x, state, y)                  one step, state in place
@@ -25,6 +26,7 @@ struct SpikingCell {
   static constexpr int n_outputs = 1;
   static constexpr int n_states = Neuron::n_states;
   static constexpr int n_params = Neuron::n_params;
+  static constexpr bool mixes_params = false;
   static constexpr bool recovers = n_states == 2;
 
   SPIKEFORGE_FN SpikingCell(const F* p, const Surrogate& surrogate, const Options& o)

@@ -9,11 +9,11 @@ namespace spikeforge {
 
 template <class F>
 SPIKEFORGE_FN F infinity() {
-  return F(__builtin_huge_val());
+  return F(1) / F(0);
 }
 template <class F>
 SPIKEFORGE_FN F not_a_number() {
-  return F(__builtin_nan(""));
+  return F(0) / F(0);
 }
 
 template <class F>

@@ -174,7 +174,14 @@ TracedCall::TracedCall(const TracedArguments& args, const TracedPreparation<std:
     : prepared_(prepared), store_states_(args.store_states) {
   const PlainLayout& layout = prepared.layout;
   inputs_.push_back({.data = prepared.first_input.const_data_ptr(), .time_stride = prepared.first_input.stride(0)});
-  for (const at::Tensor& input : args.inputs.slice(1)) inputs_.push_back(view_sequence(input, layout, copies_));
+  for (const at::Tensor& input : args.inputs.slice(1)) {
+    inputs_.push_back(view_sequence(input, layout, copies_));
+    // GPU kernels spread one element over a row for upstream gradients alone.
+    if (inputs_.back().neuron_stride == 0 && input.is_cuda()) {
+      const at::Tensor whole = copies_.emplace_back(input.contiguous());
+      inputs_.back() = view_sequence(whole, layout, copies_);
+    }
+  }
   initial_.resize(prepared.cell->cell.state_count());
   for (std::size_t s = 0; s < args.states.size(); ++s)
     initial_[s] = {.data = data_of_step(args.states[s], layout, copies_),
