@@ -87,10 +87,10 @@ void run_tiles(const Launch& launch, std::int64_t largest_tile,
 void want_large_pages(const at::Tensor& result) {
 #if defined(MADV_HUGEPAGE)
   if (!result.defined() || result.nbytes() < large_result) return;
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(result.const_data_ptr());
-  const std::uintptr_t begin = (first + page - 1) / page * page, end = (first + result.nbytes()) / page * page;
-  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  auto* const first = static_cast<char*>(result.mutable_data_ptr());
+  const std::size_t skipped = (page - reinterpret_cast<std::uintptr_t>(first) % page) % page;
+  madvise(first + skipped, (result.nbytes() - skipped) / page * page, MADV_HUGEPAGE);
 #endif
 }
 

@@ -64,12 +64,12 @@ Lowered forward_kernel(std::string_view neuron, at::TensorList inputs, at::Tenso
 }
 
 template <Tensors (*backward)(const TracedBackwardArguments&)>
-Tensors backward_kernel(std::string_view neuron, const OptionalTensorList& grad_outputs,
-                        const OptionalTensorList& grad_states, at::TensorList inputs, at::TensorList states,
-                        at::TensorList params, at::TensorList checkpoints, c10::List<bool> needs_grad,
-                        bool store_states) {
-  return backward(
-      {{neuron, inputs, states, params, store_states}, grad_outputs, grad_states, checkpoints, std::move(needs_grad)});
+Tensors backward_kernel(
+    std::string_view neuron, const OptionalTensorList& grad_outputs, const OptionalTensorList& grad_states,
+    at::TensorList inputs, at::TensorList states, at::TensorList params, at::TensorList checkpoints,
+    c10::List<bool> needs_grad,  // NOLINT(performance-unnecessary-value-param): the dispatcher's signature
+    bool store_states) {
+  return backward({{neuron, inputs, states, params, store_states}, grad_outputs, grad_states, checkpoints, needs_grad});
 }
 
 }  // namespace traced
