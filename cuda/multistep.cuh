@@ -121,9 +121,8 @@ struct Multistep {
   // A caller's sequence, whose rows may all be the same, or one element each: then it is spread over the lanes.
   template <class T>
   static __device__ __forceinline__ Cursor<const T> rows_of(const Rows& rows, long long t, Neurons n,
-                                                            bool one_element = false, int direction = 1) {
-    return {static_cast<const T*>(rows.data) + t * rows.time_stride + (one_element ? 0 : n.first),
-            direction * rows.time_stride};
+                                                            bool one_element = false) {
+    return {static_cast<const T*>(rows.data) + t * rows.time_stride + (one_element ? 0 : n.first), rows.time_stride};
   }
 
   template <class T>

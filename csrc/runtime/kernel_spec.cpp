@@ -69,44 +69,7 @@ KernelSpec common_spec(Direction direction, const MultistepLaunch& given, const 
   return spec;
 }
 
-template <class T, std::size_t n>
-std::size_t mix(std::size_t hash, const std::array<T, n>& values) {
-  for (const T value : values) hash = hash * 31 + static_cast<std::size_t>(value);
-  return hash;
-}
-
 }  // namespace
-
-std::size_t HashOfSpec::operator()(const KernelSpec& spec) const {
-  std::size_t hash = 17;
-  const auto add = [&hash](auto value) { hash = hash * 31 + static_cast<std::size_t>(value); };
-  add(spec.direction);
-  add(spec.neuron);
-  add(spec.surrogate);
-  add(spec.with_surrogate);
-  add(spec.options.hard_reset);
-  add(spec.options.detach_reset);
-  add(spec.options.spiking);
-  add(spec.options.decay_input);
-  add(spec.type);
-  add(spec.schedule.width);
-  add(spec.schedule.neighbours);
-  add(spec.schedule.segments);
-  add(spec.schedule.ragged);
-  add(spec.schedule.rows);
-  add(spec.schedule.staged);
-  add(spec.schedule.checkpoint);
-  add(spec.save);
-  add(spec.store_states);
-  add(spec.grad_spikes);
-  add(spec.wants_grad_x);
-  hash = mix(hash, spec.initial);
-  hash = mix(hash, spec.params);
-  hash = mix(hash, spec.shared_params);
-  hash = mix(hash, spec.grad_states);
-  hash = mix(hash, spec.wants_grad_initial);
-  return mix(hash, spec.wants_grad_params);
-}
 
 KernelSpec forward_spec(const ForwardLaunch& launch, const Schedule& schedule) {
   KernelSpec spec = common_spec(Direction::forward, launch, schedule);

@@ -34,10 +34,6 @@ struct KernelSpec {
   bool operator==(const KernelSpec&) const = default;
 };
 
-struct HashOfSpec {
-  std::size_t operator()(const KernelSpec& spec) const;
-};
-
 // Choices that do not change a kernel's results are brought to one value, so that they do not multiply kernels: a
 // spiking forward pass has no surrogate and no detach_reset.
 KernelSpec forward_spec(const ForwardLaunch& launch, const Schedule& schedule);

@@ -143,10 +143,10 @@ void choose_rows(Schedule& schedule, const Launch& launch, const CellSize& cell,
   static const int forced = override_of("SPIKEFORGE_PREFETCH");
   constexpr int rows_of_a_turn = 8, loops_of_turns = 3;  // Multistep::forward_staged
   const int step = schedule.width * cell.forward_cost;
-  // Four floats a row (rows apart) with 8 rows spill in Izhikevich's kernel on sm_120.
-  int most_in_registers = size_of(launch.type) * schedule.width >= 16 ? 4 : 16;
-  while (most_in_registers > 2 && 2 * most_in_registers * step > most_unrolled) most_in_registers /= 2;
   const int pack = static_cast<int>(size_of(launch.type)) * schedule.width;
+  // Four floats a row (rows apart) with 8 rows spill in Izhikevich's kernel on sm_120.
+  int most_in_registers = pack >= 16 ? 4 : 16;
+  while (most_in_registers > 2 && 2 * most_in_registers * step > most_unrolled) most_in_registers /= 2;
   const std::int64_t row =
       std::max<std::int64_t>(load_of(launch, multiprocessors), 1) * cell.inputs * size_of(launch.type);
   int rows = std::max(8, power_of_two_from((32 * 1024 + row - 1) / row, 64));

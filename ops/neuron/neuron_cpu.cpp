@@ -99,8 +99,8 @@ ForwardResults forward_cpu(const NeuronArguments& args, bool save) {
   ForwardResults results = allocate_forward(args, prepared, save);
   want_large_pages(results.spikes);
   for (const at::Tensor& state : results.states) want_large_pages(state);
-  std::vector<at::Tensor> kept;
-  const ForwardLaunch launch = forward_launch(args, prepared, results, kept);
+  Copies copies;
+  const ForwardLaunch launch = forward_launch(args, prepared, results, copies);
   run_tiles(launch, forward_tile, cpu::kernels().forward_scratch, cpu::kernels().forward);
   return results;
 }
@@ -111,8 +111,8 @@ std::vector<at::Tensor> backward_cpu(const BackwardArguments& args) {
   BackwardResults results = allocate_backward(args, prepared);
   allocate_grad_params(args, prepared, results);
   want_large_pages(results.grad_x);
-  std::vector<at::Tensor> kept;
-  const BackwardLaunch launch = backward_launch(args, prepared, results, kept);
+  Copies copies;
+  const BackwardLaunch launch = backward_launch(args, prepared, results, copies);
   run_tiles(launch, backward_tile, cpu::kernels().backward_scratch, cpu::kernels().backward);
   return reduce_and_list(args, results);
 }

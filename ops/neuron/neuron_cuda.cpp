@@ -23,6 +23,7 @@ class SummedByWarps {
  public:
   SummedByWarps(const BackwardArguments& args, const Prepared& prepared, BackwardLaunch& launch,
                 BackwardResults& results) {
+    if (!launch.any_grad_param) return;
     const runtime::Schedule schedule = runtime::backward_schedule(launch, gpu_of(prepared.x).multiprocessors);
     neurons_each_ = runtime::neurons_of_a_warp(schedule);
     for (int j = 0; j < launch.n_params; ++j) {

@@ -6,6 +6,7 @@
 
 #include "catch.h"
 #include "graph/bits.h"
+#include "graph/numbers.h"
 #include "graph/random_graph.h"
 
 #include <cmath>
@@ -16,15 +17,8 @@ namespace {
 using graph::Cell;
 using graph::Graph;
 
-template <class F>
-using Numbers = std::vector<F>;
-
-template <class F>
-Numbers<F> joined(std::initializer_list<Numbers<F>> parts) {
-  Numbers<F> all;
-  for (const Numbers<F>& part : parts) all.insert(all.end(), part.begin(), part.end());
-  return all;
-}
+using test::joined;
+using test::Numbers;
 
 template <class F>
 Numbers<F> slice(const Numbers<F>& all, std::size_t first, std::size_t count) {

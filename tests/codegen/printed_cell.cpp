@@ -4,6 +4,7 @@
 #include <spikeforge/graph/evaluate.h>
 
 #include "../graph/bits.h"
+#include "../graph/numbers.h"
 #include "../graph/random_graph.h"
 #include "catch.h"
 #include "gallery.h"
@@ -21,16 +22,6 @@ namespace {
 
 using autodiff::Stages;
 using graph::Cell;
-
-template <class F>
-using Numbers = std::vector<F>;
-
-template <class F>
-Numbers<F> joined(std::initializer_list<Numbers<F>> parts) {
-  Numbers<F> all;
-  for (const Numbers<F>& part : parts) all.insert(all.end(), part.begin(), part.end());
-  return all;
-}
 
 template <class F>
 struct StepOf {  // what one step is given

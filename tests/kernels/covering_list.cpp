@@ -1,5 +1,7 @@
 #include "covering_list.h"
 
+#include <spikeforge/runtime/spec_table.h>
+
 #include <algorithm>
 #include <array>
 #include <random>
@@ -150,7 +152,7 @@ runtime::KernelSpec spec_of(const Choice& choice) {
 
 std::vector<runtime::KernelSpec> covering_list() {
   std::vector<runtime::KernelSpec> list;
-  std::unordered_set<runtime::KernelSpec, runtime::HashOfSpec> seen;
+  std::unordered_set<runtime::KernelSpec, runtime::HashOfSpecBytes<runtime::KernelSpec>> seen;
   for (const int fixed_direction : {0, 1})
     for (const Choice& choice : covering_choices(fixed_direction))
       if (const runtime::KernelSpec spec = spec_of(choice); seen.insert(spec).second) list.push_back(spec);
