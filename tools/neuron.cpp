@@ -103,11 +103,7 @@ void show(const TracedCell& cell, const Options& options) {
     sections.push_back(graph::print(cell.stages.backward, "backward"));
     sections.push_back(graph::print(cell.stages.epilogue, "epilogue"));
   }
-  if (options.cuda) {
-    const runtime::TypicalKernels kernels = typical_kernels(cell, options.call);
-    sections.push_back(print_source(kernels.forward).text);
-    sections.push_back(print_source(kernels.backward).text);
-  }
+  if (options.cuda) sections.push_back(print_cuda(cell, options.call));
   fmt::print("{}", fmt::join(sections, "\n"));
   compile(cell, options);
 }

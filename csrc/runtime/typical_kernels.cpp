@@ -78,6 +78,11 @@ TypicalKernels typical_kernels(const TracedCell& cell, const TypicalCall& call) 
   return {launches.forward(), launches.backward()};
 }
 
+std::string print_cuda(const TracedCell& cell, const TypicalCall& call) {
+  const TypicalKernels kernels = typical_kernels(cell, call);
+  return print_source(kernels.forward).text + "\n" + print_source(kernels.backward).text;
+}
+
 std::string_view name_of(DType type) {
   return std::array{"float16", "bfloat16", "float32", "float64"}[static_cast<std::size_t>(type)];
 }

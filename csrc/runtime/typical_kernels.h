@@ -5,6 +5,7 @@
 #include <spikeforge/runtime/traced_spec.h>
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace spikeforge::runtime {
@@ -23,6 +24,9 @@ struct TypicalKernels {
 
 // As they would be launched on a device of 132 multiprocessors (H100, H200).
 TypicalKernels typical_kernels(const TracedCell& cell, const TypicalCall& call);
+
+// The CUDA source of both, the forward kernel's first: two translation units, with an empty line between.
+std::string print_cuda(const TracedCell& cell, const TypicalCall& call);
 
 // "float16", "bfloat16", "float32", "float64"
 std::string_view name_of(DType type);

@@ -11,14 +11,14 @@ namespace {
 // Kernels count steps, and look a few ahead, in 32 bits.
 constexpr std::int64_t most_steps = std::int64_t{1} << 30;
 
+bool is_host_scalar(const at::Tensor& param) { return param.dim() == 0 && param.is_cpu(); }
+
+}  // namespace
+
 bool is_supported(c10::ScalarType type) {
   return type == c10::ScalarType::Half || type == c10::ScalarType::BFloat16 || type == c10::ScalarType::Float ||
          type == c10::ScalarType::Double;
 }
-
-bool is_host_scalar(const at::Tensor& param) { return param.dim() == 0 && param.is_cpu(); }
-
-}  // namespace
 
 c10::ScalarType state_type(c10::ScalarType leader) { return scalar_type_of(compute_type(dtype_of(leader))); }
 

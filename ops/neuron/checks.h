@@ -16,6 +16,8 @@ struct Leader {
 // The type in which states are kept beside such a leader.
 c10::ScalarType state_type(c10::ScalarType leader);
 
+bool is_supported(c10::ScalarType type);
+
 // [T, *shape] of a type that there are kernels for.
 void check_leader(const Leader& leader);
 // Strided, of the leader's type or that of its states.

@@ -34,8 +34,12 @@ struct TracedBackwardArguments : TracedArguments {
   c10::List<bool> needs_grad;  // over the inputs, the given states, the parameters
 };
 
-// The cell of a text. Throws ValueError, with line, column and caret where the text cannot be read.
-const TracedCell& cell_of(std::string_view text);
+// The cell of a text. Throws ValueError, with line, column and caret where the text cannot be read; `caller` begins the
+// message.
+const TracedCell& cell_of(std::string_view text, const char* caller = "run");
+
+// The CUDA source of the kernels of a typical call with inputs of this type.
+std::string print_cuda(std::string_view neuron, c10::ScalarType dtype);
 
 // Refuses other layouts in words; the dispatcher, which has no kernels for them, would not find any.
 void check_strided(const TracedArguments& args);

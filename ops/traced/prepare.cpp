@@ -72,11 +72,11 @@ bool is_given(const std::optional<at::Tensor>& t) { return t.has_value() && t->d
 
 }  // namespace
 
-const TracedCell& cell_of(std::string_view text) {
+const TracedCell& cell_of(std::string_view text, const char* caller) {
   try {
     return intern(text);
   } catch (const graph::GraphError& error) {
-    TORCH_CHECK_VALUE(false, "run: the neuron's text is not legal: ", error.what());
+    TORCH_CHECK_VALUE(false, caller, ": the neuron's text is not legal: ", error.what());
   }
 }
 

@@ -7,18 +7,21 @@ namespace spikeforge::ops {
 namespace {
 
 // `neuron` is neuron text (docs/neuron_text.md). inputs are [T, *shape]; states, [] for the neuron's constants, and the
-// states returned are [*shape], or with store_states sequences [T, *shape]; params broadcast against shape.
+// states returned are [*shape], or with store_states sequences [T, *shape]; params broadcast against shape. print_cuda
+// gives the source of the kernels that a GPU would run for inputs of a type.
 TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
   const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
   define(
       "run(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states=False) -> "
       "(Tensor[] outputs, Tensor[] states)");
   define(
-      "run_forward(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states, bool save) -> "
+      "run_forward(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states, bool save) "
+      "-> "
       "(Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
   define(
       "run_backward(str neuron, Tensor?[] grad_outputs, Tensor?[] grad_states, Tensor[] inputs, Tensor[] states, "
       "Tensor[] params, Tensor[] checkpoints, bool[] needs_grad, *, bool store_states) -> Tensor[]");
+  define("print_cuda(str neuron, ScalarType dtype) -> str");
 }
 
 traced::Outputs run_inference(std::string_view neuron, at::TensorList inputs, at::TensorList states,

@@ -4,7 +4,7 @@
 
 namespace spikeforge {
 
-Neuron::Neuron(std::string text) : text_(std::move(text)) { ops::cell_of(text_); }
+Neuron::Neuron(std::string text) : text_(std::move(text)) { ops::cell_of(text_, "Neuron"); }
 
 Neuron::Neuron(const graph::Cell& cell) : Neuron(graph::print(cell)) {}
 
@@ -15,5 +15,7 @@ std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> Neuron::operator()(
   static const auto op = ops::traced::find<ops::traced::Run>("spikeforge::run");
   return op.call(text_, inputs, states, params, store_states);
 }
+
+std::string Neuron::print_cuda(c10::ScalarType dtype) const { return ops::print_cuda(text_, dtype); }
 
 }  // namespace spikeforge

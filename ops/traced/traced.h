@@ -54,6 +54,11 @@ class SPIKEFORGE_API Neuron {
                                                                           at::TensorList params = {},
                                                                           bool store_states = false) const;
 
+  // The CUDA source of the forward and the backward kernel for inputs of this type, in training, with a tensor for each
+  // state and parameter: to look at, or to profile against. Needs no GPU. Throws c10::TypeError for a type that
+  // inputs cannot have.
+  std::string print_cuda(c10::ScalarType dtype = c10::ScalarType::Float) const;
+
   // What torch.ops.spikeforge.run takes.
   const std::string& text() const { return text_; }
 

@@ -66,6 +66,15 @@ TEST_CASE("captured numbers are constants, and arguments may be counted rather t
   CHECK(v[0][1].item<double>() == 1.75);
 }
 
+TEST_CASE("a neuron prints its kernels where there is no GPU") {
+  const std::string source = leaky_neuron().print_cuda();
+  for (const char* piece : {"// leaky(x; v; tau, v_threshold, v_reset)", "using Input = float;", "spikeforge_forward(",
+                            "spikeforge_backward("})
+    CHECK_THAT(source, has_text(piece));
+  CHECK_THAT(leaky_neuron().print_cuda(at::kBFloat16), has_text("using Input = bf16;"));
+  CHECK_THROWS_AS(leaky_neuron().print_cuda(at::kLong), c10::TypeError);
+}
+
 TEST_CASE("a text that is not legal is a ValueError with its place") {
   const auto message = [](const auto& call) -> std::string {
     try {

@@ -670,6 +670,20 @@ def test_an_error_says_what_to_do(error, words, args):
         assert word in str(caught.value), f"{word!r} is not in {caught.value}"
 
 
+@pytest.mark.parametrize("dtype, name", [(torch.float32, "float"), (torch.float16, "f16"), (torch.float64, "double")])
+def test_print_cuda_shows_both_kernels(dtype, name):
+    source = ops.print_cuda(ALIF, dtype)
+    assert "// alif(x; v, a; tau)" in source and f"using Input = {name};" in source
+    assert source.index("spikeforge_forward(") < source.index("spikeforge_backward(")
+
+
+def test_print_cuda_says_what_it_takes():
+    with pytest.raises(TypeError, match=r"print_cuda\(alif\): dtype must be float16, .*but is Long"):
+        ops.print_cuda(ALIF, torch.long)
+    with pytest.raises(ValueError, match="print_cuda: the neuron's text is not legal: line 1, column"):
+        ops.print_cuda("neuron", torch.float32)
+
+
 def test_the_backward_operator_checks_its_arguments():
     outputs, states, checkpoints = ops.run_forward(ALIF, [X], [], [TAU], store_states=False, save=True)
     good = dict(neuron=ALIF, grad_outputs=outputs, grad_states=states, inputs=[X], states=[], params=[TAU],

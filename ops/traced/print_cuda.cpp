@@ -1,0 +1,19 @@
+#include <spikeforge/ops/neuron/checks.h>
+#include <spikeforge/ops/neuron/layout.h>
+#include <spikeforge/ops/traced/arguments.h>
+#include <spikeforge/runtime/typical_kernels.h>
+
+#include <torch/library.h>
+
+namespace spikeforge::ops {
+
+std::string print_cuda(std::string_view neuron, c10::ScalarType dtype) {
+  const TracedCell& cell = cell_of(neuron, "print_cuda");
+  TORCH_CHECK_TYPE(is_supported(dtype), "print_cuda(", cell.cell.name(),
+                   "): dtype must be float16, bfloat16, float32 or float64, but is ", dtype);
+  return runtime::print_cuda(cell, {.type = dtype_of(dtype)});
+}
+
+TORCH_LIBRARY_IMPL(spikeforge, CompositeImplicitAutograd, library) { library.impl("print_cuda", TORCH_FN(print_cuda)); }
+
+}  // namespace spikeforge::ops
