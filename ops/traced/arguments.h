@@ -6,6 +6,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -50,7 +51,8 @@ using Outputs = std::tuple<Tensors, Tensors>;
 using Lowered = std::tuple<Tensors, Tensors, Tensors>;
 
 using Run = Outputs(std::string_view, at::TensorList, at::TensorList, at::TensorList, bool);
-using Forward = Lowered(std::string_view, at::TensorList, at::TensorList, at::TensorList, bool, bool);
+using MaybeList = std::optional<at::TensorList>;
+using Forward = Lowered(std::string_view, at::TensorList, MaybeList, MaybeList, bool, bool);
 using Backward = Tensors(std::string_view, const OptionalTensorList&, const OptionalTensorList&, at::TensorList,
                          at::TensorList, at::TensorList, at::TensorList, c10::List<bool>, bool);
 
@@ -61,9 +63,10 @@ c10::TypedOperatorHandle<Signature> find(const char* name) {
 
 // Kernels for the dispatcher from functions of a call's arguments.
 template <TracedResults (*forward)(const TracedArguments&, bool save)>
-Lowered forward_kernel(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
+Lowered forward_kernel(std::string_view neuron, at::TensorList inputs, MaybeList states, MaybeList params,
                        bool store_states, bool save) {
-  TracedResults results = forward({neuron, inputs, states, params, store_states}, save);
+  const at::TensorList none;
+  TracedResults results = forward({neuron, inputs, states.value_or(none), params.value_or(none), store_states}, save);
   return {std::move(results.outputs), std::move(results.states), std::move(results.checkpoints)};
 }
 

@@ -9,15 +9,16 @@ namespace {
 // `neuron` is neuron text (docs/neuron_text.md). inputs are [T, *shape]; states, [] for the neuron's constants, and the
 // states returned are [*shape], or with store_states sequences [T, *shape]; params broadcast against shape. print_cuda
 // gives the source of the kernels that a GPU would run for inputs of a type.
+//
+// None is an empty list for run_forward: a package of AOTInductor (torch 2.11) passes it where a list was empty.
 TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
   const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
   define(
       "run(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states=False) -> "
       "(Tensor[] outputs, Tensor[] states)");
   define(
-      "run_forward(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states, bool save) "
-      "-> "
-      "(Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
+      "run_forward(str neuron, Tensor[] inputs, Tensor[]? states, Tensor[]? params, *, bool store_states, "
+      "bool save) -> (Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
   define(
       "run_backward(str neuron, Tensor?[] grad_outputs, Tensor?[] grad_states, Tensor[] inputs, Tensor[] states, "
       "Tensor[] params, Tensor[] checkpoints, bool[] needs_grad, *, bool store_states) -> Tensor[]");

@@ -415,6 +415,11 @@ def test_opcheck(grad, device):
 
 def test_opcheck_of_the_lowered_operators(device):
     inputs, states, params = smooth_arguments(device, torch.float32, grad=False)
+    # None is an empty list, as packages of AOTInductor pass it.
+    filter = "neuron f(x; v) { return v; v' = 0.5 * v + x }"
+    torch.library.opcheck(ops.run_forward.default, (filter, inputs[:1], None, None), dict(store_states=False, save=True))
+    results = [ops.run_forward(filter, inputs[:1], none, none, store_states=False, save=True) for none in (None, [])]
+    assert torch.equal(results[0][0][0], results[1][0][0])
     for given, store_states in ((states, False), ([], True)):
         forward = ops.run_forward.default
         torch.library.opcheck(forward, (SMOOTH, inputs, given, params), dict(store_states=store_states, save=True))
