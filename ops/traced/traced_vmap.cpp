@@ -124,6 +124,17 @@ Tensors run_backward_batched(std::string_view neuron, const OptionalTensorList& 
   return results;
 }
 
+// torch.autograd.grad(..., is_grads_batched=True) maps by other means than torch.vmap.
+void refuse_batched_gradients(const c10::OperatorHandle&, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false,
+                              "run_backward: is_grads_batched=True is not supported; pass the gradients one by one, or "
+                              "map over them: torch.vmap(lambda g: torch.autograd.grad(y, x, g))");
+}
+
+TORCH_LIBRARY_IMPL(spikeforge, Batched, library) {
+  library.impl("run_backward", torch::CppFunction::makeFromBoxedFunction<refuse_batched_gradients>());
+}
+
 TORCH_LIBRARY_IMPL(spikeforge, FuncTorchBatched, library) {
   library.impl("run", TORCH_FN(run_batched));
   library.impl("run_backward", TORCH_FN(run_backward_batched));
