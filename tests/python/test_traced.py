@@ -10,6 +10,7 @@ import torch
 from cases import call, Inputs, Options, random_parameters, random_states, random_x
 from conftest import REPOSITORY
 from reference import NEURONS, SURROGATES, Fire, Select
+from torch._dynamo.testing import CompileCounterWithBackend
 
 ops = torch.ops.spikeforge
 GALLERY = REPOSITORY / "examples" / "neurons"
@@ -464,16 +465,29 @@ class Layer(torch.nn.Module):
         return outputs[0], outputs[1], states[0]
 
 
-def test_export_saves_and_runs_at_any_batch_size():
+def test_export_saves_and_runs_at_any_number_of_steps_and_samples():
     layer = Layer(SMOOTH)
-    program = torch.export.export(layer, (torch.rand(7, 4, 2),), dynamic_shapes=({1: torch.export.Dim("batch", min=2, max=64)},))
+    steps, batch = torch.export.Dim("steps", min=2, max=4096), torch.export.Dim("batch", min=2, max=64)
+    with torch.no_grad():  # what is kept for a backward pass has a size that depends on the steps
+        program = torch.export.export(layer, (torch.rand(7, 4, 2),), dynamic_shapes=({0: steps, 1: batch},))
     file = io.BytesIO()
     torch.export.save(program, file)
     file.seek(0)
     loaded = torch.export.load(file).module()
-    for batch in (4, 2, 33):
-        x = torch.rand(7, batch, 2)
+    for shape in ((7, 4), (2, 2), (100, 33), (1000, 3)):
+        x = torch.rand(*shape, 2)
         assert all(torch.equal(a, b) for a, b in zip(loaded(x), layer(x)))
+
+
+def test_compiled_for_any_shape_it_is_compiled_once(device):
+    layer = Layer(SMOOTH).to(device)
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter)
+    for shape in ((20, 4), (33, 5), (100, 33)):
+        x = torch.rand(*shape, 2, device=device)
+        assert all(torch.equal(a, b) for a, b in zip(compiled(x), layer(x)))
+    assert counter.frame_count == 1
 
 
 def test_torchscript_saves_and_loads():
