@@ -28,7 +28,7 @@ class ExportedFolder {
     REQUIRE(std::system(command.c_str()) == 0);
   }
   ~ExportedFolder() {
-    for (const char* name : {"function", "module", "values"}) ::unlink(file(name).c_str());
+    for (const char* name : {"function", "module", "traced", "values"}) ::unlink(file(name).c_str());
     ::rmdir(path_.c_str());
   }
   ExportedFolder(const ExportedFolder&) = delete;
@@ -78,6 +78,28 @@ TEST_CASE("what Python scripted runs in C++, with the values and the gradient th
     network.forward({x.mul(20)}).toTensor().sum().backward();
     REQUIRE(tau.grad().defined());
     REQUIRE(tau.grad().item<float>() != 0);
+  }
+}
+
+TEST_CASE("a neuron written as text travels in the saved model, with its gradient") {
+  const ExportedFolder exported;
+  const torch::jit::Module values = exported.load("values");
+  const auto value = [&](const char* name) { return values.attr(name).toTensor(); };
+  REQUIRE(value("traced_spikes").count_nonzero().item<int64_t>() > 0);
+  REQUIRE(value("grad_leak").count_nonzero().item<int64_t>() > 0);
+
+  torch::jit::Module network = exported.load("traced");
+  for (int i = 0; i < n_calls; ++i) {
+    INFO("call " << i + 1);
+    const auto results = network.forward({value("x")}).toTupleRef().elements().vec();
+    REQUIRE(results.size() == 2);
+    REQUIRE(results[0].toTensor().equal(value("traced_spikes")));
+    REQUIRE(results[1].toTensor().equal(value("tired")));
+    const Tensor leak = network.attr("leak").toTensor();
+    leak.mutable_grad() = Tensor();
+    results[1].toTensor().sum().backward();
+    REQUIRE(leak.grad().defined());
+    REQUIRE(leak.grad().equal(value("grad_leak")));
   }
 }
 

@@ -5,9 +5,11 @@
 OUTDIR then holds
     function.pt  a scripted function      forward(Tensor x) -> (Tensor spikes, Tensor v)
     module.pt    a scripted module        forward(Tensor x) -> Tensor, with trainable parameters
-    values.pt    a module whose attributes are the tensors x, spikes, v, y, grad_w and grad_tau: what function.pt and
-                 module.pt give for x, and the gradients of y.sum() with respect to the module's parameters "w" and "tau"
-All three load with torch::jit::load once libspikeforge.so is loaded; a tensor is module.attr("x").toTensor().
+    traced.pt    a scripted module with a neuron written as text  forward(Tensor x) -> (Tensor spikes, Tensor tired)
+    values.pt    a module whose attributes are the tensors x, spikes, v, y, grad_w, grad_tau, traced_spikes, tired and
+                 grad_leak: what function.pt, module.pt and traced.pt give for x, the gradients of y.sum() with respect
+                 to the parameters "w" and "tau" of module.pt, and of tired.sum() with respect to "leak" of traced.pt
+All load with torch::jit::load once libspikeforge.so is loaded; a tensor is module.attr("x").toTensor().
 """
 
 import sys
@@ -47,6 +49,25 @@ class Network(torch.nn.Module):
         return counts.sum(0) + last + recovery
 
 
+class Traced(torch.nn.Module):
+    """The text of a neuron, as a constant of the program."""
+
+    def __init__(self):
+        super().__init__()
+        self.neuron = """neuron tiring(x; v, tired = 0.25; leak) {
+            h = leak * v + x
+            s = spike(h - (1 + tired), atan(2))
+            return s
+            v' = select(s, 0, h)
+            tired' = 0.75 * tired + s
+        }"""
+        self.leak = torch.nn.Parameter(torch.full((6,), 0.5))
+
+    def forward(self, x: Tensor) -> Tuple[Tensor, Tensor]:
+        outputs, states = torch.ops.spikeforge.run(self.neuron, [x], [], [self.leak], store_states=True)
+        return outputs[0], states[1]
+
+
 class Values(torch.nn.Module):
     def __init__(self, **tensors):
         super().__init__()
@@ -59,17 +80,21 @@ class Values(torch.nn.Module):
 
 def export(folder):
     torch.manual_seed(0)
-    function, network = Function(), Network()
+    function, network, traced = Function(), Network(), Traced()
     x = 2 * torch.rand(12, 3, 6) + 0.5
     spikes, v = function(x)
     y = network(x)
     grad_w, grad_tau = torch.autograd.grad(y.sum(), (network.w, network.tau))
+    traced_spikes, tired = traced(x)
+    (grad_leak,) = torch.autograd.grad(tired.sum(), traced.leak)
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     torch.jit.script(function).save(str(folder / "function.pt"))
     torch.jit.script(network).save(str(folder / "module.pt"))
-    values = Values(x=x, spikes=spikes, v=v, y=y, grad_w=grad_w, grad_tau=grad_tau)
+    torch.jit.script(traced).save(str(folder / "traced.pt"))
+    values = Values(x=x, spikes=spikes, v=v, y=y, grad_w=grad_w, grad_tau=grad_tau,
+                    traced_spikes=traced_spikes, tired=tired, grad_leak=grad_leak)
     torch.jit.script(values).save(str(folder / "values.pt"))
 
 

@@ -281,7 +281,12 @@ def test_the_exported_torchscript_is_what_it_says(scripting, tmp_path):
     spikes, v = function(values.x)
     y = module(values.x)
     grad_w, grad_tau = torch.autograd.grad(y.sum(), (module.w, module.tau))
-    for name, tensor in dict(spikes=spikes, v=v, y=y, grad_w=grad_w, grad_tau=grad_tau).items():
+    traced = torch.jit.load(tmp_path / "traced.pt")
+    traced_spikes, tired = traced(values.x)
+    (grad_leak,) = torch.autograd.grad(tired.sum(), traced.leak)
+    found = dict(spikes=spikes, v=v, y=y, grad_w=grad_w, grad_tau=grad_tau,
+                 traced_spikes=traced_spikes, tired=tired, grad_leak=grad_leak)
+    for name, tensor in found.items():
         assert torch.equal(tensor, getattr(values, name)), name
     assert 0 < spikes.mean() < 1 and grad_w.abs().max() > 0 and grad_tau != 0, "the files show something"
 
