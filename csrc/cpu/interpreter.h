@@ -114,6 +114,10 @@ void store_numbers(const T* from, Stored* to, std::int64_t count) {
   std::memcpy(static_cast<void*>(to + whole), rest, static_cast<std::size_t>(count - whole) * sizeof(Stored));
 }
 
+// Elements of which a step is done before the next ones: pieces of its rows stay in the first-level cache, however long
+// the rows.
+constexpr std::int64_t piece = 512;
+
 template <class T, class Stored>
 class Interpreter {
   // A tape with its rows. Arguments and results are bound to other rows as the loop goes on.
@@ -121,6 +125,7 @@ class Interpreter {
     const Tape* tape;
     Row<T>* rows;
     T* constants;
+    Kernel<T>* kernels;
 
     Row<T>& argument(std::size_t i) const { return rows[tape->argument(i)]; }
     Row<T>& result(std::size_t i) const { return rows[tape->result(i)]; }
@@ -130,10 +135,12 @@ class Interpreter {
   const TracedProgram& program_;
   Arena& arena_;
   const std::int64_t begin_, count_, padded_;
-  T* zeros_;         // one vector
-  T* temporaries_;   // shared by the tapes
-  Row<T>* hoisted_;  // [hoisted]
-  bool is_uniform_;  // all neurons have the same parameters
+  T* zeros_;                  // one vector
+  T* temporaries_;            // shared by the tapes
+  Row<T>* hoisted_;           // [hoisted]
+  const Stored** fetched_;    // rows that are read soon, of which run() takes note
+  std::size_t fetching_ = 0;  // how many
+  bool is_uniform_;           // all neurons have the same parameters
 
   Interpreter(const TracedLaunch& launch, const TracedProgram& program, std::int64_t begin, std::int64_t end,
               Arena& arena)
@@ -147,6 +154,7 @@ class Interpreter {
     for (std::size_t j = 0; j < program.params; ++j)
       if (launch.params[j].data != nullptr) is_uniform_ = false;
     zeros_ = arena.template take<T>(granule);
+    fetched_ = arena.template take<const Stored*>(program.inputs + program.outputs);
     if (zeros_) std::memset(zeros_, 0, granule * sizeof(T));
   }
 
@@ -163,8 +171,10 @@ class Interpreter {
   // Constants are in place, and temporaries.
   Frame take_frame(const Tape& tape) {
     const Frame frame{&tape, arena_.template take<Row<T>>(tape.rows()),
-                      arena_.template take<T>(tape.constants.size() * granule)};
+                      arena_.template take<T>(tape.constants.size() * granule),
+                      arena_.template take<Kernel<T>>(tape.instructions.size())};
     if (arena_.counts_only()) return frame;
+    for (std::size_t i = 0; i < tape.instructions.size(); ++i) frame.kernels[i] = kernel_of<T>(tape.instructions[i]);
     for (std::size_t i = 0; i < tape.constants.size(); ++i) {
       T* const row = frame.constants + i * granule;
       const Constant& constant = tape.constants[i];
@@ -177,11 +187,37 @@ class Interpreter {
     return frame;
   }
 
-  void run(const Frame& frame) const { run_tape<T>(*frame.tape, frame.rows, padded_); }
+  // The tape on one piece of the rows after the other; after_piece(begin, end) follows each. What is fetched meanwhile
+  // comes a few lines after each instruction: the processor waits for more at once.
+  template <class AfterPiece>
+  void run(const Frame& frame, const AfterPiece& after_piece) {
+    constexpr std::int64_t line = line_bytes / static_cast<std::int64_t>(sizeof(Stored));
+    const auto count = static_cast<std::int64_t>(frame.tape->instructions.size());
+    for (std::int64_t begin = 0; begin < padded_; begin += piece) {
+      const std::int64_t end = begin + piece < padded_ ? begin + piece : padded_;
+      const std::int64_t each = ((end - begin) / line / (count > 0 ? count : 1) + 1) * line;
+      for (std::int64_t i = 0; i < count; ++i) {
+        frame.kernels[i](frame.tape->instructions[static_cast<std::size_t>(i)], frame.rows, begin, end);
+        const std::int64_t from = begin + i * each, to = from + each < end ? from + each : end;
+        for (std::size_t k = 0; k < fetching_; ++k)
+          for (std::int64_t at = from; at < to; at += line) prefetch(fetched_[k] + at);
+      }
+      after_piece(begin, end);
+    }
+    fetching_ = 0;
+  }
+  void run(const Frame& frame) {
+    run(frame, [](std::int64_t, std::int64_t) {});
+  }
 
   // ---- the caller's memory ----
 
   bool in_place() const { return padded_ == count_; }
+
+  // Whether a [T, N] result is written past the caches.
+  bool streams() const {
+    return launch_.steps * launch_.neurons * static_cast<std::int64_t>(sizeof(Stored)) >= large_result;
+  }
 
   // The numbers of row t; in `staging` where they cannot be read as they are.
   template <class Element>
@@ -199,26 +235,31 @@ class Interpreter {
     return {staging, 1};
   }
 
-  // Of the same row of the next step, which is read while this one is computed.
-  void fetch(const SequenceView& view, std::int64_t t) const {
-    if (view.data == nullptr || view.neuron_stride == 0) return;
-    const char* const row =
-        reinterpret_cast<const char*>(static_cast<const Stored*>(view.data) + t * view.time_stride + begin_);
-    for (std::int64_t i = 0; i < count_ * static_cast<std::int64_t>(sizeof(Stored)); i += 64)
-      __builtin_prefetch(row + i, 0, 2);
+  // Notes a row that is read soon, for run() to fetch: of this tile, or, where there is no such step, row `first` of
+  // the next.
+  void fetch(const SequenceView& view, std::int64_t t, std::int64_t first) {
+    const bool here = t >= 0 && t < launch_.steps;
+    if (view.data == nullptr || view.neuron_stride == 0 || (!here && begin_ + count_ >= launch_.neurons)) return;
+    fetched_[fetching_++] =
+        static_cast<const Stored*>(view.data) + (here ? t : first) * view.time_stride + begin_ + (here ? 0 : count_);
   }
 
   // Where a result is computed that then belongs at row t of `data`; write() puts it there from staging.
   template <class Element>
   Row<T> target(void* data, std::int64_t t, T* staging) const {
     if constexpr (std::is_same_v<Element, T>)
-      if (data != nullptr && in_place()) return {static_cast<T*>(data) + t * launch_.neurons + begin_, 1};
+      if (data != nullptr && in_place() && !streams()) return {static_cast<T*>(data) + t * launch_.neurons + begin_, 1};
     return {staging, 1};
   }
   template <class Element>
-  void write(const Row<T>& row, const T* staging, void* data, std::int64_t t) const {
+  void write(const Row<T>& row, const T* staging, void* data, std::int64_t t, std::int64_t begin,
+             std::int64_t end) const {
     if (data == nullptr || row.data != staging) return;
-    store_numbers<T, Element>(staging, static_cast<Element*>(data) + t * launch_.neurons + begin_, count_);
+    Element* const to = static_cast<Element*>(data) + t * launch_.neurons + begin_ + begin;
+    const std::int64_t count = (end < count_ ? end : count_) - begin;
+    if constexpr (std::is_same_v<Element, T>)
+      if (streams()) return stream_bytes(to, staging + begin, static_cast<std::size_t>(count) * sizeof(T));
+    store_numbers<T, Element>(staging + begin, to, count);
   }
 
   void store_states(const Row<T>* states, void* const* targets, std::int64_t t) const {
@@ -265,7 +306,7 @@ class Interpreter {
       prologue.result(k) = {numbers + k * row, 1};
       hoisted_[k] = {numbers + k * row, params_step()};
     }
-    run_tape<T>(program_.prologue, prologue.rows, params_padded());
+    run_tape<T>(program_.prologue, prologue.kernels, prologue.rows, params_padded());
   }
 
   void bind_hoisted(const Frame& frame) const {
@@ -301,7 +342,7 @@ class Interpreter {
           store_numbers<T, T>(states[s].data, checkpoint(launch.checkpoints, t, s), count_);
       for (std::size_t i = 0; i < program_.inputs; ++i) {
         step.argument(i) = read<Stored>(launch.inputs[i], t, row_of(input_staging, i).data);
-        if (t + 1 < launch.steps) fetch(launch.inputs[i], t + 1);
+        fetch(launch.inputs[i], t + 1, 0);
       }
       for (std::size_t k = 0; k < program_.outputs; ++k)
         step.result(k) = target<Stored>(launch.outputs[k], t, row_of(output_staging, k).data);
@@ -309,15 +350,17 @@ class Interpreter {
         step.argument(program_.inputs + s) = states[s];
         step.result(program_.outputs + s) = next_states[s];
       }
-      run(step);
-      for (std::size_t k = 0; k < program_.outputs; ++k)
-        write<Stored>(step.result(k), row_of(output_staging, k).data, launch.outputs[k], t);
+      run(step, [&](std::int64_t begin, std::int64_t end) {
+        for (std::size_t k = 0; k < program_.outputs; ++k)
+          write<Stored>(step.result(k), row_of(output_staging, k).data, launch.outputs[k], t, begin, end);
+      });
       if (launch.store_states) store_states(next_states, launch.states.data(), t);
       Row<T>* const before = states;
       states = next_states;
       next_states = before;
     }
     if (!launch.store_states) store_states(states, launch.states.data(), 0);
+    end_of_stream();
   }
 
   // ---- backward: segments from the last to the first, each recomputed from its checkpoint ----
@@ -393,6 +436,7 @@ class Interpreter {
         for (std::int64_t i = 0; i < count_; ++i)
           put_number<T>(launch.grad_initial[s], launch.initial[s].type, begin_ + i, b.grad_states[s].data[i]);
     if (with_params) finish_params(b, epilogue, params, grad_params);
+    end_of_stream();
   }
 
   // The states before step t0 + i.
@@ -411,7 +455,7 @@ class Interpreter {
     }
   }
 
-  void recompute(const Backward& b, std::int64_t t0, std::int64_t t1) const {
+  void recompute(const Backward& b, std::int64_t t0, std::int64_t t1) {
     for (std::size_t s = 0; s < program_.states; ++s) {
       T* const first = before(b, 0, s).data;
       t0 == 0 ? load_initial(s, first) : load_numbers<T, T>(checkpoint(b.launch.checkpoints, t0, s), first, count_);
@@ -419,7 +463,7 @@ class Interpreter {
     for (std::int64_t t = t0; t + 1 < t1; ++t) {
       for (std::size_t i = 0; i < program_.inputs; ++i) {
         b.advance.argument(i) = read<Stored>(b.launch.inputs[i], t, row_of(b.input_staging, i).data);
-        fetch(b.launch.inputs[i], t + 1);
+        fetch(b.launch.inputs[i], t + 1, 0);
       }
       for (std::size_t s = 0; s < program_.states; ++s) {
         b.advance.argument(program_.inputs + s) = before(b, t - t0, s);
@@ -429,17 +473,26 @@ class Interpreter {
     }
   }
 
+  // Of what recompute() reads of the next segment, as in multistep.h.
+  void fetch_later(const Backward& b, const SequenceView& input, std::int64_t t, std::int64_t i) {
+    const std::int64_t t0 = t - i, row = launch_.steps - 1 - t;
+    if (t0 > 0) return fetch(input, t0 - 1 - i, 0);
+    if (row >= (launch_.steps - 1) / b.segment * b.segment) fetch(input, -1, row);
+  }
+
   // Step t, the i-th of its segment.
-  void step_back(Backward& b, std::int64_t t, std::int64_t i) const {
+  void step_back(Backward& b, std::int64_t t, std::int64_t i) {
     if (b.launch.store_states) add_grad_states(b, t);
     std::size_t argument = 0, result = 0;
-    for (std::size_t k = 0; k < program_.inputs; ++k)
+    for (std::size_t k = 0; k < program_.inputs; ++k) {
       b.vjp.argument(argument++) = read<Stored>(b.launch.inputs[k], t, row_of(b.input_staging, k).data);
+      fetch_later(b, b.launch.inputs[k], t, i);
+    }
     for (std::size_t s = 0; s < program_.states; ++s) b.vjp.argument(argument++) = before(b, i, s);
     argument += program_.hoisted;
     for (std::size_t k = 0; k < program_.outputs; ++k) {
       b.vjp.argument(argument++) = read<Stored>(b.launch.grad_outputs[k], t, row_of(b.grad_output_staging, k).data);
-      if (t > 0) fetch(b.launch.grad_outputs[k], t - 1);
+      fetch(b.launch.grad_outputs[k], t - 1, launch_.steps - 1);
     }
     for (std::size_t s = 0; s < program_.states; ++s) b.vjp.argument(argument++) = b.grad_states[s];
 
@@ -450,11 +503,11 @@ class Interpreter {
     const std::size_t first_factor = result;
     const std::size_t summed = b.with_params ? program_.summed.size() : 0;
     for (std::size_t k = 0; k < summed; ++k) b.vjp.result(result++) = row_of(b.grad_factors, k);
-    run(b.vjp);
+    run(b.vjp, [&](std::int64_t begin, std::int64_t end) {
+      for (std::size_t k = 0; b.with_inputs && k < program_.inputs; ++k)
+        write<Stored>(b.vjp.result(k), row_of(b.grad_input_staging, k).data, b.launch.grad_inputs[k], t, begin, end);
+    });
 
-    if (b.with_inputs)
-      for (std::size_t k = 0; k < program_.inputs; ++k)
-        write<Stored>(b.vjp.result(k), row_of(b.grad_input_staging, k).data, b.launch.grad_inputs[k], t);
     using V = at::vec::Vectorized<T>;
     for (std::size_t k = 0; k < summed; ++k) {
       const T* const more = b.vjp.result(first_factor + k).data;
@@ -467,7 +520,7 @@ class Interpreter {
     b.next_grad_states = done;
   }
 
-  void finish_params(const Backward& b, const Frame& epilogue, T* params, T* grad_params) const {
+  void finish_params(const Backward& b, const Frame& epilogue, T* params, T* grad_params) {
     const auto row = static_cast<std::size_t>(params_padded());
     for (std::size_t j = 0; j < program_.params; ++j) {
       epilogue.argument(j) = {params + j * row, params_step()};

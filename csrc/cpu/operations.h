@@ -136,15 +136,15 @@ struct Operations {
 };
 
 template <class T>
-using Kernel = void (*)(const Instruction&, const Row<T>* rows, std::int64_t padded);
+using Kernel = void (*)(const Instruction&, const Row<T>* rows, std::int64_t begin, std::int64_t end);
 
 template <class T, auto function, int... i>
-void run_instruction(const Instruction& instruction, const Row<T>* rows, std::int64_t padded) {
+void run_instruction(const Instruction& instruction, const Row<T>* rows, std::int64_t begin, std::int64_t end) {
   using V = at::vec::Vectorized<T>;
   const T* operands[] = {rows[instruction.operands[i]].data...};
   const std::int64_t steps[] = {rows[instruction.operands[i]].step...};
   T* const result = rows[instruction.result].data;
-  for (std::int64_t at = 0; at < padded; at += V::size())
+  for (std::int64_t at = begin; at < end; at += V::size())
     function(V::loadu(operands[i] + at * steps[i])...).store(result + at);
 }
 
@@ -162,12 +162,12 @@ constexpr Kernel<T> kernel_of(V (*)(V, V, V)) {
 }
 
 template <class T, template <class> class Surrogate>
-void run_surrogate(const Instruction& instruction, const Row<T>* rows, std::int64_t padded) {
+void run_surrogate(const Instruction& instruction, const Row<T>* rows, std::int64_t begin, std::int64_t end) {
   using V = Vec<T>;
   const Surrogate<V> surrogate(instruction.surrogate_args.data());
   const Row<T> x = rows[instruction.operands[0]];
   T* const result = rows[instruction.result].data;
-  for (std::int64_t at = 0; at < padded; at += V::lanes) {
+  for (std::int64_t at = begin; at < end; at += V::lanes) {
     V value;
     std::memcpy(static_cast<void*>(&value), x.data + at * x.step, sizeof value);
     value = surrogate.gradient(value);
@@ -205,12 +205,10 @@ Kernel<T> kernel_of(const Instruction& instruction) {
   }
 }
 
-// Runs a tape whose rows are all in place.
+// Runs a tape whose rows are all in place; `kernels` are those of its instructions.
 template <class T>
-void run_tape(const Tape& tape, const Row<T>* rows, std::int64_t padded) {
-  const Instruction* const end = tape.instructions.data() + tape.instructions.size();
-  for (const Instruction* next = tape.instructions.data(); next != end; ++next)
-    kernel_of<T> (*next)(*next, rows, padded);
+void run_tape(const Tape& tape, const Kernel<T>* kernels, const Row<T>* rows, std::int64_t padded) {
+  for (std::size_t i = 0; i < tape.instructions.size(); ++i) kernels[i](tape.instructions[i], rows, 0, padded);
 }
 
 }  // namespace CPU_CAPABILITY

@@ -25,6 +25,26 @@ def state_dtype(dtype):
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
+def test_a_large_call_gives_the_bits_of_small_ones():
+    """Large results are written past the caches, by pieces of rows that need not begin on a cache line."""
+    steps, part = 18, 5003
+    text = text_of("alif")
+    for size in (2**17, 2**17 + 3):
+        assert steps * size * 4 > 8 << 20, "not large enough"
+        torch.manual_seed(5)
+        x, upstream = 1.5 * torch.rand(steps, size), torch.randn(steps, size)
+
+        def results(neurons):
+            leaf = x[:, neurons].contiguous().requires_grad_()
+            (spikes,), states = ops.run(text, [leaf], [], [torch.tensor(2.0)])
+            return [spikes, *states, torch.autograd.grad(spikes, leaf, upstream[:, neurons].contiguous())[0]]
+
+        whole = results(slice(None))
+        for first in (0, size // 2 - 1, size - part):
+            for of_all, alone in zip(whole, results(slice(first, first + part))):
+                assert torch.equal(of_all[..., first:first + part], alone), f"from neuron {first} of {size}"
+
+
 # --- the gallery, step by step as its equations say ------------------------------------------------------------------
 
 
