@@ -4,13 +4,10 @@
 // from the recomputed states, the inputs and grad_outputs.
 #pragma once
 
+#include <spikeforge/autodiff/range.h>
 #include <spikeforge/graph/graph.h>
 
 namespace spikeforge::autodiff {
-
-struct Range {
-  std::size_t first, count;
-};
 
 // Arguments: those of `graph`, though nothing depends on those of the range any more. Results: for each result of the
 // range A_i1 .. A_in, row after row, and then each b_i. Throws std::logic_error for a graph that is not affine in them.

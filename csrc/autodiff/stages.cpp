@@ -1,4 +1,5 @@
 #include <spikeforge/autodiff/affine.h>
+#include <spikeforge/autodiff/gather.h>
 #include <spikeforge/autodiff/stages.h>
 #include <spikeforge/autodiff/vjp.h>
 #include <spikeforge/graph/copy.h>
@@ -92,6 +93,10 @@ Graph joined(const Graph& step, const Graph& backward) {
   return both;
 }
 
+Range gradients_by_next_states(const Stages& stages) {
+  return {stages.inputs + stages.states + stages.hoisted + stages.outputs, stages.states};
+}
+
 }  // namespace
 
 Stages stages_of(const graph::Cell& cell) {
@@ -113,13 +118,13 @@ Stages stages_of(const graph::Cell& cell) {
   stages.hoisted = stages.prologue.results().size();
   const std::span<const Id> all = split.inner.results();
   stages.step = restricted(split.inner, first_param + stages.hoisted, all.first(results));
-  stages.backward = restricted(split.inner, split.inner.argument_count(), all.subspan(results));
+  const Graph backward = restricted(split.inner, split.inner.argument_count(), all.subspan(results));
+  stages.backward = gathered(backward, gradients_by_next_states(stages));
   return stages;
 }
 
 Graph state_adjoint_map(const Stages& stages) {
-  const std::size_t grad_next = stages.inputs + stages.states + stages.hoisted + stages.outputs;
-  return affine_map(stages.backward, {grad_next, stages.states}, {stages.inputs, stages.states});
+  return affine_map(stages.backward, gradients_by_next_states(stages), {stages.inputs, stages.states});
 }
 
 }  // namespace spikeforge::autodiff

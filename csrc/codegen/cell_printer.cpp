@@ -5,6 +5,7 @@
 #include <spikeforge/graph/number_text.h>
 
 #include <cmath>
+#include <optional>
 #include <stdexcept>
 #include <string_view>
 #include <vector>
@@ -101,13 +102,27 @@ std::string expression(const Node& node, const std::array<std::string, graph::mo
   }
 }
 
+// What some condition is made of: its bits decide whether a neuron fires.
+std::vector<bool> deciding_nodes(const Graph& graph) {
+  std::vector<bool> deciding(graph.size());
+  for (Id id = static_cast<Id>(graph.size()); id-- > 0;)
+    if (deciding[id] || graph.kind(id) == graph::Kind::boolean)
+      for (const Id operand : graph.operands(id)) deciding[operand] = true;
+  return deciding;
+}
+
+enum class Rounding : bool { each_operation, sums_of_products_once };
+
 // The statements of a graph, whose arguments are what `sources` say.
 class Body {
  public:
-  Body(Lines& line, const Graph& graph, const std::vector<std::string>& sources) : graph_(graph) {
-    const std::vector<bool> live = live_nodes(graph);
+  Body(Lines& line, const Graph& graph, const std::vector<std::string>& sources,
+       Rounding rounding = Rounding::each_operation)
+      : graph_(graph) {
+    if (rounding == Rounding::sums_of_products_once) find_multiply_adds();
+    const std::vector<bool> needed = needed_nodes();
     for (Id id = 0; id < graph.size(); ++id) {
-      if (!live[id] || is_literal(id)) continue;
+      if (!needed[id] || is_literal(id)) continue;
       const bool is_boolean = graph.kind(id) == graph::Kind::boolean;
       line("    const {} v{} = {};{}", is_boolean ? "auto" : "F", id,
            graph.is(id, Op::argument) ? sources[id] : value(id), comment(id));
@@ -126,10 +141,53 @@ class Body {
     return fmt::format("v{}", id);
   }
 
+  std::string negated(Id id) const {
+    return graph_.is(id, Op::constant) ? literal(-graph_[id].number) : fmt::format("-{}", name(id));
+  }
+
+  // Also where the product is needed besides: it is no longer waited for.
+  void find_multiply_adds() {
+    const std::vector<bool> deciding = deciding_nodes(graph_);
+    product_.resize(graph_.size());
+    for (Id id = 0; id < graph_.size(); ++id) {
+      if (deciding[id] || !(graph_.is(id, Op::add) || graph_.is(id, Op::subtract))) continue;
+      for (const std::size_t i : {1, 0})
+        if (graph_.is(graph_.operands(id)[i], Op::multiply)) product_[id] = i;
+    }
+  }
+
+  std::optional<std::size_t> product_in(Id id) const { return product_.empty() ? std::nullopt : product_[id]; }
+
+  std::vector<bool> needed_nodes() const {
+    std::vector<bool> needed(graph_.size());
+    for (const Id result : graph_.results()) needed[result] = true;
+    for (Id id = static_cast<Id>(graph_.size()); id-- > 0;) {
+      if (!needed[id]) continue;
+      for (std::size_t i = 0; i < graph_.operands(id).size(); ++i) {
+        const Id operand = graph_.operands(id)[i];
+        if (i != product_in(id))
+          needed[operand] = true;
+        else
+          for (const Id factor : graph_.operands(operand)) needed[factor] = true;
+      }
+    }
+    return needed;
+  }
+
   std::string value(Id id) const {
+    if (const std::optional<std::size_t> product = product_in(id)) return multiply_add(id, *product);
     std::array<std::string, graph::most_operands> operands;
     for (std::size_t i = 0; i < graph_.operands(id).size(); ++i) operands[i] = name(graph_.operands(id)[i]);
     return expression(graph_[id], operands);
+  }
+
+  // a b + c, c + a b, a b - c and c - a b.
+  std::string multiply_add(Id id, std::size_t product) const {
+    const std::span<const Id> factors = graph_.operands(graph_.operands(id)[product]);
+    const Id other = graph_.operands(id)[1 - product];
+    const bool subtracts = graph_.is(id, Op::subtract);
+    return fmt::format("fma({}, {}, {})", subtracts && product == 1 ? negated(factors[0]) : name(factors[0]),
+                       name(factors[1]), subtracts && product == 0 ? negated(other) : name(other));
   }
 
   std::string comment(Id id) const {
@@ -138,6 +196,7 @@ class Body {
   }
 
   const Graph& graph_;
+  std::vector<std::optional<std::size_t>> product_;  // the operand that is multiplied and added at once; empty: none is
 };
 
 class CellPrinter {
@@ -207,7 +266,7 @@ class CellPrinter {
     std::vector<std::string> sources = of_a_step();
     append(sources, list("grad_y", stages_.outputs));
     append(sources, list("grad_state", stages_.states));
-    const Body body(line, stages_.backward, sources);
+    const Body body(line, stages_.backward, sources, Rounding::sums_of_products_once);
     for (std::size_t i = 0; i < stages_.inputs; ++i) line("    grad_x[{}] = {};", i, body.result(i));
     for (std::size_t s = 0; s < stages_.states; ++s)
       line("    grad_state[{}] = {};", s, body.result(stages_.inputs + s));

@@ -49,10 +49,11 @@ TEST_CASE("the stages of an adaptive neuron") {
   t1 = x - v
   h = v + t1 * decay
   t2 = h - (1 + a)
-  t3 = (grad0 + grad2 + grad1 * (0 - h)) * surrogate_gradient(t2, atan(2))
-  t4 = where(t2 >= 0, 0, grad1) + t3
-  t5 = t4 * decay
-  return t5, t4 - t5, grad2 * 0.9 - t3, t4 * t1
+  t3 = surrogate_gradient(t2, atan(2))
+  t4 = grad1 * ((0 - h) * t3) + (grad2 * t3 + grad0 * t3)
+  t5 = t4 + grad1 * where(t2 >= 0, 0, 1)
+  t6 = t5 * decay
+  return t6, t5 - t6, grad2 * 0.9 - t4, t5 * t1
 }
 )");
   CHECK(print(stages.epilogue, "epilogue") == R"(graph epilogue(tau, grad0) {
@@ -67,7 +68,7 @@ TEST_CASE("the stages of an adaptive neuron") {
   t2 = surrogate_gradient(t1, atan(2))
   t3 = (0 - h) * t2
   t4 = grad0 * t2
-  t5 = where(t1 >= 0, 0, 1) + t3
+  t5 = t3 + where(t1 >= 0, 0, 1)
   return t5 - t5 * decay, t2 - t2 * decay, -t3, 0.9 - t2, t4 - t4 * decay, -t4
 }
 )");
