@@ -20,20 +20,33 @@ class Case:
     learns: str | None = None  # tau of LIF as a tensor: "one", "per channel" or "per neuron"
 
     @property
+    def inputs(self):
+        return 2 if self.neuron == "complicated lif" else 1
+
+    @property
+    def outputs(self):
+        return self.inputs
+
+    @property
+    def states(self):
+        return 2 if self.neuron in ("izhikevich", "complicated lif") else 1
+
+    @property
     def name(self):
         parts = [self.neuron, "train" if self.training else "infer", f"T={self.steps}", f"N={size(self.neurons)}",
                  str(self.dtype).removeprefix("torch.")] + ([f"tau {self.learns}"] if self.learns else [])
         return " ".join(parts + ([f"threads={self.threads}"] if self.threads else []))
 
     def floor_bytes(self):
-        """The bytes that must move: the forward pass reads x and writes the spikes, and the final states once; the
-        backward pass reads the gradient of the spikes and x, and writes the gradient of x."""
+        """The bytes that must move: the forward pass reads the inputs and writes the outputs, and the final states once;
+        the backward pass reads the gradients of the outputs and the inputs, and writes the gradients of the inputs."""
         element = self.dtype.itemsize
-        states = (2 if self.neuron == "izhikevich" else 1) * self.neurons * max(element, 4)
+        states = self.states * self.neurons * max(element, 4)
         sequence = self.steps * self.neurons * element
         parameter = 4 * self.neurons if self.learns == "per neuron" else 0  # read in each pass; its gradient written
-        return {"forward": 2 * sequence + states + parameter,
-                "backward": 3 * sequence + 2 * parameter if self.training else 0}
+        forward, backward = self.inputs + self.outputs, 2 * self.inputs + self.outputs
+        return {"forward": forward * sequence + states + parameter,
+                "backward": backward * sequence + 2 * parameter if self.training else 0}
 
 
 def size(number):
@@ -65,8 +78,14 @@ CUDA = [
     *(train("lif", 16, 2**22, dtype, learns=learns)
       for dtype in (SINGLE, HALF) for learns in (None, "one", "per channel", "per neuron")),
     *(train("lif", 16, neurons, dtype) for dtype in (SINGLE, HALF) for neurons in (1_000_000, 1_000_001)),
+    *(train("lif", 1024, neurons, SINGLE) for neurons in (512, 64)),
+    train("lif", 10_000, 128, SINGLE),
+    *(train("traced lif", steps, neurons, dtype)
+      for steps, neurons in ((32, 2**22), (4, 2**22), (1024, 2**15)) for dtype in (SINGLE, HALF)),
+    *(train("complicated lif", 16, 2**22, dtype, 1.15) for dtype in (SINGLE, HALF)),
     train("lif", 4, 1024, SINGLE, 1.4, small=True),
     infer("lif", 4, 1024, SINGLE, 1.8, small=True),
+    *(train(neuron, 4, 1024, SINGLE, 1.6, small=True) for neuron in ("traced lif", "complicated lif")),
 ]
 
 CPU = [
@@ -76,6 +95,8 @@ CPU = [
     *(train("lif", 16, 2**20, HALF, None, threads) for threads in (1, 2)),
     *(infer("lif", 256, 2**14, SINGLE, 1.6, threads) for threads in (1, 2)),
     *(train("lif", 256, 2**14, SINGLE, 1.6, threads) for threads in (1, 2)),
+    *(make("traced lif", steps, neurons, SINGLE, threads=threads)
+      for make in (infer, train) for steps, neurons in ((16, 2**20), (256, 2**14)) for threads in (1, 2)),
     train("lif", 16, 64, SINGLE, threads=1, small=True),
     infer("lif", 16, 64, SINGLE, threads=1, small=True),
 ]

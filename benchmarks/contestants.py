@@ -5,15 +5,15 @@ installed.
 """
 
 import importlib
+import pathlib
 from typing import Callable, NamedTuple
 
 import torch
 
 
 class Neuron(NamedTuple):
-    spikes: Callable  # of x
-    parameters: tuple = ()  # what it learns, besides x
-
+    outputs: Callable  # of the inputs; a tuple of tensors
+    parameters: tuple = ()  # what it learns, besides the inputs
 
 
 NUMBERS = {  # the same for everybody; what is not here has the default of our operators
@@ -30,19 +30,33 @@ def weight(device):
     return torch.zeros((), device=device, requires_grad=True)
 
 
+def folder_of_neurons():
+    return pathlib.Path(__file__).resolve().parents[1] / "examples" / "neurons"
+
+
+TRACED = {
+    "traced lif": """neuron lif(x; v) { h = v + (x - v) * 0.5; s = spike(h - 1, sigmoid(4)); return s; v' = select(s, 0, h) }""",
+    "complicated lif": (folder_of_neurons() / "complicated_lif.neuron").read_text().replace("; beta", "").replace(
+        "beta", "0.5"),
+}
+
+
 def spikeforge(case, device):
+    if case.neuron in TRACED:
+        text = TRACED[case.neuron]
+        return Neuron(lambda *inputs: torch.ops.spikeforge.run(text, inputs, [], [])[0])
     operator = getattr(torch.ops.spikeforge, case.neuron).default
     numbers = NUMBERS[case.neuron]
     if case.neuron == "plif":
         w = weight(device)
-        return Neuron(lambda x: operator(x, w)[0], (w,))
+        return Neuron(lambda x: operator(x, w)[:1], (w,))
     if case.learns:
         shape = {"one": [1], "per channel": [64, 1], "per neuron": [64, case.neurons // 64]}[case.learns]
         tau = torch.full(shape, 2.0, device=device, requires_grad=True)
         v_reset = torch.zeros((), device=device)
         learning = torch.ops.spikeforge.lif.tensor
-        return Neuron(lambda x: learning(x.unflatten(1, (64, -1)), tau=tau, v_reset=v_reset)[0].flatten(1), (tau,))
-    return Neuron(lambda x: operator(x, **numbers)[0])
+        return Neuron(lambda x: (learning(x.unflatten(1, (64, -1)), tau=tau, v_reset=v_reset)[0].flatten(1),), (tau,))
+    return Neuron(lambda x: operator(x, **numbers)[:1])
 
 
 def spikingjelly(case, device):
@@ -55,13 +69,36 @@ def spikingjelly(case, device):
         surrogate = importlib.import_module("spikingjelly.activation_based.surrogate")
     except ImportError:
         return None
+    if case.neuron in TRACED:
+        return flexsn(case, device, surrogate)
     operator = getattr(functional, f"{case.neuron}_multi_step")
     v_reset = NUMBERS[case.neuron].get("v_reset", 0.0)
     v = torch.full([case.neurons], v_reset, device=device, dtype=torch.promote_types(case.dtype, torch.float32))
     parameters = (weight(device),) if case.neuron == "plif" else ()
     recovery = (torch.zeros_like(v),) if case.neuron == "izhikevich" else ()
     numbers = dict(NUMBERS[case.neuron], surrogate_function=surrogate.Sigmoid(4.0))
-    return Neuron(lambda x: operator(x, v, *parameters, *recovery, **numbers)[0], parameters)
+    return Neuron(lambda x: operator(x, v, *parameters, *recovery, **numbers)[:1], parameters)
+
+
+def flexsn(case, device, surrogate):
+    """Its neuron from a function of one step; states of x's type, since it takes no other."""
+    package = importlib.import_module("spikingjelly.activation_based.neuron.flexsn")
+    sigmoid, atan = surrogate.Sigmoid(4.0).forward, surrogate.ATan(2.0).forward
+
+    def lif(x, v):
+        h = v + (x - v) * 0.5
+        s = sigmoid(h - 1.0)
+        return s, h * (1.0 - s)
+
+    def complicated(x, y, v, rho):
+        h = 0.5 * v + x
+        adapted, plain = atan(h - (rho + 1.0)), atan(h - 1.0)
+        gate = torch.sigmoid(y)
+        return adapted, plain, h - adapted * (rho + 1.0), gate * rho + (1.0 - gate) * adapted
+
+    neuron = package.FlexSN(core=lif if case.states == 1 else complicated, num_states=case.states, step_mode="m")
+    initial = tuple(torch.zeros(case.neurons, device=device, dtype=case.dtype) for _ in range(case.states))
+    return Neuron(lambda *inputs: neuron.multi_step_functional_forward(inputs, initial, static_inputs=())[0])
 
 
 class Fire(torch.autograd.Function):
@@ -85,7 +122,7 @@ def loop(x):
         s = Fire.apply(h - 1)
         v = (1 - s) * h
         spikes.append(s.to(x.dtype))
-    return torch.stack(spikes)
+    return (torch.stack(spikes),)
 
 
 def plain_loop(case, device):
@@ -116,6 +153,6 @@ def snntorch(case, device):
         for current in x:
             s, v = node(current, v)
             spikes.append(s)
-        return torch.stack(spikes)
+        return (torch.stack(spikes),)
 
     return Neuron(walk)

@@ -80,11 +80,12 @@ class Data:
 
     def __init__(self, case, device, cache_bytes):
         shape = (case.steps, case.neurons)
-        bytes_each = case.steps * case.neurons * case.dtype.itemsize
+        bytes_each = case.inputs * case.steps * case.neurons * case.dtype.itemsize
         count = 2 if case.small else min(max(2, -(-3 * cache_bytes // bytes_each)), 256)
         draw = partial(torch.randn, shape, device=device, dtype=case.dtype)
-        self.inputs = [(1.2 * draw() + 0.6).requires_grad_(case.training) for _ in range(count)]
-        self.gradients = [draw() for _ in range(count if case.training else 0)]
+        self.inputs = [[(1.2 * draw() + 0.6).requires_grad_(case.training) for _ in range(case.inputs)]
+                       for _ in range(count)]
+        self.gradients = [[draw() for _ in range(case.outputs)] for _ in range(count if case.training else 0)]
         self.turn = 0
 
     def next_inputs(self, count):
@@ -95,62 +96,62 @@ class Data:
         return self.gradients[i % len(self.gradients)]
 
 
-def backward(neuron, spikes, x, gradient):
-    return torch.autograd.grad(spikes, (x, *neuron.parameters), gradient)
+def backward(neuron, outputs, inputs, gradients):
+    return torch.autograd.grad(outputs, (*inputs, *neuron.parameters), gradients)
 
 
-def train_step(neuron, x, gradient):
-    return backward(neuron, neuron.spikes(x), x, gradient)
+def train_step(neuron, inputs, gradients):
+    return backward(neuron, neuron.outputs(*inputs), inputs, gradients)
 
 
 def run_once(neuron, case, data):
     """To compile what has to be compiled, and to see that it works at all."""
-    x = data.inputs[0]
+    inputs = data.inputs[0]
     if case.training:
-        train_step(neuron, x, data.upstream(0))
+        train_step(neuron, inputs, data.upstream(0))
         return
     with torch.no_grad():
-        neuron.spikes(x)
+        neuron.outputs(*inputs)
 
 
 def measure_inference(neuron, data, timer, clock):
     with torch.no_grad():
-        return {"forward": timer([partial(neuron.spikes, x) for x in data.next_inputs(REPEATS)]),
-                "wall": clock([partial(neuron.spikes, x) for x in data.next_inputs(REPEATS)])}
+        return {"forward": timer([partial(neuron.outputs, *inputs) for inputs in data.next_inputs(REPEATS)]),
+                "wall": clock([partial(neuron.outputs, *inputs) for inputs in data.next_inputs(REPEATS)])}
 
 
 def measure_training(neuron, data, timer, clock):
     """Forward and backward pass apart, then both together by the clock."""
-    forward = timer([partial(neuron.spikes, x) for x in data.next_inputs(REPEATS)])
-    passes = [partial(backward, neuron, neuron.spikes(x), x, data.upstream(i))
-              for i, x in enumerate(data.next_inputs(REPEATS))]
+    forward = timer([partial(neuron.outputs, *inputs) for inputs in data.next_inputs(REPEATS)])
+    passes = [partial(backward, neuron, neuron.outputs(*inputs), inputs, data.upstream(i))
+              for i, inputs in enumerate(data.next_inputs(REPEATS))]
     seconds = {"forward": forward, "backward": timer(passes)}
     del passes  # and the graphs in them
-    steps = [partial(train_step, neuron, x, data.upstream(i)) for i, x in enumerate(data.next_inputs(REPEATS))]
+    steps = [partial(train_step, neuron, inputs, data.upstream(i)) for i, inputs in enumerate(data.next_inputs(REPEATS))]
     return {**seconds, "wall": clock(steps)}
 
 
 def peak_memory(neuron, case, data):
-    """Peak of the memory allocated during a call, beyond x and the upstream gradient, in elements for each element of x.
-    The spikes are kept to the end, as the next layer would."""
-    x = data.inputs[0]
+    """Peak of the memory allocated during a call, beyond inputs and upstream gradients, in elements for each element of
+    an input. The outputs are kept to the end, as the next layer would."""
+    inputs = data.inputs[0]
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     with torch.set_grad_enabled(case.training):
-        spikes = neuron.spikes(x)
+        outputs = neuron.outputs(*inputs)
         if case.training:
-            backward(neuron, spikes, x, data.upstream(0))
-    return (torch.cuda.max_memory_allocated() - before) / x.nbytes
+            backward(neuron, outputs, inputs, data.upstream(0))
+    return (torch.cuda.max_memory_allocated() - before) / inputs[0].nbytes
 
 
-def small_call(neuron, case, data, clock, calls=200):
-    """Seconds of a call by the clock, over many calls with the same tensor."""
-    x = data.inputs[0]
-    if case.training:
-        return clock([partial(train_step, neuron, x, data.upstream(0))] * calls)
+def small_call(neuron, inputs, gradients, clock, calls=200):
+    """Seconds of a call by the clock, over many calls with the same tensors; with its backward pass where there are
+    gradients."""
+    if gradients:
+        return clock([partial(train_step, neuron, inputs, gradients)] * calls)
     with torch.no_grad():
-        return clock([partial(neuron.spikes, x)] * calls)
+        return clock([partial(neuron.outputs, *inputs)] * calls)
 
 
 def summary(values):
@@ -159,7 +160,7 @@ def summary(values):
 
 def firing_rate(neuron, data):
     with torch.no_grad():
-        return neuron.spikes(data.inputs[0]).float().mean().item()
+        return neuron.outputs(*data.inputs[0])[0].float().mean().item()
 
 
 def in_one_line(error):

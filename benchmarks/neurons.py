@@ -107,12 +107,13 @@ def measure_large(case, neurons, data, copy, timer, clock, rounds):
 
 
 def measure_small(case, neurons, data, clock, rounds):
-    silu_neuron = contestants.Neuron(torch.nn.functional.silu)
+    silu_neuron = contestants.Neuron(lambda x: (torch.nn.functional.silu(x),))
+    inputs, gradients = data.inputs[0], data.upstream(0) if case.training else []
     seconds, silu = {name: [] for name in neurons}, []
     for _ in range(4 * rounds):
-        silu.append(small_call(silu_neuron, case, data, clock))
+        silu.append(small_call(silu_neuron, inputs[:1], gradients[:1], clock))
         for name, neuron in neurons.items():
-            seconds[name].append(small_call(neuron, case, data, clock))
+            seconds[name].append(small_call(neuron, inputs, gradients, clock))
     results = {}
     for name in neurons:
         results[name] = {"total": summary([s / unit for s, unit in zip(seconds[name], silu)])}

@@ -63,12 +63,12 @@ def measure_case(case, wanted, copy):
     floor, count = case.floor_bytes(), 5
 
     def forward_seconds():
-        return profiled([partial(neuron.spikes, x) for x in data.next_inputs(count)])
+        return profiled([partial(neuron.outputs, *x) for x in data.next_inputs(count)])
 
     def backward_seconds():
         inputs = data.next_inputs(count)
-        spikes = [neuron.spikes(x) for x in inputs]
-        return profiled([partial(backward, neuron, s, x, data.upstream(i)) for i, (s, x) in enumerate(zip(spikes, inputs))])
+        outputs = [neuron.outputs(*x) for x in inputs]
+        return profiled([partial(backward, neuron, y, x, data.upstream(i)) for i, (y, x) in enumerate(zip(outputs, inputs))])
 
     measures = {"forward": forward_seconds, "backward": backward_seconds}
     return {direction: least_ratio(measures[direction], floor[direction], copy) for direction in wanted}
