@@ -70,7 +70,7 @@ def spikingjelly(case, device):
     except ImportError:
         return None
     if case.neuron in TRACED:
-        return flexsn(case, device, surrogate)
+        return flexsn(case, device, surrogate) if case.steps <= 256 and device == "cuda" else None
     operator = getattr(functional, f"{case.neuron}_multi_step")
     v_reset = NUMBERS[case.neuron].get("v_reset", 0.0)
     v = torch.full([case.neurons], v_reset, device=device, dtype=torch.promote_types(case.dtype, torch.float32))
@@ -81,7 +81,8 @@ def spikingjelly(case, device):
 
 
 def flexsn(case, device, surrogate):
-    """Its neuron from a function of one step; states of x's type, since it takes no other."""
+    """Its neuron from a function of one step; states of x's type, since it takes no other. At T = 1024 it compiles for
+    longer than anyone waits."""
     package = importlib.import_module("spikingjelly.activation_based.neuron.flexsn")
     sigmoid, atan = surrogate.Sigmoid(4.0).forward, surrogate.ATan(2.0).forward
 
