@@ -17,6 +17,8 @@
 
 namespace spikeforge {
 
+constexpr double log2_e = 1.44269504088896340736;
+
 #if defined(__CUDACC__)
 
 SPIKEFORGE_FN float select(bool condition, float a, float b) { return condition ? a : b; }
@@ -72,9 +74,11 @@ SPIKEFORGE_FN double fma(double a, double b, double c) { return ::fma(a, b, c); 
 
 // For derivatives of surrogates alone: a few ulp less, several times faster. Subnormal numbers count as 0 here, which
 // saves the instructions that would scale them.
-SPIKEFORGE_FN float fast_exp2(float x) {
+// fast_exp(factor, x) is e^(factor x), where the factor stays the same from step to step.
+SPIKEFORGE_FN float fast_exp(float factor, float x) {
+  // Not (factor log2_e) x: a register more (T = 1024, N = 2^15, backward: 1.13 of the bytes' time, this 1.08).
   float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(float(log2_e) * (factor * x)));
   return y;
 }
 SPIKEFORGE_FN float fast_divide(float a, float b) {
@@ -82,7 +86,7 @@ SPIKEFORGE_FN float fast_divide(float a, float b) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(b));
   return a * reciprocal;
 }
-SPIKEFORGE_FN double fast_exp2(double x) { return ::exp2(x); }
+SPIKEFORGE_FN double fast_exp(double factor, double x) { return ::exp(factor * x); }
 SPIKEFORGE_FN double fast_divide(double a, double b) { return a / b; }
 
 #else
@@ -142,6 +146,11 @@ F fma(F a, F b, F c) {
 template <class F>
 F fast_exp2(F x) {
   return exp2(x);
+}
+// On vectors a multiplication costs more than a register.
+template <class F>
+F fast_exp(F factor, F x) {
+  return fast_exp2(factor * F(log2_e) * x);
 }
 template <class F>
 F fast_divide(F a, F b) {

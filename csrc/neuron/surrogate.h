@@ -5,8 +5,7 @@
 // that approximate Θ have primitive(0) = 1/2; the unbounded ones (super_spike, leaky_k_relu, fake_numerical_gradient,
 // log_tailed_relu, nonzero_sign_log_abs) have primitive(0) = 0.
 //
-// Gradients may use fast_exp2 and fast_divide, in forms without cancellation: e / (1 + e)^2 rather than s (1 - s). The
-// powers are of two, so that log2(e) is a factor of what does not change from step to step.
+// Gradients may use fast_exp and fast_divide, in forms without cancellation: e / (1 + e)^2 rather than s (1 - s).
 #pragma once
 
 #include <spikeforge/neuron/portable.h>
@@ -23,12 +22,10 @@ struct NoSurrogate {
   SPIKEFORGE_FN F primitive(F) const { return F(0); }
 };
 
-constexpr double log2_e = 1.44269504088896340736;
-
 // alpha * sigma'(alpha x); even in x, so that exp never overflows.
 template <class F>
 SPIKEFORGE_FN F sigmoid_slope(F alpha, F x) {
-  const F e = fast_exp2(-alpha * F(log2_e) * abs(x));
+  const F e = fast_exp(-alpha, abs(x));
   return fast_divide(alpha * e, square(F(1) + e));
 }
 
@@ -78,7 +75,7 @@ struct PiecewiseQuadratic {
 template <class F>
 struct PiecewiseExp {
   SPIKEFORGE_FN explicit PiecewiseExp(const double* args) : alpha(args[0]) {}
-  SPIKEFORGE_FN F gradient(F x) const { return F(.5) * alpha * fast_exp2(-alpha * F(log2_e) * abs(x)); }
+  SPIKEFORGE_FN F gradient(F x) const { return F(.5) * alpha * fast_exp(-alpha, abs(x)); }
   SPIKEFORGE_FN F primitive(F x) const {
     const F tail = F(.5) * exp(-alpha * abs(x));
     return select(x < F(0), tail, F(1) - tail);
@@ -112,7 +109,7 @@ template <class F>
 struct Erf {
   SPIKEFORGE_FN explicit Erf(const double* args) : alpha(args[0]) {}
   SPIKEFORGE_FN F gradient(F x) const {
-    return F(.56418958354775628695) * alpha * fast_exp2(-square(alpha) * F(log2_e) * square(x));
+    return F(.56418958354775628695) * alpha * fast_exp(-square(alpha), square(x));
   }
   SPIKEFORGE_FN F primitive(F x) const { return F(.5) * erfc(-alpha * x); }
 
