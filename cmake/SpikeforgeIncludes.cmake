@@ -7,14 +7,17 @@ set(SPIKEFORGE_INCLUDE_DIR "${PROJECT_BINARY_DIR}/include")
 set(public_headers
     csrc/export.h        export.h
     csrc/graph           graph
+    csrc/lava            lava
     csrc/neuron          neuron
     cuda                 cuda
+    ops/lava/lava.h      ops/lava.h
     ops/neuron/neuron.h  ops/neuron.h
     ops/traced/traced.h  ops/traced.h)
 set(internal_headers
     csrc/autodiff        autodiff
     csrc/codegen         codegen
     csrc/cpu             cpu
+    ops/lava             ops/lava
     ops/neuron           ops/neuron
     ops/traced           ops/traced
     csrc/runtime         runtime)

@@ -6,7 +6,7 @@
 namespace spikeforge {
 
 // Where a tensor that a kernel reads comes from.
-enum class Source { absent, f16, bf16, f32, f64 };
+enum class Source { absent, f16, bf16, f32, f64, i32 };
 
 // One step after another of a [T, N] sequence; the stride is in elements and may be 0.
 struct Rows {
@@ -178,6 +178,8 @@ __device__ __forceinline__ F load_as(Source source, const void* data, long long 
       return convert<F>(static_cast<const float*>(data)[i]);
     case Source::f64:
       return convert<F>(static_cast<const double*>(data)[i]);
+    case Source::i32:
+      return convert<F>(static_cast<const int*>(data)[i]);
     default:
       return F(0);
   }

@@ -1,4 +1,5 @@
 #include <spikeforge/cpu/kernels.h>
+#include <spikeforge/cpu/loihi_kernels.h>
 #include <spikeforge/cpu/traced_kernels.h>
 
 #include <cstdio>
@@ -12,6 +13,7 @@ struct Choice {
   const char* name;
   const Kernels* kernels;
   const TracedKernels* traced;
+  const LoihiKernels* loihi;
 };
 
 enum Level { level_default, level_avx2, level_avx512 };
@@ -37,10 +39,11 @@ Choice choose() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
-  if (avx512 && level >= level_avx512) return {"avx512", &kernels_avx512(), &traced_kernels_avx512()};
-  if (avx2 && level >= level_avx2) return {"avx2", &kernels_avx2(), &traced_kernels_avx2()};
+  if (avx512 && level >= level_avx512)
+    return {"avx512", &kernels_avx512(), &traced_kernels_avx512(), &loihi_kernels_avx512()};
+  if (avx2 && level >= level_avx2) return {"avx2", &kernels_avx2(), &traced_kernels_avx2(), &loihi_kernels_avx2()};
 #endif
-  return {"default", &kernels_default(), &traced_kernels_default()};
+  return {"default", &kernels_default(), &traced_kernels_default(), &loihi_kernels_default()};
 }
 
 const Choice& choice() {
@@ -52,6 +55,7 @@ const Choice& choice() {
 
 const Kernels& kernels() { return *choice().kernels; }
 const TracedKernels& traced_kernels() { return *choice().traced; }
+const LoihiKernels& loihi_kernels() { return *choice().loihi; }
 const char* capability() { return choice().name; }
 
 }  // namespace spikeforge::cpu

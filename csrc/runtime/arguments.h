@@ -2,6 +2,7 @@
 #pragma once
 
 #include <spikeforge/runtime/launch.h>
+#include <spikeforge/runtime/loihi_launch.h>
 #include <spikeforge/runtime/traced_launch.h>
 
 #include <array>
@@ -46,6 +47,18 @@ class Arguments {
     add_list(launch.grad_inputs);
     add_list(launch.grad_initial);
     add_list(launch.grad_params);
+  }
+
+  explicit Arguments(const LoihiLaunch& launch) {
+    add(launch.steps);
+    add(launch.neurons);
+    for (int i = 0; i < max_surrogate_args; ++i) add(0.0);
+    add(launch.x);
+    add_list(launch.initial, launch.n_states());
+    add_list(launch.params, launch.n_params());
+    add(launch.spikes);
+    add_list(launch.states, launch.n_states());
+    add(nullptr);  // checkpoints
   }
 
   const void* data() const { return words_.data(); }

@@ -16,12 +16,14 @@ enum class NeuronKind : std::uint8_t {
 #undef SPIKEFORGE_NEURON
 };
 
-enum class DType : std::uint8_t { f16, bf16, f32, f64 };
+enum class DType : std::uint8_t { f16, bf16, f32, f64, i32 };
 
-constexpr std::size_t size_of(DType type) { return type == DType::f64 ? 8 : type == DType::f32 ? 4 : 2; }
+constexpr std::size_t size_of(DType type) {
+  return type == DType::f64 ? 8 : type == DType::f32 || type == DType::i32 ? 4 : 2;
+}
 
 // Half types keep their state, and do their arithmetic, in float32.
-constexpr DType compute_type(DType type) { return type == DType::f64 ? DType::f64 : DType::f32; }
+constexpr DType compute_type(DType type) { return type == DType::f16 || type == DType::bf16 ? DType::f32 : type; }
 
 struct NeuronOptions {
   bool hard_reset = true;     // V = v_reset where it fired; else V = H - v_threshold * S

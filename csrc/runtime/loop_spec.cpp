@@ -19,6 +19,8 @@ const char* type_name(DType type) {
       return "float";
     case DType::f64:
       return "double";
+    case DType::i32:
+      return "int";
   }
   return "";
 }
@@ -35,6 +37,8 @@ const char* print(Operand operand) {
       return "Source::f32";
     case Operand::f64:
       return "Source::f64";
+    case Operand::i32:
+      return "Source::i32";
   }
   return "";
 }

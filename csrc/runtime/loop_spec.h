@@ -15,7 +15,7 @@ namespace spikeforge::runtime {
 enum class Direction : std::uint8_t { forward, backward };
 
 // What stands in a place of the call: nothing (a number, the cell's own state), or a tensor of a type.
-enum class Operand : std::uint8_t { absent, f16, bf16, f32, f64 };
+enum class Operand : std::uint8_t { absent, f16, bf16, f32, f64, i32 };
 Operand operand(DType type);
 
 // How an upstream gradient is read.

@@ -55,6 +55,10 @@ bool rows_aligned(const TracedBackwardLaunch& launch, int width) {
          all_readable_at(launch.grad_states, size_of(compute_type(launch.type)), width);
 }
 
+bool rows_aligned(const LoihiLaunch& launch, int width) {
+  return launch.neurons % width == 0 && readable_at(launch.x, size_of(launch.type), width);
+}
+
 // All figures below: an H200, LIF unless said otherwise, the time of the kernel over that of the bytes it must move.
 // `benchmarks/schedule.py` measures them again.
 
@@ -103,6 +107,8 @@ CellSize size_of_cell(const TracedLaunch& launch) {
           .forward_cost = cell.forward_cost * factor,
           .backward_cost = cell.backward_cost * factor};
 }
+
+CellSize size_of_cell(const LoihiLaunch& launch) { return {.states = launch.n_states(), .forward_cost = 25}; }
 
 // Instructions that a traced cell's kernel is unrolled to at most: NVRTC takes about a second for them. Longer code
 // also leaves more values alive at once than there are registers.
@@ -183,7 +189,7 @@ template <class Launch>
 Schedule choose_forward(const Launch& launch, int multiprocessors) {
   const CellSize cell = size_of_cell(launch);
   Schedule schedule;
-  int widest = launch.type == DType::f64 ? 1 : launch.type == DType::f32 ? 2 : 4;
+  int widest = static_cast<int>(8 / size_of(launch.type));  // 8 bytes
   // Apart, wider costs nothing: float32, T = 16, N = 2^22 + 1, widths 1, 2, 4: 1.37, 1.25, 1.19.
   if (!rows_aligned(launch, widest)) widest = 4;
   // Two halves can be staged, one cannot.
@@ -246,6 +252,10 @@ Schedule forward_schedule(const TracedForwardLaunch& launch, int multiprocessors
 }
 Schedule backward_schedule(const TracedBackwardLaunch& launch, int multiprocessors) {
   return choose_backward(launch, multiprocessors);
+}
+
+Schedule forward_schedule(const LoihiLaunch& launch, int multiprocessors) {
+  return choose_forward(launch, multiprocessors);
 }
 
 bool shared_by_warps(const ParamView& param, const Schedule& schedule) {

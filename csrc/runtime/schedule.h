@@ -2,6 +2,7 @@
 #pragma once
 
 #include <spikeforge/runtime/launch.h>
+#include <spikeforge/runtime/loihi_launch.h>
 #include <spikeforge/runtime/traced_launch.h>
 
 #include <cstdint>
@@ -28,6 +29,7 @@ Schedule forward_schedule(const ForwardLaunch& launch, int multiprocessors);
 Schedule backward_schedule(const BackwardLaunch& launch, int multiprocessors);
 Schedule forward_schedule(const TracedForwardLaunch& launch, int multiprocessors);
 Schedule backward_schedule(const TracedBackwardLaunch& launch, int multiprocessors);
+Schedule forward_schedule(const LoihiLaunch& launch, int multiprocessors);
 
 // Neurons of a warp. They are neighbours, and each warp starts at a multiple of so many.
 constexpr std::int64_t neurons_of_a_warp(const Schedule& schedule) { return std::int64_t{32} * schedule.width; }

@@ -22,14 +22,19 @@ bool is_supported(c10::ScalarType type) {
 
 c10::ScalarType state_type(c10::ScalarType leader) { return scalar_type_of(compute_type(dtype_of(leader))); }
 
+void check_steps(const Leader& leader) {
+  const auto& [op, name, x] = leader;
+  TORCH_CHECK_VALUE(x.dim() >= 1, op, ": ", name, " must have shape [T, *shape], time first, but is 0-dimensional");
+  TORCH_CHECK_VALUE(x.sym_size(0) <= most_steps, op, ": ", name, " has ", x.sym_size(0),
+                    " steps; at most 2^30 are supported");
+}
+
 void check_leader(const Leader& leader) {
   const auto& [op, name, x] = leader;
   TORCH_CHECK_TYPE(is_supported(x.scalar_type()), op, ": ", name,
                    " must be float16, bfloat16, float32 or float64, but is ", x.scalar_type(), "; pass ", name,
                    ".to(torch.float32)");
-  TORCH_CHECK_VALUE(x.dim() >= 1, op, ": ", name, " must have shape [T, *shape], time first, but is 0-dimensional");
-  TORCH_CHECK_VALUE(x.sym_size(0) <= most_steps, op, ": ", name, " has ", x.sym_size(0),
-                    " steps; at most 2^30 are supported");
+  check_steps(leader);
 }
 
 void check_type(const Leader& leader, const char* name, const at::Tensor& t) {

@@ -18,7 +18,9 @@ c10::ScalarType state_type(c10::ScalarType leader);
 
 bool is_supported(c10::ScalarType type);
 
-// [T, *shape] of a type that there are kernels for.
+// [T, *shape], and not too long.
+void check_steps(const Leader& leader);
+// The same, of a type that there are kernels for.
 void check_leader(const Leader& leader);
 // Strided, of the leader's type or that of its states.
 void check_type(const Leader& leader, const char* name, const at::Tensor& t);

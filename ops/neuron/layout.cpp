@@ -240,6 +240,8 @@ DType dtype_of(c10::ScalarType type) {
       return DType::bf16;
     case c10::ScalarType::Float:
       return DType::f32;
+    case c10::ScalarType::Int:
+      return DType::i32;
     default:
       return DType::f64;
   }
@@ -253,6 +255,8 @@ c10::ScalarType scalar_type_of(DType type) {
       return c10::ScalarType::BFloat16;
     case DType::f32:
       return c10::ScalarType::Float;
+    case DType::i32:
+      return c10::ScalarType::Int;
     default:
       return c10::ScalarType::Double;
   }

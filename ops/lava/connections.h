@@ -1,0 +1,22 @@
+// What the connections have in common: checks, exact products, the shift, and the buffer of what is on its way.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace spikeforge::ops {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+// The widths of the hardware's fields.
+constexpr std::int64_t most_delay = 63;
+constexpr std::int64_t least_weight = -256, most_weight = 255;
+
+// Throws ValueError unless least <= value <= most.
+void check_number(const char* op, const char* name, std::int64_t value, std::int64_t least, std::int64_t most);
+// The same of a tensor's values, where they can be read at once: on the CPU, and not while a graph is traced.
+void check_elements(const char* op, const char* name, const at::Tensor& t, std::int64_t least, std::int64_t most);
+
+}  // namespace spikeforge::ops

@@ -1,0 +1,77 @@
+// The operators' public contract, and that of the lowered operators beneath them. A neuron has three
+// overloads: numbers, a tensor of biases beside numbers, and tensors, where None is the default.
+#include <torch/library.h>
+
+#include <string>
+
+namespace spikeforge::ops {
+namespace {
+
+struct Form {
+  const char* suffix;
+  const char* state;  // besides u and v
+  const char* numbers;
+};
+
+constexpr Form forms[] = {
+    {"", nullptr, ""},
+    {"_reset", "phase", "int reset_interval=1, int reset_offset=0, "},
+    {"_refractory", "wait", "int refractory_period=1, "},
+};
+
+enum class Overload { numbers, bias, tensors };
+constexpr const char* suffixes[] = {"", ".bias", ".tensor"};
+
+std::string neuron(bool ternary, const Form& form, Overload overload) {
+  const bool tensors = overload == Overload::tensors;
+  const std::string state = form.state != nullptr ? form.state : "";
+  const auto param = [tensors](const std::string& name, const std::string& number) {
+    return tensors ? "Tensor? " + name + "=None, " : "int " + name + "=" + number + ", ";
+  };
+  return std::string(ternary ? "loihi_ternary_lif" : "loihi_lif") + form.suffix +
+         suffixes[static_cast<std::size_t>(overload)] + "(Tensor x, Tensor? u=None, Tensor? v=None, " +
+         (state.empty() ? "" : "Tensor? " + state + "=None, ") + "*, " + param("du", "0") + param("dv", "0") +
+         (overload == Overload::bias ? "Tensor bias_mant, " : param("bias_mant", "0")) + param("bias_exp", "0") +
+         (ternary ? param("vth_hi", "10") + param("vth_lo", "-10") : param("vth", "10")) + form.numbers +
+         "bool store_states=False) -> (Tensor spikes, Tensor u, Tensor v" + (state.empty() ? "" : ", Tensor " + state) +
+         ")";
+}
+
+const std::string arrival = "int weight_exp=0, int num_message_bits=0) -> (Tensor y, Tensor buffer)";
+
+TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
+  const auto define = [&library](const std::string& schema) {
+    library.def(schema.c_str(), {at::Tag::pt2_compliant_tag});
+  };
+  for (const bool ternary : {false, true})
+    for (const Form& form : forms)
+      for (const Overload overload : {Overload::numbers, Overload::bias, Overload::tensors})
+        define(neuron(ternary, form, overload));
+  define(
+      "loihi_forward(Tensor x, Tensor?[] states, Tensor?[] params, int[] numbers, *, bool ternary, str form, bool "
+      "store_states) -> Tensor[]");
+
+  define("loihi_prepare_weights(Tensor weight, *, int num_weight_bits=8, str? sign_mode=None) -> Tensor");
+  define("loihi_dense(Tensor x, Tensor weight, Tensor? buffer=None, *, int delay=1, " + arrival);
+  define(
+      "loihi_sparse(Tensor x, Tensor crow_indices, Tensor col_indices, Tensor values, Tensor? buffer=None, *, int "
+      "delay=1, " +
+      arrival);
+  define("loihi_delay_dense(Tensor x, Tensor weight, Tensor delays, Tensor? buffer=None, *, int max_delay, " + arrival);
+  // [rows, in] x [out, in] -> [rows, out], exact modulo 2^32.
+  define("loihi_product(Tensor x, Tensor weight, int num_message_bits) -> Tensor");
+  define(
+      "loihi_sparse_product(Tensor x, Tensor crow_indices, Tensor col_indices, Tensor values, int num_message_bits) -> "
+      "Tensor");
+
+  // Reads the weights on the host, so it is no part of a compiled graph.
+  library.def(
+      "loihi_quantize(Tensor weight, Tensor? bias=None, *, float tau=2., bool decay_input=True, float v_threshold=1., "
+      "float input_scale=1., int largest_message=1, int num_weight_bits=8) -> (Tensor weights, Tensor bias_mant, int "
+      "bias_exp, int weight_exp, int dv, int vth, float scale, float weight_error, float bias_error, float "
+      "threshold_error, float decay_error)");
+  library.def("lava_neuron(str name) -> str");
+}
+
+}  // namespace
+}  // namespace spikeforge::ops
