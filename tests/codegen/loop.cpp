@@ -3,64 +3,22 @@
 // time-parallel backward pass nor sums over a warp are run here, nor half types.
 #include <spikeforge/autodiff/vjp.h>
 #include <spikeforge/graph/evaluate.h>
-#include <spikeforge/runtime/arguments.h>
 #include <spikeforge/runtime/traced_spec.h>
 
 #include "../graph/bits.h"
 #include "../graph/random_graph.h"
 #include "catch.h"
 #include "gallery.h"
-#include "host_compiler.h"
+#include "host_kernel.h"
 
 #include <fmt/format.h>
 
 namespace spikeforge::test {
 namespace {
 
-constexpr const char* host_as_device = R"(
-#include <cmath>
-#include <cstdlib>
-#include <cstring>
-#define __device__
-#define __global__
-#define __forceinline__ inline
-#define __grid_constant__
-#define __launch_bounds__(threads)
-#define __shared__ static
-#define asm(...)
-struct Index { unsigned x; };
-static Index blockIdx, blockDim, threadIdx;
-inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
-inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
-inline void __syncthreads() {}
-template <class F> F __shfl_xor_sync(unsigned, F x, int) { return x; }
-)";
-
-std::string host_source(const runtime::TracedSpec& spec) {
-  const runtime::KernelSource source = print_source(spec);
-  const bool is_forward = spec.loop.direction == runtime::Direction::forward;
-  return host_as_device + source.text +
-         fmt::format(R"(
-extern "C" void run(const void* words, unsigned long bytes, unsigned blocks, unsigned block) {{
-  spikeforge::{}<spikeforge::Spec::Cell> args;
-  if (bytes != sizeof args) std::abort();
-  std::memcpy(&args, words, bytes);
-  blockDim.x = block;
-  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x)
-    for (threadIdx.x = 0; threadIdx.x < block; ++threadIdx.x) {}(args);
-}}
-)",
-                     is_forward ? "ForwardArgs" : "BackwardArgs", source.entry);
-}
-
 template <class Launch>
 void run_on_host(const Launch& launch, const runtime::TracedSpec& spec) {
-  REQUIRE(spec.loop.schedule.segments == 1);
-  const HostCompiled code(host_source(spec), "-w");
-  const runtime::Grid grid = grid_of(spec.loop.schedule, launch.neurons, 1);
-  const runtime::Arguments arguments(launch);
-  code.function<void(const void*, unsigned long, unsigned, unsigned)>("run")(
-      arguments.data(), arguments.bytes(), static_cast<unsigned>(grid.blocks), grid.block);
+  run_kernel_on_host(launch, spec.loop, print_source(spec));
 }
 
 struct Form {

@@ -26,14 +26,14 @@ struct Outcome {
   std::vector<std::string> failures;
 };
 
-Outcome compile_all(const std::vector<runtime::KernelSpec>& specs, const std::string& arch) {
+Outcome compile_all(const std::vector<runtime::KernelSource>& sources, const std::string& arch) {
   const runtime::Nvrtc& nvrtc = runtime::Nvrtc::get();
   Outcome outcome;
   std::mutex mutex;
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
-    for (std::size_t i = next++; i < specs.size(); i = next++) {
-      const runtime::KernelSource source = print_source(specs[i]);
+    for (std::size_t i = next++; i < sources.size(); i = next++) {
+      const runtime::KernelSource& source = sources[i];
       std::string failure;
       int registers = 0;
       int spilling = 0;
@@ -65,15 +65,15 @@ Outcome compile_all(const std::vector<runtime::KernelSpec>& specs, const std::st
 }
 
 void check_arch(const std::string& arch) {
-  const std::vector<runtime::KernelSpec> specs = covering_list();
-  REQUIRE(specs.size() > 100);
-  REQUIRE(specs.size() * 4 <= 1500);
-  const Outcome outcome = compile_all(specs, arch);
+  const std::vector<runtime::KernelSource> sources = covering_list();
+  REQUIRE(sources.size() > 100);
+  REQUIRE(sources.size() * 4 <= 1500);
+  const Outcome outcome = compile_all(sources, arch);
   std::cout << arch << ": " << outcome.compiled << " kernels compiled, at most " << outcome.most_registers
             << " registers, " << outcome.parking << " park a value, " << outcome.failures.size() << " failures\n";
   for (const std::string& failure : outcome.failures) UNSCOPED_INFO(failure);
   CHECK(outcome.failures.empty());
-  CHECK(outcome.compiled == static_cast<int>(specs.size()));
+  CHECK(outcome.compiled == static_cast<int>(sources.size()));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "covering_list.h"
 
+#include <spikeforge/runtime/loihi_spec.h>
 #include <spikeforge/runtime/spec_table.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <set>
 #include <tuple>
 #include <unordered_set>
+#include <utility>
 
 namespace spikeforge::tests {
 namespace {
@@ -122,8 +124,9 @@ void describe(MultistepLaunch& launch, const Choice& choice) {
   }
 }
 
+constexpr int multiprocessors = 132;
+
 runtime::KernelSpec spec_of(const Choice& choice) {
-  constexpr int multiprocessors = 132;
   if (choice[direction] == 0) {
     ForwardLaunch launch;
     describe(launch, choice);
@@ -148,14 +151,39 @@ runtime::KernelSpec spec_of(const Choice& choice) {
   return runtime::backward_spec(launch, runtime::backward_schedule(launch, multiprocessors));
 }
 
+// Every cell with every way through the loop.
+std::vector<runtime::LoihiSpec> loihi_specs() {
+  std::vector<runtime::LoihiSpec> list;
+  for (const bool ternary : {false, true})
+    for (const LoihiForm form : {LoihiForm::plain, LoihiForm::reset, LoihiForm::refractory})
+      for (const auto& [steps, neurons] : {std::pair{16, 1 << 22}, {100, 1000001}, {128, 1 << 15}, {4, 512}}) {
+        LoihiLaunch launch;
+        launch.ternary = ternary;
+        launch.form = form;
+        launch.steps = steps;
+        launch.neurons = neurons;
+        launch.store_states = steps == 100;
+        launch.x = view(1, neurons);
+        if (steps != 16)
+          for (StateView& state : launch.initial) state = {somewhere(), DType::i32};
+        if (steps >= 100)
+          for (ParamView& param : launch.params)
+            param = {.data = somewhere(), .type = DType::i32, .count = steps == 100 ? neurons : 1};
+        list.push_back(runtime::loihi_spec(launch, runtime::forward_schedule(launch, multiprocessors)));
+      }
+  return list;
+}
+
 }  // namespace
 
-std::vector<runtime::KernelSpec> covering_list() {
-  std::vector<runtime::KernelSpec> list;
+std::vector<runtime::KernelSource> covering_list() {
+  std::vector<runtime::KernelSource> list;
   std::unordered_set<runtime::KernelSpec, runtime::HashOfSpecBytes<runtime::KernelSpec>> seen;
   for (const int fixed_direction : {0, 1})
     for (const Choice& choice : covering_choices(fixed_direction))
-      if (const runtime::KernelSpec spec = spec_of(choice); seen.insert(spec).second) list.push_back(spec);
+      if (const runtime::KernelSpec spec = spec_of(choice); seen.insert(spec).second)
+        list.push_back(print_source(spec));
+  for (const runtime::LoihiSpec& spec : loihi_specs()) list.push_back(print_source(spec));
   return list;
 }
 

@@ -7,7 +7,8 @@
 
 namespace spikeforge::tests {
 
-// Specs of kernels as calls make them, on a device of 132 multiprocessors; without duplicates, always the same.
-std::vector<runtime::KernelSpec> covering_list();
+// Kernels as calls make them, on a device of 132 multiprocessors; without duplicates, always the same. Those of Loihi's
+// neurons, which have few options, follow the others.
+std::vector<runtime::KernelSource> covering_list();
 
 }  // namespace spikeforge::tests

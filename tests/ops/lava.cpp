@@ -1,0 +1,74 @@
+// The C++ face of Loihi's neurons and connections; their bits are asked for in tests/python/test_loihi.py.
+#include <spikeforge/ops/lava.h>
+#include <spikeforge/ops/traced.h>
+
+#include <ATen/ATen.h>
+
+#include "catch.h"
+
+namespace spikeforge::test {
+namespace {
+
+at::Tensor ints(at::IntArrayRef values) { return at::tensor(values, at::kLong).to(at::kInt); }
+
+}  // namespace
+
+TEST_CASE("Lava's table of the fixed-point neuron is that of loihi_lif, at once and in steps") {
+  const at::Tensor x = at::zeros({10, 1}, at::kInt);
+  const LoihiResults whole = loihi_lif(x, {}, {.bias_mant = 2, .bias_exp = 6, .vth = 8});
+  REQUIRE(whole.spikes.nonzero().select(1, 0).equal(at::tensor({4, 9}, at::kLong)));
+  REQUIRE(!whole.counter.defined());
+
+  LoihiState state;
+  for (std::int64_t t = 0; t < 10; ++t) {
+    const LoihiResults step = loihi_lif(x.narrow(0, t, 1), state, {.bias_mant = ints({2}), .bias_exp = 6, .vth = 8});
+    REQUIRE(step.spikes[0].equal(whole.spikes[t]));
+    state = {step.u, step.v, {}};
+  }
+}
+
+TEST_CASE("a periodic reset and a refractory period have a counter among their states") {
+  const at::Tensor x = at::zeros({7, 1}, at::kInt);
+  const LoihiOptions reset{.bias_mant = 64, .vth = 1000, .form = LoihiForm::reset, .reset_interval = 3};
+  REQUIRE(loihi_lif(x, {}, reset).counter.item<int>() == 7 % 3);
+  REQUIRE(loihi_lif(x, {}, reset).v.item<int>() == 2 * 64);  // reset ahead of step 6
+  const LoihiOptions refractory{
+      .bias_mant = 64, .vth = 0, .form = LoihiForm::refractory, .refractory_period = 2, .store_states = true};
+  REQUIRE(loihi_lif(x, {}, refractory).spikes.flatten().equal(ints({1, 0, 0, 1, 0, 0, 1})));
+  REQUIRE(loihi_lif(x, {}, refractory).counter.flatten().equal(ints({2, 1, 0, 2, 1, 0, 2})));
+  REQUIRE(loihi_ternary_lif(x, {}, {.bias_mant = -64, .vth_lo = 0}).spikes.eq(-1).all().item<bool>());
+}
+
+TEST_CASE("connections of either kind give what they weigh, after their delay") {
+  const at::Tensor weight = loihi_prepare_weights(at::tensor({{3.9, -300.0}, {-7.0, 0.0}}));
+  REQUIRE(weight.flatten().equal(ints({2, -256, -8, 0})));
+  const at::Tensor x = ints({1, 0, 0, 1, 1, 1}).view({3, 2});
+  const Arrivals dense = loihi_dense(x, weight, {}, {.delay = 2});
+  REQUIRE(dense.y.flatten().equal(ints({0, 0, 0, 0, 2, -8})));
+  REQUIRE(dense.buffer.flatten().equal(ints({-256, 0, -254, -8})));
+  const Arrivals sparse = loihi_sparse(x, at::tensor({0, 2, 3}, at::kLong), at::tensor({0, 1, 0}, at::kLong),
+                                       ints({2, -256, -8}), {}, {.delay = 2});
+  REQUIRE(sparse.y.equal(dense.y));
+  REQUIRE(sparse.buffer.equal(dense.buffer));
+  const Arrivals delayed = loihi_delay_dense(x, weight, at::ones_like(weight), 1);
+  REQUIRE(delayed.y.equal(dense.y));
+  REQUIRE(delayed.buffer.equal(dense.buffer));
+}
+
+TEST_CASE("a layer is quantised with its worst errors") {
+  const FixedLayer fixed = loihi_quantize({.weight = at::tensor({{0.5, -1.0}}), .bias = at::tensor({0.25}), .tau = 2});
+  // The gain of 1 / tau, on top of which 254 is the largest weight: 0.5 is 127 by rounding, to an even number.
+  REQUIRE(fixed.weight.flatten().equal(ints({128, -254})));
+  REQUIRE(fixed.weight_error < 0.5 / 127);
+  REQUIRE(fixed.dv == 2048);
+  REQUIRE(fixed.decay_error == 0);
+  REQUIRE(static_cast<double>(fixed.vth) == std::round(fixed.scale));
+  REQUIRE_THROWS_AS(loihi_quantize({.weight = at::zeros({1, 1}), .tau = 0.5}), c10::ValueError);
+}
+
+TEST_CASE("Lava's floating-point neurons are texts") {
+  for (const char* name : {"lif", "ternary_lif", "lif_reset", "lif_refractory"})
+    REQUIRE_NOTHROW(Neuron(lava_neuron(name)));
+}
+
+}  // namespace spikeforge::test
