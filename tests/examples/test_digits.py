@@ -124,6 +124,21 @@ def test_a_loaded_checkpoint_is_as_accurate_as_the_network_that_was_saved(digits
     assert accuracies(result.stdout)[0] == accuracies(trained.stdout)[-1]
 
 
+def test_the_trained_network_in_fixed_point_reads_digits_as_well(digits, trained):
+    if digits.language != "python":
+        pytest.skip("the program reads the checkpoint of the Python one")
+    program = [str(ROOT / "examples/python/fixed_digits.py"), "--load", str(digits.checkpoint), "--data", str(digits.data)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "examples/python")
+        result = run_here(program)
+    assert result.returncode == 0, result.stderr
+    floating, fixed = accuracies(result.stdout.splitlines()[-1])
+    assert floating == accuracies(trained.stdout)[-1]
+    assert fixed > floating - 3, result.stdout
+    layers = [line for line in result.stdout.splitlines() if line.startswith("layer")]
+    assert len(layers) == 4 and all(accuracies(line)[0] < 1 for line in layers), result.stdout
+
+
 def test_quiet_prints_only_the_result(digits, tmp_path):
     result = digits("--epochs", 1, "--quiet", "--output", tmp_path)
     assert result.returncode == 0, result.stderr

@@ -51,6 +51,13 @@ def test_the_python_program_of_a_neuron_of_ones_own_runs():
     assert "of all steps fired" in run(sys.executable, "-c", program)
 
 
+def test_the_python_program_of_fixed_point_runs():
+    program = code("python3").replace("build/release/lib/libspikeforge.so", str(library_path()))
+    assert str(library_path()) in program
+    program += "\nassert 0.1 < spikes.mean() < 0.9 and (fixed == spikes).float().mean() > 0.95\n"
+    assert "of all steps agree" in run(sys.executable, "-c", program)
+
+
 def test_the_cpp_program_builds_against_the_installed_package_and_learns(tmp_path):
     for tool in ("c++", "cmake"):
         if shutil.which(tool) is None:
