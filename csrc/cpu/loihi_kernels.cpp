@@ -19,6 +19,27 @@ int value_of(const ParamView& param, std::int64_t neuron) {
   return static_cast<const int*>(param.data)[place_of(param, neuron)];
 }
 
+// A cell for each neuron of a tile, word by word: neighbours of a word lie beside each other, as vectors want them.
+template <class Cell>
+class Cells {
+  static constexpr int words = sizeof(Cell) / sizeof(int);
+  int word_[words][loihi_tile];
+
+ public:
+  void set(int i, const Cell& cell) {
+    int word[words];
+    std::memcpy(word, &cell, sizeof cell);
+    for (int w = 0; w < words; ++w) word_[w][i] = word[w];
+  }
+  Cell get(int i) const {
+    int word[words];
+    for (int w = 0; w < words; ++w) word[w] = word_[w][i];
+    Cell cell;
+    std::memcpy(&cell, word, sizeof cell);
+    return cell;
+  }
+};
+
 template <class Cell>
 class Loop {
   static constexpr int S = Cell::n_states;
@@ -39,17 +60,24 @@ class Loop {
     const int* x = static_cast<const int*>(launch_.x.data) + begin_;
     int* y = static_cast<int*>(launch_.spikes) + begin_;
     for (std::int64_t t = 0; t < launch_.steps; ++t) {
-      for (int i = 0; i < count_; ++i) {
-        int state[S];
-        for (int s = 0; s < S; ++s) state[s] = state_[s][i];
-        cell(i).step(x + i, state, y + i);
-        for (int s = 0; s < S; ++s) state_[s][i] = state[s];
-      }
+      step(cell, x, y, count_);
       x += launch_.x.time_stride;
       y += launch_.neurons;
       if (launch_.store_states) store(t);
     }
     if (!launch_.store_states) store(0);
+  }
+
+  // The compiler has to see that nothing here is written twice.
+  template <class CellOf>
+  void step(const CellOf& cell, const int* __restrict x, int* __restrict y, const int count) {
+    for (int i = 0; i < count; ++i) {
+      int state[S], spike = 0;
+      for (int s = 0; s < S; ++s) state[s] = state_[s][i];
+      cell(i).step(x + i, state, &spike);
+      y[i] = spike;
+      for (int s = 0; s < S; ++s) state_[s][i] = state[s];
+    }
   }
 
   void store(std::int64_t row) const {
@@ -78,9 +106,9 @@ class Loop {
       const Cell cell = cell_of(begin_);
       run([&](int) { return cell; });
     } else {
-      Cell cells[loihi_tile];
-      for (int i = 0; i < count_; ++i) cells[i] = cell_of(begin_ + i);
-      run([&](int i) { return cells[i]; });
+      Cells<Cell> cells;
+      for (int i = 0; i < count_; ++i) cells.set(i, cell_of(begin_ + i));
+      run([&](int i) { return cells.get(i); });
     }
   }
 };
@@ -106,7 +134,7 @@ void run(const LoihiLaunch& launch, std::int64_t begin, std::int64_t end) {
   launch.ternary ? run<true>(launch, begin, end) : run<false>(launch, begin, end);
 }
 
-void dots(const int* x, const int* weights, std::int64_t in, std::int64_t out, int* y) {
+void dots(const int* x, const int* weights, std::int64_t in, std::int64_t out, int* __restrict y) {
   for (std::int64_t o = 0; o < out; ++o) {
     const int* const row = weights + o * in;
     unsigned sum = 0;
@@ -115,7 +143,7 @@ void dots(const int* x, const int* weights, std::int64_t in, std::int64_t out, i
   }
 }
 
-void columns(const int* x, const int* matrix, std::int64_t in, std::int64_t out, int* y) {
+void columns(const int* x, const int* matrix, std::int64_t in, std::int64_t out, int* __restrict y) {
   std::memset(y, 0, static_cast<std::size_t>(out) * sizeof(int));
   for (std::int64_t j = 0; j < in; ++j) {
     const auto message = static_cast<unsigned>(x[j]);

@@ -101,10 +101,11 @@ struct Loihi {
     return static_cast<int>(x < 0 ? 0u - result : result);
   }
 
-  unsigned factor_u, factor_v;
-  int bias;
-  int above, below;  // thresholds in units of v
-  int period, offset;
+  unsigned factor_u = 0, factor_v = 0;
+  int bias = 0;
+  int above = 0;  // the thresholds in units of v
+  int below = 0;
+  int period = 0, offset = 0;
 };
 
 }  // namespace spikeforge
