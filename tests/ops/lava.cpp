@@ -40,7 +40,7 @@ TEST_CASE("a periodic reset and a refractory period have a counter among their s
 }
 
 TEST_CASE("connections of either kind give what they weigh, after their delay") {
-  const at::Tensor weight = loihi_prepare_weights(at::tensor({{3.9, -300.0}, {-7.0, 0.0}}));
+  const at::Tensor weight = loihi_prepare_weights(at::tensor({3.9, -300.0, -7.0, 0.0}).view({2, 2}));
   REQUIRE(weight.flatten().equal(ints({2, -256, -8, 0})));
   const at::Tensor x = ints({1, 0, 0, 1, 1, 1}).view({3, 2});
   const Arrivals dense = loihi_dense(x, weight, {}, {.delay = 2});
@@ -56,7 +56,8 @@ TEST_CASE("connections of either kind give what they weigh, after their delay") 
 }
 
 TEST_CASE("a layer is quantised with its worst errors") {
-  const FixedLayer fixed = loihi_quantize({.weight = at::tensor({{0.5, -1.0}}), .bias = at::tensor({0.25}), .tau = 2});
+  const FixedLayer fixed =
+      loihi_quantize({.weight = at::tensor({0.5, -1.0}).view({1, 2}), .bias = at::tensor({0.25}), .tau = 2});
   // The gain of 1 / tau, on top of which 254 is the largest weight: 0.5 is 127 by rounding, to an even number.
   REQUIRE(fixed.weight.flatten().equal(ints({128, -254})));
   REQUIRE(fixed.weight_error < 0.5 / 127);
