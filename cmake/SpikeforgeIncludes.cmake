@@ -17,6 +17,7 @@ set(internal_headers
     csrc/autodiff        autodiff
     csrc/codegen         codegen
     csrc/cpu             cpu
+    csrc/nir             nir
     ops/lava             ops/lava
     ops/neuron           ops/neuron
     ops/traced           ops/traced

@@ -5,7 +5,11 @@ include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/spikeforge")
 
 spikeforge_install_headers()
-install(TARGETS spikeforge EXPORT spikeforge-targets
+set(libraries spikeforge)
+if(TARGET spikeforge_nir)
+  list(APPEND libraries spikeforge_nir)
+endif()
+install(TARGETS ${libraries} EXPORT spikeforge-targets
         LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
         INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(EXPORT spikeforge-targets NAMESPACE spikeforge:: DESTINATION "${package_dir}")

@@ -1,0 +1,65 @@
+#include <spikeforge/nir/byte_source.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace spikeforge::nir {
+namespace {
+
+[[noreturn]] void fail_with_errno(const char* what) {
+  throw std::runtime_error(fmt::format("{}: {}", what, std::generic_category().message(errno)));
+}
+
+}  // namespace
+
+ByteSource::ByteSource(int file, std::uint64_t size, std::string fallback_path)
+    : file_(file), size_(size), path_(fmt::format("/proc/self/fd/{}", file)) {
+  if (::access(path_.c_str(), R_OK) != 0) path_ = std::move(fallback_path);
+}
+
+ByteSource::ByteSource(ByteSource&& other) noexcept
+    : file_(std::exchange(other.file_, -1)), bytes_(other.bytes_), size_(other.size_), path_(std::move(other.path_)) {}
+
+ByteSource::~ByteSource() {
+  if (file_ >= 0) ::close(file_);
+}
+
+ByteSource ByteSource::open(const std::filesystem::path& path) {
+  // A pipe would wait for a writer: O_NONBLOCK, and it is refused below.
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) fail_with_errno("cannot be opened");
+  struct stat status {};
+  const bool is_known = ::fstat(file, &status) == 0;
+  if (!is_known || !S_ISREG(status.st_mode)) {
+    ::close(file);
+    throw std::runtime_error(is_known ? "is not a regular file" : "cannot be read");
+  }
+  return {file, static_cast<std::uint64_t>(status.st_size), path.string()};
+}
+
+bool ByteSource::read(std::uint64_t offset, std::span<std::byte> into) const {
+  if (offset > size_ || into.size() > size_ - offset) return false;
+  if (file_ < 0) {
+    std::ranges::copy(bytes_.subspan(offset, into.size()), into.begin());
+    return true;
+  }
+  while (!into.empty()) {
+    const ssize_t got = ::pread(file_, into.data(), into.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;  // it has become shorter since
+    into = into.subspan(static_cast<std::size_t>(got));
+    offset += static_cast<std::uint64_t>(got);
+  }
+  return true;
+}
+
+}  // namespace spikeforge::nir

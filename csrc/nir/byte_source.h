@@ -1,0 +1,39 @@
+// The bytes of a file, read with a check of every place.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+namespace spikeforge::nir {
+
+class ByteSource {
+ public:
+  // A regular file; throws std::runtime_error with the reason.
+  static ByteSource open(const std::filesystem::path& path);
+  // Bytes in memory, which are not copied.
+  explicit ByteSource(std::span<const std::byte> bytes) : bytes_(bytes), size_(bytes.size()) {}
+
+  ByteSource(ByteSource&& other) noexcept;
+  ByteSource& operator=(ByteSource&&) = delete;
+  ~ByteSource();
+
+  std::uint64_t size() const { return size_; }
+  // A path that opens this very file, whatever has happened to the name it was opened by. Empty: it is in memory.
+  const std::string& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+  // False where any byte lies beyond the end.
+  bool read(std::uint64_t offset, std::span<std::byte> into) const;
+
+ private:
+  ByteSource(int file, std::uint64_t size, std::string fallback_path);
+
+  int file_ = -1;
+  std::span<const std::byte> bytes_;
+  std::uint64_t size_;
+  std::string path_;
+};
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,31 @@
+#pragma once
+#include <spikeforge/export.h>
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace spikeforge::nir {
+
+// A file or a graph that is refused. what() is one line, "FILE: node NODE, field FIELD: REASON", without the parts that
+// are empty and without control characters: names come from files of strangers.
+struct SPIKEFORGE_API Error : std::runtime_error {
+  Error(std::string file, std::string node, std::string field, std::string reason);
+  Error(std::string node, std::string field, std::string reason) : Error({}, node, field, reason) {}
+
+  // The same refusal, now that the file is known.
+  Error in_file(const std::string& name) const { return {name, node, field, reason}; }
+
+  std::string file;
+  std::string node;   // inside a nested graph graph/node; the outermost graph is /
+  std::string field;  // a dataset of the node, or edges
+  std::string reason;
+};
+
+// The text with control characters, and bytes that are not UTF-8, written as \xNN; cut after about 200 bytes.
+SPIKEFORGE_API std::string printable(std::string_view text);
+
+// What a node is called in messages: lif, or inner/lif inside the nested graph inner.
+SPIKEFORGE_API std::string in_node(std::string_view graph, std::string_view name);
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,27 @@
+// The filters of HDF5 chunks, undone here rather than by libhdf5, whose inflate allocates as much as a file asks for.
+#pragma once
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace spikeforge::nir {
+
+// Numbers of the HDF5 filter registry.
+enum FilterId : int { deflate = 1, shuffle = 2, fletcher32 = 3, szip = 4, lzf = 32000 };
+
+struct Filter {
+  int id;
+  unsigned element_size;  // of shuffle
+};
+
+// "" where this library can undo the filter, else what it is called.
+std::string unknown_filter(int id);
+
+// Undoes the filters of one chunk, last first, except those whose bit is set in skipped. input is overwritten; output
+// is as large as the chunk is unfiltered, and is filled exactly. Returns "" or what is wrong.
+std::string unfilter(std::span<const Filter> filters, unsigned skipped, std::vector<std::byte>& input,
+                     std::span<std::byte> output);
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,41 @@
+// Strings of variable length lie in "global heap collections" of the file. They are read here, with every length
+// checked: libhdf5 1.10 copies a heap object of any length into a buffer of the length that the dataset tells.
+// Format: HDF5 File Format Specification, section III.E.
+#pragma once
+#include <spikeforge/nir/byte_source.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace spikeforge::nir {
+
+class GlobalHeap {
+ public:
+  // base is where the file's own addresses begin; sizes in bytes, of the superblock.
+  GlobalHeap(const ByteSource& source, std::uint64_t base, std::size_t size_of_lengths)
+      : source_(source), base_(base), length_size_(size_of_lengths) {}
+
+  // The object of a collection. Throws std::runtime_error where there is none of at least this length.
+  std::string read(std::uint64_t address, std::uint32_t index, std::uint32_t length);
+
+ private:
+  struct Object {
+    std::uint64_t offset, size;
+  };
+  using Collection = std::map<std::uint32_t, Object>;
+
+  const Collection& collection(std::uint64_t address);
+
+  const ByteSource& source_;
+  std::uint64_t base_;
+  std::size_t length_size_;
+  std::map<std::uint64_t, Collection> collections_;
+  std::uint64_t walked_ = 0;
+};
+
+// An unsigned number of a file: little-endian, of at most 8 bytes.
+std::uint64_t little_endian(const std::byte* bytes, std::size_t size);
+
+}  // namespace spikeforge::nir

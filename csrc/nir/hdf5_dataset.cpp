@@ -1,0 +1,359 @@
+#include <spikeforge/nir/array_values.h>
+#include <spikeforge/nir/filters.h>
+#include <spikeforge/nir/hdf5_dataset.h>
+#include <spikeforge/nir/hdf5_number.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+#include <stdexcept>
+
+namespace spikeforge::nir {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+template <class... Arguments>
+[[noreturn]] void refuse(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  throw std::runtime_error(fmt::format(format, std::forward<Arguments>(arguments)...));
+}
+
+const Hdf5& h5() { return Hdf5::get(); }
+
+void require(bool done, const char* what) {
+  if (!done) refuse("libhdf5 cannot read {}: {}", what, printable_reason());
+}
+
+struct Layout {
+  H5D_layout_t kind;
+  Shape chunk;  // of a chunked dataset
+  std::vector<Filter> filters;
+};
+
+Layout layout_of(hid_t dataset) {
+  const PropertiesId properties(h5().H5Dget_create_plist(dataset));
+  require(static_cast<bool>(properties), "its properties");
+  Layout layout{h5().H5Pget_layout(properties.get()), {}, {}};
+  if (layout.kind == H5D_VIRTUAL) refuse("its data are in other files (a virtual dataset)");
+  if (layout.kind != H5D_COMPACT && layout.kind != H5D_CONTIGUOUS && layout.kind != H5D_CHUNKED)
+    refuse("its storage is of an unknown kind");
+  const int external = h5().H5Pget_external_count(properties.get());
+  require(external >= 0, "where its data are");
+  if (external > 0) refuse("its data are in another file (external storage)");
+
+  const int filter_count = h5().H5Pget_nfilters(properties.get());
+  require(filter_count >= 0, "its filters");
+  for (int i = 0; i < filter_count; ++i) {
+    unsigned flags = 0, config = 0;
+    unsigned values[8] = {};
+    std::size_t value_count = std::size(values);
+    char name[1] = {};
+    const H5Z_filter_t id =
+        h5().H5Pget_filter2(properties.get(), static_cast<unsigned>(i), &flags, &value_count, values, 0, name, &config);
+    require(id >= 0, "a filter");
+    if (const std::string unknown = unknown_filter(id); !unknown.empty())
+      refuse("it is stored with the filter {}, which is none of deflate, lzf, szip, shuffle, fletcher32", unknown);
+    layout.filters.push_back({id, value_count > 0 ? values[0] : 0});
+    if (id == szip) {
+      // options, pixels a block, bits a pixel, pixels a scan line
+      const bool is_sound = value_count == 4 && values[1] >= 2 && values[1] <= 32 && values[1] % 2 == 0 &&
+                            values[2] >= 1 && values[2] <= 64 && values[3] >= values[1] && values[3] <= 4096;
+      if (!is_sound) refuse("the arguments of its szip filter are none");
+    }
+  }
+  if (filter_count > 0 && layout.kind != H5D_CHUNKED) refuse("it has filters but no chunks");
+
+  if (layout.kind == H5D_CHUNKED) {
+    hsize_t sizes[H5S_MAX_RANK] = {};
+    const int rank = h5().H5Pget_chunk(properties.get(), H5S_MAX_RANK, sizes);
+    require(rank > 0 && rank <= H5S_MAX_RANK, "the shape of its chunks");
+    for (int d = 0; d < rank; ++d) {
+      if (sizes[d] == 0 || sizes[d] > UINT32_MAX) refuse("its chunks have {} elements in a dimension", sizes[d]);
+      layout.chunk.push_back(static_cast<std::int64_t>(sizes[d]));
+    }
+  }
+  return layout;
+}
+
+Shape shape_of(hid_t dataset) {
+  const SpaceId space(h5().H5Dget_space(dataset));
+  require(static_cast<bool>(space), "its shape");
+  switch (h5().H5Sget_simple_extent_type(space.get())) {
+    case H5S_SCALAR:
+      return {};
+    case H5S_NULL:
+      refuse("it is empty (a null dataspace)");
+    case H5S_SIMPLE:
+      break;
+    default:
+      refuse("its shape is of an unknown kind");
+  }
+  const int rank = h5().H5Sget_simple_extent_ndims(space.get());
+  require(rank >= 0 && rank <= H5S_MAX_RANK, "its shape");
+  hsize_t sizes[H5S_MAX_RANK] = {};
+  require(h5().H5Sget_simple_extent_dims(space.get(), sizes, nullptr) == rank, "its shape");
+  Shape shape;
+  for (int d = 0; d < rank; ++d) {
+    if (sizes[d] > INT64_MAX) refuse("a dimension is {}", sizes[d]);
+    shape.push_back(static_cast<std::int64_t>(sizes[d]));
+  }
+  return shape;
+}
+
+std::uint64_t byte_count(const Shape& shape, std::uint64_t element_size) {
+  std::uint64_t bytes = 0;
+  try {
+    if (__builtin_mul_overflow(static_cast<std::uint64_t>(count_of(shape)), element_size, &bytes)) bytes = UINT64_MAX;
+  } catch (const std::overflow_error&) {
+    bytes = UINT64_MAX;
+  }
+  return bytes;
+}
+
+// The elements as they lie in the file, unfiltered and in the order of the array.
+class RawReader {
+ public:
+  RawReader(hid_t dataset, ReadingState& state, const Layout& layout, const Shape& shape, std::size_t element_size)
+      : dataset_(dataset), state_(state), layout_(layout), shape_(shape), element_size_(element_size) {}
+
+  // into has exactly their size, which was taken from the limit already.
+  void read(std::span<std::byte> into, hid_t file_type) {
+    if (into.empty()) return;
+    switch (layout_.kind) {
+      case H5D_CONTIGUOUS:
+        return contiguous(into);
+      case H5D_COMPACT:
+        return compact(into, file_type);
+      default:
+        break;
+    }
+    if (std::ranges::any_of(layout_.filters, [](const Filter& f) { return f.id == szip; }))
+      by_libhdf5(into, file_type);
+    else
+      chunked(into);
+  }
+
+  // Before memory for the result: no file is compressed further than its filters can.
+  void check_stored_size(std::uint64_t bytes) const {
+    if (bytes == 0) return;
+    const std::uint64_t stored = h5().H5Dget_storage_size(dataset_);
+    if (stored > state_.source.size()) refuse("it says that {} bytes are stored, more than the file has", stored);
+    // deflate reaches 1032 : 1, and lzf behind it no more; each filter of several may.
+    std::uint64_t ratio = 1;
+    for (const Filter& filter : layout_.filters)
+      if (filter.id != shuffle && filter.id != fletcher32) ratio = std::min<std::uint64_t>(ratio * 1100, 1100 * 1100);
+    std::uint64_t most = 0;
+    if (__builtin_mul_overflow(stored + 64 * (ratio > 1), ratio, &most)) return;
+    if (bytes > most) refuse("it says that it has {} bytes, but {} are stored", bytes, stored);
+  }
+
+ private:
+  void contiguous(std::span<std::byte> into) {
+    const haddr_t offset = h5().H5Dget_offset(dataset_);
+    if (offset == HADDR_UNDEF) refuse("its data were never written");
+    if (!state_.source.read(offset, into)) refuse("its data lie beyond the end of the file");
+  }
+
+  void compact(std::span<std::byte> into, hid_t file_type) {
+    if (h5().H5Dget_storage_size(dataset_) != into.size()) refuse("its data are of another size than its shape");
+    by_libhdf5(into, file_type);
+  }
+
+  void by_libhdf5(std::span<std::byte> into, hid_t file_type) {
+    if (layout_.kind == H5D_CHUNKED) {
+      if (layout_.filters.size() != 1) refuse("it is stored with szip and another filter at once");
+      // libhdf5 allocates what the first four bytes of a chunk say.
+      for_each_chunk([&](std::span<const hsize_t>, std::vector<std::byte>& stored, unsigned skipped) {
+        if (skipped) return;
+        if (stored.size() < 4 || little_endian(stored.data(), 4) != chunk_bytes()) refuse("a chunk's size is wrong");
+      });
+    }
+    require(h5().H5Dread(dataset_, file_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, into.data()) >= 0, "its data");
+  }
+
+  std::uint64_t chunk_bytes() const { return byte_count(layout_.chunk, element_size_); }
+
+  template <class Function>
+  void for_each_chunk(Function&& function) {
+    const std::size_t rank = shape_.size();
+    if (layout_.chunk.size() != rank) refuse("its chunks have another number of dimensions than its shape");
+    if (chunk_bytes() >= UINT32_MAX) refuse("its chunks are too large");
+    std::vector<hsize_t> at(rank, 0);
+    std::vector<std::byte> stored;
+    while (true) {
+      hsize_t size = 0;
+      if (h5().H5Dget_chunk_storage_size(dataset_, at.data(), &size) < 0)
+        refuse("a chunk is missing: {}", printable_reason());
+      if (size == 0) refuse("a chunk is missing: the shape is larger than the data");
+      if (size > state_.source.size()) refuse("a chunk is larger than the file");
+      if (size > chunk_bytes() + chunk_bytes() / 8 + 4096) refuse("a chunk is larger in the file than in memory");
+      stored.resize(size);
+      std::uint32_t skipped = 0;
+      require(h5().H5Dread_chunk(dataset_, H5P_DEFAULT, at.data(), &skipped, stored.data()) >= 0, "a chunk");
+      function(std::span<const hsize_t>(at), stored, skipped);
+      std::size_t d = rank;
+      while (d > 0) {
+        --d;
+        at[d] += static_cast<hsize_t>(layout_.chunk[d]);
+        if (at[d] < static_cast<hsize_t>(shape_[d])) break;
+        at[d] = 0;
+        if (d == 0) return;
+      }
+    }
+  }
+
+  void chunked(std::span<std::byte> into) {
+    state_.take(2 * chunk_bytes());  // for the chunk and what it is inflated to; given back below
+    std::vector<std::byte> chunk(chunk_bytes());
+    for_each_chunk([&](std::span<const hsize_t> at, std::vector<std::byte>& stored, unsigned skipped) {
+      if (const std::string wrong = unfilter(layout_.filters, skipped, stored, chunk); !wrong.empty())
+        refuse("{}", wrong);
+      place(chunk, at, into);
+    });
+    state_.bytes_left += 2 * chunk_bytes();
+  }
+
+  // The part of a chunk that lies within the shape, row by row of the last dimension.
+  void place(std::span<const std::byte> chunk, std::span<const hsize_t> at, std::span<std::byte> into) const {
+    const std::size_t rank = shape_.size();
+    std::vector<std::size_t> extent(rank), index(rank, 0);
+    for (std::size_t d = 0; d < rank; ++d)
+      extent[d] = std::min<std::uint64_t>(layout_.chunk[d], static_cast<std::uint64_t>(shape_[d]) - at[d]);
+    const std::size_t row = extent[rank - 1] * element_size_;
+    while (true) {
+      std::size_t from = 0, to = 0;
+      for (std::size_t d = 0; d < rank; ++d) {
+        from = from * static_cast<std::size_t>(layout_.chunk[d]) + index[d];
+        to = to * static_cast<std::size_t>(shape_[d]) + at[d] + index[d];
+      }
+      std::ranges::copy(chunk.subspan(from * element_size_, row),
+                        into.begin() + static_cast<std::ptrdiff_t>(to * element_size_));
+      std::size_t d = rank - 1;
+      while (d > 0 && ++index[d - 1] == extent[d - 1]) index[--d] = 0;
+      if (d == 0) return;
+    }
+  }
+
+  hid_t dataset_;
+  ReadingState& state_;
+  const Layout& layout_;
+  const Shape& shape_;
+  std::size_t element_size_;
+};
+
+// Reads the raw elements into a buffer of their own.
+std::vector<std::byte> raw_bytes(hid_t dataset, ReadingState& state, const Layout& layout, const Shape& shape,
+                                 std::size_t element_size, hid_t file_type) {
+  RawReader reader(dataset, state, layout, shape, element_size);
+  const std::uint64_t bytes = byte_count(shape, element_size);
+  reader.check_stored_size(bytes);
+  state.take(bytes);
+  std::vector<std::byte> raw(bytes);
+  reader.read(raw, file_type);
+  return raw;
+}
+
+Array read_numbers(hid_t dataset, ReadingState& state, const Layout& layout, const Shape& shape, hid_t type) {
+  const NumberType number = number_type(type);
+  if (number.is_native) {
+    // Straight into the array.
+    const std::uint64_t bytes = byte_count(shape, number.size);
+    RawReader reader(dataset, state, layout, shape, number.size);
+    reader.check_stored_size(bytes);
+    state.take(bytes);
+    Array array(number.dtype, shape);
+    reader.read(array.writable_bytes(), type);
+    to_native(number, array.writable_bytes());
+    return array;
+  }
+  state.take(byte_count(shape, size_of(number.dtype)));
+  const std::vector<std::byte> raw = raw_bytes(dataset, state, layout, shape, number.size, type);
+  Array array(number.dtype, shape);
+  convert(number, raw, array);
+  state.bytes_left += raw.size();
+  return array;
+}
+
+Strings fixed_strings(hid_t dataset, ReadingState& state, const Layout& layout, const Shape& shape, hid_t type) {
+  const std::size_t size = h5().H5Tget_size(type);
+  if (size == 0 || size > state.limits.string)
+    refuse("its strings have {} bytes; the limit is {}", size, state.limits.string);
+  const H5T_str_t padding = h5().H5Tget_strpad(type);
+  const std::vector<std::byte> raw = raw_bytes(dataset, state, layout, shape, size, type);
+  Strings strings{shape, {}};
+  state.take((raw.size() / size) * sizeof(std::string) + raw.size());
+  for (std::size_t at = 0; at < raw.size(); at += size) {
+    std::string_view text(reinterpret_cast<const char*>(&raw[at]), size);
+    text = text.substr(0, text.find('\0'));
+    if (padding == H5T_STR_SPACEPAD) text = text.substr(0, text.find_last_not_of(' ') + 1);
+    strings.values.emplace_back(text);
+  }
+  return strings;
+}
+
+Strings variable_strings(hid_t dataset, ReadingState& state, const Layout& layout, const Shape& shape, hid_t type) {
+  if (layout.kind == H5D_COMPACT) refuse("strings of variable length within their header are not supported");
+  if (std::ranges::any_of(layout.filters, [](const Filter& f) { return f.id == szip; }))
+    refuse("strings under szip are not supported");
+  // Each is its length, the address of a heap collection, and its number there.
+  const std::size_t address_size = state.size_of_addresses;
+  const std::size_t size = 4 + address_size + 4;
+  const std::vector<std::byte> raw = raw_bytes(dataset, state, layout, shape, size, type);
+  Strings strings{shape, {}};
+  state.take((raw.size() / size) * sizeof(std::string));
+  for (std::size_t at = 0; at < raw.size(); at += size) {
+    const auto length = static_cast<std::uint32_t>(little_endian(&raw[at], 4));
+    const std::uint64_t address = little_endian(&raw[at + 4], address_size);
+    const auto index = static_cast<std::uint32_t>(little_endian(&raw[at + 4 + address_size], 4));
+    if (length > state.limits.string) refuse("a string has {} bytes; the limit is {}", length, state.limits.string);
+    state.take(length);
+    std::string text = state.heap.read(address, index, length);
+    text.resize(std::min(text.size(), text.find('\0')));
+    strings.values.push_back(std::move(text));
+  }
+  return strings;
+}
+
+}  // namespace
+
+void ReadingState::take(std::uint64_t bytes) {
+  if (bytes > bytes_left) refuse("the file needs more than {} bytes of memory, the limit", limits.bytes);
+  bytes_left -= bytes;
+}
+
+Value read_dataset(hid_t dataset, ReadingState& state) {
+  const Layout layout = layout_of(dataset);  // before its shape: that of a virtual dataset is in other files
+  const Shape shape = shape_of(dataset);
+  const TypeId type(h5().H5Dget_type(dataset));
+  require(static_cast<bool>(type), "its type");
+  switch (h5().H5Tget_class(type.get())) {
+    case H5T_INTEGER:
+    case H5T_FLOAT:
+    case H5T_ENUM:
+      return read_numbers(dataset, state, layout, shape, type.get());
+    case H5T_STRING: {
+      const htri_t is_variable = h5().H5Tis_variable_str(type.get());
+      require(is_variable >= 0, "its type");
+      if (is_variable) return variable_strings(dataset, state, layout, shape, type.get());
+      return fixed_strings(dataset, state, layout, shape, type.get());
+    }
+    case H5T_COMPOUND:
+      refuse("it is of a compound type (complex numbers are one): expected numbers or text");
+    case H5T_VLEN:
+      refuse("it is of a type of variable length: expected numbers or text");
+    case H5T_ARRAY:
+      refuse("it is of an array type: expected numbers or text");
+    case H5T_REFERENCE:
+      refuse("it is of a reference type: expected numbers or text");
+    case H5T_OPAQUE:
+      refuse("it is of an opaque type: expected numbers or text");
+    case H5T_BITFIELD:
+      refuse("it is of a bit field type: expected numbers or text");
+    default:
+      refuse("its type is of an unknown kind: expected numbers or text");
+  }
+}
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,28 @@
+// One dataset of an HDF5 file as an Array or as Strings.
+#pragma once
+#include <spikeforge/nir/byte_source.h>
+#include <spikeforge/nir/global_heap.h>
+#include <spikeforge/nir/hdf5_library.h>
+#include <spikeforge/nir/limits.h>
+#include <spikeforge/nir/value.h>
+
+namespace spikeforge::nir {
+
+// What reading a file has used up, and what it reads from.
+struct ReadingState {
+  const ByteSource& source;
+  const Limits& limits;
+  std::uint64_t base = 0;  // where the file's own addresses begin
+  std::size_t size_of_addresses = 8;
+  GlobalHeap heap;
+  std::uint64_t bytes_left = 0;
+
+  // Throws where it is more than is left.
+  void take(std::uint64_t bytes);
+};
+
+// Everything that the dataset says about itself is checked before memory is allocated or data are read; libhdf5 reads
+// none of them (but small ones that lie within their header, and szip). Throws std::runtime_error with the reason.
+Value read_dataset(hid_t dataset, ReadingState& state);
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,104 @@
+#include <spikeforge/nir/hdf5_library.h>
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <stdexcept>
+
+#include <dlfcn.h>
+
+// ThreadSanitizer and AddressSanitizer refuse RTLD_DEEPBIND.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SPIKEFORGE_SANITIZED
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define SPIKEFORGE_SANITIZED
+#endif
+#endif
+
+#define SPIKEFORGE_TEXT(x) #x
+#define SPIKEFORGE_EXPANDED_TEXT(x) SPIKEFORGE_TEXT(x)
+
+namespace spikeforge::nir {
+namespace {
+
+int loading_flags() {
+  int flags = RTLD_NOW | RTLD_LOCAL;
+#if defined(RTLD_DEEPBIND) && !defined(SPIKEFORGE_SANITIZED)
+  flags |= RTLD_DEEPBIND;  // its own calls reach itself, not another HDF5 whose symbols are global
+#endif
+  return flags;
+}
+
+void* load() {
+  const char* own = std::getenv("SPIKEFORGE_HDF5");
+  if (own && *own) {
+    if (void* library = dlopen(own, loading_flags())) return library;
+    throw std::runtime_error(fmt::format("SPIKEFORGE_HDF5={} cannot be loaded: {}", own, dlerror()));
+  }
+  std::string reasons;
+  for (const char* name : {SPIKEFORGE_HDF5_SONAME, SPIKEFORGE_HDF5_PATH}) {
+    if (void* library = dlopen(name, loading_flags())) return library;
+    reasons += fmt::format("{}{}", reasons.empty() ? "" : "; ", dlerror());
+  }
+  throw std::runtime_error(
+      fmt::format("libhdf5 cannot be loaded (SPIKEFORGE_HDF5 names another file of HDF5 {}.{}): {}", H5_VERS_MAJOR,
+                  H5_VERS_MINOR, reasons));
+}
+
+void* symbol(void* library, const char* name) {
+  if (void* found = dlsym(library, name)) return found;
+  throw std::runtime_error(fmt::format("libhdf5 has no {}: it is too old, or too new", name));
+}
+
+herr_t keep_last(unsigned, const H5E_error2_t* error, void* reason) {
+  if (error->desc && *error->desc) *static_cast<std::string*>(reason) = error->desc;
+  return 0;
+}
+
+std::recursive_mutex& one_at_a_time() {
+  static auto& mutex = *new std::recursive_mutex;
+  return mutex;
+}
+
+}  // namespace
+
+const Hdf5& Hdf5::get() {
+  static const Hdf5& library = *new Hdf5;  // never closed: libhdf5 has work to do when the process ends
+  return library;
+}
+
+Hdf5::Hdf5() {
+  void* const library = load();
+#define SPIKEFORGE_HDF5(name) name = reinterpret_cast<decltype(name)>(symbol(library, SPIKEFORGE_EXPANDED_TEXT(name)));
+#include <spikeforge/nir/hdf5_functions.def>
+
+  unsigned major = 0, minor = 0, release = 0;
+  if (H5get_libversion(&major, &minor, &release) < 0 || major != H5_VERS_MAJOR || minor != H5_VERS_MINOR)
+    throw std::runtime_error(fmt::format("libhdf5 is {}.{}.{}, but this library was built for {}.{}", major, minor,
+                                         release, H5_VERS_MAJOR, H5_VERS_MINOR));
+  if (H5open() < 0) throw std::runtime_error("libhdf5 does not start");
+
+    // The identifiers have their values from here on.
+#define SPIKEFORGE_HDF5_ID(name) name = *static_cast<const hid_t*>(symbol(library, #name));
+#include <spikeforge/nir/hdf5_functions.def>
+  set_file_locking = reinterpret_cast<decltype(set_file_locking)>(dlsym(library, "H5Pset_file_locking"));
+
+  H5PLset_loading_state(0);  // a file must not choose code to load
+}
+
+Hdf5Session::Hdf5Session() : lock_(one_at_a_time()) {
+  const Hdf5& h5 = Hdf5::get();
+  h5.H5Eget_auto2(H5E_DEFAULT, &print_, &print_to_);
+  h5.H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
+
+Hdf5Session::~Hdf5Session() { Hdf5::get().H5Eset_auto2(H5E_DEFAULT, print_, print_to_); }
+
+std::string hdf5_reason() {
+  std::string reason = "no reason given";
+  Hdf5::get().H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, keep_last, &reason);
+  return reason;
+}
+
+}  // namespace spikeforge::nir

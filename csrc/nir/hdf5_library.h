@@ -1,0 +1,82 @@
+// libhdf5, loaded when it is first needed and invisible to everybody else.
+//
+// A process may well hold another HDF5: h5py brings its own. Two of them linked in the ordinary way would answer each
+// other's calls, since torch.ops.load_library makes symbols global. So it is opened here with a scope of its own.
+// Only hdf5.h is needed to build.
+#pragma once
+#define H5_USE_110_API  // the functions and structures of HDF5 1.10, in any later version too
+#include <hdf5.h>
+
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace spikeforge::nir {
+
+struct Hdf5 {
+  // Throws std::runtime_error where the library is not there or is of another version than its header.
+  static const Hdf5& get();
+
+  // Names such as H5Literate are macros for H5Literate1 in later versions: expanded here and where they are called.
+#define SPIKEFORGE_HDF5(name) decltype(&::name) name = nullptr;
+#define SPIKEFORGE_HDF5_ID(name) hid_t name = H5I_INVALID_HID;
+#include <spikeforge/nir/hdf5_functions.def>
+  herr_t (*set_file_locking)(hid_t, hbool_t, hbool_t) = nullptr;  // from 1.10.7; null before
+
+ private:
+  Hdf5();
+};
+
+// H5F_ACC_RDONLY and H5F_ACC_TRUNC of hdf5.h are macros that call the library by name.
+constexpr unsigned open_to_read = 0;
+constexpr unsigned open_to_replace = 2;
+
+// One caller at a time, since libhdf5 may be built without locks; and libhdf5 prints nothing meanwhile.
+class Hdf5Session {
+ public:
+  Hdf5Session();
+  ~Hdf5Session();
+  Hdf5Session(const Hdf5Session&) = delete;
+  Hdf5Session& operator=(const Hdf5Session&) = delete;
+
+ private:
+  std::unique_lock<std::recursive_mutex> lock_;
+  H5E_auto2_t print_ = nullptr;
+  void* print_to_ = nullptr;
+};
+
+// What libhdf5 says about the call that failed last: the innermost reason.
+std::string hdf5_reason();
+
+// Closes itself.
+template <auto Hdf5::*Close>
+class Hid {
+ public:
+  explicit Hid(hid_t id = H5I_INVALID_HID) : id_(id) {}
+  Hid(Hid&& other) noexcept : id_(std::exchange(other.id_, H5I_INVALID_HID)) {}
+  Hid& operator=(Hid&& other) noexcept {
+    std::swap(id_, other.id_);
+    return *this;
+  }
+  ~Hid() { close(); }
+
+  explicit operator bool() const { return id_ >= 0; }
+  hid_t get() const { return id_; }
+  // False where what was pending could not be written.
+  bool close() {
+    if (id_ < 0) return true;
+    return (Hdf5::get().*Close)(std::exchange(id_, H5I_INVALID_HID)) >= 0;
+  }
+
+ private:
+  hid_t id_;
+};
+using FileId = Hid<&Hdf5::H5Fclose>;
+using GroupId = Hid<&Hdf5::H5Gclose>;
+using ObjectId = Hid<&Hdf5::H5Oclose>;
+using DatasetId = Hid<&Hdf5::H5Dclose>;
+using SpaceId = Hid<&Hdf5::H5Sclose>;
+using TypeId = Hid<&Hdf5::H5Tclose>;
+using PropertiesId = Hid<&Hdf5::H5Pclose>;
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,36 @@
+// The integer, floating point and boolean types of HDF5 as ours.
+#pragma once
+#include <spikeforge/nir/array.h>
+#include <spikeforge/nir/hdf5_library.h>
+
+#include <span>
+
+namespace spikeforge::nir {
+
+// A number as it lies in a file. Floating point types that are no IEEE ones (bfloat16, or the 80 bits of x87) are read
+// as the smallest type of ours that is as wide in range and precision; x87 is rounded to float64.
+struct NumberType {
+  DType dtype;       // in memory
+  std::size_t size;  // in the file
+  bool is_big_endian;
+  bool is_native;  // but for the order of its bytes
+  struct Bits {    // of a float that is not native
+    std::size_t sign, exponent, exponent_size, mantissa, mantissa_size;
+    std::size_t bias;
+    bool leading_bit_is_stored;
+  } bits;
+};
+
+// Throws std::runtime_error with the reason where it is none.
+NumberType number_type(hid_t type);
+
+// In place: the order of bytes, and booleans as 0 and 1.
+void to_native(const NumberType& type, std::span<std::byte> bytes);
+
+// Of a type that is not native.
+void convert(const NumberType& type, std::span<const std::byte> bytes, Array& array);
+
+// What the library says, fit for a message.
+std::string printable_reason();
+
+}  // namespace spikeforge::nir

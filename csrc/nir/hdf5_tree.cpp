@@ -1,0 +1,195 @@
+#include <spikeforge/nir/error.h>
+#include <spikeforge/nir/hdf5_dataset.h>
+#include <spikeforge/nir/hdf5_tree.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <stdexcept>
+
+namespace spikeforge::nir {
+namespace {
+
+const Hdf5& h5() { return Hdf5::get(); }
+
+struct Link {
+  std::string name;
+  H5L_type_t type;
+};
+
+struct Listing {
+  std::vector<Link> links;
+  std::uint64_t links_left;
+  std::size_t longest_name;
+  const char* refused = nullptr;
+};
+
+// libhdf5's is C: nothing is thrown through it.
+herr_t list_link(hid_t, const char* name, const H5L_info_t* info, void* data) {
+  auto& listing = *static_cast<Listing*>(data);
+  const std::size_t length = strnlen(name, listing.longest_name + 1);
+  if (length > listing.longest_name) listing.refused = "a name in it is longer than the limit";
+  if (listing.links_left == 0) listing.refused = "the file has more groups and datasets than the limit";
+  if (listing.refused) return 1;
+  --listing.links_left;
+  try {
+    listing.links.push_back({{name, length}, info->type});
+  } catch (...) {
+    listing.refused = "there is not enough memory";
+    return 1;
+  }
+  return 0;
+}
+
+class TreeReader {
+ public:
+  TreeReader(ReadingState& state, const Limits& limits) : state_(state), limits_(limits), links_left_(limits.nodes) {}
+
+  Group group(hid_t id) {
+    check_group(id);
+    Group group;
+    for (Link& link : links_of(id)) {
+      path_.push_back(link.name);
+      check_link(link);
+      const ObjectId object(h5().H5Oopen(id, link.name.c_str(), H5P_DEFAULT));
+      if (!object) refuse(fmt::format("libhdf5 cannot open it: {}", reason()));
+      Value value = read(object.get());
+      path_.pop_back();
+      group.members.push_back({std::move(link.name), std::move(value)});
+    }
+    return group;
+  }
+
+ private:
+  Value read(hid_t object) {
+    switch (type_of(object)) {
+      case H5O_TYPE_GROUP:
+        return group(object);
+      case H5O_TYPE_DATASET:
+        break;
+      default:
+        refuse("it is neither a group nor a dataset");
+    }
+    try {
+      return read_dataset(object, state_);
+    } catch (const std::runtime_error& error) {
+      refuse(error.what());
+    } catch (const std::bad_alloc&) {
+      refuse("there is not enough memory for it");
+    }
+  }
+
+  H5O_type_t type_of(hid_t object) {
+    H5O_info_t info;
+    if (h5().H5Oget_info2(object, &info, H5O_INFO_BASIC) < 0)
+      refuse(fmt::format("libhdf5 cannot read it: {}", reason()));
+    address_ = info.addr;
+    return info.type;
+  }
+
+  void check_group(hid_t id) {
+    // Each graph is two groups: the node, and nodes in it.
+    if (path_.size() > 2 * static_cast<std::size_t>(limits_.depth) + 3)
+      refuse(fmt::format("it is nested more than {} levels deep", limits_.depth));
+    type_of(id);
+    if (!groups_.insert(address_).second)
+      refuse("the same group is linked from two places: hard links that form a cycle, or a shared node");
+  }
+
+  std::vector<Link> links_of(hid_t id) {
+    H5G_info_t info;
+    if (h5().H5Gget_info(id, &info) < 0) refuse(fmt::format("libhdf5 cannot read the group: {}", reason()));
+    Listing listing{{}, links_left_, limits_.string, nullptr};
+    hsize_t index = 0;
+    const herr_t listed = h5().H5Literate(id, H5_INDEX_NAME, H5_ITER_NATIVE, &index, list_link, &listing);
+    if (listing.refused) refuse(listing.refused);
+    if (listed < 0) refuse(fmt::format("libhdf5 cannot list the group: {}", reason()));
+    links_left_ = listing.links_left;
+    std::ranges::sort(listing.links, {}, &Link::name);
+    for (std::size_t i = 1; i < listing.links.size(); ++i)
+      if (listing.links[i].name == listing.links[i - 1].name)
+        refuse(fmt::format("two members are called {}", printable(listing.links[i].name)));
+    return std::move(listing.links);
+  }
+
+  void check_link(const Link& link) {
+    switch (link.type) {
+      case H5L_TYPE_HARD:
+        break;
+      case H5L_TYPE_SOFT:
+        refuse("it is a soft link");
+      case H5L_TYPE_EXTERNAL:
+        refuse("it is an external link, to another file");
+      default:
+        refuse("it is a link of an unknown kind");
+    }
+    // libhdf5 takes a name for a path.
+    if (link.name.empty() || link.name == "." || link.name.find('/') != std::string::npos) refuse("this is not a name");
+  }
+
+  // What the place is called in a graph: /node/nodes/a/nodes/b/tau is field tau of node a/b.
+  [[noreturn]] void refuse(const std::string& why) {
+    std::string node, field;
+    auto part = path_.begin();
+    if (part != path_.end() && *part == "node") ++part;
+    while (path_.end() - part >= 2 && *part == "nodes") {
+      node = in_node(node, part[1]);
+      part += 2;
+    }
+    for (; part != path_.end(); ++part) field += (field.empty() ? "" : "/") + *part;
+    throw Error(node.empty() ? "/" : node, field, why);
+  }
+
+  static std::string reason() { return printable(hdf5_reason()); }
+
+  ReadingState& state_;
+  const Limits& limits_;
+  std::uint64_t links_left_;
+  std::vector<std::string> path_;
+  std::set<haddr_t> groups_;
+  haddr_t address_ = HADDR_UNDEF;
+};
+
+FileId open_file(const ByteSource& source) {
+  const PropertiesId access(h5().H5Pcreate(h5().H5P_CLS_FILE_ACCESS_ID_g));
+  h5().H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG);
+  if (h5().set_file_locking) h5().set_file_locking(access.get(), false, true);
+  if (source.path().empty()) {
+    constexpr std::size_t growth = 4096;
+    const std::span<const std::byte> bytes = source.bytes();
+    // An image of no bytes would be none, and the name a file's.
+    if (bytes.empty()) throw std::runtime_error("is empty");
+    if (h5().H5Pset_fapl_core(access.get(), growth, false) < 0 ||
+        h5().H5Pset_file_image(access.get(), const_cast<std::byte*>(bytes.data()), bytes.size()) < 0)
+      throw std::runtime_error(fmt::format("cannot be read from memory: {}", printable(hdf5_reason())));
+  }
+  const std::string name = source.path().empty() ? "bytes in memory" : source.path();
+  FileId file(h5().H5Fopen(name.c_str(), open_to_read, access.get()));
+  if (!file)
+    throw std::runtime_error(fmt::format("is not an HDF5 file that libhdf5 reads: {}", printable(hdf5_reason())));
+  return file;
+}
+
+}  // namespace
+
+Group read_tree(const ByteSource& source, const Limits& limits) {
+  const Hdf5Session session;
+  const FileId file = open_file(source);
+  const PropertiesId creation(h5().H5Fget_create_plist(file.get()));
+  hsize_t user_block = 0;
+  std::size_t size_of_addresses = 0, size_of_lengths = 0;
+  if (!creation || h5().H5Pget_userblock(creation.get(), &user_block) < 0 ||
+      h5().H5Pget_sizes(creation.get(), &size_of_addresses, &size_of_lengths) < 0 || size_of_addresses == 0 ||
+      size_of_addresses > 8 || size_of_lengths == 0 || size_of_lengths > 8)
+    throw std::runtime_error("has a superblock of unknown sizes");
+
+  ReadingState state{source,      limits, user_block, size_of_addresses, {source, user_block, size_of_lengths},
+                     limits.bytes};
+  const ObjectId root(h5().H5Oopen(file.get(), "/", H5P_DEFAULT));
+  if (!root) throw std::runtime_error(fmt::format("libhdf5 cannot open its root: {}", printable(hdf5_reason())));
+  return TreeReader(state, limits).group(root.get());
+}
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,14 @@
+// An HDF5 file as a tree of values.
+#pragma once
+#include <spikeforge/nir/byte_source.h>
+#include <spikeforge/nir/limits.h>
+#include <spikeforge/nir/value.h>
+
+namespace spikeforge::nir {
+
+// All groups and datasets, members sorted by name, as h5py gives them; attributes are left out. Refused, with an Error
+// that names node and field by their place in the file: links other than hard ones, a group that is linked twice (a
+// cycle is one), data in other files, types that are neither numbers nor text, and what is beyond the limits.
+Group read_tree(const ByteSource& source, const Limits& limits);
+
+}  // namespace spikeforge::nir

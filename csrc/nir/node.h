@@ -1,0 +1,275 @@
+// The 19 nodes of NIR. Shapes are without batch and time; S is a neuron's shape, of any rank. Equations and fields:
+// Pedersen et al., Nature Communications 15, 8122 (2024), and neuroir.org.
+//
+// Every node lists its fields once, in fields(), as they are called in a file: reading, writing, comparing and printing
+// go by that list. An optional field is one that files of some version leave out.
+#pragma once
+#include <spikeforge/nir/array.h>
+#include <spikeforge/nir/value.h>
+
+#include <array>
+#include <optional>
+#include <string_view>
+#include <tuple>
+
+namespace spikeforge::nir {
+
+struct Input {
+  static constexpr std::string_view type = "Input";
+  Shape shape;
+
+  static void fields(auto& n, auto&& field) { field("shape", n.shape); }
+};
+
+struct Output {
+  static constexpr std::string_view type = "Output";
+  std::optional<Shape> shape;  // absent up to version 0.0.6: that of what arrives
+
+  static void fields(auto& n, auto&& field) { field("shape", n.shape); }
+};
+
+// y = W x + b over the last dimension: x is [..., in], weight [..., out, in], bias [..., out].
+struct Affine {
+  static constexpr std::string_view type = "Affine";
+  Array weight, bias;
+
+  static void fields(auto& n, auto&& field) {
+    field("weight", n.weight);
+    field("bias", n.bias);
+  }
+};
+
+// y = W x
+struct Linear {
+  static constexpr std::string_view type = "Linear";
+  Array weight;
+
+  static void fields(auto& n, auto&& field) { field("weight", n.weight); }
+};
+
+// y = x * scale, scale is [S].
+struct Scale {
+  static constexpr std::string_view type = "Scale";
+  Array scale;
+
+  static void fields(auto& n, auto&& field) { field("scale", n.scale); }
+};
+
+enum class PaddingMode { numbers, same, valid };
+
+template <int D>
+struct Padding {
+  PaddingMode mode = PaddingMode::numbers;
+  std::array<std::int64_t, D> numbers{};  // zero elements on either side; only in the mode of that name
+  bool operator==(const Padding&) const = default;
+};
+
+// Convolution over D dimensions: x is [groups * C, *space], weight [out, C, *kernel], bias [out].
+template <int D>
+struct Conv {
+  static constexpr std::string_view type = D == 1 ? "Conv1d" : "Conv2d";
+  std::optional<std::array<std::int64_t, D>> input_shape;  // of space; absent: that of what arrives
+  Array weight;
+  std::array<std::int64_t, D> stride{};
+  Padding<D> padding;
+  std::array<std::int64_t, D> dilation{};
+  std::int64_t groups = 1;
+  Array bias;
+
+  static void fields(auto& n, auto&& field) {
+    field("input_shape", n.input_shape);
+    field("weight", n.weight);
+    field("stride", n.stride);
+    field("padding", n.padding);
+    field("dilation", n.dilation);
+    field("groups", n.groups);
+    field("bias", n.bias);
+  }
+};
+using Conv1d = Conv<1>;
+using Conv2d = Conv<2>;
+
+// The sum, or the mean, of windows over the last two dimensions; padding counts as zeros.
+struct SumPool2d {
+  static constexpr std::string_view type = "SumPool2d";
+  std::array<std::int64_t, 2> kernel_size{}, stride{}, padding{};
+
+  static void fields(auto& n, auto&& field) {
+    field("kernel_size", n.kernel_size);
+    field("stride", n.stride);
+    field("padding", n.padding);
+  }
+};
+
+struct AvgPool2d {
+  static constexpr std::string_view type = "AvgPool2d";
+  std::array<std::int64_t, 2> kernel_size{}, stride{}, padding{};
+
+  static void fields(auto& n, auto&& field) { SumPool2d::fields(n, field); }
+};
+
+// Dimensions start_dim to end_dim, both included and negative ones counted from the end, become one.
+struct Flatten {
+  static constexpr std::string_view type = "Flatten";
+  std::int64_t start_dim = 1, end_dim = -1;
+  std::optional<Shape> input_type;  // absent: that of what arrives
+
+  static void fields(auto& n, auto&& field) {
+    field("start_dim", n.start_dim);
+    field("end_dim", n.end_dim);
+    field("input_type", n.input_type);
+  }
+};
+
+// y(t) = x(t - delay), delay is [S] and in seconds.
+struct Delay {
+  static constexpr std::string_view type = "Delay";
+  Array delay;
+
+  static void fields(auto& n, auto&& field) { field("delay", n.delay); }
+};
+
+// 1 where x > threshold, else 0.
+struct Threshold {
+  static constexpr std::string_view type = "Threshold";
+  Array threshold;
+
+  static void fields(auto& n, auto&& field) { field("threshold", n.threshold); }
+};
+
+// dv/dt = r x; y = v. Parameters of all neurons below are [S].
+struct I {
+  static constexpr std::string_view type = "I";
+  Array r;
+
+  static void fields(auto& n, auto&& field) { field("r", n.r); }
+};
+
+// tau dv/dt = (v_leak - v) + r x; y = v
+struct LI {
+  static constexpr std::string_view type = "LI";
+  Array tau, r, v_leak;
+
+  static void fields(auto& n, auto&& field) {
+    field("tau", n.tau);
+    field("r", n.r);
+    field("v_leak", n.v_leak);
+  }
+};
+
+// dv/dt = r x; where v > v_threshold: y = 1 and v becomes v_reset. Absent v_reset: up to version 1.0.5, whose text says
+// v - v_threshold; from 1.0.7 it is 0. Whoever runs the graph decides.
+struct IF {
+  static constexpr std::string_view type = "IF";
+  Array r, v_threshold;
+  std::optional<Array> v_reset;
+
+  static void fields(auto& n, auto&& field) {
+    field("r", n.r);
+    field("v_threshold", n.v_threshold);
+    field("v_reset", n.v_reset);
+  }
+};
+
+// tau dv/dt = (v_leak - v) + r x; fires as IF.
+struct LIF {
+  static constexpr std::string_view type = "LIF";
+  Array tau, r, v_leak, v_threshold;
+  std::optional<Array> v_reset;
+
+  static void fields(auto& n, auto&& field) {
+    field("tau", n.tau);
+    field("r", n.r);
+    field("v_leak", n.v_leak);
+    field("v_threshold", n.v_threshold);
+    field("v_reset", n.v_reset);
+  }
+};
+
+// tau_syn di/dt = -i + w_in x; tau_mem dv/dt = (v_leak - v) + r i; y = v. Absent w_in is 1.
+struct CubaLI {
+  static constexpr std::string_view type = "CubaLI";
+  Array tau_syn, tau_mem, r, v_leak;
+  std::optional<Array> w_in;  // [S], or one number
+
+  static void fields(auto& n, auto&& field) {
+    field("tau_syn", n.tau_syn);
+    field("tau_mem", n.tau_mem);
+    field("r", n.r);
+    field("v_leak", n.v_leak);
+    field("w_in", n.w_in);
+  }
+};
+
+// CubaLI that fires as IF.
+struct CubaLIF {
+  static constexpr std::string_view type = "CubaLIF";
+  Array tau_syn, tau_mem, r, v_leak, v_threshold;
+  std::optional<Array> v_reset, w_in;
+
+  static void fields(auto& n, auto&& field) {
+    field("tau_syn", n.tau_syn);
+    field("tau_mem", n.tau_mem);
+    field("r", n.r);
+    field("v_leak", n.v_leak);
+    field("v_threshold", n.v_threshold);
+    field("v_reset", n.v_reset);
+    field("w_in", n.w_in);
+  }
+};
+
+struct NamedNode;
+
+// Order counts: what several edges bring to a node is summed in the order of the edges.
+struct Edge {
+  std::string from, to;
+  bool operator==(const Edge&) const = default;
+};
+
+struct SPIKEFORGE_API Graph {
+  static constexpr std::string_view type = "NIRGraph";
+  std::vector<NamedNode> nodes;  // as read: by name. Names are unique and hold no slash.
+  std::vector<Edge> edges;       // the same edge may be there twice; from a node to itself is an edge
+  Group metadata;
+
+  // Null where there is none.
+  const NamedNode* find(std::string_view name) const;
+};
+
+using Kind = std::variant<Input, Output, Affine, Linear, Scale, Conv1d, Conv2d, SumPool2d, AvgPool2d, Flatten, Delay,
+                          Threshold, I, LI, IF, LIF, CubaLI, CubaLIF, Graph>;
+
+struct SPIKEFORGE_API Node {
+  Kind kind;
+  Group metadata;  // of a nested graph: empty, its own is in the graph
+
+  std::string_view type() const {
+    return std::visit([](const auto& n) { return n.type; }, kind);
+  }
+};
+
+struct NamedNode {
+  std::string name;
+  Node node;
+};
+
+// Equal fields, metadata and edges in the same order; nodes by name, in any order.
+SPIKEFORGE_API bool operator==(const Graph& a, const Graph& b);
+SPIKEFORGE_API bool operator==(const Node& a, const Node& b);
+
+// The fields of a node that are arrays and present: field(name, array).
+template <class Field>
+void for_each_array(const Kind& kind, Field&& field) {
+  std::visit(
+      [&]<class N>(const N& n) {
+        if constexpr (!std::is_same_v<N, Graph>)
+          N::fields(n, [&]<class T>(std::string_view name, const T& value) {
+            if constexpr (std::is_same_v<T, Array>) field(name, value);
+            if constexpr (std::is_same_v<T, std::optional<Array>>)
+              if (value) field(name, *value);
+          });
+      },
+      kind);
+}
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,36 @@
+#include <spikeforge/nir/byte_source.h>
+#include <spikeforge/nir/error.h>
+#include <spikeforge/nir/hdf5_tree.h>
+#include <spikeforge/nir/read.h>
+
+#include <stdexcept>
+
+namespace spikeforge::nir {
+namespace {
+
+template <class Open>
+Graph read_from(Open&& open, const std::string& name, const Limits& limits, Report* report) {
+  Report own;
+  try {
+    const ByteSource source = open();
+    return graph_of(read_tree(source, limits), limits, report ? *report : own);
+  } catch (const Error& error) {
+    throw error.in_file(name);
+  } catch (const std::bad_alloc&) {
+    throw Error(name, "", "", "there is not enough memory to read it");
+  } catch (const std::runtime_error& error) {
+    throw Error(name, "", "", error.what());
+  }
+}
+
+}  // namespace
+
+Graph read(const std::filesystem::path& file, const Limits& limits, Report* report) {
+  return read_from([&] { return ByteSource::open(file); }, file.string(), limits, report);
+}
+
+Graph read(std::span<const std::byte> bytes, const Limits& limits, Report* report, const std::string& name) {
+  return read_from([&] { return ByteSource(bytes); }, name, limits, report);
+}
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,23 @@
+// Reading NIR files: the exchange format of spiking networks, of any version from 0.0.1 on.
+//
+//   const nir::Graph graph = nir::read("network.nir");
+//
+// Files may come from strangers. Nothing outside the file is read, and no more memory is used than the limits say; what
+// is no sound graph is refused with one Error that names file, node and field. Data are read by this library, structure
+// by libhdf5, whose parser has had faults: docs and README say what that means.
+#pragma once
+#include <spikeforge/nir/interpret.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+
+namespace spikeforge::nir {
+
+SPIKEFORGE_API Graph read(const std::filesystem::path& file, const Limits& limits = {}, Report* report = nullptr);
+
+// The same of a file in memory, which errors call by this name.
+SPIKEFORGE_API Graph read(std::span<const std::byte> bytes, const Limits& limits = {}, Report* report = nullptr,
+                          const std::string& name = "bytes");
+
+}  // namespace spikeforge::nir

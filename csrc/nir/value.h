@@ -1,0 +1,39 @@
+// What a NIR file is made of, whatever it means: groups of numbers, strings and groups. Metadata stays in this form.
+#pragma once
+#include <spikeforge/nir/array.h>
+
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace spikeforge::nir {
+
+struct Strings {
+  Shape shape;  // [] for one string
+  std::vector<std::string> values;
+
+  static Strings one(std::string text) { return {{}, {std::move(text)}}; }
+  bool operator==(const Strings&) const = default;
+};
+
+struct Member;
+
+struct SPIKEFORGE_API Group {
+  std::vector<Member> members;  // names are unique
+
+  // Null where there is none.
+  const Member* find(std::string_view name) const;
+  bool empty() const { return members.empty(); }
+  friend SPIKEFORGE_API bool operator==(const Group& a, const Group& b);
+};
+
+using Value = std::variant<Array, Strings, Group>;
+
+struct Member {
+  std::string name;
+  Value value;
+  bool operator==(const Member&) const = default;
+};
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,31 @@
+#include <spikeforge/nir/error.h>
+#include <spikeforge/nir/hdf5_write.h>
+#include <spikeforge/nir/interpret.h>
+#include <spikeforge/nir/replacement_file.h>
+#include <spikeforge/nir/shapes.h>
+#include <spikeforge/nir/validate.h>
+#include <spikeforge/nir/write.h>
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+namespace spikeforge::nir {
+
+void write(Graph graph, const std::filesystem::path& file, const WriteOptions& options) {
+  try {
+    if (options.compression < 0 || options.compression > 9)
+      throw std::runtime_error(fmt::format("compression must be from 0 to 9, but is {}", options.compression));
+    validate(graph);
+    fill_in_shapes(graph);
+    ReplacementFile replacement(file);
+    write_tree(group_of(graph), replacement.path(), options.compression);
+    replacement.replace();
+  } catch (const Error& error) {
+    throw error.in_file(file.string());
+  } catch (const std::runtime_error& error) {
+    throw Error(file.string(), "", "", error.what());
+  }
+}
+
+}  // namespace spikeforge::nir
