@@ -1,0 +1,41 @@
+#include "command.h"
+
+#include <spikeforge/nir/error.h>
+#include <spikeforge/nir/read.h>
+
+#include <fmt/format.h>
+
+#include <memory>
+
+namespace spikeforge::nir {
+namespace {
+
+struct CheckOptions : ReadOptions {
+  std::string file;
+};
+
+int check(const CheckOptions& options) {
+  Report report;
+  const Graph graph = read(options.file, options.limits, &report);
+  try {
+    infer_shapes(graph, options.shapes, &report);
+  } catch (const Error& error) {
+    throw error.in_file(options.file);
+  }
+  fmt::print("{}: {}\n", options.file, report.warnings.empty() ? "good" : "good, with warnings");
+  for (const std::string& warning : report.warnings) fmt::print("  warning: {}\n", warning);
+  return 0;
+}
+
+}  // namespace
+
+Command add_check(CLI::App& program) {
+  const auto options = std::make_shared<CheckOptions>();
+  CLI::App* const app = program.add_subcommand("check", "Read a file and check the shapes along every edge");
+  app->add_option("file", options->file, "A NIR file")->required();
+  add_shape_rule(*app, *options);
+  add_limits(*app, *options);
+  return {app, [options] { return check(*options); }};
+}
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,38 @@
+// The subcommands of spikeforge-nir. One file each, with a function that adds it to the program.
+#pragma once
+#include <spikeforge/nir/limits.h>
+#include <spikeforge/nir/shapes.h>
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+namespace spikeforge::nir {
+
+struct Command {
+  CLI::App* app;
+  std::function<int()> run;  // returns the exit status; throws Error for a refusal
+
+  // What it reads: its arguments that are no options.
+  std::string files() const;
+};
+
+Command add_check(CLI::App& program);
+Command add_convert(CLI::App& program);
+Command add_diff(CLI::App& program);
+Command add_dot(CLI::App& program);
+Command add_info(CLI::App& program);
+
+// What every command that reads a file takes.
+struct ReadOptions {
+  Limits limits;
+  ShapeRule shapes = ShapeRule::strict;
+};
+void add_limits(CLI::App& command, ReadOptions& options);
+void add_shape_rule(CLI::App& command, ReadOptions& options);
+
+// Runs a function in a process of its own and returns its exit status. libhdf5 has crashed on damaged files: then there
+// is one line on standard error, as for any refusal, and the status is 1.
+int in_own_process(const std::string& files, const std::function<int()>& function);
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,43 @@
+#include "command.h"
+
+#include <spikeforge/nir/error.h>
+#include <spikeforge/nir/read.h>
+#include <spikeforge/nir/write.h>
+
+#include <filesystem>
+#include <memory>
+
+namespace spikeforge::nir {
+namespace {
+
+struct ConvertOptions : ReadOptions {
+  std::filesystem::path from, to;
+  WriteOptions write;
+};
+
+bool is_nir(const std::filesystem::path& file) {
+  return file.extension() == ".nir" || file.extension() == ".h5" || file.extension() == ".hdf5";
+}
+
+int convert(const ConvertOptions& options) {
+  for (const std::filesystem::path& file : {options.from, options.to})
+    if (!is_nir(file)) throw Error(file.string(), "", "", "expected a file that ends in .nir");
+  write(read(options.from, options.limits), options.to, options.write);
+  return 0;
+}
+
+}  // namespace
+
+Command add_convert(CLI::App& program) {
+  const auto options = std::make_shared<ConvertOptions>();
+  CLI::App* const app = program.add_subcommand("convert", "Write a file of any version in the newest layout");
+  app->add_option("from", options->from, "A NIR file of any version")->required();
+  app->add_option("to", options->to, "The file to write; an old one is replaced when the new one is whole")->required();
+  app->add_option("--compression", options->write.compression, "Of deflate, 0 to 9; 0: none")
+      ->check(CLI::Range(0, 9))
+      ->capture_default_str();
+  add_limits(*app, *options);
+  return {app, [options] { return convert(*options); }};
+}
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,100 @@
+#include "command.h"
+#include "text.h"
+
+#include <spikeforge/nir/error.h>
+#include <spikeforge/nir/read.h>
+
+#include <fmt/format.h>
+
+#include <memory>
+
+namespace spikeforge::nir {
+namespace {
+
+struct DotOptions : ReadOptions {
+  std::string file;
+};
+
+// Nodes are called by their whole name; a nested graph is a cluster, and edges to it end at its Inputs and Outputs.
+class Drawing {
+ public:
+  void graph(const Graph& graph, const std::string& name, int indent) {
+    // Shapes are a help here, not a condition.
+    std::vector<NodeShapes> shapes(graph.nodes.size());
+    try {
+      shapes = infer_shapes(graph, ShapeRule::tolerant);
+    } catch (const Error&) {
+    }
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+      const NamedNode& node = graph.nodes[i];
+      const std::string inner = in_node(name, node.name);
+      if (const Graph* nested = std::get_if<Graph>(&node.node.kind)) {
+        line(indent, "subgraph {} {{", in_quotes("cluster " + inner));
+        line(indent + 1, "label={};", in_quotes(node.name));
+        this->graph(*nested, inner, indent + 1);
+        if (nested->nodes.empty()) line(indent + 1, "{} [label=\"\", shape=point];", in_quotes(inner));
+        line(indent, "}}");
+      } else {
+        const std::string out = shapes[i].out ? text_of(*shapes[i].out) : "?";
+        const std::string label = fmt::format("{}\n{} {}", printable(node.name), node.node.type(), out);
+        line(indent, "{} [label={}{}];", in_quotes(inner), with_line_break(label), style(node.node.kind));
+      }
+    }
+    for (const Edge& edge : graph.edges)
+      line(indent, "{} -> {};", in_quotes(end<Output>(graph, edge.from, name)),
+           in_quotes(end<Input>(graph, edge.to, name)));
+  }
+
+ private:
+  template <class... Arguments>
+  static void line(int indent, fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    fmt::print("{:{}}{}\n", "", 2 * indent, fmt::format(format, std::forward<Arguments>(arguments)...));
+  }
+
+  static std::string with_line_break(const std::string& label) {
+    const std::size_t at = label.find('\n');
+    std::string first = in_quotes(label.substr(0, at)), second = in_quotes(label.substr(at + 1));
+    first.pop_back();
+    return first + "\\n" + second.substr(1);
+  }
+
+  static std::string_view style(const Kind& kind) {
+    if (std::holds_alternative<Input>(kind) || std::holds_alternative<Output>(kind)) return ", shape=oval";
+    const bool is_neuron = std::holds_alternative<IF>(kind) || std::holds_alternative<LIF>(kind) ||
+                           std::holds_alternative<CubaLIF>(kind) || std::holds_alternative<Threshold>(kind);
+    return is_neuron ? ", style=filled, fillcolor=lightgrey" : "";
+  }
+
+  // Where an edge to or from this node ends.
+  template <class Port>
+  static std::string end(const Graph& graph, const std::string& node, const std::string& name) {
+    const std::string inner = in_node(name, node);
+    const NamedNode* found = graph.find(node);
+    const Graph* nested = found ? std::get_if<Graph>(&found->node.kind) : nullptr;
+    if (!nested) return inner;
+    for (const NamedNode& port : nested->nodes)
+      if (std::holds_alternative<Port>(port.node.kind)) return in_node(inner, port.name);
+    return nested->nodes.empty() ? inner : end<Port>(*nested, nested->nodes.front().name, inner);
+  }
+};
+
+int dot(const DotOptions& options) {
+  const Graph graph = read(options.file, options.limits);
+  fmt::print("digraph nir {{\n  node [shape=box, fontname=sans];\n");
+  Drawing().graph(graph, "", 1);
+  fmt::print("}}\n");
+  return 0;
+}
+
+}  // namespace
+
+Command add_dot(CLI::App& program) {
+  const auto options = std::make_shared<DotOptions>();
+  CLI::App* const app =
+      program.add_subcommand("dot", "Print a drawing of the graph for Graphviz: ... | dot -Tsvg > graph.svg");
+  app->add_option("file", options->file, "A NIR file")->required();
+  add_limits(*app, *options);
+  return {app, [options] { return dot(*options); }};
+}
+
+}  // namespace spikeforge::nir

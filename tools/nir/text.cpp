@@ -1,0 +1,45 @@
+#include "text.h"
+
+#include <spikeforge/nir/error.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+
+namespace spikeforge::nir {
+
+std::string in_quotes(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text.size() <= 200 ? printable(text) : std::string(text)) {
+    if (c == '"' || c == '\\')
+      result += {'\\', c};
+    else if (static_cast<unsigned char>(c) < 0x20)
+      result += fmt::format("\\u{:04x}", static_cast<int>(c));
+    else
+      result += c;
+  }
+  return result + '"';
+}
+
+std::string json_number(double value) {
+  if (std::isnan(value)) return "\"NaN\"";
+  if (std::isinf(value)) return value > 0 ? "\"Infinity\"" : "\"-Infinity\"";
+  return fmt::format("{}", value);
+}
+
+std::string json_shape(const Shape& shape) { return text_of(shape); }
+
+std::string text_of_range(const Array& array) {
+  if (array.count() == 0) return "empty";
+  const Range range = range_of(array);
+  std::string text = range.least == range.greatest ? fmt::format("{:.6g}", range.least)
+                                                   : fmt::format("{:.6g} to {:.6g}", range.least, range.greatest);
+  if (range.has_nan) text += " and NaN";
+  return text;
+}
+
+std::string text_of_setting(const Shape& value) { return text_of(value); }
+std::string text_of_setting(std::int64_t value) { return fmt::format("{}", value); }
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,58 @@
+// Pieces of text that several commands print.
+#pragma once
+#include <spikeforge/nir/node.h>
+
+#include <string>
+#include <string_view>
+
+namespace spikeforge::nir {
+
+// "text", with quotes, for JSON and for Graphviz. Bytes that are no UTF-8 are shown as printable() does.
+std::string in_quotes(std::string_view text);
+
+// A number as JSON has it: NaN and infinities are text.
+std::string json_number(double value);
+
+std::string json_shape(const Shape& shape);
+
+// [0.5, 2] of the numbers in it; 0.5 where all are equal.
+std::string text_of_range(const Array& array);
+
+// A field that is no array of parameters: [2, 2], same, 1.
+std::string text_of_setting(const Shape& value);
+std::string text_of_setting(std::int64_t value);
+template <std::size_t D>
+std::string text_of_setting(const std::array<std::int64_t, D>& value) {
+  return D == 1 ? text_of_setting(value[0]) : text_of_setting(Shape(value.begin(), value.end()));
+}
+template <int D>
+std::string text_of_setting(const Padding<D>& value) {
+  switch (value.mode) {
+    case PaddingMode::same:
+      return "same";
+    case PaddingMode::valid:
+      return "valid";
+    default:
+      return text_of_setting(value.numbers);
+  }
+}
+
+// The fields of a node that are no arrays, and are present: field(name, text).
+template <class Field>
+void for_each_setting(const Kind& kind, Field&& field) {
+  const auto visit = [&]<class T>(const auto& self, std::string_view name, const T& value) -> void {
+    if constexpr (requires { value.has_value(); }) {
+      if (value) self(self, name, *value);
+    } else if constexpr (!std::is_same_v<T, Array>) {
+      field(name, text_of_setting(value));
+    }
+  };
+  std::visit(
+      [&]<class N>(const N& n) {
+        if constexpr (!std::is_same_v<N, Graph>)
+          N::fields(n, [&](std::string_view name, const auto& value) { visit(visit, name, value); });
+      },
+      kind);
+}
+
+}  // namespace spikeforge::nir
