@@ -1,0 +1,26 @@
+// Writes files for fuzz_nir to begin with: every node in one, each type alone, and with compression.
+#include "nir/every_node.h"
+
+#include <spikeforge/nir/write.h>
+
+#include <filesystem>
+#include <string>
+
+int main(int argc, char** argv) {
+  using namespace spikeforge;
+  const std::filesystem::path folder = argc > 1 ? argv[1] : ".";
+  std::filesystem::create_directories(folder);
+  const nir::Graph all = test::every_node();
+  write(all, folder / "all.nir");
+  for (const nir::NamedNode& node : all.nodes) {
+    nir::Graph one;
+    one.nodes = {node};
+    one.edges = {{node.name, node.name}};
+    one.nodes[0].node.metadata = {};
+    if (node.name == "affine" || node.name == "inner" || node.name == "if" || node.name == "input")
+      write(one, folder / (node.name + ".nir"));
+  }
+  nir::Graph compressed;
+  compressed.nodes = {{"w", {nir::Linear{nir::Array::full({40, 30}, 0.5)}, {}}}};
+  write(compressed, folder / "compressed.nir", {.compression = 9});
+}
