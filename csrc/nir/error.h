@@ -25,6 +25,9 @@ struct SPIKEFORGE_API Error : std::runtime_error {
 // The text with control characters, and bytes that are not UTF-8, written as \xNN; cut after about 200 bytes.
 SPIKEFORGE_API std::string printable(std::string_view text);
 
+// Bytes of the UTF-8 character that a text begins with; 0 where it begins with none. The text is not empty.
+SPIKEFORGE_API std::size_t character_length(std::string_view text);
+
 // What a node is called in messages: lif, or inner/lif inside the nested graph inner.
 SPIKEFORGE_API std::string in_node(std::string_view graph, std::string_view name);
 

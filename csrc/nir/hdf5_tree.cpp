@@ -1,6 +1,7 @@
 #include <spikeforge/nir/error.h>
 #include <spikeforge/nir/hdf5_dataset.h>
 #include <spikeforge/nir/hdf5_tree.h>
+#include <spikeforge/nir/object_index.h>
 
 #include <fmt/format.h>
 
@@ -17,6 +18,7 @@ const Hdf5& h5() { return Hdf5::get(); }
 struct Link {
   std::string name;
   H5L_type_t type;
+  haddr_t address;  // of the object, if the link is hard
 };
 
 struct Listing {
@@ -35,7 +37,8 @@ herr_t list_link(hid_t, const char* name, const H5L_info_t* info, void* data) {
   if (listing.refused) return 1;
   --listing.links_left;
   try {
-    listing.links.push_back({{name, length}, info->type});
+    const haddr_t address = info->type == H5L_TYPE_HARD ? info->u.address : HADDR_UNDEF;
+    listing.links.push_back({{name, length}, info->type, address});
   } catch (...) {
     listing.refused = "there is not enough memory";
     return 1;
@@ -45,14 +48,17 @@ herr_t list_link(hid_t, const char* name, const H5L_info_t* info, void* data) {
 
 class TreeReader {
  public:
-  TreeReader(ReadingState& state, const Limits& limits) : state_(state), limits_(limits), links_left_(limits.nodes) {}
+  TreeReader(ReadingState& state, const FileLayout& layout, const Limits& limits)
+      : state_(state), limits_(limits), index_(state.source, layout), links_left_(limits.nodes) {}
 
   Group group(hid_t id) {
     check_group(id);
+    if (path_.empty()) check_index(address_);  // the root, which no link leads to
     Group group;
     for (Link& link : links_of(id)) {
       path_.push_back(link.name);
       check_link(link);
+      check_index(link.address);
       const ObjectId object(h5().H5Oopen(id, link.name.c_str(), H5P_DEFAULT));
       if (!object) refuse(fmt::format("libhdf5 cannot open it: {}", reason()));
       Value value = read(object.get());
@@ -87,6 +93,15 @@ class TreeReader {
       refuse(fmt::format("libhdf5 cannot read it: {}", reason()));
     address_ = info.addr;
     return info.type;
+  }
+
+  // Before libhdf5 opens the object and follows what it holds.
+  void check_index(haddr_t address) {
+    try {
+      index_.check(address);
+    } catch (const std::runtime_error& error) {
+      refuse(error.what());
+    }
   }
 
   void check_group(hid_t id) {
@@ -146,6 +161,7 @@ class TreeReader {
 
   ReadingState& state_;
   const Limits& limits_;
+  ObjectIndexChecker index_;
   std::uint64_t links_left_;
   std::vector<std::string> path_;
   std::set<haddr_t> groups_;
@@ -179,17 +195,21 @@ Group read_tree(const ByteSource& source, const Limits& limits) {
   const FileId file = open_file(source);
   const PropertiesId creation(h5().H5Fget_create_plist(file.get()));
   hsize_t user_block = 0;
-  std::size_t size_of_addresses = 0, size_of_lengths = 0;
-  if (!creation || h5().H5Pget_userblock(creation.get(), &user_block) < 0 ||
-      h5().H5Pget_sizes(creation.get(), &size_of_addresses, &size_of_lengths) < 0 || size_of_addresses == 0 ||
-      size_of_addresses > 8 || size_of_lengths == 0 || size_of_lengths > 8)
+  FileLayout layout;
+  const bool is_known = creation && h5().H5Pget_userblock(creation.get(), &user_block) >= 0 &&
+                        h5().H5Pget_sizes(creation.get(), &layout.address_size, &layout.length_size) >= 0 &&
+                        h5().H5Pget_sym_k(creation.get(), &layout.group_tree_k, &layout.symbols_k) >= 0 &&
+                        h5().H5Pget_istore_k(creation.get(), &layout.chunk_tree_k) >= 0;
+  const auto is_size = [](std::size_t size) { return size == 2 || size == 4 || size == 8; };
+  if (!is_known || !is_size(layout.address_size) || !is_size(layout.length_size))
     throw std::runtime_error("has a superblock of unknown sizes");
+  layout.base = user_block;
 
-  ReadingState state{source,      limits, user_block, size_of_addresses, {source, user_block, size_of_lengths},
+  ReadingState state{source,      limits, user_block, layout.address_size, {source, user_block, layout.length_size},
                      limits.bytes};
   const ObjectId root(h5().H5Oopen(file.get(), "/", H5P_DEFAULT));
   if (!root) throw std::runtime_error(fmt::format("libhdf5 cannot open its root: {}", printable(hdf5_reason())));
-  return TreeReader(state, limits).group(root.get());
+  return TreeReader(state, layout, limits).group(root.get());
 }
 
 }  // namespace spikeforge::nir

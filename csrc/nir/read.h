@@ -3,8 +3,8 @@
 //   const nir::Graph graph = nir::read("network.nir");
 //
 // Files may come from strangers. Nothing outside the file is read, and no more memory is used than the limits say; what
-// is no sound graph is refused with one Error that names file, node and field. Data are read by this library, structure
-// by libhdf5, whose parser has had faults: docs and README say what that means.
+// is no sound graph is refused with one Error that names file, node and field. Data are read by this library; of the
+// file's structure much is left to libhdf5, whose parser has had faults: see README.
 #pragma once
 #include <spikeforge/nir/interpret.h>
 

@@ -19,6 +19,13 @@ void require(bool holds) {
   if (!holds) std::abort();
 }
 
+}  // namespace
+
+// libhdf5 keeps some of what it allocated for a damaged file.
+extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5\n"; }
+
+namespace {
+
 const nir::Limits limits{.depth = 16, .bytes = 16 << 20, .nodes = 4096, .string = 4096};
 
 void infer(const nir::Graph& graph, nir::ShapeRule rule) {

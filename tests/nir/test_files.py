@@ -182,6 +182,18 @@ def test_a_file_of_the_package_is_told_about(tmp_path):
     assert '"input" -> "node";' in drawing and "Conv2d [4, 5, 7]" in drawing
 
 
+def test_metadata_and_names_of_any_text_are_json(tmp_path):
+    with h5py.File(tmp_path / "a.nir", "w") as file:
+        node = minimal(file, 'a "name"\n\\', type="I", r=S)
+        put(node.create_group("metadata"), text="two\nlines, ß, " + "long " * 100, number=3, truth=True)
+        node["metadata"].create_dataset("broken", data=b"\xff\xc0\x80.", dtype=TEXT)
+    (node,) = info(tmp_path / "a.nir")["graph"]["nodes"]
+    assert node["name"] == 'a "name"\n\\'
+    text = "two\nlines, ß, " + "long " * 100
+    assert node["metadata"] == {"text": text, "number": 3, "truth": True, "broken": "\ufffd\ufffd\ufffd."}
+    assert len(tool("info", tmp_path / "a.nir").stdout.splitlines()) == 5
+
+
 def test_numbers_of_unusual_types_are_read(tmp_path):
     with h5py.File(tmp_path / "a.nir", "w") as file:
         node = minimal(file, type="LIF")
@@ -203,9 +215,9 @@ def test_numbers_of_unusual_types_are_read(tmp_path):
     assert np.array_equal(lif.v_threshold, values.astype(np.float16))
 
 
-@pytest.mark.parametrize("layout", ["v108", "v110"])
-def test_files_of_newer_hdf5_layouts_are_read(layout, tmp_path):
-    with h5py.File(tmp_path / "a.nir", "w", libver=(layout, layout), userblock_size=512) as file:
+@pytest.mark.parametrize("layout", ["earliest", "v108", "v110"])
+def test_files_of_all_hdf5_layouts_are_read(layout, tmp_path):
+    with h5py.File(tmp_path / "a.nir", "w", libver=(layout, "v110"), userblock_size=512) as file:
         nodes = minimal(file, type="Scale").parent
         nodes["n"]["scale"] = S
         for i in range(40):  # so many that links are in a fractal heap

@@ -30,7 +30,7 @@ class Drawing {
       const std::string inner = in_node(name, node.name);
       if (const Graph* nested = std::get_if<Graph>(&node.node.kind)) {
         line(indent, "subgraph {} {{", in_quotes("cluster " + inner));
-        line(indent + 1, "label={};", in_quotes(node.name));
+        line(indent + 1, "label={};", in_quotes(printable(node.name)));
         this->graph(*nested, inner, indent + 1);
         if (nested->nodes.empty()) line(indent + 1, "{} [label=\"\", shape=point];", in_quotes(inner));
         line(indent, "}}");

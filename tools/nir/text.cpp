@@ -11,13 +11,19 @@ namespace spikeforge::nir {
 
 std::string in_quotes(std::string_view text) {
   std::string result = "\"";
-  for (const char c : text.size() <= 200 ? printable(text) : std::string(text)) {
-    if (c == '"' || c == '\\')
-      result += {'\\', c};
-    else if (static_cast<unsigned char>(c) < 0x20)
-      result += fmt::format("\\u{:04x}", static_cast<int>(c));
-    else
-      result += c;
+  while (!text.empty()) {
+    std::size_t length = character_length(text);
+    if (length == 0) {
+      result += "\\ufffd";
+      length = 1;
+    } else if (text[0] == '"' || text[0] == '\\') {
+      result += {'\\', text[0]};
+    } else if (static_cast<unsigned char>(text[0]) < 0x20) {
+      result += fmt::format("\\u{:04x}", static_cast<int>(text[0]));
+    } else {
+      result += text.substr(0, length);
+    }
+    text.remove_prefix(length);
   }
   return result + '"';
 }

@@ -7,7 +7,7 @@
 
 namespace spikeforge::nir {
 
-// "text", with quotes, for JSON and for Graphviz. Bytes that are no UTF-8 are shown as printable() does.
+// "text", with quotes, for JSON and, once it is printable(), for Graphviz.
 std::string in_quotes(std::string_view text);
 
 // A number as JSON has it: NaN and infinities are text.

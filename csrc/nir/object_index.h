@@ -1,0 +1,57 @@
+// The indices of an HDF5 object in the layout that h5py writes unless told otherwise, walked before libhdf5 follows
+// them: it takes the addresses of B-trees, symbol tables and heaps as they are, and crashes or does not end on some
+// that a damaged file may hold. Format: HDF5 File Format Specification, sections III.A.1, III.B, III.C, III.D and IV.A.
+#pragma once
+#include <spikeforge/nir/byte_source.h>
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+namespace spikeforge::nir {
+
+// What the superblock says.
+struct FileLayout {
+  std::uint64_t base = 0;  // where the file's own addresses begin
+  std::size_t address_size = 8, length_size = 8;
+  unsigned group_tree_k = 16, symbols_k = 4, chunk_tree_k = 32;  // half of the most entries of a node
+};
+
+class ObjectIndexChecker {
+ public:
+  ObjectIndexChecker(const ByteSource& source, const FileLayout& layout) : source_(source), layout_(layout) {}
+
+  // The object whose header is at this address. Headers of the newer layout (from 1.8) are not looked into: they have
+  // checksums, which an accident does not survive. Throws std::runtime_error.
+  void check(std::uint64_t header);
+
+ private:
+  struct Place {
+    std::uint64_t address, size;
+  };
+  using Names = std::vector<std::byte>;
+
+  class Bytes;
+  std::vector<std::byte> raw_bytes(std::uint64_t address, std::uint64_t size);
+  Bytes bytes_at(std::uint64_t address, std::uint64_t size);
+  bool is_address(std::uint64_t address) const;
+  bool is_undefined(std::uint64_t address) const;
+  void visit_once(std::uint64_t address);
+
+  void group(std::uint64_t tree, std::uint64_t heap);
+  void group_tree(std::uint64_t address, int level, const Names& names);
+  void symbols(std::uint64_t address, const Names& names);
+  Names names_of_heap(std::uint64_t heap);
+  void chunk_tree(std::uint64_t address, int level, std::size_t key_size);
+  // Calls child(address, level below) for each; level -1: any.
+  template <class Child>
+  void tree_node(std::uint64_t address, int type, int level, std::size_t key_size, unsigned k, Child&& child);
+
+  const ByteSource& source_;
+  FileLayout layout_;
+  std::set<std::uint64_t> checked_;  // headers: a dataset may be linked twice
+  std::set<std::uint64_t> visited_;  // nodes: each belongs to one tree, once
+  std::uint64_t walked_ = 0;         // bytes
+};
+
+}  // namespace spikeforge::nir
