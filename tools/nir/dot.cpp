@@ -68,7 +68,7 @@ class Drawing {
   // Where an edge to or from this node ends.
   template <class Port>
   static std::string end(const Graph& graph, const std::string& node, const std::string& name) {
-    const std::string inner = in_node(name, node);
+    std::string inner = in_node(name, node);
     const NamedNode* found = graph.find(node);
     const Graph* nested = found ? std::get_if<Graph>(&found->node.kind) : nullptr;
     if (!nested) return inner;
