@@ -15,7 +15,7 @@ constexpr int any_level = -1;
 constexpr int most_levels = 64;
 constexpr std::size_t most_messages = 1 << 16;  // their number has 16 bits
 
-enum Message : unsigned { data_layout = 0x08, continuation = 0x10, symbol_table = 0x11 };
+enum Message : unsigned { datatype = 0x03, data_layout = 0x08, continuation = 0x10, symbol_table = 0x11 };
 
 [[noreturn]] void damaged(const char* what) { throw std::runtime_error(what); }
 
@@ -43,6 +43,10 @@ class ObjectIndexChecker::Bytes {
     const bool does = std::memcmp(&bytes_[at_], text.data(), text.size()) == 0;
     at_ += text.size();
     return does;
+  }
+  // Without going on.
+  bool see(std::string_view text) const {
+    return text.size() <= left() && std::memcmp(&bytes_[at_], text.data(), text.size()) == 0;
   }
   std::size_t left() const { return bytes_.size() - at_; }
 
@@ -101,10 +105,14 @@ void ObjectIndexChecker::check(std::uint64_t header) {
     while (bytes.left() >= 8) {
       if (++messages > most_messages) damaged("its header is damaged");
       const auto type = bytes.number(2), size = bytes.number(2);
-      bytes.skip(4);
+      const auto flags = bytes.number(1);
+      bytes.skip(3);
       if (size > bytes.left()) damaged("its header is damaged");
       const std::size_t behind = bytes.left() - size;
-      if (type == continuation) {
+      if (type == datatype) {
+        if (flags & 2) damaged("its type is an object of its own (a committed type): expected numbers or text");
+        check_type(bytes);
+      } else if (type == continuation) {
         const std::uint64_t address = bytes.address();
         blocks.push_back({address, bytes.length()});
       } else if (type == symbol_table) {
@@ -118,6 +126,49 @@ void ObjectIndexChecker::check(std::uint64_t header) {
       if (bytes.left() < behind) damaged("its header is damaged");
       bytes.skip(bytes.left() - behind);
     }
+  }
+}
+
+// Only what read_dataset() takes reaches libhdf5, which looks for the end of a member's name beyond the message.
+void ObjectIndexChecker::check_type(Bytes& bytes) {
+  enum Class { integer, floating, time, string, bits, opaque, compound, reference, enumeration, variable, array };
+  const auto kind = bytes.number(1) & 15;
+  const auto bit_field = bytes.number(3);
+  bytes.skip(4);  // its size
+  switch (kind) {
+    case integer:
+    case floating:
+    case string:
+      return;
+    case bits:
+      damaged("it is of a bit field type: expected numbers or text");
+    case opaque:
+      damaged("it is of an opaque type: expected numbers or text");
+    case compound:
+      damaged("it is of a compound type (complex numbers are one): expected numbers or text");
+    case reference:
+      damaged("it is of a reference type: expected numbers or text");
+    case array:
+      damaged("it is of an array type: expected numbers or text");
+    case variable:
+      if ((bit_field & 15) != 1) damaged("it is of a type of variable length: expected numbers or text");
+      if (const auto base = bytes.number(1) & 15; base != string && base != integer) damaged("its type is damaged");
+      return;
+    case enumeration: {
+      // The type of its values (8 bytes, and 4 that say which bits), then names, each padded to 8 bytes up to
+      // version 2.
+      constexpr std::string_view padded("FALSE\0\0\0TRUE\0\0\0\0\0\1", 18), tight("FALSE\0TRUE\0\0\1", 13);
+      bool is_boolean =
+          (bit_field & 0xffff) == 2 && (bytes.number(1) & 15) == integer && bytes.left() >= 11 + tight.size();
+      if (is_boolean) {
+        bytes.skip(11);
+        is_boolean = bytes.see(tight) || bytes.see(padded);
+      }
+      if (!is_boolean) damaged("it is of an enumeration type other than FALSE and TRUE");
+      return;
+    }
+    default:
+      damaged("its type is of an unknown kind: expected numbers or text");
   }
 }
 

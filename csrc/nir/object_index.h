@@ -1,6 +1,7 @@
-// The indices of an HDF5 object in the layout that h5py writes unless told otherwise, walked before libhdf5 follows
-// them: it takes the addresses of B-trees, symbol tables and heaps as they are, and crashes or does not end on some
-// that a damaged file may hold. Format: HDF5 File Format Specification, sections III.A.1, III.B, III.C, III.D and IV.A.
+// The indices and the type of an HDF5 object in the layout that h5py writes unless told otherwise, walked before
+// libhdf5 follows them: it takes the addresses of B-trees, symbol tables and heaps as they are, and crashes or does not
+// end on some that a damaged file may hold. Format: HDF5 File Format Specification, sections III.A.1, III.B, III.C,
+// III.D and IV.A.
 #pragma once
 #include <spikeforge/nir/byte_source.h>
 
@@ -38,6 +39,7 @@ class ObjectIndexChecker {
   bool is_undefined(std::uint64_t address) const;
   void visit_once(std::uint64_t address);
 
+  void check_type(Bytes& bytes);
   void group(std::uint64_t tree, std::uint64_t heap);
   void group_tree(std::uint64_t address, int level, const Names& names);
   void symbols(std::uint64_t address, const Names& names);

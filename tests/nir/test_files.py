@@ -478,6 +478,11 @@ def deep(file, path):
     file["node/nodes/n/scale"] = S
 
 
+def committed(file, path):
+    file["type"] = np.dtype("f8")
+    file["node/nodes/n"].create_dataset("scale", data=S, dtype=file["type"])
+
+
 def unknown_filter(file, path):
     file["node/nodes/n"].create_dataset("scale", data=np.arange(1000), chunks=(100,), scaleoffset=0)
 
@@ -499,6 +504,8 @@ HOSTILE = {
     "complex": (field(S + 1j), "node n, field scale: it is of a compound type"),
     "compound": (field(np.zeros(3, [("a", "f4"), ("b", "i4")])), "node n, field scale: it is of a compound type"),
     "array type": (field(np.zeros(3, [("a", "f4", 3)])), "node n, field scale: it is of a compound type"),
+    "committed type": (committed, "its type is an object of its own"),
+    "vlen numbers": (field(np.array([S, S[:1]], object), dtype=h5py.vlen_dtype(float)), "node n, field scale: it is of a type of variable length"),
     "opaque": (field(np.zeros(3, "V5")), "node n, field scale: it is of an opaque type"),
     "null": (field(h5py.Empty("f4")), "node n, field scale: it is empty"),
     "enumeration": (field(np.zeros(3, "i1"), dtype=h5py.enum_dtype({"A": 0, "B": 1}, "i1")), "node n, field scale: it is of an enumeration type"),
