@@ -9,6 +9,7 @@ set(public_headers
     csrc/graph           graph
     csrc/lava            lava
     csrc/neuron          neuron
+    csrc/nn              nn
     cuda                 cuda
     ops/lava/lava.h      ops/lava.h
     ops/neuron/neuron.h  ops/neuron.h

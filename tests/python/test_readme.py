@@ -58,7 +58,7 @@ def test_the_python_program_of_fixed_point_runs():
     assert "of all steps agree" in run(sys.executable, "-c", program)
 
 
-def test_the_cpp_program_builds_against_the_installed_package_and_learns(tmp_path):
+def build_against_the_installed_package(program, folder):
     for tool in ("c++", "cmake"):
         if shutil.which(tool) is None:
             pytest.skip(f"there is no {tool} on this machine")
@@ -66,16 +66,26 @@ def test_the_cpp_program_builds_against_the_installed_package_and_learns(tmp_pat
     if not (build / "cmake_install.cmake").exists():
         pytest.skip(f"{library_path()} does not lie in a build folder, so there is nothing to install")
 
-    (tmp_path / "main.cpp").write_text(code("cpp"))
-    (tmp_path / "CMakeLists.txt").write_text(code("cmake"))
+    (folder / "main.cpp").write_text(program)
+    (folder / "CMakeLists.txt").write_text(code("cmake"))
     ccache = [f"-DCMAKE_CXX_COMPILER_LAUNCHER={path}" for path in [shutil.which("ccache")] if path]
-    run("cmake", "--install", build, "--prefix", tmp_path / "prefix")
-    run("cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={tmp_path / 'prefix'}", *ccache)
-    run("cmake", "--build", tmp_path / "build")
+    run("cmake", "--install", build, "--prefix", folder / "prefix")
+    run("cmake", "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={folder / 'prefix'}", *ccache)
+    run("cmake", "--build", folder / "build")
+    return folder / "build" / "example"
 
-    output = run(tmp_path / "build" / "example")
+
+def test_the_cpp_program_builds_against_the_installed_package_and_learns(tmp_path):
+    output = run(build_against_the_installed_package(code("cpp"), tmp_path))
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", output)]
     assert len(losses) == 5 and losses[-1] < losses[0], output
+
+
+def test_the_program_of_a_network_runs_alike_in_pieces_and_is_drawn(tmp_path):
+    output = run(build_against_the_installed_package(code(r"C\+\+"), tmp_path), cwd=tmp_path)
+    assert "v after 60 steps" in output and "the same spikes" in output
+    run(sys.executable, REPOSITORY / "scripts" / "plot_monitor.py", tmp_path / "recording")
+    assert (tmp_path / "recording" / "recording.png").stat().st_size > 10_000
 
 
 def test_the_programs_are_as_short_as_they_claim():

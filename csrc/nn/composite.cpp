@@ -1,0 +1,503 @@
+#include <spikeforge/nn/composite.h>
+#include <spikeforge/nn/recording.h>
+#include <spikeforge/nn/variable.h>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <ostream>
+
+namespace spikeforge::nn {
+namespace {
+
+std::size_t find(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) - names.begin();
+}
+
+std::string listed(const Names& names) { return names.empty() ? "none" : c10::Join(", ", names); }
+
+}  // namespace
+
+// --- Parts, ports and names
+
+void CompositeImpl::check_new_name(const std::string& name, const char* what) const {
+  TORCH_CHECK_VALUE(!name.empty() && name.find('.') == std::string::npos, title(), ": ", what, " '", name,
+                    "' must be a name without dots");
+  const bool taken = find_node(name) != outside || aliases_.contains(name) || find(inputs_, name) < inputs_.size() ||
+                     find(outputs_, name) < outputs_.size() || find(state_names(), name) < delayed_.size();
+  TORCH_CHECK_VALUE(!taken, title(), ": ", what, " '", name, "': the name is taken");
+}
+
+void CompositeImpl::add(const std::string& name, Part part) {
+  check_new_name(name, "part");
+  register_module(name, part.module());
+  Node node{name, part, {}, {}, part.input_names(), part.output_names()};
+  node.edges_into.resize(node.inputs.size());
+  nodes_.push_back(std::move(node));
+  planned_ = false;
+  set_path(path());
+}
+
+int CompositeImpl::find_node(const std::string& name) const {
+  const auto found = std::find_if(nodes_.begin(), nodes_.end(), [&](const Node& node) { return node.name == name; });
+  return found == nodes_.end() ? outside : static_cast<int>(found - nodes_.begin());
+}
+
+CompositeImpl::Port CompositeImpl::find_port(const std::string& name, bool is_source) {
+  const std::size_t dot = name.find('.');
+  if (dot == std::string::npos) {
+    Names& own = is_source ? inputs_ : outputs_;
+    const std::size_t index = find(own, name);
+    if (index == own.size()) {
+      check_new_name(name, "port");
+      own.push_back(name);
+    }
+    return {outside, static_cast<int>(index)};
+  }
+  const std::string part = name.substr(0, dot), port = name.substr(dot + 1);
+  const int node = find_node(part);
+  TORCH_CHECK_VALUE(node != outside, title(), ": there is no part '", part, "' for the port '", name, "'");
+  const Names& ports = is_source ? nodes_[node].outputs : nodes_[node].inputs;
+  const std::size_t index = find(ports, port);
+  TORCH_CHECK_VALUE(index < ports.size(), title(), ": '", part, "' has no ", is_source ? "output" : "input", " '", port,
+                    "'; it has ", listed(ports));
+  return {node, static_cast<int>(index)};
+}
+
+std::string CompositeImpl::name_of(Port port, bool is_source) const {
+  if (port.node == outside) return (is_source ? inputs_ : outputs_)[port.index];
+  const Node& node = nodes_[port.node];
+  return node.name + "." + (is_source ? node.outputs : node.inputs)[port.index];
+}
+
+void CompositeImpl::connect(const std::string& from, const std::string& to, const Connection& connection) {
+  TORCH_CHECK_VALUE(connection.delay >= 0, title(), ": the delay from '", from, "' to '", to,
+                    "' must be 0 or more steps, but is ", connection.delay);
+  Edge edge{find_port(from, true), find_port(to, false), connection, {}, {}};
+  for (const Edge& other : edges_)
+    TORCH_CHECK_VALUE(other.from != edge.from || other.to != edge.to || other.connection.delay != connection.delay,
+                      title(), ": '", from, "' is connected to '", to, "' already");
+  if (connection.delay == 0)
+    refuse_instant_loop(edge, from, to);
+  else {
+    edge.state = from + "_to_" + to;
+    std::replace(edge.state.begin(), edge.state.end(), '.', '_');
+    const Names states = state_names();
+    if (find(states, edge.state) < states.size()) edge.state += "_" + std::to_string(connection.delay);
+    check_new_name(edge.state, "state");
+    if (options_.persistent_state()) make_persistent(edge.state);
+    delayed_.push_back(static_cast<int>(edges_.size()));
+  }
+  if (edge.to.node != outside)
+    nodes_[edge.to.node].edges_into[edge.to.index].push_back(static_cast<int>(edges_.size()));
+  edges_.push_back(std::move(edge));
+  planned_ = false;
+}
+
+void CompositeImpl::disconnect(const std::string& from, const std::string& to) {
+  const Port source = find_port(from, true), target = find_port(to, false);
+  std::erase_if(edges_, [&](const Edge& e) { return e.from == source && e.to == target && e.connection.delay == 0; });
+  delayed_.clear();
+  for (Node& node : nodes_) node.edges_into.assign(node.inputs.size(), {});
+  for (int e = 0; e < static_cast<int>(edges_.size()); ++e) {
+    const Edge& edge = edges_[e];
+    if (edge.connection.delay > 0) delayed_.push_back(e);
+    if (edge.to.node != outside) nodes_[edge.to.node].edges_into[edge.to.index].push_back(e);
+  }
+  planned_ = false;
+}
+
+void CompositeImpl::refuse_instant_loop(const Edge& edge, const std::string& from, const std::string& to) const {
+  if (edge.from.node == outside || edge.to.node == outside) return;
+  // Depth first from where the connection leads, along others without a delay.
+  std::vector<int> came_from(nodes_.size(), -2), stack = {edge.to.node};
+  came_from[edge.to.node] = outside;
+  while (!stack.empty() && came_from[edge.from.node] == -2) {
+    const int node = stack.back();
+    stack.pop_back();
+    for (const Edge& e : edges_) {
+      if (e.from.node != node || e.to.node == outside || e.connection.delay > 0 || came_from[e.to.node] != -2) continue;
+      came_from[e.to.node] = node;
+      stack.push_back(e.to.node);
+    }
+  }
+  if (came_from[edge.from.node] == -2) return;
+  std::string loop = nodes_[edge.to.node].name;
+  for (int node = edge.from.node; node != edge.to.node; node = came_from[node])
+    loop.insert(0, nodes_[node].name + " -> ");
+  loop.insert(0, nodes_[edge.to.node].name + " -> ");
+  if (edge.from.node == edge.to.node) loop = nodes_[edge.to.node].name + " -> " + nodes_[edge.to.node].name;
+  TORCH_CHECK_VALUE(false, title(), ": connecting '", from, "' to '", to, "' closes the loop ", loop,
+                    " without a delay; give one of its connections {.delay = 1} or more");
+}
+
+void CompositeImpl::set_path(const std::string& path) {
+  Stateful::set_path(path);
+  for (const Node& node : nodes_)
+    if (Stateful* part = node.part.stateful()) part->set_path(path.empty() ? node.name : path + "." + node.name);
+}
+
+void CompositeImpl::pretty_print(std::ostream& stream) const { stream << kind(); }
+
+// --- Variables
+
+void CompositeImpl::alias(const std::string& name, const std::string& variable, c10::OptionalIntArrayRef shape) {
+  check_new_name(name, "alias");
+  const Variable found = find_variable(*this, variable);
+  TORCH_CHECK_VALUE(found && variable.find('.') != std::string::npos, title(), ": the alias '", name,
+                    "' must name a state, parameter or buffer of a part below, which '", variable, "' is not");
+  const at::Tensor value = found.owner ? found.owner->own_state(found.state) : found.tensor;
+  TORCH_CHECK_VALUE(!shape || !value.defined() || value.sizes() == *shape, title(), ": the alias '", name,
+                    "' is to have shape ", shape.value_or(c10::IntArrayRef()), ", but '", variable, "' has shape ",
+                    value.defined() ? value.sizes() : c10::IntArrayRef());
+  aliases_[name] = {variable, shape ? std::optional(shape->vec()) : std::nullopt};
+}
+
+void CompositeImpl::alias(const std::string& name, const at::Tensor& variable) {
+  for (const NamedTensors& all : {named_parameters(), named_buffers(), state()})
+    for (const auto& item : all)
+      if (item.value().is_same(variable)) return alias(name, item.key());
+  TORCH_CHECK_VALUE(false, title(), ": the alias '", name,
+                    "' must be a state, parameter or buffer of a part below, which this tensor is not");
+}
+
+at::Tensor CompositeImpl::get(const std::string& name) const {
+  const Variable found = find_variable(*this, name);
+  TORCH_CHECK_VALUE(found, title(), ": there is no state, parameter, buffer or alias '", name, "'");
+  return found.owner ? found.owner->own_state(found.state) : found.tensor;
+}
+
+void CompositeImpl::set(const std::string& name, const at::Tensor& value) {
+  const Variable found = find_variable(*this, name);
+  TORCH_CHECK_VALUE(found, title(), ": there is no state, parameter, buffer or alias '", name, "'");
+  const auto check_shape = [&](c10::IntArrayRef shape) {
+    TORCH_CHECK_VALUE(value.sizes() == shape, title(), ": '", name, "' has shape ", shape, ", but the new value has ",
+                      value.sizes());
+  };
+  if (found.owner) {
+    const auto alias = aliases_.find(name);
+    if (alias != aliases_.end() && alias->second.shape) check_shape(*alias->second.shape);
+    if (const at::Tensor now = found.owner->own_state(found.state); now.defined()) check_shape(now.sizes());
+    found.owner->set_state(found.owner->state_names()[found.state], value);
+    return;
+  }
+  check_shape(found.tensor.sizes());
+  const at::NoGradGuard no_grad;
+  at::Tensor(found.tensor).copy_(value);
+}
+
+const std::string* CompositeImpl::variable_of(const std::string& alias) const {
+  const auto found = aliases_.find(alias);
+  return found == aliases_.end() ? nullptr : &found->second.variable;
+}
+
+std::shared_ptr<Recording> CompositeImpl::record(const std::string& name) {
+  if (const std::string* variable = variable_of(name)) return record(*variable);
+  const auto record_of = [&](Stateful& module, const std::string& what) -> std::shared_ptr<Recording> {
+    for (const bool is_state : {true, false}) {
+      const Names names = is_state ? module.state_names() : module.output_names();
+      const std::size_t index = find(names, what);
+      if (index == names.size()) continue;
+      auto recording = std::make_shared<Recording>(is_state, index);
+      module.attach(recording);
+      return recording;
+    }
+    return nullptr;
+  };
+
+  const std::size_t dot = name.find('.');
+  const int node = dot == std::string::npos ? outside : find_node(name.substr(0, dot));
+  const std::string rest = dot == std::string::npos ? name : name.substr(dot + 1);
+  std::shared_ptr<Recording> recording;
+  if (dot == std::string::npos)
+    recording = record_of(*this, name);
+  else if (node != outside) {
+    Stateful* part = nodes_[node].part.stateful();
+    if (auto* network = dynamic_cast<CompositeImpl*>(part)) return network->record(rest);
+    if (part)
+      recording = record_of(*part, rest);
+    else if (const std::size_t index = find(nodes_[node].outputs, rest); index < nodes_[node].outputs.size()) {
+      recording = std::make_shared<Recording>(/*is_state=*/false, index);
+      nodes_[node].recordings.push_back(recording);
+    }
+  }
+  TORCH_CHECK_VALUE(recording, title(), ": cannot record '", name, "': there is no such state or output");
+  return recording;
+}
+
+void CompositeImpl::expect(std::int64_t steps) {
+  Stateful::expect(steps);
+  for (const Node& node : nodes_) {
+    if (Stateful* part = node.part.stateful()) part->expect(steps);
+    for (const auto& attached : node.recordings)
+      if (const auto recording = attached.lock()) recording->expect(steps);
+  }
+}
+
+// --- Order
+
+void CompositeImpl::make_plan() {
+  const int n = static_cast<int>(nodes_.size());
+  const auto is_inner = [](const Edge& e) { return e.from.node != outside && e.to.node != outside; };
+  for (const Node& node : nodes_)
+    for (std::size_t port = 0; port < node.inputs.size(); ++port)
+      TORCH_CHECK_VALUE(!node.edges_into[port].empty(), title(), ": nothing is connected to '", node.name, ".",
+                        node.inputs[port], "'");
+
+  // reaches[a][b]: some way of connections leads from a to b. Two parts are in one loop if both reach each other.
+  std::vector<std::vector<bool>> reaches(n, std::vector<bool>(n));
+  for (int start = 0; start < n; ++start) {
+    std::vector<int> stack = {start};
+    while (!stack.empty()) {
+      const int node = stack.back();
+      stack.pop_back();
+      for (const Edge& e : edges_) {
+        if (e.from.node != node || !is_inner(e) || reaches[start][e.to.node]) continue;
+        reaches[start][e.to.node] = true;
+        stack.push_back(e.to.node);
+      }
+    }
+  }
+
+  // Nodes one after the other, each when all before it are done; of several the one that was added first.
+  const auto in_order = [&](const std::vector<int>& nodes, const auto& comes_before) {
+    std::vector<int> left = nodes, order;
+    while (!left.empty()) {
+      const auto next = std::find_if(left.begin(), left.end(), [&](int node) {
+        return std::none_of(left.begin(), left.end(), [&](int other) { return comes_before(other, node); });
+      });
+      TORCH_INTERNAL_ASSERT(next != left.end());
+      order.push_back(*next);
+      left.erase(next);
+    }
+    return order;
+  };
+
+  std::vector<int> firsts;  // of each stage
+  for (int node = 0; node < n; ++node) {
+    const auto same = [&](int first) { return reaches[first][node] && reaches[node][first]; };
+    if (std::none_of(firsts.begin(), firsts.end(), same)) firsts.push_back(node);
+  }
+  firsts = in_order(firsts, [&](int a, int b) { return a != b && reaches[a][b]; });
+
+  plan_.clear();
+  for (const int first : firsts) {
+    Stage stage;
+    stage.is_loop = reaches[first][first];
+    for (int node = 0; node < n; ++node)
+      if (node == first || (reaches[first][node] && reaches[node][first])) stage.nodes.push_back(node);
+    const auto within = [&](int node) {
+      return std::find(stage.nodes.begin(), stage.nodes.end(), node) != stage.nodes.end();
+    };
+    for (int e = 0; e < static_cast<int>(edges_.size()); ++e) {
+      if (!within(edges_[e].to.node)) continue;
+      (within(edges_[e].from.node) ? stage.edges_within : stage.edges_into).push_back(e);
+    }
+    stage.nodes = in_order(stage.nodes, [&](int a, int b) {
+      return std::any_of(edges_.begin(), edges_.end(),
+                         [&](const Edge& e) { return e.from.node == a && e.to.node == b && e.connection.delay == 0; });
+    });
+    plan_.push_back(std::move(stage));
+  }
+  edges_out_.assign(outputs_.size(), {});
+  for (std::size_t e = 0; e < edges_.size(); ++e)
+    if (edges_[e].to.node == outside) edges_out_[edges_[e].to.index].push_back(static_cast<int>(e));
+  planned_ = true;
+}
+
+// --- Delays
+
+Names CompositeImpl::state_names() const {
+  Names names;
+  for (const int e : delayed_) names.push_back(edges_[e].state);
+  return names;
+}
+
+at::Tensor CompositeImpl::own_state(std::size_t i) const {
+  const auto& line = edges_[delayed_[i]].line;
+  if (line.empty()) return {};
+  return line.size() == 1 ? line[0] : at::cat(Tensors(line.begin(), line.end()));
+}
+
+void CompositeImpl::set_own_state(std::size_t i, at::Tensor value) {
+  Edge& edge = edges_[delayed_[i]];
+  edge.line.clear();
+  if (!value.defined()) return;
+  TORCH_CHECK_VALUE(value.dim() >= 1 && value.size(0) == edge.connection.delay, title(), ": the state ", edge.state,
+                    " must be [", edge.connection.delay, ", *shape], but has shape ", value.sizes());
+  for (at::Tensor& row : value.split(1)) edge.line.push_back(std::move(row));
+}
+
+void CompositeImpl::check_line(const Edge& edge, const at::Tensor& next) const {
+  if (edge.line.empty()) return;
+  const at::Tensor& now = edge.line[0];
+  const bool fits = now.sizes().slice(1) == next.sizes().slice(1) && now.scalar_type() == next.scalar_type() &&
+                    now.device() == next.device();
+  TORCH_CHECK_VALUE(fits, title(), ": the state ", edge.state, " holds values of shape ", now.sizes().slice(1), " (",
+                    now.scalar_type(), ", ", now.device(), "), but now come ", next.sizes().slice(1), " (",
+                    next.scalar_type(), ", ", next.device(), "); call reset() to start anew");
+}
+
+// The sequence, later by the delay.
+at::Tensor CompositeImpl::shift(Edge& edge, const at::Tensor& sequence) const {
+  const std::int64_t delay = edge.connection.delay, steps = sequence.size(0);
+  check_line(edge, sequence);
+  if (steps == 0) return sequence;
+  if (edge.line.empty()) edge.line.assign(delay, at::zeros_like(sequence.narrow(0, 0, 1)));
+  Tensors arriving;
+  const std::int64_t from_line = std::min(delay, steps);
+  for (std::int64_t t = 0; t < from_line; ++t) {
+    arriving.push_back(std::move(edge.line.front()));
+    edge.line.pop_front();
+  }
+  if (steps > delay) arriving.push_back(sequence.narrow(0, 0, steps - delay));
+  // Copied where it is a part, which would keep the whole.
+  const at::Tensor leaving = steps > delay ? sequence.narrow(0, steps - delay, delay).clone() : sequence;
+  if (leaving.size(0) == 1)
+    edge.line.push_back(leaving);
+  else
+    for (at::Tensor& row : leaving.split(1)) edge.line.push_back(std::move(row));
+  return arriving.size() == 1 ? arriving[0] : at::cat(arriving);
+}
+
+// --- Running
+
+struct CompositeImpl::Run {
+  at::TensorList inputs;
+  std::int64_t steps;
+  std::vector<Tensors> outputs;  // of each node
+};
+
+namespace {
+
+// In the order of connecting.
+void add_to(at::Tensor& sum, const at::Tensor& term) { sum = sum.defined() ? sum + term : term; }
+
+}  // namespace
+
+// What a connection brings in all steps.
+at::Tensor CompositeImpl::arriving(const Run& run, Edge& edge) const {
+  const at::Tensor& sequence =
+      edge.from.node == outside ? run.inputs[edge.from.index] : run.outputs[edge.from.node][edge.from.index];
+  return edge.connection.delay == 0 ? sequence : shift(edge, sequence);
+}
+
+Tensors CompositeImpl::run_node(Node& node, const Tensors& inputs, std::int64_t steps) const {
+  Tensors outputs = node.part.run(inputs, steps);
+  if (!node.recordings.empty()) {
+    std::erase_if(node.recordings, [](const auto& r) { return r.expired(); });
+    for (const auto& recording : node.recordings) recording.lock()->add(outputs[recording.lock()->index()]);
+  }
+  return outputs;
+}
+
+at::Tensor CompositeImpl::zeros(const Run& run, const Connection& connection) const {
+  std::vector<std::int64_t> shape = connection.shape;
+  shape.insert(shape.begin(), 1);
+  if (!run.inputs.empty()) return at::zeros(shape, run.inputs[0].options());
+  for (const at::Tensor& parameter : parameters())
+    if (parameter.is_floating_point()) return at::zeros(shape, parameter.options().requires_grad(false));
+  return at::zeros(shape);
+}
+
+void CompositeImpl::run_loop(Run& run, const Stage& stage) {
+  TORCH_CHECK_VALUE(run.steps > 0, title(), ": a loop of connections needs at least one step");
+  std::vector<Tensors> rows_into(edges_.size());
+  for (const int e : stage.edges_into) {
+    const at::Tensor sequence = arriving(run, edges_[e]);
+    rows_into[e] = run.steps == 1 ? Tensors{sequence} : sequence.split(1);
+  }
+  std::vector<std::vector<Tensors>> rows(nodes_.size());  // of each node's outputs
+  for (const int node : stage.nodes) rows[node].resize(nodes_[node].outputs.size());
+
+  for (std::int64_t t = 0; t < run.steps; ++t) {
+    for (const int number : stage.nodes) {
+      Node& node = nodes_[number];
+      Tensors inputs(node.inputs.size());
+      for (std::size_t port = 0; port < inputs.size(); ++port) {
+        const Edge* delayed = nullptr;
+        for (const int e : node.edges_into[port]) {
+          const Edge& edge = edges_[e];
+          at::Tensor term;  // undefined: zeros of a shape that is not known yet, which the other connections give
+          if (!rows_into[e].empty())
+            term = rows_into[e][t];
+          else if (edge.connection.delay == 0)
+            term = rows[edge.from.node][edge.from.index].back();
+          else if (!edge.line.empty())
+            term = edge.line.front();
+          else if (!edge.connection.shape.empty())
+            term = zeros(run, edge.connection);
+          else
+            continue;
+          if (edge.connection.delay > 0 && !edge.line.empty()) delayed = &edge;
+          if (delayed) check_line(*delayed, delayed == &edge && inputs[port].defined() ? inputs[port] : term);
+          add_to(inputs[port], term);
+        }
+        TORCH_CHECK_VALUE(inputs[port].defined(), title(), ": all that comes to '", node.name, ".", node.inputs[port],
+                          "' is still on its way at the first step, so its shape is not known; give one of the "
+                          "connections its {.shape = {...}}");
+      }
+      Tensors outputs = run_node(node, inputs, 1);
+      for (std::size_t port = 0; port < outputs.size(); ++port) rows[number][port].push_back(std::move(outputs[port]));
+    }
+    for (const int e : stage.edges_within) {
+      Edge& edge = edges_[e];
+      if (edge.connection.delay == 0) continue;
+      const at::Tensor& leaving = rows[edge.from.node][edge.from.index].back();
+      check_line(edge, leaving);
+      if (edge.line.empty()) edge.line.assign(edge.connection.delay, at::zeros_like(leaving));
+      edge.line.pop_front();
+      edge.line.push_back(leaving);
+    }
+  }
+  for (const int node : stage.nodes)
+    for (Tensors& column : rows[node])
+      run.outputs[node].push_back(run.steps == 1 ? std::move(column[0]) : at::cat(column));
+}
+
+Tensors CompositeImpl::advance(at::TensorList inputs, std::int64_t steps) {
+  if (!planned_) make_plan();
+  TORCH_CHECK_VALUE(inputs.size() == inputs_.size(), title(), ": takes ", inputs_.size(), " inputs (", listed(inputs_),
+                    "), but got ", inputs.size());
+  Run run{inputs, steps, std::vector<Tensors>(nodes_.size())};
+  const auto sum = [&](const std::vector<int>& edges) {
+    at::Tensor total;
+    for (const int e : edges) add_to(total, arriving(run, edges_[e]));
+    return total;
+  };
+  for (const Stage& stage : plan_) {
+    if (stage.is_loop) {
+      run_loop(run, stage);
+      continue;
+    }
+    Node& node = nodes_[stage.nodes[0]];
+    Tensors into;
+    into.reserve(node.edges_into.size());
+    for (const auto& edges : node.edges_into) into.push_back(sum(edges));
+    run.outputs[stage.nodes[0]] = run_node(node, into, steps);
+  }
+  Tensors outputs;
+  outputs.reserve(edges_out_.size());
+  for (const auto& edges : edges_out_) outputs.push_back(sum(edges));
+  return outputs;
+}
+
+// --- Copies
+
+std::shared_ptr<Stateful> CompositeImpl::fresh() const {
+  auto copy = std::make_shared<CompositeImpl>(options_);
+  copy->copy_network(*this);
+  return copy;
+}
+
+void CompositeImpl::copy_network(const CompositeImpl& from) {
+  options_ = from.options_;
+  for (const Node& node : from.nodes_) add(node.name, node.part.clone());
+  for (const Edge& edge : from.edges_)
+    connect(from.name_of(edge.from, true), from.name_of(edge.to, false), edge.connection);
+  aliases_ = from.aliases_;
+}
+
+}  // namespace spikeforge::nn

@@ -1,0 +1,146 @@
+// A network of modules that know each other by name.
+//
+//   Composite net;
+//   net->add("dense", torch::nn::Linear(3, 3));
+//   net->add("lif", LIF());
+//   net->connect("in", "dense.in");
+//   net->connect("dense.out", "lif.in", {.delay = 1});
+//   net->connect("lif.out", "out");
+//   net->alias("v", "lif.v");
+//
+// "dense.in" is a port of a part; a name without a dot is a port of the network itself. Several connections into one
+// port are summed in the order in which they were made. A connection delays by 0 or more steps; what is on its way is a
+// state of the network, [delay, *shape], the oldest first, and zero at the start. Loops are legal where a delay of 1 or
+// more lies on them.
+//
+// How it runs: parts that lie on no loop run over all steps at once, one after the other (their delays too: they shift
+// sequences); the parts of a loop are stepped together. The results are those of stepping the whole, bit for bit
+// (part.h, time_distributed.h). A network is a module like any other, so networks nest.
+#pragma once
+
+#include <spikeforge/nn/part.h>
+
+#include <deque>
+#include <map>
+
+namespace spikeforge::nn {
+
+struct Connection {
+  std::int64_t delay = 0;
+  // Of one step; needed only where a loop gives a port nothing to start from but what is still on its way.
+  std::vector<std::int64_t> shape = {};
+};
+
+class SPIKEFORGE_API CompositeOptions {
+ public:
+  // What is on its way through delays is part of what save() writes.
+  CompositeOptions& persistent_state(bool on) { return persistent_ = on, *this; }
+  bool persistent_state() const { return persistent_; }
+
+ private:
+  bool persistent_ = false;
+};
+
+class SPIKEFORGE_API CompositeImpl : public Stateful {
+ public:
+  explicit CompositeImpl(CompositeOptions options = {}) : options_(options) {}
+
+  // A module with states, or one of torch, which is called once a step unless it comes as TimeDistributed.
+  void add(const std::string& name, Part part);
+  // Throws c10::ValueError for a port that is not there, a connection made twice, and a loop without a delay, which it
+  // spells out.
+  void connect(const std::string& from, const std::string& to, const Connection& connection = {});
+  // Another name here for a state, parameter or buffer of a part below ("lif.v", "layer.dense.weight"): the same tensor
+  // to read and to write. `shape`, where given, is what it must have.
+  void alias(const std::string& name, const std::string& variable, c10::OptionalIntArrayRef shape = {});
+  // The same, of a tensor: a parameter or buffer of a part below.
+  void alias(const std::string& name, const at::Tensor& variable);
+
+  // A state, parameter, buffer or alias, by its name from here. `get` gives the tensor itself; undefined for a state
+  // that does not exist. `set` writes into a parameter or buffer, and replaces a state.
+  at::Tensor get(const std::string& name) const;
+  void set(const std::string& name, const at::Tensor& value);
+
+  // Records a state or an output of a part below, or of the network, for as long as the recording lives.
+  std::shared_ptr<Recording> record(const std::string& name);
+
+  void expect(std::int64_t steps) override;
+  // What an alias stands for, or null.
+  const std::string* variable_of(const std::string& alias) const;
+
+  Names input_names() const override { return inputs_; }
+  Names output_names() const override { return outputs_; }
+  Names state_names() const override;
+  at::Tensor own_state(std::size_t i) const override;
+  void set_path(const std::string& path) override;
+  void pretty_print(std::ostream& stream) const override;
+
+ protected:
+  const char* kind() const override { return "Composite"; }
+  Tensors advance(at::TensorList inputs, std::int64_t steps) override;
+  std::shared_ptr<Stateful> fresh() const override;
+  // Of a connection without delay.
+  void disconnect(const std::string& from, const std::string& to);
+  // Makes this, which is empty, the same network of clones of its parts.
+  void copy_network(const CompositeImpl& from);
+
+  void set_own_state(std::size_t i, at::Tensor value) override;
+
+ private:
+  static constexpr int outside = -1;
+  struct Port {  // output or input number `index` of a part, or input or output of the network
+    int node = outside;
+    int index = 0;
+    bool operator==(const Port&) const = default;
+  };
+  struct Edge {
+    Port from, to;
+    Connection connection;
+    std::string state;            // its name, where there is a delay
+    std::deque<at::Tensor> line;  // what is on its way, [1, *shape] each, the oldest first; empty: zeros
+  };
+  struct Node {
+    std::string name;
+    Part part;
+    std::vector<std::vector<int>> edges_into;          // for each input port
+    std::vector<std::weak_ptr<Recording>> recordings;  // of a module of torch
+    Names inputs, outputs;
+  };
+  struct Stage {  // of the plan: one part, or the parts of a loop in the order of a step
+    std::vector<int> nodes;
+    bool is_loop = false;
+    std::vector<int> edges_into, edges_within;  // of a loop
+  };
+  struct Run;
+
+  Port find_port(const std::string& name, bool is_source);
+  int find_node(const std::string& name) const;
+  std::string name_of(Port port, bool is_source) const;
+  void refuse_instant_loop(const Edge& edge, const std::string& from, const std::string& to) const;
+  void make_plan();
+  void check_new_name(const std::string& name, const char* what) const;
+
+  void check_line(const Edge& edge, const at::Tensor& next) const;
+  at::Tensor shift(Edge& edge, const at::Tensor& sequence) const;
+  at::Tensor arriving(const Run& run, Edge& edge) const;
+  at::Tensor zeros(const Run& run, const Connection& connection) const;
+  Tensors run_node(Node& node, const Tensors& inputs, std::int64_t steps) const;
+  void run_loop(Run& run, const Stage& stage);
+
+  CompositeOptions options_;
+  std::vector<Node> nodes_;
+  std::vector<Edge> edges_;
+  std::vector<int> delayed_;  // the edges with a state
+  Names inputs_, outputs_;
+  struct Alias {
+    std::string variable;
+    std::optional<std::vector<std::int64_t>> shape;
+  };
+  std::map<std::string, Alias> aliases_;
+  std::vector<Stage> plan_;
+  std::vector<std::vector<int>> edges_out_;  // into each output of the network
+  bool planned_ = false;
+};
+TORCH_MODULE(Composite);
+
+}  // namespace spikeforge::nn

@@ -1,0 +1,48 @@
+// Networks of common forms.
+#pragma once
+
+#include <spikeforge/nn/composite.h>
+
+#include <initializer_list>
+
+namespace spikeforge::nn {
+
+// One part after the other: Sequential net(torch::nn::Linear(4, 8), LIF(), torch::nn::Linear(8, 2), LI()). They are
+// called "0", "1", ..., or what push_back says.
+class SPIKEFORGE_API SequentialImpl : public CompositeImpl {
+ public:
+  SequentialImpl() = default;
+  template <class... Parts, std::enable_if_t<(std::is_constructible_v<Part, const Parts&> && ...), int> = 0>
+  explicit SequentialImpl(const Parts&... parts) {
+    build({Part(parts)...});
+  }
+
+  void push_back(const std::string& name, Part part);
+
+ protected:
+  const char* kind() const override { return "Sequential"; }
+  std::shared_ptr<Stateful> fresh() const override;
+
+ private:
+  void build(std::initializer_list<Part> parts);
+
+  Names parts_;  // the output of each
+};
+TORCH_MODULE(Sequential);
+
+// A cell whose output comes back through a module: y[t] = cell(x[t] + f[t]) with f[t] = module(y[t - 1]) and f[0] = 0.
+// Parts: "cell" and "module". The last f is the state "module_out_to_cell_in".
+class SPIKEFORGE_API RecurrentImpl : public CompositeImpl {
+ public:
+  RecurrentImpl(const Part& cell, const Part& module, CompositeOptions options = {});
+
+ protected:
+  const char* kind() const override { return "Recurrent"; }
+  std::shared_ptr<Stateful> fresh() const override;
+
+ private:
+  explicit RecurrentImpl(CompositeOptions options) : CompositeImpl(options) {}
+};
+TORCH_MODULE(Recurrent);
+
+}  // namespace spikeforge::nn

@@ -1,0 +1,66 @@
+// From values to spikes. An encoder maps [T, *shape] to [T, *shape], each step by itself, as any module; `encode` gives
+// it the same values for some steps. Values are between 0 and 1.
+#pragma once
+
+#include <spikeforge/nn/stateful.h>
+
+#include <ATen/core/Generator.h>
+
+namespace spikeforge::nn {
+
+class SPIKEFORGE_API Encoder : public Stateful {
+ public:
+  // Values [*shape] to spikes [steps, *shape].
+  at::Tensor encode(const at::Tensor& x, std::int64_t steps);
+};
+
+// A spike with the probability of the value, in each step anew. Drawn step by step, so chunks draw the same numbers.
+// With a Generator of its own, that one's state is the state "random"; reset() leaves it.
+class SPIKEFORGE_API PoissonImpl : public Encoder {
+ public:
+  explicit PoissonImpl(std::optional<at::Generator> generator = {}) : generator_(std::move(generator)) {}
+
+  Names state_names() const override { return generator_ ? Names{"random"} : Names{}; }
+  at::Tensor own_state(std::size_t i) const override;
+
+ protected:
+  const char* kind() const override { return "Poisson"; }
+  Tensors advance(at::TensorList inputs, std::int64_t steps) override;
+  std::shared_ptr<Stateful> fresh() const override;
+  void set_own_state(std::size_t i, at::Tensor value) override;
+
+ private:
+  std::optional<at::Generator> generator_;
+};
+TORCH_MODULE(Poisson);
+
+// One spike, the earlier the larger the value: in step round((steps - 1) (1 - value)), counted from 0, of the first
+// `steps` after reset(). The state "t", int64, counts them.
+class SPIKEFORGE_API LatencyImpl : public Encoder {
+ public:
+  explicit LatencyImpl(std::int64_t steps);
+
+  Names state_names() const override { return {"t"}; }
+  at::Tensor own_state(std::size_t i) const override;
+
+ protected:
+  const char* kind() const override { return "Latency"; }
+  Tensors advance(at::TensorList inputs, std::int64_t steps) override;
+  std::shared_ptr<Stateful> fresh() const override { return std::make_shared<LatencyImpl>(steps_); }
+  void set_own_state(std::size_t i, at::Tensor value) override;
+
+ private:
+  std::int64_t steps_, t_ = 0;
+};
+TORCH_MODULE(Latency);
+
+// The values as they are: a constant current.
+class SPIKEFORGE_API RepeatImpl : public Encoder {
+ protected:
+  const char* kind() const override { return "Repeat"; }
+  Tensors advance(at::TensorList inputs, std::int64_t steps) override;
+  std::shared_ptr<Stateful> fresh() const override { return std::make_shared<RepeatImpl>(); }
+};
+TORCH_MODULE(Repeat);
+
+}  // namespace spikeforge::nn

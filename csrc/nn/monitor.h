@@ -1,0 +1,45 @@
+// Records chosen states and outputs of a network while it runs, by their names from it.
+//
+//   Monitor monitor(net, {"lif.v", "lif.out"});
+//   Simulation(net).run(1000);
+//   at::Tensor v = monitor["lif.v"];  // [1000, *shape], after each step's reset
+//   monitor.write_npy("run/");        // run/lif.v.npy, run/lif.out.npy
+//   monitor.write_csv("run.csv");     // a row a step; scripts/plot_monitor.py draws either
+//
+// It records from its construction to its end, through any number of calls, into tensors that are allocated once where
+// a Simulation says how many steps there will be.
+#pragma once
+
+#include <spikeforge/nn/composite.h>
+#include <spikeforge/nn/recording.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace spikeforge::nn {
+
+class SPIKEFORGE_API Monitor {
+ public:
+  // Throws c10::ValueError for a name that is neither a state nor an output.
+  Monitor(Composite network, const Names& names);
+  template <class Network>
+  Monitor(const Network& network, const Names& names)
+      : Monitor(Composite(std::static_pointer_cast<CompositeImpl>(network.ptr())), names) {}
+
+  const Names& names() const { return names_; }
+  // [steps so far, *shape]; undefined before the first step. Throws c10::ValueError for a name that is not recorded.
+  at::Tensor operator[](const std::string& name) const;
+
+  // One file a name, <folder>/<name>.npy; the folder is made. Throws std::runtime_error where it cannot be written.
+  void write_npy(const std::string& folder) const;
+  // One table: step, then a column for each number, "lif.v[3]". All names need as many steps.
+  void write_csv(const std::string& file) const;
+
+ private:
+  Composite network_;
+  Names names_;
+  std::vector<std::shared_ptr<Recording>> recordings_;
+};
+
+}  // namespace spikeforge::nn

@@ -1,0 +1,101 @@
+#include <spikeforge/graph/text.h>
+#include <spikeforge/nn/neuron.h>
+#include <spikeforge/ops/neuron/arguments.h>
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+#include <ostream>
+
+namespace spikeforge::nn {
+namespace {
+
+Names names_of(const std::vector<graph::State>& states) {
+  Names names;
+  for (const graph::State& state : states) names.push_back(state.name);
+  return names;
+}
+
+std::string quoted(const Names& names) { return names.empty() ? "none" : c10::Join(", ", names); }
+
+}  // namespace
+
+NeuronOptions& NeuronOptions::param(std::string name, Constant constant) {
+  std::erase_if(params_, [&](const auto& given) { return given.first == name; });
+  params_.emplace_back(std::move(name), std::move(constant));
+  return *this;
+}
+
+NeuronImpl::NeuronImpl(NeuronOptions options)
+    : NeuronModule(names_of(graph::parse(options.neuron().text()).signature().states), options.persistent_state()),
+      options_(std::move(options)) {
+  const graph::Cell cell = graph::parse(options_.neuron().text());
+  const graph::Signature& signature = cell.signature();
+  name_ = signature.name;
+  inputs_ = signature.inputs.size() == 1 ? Names{"in"} : signature.inputs;
+  if (cell.output_count() == 1)
+    outputs_ = {"out"};
+  else
+    for (std::size_t i = 0; i < cell.output_count(); ++i) outputs_.push_back("out" + std::to_string(i));
+  for (const graph::State& state : signature.states) initial_.push_back(state.initial);
+
+  for (const auto& [name, constant] : options_.params())
+    TORCH_CHECK_VALUE(std::find(signature.params.begin(), signature.params.end(), name) != signature.params.end(),
+                      name_, ": it has no parameter ", name, "; its parameters: ", quoted(signature.params));
+  for (const std::string& name : signature.params) {
+    const auto given = std::find_if(options_.params().begin(), options_.params().end(),
+                                    [&](const auto& p) { return p.first == name; });
+    TORCH_CHECK_VALUE(given != options_.params().end(), name_, ": the parameter ", name,
+                      " is not given; say NeuronOptions(...).param(\"", name, "\", value)");
+    constants_.push_back(register_constant(name, given->second));
+  }
+}
+
+NeuronModule::Results NeuronImpl::call(at::TensorList inputs, const Tensors& states, bool store) const {
+  TORCH_CHECK_VALUE(inputs.size() == inputs_.size(), title(), ": takes ", inputs_.size(), " inputs (", quoted(inputs_),
+                    "), but got ", inputs.size());
+  const at::Tensor& x = inputs[0];
+  const at::ScalarType type = state_type(x.scalar_type());
+  if (params_type_ != type) {
+    params_.clear();
+    for (const Param& constant : constants_)
+      params_.push_back(constant.is_tensor() ? constant.tensor() : at::scalar_tensor(constant.number(), type));
+    params_type_ = type;
+  }
+  const auto undefined = [](const at::Tensor& state) { return !state.defined(); };
+  const auto run = [&](at::TensorList given) -> Results {
+    auto [outputs, next] = options_.neuron()(inputs, given, params_, store);
+    return {std::move(outputs), std::move(next)};
+  };
+  if (std::all_of(states.begin(), states.end(), undefined)) return run({});
+  if (std::none_of(states.begin(), states.end(), undefined)) return run(states);
+  Tensors all = states;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (!all[i].defined()) all[i] = at::full(x.sizes().slice(1), initial_[i], x.options().dtype(type));
+  return run(all);
+}
+
+void NeuronImpl::pretty_print(std::ostream& stream) const {
+  stream << name_ << '(' << c10::Join(", ", graph::parse(options_.neuron().text()).signature().inputs) << "; "
+         << c10::Join(", ", state_names());
+  const char* separator = "; ";
+  for (const auto& [name, constant] : options_.params()) {
+    stream << separator << text_of(name, constant);
+    separator = ", ";
+  }
+  stream << ')';
+}
+
+NeuronOptions LIOptions::neuron() const {
+  if (!tau_.value.is_tensor()) ops::check_positive("LI", "tau", tau_.value.number());
+  const bool decay_input = decay_input_;
+  NeuronOptions options(
+      trace("LI", {"x"}, {"v"}, {"tau", "v_rest"}, [decay_input](Value x, Value v, Value tau, Value v_rest) {
+        const Value next = decay_input ? v + 1 / tau * (x - (v - v_rest)) : v - 1 / tau * (v - v_rest) + x;
+        return spikeforge::step({next}, {next});
+      }));
+  return options.param("tau", tau_).param("v_rest", v_rest_).persistent_state(persistent_);
+}
+
+}  // namespace spikeforge::nn

@@ -1,0 +1,89 @@
+// Neurons of one's own as modules, and the leaky integrator.
+//
+//   Neuron neuron(NeuronOptions(alif).param("tau", Learnable(2.0)).param("beta", 0.2));
+//
+// `alif` is what spikeforge::trace returned, or a text. Its states keep their names; its parameters are registered
+// under theirs, each a number, a tensor or learnable. Ports: "in", or the inputs' names where there are several; "out",
+// or "out0", "out1", ...
+#pragma once
+
+#include <spikeforge/nn/neuron_module.h>
+#include <spikeforge/ops/traced.h>
+
+namespace spikeforge::nn {
+
+class SPIKEFORGE_API NeuronOptions {
+ public:
+  NeuronOptions(spikeforge::Neuron neuron) : neuron_(std::move(neuron)) {}  // NOLINT(google-explicit-constructor)
+  NeuronOptions(std::string text) : neuron_(std::move(text)) {}             // NOLINT(google-explicit-constructor)
+
+  NeuronOptions& param(std::string name, Constant constant);
+  // The states are part of what save() writes.
+  NeuronOptions& persistent_state(bool on) { return persistent_ = on, *this; }
+
+  const spikeforge::Neuron& neuron() const { return neuron_; }
+  const std::vector<std::pair<std::string, Constant>>& params() const { return params_; }
+  bool persistent_state() const { return persistent_; }
+
+ private:
+  spikeforge::Neuron neuron_;
+  std::vector<std::pair<std::string, Constant>> params_;
+  bool persistent_ = false;
+};
+
+class SPIKEFORGE_API NeuronImpl : public NeuronModule {
+ public:
+  // Throws c10::ValueError unless every parameter of the neuron is given, and no other.
+  explicit NeuronImpl(NeuronOptions options);
+
+  Names input_names() const override { return inputs_; }
+  Names output_names() const override { return outputs_; }
+  const NeuronOptions& options() const { return options_; }
+  void pretty_print(std::ostream& stream) const override;
+
+ protected:
+  const char* kind() const override { return name_.c_str(); }
+  Results call(at::TensorList inputs, const Tensors& states, bool store) const override;
+  std::shared_ptr<Stateful> fresh() const override { return std::make_shared<NeuronImpl>(options_); }
+
+ private:
+  NeuronOptions options_;
+  std::string name_;
+  Names inputs_, outputs_;
+  std::vector<double> initial_;   // of the states
+  std::vector<Param> constants_;  // in the neuron's order
+  mutable Tensors params_;        // they as tensors, the numbers in this type
+  mutable std::optional<at::ScalarType> params_type_;
+};
+TORCH_MODULE(Neuron);
+
+// Leaky integrator that never fires, to read a network out: V = V + (X - (V - v_rest)) / tau is its output and its
+// state v.
+class SPIKEFORGE_API LIOptions {
+ public:
+  LIOptions& tau(Constant constant) { return tau_ = std::move(constant), *this; }
+  LIOptions& v_rest(Constant constant) { return v_rest_ = std::move(constant), *this; }
+  // Without: V = V - (V - v_rest) / tau + X.
+  LIOptions& decay_input(bool on) { return decay_input_ = on, *this; }
+  LIOptions& persistent_state(bool on) { return persistent_ = on, *this; }
+
+  NeuronOptions neuron() const;
+
+ private:
+  Constant tau_ = 2.0, v_rest_ = 0.0;
+  bool decay_input_ = true, persistent_ = false;
+};
+
+class SPIKEFORGE_API LIImpl : public NeuronImpl {
+ public:
+  explicit LIImpl(const LIOptions& options = {}) : NeuronImpl(options.neuron()), options_(options) {}
+
+ protected:
+  std::shared_ptr<Stateful> fresh() const override { return std::make_shared<LIImpl>(options_); }
+
+ private:
+  LIOptions options_;
+};
+TORCH_MODULE(LI);
+
+}  // namespace spikeforge::nn

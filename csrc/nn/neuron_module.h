@@ -1,0 +1,43 @@
+// What all neurons share: states of the shape of one step of input, checked against it, and their sequences.
+#pragma once
+
+#include <spikeforge/nn/constant.h>
+#include <spikeforge/nn/stateful.h>
+
+namespace spikeforge::nn {
+
+class SPIKEFORGE_API NeuronModule : public Stateful {
+ public:
+  Names state_names() const override { return names_; }
+  at::Tensor own_state(std::size_t i) const override { return states_[i]; }
+
+ protected:
+  struct Results {
+    Tensors outputs;
+    Tensors states;  // the last ones, or with `store` their sequences
+  };
+
+  explicit NeuronModule(Names state_names, bool persistent_state);
+
+  // One operator call. states: undefined where there is none.
+  virtual Results call(at::TensorList inputs, const Tensors& states, bool store) const = 0;
+
+  Tensors advance(at::TensorList inputs, std::int64_t steps) final;
+  void set_own_state(std::size_t i, at::Tensor value) override { states_[i] = std::move(value); }
+  bool stores_states() const override { return true; }
+  at::Tensor own_sequence(std::size_t i) const override { return sequences_[i]; }
+
+  // A copy of a tensor constant, registered as its kind wants; a number stays one unless it is to be learned.
+  Param register_constant(const std::string& name, const Constant& constant);
+
+ private:
+  void check_live(const at::Tensor& x) const;
+
+  Names names_;
+  Tensors states_, sequences_;
+};
+
+// "tau=2", "tau=[8]" for a tensor, "tau=[8] learned".
+SPIKEFORGE_API std::string text_of(const std::string& name, const Constant& constant);
+
+}  // namespace spikeforge::nn

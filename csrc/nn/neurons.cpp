@@ -1,0 +1,186 @@
+#include <spikeforge/nn/predefined.h>
+
+#include <ATen/ops/full.h>
+
+#include <cmath>
+#include <ostream>
+
+namespace spikeforge::nn {
+
+Described describe(const IfOptions& call) { return {"IF", {"v"}, {{"v_threshold", call.v_threshold}}}; }
+
+Described describe(const LifOptions& call) {
+  return {"LIF", {"v"}, {{"tau", call.tau}, {"v_threshold", call.v_threshold}}};
+}
+
+Described describe(const PlifCall& call) { return {"PLIF", {"v"}, {{"w", call.w}, {"v_threshold", call.v_threshold}}}; }
+
+Described describe(const QifOptions& call) {
+  return {"QIF",
+          {"v"},
+          {{"tau", call.tau},
+           {"v_c", call.v_c},
+           {"a0", call.a0},
+           {"v_threshold", call.v_threshold},
+           {"v_rest", call.v_rest}}};
+}
+
+Described describe(const EifOptions& call) {
+  return {"EIF",
+          {"v"},
+          {{"tau", call.tau},
+           {"delta_t", call.delta_t},
+           {"theta_rh", call.theta_rh},
+           {"v_threshold", call.v_threshold},
+           {"v_rest", call.v_rest}}};
+}
+
+Described describe(const spikeforge::IzhikevichOptions& call) {
+  return {"Izhikevich",
+          {"v", "w"},
+          {{"tau", call.tau},
+           {"v_c", call.v_c},
+           {"a0", call.a0},
+           {"v_threshold", call.v_threshold},
+           {"v_rest", call.v_rest},
+           {"w_rest", call.w_rest},
+           {"tau_w", call.tau_w},
+           {"a", call.a},
+           {"b", call.b}}};
+}
+
+Described describe(const CubaLifCall& call) {
+  return {"CubaLIF",
+          {"v", "i"},
+          {{"tau_synapse", call.tau_synapse}, {"tau_membrane", call.tau_membrane}, {"v_threshold", call.v_threshold}}};
+}
+
+namespace {
+
+MaybeTensor maybe(const at::Tensor& t) { return t.defined() ? MaybeTensor(t) : std::nullopt; }
+
+// The operator, over states that may be undefined.
+std::tuple<at::Tensor, at::Tensor> run_operator(const at::Tensor& x, const Tensors& states, const IfOptions& call) {
+  return integrate_and_fire(x, maybe(states[0]), call);
+}
+
+std::tuple<at::Tensor, at::Tensor> run_operator(const at::Tensor& x, const Tensors& states, const LifOptions& call) {
+  return lif(x, maybe(states[0]), call);
+}
+
+std::tuple<at::Tensor, at::Tensor> run_operator(const at::Tensor& x, const Tensors& states, const PlifCall& call) {
+  return plif(x, call.w.tensor(), maybe(states[0]), call);
+}
+
+std::tuple<at::Tensor, at::Tensor> run_operator(const at::Tensor& x, const Tensors& states, const QifOptions& call) {
+  return qif(x, maybe(states[0]), call);
+}
+
+std::tuple<at::Tensor, at::Tensor> run_operator(const at::Tensor& x, const Tensors& states, const EifOptions& call) {
+  return eif(x, maybe(states[0]), call);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> run_operator(const at::Tensor& x, const Tensors& states,
+                                                            const spikeforge::IzhikevichOptions& call) {
+  return izhikevich(x, maybe(states[0]), maybe(states[1]), call);
+}
+
+at::Tensor spread(const at::Tensor& x, const Param& value) {
+  const auto options = x.options().dtype(state_type(x.scalar_type()));
+  if (!value.is_tensor()) return at::full(x.sizes().slice(1), value.number(), options);
+  return value.tensor().to(options).expand(x.sizes().slice(1));
+}
+
+// Where the operators start: v at v_reset, or 0 under soft reset; w at w_rest. A current starts at 0.
+template <class Call>
+Tensors initial(const at::Tensor& x, const Tensors& states, const Call& call) {
+  Tensors all = states;
+  if (!all[0].defined()) all[0] = spread(x, call.v_reset.value_or(Param(0.0)));
+  if constexpr (std::is_same_v<Call, spikeforge::IzhikevichOptions>)
+    if (!all[1].defined()) all[1] = spread(x, call.w_rest);
+  if constexpr (std::is_same_v<Call, CubaLifCall>)
+    if (!all[1].defined()) all[1] = spread(x, 0.0);
+  return all;
+}
+
+template <class Options>
+constexpr bool is_always_traced = std::is_same_v<Options, CubaLIFOptions>;
+
+}  // namespace
+
+PLIFOptions& PLIFOptions::init_tau(double tau) {
+  TORCH_CHECK_VALUE(std::isfinite(tau) && tau > 1, "PLIF: init_tau must be finite and above 1, but is ", tau);
+  return w(Learnable(-std::log(tau - 1)));
+}
+
+template <class Options>
+Predefined<Options>::Predefined(Options options)
+    : NeuronModule(describe(options.call()).states, options.persistent_state()),
+      options_(std::move(options)),
+      call_(options_.call()) {
+  for (const auto& given : options_.given()) given.in(call_) = register_constant(given.name, given.constant);
+  if constexpr (std::is_same_v<Options, PLIFOptions>)  // its operator takes a tensor
+    if (!call_.w.is_tensor()) call_.w = register_buffer("w", at::full({}, call_.w.number()));
+  if (is_always_traced<Options> || options_.strict()) {
+    TracedCell traced = traced_cell(call_, options_.strict());
+    cell_ = std::move(traced.neuron);
+    cell_params_ = std::move(traced.params);
+  }
+}
+
+template <class Options>
+const char* Predefined<Options>::kind() const {
+  static const char* name = describe(typename Options::Operator()).module;
+  return name;
+}
+
+template <class Options>
+NeuronModule::Results Predefined<Options>::call(at::TensorList inputs, const Tensors& states, bool store) const {
+  TORCH_CHECK_VALUE(inputs.size() == 1, title(), ": takes one input, but got ", inputs.size());
+  const at::Tensor& x = inputs[0];
+  if (cell_) {
+    auto [outputs, next] = (*cell_)({x}, initial(x, states, call_), cell_params_, store);
+    return {std::move(outputs), std::move(next)};
+  }
+  if constexpr (!is_always_traced<Options>) {
+    const auto run = [&](const auto& call) -> Results {
+      return std::apply(
+          [](at::Tensor spikes, auto... next) -> Results {
+            return {{std::move(spikes)}, {std::move(next)...}};
+          },
+          run_operator(x, states, call));
+    };
+    if (!store) return run(call_);
+    auto storing = call_;
+    storing.store_v = true;
+    return run(storing);
+  }
+  return {};
+}
+
+template <class Options>
+void Predefined<Options>::pretty_print(std::ostream& stream) const {
+  stream << kind() << '(';
+  auto constants = describe(options_.call()).constants;
+  if (options_.call().v_reset) constants.emplace_back("v_reset", *options_.call().v_reset);
+  for (const auto& [name, value] : constants) {
+    Constant constant(0.0);
+    constant.value = value;
+    for (const auto& given : options_.given())
+      constant.learn = constant.learn || (given.name == name && given.constant.learn);
+    stream << text_of(name, constant) << ", ";
+  }
+  if (!options_.call().v_reset) stream << "soft reset, ";
+  if (options_.strict()) stream << "strict, ";
+  stream << "surrogate=" << options_.call().surrogate << ')';
+}
+
+template class Predefined<IFOptions>;
+template class Predefined<LIFOptions>;
+template class Predefined<PLIFOptions>;
+template class Predefined<QIFOptions>;
+template class Predefined<EIFOptions>;
+template class Predefined<IzhikevichOptions>;
+template class Predefined<CubaLIFOptions>;
+
+}  // namespace spikeforge::nn

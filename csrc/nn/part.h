@@ -1,0 +1,44 @@
+// A module as containers hold it: one with states, or any module of torch whose forward maps a tensor to a tensor.
+#pragma once
+
+#include <spikeforge/nn/stateful.h>
+
+#include <type_traits>
+
+namespace spikeforge::nn {
+
+class SPIKEFORGE_API Part {
+ public:
+  template <class M, std::enable_if_t<std::is_base_of_v<torch::nn::Module, M>, int> = 0>
+  Part(std::shared_ptr<M> module)  // NOLINT(google-explicit-constructor)
+      : module_(std::move(module)) {
+    if constexpr (std::is_base_of_v<Stateful, M>)
+      stateful_ = static_cast<Stateful*>(module_.get());
+    else
+      call_ = [](torch::nn::Module& m, const at::Tensor& x) -> at::Tensor { return static_cast<M&>(m).forward(x); };
+  }
+  template <class M>
+  Part(const torch::nn::ModuleHolder<M>& holder) : Part(holder.ptr()) {}  // NOLINT(google-explicit-constructor)
+
+  const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
+  Stateful* stateful() const { return stateful_; }  // null: a module of torch
+
+  Names input_names() const { return stateful_ ? stateful_->input_names() : Names{"in"}; }
+  Names output_names() const { return stateful_ ? stateful_->output_names() : Names{"out"}; }
+
+  // A module of torch is called once a step, on memory aligned as that of a new tensor. In its last bits, a layer's
+  // result for one row may depend on how many rows there are and on where they lie: BLAS and convolutions take other
+  // paths. And BatchNorm in training depends on the other rows anyway. TimeDistributed calls once for all steps.
+  Tensors run(at::TensorList inputs, std::int64_t steps) const;
+  // A module of torch, once.
+  at::Tensor call(const at::Tensor& x) const { return call_(*module_, x); }
+
+  Part clone() const;
+
+ private:
+  std::shared_ptr<torch::nn::Module> module_;
+  Stateful* stateful_ = nullptr;
+  at::Tensor (*call_)(torch::nn::Module&, const at::Tensor&) = nullptr;
+};
+
+}  // namespace spikeforge::nn

@@ -1,0 +1,40 @@
+// Runs a network as a simulator does: so many steps, go on from there, read and write variables in between.
+//
+//   Simulation simulation(net);
+//   simulation.run(9);              // a network without inputs
+//   simulation.run(100, {current}); // the same input [*shape] in each step
+//   simulation.run(x_seq);          // a step for each row of [T, *shape]
+//   simulation.set("lif.v", at::zeros({3}));
+//
+// No gradients. On a terminal a run of more than a second shows how far it is.
+#pragma once
+
+#include <spikeforge/nn/composite.h>
+
+namespace spikeforge::nn {
+
+class SPIKEFORGE_API Simulation {
+ public:
+  explicit Simulation(Composite network) : network_(std::move(network)) {}
+  template <class Network, std::enable_if_t<!std::is_same_v<Network, Composite>, int> = 0>
+  explicit Simulation(const Network& network) : network_(std::static_pointer_cast<CompositeImpl>(network.ptr())) {}
+
+  // The network's outputs, [steps, ...] each. It goes on from where the last run stopped.
+  Tensors run(std::int64_t steps, at::TensorList inputs = {});
+  Tensors run(const at::Tensor& x_seq);
+
+  // Since construction.
+  std::int64_t steps() const { return steps_; }
+
+  // Any state, parameter, buffer or alias, by its name from the network (composite.h).
+  at::Tensor get(const std::string& name) const { return network_->get(name); }
+  void set(const std::string& name, const at::Tensor& value) { network_->set(name, value); }
+
+ private:
+  Tensors run_sequences(const Tensors& inputs, std::int64_t steps);
+
+  Composite network_;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace spikeforge::nn

@@ -1,0 +1,33 @@
+// Folds time into the batch: one call of a layer without time (Linear, Conv, BatchNorm, pooling) for all steps.
+//
+//   TimeDistributed conv(torch::nn::Conv2d(...));  // [T, batch, ...] -> [T * batch, ...] -> conv -> [T, batch, ...]
+//
+// Fewer and larger calls: what training wants. Two things to know. The last bits of a row may depend on how many rows
+// there are: BLAS and convolutions do so for one or two rows on the CPU, BatchNorm in evaluation and pooling do not. So
+// step, forward and chunks agree within rounding, and exactly where sums are exact (spikes times weights of few bits,
+// say); without TimeDistributed, containers call such a layer once a step, and all three agree bit for bit. And
+// BatchNorm in training takes its statistics over steps and batch together.
+#pragma once
+
+#include <spikeforge/nn/part.h>
+
+namespace spikeforge::nn {
+
+class SPIKEFORGE_API TimeDistributedImpl : public Stateful {
+ public:
+  // A module of torch; c10::ValueError for one with states, which knows time itself.
+  explicit TimeDistributedImpl(Part part);
+  template <class Module, std::enable_if_t<!std::is_same_v<std::decay_t<Module>, Part>, int> = 0>
+  explicit TimeDistributedImpl(Module module) : TimeDistributedImpl(Part(std::move(module))) {}
+
+ protected:
+  const char* kind() const override { return "TimeDistributed"; }
+  Tensors advance(at::TensorList inputs, std::int64_t steps) override;
+  std::shared_ptr<Stateful> fresh() const override { return std::make_shared<TimeDistributedImpl>(part_.clone()); }
+
+ private:
+  Part part_;
+};
+TORCH_MODULE(TimeDistributed);
+
+}  // namespace spikeforge::nn

@@ -1,0 +1,120 @@
+// Networks with random parts, connections, delays and loops, as data: what the module is built from, and what a slow
+// and obvious simulator of the same network is built from.
+#pragma once
+
+#include <spikeforge/nn/composite.h>
+#include <spikeforge/nn/time_distributed.h>
+
+#include <torch/nn/modules/linear.h>
+
+#include <map>
+
+#include "modules.h"
+
+namespace spikeforge::test {
+
+struct RandomNetwork {
+  struct Edge {
+    std::string from, to;  // parts; empty: the network's own port
+    std::int64_t delay;
+    bool has_shape = false;
+  };
+  std::vector<std::pair<std::string, nn::Part>> parts;  // as they are before any step
+  std::vector<Edge> edges;
+  bool has_loop = false;
+
+  nn::Composite build(std::int64_t batch) const {
+    nn::Composite net;
+    for (const auto& [name, part] : parts) net->add(name, part.clone());
+    for (const Edge& e : edges) {
+      nn::Connection connection{.delay = e.delay};
+      if (e.has_shape) connection.shape = {batch, width};
+      net->connect(e.from.empty() ? "in" : e.from + ".out", e.to.empty() ? "out" : e.to + ".in", connection);
+    }
+    return net;
+  }
+};
+
+// exact_layers: Linear once a step, with any weights; otherwise weights of few bits and one call for all steps.
+inline RandomNetwork random_network(std::mt19937& random, bool exact_layers) {
+  const auto up_to = [&](int n) { return static_cast<int>(random() % n); };
+  const auto neurons = all_neurons();
+  RandomNetwork net;
+  const int n = 2 + up_to(5);
+  for (int i = 0; i < n; ++i) {
+    const std::string name = "part" + std::to_string(i);
+    if (i % 2 == 1 && exact_layers)
+      net.parts.emplace_back(name, torch::nn::Linear(width, width));
+    else if (i % 2 == 1) {
+      torch::nn::Linear linear(width, width);
+      const at::NoGradGuard no_grad;
+      for (const Tensor& p : linear->parameters()) Tensor(p).copy_((p * 32).round() / 16);
+      net.parts.emplace_back(name, nn::TimeDistributed(linear));
+    } else {
+      // A part that fires only: its output is of few bits.
+      std::size_t k = 0;
+      do k = up_to(static_cast<int>(neurons.size()));
+      while (neurons[k].name == "LI");
+      net.parts.emplace_back(name, neurons[k].make(false));
+    }
+    // What feeds it: in the first step, or of a known shape.
+    int from = up_to(i + 1) - 1;
+    if (!exact_layers && i % 2 == 1 && from % 2 == 1) --from;  // a neuron's output, or sums would need too many bits
+    net.edges.push_back({from < 0 ? "" : "part" + std::to_string(from), name, up_to(3) == 0 ? up_to(4) : 0, true});
+  }
+  for (int k = 0; k < n; ++k) {
+    const int from = up_to(n), to = up_to(n);
+    if (!exact_layers && to % 2 == 1 && from % 2 == 1) continue;
+    const std::int64_t delay = from < to ? up_to(4) : 1 + up_to(4);
+    const RandomNetwork::Edge edge{"part" + std::to_string(from), "part" + std::to_string(to), delay};
+    const bool is_new = std::none_of(net.edges.begin(), net.edges.end(), [&](const auto& e) {
+      return e.from == edge.from && e.to == edge.to && e.delay == edge.delay;
+    });
+    if (!is_new) continue;
+    net.edges.push_back(edge);
+    net.has_loop = net.has_loop || from >= to;
+  }
+  net.edges.push_back({"part" + std::to_string(n - 1), "", up_to(3)});
+  if (up_to(2)) net.edges.push_back({"part0", "", up_to(3)});
+  return net;
+}
+
+// The network step by step, from its description alone: whoever has all its instant inputs runs; delays are looked up
+// in the whole past.
+inline Tensor simulate(const RandomNetwork& net, const Tensor& x_seq) {
+  std::map<std::string, nn::Part> parts;
+  for (const auto& [name, part] : net.parts) parts.emplace(name, part.clone());
+  std::map<std::string, Tensors> past;  // of each part, its outputs
+  Tensors results;
+  const auto value = [&](const RandomNetwork::Edge& e, std::int64_t t) -> Tensor {
+    if (t < e.delay) return {};
+    return e.from.empty() ? x_seq[t - e.delay] : past[e.from][t - e.delay];
+  };
+  for (std::int64_t t = 0; t < x_seq.size(0); ++t) {
+    const auto sum_into = [&](const std::string& to) {
+      Tensor sum = at::zeros({x_seq.size(1), width});
+      for (const auto& e : net.edges)
+        if (e.to == to)
+          if (const Tensor v = value(e, t); v.defined()) sum = sum + v;
+      return sum;
+    };
+    std::vector<std::string> waiting;
+    for (const auto& [name, part] : parts) waiting.push_back(name);
+    while (!waiting.empty()) {
+      const auto ready = std::find_if(waiting.begin(), waiting.end(), [&](const std::string& name) {
+        return std::all_of(net.edges.begin(), net.edges.end(), [&](const auto& e) {
+          return e.to != name || e.delay > 0 || e.from.empty() || past[e.from].size() > static_cast<std::size_t>(t);
+        });
+      });
+      REQUIRE(ready != waiting.end());
+      const nn::Part& part = parts.at(*ready);
+      const Tensor x = sum_into(*ready).unsqueeze(0);
+      past[*ready].push_back(part.run({&x, 1}, 1)[0].squeeze(0));
+      waiting.erase(ready);
+    }
+    results.push_back(sum_into(""));
+  }
+  return at::stack(results);
+}
+
+}  // namespace spikeforge::test
