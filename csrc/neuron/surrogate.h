@@ -108,9 +108,7 @@ struct SuperSpike {
 template <class F>
 struct Erf {
   SPIKEFORGE_FN explicit Erf(const double* args) : alpha(args[0]) {}
-  SPIKEFORGE_FN F gradient(F x) const {
-    return F(.56418958354775628695) * alpha * fast_exp(-square(alpha), square(x));
-  }
+  SPIKEFORGE_FN F gradient(F x) const { return F(.56418958354775628695) * alpha * fast_exp(-square(alpha), square(x)); }
   SPIKEFORGE_FN F primitive(F x) const { return F(.5) * erfc(-alpha * x); }
 
  private:

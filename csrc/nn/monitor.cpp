@@ -38,7 +38,7 @@ at::Tensor Monitor::operator[](const std::string& name) const {
 void Monitor::write_npy(const std::string& folder) const {
   make_folders(folder);
   for (const std::string& name : names_)
-    if (const at::Tensor rows = (*this)[name]; rows.defined()) nn::write_npy(folder + "/" + name + ".npy", rows);
+    if (const at::Tensor rows = (*this)[name]; rows.defined()) nn::write_npy(c10::str(folder, "/", name, ".npy"), rows);
 }
 
 void Monitor::write_csv(const std::string& file) const {

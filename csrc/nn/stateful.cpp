@@ -222,7 +222,7 @@ void Stateful::assign(const Stateful& from) {
   const auto copy_tensors = [&](const auto& mine, const auto& theirs) {
     TORCH_CHECK_VALUE(mine.keys() == theirs.keys(), title(), ": cannot become a copy of a module that differs from it");
     for (const auto& item : theirs) {
-      at::Tensor target = mine[item.key()];
+      const at::Tensor& target = mine[item.key()];
       target.set_data(item.value().detach().clone());
       target.set_requires_grad(item.value().requires_grad());
     }

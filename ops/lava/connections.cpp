@@ -97,7 +97,7 @@ class Connection {
 
   // The sums [rows, out] as [T, *batch, out], shifted.
   Tensor shifted(const Tensor& sums) const {
-    const Tensor steps = sums.view_symint(sizes(x_.sym_size(0), sums.sym_size(1)));
+    Tensor steps = sums.view_symint(sizes(x_.sym_size(0), sums.sym_size(1)));
     if (weight_exp_ == 0) return steps;
     return weight_exp_ > 0 ? steps.bitwise_left_shift(weight_exp_) : steps.bitwise_right_shift(-weight_exp_);
   }

@@ -40,7 +40,7 @@ constexpr std::int64_t few_rows = 8;
 
 Tensor product_cpu(const Tensor& x, const Tensor& weight, std::int64_t num_message_bits) {
   const std::int64_t rows = x.size(0), in = x.size(1), out = weight.size(0);
-  const Tensor y = at::empty({rows, out}, x.options());
+  Tensor y = at::empty({rows, out}, x.options());
   const Tensor m = messages(x, num_message_bits);
   const int* const from = m.const_data_ptr<int>();
   int* const to = y.mutable_data_ptr<int>();
@@ -77,7 +77,7 @@ Tensor sparse_product_cpu(const Tensor& x, const Tensor& crow_indices, const Ten
   const std::int64_t rows = x.size(0), in = x.size(1), out = crow_indices.numel() - 1;
   const Tensor crow = crow_indices.contiguous(), col = col_indices.contiguous(), w = values.contiguous();
   check_csr(crow, col, in);
-  const Tensor y = at::empty({rows, out}, x.options());
+  Tensor y = at::empty({rows, out}, x.options());
   const Tensor m = messages(x, num_message_bits);
   const auto* const ends = crow.const_data_ptr<std::int64_t>();
   const auto* const columns = col.const_data_ptr<std::int64_t>();
