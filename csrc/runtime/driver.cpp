@@ -62,17 +62,18 @@ std::string Driver::describe(Result result) const {
 LoadedKernel::LoadedKernel(const Driver& driver, Driver::Kernel kernel, std::string name)
     : driver_(&driver), kernel_(kernel), name_(std::move(name)) {}
 
-void LoadedKernel::launch(std::array<unsigned, 3> grid, unsigned block, unsigned shared_bytes, Driver::Stream stream,
-                          const void* args, std::size_t args_bytes) const {
+void LoadedKernel::launch(std::array<unsigned, 3> grid, std::array<unsigned, 3> block, unsigned shared_bytes,
+                          Driver::Stream stream, const void* args, std::size_t args_bytes) const {
   // cuda.h: CU_LAUNCH_PARAM_END 0, _BUFFER_POINTER 1, _BUFFER_SIZE 2.
   void* extra[] = {reinterpret_cast<void*>(1), const_cast<void*>(args), reinterpret_cast<void*>(2), &args_bytes,
                    nullptr};
-  const Driver::Result result =
-      driver_->launch_kernel(kernel_, grid[0], grid[1], grid[2], block, 1, 1, shared_bytes, stream, nullptr, extra);
+  const Driver::Result result = driver_->launch_kernel(kernel_, grid[0], grid[1], grid[2], block[0], block[1], block[2],
+                                                       shared_bytes, stream, nullptr, extra);
   if (result == 0) return;
-  throw DriverError(
-      fmt::format("{}: the launch of {} x {} x {} blocks of {} threads with {} bytes of shared memory failed: {}",
-                  name_, grid[0], grid[1], grid[2], block, shared_bytes, driver_->describe(result)));
+  throw DriverError(fmt::format(
+      "{}: the launch of {} x {} x {} blocks of {} x {} x {} threads with {} bytes of shared memory failed: "
+      "{}",
+      name_, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes, driver_->describe(result)));
 }
 
 LoadedKernel load_kernel(const Driver& driver, std::span<const char> image, const std::string& entry) {

@@ -39,8 +39,12 @@ class LoadedKernel {
 
   // `args` holds the kernel's parameters laid out as the device lays them out: a struct for a kernel that takes one.
   // A context must be current; the stream is a cudaStream_t.
-  void launch(std::array<unsigned, 3> grid, unsigned block, unsigned shared_bytes, Driver::Stream stream,
+  void launch(std::array<unsigned, 3> grid, std::array<unsigned, 3> block, unsigned shared_bytes, Driver::Stream stream,
               const void* args, std::size_t args_bytes) const;
+  void launch(std::array<unsigned, 3> grid, unsigned block, unsigned shared_bytes, Driver::Stream stream,
+              const void* args, std::size_t args_bytes) const {
+    launch(grid, {block, 1, 1}, shared_bytes, stream, args, args_bytes);
+  }
 
  private:
   const Driver* driver_;

@@ -77,7 +77,7 @@ TEST_CASE("a launch that fails says which kernel, how large, and the driver's wo
   CHECK_THAT(message_of<DriverError>([&] {
                kernel.launch({5, 1, 1}, 2000, 0, nullptr, "", 0);
              }),
-             has_text("lif_forward: the launch of 5 x 1 x 1 blocks of 2000 threads") &&
+             has_text("lif_forward: the launch of 5 x 1 x 1 blocks of 2000 x 1 x 1 threads") &&
                  has_text("it did not work (CUDA_ERROR_OF_TEST)"));
 }
 
