@@ -5,6 +5,7 @@ set(SPIKEFORGE_INCLUDE_DIR "${PROJECT_BINARY_DIR}/include")
 
 # Pairs: where a header or folder lies, and its name under spikeforge/.
 set(public_headers
+    csrc/custom_op       custom_op
     csrc/export.h        export.h
     csrc/graph           graph
     csrc/lava            lava
@@ -40,7 +41,7 @@ function(spikeforge_install_headers)
     cmake_path(SET destination NORMALIZE "${CMAKE_INSTALL_INCLUDEDIR}/spikeforge/${name}")
     if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/${source}")
       install(DIRECTORY "${source}/" DESTINATION "${destination}"
-              FILES_MATCHING PATTERN "*.h" PATTERN "*.cuh" PATTERN "*.def")
+              FILES_MATCHING PATTERN "*.h" PATTERN "*.cuh" PATTERN "*.def" PATTERN "internal" EXCLUDE)
     else()
       cmake_path(GET destination PARENT_PATH folder)
       install(FILES "${source}" DESTINATION "${folder}")

@@ -1,0 +1,103 @@
+// torch.vmap. Without a rule of the user's, the operator is called once for each slice, on the slice's own sizes: a
+// kernel whose elements know of each other, or whose grid was made for one slice, stays right.
+#include <spikeforge/custom_op/internal/operator.h>
+
+#include <ATen/functorch/BatchedTensorImpl.h>
+#include <ATen/ops/stack.h>
+#include <torch/library.h>
+
+#include <utility>
+
+namespace spikeforge::custom_op {
+namespace {
+
+// The innermost vmap of a call, for whose kernel the tensors inside are plain, or belong to an outer one.
+class Level {
+ public:
+  void find(const at::Tensor& t) {
+    const auto* const batched = t.defined() ? at::functorch::maybeGetBatchedImpl(t) : nullptr;
+    if (batched == nullptr || batched->level() <= id_) return;
+    id_ = batched->level();
+    size_ = batched->value().size(batched->bdim());
+  }
+
+  std::int64_t size() const { return size_; }
+  const at::functorch::BatchedTensorImpl* mapped(const at::Tensor& t) const {
+    const auto* const batched = t.defined() ? at::functorch::maybeGetBatchedImpl(t) : nullptr;
+    return batched != nullptr && batched->level() == id_ ? batched : nullptr;
+  }
+  at::Tensor wrapped(const at::Tensor& t) const { return at::functorch::makeBatched(t, /*dim=*/0, id_); }
+
+ private:
+  c10::impl::ExcludeDispatchKeyGuard guard_{c10::DispatchKey::FuncTorchBatched};
+  std::int64_t id_ = -1;
+  std::int64_t size_ = 0;
+};
+
+class BatchedKernel final : public c10::OperatorKernel {
+ public:
+  explicit BatchedKernel(std::shared_ptr<const Operator> op) : op_(std::move(op)) {}
+
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    Level level;
+    op_->for_each_tensor(op_->values(*stack), [&](std::size_t, const at::Tensor& t) { level.find(t); });
+    TensorVector results = op_->definition.batching ? by_rule(level, *stack) : slice_by_slice(level, handle, *stack);
+    for (at::Tensor& t : results) t = level.wrapped(t);
+    op_->replace(*stack, std::move(results));
+  }
+
+ private:
+  TensorVector by_rule(const Level& level, const torch::jit::Stack& stack) const {
+    const Operator& op = *op_;
+    std::vector<char> mapped(op.argument_count());
+    const Values given = op.values(stack);
+    std::vector<c10::IValue> values;
+    for (std::size_t i = 0; i < given.size(); ++i)
+      values.push_back(exchanged(op.kinds[i], given[i], [&](const at::Tensor& t) {
+        const auto* const batched = level.mapped(t);
+        if (batched == nullptr) return t;
+        mapped[i] = true;
+        return batched->value().movedim(batched->bdim(), 0);
+      }));
+    Arguments in = op.arguments(values);
+    ArgumentsAccess::mapped(in, mapped);
+    TensorVector results = op.definition.batching(in, level.size());
+    op.check_results("its batching rule", results);
+    for (std::size_t i = 0; i < results.size(); ++i)
+      TORCH_CHECK_VALUE(results[i].dim() > 0 && results[i].size(0) == level.size(), op.name,
+                        ": its batching rule must give result ", i, " a first dimension of ", level.size(),
+                        ", the number of maps, but gave shape ", results[i].sizes());
+    return results;
+  }
+
+  TensorVector slice_by_slice(const Level& level, const c10::OperatorHandle& handle,
+                              const torch::jit::Stack& stack) const {
+    const Operator& op = *op_;
+    TORCH_CHECK_VALUE(level.size() > 0, op.name, ": torch.vmap over a dimension of size 0 needs a batching rule");
+    std::vector<TensorVector> slices(op.result_count());
+    for (std::int64_t k = 0; k < level.size(); ++k) {
+      torch::jit::Stack call;
+      const Values given = op.values(stack);
+      for (std::size_t i = 0; i < given.size(); ++i)
+        call.push_back(exchanged(op.kinds[i], given[i], [&](const at::Tensor& t) {
+          const auto* const batched = level.mapped(t);
+          return batched == nullptr ? t : batched->value().select(batched->bdim(), k);
+        }));
+      handle.callBoxed(&call);
+      for (std::size_t i = 0; i < slices.size(); ++i) slices[i].push_back(call[i].toTensor());
+    }
+    TensorVector results;
+    for (const TensorVector& slice : slices) results.push_back(at::stack(slice));
+    return results;
+  }
+
+  const std::shared_ptr<const Operator> op_;
+};
+
+}  // namespace
+
+torch::CppFunction Operator::batched_kernel(std::shared_ptr<const Operator> self) {
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BatchedKernel>(std::move(self)));
+}
+
+}  // namespace spikeforge::custom_op

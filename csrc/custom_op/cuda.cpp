@@ -1,0 +1,68 @@
+#include <spikeforge/custom_op/internal/cuda_kernels.h>
+#include <spikeforge/custom_op/internal/operator.h>
+#include <spikeforge/custom_op/internal/prepare.h>
+
+#ifdef SPIKEFORGE_WITH_CUDA
+#include <spikeforge/ops/neuron/on_stream.h>
+
+#include <c10/cuda/CUDAGuard.h>
+#endif
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <utility>
+
+namespace spikeforge::custom_op {
+namespace {
+
+class CudaKernelOfOperator final : public c10::OperatorKernel {
+ public:
+  explicit CudaKernelOfOperator(std::shared_ptr<const Operator> op) : op_(std::move(op)) {}
+
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    const Operator& op = *op_;
+    TORCH_CHECK_NOT_IMPLEMENTED(op.definition.cuda.index() != 0, op.name,
+                                " has a kernel for the CPU only: give it .cuda(...), or call it with CPU tensors");
+#ifdef SPIKEFORGE_WITH_CUDA
+    const at::Tensor& leader = prepare(op, *stack);
+    const c10::cuda::CUDAGuard guard(leader.device());
+    const Arguments in = op.arguments(op.values(*stack));
+    if (const auto* const compute = std::get_if<Compute>(&op.definition.cuda)) {
+      TensorVector results = (*compute)(in);
+      op.check_results("its function", results);
+      return op.replace(*stack, std::move(results));
+    }
+    TensorVector out = op.allocate(in, leader);
+    if (const auto* const function = std::get_if<Kernel>(&op.definition.cuda))
+      (*function)(out, in);
+    else
+      op.cuda_kernels()->launch(in, out, ops::gpu_of(leader), ops::stream_of(leader));
+    op.replace(*stack, std::move(out));
+#else
+    TORCH_CHECK_NOT_IMPLEMENTED(false, op.name, ": this spikeforge was built with a torch for the CPU only");
+#endif
+  }
+
+ private:
+  const std::shared_ptr<const Operator> op_;
+};
+
+}  // namespace
+
+torch::CppFunction Operator::cuda_kernel(std::shared_ptr<const Operator> self) {
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CudaKernelOfOperator>(std::move(self)));
+}
+
+void Operator::compile(const std::string& arch, const torch::jit::Stack& stack) const {
+  TORCH_CHECK_VALUE(cuda_kernels_ != nullptr, name, ": it has no CUDA source to compile");
+  torch::jit::Stack shapes_only(stack);
+  for (std::size_t i = 0; i < shapes_only.size(); ++i)
+    shapes_only[i] = exchanged(kinds[i], shapes_only[i], [](const at::Tensor& t) {
+      return t.defined() ? t.to(at::TensorOptions(c10::kMeta)) : t;
+    });
+  const Arguments in = arguments(shapes_only);
+  check_dtypes(*this, shapes_only);
+  cuda_kernels_->compile(in, allocate(in, at::empty({0}, at::TensorOptions(c10::kMeta))), arch);
+}
+
+}  // namespace spikeforge::custom_op

@@ -1,0 +1,218 @@
+#include <spikeforge/custom_op/internal/cuda_kernels.h>
+#include <spikeforge/custom_op/internal/cuda_source.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstring>
+#include <limits>
+#include <string>
+
+namespace spikeforge::custom_op {
+namespace {
+
+// The layout of Array in cuda/custom_op.cuh.
+struct ArrayArgument {
+  const void* data;
+  long long numel;
+  long long dim;
+  std::array<long long, 8> sizes;
+};
+
+const char* cuda_type_of(c10::ScalarType type) {
+  switch (type) {
+    case c10::kFloat:
+      return "float";
+    case c10::kDouble:
+      return "double";
+    case c10::kHalf:
+      return "spikeforge::f16";
+    case c10::kBFloat16:
+      return "spikeforge::bf16";
+    case c10::kBool:
+      return "bool";
+    case c10::kByte:
+      return "unsigned char";
+    case c10::kChar:
+      return "signed char";
+    case c10::kShort:
+      return "short";
+    case c10::kInt:
+      return "int";
+    case c10::kLong:
+      return "long long";
+    default:
+      return nullptr;
+  }
+}
+
+std::string type_name(const Operator& op, const std::string& tensor, c10::ScalarType type) {
+  const char* const name = cuda_type_of(type);
+  TORCH_CHECK_TYPE(
+      name != nullptr, op.name, ": ", tensor, " is ", type,
+      ", which CUDA kernels do not know: they take Float, Double, Half, BFloat16, Bool, Byte, Char, Short, Int "
+      "and Long");
+  return name;
+}
+
+at::Tensor tensor_of(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : at::Tensor(); }
+
+// Parameters laid out as the device lays them out.
+class Buffer {
+ public:
+  template <class T>
+  void add(const T& value) {
+    const std::size_t begin = (bytes_.size() + alignof(T) - 1) / alignof(T) * alignof(T);
+    bytes_.resize(begin + sizeof(T));
+    std::memcpy(bytes_.data() + begin, &value, sizeof(T));
+  }
+  const void* data() const { return bytes_.data(); }
+  std::size_t size() const { return bytes_.size(); }
+
+ private:
+  c10::SmallVector<char, 512> bytes_;
+};
+
+void add_tensor(Buffer& buffer, const Operator& op, const std::string& name, const at::Tensor& t, bool is_result) {
+  ArrayArgument array{};
+  if (t.defined()) {
+    TORCH_CHECK_VALUE(t.dim() <= static_cast<std::int64_t>(array.sizes.size()), op.name, ": ", name, " has ", t.dim(),
+                      " dimensions, but a CUDA kernel takes at most ", array.sizes.size());
+    array.data = is_result ? t.mutable_data_ptr() : t.const_data_ptr();
+    array.numel = t.numel();
+    array.dim = t.dim();
+    std::copy(t.sizes().begin(), t.sizes().end(), array.sizes.begin());
+  }
+  buffer.add(array);
+}
+
+unsigned checked(const Operator& op, const char* what, std::int64_t count, std::int64_t most) {
+  TORCH_CHECK_VALUE(count >= 0 && count <= most, op.name, ": its ", what, " must have 0 to ", most,
+                    " in a dimension, but has ", count);
+  return static_cast<unsigned>(count);
+}
+
+std::array<unsigned, 3> checked(const Operator& op, const char* what, const Dim3& size) {
+  constexpr std::int64_t most_x = std::numeric_limits<std::int32_t>::max(), most_other = 65535;
+  return {checked(op, what, size.x, most_x), checked(op, what, size.y, most_other),
+          checked(op, what, size.z, most_other)};
+}
+
+bool is_empty(const std::array<unsigned, 3>& size) { return size[0] == 0 || size[1] == 0 || size[2] == 0; }
+
+// "mine_scaled": begins the names of files in the cache, and of the program in errors.
+std::string file_stem(std::string name) {
+  for (char& c : name)
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  name.erase(std::unique(name.begin(), name.end(), [](char a, char b) { return a == '_' && b == '_'; }), name.end());
+  return name;
+}
+
+}  // namespace
+
+CudaKernels::CudaKernels(const CudaKernel& kernel, const Operator& op) : kernel_(kernel), op_(op) {
+  TORCH_CHECK_VALUE(
+      !kernel.source.empty() && !kernel.entry.empty(), op.name,
+      ": its CUDA kernel needs a source, and an entry, the name of an extern \"C\" __global__ function in it");
+  for (std::size_t i = 0; i < op.argument_count(); ++i) {
+    const ArgumentKind kind = op.kinds[i];
+    TORCH_CHECK_VALUE(
+        kind != ArgumentKind::other && kind != ArgumentKind::tensor_list && kind != ArgumentKind::maybe_tensor_list,
+        op.name, ": argument ", op.argument_name(i), " of type ", op.schema.arguments()[i].type()->repr_str(),
+        " cannot be given to a CUDA source: it takes Tensor, Tensor?, int, float, Scalar and bool. A host "
+        "function, .cuda(function), takes any");
+  }
+}
+
+std::string CudaKernels::key(const Arguments& in, Tensors out, int arch) const {
+  std::string key;
+  const auto add = [&](const at::Tensor& t) {
+    key.push_back(static_cast<char>(t.defined() ? t.scalar_type() : c10::ScalarType::Undefined));
+  };
+  for (std::size_t i = 0; i < op_.argument_count(); ++i)
+    if (holds_tensors(op_.kinds[i])) add(tensor_of(in.value(i)));
+  for (const at::Tensor& t : out) add(t);
+  key.push_back(static_cast<char>(arch));
+  return key;
+}
+
+template <class Use>
+decltype(auto) CudaKernels::with_source(const Arguments& in, Tensors out, Use&& use) const {
+  using Kind = CudaParameter::Kind;
+  std::vector<CudaParameter> parameters;
+  for (std::size_t i = 0; i < op_.argument_count(); ++i) {
+    const std::string name = op_.argument_name(i);
+    switch (op_.kinds[i]) {
+      case ArgumentKind::integer:
+        parameters.push_back({name, Kind::integer, ""});
+        break;
+      case ArgumentKind::number:
+        parameters.push_back({name, Kind::number, ""});
+        break;
+      case ArgumentKind::truth:
+        parameters.push_back({name, Kind::truth, ""});
+        break;
+      default: {
+        const at::Tensor t = tensor_of(in.value(i));
+        parameters.push_back({name, Kind::argument, t.defined() ? type_name(op_, name, t.scalar_type()) : "float"});
+      }
+    }
+  }
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const std::string name = op_.result_name(i);
+    parameters.push_back({name, Kind::result, type_name(op_, name, out[i].scalar_type())});
+  }
+
+  // The types come before the source by an option, so that the lines of the source keep their numbers.
+  const std::string types = print_types(parameters);
+  runtime::KernelSource source{.name = file_stem(op_.name),
+                               .entry = kernel_.entry,
+                               .text = print_program(kernel_.source, kernel_.entry, parameters),
+                               .options = kernel_.options};
+  source.options.push_back(std::string("--pre-include=") + cuda_types_header);
+  for (const auto& [name, text] : kernel_.headers) source.headers.push_back({name.c_str(), text.c_str()});
+  source.headers.push_back({cuda_types_header, types.c_str()});
+  return use(source);
+}
+
+void CudaKernels::compile(const Arguments& in, Tensors out, const std::string& arch) const {
+  with_source(in, out, [&](const runtime::KernelSource& source) { runtime::KernelCache::get().image(source, arch); });
+}
+
+void CudaKernels::launch(const Arguments& in, Tensors out, const runtime::Device& device, void* stream) const {
+  const std::array<unsigned, 3> grid = checked(op_, "grid", kernel_.grid(in, out));
+  const std::array<unsigned, 3> block = checked(op_, "block", kernel_.block(in, out));
+  if (is_empty(grid) || is_empty(block)) return;
+
+  const int arch = 10 * device.major + device.minor;
+  const std::string known_as = key(in, out, arch);
+  const runtime::LoadedKernel* kernel = loaded_.find(known_as);
+  if (kernel == nullptr)
+    kernel =
+        &loaded_.insert(known_as, with_source(
+                                      in, out, [&](const runtime::KernelSource& source) -> auto& {
+                                        return runtime::KernelCache::get().get(source, "sm_" + std::to_string(arch));
+                                      }));
+
+  Buffer buffer;
+  for (std::size_t i = 0; i < op_.argument_count(); ++i) {
+    switch (op_.kinds[i]) {
+      case ArgumentKind::integer:
+        buffer.add(static_cast<long long>(in.integer(i)));
+        break;
+      case ArgumentKind::number:
+        buffer.add(in.number(i));
+        break;
+      case ArgumentKind::truth:
+        buffer.add(in.flag(i));
+        break;
+      default:
+        add_tensor(buffer, op_, op_.argument_name(i), tensor_of(in.value(i)), /*is_result=*/false);
+    }
+  }
+  for (std::size_t i = 0; i < out.size(); ++i) add_tensor(buffer, op_, op_.result_name(i), out[i], /*is_result=*/true);
+  kernel->launch(grid, block, checked(op_, "shared_bytes", kernel_.shared_bytes, 1 << 20), stream, buffer.data(),
+                 buffer.size());
+}
+
+}  // namespace spikeforge::custom_op

@@ -1,0 +1,127 @@
+// Operators of one's own: a schema, a shape function, a CPU function, a CUDA source string and a vjp become an operator
+// of torch, torch.ops.<namespace>.<name>, which works in eager mode, autograd, torch.compile, torch.export, torch.vmap
+// and TorchScript as torch's own do.
+//
+//   const auto scaled = spikeforge::CustomOp("mine::scaled(Tensor x, float factor) -> Tensor y")
+//       .shapes([](const Arguments& in) { return std::vector{in.like("x")}; })
+//       .cpu([](Tensors out, const Arguments& in) { at::mul_out(...); })
+//       .cuda({.source = R"(extern "C" __global__ void scaled(Array<const x_t> x, double factor, Array<y_t> y) { ...
+//       })",
+//              .entry = "scaled"})
+//       .vjp([](const Arguments& in, Tensors grads) { return std::vector{grads[0] * in.number("factor")}; })
+//       .registered();
+//
+// docs/custom_operators.md is a guide, definition.h says what each function gets and gives.
+#pragma once
+
+#include <spikeforge/custom_op/definition.h>
+#include <spikeforge/export.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace spikeforge {
+namespace custom_op {
+class Registration;
+}
+
+// A registered operator. While it lives, torch knows the operator; it is moved, not copied. To give it up while another
+// thread calls the operator is an error of the program, as with any code that is unloaded.
+class SPIKEFORGE_API RegisteredOp {
+ public:
+  RegisteredOp(RegisteredOp&&) noexcept;
+  RegisteredOp& operator=(RegisteredOp&&) noexcept;
+  ~RegisteredOp();
+
+  const std::string& name() const;  // "mine::scaled"
+
+  // A call through torch's dispatcher; arguments with defaults may be left out at the end. Throws c10::ValueError for
+  // another number of arguments.
+  std::vector<at::Tensor> operator()(std::vector<c10::IValue> arguments) const;
+
+  // Compiles the CUDA source for a GPU ("sm_90") and the dtypes of these arguments, whose data is not looked at: they
+  // may lie on the CPU, or be meta tensors. The compiled kernel stays in the caches, so that a first call does not
+  // wait. Needs no GPU. Throws std::runtime_error for a source that does not compile, with its numbered lines around
+  // the error.
+  void compile(const std::string& arch, std::vector<c10::IValue> arguments) const;
+
+ private:
+  friend class CustomOp;
+  explicit RegisteredOp(std::unique_ptr<custom_op::Registration> registration);
+  std::unique_ptr<custom_op::Registration> registration_;
+};
+
+class SPIKEFORGE_API CustomOp {
+ public:
+  // "namespace::name(Tensor x, int n, float a=1.0) -> (Tensor y, Tensor z)", in torch's language. It has one Tensor
+  // argument at least, its results are Tensors, and it changes no argument.
+  explicit CustomOp(std::string schema) { definition_.schema = std::move(schema); }
+
+  CustomOp& shapes(custom_op::ShapeFunction function);
+  CustomOp& cpu(custom_op::Kernel kernel);
+  CustomOp& cuda(custom_op::CudaKernel kernel);
+  CustomOp& cuda(custom_op::Kernel kernel);  // a host function, which launches what it likes
+
+  // The gradient: a function, or the name of an operator that is registered already. That one takes a Tensor for each
+  // result's gradient, then the arguments of this operator (and its results, under save_results), and gives one
+  // gradient for each differentiable argument. Without a vjp the operator refuses to be differentiated.
+  CustomOp& vjp(custom_op::Vjp function);
+  CustomOp& vjp(std::string name);
+
+  // Forward-mode derivatives. Without it they are refused.
+  CustomOp& jvp(custom_op::Jvp function);
+
+  // For torch.vmap. Without it the operator is called once for each slice.
+  CustomOp& batching(custom_op::Batching function);
+
+  // The arguments that have a gradient; the others refuse one. By default all of type Tensor, Tensor? and Tensor[].
+  CustomOp& differentiable(std::vector<std::string> arguments);
+
+  // Keeps the results for the backward pass: in.result(0).
+  CustomOp& save_results();
+
+  // Results that begin as zeros: all, or those at these places.
+  CustomOp& zero_results();
+  CustomOp& zero_results(std::vector<std::size_t> places);
+
+  // The dtypes that an argument may have. Others are a TypeError.
+  CustomOp& dtypes(const std::string& argument, std::vector<c10::ScalarType> allowed);
+
+  // The name under which vjp of another operator finds it, and that errors begin with.
+  const std::string& schema() const { return definition_.schema; }
+
+  // Throws c10::ValueError for a schema that cannot be read or served, a name that is taken, and parts that do not
+  // fit together; nothing is registered then.
+  [[nodiscard]] RegisteredOp registered() const;
+
+  // An operator that gives its results rather than writing them, out of operators that torch knows; see elementwise.h.
+  CustomOp& compute(const custom_op::Compute& function);
+
+ private:
+  custom_op::Definition definition_;
+};
+
+namespace custom_op {
+
+// Registers operators when a library is loaded, and keeps them until it is unloaded. An exception cannot pass through
+// the dynamic loader: what cannot be registered is reported on stderr, and the rest is registered.
+class SPIKEFORGE_API AtLoad {
+ public:
+  explicit AtLoad(std::vector<CustomOp> (*operators)());
+
+ private:
+  std::vector<RegisteredOp> registered_;
+};
+
+}  // namespace custom_op
+}  // namespace spikeforge
+
+// At namespace scope, once a file:
+//   SPIKEFORGE_OPERATORS() {
+//     return {scaled(), clipped()};  // a CustomOp each; one that is another's vjp comes first
+//   }
+#define SPIKEFORGE_OPERATORS()                                                         \
+  static std::vector<spikeforge::CustomOp> spikeforge_operators();                     \
+  static const spikeforge::custom_op::AtLoad spikeforge_at_load(spikeforge_operators); \
+  static std::vector<spikeforge::CustomOp> spikeforge_operators()

@@ -1,0 +1,137 @@
+// An element-wise operator is a neuron without states, run for one step: its kernels are a neuron's.
+#include <spikeforge/custom_op/elementwise.h>
+#include <spikeforge/custom_op/internal/operator.h>
+#include <spikeforge/ops/traced.h>
+#include <spikeforge/ops/traced/arguments.h>
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/library.h>
+
+#include <utility>
+
+namespace spikeforge::custom_op {
+namespace {
+
+// Where an argument of the operator is found in the neuron: among the inputs, or the parameters.
+struct Plan {
+  std::string neuron;
+  std::vector<std::size_t> tensors, numbers;  // arguments
+  std::size_t results = 0;
+};
+
+c10::SymDimVector broadcast_shape(const Plan& plan, const Arguments& in) {
+  c10::SymDimVector shape;
+  for (const std::size_t i : plan.tensors) shape = at::infer_size_symdimvector(shape, in.sizes(i));
+  return shape;
+}
+
+// One neuron a place, and one step: [1, *shape] in the layout of the results.
+struct Call {
+  std::vector<at::Tensor> inputs, params;
+
+  Call(const Plan& plan, const Arguments& in) {
+    const c10::SymDimVector shape = broadcast_shape(plan, in);
+    for (const std::size_t i : plan.tensors)
+      inputs.push_back(in.tensor(i).expand_symint(shape).contiguous().unsqueeze(0));
+    const at::TensorOptions options = at::TensorOptions(at::kCPU).dtype(inputs[0].scalar_type());
+    for (const std::size_t i : plan.numbers) params.push_back(at::scalar_tensor(in.number(i), options));
+  }
+};
+
+std::vector<at::Tensor> run(const Plan& plan, const Arguments& in) {
+  const Call call(plan, in);
+  ops::TracedArguments args{.neuron = plan.neuron, .inputs = call.inputs, .states = {}, .params = call.params};
+  std::vector<at::Tensor> outputs = ops::call_forward(args, /*save=*/false).outputs;
+  for (at::Tensor& t : outputs) t = t.squeeze(0);
+  return outputs;
+}
+
+std::vector<at::Tensor> gradients(const Plan& plan, const Arguments& in, Tensors grads) {
+  const Call call(plan, in);
+  ops::TracedBackwardArguments args;
+  args.neuron = plan.neuron;
+  args.inputs = call.inputs;
+  args.params = call.params;
+  for (const at::Tensor& grad : grads) args.grad_outputs.push_back(grad.unsqueeze(0));
+  for (const std::size_t i : plan.tensors) args.needs_grad.push_back(in.wants_gradient(i));
+  for (std::size_t i = 0; i < plan.numbers.size(); ++i) args.needs_grad.push_back(false);
+  // One step needs no checkpoints.
+  c10::SymDimVector shape(call.inputs[0].sym_sizes());
+  shape[0] = 0;
+  shape.insert(shape.begin() + 1, 0);
+  const c10::ScalarType type = call.inputs[0].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor none = at::empty_symint(shape, call.inputs[0].options().dtype(type));
+  args.checkpoints = none;
+
+  std::vector<at::Tensor> wanted = ops::call_backward(args), all;
+  auto next = wanted.begin();
+  for (const std::size_t i : plan.tensors) {
+    if (!in.wants_gradient(i)) {
+      all.emplace_back();
+      continue;
+    }
+    const at::Tensor gradient = (next++)->squeeze(0);
+    all.push_back(at::sum_to(gradient, in.sizes(i)));
+  }
+  return all;
+}
+
+std::string cell_name(const std::string& op) {
+  const std::string local = op.substr(op.find("::") + 2);
+  return ("elementwise_" + local).substr(0, 64);
+}
+
+}  // namespace
+
+CustomOp elementwise(std::string schema, std::size_t arity, const ElementwiseBody& body) {
+  // Read here for its arguments' kinds alone: an Operator checks it once more, with the rest.
+  Definition probe;
+  probe.schema = schema;
+  probe.cpu = Compute([](const Arguments&) { return std::vector<at::Tensor>(); });
+  const Operator read(std::move(probe));
+  TORCH_CHECK_VALUE(read.argument_count() == arity, read.name, ": its schema has ", read.argument_count(),
+                    " arguments, but the lambda takes ", arity);
+
+  Plan plan;
+  plan.results = read.result_count();
+  std::vector<std::string> differentiable;
+  for (std::size_t i = 0; i < arity; ++i) {
+    const ArgumentKind kind = read.kinds[i];
+    TORCH_CHECK_VALUE(kind == ArgumentKind::tensor || kind == ArgumentKind::number || kind == ArgumentKind::integer,
+                      read.name, ": argument ", read.argument_name(i),
+                      " of an element-wise operator must be a Tensor, a "
+                      "float or an int");
+    (kind == ArgumentKind::tensor ? plan.tensors : plan.numbers).push_back(i);
+    if (kind == ArgumentKind::tensor) differentiable.push_back(read.argument_name(i));
+  }
+  const graph::Signature signature{cell_name(read.name),
+                                   graph::detail::numbered("x", plan.tensors.size()),
+                                   {},
+                                   graph::detail::numbered("p", plan.numbers.size())};
+  const graph::Cell cell =
+      graph::trace(signature, [&](graph::Values inputs, graph::Values, graph::Values params) -> graph::Step {
+        std::vector<graph::Value> in_order;
+        std::size_t x = 0, p = 0;
+        for (std::size_t i = 0; i < arity; ++i)
+          in_order.push_back(read.kinds[i] == ArgumentKind::tensor ? inputs[x++] : params[p++]);
+        return graph::step(body(in_order), {});
+      });
+  TORCH_CHECK_VALUE(cell.output_count() == plan.results, read.name, ": its lambda must return ", plan.results,
+                    plan.results == 1 ? " value" : " values", ", one for each result, but returns ",
+                    cell.output_count());
+  plan.neuron = Neuron(cell).text();
+
+  CustomOp op(std::move(schema));
+  op.shapes([plan](const Arguments& in) {
+    return std::vector<Result>(plan.results,
+                               {c10::SymIntArrayRef(broadcast_shape(plan, in)), in.dtype(plan.tensors[0])});
+  });
+  op.compute([plan](const Arguments& in) { return run(plan, in); });
+  op.vjp([plan](const Arguments& in, Tensors grads) { return gradients(plan, in, grads); });
+  op.differentiable(std::move(differentiable));
+  return op;
+}
+
+}  // namespace spikeforge::custom_op

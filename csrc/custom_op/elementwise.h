@@ -1,0 +1,48 @@
+// Element-wise operators from a C++ lambda over the tracer's values: forward and backward kernels for CPU and CUDA are
+// made from its graph, as those of neurons are.
+//
+//   const auto boltzmann = spikeforge::elementwise(
+//       "mine::boltzmann(Tensor v, float v_half, float slope) -> Tensor",
+//       [](Value v, Value v_half, Value slope) { return sigmoid((v - v_half) / slope); }).registered();
+#pragma once
+
+#include <spikeforge/custom_op/custom_op.h>
+#include <spikeforge/graph/trace.h>
+
+#include <concepts>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace spikeforge {
+namespace custom_op {
+
+using ElementwiseBody = std::function<std::vector<graph::Value>(graph::Values)>;
+
+SPIKEFORGE_API CustomOp elementwise(std::string schema, std::size_t arity, const ElementwiseBody& body);
+
+inline std::vector<graph::Value> as_list(const graph::Value& value) { return {value}; }
+inline std::vector<graph::Value> as_list(std::vector<graph::Value> values) { return values; }
+
+template <class Lambda, int... i>
+std::vector<graph::Value> call(Lambda& lambda, graph::Values values, std::integer_sequence<int, i...>) {
+  return as_list(lambda(values[i]...));
+}
+
+}  // namespace custom_op
+
+// The lambda takes a Value for each argument, in the schema's order, and returns one, or a std::vector of one for each
+// result. Arguments are Tensor, which broadcast and are differentiable, and float. All tensors have one dtype: float16,
+// bfloat16, float32 or float64. It is differentiable once. Throws GraphError and c10::ValueError.
+template <class Lambda>
+CustomOp elementwise(std::string schema, Lambda lambda) {
+  constexpr int count = graph::detail::arity<Lambda>();
+  static_assert(count > 0, "the lambda of elementwise takes a Value, by value, for each argument of the schema");
+  return custom_op::elementwise(std::move(schema), count, [&](graph::Values values) {
+    return custom_op::call(lambda, values, std::make_integer_sequence<int, count>{});
+  });
+}
+
+}  // namespace spikeforge

@@ -1,0 +1,36 @@
+// The CUDA source of an operator, compiled for what calls bring.
+#pragma once
+
+#include <spikeforge/custom_op/internal/operator.h>
+#include <spikeforge/runtime/kernel_cache.h>
+#include <spikeforge/runtime/multistep_launch.h>
+#include <spikeforge/runtime/published_map.h>
+
+#include <functional>
+#include <string>
+
+namespace spikeforge::custom_op {
+
+class CudaKernels {
+ public:
+  // Keeps both. Throws ValueError for arguments that a CUDA kernel cannot take.
+  CudaKernels(const CudaKernel& kernel, const Operator& op);
+
+  // For a GPU like "sm_90" and the dtypes of these tensors, into the caches; needs no GPU. Throws CompileError, and
+  // TypeError for a dtype that kernels do not know.
+  void compile(const Arguments& in, Tensors out, const std::string& arch) const;
+
+  // On the current device. Compiles at the first call with these dtypes; later ones cost a look-up without a lock.
+  void launch(const Arguments& in, Tensors out, const runtime::Device& device, void* stream) const;
+
+ private:
+  template <class Use>
+  decltype(auto) with_source(const Arguments& in, Tensors out, Use&& use) const;
+  std::string key(const Arguments& in, Tensors out, int arch) const;
+
+  const CudaKernel& kernel_;
+  const Operator& op_;
+  mutable runtime::PublishedMap<std::string, const runtime::LoadedKernel, std::hash<std::string>> loaded_;
+};
+
+}  // namespace spikeforge::custom_op

@@ -1,0 +1,138 @@
+// A custom operator whose definition has been read and checked: what its kernels for the dispatcher share.
+#pragma once
+
+#include <spikeforge/custom_op/definition.h>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace torch {
+class CppFunction;
+}
+
+namespace spikeforge::custom_op {
+
+enum class ArgumentKind { tensor, maybe_tensor, tensor_list, maybe_tensor_list, integer, number, truth, other };
+
+inline bool holds_tensors(ArgumentKind kind) { return kind <= ArgumentKind::maybe_tensor_list; }
+
+using Values = std::span<const c10::IValue>;
+using TensorVector = std::vector<at::Tensor>;
+
+class CudaKernels;
+
+// Sets what users cannot.
+struct ArgumentsAccess {
+  static void results(Arguments& in, Tensors results) { in.results_ = results; }
+  static void wanted(Arguments& in, std::span<const char> wanted) { in.wanted_ = wanted; }
+  static void mapped(Arguments& in, std::span<const char> mapped) { in.mapped_ = mapped; }
+};
+
+class Operator {
+ public:
+  // Throws ValueError for a definition that cannot become an operator.
+  explicit Operator(Definition definition);
+  ~Operator();
+
+  const Definition definition;
+  const c10::FunctionSchema schema;
+  const std::string name;                     // "mine::scaled"
+  const std::vector<ArgumentKind> kinds;      // of the arguments
+  const std::vector<char> is_differentiable;  // of the arguments
+  const std::vector<char> is_zeroed;          // of the results
+
+  std::size_t argument_count() const { return schema.arguments().size(); }
+  std::size_t result_count() const { return schema.returns().size(); }
+  std::string argument_name(std::size_t i) const { return schema.arguments()[i].name(); }
+  std::string result_name(std::size_t i) const;
+
+  Values values(const torch::jit::Stack& stack) const { return std::span(stack).last(argument_count()); }
+  Arguments arguments(Values values) const { return {schema, values}; }
+
+  // Of the arguments in order; undefined for a Tensor? that was not given.
+  template <class Visit>
+  void for_each_tensor(Values values, Visit&& visit) const;
+
+  // The results, allocated on the device of `leader` as the shape function says.
+  TensorVector allocate(const Arguments& in, const at::Tensor& leader) const;
+
+  // That a function gave one defined tensor a result.
+  void check_results(const char* whose, const TensorVector& results) const;
+
+  // In place of the arguments.
+  void replace(torch::jit::Stack& stack, TensorVector results) const;
+
+  // Compiles ahead of the first call.
+  void compile(const std::string& arch, const torch::jit::Stack& stack) const;
+
+  // Kernels of the dispatch keys. `self` lives as long as they do.
+  static torch::CppFunction cpu_kernel(std::shared_ptr<const Operator> self);
+  static torch::CppFunction cuda_kernel(std::shared_ptr<const Operator> self);
+  static torch::CppFunction meta_kernel(std::shared_ptr<const Operator> self);
+  static torch::CppFunction autograd_kernel(std::shared_ptr<const Operator> self);
+  static torch::CppFunction batched_kernel(std::shared_ptr<const Operator> self);
+
+  const CudaKernels* cuda_kernels() const { return cuda_kernels_.get(); }
+
+ private:
+  std::unique_ptr<CudaKernels> cuda_kernels_;  // null without a CUDA source
+};
+
+template <class Visit>
+void Operator::for_each_tensor(Values values, Visit&& visit) const {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    switch (kinds[i]) {
+      case ArgumentKind::tensor:
+        visit(i, values[i].toTensor());
+        break;
+      case ArgumentKind::maybe_tensor:
+        visit(i, values[i].isNone() ? at::Tensor() : values[i].toTensor());
+        break;
+      case ArgumentKind::tensor_list:
+        for (const at::Tensor& t : values[i].toTensorList()) visit(i, t);
+        break;
+      case ArgumentKind::maybe_tensor_list:
+        for (const std::optional<at::Tensor> t : values[i].toOptionalTensorList()) visit(i, t.value_or(at::Tensor()));
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+// The same value with its tensors exchanged, one after the other, by what `exchange` gives for each.
+template <class Exchange>
+c10::IValue exchanged(ArgumentKind kind, const c10::IValue& value, Exchange&& exchange) {
+  switch (kind) {
+    case ArgumentKind::tensor:
+      return exchange(value.toTensor());
+    case ArgumentKind::maybe_tensor: {
+      at::Tensor t = exchange(value.isNone() ? at::Tensor() : value.toTensor());
+      return t.defined() ? c10::IValue(std::move(t)) : c10::IValue();
+    }
+    case ArgumentKind::tensor_list: {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& t : value.toTensorList()) list.push_back(exchange(t));
+      return list;
+    }
+    case ArgumentKind::maybe_tensor_list: {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const std::optional<at::Tensor> t : value.toOptionalTensorList()) {
+        at::Tensor other = exchange(t.value_or(at::Tensor()));
+        list.push_back(other.defined() ? std::optional(std::move(other)) : std::nullopt);
+      }
+      return list;
+    }
+    default:
+      return value;
+  }
+}
+
+}  // namespace spikeforge::custom_op

@@ -1,0 +1,269 @@
+#include <spikeforge/custom_op/internal/cuda_kernels.h>
+#include <spikeforge/custom_op/internal/operator.h>
+#include <spikeforge/custom_op/internal/prepare.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace spikeforge::custom_op {
+namespace {
+
+c10::FunctionSchema parse(const std::string& text) {
+  try {
+    return torch::schema(text.c_str());
+  } catch (const std::exception& error) {
+    TORCH_CHECK_VALUE(
+        false, "CustomOp: the schema \"", text,
+        "\" cannot be read; it is written like \"mine::scaled(Tensor x, float factor=1.0) -> Tensor\": ", error.what());
+  }
+}
+
+ArgumentKind kind_of(const c10::Argument& argument) {
+  const auto& type = argument.type();
+  const auto is = [&](const c10::TypePtr& other) { return *type == *other; };
+  if (is(c10::TensorType::get())) return ArgumentKind::tensor;
+  if (is(c10::OptionalType::ofTensor())) return ArgumentKind::maybe_tensor;
+  if (is(c10::ListType::ofTensors())) return ArgumentKind::tensor_list;
+  if (is(c10::ListType::ofOptionalTensors())) return ArgumentKind::maybe_tensor_list;
+  if (is(c10::IntType::get())) return ArgumentKind::integer;  // a SymInt's type is int too
+  if (is(c10::FloatType::get()) || is(c10::NumberType::get())) return ArgumentKind::number;
+  if (is(c10::BoolType::get())) return ArgumentKind::truth;
+  return ArgumentKind::other;
+}
+
+std::vector<ArgumentKind> kinds_of(const c10::FunctionSchema& schema) {
+  std::vector<ArgumentKind> kinds;
+  for (const c10::Argument& argument : schema.arguments()) kinds.push_back(kind_of(argument));
+  return kinds;
+}
+
+std::size_t place_of(const c10::FunctionSchema& schema, const std::string& argument, const char* said_by) {
+  const auto& all = schema.arguments();
+  const auto found = std::ranges::find(all, argument, &c10::Argument::name);
+  TORCH_CHECK_VALUE(found != all.end(), schema.name(), ": ", said_by, " names ", argument, ", which its schema, ",
+                    schema, ", does not have");
+  return static_cast<std::size_t>(found - all.begin());
+}
+
+std::vector<char> differentiable_of(const Definition& definition, const c10::FunctionSchema& schema,
+                                    const std::vector<ArgumentKind>& kinds) {
+  std::vector<char> is(kinds.size());
+  if (!definition.names_differentiable) {
+    for (std::size_t i = 0; i < kinds.size(); ++i) is[i] = holds_tensors(kinds[i]);
+    return is;
+  }
+  for (const std::string& argument : definition.differentiable) {
+    const std::size_t i = place_of(schema, argument, "differentiable");
+    TORCH_CHECK_VALUE(holds_tensors(kinds[i]), schema.name(), ": differentiable names ", argument,
+                      ", which is no tensor");
+    is[i] = true;
+  }
+  return is;
+}
+
+std::vector<char> zeroed_of(const Definition& definition, const c10::FunctionSchema& schema) {
+  std::vector<char> is(schema.returns().size(), definition.zero_all);
+  for (const std::size_t place : definition.zeroed) {
+    TORCH_CHECK_VALUE(place < is.size(), schema.name(), ": zero_results names result ", place, ", but there are ",
+                      is.size());
+    is[place] = true;
+  }
+  return is;
+}
+
+void check_schema(const Definition& definition, const c10::FunctionSchema& schema,
+                  const std::vector<ArgumentKind>& kinds) {
+  const std::string& name = schema.name();
+  const std::size_t colons = name.find("::");
+  TORCH_CHECK_VALUE(colons != std::string::npos && colons > 0, "CustomOp: the schema \"", definition.schema,
+                    "\" must begin with a namespace, like mine::scaled");
+  TORCH_CHECK_VALUE(!schema.is_vararg() && !schema.is_varret(), name, ": its schema must not end in ...");
+  TORCH_CHECK_VALUE(std::ranges::count(kinds, ArgumentKind::tensor) > 0, name,
+                    ": its schema must have an argument of type Tensor, which says on what device it runs");
+  TORCH_CHECK_VALUE(!schema.returns().empty(), name, ": its schema must have a result of type Tensor");
+  std::set<std::string> names;
+  for (const c10::Argument& argument : schema.arguments()) {
+    TORCH_CHECK_VALUE(argument.alias_info() == nullptr, name, ": argument ", argument.name(),
+                      " is marked as changed or returned, but a custom operator gives new tensors");
+    names.insert(argument.name());
+  }
+  for (const c10::Argument& result : schema.returns()) {
+    TORCH_CHECK_VALUE(*result.type() == *c10::TensorType::get() && result.alias_info() == nullptr, name,
+                      ": every result must be a Tensor, and a new one, but one is ", result.type()->repr_str());
+    TORCH_CHECK_VALUE(result.name().empty() || names.insert(result.name()).second, name, ": ", result.name(),
+                      " names a result and something else");
+  }
+}
+
+void check_parts(const Operator& op) {
+  const Definition& said = op.definition;
+  const bool computes = std::holds_alternative<Compute>(said.cpu);
+  TORCH_CHECK_VALUE(said.shapes || computes, op.name, ": it has no shape function: give it .shapes(...)");
+  TORCH_CHECK_VALUE(said.cpu.index() != 0 || said.cuda.index() != 0, op.name,
+                    ": it has no kernel: give it .cpu(...), .cuda(...), or both");
+  for (const auto& [argument, dtypes] : said.dtypes)
+    TORCH_CHECK_VALUE(holds_tensors(op.kinds[place_of(op.schema, argument, "dtypes")]), op.name, ": dtypes names ",
+                      argument, ", which is no tensor");
+}
+
+// A vjp that is an operator: one gradient for each differentiable argument, of the same kind, or a rule would be lost
+// in silence.
+void check_vjp_operator(const Operator& op) {
+  const auto* const vjp_name = std::get_if<std::string>(&op.definition.vjp);
+  if (vjp_name == nullptr) return;
+  const auto found = c10::Dispatcher::singleton().findSchema({*vjp_name, ""});
+  TORCH_CHECK_VALUE(found.has_value(), op.name, ": its vjp, ", *vjp_name, ", is not registered: register it first");
+  const c10::FunctionSchema& vjp = found->schema();
+
+  const auto is_tensor = [](const c10::Argument& a) { return *a.type() == *c10::TensorType::get(); };
+  const std::size_t saved = op.definition.save_results ? op.result_count() : 0;
+  const std::size_t expected = op.result_count() + op.argument_count() + saved;
+  TORCH_CHECK_VALUE(vjp.arguments().size() == expected, op.name, ": its vjp must take ", expected, " arguments (",
+                    op.result_count(), " gradients of results, ", op.argument_count(), " arguments of ", op.name,
+                    saved > 0 ? ", its results" : "", "), but is ", vjp);
+  for (std::size_t i = 0; i < expected; ++i) {
+    const bool is_argument = i >= op.result_count() && i < op.result_count() + op.argument_count();
+    const c10::Argument& takes = vjp.arguments()[i];
+    if (!is_argument) {
+      TORCH_CHECK_VALUE(is_tensor(takes), op.name, ": argument ", takes.name(), " of its vjp must be a Tensor, in ",
+                        vjp);
+      continue;
+    }
+    const c10::Argument& given = op.schema.arguments()[i - op.result_count()];
+    TORCH_CHECK_VALUE(given.type()->isSubtypeOf(*takes.type()), op.name, ": argument ", takes.name(),
+                      " of its vjp must be a ", given.type()->repr_str(), ", as argument ", given.name(), " of ",
+                      op.name, ", in ", vjp);
+  }
+  std::vector<bool> lists;
+  for (std::size_t i = 0; i < op.argument_count(); ++i)
+    if (op.is_differentiable[i])
+      lists.push_back(op.kinds[i] == ArgumentKind::tensor_list || op.kinds[i] == ArgumentKind::maybe_tensor_list);
+  TORCH_CHECK_VALUE(vjp.returns().size() == lists.size(), op.name, ": its vjp must give ", lists.size(),
+                    " gradients, one for each differentiable argument, but is ", vjp);
+  for (std::size_t k = 0; k < lists.size(); ++k)
+    TORCH_CHECK_VALUE(*vjp.returns()[k].type() == (lists[k] ? *static_cast<c10::TypePtr>(c10::ListType::ofTensors())
+                                                            : *static_cast<c10::TypePtr>(c10::TensorType::get())),
+                      op.name, ": result ", k, " of its vjp must be a ", lists[k] ? "Tensor[]" : "Tensor", ", but is ",
+                      vjp);
+}
+
+class Functor : public c10::OperatorKernel {
+ public:
+  explicit Functor(std::shared_ptr<const Operator> op) : op_(std::move(op)) {}
+
+ protected:
+  const std::shared_ptr<const Operator> op_;
+};
+
+class CpuKernel final : public Functor {
+ public:
+  using Functor::Functor;
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    const Operator& op = *op_;
+    TORCH_CHECK_NOT_IMPLEMENTED(op.definition.cpu.index() != 0, op.name,
+                                " has a kernel for CUDA only: give it .cpu(...), or call it with CUDA tensors");
+    const at::Tensor& leader = prepare(op, *stack);
+    const Arguments in = op.arguments(op.values(*stack));
+    if (const auto* const compute = std::get_if<Compute>(&op.definition.cpu)) {
+      TensorVector results = (*compute)(in);
+      op.check_results("its function", results);
+      return op.replace(*stack, std::move(results));
+    }
+    TensorVector out = op.allocate(in, leader);
+    c10::SmallVector<std::int64_t, 8> numels;
+    for (const at::Tensor& t : out) numels.push_back(t.numel());
+    std::get<Kernel>(op.definition.cpu)(out, in);
+    for (std::size_t i = 0; i < out.size(); ++i)
+      TORCH_CHECK_VALUE(out[i].numel() == numels[i], op.name, ": its CPU function resized result ", i, ", from ",
+                        numels[i], " to ", out[i].numel(), " elements; sizes are the shape function's");
+    op.replace(*stack, std::move(out));
+  }
+};
+
+class MetaKernel final : public Functor {
+ public:
+  using Functor::Functor;
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    const Operator& op = *op_;
+    const Values values = op.values(*stack);
+    check_dtypes(op, values);
+    const Arguments in = op.arguments(values);
+    at::Tensor leader;
+    op.for_each_tensor(values, [&](std::size_t i, const at::Tensor& t) {
+      if (!leader.defined() && op.kinds[i] == ArgumentKind::tensor) leader = t;
+    });
+    TORCH_CHECK_VALUE(leader.defined(), op.name, ": an argument is an undefined tensor");
+    op.replace(*stack, op.allocate(in, leader));
+  }
+};
+
+}  // namespace
+
+Operator::Operator(Definition said)
+    : definition(std::move(said)),
+      schema(parse(definition.schema)),
+      name(schema.name() + (schema.overload_name().empty() ? "" : "." + schema.overload_name())),
+      kinds(kinds_of(schema)),
+      is_differentiable(differentiable_of(definition, schema, kinds)),
+      is_zeroed(zeroed_of(definition, schema)) {
+  check_schema(definition, schema, kinds);
+  check_parts(*this);
+  check_vjp_operator(*this);
+  if (const auto* const kernel = std::get_if<CudaKernel>(&definition.cuda))
+    cuda_kernels_ = std::make_unique<CudaKernels>(*kernel, *this);
+}
+
+Operator::~Operator() = default;
+
+std::string Operator::result_name(std::size_t i) const {
+  const std::string& own = schema.returns()[i].name();
+  if (!own.empty()) return own;
+  return result_count() == 1 ? "result" : "result" + std::to_string(i);
+}
+
+TensorVector Operator::allocate(const Arguments& in, const at::Tensor& leader) const {
+  const std::vector<Result> said = definition.shapes(in);
+  TORCH_CHECK_VALUE(said.size() == result_count(), name, ": its shape function must describe ", result_count(),
+                    result_count() == 1 ? " result" : " results", ", as its schema has, but describes ", said.size());
+  TensorVector out;
+  out.reserve(said.size());
+  for (std::size_t i = 0; i < said.size(); ++i) {
+    const Result& result = said[i];
+    TORCH_CHECK_TYPE(result.dtype < c10::ScalarType::NumOptions && result.dtype != c10::ScalarType::Undefined, name,
+                     ": its shape function gives result ", i, " the dtype ", toString(result.dtype),
+                     ", which tensors cannot have");
+    for (const c10::SymInt& size : result.sizes)
+      TORCH_CHECK_VALUE(size.is_symbolic() || size >= 0, name, ": its shape function gives result ", i, " the shape ",
+                        c10::SymIntArrayRef(result.sizes), ": sizes must not be negative");
+    const at::TensorOptions options = at::TensorOptions(leader.device()).dtype(result.dtype);
+    out.push_back(is_zeroed[i] ? at::zeros_symint(result.sizes, options) : at::empty_symint(result.sizes, options));
+  }
+  return out;
+}
+
+void Operator::check_results(const char* whose, const TensorVector& results) const {
+  TORCH_CHECK_VALUE(results.size() == result_count(), name, ": ", whose, " must give ", result_count(),
+                    result_count() == 1 ? " tensor" : " tensors", ", one for each result, but gave ", results.size());
+  for (std::size_t i = 0; i < results.size(); ++i)
+    TORCH_CHECK_VALUE(results[i].defined(), name, ": ", whose, " gave an undefined tensor for result ", i);
+}
+
+void Operator::replace(torch::jit::Stack& stack, TensorVector results) const {
+  torch::jit::drop(stack, argument_count());
+  for (at::Tensor& t : results) stack.emplace_back(std::move(t));
+}
+
+torch::CppFunction Operator::cpu_kernel(std::shared_ptr<const Operator> self) {
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CpuKernel>(std::move(self)));
+}
+
+torch::CppFunction Operator::meta_kernel(std::shared_ptr<const Operator> self) {
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<MetaKernel>(std::move(self)));
+}
+
+}  // namespace spikeforge::custom_op

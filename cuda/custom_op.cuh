@@ -1,0 +1,30 @@
+// What the kernel of a custom operator gets for a tensor: its elements in their order, and its sizes.
+#pragma once
+
+#include <spikeforge/cuda/half.cuh>
+
+namespace spikeforge {
+
+constexpr int most_array_dimensions = 8;
+
+template <class T>
+struct Array {
+  T* data;  // null for an optional tensor that was not given
+  long long numel;
+  long long dim;
+  long long sizes[most_array_dimensions];
+
+  __device__ T& operator[](long long i) const { return data[i]; }
+  __device__ long long size(int d) const { return sizes[d]; }
+};
+
+template <class A, class B>
+struct Same {
+  static constexpr bool value = false;
+};
+template <class A>
+struct Same<A, A> {
+  static constexpr bool value = true;
+};
+
+}  // namespace spikeforge
