@@ -1,0 +1,352 @@
+// Nineteen ways in which registration layers have failed in silence elsewhere: each with a test that it cannot happen
+// here. They were found in an audit of brainevent's operators (docs/specs/op-registration-hardening.md there).
+#include <ATen/functorch/BatchedTensorImpl.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/rand.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+
+#include "support.h"
+
+namespace spikeforge::test {
+namespace {
+
+using torch::autograd::grad;
+
+// A cache of this process's own, which therefore shows what it compiled. The library reads the variable when it first
+// compiles.
+class OwnCache {
+ public:
+  OwnCache() {
+    std::string pattern = std::filesystem::temp_directory_path() / "spikeforge_test_XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+    ::setenv("SPIKEFORGE_CACHE_DIR", folder_.c_str(), 1);
+  }
+  ~OwnCache() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  std::vector<std::string> kernels(const std::string& stem) const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_))
+      if (const std::string name = entry.path().filename(); name.starts_with("test_custom_" + stem))
+        names.push_back(name);
+    return names;
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+const OwnCache cache;
+
+std::string source_with(const std::string& body) {
+  return "extern \"C\" __global__ void f(Array<const x_t> x, double factor, Array<y_t> y) { " + body + " }";
+}
+
+CustomOp with_cuda(const std::string& name, CudaKernel kernel) {
+  CustomOp op = scaled(name);
+  op.cuda(std::move(kernel));
+  return op;
+}
+
+at::Tensor on_meta(c10::ScalarType type = at::kFloat) {
+  return at::empty({4}, at::TensorOptions(at::kMeta).dtype(type));
+}
+
+TEST_CASE("defect 1: a change of backend that caches hide") {
+  // A kernel belongs to a device, and is exchanged by registering the operator anew: handles that were looked up before
+  // run the new one.
+  const at::Tensor x = at::ones({2});
+  auto first = std::make_unique<RegisteredOp>(scaled("backend").registered());
+  const auto looked_up = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("test_custom::backend", "")
+                             .typed<at::Tensor(const at::Tensor&, double)>();
+  CHECK(looked_up.call(x, 3)[0].item<double>() == 3);
+  first.reset();
+  CustomOp other = scaled("backend");
+  other.cpu([](Tensors out, const Arguments&) { out[0].fill_(-1); });
+  const RegisteredOp second = other.registered();
+  CHECK(looked_up.call(x, 3)[0].item<double>() == -1);
+}
+
+TEST_CASE("defect 2: gradient rules dropped because there are fewer of them than inputs") {
+  CustomOp op("test_custom::too_few(Tensor x, Tensor y) -> Tensor");
+  op.shapes(like_x)
+      .cpu([](Tensors out, const Arguments& in) { out[0].copy_(in.tensor("x") + in.tensor("y")); })
+      .vjp([](const Arguments&, Tensors grads) { return TensorVector{grads[0]}; })
+      .jvp([](const Arguments&, Tensors) { return TensorVector{}; });
+  const RegisteredOp registered = op.registered();
+  const at::Tensor x = at::ones({2}).requires_grad_(), y = at::ones({2}).requires_grad_();
+  CHECK_THAT(
+      message_of<c10::ValueError>([&] {
+        grad({registered({x, y})[0].sum()}, {x});
+      }),
+      has_text("its vjp must give 2 gradients, one for each tensor of the differentiable arguments, but gave 1"));
+
+  // An operator's number of results is known before.
+  CustomOp by_name = scaled("too_few_results");
+  const RegisteredOp backward = scaled("one_gradient").registered();
+  CHECK_THAT(message_of<c10::ValueError>([&] { (void)by_name.vjp("test_custom::one_gradient").registered(); }),
+             has_text("its vjp must take 3 arguments"));
+  CustomOp two("test_custom::two(Tensor x, Tensor y) -> Tensor"),
+      half("test_custom::half(Tensor g, Tensor x, Tensor y) -> Tensor");
+  half.shapes(like_x).cpu([](Tensors, const Arguments&) {});
+  two.shapes(like_x).cpu([](Tensors, const Arguments&) {}).vjp("test_custom::half");
+  const RegisteredOp half_registered = half.registered();
+  CHECK_THAT(message_of<c10::ValueError>([&] { (void)two.registered(); }),
+             has_text("its vjp must give 2 gradients, one for each differentiable argument"));
+}
+
+TEST_CASE("defect 3: a cache key without the entry that is asked for") {
+  REQUIRE_NVRTC_OR_SKIP();
+  const std::string source =
+      source_with("y[0] = 1;") +
+      "extern \"C\" __global__ void g(Array<const x_t> x, double factor, Array<y_t> y) { y[0] = 2; }";
+  const RegisteredOp f = with_cuda("entry_f", {.source = source, .entry = "f"}).registered();
+  const RegisteredOp g = with_cuda("entry_g", {.source = source, .entry = "g"}).registered();
+  f.compile("sm_90", {on_meta()});
+  g.compile("sm_90", {on_meta()});
+  CHECK(cache.kernels("entry").size() == 2);
+  if (at::hasCUDA()) {
+    const at::Tensor x = at::ones({1}).to(at::kCUDA);
+    CHECK(f({x})[0].item<double>() == 1);
+    CHECK(g({x})[0].item<double>() == 2);
+  }
+}
+
+TEST_CASE("defect 4: registering again under a name in use runs stale code") {
+  const RegisteredOp op = scaled("taken").registered();
+  CustomOp changed = scaled("taken");
+  changed.cpu([](Tensors out, const Arguments&) { out[0].fill_(-1); });
+  CHECK_THAT(message_of<c10::ValueError>([&] { (void)changed.registered(); }),
+             has_text("test_custom::taken: an operator of this name is registered already"));
+  CHECK(op({at::ones({1}), 3.0})[0].item<double>() == 3);  // untouched
+}
+
+// Each element is the sum of its row, which a kernel finds by the sizes that it is given.
+CustomOp row_coupled(const std::string& name) {
+  CustomOp op("test_custom::" + name + "(Tensor x) -> Tensor y");
+  op.shapes(like_x).cpu([](Tensors out, const Arguments& in) {
+    CHECK(in.tensor("x").dim() == 1);
+    out[0].copy_(in.tensor("x").cumsum(0));
+  });
+  op.cuda({.source = R"(
+extern "C" __global__ void sums(Array<const x_t> x, Array<y_t> y) {
+  y_t sum = 0;
+  for (long long i = 0; i < x.numel; ++i) y[i] = sum += x[i];
+})",
+           .entry = "sums",
+           .grid = 1,
+           .block = 1});
+  return op;
+}
+
+TEST_CASE("defect 5: a batch folded into the launch grid of one slice") {
+  // Through the kernel of torch.vmap; tests/python asks the same of torch.vmap itself.
+  const RegisteredOp op = row_coupled("coupled").registered();
+  for (const bool gpu : {false, true}) {
+    if (gpu && !at::hasCUDA()) continue;
+    const at::Tensor x = at::rand({3, 5}).to(gpu ? at::kCUDA : at::kCPU);
+    for (const std::int64_t dim : {0, 1}) {
+      const at::Tensor mapped = at::functorch::makeBatched(dim == 0 ? x : x.t(), dim, 1);
+      const at::Tensor y = op({mapped})[0];
+      CHECK(at::allclose(at::functorch::maybeGetBatchedImpl(y)->value(), x.cumsum(1)));
+    }
+  }
+}
+
+TEST_CASE("defect 6: failures that end the process, or lose their type") {
+  // On this thread, on another one, and on autograd's: always an exception that can be caught, and says who and why.
+  CustomOp op = scaled("throws");
+  op.cpu([](Tensors, const Arguments&) { throw std::out_of_range("the user's own"); });
+  const RegisteredOp registered = op.registered();
+  CHECK(message_of<std::out_of_range>([&] { registered({at::ones({1})}); }) == "the user's own");
+
+  CustomOp backward = scaled("throws_backward");
+  backward.vjp([](const Arguments&, Tensors) -> TensorVector { throw std::out_of_range("from the vjp"); });
+  const RegisteredOp second = backward.registered();
+  const at::Tensor x = at::ones({1}).requires_grad_();
+  CHECK(message_of<std::out_of_range>([&] { grad({second({x})[0]}, {x}); }) == "from the vjp");
+}
+
+TEST_CASE("defect 7: names of kernels from a counter of the process") {
+  // The name in caches is the operator's and what the kernel is made of, whatever was registered before.
+  REQUIRE_NVRTC_OR_SKIP();
+  const auto compile = [] {
+    const RegisteredOp op = with_cuda("named", {.source = source_with("y[0] = 7;"), .entry = "f"}).registered();
+    op.compile("sm_90", {on_meta()});
+    return cache.kernels("named");
+  };
+  const std::vector<std::string> first = compile();
+  REQUIRE(first.size() == 1);
+  const RegisteredOp between = with_cuda("between", {.source = source_with("y[0] = 8;"), .entry = "f"}).registered();
+  between.compile("sm_90", {on_meta()});
+  CHECK(compile() == first);
+}
+
+TEST_CASE("defect 8: an object that is gone is taken for a new one at its address") {
+  // Registered, called and given up many times: every call runs the function of its own time.
+  for (int i = 0; i < 50; ++i) {
+    CustomOp op = scaled("recycled");
+    op.cpu([i](Tensors out, const Arguments&) { out[0].fill_(i); });
+    const RegisteredOp registered = op.registered();
+    CHECK(call("recycled", {at::ones({1}), 1.0})[0].item<int>() == i);
+  }
+}
+
+// Defect 9, nested vmap returns memory that nobody wrote: tests/python/test_custom_op.py, where torch.vmap is.
+
+TEST_CASE("defect 10: a cache key without the text of headers") {
+  REQUIRE_NVRTC_OR_SKIP();
+  const std::string source = "#include <amount.h>\n" + source_with("y[0] = amount;");
+  const auto with_header = [&](const std::string& text) {
+    return with_cuda("with_header", {.source = source, .entry = "f", .headers = {{"amount.h", text}}});
+  };
+  for (const char* text : {"constexpr int amount = 1;", "constexpr int amount = 2;"}) {
+    const RegisteredOp op = with_header(text).registered();
+    op.compile("sm_90", {on_meta()});
+    if (at::hasCUDA())
+      CHECK(op({at::ones({1}).to(at::kCUDA)})[0].item<int>() == text[std::string(text).size() - 2] - '0');
+  }
+  CHECK(cache.kernels("with_header").size() == 2);
+}
+
+TEST_CASE("defect 11: a kernel that failed to compile leaves something in the cache that is taken for it") {
+  REQUIRE_NVRTC_OR_SKIP();
+  const RegisteredOp op =
+      with_cuda("fails_twice", {.source = source_with("y[0] = nothing;"), .entry = "f"}).registered();
+  for (int i = 0; i < 2; ++i)
+    CHECK_THAT(message_of<std::runtime_error>([&] { op.compile("sm_90", {on_meta()}); }),
+               has_text("\"nothing\" is undefined"));
+  CHECK(cache.kernels("fails_twice").empty());
+}
+
+TEST_CASE("defect 12: changed source under a name that was compiled before") {
+  REQUIRE_NVRTC_OR_SKIP();
+  for (const std::size_t value : {1, 2}) {
+    const RegisteredOp op =
+        with_cuda("edited", {.source = source_with("y[0] = " + std::to_string(value) + ";"), .entry = "f"})
+            .registered();
+    op.compile("sm_90", {on_meta()});
+    CHECK(cache.kernels("edited").size() == value);
+    if (at::hasCUDA()) CHECK(op({at::ones({1}).to(at::kCUDA)})[0].item<double>() == value);
+  }
+}
+
+TEST_CASE("defect 13: a dtype that kernels do not know is read as bytes of another") {
+  REQUIRE_NVRTC_OR_SKIP();
+  const RegisteredOp op = scaled("unknown_dtype").registered();
+  for (const c10::ScalarType type : {at::kComplexFloat, at::kFloat8_e4m3fn, at::kUInt16})
+    CHECK_THAT(message_of<c10::TypeError>([&] { op.compile("sm_90", {on_meta(type)}); }),
+               has_text("test_custom::unknown_dtype: x is ") && has_text("which CUDA kernels do not know"));
+}
+
+TEST_CASE("defect 14: results that a kernel adds to begin as whatever lay there") {
+  CustomOp op("test_custom::accumulates(Tensor x) -> (Tensor a, Tensor b)");
+  op.shapes([](const Arguments& in) { return std::vector<Result>{in.like("x"), in.like("x")}; });
+  op.zero_results().cpu([](Tensors out, const Arguments& in) {
+    for (const at::Tensor& t : out) t.add_(in.tensor("x"));
+  });
+  const RegisteredOp registered = op.registered();
+  for (int i = 0; i < 3; ++i) {
+    at::full({4096}, 7.f);  // garbage for the allocator to hand out
+    for (const at::Tensor& t : registered({at::ones({4096})})) CHECK(at::equal(t, at::ones({4096})));
+  }
+}
+
+TEST_CASE("defect 15: an error on the way leaves half an operator") {
+  CustomOp op = scaled("half_way");
+  op.vjp("test_custom::not_there");
+  CHECK_THAT(message_of<c10::ValueError>([&] { (void)op.registered(); }),
+             has_text("test_custom::not_there, is not registered"));
+  CHECK_FALSE(is_registered("half_way"));
+  const RegisteredOp whole = scaled("half_way").registered();
+  CHECK(whole({at::ones({1}), 3.0})[0].item<double>() == 3);
+}
+
+TEST_CASE("defect 16: a device without a kernel falls back to another in silence") {
+  CustomOp cpu_only = scaled("cpu_only"), gpu_only("test_custom::gpu_only(Tensor x, float factor=2.0) -> Tensor y");
+  gpu_only.shapes(like_x).cuda({.source = scaled_cuda, .entry = "scaled"});
+  const RegisteredOp op = gpu_only.registered();
+  CHECK_THAT(message_of<c10::NotImplementedError>([&] { op({at::ones({1})}); }),
+             has_text("test_custom::gpu_only has a kernel for CUDA only"));
+  CHECK(op({on_meta()})[0].is_meta());  // shapes are known all the same
+  if (at::hasCUDA()) {
+    CustomOp plain("test_custom::plain(Tensor x) -> Tensor");
+    plain.shapes(like_x).cpu([](Tensors, const Arguments&) {});
+    const RegisteredOp second = plain.registered();
+    CHECK_THAT(message_of<c10::NotImplementedError>([&] { second({at::ones({1}).to(at::kCUDA)}); }),
+               has_text("test_custom::plain has a kernel for the CPU only"));
+  }
+}
+
+TEST_CASE("defect 17: an operator without a gradient gives a gradient of zero") {
+  const RegisteredOp op = scaled("no_vjp").registered();
+  const at::Tensor x = at::ones({2}).requires_grad_();
+  const at::Tensor y = op({x})[0];
+  CHECK(y.requires_grad());
+  CHECK_THAT(message_of<c10::NotImplementedError>([&] { grad({y.sum()}, {x}); }),
+             has_text("test_custom::no_vjp has no vjp, so it cannot be differentiated"));
+  CHECK_FALSE(op({x.detach()})[0].requires_grad());
+
+  // Nor does an argument that was left out of the differentiable ones.
+  CustomOp some("test_custom::some(Tensor x, Tensor y) -> Tensor");
+  some.shapes(like_x)
+      .cpu([](Tensors out, const Arguments& in) { out[0].copy_(in.tensor("x")); })
+      .differentiable({"x"})
+      .vjp([](const Arguments&, Tensors grads) { return TensorVector{grads[0]}; });
+  const RegisteredOp second = some.registered();
+  CHECK_THAT(message_of<c10::NotImplementedError>([&] {
+               grad({second({at::ones({2}), x})[0].sum()}, {x});
+             }),
+             has_text("argument y is not among its differentiable arguments"));
+}
+
+TEST_CASE("defect 18: a gradient of another shape or type, or none, is made to fit") {
+  const at::Tensor x = at::ones({2}).requires_grad_();
+  const auto says = [&](const at::Tensor& gradient, const char* words) {
+    CustomOp op = scaled("misfit");
+    op.vjp([gradient](const Arguments&, Tensors) { return TensorVector{gradient}; });
+    const RegisteredOp registered = op.registered();
+    try {
+      grad({registered({x})[0].sum()}, {x});
+      FAIL("not refused: " << words);
+    } catch (const c10::Error& error) {
+      CHECK_THAT(error.what(), has_text("test_custom::misfit: its vjp") && has_text(words));
+    }
+  };
+  says(at::ones({3, 2}), "must give x a gradient of its shape, [2], but gave [3, 2]");
+  says(at::ones({2}, at::kDouble), "a gradient of its type, Float, but gave Double");
+  says(at::Tensor(), "gave no gradient for x, which is wanted");
+}
+
+TEST_CASE("defect 19: two threads that register or call at once see half of each other") {
+  constexpr int threads = 8;
+  std::vector<std::thread> running;
+  std::vector<char> won(threads), right(threads);
+  const RegisteredOp shared = scaled("shared").registered();
+  std::vector<std::unique_ptr<RegisteredOp>> handles(threads);
+  for (int i = 0; i < threads; ++i)
+    running.emplace_back([&, i] {
+      try {
+        handles[i] = std::make_unique<RegisteredOp>(scaled("contested").registered());
+        won[i] = true;
+      } catch (const c10::ValueError&) {
+      }
+      right[i] = true;
+      for (int k = 0; k < 100; ++k)
+        right[i] = right[i] && shared({at::ones({8}), double(i)})[0].sum().item<double>() == 8.0 * i;
+    });
+  for (std::thread& thread : running) thread.join();
+  CHECK(std::count(won.begin(), won.end(), true) == 1);
+  CHECK(std::count(right.begin(), right.end(), true) == threads);
+}
+
+}  // namespace
+}  // namespace spikeforge::test
