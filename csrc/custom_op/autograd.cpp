@@ -202,7 +202,7 @@ class AutogradKernel final : public c10::OperatorKernel {
         TORCH_CHECK_NOT_IMPLEMENTED(op.is_differentiable[i] || !has_tangent(t), op.name, ": argument ",
                                     op.argument_name(i),
                                     " is not among its differentiable arguments, but has a tangent");
-        const at::Tensor primal = t.defined() ? t._fw_primal(/*level=*/0) : t;
+        at::Tensor primal = t.defined() ? t._fw_primal(/*level=*/0) : t;
         if (op.is_differentiable[i])
           tangents.push_back(has_tangent(t) ? t._fw_grad(0) : t.defined() ? at::zeros_like(primal) : t);
         return primal;

@@ -7,10 +7,14 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
+
+#include <dirent.h>
+#include <unistd.h>
 
 #include "support.h"
 
@@ -20,28 +24,36 @@ namespace {
 using torch::autograd::grad;
 
 // A cache of this process's own, which therefore shows what it compiled. The library reads the variable when it first
-// compiles.
+// compiles. No std::filesystem beside torch: libtorch.so exports an older copy of it.
 class OwnCache {
  public:
   OwnCache() {
-    std::string pattern = std::filesystem::temp_directory_path() / "spikeforge_test_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
+    ::mkdtemp(folder_.data());
     ::setenv("SPIKEFORGE_CACHE_DIR", folder_.c_str(), 1);
   }
   ~OwnCache() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
+    for (const std::string& name : entries()) ::unlink((folder_ + "/" + name).c_str());
+    ::rmdir(folder_.c_str());
   }
+  OwnCache(const OwnCache&) = delete;
+  OwnCache& operator=(const OwnCache&) = delete;
+
   std::vector<std::string> kernels(const std::string& stem) const {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_))
-      if (const std::string name = entry.path().filename(); name.starts_with("test_custom_" + stem))
-        names.push_back(name);
+    std::vector<std::string> names = entries();
+    std::erase_if(names, [&](const std::string& name) { return !name.starts_with("test_custom_" + stem); });
     return names;
   }
 
  private:
-  std::filesystem::path folder_;
+  std::vector<std::string> entries() const {
+    std::vector<std::string> names;
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(folder_.c_str()), ::closedir);
+    while (const dirent* entry = folder ? ::readdir(folder.get()) : nullptr)
+      if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+    return names;
+  }
+
+  std::string folder_ = "/tmp/spikeforge_test_XXXXXX";
 };
 const OwnCache cache;
 
