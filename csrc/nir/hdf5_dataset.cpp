@@ -183,10 +183,14 @@ class RawReader {
     std::vector<hsize_t> at(rank, 0);
     std::vector<std::byte> stored;
     while (true) {
+      // H5Dread_chunk writes as many bytes as the index says; H5Dget_chunk_storage_size tells others where there is no
+      // filter.
       hsize_t size = 0;
-      if (h5().H5Dget_chunk_storage_size(dataset_, at.data(), &size) < 0)
+      haddr_t address = HADDR_UNDEF;
+      unsigned mask = 0;
+      if (h5().H5Dget_chunk_info_by_coord(dataset_, at.data(), &mask, &address, &size) < 0)
         refuse("a chunk is missing: {}", printable_reason());
-      if (size == 0) refuse("a chunk is missing: the shape is larger than the data");
+      if (size == 0 || address == HADDR_UNDEF) refuse("a chunk is missing: the shape is larger than the data");
       if (size > state_.source.size()) refuse("a chunk is larger than the file");
       if (size > chunk_bytes() + chunk_bytes() / 8 + 4096) refuse("a chunk is larger in the file than in memory");
       stored.resize(size);

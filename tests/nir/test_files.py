@@ -548,6 +548,18 @@ def test_a_hostile_file_is_refused_in_one_line_that_names_node_and_field(case, t
     assert words in refusal(path)
 
 
+def test_a_chunk_is_as_large_as_its_index_says_and_no_larger(tmp_path):
+    with h5py.File(tmp_path / "a.nir", "w") as file:
+        minimal(file, type="Scale").create_dataset("scale", data=S, chunks=(3,))
+    assert tool("check", tmp_path / "a.nir").returncode == 0
+    content = bytearray((tmp_path / "a.nir").read_bytes())
+    key = content.index(b"TREE\x01") + 24  # behind it: the bytes of the first chunk
+    assert content[key : key + 4] == bytes([24, 0, 0, 0])
+    content[key : key + 2] = (2000).to_bytes(2, "little")
+    (tmp_path / "a.nir").write_bytes(content)
+    assert "node n, field scale: a chunk has 2000 bytes instead of 24" in refusal(tmp_path / "a.nir")
+
+
 def test_what_is_no_nir_file_is_refused(tmp_path):
     assert "cannot be opened: No such file" in refusal(tmp_path / "none.nir")
     assert "is not a regular file" in refusal(tmp_path)
