@@ -20,8 +20,6 @@ template <class... Arguments>
   throw std::runtime_error(fmt::format(format, std::forward<Arguments>(arguments)...));
 }
 
-const Hdf5& h5() { return Hdf5::get(); }
-
 void require(bool done, const char* what) {
   if (!done) refuse("libhdf5 cannot read {}: {}", what, printable_reason());
 }

@@ -31,6 +31,8 @@ struct Hdf5 {
 constexpr unsigned open_to_read = 0;
 constexpr unsigned open_to_replace = 2;
 
+inline const Hdf5& h5() { return Hdf5::get(); }
+
 // One caller at a time, since libhdf5 may be built without locks; and libhdf5 prints nothing meanwhile.
 class Hdf5Session {
  public:

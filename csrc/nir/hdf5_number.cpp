@@ -13,8 +13,6 @@
 namespace spikeforge::nir {
 namespace {
 
-const Hdf5& h5() { return Hdf5::get(); }
-
 [[noreturn]] void refuse(const std::string& reason) { throw std::runtime_error(reason); }
 
 bool is_big_endian(hid_t type) {

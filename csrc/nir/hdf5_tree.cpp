@@ -13,8 +13,6 @@
 namespace spikeforge::nir {
 namespace {
 
-const Hdf5& h5() { return Hdf5::get(); }
-
 struct Link {
   std::string name;
   H5L_type_t type;

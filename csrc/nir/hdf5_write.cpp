@@ -13,8 +13,6 @@ namespace {
 constexpr std::size_t least_compressed = 4096;            // bytes: chunks need an index of about 2 KB
 constexpr std::size_t most_chunk = std::size_t{1} << 20;  // bytes: each is inflated as a whole
 
-const Hdf5& h5() { return Hdf5::get(); }
-
 template <class Id>
 Id made(hid_t id, const char* what) {
   if (id < 0) throw std::runtime_error(fmt::format("libhdf5 cannot make {}: {}", what, printable(hdf5_reason())));

@@ -10,7 +10,7 @@ namespace spikeforge::ops {
 namespace {
 
 // Neurons times steps below which a second thread costs more than it brings.
-constexpr std::int64_t parallel_work = 32768;
+constexpr std::int64_t parallel_neuron_steps = 32768;
 
 std::vector<at::Tensor> forward_cpu(const LoihiArguments& args) {
   const auto prepared = prepare(args);
@@ -20,7 +20,7 @@ std::vector<at::Tensor> forward_cpu(const LoihiArguments& args) {
   const LoihiLaunch launch = describe_launch(args, prepared, results, copies);
   const std::int64_t tiles = (launch.neurons + cpu::loihi_tile - 1) / cpu::loihi_tile;
   const std::int64_t grain =
-      std::max<std::int64_t>(1, parallel_work / (cpu::loihi_tile * std::max<std::int64_t>(launch.steps, 1)));
+      std::max<std::int64_t>(1, parallel_neuron_steps / (cpu::loihi_tile * std::max<std::int64_t>(launch.steps, 1)));
   at::parallel_for(0, tiles, grain, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t t = first; t < last; ++t)
       cpu::loihi_kernels().neurons(launch, t * cpu::loihi_tile, std::min((t + 1) * cpu::loihi_tile, launch.neurons));

@@ -20,24 +20,25 @@ constexpr LoihiParam refractory_period{"refractory_period", 0, most};
 // Of u and v.
 constexpr std::int64_t most_state = std::int64_t{1} << 23;
 
-constexpr LoihiParam lif[] = {du, dv, bias_mant, bias_exp, vth};
-constexpr LoihiParam lif_reset[] = {du, dv, bias_mant, bias_exp, vth, reset_interval, reset_offset};
-constexpr LoihiParam lif_refractory[] = {du, dv, bias_mant, bias_exp, vth, refractory_period};
-constexpr LoihiParam ternary[] = {du, dv, bias_mant, bias_exp, vth_hi, vth_lo};
-constexpr LoihiParam ternary_reset[] = {du, dv, bias_mant, bias_exp, vth_hi, vth_lo, reset_interval, reset_offset};
-constexpr LoihiParam ternary_refractory[] = {du, dv, bias_mant, bias_exp, vth_hi, vth_lo, refractory_period};
+constexpr LoihiParam lif_params[] = {du, dv, bias_mant, bias_exp, vth};
+constexpr LoihiParam lif_reset_params[] = {du, dv, bias_mant, bias_exp, vth, reset_interval, reset_offset};
+constexpr LoihiParam lif_refractory_params[] = {du, dv, bias_mant, bias_exp, vth, refractory_period};
+constexpr LoihiParam ternary_params[] = {du, dv, bias_mant, bias_exp, vth_hi, vth_lo};
+constexpr LoihiParam ternary_reset_params[] = {du,     dv,     bias_mant,      bias_exp,
+                                               vth_hi, vth_lo, reset_interval, reset_offset};
+constexpr LoihiParam ternary_refractory_params[] = {du, dv, bias_mant, bias_exp, vth_hi, vth_lo, refractory_period};
 
 constexpr const char* u_v[] = {"u", "v"};
 constexpr const char* u_v_phase[] = {"u", "v", "phase"};
 constexpr const char* u_v_wait[] = {"u", "v", "wait"};
 
-constexpr std::array<LoihiDescription, 3> lifs = {{{"loihi_lif", u_v, lif},
-                                                   {"loihi_lif_reset", u_v_phase, lif_reset},
-                                                   {"loihi_lif_refractory", u_v_wait, lif_refractory}}};
+constexpr std::array<LoihiDescription, 3> lifs = {{{"loihi_lif", u_v, lif_params},
+                                                   {"loihi_lif_reset", u_v_phase, lif_reset_params},
+                                                   {"loihi_lif_refractory", u_v_wait, lif_refractory_params}}};
 constexpr std::array<LoihiDescription, 3> ternary_lifs = {
-    {{"loihi_ternary_lif", u_v, ternary},
-     {"loihi_ternary_lif_reset", u_v_phase, ternary_reset},
-     {"loihi_ternary_lif_refractory", u_v_wait, ternary_refractory}}};
+    {{"loihi_ternary_lif", u_v, ternary_params},
+     {"loihi_ternary_lif_reset", u_v_phase, ternary_reset_params},
+     {"loihi_ternary_lif_refractory", u_v_wait, ternary_refractory_params}}};
 
 bool is_given(const std::optional<at::Tensor>& t) { return t.has_value() && t->defined(); }
 

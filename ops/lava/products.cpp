@@ -24,10 +24,10 @@ bool are_spikes(std::int64_t num_message_bits) { return num_message_bits == 0; }
 // ---- CPU ----
 
 // Multiplications below which a second thread costs more than it brings.
-constexpr std::int64_t parallel_work = 65536;
+constexpr std::int64_t parallel_multiplications = 65536;
 
 std::int64_t grain(std::int64_t work_each) {
-  return std::max<std::int64_t>(1, parallel_work / std::max<std::int64_t>(work_each, 1));
+  return std::max<std::int64_t>(1, parallel_multiplications / std::max<std::int64_t>(work_each, 1));
 }
 
 Tensor messages(const Tensor& x, std::int64_t num_message_bits) {

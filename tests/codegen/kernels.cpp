@@ -30,7 +30,7 @@ struct Kernel {
   runtime::KernelSource source;
 };
 
-struct Compiled {
+struct CompiledKernels {
   runtime::ResourceUsage usage;
   double seconds = 0;
 };
@@ -49,7 +49,7 @@ void add_kernels(std::vector<Kernel>& kernels, const TracedCell& cell, const run
   }
 }
 
-Compiled compile(const runtime::KernelSource& source, const std::string& arch) {
+CompiledKernels compile(const runtime::KernelSource& source, const std::string& arch) {
   const auto start = std::chrono::steady_clock::now();
   const runtime::CompileResult result = runtime::Nvrtc::get().compile(
       {.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}});
@@ -67,7 +67,7 @@ void compile_all(const std::vector<Kernel>& kernels, const std::string& arch,
     for (std::size_t i = next++; i < kernels.size(); i = next++) {
       std::string failure;
       try {
-        const Compiled compiled = compile(kernels[i].source, arch);
+        const CompiledKernels compiled = compile(kernels[i].source, arch);
         const std::string line = fmt::format("{} {}: {} registers, {} bytes spilled, {:.2f} s", arch, kernels[i].label,
                                              compiled.usage.registers, compiled.usage.spill_bytes, compiled.seconds);
         const std::scoped_lock lock(mutex);

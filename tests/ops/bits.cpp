@@ -12,7 +12,7 @@
 namespace spikeforge::test {
 namespace {
 
-constexpr int64_t n_steps = 19;  // with N = 8191 well above the work from which a call is cut into tiles
+constexpr int64_t n_tiled_steps = 19;  // with N = 8191 well above the work from which a call is cut into tiles
 
 // Results and gradients of a call whose x, first parameter and states are differentiable.
 Tensors all_of(Call call) {
@@ -64,7 +64,7 @@ TEST_CASE("one thread and two give the same bits, whatever the number of neurons
   for (const NeuronFacts& neuron : neurons()) {
     for (const int64_t size : {1, 7, 64, 8191, 20011}) {
       INFO(neuron.name << ", N=" << size);
-      const auto call = [&] { return with_parameter_a_neuron(neuron.name, drive(neuron.name, {n_steps, size})); };
+      const auto call = [&] { return with_parameter_a_neuron(neuron.name, drive(neuron.name, {n_tiled_steps, size})); };
       Tensors one, two, three;
       {
         const ThreadCount threads(1);
@@ -103,7 +103,7 @@ TEST_CASE(
 TEST_CASE("what a neuron does depends on no other neuron") {
   constexpr int64_t size = 20011;
   for (const NeuronFacts& neuron : neurons()) {
-    const Tensor x = drive(neuron.name, {n_steps, size});
+    const Tensor x = drive(neuron.name, {n_tiled_steps, size});
     const Call all = with_parameter_a_neuron(neuron.name, x);
     const Tensors results = run(all);
     for (const int64_t i : {0, 1, 15, 16, 2047, 2048, 8191, 8192, 16383, 16384, 20007, 20010}) {
@@ -157,7 +157,7 @@ TEST_CASE("a channels-last x gives the same bits, in its own layout, forward and
   for (const NeuronFacts& neuron : neurons()) {
     for (const bool store_v : {false, true}) {
       INFO(neuron.name << (store_v ? ", store_v" : ""));
-      Call call = default_call(neuron.name, drive(neuron.name, {n_steps, 3, 4, 5, 7}));
+      Call call = default_call(neuron.name, drive(neuron.name, {n_tiled_steps, 3, 4, 5, 7}));
       const std::string name = neuron.name == "plif" ? "w" : "v_threshold";
       call.params.insert_or_assign(name, Param(leaf(noise({4, 1, 1}).mul(.2).add(1))));
       call.v = leaf(noise({3, 4, 5, 7}));
@@ -185,16 +185,16 @@ TEST_CASE("a gap between steps, odd strides and repeated steps give what a copy 
   for (const NeuronFacts& neuron : neurons()) {
     INFO(neuron.name);
     const std::pair<const char*, Tensor> views[] = {
-        {"a gap", drive(neuron.name, {n_steps, 3, 37}).select(1, 1)},
-        {"an odd gap", drive(neuron.name, {n_steps, 41}).slice(1, 1, 38)},
-        {"every other neuron", drive(neuron.name, {n_steps, 74}).slice(1, 0, 74, 2)},
-        {"batch first", drive(neuron.name, {37, n_steps}).transpose(0, 1)},
-        {"one step, repeated", drive(neuron.name, {1, 37}).expand({n_steps, 37})},
-        {"one neuron, repeated", drive(neuron.name, {n_steps, 1}).expand({n_steps, 37})},
+        {"a gap", drive(neuron.name, {n_tiled_steps, 3, 37}).select(1, 1)},
+        {"an odd gap", drive(neuron.name, {n_tiled_steps, 41}).slice(1, 1, 38)},
+        {"every other neuron", drive(neuron.name, {n_tiled_steps, 74}).slice(1, 0, 74, 2)},
+        {"batch first", drive(neuron.name, {37, n_tiled_steps}).transpose(0, 1)},
+        {"one step, repeated", drive(neuron.name, {1, 37}).expand({n_tiled_steps, 37})},
+        {"one neuron, repeated", drive(neuron.name, {n_tiled_steps, 1}).expand({n_tiled_steps, 37})},
     };
     for (const auto& [text, view] : views) {
       INFO(text);
-      REQUIRE(view.sizes() == at::IntArrayRef({n_steps, 37}));
+      REQUIRE(view.sizes() == at::IntArrayRef({n_tiled_steps, 37}));
       const Tensors expected = all_of(with_parameter_a_neuron(neuron.name, view.contiguous()));
       const Tensor before = view.clone();
       require_same(all_of(with_parameter_a_neuron(neuron.name, view.detach())), expected);
@@ -207,7 +207,7 @@ TEST_CASE("an expanded gradient is read through its zero strides, to the same bi
   for (const NeuronFacts& neuron : neurons()) {
     for (const bool store_v : {false, true}) {
       INFO(neuron.name << (store_v ? ", store_v" : ""));
-      Call call = with_parameter_a_neuron(neuron.name, leaf(drive(neuron.name, {n_steps, 6, 5})));
+      Call call = with_parameter_a_neuron(neuron.name, leaf(drive(neuron.name, {n_tiled_steps, 6, 5})));
       call.store_v = store_v;
       Tensors thin, dense;
       for (const Tensor& result : run(call)) {
@@ -216,7 +216,7 @@ TEST_CASE("an expanded gradient is read through its zero strides, to the same bi
       }
       require_same(gradients(call, run(call), thin).values, gradients(call, run(call), dense).values);
       // A row each step, as from a sum over neurons.
-      const Tensor row = noise({n_steps, 1, 1}).expand({n_steps, 6, 5});
+      const Tensor row = noise({n_tiled_steps, 1, 1}).expand({n_tiled_steps, 6, 5});
       thin[0] = row;
       dense[0] = row.contiguous();
       require_same(gradients(call, run(call), thin).values, gradients(call, run(call), dense).values);
@@ -228,12 +228,12 @@ TEST_CASE("the last states are the last of their sequences, and a sequence may b
   for (const NeuronFacts& neuron : neurons()) {
     for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16}) {
       INFO(neuron.name << " " << at::toString(type));
-      Call call = default_call(neuron.name, drive(neuron.name, {n_steps, 67}, type));
+      Call call = default_call(neuron.name, drive(neuron.name, {n_tiled_steps, 67}, type));
       const Tensors last = run(call);
       call.store_v = true;
       const Tensors sequences = run(call);
       REQUIRE(last[0].equal(sequences[0]));
-      for (std::size_t s = 1; s < last.size(); ++s) REQUIRE(last[s].equal(sequences[s].select(0, n_steps - 1)));
+      for (std::size_t s = 1; s < last.size(); ++s) REQUIRE(last[s].equal(sequences[s].select(0, n_tiled_steps - 1)));
 
       call.store_v = false;
       const Tensor x = call.x;

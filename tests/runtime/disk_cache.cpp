@@ -25,7 +25,7 @@ const DiskKey key{{1, 2}, "sm_90", "nvrtc13.0"};
 const std::vector<char> payload = {'c', 'u', '\0', 'b', 'i', 'n'};
 
 // A cache in a folder of its own that counts its warnings.
-struct Fixture {
+struct DiskFixture {
   TemporaryFolder home;
   fs::path folder = home / "kernels";
   std::vector<std::string> warnings;
@@ -82,25 +82,25 @@ class FullDisk {
 
 }  // namespace
 
-TEST_CASE_METHOD(Fixture, "what is stored is loaded, by the next process too") {
+TEST_CASE_METHOD(DiskFixture, "what is stored is loaded, by the next process too") {
   CHECK_FALSE(loads());
   store();
   CHECK(loads());
   CHECK(warnings.empty());
 }
 
-TEST_CASE_METHOD(Fixture, "an entry's name says what it is") {
+TEST_CASE_METHOD(DiskFixture, "an entry's name says what it is") {
   store();
   CHECK(entry().filename().string() == "lif_forward_00000000000000010000000000000002_sm90_nvrtc13.0.cubin");
 }
 
-TEST_CASE_METHOD(Fixture, "a neuron's name that holds a path stays in the folder") {
+TEST_CASE_METHOD(DiskFixture, "a neuron's name that holds a path stays in the folder") {
   open().store(key, "../../my neuron", payload);
   REQUIRE(files_in(folder).size() == 1);
   CHECK(files_in(folder)[0].filename().string().starts_with("______my_neuron_0"));
 }
 
-TEST_CASE_METHOD(Fixture, "nobody else can read the cache, whatever the umask") {
+TEST_CASE_METHOD(DiskFixture, "nobody else can read the cache, whatever the umask") {
   const mode_t before = ::umask(0);
   store();
   ::umask(before);
@@ -108,7 +108,7 @@ TEST_CASE_METHOD(Fixture, "nobody else can read the cache, whatever the umask") 
   CHECK(mode_of(entry()) == 0600);
 }
 
-TEST_CASE_METHOD(Fixture, "an entry cut anywhere is a miss and is deleted") {
+TEST_CASE_METHOD(DiskFixture, "an entry cut anywhere is a miss and is deleted") {
   const std::string whole = store();
   for (std::size_t length = 0; length < whole.size(); ++length) {
     write_file(entry(), whole.substr(0, length));
@@ -118,7 +118,7 @@ TEST_CASE_METHOD(Fixture, "an entry cut anywhere is a miss and is deleted") {
   }
 }
 
-TEST_CASE_METHOD(Fixture, "an entry with any bit flipped is a miss and is deleted") {
+TEST_CASE_METHOD(DiskFixture, "an entry with any bit flipped is a miss and is deleted") {
   const std::string whole = store();
   for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
     std::string flipped = whole;
@@ -130,19 +130,19 @@ TEST_CASE_METHOD(Fixture, "an entry with any bit flipped is a miss and is delete
   }
 }
 
-TEST_CASE_METHOD(Fixture, "an entry with bytes added is a miss") {
+TEST_CASE_METHOD(DiskFixture, "an entry with bytes added is a miss") {
   write_file(entry(), store() + '\0');
   CHECK_FALSE(loads());
 }
 
-TEST_CASE_METHOD(Fixture, "a whole entry under another key's name is a miss") {
+TEST_CASE_METHOD(DiskFixture, "a whole entry under another key's name is a miss") {
   const std::string whole = store();
   write_file(entry(key_number(7)), whole);
   CHECK_FALSE(loads(key_number(7)));
   CHECK(loads());
 }
 
-TEST_CASE_METHOD(Fixture, "a link in place of an entry is not followed") {
+TEST_CASE_METHOD(DiskFixture, "a link in place of an entry is not followed") {
   store();
   fs::rename(entry(), home / "elsewhere");
   fs::create_symlink(home / "elsewhere", entry());
@@ -151,14 +151,14 @@ TEST_CASE_METHOD(Fixture, "a link in place of an entry is not followed") {
   CHECK_FALSE(fs::is_symlink(entry()));
 }
 
-TEST_CASE_METHOD(Fixture, "a pipe in place of an entry does not block") {
+TEST_CASE_METHOD(DiskFixture, "a pipe in place of an entry does not block") {
   store();
   fs::remove(entry());
   REQUIRE(::mkfifo(entry().c_str(), 0600) == 0);
   CHECK_FALSE(loads());
 }
 
-TEST_CASE_METHOD(Fixture, "a folder that others can write to is refused with one warning") {
+TEST_CASE_METHOD(DiskFixture, "a folder that others can write to is refused with one warning") {
   store();
   fs::permissions(folder, everyone_may_all);
   DiskCache cache = open();
@@ -169,13 +169,13 @@ TEST_CASE_METHOD(Fixture, "a folder that others can write to is refused with one
   CHECK_THAT(warnings[0], has_text(folder.string()) && has_text("others can write to it"));
 }
 
-TEST_CASE_METHOD(Fixture, "an entry that others can write to is not loaded") {
+TEST_CASE_METHOD(DiskFixture, "an entry that others can write to is not loaded") {
   store();
   fs::permissions(entry(), everyone_may_all);
   CHECK_FALSE(loads());
 }
 
-TEST_CASE_METHOD(Fixture, "another user's folder is refused with one warning") {
+TEST_CASE_METHOD(DiskFixture, "another user's folder is refused with one warning") {
   if (::geteuid() != 0) SPIKEFORGE_SKIP("only root can give a folder to another user");
   store();
   REQUIRE(::chown(folder.c_str(), nobody, nobody) == 0);
@@ -186,14 +186,14 @@ TEST_CASE_METHOD(Fixture, "another user's folder is refused with one warning") {
   CHECK(warnings.size() == 1);
 }
 
-TEST_CASE_METHOD(Fixture, "another user's entry is not loaded") {
+TEST_CASE_METHOD(DiskFixture, "another user's entry is not loaded") {
   if (::geteuid() != 0) SPIKEFORGE_SKIP("only root can give a file to another user");
   store();
   REQUIRE(::chown(entry().c_str(), nobody, nobody) == 0);
   CHECK_FALSE(loads());
 }
 
-TEST_CASE_METHOD(Fixture, "a full disk costs one warning and leaves nothing behind") {
+TEST_CASE_METHOD(DiskFixture, "a full disk costs one warning and leaves nothing behind") {
   DiskCache cache = open();
   {
     const FullDisk full(50);  // cut within the entry
@@ -207,7 +207,7 @@ TEST_CASE_METHOD(Fixture, "a full disk costs one warning and leaves nothing behi
   CHECK(loads());
 }
 
-TEST_CASE_METHOD(Fixture, "a folder that cannot be made costs one warning") {
+TEST_CASE_METHOD(DiskFixture, "a folder that cannot be made costs one warning") {
   write_file(home / "file", "");
   folder = home / "file" / "kernels";
   DiskCache cache = open();
@@ -218,7 +218,7 @@ TEST_CASE_METHOD(Fixture, "a folder that cannot be made costs one warning") {
   CHECK_THAT(warnings[0], has_text("Not a directory"));
 }
 
-TEST_CASE_METHOD(Fixture, "a read-only cache is still read") {
+TEST_CASE_METHOD(DiskFixture, "a read-only cache is still read") {
   if (::geteuid() == 0) {
     fs::permissions(home.path(), everyone_may_all);
     REQUIRE(as_ordinary_user([&] { return store(), true; }));
@@ -235,7 +235,7 @@ TEST_CASE_METHOD(Fixture, "a read-only cache is still read") {
   fs::permissions(folder, fs::perms(0700));
 }
 
-TEST_CASE_METHOD(Fixture, "the least recently used entries go when the cache is over its limit") {
+TEST_CASE_METHOD(DiskFixture, "the least recently used entries go when the cache is over its limit") {
   const std::uint64_t entry_bytes = store().size();
   fs::remove(entry());
   DiskCache cache = open(3 * entry_bytes);
@@ -252,13 +252,13 @@ TEST_CASE_METHOD(Fixture, "the least recently used entries go when the cache is 
   CHECK(loads(key_number(4)));
 }
 
-TEST_CASE_METHOD(Fixture, "an entry larger than the limit displaces nothing") {
+TEST_CASE_METHOD(DiskFixture, "an entry larger than the limit displaces nothing") {
   DiskCache cache = open(store().size());
   cache.store(key_number(7), "lif_forward", std::vector<char>(1000));
   CHECK(loads());
 }
 
-TEST_CASE_METHOD(Fixture, "eviction leaves files alone that are not the cache's") {
+TEST_CASE_METHOD(DiskFixture, "eviction leaves files alone that are not the cache's") {
   store();
   for (const char* name : {"paper.pdf", "mine.cubin"}) {
     write_file(folder / name, std::string(1000, 'x'));
@@ -269,7 +269,7 @@ TEST_CASE_METHOD(Fixture, "eviction leaves files alone that are not the cache's"
   CHECK(fs::exists(folder / "mine.cubin"));
 }
 
-TEST_CASE_METHOD(Fixture,
+TEST_CASE_METHOD(DiskFixture,
                  "what a process left that died while it wrote is cleared away, but not what is being written") {
   store();
   for (const char* name : {".spikeforge_1_0", ".spikeforge_2_0"}) write_file(folder / name, "half an ent");
@@ -279,7 +279,7 @@ TEST_CASE_METHOD(Fixture,
   CHECK(fs::exists(folder / ".spikeforge_2_0"));
 }
 
-TEST_CASE_METHOD(Fixture, "without a compiler in the key, the newest compiler's entry is taken") {
+TEST_CASE_METHOD(DiskFixture, "without a compiler in the key, the newest compiler's entry is taken") {
   const auto stored_by = [&](const std::string& compiler) {
     open().store({key.hash, key.arch, compiler}, "lif_forward", std::vector<char>(compiler.begin(), compiler.end()));
   };
@@ -297,7 +297,7 @@ TEST_CASE_METHOD(Fixture, "without a compiler in the key, the newest compiler's 
   CHECK(found() == "nvrtc13.9");
 }
 
-TEST_CASE_METHOD(Fixture, "readers and writers of one entry at once see all of it or nothing") {
+TEST_CASE_METHOD(DiskFixture, "readers and writers of one entry at once see all of it or nothing") {
   const std::vector<char> large(200000, 'k');
   std::atomic<int> wrong = 0;
   const auto work = [&] {

@@ -34,7 +34,7 @@ struct FakeLoader {
 
 // Images are compared in double parentheses: a failure then prints no bytes. Each cache made here is as a new process
 // over the same disk.
-struct Fixture {
+struct CacheFixture {
   TemporaryFolder home;
   FakeLoader loader;
   DiskCache disk{{home / "kernels", 1 << 24, [](const std::string&) {}}};
@@ -51,7 +51,7 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE_METHOD(Fixture, "a kernel is compiled, then found in memory, then by the next process on disk") {
+TEST_CASE_METHOD(CacheFixture, "a kernel is compiled, then found in memory, then by the next process on disk") {
   REQUIRE_NVRTC_OR_SKIP();
   KernelCache first = cache();
   const LoadedKernel& kernel = first.get(source(), "sm_90");
@@ -71,7 +71,7 @@ TEST_CASE_METHOD(Fixture, "a kernel is compiled, then found in memory, then by t
              has_text("lif_forward_") && has_text("_sm90_" + find_nvrtc()->version() + ".cubin"));
 }
 
-TEST_CASE_METHOD(Fixture, "two threads that want one kernel compile it once") {
+TEST_CASE_METHOD(CacheFixture, "two threads that want one kernel compile it once") {
   REQUIRE_NVRTC_OR_SKIP();
   KernelCache shared = cache();
   std::barrier start(2);
@@ -88,7 +88,7 @@ TEST_CASE_METHOD(Fixture, "two threads that want one kernel compile it once") {
   CHECK(shared.statistics().memory_hits == 1);
 }
 
-TEST_CASE_METHOD(Fixture, "whatever decides a kernel is part of its key") {
+TEST_CASE_METHOD(CacheFixture, "whatever decides a kernel is part of its key") {
   REQUIRE_NVRTC_OR_SKIP();
   KernelCache one = cache();
   KernelSource text = source("*x = 2;"), option = source(), header = source(), define = source();
@@ -103,7 +103,7 @@ TEST_CASE_METHOD(Fixture, "whatever decides a kernel is part of its key") {
   CHECK(one.statistics().memory_hits == 0);
 }
 
-TEST_CASE_METHOD(Fixture, "two kernels of one source are compiled together") {
+TEST_CASE_METHOD(CacheFixture, "two kernels of one source are compiled together") {
   REQUIRE_NVRTC_OR_SKIP();
   KernelCache one = cache();
   KernelSource first = source(), second = source();
@@ -112,7 +112,7 @@ TEST_CASE_METHOD(Fixture, "two kernels of one source are compiled together") {
   CHECK(one.statistics().compiled == 1);
 }
 
-TEST_CASE_METHOD(Fixture, "a truncated cache entry is recompiled, not loaded") {
+TEST_CASE_METHOD(CacheFixture, "a truncated cache entry is recompiled, not loaded") {
   REQUIRE_NVRTC_OR_SKIP();
   const std::vector<char> image = cache().image(source(), "sm_90")->bytes;
   const std::string whole = read_file(only_entry());
@@ -124,7 +124,7 @@ TEST_CASE_METHOD(Fixture, "a truncated cache entry is recompiled, not loaded") {
   CHECK((read_file(only_entry()) == whole));
 }
 
-TEST_CASE_METHOD(Fixture, "a cache entry with a flipped bit is recompiled, not loaded") {
+TEST_CASE_METHOD(CacheFixture, "a cache entry with a flipped bit is recompiled, not loaded") {
   REQUIRE_NVRTC_OR_SKIP();
   const std::vector<char> image = cache().image(source(), "sm_90")->bytes;
   const std::string whole = read_file(only_entry());
@@ -137,7 +137,7 @@ TEST_CASE_METHOD(Fixture, "a cache entry with a flipped bit is recompiled, not l
   CHECK(next.statistics().compiled == 1);
 }
 
-TEST_CASE_METHOD(Fixture, "a disk entry that the driver refuses is deleted and compiled once more") {
+TEST_CASE_METHOD(CacheFixture, "a disk entry that the driver refuses is deleted and compiled once more") {
   REQUIRE_NVRTC_OR_SKIP();
   cache().image(source(), "sm_90");
   const std::string compiled = read_file(only_entry());
@@ -152,7 +152,7 @@ TEST_CASE_METHOD(Fixture, "a disk entry that the driver refuses is deleted and c
   CHECK_FALSE(next.image(source(), "sm_90")->from_disk);
 }
 
-TEST_CASE_METHOD(Fixture, "a disk entry that the driver refuses goes even if there is no room for another") {
+TEST_CASE_METHOD(CacheFixture, "a disk entry that the driver refuses goes even if there is no room for another") {
   REQUIRE_NVRTC_OR_SKIP();
   cache().image(source(), "sm_90");
   loader.refuse = 1;
@@ -162,7 +162,7 @@ TEST_CASE_METHOD(Fixture, "a disk entry that the driver refuses goes even if the
   CHECK(files_in(home / "kernels").empty());
 }
 
-TEST_CASE_METHOD(Fixture, "a fresh image that the driver refuses is an error, and the next call tries again") {
+TEST_CASE_METHOD(CacheFixture, "a fresh image that the driver refuses is an error, and the next call tries again") {
   REQUIRE_NVRTC_OR_SKIP();
   loader.refuse = 1;
   KernelCache one = cache();
@@ -172,7 +172,7 @@ TEST_CASE_METHOD(Fixture, "a fresh image that the driver refuses is an error, an
   CHECK(one.statistics().compiled == 1);
 }
 
-TEST_CASE_METHOD(Fixture, "a kernel that does not compile is an error each time, and none is kept") {
+TEST_CASE_METHOD(CacheFixture, "a kernel that does not compile is an error each time, and none is kept") {
   REQUIRE_NVRTC_OR_SKIP();
   KernelCache one = cache();
   for (int i = 0; i < 2; ++i)
@@ -182,7 +182,7 @@ TEST_CASE_METHOD(Fixture, "a kernel that does not compile is an error each time,
   CHECK(files_in(home / "kernels").empty());
 }
 
-TEST_CASE_METHOD(Fixture, "a kernel on disk needs no NVRTC") {
+TEST_CASE_METHOD(CacheFixture, "a kernel on disk needs no NVRTC") {
   REQUIRE_NVRTC_OR_SKIP();
   const std::vector<char> image = cache().image(source(), "sm_90")->bytes;
   KernelCache without = cache(no_nvrtc);
@@ -190,7 +190,7 @@ TEST_CASE_METHOD(Fixture, "a kernel on disk needs no NVRTC") {
   CHECK(without.statistics().disk_hits == 1);
 }
 
-TEST_CASE_METHOD(Fixture, "without NVRTC a kernel that is nowhere is an error, until there is an NVRTC") {
+TEST_CASE_METHOD(CacheFixture, "without NVRTC a kernel that is nowhere is an error, until there is an NVRTC") {
   REQUIRE_NVRTC_OR_SKIP();
   bool installed = false;
   KernelCache one = cache([&]() -> const Nvrtc& { return installed ? *find_nvrtc() : no_nvrtc(); });
