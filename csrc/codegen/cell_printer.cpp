@@ -2,12 +2,14 @@
 #include <spikeforge/codegen/cell_printer.h>
 #include <spikeforge/codegen/lines.h>
 #include <spikeforge/graph/copy.h>
+#include <spikeforge/graph/multiply_adds.h>
 #include <spikeforge/graph/number_text.h>
 
 #include <cmath>
 #include <optional>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace spikeforge::codegen {
@@ -102,25 +104,13 @@ std::string expression(const Node& node, const std::array<std::string, graph::mo
   }
 }
 
-// What some condition is made of: its bits decide whether a neuron fires.
-std::vector<bool> deciding_nodes(const Graph& graph) {
-  std::vector<bool> deciding(graph.size());
-  for (Id id = static_cast<Id>(graph.size()); id-- > 0;)
-    if (deciding[id] || graph.kind(id) == graph::Kind::boolean)
-      for (const Id operand : graph.operands(id)) deciding[operand] = true;
-  return deciding;
-}
-
-enum class Rounding : bool { each_operation, sums_of_products_once };
-
 // The statements of a graph, whose arguments are what `sources` say.
 class Body {
  public:
   Body(Lines& line, const Graph& graph, const std::vector<std::string>& sources,
-       Rounding rounding = Rounding::each_operation)
-      : graph_(graph) {
-    if (rounding == Rounding::sums_of_products_once) find_multiply_adds();
-    const std::vector<bool> needed = needed_nodes();
+       graph::MultiplyAdds multiply_adds = {})
+      : graph_(graph), multiply_adds_(std::move(multiply_adds)) {
+    const std::vector<bool> needed = multiply_adds_.live_nodes(graph, graph.results());
     for (Id id = 0; id < graph.size(); ++id) {
       if (!needed[id] || is_literal(id)) continue;
       const bool is_boolean = graph.kind(id) == graph::Kind::boolean;
@@ -145,37 +135,8 @@ class Body {
     return graph_.is(id, Op::constant) ? literal(-graph_[id].number) : fmt::format("-{}", name(id));
   }
 
-  // Also where the product is needed besides: it is no longer waited for.
-  void find_multiply_adds() {
-    const std::vector<bool> deciding = deciding_nodes(graph_);
-    product_.resize(graph_.size());
-    for (Id id = 0; id < graph_.size(); ++id) {
-      if (deciding[id] || !(graph_.is(id, Op::add) || graph_.is(id, Op::subtract))) continue;
-      for (const std::size_t i : {1, 0})
-        if (graph_.is(graph_.operands(id)[i], Op::multiply)) product_[id] = i;
-    }
-  }
-
-  std::optional<std::size_t> product_in(Id id) const { return product_.empty() ? std::nullopt : product_[id]; }
-
-  std::vector<bool> needed_nodes() const {
-    std::vector<bool> needed(graph_.size());
-    for (const Id result : graph_.results()) needed[result] = true;
-    for (Id id = static_cast<Id>(graph_.size()); id-- > 0;) {
-      if (!needed[id]) continue;
-      for (std::size_t i = 0; i < graph_.operands(id).size(); ++i) {
-        const Id operand = graph_.operands(id)[i];
-        if (i != product_in(id))
-          needed[operand] = true;
-        else
-          for (const Id factor : graph_.operands(operand)) needed[factor] = true;
-      }
-    }
-    return needed;
-  }
-
   std::string value(Id id) const {
-    if (const std::optional<std::size_t> product = product_in(id)) return multiply_add(id, *product);
+    if (const std::optional<std::size_t> product = multiply_adds_.product_in(id)) return multiply_add(id, *product);
     std::array<std::string, graph::most_operands> operands;
     for (std::size_t i = 0; i < graph_.operands(id).size(); ++i) operands[i] = name(graph_.operands(id)[i]);
     return expression(graph_[id], operands);
@@ -183,11 +144,10 @@ class Body {
 
   // a b + c, c + a b, a b - c and c - a b.
   std::string multiply_add(Id id, std::size_t product) const {
-    const std::span<const Id> factors = graph_.operands(graph_.operands(id)[product]);
-    const Id other = graph_.operands(id)[1 - product];
+    const std::vector<Id> x = multiply_adds_.sources(graph_, id);
     const bool subtracts = graph_.is(id, Op::subtract);
-    return fmt::format("fma({}, {}, {})", subtracts && product == 1 ? negated(factors[0]) : name(factors[0]),
-                       name(factors[1]), subtracts && product == 0 ? negated(other) : name(other));
+    return fmt::format("fma({}, {}, {})", subtracts && product == 1 ? negated(x[0]) : name(x[0]), name(x[1]),
+                       subtracts && product == 0 ? negated(x[2]) : name(x[2]));
   }
 
   std::string comment(Id id) const {
@@ -196,7 +156,7 @@ class Body {
   }
 
   const Graph& graph_;
-  std::vector<std::optional<std::size_t>> product_;  // the operand that is multiplied and added at once; empty: none is
+  const graph::MultiplyAdds multiply_adds_;
 };
 
 class CellPrinter {
@@ -266,7 +226,7 @@ class CellPrinter {
     std::vector<std::string> sources = of_a_step();
     append(sources, list("grad_y", stages_.outputs));
     append(sources, list("grad_state", stages_.states));
-    const Body body(line, stages_.backward, sources, Rounding::sums_of_products_once);
+    const Body body(line, stages_.backward, sources, graph::MultiplyAdds(stages_.backward));
     for (std::size_t i = 0; i < stages_.inputs; ++i) line("    grad_x[{}] = {};", i, body.result(i));
     for (std::size_t s = 0; s < stages_.states; ++s)
       line("    grad_state[{}] = {};", s, body.result(stages_.inputs + s));

@@ -129,6 +129,11 @@ struct Operations {
     return choose(weight.abs() < V(T(.5)), a + weight * difference, b - difference * (V(T(1)) - weight));
   }
 
+  // In one rounding where the processor can.
+  static V multiply_add(V a, V b, V c) { return at::vec::fmadd(a, b, c); }
+  static V subtract_product(V a, V b, V c) { return at::vec::fmadd(a.neg(), b, c); }
+  static V product_less(V a, V b, V c) { return at::vec::fmadd(a, b, c.neg()); }
+
   static V where(V condition, V a, V b) { return choose(condition, a, b); }
   static V select(V s, V a, V b) { return choose(s == V(T(1)), a, b); }
   static V detach(V x) { return x; }
@@ -191,6 +196,16 @@ template <class T>
 Kernel<T> kernel_of(const Instruction& instruction) {
   using Operation = Operations<T>;
   using V = typename Operation::V;
+  switch (instruction.multiply_add) {
+    case MultiplyAdd::sum:
+      return run_instruction<T, &Operation::multiply_add, 0, 1, 2>;
+    case MultiplyAdd::minus_product:
+      return run_instruction<T, &Operation::subtract_product, 0, 1, 2>;
+    case MultiplyAdd::minus_addend:
+      return run_instruction<T, &Operation::product_less, 0, 1, 2>;
+    case MultiplyAdd::no:
+      break;
+  }
   switch (instruction.op) {
 #define SPIKEFORGE_LEAF(name, result)
 #define SPIKEFORGE_SPIKE(name)

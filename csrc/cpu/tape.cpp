@@ -1,9 +1,10 @@
 #include <spikeforge/cpu/tape.h>
-#include <spikeforge/graph/copy.h>
 
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
+#include <utility>
 
 namespace spikeforge::cpu {
 namespace {
@@ -19,21 +20,28 @@ bool is_constant(const Node& node) { return node.op == Op::constant || node.op =
 
 class TapeMaker {
  public:
-  explicit TapeMaker(const Graph& graph) : graph_(graph), row_(graph.size(), nowhere), last_use_(graph.size(), 0) {
+  TapeMaker(const Graph& graph, const graph::MultiplyAdds& multiply_adds, std::vector<Id> results)
+      : graph_(graph),
+        multiply_adds_(multiply_adds),
+        results_(std::move(results)),
+        live_(multiply_adds.live_nodes(graph, results_)),
+        row_(graph.size(), nowhere),
+        last_use_(graph.size(), 0) {
     tape_.arguments = static_cast<std::uint32_t>(graph.argument_count());
-    tape_.results = static_cast<std::uint32_t>(graph.results().size());
+    tape_.results = static_cast<std::uint32_t>(results_.size());
     for (Id id = 0; id < graph.size(); ++id) {
+      if (!live_[id]) continue;
       if (is_constant(graph[id])) tape_.constants.push_back({graph[id].number, graph.is(id, Op::truth)});
-      for (const Id operand : graph.operands(id)) last_use_[operand] = id;
+      for (const Id source : multiply_adds.sources(graph, id)) last_use_[source] = id;
     }
   }
 
   Tape make() {
     place_known_rows();
     for (Id id = 0; id < graph_.size(); ++id)
-      if (!graph_.is(id, Op::argument) && !is_constant(graph_[id])) add(id);
+      if (live_[id] && !graph_.is(id, Op::argument) && !is_constant(graph_[id])) add(id);
     for (std::size_t k = 0; k < tape_.results; ++k) {
-      const std::uint32_t from = row_[graph_.results()[k]];
+      const std::uint32_t from = row_[results_[k]];
       if (from == tape_.result(k)) continue;
       Instruction copy{.op = Op::detach, .result = tape_.result(k)};
       copy.operands[0] = from;
@@ -48,10 +56,10 @@ class TapeMaker {
     std::size_t constant = 0;
     for (Id id = 0; id < graph_.size(); ++id) {
       if (graph_.is(id, Op::argument)) row_[id] = tape_.argument(id);
-      if (is_constant(graph_[id])) row_[id] = tape_.constant(constant++);
+      if (live_[id] && is_constant(graph_[id])) row_[id] = tape_.constant(constant++);
     }
     for (std::size_t k = 0; k < tape_.results; ++k) {
-      std::uint32_t& row = row_[graph_.results()[k]];
+      std::uint32_t& row = row_[results_[k]];
       if (row == nowhere) row = tape_.result(k);
     }
   }
@@ -61,11 +69,15 @@ class TapeMaker {
     Instruction instruction{.op = node.op};
     if (node.surrogate.kind) instruction.surrogate = *node.surrogate.kind;
     instruction.surrogate_args = node.surrogate.args;
-    const std::span<const Id> operands = graph_.operands(id);
-    for (std::size_t i = 0; i < operands.size(); ++i) instruction.operands[i] = row_[operands[i]];
+    if (const std::optional<std::size_t> product = multiply_adds_.product_in(id))
+      instruction.multiply_add = node.op == Op::add ? MultiplyAdd::sum
+                                 : *product == 1    ? MultiplyAdd::minus_product
+                                                    : MultiplyAdd::minus_addend;
+    const std::vector<Id> sources = multiply_adds_.sources(graph_, id);
+    for (std::size_t i = 0; i < sources.size(); ++i) instruction.operands[i] = row_[sources[i]];
     // Element by element, an operand's row may become the result's.
-    for (const Id operand : operands)
-      if (last_use_[operand] == id) release(operand);
+    for (const Id source : sources)
+      if (last_use_[source] == id) release(source);
     if (row_[id] == nowhere) row_[id] = take();
     instruction.result = row_[id];
     tape_.instructions.push_back(instruction);
@@ -84,6 +96,9 @@ class TapeMaker {
   }
 
   const Graph& graph_;
+  const graph::MultiplyAdds& multiply_adds_;
+  const std::vector<Id> results_;
+  const std::vector<bool> live_;
   std::vector<std::uint32_t> row_;
   std::vector<Id> last_use_;
   std::vector<std::uint32_t> free_;  // the one that was used last is taken first: it is in the cache
@@ -92,10 +107,10 @@ class TapeMaker {
 
 }  // namespace
 
-Tape tape_of(const Graph& graph, std::span<const std::size_t> wanted) {
+Tape tape_of(const Graph& graph, std::span<const std::size_t> wanted, const graph::MultiplyAdds& multiply_adds) {
   std::vector<Id> results;
   for (const std::size_t i : wanted) results.push_back(graph.results()[i]);
-  return TapeMaker(restricted(graph, graph.argument_count(), results)).make();
+  return TapeMaker(graph, multiply_adds, std::move(results)).make();
 }
 
 Tape tape_of(const Graph& graph) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <spikeforge/graph/graph.h>
+#include <spikeforge/graph/multiply_adds.h>
 
 #include <cstdint>
 #include <span>
@@ -13,8 +14,12 @@
 
 namespace spikeforge::cpu {
 
+// A multiply-add of operands a, b, c: a b + c, or with the product or c subtracted. `no`: the instruction is its op.
+enum class MultiplyAdd : std::uint8_t { no, sum, minus_product, minus_addend };
+
 struct Instruction {
   graph::Op op{};  // of plain arithmetic (lower.h), surrogate_gradient, or detach: a copy
+  MultiplyAdd multiply_add = MultiplyAdd::no;
   SurrogateKind surrogate{};
   std::array<double, 2> surrogate_args{};
   std::uint32_t result = 0;  // a row
@@ -39,7 +44,8 @@ struct Tape {
 };
 
 // `wanted` are the results to compute, in this order, by their places among the graph's.
-Tape tape_of(const graph::Graph& graph, std::span<const std::size_t> wanted);
+Tape tape_of(const graph::Graph& graph, std::span<const std::size_t> wanted,
+             const graph::MultiplyAdds& multiply_adds = {});
 Tape tape_of(const graph::Graph& graph);
 
 }  // namespace spikeforge::cpu

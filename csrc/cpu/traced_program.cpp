@@ -58,6 +58,7 @@ TracedProgram::TracedProgram(const autodiff::Stages& stages)
       advance(tape_of(stages.step, range(stages.outputs, stages.states))),
       epilogue(tape_of(stages.epilogue)) {
   const std::size_t first_factor = inputs + states;
+  const graph::MultiplyAdds multiply_adds(stages.backward);
   for (std::size_t k = 0; k < factors; ++k)
     if (!autodiff::is_zero(stages.backward, first_factor + k)) summed.push_back(k);
   for (const bool with_inputs : {false, true})
@@ -66,7 +67,7 @@ TracedProgram::TracedProgram(const autodiff::Stages& stages)
       append(wanted, inputs, states);
       if (with_params)
         for (const std::size_t k : summed) wanted.push_back(first_factor + k);
-      backward_[with_inputs][with_params] = tape_of(stages.backward, wanted);
+      backward_[with_inputs][with_params] = tape_of(stages.backward, wanted, multiply_adds);
     }
 }
 
