@@ -1,5 +1,6 @@
-# Writes a C++ file that holds the text of the device headers, for NVRTC:
-#   cmake -DOUTPUT=sources.cpp "-DFILES=csrc/neuron/lif.h;cuda/multistep.cuh" -P embed_headers.cmake
+# Writes a C++ file that holds the text of headers, for compilers at run time, as a function of csrc/runtime/sources.h:
+#   cmake -DOUTPUT=sources.cpp -DFUNCTION=embedded_headers "-DFILES=csrc/neuron/lif.h;cuda/multistep.cuh"
+#         -P embed_headers.cmake
 # A header is included by its folder and its name: csrc/neuron/lif.h as <spikeforge/neuron/lif.h>.
 
 cmake_minimum_required(VERSION 3.25)
@@ -55,7 +56,7 @@ file(WRITE "${OUTPUT}" "// Written by cmake/embed_headers.cmake.
 
 namespace spikeforge::runtime {
 
-std::span<const EmbeddedHeader> embedded_headers() {
+std::span<const EmbeddedHeader> ${FUNCTION}() {
   static const std::vector<EmbeddedHeader> headers = {
 ${entries}  };
   return headers;

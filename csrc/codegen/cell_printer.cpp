@@ -107,8 +107,7 @@ std::string expression(const Node& node, const std::array<std::string, graph::mo
 // The statements of a graph, whose arguments are what `sources` say.
 class Body {
  public:
-  Body(Lines& line, const Graph& graph, const std::vector<std::string>& sources,
-       graph::MultiplyAdds multiply_adds = {})
+  Body(Lines& line, const Graph& graph, const std::vector<std::string>& sources, graph::MultiplyAdds multiply_adds = {})
       : graph_(graph), multiply_adds_(std::move(multiply_adds)) {
     const std::vector<bool> needed = multiply_adds_.live_nodes(graph, graph.results());
     for (Id id = 0; id < graph.size(); ++id) {

@@ -5,7 +5,7 @@
 // type; else it is staged in scratch memory.
 #pragma once
 
-#include <spikeforge/cpu/operations.h>
+#include <spikeforge/cpu/tape_kernels.h>
 #include <spikeforge/cpu/traced_kernels.h>
 
 #include <cstddef>
@@ -117,12 +117,15 @@ void store_numbers(const T* from, Stored* to, std::int64_t count) {
 // Elements of which a step is done before the next ones: pieces of its rows stay in the first-level cache, however long
 // the rows.
 constexpr std::int64_t piece = 512;
+// Of a compiled tape: few lines are fetched at a time.
+constexpr std::int64_t compiled_piece = 128;
 
 template <class T, class Stored>
 class Interpreter {
   // A tape with its rows. Arguments and results are bound to other rows as the loop goes on.
   struct Frame {
     const Tape* tape;
+    TapeFunction function;
     Row<T>* rows;
     T* constants;
     Kernel<T>* kernels;
@@ -133,6 +136,7 @@ class Interpreter {
 
   const TracedLaunch& launch_;
   const TracedProgram& program_;
+  const TapeFunctions functions_;
   Arena& arena_;
   const std::int64_t begin_, count_, padded_;
   T* zeros_;                  // one vector
@@ -142,10 +146,11 @@ class Interpreter {
   std::size_t fetching_ = 0;  // how many
   bool is_uniform_;           // all neurons have the same parameters
 
-  Interpreter(const TracedLaunch& launch, const TracedProgram& program, std::int64_t begin, std::int64_t end,
-              Arena& arena)
+  Interpreter(const TracedLaunch& launch, const TracedProgram& program, const TapeFunctions& functions,
+              std::int64_t begin, std::int64_t end, Arena& arena)
       : launch_(launch),
         program_(program),
+        functions_(functions),
         arena_(arena),
         begin_(begin),
         count_(end - begin),
@@ -169,8 +174,8 @@ class Interpreter {
   void take_temporaries(std::size_t most) { temporaries_ = take_rows(most); }
 
   // Constants are in place, and temporaries.
-  Frame take_frame(const Tape& tape) {
-    const Frame frame{&tape, arena_.template take<Row<T>>(tape.rows()),
+  Frame take_frame(const Tape& tape, TapeFunction function = nullptr) {
+    const Frame frame{&tape, function, arena_.template take<Row<T>>(tape.rows()),
                       arena_.template take<T>(tape.constants.size() * granule),
                       arena_.template take<Kernel<T>>(tape.instructions.size())};
     if (arena_.counts_only()) return frame;
@@ -192,6 +197,17 @@ class Interpreter {
   template <class AfterPiece>
   void run(const Frame& frame, const AfterPiece& after_piece) {
     constexpr std::int64_t line = line_bytes / static_cast<std::int64_t>(sizeof(Stored));
+    if (frame.function != nullptr) {
+      for (std::int64_t begin = 0; begin < padded_; begin += compiled_piece) {
+        const std::int64_t end = begin + compiled_piece < padded_ ? begin + compiled_piece : padded_;
+        frame.function(frame.rows, begin, end);
+        for (std::size_t k = 0; k < fetching_; ++k)
+          for (std::int64_t at = begin; at < end; at += line) prefetch(fetched_[k] + at);
+        after_piece(begin, end);
+      }
+      fetching_ = 0;
+      return;
+    }
     const auto count = static_cast<std::int64_t>(frame.tape->instructions.size());
     for (std::int64_t begin = 0; begin < padded_; begin += piece) {
       const std::int64_t end = begin + piece < padded_ ? begin + piece : padded_;
@@ -322,7 +338,7 @@ class Interpreter {
     take_temporaries(larger(program_.prologue.temporaries, program_.step.temporaries));
     T* params;
     take_params(params);
-    const Frame step = take_frame(program_.step);
+    const Frame step = take_frame(program_.step, functions_.step);
     T* const input_staging = take_rows(program_.inputs);
     T* const output_staging = take_rows(program_.outputs);
     T* const state_numbers = take_rows(2 * program_.states);
@@ -400,8 +416,8 @@ class Interpreter {
                with_inputs,
                with_params,
                segment,
-               take_frame(program_.advance),
-               take_frame(vjp),
+               take_frame(program_.advance, functions_.advance),
+               take_frame(vjp, functions_.backward),
                take_rows(static_cast<std::size_t>(segment) * program_.states),
                take_row(),
                take_rows(program_.inputs),
@@ -539,27 +555,27 @@ class Interpreter {
   static std::size_t forward_scratch(const TracedForwardLaunch& launch, const TracedProgram& program,
                                      std::int64_t neurons) {
     Arena arena(nullptr);
-    Interpreter(launch, program, 0, neurons, arena).forward(launch);
+    Interpreter(launch, program, {}, 0, neurons, arena).forward(launch);
     return arena.used();
   }
 
-  static void run_forward(const TracedForwardLaunch& launch, const TracedProgram& program, std::int64_t begin,
-                          std::int64_t end, void* scratch) {
+  static void run_forward(const TracedForwardLaunch& launch, const TracedProgram& program,
+                          const TapeFunctions& functions, std::int64_t begin, std::int64_t end, void* scratch) {
     Arena arena(scratch);
-    Interpreter(launch, program, begin, end, arena).forward(launch);
+    Interpreter(launch, program, functions, begin, end, arena).forward(launch);
   }
 
   static std::size_t backward_scratch(const TracedBackwardLaunch& launch, const TracedProgram& program,
                                       std::int64_t neurons) {
     Arena arena(nullptr);
-    Interpreter(launch, program, 0, neurons, arena).backward(launch);
+    Interpreter(launch, program, {}, 0, neurons, arena).backward(launch);
     return arena.used();
   }
 
-  static void run_backward(const TracedBackwardLaunch& launch, const TracedProgram& program, std::int64_t begin,
-                           std::int64_t end, void* scratch) {
+  static void run_backward(const TracedBackwardLaunch& launch, const TracedProgram& program,
+                           const TapeFunctions& functions, std::int64_t begin, std::int64_t end, void* scratch) {
     Arena arena(scratch);
-    Interpreter(launch, program, begin, end, arena).backward(launch);
+    Interpreter(launch, program, functions, begin, end, arena).backward(launch);
   }
 };
 

@@ -1,11 +1,12 @@
-// The operations of a tape, each as one loop over the vectors of its rows.
+// The operations of traced cells on vectors: what the interpreter's instructions do, and what a compiled tape is made
+// of. Free of the graph's headers: it is also part of the library as text, for the compiler of compiled tapes.
 //
 // What graph/evaluate.cpp says of one number holds here for a vector of them: + - * / sqrt, comparisons and selections
 // have the same bits, and functions are at::vec's, within a few ulp. A boolean is a mask, all ones or all zeros.
 #pragma once
 
-#include <spikeforge/cpu/any_surrogate.h>
-#include <spikeforge/cpu/tape.h>
+#include <spikeforge/cpu/vec.h>
+#include <spikeforge/neuron/surrogate.h>
 
 #include <ATen/cpu/vec/vec.h>
 
@@ -140,90 +141,19 @@ struct Operations {
   static V add_gradient(V f, V, V) { return f; }
 };
 
-template <class T>
-using Kernel = void (*)(const Instruction&, const Row<T>* rows, std::int64_t begin, std::int64_t end);
-
-template <class T, auto function, int... i>
-void run_instruction(const Instruction& instruction, const Row<T>* rows, std::int64_t begin, std::int64_t end) {
-  using V = at::vec::Vectorized<T>;
-  const T* operands[] = {rows[instruction.operands[i]].data...};
-  const std::int64_t steps[] = {rows[instruction.operands[i]].step...};
-  T* const result = rows[instruction.result].data;
-  for (std::int64_t at = begin; at < end; at += V::size())
-    function(V::loadu(operands[i] + at * steps[i])...).store(result + at);
-}
-
-template <class T, class V, auto function>
-constexpr Kernel<T> kernel_of(V (*)(V)) {
-  return run_instruction<T, function, 0>;
-}
-template <class T, class V, auto function>
-constexpr Kernel<T> kernel_of(V (*)(V, V)) {
-  return run_instruction<T, function, 0, 1>;
-}
-template <class T, class V, auto function>
-constexpr Kernel<T> kernel_of(V (*)(V, V, V)) {
-  return run_instruction<T, function, 0, 1, 2>;
-}
-
 template <class T, template <class> class Surrogate>
-void run_surrogate(const Instruction& instruction, const Row<T>* rows, std::int64_t begin, std::int64_t end) {
-  using V = Vec<T>;
-  const Surrogate<V> surrogate(instruction.surrogate_args.data());
-  const Row<T> x = rows[instruction.operands[0]];
-  T* const result = rows[instruction.result].data;
-  for (std::int64_t at = begin; at < end; at += V::lanes) {
-    V value;
-    std::memcpy(static_cast<void*>(&value), x.data + at * x.step, sizeof value);
-    value = surrogate.gradient(value);
-    std::memcpy(result + at, static_cast<const void*>(&value), sizeof value);
+at::vec::Vectorized<T> surrogate_gradient(at::vec::Vectorized<T> x, const double* args) {
+  using V = at::vec::Vectorized<T>;
+  if constexpr (sizeof(V) == sizeof(Vec<T>))
+    return __builtin_bit_cast(V, Surrogate<Vec<T>>(args).gradient(__builtin_bit_cast(Vec<T>, x)));
+  T numbers[V::size()];
+  x.store(numbers);
+  for (int i = 0; i < V::size(); i += Vec<T>::lanes) {
+    Vec<T> value = read<Vec<T>>(numbers + i);
+    value = Surrogate<Vec<T>>(args).gradient(value);
+    std::memcpy(numbers + i, static_cast<const void*>(&value), sizeof value);
   }
-}
-
-template <class T>
-Kernel<T> kernel_of(SurrogateKind kind) {
-  switch (kind) {
-#define SPIKEFORGE_SURROGATE(name, Struct, ...) \
-  case SurrogateKind::name:                     \
-    return run_surrogate<T, Struct>;
-#include <spikeforge/neuron/surrogate.def>
-#undef SPIKEFORGE_SURROGATE
-  }
-  return nullptr;
-}
-
-template <class T>
-Kernel<T> kernel_of(const Instruction& instruction) {
-  using Operation = Operations<T>;
-  using V = typename Operation::V;
-  switch (instruction.multiply_add) {
-    case MultiplyAdd::sum:
-      return run_instruction<T, &Operation::multiply_add, 0, 1, 2>;
-    case MultiplyAdd::minus_product:
-      return run_instruction<T, &Operation::subtract_product, 0, 1, 2>;
-    case MultiplyAdd::minus_addend:
-      return run_instruction<T, &Operation::product_less, 0, 1, 2>;
-    case MultiplyAdd::no:
-      break;
-  }
-  switch (instruction.op) {
-#define SPIKEFORGE_LEAF(name, result)
-#define SPIKEFORGE_SPIKE(name)
-#define SPIKEFORGE_OP(name, ...) \
-  case graph::Op::name:          \
-    return kernel_of<T, V, &Operation::name>(&Operation::name);
-#include <spikeforge/graph/ops.def>
-    case graph::Op::surrogate_gradient:
-      return kernel_of<T>(instruction.surrogate);
-    default:
-      return nullptr;  // in no tape: spikes are lowered to comparisons
-  }
-}
-
-// Runs a tape whose rows are all in place; `kernels` are those of its instructions.
-template <class T>
-void run_tape(const Tape& tape, const Kernel<T>* kernels, const Row<T>* rows, std::int64_t padded) {
-  for (std::size_t i = 0; i < tape.instructions.size(); ++i) kernels[i](tape.instructions[i], rows, 0, padded);
+  return V::loadu(numbers);
 }
 
 }  // namespace CPU_CAPABILITY

@@ -28,13 +28,15 @@ constexpr TracedKernels table = {
     [](const TracedForwardLaunch& launch, const TracedProgram& program, std::int64_t neurons) {
       return kernels_for(launch.type).forward_scratch(launch, program, neurons);
     },
-    [](const TracedForwardLaunch& launch, const TracedProgram& program, std::int64_t begin, std::int64_t end,
-       void* scratch) { kernels_for(launch.type).forward(launch, program, begin, end, scratch); },
+    [](const TracedForwardLaunch& launch, const TracedProgram& program, const TapeFunctions& functions,
+       std::int64_t begin, std::int64_t end,
+       void* scratch) { kernels_for(launch.type).forward(launch, program, functions, begin, end, scratch); },
     [](const TracedBackwardLaunch& launch, const TracedProgram& program, std::int64_t neurons) {
       return kernels_for(launch.type).backward_scratch(launch, program, neurons);
     },
-    [](const TracedBackwardLaunch& launch, const TracedProgram& program, std::int64_t begin, std::int64_t end,
-       void* scratch) { kernels_for(launch.type).backward(launch, program, begin, end, scratch); },
+    [](const TracedBackwardLaunch& launch, const TracedProgram& program, const TapeFunctions& functions,
+       std::int64_t begin, std::int64_t end,
+       void* scratch) { kernels_for(launch.type).backward(launch, program, functions, begin, end, scratch); },
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Sums of products that are rounded once: a * b + c as one multiply-add. For gradients, of which the last bit is nobody's;
-// the forward pass has the same bits everywhere, so each of its operations is rounded.
+// Sums of products that are rounded once: a * b + c as one multiply-add. For gradients, of which the last bit is
+// nobody's; the forward pass has the same bits everywhere, so each of its operations is rounded.
 #pragma once
 
 #include <spikeforge/graph/graph.h>

@@ -19,7 +19,6 @@
 namespace spikeforge::runtime {
 namespace {
 
-constexpr std::string_view suffix = ".cubin";
 constexpr std::string_view temporary_prefix = ".spikeforge_";
 constexpr std::time_t temporary_lifetime = 3600;  // seconds: older ones were left by a process that died
 
@@ -45,11 +44,29 @@ std::string name_prefix(const DiskKey& key, std::string_view stem) {
   return fmt::format("{}_{}_{}_", readable(stem), key.hash.hex(), arch);
 }
 
+// The parts between the last `count` underscores, from the last on.
+std::vector<std::string_view> last_parts(std::string_view name, std::size_t count) {
+  std::vector<std::string_view> parts;
+  while (parts.size() < count) {
+    const std::size_t underscore = name.rfind('_');
+    if (underscore == std::string_view::npos) break;
+    parts.push_back(name.substr(underscore + 1));
+    name = name.substr(0, underscore);
+  }
+  return parts;
+}
+
+bool is_hash(std::string_view text) {
+  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
 // Eviction deletes nothing that does not look like this: the user may have named a folder with other files in it.
 bool is_entry_name(std::string_view name) {
-  const std::size_t compiler = name.rfind("_nvrtc");
-  return name.ends_with(suffix) && compiler != std::string_view::npos &&
-         name.rfind("_sm", compiler) != std::string_view::npos;
+  const std::vector<std::string_view> parts = last_parts(name, 3);
+  if (parts.size() < 3 || !is_hash(parts[2])) return false;
+  const std::string_view compiler = parts[0], arch = parts[1];
+  return (compiler.starts_with("nvrtc") && compiler.ends_with(".cubin") && arch.starts_with("sm")) ||
+         compiler == "cxx.so";
 }
 
 // {13, 0} of "nvrtc13.0.cubin".
@@ -142,7 +159,7 @@ DiskCache& DiskCache::get() {
 }
 
 std::string DiskCache::file_name(const DiskKey& key, std::string_view stem) {
-  return fmt::format("{}{}{}", name_prefix(key, stem), key.compiler, suffix);
+  return fmt::format("{}{}{}", name_prefix(key, stem), key.compiler, key.suffix);
 }
 
 void DiskCache::warn(const std::string& what) {

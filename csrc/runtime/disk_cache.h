@@ -16,9 +16,10 @@ namespace spikeforge::runtime {
 
 // What a compiled kernel is stored under.
 struct DiskKey {
-  Hash128 hash;          // of everything that decides the kernel, but for its compiler
-  std::string arch;      // "sm_90"
-  std::string compiler;  // "nvrtc13.0"; empty in a load: the newest there is
+  Hash128 hash;                        // of everything that decides the kernel, but for its compiler
+  std::string arch;                    // "sm_90"; "avx512"
+  std::string compiler;                // "nvrtc13.0", empty in a load: the newest there is; "cxx"
+  std::string_view suffix = ".cubin";  // or ".so"
 };
 
 // Compiled kernels on disk, shared by the processes of one user. It never fails: a disk that is full, read-only or not
@@ -48,7 +49,8 @@ class DiskCache {
   void store(const DiskKey& key, std::string_view stem, std::span<const char> payload);
   void remove(const DiskKey& key, std::string_view stem);
 
-  // <stem>_<hash>_sm90_nvrtc13.0.cubin, which is also the key that the entry itself holds.
+  // <stem>_<hash>_sm90_nvrtc13.0.cubin or <stem>_<hash>_avx512_cxx.so, which is also the key that the entry itself
+  // holds.
   static std::string file_name(const DiskKey& key, std::string_view stem);
 
  private:

@@ -1,5 +1,6 @@
 #include <spikeforge/ops/lava.h>
 #include <spikeforge/ops/lava/connections.h>
+#include <spikeforge/ops/neuron/layout.h>
 
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -9,7 +10,6 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
-#include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
 #include <tuple>
@@ -33,7 +33,6 @@ void check_elements(const char* op, const char* name, const at::Tensor& t, std::
 namespace {
 
 using at::Tensor;
-using Sizes = c10::SmallVector<c10::SymInt, 6>;
 using YAndBuffer = std::tuple<Tensor, Tensor>;
 using Product = Tensor(const Tensor&, const Tensor&, std::int64_t);
 using SparseProduct = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t);
@@ -88,8 +87,8 @@ class Connection {
   }
 
   // [first, *batch, out]
-  Sizes sizes(const c10::SymInt& first, const c10::SymInt& out) const {
-    Sizes result{first};
+  Sizes<c10::SymInt> sizes(const c10::SymInt& first, const c10::SymInt& out) const {
+    Sizes<c10::SymInt> result{first};
     for (std::int64_t d = 1; d < x_.dim() - 1; ++d) result.push_back(x_.sym_size(d));
     result.push_back(out);
     return result;
@@ -103,7 +102,7 @@ class Connection {
   }
 
   Tensor buffer_or_zeros(const OptionalTensor& buffer, std::int64_t slots, const c10::SymInt& out) const {
-    const Sizes expected = sizes(slots, out);
+    const Sizes<c10::SymInt> expected = sizes(slots, out);
     if (!buffer.has_value() || !buffer->defined()) return at::zeros_symint(expected, x_.options());
     TORCH_CHECK_VALUE(buffer->sym_sizes() == c10::SymIntArrayRef(expected), op_, ": buffer must have shape ",
                       c10::SymIntArrayRef(expected), ", [delay, *batch, out], but has ", buffer->sym_sizes());

@@ -1,3 +1,4 @@
+#include <spikeforge/cpu/compiled_tapes.h>
 #include <spikeforge/cpu/traced_kernels.h>
 #include <spikeforge/ops/neuron/cpu_tiles.h>
 #include <spikeforge/ops/traced/prepare.h>
@@ -10,12 +11,16 @@ namespace spikeforge::ops {
 namespace {
 
 template <class Launch>
-void run(const Launch& launch, const cpu::TracedProgram& program, std::int64_t largest_tile,
+void run(const Launch& launch, const cpu::TracedProgram& program, const cpu::TapeFunctions& functions,
+         std::int64_t largest_tile,
          std::size_t (*scratch_bytes)(const Launch&, const cpu::TracedProgram&, std::int64_t),
-         void (*kernel)(const Launch&, const cpu::TracedProgram&, std::int64_t, std::int64_t, void*)) {
+         void (*kernel)(const Launch&, const cpu::TracedProgram&, const cpu::TapeFunctions&, std::int64_t, std::int64_t,
+                        void*)) {
   const Tiles tiles = tiles_of(launch.neurons, launch.steps, largest_tile);
   run_tiles(tiles, scratch_bytes(launch, program, tiles.size),
-            [&](std::int64_t begin, std::int64_t end, void* scratch) { kernel(launch, program, begin, end, scratch); });
+            [&](std::int64_t begin, std::int64_t end, void* scratch) {
+              kernel(launch, program, functions, begin, end, scratch);
+            });
 }
 
 TracedResults forward_cpu(const TracedArguments& args, bool save) {
@@ -26,7 +31,9 @@ TracedResults forward_cpu(const TracedArguments& args, bool save) {
   const TracedForwardCall call(args, prepared, results);
   const cpu::TracedProgram& program = cpu::program_of(*prepared.cell);
   const cpu::TracedKernels& kernels = cpu::traced_kernels();
-  run(call.launch, program, program.forward_tile(call.launch.type), kernels.forward_scratch, kernels.forward);
+  const cpu::TapeFunctions functions = cpu::compiled_forward(*prepared.cell, call.launch.type);
+  run(call.launch, program, functions, program.forward_tile(call.launch.type), kernels.forward_scratch,
+      kernels.forward);
   return results;
 }
 
@@ -39,7 +46,12 @@ Tensors backward_cpu(const TracedBackwardArguments& args) {
   const cpu::TracedProgram& program = cpu::program_of(*prepared.cell);
   const cpu::TracedKernels& kernels = cpu::traced_kernels();
   const std::int64_t segment = std::min(call.launch.steps, call.launch.checkpoint_length);
-  run(call.launch, program, program.backward_tile(call.launch.type, segment), kernels.backward_scratch,
+  const auto any = [](const auto& pointers) {
+    return std::ranges::any_of(pointers, [](void* p) { return p != nullptr; });
+  };
+  const cpu::TapeFunctions functions = cpu::compiled_backward(
+      *prepared.cell, call.launch.type, any(call.launch.grad_inputs), any(call.launch.grad_params));
+  run(call.launch, program, functions, program.backward_tile(call.launch.type, segment), kernels.backward_scratch,
       kernels.backward);
   return reduce_and_list(args, gradients);
 }

@@ -1,129 +1,16 @@
 // The CPU's interpreter of traced cells against graph::evaluate, one number at a time, for every instruction set.
 #include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/cpu/traced_kernels.h>
 #include <spikeforge/graph/evaluate.h>
 #include <spikeforge/graph/text.h>
 
 #include "catch.h"
-#include "graph/random_graph.h"
+#include "cpu/run_interpreter.h"
 
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <memory>
 #include <set>
 
 namespace spikeforge::test {
 namespace {
-
-using cpu::TracedKernels;
-using cpu::TracedProgram;
-
-// Rows of [T, N] numbers, or [N].
-template <class F>
-using Rows = std::vector<std::vector<F>>;
-
-constexpr std::int64_t steps = 5, neurons = 77, checkpoint_length = 2;
-
-template <class F>
-struct Numbers {
-  Rows<F> inputs, states, params, grad_outputs, grad_states;
-};
-
-template <class F>
-struct Outcome {
-  Rows<F> outputs, states, grad_inputs, grad_initial, grad_params;
-};
-
-template <class F>
-Rows<F> rows(std::size_t count, std::int64_t length) {
-  return Rows<F>(count, std::vector<F>(static_cast<std::size_t>(length)));
-}
-
-template <class F>
-Rows<F> random_rows(Dice& dice, std::size_t count, std::int64_t length) {
-  Rows<F> all = rows<F>(count, length);
-  for (std::vector<F>& row : all)
-    for (F& x : row) x = static_cast<F>(dice.uniform(-2, 2));
-  return all;
-}
-
-template <class F>
-Numbers<F> random_numbers(const graph::Cell& cell, std::uint64_t seed) {
-  Dice dice(seed);
-  return {random_rows<F>(dice, cell.input_count(), steps * neurons), random_rows<F>(dice, cell.state_count(), neurons),
-          random_rows<F>(dice, cell.param_count(), neurons), random_rows<F>(dice, cell.output_count(), steps * neurons),
-          random_rows<F>(dice, cell.state_count(), neurons)};
-}
-
-template <class F>
-Outcome<F> empty_outcome(const graph::Cell& cell) {
-  return {rows<F>(cell.output_count(), steps * neurons), rows<F>(cell.state_count(), neurons),
-          rows<F>(cell.input_count(), steps * neurons), rows<F>(cell.state_count(), neurons),
-          rows<F>(cell.param_count(), neurons)};
-}
-
-template <class F>
-std::vector<void*> pointers(Rows<F>& all) {
-  std::vector<void*> list;
-  for (std::vector<F>& row : all) list.push_back(row.data());
-  return list;
-}
-
-using Scratch = std::unique_ptr<void, decltype(&std::free)>;
-Scratch scratch(std::size_t bytes) { return {std::aligned_alloc(64, (bytes + 64) / 64 * 64), &std::free}; }
-
-// In tiles of `tile` neurons.
-template <class F>
-Outcome<F> run_interpreter(const TracedKernels& kernels, const TracedCell& traced, Numbers<F> at, std::int64_t tile) {
-  const TracedProgram program(traced);
-  const DType type = sizeof(F) == 8 ? DType::f64 : DType::f32;
-  Outcome<F> outcome = empty_outcome<F>(traced.cell);
-  std::vector<SequenceView> inputs, grad_outputs, grad_states;
-  std::vector<StateView> initial;
-  std::vector<ParamView> params;
-  for (auto& row : at.inputs) inputs.push_back({row.data(), neurons, 1});
-  for (auto& row : at.grad_outputs) grad_outputs.push_back({row.data(), neurons, 1});
-  for (auto& row : at.grad_states) grad_states.push_back({row.data(), 0, 1});
-  for (auto& row : at.states) initial.push_back({row.data(), type});
-  for (auto& row : at.params) params.push_back({.data = row.data(), .type = type, .inner = 1, .count = neurons});
-  const auto describe = [&](TracedLaunch& launch) {
-    launch.cell = &traced;
-    launch.type = type;
-    launch.steps = steps;
-    launch.neurons = neurons;
-    launch.checkpoint_length = checkpoint_length;
-    launch.inputs = inputs;
-    launch.initial = initial;
-    launch.params = params;
-  };
-  std::vector<F> checkpoints((steps - 1) / checkpoint_length * traced.cell.state_count() * neurons);
-
-  TracedForwardLaunch forward;
-  describe(forward);
-  const std::vector<void*> outputs = pointers(outcome.outputs), states = pointers(outcome.states);
-  forward.outputs = outputs;
-  forward.states = states;
-  forward.checkpoints = checkpoints.data();
-  const Scratch memory = scratch(kernels.forward_scratch(forward, program, tile));
-  for (std::int64_t begin = 0; begin < neurons; begin += tile)
-    kernels.forward(forward, program, begin, std::min(begin + tile, neurons), memory.get());
-
-  TracedBackwardLaunch backward;
-  describe(backward);
-  const std::vector<void*> grad_inputs = pointers(outcome.grad_inputs), grad_initial = pointers(outcome.grad_initial),
-                           grad_params = pointers(outcome.grad_params);
-  backward.grad_outputs = grad_outputs;
-  backward.grad_states = grad_states;
-  backward.checkpoints = checkpoints.data();
-  backward.grad_inputs = grad_inputs;
-  backward.grad_initial = grad_initial;
-  backward.grad_params = grad_params;
-  const Scratch more = scratch(kernels.backward_scratch(backward, program, tile));
-  for (std::int64_t begin = 0; begin < neurons; begin += tile)
-    kernels.backward(backward, program, begin, std::min(begin + tile, neurons), more.get());
-  return outcome;
-}
 
 // Step after step, and back, as the definition says.
 template <class F>
