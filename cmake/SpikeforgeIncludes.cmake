@@ -14,6 +14,7 @@ set(public_headers
     cuda                 cuda
     ops/lava/lava.h      ops/lava.h
     ops/neuron/neuron.h  ops/neuron.h
+    ops/pack/kernel_pack.h ops/kernel_pack.h
     ops/traced/traced.h  ops/traced.h)
 set(internal_headers
     csrc/autodiff        autodiff

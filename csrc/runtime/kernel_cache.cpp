@@ -1,5 +1,6 @@
 #include <spikeforge/runtime/errors.h>
 #include <spikeforge/runtime/kernel_cache.h>
+#include <spikeforge/runtime/kernel_pack.h>
 
 #include <chrono>
 #include <exception>
@@ -12,27 +13,9 @@ namespace {
 // Raised where the same text comes to mean another kernel: another launch convention, say.
 constexpr std::string_view generator_version = "1";
 
-const std::string& hash_of_embedded_headers() {
-  static const std::string hash = [] {
-    std::vector<std::string_view> parts;
-    for (const EmbeddedHeader& header : embedded_headers()) {
-      parts.push_back(header.name);
-      parts.push_back(header.text);
-    }
-    return hash128(parts).hex();
-  }();
+const std::string& library_hash() {
+  static const std::string hash = KernelCache::library_key().hex();
   return hash;
-}
-
-Hash128 hash_of_image(const KernelSource& source, const std::string& arch) {
-  std::vector<std::string_view> parts = {generator_version, hash_of_embedded_headers(), source.text, arch};
-  for (const std::string& option : base_options()) parts.push_back(option);
-  for (const std::string& option : source.options) parts.push_back(option);
-  for (const EmbeddedHeader& header : source.headers) {
-    parts.push_back(header.name);
-    parts.push_back(header.text);
-  }
-  return hash128(parts);
 }
 
 // An image may hold several kernels.
@@ -42,6 +25,26 @@ Hash128 hash_of_kernel(const Hash128& image, const std::string& entry) { return 
 
 KernelCache::KernelCache(Parts parts) : parts_(std::move(parts)) {}
 
+Hash128 KernelCache::library_key() {
+  std::vector<std::string_view> parts = {generator_version};
+  for (const EmbeddedHeader& header : embedded_headers()) {
+    parts.push_back(header.name);
+    parts.push_back(header.text);
+  }
+  for (const std::string& option : base_options()) parts.push_back(option);
+  return hash128(parts);
+}
+
+Hash128 KernelCache::key(const KernelSource& source, const std::string& arch) {
+  std::vector<std::string_view> parts = {library_hash(), source.text, arch};
+  for (const std::string& option : source.options) parts.push_back(option);
+  for (const EmbeddedHeader& header : source.headers) {
+    parts.push_back(header.name);
+    parts.push_back(header.text);
+  }
+  return hash128(parts);
+}
+
 KernelCache& KernelCache::get() {
   // Leaked: at exit the driver may be gone before a destructor of ours runs, and other static objects may still launch.
   static KernelCache& cache = *new KernelCache({
@@ -49,19 +52,20 @@ KernelCache& KernelCache::get() {
       .nvrtc = Nvrtc::get,
       .load = [](std::span<const char> image,
                  const std::string& entry) { return load_kernel(Driver::get(), image, entry); },
+      .packed = [](const Hash128& key) { return KernelPacks::get().find(key); },
   });
   return cache;
 }
 
 const LoadedKernel& KernelCache::get(const KernelSource& source, const std::string& arch) {
-  const Hash128 hash = hash_of_image(source, arch);
+  const Hash128 hash = key(source, arch);
   const auto found = kernels_.get(hash_of_kernel(hash, source.entry), [&] { return load(hash, source, arch); });
   memory_hits_ += found.was_there;
   return *found.value;  // kernels_ keeps it
 }
 
 std::shared_ptr<const Image> KernelCache::image(const KernelSource& source, const std::string& arch) {
-  return image(hash_of_image(source, arch), source, arch);
+  return image(key(source, arch), source, arch);
 }
 
 std::shared_ptr<const Image> KernelCache::image(const Hash128& hash, const KernelSource& source,
@@ -72,6 +76,11 @@ std::shared_ptr<const Image> KernelCache::image(const Hash128& hash, const Kerne
 }
 
 Image KernelCache::make_image(const Hash128& hash, const KernelSource& source, const std::string& arch) {
+  if (parts_.packed)
+    if (auto bytes = parts_.packed(hash)) {
+      ++pack_hits_;
+      return {std::move(*bytes), true};
+    }
   const Nvrtc* nvrtc = nullptr;
   std::exception_ptr no_nvrtc;
   try {
@@ -103,9 +112,9 @@ LoadedKernel KernelCache::load(const Hash128& hash, const KernelSource& source, 
   try {
     return parts_.load(stored->bytes, source.entry);
   } catch (const ImageRefused&) {
-    if (!stored->from_disk) throw;
+    if (!stored->is_stored) throw;
   }
-  // The entry was whole, yet the driver does not take it: compiling once more may help, failing for ever would not.
+  // It was whole, yet the driver does not take it: compiling once more may help, failing for ever would not.
   const Nvrtc& nvrtc = parts_.nvrtc();
   const DiskKey key{hash, arch, nvrtc.version()};
   parts_.disk->remove(key, source.name);
@@ -116,7 +125,7 @@ LoadedKernel KernelCache::load(const Hash128& hash, const KernelSource& source, 
 }
 
 KernelCache::Statistics KernelCache::statistics() const {
-  return {compiled_, disk_hits_, memory_hits_, static_cast<double>(compile_microseconds_) / 1000};
+  return {compiled_, pack_hits_, disk_hits_, memory_hits_, static_cast<double>(compile_microseconds_) / 1000};
 }
 
 }  // namespace spikeforge::runtime

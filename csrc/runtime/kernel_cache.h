@@ -8,6 +8,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,10 +26,10 @@ struct KernelSource {
 // What a kernel is loaded from.
 struct Image {
   std::vector<char> bytes;
-  bool from_disk = false;
+  bool is_stored = false;  // in a pack or on disk: not compiled by this process
 };
 
-// Kernels by what decides them: from memory, else from disk, else compiled by NVRTC.
+// Kernels by what decides them: from memory, else from a pack (kernel_pack.h), else from disk, else compiled by NVRTC.
 //
 // A kernel's key is the hash of generator version, text of the source and of every header, options and architecture,
 // together with NVRTC's version. The version stands beside the hash, not in it: in memory it is always the same, and a
@@ -40,9 +41,11 @@ class KernelCache {
     DiskCache* disk;
     std::function<const Nvrtc&()> nvrtc;
     std::function<LoadedKernel(std::span<const char> image, const std::string& entry)> load;
+    std::function<std::optional<std::vector<char>>(const Hash128& key)> packed = {};  // may be empty
   };
   struct Statistics {
     int compiled = 0;
+    int pack_hits = 0;
     int disk_hits = 0;
     int memory_hits = 0;
     double compile_milliseconds = 0;
@@ -52,6 +55,10 @@ class KernelCache {
 
   // The process's own.
   static KernelCache& get();
+
+  // What a kernel's image is stored under, and the part of it that is the same for all kernels of this library.
+  static Hash128 key(const KernelSource& source, const std::string& arch);
+  static Hash128 library_key();
 
   // The reference stays good for the life of the cache. Hashes the text: a hot call keeps the reference.
   const LoadedKernel& get(const KernelSource& source, const std::string& arch);
@@ -71,6 +78,7 @@ class KernelCache {
   OnceMap<Hash128, Image, HashOfHash> images_;
   OnceMap<Hash128, LoadedKernel, HashOfHash> kernels_;
   std::atomic<int> compiled_ = 0;
+  std::atomic<int> pack_hits_ = 0;
   std::atomic<int> disk_hits_ = 0;
   std::atomic<int> memory_hits_ = 0;
   std::atomic<std::int64_t> compile_microseconds_ = 0;

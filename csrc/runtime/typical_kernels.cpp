@@ -1,3 +1,4 @@
+#include <spikeforge/runtime/somewhere.h>
 #include <spikeforge/runtime/typical_kernels.h>
 
 #include <array>
@@ -5,12 +6,6 @@
 
 namespace spikeforge::runtime {
 namespace {
-
-// Never read: whether a pointer is null, and its alignment, decide a spec.
-void* somewhere() {
-  alignas(64) static char memory[64];
-  return memory;
-}
 
 class Launches {
  public:

@@ -1,5 +1,6 @@
 #include <spikeforge/cpu/loihi_kernels.h>
 #include <spikeforge/ops/lava/arguments.h>
+#include <spikeforge/runtime/kernel_recorder.h>
 
 #include <ATen/Parallel.h>
 #include <torch/library.h>
@@ -18,6 +19,7 @@ std::vector<at::Tensor> forward_cpu(const LoihiArguments& args) {
   std::vector<at::Tensor> results = allocate(args, prepared);
   Copies copies;
   const LoihiLaunch launch = describe_launch(args, prepared, results, copies);
+  runtime::note(launch);
   const std::int64_t tiles = (launch.neurons + cpu::loihi_tile - 1) / cpu::loihi_tile;
   const std::int64_t grain =
       std::max<std::int64_t>(1, parallel_neuron_steps / (cpu::loihi_tile * std::max<std::int64_t>(launch.steps, 1)));

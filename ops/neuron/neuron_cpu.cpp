@@ -2,6 +2,7 @@
 #include <spikeforge/ops/neuron/cpu_tiles.h>
 #include <spikeforge/ops/neuron/lowered.h>
 #include <spikeforge/ops/neuron/prepare.h>
+#include <spikeforge/runtime/kernel_recorder.h>
 
 namespace spikeforge::ops {
 namespace {
@@ -27,6 +28,7 @@ ForwardResults forward_cpu(const NeuronArguments& args, bool save) {
   for (const at::Tensor& state : results.states) want_large_pages(state);
   Copies copies;
   const ForwardLaunch launch = forward_launch(args, prepared, results, copies);
+  runtime::note(launch);
   run(launch, forward_tile, cpu::kernels().forward_scratch, cpu::kernels().forward);
   return results;
 }
@@ -39,6 +41,7 @@ std::vector<at::Tensor> backward_cpu(const BackwardArguments& args) {
   want_large_pages(results.grad_x);
   Copies copies;
   const BackwardLaunch launch = backward_launch(args, prepared, results, copies);
+  runtime::note(launch);
   run(launch, backward_tile, cpu::kernels().backward_scratch, cpu::kernels().backward);
   return reduce_and_list(args, results);
 }

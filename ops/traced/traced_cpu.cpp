@@ -2,6 +2,7 @@
 #include <spikeforge/cpu/traced_kernels.h>
 #include <spikeforge/ops/neuron/cpu_tiles.h>
 #include <spikeforge/ops/traced/prepare.h>
+#include <spikeforge/runtime/kernel_recorder.h>
 
 #include <torch/library.h>
 
@@ -29,6 +30,7 @@ TracedResults forward_cpu(const TracedArguments& args, bool save) {
   for (const at::Tensor& output : results.outputs) want_large_pages(output);
   for (const at::Tensor& state : results.states) want_large_pages(state);
   const TracedForwardCall call(args, prepared, results);
+  runtime::note(call.launch);
   const cpu::TracedProgram& program = cpu::program_of(*prepared.cell);
   const cpu::TracedKernels& kernels = cpu::traced_kernels();
   const cpu::TapeFunctions functions = cpu::compiled_forward(*prepared.cell, call.launch.type);
@@ -43,6 +45,7 @@ Tensors backward_cpu(const TracedBackwardArguments& args) {
   const TracedGradients gradients = allocate_backward(args, prepared);
   for (const at::Tensor& grad : gradients.inputs) want_large_pages(grad);
   const TracedBackwardCall call(args, prepared, gradients);
+  runtime::note(call.launch);
   const cpu::TracedProgram& program = cpu::program_of(*prepared.cell);
   const cpu::TracedKernels& kernels = cpu::traced_kernels();
   const std::int64_t segment = std::min(call.launch.steps, call.launch.checkpoint_length);

@@ -149,7 +149,7 @@ TEST_CASE_METHOD(CacheFixture, "a disk entry that the driver refuses is deleted 
   CHECK(next.statistics().compiled == 1);
   CHECK(loader.images.size() == 2);
   CHECK((read_file(only_entry()) == compiled));
-  CHECK_FALSE(next.image(source(), "sm_90")->from_disk);
+  CHECK_FALSE(next.image(source(), "sm_90")->is_stored);
 }
 
 TEST_CASE_METHOD(CacheFixture, "a disk entry that the driver refuses goes even if there is no room for another") {

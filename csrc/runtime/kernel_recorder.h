@@ -1,0 +1,73 @@
+// Which kernels a program needs on a GPU, noted while it runs on the CPU.
+#pragma once
+
+#include <spikeforge/runtime/kernel_cache.h>
+#include <spikeforge/runtime/launch.h>
+#include <spikeforge/runtime/loihi_launch.h>
+#include <spikeforge/runtime/traced_launch.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace spikeforge::runtime {
+
+// Throws PackError for an arch that is no "sm_90".
+void check_arch(const std::string& arch);
+
+class KernelRecorder {
+ public:
+  explicit KernelRecorder(std::vector<std::string> archs);
+
+  // The kernels of this call on each architecture, and on each of its devices that differ in multiprocessors.
+  void add(const ForwardLaunch& launch);
+  void add(const BackwardLaunch& launch);
+  void add(const TracedForwardLaunch& launch);
+  void add(const TracedBackwardLaunch& launch);
+  void add(const LoihiLaunch& launch);
+
+  struct Wanted {
+    std::string arch;
+    KernelSource source;
+  };
+  // In the order of their first call, without duplicates.
+  std::vector<Wanted> kernels() const;
+
+ private:
+  template <class SourceOf>
+  void add_all(const SourceOf& source_of);
+
+  const std::vector<std::string> archs_;
+  mutable std::mutex mutex_;
+  std::vector<Wanted> kernels_;
+  std::map<std::pair<std::string, std::string>, bool> seen_;  // arch and text
+};
+
+// The calls of this process, from here on, in all its threads; a second start forgets what the first noted.
+void start_recording(std::vector<std::string> archs);
+// Ends it. Null where none was started.
+std::shared_ptr<const KernelRecorder> stop_recording();
+// Null mostly.
+std::shared_ptr<KernelRecorder> recorder();
+
+// What every call on the CPU does.
+template <class Launch>
+void note(const Launch& launch) {
+  if (const auto active = recorder()) active->add(launch);
+}
+
+// Compiles them all, on all cores, and writes the pack; progress(done, of) comes from any thread, one at a time.
+// Returns how many there are.
+std::size_t write_pack(const std::string& path, const KernelRecorder& recorder,
+                       const std::function<void(std::size_t, std::size_t)>& progress = {});
+
+// What calls of the predefined neurons need most: numbers for parameters (PLIF: one w, learned), a hard reset,
+// surrogates sigmoid and atan, float32, float16 and bfloat16, inference and training, few to many neurons and steps.
+// `neurons` are operator names; none: all six.
+void add_predefined(KernelRecorder& recorder, const std::vector<std::string>& neurons = {});
+
+}  // namespace spikeforge::runtime

@@ -1,0 +1,165 @@
+"""Kernel packs: recorded on the CPU, compiled without a GPU, found without NVRTC."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import REPOSITORY, library_path
+
+ops = torch.ops.spikeforge
+TOOL = REPOSITORY / "build" / "release" / "bin" / "spikeforge-pack"
+TEXT = "neuron leaky(x; v; k) { h = 0.5 * v + x * k; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }"
+
+# Records the calls that it is told to make, and writes a pack; or loads one and makes them on a GPU.
+PROGRAM = f"""
+import sys, torch
+torch.ops.load_library(sys.argv[1])
+ops = torch.ops.spikeforge
+device = sys.argv[3]
+if device == "cpu":
+    ops.record_kernels(["sm_90", "sm_80"] if len(sys.argv) < 5 else [sys.argv[4]])
+torch.manual_seed(0)
+x = (2 * torch.rand(9, 4, 33)).to(device).requires_grad_()
+k = torch.rand(33).to(device).requires_grad_()
+weight = torch.rand(9, 4, 33).to(device)
+(spikes,), _ = ops.run({TEXT!r}, [ops.lif(x, None, tau=2.0, v_reset=0.0)[0] + x], [], [k])
+grads = torch.autograd.grad((spikes * weight).sum(), [x, k])
+with torch.no_grad():
+    ops.lif(x.half(), None, tau=2.0, v_reset=None)
+    ops.loihi_lif(torch.ones(3, 8, dtype=torch.int32, device=device), du=100, dv=100, vth=3)
+if device == "cpu":
+    print(ops.write_kernel_pack(sys.argv[2]))
+else:
+    torch.save([r.detach().cpu() for r in (spikes, *grads)], sys.argv[2])
+"""
+
+
+def run(arguments, **environment):
+    env = {**os.environ, "SPIKEFORGE_CACHE_DIR": "off", **environment}
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(library_path()), *map(str, arguments)], env=env, capture_output=True, text=True)
+    return done
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pack") / "kernels.pack"
+    done = run([path, "cpu"])
+    assert done.returncode == 0, done.stderr
+    # lif forward and backward, the neuron forward and backward, lif in half, loihi_lif: on two architectures.
+    assert int(done.stdout) == 12
+    return path
+
+
+def test_what_is_packed_is_found_without_nvrtc_and_without_a_cache(pack, tmp_path):
+    without = {"SPIKEFORGE_NVRTC": str(tmp_path / "none")}
+    again = run([tmp_path / "again.pack", "cpu"], SPIKEFORGE_KERNEL_PACK=f"{tmp_path / 'missing'}:{pack}", **without)
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "again.pack").read_bytes() == pack.read_bytes()
+    assert f"kernel pack {tmp_path / 'missing'}: it cannot be opened" in again.stderr
+    # ... and this is what says so: other kernels, or no pack, need NVRTC.
+    for arguments, environment in [([tmp_path / "x.pack", "cpu"], {}), ([tmp_path / "x.pack", "cpu", "sm_86"], {"SPIKEFORGE_KERNEL_PACK": str(pack)})]:
+        failed = run(arguments, **environment, **without)
+        assert failed.returncode != 0
+        assert "NVRTC" in failed.stderr
+        assert not (tmp_path / "x.pack").exists()
+
+
+def test_a_damaged_kernel_is_not_used(pack, tmp_path):
+    damaged = tmp_path / "damaged.pack"
+    content = bytearray(pack.read_bytes())
+    content[-100] ^= 1
+    damaged.write_bytes(content)
+    assert ops.load_kernel_pack(str(pack)) == 12
+    done = run([tmp_path / "again.pack", "cpu"], SPIKEFORGE_KERNEL_PACK=str(damaged))
+    assert done.returncode == 0
+    assert "a kernel in it is damaged" in done.stderr
+    assert (tmp_path / "again.pack").read_bytes() == pack.read_bytes()  # it was compiled again
+
+
+def change(content, at):
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (lambda c: b"", "it is no kernel pack"),
+        (lambda c: b"PK" + c[2:], "it is no kernel pack"),
+        (lambda c: change(c, 9), "another build of spikeforge wrote it"),
+        (lambda c: change(c, 20), "another build of spikeforge wrote it"),
+        (lambda c: change(c, 38), "it is damaged"),
+        (lambda c: change(c, 100), "it is damaged"),
+        (lambda c: c[:100], "it is damaged"),
+        (lambda c: c[:-1], "it is damaged: its end is missing"),
+    ],
+    ids=["empty", "magic", "version", "library", "index length", "index", "cut index", "cut images"],
+)
+def test_a_file_that_is_no_good_pack_is_refused(pack, tmp_path, content, words):
+    path = tmp_path / "bad.pack"
+    path.write_bytes(content(pack.read_bytes()))
+    with pytest.raises(ValueError, match=f"load_kernel_pack: kernel pack .*bad.pack: {words}"):
+        ops.load_kernel_pack(str(path))
+
+
+def test_errors():
+    with pytest.raises(RuntimeError, match="write_kernel_pack: call record_kernels first"):
+        ops.write_kernel_pack("unused.pack")
+    with pytest.raises(ValueError, match='record_kernels: an architecture is sm_ and a number, such as sm_90, not "sm90"'):
+        ops.record_kernels(["sm90"])
+    with pytest.raises(ValueError, match="record_kernels: at least one architecture"):
+        ops.record_kernels([])
+    with pytest.raises(ValueError, match="it cannot be opened"):
+        ops.load_kernel_pack("/no/such/file")
+    ops.record_kernels(["sm_90"])
+    with pytest.raises(ValueError, match="write_kernel_pack: kernel pack /no/such/folder/x: it cannot be written"):
+        ops.write_kernel_pack("/no/such/folder/x")
+
+
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(20, 10)
+
+    def forward(self, x):
+        return torch.ops.spikeforge.lif(self.layer(x), None, tau=2.0, v_reset=0.0)
+
+
+@pytest.mark.skipif(not TOOL.exists(), reason="spikeforge-pack is not built")
+def test_the_tool_packs_what_a_torchscript_model_needs(tmp_path):
+    torch.jit.script(Network()).save(tmp_path / "network.pt")
+
+    def tool(*arguments):
+        return subprocess.run([TOOL, *map(str, arguments)], capture_output=True, text=True, cwd=tmp_path)
+
+    done = tool("--arch", "sm_90", tmp_path / "network.pt", "--input", "16,3,20", "--input", "16,500,20", "--train")
+    assert done.returncode == 0, done.stderr
+    assert ops.load_kernel_pack(str(tmp_path / "kernels.pack")) >= 2
+    for arguments, words in [
+        ((tmp_path / "network.pt", "--input", "16,3,21"), "network.pt: RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+        ((tmp_path / "none.pt", "--input", "16,3,21"), "none.pt: "),
+        ((tmp_path / "kernels.pack", "--input", "16,3,21"), "kernels.pack: "),
+        ((tmp_path / "network.pt", "--input", "16,3,x"), "16,3,x is no shape"),
+        ((tmp_path / "network.pt", "--input", "16,3,20:int8"), "the type in 16,3,20:int8 is none of"),
+        ((tmp_path / "network.pt",), "a model needs the shapes of its inputs"),
+        (("--neuron", "lip"), 'there is no predefined neuron "lip"'),
+        ((), "name models, or --predefined"),
+    ]:
+        failed = tool("--arch", "sm_90", *arguments, "-o", "other.pack")
+        assert failed.returncode != 0
+        assert words in failed.stderr
+        assert not (tmp_path / "other.pack").exists()
+
+
+@pytest.mark.gpu
+def test_a_gpu_runs_from_the_pack_alone(cuda, tmp_path):
+    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    assert run([tmp_path / "kernels.pack", "cpu", arch]).returncode == 0
+    without = {"SPIKEFORGE_NVRTC": str(tmp_path / "none")}
+    done = run([tmp_path / "packed.pt", "cuda"], SPIKEFORGE_KERNEL_PACK=str(tmp_path / "kernels.pack"), **without)
+    assert done.returncode == 0, done.stderr
+    assert "NVRTC" in run([tmp_path / "x.pt", "cuda"], **without).stderr
+    assert run([tmp_path / "compiled.pt", "cuda"]).returncode == 0
+    for packed, compiled in zip(torch.load(tmp_path / "packed.pt"), torch.load(tmp_path / "compiled.pt"), strict=True):
+        assert packed.equal(compiled)

@@ -1,0 +1,148 @@
+// Compiles the GPU kernels that models, or the predefined neurons, need into one file, without a GPU.
+#include <spikeforge/ops/kernel_pack.h>
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <fmt/format.h>
+#include <torch/csrc/jit/serialization/import.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <exception>
+#include <iostream>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+struct Options {
+  std::vector<std::string> models, archs, inputs, neurons;
+  std::string output = "kernels.pack";
+  bool predefined = false, train = false;
+};
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  while (true) {
+    const std::size_t end = text.find(separator);
+    parts.emplace_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+// "16,32,784:float16"
+at::Tensor input_of(const std::string& text) {
+  static const std::map<std::string, at::ScalarType> types = {
+      {"float16", at::kHalf}, {"bfloat16", at::kBFloat16}, {"float32", at::kFloat}, {"float64", at::kDouble}};
+  const std::vector<std::string> parts = split(text, ':');
+  const auto type = types.find(parts.size() == 2 ? parts[1] : "float32");
+  if (parts.size() > 2 || type == types.end())
+    throw CLI::ValidationError("--input", "the type in " + text + " is none of float16, bfloat16, float32, float64");
+  std::vector<std::int64_t> sizes;
+  for (const std::string& number : split(parts[0], ',')) {
+    std::int64_t size = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), size);
+    if (error != std::errc() || end != number.data() + number.size() || size < 0)
+      throw CLI::ValidationError("--input", text + " is no shape such as 16,32,784 or 16,32,784:float16");
+    sizes.push_back(size);
+  }
+  return at::rand(sizes, type->second);
+}
+
+// TorchScript's errors end with what went wrong, after the places that it went through; torch's own begin with it.
+std::string reason(const std::exception& error) {
+  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
+  std::string words = of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+  while (!words.empty() && words.back() == '\n') words.pop_back();
+  const bool is_interpreters = words.find("TorchScript interpreter") != std::string::npos;
+  return is_interpreters ? words.substr(words.rfind('\n') + 1) : words.substr(0, words.find('\n'));
+}
+
+// The call of `inputs`, a line of shapes with spaces between.
+void run(torch::jit::Module& model, const std::string& inputs, bool train) {
+  std::vector<c10::IValue> arguments;
+  for (const std::string& input : split(inputs, ' '))
+    if (!input.empty()) arguments.emplace_back(input_of(input).requires_grad_(train));
+  const c10::AutoGradMode with_gradients(train);
+  train ? model.train() : model.eval();
+  const c10::IValue result = model.forward(arguments);
+  if (!train) return;
+  const at::Tensor first = result.isTuple() ? result.toTupleRef().elements()[0].toTensor() : result.toTensor();
+  // Not a sum of the output alone, whose gradient is one number for all: as a loss has it, each has its own.
+  (first * at::rand_like(first)).sum().backward();
+}
+
+void show_progress(std::size_t done, std::size_t of) {
+  if (::isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r{} of {} kernels{}", done, of, done == of ? "\n" : "");
+}
+
+void add_options(CLI::App& app, Options& options) {
+  app.add_option("models", options.models, "TorchScript files; each is run on the CPU with every --input");
+  app.add_option("--arch", options.archs, "GPU architectures, such as sm_80,sm_90")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->required();
+  app.add_option("--input", options.inputs,
+                 "Shapes of the model's inputs, as \"16,32,784\" or \"16,32,784:float16 32,10\"; repeated for every "
+                 "size that will be used, since a kernel is cut after the number of its neurons and steps")
+      ->allow_extra_args(false);
+  app.add_flag("--train", options.train, "Also the backward pass of the models");
+  app.add_flag("--predefined", options.predefined, "The most usual calls of the six predefined neurons");
+  app.add_option("--neuron", options.neurons, "Of the predefined neurons these alone, such as lif,plif")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  app.add_option("-o,--output", options.output, "The file to write")->capture_default_str();
+}
+
+int run(const Options& options) {
+  if (options.models.empty() && !options.predefined && options.neurons.empty())
+    throw CLI::ValidationError("models", "name models, or --predefined");
+  if (!options.models.empty() && options.inputs.empty())
+    throw CLI::ValidationError("--input", "a model needs the shapes of its inputs");
+  spikeforge::record_kernels(options.archs);
+  if (options.predefined || !options.neurons.empty()) spikeforge::record_predefined_kernels(options.neurons);
+  for (const std::string& file : options.models) {
+    try {
+      torch::jit::Module model = torch::jit::load(file, at::kCPU);
+      for (const std::string& inputs : options.inputs) {
+        torch::jit::Module fresh = model.deepcopy();  // its states start anew
+        run(fresh, inputs, options.train);
+      }
+    } catch (const CLI::Error&) {
+      throw;
+    } catch (const std::exception& e) {
+      fmt::print(stderr, "spikeforge-pack: {}: {}\n", file, reason(e));
+      return 1;
+    }
+  }
+  const auto count = spikeforge::write_kernel_pack(options.output, show_progress);
+  fmt::print("{}: {} kernels for {}\n", options.output, count, CLI::detail::join(options.archs, ", "));
+  if (count == 0) fmt::print(stderr, "spikeforge-pack: warning: the models called no neuron of spikeforge\n");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "Compiles GPU kernels of spikeforge into one file, without a GPU. A program finds them there, and needs "
+      "no NVRTC, where SPIKEFORGE_KERNEL_PACK names the file.");
+  Options options;
+  add_options(app, options);
+  try {
+    app.parse(argc, argv);
+    return run(options);
+  } catch (const CLI::Error& e) {
+    return app.exit(e);
+  } catch (const c10::Error& e) {
+    fmt::print(stderr, "spikeforge-pack: {}\n", e.what_without_backtrace());
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "spikeforge-pack: {}\n", e.what());
+  }
+  return 1;
+}
