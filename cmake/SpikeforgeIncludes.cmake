@@ -20,7 +20,9 @@ set(internal_headers
     csrc/autodiff        autodiff
     csrc/codegen         codegen
     csrc/cpu             cpu
+    csrc/event           event
     csrc/nir             nir
+    ops/event            ops/event
     ops/lava             ops/lava
     ops/neuron           ops/neuron
     ops/traced           ops/traced

@@ -1,3 +1,4 @@
+#include <spikeforge/cpu/event_kernels.h>
 #include <spikeforge/cpu/kernels.h>
 #include <spikeforge/cpu/loihi_kernels.h>
 #include <spikeforge/cpu/traced_kernels.h>
@@ -14,6 +15,7 @@ struct Choice {
   const Kernels* kernels;
   const TracedKernels* traced;
   const LoihiKernels* loihi;
+  const EventKernels* event;
 };
 
 enum Level { level_default, level_avx2, level_avx512 };
@@ -40,10 +42,13 @@ Choice choose() {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
   if (avx512 && level >= level_avx512)
-    return {"avx512", &kernels_avx512(), &traced_kernels_avx512(), &loihi_kernels_avx512()};
-  if (avx2 && level >= level_avx2) return {"avx2", &kernels_avx2(), &traced_kernels_avx2(), &loihi_kernels_avx2()};
+    return {"avx512", &kernels_avx512(), &traced_kernels_avx512(), &loihi_kernels_avx512(),
+            &event_kernels_avx512()};
+  if (avx2 && level >= level_avx2) return {"avx2", &kernels_avx2(), &traced_kernels_avx2(), &loihi_kernels_avx2(),
+            &event_kernels_avx2()};
 #endif
-  return {"default", &kernels_default(), &traced_kernels_default(), &loihi_kernels_default()};
+  return {"default", &kernels_default(), &traced_kernels_default(), &loihi_kernels_default(),
+            &event_kernels_default()};
 }
 
 const Choice& choice() {
@@ -56,6 +61,7 @@ const Choice& choice() {
 const Kernels& kernels() { return *choice().kernels; }
 const TracedKernels& traced_kernels() { return *choice().traced; }
 const LoihiKernels& loihi_kernels() { return *choice().loihi; }
+const EventKernels& event_kernels() { return *choice().event; }
 const char* capability() { return choice().name; }
 
 }  // namespace spikeforge::cpu

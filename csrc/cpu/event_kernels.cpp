@@ -1,0 +1,356 @@
+#include <spikeforge/cpu/event_kernels.h>
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <type_traits>
+
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+#include <immintrin.h>
+#endif
+
+namespace spikeforge::cpu {
+inline namespace CPU_CAPABILITY {
+namespace {
+
+using event::Rows;
+using event::Values;
+using event::Weights;
+
+template <class W>
+using Compute = std::conditional_t<std::is_same_v<W, double>, double, float>;
+
+// Calls f with a value of the weights' type.
+template <class F>
+void with_type(DType type, F&& f) {
+  switch (type) {
+    case DType::f16:
+      return f(c10::Half());
+    case DType::bf16:
+      return f(c10::BFloat16());
+    case DType::f32:
+      return f(float());
+    case DType::f64:
+      return f(double());
+  }
+}
+
+bool is_event(const std::uint32_t* bits, std::int32_t i) {
+  const auto at = static_cast<std::uint32_t>(i);
+  return (bits[at >> 5] >> (at & 31) & 1) != 0;
+}
+
+// ---- one vector, by rows ----
+
+std::int64_t count_events(const std::int32_t* columns, std::int64_t n, const std::uint32_t* bits) {
+  std::int64_t k = 0;
+  std::int64_t count = 0;
+#if defined(CPU_CAPABILITY_AVX512)
+  const __m512i low = _mm512_set1_epi32(31);
+  const __m512i one = _mm512_set1_epi32(1);
+  __m512i counts = _mm512_setzero_si512();
+  for (; k < n; k += 16) {
+    const __mmask16 lanes = n - k >= 16 ? 0xffff : static_cast<__mmask16>((1U << (n - k)) - 1);
+    const __m512i at = _mm512_maskz_loadu_epi32(lanes, columns + k);
+    const __m512i words = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), lanes, _mm512_srli_epi32(at, 5), bits, 4);
+    counts = _mm512_add_epi32(counts, _mm512_and_si512(_mm512_srlv_epi32(words, _mm512_and_si512(at, low)), one));
+  }
+  count = static_cast<std::uint32_t>(_mm512_reduce_add_epi32(counts));
+#elif defined(CPU_CAPABILITY_AVX2)
+  const __m256i low = _mm256_set1_epi32(31);
+  const __m256i one = _mm256_set1_epi32(1);
+  __m256i counts = _mm256_setzero_si256();
+  for (; k + 8 <= n; k += 8) {
+    const __m256i at = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(columns + k));
+    const __m256i words = _mm256_i32gather_epi32(reinterpret_cast<const int*>(bits), _mm256_srli_epi32(at, 5), 4);
+    counts = _mm256_add_epi32(counts, _mm256_and_si256(_mm256_srlv_epi32(words, _mm256_and_si256(at, low)), one));
+  }
+  alignas(32) std::uint32_t lanes[8];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), counts);
+  for (const std::uint32_t lane : lanes) count += lane;
+#endif
+  for (; k < n; ++k) count += is_event(bits, columns[k]) ? 1 : 0;
+  return count;
+}
+
+// Sums in eight places: neighbouring additions do not wait for each other.
+template <class C, class Term>
+C sum_of(std::int64_t n, Term&& term) {
+  constexpr int places = 8;
+  C sums[places] = {};
+  std::int64_t k = 0;
+  for (; k + places <= n; k += places)
+    for (int p = 0; p < places; ++p) sums[p] += term(k + p);
+  for (int p = 0; k < n; ++k, ++p) sums[p] += term(k);
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+// The weights of events; what others are is not read into the sum.
+template <class W>
+Compute<W> sum_of_weights(const std::int32_t* columns, const W* weights, std::int64_t n, const std::uint32_t* bits) {
+#if defined(CPU_CAPABILITY_AVX512)
+  if constexpr (std::is_same_v<W, float>) {
+    const __m512i low = _mm512_set1_epi32(31);
+    const __m512i one = _mm512_set1_epi32(1);
+    __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    std::int64_t k = 0;
+    for (int place = 0; k < n; k += 16, place ^= 1) {
+      const __mmask16 lanes = n - k >= 16 ? 0xffff : static_cast<__mmask16>((1U << (n - k)) - 1);
+      const __m512i at = _mm512_maskz_loadu_epi32(lanes, columns + k);
+      const __m512i words =
+          _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), lanes, _mm512_srli_epi32(at, 5), bits, 4);
+      const __mmask16 events = _mm512_test_epi32_mask(words, _mm512_sllv_epi32(one, _mm512_and_si512(at, low)));
+      sums[place] = _mm512_mask_add_ps(sums[place], events, sums[place], _mm512_maskz_loadu_ps(events, weights + k));
+    }
+    return _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1]));
+  }
+#endif
+  using C = Compute<W>;
+  return sum_of<C>(n, [&](std::int64_t k) { return is_event(bits, columns[k]) ? static_cast<C>(weights[k]) : C(0); });
+}
+
+// Of a row with one weight for all: nothing where there is nothing, whatever the weight.
+template <class W, class Sum>
+W weighted(W weight, Sum sum, Values values) {
+  using C = Compute<W>;
+  if (values != Values::number && sum == 0) return W(C(0));
+  if constexpr (std::is_integral_v<Sum>)
+    return static_cast<W>(static_cast<C>(static_cast<double>(static_cast<C>(weight)) * static_cast<double>(sum)));
+  else
+    return static_cast<W>(static_cast<C>(weight) * sum);
+}
+
+template <class W>
+void gather_typed(const Rows& matrix, const Weights& weights, const Prepared& x, std::int64_t begin, std::int64_t end,
+                  W* y, std::int64_t y_stride) {
+  using C = Compute<W>;
+  const auto* const w = static_cast<const W*>(weights.data);
+  const auto* const entries = static_cast<const C*>(x.entries);
+  std::int64_t next = matrix.begin(begin);
+  for (std::int64_t i = begin; i < end; ++i) {
+    const std::int64_t first = next;
+    next = matrix.end(i);
+    const std::int32_t* const columns = matrix.indices + first;
+    const std::int64_t n = next - first;
+    W& result = y[i * y_stride];
+    if (x.values == Values::event) {
+      if (weights.shared)
+        result = weighted(w[0], count_events(columns, n, x.bits), x.values);
+      else
+        result = static_cast<W>(sum_of_weights(columns, w + first, n, x.bits));
+    } else if (weights.shared) {
+      result = weighted(w[0], sum_of<C>(n, [&](std::int64_t k) { return entries[columns[k]]; }), x.values);
+    } else if (x.values == Values::graded) {
+      result = static_cast<W>(sum_of<C>(n, [&](std::int64_t k) {
+        const C entry = entries[columns[k]];
+        return entry > 0 ? entry * static_cast<C>(w[first + k]) : C(0);
+      }));
+    } else {
+      result = static_cast<W>(
+          sum_of<C>(n, [&](std::int64_t k) { return entries[columns[k]] * static_cast<C>(w[first + k]); }));
+    }
+  }
+}
+
+void gather(const Rows& matrix, const Weights& weights, const Prepared& x, std::int64_t begin, std::int64_t end,
+            void* y, std::int64_t y_stride) {
+  with_type(weights.type,
+            [&](auto w) { gather_typed(matrix, weights, x, begin, end, static_cast<decltype(w)*>(y), y_stride); });
+}
+
+// ---- one vector, by columns ----
+
+// Visits the pieces of rows in a share: row, first and last connection.
+template <class Visit>
+void for_each_piece(const Rows& matrix, const Share& share, Visit&& visit) {
+  if (share.first >= share.last) return;
+  auto a = std::upper_bound(share.starts, share.starts + share.count + 1, share.first) - share.starts - 1;
+  for (; a < share.count && share.starts[a] < share.last; ++a) {
+    const std::int64_t row_begin = matrix.begin(share.rows[a]);
+    const std::int64_t before = share.starts[a];
+    // The next row lies anywhere: its first lines are on their way while this one is added.
+    if (a + 1 < share.count) {
+      const auto* const next = reinterpret_cast<const char*>(matrix.indices + matrix.begin(share.rows[a + 1]));
+      for (int line = 0; line < 4; ++line) __builtin_prefetch(next + 64 * line);
+    }
+    visit(share.rows[a], row_begin + std::max<std::int64_t>(0, share.first - before),
+          row_begin + std::min(share.starts[a + 1], share.last) - before);
+  }
+}
+
+template <class W>
+void scatter_typed(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share, void* sums) {
+  using C = Compute<W>;
+  const auto* const w = static_cast<const W*>(weights.data);
+  const auto* const entries = static_cast<const C*>(x.entries);
+  const std::int32_t* const columns = matrix.indices;
+  if (x.values == Values::event && weights.shared) {
+    auto* const counts = static_cast<std::uint32_t*>(sums);
+    for_each_piece(matrix, share, [&](std::int32_t, std::int64_t first, std::int64_t last) {
+      for (std::int64_t k = first; k < last; ++k) ++counts[columns[k]];
+    });
+    return;
+  }
+  auto* const total = static_cast<C*>(sums);
+  for_each_piece(matrix, share, [&](std::int32_t row, std::int64_t first, std::int64_t last) {
+    const C entry = x.values == Values::event ? C(1) : entries[row];
+    if (weights.shared) {
+      for (std::int64_t k = first; k < last; ++k) total[columns[k]] += entry;
+    } else if (x.values == Values::event) {
+      for (std::int64_t k = first; k < last; ++k) total[columns[k]] += static_cast<C>(w[k]);
+    } else {
+      for (std::int64_t k = first; k < last; ++k) total[columns[k]] += entry * static_cast<C>(w[k]);
+    }
+  });
+}
+
+void scatter(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share, void* sums) {
+  with_type(weights.type, [&](auto w) { scatter_typed<decltype(w)>(matrix, weights, x, share, sums); });
+}
+
+template <class W, class Sum>
+void finish_typed(const Weights& weights, Values values, const void* sums, std::int64_t parts, std::int64_t part_bytes,
+                  std::int64_t begin, std::int64_t end, W* y, std::int64_t y_stride) {
+  const W w = weights.shared ? *static_cast<const W*>(weights.data) : W(0.F);
+  for (std::int64_t j = begin; j < end; ++j) {
+    std::conditional_t<std::is_integral_v<Sum>, std::int64_t, Sum> sum = 0;
+    for (std::int64_t p = 0; p < parts; ++p)
+      sum += reinterpret_cast<const Sum*>(static_cast<const char*>(sums) + p * part_bytes)[j];
+    if constexpr (std::is_integral_v<Sum>)
+      y[j * y_stride] = weighted(w, sum, values);
+    else
+      y[j * y_stride] = weights.shared ? weighted(w, sum, values) : static_cast<W>(sum);
+  }
+}
+
+void finish(const Weights& weights, Values values, const void* sums, std::int64_t parts, std::int64_t part_bytes,
+            std::int64_t begin, std::int64_t end, void* y, std::int64_t y_stride) {
+  with_type(weights.type, [&](auto w) {
+    using W = decltype(w);
+    auto* const to = static_cast<W*>(y);
+    if (weights.shared && values == Values::event)
+      finish_typed<W, std::uint32_t>(weights, values, sums, parts, part_bytes, begin, end, to, y_stride);
+    else
+      finish_typed<W, Compute<W>>(weights, values, sums, parts, part_bytes, begin, end, to, y_stride);
+  });
+}
+
+// ---- several vectors ----
+
+// to[v] += weight * entry[v], where there is anything.
+template <class C>
+void add(C* to, const C* entry, C weight, bool only_active, std::int64_t n) {
+  if (only_active)
+    for (std::int64_t v = 0; v < n; ++v) to[v] += entry[v] > 0 ? weight * entry[v] : C(0);
+  else
+    for (std::int64_t v = 0; v < n; ++v) to[v] += weight * entry[v];
+}
+
+template <class W>
+struct Many {
+  using C = Compute<W>;
+  const Rows& matrix;
+  const W* weights;
+  bool shared;
+  bool only_active;  // what is not an event contributes nothing, whatever its weight
+  const C* entries;
+  std::int64_t n;
+
+  C weight(std::int64_t k) const { return shared ? C(1) : static_cast<C>(weights[k]); }
+
+  void store(const C* sums, W* y, const std::int64_t* offsets) const {
+    for (std::int64_t v = 0; v < n; ++v) {
+      C sum = sums[v];
+      if (shared) sum = only_active && sum == 0 ? C(0) : sum * static_cast<C>(weights[0]);
+      y[offsets[v]] = static_cast<W>(sum);
+    }
+  }
+
+  void gather(std::int64_t begin, std::int64_t end, C* sums, W* y, std::int64_t y_stride,
+              const std::int64_t* offsets) const {
+    for (std::int64_t i = begin; i < end; ++i) {
+      std::fill_n(sums, n, C(0));
+      for (std::int64_t k = matrix.begin(i); k < matrix.end(i); ++k)
+        add(sums, entries + matrix.indices[k] * n, weight(k), only_active && !shared, n);
+      store(sums, y + i * y_stride, offsets);
+    }
+  }
+
+  void scatter(C* sums, W* y, std::int64_t y_stride, const std::int64_t* offsets) const {
+    for (std::int64_t i = 0; i < matrix.rows; ++i) {
+      const C* const entry = entries + i * n;
+      if (only_active && std::all_of(entry, entry + n, [](C e) { return e == 0; })) continue;
+      for (std::int64_t k = matrix.begin(i); k < matrix.end(i); ++k)
+        add(sums + matrix.indices[k] * n, entry, weight(k), only_active && !shared, n);
+    }
+    for (std::int64_t j = 0; j < matrix.cols; ++j) store(sums + j * n, y + j * y_stride, offsets);
+  }
+};
+
+template <class F>
+void with_many(const Rows& matrix, const Weights& weights, Values values, const void* entries, std::int64_t n, F&& f) {
+  with_type(weights.type, [&](auto w) {
+    using W = decltype(w);
+    f(Many<W>{matrix, static_cast<const W*>(weights.data), weights.shared, values != Values::number,
+              static_cast<const Compute<W>*>(entries), n},
+      w);
+  });
+}
+
+void gather_many(const Rows& matrix, const Weights& weights, Values values, const void* entries, std::int64_t n,
+                 std::int64_t begin, std::int64_t end, void* sums, void* y, std::int64_t y_stride,
+                 const std::int64_t* y_offsets) {
+  with_many(matrix, weights, values, entries, n, [&](const auto& many, auto w) {
+    many.gather(begin, end, static_cast<Compute<decltype(w)>*>(sums), static_cast<decltype(w)*>(y), y_stride,
+                y_offsets);
+  });
+}
+
+void scatter_many(const Rows& matrix, const Weights& weights, Values values, const void* entries, std::int64_t n,
+                  void* sums, void* y, std::int64_t y_stride, const std::int64_t* y_offsets) {
+  with_many(matrix, weights, values, entries, n, [&](const auto& many, auto w) {
+    many.scatter(static_cast<Compute<decltype(w)>*>(sums), static_cast<decltype(w)*>(y), y_stride, y_offsets);
+  });
+}
+
+template <class C>
+void weight_gradient_typed(const Rows& matrix, Values values, bool transpose, const C* entries, const C* g,
+                           std::int64_t n, std::int64_t begin, std::int64_t end, C* grad) {
+  for (std::int64_t i = begin; i < end; ++i)
+    for (std::int64_t k = matrix.begin(i); k < matrix.end(i); ++k) {
+      const std::int64_t j = matrix.indices[k];
+      const C* const entry = entries + (transpose ? i : j) * n;
+      const C* const upstream = g + (transpose ? j : i) * n;
+      if (values == Values::number)
+        grad[k] += sum_of<C>(n, [&](std::int64_t v) { return entry[v] * upstream[v]; });
+      else
+        grad[k] += sum_of<C>(n, [&](std::int64_t v) { return entry[v] > 0 ? entry[v] * upstream[v] : C(0); });
+    }
+}
+
+void weight_gradient(const Rows& matrix, DType type, Values values, bool transpose, const void* entries, const void* g,
+                     std::int64_t n, std::int64_t begin, std::int64_t end, void* grad) {
+  if (type == DType::f64)
+    weight_gradient_typed(matrix, values, transpose, static_cast<const double*>(entries), static_cast<const double*>(g),
+                          n, begin, end, static_cast<double*>(grad));
+  else
+    weight_gradient_typed(matrix, values, transpose, static_cast<const float*>(entries), static_cast<const float*>(g),
+                          n, begin, end, static_cast<float*>(grad));
+}
+
+constexpr EventKernels kernels = {gather, scatter, finish, gather_many, scatter_many, weight_gradient};
+
+}  // namespace
+}  // namespace CPU_CAPABILITY
+
+#if defined(CPU_CAPABILITY_AVX512)
+const EventKernels& event_kernels_avx512() { return kernels; }
+#elif defined(CPU_CAPABILITY_AVX2)
+const EventKernels& event_kernels_avx2() { return kernels; }
+#else
+const EventKernels& event_kernels_default() { return kernels; }
+#endif
+
+}  // namespace spikeforge::cpu

@@ -1,0 +1,63 @@
+// Products of a sparse matrix on the CPU: the inner loops, compiled for one instruction set. Threads, scratch memory
+// and the choice among them are the operator's (ops/event/csr_cpu.cpp).
+//
+// Arithmetic is in the compute type of the weights: double for float64, else float.
+#pragma once
+
+#include <spikeforge/event/product.h>
+
+#include <cstdint>
+
+namespace spikeforge::cpu {
+
+// The vector as loops over connections read it.
+struct Prepared {
+  event::Values values{};
+  const std::uint32_t* bits = nullptr;  // event: bit i % 32 of word i / 32 says whether entry i is one
+  const void* entries = nullptr;  // graded and number, in the compute type: what it contributes; 0 is nothing if graded
+};
+
+// A part of the connections of some rows: those from `first` to `last`, counted over the rows of the list.
+struct Share {
+  const std::int32_t* rows = nullptr;    // of the matrix
+  const std::int64_t* starts = nullptr;  // [count + 1]: connections of the rows before
+  std::int64_t count = 0;
+  std::int64_t first = 0, last = 0;
+};
+
+struct EventKernels {
+  // Result of the rows [begin, end): y has the weights' type and stride `y_stride`.
+  void (*gather)(const event::Rows&, const event::Weights&, const Prepared&, std::int64_t begin, std::int64_t end,
+                 void* y, std::int64_t y_stride);
+
+  // Adds a share of active rows to sums[cols]: uint32 counts of events where the weight is shared, else the compute
+  // type. `entries` is of Prepared, and null for events.
+  void (*scatter)(const event::Rows&, const event::Weights&, const Prepared&, const Share&, void* sums);
+
+  // y[begin, end) from the sums of all `parts`, which lie `part_bytes` apart.
+  void (*finish)(const event::Weights&, event::Values, const void* sums, std::int64_t parts, std::int64_t part_bytes,
+                 std::int64_t begin, std::int64_t end, void* y, std::int64_t y_stride);
+
+  // `n` vectors at once: entries [in, n], in the compute type, an event as 1. sums: [n] of scratch.
+  // Row i's result goes to y + i * y_stride + v * y_vector_stride.
+  void (*gather_many)(const event::Rows&, const event::Weights&, event::Values, const void* entries, std::int64_t n,
+                      std::int64_t begin, std::int64_t end, void* sums, void* y, std::int64_t y_stride,
+                      const std::int64_t* y_offsets);
+  // All rows into sums [cols, n], which begin at zero, then out.
+  void (*scatter_many)(const event::Rows&, const event::Weights&, event::Values, const void* entries, std::int64_t n,
+                       void* sums, void* y, std::int64_t y_stride, const std::int64_t* y_offsets);
+
+  // grad[k] += sum over n vectors of entry(input of k) * g(output of k), for connections of the rows [begin, end).
+  // entries [in, n], g [out, n] and grad [connections] in the compute type `type`.
+  void (*weight_gradient)(const event::Rows&, DType type, event::Values, bool transpose, const void* entries,
+                          const void* g, std::int64_t n, std::int64_t begin, std::int64_t end, void* grad);
+};
+
+const EventKernels& event_kernels_default();
+const EventKernels& event_kernels_avx2();
+const EventKernels& event_kernels_avx512();
+
+// Those of the set that kernels.h chooses.
+const EventKernels& event_kernels();
+
+}  // namespace spikeforge::cpu

@@ -1,0 +1,94 @@
+// The public operators of stored matrices: all of them are one product, csr_product.
+//
+// A matrix is indices int32 [connections], the columns row after row, and indptr int32 or int64 [rows + 1]: the
+// connections of row i are indptr[i] up to indptr[i + 1]. Columns of a row may come in any order and more than once; a
+// row may be empty. In the ELL form every row has as many: indices [rows, connections a row] and no indptr. weights are
+// one number a connection (of the shape of indices), or one element for all. What the kernels read is not checked by a
+// call: csr_check does that once.
+//
+// An entry x of `events` is an event where it is true, or x > 0; NaN is none. An event counts 1, or with `graded` x.
+// The result is A e, or with `transpose` e A, of the weights' type; sums of half types are float32 and rounded once.
+// Weights of what is no event have no influence, not even as NaN or infinity. csrmv and csrmm count every entry as it
+// is.
+//
+// events are [..., cols] for mv and [..., cols, n] for mm, with rows in place of cols under transpose; the result is
+// [..., rows] and [..., rows, n], or cols. `deterministic` (or torch.use_deterministic_algorithms) gives the same bits
+// at every run on a GPU too.
+#include <spikeforge/ops/event/product.h>
+
+#include <torch/library.h>
+
+namespace spikeforge::ops::sparse {
+namespace {
+
+template <bool matrix>
+at::Tensor event_csr(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& indptr,
+                     const at::Tensor& events, c10::SymInt rows, c10::SymInt cols, bool transpose, bool graded,
+                     bool deterministic) {
+  return call_product(
+      weights, indices, indptr, events,
+      {std::move(rows), std::move(cols), transpose, matrix, graded ? Values::graded : Values::event, deterministic});
+}
+
+template <bool matrix>
+at::Tensor csr(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& indptr, const at::Tensor& x,
+               c10::SymInt rows, c10::SymInt cols, bool transpose, bool deterministic) {
+  return call_product(weights, indices, indptr, x,
+                      {std::move(rows), std::move(cols), transpose, matrix, Values::number, deterministic});
+}
+
+c10::SymInt ell_rows(const at::Tensor& indices) { return indices.dim() == 2 ? indices.sym_size(0) : c10::SymInt(0); }
+
+template <bool matrix>
+at::Tensor event_ell(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& events, c10::SymInt cols,
+                     bool transpose, bool graded, bool deterministic) {
+  return call_product(
+      weights, indices, std::nullopt, events,
+      {ell_rows(indices), std::move(cols), transpose, matrix, graded ? Values::graded : Values::event, deterministic});
+}
+
+template <bool matrix>
+at::Tensor ell(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& x, c10::SymInt cols,
+               bool transpose, bool deterministic) {
+  return call_product(weights, indices, std::nullopt, x,
+                      {ell_rows(indices), std::move(cols), transpose, matrix, Values::number, deterministic});
+}
+
+TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
+  const auto define = [&library](const std::string& schema) {
+    library.def(schema.c_str(), {at::Tag::pt2_compliant_tag});
+  };
+  const std::string of_csr = "(Tensor weights, Tensor indices, Tensor indptr, Tensor ";
+  const std::string of_ell = "(Tensor weights, Tensor indices, Tensor ";
+  const std::string size_of_csr = ", *, SymInt rows, SymInt cols, bool transpose=False, ";
+  const std::string size_of_ell = ", *, SymInt cols, bool transpose=False, ";
+  const std::string graded = "bool graded=False, ";
+  const std::string end = "bool deterministic=False) -> Tensor";
+  for (const std::string kind : {"mv", "mm"}) {
+    const std::string x = kind == "mv" ? "vector" : "matrix";
+    define("event_csr" + kind + of_csr + "events" + size_of_csr + graded + end);
+    define("csr" + kind + of_csr + x + size_of_csr + end);
+    define("event_ell" + kind + of_ell + "events" + size_of_ell + graded + end);
+    define("ell" + kind + of_ell + x + size_of_ell + end);
+  }
+  define(
+      "csr_product(Tensor weights, Tensor indices, Tensor? indptr, Tensor x, *, SymInt rows, SymInt cols, bool "
+      "transpose, bool matrix, str values, bool deterministic) -> Tensor");
+  define(
+      "csr_weight_grad(Tensor x, Tensor grad, Tensor indices, Tensor? indptr, *, SymInt rows, SymInt cols, bool "
+      "transpose, bool matrix, str values) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(spikeforge, CompositeImplicitAutograd, library) {
+  library.impl("event_csrmv", TORCH_FN(event_csr<false>));
+  library.impl("event_csrmm", TORCH_FN(event_csr<true>));
+  library.impl("csrmv", TORCH_FN(csr<false>));
+  library.impl("csrmm", TORCH_FN(csr<true>));
+  library.impl("event_ellmv", TORCH_FN(event_ell<false>));
+  library.impl("event_ellmm", TORCH_FN(event_ell<true>));
+  library.impl("ellmv", TORCH_FN(ell<false>));
+  library.impl("ellmm", TORCH_FN(ell<true>));
+}
+
+}  // namespace
+}  // namespace spikeforge::ops::sparse

@@ -1,0 +1,157 @@
+#include <spikeforge/ops/event/product.h>
+#include <spikeforge/ops/neuron/checks.h>
+#include <spikeforge/ops/neuron/layout.h>
+
+#include <c10/util/Exception.h>
+
+#include <sstream>
+
+namespace spikeforge::ops::sparse {
+namespace {
+
+constexpr std::string_view names[] = {"event", "graded", "number"};
+
+std::string shape_text(const at::Tensor& t) {
+  std::ostringstream text;
+  text << t.sym_sizes();
+  return text.str();
+}
+
+}  // namespace
+
+Values parse_values(std::string_view name) {
+  for (int i = 0; i < 3; ++i)
+    if (name == names[i]) return static_cast<Values>(i);
+  TORCH_CHECK_VALUE(false, "csr_product: values must be \"event\", \"graded\" or \"number\", but is \"", name, "\"");
+}
+
+std::string_view name_of(Values values) { return names[static_cast<int>(values)]; }
+
+std::string operator_name(const Form& form, bool ell) {
+  return std::string(form.values == Values::number ? "" : "event_") + (ell ? "ell" : "csr") +
+         (form.matrix ? "mm" : "mv");
+}
+
+void check_same_device(const char* op, const char* name, const at::Tensor& t, const at::Tensor& indices) {
+  TORCH_CHECK_VALUE(t.device() == indices.device(), op, ": ", name, " must be on ", indices.device(),
+                    ", the device of indices, but is on ", t.device());
+}
+
+void check_matrix(const char* op, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
+                  const c10::SymInt& rows, const c10::SymInt& cols) {
+  TORCH_CHECK_VALUE(rows >= 0, op, ": rows must not be negative, but is ", rows);
+  TORCH_CHECK_VALUE(cols >= 0 && cols <= (std::int64_t{1} << 31), op, ": cols must be from 0 to 2^31, but is ", cols);
+  TORCH_CHECK_TYPE(indices.layout() == c10::kStrided && indices.scalar_type() == c10::ScalarType::Int, op,
+                   ": indices must be a dense int32 tensor, but is ", indices.layout(), " ", indices.scalar_type(),
+                   "; pass indices.to(torch.int32)");
+  if (!indptr.has_value()) {
+    TORCH_CHECK_VALUE(indices.dim() == 2 && indices.sym_size(0) == rows, op,
+                      ": indices must have shape [rows, connections a row] with rows = ", rows, ", but has ",
+                      shape_text(indices));
+    return;
+  }
+  TORCH_CHECK_VALUE(indices.dim() == 1, op, ": indices must have one dimension, but has shape ", shape_text(indices));
+  TORCH_CHECK_TYPE(
+      indptr->layout() == c10::kStrided &&
+          (indptr->scalar_type() == c10::ScalarType::Int || indptr->scalar_type() == c10::ScalarType::Long),
+      op, ": indptr must be a dense int32 or int64 tensor, but is ", indptr->layout(), " ", indptr->scalar_type());
+  TORCH_CHECK_VALUE(indptr->dim() == 1 && indptr->sym_size(0) == rows + 1, op,
+                    ": indptr must have shape [rows + 1] = [", rows + 1, "], but has ", shape_text(*indptr));
+  check_same_device(op, "indptr", *indptr, indices);
+}
+
+void check_product(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
+                   const at::Tensor& x, const Form& form) {
+  const bool ell = !indptr.has_value();
+  const std::string name = operator_name(form, ell);
+  const char* const op = name.c_str();
+  const bool events = form.values != Values::number;
+  const char* const argument = events ? "events" : form.matrix ? "matrix" : "vector";
+
+  TORCH_CHECK_TYPE(weights.layout() == c10::kStrided && is_supported(weights.scalar_type()), op,
+                   ": weights must be a dense float16, bfloat16, float32 or float64 tensor, but is ", weights.layout(),
+                   " ", weights.scalar_type());
+  check_matrix(op, indices, indptr, form.rows, form.cols);
+  TORCH_CHECK_VALUE(weights.sym_numel() == 1 || weights.sym_sizes() == indices.sym_sizes(), op,
+                    ": weights must have one element, shared by all connections, or the shape of indices, ",
+                    shape_text(indices), ", but has ", shape_text(weights));
+  check_same_device(op, "weights", weights, indices);
+  const bool is_bool = x.scalar_type() == c10::ScalarType::Bool;
+  TORCH_CHECK_TYPE(x.layout() == c10::kStrided && ((is_bool && events) || is_supported(x.scalar_type())), op, ": ",
+                   argument, " must be a dense ", events ? "bool, " : "",
+                   "float16, bfloat16, float32 or float64 tensor, but is ", x.layout(), " ", x.scalar_type());
+  const std::int64_t own = form.matrix ? 2 : 1;
+  TORCH_CHECK_VALUE(x.dim() >= own && x.sym_size(-own) == form.in(), op, ": ", argument, " must have shape [..., ",
+                    form.transpose ? "rows" : "cols", form.matrix ? ", n]" : "]", " with ",
+                    form.transpose ? "rows" : "cols", " = ", form.in(), form.transpose ? " under transpose" : "",
+                    ", but has ", shape_text(x));
+  check_same_device(op, argument, x, indices);
+}
+
+void check_weight_grad(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& indices,
+                       const std::optional<at::Tensor>& indptr, const Form& form) {
+  const char* const op = "csr_weight_grad";
+  check_matrix(op, indices, indptr, form.rows, form.cols);
+  const std::int64_t own = form.matrix ? 2 : 1;
+  TORCH_CHECK_VALUE(x.dim() >= own && x.sym_size(-own) == form.in(), op, ": x must have ", form.in(),
+                    " entries, but has shape ", shape_text(x));
+  TORCH_CHECK_VALUE(grad.sym_sizes() == c10::SymIntArrayRef(result_sizes(x, form)), op, ": grad must have shape ",
+                    c10::SymIntArrayRef(result_sizes(x, form)), ", that of the result, but has ", shape_text(grad));
+  TORCH_CHECK_TYPE(is_supported(grad.scalar_type()), op, ": grad must be floating point, but is ", grad.scalar_type());
+  TORCH_CHECK_TYPE(x.scalar_type() == c10::ScalarType::Bool || is_supported(x.scalar_type()), op,
+                   ": x must be bool or floating point, but is ", x.scalar_type());
+  check_same_device(op, "x", x, indices);
+  check_same_device(op, "grad", grad, indices);
+}
+
+c10::SymDimVector result_sizes(const at::Tensor& x, const Form& form) {
+  c10::SymDimVector sizes(x.sym_sizes().begin(), x.sym_sizes().end());
+  sizes[sizes.size() - (form.matrix ? 2 : 1)] = form.out();
+  return sizes;
+}
+
+at::Tensor call_product(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
+                        const at::Tensor& x, const Form& form) {
+  static const auto op = find_operator<ProductSchema>("spikeforge::csr_product");
+  return op.call(weights, indices, indptr, x, form.rows, form.cols, form.transpose, form.matrix, name_of(form.values),
+                 form.deterministic);
+}
+
+at::Tensor call_weight_grad(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& indices,
+                            const std::optional<at::Tensor>& indptr, const Form& form) {
+  static const auto op = find_operator<WeightGradSchema>("spikeforge::csr_weight_grad");
+  return op.call(x, grad, indices, indptr, form.rows, form.cols, form.transpose, form.matrix, name_of(form.values));
+}
+
+Vectors vectors_of(const at::Tensor& t, bool matrix) {
+  const std::int64_t own = matrix ? 2 : 1;
+  Vectors vectors;
+  for (std::int64_t d = 0; d < t.dim() - own; ++d) vectors.batches *= t.size(d);
+  vectors.length = t.size(-own);
+  vectors.n = matrix ? t.size(-1) : 1;
+  return vectors;
+}
+
+spikeforge::event::EntryType entry_type_of(c10::ScalarType type) {
+  if (type == c10::ScalarType::Bool) return spikeforge::event::EntryType::boolean;
+  return spikeforge::event::entry_type(dtype_of(type));
+}
+
+HeldRows hold_rows(const at::Tensor& indices, const std::optional<at::Tensor>& indptr, std::int64_t rows,
+                   std::int64_t cols) {
+  HeldRows held{.indices = indices.contiguous(), .indptr = {}, .rows = {}};
+  held.rows = {.indices = held.indices.const_data_ptr<std::int32_t>(),
+               .rows = rows,
+               .cols = cols,
+               .connections = held.indices.numel()};
+  if (indptr.has_value()) {
+    held.indptr = indptr->contiguous();
+    held.rows.indptr = held.indptr.const_data_ptr();
+    held.rows.wide_indptr = held.indptr.scalar_type() == c10::ScalarType::Long;
+  } else {
+    held.rows.width = held.indices.size(1);
+  }
+  return held;
+}
+
+}  // namespace spikeforge::ops::sparse

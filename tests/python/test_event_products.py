@@ -1,0 +1,240 @@
+"""Products of sparse matrices and events against dense float64 expressions."""
+
+import pytest
+import torch
+from events import (
+    KINDS, Matrix, assert_close, from_lengths, matrix, ops, product, random_entries, random_weights,
+)
+
+TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+both_orders = pytest.mark.parametrize("transpose", [False, True], ids=["gather", "scatter"])
+both_weights = pytest.mark.parametrize("shared", [False, True], ids=["heterogeneous", "homogeneous"])
+VARIANTS = ["event", "graded", "number"]
+
+
+def call(m, weights, x, transpose, values, columns, **options):
+    name = ("" if values == "number" else "event_") + ("csrmm" if columns else "csrmv")
+    if values == "graded":
+        options["graded"] = True
+    return getattr(ops, name)(weights, m.indices, m.indptr, x, **m.size, transpose=transpose, **options)
+
+
+def check(m, shared, dtype, entries, transpose, values, shape, columns, device, **options):
+    weights = random_weights(m, shared, dtype)
+    size = m.rows if transpose else m.cols
+    x = random_entries((*shape[:-1], size, shape[-1]) if columns else (*shape, size), entries)
+    if values == "number":
+        x = x.nan_to_num()
+    y = call(m.to(device), weights.to(device), x.to(device), transpose, values, columns, **options)
+    assert y.dtype == dtype and y.device.type == device.type
+    assert_close(y, product(m, weights, x, transpose, values, columns))
+
+
+@both_weights
+@both_orders
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_of_every_kind_of_matrix(kind, transpose, shared, device):
+    m = matrix(kind)
+    for dtype in (torch.float64, torch.float32):
+        for values in VARIANTS:
+            for entries in [torch.bool, dtype] if values == "event" else [dtype]:
+                check(m, shared, dtype, entries, transpose, values, (), False, device)
+                for shape in ((1,), (5,), (40,)):
+                    check(m, shared, dtype, entries, transpose, values, shape, True, device)
+
+
+@both_weights
+@both_orders
+def test_every_pair_of_types(transpose, shared, device):
+    m = matrix("ragged")
+    for dtype in TYPES:
+        for entries in [torch.bool, *TYPES]:
+            for values in VARIANTS if entries != torch.bool else ["event", "graded"]:
+                check(m, shared, dtype, entries, transpose, values, (), False, device)
+        check(m, shared, dtype, dtype, transpose, "event", (3,), True, device)
+
+
+@both_weights
+@both_orders
+def test_leading_dimensions(transpose, shared, device):
+    m = matrix("random")
+    for values in VARIANTS:
+        for shape in ((1,), (3,), (2, 5), (70,), (0,)):
+            check(m, shared, torch.float64, torch.float64, transpose, values, shape, False, device)
+            check(m, shared, torch.float64, torch.float64, transpose, values, (*shape, 3), True, device)
+
+
+@both_weights
+@both_orders
+def test_many_vectors_of_few_events(transpose, shared, device):
+    m = matrix("ragged")
+    weights = random_weights(m, shared, torch.float64)
+    for values in VARIANTS:
+        x = random_entries((40, m.rows if transpose else m.cols), torch.float64, activity=0.01).nan_to_num()
+        y = call(m.to(device), weights.to(device), x.to(device), transpose, values, False)
+        assert_close(y, product(m, weights, x, transpose, values, False))
+
+
+@both_orders
+def test_weights_of_what_is_no_event_have_no_influence(transpose, device):
+    m = matrix("random")
+    for dtype in (torch.float64, torch.float32, torch.float16):
+        for values in ("event", "graded"):
+            for columns in (False, True):
+                size = m.rows if transpose else m.cols
+                x = random_entries((size, 3) if columns else (size,), dtype, 0.4)
+                active = (x > 0).any(-1) if columns else x > 0
+                inputs = m.row_of_connections() if transpose else m.indices.long()
+                weights = random_weights(m, False, dtype)
+                expected = product(m, weights, x, transpose, values, columns)
+                poisoned = torch.where(active[inputs], weights, torch.tensor([torch.nan, torch.inf], dtype=dtype).repeat(len(weights))[: len(weights)])
+                assert_close(call(m.to(device), poisoned.to(device), x.to(device), transpose, values, columns), expected)
+                nothing = call(m.to(device), torch.tensor([torch.nan], dtype=dtype, device=device), torch.zeros_like(x, device=device), transpose, values, columns)
+                assert nothing.eq(0).all()
+
+
+@both_orders
+def test_an_infinite_weight_of_an_event_is_infinite(transpose, device):
+    m = Matrix(torch.tensor([0, 1], dtype=torch.int32), torch.tensor([0, 1, 2]), 2, 2)
+    weights = torch.tensor([torch.inf, 2.0], device=device)
+    for deterministic in (False, True):
+        y = ops.event_csrmv(weights, m.indices.to(device), m.indptr.to(device), torch.tensor([True, True], device=device), **m.size, transpose=transpose, deterministic=deterministic)
+        assert y.tolist() == [torch.inf, 2.0]
+
+
+@both_orders
+def test_half_types_sum_in_float32_and_round_once(transpose, device):
+    """4096 times 1 and once 1 is 4097: float16 would have stopped at 2048, and rounds that to 4096."""
+    n = 4097
+    column = Matrix(torch.zeros(n, dtype=torch.int32), torch.arange(n + 1), n, 1)
+    row = Matrix(torch.arange(n, dtype=torch.int32), torch.tensor([0, n]), 1, n)
+    m = (column if transpose else row).to(device)
+    events = torch.ones(n, dtype=torch.bool, device=device)
+    for weights in (torch.ones(n, device=device), torch.ones(1, device=device)):
+        for dtype in (torch.float16, torch.bfloat16):
+            y = ops.event_csrmv(weights.to(dtype), m.indices, m.indptr, events, **m.size, transpose=transpose)
+            assert y.tolist() == [torch.tensor(4097.0).to(dtype).item()]
+
+
+def test_counts_beyond_the_whole_numbers_of_float32_are_exact(device):
+    n = 2**24 + 2
+    m = Matrix(torch.zeros(n, dtype=torch.int32), torch.tensor([0, n]), 1, 1).to(device)
+    event = torch.ones(1, dtype=torch.bool, device=device)
+    for transpose in (False, True):
+        y = ops.event_csrmv(torch.ones(1, device=device), m.indices, m.indptr, event, **m.size, transpose=transpose)
+        assert y.item() == n
+
+
+@both_weights
+@both_orders
+def test_ell(transpose, shared, device):
+    rows, width, cols = 50, 13, 31
+    for width in (13, 1, 0):
+        indices = torch.randint(cols, (rows, width), dtype=torch.int32)
+        m = Matrix(indices.flatten(), torch.arange(rows + 1) * width, rows, cols)
+        weights = torch.randn((1,) if shared else (rows, width), dtype=torch.float64)
+        flat = weights if shared else weights.flatten()
+        for values in VARIANTS:
+            for columns in (False, True):
+                size = rows if transpose else cols
+                x = random_entries((size, 4) if columns else (size,), torch.float64).nan_to_num()
+                name = ("" if values == "number" else "event_") + ("ellmm" if columns else "ellmv")
+                options = dict(graded=True) if values == "graded" else {}
+                y = getattr(ops, name)(weights.to(device), indices.to(device), x.to(device), cols=cols, transpose=transpose, **options)
+                assert_close(y, product(m, flat, x, transpose, values, columns))
+
+
+@both_weights
+def test_large_matrices_in_several_threads(shared):
+    """The same number of threads gives the same bits; with one weight for all, any number."""
+    m = from_lengths(torch.randint(0, 300, (2000,)), 700)
+    weights = random_weights(m, shared, torch.float32)
+    before = torch.get_num_threads()
+    try:
+        for transpose in (False, True):
+            x = random_entries(m.rows if transpose else m.cols, torch.bool, 0.5)
+            results = []
+            for threads in (1, 3, 3, 7):
+                torch.set_num_threads(threads)
+                results.append(call(m, weights, x, transpose, "event", False))
+                assert_close(results[-1], product(m, weights, x, transpose, "event", False))
+            assert torch.equal(results[1], results[2])
+            if shared or not transpose:
+                assert all(torch.equal(results[0], result) for result in results)
+    finally:
+        torch.set_num_threads(before)
+
+
+@both_weights
+@both_orders
+def test_the_deterministic_way_gives_the_same_bits_every_time(transpose, shared, device):
+    m = from_lengths(torch.randint(0, 300, (3000,)), 70)
+    for dtype in (torch.float32, torch.float16, torch.float64):
+        weights = random_weights(m, shared, dtype)
+        for values in VARIANTS:
+            x = random_entries(m.rows if transpose else m.cols, dtype, 0.5).nan_to_num()
+            results = [call(m.to(device), weights.to(device), x.to(device), transpose, values, False, deterministic=True) for _ in range(5)]
+            assert_close(results[0], product(m, weights, x, transpose, values, False))
+            assert all(torch.equal(results[0], result) for result in results)
+
+
+def test_tensors_of_other_layouts_are_read(device):
+    m = matrix("random").to(device)
+    weights = random_weights(m, False, torch.float64, device)
+    x = random_entries((m.cols, 4), torch.float64).to(device)
+    expected = ops.event_csrmm(weights, m.indices, m.indptr, x, **m.size)
+    strided = torch.stack([weights, weights], 1)[:, 0]
+    assert torch.equal(ops.event_csrmm(strided, torch.stack([m.indices] * 2, 1)[:, 1], torch.stack([m.indptr] * 2, 1)[:, 0], x.T.contiguous().T, **m.size), expected)
+    column = ops.event_csrmv(weights, m.indices, m.indptr, x[:, 2], **m.size)
+    torch.testing.assert_close(column, expected[:, 2])
+
+
+def test_a_matrix_that_fails_the_check_is_refused_in_words(device):
+    good = Matrix(torch.tensor([0, 2, 1, 1], dtype=torch.int32), torch.tensor([0, 2, 2, 4]), 3, 3)
+
+    def checked(indices=good.indices, indptr=good.indptr, rows=3, cols=3, **options):
+        ops.csr_check(torch.as_tensor(indices, dtype=torch.int32).to(device), torch.as_tensor(indptr).to(device), rows=rows, cols=cols, **options)
+
+    checked()
+    for words, arguments in {
+        "indptr must begin with 0, but begins with 1": dict(indptr=[1, 2, 2, 4]),
+        r"indptr must not decrease, but indptr\[1\] is 3 and indptr\[2\] is 2": dict(indptr=[0, 3, 2, 4]),
+        "indptr must end with 4, the number of indices, but ends with 5": dict(indptr=[0, 2, 2, 5]),
+        r"indices must be from 0 to cols - 1 = 2, but indices\[1\], in row 0, is 3": dict(indices=[0, 3, 1, 1]),
+        r"indices must be from 0 to cols - 1 = 2, but indices\[0\], in row 0, is -1": dict(indices=[-1, 2, 1, 1]),
+        r"the indices of a row must not decrease, but indices\[0\] is 2 and indices\[1\], in the same row 0, is 0": dict(indices=[2, 0, 1, 1]),
+        r"indptr must have shape \[rows \+ 1\] = \[5\], but has \[4\]": dict(rows=4),
+    }.items():
+        with pytest.raises(ValueError, match=f"csr_check: {words}"):
+            checked(**arguments)
+    checked(indices=[2, 0, 1, 1], sorted=False)
+
+
+def test_every_wrong_argument_is_refused_in_words(device):
+    m = matrix("random").to(device)
+    weights, events = torch.ones(1, device=device), torch.zeros(m.cols, dtype=torch.bool, device=device)
+    good = dict(weights=weights, indices=m.indices, indptr=m.indptr, events=events, **m.size)
+
+    def refused(error, words, **changes):
+        arguments = dict(good, **changes)
+        first = [arguments.pop(name) for name in ("weights", "indices", "indptr", "events")]
+        with pytest.raises(error, match=f"event_csrmv: {words}"):
+            ops.event_csrmv(*first, **arguments)
+
+    refused(TypeError, "weights must be a dense float16, bfloat16, float32 or float64 tensor, but is Strided Int", weights=weights.int())
+    refused(ValueError, r"weights must have one element, shared by all connections, or the shape of indices", weights=torch.ones(2, device=device))
+    refused(TypeError, r"indices must be a dense int32 tensor, but is Strided Long; pass indices.to\(torch.int32\)", indices=m.indices.long())
+    refused(ValueError, "indices must have one dimension, but has shape", indices=m.indices.unsqueeze(0))
+    refused(TypeError, "indptr must be a dense int32 or int64 tensor, but is Strided Float", indptr=m.indptr.float())
+    refused(ValueError, r"indptr must have shape \[rows \+ 1\] = \[72\], but has \[71\]", rows=71)
+    refused(ValueError, "rows must not be negative, but is -1", rows=-1)
+    refused(ValueError, r"cols must be from 0 to 2\^31, but is -2", cols=-2)
+    refused(TypeError, "events must be a dense bool, float16, bfloat16, float32 or float64 tensor, but is Strided Long", events=events.long())
+    refused(ValueError, r"events must have shape \[..., cols\] with cols = 90, but has \[3\]", events=events[:3])
+    refused(ValueError, r"events must have shape \[..., rows\] with rows = 70 under transpose, but has \[90\]", transpose=True)
+    with pytest.raises(TypeError, match="csrmm: matrix must be a dense float16, bfloat16, float32 or float64 tensor, but is Strided Bool"):
+        ops.csrmm(weights, m.indices, m.indptr, events.unsqueeze(1), **m.size)
+    with pytest.raises(ValueError, match=r"event_ellmv: indices must have shape \[rows, connections a row\]"):
+        ops.event_ellmv(weights, m.indices, events, cols=m.cols)
+    if device.type == "cuda":
+        refused(ValueError, "events must be on cuda:0, the device of indices, but is on cpu", events=events.cpu())
