@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Products of one sparse matrix with events, beside torch's CSR, SciPy and brainevent where they are installed.
+
+    python benchmarks/events.py --device cuda --json benchmarks/results/events_h200.json
+    python benchmarks/events.py --device cpu --threads 2
+    python benchmarks/events.py --device cuda --tune        # kernel times of several schedules, in under two minutes
+
+Times are the best of several rounds. On a GPU `kernels` is the sum of a call's kernels and `wall` is what calls cost in a
+row; the ratio is to the bytes of indices (and weights), at the speed of a copy measured in the same run.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import time
+
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+LIBRARY = os.environ.get("SPIKEFORGE_LIBRARY", ROOT / "build/release/lib/libspikeforge.so")
+ACTIVITIES = [1.0, 0.1, 0.01, 0.001]
+
+
+def matrix(size, row, device):
+    generator = torch.Generator().manual_seed(0)
+    indices = torch.randint(size, (size, row), dtype=torch.int32, generator=generator).sort(1).values.flatten()
+    return indices.to(device), (torch.arange(size + 1) * row).to(torch.int32).to(device)
+
+
+def events(size, activity, device):
+    """Exactly so many, spread at random."""
+    e = torch.zeros(size, dtype=torch.bool)
+    e[torch.randperm(size, generator=torch.Generator().manual_seed(1))[: round(size * activity)]] = True
+    return e.to(device)
+
+
+def wall(call, device, rounds=7, seconds=0.1):
+    """Milliseconds a call, of calls in a row."""
+    sync = torch.cuda.synchronize if device == "cuda" else lambda: None
+    call()
+    sync()
+    start = time.perf_counter()
+    call()
+    sync()
+    repeats = max(1, min(200, int(seconds / max(1e-6, time.perf_counter() - start))))
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        sync()
+        best = min(best, (time.perf_counter() - start) / repeats)
+    return best * 1e3
+
+
+def kernel_times(call, repeats=20):
+    """Milliseconds of each kernel of a call, by the profiler."""
+    from torch.profiler import ProfilerActivity, profile
+
+    call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as p:
+        for _ in range(repeats):
+            call()
+        torch.cuda.synchronize()
+    return {e.key: e.self_device_time_total / repeats / 1e3 for e in p.key_averages() if e.self_device_time_total > 0}
+
+
+def copy_speed(device):
+    """Bytes a millisecond, read and written."""
+    source = torch.empty(1 << 28 if device == "cuda" else 1 << 26, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.numel() / wall(lambda: target.copy_(source), device)
+
+
+def peers(indices, indptr, weights, size, device):
+    """name -> call(events, transpose), or None where it has no such product."""
+    found = {}
+    values = weights.expand(len(indices)).contiguous()
+    csr = torch.sparse_csr_tensor(indptr, indices, values, (size, size))
+    transposed = csr.t().to_sparse_csr() if device == "cpu" else csr.t()
+
+    def torch_csr(e, transpose):
+        x = e.float()
+        matrix_ = transposed if transpose else csr
+        return lambda: matrix_ @ x
+
+    found["torch"] = torch_csr
+    if device == "cpu":
+        try:
+            import scipy.sparse
+
+            s = scipy.sparse.csr_matrix((values.numpy(), indices.numpy(), indptr.numpy()), (size, size))
+            found["scipy"] = lambda e, transpose: (lambda x=e.float().numpy(), m=s.T if transpose else s: m @ x)
+        except ImportError:
+            pass
+    try:
+        import brainevent
+        import jax
+
+        w = jax.numpy.asarray(weights.cpu().numpy())
+        m = brainevent.CSR((w, jax.numpy.asarray(indices.cpu().numpy()), jax.numpy.asarray(indptr.cpu().numpy())), shape=(size, size))
+
+        def brain(e, transpose):
+            array = jax.numpy.asarray(e.cpu().numpy())
+            f = jax.jit(lambda a: brainevent.EventArray(a) @ m if transpose else m @ brainevent.EventArray(a))
+            return lambda: f(array).block_until_ready()
+
+        found["brainevent"] = brain
+    except ImportError:
+        pass
+    return found
+
+
+def measure(options, size, row):
+    device = options.device
+    indices, indptr = matrix(size, row, device)
+    speed = copy_speed(device)
+    lines = []
+    for shared in (True, False):
+        weights = torch.full((1,), 0.5, device=device) if shared else torch.rand(len(indices), device=device)
+        others = {} if options.no_peers else peers(indices, indptr, weights, size, device)
+        floor = (4 if shared else 8) * len(indices) / speed
+        for transpose in (False, True):
+            for activity in ACTIVITIES:
+                e = events(size, activity, device)
+                call = lambda: torch.ops.spikeforge.event_csrmv(weights, indices, indptr, e, rows=size, cols=size, transpose=transpose)
+                line = dict(order="e A" if transpose else "A e", weights="shared" if shared else "each", activity=activity, wall=wall(call, device))
+                if device == "cuda":
+                    line["kernels"] = sum(kernel_times(call).values())
+                line["ratio"] = line.get("kernels", line["wall"]) / floor
+                for name, make in others.items():
+                    try:
+                        line[name] = wall(make(e, transpose), device, rounds=3)
+                    except (RuntimeError, TypeError, ValueError) as error:
+                        line[name] = None
+                        print(f"{name}: {error}")
+                lines.append(line)
+                print(show(line), flush=True)
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    return dict(device=name, torch=torch.__version__, threads=torch.get_num_threads(), size=size, row=row, copy_gb_s=speed / 1e6, lines=lines)
+
+
+def show(line):
+    head = f"{line['order']}  {line['weights']:6}  {line['activity']:6.1%}"
+    times = "  ".join(f"{name} {value:8.4f}" for name, value in line.items() if isinstance(value, float) and name not in ("activity", "ratio"))
+    return f"{head}  {times}  ratio {line['ratio']:.2f}"
+
+
+def tune(size, row):
+    """Kernel times of schedules (ops/event/csr_cuda.cpp says what they mean)."""
+    indices, indptr = matrix(size, row, "cuda")
+    each = torch.rand(len(indices), device="cuda")
+    one = torch.full((1,), 0.5, device="cuda")
+    gather = ["", "unroll=2", "unroll=8", "unroll=16", "lanes=16", "lanes=8", "block=256", "block=1024", "block=1024,blocks=2", "blocks=2", "blocks=8", "unroll=8,blocks=2,block=1024", "unroll=8,lanes=16"]
+    scatter = ["", "private_allowed=0", "private_allowed=0,scatter_blocks=4", "private_allowed=0,chunk=128", "private_allowed=0,chunk=1024", "private_from=0", "private_from=8", "private_from=64", "chunk=128", "chunk=512", "chunk=1024", "unroll=8", "unroll=2", "scatter_block=512"]
+    for transpose, schedules in ((False, gather), (True, scatter)):
+        for name, weights in (("shared", one), ("each", each)):
+            print(f"\n{'e A' if transpose else 'A e'}, weights {name}: microseconds of kernels")
+            for schedule in schedules:
+                os.environ["SPIKEFORGE_EVENT_SCHEDULE"] = schedule
+                row_of_times = []
+                for activity in ACTIVITIES:
+                    e = events(size, activity, "cuda")
+                    call = lambda: torch.ops.spikeforge.event_csrmv(weights, indices, indptr, e, rows=size, cols=size, transpose=transpose)
+                    times = kernel_times(call, 5)
+                    parts = " + ".join(f"{value * 1e3:.1f}" for value in times.values())
+                    row_of_times.append(f"{sum(times.values()) * 1e3:7.1f} ({parts})")
+                print(f"{schedule:36}" + "  ".join(row_of_times), flush=True)
+    del os.environ["SPIKEFORGE_EVENT_SCHEDULE"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--threads", type=int, help="on the CPU")
+    parser.add_argument("--size", type=int, default=50000)
+    parser.add_argument("--row", type=int, default=500, help="connections a row")
+    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    torch.ops.load_library(str(LIBRARY))
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.tune:
+        tune(options.size, options.row)
+        return
+    result = measure(options, options.size, options.row)
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
