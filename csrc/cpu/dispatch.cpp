@@ -42,13 +42,11 @@ Choice choose() {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
   if (avx512 && level >= level_avx512)
-    return {"avx512", &kernels_avx512(), &traced_kernels_avx512(), &loihi_kernels_avx512(),
-            &event_kernels_avx512()};
-  if (avx2 && level >= level_avx2) return {"avx2", &kernels_avx2(), &traced_kernels_avx2(), &loihi_kernels_avx2(),
-            &event_kernels_avx2()};
+    return {"avx512", &kernels_avx512(), &traced_kernels_avx512(), &loihi_kernels_avx512(), &event_kernels_avx512()};
+  if (avx2 && level >= level_avx2)
+    return {"avx2", &kernels_avx2(), &traced_kernels_avx2(), &loihi_kernels_avx2(), &event_kernels_avx2()};
 #endif
-  return {"default", &kernels_default(), &traced_kernels_default(), &loihi_kernels_default(),
-            &event_kernels_default()};
+  return {"default", &kernels_default(), &traced_kernels_default(), &loihi_kernels_default(), &event_kernels_default()};
 }
 
 const Choice& choice() {

@@ -39,6 +39,7 @@ Driver find_driver() {
   find("cuLibraryUnload", driver.library_unload);
   find("cuLibraryGetKernel", driver.library_get_kernel);
   find("cuLaunchKernel", driver.launch_kernel);
+  find("cuKernelSetAttribute", driver.kernel_set_attribute);
   find("cuGetErrorName", driver.get_error_name);
   find("cuGetErrorString", driver.get_error_string);
   return driver;
@@ -74,6 +75,14 @@ void LoadedKernel::launch(std::array<unsigned, 3> grid, std::array<unsigned, 3> 
       "{}: the launch of {} x {} x {} blocks of {} x {} x {} threads with {} bytes of shared memory failed: "
       "{}",
       name_, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes, driver_->describe(result)));
+}
+
+void LoadedKernel::allow_shared(int bytes, int device) const {
+  constexpr int max_dynamic_shared_size_bytes = 8;  // of cuda.h's CUfunction_attribute
+  const Driver::Result result = driver_->kernel_set_attribute(max_dynamic_shared_size_bytes, bytes, kernel_, device);
+  if (result == 0) return;
+  throw DriverError(
+      fmt::format("{}: the driver refused {} bytes of shared memory: {}", name_, bytes, driver_->describe(result)));
 }
 
 LoadedKernel load_kernel(const Driver& driver, std::span<const char> image, const std::string& entry) {

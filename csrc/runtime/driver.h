@@ -21,6 +21,7 @@ struct Driver {
   Result (*library_get_kernel)(Kernel*, Library, const char* name) = nullptr;
   Result (*launch_kernel)(Kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                           unsigned block_z, unsigned shared_bytes, Stream, void** arguments, void** extra) = nullptr;
+  Result (*kernel_set_attribute)(int attribute, int value, Kernel, int device) = nullptr;
   Result (*get_error_name)(Result, const char**) = nullptr;
   Result (*get_error_string)(Result, const char**) = nullptr;
 
@@ -45,6 +46,9 @@ class LoadedKernel {
               const void* args, std::size_t args_bytes) const {
     launch(grid, {block, 1, 1}, shared_bytes, stream, args, args_bytes);
   }
+
+  // More dynamic shared memory than the 48 KB that every kernel may have; `device` is the CUDA runtime's index.
+  void allow_shared(int bytes, int device) const;
 
  private:
   const Driver* driver_;

@@ -2,12 +2,10 @@
 // matrix, for events as for numbers (straight-through, also where there was no event). By a weight: what its connection
 // read, times the upstream gradient of where it went. Both are registered operators, so that a second derivative is
 // right as well.
-#include <spikeforge/ops/event/product.h>
+#include <spikeforge/ops/event/differentiation.h>
 #include <spikeforge/ops/neuron/checks.h>
 
-#include <ATen/FuncTorchTLS.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -25,54 +23,11 @@ struct Matrix {
   const std::optional<at::Tensor>& indptr;
 };
 
-bool is_differentiated(const at::Tensor& t) {
-  return (at::GradMode::is_enabled() && t.requires_grad()) || t._fw_grad(/*level=*/0).defined();
-}
-
-// Function::apply refuses these with a text of its own.
-void refuse_functorch(const std::string& op) {
-  const auto& functorch = at::functorch::functorchTLSAccessor();
-  if (functorch == nullptr) return;
-  try {
-    functorch->checkSupportsCppAutogradFunction();
-  } catch (const c10::Error&) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, op,
-                                ": torch.func.grad, vjp and jvp do not differentiate this operator; "
-                                "torch.autograd.grad does, and torch.vmap over it");
-  }
-}
-
-void save_form(AutogradContext* ctx, const Form& form) {
-  ctx->saved_data["rows"] = form.rows;
-  ctx->saved_data["cols"] = form.cols;
-  ctx->saved_data["transpose"] = form.transpose;
-  ctx->saved_data["matrix"] = form.matrix;
-  ctx->saved_data["values"] = std::string(name_of(form.values));
-  ctx->saved_data["deterministic"] = form.deterministic;
-}
-
-Form saved_form(AutogradContext* ctx) {
-  const auto& data = ctx->saved_data;
-  return {data.at("rows").toSymInt(),
-          data.at("cols").toSymInt(),
-          data.at("transpose").toBool(),
-          data.at("matrix").toBool(),
-          parse_values(data.at("values").toStringRef()),
-          data.at("deterministic").toBool()};
-}
-
 variable_list to_save(const at::Tensor& first, const at::Tensor& second, const Matrix& matrix) {
   return {first, second, matrix.indices, matrix.indptr.has_value() ? *matrix.indptr : at::Tensor()};
 }
 
 std::optional<at::Tensor> maybe(const at::Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; }
-
-// The same matrix, and numbers, read the other way.
-Form transposed(Form form) {
-  form.transpose = !form.transpose;
-  form.values = Values::number;
-  return form;
-}
 
 // All connections have one weight: the sum over what each would get is that over the results of a weight of one.
 at::Tensor gradient_of_shared(const at::Tensor& weight, const at::Tensor& x, const at::Tensor& grad,

@@ -331,6 +331,7 @@ at::Tensor product_cpu(const at::Tensor& weights, const at::Tensor& indices, con
   const Form form{rows, cols, transpose, matrix, parse_values(values), deterministic};
   check_product(weights, indices, indptr, x, form);
   const HeldRows held = hold_rows(indices, indptr, rows, cols);
+  check_indptr(operator_name(form, !indptr.has_value()).c_str(), held.rows);
   const at::Tensor dense_weights = weights.contiguous();
   const at::Tensor dense_x = x.contiguous();
   at::Tensor y = at::empty(C10_AS_INTARRAYREF_SLOW(result_sizes(x, form)), weights.options());
@@ -361,6 +362,7 @@ at::Tensor weight_grad_cpu(const at::Tensor& x, const at::Tensor& grad, const at
   const Form form{rows, cols, transpose, matrix, parse_values(values), false};
   check_weight_grad(x, grad, indices, indptr, form);
   const HeldRows held = hold_rows(indices, indptr, rows, cols);
+  check_indptr("csr_weight_grad", held.rows);
   const at::Tensor dense_x = x.contiguous();
   const at::Tensor dense_grad = grad.contiguous();
   const DType compute = compute_type(dtype_of(grad.scalar_type()));

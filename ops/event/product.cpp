@@ -19,10 +19,10 @@ std::string shape_text(const at::Tensor& t) {
 
 }  // namespace
 
-Values parse_values(std::string_view name) {
+Values parse_values(std::string_view name, const char* op) {
   for (int i = 0; i < 3; ++i)
     if (name == names[i]) return static_cast<Values>(i);
-  TORCH_CHECK_VALUE(false, "csr_product: values must be \"event\", \"graded\" or \"number\", but is \"", name, "\"");
+  TORCH_CHECK_VALUE(false, op, R"(: values must be "event", "graded" or "number", but is ")", name, "\"");
 }
 
 std::string_view name_of(Values values) { return names[static_cast<int>(values)]; }
@@ -37,10 +37,15 @@ void check_same_device(const char* op, const char* name, const at::Tensor& t, co
                     ", the device of indices, but is on ", t.device());
 }
 
+void check_size(const char* op, const c10::SymInt& rows, const c10::SymInt& cols) {
+  constexpr std::int64_t most = std::int64_t{1} << 31;
+  TORCH_CHECK_VALUE(rows >= 0 && rows <= most, op, ": rows must be from 0 to 2^31, but is ", rows);
+  TORCH_CHECK_VALUE(cols >= 0 && cols <= most, op, ": cols must be from 0 to 2^31, but is ", cols);
+}
+
 void check_matrix(const char* op, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
                   const c10::SymInt& rows, const c10::SymInt& cols) {
-  TORCH_CHECK_VALUE(rows >= 0, op, ": rows must not be negative, but is ", rows);
-  TORCH_CHECK_VALUE(cols >= 0 && cols <= (std::int64_t{1} << 31), op, ": cols must be from 0 to 2^31, but is ", cols);
+  check_size(op, rows, cols);
   TORCH_CHECK_TYPE(indices.layout() == c10::kStrided && indices.scalar_type() == c10::ScalarType::Int, op,
                    ": indices must be a dense int32 tensor, but is ", indices.layout(), " ", indices.scalar_type(),
                    "; pass indices.to(torch.int32)");
@@ -60,6 +65,40 @@ void check_matrix(const char* op, const at::Tensor& indices, const std::optional
   check_same_device(op, "indptr", *indptr, indices);
 }
 
+namespace {
+
+// Without a branch, so that it is read in vectors.
+template <class Index>
+bool never_decreases(const Index* indptr, std::int64_t rows) {
+  bool decreases = false;
+  for (std::int64_t i = 0; i < rows; ++i) decreases |= indptr[i] > indptr[i + 1];
+  return !decreases;
+}
+
+}  // namespace
+
+void check_indptr(const char* op, const spikeforge::event::Rows& rows) {
+  if (rows.indptr == nullptr) return;
+  const bool right = rows.begin(0) == 0 && rows.begin(rows.rows) == rows.connections &&
+                     (rows.wide_indptr ? never_decreases(static_cast<const std::int64_t*>(rows.indptr), rows.rows)
+                                       : never_decreases(static_cast<const std::int32_t*>(rows.indptr), rows.rows));
+  TORCH_CHECK_VALUE(right, op, ": indptr must begin with 0, never decrease and end with ", rows.connections,
+                    ", the number of indices; csr_check says where it does not");
+}
+
+void check_entries(const char* op, const char* argument, const at::Tensor& x, const Form& form) {
+  const bool events = form.values != Values::number;
+  const bool is_bool = x.scalar_type() == c10::ScalarType::Bool;
+  TORCH_CHECK_TYPE(x.layout() == c10::kStrided && ((is_bool && events) || is_supported(x.scalar_type())), op, ": ",
+                   argument, " must be a dense ", events ? "bool, " : "",
+                   "float16, bfloat16, float32 or float64 tensor, but is ", x.layout(), " ", x.scalar_type());
+  const std::int64_t own = form.matrix ? 2 : 1;
+  TORCH_CHECK_VALUE(x.dim() >= own && x.sym_size(-own) == form.in(), op, ": ", argument, " must have shape [..., ",
+                    form.transpose ? "rows" : "cols", form.matrix ? ", n]" : "]", " with ",
+                    form.transpose ? "rows" : "cols", " = ", form.in(), form.transpose ? " under transpose" : "",
+                    ", but has ", shape_text(x));
+}
+
 void check_product(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
                    const at::Tensor& x, const Form& form) {
   const bool ell = !indptr.has_value();
@@ -76,15 +115,7 @@ void check_product(const at::Tensor& weights, const at::Tensor& indices, const s
                     ": weights must have one element, shared by all connections, or the shape of indices, ",
                     shape_text(indices), ", but has ", shape_text(weights));
   check_same_device(op, "weights", weights, indices);
-  const bool is_bool = x.scalar_type() == c10::ScalarType::Bool;
-  TORCH_CHECK_TYPE(x.layout() == c10::kStrided && ((is_bool && events) || is_supported(x.scalar_type())), op, ": ",
-                   argument, " must be a dense ", events ? "bool, " : "",
-                   "float16, bfloat16, float32 or float64 tensor, but is ", x.layout(), " ", x.scalar_type());
-  const std::int64_t own = form.matrix ? 2 : 1;
-  TORCH_CHECK_VALUE(x.dim() >= own && x.sym_size(-own) == form.in(), op, ": ", argument, " must have shape [..., ",
-                    form.transpose ? "rows" : "cols", form.matrix ? ", n]" : "]", " with ",
-                    form.transpose ? "rows" : "cols", " = ", form.in(), form.transpose ? " under transpose" : "",
-                    ", but has ", shape_text(x));
+  check_entries(op, argument, x, form);
   check_same_device(op, argument, x, indices);
 }
 

@@ -15,7 +15,8 @@ namespace spikeforge::ops::sparse {
 
 using spikeforge::event::Values;
 
-Values parse_values(std::string_view name);
+// `op` begins the message.
+Values parse_values(std::string_view name, const char* op = "csr_product");
 std::string_view name_of(Values values);
 
 // What is said of a product beside its tensors.
@@ -41,9 +42,18 @@ void check_product(const at::Tensor& weights, const at::Tensor& indices, const s
 void check_weight_grad(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& indices,
                        const std::optional<at::Tensor>& indptr, const Form& form);
 
+// x as an argument of `op`, whatever the matrix.
+void check_entries(const char* op, const char* argument, const at::Tensor& x, const Form& form);
+
 // The matrix alone. `op` begins the message.
+void check_size(const char* op, const c10::SymInt& rows, const c10::SymInt& cols);
 void check_matrix(const char* op, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
                   const c10::SymInt& rows, const c10::SymInt& cols);
+// And its numbers, which are read: what csr_check does.
+void check_numbers(const char* op, const at::Tensor& indices, const at::Tensor& indptr, std::int64_t rows,
+                   std::int64_t cols, bool sorted);
+// Of a matrix on the CPU, at every call: where rows begin, which costs little beside a product. Indices are not read.
+void check_indptr(const char* op, const spikeforge::event::Rows& rows);
 void check_same_device(const char* op, const char* name, const at::Tensor& t, const at::Tensor& indices);
 
 // [..., out] or [..., out, n]
@@ -62,6 +72,9 @@ at::Tensor call_product(const at::Tensor& weights, const at::Tensor& indices, co
                         const at::Tensor& x, const Form& form);
 at::Tensor call_weight_grad(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& indices,
                             const std::optional<at::Tensor>& indptr, const Form& form);
+
+// The first n entries of bits as pack_events makes them: bool [..., n].
+at::Tensor unpack(const at::Tensor& packed, const c10::SymInt& n);
 
 template <class Schema>
 c10::TypedOperatorHandle<Schema> find_operator(const char* name) {

@@ -1,0 +1,64 @@
+#include <spikeforge/runtime/event_spec.h>
+
+#include <fmt/format.h>
+
+namespace spikeforge::runtime {
+namespace {
+
+const char* name_of(EventKernel kernel) {
+  constexpr const char* names[] = {"pack",   "gather_bits", "gather", "gather_by_blocks", "compact",
+                                   "limits", "scatter",     "finish", "weight_gradient",  "plasticity"};
+  return names[static_cast<int>(kernel)];
+}
+
+const char* type_of(DType type) {
+  constexpr const char* names[] = {"f16", "bf16", "float", "double"};
+  return names[static_cast<int>(type)];
+}
+
+const char* type_of(event::EntryType type) {
+  return type == event::EntryType::boolean ? "boolean" : type_of(static_cast<DType>(static_cast<int>(type) - 1));
+}
+
+const char* name_of(event::Values values) {
+  constexpr const char* names[] = {"event", "graded", "number"};
+  return names[static_cast<int>(values)];
+}
+
+const char* name_of(EventSums sums) {
+  constexpr const char* names[] = {"counts", "floats", "fixed"};
+  return names[static_cast<int>(sums)];
+}
+
+}  // namespace
+
+// Sums in memory take more registers than 64 a thread, and so do weights that change; a block with sums of its own is
+// alone on its multiprocessor and wants all threads.
+int most_threads(const EventSpec& spec) {
+  if (spec.kernel == EventKernel::plasticity) return 256;
+  return spec.kernel == EventKernel::scatter && !spec.in_shared ? 512 : 1024;
+}
+
+std::string print_type(const EventSpec& spec) {
+  return fmt::format("Spec<{}, {}, Values::{}, {}, {}, Sums::{}, {}, {}, {}, {}, {}>", type_of(spec.weight),
+                     type_of(spec.entry), name_of(spec.values), spec.shared, spec.indptr_bytes, name_of(spec.sums),
+                     spec.lanes, spec.columns, spec.unroll, spec.in_shared, spec.transpose);
+}
+
+KernelSource print_source(const EventSpec& spec) {
+  const std::string name = fmt::format("event_{}", name_of(spec.kernel));
+  return {.name = name,
+          .entry = name,
+          .text = fmt::format(R"(#include <spikeforge/cuda/event.cuh>
+namespace spikeforge {{
+namespace event {{
+using Kernel = {kernel};
+extern "C" __global__ void __launch_bounds__({bound}) {name}(const ProductArgs args) {{ {body}<Kernel>(args); }}
+}}
+}}
+)",
+                              fmt::arg("kernel", print_type(spec)), fmt::arg("name", name),
+                              fmt::arg("bound", most_threads(spec)), fmt::arg("body", name_of(spec.kernel)))};
+}
+
+}  // namespace spikeforge::runtime

@@ -1,0 +1,74 @@
+// Kernels of sparse products: what decides their code, the source they are printed as, and their arguments.
+#pragma once
+
+#include <spikeforge/event/product.h>
+#include <spikeforge/runtime/kernel_cache.h>
+
+#include <cstdint>
+#include <string>
+
+namespace spikeforge::runtime {
+
+enum class EventKernel : std::uint8_t {
+  pack,
+  gather_bits,
+  gather,
+  gather_by_blocks,
+  compact,
+  limits,
+  scatter,
+  finish,
+  weight_gradient,
+  plasticity
+};
+
+enum class EventSums : std::uint8_t { counts, floats, fixed };
+
+// The template arguments of Spec in cuda/event.cuh, where they are explained.
+struct EventSpec {
+  EventKernel kernel{};
+  DType weight{};
+  event::EntryType entry{};
+  event::Values values{};
+  bool shared = false;
+  std::uint8_t indptr_bytes = 0;
+  EventSums sums{};
+  std::uint8_t lanes = 32;
+  std::uint8_t columns = 1;
+  std::uint8_t unroll = 4;
+  bool in_shared = false;
+  bool transpose = false;
+
+  bool operator==(const EventSpec&) const = default;
+};
+
+// Of a block.
+int most_threads(const EventSpec& spec);
+
+// The instance of Spec.
+std::string print_type(const EventSpec& spec);
+KernelSource print_source(const EventSpec& spec);
+
+// ProductArgs in cuda/event.cuh.
+struct EventArguments {
+  const void* indices;
+  const void* indptr;
+  std::int64_t width, rows, cols, connections;
+  const void* weights;
+  const void* x;
+  void* y;
+  void* sums;
+  void* infinities;
+  void* limits;
+  void* bits;
+  void* tasks;
+  void* segments;
+  const void* grad;
+  const void* slots;
+  std::int64_t n, words, task_capacity, chunk, private_from, batches;
+  double least, most;
+};
+
+constexpr std::int64_t rows_of_segment = 1024;  // as in cuda/event.cuh
+
+}  // namespace spikeforge::runtime
