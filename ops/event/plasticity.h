@@ -1,0 +1,22 @@
+// What a spike does to the weights of its neuron's connections.
+#pragma once
+
+#include <spikeforge/ops/event/product.h>
+
+namespace spikeforge::ops::sparse {
+
+// For every row with an event: weight[k] += trace[column of k], then clipped, over the connections k of the row. With
+// `slots` the weight of connection k is weight[slots[k]].
+struct WeightUpdate {
+  at::Tensor weights;  // contiguous
+  HeldRows matrix;
+  at::Tensor slots;  // int64 [connections], or undefined
+  at::Tensor events;
+  at::Tensor trace;  // in the compute type of the weights
+  double least, most;
+};
+
+void update_weights_cpu(const WeightUpdate& update);
+void update_weights_cuda(const WeightUpdate& update);
+
+}  // namespace spikeforge::ops::sparse

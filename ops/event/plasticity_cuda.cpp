@@ -1,0 +1,49 @@
+#include <spikeforge/ops/event/plasticity.h>
+#include <spikeforge/ops/neuron/layout.h>
+#include <spikeforge/ops/neuron/on_stream.h>
+#include <spikeforge/runtime/event_spec.h>
+#include <spikeforge/runtime/spec_table.h>
+
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace spikeforge::ops::sparse {
+
+void update_weights_cuda(const WeightUpdate& update) {
+  const auto& matrix = update.matrix.rows;
+  if (matrix.connections == 0) return;
+  const c10::cuda::OptionalCUDAGuard guard(update.weights.device());
+  const runtime::Device& device = gpu_of(update.weights);
+  const auto mean_row = static_cast<std::uint64_t>(std::max<std::int64_t>(1, matrix.connections / matrix.rows));
+  const runtime::EventSpec spec{
+      .kernel = runtime::EventKernel::plasticity,
+      .weight = dtype_of(update.weights.scalar_type()),
+      .entry = entry_type_of(update.events.scalar_type()),
+      .values = Values::event,
+      .indptr_bytes = static_cast<std::uint8_t>(matrix.wide_indptr ? 8 : 4),
+      .sums = runtime::EventSums::floats,
+      .lanes = static_cast<std::uint8_t>(std::min<std::uint64_t>(32, std::bit_floor(mean_row)))};
+  const runtime::EventArguments args{.indices = matrix.indices,
+                                     .indptr = matrix.indptr,
+                                     .rows = matrix.rows,
+                                     .cols = matrix.cols,
+                                     .connections = matrix.connections,
+                                     .weights = update.trace.const_data_ptr(),
+                                     .x = update.events.const_data_ptr(),
+                                     .y = update.weights.mutable_data_ptr(),
+                                     .slots = update.slots.defined() ? update.slots.const_data_ptr() : nullptr,
+                                     .n = 1,
+                                     .batches = 1,
+                                     .least = update.least,
+                                     .most = update.most};
+  constexpr std::int64_t block = 256;
+  const std::int64_t blocks = std::clamp<std::int64_t>((matrix.rows * spec.lanes + block - 1) / block, 1,
+                                                       std::int64_t{8} * device.multiprocessors);
+  runtime::SpecTable<runtime::EventSpec>::of(device)
+      .get(spec, device)
+      .launch({static_cast<unsigned>(blocks), 1, 1}, block, 0, stream_of(update.weights), &args, sizeof args);
+}
+
+}  // namespace spikeforge::ops::sparse
