@@ -1,0 +1,151 @@
+#include <spikeforge/ops/event/jit.h>
+#include <spikeforge/ops/neuron/layout.h>
+#include <spikeforge/ops/neuron/on_stream.h>
+#include <spikeforge/runtime/event_jit_spec.h>
+#include <spikeforge/runtime/spec_table.h>
+
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace spikeforge::ops::sparse {
+namespace {
+
+using runtime::EventJitSpec;
+using runtime::EventKernel;
+using runtime::EventSpec;
+using runtime::EventSums;
+
+constexpr std::int64_t block = 256;
+constexpr std::int64_t blocks_a_multiprocessor = 16;
+constexpr std::int64_t most_grid_y = 65535;
+
+at::Tensor largest(const at::Tensor& t) {
+  const at::Tensor size = t.to(at::kDouble).abs();
+  return at::where(size.isfinite(), size, at::zeros({}, size.options())).max();
+}
+
+// Of a weight and of an entry, as the fixed sums want them; stays on the device.
+at::Tensor limits_of(const at::Tensor& weights, const at::Tensor& x, const Form& form, const Draw& draw) {
+  at::Tensor weight = largest(weights);
+  if (draw.law == Law::normal)
+    weight = largest(weights.select(0, 0)) + largest(weights.select(0, 1)) * spikeforge::event::largest_normal;
+  const at::Tensor entry = form.values == Values::event ? at::ones({}, weight.options()) : largest(x);
+  return at::stack({weight, entry});
+}
+
+class JitLauncher {
+ public:
+  JitLauncher(const at::Tensor& weights, const at::Tensor& x, const Form& form, const Draw& draw,
+              const RandomRows& matrix)
+      : device_(gpu_of(x)), stream_(stream_of(x)), vectors_(vectors_of(x, form.matrix)) {
+    spec_.law = draw.law;
+    spec_.product = {.weight = dtype_of(weights.scalar_type()),
+                     .entry = entry_type_of(x.scalar_type()),
+                     .values = form.values,
+                     .shared = draw.law == Law::constant,
+                     .sums = EventSums::floats,
+                     .transpose = form.transpose};
+    args_.matrix = matrix;
+    args_.product = {.rows = matrix.rows,
+                     .cols = matrix.cols,
+                     .connections = matrix.rows,  // that a column has at most
+                     .weights = weights.const_data_ptr(),
+                     .n = vectors_.n,
+                     .batches = vectors_.batches};
+  }
+
+  void gather(const at::Tensor& x, const at::Tensor& y) {
+    spec_.product.lanes = static_cast<std::uint8_t>(
+        std::bit_floor(static_cast<std::uint64_t>(std::clamp<std::int64_t>(args_.matrix.pieces, 1, 32))));
+    spec_.product.columns = vectors_.n == 1 ? 1 : 4;
+    for_batches(x, y, [&](std::int64_t count) {
+      launch(runtime::SpecTable<EventJitSpec>::of(device_).get(spec_, device_), args_,
+             args_.product.rows * spec_.product.lanes, count);
+    });
+  }
+
+  void scatter(const at::Tensor& weights, const at::Tensor& x, const at::Tensor& y, const Form& form, const Draw& draw,
+               bool deterministic) {
+    const bool counts = spec_.product.shared && form.values == Values::event;
+    const bool fixed = deterministic && !counts;
+    spec_.product.sums = counts ? EventSums::counts : fixed ? EventSums::fixed : EventSums::floats;
+    const at::Tensor limits = fixed ? limits_of(weights, x, form, draw) : at::Tensor();
+    if (fixed) args_.product.limits = limits.mutable_data_ptr();
+    const std::int64_t results = args_.product.cols * vectors_.n;
+    const auto size = counts ? 4 : fixed ? 8 : static_cast<std::int64_t>(size_of(compute_type(spec_.product.weight)));
+    EventSpec finish = spec_.product;
+    finish.kernel = EventKernel::finish;
+    finish.transpose = false;
+    for_batches(x, y, [&](std::int64_t count) {
+      const at::Tensor sums = at::zeros({size * results * count}, x.options().dtype(at::kByte));
+      const at::Tensor infinities = at::zeros({fixed ? results * count : 0}, x.options().dtype(at::kFloat));
+      args_.product.sums = sums.mutable_data_ptr();
+      args_.product.infinities = fixed ? infinities.mutable_data_ptr() : nullptr;
+      launch(runtime::SpecTable<EventJitSpec>::of(device_).get(spec_, device_), args_,
+             args_.product.rows * args_.matrix.pieces, count);
+      launch(runtime::SpecTable<EventSpec>::of(device_).get(finish, device_), args_.product, results, count);
+    });
+  }
+
+ private:
+  template <class F>
+  void for_batches(const at::Tensor& x, const at::Tensor& y, F&& f) {
+    const std::int64_t out = spec_.product.transpose ? args_.product.cols : args_.product.rows;
+    for (std::int64_t first = 0; first < vectors_.batches; first += most_grid_y) {
+      args_.product.x =
+          static_cast<const char*>(x.const_data_ptr()) + first * vectors_.length * vectors_.n * x.element_size();
+      args_.product.y = static_cast<char*>(y.mutable_data_ptr()) + first * out * vectors_.n * y.element_size();
+      f(std::min(most_grid_y, vectors_.batches - first));
+    }
+  }
+
+  template <class Arguments>
+  void launch(const runtime::LoadedKernel& kernel, const Arguments& args, std::int64_t threads, std::int64_t batches) {
+    const std::int64_t blocks =
+        std::clamp<std::int64_t>((threads + block - 1) / block, 1, blocks_a_multiprocessor * device_.multiprocessors);
+    kernel.launch({static_cast<unsigned>(blocks), static_cast<unsigned>(batches), 1}, block, 0, stream_, &args,
+                  sizeof args);
+  }
+
+  const runtime::Device& device_;
+  void* stream_;
+  Vectors vectors_;
+  EventJitSpec spec_;
+  runtime::EventJitArguments args_{};
+};
+
+at::Tensor jit_product_cuda(const at::Tensor& weights, const at::Tensor& x, std::int64_t rows, std::int64_t cols,
+                            double prob, std::int64_t seed, c10::string_view law, bool transpose, bool matrix,
+                            c10::string_view values, bool deterministic) {
+  const char* const op = jit_name(matrix);
+  const Form form{rows, cols, transpose, matrix, parse_values(values, op), deterministic};
+  const Draw draw{prob, seed, parse_law(op, law)};
+  check_jit(weights, x, form, draw);
+  const c10::cuda::OptionalCUDAGuard guard(x.device());
+  const c10::SymDimVector sizes = result_sizes(x, form);
+  if (prob == 0 || rows == 0 || cols == 0 || x.numel() == 0) return at::zeros_symint(sizes, weights.options());
+  const at::Tensor dense_weights = weights.contiguous();
+  const at::Tensor dense_x = x.contiguous();
+  at::Tensor y = at::empty_symint(sizes, weights.options());
+  JitLauncher launcher(dense_weights, dense_x, form, draw, random_rows(draw, rows, cols));
+  if (transpose)
+    launcher.scatter(dense_weights, dense_x, y, form, draw,
+                     deterministic || at::globalContext().deterministicAlgorithms());
+  else
+    launcher.gather(dense_x, y);
+  return y;
+}
+
+TORCH_LIBRARY_IMPL(spikeforge, CUDA, library) { library.impl("jit_product", TORCH_FN(jit_product_cuda)); }
+
+}  // namespace
+}  // namespace spikeforge::ops::sparse
