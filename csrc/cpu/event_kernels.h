@@ -25,6 +25,19 @@ struct Share {
   std::int64_t first = 0, last = 0;
 };
 
+// Of event_linear: columns [begin, end) of one vector's result, the sum of the rows `inputs` of weight [in, out].
+struct LinearSum {
+  DType type{};
+  const void* weight = nullptr;
+  std::int64_t out = 0;
+  const std::int64_t* inputs = nullptr;
+  std::int64_t count = 0;
+  const void* values = nullptr;  // [in] in the compute type, or null: 1
+  const void* bias = nullptr;    // [out] in the compute type, or null
+  std::int64_t begin = 0, end = 0;
+  void* y = nullptr;  // [out]
+};
+
 struct EventKernels {
   // Result of the rows [begin, end): y has the weights' type and stride `y_stride`.
   void (*gather)(const event::Rows&, const event::Weights&, const Prepared&, std::int64_t begin, std::int64_t end,
@@ -51,6 +64,9 @@ struct EventKernels {
   // entries [in, n], g [out, n] and grad [connections] in the compute type `type`.
   void (*weight_gradient)(const event::Rows&, DType type, event::Values, bool transpose, const void* entries,
                           const void* g, std::int64_t n, std::int64_t begin, std::int64_t end, void* grad);
+
+  // At most 512 columns.
+  void (*linear)(const LinearSum&);
 };
 
 const EventKernels& event_kernels_default();

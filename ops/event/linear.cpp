@@ -1,0 +1,111 @@
+// event_linear: events [..., in] times weight [in, out], plus bias [out]: the sum of the rows of active inputs, [...,
+// out] in the weight's type. Rows of other inputs are not read into it.
+//
+// An entry x of `events` is an event where it is true, or x > 0; NaN is none. An event counts 1, or with `graded` x.
+// int32 events are bits as pack_events makes them, [..., ceil(in / 32)]. Half types are summed in float32 and rounded
+// once; the order of a sum is fixed. Gradients: of events grad weight^T, straight through; of weight what inputs
+// counted times what arrived.
+#include <spikeforge/ops/event/linear.h>
+#include <spikeforge/ops/neuron/checks.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+namespace spikeforge::ops::sparse {
+namespace {
+
+constexpr const char* op = "event_linear";
+
+// events^T grad, over all leading dimensions.
+at::Tensor event_linear_weight_grad(const at::Tensor& x, const at::Tensor& grad, c10::SymInt in, bool graded) {
+  const char* const name = "event_linear_weight_grad";
+  TORCH_CHECK_VALUE(x.dim() >= 1 && x.sym_size(-1) == (is_packed(x) ? (in + 31) / 32 : in), name,
+                    ": events must have shape [..., in] with in = ", in, ", or that of its bits, but has ",
+                    x.sym_sizes());
+  TORCH_CHECK_VALUE(
+      grad.dim() == x.dim() && grad.sym_sizes().slice(0, grad.dim() - 1) == x.sym_sizes().slice(0, x.dim() - 1), name,
+      ": grad must have the leading dimensions of events, ", x.sym_sizes(), ", but has ", grad.sym_sizes());
+  const at::Tensor active = is_packed(x) ? unpack(x, in) : x.gt(0);
+  const auto type = grad.scalar_type();
+  const at::Tensor counted = graded ? at::where(active, x.to(type), at::zeros({}, grad.options())) : active.to(type);
+  c10::SymInt vectors = 1;
+  for (std::int64_t d = 0; d < x.dim() - 1; ++d) vectors *= x.sym_size(d);
+  return counted.reshape_symint({vectors, in}).t().matmul(grad.reshape_symint({vectors, grad.sym_size(-1)}));
+}
+
+at::Tensor event_linear_meta(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                             bool graded) {
+  check_linear(x, weight, bias, graded);
+  return at::empty_symint(linear_sizes(x, weight), weight.options());
+}
+
+TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
+  library.def("event_linear(Tensor events, Tensor weight, Tensor? bias=None, *, bool graded=False) -> Tensor",
+              {at::Tag::pt2_compliant_tag});
+  library.def("event_linear_weight_grad(Tensor events, Tensor grad, SymInt in_features, bool graded) -> Tensor",
+              {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(spikeforge, CompositeExplicitAutograd, library) {
+  library.impl("event_linear_weight_grad", TORCH_FN(event_linear_weight_grad));
+}
+
+TORCH_LIBRARY_IMPL(spikeforge, Meta, library) { library.impl("event_linear", TORCH_FN(event_linear_meta)); }
+
+}  // namespace
+
+bool is_packed(const at::Tensor& x) { return x.scalar_type() == c10::ScalarType::Int; }
+
+void check_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias, bool graded) {
+  const auto type = x.scalar_type();
+  TORCH_CHECK_TYPE(
+      x.layout() == c10::kStrided && (type == c10::ScalarType::Bool || is_packed(x) || is_supported(type)), op,
+      ": events must be a dense bool, float16, bfloat16, float32 or float64 tensor, or int32 bits of pack_events, but "
+      "is ",
+      x.layout(), " ", type);
+  TORCH_CHECK_VALUE(!is_packed(x) || !graded, op, ": bits have no value that `graded` could use");
+  TORCH_CHECK_TYPE(weight.layout() == c10::kStrided && is_supported(weight.scalar_type()), op,
+                   ": weight must be a dense float16, bfloat16, float32 or float64 tensor, but is ", weight.layout(),
+                   " ", weight.scalar_type());
+  TORCH_CHECK_VALUE(weight.dim() == 2, op, ": weight must have shape [in, out], but has ", weight.sym_sizes());
+  const c10::SymInt in = weight.sym_size(0);
+  if (is_packed(x)) {
+    TORCH_CHECK_VALUE(x.dim() >= 1 && x.sym_size(-1) == (in + 31) / 32, op,
+                      ": events, as bits, must have shape [..., ceil(in / 32)] with in = ", in,
+                      ", the rows of weight, ", "but has ", x.sym_sizes());
+  } else {
+    TORCH_CHECK_VALUE(x.dim() >= 1 && x.sym_size(-1) == in, op, ": events must have shape [..., in] with in = ", in,
+                      ", the rows of weight, but has ", x.sym_sizes());
+  }
+  TORCH_CHECK_VALUE(weight.device() == x.device(), op, ": weight must be on ", x.device(),
+                    ", the device of events, but is on ", weight.device());
+  if (!bias.has_value()) return;
+  TORCH_CHECK_TYPE(bias->scalar_type() == weight.scalar_type(), op, ": bias must be ", weight.scalar_type(),
+                   ", as weight, but is ", bias->scalar_type());
+  TORCH_CHECK_VALUE(bias->dim() == 1 && bias->sym_size(0) == weight.sym_size(1), op, ": bias must have shape [out] = [",
+                    weight.sym_size(1), "], but has ", bias->sym_sizes());
+  TORCH_CHECK_VALUE(bias->device() == x.device(), op, ": bias must be on ", x.device(),
+                    ", the device of events, but is on ", bias->device());
+}
+
+c10::SymDimVector linear_sizes(const at::Tensor& x, const at::Tensor& weight) {
+  c10::SymDimVector sizes(x.sym_sizes().begin(), x.sym_sizes().end());
+  sizes.back() = weight.sym_size(1);
+  return sizes;
+}
+
+at::Tensor call_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                       bool graded) {
+  static const auto handle = find_operator<LinearSchema>("spikeforge::event_linear");
+  return handle.call(x, weight, bias, graded);
+}
+
+at::Tensor call_linear_weight_grad(const at::Tensor& x, const at::Tensor& grad, const c10::SymInt& in, bool graded) {
+  static const auto handle = find_operator<LinearWeightGradSchema>("spikeforge::event_linear_weight_grad");
+  return handle.call(x, grad, in, graded);
+}
+
+}  // namespace spikeforge::ops::sparse

@@ -1,0 +1,26 @@
+// event_linear: events times a dense matrix.
+#pragma once
+
+#include <spikeforge/ops/event/product.h>
+
+namespace spikeforge::ops::sparse {
+
+// Of x as event_linear takes it: bool or floating point [..., in], or what pack_events makes of that, int32.
+bool is_packed(const at::Tensor& x);
+
+// Every check of the call: all that kernels take for granted.
+void check_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias, bool graded);
+
+// [..., out]
+c10::SymDimVector linear_sizes(const at::Tensor& x, const at::Tensor& weight);
+
+using LinearSchema = at::Tensor(const at::Tensor& events, const at::Tensor& weight,
+                                const std::optional<at::Tensor>& bias, bool graded);
+at::Tensor call_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                       bool graded);
+
+using LinearWeightGradSchema = at::Tensor(const at::Tensor& events, const at::Tensor& grad, c10::SymInt in,
+                                          bool graded);
+at::Tensor call_linear_weight_grad(const at::Tensor& x, const at::Tensor& grad, const c10::SymInt& in, bool graded);
+
+}  // namespace spikeforge::ops::sparse

@@ -1,0 +1,72 @@
+#include <spikeforge/ops/event/linear.h>
+#include <spikeforge/ops/neuron/layout.h>
+#include <spikeforge/ops/neuron/on_stream.h>
+#include <spikeforge/runtime/event_linear_spec.h>
+#include <spikeforge/runtime/spec_table.h>
+
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <torch/library.h>
+
+#include <algorithm>
+
+namespace spikeforge::ops::sparse {
+namespace {
+
+constexpr std::int64_t block = 256;
+constexpr std::int64_t inputs_at_once = 1024;  // as in cuda/event_linear.cuh
+constexpr std::int64_t most_grid_z = 65535;
+constexpr std::int64_t blocks_a_multiprocessor = 4;  // that fewer columns are split for
+
+at::Tensor event_linear_cuda(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                             bool graded) {
+  check_linear(x, weight, bias, graded);
+  const c10::cuda::OptionalCUDAGuard guard(x.device());
+  at::Tensor y = at::empty(C10_AS_INTARRAYREF_SLOW(linear_sizes(x, weight)), weight.options());
+  if (y.numel() == 0) return y;
+  const at::Tensor dense_x = x.contiguous();
+  const at::Tensor dense_weight = weight.contiguous();
+  const at::Tensor dense_bias = bias.has_value() ? bias->contiguous() : at::Tensor();
+  const std::int64_t in = weight.size(0);
+  const std::int64_t out = weight.size(1);
+  const std::int64_t batches = y.numel() / out;
+
+  const runtime::Device& device = gpu_of(x);
+  const DType type = dtype_of(weight.scalar_type());
+  const runtime::EventLinearSpec spec{
+      .product = {.weight = type,
+                  .entry = is_packed(x) ? spikeforge::event::EntryType::boolean : entry_type_of(x.scalar_type()),
+                  .values = graded ? Values::graded : Values::event},
+      .packed = is_packed(x)};
+  const std::int64_t tiles = (out + block - 1) / block;
+  const std::int64_t pieces = std::max<std::int64_t>(1, (in + inputs_at_once - 1) / inputs_at_once);
+  const std::int64_t splits =
+      std::clamp<std::int64_t>(blocks_a_multiprocessor * device.multiprocessors / (tiles * batches), 1, pieces);
+  const at::Tensor parts =
+      splits > 1 ? at::empty({splits, batches, out}, weight.options().dtype(scalar_type_of(compute_type(type))))
+                 : at::Tensor();
+  runtime::EventLinearArguments args{.x = dense_x.const_data_ptr(),
+                                     .weight = dense_weight.const_data_ptr(),
+                                     .bias = dense_bias.defined() ? dense_bias.const_data_ptr() : nullptr,
+                                     .y = y.mutable_data_ptr(),
+                                     .parts = parts.defined() ? parts.mutable_data_ptr() : nullptr,
+                                     .in = in,
+                                     .out = out,
+                                     .words = (in + 31) / 32,
+                                     .batches = batches,
+                                     .first_batch = 0};
+  const runtime::LoadedKernel& kernel = runtime::SpecTable<runtime::EventLinearSpec>::of(device).get(spec, device);
+  for (; args.first_batch < batches; args.first_batch += most_grid_z)
+    kernel.launch({static_cast<unsigned>(tiles), static_cast<unsigned>(splits),
+                   static_cast<unsigned>(std::min(most_grid_z, batches - args.first_batch))},
+                  block, 0, stream_of(x), &args, sizeof args);
+  if (!parts.defined()) return y;
+  at::Tensor sum = parts.sum(0);
+  if (dense_bias.defined()) sum = sum.add(dense_bias);
+  return sum.to(weight.scalar_type()).view(y.sizes());
+}
+
+TORCH_LIBRARY_IMPL(spikeforge, CUDA, library) { library.impl("event_linear", TORCH_FN(event_linear_cuda)); }
+
+}  // namespace
+}  // namespace spikeforge::ops::sparse
