@@ -137,3 +137,47 @@ def test_compile_keeps_the_product_whole(device):
     compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
     for a, b in zip(torch.autograd.grad(compiled(weights, x), (weights, x)), torch.autograd.grad(call(weights, x), (weights, x))):
         torch.testing.assert_close(a, b)
+
+
+def test_export_keeps_the_product_whole(device):
+    m, weights, x = small(device, False, True)
+
+    class Synapses(torch.nn.Module):
+        def forward(self, weights, events):
+            return ops.event_csrmv(weights, m.indices, m.indptr, events, **m.size, transpose=True)
+
+    arguments = weights.detach(), x.detach()
+    program = torch.export.export(Synapses(), arguments)
+    called = [node.target for node in program.graph.nodes if "spikeforge" in str(node.target)]
+    assert len(called) == 1
+    for exported in (program, program.run_decompositions()):
+        assert torch.equal(exported.module()(*arguments), Synapses()(*arguments))
+
+
+def test_one_compiled_product_serves_batches_of_any_size(device):
+    m, weights, x = small(device, False, False, batch=(3,))
+    call = lambda x: ops.event_csrmv(weights, m.indices, m.indptr, x, **m.size)
+    compiled = torch.compile(call, backend="aot_eager", fullgraph=True, dynamic=True)
+    for batch in (3, 5, 8):
+        events = random_entries((batch, m.cols), torch.float64, 0.5).nan_to_num().to(device)
+        assert torch.equal(compiled(events), call(events))
+
+
+def test_under_autocast_types_are_as_they_are_outside(device):
+    m = matrix("random").to(device)
+    x = random_entries(m.cols, torch.float32).nan_to_num().to(device)
+    for dtype in (torch.float32, torch.bfloat16):
+        weights = random_weights(m, False, dtype, device)
+        outside = ops.event_csrmv(weights, m.indices, m.indptr, x, **m.size)
+        with torch.autocast(device.type, torch.bfloat16):
+            inside = ops.event_csrmv(weights, m.indices, m.indptr, x, **m.size)
+        assert inside.dtype == dtype and torch.equal(inside, outside)
+
+
+def test_gradients_with_respect_to_a_mapped_matrix(device):
+    m, weights, x = small(device, False, False)
+    several = torch.randn(4, len(weights), dtype=torch.float64, device=device, requires_grad=True)
+    call = lambda w: ops.event_csrmv(w, m.indices, m.indptr, x.detach(), **m.size)
+    (together,) = torch.autograd.grad(torch.vmap(call)(several).square().sum(), several)
+    (one_by_one,) = torch.autograd.grad(torch.stack([call(w) for w in several]).square().sum(), several)
+    torch.testing.assert_close(together, one_by_one)

@@ -227,7 +227,7 @@ def test_every_wrong_argument_is_refused_in_words(device):
     refused(ValueError, "indices must have one dimension, but has shape", indices=m.indices.unsqueeze(0))
     refused(TypeError, "indptr must be a dense int32 or int64 tensor, but is Strided Float", indptr=m.indptr.float())
     refused(ValueError, r"indptr must have shape \[rows \+ 1\] = \[72\], but has \[71\]", rows=71)
-    refused(ValueError, "rows must not be negative, but is -1", rows=-1)
+    refused(ValueError, r"rows must be from 0 to 2\^31, but is -1", rows=-1)
     refused(ValueError, r"cols must be from 0 to 2\^31, but is -2", cols=-2)
     refused(TypeError, "events must be a dense bool, float16, bfloat16, float32 or float64 tensor, but is Strided Long", events=events.long())
     refused(ValueError, r"events must have shape \[..., cols\] with cols = 90, but has \[3\]", events=events[:3])
@@ -238,3 +238,35 @@ def test_every_wrong_argument_is_refused_in_words(device):
         ops.event_ellmv(weights, m.indices, events, cols=m.cols)
     if device.type == "cuda":
         refused(ValueError, "events must be on cuda:0, the device of indices, but is on cpu", events=events.cpu())
+
+
+def test_errors_are_the_same_where_shapes_alone_are_known():
+    indices, indptr = torch.tensor([0, 1, 2], dtype=torch.int32, device="meta"), torch.zeros(3, dtype=torch.int64, device="meta")
+    weights, events = torch.ones(3, device="meta"), torch.ones(3, device="meta")
+    assert ops.event_csrmv(weights, indices, indptr, events, rows=2, cols=3).shape == (2,)
+    for error, words, arguments, size in (
+        (ValueError, r"rows must be from 0 to 2\^31, but is -1", (weights, indices, indptr, events), (-1, 3)),
+        (ValueError, r"rows must be from 0 to 2\^31, but is 4611686018427387904", (weights, indices, indptr, events), (2**62, 3)),
+        (ValueError, r"indptr must have shape \[rows \+ 1\] = \[2\], but has \[3\]", (weights, indices, indptr, events), (1, 3)),
+        (TypeError, "indptr must be a dense int32 or int64 tensor", (weights, indices, indptr.short(), events), (2, 3)),
+        (TypeError, "indices must be a dense int32 tensor", (weights, indices.long(), indptr, events), (2, 3)),
+        (ValueError, "weights must have one element", (weights[:0], indices, indptr, events), (2, 3)),
+        (ValueError, r"events must have shape \[..., cols\]", (weights, indices, indptr, events[0]), (2, 3)),
+    ):
+        with pytest.raises(error, match=f"event_csrmv: {words}"):
+            ops.event_csrmv(*arguments, rows=size[0], cols=size[1])
+
+
+@both_orders
+def test_rows_that_lie_about_themselves_are_refused_on_the_cpu(transpose):
+    """On a GPU nothing is read by the host: csr_check is for that."""
+    indices, weights = torch.tensor([0, 1, 2], dtype=torch.int32), torch.ones(3)
+    for indptr in ([0, 900_000_000, 3], [0, -5, 3], [1, 2, 3], [0, 2, 9], [0, 2, 2]):
+        for dtype in (torch.int32, torch.int64):
+            lying = torch.tensor(indptr, dtype=dtype)
+            with pytest.raises(ValueError, match="csrmv: indptr must begin with 0, never decrease and end with 3"):
+                ops.csrmv(weights, indices, lying, torch.ones(2 if transpose else 3), rows=2, cols=3, transpose=transpose)
+            with pytest.raises(ValueError, match="stdp_pre: indptr must begin with 0"):
+                ops.stdp_pre(weights, indices, lying, torch.ones(2), weights, rows=2, cols=3)
+            with pytest.raises(ValueError, match="csr_transpose: indptr must"):
+                ops.csr_transpose(indices, lying, rows=2, cols=3)

@@ -58,6 +58,13 @@ def test_the_python_program_of_fixed_point_runs():
     assert "of all steps agree" in run(sys.executable, "-c", program)
 
 
+def test_the_python_program_of_events_runs():
+    program = code("Python").replace("build/release/lib/libspikeforge.so", str(library_path()))
+    assert str(library_path()) in program
+    program += "\nassert weights.grad.sum() == 50 * spikes.sum() and len(arriving) == cols\n"
+    assert "spikes reached" in run(sys.executable, "-c", program)
+
+
 def build_against_the_installed_package(program, folder):
     for tool in ("c++", "cmake"):
         if shutil.which(tool) is None:
