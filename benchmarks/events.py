@@ -105,7 +105,8 @@ def peers(indices, indptr, weights, size, device):
 
         def brain(e, transpose):
             array = jax.numpy.asarray(e.cpu().numpy())
-            f = jax.jit(lambda a: brainevent.EventArray(a) @ m if transpose else m @ brainevent.EventArray(a))
+            events_of = getattr(brainevent, "BinaryArray", None) or brainevent.EventArray  # its name until 0.1
+            f = jax.jit(lambda a: events_of(a) @ m if transpose else m @ events_of(a))
             return lambda: f(array).block_until_ready()
 
         found["brainevent"] = brain
