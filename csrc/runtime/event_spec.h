@@ -51,22 +51,22 @@ KernelSource print_source(const EventSpec& spec);
 
 // ProductArgs in cuda/event.cuh.
 struct EventArguments {
-  const void* indices;
-  const void* indptr;
-  std::int64_t width, rows, cols, connections;
-  const void* weights;
-  const void* x;
-  void* y;
-  void* sums;
-  void* infinities;
-  void* limits;
-  void* bits;
-  void* tasks;
-  void* segments;
-  const void* grad;
-  const void* slots;
-  std::int64_t n, words, task_capacity, chunk, private_from, batches;
-  double least, most;
+  const void* indices = nullptr;
+  const void* indptr = nullptr;
+  std::int64_t width = 0, rows = 0, cols = 0, connections = 0;
+  const void* weights = nullptr;
+  const void* x = nullptr;
+  void* y = nullptr;
+  void* sums = nullptr;
+  void* infinities = nullptr;
+  void* limits = nullptr;
+  void* bits = nullptr;
+  void* tasks = nullptr;
+  void* segments = nullptr;
+  const void* grad = nullptr;
+  const void* slots = nullptr;
+  std::int64_t n = 0, words = 0, task_capacity = 0, chunk = 0, private_from = 0, batches = 0;
+  double least = 0, most = 0;
 };
 
 constexpr std::int64_t rows_of_segment = 1024;  // as in cuda/event.cuh

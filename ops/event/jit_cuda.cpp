@@ -37,7 +37,7 @@ at::Tensor largest(const at::Tensor& t) {
 at::Tensor limits_of(const at::Tensor& weights, const at::Tensor& x, const Form& form, const Draw& draw) {
   at::Tensor weight = largest(weights);
   if (draw.law == Law::normal)
-    weight = largest(weights.select(0, 0)) + largest(weights.select(0, 1)) * spikeforge::event::largest_normal;
+    weight = largest(weights.select(0, 0)).add(largest(weights.select(0, 1)), spikeforge::event::largest_normal);
   const at::Tensor entry = form.values == Values::event ? at::ones({}, weight.options()) : largest(x);
   return at::stack({weight, entry});
 }

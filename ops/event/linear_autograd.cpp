@@ -2,6 +2,8 @@
 #include <spikeforge/ops/event/linear.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -19,7 +21,8 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                             bool graded) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    at::Tensor y = call_linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt, graded);
+    // Without a bias it is of no dimension: apply() takes no undefined tensor.
+    at::Tensor y = call_linear(x, weight, bias.dim() == 1 ? std::optional(bias) : std::nullopt, graded);
     ctx->save_for_backward({x, weight});
     ctx->saved_data["graded"] = graded;
     return y;
@@ -42,8 +45,10 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
 at::Tensor event_linear_autograd(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                                  bool graded) {
   refuse_functorch("event_linear");
+  TORCH_CHECK_VALUE(!bias.has_value() || bias->dim() == 1, "event_linear: bias must have shape [out], but has ",
+                    bias->sym_sizes());
   if (is_differentiated(x) || is_differentiated(weight) || (bias.has_value() && is_differentiated(*bias)))
-    return LinearFunction::apply(x, weight, bias.value_or(at::Tensor()), graded);
+    return LinearFunction::apply(x, weight, bias.has_value() ? *bias : at::empty({}, weight.options()), graded);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return call_linear(x, weight, bias, graded);
 }

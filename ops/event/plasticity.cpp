@@ -156,9 +156,18 @@ void update_rows(const WeightUpdate& update, const E* events) {
   auto* const weights = update.weights.mutable_data_ptr<W>();
   const auto* const trace = update.trace.const_data_ptr<C>();
   const auto* const slots = update.slots.defined() ? update.slots.const_data_ptr<std::int64_t>() : nullptr;
+  const auto is_event = [&](std::int64_t i) { return static_cast<double>(events[i]) > 0; };
+  // Before anything changes; only those that are read.
+  for (std::int64_t i = 0; slots != nullptr && i < matrix.rows; ++i) {
+    if (!is_event(i)) continue;
+    for (std::int64_t k = matrix.begin(i); k < matrix.end(i); ++k)
+      TORCH_CHECK_VALUE(slots[k] >= 0 && slots[k] < matrix.connections,
+                        "stdp_post: slots must be those of csr_transpose, from 0 to ", matrix.connections - 1,
+                        ", but slots[", k, "] is ", slots[k]);
+  }
   at::parallel_for(0, matrix.rows, 1024, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      if (!(static_cast<double>(events[i]) > 0)) continue;
+      if (!is_event(i)) continue;
       for (std::int64_t k = matrix.begin(i); k < matrix.end(i); ++k) {
         W& weight = weights[slots ? slots[k] : k];
         const C changed = static_cast<C>(weight) + trace[matrix.indices[k]];

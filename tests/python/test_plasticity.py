@@ -70,6 +70,16 @@ def test_wrong_arguments_of_plasticity_are_refused_in_words(device):
     assert weights.eq(1).all()
 
 
+def test_slots_that_lead_nowhere_are_refused_on_the_cpu():
+    m = from_lengths([3, 2], 4)
+    rows, begins, slots = ops.csr_transpose(m.indices, m.indptr, **m.size)
+    weights = torch.ones(5)
+    for wrong in (-1, 5, 2**40):
+        with pytest.raises(ValueError, match=rf"stdp_post: slots must be those of csr_transpose, from 0 to 4, but slots\[2\] is {wrong}"):
+            ops.stdp_post_(weights, rows, begins, slots.index_fill(0, torch.tensor(2), wrong), torch.ones(4), torch.ones(2), **m.size)
+    assert weights.eq(1).all()
+
+
 def test_weights_may_be_their_own_trace(device):
     """Row 0 doubles before row 1 reads it: every connection must see what was there before."""
     m = from_lengths([5, 5], 5)
