@@ -32,7 +32,7 @@ void with_type(DType type, F&& f) {
       return f(c10::BFloat16());
     case DType::f32:
       return f(float());
-    case DType::f64:
+    default:
       return f(double());
   }
 }

@@ -44,7 +44,7 @@ void with_vector(const at::Tensor& x, std::int64_t offset, F&& f) {
       return f(x.const_data_ptr<c10::BFloat16>() + offset);
     case DType::f32:
       return f(x.const_data_ptr<float>() + offset);
-    case DType::f64:
+    default:
       return f(x.const_data_ptr<double>() + offset);
   }
 }

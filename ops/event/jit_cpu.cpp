@@ -18,10 +18,10 @@ using spikeforge::event::for_each_connection;
 using spikeforge::event::weight_of;
 
 // A thread that draws fewer connections than this is not worth waking.
-constexpr double least_share = 1 << 13;
+constexpr double least_work = 1 << 13;
 
 // What entries count, in the type of the sums; 0 where they are nothing.
-at::Tensor contributions(const at::Tensor& x, Values values, c10::ScalarType type) {
+at::Tensor entries_of(const at::Tensor& x, Values values, c10::ScalarType type) {
   if (values == Values::number) return x.to(type).contiguous();
   const at::Tensor active = x.gt(0);
   if (values == Values::event) return active.to(type).contiguous();
@@ -75,14 +75,14 @@ at::Tensor sums_of(const at::Tensor& weights, const at::Tensor& x, const Form& f
   const Vectors vectors = vectors_of(x, form.matrix);
   const Random<law, Sum> random{random_rows(draw, rows, cols), w[0], law == Law::constant ? Sum(0) : w[1],
                                 form.values == Values::number, vectors.n};
-  const at::Tensor entries = contributions(x, form.values, type);
+  const at::Tensor entries = entries_of(x, form.values, type);
   const auto* const from = entries.const_data_ptr<Sum>();
 
   const std::int64_t out = form.transpose ? cols : rows;
   const double work = static_cast<double>(rows) * static_cast<double>(cols) * draw.prob + static_cast<double>(rows);
   const std::int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
   const std::int64_t parts =
-      std::clamp<std::int64_t>(static_cast<std::int64_t>(std::min(work / least_share, 1e6)), 1, threads);
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(std::min(work / least_work, 1e6)), 1, threads);
   const auto boundary = [&](std::int64_t part) { return rows / parts * part + std::min(part, rows % parts); };
   const std::int64_t copies = form.transpose ? parts : 1;
   const at::Tensor sums = at::zeros({copies, vectors.batches, out * vectors.n}, entries.options());

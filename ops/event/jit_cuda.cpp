@@ -24,9 +24,9 @@ using runtime::EventKernel;
 using runtime::EventSpec;
 using runtime::EventSums;
 
-constexpr std::int64_t block = 256;
-constexpr std::int64_t blocks_a_multiprocessor = 16;
-constexpr std::int64_t most_grid_y = 65535;
+constexpr std::int64_t jit_block = 256;
+constexpr std::int64_t jit_blocks_a_multiprocessor = 16;
+constexpr std::int64_t most_jit_batches = 65535;
 
 at::Tensor largest(const at::Tensor& t) {
   const at::Tensor size = t.to(at::kDouble).abs();
@@ -100,19 +100,19 @@ class JitLauncher {
   template <class F>
   void for_batches(const at::Tensor& x, const at::Tensor& y, F&& f) {
     const std::int64_t out = spec_.product.transpose ? args_.product.cols : args_.product.rows;
-    for (std::int64_t first = 0; first < vectors_.batches; first += most_grid_y) {
+    for (std::int64_t first = 0; first < vectors_.batches; first += most_jit_batches) {
       args_.product.x =
           static_cast<const char*>(x.const_data_ptr()) + first * vectors_.length * vectors_.n * x.element_size();
       args_.product.y = static_cast<char*>(y.mutable_data_ptr()) + first * out * vectors_.n * y.element_size();
-      f(std::min(most_grid_y, vectors_.batches - first));
+      f(std::min(most_jit_batches, vectors_.batches - first));
     }
   }
 
   template <class Arguments>
   void launch(const runtime::LoadedKernel& kernel, const Arguments& args, std::int64_t threads, std::int64_t batches) {
-    const std::int64_t blocks =
-        std::clamp<std::int64_t>((threads + block - 1) / block, 1, blocks_a_multiprocessor * device_.multiprocessors);
-    kernel.launch({static_cast<unsigned>(blocks), static_cast<unsigned>(batches), 1}, block, 0, stream_, &args,
+    const std::int64_t blocks = std::clamp<std::int64_t>((threads + jit_block - 1) / jit_block, 1,
+                                                         jit_blocks_a_multiprocessor * device_.multiprocessors);
+    kernel.launch({static_cast<unsigned>(blocks), static_cast<unsigned>(batches), 1}, jit_block, 0, stream_, &args,
                   sizeof args);
   }
 

@@ -14,7 +14,7 @@
 namespace spikeforge::ops::sparse {
 namespace {
 
-constexpr std::int64_t least_share = 1 << 15;  // weights that are worth waking a thread
+constexpr std::int64_t least_weights = 1 << 15;  // weights that are worth waking a thread
 constexpr std::int64_t columns_at_once = 512;
 
 std::vector<std::int64_t> active_inputs(const bool* x, std::int64_t in) {
@@ -45,7 +45,7 @@ at::Tensor event_linear_cpu(const at::Tensor& x, const at::Tensor& weight, const
     rows += static_cast<std::int64_t>(of_vectors.back().size());
   }
   const std::int64_t tiles = (out + columns_at_once - 1) / columns_at_once;
-  const std::int64_t grain = std::max<std::int64_t>(1, least_share * batches * tiles / ((rows + batches) * out));
+  const std::int64_t grain = std::max<std::int64_t>(1, least_weights * batches * tiles / ((rows + batches) * out));
   auto* const to = static_cast<char*>(y.mutable_data_ptr());
   at::parallel_for(0, batches * tiles, grain, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t item = first; item < last; ++item) {

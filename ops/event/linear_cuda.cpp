@@ -13,10 +13,10 @@
 namespace spikeforge::ops::sparse {
 namespace {
 
-constexpr std::int64_t block = 256;
+constexpr std::int64_t linear_block = 256;
 constexpr std::int64_t inputs_at_once = 1024;  // as in cuda/event_linear.cuh
 constexpr std::int64_t most_grid_z = 65535;
-constexpr std::int64_t blocks_a_multiprocessor = 4;  // that fewer columns are split for
+constexpr std::int64_t linear_blocks_a_multiprocessor = 4;  // that fewer columns are split for
 
 at::Tensor event_linear_cuda(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                              bool graded) {
@@ -38,10 +38,10 @@ at::Tensor event_linear_cuda(const at::Tensor& x, const at::Tensor& weight, cons
                   .entry = is_packed(x) ? spikeforge::event::EntryType::boolean : entry_type_of(x.scalar_type()),
                   .values = graded ? Values::graded : Values::event},
       .packed = is_packed(x)};
-  const std::int64_t tiles = (out + block - 1) / block;
+  const std::int64_t tiles = (out + linear_block - 1) / linear_block;
   const std::int64_t pieces = std::max<std::int64_t>(1, (in + inputs_at_once - 1) / inputs_at_once);
   const std::int64_t splits =
-      std::clamp<std::int64_t>(blocks_a_multiprocessor * device.multiprocessors / (tiles * batches), 1, pieces);
+      std::clamp<std::int64_t>(linear_blocks_a_multiprocessor * device.multiprocessors / (tiles * batches), 1, pieces);
   const at::Tensor parts =
       splits > 1 ? at::empty({splits, batches, out}, weight.options().dtype(scalar_type_of(compute_type(type))))
                  : at::Tensor();
@@ -59,7 +59,7 @@ at::Tensor event_linear_cuda(const at::Tensor& x, const at::Tensor& weight, cons
   for (; args.first_batch < batches; args.first_batch += most_grid_z)
     kernel.launch({static_cast<unsigned>(tiles), static_cast<unsigned>(splits),
                    static_cast<unsigned>(std::min(most_grid_z, batches - args.first_batch))},
-                  block, 0, stream_of(x), &args, sizeof args);
+                  linear_block, 0, stream_of(x), &args, sizeof args);
   if (!parts.defined()) return y;
   at::Tensor sum = parts.sum(0);
   if (dense_bias.defined()) sum = sum.add(dense_bias);

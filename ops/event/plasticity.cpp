@@ -188,7 +188,7 @@ void update_typed(const WeightUpdate& update) {
       return update_rows<W, C>(update, events.const_data_ptr<c10::BFloat16>());
     case DType::f32:
       return update_rows<W, C>(update, events.const_data_ptr<float>());
-    case DType::f64:
+    default:
       return update_rows<W, C>(update, events.const_data_ptr<double>());
   }
 }
@@ -277,7 +277,7 @@ void update_weights_cpu(const WeightUpdate& update) {
       return update_typed<c10::BFloat16, float>(update);
     case DType::f32:
       return update_typed<float, float>(update);
-    case DType::f64:
+    default:
       return update_typed<double, double>(update);
   }
 }
