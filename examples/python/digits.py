@@ -29,11 +29,10 @@ class Neuron(nn.Module):
     def __init__(self, kind):
         super().__init__()
         self.kind = kind
-        if kind == "plif":
-            self.w = nn.Parameter(torch.zeros(()))  # learned: 1/tau = sigmoid(w)
+        self.register_parameter("w", nn.Parameter(torch.zeros(())) if kind == "plif" else None)  # 1/tau = sigmoid(w)
 
     def forward(self, current):
-        if self.kind == "plif":
+        if self.w is not None:
             spikes, v = torch.ops.spikeforge.plif(current, self.w)
         elif self.kind == "lif":
             spikes, v = torch.ops.spikeforge.lif(current, tau=2.0)
@@ -46,7 +45,10 @@ class AtEveryStep(nn.Sequential):
     """Layers without time see the steps as more samples: [T, batch, ...] -> [T * batch, ...] -> layers -> [T, batch, ...]."""
 
     def forward(self, x):
-        return super().forward(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        y = x.flatten(0, 1)
+        for layer in self:
+            y = layer(y)
+        return y.unflatten(0, x.shape[:2])
 
 
 class Network(nn.Module):
