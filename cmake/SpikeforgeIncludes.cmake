@@ -11,6 +11,7 @@ set(public_headers
     csrc/lava            lava
     csrc/neuron          neuron
     csrc/nn              nn
+    csrc/torchscript     torchscript
     cuda                 cuda
     ops/lava/lava.h      ops/lava.h
     ops/neuron/neuron.h  ops/neuron.h

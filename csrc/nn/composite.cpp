@@ -238,7 +238,7 @@ void CompositeImpl::expect(std::int64_t steps) {
 
 // --- Order
 
-void CompositeImpl::make_plan() {
+void CompositeImpl::make_plan() const {
   const int n = static_cast<int>(nodes_.size());
   const auto is_inner = [](const Edge& e) { return e.from.node != outside && e.to.node != outside; };
   for (const Node& node : nodes_)

@@ -74,6 +74,7 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   at::Tensor own_state(std::size_t i) const override;
   void set_path(const std::string& path) override;
   void pretty_print(std::ostream& stream) const override;
+  Script script() const override;
 
  protected:
   const char* kind() const override { return "Composite"; }
@@ -117,7 +118,7 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   int find_node(const std::string& name) const;
   std::string name_of(Port port, bool is_source) const;
   void refuse_instant_loop(const Edge& edge, const std::string& from, const std::string& to) const;
-  void make_plan();
+  void make_plan() const;
   void check_new_name(const std::string& name, const char* what) const;
 
   void check_line(const Edge& edge, const at::Tensor& next) const;
@@ -137,9 +138,9 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
     std::optional<std::vector<std::int64_t>> shape;
   };
   std::map<std::string, Alias> aliases_;
-  std::vector<Stage> plan_;
-  std::vector<std::vector<int>> edges_out_;  // into each output of the network
-  bool planned_ = false;
+  mutable std::vector<Stage> plan_;
+  mutable std::vector<std::vector<int>> edges_out_;  // into each output of the network
+  mutable bool planned_ = false;
 };
 TORCH_MODULE(Composite);
 

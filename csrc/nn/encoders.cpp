@@ -20,6 +20,16 @@ Tensors PoissonImpl::advance(at::TensorList inputs, std::int64_t steps) {
   return {(drawn < x).to(x.scalar_type())};
 }
 
+Script PoissonImpl::script() const {
+  TORCH_CHECK_NOT_IMPLEMENTED(!generator_, "a Generator of its own cannot be written");
+  return {.name = "Poisson",
+          .forward =
+              "drawn = torch.empty(x.size(), dtype=x.dtype, device=x.device)\n"
+              "for row in drawn.unbind(0):\n"
+              "  row.uniform_(0.0, 1.0)\n"
+              "return (drawn < x).to(x.dtype)"};
+}
+
 at::Tensor PoissonImpl::own_state(std::size_t /*i*/) const { return generator_->get_state(); }
 
 void PoissonImpl::set_own_state(std::size_t /*i*/, at::Tensor value) {
@@ -41,6 +51,24 @@ Tensors LatencyImpl::advance(at::TensorList inputs, std::int64_t steps) {
   const at::Tensor now = at::arange(t_, t_ + steps, x.options().dtype(at::kLong)).view(column);
   t_ += steps;
   return {(((1 - x) * (steps_ - 1)).round().to(at::kLong) == now).to(x.scalar_type())};
+}
+
+Script LatencyImpl::script() const {
+  return {.name = "Latency",
+          .states = {"t"},
+          .forward =
+              "first = self.t\n"
+              "if first.size() == [0]:\n"
+              "  first = torch.zeros([], dtype=torch.int64, device=x.device)\n"
+              "column = [x.size(0)]\n"
+              "for i in range(x.dim() - 1):\n"
+              "  column.append(1)\n"
+              "now = (first + torch.arange(x.size(0), dtype=torch.int64, device=x.device)).view(column)\n"
+              "self.t = first + x.size(0)\n"
+              "step = torch.round((1 - x) * " +
+              std::to_string(steps_ - 1) +
+              ").to(torch.int64)\n"
+              "return (step == now).to(x.dtype)"};
 }
 
 at::Tensor LatencyImpl::own_state(std::size_t /*i*/) const { return at::scalar_tensor(t_, at::kLong); }

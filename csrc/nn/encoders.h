@@ -22,6 +22,8 @@ class SPIKEFORGE_API PoissonImpl : public Encoder {
 
   Names state_names() const override { return generator_ ? Names{"random"} : Names{}; }
   at::Tensor own_state(std::size_t i) const override;
+  // Without a Generator of its own.
+  Script script() const override;
 
  protected:
   const char* kind() const override { return "Poisson"; }
@@ -42,6 +44,7 @@ class SPIKEFORGE_API LatencyImpl : public Encoder {
 
   Names state_names() const override { return {"t"}; }
   at::Tensor own_state(std::size_t i) const override;
+  Script script() const override;
 
  protected:
   const char* kind() const override { return "Latency"; }
@@ -56,6 +59,9 @@ TORCH_MODULE(Latency);
 
 // The values as they are: a constant current.
 class SPIKEFORGE_API RepeatImpl : public Encoder {
+ public:
+  Script script() const override { return {.name = "Repeat", .forward = "return x"}; }
+
  protected:
   const char* kind() const override { return "Repeat"; }
   Tensors advance(at::TensorList inputs, std::int64_t steps) override;

@@ -1,5 +1,6 @@
 #include <spikeforge/graph/text.h>
 #include <spikeforge/nn/neuron.h>
+#include <spikeforge/nn/run_script.h>
 #include <spikeforge/ops/neuron/arguments.h>
 
 #include <ATen/ops/full.h>
@@ -74,6 +75,20 @@ NeuronModule::Results NeuronImpl::call(at::TensorList inputs, const Tensors& sta
   for (std::size_t i = 0; i < all.size(); ++i)
     if (!all[i].defined()) all[i] = at::full(x.sizes().slice(1), initial_[i], x.options().dtype(type));
   return run(all);
+}
+
+Script NeuronImpl::script() const {
+  const graph::Cell cell = graph::parse(options_.neuron().text());
+  RunScript result{.name = name_,
+                   .text = options_.neuron().text(),
+                   .inputs = inputs_.size() == 1 ? Names{"x"} : inputs_,
+                   .outputs = outputs_.size(),
+                   .states = {},
+                   .params = {}};
+  for (std::size_t i = 0; i < initial_.size(); ++i) result.states.push_back({state_names()[i], initial_[i]});
+  const Names& params = cell.signature().params;
+  for (std::size_t i = 0; i < params.size(); ++i) result.params.emplace_back(params[i], constants_[i]);
+  return result.script();
 }
 
 void NeuronImpl::pretty_print(std::ostream& stream) const {

@@ -40,6 +40,7 @@ class SPIKEFORGE_API NeuronImpl : public NeuronModule {
   Names output_names() const override { return outputs_; }
   const NeuronOptions& options() const { return options_; }
   void pretty_print(std::ostream& stream) const override;
+  Script script() const override;
 
  protected:
   const char* kind() const override { return name_.c_str(); }

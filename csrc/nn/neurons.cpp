@@ -1,4 +1,5 @@
 #include <spikeforge/nn/predefined.h>
+#include <spikeforge/nn/run_script.h>
 
 #include <ATen/ops/full.h>
 
@@ -7,16 +8,21 @@
 
 namespace spikeforge::nn {
 
-Described describe(const IfOptions& call) { return {"IF", {"v"}, {{"v_threshold", call.v_threshold}}}; }
-
-Described describe(const LifOptions& call) {
-  return {"LIF", {"v"}, {{"tau", call.tau}, {"v_threshold", call.v_threshold}}};
+Described describe(const IfOptions& call) {
+  return {"IF", "integrate_and_fire", {"v"}, {{"v_threshold", call.v_threshold}}};
 }
 
-Described describe(const PlifCall& call) { return {"PLIF", {"v"}, {{"w", call.w}, {"v_threshold", call.v_threshold}}}; }
+Described describe(const LifOptions& call) {
+  return {"LIF", "lif", {"v"}, {{"tau", call.tau}, {"v_threshold", call.v_threshold}}};
+}
+
+Described describe(const PlifCall& call) {
+  return {"PLIF", "plif", {"v"}, {{"w", call.w}, {"v_threshold", call.v_threshold}}};
+}
 
 Described describe(const QifOptions& call) {
   return {"QIF",
+          "qif",
           {"v"},
           {{"tau", call.tau},
            {"v_c", call.v_c},
@@ -27,6 +33,7 @@ Described describe(const QifOptions& call) {
 
 Described describe(const EifOptions& call) {
   return {"EIF",
+          "eif",
           {"v"},
           {{"tau", call.tau},
            {"delta_t", call.delta_t},
@@ -37,6 +44,7 @@ Described describe(const EifOptions& call) {
 
 Described describe(const spikeforge::IzhikevichOptions& call) {
   return {"Izhikevich",
+          "izhikevich",
           {"v", "w"},
           {{"tau", call.tau},
            {"v_c", call.v_c},
@@ -51,6 +59,7 @@ Described describe(const spikeforge::IzhikevichOptions& call) {
 
 Described describe(const CubaLifCall& call) {
   return {"CubaLIF",
+          "",
           {"v", "i"},
           {{"tau_synapse", call.tau_synapse}, {"tau_membrane", call.tau_membrane}, {"v_threshold", call.v_threshold}}};
 }
@@ -156,6 +165,80 @@ NeuronModule::Results Predefined<Options>::call(at::TensorList inputs, const Ten
     return run(storing);
   }
   return {};
+}
+
+template <class Options>
+Script Predefined<Options>::script() const {
+  return cell_ ? cell_script() : operator_script();
+}
+
+// The call of its operator: all constants, and what differs from the operator's defaults.
+template <class Options>
+Script Predefined<Options>::operator_script() const {
+  using Call = typename Options::Operator;
+  const Described neuron = describe(call_);
+  Script result{.name = neuron.module, .states = neuron.states};
+  std::string arguments = "x";
+  auto constants = neuron.constants;
+  if (constants[0].first == std::string("w")) {  // of plif, always a tensor
+    arguments += ", self.w";
+    constants.erase(constants.begin());
+  }
+  for (const std::string& state : neuron.states) {
+    arguments += ", " + state;
+    result.forward += state + ": Optional[Tensor] = self." + state + "\n" + "if self." + state + ".size() == [0]:\n  " +
+                      state + " = None\n";
+  }
+  // Numbers, or the overload of tensors.
+  if (call_.v_reset) constants.emplace_back("v_reset", *call_.v_reset);
+  const bool tensors =
+      std::any_of(constants.begin(), constants.end(), [](const auto& c) { return c.second.is_tensor(); });
+  for (const auto& [name, value] : constants) {
+    std::string text = "self." + std::string(name);
+    if (!value.is_tensor()) {
+      text = script::number(value.number());
+      if (tensors) {
+        text = "self.number(" + text + ", x)";
+        result.methods = script::number_of;
+      }
+    }
+    arguments += ", " + std::string(name) + "=" + text;
+  }
+  if (!call_.v_reset) arguments += ", v_reset=None";
+  if constexpr (requires { call_.decay_input; })
+    if (!call_.decay_input) arguments += ", decay_input=False";
+  if (call_.detach_reset) arguments += ", detach_reset=True";
+  if (call_.surrogate != Call().surrogate) arguments += ", surrogate=" + script::quoted(call_.surrogate);
+  if (!call_.surrogate_args.empty()) arguments += ", surrogate_args=" + script::list(call_.surrogate_args);
+  if (!call_.spiking) arguments += ", spiking=False";
+
+  std::string targets = "spikes";
+  for (const std::string& state : neuron.states) targets += ", self." + state;
+  result.forward += targets + " = torch.ops.spikeforge." + neuron.op + "(" + arguments + ")\nreturn spikes";
+  return result;
+}
+
+template <class Options>
+Script Predefined<Options>::cell_script() const {
+  const Described neuron = describe(call_);
+  RunScript result{.name = neuron.module, .text = cell_->text(), .inputs = {"x"}, .states = {}, .params = {}};
+  const auto add = [&](const Param& start, const char* name) {
+    RunScript::State state{.name = neuron.states[result.states.size()]};
+    if (start.is_tensor())
+      state.start_buffer = name;
+    else
+      state.start = start.number();
+    result.states.push_back(state);
+  };
+  add(call_.v_reset.value_or(Param(0.0)), "v_reset");
+  if constexpr (std::is_same_v<typename Options::Operator, spikeforge::IzhikevichOptions>) add(call_.w_rest, "w_rest");
+  if constexpr (std::is_same_v<typename Options::Operator, CubaLifCall>) add(0.0, "");
+
+  auto constants = neuron.constants;
+  if (call_.v_reset) constants.emplace_back("v_reset", *call_.v_reset);
+  for (const auto& [name, value] : constants)  // the numbers are in the text
+    if (value.is_tensor()) result.params.emplace_back(name, value);
+  return result.script();
 }
 
 template <class Options>

@@ -150,6 +150,7 @@ class SPIKEFORGE_API Predefined : public NeuronModule {
 
   const Options& options() const { return options_; }
   void pretty_print(std::ostream& stream) const override;
+  Script script() const override;
 
  protected:
   const char* kind() const override;
@@ -157,6 +158,9 @@ class SPIKEFORGE_API Predefined : public NeuronModule {
   std::shared_ptr<Stateful> fresh() const override { return std::make_shared<Predefined>(options_); }
 
  private:
+  Script operator_script() const;
+  Script cell_script() const;
+
   Options options_;
   typename Options::Operator call_;  // with the registered tensors in place of the given ones
 

@@ -7,6 +7,7 @@ namespace spikeforge::nn {
 
 struct Described {
   const char* module;
+  const char* op;  // of torch.ops.spikeforge
   Names states;
   std::vector<std::pair<const char*, Param>> constants;  // but v_reset
 };

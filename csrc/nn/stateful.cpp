@@ -153,6 +153,10 @@ at::Tensor Stateful::state_sequence(const std::string& name) const {
   return owner->own_sequence(i);
 }
 
+Script Stateful::script() const {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "there is no TorchScript for it; override script() to say how it is written");
+}
+
 std::string Stateful::title() const { return path_.empty() ? kind() : std::string(kind()) + " '" + path_ + "'"; }
 
 void Stateful::make_persistent(const std::string& name) {

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <spikeforge/export.h>
+#include <spikeforge/torchscript/script.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -80,6 +81,8 @@ class SPIKEFORGE_API Stateful : public torch::nn::Module {
 
   // Adds to it from the next step on, for as long as it lives; monitor.h.
   void attach(const std::shared_ptr<Recording>& recording) { recordings_.push_back(recording); }
+  // How to_torchscript writes it. c10::NotImplementedError where a class does not say.
+  virtual Script script() const;
   // Says how many steps all recordings here and below are going to see, so that they allocate once.
   virtual void expect(std::int64_t steps);
 

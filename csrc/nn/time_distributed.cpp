@@ -15,4 +15,11 @@ Tensors TimeDistributedImpl::advance(at::TensorList inputs, std::int64_t steps) 
   return {y.unflatten(0, {steps, x.size(1)})};
 }
 
+Script TimeDistributedImpl::script() const {
+  return {.name = "TimeDistributed",
+          .forward =
+              "y = self.module.forward(torch.flatten(x, 0, 1))\n"
+              "return torch.unflatten(y, 0, [x.size(0), x.size(1)])"};
+}
+
 }  // namespace spikeforge::nn

@@ -20,6 +20,8 @@ class SPIKEFORGE_API TimeDistributedImpl : public Stateful {
   template <class Module, std::enable_if_t<!std::is_same_v<std::decay_t<Module>, Part>, int> = 0>
   explicit TimeDistributedImpl(Module module) : TimeDistributedImpl(Part(std::move(module))) {}
 
+  Script script() const override;
+
  protected:
   const char* kind() const override { return "TimeDistributed"; }
   Tensors advance(at::TensorList inputs, std::int64_t steps) override;

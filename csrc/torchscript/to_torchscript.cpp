@@ -1,0 +1,228 @@
+#include <spikeforge/nn/stateful.h>
+#include <spikeforge/torchscript/modules.h>
+#include <spikeforge/torchscript/torchscript.h>
+
+#include <ATen/core/Generator.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/frontend/resolver.h>
+#include <torch/csrc/jit/ir/constants.h>
+
+#include <set>
+#include <sstream>
+#include <unordered_map>
+
+namespace spikeforge {
+namespace {
+
+namespace jit = torch::jit;
+using torch::nn::Module;
+
+// --- The names that a script's source may use: torch.<operator of aten>, torch.ops.<library>.<operator>, and types.
+
+struct Libraries : jit::SugaredValue {
+  std::string kind() const override { return "torch.ops"; }
+  std::shared_ptr<SugaredValue> attr(const jit::SourceRange& /*place*/, jit::GraphFunction& /*method*/,
+                                     const std::string& library) override {
+    return std::make_shared<jit::BuiltinModule>(library);
+  }
+};
+
+struct Torch : jit::BuiltinModule {
+  Torch() : BuiltinModule("aten") {}
+  std::shared_ptr<SugaredValue> attr(const jit::SourceRange& place, jit::GraphFunction& method,
+                                     const std::string& name) override {
+    if (name == "ops") return std::make_shared<Libraries>();
+    for (const auto& [type, value] : {std::pair("float32", at::kFloat), std::pair("int64", at::kLong)})
+      if (name == type)
+        return std::make_shared<jit::SimpleValue>(
+            method.graph()->insertConstant(static_cast<std::int64_t>(value), place));
+    return BuiltinModule::attr(place, method, name);
+  }
+};
+
+struct Resolver : jit::Resolver {
+  std::shared_ptr<jit::SugaredValue> resolveValue(const std::string& name, jit::GraphFunction& /*method*/,
+                                                  const jit::SourceRange& /*place*/) override {
+    return name == "torch" ? std::make_shared<Torch>() : nullptr;
+  }
+};
+
+// --- The source of a class
+
+std::string indented(const std::string& body) {
+  std::istringstream lines(body);
+  std::string all;
+  for (std::string line; std::getline(lines, line);)
+    if (!line.empty()) all += "  " + line + "\n";
+  return all;
+}
+
+std::string source_of(const Script& script, const std::vector<std::string>& stateful_children) {
+  std::string arguments = "self";
+  for (const std::string& input : script.inputs) arguments += ", " + input + ": Tensor";
+  std::string result = "Tensor";
+  if (script.outputs != 1) {
+    result = "Tuple[Tensor";
+    for (std::size_t i = 1; i < script.outputs; ++i) result += ", Tensor";
+    result += "]";
+  }
+  std::string reset, detach;
+  for (const std::string& name : script.states) {
+    const std::string state = script::member(name);
+    reset += state + " = " + state + ".new_empty([0])\n";
+    detach += state + " = " + state + ".detach()\n";
+  }
+  for (const std::string& name : stateful_children) {
+    reset += script::member(name) + ".reset()\n";
+    detach += script::member(name) + ".detach_state()\n";
+  }
+  const auto method = [](const std::string& name, const std::string& body) {
+    return "def " + name + "(self) -> None:\n" + (body.empty() ? "  pass\n" : indented(body));
+  };
+  return "def forward(" + arguments + ") -> " + result + ":\n" + indented(script.forward) + script.methods + "\n" +
+         method("reset", reset) + method("detach_state", detach);
+}
+
+// --- Module trees
+
+class Writer {
+ public:
+  jit::Module write(const Module& module, const std::string& path) {
+    if (const auto known = written_.find(&module); known != written_.end()) return known->second;  // shared
+    const Script script = script_of(module, path);
+    jit::Module result(c10::QualifiedName("__torch__.spikeforge." + script.name), unit_, /*shouldMangle=*/true);
+
+    std::set<std::string> names = {"training"};
+    result.register_attribute("training", c10::BoolType::get(), module.is_training());
+    const auto attribute = [&](const std::string& name) {
+      const std::string own = script::attribute(name);
+      TORCH_CHECK_NOT_IMPLEMENTED(names.insert(own).second, title(module, path), "the name '", name,
+                                  "' is there twice in TorchScript; give one of the two another name");
+      return own;
+    };
+    for (const std::string& state : script.states) result.register_buffer(attribute(state), at::empty({0}));
+    for (const auto& item : module.named_parameters(/*recurse=*/false))
+      result.register_parameter(attribute(item.key()), item.value(), /*is_buffer=*/false);
+    for (const auto& item : module.named_buffers(/*recurse=*/false))
+      if (!is_state(script, item.key())) result.register_buffer(attribute(item.key()), item.value());
+    for (const auto& [name, text] : script.texts)
+      result.register_attribute(attribute(name), c10::StringType::get(), text);
+    std::vector<std::string> stateful;
+    for (const auto& item : module.named_children()) {
+      const jit::Module child = write(*item.value(), path + "." + item.key());
+      result.register_module(attribute(item.key()), child);
+      if (has_state_.contains(item.value().get())) stateful.push_back(item.key());
+    }
+    if (!script.states.empty() || !stateful.empty()) has_state_.insert(&module);
+    try {
+      result.define(source_of(script, stateful), std::make_shared<Resolver>());
+    } catch (const std::exception& error) {
+      TORCH_CHECK_NOT_IMPLEMENTED(false, title(module, path), "its source is refused by TorchScript: ", error.what());
+    }
+    written_.emplace(&module, result);
+    return result;
+  }
+
+ private:
+  // A persistent state's buffer, under its own name or as a variable's.
+  static bool is_state(const Script& script, const std::string& name) {
+    const auto has = [&](const std::string& state) {
+      return std::find(script.states.begin(), script.states.end(), state) != script.states.end();
+    };
+    return has(name) || has(script::identifier(name));
+  }
+
+  static std::string title(const Module& module, const std::string& path) {
+    return "to_torchscript: " + path + " (" + script::class_name(module) + "): ";
+  }
+
+  static Script script_of(const Module& module, const std::string& path) {
+    try {
+      if (const auto* stateful = dynamic_cast<const nn::Stateful*>(&module)) return stateful->script();
+      if (const script::Known* known = script::find(module)) return known->script(module);
+    } catch (const c10::Error& error) {
+      TORCH_CHECK_NOT_IMPLEMENTED(false, title(module, path), error.what_without_backtrace());
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(false, title(module, path),
+                                "there is no TorchScript for it; script_as tells how it is written");
+    return {};
+  }
+
+  std::shared_ptr<jit::CompilationUnit> unit_ = std::make_shared<jit::CompilationUnit>();
+  std::unordered_map<const Module*, jit::Module> written_;
+  std::set<const Module*> has_state_;
+};
+
+// --- The example
+
+// Both draw the same random numbers, and whoever draws next draws as if nothing had been run.
+class SameNumbers {
+ public:
+  explicit SameNumbers(c10::Device device)
+      : generator_(at::globalContext().defaultGenerator(device)), state_(generator_.get_state()) {}
+  ~SameNumbers() { rewind(); }
+  SameNumbers(const SameNumbers&) = delete;
+  SameNumbers& operator=(const SameNumbers&) = delete;
+  void rewind() { generator_.set_state(state_); }
+
+ private:
+  at::Generator generator_;
+  at::Tensor state_;
+};
+
+nn::Tensors run(Module& module, at::TensorList example) {
+  if (auto* stateful = dynamic_cast<nn::Stateful*>(&module)) return stateful->run(example, example[0].size(0));
+  return {script::find(module)->call(module, example[0])};
+}
+
+nn::Tensors run(jit::Module& script, at::TensorList example) {
+  const jit::IValue result = script.forward(std::vector<jit::IValue>(example.begin(), example.end()));
+  if (result.isTensor()) return {result.toTensor()};
+  nn::Tensors all;
+  for (const jit::IValue& value : result.toTupleRef().elements()) all.push_back(value.toTensor());
+  return all;
+}
+
+bool agree(const at::Tensor& a, const at::Tensor& b, bool compare_values) {
+  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type() || a.device() != b.device()) return false;
+  if (!compare_values) return true;
+  return (a.eq(b).logical_or(a.ne(a).logical_and(b.ne(b)))).all().item<bool>();
+}
+
+// A module that is there twice is two in a copy, each with its own states.
+bool is_used_twice(const Module& module) {
+  std::set<const Module*> seen;
+  bool twice = false;
+  module.apply([&](const Module& m) { twice = !seen.insert(&m).second || twice; });
+  return twice;
+}
+
+void check(const Module& module, const jit::Module& script, at::TensorList example) {
+  const at::NoGradGuard no_grad;
+  const std::shared_ptr<Module> copy = module.clone();
+  nn::reset_state(*copy);
+  jit::Module script_copy = script.deepcopy();
+  SameNumbers numbers(example[0].device());
+  const nn::Tensors expected = run(*copy, example);
+  numbers.rewind();
+  const nn::Tensors actual = run(script_copy, example);
+  const bool compare_values = example[0].is_cpu() && !is_used_twice(module);
+  bool same = expected.size() == actual.size();
+  for (std::size_t i = 0; same && i < expected.size(); ++i) same = agree(expected[i], actual[i], compare_values);
+  TORCH_CHECK_VALUE(same, "to_torchscript: net (", script::class_name(module),
+                    "): the script's results on the example are not the module's; does a class derived from one of "
+                    "spikeforge::nn change what it computes without a script() of its own?");
+}
+
+}  // namespace
+
+torch::jit::Module to_torchscript(const Module& module, at::TensorList example) {
+  TORCH_CHECK_VALUE(!example.empty() && example[0].defined(), "to_torchscript: the example has no tensor");
+  const jit::Module script = Writer().write(module, "net");
+  check(module, script, example);
+  return script;
+}
+
+}  // namespace spikeforge

@@ -1,0 +1,28 @@
+"""Runs a network that C++ wrote as TorchScript (tests/torchscript/to_torchscript.cpp), with nothing but the library.
+
+    python load_torchscript.py LIBRARY FOLDER
+
+FOLDER holds net.pt, and as tensors x.pt, first.pt and second.pt: what the network gave for x in its first and in its
+second call.
+"""
+
+import sys
+
+import torch
+
+library, folder = sys.argv[1:]
+torch.ops.load_library(library)
+x, first, second = (torch.load(f"{folder}/{name}.pt") for name in ("x", "first", "second"))
+for prepare in (lambda net: net, torch.jit.freeze, lambda net: torch.jit.freeze(net, ["reset"])):
+    net = prepare(torch.jit.load(f"{folder}/net.pt").eval())
+    with torch.no_grad():
+        for _ in range(3):
+            for expected in (first, second):
+                assert torch.equal(net(x), expected), f"{(net(x) - expected).abs().max()} off"
+            if not hasattr(net, "reset"):
+                break
+            net.reset()
+net = torch.jit.load(f"{folder}/net.pt")
+names = [name for name, _ in net.named_buffers()]
+assert "1.v" in names and "5.0.module_out_to_cell_in" in names, names
+assert "5.1.tau" in dict(net.named_parameters())
