@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains a network of a neuron that is written below, in ten lines of text, on handwritten digits; saves it for C++.
 
-The saved model holds the neuron's text: whoever runs it (evaluate.cpp in this folder) needs libspikeforge, and neither
+The saved model holds the neuron's text: whoever runs it (examples/deploy) needs libspikeforge, and neither
 this script nor Python."""
 
 import argparse
@@ -139,7 +139,7 @@ def run(options):
         package(network, test[0], saved[-1])
     print(f"accuracy {accuracy(network, *test):.2%} on {len(held_out)} digits that training never saw")
     for path in saved:
-        print(f"to run it: build/release/bin/evaluate {path} {folder / 'held_out.csv'}")
+        print(f"to run it: build/release/bin/deploy {path} {folder / 'held_out.csv'} --classes-last --batch 64")
 
 
 def parse_options():

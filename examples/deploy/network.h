@@ -1,0 +1,20 @@
+// A saved network: TorchScript (.pt), or a package that AOTInductor compiled (.pt2), which is machine code: run only
+// packages that you would run as programs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+
+struct Network {
+  std::function<at::Tensor(const at::Tensor&)> run;
+  std::function<void()> reset;  // forgets the states, where the network has a method for that
+};
+
+// Throws UserError for a file that is not there, not whole, calls operators that it should not, or is for another
+// device.
+Network load_network(const std::string& path, c10::Device device);
+
+// What torch says of an error, in one line.
+std::string one_line(const std::string& message);
