@@ -77,7 +77,8 @@ void CompositeImpl::connect(const std::string& from, const std::string& to, cons
                     "' must be 0 or more steps, but is ", connection.delay);
   Edge edge{find_port(from, true), find_port(to, false), connection, {}, {}};
   for (const Edge& other : edges_)
-    TORCH_CHECK_VALUE(other.from != edge.from || other.to != edge.to || other.connection.delay != connection.delay,
+    TORCH_CHECK_VALUE(connection.repeated || other.from != edge.from || other.to != edge.to ||
+                          other.connection.delay != connection.delay,
                       title(), ": '", from, "' is connected to '", to, "' already");
   if (connection.delay == 0)
     refuse_instant_loop(edge, from, to);
@@ -86,6 +87,9 @@ void CompositeImpl::connect(const std::string& from, const std::string& to, cons
     std::replace(edge.state.begin(), edge.state.end(), '.', '_');
     const Names states = state_names();
     if (find(states, edge.state) < states.size()) edge.state += "_" + std::to_string(connection.delay);
+    const std::string stem = edge.state + "_";
+    for (int n = 2; connection.repeated && find(states, edge.state) < states.size(); ++n)
+      edge.state = stem + std::to_string(n);
     check_new_name(edge.state, "state");
     if (options_.persistent_state()) make_persistent(edge.state);
     delayed_.push_back(static_cast<int>(edges_.size()));
@@ -236,6 +240,18 @@ void CompositeImpl::expect(std::int64_t steps) {
   }
 }
 
+std::vector<std::pair<std::string, Part>> CompositeImpl::parts() const {
+  std::vector<std::pair<std::string, Part>> parts;
+  for (const Node& node : nodes_) parts.emplace_back(node.name, node.part);
+  return parts;
+}
+
+std::vector<CompositeImpl::Wire> CompositeImpl::wires() const {
+  std::vector<Wire> wires;
+  for (const Edge& edge : edges_) wires.push_back({name_of(edge.from, true), name_of(edge.to, false), edge.connection});
+  return wires;
+}
+
 // --- Order
 
 void CompositeImpl::make_plan() const {
@@ -246,6 +262,10 @@ void CompositeImpl::make_plan() const {
       TORCH_CHECK_VALUE(!node.edges_into[port].empty(), title(), ": nothing is connected to '", node.name, ".",
                         node.inputs[port], "'");
 
+  std::vector<std::vector<const Edge*>> leaving(n);
+  for (const Edge& e : edges_)
+    if (is_inner(e)) leaving[e.from.node].push_back(&e);
+
   // reaches[a][b]: some way of connections leads from a to b. Two parts are in one loop if both reach each other.
   std::vector<std::vector<bool>> reaches(n, std::vector<bool>(n));
   for (int start = 0; start < n; ++start) {
@@ -253,10 +273,10 @@ void CompositeImpl::make_plan() const {
     while (!stack.empty()) {
       const int node = stack.back();
       stack.pop_back();
-      for (const Edge& e : edges_) {
-        if (e.from.node != node || !is_inner(e) || reaches[start][e.to.node]) continue;
-        reaches[start][e.to.node] = true;
-        stack.push_back(e.to.node);
+      for (const Edge* e : leaving[node]) {
+        if (reaches[start][e->to.node]) continue;
+        reaches[start][e->to.node] = true;
+        stack.push_back(e->to.node);
       }
     }
   }
@@ -296,8 +316,8 @@ void CompositeImpl::make_plan() const {
       (within(edges_[e].from.node) ? stage.edges_within : stage.edges_into).push_back(e);
     }
     stage.nodes = in_order(stage.nodes, [&](int a, int b) {
-      return std::any_of(edges_.begin(), edges_.end(),
-                         [&](const Edge& e) { return e.from.node == a && e.to.node == b && e.connection.delay == 0; });
+      return std::any_of(leaving[a].begin(), leaving[a].end(),
+                         [&](const Edge* e) { return e->to.node == b && e->connection.delay == 0; });
     });
     plan_.push_back(std::move(stage));
   }
@@ -457,10 +477,59 @@ void CompositeImpl::run_loop(Run& run, const Stage& stage) {
       run.outputs[node].push_back(run.steps == 1 ? std::move(column[0]) : at::cat(column));
 }
 
+// Before the first step: what is on its way through delays is not there yet.
+void CompositeImpl::run_at_rest(Run& run) {
+  for (const Stage& stage : plan_)
+    for (const int number : stage.nodes) {
+      Node& node = nodes_[number];
+      Tensors into(node.inputs.size());
+      for (std::size_t port = 0; port < into.size(); ++port)
+        for (const int e : node.edges_into[port]) {
+          const Edge& edge = edges_[e];
+          if (edge.connection.delay == 0)
+            add_to(into[port], arriving(run, edges_[e]));
+          else if (!edge.connection.shape.empty())
+            add_to(into[port], zeros(run, edge.connection));
+        }
+      for (std::size_t port = 0; port < into.size(); ++port)
+        TORCH_CHECK_VALUE(into[port].defined(), title(), ": the shape of what comes to '", node.name, ".",
+                          node.inputs[port],
+                          "' before the first step is not known; give one of its connections its "
+                          "{.shape = {...}}");
+      Stateful* part = node.part.stateful();
+      run.outputs[number] = part ? part->at_rest(into) : node.part.run(into, 1);
+    }
+}
+
+Tensors CompositeImpl::at_rest(at::TensorList inputs) {
+  if (!planned_) make_plan();
+  Run run{inputs, 1, std::vector<Tensors>(nodes_.size())};
+  run_at_rest(run);
+  Tensors outputs(edges_out_.size());
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    for (const int e : edges_out_[i])
+      if (edges_[e].connection.delay == 0) add_to(outputs[i], arriving(run, edges_[e]));
+  return outputs;
+}
+
+void CompositeImpl::start_from_rest(at::TensorList inputs) {
+  const auto starts = [](const Edge& e) { return e.connection.from_rest && e.connection.delay > 0 && e.line.empty(); };
+  if (std::none_of(edges_.begin(), edges_.end(), starts)) return;
+  Tensors zeros;
+  for (const at::Tensor& input : inputs) zeros.push_back(at::zeros_like(input.narrow(0, 0, 1)));
+  Run run{zeros, 1, std::vector<Tensors>(nodes_.size())};
+  run_at_rest(run);
+  for (Edge& e : edges_)
+    if (starts(e))
+      e.line.assign(e.connection.delay,
+                    e.from.node == outside ? zeros[e.from.index] : run.outputs[e.from.node][e.from.index]);
+}
+
 Tensors CompositeImpl::advance(at::TensorList inputs, std::int64_t steps) {
   if (!planned_) make_plan();
   TORCH_CHECK_VALUE(inputs.size() == inputs_.size(), title(), ": takes ", inputs_.size(), " inputs (", listed(inputs_),
                     "), but got ", inputs.size());
+  if (steps > 0) start_from_rest(inputs);
   Run run{inputs, steps, std::vector<Tensors>(nodes_.size())};
   const auto sum = [&](const std::vector<int>& edges) {
     at::Tensor total;

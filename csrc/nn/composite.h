@@ -29,6 +29,11 @@ struct Connection {
   std::int64_t delay = 0;
   // Of one step; needed only where a loop gives a port nothing to start from but what is still on its way.
   std::vector<std::int64_t> shape = {};
+  // The same connection may be there already: it counts again.
+  bool repeated = false;
+  // What is on its way at the start is what comes from there before the first step, when nothing has been put in and no
+  // neuron has fired (a layer's bias, say), rather than zeros.
+  bool from_rest = false;
 };
 
 class SPIKEFORGE_API CompositeOptions {
@@ -47,8 +52,8 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
 
   // A module with states, or one of torch, which is called once a step unless it comes as TimeDistributed.
   void add(const std::string& name, Part part);
-  // Throws c10::ValueError for a port that is not there, a connection made twice, and a loop without a delay, which it
-  // spells out.
+  // Throws c10::ValueError for a port that is not there, a connection made twice (unless it says so), and a loop
+  // without a delay, which it spells out.
   void connect(const std::string& from, const std::string& to, const Connection& connection = {});
   // Another name here for a state, parameter or buffer of a part below ("lif.v", "layer.dense.weight"): the same tensor
   // to read and to write. `shape`, where given, is what it must have.
@@ -65,6 +70,15 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   std::shared_ptr<Recording> record(const std::string& name);
 
   void expect(std::int64_t steps) override;
+  Tensors at_rest(at::TensorList inputs) override;
+  // Its parts by name, in the order of adding, and what connects them, in the order of connecting.
+  struct Wire {
+    std::string from, to;
+    Connection connection;
+  };
+  std::vector<std::pair<std::string, Part>> parts() const;
+  std::vector<Wire> wires() const;
+
   // What an alias stands for, or null.
   const std::string* variable_of(const std::string& alias) const;
 
@@ -113,6 +127,9 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
     std::vector<int> edges_into, edges_within;  // of a loop
   };
   struct Run;
+
+  void start_from_rest(at::TensorList inputs);
+  void run_at_rest(Run& run);
 
   Port find_port(const std::string& name, bool is_source);
   int find_node(const std::string& name) const;

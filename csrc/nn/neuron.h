@@ -68,6 +68,7 @@ class SPIKEFORGE_API LIOptions {
   LIOptions& decay_input(bool on) { return decay_input_ = on, *this; }
   LIOptions& persistent_state(bool on) { return persistent_ = on, *this; }
 
+  bool decay_input() const { return decay_input_; }
   NeuronOptions neuron() const;
 
  private:
@@ -78,6 +79,8 @@ class SPIKEFORGE_API LIOptions {
 class SPIKEFORGE_API LIImpl : public NeuronImpl {
  public:
   explicit LIImpl(const LIOptions& options = {}) : NeuronImpl(options.neuron()), options_(options) {}
+
+  bool decay_input() const { return options_.decay_input(); }
 
  protected:
   std::shared_ptr<Stateful> fresh() const override { return std::make_shared<LIImpl>(options_); }

@@ -2,14 +2,23 @@
 
 #include <c10/util/Exception.h>
 
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <stdexcept>
+#include <string_view>
+#include <vector>
 
 namespace spikeforge::nn {
 namespace {
+
+[[noreturn]] void refuse(const std::string& what) { throw std::runtime_error(what); }
 
 static_assert(std::endian::native == std::endian::little, "files are written as '<'");
 
@@ -27,6 +36,12 @@ const char* type_text(at::ScalarType type) {
       return "<i4";
     case at::kLong:
       return "<i8";
+    case at::kUInt16:
+      return "<u2";
+    case at::kUInt32:
+      return "<u4";
+    case at::kUInt64:
+      return "<u8";
     case at::kHalf:
       return "<f2";
     case at::kFloat:
@@ -38,7 +53,101 @@ const char* type_text(at::ScalarType type) {
   }
 }
 
+// The value of a key in the header, which is the text of a Python dictionary that numpy writes.
+std::string_view value_of(std::string_view header, std::string_view key) {
+  const std::size_t at = header.find("'" + std::string(key) + "'");
+  const std::size_t colon = at == std::string_view::npos ? at : header.find(':', at);
+  if (colon == std::string_view::npos) refuse("its header has no " + std::string(key));
+  std::string_view value = header.substr(colon + 1);
+  value.remove_prefix(std::min(value.find_first_not_of(' '), value.size()));
+  return value;
+}
+
+std::vector<std::int64_t> shape_of(std::string_view value) {
+  const std::size_t end = value.find(')');
+  if (!value.starts_with('(') || end == std::string_view::npos) refuse("its header's shape is no tuple");
+  std::vector<std::int64_t> shape;
+  std::int64_t elements = 1;
+  for (value = value.substr(1, end - 1); !value.empty();) {
+    const std::size_t comma = std::min(value.find(','), value.size());
+    std::string_view number = value.substr(0, comma);
+    value.remove_prefix(std::min(comma + 1, value.size()));
+    const std::size_t first = number.find_first_not_of(' ');
+    if (first == std::string_view::npos) continue;
+    number.remove_prefix(first);
+    std::int64_t size = 0;
+    const auto [rest, error] = std::from_chars(number.data(), number.data() + number.size(), size);
+    const bool is_whole = std::all_of(rest, number.data() + number.size(), [](char c) { return c == ' '; });
+    constexpr std::int64_t most = std::int64_t{1} << 48;
+    if (error != std::errc() || !is_whole || size < 0 ||
+        __builtin_mul_overflow(elements, std::max<std::int64_t>(size, 1), &elements) || elements > most ||
+        shape.size() > 32)
+      refuse("its header's shape is not legal");
+    shape.push_back(size);
+  }
+  return shape;
+}
+
+at::ScalarType type_of(std::string_view text) {
+  for (const at::ScalarType type : {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf,
+                                    at::kFloat, at::kDouble, at::kUInt16, at::kUInt32, at::kUInt64})
+    if (const char* own = type_text(type); own && text == std::string_view(own).substr(1)) return type;
+  refuse("its numbers are of the type '" + std::string(text.substr(0, 20)) + "', which is none of b1, i, u and f");
+}
+
+void swap_bytes(char* bytes, std::int64_t count, std::size_t size) {
+  for (std::int64_t i = 0; i < count; ++i, bytes += size) std::reverse(bytes, bytes + size);
+}
+
 }  // namespace
+
+at::Tensor read_npy(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) refuse(std::string("cannot be opened: ") + std::strerror(errno));
+  std::array<char, 12> start{};
+  in.read(start.data(), 10);
+  if (!in || std::string_view(start.data(), 6) != "\x93NUMPY") refuse("is no .npy file");
+  const int version = start[6];
+  if (version < 1 || version > 3) refuse("is of a version that is not known");
+  const auto byte = [&](int i) { return static_cast<std::size_t>(static_cast<unsigned char>(start[i])); };
+  std::size_t length = byte(8) | byte(9) << 8;
+  if (version > 1) {
+    in.read(start.data() + 10, 2);
+    length |= byte(10) << 16 | byte(11) << 24;
+  }
+  constexpr std::size_t longest = 1 << 16;  // a type and a shape are short
+  if (!in || length > longest) refuse("its header is damaged");
+  std::string header(length, ' ');
+  in.read(header.data(), static_cast<std::streamsize>(length));
+  if (!in) refuse("is cut short");
+
+  const std::string_view description = value_of(header, "descr");
+  const std::size_t quote = description.find('\'', 1);
+  if (!description.starts_with('\'') || quote == std::string_view::npos || quote < 3)
+    refuse("it holds other than numbers");
+  const char order = description[1];
+  const at::ScalarType type = type_of(description.substr(2, quote - 2));
+  const bool is_fortran = value_of(header, "fortran_order").starts_with("True");
+  std::vector<std::int64_t> shape = shape_of(value_of(header, "shape"));
+  if (is_fortran) std::reverse(shape.begin(), shape.end());
+
+  const std::istream::pos_type here = in.tellg();
+  in.seekg(0, std::ios::end);
+  const std::int64_t stored = in.tellg() - here;
+  in.seekg(here);
+  std::int64_t bytes = static_cast<std::int64_t>(c10::elementSize(type));
+  for (const std::int64_t size : shape) bytes *= size;
+  if (!in || bytes > stored) refuse("is cut short");
+  at::Tensor values = at::empty(shape, type);
+  auto* data = static_cast<char*>(values.mutable_data_ptr());
+  in.read(data, bytes);
+  if (!in) refuse("cannot be read");
+  if (order == '>') swap_bytes(data, values.numel(), c10::elementSize(type));
+  if (!is_fortran) return values;
+  std::vector<std::int64_t> reversed(shape.size());
+  for (std::size_t d = 0; d < shape.size(); ++d) reversed[d] = static_cast<std::int64_t>(shape.size() - 1 - d);
+  return values.permute(reversed).contiguous();
+}
 
 void write_npy(const std::string& file, const at::Tensor& tensor) {
   at::Tensor values = tensor.detach().cpu();

@@ -13,4 +13,8 @@ namespace spikeforge::nn {
 // std::runtime_error where the file cannot be written.
 SPIKEFORGE_API void write_npy(const std::string& file, const at::Tensor& tensor);
 
+// A tensor of the file's type; versions 1 to 3, either byte order, C or Fortran order. Throws std::runtime_error, which
+// does not name the file, for what is not such a file, is cut short, or holds other than numbers.
+SPIKEFORGE_API at::Tensor read_npy(const std::string& file);
+
 }  // namespace spikeforge::nn

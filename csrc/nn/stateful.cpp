@@ -3,6 +3,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/serialize/input-archive.h>
 
 #include <algorithm>
@@ -65,6 +66,11 @@ Tensors Stateful::run(at::TensorList inputs, std::int64_t steps) {
   Tensors outputs = recordings_.empty() ? advance(inputs, steps) : run_and_record(inputs, steps);
   write_buffers();
   return outputs;
+}
+
+Tensors Stateful::at_rest(at::TensorList inputs) {
+  if (state_names().empty()) return advance(inputs, 1);
+  return Tensors(output_names().size(), inputs.empty() ? at::Tensor() : at::zeros_like(inputs[0]));
 }
 
 void Stateful::expect(std::int64_t steps) {

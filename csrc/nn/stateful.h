@@ -44,6 +44,10 @@ class SPIKEFORGE_API Stateful : public torch::nn::Module {
   // All inputs to all outputs, over `steps` steps: [steps, ...] each.
   Tensors run(at::TensorList inputs, std::int64_t steps);
 
+  // What it gives before the first step, [1, ...] each, if these [1, ...] came in: what has states has been silent. Its
+  // states stay as they are.
+  virtual Tensors at_rest(at::TensorList inputs);
+
   virtual Names input_names() const { return {"in"}; }
   virtual Names output_names() const { return {"out"}; }
   virtual Names state_names() const { return {}; }
