@@ -33,7 +33,7 @@ ByteSource::~ByteSource() {
   if (file_ >= 0) ::close(file_);
 }
 
-ByteSource ByteSource::open(const std::filesystem::path& path) {
+ByteSource ByteSource::open(const std::string& path) {
   // A pipe would wait for a writer: O_NONBLOCK, and it is refused below.
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) fail_with_errno("cannot be opened");
@@ -43,7 +43,7 @@ ByteSource ByteSource::open(const std::filesystem::path& path) {
     ::close(file);
     throw std::runtime_error(is_known ? "is not a regular file" : "cannot be read");
   }
-  return {file, static_cast<std::uint64_t>(status.st_size), path.string()};
+  return {file, static_cast<std::uint64_t>(status.st_size), path};
 }
 
 bool ByteSource::read(std::uint64_t offset, std::span<std::byte> into) const {

@@ -2,7 +2,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <span>
 #include <string>
 
@@ -11,7 +10,7 @@ namespace spikeforge::nir {
 class ByteSource {
  public:
   // A regular file; throws std::runtime_error with the reason.
-  static ByteSource open(const std::filesystem::path& path);
+  static ByteSource open(const std::string& path);
   // Bytes in memory, which are not copied.
   explicit ByteSource(std::span<const std::byte> bytes) : bytes_(bytes), size_(bytes.size()) {}
 

@@ -148,7 +148,7 @@ class TreeWriter {
 
 }  // namespace
 
-void write_tree(const Group& root, const std::filesystem::path& path, int compression) {
+void write_tree(const Group& root, const std::string& path, int compression) {
   const Hdf5Session session;
   const PropertiesId access = made<PropertiesId>(h5().H5Pcreate(h5().H5P_CLS_FILE_ACCESS_ID_g), "properties");
   h5().H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG);

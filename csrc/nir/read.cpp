@@ -25,8 +25,8 @@ Graph read_from(Open&& open, const std::string& name, const Limits& limits, Repo
 
 }  // namespace
 
-Graph read(const std::filesystem::path& file, const Limits& limits, Report* report) {
-  return read_from([&] { return ByteSource::open(file); }, file.string(), limits, report);
+Graph read(const std::string& file, const Limits& limits, Report* report) {
+  return read_from([&] { return ByteSource::open(file); }, file, limits, report);
 }
 
 Graph read(std::span<const std::byte> bytes, const Limits& limits, Report* report, const std::string& name) {

@@ -9,12 +9,12 @@
 #include <spikeforge/nir/interpret.h>
 
 #include <cstddef>
-#include <filesystem>
 #include <span>
+#include <string>
 
 namespace spikeforge::nir {
 
-SPIKEFORGE_API Graph read(const std::filesystem::path& file, const Limits& limits = {}, Report* report = nullptr);
+SPIKEFORGE_API Graph read(const std::string& file, const Limits& limits = {}, Report* report = nullptr);
 
 // The same of a file in memory, which errors call by this name.
 SPIKEFORGE_API Graph read(std::span<const std::byte> bytes, const Limits& limits = {}, Report* report = nullptr,

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
@@ -19,6 +21,20 @@ namespace {
   throw std::runtime_error(fmt::format("{}: {}", what, std::generic_category().message(errno)));
 }
 
+// The file that a symbolic link leads to, which need not be there. No std::filesystem in this library: beside torch,
+// which exports an older copy of it, its functions may be the wrong ones.
+std::string behind_links(std::string path) {
+  constexpr int most_links = 40;  // as in Linux
+  for (int i = 0; i < most_links; ++i) {
+    std::array<char, PATH_MAX> link;
+    const ssize_t length = ::readlink(path.c_str(), link.data(), link.size());
+    if (length <= 0) break;
+    const std::string to(link.data(), static_cast<std::size_t>(length));
+    path = to[0] == '/' ? to : path.substr(0, path.rfind('/') + 1) + to;
+  }
+  return path;
+}
+
 mode_t mode_of_new_files() {
   const mode_t mask = ::umask(0);
   ::umask(mask);
@@ -27,13 +43,11 @@ mode_t mode_of_new_files() {
 
 }  // namespace
 
-ReplacementFile::ReplacementFile(const std::filesystem::path& target) : target_(target) {
-  std::error_code error;
-  if (std::filesystem::is_symlink(target_, error)) target_ = std::filesystem::weakly_canonical(target_, error);
+ReplacementFile::ReplacementFile(const std::string& target) : target_(behind_links(target)) {
   struct stat old;
   const bool is_there = ::stat(target_.c_str(), &old) == 0;
   if (is_there && !S_ISREG(old.st_mode)) throw std::runtime_error("is not a regular file and is not replaced");
-  std::string name = target_.string() + ".XXXXXX";
+  std::string name = target_ + ".XXXXXX";
   const int file = ::mkstemp(name.data());
   if (file < 0) fail_with_errno("cannot be written");
   path_ = name;

@@ -12,7 +12,7 @@
 
 namespace spikeforge::nir {
 
-void write(Graph graph, const std::filesystem::path& file, const WriteOptions& options) {
+void write(Graph graph, const std::string& file, const WriteOptions& options) {
   try {
     if (options.compression < 0 || options.compression > 9)
       throw std::runtime_error(fmt::format("compression must be from 0 to 9, but is {}", options.compression));
@@ -22,9 +22,9 @@ void write(Graph graph, const std::filesystem::path& file, const WriteOptions& o
     write_tree(group_of(graph), replacement.path(), options.compression);
     replacement.replace();
   } catch (const Error& error) {
-    throw error.in_file(file.string());
+    throw error.in_file(file);
   } catch (const std::runtime_error& error) {
-    throw Error(file.string(), "", "", error.what());
+    throw Error(file, "", "", error.what());
   }
 }
 

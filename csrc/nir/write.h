@@ -1,7 +1,7 @@
 #pragma once
 #include <spikeforge/nir/node.h>
 
-#include <filesystem>
+#include <string>
 
 namespace spikeforge::nir {
 
@@ -12,6 +12,6 @@ struct WriteOptions {
 // In the newest layout, for every program that reads NIR. Shapes that other programs need and that are absent are
 // filled in. The file is written under another name and takes the place of an old one at the end: if anything fails,
 // which throws Error, the old file is as it was.
-SPIKEFORGE_API void write(Graph graph, const std::filesystem::path& file, const WriteOptions& options = {});
+SPIKEFORGE_API void write(Graph graph, const std::string& file, const WriteOptions& options = {});
 
 }  // namespace spikeforge::nir
