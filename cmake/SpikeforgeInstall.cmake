@@ -7,7 +7,7 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/spikeforge")
 spikeforge_install_headers()
 set(libraries spikeforge)
 if(TARGET spikeforge_nir)
-  list(APPEND libraries spikeforge_nir)
+  list(APPEND libraries spikeforge_nir spikeforge_nir_nn)
 endif()
 install(TARGETS ${libraries} EXPORT spikeforge-targets
         LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace spikeforge::nir {
 
@@ -22,6 +23,10 @@ Command add_convert(CLI::App& program);
 Command add_diff(CLI::App& program);
 Command add_dot(CLI::App& program);
 Command add_info(CLI::App& program);
+Command add_run(CLI::App& program);
+
+// Reads the command line and runs one command, in a process of its own. Returns the program's exit status.
+int run_program(CLI::App& app, const std::vector<Command>& commands, int argc, char** argv);
 
 // What every command that reads a file takes.
 struct ReadOptions {

@@ -4,24 +4,23 @@
 #include <spikeforge/nir/read.h>
 #include <spikeforge/nir/write.h>
 
-#include <filesystem>
 #include <memory>
 
 namespace spikeforge::nir {
 namespace {
 
 struct ConvertOptions : ReadOptions {
-  std::filesystem::path from, to;
+  std::string from, to;
   WriteOptions write;
 };
 
-bool is_nir(const std::filesystem::path& file) {
-  return file.extension() == ".nir" || file.extension() == ".h5" || file.extension() == ".hdf5";
+bool is_nir(std::string_view file) {
+  return file.ends_with(".nir") || file.ends_with(".h5") || file.ends_with(".hdf5");
 }
 
 int convert(const ConvertOptions& options) {
-  for (const std::filesystem::path& file : {options.from, options.to})
-    if (!is_nir(file)) throw Error(file.string(), "", "", "expected a file that ends in .nir");
+  for (const std::string& file : {options.from, options.to})
+    if (!is_nir(file)) throw Error(file, "", "", "expected a file that ends in .nir");
   write(read(options.from, options.limits), options.to, options.write);
   return 0;
 }

@@ -1,56 +1,37 @@
-// Shows, checks, compares, draws and converts NIR files.
+// Shows, checks, compares, draws, converts and runs NIR files.
 #include "command.h"
-
-#include <spikeforge/nir/error.h>
 
 #include <fmt/format.h>
 
+#include <climits>
 #include <cstdio>
-#include <map>
-#include <vector>
+#include <string>
+#include <string_view>
+
+#include <unistd.h>
 
 namespace spikeforge::nir {
-
-void add_limits(CLI::App& command, ReadOptions& options) {
-  command.add_option("--max-depth", options.limits.depth, "Levels of graphs within graphs")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command
-      .add_option("--max-bytes", options.limits.bytes,
-                  "Memory for arrays and text, such as 500MB or 4GiB; 2GiB if not given")
-      ->transform(CLI::AsSizeValue(false));
-}
-
-void add_shape_rule(CLI::App& command, ReadOptions& options) {
-  static const std::map<std::string, ShapeRule> rules = {{"strict", ShapeRule::strict},
-                                                         {"tolerant", ShapeRule::tolerant}};
-  command.add_option("--shapes", options.shapes, "strict, or tolerant: what can be told is, and parameters broadcast")
-      ->transform(CLI::CheckedTransformer(rules).description(""));
-}
-
-std::string Command::files() const {
-  std::string names;
-  for (const CLI::Option* option : app->get_options())
-    if (option->get_positional() && option->get_name() != "to" && option->count())
-      names += (names.empty() ? "" : ", ") + printable(option->as<std::string>());
-  return names;
-}
-
 namespace {
 
-int fail(int status, const std::string& message) {
-  fmt::print(stderr, "spikeforge-nir: {}\n", message);
-  return status;
+// What needs torch, which takes a while to load, is a program of its own beside this one.
+int call_network_program(char** argv) {
+  char self[PATH_MAX];
+  const ssize_t length = ::readlink("/proc/self/exe", self, sizeof self);
+  std::string program(self, length > 0 ? static_cast<std::size_t>(length) : 0);
+  program = program.substr(0, program.rfind('/') + 1) + "spikeforge-nir-network";
+  ::execv(program.c_str(), argv);
+  fmt::print(stderr, "spikeforge-nir: {} cannot be run\n", program);
+  return 1;
 }
 
-int run(const Command& command) {
-  try {
-    const int status = command.run();
-    if (std::fflush(stdout) != 0) return fail(1, "standard output cannot be written");
-    return status;
-  } catch (const std::exception& error) {
-    return fail(1, error.what());
-  }
+bool needs_torch(int argc, char** argv) {
+  if (argc < 2) return false;
+  const std::string_view command = argv[1];
+  if (command == "run") return true;
+  if (command == "convert")
+    for (int i = 2; i < argc; ++i)
+      if (std::string_view(argv[i]).ends_with(".pt")) return true;
+  return false;
 }
 
 }  // namespace
@@ -59,17 +40,8 @@ int run(const Command& command) {
 // 0: done. 1: a file is refused, with one line on standard error, or files differ. 2: the command line is wrong.
 int main(int argc, char** argv) {
   using namespace spikeforge::nir;
-  CLI::App app("Shows, checks, compares, draws and converts NIR files.", "spikeforge-nir");
-  app.require_subcommand(1);
-  const std::vector<Command> commands = {add_info(app), add_check(app), add_diff(app), add_dot(app), add_convert(app)};
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
-  } catch (const CLI::ParseError& error) {
-    return fail(2, fmt::format("{} (--help lists the options)", error.what()));
-  }
-  for (const Command& command : commands)
-    if (command.app->parsed()) return in_own_process(command.files(), [&] { return run(command); });
-  return 2;
+  if (needs_torch(argc, argv)) return call_network_program(argv);
+  CLI::App app("Shows, checks, compares, draws, converts and runs NIR files.", "spikeforge-nir");
+  app.add_subcommand("run", "Run a network over an input; \"run --help\" lists its options");
+  return run_program(app, {add_info(app), add_check(app), add_diff(app), add_dot(app), add_convert(app)}, argc, argv);
 }

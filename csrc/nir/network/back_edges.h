@@ -1,0 +1,21 @@
+// Which edges of a graph with cycles carry the previous step's value, so that the others give an order of a step.
+//
+// NIR does not say. The rule is that of NIRTorch, SpikingJelly, Norse and snnTorch: nodes wait in a queue, the first
+// Input at its head and the others as the graph lists them (after a file was read: by name). A node's turn has come
+// when every node that leads to it is done; where several lead to it, one that it leads back to need not be: that edge
+// is cut. So in input -> lif -> w -> lif the edge w -> lif is cut. Cycles that nothing leads to are cut at their first
+// node.
+#pragma once
+#include <spikeforge/nir/node.h>
+
+namespace spikeforge::nir {
+
+struct StepOrder {
+  std::vector<std::size_t> nodes;  // all nodes of the graph, in the order of a step
+  std::vector<bool> is_back_edge;  // of each edge
+};
+
+// The edges join nodes of the graph, which validate() sees to.
+SPIKEFORGE_API StepOrder step_order(const Graph& graph);
+
+}  // namespace spikeforge::nir

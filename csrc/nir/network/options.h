@@ -1,0 +1,63 @@
+// What NIR leaves to whoever runs a graph. docs/nir.md says which frameworks choose what.
+#pragma once
+#include <spikeforge/nir/shapes.h>
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace spikeforge::nir {
+
+// What a neuron that has fired goes to.
+enum class Reset {
+  file,             // v_reset; 0 where the file has none (1.0.5 and earlier)
+  zero,             // 0
+  subtract,         // v - v_threshold
+  subtract_delayed  // v - v_threshold, in the next step and before that one's spike
+};
+
+// What IF adds to its membrane in a step: dt r x, or r x.
+enum class IfScaling { ode, per_step };
+
+// Neurons and thresholds fire where v > v_threshold, or where v >= v_threshold.
+enum class Comparison { gt, ge };
+
+// The current that charges the membrane of CubaLI and CubaLIF: after this step's input, or before it.
+enum class CubaCurrent { updated, previous };
+
+// What a back edge brings in the first step: zeros, or what comes to it from a network that has been silent, such as a
+// bias.
+enum class RecurrentStart { zero, apply };
+
+// A delay that is no whole number of steps is refused, or rounded.
+enum class DelayRounding { exact, nearest };
+
+struct Surrogate {
+  std::string name = "sigmoid";
+  std::vector<double> args = {};  // empty: its defaults
+};
+
+// Those that are optional follow what spikeforge itself has written into the file's metadata, else the first choice.
+struct ModuleOptions {
+  double dt = 0;  // seconds; there is no default
+  std::optional<Reset> reset = {};
+  std::optional<IfScaling> if_scaling = {};
+  std::optional<Comparison> comparison = {};
+  std::optional<CubaCurrent> cuba_current = {};
+  RecurrentStart recurrent_start = RecurrentStart::zero;
+  DelayRounding delays = DelayRounding::exact;
+  ShapeRule shapes = ShapeRule::strict;
+  std::optional<Surrogate> surrogate = {};
+  // Weights, biases and scales are parameters of the module. Constants of neurons are buffers; so they are learned too.
+  bool learn_neurons = false;
+  // Layers are called once for all steps where they lie in no cycle, rather than once a step. Faster; but the last bits
+  // of a row may depend on how many rows there are (nn/time_distributed.h).
+  bool fold_time = false;
+  c10::ScalarType dtype = c10::kFloat;  // of weights, and of x; neurons have float32 beside half types
+  c10::Device device = c10::kCPU;
+};
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,378 @@
+#include <spikeforge/nir/error.h>
+#include <spikeforge/nir/network/node_modules.h>
+#include <spikeforge/nir/network/restore.h>
+#include <spikeforge/nir/network/tensor.h>
+#include <spikeforge/nn/neurons.h>
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/reciprocal.h>
+#include <ATen/ops/sigmoid.h>
+
+#include <algorithm>
+
+namespace spikeforge::nir {
+namespace {
+
+constexpr const char* group_name = "spikeforge";
+
+template <class E>
+struct Word {
+  const char* text;
+  E value;
+};
+constexpr Word<Reset> resets[] = {{"file", Reset::file},
+                                  {"zero", Reset::zero},
+                                  {"subtract", Reset::subtract},
+                                  {"subtract-delayed", Reset::subtract_delayed}};
+constexpr Word<IfScaling> scalings[] = {{"ode", IfScaling::ode}, {"per-step", IfScaling::per_step}};
+constexpr Word<Comparison> comparisons[] = {{"gt", Comparison::gt}, {"ge", Comparison::ge}};
+constexpr Word<CubaCurrent> currents[] = {{"new", CubaCurrent::updated}, {"old", CubaCurrent::previous}};
+
+// --- Metadata
+
+class Notes {
+ public:
+  explicit Notes(const Node& node) {
+    const Member* member = node.metadata.find(group_name);
+    group_ = member ? std::get_if<Group>(&member->value) : nullptr;
+  }
+
+  explicit operator bool() const { return group_; }
+
+  const Array* array(std::string_view name) const { return get<Array>(name); }
+  std::string text(std::string_view name) const {
+    const Strings* strings = get<Strings>(name);
+    return strings && strings->values.size() == 1 ? strings->values[0] : "";
+  }
+  bool flag(std::string_view name) const {
+    const Array* value = array(name);
+    return value && value->count() == 1 && value->at(0) != 0;
+  }
+  template <class E, std::size_t N>
+  std::optional<E> word(std::string_view name, const Word<E> (&words)[N]) const {
+    const std::string given = text(name);
+    for (const Word<E>& word : words)
+      if (given == word.text) return word.value;
+    return {};
+  }
+  const Member* learned() const { return group_ ? group_->find("learned") : nullptr; }
+  std::optional<Surrogate> surrogate() const {
+    Surrogate surrogate{text("surrogate")};
+    if (surrogate.name.empty()) return {};
+    if (const Array* args = array("surrogate_args"))
+      for (std::int64_t i = 0; i < args->count(); ++i) surrogate.args.push_back(args->at(i));
+    return surrogate;
+  }
+
+ private:
+  template <class T>
+  const T* get(std::string_view name) const {
+    const Member* member = group_ ? group_->find(name) : nullptr;
+    return member ? std::get_if<T>(&member->value) : nullptr;
+  }
+
+  const Group* group_;
+};
+
+void add(Group& group, const std::string& name, const std::string& text) {
+  group.members.push_back({name, Strings::one(text)});
+}
+void add(Group& group, const std::string& name, bool flag) {
+  group.members.push_back({name, Array::scalar(flag ? 1 : 0, DType::boolean)});
+}
+void add(Group& group, const std::string& name, const std::vector<double>& numbers) {
+  if (numbers.empty()) return;
+  group.members.push_back({name, Array::of<double>({static_cast<std::int64_t>(numbers.size())}, numbers)});
+}
+template <class E, std::size_t N>
+void add(Group& group, const std::string& name, E value, const Word<E> (&words)[N]) {
+  for (const Word<E>& word : words)
+    if (word.value == value) add(group, name, std::string(word.text));
+}
+
+// --- Constants of predefined neurons
+
+at::Tensor as_double(const Param& param) {
+  if (param.is_tensor()) return param.tensor().detach().to(c10::kCPU, c10::kDouble);
+  return at::full({}, param.number(), c10::kDouble);
+}
+
+// Name and value of each, as the module has it now.
+struct NamedConstant {
+  std::string name;
+  Param value;
+  bool is_learned = false;
+};
+using NamedConstants = std::vector<NamedConstant>;
+
+void add_live(NamedConstants& constants, const torch::nn::Module& module, const std::string& name,
+              const Param& initial) {
+  NamedConstant constant{name, initial};
+  const auto parameters = module.named_parameters(/*recurse=*/false), buffers = module.named_buffers(/*recurse=*/false);
+  if (const at::Tensor* learned = parameters.find(name)) {
+    constant.value = *learned;
+    constant.is_learned = true;
+  } else if (const at::Tensor* buffer = buffers.find(name)) {
+    constant.value = *buffer;
+  }
+  constants.push_back(std::move(constant));
+}
+
+void list(NamedConstants& c, const torch::nn::Module& m, const IfOptions& call) {
+  add_live(c, m, "v_threshold", call.v_threshold);
+}
+void list(NamedConstants& c, const torch::nn::Module& m, const LifOptions& call) {
+  add_live(c, m, "tau", call.tau);
+  add_live(c, m, "v_threshold", call.v_threshold);
+}
+void list(NamedConstants& c, const torch::nn::Module& m, const nn::PlifCall& call) {
+  add_live(c, m, "w", call.w);
+  add_live(c, m, "v_threshold", call.v_threshold);
+}
+void list(NamedConstants& c, const torch::nn::Module& m, const nn::CubaLifCall& call) {
+  add_live(c, m, "tau_synapse", call.tau_synapse);
+  add_live(c, m, "tau_membrane", call.tau_membrane);
+  add_live(c, m, "v_threshold", call.v_threshold);
+}
+
+class Fields {
+ public:
+  Fields(const NamedConstants& constants, Shape shape, double dt)
+      : constants_(constants), shape_(std::move(shape)), dt_(dt) {}
+
+  at::Tensor operator()(std::string_view name) const {
+    for (const NamedConstant& constant : constants_)
+      if (constant.name == name) return as_double(constant.value);
+    return at::full({}, 0, c10::kDouble);
+  }
+  Array array(const at::Tensor& value) const { return array_of(value.expand(shape_)); }
+  Array array(double value) const { return Array::full(shape_, value); }
+
+  IF node(const IfOptions&) const { return {array(1 / dt_), array((*this)("v_threshold")), array((*this)("v_reset"))}; }
+  LIF leaky(const at::Tensor& tau, bool decay_input) const {
+    const at::Tensor reset = (*this)("v_reset");
+    return {array(tau * dt_), decay_input ? array(1) : array(tau), array(reset), array((*this)("v_threshold")),
+            array(reset)};
+  }
+  LIF node(const LifOptions& call) const { return leaky((*this)("tau"), call.decay_input); }
+  LIF node(const nn::PlifCall& call) const {
+    return leaky(at::reciprocal(at::sigmoid((*this)("w"))), call.decay_input);
+  }
+  CubaLIF node(const nn::CubaLifCall& call) const {
+    const LIF membrane = leaky((*this)("tau_membrane"), call.decay_input);
+    const at::Tensor tau = (*this)("tau_synapse");
+    return {array(tau * dt_),     membrane.tau,     membrane.r, membrane.v_leak,
+            membrane.v_threshold, membrane.v_reset, array(tau)};
+  }
+
+ private:
+  const NamedConstants& constants_;
+  Shape shape_;
+  double dt_;
+};
+
+void note(Group& notes, const NamedConstants& constants) {
+  Strings learned;
+  for (const NamedConstant& constant : constants) {
+    notes.members.push_back({constant.name, array_of(as_double(constant.value))});
+    if (constant.is_learned) learned.values.push_back(constant.name);
+  }
+  if (learned.values.empty()) return;
+  learned.shape = {static_cast<std::int64_t>(learned.values.size())};
+  notes.members.push_back({"learned", std::move(learned)});
+}
+
+template <class Options>
+std::optional<Node> predefined(const char* name, const torch::nn::Module& module, const Shape& shape, double dt,
+                               std::vector<std::string>& lost) {
+  const auto* neuron = dynamic_cast<const nn::Predefined<Options>*>(&module);
+  if (!neuron) return {};
+  const auto& call = neuron->options().call();
+  if (!call.spiking) throw Error("", "", "a neuron with spiking(false) has no node in NIR");
+  NamedConstants constants;
+  list(constants, module, call);
+  if (call.v_reset)
+    add_live(constants, module, "v_reset", *call.v_reset);
+  else
+    lost.emplace_back("soft reset, which others take for a reset to 0");
+  if (!neuron->options().strict()) lost.emplace_back("firing at the threshold itself, where others fire above it");
+  lost.emplace_back("surrogates");
+
+  Group notes;
+  add(notes, "module", std::string(name));
+  note(notes, constants);
+  if constexpr (requires { call.decay_input; }) add(notes, "decay_input", call.decay_input);
+  add(notes, "detach_reset", call.detach_reset);
+  add(notes, "strict", neuron->options().strict());
+  add(notes, "surrogate", call.surrogate);
+  add(notes, "surrogate_args", call.surrogate_args);
+  Group metadata;
+  metadata.members.push_back({group_name, std::move(notes)});
+  return Node{Fields(constants, shape, dt).node(call), std::move(metadata)};
+}
+
+std::optional<Node> leaky_integrator(const torch::nn::Module& module, const Shape& shape, double dt) {
+  const auto* neuron = dynamic_cast<const nn::LIImpl*>(&module);
+  if (!neuron) return {};
+  NamedConstants constants;
+  for (const auto& [name, constant] : neuron->options().params()) add_live(constants, module, name, constant.value);
+  const Fields fields(constants, shape, dt);
+  Group notes, metadata;
+  add(notes, "module", std::string("LI"));
+  note(notes, constants);
+  add(notes, "decay_input", neuron->decay_input());
+  metadata.members.push_back({group_name, std::move(notes)});
+  return Node{LI{fields.array(fields("tau") * dt),
+                 neuron->decay_input() ? fields.array(1) : fields.array(fields("tau")), fields.array(fields("v_rest"))},
+              std::move(metadata)};
+}
+
+template <std::size_t... I>
+Kind kind_named(std::string_view type, std::index_sequence<I...>) {
+  Kind kind;
+  ((std::variant_alternative_t<I, Kind>::type == type ? void(kind = std::variant_alternative_t<I, Kind>()) : void()),
+   ...);
+  return kind;
+}
+
+// A neuron that came from a NIR graph: its parameters are the fields.
+std::optional<Node> from_graph(const torch::nn::Module& module) {
+  const auto* neuron = dynamic_cast<const NodeNeuronImpl*>(&module);
+  if (!neuron) return {};
+  NamedConstants constants;
+  for (const auto& [name, constant] : neuron->options().params()) add_live(constants, module, name, constant.value);
+  Node node{kind_named(neuron->type(), std::make_index_sequence<std::variant_size_v<Kind>>()), {}};
+  std::visit(
+      [&]<class N>(N& n) {
+        if constexpr (!std::is_same_v<N, Graph>)
+          N::fields(n, [&]<class T>(std::string_view name, T& field) {
+            if constexpr (std::is_same_v<T, Array> || std::is_same_v<T, std::optional<Array>>)
+              for (const NamedConstant& constant : constants)
+                if (constant.name == name) field = array_of(constant.value.tensor());
+          });
+      },
+      node.kind);
+  const CellOptions& cell = neuron->cell_options();
+  const CellOptions defaults{cell.dt};
+  Group notes;
+  if (cell.reset != defaults.reset) add(notes, "reset", cell.reset, resets);
+  if (cell.if_scaling != defaults.if_scaling) add(notes, "if_scaling", cell.if_scaling, scalings);
+  if (cell.comparison != defaults.comparison) add(notes, "comparison", cell.comparison, comparisons);
+  if (cell.cuba_current != defaults.cuba_current) add(notes, "cuba_current", cell.cuba_current, currents);
+  if (cell.surrogate.name != defaults.surrogate.name || !cell.surrogate.args.empty()) {
+    add(notes, "surrogate", cell.surrogate.name);
+    add(notes, "surrogate_args", cell.surrogate.args);
+  }
+  if (!notes.empty()) node.metadata.members.push_back({group_name, std::move(notes)});
+  return node;
+}
+
+// --- The way back
+
+std::optional<nn::Constant> constant(const Notes& notes, const std::string& name, const ModuleOptions& options) {
+  const Array* array = notes.array(name);
+  if (!array) return {};
+  const at::Tensor value = tensor_of(*array, c10::kDouble);
+  bool is_learned = false;
+  if (const Member* member = notes.learned())
+    if (const auto* names = std::get_if<Strings>(&member->value))
+      is_learned = std::find(names->values.begin(), names->values.end(), name) != names->values.end();
+  const auto type = nn::state_type(options.dtype);
+  const bool is_number = value.dim() == 0;
+  if (is_learned) return nn::Constant(nn::Learnable(value.to(options.device, type)));
+  if (is_number) return nn::Constant(value.item<double>());
+  return nn::Constant(value.to(options.device, type));
+}
+
+template <class Options>
+void set(Options& to, const Notes& notes, const ModuleOptions& options) {
+  const auto given = [&](const char* name, const auto& setter) {
+    if (const auto value = constant(notes, name, options)) setter(*value);
+  };
+  given("v_threshold", [&](const nn::Constant& c) { to.v_threshold(c); });
+  if constexpr (requires { to.w(0.0); }) given("w", [&](const nn::Constant& c) { to.w(c); });
+  if constexpr (requires { to.tau_synapse(0.0); }) {
+    given("tau_synapse", [&](const nn::Constant& c) { to.tau_synapse(c); });
+    given("tau_membrane", [&](const nn::Constant& c) { to.tau_membrane(c); });
+  } else if constexpr (requires { to.tau(0.0); }) {
+    given("tau", [&](const nn::Constant& c) { to.tau(c); });
+  }
+  to.v_reset(constant(notes, "v_reset", options));
+  if constexpr (requires { to.decay_input(true); }) to.decay_input(notes.flag("decay_input"));
+  to.detach_reset(notes.flag("detach_reset")).strict(notes.flag("strict"));
+  if (const auto surrogate = options.surrogate ? options.surrogate : notes.surrogate())
+    to.surrogate(surrogate->name, surrogate->args);
+}
+
+template <class Module, class Options>
+nn::Part make(const Notes& notes, const ModuleOptions& options) {
+  Options own;
+  set(own, notes, options);
+  return Module(own);
+}
+
+std::optional<nn::Part> remake(const Notes& notes, const ModuleOptions& options) {
+  const std::string module = notes.text("module");
+  if (module == "IF") return make<nn::IF, nn::IFOptions>(notes, options);
+  if (module == "LIF") return make<nn::LIF, nn::LIFOptions>(notes, options);
+  if (module == "PLIF") return make<nn::PLIF, nn::PLIFOptions>(notes, options);
+  if (module == "CubaLIF") return make<nn::CubaLIF, nn::CubaLIFOptions>(notes, options);
+  if (module != "LI") return {};
+  nn::LIOptions own;
+  if (const auto tau = constant(notes, "tau", options)) own.tau(*tau);
+  if (const auto rest = constant(notes, "v_rest", options)) own.v_rest(*rest);
+  return nn::LI(own.decay_input(notes.flag("decay_input")));
+}
+
+}  // namespace
+
+std::optional<Node> node_of_neuron(const torch::nn::Module& module, const Shape& shape, double dt,
+                                   std::vector<std::string>& lost) {
+  if (auto node = predefined<nn::IFOptions>("IF", module, shape, dt, lost)) return node;
+  if (auto node = predefined<nn::LIFOptions>("LIF", module, shape, dt, lost)) return node;
+  if (auto node = predefined<nn::PLIFOptions>("PLIF", module, shape, dt, lost)) return node;
+  if (auto node = predefined<nn::CubaLIFOptions>("CubaLIF", module, shape, dt, lost)) return node;
+  if (auto node = leaky_integrator(module, shape, dt)) return node;
+  return from_graph(module);
+}
+
+CellOptions decide(const Node& node, const ModuleOptions& options) {
+  const Notes notes(node);
+  CellOptions decided{options.dt};
+  const auto choose = [&](auto& field, const auto& option, const char* name, const auto& words) {
+    if (option)
+      field = *option;
+    else if (const auto noted = notes.word(name, words))
+      field = *noted;
+  };
+  choose(decided.reset, options.reset, "reset", resets);
+  choose(decided.if_scaling, options.if_scaling, "if_scaling", scalings);
+  choose(decided.comparison, options.comparison, "comparison", comparisons);
+  choose(decided.cuba_current, options.cuba_current, "cuba_current", currents);
+  if (const auto surrogate = options.surrogate ? options.surrogate : notes.surrogate()) decided.surrogate = *surrogate;
+  return decided;
+}
+
+std::optional<nn::Part> restore(const Node& node, const Shape& shape, const ModuleOptions& options) {
+  const Notes notes(node);
+  const bool asks_otherwise = (options.reset && *options.reset != Reset::file) ||
+                              (options.if_scaling && *options.if_scaling != IfScaling::ode) || options.comparison ||
+                              options.cuba_current;
+  if (!notes || asks_otherwise) return {};
+  // As wide as it was noted: what is learned or a tensor has been rounded to the module's type otherwise.
+  ModuleOptions exact = options;
+  exact.dtype = c10::kDouble;
+  exact.device = c10::kCPU;
+  try {
+    std::vector<std::string> lost;
+    const auto original = remake(notes, exact);
+    if (!original) return {};
+    const auto exported = node_of_neuron(*original->module(), shape, options.dt, lost);
+    if (!exported || !(Node{exported->kind, {}} == Node{node.kind, {}})) return {};
+    return remake(notes, options);
+  } catch (const std::exception&) {  // metadata that mean nothing
+    return {};
+  }
+}
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,62 @@
+#include <spikeforge/nir/array_values.h>
+#include <spikeforge/nir/network/tensor.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <cstring>
+
+namespace spikeforge::nir {
+namespace {
+
+std::optional<c10::ScalarType> type_in_torch(DType dtype) {
+  switch (dtype) {
+    case DType::boolean:
+      return c10::kBool;
+    case DType::int8:
+      return c10::kChar;
+    case DType::int16:
+      return c10::kShort;
+    case DType::int32:
+      return c10::kInt;
+    case DType::int64:
+      return c10::kLong;
+    case DType::uint8:
+      return c10::kByte;
+    case DType::float16:
+      return c10::kHalf;
+    case DType::float32:
+      return c10::kFloat;
+    case DType::float64:
+      return c10::kDouble;
+    default:
+      return {};
+  }
+}
+
+}  // namespace
+
+at::Tensor shared_tensor(const Array& array) {
+  if (const auto type = type_in_torch(array.dtype()); type && array.count() > 0) {
+    auto* bytes = const_cast<std::byte*>(array.bytes().data());  // NOLINT: nobody writes
+    return at::from_blob(
+        bytes, array.shape(), [keep = array.storage()](void*) {}, at::TensorOptions(*type));
+  }
+  at::Tensor values = at::empty(array.shape(), c10::kDouble);
+  for (std::int64_t i = 0; i < array.count(); ++i) values.mutable_data_ptr<double>()[i] = array.at(i);
+  return values;
+}
+
+at::Tensor tensor_of(const Array& array, c10::ScalarType dtype, c10::Device device) {
+  return shared_tensor(array).to(device, dtype, /*non_blocking=*/false, /*copy=*/true);
+}
+
+Array array_of(const at::Tensor& tensor) {
+  const bool is_double = tensor.scalar_type() == c10::kDouble;
+  const at::Tensor values = tensor.detach().to(c10::kCPU, is_double ? c10::kDouble : c10::kFloat).contiguous();
+  Array array(is_double ? DType::float64 : DType::float32, values.sizes().vec());
+  std::memcpy(array.writable_bytes().data(), values.const_data_ptr(), array.byte_count());
+  return array;
+}
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,19 @@
+// Arrays of a graph as tensors, and back.
+#pragma once
+#include <spikeforge/nir/array.h>
+
+#include <ATen/core/Tensor.h>
+
+namespace spikeforge::nir {
+
+// Of the array's own type, or float64 for what torch cannot compute with. It shares the array's bytes: not to be
+// written.
+at::Tensor shared_tensor(const Array& array);
+
+// A copy.
+at::Tensor tensor_of(const Array& array, c10::ScalarType dtype, c10::Device device = c10::kCPU);
+
+// float32 or float64; others become float32.
+Array array_of(const at::Tensor& tensor);
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,357 @@
+#include <spikeforge/nir/error.h>
+#include <spikeforge/nir/network/back_edges.h>
+#include <spikeforge/nir/network/node_modules.h>
+#include <spikeforge/nir/network/restore.h>
+#include <spikeforge/nir/network/tensor.h>
+#include <spikeforge/nir/network/to_module.h>
+#include <spikeforge/nir/validate.h>
+#include <spikeforge/nn/delay.h>
+#include <spikeforge/nn/time_distributed.h>
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/padding.h>
+#include <torch/nn/modules/pooling.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace spikeforge::nir {
+namespace {
+
+std::string without_dots(std::string name) {
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
+}
+
+[[noreturn]] void refuse(const std::string& node, std::string_view field, const std::string& reason) {
+  throw Error(node, std::string(field), reason);
+}
+
+// A parameter takes the tensor over instead of copying it.
+void put(at::Tensor& parameter, const at::Tensor& value) { parameter.set_data(value); }
+
+class Builder {
+ public:
+  Builder(const Graph& graph, std::string name, const ModuleOptions& options)
+      : graph_(graph),
+        name_(std::move(name)),
+        options_(options),
+        names_(module_names(graph)),
+        shapes_(infer_shapes(graph, options.shapes)),
+        order_(step_order(graph)) {
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) index_.emplace(graph.nodes[i].name, i);
+    leads_to_.resize(graph.nodes.size());
+    for (const Edge& edge : graph.edges) {
+      leads_to_[index_.at(edge.from)].push_back(index_.at(edge.to));
+      has_predecessor_.insert(index_.at(edge.to));
+    }
+    taken_.insert(names_.begin(), names_.end());
+  }
+
+  nn::Composite build() {
+    for (std::size_t i = 0; i < graph_.nodes.size() && !input_; ++i)
+      if (as<Input>(i)) input_ = i;
+    for (const std::size_t i : order_.nodes) add(i);
+    for (std::size_t e = 0; e < graph_.edges.size(); ++e) connect(e);
+    add_ports();
+    return std::move(network_);
+  }
+
+ private:
+  template <class N>
+  const N* as(std::size_t i) const {
+    return std::get_if<N>(&graph_.nodes[i].node.kind);
+  }
+  bool is_port(std::size_t i) const { return as<Input>(i) || as<Output>(i); }
+  std::string name_of(std::size_t i) const { return in_node(name_, graph_.nodes[i].name); }
+  std::string free_name(const std::string& wanted) {
+    std::string name = wanted;
+    for (int n = 2; !taken_.insert(name).second; ++n) name = wanted + "_" + std::to_string(n);
+    return name;
+  }
+  const Shape& shape_into(std::size_t i) const {
+    if (!shapes_[i].in) refuse(name_of(i), "", "its shape cannot be told");
+    return *shapes_[i].in;
+  }
+
+  // --- Nodes
+
+  void add(std::size_t i) {
+    if (as<Input>(i) && has_predecessor_.contains(i)) refuse(name_of(i), "", "an edge leads to this Input");
+    if (as<Output>(i) && !leads_to_[i].empty()) refuse(name_of(i), "", "an edge leads on from this Output");
+    if (is_port(i)) return;
+    try {
+      network_->add(names_[i], part(i));
+    } catch (const c10::Error& error) {
+      refuse(name_of(i), "", error.what_without_backtrace());
+    }
+  }
+
+  nn::Part part(std::size_t i) {
+    const Node& node = graph_.nodes[i].node;
+    if (const Graph* inner = std::get_if<Graph>(&node.kind)) {
+      nn::Composite network = Builder(*inner, name_of(i), options_).build();
+      const nn::Names inputs = network->input_names(), outputs = network->output_names();
+      network_parts_[i] = {inputs.empty() ? "" : inputs[0], outputs.empty() ? "" : outputs[0]};
+      return network;
+    }
+    if (auto restored = restore(node, shape_into(i), options_)) return *restored;
+    const CellOptions cell_options = decide(node, options_);
+    if (const auto cell = cell_of(node.kind, cell_options)) return neuron(node, *cell, cell_options);
+    return std::visit([&](const auto& n) { return layer(n, i); }, node.kind);
+  }
+
+  nn::Part neuron(const Node& node, const Cell& cell, const CellOptions& cell_options) const {
+    nn::NeuronOptions neuron(cell.text);
+    const bool is_weight = std::holds_alternative<Scale>(node.kind);
+    for (const auto& [name, array] : cell.params) {
+      const at::Tensor value =
+          shared_tensor(array).to(options_.device, is_weight ? options_.dtype : nn::state_type(options_.dtype));
+      const bool learn = is_weight || options_.learn_neurons;
+      neuron.param(std::string(name), learn ? nn::Constant(nn::Learnable(value)) : nn::Constant(value));
+    }
+    return NodeNeuron(std::string(node.type()), cell_options, std::move(neuron));
+  }
+
+  at::Tensor weight(const Array& array) const { return tensor_of(array, options_.dtype, options_.device); }
+  // One number serves for all, as readers of NIR have it.
+  at::Tensor bias(const Array& array, const Shape& shape) const {
+    return array.shape() == shape ? weight(array) : weight(array).reshape({}).expand(shape).clone();
+  }
+
+  template <class Module>
+  nn::Part once_a_step(Module module) const {
+    if (options_.fold_time) return nn::TimeDistributed(nn::Part(std::move(module)));
+    return nn::Part(std::move(module));
+  }
+
+  nn::Part layer(const Linear& n, std::size_t) const { return matrix(n.weight, {}); }
+  nn::Part layer(const Affine& n, std::size_t) const {
+    return matrix(n.weight, bias(n.bias, {n.weight.shape().begin(), n.weight.shape().end() - 1}));
+  }
+  nn::Part matrix(const Array& array, const at::Tensor& bias) const {
+    const Shape& shape = array.shape();
+    if (shape.size() > 2) return once_a_step(StackedLinear(weight(array), bias));
+    torch::nn::Linear linear(torch::nn::LinearOptions(1, 1).bias(bias.defined()));  // of any size: its own are dropped
+    linear->options.in_features(shape[1]).out_features(shape[0]);
+    put(linear->weight, weight(array));
+    if (bias.defined()) put(linear->bias, bias);
+    return once_a_step(std::move(linear));
+  }
+
+  // Padding "same": as many zeros as keep the size at stride 1, the odd one at the end.
+  template <int D>
+  static std::array<std::int64_t, 2 * D> same_padding(const Conv<D>& n) {
+    std::array<std::int64_t, 2 * D> sides;  // the last dimension first, as torch pads
+    for (int d = 0; d < D; ++d) {
+      const std::int64_t total = n.dilation[d] * (n.weight.shape()[d + 2] - 1);
+      sides[2 * (D - 1 - d)] = total / 2;
+      sides[2 * (D - 1 - d) + 1] = total - total / 2;
+    }
+    return sides;
+  }
+
+  template <int D>
+  nn::Part layer(const Conv<D>& n, std::size_t) const {
+    using Convolution = std::conditional_t<D == 1, torch::nn::Conv1d, torch::nn::Conv2d>;
+    using Pad = std::conditional_t<D == 1, torch::nn::ConstantPad1d, torch::nn::ConstantPad2d>;
+    using PadOptions = std::conditional_t<D == 1, torch::nn::ConstantPad1dOptions, torch::nn::ConstantPad2dOptions>;
+    const Shape& w = n.weight.shape();
+    const auto expanded = [](const auto& numbers) {
+      torch::ExpandingArray<D> array(0);
+      std::copy(numbers.begin(), numbers.begin() + D, array->begin());
+      return array;
+    };
+    torch::nn::ConvOptions<D> options(w[1] * n.groups, w[0], expanded(std::span(w).subspan(2)));
+    options.stride(expanded(n.stride)).dilation(expanded(n.dilation)).groups(n.groups).bias(true);
+    const bool is_same = n.padding.mode == PaddingMode::same;
+    if (n.padding.mode == PaddingMode::numbers) options.padding(expanded(n.padding.numbers));
+    Convolution convolution(options);
+    put(convolution->weight, weight(n.weight));
+    put(convolution->bias, bias(n.bias, {w[0]}));
+    if (!is_same) return once_a_step(std::move(convolution));
+    const auto sides = same_padding(n);
+    torch::ExpandingArray<2 * D> around(0);
+    std::copy(sides.begin(), sides.end(), around->begin());
+    return once_a_step(torch::nn::Sequential(Pad(PadOptions(around, 0)), convolution));
+  }
+
+  nn::Part layer(const SumPool2d& n, std::size_t i) const { return pool(n, i, true); }
+  nn::Part layer(const AvgPool2d& n, std::size_t i) const { return pool(n, i, false); }
+  template <class N>
+  nn::Part pool(const N& n, std::size_t i, bool sums) const {
+    const auto is_wide = [&](int d) { return 2 * n.padding[d] > n.kernel_size[d]; };
+    if (shape_into(i).size() != 3 || is_wide(0) || is_wide(1)) {
+      const auto numbers = [](const auto& array) { return std::vector<std::int64_t>(array.begin(), array.end()); };
+      return once_a_step(
+          WindowPool(WindowPoolImpl::Window{numbers(n.kernel_size), numbers(n.stride), numbers(n.padding), sums}));
+    }
+    const auto pair = [](const auto& array) { return torch::ExpandingArray<2>({array[0], array[1]}); };
+    torch::nn::AvgPool2dOptions options(pair(n.kernel_size));
+    options.stride(pair(n.stride)).padding(pair(n.padding));
+    if (sums) options.divisor_override(1);
+    return once_a_step(torch::nn::AvgPool2d(options));
+  }
+
+  // Dimensions counted from the end, so that any number of batch dimensions may come before.
+  nn::Part layer(const Flatten& n, std::size_t i) const {
+    const auto rank = static_cast<std::int64_t>(shape_into(i).size());
+    const auto from_end = [rank](std::int64_t d) { return d < 0 ? d : d - rank; };
+    return once_a_step(
+        torch::nn::Flatten(torch::nn::FlattenOptions().start_dim(from_end(n.start_dim)).end_dim(from_end(n.end_dim))));
+  }
+
+  nn::Part layer(const Delay& n, std::size_t i) const {
+    constexpr double most_bytes = double{1ull << 31};  // of what is on its way
+    at::Tensor steps = at::empty(n.delay.shape(), c10::kLong);
+    // What a file's type keeps of a decimal number.
+    const double precision = n.delay.dtype() == DType::float16 ? 1e-3 : 1e-6;
+    double longest = 0;
+    for (std::int64_t k = 0; k < n.delay.count(); ++k) {
+      const double delay = n.delay.at(k) / options_.dt, rounded = std::nearbyint(delay);
+      if (!(delay < 1e15)) refuse(name_of(i), "delay", fmt::format("{} s are too many steps", n.delay.at(k)));
+      if (options_.delays == DelayRounding::exact && std::fabs(delay - rounded) > precision * std::max(1.0, delay))
+        refuse(name_of(i), "delay",
+               fmt::format(
+                   "{} s are {:.6g} steps, but only whole steps can be represented; round them, or take another dt",
+                   n.delay.at(k), delay));
+      steps.mutable_data_ptr<std::int64_t>()[k] = static_cast<std::int64_t>(rounded);
+      longest = std::max(longest, rounded);
+    }
+    const Shape& shape = shape_into(i);
+    const double elements = std::accumulate(shape.begin(), shape.end(), 1.0, std::multiplies<>());
+    if (longest * elements * static_cast<double>(c10::elementSize(options_.dtype)) > most_bytes)
+      refuse(name_of(i), "delay", fmt::format("{} steps of {} elements need too much memory", longest, elements));
+    return nn::Delay(steps);
+  }
+
+  template <class N>
+  nn::Part layer(const N& n, std::size_t i) const {
+    refuse(name_of(i), "", fmt::format("{} cannot be represented", N::type));
+  }
+
+  // --- Edges
+
+  // "in" and "out" of a part, or what a nested graph's Input and Output are called in it.
+  std::string port(std::size_t i, bool is_source) const {
+    if (is_port(i)) return names_[i];
+    const Graph* inner = as<Graph>(i);
+    if (!inner) return names_[i] + (is_source ? ".out" : ".in");
+    const auto& ports = network_parts_.at(i);
+    return names_[i] + "." + (is_source ? ports.second : ports.first);
+  }
+
+  void connect(std::size_t e) {
+    const std::size_t from = index_.at(graph_.edges[e].from), to = index_.at(graph_.edges[e].to);
+    nn::Connection connection{.repeated = true};
+    if (order_.is_back_edge[e]) {
+      connection.delay = 1;
+      if (!input_) connection.shape = shape_into(to);
+      connection.from_rest = options_.recurrent_start == RecurrentStart::apply;
+    }
+    network_->connect(port(from, true), port(to, false), connection);
+  }
+
+  // What leads nowhere, and to what nothing leads.
+  void add_ports() {
+    const auto holds = [&]<class N>(const N*) {
+      return std::any_of(graph_.nodes.begin(), graph_.nodes.end(),
+                         [](const NamedNode& n) { return std::holds_alternative<N>(n.node.kind); });
+    };
+    const bool has_output = holds(static_cast<const Output*>(nullptr));
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (as<Input>(i)) {
+        if (!leads_to_[i].empty()) continue;
+        const std::string sink = free_name(names_[i] + "_unused");
+        network_->add(sink, nn::Neuron(nn::NeuronOptions(identity_text())));
+        network_->connect(names_[i], sink + ".in");
+        continue;
+      }
+      if (!has_predecessor_.contains(i) && !(as<Graph>(i) && network_parts_.at(i).first.empty())) {
+        if (input_)
+          silence(i);
+        else
+          network_->connect(free_name("input_" + names_[i]), port(i, false));
+      } else if (input_ && has_back_edges_only(i)) {
+        silence(i);
+      }
+      if (!has_output && leads_to_[i].empty() && !(as<Graph>(i) && network_parts_.at(i).second.empty()))
+        network_->connect(port(i, true), free_name("output_" + names_[i]));
+    }
+  }
+
+  void silence(std::size_t i) {
+    const std::string name = free_name("silence_" + names_[i]);
+    network_->add(name, Silence(static_cast<std::int64_t>(shape_into(*input_).size()), shape_into(i)));
+    network_->connect(names_[*input_], name + ".in");
+    network_->connect(name + ".out", port(i, false));
+  }
+  bool has_back_edges_only(std::size_t i) const {
+    bool only = has_predecessor_.contains(i);
+    for (std::size_t e = 0; e < graph_.edges.size(); ++e)
+      if (index_.at(graph_.edges[e].to) == i) only = only && order_.is_back_edge[e];
+    return only;
+  }
+
+  const Graph& graph_;
+  std::string name_;
+  const ModuleOptions& options_;
+  std::vector<std::string> names_;
+  std::vector<NodeShapes> shapes_;
+  StepOrder order_;
+  std::optional<std::size_t> input_;  // the first Input
+  std::unordered_map<std::string_view, std::size_t> index_;
+  std::vector<std::vector<std::size_t>> leads_to_;
+  std::unordered_set<std::size_t> has_predecessor_;
+  std::unordered_set<std::string> taken_;
+  std::unordered_map<std::size_t, std::pair<std::string, std::string>> network_parts_;  // ports of nested graphs
+  nn::Composite network_;
+};
+
+void check(const ModuleOptions& options) {
+  if (!(options.dt > 0) || !std::isfinite(options.dt))
+    throw Error("", "", fmt::format("dt must be given, in seconds, finite and > 0, but is {}", options.dt));
+  if (!c10::isFloatingType(options.dtype) || c10::elementSize(options.dtype) < 2)
+    throw Error("", "",
+                fmt::format("the module's type must be float16, bfloat16, float32 or float64, but is {}",
+                            c10::toString(options.dtype)));
+}
+
+}  // namespace
+
+std::vector<std::string> module_names(const Graph& graph) {
+  std::vector<std::string> names;
+  std::unordered_set<std::string> taken;
+  for (const NamedNode& node : graph.nodes) taken.insert(node.name);
+  for (const NamedNode& node : graph.nodes) {
+    std::string name = without_dots(node.name);
+    if (name != node.name) {
+      const std::string stem = name;
+      for (int n = 2; !taken.insert(name).second; ++n) name = stem + "_" + std::to_string(n);
+    }
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+nn::Composite to_module(const Graph& graph, const ModuleOptions& options) {
+  check(options);
+  validate(graph);
+  try {
+    return Builder(graph, "", options).build();
+  } catch (const c10::Error& error) {
+    std::string what = error.what_without_backtrace();
+    std::replace(what.begin(), what.end(), '\n', ' ');
+    throw Error("", "", what);
+  }
+}
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,272 @@
+"""NIR files run by spikeforge-nir, beside a simulator in numpy that knows the nodes' equations alone."""
+
+import itertools
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from simulator import Simulator, order_of, write
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LIBRARY = Path(os.environ.get("SPIKEFORGE_LIBRARY", REPOSITORY / "build" / "release" / "lib" / "libspikeforge.so"))
+TOOL = LIBRARY.resolve().parents[1] / "bin" / "spikeforge-nir"
+DT = 1e-3
+
+pytestmark = pytest.mark.skipif(not TOOL.exists(), reason=f"there is no {TOOL}: built without HDF5?")
+
+
+def tool(*arguments):
+    return subprocess.run([str(a) for a in (TOOL, *arguments)], capture_output=True, text=True, timeout=120)
+
+
+def run(file, x, folder, records=(), membranes=(), dtype="float64", inputs=None, **options):
+    """What every recorded node gives, and the membranes, [T, *shape] each."""
+    np.save(folder / "x.npy", x)
+    command = ["run", file, "--input", folder / "x.npy", "--dtype", dtype]
+    options = {"dt": DT, **options}
+    for key, value in options.items():
+        command += ["--" + key.replace("_", "-"), value]
+    files = {}
+    for i, (option, name) in enumerate([("--record", n) for n in records] + [("--record-v", n) for n in membranes]):
+        files[option, name] = folder / f"{i}.npy"
+        command += [option, f"{name}={files[option, name]}"]
+    done = tool(*command, "--output", folder / "out.npy")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "" and done.stdout == ""
+    loaded = {key: np.load(path) for key, path in files.items()}
+    assert all(value.dtype == dtype for value in loaded.values())
+    return np.load(folder / "out.npy"), {n: loaded["--record", n] for n in records}, {n: loaded["--record-v", n] for n in membranes}
+
+
+SPIKING = ("IF", "LIF", "CubaLIF", "Threshold")
+WITH_MEMBRANE = ("I", "LI", "IF", "LIF", "CubaLI", "CubaLIF")
+
+
+def all_nodes(graph, prefix=""):
+    for name, (kind, fields) in graph["nodes"].items():
+        if kind == "NIRGraph":
+            yield from all_nodes(fields, prefix + name + "/")
+        elif not (prefix and kind in ("Input", "Output")):
+            yield prefix + name, kind
+
+
+def check(graph, x, folder, **options):
+    """Every node of the graph, in every step. Returns how many spikes there were."""
+    file = write(graph, folder / "graph.nir")
+    kinds = dict(all_nodes(graph))
+    membranes = [name for name, kind in kinds.items() if kind in WITH_MEMBRANE]
+    out, records, v = run(file, x, folder, list(kinds), membranes, **options)
+    simulator = Simulator(graph, **{"dt": DT, **{k: o for k, o in options.items() if k not in ("shapes", "delays")}})
+    spikes = 0
+    for t, row in enumerate(x):
+        values = simulator.step(row)
+        for name, kind in kinds.items():
+            assert records[name][t].shape == np.shape(values[name]), name
+            if kind in SPIKING:
+                np.testing.assert_array_equal(records[name][t], values[name], err_msg=f"{name} in step {t}")
+                spikes += values[name].sum()
+            else:
+                np.testing.assert_allclose(records[name][t], values[name], rtol=1e-9, atol=1e-9, err_msg=f"{name} in step {t}")
+        for name in membranes:
+            expected = np.broadcast_to(simulator.membrane(name), v[name][t].shape)
+            np.testing.assert_allclose(v[name][t], expected, rtol=1e-9, atol=1e-9, err_msg=f"{name}, step {t}")
+        np.testing.assert_array_equal(out[t], records[next(n for n, k in kinds.items() if k == "Output")][t])
+    return spikes
+
+
+def neuron(kind, shape, random, reset=True):
+    """Parameters that differ from neuron to neuron, v_leak other than 0, any r and w_in."""
+    between = lambda low, high: random.uniform(low, high, shape)  # noqa: E731
+    fields = {"r": between(0.5, 3)}
+    if kind in ("LI", "LIF"):
+        fields |= {"tau": between(2 * DT, 20 * DT), "v_leak": between(-0.3, 0.3)}
+    if kind.startswith("Cuba"):
+        fields |= {"tau_syn": between(2 * DT, 9 * DT), "tau_mem": between(2 * DT, 9 * DT), "v_leak": between(-0.3, 0.3)}
+        if random.random() < 0.7:
+            fields["w_in"] = between(0.5, 2) if random.random() < 0.7 else np.array(1.5)
+    if kind in ("IF", "LIF", "CubaLIF"):
+        fields["v_threshold"] = between(0.2, 0.8)
+        if reset:
+            fields["v_reset"] = between(-0.2, 0.1)
+    if kind in ("IF", "I"):
+        fields["r"] = fields["r"] / (8 * DT)
+    return kind, fields
+
+
+def random_graph(random, depth=1):
+    """Branches, merges, cycles over one and several nodes, and a graph within."""
+    n = 4
+    size = int(random.integers(3, 8))
+    nodes = {"input": ("Input", {"shape": [n]}), "output": ("Output", {"shape": [n]})}
+    names = []
+    for i in range(size):
+        name = random.choice(["a", "k", "z"]) + str(i) + random.choice(["", ".lif", " é"])
+        kind = random.choice(["IF", "LIF", "CubaLIF", "LI", "CubaLI", "I", "Threshold", "Scale", "Delay", "Linear", "Affine", "NIRGraph"])
+        if kind in WITH_MEMBRANE:
+            node = neuron(kind, (n,), random, reset=random.random() < 0.7)
+        elif kind == "NIRGraph" and depth:
+            node = (kind, random_graph(random, depth - 1))
+        elif kind == "Threshold":
+            node = (kind, {"threshold": random.uniform(-0.5, 0.5, n)})
+        elif kind == "Scale":
+            node = (kind, {"scale": random.uniform(-1.5, 1.5, n)})
+        elif kind == "Delay":
+            node = (kind, {"delay": random.integers(0, 4, n) * DT})
+        else:
+            node = ("Affine", {"weight": random.normal(0, 0.7, (n, n)), "bias": random.normal(0, 0.3, n)})
+        nodes[name] = node
+        names.append(name)
+    edges = []
+    for i, name in enumerate(names):  # from some node before it, so that all is reached
+        for from_ in random.choice(["input", *names[:i]], size=int(random.integers(1, 3))):
+            edges.append((str(from_), name))
+    edges.append((names[-1], "output"))
+    for _ in range(int(random.integers(0, 4))):  # anywhere: back, forward, from a node to itself
+        edges.append((str(random.choice(names)), str(random.choice(names))))
+    random.shuffle(edges)
+    return {"nodes": nodes, "edges": [tuple(map(str, edge)) for edge in edges]}
+
+
+RESETS, SCALINGS, COMPARISONS = ("file", "zero", "subtract", "subtract-delayed"), ("ode", "per-step"), ("gt", "ge")
+CURRENTS, STARTS = ("new", "old"), ("zero", "apply")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_random_graph_gives_the_spikes_of_the_simulator(seed, tmp_path):
+    print("seed", seed)
+    random = np.random.default_rng(seed)
+    choices = list(itertools.product(RESETS, SCALINGS, COMPARISONS, CURRENTS, STARTS))
+    reset, scaling, comparison, current, start = choices[int(random.integers(len(choices)))]
+    graph = random_graph(random)
+    check(graph, random.normal(0.3, 1, (25, 4)), tmp_path, reset=reset, if_scaling=scaling, comparison=comparison,
+          cuba_current=current, recurrent_start=start)  # fmt: skip
+
+
+@pytest.mark.parametrize("reset, comparison, current", [*itertools.product(RESETS, COMPARISONS, ("new",)), ("file", "gt", "old")])
+def test_every_neuron_under_every_option(reset, comparison, current, tmp_path):
+    random = np.random.default_rng(7)
+    nodes = {"input": ("Input", {"shape": [2, 3]}), "output": ("Output", {"shape": [2, 3]})}
+    for kind in WITH_MEMBRANE:
+        nodes[kind] = neuron(kind, (2, 3), random)
+        nodes[kind + " of old files"] = neuron(kind, (2, 3), random, reset=False)
+    edges = [edge for name in list(nodes)[2:] for edge in (("input", name), (name, "output"))]
+    spikes = check({"nodes": nodes, "edges": edges}, random.normal(0.6, 1, (40, 2, 3)), tmp_path, reset=reset,
+                   comparison=comparison, cuba_current=current)  # fmt: skip
+    assert spikes > 100
+
+
+@pytest.mark.parametrize("comparison", COMPARISONS)
+@pytest.mark.parametrize("reset", ["file", "subtract-delayed"])
+def test_a_membrane_exactly_at_its_threshold_fires_as_the_comparison_says(reset, comparison, tmp_path):
+    """Small whole numbers: every sum is exact, and thresholds are met exactly all the time."""
+    random = np.random.default_rng(3)
+    dt = 2.0**-10
+    nodes = {
+        "input": ("Input", {"shape": [6]}),
+        "if": ("IF", {"r": np.full(6, 1 / dt), "v_threshold": np.array([1.0, 2, 3, 1, 2, 3]), "v_reset": np.zeros(6)}),
+        "lif": ("LIF", {"tau": np.full(6, 2 * dt), "r": np.full(6, 2.0), "v_leak": np.zeros(6), "v_threshold": np.full(6, 1.5)}),
+        "threshold": ("Threshold", {"threshold": np.arange(6.0) - 2}),
+        "output": ("Output", {"shape": [6]}),
+    }
+    edges = [e for name in ("if", "lif", "threshold") for e in (("input", name), (name, "output"))]
+    graph = {"nodes": nodes, "edges": edges}
+    x = random.integers(-1, 4, (60, 6)).astype(float)
+    assert check(graph, x, tmp_path, dt=dt, reset=reset, comparison=comparison) > 50
+
+
+def test_layers_convolutions_pools_and_flatten(tmp_path):
+    random = np.random.default_rng(11)
+    conv = lambda w, **f: ("Conv2d", {"input_shape": (9, 8), "weight": random.normal(size=w), "stride": (1, 1), "padding": (0, 0),  # noqa: E731
+                                      "dilation": (1, 1), "groups": 1, "bias": random.normal(size=w[0]), **f})  # fmt: skip
+    cases = {
+        "plain": (conv((3, 4, 3, 5), stride=(2, 1), padding=(1, 2)), (3, 5, 8)),
+        "grouped": (conv((6, 2, 3, 3), groups=2, dilation=(2, 1)), (6, 5, 6)),
+        "depthwise": (conv((4, 1, 2, 2), groups=4, padding="same"), (4, 9, 8)),
+        "same with stride": (conv((2, 4, 4, 3), stride=(2, 3), padding="same"), (2, 5, 3)),
+        "valid": (conv((2, 4, 2, 3), padding="valid"), (2, 8, 6)),
+        "sums": (("SumPool2d", {"kernel_size": (2, 3), "stride": (2, 1), "padding": (1, 1)}), (4, 5, 8)),
+        "means": (("AvgPool2d", {"kernel_size": (3, 2), "stride": (1, 2), "padding": (1, 0)}), (4, 9, 4)),
+        "widely padded": (("SumPool2d", {"kernel_size": (2, 2), "stride": (2, 2), "padding": (2, 0)}), (4, 6, 4)),
+        "flat": (("Flatten", {"start_dim": 1, "end_dim": -1, "input_type": [4, 9, 8]}), (4, 72)),
+        "flat in front": (("Flatten", {"start_dim": 0, "end_dim": 1, "input_type": [4, 9, 8]}), (36, 8)),
+        "stacked": (("Affine", {"weight": random.normal(size=(4, 9, 2, 8)), "bias": random.normal(size=(4, 9, 2))}), (4, 9, 2)),
+        "stacked, no bias": (("Linear", {"weight": random.normal(size=(4, 9, 3, 8)).astype(np.float32)}), (4, 9, 3)),
+    }  # fmt: skip
+    nodes = {"input": ("Input", {"shape": [4, 9, 8]}), "end": ("Output", {"shape": [4, 9, 8]})}
+    edges = [("input", "end")]
+    for name, (node, shape) in cases.items():
+        nodes[name] = node
+        nodes["lif of " + name] = neuron("LIF", shape, random)
+        edges += [("input", name), (name, "lif of " + name)]
+    check({"nodes": nodes, "edges": edges}, random.normal(0.2, 1, (4, 4, 9, 8)), tmp_path)
+
+
+def test_convolution_over_one_dimension(tmp_path):
+    random = np.random.default_rng(12)
+    nodes = {"input": ("Input", {"shape": [3, 20]}), "output": ("Output", {"shape": [3, 20]})}
+    edges = [("input", "output")]
+    for i, (padding, stride, dilation) in enumerate([(2, 3, 1), ("same", 1, 2), ("same", 3, 2), ("valid", 2, 1)]):
+        nodes[f"conv{i}"] = ("Conv1d", {"input_shape": 20, "weight": random.normal(size=(2, 3, 4)), "stride": stride, "padding": padding,
+                                        "dilation": dilation, "groups": 1, "bias": random.normal(size=2)})  # fmt: skip
+        edges.append(("input", f"conv{i}"))
+    check({"nodes": nodes, "edges": edges}, random.normal(size=(5, 3, 20)), tmp_path)
+
+
+def test_an_edge_counts_as_often_as_it_is_there(tmp_path):
+    random = np.random.default_rng(13)
+    weight = ("Affine", {"weight": random.normal(size=(3, 3)), "bias": random.normal(size=3)})
+    graph = {
+        "nodes": {"input": ("Input", {"shape": [3]}), "w": weight, "lif": neuron("LIF", (3,), random), "output": ("Output", {"shape": [3]})},
+        "edges": [("input", "lif"), ("lif", "w"), ("w", "lif"), ("lif", "w"), ("w", "lif"), ("input", "lif"), ("lif", "lif"),
+                  ("lif", "output"), ("lif", "output")],
+    }  # fmt: skip
+    for start in STARTS:
+        check(graph, random.normal(0, 1, (20, 3)), tmp_path, recurrent_start=start)
+
+
+def test_a_bias_in_a_cycle_acts_in_the_first_step_if_asked_for(tmp_path):
+    graph = {
+        "nodes": {
+            "input": ("Input", {"shape": [1]}),
+            "lif": ("LIF", {"tau": [DT], "r": [1.0], "v_leak": [0.0], "v_threshold": [0.5], "v_reset": [0.0]}),
+            "w": ("Affine", {"weight": np.array([[0.0]]), "bias": np.array([1.0])}),
+            "output": ("Output", {"shape": [1]}),
+        },
+        "edges": [("input", "lif"), ("lif", "w"), ("w", "lif"), ("lif", "output")],
+    }
+    file = write(graph, tmp_path / "a.nir")
+    x = np.zeros((3, 1))
+    assert run(file, x, tmp_path)[0].ravel().tolist() == [0, 1, 1]
+    assert run(file, x, tmp_path, recurrent_start="apply")[0].ravel().tolist() == [1, 1, 1]
+
+
+def test_cycles_are_cut_where_nirtorch_cuts_them():
+    """In words: at the first node, by name, that something else than the cycle leads to."""
+    loop = lambda *names: ({n: ("Input" if n == "in" else "Scale", {}) for n in ("in", *names)})  # noqa: E731
+    order, cut = order_of(loop("lif", "w"), [("in", "lif"), ("lif", "w"), ("w", "lif")])
+    assert cut == {("w", "lif")} and order == ["in", "lif", "w"]
+    assert order_of(loop("a", "b", "c"), [("in", "c"), ("c", "b"), ("b", "a"), ("a", "c")])[1] == {("a", "c")}
+    assert order_of(loop("a", "b"), [("in", "a"), ("in", "b"), ("a", "b"), ("b", "a")])[1] == {("b", "a")}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_float32_gives_the_spikes_of_float32(dtype, tmp_path):
+    random = np.random.default_rng(17)
+    kind, fields = neuron("LIF", (5,), random)
+    fields = {key: value.astype(dtype) for key, value in fields.items()}
+    graph = {
+        "nodes": {"input": ("Input", {"shape": [5]}), "lif": (kind, fields), "output": ("Output", {"shape": [5]})},
+        "edges": [("input", "lif"), ("lif", "output")],
+    }
+    x = random.normal(0.4, 1, (200, 5)).astype(dtype)
+    out, _, v = run(write(graph, tmp_path / "a.nir"), x, tmp_path, membranes=["lif"], dtype=dtype)
+    membrane = np.zeros(5, dtype)
+    for t in range(len(x)):
+        membrane = membrane + np.dtype(dtype).type(DT) / fields["tau"] * (fields["v_leak"] - membrane + fields["r"] * x[t])
+        spikes = membrane > fields["v_threshold"]
+        membrane = np.where(spikes, fields["v_reset"], membrane)
+        assert membrane.dtype == dtype
+        np.testing.assert_array_equal(out[t], spikes)
+        np.testing.assert_array_equal(v["lif"][t], membrane)  # the same bits

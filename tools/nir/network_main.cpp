@@ -1,0 +1,8 @@
+// The part of spikeforge-nir that needs torch.
+#include "command.h"
+
+int main(int argc, char** argv) {
+  using namespace spikeforge::nir;
+  CLI::App app("Runs NIR files.", "spikeforge-nir");
+  return run_program(app, {add_run(app)}, argc, argv);
+}

@@ -1,0 +1,20 @@
+// Options of the commands that make a network of a file.
+#pragma once
+#include "command.h"
+
+#include <spikeforge/nir/network/to_module.h>
+
+namespace spikeforge::nir {
+
+struct NetworkOptions : ReadOptions {
+  std::string file;
+  ModuleOptions module;
+
+  Graph read_graph() const;
+  // Errors name the file.
+  nn::Composite network(const Graph& graph) const;
+};
+
+void add_network_options(CLI::App& command, NetworkOptions& options);
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,70 @@
+#include "command.h"
+
+#include <spikeforge/nir/error.h>
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <map>
+
+namespace spikeforge::nir {
+
+void add_limits(CLI::App& command, ReadOptions& options) {
+  command.add_option("--max-depth", options.limits.depth, "Levels of graphs within graphs")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command
+      .add_option("--max-bytes", options.limits.bytes,
+                  "Memory for arrays and text, such as 500MB or 4GiB; 2GiB if not given")
+      ->transform(CLI::AsSizeValue(false));
+}
+
+void add_shape_rule(CLI::App& command, ReadOptions& options) {
+  static const std::map<std::string, ShapeRule> rules = {{"strict", ShapeRule::strict},
+                                                         {"tolerant", ShapeRule::tolerant}};
+  command.add_option("--shapes", options.shapes, "strict, or tolerant: what can be told is, and parameters broadcast")
+      ->transform(CLI::CheckedTransformer(rules).description(""));
+}
+
+std::string Command::files() const {
+  std::string names;
+  for (const CLI::Option* option : app->get_options())
+    if (option->get_positional() && option->get_name() != "to" && option->count())
+      names += (names.empty() ? "" : ", ") + printable(option->as<std::string>());
+  return names;
+}
+
+namespace {
+
+int fail(int status, const std::string& message) {
+  fmt::print(stderr, "spikeforge-nir: {}\n", message);
+  return status;
+}
+
+int run(const Command& command) {
+  try {
+    const int status = command.run();
+    if (std::fflush(stdout) != 0) return fail(1, "standard output cannot be written");
+    return status;
+  } catch (const std::exception& error) {
+    return fail(1, error.what());
+  }
+}
+
+}  // namespace
+
+int run_program(CLI::App& app, const std::vector<Command>& commands, int argc, char** argv) {
+  app.require_subcommand(1);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    return fail(2, fmt::format("{} (--help lists the options)", error.what()));
+  }
+  for (const Command& command : commands)
+    if (command.app->parsed()) return in_own_process(command.files(), [&] { return run(command); });
+  return 2;
+}
+
+}  // namespace spikeforge::nir

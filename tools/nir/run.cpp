@@ -1,0 +1,239 @@
+#include "network_options.h"
+
+#include <spikeforge/nir/error.h>
+#include <spikeforge/nir/replacement_file.h>
+#include <spikeforge/nn/monitor.h>
+#include <spikeforge/nn/npy.h>
+
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+
+namespace spikeforge::nir {
+namespace {
+
+struct RunOptions : NetworkOptions {
+  std::vector<std::string> inputs, records, membranes;
+  std::string output;
+};
+
+// A node somewhere in a graph, and what it is called in the network.
+struct Place {
+  const NamedNode* node = nullptr;
+  std::string path;
+};
+
+Place find(const Graph& graph, std::string_view name) {
+  const std::size_t slash = name.find('/');
+  const std::vector<std::string> paths = module_names(graph);
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (graph.nodes[i].name != name.substr(0, slash)) continue;
+    if (slash == std::string_view::npos) return {&graph.nodes[i], paths[i]};
+    const Graph* inner = std::get_if<Graph>(&graph.nodes[i].node.kind);
+    if (!inner) return {};
+    Place place = find(*inner, name.substr(slash + 1));
+    place.path = paths[i] + "." + place.path;
+    return place;
+  }
+  return {};
+}
+
+// NODE=FILE, where either may hold a "=".
+struct Request {
+  std::string node, file;
+};
+
+Request split(const Graph& graph, const std::string& text, const std::string& option) {
+  std::optional<Request> request;
+  for (std::size_t at = text.find('='); at != std::string::npos; at = text.find('=', at + 1)) {
+    const Request here{text.substr(0, at), text.substr(at + 1)};
+    const bool is_node = find(graph, here.node).node;
+    if (!request || is_node) request = here;
+    if (is_node) break;
+  }
+  if (!request || request->node.empty() || request->file.empty())
+    throw Error("", "", fmt::format("{} {}: expected NODE=FILE", option, printable(text)));
+  return *request;
+}
+
+class Runner {
+ public:
+  explicit Runner(const RunOptions& options)
+      : options_(options), graph_(options.read_graph()), network_(options.network(graph_)) {}
+
+  void run() {
+    const nn::Tensors inputs = read_inputs();
+    std::vector<Request> records;
+    nn::Names names;
+    for (const std::string& text : options_.records) {
+      records.push_back(split(graph_, text, "--record"));
+      names.push_back(output_of(records.back().node));
+    }
+    for (const std::string& text : options_.membranes) {
+      records.push_back(split(graph_, text, "--record-v"));
+      names.push_back(membrane_of(records.back().node));
+    }
+    const nn::Names outputs = network_->output_names();
+    if (!options_.output.empty() && outputs.size() != 1)
+      refuse("",
+             outputs.empty() ? "there is no Output" : "there are several Outputs: give --record NODE=FILE for each");
+
+    const c10::NoGradGuard no_grad;
+    nn::Names recorded = names;
+    std::erase(recorded, "");
+    const nn::Monitor monitor(network_, recorded);
+    network_->expect(inputs[0].size(0));
+    nn::Tensors results;
+    try {
+      results = network_->run(inputs, inputs[0].size(0));
+    } catch (const c10::Error& error) {
+      refuse("", error.what_without_backtrace());
+    }
+
+    std::deque<ReplacementFile> files;  // all of them are written before any takes its name
+    const auto write = [&](const std::string& file, const at::Tensor& values) {
+      try {
+        files.emplace_back(file);
+        nn::write_npy(files.back().path(), values.to(options_.module.dtype));
+      } catch (const std::runtime_error& error) {
+        throw Error(file, "", "", error.what());
+      }
+    };
+    if (!options_.output.empty()) write(options_.output, results[0]);
+    for (std::size_t i = 0; i < records.size(); ++i)
+      write(records[i].file, names[i].empty() ? input_of(records[i].node, inputs) : monitor[names[i]]);
+    for (ReplacementFile& file : files) file.replace();
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& node, std::string reason) const {
+    std::replace(reason.begin(), reason.end(), '\n', ' ');
+    throw Error(options_.file, node, "", reason);
+  }
+
+  // Each input of the network, [T, *shape].
+  nn::Tensors read_inputs() {
+    nn::Names names = network_->input_names();
+    if (names.empty()) refuse("/", "there is no Input");
+    nn::Tensors inputs(names.size());
+    for (const std::string& text : options_.inputs) {
+      std::size_t index = 0;
+      std::string file = text;
+      if (names.size() > 1) {
+        const Request request = split(graph_, text, "--input");
+        const Place place = find(graph_, request.node);
+        index = std::find(names.begin(), names.end(), place.path) - names.begin();
+        if (!place.node || index == names.size()) refuse(request.node, "there is no such Input");
+        file = request.file;
+      }
+      inputs[index] = read_input(file, names[index]);
+    }
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (!inputs[i].defined()) refuse(names[i], "no --input is given for this Input");
+      if (inputs[i].size(0) != inputs[0].size(0))
+        refuse(names[i], fmt::format("its input has {} steps, but that of {} has {}", inputs[i].size(0), names[0],
+                                     inputs[0].size(0)));
+    }
+    return inputs;
+  }
+
+  at::Tensor read_input(const std::string& file, const std::string& name) {
+    at::Tensor x;
+    try {
+      x = nn::read_npy(file);
+    } catch (const std::runtime_error& error) {
+      throw Error(file, "", "", error.what());
+    }
+    if (x.dim() < 1 || x.size(0) < 1)
+      throw Error(file, "", "",
+                  "expected [T, *shape] with at least one step, but its shape is " + text_of(x.sizes().vec()));
+    const std::vector<NodeShapes> shapes = infer_shapes(graph_, options_.shapes);
+    const std::vector<std::string> names = module_names(graph_);
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const bool is_it = names[i] == name || "input_" + names[i] == name;
+      if (is_it && shapes[i].in && x.sizes().slice(1) != at::IntArrayRef(*shapes[i].in))
+        refuse(graph_.nodes[i].name, fmt::format("expected T steps of shape {}, but {} has shape {}",
+                                                 text_of(*shapes[i].in), printable(file), text_of(x.sizes().vec())));
+    }
+    return x.to(options_.module.device, options_.module.dtype);
+  }
+
+  Place place_of(const std::string& node) const {
+    const Place place = find(graph_, node);
+    if (!place.node) refuse(node, "there is no such node to record");
+    return place;
+  }
+
+  // What a Monitor calls a node's output. Empty: an Input of the network, whose output is what came in.
+  std::string output_of(const std::string& node) const {
+    const Place place = place_of(node);
+    const Kind& kind = place.node->node.kind;
+    if (std::holds_alternative<Input>(kind)) {
+      if (place.path.find('.') == std::string::npos) return "";
+      refuse(node, "the Input of a nested graph cannot be recorded; record what leads to the graph");
+    }
+    if (std::holds_alternative<Output>(kind)) return place.path;
+    if (const Graph* inner = std::get_if<Graph>(&kind)) {
+      for (std::size_t i = 0; i < inner->nodes.size(); ++i)
+        if (std::holds_alternative<Output>(inner->nodes[i].node.kind))
+          return place.path + "." + module_names(*inner)[i];
+      refuse(node, "this graph has no Output");
+    }
+    return place.path + ".out";
+  }
+
+  std::string membrane_of(const std::string& node) const {
+    const Place place = place_of(node);
+    const bool has_membrane = std::visit(
+        []<class N>(const N& n) {
+          return requires { n.r; };
+        },
+        place.node->node.kind);
+    if (!has_membrane) refuse(node, fmt::format("{} has no membrane to record", place.node->node.type()));
+    return place.path + ".v";
+  }
+
+  at::Tensor input_of(const std::string& node, const nn::Tensors& inputs) const {
+    const nn::Names names = network_->input_names();
+    const auto found = std::find(names.begin(), names.end(), find(graph_, node).path);
+    if (found == names.end()) refuse(node, "it leads nowhere and cannot be recorded");
+    return inputs[found - names.begin()];
+  }
+
+  const RunOptions& options_;
+  Graph graph_;
+  nn::Composite network_;
+};
+
+int run(const RunOptions& options) {
+  if (options.output.empty() && options.records.empty() && options.membranes.empty())
+    throw Error("", "", "nothing is to be written: give --output, --record or --record-v");
+  Runner(options).run();
+  return 0;
+}
+
+}  // namespace
+
+Command add_run(CLI::App& program) {
+  const auto options = std::make_shared<RunOptions>();
+  CLI::App* const app = program.add_subcommand("run", "Run a network over an input");
+  app->add_option("file", options->file, "A NIR file of any version")->required();
+  app->add_option("--input", options->inputs, "x.npy, [T, *shape]; NODE=x.npy for each Input where there are several")
+      ->required()
+      ->expected(1)
+      ->take_all();
+  app->add_option("--output", options->output, "Where what comes out goes, [T, *shape]");
+  app->add_option("--record", options->records, "NODE=out.npy: what a node gives; graph/node in a nested graph")
+      ->expected(1)
+      ->take_all();
+  app->add_option("--record-v", options->membranes, "NODE=out.npy: a membrane after each step's reset")
+      ->expected(1)
+      ->take_all();
+  add_network_options(*app, *options);
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace spikeforge::nir
