@@ -102,7 +102,7 @@ Script CompositeImpl::script() const {
   const auto arriving = [&](const Edge& edge) {
     if (edge.connection.delay == 0) return source(edge);
     methods.insert(later);
-    const std::string name = variable("later_" + source(edge));
+    std::string name = variable("later_" + source(edge));
     body += name + ", " + state_of(edge) + " = self.later(" + source(edge) + ", " + state_of(edge) + ", " +
             std::to_string(edge.connection.delay) + ")\n";
     return name;

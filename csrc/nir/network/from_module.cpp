@@ -84,6 +84,7 @@ class Exporter {
     // Each part as soon as the shape of what comes to it is known, by any of its connections.
     std::set<std::string> passing, silent;
     std::vector<std::string> left;
+    left.reserve(parts.size());
     for (const auto& [name, part] : parts) left.push_back(name);
     while (!left.empty()) {
       const std::size_t before = left.size();
