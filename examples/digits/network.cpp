@@ -1,8 +1,11 @@
 #include "network.h"
 
-#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
-#include <spikeforge/ops/neuron.h>
+#include <spikeforge/nn/neurons.h>
+#include <spikeforge/nn/time_distributed.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/serialize/archive.h>
 
 #include <algorithm>
@@ -10,64 +13,52 @@
 
 #include "error.h"
 
-NeuronImpl::NeuronImpl(std::string kind) : kind_(std::move(kind)) {
-  if (kind_ == "plif") w_ = register_parameter("w", at::zeros({}));
-}
-
-at::Tensor NeuronImpl::forward(const at::Tensor& current) {
-  if (kind_ == "if") return std::get<0>(spikeforge::integrate_and_fire(current));
-  if (kind_ == "lif") return std::get<0>(spikeforge::lif(current, {}, {.tau = 2.0}));
-  if (kind_ == "plif") return std::get<0>(spikeforge::plif(current, w_));
-  if (kind_ == "qif") return std::get<0>(spikeforge::qif(current));
-  if (kind_ == "eif") return std::get<0>(spikeforge::eif(current));
-  return std::get<0>(spikeforge::izhikevich(current));
-}
-
 namespace {
 
-using torch::nn::BatchNorm1dOptions;
-using torch::nn::Conv2dOptions;
+namespace nn = spikeforge::nn;
+using namespace torch::nn;
 
-// Layers without time see the steps as more samples: [T, batch, ...] -> [T * batch, ...] -> layer -> [T, batch, ...].
-template <class Layer>
-at::Tensor at_every_step(const at::Tensor& x, Layer layer) {
-  return layer(x.flatten(0, 1)).unflatten(0, {x.size(0), x.size(1)});
+nn::Part neurons(const std::string& kind) {
+  if (kind == "if") return nn::IF();
+  if (kind == "lif") return nn::LIF();
+  if (kind == "plif") return nn::PLIF();  // learns its time constant
+  if (kind == "qif") return nn::QIF();
+  if (kind == "eif") return nn::EIF();
+  return nn::Izhikevich();
+}
+
+Conv2d conv3x3(int64_t in, int64_t out, int64_t stride) {
+  return Conv2d(Conv2dOptions(in, out, 3).padding(1).stride(stride).bias(false));
 }
 
 }  // namespace
 
 NetworkImpl::NetworkImpl(const NetworkOptions& options)
     : options_(options),
-      conv1_(register_module("conv1", torch::nn::Conv2d(Conv2dOptions(1, 32, 3).padding(1).bias(false)))),
-      conv2_(register_module("conv2", torch::nn::Conv2d(Conv2dOptions(32, 64, 3).padding(1).stride(2).bias(false)))),
-      linear1_(register_module("linear1", torch::nn::Linear(torch::nn::LinearOptions(64 * 4 * 4, 128).bias(false)))),
-      linear2_(register_module("linear2", torch::nn::Linear(128, 10))),
-      norm1_(register_module("norm1", torch::nn::BatchNorm2d(32))),
-      norm2_(register_module("norm2", torch::nn::BatchNorm2d(64))),
-      norm3_(register_module("norm3", torch::nn::BatchNorm1d(128))),
-      neuron1_(register_module("neuron1", Neuron(options.neuron))),
-      neuron2_(register_module("neuron2", Neuron(options.neuron))),
-      neuron3_(register_module("neuron3", Neuron(options.neuron))),
-      neuron4_(register_module("neuron4", Neuron(options.neuron))) {}
-
-std::vector<at::Tensor> NetworkImpl::spikes(const at::Tensor& images) {
-  // The image is a constant current, so the first convolution gives the same at every step.
-  const at::Tensor current = norm1_(conv1_(images));
-  const at::Tensor s1 = neuron1_(current.unsqueeze(0).expand({options_.steps, -1, -1, -1, -1}));
-  const at::Tensor s2 = neuron2_(at_every_step(s1, [&](const at::Tensor& x) { return norm2_(conv2_(x)); }));
-  const at::Tensor s3 =
-      neuron3_(at_every_step(s2, [&](const at::Tensor& x) { return norm3_(linear1_(x.flatten(1))); }));
-  const at::Tensor s4 = neuron4_(at_every_step(s3, [&](const at::Tensor& x) { return linear2_(x); }));
-  return {s1, s2, s3, s4};
+      current_(register_module("current", Sequential(conv3x3(1, 32, 1), BatchNorm2d(32)))),
+      layers_(register_module("layers", nn::Sequential())) {
+  const auto add = [&](const std::string& name, Sequential before) {
+    layers_->push_back("to " + name, nn::TimeDistributed(before));
+    layers_->push_back(name, neurons(options.neuron));
+  };
+  layers_->push_back("conv 1", neurons(options.neuron));
+  add("conv 2", Sequential(conv3x3(32, 64, 2), BatchNorm2d(64)));
+  add("linear", Sequential(Flatten(), Linear(LinearOptions(64 * 4 * 4, 128).bias(false)), BatchNorm1d(128)));
+  add("output", Sequential(Linear(128, 10)));
 }
 
-at::Tensor NetworkImpl::forward(const at::Tensor& images) { return spikes(images).back().sum(0); }
+at::Tensor NetworkImpl::forward(const at::Tensor& images) {
+  layers_->reset();
+  // The image is a constant current, so the first convolution gives the same at every step.
+  const at::Tensor current = current_->forward(images);
+  return layers_->forward(current.unsqueeze(0).expand({options_.steps, -1, -1, -1, -1})).sum(0);
+}
 
 // Checkpoints
 
 namespace {
 
-constexpr const char* kFormat = "spikeforge digits 1";
+constexpr const char* kFormat = "spikeforge digits 2";
 
 // torch's own reader does not notice a changed byte. This is FNV-1a over the options and all that was learned.
 int64_t checksum(const Network& network) {

@@ -2,28 +2,13 @@
 // neurons.
 #pragma once
 
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/linear.h>
+#include <spikeforge/nn/containers.h>
+#include <torch/nn/modules/container/sequential.h>
 
 #include <string>
-#include <vector>
-
-// A layer of neurons: if, lif, plif, qif, eif or izhikevich. It takes input currents [T, batch, ...] and gives spikes
-// of the same shape.
-class NeuronImpl : public torch::nn::Module {
- public:
-  explicit NeuronImpl(std::string kind);
-  at::Tensor forward(const at::Tensor& current);
-
- private:
-  std::string kind_;
-  at::Tensor w_;  // plif learns its time constant: 1/tau = sigmoid(w)
-};
-TORCH_MODULE(Neuron);
 
 struct NetworkOptions {
-  std::string neuron = "lif";
+  std::string neuron = "lif";  // if, lif, plif, qif, eif or izhikevich
   int64_t steps = 8;
 };
 
@@ -31,21 +16,18 @@ class NetworkImpl : public torch::nn::Module {
  public:
   explicit NetworkImpl(const NetworkOptions& options);
 
-  // Images [batch, 1, 8, 8] to the spikes of every layer, [T, batch, ...] each. The last layer has one neuron a class.
-  std::vector<at::Tensor> spikes(const at::Tensor& images);
-
-  // Images to the number of spikes of each class, [batch, 10].
+  // Images [batch, 1, 8, 8] to the number of spikes of each class, [batch, 10].
   at::Tensor forward(const at::Tensor& images);
 
   const NetworkOptions& options() const { return options_; }
+  // From the current of the first convolution, [T, batch, 32, 8, 8], to the spikes of the classes. Its neurons are
+  // called "conv 1", "conv 2", "linear" and "output".
+  const spikeforge::nn::Sequential& layers() const { return layers_; }
 
  private:
   NetworkOptions options_;
-  torch::nn::Conv2d conv1_, conv2_;
-  torch::nn::Linear linear1_, linear2_;
-  torch::nn::BatchNorm2d norm1_, norm2_;
-  torch::nn::BatchNorm1d norm3_;
-  Neuron neuron1_, neuron2_, neuron3_, neuron4_;
+  torch::nn::Sequential current_;
+  spikeforge::nn::Sequential layers_;
 };
 TORCH_MODULE(Network);
 

@@ -8,6 +8,7 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randperm.h>
 #include <fmt/format.h>
+#include <spikeforge/nn/monitor.h>
 #include <torch/cuda.h>
 #include <torch/optim/adam.h>
 #include <torch/utils.h>
@@ -106,10 +107,11 @@ std::vector<Epoch> train_epochs(Network network, const Split& digits, const Opti
 Raster record_raster(Network network, const Digits& digits) {
   const at::NoGradGuard no_grad;
   network->eval();
-  const std::vector<at::Tensor> spikes = network->spikes(digits.images.slice(0, 0, 1));
   const std::vector<std::string> names = {"conv 1", "conv 2", "linear", "output"};
+  const spikeforge::nn::Monitor monitor(network->layers(), {"conv 1.out", "conv 2.out", "linear.out", "output.out"});
+  network->forward(digits.images.slice(0, 0, 1));
   Raster raster{.image = digits.images[0][0].cpu(), .label = digits.labels[0].item<int64_t>(), .layers = {}};
-  for (size_t i = 0; i < spikes.size(); ++i) raster.layers.push_back({names[i], spikes[i].flatten(1).cpu()});
+  for (const std::string& name : names) raster.layers.push_back({name, monitor[name + ".out"].flatten(1).cpu()});
   return raster;
 }
 
