@@ -32,6 +32,7 @@ Tensors NeuronModule::advance(at::TensorList inputs, std::int64_t steps) {
   for (const at::Tensor& x : inputs)
     TORCH_CHECK_VALUE(x.defined() && x.dim() >= 1 && x.size(0) == steps, title(), ": each input must be [", steps,
                       ", *shape]");
+  for (const at::Tensor& x : inputs) check_input(x);
   if (!inputs.empty()) check_live(inputs[0]);
   const bool store = keeping_sequences();
   auto [outputs, states] = call(inputs, states_, store);

@@ -19,6 +19,8 @@ class SPIKEFORGE_API NeuronModule : public Stateful {
 
   explicit NeuronModule(Names state_names, bool persistent_state);
 
+  // Refuses what no call takes, before the states are compared with it.
+  virtual void check_input(const at::Tensor& /*x*/) const {}
   // One operator call. states: undefined where there is none.
   virtual Results call(at::TensorList inputs, const Tensors& states, bool store) const = 0;
 

@@ -185,6 +185,13 @@ void Stateful::read_buffers() {
 
 void Stateful::load(torch::serialize::InputArchive& archive) {
   Module::load(archive);
+  // torch reads bytes into a tensor of the type that it has; a state's is that of what was saved.
+  const Names names = state_names();
+  for (std::size_t i = 0; i < buffers_of_states_.size(); ++i) {
+    at::Tensor saved;
+    archive.read(names[i], saved, /*is_buffer=*/true);
+    buffers_of_states_[i].set_data(saved);
+  }
   read_buffers();
 }
 
@@ -196,15 +203,28 @@ void Stateful::move_states(const To& to) {
   write_buffers();
 }
 
+// torch's own would make a matrix of integers one of floats.
+template <class Move>
+void Stateful::move_module(const Move& move) {
+  Tensors integers, values;
+  for (const at::Tensor& buffer : buffers(/*recurse=*/false))
+    if (at::isIntegralType(buffer.scalar_type(), /*includeBool=*/true)) {
+      integers.push_back(buffer);
+      values.push_back(buffer.detach());
+    }
+  move();
+  for (std::size_t i = 0; i < integers.size(); ++i) integers[i].set_data(values[i].to(integers[i].device()));
+}
+
 void Stateful::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
-  Module::to(device, dtype, non_blocking);
+  move_module([&] { Module::to(device, dtype, non_blocking); });
   move_states([&](const at::Tensor& v) {
     return v.to(device, v.is_floating_point() ? state_type(dtype) : v.scalar_type(), non_blocking);
   });
 }
 
 void Stateful::to(torch::Dtype dtype, bool non_blocking) {
-  Module::to(dtype, non_blocking);
+  move_module([&] { Module::to(dtype, non_blocking); });
   move_states([&](const at::Tensor& v) { return v.is_floating_point() ? v.to(state_type(dtype), non_blocking) : v; });
 }
 

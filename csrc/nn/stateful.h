@@ -7,8 +7,8 @@
 //
 // A module with the option `persistent_state(true)` registers its states as buffers, so that save() and load() carry
 // them (a buffer of shape [0] stands for a state that does not exist); otherwise they are no part of a checkpoint. They
-// follow to() either way: floating-point states take the type, or float32 for half types. clone() copies them, without
-// their history.
+// follow to() either way: floating-point states take the type, or float32 for half types. Integers, buffers too, stay
+// integers. clone() copies them, without their history.
 //
 // Errors are c10::ValueError and c10::TypeError and begin with the module: "LIF 'hidden.lif': ...". Input whose shape,
 // type or device is not that of the states is one of them.
@@ -114,6 +114,8 @@ class SPIKEFORGE_API Stateful : public torch::nn::Module {
   void assign(const Stateful& from);
   void write_buffers();
   void read_buffers();
+  template <class Move>
+  void move_module(const Move& move);
   template <class To>
   void move_states(const To& to);
   Tensors run_and_record(at::TensorList inputs, std::int64_t steps);

@@ -37,7 +37,7 @@ NetworkImpl::NetworkImpl(const NetworkOptions& options)
     : options_(options),
       current_(register_module("current", Sequential(conv3x3(1, 32, 1), BatchNorm2d(32)))),
       layers_(register_module("layers", nn::Sequential())) {
-  const auto add = [&](const std::string& name, Sequential before) {
+  const auto add = [&](const std::string& name, const Sequential& before) {
     layers_->push_back("to " + name, nn::TimeDistributed(before));
     layers_->push_back(name, neurons(options.neuron));
   };

@@ -114,6 +114,22 @@ TEST_CASE("a copy shares nothing") {
   }
 }
 
+TEST_CASE("a checkpoint holds states of any type") {
+  const Tensor x = at::rand({5, width}, at::kDouble) * 3;
+  const auto make = [] {
+    nn::LIF lif(nn::LIFOptions().persistent_state(true));
+    lif->to(at::kDouble);
+    return lif;
+  };
+  nn::LIF saved = make(), loaded = make();
+  saved(x);
+  std::stringstream file;
+  torch::save(saved, file);
+  torch::load(loaded, file);
+  CHECK(at::equal(loaded->state("v"), saved->state("v")));
+  CHECK(at::equal(loaded(x), saved(x)));
+}
+
 namespace {
 
 // As torch's own modules are written: reset() constructs, and its clone() copies the children into new ones.

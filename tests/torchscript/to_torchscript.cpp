@@ -23,6 +23,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "../nn/loihi_modules.h"
 #include "../nn/random_network.h"
 
 namespace spikeforge::test {
@@ -135,6 +136,20 @@ TEST_CASE("written neurons take every floating-point type") {
       const Tensor x = (2 * at::rand({9, 2, width})).to(type);
       require_same(*neuron, eval_script(*neuron, x), x);
     }
+}
+
+TEST_CASE("fixed-point modules written as TorchScript give their own bits") {
+  at::manual_seed(2);
+  for (const MadeLoihi& made : all_loihi_modules())
+    for (const bool persistent : {false, true}) {
+      INFO(made.name << (persistent ? ", persistent" : ""));
+      const auto module = made.make(persistent);
+      const Tensor x = random_ints(-made.most, made.most, {11, 3, width});
+      require_same(*module, eval_script(*module, x), x);
+    }
+  nn::Sequential net(nn::LoihiDense(random_ints(-256, 255, {4, width})), nn::LoihiLIF());
+  const Tensor x = random_ints(0, 1, {11, 3, width});
+  require_same(*net, eval_script(*net, x), x);
 }
 
 TEST_CASE("constants of every size keep their digits") {
