@@ -1,6 +1,7 @@
 // A network in TorchScript: the plan that it runs by, written out.
 #include <spikeforge/nn/composite.h>
 
+#include <functional>
 #include <set>
 
 namespace spikeforge::nn {
@@ -51,9 +52,10 @@ def sum_of(self, terms: List[Tensor], lines: List[List[Tensor]]) -> Tensor:
   return total
 )";
 
-// Names that nothing else in a function has.
+// Names that nothing else in a function or a class has.
 class Variables {
  public:
+  void take(const std::string& name) { given_.insert(name); }
   std::string operator()(const std::string& wish) {
     const std::string base = script::identifier(wish);
     std::string name = base;
@@ -65,19 +67,124 @@ class Variables {
   std::set<std::string> given_;
 };
 
+std::string indented(const std::string& body) {
+  std::string all;
+  for (std::size_t start = 0, end = 0; start < body.size(); start = end) {
+    end = body.find('\n', start) + 1;
+    all += "  " + body.substr(start, end - start);
+  }
+  return all;
+}
+
 }  // namespace
+
+// run_at_rest, written out: networks within this one are written with it, not called.
+class CompositeImpl::RestWriter {
+ public:
+  // variable: a new one for a wish. body: where the statements go.
+  RestWriter(std::function<std::string(const std::string&)> variable, std::string& body)
+      : variable_(std::move(variable)), body_(body) {}
+
+  // The variables of what the parts give before the first step, if these variables, [1, ...] each, come in.
+  std::vector<Names> write(const CompositeImpl& network, const std::string& path, const Names& inputs) {
+    if (!network.planned_) network.make_plan();
+    std::vector<Names> outputs(network.nodes_.size());
+    for (const Stage& stage : network.plan_)
+      for (const int n : stage.nodes) {
+        const Node& node = network.nodes_[n];
+        Names into;
+        for (std::size_t port = 0; port < node.inputs.size(); ++port) {
+          into.push_back(sum(network, node.edges_into[port], inputs, outputs, /*with_shapes=*/true));
+          TORCH_CHECK_VALUE(!into.back().empty(), "the shape of what comes to '", node.name, ".", node.inputs[port],
+                            "' before the first step is not known; give one of its connections its {.shape = {...}}");
+        }
+        outputs[n] = part(node, script::member(node.name, path), into);
+      }
+    return outputs;
+  }
+
+ private:
+  std::string assign(const std::string& wish, const std::string& value) {
+    const std::string name = variable_(wish);
+    body_ += name + " = " + value + "\n";
+    return name;
+  }
+
+  std::string sum(const CompositeImpl& network, const std::vector<int>& edges, const Names& inputs,
+                  const std::vector<Names>& outputs, bool with_shapes) {
+    std::string text;
+    for (const int e : edges) {
+      const auto& [from, to, connection, state, line] = network.edges_[e];
+      std::string term;
+      if (connection.delay == 0)
+        term = from.node == outside ? inputs[from.index] : outputs[from.node][from.index];
+      else if (!with_shapes || connection.shape.empty())
+        continue;
+      else {
+        std::vector<std::int64_t> shape = connection.shape;
+        shape.insert(shape.begin(), 1);
+        TORCH_CHECK_NOT_IMPLEMENTED(!inputs.empty(), "a network without an input");
+        term = inputs[0] + ".new_zeros(" + script::list(shape) + ")";
+      }
+      text += (text.empty() ? "" : " + ") + term;
+    }
+    return text;
+  }
+
+  Names part(const Node& node, const std::string& path, const Names& into) {
+    const std::string wish = "rest_of_" + node.name;
+    const Stateful* stateful = node.part.stateful();
+    if (!stateful)  // as each_step
+      return {assign(wish, "torch.stack([" + path + ".forward(" + arguments(into) + "[0].clone())])")};
+    Names results;
+    if (const auto* network = dynamic_cast<const CompositeImpl*>(stateful)) {
+      const std::vector<Names> outputs = write(*network, path, into);
+      for (const auto& edges : network->edges_out_) {
+        const std::string value = sum(*network, edges, into, outputs, /*with_shapes=*/false);
+        TORCH_CHECK_NOT_IMPLEMENTED(!value.empty(), "what comes out of '", node.name,
+                                    "' before the first step has no known shape");
+        results.push_back(assign(wish, value));
+      }
+      return results;
+    }
+    const bool is_called = stateful->state_names().empty() || !stateful->script().at_rest.empty();
+    if (!is_called) {
+      for (std::size_t i = 0; i < node.outputs.size(); ++i)
+        results.push_back(assign(wish, "torch.zeros_like(" + into.at(0) + ")"));
+      return results;
+    }
+    for (std::size_t i = 0; i < node.outputs.size(); ++i) results.push_back(variable_(wish));
+    body_ += c10::Join(", ", results) + " = " + path + (stateful->state_names().empty() ? ".forward(" : ".at_rest(") +
+             arguments(into) + ")\n";
+    return results;
+  }
+
+  static std::string arguments(const Names& into) {
+    Names all;
+    for (const std::string& value : into) all.push_back("(" + value + ")");
+    return c10::Join(", ", all);
+  }
+
+  std::function<std::string(const std::string&)> variable_;
+  std::string& body_;
+};
 
 Script CompositeImpl::script() const {
   TORCH_CHECK_NOT_IMPLEMENTED(!inputs_.empty() && !outputs_.empty(), "a network without an input or an output");
   if (!planned_) make_plan();
   Script result{.name = kind(), .inputs = {}, .outputs = outputs_.size()};
   std::set<std::string> methods;
-  Variables variable, method;
+  Variables variable, member;  // of forward, and of the class
+  for (const Node& node : nodes_) member.take(script::attribute(node.name));
   std::string& body = result.forward;
 
   for (const std::string& name : inputs_) result.inputs.push_back(variable(inputs_.size() == 1 ? "x" : name));
-  for (const int e : delayed_) result.states.push_back(script::identifier(edges_[e].state));
-  const auto state_of = [&](const Edge& edge) { return script::member(script::identifier(edge.state)); };
+  std::map<std::string, std::string> states;
+  for (const int e : delayed_) {
+    result.states.push_back(member(edges_[e].state));
+    states[edges_[e].state] = script::member(result.states.back());
+  }
+  const auto state_of = [&](const Edge& edge) { return states.at(edge.state); };
 
   // The variables of all parts' outputs, and how each part is called.
   std::vector<Names> outputs(nodes_.size());
@@ -90,7 +197,7 @@ Script CompositeImpl::script() const {
       calls.push_back(script::member(node.name) + ".forward");
       continue;
     }
-    const std::string name = method("each_step_" + node.name);
+    const std::string name = member("each_step_" + node.name);
     result.methods += each_step(name, node.name);
     calls.push_back("self." + name);
   }
@@ -177,6 +284,32 @@ Script CompositeImpl::script() const {
       }
   };
 
+  const auto write_start = [&] {
+    std::vector<int> starting;
+    Names are_empty;
+    for (const int e : delayed_)
+      if (edges_[e].connection.from_rest) {
+        starting.push_back(e);
+        are_empty.push_back(state_of(edges_[e]) + ".size() == [0]");
+      }
+    if (starting.empty()) return;
+    std::string start;
+    Names zeros;
+    for (const std::string& input : result.inputs) {
+      zeros.push_back(variable("silent_" + input));
+      start += zeros.back() + " = torch.zeros_like(" + input + ".narrow(0, 0, 1))\n";
+    }
+    const std::vector<Names> rest = RestWriter(std::ref(variable), start).write(*this, "self", zeros);
+    for (std::size_t i = 0; i < starting.size(); ++i) {
+      const auto& [from, to, connection, state, line] = edges_[starting[i]];
+      start += "if " + are_empty[i] + ":\n  " + states.at(state) + " = torch.cat([" +
+               (from.node == outside ? zeros[from.index] : rest[from.node][from.index]) + "] * " +
+               std::to_string(connection.delay) + ")\n";
+    }
+    body += "if " + result.inputs[0] + ".size(0) > 0 and (" + c10::Join(" or ", are_empty) + "):\n" + indented(start);
+  };
+
+  write_start();
   for (const Stage& stage : plan_) {
     if (stage.is_loop) {
       write_loop(stage);

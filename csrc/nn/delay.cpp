@@ -59,6 +59,43 @@ Tensors DelayImpl::advance(at::TensorList inputs, std::int64_t steps) {
   return {at::gather(all, 0, rows.expand(x.sizes()))};
 }
 
+Script DelayImpl::script() const {
+  Script result{.name = "Delay"};
+  const std::string longest = script::number(longest_), rank = script::number(steps_.dim());
+  result.forward = "assert x.dim() - 1 >= " + rank + ", \"Delay: there is a delay for each neuron, of " + rank +
+                   " dimensions, but a step of the input has fewer\"\n";
+  if (longest_ == 0) {
+    result.forward += "return x";
+    result.at_rest = "return x";
+    return result;
+  }
+  result.states = {"x"};
+  result.forward +=
+      "past = self.x\n"
+      "if past.size() == [0]:\n"
+      "  past = x.new_zeros([" +
+      longest +
+      "] + x.size()[1:])\n"
+      "assert past.size()[1:] == x.size()[1:], \"Delay: the state x has another shape than a step of the input; call "
+      "reset() to start anew\"\n"
+      "both = torch.cat([past.to(x.dtype), x])\n"
+      "self.x = both.narrow(0, x.size(0), " +
+      longest + ").clone()\n";
+  if (is_uniform_) {
+    result.forward += "return both.narrow(0, 0, x.size(0))";
+    return result;
+  }
+  result.tensors = {{"steps", steps_}};
+  result.at_rest = "return torch.where(self.steps.to(x.device) == 0, x, torch.zeros_like(x))";
+  result.forward +=
+      "delays = self.steps.to(x.device)\n"
+      "rows = torch.arange(" +
+      longest + ", " + longest +
+      " + x.size(0), dtype=delays.dtype, device=x.device).view([x.size(0)] + [1] * (x.dim() - 1)) - delays\n"
+      "return torch.gather(both, 0, rows.expand(x.size()))";
+  return result;
+}
+
 void DelayImpl::pretty_print(std::ostream& stream) const {
   stream << "Delay(steps=";
   if (is_uniform_)

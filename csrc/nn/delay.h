@@ -22,6 +22,7 @@ class SPIKEFORGE_API DelayImpl : public Stateful {
   at::Tensor own_state(std::size_t /*i*/) const override { return past_; }
   Tensors at_rest(at::TensorList inputs) override;
   void pretty_print(std::ostream& stream) const override;
+  Script script() const override;
 
  protected:
   const char* kind() const override { return "Delay"; }

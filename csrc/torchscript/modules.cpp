@@ -7,6 +7,7 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/padding.h>
 #include <torch/nn/modules/pooling.h>
 
 #include <map>
@@ -127,6 +128,12 @@ Script adaptive_avg_pool2d(const nn::AdaptiveAvgPool2dImpl& m) {
   return expression("AdaptiveAvgPool2d", "torch.adaptive_avg_pool2d(x, [" + size + "])");
 }
 
+template <std::size_t D, class Pad>
+Script constant_pad(const Pad& m) {
+  return expression("ConstantPad" + std::to_string(D) + "d",
+                    "torch.constant_pad_nd(x, " + list(m.options.padding()) + ", " + number(m.options.value()) + ")");
+}
+
 Script flatten(const nn::FlattenImpl& m) {
   return expression("Flatten",
                     "torch.flatten(x, " + number(m.options.start_dim()) + ", " + number(m.options.end_dim()) + ")");
@@ -171,6 +178,8 @@ Table& table() {
       {typeid(nn::AvgPool2dImpl), known(avg_pool<2, nn::AvgPool2dImpl>)},
       {typeid(nn::AdaptiveAvgPool1dImpl), known(adaptive_avg_pool1d)},
       {typeid(nn::AdaptiveAvgPool2dImpl), known(adaptive_avg_pool2d)},
+      {typeid(nn::ConstantPad1dImpl), known(constant_pad<1, nn::ConstantPad1dImpl>)},
+      {typeid(nn::ConstantPad2dImpl), known(constant_pad<2, nn::ConstantPad2dImpl>)},
       {typeid(nn::FlattenImpl), known(flatten)},
       {typeid(nn::DropoutImpl), known(dropout)},
       {typeid(nn::SequentialImpl), known(sequential)},

@@ -16,7 +16,7 @@ constexpr std::string_view taken[] = {
     "continue", "def",      "del",    "elif",   "else",   "except",   "finally", "for",   "from",         "global",
     "if",       "import",   "in",     "is",     "lambda", "nonlocal", "not",     "or",    "pass",         "raise",
     "return",   "try",      "while",  "with",   "yield",  "print",    "forward", "reset", "detach_state", "training",
-    "start",    "start_at", "number", "sum_of", "later",  "waiting",  "torch",   "ops",   "moved"};
+    "start",    "start_at", "number", "sum_of", "later",  "waiting",  "torch",   "ops",   "moved",        "at_rest"};
 // What the bodies call, or call something.
 constexpr std::string_view used[] = {"self",    "torch", "ops",   "float",  "int",  "len",      "range",
                                      "getattr", "t",     "steps", "Tensor", "List", "Optional", "Tuple"};
@@ -71,7 +71,18 @@ std::string quoted(const std::string& text) {
 std::string list(at::ArrayRef<std::int64_t> values) { return joined(values); }
 std::string list(at::ArrayRef<double> values) { return joined(values); }
 
-std::string attribute(const std::string& name) { return is_one_of(name, taken) ? name + "_" : name; }
+// Saved source spells bytes beyond ASCII in a way that its reader refuses.
+std::string attribute(const std::string& name) {
+  std::string ascii;
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x80)
+      ascii += c;
+    else
+      for (const unsigned digit : {byte / 16U, byte % 16U}) ascii += "0123456789abcdef"[digit];
+  }
+  return is_one_of(ascii, taken) ? ascii + "_" : ascii;
+}
 
 std::string identifier(const std::string& name) {
   std::string word = name;
@@ -81,9 +92,9 @@ std::string identifier(const std::string& name) {
   return is_one_of(word, taken) || is_one_of(word, used) ? word + "_" : word;
 }
 
-std::string member(const std::string& name) {
+std::string member(const std::string& name, const std::string& of) {
   const std::string own = attribute(name);
-  return is_word(own) ? "self." + own : "getattr(self, " + quoted(own) + ")";
+  return is_word(own) ? of + "." + own : "getattr(" + of + ", " + quoted(own) + ")";
 }
 
 // `number`, not float: what is saved of a large float is its digits without a point.

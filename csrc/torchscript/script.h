@@ -21,9 +21,12 @@ struct Script {
   std::vector<std::string> inputs = {"x"};  // tensors, the arguments of forward
   std::size_t outputs = 1;                  // of forward: a tensor, or a tuple of tensors
   std::vector<std::string> states = {};     // buffers; one of shape [0] stands for a state that does not exist
-  std::vector<std::pair<std::string, std::string>> texts = {};  // constants: a neuron's equations
-  std::string forward = {};                                     // its body, a line for each statement, not indented
-  std::string methods = {};                                     // others, as they are to stand in the class
+  std::vector<std::pair<std::string, std::string>> texts = {};   // constants: a neuron's equations
+  std::vector<std::pair<std::string, at::Tensor>> tensors = {};  // the same, as buffers that the module does not have
+  std::string forward = {};                                      // its body, a line for each statement, not indented
+  // Another: what a module with states gives before the first step, of the inputs of forward; empty: zeros.
+  std::string at_rest = {};
+  std::string methods = {};  // others, as they are to stand in the class
 };
 
 // Pieces of source.
@@ -36,12 +39,13 @@ SPIKEFORGE_API std::string quoted(const std::string& text);
 SPIKEFORGE_API std::string list(at::ArrayRef<std::int64_t> values);
 SPIKEFORGE_API std::string list(at::ArrayRef<double> values);
 
-// As an attribute of a script module: names that the language or every script uses get an underscore.
+// As an attribute of a script module: names that the language or every script uses get an underscore, and bytes beyond
+// ASCII become two hexadecimal digits each.
 SPIKEFORGE_API std::string attribute(const std::string& name);
 // As a variable: besides, letters that a variable's name cannot have become underscores.
 SPIKEFORGE_API std::string identifier(const std::string& name);
 // self.name, or getattr(self, "name") where that is no Python.
-SPIKEFORGE_API std::string member(const std::string& name);
+SPIKEFORGE_API std::string member(const std::string& name, const std::string& of = "self");
 
 // Functions of state that several modules use.
 //   start(state, x, value)     the state, or if there is none, the value everywhere

@@ -81,7 +81,9 @@ std::string source_of(const Script& script, const std::vector<std::string>& stat
   const auto method = [](const std::string& name, const std::string& body) {
     return "def " + name + "(self) -> None:\n" + (body.empty() ? "  pass\n" : indented(body));
   };
-  return "def forward(" + arguments + ") -> " + result + ":\n" + indented(script.forward) + script.methods + "\n" +
+  const std::string signature = "(" + arguments + ") -> " + result + ":\n";
+  const std::string at_rest = script.at_rest.empty() ? "" : "\ndef at_rest" + signature + indented(script.at_rest);
+  return "def forward" + signature + indented(script.forward) + at_rest + script.methods + "\n" +
          method("reset", reset) + method("detach_state", detach);
 }
 
@@ -107,6 +109,7 @@ class Writer {
       result.register_parameter(attribute(item.key()), item.value(), /*is_buffer=*/false);
     for (const auto& item : module.named_buffers(/*recurse=*/false))
       if (!is_state(script, item.key())) result.register_buffer(attribute(item.key()), item.value());
+    for (const auto& [name, tensor] : script.tensors) result.register_buffer(attribute(name), tensor);
     for (const auto& [name, text] : script.texts)
       result.register_attribute(attribute(name), c10::StringType::get(), text);
     std::vector<std::string> stateful;

@@ -1,10 +1,12 @@
 // Module trees as TorchScript: the same bits as the module, whatever is done to the script in between.
 #include <spikeforge/nn/containers.h>
+#include <spikeforge/nn/delay.h>
 #include <spikeforge/nn/time_distributed.h>
 #include <spikeforge/torchscript/torchscript.h>
 
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
+#include <ATen/ops/tensor.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/csrc/jit/serialization/pickle.h>
@@ -15,6 +17,7 @@
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/padding.h>
 #include <torch/nn/modules/pooling.h>
 
 #include <unistd.h>
@@ -178,6 +181,46 @@ TEST_CASE("random networks of connections, delays and loops give their own bits"
   }
 }
 
+TEST_CASE("delays give their own bits") {
+  at::manual_seed(12);
+  const Tensor x = at::rand({8, 3, 4});
+  for (const Tensor& steps : {at::tensor({0, 3, 1, 9}), at::tensor({2}), at::tensor(0), at::tensor(5)}) {
+    nn::Delay delay(steps);
+    const jit::Module script = eval_script(*delay, x);
+    require_same(*delay, script, x);
+  }
+}
+
+TEST_CASE("connections that start from rest give their own bits") {
+  at::manual_seed(13);
+  const Tensor x = at::rand({8, 3, 4});
+  nn::Composite inner;
+  inner->add("dense", torch::nn::Linear(4, 4));
+  inner->add("late", nn::Delay(at::tensor({0, 1, 0, 2})));
+  inner->add("lif", nn::LIF());
+  inner->connect("in", "dense.in");
+  inner->connect("lif.out", "dense.in", {.delay = 1, .shape = {3, 4}});
+  inner->connect("dense.out", "late.in");
+  inner->connect("late.out", "lif.in");
+  inner->connect("late.out", "out");
+  inner->connect("lif.out", "out");
+  nn::Composite net;
+  net->add("lif", nn::LIF());
+  net->add("way back", inner);
+  net->connect("in", "lif.in");
+  net->connect("lif.out", "way back.in");
+  net->connect("way back.out", "lif.in", {.delay = 2, .repeated = true, .from_rest = true});
+  net->connect("way back.out", "lif.in", {.delay = 2, .repeated = true, .from_rest = true});
+  net->connect("in", "lif.in", {.delay = 1, .from_rest = true});
+  net->connect("lif.out", "out");
+  const jit::Module script = eval_script(*net, x);
+  require_same(*net, script, x, /*empty_pieces=*/false);
+  const at::NoGradGuard no_grad;
+  net->reset();
+  net->forward(x.narrow(0, 0, 1));
+  CHECK(net->state("way back_out_to_lif_in")[0].abs().sum().item<double>() > 0);  // it did not start from zeros
+}
+
 TEST_CASE("layers of torch give their own bits") {
   at::manual_seed(4);
   using namespace torch::nn;
@@ -196,6 +239,8 @@ TEST_CASE("layers of torch give their own bits") {
                   MaxPool1d(MaxPool1dOptions(2).ceil_mode(true))),
        rows},
       {Sequential(AvgPool1d(AvgPool1dOptions(3).padding(1)), AdaptiveAvgPool1d(2), Flatten(), BatchNorm1d(6)), rows},
+      {Sequential(ConstantPad1d(ConstantPad1dOptions({1, 2}, 0.5)), Conv1d(Conv1dOptions(3, 2, 3))), rows},
+      {Sequential(ConstantPad2d(ConstantPad2dOptions({0, 2, -1, 3}, -1))), images},
       {Sequential(Linear(9, 5), Dropout(0.25)), rows},
       {Sequential(BatchNorm1d(BatchNorm1dOptions(3).affine(false).momentum(std::nullopt)), Dropout(0.0)), rows},
       {Sequential(BatchNorm1d(BatchNorm1dOptions(3).track_running_stats(false))), rows},
@@ -350,10 +395,10 @@ neuron pair(lambda, in; v, def = 0.5; if, training) {
 TEST_CASE("names that are no names in Python are written") {
   at::manual_seed(9);
   nn::Composite net;
-  for (const char* name : {"lif-1", "class", "forward", "x", "t", "line", "torch"}) net->add(name, nn::LIF());
+  for (const char* name : {"lif-1 é", "class", "forward", "x", "t", "line", "torch"}) net->add(name, nn::LIF());
   net->add("0", torch::nn::Linear(width, width));
-  net->connect("in", "lif-1.in");
-  net->connect("lif-1.out", "class.in", {.delay = 2});
+  net->connect("in", "lif-1 é.in");
+  net->connect("lif-1 é.out", "class.in", {.delay = 2});
   net->connect("class.out", "forward.in");
   net->connect("forward.out", "x.in", {.delay = 1});
   net->connect("x.out", "t.in");
