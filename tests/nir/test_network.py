@@ -176,8 +176,8 @@ def test_a_membrane_exactly_at_its_threshold_fires_as_the_comparison_says(reset,
     assert check(graph, x, tmp_path, dt=dt, reset=reset, comparison=comparison) > 50
 
 
-def test_layers_convolutions_pools_and_flatten(tmp_path):
-    random = np.random.default_rng(11)
+def layers(random):
+    """A graph of everything that is no neuron, over [4, 9, 8], each with a LIF behind it."""
     conv = lambda w, **f: ("Conv2d", {"input_shape": (9, 8), "weight": random.normal(size=w), "stride": (1, 1), "padding": (0, 0),  # noqa: E731
                                       "dilation": (1, 1), "groups": 1, "bias": random.normal(size=w[0]), **f})  # fmt: skip
     cases = {
@@ -200,18 +200,27 @@ def test_layers_convolutions_pools_and_flatten(tmp_path):
         nodes[name] = node
         nodes["lif of " + name] = neuron("LIF", shape, random)
         edges += [("input", name), (name, "lif of " + name)]
-    check({"nodes": nodes, "edges": edges}, random.normal(0.2, 1, (4, 4, 9, 8)), tmp_path)
+    return {"nodes": nodes, "edges": edges}
 
 
-def test_convolution_over_one_dimension(tmp_path):
-    random = np.random.default_rng(12)
+def test_layers_convolutions_pools_and_flatten(tmp_path):
+    random = np.random.default_rng(11)
+    check(layers(random), random.normal(0.2, 1, (4, 4, 9, 8)), tmp_path)
+
+
+def convolutions_over_one_dimension(random):
     nodes = {"input": ("Input", {"shape": [3, 20]}), "output": ("Output", {"shape": [3, 20]})}
     edges = [("input", "output")]
     for i, (padding, stride, dilation) in enumerate([(2, 3, 1), ("same", 1, 2), ("same", 3, 2), ("valid", 2, 1)]):
         nodes[f"conv{i}"] = ("Conv1d", {"input_shape": 20, "weight": random.normal(size=(2, 3, 4)), "stride": stride, "padding": padding,
                                         "dilation": dilation, "groups": 1, "bias": random.normal(size=2)})  # fmt: skip
         edges.append(("input", f"conv{i}"))
-    check({"nodes": nodes, "edges": edges}, random.normal(size=(5, 3, 20)), tmp_path)
+    return {"nodes": nodes, "edges": edges}
+
+
+def test_convolution_over_one_dimension(tmp_path):
+    random = np.random.default_rng(12)
+    check(convolutions_over_one_dimension(random), random.normal(size=(5, 3, 20)), tmp_path)
 
 
 def test_an_edge_counts_as_often_as_it_is_there(tmp_path):

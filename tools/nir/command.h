@@ -24,6 +24,7 @@ Command add_diff(CLI::App& program);
 Command add_dot(CLI::App& program);
 Command add_info(CLI::App& program);
 Command add_run(CLI::App& program);
+Command add_to_torchscript(CLI::App& program);
 
 // Reads the command line and runs one command, in a process of its own. Returns the program's exit status.
 int run_program(CLI::App& app, const std::vector<Command>& commands, int argc, char** argv);

@@ -20,7 +20,7 @@ bool is_nir(std::string_view file) {
 
 int convert(const ConvertOptions& options) {
   for (const std::string& file : {options.from, options.to})
-    if (!is_nir(file)) throw Error(file, "", "", "expected a file that ends in .nir");
+    if (!is_nir(file)) throw Error(file, "", "", "expected a file that ends in .nir, or in .pt to write TorchScript");
   write(read(options.from, options.limits), options.to, options.write);
   return 0;
 }
@@ -29,7 +29,10 @@ int convert(const ConvertOptions& options) {
 
 Command add_convert(CLI::App& program) {
   const auto options = std::make_shared<ConvertOptions>();
-  CLI::App* const app = program.add_subcommand("convert", "Write a file of any version in the newest layout");
+  CLI::App* const app =
+      program.add_subcommand("convert",
+                             "Write a file of any version in the newest layout, or as TorchScript (a.nir a.pt; "
+                             "\"convert a.nir a.pt --help\" lists that one's options)");
   app->add_option("from", options->from, "A NIR file of any version")->required();
   app->add_option("to", options->to, "The file to write; an old one is replaced when the new one is whole")->required();
   app->add_option("--compression", options->write.compression, "Of deflate, 0 to 9; 0: none")

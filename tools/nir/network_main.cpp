@@ -3,6 +3,6 @@
 
 int main(int argc, char** argv) {
   using namespace spikeforge::nir;
-  CLI::App app("Runs NIR files.", "spikeforge-nir");
-  return run_program(app, {add_run(app)}, argc, argv);
+  CLI::App app("Runs NIR files, and writes them as TorchScript.", "spikeforge-nir");
+  return run_program(app, {add_run(app), add_to_torchscript(app)}, argc, argv);
 }
