@@ -19,12 +19,16 @@ using runtime::EventSums;
 
 constexpr int parked_bytes = 16;  // see compile.cpp
 
-// The scatter of the deterministic way alone spills, and on sm_120 alone: up to 100 bytes (NVRTC 13.0).
+// What some kernels spill, in bytes, with NVRTC 13.0: the scatter of the deterministic way up to 100, on sm_120;
+// plasticity of double weights 48, on sm_90; draws of the normal law 64, on sm_80.
 constexpr int spilled_by_fixed_sums = 128;
+constexpr int spilled_by_plasticity = 48;
+constexpr int spilled_by_draws = 64;
 
-// IEEE division and root are calls in a loop over random numbers: what lives across them is saved (NVRTC 13.0: up to
-// 32).
-constexpr int saved_around_calls = 32;
+int allowed_spill(const EventSpec& spec) {
+  if (spec.kernel == EventKernel::plasticity) return spilled_by_plasticity;
+  return spec.kernel == EventKernel::scatter && spec.sums == EventSums::fixed ? spilled_by_fixed_sums : parked_bytes;
+}
 
 // Every kernel with every kind of value and sum, the types taken in turn.
 std::vector<EventSpec> all_specs() {
@@ -92,13 +96,13 @@ std::vector<runtime::EventLinearSpec> linear_specs() {
   return list;
 }
 
-void check(const std::string& arch, const runtime::KernelSource& source, int allowed_spill) {
+void check(const std::string& arch, const runtime::KernelSource& source, int most_spilled) {
   INFO(arch << "\n" << source.text);
   try {
     const runtime::CompileResult result = runtime::Nvrtc::get().compile(
         {.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}});
     REQUIRE(result.usage.has_value());
-    CHECK(result.usage->spill_bytes <= allowed_spill);
+    CHECK(result.usage->spill_bytes <= most_spilled);
   } catch (const runtime::RuntimeError& error) {
     FAIL(error.what());
   }
@@ -107,27 +111,16 @@ void check(const std::string& arch, const runtime::KernelSource& source, int all
 void check_arch(const std::string& arch) {
   const std::vector<EventSpec> specs = all_specs();
   REQUIRE(specs.size() > 40);
-  for (const EventSpec& spec : specs) {
-    const bool fixed = spec.kernel == EventKernel::scatter && spec.sums == EventSums::fixed;
-    check(arch, print_source(spec), fixed ? spilled_by_fixed_sums : parked_bytes);
-  }
-  for (const runtime::EventJitSpec& spec : jit_specs()) check(arch, print_source(spec), saved_around_calls);
+  for (const EventSpec& spec : specs) check(arch, print_source(spec), allowed_spill(spec));
+  for (const runtime::EventJitSpec& spec : jit_specs()) check(arch, print_source(spec), spilled_by_draws);
   for (const runtime::EventLinearSpec& spec : linear_specs()) check(arch, print_source(spec), parked_bytes);
 }
 
 }  // namespace
 
-TEST_CASE("kernels of sparse products compile for sm_80, and spill in the deterministic way alone") {
-  check_arch("sm_80");
-}
-TEST_CASE("kernels of sparse products compile for sm_90, and spill in the deterministic way alone") {
-  check_arch("sm_90");
-}
-TEST_CASE("kernels of sparse products compile for sm_100, and spill in the deterministic way alone") {
-  check_arch("sm_100");
-}
-TEST_CASE("kernels of sparse products compile for sm_120, and spill in the deterministic way alone") {
-  check_arch("sm_120");
-}
+TEST_CASE("kernels of sparse products compile for sm_80, and spill little") { check_arch("sm_80"); }
+TEST_CASE("kernels of sparse products compile for sm_90, and spill little") { check_arch("sm_90"); }
+TEST_CASE("kernels of sparse products compile for sm_100, and spill little") { check_arch("sm_100"); }
+TEST_CASE("kernels of sparse products compile for sm_120, and spill little") { check_arch("sm_120"); }
 
 }  // namespace spikeforge::tests
