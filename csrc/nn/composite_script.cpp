@@ -105,7 +105,7 @@ class CompositeImpl::RestWriter {
 
  private:
   std::string assign(const std::string& wish, const std::string& value) {
-    const std::string name = variable_(wish);
+    std::string name = variable_(wish);
     body_ += name + " = " + value + "\n";
     return name;
   }
