@@ -152,7 +152,7 @@ Script sequential(const nn::SequentialImpl& m) {
 
 template <class M>
 Known function(const std::string& name, const std::string& call) {
-  const Script script = expression(name, call);
+  Script script = expression(name, call);
   return {[script](const nn::Module&) { return script; },
           [](nn::Module& m, const at::Tensor& x) { return dynamic_cast<M&>(m).forward(x); }};
 }

@@ -99,7 +99,7 @@ class Writer {
     std::set<std::string> names = {"training"};
     result.register_attribute("training", c10::BoolType::get(), module.is_training());
     const auto attribute = [&](const std::string& name) {
-      const std::string own = script::attribute(name);
+      std::string own = script::attribute(name);
       TORCH_CHECK_NOT_IMPLEMENTED(names.insert(own).second, title(module, path), "the name '", name,
                                   "' is there twice in TorchScript; give one of the two another name");
       return own;
@@ -223,7 +223,7 @@ void check(const Module& module, const jit::Module& script, at::TensorList examp
 
 torch::jit::Module to_torchscript(const Module& module, at::TensorList example) {
   TORCH_CHECK_VALUE(!example.empty() && example[0].defined(), "to_torchscript: the example has no tensor");
-  const jit::Module script = Writer().write(module, "net");
+  jit::Module script = Writer().write(module, "net");
   check(module, script, example);
   return script;
 }
