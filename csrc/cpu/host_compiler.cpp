@@ -3,6 +3,7 @@
 #include <spikeforge/runtime/disk_cache.h>
 #include <spikeforge/runtime/environment.h>
 #include <spikeforge/runtime/file_descriptor.h>
+#include <spikeforge/runtime/file_io.h>
 #include <spikeforge/runtime/nvrtc_places.h>
 #include <spikeforge/runtime/sources.h>
 
@@ -82,12 +83,8 @@ class WorkFolder {
   void write(std::string_view name, std::string_view text) {
     const std::string path = file(name);
     FileDescriptor out(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
-    while (out && !text.empty()) {
-      const ssize_t written = ::write(out.get(), text.data(), text.size());
-      if (written < 0) break;
-      text.remove_prefix(static_cast<std::size_t>(written));
-    }
-    if (!text.empty() || !out.close()) fail(fmt::format("{} cannot be written: {}", path, last_error()));
+    if (!out || !runtime::write_all(out.get(), text) || !out.close())
+      fail(fmt::format("{} cannot be written: {}", path, last_error()));
   }
 
  private:
@@ -95,13 +92,12 @@ class WorkFolder {
   std::vector<std::string> files_, folders_;
 };
 
-std::vector<char> read_all(const std::string& path) {
+// Empty where it cannot be read.
+std::string read_file(const std::string& path) {
   const FileDescriptor in(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::vector<char> bytes;
-  char part[1 << 16];
-  for (ssize_t count; in && (count = ::read(in.get(), part, sizeof part)) > 0;)
-    bytes.insert(bytes.end(), part, part + count);
-  return bytes;
+  struct stat status;
+  if (!in || ::fstat(in.get(), &status) != 0) return "";
+  return runtime::read_all(in.get(), static_cast<std::size_t>(status.st_size)).value_or("");
 }
 
 // No shell: the words are what they are. Its output goes to `log`. Returns whether it ended well.
@@ -156,11 +152,8 @@ void* load_from_memory(std::span<const char> bytes) {
 #if defined(__linux__)
   const int memory = ::memfd_create("spikeforge", MFD_CLOEXEC);
   if (memory < 0) fail(fmt::format("no memory file: {}", last_error()));
-  for (std::size_t done = 0; done < bytes.size();) {
-    const ssize_t written = ::write(memory, bytes.data() + done, bytes.size() - done);
-    if (written <= 0) fail(fmt::format("a memory file cannot be written: {}", last_error()));
-    done += static_cast<std::size_t>(written);
-  }
+  if (!runtime::write_all(memory, {bytes.data(), bytes.size()}))
+    fail(fmt::format("a memory file cannot be written: {}", last_error()));
   void* const object = ::dlopen(fmt::format("/proc/self/fd/{}", memory).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (object == nullptr) {
     const std::string why = ::dlerror();
@@ -173,8 +166,8 @@ void* load_from_memory(std::span<const char> bytes) {
 #endif
 }
 
-std::vector<char> compile(const std::string& command, const std::vector<std::string>& options,
-                          const std::string& torch_folder, const std::string& text) {
+std::string compile(const std::string& command, const std::vector<std::string>& options,
+                    const std::string& torch_folder, const std::string& text) {
   WorkFolder folder;
   for (const runtime::EmbeddedHeader& header : runtime::embedded_host_headers()) folder.write(header.name, header.text);
   folder.write("tapes.cpp", text);
@@ -185,11 +178,8 @@ std::vector<char> compile(const std::string& command, const std::vector<std::str
        {"-I" + folder.path(), "-isystem" + torch_folder + "/../include", folder.path() + "/tapes.cpp",
         std::string("-o"), object, "-L" + torch_folder, std::string("-ltorch_cpu"), std::string("-lc10")})
     words.push_back(word);
-  if (!run(std::move(words), log)) {
-    const std::vector<char> said = read_all(log);
-    fail(fmt::format("{} failed: {}", command, first_error({said.data(), said.size()})));
-  }
-  std::vector<char> bytes = read_all(object);
+  if (!run(std::move(words), log)) fail(fmt::format("{} failed: {}", command, first_error(read_file(log))));
+  std::string bytes = read_file(object);
   if (bytes.empty()) fail(fmt::format("{} wrote nothing", command));
   return bytes;
 }
@@ -220,7 +210,7 @@ void* HostCompiler::load(const std::string& name, const std::string& text) const
 
   runtime::DiskCache& cache = runtime::DiskCache::get();
   if (const auto stored = cache.load(key, name)) return load_from_memory(*stored);
-  const std::vector<char> made = compile(command_, options, torch_folder, text);
+  const std::string made = compile(command_, options, torch_folder, text);
   cache.store(key, name, made);
   return load_from_memory(made);
 }

@@ -1,6 +1,7 @@
 #include <spikeforge/runtime/disk_cache.h>
 #include <spikeforge/runtime/disk_entry.h>
 #include <spikeforge/runtime/environment.h>
+#include <spikeforge/runtime/file_io.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -100,28 +101,6 @@ void make_folders(const std::filesystem::path& folder) {
     each /= part;
     ::mkdir(each.c_str(), S_IRWXU);
   }
-}
-
-bool write_all(int file, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(file, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return false;
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return true;
-}
-
-std::optional<std::string> read_all(int file, std::size_t size) {
-  std::string bytes(size, '\0');
-  std::size_t filled = 0;
-  while (filled < size) {
-    const ssize_t got = ::read(file, bytes.data() + filled, size - filled);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return {};
-    filled += static_cast<std::size_t>(got);
-  }
-  return bytes;
 }
 
 std::filesystem::path folder_from_environment() {

@@ -1,4 +1,5 @@
 #include <spikeforge/runtime/environment.h>
+#include <spikeforge/runtime/file_io.h>
 #include <spikeforge/runtime/kernel_cache.h>
 #include <spikeforge/runtime/kernel_pack.h>
 
@@ -7,7 +8,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -80,8 +80,6 @@ class Reader {
   std::string_view rest_;
 };
 
-using File = std::unique_ptr<std::FILE, decltype(&std::fclose)>;
-
 // False where the file ends before.
 bool read_at(int file, std::uint64_t offset, char* to, std::uint64_t count) {
   while (count > 0) {
@@ -124,17 +122,18 @@ void write_pack(const std::string& path, std::span<const PackedKernel> kernels) 
   std::memcpy(preamble.magic, magic, sizeof magic);
 
   const std::string temporary = fmt::format("{}.{}", path, ::getpid());
-  File file(std::fopen(temporary.c_str(), "wbxe"), &std::fclose);
+  FileDescriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!file) fail(path, fmt::format("it cannot be written: {}", std::strerror(errno)));
-  bool written = std::fwrite(&preamble, sizeof preamble, 1, file.get()) == 1 &&
-                 std::fwrite(index.data(), 1, index.size(), file.get()) == index.size();
-  for (const PackedKernel& kernel : kernels)
-    written = written && std::fwrite(kernel.image.data(), 1, kernel.image.size(), file.get()) == kernel.image.size();
-  if (std::fclose(file.release()) != 0 || !written || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const int error = errno;
-    ::unlink(temporary.c_str());
-    fail(path, fmt::format("it cannot be written: {}", std::strerror(error)));
-  }
+  const bool written = write_all(file.get(), bytes_of(preamble)) && write_all(file.get(), index) &&
+                       std::ranges::all_of(kernels,
+                                           [&](const PackedKernel& kernel) {
+                                             return write_all(file.get(), {kernel.image.data(), kernel.image.size()});
+                                           }) &&
+                       file.close() && std::rename(temporary.c_str(), path.c_str()) == 0;
+  if (written) return;
+  const int error = errno;
+  ::unlink(temporary.c_str());
+  fail(path, fmt::format("it cannot be written: {}", std::strerror(error)));
 }
 
 KernelPack::KernelPack(const std::string& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
