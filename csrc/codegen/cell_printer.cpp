@@ -27,17 +27,6 @@ std::string literal(double number) {
   return fmt::format("F({})", graph::text_of(number));
 }
 
-const char* struct_of(SurrogateKind kind) {
-  switch (kind) {
-#define SPIKEFORGE_SURROGATE(name, Struct, ...) \
-  case SurrogateKind::name:                     \
-    return #Struct;
-#include <spikeforge/neuron/surrogate.def>
-#undef SPIKEFORGE_SURROGATE
-  }
-  return "";
-}
-
 std::string surrogate_gradient(const std::string& u, const graph::Surrogate& surrogate) {
   if (!surrogate.kind) return "F(0)";
   std::string args;

@@ -24,17 +24,6 @@ std::string_view function_of(const Instruction& instruction) {
   return graph::info(instruction.op).name;
 }
 
-const char* struct_of(SurrogateKind kind) {
-  switch (kind) {
-#define SPIKEFORGE_SURROGATE(name, Struct, ...) \
-  case SurrogateKind::name:                     \
-    return #Struct;
-#include <spikeforge/neuron/surrogate.def>
-#undef SPIKEFORGE_SURROGATE
-  }
-  return "NoSurrogate";
-}
-
 // A row of the tape is a local r<row>.
 void print(Lines& line, const Tape& tape, const std::string& function) {
   const auto operands_of = [](const Instruction& instruction) {

@@ -11,4 +11,16 @@ enum class SurrogateKind : std::uint8_t {
 #undef SPIKEFORGE_SURROGATE
 };
 
+// What it is called in surrogate.h.
+constexpr const char* struct_of(SurrogateKind kind) {
+  switch (kind) {
+#define SPIKEFORGE_SURROGATE(name, Struct, ...) \
+  case SurrogateKind::name:                     \
+    return #Struct;
+#include <spikeforge/neuron/surrogate.def>
+#undef SPIKEFORGE_SURROGATE
+  }
+  return "NoSurrogate";
+}
+
 }  // namespace spikeforge

@@ -26,15 +26,7 @@ Names names(NeuronKind kind) {
 }
 
 const char* surrogate_type(const KernelSpec& spec) {
-  if (!spec.with_surrogate) return "NoSurrogate";
-  switch (spec.surrogate) {
-#define SPIKEFORGE_SURROGATE(name, Struct, ...) \
-  case SurrogateKind::name:                     \
-    return #Struct;
-#include <spikeforge/neuron/surrogate.def>
-#undef SPIKEFORGE_SURROGATE
-  }
-  return "";
+  return spec.with_surrogate ? struct_of(spec.surrogate) : "NoSurrogate";
 }
 
 std::string print_options(const NeuronOptions& options) {
