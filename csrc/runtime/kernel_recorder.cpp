@@ -1,15 +1,19 @@
+#include <spikeforge/neuron/eif.h>
+#include <spikeforge/neuron/if.h>
+#include <spikeforge/neuron/izhikevich.h>
+#include <spikeforge/neuron/lif.h>
+#include <spikeforge/neuron/plif.h>
+#include <spikeforge/neuron/qif.h>
 #include <spikeforge/runtime/kernel_pack.h>
 #include <spikeforge/runtime/kernel_recorder.h>
-#include <spikeforge/runtime/kernel_spec.h>
-#include <spikeforge/runtime/loihi_spec.h>
-#include <spikeforge/runtime/schedule.h>
+#include <spikeforge/runtime/plan.h>
 #include <spikeforge/runtime/somewhere.h>
-#include <spikeforge/runtime/traced_spec.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <exception>
+#include <map>
 #include <string_view>
 #include <thread>
 
@@ -38,12 +42,12 @@ struct Common {
   NeuronKind neuron;
   int n_states, n_params;
 };
-constexpr std::array<Common, 6> predefined = {{{"integrate_and_fire", NeuronKind::integrate_and_fire, 1, 2},
-                                               {"lif", NeuronKind::lif, 1, 3},
-                                               {"plif", NeuronKind::plif, 1, 3},
-                                               {"qif", NeuronKind::qif, 1, 6},
-                                               {"eif", NeuronKind::eif, 1, 6},
-                                               {"izhikevich", NeuronKind::izhikevich, 2, 10}}};
+constexpr std::array predefined = {
+#define SPIKEFORGE_NEURON(name, Struct, header) \
+  Common{#name, NeuronKind::name, Struct<float, NeuronOptions>::n_states, Struct<float, NeuronOptions>::n_params},
+#include <spikeforge/neuron/neurons.def>
+#undef SPIKEFORGE_NEURON
+};
 
 void add_calls(KernelRecorder& recorder, MultistepLaunch call) {
   call.checkpoint_length = checkpoint_length(call.neuron, call.type);
@@ -81,49 +85,22 @@ KernelRecorder::KernelRecorder(std::vector<std::string> archs) : archs_(std::mov
   for (const std::string& arch : archs_) check_arch(arch);
 }
 
-template <class SourceOf>
-void KernelRecorder::add_all(const SourceOf& source_of) {
+template <class Launch>
+void KernelRecorder::add(const Launch& launch) {
+  if (launch.neurons == 0) return;
   for (const std::string& arch : archs_)
     for (const int multiprocessors : multiprocessors_of(arch)) {
-      KernelSource source = source_of(multiprocessors);
+      KernelSource source = print_source(plan(launch, multiprocessors).spec);
       const std::lock_guard lock(mutex_);
-      if (seen_.emplace(std::pair(arch, source.text), true).second) kernels_.push_back({arch, std::move(source)});
+      if (seen_.emplace(arch, source.text).second) kernels_.push_back({arch, std::move(source)});
     }
 }
 
-void KernelRecorder::add(const ForwardLaunch& launch) {
-  if (launch.neurons == 0) return;
-  add_all([&](int multiprocessors) {
-    return print_source(forward_spec(launch, forward_schedule(launch, multiprocessors)));
-  });
-}
-
-void KernelRecorder::add(const BackwardLaunch& launch) {
-  if (launch.neurons == 0) return;
-  add_all([&](int multiprocessors) {
-    return print_source(backward_spec(launch, backward_schedule(launch, multiprocessors)));
-  });
-}
-
-void KernelRecorder::add(const TracedForwardLaunch& launch) {
-  if (launch.neurons == 0) return;
-  add_all([&](int multiprocessors) {
-    return print_source(traced_spec(launch, forward_schedule(launch, multiprocessors)));
-  });
-}
-
-void KernelRecorder::add(const TracedBackwardLaunch& launch) {
-  if (launch.neurons == 0) return;
-  add_all([&](int multiprocessors) {
-    return print_source(traced_spec(launch, backward_schedule(launch, multiprocessors)));
-  });
-}
-
-void KernelRecorder::add(const LoihiLaunch& launch) {
-  if (launch.neurons == 0) return;
-  add_all(
-      [&](int multiprocessors) { return print_source(loihi_spec(launch, forward_schedule(launch, multiprocessors))); });
-}
+template void KernelRecorder::add(const ForwardLaunch&);
+template void KernelRecorder::add(const BackwardLaunch&);
+template void KernelRecorder::add(const TracedForwardLaunch&);
+template void KernelRecorder::add(const TracedBackwardLaunch&);
+template void KernelRecorder::add(const LoihiLaunch&);
 
 std::vector<KernelRecorder::Wanted> KernelRecorder::kernels() const {
   const std::lock_guard lock(mutex_);

@@ -7,9 +7,9 @@
 #include <spikeforge/runtime/traced_launch.h>
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,11 +24,9 @@ class KernelRecorder {
   explicit KernelRecorder(std::vector<std::string> archs);
 
   // The kernels of this call on each architecture, and on each of its devices that differ in multiprocessors.
-  void add(const ForwardLaunch& launch);
-  void add(const BackwardLaunch& launch);
-  void add(const TracedForwardLaunch& launch);
-  void add(const TracedBackwardLaunch& launch);
-  void add(const LoihiLaunch& launch);
+  // A Launch is whatever plan() knows.
+  template <class Launch>
+  void add(const Launch& launch);
 
   struct Wanted {
     std::string arch;
@@ -38,13 +36,10 @@ class KernelRecorder {
   std::vector<Wanted> kernels() const;
 
  private:
-  template <class SourceOf>
-  void add_all(const SourceOf& source_of);
-
   const std::vector<std::string> archs_;
   mutable std::mutex mutex_;
   std::vector<Wanted> kernels_;
-  std::map<std::pair<std::string, std::string>, bool> seen_;  // arch and text
+  std::set<std::pair<std::string, std::string>> seen_;  // arch and text
 };
 
 // The calls of this process, from here on, in all its threads; a second start forgets what the first noted.
