@@ -5,17 +5,12 @@
 namespace spikeforge::runtime {
 
 KernelSource print_source(const EventLinearSpec& spec) {
-  return {.name = "event_linear",
-          .entry = "event_linear",
-          .text = fmt::format(R"(#include <spikeforge/cuda/event_linear.cuh>
-namespace spikeforge {{
-namespace event {{
-using Kernel = {kernel};
-extern "C" __global__ void __launch_bounds__(256) event_linear(const LinearArgs args) {{ linear<Kernel, {packed}>(args); }}
-}}
-}}
-)",
-                              fmt::arg("kernel", print_type(spec.product)), fmt::arg("packed", spec.packed))};
+  return print_entry({.header = "event_linear.cuh",
+                      .name = "event_linear",
+                      .bound = 256,
+                      .arguments = "LinearArgs",
+                      .body = fmt::format("linear<Kernel, {}>", spec.packed)},
+                     spec.product);
 }
 
 }  // namespace spikeforge::runtime

@@ -45,20 +45,30 @@ std::string print_type(const EventSpec& spec) {
                      spec.lanes, spec.columns, spec.unroll, spec.in_shared, spec.transpose);
 }
 
-KernelSource print_source(const EventSpec& spec) {
-  const std::string name = fmt::format("event_{}", name_of(spec.kernel));
-  return {.name = name,
-          .entry = name,
-          .text = fmt::format(R"(#include <spikeforge/cuda/event.cuh>
+KernelSource print_entry(const EventEntry& entry, const EventSpec& spec) {
+  return {.name = entry.name,
+          .entry = entry.name,
+          .text = fmt::format(R"(#include <spikeforge/cuda/{header}>
 namespace spikeforge {{
 namespace event {{
 using Kernel = {kernel};
-extern "C" __global__ void __launch_bounds__({bound}) {name}(const ProductArgs args) {{ {body}<Kernel>(args); }}
+extern "C" __global__ void __launch_bounds__({bound}) {name}(const {arguments} args) {{ {body}(args); }}
 }}
 }}
 )",
-                              fmt::arg("kernel", print_type(spec)), fmt::arg("name", name),
-                              fmt::arg("bound", most_threads(spec)), fmt::arg("body", name_of(spec.kernel)))};
+                              fmt::arg("header", entry.header), fmt::arg("kernel", print_type(spec)),
+                              fmt::arg("bound", entry.bound), fmt::arg("name", entry.name),
+                              fmt::arg("arguments", entry.arguments), fmt::arg("body", entry.body))};
+}
+
+KernelSource print_source(const EventSpec& spec) {
+  const char* const body = name_of(spec.kernel);
+  return print_entry({.header = "event.cuh",
+                      .name = fmt::format("event_{}", body),
+                      .bound = most_threads(spec),
+                      .arguments = "ProductArgs",
+                      .body = fmt::format("{}<Kernel>", body)},
+                     spec);
 }
 
 }  // namespace spikeforge::runtime

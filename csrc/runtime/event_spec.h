@@ -49,6 +49,16 @@ int most_threads(const EventSpec& spec);
 std::string print_type(const EventSpec& spec);
 KernelSource print_source(const EventSpec& spec);
 
+// A kernel of at most `bound` threads a block that is one call, `body`(args), of spikeforge::event.
+struct EventEntry {
+  const char* header;
+  std::string name;
+  int bound;
+  const char* arguments;  // the struct
+  std::string body;       // in which Kernel is the Spec
+};
+KernelSource print_entry(const EventEntry& entry, const EventSpec& spec);
+
 // ProductArgs in cuda/event.cuh.
 struct EventArguments {
   const void* indices = nullptr;

@@ -4,6 +4,7 @@
 // right as well.
 #include <spikeforge/ops/event/differentiation.h>
 #include <spikeforge/ops/neuron/checks.h>
+#include <spikeforge/ops/neuron/functorch.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/ones.h>

@@ -1,25 +1,11 @@
 #include <spikeforge/ops/event/differentiation.h>
 
-#include <ATen/FuncTorchTLS.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/util/Exception.h>
 
 namespace spikeforge::ops::sparse {
 
 bool is_differentiated(const at::Tensor& t) {
   return (at::GradMode::is_enabled() && t.requires_grad()) || t._fw_grad(/*level=*/0).defined();
-}
-
-void refuse_functorch(const std::string& op) {
-  const auto& functorch = at::functorch::functorchTLSAccessor();
-  if (functorch == nullptr) return;
-  try {
-    functorch->checkSupportsCppAutogradFunction();
-  } catch (const c10::Error&) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, op,
-                                ": torch.func.grad, vjp and jvp do not differentiate this operator; "
-                                "torch.autograd.grad does, and torch.vmap over it");
-  }
 }
 
 void save_form(torch::autograd::AutogradContext* ctx, const Form& form) {

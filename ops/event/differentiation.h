@@ -5,15 +5,10 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <string>
-
 namespace spikeforge::ops::sparse {
 
 // Whether a derivative by t is asked for, in reverse or in forward mode.
 bool is_differentiated(const at::Tensor& t);
-
-// Function::apply refuses the transforms of torch.func with a text of its own.
-void refuse_functorch(const std::string& op);
 
 void save_form(torch::autograd::AutogradContext* ctx, const Form& form);
 Form saved_form(torch::autograd::AutogradContext* ctx);

@@ -32,10 +32,9 @@ constexpr std::int64_t widest_piece = 1 << 20;
 template <bool matrix>
 at::Tensor jit(const at::Tensor& weights, const at::Tensor& events, c10::SymInt rows, c10::SymInt cols, double prob,
                std::int64_t seed, c10::string_view law, bool transpose, c10::string_view values, bool deterministic) {
-  const char* const op = jit_name(matrix);
-  return call_jit(weights, events,
-                  {std::move(rows), std::move(cols), transpose, matrix, parse_values(values, op), deterministic},
-                  {prob, seed, parse_law(op, law)});
+  const auto [form, draw] =
+      parse_jit(std::move(rows), std::move(cols), prob, seed, law, transpose, matrix, values, deterministic);
+  return call_jit(weights, events, form, draw);
 }
 
 TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
@@ -65,6 +64,13 @@ Law parse_law(const char* op, std::string_view name) {
 }
 
 std::string_view name_of(Law law) { return laws[static_cast<int>(law)]; }
+
+JitCall parse_jit(c10::SymInt rows, c10::SymInt cols, double prob, std::int64_t seed, std::string_view law,
+                  bool transpose, bool matrix, std::string_view values, bool deterministic) {
+  const char* const op = jit_name(matrix);
+  return {{std::move(rows), std::move(cols), transpose, matrix, parse_values(values, op), deterministic},
+          {prob, seed, parse_law(op, law)}};
+}
 
 const char* jit_name(bool matrix) { return matrix ? "jit_csrmm" : "jit_csrmv"; }
 

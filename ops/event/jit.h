@@ -17,6 +17,14 @@ struct Draw {
   Law law{};
 };
 
+// The arguments of jit_product.
+struct JitCall {
+  Form form;
+  Draw draw;
+};
+JitCall parse_jit(c10::SymInt rows, c10::SymInt cols, double prob, std::int64_t seed, std::string_view law,
+                  bool transpose, bool matrix, std::string_view values, bool deterministic);
+
 Law parse_law(const char* op, std::string_view name);
 std::string_view name_of(Law law);
 

@@ -4,6 +4,7 @@
 #include <spikeforge/ops/event/differentiation.h>
 #include <spikeforge/ops/event/jit.h>
 #include <spikeforge/ops/neuron/checks.h>
+#include <spikeforge/ops/neuron/functorch.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/eye.h>
@@ -60,10 +61,9 @@ class JitFunction : public torch::autograd::Function<JitFunction> {
 at::Tensor jit_product_autograd(const at::Tensor& weights, const at::Tensor& x, c10::SymInt rows, c10::SymInt cols,
                                 double prob, std::int64_t seed, c10::string_view law, bool transpose, bool matrix,
                                 c10::string_view values, bool deterministic) {
-  const char* const op = jit_name(matrix);
-  const Form form{std::move(rows), std::move(cols), transpose, matrix, parse_values(values, op), deterministic};
-  const Draw draw{prob, seed, parse_law(op, law)};
-  refuse_functorch(op);
+  const auto [form, draw] =
+      parse_jit(std::move(rows), std::move(cols), prob, seed, law, transpose, matrix, values, deterministic);
+  refuse_functorch(jit_name(matrix));
   if (is_differentiated(weights) || is_differentiated(x)) return JitFunction::apply(weights, x, form, draw);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return call_jit(weights, x, form, draw);

@@ -126,9 +126,7 @@ class JitLauncher {
 at::Tensor jit_product_cuda(const at::Tensor& weights, const at::Tensor& x, std::int64_t rows, std::int64_t cols,
                             double prob, std::int64_t seed, c10::string_view law, bool transpose, bool matrix,
                             c10::string_view values, bool deterministic) {
-  const char* const op = jit_name(matrix);
-  const Form form{rows, cols, transpose, matrix, parse_values(values, op), deterministic};
-  const Draw draw{prob, seed, parse_law(op, law)};
+  const auto [form, draw] = parse_jit(rows, cols, prob, seed, law, transpose, matrix, values, deterministic);
   check_jit(weights, x, form, draw);
   const c10::cuda::OptionalCUDAGuard guard(x.device());
   const c10::SymDimVector sizes = result_sizes(x, form);

@@ -9,9 +9,9 @@ namespace {
 at::Tensor jit_product_meta(const at::Tensor& weights, const at::Tensor& x, c10::SymInt rows, c10::SymInt cols,
                             double prob, std::int64_t seed, c10::string_view law, bool transpose, bool matrix,
                             c10::string_view values, bool deterministic) {
-  const char* const op = jit_name(matrix);
-  const Form form{std::move(rows), std::move(cols), transpose, matrix, parse_values(values, op), deterministic};
-  check_jit(weights, x, form, {prob, seed, parse_law(op, law)});
+  const auto [form, draw] =
+      parse_jit(std::move(rows), std::move(cols), prob, seed, law, transpose, matrix, values, deterministic);
+  check_jit(weights, x, form, draw);
   return at::empty_symint(result_sizes(x, form), weights.options());
 }
 

@@ -11,9 +11,8 @@ namespace {
 at::Tensor jit_product_batched(const at::Tensor& weights, const at::Tensor& x, c10::SymInt rows, c10::SymInt cols,
                                double prob, std::int64_t seed, c10::string_view law, bool transpose, bool matrix,
                                c10::string_view values, bool deterministic) {
-  const char* const op = jit_name(matrix);
-  const Form form{std::move(rows), std::move(cols), transpose, matrix, parse_values(values, op), deterministic};
-  const Draw draw{prob, seed, parse_law(op, law)};
+  const auto [form, draw] =
+      parse_jit(std::move(rows), std::move(cols), prob, seed, law, transpose, matrix, values, deterministic);
   Level level;
   for (const at::Tensor& t : {weights, x}) level.find(t);
   if (!level.maps(weights)) return level.mapped(call_jit(weights, level.first(x), form, draw));

@@ -1,6 +1,6 @@
+#include <spikeforge/ops/neuron/functorch.h>
 #include <spikeforge/ops/traced/arguments.h>
 
-#include <ATen/FuncTorchTLS.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
@@ -95,24 +95,11 @@ class TracedFunction : public torch::autograd::Function<TracedFunction> {
   }
 };
 
-// What Function::apply would refuse, and what an exit before it must.
-void refuse_functorch() {
-  const auto& functorch = at::functorch::functorchTLSAccessor();
-  if (functorch == nullptr) return;
-  try {
-    functorch->checkSupportsCppAutogradFunction();
-  } catch (const c10::Error&) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false,
-                                "run: torch.func.grad, vjp and jvp do not differentiate this operator; "
-                                "torch.autograd.grad does, and torch.vmap over it");
-  }
-}
-
 traced::Outputs run_autograd(std::string_view neuron, at::TensorList inputs, at::TensorList states,
                              at::TensorList params, bool store_states) {
   const TracedArguments args{neuron, inputs, states, params, store_states};
   check_strided(args);
-  refuse_functorch();
+  refuse_functorch("run");
   const bool save = at::GradMode::is_enabled() && any_of(args, requires_grad);
   // Under forward-mode AD, Function::apply refuses in words; an exit before it would give silent zeros.
   if (!save && !any_of(args, has_tangent)) {

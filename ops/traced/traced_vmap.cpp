@@ -1,29 +1,27 @@
 // torch.vmap: the mapped dimension becomes the first one of the step's shape, which a neuron's equations do not know.
+#include <spikeforge/ops/neuron/vmap_level.h>
 #include <spikeforge/ops/traced/arguments.h>
 
-#include <ATen/functorch/BatchedTensorImpl.h>
 #include <torch/library.h>
 
 namespace spikeforge::ops {
 namespace {
 
-// One level of vmap, for whose kernel the tensors inside are plain.
-class Level {
+class Level : public VmapLevel {
  public:
-  // Of all levels in a call the innermost has the highest number.
   void find(at::TensorList list) {
-    for (const at::Tensor& t : list) find(t);
+    for (const at::Tensor& t : list) VmapLevel::find(t);
   }
   void find(const OptionalTensorList& list) {
     for (const std::optional<at::Tensor> t : list)
-      if (t.has_value() && t->defined()) find(*t);
+      if (t.has_value() && t->defined()) VmapLevel::find(*t);
   }
 
   // With the mapped dimension at `place`, also where it is the same for all of it.
   at::Tensor folded(const at::Tensor& t, std::int64_t place) const {
-    if (const auto* const mapped = mapped_here(t)) return mapped->value().movedim(mapped->bdim(), place);
+    if (const auto* const batched = of(t)) return batched->value().movedim(batched->bdim(), place);
     c10::SymDimVector sizes(t.sym_sizes().begin(), t.sym_sizes().end());
-    sizes.insert(sizes.begin() + place, size_);
+    sizes.insert(sizes.begin() + place, size());
     return t.unsqueeze(place).expand_symint(sizes);
   }
   Tensors folded(at::TensorList list, std::int64_t place) const {
@@ -41,34 +39,17 @@ class Level {
   // A parameter aligns with the last dimensions of a step of `rank` dimensions. One that is not mapped broadcasts as it
   // is, unless each map is to have its own gradient.
   at::Tensor folded_param(const at::Tensor& t, std::int64_t rank, bool always) const {
-    if (mapped_here(t) == nullptr && !always) return t;
+    if (!maps(t) && !always) return t;
     at::Tensor param = folded(t, 0);
     while (param.dim() < 1 + rank) param = param.unsqueeze(1);
     return param;
   }
 
-  at::Tensor mapped(const at::Tensor& t, std::int64_t place) const { return at::functorch::makeBatched(t, place, id_); }
+  using VmapLevel::mapped;
   Tensors mapped(Tensors results, std::int64_t place) const {
     for (at::Tensor& t : results) t = mapped(t, place);
     return results;
   }
-
- private:
-  void find(const at::Tensor& t) {
-    const auto* const batched = at::functorch::maybeGetBatchedImpl(t);
-    if (batched == nullptr || batched->level() <= id_) return;
-    id_ = batched->level();
-    size_ = batched->value().sym_size(batched->bdim());
-  }
-
-  const at::functorch::BatchedTensorImpl* mapped_here(const at::Tensor& t) const {
-    const auto* const batched = at::functorch::maybeGetBatchedImpl(t);
-    return batched != nullptr && batched->level() == id_ ? batched : nullptr;
-  }
-
-  c10::impl::ExcludeDispatchKeyGuard guard_{c10::DispatchKey::FuncTorchBatched};
-  std::int64_t id_ = -1;
-  c10::SymInt size_ = 1;
 };
 
 constexpr std::int64_t in_step = 0, in_sequence = 1, in_checkpoints = 2;  // where the step's shape begins
