@@ -1,4 +1,5 @@
 #include "covering_list.h"
+#include "parked.h"
 
 #include <spikeforge/runtime/errors.h>
 #include <spikeforge/runtime/nvrtc.h>
@@ -14,10 +15,6 @@
 
 namespace spikeforge::tests {
 namespace {
-
-// ptxas parks a uniform register or two on the stack around a loop, whatever registers are free (seen: one value stored
-// and loaded once, at 56 registers). More than that is a kernel that does not fit.
-constexpr int parked_bytes = 16;
 
 struct Outcome {
   int compiled = 0;

@@ -1,3 +1,5 @@
+#include "parked.h"
+
 #include <spikeforge/runtime/errors.h>
 #include <spikeforge/runtime/event_jit_spec.h>
 #include <spikeforge/runtime/event_linear_spec.h>
@@ -16,8 +18,6 @@ namespace {
 using runtime::EventKernel;
 using runtime::EventSpec;
 using runtime::EventSums;
-
-constexpr int parked_bytes = 16;  // see compile.cpp
 
 // What some kernels spill, in bytes, with NVRTC 13.0: the scatter of the deterministic way up to 100, on sm_120;
 // plasticity of double weights 48, on sm_90; draws of the normal law 64, on sm_80.
