@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <type_traits>
 
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
@@ -162,48 +163,65 @@ void gather(const Rows& matrix, const Weights& weights, const Prepared& x, std::
 
 // ---- one vector, by columns ----
 
-// Visits the pieces of rows in a share: row, first and last connection.
-template <class Visit>
-void for_each_piece(const Rows& matrix, const Share& share, Visit&& visit) {
+// Calls add(p, k) for the connections k of a share; start(p, row) says before whose they are. `together` rows are
+// walked side by side: columns mostly ascend, so what neighbouring additions go to lies together, in the nearest cache,
+// and the beginnings of rows, which lie anywhere, are fetched at once.
+template <int together, class Start, class Add>
+void for_each_connection(const Rows& matrix, const Share& share, Start&& start, Add&& add) {
   if (share.first >= share.last) return;
   auto a = std::upper_bound(share.starts, share.starts + share.count + 1, share.first) - share.starts - 1;
-  for (; a < share.count && share.starts[a] < share.last; ++a) {
-    const std::int64_t row_begin = matrix.begin(share.rows[a]);
-    const std::int64_t before = share.starts[a];
-    // The next row lies anywhere: its first lines are on their way while this one is added.
-    if (a + 1 < share.count) {
-      const auto* const next = reinterpret_cast<const char*>(matrix.indices + matrix.begin(share.rows[a + 1]));
-      for (int line = 0; line < 4; ++line) __builtin_prefetch(next + 64 * line);
+  while (a < share.count && share.starts[a] < share.last) {
+    std::int64_t first[together];
+    std::int64_t last[together];
+    std::int64_t common = std::numeric_limits<std::int64_t>::max();
+    int n = 0;
+    for (; n < together && a < share.count && share.starts[a] < share.last; ++n, ++a) {
+      const std::int64_t row_begin = matrix.begin(share.rows[a]);
+      const std::int64_t before = share.starts[a];
+      first[n] = row_begin + std::max<std::int64_t>(0, share.first - before);
+      last[n] = row_begin + std::min(share.starts[a + 1], share.last) - before;
+      common = std::min(common, last[n] - first[n]);
+      start(n, share.rows[a]);
     }
-    visit(share.rows[a], row_begin + std::max<std::int64_t>(0, share.first - before),
-          row_begin + std::min(share.starts[a + 1], share.last) - before);
+    std::int64_t done = 0;
+    if (n == together)
+      for (; done < common; ++done)
+        for (int p = 0; p < together; ++p) add(p, first[p] + done);
+    for (int p = 0; p < n; ++p)
+      for (std::int64_t k = first[p] + done; k < last[p]; ++k) add(p, k);
   }
 }
+
+constexpr int rows_counted_together = 16;
+constexpr int rows_added_together = 8;  // weights are a second place to read from for each
 
 template <class W>
 void scatter_typed(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share, void* sums) {
   using C = Compute<W>;
   const auto* const w = static_cast<const W*>(weights.data);
-  const auto* const entries = static_cast<const C*>(x.entries);
   const std::int32_t* const columns = matrix.indices;
+  const auto nothing = [](int, std::int32_t) {};
   if (x.values == Values::event && weights.shared) {
     auto* const counts = static_cast<std::uint32_t*>(sums);
-    for_each_piece(matrix, share, [&](std::int32_t, std::int64_t first, std::int64_t last) {
-      for (std::int64_t k = first; k < last; ++k) ++counts[columns[k]];
-    });
+    for_each_connection<rows_counted_together>(matrix, share, nothing,
+                                               [=](int, std::int64_t k) { ++counts[columns[k]]; });
     return;
   }
   auto* const total = static_cast<C*>(sums);
-  for_each_piece(matrix, share, [&](std::int32_t row, std::int64_t first, std::int64_t last) {
-    const C entry = x.values == Values::event ? C(1) : entries[row];
-    if (weights.shared) {
-      for (std::int64_t k = first; k < last; ++k) total[columns[k]] += entry;
-    } else if (x.values == Values::event) {
-      for (std::int64_t k = first; k < last; ++k) total[columns[k]] += static_cast<C>(w[k]);
-    } else {
-      for (std::int64_t k = first; k < last; ++k) total[columns[k]] += entry * static_cast<C>(w[k]);
-    }
-  });
+  if (x.values == Values::event) {
+    for_each_connection<rows_added_together>(matrix, share, nothing,
+                                             [=](int, std::int64_t k) { total[columns[k]] += static_cast<C>(w[k]); });
+    return;
+  }
+  const auto* const entries = static_cast<const C*>(x.entries);
+  C entry[rows_added_together];
+  const auto start = [&](int p, std::int32_t row) { entry[p] = entries[row]; };
+  if (weights.shared)
+    for_each_connection<rows_added_together>(matrix, share, start,
+                                             [&](int p, std::int64_t k) { total[columns[k]] += entry[p]; });
+  else
+    for_each_connection<rows_added_together>(
+        matrix, share, start, [&](int p, std::int64_t k) { total[columns[k]] += entry[p] * static_cast<C>(w[k]); });
 }
 
 void scatter(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share, void* sums) {
