@@ -11,8 +11,9 @@
 #   SPIKEFORGE_TORCH_BUILT_WITH   in the installed package: the one it was built with, if it is still there
 #   .venv/bin/python in the source tree of the project, then python3 in the PATH
 #
-# Result: spikeforge::torch, SPIKEFORGE_TORCH_ROOT, SPIKEFORGE_TORCH_VERSION, and SPIKEFORGE_WITH_CUDA: ON where this
-# LibTorch has CUDA and the headers of the CUDA runtime are there too.
+# Result: spikeforge::torch, SPIKEFORGE_TORCH_ROOT, SPIKEFORGE_TORCH_VERSION, SPIKEFORGE_TORCH_OPENMP: ON where this
+# LibTorch's threads are OpenMP's, and SPIKEFORGE_WITH_CUDA: ON where it has CUDA and the headers of the CUDA runtime are
+# there too.
 
 set(SPIKEFORGE_TORCH_DIR "" CACHE PATH "LibTorch: a folder with include/ and lib/ (empty: take the wheel of a Python)")
 set(SPIKEFORGE_PYTHON "$ENV{SPIKEFORGE_PYTHON}" CACHE FILEPATH "A Python that has torch (empty: .venv/bin/python, then python3)")
@@ -101,12 +102,9 @@ function(spikeforge_add_torch_target root cuda_headers)
 
   # libspikeforge.so holds no path to torch, so that it runs beside any copy of it. A program therefore names all of
   # torch's libraries itself, needed or not: the loader has them before it reads what libspikeforge.so needs.
-  # libcudart is named by neither: libtorch_cuda brings its own, from wherever that lies.
+  # libcudart and the runtime of OpenMP are named by neither: torch brings its own, from wherever they lie.
   if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
-    target_link_options(spikeforge::torch INTERFACE LINKER:--no-as-needed)
-    if(cuda_headers)
-      target_link_options(spikeforge::torch INTERFACE LINKER:--allow-shlib-undefined)
-    endif()
+    target_link_options(spikeforge::torch INTERFACE LINKER:--no-as-needed LINKER:--allow-shlib-undefined)
   endif()
 
   # LibTorch zips came with either ABI of libstdc++, and those with the old one say so in their own config.
@@ -134,6 +132,12 @@ if(NOT SPIKEFORGE_TORCH_ROOT)
 endif()
 if(SPIKEFORGE_TORCH_VERSION VERSION_LESS 2.11)
   message(FATAL_ERROR "torch ${SPIKEFORGE_TORCH_VERSION} in ${SPIKEFORGE_TORCH_ROOT} is too old: spikeforge needs 2.11 or later.")
+endif()
+
+set(SPIKEFORGE_TORCH_OPENMP OFF)
+file(STRINGS "${SPIKEFORGE_TORCH_ROOT}/include/ATen/Config.h" openmp REGEX "define AT_PARALLEL_OPENMP 1")
+if(openmp)
+  set(SPIKEFORGE_TORCH_OPENMP ON)
 endif()
 
 set(SPIKEFORGE_WITH_CUDA OFF)

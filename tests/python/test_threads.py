@@ -1,0 +1,79 @@
+"""Large calls on the CPU use torch's threads."""
+
+import os
+import threading
+import time
+
+import pytest
+import torch
+
+ops = torch.ops.spikeforge
+SIZE = 4096
+
+if not os.path.exists("/proc/self/schedstat"):
+    pytest.skip("the kernel does not tell what its threads did", allow_module_level=True)
+if (os.cpu_count() or 1) < 2:
+    pytest.skip("there is one processor", allow_module_level=True)
+
+
+def ran_elsewhere(call):
+    """Nanoseconds of the threads that are not this one, in a call when all of them sleep."""
+    me = threading.get_native_id()
+
+    def others():
+        times = 0
+        for thread in os.listdir("/proc/self/task"):
+            if int(thread) != me:
+                with open(f"/proc/self/task/{thread}/schedstat") as stat:
+                    times += int(stat.read().split()[0])
+        return times
+
+    def call_and_settle():
+        call()
+        time.sleep(0.1)  # threads wait busily for a while, and what one ran is told when it sleeps
+
+    call_and_settle()
+    before = others()
+    call_and_settle()
+    return others() - before
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def csr():
+    indices = torch.randint(SIZE, (SIZE, 64), dtype=torch.int32).sort(1).values.flatten()
+    return torch.ones(1), indices, torch.arange(SIZE + 1, dtype=torch.int32) * 64, torch.ones(SIZE, dtype=torch.bool)
+
+
+def lif():
+    x = torch.randn(16, SIZE * 32)
+    return lambda: ops.lif(x)
+
+
+def traced():
+    text = "neuron decay(x; v) { next = 0.9 * v + x; v' = next; return next }"
+    x, v = torch.randn(16, SIZE * 32), torch.zeros(SIZE * 32)
+    return lambda: ops.run(text, [x], [v], [])
+
+
+CALLS = {
+    "lif": lif,
+    "run": traced,
+    "event_csrmv": lambda: (lambda m: lambda: ops.event_csrmv(*m, rows=SIZE, cols=SIZE))(csr()),
+    "event_csrmv, transposed": lambda: (lambda m: lambda: ops.event_csrmv(*m, rows=SIZE, cols=SIZE, transpose=True))(csr()),
+    "jit_csrmv": lambda: (lambda e: lambda: ops.jit_csrmv(torch.ones(1), e, rows=SIZE, cols=SIZE, prob=0.05, seed=1))(torch.ones(SIZE)),
+    "event_linear": lambda: (lambda x, w: lambda: ops.event_linear(x, w))(torch.ones(64, SIZE), torch.randn(SIZE, 256)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_large_call_runs_on_more_than_one_thread(two_threads, name):
+    call = CALLS[name]()
+    with torch.no_grad():
+        assert ran_elsewhere(call) > 50_000
