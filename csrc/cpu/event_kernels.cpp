@@ -4,6 +4,7 @@
 #include <c10/util/Half.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <type_traits>
@@ -228,18 +229,35 @@ void scatter(const Rows& matrix, const Weights& weights, const Prepared& x, cons
   with_type(weights.type, [&](auto w) { scatter_typed<decltype(w)>(matrix, weights, x, share, sums); });
 }
 
+// Of a block of columns at a time: first their sums, then what these weigh, so that both are vectors.
 template <class W, class Sum>
 void finish_typed(const Weights& weights, Values values, const void* sums, std::int64_t parts, std::int64_t part_bytes,
                   std::int64_t begin, std::int64_t end, W* y, std::int64_t y_stride) {
-  const W w = weights.shared ? *static_cast<const W*>(weights.data) : W(0.F);
-  for (std::int64_t j = begin; j < end; ++j) {
-    std::conditional_t<std::is_integral_v<Sum>, std::int64_t, Sum> sum = 0;
-    for (std::int64_t p = 0; p < parts; ++p)
-      sum += reinterpret_cast<const Sum*>(static_cast<const char*>(sums) + p * part_bytes)[j];
-    if constexpr (std::is_integral_v<Sum>)
-      y[j * y_stride] = weighted(w, sum, values);
-    else
-      y[j * y_stride] = weights.shared ? weighted(w, sum, values) : static_cast<W>(sum);
+  using C = Compute<W>;
+  using Total = std::conditional_t<std::is_integral_v<Sum>, double, Sum>;  // which counts on where 32 bits end
+  constexpr std::int64_t block = 256;
+  const auto weight = static_cast<Total>(weights.shared ? static_cast<C>(*static_cast<const W*>(weights.data)) : C(1));
+  // Where nothing arrived the result is 0, whatever the weight: of finite ones the product says so, but for its sign.
+  const bool zero_is_nothing =
+      weights.shared && values != Values::number && !(std::abs(weight) < std::numeric_limits<Total>::infinity());
+  for (std::int64_t first = begin; first < end; first += block) {
+    const std::int64_t n = std::min(block, end - first);
+    Total totals[block];
+    const auto part = [&](std::int64_t p) {
+      return reinterpret_cast<const Sum*>(static_cast<const char*>(sums) + p * part_bytes) + first;
+    };
+    for (std::int64_t j = 0; j < n; ++j) totals[j] = static_cast<Total>(part(0)[j]);
+    for (std::int64_t p = 1; p < parts; ++p)
+      for (std::int64_t j = 0; j < n; ++j) totals[j] += static_cast<Total>(part(p)[j]);
+    const auto store = [&](auto stride) {
+      W* const to = y + first * stride;
+      if (zero_is_nothing)
+        for (std::int64_t j = 0; j < n; ++j)
+          to[j * stride] = static_cast<W>(totals[j] == 0 ? C(0) : static_cast<C>(weight * totals[j]));
+      else
+        for (std::int64_t j = 0; j < n; ++j) to[j * stride] = static_cast<W>(static_cast<C>(weight * totals[j]) + C(0));
+    };
+    y_stride == 1 ? store(std::integral_constant<std::int64_t, 1>()) : store(y_stride);
   }
 }
 

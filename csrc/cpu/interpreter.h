@@ -49,24 +49,6 @@ T number_at(const void* data, DType type, std::int64_t i) {
   }
 }
 
-template <class T>
-void put_number(void* data, DType type, std::int64_t i, T value) {
-  switch (type) {
-    case DType::f16:
-      static_cast<c10::Half*>(data)[i] = static_cast<float>(value);
-      return;
-    case DType::bf16:
-      static_cast<c10::BFloat16*>(data)[i] = static_cast<float>(value);
-      return;
-    case DType::f32:
-      static_cast<float*>(data)[i] = static_cast<float>(value);
-      return;
-    default:
-      static_cast<double*>(data)[i] = static_cast<double>(value);
-      return;
-  }
-}
-
 // A granule of stored numbers, to and from the arithmetic's type.
 template <class T, class Stored>
 struct Granule {
@@ -112,6 +94,16 @@ void store_numbers(const T* from, Stored* to, std::int64_t count) {
   Stored rest[granule];
   Granule<T, Stored>::store(from + whole, rest);
   std::memcpy(static_cast<void*>(to + whole), rest, static_cast<std::size_t>(count - whole) * sizeof(Stored));
+}
+
+// Calls f with a value of the type that states have beside arithmetic in T: T itself, or a half type beside float.
+template <class T, class F>
+void with_state_type(DType type, F&& f) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (type == DType::f16) return f(c10::Half());
+    if (type == DType::bf16) return f(c10::BFloat16());
+  }
+  f(T());
 }
 
 // Elements of which a step is done before the next ones: pieces of its rows stay in the first-level cache, however long
@@ -291,9 +283,13 @@ class Interpreter {
 
   void load_initial(std::size_t s, T* state) const {
     const StateView& given = launch_.initial[s];
-    const T own = static_cast<T>(program_.initial[s]);
-    for (std::int64_t i = 0; i < padded_; ++i)
-      state[i] = given.data != nullptr && i < count_ ? number_at<T>(given.data, given.type, begin_ + i) : own;
+    if (given.data == nullptr) {
+      for (std::int64_t i = 0; i < padded_; ++i) state[i] = static_cast<T>(program_.initial[s]);
+      return;
+    }
+    with_state_type<T>(given.type, [&](auto stored) {
+      load_numbers<T>(static_cast<const decltype(stored)*>(given.data) + begin_, state, count_);
+    });
   }
 
   // ---- parameters ----
@@ -449,8 +445,10 @@ class Interpreter {
     }
     for (std::size_t s = 0; s < program_.states; ++s)
       if (launch.grad_initial[s] != nullptr)
-        for (std::int64_t i = 0; i < count_; ++i)
-          put_number<T>(launch.grad_initial[s], launch.initial[s].type, begin_ + i, b.grad_states[s].data[i]);
+        with_state_type<T>(launch.initial[s].type, [&](auto stored) {
+          store_numbers<T>(b.grad_states[s].data, static_cast<decltype(stored)*>(launch.grad_initial[s]) + begin_,
+                           count_);
+        });
     if (with_params) finish_params(b, epilogue, params, grad_params);
     end_of_stream();
   }

@@ -8,10 +8,9 @@ targets by event products, which cost what the spikes cost, not what the connect
 """
 
 import dataclasses
+from typing import List
 
 import torch
-
-ops = torch.ops.spikeforge
 
 EXCITATORY, INHIBITORY, TARGETS = 3200, 800, 80  # of one scale unit; targets do not scale
 DT = 0.1  # ms
@@ -25,8 +24,8 @@ neuron coba(x_e, x_i; v = -60, g_e, g_i, wait; drive) {{
   s = where(resting, 0, spike(h + 50, none))
   return s
   v' = where(resting, v, select(s, -60, h))
-  g_e' = g_e * exp({-DT / 5}) + x_e
-  g_i' = g_i * exp({-DT / 10}) + x_i
+  g_e' = g_e * exp({-DT / 5}) + {WEIGHT_E} * x_e
+  g_i' = g_i * exp({-DT / 10}) + {WEIGHT_I} * x_i
   wait' = select(s, {round(REFRACTORY / DT)}, maximum(wait - 1, 0))
 }}
 """
@@ -43,9 +42,6 @@ class Connectivity:
     def neurons(self):
         return len(self.excitatory) + len(self.inhibitory)
 
-    def to(self, device):
-        return Connectivity(self.excitatory.to(device), self.inhibitory.to(device))
-
 
 def random_connectivity(scale=1, seed=0):
     generator = torch.Generator().manual_seed(seed)
@@ -58,45 +54,51 @@ def random_voltage(neurons, seed=1):
     return -60 + 10 * torch.rand(neurons, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-class Network:
+class Network(torch.nn.Module):
     """Steps the network; `spikes` are those of the last step. A drive of 20 mV keeps all neurons busy, as other
     simulators' examples do."""
 
+    states: List[torch.Tensor]
+
     def __init__(self, connectivity, voltage, drive=20.0, dtype=torch.float32, device="cpu"):
-        self.connectivity = connectivity.to(device)
+        super().__init__()
         neurons = connectivity.neurons
         zeros = lambda: torch.zeros(neurons, dtype=dtype, device=device)
+        self.neuron = NEURON
+        # One matrix: excitatory spikes arrive in its first columns, inhibitory ones in as many after them.
+        self.targets = torch.cat([connectivity.excitatory, connectivity.inhibitory + neurons]).to(device)
+        self.one = torch.ones(1, dtype=dtype, device=device)  # a spike's weight: the neuron knows what it brings
+        self.drive = torch.tensor(drive, dtype=dtype, device=device)
         self.states = [voltage.to(device, dtype), zeros(), zeros(), zeros()]
         self.spikes = zeros()
-        self.drive = torch.tensor(drive, dtype=dtype, device=device)
-        self.weights = [torch.tensor([w], dtype=dtype, device=device) for w in (WEIGHT_E, WEIGHT_I)]
 
-    def step(self):
-        fired = self.spikes.split([len(self.connectivity.excitatory), len(self.connectivity.inhibitory)])
-        targets = self.connectivity.excitatory, self.connectivity.inhibitory
-        arriving = [
-            ops.event_ellmv(weight, to, spikes, cols=len(self.spikes), transpose=True).unsqueeze(0)
-            for weight, to, spikes in zip(self.weights, targets, fired)
-        ]
-        (spikes,), self.states = ops.run(NEURON, arriving, self.states, [self.drive])
-        self.spikes = spikes[0]
-        return self.spikes
+    def forward(self, steps: int):
+        """The spikes of so many steps: [steps, neurons]."""
+        fired: List[torch.Tensor] = []
+        for _ in range(steps):
+            cols = 2 * self.spikes.size(0)
+            arriving = torch.ops.spikeforge.event_ellmv(self.one, self.targets, self.spikes, cols=cols, transpose=True)
+            inputs = arriving.view(2, 1, -1).unbind()
+            outputs, self.states = torch.ops.spikeforge.run(self.neuron, inputs, self.states, [self.drive])
+            self.spikes = outputs[0][0]
+            fired.append(self.spikes)
+        return torch.stack(fired)
 
 
 class Recorder:
-    """Runs steps and keeps who fired; on a GPU `steps_a_graph` of them are one CUDA graph."""
+    """Runs `steps` at a time and keeps who fired. What Python costs a step is saved: on a GPU by a CUDA graph, on the CPU
+    by TorchScript."""
 
-    def __init__(self, network, steps_a_graph=20):
-        self.network = network
-        self.steps = steps_a_graph if network.spikes.is_cuda else 1
+    def __init__(self, network, steps=20):
+        self.steps = steps
         self.graph = None
         self.fired = torch.zeros(self.steps, len(network.spikes), dtype=torch.bool, device=network.spikes.device)
+        self.network = network if network.spikes.is_cuda else torch.jit.script(network)
         if network.spikes.is_cuda:
             self._capture()
 
     def _run(self):
-        for i in range(self.steps):
-            torch.gt(self.network.step(), 0, out=self.fired[i])
+        torch.gt(self.network(self.steps), 0, out=self.fired)
 
     def _capture(self):
         """The states a graph begins with are those that it ends with."""

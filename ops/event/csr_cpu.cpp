@@ -53,11 +53,25 @@ bool is_event(bool x) { return x; }
 bool is_event(float x) { return x > 0; }
 bool is_event(double x) { return x > 0; }
 
-// 32 events as a word, without branches.
+// Up to 32 events as a word, without branches.
 template <class T>
 std::uint32_t pack_word(const T* x, std::int64_t stride, std::int64_t n) {
   std::uint32_t word = 0;
   for (std::int64_t b = 0; b < n; ++b) word |= static_cast<std::uint32_t>(is_event(x[b * stride])) << b;
+  return word;
+}
+
+// 32 that lie side by side: as bytes of 0 and 1, eight of which a product moves into one.
+template <class T>
+std::uint32_t pack_word(const T* x) {
+  std::uint8_t bytes[32];
+  for (int b = 0; b < 32; ++b) bytes[b] = is_event(x[b]) ? 1 : 0;
+  std::uint32_t word = 0;
+  for (int part = 0; part < 4; ++part) {
+    std::uint64_t eight = 0;
+    std::memcpy(&eight, bytes + 8 * part, 8);
+    word |= static_cast<std::uint32_t>(eight * 0x0102040810204080U >> 56) << 8 * part;
+  }
   return word;
 }
 
@@ -71,7 +85,7 @@ Bits pack(const at::Tensor& x, const Vectors& vectors, std::int64_t v) {
       const std::int64_t first = static_cast<std::int64_t>(w) * 32;
       const std::int64_t n = std::min<std::int64_t>(32, vectors.length - first);
       if (stride == 1 && n == 32)
-        bits[w] = pack_word(from + first, 1, 32);
+        bits[w] = pack_word(from + first);
       else
         bits[w] = pack_word(from + first * stride, stride, n);
     }

@@ -11,8 +11,8 @@
 namespace spikeforge::ops {
 namespace {
 
-// Neurons times steps for which a further thread is woken. LIF, T=16, one thread and two, in microseconds: N=2^12 16 and
-// 14 in inference, 117 and 106 in training, N=2^13 28 and 17, 186 and 142; T=1000, N=128 28 and 44, 152 and 176.
+// Neurons times steps for which a further thread is woken. LIF, T=16, one thread and two, in microseconds: N=2^12 16
+// and 14 in inference, 117 and 106 in training, N=2^13 28 and 17, 186 and 142; T=1000, N=128 28 and 44, 152 and 176.
 constexpr std::int64_t least_share = 65536;
 constexpr std::int64_t granule = 64;
 
