@@ -103,7 +103,9 @@ at::Tensor sums_of(const at::Tensor& weights, const at::Tensor& x, const Form& f
 at::Tensor jit_product_cpu(const at::Tensor& weights, const at::Tensor& x, std::int64_t rows, std::int64_t cols,
                            double prob, std::int64_t seed, c10::string_view law, bool transpose, bool matrix,
                            c10::string_view values, bool deterministic) {
-  const auto [form, draw] = parse_jit(rows, cols, prob, seed, law, transpose, matrix, values, deterministic);
+  const JitCall call = parse_jit(rows, cols, prob, seed, law, transpose, matrix, values, deterministic);
+  const Form& form = call.form;
+  const Draw& draw = call.draw;
   check_jit(weights, x, form, draw);
   const c10::SymDimVector sizes = result_sizes(x, form);
   if (prob == 0 || rows == 0 || cols == 0 || x.numel() == 0) return at::zeros_symint(sizes, weights.options());

@@ -11,8 +11,10 @@ namespace {
 at::Tensor jit_product_batched(const at::Tensor& weights, const at::Tensor& x, c10::SymInt rows, c10::SymInt cols,
                                double prob, std::int64_t seed, c10::string_view law, bool transpose, bool matrix,
                                c10::string_view values, bool deterministic) {
-  const auto [form, draw] =
+  const JitCall call =
       parse_jit(std::move(rows), std::move(cols), prob, seed, law, transpose, matrix, values, deterministic);
+  const Form& form = call.form;
+  const Draw& draw = call.draw;
   Level level;
   for (const at::Tensor& t : {weights, x}) level.find(t);
   if (!level.maps(weights)) return level.mapped(call_jit(weights, level.first(x), form, draw));
