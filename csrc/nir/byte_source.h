@@ -1,5 +1,7 @@
 // The bytes of a file, read with a check of every place.
 #pragma once
+#include <spikeforge/export.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -7,7 +9,7 @@
 
 namespace spikeforge::nir {
 
-class ByteSource {
+class SPIKEFORGE_API ByteSource {
  public:
   // A regular file; throws std::runtime_error with the reason.
   static ByteSource open(const std::string& path);

@@ -14,10 +14,10 @@ struct SPIKEFORGE_API Report {
 };
 
 // Files of all versions from 0.0.1 on. Throws Error; the graph is checked as by validate().
-Graph graph_of(const Group& file, const Limits& limits, Report& report);
+SPIKEFORGE_API Graph graph_of(const Group& file, const Limits& limits, Report& report);
 
 // In the newest layout. What validate() and infer_shapes() ask for is taken for granted.
-Group group_of(const Graph& graph);
+SPIKEFORGE_API Group group_of(const Graph& graph);
 
 // The version of the layout that group_of writes.
 SPIKEFORGE_API std::string_view written_version();

@@ -2,10 +2,12 @@
 #pragma once
 #include <spikeforge/nir/limits.h>
 #include <spikeforge/nir/shapes.h>
+#include <spikeforge/nir/write.h>
 
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace spikeforge::nir {
@@ -22,6 +24,7 @@ Command add_check(CLI::App& program);
 Command add_convert(CLI::App& program);
 Command add_diff(CLI::App& program);
 Command add_dot(CLI::App& program);
+Command add_from_torchscript(CLI::App& program);
 Command add_info(CLI::App& program);
 Command add_run(CLI::App& program);
 Command add_to_torchscript(CLI::App& program);
@@ -37,8 +40,12 @@ struct ReadOptions {
 void add_limits(CLI::App& command, ReadOptions& options);
 void add_shape_rule(CLI::App& command, ReadOptions& options);
 
-// Runs a function in a process of its own and returns its exit status. libhdf5 has crashed on damaged files: then there
-// is one line on standard error, as for any refusal, and the status is 1.
+// What every command that writes a NIR file takes.
+void add_compression(CLI::App& command, WriteOptions& options);
+bool is_nir(std::string_view file);  // by its name
+
+// Runs a function in a process of its own and returns its exit status. libhdf5 has crashed on damaged files, and
+// torch's unpickler may: then there is one line on standard error, as for any refusal, and the status is 1.
 int in_own_process(const std::string& files, const std::function<int()>& function);
 
 }  // namespace spikeforge::nir

@@ -14,10 +14,6 @@ struct ConvertOptions : ReadOptions {
   WriteOptions write;
 };
 
-bool is_nir(std::string_view file) {
-  return file.ends_with(".nir") || file.ends_with(".h5") || file.ends_with(".hdf5");
-}
-
 int convert(const ConvertOptions& options) {
   for (const std::string& file : {options.from, options.to})
     if (!is_nir(file)) throw Error(file, "", "", "expected a file that ends in .nir, or in .pt to write TorchScript");
@@ -29,15 +25,13 @@ int convert(const ConvertOptions& options) {
 
 Command add_convert(CLI::App& program) {
   const auto options = std::make_shared<ConvertOptions>();
-  CLI::App* const app =
-      program.add_subcommand("convert",
-                             "Write a file of any version in the newest layout, or as TorchScript (a.nir a.pt; "
-                             "\"convert a.nir a.pt --help\" lists that one's options)");
+  CLI::App* const app = program.add_subcommand(
+      "convert",
+      "Write a file of any version in the newest layout, or as TorchScript, or TorchScript as NIR "
+      "again (a.nir a.pt; a.pt a.nir; with --help, these list their options)");
   app->add_option("from", options->from, "A NIR file of any version")->required();
   app->add_option("to", options->to, "The file to write; an old one is replaced when the new one is whole")->required();
-  app->add_option("--compression", options->write.compression, "Of deflate, 0 to 9; 0: none")
-      ->check(CLI::Range(0, 9))
-      ->capture_default_str();
+  add_compression(*app, options->write);
   add_limits(*app, *options);
   return {app, [options] { return convert(*options); }};
 }

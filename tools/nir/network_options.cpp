@@ -3,6 +3,8 @@
 #include <spikeforge/nir/error.h>
 #include <spikeforge/nir/read.h>
 
+#include <torch/csrc/jit/api/module.h>
+
 #include <map>
 
 namespace spikeforge::nir {
@@ -52,14 +54,23 @@ void add_network_options(CLI::App& command, NetworkOptions& options) {
 
 Graph NetworkOptions::read_graph() const { return read(file, limits); }
 
-nn::Composite NetworkOptions::network(const Graph& graph) const {
+template <class Function>
+auto NetworkOptions::made_of(Function function) const {
   ModuleOptions with_shapes = module;
   with_shapes.shapes = shapes;
   try {
-    return to_module(graph, with_shapes);
+    return function(with_shapes);
   } catch (const Error& error) {
     throw error.in_file(file);
   }
+}
+
+nn::Composite NetworkOptions::network(const Graph& graph) const {
+  return made_of([&](const ModuleOptions& options) { return to_module(graph, options); });
+}
+
+torch::jit::Module NetworkOptions::torchscript(const Graph& graph) const {
+  return made_of([&](const ModuleOptions& options) { return to_torchscript(graph, options); });
 }
 
 }  // namespace spikeforge::nir

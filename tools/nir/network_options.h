@@ -3,6 +3,7 @@
 #include "command.h"
 
 #include <spikeforge/nir/network/to_module.h>
+#include <spikeforge/nir/network/torchscript.h>
 
 namespace spikeforge::nir {
 
@@ -13,6 +14,11 @@ struct NetworkOptions : ReadOptions {
   Graph read_graph() const;
   // Errors name the file.
   nn::Composite network(const Graph& graph) const;
+  torch::jit::Module torchscript(const Graph& graph) const;
+
+ private:
+  template <class Function>
+  auto made_of(Function function) const;
 };
 
 void add_network_options(CLI::App& command, NetworkOptions& options);

@@ -48,7 +48,7 @@ int in_own_process(const std::string& files, const std::function<int()>& functio
     fmt::print(stderr, "{}", errors);
     return WEXITSTATUS(status);
   }
-  fmt::print(stderr, "spikeforge-nir: {}: libhdf5 crashed while it read the file (signal {})\n", files,
+  fmt::print(stderr, "spikeforge-nir: {}: the library that reads such files crashed (signal {})\n", files,
              WTERMSIG(status));
   return 1;
 }

@@ -26,6 +26,16 @@ void add_shape_rule(CLI::App& command, ReadOptions& options) {
       ->transform(CLI::CheckedTransformer(rules).description(""));
 }
 
+void add_compression(CLI::App& command, WriteOptions& options) {
+  command.add_option("--compression", options.compression, "Of deflate, 0 to 9; 0: none")
+      ->check(CLI::Range(0, 9))
+      ->capture_default_str();
+}
+
+bool is_nir(std::string_view file) {
+  return file.ends_with(".nir") || file.ends_with(".h5") || file.ends_with(".hdf5");
+}
+
 std::string Command::files() const {
   std::string names;
   for (const CLI::Option* option : app->get_options())

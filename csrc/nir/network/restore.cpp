@@ -336,6 +336,16 @@ std::optional<Node> node_of_neuron(const torch::nn::Module& module, const Shape&
   return from_graph(module);
 }
 
+std::optional<Node> node_of_metadata(const Node& node, const Shape& shape, double dt) {
+  const Notes notes(node);
+  if (!notes) return {};
+  // As wide as it was noted: what is learned or a tensor has been rounded to the module's type otherwise.
+  const auto module = remake(notes, {.dt = dt, .dtype = c10::kDouble});
+  if (!module) return {};
+  std::vector<std::string> lost;
+  return node_of_neuron(*module->module(), shape, dt, lost);
+}
+
 CellOptions decide(const Node& node, const ModuleOptions& options) {
   const Notes notes(node);
   CellOptions decided{options.dt};
@@ -359,15 +369,8 @@ std::optional<nn::Part> restore(const Node& node, const Shape& shape, const Modu
                               (options.if_scaling && *options.if_scaling != IfScaling::ode) || options.comparison ||
                               options.cuba_current;
   if (!notes || asks_otherwise) return {};
-  // As wide as it was noted: what is learned or a tensor has been rounded to the module's type otherwise.
-  ModuleOptions exact = options;
-  exact.dtype = c10::kDouble;
-  exact.device = c10::kCPU;
   try {
-    std::vector<std::string> lost;
-    const auto original = remake(notes, exact);
-    if (!original) return {};
-    const auto exported = node_of_neuron(*original->module(), shape, options.dt, lost);
+    const auto exported = node_of_metadata(node, shape, options.dt);
     if (!exported || !(Node{exported->kind, {}} == Node{node.kind, {}})) return {};
     return remake(notes, options);
   } catch (const std::exception&) {  // metadata that mean nothing

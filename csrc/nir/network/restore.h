@@ -12,6 +12,9 @@ namespace spikeforge::nir {
 std::optional<Node> node_of_neuron(const torch::nn::Module& module, const Shape& shape, double dt,
                                    std::vector<std::string>& lost);
 
+// The node as which the module of a node's metadata is exported; nothing where they are of no module.
+std::optional<Node> node_of_metadata(const Node& node, const Shape& shape, double dt);
+
 // What a node's cell depends on: the options, else the node's metadata, else the defaults.
 CellOptions decide(const Node& node, const ModuleOptions& options);
 

@@ -55,7 +55,19 @@ Array array_of(const at::Tensor& tensor) {
   const bool is_double = tensor.scalar_type() == c10::kDouble;
   const at::Tensor values = tensor.detach().to(c10::kCPU, is_double ? c10::kDouble : c10::kFloat).contiguous();
   Array array(is_double ? DType::float64 : DType::float32, values.sizes().vec());
-  std::memcpy(array.writable_bytes().data(), values.const_data_ptr(), array.byte_count());
+  if (array.count() > 0) std::memcpy(array.writable_bytes().data(), values.const_data_ptr(), array.byte_count());
+  return array;
+}
+
+Array array_as(const at::Tensor& tensor, DType dtype) {
+  const auto type = type_in_torch(dtype);
+  if (!type) return array_of(tensor);
+  const at::Tensor values = tensor.detach().to(c10::kCPU).contiguous(), converted = values.to(*type);
+  const at::Tensor again = converted.to(values.scalar_type());
+  if (!again.eq(values).logical_or(again.ne(again).logical_and(values.ne(values))).all().item<bool>())
+    return array_of(tensor);
+  Array array(dtype, values.sizes().vec());
+  if (array.count() > 0) std::memcpy(array.writable_bytes().data(), converted.const_data_ptr(), array.byte_count());
   return array;
 }
 

@@ -16,4 +16,7 @@ at::Tensor tensor_of(const Array& array, c10::ScalarType dtype, c10::Device devi
 // float32 or float64; others become float32.
 Array array_of(const at::Tensor& tensor);
 
+// Of this type if it holds every value exactly, else as array_of.
+Array array_as(const at::Tensor& tensor, DType dtype);
+
 }  // namespace spikeforge::nir
