@@ -15,7 +15,6 @@ int main(int argc, char** argv) {
   for (const nir::NamedNode& node : all.nodes) {
     nir::Graph one;
     one.nodes = {node};
-    one.edges = {{node.name, node.name}};
     one.nodes[0].node.metadata = {};
     if (node.name == "affine" || node.name == "inner" || node.name == "if" || node.name == "input")
       write(one, folder / (node.name + ".nir"));
