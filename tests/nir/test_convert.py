@@ -416,6 +416,14 @@ def test_a_damaged_file_is_refused(tmp_path):
         pickle = bytearray(content[root])
         pickle[place] ^= 1 << int(random.integers(8))
         refused(content | {root: bytes(pickle)})
+    for bomb in (
+        b"\x80\x02" + b"]q\x00" + b"r\xff\xff\xff\xef" * 3 + b".",  # the last thing of very many to remember
+        b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b".",  # lists in lists
+        b"\x80\x02" + b")" + b"\x85" * 200_000 + b".",
+        b"\x80\x02" + b"]q\x00h\x00a.",  # a list in itself
+        b"\x80\x02X\xff\xff\xff\xff.",
+    ):
+        assert refused(content | {root: bomb})
     for length in random.integers(len(content[root]), size=8):
         assert refused(content | {root: content[root][:length]})
     whole = (tmp_path / "net.pt").read_bytes()

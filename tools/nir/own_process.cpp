@@ -48,8 +48,7 @@ int in_own_process(const std::string& files, const std::function<int()>& functio
     fmt::print(stderr, "{}", errors);
     return WEXITSTATUS(status);
   }
-  fmt::print(stderr, "spikeforge-nir: {}: the library that reads such files crashed (signal {})\n", files,
-             WTERMSIG(status));
+  fmt::print(stderr, "spikeforge-nir: {}: reading it crashed (signal {})\n", files, WTERMSIG(status));
   return 1;
 }
 

@@ -1,18 +1,23 @@
+#include <spikeforge/nir/array.h>
 #include <spikeforge/nir/byte_source.h>
 #include <spikeforge/nir/error.h>
 #include <spikeforge/nir/network/script_file.h>
 
+#include <ATen/core/List.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/CPUAllocator.h>
 #include <fmt/format.h>
 #include <torch/csrc/jit/api/compilation_unit.h>
-#include <torch/csrc/jit/serialization/unpickler.h>
+#include <torch/custom_class.h>
 #include <zlib.h>
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
 #include <map>
 #include <stdexcept>
 #include <string_view>
+#include <unordered_map>
 
 namespace spikeforge::nir {
 namespace {
@@ -33,13 +38,18 @@ class Cursor {
     return value;
   }
   std::string_view text(std::size_t length) {
-    if (length > bytes_.size()) fail("is damaged: its directory is cut short");
+    if (length > bytes_.size()) fail("is damaged: something in it is cut short");
     const std::string_view front = bytes_.substr(0, length);
     bytes_.remove_prefix(length);
     return front;
   }
   void expect(std::string_view mark) {
     if (text(mark.size()) != mark) fail("is damaged: its directory leads nowhere");
+  }
+  std::string line() {
+    const std::string_view all = text(std::min(bytes_.find('\n'), bytes_.size()));
+    text(1);
+    return std::string(all);
   }
   bool is_at_end() const { return bytes_.empty(); }
 
@@ -161,108 +171,335 @@ class ZipFile {
   std::string folder_;
 };
 
-// --- The objects
+// --- The objects: a pickle of the instructions that torch writes. torch's own unpickler gives a file whatever memory
+// it asks for, and calls __setstate__ where a class has one.
+
+// What a pickle calls a global: a class or a function.
+struct Global : torch::CustomClassHolder {
+  explicit Global(std::string name) : name(std::move(name)) {}
+  std::string name;
+};
+
+struct Storage : torch::CustomClassHolder {
+  c10::DataPtr data;
+  std::uint64_t size = 0;
+};
+
+// A storage as numbers of a type.
+struct Numbers : torch::CustomClassHolder {
+  c10::intrusive_ptr<Storage> storage;
+  c10::ScalarType type = c10::kFloat;
+};
+
+template <class T>
+c10::intrusive_ptr<T> as(const c10::IValue& value) {
+  return value.isCapsule() ? c10::dynamic_intrusive_pointer_cast<T>(value.toCapsule()) : nullptr;
+}
+
+c10::ScalarType type_of_storage(const std::string& name) {
+  static const std::map<std::string, c10::ScalarType> types = {
+      {"torch.DoubleStorage", c10::kDouble},     {"torch.FloatStorage", c10::kFloat}, {"torch.HalfStorage", c10::kHalf},
+      {"torch.BFloat16Storage", c10::kBFloat16}, {"torch.ByteStorage", c10::kByte},   {"torch.CharStorage", c10::kChar},
+      {"torch.ShortStorage", c10::kShort},       {"torch.IntStorage", c10::kInt},     {"torch.LongStorage", c10::kLong},
+      {"torch.BoolStorage", c10::kBool}};
+  const auto found = types.find(name);
+  if (found == types.end()) fail(fmt::format("has tensors of an unexpected kind, {}", printable(name)));
+  return found->second;
+}
 
 class ScriptReader {
  public:
   ScriptReader(const ByteSource& source, const Limits& limits)
       // What is read of a directory or a pickle takes many times as much memory.
-      : zip_(source, limits.bytes / 16), most_pickle_(limits.bytes / 16), bytes_left_(limits.bytes) {}
+      : zip_(source, limits.bytes / 16), bytes_left_(limits.bytes), most_depth_(4 * limits.depth + 16) {
+    if (zip_.size_of("data.pkl") > limits.bytes / 16) fail("is beyond the limit of memory");
+    pickle_.resize(zip_.size_of("data.pkl"));
+    zip_.read("data.pkl", pickle_.data());
+  }
 
   c10::intrusive_ptr<c10::ivalue::Object> read() {
-    if (zip_.size_of("data.pkl") > most_pickle_) fail("is beyond the limit of memory");
-    std::string pickle(zip_.size_of("data.pkl"), '\0');
-    zip_.read("data.pkl", pickle.data());
-    std::size_t at = 0;
-    torch::jit::Unpickler unpickler(
-        [&](char* into, std::size_t length) {
-          const std::size_t got = std::min(length, pickle.size() - at);
-          std::memcpy(into, pickle.data() + at, got);
-          at += got;
-          return got;
-        },
-        [this](const c10::QualifiedName& name) { return type_named(name.qualifiedName()); },
-        [this](const c10::StrongTypePtr&, const c10::IValue& attributes) { return object(attributes); },
-        [this](const std::string& key) { return storage(key); }, c10::Device(c10::kCPU));
-    const c10::IValue root = unpickler.parse_ivalue();
+    Cursor cursor(pickle_);
+    while (follow(static_cast<unsigned char>(cursor.text(1)[0]), cursor)) {
+    }
+    const c10::IValue root = pop();
     if (!root.isObject()) fail("holds no module");
-    root.visit([this](const c10::IValue& value) {
-      if (value.isTensor()) check(value.toTensor());
-      return false;
-    });
     return root.toObject();
   }
 
  private:
-  struct Storage {
-    c10::DataPtr data;
-    std::uint64_t size;
-  };
-
-  // Of a class, or of a list: "List[int]".
-  c10::StrongTypePtr type_named(const std::string& name) const {
-    if (name.starts_with("__torch__.")) return nameless_class();
-    return {unit_, torch::jit::Unpickler::defaultTypeParser(name)};
-  }
-
-  c10::StrongTypePtr nameless_class() const {
-    return {unit_, c10::ClassType::create(c10::QualifiedName("__torch__.Data"), unit_, /*is_module=*/true)};
-  }
-
-  // torch calls __setstate__ here, where a class has one.
-  c10::intrusive_ptr<c10::ivalue::Object> object(const c10::IValue& attributes) const {
-    if (!attributes.isGenericDict()) fail("has an object without attributes");
-    const c10::StrongTypePtr type = nameless_class();
-    const auto& dict = attributes.toGenericDict();
-    auto result = c10::ivalue::Object::create(type, dict.size());
-    for (const auto& item : dict) {
-      if (!item.key().isString()) fail("has an attribute without a name");
-      const std::size_t slot =
-          type.type_->expectRef<c10::ClassType>().addAttribute(item.key().toStringRef(), c10::AnyType::get());
-      result->setSlot(slot, item.value());
+  // One instruction; false at the end.
+  bool follow(unsigned char code, Cursor& cursor) {
+    switch (code) {
+      case 0x80:  // PROTO
+        cursor.text(1);
+        break;
+      case '.':
+        return false;
+      case '(':
+        marks_.push_back(stack_.size());
+        break;
+      case 'N':
+        push({});
+        break;
+      case 0x88:
+        push(true);
+        break;
+      case 0x89:
+        push(false);
+        break;
+      case 'K':
+        push(static_cast<std::int64_t>(cursor.number(1)));
+        break;
+      case 'M':
+        push(static_cast<std::int64_t>(cursor.number(2)));
+        break;
+      case 'J':
+        push(static_cast<std::int64_t>(static_cast<std::int32_t>(cursor.number(4))));
+        break;
+      case 0x8a:  // LONG1
+        if (cursor.number(1) != 8) refuse();
+        push(static_cast<std::int64_t>(cursor.number(8)));
+        break;
+      case 'G': {  // the highest byte first
+        std::uint64_t bits = 0;
+        for (int i = 0; i < 8; ++i) bits = bits << 8 | cursor.number(1);
+        push(std::bit_cast<double>(bits));
+        break;
+      }
+      case 'X':
+        push(std::string(cursor.text(cursor.number(4))));
+        break;
+      case 'c': {
+        const std::string module = cursor.line();
+        push(c10::IValue::make_capsule(c10::make_intrusive<Global>(module + "." + cursor.line())));
+        break;
+      }
+      case 'q':
+        memo_[cursor.number(1)] = top();
+        break;
+      case 'r':
+        memo_[cursor.number(4)] = top();
+        break;
+      case 'h':
+        recall(cursor.number(1));
+        break;
+      case 'j':
+        recall(cursor.number(4));
+        break;
+      case ')':
+        push(tuple({}));
+        break;
+      case 't':
+        push(tuple(pop_to_mark()));
+        break;
+      case 0x85:  // TUPLE1, 2, 3
+      case 0x86:
+      case 0x87: {
+        std::vector<c10::IValue> elements(code - 0x84);
+        for (std::size_t i = elements.size(); i-- > 0;) elements[i] = pop();
+        push(tuple(elements));
+        break;
+      }
+      case ']':
+        push(c10::impl::GenericList(c10::AnyType::get()));
+        break;
+      case 'a':
+        append({pop()});
+        break;
+      case 'e':
+        append(pop_to_mark());
+        break;
+      case '}':
+        push(c10::impl::GenericDict(c10::AnyType::get(), c10::AnyType::get()));
+        break;
+      case 's': {
+        const c10::IValue value = pop(), key = pop();
+        set_items({key, value});
+        break;
+      }
+      case 'u':
+        set_items(pop_to_mark());
+        break;
+      case 0x81:  // NEWOBJ
+        pop();
+        if (!name_of_global(pop()).starts_with("__torch__.")) refuse();
+        push(c10::ivalue::Object::create({unit_, c10::ClassType::create(c10::QualifiedName("__torch__.Data"), unit_)},
+                                         0));
+        break;
+      case 'b':
+        set_attributes(pop());
+        break;
+      case 'Q':  // ("storage", torch.FloatStorage, "7", "cpu", 12)
+        push(storage(pop()));
+        break;
+      case 'R': {
+        const c10::IValue arguments = pop();
+        push(call(name_of_global(pop()), elements(arguments)));
+        break;
+      }
+      default:
+        refuse();
     }
-    return result;
+    return true;
   }
 
-  // Tensors may share one.
-  c10::DataPtr storage(const std::string& key) {
-    auto& storage = storages_[key];
-    if (!storage) {
-      const std::uint64_t size = zip_.size_of("data/" + key);
-      if (size > bytes_left_) fail("is beyond the limit of memory");
-      bytes_left_ -= size;
-      storage = std::make_shared<Storage>(Storage{c10::GetCPUAllocator()->allocate(size), size});
+  [[noreturn]] static void refuse() { fail("is damaged: its data.pkl is not what torch writes"); }
+
+  c10::IValue tuple(const std::vector<c10::IValue>& elements) {
+    const c10::IValue value = c10::ivalue::Tuple::create(elements);
+    close(value, elements);
+    return value;
+  }
+  static c10::ArrayRef<c10::IValue> elements(const c10::IValue& tuple) {
+    if (!tuple.isTuple()) refuse();
+    return tuple.toTupleRef().elements().asArrayRef();
+  }
+  static std::string name_of_global(const c10::IValue& value) {
+    const auto global = as<Global>(value);
+    if (!global) refuse();
+    return global->name;
+  }
+
+  void push(c10::IValue value) { stack_.push_back(std::move(value)); }
+  c10::IValue& top() {
+    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) refuse();
+    return stack_.back();
+  }
+  c10::IValue pop() {
+    c10::IValue value = std::move(top());
+    stack_.pop_back();
+    return value;
+  }
+  std::vector<c10::IValue> pop_to_mark() {
+    if (marks_.empty()) refuse();
+    const auto first = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
+    std::vector<c10::IValue> values(std::make_move_iterator(first), std::make_move_iterator(stack_.end()));
+    stack_.erase(first, stack_.end());
+    marks_.pop_back();
+    return values;
+  }
+  void recall(std::uint64_t place) {
+    const auto found = memo_.find(place);
+    if (found == memo_.end()) refuse();
+    push(found->second);
+  }
+
+  // What holds others is filled once, and not after it became part of another: so there are no cycles, and the depth is
+  // known. Whoever destroys values of any depth runs out of stack.
+  void close(const c10::IValue& holder, at::ArrayRef<c10::IValue> values) {
+    if (depths_.contains(holder.internalToPointer())) refuse();
+    int depth = 0;
+    for (const c10::IValue& value : values) {
+      if (!value.isList() && !value.isGenericDict() && !value.isObject() && !value.isTuple()) continue;
+      kept_.push_back(value);
+      depth = std::max(depth, depths_.try_emplace(value.internalToPointer(), 1).first->second);
+    }
+    if (depth > most_depth_) fail("is nested too deep");
+    kept_.push_back(holder);  // its address stays its own
+    depths_.emplace(holder.internalToPointer(), depth + 1);
+  }
+
+  void append(const std::vector<c10::IValue>& values) {
+    if (!top().isList()) refuse();
+    close(top(), values);
+    auto list = top().toList();
+    for (const c10::IValue& value : values) list.push_back(value);
+  }
+  void set_items(const std::vector<c10::IValue>& items) {
+    if (!top().isGenericDict() || items.size() % 2 != 0) refuse();
+    close(top(), items);
+    auto dict = top().toGenericDict();
+    for (std::size_t i = 0; i < items.size(); i += 2) {
+      if (!items[i].isString()) refuse();
+      dict.insert_or_assign(items[i], items[i + 1]);
+    }
+  }
+  void set_attributes(const c10::IValue& attributes) {
+    if (!top().isObject() || !attributes.isGenericDict()) refuse();
+    close(top(), attributes);
+    const auto object = top().toObject();
+    for (const auto& item : attributes.toGenericDict()) {
+      const std::string& name = item.key().toStringRef();
+      if (object->type()->hasAttribute(name)) refuse();
+      object->setSlot(object->type()->addAttribute(name, c10::AnyType::get()), item.value());
+    }
+  }
+
+  // Several tensors may share one.
+  c10::IValue storage(const c10::IValue& id) {
+    const auto parts = elements(id);
+    if (parts.size() != 5 || !parts[2].isString()) refuse();
+    const std::string& key = parts[2].toStringRef();
+    auto numbers = c10::make_intrusive<Numbers>();
+    numbers->type = type_of_storage(name_of_global(parts[1]));
+    numbers->storage = storages_[key];
+    if (!numbers->storage) {
+      auto storage = c10::make_intrusive<Storage>();
+      storage->size = zip_.size_of("data/" + key);
+      if (storage->size > bytes_left_) fail("is beyond the limit of memory");
+      bytes_left_ -= storage->size;
+      storage->data = c10::GetCPUAllocator()->allocate(storage->size);
       zip_.read("data/" + key, storage->data.get());
-      if (size > 0) sizes_[storage->data.get()] = size;
+      numbers->storage = storages_[key] = storage;
     }
-    auto* const keep = new std::shared_ptr<Storage>(storage);  // NOLINT: the DataPtr deletes it
-    return {storage->data.get(), keep, [](void* kept) { delete static_cast<std::shared_ptr<Storage>*>(kept); },
-            c10::Device(c10::kCPU)};
+    return c10::IValue::make_capsule(numbers);
   }
 
-  // A file says how long a storage is, and torch believes it.
-  void check(const at::Tensor& tensor) const {
-    if (!tensor.defined()) return;
-    if (tensor.layout() != c10::kStrided || !tensor.device().is_cpu() || tensor.is_quantized() || tensor.is_nested())
-      fail("has a tensor of another kind than torch's dense ones");
-    if (tensor.numel() == 0) return;
-    const auto found = sizes_.find(tensor.storage().data());
-    std::int64_t last = tensor.storage_offset();
-    bool is_too_far = found == sizes_.end();
-    for (std::int64_t d = 0; d < tensor.dim(); ++d) {
+  // What torch has a pickle call. Lists keep their elements, whatever type they are said to have; of what no graph
+  // needs, nothing is made.
+  static c10::IValue call(const std::string& function, c10::ArrayRef<c10::IValue> arguments) {
+    if (function == "torch._utils._rebuild_tensor_v2") return tensor(arguments);
+    if (function == "torch._utils._rebuild_parameter" || function.starts_with("torch.jit._pickle.")) {
+      if (arguments.empty()) refuse();
+      return arguments[0];
+    }
+    return {};
+  }
+
+  // A file says how large a tensor is; that many bytes must be there.
+  static at::Tensor tensor(c10::ArrayRef<c10::IValue> arguments) {
+    const auto numbers = arguments.size() >= 4 ? as<Numbers>(arguments[0]) : nullptr;
+    if (!numbers || !arguments[1].isInt()) refuse();
+    const Shape sizes = whole_numbers(arguments[2]), strides = whole_numbers(arguments[3]);
+    const c10::TensorOptions options(numbers->type);
+    if (sizes.size() != strides.size()) refuse();
+    if (count_of(sizes) == 0) return at::empty(sizes, options);
+    const std::int64_t first = arguments[1].toInt();
+    std::int64_t last = first;
+    bool is_too_far = first < 0;
+    for (std::size_t d = 0; d < sizes.size(); ++d) {
       std::int64_t span = 0;
-      is_too_far |= __builtin_mul_overflow(tensor.size(d) - 1, tensor.stride(d), &span) || tensor.stride(d) < 0 ||
+      is_too_far |= strides[d] < 0 || __builtin_mul_overflow(sizes[d] - 1, strides[d], &span) ||
                     __builtin_add_overflow(last, span, &last);
     }
-    if (is_too_far || last < 0 || static_cast<std::uint64_t>(last) >= found->second / tensor.element_size())
-      fail("has a tensor that is larger than what is stored of it");
+    const auto size = static_cast<std::uint64_t>(c10::elementSize(numbers->type));
+    if (is_too_far || static_cast<std::uint64_t>(last) >= numbers->storage->size / size)
+      fail("is damaged: a tensor is larger than what is stored of it");
+    auto* const data = static_cast<std::byte*>(numbers->storage->data.get()) + static_cast<std::uint64_t>(first) * size;
+    return at::from_blob(
+        data, sizes, strides, [keep = numbers->storage](void*) {}, options);
+  }
+
+  static Shape whole_numbers(const c10::IValue& tuple) {
+    Shape numbers;
+    for (const c10::IValue& value : elements(tuple)) {
+      if (!value.isInt()) refuse();
+      numbers.push_back(value.toInt());
+    }
+    return numbers;
   }
 
   ZipFile zip_;
-  std::uint64_t most_pickle_, bytes_left_;
+  std::uint64_t bytes_left_;
+  int most_depth_;
+  std::string pickle_;
+  std::vector<c10::IValue> stack_;
+  std::vector<std::size_t> marks_;
+  std::unordered_map<std::uint64_t, c10::IValue> memo_;
+  std::unordered_map<const void*, int> depths_;
+  std::vector<c10::IValue> kept_;
+  std::unordered_map<std::string, c10::intrusive_ptr<Storage>> storages_;
   std::shared_ptr<torch::jit::CompilationUnit> unit_ = std::make_shared<torch::jit::CompilationUnit>();
-  std::map<std::string, std::shared_ptr<Storage>> storages_;
-  std::map<const void*, std::uint64_t> sizes_;
 };
 
 }  // namespace

@@ -23,8 +23,8 @@ SPIKEFORGE_API torch::jit::Module to_torchscript(const Graph& graph, const Modul
 // what nir::to_torchscript did not make, for frozen modules, and for tensors whose shapes were altered.
 SPIKEFORGE_API Graph from_torchscript(const torch::jit::Module& module, const Limits& limits = {});
 
-// The same of a saved one, which may come from a stranger: nothing of its code is compiled or run. Its archive and its
-// tensors are checked, but torch unpickles it: a process of its own is the place for that.
+// The same of a saved one, which may come from a stranger: nothing of its code is compiled or run, and torch
+// does not unpickle it.
 SPIKEFORGE_API Graph from_torchscript(const std::string& file, const Limits& limits = {});
 
 }  // namespace spikeforge::nir
