@@ -346,7 +346,7 @@ class ScriptReader {
   [[noreturn]] static void refuse() { fail("is damaged: its data.pkl is not what torch writes"); }
 
   c10::IValue tuple(const std::vector<c10::IValue>& elements) {
-    const c10::IValue value = c10::ivalue::Tuple::create(elements);
+    c10::IValue value = c10::ivalue::Tuple::create(elements);
     close(value, elements);
     return value;
   }
