@@ -407,12 +407,12 @@ def test_a_damaged_file_is_refused(tmp_path):
     assert not refused(content)
     (root,) = [name for name in content if name.endswith("/data.pkl")]
     tensors = [name for name in content if "/data/" in name]
-    for name in tensors:
+    for name in tensors[:6]:
         if content[name]:
             assert refused(content | {name: content[name][:-1]}), name
     assert refused({name: data for name, data in content.items() if name != tensors[1]})
     random = np.random.default_rng(6)
-    for place in random.integers(len(content[root]), size=25):
+    for place in random.integers(len(content[root]), size=10):
         pickle = bytearray(content[root])
         pickle[place] ^= 1 << int(random.integers(8))
         refused(content | {root: bytes(pickle)})
@@ -424,7 +424,7 @@ def test_a_damaged_file_is_refused(tmp_path):
         b"\x80\x02X\xff\xff\xff\xff.",
     ):
         assert refused(content | {root: bomb})
-    for length in random.integers(len(content[root]), size=8):
+    for length in random.integers(len(content[root]), size=3):
         assert refused(content | {root: content[root][:length]})
     whole = (tmp_path / "net.pt").read_bytes()
     weight = whole.find(content[tensors[1]])
