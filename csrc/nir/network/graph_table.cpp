@@ -11,6 +11,9 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -43,12 +46,9 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-// FNV-1a.
 std::string checksum(const at::Tensor& tensor) {
   const at::Tensor values = tensor.detach().to(c10::kCPU).contiguous();
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const std::byte byte : bytes_of(values)) hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
-  return fmt::format("{:016x}", hash);
+  return fmt::format("{:016x}", XXH3_64bits(values.const_data_ptr(), values.nbytes()));
 }
 
 // --- What a module rounds away
