@@ -151,12 +151,12 @@ def show(line):
 
 
 def tune(size, row):
-    """Kernel times of schedules (ops/event/csr_cuda.cpp says what they mean)."""
+    """Kernel times of schedules (csrc/runtime/event_plan.cpp says what they mean)."""
     indices, indptr = matrix(size, row, "cuda")
     each = torch.rand(len(indices), device="cuda")
     one = torch.full((1,), 0.5, device="cuda")
-    gather = ["", "unroll=2", "unroll=8", "unroll=16", "lanes=16", "lanes=8", "block=256", "block=1024", "block=1024,blocks=2", "blocks=2", "blocks=8", "unroll=8,blocks=2,block=1024", "unroll=8,lanes=16"]
-    scatter = ["", "private_allowed=0", "private_allowed=0,scatter_blocks=4", "private_allowed=0,chunk=128", "private_allowed=0,chunk=1024", "private_from=0", "private_from=8", "private_from=64", "chunk=128", "chunk=512", "chunk=1024", "unroll=8", "unroll=2", "scatter_block=512"]
+    gather = ["", "unroll=1", "unroll=4", "lanes=16", "lanes=4", "blocks=3", "blocks=4", "block=256,blocks=4", "block=1024,blocks=1", "lanes=16,blocks=4"]
+    scatter = ["", "private_allowed=0", "private_from=0", "private_from=8", "private_from=64", "chunk=128", "chunk=512", "unroll=2", "unroll=8", "in_place_from=0"]
     for transpose, schedules in ((False, gather), (True, scatter)):
         for name, weights in (("shared", one), ("each", each)):
             print(f"\n{'e A' if transpose else 'A e'}, weights {name}: microseconds of kernels")

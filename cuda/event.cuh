@@ -1,14 +1,15 @@
 // Products of a sparse matrix with events or numbers.
 //
-//   gather     A e   a group of threads a row; events of one vector are read as bits, from shared memory where they fit
-//   compact    e A   first the rows that contribute, cut into tasks of at most `chunk` connections; it also clears the
-//   sums scatter    e A   then a warp a task, adding to sums in memory, or, where there is much to add, to sums of the
-//   block's
-//                    own in shared memory, which it adds to those in memory at the end
-//   finish     e A   sums to results, where the two differ
-//   limits           the largest weight and entry, which scale the whole numbers of the deterministic way
-//   plasticity       a spike's change of the weights of its row
-//   weight_gradient  what a connection read times what arrives where it went
+//   gather           A e   a group of threads a row; events of one vector are read as bits, from shared memory where
+//                          they fit
+//   scatter          e A   blocks look for rows that contribute and cut them into tasks for a warp. A block that found
+//                          few adds them to the sums; tasks of blocks that found more are listed, and when all are,
+//                          warps take them in turn and add to sums in memory or, where there is much to add, to sums of
+//                          the block's own in shared memory, which it then adds to those in memory. At last sums become
+//                          results.
+//   limits                 the largest weight and entry, which scale the whole numbers of the deterministic way
+//   plasticity             a spike's change of the weights of its row
+//   weight_gradient        what a connection read times what arrives where it went
 //
 // Sums by columns are counts where one weight is shared and entries are events: whole numbers, the same in any order.
 // Else they are floats; or in the deterministic way 64-bit whole numbers, scaled so that no sum of them overflows.
@@ -24,6 +25,17 @@ using Int = long long;
 enum class Values { event, graded, number };
 enum class Sums { counts, floats, fixed };
 
+// What blocks of one scatter tell each other. All 0 before it begins, and so are the sums.
+struct Meeting {
+  unsigned long long tasks, connections;  // listed
+  unsigned arrived;
+};
+// Connections first, first + 1, ... of a row, which is counted over all batches.
+struct Task {
+  Int first, row;
+  int count;
+};
+
 // 8-byte words; runtime/event_spec.h has the same in the same order.
 struct ProductArgs {
   const int* indices;
@@ -32,15 +44,18 @@ struct ProductArgs {
   const void* weights;
   const void* x;  // [batches, length, n], contiguous; the batch is blockIdx.y
   void* y;
-  void* sums;                  // [batches, out, n]
+  void* sums;                  // [batches, out, n]; y itself where no other type is summed
   float* infinities;           // of the fixed sums, which have none: [batches, out, n]
   unsigned long long* limits;  // bits of the largest finite |weight| and |entry|, as doubles
   unsigned* bits;              // [batches, words]
-  int2* tasks;                 // row and number of the piece, [batches, task_capacity]
-  longlong2* segments;         // tasks and connections of one block of compact, [batches, segment count]
-  const void* grad;            // of weight_gradient
-  const Int* slots;            // of plasticity: where the weight of a connection is, or null
-  Int n, words, task_capacity, chunk, private_from, batches;
+  Meeting* meeting;
+  Task* tasks;
+  const void* grad;  // of weight_gradient
+  const Int* slots;  // of plasticity: where the weight of a connection is, or null
+  Int n, words, batches;
+  Int chunk;           // connections of a task, at most
+  Int rows_at_once;    // that a block looks at, no more than it has threads
+  Int private_from;    // connections from which a block's sums are its own
   double least, most;  // of plasticity
 };
 
@@ -117,8 +132,11 @@ struct Spec {
   static __device__ __forceinline__ Compute weight(const ProductArgs& a, Int k) {
     return number_of<Compute>(static_cast<const Weight*>(a.weights)[shared ? 0 : k]);
   }
+  static __device__ __forceinline__ X entry(const ProductArgs& a, Int length, Int i, Int c, Int batch) {
+    return static_cast<const X*>(a.x)[(batch * length + i) * a.n + c];
+  }
   static __device__ __forceinline__ X entry(const ProductArgs& a, Int length, Int i, Int c) {
-    return static_cast<const X*>(a.x)[(blockIdx.y * length + i) * a.n + c];
+    return entry(a, length, i, c, blockIdx.y);
   }
   static __device__ __forceinline__ bool contributes(X x) {
     return values == Values::number || Entry<Compute, X>::active(x);
@@ -170,50 +188,102 @@ __device__ __forceinline__ T sum_over_lanes(T x, int step) {
   return x;
 }
 
-// The sum of connections first, first + step, ... of one vector whose events are bits.
-template <class S>
-__device__ __forceinline__ typename S::Sum sum_of_bits(const ProductArgs& a, const unsigned* bits, Int k, Int end,
-                                                       int step) {
-  using Sum = typename S::Sum;
-  const auto one = [&](int column, Int at) -> Sum {
-    const bool is = bits[static_cast<unsigned>(column) >> 5] >> (column & 31) & 1;
-    if constexpr (S::counts)
-      return is;
-    else
-      return is ? S::weight(a, at) : Sum(0);
-  };
-  Sum sum = 0;
-  for (; k + (S::unroll - 1) * step < end; k += S::unroll * step) {
-    int columns[S::unroll];
+// Offsets within a part of a row have 32 bits, which is much faster; a row may be longer.
+constexpr Int most_of_row = Int(1) << 30;
+
+// f(column, k) for connections k = begin + lane, begin + lane + step, ... before `end`.
+template <int unroll, class F>
+__device__ __forceinline__ void for_connections(const int* indices, Int begin, Int end, int lane, int step, F&& f) {
+  for (; begin < end; begin += most_of_row) {
+    const int* const part = indices + begin;
+    const int count = static_cast<int>(min(end - begin, most_of_row));
+    int k = lane;
+    for (; k + (unroll - 1) * step < count; k += unroll * step) {
+      int columns[unroll];
 #pragma unroll
-    for (int u = 0; u < S::unroll; ++u) columns[u] = __ldcs(a.indices + k + u * step);
+      for (int u = 0; u < unroll; ++u) columns[u] = __ldcs(part + k + u * step);
 #pragma unroll
-    for (int u = 0; u < S::unroll; ++u) sum += one(columns[u], k + u * step);
+      for (int u = 0; u < unroll; ++u) f(columns[u], begin + k + u * step);
+    }
+    for (; k < count; k += step) f(__ldcs(part + k), begin + k);
   }
-  for (; k < end; k += step) sum += one(__ldcs(a.indices + k), k);
+}
+
+template <class Weight>
+struct alignas(sizeof(Weight) == 2 ? 8 : 16) FourWeights {
+  Weight of[4];
+};
+
+// A lane's part of the sum of one row and one vector whose events are bits: every S::lanes-th four of connections that
+// are loaded at once, and of the few before and behind them.
+template <class S>
+__device__ __forceinline__ typename S::Sum sum_of_bits(const ProductArgs& a, const unsigned* bits, Int begin, Int end,
+                                                       int lane) {
+  using Sum = typename S::Sum;
+  using Weight = typename S::Weight;
+  using Four = FourWeights<Weight>;
+  const auto fires = [&](int column) { return bits[static_cast<unsigned>(column) >> 5] >> (column & 31) & 1; };
+  Sum sum = 0;
+  for (; begin < end; begin += most_of_row) {
+    const int* const part = a.indices + begin;
+    const auto* const weights =
+        static_cast<const Weight*>(a.weights) + (S::shared ? 0 : begin);  // of counts none is read
+    const int count = static_cast<int>(min(end - begin, most_of_row));
+    const int before = min(count, static_cast<int>(-(reinterpret_cast<size_t>(part) / sizeof(int)) & 3));
+    const int fours = (count - before) / 4;
+    const auto* const columns = reinterpret_cast<const int4*>(part + before);
+    const auto* const of_fours = reinterpret_cast<const Four*>(weights + before);
+    const bool aligned = !S::shared && reinterpret_cast<size_t>(of_fours) % alignof(Four) == 0;
+
+    const auto one = [&](int column, int k) -> Sum {
+      if constexpr (S::counts)
+        return fires(column);
+      else
+        return fires(column) ? number_of<Sum>(weights[k]) : Sum(0);
+    };
+    const auto four = [&](int4 column, int i) -> Sum {
+      const int k = before + 4 * i;
+      if constexpr (!S::shared) {
+        if (aligned) {
+          const bool is[] = {fires(column.x) != 0, fires(column.y) != 0, fires(column.z) != 0, fires(column.w) != 0};
+          if (!(is[0] | is[1] | is[2] | is[3])) return 0;
+          const Four w = of_fours[i];
+          return ((is[0] ? number_of<Sum>(w.of[0]) : Sum(0)) + (is[1] ? number_of<Sum>(w.of[1]) : Sum(0))) +
+                 ((is[2] ? number_of<Sum>(w.of[2]) : Sum(0)) + (is[3] ? number_of<Sum>(w.of[3]) : Sum(0)));
+        }
+      }
+      return one(column.x, k) + one(column.y, k + 1) + one(column.z, k + 2) + one(column.w, k + 3);
+    };
+    int i = lane;
+    for (; i + (S::unroll - 1) * S::lanes < fours; i += S::unroll * S::lanes) {
+      int4 loaded[S::unroll];
+#pragma unroll
+      for (int u = 0; u < S::unroll; ++u) loaded[u] = __ldcs(columns + i + u * S::lanes);
+#pragma unroll
+      for (int u = 0; u < S::unroll; ++u) sum += four(loaded[u], i + u * S::lanes);
+    }
+    for (; i < fours; i += S::lanes) sum += four(__ldcs(columns + i), i);
+    for (int rest = lane; rest < count - 4 * fours; rest += S::lanes) {
+      const int k = rest < before ? rest : 4 * fours + rest;
+      sum += one(part[k], k);
+    }
+  }
   return sum;
 }
 
 template <class S>
-__device__ __forceinline__ typename S::Sum sum_of_entries(const ProductArgs& a, Int c, Int k, Int end, int step) {
+__device__ __forceinline__ typename S::Sum sum_of_entries(const ProductArgs& a, Int c, Int begin, Int end, int lane,
+                                                          int step) {
   using Sum = typename S::Sum;
-  const auto one = [&](int column, Int at) -> Sum {
-    const auto x = S::entry(a, a.cols, column, c);
-    if (!S::contributes(x)) return 0;
-    if constexpr (S::shared)
-      return static_cast<Sum>(S::contribution(x));
-    else
-      return S::contribution(x) * S::weight(a, at);
-  };
   Sum sum = 0;
-  for (; k + (S::unroll - 1) * step < end; k += S::unroll * step) {
-    int columns[S::unroll];
-#pragma unroll
-    for (int u = 0; u < S::unroll; ++u) columns[u] = a.indices[k + u * step];
-#pragma unroll
-    for (int u = 0; u < S::unroll; ++u) sum += one(columns[u], k + u * step);
-  }
-  for (; k < end; k += step) sum += one(a.indices[k], k);
+  for_connections<S::unroll>(a.indices, begin, end, lane, step, [&](int column, Int k) {
+    const auto x = S::entry(a, a.cols, column, c);
+    if (!S::contributes(x)) return;
+    if constexpr (S::shared)
+      sum += static_cast<Sum>(S::contribution(x));
+    else
+      sum += S::contribution(x) * S::weight(a, k);
+  });
   return sum;
 }
 
@@ -230,8 +300,7 @@ __device__ __forceinline__ void gather_bits(const ProductArgs& a) {
   const Int groups = static_cast<Int>(gridDim.x) * blockDim.x / S::lanes;
   const int lane = threadIdx.x % S::lanes;
   for (Int row = (static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x) / S::lanes; row < a.rows; row += groups) {
-    const auto sum =
-        sum_over_lanes<S::lanes>(sum_of_bits<S>(a, bits, S::begin(a, row) + lane, S::begin(a, row + 1), S::lanes), 1);
+    const auto sum = sum_over_lanes<S::lanes>(sum_of_bits<S>(a, bits, S::begin(a, row), S::begin(a, row + 1), lane), 1);
     if (lane == 0) static_cast<typename S::Weight*>(a.y)[blockIdx.y * a.rows + row] = S::result(a, sum);
   }
 }
@@ -249,7 +318,7 @@ __device__ __forceinline__ void gather(const ProductArgs& a) {
     const Int c = item % tiles * S::columns + column;
     typename S::Sum sum = 0;
     if (c < a.n)
-      sum = sum_of_entries<S>(a, c, S::begin(a, row) + lane / S::columns, S::begin(a, row + 1), S::lanes / S::columns);
+      sum = sum_of_entries<S>(a, c, S::begin(a, row), S::begin(a, row + 1), lane / S::columns, S::lanes / S::columns);
     sum = sum_over_lanes<S::lanes>(sum, S::columns);
     if (lane < S::columns && c < a.n)
       static_cast<typename S::Weight*>(a.y)[(blockIdx.y * a.rows + row) * a.n + c] = S::result(a, sum);
@@ -263,7 +332,7 @@ __device__ __forceinline__ void gather_by_blocks(const ProductArgs& a) {
   for (Int item = blockIdx.x; item < a.rows * a.n; item += gridDim.x) {
     const Int row = item / a.n;
     auto sum = sum_over_lanes<32>(
-        sum_of_entries<S>(a, item % a.n, S::begin(a, row) + threadIdx.x, S::begin(a, row + 1), blockDim.x), 1);
+        sum_of_entries<S>(a, item % a.n, S::begin(a, row), S::begin(a, row + 1), threadIdx.x, blockDim.x), 1);
     if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = sum;
     __syncthreads();
     if (threadIdx.x < 32) {
@@ -276,73 +345,6 @@ __device__ __forceinline__ void gather_by_blocks(const ProductArgs& a) {
 }
 
 // ---- by columns ----
-
-constexpr int rows_of_segment = 1024;  // rows that one block of compact looks at
-
-// The tasks of rows before `first` are at most so many: the tasks of a segment begin there.
-template <class S>
-__device__ __forceinline__ Int first_task(const ProductArgs& a, Int first) {
-  return first + S::begin(a, first) / a.chunk;
-}
-
-template <class S>
-__device__ __forceinline__ void compact(const ProductArgs& a) {
-  __shared__ int tasks_before[33];
-  __shared__ Int connections_of[32];
-  const Int count = a.cols * a.n;
-  for (Int i = static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
-       i += static_cast<Int>(gridDim.x) * blockDim.x) {
-    const Int at = blockIdx.y * count + i;
-    if constexpr (S::sums == Sums::counts) static_cast<unsigned*>(a.sums)[at] = 0;
-    if constexpr (S::sums == Sums::floats) static_cast<typename S::Compute*>(a.sums)[at] = 0;
-    if constexpr (S::sums == Sums::fixed) {
-      static_cast<unsigned long long*>(a.sums)[at] = 0;
-      a.infinities[at] = 0;
-    }
-  }
-  const Int first = static_cast<Int>(blockIdx.x) * rows_of_segment;
-  if (first >= a.rows) return;  // a block that only clears
-  const Int row = first + threadIdx.x;
-  int pieces = 0;
-  Int connections = 0;
-  if (row < a.rows) {
-    bool contributes = S::values == Values::number;
-    for (Int c = 0; c < a.n && !contributes; ++c) contributes = S::contributes(S::entry(a, a.rows, row, c));
-    if (contributes) {
-      connections = S::begin(a, row + 1) - S::begin(a, row);
-      pieces = static_cast<int>((connections + a.chunk - 1) / a.chunk);
-    }
-  }
-  const int lane = threadIdx.x & 31;
-  int before = pieces;
-#pragma unroll
-  for (int d = 1; d < 32; d *= 2) {
-    const int other = __shfl_up_sync(~0u, before, d);
-    if (lane >= d) before += other;
-  }
-  connections = sum_over_lanes<32>(connections, 1);
-  if (lane == 31) tasks_before[threadIdx.x >> 5] = before;
-  if (lane == 0) connections_of[threadIdx.x >> 5] = connections;
-  __syncthreads();
-  if (threadIdx.x < 32) {
-    const int own = tasks_before[lane];
-    int sum = own;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-      const int other = __shfl_up_sync(~0u, sum, d);
-      if (lane >= d) sum += other;
-    }
-    tasks_before[lane] = sum - own;
-    const Int total = sum_over_lanes<32>(connections_of[lane], 1);
-    if (lane == 31) {
-      const Int segments = (a.rows + rows_of_segment - 1) / rows_of_segment;
-      a.segments[blockIdx.y * segments + blockIdx.x] = {sum, total};
-    }
-  }
-  __syncthreads();
-  Int at = blockIdx.y * a.task_capacity + first_task<S>(a, first) + tasks_before[threadIdx.x >> 5] + before - pieces;
-  for (int piece = 0; piece < pieces; ++piece) a.tasks[at++] = {static_cast<int>(row), piece};
-}
 
 // The largest finite magnitude of weights and of entries.
 template <class S>
@@ -426,103 +428,183 @@ struct Adder {
 
  private:
   __device__ __forceinline__ void add_plain(Int at, Stored x) const {
-    if (S::in_shared && own)
-      atomicAdd(own + at, x);
-    else
-      atomicAdd(static_cast<Stored*>(a.sums) + blockIdx.y * a.cols * a.n + at, x);
+    atomicAdd((S::in_shared && own ? own : static_cast<Stored*>(a.sums)) + at, x);
   }
 };
+
+// By a whole warp.
+template <class S>
+__device__ __forceinline__ void add_task(const Adder<S>& adder, const Task& task) {
+  const ProductArgs& a = adder.a;
+  const int lane = threadIdx.x & 31;
+  const Int base = S::in_shared ? 0 : task.row / a.rows * a.cols * a.n;  // own sums are of one batch
+  constexpr int unroll = Adder<S>::fixed ? 1 : S::unroll;                // whole sums spill with more
+  for (Int c = lane % S::columns; c < a.n; c += S::columns) {
+    const auto x = static_cast<const typename S::X*>(a.x)[task.row * a.n + c];
+    if (!S::contributes(x)) continue;
+    for_connections<unroll>(a.indices, task.first, task.first + task.count, lane / S::columns, 32 / S::columns,
+                            [&](int column, Int k) { adder.add(base + column * a.n + c, k, x); });
+  }
+  __syncwarp();
+}
+
+// The sum of x over this lane and those before it.
+template <class T>
+__device__ __forceinline__ T sum_up_to_lane(T x) {
+#pragma unroll
+  for (int d = 1; d < 32; d *= 2) {
+    const T other = __shfl_up_sync(~0u, x, d);
+    if ((threadIdx.x & 31) >= d) x += other;
+  }
+  return x;
+}
+
+// Over this thread and those before it. `of_warps` is shared memory for 32, which may be used again once a later
+// __syncthreads has passed.
+__device__ __forceinline__ int sum_up_to_thread(int x, int* of_warps) {
+  const int lane = threadIdx.x & 31;
+  const int warp = threadIdx.x / 32;
+  const int sum = sum_up_to_lane(x);
+  if (lane == 31) of_warps[warp] = sum;
+  __syncthreads();
+  return sum + __shfl_sync(~0u, sum_up_to_lane(lane < warp ? of_warps[lane] : 0), 31);
+}
+
+// All blocks meet for the `time`th time; what they wrote before is seen by all. They have to be on the device together.
+__device__ __forceinline__ void meet(Meeting* meeting, unsigned time) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    atomicAdd(&meeting->arrived, 1u);
+    while (*static_cast<volatile unsigned*>(&meeting->arrived) < time * gridDim.x) {
+    }
+    __threadfence();
+  }
+  __syncthreads();
+}
+
+// Tasks of the rows that contribute: a block that has no more of them than warps adds them, another lists them.
+template <class S>
+__device__ __forceinline__ void find_tasks(const Adder<S>& adder) {
+  __shared__ int until[1024];  // tasks of a block's rows up to each
+  __shared__ int of_warps[32];
+  __shared__ Int begins[1024];
+  __shared__ Int listed;
+  const ProductArgs& a = adder.a;
+  const int last = blockDim.x - 1;
+  const int warps = blockDim.x / 32;
+  const Int rows = a.batches * a.rows;
+  for (Int first = blockIdx.x * a.rows_at_once; first < rows; first += gridDim.x * a.rows_at_once) {
+    const Int row = first + threadIdx.x;
+    Int connections = 0;
+    if (threadIdx.x < a.rows_at_once && row < rows) {
+      bool contributes = S::values == Values::number;
+      for (Int c = 0; c < a.n && !contributes; ++c)
+        contributes = S::contributes(static_cast<const typename S::X*>(a.x)[row * a.n + c]);
+      if (contributes) {
+        const Int of_batch = S::in_shared ? row : row % a.rows;  // own sums are of one batch
+        begins[threadIdx.x] = S::begin(a, of_batch);
+        connections = S::begin(a, of_batch + 1) - begins[threadIdx.x];
+      }
+    }
+    const int here = sum_up_to_thread(static_cast<int>((connections + a.chunk - 1) / a.chunk), of_warps);
+    until[threadIdx.x] = here;
+    __syncthreads();
+    const int found = until[last];
+    const auto task = [&](int i) -> Task {
+      int thread = 0;  // of the row: as many of `until` are at most i
+      for (int step = blockDim.x / 2; step > 0; step /= 2)
+        if (until[thread + step - 1] <= i) thread += step;
+      const Int begin = begins[thread] + (i - (thread == 0 ? 0 : until[thread - 1])) * a.chunk;
+      const Int of = first + thread;
+      const Int end = S::begin(a, (S::in_shared ? of : of % a.rows) + 1);
+      return {begin, of, static_cast<int>(min(a.chunk, end - begin))};
+    };
+    if (found <= warps) {
+      if (threadIdx.x / 32 < found) add_task(adder, task(threadIdx.x / 32));
+    } else {
+      if constexpr (S::in_shared) {
+        const Int of_warp = sum_over_lanes<32>(connections, 1);
+        if (threadIdx.x % 32 == 0 && of_warp > 0) atomicAdd(&a.meeting->connections, of_warp);
+      }
+      if (threadIdx.x == last) listed = atomicAdd(&a.meeting->tasks, static_cast<unsigned long long>(found));
+      __syncthreads();
+      for (int i = threadIdx.x; i < found; i += blockDim.x) a.tasks[listed + i] = task(i);
+    }
+    __syncthreads();  // the lists are used again
+  }
+}
+
+// Listed ones. One after the other goes to another block: a multiprocessor adds to memory slowly.
+template <class S>
+__device__ __forceinline__ void add_tasks(const Adder<S>& adder, Int count) {
+  const ProductArgs& a = adder.a;
+  const Int warps = static_cast<Int>(gridDim.x) * (blockDim.x / 32);
+  const auto load = [&](Int i) -> Task {
+    if (i >= count) return {};
+    const Task* const task = a.tasks + i;
+    return {__ldcg(&task->first), __ldcg(&task->row), __ldcg(&task->count)};
+  };
+  Int i = static_cast<Int>(threadIdx.x / 32) * gridDim.x + blockIdx.x;
+  Task task = load(i);
+  for (; i < count; i += warps) {
+    const Task next = load(i + warps);  // on its way while this one is added
+    add_task(adder, task);
+    task = next;
+  }
+}
+
+template <class S>
+__device__ __forceinline__ typename S::Weight result_of_sum(const ProductArgs& a, Int at, int shift) {
+  if constexpr (S::sums == Sums::counts)
+    return S::result(a, __ldcg(static_cast<const unsigned*>(a.sums) + at));
+  else if constexpr (S::sums == Sums::floats)
+    return S::result(a, __ldcg(static_cast<const typename S::Compute*>(a.sums) + at));
+  else
+    return S::result(a, static_cast<typename S::Compute>(
+                            Doubled(-shift)(static_cast<double>(__ldcg(static_cast<const long long*>(a.sums) + at))) +
+                            static_cast<double>(__ldcg(a.infinities + at))));
+}
+
+// Sums to results, where the two differ.
+template <class S>
+__device__ __forceinline__ void finish(const ProductArgs& a) {
+  int shift = 0;
+  if constexpr (S::sums == Sums::fixed) shift = doublings<S::shared>(a);
+  const Int threads = static_cast<Int>(gridDim.x) * blockDim.x;
+  for (Int at = static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x; at < a.batches * a.cols * a.n; at += threads)
+    static_cast<typename S::Weight*>(a.y)[at] = result_of_sum<S>(a, at, shift);
+}
 
 template <class S>
 __device__ __forceinline__ void scatter(const ProductArgs& a) {
   extern __shared__ unsigned char memory[];
   using Own = typename Adder<S>::Stored;
-  const int lane = threadIdx.x & 31;
-  const Int segments = (a.rows + rows_of_segment - 1) / rows_of_segment;
-  const longlong2* const of_batch = a.segments + blockIdx.y * segments;
-  const Int count = a.cols * a.n;
-
-  Own* own = nullptr;
-  if constexpr (S::in_shared) {
-    Int total = 0;
-    for (Int s = lane; s < segments; s += 32) total += of_batch[s].y;
-    if (sum_over_lanes<32>(total, 1) >= a.private_from) own = reinterpret_cast<Own*>(memory);
-    if (own) {
-      for (Int i = threadIdx.x; i < count; i += blockDim.x) own[i] = 0;
-      __syncthreads();
-    }
-  }
   int shift = 0;
   if constexpr (Adder<S>::fixed) shift = doublings<S::shared>(a);
-  const Adder<S> adder{a, own, Doubled(shift)};
+  Adder<S> adder{a, nullptr, Doubled(shift)};
+  find_tasks(adder);
+  meet(a.meeting, 1);
 
-  const Int warps = static_cast<Int>(gridDim.x) * blockDim.x / 32;
-  const Int warp = (static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  const Int base = Adder<S>::fixed ? blockIdx.y * count : 0;
-  Int seen = 0;  // tasks of the segments before
-  Int next = warp;
-  for (Int s0 = 0; s0 < segments; s0 += 32) {
-    const Int mine = s0 + lane < segments ? of_batch[s0 + lane].x : 0;
-    Int until = mine;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-      const Int other = __shfl_up_sync(~0u, until, d);
-      if (lane >= d) until += other;
-    }
-    const Int here = __shfl_sync(~0u, until, 31);
-    for (; next < seen + here; next += warps) {
-      const int segment = __popc(__ballot_sync(~0u, until <= next - seen));
-      const Int before = __shfl_sync(~0u, until - mine, segment);
-      const Int at = first_task<S>(a, (s0 + segment) * rows_of_segment) + (next - seen - before);
-      const int2 task = a.tasks[blockIdx.y * a.task_capacity + at];
-      const Int first = S::begin(a, task.x) + task.y * a.chunk;
-      const Int last = min(first + a.chunk, S::begin(a, static_cast<Int>(task.x) + 1));
-      for (Int c = lane % S::columns; c < a.n; c += S::columns) {
-        const auto x = S::entry(a, a.rows, task.x, c);
-        if (!S::contributes(x)) continue;
-        constexpr int step = 32 / S::columns;
-        constexpr int unroll = Adder<S>::fixed ? 1 : S::unroll;  // whole sums spill with more
-        Int k = first + lane / S::columns;
-        for (; k + (unroll - 1) * step < last; k += unroll * step) {
-          int columns[unroll];
-#pragma unroll
-          for (int u = 0; u < unroll; ++u) columns[u] = __ldcs(a.indices + k + u * step);
-#pragma unroll
-          for (int u = 0; u < unroll; ++u) adder.add(base + columns[u] * a.n + c, k + u * step, x);
-        }
-        for (; k < last; k += step) adder.add(base + __ldcs(a.indices + k) * a.n + c, k, x);
-      }
-      __syncwarp();
-    }
-    seen += here;
-  }
-  if constexpr (S::in_shared)
-    if (own) {
+  const bool in_place = a.sums == a.y;
+  const Int listed = static_cast<Int>(__ldcg(&a.meeting->tasks));
+  if (listed > 0) {
+    bool has_own = false;
+    if constexpr (S::in_shared) has_own = static_cast<Int>(__ldcg(&a.meeting->connections)) >= a.private_from;
+    if (has_own) {
+      adder.own = reinterpret_cast<Own*>(memory);
+      for (Int i = threadIdx.x; i < a.cols * a.n; i += blockDim.x) adder.own[i] = 0;
       __syncthreads();
-      Own* const all = static_cast<Own*>(a.sums) + blockIdx.y * count;
-      for (Int i = threadIdx.x; i < count; i += blockDim.x)
-        if (own[i] != 0) atomicAdd(all + i, own[i]);
     }
-}
-
-template <class S>
-__device__ __forceinline__ void finish(const ProductArgs& a) {
-  const Int count = a.cols * a.n;
-  int shift = 0;
-  if constexpr (S::sums == Sums::fixed) shift = doublings<S::shared>(a);
-  for (Int i = static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
-       i += static_cast<Int>(gridDim.x) * blockDim.x) {
-    const Int at = blockIdx.y * count + i;
-    auto& y = static_cast<typename S::Weight*>(a.y)[at];
-    if constexpr (S::sums == Sums::counts)
-      y = S::result(a, static_cast<const unsigned*>(a.sums)[at]);
-    else if constexpr (S::sums == Sums::floats)
-      y = S::result(a, static_cast<const typename S::Compute*>(a.sums)[at]);
-    else
-      y = S::result(a, static_cast<typename S::Compute>(
-                           Doubled(-shift)(static_cast<double>(static_cast<const long long*>(a.sums)[at])) +
-                           static_cast<double>(a.infinities[at])));
+    add_tasks(adder, listed);
+    if (has_own) {
+      __syncthreads();
+      for (Int i = threadIdx.x; i < a.cols * a.n; i += blockDim.x)
+        if (adder.own[i] != 0) atomicAdd(static_cast<Own*>(a.sums) + i, adder.own[i]);
+    }
+    if (!in_place) meet(a.meeting, 2);
   }
+  if (!in_place) finish<S>(a);
 }
 
 // ---- the weights' gradient ----

@@ -79,8 +79,12 @@ void compile(const TracedCell& cell, const Options& options) {
     for (const runtime::TracedSpec& spec : {kernels.forward, kernels.backward}) {
       const runtime::KernelSource source = print_source(spec);
       const auto start = std::chrono::steady_clock::now();
-      const runtime::CompileResult result = runtime::Nvrtc::get().compile(
-          {.name = source.name, .text = source.text, .options = source.options, .arch = arch, .headers = {}});
+      const runtime::CompileResult result = runtime::Nvrtc::get().compile({.name = source.name,
+                                                                           .text = source.text,
+                                                                           .options = source.options,
+                                                                           .arch = arch,
+                                                                           .headers = {},
+                                                                           .anew = true});
       const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
       fmt::print("{:8} {:32} ", arch, source.name);
       if (result.usage)

@@ -39,6 +39,7 @@ Driver find_driver() {
   find("cuLibraryUnload", driver.library_unload);
   find("cuLibraryGetKernel", driver.library_get_kernel);
   find("cuLaunchKernel", driver.launch_kernel);
+  find("cuLaunchCooperativeKernel", driver.launch_cooperative_kernel);
   find("cuKernelSetAttribute", driver.kernel_set_attribute);
   find("cuGetErrorName", driver.get_error_name);
   find("cuGetErrorString", driver.get_error_string);
@@ -68,8 +69,20 @@ void LoadedKernel::launch(std::array<unsigned, 3> grid, std::array<unsigned, 3> 
   // cuda.h: CU_LAUNCH_PARAM_END 0, _BUFFER_POINTER 1, _BUFFER_SIZE 2.
   void* extra[] = {reinterpret_cast<void*>(1), const_cast<void*>(args), reinterpret_cast<void*>(2), &args_bytes,
                    nullptr};
-  const Driver::Result result = driver_->launch_kernel(kernel_, grid[0], grid[1], grid[2], block[0], block[1], block[2],
-                                                       shared_bytes, stream, nullptr, extra);
+  check_launch(driver_->launch_kernel(kernel_, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes,
+                                      stream, nullptr, extra),
+               grid, block, shared_bytes);
+}
+
+void LoadedKernel::launch_together(unsigned blocks, unsigned block, unsigned shared_bytes, Driver::Stream stream,
+                                   const void* args) const {
+  void* arguments[] = {const_cast<void*>(args)};
+  check_launch(driver_->launch_cooperative_kernel(kernel_, blocks, 1, 1, block, 1, 1, shared_bytes, stream, arguments),
+               {blocks, 1, 1}, {block, 1, 1}, shared_bytes);
+}
+
+void LoadedKernel::check_launch(Driver::Result result, std::array<unsigned, 3> grid, std::array<unsigned, 3> block,
+                                unsigned shared_bytes) const {
   if (result == 0) return;
   throw DriverError(fmt::format(
       "{}: the launch of {} x {} x {} blocks of {} x {} x {} threads with {} bytes of shared memory failed: "

@@ -21,6 +21,9 @@ struct Driver {
   Result (*library_get_kernel)(Kernel*, Library, const char* name) = nullptr;
   Result (*launch_kernel)(Kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                           unsigned block_z, unsigned shared_bytes, Stream, void** arguments, void** extra) = nullptr;
+  Result (*launch_cooperative_kernel)(Kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                                      unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream,
+                                      void** arguments) = nullptr;
   Result (*kernel_set_attribute)(int attribute, int value, Kernel, int device) = nullptr;
   Result (*get_error_name)(Result, const char**) = nullptr;
   Result (*get_error_string)(Result, const char**) = nullptr;
@@ -47,10 +50,17 @@ class LoadedKernel {
     launch(grid, {block, 1, 1}, shared_bytes, stream, args, args_bytes);
   }
 
+  // All blocks are on the device at once, so that they may wait for each other; the kernel takes one struct.
+  void launch_together(unsigned blocks, unsigned block, unsigned shared_bytes, Driver::Stream stream,
+                       const void* args) const;
+
   // More dynamic shared memory than the 48 KB that every kernel may have; `device` is the CUDA runtime's index.
   void allow_shared(int bytes, int device) const;
 
  private:
+  void check_launch(Driver::Result result, std::array<unsigned, 3> grid, std::array<unsigned, 3> block,
+                    unsigned shared_bytes) const;
+
   const Driver* driver_;
   Driver::Kernel kernel_;
   std::string name_;

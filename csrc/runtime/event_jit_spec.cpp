@@ -9,7 +9,7 @@ KernelSource print_source(const EventJitSpec& spec) {
   const char* const body = spec.product.transpose ? "jit_scatter" : "jit_gather";
   return print_entry({.header = "event_jit.cuh",
                       .name = fmt::format("event_{}", body),
-                      .bound = 256,
+                      .bounds = {256, 1},
                       .arguments = "JitArgs",
                       .body = fmt::format("{}<Kernel, Law::{}>", body, laws[static_cast<int>(spec.law)])},
                      spec.product);

@@ -7,7 +7,7 @@ namespace spikeforge::runtime {
 KernelSource print_source(const EventLinearSpec& spec) {
   return print_entry({.header = "event_linear.cuh",
                       .name = "event_linear",
-                      .bound = 256,
+                      .bounds = {256, 1},
                       .arguments = "LinearArgs",
                       .body = fmt::format("linear<Kernel, {}>", spec.packed)},
                      spec.product);

@@ -6,8 +6,8 @@ namespace spikeforge::runtime {
 namespace {
 
 const char* name_of(EventKernel kernel) {
-  constexpr const char* names[] = {"pack",   "gather_bits", "gather", "gather_by_blocks", "compact",
-                                   "limits", "scatter",     "finish", "weight_gradient",  "plasticity"};
+  constexpr const char* names[] = {"pack",    "gather_bits", "gather",          "gather_by_blocks", "limits",
+                                   "scatter", "finish",      "weight_gradient", "plasticity"};
   return names[static_cast<int>(kernel)];
 }
 
@@ -32,11 +32,12 @@ const char* name_of(EventSums sums) {
 
 }  // namespace
 
-// Sums in memory take more registers than 64 a thread, and so do weights that change; a block with sums of its own is
-// alone on its multiprocessor and wants all threads.
-int most_threads(const EventSpec& spec) {
-  if (spec.kernel == EventKernel::plasticity) return 256;
-  return spec.kernel == EventKernel::scatter && !spec.in_shared ? 512 : 1024;
+// Blocks of a scatter wait for each other, and so must all be there: their number is part of what it is compiled for.
+// Fixed sums take more registers than 64 a thread; a block with sums of its own is alone on its multiprocessor.
+Bounds bounds(const EventSpec& spec) {
+  if (spec.kernel == EventKernel::plasticity) return {256, 1};
+  if (spec.kernel != EventKernel::scatter || spec.in_shared) return {1024, 1};
+  return {256, spec.sums == EventSums::fixed ? 2 : spec.sums == EventSums::floats ? 3 : 4};
 }
 
 std::string print_type(const EventSpec& spec) {
@@ -52,20 +53,21 @@ KernelSource print_entry(const EventEntry& entry, const EventSpec& spec) {
 namespace spikeforge {{
 namespace event {{
 using Kernel = {kernel};
-extern "C" __global__ void __launch_bounds__({bound}) {name}(const {arguments} args) {{ {body}(args); }}
+extern "C" __global__ void __launch_bounds__({threads}, {blocks}) {name}(const {arguments} args) {{ {body}(args); }}
 }}
 }}
 )",
                               fmt::arg("header", entry.header), fmt::arg("kernel", print_type(spec)),
-                              fmt::arg("bound", entry.bound), fmt::arg("name", entry.name),
-                              fmt::arg("arguments", entry.arguments), fmt::arg("body", entry.body))};
+                              fmt::arg("threads", entry.bounds.threads), fmt::arg("blocks", entry.bounds.blocks),
+                              fmt::arg("name", entry.name), fmt::arg("arguments", entry.arguments),
+                              fmt::arg("body", entry.body))};
 }
 
 KernelSource print_source(const EventSpec& spec) {
   const char* const body = name_of(spec.kernel);
   return print_entry({.header = "event.cuh",
                       .name = fmt::format("event_{}", body),
-                      .bound = most_threads(spec),
+                      .bounds = bounds(spec),
                       .arguments = "ProductArgs",
                       .body = fmt::format("{}<Kernel>", body)},
                      spec);

@@ -14,7 +14,6 @@ enum class EventKernel : std::uint8_t {
   gather_bits,
   gather,
   gather_by_blocks,
-  compact,
   limits,
   scatter,
   finish,
@@ -42,18 +41,21 @@ struct EventSpec {
   bool operator==(const EventSpec&) const = default;
 };
 
-// Of a block.
-int most_threads(const EventSpec& spec);
+// What a kernel is compiled for: threads of a block, and blocks that a multiprocessor holds at once.
+struct Bounds {
+  int threads, blocks;
+};
+Bounds bounds(const EventSpec& spec);
 
 // The instance of Spec.
 std::string print_type(const EventSpec& spec);
 KernelSource print_source(const EventSpec& spec);
 
-// A kernel of at most `bound` threads a block that is one call, `body`(args), of spikeforge::event.
+// A kernel that is one call, `body`(args), of spikeforge::event.
 struct EventEntry {
   const char* header;
   std::string name;
-  int bound;
+  Bounds bounds;
   const char* arguments;  // the struct
   std::string body;       // in which Kernel is the Spec
 };
@@ -71,14 +73,15 @@ struct EventArguments {
   void* infinities = nullptr;
   void* limits = nullptr;
   void* bits = nullptr;
+  void* meeting = nullptr;
   void* tasks = nullptr;
-  void* segments = nullptr;
   const void* grad = nullptr;
   const void* slots = nullptr;
-  std::int64_t n = 0, words = 0, task_capacity = 0, chunk = 0, private_from = 0, batches = 0;
+  std::int64_t n = 0, words = 0, batches = 0, chunk = 0, rows_at_once = 0, private_from = 0;
   double least = 0, most = 0;
 };
 
-constexpr std::int64_t rows_of_segment = 1024;  // as in cuda/event.cuh
+constexpr std::int64_t meeting_bytes = 24;  // of Meeting there
+constexpr std::int64_t task_bytes = 24;     // of Task
 
 }  // namespace spikeforge::runtime

@@ -85,15 +85,48 @@ KernelRecorder::KernelRecorder(std::vector<std::string> archs) : archs_(std::mov
   for (const std::string& arch : archs_) check_arch(arch);
 }
 
+void KernelRecorder::want(const std::string& arch, KernelSource source) {
+  const std::lock_guard lock(mutex_);
+  if (seen_.emplace(arch, source.text).second) kernels_.push_back({arch, std::move(source)});
+}
+
+// f(arch, device)
+template <class F>
+void KernelRecorder::for_devices(F&& f) const {
+  for (const std::string& arch : archs_) {
+    const int number = std::stoi(arch.substr(3));
+    for (const int multiprocessors : multiprocessors_of(arch))
+      f(arch, Device{.major = number / 10, .minor = number % 10, .multiprocessors = multiprocessors});
+  }
+}
+
 template <class Launch>
 void KernelRecorder::add(const Launch& launch) {
   if (launch.neurons == 0) return;
-  for (const std::string& arch : archs_)
-    for (const int multiprocessors : multiprocessors_of(arch)) {
-      KernelSource source = print_source(plan(launch, multiprocessors).spec);
-      const std::lock_guard lock(mutex_);
-      if (seen_.emplace(arch, source.text).second) kernels_.push_back({arch, std::move(source)});
-    }
+  for_devices([&](const std::string& arch, const Device& device) {
+    want(arch, print_source(plan(launch, device.multiprocessors).spec));
+  });
+}
+
+void KernelRecorder::want(const KernelSource& source) {
+  for (const std::string& arch : archs_) want(arch, source);
+}
+
+void KernelRecorder::add(const EventSpec& spec) { want(print_source(spec)); }
+void KernelRecorder::add(const EventJitSpec& spec) { want(print_source(spec)); }
+void KernelRecorder::add(const EventLinearSpec& spec) { want(print_source(spec)); }
+
+void KernelRecorder::add(const EventProduct& product) {
+  if (product.connections == 0) return;
+  for_devices([&](const std::string& arch, const Device& device) {
+    for (const EventSpec& spec : kernels_of(product, device)) want(arch, print_source(spec));
+  });
+}
+
+void KernelRecorder::add(const EventWeightGradient& gradient) {
+  for_devices([&](const std::string& arch, const Device& device) {
+    want(arch, print_source(plan_weight_gradient(gradient.product, device).spec));
+  });
 }
 
 template void KernelRecorder::add(const ForwardLaunch&);

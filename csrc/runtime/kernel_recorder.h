@@ -1,6 +1,9 @@
 // Which kernels a program needs on a GPU, noted while it runs on the CPU.
 #pragma once
 
+#include <spikeforge/runtime/event_jit_spec.h>
+#include <spikeforge/runtime/event_linear_spec.h>
+#include <spikeforge/runtime/event_plan.h>
 #include <spikeforge/runtime/kernel_cache.h>
 #include <spikeforge/runtime/launch.h>
 #include <spikeforge/runtime/loihi_launch.h>
@@ -27,6 +30,13 @@ class KernelRecorder {
   // A Launch is whatever plan() knows.
   template <class Launch>
   void add(const Launch& launch);
+  void add(const EventProduct& product);
+  void add(const EventWeightGradient& gradient);
+
+  // One kernel, whatever the device.
+  void add(const EventSpec& spec);
+  void add(const EventJitSpec& spec);
+  void add(const EventLinearSpec& spec);
 
   struct Wanted {
     std::string arch;
@@ -36,6 +46,11 @@ class KernelRecorder {
   std::vector<Wanted> kernels() const;
 
  private:
+  template <class F>
+  void for_devices(F&& f) const;
+  void want(const KernelSource& source);
+  void want(const std::string& arch, KernelSource source);
+
   const std::vector<std::string> archs_;
   mutable std::mutex mutex_;
   std::vector<Wanted> kernels_;

@@ -212,6 +212,8 @@ CompileResult Nvrtc::compile(const CompileRequest& request) const {
   options.insert(options.end(), request.options.begin(), request.options.end());
   options.push_back("-arch=" + target);
   if (!to_ptx) options.push_back("--ptxas-options=-v");  // registers and spills, into the log
+  // Older ones have no cache, and no such option. This one has, where it finds a driver.
+  if (request.anew && std::pair(major, minor) >= std::pair(12, 9)) options.push_back("--no-cache");
 
   const std::string file = request.name + ".cu";
   Program program(*functions_, request, file, headers);

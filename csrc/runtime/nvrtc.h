@@ -14,13 +14,14 @@ struct CompileRequest {
   std::vector<std::string> options;     // beyond base_options()
   std::string arch;                     // of the device: "sm_90"
   std::vector<EmbeddedHeader> headers;  // beyond embedded_headers()
+  bool anew = false;                    // not from NVRTC's own cache, which keeps no log: for `usage`
 };
 
 struct CompileResult {
   std::vector<char> image;  // a cubin; PTX with its final zero where NVRTC does not know the architecture
   bool is_ptx = false;
   std::string log;
-  std::optional<ResourceUsage> usage;  // a cubin's
+  std::optional<ResourceUsage> usage;  // a cubin's, where it was compiled anew
 };
 
 // What every kernel is compiled with.

@@ -11,7 +11,9 @@
 // event_csrmv and event_csrmm. How connections are drawn: csrc/event/random_rows.h.
 #include <spikeforge/ops/event/jit.h>
 #include <spikeforge/ops/neuron/checks.h>
+#include <spikeforge/ops/neuron/layout.h>
 
+#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
@@ -103,6 +105,36 @@ RandomRows random_rows(const Draw& draw, std::int64_t rows, std::int64_t cols) {
           .width = width,
           .pieces = (cols + width - 1) / width,
           .columns_a_bit = static_cast<float>(-std::log(2.0) / std::log1p(-draw.prob))};
+}
+
+runtime::EventJitSpec gpu_jit(const at::Tensor& weights, const at::Tensor& x, const Form& form, const Draw& draw,
+                              const RandomRows& matrix) {
+  using runtime::EventSums;
+  runtime::EventJitSpec spec{.product = {.weight = dtype_of(weights.scalar_type()),
+                                         .entry = entry_type_of(x.scalar_type()),
+                                         .values = form.values,
+                                         .shared = draw.law == Law::constant,
+                                         .sums = EventSums::floats,
+                                         .transpose = form.transpose},
+                             .law = draw.law};
+  if (form.transpose) {
+    if (spec.product.shared && form.values == Values::event)
+      spec.product.sums = EventSums::counts;
+    else if (form.deterministic || at::globalContext().deterministicAlgorithms())
+      spec.product.sums = EventSums::fixed;
+  } else {
+    spec.product.lanes = static_cast<std::uint8_t>(
+        std::bit_floor(static_cast<std::uint64_t>(std::clamp<std::int64_t>(matrix.pieces, 1, 32))));
+    spec.product.columns = vectors_of(x, form.matrix).n == 1 ? 1 : 4;
+  }
+  return spec;
+}
+
+runtime::EventSpec gpu_jit_finish(const runtime::EventJitSpec& spec) {
+  runtime::EventSpec finish = spec.product;
+  finish.kernel = runtime::EventKernel::finish;
+  finish.transpose = false;
+  return finish;
 }
 
 at::Tensor call_jit(const at::Tensor& weights, const at::Tensor& x, const Form& form, const Draw& draw) {

@@ -3,6 +3,7 @@
 
 #include <spikeforge/event/random_rows.h>
 #include <spikeforge/ops/event/product.h>
+#include <spikeforge/runtime/event_jit_spec.h>
 
 #include <type_traits>
 
@@ -38,6 +39,12 @@ void check_draw(const char* op, const at::Tensor& weights, const c10::SymInt& ro
 
 // A matrix that has connections: prob > 0.
 RandomRows random_rows(const Draw& draw, std::int64_t rows, std::int64_t cols);
+
+// The kernel that draws it on a GPU and multiplies.
+runtime::EventJitSpec gpu_jit(const at::Tensor& weights, const at::Tensor& x, const Form& form, const Draw& draw,
+                              const RandomRows& matrix);
+// And the one that ends a product by columns.
+runtime::EventSpec gpu_jit_finish(const runtime::EventJitSpec& spec);
 
 // The lowered operator, through the dispatcher.
 using JitSchema = at::Tensor(const at::Tensor& weights, const at::Tensor& x, c10::SymInt rows, c10::SymInt cols,

@@ -20,7 +20,6 @@ namespace spikeforge::ops::sparse {
 namespace {
 
 using runtime::EventJitSpec;
-using runtime::EventKernel;
 using runtime::EventSpec;
 using runtime::EventSums;
 
@@ -46,53 +45,45 @@ class JitLauncher {
  public:
   JitLauncher(const at::Tensor& weights, const at::Tensor& x, const Form& form, const Draw& draw,
               const RandomRows& matrix)
-      : device_(gpu_of(x)), stream_(stream_of(x)), vectors_(vectors_of(x, form.matrix)) {
-    spec_.law = draw.law;
-    spec_.product = {.weight = dtype_of(weights.scalar_type()),
-                     .entry = entry_type_of(x.scalar_type()),
-                     .values = form.values,
-                     .shared = draw.law == Law::constant,
-                     .sums = EventSums::floats,
-                     .transpose = form.transpose};
+      : device_(gpu_of(x)),
+        stream_(stream_of(x)),
+        vectors_(vectors_of(x, form.matrix)),
+        spec_(gpu_jit(weights, x, form, draw, matrix)) {
     args_.matrix = matrix;
     args_.product = {.rows = matrix.rows,
                      .cols = matrix.cols,
                      .connections = matrix.rows,  // that a column has at most
                      .weights = weights.const_data_ptr(),
-                     .n = vectors_.n,
-                     .batches = vectors_.batches};
+                     .n = vectors_.n};
   }
 
   void gather(const at::Tensor& x, const at::Tensor& y) {
-    spec_.product.lanes = static_cast<std::uint8_t>(
-        std::bit_floor(static_cast<std::uint64_t>(std::clamp<std::int64_t>(args_.matrix.pieces, 1, 32))));
-    spec_.product.columns = vectors_.n == 1 ? 1 : 4;
     for_batches(x, y, [&](std::int64_t count) {
       launch(runtime::SpecTable<EventJitSpec>::of(device_).get(spec_, device_), args_,
              args_.product.rows * spec_.product.lanes, count);
     });
   }
 
-  void scatter(const at::Tensor& weights, const at::Tensor& x, const at::Tensor& y, const Form& form, const Draw& draw,
-               bool deterministic) {
-    const bool counts = spec_.product.shared && form.values == Values::event;
-    const bool fixed = deterministic && !counts;
-    spec_.product.sums = counts ? EventSums::counts : fixed ? EventSums::fixed : EventSums::floats;
+  void scatter(const at::Tensor& weights, const at::Tensor& x, const at::Tensor& y, const Form& form,
+               const Draw& draw) {
+    const EventSums kind = spec_.product.sums;
+    const bool fixed = kind == EventSums::fixed;
     const at::Tensor limits = fixed ? limits_of(weights, x, form, draw) : at::Tensor();
     if (fixed) args_.product.limits = limits.mutable_data_ptr();
     const std::int64_t results = args_.product.cols * vectors_.n;
-    const auto size = counts ? 4 : fixed ? 8 : static_cast<std::int64_t>(size_of(compute_type(spec_.product.weight)));
-    EventSpec finish = spec_.product;
-    finish.kernel = EventKernel::finish;
-    finish.transpose = false;
+    const auto size = kind == EventSums::counts ? 4
+                      : fixed                   ? 8
+                              : static_cast<std::int64_t>(size_of(compute_type(spec_.product.weight)));
     for_batches(x, y, [&](std::int64_t count) {
       const at::Tensor sums = at::zeros({size * results * count}, x.options().dtype(at::kByte));
       const at::Tensor infinities = at::zeros({fixed ? results * count : 0}, x.options().dtype(at::kFloat));
       args_.product.sums = sums.mutable_data_ptr();
       args_.product.infinities = fixed ? infinities.mutable_data_ptr() : nullptr;
+      args_.product.batches = count;
       launch(runtime::SpecTable<EventJitSpec>::of(device_).get(spec_, device_), args_,
              args_.product.rows * args_.matrix.pieces, count);
-      launch(runtime::SpecTable<EventSpec>::of(device_).get(finish, device_), args_.product, results, count);
+      launch(runtime::SpecTable<EventSpec>::of(device_).get(gpu_jit_finish(spec_), device_), args_.product,
+             results * count, 1);
     });
   }
 
@@ -136,8 +127,7 @@ at::Tensor jit_product_cuda(const at::Tensor& weights, const at::Tensor& x, std:
   at::Tensor y = at::empty_symint(sizes, weights.options());
   JitLauncher launcher(dense_weights, dense_x, form, draw, random_rows(draw, rows, cols));
   if (transpose)
-    launcher.scatter(dense_weights, dense_x, y, form, draw,
-                     deterministic || at::globalContext().deterministicAlgorithms());
+    launcher.scatter(dense_weights, dense_x, y, form, draw);
   else
     launcher.gather(dense_x, y);
   return y;

@@ -7,6 +7,7 @@
 // counted times what arrived.
 #include <spikeforge/ops/event/linear.h>
 #include <spikeforge/ops/neuron/checks.h>
+#include <spikeforge/ops/neuron/layout.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>
@@ -89,6 +90,13 @@ void check_linear(const at::Tensor& x, const at::Tensor& weight, const std::opti
                     weight.sym_size(1), "], but has ", bias->sym_sizes());
   TORCH_CHECK_VALUE(bias->device() == x.device(), op, ": bias must be on ", x.device(),
                     ", the device of events, but is on ", bias->device());
+}
+
+runtime::EventLinearSpec gpu_linear(const at::Tensor& x, const at::Tensor& weight, bool graded) {
+  return {.product = {.weight = dtype_of(weight.scalar_type()),
+                      .entry = is_packed(x) ? spikeforge::event::EntryType::boolean : entry_type_of(x.scalar_type()),
+                      .values = graded ? Values::graded : Values::event},
+          .packed = is_packed(x)};
 }
 
 c10::SymDimVector linear_sizes(const at::Tensor& x, const at::Tensor& weight) {

@@ -32,18 +32,13 @@ at::Tensor event_linear_cuda(const at::Tensor& x, const at::Tensor& weight, cons
   const std::int64_t batches = y.numel() / out;
 
   const runtime::Device& device = gpu_of(x);
-  const DType type = dtype_of(weight.scalar_type());
-  const runtime::EventLinearSpec spec{
-      .product = {.weight = type,
-                  .entry = is_packed(x) ? spikeforge::event::EntryType::boolean : entry_type_of(x.scalar_type()),
-                  .values = graded ? Values::graded : Values::event},
-      .packed = is_packed(x)};
+  const runtime::EventLinearSpec spec = gpu_linear(x, weight, graded);
   const std::int64_t tiles = (out + linear_block - 1) / linear_block;
   const std::int64_t pieces = std::max<std::int64_t>(1, (in + inputs_at_once - 1) / inputs_at_once);
   const std::int64_t splits =
       std::clamp<std::int64_t>(linear_blocks_a_multiprocessor * device.multiprocessors / (tiles * batches), 1, pieces);
   const at::Tensor parts =
-      splits > 1 ? at::empty({splits, batches, out}, weight.options().dtype(scalar_type_of(compute_type(type))))
+      splits > 1 ? at::empty({splits, batches, out}, weight.options().dtype(state_type(weight.scalar_type())))
                  : at::Tensor();
   runtime::EventLinearArguments args{.x = dense_x.const_data_ptr(),
                                      .weight = dense_weight.const_data_ptr(),

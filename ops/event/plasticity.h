@@ -16,6 +16,9 @@ struct WeightUpdate {
   double least, most;
 };
 
+// The kernel that does it on a GPU.
+runtime::EventSpec gpu_update(const WeightUpdate& update);
+
 void update_weights_cpu(const WeightUpdate& update);
 void update_weights_cuda(const WeightUpdate& update);
 

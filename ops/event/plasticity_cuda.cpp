@@ -7,7 +7,6 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
-#include <bit>
 
 namespace spikeforge::ops::sparse {
 
@@ -16,15 +15,7 @@ void update_weights_cuda(const WeightUpdate& update) {
   if (matrix.connections == 0) return;
   const c10::cuda::OptionalCUDAGuard guard(update.weights.device());
   const runtime::Device& device = gpu_of(update.weights);
-  const auto mean_row = static_cast<std::uint64_t>(std::max<std::int64_t>(1, matrix.connections / matrix.rows));
-  const runtime::EventSpec spec{
-      .kernel = runtime::EventKernel::plasticity,
-      .weight = dtype_of(update.weights.scalar_type()),
-      .entry = entry_type_of(update.events.scalar_type()),
-      .values = Values::event,
-      .indptr_bytes = static_cast<std::uint8_t>(matrix.wide_indptr ? 8 : 4),
-      .sums = runtime::EventSums::floats,
-      .lanes = static_cast<std::uint8_t>(std::min<std::uint64_t>(32, std::bit_floor(mean_row)))};
+  const runtime::EventSpec spec = gpu_update(update);
   const runtime::EventArguments args{.indices = matrix.indices,
                                      .indptr = matrix.indptr,
                                      .rows = matrix.rows,

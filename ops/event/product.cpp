@@ -2,6 +2,7 @@
 #include <spikeforge/ops/neuron/checks.h>
 #include <spikeforge/ops/neuron/layout.h>
 
+#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 
 #include <sstream>
@@ -183,6 +184,25 @@ HeldRows hold_rows(const at::Tensor& indices, const std::optional<at::Tensor>& i
     held.rows.width = held.indices.size(1);
   }
   return held;
+}
+
+runtime::EventProduct gpu_product(const at::Tensor& weights, const spikeforge::event::Rows& rows, const at::Tensor& x,
+                                  const Form& form) {
+  const Vectors in = vectors_of(x, form.matrix);
+  return {.weight = dtype_of(weights.scalar_type()),
+          .entry = entry_type_of(x.scalar_type()),
+          .values = form.values,
+          .shared = weights.numel() == 1,
+          .indptr_bytes = static_cast<std::uint8_t>(rows.indptr == nullptr ? 0
+                                                    : rows.wide_indptr     ? 8
+                                                                           : 4),
+          .transpose = form.transpose,
+          .deterministic = form.deterministic || at::globalContext().deterministicAlgorithms(),
+          .rows = rows.rows,
+          .cols = rows.cols,
+          .connections = rows.connections,
+          .n = in.n,
+          .batches = in.batches};
 }
 
 }  // namespace spikeforge::ops::sparse

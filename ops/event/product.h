@@ -2,6 +2,7 @@
 #pragma once
 
 #include <spikeforge/event/product.h>
+#include <spikeforge/runtime/event_plan.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -105,5 +106,9 @@ struct HeldRows {
 };
 HeldRows hold_rows(const at::Tensor& indices, const std::optional<at::Tensor>& indptr, std::int64_t rows,
                    std::int64_t cols);
+
+// What decides the kernels of a GPU. torch.use_deterministic_algorithms counts as `deterministic`.
+runtime::EventProduct gpu_product(const at::Tensor& weights, const spikeforge::event::Rows& rows, const at::Tensor& x,
+                                  const Form& form);
 
 }  // namespace spikeforge::ops::sparse

@@ -52,7 +52,7 @@ void add_kernels(std::vector<Kernel>& kernels, const TracedCell& cell, const run
 CompiledKernels compile(const runtime::KernelSource& source, const std::string& arch) {
   const auto start = std::chrono::steady_clock::now();
   const runtime::CompileResult result = runtime::Nvrtc::get().compile(
-      {.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}});
+      {.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}, .anew = true});
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
   return {result.usage.value(), time.count()};
 }

@@ -35,8 +35,8 @@ Outcome compile_all(const std::vector<runtime::KernelSource>& sources, const std
       int registers = 0;
       int spilling = 0;
       try {
-        const runtime::CompileResult result =
-            nvrtc.compile({.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}});
+        const runtime::CompileResult result = nvrtc.compile(
+            {.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}, .anew = true});
         if (!result.usage) {
           failure = "no resource usage in the log";
         } else {

@@ -29,10 +29,21 @@ grads = torch.autograd.grad((spikes * weight).sum(), [x, k])
 with torch.no_grad():
     ops.lif(x.half(), None, tau=2.0, v_reset=None)
     ops.loihi_lif(torch.ones(3, 8, dtype=torch.int32, device=device), du=100, dv=100, vth=3)
+indices, indptr = (torch.tensor(t, dtype=torch.int32, device=device) for t in ([0, 2, 1, 1, 0], [0, 2, 2, 5]))
+synapses = torch.rand(5).to(device).requires_grad_()
+events = torch.tensor([1.0, 0.0, 1.0], device=device, requires_grad=True)
+arrived = ops.event_csrmv(synapses, indices, indptr, events, rows=3, cols=3)
+of_events = torch.autograd.grad(arrived.sum(), [synapses, events])
+with torch.no_grad():
+    of_events += (arrived, ops.event_csrmm(synapses[:1], indices, indptr, events[:, None], rows=3, cols=3, transpose=True))
+    of_events += (ops.csrmv(synapses, indices, indptr, events, rows=3, cols=3, transpose=True, deterministic=True),)
+    of_events += (ops.event_linear(events, torch.ones(3, 40, device=device)),)
+    of_events += tuple(ops.jit_csrmv(synapses[:1], events, rows=3, cols=50, prob=0.5, seed=1, transpose=t) for t in (True,))
+    of_events += (ops.stdp_pre(synapses, indices, indptr, events, arrived, rows=3, cols=3),)
 if device == "cpu":
     print(ops.write_kernel_pack(sys.argv[2]))
 else:
-    torch.save([r.detach().cpu() for r in (spikes, *grads)], sys.argv[2])
+    torch.save([r.detach().cpu() for r in (spikes, *grads, *of_events)], sys.argv[2])
 """
 
 
@@ -47,8 +58,10 @@ def pack(tmp_path_factory):
     path = tmp_path_factory.mktemp("pack") / "kernels.pack"
     done = run([path, "cpu"])
     assert done.returncode == 0, done.stderr
-    # lif forward and backward, the neuron forward and backward, lif in half, loihi_lif: on two architectures.
-    assert int(done.stdout) == 12
+    # lif forward and backward, the neuron forward and backward, lif in half, loihi_lif; of events 2 by rows, 3 for
+    # their gradients and by columns, 2 that are deterministic, linear, 2 of a drawn matrix, plasticity: on two
+    # architectures.
+    assert int(done.stdout) == 34
     return path
 
 
@@ -71,7 +84,7 @@ def test_a_damaged_kernel_is_not_used(pack, tmp_path):
     content = bytearray(pack.read_bytes())
     content[-100] ^= 1
     damaged.write_bytes(content)
-    assert ops.load_kernel_pack(str(pack)) == 12
+    assert ops.load_kernel_pack(str(pack)) == 34
     done = run([tmp_path / "again.pack", "cpu"], SPIKEFORGE_KERNEL_PACK=str(damaged))
     assert done.returncode == 0
     assert "a kernel in it is damaged" in done.stderr

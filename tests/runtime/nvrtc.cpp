@@ -37,12 +37,14 @@ TEST_CASE("a kernel compiles to a cubin on a machine without a GPU") {
 
 TEST_CASE("registers and spills of a kernel are known") {
   REQUIRE_NVRTC_OR_SKIP();
-  const auto usage = find_nvrtc()->compile(scale_request()).usage;
+  CompileRequest scale = scale_request();
+  scale.anew = true;
+  const auto usage = find_nvrtc()->compile(scale).usage;
   REQUIRE(usage);
   CHECK(usage->registers > 0);
   CHECK(usage->spill_bytes == 0);
 
-  CompileRequest crowded = scale_request();
+  CompileRequest crowded = scale;
   crowded.text = R"(extern "C" __global__ void crowded(float* x) {
     float a[64];
     for (int i = 0; i < 64; ++i) a[i] = x[i];

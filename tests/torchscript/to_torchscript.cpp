@@ -173,9 +173,11 @@ TEST_CASE("random networks of connections, delays and loops give their own bits"
     INFO("seed " << seed);
     std::mt19937 random(seed);
     at::manual_seed(seed);
-    const RandomNetwork description = random_network(random, seed % 2 == 0);
+    const bool exact_layers = seed % 2 == 0;
+    const RandomNetwork description = random_network(random, exact_layers);
     nn::Composite net = description.build(3);
-    const Tensor x = 2 * at::rand({8, 3, width});
+    Tensor x = 2 * at::rand({8, 3, width});
+    if (!exact_layers) x = (x * 4).round() / 4;  // of few bits, as the weights: any order of a sum is exact
     const jit::Module script = eval_script(*net, x);
     require_same(*net, script, x, /*empty_pieces=*/false);
   }

@@ -1,0 +1,233 @@
+#include <spikeforge/runtime/event_plan.h>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+namespace spikeforge::runtime {
+namespace {
+
+constexpr std::int64_t any_kernels_shared_bytes = 48 << 10;  // that it has without asking
+constexpr std::int64_t shared_bytes_of_lists = 13 << 10;     // that find_tasks of cuda/event.cuh has, rounded up
+constexpr std::int64_t most_grid_y = 65535;
+constexpr std::int64_t most_workspace = std::int64_t{1} << 28;  // bytes that batches side by side may take
+
+// What a measurement may vary: SPIKEFORGE_EVENT_SCHEDULE="lanes=32,unroll=8,...", read at every call. 0: as chosen
+// here.
+struct Choices {
+  std::int64_t lanes = 0;                  // threads a row, by rows
+  std::int64_t unroll = 0;                 // indices that a thread has on their way
+  std::int64_t block = 0;                  // threads of a block, by rows
+  std::int64_t blocks = 0;                 // blocks a multiprocessor, by rows
+  std::int64_t chunk = 0;                  // connections a task, by columns
+  std::int64_t private_from = -1;          // connections from which blocks have sums of their own, a column
+  std::int64_t private_allowed = 1;        // whether the kernel is compiled with that way at all
+  std::int64_t in_place_from = 1'000'000;  // results from which clearing twice costs less than a copy
+};
+
+Choices choices() {
+  Choices result;
+  const char* const text = std::getenv("SPIKEFORGE_EVENT_SCHEDULE");
+  if (text == nullptr) return result;
+  struct Field {
+    std::string_view name;
+    std::int64_t Choices::*value;
+  };
+  constexpr Field fields[] = {{"lanes", &Choices::lanes},
+                              {"unroll", &Choices::unroll},
+                              {"block", &Choices::block},
+                              {"blocks", &Choices::blocks},
+                              {"chunk", &Choices::chunk},
+                              {"private_from", &Choices::private_from},
+                              {"private_allowed", &Choices::private_allowed},
+                              {"in_place_from", &Choices::in_place_from}};
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    const std::size_t equals = item.find('=');
+    if (equals == std::string_view::npos) continue;
+    for (const Field& field : fields)
+      if (item.substr(0, equals) == field.name)
+        std::from_chars(item.data() + equals + 1, item.data() + item.size(), result.*field.value);
+  }
+  return result;
+}
+
+std::int64_t or_default(std::int64_t given, std::int64_t value) { return given > 0 ? given : value; }
+
+std::int64_t floor_to_power(std::int64_t x) {
+  return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(1, x))));
+}
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Shared memory that a block may ask for, by the CUDA programming guide's table of compute capabilities.
+std::int64_t most_shared_bytes(const Device& device) {
+  const int arch = device.major * 10 + device.minor;
+  std::int64_t kilobytes = 48;
+  if (arch == 90 || device.major == 10 || device.major == 11)
+    kilobytes = 227;
+  else if (arch == 80 || arch == 87)
+    kilobytes = 163;
+  else if (arch == 86 || arch == 89 || device.major == 12)
+    kilobytes = 99;
+  else if (arch == 70)
+    kilobytes = 96;
+  return kilobytes << 10;
+}
+
+std::int64_t mean_row(const EventProduct& p) { return p.rows == 0 ? 0 : p.connections / p.rows; }
+
+// Lanes that stand side by side on the vectors of a product.
+std::uint8_t columns_of(const EventProduct& p) {
+  return static_cast<std::uint8_t>(std::min<std::int64_t>(32, std::bit_ceil(static_cast<std::uint64_t>(p.n))));
+}
+
+// Blocks for so many threads, at most `each` a multiprocessor.
+std::int64_t grid(std::int64_t threads, std::int64_t block, std::int64_t each, const Device& device) {
+  return std::clamp<std::int64_t>(divide_up(threads, block), 1, each * device.multiprocessors);
+}
+
+EventSpec spec_of(EventKernel kernel, const EventProduct& p) {
+  return {.kernel = kernel,
+          .weight = p.weight,
+          .entry = p.entry,
+          .values = p.values,
+          .shared = p.shared,
+          .indptr_bytes = p.indptr_bytes};
+}
+
+std::int64_t size_of_sum(EventSums sums, DType weight) {
+  if (sums == EventSums::counts) return 4;
+  if (sums == EventSums::fixed) return 8;
+  return static_cast<std::int64_t>(size_of(compute_type(weight)));
+}
+
+EventStep pack_step(const EventProduct& p, std::int64_t words, const Device& device) {
+  EventSpec spec = spec_of(EventKernel::pack, p);
+  spec.weight = DType::f32;  // it reads none, and no row
+  spec.shared = false;
+  spec.indptr_bytes = 0;
+  return {.spec = spec, .blocks = grid(words * 32, 256, 8, device), .threads = 256};
+}
+
+EventStep gather_bits_step(const EventProduct& p, std::int64_t words, const Choices& chosen, const Device& device) {
+  EventSpec spec = spec_of(EventKernel::gather_bits, p);
+  spec.entry = event::EntryType::boolean;
+  // A thread takes four connections at once, of a mean row four times (with weights) or eight times.
+  spec.lanes = static_cast<std::uint8_t>(
+      or_default(chosen.lanes, std::clamp<std::int64_t>(floor_to_power(mean_row(p) / (p.shared ? 32 : 16)), 1, 32)));
+  spec.unroll = static_cast<std::uint8_t>(or_default(chosen.unroll, p.shared ? 4 : 2));
+  spec.in_shared = words * 4 <= any_kernels_shared_bytes;
+  const std::int64_t block = or_default(chosen.block, 512);
+  return {.spec = spec,
+          .blocks = grid(p.rows * spec.lanes, block, or_default(chosen.blocks, 2), device),
+          .threads = block,
+          .shared_bytes = spec.in_shared ? words * 4 : 0};
+}
+
+EventStep gather_entries_step(const EventProduct& p, const Choices& chosen, const Device& device) {
+  constexpr std::int64_t long_row = 4096;
+  const std::int64_t block = or_default(chosen.block, 256);
+  const std::int64_t blocks = or_default(chosen.blocks, 8);
+  EventSpec spec = spec_of(EventKernel::gather, p);
+  spec.unroll = static_cast<std::uint8_t>(or_default(chosen.unroll, 4));
+  if (p.n == 1 && mean_row(p) >= long_row && p.rows < 16 * device.multiprocessors) {
+    spec.kernel = EventKernel::gather_by_blocks;
+    return {.spec = spec, .blocks = grid(p.rows * block, block, blocks, device), .threads = block};
+  }
+  spec.columns = columns_of(p);
+  spec.lanes = static_cast<std::uint8_t>(or_default(
+      chosen.lanes, std::clamp<std::int64_t>(floor_to_power(mean_row(p) / 4) * spec.columns, spec.columns, 32)));
+  const std::int64_t tiles = divide_up(p.n, spec.columns);
+  return {.spec = spec, .blocks = grid(p.rows * tiles * spec.lanes, block, blocks, device), .threads = block};
+}
+
+}  // namespace
+
+GatherPlan plan_gather(const EventProduct& p, const Device& device) {
+  const Choices chosen = choices();
+  GatherPlan plan{.batches_at_once = std::min(p.batches, most_grid_y), .words = 0, .steps = {}};
+  if (p.values == event::Values::event && p.n == 1) {
+    plan.words = divide_up(p.cols, 32);
+    plan.steps = {pack_step(p, plan.words, device), gather_bits_step(p, plan.words, chosen, device)};
+  } else {
+    plan.steps = {gather_entries_step(p, chosen, device)};
+  }
+  for (EventStep& step : plan.steps) {
+    step.spec.sums = EventSums::counts;  // it has none
+    step.batches = plan.batches_at_once;
+  }
+  return plan;
+}
+
+ScatterPlan plan_scatter(const EventProduct& p, const Device& device) {
+  const Choices chosen = choices();
+  const std::int64_t results = p.cols * p.n;
+  const bool counts = p.shared && p.values == event::Values::event;
+  ScatterPlan plan;
+  plan.sums = counts ? EventSums::counts : p.deterministic ? EventSums::fixed : EventSums::floats;
+  plan.sum_bytes = size_of_sum(plan.sums, p.weight);
+  const bool fixed = plan.sums == EventSums::fixed;
+  plan.in_place = plan.sums == EventSums::floats && !p.shared && p.weight == compute_type(p.weight) &&
+                  results * p.batches >= chosen.in_place_from;
+  plan.chunk = or_default(chosen.chunk, 256);
+
+  if (fixed) {
+    EventSpec limits = spec_of(EventKernel::limits, p);
+    limits.sums = plan.sums;
+    plan.limits = {{.spec = limits, .blocks = grid(p.connections, 256, 4, device), .threads = 256}};
+  }
+
+  EventSpec spec = spec_of(EventKernel::scatter, p);
+  spec.sums = plan.sums;
+  spec.columns = columns_of(p);
+  const std::int64_t own_bytes = plan.sum_bytes * results;
+  spec.in_shared = !fixed && p.batches == 1 && chosen.private_allowed != 0 &&
+                   own_bytes <= most_shared_bytes(device) - shared_bytes_of_lists;
+  // Floats in shared memory are added by trying again, for longer the more there are.
+  spec.unroll =
+      static_cast<std::uint8_t>(or_default(chosen.unroll, spec.in_shared && plan.sums == EventSums::floats ? 2 : 4));
+  // From so many connections a column sums of every block's own pay for themselves.
+  plan.private_from = (chosen.private_from >= 0 ? chosen.private_from : 32) * results;
+  plan.tasks = p.rows + p.connections / plan.chunk;
+
+  const std::int64_t each =
+      (plan.in_place ? 0 : plan.sum_bytes * results) + (fixed ? 4 * results : 0) + task_bytes * plan.tasks + 1;
+  plan.batches_at_once = std::clamp<std::int64_t>(most_workspace / each, 1, p.batches);
+  // Blocks wait for each other: no more than fit the device.
+  const auto [threads, blocks] = bounds(spec);
+  const std::int64_t wanted = std::max(32 * plan.tasks, results) * plan.batches_at_once;
+  plan.scatter = {.spec = spec,
+                  .blocks = grid(wanted, threads, blocks, device),
+                  .threads = threads,
+                  .shared_bytes = spec.in_shared ? own_bytes : 0,
+                  .together = true};
+  plan.rows_at_once = std::min<std::int64_t>(threads, divide_up(p.rows * plan.batches_at_once, plan.scatter.blocks));
+  return plan;
+}
+
+std::vector<EventSpec> kernels_of(const EventProduct& p, const Device& device) {
+  std::vector<EventSpec> kernels;
+  if (p.transpose) {
+    const ScatterPlan plan = plan_scatter(p, device);
+    for (const EventStep& step : plan.limits) kernels.push_back(step.spec);
+    kernels.push_back(plan.scatter.spec);
+  } else {
+    for (const EventStep& step : plan_gather(p, device).steps) kernels.push_back(step.spec);
+  }
+  return kernels;
+}
+
+EventStep plan_weight_gradient(const EventProduct& p, const Device& device) {
+  EventSpec spec = spec_of(EventKernel::weight_gradient, p);
+  spec.shared = false;
+  spec.transpose = p.transpose;
+  spec.lanes = static_cast<std::uint8_t>(std::min<std::int64_t>(32, floor_to_power(mean_row(p))));
+  return {.spec = spec, .blocks = grid(p.rows * spec.lanes, 256, 8, device), .threads = 256};
+}
+
+}  // namespace spikeforge::runtime
