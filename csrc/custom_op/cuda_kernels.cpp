@@ -1,5 +1,6 @@
 #include <spikeforge/custom_op/internal/cuda_kernels.h>
 #include <spikeforge/custom_op/internal/cuda_source.h>
+#include <spikeforge/runtime/kernel_recorder.h>
 
 #include <algorithm>
 #include <array>
@@ -177,6 +178,11 @@ decltype(auto) CudaKernels::with_source(const Arguments& in, Tensors out, Use&& 
 
 void CudaKernels::compile(const Arguments& in, Tensors out, const std::string& arch) const {
   with_source(in, out, [&](const runtime::KernelSource& source) { runtime::KernelCache::get().image(source, arch); });
+}
+
+void CudaKernels::note(const Arguments& in, Tensors out) const {
+  if (const auto recorder = runtime::recorder())
+    with_source(in, out, [&](const runtime::KernelSource& source) { recorder->add(source); });
 }
 
 void CudaKernels::launch(const Arguments& in, Tensors out, const runtime::Device& device, void* stream) const {

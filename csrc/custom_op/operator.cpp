@@ -177,6 +177,7 @@ class CpuKernel final : public Functor {
     TensorVector out = op.allocate(in, leader);
     c10::SmallVector<std::int64_t, 8> numels;
     for (const at::Tensor& t : out) numels.push_back(t.numel());
+    if (op.cuda_kernels() != nullptr) op.cuda_kernels()->note(in, out);
     std::get<Kernel>(op.definition.cpu)(out, in);
     for (std::size_t i = 0; i < out.size(); ++i)
       TORCH_CHECK_VALUE(out[i].numel() == numels[i], op.name, ": its CPU function resized result ", i, ", from ",

@@ -13,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <exception>
+#include <iterator>
 #include <map>
 #include <string_view>
 #include <thread>
@@ -30,6 +31,10 @@ std::vector<int> multiprocessors_of(std::string_view arch) {
       {"sm_120", {188, 170}},    {"sm_121", {48}}};
   const auto found = known.find(arch);
   return found == known.end() ? std::vector<int>{132} : found->second;
+}
+
+PackedKernel pack(const KernelSource& source, const std::string& arch) {
+  return {KernelCache::key(source, arch), source.name + " " + arch, KernelCache::get().image(source, arch)->bytes};
 }
 
 // Asked by every call on the CPU: no lock where nothing is recorded.
@@ -135,6 +140,20 @@ template void KernelRecorder::add(const TracedForwardLaunch&);
 template void KernelRecorder::add(const TracedBackwardLaunch&);
 template void KernelRecorder::add(const LoihiLaunch&);
 
+void KernelRecorder::add(const KernelSource& source) {
+  for (const std::string& arch : archs_) {
+    PackedKernel kernel = pack(source, arch);
+    const std::lock_guard lock(mutex_);
+    if (std::ranges::none_of(packed_, [&](const PackedKernel& other) { return other.key == kernel.key; }))
+      packed_.push_back(std::move(kernel));
+  }
+}
+
+std::vector<PackedKernel> KernelRecorder::packed() const {
+  const std::lock_guard lock(mutex_);
+  return packed_;
+}
+
 std::vector<KernelRecorder::Wanted> KernelRecorder::kernels() const {
   const std::lock_guard lock(mutex_);
   return kernels_;
@@ -170,9 +189,7 @@ std::size_t write_pack(const std::string& path, const KernelRecorder& recorder,
   const auto work = [&] {
     for (std::size_t i = next++; i < wanted.size(); i = next++) {
       try {
-        const auto& [arch, source] = wanted[i];
-        packed[i] = {KernelCache::key(source, arch), source.name + " " + arch,
-                     KernelCache::get().image(source, arch)->bytes};
+        packed[i] = pack(wanted[i].source, wanted[i].arch);
         const std::lock_guard lock(mutex);
         if (progress) progress(++done, wanted.size());
       } catch (...) {
@@ -186,6 +203,7 @@ std::size_t write_pack(const std::string& path, const KernelRecorder& recorder,
   for (std::jthread& thread : threads) thread = std::jthread(work);
   threads.clear();  // joins
   if (error) std::rethrow_exception(error);
+  std::ranges::move(recorder.packed(), std::back_inserter(packed));
   write_pack(path, packed);
   return packed.size();
 }

@@ -5,6 +5,7 @@
 #include <spikeforge/runtime/event_linear_spec.h>
 #include <spikeforge/runtime/event_plan.h>
 #include <spikeforge/runtime/kernel_cache.h>
+#include <spikeforge/runtime/kernel_pack.h>
 #include <spikeforge/runtime/launch.h>
 #include <spikeforge/runtime/loihi_launch.h>
 #include <spikeforge/runtime/traced_launch.h>
@@ -38,12 +39,17 @@ class KernelRecorder {
   void add(const EventJitSpec& spec);
   void add(const EventLinearSpec& spec);
 
+  // One kernel, compiled at once: its source may point to text that does not last. Throws what KernelCache does.
+  void add(const KernelSource& source);
+
   struct Wanted {
     std::string arch;
     KernelSource source;
   };
   // In the order of their first call, without duplicates.
   std::vector<Wanted> kernels() const;
+  // Those compiled already.
+  std::vector<PackedKernel> packed() const;
 
  private:
   template <class F>
@@ -55,6 +61,7 @@ class KernelRecorder {
   mutable std::mutex mutex_;
   std::vector<Wanted> kernels_;
   std::set<std::pair<std::string, std::string>> seen_;  // arch and text
+  std::vector<PackedKernel> packed_;
 };
 
 // The calls of this process, from here on, in all its threads; a second start forgets what the first noted.

@@ -1,6 +1,7 @@
 """Operators that users register, as Python sees them: those of examples/custom_op, and of docs/custom_operators.md."""
 
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -311,3 +312,32 @@ PUBLIC = (REPOSITORY / "csrc" / "custom_op" / "custom_op.h").read_text()
 @pytest.mark.parametrize("method", sorted(set(re.findall(r"^\| `\.(\w+)\(", GUIDE, re.MULTILINE))))
 def test_every_part_of_the_guides_table_is_there(method):
     assert re.search(rf"CustomOp& {method}\(", PUBLIC), f"the guide tells of .{method}, which CustomOp does not have"
+
+
+RECORDED = """
+import sys, torch
+for library in sys.argv[1:3]:
+    torch.ops.load_library(library)
+torch.ops.spikeforge.record_kernels(["sm_90"])
+indptr, indices = torch.tensor([0, 1, 2], dtype=torch.int32), torch.tensor([1, 0], dtype=torch.int32)
+for dtype in (torch.float32, torch.float64, torch.float32):
+    torch.ops.mine.event_sum(torch.ones(2, dtype=dtype), indices, indptr, torch.ones(2, dtype=dtype), 2)
+torch.ops.mine.boltzmann(torch.zeros(3), torch.ones(3))
+print(torch.ops.spikeforge.write_kernel_pack(sys.argv[3]))
+"""
+
+
+def test_a_kernel_pack_holds_what_calls_on_the_cpu_would_run_on_a_gpu(tmp_path):
+    def run(name, **environment):
+        command = [sys.executable, "-c", RECORDED, library_path(), OPERATORS, tmp_path / name]
+        return subprocess.run([*map(str, command)], capture_output=True, text=True,
+                              env={**os.environ, "SPIKEFORGE_CACHE_DIR": "off", **environment})
+
+    first = run("first.pack")
+    assert first.returncode == 0, first.stderr
+    assert int(first.stdout) == 3  # event_sum of two types, and boltzmann
+    without_nvrtc = {"SPIKEFORGE_NVRTC": str(tmp_path / "none")}
+    again = run("again.pack", SPIKEFORGE_KERNEL_PACK=str(tmp_path / "first.pack"), **without_nvrtc)
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "again.pack").read_bytes() == (tmp_path / "first.pack").read_bytes()
+    assert "NVRTC" in run("other.pack", **without_nvrtc).stderr

@@ -20,6 +20,9 @@ class CudaKernels {
   // TypeError for a dtype that kernels do not know.
   void compile(const Arguments& in, Tensors out, const std::string& arch) const;
 
+  // For the kernel pack that is being recorded, if one is. Throws as compile does.
+  void note(const Arguments& in, Tensors out) const;
+
   // On the current device. Compiles at the first call with these dtypes; later ones cost a look-up without a lock.
   void launch(const Arguments& in, Tensors out, const runtime::Device& device, void* stream) const;
 
