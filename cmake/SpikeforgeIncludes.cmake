@@ -13,6 +13,7 @@ set(public_headers
     csrc/nn              nn
     csrc/torchscript     torchscript
     cuda                 cuda
+    ops/event/event.h    ops/event.h
     ops/lava/lava.h      ops/lava.h
     ops/neuron/neuron.h  ops/neuron.h
     ops/pack/kernel_pack.h ops/kernel_pack.h

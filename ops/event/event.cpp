@@ -1,0 +1,103 @@
+#include <spikeforge/ops/event.h>
+#include <spikeforge/ops/event/jit.h>
+#include <spikeforge/ops/event/linear.h>
+#include <spikeforge/ops/event/product.h>
+
+#include <c10/util/Exception.h>
+
+#include <tuple>
+
+namespace spikeforge {
+namespace {
+
+using ops::sparse::find_operator;
+using ops::sparse::Form;
+using ops::sparse::Values;
+
+Values values_of(const EventProductOptions& options) { return options.graded ? Values::graded : Values::event; }
+
+template <class Options>
+at::Tensor product(const Connections& m, const at::Tensor& x, bool matrix, Values values, const Options& options) {
+  return ops::sparse::call_product(m.weights, m.indices, m.indptr, x,
+                                   {m.rows, m.cols, options.transpose, matrix, values, options.deterministic});
+}
+
+at::Tensor product(const RandomConnections& m, const at::Tensor& x, bool matrix, const EventProductOptions& options) {
+  const Form form{m.rows, m.cols, options.transpose, matrix, values_of(options), options.deterministic};
+  return ops::sparse::call_jit(m.weights, x, form,
+                               {m.prob, m.seed, ops::sparse::parse_law(ops::sparse::jit_name(matrix), m.law)});
+}
+
+const at::Tensor& indptr_of(const Connections& matrix, const char* op) {
+  TORCH_CHECK_VALUE(matrix.indptr.has_value(), op, ": the matrix must have indptr; the ELL form has none");
+  return *matrix.indptr;
+}
+
+}  // namespace
+
+void Connections::check(bool sorted) const {
+  using Schema = void(const at::Tensor&, const at::Tensor&, std::int64_t, std::int64_t, bool);
+  static const auto op = find_operator<Schema>("spikeforge::csr_check");
+  op.call(indices, indptr_of(*this, "csr_check"), rows, cols, sorted);
+}
+
+at::Tensor event_mv(const Connections& matrix, const at::Tensor& events, const EventProductOptions& options) {
+  return product(matrix, events, false, values_of(options), options);
+}
+at::Tensor event_mm(const Connections& matrix, const at::Tensor& events, const EventProductOptions& options) {
+  return product(matrix, events, true, values_of(options), options);
+}
+at::Tensor sparse_mv(const Connections& matrix, const at::Tensor& vector, const ProductOptions& options) {
+  return product(matrix, vector, false, Values::number, options);
+}
+at::Tensor sparse_mm(const Connections& matrix, const at::Tensor& vectors, const ProductOptions& options) {
+  return product(matrix, vectors, true, Values::number, options);
+}
+at::Tensor event_mv(const RandomConnections& matrix, const at::Tensor& events, const EventProductOptions& options) {
+  return product(matrix, events, false, options);
+}
+at::Tensor event_mm(const RandomConnections& matrix, const at::Tensor& events, const EventProductOptions& options) {
+  return product(matrix, events, true, options);
+}
+
+at::Tensor event_linear(const at::Tensor& events, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                        bool graded) {
+  return ops::sparse::call_linear(events, weight, bias, graded);
+}
+
+at::Tensor pack_events(const at::Tensor& events) {
+  static const auto op = find_operator<at::Tensor(const at::Tensor&)>("spikeforge::pack_events");
+  return op.call(events);
+}
+
+at::Tensor unpack_events(const at::Tensor& packed, std::int64_t n) {
+  static const auto op = find_operator<at::Tensor(const at::Tensor&, c10::SymInt)>("spikeforge::unpack_events");
+  return op.call(packed, n);
+}
+
+ByColumns by_columns(const Connections& matrix) {
+  using Schema =
+      std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, std::int64_t, std::int64_t);
+  static const auto op = find_operator<Schema>("spikeforge::csr_transpose");
+  auto [indices, indptr, slots] = op.call(matrix.indices, indptr_of(matrix, "csr_transpose"), matrix.rows, matrix.cols);
+  return {std::move(indices), std::move(indptr), std::move(slots)};
+}
+
+void stdp_pre_(Connections& matrix, const at::Tensor& events, const at::Tensor& trace, const ClipRange& range) {
+  using Schema = void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                      std::int64_t, std::int64_t, std::optional<double>, std::optional<double>);
+  static const auto op = find_operator<Schema>("spikeforge::stdp_pre_");
+  op.call(matrix.weights, matrix.indices, indptr_of(matrix, "stdp_pre"), events, trace, matrix.rows, matrix.cols,
+          range.least, range.most);
+}
+
+void stdp_post_(Connections& matrix, const ByColumns& columns, const at::Tensor& events, const at::Tensor& trace,
+                const ClipRange& range) {
+  using Schema = void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                      const at::Tensor&, std::int64_t, std::int64_t, std::optional<double>, std::optional<double>);
+  static const auto op = find_operator<Schema>("spikeforge::stdp_post_");
+  op.call(matrix.weights, columns.indices, columns.indptr, columns.slots, events, trace, matrix.rows, matrix.cols,
+          range.least, range.most);
+}
+
+}  // namespace spikeforge

@@ -1,0 +1,93 @@
+// Products of sparse matrices with events, and what spikes do to weights: the C++ face of torch.ops.spikeforge's
+// event_csrmv, jit_csrmv, event_linear, stdp_pre and their like, where every argument is explained (docs/events.md).
+//
+// Matrices are stored by rows, one for each neuron that fires. An entry x of `events` is an event where it is true, or
+// x > 0; NaN is none. All of it has gradients (straight through, for events), runs on CPU and GPU, and is recorded by
+// torch.compile and TorchScript. Errors are c10::TypeError and c10::ValueError and name operator and argument.
+#pragma once
+
+#include <spikeforge/export.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace spikeforge {
+
+// A stored matrix [rows, cols]. Its indices are not looked at by products: check() does that, once.
+struct Connections {
+  at::Tensor weights;  // floating point: one a connection, of the shape of indices, or one element for all
+  at::Tensor indices;  // int32, the columns: [connections], or in ELL form [rows, connections a row]
+  // int32 or int64 [rows + 1], where rows begin in indices; none in ELL form.
+  std::optional<at::Tensor> indptr = std::nullopt;
+  std::int64_t rows = 0, cols = 0;
+
+  // Throws ValueError for an index that is out of range, rows that do not lie one after the other, and, if asked,
+  // columns of a row that do not rise. Waits for a GPU. Not for the ELL form, whose indices alone may be wrong.
+  SPIKEFORGE_API void check(bool sorted = false) const;
+};
+
+struct ProductOptions {
+  bool transpose = false;      // e A in place of A e
+  bool deterministic = false;  // the same bits at every run on a GPU too
+};
+struct EventProductOptions {
+  bool transpose = false;
+  bool graded = false;  // an event counts x in place of 1
+  bool deterministic = false;
+};
+
+// events [..., cols] to [..., rows], or [..., rows] to [..., cols] under transpose; of the weights' type.
+SPIKEFORGE_API at::Tensor event_mv(const Connections& matrix, const at::Tensor& events,
+                                   const EventProductOptions& options = {});
+// events [..., cols, n] to [..., rows, n], or the other way.
+SPIKEFORGE_API at::Tensor event_mm(const Connections& matrix, const at::Tensor& events,
+                                   const EventProductOptions& options = {});
+// Every entry counts as it is.
+SPIKEFORGE_API at::Tensor sparse_mv(const Connections& matrix, const at::Tensor& vector,
+                                    const ProductOptions& options = {});
+SPIKEFORGE_API at::Tensor sparse_mm(const Connections& matrix, const at::Tensor& vectors,
+                                    const ProductOptions& options = {});
+
+// A random matrix [rows, cols] that is drawn anew at every call and never stored: every entry is a connection with
+// probability `prob`; `seed` says which matrix it is, on every device the same.
+struct RandomConnections {
+  at::Tensor weights;  // of law "constant" [1]; "uniform" [2], from, to; "normal" [2], mean, deviation
+  std::string_view law = "constant";
+  std::int64_t rows = 0, cols = 0;
+  double prob = 0;
+  std::int64_t seed = 0;
+};
+SPIKEFORGE_API at::Tensor event_mv(const RandomConnections& matrix, const at::Tensor& events,
+                                   const EventProductOptions& options = {});
+SPIKEFORGE_API at::Tensor event_mm(const RandomConnections& matrix, const at::Tensor& events,
+                                   const EventProductOptions& options = {});
+
+// events [..., in], or their bits, times weight [in, out], plus bias [out]; rows of other inputs are not read.
+SPIKEFORGE_API at::Tensor event_linear(const at::Tensor& events, const at::Tensor& weight,
+                                       const std::optional<at::Tensor>& bias = std::nullopt, bool graded = false);
+
+// [..., n] to int32 [..., ceil(n / 32)], entry 32 w + b in bit b of word w; and back, as bool.
+SPIKEFORGE_API at::Tensor pack_events(const at::Tensor& events);
+SPIKEFORGE_API at::Tensor unpack_events(const at::Tensor& packed, std::int64_t n);
+
+// A matrix by columns, for stdp_post_: `slots`, int64, says which of the matrix's weights a connection has.
+struct ByColumns {
+  at::Tensor indices, indptr, slots;
+};
+SPIKEFORGE_API ByColumns by_columns(const Connections& matrix);
+
+struct ClipRange {
+  std::optional<double> least = std::nullopt, most = std::nullopt;
+};
+// In place, of a matrix with a weight for each connection and indptr. For every row i of `events` [rows] that is an
+// event: w_ij += trace[j], trace [cols], then clipped.
+SPIKEFORGE_API void stdp_pre_(Connections& matrix, const at::Tensor& events, const at::Tensor& trace,
+                              const ClipRange& range = {});
+// For every column j of `events` [cols] that is an event: w_ij += trace[i], trace [rows], then clipped.
+SPIKEFORGE_API void stdp_post_(Connections& matrix, const ByColumns& columns, const at::Tensor& events,
+                               const at::Tensor& trace, const ClipRange& range = {});
+
+}  // namespace spikeforge

@@ -1,0 +1,110 @@
+// <spikeforge/ops/event.h>: what the operators compute is tested elsewhere; here, that C++ reaches each of them with
+// its arguments in their places, beside dense matrices in float64.
+#include <spikeforge/ops/event.h>
+
+#include <ATen/ATen.h>
+
+#include "catch.h"
+
+namespace spikeforge::test {
+namespace {
+
+// 3 x 4, one connection made twice, and an empty row.
+Connections some_connections(bool shared) {
+  const at::Tensor weights = shared ? at::tensor({0.5}) : at::tensor({1.0, 2.0, -3.0, 4.0, 0.25});
+  return {.weights = weights.to(at::kDouble),
+          .indices = at::tensor({0, 3, 1, 1, 2}, at::kInt),
+          .indptr = at::tensor({0, 2, 2, 5}, at::kInt),
+          .rows = 3,
+          .cols = 4};
+}
+
+at::Tensor dense(const Connections& m) {
+  const at::Tensor rows = at::tensor({0, 0, 2, 2, 2}, at::kLong);
+  return at::zeros({m.rows, m.cols}, at::kDouble)
+      .index_put({rows, m.indices.to(at::kLong)}, m.weights.expand_as(m.indices), /*accumulate=*/true);
+}
+
+bool same(const at::Tensor& a, const at::Tensor& b) { return a.sizes() == b.sizes() && at::allclose(a, b, 1e-12, 0); }
+
+}  // namespace
+
+TEST_CASE("products of stored matrices from C++") {
+  for (const bool shared : {false, true}) {
+    const Connections m = some_connections(shared);
+    m.check(/*sorted=*/true);
+    const at::Tensor a = dense(m), by_cols = at::tensor({1.5, -1.0, 2.5, 0.5}, at::kDouble),
+                     by_rows = at::tensor({0.25, 7.0, -2.0}, at::kDouble);
+    const auto fired = [](const at::Tensor& x) { return x.gt(0).to(at::kDouble); };
+    CHECK(same(event_mv(m, by_cols), a.mv(fired(by_cols))));
+    CHECK(same(event_mv(m, by_rows, {.transpose = true}), a.t().mv(fired(by_rows))));
+    CHECK(same(event_mv(m, by_cols, {.graded = true}), a.mv(by_cols.clamp_min(0))));
+    CHECK(same(event_mv(m, by_rows, {.transpose = true, .deterministic = true}), a.t().mv(fired(by_rows))));
+    CHECK(same(sparse_mv(m, by_rows, {.transpose = true}), a.t().mv(by_rows)));
+    const at::Tensor several = at::stack({by_cols, -by_cols}, 1);
+    CHECK(same(event_mm(m, several), a.mm(fired(several))));
+    CHECK(same(sparse_mm(m, several), a.mm(several)));
+  }
+}
+
+TEST_CASE("rows of one length from C++") {
+  const Connections ell{.weights = at::tensor({1.0, 2.0, 3.0, 4.0}, at::kDouble).view({2, 2}),
+                        .indices = at::tensor({0, 2, 1, 1}, at::kInt).view({2, 2}),
+                        .rows = 2,
+                        .cols = 3};
+  const at::Tensor all = at::ones({3}, at::kDouble);
+  CHECK(same(event_mv(ell, all), at::tensor({3.0, 7.0}, at::kDouble)));
+  CHECK_THROWS_WITH(ell.check(), has_text("csr_check: the matrix must have indptr"));
+}
+
+TEST_CASE("products from C++ have gradients") {
+  Connections m = some_connections(false);
+  m.weights.requires_grad_();
+  const at::Tensor x = at::tensor({1.0, -1.0, 2.0}, at::kDouble).requires_grad_();
+  event_mv(m, x, {.transpose = true}).sum().backward();
+  CHECK(same(m.weights.grad(), at::tensor({1.0, 1.0, 1.0, 1.0, 1.0}, at::kDouble)));
+  CHECK(same(x.grad(), dense(m).detach().sum(1)));
+}
+
+TEST_CASE("a random matrix from C++ is the same in every product") {
+  const RandomConnections m{
+      .weights = at::tensor({0.5, 2.0}, at::kDouble), .law = "uniform", .rows = 20, .cols = 30, .prob = 0.3, .seed = 5};
+  const at::Tensor a = event_mm(m, at::eye(30, at::kDouble));
+  CHECK(a.ne(0).sum().item<std::int64_t>() > 100);
+  CHECK(same(event_mm(m, at::eye(20, at::kDouble), {.transpose = true}), a.t()));
+  CHECK(same(event_mv(m, at::ones({30}, at::kDouble)), a.sum(1)));
+  CHECK_THROWS_WITH(
+      event_mv(RandomConnections{.weights = m.weights, .law = "gamma", .rows = 2, .cols = 2, .prob = 1}, at::ones({2})),
+      has_text("jit_csrmv: law must be"));
+}
+
+TEST_CASE("dense weights and bits from C++") {
+  const at::Tensor weight = at::arange(12, at::kDouble).view({3, 4}), bias = at::ones({4}, at::kDouble);
+  const at::Tensor events = at::tensor({1, 0, 1, 0, 0, 0}, at::kInt).to(at::kBool).view({2, 3});
+  const at::Tensor expected = events.to(at::kDouble).mm(weight) + bias;
+  CHECK(same(event_linear(events, weight, bias), expected));
+  CHECK(same(event_linear(pack_events(events), weight, bias), expected));
+  CHECK(at::equal(unpack_events(pack_events(events), 3), events));
+}
+
+TEST_CASE("weights change with spikes from C++") {
+  const Connections before = some_connections(false);
+  const auto changed = [&](const auto& change) {
+    Connections m = before;
+    m.weights = before.weights.clone();
+    change(m);
+    return m.weights - before.weights;
+  };
+  const at::Tensor of_cols = at::tensor({0.1, 0.2, 0.3, 0.4}, at::kDouble),
+                   of_rows = at::tensor({1.0, 2.0, 5.0}, at::kDouble);
+  CHECK(same(changed([&](Connections& m) {
+               stdp_pre_(m, at::tensor({1, 1, 0}, at::kInt).to(at::kBool), of_cols);
+             }),
+             at::tensor({0.1, 0.4, 0.0, 0.0, 0.0}, at::kDouble)));
+  CHECK(same(changed([&](Connections& m) {
+               stdp_post_(m, by_columns(m), at::tensor({0, 1, 0, 1}, at::kInt).to(at::kBool), of_rows, {.most = 3.0});
+             }),
+             at::tensor({0.0, 1.0, 5.0, -1.0, 0.0}, at::kDouble)));
+}
+
+}  // namespace spikeforge::test
