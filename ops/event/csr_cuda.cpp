@@ -142,7 +142,7 @@ at::Tensor product_cuda(const at::Tensor& weights, const at::Tensor& indices, co
   const HeldRows held = hold_rows(indices, indptr, rows, cols);
   const at::Tensor dense_weights = weights.contiguous();
   const at::Tensor dense_x = x.contiguous();
-  const at::Tensor y = at::empty(C10_AS_INTARRAYREF_SLOW(result_sizes(x, form)), weights.options());
+  at::Tensor y = at::empty(C10_AS_INTARRAYREF_SLOW(result_sizes(x, form)), weights.options());
   if (y.numel() == 0) return y;
   if (held.rows.connections == 0) return y.zero_();
   Launcher launcher(dense_weights, held, dense_x, y, gpu_product(weights, held.rows, x, form));
@@ -160,7 +160,7 @@ at::Tensor weight_grad_cuda(const at::Tensor& x, const at::Tensor& grad, const a
   check_weight_grad(x, grad, indices, indptr, form);
   const c10::cuda::OptionalCUDAGuard guard(x.device());
   const HeldRows held = hold_rows(indices, indptr, rows, cols);
-  const at::Tensor result = at::empty(indices.sizes(), grad.options());
+  at::Tensor result = at::empty(indices.sizes(), grad.options());
   if (result.numel() == 0) return result;
   const at::Tensor dense_x = x.contiguous();
   const at::Tensor dense_grad = grad.contiguous();
