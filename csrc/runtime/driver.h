@@ -54,7 +54,8 @@ class LoadedKernel {
   void launch_together(unsigned blocks, unsigned block, unsigned shared_bytes, Driver::Stream stream,
                        const void* args) const;
 
-  // More dynamic shared memory than the 48 KB that every kernel may have; `device` is the CUDA runtime's index.
+  // More dynamic shared memory than the 48 KB that every kernel may have; `device` is the CUDA runtime's index. Holds
+  // for every thread's launches there, until the next call: a later one that allows less takes it from all.
   void allow_shared(int bytes, int device) const;
 
  private:

@@ -126,7 +126,8 @@ EventStep gather_bits_step(const EventProduct& p, std::int64_t words, const Choi
   return {.spec = spec,
           .blocks = grid(p.rows * spec.lanes, block, or_default(chosen.blocks, 2), device),
           .threads = block,
-          .shared_bytes = spec.in_shared ? words * 4 : 0};
+          .shared_bytes = spec.in_shared ? words * 4 : 0,
+          .most_shared_bytes = any_kernels_shared_bytes};
 }
 
 EventStep gather_entries_step(const EventProduct& p, const Choices& chosen, const Device& device) {
@@ -186,8 +187,8 @@ ScatterPlan plan_scatter(const EventProduct& p, const Device& device) {
   spec.sums = plan.sums;
   spec.columns = columns_of(p);
   const std::int64_t own_bytes = plan.sum_bytes * results;
-  spec.in_shared = !fixed && p.batches == 1 && chosen.private_allowed != 0 &&
-                   own_bytes <= most_shared_bytes(device) - shared_bytes_of_lists;
+  const std::int64_t most_own_bytes = most_shared_bytes(device) - shared_bytes_of_lists;
+  spec.in_shared = !fixed && p.batches == 1 && chosen.private_allowed != 0 && own_bytes <= most_own_bytes;
   // Floats in shared memory are added by trying again, for longer the more there are.
   spec.unroll =
       static_cast<std::uint8_t>(or_default(chosen.unroll, spec.in_shared && plan.sums == EventSums::floats ? 2 : 4));
@@ -205,6 +206,7 @@ ScatterPlan plan_scatter(const EventProduct& p, const Device& device) {
                   .blocks = grid(wanted, threads, blocks, device),
                   .threads = threads,
                   .shared_bytes = spec.in_shared ? own_bytes : 0,
+                  .most_shared_bytes = most_own_bytes,
                   .together = true};
   plan.rows_at_once = std::min<std::int64_t>(threads, divide_up(p.rows * plan.batches_at_once, plan.scatter.blocks));
   return plan;

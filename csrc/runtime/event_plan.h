@@ -33,7 +33,8 @@ struct EventStep {
   std::int64_t blocks = 0, batches = 1;  // the grid
   std::int64_t threads = 0;              // of a block
   std::int64_t shared_bytes = 0;
-  bool together = false;  // blocks wait for each other
+  std::int64_t most_shared_bytes = 0;  // of this kernel on this device, whatever the matrix
+  bool together = false;               // blocks wait for each other
 };
 
 // By rows: A e.

@@ -5,7 +5,6 @@
 #include <spikeforge/runtime/event_plan.h>
 #include <spikeforge/runtime/spec_table.h>
 
-#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAException.h>
@@ -111,13 +110,14 @@ class Launcher {
   }
 
   void run(const EventStep& step) const {
-    if (step.blocks == 0 || step.batches == 0) return;
     constexpr std::int64_t without_asking = 32 << 10;  // beside what a kernel declares
     const runtime::LoadedKernel& kernel = runtime::SpecTable<EventSpec>::of(device_).get(step.spec, device_);
     const auto blocks = static_cast<unsigned>(step.blocks);
     const auto threads = static_cast<unsigned>(step.threads);
     const auto shared_bytes = static_cast<unsigned>(step.shared_bytes);
-    if (step.shared_bytes > without_asking) kernel.allow_shared(static_cast<int>(shared_bytes), x_.get_device());
+    // Not shared_bytes: another thread may be about to launch the same kernel with more.
+    if (step.shared_bytes > without_asking)
+      kernel.allow_shared(static_cast<int>(step.most_shared_bytes), x_.get_device());
     if (step.together)
       kernel.launch_together(blocks, threads, shared_bytes, stream_, &args_);
     else

@@ -3,6 +3,7 @@
 #include <spikeforge/runtime/errors.h>
 #include <spikeforge/runtime/event_jit_spec.h>
 #include <spikeforge/runtime/event_linear_spec.h>
+#include <spikeforge/runtime/event_plan.h>
 #include <spikeforge/runtime/event_spec.h>
 #include <spikeforge/runtime/nvrtc.h>
 
@@ -122,5 +123,27 @@ TEST_CASE("kernels of sparse products compile for sm_80, and spill little") { ch
 TEST_CASE("kernels of sparse products compile for sm_90, and spill little") { check_arch("sm_90"); }
 TEST_CASE("kernels of sparse products compile for sm_100, and spill little") { check_arch("sm_100"); }
 TEST_CASE("kernels of sparse products compile for sm_120, and spill little") { check_arch("sm_120"); }
+
+// Threads share a kernel, and what it is allowed.
+TEST_CASE("kernels of sparse products are allowed as much shared memory, whatever the matrix") {
+  for (const runtime::Device& device : {runtime::Device{8, 6, 84}, runtime::Device{9, 0, 132}})
+    for (const DType weight : {DType::f32, DType::f64}) {
+      std::vector<runtime::EventStep> steps;
+      for (const std::int64_t cols : {100, 5'000, 10'000}) {
+        const runtime::EventProduct product{.weight = weight,
+                                            .entry = event::EntryType::f32,
+                                            .values = event::Values::event,
+                                            .indptr_bytes = 4,
+                                            .rows = 100,
+                                            .cols = cols,
+                                            .connections = 10'000};
+        steps.push_back(plan_scatter(product, device).scatter);
+        CHECK(steps.back().spec == steps.front().spec);
+        CHECK(steps.back().shared_bytes == cols * static_cast<std::int64_t>(size_of(weight)));
+        CHECK(steps.back().shared_bytes <= steps.back().most_shared_bytes);
+        CHECK(steps.back().most_shared_bytes == steps.front().most_shared_bytes);
+      }
+    }
+}
 
 }  // namespace spikeforge::tests
