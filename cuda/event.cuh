@@ -42,9 +42,9 @@ struct ProductArgs {
   const void* indptr;
   Int width, rows, cols, connections;
   const void* weights;
-  const void* x;  // [batches, length, n], contiguous; the batch is blockIdx.y
+  const void* x;  // [batches, length, n], contiguous; by rows the batch is blockIdx.y
   void* y;
-  void* sums;                  // [batches, out, n]; y itself where no other type is summed
+  void* sums;                  // [batches, out, n]; y itself where it is large and sums need no change to be results
   float* infinities;           // of the fixed sums, which have none: [batches, out, n]
   unsigned long long* limits;  // bits of the largest finite |weight| and |entry|, as doubles
   unsigned* bits;              // [batches, words]
@@ -132,11 +132,8 @@ struct Spec {
   static __device__ __forceinline__ Compute weight(const ProductArgs& a, Int k) {
     return number_of<Compute>(static_cast<const Weight*>(a.weights)[shared ? 0 : k]);
   }
-  static __device__ __forceinline__ X entry(const ProductArgs& a, Int length, Int i, Int c, Int batch) {
-    return static_cast<const X*>(a.x)[(batch * length + i) * a.n + c];
-  }
   static __device__ __forceinline__ X entry(const ProductArgs& a, Int length, Int i, Int c) {
-    return entry(a, length, i, c, blockIdx.y);
+    return static_cast<const X*>(a.x)[(blockIdx.y * length + i) * a.n + c];
   }
   static __device__ __forceinline__ bool contributes(X x) {
     return values == Values::number || Entry<Compute, X>::active(x);
@@ -374,6 +371,8 @@ __device__ __forceinline__ void limits(const ProductArgs& a) {
   }
 }
 
+constexpr int most_doublings = 2044;  // products that more are asked for are below 2^-1983, which is 0
+
 // So many doublings of a product of weight and entry that the sum of all connections stays below 2^62.
 template <bool shared>
 __device__ __forceinline__ int doublings(const ProductArgs& a) {
@@ -381,14 +380,16 @@ __device__ __forceinline__ int doublings(const ProductArgs& a) {
   const unsigned long long entry = a.limits[1];
   if (weight == 0 || entry == 0) return 0;
   const auto above = [](unsigned long long bits) { return static_cast<int>(bits >> 52) - 1022; };  // it is below 2^this
-  return 62 - (64 - __clzll(a.connections)) - above(weight) - above(entry);
+  const int most = 62 - (64 - __clzll(a.connections)) - above(weight) - above(entry);
+  return most < most_doublings ? most : most_doublings;
 }
 
 // 2^n for |n| <= 1022.
 __device__ __forceinline__ double power_of_two(int n) {
   return __longlong_as_double(static_cast<long long>(n + 1023) << 52);
 }
-// x 2^n, in two steps that neither overflow nor lose bits before the result does. (scalbn is a call, and spills.)
+// x 2^n for |n| <= most_doublings, in two steps that neither overflow nor lose bits before the result does. (scalbn is
+// a call, and spills.)
 struct Doubled {
   double half, rest;
   __device__ __forceinline__ explicit Doubled(int n) : half(power_of_two(n / 2)), rest(power_of_two(n - n / 2)) {}
@@ -578,7 +579,7 @@ __device__ __forceinline__ void finish(const ProductArgs& a) {
 
 template <class S>
 __device__ __forceinline__ void scatter(const ProductArgs& a) {
-  extern __shared__ unsigned char memory[];
+  extern __shared__ unsigned long long memory[];  // aligned for any sum
   using Own = typename Adder<S>::Stored;
   int shift = 0;
   if constexpr (Adder<S>::fixed) shift = doublings<S::shared>(a);

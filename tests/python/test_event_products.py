@@ -178,6 +178,14 @@ def test_the_deterministic_way_gives_the_same_bits_every_time(transpose, shared,
             assert all(torch.equal(results[0], result) for result in results)
 
 
+def test_the_deterministic_way_sums_products_below_the_least_number_to_0(device):
+    m = from_lengths([4], 3)
+    for exponent in range(980, 1023):
+        tiny = torch.tensor([2.0**-exponent], dtype=torch.float64, device=device)
+        y = call(m.to(device), tiny.expand(4), tiny, True, "number", False, deterministic=True)
+        assert torch.equal(y.cpu(), torch.zeros(3, dtype=torch.float64)), exponent
+
+
 def test_tensors_of_other_layouts_are_read(device):
     m = matrix("random").to(device)
     weights = random_weights(m, False, torch.float64, device)
