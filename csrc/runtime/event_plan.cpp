@@ -14,15 +14,15 @@ constexpr std::int64_t shared_bytes_of_lists = 13 << 10;     // that find_tasks 
 constexpr std::int64_t most_grid_y = 65535;
 constexpr std::int64_t most_workspace = std::int64_t{1} << 28;  // bytes that batches side by side may take
 
-// What a measurement may vary: SPIKEFORGE_EVENT_SCHEDULE="lanes=32,unroll=8,...", read at every call. 0: as chosen
-// here.
+// What a measurement may vary: SPIKEFORGE_EVENT_SCHEDULE="lanes=32,unroll=8,...", read at every call. A default of 0 or
+// -1 leaves it to the plan. Values are taken as they are: not every one makes a kernel that is right, or ends.
 struct Choices {
   std::int64_t lanes = 0;                  // threads a row, by rows
   std::int64_t unroll = 0;                 // indices that a thread has on their way
   std::int64_t block = 0;                  // threads of a block, by rows
   std::int64_t blocks = 0;                 // blocks a multiprocessor, by rows
   std::int64_t chunk = 0;                  // connections a task, by columns
-  std::int64_t private_from = -1;          // connections from which blocks have sums of their own, a column
+  std::int64_t private_from = -1;          // connections a result from which blocks have sums of their own
   std::int64_t private_allowed = 1;        // whether the kernel is compiled with that way at all
   std::int64_t in_place_from = 1'000'000;  // results from which clearing twice costs less than a copy
 };
@@ -117,7 +117,7 @@ EventStep pack_step(const EventProduct& p, std::int64_t words, const Device& dev
 EventStep gather_bits_step(const EventProduct& p, std::int64_t words, const Choices& chosen, const Device& device) {
   EventSpec spec = spec_of(EventKernel::gather_bits, p);
   spec.entry = event::EntryType::boolean;
-  // A thread takes four connections at once, of a mean row four times (with weights) or eight times.
+  // A thread takes four connections at once, of a mean row at least four times (with weights) or eight times.
   spec.lanes = static_cast<std::uint8_t>(
       or_default(chosen.lanes, std::clamp<std::int64_t>(floor_to_power(mean_row(p) / (p.shared ? 32 : 16)), 1, 32)));
   spec.unroll = static_cast<std::uint8_t>(or_default(chosen.unroll, p.shared ? 4 : 2));
@@ -158,10 +158,7 @@ GatherPlan plan_gather(const EventProduct& p, const Device& device) {
   } else {
     plan.steps = {gather_entries_step(p, chosen, device)};
   }
-  for (EventStep& step : plan.steps) {
-    step.spec.sums = EventSums::counts;  // it has none
-    step.batches = plan.batches_at_once;
-  }
+  for (EventStep& step : plan.steps) step.batches = plan.batches_at_once;
   return plan;
 }
 
@@ -192,7 +189,7 @@ ScatterPlan plan_scatter(const EventProduct& p, const Device& device) {
   // Floats in shared memory are added by trying again, for longer the more there are.
   spec.unroll =
       static_cast<std::uint8_t>(or_default(chosen.unroll, spec.in_shared && plan.sums == EventSums::floats ? 2 : 4));
-  // From so many connections a column sums of every block's own pay for themselves.
+  // From so many connections a result sums of every block's own pay for themselves.
   plan.private_from = (chosen.private_from >= 0 ? chosen.private_from : 32) * results;
   plan.tasks = p.rows + p.connections / plan.chunk;
 

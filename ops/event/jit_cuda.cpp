@@ -4,7 +4,6 @@
 #include <spikeforge/runtime/event_jit_spec.h>
 #include <spikeforge/runtime/spec_table.h>
 
-#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
@@ -14,7 +13,6 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <bit>
 
 namespace spikeforge::ops::sparse {
 namespace {
