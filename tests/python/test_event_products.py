@@ -165,6 +165,26 @@ def test_large_matrices_in_several_threads(shared):
         torch.set_num_threads(before)
 
 
+# What a GPU has a way of its own for: many connections a column (sums in shared memory), columns beyond a million
+# (sums in place; too many bits for shared memory), few long rows, more vectors than a grid is high.
+@both_weights
+@both_orders
+@pytest.mark.parametrize("rows, per_row, cols, shape", [
+    (20_000, 40, 300, ()), (300, 100, 1_200_000, ()), (3, 9000, 500, ()), (3, 4, 5, (70_000,))],
+    ids=["dense_columns", "many_columns", "long_rows", "many_vectors"])
+def test_sizes_that_go_their_own_way(rows, per_row, cols, shape, transpose, shared, device):
+    m = from_lengths(torch.full((rows,), per_row), cols, sort=False)
+    source, target = (m.row_of_connections(), m.indices.long()) if transpose else (m.indices.long(), m.row_of_connections())
+    for dtype in (torch.float32, torch.float64):
+        weights = random_weights(m, shared, dtype)
+        for values in VARIANTS:
+            x = random_entries((*shape, rows if transpose else cols), dtype, 0.5).nan_to_num()
+            y = call(m.to(device), weights.to(device), x.to(device), transpose, values, False)
+            counted = {"event": x > 0, "graded": x.clamp(min=0), "number": x}[values].double()
+            expected = torch.zeros(*shape, cols if transpose else rows, dtype=torch.float64)
+            assert_close(y, expected.index_add(-1, target, counted[..., source] * weights.double()))
+
+
 @both_weights
 @both_orders
 def test_the_deterministic_way_gives_the_same_bits_every_time(transpose, shared, device):
