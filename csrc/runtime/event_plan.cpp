@@ -22,7 +22,7 @@ struct Choices {
   std::int64_t block = 0;                  // threads of a block, by rows
   std::int64_t blocks = 0;                 // blocks a multiprocessor, by rows
   std::int64_t chunk = 0;                  // connections a task, by columns
-  std::int64_t private_from = -1;          // connections a result from which blocks have sums of their own
+  std::int64_t private_from = -1;          // connections a column from which blocks have sums of their own
   std::int64_t private_allowed = 1;        // whether the kernel is compiled with that way at all
   std::int64_t in_place_from = 1'000'000;  // results from which clearing twice costs less than a copy
 };
@@ -189,8 +189,8 @@ ScatterPlan plan_scatter(const EventProduct& p, const Device& device) {
   // Floats in shared memory are added by trying again, for longer the more there are.
   spec.unroll =
       static_cast<std::uint8_t>(or_default(chosen.unroll, spec.in_shared && plan.sums == EventSums::floats ? 2 : 4));
-  // From so many connections a result sums of every block's own pay for themselves.
-  plan.private_from = (chosen.private_from >= 0 ? chosen.private_from : 32) * results;
+  // From so many connections a column sums of every block's own pay for themselves, for one vector or several.
+  plan.private_from = (chosen.private_from >= 0 ? chosen.private_from : 32) * p.cols;
   plan.tasks = p.rows + p.connections / plan.chunk;
 
   const std::int64_t each =
@@ -216,7 +216,10 @@ std::vector<EventSpec> kernels_of(const EventProduct& p, const Device& device) {
     for (const EventStep& step : plan.limits) kernels.push_back(step.spec);
     kernels.push_back(plan.scatter.spec);
   } else {
-    for (const EventStep& step : plan_gather(p, device).steps) kernels.push_back(step.spec);
+    // Few multiprocessors and many: which of two ways a product with long rows takes depends on their number.
+    for (const int multiprocessors : {1, 1024})
+      for (const EventStep& step : plan_gather(p, {device.major, device.minor, multiprocessors}).steps)
+        if (std::ranges::find(kernels, step.spec) == kernels.end()) kernels.push_back(step.spec);
   }
   return kernels;
 }

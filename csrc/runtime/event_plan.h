@@ -61,7 +61,7 @@ ScatterPlan plan_scatter(const EventProduct& product, const Device& device);
 // Of the weights, where every connection has its own: x and the result's gradient, of `product.weight`, are read.
 EventStep plan_weight_gradient(const EventProduct& product, const Device& device);
 
-// The kernels of a product, whichever way it goes.
+// The kernels of a product, whichever way it goes, on any device of this architecture.
 std::vector<EventSpec> kernels_of(const EventProduct& product, const Device& device);
 
 }  // namespace spikeforge::runtime

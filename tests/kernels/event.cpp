@@ -7,6 +7,7 @@
 #include <spikeforge/runtime/event_spec.h>
 #include <spikeforge/runtime/nvrtc.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -123,6 +124,21 @@ TEST_CASE("kernels of sparse products compile for sm_80, and spill little") { ch
 TEST_CASE("kernels of sparse products compile for sm_90, and spill little") { check_arch("sm_90"); }
 TEST_CASE("kernels of sparse products compile for sm_100, and spill little") { check_arch("sm_100"); }
 TEST_CASE("kernels of sparse products compile for sm_120, and spill little") { check_arch("sm_120"); }
+
+TEST_CASE("a pack has the kernels of a product for any number of multiprocessors") {
+  const runtime::EventProduct long_rows{.weight = DType::f32,
+                                        .entry = event::EntryType::f32,
+                                        .values = event::Values::number,
+                                        .indptr_bytes = 4,
+                                        .rows = 1000,
+                                        .cols = 9000,
+                                        .connections = 5'000'000};
+  const std::vector<EventSpec> packed = kernels_of(long_rows, {9, 0, 132});
+  CHECK(packed.size() == 2);
+  for (const int multiprocessors : {16, 56, 132, 1000})
+    for (const runtime::EventStep& step : plan_gather(long_rows, {9, 0, multiprocessors}).steps)
+      CHECK(std::find(packed.begin(), packed.end(), step.spec) != packed.end());
+}
 
 // Threads share a kernel, and what it is allowed.
 TEST_CASE("kernels of sparse products are allowed as much shared memory, whatever the matrix") {
