@@ -57,7 +57,7 @@ std::string file_of(std::int64_t in, std::int64_t out) {
 
 }  // namespace
 
-// ctest runs every case in a process of its own.
+// The first case of the file, which ctest runs in a process of its own: no earlier one has set the peak.
 TEST_CASE("ten million parameters are imported soon, into at most 2.2 times the file's memory") {
   const std::string small = file_of(4, 3), large = file_of(5000, 2000);
   nir::to_module(nir::read(small), {.dt = dt});  // loads what there is to load

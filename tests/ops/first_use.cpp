@@ -19,7 +19,7 @@ Tensors call_once(const std::string& neuron, unsigned seed) {
 
 }  // namespace
 
-// ctest runs each test in a process of its own, so that this is the library's first use.
+// ctest runs each file of these in a process of its own, so that this is the library's first use.
 TEST_CASE("eight threads that use the library first, each another operator, get what one thread gets") {
   constexpr std::size_t n_threads = 8;
   std::vector<Tensors> together(n_threads);

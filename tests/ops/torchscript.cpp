@@ -10,8 +10,6 @@
 #include "calls.h"
 #include "catch.h"
 
-#ifdef SPIKEFORGE_TEST_PYTHON  // and SPIKEFORGE_TEST_EXPORT, the script; SPIKEFORGE_TEST_LIBRARY
-
 namespace spikeforge::test {
 namespace {
 
@@ -104,5 +102,3 @@ TEST_CASE("a neuron written as text travels in the saved model, with its gradien
 }
 
 }  // namespace spikeforge::test
-
-#endif
