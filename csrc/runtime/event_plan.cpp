@@ -100,12 +100,6 @@ EventSpec spec_of(EventKernel kernel, const EventProduct& p) {
           .indptr_bytes = p.indptr_bytes};
 }
 
-std::int64_t size_of_sum(EventSums sums, DType weight) {
-  if (sums == EventSums::counts) return 4;
-  if (sums == EventSums::fixed) return 8;
-  return static_cast<std::int64_t>(size_of(compute_type(weight)));
-}
-
 EventStep pack_step(const EventProduct& p, std::int64_t words, const Device& device) {
   EventSpec spec = spec_of(EventKernel::pack, p);
   spec.weight = DType::f32;  // it reads none, and no row
@@ -149,6 +143,17 @@ EventStep gather_entries_step(const EventProduct& p, const Choices& chosen, cons
 
 }  // namespace
 
+EventSums sums_by_columns(event::Values values, bool shared, bool deterministic) {
+  if (shared && values == event::Values::event) return EventSums::counts;
+  return deterministic ? EventSums::fixed : EventSums::floats;
+}
+
+std::int64_t size_of_sum(EventSums sums, DType weight) {
+  if (sums == EventSums::counts) return 4;
+  if (sums == EventSums::fixed) return 8;
+  return static_cast<std::int64_t>(size_of(compute_type(weight)));
+}
+
 GatherPlan plan_gather(const EventProduct& p, const Device& device) {
   const Choices chosen = choices();
   GatherPlan plan{.batches_at_once = std::min(p.batches, most_grid_y), .words = 0, .steps = {}};
@@ -165,9 +170,8 @@ GatherPlan plan_gather(const EventProduct& p, const Device& device) {
 ScatterPlan plan_scatter(const EventProduct& p, const Device& device) {
   const Choices chosen = choices();
   const std::int64_t results = p.cols * p.n;
-  const bool counts = p.shared && p.values == event::Values::event;
   ScatterPlan plan;
-  plan.sums = counts ? EventSums::counts : p.deterministic ? EventSums::fixed : EventSums::floats;
+  plan.sums = sums_by_columns(p.values, p.shared, p.deterministic);
   plan.sum_bytes = size_of_sum(plan.sums, p.weight);
   const bool fixed = plan.sums == EventSums::fixed;
   plan.in_place = plan.sums == EventSums::floats && !p.shared && p.weight == compute_type(p.weight) &&

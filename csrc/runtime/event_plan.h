@@ -28,6 +28,10 @@ struct EventWeightGradient {
   EventProduct product;
 };
 
+// What a sum by columns is made of, and the bytes of one.
+EventSums sums_by_columns(event::Values values, bool shared, bool deterministic);
+std::int64_t size_of_sum(EventSums sums, DType weight);
+
 struct EventStep {
   EventSpec spec;
   std::int64_t blocks = 0, batches = 1;  // the grid

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -71,10 +72,15 @@ std::shared_ptr<const KernelRecorder> stop_recording();
 // Null mostly.
 std::shared_ptr<KernelRecorder> recorder();
 
-// What every call on the CPU does.
+// What every call on the CPU does: with its launch, or a function that makes it, for one that costs something to make.
 template <class Launch>
 void note(const Launch& launch) {
-  if (const auto active = recorder()) active->add(launch);
+  const auto active = recorder();
+  if (!active) return;
+  if constexpr (std::is_invocable_v<const Launch&>)
+    active->add(launch());
+  else
+    active->add(launch);
 }
 
 // Compiles them all, on all cores, and writes the pack; progress(done, of) comes from any thread, one at a time.

@@ -2,8 +2,8 @@
 // event_csrmv, jit_csrmv, event_linear, stdp_pre and their like, where every argument is explained (docs/events.md).
 //
 // Matrices are stored by rows, one for each neuron that fires. An entry x of `events` is an event where it is true, or
-// x > 0; NaN is none. All of it has gradients (straight through, for events), runs on CPU and GPU, and is recorded by
-// torch.compile and TorchScript. Errors are c10::TypeError and c10::ValueError and name operator and argument.
+// x > 0; NaN is none. All of it runs on CPU and GPU; products and event_linear have gradients, straight through for
+// events. Errors are c10::TypeError and c10::ValueError and name operator and argument.
 #pragma once
 
 #include <spikeforge/export.h>

@@ -13,7 +13,6 @@
 #include <spikeforge/ops/neuron/checks.h>
 #include <spikeforge/ops/neuron/layout.h>
 
-#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
@@ -109,19 +108,15 @@ RandomRows random_rows(const Draw& draw, std::int64_t rows, std::int64_t cols) {
 
 runtime::EventJitSpec gpu_jit(const at::Tensor& weights, const at::Tensor& x, const Form& form, const Draw& draw,
                               const RandomRows& matrix) {
-  using runtime::EventSums;
   runtime::EventJitSpec spec{.product = {.weight = dtype_of(weights.scalar_type()),
                                          .entry = entry_type_of(x.scalar_type()),
                                          .values = form.values,
                                          .shared = draw.law == Law::constant,
-                                         .sums = EventSums::floats,
+                                         .sums = runtime::EventSums::floats,
                                          .transpose = form.transpose},
                              .law = draw.law};
   if (form.transpose) {
-    if (spec.product.shared && form.values == Values::event)
-      spec.product.sums = EventSums::counts;
-    else if (form.deterministic || at::globalContext().deterministicAlgorithms())
-      spec.product.sums = EventSums::fixed;
+    spec.product.sums = runtime::sums_by_columns(form.values, spec.product.shared, is_deterministic(form));
   } else {
     spec.product.lanes = static_cast<std::uint8_t>(
         std::bit_floor(static_cast<std::uint64_t>(std::clamp<std::int64_t>(matrix.pieces, 1, 32))));

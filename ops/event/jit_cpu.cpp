@@ -111,9 +111,9 @@ at::Tensor jit_product_cpu(const at::Tensor& weights, const at::Tensor& x, std::
   const c10::SymDimVector sizes = result_sizes(x, form);
   if (prob == 0 || rows == 0 || cols == 0 || x.numel() == 0) return at::zeros_symint(sizes, weights.options());
 
-  const runtime::EventJitSpec on_gpu = gpu_jit(weights, x, form, draw, random_rows(draw, rows, cols));
+  const auto on_gpu = [&] { return gpu_jit(weights, x, form, draw, random_rows(draw, rows, cols)); };
   runtime::note(on_gpu);
-  if (transpose) runtime::note(gpu_jit_finish(on_gpu));
+  if (transpose) runtime::note([&] { return gpu_jit_finish(on_gpu()); });
   const c10::ScalarType compute = state_type(weights.scalar_type());
   const bool counts = draw.law == Law::constant && form.values == Values::event;  // whole numbers, beyond a float's
   at::Tensor sums;

@@ -64,14 +64,11 @@ class JitLauncher {
 
   void scatter(const at::Tensor& weights, const at::Tensor& x, const at::Tensor& y, const Form& form,
                const Draw& draw) {
-    const EventSums kind = spec_.product.sums;
-    const bool fixed = kind == EventSums::fixed;
+    const bool fixed = spec_.product.sums == EventSums::fixed;
     const at::Tensor limits = fixed ? limits_of(weights, x, form, draw) : at::Tensor();
     if (fixed) args_.product.limits = limits.mutable_data_ptr();
     const std::int64_t results = args_.product.cols * vectors_.n;
-    const auto size = kind == EventSums::counts ? 4
-                      : fixed                   ? 8
-                              : static_cast<std::int64_t>(size_of(compute_type(spec_.product.weight)));
+    const std::int64_t size = runtime::size_of_sum(spec_.product.sums, spec_.product.weight);
     for_batches(x, y, [&](std::int64_t count) {
       const at::Tensor sums = at::zeros({size * results * count}, x.options().dtype(at::kByte));
       const at::Tensor infinities = at::zeros({fixed ? results * count : 0}, x.options().dtype(at::kFloat));

@@ -32,7 +32,7 @@ at::Tensor event_linear_cpu(const at::Tensor& x, const at::Tensor& weight, const
   const std::int64_t in = weight.size(0);
   const std::int64_t out = weight.size(1);
   if (y.numel() == 0) return y;
-  runtime::note(gpu_linear(x, weight, graded));
+  runtime::note([&] { return gpu_linear(x, weight, graded); });
   const std::int64_t batches = y.numel() / out;
   const auto type = state_type(weight.scalar_type());
   const at::Tensor dense = weight.contiguous();

@@ -285,7 +285,7 @@ runtime::EventSpec gpu_update(const WeightUpdate& update) {
 }
 
 void update_weights_cpu(const WeightUpdate& update) {
-  runtime::note(gpu_update(update));
+  runtime::note([&] { return gpu_update(update); });
   switch (dtype_of(update.weights.scalar_type())) {
     case DType::f16:
       return update_typed<c10::Half, float>(update);

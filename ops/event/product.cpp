@@ -186,6 +186,8 @@ HeldRows hold_rows(const at::Tensor& indices, const std::optional<at::Tensor>& i
   return held;
 }
 
+bool is_deterministic(const Form& form) { return form.deterministic || at::globalContext().deterministicAlgorithms(); }
+
 runtime::EventProduct gpu_product(const at::Tensor& weights, const spikeforge::event::Rows& rows, const at::Tensor& x,
                                   const Form& form) {
   const Vectors in = vectors_of(x, form.matrix);
@@ -197,7 +199,7 @@ runtime::EventProduct gpu_product(const at::Tensor& weights, const spikeforge::e
                                                     : rows.wide_indptr     ? 8
                                                                            : 4),
           .transpose = form.transpose,
-          .deterministic = form.deterministic || at::globalContext().deterministicAlgorithms(),
+          .deterministic = is_deterministic(form),
           .rows = rows.rows,
           .cols = rows.cols,
           .connections = rows.connections,

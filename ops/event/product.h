@@ -107,7 +107,10 @@ struct HeldRows {
 HeldRows hold_rows(const at::Tensor& indices, const std::optional<at::Tensor>& indptr, std::int64_t rows,
                    std::int64_t cols);
 
-// What decides the kernels of a GPU. torch.use_deterministic_algorithms counts as `deterministic`.
+// torch.use_deterministic_algorithms counts as `deterministic`.
+bool is_deterministic(const Form& form);
+
+// What decides the kernels of a GPU.
 runtime::EventProduct gpu_product(const at::Tensor& weights, const spikeforge::event::Rows& rows, const at::Tensor& x,
                                   const Form& form);
 
