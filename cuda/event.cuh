@@ -1,7 +1,7 @@
 // Products of a sparse matrix with events or numbers.
 //
-//   gather           A e   a group of threads a row; events of one vector are read as bits, from shared memory where
-//                          they fit
+//   gather           A e   a group of lanes a row, or a block where it is long; events of one vector are read as bits,
+//                          from shared memory where they fit
 //   scatter          e A   blocks look for rows that contribute and cut them into tasks for a warp. A block that found
 //                          few adds them to the sums; tasks of blocks that found more are listed, and when all are,
 //                          warps take them in turn and add to sums in memory or, where there is much to add, to sums of
@@ -27,8 +27,8 @@ enum class Sums { counts, floats, fixed };
 
 // What blocks of one scatter tell each other. All 0 before it begins, and so are the sums.
 struct Meeting {
-  unsigned long long tasks, connections;  // listed
-  unsigned arrived;
+  unsigned long long state;        // tasks listed, and in the lowest bits blocks that arrived
+  unsigned long long connections;  // listed
 };
 // Connections first, first + 1, ... of a row, which is counted over all batches.
 struct Task {
@@ -53,7 +53,8 @@ struct ProductArgs {
   const void* grad;  // of weight_gradient
   const Int* slots;  // of plasticity: where the weight of a connection is, or null
   Int n, words, batches;
-  Int chunk;           // connections of a task, at most
+  Int long_row;        // by rows: connections from which a row is not for a group of lanes
+  Int chunk;           // connections of a task, at most: a power of two
   Int rows_at_once;    // that a block looks at, no more than it has threads
   Int private_from;    // connections from which a block's sums are its own
   double least, most;  // of plasticity
@@ -194,15 +195,24 @@ __device__ __forceinline__ void for_connections(const int* indices, Int begin, I
   for (; begin < end; begin += most_of_row) {
     const int* const part = indices + begin;
     const int count = static_cast<int>(min(end - begin, most_of_row));
+    // The same rounds for all lanes, and one more in which some have nothing left: loads of a round wait together.
     int k = lane;
-    for (; k + (unroll - 1) * step < count; k += unroll * step) {
+    for (int end_of_round = unroll * step; end_of_round <= count; end_of_round += unroll * step, k += unroll * step) {
       int columns[unroll];
 #pragma unroll
       for (int u = 0; u < unroll; ++u) columns[u] = __ldcs(part + k + u * step);
 #pragma unroll
       for (int u = 0; u < unroll; ++u) f(columns[u], begin + k + u * step);
     }
-    for (; k < count; k += step) f(__ldcs(part + k), begin + k);
+    if (k < count) {
+      int columns[unroll];
+#pragma unroll
+      for (int u = 0; u < unroll; ++u)
+        if (k + u * step < count) columns[u] = __ldcs(part + k + u * step);
+#pragma unroll
+      for (int u = 0; u < unroll; ++u)
+        if (k + u * step < count) f(columns[u], begin + k + u * step);
+    }
   }
 }
 
@@ -211,11 +221,11 @@ struct alignas(sizeof(Weight) == 2 ? 8 : 16) FourWeights {
   Weight of[4];
 };
 
-// A lane's part of the sum of one row and one vector whose events are bits: every S::lanes-th four of connections that
-// are loaded at once, and of the few before and behind them.
+// The part of one of `lanes` in the sum of a row, whose events are bits: every lanes-th four of connections that are
+// loaded at once, and of the few before and behind them.
 template <class S>
 __device__ __forceinline__ typename S::Sum sum_of_bits(const ProductArgs& a, const unsigned* bits, Int begin, Int end,
-                                                       int lane) {
+                                                       int lane, int lanes) {
   using Sum = typename S::Sum;
   using Weight = typename S::Weight;
   using Four = FourWeights<Weight>;
@@ -252,15 +262,24 @@ __device__ __forceinline__ typename S::Sum sum_of_bits(const ProductArgs& a, con
       return one(column.x, k) + one(column.y, k + 1) + one(column.z, k + 2) + one(column.w, k + 3);
     };
     int i = lane;
-    for (; i + (S::unroll - 1) * S::lanes < fours; i += S::unroll * S::lanes) {
+    for (int end_of_round = S::unroll * lanes; end_of_round <= fours;
+         end_of_round += S::unroll * lanes, i += S::unroll * lanes) {
       int4 loaded[S::unroll];
 #pragma unroll
-      for (int u = 0; u < S::unroll; ++u) loaded[u] = __ldcs(columns + i + u * S::lanes);
+      for (int u = 0; u < S::unroll; ++u) loaded[u] = __ldcs(columns + i + u * lanes);
 #pragma unroll
-      for (int u = 0; u < S::unroll; ++u) sum += four(loaded[u], i + u * S::lanes);
+      for (int u = 0; u < S::unroll; ++u) sum += four(loaded[u], i + u * lanes);
     }
-    for (; i < fours; i += S::lanes) sum += four(__ldcs(columns + i), i);
-    for (int rest = lane; rest < count - 4 * fours; rest += S::lanes) {
+    if (i < fours) {
+      int4 loaded[S::unroll];
+#pragma unroll
+      for (int u = 0; u < S::unroll; ++u)
+        if (i + u * lanes < fours) loaded[u] = __ldcs(columns + i + u * lanes);
+#pragma unroll
+      for (int u = 0; u < S::unroll; ++u)
+        if (i + u * lanes < fours) sum += four(loaded[u], i + u * lanes);
+    }
+    for (int rest = lane; rest < count - 4 * fours; rest += lanes) {
       const int k = rest < before ? rest : 4 * fours + rest;
       sum += one(part[k], k);
     }
@@ -284,6 +303,63 @@ __device__ __forceinline__ typename S::Sum sum_of_entries(const ProductArgs& a, 
   return sum;
 }
 
+// Sums of all rows, for each of so many tiles of vectors. A group of lanes sums a row; warps take rows in turn, one
+// after the other from another block. A row that is longer than a.long_row waits for all threads of its block.
+template <class S, class F>
+__device__ __forceinline__ void sum_rows(const ProductArgs& a, Int tiles, const F& sum_of) {
+  using Sum = typename S::Sum;
+  constexpr int most_waiting = 64;
+  __shared__ Int waiting[most_waiting];
+  __shared__ int count;
+  __shared__ Sum of_warps[32 * S::columns];
+  if (threadIdx.x == 0) count = 0;
+  __syncthreads();
+
+  const int lane = threadIdx.x % S::lanes;
+  const Int items = a.rows * tiles;
+  const Int step = static_cast<Int>(gridDim.x) * blockDim.x / S::lanes;
+  const Int first = ((static_cast<Int>(threadIdx.x / 32) * gridDim.x + blockIdx.x) * 32 + threadIdx.x % 32) / S::lanes;
+  const auto store = [&](Int row, Int tile, int column, Sum sum) {
+    const Int c = tile * S::columns + column;
+    if (column < S::columns && c < a.n)
+      static_cast<typename S::Weight*>(a.y)[(blockIdx.y * a.rows + row) * a.n + c] = S::result(a, sum);
+  };
+  for (bool late = false;; late = true) {
+    for (Int item = first; item < items; item += step) {
+      const Int row = tiles == 1 ? item : item / tiles;
+      const Int begin = S::begin(a, row);
+      const Int end = S::begin(a, row + 1);
+      if ((end - begin > a.long_row) != late) {
+        if (!late && lane == 0) {
+          const int place = atomicAdd(&count, 1);
+          if (place < most_waiting) waiting[place] = item;
+        }
+        continue;
+      }
+      const Int tile = item - row * tiles;
+      store(row, tile, lane, sum_over_lanes<S::lanes>(sum_of(tile, begin, end, lane, S::lanes), S::columns));
+    }
+    if (late) return;
+    __syncthreads();
+    if (count <= most_waiting) break;  // else groups sum them after all: there are enough to keep warps busy
+  }
+  for (int i = 0; i < count; ++i) {
+    const Int row = waiting[i] / tiles;
+    const Int tile = waiting[i] % tiles;
+    const Sum of_warp =
+        sum_over_lanes<32>(sum_of(tile, S::begin(a, row), S::begin(a, row + 1), threadIdx.x, blockDim.x), S::columns);
+    if (threadIdx.x % 32 < S::columns) of_warps[threadIdx.x / 32 * S::columns + threadIdx.x % 32] = of_warp;
+    __syncthreads();
+    if (threadIdx.x < S::columns) {
+      Sum sum = 0;
+      for (int at = threadIdx.x; at < static_cast<int>(blockDim.x / 32) * S::columns; at += S::columns)
+        sum += of_warps[at];
+      store(row, tile, threadIdx.x, sum);
+    }
+    __syncthreads();
+  }
+}
+
 // One vector, its events as bits.
 template <class S>
 __device__ __forceinline__ void gather_bits(const ProductArgs& a) {
@@ -294,51 +370,18 @@ __device__ __forceinline__ void gather_bits(const ProductArgs& a) {
     __syncthreads();
     bits = held;
   }
-  const Int groups = static_cast<Int>(gridDim.x) * blockDim.x / S::lanes;
-  const int lane = threadIdx.x % S::lanes;
-  for (Int row = (static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x) / S::lanes; row < a.rows; row += groups) {
-    const auto sum = sum_over_lanes<S::lanes>(sum_of_bits<S>(a, bits, S::begin(a, row), S::begin(a, row + 1), lane), 1);
-    if (lane == 0) static_cast<typename S::Weight*>(a.y)[blockIdx.y * a.rows + row] = S::result(a, sum);
-  }
+  sum_rows<S>(a, 1, [&](Int, Int begin, Int end, int lane, int lanes) {
+    return sum_of_bits<S>(a, bits, begin, end, lane, lanes);
+  });
 }
 
 // Any number of vectors, and any entries: `columns` lanes of a group stand side by side.
 template <class S>
 __device__ __forceinline__ void gather(const ProductArgs& a) {
-  const Int tiles = (a.n + S::columns - 1) / S::columns;
-  const Int groups = static_cast<Int>(gridDim.x) * blockDim.x / S::lanes;
-  const int lane = threadIdx.x % S::lanes;
-  const int column = lane % S::columns;
-  for (Int item = (static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x) / S::lanes; item < a.rows * tiles;
-       item += groups) {
-    const Int row = item / tiles;
-    const Int c = item % tiles * S::columns + column;
-    typename S::Sum sum = 0;
-    if (c < a.n)
-      sum = sum_of_entries<S>(a, c, S::begin(a, row), S::begin(a, row + 1), lane / S::columns, S::lanes / S::columns);
-    sum = sum_over_lanes<S::lanes>(sum, S::columns);
-    if (lane < S::columns && c < a.n)
-      static_cast<typename S::Weight*>(a.y)[(blockIdx.y * a.rows + row) * a.n + c] = S::result(a, sum);
-  }
-}
-
-// Few rows, long ones: a block a row.
-template <class S>
-__device__ __forceinline__ void gather_by_blocks(const ProductArgs& a) {
-  __shared__ typename S::Sum of_warps[32];
-  for (Int item = blockIdx.x; item < a.rows * a.n; item += gridDim.x) {
-    const Int row = item / a.n;
-    auto sum = sum_over_lanes<32>(
-        sum_of_entries<S>(a, item % a.n, S::begin(a, row), S::begin(a, row + 1), threadIdx.x, blockDim.x), 1);
-    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = sum;
-    __syncthreads();
-    if (threadIdx.x < 32) {
-      sum = threadIdx.x < blockDim.x / 32 ? of_warps[threadIdx.x] : typename S::Sum(0);
-      sum = sum_over_lanes<32>(sum, 1);
-      if (threadIdx.x == 0) static_cast<typename S::Weight*>(a.y)[blockIdx.y * a.rows * a.n + item] = S::result(a, sum);
-    }
-    __syncthreads();
-  }
+  sum_rows<S>(a, (a.n + S::columns - 1) / S::columns, [&](Int tile, Int begin, Int end, int lane, int lanes) {
+    const Int c = tile * S::columns + lane % S::columns;
+    return c < a.n ? sum_of_entries<S>(a, c, begin, end, lane / S::columns, lanes / S::columns) : typename S::Sum(0);
+  });
 }
 
 // ---- by columns ----
@@ -396,14 +439,32 @@ struct Doubled {
   __device__ __forceinline__ double operator()(double x) const { return x * half * rest; }
 };
 
-template <class S>
+// atomicAdd to global memory, of which nobody wants the old value: in kernels such as these the compiler asks for it
+// all the same, and a scatter takes a third longer. Nobody reads a sum before blocks have met, so that loads may be
+// moved.
+#define SPIKEFORGE_ADD_TO(type, suffix, constraint)                                            \
+  __device__ __forceinline__ void add_to(type* sum, type x) {                                  \
+    asm volatile("red.relaxed.gpu.global.add." suffix " [%0], %1;" ::"l"(sum), constraint(x)); \
+  }
+SPIKEFORGE_ADD_TO(unsigned, "u32", "r")
+SPIKEFORGE_ADD_TO(unsigned long long, "u64", "l")
+SPIKEFORGE_ADD_TO(float, "f32", "f")
+SPIKEFORGE_ADD_TO(double, "f64", "d")
+#undef SPIKEFORGE_ADD_TO
+
+// To sums in memory, or to a block's own in shared memory.
+template <class S, bool to_own>
 struct Adder {
   static constexpr bool fixed = S::sums == Sums::fixed;
   using Stored = typename Choose<S::sums == Sums::counts, unsigned, typename S::Compute>::type;
 
   const ProductArgs& a;
-  Stored* own;     // the block's in shared memory, or null
   Doubled scaled;  // of fixed sums
+
+  static __device__ __forceinline__ Stored* own() {
+    extern __shared__ unsigned long long memory[];  // aligned for any sum
+    return reinterpret_cast<Stored*>(memory);
+  }
 
   __device__ __forceinline__ void add(Int at, Int k, typename S::X x) const {
     if constexpr (S::sums == Sums::counts) {
@@ -412,10 +473,10 @@ struct Adder {
       const double value =
           (S::shared ? 1.0 : static_cast<double>(S::weight(a, k))) * static_cast<double>(S::contribution(x));
       if (fabs(value) <= 1.7976931348623157e308)
-        atomicAdd(static_cast<unsigned long long*>(a.sums) + at,
-                  static_cast<unsigned long long>(__double2ll_rn(scaled(value))));
+        add_to(static_cast<unsigned long long*>(a.sums) + at,
+               static_cast<unsigned long long>(__double2ll_rn(scaled(value))));
       else
-        atomicAdd(a.infinities + at, static_cast<float>(value));
+        add_to(a.infinities + at, static_cast<float>(value));
     } else {
       const auto entry = S::contribution(x);
       if constexpr (S::shared)
@@ -429,17 +490,20 @@ struct Adder {
 
  private:
   __device__ __forceinline__ void add_plain(Int at, Stored x) const {
-    atomicAdd((S::in_shared && own ? own : static_cast<Stored*>(a.sums)) + at, x);
+    if constexpr (to_own)
+      atomicAdd(own() + at, x);
+    else
+      add_to(static_cast<Stored*>(a.sums) + at, x);
   }
 };
 
 // By a whole warp.
-template <class S>
-__device__ __forceinline__ void add_task(const Adder<S>& adder, const Task& task) {
+template <class S, bool to_own>
+__device__ __forceinline__ void add_task(const Adder<S, to_own>& adder, const Task& task) {
   const ProductArgs& a = adder.a;
   const int lane = threadIdx.x & 31;
   const Int base = S::in_shared ? 0 : task.row / a.rows * a.cols * a.n;  // own sums are of one batch
-  constexpr int unroll = Adder<S>::fixed ? 1 : S::unroll;                // whole sums spill with more
+  constexpr int unroll = S::sums == Sums::fixed ? 1 : S::unroll;         // whole sums spill with more
   for (Int c = lane % S::columns; c < a.n; c += S::columns) {
     const auto x = static_cast<const typename S::X*>(a.x)[task.row * a.n + c];
     if (!S::contributes(x)) continue;
@@ -471,74 +535,91 @@ __device__ __forceinline__ int sum_up_to_thread(int x, int* of_warps) {
   return sum + __shfl_sync(~0u, sum_up_to_lane(lane < warp ? of_warps[lane] : 0), 31);
 }
 
+constexpr int arrival_bits = 16;  // enough for the blocks of any device, twice
+
 // All blocks meet for the `time`th time; what they wrote before is seen by all. They have to be on the device together.
-__device__ __forceinline__ void meet(Meeting* meeting, unsigned time) {
+// Returns how many tasks are listed.
+__device__ __forceinline__ Int meet(Meeting* meeting, unsigned time) {
+  __shared__ Int listed;
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence();
-    atomicAdd(&meeting->arrived, 1u);
-    while (*static_cast<volatile unsigned*>(&meeting->arrived) < time * gridDim.x) {
-    }
+    atomicAdd(&meeting->state, 1ull);
+    unsigned long long state;
+    do state = *static_cast<volatile unsigned long long*>(&meeting->state);
+    while ((state & ((1u << arrival_bits) - 1)) < time * gridDim.x);
+    listed = static_cast<Int>(state >> arrival_bits);
     __threadfence();
   }
   __syncthreads();
+  return listed;
 }
 
 // Tasks of the rows that contribute: a block that has no more of them than warps adds them, another lists them.
 template <class S>
-__device__ __forceinline__ void find_tasks(const Adder<S>& adder) {
+__device__ __forceinline__ void find_tasks(const Adder<S, false>& adder) {
+  __shared__ Task few[32];
+  __shared__ int found;
   __shared__ int until[1024];  // tasks of a block's rows up to each
   __shared__ int of_warps[32];
   __shared__ Int begins[1024];
   __shared__ Int listed;
   const ProductArgs& a = adder.a;
-  const int last = blockDim.x - 1;
+  const int warp = threadIdx.x / 32;
   const int warps = blockDim.x / 32;
   const Int rows = a.batches * a.rows;
+  const int chunk_bits = 63 - __clzll(a.chunk);
   for (Int first = blockIdx.x * a.rows_at_once; first < rows; first += gridDim.x * a.rows_at_once) {
+    if (threadIdx.x == 0) found = 0;
     const Int row = first + threadIdx.x;
-    Int connections = 0;
+    Int begin = 0, connections = 0;
     if (threadIdx.x < a.rows_at_once && row < rows) {
+      const Int of_batch = S::in_shared ? row : row % a.rows;  // own sums are of one batch
+      begin = S::begin(a, of_batch);                           // on its way with the entries, needed or not
+      const Int end = S::begin(a, of_batch + 1);
       bool contributes = S::values == Values::number;
       for (Int c = 0; c < a.n && !contributes; ++c)
         contributes = S::contributes(static_cast<const typename S::X*>(a.x)[row * a.n + c]);
-      if (contributes) {
-        const Int of_batch = S::in_shared ? row : row % a.rows;  // own sums are of one batch
-        begins[threadIdx.x] = S::begin(a, of_batch);
-        connections = S::begin(a, of_batch + 1) - begins[threadIdx.x];
-      }
+      if (contributes) connections = end - begin;
     }
-    const int here = sum_up_to_thread(static_cast<int>((connections + a.chunk - 1) / a.chunk), of_warps);
-    until[threadIdx.x] = here;
+    const int tasks = static_cast<int>((connections + a.chunk - 1) >> chunk_bits);
     __syncthreads();
-    const int found = until[last];
-    const auto task = [&](int i) -> Task {
-      int thread = 0;  // of the row: as many of `until` are at most i
-      for (int step = blockDim.x / 2; step > 0; step /= 2)
-        if (until[thread + step - 1] <= i) thread += step;
-      const Int begin = begins[thread] + (i - (thread == 0 ? 0 : until[thread - 1])) * a.chunk;
-      const Int of = first + thread;
-      const Int end = S::begin(a, (S::in_shared ? of : of % a.rows) + 1);
-      return {begin, of, static_cast<int>(min(a.chunk, end - begin))};
-    };
+    if (tasks > 0) {
+      int at = atomicAdd(&found, tasks);
+      for (Int done = 0; done < connections && at < warps; done += a.chunk, ++at)
+        few[at] = {begin + done, row, static_cast<int>(min(a.chunk, connections - done))};
+    }
+    __syncthreads();
     if (found <= warps) {
-      if (threadIdx.x / 32 < found) add_task(adder, task(threadIdx.x / 32));
+      if (warp < found) add_task(adder, few[warp]);
     } else {
+      begins[threadIdx.x] = begin;
+      until[threadIdx.x] = sum_up_to_thread(tasks, of_warps);
       if constexpr (S::in_shared) {
         const Int of_warp = sum_over_lanes<32>(connections, 1);
         if (threadIdx.x % 32 == 0 && of_warp > 0) atomicAdd(&a.meeting->connections, of_warp);
       }
-      if (threadIdx.x == last) listed = atomicAdd(&a.meeting->tasks, static_cast<unsigned long long>(found));
+      if (threadIdx.x == 0)
+        listed = static_cast<Int>(
+            atomicAdd(&a.meeting->state, static_cast<unsigned long long>(found) << arrival_bits) >> arrival_bits);
       __syncthreads();
-      for (int i = threadIdx.x; i < found; i += blockDim.x) a.tasks[listed + i] = task(i);
+      for (int i = threadIdx.x; i < found; i += blockDim.x) {
+        int thread = 0;  // of the row: as many of `until` are at most i
+        for (int step = blockDim.x / 2; step > 0; step /= 2)
+          if (until[thread + step - 1] <= i) thread += step;
+        const Int task_begin = begins[thread] + (i - (thread == 0 ? 0 : until[thread - 1])) * a.chunk;
+        const Int of = first + thread;
+        const Int end = S::begin(a, (S::in_shared ? of : of % a.rows) + 1);
+        a.tasks[listed + i] = {task_begin, of, static_cast<int>(min(a.chunk, end - task_begin))};
+      }
     }
     __syncthreads();  // the lists are used again
   }
 }
 
 // Listed ones. One after the other goes to another block: a multiprocessor adds to memory slowly.
-template <class S>
-__device__ __forceinline__ void add_tasks(const Adder<S>& adder, Int count) {
+template <class S, bool to_own>
+__device__ __forceinline__ void add_tasks(const Adder<S, to_own>& adder, Int count) {
   const ProductArgs& a = adder.a;
   const Int warps = static_cast<Int>(gridDim.x) * (blockDim.x / 32);
   const auto load = [&](Int i) -> Task {
@@ -577,32 +658,35 @@ __device__ __forceinline__ void finish(const ProductArgs& a) {
     static_cast<typename S::Weight*>(a.y)[at] = result_of_sum<S>(a, at, shift);
 }
 
+// To sums of the block's own, which go to those in memory.
+template <class S>
+__device__ __forceinline__ void add_tasks_by_own(const ProductArgs& a, Int count) {
+  using Own = Adder<S, true>;
+  auto* const own = Own::own();
+  for (Int i = threadIdx.x; i < a.cols * a.n; i += blockDim.x) own[i] = 0;
+  __syncthreads();
+  add_tasks(Own{a, Doubled(0)}, count);
+  __syncthreads();
+  for (Int i = threadIdx.x; i < a.cols * a.n; i += blockDim.x)
+    if (own[i] != 0) add_to(static_cast<typename Own::Stored*>(a.sums) + i, own[i]);
+}
+
 template <class S>
 __device__ __forceinline__ void scatter(const ProductArgs& a) {
-  extern __shared__ unsigned long long memory[];  // aligned for any sum
-  using Own = typename Adder<S>::Stored;
   int shift = 0;
-  if constexpr (Adder<S>::fixed) shift = doublings<S::shared>(a);
-  Adder<S> adder{a, nullptr, Doubled(shift)};
+  if constexpr (S::sums == Sums::fixed) shift = doublings<S::shared>(a);
+  const Adder<S, false> adder{a, Doubled(shift)};
   find_tasks(adder);
-  meet(a.meeting, 1);
+  const Int listed = meet(a.meeting, 1);
 
   const bool in_place = a.sums == a.y;
-  const Int listed = static_cast<Int>(__ldcg(&a.meeting->tasks));
   if (listed > 0) {
-    bool has_own = false;
-    if constexpr (S::in_shared) has_own = static_cast<Int>(__ldcg(&a.meeting->connections)) >= a.private_from;
-    if (has_own) {
-      adder.own = reinterpret_cast<Own*>(memory);
-      for (Int i = threadIdx.x; i < a.cols * a.n; i += blockDim.x) adder.own[i] = 0;
-      __syncthreads();
+    bool by_own = false;
+    if constexpr (S::in_shared) {
+      by_own = static_cast<Int>(__ldcg(&a.meeting->connections)) >= a.private_from;
+      if (by_own) add_tasks_by_own<S>(a, listed);
     }
-    add_tasks(adder, listed);
-    if (has_own) {
-      __syncthreads();
-      for (Int i = threadIdx.x; i < a.cols * a.n; i += blockDim.x)
-        if (adder.own[i] != 0) atomicAdd(static_cast<Own*>(a.sums) + i, adder.own[i]);
-    }
+    if (!by_own) add_tasks(adder, listed);
     if (!in_place) meet(a.meeting, 2);
   }
   if (!in_place) finish<S>(a);

@@ -86,16 +86,16 @@ __device__ __forceinline__ void jit_scatter(const JitArgs& args) {
         if (!S::contributes(x)) continue;
         const Int at = base + column * a.n + c;
         if constexpr (S::sums == Sums::counts) {
-          atomicAdd(static_cast<unsigned*>(a.sums) + at, 1u);
+          add_to(static_cast<unsigned*>(a.sums) + at, 1u);
         } else if constexpr (S::sums == Sums::floats) {
-          atomicAdd(static_cast<typename S::Compute*>(a.sums) + at, S::contribution(x) * weights(drawn));
+          add_to(static_cast<typename S::Compute*>(a.sums) + at, S::contribution(x) * weights(drawn));
         } else {
           const double value = static_cast<double>(S::contribution(x)) * static_cast<double>(weights(drawn));
           if (fabs(value) <= 1.7976931348623157e308)
-            atomicAdd(static_cast<unsigned long long*>(a.sums) + at,
-                      static_cast<unsigned long long>(__double2ll_rn(scaled(value))));
+            add_to(static_cast<unsigned long long*>(a.sums) + at,
+                   static_cast<unsigned long long>(__double2ll_rn(scaled(value))));
           else
-            atomicAdd(a.infinities + at, static_cast<float>(value));
+            add_to(a.infinities + at, static_cast<float>(value));
         }
       }
     });

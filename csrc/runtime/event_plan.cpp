@@ -10,7 +10,7 @@ namespace spikeforge::runtime {
 namespace {
 
 constexpr std::int64_t any_kernels_shared_bytes = 48 << 10;  // that it has without asking
-constexpr std::int64_t shared_bytes_of_lists = 13 << 10;     // that find_tasks of cuda/event.cuh has, rounded up
+constexpr std::int64_t shared_bytes_of_lists = 14 << 10;     // that find_tasks of cuda/event.cuh has, rounded up
 constexpr std::int64_t most_grid_y = 65535;
 constexpr std::int64_t most_workspace = std::int64_t{1} << 28;  // bytes that batches side by side may take
 
@@ -108,7 +108,25 @@ EventStep pack_step(const EventProduct& p, std::int64_t words, const Device& dev
   return {.spec = spec, .blocks = grid(words * 32, 256, 8, device), .threads = 256};
 }
 
-EventStep gather_bits_step(const EventProduct& p, std::int64_t words, const Choices& chosen, const Device& device) {
+// Rows go to groups of lanes; to a block where they are much longer than others, or too few to keep all warps busy.
+struct Rows {
+  std::int64_t blocks, long_row;
+};
+Rows share_rows(const EventProduct& p, std::int64_t items, std::int64_t lanes, std::int64_t block, std::int64_t each,
+                const Device& device) {
+  constexpr std::int64_t long_among_few = 2048;
+  constexpr std::int64_t long_among_many = 4096;
+  constexpr std::int64_t warps_at_once = 32;  // of a multiprocessor, with the registers of these kernels
+  const std::int64_t warps = divide_up(items * lanes, 32);
+  // Few warps are spread over all multiprocessors.
+  const std::int64_t spread = std::min<std::int64_t>(warps, 2 * device.multiprocessors);
+  const bool few = 2 * warps < warps_at_once * device.multiprocessors;
+  return {.blocks = std::max(grid(items * lanes, block, each, device), spread),
+          .long_row = few ? long_among_few : std::max(long_among_many, 8 * mean_row(p))};
+}
+
+GatherPlan gather_bits_plan(const EventProduct& p, const Choices& chosen, const Device& device) {
+  const std::int64_t words = divide_up(p.cols, 32);
   EventSpec spec = spec_of(EventKernel::gather_bits, p);
   spec.entry = event::EntryType::boolean;
   // A thread takes four connections at once, of a mean row at least four times (with weights) or eight times.
@@ -117,28 +135,27 @@ EventStep gather_bits_step(const EventProduct& p, std::int64_t words, const Choi
   spec.unroll = static_cast<std::uint8_t>(or_default(chosen.unroll, p.shared ? 4 : 2));
   spec.in_shared = words * 4 <= any_kernels_shared_bytes;
   const std::int64_t block = or_default(chosen.block, 512);
-  return {.spec = spec,
-          .blocks = grid(p.rows * spec.lanes, block, or_default(chosen.blocks, 2), device),
-          .threads = block,
-          .shared_bytes = spec.in_shared ? words * 4 : 0,
-          .most_shared_bytes = any_kernels_shared_bytes};
+  const Rows rows = share_rows(p, p.rows, spec.lanes, block, or_default(chosen.blocks, 2), device);
+  const EventStep gather{.spec = spec,
+                         .blocks = rows.blocks,
+                         .threads = block,
+                         .shared_bytes = spec.in_shared ? words * 4 : 0,
+                         .most_shared_bytes = any_kernels_shared_bytes};
+  return {.words = words, .long_row = rows.long_row, .steps = {pack_step(p, words, device), gather}};
 }
 
-EventStep gather_entries_step(const EventProduct& p, const Choices& chosen, const Device& device) {
-  constexpr std::int64_t long_row = 4096;
-  const std::int64_t block = or_default(chosen.block, 256);
-  const std::int64_t blocks = or_default(chosen.blocks, 8);
+GatherPlan gather_entries_plan(const EventProduct& p, const Choices& chosen, const Device& device) {
   EventSpec spec = spec_of(EventKernel::gather, p);
-  spec.unroll = static_cast<std::uint8_t>(or_default(chosen.unroll, 4));
-  if (p.n == 1 && mean_row(p) >= long_row && p.rows < 16 * device.multiprocessors) {
-    spec.kernel = EventKernel::gather_by_blocks;
-    return {.spec = spec, .blocks = grid(p.rows * block, block, blocks, device), .threads = block};
-  }
   spec.columns = columns_of(p);
-  spec.lanes = static_cast<std::uint8_t>(or_default(
-      chosen.lanes, std::clamp<std::int64_t>(floor_to_power(mean_row(p) / 4) * spec.columns, spec.columns, 32)));
-  const std::int64_t tiles = divide_up(p.n, spec.columns);
-  return {.spec = spec, .blocks = grid(p.rows * tiles * spec.lanes, block, blocks, device), .threads = block};
+  const bool alone = spec.columns == 1;
+  const std::int64_t abreast = floor_to_power(mean_row(p) / (alone ? 8 : 40));  // lanes on connections of a row
+  spec.lanes =
+      static_cast<std::uint8_t>(or_default(chosen.lanes, std::clamp<std::int64_t>(abreast * spec.columns, 1, 32)));
+  spec.unroll = static_cast<std::uint8_t>(or_default(chosen.unroll, alone ? 8 : 4));
+  const std::int64_t block = or_default(chosen.block, 256);
+  const Rows rows =
+      share_rows(p, p.rows * divide_up(p.n, spec.columns), spec.lanes, block, or_default(chosen.blocks, 8), device);
+  return {.words = 0, .long_row = rows.long_row, .steps = {{.spec = spec, .blocks = rows.blocks, .threads = block}}};
 }
 
 }  // namespace
@@ -156,13 +173,9 @@ std::int64_t size_of_sum(EventSums sums, DType weight) {
 
 GatherPlan plan_gather(const EventProduct& p, const Device& device) {
   const Choices chosen = choices();
-  GatherPlan plan{.batches_at_once = std::min(p.batches, most_grid_y), .words = 0, .steps = {}};
-  if (p.values == event::Values::event && p.n == 1) {
-    plan.words = divide_up(p.cols, 32);
-    plan.steps = {pack_step(p, plan.words, device), gather_bits_step(p, plan.words, chosen, device)};
-  } else {
-    plan.steps = {gather_entries_step(p, chosen, device)};
-  }
+  const bool as_bits = p.values == event::Values::event && p.n == 1;
+  GatherPlan plan = as_bits ? gather_bits_plan(p, chosen, device) : gather_entries_plan(p, chosen, device);
+  plan.batches_at_once = std::min(p.batches, most_grid_y);
   for (EventStep& step : plan.steps) step.batches = plan.batches_at_once;
   return plan;
 }
@@ -190,9 +203,7 @@ ScatterPlan plan_scatter(const EventProduct& p, const Device& device) {
   const std::int64_t own_bytes = plan.sum_bytes * results;
   const std::int64_t most_own_bytes = most_shared_bytes(device) - shared_bytes_of_lists;
   spec.in_shared = !fixed && p.batches == 1 && chosen.private_allowed != 0 && own_bytes <= most_own_bytes;
-  // Floats in shared memory are added by trying again, for longer the more there are.
-  spec.unroll =
-      static_cast<std::uint8_t>(or_default(chosen.unroll, spec.in_shared && plan.sums == EventSums::floats ? 2 : 4));
+  spec.unroll = static_cast<std::uint8_t>(or_default(chosen.unroll, 8));
   // From so many connections a column sums of every block's own pay for themselves, for one vector or several.
   plan.private_from = (chosen.private_from >= 0 ? chosen.private_from : 32) * p.cols;
   plan.tasks = p.rows + p.connections / plan.chunk;
@@ -220,10 +231,7 @@ std::vector<EventSpec> kernels_of(const EventProduct& p, const Device& device) {
     for (const EventStep& step : plan.limits) kernels.push_back(step.spec);
     kernels.push_back(plan.scatter.spec);
   } else {
-    // Few multiprocessors and many: which of two ways a product with long rows takes depends on their number.
-    for (const int multiprocessors : {1, 1024})
-      for (const EventStep& step : plan_gather(p, {device.major, device.minor, multiprocessors}).steps)
-        if (std::ranges::find(kernels, step.spec) == kernels.end()) kernels.push_back(step.spec);
+    for (const EventStep& step : plan_gather(p, device).steps) kernels.push_back(step.spec);
   }
   return kernels;
 }

@@ -44,7 +44,8 @@ struct EventStep {
 // By rows: A e.
 struct GatherPlan {
   std::int64_t batches_at_once = 1;
-  std::int64_t words = 0;  // of the bits of one vector; 0 where entries are read as they are
+  std::int64_t words = 0;     // of the bits of one vector; 0 where entries are read as they are
+  std::int64_t long_row = 0;  // connections from which a row is summed by a block
   std::vector<EventStep> steps;
 };
 GatherPlan plan_gather(const EventProduct& product, const Device& device);
@@ -65,7 +66,7 @@ ScatterPlan plan_scatter(const EventProduct& product, const Device& device);
 // Of the weights, where every connection has its own: x and the result's gradient, of `product.weight`, are read.
 EventStep plan_weight_gradient(const EventProduct& product, const Device& device);
 
-// The kernels of a product, whichever way it goes, on any device of this architecture.
+// The kernels of a product on any device of this architecture.
 std::vector<EventSpec> kernels_of(const EventProduct& product, const Device& device);
 
 }  // namespace spikeforge::runtime

@@ -6,7 +6,7 @@ namespace spikeforge::runtime {
 namespace {
 
 const char* name_of(EventKernel kernel) {
-  constexpr const char* names[] = {"pack",    "gather_bits", "gather",          "gather_by_blocks", "limits",
+  constexpr const char* names[] = {"pack",    "gather_bits", "gather",          "limits",
                                    "scatter", "finish",      "weight_gradient", "plasticity"};
   return names[static_cast<int>(kernel)];
 }

@@ -13,7 +13,6 @@ enum class EventKernel : std::uint8_t {
   pack,
   gather_bits,
   gather,
-  gather_by_blocks,
   limits,
   scatter,
   finish,
@@ -77,11 +76,11 @@ struct EventArguments {
   void* tasks = nullptr;
   const void* grad = nullptr;
   const void* slots = nullptr;
-  std::int64_t n = 0, words = 0, batches = 0, chunk = 0, rows_at_once = 0, private_from = 0;
+  std::int64_t n = 0, words = 0, batches = 0, long_row = 0, chunk = 0, rows_at_once = 0, private_from = 0;
   double least = 0, most = 0;
 };
 
-constexpr std::int64_t meeting_bytes = 24;  // of Meeting there
+constexpr std::int64_t meeting_bytes = 16;  // of Meeting there
 constexpr std::int64_t task_bytes = 24;     // of Task
 
 }  // namespace spikeforge::runtime

@@ -44,6 +44,7 @@ class Launcher {
     const runtime::GatherPlan plan = plan_gather(product_, device_);
     const at::Tensor bits = bytes(4 * plan.words * product_.batches);
     args_.words = plan.words;
+    args_.long_row = plan.long_row;
     for_batches(plan.batches_at_once, [&](std::int64_t first, std::int64_t count) {
       args_.bits = static_cast<std::int32_t*>(bits.mutable_data_ptr()) + first * plan.words;
       for (EventStep step : plan.steps) {

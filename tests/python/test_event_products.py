@@ -165,15 +165,24 @@ def test_large_matrices_in_several_threads(shared):
         torch.set_num_threads(before)
 
 
+def with_hubs(rows, every, length):
+    """Short rows, and a long one now and then."""
+    lengths = torch.randint(0, 4, (rows,))
+    lengths[::every] = length
+    return lengths
+
+
 # What a GPU has a way of its own for: many connections a column (sums in shared memory), columns beyond a million
-# (sums in place; too many bits for shared memory), few long rows, more vectors than a grid is high.
+# (sums in place; too many bits for shared memory), few long rows, long ones among many, more vectors than a grid is high.
 @both_weights
 @both_orders
-@pytest.mark.parametrize("rows, per_row, cols, shape", [
-    (20_000, 40, 300, ()), (300, 100, 1_200_000, ()), (3, 9000, 500, ()), (3, 4, 5, (70_000,))],
-    ids=["dense_columns", "many_columns", "long_rows", "many_vectors"])
-def test_sizes_that_go_their_own_way(rows, per_row, cols, shape, transpose, shared, device):
-    m = from_lengths(torch.full((rows,), per_row), cols, sort=False)
+@pytest.mark.parametrize("lengths, cols, shape", [
+    (torch.full((20_000,), 40), 300, ()), (torch.full((300,), 100), 1_200_000, ()), (torch.full((3,), 9000), 500, ()),
+    (with_hubs(150_000, 1000, 6000), 500, ()), (torch.full((3,), 4), 5, (70_000,))],
+    ids=["dense_columns", "many_columns", "long_rows", "hubs", "many_vectors"])
+def test_sizes_that_go_their_own_way(lengths, cols, shape, transpose, shared, device):
+    rows = len(lengths)
+    m = from_lengths(lengths, cols, sort=False)
     source, target = (m.row_of_connections(), m.indices.long()) if transpose else (m.indices.long(), m.row_of_connections())
     for dtype in (torch.float32, torch.float64):
         weights = random_weights(m, shared, dtype)
@@ -183,6 +192,16 @@ def test_sizes_that_go_their_own_way(rows, per_row, cols, shape, transpose, shar
             counted = {"event": x > 0, "graded": x.clamp(min=0), "number": x}[values].double()
             expected = torch.zeros(*shape, cols if transpose else rows, dtype=torch.float64)
             assert_close(y, expected.index_add(-1, target, counted[..., source] * weights.double()))
+
+
+@both_weights
+@pytest.mark.parametrize("columns", [1, 3, 1300])
+def test_more_long_rows_than_a_block_makes_wait(columns, shared, device, monkeypatch):
+    """Of 64 a block; with one block a multiprocessor that is reached by 270 rows and 41 tiles of vectors."""
+    monkeypatch.setenv("SPIKEFORGE_EVENT_SCHEDULE", "blocks=1")
+    m = from_lengths(with_hubs(3240, 12, 5000), 60)
+    for values in ("event", "number"):
+        check(m, shared, torch.float64, torch.float64, False, values, (columns,), True, device)
 
 
 @both_weights
