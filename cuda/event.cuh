@@ -189,29 +189,33 @@ __device__ __forceinline__ T sum_over_lanes(T x, int step) {
 // Offsets within a part of a row have 32 bits, which is much faster; a row may be longer.
 constexpr Int most_of_row = Int(1) << 30;
 
-// f(column, k) for connections k = begin + lane, begin + lane + step, ... before `end`.
+// Which connections of a round there are: those before its row ends.
+struct Round {
+  bool full;
+  int left, step;
+  __device__ __forceinline__ bool has(int u) const { return full || u * step < left; }
+};
+
+// f(columns, k, round) for rounds of connections k, k + step, ... of a lane; the column of one that is not there is 0.
+// All lanes have the same rounds, so that loads of a round wait together, also in the last.
 template <int unroll, class F>
 __device__ __forceinline__ void for_connections(const int* indices, Int begin, Int end, int lane, int step, F&& f) {
   for (; begin < end; begin += most_of_row) {
     const int* const part = indices + begin;
     const int count = static_cast<int>(min(end - begin, most_of_row));
-    // The same rounds for all lanes, and one more in which some have nothing left: loads of a round wait together.
     int k = lane;
     for (int end_of_round = unroll * step; end_of_round <= count; end_of_round += unroll * step, k += unroll * step) {
       int columns[unroll];
 #pragma unroll
       for (int u = 0; u < unroll; ++u) columns[u] = __ldcs(part + k + u * step);
-#pragma unroll
-      for (int u = 0; u < unroll; ++u) f(columns[u], begin + k + u * step);
+      f(columns, begin + k, Round{true, 0, step});
     }
     if (k < count) {
+      const Round last{false, count - k, step};
       int columns[unroll];
 #pragma unroll
-      for (int u = 0; u < unroll; ++u)
-        if (k + u * step < count) columns[u] = __ldcs(part + k + u * step);
-#pragma unroll
-      for (int u = 0; u < unroll; ++u)
-        if (k + u * step < count) f(columns[u], begin + k + u * step);
+      for (int u = 0; u < unroll; ++u) columns[u] = last.has(u) ? __ldcs(part + k + u * step) : 0;
+      f(columns, begin + k, last);
     }
   }
 }
@@ -291,15 +295,21 @@ template <class S>
 __device__ __forceinline__ typename S::Sum sum_of_entries(const ProductArgs& a, Int c, Int begin, Int end, int lane,
                                                           int step) {
   using Sum = typename S::Sum;
+  const auto* const entries = static_cast<const typename S::X*>(a.x) + blockIdx.y * a.cols * a.n + c;
   Sum sum = 0;
-  for_connections<S::unroll>(a.indices, begin, end, lane, step, [&](int column, Int k) {
-    const auto x = S::entry(a, a.cols, column, c);
-    if (!S::contributes(x)) return;
-    if constexpr (S::shared)
-      sum += static_cast<Sum>(S::contribution(x));
-    else
-      sum += S::contribution(x) * S::weight(a, k);
-  });
+  for_connections<S::unroll>(
+      a.indices, begin, end, lane, step, [&](const int(&columns)[S::unroll], Int k, const Round& round) {
+        typename S::X x[S::unroll];
+        Sum weight[S::unroll];
+#pragma unroll
+        for (int u = 0; u < S::unroll; ++u) x[u] = entries[columns[u] * a.n];
+#pragma unroll
+        for (int u = 0; u < S::unroll; ++u)
+          weight[u] = !round.has(u) || !S::contributes(x[u]) ? Sum(0) : S::shared ? Sum(1) : S::weight(a, k + u * step);
+#pragma unroll
+        for (int u = 0; u < S::unroll; ++u)
+          if (round.has(u) && S::contributes(x[u])) sum += static_cast<Sum>(S::contribution(x[u])) * weight[u];
+      });
   return sum;
 }
 
@@ -507,8 +517,15 @@ __device__ __forceinline__ void add_task(const Adder<S, to_own>& adder, const Ta
   for (Int c = lane % S::columns; c < a.n; c += S::columns) {
     const auto x = static_cast<const typename S::X*>(a.x)[task.row * a.n + c];
     if (!S::contributes(x)) continue;
-    for_connections<unroll>(a.indices, task.first, task.first + task.count, lane / S::columns, 32 / S::columns,
-                            [&](int column, Int k) { adder.add(base + column * a.n + c, k, x); });
+    constexpr int step = 32 / S::columns;
+    for_connections<unroll>(a.indices, task.first, task.first + task.count, lane / S::columns, step,
+                            [&](const int(&columns)[unroll], Int k, const Round& round) {
+#pragma unroll
+                              for (int u = 0; u < unroll; ++u) {
+                                if (!round.has(u)) break;
+                                adder.add(base + columns[u] * a.n + c, k + u * step, x);
+                              }
+                            });
   }
   __syncwarp();
 }

@@ -108,21 +108,23 @@ EventStep pack_step(const EventProduct& p, std::int64_t words, const Device& dev
   return {.spec = spec, .blocks = grid(words * 32, 256, 8, device), .threads = 256};
 }
 
-// Rows go to groups of lanes; to a block where they are much longer than others, or too few to keep all warps busy.
-struct Rows {
-  std::int64_t blocks, long_row;
-};
-Rows share_rows(const EventProduct& p, std::int64_t items, std::int64_t lanes, std::int64_t block, std::int64_t each,
-                const Device& device) {
+// The kernel of a product by rows, for so many rows or parts of them, each for a group of lanes. A row goes to a whole
+// block where it is much longer than others, or where rows are too few to keep all warps busy; those are spread over
+// all multiprocessors.
+GatherPlan by_rows(const EventProduct& p, const EventSpec& spec, std::int64_t items, const Choices& chosen,
+                   const Device& device) {
   constexpr std::int64_t long_among_few = 2048;
   constexpr std::int64_t long_among_many = 4096;
-  constexpr std::int64_t warps_at_once = 32;  // of a multiprocessor, with the registers of these kernels
-  const std::int64_t warps = divide_up(items * lanes, 32);
-  // Few warps are spread over all multiprocessors.
-  const std::int64_t spread = std::min<std::int64_t>(warps, 2 * device.multiprocessors);
-  const bool few = 2 * warps < warps_at_once * device.multiprocessors;
-  return {.blocks = std::max(grid(items * lanes, block, each, device), spread),
-          .long_row = few ? long_among_few : std::max(long_among_many, 8 * mean_row(p))};
+  const auto [most_threads, most_blocks] = bounds(spec);
+  const std::int64_t threads = or_default(chosen.block, most_threads);
+  const std::int64_t blocks = or_default(chosen.blocks, most_blocks);
+  const std::int64_t warps = divide_up(items * spec.lanes, 32);
+  const bool few = 2 * warps < blocks * threads / 32 * device.multiprocessors;
+  return {
+      .words = 0,
+      .long_row = few ? long_among_few : std::max(long_among_many, 8 * mean_row(p)),
+      .steps = {
+          {.spec = spec, .blocks = grid(items * spec.lanes, few ? 32 : threads, blocks, device), .threads = threads}}};
 }
 
 GatherPlan gather_bits_plan(const EventProduct& p, const Choices& chosen, const Device& device) {
@@ -132,30 +134,25 @@ GatherPlan gather_bits_plan(const EventProduct& p, const Choices& chosen, const 
   // A thread takes four connections at once, of a mean row at least four times (with weights) or eight times.
   spec.lanes = static_cast<std::uint8_t>(
       or_default(chosen.lanes, std::clamp<std::int64_t>(floor_to_power(mean_row(p) / (p.shared ? 32 : 16)), 1, 32)));
-  spec.unroll = static_cast<std::uint8_t>(or_default(chosen.unroll, p.shared ? 4 : 2));
+  spec.unroll = static_cast<std::uint8_t>(or_default(chosen.unroll, 4));
   spec.in_shared = words * 4 <= any_kernels_shared_bytes;
-  const std::int64_t block = or_default(chosen.block, 512);
-  const Rows rows = share_rows(p, p.rows, spec.lanes, block, or_default(chosen.blocks, 2), device);
-  const EventStep gather{.spec = spec,
-                         .blocks = rows.blocks,
-                         .threads = block,
-                         .shared_bytes = spec.in_shared ? words * 4 : 0,
-                         .most_shared_bytes = any_kernels_shared_bytes};
-  return {.words = words, .long_row = rows.long_row, .steps = {pack_step(p, words, device), gather}};
+  GatherPlan plan = by_rows(p, spec, p.rows, chosen, device);
+  plan.words = words;
+  plan.steps[0].shared_bytes = spec.in_shared ? words * 4 : 0;
+  plan.steps[0].most_shared_bytes = any_kernels_shared_bytes;
+  plan.steps.insert(plan.steps.begin(), pack_step(p, words, device));
+  return plan;
 }
 
 GatherPlan gather_entries_plan(const EventProduct& p, const Choices& chosen, const Device& device) {
   EventSpec spec = spec_of(EventKernel::gather, p);
   spec.columns = columns_of(p);
-  const bool alone = spec.columns == 1;
-  const std::int64_t abreast = floor_to_power(mean_row(p) / (alone ? 8 : 40));  // lanes on connections of a row
+  const std::int64_t abreast =
+      floor_to_power(mean_row(p) / (spec.columns == 1 ? 8 : 40));  // lanes on other connections
   spec.lanes =
       static_cast<std::uint8_t>(or_default(chosen.lanes, std::clamp<std::int64_t>(abreast * spec.columns, 1, 32)));
-  spec.unroll = static_cast<std::uint8_t>(or_default(chosen.unroll, alone ? 8 : 4));
-  const std::int64_t block = or_default(chosen.block, 256);
-  const Rows rows =
-      share_rows(p, p.rows * divide_up(p.n, spec.columns), spec.lanes, block, or_default(chosen.blocks, 8), device);
-  return {.words = 0, .long_row = rows.long_row, .steps = {{.spec = spec, .blocks = rows.blocks, .threads = block}}};
+  spec.unroll = static_cast<std::uint8_t>(or_default(chosen.unroll, 8));
+  return by_rows(p, spec, p.rows * divide_up(p.n, spec.columns), chosen, device);
 }
 
 }  // namespace

@@ -36,6 +36,8 @@ const char* name_of(EventSums sums) {
 // Fixed sums take more registers than 64 a thread; a block with sums of its own is alone on its multiprocessor.
 Bounds bounds(const EventSpec& spec) {
   if (spec.kernel == EventKernel::plasticity) return {256, 1};
+  if (spec.kernel == EventKernel::gather_bits) return {512, 2};
+  if (spec.kernel == EventKernel::gather) return {256, spec.columns == 1 ? 4 : 5};
   if (spec.kernel != EventKernel::scatter || spec.in_shared) return {1024, 1};
   return {256, spec.sums == EventSums::fixed ? 2 : spec.sums == EventSums::floats ? 3 : 4};
 }

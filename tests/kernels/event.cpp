@@ -22,13 +22,15 @@ using runtime::EventSpec;
 using runtime::EventSums;
 
 // What some kernels spill, in bytes, with NVRTC 13.0: the scatter of the deterministic way up to 100, on sm_120, that
-// with a block's own sums 20, on sm_90; plasticity of double weights 48, on sm_90; draws of the normal law 64, on
-// sm_80.
+// with a block's own sums 20, on sm_90; bits of events with weights 24, on sm_120; plasticity of double weights 48, on
+// sm_90; draws of the normal law 64, on sm_80.
 constexpr int spilled_by_fixed_sums = 128;
+constexpr int spilled_by_bits = 24;
 constexpr int spilled_by_plasticity = 48;
 constexpr int spilled_by_draws = 64;
 
 int allowed_spill(const EventSpec& spec) {
+  if (spec.kernel == EventKernel::gather_bits) return spilled_by_bits;
   if (spec.kernel == EventKernel::plasticity) return spilled_by_plasticity;
   return spec.kernel == EventKernel::scatter && spec.sums == EventSums::fixed ? spilled_by_fixed_sums : parked_bytes;
 }
@@ -54,10 +56,7 @@ std::vector<EventSpec> all_specs() {
           spec.indptr_bytes = std::array<std::uint8_t, 3>{0, 4, 8}[turn % 3];
           spec.lanes = std::array<std::uint8_t, 4>{32, 8, 1, 16}[turn % 4];
           spec.columns = turn % 4 == 2 ? 1 : 4;
-          const bool alone = spec.kernel == EventKernel::gather && spec.columns == 1;
-          spec.unroll = spec.kernel == EventKernel::scatter || alone         ? 8
-                        : spec.kernel == EventKernel::gather_bits && !shared ? 2
-                                                                             : 4;
+          spec.unroll = spec.kernel == EventKernel::gather_bits ? 4 : 8;
           spec.in_shared = turn % 2 == 0 && sums != EventSums::fixed;
           spec.transpose = turn % 2 == 0;
           ++turn;
