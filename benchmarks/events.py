@@ -119,27 +119,30 @@ def measure(options, size, row):
     device = options.device
     indices, indptr = matrix(size, row, device)
     speed = copy_speed(device)
+    all_weights = {"shared": torch.full((1,), 0.5, device=device), "each": torch.rand(len(indices), device=device)}
     lines = []
-    for shared in (True, False):
-        weights = torch.full((1,), 0.5, device=device) if shared else torch.rand(len(indices), device=device)
-        others = {} if options.no_peers else peers(indices, indptr, weights, size, device)
-        floor = (4 if shared else 8) * len(indices) / speed
+    # Peers come when all of ours is measured: threads that they start stay awake for a while.
+    for name, weights in all_weights.items():
+        floor = (4 if name == "shared" else 8) * len(indices) / speed
         for transpose in (False, True):
             for activity in ACTIVITIES:
                 e = events(size, activity, device)
                 call = lambda: torch.ops.spikeforge.event_csrmv(weights, indices, indptr, e, rows=size, cols=size, transpose=transpose)
-                line = dict(order="e A" if transpose else "A e", weights="shared" if shared else "each", activity=activity, wall=wall(call, device))
+                line = dict(order="e A" if transpose else "A e", weights=name, activity=activity, wall=wall(call, device))
                 if device == "cuda":
                     line["kernels"] = sum(kernel_times(call).values())
                 line["ratio"] = line.get("kernels", line["wall"]) / floor
-                for name, make in others.items():
-                    try:
-                        line[name] = wall(make(e, transpose), device, rounds=3)
-                    except Exception as error:  # whatever a peer throws: its column stays empty
-                        line[name] = None
-                        print(f"{name}: {str(error).strip().splitlines()[-1]}")
                 lines.append(line)
                 print(show(line), flush=True)
+    for name, weights in () if options.no_peers else all_weights.items():
+        for peer, make in peers(indices, indptr, weights, size, device).items():
+            for line in (line for line in lines if line["weights"] == name):
+                try:
+                    line[peer] = wall(make(events(size, line["activity"], device), line["order"] == "e A"), device, rounds=3)
+                except Exception as error:  # whatever a peer throws: its column stays empty
+                    line[peer] = None
+                    print(f"{peer}: {str(error).strip().splitlines()[-1]}")
+        print(*(show(line) for line in lines if line["weights"] == name), sep="\n", flush=True)
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
     return dict(device=name, torch=torch.__version__, threads=torch.get_num_threads(), size=size, row=row, copy_gb_s=speed / 1e6, lines=lines)
 
