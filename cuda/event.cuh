@@ -53,7 +53,7 @@ struct ProductArgs {
   const void* grad;  // of weight_gradient
   const Int* slots;  // of plasticity: where the weight of a connection is, or null
   Int n, words, batches;
-  Int long_row;        // by rows: connections from which a row is not for a group of lanes
+  Int long_row;        // by rows: a row of more connections is not for a group of lanes
   Int chunk;           // connections of a task, at most: a power of two
   Int rows_at_once;    // that a block looks at, no more than it has threads
   Int private_from;    // connections from which a block's sums are its own
@@ -189,29 +189,30 @@ __device__ __forceinline__ T sum_over_lanes(T x, int step) {
 // Offsets within a part of a row have 32 bits, which is much faster; a row may be longer.
 constexpr Int most_of_row = Int(1) << 30;
 
-// Which connections of a round there are: those before its row ends.
-struct Round {
+// Connections whose loads wait together. The last wave of a row may lack some.
+struct Wave {
   bool full;
   int left, step;
   __device__ __forceinline__ bool has(int u) const { return full || u * step < left; }
 };
 
-// f(columns, k, round) for rounds of connections k, k + step, ... of a lane; the column of one that is not there is 0.
-// All lanes have the same rounds, so that loads of a round wait together, also in the last.
+// f(columns, k, wave) for connections k, k + step, ... of a lane, so many at a time; the column of one that is not
+// there is 0.
 template <int unroll, class F>
 __device__ __forceinline__ void for_connections(const int* indices, Int begin, Int end, int lane, int step, F&& f) {
   for (; begin < end; begin += most_of_row) {
     const int* const part = indices + begin;
     const int count = static_cast<int>(min(end - begin, most_of_row));
+    // No lane leaves before the last wave: its rest would wait for loads of its own.
     int k = lane;
-    for (int end_of_round = unroll * step; end_of_round <= count; end_of_round += unroll * step, k += unroll * step) {
+    for (int end_of_wave = unroll * step; end_of_wave <= count; end_of_wave += unroll * step, k += unroll * step) {
       int columns[unroll];
 #pragma unroll
       for (int u = 0; u < unroll; ++u) columns[u] = __ldcs(part + k + u * step);
-      f(columns, begin + k, Round{true, 0, step});
+      f(columns, begin + k, Wave{true, 0, step});
     }
     if (k < count) {
-      const Round last{false, count - k, step};
+      const Wave last{false, count - k, step};
       int columns[unroll];
 #pragma unroll
       for (int u = 0; u < unroll; ++u) columns[u] = last.has(u) ? __ldcs(part + k + u * step) : 0;
@@ -266,8 +267,8 @@ __device__ __forceinline__ typename S::Sum sum_of_bits(const ProductArgs& a, con
       return one(column.x, k) + one(column.y, k + 1) + one(column.z, k + 2) + one(column.w, k + 3);
     };
     int i = lane;
-    for (int end_of_round = S::unroll * lanes; end_of_round <= fours;
-         end_of_round += S::unroll * lanes, i += S::unroll * lanes) {
+    for (int end_of_wave = S::unroll * lanes; end_of_wave <= fours;
+         end_of_wave += S::unroll * lanes, i += S::unroll * lanes) {
       int4 loaded[S::unroll];
 #pragma unroll
       for (int u = 0; u < S::unroll; ++u) loaded[u] = __ldcs(columns + i + u * lanes);
@@ -298,73 +299,81 @@ __device__ __forceinline__ typename S::Sum sum_of_entries(const ProductArgs& a, 
   const auto* const entries = static_cast<const typename S::X*>(a.x) + blockIdx.y * a.cols * a.n + c;
   Sum sum = 0;
   for_connections<S::unroll>(
-      a.indices, begin, end, lane, step, [&](const int(&columns)[S::unroll], Int k, const Round& round) {
+      a.indices, begin, end, lane, step, [&](const int(&columns)[S::unroll], Int k, const Wave& wave) {
         typename S::X x[S::unroll];
         Sum weight[S::unroll];
 #pragma unroll
         for (int u = 0; u < S::unroll; ++u) x[u] = entries[columns[u] * a.n];
 #pragma unroll
         for (int u = 0; u < S::unroll; ++u)
-          weight[u] = !round.has(u) || !S::contributes(x[u]) ? Sum(0) : S::shared ? Sum(1) : S::weight(a, k + u * step);
+          weight[u] = !wave.has(u) || !S::contributes(x[u]) ? Sum(0) : S::shared ? Sum(1) : S::weight(a, k + u * step);
 #pragma unroll
         for (int u = 0; u < S::unroll; ++u)
-          if (round.has(u) && S::contributes(x[u])) sum += static_cast<Sum>(S::contribution(x[u])) * weight[u];
+          if (wave.has(u) && S::contributes(x[u])) sum += static_cast<Sum>(S::contribution(x[u])) * weight[u];
       });
   return sum;
 }
 
 // Sums of all rows, for each of so many tiles of vectors. A group of lanes sums a row; warps take rows in turn, one
-// after the other from another block. A row that is longer than a.long_row waits for all threads of its block.
+// after the other from another block. A row of more connections than a.long_row is summed by its block, or by its warp
+// if the block has many of them: the order of a sum does not depend on who comes first.
 template <class S, class F>
 __device__ __forceinline__ void sum_rows(const ProductArgs& a, Int tiles, const F& sum_of) {
   using Sum = typename S::Sum;
   constexpr int most_waiting = 64;
+  constexpr int most_warps = 16;
+  constexpr int groups = 32 / S::lanes;  // of a warp
   __shared__ Int waiting[most_waiting];
   __shared__ int count;
-  __shared__ Sum of_warps[32 * S::columns];
+  __shared__ Sum of_warps[most_warps * S::columns];
   if (threadIdx.x == 0) count = 0;
   __syncthreads();
 
-  const int lane = threadIdx.x % S::lanes;
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
   const Int items = a.rows * tiles;
-  const Int step = static_cast<Int>(gridDim.x) * blockDim.x / S::lanes;
-  const Int first = ((static_cast<Int>(threadIdx.x / 32) * gridDim.x + blockIdx.x) * 32 + threadIdx.x % 32) / S::lanes;
-  const auto store = [&](Int row, Int tile, int column, Sum sum) {
-    const Int c = tile * S::columns + column;
+  const Int first = (static_cast<Int>(warp) * gridDim.x + blockIdx.x) * groups;  // of this warp
+  const Int step = static_cast<Int>(gridDim.x) * (blockDim.x / 32) * groups;
+  const auto row_of = [&](Int item) { return tiles == 1 ? item : item / tiles; };
+  const auto length_of = [&](Int item) { return S::begin(a, row_of(item) + 1) - S::begin(a, row_of(item)); };
+  const auto part_of_sum = [&](Int item, int thread, int threads) {
+    const Int row = row_of(item);
+    return sum_of(item - row * tiles, S::begin(a, row), S::begin(a, row + 1), thread, threads);
+  };
+  const auto store = [&](Int item, int column, Sum sum) {
+    const Int row = row_of(item);
+    const Int c = (item - row * tiles) * S::columns + column;
     if (column < S::columns && c < a.n)
       static_cast<typename S::Weight*>(a.y)[(blockIdx.y * a.rows + row) * a.n + c] = S::result(a, sum);
   };
-  for (bool late = false;; late = true) {
-    for (Int item = first; item < items; item += step) {
-      const Int row = tiles == 1 ? item : item / tiles;
-      const Int begin = S::begin(a, row);
-      const Int end = S::begin(a, row + 1);
-      if ((end - begin > a.long_row) != late) {
-        if (!late && lane == 0) {
-          const int place = atomicAdd(&count, 1);
-          if (place < most_waiting) waiting[place] = item;
-        }
-        continue;
-      }
-      const Int tile = item - row * tiles;
-      store(row, tile, lane, sum_over_lanes<S::lanes>(sum_of(tile, begin, end, lane, S::lanes), S::columns));
+
+  for (Int item = first + lane / S::lanes; item < items; item += step) {
+    const int of_group = lane % S::lanes;
+    if (length_of(item) <= a.long_row) {
+      store(item, of_group, sum_over_lanes<S::lanes>(part_of_sum(item, of_group, S::lanes), S::columns));
+    } else if (of_group == 0) {
+      const int place = atomicAdd(&count, 1);
+      if (place < most_waiting) waiting[place] = item;
     }
-    if (late) return;
-    __syncthreads();
-    if (count <= most_waiting) break;  // else groups sum them after all: there are enough to keep warps busy
   }
-  for (int i = 0; i < count; ++i) {
-    const Int row = waiting[i] / tiles;
-    const Int tile = waiting[i] % tiles;
-    const Sum of_warp =
-        sum_over_lanes<32>(sum_of(tile, S::begin(a, row), S::begin(a, row + 1), threadIdx.x, blockDim.x), S::columns);
-    if (threadIdx.x % 32 < S::columns) of_warps[threadIdx.x / 32 * S::columns + threadIdx.x % 32] = of_warp;
+  __syncthreads();
+
+  const bool by_block = count <= most_waiting;
+  for (Int i = 0; by_block ? i < count : first + i / groups * step < items; ++i) {
+    const Int item = by_block ? waiting[i] : first + i / groups * step + i % groups;
+    if (!by_block && (item >= items || length_of(item) <= a.long_row)) continue;
+    const Sum sum =
+        sum_over_lanes<32>(part_of_sum(item, by_block ? threadIdx.x : lane, by_block ? blockDim.x : 32), S::columns);
+    if (!by_block) {
+      store(item, lane, sum);
+      continue;
+    }
+    if (lane < S::columns) of_warps[warp * S::columns + lane] = sum;
     __syncthreads();
     if (threadIdx.x < S::columns) {
-      Sum sum = 0;
-      for (int at = threadIdx.x; at < static_cast<int>(blockDim.x / 32) * S::columns; at += S::columns)
-        sum += of_warps[at];
-      store(row, tile, threadIdx.x, sum);
+      Sum total = 0;
+      for (int w = 0; w < static_cast<int>(blockDim.x / 32); ++w) total += of_warps[w * S::columns + threadIdx.x];
+      store(item, threadIdx.x, total);
     }
     __syncthreads();
   }
@@ -450,8 +459,7 @@ struct Doubled {
 };
 
 // atomicAdd to global memory, of which nobody wants the old value: in kernels such as these the compiler asks for it
-// all the same, and a scatter takes a third longer. Nobody reads a sum before blocks have met, so that loads may be
-// moved.
+// all the same, and a scatter takes a third longer. Sums are read when blocks have met, or by another kernel.
 #define SPIKEFORGE_ADD_TO(type, suffix, constraint)                                            \
   __device__ __forceinline__ void add_to(type* sum, type x) {                                  \
     asm volatile("red.relaxed.gpu.global.add." suffix " [%0], %1;" ::"l"(sum), constraint(x)); \
@@ -476,25 +484,19 @@ struct Adder {
     return reinterpret_cast<Stored*>(memory);
   }
 
-  __device__ __forceinline__ void add(Int at, Int k, typename S::X x) const {
+  // What an entry contributes through a connection of this weight; a shared one is for finish.
+  __device__ __forceinline__ void add(Int at, typename S::Compute weight, typename S::X x) const {
     if constexpr (S::sums == Sums::counts) {
       add_plain(at, 1u);
     } else if constexpr (fixed) {
-      const double value =
-          (S::shared ? 1.0 : static_cast<double>(S::weight(a, k))) * static_cast<double>(S::contribution(x));
+      const double value = static_cast<double>(weight) * static_cast<double>(S::contribution(x));
       if (fabs(value) <= 1.7976931348623157e308)
         add_to(static_cast<unsigned long long*>(a.sums) + at,
                static_cast<unsigned long long>(__double2ll_rn(scaled(value))));
       else
         add_to(a.infinities + at, static_cast<float>(value));
     } else {
-      const auto entry = S::contribution(x);
-      if constexpr (S::shared)
-        add_plain(at, entry);
-      else if constexpr (S::values == Values::event)
-        add_plain(at, S::weight(a, k));
-      else
-        add_plain(at, entry * S::weight(a, k));
+      add_plain(at, S::contribution(x) * weight);
     }
   }
 
@@ -514,16 +516,20 @@ __device__ __forceinline__ void add_task(const Adder<S, to_own>& adder, const Ta
   const int lane = threadIdx.x & 31;
   const Int base = S::in_shared ? 0 : task.row / a.rows * a.cols * a.n;  // own sums are of one batch
   constexpr int unroll = S::sums == Sums::fixed ? 1 : S::unroll;         // whole sums spill with more
+  constexpr int step = 32 / S::columns;
   for (Int c = lane % S::columns; c < a.n; c += S::columns) {
     const auto x = static_cast<const typename S::X*>(a.x)[task.row * a.n + c];
     if (!S::contributes(x)) continue;
-    constexpr int step = 32 / S::columns;
     for_connections<unroll>(a.indices, task.first, task.first + task.count, lane / S::columns, step,
-                            [&](const int(&columns)[unroll], Int k, const Round& round) {
+                            [&](const int(&columns)[unroll], Int k, const Wave& wave) {
+                              typename S::Compute weights[unroll];  // loads do not pass additions
+#pragma unroll
+                              for (int u = 0; u < unroll; ++u)
+                                weights[u] = S::shared || !wave.has(u) ? 1 : S::weight(a, k + u * step);
 #pragma unroll
                               for (int u = 0; u < unroll; ++u) {
-                                if (!round.has(u)) break;
-                                adder.add(base + columns[u] * a.n + c, k + u * step, x);
+                                if (!wave.has(u)) break;
+                                adder.add(base + columns[u] * a.n + c, weights[u], x);
                               }
                             });
   }
@@ -575,7 +581,7 @@ __device__ __forceinline__ Int meet(Meeting* meeting, unsigned time) {
 // Tasks of the rows that contribute: a block that has no more of them than warps adds them, another lists them.
 template <class S>
 __device__ __forceinline__ void find_tasks(const Adder<S, false>& adder) {
-  __shared__ Task few[32];
+  __shared__ Task own_tasks[32];
   __shared__ int found;
   __shared__ int until[1024];  // tasks of a block's rows up to each
   __shared__ int of_warps[32];
@@ -604,11 +610,11 @@ __device__ __forceinline__ void find_tasks(const Adder<S, false>& adder) {
     if (tasks > 0) {
       int at = atomicAdd(&found, tasks);
       for (Int done = 0; done < connections && at < warps; done += a.chunk, ++at)
-        few[at] = {begin + done, row, static_cast<int>(min(a.chunk, connections - done))};
+        own_tasks[at] = {begin + done, row, static_cast<int>(min(a.chunk, connections - done))};
     }
     __syncthreads();
     if (found <= warps) {
-      if (warp < found) add_task(adder, few[warp]);
+      if (warp < found) add_task(adder, own_tasks[warp]);
     } else {
       begins[threadIdx.x] = begin;
       until[threadIdx.x] = sum_up_to_thread(tasks, of_warps);

@@ -9,8 +9,8 @@
 namespace spikeforge::runtime {
 namespace {
 
-constexpr std::int64_t any_kernels_shared_bytes = 48 << 10;  // that it has without asking
-constexpr std::int64_t shared_bytes_of_lists = 14 << 10;     // that find_tasks of cuda/event.cuh has, rounded up
+constexpr std::int64_t most_bytes_of_bits = 48 << 10;     // in shared memory: every device has so much
+constexpr std::int64_t shared_bytes_of_lists = 14 << 10;  // that find_tasks of cuda/event.cuh has, rounded up
 constexpr std::int64_t most_grid_y = 65535;
 constexpr std::int64_t most_workspace = std::int64_t{1} << 28;  // bytes that batches side by side may take
 
@@ -21,6 +21,7 @@ struct Choices {
   std::int64_t unroll = 0;                 // indices that a thread has on their way
   std::int64_t block = 0;                  // threads of a block, by rows
   std::int64_t blocks = 0;                 // blocks a multiprocessor, by rows
+  std::int64_t long_row = 0;               // a row of more connections is summed by a block
   std::int64_t chunk = 0;                  // connections a task, by columns
   std::int64_t private_from = -1;          // connections a column from which blocks have sums of their own
   std::int64_t private_allowed = 1;        // whether the kernel is compiled with that way at all
@@ -39,6 +40,7 @@ Choices choices() {
                               {"unroll", &Choices::unroll},
                               {"block", &Choices::block},
                               {"blocks", &Choices::blocks},
+                              {"long_row", &Choices::long_row},
                               {"chunk", &Choices::chunk},
                               {"private_from", &Choices::private_from},
                               {"private_allowed", &Choices::private_allowed},
@@ -100,6 +102,11 @@ EventSpec spec_of(EventKernel kernel, const EventProduct& p) {
           .indptr_bytes = p.indptr_bytes};
 }
 
+// Connections that a thread has on their way, or half as many where their weights fill the registers.
+std::uint8_t unroll_of(const EventProduct& p, std::int64_t most, const Choices& chosen) {
+  return static_cast<std::uint8_t>(or_default(chosen.unroll, p.weight == DType::f64 && !p.shared ? most / 2 : most));
+}
+
 EventStep pack_step(const EventProduct& p, std::int64_t words, const Device& device) {
   EventSpec spec = spec_of(EventKernel::pack, p);
   spec.weight = DType::f32;  // it reads none, and no row
@@ -108,23 +115,27 @@ EventStep pack_step(const EventProduct& p, std::int64_t words, const Device& dev
   return {.spec = spec, .blocks = grid(words * 32, 256, 8, device), .threads = 256};
 }
 
-// The kernel of a product by rows, for so many rows or parts of them, each for a group of lanes. A row goes to a whole
-// block where it is much longer than others, or where rows are too few to keep all warps busy; those are spread over
-// all multiprocessors.
+// The kernel of a product by rows, for so many rows or tiles of them, each for a group of lanes. A row goes to a whole
+// block where a group would be busy with it when all else is done: where it is long, and much longer than others. Where
+// there are too few rows to keep all warps busy shorter ones do, and rows are spread over all multiprocessors. Measured
+// on an H200, from 30 x 200,000 to 200,000 x 7 connections.
 GatherPlan by_rows(const EventProduct& p, const EventSpec& spec, std::int64_t items, const Choices& chosen,
                    const Device& device) {
-  constexpr std::int64_t long_among_few = 2048;
-  constexpr std::int64_t long_among_many = 4096;
   const auto [most_threads, most_blocks] = bounds(spec);
-  const std::int64_t threads = or_default(chosen.block, most_threads);
+  const std::int64_t threads = std::min<std::int64_t>(or_default(chosen.block, most_threads), most_threads);
   const std::int64_t blocks = or_default(chosen.blocks, most_blocks);
-  const std::int64_t warps = divide_up(items * spec.lanes, 32);
+  const std::int64_t batches = std::min(p.batches, most_grid_y);
+  const std::int64_t warps = divide_up(items * spec.lanes, 32) * batches;
   const bool few = 2 * warps < blocks * threads / 32 * device.multiprocessors;
-  return {
-      .words = 0,
-      .long_row = few ? long_among_few : std::max(long_among_many, 8 * mean_row(p)),
-      .steps = {
-          {.spec = spec, .blocks = grid(items * spec.lanes, few ? 32 : threads, blocks, device), .threads = threads}}};
+  const std::int64_t long_row = few ? std::max<std::int64_t>(512, 64 * spec.lanes)
+                                    : std::max<std::int64_t>({1024, 128 * spec.lanes, 8 * mean_row(p)});
+  return {.batches_at_once = batches,
+          .words = 0,
+          .long_row = or_default(chosen.long_row, long_row),
+          .steps = {{.spec = spec,
+                     .blocks = grid(items * spec.lanes, few ? 32 : threads, blocks, device),
+                     .batches = batches,
+                     .threads = threads}}};
 }
 
 GatherPlan gather_bits_plan(const EventProduct& p, const Choices& chosen, const Device& device) {
@@ -134,13 +145,14 @@ GatherPlan gather_bits_plan(const EventProduct& p, const Choices& chosen, const 
   // A thread takes four connections at once, of a mean row at least four times (with weights) or eight times.
   spec.lanes = static_cast<std::uint8_t>(
       or_default(chosen.lanes, std::clamp<std::int64_t>(floor_to_power(mean_row(p) / (p.shared ? 32 : 16)), 1, 32)));
-  spec.unroll = static_cast<std::uint8_t>(or_default(chosen.unroll, 4));
-  spec.in_shared = words * 4 <= any_kernels_shared_bytes;
+  spec.unroll = unroll_of(p, 4, chosen);
+  spec.in_shared = words * 4 <= most_bytes_of_bits;
   GatherPlan plan = by_rows(p, spec, p.rows, chosen, device);
   plan.words = words;
   plan.steps[0].shared_bytes = spec.in_shared ? words * 4 : 0;
-  plan.steps[0].most_shared_bytes = any_kernels_shared_bytes;
+  plan.steps[0].most_shared_bytes = most_bytes_of_bits;
   plan.steps.insert(plan.steps.begin(), pack_step(p, words, device));
+  plan.steps[0].batches = plan.batches_at_once;
   return plan;
 }
 
@@ -151,7 +163,7 @@ GatherPlan gather_entries_plan(const EventProduct& p, const Choices& chosen, con
       floor_to_power(mean_row(p) / (spec.columns == 1 ? 8 : 40));  // lanes on other connections
   spec.lanes =
       static_cast<std::uint8_t>(or_default(chosen.lanes, std::clamp<std::int64_t>(abreast * spec.columns, 1, 32)));
-  spec.unroll = static_cast<std::uint8_t>(or_default(chosen.unroll, 8));
+  spec.unroll = unroll_of(p, 8, chosen);
   return by_rows(p, spec, p.rows * divide_up(p.n, spec.columns), chosen, device);
 }
 
@@ -171,10 +183,7 @@ std::int64_t size_of_sum(EventSums sums, DType weight) {
 GatherPlan plan_gather(const EventProduct& p, const Device& device) {
   const Choices chosen = choices();
   const bool as_bits = p.values == event::Values::event && p.n == 1;
-  GatherPlan plan = as_bits ? gather_bits_plan(p, chosen, device) : gather_entries_plan(p, chosen, device);
-  plan.batches_at_once = std::min(p.batches, most_grid_y);
-  for (EventStep& step : plan.steps) step.batches = plan.batches_at_once;
-  return plan;
+  return as_bits ? gather_bits_plan(p, chosen, device) : gather_entries_plan(p, chosen, device);
 }
 
 ScatterPlan plan_scatter(const EventProduct& p, const Device& device) {
@@ -186,7 +195,7 @@ ScatterPlan plan_scatter(const EventProduct& p, const Device& device) {
   const bool fixed = plan.sums == EventSums::fixed;
   plan.in_place = plan.sums == EventSums::floats && !p.shared && p.weight == compute_type(p.weight) &&
                   results * p.batches >= chosen.in_place_from;
-  plan.chunk = or_default(chosen.chunk, 256);
+  plan.chunk = floor_to_power(or_default(chosen.chunk, 256));
 
   if (fixed) {
     EventSpec limits = spec_of(EventKernel::limits, p);
@@ -200,7 +209,7 @@ ScatterPlan plan_scatter(const EventProduct& p, const Device& device) {
   const std::int64_t own_bytes = plan.sum_bytes * results;
   const std::int64_t most_own_bytes = most_shared_bytes(device) - shared_bytes_of_lists;
   spec.in_shared = !fixed && p.batches == 1 && chosen.private_allowed != 0 && own_bytes <= most_own_bytes;
-  spec.unroll = static_cast<std::uint8_t>(or_default(chosen.unroll, 8));
+  spec.unroll = unroll_of(p, 8, chosen);
   // From so many connections a column sums of every block's own pay for themselves, for one vector or several.
   plan.private_from = (chosen.private_from >= 0 ? chosen.private_from : 32) * p.cols;
   plan.tasks = p.rows + p.connections / plan.chunk;

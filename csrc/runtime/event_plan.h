@@ -45,7 +45,7 @@ struct EventStep {
 struct GatherPlan {
   std::int64_t batches_at_once = 1;
   std::int64_t words = 0;     // of the bits of one vector; 0 where entries are read as they are
-  std::int64_t long_row = 0;  // connections from which a row is summed by a block
+  std::int64_t long_row = 0;  // a row of more connections is summed by a block
   std::vector<EventStep> steps;
 };
 GatherPlan plan_gather(const EventProduct& product, const Device& device);

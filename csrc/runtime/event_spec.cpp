@@ -33,11 +33,12 @@ const char* name_of(EventSums sums) {
 }  // namespace
 
 // Blocks of a scatter wait for each other, and so must all be there: their number is part of what it is compiled for.
-// Fixed sums take more registers than 64 a thread; a block with sums of its own is alone on its multiprocessor.
+// Fixed sums take 64 registers a thread and more; a block with sums of its own is alone on its multiprocessor. A gather
+// of several vectors gains from a fifth block what it loses in registers, unless it would spill them.
 Bounds bounds(const EventSpec& spec) {
   if (spec.kernel == EventKernel::plasticity) return {256, 1};
   if (spec.kernel == EventKernel::gather_bits) return {512, 2};
-  if (spec.kernel == EventKernel::gather) return {256, spec.columns == 1 ? 4 : 5};
+  if (spec.kernel == EventKernel::gather) return {256, spec.columns == 1 || spec.weight == DType::f64 ? 4 : 5};
   if (spec.kernel != EventKernel::scatter || spec.in_shared) return {1024, 1};
   return {256, spec.sums == EventSums::fixed ? 2 : spec.sums == EventSums::floats ? 3 : 4};
 }

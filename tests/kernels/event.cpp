@@ -35,33 +35,36 @@ int allowed_spill(const EventSpec& spec) {
   return spec.kernel == EventKernel::scatter && spec.sums == EventSums::fixed ? spilled_by_fixed_sums : parked_bytes;
 }
 
-// Every kernel with every kind of value and sum, the types taken in turn.
+// Every kernel with every kind of value and sum, and float64 or another type for each, taken in turn.
 std::vector<EventSpec> all_specs() {
   std::vector<EventSpec> list;
   int turn = 0;
   for (int kernel = 0; kernel <= static_cast<int>(EventKernel::plasticity); ++kernel)
     for (const event::Values values : {event::Values::event, event::Values::graded, event::Values::number})
       for (const bool shared : {false, true})
-        for (const EventSums sums : {EventSums::counts, EventSums::floats, EventSums::fixed}) {
-          EventSpec spec{.kernel = static_cast<EventKernel>(kernel), .values = values, .shared = shared, .sums = sums};
-          const bool by_columns = spec.kernel == EventKernel::scatter || spec.kernel == EventKernel::finish;
-          const bool counts = values == event::Values::event && shared;
-          if (sums == EventSums::counts && !counts) continue;
-          if (!by_columns && sums != (spec.kernel == EventKernel::limits ? EventSums::fixed : EventSums::floats))
-            continue;
-          if (spec.kernel == EventKernel::gather_bits && values != event::Values::event) continue;
-          spec.weight = static_cast<DType>(turn % 4);
-          spec.entry = values == event::Values::number ? event::entry_type(static_cast<DType>(turn / 2 % 4))
-                                                       : static_cast<event::EntryType>(turn % 5);
-          spec.indptr_bytes = std::array<std::uint8_t, 3>{0, 4, 8}[turn % 3];
-          spec.lanes = std::array<std::uint8_t, 4>{32, 8, 1, 16}[turn % 4];
-          spec.columns = turn % 4 == 2 ? 1 : 4;
-          spec.unroll = spec.kernel == EventKernel::gather_bits ? 4 : 8;
-          spec.in_shared = turn % 2 == 0 && sums != EventSums::fixed;
-          spec.transpose = turn % 2 == 0;
-          ++turn;
-          list.push_back(spec);
-        }
+        for (const EventSums sums : {EventSums::counts, EventSums::floats, EventSums::fixed})
+          for (const bool wide : {false, true}) {
+            EventSpec spec{
+                .kernel = static_cast<EventKernel>(kernel), .values = values, .shared = shared, .sums = sums};
+            const bool by_columns = spec.kernel == EventKernel::scatter || spec.kernel == EventKernel::finish;
+            const bool counts = values == event::Values::event && shared;
+            if ((sums == EventSums::counts) != counts && (counts || sums == EventSums::counts) && by_columns) continue;
+            if (!by_columns && sums != (spec.kernel == EventKernel::limits ? EventSums::fixed : EventSums::floats))
+              continue;
+            if (spec.kernel == EventKernel::gather_bits && values != event::Values::event) continue;
+            spec.weight = wide ? DType::f64 : static_cast<DType>(turn / 2 % 3);
+            spec.entry = values == event::Values::number ? event::entry_type(spec.weight)
+                                                         : static_cast<event::EntryType>(turn % 5);
+            spec.indptr_bytes = std::array<std::uint8_t, 3>{0, 4, 8}[turn % 3];
+            spec.columns = std::array<std::uint8_t, 3>{1, 4, 32}[turn / 2 % 3];
+            spec.lanes = std::max(spec.columns, std::array<std::uint8_t, 4>{32, 8, 1, 16}[turn / 2 % 4]);
+            spec.unroll = static_cast<std::uint8_t>((spec.kernel == EventKernel::gather_bits ? 4 : 8) /
+                                                    (wide && !shared ? 2 : 1));
+            spec.in_shared = turn / 2 % 2 == 0 && sums != EventSums::fixed;
+            spec.transpose = turn / 2 % 2 == 0;
+            ++turn;
+            list.push_back(spec);
+          }
   return list;
 }
 
@@ -128,18 +131,46 @@ TEST_CASE("kernels of sparse products compile for sm_100, and spill little") { c
 TEST_CASE("kernels of sparse products compile for sm_120, and spill little") { check_arch("sm_120"); }
 
 TEST_CASE("a pack has the kernels of a product for any number of multiprocessors") {
-  const runtime::EventProduct long_rows{.weight = DType::f32,
-                                        .entry = event::EntryType::f32,
-                                        .values = event::Values::number,
-                                        .indptr_bytes = 4,
-                                        .rows = 1000,
-                                        .cols = 9000,
-                                        .connections = 5'000'000};
-  const std::vector<EventSpec> packed = kernels_of(long_rows, {9, 0, 132});
-  CHECK(packed.size() == 1);
-  for (const int multiprocessors : {16, 56, 132, 1000})
-    for (const runtime::EventStep& step : plan_gather(long_rows, {9, 0, multiprocessors}).steps)
-      CHECK(std::find(packed.begin(), packed.end(), step.spec) != packed.end());
+  for (const event::Values values : {event::Values::event, event::Values::number})
+    for (const bool transpose : {false, true})
+      for (const std::int64_t n : {1, 5}) {
+        const runtime::EventProduct product{.weight = DType::f32,
+                                            .entry = event::EntryType::f32,
+                                            .values = values,
+                                            .indptr_bytes = 4,
+                                            .transpose = transpose,
+                                            .rows = 1000,
+                                            .cols = 9000,
+                                            .connections = 5'000'000,
+                                            .n = n};
+        const std::vector<EventSpec> packed = kernels_of(product, {9, 0, 132});
+        for (const int multiprocessors : {16, 56, 132, 1000}) {
+          const runtime::Device device{9, 0, multiprocessors};
+          const std::vector<runtime::EventStep> steps =
+              transpose ? std::vector{plan_scatter(product, device).scatter} : plan_gather(product, device).steps;
+          CHECK(packed.size() == steps.size());
+          for (const runtime::EventStep& step : steps)
+            CHECK(std::find(packed.begin(), packed.end(), step.spec) != packed.end());
+        }
+      }
+}
+
+TEST_CASE("few rows are spread over all multiprocessors, and fill their blocks where there are many batches") {
+  runtime::EventProduct product{.weight = DType::f32,
+                                .entry = event::EntryType::f32,
+                                .values = event::Values::event,
+                                .indptr_bytes = 4,
+                                .rows = 1000,
+                                .cols = 1000,
+                                .connections = 100'000};
+  const runtime::Device device{9, 0, 132};
+  const auto busy_warps = [&] {
+    const runtime::EventStep step = plan_gather(product, device).steps.back();
+    return static_cast<double>(product.rows * step.spec.lanes) / static_cast<double>(32 * step.blocks);
+  };
+  CHECK(busy_warps() <= 1);
+  product.batches = 1000;
+  CHECK(busy_warps() > 12);  // of 16
 }
 
 // Threads share a kernel, and what it is allowed.

@@ -195,13 +195,38 @@ def test_sizes_that_go_their_own_way(lengths, cols, shape, transpose, shared, de
 
 
 @both_weights
-@pytest.mark.parametrize("columns", [1, 3, 1300])
-def test_more_long_rows_than_a_block_makes_wait(columns, shared, device, monkeypatch):
-    """Of 64 a block; with one block a multiprocessor that is reached by 270 rows and 41 tiles of vectors."""
-    monkeypatch.setenv("SPIKEFORGE_EVENT_SCHEDULE", "blocks=1")
-    m = from_lengths(with_hubs(3240, 12, 5000), 60)
+@pytest.mark.parametrize("columns", [1, 3, 40])
+@pytest.mark.parametrize("rows", [300, 40_000], ids=["few", "many"])
+def test_long_rows_that_wait_for_a_block(rows, columns, shared, device, monkeypatch):
+    """Of up to 64 a block; 40,000 rows are more on any device."""
+    monkeypatch.setenv("SPIKEFORGE_EVENT_SCHEDULE", "blocks=1,long_row=16")
+    lengths = torch.randint(0, 17, (rows,))
+    lengths[::2] = torch.randint(17, 40, (rows // 2,))
+    m = from_lengths(lengths, 60)
     for values in ("event", "number"):
         check(m, shared, torch.float64, torch.float64, False, values, (columns,), True, device)
+        check(m, shared, torch.float32, torch.float32, False, values, (), False, device)
+
+
+@both_weights
+def test_gathers_give_the_same_bits_every_time(shared, device):
+    """Also those of rows that wait for their block, in whichever order they come."""
+    m = from_lengths(with_hubs(30_000, 100, 3000), 500)
+    weights = random_weights(m, shared, torch.float32)
+    for values in VARIANTS:
+        x = random_entries(500, torch.float32, 0.5).nan_to_num()
+        results = [call(m.to(device), weights.to(device), x.to(device), False, values, False) for _ in range(5)]
+        assert all(torch.equal(results[0], result) for result in results)
+
+
+@pytest.mark.parametrize("activity", [1.0, 0.2])
+def test_listed_tasks_are_added_in_place(activity, device, monkeypatch):
+    """Sums that are the results, where blocks find more tasks than they add at once."""
+    monkeypatch.setenv("SPIKEFORGE_EVENT_SCHEDULE", "in_place_from=0,private_allowed=0")
+    m = from_lengths(torch.randint(0, 600, (20_000,)), 300, sort=False)
+    weights = random_weights(m, False, torch.float64)
+    x = random_entries(m.rows, torch.float64, activity).nan_to_num()
+    assert_close(call(m.to(device), weights.to(device), x.to(device), True, "event", False), product(m, weights, x, True, "event", False))
 
 
 @both_weights
