@@ -1,12 +1,12 @@
 // Products of a random matrix that is not stored (csrc/event/random_rows.h).
 //
 //   jit_gather    A e   a group of lanes a row, a piece of it a lane at a time
-//   jit_scatter   e A   a thread a piece of a row that contributes, adding to sums in memory; finish of event.cuh ends
-//   it
+//   jit_scatter   e A   a thread a piece of a row that contributes, adding to sums in memory, which finish of
+//                       event_scatter.cuh makes results
 #pragma once
 
 #include <spikeforge/event/random_rows.h>
-#include <spikeforge/cuda/event.cuh>
+#include <spikeforge/cuda/event_scatter.cuh>
 
 namespace spikeforge {
 namespace event {

@@ -11,6 +11,21 @@ const char* name_of(EventKernel kernel) {
   return names[static_cast<int>(kernel)];
 }
 
+const char* header_of(EventKernel kernel) {
+  switch (kernel) {
+    case EventKernel::pack:
+    case EventKernel::gather_bits:
+    case EventKernel::gather:
+      return "event_gather.cuh";
+    case EventKernel::limits:
+    case EventKernel::scatter:
+    case EventKernel::finish:
+      return "event_scatter.cuh";
+    default:
+      return "event_weights.cuh";
+  }
+}
+
 const char* type_of(DType type) {
   constexpr const char* names[] = {"f16", "bf16", "float", "double"};
   return names[static_cast<int>(type)];
@@ -68,7 +83,7 @@ extern "C" __global__ void __launch_bounds__({threads}, {blocks}) {name}(const {
 
 KernelSource print_source(const EventSpec& spec) {
   const char* const body = name_of(spec.kernel);
-  return print_entry({.header = "event.cuh",
+  return print_entry({.header = header_of(spec.kernel),
                       .name = fmt::format("event_{}", body),
                       .bounds = bounds(spec),
                       .arguments = "ProductArgs",
