@@ -71,7 +71,7 @@ __device__ __forceinline__ void jit_scatter(const JitArgs& args) {
   const JitWeights<S, law> weights(a);
   int shift = 0;
   if constexpr (S::sums == Sums::fixed) shift = doublings<S::shared>(a);
-  const Doubled scaled(shift);
+  const Adder<S, false> adder{a, Doubled(shift)};
   const Int base = blockIdx.y * a.cols * a.n;
   const Int threads = static_cast<Int>(gridDim.x) * blockDim.x;
   for (Int item = static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x; item < a.rows * matrix.pieces;
@@ -83,20 +83,7 @@ __device__ __forceinline__ void jit_scatter(const JitArgs& args) {
     for_each_connection<law>(matrix, row, item % matrix.pieces, [&](Int column, float drawn) {
       for (Int c = 0; c < a.n; ++c) {
         const auto x = S::entry(a, a.rows, row, c);
-        if (!S::contributes(x)) continue;
-        const Int at = base + column * a.n + c;
-        if constexpr (S::sums == Sums::counts) {
-          add_to(static_cast<unsigned*>(a.sums) + at, 1u);
-        } else if constexpr (S::sums == Sums::floats) {
-          add_to(static_cast<typename S::Compute*>(a.sums) + at, S::contribution(x) * weights(drawn));
-        } else {
-          const double value = static_cast<double>(S::contribution(x)) * static_cast<double>(weights(drawn));
-          if (fabs(value) <= 1.7976931348623157e308)
-            add_to(static_cast<unsigned long long*>(a.sums) + at,
-                   static_cast<unsigned long long>(__double2ll_rn(scaled(value))));
-          else
-            add_to(a.infinities + at, static_cast<float>(value));
-        }
+        if (S::contributes(x)) adder.add(base + column * a.n + c, weights(drawn), x);
       }
     });
   }

@@ -200,14 +200,14 @@ __device__ __forceinline__ void find_tasks(const Adder<S, false>& adder) {
   const int warps = blockDim.x / 32;
   const Int rows = a.batches * a.rows;
   const int chunk_bits = 63 - __clzll(a.chunk);
+  const auto in_batch = [&](Int row) { return S::in_shared ? row : row % a.rows; };  // own sums are of one batch
   for (Int first = blockIdx.x * a.rows_at_once; first < rows; first += gridDim.x * a.rows_at_once) {
     if (threadIdx.x == 0) found = 0;
     const Int row = first + threadIdx.x;
     Int begin = 0, connections = 0;
     if (threadIdx.x < a.rows_at_once && row < rows) {
-      const Int of_batch = S::in_shared ? row : row % a.rows;  // own sums are of one batch
-      begin = S::begin(a, of_batch);                           // on its way with the entries, needed or not
-      const Int end = S::begin(a, of_batch + 1);
+      begin = S::begin(a, in_batch(row));  // on its way with the entries, needed or not
+      const Int end = S::begin(a, in_batch(row) + 1);
       bool contributes = S::values == Values::number;
       for (Int c = 0; c < a.n && !contributes; ++c)
         contributes = S::contributes(static_cast<const typename S::X*>(a.x)[row * a.n + c]);
@@ -240,7 +240,7 @@ __device__ __forceinline__ void find_tasks(const Adder<S, false>& adder) {
           if (until[thread + step - 1] <= i) thread += step;
         const Int task_begin = begins[thread] + (i - (thread == 0 ? 0 : until[thread - 1])) * a.chunk;
         const Int of = first + thread;
-        const Int end = S::begin(a, (S::in_shared ? of : of % a.rows) + 1);
+        const Int end = S::begin(a, in_batch(of) + 1);
         a.tasks[listed + i] = {task_begin, of, static_cast<int>(min(a.chunk, end - task_begin))};
       }
     }

@@ -129,13 +129,12 @@ GatherPlan by_rows(const EventProduct& p, const EventSpec& spec, std::int64_t it
   const bool few = 2 * warps < blocks * threads / 32 * device.multiprocessors;
   const std::int64_t long_row = few ? std::max<std::int64_t>(512, 64 * spec.lanes)
                                     : std::max<std::int64_t>({1024, 128 * spec.lanes, 8 * mean_row(p)});
-  return {.batches_at_once = batches,
-          .words = 0,
-          .long_row = or_default(chosen.long_row, long_row),
-          .steps = {{.spec = spec,
-                     .blocks = grid(items * spec.lanes, few ? 32 : threads, blocks, device),
-                     .batches = batches,
-                     .threads = threads}}};
+  return {
+      .batches_at_once = batches,
+      .words = 0,
+      .long_row = or_default(chosen.long_row, long_row),
+      .steps = {
+          {.spec = spec, .blocks = grid(items * spec.lanes, few ? 32 : threads, blocks, device), .threads = threads}}};
 }
 
 GatherPlan gather_bits_plan(const EventProduct& p, const Choices& chosen, const Device& device) {
@@ -152,7 +151,6 @@ GatherPlan gather_bits_plan(const EventProduct& p, const Choices& chosen, const 
   plan.steps[0].shared_bytes = spec.in_shared ? words * 4 : 0;
   plan.steps[0].most_shared_bytes = most_bytes_of_bits;
   plan.steps.insert(plan.steps.begin(), pack_step(p, words, device));
-  plan.steps[0].batches = plan.batches_at_once;
   return plan;
 }
 

@@ -34,8 +34,8 @@ std::int64_t size_of_sum(EventSums sums, DType weight);
 
 struct EventStep {
   EventSpec spec;
-  std::int64_t blocks = 0, batches = 1;  // the grid
-  std::int64_t threads = 0;              // of a block
+  std::int64_t blocks = 0;
+  std::int64_t threads = 0;  // of a block
   std::int64_t shared_bytes = 0;
   std::int64_t most_shared_bytes = 0;  // of this kernel on this device, whatever the matrix
   bool together = false;               // blocks wait for each other

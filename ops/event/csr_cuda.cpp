@@ -47,10 +47,7 @@ class Launcher {
     args_.long_row = plan.long_row;
     for_batches(plan.batches_at_once, [&](std::int64_t first, std::int64_t count) {
       args_.bits = static_cast<std::int32_t*>(bits.mutable_data_ptr()) + first * plan.words;
-      for (EventStep step : plan.steps) {
-        step.batches = count;
-        run(step);
-      }
+      for (const EventStep& step : plan.steps) run(step, count);
     });
   }
 
@@ -110,7 +107,7 @@ class Launcher {
     args_.y = static_cast<char*>(y_.mutable_data_ptr()) + batch * out * product_.n * y_.element_size();
   }
 
-  void run(const EventStep& step) const {
+  void run(const EventStep& step, std::int64_t batches = 1) const {
     constexpr std::int64_t without_asking = 32 << 10;  // beside what a kernel declares
     const runtime::LoadedKernel& kernel = runtime::SpecTable<EventSpec>::of(device_).get(step.spec, device_);
     const auto blocks = static_cast<unsigned>(step.blocks);
@@ -122,8 +119,7 @@ class Launcher {
     if (step.together)
       kernel.launch_together(blocks, threads, shared_bytes, stream_, &args_);
     else
-      kernel.launch({blocks, static_cast<unsigned>(step.batches), 1}, threads, shared_bytes, stream_, &args_,
-                    sizeof args_);
+      kernel.launch({blocks, static_cast<unsigned>(batches), 1}, threads, shared_bytes, stream_, &args_, sizeof args_);
   }
 
   const runtime::Device& device_;

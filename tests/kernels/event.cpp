@@ -48,7 +48,7 @@ std::vector<EventSpec> all_specs() {
                 .kernel = static_cast<EventKernel>(kernel), .values = values, .shared = shared, .sums = sums};
             const bool by_columns = spec.kernel == EventKernel::scatter || spec.kernel == EventKernel::finish;
             const bool counts = values == event::Values::event && shared;
-            if ((sums == EventSums::counts) != counts && (counts || sums == EventSums::counts) && by_columns) continue;
+            if (by_columns && (sums == EventSums::counts) != counts) continue;
             if (!by_columns && sums != (spec.kernel == EventKernel::limits ? EventSums::fixed : EventSums::floats))
               continue;
             if (spec.kernel == EventKernel::gather_bits && values != event::Values::event) continue;
