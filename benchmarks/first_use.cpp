@@ -1,8 +1,8 @@
 // What the first use of a kernel costs, in parts, without a GPU: opening NVRTC, printing the source, compiling it, and
 // finding it on disk. The driver's loading of the image comes on top.
-#include <spikeforge/runtime/errors.h>
-#include <spikeforge/runtime/kernel_cache.h>
-#include <spikeforge/runtime/kernel_spec.h>
+#include <spikeforge/jit/errors.h>
+#include <spikeforge/jit/kernel_cache.h>
+#include <spikeforge/kernels/multistep/kernel_spec.h>
 
 #include <CLI/CLI.hpp>
 
@@ -17,7 +17,7 @@
 namespace {
 
 using namespace spikeforge;
-using namespace spikeforge::runtime;
+using namespace spikeforge::jit;
 
 bool processor_time = false;
 

@@ -1,7 +1,7 @@
-# Writes a C++ file that holds the text of headers, for compilers at run time, as a function of csrc/runtime/sources.h:
-#   cmake -DOUTPUT=sources.cpp -DFUNCTION=embedded_headers "-DFILES=csrc/neuron/lif.h;cuda/multistep.cuh"
+# Writes a C++ file that holds the text of headers, for compilers at run time, as a function of csrc/jit/sources.h:
+#   cmake -DOUTPUT=sources.cpp -DFUNCTION=embedded_headers -DROOT=<the repository> "-DFILES=<whole paths>"
 #         -P embed_headers.cmake
-# A header is included by its folder and its name: csrc/neuron/lif.h as <spikeforge/neuron/lif.h>.
+# A header is included by its path below csrc/, or that of cuda/: csrc/neuron/lif.h as <spikeforge/neuron/lif.h>.
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -40,21 +40,19 @@ foreach(file IN LISTS FILES)
   if(clash GREATER -1)
     message(FATAL_ERROR "${file} holds )${delimiter}\", which ends the raw string literal that it is put into")
   endif()
-  cmake_path(ABSOLUTE_PATH file OUTPUT_VARIABLE path)
-  cmake_path(GET path FILENAME name)
-  cmake_path(GET path PARENT_PATH folder)
-  cmake_path(GET folder FILENAME folder)
+  cmake_path(RELATIVE_PATH file BASE_DIRECTORY "${ROOT}" OUTPUT_VARIABLE name)
+  string(REGEX REPLACE "^csrc/" "" name "${name}")
   raw_literals("${text}" literals)
-  string(APPEND entries "    {\"spikeforge/${folder}/${name}\",${literals}},\n")
+  string(APPEND entries "    {\"spikeforge/${name}\",${literals}},\n")
 endforeach()
 
 # A std::vector, because a build may have no device header yet.
 file(WRITE "${OUTPUT}" "// Written by cmake/embed_headers.cmake.
-#include <spikeforge/runtime/sources.h>
+#include <spikeforge/jit/sources.h>
 
 #include <vector>
 
-namespace spikeforge::runtime {
+namespace spikeforge::jit {
 
 std::span<const EmbeddedHeader> ${FUNCTION}() {
   static const std::vector<EmbeddedHeader> headers = {
@@ -62,5 +60,5 @@ ${entries}  };
   return headers;
 }
 
-}  // namespace spikeforge::runtime
+}  // namespace spikeforge::jit
 ")

@@ -5,7 +5,7 @@
 //                       event_scatter.cuh makes results
 #pragma once
 
-#include <spikeforge/event/random_rows.h>
+#include <spikeforge/kernels/event/random_rows.h>
 #include <spikeforge/cuda/event_scatter.cuh>
 
 namespace spikeforge {

@@ -1,7 +1,7 @@
 // Checks a neuron file, shows what becomes of it, and compiles its kernels without a GPU.
 #include <spikeforge/graph/text.h>
-#include <spikeforge/runtime/nvrtc.h>
-#include <spikeforge/runtime/typical_kernels.h>
+#include <spikeforge/jit/nvrtc.h>
+#include <spikeforge/kernels/multistep/typical_kernels.h>
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ using namespace spikeforge;
 struct Options {
   std::string file;
   bool text = false, step = false, derivative = false, cuda = false;
-  runtime::TypicalCall call;
+  jit::TypicalCall call;
   std::vector<std::string> archs;
 };
 
@@ -74,12 +74,12 @@ void print_summary(const TracedCell& cell) {
 }
 
 void compile(const TracedCell& cell, const Options& options) {
-  const runtime::TypicalKernels kernels = typical_kernels(cell, options.call);
+  const jit::TypicalKernels kernels = typical_kernels(cell, options.call);
   for (const std::string& arch : options.archs)
-    for (const runtime::TracedSpec& spec : {kernels.forward, kernels.backward}) {
-      const runtime::KernelSource source = print_source(spec);
+    for (const jit::TracedSpec& spec : {kernels.forward, kernels.backward}) {
+      const jit::KernelSource source = print_source(spec);
       const auto start = std::chrono::steady_clock::now();
-      const runtime::CompileResult result = runtime::Nvrtc::get().compile({.name = source.name,
+      const jit::CompileResult result = jit::Nvrtc::get().compile({.name = source.name,
                                                                            .text = source.text,
                                                                            .options = source.options,
                                                                            .arch = arch,

@@ -1,6 +1,6 @@
 #include <spikeforge/autodiff/affine.h>
-#include <spikeforge/graph/copy.h>
-#include <spikeforge/graph/dependence.h>
+#include <spikeforge/graph/internal/copy.h>
+#include <spikeforge/graph/internal/dependence.h>
 #include <spikeforge/graph/value.h>
 
 #include <fmt/format.h>

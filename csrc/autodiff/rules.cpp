@@ -1,6 +1,6 @@
 #include <spikeforge/autodiff/rules.h>
 #include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/lower.h>
+#include <spikeforge/graph/internal/lower.h>
 
 #include <cmath>
 #include <numbers>

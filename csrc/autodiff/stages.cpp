@@ -2,10 +2,10 @@
 #include <spikeforge/autodiff/gather.h>
 #include <spikeforge/autodiff/stages.h>
 #include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/copy.h>
-#include <spikeforge/graph/dependence.h>
-#include <spikeforge/graph/hoist.h>
-#include <spikeforge/graph/lower.h>
+#include <spikeforge/graph/internal/copy.h>
+#include <spikeforge/graph/internal/dependence.h>
+#include <spikeforge/graph/internal/hoist.h>
+#include <spikeforge/graph/internal/lower.h>
 
 #include <algorithm>
 #include <numeric>

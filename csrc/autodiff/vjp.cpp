@@ -1,7 +1,7 @@
 #include <spikeforge/autodiff/rules.h>
 #include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/copy.h>
-#include <spikeforge/graph/lower.h>
+#include <spikeforge/graph/internal/copy.h>
+#include <spikeforge/graph/internal/lower.h>
 
 #include <set>
 #include <string>

@@ -1,9 +1,9 @@
 #include <spikeforge/autodiff/vjp.h>
 #include <spikeforge/codegen/cell_printer.h>
 #include <spikeforge/codegen/lines.h>
-#include <spikeforge/graph/copy.h>
-#include <spikeforge/graph/multiply_adds.h>
-#include <spikeforge/graph/number_text.h>
+#include <spikeforge/graph/internal/copy.h>
+#include <spikeforge/graph/internal/multiply_adds.h>
+#include <spikeforge/graph/internal/number_text.h>
 
 #include <cmath>
 #include <optional>

@@ -3,7 +3,7 @@
 
 #include <spikeforge/cpu/vec.h>
 #include <spikeforge/neuron/surrogate.h>
-#include <spikeforge/runtime/launch.h>
+#include <spikeforge/kernels/multistep/launch.h>
 
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
@@ -11,8 +11,8 @@ inline namespace CPU_CAPABILITY {
 template <class F>
 class AnySurrogate {
  public:
-  explicit AnySurrogate(const MultistepLaunch& launch)
-      : functions_(functions(launch.surrogate)), args_(launch.surrogate_args.data()) {}
+  explicit AnySurrogate(const Launch& launch)
+      : functions_(functions(launch.form.surrogate)), args_(launch.surrogate_args.data()) {}
 
   F gradient(F x) const { return functions_.gradient(x, args_); }
   F primitive(F x) const { return functions_.primitive(x, args_); }
@@ -45,8 +45,8 @@ class AnySurrogate {
 };
 
 template <class Surrogate>
-Surrogate make_surrogate(const MultistepLaunch& launch) {
-  if constexpr (std::is_constructible_v<Surrogate, const MultistepLaunch&>) {
+Surrogate make_surrogate(const Launch& launch) {
+  if constexpr (std::is_constructible_v<Surrogate, const Launch&>) {
     return Surrogate(launch);
   } else {
     return Surrogate(launch.surrogate_args.data());

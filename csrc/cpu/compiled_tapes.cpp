@@ -2,8 +2,8 @@
 #include <spikeforge/cpu/host_compiler.h>
 #include <spikeforge/cpu/print_tapes.h>
 #include <spikeforge/cpu/traced_program.h>
-#include <spikeforge/runtime/once_map.h>
-#include <spikeforge/runtime/published_map.h>
+#include <spikeforge/base/once_map.h>
+#include <spikeforge/base/published_map.h>
 
 #include <cstdio>
 #include <exception>
@@ -26,7 +26,7 @@ struct Unit {
 };
 struct HashOfUnit {
   std::size_t operator()(const Unit& unit) const {
-    return unit.cell->hash.low + 31 * (static_cast<std::size_t>(unit.type) * 8 + (unit.is_backward ? 4 : 0) +
+    return unit.cell->number + 31 * (static_cast<std::size_t>(unit.type) * 8 + (unit.is_backward ? 4 : 0) +
                                        (unit.with_inputs ? 2 : 0) + unit.with_params);
   }
 };
@@ -40,7 +40,7 @@ TapeFunctions compile(const HostCompiler& compiler, const Unit& unit) {
   } else {
     tapes.push_back({"spikeforge_step", &program.step});
   }
-  const std::string name = unit.cell->cell.name() + (unit.is_backward ? "_backward" : "_forward");
+  const std::string name = unit.cell->name + (unit.is_backward ? "_backward" : "_forward");
   void* const object = compiler.load(name, print_tapes(tapes, unit.type));
   const auto function = [&](const char* symbol) { return reinterpret_cast<TapeFunction>(::dlsym(object, symbol)); };
   return {function("spikeforge_step"), function("spikeforge_advance"), function("spikeforge_backward")};
@@ -53,7 +53,7 @@ TapeFunctions compile_or_warn(const HostCompiler& compiler, const Unit& unit) {
     static std::once_flag once;
     std::call_once(once, [&] {
       std::fprintf(stderr, "spikeforge: warning: neuron %s is interpreted, not compiled: %s\n",
-                   unit.cell->cell.name().c_str(), e.what());
+                   unit.cell->name.c_str(), e.what());
     });
     return {};
   }
@@ -64,8 +64,8 @@ TapeFunctions functions_of(Unit unit) {
   if (compiler == nullptr) return {};
   if (unit.type != DType::f64) unit.type = DType::f32;  // half types are converted before and after
   // Neither is ever destroyed, as the cells themselves. Who asks first compiles; hot calls take no lock.
-  static auto& made = *new runtime::OnceMap<Unit, TapeFunctions, HashOfUnit>;
-  static auto& published = *new runtime::PublishedMap<Unit, const TapeFunctions, HashOfUnit>;
+  static auto& made = *new OnceMap<Unit, TapeFunctions, HashOfUnit>;
+  static auto& published = *new PublishedMap<Unit, const TapeFunctions, HashOfUnit>;
   if (const TapeFunctions* const functions = published.find(unit)) return *functions;
   return published.insert(unit, *made.get(unit, [&] { return compile_or_warn(*compiler, unit); }).value);
 }

@@ -1,8 +1,8 @@
 // Tapes that the machine's C++ compiler has compiled: the interpreter runs them as one instruction.
 #pragma once
 
-#include <spikeforge/cpu/traced_kernels.h>
-#include <spikeforge/runtime/traced_cell.h>
+#include <spikeforge/cpu/kernels.h>
+#include <spikeforge/kernels/multistep/traced_cell.h>
 
 namespace spikeforge::cpu {
 

@@ -1,7 +1,6 @@
 #include <spikeforge/cpu/event_kernels.h>
 #include <spikeforge/cpu/kernels.h>
-#include <spikeforge/cpu/loihi_kernels.h>
-#include <spikeforge/cpu/traced_kernels.h>
+#include <spikeforge/cpu/loihi_products.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -12,9 +11,8 @@ namespace {
 
 struct Choice {
   const char* name;
-  const Kernels* kernels;
-  const TracedKernels* traced;
-  const LoihiKernels* loihi;
+  Loops loops;
+  const LoihiProducts* loihi;
   const EventKernels* event;
 };
 
@@ -34,6 +32,11 @@ Level allowed() {
   return level_avx512;
 }
 
+#define SPIKEFORGE_CHOICE(set)                                                                                      \
+  Choice {                                                                                                          \
+    #set, {predefined_loop_##set, traced_loop_##set, loihi_loop_##set}, &loihi_products_##set(), &event_kernels_##set() \
+  }
+
 Choice choose() {
   [[maybe_unused]] const Level level = allowed();
 #if SPIKEFORGE_CPU_VARIANTS == 3
@@ -42,12 +45,14 @@ Choice choose() {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
   if (avx512 && level >= level_avx512)
-    return {"avx512", &kernels_avx512(), &traced_kernels_avx512(), &loihi_kernels_avx512(), &event_kernels_avx512()};
+    return SPIKEFORGE_CHOICE(avx512);
   if (avx2 && level >= level_avx2)
-    return {"avx2", &kernels_avx2(), &traced_kernels_avx2(), &loihi_kernels_avx2(), &event_kernels_avx2()};
+    return SPIKEFORGE_CHOICE(avx2);
 #endif
-  return {"default", &kernels_default(), &traced_kernels_default(), &loihi_kernels_default(), &event_kernels_default()};
+  return SPIKEFORGE_CHOICE(default);
 }
+
+#undef SPIKEFORGE_CHOICE
 
 const Choice& choice() {
   static const Choice chosen = choose();
@@ -56,9 +61,8 @@ const Choice& choice() {
 
 }  // namespace
 
-const Kernels& kernels() { return *choice().kernels; }
-const TracedKernels& traced_kernels() { return *choice().traced; }
-const LoihiKernels& loihi_kernels() { return *choice().loihi; }
+const Loops& loops() { return choice().loops; }
+const LoihiProducts& loihi_products() { return *choice().loihi; }
 const EventKernels& event_kernels() { return *choice().event; }
 const char* capability() { return choice().name; }
 

@@ -4,7 +4,7 @@
 // Arithmetic is in the compute type of the weights: double for float64, else float.
 #pragma once
 
-#include <spikeforge/event/product.h>
+#include <spikeforge/kernels/event/product.h>
 
 #include <cstdint>
 

@@ -1,11 +1,11 @@
 #include <spikeforge/cpu/host_compiler.h>
 #include <spikeforge/cpu/kernels.h>
-#include <spikeforge/runtime/disk_cache.h>
-#include <spikeforge/runtime/environment.h>
-#include <spikeforge/runtime/file_descriptor.h>
-#include <spikeforge/runtime/file_io.h>
-#include <spikeforge/runtime/nvrtc_places.h>
-#include <spikeforge/runtime/sources.h>
+#include <spikeforge/jit/disk_cache.h>
+#include <spikeforge/base/environment.h>
+#include <spikeforge/base/file_descriptor.h>
+#include <spikeforge/base/file_io.h>
+#include <spikeforge/jit/nvrtc_places.h>
+#include <spikeforge/jit/sources.h>
 
 #include <torch/headeronly/version.h>
 
@@ -29,7 +29,6 @@ extern "C" char** environ;
 namespace spikeforge::cpu {
 namespace {
 
-using runtime::FileDescriptor;
 
 // As the library's own kernels are compiled (CMakeLists.txt, csrc/cpu/CMakeLists.txt): the bits depend on it.
 std::vector<std::string> options_of(std::string_view capability) {
@@ -56,7 +55,7 @@ std::string last_error() { return std::strerror(errno); }
 class WorkFolder {
  public:
   WorkFolder() {
-    const std::string base = runtime::environment("TMPDIR");
+    const std::string base = environment("TMPDIR");
     path_ = (base.empty() ? "/tmp" : base) + "/spikeforge_XXXXXX";
     if (::mkdtemp(path_.data()) == nullptr) fail(fmt::format("no folder can be made as {}: {}", path_, last_error()));
   }
@@ -83,7 +82,7 @@ class WorkFolder {
   void write(std::string_view name, std::string_view text) {
     const std::string path = file(name);
     FileDescriptor out(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
-    if (!out || !runtime::write_all(out.get(), text) || !out.close())
+    if (!out || !write_all(out.get(), text) || !out.close())
       fail(fmt::format("{} cannot be written: {}", path, last_error()));
   }
 
@@ -97,7 +96,7 @@ std::string read_file(const std::string& path) {
   const FileDescriptor in(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status;
   if (!in || ::fstat(in.get(), &status) != 0) return "";
-  return runtime::read_all(in.get(), static_cast<std::size_t>(status.st_size)).value_or("");
+  return read_all(in.get(), static_cast<std::size_t>(status.st_size)).value_or("");
 }
 
 // No shell: the words are what they are. Its output goes to `log`. Returns whether it ended well.
@@ -137,7 +136,7 @@ std::string identity_of(const std::string& command) {
     return fmt::format("{} {} {}", path, status.st_size, status.st_mtime);
   };
   if (command.find('/') != std::string::npos) return describe(command);
-  const std::string path = runtime::environment("PATH");
+  const std::string path = environment("PATH");
   for (std::string_view rest = path; !rest.empty();) {
     const std::string_view folder = rest.substr(0, rest.find(':'));
     rest.remove_prefix(std::min(rest.size(), folder.size() + 1));
@@ -152,7 +151,7 @@ void* load_from_memory(std::span<const char> bytes) {
 #if defined(__linux__)
   const int memory = ::memfd_create("spikeforge", MFD_CLOEXEC);
   if (memory < 0) fail(fmt::format("no memory file: {}", last_error()));
-  if (!runtime::write_all(memory, {bytes.data(), bytes.size()}))
+  if (!write_all(memory, {bytes.data(), bytes.size()}))
     fail(fmt::format("a memory file cannot be written: {}", last_error()));
   void* const object = ::dlopen(fmt::format("/proc/self/fd/{}", memory).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (object == nullptr) {
@@ -169,7 +168,7 @@ void* load_from_memory(std::span<const char> bytes) {
 std::string compile(const std::string& command, const std::vector<std::string>& options,
                     const std::string& torch_folder, const std::string& text) {
   WorkFolder folder;
-  for (const runtime::EmbeddedHeader& header : runtime::embedded_host_headers()) folder.write(header.name, header.text);
+  for (const jit::EmbeddedHeader& header : jit::embedded_host_headers()) folder.write(header.name, header.text);
   folder.write("tapes.cpp", text);
   const std::string object = folder.file("tapes.so"), log = folder.file("log");
   std::vector<std::string> words = {command};
@@ -188,7 +187,7 @@ std::string compile(const std::string& command, const std::vector<std::string>& 
 
 const HostCompiler* HostCompiler::get() {
   static const HostCompiler* const wanted = []() -> const HostCompiler* {
-    const std::string name = runtime::environment("SPIKEFORGE_HOST_COMPILER");
+    const std::string name = environment("SPIKEFORGE_HOST_COMPILER");
     if (name.empty() || name == "0" || name == "off") return nullptr;
     return new HostCompiler(name == "1" || name == "on" ? "c++" : name);
   }();
@@ -198,17 +197,17 @@ const HostCompiler* HostCompiler::get() {
 HostCompiler::HostCompiler(std::string command) : command_(std::move(command)), identity_(identity_of(command_)) {}
 
 void* HostCompiler::load(const std::string& name, const std::string& text) const {
-  const std::string torch_folder = runtime::loaded_torch_folder().string();
+  const std::string torch_folder = jit::loaded_torch_folder().string();
   if (torch_folder.empty()) fail("the folder of libc10.so is not known");
   if (identity_.empty()) fail(fmt::format("there is no compiler {}", command_));
   const std::vector<std::string> options = options_of(capability());
 
   std::vector<std::string_view> parts = {identity_, torch_folder, TORCH_VERSION, text};
   parts.insert(parts.end(), options.begin(), options.end());
-  for (const runtime::EmbeddedHeader& header : runtime::embedded_host_headers()) parts.push_back(header.text);
-  const runtime::DiskKey key{runtime::hash128(parts), capability(), "cxx", ".so"};
+  for (const jit::EmbeddedHeader& header : jit::embedded_host_headers()) parts.push_back(header.text);
+  const jit::DiskKey key{hash128(parts), capability(), "cxx", ".so"};
 
-  runtime::DiskCache& cache = runtime::DiskCache::get();
+  jit::DiskCache& cache = jit::DiskCache::get();
   if (const auto stored = cache.load(key, name)) return load_from_memory(*stored);
   const std::string made = compile(command_, options, torch_folder, text);
   cache.store(key, name, made);

@@ -1,29 +1,58 @@
-// The compiled CPU kernels of one instruction set, and the choice among them at run time.
+// The CPU's loops, compiled for one instruction set, and the choice among the sets at run time.
 #pragma once
 
-#include <spikeforge/runtime/launch.h>
+#include <spikeforge/kernels/multistep/launch.h>
+#include <spikeforge/kernels/multistep/loihi_cells.h>
+#include <spikeforge/neuron/neuron_kind.h>
 
 #include <cstddef>
 #include <cstdint>
 
 namespace spikeforge::cpu {
 
-// Runs the neurons [begin, end) through the whole sequence. `scratch` holds what the function of that name says for so
-// many neurons.
-struct Kernels {
-  std::size_t (*forward_scratch)(const ForwardLaunch&, std::int64_t neurons);
-  void (*forward)(const ForwardLaunch&, std::int64_t begin, std::int64_t end, void* scratch);
-  std::size_t (*backward_scratch)(const BackwardLaunch&, std::int64_t neurons);
-  void (*backward)(const BackwardLaunch&, std::int64_t begin, std::int64_t end, void* scratch);
+struct TracedProgram;
+
+// Does what running a tape's instructions over the elements [begin, end) of its rows does; `rows` are Row<T> of the
+// arithmetic's type. Null: the instructions are run.
+using TapeFunction = void (*)(const void* rows, std::int64_t begin, std::int64_t end);
+
+struct TapeFunctions {
+  TapeFunction step = nullptr, advance = nullptr, backward = nullptr;
 };
 
-// kernels.cpp, once for each instruction set that the build knows.
-const Kernels& kernels_default();
-const Kernels& kernels_avx2();
-const Kernels& kernels_avx512();
+// What a traced cell's loop runs; nothing of other cells.
+struct TapeContext {
+  const TracedProgram* program = nullptr;
+  TapeFunctions functions;
+};
+
+// Runs the neurons [begin, end) through the whole sequence. `scratch`, on a cache line, holds what the function of that
+// name says for so many neurons.
+struct Loop {
+  std::size_t (*forward_scratch)(const ForwardLaunch&, const TapeContext&, std::int64_t neurons);
+  void (*forward)(const ForwardLaunch&, const TapeContext&, std::int64_t begin, std::int64_t end, void* scratch);
+  std::size_t (*backward_scratch)(const BackwardLaunch&, const TapeContext&, std::int64_t neurons);
+  void (*backward)(const BackwardLaunch&, const TapeContext&, std::int64_t begin, std::int64_t end, void* scratch);
+};
+
+struct Loops {
+  Loop (*predefined)(NeuronKind, DType);
+  Loop (*traced)(DType);
+  Loop (*loihi)(bool ternary, LoihiForm);
+};
+
+// Once for each instruction set that the build knows: predefined_loops.cpp, traced_loops.cpp, loihi_loops.cpp.
+#define SPIKEFORGE_LOOPS_OF(set)                       \
+  Loop predefined_loop_##set(NeuronKind kind, DType type); \
+  Loop traced_loop_##set(DType type);                  \
+  Loop loihi_loop_##set(bool ternary, LoihiForm form);
+SPIKEFORGE_LOOPS_OF(default)
+SPIKEFORGE_LOOPS_OF(avx2)
+SPIKEFORGE_LOOPS_OF(avx512)
+#undef SPIKEFORGE_LOOPS_OF
 
 // The widest set that this processor has, no wider than SPIKEFORGE_CPU_CAPABILITY (default, avx2, avx512) says.
-const Kernels& kernels();
+const Loops& loops();
 const char* capability();
 
 }  // namespace spikeforge::cpu

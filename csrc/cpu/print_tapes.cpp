@@ -1,6 +1,6 @@
 #include <spikeforge/codegen/lines.h>
 #include <spikeforge/cpu/print_tapes.h>
-#include <spikeforge/graph/number_text.h>
+#include <spikeforge/graph/internal/number_text.h>
 
 #include <string_view>
 #include <vector>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <spikeforge/cpu/tape.h>
-#include <spikeforge/runtime/launch.h>
+#include <spikeforge/kernels/multistep/launch.h>
 
 #include <span>
 #include <string>

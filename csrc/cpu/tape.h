@@ -6,7 +6,7 @@
 #pragma once
 
 #include <spikeforge/graph/graph.h>
-#include <spikeforge/graph/multiply_adds.h>
+#include <spikeforge/graph/internal/multiply_adds.h>
 
 #include <cstdint>
 #include <span>

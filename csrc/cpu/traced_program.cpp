@@ -1,6 +1,6 @@
 #include <spikeforge/autodiff/vjp.h>
 #include <spikeforge/cpu/traced_program.h>
-#include <spikeforge/runtime/published_map.h>
+#include <spikeforge/base/published_map.h>
 
 #include <algorithm>
 #include <memory>
@@ -21,7 +21,7 @@ Places range(std::size_t first, std::size_t count) {
 }
 
 struct HashOfCell {
-  std::size_t operator()(const TracedCell* cell) const { return cell->hash.low; }
+  std::size_t operator()(const TracedCell* cell) const { return cell->number; }
 };
 
 // Bytes of a step's rows, and of the states of a segment. LIF, float32, T=16, N=2^17 on one Zen 4 core for 16, 32, 64,
@@ -43,7 +43,7 @@ std::int64_t tile_of(std::int64_t rows, DType type) {
 }  // namespace
 
 TracedProgram::TracedProgram(const TracedCell& cell) : TracedProgram(cell.stages) {
-  for (const graph::State& state : cell.cell.signature().states) initial.push_back(state.initial);
+  for (const graph::State& state : cell.graph.signature().states) initial.push_back(state.initial);
 }
 
 TracedProgram::TracedProgram(const autodiff::Stages& stages)
@@ -81,7 +81,7 @@ std::int64_t TracedProgram::backward_tile(DType type, std::int64_t segment) cons
 
 const TracedProgram& program_of(const TracedCell& cell) {
   // Never destroyed, as the cells themselves.
-  static auto& programs = *new runtime::PublishedMap<const TracedCell*, const TracedProgram, HashOfCell>;
+  static auto& programs = *new PublishedMap<const TracedCell*, const TracedProgram, HashOfCell>;
   if (const TracedProgram* const program = programs.find(&cell)) return *program;
   auto made = std::make_unique<const TracedProgram>(cell);
   const TracedProgram& program = programs.insert(&cell, *made);

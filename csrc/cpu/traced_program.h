@@ -2,7 +2,7 @@
 #pragma once
 
 #include <spikeforge/cpu/tape.h>
-#include <spikeforge/runtime/traced_cell.h>
+#include <spikeforge/kernels/multistep/traced_cell.h>
 
 #include <cstddef>
 #include <cstdint>

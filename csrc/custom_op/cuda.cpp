@@ -3,7 +3,7 @@
 #include <spikeforge/custom_op/internal/prepare.h>
 
 #ifdef SPIKEFORGE_WITH_CUDA
-#include <spikeforge/ops/neuron/on_stream.h>
+#include <spikeforge/ops/common/on_stream.h>
 
 #include <c10/cuda/CUDAGuard.h>
 #endif

@@ -1,6 +1,6 @@
 #include <spikeforge/custom_op/internal/cuda_kernels.h>
 #include <spikeforge/custom_op/internal/cuda_source.h>
-#include <spikeforge/runtime/kernel_recorder.h>
+#include <spikeforge/jit/recorder.h>
 
 #include <algorithm>
 #include <array>
@@ -166,7 +166,7 @@ decltype(auto) CudaKernels::with_source(const Arguments& in, Tensors out, Use&& 
 
   // The types come before the source by an option, so that the lines of the source keep their numbers.
   const std::string types = print_types(parameters);
-  runtime::KernelSource source{.name = file_stem(op_.name),
+  jit::KernelSource source{.name = file_stem(op_.name),
                                .entry = kernel_.entry,
                                .text = print_program(kernel_.source, kernel_.entry, parameters),
                                .options = kernel_.options};
@@ -177,27 +177,27 @@ decltype(auto) CudaKernels::with_source(const Arguments& in, Tensors out, Use&& 
 }
 
 void CudaKernels::compile(const Arguments& in, Tensors out, const std::string& arch) const {
-  with_source(in, out, [&](const runtime::KernelSource& source) { runtime::KernelCache::get().image(source, arch); });
+  with_source(in, out, [&](const jit::KernelSource& source) { jit::KernelCache::get().image(source, arch); });
 }
 
 void CudaKernels::note(const Arguments& in, Tensors out) const {
-  if (const auto recorder = runtime::recorder())
-    with_source(in, out, [&](const runtime::KernelSource& source) { recorder->add(source); });
+  if (const auto recorder = jit::recorder())
+    with_source(in, out, [&](const jit::KernelSource& source) { recorder->add_compiled(source); });
 }
 
-void CudaKernels::launch(const Arguments& in, Tensors out, const runtime::Device& device, void* stream) const {
+void CudaKernels::launch(const Arguments& in, Tensors out, const jit::Device& device, void* stream) const {
   const std::array<unsigned, 3> grid = checked(op_, "grid", kernel_.grid(in, out));
   const std::array<unsigned, 3> block = checked(op_, "block", kernel_.block(in, out));
   if (is_empty(grid) || is_empty(block)) return;
 
   const int arch = 10 * device.major + device.minor;
   const std::string known_as = key(in, out, arch);
-  const runtime::LoadedKernel* kernel = loaded_.find(known_as);
+  const jit::LoadedKernel* kernel = loaded_.find(known_as);
   if (kernel == nullptr)
     kernel =
         &loaded_.insert(known_as, with_source(
-                                      in, out, [&](const runtime::KernelSource& source) -> auto& {
-                                        return runtime::KernelCache::get().get(source, "sm_" + std::to_string(arch));
+                                      in, out, [&](const jit::KernelSource& source) -> auto& {
+                                        return jit::KernelCache::get().get(source, "sm_" + std::to_string(arch));
                                       }));
 
   Buffer buffer;

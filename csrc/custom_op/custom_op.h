@@ -15,7 +15,7 @@
 #pragma once
 
 #include <spikeforge/custom_op/definition.h>
-#include <spikeforge/export.h>
+#include <spikeforge/base/export.h>
 
 #include <memory>
 #include <string>

@@ -42,30 +42,32 @@ struct Call {
 
 std::vector<at::Tensor> run(const Plan& plan, const Arguments& in) {
   const Call call(plan, in);
-  ops::TracedArguments args{.neuron = plan.neuron, .inputs = call.inputs, .states = {}, .params = call.params};
-  std::vector<at::Tensor> outputs = ops::call_forward(args, /*save=*/false).outputs;
-  for (at::Tensor& t : outputs) t = t.squeeze(0);
+  const ops::MultistepCall traced =
+      ops::traced_call(plan.neuron, call.inputs, {}, call.params, /*store_states=*/false);
+  std::vector<at::Tensor> outputs;
+  for (const at::Tensor& t : ops::call_run_forward(traced, /*save=*/false).outputs) outputs.push_back(t.squeeze(0));
   return outputs;
 }
 
 std::vector<at::Tensor> gradients(const Plan& plan, const Arguments& in, Tensors grads) {
   const Call call(plan, in);
-  ops::TracedBackwardArguments args;
-  args.neuron = plan.neuron;
-  args.inputs = call.inputs;
-  args.params = call.params;
-  for (const at::Tensor& grad : grads) args.grad_outputs.push_back(grad.unsqueeze(0));
-  for (const std::size_t i : plan.tensors) args.needs_grad.push_back(in.wants_gradient(i));
-  for (std::size_t i = 0; i < plan.numbers.size(); ++i) args.needs_grad.push_back(false);
+  ops::BackwardCall traced;
+  static_cast<ops::MultistepCall&>(traced) =
+      ops::traced_call(plan.neuron, call.inputs, {}, call.params, /*store_states=*/false);
+  ops::Tensors grad_outputs;
+  for (const at::Tensor& grad : grads) grad_outputs.push_back(grad.unsqueeze(0));
+  traced.grad_outputs = grad_outputs;
+  for (const std::size_t i : plan.tensors) traced.needs_grad.push_back(in.wants_gradient(i));
+  traced.needs_grad.append(plan.numbers.size(), false);
   // One step needs no checkpoints.
   c10::SymDimVector shape(call.inputs[0].sym_sizes());
   shape[0] = 0;
   shape.insert(shape.begin() + 1, 0);
   const c10::ScalarType type = call.inputs[0].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor none = at::empty_symint(shape, call.inputs[0].options().dtype(type));
-  args.checkpoints = none;
+  traced.checkpoints = at::empty_symint(shape, call.inputs[0].options().dtype(type));
 
-  std::vector<at::Tensor> wanted = ops::call_backward(args), all;
+  const ops::Tensors wanted = ops::call_run_backward(traced);
+  std::vector<at::Tensor> all;
   auto next = wanted.begin();
   for (const std::size_t i : plan.tensors) {
     if (!in.wants_gradient(i)) {

@@ -1,7 +1,7 @@
 // A neuron's cell as a graph: the pure function of one step, (inputs, states, parameters) -> (outputs, next states).
 #pragma once
 
-#include <spikeforge/export.h>
+#include <spikeforge/base/export.h>
 #include <spikeforge/graph/graph.h>
 
 #include <span>

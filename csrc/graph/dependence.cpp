@@ -1,4 +1,4 @@
-#include <spikeforge/graph/dependence.h>
+#include <spikeforge/graph/internal/dependence.h>
 
 namespace spikeforge::graph {
 

@@ -1,5 +1,5 @@
 #include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/evaluate.h>
+#include <spikeforge/graph/internal/evaluate.h>
 #include <spikeforge/neuron/surrogate.h>
 
 #include <fmt/format.h>

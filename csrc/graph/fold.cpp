@@ -1,4 +1,4 @@
-#include <spikeforge/graph/fold.h>
+#include <spikeforge/graph/internal/fold.h>
 
 #include <cmath>
 

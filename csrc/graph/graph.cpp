@@ -1,5 +1,5 @@
 #include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/fold.h>
+#include <spikeforge/graph/internal/fold.h>
 #include <spikeforge/graph/graph.h>
 
 #include <fmt/format.h>

@@ -7,7 +7,7 @@
 // To walk a graph, go through ids from 0: operands come before their users. The arguments are the first nodes.
 #pragma once
 
-#include <spikeforge/export.h>
+#include <spikeforge/base/export.h>
 #include <spikeforge/graph/op.h>
 #include <spikeforge/graph/surrogate.h>
 

@@ -1,4 +1,4 @@
-#include <spikeforge/graph/lexer.h>
+#include <spikeforge/graph/internal/lexer.h>
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
-#include <spikeforge/graph/copy.h>
-#include <spikeforge/graph/lower.h>
+#include <spikeforge/graph/internal/copy.h>
+#include <spikeforge/graph/internal/lower.h>
 
 namespace spikeforge::graph {
 namespace {

@@ -1,4 +1,4 @@
-#include <spikeforge/graph/multiply_adds.h>
+#include <spikeforge/graph/internal/multiply_adds.h>
 
 namespace spikeforge::graph {
 namespace {

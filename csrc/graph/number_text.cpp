@@ -1,4 +1,4 @@
-#include <spikeforge/graph/number_text.h>
+#include <spikeforge/graph/internal/number_text.h>
 
 #include <charconv>
 #include <cmath>

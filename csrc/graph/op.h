@@ -1,7 +1,7 @@
 // The operations of ops.def as an enumeration, and what is known of each.
 #pragma once
 
-#include <spikeforge/export.h>
+#include <spikeforge/base/export.h>
 
 #include <array>
 #include <cstdint>

@@ -1,5 +1,5 @@
-#include <spikeforge/graph/lexer.h>
-#include <spikeforge/graph/number_text.h>
+#include <spikeforge/graph/internal/lexer.h>
+#include <spikeforge/graph/internal/number_text.h>
 #include <spikeforge/graph/text.h>
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-#include <spikeforge/graph/copy.h>
-#include <spikeforge/graph/number_text.h>
+#include <spikeforge/graph/internal/copy.h>
+#include <spikeforge/graph/internal/number_text.h>
 #include <spikeforge/graph/text.h>
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 #include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/number_text.h>
+#include <spikeforge/graph/internal/number_text.h>
 #include <spikeforge/graph/surrogate.h>
 #include <spikeforge/neuron/surrogate.h>
 

@@ -1,7 +1,7 @@
 // A surrogate with its numbers, as a spike carries it.
 #pragma once
 
-#include <spikeforge/export.h>
+#include <spikeforge/base/export.h>
 #include <spikeforge/neuron/surrogate_kind.h>
 
 #include <array>

@@ -28,7 +28,7 @@
 // add_gradient(detach(f), x, d) and so on.
 #pragma once
 
-#include <spikeforge/export.h>
+#include <spikeforge/base/export.h>
 #include <spikeforge/graph/cell.h>
 
 #include <string>

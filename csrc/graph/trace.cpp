@@ -1,4 +1,4 @@
-#include <spikeforge/graph/copy.h>
+#include <spikeforge/graph/internal/copy.h>
 #include <spikeforge/graph/errors.h>
 #include <spikeforge/graph/trace.h>
 

@@ -8,7 +8,7 @@
 // Functions are found through their arguments: no `using` is needed. Errors are GraphError.
 #pragma once
 
-#include <spikeforge/export.h>
+#include <spikeforge/base/export.h>
 #include <spikeforge/graph/graph.h>
 
 #include <concepts>

@@ -15,6 +15,7 @@ namespace spikeforge {
 template <class F, class Options>
 struct Izhikevich {
   static constexpr int n_states = 2;
+  static constexpr int kept_values = 5;  // of a step, which its derivative reads: H, V, W, X and S
   enum Param { tau, v_c, a0, v_threshold, v_rest, w_rest, v_reset, tau_w, a, b, n_params };
 
   SPIKEFORGE_FN Izhikevich(const F* p, const Options&)

@@ -1,5 +1,5 @@
 #pragma once
-#include <spikeforge/export.h>
+#include <spikeforge/base/export.h>
 
 #include <stdexcept>
 #include <string>

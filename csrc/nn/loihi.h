@@ -10,7 +10,7 @@
 #pragma once
 
 #include <spikeforge/nn/neuron_module.h>
-#include <spikeforge/ops/lava.h>
+#include <spikeforge/ops/loihi.h>
 
 #include <string>
 #include <utility>

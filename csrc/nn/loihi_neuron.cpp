@@ -1,6 +1,6 @@
 #include <spikeforge/nn/loihi.h>
-#include <spikeforge/nn/loihi_call.h>
-#include <spikeforge/ops/lava/arguments.h>
+#include <spikeforge/nn/internal/loihi_call.h>
+#include <spikeforge/kernels/multistep/loihi_cells.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/zeros.h>
@@ -35,18 +35,15 @@ const LoihiArgument& find_argument(const std::string& name) {
                        [&](const LoihiArgument& argument) { return name == argument.name; });
 }
 
-const ops::LoihiDescription& operator_of(const LoihiLIFOptions& options) {
-  return ops::describe(options.ternary(), options.form());
-}
+const LoihiCell& operator_of(const LoihiLIFOptions& options) { return loihi_cell(options.ternary(), options.form()); }
 
 Names loihi_states_of(const LoihiLIFOptions& options) {
-  const auto states = operator_of(options).states;
-  return {states.begin(), states.end()};
+  return operator_of(options).states;
 }
 
 Names loihi_params_of(const LoihiLIFOptions& options) {
   Names names;
-  for (const ops::LoihiParam& param : operator_of(options).params) names.emplace_back(param.name);
+  for (const CellParam& param : operator_of(options).params) names.push_back(param.name);
   return names;
 }
 
@@ -148,7 +145,7 @@ void LoihiLIFImpl::pretty_print(std::ostream& stream) const {
       stream << value.number();
     stream << ", ";
   }
-  stream << "form=" << ops::name_of(options_.form()) << ')';
+  stream << "form=" << name_of(options_.form()) << ')';
 }
 
 }  // namespace spikeforge::nn

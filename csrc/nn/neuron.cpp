@@ -1,7 +1,7 @@
 #include <spikeforge/graph/text.h>
 #include <spikeforge/nn/neuron.h>
-#include <spikeforge/nn/run_script.h>
-#include <spikeforge/ops/neuron/arguments.h>
+#include <spikeforge/nn/internal/run_script.h>
+#include <spikeforge/ops/common/checks.h>
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>

@@ -1,5 +1,5 @@
-#include <spikeforge/nn/predefined.h>
-#include <spikeforge/nn/run_script.h>
+#include <spikeforge/nn/internal/predefined.h>
+#include <spikeforge/nn/internal/run_script.h>
 
 #include <ATen/ops/full.h>
 

@@ -1,4 +1,4 @@
-#include <spikeforge/nn/progress.h>
+#include <spikeforge/nn/internal/progress.h>
 
 #include <unistd.h>
 

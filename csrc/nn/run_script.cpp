@@ -1,4 +1,4 @@
-#include <spikeforge/nn/run_script.h>
+#include <spikeforge/nn/internal/run_script.h>
 
 #include <set>
 

@@ -14,8 +14,8 @@
 // type or device is not that of the states is one of them.
 #pragma once
 
-#include <spikeforge/export.h>
-#include <spikeforge/torchscript/script.h>
+#include <spikeforge/base/export.h>
+#include <spikeforge/nn/script.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>

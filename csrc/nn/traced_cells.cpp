@@ -1,5 +1,6 @@
-#include <spikeforge/nn/predefined.h>
-#include <spikeforge/ops/neuron/arguments.h>
+#include <spikeforge/nn/internal/predefined.h>
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/surrogate.h>
 
 #include <algorithm>
 #include <string_view>

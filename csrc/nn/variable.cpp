@@ -1,5 +1,5 @@
 #include <spikeforge/nn/composite.h>
-#include <spikeforge/nn/variable.h>
+#include <spikeforge/nn/internal/variable.h>
 
 #include <algorithm>
 

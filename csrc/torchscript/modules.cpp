@@ -1,4 +1,4 @@
-#include <spikeforge/torchscript/modules.h>
+#include <spikeforge/torchscript/internal/modules.h>
 #include <spikeforge/torchscript/torchscript.h>
 
 #include <torch/nn/modules/activation.h>

@@ -1,5 +1,5 @@
 #include <spikeforge/nn/stateful.h>
-#include <spikeforge/torchscript/modules.h>
+#include <spikeforge/torchscript/internal/modules.h>
 #include <spikeforge/torchscript/torchscript.h>
 
 #include <ATen/core/Generator.h>

@@ -21,8 +21,8 @@
 // is named; they fold BatchNorm into convolutions, which changes last bits.
 #pragma once
 
-#include <spikeforge/export.h>
-#include <spikeforge/torchscript/script.h>
+#include <spikeforge/base/export.h>
+#include <spikeforge/nn/script.h>
 
 #include <ATen/core/Tensor.h>
 

@@ -6,8 +6,8 @@
 // sums are whole numbers, any number does.
 #include <spikeforge/cpu/event_kernels.h>
 #include <spikeforge/ops/event/product.h>
-#include <spikeforge/ops/neuron/layout.h>
-#include <spikeforge/runtime/kernel_recorder.h>
+#include <spikeforge/ops/common/layout.h>
+#include <spikeforge/kernels/event/note.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -351,7 +351,7 @@ at::Tensor product_cpu(const at::Tensor& weights, const at::Tensor& indices, con
   const at::Tensor dense_x = x.contiguous();
   at::Tensor y = at::empty(C10_AS_INTARRAYREF_SLOW(result_sizes(x, form)), weights.options());
   if (y.numel() == 0) return y;
-  runtime::note([&] { return gpu_product(weights, held.rows, x, form); });
+  jit::note_event([&] { return gpu_product(weights, held.rows, x, form); });
   Product(dense_weights, held.rows, dense_x, y, form).run();
   return y;
 }
@@ -380,7 +380,7 @@ at::Tensor weight_grad_cpu(const at::Tensor& x, const at::Tensor& grad, const at
   check_weight_grad(x, grad, indices, indptr, form);
   const HeldRows held = hold_rows(indices, indptr, rows, cols);
   check_indptr("csr_weight_grad", held.rows);
-  runtime::note([&] { return runtime::EventWeightGradient{gpu_product(grad, held.rows, x, form)}; });
+  jit::note_event([&] { return jit::EventWeightGradient{gpu_product(grad, held.rows, x, form)}; });
   const at::Tensor dense_x = x.contiguous();
   const at::Tensor dense_grad = grad.contiguous();
   const DType compute = compute_type(dtype_of(grad.scalar_type()));

@@ -1,9 +1,9 @@
 // Products on a GPU: the memory of the kernels that runtime/event_plan.h chooses.
 #include <spikeforge/ops/event/product.h>
-#include <spikeforge/ops/neuron/layout.h>
-#include <spikeforge/ops/neuron/on_stream.h>
-#include <spikeforge/runtime/event_plan.h>
-#include <spikeforge/runtime/spec_table.h>
+#include <spikeforge/ops/common/layout.h>
+#include <spikeforge/ops/common/on_stream.h>
+#include <spikeforge/kernels/event/plan.h>
+#include <spikeforge/jit/spec_table.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -16,11 +16,11 @@
 namespace spikeforge::ops::sparse {
 namespace {
 
-using runtime::EventArguments;
-using runtime::EventProduct;
-using runtime::EventSpec;
-using runtime::EventStep;
-using runtime::EventSums;
+using jit::EventArguments;
+using jit::EventProduct;
+using jit::EventSpec;
+using jit::EventStep;
+using jit::EventSums;
 
 class Launcher {
  public:
@@ -41,7 +41,7 @@ class Launcher {
   }
 
   void gather() {
-    const runtime::GatherPlan plan = plan_gather(product_, device_);
+    const jit::GatherPlan plan = plan_gather(product_, device_);
     const at::Tensor bits = bytes(4 * plan.words * product_.batches);
     args_.words = plan.words;
     args_.long_row = plan.long_row;
@@ -52,7 +52,7 @@ class Launcher {
   }
 
   void scatter() {
-    const runtime::ScatterPlan plan = plan_scatter(product_, device_);
+    const jit::ScatterPlan plan = plan_scatter(product_, device_);
     const bool fixed = plan.sums == EventSums::fixed;
     const at::Tensor limits = fixed ? at::zeros({2}, x_.options().dtype(at::kLong)) : at::Tensor();
     if (fixed) args_.limits = limits.mutable_data_ptr();
@@ -66,12 +66,12 @@ class Launcher {
       args_.batches = count;
       const std::int64_t of_sums = plan.in_place ? 0 : plan.sum_bytes * results * count;
       const std::int64_t of_infinities = fixed ? 4 * results * count : 0;
-      const std::int64_t cleared = (runtime::meeting_bytes + of_sums + of_infinities + 7) / 8 * 8;
-      const at::Tensor workspace = bytes(cleared + runtime::task_bytes * plan.tasks * count);
+      const std::int64_t cleared = (jit::meeting_bytes + of_sums + of_infinities + 7) / 8 * 8;
+      const at::Tensor workspace = bytes(cleared + jit::task_bytes * plan.tasks * count);
       auto* const memory = static_cast<char*>(workspace.mutable_data_ptr());
       clear(memory, cleared);
       if (plan.in_place) clear(args_.y, plan.sum_bytes * results * count);
-      char* const sums = memory + runtime::meeting_bytes;
+      char* const sums = memory + jit::meeting_bytes;
       args_.meeting = memory;
       args_.sums = plan.in_place ? args_.y : sums;
       args_.infinities = fixed ? sums + of_sums : nullptr;
@@ -109,7 +109,7 @@ class Launcher {
 
   void run(const EventStep& step, std::int64_t batches = 1) const {
     constexpr std::int64_t without_asking = 32 << 10;  // beside what a kernel declares
-    const runtime::LoadedKernel& kernel = runtime::SpecTable<EventSpec>::of(device_).get(step.spec, device_);
+    const jit::LoadedKernel& kernel = jit::SpecTable<EventSpec>::of(device_).get(step.spec, device_);
     const auto blocks = static_cast<unsigned>(step.blocks);
     const auto threads = static_cast<unsigned>(step.threads);
     const auto shared_bytes = static_cast<unsigned>(step.shared_bytes);
@@ -122,7 +122,7 @@ class Launcher {
       kernel.launch({blocks, static_cast<unsigned>(batches), 1}, threads, shared_bytes, stream_, &args_, sizeof args_);
   }
 
-  const runtime::Device& device_;
+  const jit::Device& device_;
   cudaStream_t stream_;
   const at::Tensor& x_;
   const at::Tensor& y_;

@@ -6,7 +6,7 @@
 // events. Errors are c10::TypeError and c10::ValueError and name operator and argument.
 #pragma once
 
-#include <spikeforge/export.h>
+#include <spikeforge/base/export.h>
 
 #include <ATen/core/Tensor.h>
 

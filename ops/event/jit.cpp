@@ -10,8 +10,8 @@
 // none), "graded" (x where x > 0) or "number" (x). Shapes, `transpose`, `deterministic` and the result are as of
 // event_csrmv and event_csrmm. How connections are drawn: csrc/event/random_rows.h.
 #include <spikeforge/ops/event/jit.h>
-#include <spikeforge/ops/neuron/checks.h>
-#include <spikeforge/ops/neuron/layout.h>
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/layout.h>
 
 #include <c10/util/Exception.h>
 #include <torch/library.h>
@@ -106,17 +106,17 @@ RandomRows random_rows(const Draw& draw, std::int64_t rows, std::int64_t cols) {
           .columns_a_bit = static_cast<float>(-std::log(2.0) / std::log1p(-draw.prob))};
 }
 
-runtime::EventJitSpec gpu_jit(const at::Tensor& weights, const at::Tensor& x, const Form& form, const Draw& draw,
+jit::EventJitSpec gpu_jit(const at::Tensor& weights, const at::Tensor& x, const Form& form, const Draw& draw,
                               const RandomRows& matrix) {
-  runtime::EventJitSpec spec{.product = {.weight = dtype_of(weights.scalar_type()),
+  jit::EventJitSpec spec{.product = {.weight = dtype_of(weights.scalar_type()),
                                          .entry = entry_type_of(x.scalar_type()),
                                          .values = form.values,
                                          .shared = draw.law == Law::constant,
-                                         .sums = runtime::EventSums::floats,
+                                         .sums = jit::EventSums::floats,
                                          .transpose = form.transpose},
                              .law = draw.law};
   if (form.transpose) {
-    spec.product.sums = runtime::sums_by_columns(form.values, spec.product.shared, is_deterministic(form));
+    spec.product.sums = jit::sums_by_columns(form.values, spec.product.shared, is_deterministic(form));
   } else {
     spec.product.lanes = static_cast<std::uint8_t>(
         std::bit_floor(static_cast<std::uint64_t>(std::clamp<std::int64_t>(matrix.pieces, 1, 32))));
@@ -125,9 +125,9 @@ runtime::EventJitSpec gpu_jit(const at::Tensor& weights, const at::Tensor& x, co
   return spec;
 }
 
-runtime::EventSpec gpu_jit_finish(const runtime::EventJitSpec& spec) {
-  runtime::EventSpec finish = spec.product;
-  finish.kernel = runtime::EventKernel::finish;
+jit::EventSpec gpu_jit_finish(const jit::EventJitSpec& spec) {
+  jit::EventSpec finish = spec.product;
+  finish.kernel = jit::EventKernel::finish;
   finish.transpose = false;
   return finish;
 }

@@ -1,9 +1,9 @@
 // Products of a random matrix that is drawn again at every call, beneath jit_csrmv and jit_csrmm.
 #pragma once
 
-#include <spikeforge/event/random_rows.h>
+#include <spikeforge/kernels/event/random_rows.h>
 #include <spikeforge/ops/event/product.h>
-#include <spikeforge/runtime/event_jit_spec.h>
+#include <spikeforge/kernels/event/jit_spec.h>
 
 #include <type_traits>
 
@@ -41,10 +41,10 @@ void check_draw(const char* op, const at::Tensor& weights, const c10::SymInt& ro
 RandomRows random_rows(const Draw& draw, std::int64_t rows, std::int64_t cols);
 
 // The kernel that draws it on a GPU and multiplies.
-runtime::EventJitSpec gpu_jit(const at::Tensor& weights, const at::Tensor& x, const Form& form, const Draw& draw,
+jit::EventJitSpec gpu_jit(const at::Tensor& weights, const at::Tensor& x, const Form& form, const Draw& draw,
                               const RandomRows& matrix);
 // And the one that ends a product by columns.
-runtime::EventSpec gpu_jit_finish(const runtime::EventJitSpec& spec);
+jit::EventSpec gpu_jit_finish(const jit::EventJitSpec& spec);
 
 // The lowered operator, through the dispatcher.
 using JitSchema = at::Tensor(const at::Tensor& weights, const at::Tensor& x, c10::SymInt rows, c10::SymInt cols,

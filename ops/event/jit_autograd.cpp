@@ -3,8 +3,8 @@
 // Both are the operator itself, so that a second derivative is right as well.
 #include <spikeforge/ops/event/differentiation.h>
 #include <spikeforge/ops/event/jit.h>
-#include <spikeforge/ops/neuron/checks.h>
-#include <spikeforge/ops/neuron/functorch.h>
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/functorch.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/eye.h>

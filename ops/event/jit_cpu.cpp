@@ -1,8 +1,8 @@
 // Products of a random matrix on the CPU. By rows a thread owns its results; by columns every thread adds to sums of
 // its own, which are then added up in the order of the threads.
 #include <spikeforge/ops/event/jit.h>
-#include <spikeforge/ops/neuron/checks.h>
-#include <spikeforge/runtime/kernel_recorder.h>
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/kernels/event/note.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/where.h>
@@ -112,8 +112,8 @@ at::Tensor jit_product_cpu(const at::Tensor& weights, const at::Tensor& x, std::
   if (prob == 0 || rows == 0 || cols == 0 || x.numel() == 0) return at::zeros_symint(sizes, weights.options());
 
   const auto on_gpu = [&] { return gpu_jit(weights, x, form, draw, random_rows(draw, rows, cols)); };
-  runtime::note(on_gpu);
-  if (transpose) runtime::note([&] { return gpu_jit_finish(on_gpu()); });
+  jit::note_event(on_gpu);
+  if (transpose) jit::note_event([&] { return gpu_jit_finish(on_gpu()); });
   const c10::ScalarType compute = state_type(weights.scalar_type());
   const bool counts = draw.law == Law::constant && form.values == Values::event;  // whole numbers, beyond a float's
   at::Tensor sums;

@@ -1,8 +1,8 @@
 #include <spikeforge/ops/event/jit.h>
-#include <spikeforge/ops/neuron/layout.h>
-#include <spikeforge/ops/neuron/on_stream.h>
-#include <spikeforge/runtime/event_jit_spec.h>
-#include <spikeforge/runtime/spec_table.h>
+#include <spikeforge/ops/common/layout.h>
+#include <spikeforge/ops/common/on_stream.h>
+#include <spikeforge/kernels/event/jit_spec.h>
+#include <spikeforge/jit/spec_table.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -17,9 +17,9 @@
 namespace spikeforge::ops::sparse {
 namespace {
 
-using runtime::EventJitSpec;
-using runtime::EventSpec;
-using runtime::EventSums;
+using jit::EventJitSpec;
+using jit::EventSpec;
+using jit::EventSums;
 
 constexpr std::int64_t jit_block = 256;
 constexpr std::int64_t jit_blocks_a_multiprocessor = 16;
@@ -57,7 +57,7 @@ class JitLauncher {
 
   void gather(const at::Tensor& x, const at::Tensor& y) {
     for_batches(x, y, [&](std::int64_t count) {
-      launch(runtime::SpecTable<EventJitSpec>::of(device_).get(spec_, device_), args_,
+      launch(jit::SpecTable<EventJitSpec>::of(device_).get(spec_, device_), args_,
              args_.product.rows * spec_.product.lanes, count);
     });
   }
@@ -68,16 +68,16 @@ class JitLauncher {
     const at::Tensor limits = fixed ? limits_of(weights, x, form, draw) : at::Tensor();
     if (fixed) args_.product.limits = limits.mutable_data_ptr();
     const std::int64_t results = args_.product.cols * vectors_.n;
-    const std::int64_t size = runtime::size_of_sum(spec_.product.sums, spec_.product.weight);
+    const std::int64_t size = jit::size_of_sum(spec_.product.sums, spec_.product.weight);
     for_batches(x, y, [&](std::int64_t count) {
       const at::Tensor sums = at::zeros({size * results * count}, x.options().dtype(at::kByte));
       const at::Tensor infinities = at::zeros({fixed ? results * count : 0}, x.options().dtype(at::kFloat));
       args_.product.sums = sums.mutable_data_ptr();
       args_.product.infinities = fixed ? infinities.mutable_data_ptr() : nullptr;
       args_.product.batches = count;
-      launch(runtime::SpecTable<EventJitSpec>::of(device_).get(spec_, device_), args_,
+      launch(jit::SpecTable<EventJitSpec>::of(device_).get(spec_, device_), args_,
              args_.product.rows * args_.matrix.pieces, count);
-      launch(runtime::SpecTable<EventSpec>::of(device_).get(gpu_jit_finish(spec_), device_), args_.product,
+      launch(jit::SpecTable<EventSpec>::of(device_).get(gpu_jit_finish(spec_), device_), args_.product,
              results * count, 1);
     });
   }
@@ -95,18 +95,18 @@ class JitLauncher {
   }
 
   template <class Arguments>
-  void launch(const runtime::LoadedKernel& kernel, const Arguments& args, std::int64_t threads, std::int64_t batches) {
+  void launch(const jit::LoadedKernel& kernel, const Arguments& args, std::int64_t threads, std::int64_t batches) {
     const std::int64_t blocks = std::clamp<std::int64_t>((threads + jit_block - 1) / jit_block, 1,
                                                          jit_blocks_a_multiprocessor * device_.multiprocessors);
     kernel.launch({static_cast<unsigned>(blocks), static_cast<unsigned>(batches), 1}, jit_block, 0, stream_, &args,
                   sizeof args);
   }
 
-  const runtime::Device& device_;
+  const jit::Device& device_;
   void* stream_;
   Vectors vectors_;
   EventJitSpec spec_;
-  runtime::EventJitArguments args_{};
+  jit::EventJitArguments args_{};
 };
 
 at::Tensor jit_product_cuda(const at::Tensor& weights, const at::Tensor& x, std::int64_t rows, std::int64_t cols,

@@ -6,8 +6,8 @@
 // once; the order of a sum is fixed. Gradients: of events grad weight^T, straight through; of weight what inputs
 // counted times what arrived.
 #include <spikeforge/ops/event/linear.h>
-#include <spikeforge/ops/neuron/checks.h>
-#include <spikeforge/ops/neuron/layout.h>
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/layout.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>
@@ -92,7 +92,7 @@ void check_linear(const at::Tensor& x, const at::Tensor& weight, const std::opti
                     ", the device of events, but is on ", bias->device());
 }
 
-runtime::EventLinearSpec gpu_linear(const at::Tensor& x, const at::Tensor& weight, bool graded) {
+jit::EventLinearSpec gpu_linear(const at::Tensor& x, const at::Tensor& weight, bool graded) {
   return {.product = {.weight = dtype_of(weight.scalar_type()),
                       .entry = is_packed(x) ? spikeforge::event::EntryType::boolean : entry_type_of(x.scalar_type()),
                       .values = graded ? Values::graded : Values::event},

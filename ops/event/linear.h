@@ -2,7 +2,7 @@
 #pragma once
 
 #include <spikeforge/ops/event/product.h>
-#include <spikeforge/runtime/event_linear_spec.h>
+#include <spikeforge/kernels/event/linear_spec.h>
 
 namespace spikeforge::ops::sparse {
 
@@ -16,7 +16,7 @@ void check_linear(const at::Tensor& x, const at::Tensor& weight, const std::opti
 c10::SymDimVector linear_sizes(const at::Tensor& x, const at::Tensor& weight);
 
 // Its kernel on a GPU.
-runtime::EventLinearSpec gpu_linear(const at::Tensor& x, const at::Tensor& weight, bool graded);
+jit::EventLinearSpec gpu_linear(const at::Tensor& x, const at::Tensor& weight, bool graded);
 
 using LinearSchema = at::Tensor(const at::Tensor& events, const at::Tensor& weight,
                                 const std::optional<at::Tensor>& bias, bool graded);

@@ -1,6 +1,6 @@
 #include <spikeforge/ops/event/differentiation.h>
 #include <spikeforge/ops/event/linear.h>
-#include <spikeforge/ops/neuron/functorch.h>
+#include <spikeforge/ops/common/functorch.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>

@@ -1,8 +1,8 @@
 #include <spikeforge/ops/event/linear.h>
-#include <spikeforge/ops/neuron/layout.h>
-#include <spikeforge/ops/neuron/on_stream.h>
-#include <spikeforge/runtime/event_linear_spec.h>
-#include <spikeforge/runtime/spec_table.h>
+#include <spikeforge/ops/common/layout.h>
+#include <spikeforge/ops/common/on_stream.h>
+#include <spikeforge/kernels/event/linear_spec.h>
+#include <spikeforge/jit/spec_table.h>
 
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -31,8 +31,8 @@ at::Tensor event_linear_cuda(const at::Tensor& x, const at::Tensor& weight, cons
   const std::int64_t out = weight.size(1);
   const std::int64_t batches = y.numel() / out;
 
-  const runtime::Device& device = gpu_of(x);
-  const runtime::EventLinearSpec spec = gpu_linear(x, weight, graded);
+  const jit::Device& device = gpu_of(x);
+  const jit::EventLinearSpec spec = gpu_linear(x, weight, graded);
   const std::int64_t tiles = (out + linear_block - 1) / linear_block;
   const std::int64_t pieces = std::max<std::int64_t>(1, (in + inputs_at_once - 1) / inputs_at_once);
   const std::int64_t splits =
@@ -40,7 +40,7 @@ at::Tensor event_linear_cuda(const at::Tensor& x, const at::Tensor& weight, cons
   const at::Tensor parts =
       splits > 1 ? at::empty({splits, batches, out}, weight.options().dtype(state_type(weight.scalar_type())))
                  : at::Tensor();
-  runtime::EventLinearArguments args{.x = dense_x.const_data_ptr(),
+  jit::EventLinearArguments args{.x = dense_x.const_data_ptr(),
                                      .weight = dense_weight.const_data_ptr(),
                                      .bias = dense_bias.defined() ? dense_bias.const_data_ptr() : nullptr,
                                      .y = y.mutable_data_ptr(),
@@ -50,7 +50,7 @@ at::Tensor event_linear_cuda(const at::Tensor& x, const at::Tensor& weight, cons
                                      .words = (in + 31) / 32,
                                      .batches = batches,
                                      .first_batch = 0};
-  const runtime::LoadedKernel& kernel = runtime::SpecTable<runtime::EventLinearSpec>::of(device).get(spec, device);
+  const jit::LoadedKernel& kernel = jit::SpecTable<jit::EventLinearSpec>::of(device).get(spec, device);
   for (; args.first_batch < batches; args.first_batch += most_grid_z)
     kernel.launch({static_cast<unsigned>(tiles), static_cast<unsigned>(splits),
                    static_cast<unsigned>(std::min(most_grid_z, batches - args.first_batch))},

@@ -7,9 +7,9 @@
 // indices, indptr and slots of csr_transpose, computed once; slots says which weight a connection has. An entry is an
 // event where it is true, or x > 0. The names that end with _ change the weights in place.
 #include <spikeforge/ops/event/plasticity.h>
-#include <spikeforge/ops/neuron/checks.h>
-#include <spikeforge/ops/neuron/layout.h>
-#include <spikeforge/runtime/kernel_recorder.h>
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/layout.h>
+#include <spikeforge/kernels/event/note.h>
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
@@ -271,21 +271,21 @@ TORCH_LIBRARY_IMPL(spikeforge, Autograd, library) {
 
 }  // namespace
 
-runtime::EventSpec gpu_update(const WeightUpdate& update) {
+jit::EventSpec gpu_update(const WeightUpdate& update) {
   const auto& matrix = update.matrix.rows;
   const auto mean_row =
       static_cast<std::uint64_t>(matrix.rows == 0 ? 1 : std::max<std::int64_t>(1, matrix.connections / matrix.rows));
-  return {.kernel = runtime::EventKernel::plasticity,
+  return {.kernel = jit::EventKernel::plasticity,
           .weight = dtype_of(update.weights.scalar_type()),
           .entry = entry_type_of(update.events.scalar_type()),
           .values = Values::event,
           .indptr_bytes = static_cast<std::uint8_t>(matrix.wide_indptr ? 8 : 4),
-          .sums = runtime::EventSums::floats,
+          .sums = jit::EventSums::floats,
           .lanes = static_cast<std::uint8_t>(std::min<std::uint64_t>(32, std::bit_floor(mean_row)))};
 }
 
 void update_weights_cpu(const WeightUpdate& update) {
-  runtime::note([&] { return gpu_update(update); });
+  jit::note_event([&] { return gpu_update(update); });
   switch (dtype_of(update.weights.scalar_type())) {
     case DType::f16:
       return update_typed<c10::Half, float>(update);

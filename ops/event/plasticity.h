@@ -17,7 +17,7 @@ struct WeightUpdate {
 };
 
 // The kernel that does it on a GPU.
-runtime::EventSpec gpu_update(const WeightUpdate& update);
+jit::EventSpec gpu_update(const WeightUpdate& update);
 
 void update_weights_cpu(const WeightUpdate& update);
 void update_weights_cuda(const WeightUpdate& update);

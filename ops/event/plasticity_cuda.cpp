@@ -1,8 +1,8 @@
 #include <spikeforge/ops/event/plasticity.h>
-#include <spikeforge/ops/neuron/layout.h>
-#include <spikeforge/ops/neuron/on_stream.h>
-#include <spikeforge/runtime/event_spec.h>
-#include <spikeforge/runtime/spec_table.h>
+#include <spikeforge/ops/common/layout.h>
+#include <spikeforge/ops/common/on_stream.h>
+#include <spikeforge/kernels/event/spec.h>
+#include <spikeforge/jit/spec_table.h>
 
 #include <c10/cuda/CUDAGuard.h>
 
@@ -14,9 +14,9 @@ void update_weights_cuda(const WeightUpdate& update) {
   const auto& matrix = update.matrix.rows;
   if (matrix.connections == 0) return;
   const c10::cuda::OptionalCUDAGuard guard(update.weights.device());
-  const runtime::Device& device = gpu_of(update.weights);
-  const runtime::EventSpec spec = gpu_update(update);
-  const runtime::EventArguments args{.indices = matrix.indices,
+  const jit::Device& device = gpu_of(update.weights);
+  const jit::EventSpec spec = gpu_update(update);
+  const jit::EventArguments args{.indices = matrix.indices,
                                      .indptr = matrix.indptr,
                                      .rows = matrix.rows,
                                      .cols = matrix.cols,
@@ -32,7 +32,7 @@ void update_weights_cuda(const WeightUpdate& update) {
   constexpr std::int64_t block = 256;
   const std::int64_t blocks = std::clamp<std::int64_t>((matrix.rows * spec.lanes + block - 1) / block, 1,
                                                        std::int64_t{8} * device.multiprocessors);
-  runtime::SpecTable<runtime::EventSpec>::of(device)
+  jit::SpecTable<jit::EventSpec>::of(device)
       .get(spec, device)
       .launch({static_cast<unsigned>(blocks), 1, 1}, block, 0, stream_of(update.weights), &args, sizeof args);
 }

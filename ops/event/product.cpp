@@ -1,6 +1,6 @@
 #include <spikeforge/ops/event/product.h>
-#include <spikeforge/ops/neuron/checks.h>
-#include <spikeforge/ops/neuron/layout.h>
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/layout.h>
 
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>
@@ -188,7 +188,7 @@ HeldRows hold_rows(const at::Tensor& indices, const std::optional<at::Tensor>& i
 
 bool is_deterministic(const Form& form) { return form.deterministic || at::globalContext().deterministicAlgorithms(); }
 
-runtime::EventProduct gpu_product(const at::Tensor& weights, const spikeforge::event::Rows& rows, const at::Tensor& x,
+jit::EventProduct gpu_product(const at::Tensor& weights, const spikeforge::event::Rows& rows, const at::Tensor& x,
                                   const Form& form) {
   const Vectors in = vectors_of(x, form.matrix);
   return {.weight = dtype_of(weights.scalar_type()),

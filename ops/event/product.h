@@ -1,8 +1,8 @@
 // The product of a sparse matrix and events or numbers, beneath event_csrmv, csrmm, event_ellmv and their like.
 #pragma once
 
-#include <spikeforge/event/product.h>
-#include <spikeforge/runtime/event_plan.h>
+#include <spikeforge/kernels/event/product.h>
+#include <spikeforge/kernels/event/plan.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -111,7 +111,7 @@ HeldRows hold_rows(const at::Tensor& indices, const std::optional<at::Tensor>& i
 bool is_deterministic(const Form& form);
 
 // What decides the kernels of a GPU.
-runtime::EventProduct gpu_product(const at::Tensor& weights, const spikeforge::event::Rows& rows, const at::Tensor& x,
+jit::EventProduct gpu_product(const at::Tensor& weights, const spikeforge::event::Rows& rows, const at::Tensor& x,
                                   const Form& form);
 
 }  // namespace spikeforge::ops::sparse

@@ -1,7 +1,7 @@
 // A level of torch.vmap as the products see it: the mapped dimension is the first one.
 #pragma once
 
-#include <spikeforge/ops/neuron/vmap_level.h>
+#include <spikeforge/ops/common/vmap_level.h>
 
 #include <ATen/ops/stack.h>
 

@@ -3,21 +3,34 @@
 // x is [T, *shape], time first; float16, bfloat16, float32 or float64; on a CPU or a CUDA device. Spikes have x's
 // shape, type and layout. States are [*shape], float32 for half types, else x's type; a call returns the last ones, or
 // with `store_v` their sequences [T, *shape]. A parameter is a number or a tensor that broadcasts against shape, and is
-// differentiable. An initial state that is not given is v_reset (0 under soft reset), and w_rest.
+// differentiable. An initial state that is not given is v_reset (0 under soft reset) for v, w_rest for Izhikevich's w,
+// 0 for the others.
 //
-// Equations: Fang et al., Science Advances 9, eadi1480 (2023); csrc/neuron/<neuron>.h has each with its derivative. A
-// neuron fires where H >= v_threshold. v_reset = std::nullopt is soft reset.
+//   integrate_and_fire(x, v, {.v_threshold = 1.0, .v_reset = 0.0})    H = V + X
+//   lif(x, v, {.tau = 2.0})         H = V + (X - (V - Vr)) / tau, or without decay_input V - (V - Vr) / tau + X
+//   plif(x, w, v, {})               as LIF, with 1/tau = sigmoid(w)
+//   qif(x, v, {})                   H = V + (X + a0 (V - v_rest)(V - v_c)) / tau
+//   eif(x, v, {})                   H = V + (X + v_rest - V + delta_t exp((V - theta_rh) / delta_t)) / tau
+//   izhikevich(x, v, w, {})         H = V + (X + a0 (V - v_rest)(V - v_c) - W) / tau;
+//                                   Z = W + (a (H - v_rest) - W) / tau_w; W = Z + b S
+//
+// Vr is v_reset, or 0 under soft reset, which is v_reset = std::nullopt. A neuron fires where H >= v_threshold. Each
+// returns (spikes, states...). Equations: Fang et al., Science Advances 9, eadi1480 (2023); csrc/neuron/<neuron>.h has
+// each with its derivative, and docs/derivations.md how it comes about.
 //
 // Errors are c10::TypeError and c10::ValueError and name operator and argument.
 #pragma once
 
-#include <spikeforge/export.h>
+#include <spikeforge/base/export.h>
+#include <spikeforge/neuron/neuron_kind.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -39,103 +52,42 @@ class Param {
 
 using MaybeTensor = std::optional<at::Tensor>;
 
-// H = V + X
-struct IfOptions {
-  Param v_threshold = 1.0;
-  std::optional<Param> v_reset = 0.0;
-  bool detach_reset = false;
-  std::string surrogate = "sigmoid";
-  std::vector<double> surrogate_args = {};
-  bool spiking = true;
-  bool store_v = false;
-};
-SPIKEFORGE_API std::tuple<at::Tensor, at::Tensor> integrate_and_fire(const at::Tensor& x, const MaybeTensor& v = {},
-                                                                     const IfOptions& options = {});
+// Spikes and states.
+template <NeuronKind kind>
+using SpikesAndStates = std::conditional_t<state_count(kind) == 1, std::tuple<at::Tensor, at::Tensor>,
+                                           std::tuple<at::Tensor, at::Tensor, at::Tensor>>;
 
-// decay_input: H = V + (X - (V - Vr)) / tau; else H = V - (V - Vr) / tau + X; Vr is v_reset, or 0 under soft reset.
-struct LifOptions {
-  Param tau = 2.0;
-  bool decay_input = true;
-  Param v_threshold = 1.0;
-  std::optional<Param> v_reset = 0.0;
-  bool detach_reset = false;
-  std::string surrogate = "sigmoid";
-  std::vector<double> surrogate_args = {};
-  bool spiking = true;
-  bool store_v = false;
-};
-SPIKEFORGE_API std::tuple<at::Tensor, at::Tensor> lif(const at::Tensor& x, const MaybeTensor& v = {},
-                                                      const LifOptions& options = {});
+// LifArguments and its kin: the parameters of neurons.def with their defaults, and what all neurons share.
+#define SPIKEFORGE_PARAM(name, default_value, legal) Param name = default_value;
+#define SPIKEFORGE_V_RESET(default_value) std::optional<Param> v_reset = default_value;
+#define SPIKEFORGE_DECAY_INPUT() bool decay_input = true;
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)             \
+  struct Struct##Arguments {                                                       \
+    params                                                                         \
+    bool detach_reset = false;               /* no gradient through S in the reset */ \
+    std::string surrogate = "sigmoid";                                             \
+    std::vector<double> surrogate_args = {}; /* none: its defaults */              \
+    bool spiking = true;                     /* else the surrogate's primitive */  \
+    bool store_v = false;                                                          \
+  };
+#include <spikeforge/neuron/neurons.def>
 
-// As LIF, with 1/tau = sigmoid(w).
-struct PlifOptions {
-  bool decay_input = true;
-  Param v_threshold = 1.0;
-  std::optional<Param> v_reset = 0.0;
-  bool detach_reset = false;
-  std::string surrogate = "sigmoid";
-  std::vector<double> surrogate_args = {};
-  bool spiking = true;
-  bool store_v = false;
-};
-SPIKEFORGE_API std::tuple<at::Tensor, at::Tensor> plif(const at::Tensor& x, const at::Tensor& w,
-                                                       const MaybeTensor& v = {}, const PlifOptions& options = {});
+#define SPIKEFORGE_STATE(name) const MaybeTensor &name = {},
+#define SPIKEFORGE_TENSOR(name) const at::Tensor &name,
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                     \
+  SPIKEFORGE_API SpikesAndStates<NeuronKind::name> name(                                     \
+      const at::Tensor& x, SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors)                       \
+                               SPIKEFORGE_EACH(SPIKEFORGE_STATE, states) const Struct##Arguments& arguments = {});
+#include <spikeforge/neuron/neurons.def>
+#undef SPIKEFORGE_STATE
+#undef SPIKEFORGE_TENSOR
 
-// H = V + (X + a0 (V - v_rest)(V - v_c)) / tau
-struct QifOptions {
-  Param tau = 2.0;
-  Param v_c = 0.8;
-  Param a0 = 1.0;
-  Param v_threshold = 1.0;
-  Param v_rest = 0.0;
-  std::optional<Param> v_reset = -0.1;
-  bool detach_reset = false;
-  std::string surrogate = "sigmoid";
-  std::vector<double> surrogate_args = {};
-  bool spiking = true;
-  bool store_v = false;
-};
-SPIKEFORGE_API std::tuple<at::Tensor, at::Tensor> qif(const at::Tensor& x, const MaybeTensor& v = {},
-                                                      const QifOptions& options = {});
-
-// H = V + (X + v_rest - V + delta_t exp((V - theta_rh) / delta_t)) / tau
-struct EifOptions {
-  Param tau = 2.0;
-  Param delta_t = 1.0;
-  Param theta_rh = 0.8;
-  Param v_threshold = 1.0;
-  Param v_rest = 0.0;
-  std::optional<Param> v_reset = -0.1;
-  bool detach_reset = false;
-  std::string surrogate = "sigmoid";
-  std::vector<double> surrogate_args = {};
-  bool spiking = true;
-  bool store_v = false;
-};
-SPIKEFORGE_API std::tuple<at::Tensor, at::Tensor> eif(const at::Tensor& x, const MaybeTensor& v = {},
-                                                      const EifOptions& options = {});
-
-// H = V + (X + a0 (V - v_rest)(V - v_c) - W) / tau; Z = W + (a (H - v_rest) - W) / tau_w; W = Z + b S. Returns (spikes,
-// v, w).
-struct IzhikevichOptions {
-  Param tau = 2.0;
-  Param v_c = 0.8;
-  Param a0 = 1.0;
-  Param v_threshold = 1.0;
-  Param v_rest = -0.1;
-  Param w_rest = 0.0;
-  std::optional<Param> v_reset = 0.0;
-  Param tau_w = 2.0;
-  Param a = 0.0;
-  Param b = 0.0;
-  bool detach_reset = false;
-  std::string surrogate = "sigmoid";
-  std::vector<double> surrogate_args = {};
-  bool spiking = true;
-  bool store_v = false;
-};
-SPIKEFORGE_API std::tuple<at::Tensor, at::Tensor, at::Tensor> izhikevich(const at::Tensor& x, const MaybeTensor& v = {},
-                                                                         const MaybeTensor& w = {},
-                                                                         const IzhikevichOptions& options = {});
+// Former names, which stay for a release.
+using IfOptions = IntegrateAndFireArguments;
+using LifOptions = LifArguments;
+using PlifOptions = PlifArguments;
+using QifOptions = QifArguments;
+using EifOptions = EifArguments;
+using IzhikevichOptions = IzhikevichArguments;
 
 }  // namespace spikeforge

@@ -1,194 +1,195 @@
-// The public operators' C++ signatures. Each has two overloads, of numbers and of tensors, both written here once and
-// lowered to one NeuronArguments; `run` is what happens next: with autograd, or without.
+// The public operators' C++ signatures, made from neurons.def. Each has two overloads, of numbers and of tensors, both
+// lowered to one MultistepCall; `run` is what happens next: with autograd, without, or over a mapped dimension.
 #pragma once
 
-#include <spikeforge/ops/neuron/arguments.h>
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/neuron/lowered.h>
 
-#include <c10/core/Scalar.h>
+#include <ATen/ops/scalar_tensor.h>
 
-#include <tuple>
+#include <array>
 #include <utility>
 
 namespace spikeforge::ops {
 
-using at::Scalar;
-using at::Tensor;
-using std::optional;
+using Run = MultistepResults (*)(const MultistepCall&);
 
-using Run = ForwardResults (*)(const NeuronArguments&);
-
-// The options that all neurons share, at the end of every signature.
-struct CommonOptions {
-  bool detach_reset;
-  std::string_view surrogate;
-  c10::ArrayRef<double> surrogate_args;
-  bool spiking;
-  bool store_v;
-};
-
-// Collects a call's parameters in their order. A number is checked here; a tensor's values are not read.
+// Collects a call's parameters in their order.
 class PublicCall {
  public:
-  PublicCall(NeuronKind kind, const Tensor& x, const std::array<optional<Tensor>, max_states>& states,
-             const CommonOptions& common)
-      : neuron_(describe(kind)) {
-    // Here already: the dispatcher has no kernel for other layouts to say it.
-    TORCH_CHECK_TYPE(x.layout() == c10::kStrided, neuron_.name, ": x must be a dense tensor, but its layout is ",
-                     x.layout(), "; pass x.to_dense()");
-    args_.kind = kind;
-    args_.x = x;
-    args_.states = states;
-    args_.options.detach_reset = common.detach_reset;
-    args_.options.spiking = common.spiking;
-    args_.surrogate = common.surrogate;
-    args_.surrogate_args = common.surrogate_args;
-    args_.store_v = common.store_v;
+  PublicCall(NeuronKind kind, const at::Tensor& x) : cell_(predefined_cell(kind)) {
+    call_.cell = &cell_;
+    call_.inputs = x;
+  }
+  PublicCall(const PublicCall&) = delete;
+  PublicCall& operator=(const PublicCall&) = delete;
+
+  void add_state(const std::optional<at::Tensor>& state) { states_[n_states_++] = state.value_or(at::Tensor()); }
+
+  void add(bool decay_input) { call_.form.decay_input = decay_input; }
+  void add(double number) { add(at::Tensor(), number); }
+  void add(const at::Scalar& number) { add(at::Tensor(), real(number)); }
+  void add(const at::Tensor& tensor) { add(tensor, 0); }
+  // v_reset; None is soft reset.
+  void add(const std::optional<at::Scalar>& number) {
+    call_.form.hard_reset = number.has_value();
+    add(at::Tensor(), number.has_value() ? real(*number) : 0);
+  }
+  // Of v_reset None is soft reset, of others the default.
+  void add(const std::optional<at::Tensor>& tensor) {
+    if (next().name == "v_reset") call_.form.hard_reset = tensor.has_value();
+    add(tensor.value_or(at::Tensor()), next().default_value);
+  }
+  void soft_reset() {
+    call_.form.hard_reset = false;
+    add(at::Tensor(), 0);
   }
 
-  PublicCall& decay_input(bool value) {
-    args_.options.decay_input = value;
-    return *this;
-  }
-
-  PublicCall& param(const Scalar& number) { return add(std::nullopt, checked(number)); }
-
-  PublicCall& param(const Tensor& tensor) { return add(tensor, 0); }
-
-  // None is the default, which is a number.
-  PublicCall& param(const optional<Tensor>& tensor) { return add(tensor, next().default_value); }
-
-  // None is soft reset.
-  PublicCall& v_reset(const optional<Scalar>& number) {
-    args_.options.hard_reset = number.has_value();
-    return add(std::nullopt, number.has_value() ? checked(*number) : 0);
-  }
-
-  PublicCall& v_reset(const optional<Tensor>& tensor) {
-    args_.options.hard_reset = tensor.has_value();
-    return add(tensor, 0);
-  }
-
-  const NeuronArguments& arguments() {
-    args_.numbers = {numbers_.data(), n_params_};
-    args_.params = no_tensors(n_params_);
-    if (any_tensor_) args_.params = OptionalTensorList(c10::ArrayRef(tensors_.data(), n_params_));
-    return args_;
+  // The options that all neurons share, and the call: what it points to lies here.
+  const MultistepCall& finish(bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args,
+                              bool spiking, bool store_v) {
+    call_.form.detach_reset = detach_reset;
+    call_.form.spiking = spiking;
+    const Surrogate parsed = parse_surrogate(cell_.name.c_str(), surrogate, surrogate_args);
+    call_.form.surrogate = parsed.kind;
+    call_.surrogate_args = parsed.args;
+    call_.store_states = store_v;
+    call_.states = {states_.data(), n_states_};
+    if (any_tensor_) call_.params = {params_.data(), n_params_};
+    call_.numbers = {numbers_.data(), n_params_};
+    check_dense(call_);  // here already: the dispatcher has no kernel for other layouts to say it
+    return call_;
   }
 
  private:
-  const ParamDescription& next() const { return neuron_.params[n_params_]; }
+  const CellParam& next() const { return cell_.params[n_params_]; }
 
-  PublicCall& add(optional<Tensor> tensor, double number) {
-    any_tensor_ = any_tensor_ || tensor.has_value();
+  void add(at::Tensor tensor, double number) {
+    any_tensor_ = any_tensor_ || tensor.defined();
     numbers_[n_params_] = number;
-    tensors_[n_params_++] = std::move(tensor);
-    return *this;
+    params_[n_params_++] = std::move(tensor);
   }
 
-  double checked(const Scalar& number) const {
-    TORCH_CHECK_TYPE(number.isFloatingPoint() || number.isIntegral(/*includeBool=*/false), neuron_.name, ": ",
+  double real(const at::Scalar& number) const {
+    TORCH_CHECK_TYPE(number.isFloatingPoint() || number.isIntegral(/*includeBool=*/false), cell_.name, ": ",
                      next().name, " must be a real number, but is ", number.isBoolean() ? "a bool" : "complex");
-    const double value = number.toDouble();
-    if (next().legal == Legal::positive) check_positive(neuron_.name, next().name, value);
-    return value;
+    return number.toDouble();
   }
 
-  const NeuronDescription& neuron_;
-  NeuronArguments args_;
-  std::array<double, max_params> numbers_{};
-  std::array<optional<Tensor>, max_params> tensors_;
+  static constexpr std::size_t most_params = 12;
+
+  const PredefinedCell& cell_;
+  MultistepCall call_;
+  std::array<at::Tensor, 2> states_;
+  std::size_t n_states_ = 0;
+  std::array<double, most_params> numbers_{};
+  std::array<at::Tensor, most_params> params_;
   std::size_t n_params_ = 0;
   bool any_tensor_ = false;
 };
 
-namespace public_op {
+// A call's parameters in the form of an overload, one after the other.
+class ParamsOf {
+ public:
+  explicit ParamsOf(const MultistepCall& call) : call_(call) {}
 
-using OneState = std::tuple<Tensor, Tensor>;
-using TwoStates = std::tuple<Tensor, Tensor, Tensor>;
+  template <class T>
+  std::decay_t<T> next() {
+    using Value = std::decay_t<T>;
+    if constexpr (std::is_same_v<Value, bool>) {
+      return call_.form.decay_input;
+    } else {
+      const std::size_t j = j_++;
+      const bool is_soft = call_.cell->params[j].name == "v_reset" && !call_.form.hard_reset;
+      if constexpr (std::is_same_v<Value, at::Tensor>) {
+        return call_.param(j);
+      } else if constexpr (std::is_same_v<Value, at::Scalar>) {
+        return call_.numbers[j];
+      } else if constexpr (std::is_same_v<Value, std::optional<at::Scalar>>) {
+        return is_soft ? Value() : Value(call_.numbers[j]);
+      } else {
+        if (is_soft) return std::nullopt;
+        return call_.param(j).defined() ? call_.param(j) : as_tensor(call_.numbers[j]);
+      }
+    }
+  }
 
-inline OneState one_state(ForwardResults results) { return {std::move(results.spikes), std::move(results.states[0])}; }
+ private:
+  // A number beside tensors: 0-dimensional and on the host, in the type that the kernel computes in.
+  at::Tensor as_tensor(double number) const {
+    return at::scalar_tensor(number, at::TensorOptions(state_type(call_.inputs[0].scalar_type())));
+  }
 
-// Number is Scalar or optional<Tensor>; Reset is optional<Scalar> or optional<Tensor>.
-template <Run run, class Number, class Reset>
-OneState integrate_and_fire(const Tensor& x, const optional<Tensor>& v, const Number& v_threshold, const Reset& v_reset,
-                            bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args,
-                            bool spiking, bool store_v) {
-  PublicCall call(NeuronKind::integrate_and_fire, x, {v}, {detach_reset, surrogate, surrogate_args, spiking, store_v});
-  return one_state(run(call.param(v_threshold).v_reset(v_reset).arguments()));
+  const MultistepCall& call_;
+  std::size_t j_ = 0;
+};
+
+template <NeuronKind kind, class Overload, class Tensor = typename TensorParamTypes<kind>::type,
+          class States = StateTypes<kind>, class Params = typename ParamTypes<kind, Overload>::type>
+struct Public;
+
+template <NeuronKind kind, class Overload, class... Tensor, class... State, class... Parameter>
+struct Public<kind, Overload, Types<Tensor...>, Types<State...>, Types<Parameter...>> {
+  using Results = std::tuple<at::Tensor, TensorFor<State>...>;
+
+  template <Run run>
+  static Results call(const at::Tensor& x, Tensor... tensors, State... states, Parameter... params, bool detach_reset,
+                      std::string_view surrogate, c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v) {
+    PublicCall call(kind, x);
+    (call.add_state(states), ...);
+    (call.add(tensors), ...);
+    (call.add(params), ...);
+    MultistepResults results = run(call.finish(detach_reset, surrogate, surrogate_args, spiking, store_v));
+    return [&]<std::size_t... s>(std::index_sequence<s...>) {
+      return Results(std::move(results.outputs[0]), std::move(results.states[s])...);
+    }
+    (std::index_sequence_for<State...>{});
+  }
+
+  using Signature = Results(const at::Tensor&, Tensor..., State..., Parameter..., bool, std::string_view,
+                            c10::ArrayRef<double>, bool, bool);
+
+  static MultistepResults call_through(const MultistepCall& call) {
+    static const auto op = lowered::find<Signature>(predefined_cell(kind).name, Overload::overload);
+    ParamsOf params(call);
+    // Braces, since they are evaluated in their order.
+    const std::tuple<std::decay_t<Tensor>..., std::decay_t<Parameter>...> given{params.next<Tensor>()...,
+                                                                                params.next<Parameter>()...};
+    return [&]<std::size_t... w, std::size_t... s, std::size_t... j>(
+        std::index_sequence<w...>, std::index_sequence<s...>, std::index_sequence<j...>) {
+      Results results =
+          op.call(call.inputs[0], std::get<w>(given)..., lowered::maybe(call.state(s))...,
+                  std::get<sizeof...(Tensor) + j>(given)..., call.form.detach_reset, name_of(call.form.surrogate),
+                  arguments_of(call), call.form.spiking, call.store_states);
+      return MultistepResults{{std::move(std::get<0>(results))}, {std::move(std::get<1 + s>(results))...}, {}};
+    }
+    (std::index_sequence_for<Tensor...>{}, std::index_sequence_for<State...>{},
+     std::index_sequence_for<Parameter...>{});
+  }
+
+  // Whether a call fits the overload of numbers: no parameter but those that come ahead of the states is a tensor.
+  static bool has_numbers(const MultistepCall& call) {
+    for (std::size_t j = sizeof...(Tensor); j < call.cell->params.size(); ++j)
+      if (call.param(j).defined()) return false;
+    return true;
+  }
+};
+
+// Calls through the dispatcher, in the overload that fits.
+inline MultistepResults call_public(const MultistepCall& call) {
+  return with_kind(call, [&]<NeuronKind kind>() {
+    return Public<kind, OfNumbers>::has_numbers(call) ? Public<kind, OfNumbers>::call_through(call)
+                                                      : Public<kind, OfTensors>::call_through(call);
+  });
 }
-
-template <Run run, class Number, class Reset>
-OneState lif(const Tensor& x, const optional<Tensor>& v, const Number& tau, bool decay_input, const Number& v_threshold,
-             const Reset& v_reset, bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args,
-             bool spiking, bool store_v) {
-  PublicCall call(NeuronKind::lif, x, {v}, {detach_reset, surrogate, surrogate_args, spiking, store_v});
-  return one_state(run(call.decay_input(decay_input).param(tau).param(v_threshold).v_reset(v_reset).arguments()));
-}
-
-template <Run run, class Number, class Reset>
-OneState plif(const Tensor& x, const Tensor& w, const optional<Tensor>& v, bool decay_input, const Number& v_threshold,
-              const Reset& v_reset, bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args,
-              bool spiking, bool store_v) {
-  PublicCall call(NeuronKind::plif, x, {v}, {detach_reset, surrogate, surrogate_args, spiking, store_v});
-  return one_state(run(call.decay_input(decay_input).param(w).param(v_threshold).v_reset(v_reset).arguments()));
-}
-
-template <Run run, class Number, class Reset>
-OneState qif(const Tensor& x, const optional<Tensor>& v, const Number& tau, const Number& v_c, const Number& a0,
-             const Number& v_threshold, const Number& v_rest, const Reset& v_reset, bool detach_reset,
-             std::string_view surrogate, c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v) {
-  PublicCall call(NeuronKind::qif, x, {v}, {detach_reset, surrogate, surrogate_args, spiking, store_v});
-  call.param(tau).param(v_c).param(a0).param(v_threshold).param(v_rest).v_reset(v_reset);
-  return one_state(run(call.arguments()));
-}
-
-template <Run run, class Number, class Reset>
-OneState eif(const Tensor& x, const optional<Tensor>& v, const Number& tau, const Number& delta_t,
-             const Number& theta_rh, const Number& v_threshold, const Number& v_rest, const Reset& v_reset,
-             bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args, bool spiking,
-             bool store_v) {
-  PublicCall call(NeuronKind::eif, x, {v}, {detach_reset, surrogate, surrogate_args, spiking, store_v});
-  call.param(tau).param(delta_t).param(theta_rh).param(v_threshold).param(v_rest).v_reset(v_reset);
-  return one_state(run(call.arguments()));
-}
-
-template <Run run, class Number, class Reset>
-TwoStates izhikevich(const Tensor& x, const optional<Tensor>& v, const optional<Tensor>& w, const Number& tau,
-                     const Number& v_c, const Number& a0, const Number& v_threshold, const Number& v_rest,
-                     const Number& w_rest, const Reset& v_reset, const Number& tau_w, const Number& a, const Number& b,
-                     bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args, bool spiking,
-                     bool store_v) {
-  PublicCall call(NeuronKind::izhikevich, x, {v, w}, {detach_reset, surrogate, surrogate_args, spiking, store_v});
-  call.param(tau)
-      .param(v_c)
-      .param(a0)
-      .param(v_threshold)
-      .param(v_rest)
-      .param(w_rest)
-      .v_reset(v_reset)
-      .param(tau_w)
-      .param(a)
-      .param(b);
-  ForwardResults results = run(call.arguments());
-  return {std::move(results.spikes), std::move(results.states[0]), std::move(results.states[1])};
-}
-
-}  // namespace public_op
 
 // Both overloads of every public operator, under the library's dispatch key.
-#define SPIKEFORGE_IMPL_PUBLIC(library, name, run)                                                                     \
-  library.impl(#name, TORCH_FN((::spikeforge::ops::public_op::name<run, ::at::Scalar, std::optional<::at::Scalar>>))); \
-  library.impl(                                                                                                        \
-      #name ".tensor",                                                                                                 \
-      TORCH_FN((::spikeforge::ops::public_op::name<run, std::optional<::at::Tensor>, std::optional<::at::Tensor>>)))
-
-template <Run run, class Library>
-void register_public(Library& library) {
-#define SPIKEFORGE_NEURON(name, Struct, header) SPIKEFORGE_IMPL_PUBLIC(library, name, run);
+template <Run run>
+void register_public(torch::Library& library) {
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                       \
+  library.impl(#name, TORCH_FN((Public<NeuronKind::name, OfNumbers>::template call<run>)));           \
+  library.impl(#name ".tensor", TORCH_FN((Public<NeuronKind::name, OfTensors>::template call<run>)));
 #include <spikeforge/neuron/neurons.def>
-#undef SPIKEFORGE_NEURON
 }
-
-#undef SPIKEFORGE_IMPL_PUBLIC
 
 }  // namespace spikeforge::ops

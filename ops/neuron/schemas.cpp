@@ -1,6 +1,7 @@
-// The operators' public contract, and that of the lowered operators beneath them.
-#include <spikeforge/ops/neuron/arguments.h>
+// The operators' public contract, and that of the lowered operators beneath them, made from neurons.def.
+#include <spikeforge/kernels/multistep/predefined_cells.h>
 
+#include <fmt/format.h>
 #include <torch/library.h>
 
 #include <string>
@@ -11,92 +12,88 @@ namespace {
 const std::string common =
     "bool detach_reset=False, str surrogate=\"sigmoid\", float[] surrogate_args=[], bool spiking=True, bool "
     "store_v=False)";
-const std::string v_result = " -> (Tensor spikes, Tensor v)";
-const std::string v_w_result = " -> (Tensor spikes, Tensor v, Tensor w)";
 
-// In the overloads of tensors None is the default, but for v_reset, where it is soft reset and has to be said.
-const std::string public_schemas[] = {
-    "integrate_and_fire(Tensor x, Tensor? v=None, *, Scalar v_threshold=1., Scalar? v_reset=0., " + common + v_result,
-    "integrate_and_fire.tensor(Tensor x, Tensor? v=None, *, Tensor? v_threshold=None, Tensor? v_reset, " + common +
-        v_result,
+// With a point, since a Scalar without one is an integer.
+std::string decimal(double number) {
+  const std::string text = fmt::format("{}", number);
+  return text.find('.') == std::string::npos ? text + "." : text;
+}
 
-    "lif(Tensor x, Tensor? v=None, *, Scalar tau=2., bool decay_input=True, Scalar v_threshold=1., Scalar? "
-    "v_reset=0., " +
-        common + v_result,
-    "lif.tensor(Tensor x, Tensor? v=None, *, Tensor? tau=None, bool decay_input=True, Tensor? v_threshold=None, "
-    "Tensor? v_reset, " +
-        common + v_result,
-
-    "plif(Tensor x, Tensor w, Tensor? v=None, *, bool decay_input=True, Scalar v_threshold=1., Scalar? v_reset=0., " +
-        common + v_result,
-    "plif.tensor(Tensor x, Tensor w, Tensor? v=None, *, bool decay_input=True, Tensor? v_threshold=None, Tensor? "
-    "v_reset, " +
-        common + v_result,
-
-    "qif(Tensor x, Tensor? v=None, *, Scalar tau=2., Scalar v_c=0.8, Scalar a0=1., Scalar v_threshold=1., Scalar "
-    "v_rest=0., "
-    "Scalar? v_reset=-0.1, " +
-        common + v_result,
-    "qif.tensor(Tensor x, Tensor? v=None, *, Tensor? tau=None, Tensor? v_c=None, Tensor? a0=None, Tensor? "
-    "v_threshold=None, "
-    "Tensor? v_rest=None, Tensor? v_reset, " +
-        common + v_result,
-
-    "eif(Tensor x, Tensor? v=None, *, Scalar tau=2., Scalar delta_t=1., Scalar theta_rh=0.8, Scalar v_threshold=1., "
-    "Scalar v_rest=0., "
-    "Scalar? v_reset=-0.1, " +
-        common + v_result,
-    "eif.tensor(Tensor x, Tensor? v=None, *, Tensor? tau=None, Tensor? delta_t=None, Tensor? theta_rh=None, Tensor? "
-    "v_threshold=None, "
-    "Tensor? v_rest=None, Tensor? v_reset, " +
-        common + v_result,
-
-    "izhikevich(Tensor x, Tensor? v=None, Tensor? w=None, *, Scalar tau=2., Scalar v_c=0.8, Scalar a0=1., Scalar "
-    "v_threshold=1., "
-    "Scalar v_rest=-0.1, Scalar w_rest=0., Scalar? v_reset=0., Scalar tau_w=2., Scalar a=0., Scalar b=0., " +
-        common + v_w_result,
-    "izhikevich.tensor(Tensor x, Tensor? v=None, Tensor? w=None, *, Tensor? tau=None, Tensor? v_c=None, Tensor? "
-    "a0=None, "
-    "Tensor? v_threshold=None, Tensor? v_rest=None, Tensor? w_rest=None, Tensor? v_reset, Tensor? tau_w=None, Tensor? "
-    "a=None, "
-    "Tensor? b=None, " +
-        common + v_w_result,
+struct Rows {
+  std::string tensors, numbers, optional_tensors;
 };
 
-// <neuron>_forward and <neuron>_backward. params has one entry for each parameter in the order of describe(), None
+// The parameters of both overloads: of numbers; and of tensors, where None is the default, but for v_reset, where it is
+// soft reset and has to be said.
+Rows rows_of(NeuronKind kind) {
+  switch (kind) {
+#define SPIKEFORGE_TENSOR(name) +"Tensor " #name ", "
+#define SPIKEFORGE_PARAM(name, default_value, legal) \
+  rows.numbers += "Scalar " #name "=" + decimal(default_value) + ", "; \
+  rows.optional_tensors += "Tensor? " #name "=None, ";
+#define SPIKEFORGE_V_RESET(default_value) \
+  rows.numbers += "Scalar? v_reset=" + decimal(default_value) + ", "; \
+  rows.optional_tensors += "Tensor? v_reset, ";
+#define SPIKEFORGE_DECAY_INPUT() \
+  rows.numbers += "bool decay_input=True, "; \
+  rows.optional_tensors += "bool decay_input=True, ";
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors_, states, params)         \
+  case NeuronKind::name: {                                                        \
+    Rows rows;                                                                    \
+    rows.tensors = std::string() SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors_);    \
+    params                                                                        \
+    return rows;                                                                  \
+  }
+#include <spikeforge/neuron/neurons.def>
+#undef SPIKEFORGE_TENSOR
+  }
+  return {};
+}
+
+void define_public(torch::Library& library, NeuronKind kind) {
+  const PredefinedCell& cell = predefined_cell(kind);
+  const Rows rows = rows_of(kind);
+  std::string states, results = " -> (Tensor spikes";
+  for (const std::string& state : cell.states) {
+    states += "Tensor? " + state + "=None, ";
+    results += ", Tensor " + state;
+  }
+  results += ")";
+  const auto define = [&](const char* overload, const std::string& params) {
+    library.def((cell.name + overload + "(Tensor x, " + rows.tensors + states + "*, " + params + common + results).c_str(),
+                {at::Tag::pt2_compliant_tag});
+  };
+  define("", rows.numbers);
+  define(".tensor", rows.optional_tensors);
+}
+
+// <neuron>_forward and <neuron>_backward. params has one entry for each parameter in the order of neurons.def, None
 // where it is the number in `numbers`. needs_grad is over x, the states and the parameters; the result has one tensor
 // for each true entry.
-struct Lowered {
-  std::string forward, backward;
-};
-
-Lowered lowered_schemas(const NeuronDescription& neuron, bool decay_input) {
+void define_lowered(torch::Library& library, NeuronKind kind) {
+  const PredefinedCell& cell = predefined_cell(kind);
   std::string given, results, grads;
-  for (const std::string state : neuron.states) {
+  for (const std::string& state : cell.states) {
     given += "Tensor? " + state + ", ";
     results += "Tensor " + state + ", ";
     grads += "Tensor? grad_" + state + ", ";
   }
   const std::string options =
-      std::string(decay_input ? "bool decay_input, " : "") +
+      std::string(has_decay_input(kind) ? "bool decay_input, " : "") +
       "bool hard_reset, bool detach_reset, str surrogate, float[] surrogate_args, bool spiking, bool store_v, ";
-  const std::string name = neuron.name;
-  return {name + "_forward(Tensor x, " + given + "Tensor?[] params, float[] numbers, *, " + options +
-              "bool save) -> (Tensor spikes, " + results + "Tensor checkpoints)",
-          name + "_backward(Tensor? grad_spikes, " + grads + "Tensor x, " + given +
-              "Tensor checkpoints, Tensor?[] params, float[] numbers, *, " + options +
-              "bool[] needs_grad) -> Tensor[]"};
+  const auto define = [&](const std::string& schema) {
+    library.def(schema.c_str(), {at::Tag::pt2_compliant_tag});
+  };
+  define(cell.name + "_forward(Tensor x, " + given + "Tensor?[] params, float[] numbers, *, " + options +
+         "bool save) -> (Tensor spikes, " + results + "Tensor checkpoints)");
+  define(cell.name + "_backward(Tensor? grad_spikes, " + grads + "Tensor x, " + given +
+         "Tensor checkpoints, Tensor?[] params, float[] numbers, *, " + options + "bool[] needs_grad) -> Tensor[]");
 }
 
 TORCH_LIBRARY(spikeforge, library) {
-  const auto define = [&library](const std::string& schema) {
-    library.def(schema.c_str(), {at::Tag::pt2_compliant_tag});
-  };
-  for (const std::string& schema : public_schemas) define(schema);
   for (const NeuronKind kind : all_neurons) {
-    const Lowered schemas = lowered_schemas(describe(kind), has_decay_input(kind));
-    define(schemas.forward);
-    define(schemas.backward);
+    define_public(library, kind);
+    define_lowered(library, kind);
   }
 }
 

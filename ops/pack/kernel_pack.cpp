@@ -1,6 +1,7 @@
 #include <spikeforge/ops/kernel_pack.h>
-#include <spikeforge/runtime/kernel_pack.h>
-#include <spikeforge/runtime/kernel_recorder.h>
+#include <spikeforge/jit/kernel_pack.h>
+#include <spikeforge/jit/recorder.h>
+#include <spikeforge/kernels/multistep/typical_kernels.h>
 
 #include <c10/util/Exception.h>
 #include <torch/library.h>
@@ -13,7 +14,7 @@ template <class Function>
 auto checked(const char* name, const Function& function) {
   try {
     return function();
-  } catch (const runtime::PackError& e) {
+  } catch (const jit::PackError& e) {
     TORCH_CHECK_VALUE(false, name, ": ", e.what());
   }
 }
@@ -28,24 +29,24 @@ TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
 }  // namespace
 
 void record_kernels(const std::vector<std::string>& archs) {
-  checked("record_kernels", [&] { runtime::start_recording(archs); });
+  checked("record_kernels", [&] { jit::start_recording(archs); });
 }
 
 void record_predefined_kernels(const std::vector<std::string>& neurons) {
-  const auto recorder = runtime::recorder();
+  const auto recorder = jit::recorder();
   TORCH_CHECK(recorder != nullptr, "record_predefined_kernels: call record_kernels first");
-  checked("record_predefined_kernels", [&] { runtime::add_predefined(*recorder, neurons); });
+  checked("record_predefined_kernels", [&] { kernels::add_predefined(*recorder, neurons); });
 }
 
 std::int64_t write_kernel_pack(const std::string& path, const std::function<void(std::size_t, std::size_t)>& progress) {
-  const auto recorder = runtime::stop_recording();
+  const auto recorder = jit::stop_recording();
   TORCH_CHECK(recorder != nullptr, "write_kernel_pack: call record_kernels first");
   return checked("write_kernel_pack",
-                 [&] { return static_cast<std::int64_t>(runtime::write_pack(path, *recorder, progress)); });
+                 [&] { return static_cast<std::int64_t>(jit::write_pack(path, *recorder, progress)); });
 }
 
 std::int64_t load_kernel_pack(const std::string& path) {
-  return checked("load_kernel_pack", [&] { return static_cast<std::int64_t>(runtime::KernelPacks::get().add(path)); });
+  return checked("load_kernel_pack", [&] { return static_cast<std::int64_t>(jit::KernelPacks::get().add(path)); });
 }
 
 }  // namespace spikeforge

@@ -14,7 +14,7 @@
 // of the library that wrote it.
 #pragma once
 
-#include <spikeforge/export.h>
+#include <spikeforge/base/export.h>
 
 #include <cstddef>
 #include <cstdint>

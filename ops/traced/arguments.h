@@ -1,39 +1,20 @@
-// One call of the lowered operators run_forward and run_backward, and calls of them through the dispatcher.
+// The lowered operators run_forward and run_backward: their arguments as a MultistepCall, and calls through the
+// dispatcher.
 #pragma once
 
-#include <spikeforge/ops/neuron/arguments.h>
-#include <spikeforge/runtime/traced_cell.h>
+#include <spikeforge/kernels/multistep/traced_cell.h>
+#include <spikeforge/ops/common/multistep.h>
 
+#include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <optional>
-#include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace spikeforge::ops {
-
-using Tensors = std::vector<at::Tensor>;
-
-struct TracedArguments {
-  std::string_view neuron;  // its text
-  at::TensorList inputs;
-  at::TensorList states;  // none: the neuron's constants
-  at::TensorList params;
-  bool store_states = false;
-};
-
-struct TracedResults {
-  Tensors outputs, states;
-  Tensors checkpoints;  // one, or none where none are kept
-};
-
-struct TracedBackwardArguments : TracedArguments {
-  OptionalTensorList grad_outputs, grad_states;
-  at::TensorList checkpoints;
-  c10::List<bool> needs_grad;  // over the inputs, the given states, the parameters
-};
 
 // The cell of a text. Throws ValueError, with line, column and caret where the text cannot be read; `caller` begins the
 // message.
@@ -42,56 +23,124 @@ const TracedCell& cell_of(std::string_view text, const char* caller = "run");
 // The CUDA source of the kernels of a typical call with inputs of this type.
 std::string print_cuda(std::string_view neuron, c10::ScalarType dtype);
 
-// Refuses other layouts in words; the dispatcher, which has no kernels for them, would not find any.
-void check_strided(const TracedArguments& args);
+// Throws ValueError unless there are as many tensors as the neuron takes.
+MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
+                          bool store_states);
 
 namespace traced {
 
-using Outputs = std::tuple<Tensors, Tensors>;
-using Lowered = std::tuple<Tensors, Tensors, Tensors>;
-
-using Run = Outputs(std::string_view, at::TensorList, at::TensorList, at::TensorList, bool);
+using List = std::vector<at::Tensor>;
+using OptionalTensorList = c10::List<std::optional<at::Tensor>>;
 using MaybeList = std::optional<at::TensorList>;
-using Forward = Lowered(std::string_view, at::TensorList, MaybeList, MaybeList, bool, bool);
-using Backward = Tensors(std::string_view, const OptionalTensorList&, const OptionalTensorList&, at::TensorList,
-                         at::TensorList, at::TensorList, at::TensorList, c10::List<bool>, bool);
+
+using Outputs = std::tuple<List, List>;
+using Run = Outputs(std::string_view, at::TensorList, at::TensorList, at::TensorList, bool);
+using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, MaybeList, MaybeList, bool, bool);
+using Backward = List(std::string_view, const OptionalTensorList&, const OptionalTensorList&, at::TensorList,
+                      at::TensorList, at::TensorList, at::TensorList, c10::List<bool>, bool);
 
 template <class Signature>
 c10::TypedOperatorHandle<Signature> find(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 
-// Kernels for the dispatcher from functions of a call's arguments.
-template <TracedResults (*forward)(const TracedArguments&, bool save)>
-Lowered forward_kernel(std::string_view neuron, at::TensorList inputs, MaybeList states, MaybeList params,
-                       bool store_states, bool save) {
-  const at::TensorList none;
-  TracedResults results = forward({neuron, inputs, states.value_or(none), params.value_or(none), store_states}, save);
-  return {std::move(results.outputs), std::move(results.states), std::move(results.checkpoints)};
+inline List list_of(const Tensors& tensors) { return {tensors.begin(), tensors.end()}; }
+inline Tensors tensors_of(const List& list) { return {list.begin(), list.end()}; }
+inline Outputs outputs_of(const MultistepResults& results) {
+  return {list_of(results.outputs), list_of(results.states)};
 }
 
-template <Tensors (*backward)(const TracedBackwardArguments&)>
-Tensors backward_kernel(
-    std::string_view neuron, const OptionalTensorList& grad_outputs, const OptionalTensorList& grad_states,
-    at::TensorList inputs, at::TensorList states, at::TensorList params, at::TensorList checkpoints,
-    c10::List<bool> needs_grad,  // NOLINT(performance-unnecessary-value-param): the dispatcher's signature
-    bool store_states) {
-  return backward({{neuron, inputs, states, params, store_states}, grad_outputs, grad_states, checkpoints, needs_grad});
+inline std::string_view text_of(const MultistepCall& call) { return static_cast<const TracedCell*>(call.cell)->text; }
+
+// A kernel of run for the dispatcher.
+template <MultistepResults (*run)(const MultistepCall&)>
+Outputs run_kernel(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
+                   bool store_states) {
+  const MultistepCall call = traced_call(neuron, inputs, states, params, store_states);
+  check_dense(call);
+  return outputs_of(run(call));
+}
+
+template <MultistepResults (*forward)(const MultistepCall&, bool save)>
+std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorList inputs, MaybeList states,
+                                            MaybeList params, bool store_states, bool save) {
+  const at::TensorList none;
+  MultistepResults results =
+      forward(traced_call(neuron, inputs, states.value_or(none), params.value_or(none), store_states), save);
+  List checkpoints;
+  if (results.checkpoints.defined()) checkpoints.push_back(std::move(results.checkpoints));
+  return {list_of(results.outputs), list_of(results.states), std::move(checkpoints)};
+}
+
+// Throws ValueError unless the lists fit the neuron.
+void check_counts(const MultistepCall& call, std::size_t grad_outputs, std::size_t grad_states,
+                  std::size_t checkpoints, std::size_t needs_grad);
+
+// needs_grad is over the inputs, the given states, the parameters.
+template <Tensors (*backward)(const BackwardCall&)>
+List backward_kernel(std::string_view neuron, const OptionalTensorList& grad_outputs,
+                     const OptionalTensorList& grad_states, at::TensorList inputs, at::TensorList states,
+                     at::TensorList params, at::TensorList checkpoints,
+                     c10::List<bool> needs_grad,  // NOLINT(performance-unnecessary-value-param): the dispatcher's
+                     bool store_states) {
+  BackwardCall call;
+  static_cast<MultistepCall&>(call) = traced_call(neuron, inputs, states, params, store_states);
+  check_counts(call, grad_outputs.size(), grad_states.size(), checkpoints.size(), needs_grad.size());
+  Tensors grads;
+  for (const OptionalTensorList* list : {&grad_outputs, &grad_states})
+    for (const std::optional<at::Tensor> grad : *list) grads.push_back(grad.value_or(at::Tensor()));
+  call.grad_outputs = at::TensorList(grads).slice(0, grad_outputs.size());
+  call.grad_states = at::TensorList(grads).slice(grad_outputs.size());
+  call.checkpoints = checkpoints[0];
+  std::size_t next = 0;
+  const auto add = [&](std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) call.needs_grad.push_back(needs_grad.get(next++));
+  };
+  add(inputs.size());
+  if (states.empty())
+    call.needs_grad.append(call.cell->states.size(), false);
+  else
+    add(states.size());
+  add(params.size());
+  return list_of(backward(call));
 }
 
 }  // namespace traced
 
-inline TracedResults call_forward(const TracedArguments& args, bool save) {
-  static const auto op = traced::find<traced::Forward>("spikeforge::run_forward");
-  auto [outputs, states, checkpoints] =
-      op.call(args.neuron, args.inputs, args.states, args.params, args.store_states, save);
-  return {std::move(outputs), std::move(states), std::move(checkpoints)};
+// Calls through the dispatcher. States are all given, or none is.
+inline MultistepResults call_run(const MultistepCall& call) {
+  static const auto op = traced::find<traced::Run>("spikeforge::run");
+  const auto [outputs, states] =
+      op.call(traced::text_of(call), call.inputs, call.states, call.params, call.store_states);
+  return {traced::tensors_of(outputs), traced::tensors_of(states), {}};
 }
 
-inline Tensors call_backward(const TracedBackwardArguments& args) {
+inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
+  static const auto op = traced::find<traced::Forward>("spikeforge::run_forward");
+  const auto [outputs, states, checkpoints] =
+      op.call(traced::text_of(call), call.inputs, call.states, call.params, call.store_states, save);
+  return {traced::tensors_of(outputs), traced::tensors_of(states),
+          checkpoints.empty() ? at::Tensor() : checkpoints[0]};
+}
+
+inline Tensors call_run_backward(const BackwardCall& call) {
   static const auto op = traced::find<traced::Backward>("spikeforge::run_backward");
-  return op.call(args.neuron, args.grad_outputs, args.grad_states, args.inputs, args.states, args.params,
-                 args.checkpoints, args.needs_grad, args.store_states);
+  const auto list_of = [](at::TensorList tensors) {
+    traced::OptionalTensorList list;
+    list.reserve(tensors.size());
+    for (const at::Tensor& t : tensors) list.push_back(t.defined() ? std::optional<at::Tensor>(t) : std::nullopt);
+    return list;
+  };
+  const bool has_states = !call.states.empty() && call.states[0].defined();
+  c10::List<bool> needs_grad;
+  needs_grad.reserve(call.needs_grad.size());
+  for (std::size_t i = 0; i < call.needs_grad.size(); ++i) {
+    const bool is_state = i >= call.inputs.size() && i < call.inputs.size() + call.cell->states.size();
+    if (has_states || !is_state) needs_grad.push_back(call.needs_grad[i]);
+  }
+  return traced::tensors_of(op.call(traced::text_of(call), list_of(call.grad_outputs), list_of(call.grad_states),
+                                    call.inputs, has_states ? call.states : at::TensorList(), call.params,
+                                    call.checkpoints, needs_grad, call.store_states));
 }
 
 }  // namespace spikeforge::ops

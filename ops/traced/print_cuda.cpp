@@ -1,7 +1,7 @@
-#include <spikeforge/ops/neuron/checks.h>
-#include <spikeforge/ops/neuron/layout.h>
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/layout.h>
 #include <spikeforge/ops/traced/arguments.h>
-#include <spikeforge/runtime/typical_kernels.h>
+#include <spikeforge/kernels/multistep/typical_kernels.h>
 
 #include <torch/library.h>
 
@@ -9,9 +9,9 @@ namespace spikeforge::ops {
 
 std::string print_cuda(std::string_view neuron, c10::ScalarType dtype) {
   const TracedCell& cell = cell_of(neuron, "print_cuda");
-  TORCH_CHECK_TYPE(is_supported(dtype), "print_cuda(", cell.cell.name(),
+  TORCH_CHECK_TYPE(is_supported(dtype), "print_cuda(", cell.name,
                    "): dtype must be float16, bfloat16, float32 or float64, but is ", dtype);
-  return runtime::print_cuda(cell, {.type = dtype_of(dtype)});
+  return kernels::print_cuda(cell, {.type = dtype_of(dtype)});
 }
 
 TORCH_LIBRARY_IMPL(spikeforge, CompositeImplicitAutograd, library) { library.impl("print_cuda", TORCH_FN(print_cuda)); }

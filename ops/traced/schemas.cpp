@@ -1,4 +1,4 @@
-// The operators' public contract, and what runs where nothing is differentiated.
+// The operators' public contract, and their kernels below autograd.
 #include <spikeforge/ops/traced/arguments.h>
 
 #include <torch/library.h>
@@ -25,15 +25,24 @@ TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
   define("print_cuda(str neuron, ScalarType dtype) -> str");
 }
 
-traced::Outputs run_inference(std::string_view neuron, at::TensorList inputs, at::TensorList states,
-                              at::TensorList params, bool store_states) {
-  const TracedArguments args{neuron, inputs, states, params, store_states};
-  check_strided(args);
-  TracedResults results = call_forward(args, /*save=*/false);
-  return {std::move(results.outputs), std::move(results.states)};
+// Nothing will be differentiated, so nothing is saved.
+MultistepResults run_inference(const MultistepCall& call) { return call_run_forward(call, /*save=*/false); }
+
+TORCH_LIBRARY_IMPL(spikeforge, CompositeExplicitAutograd, library) {
+  library.impl("run", TORCH_FN(traced::run_kernel<run_inference>));
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CompositeExplicitAutograd, library) { library.impl("run", TORCH_FN(run_inference)); }
+template <MultistepResults (*forward)(const MultistepCall&, bool), Tensors (*backward)(const BackwardCall&)>
+void register_lowered_run(torch::Library& library) {
+  library.impl("run_forward", TORCH_FN(traced::forward_kernel<forward>));
+  library.impl("run_backward", TORCH_FN(traced::backward_kernel<backward>));
+}
+
+TORCH_LIBRARY_IMPL(spikeforge, CPU, library) { register_lowered_run<forward_cpu, backward_cpu>(library); }
+TORCH_LIBRARY_IMPL(spikeforge, Meta, library) { register_lowered_run<forward_meta, backward_meta>(library); }
+#if defined(SPIKEFORGE_WITH_CUDA)
+TORCH_LIBRARY_IMPL(spikeforge, CUDA, library) { register_lowered_run<forward_cuda, backward_cuda>(library); }
+#endif
 
 }  // namespace
 }  // namespace spikeforge::ops

@@ -12,7 +12,7 @@
 // graph/trace.h and graph/value.h say what a lambda may do, docs/neuron_text.md what a text.
 #pragma once
 
-#include <spikeforge/export.h>
+#include <spikeforge/base/export.h>
 #include <spikeforge/graph/errors.h>
 #include <spikeforge/graph/trace.h>
 

@@ -1,9 +1,9 @@
 #include <spikeforge/autodiff/affine.h>
 #include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/dependence.h>
-#include <spikeforge/graph/evaluate.h>
+#include <spikeforge/graph/internal/dependence.h>
+#include <spikeforge/graph/internal/evaluate.h>
 #include <spikeforge/graph/text.h>
-#include <spikeforge/graph/verify.h>
+#include <spikeforge/graph/internal/verify.h>
 
 #include "catch.h"
 #include "graph/random_graph.h"

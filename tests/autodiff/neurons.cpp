@@ -1,7 +1,7 @@
 // The six predefined neurons written as lambdas, against csrc/neuron: the step to the bit, and the derivatives, which
 // are written by hand there, within rounding. Each proves the other.
 #include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/evaluate.h>
+#include <spikeforge/graph/internal/evaluate.h>
 #include <spikeforge/graph/text.h>
 #include <spikeforge/neuron/cell.h>
 #include <spikeforge/neuron/eif.h>
@@ -10,7 +10,7 @@
 #include <spikeforge/neuron/lif.h>
 #include <spikeforge/neuron/plif.h>
 #include <spikeforge/neuron/qif.h>
-#include <spikeforge/runtime/launch.h>
+#include <spikeforge/kernels/multistep/launch.h>
 
 #include "catch.h"
 #include "graph/bits.h"

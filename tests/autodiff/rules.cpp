@@ -1,7 +1,7 @@
 // The derivative of every operation: by finite differences where it is smooth, and what torch 2.11's autograd gives at
 // kinks and beyond.
 #include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/evaluate.h>
+#include <spikeforge/graph/internal/evaluate.h>
 
 #include "catch.h"
 #include "graph/bits.h"

@@ -2,9 +2,9 @@
 // and no shuffle: neither the time-parallel backward pass nor sums over a warp can be run, nor half types.
 #pragma once
 
-#include <spikeforge/runtime/arguments.h>
-#include <spikeforge/runtime/loop_spec.h>
-#include <spikeforge/runtime/schedule.h>
+#include <spikeforge/kernels/multistep/arguments.h>
+#include <spikeforge/kernels/multistep/loop_spec.h>
+#include <spikeforge/kernels/multistep/schedule.h>
 
 #include <string>
 
@@ -34,8 +34,8 @@ inline void __syncthreads() {}
 template <class F> F __shfl_xor_sync(unsigned, F x, int) { return x; }
 )";
 
-inline std::string host_source(const runtime::LoopSpec& loop, const runtime::KernelSource& source) {
-  const bool is_forward = loop.direction == runtime::Direction::forward;
+inline std::string host_source(const jit::LoopSpec& loop, const jit::KernelSource& source) {
+  const bool is_forward = loop.direction == jit::Direction::forward;
   return host_as_device + source.text +
          fmt::format(R"(
 extern "C" void run(const void* words, unsigned long bytes, unsigned blocks, unsigned block) {{
@@ -51,11 +51,11 @@ extern "C" void run(const void* words, unsigned long bytes, unsigned blocks, uns
 }
 
 template <class Launch>
-void run_kernel_on_host(const Launch& launch, const runtime::LoopSpec& loop, const runtime::KernelSource& source) {
+void run_kernel_on_host(const Launch& launch, const jit::LoopSpec& loop, const jit::KernelSource& source) {
   REQUIRE(loop.schedule.segments == 1);
   const HostCompiled code(host_source(loop, source), "-w");
-  const runtime::Grid grid = grid_of(loop.schedule, launch.neurons, 1);
-  const runtime::Arguments arguments(launch);
+  const jit::Grid grid = grid_of(loop.schedule, launch.neurons, 1);
+  const jit::Arguments arguments(launch);
   code.function<void(const void*, unsigned long, unsigned, unsigned)>("run")(
       arguments.data(), arguments.bytes(), static_cast<unsigned>(grid.blocks), grid.block);
 }

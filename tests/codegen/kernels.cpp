@@ -1,6 +1,6 @@
 // The kernels of traced cells, compiled by NVRTC for architectures of which no GPU is needed.
-#include <spikeforge/runtime/nvrtc.h>
-#include <spikeforge/runtime/typical_kernels.h>
+#include <spikeforge/jit/nvrtc.h>
+#include <spikeforge/kernels/multistep/typical_kernels.h>
 
 #include "../graph/random_graph.h"
 #include "catch.h"
@@ -27,31 +27,31 @@ int parked_bytes(DType type) { return type == DType::f64 ? 32 : 16; }
 struct Kernel {
   DType type;
   std::string label;
-  runtime::KernelSource source;
+  jit::KernelSource source;
 };
 
 struct CompiledKernels {
-  runtime::ResourceUsage usage;
+  jit::ResourceUsage usage;
   double seconds = 0;
 };
 
-void add_kernels(std::vector<Kernel>& kernels, const TracedCell& cell, const runtime::TypicalCall& call) {
-  const runtime::TypicalKernels typical = typical_kernels(cell, call);
-  for (const runtime::TracedSpec& spec : {typical.forward, typical.backward}) {
-    const runtime::Schedule& schedule = spec.loop.schedule;
-    runtime::KernelSource source = print_source(spec);
+void add_kernels(std::vector<Kernel>& kernels, const TracedCell& cell, const jit::TypicalCall& call) {
+  const jit::TypicalKernels typical = typical_kernels(cell, call);
+  for (const jit::TracedSpec& spec : {typical.forward, typical.backward}) {
+    const jit::Schedule& schedule = spec.loop.schedule;
+    jit::KernelSource source = print_source(spec);
     kernels.push_back(
         {call.type,
          fmt::format("{:28} {:8} T={:<5} N={:<8} width {} rows {}{} checkpoint {} segments {}", source.name,
-                     runtime::name_of(call.type), call.steps, call.neurons, schedule.width, schedule.rows,
+                     jit::name_of(call.type), call.steps, call.neurons, schedule.width, schedule.rows,
                      schedule.staged ? " staged" : "", schedule.checkpoint, schedule.segments),
          std::move(source)});
   }
 }
 
-CompiledKernels compile(const runtime::KernelSource& source, const std::string& arch) {
+CompiledKernels compile(const jit::KernelSource& source, const std::string& arch) {
   const auto start = std::chrono::steady_clock::now();
-  const runtime::CompileResult result = runtime::Nvrtc::get().compile(
+  const jit::CompileResult result = jit::Nvrtc::get().compile(
       {.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}, .anew = true});
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
   return {result.usage.value(), time.count()};
@@ -114,8 +114,8 @@ TEST_CASE("a neuron without states, or without parameters, or with neither, comp
   for (const char* text : {"neuron threshold(x) { return spike(x - 1, atan(2)) }",
                            "neuron scaled(x, y;; a, b) { return spike(a * x - b, atan(2)), y * a }",
                            "neuron counter(x; n) { return n\n n' = n + x }"})
-    for (const runtime::TypicalCall& call :
-         {runtime::TypicalCall{}, {.steps = 1024, .neurons = 4096}, {.type = DType::f64, .steps = 100}})
+    for (const jit::TypicalCall& call :
+         {jit::TypicalCall{}, {.steps = 1024, .neurons = 4096}, {.type = DType::f64, .steps = 100}})
       add_kernels(kernels, intern(text), call);
   compile_all(kernels, "sm_90");
 }

@@ -1,6 +1,6 @@
 // Whole kernels of Loihi's neurons on the host, against their cells in a plain loop. (tests/python/test_loihi.py holds
 // the cells against the equations.)
-#include <spikeforge/runtime/loihi_spec.h>
+#include <spikeforge/kernels/multistep/loihi_spec.h>
 
 #include <array>
 #include <random>
@@ -68,7 +68,7 @@ void check(const Call& call) {
       params[j].assign(params[j].size(), params[j][0]);
     }
   }
-  const runtime::LoihiSpec spec = runtime::loihi_spec(launch, runtime::forward_schedule(launch, call.multiprocessors));
+  const jit::LoihiSpec spec = jit::loihi_spec(launch, jit::forward_schedule(launch, call.multiprocessors));
   run_kernel_on_host(launch, spec.loop, print_source(spec));
 
   int differing = 0;

@@ -2,8 +2,8 @@
 // compiled for the host, where one thread after the other runs it. So it has no barrier and no shuffle: neither the
 // time-parallel backward pass nor sums over a warp are run here, nor half types.
 #include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/evaluate.h>
-#include <spikeforge/runtime/traced_spec.h>
+#include <spikeforge/graph/internal/evaluate.h>
+#include <spikeforge/kernels/multistep/traced_spec.h>
 
 #include "../graph/bits.h"
 #include "../graph/random_graph.h"
@@ -17,7 +17,7 @@ namespace spikeforge::test {
 namespace {
 
 template <class Launch>
-void run_on_host(const Launch& launch, const runtime::TracedSpec& spec) {
+void run_on_host(const Launch& launch, const jit::TracedSpec& spec) {
   run_kernel_on_host(launch, spec.loop, print_source(spec));
 }
 
@@ -120,7 +120,7 @@ class Comparison {
     forward.outputs = outputs;
     forward.states = last;
     forward.checkpoints = checkpoints.data();
-    run_on_host(forward, traced_spec(forward, runtime::forward_schedule(forward, 1)));
+    run_on_host(forward, traced_spec(forward, jit::forward_schedule(forward, 1)));
 
     TracedBackwardLaunch backward;
     describe(backward);
@@ -131,7 +131,7 @@ class Comparison {
     backward.grad_initial = to_initial;
     backward.grad_params = to_params;
     // As on a device of so few multiprocessors that no neuron is computed by several warps.
-    run_on_host(backward, traced_spec(backward, runtime::backward_schedule(backward, 1)));
+    run_on_host(backward, traced_spec(backward, jit::backward_schedule(backward, 1)));
   }
 
   void check() {

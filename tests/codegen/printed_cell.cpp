@@ -1,7 +1,7 @@
 // Printed cells, compiled by the host's compiler, against the evaluator on the graphs they were printed from.
 #include <spikeforge/autodiff/vjp.h>
 #include <spikeforge/codegen/cell_printer.h>
-#include <spikeforge/graph/evaluate.h>
+#include <spikeforge/graph/internal/evaluate.h>
 
 #include "../graph/bits.h"
 #include "../graph/numbers.h"

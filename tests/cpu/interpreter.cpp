@@ -1,6 +1,6 @@
 // The CPU's interpreter of traced cells against graph::evaluate, one number at a time, for every instruction set.
 #include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/evaluate.h>
+#include <spikeforge/graph/internal/evaluate.h>
 #include <spikeforge/graph/text.h>
 
 #include "catch.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <spikeforge/custom_op/custom_op.h>
-#include <spikeforge/runtime/errors.h>
+#include <spikeforge/jit/errors.h>
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
@@ -78,7 +78,7 @@ inline bool has_nvrtc() {
     try {
       scaled("probe").registered().compile("sm_90", {at::ones({1})});
       return true;
-    } catch (const runtime::NvrtcNotFound&) {
+    } catch (const jit::NvrtcNotFound&) {
       return false;
     }
   }();

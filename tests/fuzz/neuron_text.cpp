@@ -3,7 +3,7 @@
 #include <spikeforge/autodiff/stages.h>
 #include <spikeforge/graph/errors.h>
 #include <spikeforge/graph/text.h>
-#include <spikeforge/graph/verify.h>
+#include <spikeforge/graph/internal/verify.h>
 
 #include <cstddef>
 #include <cstdint>

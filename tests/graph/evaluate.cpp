@@ -1,7 +1,7 @@
 // The evaluator against what torch 2.11 gives (torch.<name>, torch.nn.functional.<name>) at the points where functions
 // of the same name differ between libraries.
 #include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/evaluate.h>
+#include <spikeforge/graph/internal/evaluate.h>
 
 #include "bits.h"
 #include "catch.h"

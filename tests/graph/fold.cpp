@@ -1,5 +1,5 @@
-#include <spikeforge/graph/copy.h>
-#include <spikeforge/graph/evaluate.h>
+#include <spikeforge/graph/internal/copy.h>
+#include <spikeforge/graph/internal/evaluate.h>
 
 #include "bits.h"
 #include "catch.h"

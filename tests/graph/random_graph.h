@@ -3,7 +3,7 @@
 #pragma once
 
 #include <spikeforge/graph/cell.h>
-#include <spikeforge/graph/copy.h>
+#include <spikeforge/graph/internal/copy.h>
 #include <spikeforge/graph/errors.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 #include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/verify.h>
+#include <spikeforge/graph/internal/verify.h>
 
 #include "catch.h"
 #include "random_graph.h"

@@ -1,8 +1,8 @@
 #include "covering_list.h"
 #include "parked.h"
 
-#include <spikeforge/runtime/errors.h>
-#include <spikeforge/runtime/nvrtc.h>
+#include <spikeforge/jit/errors.h>
+#include <spikeforge/jit/nvrtc.h>
 
 #include <atomic>
 #include <iostream>
@@ -23,19 +23,19 @@ struct Outcome {
   std::vector<std::string> failures;
 };
 
-Outcome compile_all(const std::vector<runtime::KernelSource>& sources, const std::string& arch) {
-  const runtime::Nvrtc& nvrtc = runtime::Nvrtc::get();
+Outcome compile_all(const std::vector<jit::KernelSource>& sources, const std::string& arch) {
+  const jit::Nvrtc& nvrtc = jit::Nvrtc::get();
   Outcome outcome;
   std::mutex mutex;
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
     for (std::size_t i = next++; i < sources.size(); i = next++) {
-      const runtime::KernelSource& source = sources[i];
+      const jit::KernelSource& source = sources[i];
       std::string failure;
       int registers = 0;
       int spilling = 0;
       try {
-        const runtime::CompileResult result = nvrtc.compile(
+        const jit::CompileResult result = nvrtc.compile(
             {.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}, .anew = true});
         if (!result.usage) {
           failure = "no resource usage in the log";
@@ -45,7 +45,7 @@ Outcome compile_all(const std::vector<runtime::KernelSource>& sources, const std
           if (result.usage->spill_bytes > parked_bytes)
             failure = "spills " + std::to_string(result.usage->spill_bytes) + " bytes";
         }
-      } catch (const runtime::RuntimeError& error) {
+      } catch (const jit::RuntimeError& error) {
         failure = error.what();
       }
       const std::scoped_lock lock(mutex);
@@ -62,7 +62,7 @@ Outcome compile_all(const std::vector<runtime::KernelSource>& sources, const std
 }
 
 void check_arch(const std::string& arch) {
-  const std::vector<runtime::KernelSource> sources = covering_list();
+  const std::vector<jit::KernelSource> sources = covering_list();
   REQUIRE(sources.size() > 100);
   REQUIRE(sources.size() * 4 <= 1500);
   const Outcome outcome = compile_all(sources, arch);

@@ -1,7 +1,7 @@
 #include "covering_list.h"
 
-#include <spikeforge/runtime/loihi_spec.h>
-#include <spikeforge/runtime/spec_table.h>
+#include <spikeforge/kernels/multistep/loihi_spec.h>
+#include <spikeforge/jit/spec_table.h>
 
 #include <algorithm>
 #include <array>
@@ -109,7 +109,7 @@ void describe(MultistepLaunch& launch, const Choice& choice) {
   launch.type = static_cast<DType>(choice[type]);
   launch.steps = std::array{4, 16, 100, 128}[choice[steps]];
   launch.neurons = std::array{1 << 22, 1000001, 1 << 15, 512}[choice[neurons]];
-  launch.checkpoint_length = runtime::checkpoint_length(launch.neuron, launch.type);
+  launch.checkpoint_length = jit::checkpoint_length(launch.neuron, launch.type);
   launch.store_states = choice[store_states] == 1;
   launch.x = view(1, launch.neurons);
   for (int s = 0; s < launch.n_states; ++s)
@@ -126,12 +126,12 @@ void describe(MultistepLaunch& launch, const Choice& choice) {
 
 constexpr int multiprocessors = 132;
 
-runtime::KernelSpec spec_of(const Choice& choice) {
+jit::KernelSpec spec_of(const Choice& choice) {
   if (choice[direction] == 0) {
     ForwardLaunch launch;
     describe(launch, choice);
     launch.checkpoints = choice[save] == 1 ? somewhere() : nullptr;
-    return runtime::forward_spec(launch, runtime::forward_schedule(launch, multiprocessors));
+    return jit::forward_spec(launch, jit::forward_schedule(launch, multiprocessors));
   }
   BackwardLaunch launch;
   describe(launch, choice);
@@ -148,12 +148,12 @@ runtime::KernelSpec spec_of(const Choice& choice) {
       launch.grad_params[j] = somewhere();
       launch.any_grad_param = true;
     }
-  return runtime::backward_spec(launch, runtime::backward_schedule(launch, multiprocessors));
+  return jit::backward_spec(launch, jit::backward_schedule(launch, multiprocessors));
 }
 
 // Every cell with every way through the loop.
-std::vector<runtime::LoihiSpec> loihi_specs() {
-  std::vector<runtime::LoihiSpec> list;
+std::vector<jit::LoihiSpec> loihi_specs() {
+  std::vector<jit::LoihiSpec> list;
   for (const bool ternary : {false, true})
     for (const LoihiForm form : {LoihiForm::plain, LoihiForm::reset, LoihiForm::refractory})
       for (const auto& [steps, neurons] : {std::pair{16, 1 << 22}, {100, 1000001}, {128, 1 << 15}, {4, 512}}) {
@@ -169,21 +169,21 @@ std::vector<runtime::LoihiSpec> loihi_specs() {
         if (steps >= 100)
           for (ParamView& param : launch.params)
             param = {.data = somewhere(), .type = DType::i32, .count = steps == 100 ? neurons : 1};
-        list.push_back(runtime::loihi_spec(launch, runtime::forward_schedule(launch, multiprocessors)));
+        list.push_back(jit::loihi_spec(launch, jit::forward_schedule(launch, multiprocessors)));
       }
   return list;
 }
 
 }  // namespace
 
-std::vector<runtime::KernelSource> covering_list() {
-  std::vector<runtime::KernelSource> list;
-  std::unordered_set<runtime::KernelSpec, runtime::HashOfSpecBytes<runtime::KernelSpec>> seen;
+std::vector<jit::KernelSource> covering_list() {
+  std::vector<jit::KernelSource> list;
+  std::unordered_set<jit::KernelSpec, jit::HashOfSpecBytes<jit::KernelSpec>> seen;
   for (const int fixed_direction : {0, 1})
     for (const Choice& choice : covering_choices(fixed_direction))
-      if (const runtime::KernelSpec spec = spec_of(choice); seen.insert(spec).second)
+      if (const jit::KernelSpec spec = spec_of(choice); seen.insert(spec).second)
         list.push_back(print_source(spec));
-  for (const runtime::LoihiSpec& spec : loihi_specs()) list.push_back(print_source(spec));
+  for (const jit::LoihiSpec& spec : loihi_specs()) list.push_back(print_source(spec));
   return list;
 }
 

@@ -1,7 +1,7 @@
 // A covering list: launches in which every pair of values of any two options occurs at least once.
 #pragma once
 
-#include <spikeforge/runtime/kernel_spec.h>
+#include <spikeforge/kernels/multistep/kernel_spec.h>
 
 #include <vector>
 
@@ -9,6 +9,6 @@ namespace spikeforge::tests {
 
 // Kernels as calls make them, on a device of 132 multiprocessors; without duplicates, always the same. Those of Loihi's
 // neurons, which have few options, follow the others.
-std::vector<runtime::KernelSource> covering_list();
+std::vector<jit::KernelSource> covering_list();
 
 }  // namespace spikeforge::tests

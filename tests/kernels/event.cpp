@@ -1,11 +1,11 @@
 #include "parked.h"
 
-#include <spikeforge/runtime/errors.h>
-#include <spikeforge/runtime/event_jit_spec.h>
-#include <spikeforge/runtime/event_linear_spec.h>
-#include <spikeforge/runtime/event_plan.h>
-#include <spikeforge/runtime/event_spec.h>
-#include <spikeforge/runtime/nvrtc.h>
+#include <spikeforge/jit/errors.h>
+#include <spikeforge/kernels/event/jit_spec.h>
+#include <spikeforge/kernels/event/linear_spec.h>
+#include <spikeforge/kernels/event/plan.h>
+#include <spikeforge/kernels/event/spec.h>
+#include <spikeforge/jit/nvrtc.h>
 
 #include <algorithm>
 #include <array>
@@ -17,9 +17,9 @@
 namespace spikeforge::tests {
 namespace {
 
-using runtime::EventKernel;
-using runtime::EventSpec;
-using runtime::EventSums;
+using jit::EventKernel;
+using jit::EventSpec;
+using jit::EventSums;
 
 // What some kernels spill, in bytes, with NVRTC 13.0: the scatter of the deterministic way up to 100, on sm_120, that
 // with a block's own sums 20, on sm_90; bits of events with weights 24, on sm_120; plasticity of double weights 48, on
@@ -69,8 +69,8 @@ std::vector<EventSpec> all_specs() {
 }
 
 // Every law and kind of value and sum, the types taken in turn.
-std::vector<runtime::EventJitSpec> jit_specs() {
-  std::vector<runtime::EventJitSpec> list;
+std::vector<jit::EventJitSpec> jit_specs() {
+  std::vector<jit::EventJitSpec> list;
   int turn = 0;
   for (const event::Law law : {event::Law::constant, event::Law::uniform, event::Law::normal})
     for (const event::Values values : {event::Values::event, event::Values::graded, event::Values::number})
@@ -93,8 +93,8 @@ std::vector<runtime::EventJitSpec> jit_specs() {
   return list;
 }
 
-std::vector<runtime::EventLinearSpec> linear_specs() {
-  std::vector<runtime::EventLinearSpec> list;
+std::vector<jit::EventLinearSpec> linear_specs() {
+  std::vector<jit::EventLinearSpec> list;
   for (const DType weight : {DType::f16, DType::bf16, DType::f32, DType::f64})
     for (const event::EntryType entry : {event::EntryType::boolean, event::EntryType::f32, event::EntryType::f64})
       for (const event::Values values : {event::Values::event, event::Values::graded})
@@ -103,14 +103,14 @@ std::vector<runtime::EventLinearSpec> linear_specs() {
   return list;
 }
 
-void check(const std::string& arch, const runtime::KernelSource& source, int most_spilled) {
+void check(const std::string& arch, const jit::KernelSource& source, int most_spilled) {
   INFO(arch << "\n" << source.text);
   try {
-    const runtime::CompileResult result = runtime::Nvrtc::get().compile(
+    const jit::CompileResult result = jit::Nvrtc::get().compile(
         {.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}, .anew = true});
     REQUIRE(result.usage.has_value());
     CHECK(result.usage->spill_bytes <= most_spilled);
-  } catch (const runtime::RuntimeError& error) {
+  } catch (const jit::RuntimeError& error) {
     FAIL(error.what());
   }
 }
@@ -119,8 +119,8 @@ void check_arch(const std::string& arch) {
   const std::vector<EventSpec> specs = all_specs();
   REQUIRE(specs.size() > 40);
   for (const EventSpec& spec : specs) check(arch, print_source(spec), allowed_spill(spec));
-  for (const runtime::EventJitSpec& spec : jit_specs()) check(arch, print_source(spec), spilled_by_draws);
-  for (const runtime::EventLinearSpec& spec : linear_specs()) check(arch, print_source(spec), parked_bytes);
+  for (const jit::EventJitSpec& spec : jit_specs()) check(arch, print_source(spec), spilled_by_draws);
+  for (const jit::EventLinearSpec& spec : linear_specs()) check(arch, print_source(spec), parked_bytes);
 }
 
 }  // namespace
@@ -134,7 +134,7 @@ TEST_CASE("a pack has the kernels of a product for any number of multiprocessors
   for (const event::Values values : {event::Values::event, event::Values::number})
     for (const bool transpose : {false, true})
       for (const std::int64_t n : {1, 5}) {
-        const runtime::EventProduct product{.weight = DType::f32,
+        const jit::EventProduct product{.weight = DType::f32,
                                             .entry = event::EntryType::f32,
                                             .values = values,
                                             .indptr_bytes = 4,
@@ -145,27 +145,27 @@ TEST_CASE("a pack has the kernels of a product for any number of multiprocessors
                                             .n = n};
         const std::vector<EventSpec> packed = kernels_of(product, {9, 0, 132});
         for (const int multiprocessors : {16, 56, 132, 1000}) {
-          const runtime::Device device{9, 0, multiprocessors};
-          const std::vector<runtime::EventStep> steps =
+          const jit::Device device{9, 0, multiprocessors};
+          const std::vector<jit::EventStep> steps =
               transpose ? std::vector{plan_scatter(product, device).scatter} : plan_gather(product, device).steps;
           CHECK(packed.size() == steps.size());
-          for (const runtime::EventStep& step : steps)
+          for (const jit::EventStep& step : steps)
             CHECK(std::find(packed.begin(), packed.end(), step.spec) != packed.end());
         }
       }
 }
 
 TEST_CASE("few rows are spread over all multiprocessors, and fill their blocks where there are many batches") {
-  runtime::EventProduct product{.weight = DType::f32,
+  jit::EventProduct product{.weight = DType::f32,
                                 .entry = event::EntryType::f32,
                                 .values = event::Values::event,
                                 .indptr_bytes = 4,
                                 .rows = 1000,
                                 .cols = 1000,
                                 .connections = 100'000};
-  const runtime::Device device{9, 0, 132};
+  const jit::Device device{9, 0, 132};
   const auto busy_warps = [&] {
-    const runtime::EventStep step = plan_gather(product, device).steps.back();
+    const jit::EventStep step = plan_gather(product, device).steps.back();
     return static_cast<double>(product.rows * step.spec.lanes) / static_cast<double>(32 * step.blocks);
   };
   CHECK(busy_warps() <= 1);
@@ -175,11 +175,11 @@ TEST_CASE("few rows are spread over all multiprocessors, and fill their blocks w
 
 // Threads share a kernel, and what it is allowed.
 TEST_CASE("kernels of sparse products are allowed as much shared memory, whatever the matrix") {
-  for (const runtime::Device& device : {runtime::Device{8, 6, 84}, runtime::Device{9, 0, 132}})
+  for (const jit::Device& device : {jit::Device{8, 6, 84}, jit::Device{9, 0, 132}})
     for (const DType weight : {DType::f32, DType::f64}) {
-      std::vector<runtime::EventStep> steps;
+      std::vector<jit::EventStep> steps;
       for (const std::int64_t cols : {100, 5'000, 10'000}) {
-        const runtime::EventProduct product{.weight = weight,
+        const jit::EventProduct product{.weight = weight,
                                             .entry = event::EntryType::f32,
                                             .values = event::Values::event,
                                             .indptr_bytes = 4,

@@ -2,7 +2,7 @@
 #include <spikeforge/neuron/if.h>
 #include <spikeforge/neuron/izhikevich.h>
 #include <spikeforge/neuron/surrogate.h>
-#include <spikeforge/runtime/launch.h>
+#include <spikeforge/kernels/multistep/launch.h>
 
 #include <cmath>
 #include <limits>

@@ -7,7 +7,7 @@
 #include <spikeforge/neuron/options.h>
 #include <spikeforge/neuron/plif.h>
 #include <spikeforge/neuron/qif.h>
-#include <spikeforge/runtime/launch.h>
+#include <spikeforge/kernels/multistep/launch.h>
 
 #include <algorithm>
 #include <array>

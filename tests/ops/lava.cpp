@@ -1,5 +1,5 @@
 // The C++ face of Loihi's neurons and connections; their bits are asked for in tests/python/test_loihi.py.
-#include <spikeforge/ops/lava.h>
+#include <spikeforge/ops/loihi.h>
 #include <spikeforge/ops/traced.h>
 
 #include <ATen/ATen.h>

@@ -1,7 +1,7 @@
 #include "torch_reference.h"
 
 #include <ATen/ATen.h>
-#include <spikeforge/graph/copy.h>
+#include <spikeforge/graph/internal/copy.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>

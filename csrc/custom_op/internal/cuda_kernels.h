@@ -2,9 +2,9 @@
 #pragma once
 
 #include <spikeforge/custom_op/internal/operator.h>
-#include <spikeforge/runtime/kernel_cache.h>
-#include <spikeforge/runtime/multistep_launch.h>
-#include <spikeforge/runtime/published_map.h>
+#include <spikeforge/jit/kernel_cache.h>
+#include <spikeforge/jit/device.h>
+#include <spikeforge/base/published_map.h>
 
 #include <functional>
 #include <string>
@@ -24,7 +24,7 @@ class CudaKernels {
   void note(const Arguments& in, Tensors out) const;
 
   // On the current device. Compiles at the first call with these dtypes; later ones cost a look-up without a lock.
-  void launch(const Arguments& in, Tensors out, const runtime::Device& device, void* stream) const;
+  void launch(const Arguments& in, Tensors out, const jit::Device& device, void* stream) const;
 
  private:
   template <class Use>
@@ -33,7 +33,7 @@ class CudaKernels {
 
   const CudaKernel& kernel_;
   const Operator& op_;
-  mutable runtime::PublishedMap<std::string, const runtime::LoadedKernel, std::hash<std::string>> loaded_;
+  mutable PublishedMap<std::string, const jit::LoadedKernel, std::hash<std::string>> loaded_;
 };
 
 }  // namespace spikeforge::custom_op

@@ -5,7 +5,7 @@
 #include <spikeforge/nir/network/node_modules.h>
 #include <spikeforge/nir/network/tensor.h>
 #include <spikeforge/nir/network/to_module.h>
-#include <spikeforge/torchscript/script.h>
+#include <spikeforge/nn/script.h>
 
 #include <ATen/core/List.h>
 #include <ATen/ops/empty.h>

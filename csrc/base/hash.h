@@ -1,0 +1,33 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace spikeforge {
+
+struct Hash128 {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+
+  bool operator==(const Hash128&) const = default;
+  std::string hex() const;  // 32 digits
+};
+
+// The length of each part is hashed with it: {"ab", "c"} and {"a", "bc"} differ.
+Hash128 hash128(std::span<const std::string_view> parts);
+
+inline Hash128 hash128(std::initializer_list<std::string_view> parts) {
+  return hash128(std::span<const std::string_view>(parts.begin(), parts.size()));
+}
+
+// For tables in memory alone.
+std::uint64_t hash64(const void* data, std::size_t bytes);
+
+// For std::unordered_map: the bits are mixed already.
+struct HashOfHash {
+  std::size_t operator()(const Hash128& hash) const { return hash.low; }
+};
+
+}  // namespace spikeforge

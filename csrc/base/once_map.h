@@ -1,0 +1,60 @@
+#pragma once
+#include <exception>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+namespace spikeforge {
+
+// A map whose values are made by whoever asks first; who asks meanwhile waits for that one, and other keys do not.
+// An exception reaches all who wait, and leaves no entry: the next call tries again.
+template <class Key, class Value, class Hash>
+class OnceMap {
+ public:
+  using Pointer = std::shared_ptr<const Value>;
+  struct Found {
+    Pointer value;
+    bool was_there;
+  };
+
+  template <class Make>
+  Found get(const Key& key, Make&& make) {
+    std::unique_lock lock(mutex_);
+    if (const auto at = values_.find(key); at != values_.end()) {
+      const std::shared_future<Pointer> value = at->second;
+      lock.unlock();
+      return {value.get(), true};
+    }
+    std::promise<Pointer> promise;
+    values_.emplace(key, promise.get_future().share());
+    lock.unlock();
+
+    try {
+      auto value = std::make_shared<const Value>(make());
+      promise.set_value(value);
+      return {value, false};
+    } catch (...) {
+      lock.lock();
+      values_.erase(key);
+      lock.unlock();
+      promise.set_exception(std::current_exception());
+      throw;
+    }
+  }
+
+  void replace(const Key& key, Value value) {
+    std::promise<Pointer> promise;
+    promise.set_value(std::make_shared<const Value>(std::move(value)));
+    const std::lock_guard lock(mutex_);
+    values_[key] = promise.get_future().share();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<Key, std::shared_future<Pointer>, Hash> values_;
+};
+
+}  // namespace spikeforge

@@ -1,0 +1,32 @@
+// How a kernel sees the memory of a call: [T, N] sequences, states of N neurons, parameters.
+#pragma once
+
+#include <spikeforge/base/dtype.h>
+
+#include <cstdint>
+
+namespace spikeforge {
+
+// A [T, N] sequence; strides in elements. The time stride may be 0; the neuron stride is 1, or 0 for one element a row.
+struct SequenceView {
+  const void* data = nullptr;
+  std::int64_t time_stride = 0;
+  std::int64_t neuron_stride = 1;
+};
+
+// The initial state of every neuron, or null: the cell's own.
+struct StateView {
+  const void* data = nullptr;
+  DType type = DType::f32;
+};
+
+// The value of neuron i is data[(i / inner) % count]; without data, the number.
+struct ParamView {
+  const void* data = nullptr;
+  DType type = DType::f32;
+  double number = 0;
+  std::int64_t inner = 1;
+  std::int64_t count = 1;
+};
+
+}  // namespace spikeforge

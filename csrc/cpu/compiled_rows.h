@@ -1,0 +1,429 @@
+// Rows of a predefined neuron: its struct over vectors of neurons, compiled for the choices that are usual.
+#pragma once
+
+#include <spikeforge/cpu/any_surrogate.h>
+#include <spikeforge/cpu/kernels.h>
+#include <spikeforge/cpu/numbers.h>
+#include <spikeforge/cpu/scratch.h>
+#include <spikeforge/cpu/tile.h>
+#include <spikeforge/cpu/vec.h>
+#include <spikeforge/neuron/cell.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+
+namespace spikeforge::cpu {
+inline namespace CPU_CAPABILITY {
+
+// Vectors that are put together before they are written past the caches, a few KiB.
+constexpr std::int64_t staging_vectors = 128;
+
+// A spiking forward pass calls no surrogate; its other choices the compiler takes out of the loop.
+struct SpikingOptions {
+  static constexpr bool spiking = true;
+  bool hard_reset, detach_reset, decay_input;
+
+  SpikingOptions(const CellForm& o)
+      : hard_reset(o.hard_reset), detach_reset(o.detach_reset), decay_input(o.decay_input) {}
+};
+
+// What most networks are trained with.
+struct UsualOptions {
+  static constexpr bool hard_reset = true, spiking = true, decay_input = true;
+  bool detach_reset;
+
+  UsualOptions(const CellForm& o) : detach_reset(o.detach_reset) {}
+  static bool serve(const CellForm& o) { return o.hard_reset && o.spiking && o.decay_input; }
+};
+
+// The loop's parameter (multistep.h). Neuron::Cell<Surrogate, Options> is the cell.
+template <class Neuron, class T, class StoredType>
+class CompiledRows {
+  using V = Vec<T>;
+  using Cell = typename Neuron::template Cell<AnySurrogate<V>, CellForm>;
+  static constexpr int lanes = V::lanes;
+  static constexpr int S = Cell::n_states;
+  static constexpr int P = Cell::n_params;
+  static_assert(Cell::n_inputs == 1 && Cell::n_outputs == 1 && granule % lanes == 0);
+
+ public:
+  using Number = T;
+  using Stored = StoredType;
+  static constexpr bool in_place = true;
+
+  CompiledRows(const Tile& tile, const TapeContext&, Scratch& scratch)
+      : tile_(tile),
+        launch_(tile.launch),
+        scratch_(scratch),
+        full_(tile.count / lanes),
+        tail_(static_cast<int>(tile.count % lanes)),
+        vectors_(full_ + (tail_ > 0)) {
+    for (const ParamView& param : launch_.params)
+      if (param.data != nullptr) cell_stride_ = 1;
+    cells_ = scratch.take<Cell>(size(cell_stride_ == 0 ? 1 : vectors_));
+    if (!scratch.counts_only()) make_cells();
+  }
+
+  void take_forward(const ForwardLaunch& launch) { x_ = take_row(!Tile::is_dense(launch.inputs[0])); }
+
+  void take_backward(const BackwardLaunch& launch) {
+    x_ = take_row(!Tile::is_dense(launch.inputs[0]));
+    grad_y_ = take_row(!Tile::is_dense(launch.grad_outputs[0]));
+    grad_x_ = take_row(launch.grad_inputs[0] == nullptr);
+    grad_param_ = scratch_.take<V>(size(vectors_ * P));
+    if (scratch_.counts_only() || !launch.any_grad_param) return;
+    for (std::int64_t i = 0; i < vectors_ * P; ++i) grad_param_[i] = V(0);
+  }
+
+  void initial(T* states) const {
+    for (std::int64_t v = 0; v < vectors_; ++v) {
+      V state[S];
+      cells_[v * cell_stride_].initial(state);
+      for (int s = 0; s < S; ++s) store_row<T>(states + s * tile_.padded + v * lanes, state[s]);
+    }
+  }
+
+  void step(const ForwardLaunch& launch, std::int64_t t, const T* before, T* after) const {
+    const Stored* const x = row_of(launch.inputs[0], t, x_);
+    auto* const y = static_cast<Stored*>(launch.outputs[0]);
+    const Stored* const next = tile_.template row_after<Stored>(launch.inputs[0], t + 1, 0);
+    run<true>(step_of(x, next, before, after, tile_.template result<Stored>(y, t)), tile_.writing_of(y, launch.steps));
+  }
+
+  void advance(const BackwardLaunch& launch, std::int64_t t, const T* before, T* after) const {
+    const Stored* const x = row_of(launch.inputs[0], t, x_);
+    const Stored* const next = tile_.template row_after<Stored>(launch.inputs[0], t + 1, 0);
+    run<false>(step_of(x, next, before, after, nullptr), Writing::cached);
+  }
+
+  void vjp(const BackwardLaunch& launch, std::int64_t t, const Segment& segment, const T* before, T* grad,
+           T* /*grad_before*/) const {
+    const Stored* const x = row_of(launch.inputs[0], t, x_);
+    const Stored* const grad_y = row_of(launch.grad_outputs[0], t, grad_y_);
+    const Stored* const after = tile_.template row_after<Stored>(launch.grad_outputs[0], t - 1, launch.steps - 1);
+    const Stored* const later = tile_.template row_later<Stored>(launch.inputs[0], t, segment);
+    auto* const grad_x = static_cast<Stored*>(launch.grad_inputs[0]);
+    run({.launch = &launch_,
+         .cells = cells_,
+         .x = x,
+         .grad_y = grad_y,
+         .after = after != nullptr ? after : grad_y,
+         .later = later != nullptr ? later : x,
+         .before = before,
+         .grad_state = grad,
+         .stride = tile_.padded,
+         .grad_param = grad_param_,
+         .grad_x = grad_x == nullptr ? grad_x_ : tile_.template result<Stored>(grad_x, t)},
+        tile_.writing_of(grad_x, launch.steps), launch.any_grad_param);
+  }
+
+  void finish(const BackwardLaunch& launch, const T* grad) const {
+    for (std::int64_t v = 0; v < vectors_; ++v) {
+      V* const grad_param = grad_param_ + v * P;
+      V grad_own[S];  // of the states that the cell made itself
+      for (int s = 0; s < S; ++s)
+        grad_own[s] = launch.initial[s].data != nullptr ? V(0) : load_row<T>(grad + s * tile_.padded + v * lanes);
+      cells_[v * cell_stride_].finish(grad_own, grad_param);
+      for (int j = 0; j < P; ++j)
+        if (launch.grad_params[j] != nullptr)
+          store_some(static_cast<T*>(launch.grad_params[j]) + tile_.begin + v * lanes, grad_param[j],
+                     v < full_ ? lanes : tail_);
+    }
+  }
+
+ private:
+  static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+  // ---- cells: one for each vector, or without tensor parameters one for all ----
+
+  // For the neurons from `neuron` on.
+  V load_param(const ParamView& param, std::int64_t neuron, int count) const {
+    if (param.data == nullptr) return V(param.number);
+    const std::int64_t first = neuron / param.inner, place = first % param.count;
+    if (neuron - first * param.inner + count <= param.inner)
+      return V(static_cast<double>(number_at<T>(param.data, param.type, place)));
+    T values[lanes];
+    for (int k = 0; k < lanes; ++k) {
+      const std::int64_t own = neuron + (k < count ? k : 0);
+      values[k] = number_at<T>(param.data, param.type, (own / param.inner) % param.count);
+    }
+    return load_row<T>(values);
+  }
+
+  void make_cells() const {
+    const AnySurrogate<V> surrogate(launch_);
+    for (std::int64_t v = 0; v < (cell_stride_ == 0 ? 1 : vectors_); ++v) {
+      V params[P];
+      for (int j = 0; j < P; ++j)
+        params[j] = load_param(launch_.params[j], tile_.begin + v * lanes, v < full_ ? lanes : tail_);
+      new (&cells_[v]) Cell(params, surrogate, launch_.form);
+    }
+  }
+
+  // ---- rows of the caller's ----
+
+  Stored* take_row(bool needed) const { return scratch_.take<Stored>(needed ? size(tile_.padded) : 0); }
+
+  // Step t of a sequence. One that is missing, or expanded from one element, is written out into `row`.
+  const Stored* row_of(const SequenceView& view, std::int64_t t, Stored* row) const {
+    if (Tile::is_dense(view)) return tile_.template row<Stored>(view, t);
+    const Stored value = view.data ? static_cast<const Stored*>(view.data)[t * view.time_stride] : Stored(0);
+    for (std::int64_t i = 0; i < vectors_ * lanes; ++i) row[i] = value;
+    return row;
+  }
+
+  static void copy(const void* from, int count, void* to, std::size_t element) {
+    std::memcpy(to, from, static_cast<std::size_t>(count) * element);
+  }
+
+  template <class Element>
+  static void store_some(Element* p, V x, int count) {
+    if (count == lanes) return store_row<T>(p, x);
+    Element padded[lanes];
+    store_row<T>(padded, x);
+    copy(padded, count, p, sizeof(Element));
+  }
+
+  // The vector after the full ones, as a row of its own.
+  const Stored* tail_of(const Stored* row, Stored (&padded)[lanes]) const {
+    std::memset(static_cast<void*>(padded), 0, sizeof padded);
+    copy(row + full_ * lanes, tail_, padded, sizeof(Stored));
+    return padded;
+  }
+
+  void store_tail(Stored* row, const Stored* values) const { copy(values, tail_, row + full_ * lanes, sizeof(Stored)); }
+
+  // Where the loop is not bound by memory, a jump does not matter.
+  static void write(Stored* p, V x, bool stream) {
+    if (stream) [[likely]] {
+      stream_row<T>(p, x);
+    } else {
+      store_row<T>(p, x);
+    }
+  }
+
+  // ---- row kernels: one step of so many vectors ----
+  //
+  // Not inlined, so that a tail has no copy of its own. What the processor overlaps with waiting for memory is bounded
+  // by the instructions that it holds: hence the kernels for the most usual choices. LIF, float32, T=16, N=2^20,
+  // backward in copies of as many bytes: 2.0 with the options tested for each vector, 1.7 with those of UsualOptions
+  // known.
+
+  // The cell of each vector: its own, where a parameter is a tensor, or one that all have in common, a local copy that
+  // no store can alias.
+  class OwnCells {
+   public:
+    OwnCells(const Launch&, const Cell* cells) : cells_(cells) {}
+    const Cell& operator[](std::int64_t vector) const { return cells_[vector]; }
+
+   private:
+    const Cell* cells_;
+  };
+
+  template <class Surrogate, class Options>
+  class CommonCell {
+   public:
+    CommonCell(const Launch& launch, const Cell*) : cell_(make(launch)) {}
+    const auto& operator[](std::int64_t) const { return cell_; }
+
+   private:
+    using Made = typename Neuron::template Cell<Surrogate, Options>;
+
+    static Made make(const Launch& launch) {
+      V params[P];
+      for (int j = 0; j < P; ++j) params[j] = V(launch.params[j].number);
+      return Made(params, make_surrogate<Surrogate>(launch), launch.form);
+    }
+
+    Made cell_;
+  };
+
+  struct Step {
+    const Launch* launch;
+    const Cell* cells;
+    const Stored *x, *after;  // the row that is read next
+    const T* before;
+    T* state;             // may be `before`
+    std::int64_t stride;  // from the row of one state to the next
+    Stored* y;
+    bool stream = false;  // past the caches
+    std::int64_t vectors = 0;
+  };
+
+  template <class Cells, bool outputs>
+  [[gnu::noinline]] static void step_row(const Step& step) {
+    const auto [launch, own, x, after, before, state, stride, y, stream, vectors] = step;
+    const Cells cells(*launch, own);
+    for (std::int64_t v = 0; v < vectors; ++v) {
+      prefetch(after + v * lanes);
+      V now[S];
+      for (int s = 0; s < S; ++s) now[s] = load_row<T>(before + s * stride + v * lanes);
+      const V in = load_row<T>(x + v * lanes);
+      V out;
+      cells[v].step(&in, now, &out);
+      for (int s = 0; s < S; ++s) store_row<T>(state + s * stride + v * lanes, now[s]);
+      if constexpr (outputs) write(y + v * lanes, out, stream);
+    }
+  }
+
+  struct VjpStep {
+    const Launch* launch;
+    const Cell* cells;
+    const Stored *x, *grad_y, *after, *later;  // the rows that are read next, and in the next segment
+    const T* before;
+    T* grad_state;
+    std::int64_t stride;
+    V* grad_param;  // [vectors, P]
+    Stored* grad_x;
+    bool stream = false;  // past the caches
+    std::int64_t vectors = 0;
+  };
+
+  template <class Cells, bool with_params>
+  [[gnu::noinline]] static void vjp_row(const VjpStep& step) {
+    const auto [launch, own, x, grad_y, after, later, before, grad_state, stride, grad_param, grad_x, stream,
+                vectors] = step;
+    const Cells cells(*launch, own);
+    for (std::int64_t v = 0; v < vectors; ++v) {
+      prefetch(after + v * lanes);
+      prefetch(later + v * lanes);
+      const V in = load_row<T>(x + v * lanes), grad_out = load_row<T>(grad_y + v * lanes);
+      V state[S], grad[S], params[P] = {};
+      for (int s = 0; s < S; ++s) state[s] = load_row<T>(before + s * stride + v * lanes);
+      for (int s = 0; s < S; ++s) grad[s] = load_row<T>(grad_state + s * stride + v * lanes);
+      if constexpr (with_params)
+        for (int j = 0; j < P; ++j) params[j] = grad_param[v * P + j];
+      V grad_in;
+      cells[v].vjp(&in, state, &grad_out, grad, &grad_in, params);
+      for (int s = 0; s < S; ++s) store_row<T>(grad_state + s * stride + v * lanes, grad[s]);
+      if constexpr (with_params)
+        for (int j = 0; j < P; ++j) grad_param[v * P + j] = params[j];
+      write(grad_x + v * lanes, grad_in, stream);
+    }
+  }
+
+  template <bool outputs>
+  auto step_kernel() const {
+    if (cell_stride_ != 0) return step_row<OwnCells, outputs>;
+    return launch_.form.spiking ? step_row<CommonCell<NoSurrogate<V>, SpikingOptions>, outputs>
+                                   : step_row<CommonCell<AnySurrogate<V>, CellForm>, outputs>;
+  }
+
+  template <bool with_params>
+  auto vjp_kernel() const {
+    if (cell_stride_ != 0) return vjp_row<OwnCells, with_params>;
+    if (UsualOptions::serve(launch_.form)) {
+      if (launch_.form.surrogate == SurrogateKind::sigmoid)
+        return vjp_row<CommonCell<Sigmoid<V>, UsualOptions>, with_params>;
+      if (launch_.form.surrogate == SurrogateKind::atan) return vjp_row<CommonCell<Atan<V>, UsualOptions>, with_params>;
+    }
+    return vjp_row<CommonCell<AnySurrogate<V>, CellForm>, with_params>;
+  }
+
+  Step step_of(const Stored* x, const Stored* after, const T* before, T* state, Stored* y) const {
+    return {.launch = &launch_,
+            .cells = cells_,
+            .x = x,
+            .after = after != nullptr ? after : x,
+            .before = before,
+            .state = state,
+            .stride = tile_.padded,
+            .y = y};
+  }
+
+  // The same from vector v on.
+  Step from(Step step, std::int64_t v) const {
+    step.cells += v * cell_stride_;
+    step.x += v * lanes;
+    step.after += v * lanes;
+    step.before += v * lanes;
+    step.state += v * lanes;
+    step.y += v * lanes;
+    return step;
+  }
+
+  VjpStep from(VjpStep step, std::int64_t v) const {
+    step.cells += v * cell_stride_;
+    step.x += v * lanes;
+    step.grad_y += v * lanes;
+    step.after += v * lanes;
+    step.later += v * lanes;
+    step.before += v * lanes;
+    step.grad_state += v * lanes;
+    step.grad_param += v * P;
+    step.grad_x += v * lanes;
+    return step;
+  }
+
+  static Stored*& result_of(Step& step) { return step.y; }
+  static Stored*& result_of(VjpStep& step) { return step.grad_x; }
+
+  // The full vectors, in pieces of `staging_vectors` where they are staged.
+  template <class AnyStep>
+  void run_full(void (*kernel)(const AnyStep&), const AnyStep& step, Writing writing) const {
+    if (writing != Writing::staged) {
+      if (full_ > 0) kernel(step);
+      return;
+    }
+    alignas(line_bytes) Stored staging[staging_vectors * lanes];
+    for (std::int64_t v = 0; v < full_; v += staging_vectors) {
+      AnyStep piece = from(step, v);
+      piece.vectors = full_ - v < staging_vectors ? full_ - v : staging_vectors;
+      Stored* target = result_of(piece);
+      result_of(piece) = staging;
+      kernel(piece);
+      stream_bytes(target, staging, static_cast<std::size_t>(piece.vectors) * sizeof(Stored) * lanes);
+    }
+  }
+
+  template <bool outputs>
+  void run(Step step, Writing writing) const {
+    step.stream = writing == Writing::streamed;
+    step.vectors = full_;
+    const auto kernel = step_kernel<outputs>();
+    run_full(kernel, step, writing);
+    if (tail_ == 0) return;
+    Stored x[lanes], y[lanes];
+    Step last = from(step, full_);
+    last.x = last.after = tail_of(step.x, x);
+    last.y = y;
+    last.stream = false;
+    last.vectors = 1;
+    kernel(last);
+    if constexpr (outputs) store_tail(step.y, y);
+  }
+
+  void run(VjpStep step, Writing writing, bool with_params) const {
+    step.stream = writing == Writing::streamed;
+    step.vectors = full_;
+    const auto kernel = with_params ? vjp_kernel<true>() : vjp_kernel<false>();
+    run_full(kernel, step, writing);
+    if (tail_ == 0) return;
+    Stored x[lanes], grad_y[lanes], grad_x[lanes];
+    VjpStep last = from(step, full_);
+    last.x = last.after = last.later = tail_of(step.x, x);
+    last.grad_y = tail_of(step.grad_y, grad_y);
+    last.grad_x = grad_x;
+    last.stream = false;
+    last.vectors = 1;
+    kernel(last);
+    store_tail(step.grad_x, grad_x);
+  }
+
+  const Tile& tile_;
+  const Launch& launch_;
+  Scratch& scratch_;
+  const std::int64_t full_;  // vectors all of whose lanes are neurons
+  const int tail_;           // neurons after them
+  const std::int64_t vectors_;
+  std::int64_t cell_stride_ = 0;  // 0: all neurons share one cell
+  Cell* cells_;
+  Stored *x_ = nullptr, *grad_y_ = nullptr;  // where row_of writes them out
+  Stored* grad_x_ = nullptr;                 // where it goes where nobody wants it
+  V* grad_param_ = nullptr;                  // [vectors, P]
+};
+
+}  // namespace CPU_CAPABILITY
+}  // namespace spikeforge::cpu

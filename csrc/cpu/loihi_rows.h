@@ -1,0 +1,100 @@
+// Rows of Loihi's neurons: plain int arithmetic, of which the compiler makes vectors. The vectors of vec.h are
+// floating-point numbers.
+#pragma once
+
+#include <spikeforge/cpu/kernels.h>
+#include <spikeforge/cpu/scratch.h>
+#include <spikeforge/cpu/tile.h>
+#include <spikeforge/neuron/loihi.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace spikeforge::cpu {
+inline namespace CPU_CAPABILITY {
+
+// The loop's parameter (multistep.h), forward only.
+template <class Cell>
+class LoihiRows {
+  static constexpr int S = Cell::n_states;
+  static constexpr std::size_t words = sizeof(Cell) / sizeof(int);
+
+ public:
+  using Number = int;
+  using Stored = int;
+  static constexpr bool in_place = true;
+
+  LoihiRows(const Tile& tile, const TapeContext&, Scratch& scratch) : tile_(tile), scratch_(scratch) {
+    for (const ParamView& param : tile.launch.params)
+      if (param.data != nullptr) shared_ = false;
+  }
+
+  void take_forward(const ForwardLaunch&) {
+    words_ = scratch_.take<int>(shared_ ? 0 : words * static_cast<std::size_t>(tile_.padded));
+    if (scratch_.counts_only()) return;
+    if (shared_) {
+      cell_ = cell_of(tile_.begin);
+      return;
+    }
+    for (std::int64_t i = 0; i < tile_.count; ++i) {
+      const Cell cell = cell_of(tile_.begin + i);
+      int word[words];
+      std::memcpy(word, &cell, sizeof cell);
+      for (std::size_t w = 0; w < words; ++w) words_[static_cast<std::int64_t>(w) * tile_.padded + i] = word[w];
+    }
+  }
+
+  void initial(int* states) const { std::memset(states, 0, static_cast<std::size_t>(S * tile_.padded) * sizeof(int)); }
+
+  void step(const ForwardLaunch& launch, std::int64_t t, const int* /*before*/, int* states) const {
+    const int* const x = tile_.row<int>(launch.inputs[0], t);
+    int* const y = tile_.result<int>(launch.outputs[0], t);
+    if (shared_)
+      run([cell = cell_](std::int64_t) { return cell; }, x, states, tile_.padded, y, tile_.count);
+    else
+      run([this](std::int64_t i) { return cell_at(i); }, x, states, tile_.padded, y, tile_.count);
+  }
+
+ private:
+  static int value_of(const ParamView& param, std::int64_t neuron) {
+    if (param.data == nullptr) return static_cast<int>(param.number);
+    return static_cast<const int*>(param.data)[(neuron / param.inner) % param.count];
+  }
+
+  Cell cell_of(std::int64_t neuron) const {
+    int params[Cell::n_params];
+    for (int j = 0; j < Cell::n_params; ++j) params[j] = value_of(tile_.launch.params[j], neuron);
+    return Cell(params);
+  }
+
+  Cell cell_at(std::int64_t i) const {
+    int word[words];
+    for (std::size_t w = 0; w < words; ++w) word[w] = words_[static_cast<std::int64_t>(w) * tile_.padded + i];
+    Cell cell;
+    std::memcpy(&cell, word, sizeof cell);
+    return cell;
+  }
+
+  // `cell(i)` is that of the tile's neuron i. The compiler has to see that nothing here is written twice.
+  template <class CellOf>
+  static void run(const CellOf& cell, const int* __restrict x, int* __restrict states, std::int64_t stride,
+                  int* __restrict y, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      int state[S], spike = 0;
+      for (int s = 0; s < S; ++s) state[s] = states[s * stride + i];
+      cell(i).step(x + i, state, &spike);
+      y[i] = spike;
+      for (int s = 0; s < S; ++s) states[s * stride + i] = state[s];
+    }
+  }
+
+  const Tile& tile_;
+  Scratch& scratch_;
+  bool shared_ = true;  // all neurons have the same parameters
+  Cell cell_;
+  int* words_ = nullptr;  // of a cell each, [words, padded]: neighbours of a word lie beside each other
+};
+
+}  // namespace CPU_CAPABILITY
+}  // namespace spikeforge::cpu

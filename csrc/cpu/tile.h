@@ -1,0 +1,75 @@
+// A tile of a call: neighbouring neurons whose states stay in the cache while a loop runs them through all steps, and
+// their place in the caller's memory.
+#pragma once
+
+#include <spikeforge/cpu/operations.h>
+#include <spikeforge/kernels/multistep/launch.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace spikeforge::cpu {
+inline namespace CPU_CAPABILITY {
+
+// The steps from t0 up to t1, of which the backward pass keeps the states.
+struct Segment {
+  std::int64_t t0, t1;
+  std::int64_t last;  // where the last one of all begins
+};
+
+// How a result of so many rows is written: past the caches, where it is too large for its reader to find it there; from
+// the registers, where rows begin on cache lines, else from a piece of a row that is put together in the cache. Staging
+// costs 5 % (float16, forward), an odd N written through the caches 25 % (float32).
+enum class Writing { cached, streamed, staged };
+
+struct Tile {
+  Tile(const Launch& launch, std::int64_t begin, std::int64_t end)
+      : launch(launch), begin(begin), count(end - begin), padded((end - begin + granule - 1) / granule * granule) {}
+
+  const Launch& launch;
+  const std::int64_t begin, count;
+  const std::int64_t padded;  // elements of a row in scratch memory
+
+  static bool is_dense(const SequenceView& view) { return view.data != nullptr && view.neuron_stride != 0; }
+
+  // Row t of a sequence that is dense.
+  template <class Element>
+  const Element* row(const SequenceView& view, std::int64_t t) const {
+    return static_cast<const Element*>(view.data) + t * view.time_stride + begin;
+  }
+
+  // Row t of a result, of N elements each.
+  template <class Element>
+  Element* result(void* data, std::int64_t t) const {
+    return static_cast<Element*>(data) + t * launch.neurons + begin;
+  }
+
+  // What is read after the row of now: step t, or, where there is none, step `first` of the next tile; null: nothing.
+  template <class Element>
+  const Element* row_after(const SequenceView& view, std::int64_t t, std::int64_t first) const {
+    if (!is_dense(view)) return nullptr;
+    if (t >= 0 && t < launch.steps) return row<Element>(view, t);
+    return begin + count < launch.neurons ? row<Element>(view, first) + count : nullptr;
+  }
+
+  // While the steps of a segment run backward, what is recomputed after it: as many rows from its end on. The segment
+  // is the one before in time, or the next tile's last.
+  template <class Element>
+  const Element* row_later(const SequenceView& view, std::int64_t t, const Segment& segment) const {
+    if (segment.t0 > 0) return row_after<Element>(view, 2 * segment.t0 - 1 - t, 0);
+    const std::int64_t row = launch.steps - 1 - t;
+    return row < segment.last ? nullptr : row_after<Element>(view, -1, row);
+  }
+
+  template <class Element>
+  Writing writing_of(const Element* data, std::int64_t rows) const {
+    constexpr std::int64_t element = sizeof(Element);
+    if (data == nullptr || rows * launch.neurons * element < large_result) return Writing::cached;
+    const bool aligned =
+        reinterpret_cast<std::uintptr_t>(data) % line_bytes == 0 && launch.neurons * element % line_bytes == 0;
+    return aligned ? Writing::streamed : Writing::staged;
+  }
+};
+
+}  // namespace CPU_CAPABILITY
+}  // namespace spikeforge::cpu

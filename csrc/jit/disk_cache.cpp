@@ -1,0 +1,260 @@
+#include <spikeforge/jit/disk_cache.h>
+#include <spikeforge/jit/disk_entry.h>
+#include <spikeforge/base/environment.h>
+#include <spikeforge/base/file_io.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <ctime>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+namespace spikeforge::jit {
+namespace {
+
+constexpr std::string_view temporary_prefix = ".spikeforge_";
+constexpr std::time_t temporary_lifetime = 3600;  // seconds: older ones were left by a process that died
+
+std::string last_error() { return std::generic_category().message(errno); }
+
+void warn_on_stderr(const std::string& text) { fmt::print(stderr, "spikeforge: warning: {}\n", text); }
+
+// A neuron's name may hold anything; a file's must not hold a slash.
+std::string readable(std::string_view stem) {
+  std::string name(stem.substr(0, 64));
+  const auto is_plain = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-';
+  };
+  std::ranges::replace_if(
+      name, [&](char c) { return !is_plain(c); }, '_');
+  return name;
+}
+
+// All of a file's name that comes before the compiler.
+std::string name_prefix(const DiskKey& key, std::string_view stem) {
+  std::string arch = key.arch;
+  std::erase(arch, '_');
+  return fmt::format("{}_{}_{}_", readable(stem), key.hash.hex(), arch);
+}
+
+// The parts between the last `count` underscores, from the last on.
+std::vector<std::string_view> last_parts(std::string_view name, std::size_t count) {
+  std::vector<std::string_view> parts;
+  while (parts.size() < count) {
+    const std::size_t underscore = name.rfind('_');
+    if (underscore == std::string_view::npos) break;
+    parts.push_back(name.substr(underscore + 1));
+    name = name.substr(0, underscore);
+  }
+  return parts;
+}
+
+bool is_hash(std::string_view text) {
+  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+// Eviction deletes nothing that does not look like this: the user may have named a folder with other files in it.
+bool is_entry_name(std::string_view name) {
+  const std::vector<std::string_view> parts = last_parts(name, 3);
+  if (parts.size() < 3 || !is_hash(parts[2])) return false;
+  const std::string_view compiler = parts[0], arch = parts[1];
+  return (compiler.starts_with("nvrtc") && compiler.ends_with(".cubin") && arch.starts_with("sm")) ||
+         compiler == "cxx.so";
+}
+
+// {13, 0} of "nvrtc13.0.cubin".
+std::pair<int, int> compiler_version(std::string_view name) {
+  std::pair<int, int> version;
+  name.remove_prefix(std::min(name.find_first_of("0123456789"), name.size()));
+  const auto major = std::from_chars(name.data(), name.data() + name.size(), version.first);
+  if (major.ptr != name.data() + name.size()) std::from_chars(major.ptr + 1, name.data() + name.size(), version.second);
+  return version;
+}
+
+std::vector<std::string> list_folder(const FileDescriptor& folder) {
+  const int again = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // readdir moves its descriptor
+  if (again < 0) return {};
+  const auto close = [](DIR* stream) { ::closedir(stream); };
+  const std::unique_ptr<DIR, decltype(close)> stream(::fdopendir(again), close);
+  if (!stream) return ::close(again), std::vector<std::string>{};
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(stream.get())) names.emplace_back(entry->d_name);
+  return names;
+}
+
+bool only_user_writes(const struct stat& status) {
+  return status.st_uid == ::geteuid() && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+// Only folders that are missing are made, and those for the user alone.
+void make_folders(const std::filesystem::path& folder) {
+  std::filesystem::path each;
+  for (const auto& part : folder) {
+    each /= part;
+    ::mkdir(each.c_str(), S_IRWXU);
+  }
+}
+
+std::filesystem::path folder_from_environment() {
+  const std::string own = environment("SPIKEFORGE_CACHE_DIR");
+  if (own == "off" || own == "0") return {};
+  if (!own.empty()) return own;
+  const std::filesystem::path xdg = environment("XDG_CACHE_HOME");
+  if (xdg.is_absolute()) return xdg / "spikeforge";  // its specification: a relative path is ignored
+  const std::filesystem::path home = environment("HOME");
+  if (home.is_absolute()) return home / ".cache" / "spikeforge";
+  return {};
+}
+
+}  // namespace
+
+DiskCache::Config DiskCache::Config::from_environment() {
+  Config config;
+  config.folder = folder_from_environment();
+  const std::string limit = environment("SPIKEFORGE_CACHE_LIMIT_MB");
+  std::uint32_t megabytes = 0;
+  const auto parsed = std::from_chars(limit.data(), limit.data() + limit.size(), megabytes);
+  if (parsed.ec == std::errc() && parsed.ptr == limit.data() + limit.size())
+    config.limit_bytes = std::uint64_t{megabytes} << 20;
+  else if (!limit.empty())
+    warn_on_stderr(fmt::format("SPIKEFORGE_CACHE_LIMIT_MB must be a whole number of megabytes, but is \"{}\"; using {}",
+                               limit, config.limit_bytes >> 20));
+  return config;
+}
+
+DiskCache::DiskCache(Config config) : config_(std::move(config)) {}
+
+DiskCache& DiskCache::get() {
+  static DiskCache& cache = *new DiskCache(Config::from_environment());  // leaked, as the kernel cache that uses it
+  return cache;
+}
+
+std::string DiskCache::file_name(const DiskKey& key, std::string_view stem) {
+  return fmt::format("{}{}{}", name_prefix(key, stem), key.compiler, key.suffix);
+}
+
+void DiskCache::warn(const std::string& what) {
+  if (warned_.exchange(true)) return;
+  const std::string text = fmt::format("kernel cache {}: {} (SPIKEFORGE_CACHE_DIR names another folder, or off)",
+                                       config_.folder.string(), what);
+  config_.warn ? config_.warn(text) : warn_on_stderr(text);
+}
+
+// Every later step goes through this descriptor, so that the folder that was checked is the one that is used.
+FileDescriptor DiskCache::open_folder(Create create) {
+  if (config_.folder.empty()) return FileDescriptor();
+  if (create == Create::yes) make_folders(config_.folder);
+  FileDescriptor folder(::open(config_.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder) {
+    if (create == Create::yes) warn(fmt::format("cannot be opened: {}", last_error()));
+    return folder;
+  }
+  struct stat status;
+  if (::fstat(folder.get(), &status) != 0 || !only_user_writes(status)) {
+    warn("is not used, because it belongs to another user or others can write to it; it needs mode 0700");
+    return FileDescriptor();
+  }
+  return folder;
+}
+
+std::optional<std::vector<char>> DiskCache::load(const DiskKey& key, std::string_view stem) {
+  const FileDescriptor folder = open_folder(Create::no);
+  if (!folder) return {};
+  for (const std::string& name : names_for(folder, key, stem))
+    if (auto payload = load_file(folder, name)) return payload;
+  return {};
+}
+
+std::vector<std::string> DiskCache::names_for(const FileDescriptor& folder, const DiskKey& key, std::string_view stem) {
+  if (!key.compiler.empty()) return {file_name(key, stem)};
+  const std::string prefix = name_prefix(key, stem);
+  std::vector<std::string> names = list_folder(folder);
+  std::erase_if(names, [&](const std::string& name) { return !name.starts_with(prefix) || !is_entry_name(name); });
+  std::ranges::sort(names, std::greater<>(),
+                    [&](std::string_view name) { return compiler_version(name.substr(prefix.size())); });
+  return names;
+}
+
+// An entry that is there but cannot be trusted or read is deleted: it would be in the way at the next call too.
+std::optional<std::vector<char>> DiskCache::load_file(const FileDescriptor& folder, const std::string& name) {
+  // O_NONBLOCK, because the opening of a pipe would wait for a writer.
+  const FileDescriptor file(::openat(folder.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file && errno != ELOOP) return {};  // ELOOP: it is a link
+  struct stat status;
+  std::optional<std::vector<char>> payload;
+  if (file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) && only_user_writes(status))
+    if (const auto bytes = read_all(file.get(), static_cast<std::size_t>(status.st_size)))
+      payload = decode_entry(*bytes, name);
+  if (payload)
+    ::futimens(file.get(), nullptr);
+  else
+    ::unlinkat(folder.get(), name.c_str(), 0);
+  return payload;
+}
+
+void DiskCache::store(const DiskKey& key, std::string_view stem, std::span<const char> payload) {
+  const std::string name = file_name(key, stem);
+  const std::string bytes = encode_entry(name, payload);
+  if (bytes.size() > config_.limit_bytes) return;
+  const FileDescriptor folder = open_folder(Create::yes);
+  if (!folder) return;
+
+  // Written under a name of its own and then renamed: a reader sees the whole entry or none. Processes of two
+  // containers may share a folder and a pid, hence O_EXCL and another try.
+  std::string temporary;
+  FileDescriptor file;
+  for (int tries = 0; !file && tries < 100; ++tries) {
+    temporary = fmt::format("{}{}_{}", temporary_prefix, ::getpid(), temporary_++);
+    file = FileDescriptor(::openat(folder.get(), temporary.c_str(),
+                                   O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR));
+    if (!file && errno != EEXIST) break;
+  }
+  if (!file) return warn(fmt::format("cannot be written: {}", last_error()));
+
+  const bool written = write_all(file.get(), bytes) && file.close() &&
+                       ::renameat(folder.get(), temporary.c_str(), folder.get(), name.c_str()) == 0;
+  if (!written) {
+    warn(fmt::format("cannot be written: {}", last_error()));
+    ::unlinkat(folder.get(), temporary.c_str(), 0);
+    return;
+  }
+  evict(folder);
+}
+
+void DiskCache::remove(const DiskKey& key, std::string_view stem) {
+  if (const FileDescriptor folder = open_folder(Create::no)) ::unlinkat(folder.get(), file_name(key, stem).c_str(), 0);
+}
+
+void DiskCache::evict(const FileDescriptor& folder) {
+  struct Entry {
+    std::string name;
+    std::uint64_t bytes;
+    timespec used;
+  };
+  std::vector<Entry> entries;
+  std::uint64_t total = 0;
+  for (const std::string& name : list_folder(folder)) {
+    struct stat status;
+    if (::fstatat(folder.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    if (name.starts_with(temporary_prefix) && status.st_mtime + temporary_lifetime < std::time(nullptr))
+      ::unlinkat(folder.get(), name.c_str(), 0);
+    if (!is_entry_name(name)) continue;
+    entries.push_back({name, static_cast<std::uint64_t>(status.st_size), status.st_mtim});
+    total += entries.back().bytes;
+  }
+  std::ranges::sort(entries, {}, [](const Entry& entry) { return std::pair(entry.used.tv_sec, entry.used.tv_nsec); });
+  for (const Entry& oldest : entries) {
+    if (total <= config_.limit_bytes) return;
+    if (::unlinkat(folder.get(), oldest.name.c_str(), 0) == 0) total -= oldest.bytes;
+  }
+}
+
+}  // namespace spikeforge::jit

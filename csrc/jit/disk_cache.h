@@ -1,0 +1,69 @@
+#pragma once
+#include <spikeforge/base/file_descriptor.h>
+#include <spikeforge/base/hash.h>
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace spikeforge::jit {
+
+// What a compiled kernel is stored under.
+struct DiskKey {
+  Hash128 hash;                        // of everything that decides the kernel, but for its compiler
+  std::string arch;                    // "sm_90"; "avx512"
+  std::string compiler;                // "nvrtc13.0", empty in a load: the newest there is; "cxx"
+  std::string_view suffix = ".cubin";  // or ".so"
+};
+
+// Compiled kernels on disk, shared by the processes of one user. It never fails: a disk that is full, read-only or not
+// to be trusted costs a warning, and then every kernel its compilation.
+//
+// A loaded kernel runs with the user's rights, so an entry counts only if nobody else can have written it: the folder
+// and the file belong to the user, neither can be written by others, and no link is followed from one to the other.
+class DiskCache {
+ public:
+  struct Config {
+    std::filesystem::path folder;  // empty: no cache
+    std::uint64_t limit_bytes = std::uint64_t{256} << 20;
+    std::function<void(const std::string&)> warn;  // empty: to stderr
+
+    // SPIKEFORGE_CACHE_DIR ("off" or "0": none), $XDG_CACHE_HOME/spikeforge, ~/.cache/spikeforge;
+    // SPIKEFORGE_CACHE_LIMIT_MB.
+    static Config from_environment();
+  };
+
+  explicit DiskCache(Config config);
+
+  // The process's own, as the environment says at the first call.
+  static DiskCache& get();
+
+  // `stem` is the readable beginning of the file's name. A hit makes the entry the most recently used.
+  std::optional<std::vector<char>> load(const DiskKey& key, std::string_view stem);
+  void store(const DiskKey& key, std::string_view stem, std::span<const char> payload);
+  void remove(const DiskKey& key, std::string_view stem);
+
+  // <stem>_<hash>_sm90_nvrtc13.0.cubin or <stem>_<hash>_avx512_cxx.so, which is also the key that the entry itself
+  // holds.
+  static std::string file_name(const DiskKey& key, std::string_view stem);
+
+ private:
+  enum class Create { no, yes };
+  FileDescriptor open_folder(Create create);
+  std::vector<std::string> names_for(const FileDescriptor& folder, const DiskKey& key, std::string_view stem);
+  std::optional<std::vector<char>> load_file(const FileDescriptor& folder, const std::string& name);
+  void evict(const FileDescriptor& folder);
+  void warn(const std::string& what);
+
+  const Config config_;
+  std::atomic<bool> warned_ = false;
+  std::atomic<unsigned> temporary_ = 0;
+};
+
+}  // namespace spikeforge::jit

@@ -1,0 +1,114 @@
+#include <spikeforge/jit/driver.h>
+#include <spikeforge/jit/errors.h>
+
+#include <utility>
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+namespace spikeforge::jit {
+namespace {
+
+constexpr unsigned first_version_with_libraries = 12000;
+
+// The CUDA runtime that torch brought knows where the driver is; without it (or before 12.5) the driver's own name
+// does.
+void* entry_point(const char* name) {
+  using GetEntryPoint = int (*)(const char*, void**, unsigned version, unsigned long long flags, int* status);
+  const auto get = reinterpret_cast<GetEntryPoint>(dlsym(RTLD_DEFAULT, "cudaGetDriverEntryPointByVersion"));
+  void* found = nullptr;
+  int status = 0;
+  if (get && get(name, &found, first_version_with_libraries, 0, &status) == 0 && status == 0 && found) return found;
+  void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  return library ? dlsym(library, name) : nullptr;
+}
+
+template <class Function>
+void find(const char* name, Function& function) {
+  function = reinterpret_cast<Function>(entry_point(name));
+  if (!function)
+    throw DriverError(
+        fmt::format("the CUDA driver has no {}: a GPU kernel needs an NVIDIA driver for CUDA 12.0 or newer, "
+                    "and nvidia-smi must find the GPU",
+                    name));
+}
+
+Driver find_driver() {
+  Driver driver;
+  find("cuLibraryLoadData", driver.library_load_data);
+  find("cuLibraryUnload", driver.library_unload);
+  find("cuLibraryGetKernel", driver.library_get_kernel);
+  find("cuLaunchKernel", driver.launch_kernel);
+  find("cuLaunchCooperativeKernel", driver.launch_cooperative_kernel);
+  find("cuKernelSetAttribute", driver.kernel_set_attribute);
+  find("cuGetErrorName", driver.get_error_name);
+  find("cuGetErrorString", driver.get_error_string);
+  return driver;
+}
+
+}  // namespace
+
+const Driver& Driver::get() {
+  static const Driver driver = find_driver();
+  return driver;
+}
+
+std::string Driver::describe(Result result) const {
+  const char* name = nullptr;
+  const char* text = nullptr;
+  get_error_name(result, &name);
+  get_error_string(result, &text);
+  return fmt::format("{} ({})", text ? text : "unknown error", name ? name : std::to_string(result));
+}
+
+LoadedKernel::LoadedKernel(const Driver& driver, Driver::Kernel kernel, std::string name)
+    : driver_(&driver), kernel_(kernel), name_(std::move(name)) {}
+
+void LoadedKernel::launch(std::array<unsigned, 3> grid, std::array<unsigned, 3> block, unsigned shared_bytes,
+                          Driver::Stream stream, const void* args, std::size_t args_bytes) const {
+  // cuda.h: CU_LAUNCH_PARAM_END 0, _BUFFER_POINTER 1, _BUFFER_SIZE 2.
+  void* extra[] = {reinterpret_cast<void*>(1), const_cast<void*>(args), reinterpret_cast<void*>(2), &args_bytes,
+                   nullptr};
+  check_launch(driver_->launch_kernel(kernel_, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes,
+                                      stream, nullptr, extra),
+               grid, block, shared_bytes);
+}
+
+void LoadedKernel::launch_together(unsigned blocks, unsigned block, unsigned shared_bytes, Driver::Stream stream,
+                                   const void* args) const {
+  void* arguments[] = {const_cast<void*>(args)};
+  check_launch(driver_->launch_cooperative_kernel(kernel_, blocks, 1, 1, block, 1, 1, shared_bytes, stream, arguments),
+               {blocks, 1, 1}, {block, 1, 1}, shared_bytes);
+}
+
+void LoadedKernel::check_launch(Driver::Result result, std::array<unsigned, 3> grid, std::array<unsigned, 3> block,
+                                unsigned shared_bytes) const {
+  if (result == 0) return;
+  throw DriverError(fmt::format(
+      "{}: the launch of {} x {} x {} blocks of {} x {} x {} threads with {} bytes of shared memory failed: "
+      "{}",
+      name_, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes, driver_->describe(result)));
+}
+
+void LoadedKernel::allow_shared(int bytes, int device) const {
+  constexpr int max_dynamic_shared_size_bytes = 8;  // of cuda.h's CUfunction_attribute
+  const Driver::Result result = driver_->kernel_set_attribute(max_dynamic_shared_size_bytes, bytes, kernel_, device);
+  if (result == 0) return;
+  throw DriverError(
+      fmt::format("{}: the driver refused {} bytes of shared memory: {}", name_, bytes, driver_->describe(result)));
+}
+
+LoadedKernel load_kernel(const Driver& driver, std::span<const char> image, const std::string& entry) {
+  Driver::Library library = nullptr;
+  if (const auto error = driver.library_load_data(&library, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0))
+    throw ImageRefused(fmt::format("{}: the driver refused the compiled image: {}", entry, driver.describe(error)));
+  Driver::Kernel kernel = nullptr;
+  if (const auto error = driver.library_get_kernel(&kernel, library, entry.c_str())) {
+    driver.library_unload(library);
+    throw ImageRefused(
+        fmt::format("{}: the compiled image has no kernel of this name: {}", entry, driver.describe(error)));
+  }
+  return LoadedKernel(driver, kernel, entry);
+}
+
+}  // namespace spikeforge::jit

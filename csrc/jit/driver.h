@@ -1,0 +1,73 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace spikeforge::jit {
+
+// The part of the CUDA driver that a kernel needs. The functions are found at run time, so that neither a CUDA header
+// nor libcuda is needed: the library loads on a machine without a GPU. Handles are cuda.h's pointers to structs that
+// nobody sees (CUlibrary, CUkernel, CUfunction, CUstream), Result is CUresult with 0 for success.
+struct Driver {
+  using Result = int;
+  using Library = void*;
+  using Kernel = void*;
+  using Stream = void*;
+
+  Result (*library_load_data)(Library*, const void* image, void* jit_options, void** jit_values, unsigned jit_count,
+                              void* library_options, void** library_values, unsigned library_count) = nullptr;
+  Result (*library_unload)(Library) = nullptr;
+  Result (*library_get_kernel)(Kernel*, Library, const char* name) = nullptr;
+  Result (*launch_kernel)(Kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                          unsigned block_z, unsigned shared_bytes, Stream, void** arguments, void** extra) = nullptr;
+  Result (*launch_cooperative_kernel)(Kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                                      unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream,
+                                      void** arguments) = nullptr;
+  Result (*kernel_set_attribute)(int attribute, int value, Kernel, int device) = nullptr;
+  Result (*get_error_name)(Result, const char**) = nullptr;
+  Result (*get_error_string)(Result, const char**) = nullptr;
+
+  // Throws DriverError on a machine without a driver, and looks again at the next call.
+  static const Driver& get();
+
+  // "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)"
+  std::string describe(Result result) const;
+};
+
+// A kernel in the driver's hands: for every device of its architecture, for the life of the process. Nothing unloads
+// it: kernels live in a cache that outlives main, and by then the driver may be gone.
+class LoadedKernel {
+ public:
+  LoadedKernel(const Driver& driver, Driver::Kernel kernel, std::string name);
+
+  // `args` holds the kernel's parameters laid out as the device lays them out: a struct for a kernel that takes one.
+  // A context must be current; the stream is a cudaStream_t.
+  void launch(std::array<unsigned, 3> grid, std::array<unsigned, 3> block, unsigned shared_bytes, Driver::Stream stream,
+              const void* args, std::size_t args_bytes) const;
+  void launch(std::array<unsigned, 3> grid, unsigned block, unsigned shared_bytes, Driver::Stream stream,
+              const void* args, std::size_t args_bytes) const {
+    launch(grid, {block, 1, 1}, shared_bytes, stream, args, args_bytes);
+  }
+
+  // All blocks are on the device at once, so that they may wait for each other; the kernel takes one struct.
+  void launch_together(unsigned blocks, unsigned block, unsigned shared_bytes, Driver::Stream stream,
+                       const void* args) const;
+
+  // More dynamic shared memory than the 48 KB that every kernel may have; `device` is the CUDA runtime's index. Holds
+  // for every thread's launches there, until the next call: a later one that allows less takes it from all.
+  void allow_shared(int bytes, int device) const;
+
+ private:
+  void check_launch(Driver::Result result, std::array<unsigned, 3> grid, std::array<unsigned, 3> block,
+                    unsigned shared_bytes) const;
+
+  const Driver* driver_;
+  Driver::Kernel kernel_;
+  std::string name_;
+};
+
+// `entry` is the name of an extern "C" kernel in the image. Throws ImageRefused.
+LoadedKernel load_kernel(const Driver& driver, std::span<const char> image, const std::string& entry);
+
+}  // namespace spikeforge::jit

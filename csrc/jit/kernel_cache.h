@@ -1,0 +1,87 @@
+#pragma once
+#include <spikeforge/jit/disk_cache.h>
+#include <spikeforge/jit/driver.h>
+#include <spikeforge/base/hash.h>
+#include <spikeforge/jit/nvrtc.h>
+#include <spikeforge/base/once_map.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace spikeforge::jit {
+
+struct KernelSource {
+  std::string name;   // for people: "lif_forward"; begins the file's name on disk
+  std::string entry;  // the extern "C" kernel in `text`
+  std::string text;
+  std::vector<std::string> options = {};
+  std::vector<EmbeddedHeader> headers = {};
+};
+
+// What a kernel is loaded from.
+struct Image {
+  std::vector<char> bytes;
+  bool is_stored = false;  // in a pack or on disk: not compiled by this process
+};
+
+// Kernels by what decides them: from memory, else from a pack (kernel_pack.h), else from disk, else compiled by NVRTC.
+//
+// A kernel's key is the hash of generator version, text of the source and of every header, options and architecture,
+// together with NVRTC's version. The version stands beside the hash, not in it: in memory it is always the same, and a
+// machine without NVRTC can still look for a kernel that another has compiled (it takes the newest version's).
+class KernelCache {
+ public:
+  // The outside world, so that tests can take its place.
+  struct Parts {
+    DiskCache* disk;
+    std::function<const Nvrtc&()> nvrtc;
+    std::function<LoadedKernel(std::span<const char> image, const std::string& entry)> load;
+    std::function<std::optional<std::vector<char>>(const Hash128& key)> packed = {};  // may be empty
+  };
+  struct Statistics {
+    int compiled = 0;
+    int pack_hits = 0;
+    int disk_hits = 0;
+    int memory_hits = 0;
+    double compile_milliseconds = 0;
+  };
+
+  explicit KernelCache(Parts parts);
+
+  // The process's own.
+  static KernelCache& get();
+
+  // What a kernel's image is stored under, and the part of it that is the same for all kernels of this library.
+  static Hash128 key(const KernelSource& source, const std::string& arch);
+  static Hash128 library_key();
+
+  // The reference stays good for the life of the cache. Hashes the text: a hot call keeps the reference.
+  const LoadedKernel& get(const KernelSource& source, const std::string& arch);
+
+  // All of get() but the driver.
+  std::shared_ptr<const Image> image(const KernelSource& source, const std::string& arch);
+
+  Statistics statistics() const;
+
+ private:
+  std::shared_ptr<const Image> image(const Hash128& hash, const KernelSource& source, const std::string& arch);
+  Image make_image(const Hash128& hash, const KernelSource& source, const std::string& arch);
+  Image compile(const Nvrtc& nvrtc, const DiskKey& key, const KernelSource& source);
+  LoadedKernel load(const Hash128& hash, const KernelSource& source, const std::string& arch);
+
+  const Parts parts_;
+  OnceMap<Hash128, Image, HashOfHash> images_;
+  OnceMap<Hash128, LoadedKernel, HashOfHash> kernels_;
+  std::atomic<int> compiled_ = 0;
+  std::atomic<int> pack_hits_ = 0;
+  std::atomic<int> disk_hits_ = 0;
+  std::atomic<int> memory_hits_ = 0;
+  std::atomic<std::int64_t> compile_microseconds_ = 0;
+};
+
+}  // namespace spikeforge::jit

@@ -1,0 +1,232 @@
+#include <spikeforge/base/environment.h>
+#include <spikeforge/jit/errors.h>
+#include <spikeforge/jit/nvrtc.h>
+#include <spikeforge/jit/nvrtc_places.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <memory>
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace spikeforge::jit {
+
+// As nvrtc.h declares them; its handle is a pointer to a struct that nobody sees, its result an enum with success 0.
+struct NvrtcFunctions {
+  using Program = void*;
+  using Result = int;
+
+  const char* (*get_error_string)(Result);
+  Result (*version)(int* major, int* minor);
+  Result (*get_num_supported_archs)(int*);
+  Result (*get_supported_archs)(int*);
+  Result (*create_program)(Program*, const char* text, const char* name, int headers, const char* const* header_texts,
+                           const char* const* header_names);
+  Result (*destroy_program)(Program*);
+  Result (*compile_program)(Program, int options, const char* const*);
+  Result (*get_cubin_size)(Program, std::size_t*);
+  Result (*get_cubin)(Program, char*);
+  Result (*get_ptx_size)(Program, std::size_t*);
+  Result (*get_ptx)(Program, char*);
+  Result (*get_program_log_size)(Program, std::size_t*);
+  Result (*get_program_log)(Program, char*);
+};
+
+namespace {
+
+template <class Function>
+void find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (!function) throw NvrtcNotFound(fmt::format("it has no {}", name));
+}
+
+std::unique_ptr<NvrtcFunctions> find_functions(void* library) {
+  auto f = std::make_unique<NvrtcFunctions>();
+  find(library, "nvrtcGetErrorString", f->get_error_string);
+  find(library, "nvrtcVersion", f->version);
+  find(library, "nvrtcGetNumSupportedArchs", f->get_num_supported_archs);
+  find(library, "nvrtcGetSupportedArchs", f->get_supported_archs);
+  find(library, "nvrtcCreateProgram", f->create_program);
+  find(library, "nvrtcDestroyProgram", f->destroy_program);
+  find(library, "nvrtcCompileProgram", f->compile_program);
+  find(library, "nvrtcGetCUBINSize", f->get_cubin_size);
+  find(library, "nvrtcGetCUBIN", f->get_cubin);
+  find(library, "nvrtcGetPTXSize", f->get_ptx_size);
+  find(library, "nvrtcGetPTX", f->get_ptx);
+  find(library, "nvrtcGetProgramLogSize", f->get_program_log_size);
+  find(library, "nvrtcGetProgramLog", f->get_program_log);
+  return f;
+}
+
+// NVRTC opens its builtins by their plain name, and the wheel's libnvrtc has no RUNPATH to find them by. Once they are
+// loaded from the folder they share, the loader answers that name with them. A failure shows at the first compilation.
+void preload_builtins(const NvrtcFunctions& functions, const Nvrtc& nvrtc) {
+  Dl_info info;
+  if (!dladdr(reinterpret_cast<void*>(functions.version), &info)) return;
+  const auto folder = std::filesystem::path(info.dli_fname).parent_path();
+  const auto builtins = folder / fmt::format("libnvrtc-builtins.so.{}.{}", nvrtc.major, nvrtc.minor);
+  dlopen(builtins.c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
+std::string not_found_message(const std::vector<std::string>& reasons) {
+  return fmt::format(
+      "spikeforge compiles its GPU kernels with NVRTC, and none could be loaded. Tried:\n  {}\nInstall it (pip install "
+      "nvidia-cuda-nvrtc), or set SPIKEFORGE_NVRTC to the full path of a libnvrtc.so.",
+      fmt::join(reasons, "\n  "));
+}
+
+// A program that destroys itself; every call is checked.
+class Program {
+ public:
+  Program(const NvrtcFunctions& functions, const CompileRequest& request, const std::string& file,
+          const std::vector<EmbeddedHeader>& headers)
+      : functions_(functions), name_(request.name) {
+    std::vector<const char*> names, texts;
+    for (const EmbeddedHeader& header : headers) {
+      names.push_back(header.name);
+      texts.push_back(header.text);
+    }
+    check(functions_.create_program(&program_, request.text.c_str(), file.c_str(), static_cast<int>(names.size()),
+                                    texts.data(), names.data()),
+          "nvrtcCreateProgram");
+  }
+  ~Program() { functions_.destroy_program(&program_); }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  // The result is the caller's to judge: after a failure the log says more than the code.
+  NvrtcFunctions::Result compile(const std::vector<std::string>& options) {
+    std::vector<const char*> pointers;
+    pointers.reserve(options.size());
+    for (const std::string& option : options) pointers.push_back(option.c_str());
+    return functions_.compile_program(program_, static_cast<int>(pointers.size()), pointers.data());
+  }
+
+  std::string log() {
+    const std::vector<char> text = read(functions_.get_program_log_size, functions_.get_program_log, "the log");
+    return text.empty() ? "" : std::string(text.data());  // the size counts a final zero
+  }
+
+  std::vector<char> cubin() { return read(functions_.get_cubin_size, functions_.get_cubin, "the cubin"); }
+  std::vector<char> ptx() { return read(functions_.get_ptx_size, functions_.get_ptx, "the PTX"); }
+
+ private:
+  using Result = NvrtcFunctions::Result;
+
+  void check(Result result, const char* what) const {
+    if (result == 0) return;
+    throw CompileError(fmt::format("{}: NVRTC failed at {}: {}", name_, what, functions_.get_error_string(result)));
+  }
+
+  std::vector<char> read(Result (*size)(void*, std::size_t*), Result (*content)(void*, char*), const char* what) {
+    std::size_t length = 0;
+    check(size(program_, &length), what);
+    std::vector<char> bytes(length);
+    check(content(program_, bytes.data()), what);
+    return bytes;
+  }
+
+  const NvrtcFunctions& functions_;
+  std::string name_;
+  NvrtcFunctions::Program program_ = nullptr;
+};
+
+std::string failure_message(const CompileRequest& request, const std::string& file, const char* error,
+                            const std::string& log, std::vector<EmbeddedHeader> files) {
+  files.push_back({file.c_str(), request.text.c_str()});
+  return fmt::format("{}: NVRTC could not compile this kernel for {} ({}):\n{}\n{}{}", request.name, request.arch,
+                     error, log, excerpt_of_errors(log, files), installation_hint(log));
+}
+
+}  // namespace
+
+const std::vector<std::string>& base_options() {
+  static const std::vector<std::string> options = [] {
+    // No contraction: forward pass and recomputation must agree to the bit, or a spike flips between them.
+    std::vector<std::string> base = {"-std=c++17", "--fmad=false"};
+    if (!environment("SPIKEFORGE_DEBUG").empty()) base.push_back("-lineinfo");
+    return base;
+  }();
+  return options;
+}
+
+const Nvrtc& Nvrtc::get() {
+  // An initialisation that throws is tried again at the next call.
+  static const Nvrtc nvrtc = open(nvrtc_places(environment("SPIKEFORGE_NVRTC"), loaded_torch_folder()));
+  return nvrtc;
+}
+
+Nvrtc Nvrtc::open(const std::vector<std::string>& places) {
+  std::vector<std::string> reasons;
+  for (const std::string& place : places) {
+    void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+      reasons.push_back(dlerror());
+      continue;
+    }
+    try {
+      Nvrtc nvrtc;
+      auto functions = find_functions(library);
+      functions->version(&nvrtc.major, &nvrtc.minor);
+      int count = 0;
+      functions->get_num_supported_archs(&count);
+      nvrtc.archs.resize(count);
+      functions->get_supported_archs(nvrtc.archs.data());
+      preload_builtins(*functions, nvrtc);
+      nvrtc.functions_ = functions.release();  // for the life of the process, as the library
+      return nvrtc;
+    } catch (const NvrtcNotFound& unusable) {
+      reasons.push_back(fmt::format("{}: {}", place, unusable.what()));
+    }
+  }
+  throw NvrtcNotFound(not_found_message(reasons));
+}
+
+std::string Nvrtc::version() const { return fmt::format("nvrtc{}.{}", major, minor); }
+
+std::string compile_target(const Nvrtc& nvrtc, const std::string& arch) {
+  int number = 0;
+  constexpr std::string_view prefix = "sm_";
+  if (arch.starts_with(prefix)) std::from_chars(arch.data() + prefix.size(), arch.data() + arch.size(), number);
+  if (number == 0)
+    throw CompileError(fmt::format("a GPU architecture is written like sm_90, but this one is \"{}\"", arch));
+
+  const auto above = std::ranges::upper_bound(nvrtc.archs, number);
+  if (above == nvrtc.archs.begin())
+    throw CompileError(fmt::format("NVRTC {}.{} compiles for {} and newer, not for {}", nvrtc.major, nvrtc.minor,
+                                   nvrtc.archs.empty() ? "nothing" : fmt::format("sm_{}", nvrtc.archs.front()), arch));
+  const int known = *std::prev(above);
+  return known == number ? arch : fmt::format("compute_{}", known);
+}
+
+CompileResult Nvrtc::compile(const CompileRequest& request) const {
+  const std::string target = compile_target(*this, request.arch);
+  const bool to_ptx = target.starts_with("compute_");
+
+  std::vector<EmbeddedHeader> headers = request.headers;
+  headers.insert(headers.end(), embedded_headers().begin(), embedded_headers().end());
+  std::vector<std::string> options = base_options();
+  options.insert(options.end(), request.options.begin(), request.options.end());
+  options.push_back("-arch=" + target);
+  if (!to_ptx) options.push_back("--ptxas-options=-v");  // registers and spills, into the log
+  // Older ones have no cache, and no such option. This one has, where it finds a driver.
+  if (request.anew && std::pair(major, minor) >= std::pair(12, 9)) options.push_back("--no-cache");
+
+  const std::string file = request.name + ".cu";
+  Program program(*functions_, request, file, headers);
+  const int error = program.compile(options);
+  CompileResult result;
+  result.log = program.log();
+  if (error != 0)
+    throw CompileError(
+        failure_message(request, file, functions_->get_error_string(error), result.log, std::move(headers)));
+  result.is_ptx = to_ptx;
+  result.image = to_ptx ? program.ptx() : program.cubin();
+  result.usage = parse_resource_usage(result.log);
+  return result;
+}
+
+}  // namespace spikeforge::jit

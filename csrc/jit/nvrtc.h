@@ -1,0 +1,57 @@
+#pragma once
+#include <spikeforge/jit/compile_log.h>
+#include <spikeforge/jit/sources.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace spikeforge::jit {
+
+struct CompileRequest {
+  std::string name;                     // for people: "lif_forward"
+  std::string text;                     // may include <spikeforge/...>
+  std::vector<std::string> options;     // beyond base_options()
+  std::string arch;                     // of the device: "sm_90"
+  std::vector<EmbeddedHeader> headers;  // beyond embedded_headers()
+  bool anew = false;                    // not from NVRTC's own cache, which keeps no log: for `usage`
+};
+
+struct CompileResult {
+  std::vector<char> image;  // a cubin; PTX with its final zero where NVRTC does not know the architecture
+  bool is_ptx = false;
+  std::string log;
+  std::optional<ResourceUsage> usage;  // a cubin's, where it was compiled anew
+};
+
+// What every kernel is compiled with.
+const std::vector<std::string>& base_options();
+
+// NVRTC's functions, opened at run time: the library must load where there is none.
+struct NvrtcFunctions;
+
+class Nvrtc {
+ public:
+  // The one of nvrtc_places(). Throws NvrtcNotFound, and looks again at the next call.
+  static const Nvrtc& get();
+
+  // The first place that opens; never closed again.
+  static Nvrtc open(const std::vector<std::string>& places);
+
+  int major = 0;
+  int minor = 0;
+  std::vector<int> archs;  // ascending: 75, 80, ...
+
+  std::string version() const;  // "nvrtc13.0"
+
+  CompileResult compile(const CompileRequest& request) const;
+
+ private:
+  const NvrtcFunctions* functions_ = nullptr;
+};
+
+// What NVRTC is asked for: "sm_90" where it knows that architecture, else the highest known below it, as
+// "compute_89", for the driver to finish. Throws CompileError where it knows none.
+std::string compile_target(const Nvrtc& nvrtc, const std::string& arch);
+
+}  // namespace spikeforge::jit

@@ -1,0 +1,45 @@
+// A sparse matrix and what it is multiplied by, as plain data: what an operator hands to the kernels of a CPU or a GPU
+// once every check is done.
+#pragma once
+
+#include <spikeforge/base/dtype.h>
+
+#include <cstdint>
+
+namespace spikeforge::event {
+
+// What an entry x of the vector contributes:
+//   event    1 where x is true, or x > 0; nothing elsewhere, NaN included
+//   graded   x where x > 0; nothing elsewhere
+//   number   x
+enum class Values : std::uint8_t { event, graded, number };
+
+enum class EntryType : std::uint8_t { boolean, f16, bf16, f32, f64 };
+
+constexpr EntryType entry_type(DType type) { return static_cast<EntryType>(static_cast<int>(type) + 1); }
+
+// The matrix by rows. Without `indptr` every row has `width` connections (ELL).
+struct Rows {
+  const std::int32_t* indices = nullptr;  // the column of a connection
+  const void* indptr = nullptr;           // [rows + 1], int32 or int64
+  bool wide_indptr = false;
+  std::int64_t width = 0;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t connections = 0;
+
+  std::int64_t begin(std::int64_t row) const {
+    if (indptr == nullptr) return row * width;
+    return wide_indptr ? static_cast<const std::int64_t*>(indptr)[row] : static_cast<const std::int32_t*>(indptr)[row];
+  }
+  std::int64_t end(std::int64_t row) const { return begin(row + 1); }
+};
+
+// One number a connection, or one for all.
+struct Weights {
+  const void* data = nullptr;
+  DType type{};
+  bool shared = false;
+};
+
+}  // namespace spikeforge::event

@@ -1,0 +1,74 @@
+// A kernel's arguments: the 8-byte words of cuda/multistep.cuh's ForwardArgs or BackwardArgs, in their order.
+#pragma once
+
+#include <spikeforge/base/bounded_list.h>
+#include <spikeforge/graph/cell.h>
+#include <spikeforge/kernels/multistep/launch.h>
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace spikeforge::kernels {
+
+class Arguments {
+ public:
+  explicit Arguments(const ForwardLaunch& launch) {
+    add_common(launch);
+    add_list(launch.outputs);
+    add_list(launch.states);
+    add(launch.checkpoints);
+  }
+
+  explicit Arguments(const BackwardLaunch& launch) {
+    add_common(launch);
+    add_list(launch.grad_outputs);
+    add_list(launch.grad_states);
+    add(launch.checkpoints);
+    add_list(launch.grad_inputs);
+    add_list(launch.grad_initial);
+    add_list(launch.grad_params);
+  }
+
+  const void* data() const { return words_.data(); }
+  std::size_t bytes() const { return words_.size() * sizeof(std::uint64_t); }
+
+ private:
+  void add_common(const Launch& launch) {
+    add(launch.steps);
+    add(launch.neurons);
+    for (const double arg : launch.surrogate_args) add(arg);
+    add_list(launch.inputs);
+    add_list(launch.initial);
+    add_list(launch.params);
+  }
+
+  template <class T>
+  void add_list(std::span<const T> list) {
+    for (const T& item : list) add(item);
+    if (list.empty()) add(T{});  // room() in cuda/multistep.cuh
+  }
+
+  void add(const void* pointer) { words_.push_back(reinterpret_cast<std::uintptr_t>(pointer)); }
+  void add(std::int64_t number) { words_.push_back(static_cast<std::uint64_t>(number)); }
+  void add(double number) { words_.push_back(std::bit_cast<std::uint64_t>(number)); }
+  void add(const SequenceView& view) {
+    add(view.data);
+    add(view.time_stride);
+  }
+  void add(const StateView& state) { add(state.data); }
+  void add(const ParamView& param) {
+    add(param.data);
+    add(param.number);
+    add(param.inner);
+    add(param.count);
+  }
+
+  // A cell's arguments together are at most graph::most_arguments; CUDA takes 32764 bytes.
+  static constexpr std::size_t most_words =
+      8 + max_surrogate_args + 6 * graph::most_arguments + 2 * graph::most_outputs;
+  BoundedList<std::uint64_t, most_words> words_;
+};
+
+}  // namespace spikeforge::kernels

@@ -1,0 +1,96 @@
+// The one description of a cell, whatever it came from: what the loops, and everything around them, know of it.
+//
+// A predefined neuron (predefined_cells.h), a neuron's text (traced_cell.h) and Loihi's neurons (loihi_cells.h) are
+// three makers of it. Cells live as long as the process, and are told apart by their addresses.
+#pragma once
+
+#include <spikeforge/base/dtype.h>
+#include <spikeforge/neuron/surrogate.h>
+#include <spikeforge/neuron/surrogate_kind.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace spikeforge {
+
+// The choices that a predefined neuron leaves to the call; other cells have made theirs, and leave these as they are.
+struct CellForm {
+  bool hard_reset = true;     // V = v_reset where it fired; else V = H - v_threshold * S
+  bool detach_reset = false;  // no gradient through S in the reset
+  bool spiking = true;        // else Θ is replaced by the surrogate's primitive
+  bool decay_input = true;    // LIF and its kin: X is divided by tau
+  SurrogateKind surrogate{};
+  bool with_surrogate = true;  // not in a spiking forward pass
+
+  bool operator==(const CellForm&) const = default;
+};
+
+using SurrogateArgs = std::array<double, max_surrogate_args>;
+
+// Numbers that a parameter may be; a tensor's are not read.
+enum class Legal : std::uint8_t { any, positive, fraction, between };
+
+struct CellParam {
+  std::string name;
+  double default_value = 0;
+  Legal legal = Legal::any;
+  std::int64_t least = 0, most = 0;  // of `between`
+};
+
+// What a device compiles, in terms of `Compute`, the type of the arithmetic.
+struct CellText {
+  std::string name;                // of the kernel, for people
+  std::string text;                // what must be declared: an #include, or the cell itself
+  std::vector<std::string> types;  // "Options = ...", and so on for Surrogate and Cell
+};
+
+class Cell {
+ public:
+  enum class Maker : std::uint8_t { predefined, traced, loihi };
+
+  virtual ~Cell() = default;
+  Cell(const Cell&) = delete;
+  Cell& operator=(const Cell&) = delete;
+
+  virtual CellText device_text(const CellForm& form) const = 0;
+
+  // The form with choices that do not change this cell's results brought to one value, so that they do not multiply
+  // kernels.
+  virtual CellForm canonical(CellForm form) const { return form; }
+
+  // Steps between two checkpoints, a power of two. It decides the shape of what the forward pass saves, so it depends
+  // only on what is the same on every device and known when a graph is traced with symbolic sizes.
+  std::int64_t checkpoint_length(DType type) const;
+
+  std::size_t arguments() const { return inputs.size() + states.size() + params.size(); }
+
+  const Maker maker;
+  std::size_t number = 0;           // by which cell_of_number finds it, once it is enrolled
+  std::string name;                 // as the operator, or the text, has it
+  std::string forward_op;           // as messages of a call begin
+  std::string backward_op;          // and those of its backward pass
+  std::vector<std::string> inputs;  // at least one
+  std::vector<std::string> states;
+  std::vector<std::string> outputs;
+  std::vector<CellParam> params;
+
+  bool is_integer = false;  // int32 throughout, and forward only
+  int kept_values = 0;    // numbers of a step that its backward pass keeps, besides the incoming gradients
+  int forward_cost = 0;   // of a step, in simple instructions: what bounds unrolling; of no account where it is 0
+  int backward_cost = 0;  // of its vjp, which computes what it needs of the step again
+
+ protected:
+  explicit Cell(Maker maker) : maker(maker) {}
+};
+
+// Texts in a process: what varies from call to call is meant to be a parameter.
+constexpr std::size_t most_traced_cells = 4096;
+
+// Gives a cell that is kept for the life of the process a number. False where there are too many.
+bool enroll(Cell& cell);
+const Cell& cell_of_number(std::size_t number);
+
+}  // namespace spikeforge

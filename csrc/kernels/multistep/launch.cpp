@@ -1,0 +1,40 @@
+#include <spikeforge/jit/recorder.h>
+#include <spikeforge/jit/spec_table.h>
+#include <spikeforge/kernels/multistep/arguments.h>
+#include <spikeforge/kernels/multistep/launch.h>
+#include <spikeforge/kernels/multistep/plan.h>
+
+namespace spikeforge::kernels {
+namespace {
+
+template <class AnyLaunch>
+void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream) {
+  if (launch.neurons == 0) return;
+  const auto [schedule, spec] = plan(launch, device.multiprocessors);
+  const jit::LoadedKernel& kernel = jit::SpecTable<KernelSpec, HashOfSpec>::of(device).get(spec, device);
+  const Grid grid = grid_of(schedule, launch.neurons, device.multiprocessors);
+  const Arguments arguments(launch);
+  kernel.launch({static_cast<unsigned>(grid.blocks), 1, 1}, grid.block, 0, stream, arguments.data(), arguments.bytes());
+}
+
+template <class AnyLaunch>
+void note_any(const AnyLaunch& launch) {
+  if (launch.neurons == 0) return;
+  jit::note([&](const jit::Device& device, const jit::Want& want) {
+    want(print_source(plan(launch, device.multiprocessors).spec));
+  });
+}
+
+}  // namespace
+
+void launch(const ForwardLaunch& launch, const jit::Device& device, void* stream) {
+  launch_any(launch, device, stream);
+}
+void launch(const BackwardLaunch& launch, const jit::Device& device, void* stream) {
+  launch_any(launch, device, stream);
+}
+
+void note(const ForwardLaunch& launch) { note_any(launch); }
+void note(const BackwardLaunch& launch) { note_any(launch); }
+
+}  // namespace spikeforge::kernels

@@ -1,0 +1,59 @@
+// One multistep call as plain data: what an operator hands to the CPU's loop or to a GPU kernel once every check is
+// done. Lists have one entry for each input, state, parameter or output of the cell; what they point to is the caller's.
+#pragma once
+
+#include <spikeforge/base/views.h>
+#include <spikeforge/jit/device.h>
+#include <spikeforge/kernels/multistep/cell.h>
+
+#include <cstdint>
+#include <span>
+
+namespace spikeforge {
+
+struct Launch {
+  const Cell* cell = nullptr;
+  CellForm form;
+  SurrogateArgs surrogate_args{};
+  DType type{};  // of inputs, outputs and their gradients; states and arithmetic are in compute_type(type)
+  std::int64_t steps = 0;
+  std::int64_t neurons = 0;
+  std::int64_t checkpoint_length = 1;
+  bool store_states = false;  // sequences of states, [T, N], rather than the last ones
+
+  std::span<const SequenceView> inputs;  // [T, N]
+  std::span<const StateView> initial;    // null: the cell's own
+  std::span<const ParamView> params;
+};
+
+struct ForwardLaunch : Launch {
+  std::span<void* const> outputs;  // [T, N]
+  std::span<void* const> states;   // [N], or [T, N]
+  void* checkpoints = nullptr;     // [(T - 1) / checkpoint_length, states, N]; null: not saved
+};
+
+// Gradients that autograd did not define, and results that nobody asked for, are null.
+struct BackwardLaunch : Launch {
+  std::span<const SequenceView> grad_outputs;
+  std::span<const SequenceView> grad_states;  // of the stored sequences, or of the last states
+  const void* checkpoints = nullptr;
+  bool any_grad_input = false, any_grad_param = false;  // whether one is wanted
+  std::span<void* const> grad_inputs;   // [T, N]
+  std::span<void* const> grad_initial;  // [N], of the type of the initial state
+  // One value a neuron in the compute type; GPU: of a parameter that shared_by_warps (schedule.h), one a warp.
+  std::span<void* const> grad_params;
+};
+
+namespace kernels {
+
+// From a launch to a running kernel: chooses a schedule, finds the kernel for the spec, launches it. The device must be
+// current, and the stream, a cudaStream_t, one of its own. Nothing is waited for.
+void launch(const ForwardLaunch& launch, const jit::Device& device, void* stream);
+void launch(const BackwardLaunch& launch, const jit::Device& device, void* stream);
+
+// Notes the kernels that a launch on a GPU would need, where a pack is recorded: what every call on the CPU does.
+void note(const ForwardLaunch& launch);
+void note(const BackwardLaunch& launch);
+
+}  // namespace kernels
+}  // namespace spikeforge

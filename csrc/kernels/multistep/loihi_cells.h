@@ -1,0 +1,24 @@
+// The cells of neuron/loihi.h: two neurons, in three forms each. int32 throughout, and forward only.
+#pragma once
+
+#include <spikeforge/kernels/multistep/cell.h>
+#include <spikeforge/neuron/loihi.h>
+
+namespace spikeforge {
+
+class LoihiCell : public Cell {
+ public:
+  LoihiCell(bool ternary, LoihiForm form);
+
+  CellText device_text(const CellForm& form) const override;
+
+  const bool ternary;
+  const LoihiForm form;
+};
+
+const LoihiCell& loihi_cell(bool ternary, LoihiForm form);
+
+// "plain", "reset", "refractory"
+const char* name_of(LoihiForm form);
+
+}  // namespace spikeforge

@@ -1,0 +1,21 @@
+// What a launch comes to on a device of so many multiprocessors: its schedule, and the spec of its kernel. Launches and
+// the recorder of kernel packs ask here, so that a pack holds what a launch looks for.
+#pragma once
+
+#include <spikeforge/kernels/multistep/schedule.h>
+#include <spikeforge/kernels/multistep/spec.h>
+
+namespace spikeforge::kernels {
+
+struct Plan {
+  Schedule schedule;
+  KernelSpec spec;
+};
+
+template <class AnyLaunch>  // forward or backward
+Plan plan(const AnyLaunch& launch, int multiprocessors) {
+  const Schedule schedule = schedule_of(launch, multiprocessors);
+  return {schedule, spec_of(launch, schedule)};
+}
+
+}  // namespace spikeforge::kernels

@@ -1,0 +1,41 @@
+// How the GPU's multistep loop is cut: the one place that chooses widths, prefetch and checkpoints, and why.
+#pragma once
+
+#include <spikeforge/kernels/multistep/launch.h>
+
+#include <cstdint>
+
+namespace spikeforge::kernels {
+
+struct Schedule {
+  std::uint8_t width = 1;       // neurons a thread
+  bool neighbours = true;       // whether they are read in one access; else they lie a warp apart
+  std::uint8_t rows = 1;        // forward: rows of x on their way
+  bool staged = false;          // forward: whether they go through shared memory
+  std::uint8_t checkpoint = 1;  // steps from one saved state to the next; backward: the segment that is loaded at once
+  std::uint8_t segments = 1;    // backward: segments of the same neurons that a block computes side by side
+  bool ragged = false;          // backward: whether T is no multiple of what is computed at once
+
+  bool operator==(const Schedule&) const = default;
+};
+
+Schedule schedule_of(const ForwardLaunch& launch, int multiprocessors);
+Schedule schedule_of(const BackwardLaunch& launch, int multiprocessors);
+
+// Neurons of a warp. They are neighbours, and each warp starts at a multiple of so many.
+constexpr std::int64_t neurons_of_a_warp(const Schedule& schedule) { return std::int64_t{32} * schedule.width; }
+
+// Whether all neurons of each warp have the same value of a tensor parameter. The kernel then reads it once, and sums
+// its gradient over the warp.
+bool shared_by_warps(const ParamView& param, const Schedule& schedule);
+
+struct Grid {
+  std::int64_t blocks;
+  unsigned block;  // threads
+};
+Grid grid_of(const Schedule& schedule, std::int64_t neurons, int multiprocessors);
+
+// Threads of a block at most: what a kernel is compiled for.
+unsigned max_block_size(const Schedule& schedule);
+
+}  // namespace spikeforge::kernels

@@ -1,0 +1,195 @@
+#include <spikeforge/base/hash.h>
+#include <spikeforge/codegen/lines.h>
+#include <spikeforge/kernels/multistep/spec.h>
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <type_traits>
+
+namespace spikeforge::kernels {
+namespace {
+
+const char* print(DType type) {
+  switch (type) {
+    case DType::f16:
+      return "f16";
+    case DType::bf16:
+      return "bf16";
+    case DType::f32:
+      return "float";
+    case DType::f64:
+      return "double";
+    case DType::i32:
+      return "int";
+  }
+  return "";
+}
+
+const char* print(Operand operand) {
+  switch (operand) {
+    case Operand::absent:
+      return "Source::absent";
+    case Operand::f16:
+      return "Source::f16";
+    case Operand::bf16:
+      return "Source::bf16";
+    case Operand::f32:
+      return "Source::f32";
+    case Operand::f64:
+      return "Source::f64";
+    case Operand::i32:
+      return "Source::i32";
+  }
+  return "";
+}
+
+const char* print(bool value) { return value ? "true" : "false"; }
+
+Operand operand_of(const void* data, DType type) {
+  return data == nullptr ? Operand::absent : static_cast<Operand>(static_cast<int>(type) + 1);
+}
+
+GradKind kind_of(const SequenceView& view) {
+  if (view.data == nullptr) return GradKind::absent;
+  return view.neuron_stride == 0 ? GradKind::one_element : GradKind::rows;
+}
+
+// The same for the places of a spec as for those of a const one.
+template <class Spec>
+struct PlacesOf {
+  explicit PlacesOf(Spec& spec) {
+    auto all = spec.places.items();
+    const auto take = [&all](std::size_t count) {
+      const auto first = all.first(count);
+      all = all.subspan(count);
+      return first;
+    };
+    inputs = take(spec.cell->inputs.size());
+    states = take(spec.cell->states.size());
+    params = take(spec.cell->params.size());
+    outputs = take(spec.cell->outputs.size());
+  }
+
+  std::span<std::conditional_t<std::is_const_v<Spec>, const Place, Place>> inputs, states, params, outputs;
+};
+
+KernelSpec common_spec(Direction direction, const Launch& launch, const Schedule& schedule) {
+  KernelSpec spec;
+  spec.cell = launch.cell;
+  spec.loop = {.direction = direction,
+               .type = launch.type,
+               .schedule = schedule,
+               .store_states = launch.store_states,
+               .form = launch.cell->canonical(launch.form)};
+  for (std::size_t i = 0; i < launch.cell->inputs.size(); ++i) spec.places.push_back({});
+  for (const StateView& state : launch.initial) spec.places.push_back({.operand = operand_of(state.data, state.type)});
+  for (const ParamView& param : launch.params)
+    spec.places.push_back(
+        {.operand = operand_of(param.data, param.type), .shared = shared_by_warps(param, schedule)});
+  for (std::size_t i = 0; i < launch.cell->outputs.size(); ++i) spec.places.push_back({});
+  return spec;
+}
+
+// A function of the Spec that looks its answer up by a constant index. Of no places, one that nothing is said of.
+template <class Answer>
+std::string lookup(std::string_view type, std::string_view name, std::span<const Place> places, Answer&& answer) {
+  std::string list;
+  for (const Place& place : places) list += fmt::format("{}{}", list.empty() ? "" : ", ", print(answer(place)));
+  if (places.empty()) list = print(answer(Place{}));
+  return fmt::format(
+      "  static __device__ constexpr {0} {1}(int i) {{\n    constexpr {0} values[] = {{{2}}};\n    return values[i];\n "
+      " }}\n",
+      type, name, list);
+}
+
+}  // namespace
+
+std::size_t HashOfSpec::operator()(const KernelSpec& spec) const {
+  static_assert(std::has_unique_object_representations_v<LoopSpec> && std::has_unique_object_representations_v<Place>,
+                "equal specs must have equal bytes: no padding");
+  std::size_t hash = spec.cell->number;
+  hash = hash * 31 + hash64(&spec.loop, sizeof spec.loop);
+  return hash * 31 + hash64(spec.places.data(), spec.places.size() * sizeof(Place));
+}
+
+KernelSpec spec_of(const ForwardLaunch& launch, const Schedule& schedule) {
+  KernelSpec spec = common_spec(Direction::forward, launch, schedule);
+  spec.loop.save = launch.checkpoints != nullptr;
+  if (!spec.loop.save) spec.loop.schedule.checkpoint = 1;
+  // A spiking forward pass has neither a surrogate nor a gradient to detach.
+  spec.loop.form.detach_reset = false;
+  if (spec.loop.form.spiking) {
+    spec.loop.form.with_surrogate = false;
+    spec.loop.form.surrogate = {};
+  }
+  return spec;
+}
+
+KernelSpec spec_of(const BackwardLaunch& launch, const Schedule& schedule) {
+  KernelSpec spec = common_spec(Direction::backward, launch, schedule);
+  const PlacesOf places(spec);
+  for (std::size_t i = 0; i < places.inputs.size(); ++i) places.inputs[i].wanted = launch.grad_inputs[i] != nullptr;
+  for (std::size_t i = 0; i < places.outputs.size(); ++i) places.outputs[i].grad = kind_of(launch.grad_outputs[i]);
+  for (std::size_t s = 0; s < places.states.size(); ++s) {
+    places.states[s].grad = kind_of(launch.grad_states[s]);
+    places.states[s].wanted = launch.grad_initial[s] != nullptr;
+  }
+  for (std::size_t j = 0; j < places.params.size(); ++j) places.params[j].wanted = launch.grad_params[j] != nullptr;
+  return spec;
+}
+
+jit::KernelSource print_source(const KernelSpec& spec) {
+  const LoopSpec& loop = spec.loop;
+  const Schedule& schedule = loop.schedule;
+  const PlacesOf places(spec);
+  const CellText cell = spec.cell->device_text(loop.form);
+  const char* direction = loop.direction == Direction::forward ? "forward" : "backward";
+  const char* args = loop.direction == Direction::forward ? "ForwardArgs" : "BackwardArgs";
+  const auto operand = [](const Place& place) { return place.operand; };
+  const auto shared = [](const Place& place) { return place.shared; };
+  const auto has = [](const Place& place) { return place.grad != GradKind::absent; };
+  const auto one = [](const Place& place) { return place.grad == GradKind::one_element; };
+  const auto wanted = [](const Place& place) { return place.wanted; };
+
+  codegen::Lines line;
+  line("#include <spikeforge/cuda/multistep.cuh>");
+  line += cell.text;
+  line("");
+  line("namespace spikeforge {{");
+  line("struct Spec {{");
+  line("  using Input = {};", print(loop.type));
+  line("  using Compute = {};", print(compute_type(loop.type)));
+  for (const std::string& type : cell.types) line("  using {};", type);
+  line("  static constexpr int width = {}, rows = {}, checkpoint = {}, segments = {};", schedule.width, schedule.rows,
+       schedule.checkpoint, schedule.segments);
+  line("  static constexpr bool neighbours = {}, staged = {}, ragged = {};", schedule.neighbours, schedule.staged,
+       schedule.ragged);
+  line("  static constexpr int max_block = {};", max_block_size(schedule));
+  line("  static constexpr bool save = {}, store_states = {};", loop.save, loop.store_states);
+  line += lookup("Source", "initial", places.states, operand);
+  line += lookup("Source", "param", places.params, operand);
+  line += lookup("bool", "shared", places.params, shared);
+  line += lookup("bool", "has_grad_y", places.outputs, has);
+  line += lookup("bool", "one_grad_y", places.outputs, one);
+  line += lookup("bool", "has_grad_state", places.states, has);
+  line += lookup("bool", "one_grad_state", places.states, one);
+  line += lookup("bool", "wants_grad_x", places.inputs, wanted);
+  line += lookup("bool", "wants_grad_initial", places.states, wanted);
+  line += lookup("bool", "wants_grad_param", places.params, wanted);
+  line("}};");
+  line("}}  // namespace spikeforge");
+  line("");
+  line("extern \"C\" __global__ void __launch_bounds__({}) spikeforge_{}(", max_block_size(schedule), direction);
+  line("    const __grid_constant__ spikeforge::{}<spikeforge::Spec::Cell> args) {{", args);
+  line("  spikeforge::Multistep<spikeforge::Spec>::{}{}(args);", direction,
+       schedule.segments > 1 ? "_time_parallel"
+       : schedule.staged     ? "_staged"
+                             : "");
+  line("}}");
+  return {.name = fmt::format("{}_{}", cell.name, direction),
+          .entry = fmt::format("spikeforge_{}", direction),
+          .text = line.take()};
+}
+
+}  // namespace spikeforge::kernels

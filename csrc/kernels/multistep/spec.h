@@ -1,0 +1,65 @@
+// A kernel spec: everything that decides a kernel's code, and the CUDA source it prints. Numbers (tau, N, T, strides, a
+// surrogate's arguments) are arguments of the kernel and never in a spec; those in a neuron's text are part of its code.
+#pragma once
+
+#include <spikeforge/base/bounded_list.h>
+#include <spikeforge/graph/cell.h>
+#include <spikeforge/jit/kernel_cache.h>
+#include <spikeforge/kernels/multistep/launch.h>
+#include <spikeforge/kernels/multistep/schedule.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace spikeforge::kernels {
+
+enum class Direction : std::uint8_t { forward, backward };
+
+// What stands in a place of the call: nothing (a number, the cell's own state), or a tensor of a type.
+enum class Operand : std::uint8_t { absent, f16, bf16, f32, f64, i32 };
+
+// How an upstream gradient is read.
+enum class GradKind : std::uint8_t { absent, rows, one_element };
+
+// What the loop of cuda/multistep.cuh wants to know besides its cell.
+struct LoopSpec {
+  Direction direction{};
+  DType type{};
+  Schedule schedule;
+  bool save = false;
+  bool store_states = false;
+  CellForm form;
+
+  bool operator==(const LoopSpec&) const = default;
+};
+
+// One input, state, parameter or output of a cell; what does not apply to it stays as it is.
+struct Place {
+  Operand operand{};    // of an initial state or a parameter
+  bool shared = false;  // a parameter, by all neurons of a warp
+  GradKind grad{};      // that comes in, of a state or an output
+  bool wanted = false;  // the gradient of an input, an initial state or a parameter
+
+  bool operator==(const Place&) const = default;
+};
+
+struct KernelSpec {
+  const Cell* cell = nullptr;
+  LoopSpec loop;
+  BoundedList<Place, graph::most_arguments + graph::most_outputs> places;  // of inputs, states, params, outputs
+
+  bool operator==(const KernelSpec&) const = default;
+};
+
+struct HashOfSpec {
+  std::size_t operator()(const KernelSpec& spec) const;
+};
+
+// Choices that do not change a kernel's results are brought to one value, so that they do not multiply kernels.
+KernelSpec spec_of(const ForwardLaunch& launch, const Schedule& schedule);
+KernelSpec spec_of(const BackwardLaunch& launch, const Schedule& schedule);
+
+jit::KernelSource print_source(const KernelSpec& spec);
+
+}  // namespace spikeforge::kernels

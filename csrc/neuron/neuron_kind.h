@@ -1,0 +1,38 @@
+// The neurons of neurons.def as an enumeration. Host code alone includes it.
+#pragma once
+
+#include <cstdint>
+
+namespace spikeforge {
+
+enum class NeuronKind : std::uint8_t {
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) name,
+#include <spikeforge/neuron/neurons.def>
+};
+
+constexpr NeuronKind all_neurons[] = {
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) NeuronKind::name,
+#include <spikeforge/neuron/neurons.def>
+};
+
+constexpr int state_count(NeuronKind kind) {
+  constexpr int counts[] = {
+#define SPIKEFORGE_ONE(name) +1
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) 0 SPIKEFORGE_EACH(SPIKEFORGE_ONE, states),
+#include <spikeforge/neuron/neurons.def>
+#undef SPIKEFORGE_ONE
+  };
+  return counts[static_cast<int>(kind)];
+}
+
+// Whether X may be divided by tau, or not.
+constexpr bool has_decay_input(NeuronKind kind) {
+  constexpr bool has[] = {
+#define SPIKEFORGE_DECAY_INPUT() || true
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) false params,
+#include <spikeforge/neuron/neurons.def>
+  };
+  return has[static_cast<int>(kind)];
+}
+
+}  // namespace spikeforge

@@ -1,0 +1,19 @@
+// torch.vmap of multistep operators, as one fused call: the mapped dimension becomes the first one of the step's shape,
+// which a cell's equations do not know.
+#pragma once
+
+#include <spikeforge/ops/common/multistep.h>
+
+#include <string>
+
+namespace spikeforge::ops {
+
+// `run` calls the public operator through the dispatcher.
+MultistepResults run_batched(const MultistepCall& call, MultistepResults (*run)(const MultistepCall&));
+// And the lowered backward operator.
+Tensors backward_batched(const BackwardCall& call, Tensors (*run)(const BackwardCall&));
+
+// torch.autograd.grad(..., is_grads_batched=True) maps by other means than torch.vmap: refused in words.
+[[noreturn]] void refuse_batched_gradients(const std::string& op);
+
+}  // namespace spikeforge::ops

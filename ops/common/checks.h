@@ -1,0 +1,42 @@
+// Checks of the tensors of a call, which say what was expected and what came. All tensors of a call fit one of them,
+// its leader: x, or a traced neuron's first input.
+#pragma once
+
+#include <spikeforge/kernels/multistep/cell.h>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/SymIntArrayRef.h>
+
+namespace spikeforge::ops {
+
+struct Leader {
+  const char* op;    // as messages begin
+  const char* name;  // of its argument
+  const at::Tensor& tensor;
+};
+
+// The type in which states are kept beside such a leader.
+c10::ScalarType state_type(c10::ScalarType leader);
+
+bool is_supported(c10::ScalarType type);
+
+// [T, *shape], and not too long.
+void check_steps(const Leader& leader);
+// The same, of a type that there are kernels for.
+void check_leader(const Leader& leader);
+// Strided, of the leader's type or that of its states.
+void check_type(const Leader& leader, const char* name, const at::Tensor& t);
+void check_device(const Leader& leader, const char* name, const at::Tensor& t);
+// [*shape]
+void check_state(const Leader& leader, const char* name, const at::Tensor& state);
+// Broadcasts against shape; a 0-dimensional one may be on the CPU.
+void check_param(const Leader& leader, const char* name, const at::Tensor& param);
+// Throws ValueError unless a number is legal.
+void check_number(const char* op, const CellParam& param, double number);
+void check_positive(const char* op, const char* name, double number);
+
+// Has exactly this shape and type. `prefix` and `name` together are the argument's: grad_ and v.
+void check_gradient(const Leader& leader, const char* prefix, const char* name, const at::Tensor& grad,
+                    c10::SymIntArrayRef shape, c10::ScalarType type);
+
+}  // namespace spikeforge::ops

@@ -1,0 +1,265 @@
+#include <spikeforge/ops/common/layout.h>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/empty_strided.h>
+
+#ifdef SPIKEFORGE_WITH_CUDA
+#include <ATen/cuda/EmptyTensor.h>
+#endif
+
+#include <algorithm>
+
+namespace spikeforge::ops {
+namespace {
+
+template <class Int>
+using View = c10::ArrayRef<Int>;
+
+template <class Int>
+View<Int> sizes_of(const at::Tensor& t) {
+  if constexpr (std::is_same_v<Int, c10::SymInt>)
+    return t.sym_sizes();
+  else
+    return t.sizes();
+}
+
+template <class Int>
+View<Int> strides_of(const at::Tensor& t) {
+  if constexpr (std::is_same_v<Int, c10::SymInt>)
+    return t.sym_strides();
+  else
+    return t.strides();
+}
+
+// A graph's tracer wants to see the allocation; where there is memory to allocate, the way through the dispatcher takes
+// longer than the allocation itself.
+at::Tensor allocate(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides, const at::TensorOptions& options) {
+  return at::empty_strided_symint(sizes, strides, options);
+}
+
+at::Tensor allocate(at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions& options) {
+  const c10::ScalarType type = c10::typeMetaToScalarType(options.dtype());
+#ifdef SPIKEFORGE_WITH_CUDA
+  if (options.device().is_cuda())
+    return at::Tensor(at::detail::empty_strided_cuda(sizes, strides, type, options.device()));
+#endif
+  return at::Tensor(at::detail::empty_strided_cpu(sizes, strides, type));
+}
+
+// Dimensions of more than one element, from the fastest in memory to the slowest.
+template <class Int>
+c10::SmallVector<int, 6> memory_order(View<Int> sizes, View<Int> strides) {
+  c10::SmallVector<int, 6> order;
+  for (int d = static_cast<int>(sizes.size()) - 1; d >= 0; --d)
+    if (sizes[d] != 1) order.push_back(d);
+  // By insertion: there are few, most often in order, and std::stable_sort would allocate.
+  for (auto next = order.begin(); next != order.end(); ++next)
+    std::rotate(std::upper_bound(order.begin(), next, *next, [&](int a, int b) { return strides[a] < strides[b]; }),
+                next, next + 1);
+  return order;
+}
+
+template <class Int>
+bool is_dense(View<Int> sizes, View<Int> strides) {
+  Int expected = 1;
+  for (const int d : memory_order<Int>(sizes, strides)) {
+    if (strides[d] != expected) return false;
+    expected = expected * sizes[d];
+  }
+  return true;
+}
+
+bool same_strides(at::IntArrayRef sizes, at::IntArrayRef a, at::IntArrayRef b) {
+  for (std::size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d] != 1 && a[d] != b[d]) return false;
+  return true;
+}
+
+bool all_zero(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  for (std::size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d] != 1 && strides[d] != 0) return false;
+  return true;
+}
+
+template <class Int>
+Sizes<Int> contiguous_strides(const Sizes<Int>& sizes) {
+  Sizes<Int> strides(sizes.size(), Int(1));
+  for (std::size_t d = sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * sizes[d];
+  return strides;
+}
+
+template <class Int>
+Sizes<Int> prepend(const Int& first, const Sizes<Int>& rest) {
+  Sizes<Int> result{first};
+  result.append(rest.begin(), rest.end());
+  return result;
+}
+
+std::int64_t at_least_one(std::int64_t value) { return std::max<std::int64_t>(value, 1); }
+c10::SymInt at_least_one(const c10::SymInt& value) { return value.max(1); }
+
+const at::Tensor& copy_into(at::Tensor target, const at::Tensor& source, Copies& copies) {
+  target.copy_(source);
+  return copies.emplace_back(std::move(target));
+}
+
+// A sequence of rows with these strides, or its copy.
+SequenceView view_rows(const at::Tensor& tensor, std::int64_t time_stride, at::IntArrayRef strides,
+                       const PlainLayout& layout, at::Tensor (PlainLayout::*empty)(const at::TensorOptions&) const,
+                       Copies& copies) {
+  const bool one_element = layout.neurons > 1 && all_zero(layout.sizes, strides);
+  if (one_element || same_strides(layout.sizes, strides, layout.strides))
+    return {.data = tensor.const_data_ptr(), .time_stride = time_stride, .neuron_stride = one_element ? 0 : 1};
+  return {.data = copy_into((layout.*empty)(tensor.options()), tensor, copies).const_data_ptr(),
+          .time_stride = layout.neurons};
+}
+
+// The parameter spread over all neurons, in their order.
+ParamView view_expanded(const at::Tensor& param, const PlainLayout& layout, Copies& copies) {
+  return {.data = copy_into(layout.empty_step(param.options()), param, copies).const_data_ptr(),
+          .type = dtype_of(param.scalar_type()),
+          .inner = 1,
+          .count = layout.neurons};
+}
+
+ParamView view_tensor(const at::Tensor& param, const PlainLayout& layout, Copies& copies) {
+  const std::int64_t missing = static_cast<std::int64_t>(layout.sizes.size()) - param.dim();
+  std::int64_t inner = 1;
+  std::int64_t count = 1;
+  bool ended = false;  // the run of varying dimensions
+  for (const int d : memory_order<std::int64_t>(layout.sizes, layout.strides)) {
+    const bool varies = d >= missing && param.size(d - missing) != 1;
+    if (!varies) {
+      if (count == 1) inner *= layout.sizes[d];
+      ended = count > 1;
+      continue;
+    }
+    // Another run, or an order of its own: rare enough for a copy.
+    if (ended || (param.stride(d - missing) != count)) return view_expanded(param, layout, copies);
+    count *= param.size(d - missing);
+  }
+  return {.data = param.const_data_ptr(), .type = dtype_of(param.scalar_type()), .inner = inner, .count = count};
+}
+
+}  // namespace
+
+template <class Int>
+at::Tensor Layout<Int>::empty_sequence(const at::TensorOptions& options) const {
+  return allocate(prepend(steps, sizes), prepend(neurons, strides), options);
+}
+
+template <class Int>
+at::Tensor Layout<Int>::empty_step(const at::TensorOptions& options) const {
+  return allocate(sizes, strides, options);
+}
+
+template <class Int>
+at::Tensor Layout<Int>::empty_checkpoints(const Int& count, std::int64_t n_states,
+                                          const at::TensorOptions& options) const {
+  return allocate(prepend(count, prepend(Int(n_states), sizes)),
+                  prepend(Int(neurons * n_states), prepend(neurons, strides)), options);
+}
+
+template <class Int>
+Int Layout<Int>::checkpoint_count(std::int64_t length) const {
+  return (at_least_one(steps) - 1) / length;
+}
+
+template <class Int>
+at::Tensor Layout<Int>::no_checkpoints(const at::TensorOptions& options) {
+  return allocate(Sizes<Int>{Int(0)}, Sizes<Int>{Int(1)}, options);
+}
+
+template <class Int>
+at::Tensor with_dense_steps(const at::Tensor& x) {
+  return is_dense(sizes_of<Int>(x).slice(1), strides_of<Int>(x).slice(1)) ? x : x.contiguous();
+}
+
+template <class Int>
+Layout<Int> layout_of(const at::Tensor& x) {
+  Layout<Int> layout;
+  const View<Int> sizes = sizes_of<Int>(x);
+  layout.steps = sizes[0];
+  layout.sizes.append(sizes.begin() + 1, sizes.end());
+  layout.neurons = 1;
+  for (const Int& size : layout.sizes) layout.neurons = layout.neurons * size;
+  const View<Int> strides = strides_of<Int>(x).slice(1);
+  if (is_dense<Int>(layout.sizes, strides)) {
+    layout.strides.append(strides.begin(), strides.end());
+  } else {
+    // An empty x keeps its strides, whatever is done to it; its states still need a layout.
+    layout.strides = contiguous_strides(layout.sizes);
+  }
+  return layout;
+}
+
+template struct Layout<std::int64_t>;
+template struct Layout<c10::SymInt>;
+template at::Tensor with_dense_steps<std::int64_t>(const at::Tensor&);
+template at::Tensor with_dense_steps<c10::SymInt>(const at::Tensor&);
+template Layout<std::int64_t> layout_of(const at::Tensor&);
+template Layout<c10::SymInt> layout_of(const at::Tensor&);
+
+const void* data_of_step(const at::Tensor& step, const PlainLayout& layout, Copies& copies) {
+  if (same_strides(layout.sizes, step.strides(), layout.strides)) return step.const_data_ptr();
+  return copy_into(layout.empty_step(step.options()), step, copies).const_data_ptr();
+}
+
+const void* data_of_checkpoints(const at::Tensor& checkpoints, const PlainLayout& layout, Copies& copies) {
+  const std::int64_t n_states = checkpoints.size(1);
+  const Sizes<std::int64_t> wanted = prepend(layout.neurons * n_states, prepend(layout.neurons, layout.strides));
+  if (same_strides(checkpoints.sizes(), checkpoints.strides(), wanted)) return checkpoints.const_data_ptr();
+  return copy_into(layout.empty_checkpoints(checkpoints.size(0), n_states, checkpoints.options()), checkpoints, copies)
+      .const_data_ptr();
+}
+
+SequenceView view_sequence(const at::Tensor& sequence, const PlainLayout& layout, Copies& copies) {
+  return view_rows(sequence, sequence.stride(0), sequence.strides().slice(1), layout, &PlainLayout::empty_sequence,
+                   copies);
+}
+
+SequenceView view_step(const at::Tensor& step, const PlainLayout& layout, Copies& copies) {
+  return view_rows(step, /*time_stride=*/0, step.strides(), layout, &PlainLayout::empty_step, copies);
+}
+
+ParamView view_param(const at::Tensor& param, const PlainLayout& layout, Copies& copies) {
+  if (param.is_cpu() && param.numel() == 1) return {.number = param.item<double>()};
+  return view_tensor(param.is_neg() ? copies.emplace_back(param.resolve_neg()) : param, layout, copies);
+}
+
+at::Tensor sum_over_neurons(const at::Tensor& grad, const at::Tensor& param) {
+  return at::sum_to(grad, param.sym_sizes()).to(param.options());
+}
+
+DType dtype_of(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Half:
+      return DType::f16;
+    case c10::ScalarType::BFloat16:
+      return DType::bf16;
+    case c10::ScalarType::Float:
+      return DType::f32;
+    case c10::ScalarType::Int:
+      return DType::i32;
+    default:
+      return DType::f64;
+  }
+}
+
+c10::ScalarType scalar_type_of(DType type) {
+  switch (type) {
+    case DType::f16:
+      return c10::ScalarType::Half;
+    case DType::bf16:
+      return c10::ScalarType::BFloat16;
+    case DType::f32:
+      return c10::ScalarType::Float;
+    case DType::i32:
+      return c10::ScalarType::Int;
+    default:
+      return c10::ScalarType::Double;
+  }
+}
+
+}  // namespace spikeforge::ops

@@ -1,0 +1,79 @@
+// How a [T, *shape] tensor lies in memory, and how other tensors are brought beside it.
+//
+// Kernels see a sequence as [T, N]: N neurons in the order of x's memory, whatever that order is in terms of `shape`
+// (contiguous, channels-last). Everything that goes with x is laid out in the same order.
+#pragma once
+
+#include <spikeforge/kernels/multistep/launch.h>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/SymIntArrayRef.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace spikeforge::ops {
+
+// Sizes are plain where memory is real, and symbolic where a graph is traced: Int is std::int64_t or c10::SymInt.
+template <class Int>
+using Sizes = c10::SmallVector<Int, 6>;
+
+// The non-time dimensions of x, dense in some order.
+template <class Int>
+struct Layout {
+  Int steps;
+  Int neurons;
+  Sizes<Int> sizes;
+  Sizes<Int> strides;
+
+  // [T, *shape] or [*shape] in this layout.
+  at::Tensor empty_sequence(const at::TensorOptions& options) const;
+  at::Tensor empty_step(const at::TensorOptions& options) const;
+  // [count, n_states, *shape], one state after the other.
+  at::Tensor empty_checkpoints(const Int& count, std::int64_t n_states, const at::TensorOptions& options) const;
+  // How many there are after every `length` steps: none after the last one.
+  Int checkpoint_count(std::int64_t length) const;
+  // [0], where none are kept.
+  static at::Tensor no_checkpoints(const at::TensorOptions& options);
+};
+
+using PlainLayout = Layout<std::int64_t>;
+
+// x itself where its non-time dimensions are dense, else a contiguous copy.
+template <class Int>
+at::Tensor with_dense_steps(const at::Tensor& x);
+
+// Of an x that with_dense_steps has seen.
+template <class Int>
+Layout<Int> layout_of(const at::Tensor& x);
+
+// Copies that had to be made, to be kept for as long as something points to them.
+using Copies = std::vector<at::Tensor>;
+
+// What follows reads a tensor in place where it can, and else a copy in the layout's order.
+
+// A [*shape] tensor.
+const void* data_of_step(const at::Tensor& step, const PlainLayout& layout, Copies& copies);
+
+// Checkpoints, whose order is not always that of the forward pass: x may come back from a saved-tensor hook with other
+// strides.
+const void* data_of_checkpoints(const at::Tensor& checkpoints, const PlainLayout& layout, Copies& copies);
+
+// A [T, *shape] tensor; in place also where it is expanded from one element a row.
+SequenceView view_sequence(const at::Tensor& sequence, const PlainLayout& layout, Copies& copies);
+// The same of a [*shape] tensor, as a sequence of one step.
+SequenceView view_step(const at::Tensor& step, const PlainLayout& layout, Copies& copies);
+
+// A tensor parameter that broadcasts against `shape`; in place where its varying dimensions are neighbours in memory
+// order. One number that is in the host's memory is read, which waits for no device, and lets all neurons share it.
+ParamView view_param(const at::Tensor& param, const PlainLayout& layout, Copies& copies);
+
+// A parameter's gradient from that of each neuron, summed over the neurons that share it. Deterministic: torch's sum
+// has a fixed order.
+at::Tensor sum_over_neurons(const at::Tensor& grad, const at::Tensor& param);
+
+DType dtype_of(c10::ScalarType type);
+c10::ScalarType scalar_type_of(DType type);
+
+}  // namespace spikeforge::ops

@@ -1,0 +1,153 @@
+// One call of a multistep operator, whatever its family, and what every device does alike with it: checks, in the order
+// of the arguments; allocation; the plain description that kernels take.
+#pragma once
+
+#include <spikeforge/kernels/multistep/launch.h>
+#include <spikeforge/ops/common/layout.h>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+
+namespace spikeforge::ops {
+
+// A call makes no allocation but its results: what a usual neuron has lies in place.
+using Tensors = c10::SmallVector<at::Tensor, 4>;
+
+// Lists have one entry for each input, state and parameter of the cell.
+struct MultistepCall {
+  const Cell* cell = nullptr;
+  at::TensorList inputs;
+  at::TensorList states;          // undefined: the cell's own; the list may be empty where all are
+  at::TensorList params;          // undefined: the number; the list may be empty where all are
+  c10::ArrayRef<double> numbers;  // may be empty where all parameters are tensors
+  CellForm form;
+  SurrogateArgs surrogate_args{};
+  bool store_states = false;
+
+  const at::Tensor& state(std::size_t s) const { return states.empty() ? undefined() : states[s]; }
+  const at::Tensor& param(std::size_t j) const { return params.empty() ? undefined() : params[j]; }
+
+ private:
+  static const at::Tensor& undefined();
+};
+
+struct MultistepResults {
+  Tensors outputs, states;
+  at::Tensor checkpoints;  // [0] where none are kept
+};
+
+struct BackwardCall : MultistepCall {
+  at::TensorList grad_outputs, grad_states;  // undefined: none came
+  at::Tensor checkpoints;
+  c10::SmallVector<bool, 16> needs_grad;  // over inputs, states, parameters
+};
+
+// Every tensor of a call, in the order of the arguments, and what stands where it has none.
+template <class Body>
+void for_each_argument(const MultistepCall& call, Body&& body) {
+  for (const at::Tensor& input : call.inputs) body(input);
+  for (std::size_t s = 0; s < call.cell->states.size(); ++s) body(call.state(s));
+  for (std::size_t j = 0; j < call.cell->params.size(); ++j) body(call.param(j));
+}
+
+// Types, shapes and devices, and numbers that are not legal. Throws TypeError and ValueError.
+void check_arguments(const MultistepCall& call);
+// Refuses other layouts than dense ones in words; the dispatcher, which has no kernels for them, would not find any.
+void check_dense(const MultistepCall& call);
+
+// The arguments checked, the first input with dense steps, which gives the layout: kernels have no checks. Int is
+// c10::SymInt where a graph is traced.
+template <class Int>
+struct Preparation {
+  at::Tensor first_input;
+  Layout<Int> layout;
+  c10::TensorOptions options;        // of inputs and outputs
+  c10::TensorOptions state_options;  // of states and checkpoints
+  std::int64_t checkpoint_length = 1;
+};
+using Prepared = Preparation<std::int64_t>;
+
+template <class Int = std::int64_t>
+Preparation<Int> prepare(const MultistepCall& call);
+
+template <class Int>
+MultistepResults allocate_forward(const MultistepCall& call, const Preparation<Int>& prepared, bool save);
+
+template <class Int>
+void check_backward(const BackwardCall& call, const Preparation<Int>& prepared);
+
+// One tensor for each argument; undefined where no gradient is wanted. A parameter's broadcasts from its own shape to
+// [*shape], which is one value a neuron in the compute type, until reduce_and_list has summed it.
+struct Gradients {
+  Tensors inputs, states, params;
+};
+
+// For inputs and states; then for the parameters, one value a neuron.
+template <class Int>
+Gradients allocate_backward(const BackwardCall& call, const Preparation<Int>& prepared);
+template <class Int>
+void allocate_grad_params(const BackwardCall& call, const Preparation<Int>& prepared, Gradients& gradients);
+
+bool wants_grad_param(const BackwardCall& call, std::size_t j);
+
+// Sums each parameter's gradient over the neurons that share it, and lists what was asked for in the order of the
+// arguments. Deterministic: the kernels' partial sums over time are a neuron's own, and torch's sum has a fixed order.
+Tensors reduce_and_list(const BackwardCall& call, const Gradients& gradients);
+
+// A launch, and what it points to; reads the memory of arguments and results.
+class LaunchStorage {
+ public:
+  LaunchStorage(const MultistepCall& call, const Prepared& prepared);
+  LaunchStorage(const LaunchStorage&) = delete;
+  LaunchStorage& operator=(const LaunchStorage&) = delete;
+
+ protected:
+  using Pointers = c10::SmallVector<void*, 4>;
+
+  void describe(Launch& launch) const;
+  SequenceView view_maybe(const at::Tensor& t, bool is_sequence);
+  static Pointers writable(const Tensors& tensors);
+
+  const MultistepCall& call_;
+  const Prepared& prepared_;
+  Copies copies_;  // what could not be read in place
+  c10::SmallVector<SequenceView, 2> inputs_;
+  c10::SmallVector<StateView, 2> initial_;
+  c10::SmallVector<ParamView, 10> params_;
+};
+
+class DescribedForward : LaunchStorage {
+ public:
+  DescribedForward(const MultistepCall& call, const Prepared& prepared, const MultistepResults& results);
+  ForwardLaunch launch;
+
+ private:
+  Pointers outputs_, states_;
+};
+
+class DescribedBackward : LaunchStorage {
+ public:
+  DescribedBackward(const BackwardCall& call, const Prepared& prepared, const Gradients& gradients);
+  BackwardLaunch launch;
+
+  // Once the gradients of parameters have their places.
+  void set_grad_params(const Tensors& grad_params);
+
+ private:
+  c10::SmallVector<SequenceView, 2> grad_outputs_, grad_states_;
+  Pointers grad_inputs_, grad_initial_;
+  c10::SmallVector<void*, 10> grad_params_;
+};
+
+// The kernels of the lowered operators, on each device.
+MultistepResults forward_cpu(const MultistepCall& call, bool save);
+MultistepResults forward_cuda(const MultistepCall& call, bool save);
+MultistepResults forward_meta(const MultistepCall& call, bool save);
+Tensors backward_cpu(const BackwardCall& call);
+Tensors backward_cuda(const BackwardCall& call);
+Tensors backward_meta(const BackwardCall& call);
+
+}  // namespace spikeforge::ops

@@ -1,0 +1,44 @@
+#include <spikeforge/cpu/program.h>
+#include <spikeforge/ops/common/cpu_tiles.h>
+#include <spikeforge/ops/common/multistep.h>
+
+namespace spikeforge::ops {
+namespace {
+
+template <class AnyLaunch, class ScratchBytes, class Run>
+void run(const AnyLaunch& launch, const cpu::Program& program, ScratchBytes scratch_bytes, Run run) {
+  const Tiles tiles = tiles_of(launch.neurons, launch.steps, program.largest_tile);
+  run_tiles(tiles, scratch_bytes(launch, program.tapes, tiles.size),
+            [&](std::int64_t begin, std::int64_t end, void* scratch) {
+              run(launch, program.tapes, begin, end, scratch);
+            });
+}
+
+}  // namespace
+
+MultistepResults forward_cpu(const MultistepCall& call, bool save) {
+  const Prepared prepared = prepare(call);
+  MultistepResults results = allocate_forward(call, prepared, save);
+  for (const at::Tensor& output : results.outputs) want_large_pages(output);
+  for (const at::Tensor& state : results.states) want_large_pages(state);
+  const DescribedForward described(call, prepared, results);
+  kernels::note(described.launch);
+  const cpu::Program program = cpu::program_of(described.launch);
+  run(described.launch, program, program.loop.forward_scratch, program.loop.forward);
+  return results;
+}
+
+Tensors backward_cpu(const BackwardCall& call) {
+  const Prepared prepared = prepare(call);
+  check_backward(call, prepared);
+  Gradients gradients = allocate_backward(call, prepared);
+  allocate_grad_params(call, prepared, gradients);
+  for (const at::Tensor& grad : gradients.inputs) want_large_pages(grad);
+  const DescribedBackward described(call, prepared, gradients);
+  kernels::note(described.launch);
+  const cpu::Program program = cpu::program_of(described.launch);
+  run(described.launch, program, program.loop.backward_scratch, program.loop.backward);
+  return reduce_and_list(call, gradients);
+}
+
+}  // namespace spikeforge::ops

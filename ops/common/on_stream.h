@@ -1,0 +1,16 @@
+// Where a kernel beside a tensor is launched.
+#pragma once
+
+#include <spikeforge/jit/device.h>
+
+#include <ATen/core/Tensor.h>
+
+namespace spikeforge::ops {
+
+// Of a CUDA tensor.
+const jit::Device& gpu_of(const at::Tensor& x);
+
+// The device's current stream, with its context current on this thread.
+void* stream_of(const at::Tensor& x);
+
+}  // namespace spikeforge::ops

@@ -1,0 +1,29 @@
+#include <spikeforge/ops/common/batched.h>
+#include <spikeforge/ops/neuron/public_call.h>
+
+namespace spikeforge::ops {
+namespace {
+
+MultistepResults run_mapped(const MultistepCall& call) { return run_batched(call, call_public); }
+Tensors backward_mapped(const BackwardCall& call) { return backward_batched(call, call_backward); }
+
+template <NeuronKind kind>
+void refuse_batched(const c10::OperatorHandle&, torch::jit::Stack*) {
+  refuse_batched_gradients(predefined_cell(kind).backward_op);
+}
+
+TORCH_LIBRARY_IMPL(spikeforge, FuncTorchBatched, library) {
+  register_public<run_mapped>(library);
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
+  library.impl(#name "_backward", TORCH_FN((lowered::Backward<NeuronKind::name>::template call<backward_mapped>)));
+#include <spikeforge/neuron/neurons.def>
+}
+
+TORCH_LIBRARY_IMPL(spikeforge, Batched, library) {
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
+  library.impl(#name "_backward", torch::CppFunction::makeFromBoxedFunction<refuse_batched<NeuronKind::name>>());
+#include <spikeforge/neuron/neurons.def>
+}
+
+}  // namespace
+}  // namespace spikeforge::ops

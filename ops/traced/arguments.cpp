@@ -1,0 +1,70 @@
+#include <spikeforge/graph/errors.h>
+#include <spikeforge/ops/traced/arguments.h>
+
+#include <c10/util/Exception.h>
+
+#include <string>
+
+namespace spikeforge::ops {
+namespace {
+
+const std::string& name_of(const std::string& name) { return name; }
+const std::string& name_of(const CellParam& param) { return param.name; }
+
+template <class Names>
+std::string listed(const Names& names) {
+  std::string list;
+  for (const auto& name : names) list += (list.empty() ? "" : ", ") + name_of(name);
+  return list.empty() ? list : " (" + list + ")";
+}
+
+template <class Names>
+void check_list(const Cell& cell, const char* what, const Names& names, at::TensorList given) {
+  TORCH_CHECK_VALUE(given.size() == names.size(), cell.forward_op, ": ", what, " must have ", names.size(),
+                    names.size() == 1 ? " tensor" : " tensors", listed(names), ", but has ", given.size());
+  for (std::size_t i = 0; i < given.size(); ++i)
+    TORCH_CHECK_VALUE(given[i].defined(), cell.forward_op, ": ", name_of(names[i]), " is an undefined tensor");
+}
+
+}  // namespace
+
+const TracedCell& cell_of(std::string_view text, const char* caller) {
+  // Texts that autograd and this library's own calls hand on are the cells' own: no second look-up.
+  thread_local const TracedCell* last = nullptr;
+  if (last != nullptr && text.data() == last->text.data() && text.size() == last->text.size()) return *last;
+  try {
+    last = &intern(text);
+    return *last;
+  } catch (const graph::GraphError& error) {
+    TORCH_CHECK_VALUE(false, caller, ": the neuron's text is not legal: ", error.what());
+  }
+}
+
+MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
+                          bool store_states) {
+  const TracedCell& cell = cell_of(neuron);
+  check_list(cell, "inputs", cell.inputs, inputs);
+  if (!states.empty()) check_list(cell, "states", cell.states, states);
+  check_list(cell, "params", cell.params, params);
+  MultistepCall call;
+  call.cell = &cell;
+  call.inputs = inputs;
+  call.states = states;
+  call.params = params;
+  call.store_states = store_states;
+  return call;
+}
+
+void traced::check_counts(const MultistepCall& call, std::size_t grad_outputs, std::size_t grad_states,
+                          std::size_t checkpoints, std::size_t needs_grad) {
+  const Cell& cell = *call.cell;
+  TORCH_CHECK_VALUE(grad_outputs == cell.outputs.size() && grad_states == cell.states.size(), cell.backward_op,
+                    ": grad_outputs and grad_states must have ", cell.outputs.size(), " and ", cell.states.size(),
+                    " entries, but have ", grad_outputs, " and ", grad_states);
+  TORCH_CHECK_VALUE(checkpoints == 1, cell.backward_op, ": checkpoints must have 1 tensor, but has ", checkpoints);
+  const std::size_t n_gradients = call.inputs.size() + call.states.size() + call.params.size();
+  TORCH_CHECK_VALUE(needs_grad == n_gradients, cell.backward_op, ": needs_grad must have ", n_gradients,
+                    " entries, one for each tensor of inputs, states and params, but has ", needs_grad);
+}
+
+}  // namespace spikeforge::ops

@@ -1,0 +1,101 @@
+#include "catch.h"
+#include "support.h"
+
+#include <spikeforge/jit/driver.h>
+
+#include <cstring>
+
+using namespace spikeforge::jit;
+using namespace spikeforge::test;
+
+namespace {
+
+// What the driver of these tests was asked for.
+struct Seen {
+  std::string image;
+  unsigned grid[3] = {};
+  unsigned block = 0;
+  unsigned shared_bytes = 0;
+  void* stream = nullptr;
+  std::string args;
+  int unloaded = 0;
+};
+Seen seen;
+
+int library_handle, kernel_handle;
+
+Driver fake_driver() {
+  seen = {};
+  Driver driver;
+  driver.library_load_data = [](void** library, const void* image, void*, void**, unsigned, void*, void**, unsigned) {
+    seen.image = static_cast<const char*>(image);
+    *library = &library_handle;
+    return seen.image == "refused" ? 200 : 0;
+  };
+  driver.library_unload = [](void*) { return ++seen.unloaded, 0; };
+  driver.library_get_kernel = [](void** kernel, void* library, const char* name) {
+    *kernel = &kernel_handle;
+    return library == &library_handle && std::strcmp(name, "lif_forward") == 0 ? 0 : 500;
+  };
+  driver.launch_kernel = [](void* kernel, unsigned x, unsigned y, unsigned z, unsigned block, unsigned, unsigned,
+                            unsigned shared_bytes, void* stream, void**, void** extra) {
+    seen.grid[0] = x, seen.grid[1] = y, seen.grid[2] = z;
+    seen.block = block;
+    seen.shared_bytes = shared_bytes;
+    seen.stream = stream;
+    // cuda.h: 1 is the buffer, 2 its size, 0 the end.
+    const bool as_buffer =
+        reinterpret_cast<std::size_t>(extra[0]) == 1 && reinterpret_cast<std::size_t>(extra[2]) == 2 && !extra[4];
+    if (as_buffer) seen.args.assign(static_cast<char*>(extra[1]), *static_cast<std::size_t*>(extra[3]));
+    return kernel == &kernel_handle && block <= 1024 ? 0 : 1;
+  };
+  driver.get_error_name = [](int, const char** name) { return *name = "CUDA_ERROR_OF_TEST", 0; };
+  driver.get_error_string = [](int, const char** text) { return *text = "it did not work", 0; };
+  return driver;
+}
+
+}  // namespace
+
+TEST_CASE("a launch hands the driver its arguments as one buffer") {
+  const Driver driver = fake_driver();
+  const LoadedKernel kernel = load_kernel(driver, std::string("image"), "lif_forward");
+  int stream;
+  kernel.launch({5, 6, 7}, 128, 64, &stream, "arguments", 9);
+  CHECK(seen.image == "image");
+  CHECK(seen.grid[0] == 5);
+  CHECK(seen.grid[1] == 6);
+  CHECK(seen.grid[2] == 7);
+  CHECK(seen.block == 128);
+  CHECK(seen.shared_bytes == 64);
+  CHECK(seen.stream == &stream);
+  CHECK(seen.args == "arguments");
+}
+
+TEST_CASE("a launch that fails says which kernel, how large, and the driver's words") {
+  const Driver driver = fake_driver();
+  const LoadedKernel kernel = load_kernel(driver, std::string("image"), "lif_forward");
+  CHECK_THAT(message_of<DriverError>([&] {
+               kernel.launch({5, 1, 1}, 2000, 0, nullptr, "", 0);
+             }),
+             has_text("lif_forward: the launch of 5 x 1 x 1 blocks of 2000 x 1 x 1 threads") &&
+                 has_text("it did not work (CUDA_ERROR_OF_TEST)"));
+}
+
+TEST_CASE("an image that the driver refuses is told from a driver that is not there") {
+  const Driver driver = fake_driver();
+  CHECK_THAT(message_of<ImageRefused>([&] { load_kernel(driver, std::string("refused"), "lif_forward"); }),
+             has_text("lif_forward: the driver refused the compiled image"));
+}
+
+TEST_CASE("an image without the kernel is unloaded again") {
+  const Driver driver = fake_driver();
+  CHECK_THAT(message_of<ImageRefused>([&] { load_kernel(driver, std::string("image"), "qif_forward"); }),
+             has_text("qif_forward: the compiled image has no kernel of this name"));
+  CHECK(seen.unloaded == 1);
+}
+
+TEST_CASE("a machine without a driver is told what is missing") {
+  const std::string message = message_of<DriverError>([] { Driver::get(); });
+  if (message.empty()) SPIKEFORGE_SKIP("this machine has a driver");
+  CHECK_THAT(message, has_text("cuLibraryLoadData") && has_text("NVIDIA driver") && has_text("nvidia-smi"));
+}
