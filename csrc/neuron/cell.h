@@ -1,6 +1,6 @@
 // A cell: the pure function of one step, (x, state, params) -> (outputs, next state), with its vjp. This is all that a
-// multistep loop knows of a neuron. A SpikingCell is made of a neuron's charge (and recovery), the shared fire and
-// reset, and a surrogate.
+// multistep loop knows of a neuron. A SpikingCell is made of a neuron's charge (and recovery, and adaptation of the
+// threshold), the shared fire and reset, and a surrogate.
 //
 // What a loop may use:
 //   n_inputs, n_outputs, n_states, n_params
@@ -35,7 +35,7 @@ struct SpikingCell {
         neuron(p, o),
         v_threshold(p[Neuron::v_threshold]),
         v_reset(p[Neuron::v_reset]) {
-    if constexpr (recovers) w_initial = p[Neuron::w_rest];
+    if constexpr (recovers) w_initial = Neuron::initial_recovery(p);
   }
 
   SPIKEFORGE_FN void initial(F* state) const {
@@ -45,7 +45,7 @@ struct SpikingCell {
 
   SPIKEFORGE_FN void step(const F* x, F* state, F* y) const {
     const F h = neuron.charge(x[0], state);
-    const Fired<F> fired = fire_and_reset(h, v_threshold, v_reset, surrogate, options);
+    const Fired<F> fired = fire_and_reset(h, threshold(state), v_reset, surrogate, options);
     y[0] = fired.spike;
     state[0] = fired.voltage;
     if constexpr (recovers) state[1] = neuron.recover(h, fired.spike, state[1]);
@@ -53,12 +53,13 @@ struct SpikingCell {
 
   SPIKEFORGE_FN void vjp(const F* x, const F* state, const F* grad_y, F* grad_state, F* grad_x, F* grad_param) const {
     const F h = neuron.charge(x[0], state);
-    const F s = fire_and_reset(h, v_threshold, v_reset, surrogate, options).spike;
-    const F slope = surrogate.gradient(h - v_threshold);
+    const F theta = threshold(state);
+    const F s = fire_and_reset(h, theta, v_reset, surrogate, options).spike;
+    const F slope = surrogate.gradient(h - theta);
     const F grad_v = grad_state[0];
 
     // What does not depend on grad_state stands first: a time-parallel backward pass shares it.
-    const F dv_ds = options.hard_reset ? v_reset - h : -v_threshold;
+    const F dv_ds = options.hard_reset ? v_reset - h : -theta;
     F dv_dh = options.hard_reset ? F(1) - s : F(1);
     if (!options.detach_reset) dv_dh = fma(dv_ds, slope, dv_dh);
     F grad_h = fma(grad_v, dv_dh, grad_y[0] * slope);
@@ -78,16 +79,26 @@ struct SpikingCell {
     } else {
       grad_param[Neuron::v_threshold] = fma(-grad_v, s, grad_param[Neuron::v_threshold]);
     }
+    if constexpr (Neuron::adapts)
+      neuron.threshold_vjp(state, options.hard_reset ? -grad_fire : fma(-grad_v, s, -grad_fire), grad_state[1],
+                           grad_param);
     neuron.charge_vjp(x[0], state, grad_h, grad_x[0], grad_state, grad_param);
   }
 
   SPIKEFORGE_FN void finish(const F* grad_initial, F* grad_param) const {
     neuron.finish(grad_param);
     if (options.hard_reset) grad_param[Neuron::v_reset] = grad_param[Neuron::v_reset] + grad_initial[0];
-    if constexpr (recovers) grad_param[Neuron::w_rest] = grad_param[Neuron::w_rest] + grad_initial[1];
+    if constexpr (recovers) Neuron::initial_recovery_vjp(grad_initial[1], grad_param);
   }
 
  private:
+  SPIKEFORGE_FN F threshold(const F* state) const {
+    if constexpr (Neuron::adapts)
+      return neuron.threshold(v_threshold, state);
+    else
+      return v_threshold;
+  }
+
   Options options;
   Surrogate surrogate;
   Neuron neuron;

@@ -1,6 +1,7 @@
 // All structs of neurons.def.
 #pragma once
 
+#include <spikeforge/neuron/adaptive_lif.h>
 #include <spikeforge/neuron/eif.h>
 #include <spikeforge/neuron/if.h>
 #include <spikeforge/neuron/izhikevich.h>

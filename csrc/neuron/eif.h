@@ -13,6 +13,7 @@ template <class F, class Options>
 struct Eif {
   static constexpr int n_states = 1;
   static constexpr int kept_values = 4;  // of a step, which its derivative reads: H, V, X and E
+  static constexpr bool adapts = false;
   enum Param { tau, delta_t, theta_rh, v_threshold, v_rest, v_reset, n_params };
 
   SPIKEFORGE_FN Eif(const F* p, const Options&)

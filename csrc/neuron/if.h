@@ -11,6 +11,7 @@ template <class F, class Options>
 struct IntegrateAndFire {
   static constexpr int n_states = 1;
   static constexpr int kept_values = 2;  // of a step, which its derivative reads: H and V
+  static constexpr bool adapts = false;
   enum Param { v_threshold, v_reset, n_params };
 
   SPIKEFORGE_FN IntegrateAndFire(const F*, const Options&) {}

@@ -16,6 +16,7 @@ template <class F, class Options>
 struct Izhikevich {
   static constexpr int n_states = 2;
   static constexpr int kept_values = 5;  // of a step, which its derivative reads: H, V, W, X and S
+  static constexpr bool adapts = false;
   enum Param { tau, v_c, a0, v_threshold, v_rest, w_rest, v_reset, tau_w, a, b, n_params };
 
   SPIKEFORGE_FN Izhikevich(const F* p, const Options&)
@@ -30,6 +31,12 @@ struct Izhikevich {
   SPIKEFORGE_FN F charge(F x, const F* state) const {
     const F v = state[0];
     return v + inv_tau * (x + curvature * (v - rest) * (v - critical) - state[1]);
+  }
+
+  // W before the first step.
+  SPIKEFORGE_FN static F initial_recovery(const F* p) { return p[w_rest]; }
+  SPIKEFORGE_FN static void initial_recovery_vjp(F grad, F* grad_param) {
+    grad_param[w_rest] = grad_param[w_rest] + grad;
   }
 
   // W' from H, S and W.

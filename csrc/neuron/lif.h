@@ -13,6 +13,7 @@ template <class F, class Options>
 struct Lif {
   static constexpr int n_states = 1;
   static constexpr int kept_values = 2;  // of a step, which its derivative reads: H and V
+  static constexpr bool adapts = false;
   enum Param { tau, v_threshold, v_reset, n_params };
 
   SPIKEFORGE_FN Lif(const F* p, const Options& o) : Lif(F(1) / p[tau], p, o) {}

@@ -15,6 +15,7 @@ template <class F, class Options>
 struct Qif {
   static constexpr int n_states = 1;
   static constexpr int kept_values = 3;  // of a step, which its derivative reads: H, V and X
+  static constexpr bool adapts = false;
   enum Param { tau, v_c, a0, v_threshold, v_rest, v_reset, n_params };
 
   SPIKEFORGE_FN Qif(const F* p, const Options&)

@@ -13,6 +13,7 @@
 //   eif(x, v, {})                   H = V + (X + v_rest - V + delta_t exp((V - theta_rh) / delta_t)) / tau
 //   izhikevich(x, v, w, {})         H = V + (X + a0 (V - v_rest)(V - v_c) - W) / tau;
 //                                   Z = W + (a (H - v_rest) - W) / tau_w; W = Z + b S
+//   adaptive_lif(x, v, a, {})       as LIF, which fires where H >= v_threshold + b A; A = decay A + S
 //
 // Vr is v_reset, or 0 under soft reset, which is v_reset = std::nullopt. A neuron fires where H >= v_threshold. Each
 // returns (spikes, states...). Equations: Fang et al., Science Advances 9, eadi1480 (2023); csrc/neuron/<neuron>.h has

@@ -277,6 +277,9 @@ NEURONS = {
         dict(tau=2.0, v_c=0.8, a0=1.0, v_threshold=1.0, v_rest=-0.1, w_rest=0.0, v_reset=0.0, tau_w=2.0, a=0.0, b=0.0),
         has_w=True,
     ),
+    "adaptive_lif": Neuron(
+        dict(tau=2.0, v_threshold=1.0, v_reset=0.0, decay=0.9, b=0.1), has_w=True, has_decay_input=True
+    ),
 }
 
 
@@ -284,8 +287,8 @@ def charge(neuron, x, v, w, p, decay_input):
     """H of one step. p holds the parameters, p['leak_to'] is v_reset, or 0 under soft reset."""
     if neuron == "integrate_and_fire":
         return v + x
-    if neuron in ("lif", "plif"):
-        rate = 1 / p["tau"] if neuron == "lif" else torch.sigmoid(p["w"])
+    if neuron in ("lif", "plif", "adaptive_lif"):
+        rate = torch.sigmoid(p["w"]) if neuron == "plif" else 1 / p["tau"]
         leak = v - p["leak_to"]
         return v + (x - leak) * rate if decay_input else v - leak * rate + x
     if neuron == "eif":
@@ -299,6 +302,18 @@ def charge(neuron, x, v, w, p, decay_input):
     raise AssertionError(neuron)
 
 
+def threshold_of(neuron, w, p):
+    """Of one step: adaptive_lif's rises with its second state."""
+    return p["v_threshold"] + p["b"] * w if neuron == "adaptive_lif" else p["v_threshold"]
+
+
+def recover(neuron, h, s, w, p):
+    """The second state after a step."""
+    if neuron == "adaptive_lif":
+        return p["decay"] * w + s
+    return w + (p["a"] * (h - p["v_rest"]) - w) / p["tau_w"] + p["b"] * s
+
+
 class Result(NamedTuple):
     spikes: torch.Tensor  # [T, *shape]
     v: torch.Tensor  # [T, *shape], after reset
@@ -306,6 +321,7 @@ class Result(NamedTuple):
     h: torch.Tensor  # [T, *shape], what was compared with the threshold
     v_last: torch.Tensor
     w_last: Optional[torch.Tensor]
+    threshold: torch.Tensor  # [T, *shape], with which h was compared
 
     def outputs(self, store_v):
         """What the operator returns."""
@@ -329,19 +345,21 @@ def run(
 
     v = p["leak_to"] if v is None else v
     if NEURONS[neuron].has_w:
-        w = p["w_rest"] if w is None else w
-    spikes, voltages, recoveries, charged = [], [], [], []
+        w = p.get("w_rest", zero) if w is None else w
+    spikes, voltages, recoveries, charged, thresholds = [], [], [], [], []
     for x_t in x:
         h = charge(neuron, x_t, v, w, p, decay_input)
-        s = Fire.apply(h - p["v_threshold"], form, arguments, spiking)
+        threshold = threshold_of(neuron, w, p)
+        s = Fire.apply(h - threshold, form, arguments, spiking)
         s_reset = s.detach() if detach_reset else s
-        v = h - p["v_threshold"] * s_reset if soft else hard_reset(h, s_reset, p["v_reset"], spiking)
+        v = h - threshold * s_reset if soft else hard_reset(h, s_reset, p["v_reset"], spiking)
         if NEURONS[neuron].has_w:
-            w = w + (p["a"] * (h - p["v_rest"]) - w) / p["tau_w"] + p["b"] * s
+            w = recover(neuron, h, s, w, p)
             recoveries.append(w)
         spikes.append(s)
         voltages.append(v)
         charged.append(h)
+        thresholds.append(threshold)
 
     def sequence(steps):
         return torch.stack(steps) if steps else x.new_zeros(x.shape)
@@ -349,4 +367,5 @@ def run(
     return Result(
         sequence(spikes), sequence(voltages), sequence(recoveries) if NEURONS[neuron].has_w else None,
         sequence(charged), v.clone(), w.clone() if NEURONS[neuron].has_w else None,
+        sequence(thresholds),
     )
