@@ -170,6 +170,13 @@ def test_the_walk_passes_functions_that_are_there(walk):
     assert not missing, f"docs/architecture.md: there is no {', no '.join(missing)}"
 
 
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_the_places_that_a_map_names_are_there(page):
+    places = re.findall(r"`((?:csrc|ops|cuda|cmake|tests|docs|tools|examples|benchmarks|scripts)/[^`\s<>]*)`", PAGES[page])
+    missing = sorted({place for place in places if not list(REPOSITORY.glob(place))})
+    assert not missing, f"{page} names {', '.join(missing)}, which is not there"
+
+
 def test_the_front_page_is_short():
     assert len(PAGES["README.md"].splitlines()) <= 200
 
