@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Turns what benchmarks/neurons.py wrote into a table for README.md.
+"""Turns what benchmarks/neurons.py wrote into a table for docs/benchmarks.md.
 
     python benchmarks/table.py benchmarks/results/h200.json
-    python benchmarks/table.py benchmarks/results/h200.json benchmarks/results/cpu.json --into README.md
+    python benchmarks/table.py benchmarks/results/h200.json benchmarks/results/cpu.json --into docs/benchmarks.md
 
 --into replaces what stands there between the two marks.
 """

@@ -11,13 +11,17 @@ from test_network import LIBRARY, REPOSITORY, TOOL
 
 pytestmark = pytest.mark.skipif(not TOOL.exists(), reason=f"there is no {TOOL}: built without HDF5?")
 
-SECTION = (REPOSITORY / "docs" / "nir.md").read_text().split("\n## From Python\n")[1].split("\n## ")[0]
+PAGE = (REPOSITORY / "docs" / "nir.md").read_text()
 STEPS = 8
 
 
+def code(name):
+    (block,) = re.findall(rf"<!-- test: {name} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+    return block
+
+
 def commands():
-    (block,) = re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)
-    return block.replace("\\\n", " ").strip().splitlines()
+    return code("commands of the NIR export").replace("\\\n", " ").strip().splitlines()
 
 
 def run(line, folder, *more):
@@ -30,8 +34,7 @@ def run(line, folder, *more):
 
 def test_the_documented_helpers_are_those_of_the_program():
     program = (REPOSITORY / "examples" / "python" / "digits_to_nir.py").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
-    assert block in program
+    assert code("helpers of the NIR export") in program
 
 
 @pytest.mark.parametrize("kind", ["if", "lif", "plif"])

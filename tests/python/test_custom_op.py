@@ -10,9 +10,10 @@ import sys
 import pytest
 import torch
 from conftest import REPOSITORY, library_path
+from documentation import PAGES, code
 
 OPERATORS = library_path().parent / "libspikeforge_example_operators.so"
-GUIDE = (REPOSITORY / "docs" / "custom_operators.md").read_text()
+GUIDE = PAGES["docs/custom_operators.md"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -276,12 +277,6 @@ def test_it_runs_in_a_cuda_graph(cuda, mine):
 # --- the guide -----------------------------------------------------------------------------------------------------------
 
 
-def code(language):
-    blocks = re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)
-    assert len(blocks) == 1, f"docs/custom_operators.md has {len(blocks)} blocks of {language}, expected one"
-    return blocks[0]
-
-
 def run(*command, cwd):
     done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
     assert done.returncode == 0, f"{' '.join(done.args)}\n{done.stdout}\n{done.stderr}"
@@ -295,14 +290,14 @@ def test_the_guides_programs_build_and_run(tmp_path):
             pytest.skip(f"there is no {tool} on this machine")
     if not (build / "cmake_install.cmake").exists():
         pytest.skip(f"{library_path()} does not lie in a build folder, so there is nothing to install")
-    (tmp_path / "operators.cpp").write_text(code("cpp"))
-    (tmp_path / "CMakeLists.txt").write_text(code("cmake"))
+    (tmp_path / "operators.cpp").write_text(code("operators.cpp of the guide"))
+    (tmp_path / "CMakeLists.txt").write_text(code("CMakeLists.txt of the guide"))
     ccache = [f"-DCMAKE_CXX_COMPILER_LAUNCHER={path}" for path in [shutil.which("ccache")] if path]
     run("cmake", "--install", build, "--prefix", tmp_path / "prefix", cwd=tmp_path)
     run("cmake", "-B", "build", f"-DCMAKE_PREFIX_PATH={tmp_path / 'prefix'}", *ccache, cwd=tmp_path)
     run("cmake", "--build", "build", cwd=tmp_path)
 
-    program = code("python") + "\nassert torch.allclose(v.grad, 1.7 * (p := torch.sigmoid(1.7 * (v - 0.8) / noise)) * (1 - p) / noise)\n"
+    program = code("Python program of the guide") + "\nassert torch.allclose(v.grad, 1.7 * (p := torch.sigmoid(1.7 * (v - 0.8) / noise)) * (1 - p) / noise)\n"
     assert "adds" in run(sys.executable, "-c", program, cwd=tmp_path)
 
 

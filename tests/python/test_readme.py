@@ -1,4 +1,4 @@
-"""README.md is right: its programs run as written, and its tables are those of the library."""
+"""README.md and the pages of docs/ are right: their programs run as written, and their tables are those of the library."""
 
 import ast
 import re
@@ -8,24 +8,12 @@ import sys
 
 import pytest
 import torch
+from documentation import PAGES, anchors, code, marked, prose, table
 
 from conftest import REPOSITORY, library_path
 
-README = (REPOSITORY / "README.md").read_text()
-NEURONS = ["integrate_and_fire", "lif", "plif", "qif", "eif", "izhikevich"]
+NEURONS = ["integrate_and_fire", "lif", "plif", "qif", "eif", "izhikevich", "adaptive_lif"]
 COMMON = ["detach_reset", "surrogate", "surrogate_args", "spiking", "store_v"]
-
-
-def code(language):
-    blocks = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 1, f"README.md has {len(blocks)} blocks of {language}, expected one"
-    return blocks[0]
-
-
-def rows_of_table(first_column):
-    table = re.search(rf"^\| {first_column} \|.*\n\|[-|]+\n((?:\|.*\n)+)", README, re.MULTILINE)
-    assert table, f"README.md has no table whose first column is {first_column}"
-    return [[cell.strip() for cell in line.strip("|\n").split("|")] for line in table[1].splitlines()]
 
 
 def run(*command, cwd=REPOSITORY):
@@ -38,28 +26,28 @@ def run(*command, cwd=REPOSITORY):
 
 
 def test_the_python_program_runs_and_learns_tau():
-    program = code("python").replace("build/release/lib/libspikeforge.so", str(library_path()))
+    program = code("quick start in Python").replace("build/release/lib/libspikeforge.so", str(library_path()))
     assert str(library_path()) in program
     program += "\nassert spikes.sum() > 0 and tau.grad.isfinite().all() and tau.grad.abs().sum() > 0\n"
     assert "of all steps fired" in run(sys.executable, "-c", program)
 
 
 def test_the_python_program_of_a_neuron_of_ones_own_runs():
-    program = code("py").replace("build/release/lib/libspikeforge.so", str(library_path()))
+    program = code("a neuron as text").replace("build/release/lib/libspikeforge.so", str(library_path()))
     assert str(library_path()) in program
     program += "\nassert 0 < spikes.mean() < 1 and tau.grad.abs().sum() > 0\n"
     assert "of all steps fired" in run(sys.executable, "-c", program)
 
 
 def test_the_python_program_of_fixed_point_runs():
-    program = code("python3").replace("build/release/lib/libspikeforge.so", str(library_path()))
+    program = code("fixed point in Python").replace("build/release/lib/libspikeforge.so", str(library_path()))
     assert str(library_path()) in program
     program += "\nassert 0.03 < spikes.mean() < 0.9 and (fixed == spikes).float().mean() > 0.99\n"
     assert "of all steps agree" in run(sys.executable, "-c", program)
 
 
 def test_the_python_program_of_events_runs():
-    program = code("Python").replace("build/release/lib/libspikeforge.so", str(library_path()))
+    program = code("events in Python").replace("build/release/lib/libspikeforge.so", str(library_path()))
     assert str(library_path()) in program
     program += "\nassert weights.grad.sum() == 50 * spikes.sum() and len(arriving) == cols\n"
     assert "spikes reached" in run(sys.executable, "-c", program)
@@ -74,7 +62,7 @@ def build_against_the_installed_package(program, folder):
         pytest.skip(f"{library_path()} does not lie in a build folder, so there is nothing to install")
 
     (folder / "main.cpp").write_text(program)
-    (folder / "CMakeLists.txt").write_text(code("cmake"))
+    (folder / "CMakeLists.txt").write_text(code("quick start, CMakeLists.txt"))
     ccache = [f"-DCMAKE_CXX_COMPILER_LAUNCHER={path}" for path in [shutil.which("ccache")] if path]
     run("cmake", "--install", build, "--prefix", folder / "prefix")
     run("cmake", "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={folder / 'prefix'}", *ccache)
@@ -83,13 +71,13 @@ def build_against_the_installed_package(program, folder):
 
 
 def test_the_cpp_program_builds_against_the_installed_package_and_learns(tmp_path):
-    output = run(build_against_the_installed_package(code("cpp"), tmp_path))
+    output = run(build_against_the_installed_package(code("quick start in C++"), tmp_path))
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", output)]
     assert len(losses) == 5 and losses[-1] < losses[0], output
 
 
 def test_the_program_of_a_network_runs_alike_in_pieces_and_is_drawn(tmp_path):
-    output = run(build_against_the_installed_package(code(r"C\+\+"), tmp_path), cwd=tmp_path)
+    output = run(build_against_the_installed_package(code("a network in C++"), tmp_path), cwd=tmp_path)
     assert "v after 60 steps" in output and "the same spikes" in output
     run(sys.executable, REPOSITORY / "scripts" / "plot_monitor.py", tmp_path / "recording")
     assert (tmp_path / "recording" / "recording.png").stat().st_size > 10_000
@@ -99,15 +87,15 @@ def test_the_programs_are_as_short_as_they_claim():
     def statements(program):
         return [line for line in program.splitlines() if line.strip() and not line.startswith(("#include", "import"))]
 
-    assert len(statements(code("python"))) <= 10
-    assert len(statements(code("cpp"))) <= 15
+    assert len(statements(code("quick start in Python"))) <= 10
+    assert len(statements(code("quick start in C++"))) <= 15
 
 
 # --- tables ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_operators_have_the_signatures_of_the_table():
-    signatures = [row[0].strip("`") for row in rows_of_table("operator")]
+    signatures = [row[0].strip("`") for row in table("table of operators")]
     assert [signature.split("(")[0] for signature in signatures] == NEURONS
     for signature in signatures:
         name = signature.split("(")[0]
@@ -123,7 +111,7 @@ def test_the_operators_have_the_signatures_of_the_table():
 
 
 def test_the_arguments_for_all_operators_have_the_defaults_of_the_table():
-    written = dict(re.findall(r"`(\w+)=([^`]+)`", " ".join(row[0] for row in rows_of_table("argument"))))
+    written = dict(re.findall(r"`(\w+)=([^`]+)`", " ".join(row[0] for row in table("table of common arguments"))))
     schema = torch.ops.spikeforge.lif.default._schema
     actual = {arg.name: arg.default_value for arg in schema.arguments if arg.name in COMMON}
     assert {name: ast.literal_eval(value) for name, value in written.items()} == actual
@@ -136,7 +124,7 @@ def gradient(**options):
 
 
 def test_the_surrogates_have_the_numbers_of_the_table():
-    rows = rows_of_table("surrogate")
+    rows = table("table of surrogates")
     assert len(rows) == 16
     for name, numbers, _ in rows:
         surrogate = name.strip("`")
@@ -147,15 +135,59 @@ def test_the_surrogates_have_the_numbers_of_the_table():
         assert not torch.equal(by_default, gradient(surrogate=surrogate, surrogate_args=others)), surrogate
 
 
-PROSE = re.sub(r"^```.*?^```", "", README, flags=re.DOTALL | re.MULTILINE)
+# --- pages -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)]+)\)", PROSE))))
-def test_what_it_links_to_exists(link):
-    assert link.startswith("http") or (REPOSITORY / link).exists(), f"README.md links to {link}, which is not there"
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_what_a_page_links_to_exists(page):
+    missing = []
+    for link in sorted(set(re.findall(r"\]\(([^)\s]+)\)", prose(page)))):
+        if link.startswith("http"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (REPOSITORY / page).parent / path if path else REPOSITORY / page
+        name = target.resolve().relative_to(REPOSITORY.resolve()).as_posix()
+        if not target.exists() or (anchor and anchor not in anchors(name)):
+            missing.append(link)
+    assert not missing, f"{page} links to {', '.join(missing)}, which is not there"
+
+
+def test_every_page_of_docs_is_in_the_index():
+    pages = {page.removeprefix("docs/") for page in PAGES if page.startswith("docs/") and page != "docs/README.md"}
+    missing = sorted(page for page in pages if f"]({page})" not in PAGES["docs/README.md"])
+    assert not missing, f"docs/README.md does not list {', '.join(missing)}"
+
+
+@pytest.mark.parametrize("walk", ["walk of lif, forward", "walk of lif, backward"])
+def test_the_walk_passes_functions_that_are_there(walk):
+    rows = table(walk)
+    assert len(rows) <= 14
+    missing = []
+    for _, function, place, _ in rows:
+        path = REPOSITORY / place.strip("`")
+        if not path.exists() or not re.search(rf"\b{function.strip('`')}\b", path.read_text()):
+            missing.append(f"{function} in {place}")
+    assert not missing, f"docs/architecture.md: there is no {', no '.join(missing)}"
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_the_places_that_a_map_names_are_there(page):
+    places = re.findall(r"`((?:csrc|ops|cuda|cmake|tests|docs|tools|examples|benchmarks|scripts)/[^`\s<>]*)`", PAGES[page])
+    missing = sorted({place for place in places if not list(REPOSITORY.glob(place))})
+    assert not missing, f"{page} names {', '.join(missing)}, which is not there"
+
+
+def test_the_front_page_is_short():
+    assert len(PAGES["README.md"].splitlines()) <= 200
+
+
+def test_every_mark_is_of_a_test():
+    tests = "".join(path.read_text() for path in (REPOSITORY / "tests").rglob("*.py"))
+    unused = [name for name in marked() if f'"{name}"' not in tests]
+    assert not unused, f"no test reads the blocks called {', '.join(unused)}"
 
 
 def test_every_environment_variable_of_the_table_is_read_by_the_library():
     sources = "".join(path.read_text() for path in (REPOSITORY / "csrc").rglob("*.cpp"))
-    for (name, _) in rows_of_table("variable"):
-        assert f'"{name.strip("`")}"' in sources, f"{name} is in README.md, but nothing reads it"
+    for (name, _) in table("table of environment variables"):
+        assert f'"{name.strip("`")}"' in sources, f"{name} is in the documentation, but nothing reads it"
