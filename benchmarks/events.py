@@ -154,7 +154,7 @@ def show(line):
 
 
 def tune(size, row):
-    """Kernel times of schedules (csrc/runtime/event_plan.cpp says what they mean)."""
+    """Kernel times of schedules (csrc/kernels/event/plan.cpp says what they mean)."""
     indices, indptr = matrix(size, row, "cuda")
     each = torch.rand(len(indices), device="cuda")
     one = torch.full((1,), 0.5, device="cuda")

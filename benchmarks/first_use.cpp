@@ -2,7 +2,8 @@
 // finding it on disk. The driver's loading of the image comes on top.
 #include <spikeforge/jit/errors.h>
 #include <spikeforge/jit/kernel_cache.h>
-#include <spikeforge/kernels/multistep/kernel_spec.h>
+#include <spikeforge/kernels/multistep/predefined_cells.h>
+#include <spikeforge/kernels/multistep/typical_kernels.h>
 
 #include <CLI/CLI.hpp>
 
@@ -37,32 +38,13 @@ double milliseconds(Body&& body) {
 // float32, hard reset, all parameters numbers, the last states returned; upstream gradients of the spikes alone.
 struct Example {
   const char* name;
-  KernelSpec spec;
+  kernels::KernelSpec spec;
 };
 
 std::vector<Example> examples() {
-  static float memory = 0;  // only whether a pointer is null counts
-  const auto fill = [](MultistepLaunch& launch) {
-    launch.neuron = NeuronKind::lif;
-    launch.n_params = 3;
-    launch.type = DType::f32;
-    launch.steps = 32;
-    launch.neurons = 1 << 22;
-    launch.checkpoint_length = checkpoint_length(launch.neuron, launch.type);
-    launch.x = {.data = &memory, .time_stride = launch.neurons};
-  };
-  constexpr int multiprocessors = 132;
-  ForwardLaunch inference;
-  fill(inference);
-  ForwardLaunch training = inference;
-  training.checkpoints = &memory;
-  BackwardLaunch backward;
-  fill(backward);
-  backward.grad_spikes = backward.x;
-  backward.grad_x = &memory;
-  return {{"lif inference", forward_spec(inference, forward_schedule(inference, multiprocessors))},
-          {"lif forward", forward_spec(training, forward_schedule(training, multiprocessors))},
-          {"lif backward", backward_spec(backward, backward_schedule(backward, multiprocessors))}};
+  const kernels::TypicalKernels lif =
+      kernels::typical_kernels(predefined_cell(NeuronKind::lif), {.steps = 32, .tensors = kernels::Tensors::none});
+  return {{"lif inference", lif.inference}, {"lif forward", lif.forward}, {"lif backward", lif.backward}};
 }
 
 class TemporaryFolder {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The measurements behind csrc/runtime/schedule.cpp: kernels with every choice of width, rows in flight, segments side by
-side and checkpoint length, over the time of the bytes that must move.
+"""The measurements behind csrc/kernels/multistep/schedule.cpp: kernels with every choice of width, rows in flight,
+segments side by side and checkpoint length, over the time of the bytes that must move.
 
     python benchmarks/schedule.py                        # everything: two minutes on one GPU
     python benchmarks/schedule.py --cases 'backward.*float16'

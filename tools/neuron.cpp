@@ -21,7 +21,7 @@ using namespace spikeforge;
 struct Options {
   std::string file;
   bool text = false, step = false, derivative = false, cuda = false;
-  jit::TypicalCall call;
+  kernels::TypicalCall call;
   std::vector<std::string> archs;
 };
 
@@ -67,24 +67,24 @@ std::size_t operations(const graph::Graph& graph) { return graph.size() - graph.
 
 void print_summary(const TracedCell& cell) {
   const autodiff::Stages& stages = cell.stages;
-  fmt::print("{}: {}, {}, {}, {}\n", cell.cell.name(), counted(stages.inputs, "input"), counted(stages.states, "state"),
+  fmt::print("{}: {}, {}, {}, {}\n", cell.name, counted(stages.inputs, "input"), counted(stages.states, "state"),
              counted(stages.params, "parameter"), counted(stages.outputs, "output"));
   fmt::print("  {} once a neuron, {} a step, {} a step backward\n", counted(operations(stages.prologue), "operation"),
              operations(stages.step), operations(stages.backward));
 }
 
 void compile(const TracedCell& cell, const Options& options) {
-  const jit::TypicalKernels kernels = typical_kernels(cell, options.call);
+  const kernels::TypicalKernels typical = typical_kernels(cell, options.call);
   for (const std::string& arch : options.archs)
-    for (const jit::TracedSpec& spec : {kernels.forward, kernels.backward}) {
+    for (const kernels::KernelSpec& spec : {typical.forward, typical.backward}) {
       const jit::KernelSource source = print_source(spec);
       const auto start = std::chrono::steady_clock::now();
       const jit::CompileResult result = jit::Nvrtc::get().compile({.name = source.name,
-                                                                           .text = source.text,
-                                                                           .options = source.options,
-                                                                           .arch = arch,
-                                                                           .headers = {},
-                                                                           .anew = true});
+                                                                   .text = source.text,
+                                                                   .options = source.options,
+                                                                   .arch = arch,
+                                                                   .headers = {},
+                                                                   .anew = true});
       const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
       fmt::print("{:8} {:32} ", arch, source.name);
       if (result.usage)
@@ -98,7 +98,7 @@ void show(const TracedCell& cell, const Options& options) {
       !options.text && !options.step && !options.derivative && !options.cuda && options.archs.empty();
   if (only_checks) print_summary(cell);
   std::vector<std::string> sections;
-  if (options.text) sections.push_back(graph::print(cell.cell));
+  if (options.text) sections.push_back(graph::print(cell.graph));
   if (options.step) {
     sections.push_back(graph::print(cell.stages.prologue, "prologue"));
     sections.push_back(graph::print(cell.stages.step, "step"));

@@ -3,14 +3,9 @@
 #include <spikeforge/autodiff/vjp.h>
 #include <spikeforge/graph/internal/evaluate.h>
 #include <spikeforge/graph/text.h>
+#include <spikeforge/kernels/multistep/cell.h>
 #include <spikeforge/neuron/cell.h>
-#include <spikeforge/neuron/eif.h>
-#include <spikeforge/neuron/if.h>
-#include <spikeforge/neuron/izhikevich.h>
-#include <spikeforge/neuron/lif.h>
-#include <spikeforge/neuron/plif.h>
-#include <spikeforge/neuron/qif.h>
-#include <spikeforge/kernels/multistep/launch.h>
+#include <spikeforge/neuron/cells.h>
 
 #include "catch.h"
 #include "graph/bits.h"
@@ -35,8 +30,8 @@ struct Outcome {
 };
 
 template <class F, template <class, class> class Neuron, template <class> class Surrogate>
-Outcome<F> run_predefined(const Point<F>& at, const NeuronOptions& options, const graph::Surrogate& surrogate) {
-  using Cell = SpikingCell<F, Neuron<F, NeuronOptions>, Surrogate<F>, NeuronOptions>;
+Outcome<F> run_predefined(const Point<F>& at, const CellForm& options, const graph::Surrogate& surrogate) {
+  using Cell = SpikingCell<F, Neuron<F, CellForm>, Surrogate<F>, CellForm>;
   const Cell cell(at.params.data(), Surrogate<F>(surrogate.args.data()), options);
   Outcome<F> outcome;
   std::vector<F> states = at.states;
@@ -90,7 +85,7 @@ void compare(const std::string& name, const graph::Surrogate& surrogate, Seen& s
     const Variant form{(bits & 1) == 0, (bits & 2) != 0, (bits & 4) == 0};
     const bool has_decay_input = name == "lif" || name == "plif";
     if (!form.decay_input && !has_decay_input) continue;
-    const NeuronOptions options{form.hard_reset, form.detach_reset, true, form.decay_input};
+    const CellForm options{form.hard_reset, form.detach_reset, true, form.decay_input};
     const graph::Cell cell = written_neuron(name, surrogate, form);
     const graph::Graph vjp = autodiff::vjp(cell.graph());
     Dice dice(static_cast<std::uint64_t>(bits) + 1);
@@ -118,11 +113,10 @@ void compare(const std::string& name, const graph::Surrogate& surrogate, Seen& s
 
 template <template <class> class Surrogate>
 void compare_all(const graph::Surrogate& surrogate, Seen& seen) {
-#define SPIKEFORGE_NEURON(name, Struct, header)              \
-  compare<float, Struct, Surrogate>(#name, surrogate, seen); \
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
+  compare<float, Struct, Surrogate>(#name, surrogate, seen);             \
   compare<double, Struct, Surrogate>(#name, surrogate, seen);
 #include <spikeforge/neuron/neurons.def>
-#undef SPIKEFORGE_NEURON
 }
 
 }  // namespace

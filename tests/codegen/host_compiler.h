@@ -21,7 +21,7 @@ class HostCompiled {
     std::ofstream(file) << source;
     const std::string command = std::string(SPIKEFORGE_TEST_CXX) +
                                 " -std=c++17 -O0 -ffp-contract=off -fno-builtin -shared -fPIC " + options +
-                                " -I " SPIKEFORGE_TEST_INCLUDE " -o " + object + " " + file;
+                                " " SPIKEFORGE_TEST_INCLUDES " -o " + object + " " + file;
     if (std::system(command.c_str()) != 0) throw std::runtime_error("failed: " + command);
     library_ = dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library_) throw std::runtime_error(dlerror());

@@ -3,8 +3,7 @@
 #pragma once
 
 #include <spikeforge/kernels/multistep/arguments.h>
-#include <spikeforge/kernels/multistep/loop_spec.h>
-#include <spikeforge/kernels/multistep/schedule.h>
+#include <spikeforge/kernels/multistep/plan.h>
 
 #include <string>
 
@@ -34,8 +33,9 @@ inline void __syncthreads() {}
 template <class F> F __shfl_xor_sync(unsigned, F x, int) { return x; }
 )";
 
-inline std::string host_source(const jit::LoopSpec& loop, const jit::KernelSource& source) {
-  const bool is_forward = loop.direction == jit::Direction::forward;
+inline std::string host_source(const kernels::KernelSpec& spec) {
+  const jit::KernelSource source = print_source(spec);
+  const bool is_forward = spec.loop.direction == kernels::Direction::forward;
   return host_as_device + source.text +
          fmt::format(R"(
 extern "C" void run(const void* words, unsigned long bytes, unsigned blocks, unsigned block) {{
@@ -50,14 +50,17 @@ extern "C" void run(const void* words, unsigned long bytes, unsigned blocks, uns
                      is_forward ? "ForwardArgs" : "BackwardArgs", source.entry);
 }
 
-template <class Launch>
-void run_kernel_on_host(const Launch& launch, const jit::LoopSpec& loop, const jit::KernelSource& source) {
-  REQUIRE(loop.schedule.segments == 1);
-  const HostCompiled code(host_source(loop, source), "-w");
-  const jit::Grid grid = grid_of(loop.schedule, launch.neurons, 1);
-  const jit::Arguments arguments(launch);
+// As a device of so many multiprocessors would; returns the schedule that it has there.
+template <class AnyLaunch>
+kernels::Schedule run_on_host(const AnyLaunch& launch, int multiprocessors) {
+  const auto [schedule, spec] = kernels::plan(launch, multiprocessors);
+  REQUIRE(schedule.segments == 1);
+  const HostCompiled code(host_source(spec), "-w");
+  const kernels::Grid grid = grid_of(schedule, launch.neurons, 1);
+  const kernels::Arguments arguments(launch);
   code.function<void(const void*, unsigned long, unsigned, unsigned)>("run")(
       arguments.data(), arguments.bytes(), static_cast<unsigned>(grid.blocks), grid.block);
+  return schedule;
 }
 
 }  // namespace spikeforge::test

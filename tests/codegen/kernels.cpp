@@ -20,6 +20,12 @@
 namespace spikeforge::test {
 namespace {
 
+using kernels::KernelSpec;
+using kernels::Schedule;
+using kernels::Tensors;
+using kernels::TypicalCall;
+using kernels::TypicalKernels;
+
 // As in tests/kernels/compile.cpp, ptxas may park a register or two around a loop, in float64 as many pairs; beyond
 // that, a kernel does not fit.
 int parked_bytes(DType type) { return type == DType::f64 ? 32 : 16; }
@@ -35,15 +41,15 @@ struct CompiledKernels {
   double seconds = 0;
 };
 
-void add_kernels(std::vector<Kernel>& kernels, const TracedCell& cell, const jit::TypicalCall& call) {
-  const jit::TypicalKernels typical = typical_kernels(cell, call);
-  for (const jit::TracedSpec& spec : {typical.forward, typical.backward}) {
-    const jit::Schedule& schedule = spec.loop.schedule;
+void add_kernels(std::vector<Kernel>& kernels, const TracedCell& cell, const TypicalCall& call) {
+  const TypicalKernels typical = typical_kernels(cell, call);
+  for (const KernelSpec& spec : {typical.forward, typical.backward}) {
+    const Schedule& schedule = spec.loop.schedule;
     jit::KernelSource source = print_source(spec);
     kernels.push_back(
         {call.type,
          fmt::format("{:28} {:8} T={:<5} N={:<8} width {} rows {}{} checkpoint {} segments {}", source.name,
-                     jit::name_of(call.type), call.steps, call.neurons, schedule.width, schedule.rows,
+                     kernels::name_of(call.type), call.steps, call.neurons, schedule.width, schedule.rows,
                      schedule.staged ? " staged" : "", schedule.checkpoint, schedule.segments),
          std::move(source)});
   }
@@ -94,7 +100,7 @@ std::vector<Kernel> kernels_of_gallery() {
     add_kernels(kernels, cell, {.type = DType::f32});
     add_kernels(kernels, cell, {.type = DType::f32, .steps = 1024, .neurons = 4096});
     add_kernels(kernels, cell, {.type = DType::f16, .steps = 32});
-    add_kernels(kernels, cell, {.type = DType::bf16, .steps = 100, .neurons = 1000001, .with_tensors = false});
+    add_kernels(kernels, cell, {.type = DType::bf16, .steps = 100, .neurons = 1000001, .tensors = Tensors::none});
     add_kernels(kernels, cell, {.type = DType::f64, .steps = 128, .neurons = 1 << 15, .store_states = true});
   }
   return kernels;
@@ -114,8 +120,8 @@ TEST_CASE("a neuron without states, or without parameters, or with neither, comp
   for (const char* text : {"neuron threshold(x) { return spike(x - 1, atan(2)) }",
                            "neuron scaled(x, y;; a, b) { return spike(a * x - b, atan(2)), y * a }",
                            "neuron counter(x; n) { return n\n n' = n + x }"})
-    for (const jit::TypicalCall& call :
-         {jit::TypicalCall{}, {.steps = 1024, .neurons = 4096}, {.type = DType::f64, .steps = 100}})
+    for (const TypicalCall& call :
+         {TypicalCall{}, {.steps = 1024, .neurons = 4096}, {.type = DType::f64, .steps = 100}})
       add_kernels(kernels, intern(text), call);
   compile_all(kernels, "sm_90");
 }

@@ -1,6 +1,6 @@
 // Whole kernels of Loihi's neurons on the host, against their cells in a plain loop. (tests/python/test_loihi.py holds
 // the cells against the equations.)
-#include <spikeforge/kernels/multistep/loihi_spec.h>
+#include <spikeforge/kernels/multistep/loihi_cells.h>
 
 #include <array>
 #include <random>
@@ -39,20 +39,17 @@ void check(const Call& call) {
   std::array<Ints, S> initial, states;
   std::array<Ints, P> params;
 
-  LoihiLaunch launch;
-  launch.ternary = ternary;
-  launch.form = form;
-  launch.steps = T;
-  launch.neurons = N;
-  launch.store_states = call.store_states;
-  launch.x = {.data = x.data(), .time_stride = N};
-  launch.spikes = y.data();
+  const SequenceView inputs{.data = x.data(), .time_stride = N};
+  void* const outputs = y.data();
+  std::array<StateView, S> initial_views;
+  std::array<ParamView, P> param_views;
+  std::array<void*, S> state_results;
   for (std::size_t s = 0; s < S; ++s) {
     initial[s] = s == 2 ? ints(N, 0, 4) : ints(N, -(1 << 23), 1 << 23);
     states[s].resize(static_cast<std::size_t>(call.store_states ? T * N : N));
-    launch.states[s] = states[s].data();
+    state_results[s] = states[s].data();
     if (call.with_tensors) {
-      launch.initial[s] = {.data = initial[s].data(), .type = DType::i32};
+      initial_views[s] = {.data = initial[s].data(), .type = DType::i32};
     } else {
       initial[s].assign(initial[s].size(), 0);
     }
@@ -62,14 +59,24 @@ void check(const Call& call) {
     params[j] = of_form ? Ints(static_cast<std::size_t>(N), j == Cell::first_of_form ? 5 : -2)
                         : ints(N, ranges[j][0], ranges[j][1]);
     if (call.with_tensors && !of_form) {
-      launch.params[j] = {.data = params[j].data(), .type = DType::i32, .count = N};
+      param_views[j] = {.data = params[j].data(), .type = DType::i32, .count = N};
     } else {
-      launch.params[j].number = params[j][0];
+      param_views[j].number = params[j][0];
       params[j].assign(params[j].size(), params[j][0]);
     }
   }
-  const jit::LoihiSpec spec = jit::loihi_spec(launch, jit::forward_schedule(launch, call.multiprocessors));
-  run_kernel_on_host(launch, spec.loop, print_source(spec));
+  ForwardLaunch launch;
+  launch.cell = &loihi_cell(ternary, form);
+  launch.type = DType::i32;
+  launch.steps = T;
+  launch.neurons = N;
+  launch.store_states = call.store_states;
+  launch.inputs = {&inputs, 1};
+  launch.initial = initial_views;
+  launch.params = param_views;
+  launch.outputs = {&outputs, 1};
+  launch.states = state_results;
+  const kernels::Schedule schedule = run_on_host(launch, call.multiprocessors);
 
   int differing = 0;
   for (std::int64_t i = 0; i < N; ++i) {
@@ -88,8 +95,7 @@ void check(const Call& call) {
     }
     for (std::size_t s = 0; s < S; ++s) differing += !call.store_states && states[s][n] != state[s];
   }
-  INFO("T = " << T << ", N = " << N << ", width " << int{spec.loop.schedule.width} << ", rows "
-              << int{spec.loop.schedule.rows});
+  INFO("T = " << T << ", N = " << N << ", width " << int{schedule.width} << ", rows " << int{schedule.rows});
   CHECK(differing == 0);
 }
 

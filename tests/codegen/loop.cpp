@@ -3,7 +3,7 @@
 // time-parallel backward pass nor sums over a warp are run here, nor half types.
 #include <spikeforge/autodiff/vjp.h>
 #include <spikeforge/graph/internal/evaluate.h>
-#include <spikeforge/kernels/multistep/traced_spec.h>
+#include <spikeforge/kernels/multistep/traced_cell.h>
 
 #include "../graph/bits.h"
 #include "../graph/random_graph.h"
@@ -15,11 +15,6 @@
 
 namespace spikeforge::test {
 namespace {
-
-template <class Launch>
-void run_on_host(const Launch& launch, const jit::TracedSpec& spec) {
-  run_kernel_on_host(launch, spec.loop, print_source(spec));
-}
 
 struct Form {
   std::int64_t steps, neurons;
@@ -100,7 +95,7 @@ class Comparison {
       if (form_.with_tensors) param_views[j] = {.data = params.data[j].data(), .type = type, .count = N};
       if (!form_.with_tensors) param_views[j].number = params.data[j][0];
     }
-    const auto describe = [&](TracedLaunch& launch) {
+    const auto describe = [&](Launch& launch) {
       launch.cell = &cell_;
       launch.type = type;
       launch.steps = T;
@@ -115,23 +110,25 @@ class Comparison {
     auto to_initial = grad_initial.pointers(), to_params = grad_params.pointers();
     if (!form_.with_tensors) std::ranges::fill(to_initial, nullptr);
 
-    TracedForwardLaunch forward;
+    ForwardLaunch forward;
     describe(forward);
     forward.outputs = outputs;
     forward.states = last;
     forward.checkpoints = checkpoints.data();
-    run_on_host(forward, traced_spec(forward, jit::forward_schedule(forward, 1)));
+    run_on_host(forward, 1);
 
-    TracedBackwardLaunch backward;
+    BackwardLaunch backward;
     describe(backward);
     backward.grad_outputs = gradients_y;
     backward.grad_states = gradients;
     backward.checkpoints = checkpoints.data();
+    backward.any_grad_input = true;
+    backward.any_grad_param = !to_params.empty();
     backward.grad_inputs = to_x;
     backward.grad_initial = to_initial;
     backward.grad_params = to_params;
     // As on a device of so few multiprocessors that no neuron is computed by several warps.
-    run_on_host(backward, traced_spec(backward, jit::backward_schedule(backward, 1)));
+    run_on_host(backward, 1);
   }
 
   void check() {
@@ -148,7 +145,7 @@ class Comparison {
     std::vector<F> state = initial.at(i);
     if (!form_.with_tensors)
       for (std::size_t s = 0; s < state.size(); ++s)
-        state[s] = static_cast<F>(cell_.cell.signature().states[s].initial);
+        state[s] = static_cast<F>(cell_.graph.signature().states[s].initial);
     std::vector<std::vector<F>> before;
     for (std::int64_t t = 0; t < T; ++t) {
       before.push_back(state);

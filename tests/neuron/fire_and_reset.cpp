@@ -1,8 +1,8 @@
+#include <spikeforge/kernels/multistep/cell.h>
 #include <spikeforge/neuron/cell.h>
 #include <spikeforge/neuron/if.h>
 #include <spikeforge/neuron/izhikevich.h>
 #include <spikeforge/neuron/surrogate.h>
-#include <spikeforge/kernels/multistep/launch.h>
 
 #include <cmath>
 #include <limits>
@@ -12,12 +12,12 @@
 namespace spikeforge::test {
 namespace {
 
-constexpr NeuronOptions hard{}, soft{.hard_reset = false};
-constexpr NeuronOptions smooth_hard{.spiking = false}, smooth_soft{.hard_reset = false, .spiking = false};
+constexpr CellForm hard{}, soft{.hard_reset = false};
+constexpr CellForm smooth_hard{.spiking = false}, smooth_soft{.hard_reset = false, .spiking = false};
 constexpr double alpha[] = {2.5};
 
 template <class F>
-Fired<F> fire(F h, const NeuronOptions& options, F v_threshold = F(.75), F v_reset = F(.125)) {
+Fired<F> fire(F h, const CellForm& options, F v_threshold = F(.75), F v_reset = F(.125)) {
   return fire_and_reset(h, v_threshold, v_reset, Sigmoid<F>(alpha), options);
 }
 
@@ -27,7 +27,7 @@ void check_firing() {
   const F threshold = F(.75), above = F(1), below = std::nextafter(threshold, F(0));
 
   SECTION("a neuron exactly at its threshold fires, and one just below does not") {
-    for (const NeuronOptions& options : {hard, soft}) {
+    for (const CellForm& options : {hard, soft}) {
       CHECK(fire(threshold, options).spike == F(1));
       CHECK(fire(below, options).spike == F(0));
       CHECK(fire(above, options).spike == F(1));
@@ -45,7 +45,7 @@ void check_firing() {
     CHECK(fire(below, soft).voltage == below);
   }
   SECTION("NaN does not fire, and stays") {
-    for (const NeuronOptions& options : {hard, soft}) {
+    for (const CellForm& options : {hard, soft}) {
       CHECK(fire(nan, options).spike == F(0));
       CHECK(std::isnan(fire(nan, options).voltage));
     }
@@ -54,7 +54,7 @@ void check_firing() {
     CHECK(fire(infinity, hard).spike == F(1));
     CHECK(fire(infinity, hard).voltage == F(.125));
     CHECK(fire(infinity, soft).voltage == infinity);
-    for (const NeuronOptions& options : {hard, soft}) {
+    for (const CellForm& options : {hard, soft}) {
       CHECK(fire(-infinity, options).spike == F(0));
       CHECK(fire(-infinity, options).voltage == -infinity);
     }
@@ -71,7 +71,7 @@ void check_firing() {
 
 // dV/dH of one step of an integrate-and-fire neuron, through its vjp.
 double slope_of_reset(double h, bool hard_reset, bool detach_reset) {
-  using Cell = SpikingCell<double, IntegrateAndFire<double, NeuronOptions>, Sigmoid<double>, NeuronOptions>;
+  using Cell = SpikingCell<double, IntegrateAndFire<double, CellForm>, Sigmoid<double>, CellForm>;
   const double params[] = {.75, .125};
   const Cell cell(params, Sigmoid<double>(alpha), {.hard_reset = hard_reset, .detach_reset = detach_reset});
   const double x = h, state = 0, grad_y = 0;
@@ -98,7 +98,7 @@ TEST_CASE("detach_reset drops the gradient through S in the reset, and nothing e
 }
 
 TEST_CASE("detach_reset does not detach the recovery's b S") {
-  using Cell = SpikingCell<double, Izhikevich<double, NeuronOptions>, Sigmoid<double>, NeuronOptions>;
+  using Cell = SpikingCell<double, Izhikevich<double, CellForm>, Sigmoid<double>, CellForm>;
   const double tau = 2, v_threshold = .75, tau_w = 4, a = .5, b = .25;
   const double params[] = {tau, .8, /*a0=*/0, v_threshold, 0, 0, .125, tau_w, a, b};
   const double x = 1.5, state[] = {.25, 0}, grad_y = 0, h = .25 + 1.5 / 2;

@@ -1,13 +1,8 @@
 // The cells' derivatives, by hand in csrc/neuron, against finite differences of the equations.
+#include <spikeforge/kernels/multistep/cell.h>
 #include <spikeforge/neuron/cell.h>
-#include <spikeforge/neuron/eif.h>
-#include <spikeforge/neuron/if.h>
-#include <spikeforge/neuron/izhikevich.h>
-#include <spikeforge/neuron/lif.h>
+#include <spikeforge/neuron/cells.h>
 #include <spikeforge/neuron/options.h>
-#include <spikeforge/neuron/plif.h>
-#include <spikeforge/neuron/qif.h>
-#include <spikeforge/kernels/multistep/launch.h>
 
 #include <algorithm>
 #include <array>
@@ -74,15 +69,14 @@ Run run_cell(const Case& c, const Upstream& g, const Options& options) {
 template <class F, class Options>
 Run run_neuron(const Case& c, const Upstream& g, const Options& options) {
   const std::string& wanted = c.neuron->name;
-#define SPIKEFORGE_NEURON(name, Struct, header) \
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
   if (wanted == #name) return run_cell<F, Struct>(c, g, options);
 #include <spikeforge/neuron/neurons.def>
-#undef SPIKEFORGE_NEURON
   FAIL("no neuron is called " << wanted);
   return {};
 }
 
-NeuronOptions options_of(const Form& form) {
+CellForm options_of(const Form& form) {
   return {.hard_reset = form.hard_reset,
           .detach_reset = form.detach_reset,
           .spiking = form.spiking,
