@@ -36,7 +36,7 @@ struct MultistepCall {
 
 struct MultistepResults {
   Tensors outputs, states;
-  at::Tensor checkpoints;  // [0] where none are kept
+  at::Tensor checkpoints;  // where none are kept: of a predefined neuron [0], else undefined
 };
 
 struct BackwardCall : MultistepCall {

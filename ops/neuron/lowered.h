@@ -110,7 +110,6 @@ struct Forward<kind, Types<State...>, Types<Decay...>> {
                                            form(hard_reset, detach_reset, spiking, decay_input...), surrogate,
                                            surrogate_args, store_v, states...);
     MultistepResults results = run(unpacked.call, save);
-    if (!results.checkpoints.defined()) results.checkpoints = PlainLayout::no_checkpoints(results.states[0].options());
     return [&]<std::size_t... s>(std::index_sequence<s...>) {
       return Results(std::move(results.outputs[0]), std::move(results.states[s])..., std::move(results.checkpoints));
     }

@@ -21,13 +21,13 @@ EXCLUDED_SHARE = 1e-3
 RANGES = dict(
     tau=(2.2, 4.0), v_threshold=(0.8, 1.2), v_reset=(-0.2, 0.2), v_rest=(-0.2, 0.1), v_c=(0.6, 1.0), a0=(0.3, 0.5),
     delta_t=(0.8, 1.2), theta_rh=(0.7, 0.9), w_rest=(-0.2, 0.2), tau_w=(2.2, 4.0), a=(0.05, 0.4), b=(0.05, 0.4),
-    w=(-1.0, 1.0), decay=(0.6, 0.95),
+    w=(-1.0, 1.0), decay=(0.3, 0.7),
 )
 
 # None of them a default, none a short binary fraction: half-precision inputs never meet the threshold by chance.
 NUMBERS = dict(
     tau=2.9, v_threshold=0.97, v_reset=0.03, v_rest=-0.07, v_c=0.87, a0=0.43, delta_t=1.1, theta_rh=0.77, w_rest=0.13,
-    tau_w=2.7, a=0.23, b=0.17, decay=0.83,
+    tau_w=2.7, a=0.23, b=0.17, decay=0.63,
 )
 
 
@@ -122,7 +122,7 @@ def uniform(shape, low, high, dtype, device):
 # Uniform between two bounds for the three that run away from a large voltage, from which a soft reset does not call them
 # back; their inputs are wide enough that most steps contract, or no float32 would follow them for long.
 UNIFORM_DRIVE = dict(qif=(-1.8, 2.6), eif=(-1.8, 1.8), izhikevich=(-1.8, 2.3))
-NORMAL_DRIVE = dict(integrate_and_fire=(0.45, 0.5), lif=(0.7, 1.0), plif=(0.7, 1.0), adaptive_lif=(0.8, 1.0))
+NORMAL_DRIVE = dict(integrate_and_fire=(0.45, 0.5), lif=(0.7, 1.0), plif=(0.7, 1.0), adaptive_lif=(0.6, 0.8))
 
 
 def random_x(neuron, steps, shape, dtype, device):

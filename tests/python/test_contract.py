@@ -12,6 +12,7 @@ from cases import (
     random_x, sample,
 )
 from reference import NEURONS, run
+from torch.utils._python_dispatch import TorchDispatchMode
 
 ops = torch.ops.spikeforge
 every_neuron = pytest.mark.parametrize("neuron", NEURONS)
@@ -447,7 +448,7 @@ def unstacked(function, in_dims, *args):
     return [torch.stack(parts) for parts in zip(*results)]
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.filterwarnings("error:There is a performance drop")
 @pytest.mark.parametrize("x_dim, v_dim", [(0, None), (1, None), (2, None), (None, 0), (None, 1), (1, 0), (2, 1), (0, 1)])
 @every_neuron
 def test_vmap_is_a_loop(neuron, x_dim, v_dim, device):
@@ -473,7 +474,42 @@ def test_vmap_is_a_loop(neuron, x_dim, v_dim, device):
         torch.testing.assert_close(a, e, msg=lambda m: f"{neuron}, gradient through vmap: {m}")
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.filterwarnings("error:There is a performance drop")
+class Calls(TorchDispatchMode):
+    """The operators of this library that are called under it, with the shapes of their first tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "spikeforge":
+            first = next(a for a in args if torch.is_tensor(a))
+            self.seen.append((func._schema.name.split("::")[1], list(first.shape)))
+        return func(*args, **(kwargs or {}))
+
+
+@every_neuron
+def test_vmap_is_one_call_forward_and_one_backward(neuron, device):
+    x = random_x(neuron, 5, (3, 4), torch.float64, device)  # two dimensions of a step, the second mapped
+    op, more = operator(neuron), [torch.zeros((), dtype=x.dtype, device=device)] if neuron == "plif" else []
+    with Calls() as forward:
+        torch.func.vmap(lambda one: op(one, *more)[0], in_dims=2, out_dims=2)(x)
+    assert forward.seen == [(neuron, [5, 4, 3])]
+
+    leaf = x.clone().requires_grad_()
+    spikes = op(leaf, *more)[0]
+    upstream = torch.randn(6, *spikes.shape, dtype=x.dtype, device=device)
+
+    def gradient(g):
+        return torch.autograd.grad(spikes, leaf, g, retain_graph=True)[0]
+
+    with Calls() as backward:
+        got = torch.func.vmap(gradient)(upstream)
+    assert backward.seen == [(f"{neuron}_backward", [5, 6, 3, 4])]
+    torch.testing.assert_close(got, torch.stack([gradient(g) for g in upstream]))
+
+
 def test_vmap_over_many_models(device):
     """One x, and as many w and tau as there are models."""
     x = random_x("plif", 8, (3, 5), torch.float32, device)

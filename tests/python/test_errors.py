@@ -69,11 +69,17 @@ def test_x_without_a_time_dimension():
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize(
     "neuron, name",
-    [("lif", "tau"), ("qif", "tau"), ("eif", "tau"), ("eif", "delta_t"), ("izhikevich", "tau"), ("izhikevich", "tau_w")],
+    [("lif", "tau"), ("qif", "tau"), ("eif", "tau"), ("eif", "delta_t"), ("izhikevich", "tau"), ("izhikevich", "tau_w"), ("adaptive_lif", "tau")],
 )
 def test_a_time_constant_that_is_none(neuron, name, value):
     x = torch.rand(4, 3)
     refused(ValueError, [f"{neuron}: {name} must be", f"but is {value:g}"], getattr(ops, neuron), x, **{name: value})
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, math.inf])
+def test_a_decay_that_is_no_fraction(value):
+    words = ["adaptive_lif: decay must lie in [0, 1]", f"but is {value:g}"]
+    refused(ValueError, words, ops.adaptive_lif, torch.rand(4, 3), decay=value)
 
 
 def test_tensors_are_not_read():

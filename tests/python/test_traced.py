@@ -263,20 +263,24 @@ def test_other_types_are_near_float64_on_the_same_numbers(cell, dtype, device):
 def predefined_text(neuron, soft, detach, decay_input=True, surrogate="sigmoid"):
     """With the spelling of csrc/neuron, which decides the last bit."""
     seen = "detach(s)" if detach else "s"
-    fire = f"s = spike(h - v_threshold, {surrogate})\n return s"
-    reset = f"v' = h - select({seen}, v_threshold, 0)" if soft else f"v' = select({seen}, v_reset, h)"
+    theta = "(v_threshold + b * a)" if neuron == "adaptive_lif" else "v_threshold"
+    fire = f"s = spike(h - {theta}, {surrogate})\n return s"
+    reset = f"v' = h - select({seen}, {theta}, 0)" if soft else f"v' = select({seen}, v_reset, h)"
     leak = "v" if soft else "(v - v_reset)"
     leaky = f"v + r * (x - {leak})" if decay_input else f"v - r * {leak} + x"
     charge = {
         "integrate_and_fire": "h = v + x",
         "lif": f"r = 1 / tau; h = {leaky}",
+        "adaptive_lif": f"r = 1 / tau; h = {leaky}",
         "plif": f"r = 1 / (1 + exp(-w)); h = {leaky}",
         "qif": "h = v + 1 / tau * (x + a0 * (v - v_rest) * (v - v_c))",
         "eif": "e = exp((v - theta_rh) * (1 / delta_t)); h = v + 1 / tau * (x + v_rest - v + delta_t * e)",
         "izhikevich": "h = v + 1 / tau * (x + a0 * (v - v_rest) * (v - v_c) - w)",
     }[neuron]
-    states = "v, w" if NEURONS[neuron].has_w else "v"
-    more = "w' = w + 1 / tau_w * (a * (h - v_rest) - w) + b * s" if NEURONS[neuron].has_w else ""
+    states, more = {
+        "izhikevich": ("v, w", "w' = w + 1 / tau_w * (a * (h - v_rest) - w) + b * s"),
+        "adaptive_lif": ("v, a", "a' = decay * a + s"),
+    }.get(neuron, ("v", ""))
     params = ", ".join(NEURONS[neuron].params)
     return f"neuron n(x; {states}; {params}) {{\n {charge}\n {fire}\n {reset}\n {more}\n}}"
 
