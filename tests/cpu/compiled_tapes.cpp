@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <deque>
 #include <stdexcept>
 #include <vector>
 
@@ -19,8 +20,8 @@ namespace {
 constexpr std::uint64_t cells = 24;
 
 // Random ones, and one with each kind of surrogate.
-std::vector<TracedCell> some_cells() {
-  std::vector<TracedCell> all;
+std::deque<TracedCell> some_cells() {
+  std::deque<TracedCell> all;  // in place: cells are not copied
   for (std::uint64_t seed = 0; seed < cells; ++seed)
     all.emplace_back(print(random_cell(seed, {.operations = seed % 2 == 0 ? 24 : 8})));
   for (const char* surrogate :
@@ -44,7 +45,7 @@ std::size_t differing(const Rows<F>& a, const Rows<F>& b) {
 
 template <class F>
 void compare_all() {
-  const std::vector<TracedCell> all = some_cells();
+  const std::deque<TracedCell> all = some_cells();
   std::vector<TracedProgram> programs;
   for (const TracedCell& cell : all) programs.emplace_back(cell);
   std::vector<cpu::NamedTape> tapes;
@@ -62,11 +63,11 @@ void compare_all() {
     };
     const cpu::TapeFunctions functions{function("step"), function("advance"), function("backward")};
     REQUIRE((functions.step && functions.advance && functions.backward));
-    const Numbers<F> at = random_numbers<F>(all[i].cell, i);
+    const Numbers<F> at = random_numbers<F>(all[i].graph, i);
     for (const std::int64_t tile : {neurons, std::int64_t{64}}) {
       INFO("tiles of " << tile << "\n" << all[i].text);
-      const Outcome<F> compiled = run_interpreter<F>(cpu::traced_kernels(), all[i], at, tile, functions);
-      const Outcome<F> interpreted = run_interpreter<F>(cpu::traced_kernels(), all[i], at, tile);
+      const Outcome<F> compiled = run_interpreter<F>(cpu::loops().traced, all[i], at, tile, functions);
+      const Outcome<F> interpreted = run_interpreter<F>(cpu::loops().traced, all[i], at, tile);
       CHECK(differing(compiled.outputs, interpreted.outputs) == 0);
       CHECK(differing(compiled.states, interpreted.states) == 0);
       CHECK(differing(compiled.grad_inputs, interpreted.grad_inputs) == 0);

@@ -50,17 +50,16 @@ Outcome<F> run_slowly(const graph::Cell& cell, const Numbers<F>& at) {
 
 struct InstructionSet {
   const char* name;
-  const TracedKernels& kernels;
+  cpu::Loop (*loop_of)(DType);
 };
 
 std::vector<InstructionSet> instruction_sets() {
-  std::vector<InstructionSet> sets{{"default", cpu::traced_kernels_default()}};
+  std::vector<InstructionSet> sets{{"default", cpu::traced_loop_default}};
 #if SPIKEFORGE_CPU_VARIANTS == 3
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    sets.push_back({"avx2", cpu::traced_kernels_avx2()});
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) sets.push_back({"avx2", cpu::traced_loop_avx2});
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512bw"))
-    sets.push_back({"avx512", cpu::traced_kernels_avx512()});
+    sets.push_back({"avx512", cpu::traced_loop_avx512});
 #endif
   return sets;
 }
@@ -112,10 +111,10 @@ void compare_all(double bound, double gradient_bound) {
     const Outcome<F> expected = run_slowly<F>(cell, at);
     const bool has_same_bits = is_exact(cell.graph());
     exact_cells += has_same_bits;
-    for (const auto& [name, kernels] : instruction_sets())
+    for (const auto& [name, loop_of] : instruction_sets())
       for (const std::int64_t tile : {neurons, std::int64_t{64}}) {
         INFO("seed " << seed << ", " << name << ", tiles of " << tile << "\n" << traced.text);
-        const Outcome<F> actual = run_interpreter<F>(kernels, traced, at, tile);
+        const Outcome<F> actual = run_interpreter<F>(loop_of, traced, at, tile);
         if (has_same_bits) {
           Difference<F> here;
           here.add(actual.outputs, expected.outputs, 0);
@@ -156,9 +155,9 @@ TEST_CASE("a tape takes few temporaries, and copies results that are arguments, 
   const TracedCell traced(print(cell));
   CHECK(cpu::tape_of(traced.stages.step).temporaries <= 1);
   const Numbers<double> at = random_numbers<double>(cell, 1);
-  for (const auto& [name, kernels] : instruction_sets()) {
+  for (const auto& [name, loop_of] : instruction_sets()) {
     INFO(name);
-    const Outcome<double> actual = run_interpreter<double>(kernels, traced, at, 64);
+    const Outcome<double> actual = run_interpreter<double>(loop_of, traced, at, 64);
     const Outcome<double> expected = run_slowly<double>(cell, at);
     CHECK(actual.outputs == expected.outputs);
     CHECK(actual.states == expected.states);

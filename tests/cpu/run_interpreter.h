@@ -1,7 +1,8 @@
-// One run of a cell by the kernels of an instruction set.
+// One run of a cell by the loop of an instruction set.
 #pragma once
 
-#include <spikeforge/cpu/traced_kernels.h>
+#include <spikeforge/cpu/kernels.h>
+#include <spikeforge/cpu/traced_program.h>
 
 #include "catch.h"
 #include "graph/random_graph.h"
@@ -11,7 +12,6 @@
 
 namespace spikeforge::test {
 
-using cpu::TracedKernels;
 using cpu::TracedProgram;
 
 // Rows of [T, N] numbers, or [N].
@@ -70,11 +70,13 @@ inline Scratch scratch(std::size_t bytes) { return {std::aligned_alloc(64, (byte
 
 // In tiles of `tile` neurons.
 template <class F>
-Outcome<F> run_interpreter(const TracedKernels& kernels, const TracedCell& traced, Numbers<F> at, std::int64_t tile,
+Outcome<F> run_interpreter(cpu::Loop (*loop_of)(DType), const TracedCell& traced, Numbers<F> at, std::int64_t tile,
                            const cpu::TapeFunctions& functions = {}) {
-  const TracedProgram program(traced);
   const DType type = sizeof(F) == 8 ? DType::f64 : DType::f32;
-  Outcome<F> outcome = empty_outcome<F>(traced.cell);
+  const cpu::Loop loop = loop_of(type);
+  const TracedProgram program(traced);
+  const cpu::TapeContext context{&program, functions};
+  Outcome<F> outcome = empty_outcome<F>(traced.graph);
   std::vector<SequenceView> inputs, grad_outputs, grad_states;
   std::vector<StateView> initial;
   std::vector<ParamView> params;
@@ -83,7 +85,7 @@ Outcome<F> run_interpreter(const TracedKernels& kernels, const TracedCell& trace
   for (auto& row : at.grad_states) grad_states.push_back({row.data(), 0, 1});
   for (auto& row : at.states) initial.push_back({row.data(), type});
   for (auto& row : at.params) params.push_back({.data = row.data(), .type = type, .inner = 1, .count = neurons});
-  const auto describe = [&](TracedLaunch& launch) {
+  const auto describe = [&](Launch& launch) {
     launch.cell = &traced;
     launch.type = type;
     launch.steps = steps;
@@ -93,31 +95,33 @@ Outcome<F> run_interpreter(const TracedKernels& kernels, const TracedCell& trace
     launch.initial = initial;
     launch.params = params;
   };
-  std::vector<F> checkpoints((steps - 1) / checkpoint_length * traced.cell.state_count() * neurons);
+  std::vector<F> checkpoints((steps - 1) / checkpoint_length * traced.graph.state_count() * neurons);
 
-  TracedForwardLaunch forward;
+  ForwardLaunch forward;
   describe(forward);
   const std::vector<void*> outputs = pointers(outcome.outputs), states = pointers(outcome.states);
   forward.outputs = outputs;
   forward.states = states;
   forward.checkpoints = checkpoints.data();
-  const Scratch memory = scratch(kernels.forward_scratch(forward, program, tile));
+  const Scratch memory = scratch(loop.forward_scratch(forward, context, tile));
   for (std::int64_t begin = 0; begin < neurons; begin += tile)
-    kernels.forward(forward, program, functions, begin, std::min(begin + tile, neurons), memory.get());
+    loop.forward(forward, context, begin, std::min(begin + tile, neurons), memory.get());
 
-  TracedBackwardLaunch backward;
+  BackwardLaunch backward;
   describe(backward);
   const std::vector<void*> grad_inputs = pointers(outcome.grad_inputs), grad_initial = pointers(outcome.grad_initial),
                            grad_params = pointers(outcome.grad_params);
   backward.grad_outputs = grad_outputs;
   backward.grad_states = grad_states;
   backward.checkpoints = checkpoints.data();
+  backward.any_grad_input = true;
+  backward.any_grad_param = !grad_params.empty();
   backward.grad_inputs = grad_inputs;
   backward.grad_initial = grad_initial;
   backward.grad_params = grad_params;
-  const Scratch more = scratch(kernels.backward_scratch(backward, program, tile));
+  const Scratch more = scratch(loop.backward_scratch(backward, context, tile));
   for (std::int64_t begin = 0; begin < neurons; begin += tile)
-    kernels.backward(backward, program, functions, begin, std::min(begin + tile, neurons), more.get());
+    loop.backward(backward, context, begin, std::min(begin + tile, neurons), more.get());
   return outcome;
 }
 
