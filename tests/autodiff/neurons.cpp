@@ -1,4 +1,4 @@
-// The six predefined neurons written as lambdas, against csrc/neuron: the step to the bit, and the derivatives, which
+// The predefined neurons written as lambdas, against csrc/neuron: the step to the bit, and the derivatives, which
 // are written by hand there, within rounding. Each proves the other.
 #include <spikeforge/autodiff/vjp.h>
 #include <spikeforge/graph/internal/evaluate.h>
@@ -83,7 +83,7 @@ template <class F, template <class, class> class Neuron, template <class> class 
 void compare(const std::string& name, const graph::Surrogate& surrogate, Seen& seen) {
   for (int bits = 0; bits < 8; ++bits) {
     const Variant form{(bits & 1) == 0, (bits & 2) != 0, (bits & 4) == 0};
-    const bool has_decay_input = name == "lif" || name == "plif";
+    const bool has_decay_input = name == "lif" || name == "plif" || name == "adaptive_lif";
     if (!form.decay_input && !has_decay_input) continue;
     const CellForm options{form.hard_reset, form.detach_reset, true, form.decay_input};
     const graph::Cell cell = written_neuron(name, surrogate, form);

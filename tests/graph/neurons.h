@@ -1,4 +1,4 @@
-// The six predefined neurons, written as lambdas with the spelling of csrc/neuron.
+// The predefined neurons, written as lambdas with the spelling of csrc/neuron.
 #pragma once
 
 #include <spikeforge/graph/trace.h>
@@ -33,10 +33,14 @@ inline Fired fire_and_reset(Value h, Value v_threshold, Value v_reset, const Sur
   return {s, form.hard_reset ? select(seen, v_reset, h) : h - select(seen, v_threshold, 0)};
 }
 
+inline Value charged(Value x, Value v, Value inv_tau, Value v_reset, Variant form) {
+  const Value leak = v - (form.hard_reset ? v_reset : Value(0));
+  return form.decay_input ? v + inv_tau * (x - leak) : v - inv_tau * leak + x;
+}
+
 inline Step leaky(Value x, Value v, Value inv_tau, Value v_threshold, Value v_reset, const Surrogate& surrogate,
                   Variant form) {
-  const Value leak = v - (form.hard_reset ? v_reset : Value(0));
-  const Value h = form.decay_input ? v + inv_tau * (x - leak) : v - inv_tau * leak + x;
+  const Value h = charged(x, v, inv_tau, v_reset, form);
   const Fired fired = fire_and_reset(h, v_threshold, v_reset, surrogate, form);
   return graph::step({fired.s}, {fired.v});
 }
@@ -79,6 +83,13 @@ inline graph::Cell written_neuron(const std::string& name, const graph::Surrogat
                    const Value h = v + 1 / tau * (x + v_rest - v + delta_t * e);
                    const Fired fired = fire_and_reset(h, v_threshold, v_reset, surrogate, form);
                    return graph::step({fired.s}, {fired.v});
+                 });
+  if (name == "adaptive_lif")
+    return trace({"v", "a"}, {"tau", "v_threshold", "v_reset", "decay", "b"},
+                 [&](Value x, Value v, Value a, Value tau, Value v_threshold, Value v_reset, Value decay, Value b) {
+                   const Value h = charged(x, v, 1 / tau, v_reset, form);
+                   const Fired fired = fire_and_reset(h, v_threshold + b * a, v_reset, surrogate, form);
+                   return graph::step({fired.s}, {fired.v, decay * a + fired.s});
                  });
   return trace({"v", "w"}, {"tau", "v_c", "a0", "v_threshold", "v_rest", "w_rest", "v_reset", "tau_w", "a", "b"},
                [&](Value x, Value v, Value w, Value tau, Value v_c, Value a0, Value v_threshold, Value v_rest, Value,

@@ -16,7 +16,7 @@ using Real = long double;
 
 struct Params {
   Real tau = 2, w = 0, delta_t = 1, theta_rh = .8L, v_c = .8L, a0 = 1, v_threshold = 1, v_rest = 0, w_rest = 0,
-       v_reset = 0, tau_w = 2, a = 0, b = 0;
+       v_reset = 0, tau_w = 2, a = 0, b = 0, decay = .9L;
 };
 
 // A parameter's name, and a range in which neurons fire now and then and do not run away.
@@ -30,7 +30,7 @@ struct NeuronFacts {
   std::string name;
   std::vector<ParamFacts> params;  // in the order of its lowered operators
   Real weakest, strongest;         // of x
-  bool has_w = false;
+  bool has_w = false;              // a second state: W, or the A of adaptive_lif
   bool has_decay_input = false;
 };
 
@@ -40,7 +40,8 @@ inline const std::vector<NeuronFacts>& neurons() {
       v_c{"v_c", &Params::v_c, .6L, 1}, a0{"a0", &Params::a0, .3L, .5L},
       v_threshold{"v_threshold", &Params::v_threshold, .8L, 1.2L}, v_rest{"v_rest", &Params::v_rest, -.2L, .1L},
       w_rest{"w_rest", &Params::w_rest, -.2L, .2L}, v_reset{"v_reset", &Params::v_reset, -.2L, .2L},
-      tau_w{"tau_w", &Params::tau_w, 2.2L, 4}, a{"a", &Params::a, .05L, .4L}, b{"b", &Params::b, .05L, .4L};
+      tau_w{"tau_w", &Params::tau_w, 2.2L, 4}, a{"a", &Params::a, .05L, .4L}, b{"b", &Params::b, .05L, .4L},
+      decay{"decay", &Params::decay, .6L, .95L};
   static const std::vector<NeuronFacts> table = {
       {"integrate_and_fire", {v_threshold, v_reset}, -.5L, 1.4L},
       {"lif", {tau, v_threshold, v_reset}, -1, 2.6L, false, true},
@@ -48,6 +49,7 @@ inline const std::vector<NeuronFacts>& neurons() {
       {"qif", {tau, v_c, a0, v_threshold, v_rest, v_reset}, -1.8L, 2.6L},
       {"eif", {tau, delta_t, theta_rh, v_threshold, v_rest, v_reset}, -1.8L, 1.8L},
       {"izhikevich", {tau, v_c, a0, v_threshold, v_rest, w_rest, v_reset, tau_w, a, b}, -1.8L, 2.3L, true},
+      {"adaptive_lif", {tau, v_threshold, v_reset, decay, b}, -1, 3, true, true},
   };
   return table;
 }
@@ -92,7 +94,7 @@ struct Case {
 };
 
 struct Step {
-  Real u, s, v, w;  // H - v_threshold, S, V and W after the step
+  Real u, s, v, w;  // H less the threshold, S, V and W after the step
 };
 
 inline Real charge(const Case& c, Real x, Real v, Real w) {
@@ -101,7 +103,8 @@ inline Real charge(const Case& c, Real x, Real v, Real w) {
   const Real leak = v - (c.form.hard_reset ? p.v_reset : 0);
   const Real parabola = p.a0 * (v - p.v_rest) * (v - p.v_c);
   if (name == "integrate_and_fire") return v + x;
-  if (name == "lif") return c.form.decay_input ? v + (x - leak) / p.tau : v - leak / p.tau + x;
+  if (name == "lif" || name == "adaptive_lif")
+    return c.form.decay_input ? v + (x - leak) / p.tau : v - leak / p.tau + x;
   if (name == "plif") {
     const Real rate = 1 / (1 + std::exp(-p.w));
     return c.form.decay_input ? v + (x - leak) * rate : v - leak * rate + x;
@@ -111,6 +114,16 @@ inline Real charge(const Case& c, Real x, Real v, Real w) {
   return v + (x + parabola - w) / p.tau;
 }
 
+inline Real threshold(const Case& c, Real w) {
+  return c.neuron->name == "adaptive_lif" ? c.params.v_threshold + c.params.b * w : c.params.v_threshold;
+}
+
+inline Real recover(const Case& c, Real h, Real s, Real w) {
+  const Params& p = c.params;
+  if (c.neuron->name == "adaptive_lif") return p.decay * w + s;
+  return w + (p.a * (h - p.v_rest) - w) / p.tau_w + p.b * s;
+}
+
 // `around` makes the loop differentiable as the operators are defined to be: Θ is then its value there plus the
 // surrogate's slope, and a detached reset sees the constant value.
 inline std::vector<Step> walk(const Case& c, const std::vector<Step>* around = nullptr) {
@@ -118,14 +131,14 @@ inline std::vector<Step> walk(const Case& c, const std::vector<Step>* around = n
   Real v = c.v.value_or(c.form.hard_reset ? p.v_reset : 0), w = c.w.value_or(p.w_rest);
   std::vector<Step> steps;
   for (std::size_t t = 0; t < c.x.size(); ++t) {
-    const Real h = charge(c, c.x[t], v, w), u = h - p.v_threshold;
+    const Real h = charge(c, c.x[t], v, w), theta = threshold(c, w), u = h - theta;
     Real s = u >= 0 ? 1 : 0;
     if (!c.form.spiking) s = c.surrogate.primitive(u);
     if (c.form.spiking && around != nullptr)
       s = (*around)[t].s + c.surrogate.gradient((*around)[t].u) * (u - (*around)[t].u);
     const Real s_reset = c.form.detach_reset && around != nullptr ? (*around)[t].s : s;
-    v = c.form.hard_reset ? s_reset * p.v_reset + (1 - s_reset) * h : h - p.v_threshold * s_reset;
-    w = w + (p.a * (h - p.v_rest) - w) / p.tau_w + p.b * s;
+    v = c.form.hard_reset ? s_reset * p.v_reset + (1 - s_reset) * h : h - theta * s_reset;
+    w = recover(c, h, s, w);
     steps.push_back({u, s, v, w});
   }
   return steps;
