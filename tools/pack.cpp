@@ -92,7 +92,7 @@ void add_options(CLI::App& app, Options& options) {
                  "size that will be used, since a kernel is cut after the number of its neurons and steps")
       ->allow_extra_args(false);
   app.add_flag("--train", options.train, "Also the backward pass of the models");
-  app.add_flag("--predefined", options.predefined, "The most usual calls of the six predefined neurons");
+  app.add_flag("--predefined", options.predefined, "The most usual calls of the predefined neurons");
   app.add_option("--neuron", options.neurons, "Of the predefined neurons these alone, such as lif,plif")
       ->delimiter(',')
       ->allow_extra_args(false);

@@ -12,8 +12,8 @@
 namespace spikeforge {
 
 template <class F, class Options>
-struct AdaptiveLif : Lif<F, Options> {
-  using Base = Lif<F, Options>;
+struct AdaptiveLIF : LIF<F, Options> {
+  using Base = LIF<F, Options>;
   static constexpr int n_states = 2;
   static constexpr int kept_values = 3;  // of a step, which its derivative reads: H, V and A
   static constexpr bool adapts = true;
@@ -26,7 +26,7 @@ struct AdaptiveLif : Lif<F, Options> {
     n_params
   };
 
-  SPIKEFORGE_FN AdaptiveLif(const F* p, const Options& o) : Base(p, o), retained(p[decay]), increment(p[b]) {}
+  SPIKEFORGE_FN AdaptiveLIF(const F* p, const Options& o) : Base(p, o), retained(p[decay]), increment(p[b]) {}
 
   SPIKEFORGE_FN F threshold(F v_threshold, const F* state) const { return v_threshold + increment * state[1]; }
 

@@ -10,13 +10,13 @@
 namespace spikeforge {
 
 template <class F, class Options>
-struct Eif {
+struct EIF {
   static constexpr int n_states = 1;
   static constexpr int kept_values = 4;  // of a step, which its derivative reads: H, V, X and E
   static constexpr bool adapts = false;
   enum Param { tau, delta_t, theta_rh, v_threshold, v_rest, v_reset, n_params };
 
-  SPIKEFORGE_FN Eif(const F* p, const Options&)
+  SPIKEFORGE_FN EIF(const F* p, const Options&)
       : inv_tau(F(1) / p[tau]),
         sharpness(p[delta_t]),
         inv_sharpness(F(1) / p[delta_t]),

@@ -8,13 +8,13 @@
 namespace spikeforge {
 
 template <class F, class Options>
-struct IntegrateAndFire {
+struct IF {
   static constexpr int n_states = 1;
   static constexpr int kept_values = 2;  // of a step, which its derivative reads: H and V
   static constexpr bool adapts = false;
   enum Param { v_threshold, v_reset, n_params };
 
-  SPIKEFORGE_FN IntegrateAndFire(const F*, const Options&) {}
+  SPIKEFORGE_FN IF(const F*, const Options&) {}
 
   SPIKEFORGE_FN F charge(F x, const F* state) const { return state[0] + x; }
 

@@ -10,13 +10,13 @@
 namespace spikeforge {
 
 template <class F, class Options>
-struct Lif {
+struct LIF {
   static constexpr int n_states = 1;
   static constexpr int kept_values = 2;  // of a step, which its derivative reads: H and V
   static constexpr bool adapts = false;
   enum Param { tau, v_threshold, v_reset, n_params };
 
-  SPIKEFORGE_FN Lif(const F* p, const Options& o) : Lif(F(1) / p[tau], p, o) {}
+  SPIKEFORGE_FN LIF(const F* p, const Options& o) : LIF(F(1) / p[tau], p, o) {}
 
   SPIKEFORGE_FN F charge(F x, const F* state) const {
     const F v = state[0];
@@ -39,7 +39,7 @@ struct Lif {
   SPIKEFORGE_FN void finish(F* grad_param) const { grad_param[tau] = -square(inv_tau) * grad_param[tau]; }
 
  protected:
-  SPIKEFORGE_FN Lif(F inv_tau, const F* p, const Options& o)
+  SPIKEFORGE_FN LIF(F inv_tau, const F* p, const Options& o)
       : options(o), inv_tau(inv_tau), v_rest(o.hard_reset ? p[v_reset] : F(0)) {}
 
   Options options;

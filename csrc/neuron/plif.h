@@ -8,11 +8,11 @@
 namespace spikeforge {
 
 template <class F, class Options>
-struct Plif : Lif<F, Options> {
-  using Base = Lif<F, Options>;
+struct PLIF : LIF<F, Options> {
+  using Base = LIF<F, Options>;
   enum Param { w = Base::tau, v_threshold = Base::v_threshold, v_reset = Base::v_reset, n_params = Base::n_params };
 
-  SPIKEFORGE_FN Plif(const F* p, const Options& o) : Base(F(1) / (F(1) + exp(-p[w])), p, o) {}
+  SPIKEFORGE_FN PLIF(const F* p, const Options& o) : Base(F(1) / (F(1) + exp(-p[w])), p, o) {}
 
   SPIKEFORGE_FN void finish(F* grad_param) const {
     grad_param[w] = grad_param[w] * (this->inv_tau * (F(1) - this->inv_tau));

@@ -12,13 +12,13 @@
 namespace spikeforge {
 
 template <class F, class Options>
-struct Qif {
+struct QIF {
   static constexpr int n_states = 1;
   static constexpr int kept_values = 3;  // of a step, which its derivative reads: H, V and X
   static constexpr bool adapts = false;
   enum Param { tau, v_c, a0, v_threshold, v_rest, v_reset, n_params };
 
-  SPIKEFORGE_FN Qif(const F* p, const Options&)
+  SPIKEFORGE_FN QIF(const F* p, const Options&)
       : inv_tau(F(1) / p[tau]), critical(p[v_c]), curvature(p[a0]), rest(p[v_rest]) {}
 
   SPIKEFORGE_FN F charge(F x, const F* state) const {

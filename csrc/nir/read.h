@@ -4,7 +4,7 @@
 //
 // Files may come from strangers. Nothing outside the file is read, and no more memory is used than the limits say; what
 // is no sound graph is refused with one Error that names file, node and field. Data are read by this library; of the
-// file's structure much is left to libhdf5, whose parser has had faults: see README.
+// file's structure much is left to libhdf5, whose parser has had faults: see SECURITY.md.
 #pragma once
 #include <spikeforge/nir/interpret.h>
 

@@ -8,56 +8,21 @@
 
 namespace spikeforge::nn {
 
-Described describe(const IfOptions& call) {
-  return {"IF", "integrate_and_fire", {"v"}, {{"v_threshold", call.v_threshold}}};
-}
+#define SPIKEFORGE_CONSTANT(name) {#name, call.name},
+#define SPIKEFORGE_STATE(name) #name,
+#define SPIKEFORGE_PARAM(name, default_value, legal) SPIKEFORGE_CONSTANT(name)
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
+  Described describe(const Struct##Call& call) {                         \
+    return {#Struct,                                                     \
+            #name,                                                       \
+            {SPIKEFORGE_EACH(SPIKEFORGE_STATE, states)},                 \
+            {SPIKEFORGE_EACH(SPIKEFORGE_CONSTANT, tensors) params}};     \
+  }
+#include <spikeforge/neuron/neurons.def>
+#undef SPIKEFORGE_STATE
+#undef SPIKEFORGE_CONSTANT
 
-Described describe(const LifOptions& call) {
-  return {"LIF", "lif", {"v"}, {{"tau", call.tau}, {"v_threshold", call.v_threshold}}};
-}
-
-Described describe(const PlifCall& call) {
-  return {"PLIF", "plif", {"v"}, {{"w", call.w}, {"v_threshold", call.v_threshold}}};
-}
-
-Described describe(const QifOptions& call) {
-  return {"QIF",
-          "qif",
-          {"v"},
-          {{"tau", call.tau},
-           {"v_c", call.v_c},
-           {"a0", call.a0},
-           {"v_threshold", call.v_threshold},
-           {"v_rest", call.v_rest}}};
-}
-
-Described describe(const EifOptions& call) {
-  return {"EIF",
-          "eif",
-          {"v"},
-          {{"tau", call.tau},
-           {"delta_t", call.delta_t},
-           {"theta_rh", call.theta_rh},
-           {"v_threshold", call.v_threshold},
-           {"v_rest", call.v_rest}}};
-}
-
-Described describe(const spikeforge::IzhikevichOptions& call) {
-  return {"Izhikevich",
-          "izhikevich",
-          {"v", "w"},
-          {{"tau", call.tau},
-           {"v_c", call.v_c},
-           {"a0", call.a0},
-           {"v_threshold", call.v_threshold},
-           {"v_rest", call.v_rest},
-           {"w_rest", call.w_rest},
-           {"tau_w", call.tau_w},
-           {"a", call.a},
-           {"b", call.b}}};
-}
-
-Described describe(const CubaLifCall& call) {
+Described describe(const CubaLIFCall& call) {
   return {"CubaLIF",
           "",
           {"v", "i"},
@@ -69,30 +34,18 @@ namespace {
 MaybeTensor maybe(const at::Tensor& t) { return t.defined() ? MaybeTensor(t) : std::nullopt; }
 
 // The operator, over states that may be undefined.
-std::tuple<at::Tensor, at::Tensor> run_operator(const at::Tensor& x, const Tensors& states, const IfOptions& call) {
-  return integrate_and_fire(x, maybe(states[0]), call);
-}
-
-std::tuple<at::Tensor, at::Tensor> run_operator(const at::Tensor& x, const Tensors& states, const LifOptions& call) {
-  return lif(x, maybe(states[0]), call);
-}
-
-std::tuple<at::Tensor, at::Tensor> run_operator(const at::Tensor& x, const Tensors& states, const PlifCall& call) {
-  return plif(x, call.w.tensor(), maybe(states[0]), call);
-}
-
-std::tuple<at::Tensor, at::Tensor> run_operator(const at::Tensor& x, const Tensors& states, const QifOptions& call) {
-  return qif(x, maybe(states[0]), call);
-}
-
-std::tuple<at::Tensor, at::Tensor> run_operator(const at::Tensor& x, const Tensors& states, const EifOptions& call) {
-  return eif(x, maybe(states[0]), call);
-}
-
-std::tuple<at::Tensor, at::Tensor, at::Tensor> run_operator(const at::Tensor& x, const Tensors& states,
-                                                            const spikeforge::IzhikevichOptions& call) {
-  return izhikevich(x, maybe(states[0]), maybe(states[1]), call);
-}
+#define SPIKEFORGE_PLACE(name) name,
+#define SPIKEFORGE_STATE(name) maybe(states_[name]),
+#define SPIKEFORGE_TENSOR(name) call.name.tensor(),
+#define SPIKEFORGE_NEURON(op, Struct, header, tensors, states, params)                          \
+  auto run_operator(const at::Tensor& x, const Tensors& states_, const Struct##Call& call) {    \
+    enum { SPIKEFORGE_EACH(SPIKEFORGE_PLACE, states) };                                         \
+    return op(x, SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors) SPIKEFORGE_EACH(SPIKEFORGE_STATE, states) call); \
+  }
+#include <spikeforge/neuron/neurons.def>
+#undef SPIKEFORGE_PLACE
+#undef SPIKEFORGE_STATE
+#undef SPIKEFORGE_TENSOR
 
 at::Tensor spread(const at::Tensor& x, const Param& value) {
   const auto options = x.options().dtype(state_type(x.scalar_type()));
@@ -100,15 +53,21 @@ at::Tensor spread(const at::Tensor& x, const Param& value) {
   return value.tensor().to(options).expand(x.sizes().slice(1));
 }
 
-// Where the operators start: v at v_reset, or 0 under soft reset; w at w_rest. A current starts at 0.
+// Where the second state starts: w at w_rest; others at 0.
+template <class Call>
+Param second_start(const Call& call) {
+  if constexpr (requires { call.w_rest; })
+    return call.w_rest;
+  else
+    return 0.0;
+}
+
+// Where the operators start: v at v_reset, or 0 under soft reset.
 template <class Call>
 Tensors initial(const at::Tensor& x, const Tensors& states, const Call& call) {
   Tensors all = states;
   if (!all[0].defined()) all[0] = spread(x, call.v_reset.value_or(Param(0.0)));
-  if constexpr (std::is_same_v<Call, spikeforge::IzhikevichOptions>)
-    if (!all[1].defined()) all[1] = spread(x, call.w_rest);
-  if constexpr (std::is_same_v<Call, CubaLifCall>)
-    if (!all[1].defined()) all[1] = spread(x, 0.0);
+  if (all.size() > 1 && !all[1].defined()) all[1] = spread(x, second_start(call));
   return all;
 }
 
@@ -117,9 +76,9 @@ constexpr bool is_always_traced = std::is_same_v<Options, CubaLIFOptions>;
 
 }  // namespace
 
-PLIFOptions& PLIFOptions::init_tau(double tau) {
+Constant learned_from_tau(double tau) {
   TORCH_CHECK_VALUE(std::isfinite(tau) && tau > 1, "PLIF: init_tau must be finite and above 1, but is ", tau);
-  return w(Learnable(-std::log(tau - 1)));
+  return Learnable(-std::log(tau - 1));
 }
 
 template <class Options>
@@ -131,7 +90,7 @@ Predefined<Options>::Predefined(Options options)
   if constexpr (std::is_same_v<Options, PLIFOptions>)  // its operator takes a tensor
     if (!call_.w.is_tensor()) call_.w = register_buffer("w", at::full({}, call_.w.number()));
   if (is_always_traced<Options> || options_.strict()) {
-    TracedCell traced = traced_cell(call_, options_.strict());
+    TracedNeuron traced = traced_cell(call_, options_.strict());
     cell_ = std::move(traced.neuron);
     cell_params_ = std::move(traced.params);
   }
@@ -231,8 +190,7 @@ Script Predefined<Options>::cell_script() const {
     result.states.push_back(state);
   };
   add(call_.v_reset.value_or(Param(0.0)), "v_reset");
-  if constexpr (std::is_same_v<typename Options::Operator, spikeforge::IzhikevichOptions>) add(call_.w_rest, "w_rest");
-  if constexpr (std::is_same_v<typename Options::Operator, CubaLifCall>) add(0.0, "");
+  if (neuron.states.size() > 1) add(second_start(call_), "w_rest");
 
   auto constants = neuron.constants;
   if (call_.v_reset) constants.emplace_back("v_reset", *call_.v_reset);
@@ -258,12 +216,8 @@ void Predefined<Options>::pretty_print(std::ostream& stream) const {
   stream << "surrogate=" << options_.call().surrogate << ')';
 }
 
-template class Predefined<IFOptions>;
-template class Predefined<LIFOptions>;
-template class Predefined<PLIFOptions>;
-template class Predefined<QIFOptions>;
-template class Predefined<EIFOptions>;
-template class Predefined<IzhikevichOptions>;
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) template class Predefined<Struct##Options>;
+#include <spikeforge/neuron/neurons.def>
 template class Predefined<CubaLIFOptions>;
 
 }  // namespace spikeforge::nn

@@ -1,11 +1,14 @@
-// The predefined neurons as modules: IF, LIF, PLIF, QIF, EIF, Izhikevich; and CubaLIF, whose input charges a current.
+// The predefined neurons as modules: IF, LIF, PLIF, QIF, EIF, Izhikevich, AdaptiveLIF; and CubaLIF, whose input charges a
+// current.
 //
 //   LIF lif(LIFOptions().tau(Learnable(2.0)).surrogate("atan").persistent_state(true));
 //   at::Tensor spikes = lif(x_seq);  // [T, *shape] to [T, *shape]; v is kept for the next call
 //
 // Equations, defaults and legal values are those of ops/neuron.h. Every constant is a number, a tensor that broadcasts
-// against shape, or learnable (constant.h). States: v; and w of
-// Izhikevich, i of CubaLIF.
+// against shape, or learnable (constant.h). States: v; and w of Izhikevich, a of AdaptiveLIF, i of CubaLIF.
+//
+// LIFOptions and its kin have a setter for each parameter of neurons.def. A tensor that the operator requires, PLIF's w,
+// is learned, from 0 unless another is given.
 #pragma once
 
 #include <spikeforge/nn/neuron_module.h>
@@ -16,6 +19,9 @@
 #include <functional>
 
 namespace spikeforge::nn {
+
+// Throws ValueError unless tau is finite and above 1.
+SPIKEFORGE_API Constant learned_from_tau(double tau);
 
 // The operator's options, and which constants were given as tensors or to be learned. `Call` is a struct of
 // ops/neuron.h.
@@ -30,9 +36,6 @@ class PredefinedOptions {
     Param& (*in)(Call&);
   };
 
-  Self& v_threshold(Constant constant) {
-    return set("v_threshold", constant, [](Call& call) -> Param& { return call.v_threshold; });
-  }
   // std::nullopt: soft reset.
   Self& v_reset(std::optional<Constant> constant) {
     call_.v_reset = 0.0;
@@ -54,6 +57,9 @@ class PredefinedOptions {
   Self& strict(bool on) { return strict_ = on, self(); }
   // v is part of what save() writes.
   Self& persistent_state(bool on) { return persistent_ = on, self(); }
+
+  // PLIF: the w of a time constant above 1, to be learned from there.
+  Self& init_tau(double tau) requires requires(Call call) { call.w; } { return self().w(learned_from_tau(tau)); }
 
   const Call& call() const { return call_; }
   const std::vector<Given>& given() const { return given_; }
@@ -80,52 +86,30 @@ class PredefinedOptions {
     return set(#name, constant, [](Operator& call) -> Param& { return call.name; }); \
   }
 
-struct SPIKEFORGE_API IFOptions : PredefinedOptions<IFOptions, IfOptions> {};
+// The operator's arguments, the tensors that it requires among them.
+#define SPIKEFORGE_TENSOR(name) Param name = 0.0;
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
+  struct Struct##Call : Struct##Arguments {                              \
+    SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors)                          \
+  };
+#include <spikeforge/neuron/neurons.def>
+#undef SPIKEFORGE_TENSOR
 
-struct SPIKEFORGE_API LIFOptions : PredefinedOptions<LIFOptions, LifOptions> {
-  SPIKEFORGE_CONSTANT(tau)
-  LIFOptions& decay_input(bool on) { return call_.decay_input = on, *this; }
-};
-
-// 1/tau = sigmoid(w). w is learned, from 0 (tau 2) unless another is given.
-struct PlifCall : PlifOptions {
-  Param w = 0.0;
-};
-struct SPIKEFORGE_API PLIFOptions : PredefinedOptions<PLIFOptions, PlifCall> {
-  PLIFOptions() { w(Learnable(0.0)); }
-  SPIKEFORGE_CONSTANT(w)
-  // The w of a time constant above 1, to be learned from there.
-  PLIFOptions& init_tau(double tau);
-  PLIFOptions& decay_input(bool on) { return call_.decay_input = on, *this; }
-};
-
-struct SPIKEFORGE_API QIFOptions : PredefinedOptions<QIFOptions, QifOptions> {
-  SPIKEFORGE_CONSTANT(tau)
-  SPIKEFORGE_CONSTANT(v_c)
-  SPIKEFORGE_CONSTANT(a0)
-  SPIKEFORGE_CONSTANT(v_rest)
-};
-
-struct SPIKEFORGE_API EIFOptions : PredefinedOptions<EIFOptions, EifOptions> {
-  SPIKEFORGE_CONSTANT(tau)
-  SPIKEFORGE_CONSTANT(delta_t)
-  SPIKEFORGE_CONSTANT(theta_rh)
-  SPIKEFORGE_CONSTANT(v_rest)
-};
-
-struct SPIKEFORGE_API IzhikevichOptions : PredefinedOptions<IzhikevichOptions, spikeforge::IzhikevichOptions> {
-  SPIKEFORGE_CONSTANT(tau)
-  SPIKEFORGE_CONSTANT(v_c)
-  SPIKEFORGE_CONSTANT(a0)
-  SPIKEFORGE_CONSTANT(v_rest)
-  SPIKEFORGE_CONSTANT(w_rest)
-  SPIKEFORGE_CONSTANT(tau_w)
-  SPIKEFORGE_CONSTANT(a)
-  SPIKEFORGE_CONSTANT(b)
-};
+#define SPIKEFORGE_LEARN(name) name(Learnable(0.0));
+#define SPIKEFORGE_PARAM(name, default_value, legal) SPIKEFORGE_CONSTANT(name)
+#define SPIKEFORGE_DECAY_INPUT() \
+  Own& decay_input(bool on) { return call_.decay_input = on, *this; }
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)               \
+  struct SPIKEFORGE_API Struct##Options : PredefinedOptions<Struct##Options, Struct##Call> { \
+    Struct##Options() { SPIKEFORGE_EACH(SPIKEFORGE_LEARN, tensors) }                   \
+    SPIKEFORGE_EACH(SPIKEFORGE_CONSTANT, tensors)                                      \
+    params                                                                             \
+  };
+#include <spikeforge/neuron/neurons.def>
+#undef SPIKEFORGE_LEARN
 
 // I = I - I / tau_synapse + X, and this I charges V as X charges a LIF with tau_membrane. A traced cell.
-struct CubaLifCall {
+struct CubaLIFCall {
   Param tau_synapse = 2.0, tau_membrane = 2.0;
   bool decay_input = true;
   Param v_threshold = 1.0;
@@ -135,7 +119,8 @@ struct CubaLifCall {
   std::vector<double> surrogate_args = {};
   bool spiking = true;
 };
-struct SPIKEFORGE_API CubaLIFOptions : PredefinedOptions<CubaLIFOptions, CubaLifCall> {
+struct SPIKEFORGE_API CubaLIFOptions : PredefinedOptions<CubaLIFOptions, CubaLIFCall> {
+  SPIKEFORGE_CONSTANT(v_threshold)
   SPIKEFORGE_CONSTANT(tau_synapse)
   SPIKEFORGE_CONSTANT(tau_membrane)
   CubaLIFOptions& decay_input(bool on) { return call_.decay_input = on, *this; }
@@ -173,12 +158,8 @@ class SPIKEFORGE_API Predefined : public NeuronModule {
   extern template class Predefined<name##Options>; \
   using name##Impl = Predefined<name##Options>;    \
   TORCH_MODULE(name);
-SPIKEFORGE_MODULE(IF)
-SPIKEFORGE_MODULE(LIF)
-SPIKEFORGE_MODULE(PLIF)
-SPIKEFORGE_MODULE(QIF)
-SPIKEFORGE_MODULE(EIF)
-SPIKEFORGE_MODULE(Izhikevich)
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) SPIKEFORGE_MODULE(Struct)
+#include <spikeforge/neuron/neurons.def>
 SPIKEFORGE_MODULE(CubaLIF)
 #undef SPIKEFORGE_MODULE
 

@@ -1,3 +1,5 @@
+#include <spikeforge/kernels/multistep/predefined_cells.h>
+#include <spikeforge/neuron/cells.h>
 #include <spikeforge/nn/internal/predefined.h>
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/surrogate.h>
@@ -18,121 +20,113 @@ class Constants {
   }
 
   Value operator()(std::string_view name) const {
-    return std::find_if(values_.begin(), values_.end(), [&](const auto& v) { return v.first == name; })->second;
+    const auto found = std::find_if(values_.begin(), values_.end(), [&](const auto& v) { return v.first == name; });
+    return found == values_.end() ? Value(0.0) : found->second;  // v_reset, under soft reset
   }
 
  private:
   std::vector<std::pair<std::string_view, Value>> values_;
 };
 
-bool is_positive(std::string_view constant) { return constant.starts_with("tau") || constant == "delta_t"; }
+// What a step computes before the reset, and the second state, where there is one.
+struct Charged {
+  Value h, threshold;
+};
 
-// h = charge(x, states, c); the second state, where there is one, is recover(h, s, states, x, c).
+// charge(x, states, c) is Charged; recover(h, s, x, states, c) the second state after the step.
 template <class Call, class Charge, class Recover>
-TracedCell make(const Call& call, bool strict, const Charge& charge, const Recover& recover) {
+TracedNeuron make(const Call& call, bool strict, const Charge& charge, const Recover& recover) {
   const Described neuron = describe(call);
   TORCH_CHECK_VALUE(call.spiking, neuron.module, ": as a traced cell it needs spiking(true)");
   const ops::Surrogate parsed = ops::parse_surrogate(neuron.module, call.surrogate, call.surrogate_args);
-  const graph::Surrogate surrogate{parsed.kind, {parsed.args[0], parsed.args[1]}};
+  const graph::Surrogate surrogate{parsed.kind, parsed.args};
 
   auto constants = neuron.constants;
   if (call.v_reset) constants.emplace_back("v_reset", *call.v_reset);
   graph::Signature signature{neuron.module, {"x"}, {}, {}};
   for (const std::string& state : neuron.states) signature.states.emplace_back(state);
   Tensors params;
-  for (const auto& [name, param] : constants) {
+  for (const auto& [name, param] : constants)
     if (param.is_tensor()) {
       signature.params.emplace_back(name);
       params.push_back(param.tensor());
-      continue;
     }
-    if (is_positive(name)) ops::check_positive(neuron.module, name, param.number());
-  }
 
   const graph::Cell cell = graph::trace(signature, [&](Values inputs, Values states, Values values) {
     const Constants c(constants, values);
-    const Value h = charge(inputs[0], states, c);
-    const Value u = h - c("v_threshold");
+    const Charged charged = charge(inputs[0], states, c);
+    const Value u = charged.h - charged.threshold;
     const Value s = strict ? spike_strict(u, surrogate) : spike(u, surrogate);
     const Value resetting = call.detach_reset ? detach(s) : s;
-    Step step{{s}, {call.v_reset ? select(resetting, c("v_reset"), h) : h - resetting * c("v_threshold")}};
-    if (states.size() == 2) step.next_states.push_back(recover(h, s, inputs[0], states, c));
+    Step step{{s},
+              {call.v_reset ? select(resetting, c("v_reset"), charged.h) : charged.h - resetting * charged.threshold}};
+    if (states.size() == 2) step.next_states.push_back(recover(charged.h, s, inputs[0], states, c));
     return step;
   });
   return {spikeforge::Neuron(cell), std::move(params)};
 }
 
-template <class Call, class Charge>
-TracedCell make(const Call& call, bool strict, const Charge& charge) {
-  return make(call, strict, charge,
-              [](const Value&, const Value&, const Value&, Values states, const Constants&) { return states[1]; });
-}
-
 template <class Call>
-Value leak(const Call& call, const Value& v, const Constants& c) {
-  return call.v_reset ? v - c("v_reset") : v;
+CellForm form_of(const Call& call) {
+  CellForm form{.hard_reset = call.v_reset.has_value()};
+  if constexpr (requires { call.decay_input; }) form.decay_input = call.decay_input;
+  return form;
 }
 
-template <class Call>
-TracedCell leaky(const Call& call, bool strict, Value (*inv_tau)(const Constants&)) {
-  return make(call, strict, [&](const Value& x, Values states, const Constants& c) {
-    const Value& v = states[0];
-    return call.decay_input ? v + inv_tau(c) * (x - leak(call, v, c)) : v - inv_tau(c) * leak(call, v, c) + x;
-  });
-}
-
-Value parabola(const Value& v, const Constants& c) { return c("a0") * (v - c("v_rest")) * (v - c("v_c")); }
-
-}  // namespace
-
-TracedCell traced_cell(const IfOptions& call, bool strict) {
-  return make(call, strict, [](const Value& x, Values states, const Constants&) { return states[0] + x; });
-}
-
-TracedCell traced_cell(const LifOptions& call, bool strict) {
-  return leaky(call, strict, [](const Constants& c) { return 1 / c("tau"); });
-}
-
-TracedCell traced_cell(const PlifCall& call, bool strict) {
-  return leaky(call, strict, [](const Constants& c) { return sigmoid(c("w")); });
-}
-
-TracedCell traced_cell(const QifOptions& call, bool strict) {
-  return make(call, strict, [](const Value& x, Values states, const Constants& c) {
-    return states[0] + 1 / c("tau") * (x + parabola(states[0], c));
-  });
-}
-
-TracedCell traced_cell(const EifOptions& call, bool strict) {
-  return make(call, strict, [](const Value& x, Values states, const Constants& c) {
-    const Value& v = states[0];
-    const Value rise = c("delta_t") * exp(1 / c("delta_t") * (v - c("theta_rh")));
-    return v + 1 / c("tau") * (x + c("v_rest") - v + rise);
-  });
-}
-
-TracedCell traced_cell(const spikeforge::IzhikevichOptions& call, bool strict) {
+// The equations are the cell's own, with values of a graph as its numbers.
+template <template <class, class> class Neuron, class Call>
+TracedNeuron trace_predefined(NeuronKind kind, const Call& call, bool strict) {
+  using Traced = Neuron<Value, CellForm>;
+  const PredefinedCell& cell = predefined_cell(kind);
+  const Described described = describe(call);
+  for (const auto& [name, param] : described.constants)
+    if (!param.is_tensor())
+      ops::check_number(described.module,
+                        *std::find_if(cell.params.begin(), cell.params.end(),
+                                      [n = std::string_view(name)](const CellParam& p) { return p.name == n; }),
+                        param.number());
+  const auto neuron_of = [&](const Constants& c) {
+    std::vector<Value> params;
+    for (const CellParam& param : cell.params) params.push_back(c(param.name));
+    return Traced(params.data(), form_of(call));
+  };
   return make(
       call, strict,
-      [](const Value& x, Values states, const Constants& c) {
-        return states[0] + 1 / c("tau") * (x + parabola(states[0], c) - states[1]);
+      [&](const Value& x, Values states, const Constants& c) {
+        const Traced neuron = neuron_of(c);
+        Value threshold = c("v_threshold");
+        if constexpr (Traced::adapts) threshold = neuron.threshold(threshold, states.data());
+        return Charged{neuron.charge(x, states.data()), threshold};
       },
-      [](const Value& h, const Value& s, const Value&, Values states, const Constants& c) {
-        const Value& w = states[1];
-        return w + 1 / c("tau_w") * (c("a") * (h - c("v_rest")) - w) + c("b") * s;
+      [&](const Value& h, const Value& s, const Value&, Values states, const Constants& c) {
+        if constexpr (Traced::n_states == 2)
+          return neuron_of(c).recover(h, s, states[1]);
+        else
+          return h;
       });
 }
 
-TracedCell traced_cell(const CubaLifCall& call, bool strict) {
+}  // namespace
+
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)      \
+  TracedNeuron traced_cell(const Struct##Call& call, bool strict) {           \
+    return trace_predefined<spikeforge::Struct>(NeuronKind::name, call, strict); \
+  }
+#include <spikeforge/neuron/neurons.def>
+
+TracedNeuron traced_cell(const CubaLIFCall& call, bool strict) {
+  for (const auto& [name, param] : describe(call).constants)
+    if (std::string_view(name).starts_with("tau") && !param.is_tensor())
+      ops::check_positive("CubaLIF", name, param.number());
   const auto current = [](const Value& x, Values states, const Constants& c) {
     return states[1] - 1 / c("tau_synapse") * states[1] + x;
   };
   return make(
       call, strict,
       [&](const Value& x, Values states, const Constants& c) {
-        const Value& v = states[0];
-        const Value inv_tau = 1 / c("tau_membrane"), i = current(x, states, c);
-        return call.decay_input ? v + inv_tau * (i - leak(call, v, c)) : v - inv_tau * leak(call, v, c) + i;
+        const Value params[] = {c("tau_membrane"), c("v_threshold"), c("v_reset")};
+        const spikeforge::LIF<Value, CellForm> membrane(params, form_of(call));
+        return Charged{membrane.charge(current(x, states, c), states.data()), c("v_threshold")};
       },
       [&](const Value&, const Value&, const Value& x, Values states, const Constants& c) {
         return current(x, states, c);

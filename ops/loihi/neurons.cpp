@@ -1,12 +1,13 @@
 // The public operators of Loihi's neurons, each lowered to loihi_forward.
-#include <spikeforge/ops/loihi.h>
 #include <spikeforge/kernels/multistep/loihi_cells.h>
+#include <spikeforge/ops/loihi.h>
 
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 #include <torch/library.h>
 
-#include <tuple>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,146 +17,83 @@ namespace {
 
 using at::Tensor;
 using MaybeTensor = std::optional<Tensor>;
-using LoihiTensors = c10::List<MaybeTensor>;
-using Two = std::tuple<Tensor, Tensor, Tensor>;            // spikes, u, v
-using Three = std::tuple<Tensor, Tensor, Tensor, Tensor>;  // and phase or wait
-using Forward = std::vector<Tensor>(const Tensor&, const LoihiTensors&, const LoihiTensors&, at::IntArrayRef, bool,
-                                    std::string_view, bool);
+using Forward = std::vector<Tensor>(const Tensor&, const c10::List<MaybeTensor>&, const c10::List<MaybeTensor>&,
+                                    at::IntArrayRef, bool, std::string_view, bool);
 
-// A parameter of either overload: a number, or a tensor whose None is the default.
-struct Value {
-  Value(std::int64_t number, std::int64_t) : number(number) {}
-  Value(const MaybeTensor& tensor, std::int64_t otherwise) : tensor(tensor), number(otherwise) {}
+// A call in the order of the cell's states and parameters.
+struct LoihiCall {
+  Tensor x;
+  c10::List<MaybeTensor> states, params;
+  std::vector<std::int64_t> numbers;
+  bool store_states = false;
 
-  MaybeTensor tensor;
-  std::int64_t number = 0;
+  void add(MaybeTensor tensor, std::int64_t number) {
+    params.push_back(std::move(tensor));
+    numbers.push_back(number);
+  }
 };
 
-std::vector<Tensor> call(const Tensor& x, const std::vector<MaybeTensor>& states, const std::vector<Value>& values,
-                         bool ternary, LoihiForm form, bool store_states) {
+std::vector<Tensor> run(const LoihiCell& cell, const LoihiCall& call) {
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("spikeforge::loihi_forward", "").typed<Forward>();
-  LoihiTensors given_states, params;
-  for (const MaybeTensor& state : states) given_states.push_back(state);
-  std::vector<std::int64_t> numbers;
-  for (const Value& value : values) {
-    params.push_back(value.tensor);
-    numbers.push_back(value.number);
+  return op.call(call.x, call.states, call.params, call.numbers, cell.ternary, name_of(cell.form), call.store_states);
+}
+
+// All overloads of one operator: x, the states, the parameters, store_states. A parameter is a number, or a tensor whose
+// None is the default.
+template <bool ternary, LoihiForm form>
+void run_boxed(const c10::OperatorHandle&, torch::jit::Stack* stack) {
+  const LoihiCell& cell = loihi_cell(ternary, form);
+  const std::vector<c10::IValue> arguments = torch::jit::pop(*stack, 2 + cell.states.size() + cell.params.size());
+  auto next = arguments.begin();
+  LoihiCall call;
+  call.x = (next++)->toTensor();
+  for (std::size_t s = 0; s < cell.states.size(); ++s) call.states.push_back((next++)->toOptional<Tensor>());
+  for (const CellParam& param : cell.params) {
+    const c10::IValue& given = *next++;
+    if (given.isInt())
+      call.add(std::nullopt, given.toInt());
+    else
+      call.add(given.toOptional<Tensor>(), static_cast<std::int64_t>(param.default_value));
   }
-  return op.call(x, given_states, params, numbers, ternary, name_of(form), store_states);
+  call.store_states = next->toBool();
+  for (Tensor& result : run(cell, call)) torch::jit::push(*stack, std::move(result));
 }
 
-Two two(std::vector<Tensor> results) { return {std::move(results[0]), std::move(results[1]), std::move(results[2])}; }
-Three three(std::vector<Tensor> results) {
-  return {std::move(results[0]), std::move(results[1]), std::move(results[2]), std::move(results[3])};
-}
-
-constexpr std::int64_t vth_default = 10;
-
-// P and B are std::int64_t or const MaybeTensor&. A bias often differs from neuron to neuron where nothing else does,
-// so an overload takes a tensor of it beside numbers: there B is const Tensor&.
-
-template <class P, class B>
-Two lif(const Tensor& x, const MaybeTensor& u, const MaybeTensor& v, P du, P dv, B bias_mant, P bias_exp, P vth,
-        bool store_states) {
-  return two(call(x, {u, v}, {{du, 0}, {dv, 0}, {bias_mant, 0}, {bias_exp, 0}, {vth, vth_default}}, /*ternary=*/false,
-                  LoihiForm::plain, store_states));
-}
-
-template <class P, class B>
-Three lif_reset(const Tensor& x, const MaybeTensor& u, const MaybeTensor& v, const MaybeTensor& phase, P du, P dv,
-                B bias_mant, P bias_exp, P vth, std::int64_t reset_interval, std::int64_t reset_offset,
-                bool store_states) {
-  return three(call(
-      x, {u, v, phase},
-      {{du, 0}, {dv, 0}, {bias_mant, 0}, {bias_exp, 0}, {vth, vth_default}, {reset_interval, 0}, {reset_offset, 0}},
-      /*ternary=*/false, LoihiForm::reset, store_states));
-}
-
-template <class P, class B>
-Three lif_refractory(const Tensor& x, const MaybeTensor& u, const MaybeTensor& v, const MaybeTensor& wait, P du, P dv,
-                     B bias_mant, P bias_exp, P vth, std::int64_t refractory_period, bool store_states) {
-  return three(call(x, {u, v, wait},
-                    {{du, 0}, {dv, 0}, {bias_mant, 0}, {bias_exp, 0}, {vth, vth_default}, {refractory_period, 0}},
-                    /*ternary=*/false, LoihiForm::refractory, store_states));
-}
-
-template <class P, class B>
-Two ternary_lif(const Tensor& x, const MaybeTensor& u, const MaybeTensor& v, P du, P dv, B bias_mant, P bias_exp,
-                P vth_hi, P vth_lo, bool store_states) {
-  return two(call(x, {u, v},
-                  {{du, 0}, {dv, 0}, {bias_mant, 0}, {bias_exp, 0}, {vth_hi, vth_default}, {vth_lo, -vth_default}},
-                  /*ternary=*/true, LoihiForm::plain, store_states));
-}
-
-template <class P, class B>
-Three ternary_lif_reset(const Tensor& x, const MaybeTensor& u, const MaybeTensor& v, const MaybeTensor& phase, P du,
-                        P dv, B bias_mant, P bias_exp, P vth_hi, P vth_lo, std::int64_t reset_interval,
-                        std::int64_t reset_offset, bool store_states) {
-  return three(call(x, {u, v, phase},
-                    {{du, 0},
-                     {dv, 0},
-                     {bias_mant, 0},
-                     {bias_exp, 0},
-                     {vth_hi, vth_default},
-                     {vth_lo, -vth_default},
-                     {reset_interval, 0},
-                     {reset_offset, 0}},
-                    /*ternary=*/true, LoihiForm::reset, store_states));
-}
-
-template <class P, class B>
-Three ternary_lif_refractory(const Tensor& x, const MaybeTensor& u, const MaybeTensor& v, const MaybeTensor& wait, P du,
-                             P dv, B bias_mant, P bias_exp, P vth_hi, P vth_lo, std::int64_t refractory_period,
-                             bool store_states) {
-  return three(call(x, {u, v, wait},
-                    {{du, 0},
-                     {dv, 0},
-                     {bias_mant, 0},
-                     {bias_exp, 0},
-                     {vth_hi, vth_default},
-                     {vth_lo, -vth_default},
-                     {refractory_period, 0}},
-                    /*ternary=*/true, LoihiForm::refractory, store_states));
+template <bool ternary, LoihiForm form>
+void register_neuron(torch::Library& library) {
+  // A bias often differs from neuron to neuron where nothing else does: an overload takes a tensor of it beside numbers.
+  for (const char* const overload : {"", ".bias", ".tensor"})
+    library.impl((loihi_cell(ternary, form).name + overload).c_str(),
+                 torch::CppFunction::makeFromBoxedFunction<run_boxed<ternary, form>>());
 }
 
 TORCH_LIBRARY_IMPL(spikeforge, CompositeExplicitAutograd, library) {
-  using Number = std::int64_t;
-  using Tensors = const MaybeTensor&;
-  library.impl("loihi_lif", TORCH_FN((lif<Number, Number>)));
-  library.impl("loihi_lif.bias", TORCH_FN((lif<Number, const Tensor&>)));
-  library.impl("loihi_lif.tensor", TORCH_FN((lif<Tensors, Tensors>)));
-  library.impl("loihi_lif_reset", TORCH_FN((lif_reset<Number, Number>)));
-  library.impl("loihi_lif_reset.bias", TORCH_FN((lif_reset<Number, const Tensor&>)));
-  library.impl("loihi_lif_reset.tensor", TORCH_FN((lif_reset<Tensors, Tensors>)));
-  library.impl("loihi_lif_refractory", TORCH_FN((lif_refractory<Number, Number>)));
-  library.impl("loihi_lif_refractory.bias", TORCH_FN((lif_refractory<Number, const Tensor&>)));
-  library.impl("loihi_lif_refractory.tensor", TORCH_FN((lif_refractory<Tensors, Tensors>)));
-  library.impl("loihi_ternary_lif", TORCH_FN((ternary_lif<Number, Number>)));
-  library.impl("loihi_ternary_lif.bias", TORCH_FN((ternary_lif<Number, const Tensor&>)));
-  library.impl("loihi_ternary_lif.tensor", TORCH_FN((ternary_lif<Tensors, Tensors>)));
-  library.impl("loihi_ternary_lif_reset", TORCH_FN((ternary_lif_reset<Number, Number>)));
-  library.impl("loihi_ternary_lif_reset.bias", TORCH_FN((ternary_lif_reset<Number, const Tensor&>)));
-  library.impl("loihi_ternary_lif_reset.tensor", TORCH_FN((ternary_lif_reset<Tensors, Tensors>)));
-  library.impl("loihi_ternary_lif_refractory", TORCH_FN((ternary_lif_refractory<Number, Number>)));
-  library.impl("loihi_ternary_lif_refractory.bias", TORCH_FN((ternary_lif_refractory<Number, const Tensor&>)));
-  library.impl("loihi_ternary_lif_refractory.tensor", TORCH_FN((ternary_lif_refractory<Tensors, Tensors>)));
+  register_neuron<false, LoihiForm::plain>(library);
+  register_neuron<false, LoihiForm::reset>(library);
+  register_neuron<false, LoihiForm::refractory>(library);
+  register_neuron<true, LoihiForm::plain>(library);
+  register_neuron<true, LoihiForm::reset>(library);
+  register_neuron<true, LoihiForm::refractory>(library);
 }
 
-Value value_of(const LoihiNumber& number) {
-  return number.is_tensor() ? Value(number.tensor(), 0) : Value(number.number(), 0);
-}
-
-LoihiResults run(const Tensor& x, const LoihiState& state, std::vector<Value> values, const LoihiOptions& options,
-                 bool ternary) {
-  std::vector<MaybeTensor> states{state.u, state.v};
-  if (options.form != LoihiForm::plain) states.push_back(state.counter);
-  if (options.form == LoihiForm::reset) {
-    values.emplace_back(options.reset_interval, 0);
-    values.emplace_back(options.reset_offset, 0);
+LoihiResults run(const Tensor& x, const LoihiState& state, bool ternary, const LoihiOptions& o) {
+  LoihiCall call{.x = x};
+  call.states.push_back(state.u);
+  call.states.push_back(state.v);
+  if (o.form != LoihiForm::plain) call.states.push_back(state.counter);
+  const auto add = [&](const LoihiNumber& number) {
+    number.is_tensor() ? call.add(number.tensor(), 0) : call.add(std::nullopt, number.number());
+  };
+  for (const LoihiNumber* number : {&o.du, &o.dv, &o.bias_mant, &o.bias_exp, &o.vth}) add(*number);
+  if (ternary) add(o.vth_lo);
+  if (o.form == LoihiForm::reset) {
+    call.add(std::nullopt, o.reset_interval);
+    call.add(std::nullopt, o.reset_offset);
   }
-  if (options.form == LoihiForm::refractory) values.emplace_back(options.refractory_period, 0);
-  std::vector<Tensor> results = call(x, states, values, ternary, options.form, options.store_states);
+  if (o.form == LoihiForm::refractory) call.add(std::nullopt, o.refractory_period);
+  call.store_states = o.store_states;
+  std::vector<Tensor> results = run(loihi_cell(ternary, o.form), call);
   results.resize(4);
   return {std::move(results[0]), std::move(results[1]), std::move(results[2]), std::move(results[3])};
 }
@@ -163,19 +101,12 @@ LoihiResults run(const Tensor& x, const LoihiState& state, std::vector<Value> va
 }  // namespace
 }  // namespace ops
 
-LoihiResults loihi_lif(const at::Tensor& x, const LoihiState& state, const LoihiOptions& o) {
-  using ops::value_of;
-  return ops::run(x, state,
-                  {value_of(o.du), value_of(o.dv), value_of(o.bias_mant), value_of(o.bias_exp), value_of(o.vth)}, o,
-                  /*ternary=*/false);
+LoihiResults loihi_lif(const at::Tensor& x, const LoihiState& state, const LoihiOptions& options) {
+  return ops::run(x, state, /*ternary=*/false, options);
 }
 
-LoihiResults loihi_ternary_lif(const at::Tensor& x, const LoihiState& state, const LoihiOptions& o) {
-  using ops::value_of;
-  return ops::run(x, state,
-                  {value_of(o.du), value_of(o.dv), value_of(o.bias_mant), value_of(o.bias_exp), value_of(o.vth),
-                   value_of(o.vth_lo)},
-                  o, /*ternary=*/true);
+LoihiResults loihi_ternary_lif(const at::Tensor& x, const LoihiState& state, const LoihiOptions& options) {
+  return ops::run(x, state, /*ternary=*/true, options);
 }
 
 }  // namespace spikeforge

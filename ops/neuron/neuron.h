@@ -58,7 +58,7 @@ template <NeuronKind kind>
 using SpikesAndStates = std::conditional_t<state_count(kind) == 1, std::tuple<at::Tensor, at::Tensor>,
                                            std::tuple<at::Tensor, at::Tensor, at::Tensor>>;
 
-// LifArguments and its kin: the parameters of neurons.def with their defaults, and what all neurons share.
+// LIFArguments and its kin: the parameters of neurons.def with their defaults, and what all neurons share.
 #define SPIKEFORGE_PARAM(name, default_value, legal) Param name = default_value;
 #define SPIKEFORGE_V_RESET(default_value) std::optional<Param> v_reset = default_value;
 #define SPIKEFORGE_DECAY_INPUT() bool decay_input = true;
@@ -84,11 +84,11 @@ using SpikesAndStates = std::conditional_t<state_count(kind) == 1, std::tuple<at
 #undef SPIKEFORGE_TENSOR
 
 // Former names, which stay for a release.
-using IfOptions = IntegrateAndFireArguments;
-using LifOptions = LifArguments;
-using PlifOptions = PlifArguments;
-using QifOptions = QifArguments;
-using EifOptions = EifArguments;
+using IfOptions = IFArguments;
+using LifOptions = LIFArguments;
+using PlifOptions = PLIFArguments;
+using QifOptions = QIFArguments;
+using EifOptions = EIFArguments;
 using IzhikevichOptions = IzhikevichArguments;
 
 }  // namespace spikeforge

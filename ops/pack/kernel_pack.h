@@ -9,9 +9,9 @@
 //   spikeforge::load_kernel_pack("kernels.pack");             // needs no NVRTC
 //
 // From Python: torch.ops.spikeforge.record_kernels, write_kernel_pack and load_kernel_pack. The tool spikeforge-pack
-// does it for TorchScript models and for the predefined neurons. A pack has kernels of neurons (predefined, written as
-// text or lambda, Loihi's), not those of event products and of operators that users register. It belongs to the build
-// of the library that wrote it.
+// does it for TorchScript models and for the predefined neurons. A pack has the kernels of every operator that was called:
+// neurons (predefined, written as text or lambda, Loihi's), event products, plasticity, and operators that users
+// register. It belongs to the build of the library that wrote it.
 #pragma once
 
 #include <spikeforge/base/export.h>
@@ -30,7 +30,7 @@ SPIKEFORGE_API void record_kernels(const std::vector<std::string>& archs);
 
 // Adds to what is noted the most usual calls of predefined neurons: parameters as numbers (PLIF: w learned), hard
 // reset, surrogates sigmoid and atan, float32, float16 and bfloat16, inference and training, 2^9 to 2^22 neurons, 1 to
-// 1024 steps. `neurons` are names of operators; none: all six. Throws for another name, and where nothing is recorded.
+// 1024 steps. `neurons` are names of operators; none: all. Throws for another name, and where nothing is recorded.
 SPIKEFORGE_API void record_predefined_kernels(const std::vector<std::string>& neurons = {});
 
 // Ends the recording, compiles what was noted on all cores (or takes it from the cache on disk), and writes it. Returns

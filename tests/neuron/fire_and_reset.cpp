@@ -71,7 +71,7 @@ void check_firing() {
 
 // dV/dH of one step of an integrate-and-fire neuron, through its vjp.
 double slope_of_reset(double h, bool hard_reset, bool detach_reset) {
-  using Cell = SpikingCell<double, IntegrateAndFire<double, CellForm>, Sigmoid<double>, CellForm>;
+  using Cell = SpikingCell<double, IF<double, CellForm>, Sigmoid<double>, CellForm>;
   const double params[] = {.75, .125};
   const Cell cell(params, Sigmoid<double>(alpha), {.hard_reset = hard_reset, .detach_reset = detach_reset});
   const double x = h, state = 0, grad_y = 0;

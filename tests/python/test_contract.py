@@ -495,7 +495,7 @@ def test_vmap_is_one_call_forward_and_one_backward(neuron, device):
     op, more = operator(neuron), [torch.zeros((), dtype=x.dtype, device=device)] if neuron == "plif" else []
     with Calls() as forward:
         torch.func.vmap(lambda one: op(one, *more)[0], in_dims=2, out_dims=2)(x)
-    assert forward.seen == [(neuron, [5, 4, 3])]
+    assert forward.seen == [(f"{neuron}_forward", [5, 4, 3])]
 
     leaf = x.clone().requires_grad_()
     spikes = op(leaf, *more)[0]

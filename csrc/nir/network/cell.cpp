@@ -54,8 +54,18 @@ class CellText {
     fire(n);
   }
 
-  template <class N>
-  void operator()(const N&) {}
+  // These are modules, or no computation.
+  void operator()(const Input&) {}
+  void operator()(const Output&) {}
+  void operator()(const Affine&) {}
+  void operator()(const Linear&) {}
+  void operator()(const Conv1d&) {}
+  void operator()(const Conv2d&) {}
+  void operator()(const SumPool2d&) {}
+  void operator()(const AvgPool2d&) {}
+  void operator()(const Flatten&) {}
+  void operator()(const Delay&) {}
+  void operator()(const Graph&) {}
 
   Cell cell(std::string_view name) {
     std::string names;

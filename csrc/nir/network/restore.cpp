@@ -118,18 +118,18 @@ void add_live(NamedConstants& constants, const torch::nn::Module& module, const 
   constants.push_back(std::move(constant));
 }
 
-void list(NamedConstants& c, const torch::nn::Module& m, const IfOptions& call) {
+void list(NamedConstants& c, const torch::nn::Module& m, const IFArguments& call) {
   add_live(c, m, "v_threshold", call.v_threshold);
 }
-void list(NamedConstants& c, const torch::nn::Module& m, const LifOptions& call) {
+void list(NamedConstants& c, const torch::nn::Module& m, const LIFArguments& call) {
   add_live(c, m, "tau", call.tau);
   add_live(c, m, "v_threshold", call.v_threshold);
 }
-void list(NamedConstants& c, const torch::nn::Module& m, const nn::PlifCall& call) {
+void list(NamedConstants& c, const torch::nn::Module& m, const nn::PLIFCall& call) {
   add_live(c, m, "w", call.w);
   add_live(c, m, "v_threshold", call.v_threshold);
 }
-void list(NamedConstants& c, const torch::nn::Module& m, const nn::CubaLifCall& call) {
+void list(NamedConstants& c, const torch::nn::Module& m, const nn::CubaLIFCall& call) {
   add_live(c, m, "tau_synapse", call.tau_synapse);
   add_live(c, m, "tau_membrane", call.tau_membrane);
   add_live(c, m, "v_threshold", call.v_threshold);
@@ -148,17 +148,17 @@ class Fields {
   Array array(const at::Tensor& value) const { return array_of(value.expand(shape_)); }
   Array array(double value) const { return Array::full(shape_, value); }
 
-  IF node(const IfOptions&) const { return {array(1 / dt_), array((*this)("v_threshold")), array((*this)("v_reset"))}; }
+  IF node(const IFArguments&) const { return {array(1 / dt_), array((*this)("v_threshold")), array((*this)("v_reset"))}; }
   LIF leaky(const at::Tensor& tau, bool decay_input) const {
     const at::Tensor reset = (*this)("v_reset");
     return {array(tau * dt_), decay_input ? array(1) : array(tau), array(reset), array((*this)("v_threshold")),
             array(reset)};
   }
-  LIF node(const LifOptions& call) const { return leaky((*this)("tau"), call.decay_input); }
-  LIF node(const nn::PlifCall& call) const {
+  LIF node(const LIFArguments& call) const { return leaky((*this)("tau"), call.decay_input); }
+  LIF node(const nn::PLIFCall& call) const {
     return leaky(at::reciprocal(at::sigmoid((*this)("w"))), call.decay_input);
   }
-  CubaLIF node(const nn::CubaLifCall& call) const {
+  CubaLIF node(const nn::CubaLIFCall& call) const {
     const LIF membrane = leaky((*this)("tau_membrane"), call.decay_input);
     const at::Tensor tau = (*this)("tau_synapse");
     return {array(tau * dt_),     membrane.tau,     membrane.r, membrane.v_leak,

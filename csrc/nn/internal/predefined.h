@@ -12,27 +12,18 @@ struct Described {
   std::vector<std::pair<const char*, Param>> constants;  // but v_reset
 };
 
-Described describe(const IfOptions& call);
-Described describe(const LifOptions& call);
-Described describe(const PlifCall& call);
-Described describe(const QifOptions& call);
-Described describe(const EifOptions& call);
-Described describe(const spikeforge::IzhikevichOptions& call);
-Described describe(const CubaLifCall& call);
-
 // The neuron as a traced cell; a strict one fires where H > v_threshold.
-struct TracedCell {
+struct TracedNeuron {
   spikeforge::Neuron neuron;
   Tensors params;  // the tensors among the constants; numbers are in the cell
 };
 
-// Throws c10::ValueError for numbers and surrogates that are not legal, and without `spiking`.
-TracedCell traced_cell(const IfOptions& call, bool strict);
-TracedCell traced_cell(const LifOptions& call, bool strict);
-TracedCell traced_cell(const PlifCall& call, bool strict);
-TracedCell traced_cell(const QifOptions& call, bool strict);
-TracedCell traced_cell(const EifOptions& call, bool strict);
-TracedCell traced_cell(const spikeforge::IzhikevichOptions& call, bool strict);
-TracedCell traced_cell(const CubaLifCall& call, bool strict);
+// traced_cell throws c10::ValueError for numbers and surrogates that are not legal, and without `spiking`.
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
+  Described describe(const Struct##Call& call);                          \
+  TracedNeuron traced_cell(const Struct##Call& call, bool strict);
+#include <spikeforge/neuron/neurons.def>
+Described describe(const CubaLIFCall& call);
+TracedNeuron traced_cell(const CubaLIFCall& call, bool strict);
 
 }  // namespace spikeforge::nn
