@@ -2,13 +2,12 @@
 #include <spikeforge/custom_op/elementwise.h>
 #include <spikeforge/custom_op/internal/operator.h>
 #include <spikeforge/ops/traced.h>
-#include <spikeforge/ops/traced/arguments.h>
 
 #include <ATen/ExpandUtils.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/library.h>
 
+#include <optional>
 #include <utility>
 
 namespace spikeforge::custom_op {
@@ -16,7 +15,7 @@ namespace {
 
 // Where an argument of the operator is found in the neuron: among the inputs, or the parameters.
 struct Plan {
-  std::string neuron;
+  std::optional<Neuron> neuron;
   std::vector<std::size_t> tensors, numbers;  // arguments
   std::size_t results = 0;
 };
@@ -42,31 +41,18 @@ struct Call {
 
 std::vector<at::Tensor> run(const Plan& plan, const Arguments& in) {
   const Call call(plan, in);
-  const ops::MultistepCall traced =
-      ops::traced_call(plan.neuron, call.inputs, {}, call.params, /*store_states=*/false);
-  std::vector<at::Tensor> outputs;
-  for (const at::Tensor& t : ops::call_run_forward(traced, /*save=*/false).outputs) outputs.push_back(t.squeeze(0));
+  std::vector<at::Tensor> outputs = std::get<0>((*plan.neuron)(call.inputs, {}, call.params));
+  for (at::Tensor& t : outputs) t = t.squeeze(0);
   return outputs;
 }
 
 std::vector<at::Tensor> gradients(const Plan& plan, const Arguments& in, Tensors grads) {
   const Call call(plan, in);
-  ops::BackwardCall traced;
-  static_cast<ops::MultistepCall&>(traced) =
-      ops::traced_call(plan.neuron, call.inputs, {}, call.params, /*store_states=*/false);
-  ops::Tensors grad_outputs;
+  std::vector<at::Tensor> grad_outputs;
   for (const at::Tensor& grad : grads) grad_outputs.push_back(grad.unsqueeze(0));
-  traced.grad_outputs = grad_outputs;
-  for (const std::size_t i : plan.tensors) traced.needs_grad.push_back(in.wants_gradient(i));
-  traced.needs_grad.append(plan.numbers.size(), false);
-  // One step needs no checkpoints.
-  c10::SymDimVector shape(call.inputs[0].sym_sizes());
-  shape[0] = 0;
-  shape.insert(shape.begin() + 1, 0);
-  const c10::ScalarType type = call.inputs[0].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  traced.checkpoints = at::empty_symint(shape, call.inputs[0].options().dtype(type));
-
-  const ops::Tensors wanted = ops::call_run_backward(traced);
+  std::vector<bool> wants;
+  for (const std::size_t i : plan.tensors) wants.push_back(in.wants_gradient(i));
+  const std::vector<at::Tensor> wanted = plan.neuron->input_gradients(call.inputs, call.params, grad_outputs, wants);
   std::vector<at::Tensor> all;
   auto next = wanted.begin();
   for (const std::size_t i : plan.tensors) {
@@ -123,7 +109,7 @@ CustomOp elementwise(std::string schema, std::size_t arity, const ElementwiseBod
   TORCH_CHECK_VALUE(cell.output_count() == plan.results, read.name, ": its lambda must return ", plan.results,
                     plan.results == 1 ? " value" : " values", ", one for each result, but returns ",
                     cell.output_count());
-  plan.neuron = Neuron(cell).text();
+  plan.neuron = Neuron(cell);
 
   CustomOp op(std::move(schema));
   op.shapes([plan](const Arguments& in) {

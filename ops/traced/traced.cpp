@@ -1,6 +1,9 @@
 #include <spikeforge/graph/text.h>
+#include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/traced.h>
 #include <spikeforge/ops/traced/arguments.h>
+
+#include <ATen/ops/empty.h>
 
 namespace spikeforge {
 
@@ -14,6 +17,24 @@ std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> Neuron::operator()(
                                                                                 bool store_states) const {
   static const auto op = ops::traced::find<ops::traced::Run>("spikeforge::run");
   return op.call(text_, inputs, states, params, store_states);
+}
+
+std::vector<at::Tensor> Neuron::input_gradients(at::TensorList inputs, at::TensorList params,
+                                                at::TensorList grad_outputs, const std::vector<bool>& wanted) const {
+  ops::BackwardCall call;
+  static_cast<ops::MultistepCall&>(call) =
+      ops::traced_call(text_, inputs, /*states=*/{}, params, /*store_states=*/false);
+  call.grad_outputs = grad_outputs;
+  for (const bool is_wanted : wanted) call.needs_grad.push_back(is_wanted);
+  call.needs_grad.append(params.size(), false);
+  // One step needs no checkpoints.
+  c10::SymDimVector shape(inputs[0].sym_sizes());
+  shape[0] = 0;
+  shape.insert(shape.begin() + 1, 0);
+  call.checkpoints =
+      at::empty_symint(shape, inputs[0].options().dtype(ops::state_type(inputs[0].scalar_type())));
+  const ops::Tensors gradients = ops::call_run_backward(call);
+  return {gradients.begin(), gradients.end()};
 }
 
 std::string Neuron::print_cuda(c10::ScalarType dtype) const { return ops::print_cuda(text_, dtype); }
