@@ -86,6 +86,8 @@ function(spikeforge_install_headers)
   endwhile()
   set(pairs
       csrc/base/export.h             base/export.h
+      csrc/base/version.h            base/version.h
+      csrc/base/version.h            version.h
       csrc/neuron/loihi.h            neuron/loihi.h
       csrc/neuron/portable.h         neuron/portable.h
       csrc/neuron/surrogate.def      neuron/surrogate.def
