@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples/coba"))
 sys.path.insert(0, str(ROOT / "tests/python"))

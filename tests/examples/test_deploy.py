@@ -15,6 +15,8 @@ import numpy
 import pytest
 import torch
 
+pytestmark = pytest.mark.long
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("SPIKEFORGE_BUILD_DIR", ROOT / "build/release"))
 LIBRARY = os.environ.get("SPIKEFORGE_LIBRARY", str(BUILD / "lib/libspikeforge.so"))

@@ -82,6 +82,7 @@ def check(graph, x, folder, names=("output",), dtype="float64", **options):
     return expected
 
 
+@pytest.mark.long(but=r"^[0-2]$")
 @pytest.mark.parametrize("seed", range(12))
 def test_a_random_graph_gives_its_bits(seed, tmp_path):
     print("seed", seed)
@@ -223,6 +224,7 @@ def test_every_node_comes_back_as_it_was(graph_of, dtype, tmp_path):
     check_back(tmp_path, "again.pt")
 
 
+@pytest.mark.long(but=r"^[01]$")
 @pytest.mark.parametrize("seed", range(6))
 def test_a_random_graph_comes_back_as_it_was(seed, tmp_path):
     print("seed", seed)

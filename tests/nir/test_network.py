@@ -133,6 +133,7 @@ RESETS, SCALINGS, COMPARISONS = ("file", "zero", "subtract", "subtract-delayed")
 CURRENTS, STARTS = ("new", "old"), ("zero", "apply")
 
 
+@pytest.mark.long(but=r"^[0-3]$")
 @pytest.mark.parametrize("seed", range(12))
 def test_a_random_graph_gives_the_spikes_of_the_simulator(seed, tmp_path):
     print("seed", seed)

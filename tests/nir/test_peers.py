@@ -8,7 +8,10 @@ import torch
 from simulator import write
 from test_network import LIBRARY, TOOL, neuron, random_graph, run, tool
 
-pytestmark = pytest.mark.skipif(not TOOL.exists(), reason=f"there is no {TOOL}: built without HDF5?")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not TOOL.exists(), reason=f"there is no {TOOL}: built without HDF5?"),
+]
 
 
 def peer(name):

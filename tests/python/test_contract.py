@@ -28,6 +28,7 @@ def lowered_options(neuron, **changes):
 # --- opcheck -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=r"-(lif|izhikevich)-tensors-training$")
 @pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("overload", ["numbers", "tensors"])
 @every_neuron
@@ -44,6 +45,7 @@ def test_opcheck_of_the_public_operators(neuron, overload, gradients, device):
             torch.library.opcheck(op, args, kwargs)
 
 
+@pytest.mark.long(but=r"-lif$")
 @every_neuron
 def test_opcheck_of_the_lowered_operators(neuron, device):
     forward, backward = getattr(ops, f"{neuron}_forward").default, getattr(ops, f"{neuron}_backward").default
@@ -110,6 +112,7 @@ def require_inductor(device):
 COMPILED = [*((neuron, "aot_eager") for neuron in NEURONS), *((neuron, "inductor") for neuron in ("lif", "plif", "izhikevich"))]
 
 
+@pytest.mark.long(but=r"-eager-|-aot_eager-|-lif-inductor-numbers$")
 @pytest.mark.parametrize("overload", ["numbers", "tensors"])
 @pytest.mark.parametrize("neuron, backend", COMPILED)
 def test_compiled_is_equal_to_eager_forward_and_backward(neuron, overload, backend, device):

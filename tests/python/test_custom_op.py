@@ -283,6 +283,7 @@ def run(*command, cwd):
     return done.stdout
 
 
+@pytest.mark.long
 def test_the_guides_programs_build_and_run(tmp_path):
     build = library_path().resolve().parents[1]
     for tool in ("c++", "cmake"):

@@ -49,6 +49,7 @@ def test_gradients_are_those_of_the_joined_batch_and_states_are_each_processes_o
             torch.testing.assert_close(seen["states"], seen["all_states"][seen["samples"]], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 def test_the_example_trains_in_two_processes_and_its_checkpoint_is_that_of_one(tmp_path):
     data = tmp_path / "digits.csv"
     subprocess.run([sys.executable, REPOSITORY / "scripts" / "prepare_digits.py", "--output", data], check=True, capture_output=True)

@@ -63,6 +63,7 @@ def test_the_smooth_form_equals_the_reference(neuron, form, dtype, device):
     tally.finish()
 
 
+@pytest.mark.long(but=r"-dtype1-|-37$")
 @pytest.mark.parametrize("neurons", [37, 4096])
 @pytest.mark.parametrize("dtype, lengths", [(torch.float64, (512, 301)), (torch.float32, (48, 37))])
 @every_neuron

@@ -38,6 +38,7 @@ def inputs_away_from_kinks(neuron, options, kind, device):
     raise AssertionError("no inputs found away from the kinks")
 
 
+@pytest.mark.long(but=r"-(lif|izhikevich)-hard$")
 @pytest.mark.parametrize("neuron, form", ATTACHED)
 def test_the_smooth_form_has_the_gradient_of_its_finite_differences(neuron, form, device):
     for i, (surrogate, arguments) in some_of(enumerate(surrogate_arguments()), device, neuron, form):

@@ -69,6 +69,7 @@ def test_compiled_once_found_on_disk_afterwards_and_the_same_bits(tmp_path, comp
     assert same(off, interpreted)
 
 
+@pytest.mark.long
 def test_a_damaged_entry_of_the_cache_is_compiled_again(tmp_path, compiler):
     before, _, _ = run(tmp_path, compiler)
     entries = list((tmp_path / "cache").rglob("*_cxx.so"))
@@ -80,6 +81,7 @@ def test_a_damaged_entry_of_the_cache_is_compiled_again(tmp_path, compiler):
     assert same(before, after)
 
 
+@pytest.mark.long(but=r"^/bin/false")
 @pytest.mark.parametrize("name, words", [("no-such-compiler", "there is no compiler"), ("/bin/false", "failed")])
 def test_without_a_compiler_the_interpreter_runs_and_says_so_once(tmp_path, name, words):
     interpreted, _, _ = run(tmp_path, None)

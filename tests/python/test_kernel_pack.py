@@ -139,6 +139,7 @@ class Network(torch.nn.Module):
         return torch.ops.spikeforge.lif(self.layer(x), None, tau=2.0, v_reset=0.0)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not TOOL.exists(), reason="spikeforge-pack is not built")
 def test_the_tool_packs_what_a_torchscript_model_needs(tmp_path):
     torch.jit.script(Network()).save(tmp_path / "network.pt")

@@ -70,12 +70,14 @@ def build_against_the_installed_package(program, folder):
     return folder / "build" / "example"
 
 
+@pytest.mark.long
 def test_the_cpp_program_builds_against_the_installed_package_and_learns(tmp_path):
     output = run(build_against_the_installed_package(code("quick start in C++"), tmp_path))
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", output)]
     assert len(losses) == 5 and losses[-1] < losses[0], output
 
 
+@pytest.mark.long
 def test_the_program_of_a_network_runs_alike_in_pieces_and_is_drawn(tmp_path):
     output = run(build_against_the_installed_package(code("a network in C++"), tmp_path), cwd=tmp_path)
     assert "v after 60 steps" in output and "the same spikes" in output

@@ -185,6 +185,7 @@ def test_a_saved_input_that_was_changed_is_noticed(device):
         spikes.sum().backward()
 
 
+@pytest.mark.long(but=r"-lif-aot_eager$")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("neuron", ["lif", "plif", "izhikevich"])
 def test_compiled_autograd(neuron, backend, device):

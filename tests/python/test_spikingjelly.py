@@ -58,6 +58,7 @@ def our_call(neuron, x, numbers, options, surrogate, node):
     return overload(x, *weight, **numbers, **options, surrogate=surrogate, store_v=True), weight
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("v_reset", [-0.15, None], ids=["hard", "soft"])
 @pytest.mark.parametrize("neuron", NODES)
 def test_spikes_voltages_and_gradients_are_those_of_spikingjelly(neuron, v_reset, device):
