@@ -1,5 +1,5 @@
-# Installs the build, then configures, builds and runs examples/custom_op against what was installed, as its users do:
-#   cmake -DBUILD=<build folder> -DSOURCE=<the example> -DWORK=<scratch folder> -DCXX=<compiler> -DTORCH=<torch's folder>
+# Configures, builds and runs examples/custom_op against the installed package, as its users do:
+#   cmake -DPREFIX=<where it is installed> -DSOURCE=<the example> -DWORK=<scratch folder> -DCXX=<compiler> -DTORCH=<torch's folder>
 #         -DPYTHON=<a Python with torch, or empty> -P run_example.cmake
 
 function(run)
@@ -7,10 +7,9 @@ function(run)
 endfunction()
 
 file(REMOVE_RECURSE "${WORK}")
-run("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/prefix")
 run("${CMAKE_COMMAND}" -G Ninja -S "${SOURCE}" -B "${WORK}/build"
     "-DCMAKE_CXX_COMPILER=${CXX}" "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}"
-    "-DCMAKE_PREFIX_PATH=${WORK}/prefix" "-DSPIKEFORGE_TORCH_DIR=${TORCH}")
+    "-DCMAKE_PREFIX_PATH=${PREFIX}" "-DSPIKEFORGE_TORCH_DIR=${TORCH}")
 run("${CMAKE_COMMAND}" --build "${WORK}/build")
 run("${WORK}/build/use_mine")
 if(PYTHON)

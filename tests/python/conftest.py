@@ -1,4 +1,7 @@
+import fcntl
 import os
+import shutil
+import subprocess
 import zlib
 from pathlib import Path
 
@@ -80,3 +83,24 @@ def seeded(request):
     torch.set_num_threads(1)  # small tensors; the tests of threads ask for more
     print(f"seed {seed} (SPIKEFORGE_SEED={SEED})")
     return seed
+
+
+@pytest.fixture(scope="session")
+def installed_package():
+    """The folder that the build is installed to, once for all processes of a run: that of ctest's installed package."""
+    for tool in ("c++", "cmake"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"there is no {tool} on this machine")
+    build = library_path().resolve().parents[1]
+    if not (build / "cmake_install.cmake").exists():
+        pytest.skip(f"{library_path()} does not lie in a build folder, so there is nothing to install")
+    prefix, run = build / "installed", os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    with open(build / "installed.lock", "a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.seek(0)
+        if lock.read() != run:
+            shutil.rmtree(prefix, ignore_errors=True)
+            subprocess.run(["cmake", "--install", build, "--prefix", prefix], check=True, stdout=subprocess.DEVNULL)
+            lock.truncate(0)
+            lock.write(run)
+    return prefix

@@ -53,33 +53,25 @@ def test_the_python_program_of_events_runs():
     assert "spikes reached" in run(sys.executable, "-c", program)
 
 
-def build_against_the_installed_package(program, folder):
-    for tool in ("c++", "cmake"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"there is no {tool} on this machine")
-    build = library_path().resolve().parents[1]
-    if not (build / "cmake_install.cmake").exists():
-        pytest.skip(f"{library_path()} does not lie in a build folder, so there is nothing to install")
-
+def build_against(prefix, program, folder):
     (folder / "main.cpp").write_text(program)
     (folder / "CMakeLists.txt").write_text(code("quick start, CMakeLists.txt"))
     ccache = [f"-DCMAKE_CXX_COMPILER_LAUNCHER={path}" for path in [shutil.which("ccache")] if path]
-    run("cmake", "--install", build, "--prefix", folder / "prefix")
-    run("cmake", "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={folder / 'prefix'}", *ccache)
+    run("cmake", "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}", *ccache)
     run("cmake", "--build", folder / "build")
     return folder / "build" / "example"
 
 
 @pytest.mark.long
-def test_the_cpp_program_builds_against_the_installed_package_and_learns(tmp_path):
-    output = run(build_against_the_installed_package(code("quick start in C++"), tmp_path))
+def test_the_cpp_program_builds_against_the_installed_package_and_learns(installed_package, tmp_path):
+    output = run(build_against(installed_package, code("quick start in C++"), tmp_path))
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", output)]
     assert len(losses) == 5 and losses[-1] < losses[0], output
 
 
 @pytest.mark.long
-def test_the_program_of_a_network_runs_alike_in_pieces_and_is_drawn(tmp_path):
-    output = run(build_against_the_installed_package(code("a network in C++"), tmp_path), cwd=tmp_path)
+def test_the_program_of_a_network_runs_alike_in_pieces_and_is_drawn(installed_package, tmp_path):
+    output = run(build_against(installed_package, code("a network in C++"), tmp_path), cwd=tmp_path)
     assert "v after 60 steps" in output and "the same spikes" in output
     run(sys.executable, REPOSITORY / "scripts" / "plot_monitor.py", tmp_path / "recording")
     assert (tmp_path / "recording" / "recording.png").stat().st_size > 10_000
