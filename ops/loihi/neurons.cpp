@@ -78,7 +78,8 @@ TORCH_LIBRARY_IMPL(spikeforge, CompositeExplicitAutograd, library) {
 }
 
 LoihiResults run(const Tensor& x, const LoihiState& state, bool ternary, const LoihiOptions& o) {
-  LoihiCall call{.x = x};
+  LoihiCall call;
+  call.x = x;
   call.states.push_back(state.u);
   call.states.push_back(state.v);
   if (o.form != LoihiForm::plain) call.states.push_back(state.counter);
