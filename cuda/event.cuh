@@ -1,4 +1,4 @@
-// What products of a sparse matrix with events or numbers share: arguments, types, and the walk along a row.
+// What products of a sparse matrix with events or numbers share: types, and the walk along a row.
 //
 //   event_gather.cuh    A e   rows are summed
 //   event_scatter.cuh   e A   rows that contribute are added to sums by columns
@@ -7,50 +7,11 @@
 //   event_linear.cuh          dense ones
 #pragma once
 
+#include <spikeforge/kernels/event/arguments.h>
 #include <spikeforge/cuda/half.cuh>
 
 namespace spikeforge {
 namespace event {
-
-using Int = long long;
-
-enum class Values { event, graded, number };
-enum class Sums { counts, floats, fixed };
-
-// What blocks of one scatter tell each other. All 0 before it begins, and so are the sums.
-struct Meeting {
-  unsigned long long state;        // tasks listed, and in the lowest bits blocks that arrived
-  unsigned long long connections;  // listed
-};
-// Connections first, first + 1, ... of a row, which is counted over all batches.
-struct Task {
-  Int first, row;
-  int count;
-};
-
-// 8-byte words; runtime/event_spec.h has the same in the same order.
-struct ProductArgs {
-  const int* indices;
-  const void* indptr;
-  Int width, rows, cols, connections;
-  const void* weights;
-  const void* x;  // [batches, length, n], contiguous; by rows the batch is blockIdx.y
-  void* y;
-  void* sums;                  // [batches, out, n]; y itself where it is large and sums need no change to be results
-  float* infinities;           // of the fixed sums, which have none: [batches, out, n]
-  unsigned long long* limits;  // bits of the largest finite |weight| and |entry|, as doubles
-  unsigned* bits;              // [batches, words]
-  Meeting* meeting;
-  Task* tasks;
-  const void* grad;  // of weight_gradient
-  const Int* slots;  // of plasticity: where the weight of a connection is, or null
-  Int n, words, batches;
-  Int long_row;        // by rows: a row of more connections is not for a group of lanes
-  Int chunk;           // connections of a task, at most: a power of two
-  Int rows_at_once;    // that a block looks at, no more than it has threads
-  Int private_from;    // connections from which a block's sums are its own
-  double least, most;  // of plasticity
-};
 
 template <class W>
 struct ComputeOf {
@@ -100,21 +61,21 @@ struct Choose<false, A, B> {
 };
 
 // What is known when a kernel is compiled. Indptr: bytes of an element, 0 where rows have one width. Lanes: threads
-// that share a row. Columns: of them, those that take vectors side by side. InShared: bits, or private sums.
-template <class Weight_, class X_, Values values_, bool shared_, int indptr_, Sums sums_, int lanes_, int columns_,
-          int unroll_, bool in_shared_, bool transpose_>
+// that share a row. Columns: of them, those that take vectors side by side. InSharedMemory: bits, or private sums.
+template <class Weight_, class X_, Values values_, bool homogeneous_, int indptr_, Sums sums_, int lanes_, int columns_,
+          int unroll_, bool in_shared_memory_, bool transpose_>
 struct Spec {
   using Weight = Weight_;
   using X = X_;
   using Compute = typename ComputeOf<Weight>::type;
   static constexpr Values values = values_;
-  static constexpr bool shared = shared_, in_shared = in_shared_, transpose = transpose_;
+  static constexpr bool homogeneous = homogeneous_, in_shared_memory = in_shared_memory_, transpose = transpose_;
   static constexpr int indptr = indptr_, lanes = lanes_, columns = columns_, unroll = unroll_;
   static constexpr Sums sums = sums_;
-  static constexpr bool counts = shared && values == Values::event;
+  static constexpr bool counts = homogeneous && values == Values::event;
   using Sum = typename Choose<counts, unsigned, Compute>::type;
 
-  static __device__ __forceinline__ Int begin(const ProductArgs& a, Int row) {
+  static __device__ __forceinline__ Int begin(const ProductArguments& a, Int row) {
     if constexpr (indptr == 0)
       return row * a.width;
     else if constexpr (indptr == 4)
@@ -122,10 +83,10 @@ struct Spec {
     else
       return static_cast<const Int*>(a.indptr)[row];
   }
-  static __device__ __forceinline__ Compute weight(const ProductArgs& a, Int k) {
-    return number_of<Compute>(static_cast<const Weight*>(a.weights)[shared ? 0 : k]);
+  static __device__ __forceinline__ Compute weight(const ProductArguments& a, Int k) {
+    return number_of<Compute>(static_cast<const Weight*>(a.weights)[homogeneous ? 0 : k]);
   }
-  static __device__ __forceinline__ X entry(const ProductArgs& a, Int length, Int i, Int c) {
+  static __device__ __forceinline__ X entry(const ProductArguments& a, Int length, Int i, Int c) {
     return static_cast<const X*>(a.x)[(blockIdx.y * length + i) * a.n + c];
   }
   static __device__ __forceinline__ bool contributes(X x) {
@@ -142,8 +103,8 @@ struct Spec {
   }
   // Where nothing contributed the result is 0, whatever the weight.
   template <class Sum>
-  static __device__ __forceinline__ Weight result(const ProductArgs& a, Sum sum) {
-    if constexpr (!shared)
+  static __device__ __forceinline__ Weight result(const ProductArguments& a, Sum sum) {
+    if constexpr (!homogeneous)
       return round(sum);
     else {
       if (values != Values::number && sum == 0) return round(0);
@@ -167,17 +128,17 @@ __device__ __forceinline__ T sum_over_lanes(T x, int step) {
 // Offsets within a part of a row have 32 bits, which is much faster; a row may be longer.
 constexpr Int most_of_row = Int(1) << 30;
 
-// Connections whose loads wait together. The last wave of a row may lack some.
+// Nonzeros whose loads wait together. The last wave of a row may lack some.
 struct Wave {
   bool full;
   int left, step;
   __device__ __forceinline__ bool has(int u) const { return full || u * step < left; }
 };
 
-// f(columns, k, wave) for connections k, k + step, ... of a lane, so many at a time; the column of one that is not
+// f(columns, k, wave) for nonzeros k, k + step, ... of a lane, so many at a time; the column of one that is not
 // there is 0.
 template <int unroll, class F>
-__device__ __forceinline__ void for_connections(const int* indices, Int begin, Int end, int lane, int step, F&& f) {
+__device__ __forceinline__ void for_nonzeros(const int* indices, Int begin, Int end, int lane, int step, F&& f) {
   for (; begin < end; begin += most_of_row) {
     const int* const part = indices + begin;
     const int count = static_cast<int>(min(end - begin, most_of_row));

@@ -8,7 +8,7 @@ namespace spikeforge {
 namespace event {
 
 template <class S>
-__device__ __forceinline__ void pack(const ProductArgs& a) {
+__device__ __forceinline__ void pack(const ProductArguments& a) {
   const Int threads = static_cast<Int>(gridDim.x) * blockDim.x;
   for (Int i = static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x; i < a.words * 32; i += threads) {
     const bool is = i < a.cols && S::contributes(S::entry(a, a.cols, i, 0));
@@ -22,11 +22,11 @@ struct alignas(sizeof(Weight) == 2 ? 8 : 16) FourWeights {
   Weight of[4];
 };
 
-// The part of one of `lanes` in the sum of a row, whose events are bits: every lanes-th four of connections that are
+// The part of one of `lanes` in the sum of a row, whose events are bits: every lanes-th four of nonzeros that are
 // loaded at once, and of the few before and behind them.
 template <class S>
-__device__ __forceinline__ typename S::Sum sum_of_bits(const ProductArgs& a, const unsigned* bits, Int begin, Int end,
-                                                       int lane, int lanes) {
+__device__ __forceinline__ typename S::Sum sum_of_bits(const ProductArguments& a, const unsigned* bits, Int begin,
+                                                       Int end, int lane, int lanes) {
   using Sum = typename S::Sum;
   using Weight = typename S::Weight;
   using Four = FourWeights<Weight>;
@@ -35,13 +35,13 @@ __device__ __forceinline__ typename S::Sum sum_of_bits(const ProductArgs& a, con
   for (; begin < end; begin += most_of_row) {
     const int* const part = a.indices + begin;
     const auto* const weights =
-        static_cast<const Weight*>(a.weights) + (S::shared ? 0 : begin);  // of counts none is read
+        static_cast<const Weight*>(a.weights) + (S::homogeneous ? 0 : begin);  // of counts none is read
     const int count = static_cast<int>(min(end - begin, most_of_row));
     const int before = min(count, static_cast<int>(-(reinterpret_cast<size_t>(part) / sizeof(int)) & 3));
     const int fours = (count - before) / 4;
     const auto* const columns = reinterpret_cast<const int4*>(part + before);
     const auto* const of_fours = reinterpret_cast<const Four*>(weights + before);
-    const bool aligned = !S::shared && reinterpret_cast<size_t>(of_fours) % alignof(Four) == 0;
+    const bool aligned = !S::homogeneous && reinterpret_cast<size_t>(of_fours) % alignof(Four) == 0;
 
     const auto one = [&](int column, int k) -> Sum {
       if constexpr (S::counts)
@@ -51,7 +51,7 @@ __device__ __forceinline__ typename S::Sum sum_of_bits(const ProductArgs& a, con
     };
     const auto four = [&](int4 column, int i) -> Sum {
       const int k = before + 4 * i;
-      if constexpr (!S::shared) {
+      if constexpr (!S::homogeneous) {
         if (aligned) {
           const bool is[] = {fires(column.x) != 0, fires(column.y) != 0, fires(column.z) != 0, fires(column.w) != 0};
           if (!(is[0] | is[1] | is[2] | is[3])) return 0;
@@ -89,32 +89,35 @@ __device__ __forceinline__ typename S::Sum sum_of_bits(const ProductArgs& a, con
 }
 
 template <class S>
-__device__ __forceinline__ typename S::Sum sum_of_entries(const ProductArgs& a, Int c, Int begin, Int end, int lane,
-                                                          int step) {
+__device__ __forceinline__ typename S::Sum sum_of_entries(const ProductArguments& a, Int c, Int begin, Int end,
+                                                          int lane, int step) {
   using Sum = typename S::Sum;
   const auto* const entries = static_cast<const typename S::X*>(a.x) + blockIdx.y * a.cols * a.n + c;
   Sum sum = 0;
-  for_connections<S::unroll>(
-      a.indices, begin, end, lane, step, [&](const int(&columns)[S::unroll], Int k, const Wave& wave) {
-        typename S::X x[S::unroll];
-        Sum weight[S::unroll];
+  for_nonzeros<S::unroll>(a.indices, begin, end, lane, step,
+                          [&](const int(&columns)[S::unroll], Int k, const Wave& wave) {
+                            typename S::X x[S::unroll];
+                            Sum weight[S::unroll];
 #pragma unroll
-        for (int u = 0; u < S::unroll; ++u) x[u] = entries[columns[u] * a.n];
+                            for (int u = 0; u < S::unroll; ++u) x[u] = entries[columns[u] * a.n];
 #pragma unroll
-        for (int u = 0; u < S::unroll; ++u)
-          weight[u] = !wave.has(u) || !S::contributes(x[u]) ? Sum(0) : S::shared ? Sum(1) : S::weight(a, k + u * step);
+                            for (int u = 0; u < S::unroll; ++u)
+                              weight[u] = !wave.has(u) || !S::contributes(x[u]) ? Sum(0)
+                                          : S::homogeneous                      ? Sum(1)
+                                                                                : S::weight(a, k + u * step);
 #pragma unroll
-        for (int u = 0; u < S::unroll; ++u)
-          if (wave.has(u) && S::contributes(x[u])) sum += static_cast<Sum>(S::contribution(x[u])) * weight[u];
-      });
+                            for (int u = 0; u < S::unroll; ++u)
+                              if (wave.has(u) && S::contributes(x[u]))
+                                sum += static_cast<Sum>(S::contribution(x[u])) * weight[u];
+                          });
   return sum;
 }
 
 // Sums of all rows, for each of so many tiles of vectors. A group of lanes sums a row; warps take rows in turn, one
-// after the other from another block. A row of more connections than a.long_row is summed by its block, or by its warp
+// after the other from another block. A row of more nonzeros than a.long_row is summed by its block, or by its warp
 // if the block has many of them: the order of a sum does not depend on who comes first.
 template <class S, class F>
-__device__ __forceinline__ void sum_rows(const ProductArgs& a, Int tiles, const F& sum_of) {
+__device__ __forceinline__ void sum_rows(const ProductArguments& a, Int tiles, const F& sum_of) {
   using Sum = typename S::Sum;
   constexpr int most_waiting = 64;
   constexpr int most_warps = 16;
@@ -177,9 +180,9 @@ __device__ __forceinline__ void sum_rows(const ProductArgs& a, Int tiles, const 
 
 // One vector, its events as bits.
 template <class S>
-__device__ __forceinline__ void gather_bits(const ProductArgs& a) {
+__device__ __forceinline__ void gather_bits(const ProductArguments& a) {
   const unsigned* bits = a.bits + blockIdx.y * a.words;
-  if constexpr (S::in_shared) {
+  if constexpr (S::in_shared_memory) {
     extern __shared__ unsigned held[];
     for (Int w = threadIdx.x; w < a.words; w += blockDim.x) held[w] = bits[w];
     __syncthreads();
@@ -192,7 +195,7 @@ __device__ __forceinline__ void gather_bits(const ProductArgs& a) {
 
 // Any number of vectors, and any entries: `columns` lanes of a group stand side by side.
 template <class S>
-__device__ __forceinline__ void gather(const ProductArgs& a) {
+__device__ __forceinline__ void gather(const ProductArguments& a) {
   sum_rows<S>(a, (a.n + S::columns - 1) / S::columns, [&](Int tile, Int begin, Int end, int lane, int lanes) {
     const Int c = tile * S::columns + lane % S::columns;
     return c < a.n ? sum_of_entries<S>(a, c, begin, end, lane / S::columns, lanes / S::columns) : typename S::Sum(0);

@@ -1,4 +1,4 @@
-// Products of a random matrix that is not stored (csrc/event/random_rows.h).
+// Products of a random matrix that is not stored (csrc/kernels/event/random_rows.h).
 //
 //   jit_gather    A e   a group of lanes a row, a piece of it a lane at a time
 //   jit_scatter   e A   a thread a piece of a row that contributes, adding to sums in memory, which finish of
@@ -11,39 +11,34 @@
 namespace spikeforge {
 namespace event {
 
-// 8-byte words; runtime/event_jit_spec.h has the same in the same order. Of `product` only what is not about a stored
-// matrix is read.
-struct JitArgs {
-  ProductArgs product;
-  RandomRows matrix;
-};
-
-template <class S, Law law>
+template <class S, Distribution distribution>
 struct JitWeights {
   using Compute = typename S::Compute;
   Compute first = 1, second = 0;
 
-  __device__ __forceinline__ explicit JitWeights(const ProductArgs& a) {
-    if constexpr (law == Law::constant) return;  // the result is multiplied by it
+  __device__ __forceinline__ explicit JitWeights(const ProductArguments& a) {
+    if constexpr (distribution == Distribution::constant) return;  // the result is multiplied by it
     const auto* const weights = static_cast<const typename S::Weight*>(a.weights);
     first = number_of<Compute>(weights[0]);
     second = number_of<Compute>(weights[1]);
   }
-  __device__ __forceinline__ Compute operator()(float drawn) const { return weight_of<law>(first, second, drawn); }
+  __device__ __forceinline__ Compute operator()(float drawn) const {
+    return weight_of<distribution>(first, second, drawn);
+  }
 };
 
-template <class S, Law law>
-__device__ __forceinline__ void jit_gather(const JitArgs& args) {
-  const ProductArgs& a = args.product;
+template <class S, Distribution distribution>
+__device__ __forceinline__ void jit_gather(const JitArguments& args) {
+  const ProductArguments& a = args.product;
   const RandomRows& matrix = args.matrix;
-  const JitWeights<S, law> weights(a);
+  const JitWeights<S, distribution> weights(a);
   const Int groups = static_cast<Int>(gridDim.x) * blockDim.x / S::lanes;
   const int lane = threadIdx.x % S::lanes;
   for (Int row = (static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x) / S::lanes; row < a.rows; row += groups)
     for (Int c0 = 0; c0 < a.n; c0 += S::columns) {
       typename S::Sum sums[S::columns] = {};
       for (Int piece = lane; piece < matrix.pieces; piece += S::lanes)
-        for_each_connection<law>(matrix, row, piece, [&](Int column, float drawn) {
+        for_each_connection<distribution>(matrix, row, piece, [&](Int column, float drawn) {
 #pragma unroll
           for (int c = 0; c < S::columns; ++c) {
             if (c0 + c >= a.n) break;
@@ -64,13 +59,13 @@ __device__ __forceinline__ void jit_gather(const JitArgs& args) {
     }
 }
 
-template <class S, Law law>
-__device__ __forceinline__ void jit_scatter(const JitArgs& args) {
-  const ProductArgs& a = args.product;
+template <class S, Distribution distribution>
+__device__ __forceinline__ void jit_scatter(const JitArguments& args) {
+  const ProductArguments& a = args.product;
   const RandomRows& matrix = args.matrix;
-  const JitWeights<S, law> weights(a);
+  const JitWeights<S, distribution> weights(a);
   int shift = 0;
-  if constexpr (S::sums == Sums::fixed) shift = doublings<S::shared>(a);
+  if constexpr (S::sums == Sums::fixed) shift = doublings<S::homogeneous>(a);
   const Adder<S, false> adder{a, Doubled(shift)};
   const Int base = blockIdx.y * a.cols * a.n;
   const Int threads = static_cast<Int>(gridDim.x) * blockDim.x;
@@ -80,7 +75,7 @@ __device__ __forceinline__ void jit_scatter(const JitArgs& args) {
     bool contributes = false;
     for (Int c = 0; c < a.n && !contributes; ++c) contributes = S::contributes(S::entry(a, a.rows, row, c));
     if (!contributes) continue;
-    for_each_connection<law>(matrix, row, item % matrix.pieces, [&](Int column, float drawn) {
+    for_each_connection<distribution>(matrix, row, item % matrix.pieces, [&](Int column, float drawn) {
       for (Int c = 0; c < a.n; ++c) {
         const auto x = S::entry(a, a.rows, row, c);
         if (S::contributes(x)) adder.add(base + column * a.n + c, weights(drawn), x);

@@ -10,20 +10,8 @@
 namespace spikeforge {
 namespace event {
 
-// 8-byte words; runtime/event_linear_spec.h has the same in the same order.
-struct LinearArgs {
-  const void* x;  // [batches, in], or packed int32 [batches, words]
-  const void* weight;
-  const void* bias;  // in the type of weight, or null
-  void* y;           // [batches, out]
-  void* parts;       // [splits, batches, out] in the compute type, or null where there is one split
-  Int in, out, words, batches, first_batch;
-};
-
-constexpr int inputs_at_once = 1024;
-
 template <class S, bool packed>
-__device__ __forceinline__ unsigned word_of(const LinearArgs& a, Int batch, Int w) {
+__device__ __forceinline__ unsigned word_of(const LinearArguments& a, Int batch, Int w) {
   if constexpr (packed) {
     return w < a.words ? static_cast<const unsigned*>(a.x)[batch * a.words + w] : 0u;
   } else {
@@ -34,7 +22,7 @@ __device__ __forceinline__ unsigned word_of(const LinearArgs& a, Int batch, Int 
 }
 
 template <class S, bool packed>
-__device__ __forceinline__ void linear(const LinearArgs& a) {
+__device__ __forceinline__ void linear(const LinearArguments& a) {
   using Compute = typename S::Compute;
   using Weight = typename S::Weight;
   __shared__ unsigned words[32];

@@ -3,7 +3,7 @@
 // to sums in memory or, where there is much to add, to sums of the block's own in shared memory, which it then adds to
 // those in memory. At last sums become results.
 //
-// Sums are counts where one weight is shared and entries are events: whole numbers, the same in any order. Else they
+// Sums are counts where weights are homogeneous and entries are events: whole numbers, the same in any order. Else they
 // are floats; or in the deterministic way 64-bit whole numbers, scaled by the largest weight and entry (`limits`) so
 // that no sum of them overflows.
 #pragma once
@@ -15,7 +15,7 @@ namespace event {
 
 // The largest finite magnitude of weights and of entries.
 template <class S>
-__device__ __forceinline__ void limits(const ProductArgs& a) {
+__device__ __forceinline__ void limits(const ProductArguments& a) {
   const Int threads = static_cast<Int>(gridDim.x) * blockDim.x;
   const Int first = static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x;
   double weight = 0, entry = S::values == Values::event ? 1 : 0;
@@ -23,7 +23,7 @@ __device__ __forceinline__ void limits(const ProductArgs& a) {
     const double size = fabs(x);
     if (size > most && size <= 1.7976931348623157e308) most = size;
   };
-  for (Int k = first; k < (S::shared ? 1 : a.connections); k += threads) raise(weight, S::weight(a, k));
+  for (Int k = first; k < (S::homogeneous ? 1 : a.nnz); k += threads) raise(weight, S::weight(a, k));
   if constexpr (S::values != Values::event) {
     for (Int i = first; i < a.batches * a.rows * a.n; i += threads) {
       const auto x = static_cast<const typename S::X*>(a.x)[i];
@@ -43,14 +43,14 @@ __device__ __forceinline__ void limits(const ProductArgs& a) {
 
 constexpr int most_doublings = 2044;  // products that more are asked for are below 2^-1983, which is 0
 
-// So many doublings of a product of weight and entry that the sum of all connections stays below 2^62.
-template <bool shared>
-__device__ __forceinline__ int doublings(const ProductArgs& a) {
-  const unsigned long long weight = shared ? 0x3ff0000000000000ull : a.limits[0];  // 1
+// So many doublings of a product of weight and entry that the sum of all nonzeros stays below 2^62.
+template <bool homogeneous>
+__device__ __forceinline__ int doublings(const ProductArguments& a) {
+  const unsigned long long weight = homogeneous ? 0x3ff0000000000000ull : a.limits[0];  // 1
   const unsigned long long entry = a.limits[1];
   if (weight == 0 || entry == 0) return 0;
   const auto above = [](unsigned long long bits) { return static_cast<int>(bits >> 52) - 1022; };  // it is below 2^this
-  const int most = 62 - (64 - __clzll(a.connections)) - above(weight) - above(entry);
+  const int most = 62 - (64 - __clzll(a.nnz)) - above(weight) - above(entry);
   return most < most_doublings ? most : most_doublings;
 }
 
@@ -67,7 +67,7 @@ struct Doubled {
 };
 
 // atomicAdd to global memory, of which nobody wants the old value: in kernels such as these the compiler asks for it
-// all the same, and a scatter takes a third longer. Sums are read when blocks have met, or by another kernel.
+// all the same, and a scatter takes a third longer. Sums are read behind a grid barrier, or by another kernel.
 #define SPIKEFORGE_ADD_TO(type, suffix, constraint)                                            \
   __device__ __forceinline__ void add_to(type* sum, type x) {                                  \
     asm volatile("red.relaxed.gpu.global.add." suffix " [%0], %1;" ::"l"(sum), constraint(x)); \
@@ -84,7 +84,7 @@ struct Adder {
   static constexpr bool fixed = S::sums == Sums::fixed;
   using Stored = typename Choose<S::sums == Sums::counts, unsigned, typename S::Compute>::type;
 
-  const ProductArgs& a;
+  const ProductArguments& a;
   Doubled scaled;  // of fixed sums
 
   static __device__ __forceinline__ Stored* own() {
@@ -92,7 +92,7 @@ struct Adder {
     return reinterpret_cast<Stored*>(memory);
   }
 
-  // What an entry contributes through a connection of this weight; a shared one is for finish.
+  // What an entry contributes through a nonzero of this weight; a homogeneous one is for finish.
   __device__ __forceinline__ void add(Int at, typename S::Compute weight, typename S::X x) const {
     if constexpr (S::sums == Sums::counts) {
       add_plain(at, 1u);
@@ -120,26 +120,26 @@ struct Adder {
 // By a whole warp.
 template <class S, bool to_own>
 __device__ __forceinline__ void add_task(const Adder<S, to_own>& adder, const Task& task) {
-  const ProductArgs& a = adder.a;
+  const ProductArguments& a = adder.a;
   const int lane = threadIdx.x & 31;
-  const Int base = S::in_shared ? 0 : task.row / a.rows * a.cols * a.n;  // own sums are of one batch
-  constexpr int unroll = S::sums == Sums::fixed ? 1 : S::unroll;         // whole sums spill with more
+  const Int base = S::in_shared_memory ? 0 : task.row / a.rows * a.cols * a.n;  // own sums are of one batch
+  constexpr int unroll = S::sums == Sums::fixed ? 1 : S::unroll;                // whole sums spill with more
   constexpr int step = 32 / S::columns;
   for (Int c = lane % S::columns; c < a.n; c += S::columns) {
     const auto x = static_cast<const typename S::X*>(a.x)[task.row * a.n + c];
     if (!S::contributes(x)) continue;
-    for_connections<unroll>(a.indices, task.first, task.first + task.count, lane / S::columns, step,
-                            [&](const int(&columns)[unroll], Int k, const Wave& wave) {
-                              typename S::Compute weights[unroll];  // loads do not pass additions
+    for_nonzeros<unroll>(a.indices, task.first, task.first + task.count, lane / S::columns, step,
+                         [&](const int(&columns)[unroll], Int k, const Wave& wave) {
+                           typename S::Compute weights[unroll];  // loads do not pass additions
 #pragma unroll
-                              for (int u = 0; u < unroll; ++u)
-                                weights[u] = S::shared || !wave.has(u) ? 1 : S::weight(a, k + u * step);
+                           for (int u = 0; u < unroll; ++u)
+                             weights[u] = S::homogeneous || !wave.has(u) ? 1 : S::weight(a, k + u * step);
 #pragma unroll
-                              for (int u = 0; u < unroll; ++u) {
-                                if (!wave.has(u)) break;
-                                adder.add(base + columns[u] * a.n + c, weights[u], x);
-                              }
-                            });
+                           for (int u = 0; u < unroll; ++u) {
+                             if (!wave.has(u)) break;
+                             adder.add(base + columns[u] * a.n + c, weights[u], x);
+                           }
+                         });
   }
   __syncwarp();
 }
@@ -168,16 +168,16 @@ __device__ __forceinline__ int sum_up_to_thread(int x, int* of_warps) {
 
 constexpr int arrival_bits = 16;  // enough for the blocks of any device, twice
 
-// All blocks meet for the `time`th time; what they wrote before is seen by all. They have to be on the device together.
-// Returns how many tasks are listed.
-__device__ __forceinline__ Int meet(Meeting* meeting, unsigned time) {
+// A grid barrier, the `time`th of this launch: what blocks wrote before it is seen by all behind it. They have to be on
+// the device together: a cooperative launch. Returns how many tasks are listed.
+__device__ __forceinline__ Int wait_for_grid(GridBarrier* barrier, unsigned time) {
   __shared__ Int listed;
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence();
-    atomicAdd(&meeting->state, 1ull);
+    atomicAdd(&barrier->state, 1ull);
     unsigned long long state;
-    do state = *static_cast<volatile unsigned long long*>(&meeting->state);
+    do state = *static_cast<volatile unsigned long long*>(&barrier->state);
     while ((state & ((1u << arrival_bits) - 1)) < time * gridDim.x);
     listed = static_cast<Int>(state >> arrival_bits);
     __threadfence();
@@ -195,30 +195,30 @@ __device__ __forceinline__ void find_tasks(const Adder<S, false>& adder) {
   __shared__ int of_warps[32];
   __shared__ Int begins[1024];
   __shared__ Int listed;
-  const ProductArgs& a = adder.a;
+  const ProductArguments& a = adder.a;
   const int warp = threadIdx.x / 32;
   const int warps = blockDim.x / 32;
   const Int rows = a.batches * a.rows;
   const int chunk_bits = 63 - __clzll(a.chunk);
-  const auto in_batch = [&](Int row) { return S::in_shared ? row : row % a.rows; };  // own sums are of one batch
+  const auto in_batch = [&](Int row) { return S::in_shared_memory ? row : row % a.rows; };  // own sums are of one batch
   for (Int first = blockIdx.x * a.rows_at_once; first < rows; first += gridDim.x * a.rows_at_once) {
     if (threadIdx.x == 0) found = 0;
     const Int row = first + threadIdx.x;
-    Int begin = 0, connections = 0;
+    Int begin = 0, nnz = 0;
     if (threadIdx.x < a.rows_at_once && row < rows) {
       begin = S::begin(a, in_batch(row));  // on its way with the entries, needed or not
       const Int end = S::begin(a, in_batch(row) + 1);
       bool contributes = S::values == Values::number;
       for (Int c = 0; c < a.n && !contributes; ++c)
         contributes = S::contributes(static_cast<const typename S::X*>(a.x)[row * a.n + c]);
-      if (contributes) connections = end - begin;
+      if (contributes) nnz = end - begin;
     }
-    const int tasks = static_cast<int>((connections + a.chunk - 1) >> chunk_bits);
+    const int tasks = static_cast<int>((nnz + a.chunk - 1) >> chunk_bits);
     __syncthreads();
     if (tasks > 0) {
       int at = atomicAdd(&found, tasks);
-      for (Int done = 0; done < connections && at < warps; done += a.chunk, ++at)
-        own_tasks[at] = {begin + done, row, static_cast<int>(min(a.chunk, connections - done))};
+      for (Int done = 0; done < nnz && at < warps; done += a.chunk, ++at)
+        own_tasks[at] = {begin + done, row, static_cast<int>(min(a.chunk, nnz - done))};
     }
     __syncthreads();
     if (found <= warps) {
@@ -226,13 +226,13 @@ __device__ __forceinline__ void find_tasks(const Adder<S, false>& adder) {
     } else {
       begins[threadIdx.x] = begin;
       until[threadIdx.x] = sum_up_to_thread(tasks, of_warps);
-      if constexpr (S::in_shared) {
-        const Int of_warp = sum_over_lanes<32>(connections, 1);
-        if (threadIdx.x % 32 == 0 && of_warp > 0) atomicAdd(&a.meeting->connections, of_warp);
+      if constexpr (S::in_shared_memory) {
+        const Int of_warp = sum_over_lanes<32>(nnz, 1);
+        if (threadIdx.x % 32 == 0 && of_warp > 0) atomicAdd(&a.grid_barrier->nnz, of_warp);
       }
       if (threadIdx.x == 0)
         listed = static_cast<Int>(
-            atomicAdd(&a.meeting->state, static_cast<unsigned long long>(found) << arrival_bits) >> arrival_bits);
+            atomicAdd(&a.grid_barrier->state, static_cast<unsigned long long>(found) << arrival_bits) >> arrival_bits);
       __syncthreads();
       for (int i = threadIdx.x; i < found; i += blockDim.x) {
         int thread = 0;  // of the row: as many of `until` are at most i
@@ -251,7 +251,7 @@ __device__ __forceinline__ void find_tasks(const Adder<S, false>& adder) {
 // Listed ones. One after the other goes to another block: a multiprocessor adds to memory slowly.
 template <class S, bool to_own>
 __device__ __forceinline__ void add_tasks(const Adder<S, to_own>& adder, Int count) {
-  const ProductArgs& a = adder.a;
+  const ProductArguments& a = adder.a;
   const Int warps = static_cast<Int>(gridDim.x) * (blockDim.x / 32);
   const auto load = [&](Int i) -> Task {
     if (i >= count) return {};
@@ -268,7 +268,7 @@ __device__ __forceinline__ void add_tasks(const Adder<S, to_own>& adder, Int cou
 }
 
 template <class S>
-__device__ __forceinline__ typename S::Weight result_of_sum(const ProductArgs& a, Int at, int shift) {
+__device__ __forceinline__ typename S::Weight result_of_sum(const ProductArguments& a, Int at, int shift) {
   if constexpr (S::sums == Sums::counts)
     return S::result(a, __ldcg(static_cast<const unsigned*>(a.sums) + at));
   else if constexpr (S::sums == Sums::floats)
@@ -281,9 +281,9 @@ __device__ __forceinline__ typename S::Weight result_of_sum(const ProductArgs& a
 
 // Sums to results, where the two differ.
 template <class S>
-__device__ __forceinline__ void finish(const ProductArgs& a) {
+__device__ __forceinline__ void finish(const ProductArguments& a) {
   int shift = 0;
-  if constexpr (S::sums == Sums::fixed) shift = doublings<S::shared>(a);
+  if constexpr (S::sums == Sums::fixed) shift = doublings<S::homogeneous>(a);
   const Int threads = static_cast<Int>(gridDim.x) * blockDim.x;
   for (Int at = static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x; at < a.batches * a.cols * a.n; at += threads)
     static_cast<typename S::Weight*>(a.y)[at] = result_of_sum<S>(a, at, shift);
@@ -291,7 +291,7 @@ __device__ __forceinline__ void finish(const ProductArgs& a) {
 
 // To sums of the block's own, which go to those in memory.
 template <class S>
-__device__ __forceinline__ void add_tasks_by_own(const ProductArgs& a, Int count) {
+__device__ __forceinline__ void add_tasks_by_own(const ProductArguments& a, Int count) {
   using Own = Adder<S, true>;
   auto* const own = Own::own();
   for (Int i = threadIdx.x; i < a.cols * a.n; i += blockDim.x) own[i] = 0;
@@ -303,22 +303,22 @@ __device__ __forceinline__ void add_tasks_by_own(const ProductArgs& a, Int count
 }
 
 template <class S>
-__device__ __forceinline__ void scatter(const ProductArgs& a) {
+__device__ __forceinline__ void scatter(const ProductArguments& a) {
   int shift = 0;
-  if constexpr (S::sums == Sums::fixed) shift = doublings<S::shared>(a);
+  if constexpr (S::sums == Sums::fixed) shift = doublings<S::homogeneous>(a);
   const Adder<S, false> adder{a, Doubled(shift)};
   find_tasks(adder);
-  const Int listed = meet(a.meeting, 1);
+  const Int listed = wait_for_grid(a.grid_barrier, 1);
 
   const bool in_place = a.sums == a.y;
   if (listed > 0) {
     bool by_own = false;
-    if constexpr (S::in_shared) {
-      by_own = static_cast<Int>(__ldcg(&a.meeting->connections)) >= a.private_from;
+    if constexpr (S::in_shared_memory) {
+      by_own = static_cast<Int>(__ldcg(&a.grid_barrier->nnz)) >= a.private_from;
       if (by_own) add_tasks_by_own<S>(a, listed);
     }
     if (!by_own) add_tasks(adder, listed);
-    if (!in_place) meet(a.meeting, 2);
+    if (!in_place) wait_for_grid(a.grid_barrier, 2);
   }
   if (!in_place) finish<S>(a);
 }

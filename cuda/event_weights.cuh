@@ -1,4 +1,4 @@
-// What changes weights, a group of lanes a row: their gradient, what a connection read times what arrives where it
+// What changes weights, a group of lanes a row: their gradient, what a nonzero read times what arrives where it
 // went; and plasticity, a spike's change of the weights of its row.
 #pragma once
 
@@ -7,9 +7,9 @@
 namespace spikeforge {
 namespace event {
 
-// A group of lanes a row; each of them takes connections. y is [connections], grad [batches, out, n].
+// A group of lanes a row; each of them takes nonzeros. y is [nnz], grad [batches, out, n].
 template <class S>
-__device__ __forceinline__ void weight_gradient(const ProductArgs& a) {
+__device__ __forceinline__ void weight_gradient(const ProductArguments& a) {
   const Int groups = static_cast<Int>(gridDim.x) * blockDim.x / S::lanes;
   const int lane = threadIdx.x % S::lanes;
   const Int in = S::transpose ? a.rows : a.cols;
@@ -34,7 +34,7 @@ __device__ __forceinline__ void weight_gradient(const ProductArgs& a) {
 
 // x are events [rows], weights is the trace [cols] in the compute type, y the weights that change.
 template <class S>
-__device__ __forceinline__ void plasticity(const ProductArgs& a) {
+__device__ __forceinline__ void plasticity(const ProductArguments& a) {
   using Compute = typename S::Compute;
   const Int groups = static_cast<Int>(gridDim.x) * blockDim.x / S::lanes;
   const int lane = threadIdx.x % S::lanes;

@@ -138,11 +138,11 @@ void gather_typed(const Rows& matrix, const Weights& weights, const Prepared& x,
     const std::int64_t n = next - first;
     W& result = y[i * y_stride];
     if (x.values == Values::event) {
-      if (weights.shared)
+      if (weights.homogeneous)
         result = weighted(w[0], count_events(columns, n, x.bits), x.values);
       else
         result = static_cast<W>(sum_of_weights(columns, w + first, n, x.bits));
-    } else if (weights.shared) {
+    } else if (weights.homogeneous) {
       result = weighted(w[0], sum_of<C>(n, [&](std::int64_t k) { return entries[columns[k]]; }), x.values);
     } else if (x.values == Values::graded) {
       result = static_cast<W>(sum_of<C>(n, [&](std::int64_t k) {
@@ -164,11 +164,11 @@ void gather(const Rows& matrix, const Weights& weights, const Prepared& x, std::
 
 // ---- one vector, by columns ----
 
-// Calls add(p, k) for the connections k of a share; start(p, row) says before whose they are. `together` rows are
+// Calls add(p, k) for the nonzeros k of a share; start(p, row) says before whose they are. `together` rows are
 // walked side by side: columns mostly ascend, so what neighbouring additions go to lies together, in the nearest cache,
 // and the beginnings of rows, which lie anywhere, are fetched at once.
 template <int together, class Start, class Add>
-void for_each_connection(const Rows& matrix, const Share& share, Start&& start, Add&& add) {
+void for_each_nonzero(const Rows& matrix, const Share& share, Start&& start, Add&& add) {
   if (share.first >= share.last) return;
   auto a = std::upper_bound(share.starts, share.starts + share.count + 1, share.first) - share.starts - 1;
   while (a < share.count && share.starts[a] < share.last) {
@@ -202,26 +202,25 @@ void scatter_typed(const Rows& matrix, const Weights& weights, const Prepared& x
   const auto* const w = static_cast<const W*>(weights.data);
   const std::int32_t* const columns = matrix.indices;
   const auto nothing = [](int, std::int32_t) {};
-  if (x.values == Values::event && weights.shared) {
+  if (x.values == Values::event && weights.homogeneous) {
     auto* const counts = static_cast<std::uint32_t*>(sums);
-    for_each_connection<rows_counted_together>(matrix, share, nothing,
-                                               [=](int, std::int64_t k) { ++counts[columns[k]]; });
+    for_each_nonzero<rows_counted_together>(matrix, share, nothing, [=](int, std::int64_t k) { ++counts[columns[k]]; });
     return;
   }
   auto* const total = static_cast<C*>(sums);
   if (x.values == Values::event) {
-    for_each_connection<rows_added_together>(matrix, share, nothing,
-                                             [=](int, std::int64_t k) { total[columns[k]] += static_cast<C>(w[k]); });
+    for_each_nonzero<rows_added_together>(matrix, share, nothing,
+                                          [=](int, std::int64_t k) { total[columns[k]] += static_cast<C>(w[k]); });
     return;
   }
   const auto* const entries = static_cast<const C*>(x.entries);
   C entry[rows_added_together];
   const auto start = [&](int p, std::int32_t row) { entry[p] = entries[row]; };
-  if (weights.shared)
-    for_each_connection<rows_added_together>(matrix, share, start,
-                                             [&](int p, std::int64_t k) { total[columns[k]] += entry[p]; });
+  if (weights.homogeneous)
+    for_each_nonzero<rows_added_together>(matrix, share, start,
+                                          [&](int p, std::int64_t k) { total[columns[k]] += entry[p]; });
   else
-    for_each_connection<rows_added_together>(
+    for_each_nonzero<rows_added_together>(
         matrix, share, start, [&](int p, std::int64_t k) { total[columns[k]] += entry[p] * static_cast<C>(w[k]); });
 }
 
@@ -236,10 +235,11 @@ void finish_typed(const Weights& weights, Values values, const void* sums, std::
   using C = Compute<W>;
   using Total = std::conditional_t<std::is_integral_v<Sum>, double, Sum>;  // which counts on where 32 bits end
   constexpr std::int64_t block = 256;
-  const auto weight = static_cast<Total>(weights.shared ? static_cast<C>(*static_cast<const W*>(weights.data)) : C(1));
+  const auto weight =
+      static_cast<Total>(weights.homogeneous ? static_cast<C>(*static_cast<const W*>(weights.data)) : C(1));
   // Where nothing arrived the result is 0, whatever the weight: of finite ones the product says so, but for its sign.
   const bool zero_is_nothing =
-      weights.shared && values != Values::number && !(std::abs(weight) < std::numeric_limits<Total>::infinity());
+      weights.homogeneous && values != Values::number && !(std::abs(weight) < std::numeric_limits<Total>::infinity());
   for (std::int64_t first = begin; first < end; first += block) {
     const std::int64_t n = std::min(block, end - first);
     Total totals[block];
@@ -266,7 +266,7 @@ void finish(const Weights& weights, Values values, const void* sums, std::int64_
   with_type(weights.type, [&](auto w) {
     using W = decltype(w);
     auto* const to = static_cast<W*>(y);
-    if (weights.shared && values == Values::event)
+    if (weights.homogeneous && values == Values::event)
       finish_typed<W, std::uint32_t>(weights, values, sums, parts, part_bytes, begin, end, to, y_stride);
     else
       finish_typed<W, Compute<W>>(weights, values, sums, parts, part_bytes, begin, end, to, y_stride);
@@ -289,17 +289,17 @@ struct Many {
   using C = Compute<W>;
   const Rows& matrix;
   const W* weights;
-  bool shared;
+  bool homogeneous;
   bool only_active;  // what is not an event contributes nothing, whatever its weight
   const C* entries;
   std::int64_t n;
 
-  C weight(std::int64_t k) const { return shared ? C(1) : static_cast<C>(weights[k]); }
+  C weight(std::int64_t k) const { return homogeneous ? C(1) : static_cast<C>(weights[k]); }
 
   void store(const C* sums, W* y, const std::int64_t* offsets) const {
     for (std::int64_t v = 0; v < n; ++v) {
       C sum = sums[v];
-      if (shared) sum = only_active && sum == 0 ? C(0) : sum * static_cast<C>(weights[0]);
+      if (homogeneous) sum = only_active && sum == 0 ? C(0) : sum * static_cast<C>(weights[0]);
       y[offsets[v]] = static_cast<W>(sum);
     }
   }
@@ -309,7 +309,7 @@ struct Many {
     for (std::int64_t i = begin; i < end; ++i) {
       std::fill_n(sums, n, C(0));
       for (std::int64_t k = matrix.begin(i); k < matrix.end(i); ++k)
-        add(sums, entries + matrix.indices[k] * n, weight(k), only_active && !shared, n);
+        add(sums, entries + matrix.indices[k] * n, weight(k), only_active && !homogeneous, n);
       store(sums, y + i * y_stride, offsets);
     }
   }
@@ -319,7 +319,7 @@ struct Many {
       const C* const entry = entries + i * n;
       if (only_active && std::all_of(entry, entry + n, [](C e) { return e == 0; })) continue;
       for (std::int64_t k = matrix.begin(i); k < matrix.end(i); ++k)
-        add(sums + matrix.indices[k] * n, entry, weight(k), only_active && !shared, n);
+        add(sums + matrix.indices[k] * n, entry, weight(k), only_active && !homogeneous, n);
     }
     for (std::int64_t j = 0; j < matrix.cols; ++j) store(sums + j * n, y + j * y_stride, offsets);
   }
@@ -329,7 +329,7 @@ template <class F>
 void with_many(const Rows& matrix, const Weights& weights, Values values, const void* entries, std::int64_t n, F&& f) {
   with_type(weights.type, [&](auto w) {
     using W = decltype(w);
-    f(Many<W>{matrix, static_cast<const W*>(weights.data), weights.shared, values != Values::number,
+    f(Many<W>{matrix, static_cast<const W*>(weights.data), weights.homogeneous, values != Values::number,
               static_cast<const Compute<W>*>(entries), n},
       w);
   });

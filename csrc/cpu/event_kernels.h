@@ -10,17 +10,17 @@
 
 namespace spikeforge::cpu {
 
-// The vector as loops over connections read it.
+// The vector as loops over nonzeros read it.
 struct Prepared {
   event::Values values{};
   const std::uint32_t* bits = nullptr;  // event: bit i % 32 of word i / 32 says whether entry i is one
   const void* entries = nullptr;  // graded and number, in the compute type: what it contributes; 0 is nothing if graded
 };
 
-// A part of the connections of some rows: those from `first` to `last`, counted over the rows of the list.
+// A part of the nonzeros of some rows: those from `first` to `last`, counted over the rows of the list.
 struct Share {
   const std::int32_t* rows = nullptr;    // of the matrix
-  const std::int64_t* starts = nullptr;  // [count + 1]: connections of the rows before
+  const std::int64_t* starts = nullptr;  // [count + 1]: nonzeros of the rows before
   std::int64_t count = 0;
   std::int64_t first = 0, last = 0;
 };
@@ -43,7 +43,7 @@ struct EventKernels {
   void (*gather)(const event::Rows&, const event::Weights&, const Prepared&, std::int64_t begin, std::int64_t end,
                  void* y, std::int64_t y_stride);
 
-  // Adds a share of active rows to sums[cols]: uint32 counts of events where the weight is shared, else the compute
+  // Adds a share of active rows to sums[cols]: uint32 counts of events where weights are homogeneous, else the compute
   // type. `entries` is of Prepared, and null for events.
   void (*scatter)(const event::Rows&, const event::Weights&, const Prepared&, const Share&, void* sums);
 
@@ -60,8 +60,8 @@ struct EventKernels {
   void (*scatter_many)(const event::Rows&, const event::Weights&, event::Values, const void* entries, std::int64_t n,
                        void* sums, void* y, std::int64_t y_stride, const std::int64_t* y_offsets);
 
-  // grad[k] += sum over n vectors of entry(input of k) * g(output of k), for connections of the rows [begin, end).
-  // entries [in, n], g [out, n] and grad [connections] in the compute type `type`.
+  // grad[k] += sum over n vectors of entry(input of k) * g(output of k), for nonzeros of the rows [begin, end).
+  // entries [in, n], g [out, n] and grad [nnz] in the compute type `type`.
   void (*weight_gradient)(const event::Rows&, DType type, event::Values, bool transpose, const void* entries,
                           const void* g, std::int64_t n, std::int64_t begin, std::int64_t end, void* grad);
 

@@ -21,38 +21,31 @@
 namespace spikeforge::ops::sparse {
 namespace {
 
-template <bool matrix>
-at::Tensor event_csr(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& indptr,
-                     const at::Tensor& events, c10::SymInt rows, c10::SymInt cols, bool transpose, bool graded,
-                     bool deterministic) {
-  return call_product(
-      weights, indices, indptr, events,
-      {std::move(rows), std::move(cols), transpose, matrix, graded ? Values::graded : Values::event, deterministic});
-}
+Values values_of() { return Values::number; }
+Values values_of(bool graded) { return graded ? Values::graded : Values::event; }
 
-template <bool matrix>
-at::Tensor csr(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& indptr, const at::Tensor& x,
-               c10::SymInt rows, c10::SymInt cols, bool transpose, bool deterministic) {
-  return call_product(weights, indices, indptr, x,
-                      {std::move(rows), std::move(cols), transpose, matrix, Values::number, deterministic});
-}
-
-c10::SymInt ell_rows(const at::Tensor& indices) { return indices.dim() == 2 ? indices.sym_size(0) : c10::SymInt(0); }
-
-template <bool matrix>
-at::Tensor event_ell(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& events, c10::SymInt cols,
-                     bool transpose, bool graded, bool deterministic) {
-  return call_product(
-      weights, indices, std::nullopt, events,
-      {ell_rows(indices), std::move(cols), transpose, matrix, graded ? Values::graded : Values::event, deterministic});
-}
-
-template <bool matrix>
-at::Tensor ell(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& x, c10::SymInt cols,
-               bool transpose, bool deterministic) {
-  return call_product(weights, indices, std::nullopt, x,
-                      {ell_rows(indices), std::move(cols), transpose, matrix, Values::number, deterministic});
-}
+// Graded is bool where entries are events.
+template <bool matrix, class... Graded>
+struct Operator {
+  static at::Tensor csr(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& indptr,
+                        const at::Tensor& x, c10::SymInt rows, c10::SymInt cols, bool transpose, Graded... graded,
+                        bool deterministic) {
+    return call_product({weights,
+                         indices,
+                         indptr,
+                         x,
+                         {std::move(rows), std::move(cols), transpose, matrix, values_of(graded...), deterministic}});
+  }
+  static at::Tensor ell(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& x, c10::SymInt cols,
+                        bool transpose, Graded... graded, bool deterministic) {
+    c10::SymInt rows = indices.dim() == 2 ? indices.sym_size(0) : c10::SymInt(0);
+    return call_product({weights,
+                         indices,
+                         std::nullopt,
+                         x,
+                         {std::move(rows), std::move(cols), transpose, matrix, values_of(graded...), deterministic}});
+  }
+};
 
 TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
   const auto define = [&library](const std::string& schema) {
@@ -80,14 +73,14 @@ TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
 }
 
 TORCH_LIBRARY_IMPL(spikeforge, CompositeImplicitAutograd, library) {
-  library.impl("event_csrmv", TORCH_FN(event_csr<false>));
-  library.impl("event_csrmm", TORCH_FN(event_csr<true>));
-  library.impl("csrmv", TORCH_FN(csr<false>));
-  library.impl("csrmm", TORCH_FN(csr<true>));
-  library.impl("event_ellmv", TORCH_FN(event_ell<false>));
-  library.impl("event_ellmm", TORCH_FN(event_ell<true>));
-  library.impl("ellmv", TORCH_FN(ell<false>));
-  library.impl("ellmm", TORCH_FN(ell<true>));
+  library.impl("event_csrmv", TORCH_FN((Operator<false, bool>::csr)));
+  library.impl("event_csrmm", TORCH_FN((Operator<true, bool>::csr)));
+  library.impl("csrmv", TORCH_FN((Operator<false>::csr)));
+  library.impl("csrmm", TORCH_FN((Operator<true>::csr)));
+  library.impl("event_ellmv", TORCH_FN((Operator<false, bool>::ell)));
+  library.impl("event_ellmm", TORCH_FN((Operator<true, bool>::ell)));
+  library.impl("ellmv", TORCH_FN((Operator<false>::ell)));
+  library.impl("ellmm", TORCH_FN((Operator<true>::ell)));
 }
 
 }  // namespace

@@ -33,12 +33,12 @@ void check_numbers(const char* op, const at::Tensor& indices, const at::Tensor& 
                    std::int64_t cols, bool sorted) {
   check_matrix(op, indices, indptr, rows, cols);
   const HeldRows held = hold_rows(indices.cpu(), indptr.cpu(), rows, cols);
-  const spikeforge::event::Rows& matrix = held.rows;
+  const event::Rows& matrix = held.rows;
   TORCH_CHECK_VALUE(matrix.begin(0) == 0, op, ": indptr must begin with 0, but begins with ", matrix.begin(0));
   for (std::int64_t i = 0; i < rows; ++i)
     TORCH_CHECK_VALUE(matrix.begin(i) <= matrix.end(i), op, ": indptr must not decrease, but indptr[", i, "] is ",
                       matrix.begin(i), " and indptr[", i + 1, "] is ", matrix.end(i));
-  TORCH_CHECK_VALUE(matrix.begin(rows) == matrix.connections, op, ": indptr must end with ", matrix.connections,
+  TORCH_CHECK_VALUE(matrix.begin(rows) == matrix.nnz, op, ": indptr must end with ", matrix.nnz,
                     ", the number of indices, but ends with ", matrix.begin(rows));
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t k = matrix.begin(i); k < matrix.end(i); ++k) {

@@ -1,13 +1,11 @@
-// Products on the CPU: what is read once a call is prepared once, then every thread takes an equal share of
-// connections.
+// Products on the CPU: what is read once a call is prepared once, then every thread takes an equal share of nonzeros.
 //
 // By rows (A e) a thread owns its results. By columns (e A) every thread adds to sums of its own, which are then added
 // up in the order of the threads: the same number of threads gives the same bits, and with one weight for all, where
 // sums are whole numbers, any number does.
 #include <spikeforge/cpu/event_kernels.h>
-#include <spikeforge/ops/event/product.h>
-#include <spikeforge/ops/common/layout.h>
 #include <spikeforge/kernels/event/note.h>
+#include <spikeforge/ops/event/product.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -22,8 +20,8 @@
 namespace spikeforge::ops::sparse {
 namespace {
 
-using spikeforge::event::Rows;
-using spikeforge::event::Weights;
+using event::Rows;
+using event::Weights;
 
 // A thread that does less than this is not worth waking.
 constexpr std::int64_t least_share = 1 << 14;
@@ -33,22 +31,6 @@ constexpr std::int64_t most_together = 32;
 constexpr std::int64_t cost_of_a_line = 4;
 
 // ---- what a vector contributes ----
-
-// f(entry i, is it an event) for a contiguous or strided vector of any type.
-template <class F>
-void with_vector(const at::Tensor& x, std::int64_t offset, F&& f) {
-  if (x.scalar_type() == c10::ScalarType::Bool) return f(x.const_data_ptr<bool>() + offset);
-  switch (dtype_of(x.scalar_type())) {
-    case DType::f16:
-      return f(x.const_data_ptr<c10::Half>() + offset);
-    case DType::bf16:
-      return f(x.const_data_ptr<c10::BFloat16>() + offset);
-    case DType::f32:
-      return f(x.const_data_ptr<float>() + offset);
-    default:
-      return f(x.const_data_ptr<double>() + offset);
-  }
-}
 
 bool is_event(bool x) { return x; }
 bool is_event(float x) { return x > 0; }
@@ -80,7 +62,8 @@ using Bits = std::vector<std::uint32_t>;
 
 Bits pack(const at::Tensor& x, const Vectors& vectors, std::int64_t v) {
   Bits bits(static_cast<std::size_t>((vectors.length + 31) / 32));
-  with_vector(x, vectors.offset(v), [&](const auto* from) {
+  with_entries(x, [&](const auto* entries) {
+    const auto* const from = entries + vectors.offset(v);
     const std::int64_t stride = vectors.stride();
     for (std::size_t w = 0; w < bits.size(); ++w) {
       const std::int64_t first = static_cast<std::int64_t>(w) * 32;
@@ -107,14 +90,15 @@ std::vector<C> contributions(const at::Tensor& x, const Vectors& vectors, Values
                              std::int64_t n) {
   std::vector<C> entries(static_cast<std::size_t>(vectors.length * n));
   for (std::int64_t v = 0; v < n; ++v)
-    with_vector(x, vectors.offset(first + v), [&](const auto* from) {
+    with_entries(x, [&](const auto* begin) {
+      const auto* const from = begin + vectors.offset(first + v);
       for (std::int64_t i = 0; i < vectors.length; ++i)
         entries[static_cast<std::size_t>(i * n + v)] = contribution<C>(from[i * vectors.stride()], values);
     });
   return entries;
 }
 
-// The rows that contribute, with how many connections come before each.
+// The rows that contribute, with how many nonzeros come before each.
 struct Active {
   std::vector<std::int32_t> rows;
   std::vector<std::int64_t> starts;
@@ -164,14 +148,14 @@ std::int64_t parts_for(std::int64_t work) {
   return std::clamp<std::int64_t>(work / least_share, 1, at::in_parallel_region() ? 1 : at::get_num_threads());
 }
 
-// Calls f(begin, end) for ranges of rows with equal shares of connections.
+// Calls f(begin, end) for ranges of rows with equal shares of nonzeros.
 template <class F>
 void for_rows(const Rows& matrix, std::int64_t vectors, F&& f) {
-  const std::int64_t parts = parts_for((matrix.connections + matrix.rows) * vectors);
+  const std::int64_t parts = parts_for((matrix.nnz + matrix.rows) * vectors);
   const auto boundary = [&](std::int64_t part) {
     if (part == parts) return matrix.rows;
     // Rows count too: empty ones are work as well.
-    const std::int64_t wanted = (matrix.connections + matrix.rows) / parts * part;
+    const std::int64_t wanted = (matrix.nnz + matrix.rows) / parts * part;
     std::int64_t low = 0;
     std::int64_t high = matrix.rows;
     while (low < high) {
@@ -194,15 +178,16 @@ void for_rows(const Rows& matrix, std::int64_t vectors, F&& f) {
 
 class Product {
  public:
-  Product(const at::Tensor& weights, const Rows& matrix, const at::Tensor& x, const at::Tensor& y, const Form& form)
+  Product(const at::Tensor& weights, const Rows& matrix, const at::Tensor& x, const at::Tensor& y,
+          const Options& options)
       : matrix_(matrix),
         x_(x),
-        in_(vectors_of(x, form.matrix)),
-        out_(vectors_of(y, form.matrix)),
+        in_(vectors_of(x, options.matrix)),
+        out_(vectors_of(y, options.matrix)),
         y_(static_cast<char*>(y.mutable_data_ptr())),
         weights_{weights.const_data_ptr(), dtype_of(weights.scalar_type()), weights.numel() == 1},
-        values_(form.values),
-        transpose_(form.transpose) {}
+        values_(options.values),
+        transpose_(options.transpose) {}
 
   void run() {
     if (weights_.type == DType::f64)
@@ -268,7 +253,7 @@ class Product {
 
   template <class C>
   std::int64_t bytes_of_sums() const {
-    const std::size_t each = weights_.shared && values_ == Values::event ? sizeof(std::uint32_t) : sizeof(C);
+    const std::size_t each = weights_.homogeneous && values_ == Values::event ? sizeof(std::uint32_t) : sizeof(C);
     return (matrix_.cols * static_cast<std::int64_t>(each) + 63) / 64 * 64;
   }
 
@@ -340,61 +325,58 @@ class Product {
   bool transpose_;
 };
 
-at::Tensor product_cpu(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
-                       const at::Tensor& x, std::int64_t rows, std::int64_t cols, bool transpose, bool matrix,
-                       c10::string_view values, bool deterministic) {
-  const Form form{rows, cols, transpose, matrix, parse_values(values), deterministic};
-  check_product(weights, indices, indptr, x, form);
-  const HeldRows held = hold_rows(indices, indptr, rows, cols);
-  check_indptr(operator_name(form, !indptr.has_value()).c_str(), held.rows);
-  const at::Tensor dense_weights = weights.contiguous();
-  const at::Tensor dense_x = x.contiguous();
-  at::Tensor y = at::empty(C10_AS_INTARRAYREF_SLOW(result_sizes(x, form)), weights.options());
+at::Tensor product_cpu(const ProductCall& call) {
+  check_product(call);
+  const HeldRows held = hold_rows(call);
+  check_indptr(call.name().c_str(), held.rows);
+  const at::Tensor weights = call.weights.contiguous();
+  const at::Tensor x = call.x.contiguous();
+  at::Tensor y = at::empty(C10_AS_INTARRAYREF_SLOW(result_sizes(x, call.options)), weights.options());
   if (y.numel() == 0) return y;
-  jit::note_event([&] { return gpu_product(weights, held.rows, x, form); });
-  Product(dense_weights, held.rows, dense_x, y, form).run();
+  event::note_kernels(
+      [&](const jit::Device& device) { return kernels_of(gpu_product(weights, held.rows, x, call.options), device); });
+  Product(weights, held.rows, x, y, call.options).run();
   return y;
 }
 
 // ---- the weights' gradient ----
 
 template <class C>
-void weight_gradient(const Rows& matrix, const at::Tensor& x, const at::Tensor& grad, const Form& form, C* to) {
-  const Vectors in = vectors_of(x, form.matrix);
-  const Vectors out = vectors_of(grad, form.matrix);
+void weight_gradient(const Rows& matrix, const at::Tensor& x, const at::Tensor& grad, const Options& options, C* to) {
+  const Vectors in = vectors_of(x, options.matrix);
+  const Vectors out = vectors_of(grad, options.matrix);
   for (std::int64_t first = 0; first < in.count(); first += most_together) {
     const std::int64_t n = std::min(most_together, in.count() - first);
-    const std::vector<C> entries = contributions<C>(x, in, form.values, first, n);
+    const std::vector<C> entries = contributions<C>(x, in, options.values, first, n);
     const std::vector<C> upstream = contributions<C>(grad, out, Values::number, first, n);
     for_rows(matrix, n, [&](std::int64_t begin, std::int64_t end) {
-      cpu::event_kernels().weight_gradient(matrix, dtype_of(c10::CppTypeToScalarType<C>::value), form.values,
-                                           form.transpose, entries.data(), upstream.data(), n, begin, end, to);
+      cpu::event_kernels().weight_gradient(matrix, dtype_of(c10::CppTypeToScalarType<C>::value), options.values,
+                                           options.transpose, entries.data(), upstream.data(), n, begin, end, to);
     });
   }
 }
 
-at::Tensor weight_grad_cpu(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& indices,
-                           const std::optional<at::Tensor>& indptr, std::int64_t rows, std::int64_t cols,
-                           bool transpose, bool matrix, c10::string_view values) {
-  const Form form{rows, cols, transpose, matrix, parse_values(values), false};
-  check_weight_grad(x, grad, indices, indptr, form);
-  const HeldRows held = hold_rows(indices, indptr, rows, cols);
+at::Tensor weight_grad_cpu(const WeightGradCall& call) {
+  check_weight_grad(call);
+  const HeldRows held = hold_rows(call);
   check_indptr("csr_weight_grad", held.rows);
-  jit::note_event([&] { return jit::EventWeightGradient{gpu_product(grad, held.rows, x, form)}; });
-  const at::Tensor dense_x = x.contiguous();
-  const at::Tensor dense_grad = grad.contiguous();
+  const at::Tensor x = call.x.contiguous();
+  const at::Tensor grad = call.grad.contiguous();
+  event::note_kernels([&](const jit::Device& device) {
+    return std::vector{plan_weight_gradient(gpu_product(grad, held.rows, x, call.options), device).spec};
+  });
   const DType compute = compute_type(dtype_of(grad.scalar_type()));
-  const at::Tensor result = at::zeros(indices.sizes(), grad.options().dtype(scalar_type_of(compute)));
+  const at::Tensor result = at::zeros(call.indices.sizes(), grad.options().dtype(scalar_type_of(compute)));
   if (compute == DType::f64)
-    weight_gradient(held.rows, dense_x, dense_grad, form, result.mutable_data_ptr<double>());
+    weight_gradient(held.rows, x, grad, call.options, result.mutable_data_ptr<double>());
   else
-    weight_gradient(held.rows, dense_x, dense_grad, form, result.mutable_data_ptr<float>());
+    weight_gradient(held.rows, x, grad, call.options, result.mutable_data_ptr<float>());
   return result.to(grad.scalar_type());
 }
 
 TORCH_LIBRARY_IMPL(spikeforge, CPU, library) {
-  library.impl("csr_product", TORCH_FN(product_cpu));
-  library.impl("csr_weight_grad", TORCH_FN(weight_grad_cpu));
+  library.impl("csr_product", TORCH_FN(product_kernel<product_cpu>));
+  library.impl("csr_weight_grad", TORCH_FN(weight_grad_kernel<weight_grad_cpu>));
 }
 
 }  // namespace

@@ -1,9 +1,8 @@
-// Products on a GPU: the memory of the kernels that runtime/event_plan.h chooses.
-#include <spikeforge/ops/event/product.h>
-#include <spikeforge/ops/common/layout.h>
-#include <spikeforge/ops/common/on_stream.h>
-#include <spikeforge/kernels/event/plan.h>
+// Products on a GPU: the memory of the kernels that csrc/kernels/event/plan.h chooses.
 #include <spikeforge/jit/spec_table.h>
+#include <spikeforge/kernels/event/plan.h>
+#include <spikeforge/ops/common/on_stream.h>
+#include <spikeforge/ops/event/product.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -16,24 +15,20 @@
 namespace spikeforge::ops::sparse {
 namespace {
 
-using jit::EventArguments;
-using jit::EventProduct;
-using jit::EventSpec;
-using jit::EventStep;
-using jit::EventSums;
+constexpr std::int64_t barrier_bytes = sizeof(event::GridBarrier);
 
 class Launcher {
  public:
   // `product` is of these tensors, which are contiguous; `weights` may be what stands in their place.
   Launcher(const at::Tensor& weights, const HeldRows& held, const at::Tensor& x, const at::Tensor& y,
-           const EventProduct& product)
+           const event::Product& product)
       : device_(gpu_of(x)), stream_(static_cast<cudaStream_t>(stream_of(x))), x_(x), y_(y), product_(product) {
     args_ = {.indices = held.rows.indices,
              .indptr = held.rows.indptr,
              .width = held.rows.width,
              .rows = held.rows.rows,
              .cols = held.rows.cols,
-             .connections = held.rows.connections,
+             .nnz = held.rows.nnz,
              .weights = weights.const_data_ptr(),
              .n = product.n,
              .batches = product.batches};
@@ -41,22 +36,22 @@ class Launcher {
   }
 
   void gather() {
-    const jit::GatherPlan plan = plan_gather(product_, device_);
+    const event::GatherPlan plan = plan_gather(product_, device_);
     const at::Tensor bits = bytes(4 * plan.words * product_.batches);
     args_.words = plan.words;
     args_.long_row = plan.long_row;
     for_batches(plan.batches_at_once, [&](std::int64_t first, std::int64_t count) {
-      args_.bits = static_cast<std::int32_t*>(bits.mutable_data_ptr()) + first * plan.words;
-      for (const EventStep& step : plan.steps) run(step, count);
+      args_.bits = static_cast<unsigned*>(bits.mutable_data_ptr()) + first * plan.words;
+      for (const event::Step& step : plan.steps) run(step, count);
     });
   }
 
   void scatter() {
-    const jit::ScatterPlan plan = plan_scatter(product_, device_);
-    const bool fixed = plan.sums == EventSums::fixed;
+    const event::ScatterPlan plan = plan_scatter(product_, device_);
+    const bool fixed = plan.sums == event::Sums::fixed;
     const at::Tensor limits = fixed ? at::zeros({2}, x_.options().dtype(at::kLong)) : at::Tensor();
-    if (fixed) args_.limits = limits.mutable_data_ptr();
-    for (const EventStep& step : plan.limits) run(step);
+    if (fixed) args_.limits = static_cast<unsigned long long*>(limits.mutable_data_ptr());
+    for (const event::Step& step : plan.limits) run(step);
 
     args_.chunk = plan.chunk;
     args_.rows_at_once = plan.rows_at_once;
@@ -66,16 +61,16 @@ class Launcher {
       args_.batches = count;
       const std::int64_t of_sums = plan.in_place ? 0 : plan.sum_bytes * results * count;
       const std::int64_t of_infinities = fixed ? 4 * results * count : 0;
-      const std::int64_t cleared = (jit::meeting_bytes + of_sums + of_infinities + 7) / 8 * 8;
-      const at::Tensor workspace = bytes(cleared + jit::task_bytes * plan.tasks * count);
+      const std::int64_t cleared = (barrier_bytes + of_sums + of_infinities + 7) / 8 * 8;
+      const at::Tensor workspace = bytes(cleared + event::task_bytes * plan.tasks * count);
       auto* const memory = static_cast<char*>(workspace.mutable_data_ptr());
       clear(memory, cleared);
       if (plan.in_place) clear(args_.y, plan.sum_bytes * results * count);
-      char* const sums = memory + jit::meeting_bytes;
-      args_.meeting = memory;
+      char* const sums = memory + barrier_bytes;
+      args_.grid_barrier = reinterpret_cast<event::GridBarrier*>(memory);
       args_.sums = plan.in_place ? args_.y : sums;
-      args_.infinities = fixed ? sums + of_sums : nullptr;
-      args_.tasks = memory + cleared;
+      args_.infinities = fixed ? reinterpret_cast<float*>(sums + of_sums) : nullptr;
+      args_.tasks = reinterpret_cast<event::Task*>(memory + cleared);
       run(plan.scatter);
     });
   }
@@ -107,9 +102,9 @@ class Launcher {
     args_.y = static_cast<char*>(y_.mutable_data_ptr()) + batch * out * product_.n * y_.element_size();
   }
 
-  void run(const EventStep& step, std::int64_t batches = 1) const {
+  void run(const event::Step& step, std::int64_t batches = 1) const {
     constexpr std::int64_t without_asking = 32 << 10;  // beside what a kernel declares
-    const jit::LoadedKernel& kernel = jit::SpecTable<EventSpec>::of(device_).get(step.spec, device_);
+    const jit::LoadedKernel& kernel = jit::SpecTable<event::KernelSpec>::of(device_).get(step.spec, device_);
     const auto blocks = static_cast<unsigned>(step.blocks);
     const auto threads = static_cast<unsigned>(step.threads);
     const auto shared_bytes = static_cast<unsigned>(step.shared_bytes);
@@ -126,48 +121,42 @@ class Launcher {
   cudaStream_t stream_;
   const at::Tensor& x_;
   const at::Tensor& y_;
-  EventProduct product_;
-  EventArguments args_{};
+  event::Product product_;
+  event::ProductArguments args_{};
 };
 
-at::Tensor product_cuda(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
-                        const at::Tensor& x, std::int64_t rows, std::int64_t cols, bool transpose, bool matrix,
-                        c10::string_view values, bool deterministic) {
-  const Form form{rows, cols, transpose, matrix, parse_values(values), deterministic};
-  check_product(weights, indices, indptr, x, form);
-  const c10::cuda::OptionalCUDAGuard guard(x.device());
-  const HeldRows held = hold_rows(indices, indptr, rows, cols);
-  const at::Tensor dense_weights = weights.contiguous();
-  const at::Tensor dense_x = x.contiguous();
-  at::Tensor y = at::empty(C10_AS_INTARRAYREF_SLOW(result_sizes(x, form)), weights.options());
+at::Tensor product_cuda(const ProductCall& call) {
+  check_product(call);
+  const c10::cuda::OptionalCUDAGuard guard(call.x.device());
+  const HeldRows held = hold_rows(call);
+  const at::Tensor weights = call.weights.contiguous();
+  const at::Tensor x = call.x.contiguous();
+  at::Tensor y = at::empty(C10_AS_INTARRAYREF_SLOW(result_sizes(x, call.options)), weights.options());
   if (y.numel() == 0) return y;
-  if (held.rows.connections == 0) return y.zero_();
-  Launcher launcher(dense_weights, held, dense_x, y, gpu_product(weights, held.rows, x, form));
-  if (transpose)
+  if (held.rows.nnz == 0) return y.zero_();
+  Launcher launcher(weights, held, x, y, gpu_product(weights, held.rows, x, call.options));
+  if (call.options.transpose)
     launcher.scatter();
   else
     launcher.gather();
   return y;
 }
 
-at::Tensor weight_grad_cuda(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& indices,
-                            const std::optional<at::Tensor>& indptr, std::int64_t rows, std::int64_t cols,
-                            bool transpose, bool matrix, c10::string_view values) {
-  const Form form{rows, cols, transpose, matrix, parse_values(values), false};
-  check_weight_grad(x, grad, indices, indptr, form);
-  const c10::cuda::OptionalCUDAGuard guard(x.device());
-  const HeldRows held = hold_rows(indices, indptr, rows, cols);
-  at::Tensor result = at::empty(indices.sizes(), grad.options());
+at::Tensor weight_grad_cuda(const WeightGradCall& call) {
+  check_weight_grad(call);
+  const c10::cuda::OptionalCUDAGuard guard(call.x.device());
+  const HeldRows held = hold_rows(call);
+  at::Tensor result = at::empty(call.indices.sizes(), call.grad.options());
   if (result.numel() == 0) return result;
-  const at::Tensor dense_x = x.contiguous();
-  const at::Tensor dense_grad = grad.contiguous();
-  Launcher(dense_grad, held, dense_x, result, gpu_product(grad, held.rows, x, form)).weight_gradient(dense_grad);
+  const at::Tensor x = call.x.contiguous();
+  const at::Tensor grad = call.grad.contiguous();
+  Launcher(grad, held, x, result, gpu_product(grad, held.rows, x, call.options)).weight_gradient(grad);
   return result;
 }
 
 TORCH_LIBRARY_IMPL(spikeforge, CUDA, library) {
-  library.impl("csr_product", TORCH_FN(product_cuda));
-  library.impl("csr_weight_grad", TORCH_FN(weight_grad_cuda));
+  library.impl("csr_product", TORCH_FN(product_kernel<product_cuda>));
+  library.impl("csr_weight_grad", TORCH_FN(weight_grad_kernel<weight_grad_cuda>));
 }
 
 }  // namespace

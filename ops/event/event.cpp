@@ -11,21 +11,22 @@ namespace spikeforge {
 namespace {
 
 using ops::sparse::find_operator;
-using ops::sparse::Form;
 using ops::sparse::Values;
 
 Values values_of(const EventProductOptions& options) { return options.graded ? Values::graded : Values::event; }
 
 template <class Options>
 at::Tensor product(const Connections& m, const at::Tensor& x, bool matrix, Values values, const Options& options) {
-  return ops::sparse::call_product(m.weights, m.indices, m.indptr, x,
-                                   {m.rows, m.cols, options.transpose, matrix, values, options.deterministic});
+  return ops::sparse::call_product(
+      {m.weights, m.indices, m.indptr, x, {m.rows, m.cols, options.transpose, matrix, values, options.deterministic}});
 }
 
 at::Tensor product(const RandomConnections& m, const at::Tensor& x, bool matrix, const EventProductOptions& options) {
-  const Form form{m.rows, m.cols, options.transpose, matrix, values_of(options), options.deterministic};
-  return ops::sparse::call_jit(m.weights, x, form,
-                               {m.prob, m.seed, ops::sparse::parse_law(ops::sparse::jit_name(matrix), m.law)});
+  const event::Distribution distribution = ops::sparse::parse_distribution(ops::sparse::jit_name(matrix), m.law);
+  return ops::sparse::call_jit({m.weights,
+                                x,
+                                {m.rows, m.cols, options.transpose, matrix, values_of(options), options.deterministic},
+                                {m.prob, m.seed, distribution}});
 }
 
 const at::Tensor& indptr_of(const Connections& matrix, const char* op) {

@@ -5,9 +5,8 @@
 // int32 events are bits as pack_events makes them, [..., ceil(in / 32)]. Half types are summed in float32 and rounded
 // once; the order of a sum is fixed. Gradients: of events grad weight^T, straight through; of weight what inputs
 // counted times what arrived.
-#include <spikeforge/ops/event/linear.h>
 #include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/layout.h>
+#include <spikeforge/ops/event/linear.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>
@@ -92,10 +91,11 @@ void check_linear(const at::Tensor& x, const at::Tensor& weight, const std::opti
                     ", the device of events, but is on ", bias->device());
 }
 
-jit::EventLinearSpec gpu_linear(const at::Tensor& x, const at::Tensor& weight, bool graded) {
-  return {.product = {.weight = dtype_of(weight.scalar_type()),
-                      .entry = is_packed(x) ? spikeforge::event::EntryType::boolean : entry_type_of(x.scalar_type()),
-                      .values = graded ? Values::graded : Values::event},
+event::KernelSpec gpu_linear(const at::Tensor& x, const at::Tensor& weight, bool graded) {
+  return {.kernel = event::Kernel::linear,
+          .weight = dtype_of(weight.scalar_type()),
+          .entry = is_packed(x) ? event::EntryType::boolean : entry_type_of(x.scalar_type()),
+          .values = graded ? Values::graded : Values::event,
           .packed = is_packed(x)};
 }
 
@@ -107,13 +107,13 @@ c10::SymDimVector linear_sizes(const at::Tensor& x, const at::Tensor& weight) {
 
 at::Tensor call_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                        bool graded) {
-  static const auto handle = find_operator<LinearSchema>("spikeforge::event_linear");
+  static const auto handle = find_operator<decltype(call_linear)>("spikeforge::event_linear");
   return handle.call(x, weight, bias, graded);
 }
 
-at::Tensor call_linear_weight_grad(const at::Tensor& x, const at::Tensor& grad, const c10::SymInt& in, bool graded) {
-  static const auto handle = find_operator<LinearWeightGradSchema>("spikeforge::event_linear_weight_grad");
-  return handle.call(x, grad, in, graded);
+at::Tensor call_linear_weight_grad(const at::Tensor& x, const at::Tensor& grad, c10::SymInt in, bool graded) {
+  static const auto handle = find_operator<decltype(call_linear_weight_grad)>("spikeforge::event_linear_weight_grad");
+  return handle.call(x, grad, std::move(in), graded);
 }
 
 }  // namespace spikeforge::ops::sparse

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <spikeforge/ops/event/product.h>
-#include <spikeforge/kernels/event/linear_spec.h>
 
 namespace spikeforge::ops::sparse {
 
@@ -16,15 +15,11 @@ void check_linear(const at::Tensor& x, const at::Tensor& weight, const std::opti
 c10::SymDimVector linear_sizes(const at::Tensor& x, const at::Tensor& weight);
 
 // Its kernel on a GPU.
-jit::EventLinearSpec gpu_linear(const at::Tensor& x, const at::Tensor& weight, bool graded);
+event::KernelSpec gpu_linear(const at::Tensor& x, const at::Tensor& weight, bool graded);
 
-using LinearSchema = at::Tensor(const at::Tensor& events, const at::Tensor& weight,
-                                const std::optional<at::Tensor>& bias, bool graded);
+// The operators, through the dispatcher.
 at::Tensor call_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                        bool graded);
-
-using LinearWeightGradSchema = at::Tensor(const at::Tensor& events, const at::Tensor& grad, c10::SymInt in,
-                                          bool graded);
-at::Tensor call_linear_weight_grad(const at::Tensor& x, const at::Tensor& grad, const c10::SymInt& in, bool graded);
+at::Tensor call_linear_weight_grad(const at::Tensor& x, const at::Tensor& grad, c10::SymInt in, bool graded);
 
 }  // namespace spikeforge::ops::sparse

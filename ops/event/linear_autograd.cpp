@@ -1,19 +1,15 @@
+#include <spikeforge/ops/common/functorch.h>
 #include <spikeforge/ops/event/differentiation.h>
 #include <spikeforge/ops/event/linear.h>
-#include <spikeforge/ops/common/functorch.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 namespace spikeforge::ops::sparse {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
  public:

@@ -1,9 +1,8 @@
 // Every thread adds up the rows of active inputs over some columns of some vectors.
 #include <spikeforge/cpu/event_kernels.h>
-#include <spikeforge/ops/event/linear.h>
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/layout.h>
 #include <spikeforge/kernels/event/note.h>
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/event/linear.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -32,7 +31,7 @@ at::Tensor event_linear_cpu(const at::Tensor& x, const at::Tensor& weight, const
   const std::int64_t in = weight.size(0);
   const std::int64_t out = weight.size(1);
   if (y.numel() == 0) return y;
-  jit::note_event([&] { return gpu_linear(x, weight, graded); });
+  event::note_kernels([&](const jit::Device&) { return std::vector{gpu_linear(x, weight, graded)}; });
   const std::int64_t batches = y.numel() / out;
   const auto type = state_type(weight.scalar_type());
   const at::Tensor dense = weight.contiguous();

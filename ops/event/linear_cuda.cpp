@@ -1,8 +1,6 @@
-#include <spikeforge/ops/event/linear.h>
-#include <spikeforge/ops/common/layout.h>
-#include <spikeforge/ops/common/on_stream.h>
-#include <spikeforge/kernels/event/linear_spec.h>
 #include <spikeforge/jit/spec_table.h>
+#include <spikeforge/ops/common/on_stream.h>
+#include <spikeforge/ops/event/linear.h>
 
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -14,7 +12,6 @@ namespace spikeforge::ops::sparse {
 namespace {
 
 constexpr std::int64_t linear_block = 256;
-constexpr std::int64_t inputs_at_once = 1024;  // as in cuda/event_linear.cuh
 constexpr std::int64_t most_grid_z = 65535;
 constexpr std::int64_t linear_blocks_a_multiprocessor = 4;  // that fewer columns are split for
 
@@ -32,28 +29,28 @@ at::Tensor event_linear_cuda(const at::Tensor& x, const at::Tensor& weight, cons
   const std::int64_t batches = y.numel() / out;
 
   const jit::Device& device = gpu_of(x);
-  const jit::EventLinearSpec spec = gpu_linear(x, weight, graded);
+  const event::KernelSpec spec = gpu_linear(x, weight, graded);
   const std::int64_t tiles = (out + linear_block - 1) / linear_block;
-  const std::int64_t pieces = std::max<std::int64_t>(1, (in + inputs_at_once - 1) / inputs_at_once);
+  const std::int64_t pieces = std::max<std::int64_t>(1, (in + event::inputs_at_once - 1) / event::inputs_at_once);
   const std::int64_t splits =
       std::clamp<std::int64_t>(linear_blocks_a_multiprocessor * device.multiprocessors / (tiles * batches), 1, pieces);
   const at::Tensor parts =
       splits > 1 ? at::empty({splits, batches, out}, weight.options().dtype(state_type(weight.scalar_type())))
                  : at::Tensor();
-  jit::EventLinearArguments args{.x = dense_x.const_data_ptr(),
-                                     .weight = dense_weight.const_data_ptr(),
-                                     .bias = dense_bias.defined() ? dense_bias.const_data_ptr() : nullptr,
-                                     .y = y.mutable_data_ptr(),
-                                     .parts = parts.defined() ? parts.mutable_data_ptr() : nullptr,
-                                     .in = in,
-                                     .out = out,
-                                     .words = (in + 31) / 32,
-                                     .batches = batches,
-                                     .first_batch = 0};
-  const jit::LoadedKernel& kernel = jit::SpecTable<jit::EventLinearSpec>::of(device).get(spec, device);
+  event::LinearArguments args{.x = dense_x.const_data_ptr(),
+                              .weight = dense_weight.const_data_ptr(),
+                              .bias = dense_bias.defined() ? dense_bias.const_data_ptr() : nullptr,
+                              .y = y.mutable_data_ptr(),
+                              .parts = parts.defined() ? parts.mutable_data_ptr() : nullptr,
+                              .in = in,
+                              .out = out,
+                              .words = (in + 31) / 32,
+                              .batches = batches,
+                              .first_batch = 0};
+  const jit::LoadedKernel& kernel = jit::SpecTable<event::KernelSpec>::of(device).get(spec, device);
   for (; args.first_batch < batches; args.first_batch += most_grid_z)
     kernel.launch({static_cast<unsigned>(tiles), static_cast<unsigned>(splits),
-                   static_cast<unsigned>(std::min(most_grid_z, batches - args.first_batch))},
+                   static_cast<unsigned>(std::min<std::int64_t>(most_grid_z, batches - args.first_batch))},
                   linear_block, 0, stream_of(x), &args, sizeof args);
   if (!parts.defined()) return y;
   at::Tensor sum = parts.sum(0);

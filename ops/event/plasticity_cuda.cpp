@@ -1,8 +1,6 @@
-#include <spikeforge/ops/event/plasticity.h>
-#include <spikeforge/ops/common/layout.h>
-#include <spikeforge/ops/common/on_stream.h>
-#include <spikeforge/kernels/event/spec.h>
 #include <spikeforge/jit/spec_table.h>
+#include <spikeforge/ops/common/on_stream.h>
+#include <spikeforge/ops/event/plasticity.h>
 
 #include <c10/cuda/CUDAGuard.h>
 
@@ -12,27 +10,28 @@ namespace spikeforge::ops::sparse {
 
 void update_weights_cuda(const WeightUpdate& update) {
   const auto& matrix = update.matrix.rows;
-  if (matrix.connections == 0) return;
+  if (matrix.nnz == 0) return;
   const c10::cuda::OptionalCUDAGuard guard(update.weights.device());
   const jit::Device& device = gpu_of(update.weights);
-  const jit::EventSpec spec = gpu_update(update);
-  const jit::EventArguments args{.indices = matrix.indices,
-                                     .indptr = matrix.indptr,
-                                     .rows = matrix.rows,
-                                     .cols = matrix.cols,
-                                     .connections = matrix.connections,
-                                     .weights = update.trace.const_data_ptr(),
-                                     .x = update.events.const_data_ptr(),
-                                     .y = update.weights.mutable_data_ptr(),
-                                     .slots = update.slots.defined() ? update.slots.const_data_ptr() : nullptr,
-                                     .n = 1,
-                                     .batches = 1,
-                                     .least = update.least,
-                                     .most = update.most};
+  const event::KernelSpec spec = gpu_update(update);
+  const event::ProductArguments args{
+      .indices = matrix.indices,
+      .indptr = matrix.indptr,
+      .rows = matrix.rows,
+      .cols = matrix.cols,
+      .nnz = matrix.nnz,
+      .weights = update.trace.const_data_ptr(),
+      .x = update.events.const_data_ptr(),
+      .y = update.weights.mutable_data_ptr(),
+      .slots = update.slots.defined() ? static_cast<const event::Int*>(update.slots.const_data_ptr()) : nullptr,
+      .n = 1,
+      .batches = 1,
+      .least = update.least,
+      .most = update.most};
   constexpr std::int64_t block = 256;
   const std::int64_t blocks = std::clamp<std::int64_t>((matrix.rows * spec.lanes + block - 1) / block, 1,
                                                        std::int64_t{8} * device.multiprocessors);
-  jit::SpecTable<jit::EventSpec>::of(device)
+  jit::SpecTable<event::KernelSpec>::of(device)
       .get(spec, device)
       .launch({static_cast<unsigned>(blocks), 1, 1}, block, 0, stream_of(update.weights), &args, sizeof args);
 }

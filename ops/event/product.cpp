@@ -1,6 +1,5 @@
-#include <spikeforge/ops/event/product.h>
 #include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/layout.h>
+#include <spikeforge/ops/event/product.h>
 
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>
@@ -28,9 +27,9 @@ Values parse_values(std::string_view name, const char* op) {
 
 std::string_view name_of(Values values) { return names[static_cast<int>(values)]; }
 
-std::string operator_name(const Form& form, bool ell) {
-  return std::string(form.values == Values::number ? "" : "event_") + (ell ? "ell" : "csr") +
-         (form.matrix ? "mm" : "mv");
+std::string ProductCall::name() const {
+  return std::string(options.values == Values::number ? "" : "event_") + (indptr.has_value() ? "csr" : "ell") +
+         (options.matrix ? "mm" : "mv");
 }
 
 void check_same_device(const char* op, const char* name, const at::Tensor& t, const at::Tensor& indices) {
@@ -78,57 +77,56 @@ bool never_decreases(const Index* indptr, std::int64_t rows) {
 
 }  // namespace
 
-void check_indptr(const char* op, const spikeforge::event::Rows& rows) {
+void check_indptr(const char* op, const event::Rows& rows) {
   if (rows.indptr == nullptr) return;
-  const bool right = rows.begin(0) == 0 && rows.begin(rows.rows) == rows.connections &&
+  const bool right = rows.begin(0) == 0 && rows.begin(rows.rows) == rows.nnz &&
                      (rows.wide_indptr ? never_decreases(static_cast<const std::int64_t*>(rows.indptr), rows.rows)
                                        : never_decreases(static_cast<const std::int32_t*>(rows.indptr), rows.rows));
-  TORCH_CHECK_VALUE(right, op, ": indptr must begin with 0, never decrease and end with ", rows.connections,
+  TORCH_CHECK_VALUE(right, op, ": indptr must begin with 0, never decrease and end with ", rows.nnz,
                     ", the number of indices; csr_check says where it does not");
 }
 
-void check_entries(const char* op, const char* argument, const at::Tensor& x, const Form& form) {
-  const bool events = form.values != Values::number;
+void check_entries(const char* op, const char* argument, const at::Tensor& x, const Options& options) {
+  const bool events = options.values != Values::number;
   const bool is_bool = x.scalar_type() == c10::ScalarType::Bool;
   TORCH_CHECK_TYPE(x.layout() == c10::kStrided && ((is_bool && events) || is_supported(x.scalar_type())), op, ": ",
                    argument, " must be a dense ", events ? "bool, " : "",
                    "float16, bfloat16, float32 or float64 tensor, but is ", x.layout(), " ", x.scalar_type());
-  const std::int64_t own = form.matrix ? 2 : 1;
-  TORCH_CHECK_VALUE(x.dim() >= own && x.sym_size(-own) == form.in(), op, ": ", argument, " must have shape [..., ",
-                    form.transpose ? "rows" : "cols", form.matrix ? ", n]" : "]", " with ",
-                    form.transpose ? "rows" : "cols", " = ", form.in(), form.transpose ? " under transpose" : "",
-                    ", but has ", shape_text(x));
+  const std::int64_t own = options.matrix ? 2 : 1;
+  TORCH_CHECK_VALUE(x.dim() >= own && x.sym_size(-own) == options.in(), op, ": ", argument, " must have shape [..., ",
+                    options.transpose ? "rows" : "cols", options.matrix ? ", n]" : "]", " with ",
+                    options.transpose ? "rows" : "cols", " = ", options.in(),
+                    options.transpose ? " under transpose" : "", ", but has ", shape_text(x));
 }
 
-void check_product(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
-                   const at::Tensor& x, const Form& form) {
-  const bool ell = !indptr.has_value();
-  const std::string name = operator_name(form, ell);
+void check_product(const ProductCall& call) {
+  const auto& [weights, indices, indptr, x, options] = call;
+  const std::string name = call.name();
   const char* const op = name.c_str();
-  const bool events = form.values != Values::number;
-  const char* const argument = events ? "events" : form.matrix ? "matrix" : "vector";
+  const char* const argument = options.values != Values::number ? "events" : options.matrix ? "matrix" : "vector";
 
   TORCH_CHECK_TYPE(weights.layout() == c10::kStrided && is_supported(weights.scalar_type()), op,
                    ": weights must be a dense float16, bfloat16, float32 or float64 tensor, but is ", weights.layout(),
                    " ", weights.scalar_type());
-  check_matrix(op, indices, indptr, form.rows, form.cols);
+  check_matrix(op, indices, indptr, options.rows, options.cols);
   TORCH_CHECK_VALUE(weights.sym_numel() == 1 || weights.sym_sizes() == indices.sym_sizes(), op,
                     ": weights must have one element, shared by all connections, or the shape of indices, ",
                     shape_text(indices), ", but has ", shape_text(weights));
   check_same_device(op, "weights", weights, indices);
-  check_entries(op, argument, x, form);
+  check_entries(op, argument, x, options);
   check_same_device(op, argument, x, indices);
 }
 
-void check_weight_grad(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& indices,
-                       const std::optional<at::Tensor>& indptr, const Form& form) {
+void check_weight_grad(const WeightGradCall& call) {
   const char* const op = "csr_weight_grad";
-  check_matrix(op, indices, indptr, form.rows, form.cols);
-  const std::int64_t own = form.matrix ? 2 : 1;
-  TORCH_CHECK_VALUE(x.dim() >= own && x.sym_size(-own) == form.in(), op, ": x must have ", form.in(),
+  const auto& [x, grad, indices, indptr, options] = call;
+  check_matrix(op, indices, indptr, options.rows, options.cols);
+  const std::int64_t own = options.matrix ? 2 : 1;
+  TORCH_CHECK_VALUE(x.dim() >= own && x.sym_size(-own) == options.in(), op, ": x must have ", options.in(),
                     " entries, but has shape ", shape_text(x));
-  TORCH_CHECK_VALUE(grad.sym_sizes() == c10::SymIntArrayRef(result_sizes(x, form)), op, ": grad must have shape ",
-                    c10::SymIntArrayRef(result_sizes(x, form)), ", that of the result, but has ", shape_text(grad));
+  const c10::SymDimVector sizes = result_sizes(x, options);
+  TORCH_CHECK_VALUE(grad.sym_sizes() == c10::SymIntArrayRef(sizes), op, ": grad must have shape ",
+                    c10::SymIntArrayRef(sizes), ", that of the result, but has ", shape_text(grad));
   TORCH_CHECK_TYPE(is_supported(grad.scalar_type()), op, ": grad must be floating point, but is ", grad.scalar_type());
   TORCH_CHECK_TYPE(x.scalar_type() == c10::ScalarType::Bool || is_supported(x.scalar_type()), op,
                    ": x must be bool or floating point, but is ", x.scalar_type());
@@ -136,23 +134,24 @@ void check_weight_grad(const at::Tensor& x, const at::Tensor& grad, const at::Te
   check_same_device(op, "grad", grad, indices);
 }
 
-c10::SymDimVector result_sizes(const at::Tensor& x, const Form& form) {
+c10::SymDimVector result_sizes(const at::Tensor& x, const Options& options) {
   c10::SymDimVector sizes(x.sym_sizes().begin(), x.sym_sizes().end());
-  sizes[sizes.size() - (form.matrix ? 2 : 1)] = form.out();
+  sizes[sizes.size() - (options.matrix ? 2 : 1)] = options.out();
   return sizes;
 }
 
-at::Tensor call_product(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
-                        const at::Tensor& x, const Form& form) {
-  static const auto op = find_operator<ProductSchema>("spikeforge::csr_product");
-  return op.call(weights, indices, indptr, x, form.rows, form.cols, form.transpose, form.matrix, name_of(form.values),
-                 form.deterministic);
+at::Tensor call_product(const ProductCall& call) {
+  static const auto op = find_operator<decltype(product_kernel<call_product>)>("spikeforge::csr_product");
+  const Options& o = call.options;
+  return op.call(call.weights, call.indices, call.indptr, call.x, o.rows, o.cols, o.transpose, o.matrix,
+                 name_of(o.values), o.deterministic);
 }
 
-at::Tensor call_weight_grad(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& indices,
-                            const std::optional<at::Tensor>& indptr, const Form& form) {
-  static const auto op = find_operator<WeightGradSchema>("spikeforge::csr_weight_grad");
-  return op.call(x, grad, indices, indptr, form.rows, form.cols, form.transpose, form.matrix, name_of(form.values));
+at::Tensor call_weight_grad(const WeightGradCall& call) {
+  static const auto op = find_operator<decltype(weight_grad_kernel<call_weight_grad>)>("spikeforge::csr_weight_grad");
+  const Options& o = call.options;
+  return op.call(call.x, call.grad, call.indices, call.indptr, o.rows, o.cols, o.transpose, o.matrix,
+                 name_of(o.values));
 }
 
 Vectors vectors_of(const at::Tensor& t, bool matrix) {
@@ -164,18 +163,16 @@ Vectors vectors_of(const at::Tensor& t, bool matrix) {
   return vectors;
 }
 
-spikeforge::event::EntryType entry_type_of(c10::ScalarType type) {
-  if (type == c10::ScalarType::Bool) return spikeforge::event::EntryType::boolean;
-  return spikeforge::event::entry_type(dtype_of(type));
+event::EntryType entry_type_of(c10::ScalarType type) {
+  if (type == c10::ScalarType::Bool) return event::EntryType::boolean;
+  return event::entry_type(dtype_of(type));
 }
 
 HeldRows hold_rows(const at::Tensor& indices, const std::optional<at::Tensor>& indptr, std::int64_t rows,
                    std::int64_t cols) {
   HeldRows held{.indices = indices.contiguous(), .indptr = {}, .rows = {}};
-  held.rows = {.indices = held.indices.const_data_ptr<std::int32_t>(),
-               .rows = rows,
-               .cols = cols,
-               .connections = held.indices.numel()};
+  held.rows = {
+      .indices = held.indices.const_data_ptr<std::int32_t>(), .rows = rows, .cols = cols, .nnz = held.indices.numel()};
   if (indptr.has_value()) {
     held.indptr = indptr->contiguous();
     held.rows.indptr = held.indptr.const_data_ptr();
@@ -186,23 +183,25 @@ HeldRows hold_rows(const at::Tensor& indices, const std::optional<at::Tensor>& i
   return held;
 }
 
-bool is_deterministic(const Form& form) { return form.deterministic || at::globalContext().deterministicAlgorithms(); }
+bool is_deterministic(const Options& options) {
+  return options.deterministic || at::globalContext().deterministicAlgorithms();
+}
 
-jit::EventProduct gpu_product(const at::Tensor& weights, const spikeforge::event::Rows& rows, const at::Tensor& x,
-                                  const Form& form) {
-  const Vectors in = vectors_of(x, form.matrix);
+event::Product gpu_product(const at::Tensor& weights, const event::Rows& rows, const at::Tensor& x,
+                           const Options& options) {
+  const Vectors in = vectors_of(x, options.matrix);
   return {.weight = dtype_of(weights.scalar_type()),
           .entry = entry_type_of(x.scalar_type()),
-          .values = form.values,
-          .shared = weights.numel() == 1,
+          .values = options.values,
+          .homogeneous = weights.numel() == 1,
           .indptr_bytes = static_cast<std::uint8_t>(rows.indptr == nullptr ? 0
                                                     : rows.wide_indptr     ? 8
                                                                            : 4),
-          .transpose = form.transpose,
-          .deterministic = is_deterministic(form),
+          .transpose = options.transpose,
+          .deterministic = is_deterministic(options),
           .rows = rows.rows,
           .cols = rows.cols,
-          .connections = rows.connections,
+          .nnz = rows.nnz,
           .n = in.n,
           .batches = in.batches};
 }

@@ -1,8 +1,10 @@
-// The product of a sparse matrix and events or numbers, beneath event_csrmv, csrmm, event_ellmv and their like.
+// What the operators of sparse matrices share: options, checks, memory. And csr_product, the product of a stored
+// matrix, beneath event_csrmv, csrmm, event_ellmv and their like.
 #pragma once
 
-#include <spikeforge/kernels/event/product.h>
 #include <spikeforge/kernels/event/plan.h>
+#include <spikeforge/kernels/event/product.h>
+#include <spikeforge/ops/common/layout.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -11,17 +13,18 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace spikeforge::ops::sparse {
 
-using spikeforge::event::Values;
+using event::Values;
 
 // `op` begins the message.
 Values parse_values(std::string_view name, const char* op = "csr_product");
 std::string_view name_of(Values values);
 
 // What is said of a product beside its tensors.
-struct Form {
+struct Options {
   c10::SymInt rows, cols;  // of the stored matrix
   bool transpose = false;
   bool matrix = false;  // x is [..., in, n], else [..., in]
@@ -32,19 +35,8 @@ struct Form {
   const c10::SymInt& out() const { return transpose ? cols : rows; }
 };
 
-// "event_csrmv": how the operator that a user called begins its messages.
-std::string operator_name(const Form& form, bool ell);
-
-// Every check of a product: all that kernels take for granted, but for what csr_check reads.
-void check_product(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
-                   const at::Tensor& x, const Form& form);
-
-// Of the lowered operator: x and grad are the product's argument and its result's gradient.
-void check_weight_grad(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& indices,
-                       const std::optional<at::Tensor>& indptr, const Form& form);
-
 // x as an argument of `op`, whatever the matrix.
-void check_entries(const char* op, const char* argument, const at::Tensor& x, const Form& form);
+void check_entries(const char* op, const char* argument, const at::Tensor& x, const Options& options);
 
 // The matrix alone. `op` begins the message.
 void check_size(const char* op, const c10::SymInt& rows, const c10::SymInt& cols);
@@ -54,28 +46,64 @@ void check_matrix(const char* op, const at::Tensor& indices, const std::optional
 void check_numbers(const char* op, const at::Tensor& indices, const at::Tensor& indptr, std::int64_t rows,
                    std::int64_t cols, bool sorted);
 // Of a matrix on the CPU, at every call: where rows begin, which costs little beside a product. Indices are not read.
-void check_indptr(const char* op, const spikeforge::event::Rows& rows);
+void check_indptr(const char* op, const event::Rows& rows);
 void check_same_device(const char* op, const char* name, const at::Tensor& t, const at::Tensor& indices);
 
 // [..., out] or [..., out, n]
-c10::SymDimVector result_sizes(const at::Tensor& x, const Form& form);
-
-// The lowered operators, through the dispatcher.
-using ProductSchema = at::Tensor(const at::Tensor& weights, const at::Tensor& indices,
-                                 const std::optional<at::Tensor>& indptr, const at::Tensor& x, c10::SymInt rows,
-                                 c10::SymInt cols, bool transpose, bool matrix, c10::string_view values,
-                                 bool deterministic);
-using WeightGradSchema = at::Tensor(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& indices,
-                                    const std::optional<at::Tensor>& indptr, c10::SymInt rows, c10::SymInt cols,
-                                    bool transpose, bool matrix, c10::string_view values);
-
-at::Tensor call_product(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
-                        const at::Tensor& x, const Form& form);
-at::Tensor call_weight_grad(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& indices,
-                            const std::optional<at::Tensor>& indptr, const Form& form);
+c10::SymDimVector result_sizes(const at::Tensor& x, const Options& options);
 
 // The first n entries of bits as pack_events makes them: bool [..., n].
 at::Tensor unpack(const at::Tensor& packed, const c10::SymInt& n);
+
+// ---- the lowered operators of stored matrices ----
+
+// csr_product
+struct ProductCall {
+  const at::Tensor& weights;
+  const at::Tensor& indices;
+  const std::optional<at::Tensor>& indptr;
+  const at::Tensor& x;
+  Options options;
+
+  // "event_csrmv": how the operator that a user called begins its messages.
+  std::string name() const;
+};
+
+// csr_weight_grad: x and grad are the product's argument and its result's gradient.
+struct WeightGradCall {
+  const at::Tensor& x;
+  const at::Tensor& grad;
+  const at::Tensor& indices;
+  const std::optional<at::Tensor>& indptr;
+  Options options;
+};
+
+// Every check of a call: all that kernels take for granted, but for what csr_check reads.
+void check_product(const ProductCall& call);
+void check_weight_grad(const WeightGradCall& call);
+
+// Through the dispatcher.
+at::Tensor call_product(const ProductCall& call);
+at::Tensor call_weight_grad(const WeightGradCall& call);
+
+// Kernels for the dispatcher.
+template <at::Tensor (*run)(const ProductCall&)>
+at::Tensor product_kernel(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
+                          const at::Tensor& x, c10::SymInt rows, c10::SymInt cols, bool transpose, bool matrix,
+                          std::string_view values, bool deterministic) {
+  return run({weights,
+              indices,
+              indptr,
+              x,
+              {std::move(rows), std::move(cols), transpose, matrix, parse_values(values), deterministic}});
+}
+
+template <at::Tensor (*run)(const WeightGradCall&)>
+at::Tensor weight_grad_kernel(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& indices,
+                              const std::optional<at::Tensor>& indptr, c10::SymInt rows, c10::SymInt cols,
+                              bool transpose, bool matrix, std::string_view values) {
+  return run({x, grad, indices, indptr, {std::move(rows), std::move(cols), transpose, matrix, parse_values(values)}});
+}
 
 template <class Schema>
 c10::TypedOperatorHandle<Schema> find_operator(const char* name) {
@@ -97,21 +125,41 @@ struct Vectors {
 // Of a contiguous [..., length] or [..., length, n].
 Vectors vectors_of(const at::Tensor& t, bool matrix);
 
-spikeforge::event::EntryType entry_type_of(c10::ScalarType type);
+event::EntryType entry_type_of(c10::ScalarType type);
+
+// Calls f with where a contiguous tensor's entries begin: bool or floating point.
+template <class F>
+void with_entries(const at::Tensor& x, F&& f) {
+  if (x.scalar_type() == c10::ScalarType::Bool) return f(x.const_data_ptr<bool>());
+  switch (dtype_of(x.scalar_type())) {
+    case DType::f16:
+      return f(x.const_data_ptr<c10::Half>());
+    case DType::bf16:
+      return f(x.const_data_ptr<c10::BFloat16>());
+    case DType::f32:
+      return f(x.const_data_ptr<float>());
+    default:
+      return f(x.const_data_ptr<double>());
+  }
+}
 
 // The contiguous tensors that a view points into, kept for as long as it.
 struct HeldRows {
   at::Tensor indices, indptr;
-  spikeforge::event::Rows rows;
+  event::Rows rows;
 };
 HeldRows hold_rows(const at::Tensor& indices, const std::optional<at::Tensor>& indptr, std::int64_t rows,
                    std::int64_t cols);
+template <class Call>
+HeldRows hold_rows(const Call& call) {
+  return hold_rows(call.indices, call.indptr, call.options.rows.expect_int(), call.options.cols.expect_int());
+}
 
 // torch.use_deterministic_algorithms counts as `deterministic`.
-bool is_deterministic(const Form& form);
+bool is_deterministic(const Options& options);
 
 // What decides the kernels of a GPU.
-jit::EventProduct gpu_product(const at::Tensor& weights, const spikeforge::event::Rows& rows, const at::Tensor& x,
-                                  const Form& form);
+event::Product gpu_product(const at::Tensor& weights, const event::Rows& rows, const at::Tensor& x,
+                           const Options& options);
 
 }  // namespace spikeforge::ops::sparse

@@ -1,28 +1,18 @@
-// Notes the kernels of an event product where a pack is recorded: what every call on the CPU does.
+// Notes the kernels of a call where a pack is recorded: what every call on the CPU does.
 #pragma once
 
 #include <spikeforge/jit/recorder.h>
-#include <spikeforge/kernels/event/jit_spec.h>
-#include <spikeforge/kernels/event/linear_spec.h>
-#include <spikeforge/kernels/event/plan.h>
+#include <spikeforge/kernels/event/spec.h>
 
-namespace spikeforge::jit {
+namespace spikeforge::event {
 
-inline void want_kernels(const EventSpec& spec, const Device&, const Want& want) { want(print_source(spec)); }
-inline void want_kernels(const EventJitSpec& spec, const Device&, const Want& want) { want(print_source(spec)); }
-inline void want_kernels(const EventLinearSpec& spec, const Device&, const Want& want) { want(print_source(spec)); }
-inline void want_kernels(const EventProduct& product, const Device& device, const Want& want) {
-  if (product.connections == 0) return;
-  for (const EventSpec& spec : kernels_of(product, device)) want(print_source(spec));
-}
-inline void want_kernels(const EventWeightGradient& gradient, const Device& device, const Want& want) {
-  want(print_source(plan_weight_gradient(gradient.product, device).spec));
+// specs_on(device) gives the KernelSpecs of a call. It is asked once an architecture: no spec depends on the number of
+// multiprocessors (kernels_of in plan.h; what else there is has one kernel whatever the device).
+template <class Specs>
+void note_kernels(const Specs& specs_on) {
+  jit::note_by_arch([&](const jit::Device& device, const jit::Want& want) {
+    for (const KernelSpec& spec : specs_on(device)) want(print_source(spec));
+  });
 }
 
-// make() gives a spec or a product, which costs something to make.
-template <class Make>
-void note_event(const Make& make) {
-  note_by_arch([&](const Device& device, const Want& want) { want_kernels(make(), device, want); });
-}
-
-}  // namespace spikeforge::jit
+}  // namespace spikeforge::event

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
-namespace spikeforge::jit {
+namespace spikeforge::event {
 namespace {
 
 constexpr std::int64_t most_bytes_of_bits = 48 << 10;     // in shared memory: every device has so much
@@ -21,9 +21,9 @@ struct Choices {
   std::int64_t unroll = 0;                 // indices that a thread has on their way
   std::int64_t block = 0;                  // threads of a block, by rows
   std::int64_t blocks = 0;                 // blocks a multiprocessor, by rows
-  std::int64_t long_row = 0;               // a row of more connections is summed by a block
-  std::int64_t chunk = 0;                  // connections a task, by columns
-  std::int64_t private_from = -1;          // connections a column from which blocks have sums of their own
+  std::int64_t long_row = 0;               // a row of more nonzeros is summed by a block
+  std::int64_t chunk = 0;                  // nonzeros a task, by columns
+  std::int64_t private_from = -1;          // nonzeros a column from which blocks have sums of their own
   std::int64_t private_allowed = 1;        // whether the kernel is compiled with that way at all
   std::int64_t in_place_from = 1'000'000;  // results from which clearing twice costs less than a copy
 };
@@ -67,7 +67,7 @@ std::int64_t floor_to_power(std::int64_t x) {
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Shared memory that a block may ask for, by the CUDA programming guide's table of compute capabilities.
-std::int64_t most_shared_bytes(const Device& device) {
+std::int64_t most_shared_bytes(const jit::Device& device) {
   const int arch = device.major * 10 + device.minor;
   std::int64_t kilobytes = 48;
   if (arch == 90 || device.major == 10 || device.major == 11)
@@ -81,36 +81,37 @@ std::int64_t most_shared_bytes(const Device& device) {
   return kilobytes << 10;
 }
 
-std::int64_t mean_row(const EventProduct& p) { return p.rows == 0 ? 0 : p.connections / p.rows; }
+std::int64_t mean_row(const Product& p) { return p.rows == 0 ? 0 : p.nnz / p.rows; }
 
 // Lanes that stand side by side on the vectors of a product.
-std::uint8_t columns_of(const EventProduct& p) {
+std::uint8_t columns_of(const Product& p) {
   return static_cast<std::uint8_t>(std::min<std::int64_t>(32, std::bit_ceil(static_cast<std::uint64_t>(p.n))));
 }
 
 // Blocks for so many threads, at most `each` a multiprocessor.
-std::int64_t grid(std::int64_t threads, std::int64_t block, std::int64_t each, const Device& device) {
+std::int64_t grid(std::int64_t threads, std::int64_t block, std::int64_t each, const jit::Device& device) {
   return std::clamp<std::int64_t>(divide_up(threads, block), 1, each * device.multiprocessors);
 }
 
-EventSpec spec_of(EventKernel kernel, const EventProduct& p) {
+KernelSpec spec_of(Kernel kernel, const Product& p) {
   return {.kernel = kernel,
           .weight = p.weight,
           .entry = p.entry,
           .values = p.values,
-          .shared = p.shared,
+          .homogeneous = p.homogeneous,
           .indptr_bytes = p.indptr_bytes};
 }
 
-// Connections that a thread has on their way, or half as many where their weights fill the registers.
-std::uint8_t unroll_of(const EventProduct& p, std::int64_t most, const Choices& chosen) {
-  return static_cast<std::uint8_t>(or_default(chosen.unroll, p.weight == DType::f64 && !p.shared ? most / 2 : most));
+// Nonzeros that a thread has on their way, or half as many where their weights fill the registers.
+std::uint8_t unroll_of(const Product& p, std::int64_t most, const Choices& chosen) {
+  return static_cast<std::uint8_t>(
+      or_default(chosen.unroll, p.weight == DType::f64 && !p.homogeneous ? most / 2 : most));
 }
 
-EventStep pack_step(const EventProduct& p, std::int64_t words, const Device& device) {
-  EventSpec spec = spec_of(EventKernel::pack, p);
+Step pack_step(const Product& p, std::int64_t words, const jit::Device& device) {
+  KernelSpec spec = spec_of(Kernel::pack, p);
   spec.weight = DType::f32;  // it reads none, and no row
-  spec.shared = false;
+  spec.homogeneous = false;
   spec.indptr_bytes = 0;
   return {.spec = spec, .blocks = grid(words * 32, 256, 8, device), .threads = 256};
 }
@@ -118,9 +119,9 @@ EventStep pack_step(const EventProduct& p, std::int64_t words, const Device& dev
 // The kernel of a product by rows, for so many rows or tiles of them, each for a group of lanes. A row goes to a whole
 // block where a group would be busy with it when all else is done: where it is long, and much longer than others. Where
 // there are too few rows to keep all warps busy shorter ones do, and rows are spread over all multiprocessors. Measured
-// on an H200, from 30 x 200,000 to 200,000 x 7 connections.
-GatherPlan by_rows(const EventProduct& p, const EventSpec& spec, std::int64_t items, const Choices& chosen,
-                   const Device& device) {
+// on an H200, from 30 x 200,000 to 200,000 x 7 nonzeros.
+GatherPlan by_rows(const Product& p, const KernelSpec& spec, std::int64_t items, const Choices& chosen,
+                   const jit::Device& device) {
   const auto [most_threads, most_blocks] = bounds(spec);
   const std::int64_t threads = std::min<std::int64_t>(or_default(chosen.block, most_threads), most_threads);
   const std::int64_t blocks = or_default(chosen.blocks, most_blocks);
@@ -137,28 +138,27 @@ GatherPlan by_rows(const EventProduct& p, const EventSpec& spec, std::int64_t it
           {.spec = spec, .blocks = grid(items * spec.lanes, few ? 32 : threads, blocks, device), .threads = threads}}};
 }
 
-GatherPlan gather_bits_plan(const EventProduct& p, const Choices& chosen, const Device& device) {
+GatherPlan gather_bits_plan(const Product& p, const Choices& chosen, const jit::Device& device) {
   const std::int64_t words = divide_up(p.cols, 32);
-  EventSpec spec = spec_of(EventKernel::gather_bits, p);
-  spec.entry = event::EntryType::boolean;
-  // A thread takes four connections at once, of a mean row at least four times (with weights) or eight times.
-  spec.lanes = static_cast<std::uint8_t>(
-      or_default(chosen.lanes, std::clamp<std::int64_t>(floor_to_power(mean_row(p) / (p.shared ? 32 : 16)), 1, 32)));
+  KernelSpec spec = spec_of(Kernel::gather_bits, p);
+  spec.entry = EntryType::boolean;
+  // A thread takes four nonzeros at once, of a mean row at least four times (with weights) or eight times.
+  spec.lanes = static_cast<std::uint8_t>(or_default(
+      chosen.lanes, std::clamp<std::int64_t>(floor_to_power(mean_row(p) / (p.homogeneous ? 32 : 16)), 1, 32)));
   spec.unroll = unroll_of(p, 4, chosen);
-  spec.in_shared = words * 4 <= most_bytes_of_bits;
+  spec.in_shared_memory = words * 4 <= most_bytes_of_bits;
   GatherPlan plan = by_rows(p, spec, p.rows, chosen, device);
   plan.words = words;
-  plan.steps[0].shared_bytes = spec.in_shared ? words * 4 : 0;
+  plan.steps[0].shared_bytes = spec.in_shared_memory ? words * 4 : 0;
   plan.steps[0].most_shared_bytes = most_bytes_of_bits;
   plan.steps.insert(plan.steps.begin(), pack_step(p, words, device));
   return plan;
 }
 
-GatherPlan gather_entries_plan(const EventProduct& p, const Choices& chosen, const Device& device) {
-  EventSpec spec = spec_of(EventKernel::gather, p);
+GatherPlan gather_entries_plan(const Product& p, const Choices& chosen, const jit::Device& device) {
+  KernelSpec spec = spec_of(Kernel::gather, p);
   spec.columns = columns_of(p);
-  const std::int64_t abreast =
-      floor_to_power(mean_row(p) / (spec.columns == 1 ? 8 : 40));  // lanes on other connections
+  const std::int64_t abreast = floor_to_power(mean_row(p) / (spec.columns == 1 ? 8 : 40));  // lanes on other nonzeros
   spec.lanes =
       static_cast<std::uint8_t>(or_default(chosen.lanes, std::clamp<std::int64_t>(abreast * spec.columns, 1, 32)));
   spec.unroll = unroll_of(p, 8, chosen);
@@ -167,50 +167,50 @@ GatherPlan gather_entries_plan(const EventProduct& p, const Choices& chosen, con
 
 }  // namespace
 
-EventSums sums_by_columns(event::Values values, bool shared, bool deterministic) {
-  if (shared && values == event::Values::event) return EventSums::counts;
-  return deterministic ? EventSums::fixed : EventSums::floats;
+Sums sums_by_columns(Values values, bool homogeneous, bool deterministic) {
+  if (homogeneous && values == Values::event) return Sums::counts;
+  return deterministic ? Sums::fixed : Sums::floats;
 }
 
-std::int64_t size_of_sum(EventSums sums, DType weight) {
-  if (sums == EventSums::counts) return 4;
-  if (sums == EventSums::fixed) return 8;
+std::int64_t size_of_sum(Sums sums, DType weight) {
+  if (sums == Sums::counts) return 4;
+  if (sums == Sums::fixed) return 8;
   return static_cast<std::int64_t>(size_of(compute_type(weight)));
 }
 
-GatherPlan plan_gather(const EventProduct& p, const Device& device) {
+GatherPlan plan_gather(const Product& p, const jit::Device& device) {
   const Choices chosen = choices();
-  const bool as_bits = p.values == event::Values::event && p.n == 1;
+  const bool as_bits = p.values == Values::event && p.n == 1;
   return as_bits ? gather_bits_plan(p, chosen, device) : gather_entries_plan(p, chosen, device);
 }
 
-ScatterPlan plan_scatter(const EventProduct& p, const Device& device) {
+ScatterPlan plan_scatter(const Product& p, const jit::Device& device) {
   const Choices chosen = choices();
   const std::int64_t results = p.cols * p.n;
   ScatterPlan plan;
-  plan.sums = sums_by_columns(p.values, p.shared, p.deterministic);
+  plan.sums = sums_by_columns(p.values, p.homogeneous, p.deterministic);
   plan.sum_bytes = size_of_sum(plan.sums, p.weight);
-  const bool fixed = plan.sums == EventSums::fixed;
-  plan.in_place = plan.sums == EventSums::floats && !p.shared && p.weight == compute_type(p.weight) &&
+  const bool fixed = plan.sums == Sums::fixed;
+  plan.in_place = plan.sums == Sums::floats && !p.homogeneous && p.weight == compute_type(p.weight) &&
                   results * p.batches >= chosen.in_place_from;
   plan.chunk = floor_to_power(or_default(chosen.chunk, 256));
 
   if (fixed) {
-    EventSpec limits = spec_of(EventKernel::limits, p);
+    KernelSpec limits = spec_of(Kernel::limits, p);
     limits.sums = plan.sums;
-    plan.limits = {{.spec = limits, .blocks = grid(p.connections, 256, 4, device), .threads = 256}};
+    plan.limits = {{.spec = limits, .blocks = grid(p.nnz, 256, 4, device), .threads = 256}};
   }
 
-  EventSpec spec = spec_of(EventKernel::scatter, p);
+  KernelSpec spec = spec_of(Kernel::scatter, p);
   spec.sums = plan.sums;
   spec.columns = columns_of(p);
   const std::int64_t own_bytes = plan.sum_bytes * results;
   const std::int64_t most_own_bytes = most_shared_bytes(device) - shared_bytes_of_lists;
-  spec.in_shared = !fixed && p.batches == 1 && chosen.private_allowed != 0 && own_bytes <= most_own_bytes;
+  spec.in_shared_memory = !fixed && p.batches == 1 && chosen.private_allowed != 0 && own_bytes <= most_own_bytes;
   spec.unroll = unroll_of(p, 8, chosen);
-  // From so many connections a column sums of every block's own pay for themselves, for one vector or several.
+  // From so many nonzeros a column sums of every block's own pay for themselves, for one vector or several.
   plan.private_from = (chosen.private_from >= 0 ? chosen.private_from : 32) * p.cols;
-  plan.tasks = p.rows + p.connections / plan.chunk;
+  plan.tasks = p.rows + p.nnz / plan.chunk;
 
   const std::int64_t each =
       (plan.in_place ? 0 : plan.sum_bytes * results) + (fixed ? 4 * results : 0) + task_bytes * plan.tasks + 1;
@@ -221,31 +221,32 @@ ScatterPlan plan_scatter(const EventProduct& p, const Device& device) {
   plan.scatter = {.spec = spec,
                   .blocks = grid(wanted, threads, blocks, device),
                   .threads = threads,
-                  .shared_bytes = spec.in_shared ? own_bytes : 0,
+                  .shared_bytes = spec.in_shared_memory ? own_bytes : 0,
                   .most_shared_bytes = most_own_bytes,
                   .together = true};
   plan.rows_at_once = std::min<std::int64_t>(threads, divide_up(p.rows * plan.batches_at_once, plan.scatter.blocks));
   return plan;
 }
 
-std::vector<EventSpec> kernels_of(const EventProduct& p, const Device& device) {
-  std::vector<EventSpec> kernels;
+std::vector<KernelSpec> kernels_of(const Product& p, const jit::Device& device) {
+  std::vector<KernelSpec> kernels;
+  if (p.nnz == 0) return kernels;
   if (p.transpose) {
     const ScatterPlan plan = plan_scatter(p, device);
-    for (const EventStep& step : plan.limits) kernels.push_back(step.spec);
+    for (const Step& step : plan.limits) kernels.push_back(step.spec);
     kernels.push_back(plan.scatter.spec);
   } else {
-    for (const EventStep& step : plan_gather(p, device).steps) kernels.push_back(step.spec);
+    for (const Step& step : plan_gather(p, device).steps) kernels.push_back(step.spec);
   }
   return kernels;
 }
 
-EventStep plan_weight_gradient(const EventProduct& p, const Device& device) {
-  EventSpec spec = spec_of(EventKernel::weight_gradient, p);
-  spec.shared = false;
+Step plan_weight_gradient(const Product& p, const jit::Device& device) {
+  KernelSpec spec = spec_of(Kernel::weight_gradient, p);
+  spec.homogeneous = false;
   spec.transpose = p.transpose;
   spec.lanes = static_cast<std::uint8_t>(std::min<std::int64_t>(32, floor_to_power(mean_row(p))));
   return {.spec = spec, .blocks = grid(p.rows * spec.lanes, 256, 8, device), .threads = 256};
 }
 
-}  // namespace spikeforge::jit
+}  // namespace spikeforge::event

@@ -3,30 +3,25 @@
 #pragma once
 
 #include <spikeforge/base/dtype.h>
+#include <spikeforge/kernels/event/arguments.h>
 
 #include <cstdint>
 
 namespace spikeforge::event {
 
-// What an entry x of the vector contributes:
-//   event    1 where x is true, or x > 0; nothing elsewhere, NaN included
-//   graded   x where x > 0; nothing elsewhere
-//   number   x
-enum class Values : std::uint8_t { event, graded, number };
-
 enum class EntryType : std::uint8_t { boolean, f16, bf16, f32, f64 };
 
 constexpr EntryType entry_type(DType type) { return static_cast<EntryType>(static_cast<int>(type) + 1); }
 
-// The matrix by rows. Without `indptr` every row has `width` connections (ELL).
+// The matrix by rows. Without `indptr` every row has `width` nonzeros (ELL).
 struct Rows {
-  const std::int32_t* indices = nullptr;  // the column of a connection
+  const std::int32_t* indices = nullptr;  // the column of a nonzero
   const void* indptr = nullptr;           // [rows + 1], int32 or int64
   bool wide_indptr = false;
   std::int64_t width = 0;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
-  std::int64_t connections = 0;
+  std::int64_t nnz = 0;
 
   std::int64_t begin(std::int64_t row) const {
     if (indptr == nullptr) return row * width;
@@ -35,11 +30,11 @@ struct Rows {
   std::int64_t end(std::int64_t row) const { return begin(row + 1); }
 };
 
-// One number a connection, or one for all.
+// One number a nonzero, or one for all.
 struct Weights {
   const void* data = nullptr;
   DType type{};
-  bool shared = false;
+  bool homogeneous = false;
 };
 
 }  // namespace spikeforge::event

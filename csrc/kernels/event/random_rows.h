@@ -5,10 +5,11 @@
 // columns (a power of two, set by prob alone), each with a stream of random numbers of its own (PCG32, O'Neill 2014),
 // whose state begins at a hash of seed, row and piece. From one connection to the next there are
 //   1 + floor(surprise(u) * columns_a_bit)      surprise(u) = -log2(u), columns_a_bit = -1 / log2(1 - prob)
-// columns: the geometric law. A weight's own random number is a hash of the piece and the column. All of it is whole
-// numbers, and float operations that are rounded alike everywhere: no contraction, no library function.
+// columns: the geometric distribution. A weight's own random number is a hash of the piece and the column. All of it is
+// whole numbers, and float operations that are rounded alike everywhere: no contraction, no library function.
 #pragma once
 
+#include <spikeforge/kernels/event/arguments.h>
 #include <spikeforge/neuron/portable.h>
 
 // Of functions that are no templates.
@@ -21,19 +22,6 @@
 
 namespace spikeforge {
 namespace event {
-
-//   constant   weights [1]: w
-//   uniform    weights [2]: low + (high - low) u
-//   normal     weights [2]: mean + deviation z
-enum class Law : unsigned char { constant, uniform, normal };
-
-struct RandomRows {
-  unsigned long long seed;
-  long long rows, cols;
-  long long width;
-  long long pieces;  // of a row
-  float columns_a_bit;
-};
 
 SPIKEFORGE_PLAIN_FN unsigned bits_of(float x) {
 #if defined(__CUDACC__)
@@ -124,42 +112,42 @@ SPIKEFORGE_PLAIN_FN float normal_of(float u) {
 constexpr double largest_normal = 5.5;
 
 // The random number of a connection's weight; 0 of a constant.
-template <Law law>
-SPIKEFORGE_FN float draw(unsigned long long key, long long column) {
-  if constexpr (law == Law::constant) {
+template <Distribution distribution>
+SPIKEFORGE_FN float draw(unsigned long long key, Int column) {
+  if constexpr (distribution == Distribution::constant) {
     return 0.0F;
   } else {
     const unsigned long long hash = mixed(key ^ (golden * static_cast<unsigned long long>(column + 1)));
     const float u = uniform_of(static_cast<unsigned>(hash >> 32));
-    return law == Law::normal ? normal_of(u) : u;
+    return distribution == Distribution::normal ? normal_of(u) : u;
   }
 }
 
-template <Law law, class C>
+template <Distribution distribution, class C>
 SPIKEFORGE_FN C weight_of(C first, C second, float drawn) {
-  if constexpr (law == Law::constant)
+  if constexpr (distribution == Distribution::constant)
     return first;
-  else if constexpr (law == Law::uniform)
+  else if constexpr (distribution == Distribution::uniform)
     return first + (second - first) * static_cast<C>(drawn);
   else
     return first + second * static_cast<C>(drawn);
 }
 
 // Calls visit(column, drawn) for every connection of a piece, in the order of columns.
-template <Law law, class Visit>
-SPIKEFORGE_FN void for_each_connection(const RandomRows& matrix, long long row, long long piece, Visit&& visit) {
+template <Distribution distribution, class Visit>
+SPIKEFORGE_FN void for_each_connection(const RandomRows& matrix, Int row, Int piece, Visit&& visit) {
   const unsigned long long of_row = mixed(matrix.seed + golden * static_cast<unsigned long long>(row + 1));
   const unsigned long long key = mixed(of_row + golden * static_cast<unsigned long long>(piece + 1));
   Stream stream{key};
-  const long long first = piece * matrix.width;
-  const long long end = first + matrix.width < matrix.cols ? first + matrix.width : matrix.cols;
-  long long column = first;
+  const Int first = piece * matrix.width;
+  const Int end = first + matrix.width < matrix.cols ? first + matrix.width : matrix.cols;
+  Int column = first;
   while (true) {
     const float gap = surprise(stream.next()) * matrix.columns_a_bit;
     if (!(gap < static_cast<float>(end - column))) return;
-    column += static_cast<long long>(gap);
+    column += static_cast<Int>(gap);
     if (column >= end) return;
-    visit(column, draw<law>(key, column));
+    visit(column, draw<distribution>(key, column));
     ++column;
   }
 }

@@ -2,28 +2,30 @@
 
 #include <fmt/format.h>
 
-namespace spikeforge::jit {
+#include <string>
+
+namespace spikeforge::event {
 namespace {
 
-const char* name_of(EventKernel kernel) {
-  constexpr const char* names[] = {"pack",    "gather_bits", "gather",          "limits",
-                                   "scatter", "finish",      "weight_gradient", "plasticity"};
-  return names[static_cast<int>(kernel)];
-}
+struct Function {
+  const char* name;
+  const char* header;
+  const char* arguments = "ProductArguments";
+};
 
-const char* header_of(EventKernel kernel) {
-  switch (kernel) {
-    case EventKernel::pack:
-    case EventKernel::gather_bits:
-    case EventKernel::gather:
-      return "event_gather.cuh";
-    case EventKernel::limits:
-    case EventKernel::scatter:
-    case EventKernel::finish:
-      return "event_scatter.cuh";
-    default:
-      return "event_weights.cuh";
-  }
+Function function_of(Kernel kernel) {
+  constexpr Function functions[] = {{"pack", "event_gather.cuh"},
+                                    {"gather_bits", "event_gather.cuh"},
+                                    {"gather", "event_gather.cuh"},
+                                    {"limits", "event_scatter.cuh"},
+                                    {"scatter", "event_scatter.cuh"},
+                                    {"finish", "event_scatter.cuh"},
+                                    {"weight_gradient", "event_weights.cuh"},
+                                    {"plasticity", "event_weights.cuh"},
+                                    {"jit_gather", "event_jit.cuh", "JitArguments"},
+                                    {"jit_scatter", "event_jit.cuh", "JitArguments"},
+                                    {"linear", "event_linear.cuh", "LinearArguments"}};
+  return functions[static_cast<int>(kernel)];
 }
 
 const char* type_of(DType type) {
@@ -31,18 +33,36 @@ const char* type_of(DType type) {
   return names[static_cast<int>(type)];
 }
 
-const char* type_of(event::EntryType type) {
-  return type == event::EntryType::boolean ? "boolean" : type_of(static_cast<DType>(static_cast<int>(type) - 1));
+const char* type_of(EntryType type) {
+  return type == EntryType::boolean ? "boolean" : type_of(static_cast<DType>(static_cast<int>(type) - 1));
 }
 
-const char* name_of(event::Values values) {
+const char* name_of(Values values) {
   constexpr const char* names[] = {"event", "graded", "number"};
   return names[static_cast<int>(values)];
 }
 
-const char* name_of(EventSums sums) {
+const char* name_of(Sums sums) {
   constexpr const char* names[] = {"counts", "floats", "fixed"};
   return names[static_cast<int>(sums)];
+}
+
+const char* name_of(Distribution distribution) {
+  constexpr const char* names[] = {"constant", "uniform", "normal"};
+  return names[static_cast<int>(distribution)];
+}
+
+std::string print_call(const KernelSpec& spec) {
+  const char* const name = function_of(spec.kernel).name;
+  switch (spec.kernel) {
+    case Kernel::jit_gather:
+    case Kernel::jit_scatter:
+      return fmt::format("{}<Kernel, Distribution::{}>", name, name_of(spec.distribution));
+    case Kernel::linear:
+      return fmt::format("{}<Kernel, {}>", name, spec.packed);
+    default:
+      return fmt::format("{}<Kernel>", name);
+  }
 }
 
 }  // namespace
@@ -50,45 +70,46 @@ const char* name_of(EventSums sums) {
 // Blocks of a scatter wait for each other, and so must all be there: their number is part of what it is compiled for.
 // Fixed sums take 64 registers a thread and more; a block with sums of its own is alone on its multiprocessor. A gather
 // of several vectors gains from a fifth block what it loses in registers, unless it would spill them.
-Bounds bounds(const EventSpec& spec) {
-  if (spec.kernel == EventKernel::plasticity) return {256, 1};
-  if (spec.kernel == EventKernel::gather_bits) return {512, 2};
-  if (spec.kernel == EventKernel::gather) return {256, spec.columns == 1 || spec.weight == DType::f64 ? 4 : 5};
-  if (spec.kernel != EventKernel::scatter || spec.in_shared) return {1024, 1};
-  return {256, spec.sums == EventSums::fixed ? 2 : spec.sums == EventSums::floats ? 3 : 4};
+Bounds bounds(const KernelSpec& spec) {
+  switch (spec.kernel) {
+    case Kernel::plasticity:
+    case Kernel::jit_gather:
+    case Kernel::jit_scatter:
+    case Kernel::linear:
+      return {256, 1};
+    case Kernel::gather_bits:
+      return {512, 2};
+    case Kernel::gather:
+      return {256, spec.columns == 1 || spec.weight == DType::f64 ? 4 : 5};
+    case Kernel::scatter:
+      if (spec.in_shared_memory) return {1024, 1};
+      return {256, spec.sums == Sums::fixed ? 2 : spec.sums == Sums::floats ? 3 : 4};
+    default:
+      return {1024, 1};
+  }
 }
 
-std::string print_type(const EventSpec& spec) {
-  return fmt::format("Spec<{}, {}, Values::{}, {}, {}, Sums::{}, {}, {}, {}, {}, {}>", type_of(spec.weight),
-                     type_of(spec.entry), name_of(spec.values), spec.shared, spec.indptr_bytes, name_of(spec.sums),
-                     spec.lanes, spec.columns, spec.unroll, spec.in_shared, spec.transpose);
-}
-
-KernelSource print_entry(const EventEntry& entry, const EventSpec& spec) {
-  return {.name = entry.name,
-          .entry = entry.name,
+jit::KernelSource print_source(const KernelSpec& spec) {
+  const Function function = function_of(spec.kernel);
+  const std::string name = fmt::format("event_{}", function.name);
+  const auto [threads, blocks] = bounds(spec);
+  const std::string kernel =
+      fmt::format("Spec<{}, {}, Values::{}, {}, {}, Sums::{}, {}, {}, {}, {}, {}>", type_of(spec.weight),
+                  type_of(spec.entry), name_of(spec.values), spec.homogeneous, spec.indptr_bytes, name_of(spec.sums),
+                  spec.lanes, spec.columns, spec.unroll, spec.in_shared_memory, spec.transpose);
+  return {.name = name,
+          .entry = name,
           .text = fmt::format(R"(#include <spikeforge/cuda/{header}>
 namespace spikeforge {{
 namespace event {{
 using Kernel = {kernel};
-extern "C" __global__ void __launch_bounds__({threads}, {blocks}) {name}(const {arguments} args) {{ {body}(args); }}
+extern "C" __global__ void __launch_bounds__({threads}, {blocks}) {name}(const {arguments} args) {{ {call}(args); }}
 }}
 }}
 )",
-                              fmt::arg("header", entry.header), fmt::arg("kernel", print_type(spec)),
-                              fmt::arg("threads", entry.bounds.threads), fmt::arg("blocks", entry.bounds.blocks),
-                              fmt::arg("name", entry.name), fmt::arg("arguments", entry.arguments),
-                              fmt::arg("body", entry.body))};
+                              fmt::arg("header", function.header), fmt::arg("kernel", kernel),
+                              fmt::arg("threads", threads), fmt::arg("blocks", blocks), fmt::arg("name", name),
+                              fmt::arg("arguments", function.arguments), fmt::arg("call", print_call(spec)))};
 }
 
-KernelSource print_source(const EventSpec& spec) {
-  const char* const body = name_of(spec.kernel);
-  return print_entry({.header = header_of(spec.kernel),
-                      .name = fmt::format("event_{}", body),
-                      .bounds = bounds(spec),
-                      .arguments = "ProductArgs",
-                      .body = fmt::format("{}<Kernel>", body)},
-                     spec);
-}
-
-}  // namespace spikeforge::jit
+}  // namespace spikeforge::event

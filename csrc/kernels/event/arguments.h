@@ -1,0 +1,94 @@
+// What the host hands to the kernels of events, and both of them read: C++17 for the host compiler and NVRTC.
+#pragma once
+
+namespace spikeforge {
+namespace event {
+
+using Int = long long;
+
+// What an entry x of the vector contributes:
+//   event    1 where x is true, or x > 0; nothing elsewhere, NaN included
+//   graded   x where x > 0; nothing elsewhere
+//   number   x
+enum class Values : unsigned char { event, graded, number };
+
+// What a sum by columns is made of: cuda/event_scatter.cuh.
+enum class Sums : unsigned char { counts, floats, fixed };
+
+// Of the weights of a random matrix:
+//   constant   weights [1]: w
+//   uniform    weights [2]: low + (high - low) u
+//   normal     weights [2]: mean + deviation z
+enum class Distribution : unsigned char { constant, uniform, normal };
+
+// Counters that the blocks of one scatter share. All 0 before it begins, and so are the sums.
+struct GridBarrier {
+  unsigned long long state;  // arrivals in the lowest bits, and above them the number of listed tasks
+  unsigned long long nnz;    // of the listed tasks together
+};
+
+// Nonzeros first, first + 1, ... of a row, which is counted over all batches.
+struct Task {
+  Int first, row;
+  int count;
+};
+
+struct ProductArguments {
+  const int* indices = nullptr;
+  const void* indptr = nullptr;  // [rows + 1], of int or Int; null where every row has `width` nonzeros
+  Int width = 0, rows = 0, cols = 0, nnz = 0;
+  const void* weights = nullptr;
+  const void* x = nullptr;  // [batches, length, n], contiguous; by rows the batch is blockIdx.y
+  void* y = nullptr;
+  void* sums = nullptr;         // [batches, out, n]; y itself where it is large and sums need no change to be results
+  float* infinities = nullptr;  // of the fixed sums, which have none: [batches, out, n]
+  unsigned long long* limits = nullptr;  // bits of the largest finite |weight| and |entry|, as doubles
+  unsigned* bits = nullptr;              // [batches, words]
+  GridBarrier* grid_barrier = nullptr;
+  Task* tasks = nullptr;
+  const void* grad = nullptr;  // of weight_gradient
+  const Int* slots = nullptr;  // of plasticity: where the weight of a nonzero is, or null
+  Int n = 0, words = 0, batches = 0;
+  Int long_row = 0;            // by rows: a row of more nonzeros is not for a group of lanes
+  Int chunk = 0;               // nonzeros of a task, at most: a power of two
+  Int rows_at_once = 0;        // that a block looks at, no more than it has threads
+  Int private_from = 0;        // listed nonzeros from which a block's sums are its own
+  double least = 0, most = 0;  // of plasticity
+};
+
+// A matrix that is drawn: random_rows.h.
+struct RandomRows {
+  unsigned long long seed;
+  Int rows, cols;
+  Int width;   // columns of a piece
+  Int pieces;  // of a row
+  float columns_a_bit;
+};
+
+// Of `product` what is not about a stored matrix is read.
+struct JitArguments {
+  ProductArguments product;
+  RandomRows matrix;
+};
+
+struct LinearArguments {
+  const void* x;  // [batches, in], or packed int32 [batches, words]
+  const void* weight;
+  const void* bias;  // in the type of weight, or null
+  void* y;           // [batches, out]
+  void* parts;       // [splits, batches, out] in the compute type, or null where there is one split
+  Int in, out, words, batches, first_batch;
+};
+
+constexpr int inputs_at_once = 1024;  // of event_linear, in a block
+
+static_assert(sizeof(Int) == 8 && sizeof(void*) == 8, "host and device agree on a word");
+static_assert(sizeof(GridBarrier) == 2 * 8, "no padding");
+static_assert(sizeof(Task) == 3 * 8, "padded to a word");
+static_assert(sizeof(ProductArguments) == 26 * 8, "words without padding");
+static_assert(sizeof(RandomRows) == 6 * 8, "padded to a word");
+static_assert(sizeof(JitArguments) == sizeof(ProductArguments) + sizeof(RandomRows), "words without padding");
+static_assert(sizeof(LinearArguments) == 10 * 8, "words without padding");
+
+}  // namespace event
+}  // namespace spikeforge
