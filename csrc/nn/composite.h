@@ -131,6 +131,7 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   void start_from_rest(at::TensorList inputs);
   void run_at_rest(Run& run);
   class RestWriter;
+  class ForwardWriter;
 
   Port find_port(const std::string& name, bool is_source);
   int find_node(const std::string& name) const;

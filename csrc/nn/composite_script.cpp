@@ -67,6 +67,11 @@ class Variables {
   std::set<std::string> given_;
 };
 
+std::string zeros_of_a_step(const std::string& like, std::vector<std::int64_t> shape) {
+  shape.insert(shape.begin(), 1);
+  return like + ".new_zeros(" + script::list(shape) + ")";
+}
+
 std::string indented(const std::string& body) {
   std::string all;
   for (std::size_t start = 0, end = 0; start < body.size(); start = end) {
@@ -121,10 +126,8 @@ class CompositeImpl::RestWriter {
       else if (!with_shapes || connection.shape.empty())
         continue;
       else {
-        std::vector<std::int64_t> shape = connection.shape;
-        shape.insert(shape.begin(), 1);
         TORCH_CHECK_NOT_IMPLEMENTED(!inputs.empty(), "a network without an input");
-        term = inputs[0] + ".new_zeros(" + script::list(shape) + ")";
+        term = zeros_of_a_step(inputs[0], connection.shape);
       }
       text += (text.empty() ? "" : " + ") + term;
     }
@@ -169,162 +172,239 @@ class CompositeImpl::RestWriter {
   std::string& body_;
 };
 
+// forward, a section after the other in the order of its text, and the methods that it calls.
+class CompositeImpl::ForwardWriter {
+ public:
+  explicit ForwardWriter(const CompositeImpl& network)
+      : network_(network),
+        script_{.name = network.kind(), .inputs = {}, .outputs = network.outputs_.size()},
+        outputs_(network.nodes_.size()) {}
+
+  Script write() {
+    name_inputs();
+    name_states();
+    name_outputs_of_parts();
+    write_each_step_methods();
+    write_start();
+    for (const Stage& stage : network_.plan_) {
+      if (stage.is_loop)
+        write_loop(stage);
+      else
+        write_part(stage.nodes[0]);
+    }
+    write_results();
+    if (calls_later_) script_.methods += later;
+    if (calls_sum_of_) script_.methods += sum_of;
+    return std::move(script_);
+  }
+
+ private:
+  // --- Names
+
+  void name_inputs() {
+    const Names& inputs = network_.inputs_;
+    for (const std::string& name : inputs) script_.inputs.push_back(variable_(inputs.size() == 1 ? "x" : name));
+  }
+
+  void name_states() {
+    for (const Node& node : network_.nodes_) member_.take(script::attribute(node.name));
+    for (const int e : network_.delayed_) {
+      script_.states.push_back(member_(network_.edges_[e].state));
+      states_[e] = script::member(script_.states.back());
+    }
+  }
+
+  void name_outputs_of_parts() {
+    for (std::size_t n = 0; n < outputs_.size(); ++n) {
+      const Node& node = network_.nodes_[n];
+      for (const std::string& output : node.outputs)
+        outputs_[n].push_back(variable_(node.outputs.size() == 1 ? node.name : node.name + "_" + output));
+    }
+  }
+
+  // --- Parts without time
+
+  void write_each_step_methods() {
+    for (const Node& node : network_.nodes_) {
+      if (node.part.stateful()) {
+        functions_.push_back(script::member(node.name) + ".forward");
+        continue;
+      }
+      const std::string name = member_("each_step_" + node.name);
+      script_.methods += each_step(name, node.name);
+      functions_.push_back("self." + name);
+    }
+  }
+
+  // --- What is on its way at the start, where that comes from rest
+
+  void write_start() {
+    std::vector<int> starting;
+    for (const int e : network_.delayed_)
+      if (network_.edges_[e].connection.from_rest) starting.push_back(e);
+    if (starting.empty()) return;
+
+    std::string start;
+    Names zeros, are_empty;
+    for (const std::string& input : script_.inputs) {
+      zeros.push_back(variable_("silent_" + input));
+      start += zeros.back() + " = torch.zeros_like(" + input + ".narrow(0, 0, 1))\n";
+    }
+    const std::vector<Names> rest = RestWriter(std::ref(variable_), start).write(network_, "self", zeros);
+    for (const int e : starting) {
+      const Port from = network_.edges_[e].from;
+      const std::string& value = from.node == outside ? zeros[from.index] : rest[from.node][from.index];
+      are_empty.push_back(states_.at(e) + ".size() == [0]");
+      start += "if " + are_empty.back() + ":\n";
+      start += "  " + states_.at(e) + " = torch.cat([" + value + "] * " + delay(e) + ")\n";
+    }
+    line("if " + script_.inputs[0] + ".size(0) > 0 and (" + c10::Join(" or ", are_empty) + "):");
+    script_.forward += indented(start);
+  }
+
+  // --- The parts of a loop, stepped together
+
+  struct Loop {
+    std::map<int, std::string> into;          // of connections from outside it: their sequences
+    std::map<int, std::string> lines;         // of connections within it: what is on its way
+    std::map<std::string, std::string> rows;  // of the parts' outputs: their steps
+  };
+
+  void write_loop(const Stage& stage) {
+    calls_sum_of_ = true;
+    const Loop loop = open_loop(stage);
+    const std::string& x = script_.inputs[0];
+    line("assert " + x + ".size(0) > 0, \"a loop of connections needs at least one step\"");
+    line("for t in range(" + x + ".size(0)):");
+    for (const int n : stage.nodes) write_step(loop, n);
+    for (const auto& [e, waiting] : loop.lines)
+      line("  " + waiting + " = self.moved(" + waiting + ", " + source(e) + ", " + delay(e) + ")");
+    close_loop(loop, stage);
+  }
+
+  Loop open_loop(const Stage& stage) {
+    Loop loop;
+    for (const int e : stage.edges_into) loop.into[e] = arriving(e);
+    for (const int e : stage.edges_within) {
+      if (network_.edges_[e].connection.delay == 0) continue;
+      loop.lines[e] = variable_("line_" + source(e));
+      line(loop.lines[e] + " = self.waiting(" + states_.at(e) + ")");
+    }
+    for (const int n : stage.nodes)
+      for (const std::string& output : outputs_[n]) {
+        loop.rows[output] = variable_("rows_" + output);
+        line(loop.rows[output] + ": List[Tensor] = []");
+      }
+    return loop;
+  }
+
+  void write_step(const Loop& loop, int n) {
+    Names arguments;
+    for (std::size_t port = 0; port < network_.nodes_[n].inputs.size(); ++port)
+      arguments.push_back(sum_in_loop(loop, network_.nodes_[n], port));
+    line("  " + call(n, arguments));
+    for (const std::string& output : outputs_[n]) line("  " + loop.rows.at(output) + ".append(" + output + ")");
+  }
+
+  // What comes to a port at step t.
+  std::string sum_in_loop(const Loop& loop, const Node& node, std::size_t port) {
+    const std::string terms = variable_("into_" + node.name);
+    line("  " + terms + ": List[Tensor] = []");
+    Names waiting;
+    for (const int e : node.edges_into[port]) {
+      write_term(loop, e, terms);
+      if (loop.lines.contains(e)) waiting.push_back(loop.lines.at(e));
+    }
+    std::string lists = "[" + c10::Join(", ", waiting) + "]";
+    if (waiting.empty()) {  // of which TorchScript would not know the type
+      lists = variable_("no_lines");
+      line("  " + lists + ": List[List[Tensor]] = []");
+    }
+    return "self.sum_of(" + terms + ", " + lists + ")";
+  }
+
+  void write_term(const Loop& loop, int e, const std::string& terms) {
+    const Connection& connection = network_.edges_[e].connection;
+    const std::string append = terms + ".append(";
+    if (loop.into.contains(e)) return line("  " + append + loop.into.at(e) + ".narrow(0, t, 1))");
+    if (connection.delay == 0) return line("  " + append + source(e) + ")");
+    line("  if len(" + loop.lines.at(e) + ") > 0:");
+    line("    " + append + loop.lines.at(e) + "[0])");
+    if (connection.shape.empty()) return;
+    line("  else:");
+    line("    " + append + zeros_of_a_step(script_.inputs[0], connection.shape) + ")");
+  }
+
+  // From here on a part's variable is its sequence.
+  void close_loop(const Loop& loop, const Stage& stage) {
+    for (const auto& [e, waiting] : loop.lines) line(states_.at(e) + " = torch.cat(" + waiting + ")");
+    for (const int n : stage.nodes)
+      for (std::string& output : outputs_[n]) {
+        const std::string sequence = variable_("all_" + output);
+        line(sequence + " = torch.cat(" + loop.rows.at(output) + ")");
+        output = sequence;
+      }
+  }
+
+  // --- Parts on no loop, and results: of all steps
+
+  void write_part(int n) {
+    Names arguments;
+    for (const auto& edges : network_.nodes_[n].edges_into) arguments.push_back(sum(edges));
+    line(call(n, arguments));
+  }
+
+  void write_results() {
+    Names results;
+    for (const auto& edges : network_.edges_out_) results.push_back(sum(edges));
+    line("return " + c10::Join(", ", results));
+  }
+
+  // The sum of what the connections bring, in the order of connecting.
+  std::string sum(const std::vector<int>& edges) {
+    Names terms;
+    for (const int e : edges) terms.push_back(arriving(e));
+    return c10::Join(" + ", terms);
+  }
+
+  std::string arriving(int e) {
+    if (network_.edges_[e].connection.delay == 0) return source(e);
+    calls_later_ = true;
+    std::string name = variable_("later_" + source(e));
+    const std::string& state = states_.at(e);
+    line(name + ", " + state + " = self.later(" + source(e) + ", " + state + ", " + delay(e) + ")");
+    return name;
+  }
+
+  // --- Pieces
+
+  void line(const std::string& text) { script_.forward += text + "\n"; }
+
+  std::string call(int n, const Names& arguments) const {
+    return c10::Join(", ", outputs_[n]) + " = " + functions_[n] + "(" + c10::Join(", ", arguments) + ")";
+  }
+
+  // The variable that a connection comes from.
+  const std::string& source(int e) const {
+    const Port from = network_.edges_[e].from;
+    return from.node == outside ? script_.inputs[from.index] : outputs_[from.node][from.index];
+  }
+
+  std::string delay(int e) const { return std::to_string(network_.edges_[e].connection.delay); }
+
+  const CompositeImpl& network_;
+  Script script_;
+  Variables variable_, member_;        // of forward, and of the class
+  std::map<int, std::string> states_;  // of connections with a delay
+  std::vector<Names> outputs_;         // the parts' variables
+  Names functions_;                    // what calls each part
+  bool calls_later_ = false, calls_sum_of_ = false;
+};
+
 Script CompositeImpl::script() const {
   TORCH_CHECK_NOT_IMPLEMENTED(!inputs_.empty() && !outputs_.empty(), "a network without an input or an output");
   if (!planned_) make_plan();
-  Script result{.name = kind(), .inputs = {}, .outputs = outputs_.size()};
-  std::set<std::string> methods;
-  Variables variable, member;  // of forward, and of the class
-  for (const Node& node : nodes_) member.take(script::attribute(node.name));
-  std::string& body = result.forward;
-
-  for (const std::string& name : inputs_) result.inputs.push_back(variable(inputs_.size() == 1 ? "x" : name));
-  std::map<std::string, std::string> states;
-  for (const int e : delayed_) {
-    result.states.push_back(member(edges_[e].state));
-    states[edges_[e].state] = script::member(result.states.back());
-  }
-  const auto state_of = [&](const Edge& edge) { return states.at(edge.state); };
-
-  // The variables of all parts' outputs, and how each part is called.
-  std::vector<Names> outputs(nodes_.size());
-  Names calls;
-  for (std::size_t n = 0; n < nodes_.size(); ++n) {
-    const Node& node = nodes_[n];
-    for (const std::string& output : node.outputs)
-      outputs[n].push_back(variable(node.outputs.size() == 1 ? node.name : node.name + "_" + output));
-    if (node.part.stateful()) {
-      calls.push_back(script::member(node.name) + ".forward");
-      continue;
-    }
-    const std::string name = member("each_step_" + node.name);
-    result.methods += each_step(name, node.name);
-    calls.push_back("self." + name);
-  }
-  const auto source = [&](const Edge& e) {
-    return e.from.node == outside ? result.inputs[e.from.index] : outputs[e.from.node][e.from.index];
-  };
-
-  // Of all steps: the sum of what the connections bring, in the order of connecting.
-  const auto arriving = [&](const Edge& edge) {
-    if (edge.connection.delay == 0) return source(edge);
-    methods.insert(later);
-    std::string name = variable("later_" + source(edge));
-    body += name + ", " + state_of(edge) + " = self.later(" + source(edge) + ", " + state_of(edge) + ", " +
-            std::to_string(edge.connection.delay) + ")\n";
-    return name;
-  };
-  const auto sum = [&](const std::vector<int>& edges) {
-    std::string text;
-    for (const int e : edges) text += (text.empty() ? "" : " + ") + arriving(edges_[e]);
-    return text;
-  };
-
-  const auto write_loop = [&](const Stage& stage) {
-    methods.insert(sum_of);
-    std::map<int, std::string> into, lines;  // of edges
-    for (const int e : stage.edges_into) into[e] = arriving(edges_[e]);
-    for (const int e : stage.edges_within) {
-      const Edge& edge = edges_[e];
-      if (edge.connection.delay == 0) continue;
-      lines[e] = variable("line_" + source(edge));
-      body += lines[e] + " = self.waiting(" + state_of(edge) + ")\n";
-    }
-    std::map<std::string, std::string> rows;  // of the parts' outputs
-    for (const int n : stage.nodes)
-      for (const std::string& output : outputs[n]) {
-        rows[output] = variable("rows_" + output);
-        body += rows[output] + ": List[Tensor] = []\n";
-      }
-    const std::string& x = result.inputs[0];
-    body += "assert " + x + ".size(0) > 0, \"a loop of connections needs at least one step\"\n";
-    body += "for t in range(" + x + ".size(0)):\n";
-    for (const int n : stage.nodes) {
-      const Node& node = nodes_[n];
-      Names arguments;
-      for (std::size_t port = 0; port < node.inputs.size(); ++port) {
-        const std::string terms = variable("into_" + node.name);
-        Names delayed;
-        body += "  " + terms + ": List[Tensor] = []\n";
-        for (const int e : node.edges_into[port]) {
-          const Edge& edge = edges_[e];
-          if (into.contains(e))
-            body += "  " + terms + ".append(" + into[e] + ".narrow(0, t, 1))\n";
-          else if (edge.connection.delay == 0)
-            body += "  " + terms + ".append(" + source(edge) + ")\n";
-          else {
-            delayed.push_back(lines[e]);
-            body += "  if len(" + lines[e] + ") > 0:\n    " + terms + ".append(" + lines[e] + "[0])\n";
-            if (edge.connection.shape.empty()) continue;
-            std::vector<std::int64_t> shape = edge.connection.shape;
-            shape.insert(shape.begin(), 1);
-            body += "  else:\n    " + terms + ".append(" + x + ".new_zeros(" + script::list(shape) + "))\n";
-          }
-        }
-        std::string lists = "[" + c10::Join(", ", delayed) + "]";
-        if (delayed.empty()) {
-          lists = variable("no_lines");
-          body += "  " + lists + ": List[List[Tensor]] = []\n";
-        }
-        arguments.push_back("self.sum_of(" + terms + ", " + lists + ")");
-      }
-      body += "  " + c10::Join(", ", outputs[n]) + " = " + calls[n] + "(" + c10::Join(", ", arguments) + ")\n";
-      for (const std::string& output : outputs[n]) body += "  " + rows[output] + ".append(" + output + ")\n";
-    }
-    for (const auto& [e, line] : lines)
-      body += "  " + line + " = self.moved(" + line + ", " + source(edges_[e]) + ", " +
-              std::to_string(edges_[e].connection.delay) + ")\n";
-    for (const auto& [e, line] : lines) body += state_of(edges_[e]) + " = torch.cat(" + line + ")\n";
-    // From here on a part's variable is its sequence.
-    for (const int n : stage.nodes)
-      for (std::string& output : outputs[n]) {
-        const std::string sequence = variable("all_" + output);
-        body += sequence + " = torch.cat(" + rows[output] + ")\n";
-        output = sequence;
-      }
-  };
-
-  const auto write_start = [&] {
-    std::vector<int> starting;
-    Names are_empty;
-    for (const int e : delayed_)
-      if (edges_[e].connection.from_rest) {
-        starting.push_back(e);
-        are_empty.push_back(state_of(edges_[e]) + ".size() == [0]");
-      }
-    if (starting.empty()) return;
-    std::string start;
-    Names zeros;
-    for (const std::string& input : result.inputs) {
-      zeros.push_back(variable("silent_" + input));
-      start += zeros.back() + " = torch.zeros_like(" + input + ".narrow(0, 0, 1))\n";
-    }
-    const std::vector<Names> rest = RestWriter(std::ref(variable), start).write(*this, "self", zeros);
-    for (std::size_t i = 0; i < starting.size(); ++i) {
-      const auto& [from, to, connection, state, line] = edges_[starting[i]];
-      start += "if " + are_empty[i] + ":\n  " + states.at(state) + " = torch.cat([" +
-               (from.node == outside ? zeros[from.index] : rest[from.node][from.index]) + "] * " +
-               std::to_string(connection.delay) + ")\n";
-    }
-    body += "if " + result.inputs[0] + ".size(0) > 0 and (" + c10::Join(" or ", are_empty) + "):\n" + indented(start);
-  };
-
-  write_start();
-  for (const Stage& stage : plan_) {
-    if (stage.is_loop) {
-      write_loop(stage);
-      continue;
-    }
-    const int n = stage.nodes[0];
-    Names arguments;
-    for (const auto& edges : nodes_[n].edges_into) arguments.push_back(sum(edges));
-    body += c10::Join(", ", outputs[n]) + " = " + calls[n] + "(" + c10::Join(", ", arguments) + ")\n";
-  }
-  Names results;
-  for (const auto& edges : edges_out_) results.push_back(sum(edges));
-  body += "return " + c10::Join(", ", results) + "\n";
-  for (const std::string& text : methods) result.methods += text;
-  return result;
+  return ForwardWriter(*this).write();
 }
 
 }  // namespace spikeforge::nn
