@@ -1,3 +1,4 @@
+// examples/deploy has one like it: of spikeforge, that program takes the library alone.
 #include "command.h"
 
 #include <fmt/format.h>
