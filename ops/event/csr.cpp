@@ -16,6 +16,7 @@
 // at every run on a GPU too.
 #include <spikeforge/ops/event/product.h>
 
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 namespace spikeforge::ops::sparse {
@@ -46,6 +47,16 @@ struct Operator {
                          {std::move(rows), std::move(cols), transpose, matrix, values_of(graded...), deterministic}});
   }
 };
+
+at::Tensor product_meta(const ProductCall& call) {
+  check_product(call);
+  return at::empty_symint(result_sizes(call.x, call.options), call.weights.options());
+}
+
+at::Tensor weight_grad_meta(const WeightGradCall& call) {
+  check_weight_grad(call);
+  return at::empty_symint(call.indices.sym_sizes(), call.grad.options());
+}
 
 TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
   const auto define = [&library](const std::string& schema) {
@@ -81,6 +92,11 @@ TORCH_LIBRARY_IMPL(spikeforge, CompositeImplicitAutograd, library) {
   library.impl("event_ellmm", TORCH_FN((Operator<true, bool>::ell)));
   library.impl("ellmv", TORCH_FN((Operator<false>::ell)));
   library.impl("ellmm", TORCH_FN((Operator<true>::ell)));
+}
+
+TORCH_LIBRARY_IMPL(spikeforge, Meta, library) {
+  library.impl("csr_product", TORCH_FN(product_kernel<product_meta>));
+  library.impl("csr_weight_grad", TORCH_FN(weight_grad_kernel<weight_grad_meta>));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/event/jit.h>
 
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
@@ -23,8 +24,6 @@
 namespace spikeforge::ops::sparse {
 namespace {
 
-constexpr std::string_view distributions[] = {"constant", "uniform", "normal"};
-
 // So many connections a piece of a row has, on average: enough to make up for its beginning.
 constexpr double connections_a_piece = 32;
 constexpr std::int64_t widest_piece = 1 << 20;
@@ -35,6 +34,11 @@ at::Tensor jit_csr(const at::Tensor& weights, const at::Tensor& events, c10::Sym
                    bool deterministic) {
   return jit_kernel<call_jit>(weights, events, std::move(rows), std::move(cols), prob, seed, law, transpose, matrix,
                               values, deterministic);
+}
+
+at::Tensor jit_product_meta(const JitCall& call) {
+  check_jit(call);
+  return at::empty_symint(result_sizes(call.x, call.options), call.weights.options());
 }
 
 TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
@@ -55,15 +59,15 @@ TORCH_LIBRARY_IMPL(spikeforge, CompositeImplicitAutograd, library) {
   library.impl("jit_csrmm", TORCH_FN(jit_csr<true>));
 }
 
+TORCH_LIBRARY_IMPL(spikeforge, Meta, library) { library.impl("jit_product", TORCH_FN(jit_kernel<jit_product_meta>)); }
+
 }  // namespace
 
 Distribution parse_distribution(const char* op, std::string_view name) {
-  for (int i = 0; i < 3; ++i)
-    if (name == distributions[i]) return static_cast<Distribution>(i);
+  for (const auto each : {Distribution::constant, Distribution::uniform, Distribution::normal})
+    if (name == name_of(each)) return each;
   TORCH_CHECK_VALUE(false, op, R"(: law must be "constant", "uniform" or "normal", but is ")", name, "\"");
 }
-
-std::string_view name_of(Distribution distribution) { return distributions[static_cast<int>(distribution)]; }
 
 const char* jit_name(bool matrix) { return matrix ? "jit_csrmm" : "jit_csrmv"; }
 

@@ -23,7 +23,6 @@ struct JitCall {
 };
 
 Distribution parse_distribution(const char* op, std::string_view name);
-std::string_view name_of(Distribution distribution);
 
 const char* jit_name(bool matrix);
 

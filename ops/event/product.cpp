@@ -9,8 +9,6 @@
 namespace spikeforge::ops::sparse {
 namespace {
 
-constexpr std::string_view names[] = {"event", "graded", "number"};
-
 std::string shape_text(const at::Tensor& t) {
   std::ostringstream text;
   text << t.sym_sizes();
@@ -20,12 +18,10 @@ std::string shape_text(const at::Tensor& t) {
 }  // namespace
 
 Values parse_values(std::string_view name, const char* op) {
-  for (int i = 0; i < 3; ++i)
-    if (name == names[i]) return static_cast<Values>(i);
+  for (const Values each : {Values::event, Values::graded, Values::number})
+    if (name == name_of(each)) return each;
   TORCH_CHECK_VALUE(false, op, R"(: values must be "event", "graded" or "number", but is ")", name, "\"");
 }
-
-std::string_view name_of(Values values) { return names[static_cast<int>(values)]; }
 
 std::string ProductCall::name() const {
   return std::string(options.values == Values::number ? "" : "event_") + (indptr.has_value() ? "csr" : "ell") +

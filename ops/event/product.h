@@ -21,7 +21,6 @@ using event::Values;
 
 // `op` begins the message.
 Values parse_values(std::string_view name, const char* op = "csr_product");
-std::string_view name_of(Values values);
 
 // What is said of a product beside its tensors.
 struct Options {

@@ -37,19 +37,9 @@ const char* type_of(EntryType type) {
   return type == EntryType::boolean ? "boolean" : type_of(static_cast<DType>(static_cast<int>(type) - 1));
 }
 
-const char* name_of(Values values) {
-  constexpr const char* names[] = {"event", "graded", "number"};
-  return names[static_cast<int>(values)];
-}
-
 const char* name_of(Sums sums) {
   constexpr const char* names[] = {"counts", "floats", "fixed"};
   return names[static_cast<int>(sums)];
-}
-
-const char* name_of(Distribution distribution) {
-  constexpr const char* names[] = {"constant", "uniform", "normal"};
-  return names[static_cast<int>(distribution)];
 }
 
 std::string print_call(const KernelSpec& spec) {
@@ -66,6 +56,16 @@ std::string print_call(const KernelSpec& spec) {
 }
 
 }  // namespace
+
+const char* name_of(Values values) {
+  constexpr const char* names[] = {"event", "graded", "number"};
+  return names[static_cast<int>(values)];
+}
+
+const char* name_of(Distribution distribution) {
+  constexpr const char* names[] = {"constant", "uniform", "normal"};
+  return names[static_cast<int>(distribution)];
+}
 
 // Blocks of a scatter wait for each other, and so must all be there: their number is part of what it is compiled for.
 // Fixed sums take 64 registers a thread and more; a block with sums of its own is alone on its multiprocessor. A gather

@@ -22,6 +22,9 @@ enum class Kernel : std::uint8_t {
   linear
 };
 
+const char* name_of(Values values);
+const char* name_of(Distribution distribution);
+
 // What follows the kernel are template arguments of Spec in cuda/event.cuh, where they are explained.
 struct KernelSpec {
   Kernel kernel{};
