@@ -2,8 +2,8 @@
 #pragma once
 
 #include <spikeforge/cpu/vec.h>
-#include <spikeforge/neuron/surrogate.h>
 #include <spikeforge/kernels/multistep/launch.h>
+#include <spikeforge/neuron/surrogate.h>
 
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {

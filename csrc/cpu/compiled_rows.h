@@ -283,8 +283,8 @@ class CompiledRows {
 
   template <class Cells, bool with_params>
   [[gnu::noinline]] static void vjp_row(const VjpStep& step) {
-    const auto [launch, own, x, grad_y, after, later, before, grad_state, stride, grad_param, grad_x, stream,
-                vectors] = step;
+    const auto [launch, own, x, grad_y, after, later, before, grad_state, stride, grad_param, grad_x, stream, vectors] =
+        step;
     const Cells cells(*launch, own);
     for (std::int64_t v = 0; v < vectors; ++v) {
       prefetch(after + v * lanes);
@@ -308,7 +308,7 @@ class CompiledRows {
   auto step_kernel() const {
     if (cell_stride_ != 0) return step_row<OwnCells, outputs>;
     return launch_.form.spiking ? step_row<CommonCell<NoSurrogate<V>, SpikingOptions>, outputs>
-                                   : step_row<CommonCell<AnySurrogate<V>, CellForm>, outputs>;
+                                : step_row<CommonCell<AnySurrogate<V>, CellForm>, outputs>;
   }
 
   template <bool with_params>

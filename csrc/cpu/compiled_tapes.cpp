@@ -1,9 +1,9 @@
+#include <spikeforge/base/once_map.h>
+#include <spikeforge/base/published_map.h>
 #include <spikeforge/cpu/compiled_tapes.h>
 #include <spikeforge/cpu/host_compiler.h>
 #include <spikeforge/cpu/print_tapes.h>
 #include <spikeforge/cpu/traced_program.h>
-#include <spikeforge/base/once_map.h>
-#include <spikeforge/base/published_map.h>
 
 #include <cstdio>
 #include <exception>
@@ -27,7 +27,7 @@ struct Unit {
 struct HashOfUnit {
   std::size_t operator()(const Unit& unit) const {
     return unit.cell->number + 31 * (static_cast<std::size_t>(unit.type) * 8 + (unit.is_backward ? 4 : 0) +
-                                       (unit.with_inputs ? 2 : 0) + unit.with_params);
+                                     (unit.with_inputs ? 2 : 0) + unit.with_params);
   }
 };
 
@@ -52,8 +52,8 @@ TapeFunctions compile_or_warn(const HostCompiler& compiler, const Unit& unit) {
   } catch (const std::exception& e) {
     static std::once_flag once;
     std::call_once(once, [&] {
-      std::fprintf(stderr, "spikeforge: warning: neuron %s is interpreted, not compiled: %s\n",
-                   unit.cell->name.c_str(), e.what());
+      std::fprintf(stderr, "spikeforge: warning: neuron %s is interpreted, not compiled: %s\n", unit.cell->name.c_str(),
+                   e.what());
     });
     return {};
   }

@@ -32,9 +32,10 @@ Level allowed() {
   return level_avx512;
 }
 
-#define SPIKEFORGE_CHOICE(set)                                                                                      \
-  Choice {                                                                                                          \
-    #set, {predefined_loop_##set, traced_loop_##set, loihi_loop_##set}, &loihi_products_##set(), &event_kernels_##set() \
+#define SPIKEFORGE_CHOICE(set)                                                                    \
+  Choice {                                                                                        \
+#set, {predefined_loop_##set, traced_loop_##set, loihi_loop_##set }, &loihi_products_##set(), \
+           &event_kernels_##set()                                                                 \
   }
 
 Choice choose() {
@@ -44,10 +45,8 @@ Choice choose() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
-  if (avx512 && level >= level_avx512)
-    return SPIKEFORGE_CHOICE(avx512);
-  if (avx2 && level >= level_avx2)
-    return SPIKEFORGE_CHOICE(avx2);
+  if (avx512 && level >= level_avx512) return SPIKEFORGE_CHOICE(avx512);
+  if (avx2 && level >= level_avx2) return SPIKEFORGE_CHOICE(avx2);
 #endif
   return SPIKEFORGE_CHOICE(default);
 }

@@ -1,9 +1,9 @@
-#include <spikeforge/cpu/host_compiler.h>
-#include <spikeforge/cpu/kernels.h>
-#include <spikeforge/jit/disk_cache.h>
 #include <spikeforge/base/environment.h>
 #include <spikeforge/base/file_descriptor.h>
 #include <spikeforge/base/file_io.h>
+#include <spikeforge/cpu/host_compiler.h>
+#include <spikeforge/cpu/kernels.h>
+#include <spikeforge/jit/disk_cache.h>
 #include <spikeforge/jit/nvrtc_places.h>
 #include <spikeforge/jit/sources.h>
 
@@ -28,7 +28,6 @@ extern "C" char** environ;
 
 namespace spikeforge::cpu {
 namespace {
-
 
 // As the library's own kernels are compiled (CMakeLists.txt, csrc/cpu/CMakeLists.txt): the bits depend on it.
 std::vector<std::string> options_of(std::string_view capability) {

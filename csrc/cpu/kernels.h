@@ -42,9 +42,9 @@ struct Loops {
 };
 
 // Once for each instruction set that the build knows: predefined_loops.cpp, traced_loops.cpp, loihi_loops.cpp.
-#define SPIKEFORGE_LOOPS_OF(set)                       \
+#define SPIKEFORGE_LOOPS_OF(set)                           \
   Loop predefined_loop_##set(NeuronKind kind, DType type); \
-  Loop traced_loop_##set(DType type);                  \
+  Loop traced_loop_##set(DType type);                      \
   Loop loihi_loop_##set(bool ternary, LoihiForm form);
 SPIKEFORGE_LOOPS_OF(default)
 SPIKEFORGE_LOOPS_OF(avx2)

@@ -107,8 +107,9 @@ class Multistep {
 
   void load_checkpoint(const BackwardLaunch& launch, std::int64_t t, T* states) const {
     for (std::size_t s = 0; s < n_states_; ++s)
-      load_numbers<T, T>(static_cast<const T*>(launch.checkpoints) + checkpoint_row(t, s) * launch.neurons + tile_.begin,
-                         states + s * padded(), tile_.count);
+      load_numbers<T, T>(
+          static_cast<const T*>(launch.checkpoints) + checkpoint_row(t, s) * launch.neurons + tile_.begin,
+          states + s * padded(), tile_.count);
   }
 
   // ---- forward ----
@@ -158,7 +159,9 @@ class Multistep {
   }
 
   // Before the i-th step of a segment.
-  T* states_before(T* before, std::int64_t i) const { return before + static_cast<std::size_t>(i) * n_states_ * padded(); }
+  T* states_before(T* before, std::int64_t i) const {
+    return before + static_cast<std::size_t>(i) * n_states_ * padded();
+  }
 
   void recompute(const BackwardLaunch& launch, const Segment& segment, T* before) {
     segment.t0 == 0 ? load_initial(before) : load_checkpoint(launch, segment.t0, before);
@@ -197,8 +200,8 @@ class Multistep {
     return scratch.used();
   }
 
-  static void run_forward(const ForwardLaunch& launch, const TapeContext& context, std::int64_t begin,
-                          std::int64_t end, void* memory) {
+  static void run_forward(const ForwardLaunch& launch, const TapeContext& context, std::int64_t begin, std::int64_t end,
+                          void* memory) {
     Scratch scratch(memory);
     Multistep(launch, context, begin, end, scratch).forward(launch);
   }

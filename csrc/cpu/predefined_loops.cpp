@@ -37,7 +37,7 @@ Loop loop_for(DType type) {
 Loop predefined_loop(NeuronKind kind, DType type) {
   switch (kind) {
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  case NeuronKind::name:                                        \
+  case NeuronKind::name:                                                 \
     return loop_for<Struct>(type);
 #include <spikeforge/neuron/neurons.def>
   }

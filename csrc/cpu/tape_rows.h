@@ -33,7 +33,11 @@ class TapeRows {
   static constexpr bool in_place = false;  // a tape's results must not overlap its arguments
 
   TapeRows(const Tile& tile, const TapeContext& context, Scratch& scratch)
-      : tile_(tile), launch_(tile.launch), program_(*context.program), functions_(context.functions), scratch_(scratch) {
+      : tile_(tile),
+        launch_(tile.launch),
+        program_(*context.program),
+        functions_(context.functions),
+        scratch_(scratch) {
     for (const ParamView& param : launch_.params)
       if (param.data != nullptr) is_uniform_ = false;
     zeros_ = scratch.take<T>(granule);
@@ -315,8 +319,8 @@ class TapeRows {
   Row<T>* hoisted_ = nullptr;
   Frame step_, vjp_, epilogue_;  // backward, step_ is the advance
   T *inputs_ = nullptr, *outputs_ = nullptr, *grad_outputs_ = nullptr, *grad_inputs_ = nullptr;  // staging
-  std::size_t summed_ = 0;                         // factors whose gradients are summed
-  T *factors_ = nullptr, *sums_ = nullptr;         // [summed], of one step and of all
+  std::size_t summed_ = 0;                  // factors whose gradients are summed
+  T *factors_ = nullptr, *sums_ = nullptr;  // [summed], of one step and of all
   T* grad_params_ = nullptr;
 };
 

@@ -1,6 +1,6 @@
 #include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/cpu/traced_program.h>
 #include <spikeforge/base/published_map.h>
+#include <spikeforge/cpu/traced_program.h>
 
 #include <algorithm>
 #include <memory>

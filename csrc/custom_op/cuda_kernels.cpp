@@ -167,9 +167,9 @@ decltype(auto) CudaKernels::with_source(const Arguments& in, Tensors out, Use&& 
   // The types come before the source by an option, so that the lines of the source keep their numbers.
   const std::string types = print_types(parameters);
   jit::KernelSource source{.name = file_stem(op_.name),
-                               .entry = kernel_.entry,
-                               .text = print_program(kernel_.source, kernel_.entry, parameters),
-                               .options = kernel_.options};
+                           .entry = kernel_.entry,
+                           .text = print_program(kernel_.source, kernel_.entry, parameters),
+                           .options = kernel_.options};
   source.options.push_back(std::string("--pre-include=") + cuda_types_header);
   for (const auto& [name, text] : kernel_.headers) source.headers.push_back({name.c_str(), text.c_str()});
   source.headers.push_back({cuda_types_header, types.c_str()});
@@ -194,11 +194,10 @@ void CudaKernels::launch(const Arguments& in, Tensors out, const jit::Device& de
   const std::string known_as = key(in, out, arch);
   const jit::LoadedKernel* kernel = loaded_.find(known_as);
   if (kernel == nullptr)
-    kernel =
-        &loaded_.insert(known_as, with_source(
-                                      in, out, [&](const jit::KernelSource& source) -> auto& {
-                                        return jit::KernelCache::get().get(source, "sm_" + std::to_string(arch));
-                                      }));
+    kernel = &loaded_.insert(known_as, with_source(
+                                           in, out, [&](const jit::KernelSource& source) -> auto& {
+                                             return jit::KernelCache::get().get(source, "sm_" + std::to_string(arch));
+                                           }));
 
   Buffer buffer;
   for (std::size_t i = 0; i < op_.argument_count(); ++i) {

@@ -1,6 +1,6 @@
 #include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/fold.h>
 #include <spikeforge/graph/graph.h>
+#include <spikeforge/graph/internal/fold.h>
 
 #include <fmt/format.h>
 

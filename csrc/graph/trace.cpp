@@ -1,5 +1,5 @@
-#include <spikeforge/graph/internal/copy.h>
 #include <spikeforge/graph/errors.h>
+#include <spikeforge/graph/internal/copy.h>
 #include <spikeforge/graph/trace.h>
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-#include <spikeforge/jit/disk_entry.h>
 #include <spikeforge/base/hash.h>
+#include <spikeforge/jit/disk_entry.h>
 
 #include <cstring>
 

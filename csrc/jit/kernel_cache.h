@@ -1,9 +1,9 @@
 #pragma once
+#include <spikeforge/base/hash.h>
+#include <spikeforge/base/once_map.h>
 #include <spikeforge/jit/disk_cache.h>
 #include <spikeforge/jit/driver.h>
-#include <spikeforge/base/hash.h>
 #include <spikeforge/jit/nvrtc.h>
-#include <spikeforge/base/once_map.h>
 
 #include <atomic>
 #include <functional>

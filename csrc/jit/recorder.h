@@ -1,5 +1,5 @@
-// Which kernels a program needs on a GPU, noted while it runs on the CPU. What a call needs, its family says, when it is
-// asked for a device.
+// Which kernels a program needs on a GPU, noted while it runs on the CPU. What a call needs, its family says, when it
+// is asked for a device.
 #pragma once
 
 #include <spikeforge/jit/device.h>

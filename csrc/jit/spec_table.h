@@ -2,9 +2,9 @@
 #pragma once
 
 #include <spikeforge/base/hash.h>
-#include <spikeforge/jit/kernel_cache.h>
-#include <spikeforge/jit/device.h>
 #include <spikeforge/base/published_map.h>
+#include <spikeforge/jit/device.h>
+#include <spikeforge/jit/kernel_cache.h>
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 #include <spikeforge/nn/composite.h>
-#include <spikeforge/nn/recording.h>
 #include <spikeforge/nn/internal/variable.h>
+#include <spikeforge/nn/recording.h>
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>

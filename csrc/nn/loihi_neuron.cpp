@@ -1,6 +1,6 @@
-#include <spikeforge/nn/loihi.h>
-#include <spikeforge/nn/internal/loihi_call.h>
 #include <spikeforge/kernels/multistep/loihi_cells.h>
+#include <spikeforge/nn/internal/loihi_call.h>
+#include <spikeforge/nn/loihi.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/zeros.h>
@@ -37,9 +37,7 @@ const LoihiArgument& find_argument(const std::string& name) {
 
 const LoihiCell& operator_of(const LoihiLIFOptions& options) { return loihi_cell(options.ternary(), options.form()); }
 
-Names loihi_states_of(const LoihiLIFOptions& options) {
-  return operator_of(options).states;
-}
+Names loihi_states_of(const LoihiLIFOptions& options) { return operator_of(options).states; }
 
 Names loihi_params_of(const LoihiLIFOptions& options) {
   Names names;

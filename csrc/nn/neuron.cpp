@@ -1,6 +1,6 @@
 #include <spikeforge/graph/text.h>
-#include <spikeforge/nn/neuron.h>
 #include <spikeforge/nn/internal/run_script.h>
+#include <spikeforge/nn/neuron.h>
 #include <spikeforge/ops/common/checks.h>
 
 #include <ATen/ops/full.h>

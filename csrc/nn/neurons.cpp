@@ -37,9 +37,9 @@ MaybeTensor maybe(const at::Tensor& t) { return t.defined() ? MaybeTensor(t) : s
 #define SPIKEFORGE_PLACE(name) name,
 #define SPIKEFORGE_STATE(name) maybe(states_[name]),
 #define SPIKEFORGE_TENSOR(name) call.name.tensor(),
-#define SPIKEFORGE_NEURON(op, Struct, header, tensors, states, params)                          \
-  auto run_operator(const at::Tensor& x, const Tensors& states_, const Struct##Call& call) {    \
-    enum { SPIKEFORGE_EACH(SPIKEFORGE_PLACE, states) };                                         \
+#define SPIKEFORGE_NEURON(op, Struct, header, tensors, states, params)                                        \
+  auto run_operator(const at::Tensor& x, const Tensors& states_, const Struct##Call& call) {                  \
+    enum { SPIKEFORGE_EACH(SPIKEFORGE_PLACE, states) };                                                       \
     return op(x, SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors) SPIKEFORGE_EACH(SPIKEFORGE_STATE, states) call); \
   }
 #include <spikeforge/neuron/neurons.def>

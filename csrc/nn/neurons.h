@@ -1,5 +1,5 @@
-// The predefined neurons as modules: IF, LIF, PLIF, QIF, EIF, Izhikevich, AdaptiveLIF; and CubaLIF, whose input charges a
-// current.
+// The predefined neurons as modules: IF, LIF, PLIF, QIF, EIF, Izhikevich, AdaptiveLIF; and CubaLIF, whose input charges
+// a current.
 //
 //   LIF lif(LIFOptions().tau(Learnable(2.0)).surrogate("atan").persistent_state(true));
 //   at::Tensor spikes = lif(x_seq);  // [T, *shape] to [T, *shape]; v is kept for the next call
@@ -7,8 +7,8 @@
 // Equations, defaults and legal values are those of ops/neuron.h. Every constant is a number, a tensor that broadcasts
 // against shape, or learnable (constant.h). States: v; and w of Izhikevich, a of AdaptiveLIF, i of CubaLIF.
 //
-// LIFOptions and its kin have a setter for each parameter of neurons.def. A tensor that the operator requires, PLIF's w,
-// is learned, from 0 unless another is given.
+// LIFOptions and its kin have a setter for each parameter of neurons.def. A tensor that the operator requires, PLIF's
+// w, is learned, from 0 unless another is given.
 #pragma once
 
 #include <spikeforge/nn/neuron_module.h>
@@ -59,7 +59,8 @@ class PredefinedOptions {
   Self& persistent_state(bool on) { return persistent_ = on, self(); }
 
   // PLIF: the w of a time constant above 1, to be learned from there.
-  Self& init_tau(double tau) requires requires(Call call) { call.w; } { return self().w(learned_from_tau(tau)); }
+  Self& init_tau(double tau) requires requires(Call call) { call.w; }
+  { return self().w(learned_from_tau(tau)); }
 
   const Call& call() const { return call_; }
   const std::vector<Given>& given() const { return given_; }
@@ -99,11 +100,9 @@ class PredefinedOptions {
 #define SPIKEFORGE_PARAM(name, default_value, legal) SPIKEFORGE_CONSTANT(name)
 #define SPIKEFORGE_DECAY_INPUT() \
   Own& decay_input(bool on) { return call_.decay_input = on, *this; }
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)               \
-  struct SPIKEFORGE_API Struct##Options : PredefinedOptions<Struct##Options, Struct##Call> { \
-    Struct##Options() { SPIKEFORGE_EACH(SPIKEFORGE_LEARN, tensors) }                   \
-    SPIKEFORGE_EACH(SPIKEFORGE_CONSTANT, tensors)                                      \
-    params                                                                             \
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                               \
+  struct SPIKEFORGE_API Struct##Options : PredefinedOptions<Struct##Options, Struct##Call> {                           \
+    Struct##Options(){SPIKEFORGE_EACH(SPIKEFORGE_LEARN, tensors)} SPIKEFORGE_EACH(SPIKEFORGE_CONSTANT, tensors) params \
   };
 #include <spikeforge/neuron/neurons.def>
 #undef SPIKEFORGE_LEARN

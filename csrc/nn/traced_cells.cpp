@@ -108,8 +108,8 @@ TracedNeuron trace_predefined(NeuronKind kind, const Call& call, bool strict) {
 
 }  // namespace
 
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)      \
-  TracedNeuron traced_cell(const Struct##Call& call, bool strict) {           \
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)         \
+  TracedNeuron traced_cell(const Struct##Call& call, bool strict) {              \
     return trace_predefined<spikeforge::Struct>(NeuronKind::name, call, strict); \
   }
 #include <spikeforge/neuron/neurons.def>

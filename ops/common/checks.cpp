@@ -75,7 +75,8 @@ void check_param(const Leader& leader, const char* name, const at::Tensor& param
 }
 
 void check_positive(const char* op, const char* name, double number) {
-  TORCH_CHECK_VALUE(std::isfinite(number) && number > 0, op, ": ", name, " must be finite and above 0, but is ", number);
+  TORCH_CHECK_VALUE(std::isfinite(number) && number > 0, op, ": ", name, " must be finite and above 0, but is ",
+                    number);
 }
 
 void check_number(const char* op, const CellParam& param, double number) {

@@ -199,8 +199,7 @@ LaunchStorage::Pointers LaunchStorage::writable(const Tensors& tensors) {
   return pointers;
 }
 
-DescribedForward::DescribedForward(const MultistepCall& call, const Prepared& prepared,
-                                   const MultistepResults& results)
+DescribedForward::DescribedForward(const MultistepCall& call, const Prepared& prepared, const MultistepResults& results)
     : LaunchStorage(call, prepared), outputs_(writable(results.outputs)), states_(writable(results.states)) {
   describe(launch);
   launch.outputs = outputs_;
@@ -245,11 +244,11 @@ Tensors backward_meta(const BackwardCall& call) {
   return reduce_and_list(call, gradients);
 }
 
-#define SPIKEFORGE_INSTANTIATE(Int)                                                                    \
-  template Preparation<Int> prepare(const MultistepCall&);                                             \
-  template MultistepResults allocate_forward(const MultistepCall&, const Preparation<Int>&, bool);     \
-  template void check_backward(const BackwardCall&, const Preparation<Int>&);                          \
-  template Gradients allocate_backward(const BackwardCall&, const Preparation<Int>&);                  \
+#define SPIKEFORGE_INSTANTIATE(Int)                                                                \
+  template Preparation<Int> prepare(const MultistepCall&);                                         \
+  template MultistepResults allocate_forward(const MultistepCall&, const Preparation<Int>&, bool); \
+  template void check_backward(const BackwardCall&, const Preparation<Int>&);                      \
+  template Gradients allocate_backward(const BackwardCall&, const Preparation<Int>&);              \
   template void allocate_grad_params(const BackwardCall&, const Preparation<Int>&, Gradients&);
 SPIKEFORGE_INSTANTIATE(std::int64_t)
 SPIKEFORGE_INSTANTIATE(c10::SymInt)

@@ -8,10 +8,9 @@ namespace {
 template <class AnyLaunch, class ScratchBytes, class Run>
 void run(const AnyLaunch& launch, const cpu::Program& program, ScratchBytes scratch_bytes, Run run) {
   const Tiles tiles = tiles_of(launch.neurons, launch.steps, program.largest_tile);
-  run_tiles(tiles, scratch_bytes(launch, program.tapes, tiles.size),
-            [&](std::int64_t begin, std::int64_t end, void* scratch) {
-              run(launch, program.tapes, begin, end, scratch);
-            });
+  run_tiles(
+      tiles, scratch_bytes(launch, program.tapes, tiles.size),
+      [&](std::int64_t begin, std::int64_t end, void* scratch) { run(launch, program.tapes, begin, end, scratch); });
 }
 
 }  // namespace

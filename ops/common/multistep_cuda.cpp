@@ -12,8 +12,7 @@ namespace {
 // Gradients of parameters. Where all neurons of a warp share a parameter, the kernel writes one sum a warp.
 class SummedByWarps {
  public:
-  SummedByWarps(const BackwardCall& call, const Prepared& prepared, DescribedBackward& described,
-                Gradients& gradients)
+  SummedByWarps(const BackwardCall& call, const Prepared& prepared, DescribedBackward& described, Gradients& gradients)
       : call_(call), launch_(described.launch) {
     if (!launch_.any_grad_param) return;
     const kernels::Schedule schedule = kernels::schedule_of(launch_, gpu_of(prepared.first_input).multiprocessors);
@@ -23,8 +22,8 @@ class SummedByWarps {
       const bool wanted = wants_grad_param(call, j);
       summed_.push_back(wanted && launch_.neurons > 0 && kernels::shared_by_warps(launch_.params[j], schedule));
       if (!wanted) continue;
-      gradients.params[j] = summed_[j] ? at::empty({warps}, prepared.state_options)
-                                       : prepared.layout.empty_step(prepared.state_options);
+      gradients.params[j] =
+          summed_[j] ? at::empty({warps}, prepared.state_options) : prepared.layout.empty_step(prepared.state_options);
     }
     described.set_grad_params(gradients.params);
   }

@@ -137,14 +137,14 @@ c10::SymDimVector result_sizes(const at::Tensor& x, const Options& options) {
 }
 
 at::Tensor call_product(const ProductCall& call) {
-  static const auto op = find_operator<decltype(product_kernel<call_product>)>("spikeforge::csr_product");
+  static const auto op = find_operator<ProductSchema>("spikeforge::csr_product");
   const Options& o = call.options;
   return op.call(call.weights, call.indices, call.indptr, call.x, o.rows, o.cols, o.transpose, o.matrix,
                  name_of(o.values), o.deterministic);
 }
 
 at::Tensor call_weight_grad(const WeightGradCall& call) {
-  static const auto op = find_operator<decltype(weight_grad_kernel<call_weight_grad>)>("spikeforge::csr_weight_grad");
+  static const auto op = find_operator<WeightGradSchema>("spikeforge::csr_weight_grad");
   const Options& o = call.options;
   return op.call(call.x, call.grad, call.indices, call.indptr, o.rows, o.cols, o.transpose, o.matrix,
                  name_of(o.values));

@@ -104,6 +104,9 @@ at::Tensor weight_grad_kernel(const at::Tensor& x, const at::Tensor& grad, const
   return run({x, grad, indices, indptr, {std::move(rows), std::move(cols), transpose, matrix, parse_values(values)}});
 }
 
+using ProductSchema = decltype(product_kernel<call_product>);
+using WeightGradSchema = decltype(weight_grad_kernel<call_weight_grad>);
+
 template <class Schema>
 c10::TypedOperatorHandle<Schema> find_operator(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").template typed<Schema>();

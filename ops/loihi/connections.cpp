@@ -1,6 +1,6 @@
+#include <spikeforge/ops/common/layout.h>
 #include <spikeforge/ops/loihi.h>
 #include <spikeforge/ops/loihi/connections.h>
-#include <spikeforge/ops/common/layout.h>
 
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>

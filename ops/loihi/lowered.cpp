@@ -57,8 +57,7 @@ void check_values(const MultistepCall& call) {
 // A kernel for the dispatcher. None is a state of 0, or a parameter that is a number. `reads` where there are values.
 template <MultistepResults (*forward)(const MultistepCall&, bool save), bool reads>
 std::vector<at::Tensor> loihi_forward(const at::Tensor& x, const LoihiTensors& states, const LoihiTensors& params,
-                                      at::IntArrayRef numbers, bool ternary, std::string_view form,
-                                      bool store_states) {
+                                      at::IntArrayRef numbers, bool ternary, std::string_view form, bool store_states) {
   const LoihiCell& cell = loihi_cell(ternary, parse_form(form));
   TORCH_CHECK_VALUE(states.size() == cell.states.size(), cell.name, ": states must have ", cell.states.size(),
                     " entries, but has ", states.size());

@@ -39,8 +39,8 @@ std::vector<Tensor> run(const LoihiCell& cell, const LoihiCall& call) {
   return op.call(call.x, call.states, call.params, call.numbers, cell.ternary, name_of(cell.form), call.store_states);
 }
 
-// All overloads of one operator: x, the states, the parameters, store_states. A parameter is a number, or a tensor whose
-// None is the default.
+// All overloads of one operator: x, the states, the parameters, store_states. A parameter is a number, or a tensor
+// whose None is the default.
 template <bool ternary, LoihiForm form>
 void run_boxed(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   const LoihiCell& cell = loihi_cell(ternary, form);
@@ -62,7 +62,8 @@ void run_boxed(const c10::OperatorHandle&, torch::jit::Stack* stack) {
 
 template <bool ternary, LoihiForm form>
 void register_neuron(torch::Library& library) {
-  // A bias often differs from neuron to neuron where nothing else does: an overload takes a tensor of it beside numbers.
+  // A bias often differs from neuron to neuron where nothing else does: an overload takes a tensor of it beside
+  // numbers.
   for (const char* const overload : {"", ".bias", ".tensor"})
     library.impl((loihi_cell(ternary, form).name + overload).c_str(),
                  torch::CppFunction::makeFromBoxedFunction<run_boxed<ternary, form>>());

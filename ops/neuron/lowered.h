@@ -146,9 +146,8 @@ struct Backward<kind, Types<State...>, Types<Decay...>> {
                                       bool detach_reset, std::string_view surrogate,
                                       c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v,
                                       c10::List<bool> needs_grad) {
-    Unpacked<BackwardCall> unpacked(kind, x, params, numbers,
-                                    form(hard_reset, detach_reset, spiking, decay_input...), surrogate, surrogate_args,
-                                    store_v, states...);
+    Unpacked<BackwardCall> unpacked(kind, x, params, numbers, form(hard_reset, detach_reset, spiking, decay_input...),
+                                    surrogate, surrogate_args, store_v, states...);
     BackwardCall& call = unpacked.call;
     const at::Tensor grad_output = grad_spikes.value_or(at::Tensor());
     const std::array<at::Tensor, sizeof...(State)> grad_of_states{grad_states.value_or(at::Tensor())...};
@@ -213,7 +212,7 @@ inline Tensors call_backward(const BackwardCall& call) {
 // Registers one device's kernels for all neurons.
 template <MultistepResults (*run_forward)(const MultistepCall&, bool), Tensors (*run_backward)(const BackwardCall&)>
 void register_lowered(torch::Library& library) {
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                               \
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                      \
   library.impl(#name "_forward", TORCH_FN((lowered::Forward<NeuronKind::name>::template call<run_forward>))); \
   library.impl(#name "_backward", TORCH_FN((lowered::Backward<NeuronKind::name>::template call<run_backward>)));
 #include <spikeforge/neuron/neurons.def>

@@ -23,10 +23,8 @@ void add(PublicCall& call, const char* op, const char* name, const std::optional
 #define SPIKEFORGE_PARAM(name, default_value, legal) add(call, op, #name, arguments.name);
 #define SPIKEFORGE_V_RESET(default_value) add(call, op, "v_reset", arguments.v_reset);
 #define SPIKEFORGE_DECAY_INPUT() call.add(arguments.decay_input);
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                  \
-  void add_params(PublicCall& call, const char* op, const Struct##Arguments& arguments) { \
-    params                                                                                \
-  }
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
+  void add_params(PublicCall& call, const char* op, const Struct##Arguments& arguments) { params }
 #include <spikeforge/neuron/neurons.def>
 
 template <NeuronKind kind, class Arguments>
@@ -50,20 +48,19 @@ SpikesAndStates<kind> run(PublicCall& call, const Arguments& a) {
 #define SPIKEFORGE_STATE_ARGUMENT(name) const MaybeTensor &name,
 #define SPIKEFORGE_TENSOR_ARGUMENT(name) const at::Tensor &name,
 #define SPIKEFORGE_ADD_STATE(name) call.add_state(name);
-#define SPIKEFORGE_ADD_TENSOR(name)        \
+#define SPIKEFORGE_ADD_TENSOR(name)    \
   ops::check_defined(op, #name, name); \
   call.add(name);
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                              \
-  SpikesAndStates<NeuronKind::name> name(                                                             \
-      const at::Tensor& x, SPIKEFORGE_EACH(SPIKEFORGE_TENSOR_ARGUMENT, tensors)                       \
-                               SPIKEFORGE_EACH(SPIKEFORGE_STATE_ARGUMENT, states)                     \
-                                   const Struct##Arguments& arguments) {                              \
-    [[maybe_unused]] constexpr const char* op = #name;                                                \
-    ops::check_defined(op, "x", x);                                                                   \
-    ops::PublicCall call(NeuronKind::name, x);                                                        \
-    SPIKEFORGE_EACH(SPIKEFORGE_ADD_STATE, states)                                                     \
-    SPIKEFORGE_EACH(SPIKEFORGE_ADD_TENSOR, tensors)                                                   \
-    return ops::run<NeuronKind::name>(call, arguments);                                               \
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                             \
+  SpikesAndStates<NeuronKind::name> name(const at::Tensor& x, SPIKEFORGE_EACH(SPIKEFORGE_TENSOR_ARGUMENT, tensors)   \
+                                                                  SPIKEFORGE_EACH(SPIKEFORGE_STATE_ARGUMENT, states) \
+                                                                      const Struct##Arguments& arguments) {          \
+    [[maybe_unused]] constexpr const char* op = #name;                                                               \
+    ops::check_defined(op, "x", x);                                                                                  \
+    ops::PublicCall call(NeuronKind::name, x);                                                                       \
+    SPIKEFORGE_EACH(SPIKEFORGE_ADD_STATE, states)                                                                    \
+    SPIKEFORGE_EACH(SPIKEFORGE_ADD_TENSOR, tensors)                                                                  \
+    return ops::run<NeuronKind::name>(call, arguments);                                                              \
   }
 #include <spikeforge/neuron/neurons.def>
 

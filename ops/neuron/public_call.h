@@ -157,10 +157,9 @@ struct Public<kind, Overload, Types<Tensor...>, Types<State...>, Types<Parameter
                                                                                 params.next<Parameter>()...};
     return [&]<std::size_t... w, std::size_t... s, std::size_t... j>(
         std::index_sequence<w...>, std::index_sequence<s...>, std::index_sequence<j...>) {
-      Results results =
-          op.call(call.inputs[0], std::get<w>(given)..., lowered::maybe(call.state(s))...,
-                  std::get<sizeof...(Tensor) + j>(given)..., call.form.detach_reset, name_of(call.form.surrogate),
-                  arguments_of(call), call.form.spiking, call.store_states);
+      Results results = op.call(call.inputs[0], std::get<w>(given)..., lowered::maybe(call.state(s))...,
+                                std::get<sizeof...(Tensor) + j>(given)..., call.form.detach_reset,
+                                name_of(call.form.surrogate), arguments_of(call), call.form.spiking, call.store_states);
       return MultistepResults{{std::move(std::get<0>(results))}, {std::move(std::get<1 + s>(results))...}, {}};
     }
     (std::index_sequence_for<Tensor...>{}, std::index_sequence_for<State...>{},
@@ -186,8 +185,8 @@ inline MultistepResults call_public(const MultistepCall& call) {
 // Both overloads of every public operator, under the library's dispatch key.
 template <Run run>
 void register_public(torch::Library& library) {
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                       \
-  library.impl(#name, TORCH_FN((Public<NeuronKind::name, OfNumbers>::template call<run>)));           \
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                    \
+  library.impl(#name, TORCH_FN((Public<NeuronKind::name, OfNumbers>::template call<run>))); \
   library.impl(#name ".tensor", TORCH_FN((Public<NeuronKind::name, OfTensors>::template call<run>)));
 #include <spikeforge/neuron/neurons.def>
 }

@@ -28,21 +28,20 @@ struct Rows {
 Rows rows_of(NeuronKind kind) {
   switch (kind) {
 #define SPIKEFORGE_TENSOR(name) +"Tensor " #name ", "
-#define SPIKEFORGE_PARAM(name, default_value, legal) \
+#define SPIKEFORGE_PARAM(name, default_value, legal)                   \
   rows.numbers += "Scalar " #name "=" + decimal(default_value) + ", "; \
   rows.optional_tensors += "Tensor? " #name "=None, ";
-#define SPIKEFORGE_V_RESET(default_value) \
+#define SPIKEFORGE_V_RESET(default_value)                             \
   rows.numbers += "Scalar? v_reset=" + decimal(default_value) + ", "; \
   rows.optional_tensors += "Tensor? v_reset, ";
-#define SPIKEFORGE_DECAY_INPUT() \
+#define SPIKEFORGE_DECAY_INPUT()             \
   rows.numbers += "bool decay_input=True, "; \
   rows.optional_tensors += "bool decay_input=True, ";
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors_, states, params)         \
-  case NeuronKind::name: {                                                        \
-    Rows rows;                                                                    \
-    rows.tensors = std::string() SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors_);    \
-    params                                                                        \
-    return rows;                                                                  \
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors_, states, params)      \
+  case NeuronKind::name: {                                                     \
+    Rows rows;                                                                 \
+    rows.tensors = std::string() SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors_); \
+    params return rows;                                                        \
   }
 #include <spikeforge/neuron/neurons.def>
 #undef SPIKEFORGE_TENSOR
@@ -60,8 +59,9 @@ void define_public(torch::Library& library, NeuronKind kind) {
   }
   results += ")";
   const auto define = [&](const char* overload, const std::string& params) {
-    library.def((cell.name + overload + "(Tensor x, " + rows.tensors + states + "*, " + params + common + results).c_str(),
-                {at::Tag::pt2_compliant_tag});
+    library.def(
+        (cell.name + overload + "(Tensor x, " + rows.tensors + states + "*, " + params + common + results).c_str(),
+        {at::Tag::pt2_compliant_tag});
   };
   define("", rows.numbers);
   define(".tensor", rows.optional_tensors);
@@ -81,9 +81,7 @@ void define_lowered(torch::Library& library, NeuronKind kind) {
   const std::string options =
       std::string(has_decay_input(kind) ? "bool decay_input, " : "") +
       "bool hard_reset, bool detach_reset, str surrogate, float[] surrogate_args, bool spiking, bool store_v, ";
-  const auto define = [&](const std::string& schema) {
-    library.def(schema.c_str(), {at::Tag::pt2_compliant_tag});
-  };
+  const auto define = [&](const std::string& schema) { library.def(schema.c_str(), {at::Tag::pt2_compliant_tag}); };
   define(cell.name + "_forward(Tensor x, " + given + "Tensor?[] params, float[] numbers, *, " + options +
          "bool save) -> (Tensor spikes, " + results + "Tensor checkpoints)");
   define(cell.name + "_backward(Tensor? grad_spikes, " + grads + "Tensor x, " + given +

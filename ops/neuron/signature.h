@@ -20,8 +20,8 @@ struct Types {};
 using OptionalTensor = const std::optional<at::Tensor>&;
 
 template <NeuronKind kind>
-using StateTypes = std::conditional_t<state_count(kind) == 2, Types<OptionalTensor, OptionalTensor>,
-                                      Types<OptionalTensor>>;
+using StateTypes =
+    std::conditional_t<state_count(kind) == 2, Types<OptionalTensor, OptionalTensor>, Types<OptionalTensor>>;
 
 template <class T>
 using TensorFor = at::Tensor;
@@ -31,7 +31,7 @@ template <class F>
 auto with_kind(const MultistepCall& call, F&& f) {
   switch (static_cast<const PredefinedCell*>(call.cell)->kind) {
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  case NeuronKind::name:                                        \
+  case NeuronKind::name:                                                 \
     return f.template operator()<NeuronKind::name>();
 #include <spikeforge/neuron/neurons.def>
   }
@@ -61,9 +61,9 @@ template <class None, class... T>
 Types<T...> without_first(Types<None, T...>);
 
 #define SPIKEFORGE_TENSOR(name) , const at::Tensor&
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)            \
-  template <>                                                              \
-  struct TensorParamTypes<NeuronKind::name> {                              \
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                           \
+  template <>                                                                                                      \
+  struct TensorParamTypes<NeuronKind::name> {                                                                      \
     using type = decltype(without_first(std::declval<Types<void SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors)>>())); \
   };
 #include <spikeforge/neuron/neurons.def>
@@ -72,9 +72,9 @@ Types<T...> without_first(Types<None, T...>);
 #define SPIKEFORGE_PARAM(name, default_value, legal) , typename Overload::Number
 #define SPIKEFORGE_V_RESET(default_value) , typename Overload::Reset
 #define SPIKEFORGE_DECAY_INPUT() , bool
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)            \
-  template <class Overload>                                                \
-  struct ParamTypes<NeuronKind::name, Overload> {                          \
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)      \
+  template <class Overload>                                                   \
+  struct ParamTypes<NeuronKind::name, Overload> {                             \
     using type = decltype(without_first(std::declval<Types<void params>>())); \
   };
 #include <spikeforge/neuron/neurons.def>

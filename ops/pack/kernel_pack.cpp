@@ -1,7 +1,7 @@
-#include <spikeforge/ops/kernel_pack.h>
 #include <spikeforge/jit/kernel_pack.h>
 #include <spikeforge/jit/recorder.h>
 #include <spikeforge/kernels/multistep/typical_kernels.h>
+#include <spikeforge/ops/kernel_pack.h>
 
 #include <c10/util/Exception.h>
 #include <torch/library.h>

@@ -9,9 +9,9 @@
 //   spikeforge::load_kernel_pack("kernels.pack");             // needs no NVRTC
 //
 // From Python: torch.ops.spikeforge.record_kernels, write_kernel_pack and load_kernel_pack. The tool spikeforge-pack
-// does it for TorchScript models and for the predefined neurons. A pack has the kernels of every operator that was called:
-// neurons (predefined, written as text or lambda, Loihi's), event products, plasticity, and operators that users
-// register. It belongs to the build of the library that wrote it.
+// does it for TorchScript models and for the predefined neurons. A pack has the kernels of every operator that was
+// called: neurons (predefined, written as text or lambda, Loihi's), event products, plasticity, and operators that
+// users register. It belongs to the build of the library that wrote it.
 #pragma once
 
 #include <spikeforge/base/export.h>

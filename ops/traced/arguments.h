@@ -73,8 +73,8 @@ std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorL
 }
 
 // Throws ValueError unless the lists fit the neuron.
-void check_counts(const MultistepCall& call, std::size_t grad_outputs, std::size_t grad_states,
-                  std::size_t checkpoints, std::size_t needs_grad);
+void check_counts(const MultistepCall& call, std::size_t grad_outputs, std::size_t grad_states, std::size_t checkpoints,
+                  std::size_t needs_grad);
 
 // needs_grad is over the inputs, the given states, the parameters.
 template <Tensors (*backward)(const BackwardCall&)>
@@ -119,8 +119,7 @@ inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
   static const auto op = traced::find<traced::Forward>("spikeforge::run_forward");
   const auto [outputs, states, checkpoints] =
       op.call(traced::text_of(call), call.inputs, call.states, call.params, call.store_states, save);
-  return {traced::tensors_of(outputs), traced::tensors_of(states),
-          checkpoints.empty() ? at::Tensor() : checkpoints[0]};
+  return {traced::tensors_of(outputs), traced::tensors_of(states), checkpoints.empty() ? at::Tensor() : checkpoints[0]};
 }
 
 inline Tensors call_run_backward(const BackwardCall& call) {

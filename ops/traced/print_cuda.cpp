@@ -1,7 +1,7 @@
+#include <spikeforge/kernels/multistep/typical_kernels.h>
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/layout.h>
 #include <spikeforge/ops/traced/arguments.h>
-#include <spikeforge/kernels/multistep/typical_kernels.h>
 
 #include <torch/library.h>
 

@@ -31,8 +31,7 @@ std::vector<at::Tensor> Neuron::input_gradients(at::TensorList inputs, at::Tenso
   c10::SymDimVector shape(inputs[0].sym_sizes());
   shape[0] = 0;
   shape.insert(shape.begin() + 1, 0);
-  call.checkpoints =
-      at::empty_symint(shape, inputs[0].options().dtype(ops::state_type(inputs[0].scalar_type())));
+  call.checkpoints = at::empty_symint(shape, inputs[0].options().dtype(ops::state_type(inputs[0].scalar_type())));
   const ops::Tensors gradients = ops::call_run_backward(call);
   return {gradients.begin(), gradients.end()};
 }

@@ -54,8 +54,8 @@ class SPIKEFORGE_API Neuron {
                                                                           at::TensorList params = {},
                                                                           bool store_states = false) const;
 
-  // Of a neuron without states and one step, [1, *shape]: the gradients of those inputs that are wanted, in their order,
-  // from those of all outputs. What an operator made of a neuron (custom_op/elementwise.h) is differentiated by.
+  // Of a neuron without states and one step, [1, *shape]: the gradients of those inputs that are wanted, in their
+  // order, from those of all outputs. What an operator made of a neuron (custom_op/elementwise.h) is differentiated by.
   std::vector<at::Tensor> input_gradients(at::TensorList inputs, at::TensorList params, at::TensorList grad_outputs,
                                           const std::vector<bool>& wanted) const;
 

@@ -1,8 +1,8 @@
 #include <spikeforge/autodiff/stages.h>
 #include <spikeforge/autodiff/vjp.h>
 #include <spikeforge/graph/internal/evaluate.h>
-#include <spikeforge/graph/text.h>
 #include <spikeforge/graph/internal/verify.h>
+#include <spikeforge/graph/text.h>
 
 #include "catch.h"
 #include "graph/bits.h"

@@ -1,8 +1,8 @@
 #include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/internal/dependence.h>
 #include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/text.h>
+#include <spikeforge/graph/internal/dependence.h>
 #include <spikeforge/graph/internal/verify.h>
+#include <spikeforge/graph/text.h>
 
 #include "catch.h"
 #include "graph/random_graph.h"

@@ -1,8 +1,8 @@
 #include <spikeforge/graph/internal/copy.h>
 #include <spikeforge/graph/internal/evaluate.h>
 #include <spikeforge/graph/internal/hoist.h>
-#include <spikeforge/graph/text.h>
 #include <spikeforge/graph/internal/verify.h>
+#include <spikeforge/graph/text.h>
 
 #include "bits.h"
 #include "catch.h"

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <spikeforge/graph/cell.h>
-#include <spikeforge/graph/internal/copy.h>
 #include <spikeforge/graph/errors.h>
+#include <spikeforge/graph/internal/copy.h>
 
 #include <algorithm>
 #include <cmath>

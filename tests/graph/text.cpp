@@ -1,7 +1,7 @@
 #include <spikeforge/graph/internal/evaluate.h>
 #include <spikeforge/graph/internal/number_text.h>
-#include <spikeforge/graph/text.h>
 #include <spikeforge/graph/internal/verify.h>
+#include <spikeforge/graph/text.h>
 
 #include "bits.h"
 #include "catch.h"

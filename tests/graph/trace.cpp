@@ -1,8 +1,8 @@
 #include <spikeforge/graph/errors.h>
 #include <spikeforge/graph/internal/evaluate.h>
+#include <spikeforge/graph/internal/verify.h>
 #include <spikeforge/graph/text.h>
 #include <spikeforge/graph/trace.h>
-#include <spikeforge/graph/internal/verify.h>
 
 #include "catch.h"
 #include "neurons.h"

@@ -78,9 +78,9 @@ class Cell {
   std::vector<CellParam> params;
 
   bool is_integer = false;  // int32 throughout, and forward only
-  int kept_values = 0;    // numbers of a step that its backward pass keeps, besides the incoming gradients
-  int forward_cost = 0;   // of a step, in simple instructions: what bounds unrolling; of no account where it is 0
-  int backward_cost = 0;  // of its vjp, which computes what it needs of the step again
+  int kept_values = 0;      // numbers of a step that its backward pass keeps, besides the incoming gradients
+  int forward_cost = 0;     // of a step, in simple instructions: what bounds unrolling; of no account where it is 0
+  int backward_cost = 0;    // of its vjp, which computes what it needs of the step again
 
  protected:
   explicit Cell(Maker maker) : maker(maker) {}

@@ -1,5 +1,6 @@
 // One multistep call as plain data: what an operator hands to the CPU's loop or to a GPU kernel once every check is
-// done. Lists have one entry for each input, state, parameter or output of the cell; what they point to is the caller's.
+// done. Lists have one entry for each input, state, parameter or output of the cell; what they point to is the
+// caller's.
 #pragma once
 
 #include <spikeforge/base/views.h>
@@ -38,8 +39,8 @@ struct BackwardLaunch : Launch {
   std::span<const SequenceView> grad_states;  // of the stored sequences, or of the last states
   const void* checkpoints = nullptr;
   bool any_grad_input = false, any_grad_param = false;  // whether one is wanted
-  std::span<void* const> grad_inputs;   // [T, N]
-  std::span<void* const> grad_initial;  // [N], of the type of the initial state
+  std::span<void* const> grad_inputs;                   // [T, N]
+  std::span<void* const> grad_initial;                  // [N], of the type of the initial state
   // One value a neuron in the compute type; GPU: of a parameter that shared_by_warps (schedule.h), one a warp.
   std::span<void* const> grad_params;
 };

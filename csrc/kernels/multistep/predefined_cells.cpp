@@ -49,10 +49,11 @@ constexpr bool counts_up(std::initializer_list<int> params, int n_params) {
 #define SPIKEFORGE_PLACE(name) static_cast<int>(Neuron::name),
 #define SPIKEFORGE_PARAM(name, default_value, legal) static_cast<int>(Neuron::name),
 #define SPIKEFORGE_V_RESET(default_value) static_cast<int>(Neuron::v_reset),
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                           \
-  struct Check##Struct {                                                                           \
-    using Neuron = Struct<float, CellForm>;                                                        \
-    static_assert(counts_up({SPIKEFORGE_EACH(SPIKEFORGE_PLACE, tensors) params}, Neuron::n_params), #name ": neurons.def and enum Param");    \
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                  \
+  struct Check##Struct {                                                                                  \
+    using Neuron = Struct<float, CellForm>;                                                               \
+    static_assert(counts_up({SPIKEFORGE_EACH(SPIKEFORGE_PLACE, tensors) params}, Neuron::n_params),       \
+                  #name ": neurons.def and enum Param");                                                  \
     static_assert(Neuron::n_states == state_count(NeuronKind::name), #name ": neurons.def and n_states"); \
   };
 #include <spikeforge/neuron/neurons.def>
@@ -73,13 +74,14 @@ PredefinedCell::PredefinedCell(NeuronKind kind) : Cell(Maker::predefined), kind(
 
 CellText PredefinedCell::device_text(const CellForm& form) const {
   const Row& row = row_of(kind);
-  return {.name = name,
-          .text = fmt::format("#include <spikeforge/neuron/{}>\n", row.header),
-          .types = {fmt::format("Options = StaticOptions<{}, {}, {}, {}>", form.hard_reset, form.detach_reset,
-                                form.spiking, form.decay_input),
-                    fmt::format("Neuron = {}<Compute, Options>", row.type),
-                    fmt::format("Surrogate = {}<Compute>", form.with_surrogate ? struct_of(form.surrogate) : "NoSurrogate"),
-                    "Cell = SpikingCell<Compute, Neuron, Surrogate, Options>"}};
+  return {
+      .name = name,
+      .text = fmt::format("#include <spikeforge/neuron/{}>\n", row.header),
+      .types = {fmt::format("Options = StaticOptions<{}, {}, {}, {}>", form.hard_reset, form.detach_reset, form.spiking,
+                            form.decay_input),
+                fmt::format("Neuron = {}<Compute, Options>", row.type),
+                fmt::format("Surrogate = {}<Compute>", form.with_surrogate ? struct_of(form.surrogate) : "NoSurrogate"),
+                "Cell = SpikingCell<Compute, Neuron, Surrogate, Options>"}};
 }
 
 CellForm PredefinedCell::canonical(CellForm form) const {

@@ -85,8 +85,7 @@ KernelSpec common_spec(Direction direction, const Launch& launch, const Schedule
   for (std::size_t i = 0; i < launch.cell->inputs.size(); ++i) spec.places.push_back({});
   for (const StateView& state : launch.initial) spec.places.push_back({.operand = operand_of(state.data, state.type)});
   for (const ParamView& param : launch.params)
-    spec.places.push_back(
-        {.operand = operand_of(param.data, param.type), .shared = shared_by_warps(param, schedule)});
+    spec.places.push_back({.operand = operand_of(param.data, param.type), .shared = shared_by_warps(param, schedule)});
   for (std::size_t i = 0; i < launch.cell->outputs.size(); ++i) spec.places.push_back({});
   return spec;
 }

@@ -1,5 +1,6 @@
 // A kernel spec: everything that decides a kernel's code, and the CUDA source it prints. Numbers (tau, N, T, strides, a
-// surrogate's arguments) are arguments of the kernel and never in a spec; those in a neuron's text are part of its code.
+// surrogate's arguments) are arguments of the kernel and never in a spec; those in a neuron's text are part of its
+// code.
 #pragma once
 
 #include <spikeforge/base/bounded_list.h>

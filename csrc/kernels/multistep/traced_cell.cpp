@@ -1,9 +1,9 @@
+#include <spikeforge/base/published_map.h>
 #include <spikeforge/codegen/cell_printer.h>
+#include <spikeforge/graph/errors.h>
 #include <spikeforge/graph/internal/copy.h>
 #include <spikeforge/graph/internal/dependence.h>
-#include <spikeforge/graph/errors.h>
 #include <spikeforge/graph/text.h>
-#include <spikeforge/base/published_map.h>
 #include <spikeforge/kernels/multistep/traced_cell.h>
 
 #include <fmt/format.h>

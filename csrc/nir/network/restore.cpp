@@ -148,7 +148,9 @@ class Fields {
   Array array(const at::Tensor& value) const { return array_of(value.expand(shape_)); }
   Array array(double value) const { return Array::full(shape_, value); }
 
-  IF node(const IFArguments&) const { return {array(1 / dt_), array((*this)("v_threshold")), array((*this)("v_reset"))}; }
+  IF node(const IFArguments&) const {
+    return {array(1 / dt_), array((*this)("v_threshold")), array((*this)("v_reset"))};
+  }
   LIF leaky(const at::Tensor& tau, bool decay_input) const {
     const at::Tensor reset = (*this)("v_reset");
     return {array(tau * dt_), decay_input ? array(1) : array(tau), array(reset), array((*this)("v_threshold")),
