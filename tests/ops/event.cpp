@@ -91,8 +91,9 @@ std::vector<double> numbers(const Tensor& t) {
 
 Tensor product(const Tensor& weights, const Matrix& matrix, bool wide, const Tensor& x, bool transpose, bool columns,
                sparse::Values values) {
-  return sparse::call_product(
-      {weights, matrix.indices(), matrix.indptr(wide), x, {matrix.rows(), matrix.cols, transpose, columns, values}});
+  static const auto op = sparse::find_operator<sparse::ProductSchema>("spikeforge::csr_product");
+  return op.call(weights, matrix.indices(), matrix.indptr(wide), x, matrix.rows(), matrix.cols, transpose, columns,
+                 std::vector<const char*>{"event", "graded", "number"}[static_cast<std::size_t>(values)], false);
 }
 
 // NaN and negative numbers among the events.
@@ -155,17 +156,14 @@ TEST_CASE("several vectors at once are those vectors one by one") {
 }
 
 TEST_CASE("a weight's gradient is what its connection read times what arrived") {
+  static const auto op = sparse::find_operator<sparse::WeightGradSchema>("spikeforge::csr_weight_grad");
   at::manual_seed(seed);
   for (const Matrix& matrix : matrices())
     for (const bool transpose : {false, true}) {
       const Tensor x = random_entries(transpose ? matrix.rows() : matrix.cols, sparse::Values::graded);
       const Tensor g = at::rand({transpose ? matrix.cols : matrix.rows()}, at::kDouble);
       const Tensor result =
-          sparse::call_weight_grad({x,
-                                    g,
-                                    matrix.indices(),
-                                    matrix.indptr(false),
-                                    {matrix.rows(), matrix.cols, transpose, false, sparse::Values::graded}});
+          op.call(x, g, matrix.indices(), matrix.indptr(false), matrix.rows(), matrix.cols, transpose, false, "graded");
       std::vector<double> expected;
       const std::vector<double> entries = numbers(x);
       const std::vector<double> upstream = numbers(g);
