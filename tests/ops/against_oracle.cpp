@@ -1,4 +1,4 @@
-// The six functions, forward and backward, against loops in long double over each neuron on its own.
+// The neurons' functions, forward and backward, against loops in long double over each neuron on its own.
 #include "calls.h"
 
 #include <ATen/ops/empty.h>
@@ -238,6 +238,7 @@ TEST_CASE("plif and its gradients are those of its equations") { check_neuron("p
 TEST_CASE("qif and its gradients are those of its equations") { check_neuron("qif"); }
 TEST_CASE("eif and its gradients are those of its equations") { check_neuron("eif"); }
 TEST_CASE("izhikevich and its gradients are those of its equations") { check_neuron("izhikevich"); }
+TEST_CASE("adaptive_lif and its gradients are those of its equations") { check_neuron("adaptive_lif"); }
 
 TEST_CASE("every surrogate has its derivative at an operator's threshold, by default and with arguments") {
   for (const KnownSurrogate& surrogate : surrogate_table()) {
@@ -257,8 +258,10 @@ TEST_CASE("every surrogate has its derivative at an operator's threshold, by def
 }
 
 TEST_CASE("a call that names no parameter has the published defaults") {
-  const std::map<std::string, std::map<std::string, Real>> others = {
-      {"qif", {{"v_reset", -.1L}}}, {"eif", {{"v_reset", -.1L}}}, {"izhikevich", {{"v_rest", -.1L}}}};
+  const std::map<std::string, std::map<std::string, Real>> others = {{"qif", {{"v_reset", -.1L}}},
+                                                                     {"eif", {{"v_reset", -.1L}}},
+                                                                     {"izhikevich", {{"v_rest", -.1L}}},
+                                                                     {"adaptive_lif", {{"b", .1L}}}};
   for (const NeuronFacts& neuron : neurons()) {
     const Tensor x = leaf(drive(neuron.name, {n_steps, 5}, at::kDouble));
     const Call call = default_call(neuron.name, x);

@@ -46,6 +46,7 @@ constexpr struct {
     {"qif", false, [](const Tensor& x, const Tensor& state) { qif(x, state); }},
     {"eif", false, [](const Tensor& x, const Tensor& state) { eif(x, state); }},
     {"izhikevich", true, [](const Tensor& x, const Tensor& state) { izhikevich(x, state, state); }},
+    {"adaptive_lif", true, [](const Tensor& x, const Tensor& state) { adaptive_lif(x, state, state); }},
 };
 
 void check_inference(c10::Device device) {

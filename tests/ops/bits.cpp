@@ -41,7 +41,7 @@ Call with_parameter_a_neuron(const std::string& neuron, const Tensor& x) {
                                                                : 2.5);
   call.params.insert_or_assign(name, Param(leaf(tau)));
   call.v = leaf(noise(shape, x.scalar_type(), 13));
-  if (neuron == "izhikevich") call.w = leaf(noise(shape, x.scalar_type(), 17));
+  if (neuron == "izhikevich" || neuron == "adaptive_lif") call.w = leaf(noise(shape, x.scalar_type(), 17));
   return call;
 }
 

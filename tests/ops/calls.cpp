@@ -82,6 +82,15 @@ Tensors run_izhikevich(const Call& call) {
   return listed(izhikevich(call.x, call.v, call.w, o));
 }
 
+Tensors run_adaptive_lif(const Call& call) {
+  auto o = options_of<AdaptiveLIFArguments>(call);
+  set(o.tau, call, "tau");
+  set(o.decay, call, "decay");
+  set(o.b, call, "b");
+  o.decay_input = call.form.decay_input;
+  return listed(adaptive_lif(call.x, call.v, call.w, o));
+}
+
 Tensor random_tensor(at::IntArrayRef shape, at::ScalarType type, unsigned seed, Real low, Real high) {
   Random random(seed);
   const Tensor t = at::empty(shape, at::kDouble);
@@ -99,6 +108,7 @@ Tensors run(const Call& call) {
   if (call.neuron == "qif") return run_qif(call);
   if (call.neuron == "eif") return run_eif(call);
   if (call.neuron == "izhikevich") return run_izhikevich(call);
+  if (call.neuron == "adaptive_lif") return run_adaptive_lif(call);
   throw std::invalid_argument("no neuron is called " + call.neuron);
 }
 

@@ -19,7 +19,7 @@ using Tensors = std::vector<Tensor>;
 struct Call {
   std::string neuron;
   Tensor x;
-  MaybeTensor v = {}, w = {};                // initial states
+  MaybeTensor v = {}, w = {};                // initial states; w is also the a of adaptive_lif
   std::map<std::string, Param> params = {};  // what is missing has its default; plif's w is one of them
   Form form = {};
   std::string surrogate = "sigmoid";

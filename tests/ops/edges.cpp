@@ -147,7 +147,7 @@ TEST_CASE("only a call that will be differentiated writes checkpoints") {
 TEST_CASE("an undefined tensor is refused with the operator's and the argument's name") {
   const Tensor x = at::zeros({4, 3});
   CHECK_THROWS_WITH(run({.neuron = "lif", .x = x, .params = {{"tau", Tensor()}}}),
-                    has_text("lif: a parameter is an undefined tensor"));
+                    has_text("lif: tau is an undefined tensor"));
   CHECK_THROWS_WITH(spikeforge::plif(x, Tensor()), has_text("plif: w is an undefined tensor"));
   CHECK_THROWS_WITH(spikeforge::lif(Tensor()), has_text("lif: x is an undefined tensor"));
 }
