@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 namespace spikeforge::ops {
@@ -159,7 +160,7 @@ class MultistepFunction : public torch::autograd::Function<MultistepFunction<low
 template <const Lowered& lowered>
 MultistepResults run_autograd(const MultistepCall& call) {
   using namespace autograd;
-  refuse_functorch(call.cell->maker == Cell::Maker::traced ? "run" : call.cell->name);
+  refuse_functorch(call.cell->maker == Cell::Maker::traced ? std::string_view("run") : call.cell->name);
   const bool save = at::GradMode::is_enabled() && any_tensor(call, requires_grad);
   // Under forward-mode AD, Function::apply refuses in words; an exit before it would give silent zeros.
   if (!save && !any_tensor(call, has_tangent)) {

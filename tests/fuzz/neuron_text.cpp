@@ -2,8 +2,8 @@
 // meaning, and can be differentiated.
 #include <spikeforge/autodiff/stages.h>
 #include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/text.h>
 #include <spikeforge/graph/internal/verify.h>
+#include <spikeforge/graph/text.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,53 +1,111 @@
 #include "covering_list.h"
 
-#include <spikeforge/kernels/multistep/loihi_spec.h>
-#include <spikeforge/jit/spec_table.h>
+#include <spikeforge/base/somewhere.h>
+#include <spikeforge/kernels/multistep/loihi_cells.h>
+#include <spikeforge/kernels/multistep/plan.h>
+#include <spikeforge/kernels/multistep/predefined_cells.h>
+#include <spikeforge/kernels/multistep/traced_cell.h>
 
-#include <algorithm>
 #include <array>
 #include <random>
 #include <set>
 #include <tuple>
 #include <unordered_set>
-#include <utility>
 
 namespace spikeforge::tests {
 namespace {
 
-// The options of a launch, each with its number of values.
+using kernels::Direction;
+using kernels::KernelSpec;
+
+// The options of a call, each a number from 0.
 enum Option {
-  direction,
-  neuron,
+  cell,
   type,
   surrogate,
-  hard_reset,
+  soft_reset,
   detach_reset,
-  spiking,
-  decay_input,
+  smooth,
+  undecayed_input,
   steps,
   neurons,
   store_states,
   initial,
   params,
   save,
-  grad_spikes,
+  grad_outputs,
   grad_states,
   wants,
   n_options
 };
-constexpr std::array<int, n_options> n_values = {2, 6, 4, 16, 2, 2, 2, 2, 4, 4, 2, 3, 4, 2, 3, 3, 3};
 
 using Choice = std::array<int, n_options>;
 using Pair = std::tuple<int, int, int, int>;  // option, value, option, value
 
-// Each direction has a covering list of its own.
-std::set<Pair> all_pairs(int fixed_direction) {
+// Cells that leave a call the same options.
+struct Family {
+  std::vector<const Cell*> cells;
+  std::vector<DType> types;
+  bool has_form;  // whether the cells know the choices of CellForm
+};
+
+const std::vector<DType> floating = {DType::f16, DType::bf16, DType::f32, DType::f64};
+
+Family predefined_cells() {
+  Family family{.cells = {}, .types = floating, .has_form = true};
+  for (const NeuronKind kind : all_neurons) family.cells.push_back(&predefined_cell(kind));
+  return family;
+}
+
+// One state, as most have; several of everything; and no state.
+Family traced_cells() {
+  Family family{.cells = {}, .types = floating, .has_form = false};
+  for (const char* text :
+       {"neuron leaky(x; v; tau, high, low) { h = v + (x - v) / tau; s = spike(h - high, atan(2)); return s\n"
+        " v' = select(s, low, h) }",
+        "neuron adaptive(x, y; v, w; tau, a, b) { h = v + (x - v - w) / tau; s = spike(h - 1, sigmoid(4))\n"
+        " return s, h * y\n v' = h - s; w' = a * w + b * s }",
+        "neuron scaled(x;; a, b) { return spike(a * x - b, atan(2)) }"})
+    family.cells.push_back(&intern(text));
+  return family;
+}
+
+Family loihi_cells() {
+  Family family{.cells = {}, .types = {DType::i32}, .has_form = false};
+  for (const bool ternary : {false, true})
+    for (const LoihiForm form : {LoihiForm::plain, LoihiForm::reset, LoihiForm::refractory})
+      family.cells.push_back(&loihi_cell(ternary, form));
+  return family;
+}
+
+// How many values each option has.
+Choice n_values(const Family& family, Direction direction) {
+  const bool is_backward = direction == Direction::backward;
+  Choice n;
+  n.fill(1);
+  n[cell] = static_cast<int>(family.cells.size());
+  n[type] = static_cast<int>(family.types.size());
+  n[steps] = n[neurons] = n[params] = 4;
+  n[store_states] = 2;
+  n[initial] = 3;
+  if (family.has_form) {
+    n[surrogate] = 16;
+    n[soft_reset] = n[smooth] = n[undecayed_input] = 2;
+  }
+  if (family.has_form && is_backward) n[detach_reset] = 2;
+  if (is_backward)
+    n[grad_outputs] = n[grad_states] = n[wants] = 3;
+  else
+    n[save] = 2;
+  return n;
+}
+
+std::set<Pair> all_pairs(const Choice& n) {
   std::set<Pair> pairs;
   for (int a = 0; a < n_options; ++a)
     for (int b = a + 1; b < n_options; ++b)
-      for (int i = 0; i < n_values[a]; ++i)
-        for (int j = 0; j < n_values[b]; ++j)
-          if (a != direction || i == fixed_direction) pairs.emplace(a, i, b, j);
+      for (int i = 0; i < n[a]; ++i)
+        for (int j = 0; j < n[b]; ++j) pairs.emplace(a, i, b, j);
   return pairs;
 }
 
@@ -58,9 +116,9 @@ void for_each_pair(const Choice& choice, Visit&& visit) {
 }
 
 // Greedy: of some random choices that contain an uncovered pair, the one with most of them.
-std::vector<Choice> covering_choices(int fixed_direction) {
+std::vector<Choice> covering_choices(const Choice& n) {
   std::mt19937 random(20260101);
-  std::set<Pair> uncovered = all_pairs(fixed_direction);
+  std::set<Pair> uncovered = all_pairs(n);
   std::vector<Choice> list;
   while (!uncovered.empty()) {
     const auto [a, i, b, j] = *uncovered.begin();
@@ -69,8 +127,7 @@ std::vector<Choice> covering_choices(int fixed_direction) {
     for (int attempt = 0; attempt < 64; ++attempt) {
       Choice choice;
       for (int option = 0; option < n_options; ++option)
-        choice[option] = static_cast<int>(random() % static_cast<unsigned>(n_values[option]));
-      choice[direction] = fixed_direction;
+        choice[option] = static_cast<int>(random() % static_cast<unsigned>(n[option]));
       choice[a] = i;
       choice[b] = j;
       int covered = 0;
@@ -86,104 +143,106 @@ std::vector<Choice> covering_choices(int fixed_direction) {
   return list;
 }
 
-// Never read: only whether a pointer is null, and its alignment, decide a spec.
-void* somewhere() { return reinterpret_cast<void*>(std::uintptr_t{1} << 20); }
-
+// Absent, rows, or one element a row.
 SequenceView view(int kind, std::int64_t time_stride) {
   if (kind == 0) return {};
   return {.data = somewhere(), .time_stride = time_stride, .neuron_stride = kind == 1 ? 1 : 0};
 }
 
-constexpr std::array<int, 6> states_of = {1, 1, 1, 1, 1, 2};
-constexpr std::array<int, 6> params_of = {2, 3, 3, 6, 6, 10};
-
-void describe(MultistepLaunch& launch, const Choice& choice) {
-  launch.neuron = static_cast<NeuronKind>(choice[neuron]);
-  launch.n_states = states_of[choice[neuron]];
-  launch.n_params = params_of[choice[neuron]];
-  launch.options = {.hard_reset = choice[hard_reset] == 1,
-                    .detach_reset = choice[detach_reset] == 1,
-                    .spiking = choice[spiking] == 1,
-                    .decay_input = choice[decay_input] == 1};
-  launch.surrogate = static_cast<SurrogateKind>(choice[surrogate]);
-  launch.type = static_cast<DType>(choice[type]);
-  launch.steps = std::array{4, 16, 100, 128}[choice[steps]];
-  launch.neurons = std::array{1 << 22, 1000001, 1 << 15, 512}[choice[neurons]];
-  launch.checkpoint_length = jit::checkpoint_length(launch.neuron, launch.type);
-  launch.store_states = choice[store_states] == 1;
-  launch.x = view(1, launch.neurons);
-  for (int s = 0; s < launch.n_states; ++s)
+// The launches of a choice, and what they point to.
+class Call {
+ public:
+  Call(const Family& family, const Choice& choice)
+      : choice_(choice),
+        cell_(*family.cells[static_cast<std::size_t>(choice[cell])]),
+        type_(family.types[static_cast<std::size_t>(choice[type])]),
+        neurons_(std::array{1 << 22, 1000001, 1 << 15, 512}[static_cast<std::size_t>(choice[neurons])]),
+        inputs_(cell_.inputs.size(), view(1, neurons_)),
+        initial_(cell_.states.size()),
+        params_(cell_.params.size()) {
+    const auto stored = [&](int kind) { return kind == 1 ? type_ : compute_type(type_); };
     if (choice[initial] > 0)
-      launch.initial[s] = {somewhere(), choice[initial] == 1 ? launch.type : compute_type(launch.type)};
-  for (int j = 0; j < launch.n_params; ++j) {
-    const bool is_tensor = choice[params] == 3 ? j % 2 == 0 : choice[params] > 0;
-    if (is_tensor)
-      launch.params[j] = {.data = somewhere(),
-                          .type = choice[params] == 1 ? launch.type : compute_type(launch.type),
-                          .count = choice[params] == 2 ? launch.neurons : 1};
-  }
-}
-
-constexpr int multiprocessors = 132;
-
-jit::KernelSpec spec_of(const Choice& choice) {
-  if (choice[direction] == 0) {
-    ForwardLaunch launch;
-    describe(launch, choice);
-    launch.checkpoints = choice[save] == 1 ? somewhere() : nullptr;
-    return jit::forward_spec(launch, jit::forward_schedule(launch, multiprocessors));
-  }
-  BackwardLaunch launch;
-  describe(launch, choice);
-  launch.grad_spikes = view(choice[grad_spikes], launch.neurons);
-  const bool wants_x = choice[wants] != 1;
-  const bool wants_others = choice[wants] != 0;
-  if (wants_x) launch.grad_x = somewhere();
-  for (int s = 0; s < launch.n_states; ++s) {
-    launch.grad_states[s] = view(choice[grad_states], launch.store_states ? launch.neurons : 0);
-    if (wants_others && launch.initial[s].data) launch.grad_initial[s] = somewhere();
-  }
-  for (int j = 0; j < launch.n_params; ++j)
-    if (wants_others && launch.params[j].data) {
-      launch.grad_params[j] = somewhere();
-      launch.any_grad_param = true;
+      for (StateView& state : initial_) state = {somewhere(), stored(choice[initial])};
+    for (std::size_t j = 0; j < params_.size(); ++j) {
+      const bool is_tensor = choice[params] == 3 ? j % 2 == 0 : choice[params] > 0;
+      // A single number is shared by the neurons of a warp.
+      if (is_tensor)
+        params_[j] = {.data = somewhere(), .type = stored(choice[params]), .count = choice[params] == 2 ? neurons_ : 1};
     }
-  return jit::backward_spec(launch, jit::backward_schedule(launch, multiprocessors));
-}
+  }
 
-// Every cell with every way through the loop.
-std::vector<jit::LoihiSpec> loihi_specs() {
-  std::vector<jit::LoihiSpec> list;
-  for (const bool ternary : {false, true})
-    for (const LoihiForm form : {LoihiForm::plain, LoihiForm::reset, LoihiForm::refractory})
-      for (const auto& [steps, neurons] : {std::pair{16, 1 << 22}, {100, 1000001}, {128, 1 << 15}, {4, 512}}) {
-        LoihiLaunch launch;
-        launch.ternary = ternary;
-        launch.form = form;
-        launch.steps = steps;
-        launch.neurons = neurons;
-        launch.store_states = steps == 100;
-        launch.x = view(1, neurons);
-        if (steps != 16)
-          for (StateView& state : launch.initial) state = {somewhere(), DType::i32};
-        if (steps >= 100)
-          for (ParamView& param : launch.params)
-            param = {.data = somewhere(), .type = DType::i32, .count = steps == 100 ? neurons : 1};
-        list.push_back(jit::loihi_spec(launch, jit::forward_schedule(launch, multiprocessors)));
-      }
-  return list;
-}
+  KernelSpec spec(Direction direction) const { return direction == Direction::forward ? forward() : backward(); }
+
+ private:
+  static constexpr int multiprocessors = 132;
+
+  KernelSpec forward() const {
+    ForwardLaunch launch;
+    describe(launch);
+    launch.checkpoints = choice_[save] == 1 ? somewhere() : nullptr;
+    return kernels::plan(launch, multiprocessors).spec;
+  }
+
+  KernelSpec backward() const {
+    const bool wants_inputs = choice_[wants] != 1, wants_others = choice_[wants] != 0;
+    const std::vector<SequenceView> to_outputs(cell_.outputs.size(), view(choice_[grad_outputs], neurons_));
+    const std::vector<SequenceView> to_states(cell_.states.size(),
+                                              view(choice_[grad_states], choice_[store_states] == 1 ? neurons_ : 0));
+    const std::vector<void*> of_inputs(cell_.inputs.size(), wants_inputs ? somewhere() : nullptr);
+    std::vector<void*> of_initial, of_params;
+    for (const StateView& state : initial_) of_initial.push_back(wants_others && state.data ? somewhere() : nullptr);
+    for (const ParamView& param : params_) of_params.push_back(wants_others && param.data ? somewhere() : nullptr);
+
+    BackwardLaunch launch;
+    describe(launch);
+    launch.grad_outputs = to_outputs;
+    launch.grad_states = to_states;
+    launch.grad_inputs = of_inputs;
+    launch.grad_initial = of_initial;
+    launch.grad_params = of_params;
+    launch.any_grad_input = wants_inputs;
+    for (const void* grad : of_params) launch.any_grad_param |= grad != nullptr;
+    return kernels::plan(launch, multiprocessors).spec;
+  }
+
+  void describe(Launch& launch) const {
+    launch.cell = &cell_;
+    launch.form = {.hard_reset = choice_[soft_reset] == 0,
+                   .detach_reset = choice_[detach_reset] == 1,
+                   .spiking = choice_[smooth] == 0,
+                   .decay_input = choice_[undecayed_input] == 0,
+                   .surrogate = static_cast<SurrogateKind>(choice_[surrogate])};
+    launch.type = type_;
+    launch.steps = std::array{4, 16, 100, 128}[static_cast<std::size_t>(choice_[steps])];
+    launch.neurons = neurons_;
+    launch.checkpoint_length = cell_.checkpoint_length(type_);
+    launch.store_states = choice_[store_states] == 1;
+    launch.inputs = inputs_;
+    launch.initial = initial_;
+    launch.params = params_;
+  }
+
+  const Choice& choice_;
+  const Cell& cell_;
+  const DType type_;
+  const std::int64_t neurons_;
+  std::vector<SequenceView> inputs_;
+  std::vector<StateView> initial_;
+  std::vector<ParamView> params_;
+};
 
 }  // namespace
 
 std::vector<jit::KernelSource> covering_list() {
   std::vector<jit::KernelSource> list;
-  std::unordered_set<jit::KernelSpec, jit::HashOfSpecBytes<jit::KernelSpec>> seen;
-  for (const int fixed_direction : {0, 1})
-    for (const Choice& choice : covering_choices(fixed_direction))
-      if (const jit::KernelSpec spec = spec_of(choice); seen.insert(spec).second)
-        list.push_back(print_source(spec));
-  for (const jit::LoihiSpec& spec : loihi_specs()) list.push_back(print_source(spec));
+  std::unordered_set<KernelSpec, kernels::HashOfSpec> seen;
+  for (const Family& family : {predefined_cells(), traced_cells(), loihi_cells()})
+    for (const Direction direction : {Direction::forward, Direction::backward}) {
+      if (family.cells[0]->is_integer && direction == Direction::backward) continue;
+      for (const Choice& choice : covering_choices(n_values(family, direction)))
+        if (const KernelSpec spec = Call(family, choice).spec(direction); seen.insert(spec).second)
+          list.push_back(print_source(spec));
+    }
   return list;
 }
 

@@ -1,14 +1,14 @@
 // A covering list: launches in which every pair of values of any two options occurs at least once.
 #pragma once
 
-#include <spikeforge/kernels/multistep/kernel_spec.h>
+#include <spikeforge/jit/kernel_cache.h>
 
 #include <vector>
 
 namespace spikeforge::tests {
 
-// Kernels as calls make them, on a device of 132 multiprocessors; without duplicates, always the same. Those of Loihi's
-// neurons, which have few options, follow the others.
+// Kernels of predefined, traced and Loihi's cells as calls make them, on a device of 132 multiprocessors; without
+// duplicates, always the same.
 std::vector<jit::KernelSource> covering_list();
 
 }  // namespace spikeforge::tests

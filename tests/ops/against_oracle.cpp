@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "catch.h"
-#include "neuron/surrogate_table.h"
 
 namespace spikeforge::test {
 namespace {
@@ -239,23 +238,6 @@ TEST_CASE("qif and its gradients are those of its equations") { check_neuron("qi
 TEST_CASE("eif and its gradients are those of its equations") { check_neuron("eif"); }
 TEST_CASE("izhikevich and its gradients are those of its equations") { check_neuron("izhikevich"); }
 TEST_CASE("adaptive_lif and its gradients are those of its equations") { check_neuron("adaptive_lif"); }
-
-TEST_CASE("every surrogate has its derivative at an operator's threshold, by default and with arguments") {
-  for (const KnownSurrogate& surrogate : surrogate_table()) {
-    for (const bool with_defaults : {true, false}) {
-      const Args& args = with_defaults ? surrogate.defaults : surrogate.other;
-      Call call{
-          .neuron = "integrate_and_fire", .x = leaf(noise({1, 101}, at::kDouble).mul(3)), .surrogate = surrogate.name};
-      if (!with_defaults) call.surrogate_args.assign(args.begin(), args.end());
-      const Tensors results = run(call);
-      const Tensor gradient = gradients(call, results, {at::ones_like(call.x.detach()), Tensor()}).values.at(0);
-      std::vector<Real> expected;
-      for (const Real h : values_of(call.x)) expected.push_back(surrogate.gradient(h - 1, args));
-      INFO(surrogate.name);
-      check_close("its gradient", gradient, expected, 1e-12L);
-    }
-  }
-}
 
 TEST_CASE("a call that names no parameter has the published defaults") {
   const std::map<std::string, std::map<std::string, Real>> others = {{"qif", {{"v_reset", -.1L}}},
