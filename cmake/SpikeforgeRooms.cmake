@@ -89,6 +89,8 @@ function(spikeforge_install_headers)
       csrc/base/version.h            base/version.h
       csrc/base/version.h            version.h
       csrc/neuron/loihi.h            neuron/loihi.h
+      csrc/neuron/neuron_kind.h      neuron/neuron_kind.h
+      csrc/neuron/neurons.def        neuron/neurons.def
       csrc/neuron/portable.h         neuron/portable.h
       csrc/neuron/surrogate.def      neuron/surrogate.def
       csrc/neuron/surrogate_kind.h   neuron/surrogate_kind.h
