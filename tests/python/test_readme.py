@@ -7,12 +7,13 @@ import subprocess
 import sys
 
 import pytest
+import reference
 import torch
 from documentation import PAGES, anchors, code, marked, prose, table
 
 from conftest import REPOSITORY, library_path
 
-NEURONS = ["integrate_and_fire", "lif", "plif", "qif", "eif", "izhikevich", "adaptive_lif"]
+NEURONS = list(reference.NEURONS)
 COMMON = ["detach_reset", "surrogate", "surrogate_args", "spiking", "store_v"]
 
 
