@@ -1,5 +1,4 @@
 #include "covering_list.h"
-#include "parked.h"
 
 #include <spikeforge/jit/errors.h>
 #include <spikeforge/jit/nvrtc.h>
@@ -23,14 +22,14 @@ struct Outcome {
   std::vector<std::string> failures;
 };
 
-Outcome compile_all(const std::vector<jit::KernelSource>& sources, const std::string& arch) {
+Outcome compile_all(const std::vector<CoveredKernel>& kernels, const std::string& arch) {
   const jit::Nvrtc& nvrtc = jit::Nvrtc::get();
   Outcome outcome;
   std::mutex mutex;
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
-    for (std::size_t i = next++; i < sources.size(); i = next++) {
-      const jit::KernelSource& source = sources[i];
+    for (std::size_t i = next++; i < kernels.size(); i = next++) {
+      const jit::KernelSource& source = kernels[i].source;
       std::string failure;
       int registers = 0;
       int spilling = 0;
@@ -42,7 +41,7 @@ Outcome compile_all(const std::vector<jit::KernelSource>& sources, const std::st
         } else {
           registers = result.usage->registers;
           spilling = result.usage->spill_bytes > 0 ? 1 : 0;
-          if (result.usage->spill_bytes > parked_bytes)
+          if (result.usage->spill_bytes > kernels[i].most_spilled)
             failure = "spills " + std::to_string(result.usage->spill_bytes) + " bytes";
         }
       } catch (const jit::RuntimeError& error) {
@@ -63,17 +62,17 @@ Outcome compile_all(const std::vector<jit::KernelSource>& sources, const std::st
 
 // Every kernel of the covering list, or every tenth and so on. The list begins with the choices that cover most.
 void check_arch(const std::string& arch, std::size_t every = 1) {
-  const std::vector<jit::KernelSource> all = covering_list();
+  const std::vector<CoveredKernel> all = covering_list();
   REQUIRE(all.size() > 100);
   REQUIRE(all.size() * 4 <= 1500);
-  std::vector<jit::KernelSource> sources;
-  for (std::size_t i = 0; i < all.size(); i += every) sources.push_back(all[i]);
-  const Outcome outcome = compile_all(sources, arch);
+  std::vector<CoveredKernel> kernels;
+  for (std::size_t i = 0; i < all.size(); i += every) kernels.push_back(all[i]);
+  const Outcome outcome = compile_all(kernels, arch);
   std::cout << arch << ": " << outcome.compiled << " kernels compiled, at most " << outcome.most_registers
             << " registers, " << outcome.parking << " park a value, " << outcome.failures.size() << " failures\n";
   for (const std::string& failure : outcome.failures) UNSCOPED_INFO(failure);
   CHECK(outcome.failures.empty());
-  CHECK(outcome.compiled == static_cast<int>(sources.size()));
+  CHECK(outcome.compiled == static_cast<int>(kernels.size()));
 }
 
 }  // namespace
