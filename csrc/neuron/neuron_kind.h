@@ -15,15 +15,26 @@ constexpr NeuronKind all_neurons[] = {
 #include <spikeforge/neuron/neurons.def>
 };
 
+#define SPIKEFORGE_ONE(name) +1
+
 constexpr int state_count(NeuronKind kind) {
   constexpr int counts[] = {
-#define SPIKEFORGE_ONE(name) +1
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) 0 SPIKEFORGE_EACH(SPIKEFORGE_ONE, states),
 #include <spikeforge/neuron/neurons.def>
-#undef SPIKEFORGE_ONE
   };
   return counts[static_cast<int>(kind)];
 }
+
+// Of required tensors, such as plif's w.
+constexpr int tensor_count(NeuronKind kind) {
+  constexpr int counts[] = {
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) 0 SPIKEFORGE_EACH(SPIKEFORGE_ONE, tensors),
+#include <spikeforge/neuron/neurons.def>
+  };
+  return counts[static_cast<int>(kind)];
+}
+
+#undef SPIKEFORGE_ONE
 
 // Whether X may be divided by tau, or not.
 constexpr bool has_decay_input(NeuronKind kind) {

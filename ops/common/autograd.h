@@ -1,13 +1,9 @@
-// Autograd of multistep operators: one Function, for every family. Included where a family registers it, since
-// autograd's headers are dear.
+// Autograd of multistep operators: one rule, for every family. Included where a family registers it, since autograd's
+// headers are dear.
 #pragma once
 
-#include <spikeforge/ops/common/functorch.h>
+#include <spikeforge/ops/common/differentiation.h>
 #include <spikeforge/ops/common/multistep.h>
-
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <string_view>
@@ -23,11 +19,7 @@ struct Lowered {
 
 namespace autograd {
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
 inline bool requires_grad(const at::Tensor& t) { return t.requires_grad(); }
-inline bool has_tangent(const at::Tensor& t) { return t._fw_grad(/*level=*/0).defined(); }
 
 template <class Predicate>
 bool any_tensor(const MultistepCall& call, Predicate&& is) {
@@ -36,9 +28,7 @@ bool any_tensor(const MultistepCall& call, Predicate&& is) {
   return found;
 }
 
-inline bool any_dual(at::TensorList list) {
-  return std::any_of(list.begin(), list.end(), [](const at::Tensor& t) { return t.defined() && has_tangent(t); });
-}
+inline bool any_dual(at::TensorList list) { return std::any_of(list.begin(), list.end(), has_tangent); }
 
 // All of a call but its tensors, as the one list of numbers in which autograd keeps it for the backward pass: the cell
 // by its number, so that neither a text nor a surrogate's name is read again.
@@ -88,29 +78,8 @@ class SavedCall {
 };
 
 template <const Lowered& lowered>
-class MultistepFunction : public torch::autograd::Function<MultistepFunction<lowered>> {
- public:
+struct MultistepRule {
   static constexpr bool is_traceable = true;
-
-  // `given` are the tensors of `call`, for autograd to see.
-  static variable_list forward(AutogradContext* ctx, at::TensorList given, const MultistepCall& call, bool save) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    MultistepResults results = lowered.forward(call, save);
-    ctx->set_materialize_grads(false);
-    if (save) {
-      variable_list saved;
-      saved.reserve(given.size() + 1);
-      saved.assign(given.begin(), given.end());
-      saved.push_back(std::move(results.checkpoints));
-      ctx->save_for_backward(std::move(saved));
-      ctx->saved_data["call"] = SavedCall::pack(call);
-    }
-    variable_list all;
-    all.reserve(results.outputs.size() + results.states.size());
-    for (Tensors* part : {&results.outputs, &results.states})
-      for (at::Tensor& t : *part) all.push_back(std::move(t));
-    return all;
-  }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     BackwardCall call;
@@ -136,10 +105,9 @@ class MultistepFunction : public torch::autograd::Function<MultistepFunction<low
     Tensors results = run_backward(call);
     auto result = results.begin();
     variable_list grad_inputs;
-    grad_inputs.reserve(given + 2);
+    grad_inputs.reserve(given);
     for (std::size_t i = 0; i < tensors.size(); ++i)
       if (saved_call.given(i)) grad_inputs.push_back(call.needs_grad[i] ? std::move(*result++) : at::Tensor());
-    grad_inputs.resize(given + 2);  // for `call` and `save`
     return grad_inputs;
   }
 
@@ -160,23 +128,29 @@ class MultistepFunction : public torch::autograd::Function<MultistepFunction<low
 template <const Lowered& lowered>
 MultistepResults run_autograd(const MultistepCall& call) {
   using namespace autograd;
-  refuse_functorch(call.cell->maker == Cell::Maker::traced ? std::string_view("run") : call.cell->name);
-  const bool save = at::GradMode::is_enabled() && any_tensor(call, requires_grad);
-  // Under forward-mode AD, Function::apply refuses in words; an exit before it would give silent zeros.
-  if (!save && !any_tensor(call, has_tangent)) {
+  refuse_tangents(call.cell->maker == Cell::Maker::traced ? std::string_view("run") : call.cell->name,
+                  any_tensor(call, has_tangent));
+  if (!at::GradMode::is_enabled() || !any_tensor(call, requires_grad)) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return lowered.forward(call, /*save=*/false);
   }
   variable_list given;
-  given.reserve(call.cell->arguments());
+  given.reserve(call.cell->arguments() + 1);
   for_each_argument(call, [&](const at::Tensor& t) {
     if (t.defined()) given.push_back(t);
   });
-  variable_list all = MultistepFunction<lowered>::apply(at::TensorList(given), call, save);
   MultistepResults results;
-  const std::size_t n_outputs = call.cell->outputs.size();
-  for (std::size_t i = 0; i < all.size(); ++i)
-    (i < n_outputs ? results.outputs : results.states).push_back(std::move(all[i]));
+  record<MultistepRule<lowered>>(given, [&](AutogradContext* ctx) {
+    results = lowered.forward(call, /*save=*/true);
+    variable_list saved = given;
+    saved.push_back(results.checkpoints);
+    ctx->set_materialize_grads(false);
+    ctx->save_for_backward(std::move(saved));
+    ctx->saved_data["call"] = SavedCall::pack(call);
+    Tensors all = results.outputs;
+    all.append(results.states.begin(), results.states.end());
+    return all;
+  });
   return results;
 }
 

@@ -50,9 +50,8 @@ std::int64_t step_rank(const MultistepCall& call) {
   return call.inputs.empty() || call.inputs[0].dim() == 0 ? 0 : call.inputs[0].dim() - 1;
 }
 
-}  // namespace
-
-MultistepResults run_batched(const MultistepCall& call, MultistepResults (*run)(const MultistepCall&)) {
+template <class Run>
+MultistepResults batched(const MultistepCall& call, Run run) {
   Level level;
   for (const at::TensorList list : {call.inputs, call.states, call.params}) level.find(list);
   const Folded inputs = level.folded(call.inputs, in_sequence), states = level.folded(call.states, in_step);
@@ -64,9 +63,21 @@ MultistepResults run_batched(const MultistepCall& call, MultistepResults (*run)(
   folded.states = states;
   folded.params = params;
   MultistepResults results = run(folded);
+  const bool has_checkpoints = results.checkpoints.defined() && results.checkpoints.dim() > in_checkpoints;
   return {level.all_mapped(std::move(results.outputs), in_sequence),
           level.all_mapped(std::move(results.states), call.store_states ? in_sequence : in_step),
-          {}};
+          has_checkpoints ? level.mapped(results.checkpoints, in_checkpoints) : std::move(results.checkpoints)};
+}
+
+}  // namespace
+
+MultistepResults run_batched(const MultistepCall& call, MultistepResults (*run)(const MultistepCall&)) {
+  return batched(call, run);
+}
+
+MultistepResults forward_batched(const MultistepCall& call, bool save,
+                                 MultistepResults (*run)(const MultistepCall&, bool)) {
+  return batched(call, [&](const MultistepCall& folded) { return run(folded, save); });
 }
 
 Tensors backward_batched(const BackwardCall& call, Tensors (*run)(const BackwardCall&)) {

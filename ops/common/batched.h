@@ -10,7 +10,9 @@ namespace spikeforge::ops {
 
 // `run` calls the public operator through the dispatcher.
 MultistepResults run_batched(const MultistepCall& call, MultistepResults (*run)(const MultistepCall&));
-// And the lowered backward operator.
+// And the lowered operators, which a transform that differentiates inside the map calls.
+MultistepResults forward_batched(const MultistepCall& call, bool save,
+                                 MultistepResults (*run)(const MultistepCall&, bool save));
 Tensors backward_batched(const BackwardCall& call, Tensors (*run)(const BackwardCall&));
 
 // torch.autograd.grad(..., is_grads_batched=True) maps by other means than torch.vmap: refused in words.

@@ -8,6 +8,10 @@ namespace {
 MultistepResults run_inference(const MultistepCall& call) { return call_forward(call, /*save=*/false); }
 
 TORCH_LIBRARY_IMPL(spikeforge, CompositeExplicitAutograd, library) { register_public<run_inference>(library); }
+// torch.jit.trace records no argument of any type, and the transforms of torch.func do not see one that alone is mapped
+// or differentiated: they get the other overloads.
+TORCH_LIBRARY_IMPL(spikeforge, Tracer, library) { register_any<call_public>(library); }
+TORCH_LIBRARY_IMPL(spikeforge, FuncTorchDynamicLayerFrontMode, library) { register_any<call_public>(library); }
 TORCH_LIBRARY_IMPL(spikeforge, CPU, library) { register_lowered<forward_cpu, backward_cpu>(library); }
 TORCH_LIBRARY_IMPL(spikeforge, Meta, library) { register_lowered<forward_meta, backward_meta>(library); }
 #if defined(SPIKEFORGE_WITH_CUDA)

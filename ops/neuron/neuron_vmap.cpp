@@ -5,6 +5,9 @@ namespace spikeforge::ops {
 namespace {
 
 MultistepResults run_mapped(const MultistepCall& call) { return run_batched(call, call_public); }
+MultistepResults forward_mapped(const MultistepCall& call, bool save) {
+  return forward_batched(call, save, call_forward);
+}
 Tensors backward_mapped(const BackwardCall& call) { return backward_batched(call, call_backward); }
 
 template <NeuronKind kind>
@@ -14,9 +17,7 @@ void refuse_batched(const c10::OperatorHandle&, torch::jit::Stack*) {
 
 TORCH_LIBRARY_IMPL(spikeforge, FuncTorchBatched, library) {
   register_public<run_mapped>(library);
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  library.impl(#name "_backward", TORCH_FN((lowered::Backward<NeuronKind::name>::template call<backward_mapped>)));
-#include <spikeforge/neuron/neurons.def>
+  register_lowered<forward_mapped, backward_mapped>(library);
 }
 
 TORCH_LIBRARY_IMPL(spikeforge, Batched, library) {

@@ -1,10 +1,16 @@
-// The public operators' C++ signatures, made from neurons.def. Each has two overloads, of numbers and of tensors, both
-// lowered to one MultistepCall; `run` is what happens next: with autograd, without, or over a mapped dimension.
+// The public operators' C++ signatures, made from neurons.def. Each has three overloads, whose parameters are numbers,
+// tensors, or either, all lowered to one MultistepCall; `run` is what happens next: with autograd, without, or over a
+// mapped dimension.
+//
+// `any`, of either, is the one that Python's and TorchScript's calls take: it is tried first, and a packet prints the
+// tensors of a call that an overload refuses. The others are for callers in C++, for the graphs of tracers, which know
+// no argument of any type, and for numbers that are symbols of a graph.
 #pragma once
 
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/neuron/lowered.h>
 
+#include <ATen/core/stack.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include <array>
@@ -43,6 +49,14 @@ class PublicCall {
   void soft_reset() {
     call_.form.hard_reset = false;
     add(at::Tensor(), 0);
+  }
+  // One of these.
+  void add_any(const c10::IValue& value) {
+    if (value.isTensor()) return add(std::optional(value.toTensor()));
+    if (value.isNone()) return add(std::optional<at::Tensor>());
+    TORCH_CHECK_TYPE(value.isScalar(), cell_.name, ": ", next().name, " must be a number or a tensor, but is a ",
+                     value.type()->repr_str());
+    add(value.toScalar());
   }
 
   // The options that all neurons share, and the call: what it points to lies here.
@@ -182,9 +196,65 @@ inline MultistepResults call_public(const MultistepCall& call) {
   });
 }
 
-// Both overloads of every public operator, under the library's dispatch key.
+inline void add_params(PublicCall& call, NeuronKind kind, const c10::IValue* next) {
+  switch (kind) {
+#define SPIKEFORGE_PARAM(name, default_value, legal) call.add_any(*next++);
+#define SPIKEFORGE_V_RESET(default_value) call.add_any(*next++);
+#define SPIKEFORGE_DECAY_INPUT() call.add((next++)->toBool());
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
+  case NeuronKind::name: {                                               \
+    params return;                                                       \
+  }
+#include <spikeforge/neuron/neurons.def>
+  }
+}
+
+// Whether the dispatcher has seen all that this call's tensors ask for: it does not look at arguments of any type, such
+// as a parameter that alone is mapped or differentiated by a transform.
+inline bool was_dispatched_by_all(const MultistepCall& call) {
+  c10::DispatchKeySet seen = call.inputs[0].key_set(), asked;
+  for (std::size_t s = 0; s < call.cell->states.size(); ++s)
+    if (call.state(s).defined()) seen = seen | call.state(s).key_set();
+  for (const at::Tensor& param : call.params)
+    if (param.defined()) asked = asked | param.key_set();
+  return (asked - seen).empty();
+}
+
+// The kernel of the overload `any`.
+template <Run run, NeuronKind kind>
+void call_any(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  constexpr std::size_t n_options = 5;
+  const std::size_t n_arguments = op.schema().arguments().size();
+  const c10::IValue* const arguments = stack->data() + (stack->size() - n_arguments);
+  const c10::IValue* const options = arguments + (n_arguments - n_options);
+  constexpr std::size_t n_tensors = tensor_count(kind);
+  constexpr std::size_t n_states = state_count(kind);
+
+  PublicCall call(kind, arguments[0].toTensor());
+  const c10::IValue* next = arguments + 1;
+  for (std::size_t i = 0; i < n_tensors; ++i) call.add((next++)->toTensor());
+  for (std::size_t s = 0; s < n_states; ++s) call.add_state((next++)->toOptional<at::Tensor>());
+  add_params(call, kind, next);
+  const std::vector<double> surrogate_args = options[2].toDoubleVector();
+  const MultistepCall& finished = call.finish(options[0].toBool(), options[1].toStringView(), surrogate_args,
+                                              options[3].toBool(), options[4].toBool());
+  MultistepResults results = was_dispatched_by_all(finished) ? run(finished) : call_public(finished);
+  torch::jit::drop(*stack, n_arguments);
+  stack->emplace_back(std::move(results.outputs[0]));
+  for (at::Tensor& state : results.states) stack->emplace_back(std::move(state));
+}
+
+template <Run run>
+void register_any(torch::Library& library) {
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
+  library.impl(#name ".any", torch::CppFunction::makeFromBoxedFunction<call_any<run, NeuronKind::name>>());
+#include <spikeforge/neuron/neurons.def>
+}
+
+// All overloads of every public operator, under the library's dispatch key.
 template <Run run>
 void register_public(torch::Library& library) {
+  register_any<run>(library);
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                    \
   library.impl(#name, TORCH_FN((Public<NeuronKind::name, OfNumbers>::template call<run>))); \
   library.impl(#name ".tensor", TORCH_FN((Public<NeuronKind::name, OfTensors>::template call<run>)));

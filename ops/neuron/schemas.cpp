@@ -20,21 +20,24 @@ std::string decimal(double number) {
 }
 
 struct Rows {
-  std::string tensors, numbers, optional_tensors;
+  std::string tensors, any, numbers, optional_tensors;
 };
 
-// The parameters of both overloads: of numbers; and of tensors, where None is the default, but for v_reset, where it is
-// soft reset and has to be said.
+// The parameters of all overloads. None is the default, but for v_reset, where it is soft reset; that has to be said
+// where the parameters are tensors.
 Rows rows_of(NeuronKind kind) {
   switch (kind) {
 #define SPIKEFORGE_TENSOR(name) +"Tensor " #name ", "
 #define SPIKEFORGE_PARAM(name, default_value, legal)                   \
+  rows.any += "Any? " #name "=" + decimal(default_value) + ", ";       \
   rows.numbers += "Scalar " #name "=" + decimal(default_value) + ", "; \
   rows.optional_tensors += "Tensor? " #name "=None, ";
 #define SPIKEFORGE_V_RESET(default_value)                             \
+  rows.any += "Any? v_reset=" + decimal(default_value) + ", ";        \
   rows.numbers += "Scalar? v_reset=" + decimal(default_value) + ", "; \
   rows.optional_tensors += "Tensor? v_reset, ";
 #define SPIKEFORGE_DECAY_INPUT()             \
+  rows.any += "bool decay_input=True, ";     \
   rows.numbers += "bool decay_input=True, "; \
   rows.optional_tensors += "bool decay_input=True, ";
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors_, states, params)      \
@@ -63,6 +66,7 @@ void define_public(torch::Library& library, NeuronKind kind) {
         (cell.name + overload + "(Tensor x, " + rows.tensors + states + "*, " + params + common + results).c_str(),
         {at::Tag::pt2_compliant_tag});
   };
+  define(".any", rows.any);  // the first: torch tries them in this order
   define("", rows.numbers);
   define(".tensor", rows.optional_tensors);
 }

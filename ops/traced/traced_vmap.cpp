@@ -7,12 +7,16 @@ namespace spikeforge::ops {
 namespace {
 
 MultistepResults map_run(const MultistepCall& call) { return run_batched(call, call_run); }
+MultistepResults map_run_forward(const MultistepCall& call, bool save) {
+  return forward_batched(call, save, call_run_forward);
+}
 Tensors map_run_backward(const BackwardCall& call) { return backward_batched(call, call_run_backward); }
 
 void refuse_batched_run(const c10::OperatorHandle&, torch::jit::Stack*) { refuse_batched_gradients("run_backward"); }
 
 TORCH_LIBRARY_IMPL(spikeforge, FuncTorchBatched, library) {
   library.impl("run", TORCH_FN(traced::run_kernel<map_run>));
+  library.impl("run_forward", TORCH_FN(traced::forward_kernel<map_run_forward>));
   library.impl("run_backward", TORCH_FN(traced::backward_kernel<map_run_backward>));
 }
 

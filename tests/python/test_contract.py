@@ -422,29 +422,6 @@ def test_forward_mode_is_right_or_refused(neuron, name, how, device):
         torch.testing.assert_close(a.double().cpu(), e, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("transform", ["grad", "vjp", "vmap of grad"])
-def test_functional_gradients_are_right_or_refused(transform, device):
-    x = random_x("lif", 6, (3, 5), torch.float32, device)
-
-    def loss(x):
-        spikes, v = ops.lif(x)
-        return spikes.sum() + v.sum()
-
-    leaf = x.clone().requires_grad_()
-    (want,) = torch.autograd.grad(loss(leaf), leaf)
-    try:
-        if transform == "grad":
-            got = torch.func.grad(loss)(x)
-        elif transform == "vjp":
-            (got,) = torch.func.vjp(loss, x)[1](torch.ones((), device=device))
-        else:
-            got = torch.func.vmap(torch.func.grad(loss), in_dims=1, out_dims=1)(x)
-    except (RuntimeError, NotImplementedError) as error:
-        assert len(str(error)) > 20, f"refused without words: {error!r}"
-        return
-    torch.testing.assert_close(got, want)
-
-
 def unstacked(function, in_dims, *args):
     size = next(a.shape[d] for a, d in zip(args, in_dims) if d is not None)
     results = [function(*(a if d is None else a.select(d, i) for a, d in zip(args, in_dims))) for i in range(size)]

@@ -577,25 +577,6 @@ def test_a_second_derivative_and_forward_mode_are_refused_in_words(device):
             torch.func.jvp(lambda z: ops.run(SMOOTH, [z, z], states, params)[0][0], (leaf,), (torch.ones_like(x),))
 
 
-@pytest.mark.parametrize("transform", ["grad", "vjp", "jvp", "jacrev", "vmap of grad"])
-def test_transforms_that_differentiate_are_refused_in_words(transform):
-    inputs, states, params = smooth_arguments("cpu", grad=False)
-
-    def function(x):
-        return ops.run(SMOOTH, [x, x], states, params)[0][0].sum()
-
-    x = inputs[0]
-    call = {
-        "grad": lambda: torch.func.grad(function)(x),
-        "vjp": lambda: torch.func.vjp(function, x),
-        "jvp": lambda: torch.func.jvp(function, (x,), (x,)),
-        "jacrev": lambda: torch.func.jacrev(function)(x),
-        "vmap of grad": lambda: torch.vmap(torch.func.grad(function))(x.expand(2, *x.shape)),
-    }[transform]
-    with pytest.raises(NotImplementedError, match="run: torch.func.grad, vjp and jvp do not .*torch.autograd.grad does"):
-        call()
-
-
 def test_batched_gradients_are_refused_with_the_way_to_them():
     inputs, states, params = smooth_arguments("cpu")
     (output, _), _ = ops.run(SMOOTH, inputs, states, params)

@@ -1,0 +1,63 @@
+// Reverse-mode differentiation of an operator by a class with a backward function, as torch::autograd::Function has it.
+// Function::apply refuses the transforms of torch.func; record() makes the same node in the way of torch's own
+// operators, so that torch.func.grad, vjp, jacrev and per-sample gradients reach it.
+//
+// Included where operators register their Autograd kernels, since autograd's headers are dear.
+#pragma once
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace spikeforge::ops::autograd {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+inline bool has_tangent(const at::Tensor& t) { return t.defined() && t._fw_grad(/*level=*/0).defined(); }
+
+inline void refuse_tangents(std::string_view op, bool any) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!any, op,
+                              ": forward-mode differentiation (torch.func.jvp, jacfwd, dual numbers) is not "
+                              "implemented; torch.autograd.grad and torch.func.grad, vjp and jacrev are");
+}
+
+// The results of forward(context), differentiable by `inputs`, of which one at least requires a gradient. Rule has
+//   static constexpr bool is_traceable;
+//   static variable_list backward(AutogradContext*, const variable_list& grads);   one gradient for each input
+// `forward` saves in the context what backward needs, and calls operators below autograd.
+template <class Rule, class Forward>
+auto record(at::TensorList inputs, Forward&& forward) {
+  using Node = torch::autograd::CppNode<Rule>;
+  const std::shared_ptr<Node> node(new Node(), torch::autograd::deleteNode);
+  torch::autograd::edge_list edges;
+  edges.reserve(inputs.size());
+  node->input_info_.reserve(inputs.size());
+  for (const at::Tensor& input : inputs) {
+    edges.push_back(torch::autograd::impl::gradient_edge(input));
+    node->input_info_.emplace_back(input);
+  }
+  node->is_variable_input_.assign(inputs.size(), true);
+  node->set_next_edges(std::move(edges));
+  node->set_ctx_grad_fn(node);
+  auto outputs = [&] {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return std::forward<Forward>(forward)(&node->ctx_);
+  }();
+  for (const at::Tensor& output : outputs) {
+    torch::autograd::set_history(output, node);
+    node->output_info_.emplace_back(output);
+  }
+  node->save_variables_to_ctx();
+  return outputs;
+}
+
+}  // namespace spikeforge::ops::autograd

@@ -1,0 +1,150 @@
+"""torch.func: gradients of a function, and of each sample; what is not differentiable is refused in words."""
+
+import pytest
+import torch
+from cases import Options, call, sample
+from reference import NEURONS
+
+ops = torch.ops.spikeforge
+every_neuron = pytest.mark.parametrize("neuron", NEURONS)
+
+TRACED = "neuron leaky(x; v; beta) {\n  h = beta * v + x\n  s = spike(h - 1, sigmoid(4))\n  return s\n  v' = select(s, 0, h)\n}\n"
+
+
+def loss_of(outputs):
+    return sum((o.double() * (i + 1)).sin().sum() for i, o in enumerate(outputs))
+
+
+def flat(results):
+    outputs, states = results
+    return (*outputs, *states)
+
+
+def functions(device):
+    """Each family of operators as a function of tensors, with the tensors."""
+
+    def of_neuron(neuron):
+        inputs = sample(neuron, device, tensors=True, dtype=torch.float64)
+        names = list(inputs.tensors())
+
+        def function(*values):
+            given = dict(zip(names, values))
+            return tuple(call(neuron, inputs.map(lambda name, t: given[name]), Options()))
+
+        return function, list(inputs.tensors().values())
+
+    x = torch.randn(9, 4, 3, dtype=torch.float64, device=device)
+    beta = torch.rand(3, dtype=torch.float64, device=device)
+    v = torch.rand(4, 3, dtype=torch.float64, device=device)
+    traced = lambda x, v, beta: flat(ops.run(TRACED, [x], [v], [beta]))
+    return {**{neuron: lambda n=neuron: of_neuron(n) for neuron in NEURONS}, "run": lambda: (traced, [x, v, beta])}
+
+
+every_family = pytest.mark.parametrize("family", [*NEURONS, "run"])
+
+
+def expected(function, values):
+    leaves = [t.clone().requires_grad_() for t in values]
+    return torch.autograd.grad(loss_of(function(*leaves)), leaves)
+
+
+def close(actual, wanted):
+    for i, (a, e) in enumerate(zip(actual, wanted, strict=True)):
+        torch.testing.assert_close(a, e, msg=lambda m: f"tensor {i}: {m}")
+
+
+@every_family
+def test_grad_vjp_and_jacrev(family, device):
+    function, values = functions(device)[family]()
+    want = expected(function, values)
+    everything = tuple(range(len(values)))
+    loss = lambda *values: loss_of(function(*values))
+    close(torch.func.grad(loss, argnums=everything)(*values), want)
+    close(torch.func.vjp(loss, *values)[1](torch.ones((), dtype=torch.float64, device=device)), want)
+    close(torch.func.jacrev(loss, argnums=everything)(*values), want)
+    value = torch.func.grad_and_value(loss)(*values)[1]
+    torch.testing.assert_close(value, loss(*values))
+
+
+@every_family
+def test_the_jacobian_of_all_results(family, device):
+    """jacrev maps the backward pass over the results' elements."""
+    function, values = functions(device)[family]()
+    small = [t[:3] if i == 0 else t for i, t in enumerate(values)]  # three steps
+    last_state = lambda x: function(x, *small[1:])[-1]
+    got = torch.func.jacrev(last_state)(small[0])
+    want = torch.autograd.functional.jacobian(last_state, small[0])
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.filterwarnings("error:There is a performance drop")
+@every_family
+def test_gradients_of_each_sample(family, device):
+    """vmap of grad: samples are mapped over x's batch; parameters are shared, and have a gradient each sample."""
+    function, values = functions(device)[family]()
+    x, *others = values
+    samples = torch.stack([x, x + 0.25, x.flip(0)])
+    loss = lambda *values: loss_of(function(*values))
+    everything = tuple(range(len(values)))
+    got = torch.func.vmap(torch.func.grad(loss, argnums=everything), in_dims=(0,) + (None,) * len(others))(samples, *others)
+    want = [torch.stack(parts) for parts in zip(*(expected(function, [one, *others]) for one in samples))]
+    close(got, want)
+
+
+@every_family
+def test_a_gradient_through_a_map(family, device):
+    function, values = functions(device)[family]()
+    samples = torch.stack([values[0], values[0].flip(0)])
+    mapped = lambda x: loss_of(torch.func.vmap(lambda one: function(one, *values[1:]))(x))
+    got = torch.func.grad(mapped)(samples)
+    want = torch.stack([expected(function, [one, *values[1:]])[0] for one in samples])
+    torch.testing.assert_close(got, want)
+
+
+def test_per_sample_gradients_of_a_module(device):
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(5, 4)
+            self.tau = torch.nn.Parameter(torch.full((4,), 2.5))
+
+        def forward(self, x):  # [T, in]
+            return ops.lif(self.linear(x), tau=self.tau)[1]
+
+    layer, samples = Layer().to(device), torch.randn(3, 8, 5, device=device)
+    params = dict(layer.named_parameters())
+    loss = lambda params, x: torch.func.functional_call(layer, params, (x,)).square().sum()
+    got = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))({n: p.detach() for n, p in params.items()}, samples)
+    for i, one in enumerate(samples):
+        want = torch.autograd.grad(layer(one).square().sum(), list(params.values()))
+        close([got[name][i] for name in params], want)
+
+
+@every_family
+def test_forward_mode_is_refused_in_words(family, device):
+    function, values = functions(device)[family]()
+    for transform in (
+        lambda: torch.func.jvp(lambda x: function(x, *values[1:])[-1], (values[0],), (torch.ones_like(values[0]),)),
+        lambda: torch.func.jacfwd(lambda x: function(x, *values[1:])[-1])(values[0]),
+    ):
+        with pytest.raises(NotImplementedError, match=f"{family}: forward-mode differentiation .* is not implemented"):
+            transform()
+
+
+@every_family
+def test_a_second_derivative_is_refused_in_words(family, device):
+    function, values = functions(device)[family]()
+    loss = lambda x: loss_of(function(x, *values[1:]))
+    for second in (
+        lambda: torch.func.grad(lambda x: torch.func.grad(loss)(x).square().sum())(values[0]),
+        lambda: torch.func.jacrev(torch.func.grad(loss))(values[0]),
+        lambda: torch.func.hessian(loss)(values[0]),
+    ):
+        with pytest.raises(RuntimeError, match="(?i)not implemented|does not support"):
+            second()
+
+
+def test_a_constant_of_the_function(device):
+    x, scale = torch.rand(5, 3, device=device), torch.ones((), device=device)
+    got = torch.func.grad(lambda scale: (ops.lif(x, v_threshold=0.4)[0] * scale).sum())(scale)
+    torch.testing.assert_close(got, ops.lif(x, v_threshold=0.4)[0].sum())
