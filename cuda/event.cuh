@@ -5,6 +5,7 @@
 //   event_weights.cuh         what changes weights: their gradient, and plasticity
 //   event_jit.cuh             matrices that are drawn anew
 //   event_linear.cuh          dense ones
+//   event_check.cuh           whether the numbers of a stored matrix are in range
 #pragma once
 
 #include <spikeforge/kernels/event/arguments.h>
@@ -59,6 +60,11 @@ template <class A, class B>
 struct Choose<false, A, B> {
   using type = B;
 };
+
+// By the check that was launched before it, on the same stream.
+__device__ __forceinline__ bool is_refused(const ProductArguments& a) {
+  return a.refused != nullptr && *a.refused != 0;
+}
 
 // What is known when a kernel is compiled. Indptr: bytes of an element, 0 where rows have one width. Lanes: threads
 // that share a row. Columns: of them, those that take vectors side by side. InSharedMemory: bits, or private sums.

@@ -4,8 +4,10 @@
 #include <c10/util/Half.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -44,6 +46,22 @@ bool is_event(const std::uint32_t* bits, std::int32_t i) {
   return (bits[at >> 5] >> (at & 31) & 1) != 0;
 }
 
+// x where the entry is an event, else 0, whatever x is. Without a branch, which one in ten events would mislead.
+template <class C>
+C where_event(const std::uint32_t* bits, std::int32_t i, C x) {
+  using Bits = std::conditional_t<sizeof(C) == 8, std::uint64_t, std::uint32_t>;
+  return std::bit_cast<C>(std::bit_cast<Bits>(x) & (Bits(0) - static_cast<Bits>(is_event(bits, i))));
+}
+
+#if defined(CPU_CAPABILITY_AVX2)
+// The words of eight entries, loaded one by one: 12.5 M connections take 4.5 ms of a Zen 3 core, and 6.3 by the
+// gathering instruction.
+__m256i words_of(const std::int32_t* columns, const std::uint32_t* bits) {
+  const auto word = [=](int k) { return static_cast<int>(bits[static_cast<std::uint32_t>(columns[k]) >> 5]); };
+  return _mm256_setr_epi32(word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7));
+}
+#endif
+
 // ---- one vector, by rows ----
 
 std::int64_t count_events(const std::int32_t* columns, std::int64_t n, const std::uint32_t* bits) {
@@ -66,7 +84,7 @@ std::int64_t count_events(const std::int32_t* columns, std::int64_t n, const std
   __m256i counts = _mm256_setzero_si256();
   for (; k + 8 <= n; k += 8) {
     const __m256i at = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(columns + k));
-    const __m256i words = _mm256_i32gather_epi32(reinterpret_cast<const int*>(bits), _mm256_srli_epi32(at, 5), 4);
+    const __m256i words = words_of(columns + k, bits);
     counts = _mm256_add_epi32(counts, _mm256_and_si256(_mm256_srlv_epi32(words, _mm256_and_si256(at, low)), one));
   }
   alignas(32) std::uint32_t lanes[8];
@@ -75,6 +93,11 @@ std::int64_t count_events(const std::int32_t* columns, std::int64_t n, const std
 #endif
   for (; k < n; ++k) count += is_event(bits, columns[k]) ? 1 : 0;
   return count;
+}
+
+template <class C>
+C sum_of_places(const C* sums) {
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
 // Sums in eight places: neighbouring additions do not wait for each other.
@@ -86,7 +109,7 @@ C sum_of(std::int64_t n, Term&& term) {
   for (; k + places <= n; k += places)
     for (int p = 0; p < places; ++p) sums[p] += term(k + p);
   for (int p = 0; k < n; ++k, ++p) sums[p] += term(k);
-  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+  return sum_of_places(sums);
 }
 
 // The weights of events; what others are is not read into the sum.
@@ -108,9 +131,25 @@ Compute<W> sum_of_weights(const std::int32_t* columns, const W* weights, std::in
     }
     return _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1]));
   }
+#elif defined(CPU_CAPABILITY_AVX2)
+  if constexpr (std::is_same_v<W, float>) {
+    const __m256i low = _mm256_set1_epi32(31);
+    __m256 sums = _mm256_setzero_ps();
+    std::int64_t k = 0;
+    for (; k + 8 <= n; k += 8) {
+      const __m256i at = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(columns + k));
+      const __m256i to_sign = _mm256_sub_epi32(low, _mm256_and_si256(at, low));
+      const __m256i events = _mm256_srai_epi32(_mm256_sllv_epi32(words_of(columns + k, bits), to_sign), 31);
+      sums = _mm256_add_ps(sums, _mm256_and_ps(_mm256_loadu_ps(weights + k), _mm256_castsi256_ps(events)));
+    }
+    alignas(32) float places[8];
+    _mm256_store_ps(places, sums);
+    for (int p = 0; k < n; ++k, ++p) places[p] += where_event(bits, columns[k], weights[k]);
+    return sum_of_places(places);
+  }
 #endif
   using C = Compute<W>;
-  return sum_of<C>(n, [&](std::int64_t k) { return is_event(bits, columns[k]) ? static_cast<C>(weights[k]) : C(0); });
+  return sum_of<C>(n, [&](std::int64_t k) { return where_event(bits, columns[k], static_cast<C>(weights[k])); });
 }
 
 // Of a row with one weight for all: nothing where there is nothing, whatever the weight.
@@ -164,64 +203,124 @@ void gather(const Rows& matrix, const Weights& weights, const Prepared& x, std::
 
 // ---- one vector, by columns ----
 
-// Calls add(p, k) for the nonzeros k of a share; start(p, row) says before whose they are. `together` rows are
-// walked side by side: columns mostly ascend, so what neighbouring additions go to lies together, in the nearest cache,
-// and the beginnings of rows, which lie anywhere, are fetched at once.
-template <int together, class Start, class Add>
-void for_each_nonzero(const Rows& matrix, const Share& share, Start&& start, Add&& add) {
-  if (share.first >= share.last) return;
-  auto a = std::upper_bound(share.starts, share.starts + share.count + 1, share.first) - share.starts - 1;
-  while (a < share.count && share.starts[a] < share.last) {
-    std::int64_t first[together];
-    std::int64_t last[together];
-    std::int64_t common = std::numeric_limits<std::int64_t>::max();
-    int n = 0;
-    for (; n < together && a < share.count && share.starts[a] < share.last; ++n, ++a) {
-      const std::int64_t row_begin = matrix.begin(share.rows[a]);
+// Nonzeros [first, last) of one row, of a share.
+struct Piece {
+  std::int32_t row = 0;
+  std::int64_t first = 0, last = 0;
+};
+
+// Up to `most` pieces, whose beginnings lie anywhere.
+template <int most>
+struct Pieces {
+  Piece of[most];
+  int count = 0;
+  std::int64_t shortest = std::numeric_limits<std::int64_t>::max();
+
+  // The next ones of the share, from row `a` of its list on.
+  void read(const Rows& matrix, const Share& share, std::int64_t& a) {
+    *this = {};
+    for (; count < most && a < share.count && share.starts[a] < share.last; ++count, ++a) {
       const std::int64_t before = share.starts[a];
-      first[n] = row_begin + std::max<std::int64_t>(0, share.first - before);
-      last[n] = row_begin + std::min(share.starts[a + 1], share.last) - before;
-      common = std::min(common, last[n] - first[n]);
-      start(n, share.rows[a]);
+      const std::int64_t begin = matrix.begin(share.rows[a]) - before;
+      const std::int64_t first = begin + std::max(share.first, before);
+      const std::int64_t last = begin + std::min(share.starts[a + 1], share.last);
+      of[count] = {share.rows[a], first, last};
+      shortest = std::min(shortest, last - first);
+    }
+  }
+};
+
+constexpr std::int64_t nonzeros_of_a_line = 16;
+
+// Calls add(p, k, column) for the nonzeros k of a share; start(p, row) says before whose they are. While some pieces
+// are worked on, `fetch`(k) is told what will be read of the next ones: no prefetcher of the hardware knows where a row
+// that is active begins. Indices are loaded in pairs. `side_by_side` walks the pieces together: columns mostly ascend,
+// so what neighbouring additions go to lies together, in the nearest cache.
+template <int together, bool side_by_side, class Start, class Fetch, class Add>
+void for_each_nonzero(const Rows& matrix, const Share& share, Start&& start, Fetch&& fetch, Add&& add) {
+  if (share.first >= share.last) return;
+  const std::int32_t* const columns = matrix.indices;
+  const auto add_line = [&](int p, std::int64_t k) {
+    for (std::int64_t i = k; i < k + nonzeros_of_a_line; i += 2) {
+      std::uint64_t pair = 0;
+      std::memcpy(&pair, columns + i, sizeof pair);
+      constexpr bool little = std::endian::native == std::endian::little;
+      add(p, i, static_cast<std::uint32_t>(little ? pair : pair >> 32));
+      add(p, i + 1, static_cast<std::uint32_t>(little ? pair >> 32 : pair));
+    }
+  };
+
+  auto a = std::upper_bound(share.starts, share.starts + share.count + 1, share.first) - share.starts - 1;
+  Pieces<together> now, next;
+  now.read(matrix, share, a);
+  while (now.count > 0) {
+    next.read(matrix, share, a);
+    for (int p = 0; p < next.count; ++p) fetch(next.of[p].first);
+    std::int64_t ahead[together];  // from a nonzero of a piece to what is fetched with it
+    for (int p = 0; p < now.count; ++p) {
+      const Piece& follows = side_by_side ? next.of[p] : p + 1 < now.count ? now.of[p + 1] : next.of[0];
+      ahead[p] = follows.last > 0 ? follows.first - now.of[p].first : 0;
+      start(p, now.of[p].row);
     }
     std::int64_t done = 0;
-    if (n == together)
-      for (; done < common; ++done)
-        for (int p = 0; p < together; ++p) add(p, first[p] + done);
-    for (int p = 0; p < n; ++p)
-      for (std::int64_t k = first[p] + done; k < last[p]; ++k) add(p, k);
+    if (side_by_side && now.count == together)
+      for (; done + nonzeros_of_a_line <= now.shortest; done += nonzeros_of_a_line)
+        for (int p = 0; p < together; ++p) {
+          const std::int64_t k = now.of[p].first + done;
+          fetch(k + ahead[p]);
+          add_line(p, k);
+        }
+    for (int p = 0; p < now.count; ++p) {
+      std::int64_t k = now.of[p].first + done;
+      for (; k + nonzeros_of_a_line <= now.of[p].last; k += nonzeros_of_a_line) {
+        fetch(k + ahead[p]);
+        add_line(p, k);
+      }
+      for (; k < now.of[p].last; ++k) add(p, k, static_cast<std::uint32_t>(columns[k]));
+    }
+    now = next;
   }
 }
 
-constexpr int rows_counted_together = 16;
-constexpr int rows_added_together = 8;  // weights are a second place to read from for each
+// Of 12.5 M connections on a Zen 3 core: 16 side by side take 6.3 ms, 8 take 7.3, and 9.6 where nothing is fetched
+// ahead. Where weights are read beside them, rows one after the other take 10.6 ms, 8 side by side 12.3.
+constexpr int rows_together = 16;
+constexpr int rows_of_weights = 8;
 
 template <class W>
 void scatter_typed(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share, void* sums) {
   using C = Compute<W>;
   const auto* const w = static_cast<const W*>(weights.data);
-  const std::int32_t* const columns = matrix.indices;
+  const auto* const columns = matrix.indices;
   const auto nothing = [](int, std::int32_t) {};
+  const auto fetch = [=](std::int64_t k) { __builtin_prefetch(columns + k); };
+  const auto fetch_both = [=](std::int64_t k) {
+    __builtin_prefetch(columns + k);
+    __builtin_prefetch(w + k);
+  };
   if (x.values == Values::event && weights.homogeneous) {
     auto* const counts = static_cast<std::uint32_t*>(sums);
-    for_each_nonzero<rows_counted_together>(matrix, share, nothing, [=](int, std::int64_t k) { ++counts[columns[k]]; });
+    for_each_nonzero<rows_together, true>(matrix, share, nothing, fetch,
+                                          [=](int, std::int64_t, std::uint32_t column) { ++counts[column]; });
     return;
   }
   auto* const total = static_cast<C*>(sums);
   if (x.values == Values::event) {
-    for_each_nonzero<rows_added_together>(matrix, share, nothing,
-                                          [=](int, std::int64_t k) { total[columns[k]] += static_cast<C>(w[k]); });
+    for_each_nonzero<rows_of_weights, false>(
+        matrix, share, nothing, fetch_both,
+        [=](int, std::int64_t k, std::uint32_t column) { total[column] += static_cast<C>(w[k]); });
     return;
   }
   const auto* const entries = static_cast<const C*>(x.entries);
-  C entry[rows_added_together];
+  C entry[rows_together];
   const auto start = [&](int p, std::int32_t row) { entry[p] = entries[row]; };
   if (weights.homogeneous)
-    for_each_nonzero<rows_added_together>(matrix, share, start,
-                                          [&](int p, std::int64_t k) { total[columns[k]] += entry[p]; });
+    for_each_nonzero<rows_together, true>(
+        matrix, share, start, fetch, [&](int p, std::int64_t, std::uint32_t column) { total[column] += entry[p]; });
   else
-    for_each_nonzero<rows_added_together>(
-        matrix, share, start, [&](int p, std::int64_t k) { total[columns[k]] += entry[p] * static_cast<C>(w[k]); });
+    for_each_nonzero<rows_of_weights, false>(
+        matrix, share, start, fetch_both,
+        [&](int p, std::int64_t k, std::uint32_t column) { total[column] += entry[p] * static_cast<C>(w[k]); });
 }
 
 void scatter(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share, void* sums) {

@@ -3,8 +3,9 @@
 // A matrix is indices int32 [connections], the columns row after row, and indptr int32 or int64 [rows + 1]: the
 // connections of row i are indptr[i] up to indptr[i + 1]. Columns of a row may come in any order and more than once; a
 // row may be empty. In the ELL form every row has as many: indices [rows, connections a row] and no indptr. weights are
-// one number a connection (of the shape of indices), or one element for all. What the kernels read is not checked by a
-// call: csr_check does that once.
+// one number a connection (of the shape of indices), or one element for all. The first call reads the numbers of a
+// matrix and refuses those that are out of range; later ones remember it (ops/common/verified.h). `unchecked` says that
+// they are right: nothing is read, and a wrong one reads or writes memory of others.
 //
 // An entry x of `events` is an event where it is true, or x > 0; NaN is none. An event counts 1, or with `graded` x.
 // The result is A e, or with `transpose` e A, of the weights' type; sums of half types are float32 and rounded once.
@@ -30,21 +31,23 @@ template <bool matrix, class... Graded>
 struct Operator {
   static at::Tensor csr(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& indptr,
                         const at::Tensor& x, c10::SymInt rows, c10::SymInt cols, bool transpose, Graded... graded,
-                        bool deterministic) {
-    return call_product({weights,
-                         indices,
-                         indptr,
-                         x,
-                         {std::move(rows), std::move(cols), transpose, matrix, values_of(graded...), deterministic}});
+                        bool deterministic, bool unchecked) {
+    return call_product(
+        {weights,
+         indices,
+         indptr,
+         x,
+         {std::move(rows), std::move(cols), transpose, matrix, values_of(graded...), deterministic, unchecked}});
   }
   static at::Tensor ell(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& x, c10::SymInt cols,
-                        bool transpose, Graded... graded, bool deterministic) {
+                        bool transpose, Graded... graded, bool deterministic, bool unchecked) {
     c10::SymInt rows = indices.dim() == 2 ? indices.sym_size(0) : c10::SymInt(0);
-    return call_product({weights,
-                         indices,
-                         std::nullopt,
-                         x,
-                         {std::move(rows), std::move(cols), transpose, matrix, values_of(graded...), deterministic}});
+    return call_product(
+        {weights,
+         indices,
+         std::nullopt,
+         x,
+         {std::move(rows), std::move(cols), transpose, matrix, values_of(graded...), deterministic, unchecked}});
   }
 };
 
@@ -67,7 +70,7 @@ TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
   const std::string size_of_csr = ", *, SymInt rows, SymInt cols, bool transpose=False, ";
   const std::string size_of_ell = ", *, SymInt cols, bool transpose=False, ";
   const std::string graded = "bool graded=False, ";
-  const std::string end = "bool deterministic=False) -> Tensor";
+  const std::string end = "bool deterministic=False, bool unchecked=False) -> Tensor";
   for (const std::string kind : {"mv", "mm"}) {
     const std::string x = kind == "mv" ? "vector" : "matrix";
     define("event_csr" + kind + of_csr + "events" + size_of_csr + graded + end);
@@ -77,10 +80,10 @@ TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
   }
   define(
       "csr_product(Tensor weights, Tensor indices, Tensor? indptr, Tensor x, *, SymInt rows, SymInt cols, bool "
-      "transpose, bool matrix, str values, bool deterministic) -> Tensor");
+      "transpose, bool matrix, str values, bool deterministic, bool unchecked=False) -> Tensor");
   define(
       "csr_weight_grad(Tensor x, Tensor grad, Tensor indices, Tensor? indptr, *, SymInt rows, SymInt cols, bool "
-      "transpose, bool matrix, str values) -> Tensor");
+      "transpose, bool matrix, str values, bool unchecked=False) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(spikeforge, CompositeImplicitAutograd, library) {

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <vector>
 
 namespace spikeforge::ops::sparse {
@@ -328,7 +329,9 @@ class Product {
 at::Tensor product_cpu(const ProductCall& call) {
   check_product(call);
   const HeldRows held = hold_rows(call);
-  check_indptr(call.name().c_str(), held.rows);
+  const std::string name = call.name();
+  check_indptr(name.c_str(), held.rows);
+  if (!call.options.unchecked) verify(stored_matrix(name.c_str(), call));
   const at::Tensor weights = call.weights.contiguous();
   const at::Tensor x = call.x.contiguous();
   at::Tensor y = at::empty(C10_AS_INTARRAYREF_SLOW(result_sizes(x, call.options)), weights.options());
@@ -360,6 +363,7 @@ at::Tensor weight_grad_cpu(const WeightGradCall& call) {
   check_weight_grad(call);
   const HeldRows held = hold_rows(call);
   check_indptr("csr_weight_grad", held.rows);
+  if (!call.options.unchecked) verify(stored_matrix("csr_weight_grad", call));
   const at::Tensor x = call.x.contiguous();
   const at::Tensor grad = call.grad.contiguous();
   event::note_kernels([&](const jit::Device& device) {

@@ -11,6 +11,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace spikeforge::ops::sparse {
 namespace {
@@ -19,9 +20,10 @@ constexpr std::int64_t barrier_bytes = sizeof(event::GridBarrier);
 
 class Launcher {
  public:
-  // `product` is of these tensors, which are contiguous; `weights` may be what stands in their place.
+  // `product` is of these tensors, which are contiguous; `weights` may be what stands in their place. `refused` is what
+  // verify_on_gpu says of the matrix.
   Launcher(const at::Tensor& weights, const HeldRows& held, const at::Tensor& x, const at::Tensor& y,
-           const event::Product& product)
+           const event::Product& product, const unsigned* refused)
       : device_(gpu_of(x)), stream_(static_cast<cudaStream_t>(stream_of(x))), x_(x), y_(y), product_(product) {
     args_ = {.indices = held.rows.indices,
              .indptr = held.rows.indptr,
@@ -31,7 +33,8 @@ class Launcher {
              .nnz = held.rows.nnz,
              .weights = weights.const_data_ptr(),
              .n = product.n,
-             .batches = product.batches};
+             .batches = product.batches,
+             .refused = refused};
     point_at(0);
   }
 
@@ -125,6 +128,15 @@ class Launcher {
   event::ProductArguments args_{};
 };
 
+// The word that tells kernels to leave, or null. What they leave then is NaN, or 0.
+template <class Call>
+const unsigned* verified(const char* op, const Call& call, const at::Tensor& y) {
+  if (call.options.unchecked) return nullptr;
+  const unsigned* const refused = verify_on_gpu(stored_matrix(op, call));
+  if (refused != nullptr) y.fill_(std::numeric_limits<double>::quiet_NaN());
+  return refused;
+}
+
 at::Tensor product_cuda(const ProductCall& call) {
   check_product(call);
   const c10::cuda::OptionalCUDAGuard guard(call.x.device());
@@ -134,7 +146,8 @@ at::Tensor product_cuda(const ProductCall& call) {
   at::Tensor y = at::empty(C10_AS_INTARRAYREF_SLOW(result_sizes(x, call.options)), weights.options());
   if (y.numel() == 0) return y;
   if (held.rows.nnz == 0) return y.zero_();
-  Launcher launcher(weights, held, x, y, gpu_product(weights, held.rows, x, call.options));
+  Launcher launcher(weights, held, x, y, gpu_product(weights, held.rows, x, call.options),
+                    verified(call.name().c_str(), call, y));
   if (call.options.transpose)
     launcher.scatter();
   else
@@ -150,7 +163,9 @@ at::Tensor weight_grad_cuda(const WeightGradCall& call) {
   if (result.numel() == 0) return result;
   const at::Tensor x = call.x.contiguous();
   const at::Tensor grad = call.grad.contiguous();
-  Launcher(grad, held, x, result, gpu_product(grad, held.rows, x, call.options)).weight_gradient(grad);
+  Launcher(grad, held, x, result, gpu_product(grad, held.rows, x, call.options),
+           verified("csr_weight_grad", call, result))
+      .weight_gradient(grad);
   return result;
 }
 

@@ -19,15 +19,16 @@ inline bool is_differentiated(const at::Tensor& t) {
 inline void save_options(AutogradContext* ctx, const Options& options) {
   ctx->saved_data["rows"] = options.rows;
   ctx->saved_data["cols"] = options.cols;
-  ctx->saved_data["options"] = c10::List<std::int64_t>(
-      {options.transpose, options.matrix, static_cast<std::int64_t>(options.values), options.deterministic});
+  ctx->saved_data["options"] =
+      c10::List<std::int64_t>({options.transpose, options.matrix, static_cast<std::int64_t>(options.values),
+                               options.deterministic, options.unchecked});
 }
 
 inline Options saved_options(AutogradContext* ctx) {
   const auto& data = ctx->saved_data;
   const c10::List<std::int64_t> options = data.at("options").toIntList();
-  return {data.at("rows").toSymInt(), data.at("cols").toSymInt(),          options.get(0) != 0,
-          options.get(1) != 0,        static_cast<Values>(options.get(2)), options.get(3) != 0};
+  return {data.at("rows").toSymInt(),          data.at("cols").toSymInt(), options.get(0) != 0, options.get(1) != 0,
+          static_cast<Values>(options.get(2)), options.get(3) != 0,        options.get(4) != 0};
 }
 
 // The same matrix, and numbers, read the other way.

@@ -18,7 +18,11 @@ Values values_of(const EventProductOptions& options) { return options.graded ? V
 template <class Options>
 at::Tensor product(const Connections& m, const at::Tensor& x, bool matrix, Values values, const Options& options) {
   return ops::sparse::call_product(
-      {m.weights, m.indices, m.indptr, x, {m.rows, m.cols, options.transpose, matrix, values, options.deterministic}});
+      {m.weights,
+       m.indices,
+       m.indptr,
+       x,
+       {m.rows, m.cols, options.transpose, matrix, values, options.deterministic, m.unchecked}});
 }
 
 at::Tensor product(const RandomConnections& m, const at::Tensor& x, bool matrix, const EventProductOptions& options) {
@@ -86,19 +90,20 @@ ByColumns by_columns(const Connections& matrix) {
 
 void stdp_pre_(Connections& matrix, const at::Tensor& events, const at::Tensor& trace, const ClipRange& range) {
   using Schema = void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                      std::int64_t, std::int64_t, std::optional<double>, std::optional<double>);
+                      std::int64_t, std::int64_t, std::optional<double>, std::optional<double>, bool);
   static const auto op = find_operator<Schema>("spikeforge::stdp_pre_");
   op.call(matrix.weights, matrix.indices, indptr_of(matrix, "stdp_pre"), events, trace, matrix.rows, matrix.cols,
-          range.least, range.most);
+          range.least, range.most, matrix.unchecked);
 }
 
 void stdp_post_(Connections& matrix, const ByColumns& columns, const at::Tensor& events, const at::Tensor& trace,
                 const ClipRange& range) {
-  using Schema = void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                      const at::Tensor&, std::int64_t, std::int64_t, std::optional<double>, std::optional<double>);
+  using Schema =
+      void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+           const at::Tensor&, std::int64_t, std::int64_t, std::optional<double>, std::optional<double>, bool);
   static const auto op = find_operator<Schema>("spikeforge::stdp_post_");
   op.call(matrix.weights, columns.indices, columns.indptr, columns.slots, events, trace, matrix.rows, matrix.cols,
-          range.least, range.most);
+          range.least, range.most, matrix.unchecked);
 }
 
 }  // namespace spikeforge

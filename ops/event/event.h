@@ -16,13 +16,15 @@
 
 namespace spikeforge {
 
-// A stored matrix [rows, cols]. Its indices are not looked at by products: check() does that, once.
+// A stored matrix [rows, cols]. Its numbers are read by its first call, which refuses those that are out of range;
+// later calls remember it, until one of the tensors changes.
 struct Connections {
   at::Tensor weights;  // floating point: one a connection, of the shape of indices, or one element for all
   at::Tensor indices;  // int32, the columns: [connections], or in ELL form [rows, connections a row]
   // int32 or int64 [rows + 1], where rows begin in indices; none in ELL form.
   std::optional<at::Tensor> indptr = std::nullopt;
   std::int64_t rows = 0, cols = 0;
+  bool unchecked = false;  // calls take the numbers as they are; a wrong one reads or writes memory of others
 
   // Throws ValueError for an index that is out of range, rows that do not lie one after the other, and, if asked,
   // columns of a row that do not rise. Waits for a GPU. Not for the ELL form, whose indices alone may be wrong.

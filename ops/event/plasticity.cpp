@@ -27,6 +27,7 @@
 #include <cmath>
 #include <limits>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace spikeforge::ops::sparse {
@@ -44,12 +45,13 @@ struct StdpCall {
   const at::Tensor& trace;
   std::int64_t rows, cols;
   MaybeNumber least, most;
+  bool unchecked;
 
   const char* name() const { return slots == nullptr ? "stdp_pre" : "stdp_post"; }
 };
 
 void check_stdp(const StdpCall& call) {
-  const auto& [weights, indices, indptr, slots, events, trace, matrix_rows, matrix_cols, least, most] = call;
+  const auto& [weights, indices, indptr, slots, events, trace, matrix_rows, matrix_cols, least, most, unchecked] = call;
   const char* const op = call.name();
   const bool post = slots != nullptr;
   const std::int64_t rows = post ? matrix_cols : matrix_rows;
@@ -80,9 +82,23 @@ void check_stdp(const StdpCall& call) {
   if (!post) return;
   TORCH_CHECK_TYPE(slots->scalar_type() == c10::ScalarType::Long, op, ": slots must be int64, but is ",
                    slots->scalar_type());
-  TORCH_CHECK_VALUE(slots->sizes() == indices.sizes(), op, ": slots must have the shape of indices, ", indices.sizes(),
-                    ", but has ", slots->sizes());
+  TORCH_CHECK_VALUE(slots->sym_sizes() == indices.sym_sizes(), op, ": slots must have the shape of indices, ",
+                    indices.sym_sizes(), ", but has ", slots->sym_sizes());
   check_same_device(op, "slots", *slots, indices);
+}
+
+// Whether what is written to one may be read from the other. Storages do not tell: two may be of the same memory.
+bool share_memory(const at::Tensor& a, const at::Tensor& b) {
+  if (a.numel() == 0 || b.numel() == 0) return false;
+  const auto range = [](const at::Tensor& t) {
+    std::int64_t last = 0;
+    for (std::int64_t d = 0; d < t.dim(); ++d) last += (t.size(d) - 1) * t.stride(d);
+    const auto begin = reinterpret_cast<std::uintptr_t>(t.const_data_ptr());
+    return std::pair(begin, begin + static_cast<std::uintptr_t>((last + 1) * t.element_size()));
+  };
+  const auto [a_begin, a_end] = range(a);
+  const auto [b_begin, b_end] = range(b);
+  return a_begin < b_end && b_begin < a_end;
 }
 
 void stdp_(const StdpCall& call) {
@@ -92,28 +108,43 @@ void stdp_(const StdpCall& call) {
                     ": weights that change must have memory of their own each, but elements of these share it");
   constexpr double infinity = std::numeric_limits<double>::infinity();
   const bool post = call.slots != nullptr;
-  const WeightUpdate update{
-      weights.contiguous(),
-      hold_rows(call.indices, call.indptr, post ? call.cols : call.rows, post ? call.rows : call.cols),
-      post ? call.slots->contiguous() : at::Tensor(), call.events.contiguous(),
-      // Weights may be their own trace.
-      call.trace.to(state_type(weights.scalar_type()), false, call.trace.is_alias_of(weights)).contiguous(),
-      call.least.value_or(-infinity), call.most.value_or(infinity)};
+  const std::int64_t rows = post ? call.cols : call.rows, cols = post ? call.rows : call.cols;
+  const StoredMatrix matrix{.op = call.name(),
+                            .indices = &call.indices,
+                            .indptr = &call.indptr,
+                            .slots = call.slots,
+                            .rows = rows,
+                            .cols = cols};
+  const at::Tensor changed = weights.contiguous();
+  const auto apart = [&](const at::Tensor& t) { return share_memory(t, changed) ? t.clone() : t; };
+  WeightUpdate update{.weights = changed,
+                      .matrix = hold_rows(apart(call.indices), apart(call.indptr), rows, cols),
+                      .slots = post ? apart(*call.slots).contiguous() : at::Tensor(),
+                      .events = apart(call.events).contiguous(),
+                      .trace = apart(call.trace).to(state_type(weights.scalar_type())).contiguous(),
+                      .least = call.least.value_or(-infinity),
+                      .most = call.most.value_or(infinity)};
   if (weights.is_cuda()) {
 #if defined(SPIKEFORGE_WITH_CUDA)
+    if (!call.unchecked) update.refused = verify_on_gpu(matrix);
     update_weights_cuda(update);
 #endif
   } else {
     check_indptr(call.name(), update.matrix.rows);
+    if (!call.unchecked) verify(matrix);
     update_weights_cpu(update);
   }
-  if (!weights.is_contiguous()) weights.copy_(update.weights);
+  // Autograd asks for the version of what it saved, and so does what remembers a matrix. copy_ counts by itself.
+  if (weights.is_contiguous())
+    weights.unsafeGetTensorImpl()->bump_version();
+  else
+    weights.copy_(update.weights);
 }
 
 at::Tensor stdp(const StdpCall& call) {
   at::Tensor result = call.weights.clone();
   stdp_({result, call.indices, call.indptr, call.slots, call.events, call.trace, call.rows, call.cols, call.least,
-         call.most});
+         call.most, call.unchecked});
   return result;
 }
 
@@ -128,10 +159,10 @@ template <auto run, class... Slots>
 struct Stdp {
   static auto kernel(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& indptr, Slots... slots,
                      const at::Tensor& events, const at::Tensor& trace, std::int64_t rows, std::int64_t cols,
-                     MaybeNumber w_min, MaybeNumber w_max) {
+                     MaybeNumber w_min, MaybeNumber w_max, bool unchecked) {
     const at::Tensor* given = nullptr;
     ((given = &slots), ...);
-    return run({weights, indices, indptr, given, events, trace, rows, cols, w_min, w_max});
+    return run({weights, indices, indptr, given, events, trace, rows, cols, w_min, w_max, unchecked});
   }
 };
 
@@ -147,7 +178,9 @@ void register_stdp(torch::Library& library) {
 // order).
 std::tuple<at::Tensor, at::Tensor, at::Tensor> csr_transpose(const at::Tensor& indices, const at::Tensor& indptr,
                                                              std::int64_t rows, std::int64_t cols) {
-  check_numbers("csr_transpose", indices, indptr, rows, cols, /*sorted=*/false);
+  check_matrix("csr_transpose", indices, indptr, rows, cols);
+  check_numbers({.op = "csr_transpose", .indices = &indices, .indptr = &indptr, .rows = rows, .cols = cols},
+                /*sorted=*/false);
   const at::Tensor row = at::repeat_interleave(at::arange(rows, indptr.options().dtype(at::kLong)),
                                                indptr.to(at::kLong).diff(), /*dim=*/0, indices.size(0));
   const at::Tensor slots = at::argsort(indices, /*stable=*/true, /*dim=*/0);
@@ -162,14 +195,6 @@ void update_rows(const WeightUpdate& update, const E* events) {
   const auto* const trace = update.trace.const_data_ptr<C>();
   const auto* const slots = update.slots.defined() ? update.slots.const_data_ptr<std::int64_t>() : nullptr;
   const auto is_event = [&](std::int64_t i) { return static_cast<double>(events[i]) > 0; };
-  // Before anything changes; only those that are read.
-  for (std::int64_t i = 0; slots != nullptr && i < matrix.rows; ++i) {
-    if (!is_event(i)) continue;
-    for (std::int64_t k = matrix.begin(i); k < matrix.end(i); ++k)
-      TORCH_CHECK_VALUE(slots[k] >= 0 && slots[k] < matrix.nnz,
-                        "stdp_post: slots must be those of csr_transpose, from 0 to ", matrix.nnz - 1, ", but slots[",
-                        k, "] is ", slots[k]);
-  }
   at::parallel_for(0, matrix.rows, 1024, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       if (!is_event(i)) continue;
@@ -187,7 +212,7 @@ void update_typed(const WeightUpdate& update) {
   with_entries(update.events, [&](const auto* events) { update_rows<W, C>(update, events); });
 }
 
-const std::string limits = ", *, int rows, int cols, float? w_min=None, float? w_max=None) -> ";
+const std::string limits = ", *, int rows, int cols, float? w_min=None, float? w_max=None, bool unchecked=False) -> ";
 
 TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
   const auto define = [&library](const std::string& schema) {

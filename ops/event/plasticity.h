@@ -14,6 +14,7 @@ struct WeightUpdate {
   at::Tensor events;
   at::Tensor trace;  // in the compute type of the weights
   double least, most;
+  const unsigned* refused = nullptr;  // of verify_on_gpu
 };
 
 // The kernel that does it on a GPU.

@@ -27,7 +27,8 @@ void update_weights_cuda(const WeightUpdate& update) {
       .n = 1,
       .batches = 1,
       .least = update.least,
-      .most = update.most};
+      .most = update.most,
+      .refused = update.refused};
   constexpr std::int64_t block = 256;
   const std::int64_t blocks = std::clamp<std::int64_t>((matrix.rows * spec.lanes + block - 1) / block, 1,
                                                        std::int64_t{8} * device.multiprocessors);

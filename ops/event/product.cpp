@@ -117,6 +117,9 @@ void check_weight_grad(const WeightGradCall& call) {
   const char* const op = "csr_weight_grad";
   const auto& [x, grad, indices, indptr, options] = call;
   check_matrix(op, indices, indptr, options.rows, options.cols);
+  for (const at::Tensor* const t : {&x, &grad})
+    TORCH_CHECK_TYPE(t->layout() == c10::kStrided, op, ": ", t == &x ? "x" : "grad", " must be dense, but is ",
+                     t->layout());
   const std::int64_t own = options.matrix ? 2 : 1;
   TORCH_CHECK_VALUE(x.dim() >= own && x.sym_size(-own) == options.in(), op, ": x must have ", options.in(),
                     " entries, but has shape ", shape_text(x));
@@ -140,14 +143,14 @@ at::Tensor call_product(const ProductCall& call) {
   static const auto op = find_operator<ProductSchema>("spikeforge::csr_product");
   const Options& o = call.options;
   return op.call(call.weights, call.indices, call.indptr, call.x, o.rows, o.cols, o.transpose, o.matrix,
-                 name_of(o.values), o.deterministic);
+                 name_of(o.values), o.deterministic, o.unchecked);
 }
 
 at::Tensor call_weight_grad(const WeightGradCall& call) {
   static const auto op = find_operator<WeightGradSchema>("spikeforge::csr_weight_grad");
   const Options& o = call.options;
-  return op.call(call.x, call.grad, call.indices, call.indptr, o.rows, o.cols, o.transpose, o.matrix,
-                 name_of(o.values));
+  return op.call(call.x, call.grad, call.indices, call.indptr, o.rows, o.cols, o.transpose, o.matrix, name_of(o.values),
+                 o.unchecked);
 }
 
 Vectors vectors_of(const at::Tensor& t, bool matrix) {

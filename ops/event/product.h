@@ -5,6 +5,7 @@
 #include <spikeforge/kernels/event/plan.h>
 #include <spikeforge/kernels/event/product.h>
 #include <spikeforge/ops/common/layout.h>
+#include <spikeforge/ops/common/verified.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -29,6 +30,7 @@ struct Options {
   bool matrix = false;  // x is [..., in, n], else [..., in]
   Values values{};
   bool deterministic = false;
+  bool unchecked = false;  // the caller knows that the numbers of the matrix are in range
 
   const c10::SymInt& in() const { return transpose ? rows : cols; }
   const c10::SymInt& out() const { return transpose ? cols : rows; }
@@ -41,9 +43,6 @@ void check_entries(const char* op, const char* argument, const at::Tensor& x, co
 void check_size(const char* op, const c10::SymInt& rows, const c10::SymInt& cols);
 void check_matrix(const char* op, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
                   const c10::SymInt& rows, const c10::SymInt& cols);
-// And its numbers, which are read: what csr_check does.
-void check_numbers(const char* op, const at::Tensor& indices, const at::Tensor& indptr, std::int64_t rows,
-                   std::int64_t cols, bool sorted);
 // Of a matrix on the CPU, at every call: where rows begin, which costs little beside a product. Indices are not read.
 void check_indptr(const char* op, const event::Rows& rows);
 void check_same_device(const char* op, const char* name, const at::Tensor& t, const at::Tensor& indices);
@@ -77,7 +76,7 @@ struct WeightGradCall {
   Options options;
 };
 
-// Every check of a call: all that kernels take for granted, but for what csr_check reads.
+// Every check of a call: all that kernels take for granted, but for the numbers of the matrix.
 void check_product(const ProductCall& call);
 void check_weight_grad(const WeightGradCall& call);
 
@@ -89,19 +88,23 @@ at::Tensor call_weight_grad(const WeightGradCall& call);
 template <at::Tensor (*run)(const ProductCall&)>
 at::Tensor product_kernel(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
                           const at::Tensor& x, c10::SymInt rows, c10::SymInt cols, bool transpose, bool matrix,
-                          std::string_view values, bool deterministic) {
+                          std::string_view values, bool deterministic, bool unchecked) {
   return run({weights,
               indices,
               indptr,
               x,
-              {std::move(rows), std::move(cols), transpose, matrix, parse_values(values), deterministic}});
+              {std::move(rows), std::move(cols), transpose, matrix, parse_values(values), deterministic, unchecked}});
 }
 
 template <at::Tensor (*run)(const WeightGradCall&)>
 at::Tensor weight_grad_kernel(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& indices,
                               const std::optional<at::Tensor>& indptr, c10::SymInt rows, c10::SymInt cols,
-                              bool transpose, bool matrix, std::string_view values) {
-  return run({x, grad, indices, indptr, {std::move(rows), std::move(cols), transpose, matrix, parse_values(values)}});
+                              bool transpose, bool matrix, std::string_view values, bool unchecked) {
+  return run({x,
+              grad,
+              indices,
+              indptr,
+              {std::move(rows), std::move(cols), transpose, matrix, parse_values(values), false, unchecked}});
 }
 
 using ProductSchema = decltype(product_kernel<call_product>);
@@ -155,6 +158,16 @@ HeldRows hold_rows(const at::Tensor& indices, const std::optional<at::Tensor>& i
 template <class Call>
 HeldRows hold_rows(const Call& call) {
   return hold_rows(call.indices, call.indptr, call.options.rows.expect_int(), call.options.cols.expect_int());
+}
+
+// The matrix of a call whose other checks are done, as verify wants it. `op` has to outlive it.
+template <class Call>
+StoredMatrix stored_matrix(const char* op, const Call& call) {
+  return {.op = op,
+          .indices = &call.indices,
+          .indptr = call.indptr.has_value() ? &*call.indptr : nullptr,
+          .rows = call.options.rows.expect_int(),
+          .cols = call.options.cols.expect_int()};
 }
 
 // torch.use_deterministic_algorithms counts as `deterministic`.

@@ -22,6 +22,15 @@ void check_number(const char* op, const char* name, std::int64_t value, std::int
                     value);
 }
 
+void check_integers(const char* op, const char* name, const at::Tensor& t, c10::ScalarType type, const at::Tensor& x) {
+  TORCH_CHECK_TYPE(t.scalar_type() == type, op, ": ", name, " must be ", type, ", but is ", t.scalar_type(), "; pass ",
+                   name, type == at::kInt ? ".to(torch.int32)" : ".to(torch.int64)");
+  TORCH_CHECK_TYPE(t.layout() == c10::kStrided, op, ": ", name, " must be a dense tensor, but its layout is ",
+                   t.layout());
+  TORCH_CHECK_VALUE(t.device() == x.device(), op, ": ", name, " must be on ", x.device(),
+                    ", the device of x, but is on ", t.device());
+}
+
 void check_elements(const char* op, const char* name, const at::Tensor& t, std::int64_t least, std::int64_t most) {
   if (!t.is_cpu() || at::isTensorSubclassLike(t) || t.numel() == 0) return;
   const auto [low, high] = at::aminmax(t);
@@ -59,12 +68,7 @@ class Connection {
   }
 
   void check_type(const char* name, const Tensor& t, c10::ScalarType type) const {
-    TORCH_CHECK_TYPE(t.scalar_type() == type, op_, ": ", name, " must be ", type, ", but is ", t.scalar_type(),
-                     "; pass ", name, type == at::kInt ? ".to(torch.int32)" : ".to(torch.int64)");
-    TORCH_CHECK_TYPE(t.layout() == c10::kStrided, op_, ": ", name, " must be a dense tensor, but its layout is ",
-                     t.layout());
-    TORCH_CHECK_VALUE(t.device() == x_.device(), op_, ": ", name, " must be on ", x_.device(),
-                      ", the device of x, but is on ", t.device());
+    check_integers(op_, name, t, type, x_);
   }
 
   void check_weight(const char* name, const Tensor& weight) const {

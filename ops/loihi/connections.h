@@ -14,6 +14,8 @@ using OptionalTensor = std::optional<at::Tensor>;
 constexpr std::int64_t most_delay = 63;
 constexpr std::int64_t least_weight = -256, most_weight = 255;
 
+// Throws unless t is a dense tensor of this type beside x.
+void check_integers(const char* op, const char* name, const at::Tensor& t, c10::ScalarType type, const at::Tensor& x);
 // Throws ValueError unless least <= value <= most.
 void check_number(const char* op, const char* name, std::int64_t value, std::int64_t least, std::int64_t most);
 // The same of a tensor's values, where they can be read at once: on the CPU, and not while a graph is traced.

@@ -1,10 +1,10 @@
 // Products of messages and integer weights, exact modulo 2^32: [rows, in] with [out, in], dense or CSR.
 #include <spikeforge/cpu/loihi_products.h>
+#include <spikeforge/ops/common/verified.h>
 #include <spikeforge/ops/loihi/connections.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/_sparse_csr_tensor_unsafe.h>
-#include <ATen/ops/aminmax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
@@ -12,11 +12,55 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <tuple>
 
 namespace spikeforge::ops {
 namespace {
 
 using at::Tensor;
+
+// ---- checks ----
+
+// x [rows, in], whatever it is multiplied by.
+void check_messages(const char* op, const Tensor& x, std::int64_t num_message_bits) {
+  check_integers(op, "x", x, at::kInt, x);
+  TORCH_CHECK_VALUE(x.dim() == 2, op, ": x must have shape [rows, in], but has ", x.sym_sizes());
+  check_number(op, "num_message_bits", num_message_bits, 0, 32);
+}
+
+void check_product(const Tensor& x, const Tensor& weight, std::int64_t num_message_bits) {
+  constexpr const char* op = "loihi_product";
+  check_messages(op, x, num_message_bits);
+  check_integers(op, "weight", weight, at::kInt, x);
+  TORCH_CHECK_VALUE(weight.dim() == 2 && weight.sym_size(1) == x.sym_size(1), op,
+                    ": weight must have shape [out, in] with in = ", x.sym_size(1), ", but has ", weight.sym_sizes());
+}
+
+void check_sparse_product(const Tensor& x, const Tensor& crow_indices, const Tensor& col_indices, const Tensor& values,
+                          std::int64_t num_message_bits) {
+  constexpr const char* op = "loihi_sparse_product";
+  check_messages(op, x, num_message_bits);
+  check_integers(op, "crow_indices", crow_indices, at::kLong, x);
+  TORCH_CHECK_VALUE(crow_indices.dim() == 1 && crow_indices.sym_size(0) >= 1, op,
+                    ": crow_indices must have shape [out + 1], but has ", crow_indices.sym_sizes());
+  check_integers(op, "col_indices", col_indices, at::kLong, x);
+  check_integers(op, "values", values, at::kInt, x);
+  TORCH_CHECK_VALUE(values.dim() == 1 && col_indices.sym_sizes() == values.sym_sizes(), op,
+                    ": col_indices and values must have the same shape [nnz], but have ", col_indices.sym_sizes(),
+                    " and ", values.sym_sizes());
+}
+
+// The matrix [out, in], for verify. Messages begin as those of the operator that a user called.
+StoredMatrix stored_matrix(const Tensor& x, const Tensor& crow_indices, const Tensor& col_indices) {
+  return {.op = "loihi_sparse",
+          .indices = &col_indices,
+          .indptr = &crow_indices,
+          .rows = crow_indices.size(0) - 1,
+          .cols = x.size(1),
+          .indices_name = "col_indices",
+          .indptr_name = "crow_indices",
+          .cols_name = "in"};
+}
 
 // Without message bits, a message is a spike: anything but 0 is 1.
 bool are_spikes(std::int64_t num_message_bits) { return num_message_bits == 0; }
@@ -39,6 +83,7 @@ Tensor messages(const Tensor& x, std::int64_t num_message_bits) {
 constexpr std::int64_t few_rows = 8;
 
 Tensor product_cpu(const Tensor& x, const Tensor& weight, std::int64_t num_message_bits) {
+  check_product(x, weight, num_message_bits);
   const std::int64_t rows = x.size(0), in = x.size(1), out = weight.size(0);
   Tensor y = at::empty({rows, out}, x.options());
   const Tensor m = messages(x, num_message_bits);
@@ -62,21 +107,12 @@ Tensor product_cpu(const Tensor& x, const Tensor& weight, std::int64_t num_messa
   return y;
 }
 
-void check_csr(const Tensor& crow, const Tensor& col, std::int64_t in) {
-  constexpr const char* op = "loihi_sparse";
-  const std::int64_t out = crow.numel() - 1, nnz = col.numel();
-  const auto* const rows = crow.const_data_ptr<std::int64_t>();
-  bool ascends = rows[0] == 0 && rows[out] == nnz;
-  for (std::int64_t o = 0; ascends && o < out; ++o) ascends = rows[o] <= rows[o + 1];
-  TORCH_CHECK_VALUE(ascends, op, ": crow_indices must ascend from 0 to ", nnz, ", the number of values");
-  check_elements(op, "col_indices", col, 0, in - 1);
-}
-
 Tensor sparse_product_cpu(const Tensor& x, const Tensor& crow_indices, const Tensor& col_indices, const Tensor& values,
                           std::int64_t num_message_bits) {
+  check_sparse_product(x, crow_indices, col_indices, values, num_message_bits);
+  verify(stored_matrix(x, crow_indices, col_indices));
   const std::int64_t rows = x.size(0), in = x.size(1), out = crow_indices.numel() - 1;
   const Tensor crow = crow_indices.contiguous(), col = col_indices.contiguous(), w = values.contiguous();
-  check_csr(crow, col, in);
   Tensor y = at::empty({rows, out}, x.options());
   const Tensor m = messages(x, num_message_bits);
   const auto* const ends = crow.const_data_ptr<std::int64_t>();
@@ -111,26 +147,39 @@ Tensor exact(const Tensor& x, std::int64_t num_message_bits, DoubleProduct&& pro
 }
 
 Tensor product_cuda(const Tensor& x, const Tensor& weight, std::int64_t num_message_bits) {
+  check_product(x, weight, num_message_bits);
   const Tensor w = weight.to(at::kDouble).t();
   return exact(x, num_message_bits, [&](const Tensor& m) { return at::mm(m, w); });
 }
 
 Tensor sparse_product_cuda(const Tensor& x, const Tensor& crow_indices, const Tensor& col_indices, const Tensor& values,
                            std::int64_t num_message_bits) {
+  check_sparse_product(x, crow_indices, col_indices, values, num_message_bits);
   const std::int64_t rows = x.size(0), in = x.size(1), out = crow_indices.numel() - 1;
-  if (rows == 0 || out == 0 || values.numel() == 0) return at::zeros({rows, out}, x.options());
-  const Tensor w = at::_sparse_csr_tensor_unsafe(crow_indices, col_indices, values.to(at::kDouble), {out, in},
+  if (rows == 0 || in == 0 || out == 0 || values.numel() == 0) return at::zeros({rows, out}, x.options());
+  Tensor crow = crow_indices, col = col_indices;
+#if defined(SPIKEFORGE_WITH_CUDA)
+  // cuSPARSE reads without asking: as long as the answer is open, it is given numbers that are in range in any case.
+  if (verify_on_gpu(stored_matrix(x, crow_indices, col_indices)) != nullptr) {
+    col = col.clamp(0, in - 1);
+    crow = std::get<0>(crow.clamp(0, values.numel()).cummax(0));
+  }
+#endif
+  const Tensor w = at::_sparse_csr_tensor_unsafe(crow, col, values.to(at::kDouble), {out, in},
                                                  x.options().dtype(at::kDouble).layout(at::kSparseCsr));
   return exact(x, num_message_bits, [&](const Tensor& m) { return at::mm(w, m.t()).t(); }).contiguous();
 }
 
 // ---- Meta ----
 
-Tensor product_meta(const Tensor& x, const Tensor& weight, std::int64_t) {
+Tensor product_meta(const Tensor& x, const Tensor& weight, std::int64_t num_message_bits) {
+  check_product(x, weight, num_message_bits);
   return at::empty_symint({x.sym_size(0), weight.sym_size(0)}, x.options());
 }
 
-Tensor sparse_product_meta(const Tensor& x, const Tensor& crow_indices, const Tensor&, const Tensor&, std::int64_t) {
+Tensor sparse_product_meta(const Tensor& x, const Tensor& crow_indices, const Tensor& col_indices, const Tensor& values,
+                           std::int64_t num_message_bits) {
+  check_sparse_product(x, crow_indices, col_indices, values, num_message_bits);
   return at::empty_symint({x.sym_size(0), crow_indices.sym_size(0) - 1}, x.options());
 }
 

@@ -106,6 +106,13 @@ std::vector<KernelSpec> linear_specs() {
   return list;
 }
 
+std::vector<KernelSpec> check_specs() {
+  std::vector<KernelSpec> list;
+  for (const std::uint8_t indptr_bytes : {0, 4, 8})
+    for (const bool wide : {false, true}) list.push_back(event::check_of(indptr_bytes, wide));
+  return list;
+}
+
 void check(const std::string& arch, const jit::KernelSource& source, int most_spilled) {
   INFO(arch << "\n" << source.text);
   try {
@@ -122,7 +129,7 @@ void check(const std::string& arch, const jit::KernelSource& source, int most_sp
 void check_arch(const std::string& arch, std::size_t every = 1) {
   const std::vector<KernelSpec> specs = all_specs();
   REQUIRE(specs.size() > 40);
-  for (const std::vector<KernelSpec>& list : {specs, jit_specs(), linear_specs()})
+  for (const std::vector<KernelSpec>& list : {specs, jit_specs(), linear_specs(), check_specs()})
     for (std::size_t i = 0; i < list.size(); i += every) check(arch, print_source(list[i]), allowed_spill(list[i]));
 }
 

@@ -57,6 +57,18 @@ TEST_CASE("rows of one length from C++") {
   CHECK_THROWS_WITH(ell.check(), has_text("csr_check: the matrix must have indptr"));
 }
 
+TEST_CASE("a matrix that leads out of bounds is refused from C++, unless it is unchecked") {
+  Connections m = some_connections(false);
+  const at::Tensor nothing = at::zeros({m.rows}, at::kDouble);
+  CHECK(same(event_mv(m, nothing, {.transpose = true}), at::zeros({m.cols}, at::kDouble)));
+  m.indices[0] = -1;
+  CHECK_THROWS_WITH(event_mv(m, nothing, {.transpose = true}), has_text("event_csrmv: indices must be from 0 to"));
+  CHECK_THROWS_WITH(stdp_pre_(m, nothing, at::zeros({m.cols}, at::kDouble)), has_text("stdp_pre: indices must be"));
+  m.unchecked = true;  // no row is read
+  CHECK(same(event_mv(m, nothing, {.transpose = true}), at::zeros({m.cols}, at::kDouble)));
+  stdp_pre_(m, nothing, at::zeros({m.cols}, at::kDouble));
+}
+
 TEST_CASE("products from C++ have gradients") {
   Connections m = some_connections(false);
   m.weights.requires_grad_();

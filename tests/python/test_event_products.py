@@ -331,7 +331,7 @@ def test_errors_are_the_same_where_shapes_alone_are_known():
 
 @both_orders
 def test_rows_that_lie_about_themselves_are_refused_on_the_cpu(transpose):
-    """On a GPU nothing is read by the host: csr_check is for that."""
+    """On a GPU nothing is read by the host: test_verified.py has what is said there."""
     indices, weights = torch.tensor([0, 1, 2], dtype=torch.int32), torch.ones(3)
     for indptr in ([0, 900_000_000, 3], [0, -5, 3], [1, 2, 3], [0, 2, 9], [0, 2, 2]):
         for dtype in (torch.int32, torch.int64):

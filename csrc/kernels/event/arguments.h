@@ -54,7 +54,18 @@ struct ProductArguments {
   Int rows_at_once = 0;        // that a block looks at, no more than it has threads
   Int private_from = 0;        // listed nonzeros from which a block's sums are its own
   double least = 0, most = 0;  // of plasticity
+  // Null, or not 0 where a number of the matrix is out of range: nothing of it is read then.
+  const unsigned* refused = nullptr;
 };
+
+// Of `product` the matrix is read, whose indices may be Int. Blocks count themselves in `refused`[1].
+struct CheckArguments {
+  ProductArguments product;
+  unsigned* refused;
+  unsigned* answer;  // in the host's memory: 0 until all is read, then an Answer
+};
+
+enum class Answer : unsigned { none, right, wrong };
 
 // A matrix that is drawn: random_rows.h.
 struct RandomRows {
@@ -85,7 +96,8 @@ constexpr int inputs_at_once = 1024;  // of event_linear, in a block
 static_assert(sizeof(Int) == 8 && sizeof(void*) == 8, "host and device agree on a word");
 static_assert(sizeof(GridBarrier) == 2 * 8, "no padding");
 static_assert(sizeof(Task) == 3 * 8, "padded to a word");
-static_assert(sizeof(ProductArguments) == 26 * 8, "words without padding");
+static_assert(sizeof(ProductArguments) == 27 * 8, "words without padding");
+static_assert(sizeof(CheckArguments) == sizeof(ProductArguments) + 2 * 8, "words without padding");
 static_assert(sizeof(RandomRows) == 6 * 8, "padded to a word");
 static_assert(sizeof(JitArguments) == sizeof(ProductArguments) + sizeof(RandomRows), "words without padding");
 static_assert(sizeof(LinearArguments) == 10 * 8, "words without padding");

@@ -241,6 +241,14 @@ std::vector<KernelSpec> kernels_of(const Product& p, const jit::Device& device) 
   return kernels;
 }
 
+KernelSpec check_of(std::uint8_t indptr_bytes, bool wide_indices) {
+  return {.kernel = Kernel::check,
+          .weight = DType::f32,
+          .entry = EntryType::f32,
+          .indptr_bytes = indptr_bytes,
+          .wide_indices = wide_indices};
+}
+
 Step plan_weight_gradient(const Product& p, const jit::Device& device) {
   KernelSpec spec = spec_of(Kernel::weight_gradient, p);
   spec.homogeneous = false;

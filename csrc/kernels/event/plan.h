@@ -63,6 +63,9 @@ ScatterPlan plan_scatter(const Product& product, const jit::Device& device);
 // Of the weights, where every nonzero has its own: x and the result's gradient, of `product.weight`, are read.
 Step plan_weight_gradient(const Product& product, const jit::Device& device);
 
+// The kernel that looks at the numbers of a stored matrix; `indptr_bytes` as above.
+KernelSpec check_of(std::uint8_t indptr_bytes, bool wide_indices);
+
 // The kernels of a product, which are the same on all devices of an architecture: their multiprocessors decide how many
 // blocks there are and which rows are long, and no spec.
 std::vector<KernelSpec> kernels_of(const Product& product, const jit::Device& device);

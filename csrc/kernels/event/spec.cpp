@@ -24,7 +24,8 @@ Function function_of(Kernel kernel) {
                                     {"plasticity", "event_weights.cuh"},
                                     {"jit_gather", "event_jit.cuh", "JitArguments"},
                                     {"jit_scatter", "event_jit.cuh", "JitArguments"},
-                                    {"linear", "event_linear.cuh", "LinearArguments"}};
+                                    {"linear", "event_linear.cuh", "LinearArguments"},
+                                    {"check", "event_check.cuh", "CheckArguments"}};
   return functions[static_cast<int>(kernel)];
 }
 
@@ -42,6 +43,19 @@ const char* name_of(Sums sums) {
   return names[static_cast<int>(sums)];
 }
 
+bool reads_a_matrix(Kernel kernel) {
+  switch (kernel) {
+    case Kernel::gather_bits:
+    case Kernel::gather:
+    case Kernel::scatter:
+    case Kernel::weight_gradient:
+    case Kernel::plasticity:
+      return true;
+    default:
+      return false;
+  }
+}
+
 std::string print_call(const KernelSpec& spec) {
   const char* const name = function_of(spec.kernel).name;
   switch (spec.kernel) {
@@ -50,6 +64,8 @@ std::string print_call(const KernelSpec& spec) {
       return fmt::format("{}<Kernel, Distribution::{}>", name, name_of(spec.distribution));
     case Kernel::linear:
       return fmt::format("{}<Kernel, {}>", name, spec.packed);
+    case Kernel::check:
+      return fmt::format("{}<Kernel, {}>", name, spec.wide_indices ? "Int" : "int");
     default:
       return fmt::format("{}<Kernel>", name);
   }
@@ -76,6 +92,7 @@ Bounds bounds(const KernelSpec& spec) {
     case Kernel::jit_gather:
     case Kernel::jit_scatter:
     case Kernel::linear:
+    case Kernel::check:
       return {256, 1};
     case Kernel::gather_bits:
       return {512, 2};
@@ -103,13 +120,14 @@ jit::KernelSource print_source(const KernelSpec& spec) {
 namespace spikeforge {{
 namespace event {{
 using Kernel = {kernel};
-extern "C" __global__ void __launch_bounds__({threads}, {blocks}) {name}(const {arguments} args) {{ {call}(args); }}
+extern "C" __global__ void __launch_bounds__({threads}, {blocks}) {name}(const {arguments} args) {{ {guard}{call}(args); }}
 }}
 }}
 )",
                               fmt::arg("header", function.header), fmt::arg("kernel", kernel),
                               fmt::arg("threads", threads), fmt::arg("blocks", blocks), fmt::arg("name", name),
-                              fmt::arg("arguments", function.arguments), fmt::arg("call", print_call(spec)))};
+                              fmt::arg("arguments", function.arguments), fmt::arg("call", print_call(spec)),
+                              fmt::arg("guard", reads_a_matrix(spec.kernel) ? "if (is_refused(args)) return; " : ""))};
 }
 
 }  // namespace spikeforge::event

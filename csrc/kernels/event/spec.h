@@ -19,7 +19,8 @@ enum class Kernel : std::uint8_t {
   plasticity,
   jit_gather,
   jit_scatter,
-  linear
+  linear,
+  check
 };
 
 const char* name_of(Values values);
@@ -41,6 +42,7 @@ struct KernelSpec {
   bool transpose = false;
   Distribution distribution{};  // of jit_gather and jit_scatter; constant weights are homogeneous
   bool packed = false;          // of linear: events are bits
+  bool wide_indices = false;    // of check: they are int64
 
   bool operator==(const KernelSpec&) const = default;
 };

@@ -1,0 +1,178 @@
+#include <spikeforge/base/hash.h>
+#include <spikeforge/kernels/event/note.h>
+#include <spikeforge/kernels/event/plan.h>
+#include <spikeforge/ops/common/verified.h>
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <type_traits>
+#include <vector>
+
+namespace spikeforge::ops {
+namespace {
+
+// Numbers that are worth waking a thread.
+constexpr std::int64_t numbers_of_a_thread = 1 << 16;
+
+template <class F>
+auto with_integers(const at::Tensor& contiguous, F&& f) {
+  if (contiguous.scalar_type() == c10::ScalarType::Int) return f(contiguous.const_data_ptr<std::int32_t>());
+  return f(contiguous.const_data_ptr<std::int64_t>());
+}
+
+// Without a branch, so that it is read in vectors. A negative number is a large one without its sign.
+template <class Index>
+bool lie_below(const Index* numbers, std::int64_t n, std::int64_t bound) {
+  using Unsigned = std::make_unsigned_t<Index>;
+  const auto most = static_cast<Unsigned>(bound);
+  bool wrong = false;
+  for (std::int64_t k = 0; k < n; ++k) wrong |= static_cast<Unsigned>(numbers[k]) >= most;
+  return !wrong;
+}
+
+bool lie_below(const at::Tensor& numbers, std::int64_t bound) {
+  const at::Tensor dense = numbers.contiguous();
+  std::atomic<bool> right = true;
+  with_integers(dense, [&](const auto* begin) {
+    at::parallel_for(0, dense.numel(), numbers_of_a_thread, [&](std::int64_t first, std::int64_t last) {
+      if (!lie_below(begin + first, last - first, bound)) right = false;
+    });
+  });
+  return right;
+}
+
+template <class Index>
+bool never_decreases(const Index* numbers, std::int64_t n) {
+  bool decreases = false;
+  for (std::int64_t i = 0; i + 1 < n; ++i) decreases |= numbers[i] > numbers[i + 1];
+  return !decreases;
+}
+
+bool are_row_begins(const at::Tensor& indptr, std::int64_t nnz) {
+  const at::Tensor dense = indptr.contiguous();
+  return with_integers(dense, [&](const auto* begins) {
+    const std::int64_t n = dense.numel();
+    return begins[0] == 0 && begins[n - 1] == nnz && never_decreases(begins, n);
+  });
+}
+
+bool is_right(const StoredMatrix& m) {
+  const std::int64_t nnz = m.indices->numel();
+  return (m.indptr == nullptr || are_row_begins(*m.indptr, nnz)) && lie_below(*m.indices, m.cols) &&
+         (m.slots == nullptr || lie_below(*m.slots, nnz));
+}
+
+template <class Begin>
+void refuse_row_begins(const StoredMatrix& m, const Begin* begins, std::int64_t nnz) {
+  TORCH_CHECK_VALUE(begins[0] == 0, m.op, ": ", m.indptr_name, " must begin with 0, but begins with ", begins[0]);
+  for (std::int64_t i = 0; i < m.rows; ++i)
+    TORCH_CHECK_VALUE(begins[i] <= begins[i + 1], m.op, ": ", m.indptr_name, " must not decrease, but ", m.indptr_name,
+                      "[", i, "] is ", begins[i], " and ", m.indptr_name, "[", i + 1, "] is ", begins[i + 1]);
+  TORCH_CHECK_VALUE(begins[m.rows] == nnz, m.op, ": ", m.indptr_name, " must end with ", nnz,
+                    ", the number of indices, but ends with ", begins[m.rows]);
+}
+
+template <class Index, class End>
+void refuse_indices(const StoredMatrix& m, const Index* indices, bool sorted, const End& end_of) {
+  std::int64_t k = 0;
+  for (std::int64_t i = 0; i < m.rows; ++i)
+    for (const std::int64_t first = k; k < end_of(i); ++k) {
+      TORCH_CHECK_VALUE(indices[k] >= 0 && indices[k] < m.cols, m.op, ": ", m.indices_name, " must be from 0 to ",
+                        m.cols_name, " - 1 = ", m.cols - 1, ", but ", m.indices_name, "[", k, "], in row ", i, ", is ",
+                        indices[k]);
+      TORCH_CHECK_VALUE(!sorted || k == first || indices[k - 1] <= indices[k], m.op,
+                        ": the indices of a row must not decrease, but indices[", k - 1, "] is ", indices[k - 1],
+                        " and indices[", k, "], in the same row ", i, ", is ", indices[k],
+                        "; sort them, or pass sorted=False: no operator needs their order");
+    }
+}
+
+void refuse_slots(const StoredMatrix& m, const std::int64_t* slots, std::int64_t nnz) {
+  for (std::int64_t k = 0; k < nnz; ++k)
+    TORCH_CHECK_VALUE(slots[k] >= 0 && slots[k] < nnz, m.op, ": slots must be those of csr_transpose, from 0 to ",
+                      nnz - 1, ", but slots[", k, "] is ", slots[k]);
+}
+
+MatrixMemory<bool>& on_the_host() {
+  static auto& verified = *new MatrixMemory<bool>;  // threads may still call at the end of the process
+  return verified;
+}
+
+void remember(const StoredMatrix& matrix, const std::optional<MatrixKey>& key) {
+  if (!key) return;
+  if (matrix.indices->is_cpu()) return on_the_host().set(*key, matrix, true);
+#if defined(SPIKEFORGE_WITH_CUDA)
+  if (matrix.indices->is_cuda()) remember_on_gpu(matrix, *key);
+#endif
+}
+
+MatrixKey::Numbers numbers_of(const at::Tensor& t) {
+  MatrixKey::Numbers numbers{.storage = t.storage().unsafeGetStorageImpl(),
+                             .data = t.const_data_ptr(),
+                             .type = static_cast<std::int64_t>(t.scalar_type()),
+                             .version = t._version()};
+  for (std::int64_t d = 0; d < t.dim(); ++d) {
+    const auto i = static_cast<std::size_t>(d);
+    numbers.sizes.at(i) = t.size(d);
+    numbers.strides.at(i) = t.stride(d);
+  }
+  return numbers;
+}
+
+}  // namespace
+
+std::optional<MatrixKey> MatrixKey::of(const StoredMatrix& matrix) {
+  MatrixKey key{.rows = matrix.rows, .cols = matrix.cols};
+  std::size_t i = 0;
+  for (const at::Tensor* const t : {matrix.indices, matrix.indptr, matrix.slots}) {
+    if (t != nullptr) {
+      if (t->is_inference() || !t->has_storage()) return std::nullopt;
+      key.tensors.at(i) = numbers_of(*t);
+    }
+    ++i;
+  }
+  return key;
+}
+
+std::size_t HashOfMatrixKey::operator()(const MatrixKey& key) const { return hash64(&key, sizeof key); }
+
+static_assert(std::has_unique_object_representations_v<MatrixKey>, "it is hashed byte by byte");
+
+void check_numbers(const StoredMatrix& matrix, bool sorted) {
+  const std::optional<MatrixKey> key = MatrixKey::of(matrix);
+  const at::Tensor indices = matrix.indices->cpu().contiguous();
+  const std::int64_t nnz = indices.numel();
+  if (matrix.indptr != nullptr) {
+    const at::Tensor indptr = matrix.indptr->cpu().contiguous();
+    with_integers(indptr, [&](const auto* begins) {
+      refuse_row_begins(matrix, begins, nnz);
+      with_integers(indices, [&](const auto* columns) {
+        refuse_indices(matrix, columns, sorted, [&](std::int64_t row) { return begins[row + 1]; });
+      });
+    });
+  } else {
+    const std::int64_t width = indices.size(1);
+    with_integers(indices, [&](const auto* columns) {
+      refuse_indices(matrix, columns, sorted, [&](std::int64_t row) { return (row + 1) * width; });
+    });
+  }
+  if (matrix.slots != nullptr) {
+    const at::Tensor slots = matrix.slots->cpu().contiguous();
+    refuse_slots(matrix, slots.const_data_ptr<std::int64_t>(), nnz);
+  }
+  remember(matrix, key);
+}
+
+void verify(const StoredMatrix& matrix) {
+  event::note_kernels([&](const jit::Device&) {
+    return std::vector{event::check_of(bytes_of_row_begins(matrix), has_wide_indices(matrix))};
+  });
+  const std::optional<MatrixKey> key = MatrixKey::of(matrix);
+  if (key && on_the_host().find(*key)) return;
+  if (!is_right(matrix)) check_numbers(matrix, /*sorted=*/false);
+  remember(matrix, key);
+}
+
+}  // namespace spikeforge::ops

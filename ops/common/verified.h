@@ -1,0 +1,123 @@
+// Stored matrices whose numbers were read and found in range: each is read for that once, and not at every call.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+namespace spikeforge::ops {
+
+// What kernels take for granted of a matrix [rows, cols] in memory: indices lie in [0, cols); indptr begins with 0,
+// never decreases and ends with their number; slots, where there are any, lie in [0, that number).
+struct StoredMatrix {
+  const char* op = nullptr;             // begins messages
+  const at::Tensor* indices = nullptr;  // int32 or int64: [nnz], or in ELL form [rows, width]
+  const at::Tensor* indptr = nullptr;   // int32 or int64 [rows + 1]; null in ELL form
+  const at::Tensor* slots = nullptr;    // int64 [nnz], or null
+  std::int64_t rows = 0, cols = 0;
+  const char* indices_name = "indices";  // in messages
+  const char* indptr_name = "indptr";
+  const char* cols_name = "cols";
+};
+
+// Of the kernel that looks at it on a GPU: bytes of an element of indptr, 0 where there is none.
+inline std::uint8_t bytes_of_row_begins(const StoredMatrix& matrix) {
+  if (matrix.indptr == nullptr) return 0;
+  return matrix.indptr->scalar_type() == c10::ScalarType::Long ? 8 : 4;
+}
+inline bool has_wide_indices(const StoredMatrix& matrix) {
+  return matrix.indices->scalar_type() == c10::ScalarType::Long;
+}
+
+// Reads the matrix, from a GPU through a copy. Throws ValueError for the first number that is not right, or if asked
+// for columns of a row that decrease. A matrix that passes is remembered.
+void check_numbers(const StoredMatrix& matrix, bool sorted);
+
+// The same for a matrix on the CPU, unless it is remembered. A matrix is forgotten where one of its tensors changed or
+// died. A change that torch does not see (through numpy, or .data) is not seen here either; a tensor of inference mode
+// has no version, and is read at every call.
+void verify(const StoredMatrix& matrix);
+
+// The same for a matrix on a GPU, without waiting for it: what is not remembered is checked by a kernel on the current
+// stream, and what it found is thrown at a later call. Until that is known, kernels of the matrix leave as soon as this
+// word of the device's memory is not 0; null where it is known. While a CUDA graph is captured nothing is checked that
+// is not remembered.
+const unsigned* verify_on_gpu(const StoredMatrix& matrix);
+
+// ---- the memory of both ----
+
+struct MatrixKey;
+void remember_on_gpu(const StoredMatrix& matrix, const MatrixKey& key);
+
+// Tells the numbers of a matrix from all others, also from those that lie in the same place later.
+struct MatrixKey {
+  struct Numbers {
+    const void* storage = nullptr;
+    const void* data = nullptr;
+    std::int64_t type = 0, version = 0;
+    std::array<std::int64_t, 2> sizes{}, strides{};
+    bool operator==(const Numbers&) const = default;
+  };
+  std::array<Numbers, 3> tensors{};
+  std::int64_t rows = 0, cols = 0;
+  bool operator==(const MatrixKey&) const = default;
+
+  // None where a change of the numbers could not be told.
+  static std::optional<MatrixKey> of(const StoredMatrix& matrix);
+};
+
+struct HashOfMatrixKey {
+  std::size_t operator()(const MatrixKey& key) const;
+};
+
+// Bounded, and keeps no numbers alive. A storage is held weakly, so that no other can have its address.
+template <class Value>
+class MatrixMemory {
+ public:
+  std::optional<Value> find(const MatrixKey& key) const {
+    const std::scoped_lock lock(mutex_);
+    const auto found = entries_.find(key);
+    return found == entries_.end() ? std::nullopt : std::optional(found->second.value);
+  }
+
+  void set(const MatrixKey& key, const StoredMatrix& matrix, Value value) {
+    Entry entry{{}, std::move(value)};
+    std::size_t i = 0;
+    for (const at::Tensor* const t : {matrix.indices, matrix.indptr, matrix.slots})
+      if (t != nullptr) entry.storages.at(i++) = Storage(t->storage().getWeakStorageImpl());
+    const std::scoped_lock lock(mutex_);
+    if (entries_.size() >= limit_) {
+      std::erase_if(entries_, [](const auto& item) { return item.second.is_dead(); });
+      if (entries_.size() >= most) entries_.clear();
+      limit_ = std::min(most, 2 * entries_.size() + least);
+    }
+    entries_.insert_or_assign(key, std::move(entry));
+  }
+
+ private:
+  static constexpr std::size_t least = 64, most = 4096;  // entries
+  using Storage = std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>>;
+  struct Entry {
+    std::array<Storage, 3> storages;
+    Value value;
+    bool is_dead() const {
+      for (const Storage& storage : storages)
+        if (storage && storage->expired()) return true;
+      return false;
+    }
+  };
+
+  mutable std::mutex mutex_;
+  std::unordered_map<MatrixKey, Entry, HashOfMatrixKey> entries_;
+  std::size_t limit_ = least;
+};
+
+}  // namespace spikeforge::ops

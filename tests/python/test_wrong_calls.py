@@ -1,0 +1,47 @@
+"""Wrong calls of every operator, in processes of their own: wrong_calls.py, which says what is asked of them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, SEED, library_path
+
+WORKER = Path(__file__).with_name("wrong_calls.py")
+
+
+def run(library, tmp_path, *arguments, **environment):
+    log = tmp_path / "call.txt"
+    done = subprocess.run([sys.executable, WORKER, library, "--log", log, *map(str, arguments)], env={**os.environ, **environment}, capture_output=True, text=True)
+    if done.returncode != 0:
+        under_way = log.read_text() if log.exists() else ""
+        pytest.fail(f"wrong_calls.py {' '.join(map(str, arguments))} ended with {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-6000:]}\nits last call:\n{under_way}", pytrace=False)
+    return done.stdout
+
+
+def test_wrong_calls_end_in_words_and_touch_no_memory_of_others(tmp_path):
+    said = run(library_path(), tmp_path, "--calls", 3000, "--seed", SEED)
+    assert said.endswith(", 0 are wrong\n"), said
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
+def test_many_wrong_calls(seed, tmp_path):
+    run(library_path(), tmp_path, "--calls", 20_000, "--seed", SEED + 1 + seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2))
+def test_wrong_calls_under_the_address_sanitizer(seed, tmp_path):
+    library = REPOSITORY / "build" / "asan" / "lib" / "libspikeforge.so"
+    if not library.exists():
+        pytest.skip("the preset asan is not built: cmake --preset asan && cmake --build --preset asan --target spikeforge")
+    compiler = shutil.which("g++") or shutil.which("c++")
+    preloaded = [subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip() for name in ("libasan.so", "libubsan.so", "libstdc++.so")]
+    # torch is not built with it, and what it allocates once is never freed. A request for more memory than there is fails as without it.
+    options = "detect_leaks=0:protect_shadow_gap=0:allocator_may_return_null=1:handle_segv=1:abort_on_error=0"
+    run(library, tmp_path, "--calls", 10_000, "--seed", SEED + 10 + seed, LD_PRELOAD=" ".join(preloaded), ASAN_OPTIONS=options, UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1", SPIKEFORGE_LIBRARY=str(library))
+
+

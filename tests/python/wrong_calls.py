@@ -1,0 +1,516 @@
+"""Calls of every operator of the namespace that are wrong in some way: none may read or write memory that is not its own.
+
+    python wrong_calls.py LIBRARY --calls 5000 --seed 1 [--only REGEX] [--log FILE]
+
+A right call of each operator is known: of the public ones it stands below, of those beneath them it is what these call. Some
+of its arguments are then changed by their types: shapes, dtypes, values, aliases, devices, layouts. What follows is an
+exception in words, or a result whose shapes and types are those that the meta device says; and no argument has changed that the
+schema does not say. Tensors end at a page that nobody may read, and what lies before them is looked at after the call.
+FILE holds the call that is under way, for whoever finds this process dead.
+"""
+
+import argparse
+import ctypes
+import mmap
+import random
+import re
+import signal
+import sys
+import traceback
+import warnings
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+ops = torch.ops.spikeforge
+TEXT = "neuron leaky(x; v; k) { h = 0.5 * v + x * k; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }"
+TWO = "neuron two(x, y; v, w) { h = 0.5 * v + x - w; s = spike(h - 1, sigmoid(4)); return s; v' = select(s, 0, h); w' = 0.9 * w + y * s }"
+# They write files, or change what later calls do: their arguments are strings, and paths.
+UNTOUCHED = {"record_kernels", "write_kernel_pack", "load_kernel_pack", "print_cuda"}
+
+SECONDS_A_CALL = 120
+READS_WEIGHTS = {"loihi_quantize"}  # on the host: there is no answer without numbers
+
+
+# ---- right calls ----
+
+def integers(low, high, *shape, dtype=torch.int32):
+    return torch.randint(low, high, shape, dtype=dtype)
+
+
+def csr(rows=6, cols=7, nnz=15, dtype=torch.int64):
+    begins = torch.cat([torch.zeros(1, dtype=torch.int64), torch.randint(nnz + 1, (rows - 1,)).sort().values, torch.tensor([nnz])])
+    return integers(0, cols, nnz), begins.to(dtype), dict(rows=rows, cols=cols)
+
+
+def neuron_calls(schema):
+    """With everything given that may be, and with nothing."""
+    for full in (False, True):
+        arguments = {}
+        for a in schema.arguments:
+            if a.name == "x":
+                arguments[a.name] = torch.randn(4, 2, 5, dtype=random.choice([torch.float32, torch.float64, torch.bfloat16])).requires_grad_()
+            elif a.name == "w" and schema.name.endswith("plif"):
+                arguments[a.name] = torch.randn(()).to(arguments["x"].dtype)
+            elif a.name == "v_reset" and schema.overload_name:
+                arguments[a.name] = torch.zeros((5,) if full else (), dtype=arguments["x"].dtype)
+            elif full and str(a.type) == "Optional[Tensor]":
+                shape = (2, 5) if a.name in schema_states(schema) else (5,)
+                arguments[a.name] = (0.5 + torch.rand(shape)).to(arguments["x"].dtype)
+            elif full and a.name == "store_v":
+                arguments[a.name] = True
+        yield arguments
+
+
+def schema_states(schema):
+    return {r.name for r in schema.returns} - {"spikes"}
+
+
+def loihi_calls(schema):
+    for full in (False, True):
+        arguments = {}
+        for a in schema.arguments:
+            if a.name == "x":
+                arguments[a.name] = integers(-3, 4, 4, 2, 5)
+            elif a.name == "bias_mant" and schema.overload_name == "bias":
+                arguments[a.name] = integers(0, 4, 5)
+            elif full and str(a.type) == "Optional[Tensor]":
+                shape = (2, 5) if a.name in schema_states(schema) else (5,)
+                arguments[a.name] = integers(0, 4, *shape)
+            elif full and a.name == "store_states":
+                arguments[a.name] = True
+        yield arguments
+
+
+def public_calls(schema):
+    """Argument names to values."""
+    name = schema.name.partition("::")[2]
+    names = [a.name for a in schema.arguments]
+    if "surrogate" in names and "numbers" not in names:
+        yield from neuron_calls(schema)
+    elif name.startswith(("loihi_lif", "loihi_ternary")):
+        yield from loihi_calls(schema)
+    elif name in ("run",):
+        x = torch.randn(4, 2, 5, requires_grad=True)
+        yield dict(neuron=TEXT, inputs=[x], states=[torch.rand(2, 5)], params=[torch.rand(5)])
+        yield dict(neuron=TEXT, inputs=[x], states=[], params=[torch.rand(())], store_states=True)
+        yield dict(neuron=TWO, inputs=[x.double(), torch.rand(4, 2, 5).double()], states=[torch.rand(2, 5).double(), torch.rand(2, 5).double()], params=[])
+    elif re.fullmatch(r"(event_)?csrm[vm]|(event_)?ellm[vm]", name):
+        for transpose in (False, True):
+            indices, indptr, size = csr(dtype=random.choice([torch.int32, torch.int64]))
+            x = (size["rows"] if transpose else size["cols"],) + ((3,) if name.endswith("mm") else ())
+            common = dict(transpose=transpose, **{names[3 if "csr" in name else 2]: torch.randn(x, requires_grad=True)})
+            if "csr" in name:
+                yield dict(weights=torch.randn(15, requires_grad=True), indices=indices, indptr=indptr, **size, **common)
+                yield dict(weights=torch.randn(1), indices=indices, indptr=indptr, **size, **common)
+            else:
+                yield dict(weights=torch.randn(6, 4, requires_grad=True), indices=integers(0, 7, 6, 4), cols=7, **common)
+    elif name in ("jit_csrmv", "jit_csrmm"):
+        for transpose in (False, True):
+            x = (40 if not transpose else 30,) + ((3,) if name.endswith("mm") else ())
+            yield dict(weights=torch.randn(2), events=torch.randn(x), rows=30, cols=40, prob=0.1, seed=3, law="normal", transpose=transpose)
+    elif name == "csr_check" or name == "csr_transpose":
+        indices, indptr, size = csr()
+        yield dict(indices=indices, indptr=indptr, **size, **(dict(sorted=False) if name == "csr_check" else {}))
+    elif name.startswith("stdp_"):
+        indices, indptr, size = csr()
+        post = "post" in name
+        if post:
+            indices, indptr, slots = ops.csr_transpose(indices, indptr, **size)
+        sizes = [size["rows"], size["cols"]]
+        events, trace = reversed(sizes) if post else sizes
+        yield dict(weights=torch.randn(15), indices=indices, indptr=indptr, **(dict(slots=slots) if post else {}), events=torch.rand(events) - 0.3, trace=torch.rand(trace), **size, w_max=1.0)
+    elif name == "event_linear":
+        yield dict(events=torch.randn(3, 40, requires_grad=True), weight=torch.randn(40, 7, requires_grad=True), bias=torch.randn(7))
+        yield dict(events=integers(0, 9, 3, 2), weight=torch.randn(40, 7))
+    elif name == "pack_events":
+        yield dict(events=torch.randn(3, 40))
+    elif name == "unpack_events":
+        yield dict(packed=integers(0, 9, 3, 2), n=40)
+    elif name in ("loihi_dense", "loihi_delay_dense"):
+        delays = dict(delays=integers(0, 3, 3, 4), max_delay=2) if "delay" in name else {}
+        for batch in ((2,), (9,)):
+            yield dict(x=integers(-3, 4, 5, *batch, 4), weight=integers(-9, 9, 3, 4), **delays)
+        yield dict(x=integers(-3, 4, 5, 4), weight=integers(-9, 9, 3, 4), buffer=integers(0, 9, 3 if delays else 1, 3), **delays)
+    elif name == "loihi_sparse":
+        indices, indptr, _ = csr(3, 4, 6)
+        yield dict(x=integers(-3, 4, 5, 2, 4), crow_indices=indptr, col_indices=indices.long(), values=integers(-9, 9, 6))
+    elif name == "loihi_product":
+        for rows in (2, 9):
+            yield dict(x=integers(-3, 4, rows, 4), weight=integers(-9, 9, 3, 4), num_message_bits=random.choice([0, 24]))
+    elif name == "loihi_sparse_product":
+        indices, indptr, _ = csr(3, 4, 6)
+        yield dict(x=integers(-3, 4, 5, 4), crow_indices=indptr, col_indices=indices.long(), values=integers(-9, 9, 6), num_message_bits=random.choice([0, 24]))
+    elif name == "loihi_forward":
+        yield dict(x=integers(-3, 4, 4, 2, 5), states=[integers(0, 4, 2, 5), None], params=[None, integers(0, 4, 5), None, None, None], numbers=[1, 2, 3, 0, 9], ternary=False, form="plain", store_states=True)
+        yield dict(x=integers(-3, 4, 4, 2, 5), states=[None] * 3, params=[None] * 7, numbers=[1, 2, 3, 0, 9, -9, 2], ternary=True, form="refractory", store_states=False)
+    elif name == "loihi_prepare_weights":
+        yield dict(weight=torch.randn(3, 4))
+        yield dict(weight=integers(-9, 9, 3, 4), sign_mode="mixed")
+    elif name == "loihi_quantize":
+        yield dict(weight=torch.randn(3, 4), bias=torch.randn(3))
+    elif name == "lava_neuron":
+        yield dict(name="lif")
+    elif name == "print_cuda":
+        yield dict(neuron=TEXT, dtype=torch.float32)
+    elif name == "record_kernels":
+        yield dict(archs=["sm_1"])
+    elif name in ("load_kernel_pack", "write_kernel_pack"):
+        yield dict(path="/nowhere/at/all")
+
+
+class Lowered(TorchDispatchMode):
+    """What operators of the namespace are called with."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "spikeforge":
+            self.calls.append((func, args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def overload_of(schema):
+    return getattr(getattr(ops, schema.name.partition("::")[2]), schema.overload_name or "default")
+
+
+def named(func, args, kwargs):
+    """Every argument by its name, defaults too."""
+    values = {}
+    for i, a in enumerate(func._schema.arguments):
+        if i < len(args):
+            values[a.name] = args[i]
+        elif a.name in kwargs:
+            values[a.name] = kwargs[a.name]
+        elif a.has_default_value():
+            values[a.name] = a.default_value
+    return values
+
+
+def detached(value):
+    return tree_map(lambda t: t.detach().clone() if isinstance(t, torch.Tensor) else t, value)
+
+
+def tensors_of(value):
+    return [t for t in tree_flatten(value)[0] if isinstance(t, torch.Tensor)]
+
+
+def right_calls():
+    """(overload, {name: value}) of every operator of the namespace."""
+    schemas = [s for s in torch._C._jit_get_all_schemas() if s.name.startswith("spikeforge::")]
+    calls = []
+    for schema in schemas:
+        overload = overload_of(schema)
+        for arguments in public_calls(schema):
+            calls.append((overload, detached(arguments)))
+            if schema.name.partition("::")[2] in UNTOUCHED:
+                continue
+            with Lowered() as lowered:
+                results = invoke(overload, arguments)
+                differentiable = [t for t in tensors_of(results) if t.requires_grad]
+                if differentiable:
+                    sum(t.double().sum() for t in differentiable).backward()
+            calls += [(func, detached(named(func, args, kwargs))) for func, args, kwargs in lowered.calls]
+    missing = {str(overload_of(s)) for s in schemas} - {str(overload) for overload, _ in calls}
+    assert not missing, f"no right call is known of {sorted(missing)}: add one to wrong_calls.py"
+    return calls
+
+
+def invoke(overload, arguments):
+    positional, by_name = [], {}
+    for a in overload._schema.arguments:
+        if a.name not in arguments:
+            continue
+        if a.kwarg_only or len(positional) < overload._schema.arguments.index(a):
+            by_name[a.name] = arguments[a.name]
+        else:
+            positional.append(arguments[a.name])
+    return overload(*positional, **by_name)
+
+
+# ---- tensors that end where memory does ----
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+CANARY = 0xA5
+
+
+class Fence:
+    """Memory of a tensor, whose last byte is the last that may be read."""
+
+    def __init__(self, count):
+        page = mmap.PAGESIZE
+        self.body = -(-count // page) * page
+        self.memory = mmap.mmap(-1, self.body + page)
+        self.offset = self.body - count
+        self.memory[: self.offset] = bytes([CANARY]) * self.offset
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        assert libc.mprotect(self.address + self.body, page, 0) == 0  # PROT_NONE
+
+    def is_whole(self):
+        return self.memory[: self.offset] == bytes([CANARY]) * self.offset
+
+
+def fenced(t, fences):
+    """The same numbers, in memory of their own."""
+    if not (t.device.type == "cpu" and t.layout == torch.strided and 0 < t.numel() < 1 << 16 and t.is_contiguous()):
+        return t
+    fence = Fence(t.numel() * t.element_size())
+    result = torch.frombuffer(fence.memory, dtype=t.dtype, count=t.numel(), offset=fence.offset).view(t.shape)
+    fences.append(fence)
+    return result.copy_(t)
+
+
+# ---- what may be wrong ----
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.int16, torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.uint16]
+INTEGERS = [0, 1, -1, 2, 3, 7, 31, 64, 2**15, 2**31 - 1, 2**31, 2**32 + 1, 2**62, 2**63 - 1, -(2**63), -(2**31)]
+FLOATS = [0.0, -0.0, 1.0, -1.0, 0.5, float("nan"), float("inf"), float("-inf"), 1e308, 5e-324, -1e30, 2.0]
+STRINGS = ["", "lif", "sigmoid", "atan", "event", "graded", "number", "reset", "refractory", "plain", "normal", "uniform", "mixed", "\0", "x" * 5000, "neuron", TEXT, TWO, "ü{}"]
+
+
+def other_shape(t, rng):
+    shape = list(t.shape)
+    place = rng.randrange(len(shape)) if shape else 0
+    choice = rng.randrange(11)
+    if choice == 0:
+        return torch.zeros(rng.choice([[], [0], [1], [3], [2, 2], [0, 4], [4, 2, 5], [4, 2, 5, 1], [1] * 12])).to(t.dtype)
+    if choice == 1 and shape:
+        return t.select(place, 0) if shape[place] else t.flatten()
+    if choice == 2:
+        return t.unsqueeze(rng.randint(0, len(shape)))
+    if choice == 3 and shape:
+        return t.narrow(place, 0, max(0, shape[place] - rng.randint(1, 3)))
+    if choice == 4 and shape:
+        return torch.cat([t] + [t.narrow(place, 0, min(1, shape[place]))] * rng.randint(1, 3), place)
+    if choice == 5 and shape:
+        shape[place] = 0
+        return t.new_zeros(shape)
+    if choice == 6 and len(shape) > 1:
+        return t.transpose(place, rng.randrange(len(shape)))
+    if choice == 7:
+        return t.flatten()
+    if choice == 8 and shape:  # no memory has so much, though the tensor does
+        shape[place] = rng.choice([2**40, 2**61])
+        return t.new_ones(1).expand(shape) if all(shape) else t
+    if choice == 9 and shape:
+        return t.narrow(place, 0, min(1, shape[place])).expand(shape) if shape[place] else t
+    return t.flip(0) if shape else t.reshape(1)
+
+
+def other_values(t, rng):
+    if t.device.type != "cpu" or t.numel() == 0 or t.layout != torch.strided:
+        return t
+    t = t.clone()
+    if t.dtype == torch.bool:
+        return ~t
+    if t.dtype.is_complex or t.dtype == torch.float8_e4m3fn:
+        return t
+    numbers = FLOATS if t.dtype.is_floating_point else [i for i in INTEGERS if torch.iinfo(t.dtype).min <= i <= torch.iinfo(t.dtype).max]
+    flat = t.view(-1) if t.is_contiguous() else t.reshape(-1)
+    for _ in range(rng.choice([1, 1, 2, 5])):
+        flat[rng.randrange(flat.numel())] = rng.choice(numbers)
+    return flat.view(t.shape) if rng.random() < 0.9 else torch.full_like(t, rng.choice(numbers))
+
+
+def other_tensor(t, others, rng):
+    choice = rng.randrange(13)
+    if choice <= 3:
+        return other_shape(t, rng)
+    if choice <= 6:
+        return other_values(t, rng)
+    if choice == 7:
+        return t.to(rng.choice(DTYPES))
+    if choice == 8:
+        return t.to("meta")
+    if choice == 9 and others:  # the same memory as another argument
+        other = rng.choice(others)
+        if rng.random() < 0.5:
+            return other
+        try:
+            viewed = other.detach().view(-1).view(t.dtype)
+            return viewed[: t.numel()].view(t.shape) if viewed.numel() >= t.numel() else viewed
+        except RuntimeError:
+            return other
+    if choice == 10:
+        return rng.choice([lambda: t.to_sparse(), lambda: torch._neg_view(t), lambda: t.detach().requires_grad_(), lambda: t.to_mkldnn()])()
+    if choice == 11 and t.dim():
+        return t.repeat_interleave(2, -1)[..., ::2]
+    return t.as_strided(t.shape, [0] * t.dim()) if t.numel() and t.layout == torch.strided else t
+
+
+def other_value(name, value, type_name, others, rng):
+    if isinstance(value, torch.Tensor):
+        if "Optional" in type_name and rng.random() < 0.1:
+            return None
+        return other_tensor(value, others, rng)
+    if isinstance(value, (list, tuple)):
+        value = list(value)
+        choice = rng.randrange(5)
+        if choice == 0 and value:
+            del value[rng.randrange(len(value))]
+        elif choice == 1:
+            value.insert(rng.randint(0, len(value)), rng.choice(value) if value else (rng.choice(others) if others and "Tensor" in type_name else 1))
+        elif choice == 2:
+            value = value * rng.choice([0, 2, 40])
+        elif value:
+            place = rng.randrange(len(value))
+            value[place] = other_value(name, value[place], type_name, others, rng)
+        return value
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        # A matrix of 2^31 columns is legal, and takes its time and memory.
+        most_legal = 2**31 if name in ("rows", "cols", "n", "in_features") else 0
+        return rng.choice([*(i for i in INTEGERS if not 2**15 < i <= most_legal), value - 1, value + 1])
+    if isinstance(value, float):
+        return rng.choice(FLOATS)
+    if isinstance(value, str):
+        return rng.choice(STRINGS)
+    if isinstance(value, torch.dtype):
+        return rng.choice(DTYPES)
+    if value is None:
+        if "Tensor" in type_name and others:
+            return other_tensor(rng.choice(others), others, rng)
+        return rng.choice([None, 0, 1.5, "mixed"])
+    return value
+
+
+# ---- one call ----
+
+def described(value):
+    if isinstance(value, torch.Tensor):
+        numbers = ""
+        if value.device.type == "cpu" and value.layout == torch.strided and value.numel() <= 20:
+            numbers = f" {value.tolist()}"
+        return f"{str(value.dtype)[6:]}{list(value.shape)} strides {value.stride() if value.layout == torch.strided else value.layout} {value.device}{numbers} at {value.data_ptr() if value.layout == torch.strided and value.device.type == 'cpu' else 0:#x}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(described(v) for v in value) + "]"
+    return repr(value)[:200]
+
+
+def bits_of(t):
+    """None where it has no bits of its own, or too many."""
+    if t.device.type != "cpu" or t.layout != torch.strided or t.numel() > 1 << 16 or t.is_neg():
+        return None
+    return t.detach().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
+
+
+def on_meta(value):
+    return tree_map(lambda t: t.to("meta") if isinstance(t, torch.Tensor) else t, value)
+
+
+def huge(arguments):
+    return any(t.numel() > 1 << 24 for t in tensors_of(arguments))
+
+
+class Wrong(Exception):
+    pass
+
+
+def check(condition, words):
+    if not condition:
+        raise Wrong(words)
+
+
+def attempt(overload, arguments, fences):
+    """Makes the call; whether it came to a result."""
+    writes = {a.name for a in overload._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+    before = [(name, t, bits_of(t)) for name, value in arguments.items() for t in tensors_of(value)]
+    changed_on_purpose = [t for name, t, _ in before if name in writes]
+    error = None
+    try:
+        results = invoke(overload, arguments)
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, OverflowError, MemoryError) as e:
+        error = e
+    check(all(fence.is_whole() for fence in fences), "it wrote before a tensor")
+    ranges = [(t.data_ptr(), t.data_ptr() + t.untyped_storage().nbytes()) for t in changed_on_purpose if t.device.type == "cpu" and t.layout == torch.strided]
+    for name, t, bits in before:
+        aliases = error is None and t.device.type == "cpu" and t.layout == torch.strided and any(begin < t.data_ptr() + t.untyped_storage().nbytes() and t.data_ptr() < end for begin, end in ranges)
+        check(bits is None or aliases or torch.equal(bits, bits_of(t)), f"{name} has changed")
+    if error is not None:
+        check("INTERNAL ASSERT" not in str(error), f"an assertion failed: {error}")
+        return False
+    for t in tensors_of(results):
+        bits_of(t)  # reads all of it
+    if overload._schema.name.partition("::")[2] not in READS_WEIGHTS and not any(t.device.type == "meta" for t in tensors_of(arguments)):
+        shapes = [(t.dtype, t.shape) for t in tensors_of(results)]
+        try:
+            expected = [(t.dtype, t.shape) for t in tensors_of(invoke(overload, on_meta(arguments)))]
+        except NotImplementedError:  # there is nothing to say of shapes
+            return True
+        check(shapes == expected, f"the result is {shapes}, but on the meta device {expected}")
+    return True
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("library")
+    parser.add_argument("--calls", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--log")
+    parser.add_argument("--keep-going", action="store_true")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.ops.load_library(options.library)
+    torch.set_num_threads(2)
+    torch.manual_seed(options.seed)
+    random.seed(options.seed)
+    rng = random.Random(options.seed)
+    log = open(options.log, "w+b", buffering=0) if options.log else None
+
+    calls = right_calls()
+    for overload, arguments in calls:
+        if overload._schema.name.partition("::")[2] in UNTOUCHED:
+            continue
+        say(log, overload, arguments)
+        assert attempt(overload, detached(arguments), []), f"the right call of {overload} was refused"
+    calls = [(o, a) for o, a in calls if o._schema.name.partition("::")[2] not in UNTOUCHED and re.search(options.only, str(o))]
+    by_operator = {}
+    for overload, arguments in calls:
+        by_operator.setdefault(overload, []).append(arguments)
+    operators = list(by_operator)
+    results = failures = 0
+    for i in range(options.calls):
+        overload = operators[i % len(operators)]
+        arguments = detached(rng.choice(by_operator[overload]))
+        fences = []
+        arguments = tree_map(lambda t: fenced(t, fences) if isinstance(t, torch.Tensor) else t, arguments)
+        types = {a.name: str(a.type) for a in overload._schema.arguments}
+        for _ in range(rng.choice([1, 1, 1, 2, 3])):
+            name = rng.choice(list(arguments))
+            others = [t for key, value in arguments.items() if key != name for t in tensors_of(value)]
+            try:
+                arguments[name] = other_value(name, arguments[name], types[name], others, rng)
+            except (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError):
+                continue  # torch knows no such tensor
+        say(log, overload, arguments)
+        signal.alarm(SECONDS_A_CALL)  # ends the process
+        try:
+            results += attempt(overload, arguments, fences)
+        except Exception as e:
+            failures += 1
+            print(f"call {i}: {overload}", *(f"  {k} = {described(v)}" for k, v in arguments.items()), f"  {type(e).__name__}: {str(e)[:600]}", sep="\n", flush=True)
+            if not isinstance(e, Wrong):
+                traceback.print_exc(limit=3)
+            if not options.keep_going:
+                return 1
+    print(f"{options.calls} calls of {len(operators)} operators: {results} came to a result, {options.calls - results - failures} were refused, {failures} are wrong")
+    return 1 if failures else 0
+
+
+def say(log, overload, arguments):
+    if log is None:
+        return
+    text = "\n".join([str(overload), *(f"  {name} = {described(value)}" for name, value in arguments.items())]).encode()
+    log.seek(0)
+    log.truncate()
+    log.write(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
