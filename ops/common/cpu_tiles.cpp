@@ -3,11 +3,6 @@
 #include <cstdlib>
 #include <memory>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#include <unistd.h>
-#endif
-
 namespace spikeforge::ops {
 namespace {
 
@@ -15,12 +10,6 @@ namespace {
 // and 14 in inference, 117 and 106 in training, N=2^13 28 and 17, 186 and 142; T=1000, N=128 28 and 44, 152 and 176.
 constexpr std::int64_t least_share = 65536;
 constexpr std::int64_t granule = 64;
-
-// Bytes from which a result asks for large pages: glibc keeps the pages of smaller ones from call to call. LIF, T=16,
-// N=2^20 (64 MiB) by the default malloc, in copies of as many bytes: inference 7.2 without and 1.9 to 2.7 with them,
-// training 7.5 and 2.0. Where memory is fragmented, the first calls wait for the system to make large pages: 0.15 s for
-// 64 MiB.
-constexpr std::size_t large_result = std::size_t{32} << 20;
 
 class ThreadScratch {
  public:
@@ -58,16 +47,6 @@ Tiles tiles_of(std::int64_t neurons, std::int64_t steps, std::int64_t largest) {
 void* thread_scratch(std::size_t bytes) {
   thread_local ThreadScratch scratch;
   return scratch.get(bytes);
-}
-
-void want_large_pages(const at::Tensor& result) {
-#if defined(MADV_HUGEPAGE)
-  if (!result.defined() || result.nbytes() < large_result) return;
-  static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  auto* const first = static_cast<char*>(result.mutable_data_ptr());
-  const std::size_t skipped = (page - reinterpret_cast<std::uintptr_t>(first) % page) % page;
-  madvise(first + skipped, (result.nbytes() - skipped) / page * page, MADV_HUGEPAGE);
-#endif
 }
 
 }  // namespace spikeforge::ops

@@ -1,5 +1,4 @@
-// How an operator's CPU kernels are spread over threads, and where their large results lie: for predefined and traced
-// neurons alike.
+// How an operator's CPU kernels are spread over threads: for predefined and traced neurons alike.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -32,9 +31,5 @@ void run_tiles(const Tiles& tiles, std::size_t scratch_bytes, const Kernel& kern
       kernel(t * tiles.size, std::min((t + 1) * tiles.size, tiles.neurons), scratch);
   });
 }
-
-// Most of the time of a large result can go to the first touch of its pages, 4 KiB at a time. Asks for larger ones
-// before that; where it is refused, nothing is lost.
-void want_large_pages(const at::Tensor& result);
 
 }  // namespace spikeforge::ops

@@ -1,4 +1,5 @@
 #include <spikeforge/ops/common/layout.h>
+#include <spikeforge/ops/common/result_memory.h>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
@@ -44,7 +45,8 @@ at::Tensor allocate(at::IntArrayRef sizes, at::IntArrayRef strides, const at::Te
   if (options.device().is_cuda())
     return at::Tensor(at::detail::empty_strided_cuda(sizes, strides, type, options.device()));
 #endif
-  return at::Tensor(at::detail::empty_strided_cpu(sizes, strides, type));
+  constexpr c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
+  return at::Tensor(at::detail::empty_strided_generic(sizes, strides, result_allocator(), cpu, type));
 }
 
 // Dimensions of more than one element, from the fastest in memory to the slowest.

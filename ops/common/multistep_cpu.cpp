@@ -18,8 +18,6 @@ void run(const AnyLaunch& launch, const cpu::Program& program, ScratchBytes scra
 MultistepResults forward_cpu(const MultistepCall& call, bool save) {
   const Prepared prepared = prepare(call);
   MultistepResults results = allocate_forward(call, prepared, save);
-  for (const at::Tensor& output : results.outputs) want_large_pages(output);
-  for (const at::Tensor& state : results.states) want_large_pages(state);
   const DescribedForward described(call, prepared, results);
   kernels::note(described.launch);
   const cpu::Program program = cpu::program_of(described.launch);
@@ -32,7 +30,6 @@ Tensors backward_cpu(const BackwardCall& call) {
   check_backward(call, prepared);
   Gradients gradients = allocate_backward(call, prepared);
   allocate_grad_params(call, prepared, gradients);
-  for (const at::Tensor& grad : gradients.inputs) want_large_pages(grad);
   const DescribedBackward described(call, prepared, gradients);
   kernels::note(described.launch);
   const cpu::Program program = cpu::program_of(described.launch);

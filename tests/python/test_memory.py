@@ -1,7 +1,14 @@
 """Tensors that lie in memory in unusual ways give the same results as ordinary ones."""
 
+import os
+import resource
+import subprocess
+import sys
+import threading
+
 import pytest
 import torch
+from conftest import library_path
 
 ops = torch.ops.spikeforge
 
@@ -75,3 +82,72 @@ def test_a_parameter_of_one_element_is_as_good_as_a_number(device):
         assert torch.equal(spikes, number[0]) and torch.equal(v, number[1])
         (grad,) = torch.autograd.grad(v.sum(), tau)
         assert grad.shape == tau.shape and grad.abs().item() > 0
+
+
+# --- large results on the CPU: 64 MiB ------------------------------------------------------------------------------
+
+LARGE = (16, 2**20)
+
+
+def first_touches():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def test_large_results_take_the_pages_of_earlier_ones():
+    x = torch.rand(LARGE, requires_grad=True)
+    upstream = torch.rand(LARGE)
+
+    def step():
+        torch.autograd.grad(ops.lif(x)[0], x, upstream)
+
+    for _ in range(3):
+        step()
+    before = first_touches()
+    for _ in range(5):
+        step()
+    assert first_touches() - before < 100, "each step would touch 128 MiB: 64 large pages, or 32,768"
+
+
+def test_results_that_live_at_once_share_no_memory():
+    x = torch.rand(LARGE)
+    first, second = ops.lif(x, v_threshold=0.3)[0], ops.lif(x, v_threshold=0.6)[0]
+    kept = first.sum(), second.sum()
+    third = ops.lif(x, v_threshold=2.0)[0]
+    spaces = sorted((t.data_ptr(), t.nbytes) for t in (first, second, third))
+    assert all(a + n <= b for (a, n), (b, _) in zip(spaces, spaces[1:]))
+    assert (first.sum(), second.sum()) == kept and third.sum() == 0
+
+
+def test_a_large_result_can_grow_be_shared_and_outlive_its_thread():
+    results = []
+    thread = threading.Thread(target=lambda: results.append(ops.lif(torch.rand(LARGE))[0]))
+    thread.start()
+    thread.join()
+    spikes = results.pop()
+    total = spikes.sum()
+    assert torch.equal(spikes.clone().share_memory_().sum(), total)
+    spikes.resize_(17, 2**20)
+    assert torch.equal(spikes[:16].sum(), total)
+
+
+@pytest.mark.parametrize("megabytes, kept", [("0", False), ("1000", True)])
+def test_the_kept_memory_is_bounded(megabytes, kept):
+    program = """
+import resource, sys, torch
+torch.ops.load_library(sys.argv[1])
+x = torch.rand(16, 2**20)
+lif = lambda: torch.ops.spikeforge.lif(x)[0]
+for _ in range(3): lif()
+with open("/proc/self/status") as status:
+    print(next(int(line.split()[1]) for line in status if line.startswith("VmSize")))
+held = [lif() for _ in range(8)]
+del held
+with open("/proc/self/status") as status:
+    print(next(int(line.split()[1]) for line in status if line.startswith("VmSize")))
+"""
+    environment = {"SPIKEFORGE_RESULT_CACHE_MB": megabytes}
+    done = subprocess.run([sys.executable, "-c", program, str(library_path())], env={**os.environ, **environment}, text=True,
+                          capture_output=True, check=True)
+    before, after = (int(word) / 1024 for word in done.stdout.split())
+    grown = after - before
+    assert 350 < grown < 600 if kept else grown < 70, f"{grown} MiB more are mapped after eight results of 64 MiB are gone"
