@@ -2,8 +2,8 @@
 // headers are dear.
 #pragma once
 
-#include <spikeforge/ops/common/differentiation.h>
 #include <spikeforge/ops/common/multistep.h>
+#include <spikeforge/ops/common/record.h>
 
 #include <algorithm>
 #include <string_view>
@@ -18,8 +18,6 @@ struct Lowered {
 };
 
 namespace autograd {
-
-inline bool requires_grad(const at::Tensor& t) { return t.requires_grad(); }
 
 template <class Predicate>
 bool any_tensor(const MultistepCall& call, Predicate&& is) {
@@ -130,7 +128,7 @@ MultistepResults run_autograd(const MultistepCall& call) {
   using namespace autograd;
   refuse_tangents(call.cell->maker == Cell::Maker::traced ? std::string_view("run") : call.cell->name,
                   any_tensor(call, has_tangent));
-  if (!at::GradMode::is_enabled() || !any_tensor(call, requires_grad)) {
+  if (!any_tensor(call, wants_gradient)) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return lowered.forward(call, /*save=*/false);
   }

@@ -5,6 +5,8 @@
 // Included where operators register their Autograd kernels, since autograd's headers are dear.
 #pragma once
 
+#include <spikeforge/ops/common/torch_versions.h>
+
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -12,7 +14,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
-#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -22,6 +23,9 @@ namespace spikeforge::ops::autograd {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+inline bool wants_gradient(const at::Tensor& t) {
+  return at::GradMode::is_enabled() && t.defined() && t.requires_grad();
+}
 inline bool has_tangent(const at::Tensor& t) { return t.defined() && t._fw_grad(/*level=*/0).defined(); }
 
 inline void refuse_tangents(std::string_view op, bool any) {
@@ -36,8 +40,7 @@ inline void refuse_tangents(std::string_view op, bool any) {
 // `forward` saves in the context what backward needs, and calls operators below autograd.
 template <class Rule, class Forward>
 auto record(at::TensorList inputs, Forward&& forward) {
-  using Node = torch::autograd::CppNode<Rule>;
-  const std::shared_ptr<Node> node(new Node(), torch::autograd::deleteNode);
+  const auto node = make_node<torch::autograd::CppNode<Rule>>();
   torch::autograd::edge_list edges;
   edges.reserve(inputs.size());
   node->input_info_.reserve(inputs.size());

@@ -3,12 +3,9 @@
 // read, times the upstream gradient of where it went. Both are registered operators, so that a second derivative is
 // right as well.
 #include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/functorch.h>
 #include <spikeforge/ops/event/differentiation.h>
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/ones.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 namespace spikeforge::ops::sparse {
@@ -51,18 +48,8 @@ class Saved {
   std::optional<at::Tensor> indptr_;
 };
 
-// The tensors before the call are there for autograd to see.
-class ProductFunction : public torch::autograd::Function<ProductFunction> {
- public:
+struct ProductRule {
   static constexpr bool is_traceable = true;
-
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& weights, const at::Tensor& x,
-                            const ProductCall& call) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    at::Tensor y = call_product(call);
-    Saved::keep(ctx, weights, x, call);
-    return y;
-  }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const Saved saved(ctx);
@@ -70,21 +57,12 @@ class ProductFunction : public torch::autograd::Function<ProductFunction> {
     at::Tensor grad_weights, grad_x;
     if (ctx->needs_input_grad(0)) grad_weights = saved.grad_weights(weights, x, grads[0]);
     if (ctx->needs_input_grad(1)) grad_x = saved.grad_x(weights, grads[0], x);
-    return {grad_weights, grad_x, {}};
+    return {grad_weights, grad_x};
   }
 };
 
-class WeightGradFunction : public torch::autograd::Function<WeightGradFunction> {
- public:
+struct WeightGradRule {
   static constexpr bool is_traceable = true;
-
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& grad,
-                            const WeightGradCall& call) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    at::Tensor result = call_weight_grad(call);
-    Saved::keep(ctx, x, grad, call);
-    return result;
-  }
 
   // It is linear in the upstream gradient and, straight through, in the entries: what comes is weights.
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -93,23 +71,20 @@ class WeightGradFunction : public torch::autograd::Function<WeightGradFunction> 
     at::Tensor grad_x, grad_grad;
     if (ctx->needs_input_grad(0)) grad_x = saved.grad_x(grads[0], grad, x);
     if (ctx->needs_input_grad(1)) grad_grad = saved.product(grads[0], x);
-    return {grad_x, grad_grad, {}};
+    return {grad_x, grad_grad};
   }
 };
 
 at::Tensor product_autograd(const ProductCall& call) {
-  refuse_functorch(call.name());
-  if (is_differentiated(call.weights) || is_differentiated(call.x))
-    return ProductFunction::apply(call.weights, call.x, call);
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return call_product(call);
+  return differentiable<ProductRule>(
+      call.name(), {call.weights, call.x}, [&] { return call_product(call); },
+      [&](AutogradContext* ctx) { Saved::keep(ctx, call.weights, call.x, call); });
 }
 
 at::Tensor weight_grad_autograd(const WeightGradCall& call) {
-  if (is_differentiated(call.x) || is_differentiated(call.grad))
-    return WeightGradFunction::apply(call.x, call.grad, call);
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return call_weight_grad(call);
+  return differentiable<WeightGradRule>(
+      "csr_weight_grad", {call.x, call.grad}, [&] { return call_weight_grad(call); },
+      [&](AutogradContext* ctx) { Saved::keep(ctx, call.x, call.grad, call); });
 }
 
 TORCH_LIBRARY_IMPL(spikeforge, Autograd, library) {

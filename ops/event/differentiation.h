@@ -1,19 +1,31 @@
 // What the Autograd kernels of the products share.
 #pragma once
 
+#include <spikeforge/ops/common/record.h>
 #include <spikeforge/ops/event/product.h>
 
-#include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <algorithm>
+#include <string_view>
 
 namespace spikeforge::ops::sparse {
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
+using autograd::AutogradContext;
+using autograd::variable_list;
 
-// Whether a derivative by t is asked for, in reverse or in forward mode.
-inline bool is_differentiated(const at::Tensor& t) {
-  return (at::GradMode::is_enabled() && t.requires_grad()) || t._fw_grad(/*level=*/0).defined();
+// The result of compute(), which calls operators below autograd; recorded where a gradient by one of `inputs` is
+// wanted, after keep(context) has saved what Rule::backward needs.
+template <class Rule, class Compute, class Keep>
+at::Tensor differentiable(std::string_view op, at::TensorList inputs, Compute&& compute, Keep&& keep) {
+  autograd::refuse_tangents(op, std::any_of(inputs.begin(), inputs.end(), autograd::has_tangent));
+  if (std::none_of(inputs.begin(), inputs.end(), autograd::wants_gradient)) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return compute();
+  }
+  return autograd::record<Rule>(inputs, [&](AutogradContext* ctx) {
+    variable_list results{compute()};
+    keep(ctx);
+    return results;
+  })[0];
 }
 
 inline void save_options(AutogradContext* ctx, const Options& options) {

@@ -2,11 +2,9 @@
 // other order; of the distribution's numbers, in which a weight is linear, products with the unit weights (1, 0) and
 // (0, 1). Both are the operator itself, so that a second derivative is right as well.
 #include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/functorch.h>
 #include <spikeforge/ops/event/differentiation.h>
 #include <spikeforge/ops/event/jit.h>
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/eye.h>
 #include <ATen/ops/stack.h>
 #include <torch/library.h>
@@ -25,21 +23,8 @@ at::Tensor gradient_of_weights(const JitCall& call, const at::Tensor& grad) {
   return at::stack(sums).to(call.weights.scalar_type());
 }
 
-// The tensors before the call are there for autograd to see.
-class JitFunction : public torch::autograd::Function<JitFunction> {
- public:
+struct JitRule {
   static constexpr bool is_traceable = true;
-
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& weights, const at::Tensor& x, const JitCall& call) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    at::Tensor y = call_jit(call);
-    ctx->save_for_backward({weights, x});
-    save_options(ctx, call.options);
-    ctx->saved_data["prob"] = call.draw.prob;
-    ctx->saved_data["seed"] = call.draw.seed;
-    ctx->saved_data["distribution"] = static_cast<std::int64_t>(call.draw.distribution);
-    return y;
-  }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
@@ -53,16 +38,20 @@ class JitFunction : public torch::autograd::Function<JitFunction> {
     if (ctx->needs_input_grad(0)) grad_weights = gradient_of_weights(call, grads[0]);
     if (ctx->needs_input_grad(1))
       grad_x = call_jit({call.weights, grads[0], transposed(call.options), call.draw}).to(call.x.scalar_type());
-    return {grad_weights, grad_x, {}};
+    return {grad_weights, grad_x};
   }
 };
 
 at::Tensor jit_product_autograd(const JitCall& call) {
-  refuse_functorch(jit_name(call.options.matrix));
-  if (is_differentiated(call.weights) || is_differentiated(call.x))
-    return JitFunction::apply(call.weights, call.x, call);
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return call_jit(call);
+  return differentiable<JitRule>(
+      jit_name(call.options.matrix), {call.weights, call.x}, [&] { return call_jit(call); },
+      [&](AutogradContext* ctx) {
+        ctx->save_for_backward({call.weights, call.x});
+        save_options(ctx, call.options);
+        ctx->saved_data["prob"] = call.draw.prob;
+        ctx->saved_data["seed"] = call.draw.seed;
+        ctx->saved_data["distribution"] = static_cast<std::int64_t>(call.draw.distribution);
+      });
 }
 
 TORCH_LIBRARY_IMPL(spikeforge, Autograd, library) {

@@ -121,15 +121,47 @@ def test_vmap(transpose, device):
         torch.testing.assert_close(a, b)
 
 
-def test_what_is_not_differentiated_is_refused_in_words(device):
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("operator", ["csrmv", "event_csrmv", "jit_csrmv", "event_linear"])
+def test_torch_func_differentiates(operator, device):
+    m, weights, x = small(device, False, False, batch=(4,))
+    weights, x = weights.detach(), x.detach()
+    call = lambda w, x: getattr(ops, operator)(w, m.indices, m.indptr, x, **m.size)
+    if operator == "event_linear":
+        weights = torch.randn(x.shape[-1], 3, dtype=x.dtype, device=device)
+        call = lambda w, x: ops.event_linear(x, w)
+    elif operator == "jit_csrmv":
+        weights, size = weights[:1], m.size["cols"]
+        call = lambda w, x: ops.jit_csrmv(w, x, prob=0.4, seed=3, rows=7, cols=size)
+    loss = lambda w, x: call(w, x).sin().sum()
+
+    def expected(*values):
+        leaves = [t.clone().requires_grad_() for t in values]
+        return torch.autograd.grad(loss(*leaves), leaves)
+
+    want = expected(weights, x)
+    pull = torch.func.vjp(loss, weights, x)[1](torch.ones((), dtype=x.dtype, device=device))
+    for got in (torch.func.grad(loss, argnums=(0, 1))(weights, x), torch.func.jacrev(loss, argnums=(0, 1))(weights, x), pull):
+        for a, e in zip(got, want):
+            torch.testing.assert_close(a, e)
+    each = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)), in_dims=(None, 0))(weights, x)
+    for a, e in zip(each, zip(*(expected(weights, one) for one in x))):
+        torch.testing.assert_close(a, torch.stack(e))
+    if operator != "event_linear":  # whose second derivative is refused
+        hessian = torch.func.jacrev(torch.func.jacrev(loss, argnums=1), argnums=1)(weights, x[0])
+        torch.testing.assert_close(hessian, torch.autograd.functional.hessian(lambda x: loss(weights, x), x[0]))
+
+
+@pytest.mark.parametrize("how", ["dual numbers", "torch.func.jvp"])
+def test_forward_mode_is_refused_in_words(how, device):
     m, weights, x = small(device, False, False)
     call = lambda x: ops.event_csrmv(weights, m.indices, m.indptr, x, **m.size).sum()
-    with pytest.raises(NotImplementedError, match="event_csrmv: torch.func.grad, vjp and jvp do not differentiate"):
-        torch.func.grad(call)(x)
-    import torch.autograd.forward_ad as forward_ad
-
-    with forward_ad.dual_level(), pytest.raises(RuntimeError, match="jvp"):
-        call(forward_ad.make_dual(x.detach(), torch.ones_like(x)))
+    x, tangent = x.detach(), torch.ones_like(x)
+    with pytest.raises(NotImplementedError, match="event_csrmv: forward-mode differentiation"):
+        if how == "torch.func.jvp":
+            torch.func.jvp(call, (x,), (tangent,))
+        with torch.autograd.forward_ad.dual_level():
+            call(torch.autograd.forward_ad.make_dual(x, tangent))
 
 
 def test_compile_keeps_the_product_whole(device):
