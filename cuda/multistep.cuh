@@ -79,12 +79,43 @@ struct Multistep {
   using InputPack = Pack<Input, W, Spec::neighbours>;
   using StatePack = Pack<F, W, Spec::neighbours>;
 
+  // Of neuron k of the thread. False: the value of a tensor is not legal.
+  template <class Args>
+  static __device__ __forceinline__ bool load_params(const Args& a, Neurons n, int k, F (&params)[room(P)]) {
+    bool legal = true;
+#pragma unroll
+    for (int j = 0; j < P; ++j) {
+      params[j] = load_param<F>(Spec::param(j), a.params[j], Spec::shared(j) ? n.first : n.neuron(k), a.neurons);
+      if (Spec::legal(j) == Legal::any) legal = legal && params[j] == params[j];
+      if (Spec::legal(j) == Legal::bounded) legal = legal && Spec::least(j) <= params[j] && params[j] <= Spec::most(j);
+    }
+    return legal;
+  }
+
+  static __device__ constexpr bool checks_params() {
+    for (int j = 0; j < P; ++j)
+      if (Spec::legal(j) != Legal::unchecked) return true;
+    return false;
+  }
+
+  // NaN, where there is one.
+  static constexpr bool has_nan = F(.5) != F(0);
+  static __device__ __forceinline__ F poison(int j) {
+    if constexpr (has_nan)
+      return F(0) / F(0);
+    else
+      return F(Spec::poison(j));
+  }
+
+  // A value that is not legal is NaN in all that the neuron computes: no kernel can refuse it.
   template <class Args>
   static __device__ __forceinline__ Cell make_cell(const Args& a, Neurons n, int k) {
     F params[room(P)];
+    const bool legal = load_params(a, n, k, params);
+    if (checks_params()) {
 #pragma unroll
-    for (int j = 0; j < P; ++j)
-      params[j] = load_param<F>(Spec::param(j), a.params[j], Spec::shared(j) ? n.first : n.neuron(k), a.neurons);
+      for (int j = 0; j < P; ++j) params[j] = legal ? params[j] : poison(j);
+    }
     return Cell(params, typename Spec::Surrogate(a.constants), Options{});
   }
 
@@ -108,6 +139,13 @@ struct Multistep {
 #pragma unroll
       for (int s = 0; s < S; ++s)
         if (Spec::initial(s) != Source::absent) state[k][s] = load_as<F>(Spec::initial(s), a.initial[s], n.neuron(k));
+      if (checks_params() && has_nan) {
+        // Read once more, rather than kept in a register through the loop of the backward pass.
+        F params[room(P)];
+        const bool legal = load_params(a, n, k, params);
+#pragma unroll
+        for (int s = 0; s < S; ++s) state[k][s] = legal ? state[k][s] : poison(0);
+      }
     }
   }
 

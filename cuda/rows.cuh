@@ -8,6 +8,9 @@ namespace spikeforge {
 // Where a tensor that a kernel reads comes from.
 enum class Source { absent, f16, bf16, f32, f64, i32 };
 
+// What is asked of a parameter's value: nothing; that it is a number; or that it lies between two.
+enum class Legal { unchecked, any, bounded };
+
 // One step after another of a [T, N] sequence; the stride is in elements and may be 0.
 struct Rows {
   const void* data;

@@ -4,6 +4,8 @@
 #include <spikeforge/cpu/any_surrogate.h>
 #include <spikeforge/cpu/kernels.h>
 #include <spikeforge/cpu/numbers.h>
+#include <spikeforge/cpu/own_words.h>
+#include <spikeforge/cpu/param_rows.h>
 #include <spikeforge/cpu/scratch.h>
 #include <spikeforge/cpu/tile.h>
 #include <spikeforge/cpu/vec.h>
@@ -12,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <new>
 
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
@@ -38,12 +39,19 @@ struct UsualOptions {
   static bool serve(const CellForm& o) { return o.hard_reset && o.spiking && o.decay_input; }
 };
 
-// The loop's parameter (multistep.h). Neuron::Cell<Surrogate, Options> is the cell.
+// The loop's parameter (multistep.h). Neuron::Cell<F, Surrogate, Options> is the cell over numbers F, and
+// Neuron::Law<F, Options> the neuron in it.
 template <class Neuron, class T, class StoredType>
 class CompiledRows {
   using V = Vec<T>;
-  using Cell = typename Neuron::template Cell<AnySurrogate<V>, CellForm>;
+  template <class Surrogate, class Options>
+  using CellOf = typename Neuron::template Cell<V, Surrogate, Options>;
+  template <class Surrogate, class Options>
+  using WordsOf = Words<CellOf<Surrogate, Options>, V, Surrogate, Options, typename Neuron::template Law<V, Options>>;
+  using Cell = CellOf<NoSurrogate<V>, SpikingOptions>;  // enough for all but a step and its derivative
+  using CellWords = WordsOf<NoSurrogate<V>, SpikingOptions>;
   static constexpr int lanes = V::lanes;
+  typedef typename V::Simd __attribute__((may_alias)) Word;  // of a cell
   static constexpr int S = Cell::n_states;
   static constexpr int P = Cell::n_params;
   static_assert(Cell::n_inputs == 1 && Cell::n_outputs == 1 && granule % lanes == 0);
@@ -60,15 +68,26 @@ class CompiledRows {
         full_(tile.count / lanes),
         tail_(static_cast<int>(tile.count % lanes)),
         vectors_(full_ + (tail_ > 0)) {
-    for (const ParamView& param : launch_.params)
-      if (param.data != nullptr) cell_stride_ = 1;
-    cells_ = scratch.take<Cell>(size(cell_stride_ == 0 ? 1 : vectors_));
-    if (!scratch.counts_only()) make_cells();
+    std::size_t rows = 0;
+    for (const ParamView& param : launch_.params) rows += param.data != nullptr ? 1 : 0;
+    has_own_ = rows > 0;
+    if (!has_own_) return;
+    own_words_ = own_words();
+    own_ = scratch.take<V>(size(__builtin_popcount(own_words_) * vectors_));
+    T* const params = scratch.take<T>(rows * param_row_size(tile_.padded));
+    if (!scratch.counts_only()) make_own(params);
   }
 
-  void take_forward(const ForwardLaunch& launch) { x_ = take_row(!Tile::is_dense(launch.inputs[0])); }
+  bool is_legal() const { return is_legal_; }
+
+  void take_forward(const ForwardLaunch& launch) {
+    choose_step<true>();
+    x_ = take_row(!Tile::is_dense(launch.inputs[0]));
+  }
 
   void take_backward(const BackwardLaunch& launch) {
+    choose_step<false>();
+    launch.any_grad_param ? choose_vjp<true>() : choose_vjp<false>();
     x_ = take_row(!Tile::is_dense(launch.inputs[0]));
     grad_y_ = take_row(!Tile::is_dense(launch.grad_outputs[0]));
     grad_x_ = take_row(launch.grad_inputs[0] == nullptr);
@@ -78,11 +97,13 @@ class CompiledRows {
   }
 
   void initial(T* states) const {
-    for (std::int64_t v = 0; v < vectors_; ++v) {
-      V state[S];
-      cells_[v * cell_stride_].initial(state);
-      for (int s = 0; s < S; ++s) store_row<T>(states + s * tile_.padded + v * lanes, state[s]);
-    }
+    with_cells([&](auto&& cells) {
+      for (std::int64_t v = 0; v < vectors_; ++v) {
+        V state[S];
+        cells[v].initial(state);
+        for (int s = 0; s < S; ++s) store_row<T>(states + s * tile_.padded + v * lanes, state[s]);
+      }
+    });
   }
 
   void step(const ForwardLaunch& launch, std::int64_t t, const T* before, T* after) const {
@@ -106,7 +127,7 @@ class CompiledRows {
     const Stored* const later = tile_.template row_later<Stored>(launch.inputs[0], t, segment);
     auto* const grad_x = static_cast<Stored*>(launch.grad_inputs[0]);
     run({.launch = &launch_,
-         .cells = cells_,
+         .own = own_of(0),
          .x = x,
          .grad_y = grad_y,
          .after = after != nullptr ? after : grad_y,
@@ -116,50 +137,89 @@ class CompiledRows {
          .stride = tile_.padded,
          .grad_param = grad_param_,
          .grad_x = grad_x == nullptr ? grad_x_ : tile_.template result<Stored>(grad_x, t)},
-        tile_.writing_of(grad_x, launch.steps), launch.any_grad_param);
+        tile_.writing_of(grad_x, launch.steps));
   }
 
   void finish(const BackwardLaunch& launch, const T* grad) const {
-    for (std::int64_t v = 0; v < vectors_; ++v) {
-      V* const grad_param = grad_param_ + v * P;
-      V grad_own[S];  // of the states that the cell made itself
-      for (int s = 0; s < S; ++s)
-        grad_own[s] = launch.initial[s].data != nullptr ? V(0) : load_row<T>(grad + s * tile_.padded + v * lanes);
-      cells_[v * cell_stride_].finish(grad_own, grad_param);
-      for (int j = 0; j < P; ++j)
-        if (launch.grad_params[j] != nullptr)
-          store_some(static_cast<T*>(launch.grad_params[j]) + tile_.begin + v * lanes, grad_param[j],
-                     v < full_ ? lanes : tail_);
-    }
+    with_cells([&](auto&& cells) {
+      for (std::int64_t v = 0; v < vectors_; ++v) {
+        V* const grad_param = grad_param_ + v * P;
+        V grad_own[S];  // of the states that the cell made itself
+        for (int s = 0; s < S; ++s)
+          grad_own[s] = launch.initial[s].data != nullptr ? V(0) : load_row<T>(grad + s * tile_.padded + v * lanes);
+        cells[v].finish(grad_own, grad_param);
+        for (int j = 0; j < P; ++j)
+          if (launch.grad_params[j] != nullptr)
+            store_some(static_cast<T*>(launch.grad_params[j]) + tile_.begin + v * lanes, grad_param[j],
+                       v < full_ ? lanes : tail_);
+      }
+    });
   }
 
  private:
   static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-  // ---- cells: one for each vector, or without tensor parameters one for all ----
+  // ---- cells: one that all neurons share, but for the numbers that depend on a tensor: those are rows ----
+  //
+  // A cell of each vector would be five times as long as its row of 1 / tau, and would not stay in the caches.
 
-  // For the neurons from `neuron` on.
-  V load_param(const ParamView& param, std::int64_t neuron, int count) const {
-    if (param.data == nullptr) return V(param.number);
-    const std::int64_t first = neuron / param.inner, place = first % param.count;
-    if (neuron - first * param.inner + count <= param.inner)
-      return V(static_cast<double>(number_at<T>(param.data, param.type, place)));
-    T values[lanes];
-    for (int k = 0; k < lanes; ++k) {
-      const std::int64_t own = neuron + (k < count ? k : 0);
-      values[k] = number_at<T>(param.data, param.type, (own / param.inner) % param.count);
+  // Vectors of a parameter, which go on from one to the next or stay where they are, and what they are to lie between.
+  struct ParamRow {
+    const T* at;
+    std::int64_t step;
+    V least, most;
+    V number;  // where it stays
+  };
+
+  ParamRow param_row(int j, T*& free) const {
+    const ParamView& param = launch_.params[j];
+    const CellParam& described = launch_.cell->params[static_cast<std::size_t>(j)];
+    const LegalRange range = described.range(sizeof(T) == 8 ? DType::f64 : DType::f32);
+    ParamRow row{.at = nullptr, .step = 0, .least = range.least, .most = range.most, .number = param.number};
+    if (param.data == nullptr) return row;
+    row.step = lanes;
+    row.at = param_in_place<T>(param, tile_.begin, tile_.count, tail_ == 0);
+    if (row.at == nullptr) {
+      row.at = free;
+      load_param_row(param, tile_.begin, tile_.count, free);
+      free += param_row_size(tile_.padded);
     }
-    return load_row<T>(values);
+    return row;
   }
 
-  void make_cells() const {
-    const AnySurrogate<V> surrogate(launch_);
-    for (std::int64_t v = 0; v < (cell_stride_ == 0 ? 1 : vectors_); ++v) {
-      V params[P];
-      for (int j = 0; j < P; ++j)
-        params[j] = load_param(launch_.params[j], tile_.begin + v * lanes, v < full_ ? lanes : tail_);
-      new (&cells_[v]) Cell(params, surrogate, launch_.form);
+  // Of the tile's neurons.
+  void make_own(T* free) {
+    ParamRow rows[P];
+    for (int j = 0; j < P; ++j) {
+      rows[j] = param_row(j, free);
+      if (rows[j].step == 0) rows[j].at = reinterpret_cast<const T*>(&rows[j].number);
     }
+    own_words_ == 1 ? make_words<true>(rows) : make_words<false>(rows);
+  }
+
+  // That of the first word alone needs nothing of the others.
+  template <bool only_first>
+  void make_words(const ParamRow (&rows)[P]) {
+    const SpikingOptions options(launch_.form);
+    auto legal = V(0) <= V(0);  // everywhere
+    for (std::int64_t v = 0; v < vectors_; ++v) {
+      V params[P];
+      for (int j = 0; j < P; ++j) {
+        params[j] = load_row<T>(rows[j].at + v * rows[j].step);
+        if (rows[j].step != 0)
+          legal = {legal.bits & (rows[j].least <= params[j]).bits & (params[j] <= rows[j].most).bits};
+      }
+      const Cell cell(params, NoSurrogate<V>(nullptr), options);
+      constexpr int count = only_first ? 1 : CellWords::count;
+      V* own = own_ + v;
+#pragma GCC unroll 32
+      for (int w = 0; w < count; ++w)
+        if (only_first || (own_words_ >> w & 1) != 0) {
+          *own = reinterpret_cast<const Word*>(&cell)[CellWords::first + w];
+          own += vectors_;
+        }
+    }
+    for (int i = 0; i < lanes; ++i) is_legal_ = is_legal_ && legal.bits[i] != 0;
   }
 
   // ---- rows of the caller's ----
@@ -211,38 +271,114 @@ class CompiledRows {
   // backward in copies of as many bytes: 2.0 with the options tested for each vector, 1.7 with those of UsualOptions
   // known.
 
-  // The cell of each vector: its own, where a parameter is a tensor, or one that all have in common, a local copy that
-  // no store can alias.
-  class OwnCells {
-   public:
-    OwnCells(const Launch&, const Cell* cells) : cells_(cells) {}
-    const Cell& operator[](std::int64_t vector) const { return cells_[vector]; }
-
-   private:
-    const Cell* cells_;
+  // What a tile's neurons have of their own: a row for each word.
+  struct Own {
+    const V* rows;
+    std::int64_t stride;  // from one row to the next
+    std::uint32_t words;
   };
 
+  // From vector v on.
+  Own own_of(std::int64_t v) const { return {own_ + (has_own_ ? v : 0), vectors_, own_words_}; }
+
+  std::uint32_t own_words() const {
+    using Noting = typename Neuron::template Cell<Noted<T>, NoSurrogate<V>, SpikingOptions>;
+    static_assert(sizeof(Noting) == sizeof(Cell));
+    Noted<T> params[P];
+    for (int j = 0; j < P; ++j) params[j] = Noted<T>::noting(launch_.params[j].data != nullptr);
+    return noted_words<Noting, CellWords::first>(params, NoSurrogate<V>(nullptr), SpikingOptions(launch_.form));
+  }
+
+  // The cell that all neurons have in common, a local copy that no store can alias.
   template <class Surrogate, class Options>
   class CommonCell {
    public:
-    CommonCell(const Launch& launch, const Cell*) : cell_(make(launch)) {}
-    const auto& operator[](std::int64_t) const { return cell_; }
+    using Made = CellOf<Surrogate, Options>;
 
-   private:
-    using Made = typename Neuron::template Cell<Surrogate, Options>;
+    CommonCell(const Launch& launch, const Own&) : cell_(make(launch)) {}
+    const Made& operator[](std::int64_t) const { return cell_; }
 
     static Made make(const Launch& launch) {
       V params[P];
-      for (int j = 0; j < P; ++j) params[j] = V(launch.params[j].number);
-      return Made(params, make_surrogate<Surrogate>(launch), launch.form);
+      for (int j = 0; j < P; ++j) params[j] = V(launch.params[j].data != nullptr ? 1 : launch.params[j].number);
+      return Made(params, make_surrogate<Surrogate>(launch), Options(launch.form));
     }
 
+   private:
     Made cell_;
   };
 
+  // The same with a vector's own numbers, where a parameter is a tensor. All numbers are read for each vector, those in
+  // common from where they are: the cell is made in registers, whichever they are.
+  template <class Surrogate, class Options>
+  class OwnCells {
+   public:
+    using Made = CellOf<Surrogate, Options>;
+
+    OwnCells(const Launch& launch, const Own& own) : cell_(CommonCell<Surrogate, Options>::make(launch)) {
+      const V* next = own.rows;
+      for (int w = 0; w < Layout::count; ++w) {
+        const bool is_own = (own.words >> w & 1) != 0;
+        rows_[w] =
+            reinterpret_cast<const char*>(is_own ? next : reinterpret_cast<const V*>(&cell_) + Layout::first + w);
+        masks_[w] = is_own ? ~std::size_t{0} : 0;
+        if (is_own) next += own.stride;
+      }
+    }
+    OwnCells(const OwnCells&) = delete;
+    OwnCells& operator=(const OwnCells&) = delete;
+
+    Made operator[](std::int64_t vector) const {
+      Made made = cell_;
+#pragma GCC unroll 32
+      for (int w = 0; w < Layout::count; ++w)
+        reinterpret_cast<Word*>(&made)[Layout::first + w] =
+            *reinterpret_cast<const Word*>(rows_[w] + (size(vector) * sizeof(V) & masks_[w]));
+      return made;
+    }
+
+   private:
+    using Layout = WordsOf<Surrogate, Options>;
+    static_assert(Layout::count == CellWords::count);
+
+    const Made cell_;
+    const char* rows_[Layout::count];
+    std::size_t masks_[Layout::count];  // of bytes from the first vector on
+  };
+
+  // The same where the first word alone is a vector's own, 1 / tau of most neurons.
+  template <class Surrogate, class Options>
+  class OwnFirst {
+   public:
+    using Made = CellOf<Surrogate, Options>;
+
+    OwnFirst(const Launch& launch, const Own& own)
+        : cell_(CommonCell<Surrogate, Options>::make(launch)), row_(reinterpret_cast<const Word*>(own.rows)) {}
+
+    Made operator[](std::int64_t vector) const {
+      Made made = cell_;
+      reinterpret_cast<Word*>(&made)[WordsOf<Surrogate, Options>::first] = row_[vector];
+      return made;
+    }
+
+   private:
+    const Made cell_;
+    const Word* row_;
+  };
+
+  // Calls use(cells) with those of all vectors; they have no surrogate.
+  template <class Use>
+  void with_cells(const Use& use) const {
+    const Own own = own_of(0);
+    if (has_own_)
+      use(OwnCells<NoSurrogate<V>, SpikingOptions>(launch_, own));
+    else
+      use(CommonCell<NoSurrogate<V>, SpikingOptions>(launch_, own));
+  }
+
   struct Step {
     const Launch* launch;
-    const Cell* cells;
+    Own own;
     const Stored *x, *after;  // the row that is read next
     const T* before;
     T* state;             // may be `before`
@@ -262,7 +398,8 @@ class CompiledRows {
       for (int s = 0; s < S; ++s) now[s] = load_row<T>(before + s * stride + v * lanes);
       const V in = load_row<T>(x + v * lanes);
       V out;
-      cells[v].step(&in, now, &out);
+      const auto& cell = cells[v];
+      cell.step(&in, now, &out);
       for (int s = 0; s < S; ++s) store_row<T>(state + s * stride + v * lanes, now[s]);
       if constexpr (outputs) write(y + v * lanes, out, stream);
     }
@@ -270,7 +407,7 @@ class CompiledRows {
 
   struct VjpStep {
     const Launch* launch;
-    const Cell* cells;
+    Own own;
     const Stored *x, *grad_y, *after, *later;  // the rows that are read next, and in the next segment
     const T* before;
     T* grad_state;
@@ -296,7 +433,8 @@ class CompiledRows {
       if constexpr (with_params)
         for (int j = 0; j < P; ++j) params[j] = grad_param[v * P + j];
       V grad_in;
-      cells[v].vjp(&in, state, &grad_out, grad, &grad_in, params);
+      const auto& cell = cells[v];
+      cell.vjp(&in, state, &grad_out, grad, &grad_in, params);
       for (int s = 0; s < S; ++s) store_row<T>(grad_state + s * stride + v * lanes, grad[s]);
       if constexpr (with_params)
         for (int j = 0; j < P; ++j) grad_param[v * P + j] = params[j];
@@ -305,26 +443,35 @@ class CompiledRows {
   }
 
   template <bool outputs>
-  auto step_kernel() const {
-    if (cell_stride_ != 0) return step_row<OwnCells, outputs>;
-    return launch_.form.spiking ? step_row<CommonCell<NoSurrogate<V>, SpikingOptions>, outputs>
-                                : step_row<CommonCell<AnySurrogate<V>, CellForm>, outputs>;
+  void choose_step() {
+    if (launch_.form.spiking)
+      step_ = !has_own_         ? step_row<CommonCell<NoSurrogate<V>, SpikingOptions>, outputs>
+              : own_words_ == 1 ? step_row<OwnFirst<NoSurrogate<V>, SpikingOptions>, outputs>
+                                : step_row<OwnCells<NoSurrogate<V>, SpikingOptions>, outputs>;
+    else
+      step_ = has_own_ ? step_row<OwnCells<AnySurrogate<V>, CellForm>, outputs>
+                       : step_row<CommonCell<AnySurrogate<V>, CellForm>, outputs>;
+  }
+
+  template <class Surrogate, class Options, bool with_params>
+  void use_for_vjps() {
+    vjp_ = has_own_ ? vjp_row<OwnCells<Surrogate, Options>, with_params>
+                    : vjp_row<CommonCell<Surrogate, Options>, with_params>;
   }
 
   template <bool with_params>
-  auto vjp_kernel() const {
-    if (cell_stride_ != 0) return vjp_row<OwnCells, with_params>;
+  void choose_vjp() {
     if (UsualOptions::serve(launch_.form)) {
       if (launch_.form.surrogate == SurrogateKind::sigmoid)
-        return vjp_row<CommonCell<Sigmoid<V>, UsualOptions>, with_params>;
-      if (launch_.form.surrogate == SurrogateKind::atan) return vjp_row<CommonCell<Atan<V>, UsualOptions>, with_params>;
+        return use_for_vjps<Sigmoid<V>, UsualOptions, with_params>();
+      if (launch_.form.surrogate == SurrogateKind::atan) return use_for_vjps<Atan<V>, UsualOptions, with_params>();
     }
-    return vjp_row<CommonCell<AnySurrogate<V>, CellForm>, with_params>;
+    use_for_vjps<AnySurrogate<V>, CellForm, with_params>();
   }
 
   Step step_of(const Stored* x, const Stored* after, const T* before, T* state, Stored* y) const {
     return {.launch = &launch_,
-            .cells = cells_,
+            .own = own_of(0),
             .x = x,
             .after = after != nullptr ? after : x,
             .before = before,
@@ -335,7 +482,7 @@ class CompiledRows {
 
   // The same from vector v on.
   Step from(Step step, std::int64_t v) const {
-    step.cells += v * cell_stride_;
+    step.own.rows += has_own_ ? v : 0;
     step.x += v * lanes;
     step.after += v * lanes;
     step.before += v * lanes;
@@ -345,7 +492,7 @@ class CompiledRows {
   }
 
   VjpStep from(VjpStep step, std::int64_t v) const {
-    step.cells += v * cell_stride_;
+    step.own.rows += has_own_ ? v : 0;
     step.x += v * lanes;
     step.grad_y += v * lanes;
     step.after += v * lanes;
@@ -382,8 +529,7 @@ class CompiledRows {
   void run(Step step, Writing writing) const {
     step.stream = writing == Writing::streamed;
     step.vectors = full_;
-    const auto kernel = step_kernel<outputs>();
-    run_full(kernel, step, writing);
+    run_full(step_, step, writing);
     if (tail_ == 0) return;
     Stored x[lanes], y[lanes];
     Step last = from(step, full_);
@@ -391,15 +537,14 @@ class CompiledRows {
     last.y = y;
     last.stream = false;
     last.vectors = 1;
-    kernel(last);
+    step_(last);
     if constexpr (outputs) store_tail(step.y, y);
   }
 
-  void run(VjpStep step, Writing writing, bool with_params) const {
+  void run(VjpStep step, Writing writing) const {
     step.stream = writing == Writing::streamed;
     step.vectors = full_;
-    const auto kernel = with_params ? vjp_kernel<true>() : vjp_kernel<false>();
-    run_full(kernel, step, writing);
+    run_full(vjp_, step, writing);
     if (tail_ == 0) return;
     Stored x[lanes], grad_y[lanes], grad_x[lanes];
     VjpStep last = from(step, full_);
@@ -408,7 +553,7 @@ class CompiledRows {
     last.grad_x = grad_x;
     last.stream = false;
     last.vectors = 1;
-    kernel(last);
+    vjp_(last);
     store_tail(step.grad_x, grad_x);
   }
 
@@ -418,8 +563,12 @@ class CompiledRows {
   const std::int64_t full_;  // vectors all of whose lanes are neurons
   const int tail_;           // neurons after them
   const std::int64_t vectors_;
-  std::int64_t cell_stride_ = 0;  // 0: all neurons share one cell
-  Cell* cells_;
+  bool has_own_ = false;  // some parameter is a tensor
+  bool is_legal_ = true;  // and so are its values
+  V* own_ = nullptr;      // [own words, vectors]
+  std::uint32_t own_words_ = 0;
+  void (*step_)(const Step&) = nullptr;
+  void (*vjp_)(const VjpStep&) = nullptr;
   Stored *x_ = nullptr, *grad_y_ = nullptr;  // where row_of writes them out
   Stored* grad_x_ = nullptr;                 // where it goes where nobody wants it
   V* grad_param_ = nullptr;                  // [vectors, P]

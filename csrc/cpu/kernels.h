@@ -27,12 +27,12 @@ struct TapeContext {
 };
 
 // Runs the neurons [begin, end) through the whole sequence. `scratch`, on a cache line, holds what the function of that
-// name says for so many neurons.
+// name says for so many neurons. False: one of their parameters is a tensor with a value that is not legal.
 struct Loop {
   std::size_t (*forward_scratch)(const ForwardLaunch&, const TapeContext&, std::int64_t neurons);
-  void (*forward)(const ForwardLaunch&, const TapeContext&, std::int64_t begin, std::int64_t end, void* scratch);
+  bool (*forward)(const ForwardLaunch&, const TapeContext&, std::int64_t begin, std::int64_t end, void* scratch);
   std::size_t (*backward_scratch)(const BackwardLaunch&, const TapeContext&, std::int64_t neurons);
-  void (*backward)(const BackwardLaunch&, const TapeContext&, std::int64_t begin, std::int64_t end, void* scratch);
+  bool (*backward)(const BackwardLaunch&, const TapeContext&, std::int64_t begin, std::int64_t end, void* scratch);
 };
 
 struct Loops {

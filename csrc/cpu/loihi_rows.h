@@ -3,6 +3,7 @@
 #pragma once
 
 #include <spikeforge/cpu/kernels.h>
+#include <spikeforge/cpu/param_rows.h>
 #include <spikeforge/cpu/scratch.h>
 #include <spikeforge/cpu/tile.h>
 #include <spikeforge/neuron/loihi.h>
@@ -30,15 +31,19 @@ class LoihiRows {
       if (param.data != nullptr) shared_ = false;
   }
 
+  bool is_legal() const { return is_legal_; }
+
   void take_forward(const ForwardLaunch&) {
     words_ = scratch_.take<int>(shared_ ? 0 : words * static_cast<std::size_t>(tile_.padded));
-    if (scratch_.counts_only()) return;
+    const int* rows[Cell::n_params];
+    for (int j = 0; j < Cell::n_params; ++j) rows[j] = take_param(j);
+    if (scratch_.counts_only() || !is_legal_) return;
     if (shared_) {
-      cell_ = cell_of(tile_.begin);
+      cell_ = cell_of(rows, 0);
       return;
     }
     for (std::int64_t i = 0; i < tile_.count; ++i) {
-      const Cell cell = cell_of(tile_.begin + i);
+      const Cell cell = cell_of(rows, i);
       int word[words];
       std::memcpy(word, &cell, sizeof cell);
       for (std::size_t w = 0; w < words; ++w) words_[static_cast<std::int64_t>(w) * tile_.padded + i] = word[w];
@@ -57,14 +62,23 @@ class LoihiRows {
   }
 
  private:
-  static int value_of(const ParamView& param, std::int64_t neuron) {
-    if (param.data == nullptr) return static_cast<int>(param.number);
-    return static_cast<const int*>(param.data)[(neuron / param.inner) % param.count];
+  // A row of the tile's neurons; null: a number.
+  const int* take_param(int j) {
+    const auto at = static_cast<std::size_t>(j);
+    const ParamView& param = tile_.launch.params[at];
+    if (param.data == nullptr) return nullptr;
+    int* const row = scratch_.take<int>(param_row_size(tile_.padded));
+    if (!scratch_.counts_only())
+      is_legal_ &= load_param_row(param, tile_.launch.cell->params[at], tile_.begin, tile_.count, row);
+    return row;
   }
 
-  Cell cell_of(std::int64_t neuron) const {
+  // Of the tile's neuron i.
+  Cell cell_of(const int* const (&rows)[Cell::n_params], std::int64_t i) const {
     int params[Cell::n_params];
-    for (int j = 0; j < Cell::n_params; ++j) params[j] = value_of(tile_.launch.params[j], neuron);
+    for (int j = 0; j < Cell::n_params; ++j)
+      params[j] =
+          rows[j] != nullptr ? rows[j][i] : static_cast<int>(tile_.launch.params[static_cast<std::size_t>(j)].number);
     return Cell(params);
   }
 
@@ -92,6 +106,7 @@ class LoihiRows {
   const Tile& tile_;
   Scratch& scratch_;
   bool shared_ = true;  // all neurons have the same parameters
+  bool is_legal_ = true;
   Cell cell_;
   int* words_ = nullptr;  // of a cell each, [words, padded]: neighbours of a word lie beside each other
 };

@@ -7,6 +7,7 @@
 //   Rows::Number, Rows::Stored     the type of the arithmetic and of the states; that of inputs and outputs
 //   Rows::in_place                 whether the states after a step may take the place of those before it
 //   Rows(tile, context, scratch)
+//   is_legal()                     whether the tile's parameters are, once they are loaded; if not, nothing is computed
 //   take_forward(launch), take_backward(launch)   memory, and what does not change over the steps
 //   initial(states)                the cell's own states before the first step
 //   step(launch, t, before, after)
@@ -118,7 +119,7 @@ class Multistep {
     rows_.take_forward(launch);
     T* states = take_states();
     T* next = take_next(states);
-    if (scratch_.counts_only()) return;
+    if (scratch_.counts_only() || !rows_.is_legal()) return;
     load_initial(states);
     for (std::int64_t t = 0; t < steps(); ++t) {
       if (launch.checkpoints != nullptr && t > 0 && t % launch.checkpoint_length == 0)
@@ -139,7 +140,7 @@ class Multistep {
     T* const before = take_states(length);  // the states before each step of the segment
     T* grad = take_states();
     T* grad_before = take_next(grad);
-    if (scratch_.counts_only()) return;
+    if (scratch_.counts_only() || !rows_.is_legal()) return;
 
     std::memset(grad, 0, n_states_ * padded() * sizeof(T));
     if (!launch.store_states) add_grad_states(launch, 0, grad);
@@ -200,10 +201,12 @@ class Multistep {
     return scratch.used();
   }
 
-  static void run_forward(const ForwardLaunch& launch, const TapeContext& context, std::int64_t begin, std::int64_t end,
+  static bool run_forward(const ForwardLaunch& launch, const TapeContext& context, std::int64_t begin, std::int64_t end,
                           void* memory) {
     Scratch scratch(memory);
-    Multistep(launch, context, begin, end, scratch).forward(launch);
+    Multistep loop(launch, context, begin, end, scratch);
+    loop.forward(launch);
+    return loop.rows_.is_legal();
   }
 
   static std::size_t backward_scratch(const BackwardLaunch& launch, const TapeContext& context, std::int64_t neurons) {
@@ -212,10 +215,12 @@ class Multistep {
     return scratch.used();
   }
 
-  static void run_backward(const BackwardLaunch& launch, const TapeContext& context, std::int64_t begin,
+  static bool run_backward(const BackwardLaunch& launch, const TapeContext& context, std::int64_t begin,
                            std::int64_t end, void* memory) {
     Scratch scratch(memory);
-    Multistep(launch, context, begin, end, scratch).backward(launch);
+    Multistep loop(launch, context, begin, end, scratch);
+    loop.backward(launch);
+    return loop.rows_.is_legal();
   }
 
  public:

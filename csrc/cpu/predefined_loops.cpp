@@ -9,15 +9,17 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 namespace {
 
-template <template <class, class> class Neuron, class T>
+template <template <class, class> class Neuron>
 struct CellsOf {
-  template <class Surrogate, class Options>
-  using Cell = SpikingCell<Vec<T>, Neuron<Vec<T>, Options>, Surrogate, Options>;
+  template <class F, class Options>
+  using Law = Neuron<F, Options>;
+  template <class F, class Surrogate, class Options>
+  using Cell = SpikingCell<F, Neuron<F, Options>, Surrogate, Options>;
 };
 
 template <template <class, class> class Neuron, class T, class Stored>
 constexpr Loop loop_of() {
-  return Multistep<CompiledRows<CellsOf<Neuron, T>, T, Stored>>::both_ways();
+  return Multistep<CompiledRows<CellsOf<Neuron>, T, Stored>>::both_ways();
 }
 
 template <template <class, class> class Neuron>

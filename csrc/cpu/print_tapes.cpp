@@ -49,8 +49,10 @@ void print(Lines& line, const Tape& tape, const std::string& function) {
   for (const Instruction& instruction : tape.instructions) {
     std::string call;
     if (instruction.op == graph::Op::surrogate_gradient) {
-      line("    constexpr double args{}[] = {{{}, {}}};", surrogates, graph::text_of(instruction.surrogate_args[0]),
-           graph::text_of(instruction.surrogate_args[1]));
+      std::string args;
+      for (const double arg : instruction.surrogate_args)
+        args += fmt::format("{}{}", args.empty() ? "" : ", ", graph::text_of(arg));
+      line("    constexpr double args{}[] = {{{}}};", surrogates, args);
       call = fmt::format("surrogate_gradient<T, {}>(r{}, args{})", struct_of(instruction.surrogate),
                          instruction.operands[0], surrogates++);
     } else {

@@ -21,7 +21,7 @@ struct Instruction {
   graph::Op op{};  // of plain arithmetic (lower.h), surrogate_gradient, or detach: a copy
   MultiplyAdd multiply_add = MultiplyAdd::no;
   SurrogateKind surrogate{};
-  std::array<double, 2> surrogate_args{};
+  decltype(graph::Surrogate::args) surrogate_args{};
   std::uint32_t result = 0;  // a row
   std::array<std::uint32_t, graph::most_operands> operands{};
 };

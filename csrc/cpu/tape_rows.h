@@ -6,6 +6,7 @@
 
 #include <spikeforge/cpu/kernels.h>
 #include <spikeforge/cpu/numbers.h>
+#include <spikeforge/cpu/param_rows.h>
 #include <spikeforge/cpu/scratch.h>
 #include <spikeforge/cpu/tape_kernels.h>
 #include <spikeforge/cpu/tile.h>
@@ -44,6 +45,8 @@ class TapeRows {
     fetched_ = scratch.take<const Stored*>(program_.inputs + program_.outputs);
     if (zeros_) std::memset(zeros_, 0, granule * sizeof(T));
   }
+
+  bool is_legal() const { return is_legal_; }
 
   void take_forward(const ForwardLaunch&) {
     temporaries_ = take_rows(larger(program_.prologue.temporaries, program_.step.temporaries));
@@ -135,7 +138,7 @@ class TapeRows {
 
   void finish(const BackwardLaunch& launch, const T* /*grad*/) {
     for (std::size_t j = 0; j < program_.params; ++j) {
-      epilogue_.argument(j) = {params_ + j * params_padded(), params_step()};
+      epilogue_.argument(j) = params_[j];
       epilogue_.result(j) = row_of(grad_params_, j);
     }
     for (std::size_t k = 0; k < program_.factors; ++k) epilogue_.argument(program_.params + k) = {zeros_, 0};
@@ -270,34 +273,35 @@ class TapeRows {
 
   // ---- parameters ----
 
-  std::size_t params_padded() const { return is_uniform_ ? granule : padded(); }
-  std::int64_t params_step() const { return is_uniform_ ? 0 : 1; }
-
-  void load_param(const ParamView& param, T* row) const {
-    for (std::size_t i = 0; i < params_padded(); ++i) {
-      const std::int64_t own = static_cast<std::int64_t>(i), neuron = tile_.begin + (own < tile_.count ? own : 0);
-      row[i] = param.data == nullptr ? static_cast<T>(param.number)
-                                     : number_at<T>(param.data, param.type, (neuron / param.inner) % param.count);
+  // A row of the tile's neurons where it is a tensor, else one vector for all of them.
+  Row<T> load_param(std::size_t j, T* row) {
+    const ParamView& param = launch_.params[j];
+    if (param.data == nullptr) {
+      for (std::int64_t i = 0; i < granule; ++i) row[i] = static_cast<T>(param.number);
+      return {row, 0};
     }
+    is_legal_ &= load_param_row(param, launch_.cell->params[j], tile_.begin, tile_.count, row);
+    return {row, 1};
   }
 
-  // And what is hoisted of them.
+  // And what is hoisted of them: rows where it depends on a tensor.
   void take_params() {
-    const std::size_t row = params_padded();
-    params_ = scratch_.template take<T>(program_.params * row);
+    const std::size_t hoisted_row = is_uniform_ ? granule : padded();
+    params_ = scratch_.template take<Row<T>>(program_.params);
     hoisted_ = scratch_.template take<Row<T>>(program_.hoisted);
-    T* const numbers = scratch_.template take<T>(program_.hoisted * row);
+    T* const hoisted = scratch_.template take<T>(program_.hoisted * hoisted_row);
+    T* row = nullptr;
+    for (std::size_t j = 0; j < program_.params; ++j) {
+      row = scratch_.template take<T>(launch_.params[j].data == nullptr ? granule : param_row_size(tile_.padded));
+      if (!scratch_.counts_only()) params_[j] = load_param(j, row);
+    }
     const Frame prologue = take_frame(program_.prologue);
     if (scratch_.counts_only()) return;
-    for (std::size_t j = 0; j < program_.params; ++j) {
-      load_param(launch_.params[j], params_ + j * row);
-      prologue.argument(j) = {params_ + j * row, 1};
-    }
-    for (std::size_t k = 0; k < program_.hoisted; ++k) {
-      prologue.result(k) = {numbers + k * row, 1};
-      hoisted_[k] = {numbers + k * row, params_step()};
-    }
-    run_tape<T>(program_.prologue, prologue.kernels, prologue.rows, static_cast<std::int64_t>(row));
+    for (std::size_t j = 0; j < program_.params; ++j) prologue.argument(j) = params_[j];
+    for (std::size_t k = 0; k < program_.hoisted; ++k) prologue.result(k) = {hoisted + k * hoisted_row, 1};
+    run_tape<T>(program_.prologue, prologue.kernels, prologue.rows, static_cast<std::int64_t>(hoisted_row));
+    for (std::size_t k = 0; k < program_.hoisted; ++k)
+      hoisted_[k] = {hoisted + k * hoisted_row, program_.hoisted_varies(k, launch_.params) ? 1 : 0};
   }
 
   void bind_hoisted(const Frame& frame) const {
@@ -314,9 +318,9 @@ class TapeRows {
   const Stored** fetched_;    // rows that are read soon
   std::size_t fetching_ = 0;  // how many
   bool is_uniform_ = true;    // all neurons have the same parameters
+  bool is_legal_ = true;
   T* temporaries_ = nullptr;  // shared by the tapes
-  T* params_ = nullptr;
-  Row<T>* hoisted_ = nullptr;
+  Row<T>*params_ = nullptr, *hoisted_ = nullptr;
   Frame step_, vjp_, epilogue_;  // backward, step_ is the advance
   T *inputs_ = nullptr, *outputs_ = nullptr, *grad_outputs_ = nullptr, *grad_inputs_ = nullptr;  // staging
   std::size_t summed_ = 0;                  // factors whose gradients are summed

@@ -1,6 +1,7 @@
 #include <spikeforge/autodiff/vjp.h>
 #include <spikeforge/base/published_map.h>
 #include <spikeforge/cpu/traced_program.h>
+#include <spikeforge/graph/internal/dependence.h>
 
 #include <algorithm>
 #include <memory>
@@ -57,6 +58,12 @@ TracedProgram::TracedProgram(const autodiff::Stages& stages)
       step(tape_of(stages.step)),
       advance(tape_of(stages.step, range(stages.outputs, stages.states))),
       epilogue(tape_of(stages.epilogue)) {
+  const graph::Dependence depends(stages.prologue);
+  for (const graph::Id id : stages.prologue.results()) {
+    std::vector<std::size_t>& from = hoisted_from_.emplace_back();
+    for (std::size_t j = 0; j < params; ++j)
+      if (depends.on(id, j)) from.push_back(j);
+  }
   const std::size_t first_factor = inputs + states;
   const graph::MultiplyAdds multiply_adds(stages.backward);
   for (std::size_t k = 0; k < factors; ++k)
@@ -69,6 +76,10 @@ TracedProgram::TracedProgram(const autodiff::Stages& stages)
         for (const std::size_t k : summed) wanted.push_back(first_factor + k);
       backward_[with_inputs][with_params] = tape_of(stages.backward, wanted, multiply_adds);
     }
+}
+
+bool TracedProgram::hoisted_varies(std::size_t k, std::span<const ParamView> given) const {
+  return std::ranges::any_of(hoisted_from_[k], [&](std::size_t j) { return given[j].data != nullptr; });
 }
 
 std::int64_t TracedProgram::forward_tile(DType type) const { return tile_of(live_rows(step), type); }

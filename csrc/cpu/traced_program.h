@@ -1,11 +1,13 @@
 // The tapes of a traced cell, made once.
 #pragma once
 
+#include <spikeforge/base/views.h>
 #include <spikeforge/cpu/tape.h>
 #include <spikeforge/kernels/multistep/traced_cell.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace spikeforge::cpu {
@@ -25,6 +27,9 @@ struct TracedProgram {
   std::vector<double> initial;      // of each state, where none is given
   std::vector<std::size_t> summed;  // factors whose gradient is not always 0
 
+  // Whether number k of what is hoisted differs from neuron to neuron: it depends on a parameter that is a tensor.
+  bool hoisted_varies(std::size_t k, std::span<const ParamView> params) const;
+
   // Neurons to run at a time, so that the rows of a step stay in a cache near the processor. `segment` is the number of
   // steps whose states a backward pass keeps.
   std::int64_t forward_tile(DType type) const;
@@ -34,6 +39,7 @@ struct TracedProgram {
   explicit TracedProgram(const autodiff::Stages& stages);
 
   Tape backward_[2][2];
+  std::vector<std::vector<std::size_t>> hoisted_from_;  // of which parameters
 };
 
 // That of an interned cell.

@@ -28,7 +28,7 @@ bool is_commutative(Op op) {
 }
 
 // All of a node. Numbers count by their bits: 0 and -0 are two constants, and NaN is equal to itself.
-std::array<std::uint64_t, 8> words_of(const Node& node) {
+std::array<std::uint64_t, 10> words_of(const Node& node) {
   static_assert(sizeof(Node::operands) == 3 * sizeof(Id));
   const std::uint64_t surrogate = node.surrogate.kind ? 1 + static_cast<std::uint64_t>(*node.surrogate.kind) : 0;
   return {static_cast<std::uint64_t>(node.op),
@@ -38,7 +38,9 @@ std::array<std::uint64_t, 8> words_of(const Node& node) {
           std::bit_cast<std::uint64_t>(node.number),
           surrogate,
           std::bit_cast<std::uint64_t>(node.surrogate.args[0]),
-          std::bit_cast<std::uint64_t>(node.surrogate.args[1])};
+          std::bit_cast<std::uint64_t>(node.surrogate.args[1]),
+          std::bit_cast<std::uint64_t>(node.surrogate.args[2]),
+          std::bit_cast<std::uint64_t>(node.surrogate.args[3])};
 }
 
 const char* noun(Kind kind) { return kind == Kind::number ? "a number" : "a boolean"; }

@@ -1,3 +1,4 @@
+#include <spikeforge/graph/internal/advice.h>
 #include <spikeforge/graph/internal/lexer.h>
 
 #include <fmt/format.h>
@@ -65,7 +66,8 @@ Token Lexer::next() {
   }
   const std::string shown = is_printable(rest[0]) ? fmt::format("'{}'", rest[0])
                                                   : fmt::format("byte {:#04x}", static_cast<unsigned char>(rest[0]));
-  throw error({Token::Kind::end, rest.substr(0, 1)}, fmt::format("{} has no meaning here", shown));
+  throw error({Token::Kind::end, rest.substr(0, 1)},
+              fmt::format("{} has no meaning here{}", shown, advice_about(rest.substr(0, 1))));
 }
 
 TextError Lexer::error(const Token& at, const std::string& message) const {

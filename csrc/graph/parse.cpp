@@ -1,3 +1,4 @@
+#include <spikeforge/graph/internal/advice.h>
 #include <spikeforge/graph/internal/lexer.h>
 #include <spikeforge/graph/internal/number_text.h>
 #include <spikeforge/graph/text.h>
@@ -129,7 +130,8 @@ Cell Parser::neuron() {
     }
     statement();
     if (!sees(";") && !sees("}") && token_.kind != Token::Kind::line_break)
-      fail(token_, fmt::format("expected an operator or the end of the statement, but found {}", quoted(token_)));
+      fail(token_, fmt::format("expected an operator or the end of the statement, but found {}{}", quoted(token_),
+                               advice_about(token_.text)));
   }
   const Token end = take();
   skip_line_breaks();
@@ -184,6 +186,8 @@ void Parser::statement() {
   if (sees("return")) return outputs(take());
   const Token name = expect_name("a statement: name = ..., state' = ... or return ...");
   if (take_if("'")) return next_state(name);
+  if (!sees("=") && !advice_about(name.text).empty())
+    fail(name, fmt::format("no statement begins with {}{}", quoted(name), advice_about(name.text)));
   if (scope_.contains(name.text))
     fail(name, fmt::format("{} has a value already; give this one another name", quoted(name)));
   if (!is_name(name.text)) fail(name, fmt::format("a name has at most {} characters", most_name_length));
@@ -262,7 +266,9 @@ Id Parser::primary() {
     if (sees("(") && !is_reserved(word.text)) return call(word);
     return named(word);
   }
-  fail(token_, fmt::format("expected an expression, but found {}", quoted(token_)));
+  const bool is_power = last_.text == "*" && sees("*");
+  fail(token_, fmt::format("expected an expression, but found {}{}", quoted(token_),
+                           advice_about(is_power ? "**" : token_.text)));
 }
 
 Id Parser::named(const Token& name) {
@@ -271,8 +277,9 @@ Id Parser::named(const Token& name) {
   if (is_reserved(name.text)) fail(name, fmt::format("expected an expression, but found {}", quoted(name)));
   const auto known = scope_.find(name.text);
   if (known == scope_.end()) {
-    fail(name, find_call(name.text) ? fmt::format("{} is a function: write {}(...)", quoted(name), name.text)
-                                    : fmt::format("nothing above is called {}", quoted(name)));
+    fail(name, find_call(name.text)
+                   ? fmt::format("{} is a function: write {}(...)", quoted(name), name.text)
+                   : fmt::format("nothing above is called {}{}", quoted(name), advice_about(name.text)));
   }
   return known->second;
 }
@@ -291,7 +298,8 @@ std::vector<Id> Parser::operands() {
 Id Parser::call(const Token& function) {
   const std::optional<Op> op = find_call(function.text);
   const bool is_custom_gradient = function.text == "custom_gradient";
-  if (!op && !is_custom_gradient) fail(function, fmt::format("no function is called {}", quoted(function)));
+  if (!op && !is_custom_gradient)
+    fail(function, fmt::format("no function is called {}{}", quoted(function), advice_about(function.text)));
   expect("(", "after the function");
   std::vector<Id> list;
   Surrogate beside;

@@ -48,7 +48,7 @@ void check_argument(std::string_view surrogate, const SurrogateArgument& argumen
 }
 
 Surrogate make(SurrogateKind kind, std::span<const double> numbers) {
-  const SurrogateDescription& known = describe(kind);
+  const SurrogateDescription& known = graph::describe(kind);
   if (!numbers.empty() && numbers.size() != known.args.size())
     throw GraphError(fmt::format("surrogate {} takes {} number{}, or none for its defaults, but {} are given",
                                  known.name, known.args.size(), known.args.size() == 1 ? "" : "s", numbers.size()));

@@ -16,7 +16,7 @@ namespace spikeforge::graph {
 
 struct Surrogate {
   std::optional<SurrogateKind> kind;  // none: the derivative is 0
-  std::array<double, 2> args{};       // in the order of surrogate.def
+  std::array<double, 4> args{};       // in the order of surrogate.def
 
   bool operator==(const Surrogate&) const = default;
 };

@@ -80,8 +80,8 @@ SPIKEFORGE_FN F silu(F x) {
 
 // The derivative of a surrogate with these arguments.
 template <template <class> class Surrogate, class F>
-SPIKEFORGE_FN F surrogate_gradient(F x, double first, double second = 0) {
-  const double args[max_surrogate_args] = {first, second};
+SPIKEFORGE_FN F surrogate_gradient(F x, double first = 0, double second = 0, double third = 0, double fourth = 0) {
+  const double args[max_surrogate_args] = {first, second, third, fourth};
   return Surrogate<F>(args).gradient(x);
 }
 

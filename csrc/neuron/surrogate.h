@@ -2,8 +2,9 @@
 //
 // `gradient(x)` stands in for Θ'(x) in the backward pass, x = H - v_threshold. `primitive(x)` is its integral: it
 // replaces Θ itself where an operator is run with `spiking=False`, which makes the whole operator smooth. Primitives
-// that approximate Θ have primitive(0) = 1/2; the unbounded ones (super_spike, leaky_k_relu, fake_numerical_gradient,
-// log_tailed_relu, nonzero_sign_log_abs) have primitive(0) = 0.
+// that approximate Θ have primitive(0) = 1/2; the others (super_spike, fast_sigmoid, zenke_super_spike, leaky_k_relu,
+// fake_numerical_gradient, log_tailed_relu, nonzero_sign_log_abs, straight_through, triangular, spike_rate_escape) have
+// primitive(0) = 0.
 //
 // Gradients may use fast_exp and fast_divide, in forms without cancellation: e / (1 + e)^2 rather than s (1 - s).
 #pragma once
@@ -12,7 +13,7 @@
 
 namespace spikeforge {
 
-constexpr int max_surrogate_args = 2;
+constexpr int max_surrogate_args = 4;
 
 // A spiking forward pass has no use for a surrogate.
 template <class F>
@@ -235,6 +236,91 @@ struct Rect {
 
  private:
   F alpha;
+};
+
+template <class F>
+struct FastSigmoid {
+  SPIKEFORGE_FN explicit FastSigmoid(const double* args) : slope(args[0]) {}
+  SPIKEFORGE_FN F gradient(F x) const { return fast_divide(F(1), square(F(1) + slope * abs(x))); }
+  SPIKEFORGE_FN F primitive(F x) const { return x / (F(1) + slope * abs(x)); }
+
+ private:
+  F slope;
+};
+
+// The same derivative, by the name and the steepness that its author gives it.
+template <class F>
+struct ZenkeSuperSpike : FastSigmoid<F> {
+  SPIKEFORGE_FN explicit ZenkeSuperSpike(const double* args) : FastSigmoid<F>(args) {}
+};
+
+template <class F>
+struct StraightThrough {
+  SPIKEFORGE_FN explicit StraightThrough(const double*) {}
+  SPIKEFORGE_FN F gradient(F) const { return F(1); }
+  SPIKEFORGE_FN F primitive(F x) const { return x; }
+};
+
+template <class F>
+struct Triangular {
+  SPIKEFORGE_FN explicit Triangular(const double* args) : threshold(args[0]) {}
+  SPIKEFORGE_FN F gradient(F x) const { return select(x < F(0), threshold, -threshold); }
+  SPIKEFORGE_FN F primitive(F x) const { return -threshold * abs(x); }
+
+ private:
+  F threshold;
+};
+
+// Its maximum lies at x = 1.
+template <class F>
+struct SpikeRateEscape {
+  SPIKEFORGE_FN explicit SpikeRateEscape(const double* args) : beta(args[0]), slope(args[1]) {}
+  SPIKEFORGE_FN F gradient(F x) const { return slope * fast_exp(-beta, abs(x - F(1))); }
+  SPIKEFORGE_FN F primitive(F x) const {
+    const F tail = exp(-beta * abs(x - F(1)));
+    return slope / beta * (select(x < F(1), tail, F(2) - tail) - exp(-beta));
+  }
+
+ private:
+  F beta, slope;
+};
+
+// Of the normal distribution's density around 0 and of its integral from 0 on, with deviation 1 / (width √2).
+template <class F>
+SPIKEFORGE_FN F bell(F width, F x) {
+  return F(.56418958354775628695) * width * fast_exp(-square(width), square(x));
+}
+template <class F>
+SPIKEFORGE_FN F half_bell(F width, F x) {
+  return F(.5) - F(.5) * erfc(width * x);
+}
+
+template <class F>
+struct Gaussian {
+  SPIKEFORGE_FN explicit Gaussian(const double* args) : width(F(.70710678118654752440) / F(args[0])), gamma(args[1]) {}
+  SPIKEFORGE_FN F gradient(F x) const { return gamma * bell(width, x); }
+  SPIKEFORGE_FN F primitive(F x) const { return F(.5) + gamma * half_bell(width, x); }
+
+ private:
+  F width, gamma;
+};
+
+// A bell of deviation sigma, less one of deviation s sigma at sigma and one at -sigma, both of weight h.
+template <class F>
+struct MultiGaussian {
+  SPIKEFORGE_FN explicit MultiGaussian(const double* args)
+      : sigma(args[0]), h(args[1]), s(args[2]), gamma(args[3]), width(F(.70710678118654752440) / sigma) {}
+  SPIKEFORGE_FN F gradient(F x) const {
+    const F sides = bell(width / s, abs(x) - sigma) + bell(width / s, abs(x) + sigma);
+    return gamma * ((F(1) + h) * bell(width, x) - h * sides);
+  }
+  SPIKEFORGE_FN F primitive(F x) const {
+    const F sides = half_bell(width / s, x - sigma) + half_bell(width / s, x + sigma);
+    return F(.5) + gamma * ((F(1) + h) * half_bell(width, x) - h * sides);
+  }
+
+ private:
+  F sigma, h, s, gamma, width;
 };
 
 }  // namespace spikeforge

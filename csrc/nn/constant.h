@@ -1,29 +1,41 @@
 // A neuron's constant as a module takes it: a number, a tensor (one for all, per channel, per neuron), or either to be
 // learned:
-//   LIFOptions().tau(2.0)    .tau(torch::full({8}, 2.0))    .tau(Learnable(2.0))
-// A tensor is copied, and registered as a buffer; a learnable one as a parameter.
+//   LIFOptions().tau(2.0)    .tau(torch::full({8}, 2.0))    .tau(Learnable(2.0))    .tau(Learnable(2.0, {.min = 1.0}))
+// A tensor is copied, and registered as a buffer; a learnable one as a parameter. Where a learned constant has bounds,
+// the neuron takes it as torch.clamp(value, min, max) gives it, whatever the optimiser made of it; beyond a bound its
+// gradient is 0, as that of clamp.
 #pragma once
 
 #include <spikeforge/ops/neuron.h>
 
+#include <optional>
 #include <utility>
 
 namespace spikeforge::nn {
 
+struct Bounds {
+  std::optional<double> min = std::nullopt, max = std::nullopt;
+
+  bool any() const { return min || max; }
+};
+
 struct Learnable {
-  explicit Learnable(double number) : initial(number) {}
-  explicit Learnable(at::Tensor tensor) : initial(std::move(tensor)) {}
+  explicit Learnable(double number, Bounds bounds = {}) : initial(number), bounds(bounds) {}
+  explicit Learnable(at::Tensor tensor, Bounds bounds = {}) : initial(std::move(tensor)), bounds(bounds) {}
 
   Param initial;
+  Bounds bounds;
 };
 
 struct Constant {
-  Constant(double number) : value(number) {}                                           // NOLINT
-  Constant(at::Tensor tensor) : value(std::move(tensor)) {}                            // NOLINT
-  Constant(Learnable learnable) : value(std::move(learnable.initial)), learn(true) {}  // NOLINT
+  Constant(double number) : value(number) {}                 // NOLINT
+  Constant(at::Tensor tensor) : value(std::move(tensor)) {}  // NOLINT
+  Constant(Learnable learnable)                              // NOLINT
+      : value(std::move(learnable.initial)), learn(true), bounds(learnable.bounds) {}
 
   Param value;
   bool learn = false;
+  Bounds bounds;
 };
 
 }  // namespace spikeforge::nn

@@ -50,6 +50,7 @@ NeuronImpl::NeuronImpl(NeuronOptions options)
     TORCH_CHECK_VALUE(given != options_.params().end(), name_, ": the parameter ", name,
                       " is not given; say NeuronOptions(...).param(\"", name, "\", value)");
     constants_.push_back(register_constant(name, given->second));
+    param_names_.push_back(name);
   }
 }
 
@@ -65,8 +66,13 @@ NeuronModule::Results NeuronImpl::call(at::TensorList inputs, const Tensors& sta
     params_type_ = type;
   }
   const auto undefined = [](const at::Tensor& state) { return !state.defined(); };
+  Tensors within;
+  if (has_bounds()) {
+    within = params_;
+    for (std::size_t j = 0; j < within.size(); ++j) within[j] = bounded(param_names_[j], within[j]).tensor();
+  }
   const auto run = [&](at::TensorList given) -> Results {
-    auto [outputs, next] = options_.neuron()(inputs, given, params_, store);
+    auto [outputs, next] = options_.neuron()(inputs, given, has_bounds() ? within : params_, store);
     return {std::move(outputs), std::move(next)};
   };
   if (std::all_of(states.begin(), states.end(), undefined)) return run({});
@@ -87,7 +93,8 @@ Script NeuronImpl::script() const {
                    .params = {}};
   for (std::size_t i = 0; i < initial_.size(); ++i) result.states.push_back({state_names()[i], initial_[i]});
   const Names& params = cell.signature().params;
-  for (std::size_t i = 0; i < params.size(); ++i) result.params.emplace_back(params[i], constants_[i]);
+  for (std::size_t i = 0; i < params.size(); ++i)
+    result.params.push_back({params[i], constants_[i], bounds_of(params[i])});
   return result.script();
 }
 

@@ -53,6 +53,7 @@ class SPIKEFORGE_API NeuronImpl : public NeuronModule {
   Names inputs_, outputs_;
   std::vector<double> initial_;   // of the states
   std::vector<Param> constants_;  // in the neuron's order
+  Names param_names_;             // theirs
   mutable Tensors params_;        // they as tensors, the numbers in this type
   mutable std::optional<at::ScalarType> params_type_;
 };

@@ -1,10 +1,19 @@
 #include <spikeforge/nn/neuron_module.h>
 
+#include <ATen/ops/clamp.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include <limits>
 #include <sstream>
 
 namespace spikeforge::nn {
+namespace {
+
+std::optional<at::Scalar> scalar(const std::optional<double>& number) {
+  return number ? std::optional<at::Scalar>(*number) : std::nullopt;
+}
+
+}  // namespace
 
 NeuronModule::NeuronModule(Names state_names, bool persistent_state)
     : names_(std::move(state_names)), states_(names_.size()), sequences_(names_.size()) {
@@ -52,8 +61,24 @@ Param NeuronModule::register_constant(const std::string& name, const Constant& c
   TORCH_CHECK_VALUE(!value.is_tensor() || value.tensor().defined(), kind(), ": ", name, " is an undefined tensor");
   const at::Tensor own =
       value.is_tensor() ? value.tensor().detach().clone() : at::scalar_tensor(value.number(), at::kFloat);
-  if (constant.learn) return register_parameter(name, own);
-  return register_buffer(name, own);
+  if (!constant.learn) return register_buffer(name, own);
+  const auto& [min, max] = constant.bounds;
+  TORCH_CHECK_VALUE(!(min && *min != *min) && !(max && *max != *max) && !(min && max && *min > *max), kind(), ": ",
+                    name, " is learned within bounds, so that min must not be above max, and neither NaN");
+  if (constant.bounds.any()) bounds_.emplace_back(name, constant.bounds);
+  return register_parameter(name, own);
+}
+
+Bounds NeuronModule::bounds_of(const std::string& name) const {
+  for (const auto& [bounded, bounds] : bounds_)
+    if (bounded == name) return bounds;
+  return {};
+}
+
+Param NeuronModule::bounded(const std::string& name, const Param& value) const {
+  const Bounds bounds = bounds_of(name);
+  if (!bounds.any() || !value.is_tensor()) return value;
+  return at::clamp(value.tensor(), scalar(bounds.min), scalar(bounds.max));
 }
 
 std::string text_of(const std::string& name, const Constant& constant) {
@@ -64,6 +89,9 @@ std::string text_of(const std::string& name, const Constant& constant) {
   else
     text << constant.value.number();
   if (constant.learn) text << " learned";
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  if (constant.bounds.any())
+    text << " in [" << constant.bounds.min.value_or(-infinity) << ", " << constant.bounds.max.value_or(infinity) << ']';
   return text.str();
 }
 

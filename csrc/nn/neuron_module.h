@@ -11,6 +11,11 @@ class SPIKEFORGE_API NeuronModule : public Stateful {
   Names state_names() const override { return names_; }
   at::Tensor own_state(std::size_t i) const override { return states_[i]; }
 
+  // Of a learned constant; none of others.
+  Bounds bounds_of(const std::string& name) const;
+  // What the neuron takes for a constant that has this value: one within its bounds.
+  Param bounded(const std::string& name, const Param& value) const;
+
  protected:
   struct Results {
     Tensors outputs;
@@ -29,17 +34,20 @@ class SPIKEFORGE_API NeuronModule : public Stateful {
   bool stores_states() const override { return true; }
   at::Tensor own_sequence(std::size_t i) const override { return sequences_[i]; }
 
-  // A copy of a tensor constant, registered as its kind wants; a number stays one unless it is to be learned.
+  // A copy of a tensor constant, registered as its kind wants; a number stays one unless it is to be learned. Throws
+  // c10::ValueError where min is above max, or NaN is a bound.
   Param register_constant(const std::string& name, const Constant& constant);
+  bool has_bounds() const { return !bounds_.empty(); }
 
  private:
   void check_live(const at::Tensor& x) const;
 
   Names names_;
+  std::vector<std::pair<std::string, Bounds>> bounds_;  // of learned constants that have some
   Tensors states_, sequences_;
 };
 
-// "tau=2", "tau=[8]" for a tensor, "tau=[8] learned".
+// "tau=2", "tau=[8]" for a tensor, "tau=[8] learned", "tau=[] learned in [1, inf]".
 SPIKEFORGE_API std::string text_of(const std::string& name, const Constant& constant);
 
 }  // namespace spikeforge::nn

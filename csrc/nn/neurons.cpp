@@ -90,9 +90,7 @@ Predefined<Options>::Predefined(Options options)
   if constexpr (std::is_same_v<Options, PLIFOptions>)  // its operator takes a tensor
     if (!call_.w.is_tensor()) call_.w = register_buffer("w", at::full({}, call_.w.number()));
   if (is_always_traced<Options> || options_.strict()) {
-    TracedNeuron traced = traced_cell(call_, options_.strict());
-    cell_ = std::move(traced.neuron);
-    cell_params_ = std::move(traced.params);
+    cell_ = traced_cell(call_, options_.strict());
   }
 }
 
@@ -103,11 +101,24 @@ const char* Predefined<Options>::kind() const {
 }
 
 template <class Options>
+typename Options::Operator Predefined<Options>::call_within_bounds() const {
+  auto call = call_;
+  for (const auto& given : options_.given()) {
+    Param& constant = given.in(call);
+    constant = bounded(given.name, constant);
+  }
+  return call;
+}
+
+template <class Options>
 NeuronModule::Results Predefined<Options>::call(at::TensorList inputs, const Tensors& states, bool store) const {
   TORCH_CHECK_VALUE(inputs.size() == 1, title(), ": takes one input, but got ", inputs.size());
   const at::Tensor& x = inputs[0];
+  std::optional<typename Options::Operator> within;
+  if (has_bounds()) within = call_within_bounds();
+  const auto& arguments = within ? *within : call_;
   if (cell_) {
-    auto [outputs, next] = (*cell_)({x}, initial(x, states, call_), cell_params_, store);
+    auto [outputs, next] = (*cell_)({x}, initial(x, states, arguments), tensors_of(arguments), store);
     return {std::move(outputs), std::move(next)};
   }
   if constexpr (!is_always_traced<Options>) {
@@ -118,8 +129,8 @@ NeuronModule::Results Predefined<Options>::call(at::TensorList inputs, const Ten
           },
           run_operator(x, states, call));
     };
-    if (!store) return run(call_);
-    auto storing = call_;
+    if (!store) return run(arguments);
+    auto storing = arguments;
     storing.store_v = true;
     return run(storing);
   }
@@ -140,7 +151,7 @@ Script Predefined<Options>::operator_script() const {
   std::string arguments = "x";
   auto constants = neuron.constants;
   if (constants[0].first == std::string("w")) {  // of plif, always a tensor
-    arguments += ", self.w";
+    arguments += ", " + clamped("self.w", bounds_of("w"));
     constants.erase(constants.begin());
   }
   for (const std::string& state : neuron.states) {
@@ -153,7 +164,7 @@ Script Predefined<Options>::operator_script() const {
   const bool tensors =
       std::any_of(constants.begin(), constants.end(), [](const auto& c) { return c.second.is_tensor(); });
   for (const auto& [name, value] : constants) {
-    std::string text = "self." + std::string(name);
+    std::string text = clamped("self." + std::string(name), bounds_of(name));
     if (!value.is_tensor()) {
       text = script::number(value.number());
       if (tensors) {
@@ -183,10 +194,12 @@ Script Predefined<Options>::cell_script() const {
   RunScript result{.name = neuron.module, .text = cell_->text(), .inputs = {"x"}, .states = {}, .params = {}};
   const auto add = [&](const Param& start, const char* name) {
     RunScript::State state{.name = neuron.states[result.states.size()]};
-    if (start.is_tensor())
+    if (start.is_tensor()) {
       state.start_buffer = name;
-    else
+      state.start_bounds = bounds_of(name);
+    } else {
       state.start = start.number();
+    }
     result.states.push_back(state);
   };
   add(call_.v_reset.value_or(Param(0.0)), "v_reset");
@@ -195,7 +208,7 @@ Script Predefined<Options>::cell_script() const {
   auto constants = neuron.constants;
   if (call_.v_reset) constants.emplace_back("v_reset", *call_.v_reset);
   for (const auto& [name, value] : constants)  // the numbers are in the text
-    if (value.is_tensor()) result.params.emplace_back(name, value);
+    if (value.is_tensor()) result.params.push_back({name, value, bounds_of(name)});
   return result.script();
 }
 
@@ -208,7 +221,10 @@ void Predefined<Options>::pretty_print(std::ostream& stream) const {
     Constant constant(0.0);
     constant.value = value;
     for (const auto& given : options_.given())
-      constant.learn = constant.learn || (given.name == name && given.constant.learn);
+      if (given.name == name) {
+        constant.learn = given.constant.learn;
+        constant.bounds = given.constant.bounds;
+      }
     stream << text_of(name, constant) << ", ";
   }
   if (!options_.call().v_reset) stream << "soft reset, ";

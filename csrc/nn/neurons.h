@@ -142,15 +142,15 @@ class SPIKEFORGE_API Predefined : public NeuronModule {
   std::shared_ptr<Stateful> fresh() const override { return std::make_shared<Predefined>(options_); }
 
  private:
+  // The operator's arguments with learned constants within their bounds.
+  typename Options::Operator call_within_bounds() const;
   Script operator_script() const;
   Script cell_script() const;
 
   Options options_;
   typename Options::Operator call_;  // with the registered tensors in place of the given ones
 
-  // Of a strict one, and of CubaLIF.
-  std::optional<spikeforge::Neuron> cell_;
-  Tensors cell_params_;
+  std::optional<spikeforge::Neuron> cell_;  // of a strict one, and of CubaLIF
 };
 
 #define SPIKEFORGE_MODULE(name)                    \

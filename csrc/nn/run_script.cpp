@@ -9,6 +9,14 @@ std::string in_brackets(const Names& values) { return "[" + c10::Join(", ", valu
 
 }  // namespace
 
+std::string clamped(const std::string& tensor, const Bounds& bounds) {
+  if (!bounds.any()) return tensor;
+  std::string text = "torch.clamp(" + tensor;
+  if (bounds.min) text += ", min=" + script::number(*bounds.min);
+  if (bounds.max) text += ", max=" + script::number(*bounds.max);
+  return text + ")";
+}
+
 Script RunScript::script() const {
   Script result{.name = script::identifier(name), .inputs = {}, .outputs = outputs};
   result.texts = {{"neuron_text", text}};
@@ -20,13 +28,14 @@ Script RunScript::script() const {
   for (const State& state : states) {
     const bool at_buffer = !state.start_buffer.empty();
     result.states.push_back(state.name);
-    const std::string value = at_buffer ? script::member(state.start_buffer) : script::number(state.start);
+    const std::string value =
+        at_buffer ? clamped(script::member(state.start_buffer), state.start_bounds) : script::number(state.start);
     starts.push_back((at_buffer ? "self.start_at(" : "self.start(") + script::member(state.name) + ", " + x + ", " +
                      value + ")");
     methods.insert(at_buffer ? script::start_at : script::start);
   }
-  for (const auto& [param, value] : params) {
-    constants.push_back(value.is_tensor() ? script::member(param)
+  for (const auto& [param, value, bounds] : params) {
+    constants.push_back(value.is_tensor() ? clamped(script::member(param), bounds)
                                           : "self.number(" + script::number(value.number()) + ", " + x + ")");
     if (!value.is_tensor()) methods.insert(script::number_of);
   }

@@ -35,22 +35,17 @@ struct Charged {
 
 // charge(x, states, c) is Charged; recover(h, s, x, states, c) the second state after the step.
 template <class Call, class Charge, class Recover>
-TracedNeuron make(const Call& call, bool strict, const Charge& charge, const Recover& recover) {
+spikeforge::Neuron make(const Call& call, bool strict, const Charge& charge, const Recover& recover) {
   const Described neuron = describe(call);
   TORCH_CHECK_VALUE(call.spiking, neuron.module, ": as a traced cell it needs spiking(true)");
   const ops::Surrogate parsed = ops::parse_surrogate(neuron.module, call.surrogate, call.surrogate_args);
   const graph::Surrogate surrogate{parsed.kind, parsed.args};
 
-  auto constants = neuron.constants;
-  if (call.v_reset) constants.emplace_back("v_reset", *call.v_reset);
+  const auto constants = constants_of(call);
   graph::Signature signature{neuron.module, {"x"}, {}, {}};
   for (const std::string& state : neuron.states) signature.states.emplace_back(state);
-  Tensors params;
   for (const auto& [name, param] : constants)
-    if (param.is_tensor()) {
-      signature.params.emplace_back(name);
-      params.push_back(param.tensor());
-    }
+    if (param.is_tensor()) signature.params.emplace_back(name);
 
   const graph::Cell cell = graph::trace(signature, [&](Values inputs, Values states, Values values) {
     const Constants c(constants, values);
@@ -63,7 +58,7 @@ TracedNeuron make(const Call& call, bool strict, const Charge& charge, const Rec
     if (states.size() == 2) step.next_states.push_back(recover(charged.h, s, inputs[0], states, c));
     return step;
   });
-  return {spikeforge::Neuron(cell), std::move(params)};
+  return spikeforge::Neuron(cell);
 }
 
 template <class Call>
@@ -75,7 +70,7 @@ CellForm form_of(const Call& call) {
 
 // The equations are the cell's own, with values of a graph as its numbers.
 template <template <class, class> class Neuron, class Call>
-TracedNeuron trace_predefined(NeuronKind kind, const Call& call, bool strict) {
+spikeforge::Neuron trace_predefined(NeuronKind kind, const Call& call, bool strict) {
   using Traced = Neuron<Value, CellForm>;
   const PredefinedCell& cell = predefined_cell(kind);
   const Described described = describe(call);
@@ -109,12 +104,12 @@ TracedNeuron trace_predefined(NeuronKind kind, const Call& call, bool strict) {
 }  // namespace
 
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)         \
-  TracedNeuron traced_cell(const Struct##Call& call, bool strict) {              \
+  spikeforge::Neuron traced_cell(const Struct##Call& call, bool strict) {        \
     return trace_predefined<spikeforge::Struct>(NeuronKind::name, call, strict); \
   }
 #include <spikeforge/neuron/neurons.def>
 
-TracedNeuron traced_cell(const CubaLIFCall& call, bool strict) {
+spikeforge::Neuron traced_cell(const CubaLIFCall& call, bool strict) {
   for (const auto& [name, param] : describe(call).constants)
     if (std::string_view(name).starts_with("tau") && !param.is_tensor())
       ops::check_positive("CubaLIF", name, param.number());

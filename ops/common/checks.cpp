@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <string>
+#include <vector>
 
 namespace spikeforge::ops {
 namespace {
@@ -13,6 +14,43 @@ namespace {
 constexpr std::int64_t most_steps = std::int64_t{1} << 30;
 
 bool is_host_scalar(const at::Tensor& param) { return param.dim() == 0 && param.is_cpu(); }
+
+// What the loops convert to arithmetic in `state` without loss.
+bool is_at_most(c10::ScalarType type, c10::ScalarType state) {
+  return is_supported(type) && is_supported(state) && c10::elementSize(type) <= c10::elementSize(state);
+}
+
+// What was expected of a parameter, before "but is".
+std::string expected(const CellParam& param, double number, DType arithmetic) {
+  switch (param.legal) {
+    case Legal::unchecked:
+      break;
+    case Legal::any:
+      return "must be a number";
+    case Legal::positive:
+      if (std::isfinite(number) && number > 0)
+        return std::string("must be finite and above 0 in ") + (arithmetic == DType::f64 ? "float64" : "float32") +
+               ", and so must its reciprocal";
+      return "must be finite and above 0";
+    case Legal::fraction:
+      return "must lie in [0, 1]";
+    case Legal::between:
+      return c10::str("must lie in [", param.least, ", ", param.most, "]");
+  }
+  return "";
+}
+
+std::string text_of(const CellParam& param, double number) {
+  if (param.legal == Legal::between && std::isfinite(number)) return std::to_string(static_cast<std::int64_t>(number));
+  return c10::str(number);
+}
+
+// "[3, 5]", of element i of a contiguous tensor.
+std::string index_of(std::int64_t i, at::IntArrayRef sizes) {
+  std::vector<std::int64_t> index(sizes.size());
+  for (std::size_t d = sizes.size(); d-- > 0; i /= sizes[d]) index[d] = i % sizes[d];
+  return c10::str(at::IntArrayRef(index));
+}
 
 }  // namespace
 
@@ -70,30 +108,30 @@ void check_param(const Leader& leader, const char* name, const at::Tensor& param
   }
   TORCH_CHECK_VALUE(broadcasts, leader.op, ": ", name, " must broadcast against ", shape, ", the shape of ",
                     leader.name, " without its time dimension, but has shape ", param.sym_sizes());
-  check_type(leader, name, param);
+  if (param.layout() != c10::kStrided || !is_at_most(param.scalar_type(), state_type(leader.tensor.scalar_type())))
+    check_type(leader, name, param);
   if (!is_host_scalar(param)) check_device(leader, name, param);
 }
 
 void check_positive(const char* op, const char* name, double number) {
-  TORCH_CHECK_VALUE(std::isfinite(number) && number > 0, op, ": ", name, " must be finite and above 0, but is ",
-                    number);
+  TORCH_CHECK_VALUE(std::isfinite(number) && number > 0 && std::isfinite(1 / number), op, ": ", name,
+                    " must be finite and above 0, and so must its reciprocal, but is ", number);
 }
 
-void check_number(const char* op, const CellParam& param, double number) {
-  switch (param.legal) {
-    case Legal::any:
-      return;
-    case Legal::positive:
-      return check_positive(op, param.name.c_str(), number);
-    case Legal::fraction:
-      TORCH_CHECK_VALUE(number >= 0 && number <= 1, op, ": ", param.name, " must lie in [0, 1], but is ", number);
-      return;
-    case Legal::between:
-      TORCH_CHECK_VALUE(static_cast<double>(param.least) <= number && number <= static_cast<double>(param.most), op,
-                        ": ", param.name, " must lie in [", param.least, ", ", param.most, "], but is ",
-                        static_cast<std::int64_t>(number));
-      return;
-  }
+void check_number(const char* op, const CellParam& param, double number, DType arithmetic) {
+  TORCH_CHECK_VALUE(!param.is_checked() || param.range(arithmetic).contains(number), op, ": ", param.name, " ",
+                    expected(param, number, arithmetic), ", but is ", text_of(param, number));
+}
+
+void check_values(const char* op, const CellParam& param, const at::Tensor& values, DType arithmetic) {
+  if (!param.is_checked()) return;
+  const LegalRange range = param.range(arithmetic);
+  const at::Tensor all = values.detach().to(at::kCPU, at::kDouble).contiguous();
+  const auto* const numbers = all.const_data_ptr<double>();
+  for (std::int64_t i = 0; i < all.numel(); ++i)
+    TORCH_CHECK_VALUE(range.contains(numbers[i]), op, ": ", param.name, " ", expected(param, numbers[i], arithmetic),
+                      ", but is ", text_of(param, numbers[i]),
+                      all.numel() == 1 ? std::string() : " at " + index_of(i, all.sizes()));
 }
 
 void check_gradient(const Leader& leader, const char* prefix, const char* name, const at::Tensor& grad,

@@ -29,10 +29,13 @@ void check_type(const Leader& leader, const char* name, const at::Tensor& t);
 void check_device(const Leader& leader, const char* name, const at::Tensor& t);
 // [*shape]
 void check_state(const Leader& leader, const char* name, const at::Tensor& state);
-// Broadcasts against shape; a 0-dimensional one may be on the CPU.
+// Broadcasts against shape, and has the leader's type, that of its states or, where these are floating-point numbers,
+// one of lower precision; a 0-dimensional one may be on the CPU.
 void check_param(const Leader& leader, const char* name, const at::Tensor& param);
-// Throws ValueError unless a number is legal.
-void check_number(const char* op, const CellParam& param, double number);
+// Throws ValueError unless a number is legal in arithmetic of a type.
+void check_number(const char* op, const CellParam& param, double number, DType arithmetic = DType::f64);
+// The same of every value of a tensor, which is read: of its first illegal one, if it has any.
+void check_values(const char* op, const CellParam& param, const at::Tensor& values, DType arithmetic);
 void check_positive(const char* op, const char* name, double number);
 
 // Has exactly this shape and type. `prefix` and `name` together are the argument's: grad_ and v.

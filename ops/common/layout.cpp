@@ -118,9 +118,9 @@ SequenceView view_rows(const at::Tensor& tensor, std::int64_t time_stride, at::I
 }
 
 // The parameter spread over all neurons, in their order.
-ParamView view_expanded(const at::Tensor& param, const PlainLayout& layout, Copies& copies) {
-  return {.data = copy_into(layout.empty_step(param.options()), param, copies).const_data_ptr(),
-          .type = dtype_of(param.scalar_type()),
+ParamView view_expanded(const at::Tensor& param, c10::ScalarType type, const PlainLayout& layout, Copies& copies) {
+  return {.data = copy_into(layout.empty_step(param.options().dtype(type)), param, copies).const_data_ptr(),
+          .type = dtype_of(type),
           .inner = 1,
           .count = layout.neurons};
 }
@@ -138,7 +138,7 @@ ParamView view_tensor(const at::Tensor& param, const PlainLayout& layout, Copies
       continue;
     }
     // Another run, or an order of its own: rare enough for a copy.
-    if (ended || (param.stride(d - missing) != count)) return view_expanded(param, layout, copies);
+    if (ended || (param.stride(d - missing) != count)) return view_expanded(param, param.scalar_type(), layout, copies);
     count *= param.size(d - missing);
   }
   return {.data = param.const_data_ptr(), .type = dtype_of(param.scalar_type()), .inner = inner, .count = count};
@@ -225,8 +225,14 @@ SequenceView view_step(const at::Tensor& step, const PlainLayout& layout, Copies
   return view_rows(step, /*time_stride=*/0, step.strides(), layout, &PlainLayout::empty_step, copies);
 }
 
-ParamView view_param(const at::Tensor& param, const PlainLayout& layout, Copies& copies) {
+ParamView view_param(const at::Tensor& param, c10::ScalarType x, c10::ScalarType state, const PlainLayout& layout,
+                     Copies& copies) {
   if (param.is_cpu() && param.numel() == 1) return {.number = param.item<double>()};
+  if (param.scalar_type() != x && param.scalar_type() != state) {
+    // What keeps its strides is read as it would have been in its own type.
+    if (!param.is_non_overlapping_and_dense()) return view_expanded(param, state, layout, copies);
+    return view_tensor(copies.emplace_back(param.to(state)), layout, copies);
+  }
   return view_tensor(param.is_neg() ? copies.emplace_back(param.resolve_neg()) : param, layout, copies);
 }
 

@@ -66,8 +66,10 @@ SequenceView view_sequence(const at::Tensor& sequence, const PlainLayout& layout
 SequenceView view_step(const at::Tensor& step, const PlainLayout& layout, Copies& copies);
 
 // A tensor parameter that broadcasts against `shape`; in place where its varying dimensions are neighbours in memory
-// order. One number that is in the host's memory is read, which waits for no device, and lets all neurons share it.
-ParamView view_param(const at::Tensor& param, const PlainLayout& layout, Copies& copies);
+// order. One number that is in the host's memory is read, which waits for no device, and lets all neurons share it. A
+// type that is neither x's nor `state`, the arithmetic's, is converted to that.
+ParamView view_param(const at::Tensor& param, c10::ScalarType x, c10::ScalarType state, const PlainLayout& layout,
+                     Copies& copies);
 
 // A parameter's gradient from that of each neuron, summed over the neurons that share it. Deterministic: torch's sum
 // has a fixed order.

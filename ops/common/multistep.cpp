@@ -28,9 +28,16 @@ void check_input(const Leader& leader, const char* name, const at::Tensor& input
   check_device(leader, name, input);
 }
 
+DType arithmetic_of(const MultistepCall& call) { return compute_type(dtype_of(call.inputs[0].scalar_type())); }
+
 ParamView view_of(const MultistepCall& call, std::size_t j, const PlainLayout& layout, Copies& copies) {
   if (!call.param(j).defined()) return {.number = call.numbers[j]};
-  return view_param(call.param(j), layout, copies);
+  const c10::ScalarType type = call.inputs[0].scalar_type();
+  const ParamView view = view_param(call.param(j), type, state_type(type), layout, copies);
+  // Where a tensor's one number was read, it can be checked whatever the device.
+  if (view.data == nullptr)
+    check_number(call.cell->forward_op.c_str(), call.cell->params[j], view.number, arithmetic_of(call));
+  return view;
 }
 
 }  // namespace
@@ -54,7 +61,15 @@ void check_arguments(const MultistepCall& call) {
     if (call.param(j).defined())
       check_param(leader, cell.params[j].name.c_str(), call.param(j));
     else
-      check_number(leader.op, cell.params[j], call.numbers[j]);
+      check_number(leader.op, cell.params[j], call.numbers[j], arithmetic_of(call));
+}
+
+void refuse_values(const MultistepCall& call) {
+  const Cell& cell = *call.cell;
+  for (std::size_t j = 0; j < cell.params.size(); ++j)
+    if (call.param(j).defined())
+      check_values(cell.forward_op.c_str(), cell.params[j], call.param(j), arithmetic_of(call));
+  TORCH_CHECK(false, cell.forward_op, ": a parameter was changed during the call");
 }
 
 void check_dense(const MultistepCall& call) {

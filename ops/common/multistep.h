@@ -55,6 +55,8 @@ void for_each_argument(const MultistepCall& call, Body&& body) {
 
 // Types, shapes and devices, and numbers that are not legal. Throws TypeError and ValueError.
 void check_arguments(const MultistepCall& call);
+// Names the first value of a tensor that is not legal, of a call that has one. Throws ValueError.
+[[noreturn]] void refuse_values(const MultistepCall& call);
 // Refuses other layouts than dense ones in words; the dispatcher, which has no kernels for them, would not find any.
 void check_dense(const MultistepCall& call);
 

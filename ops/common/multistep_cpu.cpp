@@ -2,15 +2,22 @@
 #include <spikeforge/ops/common/cpu_tiles.h>
 #include <spikeforge/ops/common/multistep.h>
 
+#include <atomic>
+
 namespace spikeforge::ops {
 namespace {
 
+// The values of tensor parameters are checked as they are loaded.
 template <class AnyLaunch, class ScratchBytes, class Run>
-void run(const AnyLaunch& launch, const cpu::Program& program, ScratchBytes scratch_bytes, Run run) {
+void run(const MultistepCall& call, const AnyLaunch& launch, const cpu::Program& program, ScratchBytes scratch_bytes,
+         Run run) {
   const Tiles tiles = tiles_of(launch.neurons, launch.steps, program.largest_tile);
-  run_tiles(
-      tiles, scratch_bytes(launch, program.tapes, tiles.size),
-      [&](std::int64_t begin, std::int64_t end, void* scratch) { run(launch, program.tapes, begin, end, scratch); });
+  std::atomic<bool> all_legal = true;
+  run_tiles(tiles, scratch_bytes(launch, program.tapes, tiles.size),
+            [&](std::int64_t begin, std::int64_t end, void* scratch) {
+              if (!run(launch, program.tapes, begin, end, scratch)) all_legal.store(false, std::memory_order_relaxed);
+            });
+  if (!all_legal) refuse_values(call);
 }
 
 }  // namespace
@@ -21,7 +28,7 @@ MultistepResults forward_cpu(const MultistepCall& call, bool save) {
   const DescribedForward described(call, prepared, results);
   kernels::note(described.launch);
   const cpu::Program program = cpu::program_of(described.launch);
-  run(described.launch, program, program.loop.forward_scratch, program.loop.forward);
+  run(call, described.launch, program, program.loop.forward_scratch, program.loop.forward);
   return results;
 }
 
@@ -33,7 +40,7 @@ Tensors backward_cpu(const BackwardCall& call) {
   const DescribedBackward described(call, prepared, gradients);
   kernels::note(described.launch);
   const cpu::Program program = cpu::program_of(described.launch);
-  run(described.launch, program, program.loop.backward_scratch, program.loop.backward);
+  run(call, described.launch, program, program.loop.backward_scratch, program.loop.backward);
   return reduce_and_list(call, gradients);
 }
 

@@ -33,8 +33,12 @@ const TracedCell& cell_of(std::string_view text, const char* caller) {
   thread_local const TracedCell* last = nullptr;
   if (last != nullptr && text.data() == last->text.data() && text.size() == last->text.size()) return *last;
   try {
-    last = &intern(text);
-    return *last;
+    const TracedCell& cell = intern(text);
+    TORCH_CHECK_VALUE(!cell.inputs.empty(), caller, ": the neuron ", cell.name,
+                      " has no inputs, which say how many steps there are and of what shape; declare one, such as ",
+                      cell.name, "(x; ...), and pass zeros");
+    last = &cell;
+    return cell;
   } catch (const graph::GraphError& error) {
     TORCH_CHECK_VALUE(false, caller, ": the neuron's text is not legal: ", error.what());
   }

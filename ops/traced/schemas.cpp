@@ -32,6 +32,9 @@ TORCH_LIBRARY_IMPL(spikeforge, CompositeExplicitAutograd, library) {
   library.impl("run", TORCH_FN(traced::run_kernel<run_inference>));
 }
 
+// Of a call without any tensor, which no other kernel is found for: to say so.
+TORCH_LIBRARY_IMPL(spikeforge, Undefined, library) { library.impl("run", TORCH_FN(traced::run_kernel<run_inference>)); }
+
 template <MultistepResults (*forward)(const MultistepCall&, bool), Tensors (*backward)(const BackwardCall&)>
 void register_lowered_run(torch::Library& library) {
   library.impl("run_forward", TORCH_FN(traced::forward_kernel<forward>));

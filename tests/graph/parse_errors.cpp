@@ -127,8 +127,8 @@ TEST_CASE("expressions' errors") {
   CHECK(error_in("a = clamp(x, 1)") == "clamp takes 3 operands, but 2 are given");
   CHECK(error_in("a = leaky_relu()") == "leaky_relu takes 2 operands, but 0 are given");
   CHECK(error_in("a = x < v < p") == "comparisons do not chain: write a < b and b < c");
-  CHECK(error_in("a = x && v") == "'&' has no meaning here");
-  CHECK(error_in("a = x ^ 2") == "'^' has no meaning here");
+  CHECK(error_in("a = x && v") == "'&' has no meaning here; write and");
+  CHECK(error_in("a = x ^ 2") == "'^' has no meaning here; write pow(a, b) for a power");
   CHECK(error_in("a = 2x") == "\"2x\" is not a number, or does not fit double precision");
   CHECK(error_in("a = 1e999") == "\"1e999\" is not a number, or does not fit double precision");
   CHECK(error_in("a = 1.2.3") == "\"1.2.3\" is not a number, or does not fit double precision");
@@ -155,6 +155,37 @@ TEST_CASE("surrogates' and custom gradients' errors") {
         "custom_gradient takes a value, and then pairs: by what it is differentiated, and the derivative");
   CHECK(error_in("a = custom_gradient(x, v)") ==
         "custom_gradient takes a value, and then pairs: by what it is differentiated, and the derivative");
+}
+
+TEST_CASE("what others write is answered with what is written here") {
+  const std::string choice = "; write where(condition, a, b) for a choice";
+  const std::string noise =
+      "; a step draws no random numbers: draw them outside, torch.randn_like(x), and pass them as an input";
+  const std::string product =
+      "; a neuron computes element by element: compute the product outside, and pass it as an input";
+  CHECK(error_in("a = 1 if x > 0 else 2") ==
+        "expected an operator or the end of the statement, but found \"if\"" + choice);
+  CHECK(error_in("if x > 0 { a = 1 }") == "no statement begins with \"if\"" + choice);
+  CHECK(error_in("a = if(x > 0, 1, 2)") == "no function is called \"if\"" + choice);
+  CHECK(error_in("a = x > 0 ? 1 : 2") == "'?' has no meaning here" + choice);
+  CHECK(error_in("a = x + randn(1)") == "no function is called \"randn\"" + noise);
+  CHECK(error_in("a = x + 0.1 * noise_like") == "nothing above is called \"noise_like\"");
+  CHECK(error_in("a = bernoulli(x)") == "no function is called \"bernoulli\"" + noise);
+  CHECK(error_in("a = x @ v") == "'@' has no meaning here" + product);
+  CHECK(error_in("a = matmul(x, v)") == "no function is called \"matmul\"" + product);
+  CHECK(
+      error_in("for i in x { }") ==
+      "no statement begins with \"for\"; the text is one step, which the operator repeats over time: it has no loops");
+  CHECK(error_in("a = x ** 2") == "expected an expression, but found \"*\"; write pow(a, b) for a power");
+  CHECK(error_in("a = x ^ 2") == "'^' has no meaning here; write pow(a, b) for a power");
+  CHECK(error_in("a = x % 2") == "'%' has no meaning here; write remainder(a, b), or fmod(a, b)");
+  CHECK(error_in("a = x > 0 && v > 0") == "'&' has no meaning here; write and");
+  CHECK(error_in("a = x[0]") ==
+        "'[' has no meaning here; a neuron sees one element of each argument: pass what is indexed as an input of its "
+        "own");
+  CHECK_THAT(error_in("a = mean(x)"), has_text("reduce outside, and pass the result as an input"));
+  // These are names like any other.
+  CHECK(error_in("mean = x; sum = mean + 1; if = 2") == "no error");
 }
 
 TEST_CASE("text from strangers is bounded in size, depth and nodes") {

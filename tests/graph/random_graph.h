@@ -144,7 +144,10 @@ class RandomCell {
   graph::Surrogate surrogate() {
     if (dice_.chance(.1)) return {};
     const auto known = graph::surrogate_descriptions();
-    return graph::make_surrogate(known[dice_.below(known.size())].name, {});
+    const graph::SurrogateDescription& one = known[dice_.below(known.size())];
+    std::vector<double> numbers;  // as by default, but not so steep that finite differences lose their digits
+    for (const graph::SurrogateArgument& argument : one.args) numbers.push_back(std::min(argument.default_value, 4.));
+    return graph::make_surrogate(one.name, numbers);
   }
 
   // surrogate_gradient has no derivative: it stands where none is asked for.

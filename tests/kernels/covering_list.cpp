@@ -1,6 +1,7 @@
 #include "covering_list.h"
 
 #include <spikeforge/base/somewhere.h>
+#include <spikeforge/graph/surrogate.h>
 #include <spikeforge/kernels/multistep/loihi_cells.h>
 #include <spikeforge/kernels/multistep/plan.h>
 #include <spikeforge/kernels/multistep/predefined_cells.h>
@@ -92,7 +93,7 @@ Choice n_values(const Family& family, Direction direction) {
   n[store_states] = 2;
   n[initial] = 3;
   if (family.has_form) {
-    n[surrogate] = 16;
+    n[surrogate] = static_cast<int>(graph::surrogate_descriptions().size());
     n[soft_reset] = n[smooth] = n[undecayed_input] = 2;
   }
   if (family.has_form && is_backward) n[detach_reset] = 2;

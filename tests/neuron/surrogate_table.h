@@ -27,6 +27,9 @@ inline const std::vector<KnownSurrogate>& surrogate_table() {
   using Real = long double;
   static const Real pi = std::acos(Real(-1));
   static const auto sigma = [](Real x) { return 1 / (1 + std::exp(-x)); };
+  static const auto density = [](Real x, Real mean, Real deviation) {
+    return std::exp(-std::pow((x - mean) / deviation, 2) / 2) / std::sqrt(2 * pi) / deviation;
+  };
   static const auto nowhere = [](const Args&) { return Args{}; };
   static const auto at_zero = [](const Args&) { return Args{0}; };
   static const std::vector<KnownSurrogate> table = {
@@ -147,6 +150,51 @@ inline const std::vector<KnownSurrogate>& surrogate_table() {
        [](const Args& a) {
          return Args{-.5L / a[0], .5L / a[0]};
        }},
+      {"fast_sigmoid",
+       {25},
+       {3},
+       At0::zero,
+       [](Real x, const Args& a) { return std::pow(1 + a[0] * std::abs(x), -2); },
+       at_zero},
+      {"zenke_super_spike",
+       {100},
+       {2},
+       At0::zero,
+       [](Real x, const Args& a) { return std::pow(1 + a[0] * std::abs(x), -2); },
+       at_zero},
+      {"straight_through", {}, {}, At0::zero, [](Real, const Args&) { return Real(1); }, nowhere},
+      {"triangular",
+       {1},
+       {.7L},
+       At0::zero,
+       [](Real x, const Args& a) { return x < 0 ? a[0] : -a[0]; },
+       at_zero,
+       false,
+       false},
+      {"spike_rate_escape",
+       {1, 25},
+       {1.5L, .8L},
+       At0::zero,
+       [](Real x, const Args& a) { return a[1] * std::exp(-a[0] * std::abs(x - 1)); },
+       [](const Args&) { return Args{1}; },
+       false},
+      {"gaussian",
+       {.5L, .5L},
+       {.8L, 1.1L},
+       At0::half,
+       [](Real x, const Args& a) { return a[1] * density(x, 0, a[0]); },
+       nowhere},
+      {"multi_gaussian",
+       {.5L, .15L, 6, .5L},
+       {.7L, .3L, 4, .9L},
+       At0::half,
+       [](Real x, const Args& a) {
+         const Real sides = density(x, a[0], a[2] * a[0]) + density(x, -a[0], a[2] * a[0]);
+         return a[3] * ((1 + a[1]) * density(x, 0, a[0]) - a[1] * sides);
+       },
+       nowhere,
+       true,
+       false},
   };
   return table;
 }

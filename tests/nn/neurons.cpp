@@ -78,6 +78,54 @@ TEST_CASE("a module is its operator with a memory") {
   CHECK(at::equal(izhikevich->state("w"), iw));
 }
 
+TEST_CASE("a learned constant stays within its bounds, and has the gradient of clamp") {
+  using nn::Learnable;
+  const Tensor x = 3 * at::rand({9, 2, width});
+  const Tensor taus = at::tensor({.5, 1., 1.5, 2., 2.5, 9.}, at::kFloat);
+  const Tensor clamped = taus.clamp(1, 3);
+  nn::LIF lif(nn::LIFOptions().tau(Learnable(taus, {.min = 1, .max = 3})));
+  CHECK(at::equal(lif(x), std::get<0>(spikeforge::lif(x, {}, {.tau = clamped}))));
+  CHECK(at::equal(lif->named_parameters()["tau"], taus));
+
+  lif->reset();
+  const Tensor leaf = clamped.clone().requires_grad_(true);
+  const auto loss = [](const Tensor& v) { return v.square().sum(); };
+  lif(x);
+  const Tensor got = torch::autograd::grad({loss(lif->state("v"))}, {lif->named_parameters()["tau"]})[0];
+  const Tensor wanted = torch::autograd::grad({loss(std::get<1>(spikeforge::lif(x, {}, {.tau = leaf})))}, {leaf})[0];
+  const Tensor inside = taus.ge(1) & taus.le(3);  // a bound itself lies within
+  CHECK(wanted.ne(0).all().item<bool>());
+  CHECK(at::equal(got, wanted * inside));
+
+  // Whatever an optimiser does, no step makes it illegal.
+  nn::PLIF plif(nn::PLIFOptions().w(Learnable(0.0, {.max = 2})));
+  nn::EIF eif(nn::EIFOptions().tau(Learnable(2.0, {.min = 1})).delta_t(Learnable(1.0, {.min = .1})).strict(true));
+  nn::IF soft(nn::IFOptions().v_threshold(Learnable(1.0, {.min = .2})).v_reset(std::nullopt));
+  nn::LI li(nn::LIOptions().tau(Learnable(2.0, {.min = 1})));
+  nn::Neuron own(nn::NeuronOptions(std::string(adaptive)).param("tau", Learnable(2.0, {.min = 1})).param("beta", .3));
+  for (Stateful* module : std::initializer_list<Stateful*>{plif.get(), eif.get(), soft.get(), li.get(), own.get()}) {
+    INFO(module->title());
+    const Tensor before = module->forward(x);
+    module->reset();
+    {
+      const torch::NoGradGuard no_grad;
+      for (Tensor& parameter : module->parameters()) parameter.fill_(module == plif.get() ? 100 : -100);
+    }
+    const Tensor after = module->forward(x);
+    CHECK(after.isfinite().all().item<bool>());
+    CHECK_FALSE(at::equal(before, after));
+    for (const Tensor& grad :
+         torch::autograd::grad({after.sum() + module->state("v").sum()}, module->parameters(), {}, {}, false, true))
+      if (grad.defined()) CHECK(grad.eq(0).all().item<bool>());
+  }
+
+  CHECK_THROWS_AS(nn::LIF(nn::LIFOptions().tau(Learnable(2.0, {.min = 3, .max = 1}))), c10::ValueError);
+  CHECK_THROWS_AS(nn::LIF(nn::LIFOptions().tau(Learnable(2.0, {.min = NAN}))), c10::ValueError);
+  std::ostringstream printed;
+  printed << nn::LIF(nn::LIFOptions().tau(Learnable(2.0, {.min = 1})));
+  CHECK(printed.str().find("tau=2 learned in [1, inf]") != std::string::npos);
+}
+
 TEST_CASE("a neuron at its threshold fires, a strict one does not") {
   const Tensor at_threshold = at::full({1, 4}, 1.0), above = at::full({1, 4}, std::nextafter(1.f, 2.f));
   for (const bool strict : {false, true}) {

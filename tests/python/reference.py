@@ -179,6 +179,66 @@ def rect_primitive(x, alpha):
     return (alpha * x + 0.5).clamp(0, 1)
 
 
+def fast_sigmoid_gradient(x, slope):
+    return 1 / (1 + slope * x.abs()) ** 2
+
+
+def fast_sigmoid_primitive(x, slope):
+    return x / (1 + slope * x.abs())
+
+
+def straight_through_gradient(x):
+    return torch.ones_like(x)
+
+
+def straight_through_primitive(x):
+    return 1 * x
+
+
+def triangular_gradient(x, threshold):
+    return pick(x < 0, x, threshold, -threshold)
+
+
+def triangular_primitive(x, threshold):
+    return -threshold * x.abs()
+
+
+def spike_rate_escape_gradient(x, beta, slope):
+    return slope * torch.exp(-beta * (x - 1).abs())
+
+
+def spike_rate_escape_primitive(x, beta, slope):
+    below = torch.exp(beta * (x.clamp(max=1) - 1))
+    above = 2 - torch.exp(beta * (1 - x.clamp(min=1)))
+    return slope / beta * (torch.where(x < 1, below, above) - math.exp(-beta))
+
+
+def normal_density(x, mean, deviation):
+    return torch.exp(-((x - mean) ** 2) / (2 * deviation**2)) / math.sqrt(2 * math.pi) / deviation
+
+
+def normal_distribution(x, mean, deviation):
+    return torch.special.ndtr((x - mean) / deviation)
+
+
+def gaussian_gradient(x, sigma, gamma):
+    return gamma * normal_density(x, 0, sigma)
+
+
+def gaussian_primitive(x, sigma, gamma):
+    return gamma * (normal_distribution(x, 0, sigma) - 0.5) + 0.5
+
+
+def multi_gaussian_gradient(x, sigma, h, s, gamma):
+    sides = normal_density(x, sigma, s * sigma) + normal_density(x, -sigma, s * sigma)
+    return gamma * ((1 + h) * normal_density(x, 0, sigma) - h * sides)
+
+
+def multi_gaussian_primitive(x, sigma, h, s, gamma):
+    sides = normal_distribution(x, sigma, s * sigma) + normal_distribution(x, -sigma, s * sigma)
+    return gamma * ((1 + h) * (normal_distribution(x, 0, sigma) - 0.5) - h * (sides - 1)) + 0.5
+
+
 def at_zero(*args):
     return [0.0]
 
@@ -219,6 +279,17 @@ SURROGATES = {
     "rect": Surrogate(
         (1.0,), (0.8,), rect_gradient, rect_primitive,
         jumps=lambda alpha: [-0.5 / alpha, 0.5 / alpha], kinks=lambda alpha: [-0.5 / alpha, 0.5 / alpha],
+    ),
+    "fast_sigmoid": Surrogate((25.0,), (3.0,), fast_sigmoid_gradient, fast_sigmoid_primitive, kinks=at_zero),
+    "zenke_super_spike": Surrogate((100.0,), (2.0,), fast_sigmoid_gradient, fast_sigmoid_primitive, kinks=at_zero),
+    "straight_through": Surrogate((), (), straight_through_gradient, straight_through_primitive),
+    "triangular": Surrogate((1.0,), (0.7,), triangular_gradient, triangular_primitive, jumps=at_zero, kinks=at_zero),
+    "spike_rate_escape": Surrogate(
+        (1.0, 25.0), (1.5, 0.8), spike_rate_escape_gradient, spike_rate_escape_primitive, kinks=lambda beta, slope: [1.0]
+    ),
+    "gaussian": Surrogate((0.5, 0.5), (0.8, 1.1), gaussian_gradient, gaussian_primitive),
+    "multi_gaussian": Surrogate(
+        (0.5, 0.15, 6.0, 0.5), (0.7, 0.3, 4.0, 0.9), multi_gaussian_gradient, multi_gaussian_primitive
     ),
 }
 

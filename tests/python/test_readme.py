@@ -120,13 +120,15 @@ def gradient(**options):
 
 def test_the_surrogates_have_the_numbers_of_the_table():
     rows = table("table of surrogates")
-    assert len(rows) == 16
+    assert [name.strip("`") for name, _, _ in rows] == list(reference.SURROGATES)
     for name, numbers, _ in rows:
         surrogate = name.strip("`")
         written = [float(number) for number in re.findall(r"=(\S+?)(?:,|$)", numbers)]
         by_default = gradient(surrogate=surrogate)
         assert torch.equal(by_default, gradient(surrogate=surrogate, surrogate_args=written)), surrogate
         others = [2 * number + 1 for number in written]
+        if not written:
+            continue
         assert not torch.equal(by_default, gradient(surrogate=surrogate, surrogate_args=others)), surrogate
 
 

@@ -1,7 +1,7 @@
 """SpikingJelly 2.0.0 as a second oracle: the same neurons, written by others.
 
 Its primitives are not compared: s2nn's adds 1e-5 under the logarithm, and super_spike and fake_numerical_gradient have none.
-The gradients of all sixteen agree with ours.
+The gradients of all sixteen agree with ours; others' surrogates are in test_surrogates.py.
 """
 
 from itertools import product

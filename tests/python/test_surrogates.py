@@ -8,7 +8,9 @@ from reference import SURROGATES
 IF = torch.ops.spikeforge.integrate_and_fire
 
 # Those that are nowhere zero, so that a relative error means something.
-POSITIVE = set(SURROGATES) - {"piecewise_quadratic", "rect", "leaky_k_relu", "log_tailed_relu", "squarewave_fourier"}
+POSITIVE = set(SURROGATES) - {
+    "piecewise_quadratic", "rect", "leaky_k_relu", "log_tailed_relu", "squarewave_fourier", "triangular", "multi_gaussian",
+}
 
 each = pytest.mark.parametrize(
     "name, arguments",
@@ -68,7 +70,8 @@ def test_surrogates_do_not_cancel_in_their_tails(name, device):
     """A relative error of 1e-5 as far as abs(alpha x) = 10, where 4 s (1 - s) would be wrong by a third at 4."""
     arguments = SURROGATES[name].defaults
     x = away_from_jumps(name, arguments, grid(name, torch.float32, device))
-    x = x[(arguments[0] * x).abs() <= 10]
+    if arguments:
+        x = x[(arguments[0] * x).abs() <= 10]
     expected = SURROGATES[name].gradient(x.cpu().double(), *arguments)
     seen = expected > 1e-20  # beyond, the argument's own rounding is the error
     error = ((surrogate_of(name, arguments, x).cpu().double() - expected) / expected).abs()[seen]
@@ -86,7 +89,10 @@ def test_every_primitive_is_its_formula(name, arguments, device):
 
 @pytest.mark.parametrize("name", SURROGATES)
 def test_the_primitive_at_zero_is_a_half_or_zero(name, device):
-    zero = {"leaky_k_relu", "log_tailed_relu", "nonzero_sign_log_abs", "super_spike", "fake_numerical_gradient"}
+    zero = {
+        "leaky_k_relu", "log_tailed_relu", "nonzero_sign_log_abs", "super_spike", "fake_numerical_gradient", "fast_sigmoid",
+        "zenke_super_spike", "straight_through", "triangular", "spike_rate_escape",
+    }
     spike = smooth_spike_of(name, (), torch.zeros(1, dtype=torch.float64, device=device))
     assert spike.item() == (0.0 if name in zero else 0.5)
 
@@ -107,7 +113,39 @@ BOUNDARIES = [  # name, arguments, x, the gradient there
     ("rect", (2.0,), 0.125, 2.0),
     ("fake_numerical_gradient", (0.25,), 0.0, 0.25),
     ("fake_numerical_gradient", (0.25,), 4.0, 0.25),
+    ("triangular", (0.5,), 0.0, -0.5),
+    ("triangular", (0.5,), -0.0, -0.5),
+    ("triangular", (0.5,), -1e-6, 0.5),
 ]
+
+# What others compute by these names, from their published formulas with their own defaults: snnTorch's fast_sigmoid,
+# straight_through_estimator, triangular and spike_rate_escape; Zenke and Ganguli 2018, as SpyTorch and Norse have it;
+# Yin et al. 2021, ActFun_adp "g" and "multi-gaussian".
+PEERS = [  # name, x, the gradient there
+    ("fast_sigmoid", 0.0, 1.0),
+    ("fast_sigmoid", 0.04, 0.25),
+    ("fast_sigmoid", -0.2, 1 / 36),
+    ("zenke_super_spike", 0.0, 1.0),
+    ("zenke_super_spike", -0.01, 0.25),
+    ("zenke_super_spike", 0.09, 0.01),
+    ("straight_through", -3.0, 1.0),
+    ("straight_through", 0.5, 1.0),
+    ("triangular", -0.3, 1.0),
+    ("triangular", 0.3, -1.0),
+    ("spike_rate_escape", 1.0, 25.0),
+    ("spike_rate_escape", 0.0, 25 * 0.36787944117144233),
+    ("spike_rate_escape", 3.0, 25 * 0.1353352832366127),
+    ("gaussian", 0.0, 0.5 * 0.7978845608028654),
+    ("gaussian", 0.5, 0.5 * 0.48394144903828673),
+    ("multi_gaussian", 0.0, 0.43911163665655056),
+    ("multi_gaussian", 1.5, -0.012324155156654928),
+]
+
+
+@pytest.mark.parametrize("name, x, expected", PEERS)
+def test_a_peers_surrogate_has_its_values(name, x, expected, device):
+    at = torch.tensor([x], dtype=torch.float64, device=device)
+    assert surrogate_of(name, (), at).item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("name, arguments, x, expected", BOUNDARIES)

@@ -168,6 +168,28 @@ TEST_CASE("constants of every size keep their digits") {
   }
 }
 
+TEST_CASE("bounds of learned constants are written, and have the gradient of clamp") {
+  const Tensor taus = at::tensor({.5, 1., 1.5, 2., 2.5, 9.}, at::kFloat);
+  const Learnable tau(taus, {.min = 1, .max = 3});
+  nn::LIF lif(nn::LIFOptions().tau(tau));
+  nn::PLIF plif(nn::PLIFOptions().w(Learnable(5.0, {.max = 2})));
+  nn::LIF strict(nn::LIFOptions().tau(tau).v_reset(Learnable(-3.0, {.min = -.1})).strict(true));
+  nn::Neuron own(nn::NeuronOptions(std::string(adaptive)).param("tau", tau).param("beta", .3));
+  for (Stateful* neuron : std::initializer_list<Stateful*>{lif.get(), plif.get(), strict.get(), own.get()}) {
+    INFO(neuron->title());
+    const Tensor x = 2 * at::rand({9, 3, width});
+    require_same(*neuron, eval_script(*neuron, x), x);
+  }
+  jit::Module script = eval_script(*lif, at::rand({9, 3, width}));
+  const Tensor x = 2 * at::rand({9, 3, width});
+  lif->reset();
+  lif(x);
+  const Tensor wanted = torch::autograd::grad({lif->state("v").sum()}, {lif->named_parameters()["tau"]})[0];
+  script.forward({x});
+  const Tensor parameter = script.attr("tau").toTensor();
+  CHECK(at::equal(torch::autograd::grad({script.attr("v").toTensor().sum()}, {parameter})[0], wanted));
+}
+
 TEST_CASE("random networks of connections, delays and loops give their own bits") {
   for (unsigned seed = 0; seed < 25; ++seed) {
     INFO("seed " << seed);

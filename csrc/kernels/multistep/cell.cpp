@@ -2,6 +2,7 @@
 #include <spikeforge/kernels/multistep/overrides.h>
 
 #include <atomic>
+#include <limits>
 
 namespace spikeforge {
 namespace {
@@ -10,7 +11,28 @@ constexpr std::size_t most_cells = most_traced_cells + 32;
 std::array<std::atomic<const Cell*>, most_cells> enrolled{};
 std::atomic<std::size_t> next_number = 0;
 
+// 1 / 2^-128 is 2^128, and infinity in float32; the next number's reciprocal is finite. So it is with 2^-1024.
+constexpr double least_float_with_reciprocal = 0x1p-128 + 0x1p-149;
+constexpr double least_double_with_reciprocal = 0x1p-1024 + 0x1p-1074;
+
 }  // namespace
+
+LegalRange CellParam::range(DType arithmetic) const {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  switch (legal) {
+    case Legal::unchecked:
+    case Legal::any:
+      return {-infinity, infinity};
+    case Legal::positive:
+      if (arithmetic == DType::f64) return {least_double_with_reciprocal, std::numeric_limits<double>::max()};
+      return {least_float_with_reciprocal, std::numeric_limits<float>::max()};
+    case Legal::fraction:
+      return {0, 1};
+    case Legal::between:
+      return {static_cast<double>(least), static_cast<double>(most)};
+  }
+  return {-infinity, infinity};
+}
 
 std::int64_t Cell::checkpoint_length(DType type) const {
   static const int forced = kernels::override_of("SPIKEFORGE_CHECKPOINT");

@@ -30,14 +30,28 @@ struct CellForm {
 
 using SurrogateArgs = std::array<double, max_surrogate_args>;
 
-// Numbers that a parameter may be; a tensor's are not read.
-enum class Legal : std::uint8_t { any, positive, fraction, between };
+// Values that a parameter may have. NaN is none of them, but where they are not checked; positive ones are finite, and
+// so are their reciprocals.
+enum class Legal : std::uint8_t { unchecked, any, positive, fraction, between };
+
+// NaN lies in none.
+struct LegalRange {
+  double least, most;
+
+  bool contains(double value) const { return least <= value && value <= most; }
+};
 
 struct CellParam {
   std::string name;
   double default_value = 0;
-  Legal legal = Legal::any;
+  Legal legal = Legal::unchecked;
   std::int64_t least = 0, most = 0;  // of `between`
+  // Of integers, what a GPU takes for all parameters of a neuron that has an illegal one; otherwise it takes NaN.
+  std::int64_t poison = 0;
+
+  bool is_checked() const { return legal != Legal::unchecked; }
+  // In arithmetic of this type.
+  LegalRange range(DType arithmetic) const;
 };
 
 // What a device compiles, in terms of `Compute`, the type of the arithmetic.

@@ -21,9 +21,9 @@ struct Row {
 const Row& row_of(NeuronKind kind) {
   static const std::vector<Row> rows = {
 #define SPIKEFORGE_STATE(name) #name,
-#define SPIKEFORGE_TENSOR(name) CellParam{#name},
+#define SPIKEFORGE_TENSOR(name) CellParam{#name, 0, Legal::any},
 #define SPIKEFORGE_PARAM(name, default_value, legal) CellParam{#name, default_value, Legal::legal},
-#define SPIKEFORGE_V_RESET(default_value) CellParam{"v_reset", default_value},
+#define SPIKEFORGE_V_RESET(default_value) CellParam{"v_reset", default_value, Legal::any},
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
   {#name,                                                                \
    #Struct,                                                              \

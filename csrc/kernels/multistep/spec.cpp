@@ -90,16 +90,51 @@ KernelSpec common_spec(Direction direction, const Launch& launch, const Schedule
   return spec;
 }
 
-// A function of the Spec that looks its answer up by a constant index. Of no places, one that nothing is said of.
+// A function of the Spec that looks its answer up by a constant index.
+std::string table(std::string_view type, std::string_view name, const std::string& list) {
+  return fmt::format(
+      "  static __device__ constexpr {0} {1}(int i) {{\n    constexpr {0} values[] = {{{2}}};\n    return values[i];\n "
+      " }}\n",
+      type, name, list);
+}
+
+// Of no places, one that nothing is said of.
 template <class Answer>
 std::string lookup(std::string_view type, std::string_view name, std::span<const Place> places, Answer&& answer) {
   std::string list;
   for (const Place& place : places) list += fmt::format("{}{}", list.empty() ? "" : ", ", print(answer(place)));
   if (places.empty()) list = print(answer(Place{}));
-  return fmt::format(
-      "  static __device__ constexpr {0} {1}(int i) {{\n    constexpr {0} values[] = {{{2}}};\n    return values[i];\n "
-      " }}\n",
-      type, name, list);
+  return table(type, name, list);
+}
+
+// What a parameter may be, as far as it is read from a tensor: a number was checked before.
+std::string legal_values(std::span<const CellParam> params, std::span<const Place> places, DType arithmetic) {
+  struct Rule {
+    const char* checked;
+    std::string least, most, poison;
+  };
+  std::vector<Rule> rules;
+  const auto literal = [](double number) { return fmt::format("Compute({:.17g})", number); };
+  for (std::size_t j = 0; j < params.size(); ++j) {
+    const bool is_read = places[j].operand != Operand::absent;
+    const bool is_bounded = params[j].legal != Legal::any && params[j].legal != Legal::unchecked;
+    const LegalRange range = is_read && is_bounded ? params[j].range(arithmetic) : LegalRange{0, 0};
+    const bool is_checked = is_read && params[j].is_checked();
+    rules.push_back({!is_checked  ? "Legal::unchecked"
+                     : is_bounded ? "Legal::bounded"
+                                  : "Legal::any",
+                     literal(range.least), literal(range.most), std::to_string(params[j].poison)});
+  }
+  if (rules.empty()) rules.push_back({"Legal::unchecked", "0", "0", "0"});
+  const auto list = [&](std::string_view type, std::string_view name, const auto& text) {
+    std::string values;
+    for (const Rule& rule : rules) values += fmt::format("{}{}", values.empty() ? "" : ", ", text(rule));
+    return table(type, name, values);
+  };
+  return list("Legal", "legal", [](const Rule& rule) { return std::string(rule.checked); }) +
+         list("Compute", "least", [](const Rule& rule) { return rule.least; }) +
+         list("Compute", "most", [](const Rule& rule) { return rule.most; }) +
+         list("int", "poison", [](const Rule& rule) { return rule.poison; });
 }
 
 }  // namespace
@@ -169,6 +204,7 @@ jit::KernelSource print_source(const KernelSpec& spec) {
   line += lookup("Source", "initial", places.states, operand);
   line += lookup("Source", "param", places.params, operand);
   line += lookup("bool", "shared", places.params, shared);
+  line += legal_values(spec.cell->params, places.params, compute_type(loop.type));
   line += lookup("bool", "has_grad_y", places.outputs, has);
   line += lookup("bool", "one_grad_y", places.outputs, one);
   line += lookup("bool", "has_grad_state", places.states, has);

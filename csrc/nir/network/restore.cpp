@@ -110,7 +110,8 @@ void add_live(NamedConstants& constants, const torch::nn::Module& module, const 
   NamedConstant constant{name, initial};
   const auto parameters = module.named_parameters(/*recurse=*/false), buffers = module.named_buffers(/*recurse=*/false);
   if (const at::Tensor* learned = parameters.find(name)) {
-    constant.value = *learned;
+    const auto* neuron = dynamic_cast<const nn::NeuronModule*>(&module);
+    constant.value = neuron != nullptr ? neuron->bounded(name, *learned) : Param(*learned);
     constant.is_learned = true;
   } else if (const at::Tensor* buffer = buffers.find(name)) {
     constant.value = *buffer;
@@ -199,6 +200,8 @@ std::optional<Node> predefined(const char* name, const torch::nn::Module& module
     lost.emplace_back("soft reset, which others take for a reset to 0");
   if (!neuron->options().strict()) lost.emplace_back("firing at the threshold itself, where others fire above it");
   lost.emplace_back("surrogates");
+  for (const NamedConstant& constant : constants)
+    if (neuron->bounds_of(constant.name).any()) lost.emplace_back("bounds of learned constants");
 
   Group notes;
   add(notes, "module", std::string(name));

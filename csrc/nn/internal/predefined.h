@@ -12,18 +12,32 @@ struct Described {
   std::vector<std::pair<const char*, Param>> constants;  // but v_reset
 };
 
-// The neuron as a traced cell; a strict one fires where H > v_threshold.
-struct TracedNeuron {
-  spikeforge::Neuron neuron;
-  Tensors params;  // the tensors among the constants; numbers are in the cell
-};
-
+// The neuron as a traced cell; a strict one fires where H > v_threshold. Its parameters are tensors_of(call); numbers
+// are in the cell.
+//
 // traced_cell throws c10::ValueError for numbers and surrogates that are not legal, and without `spiking`.
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
   Described describe(const Struct##Call& call);                          \
-  TracedNeuron traced_cell(const Struct##Call& call, bool strict);
+  spikeforge::Neuron traced_cell(const Struct##Call& call, bool strict);
 #include <spikeforge/neuron/neurons.def>
 Described describe(const CubaLIFCall& call);
-TracedNeuron traced_cell(const CubaLIFCall& call, bool strict);
+spikeforge::Neuron traced_cell(const CubaLIFCall& call, bool strict);
+
+// All constants by name, v_reset after the others.
+template <class Call>
+std::vector<std::pair<const char*, Param>> constants_of(const Call& call) {
+  auto constants = describe(call).constants;
+  if (call.v_reset) constants.emplace_back("v_reset", *call.v_reset);
+  return constants;
+}
+
+// The tensors among them.
+template <class Call>
+Tensors tensors_of(const Call& call) {
+  Tensors tensors;
+  for (const auto& [name, param] : constants_of(call))
+    if (param.is_tensor()) tensors.push_back(param.tensor());
+  return tensors;
+}
 
 }  // namespace spikeforge::nn

@@ -1,8 +1,8 @@
 // The script of a neuron that is written as text.
 #pragma once
 
+#include <spikeforge/nn/constant.h>
 #include <spikeforge/nn/stateful.h>
-#include <spikeforge/ops/neuron.h>
 
 namespace spikeforge::nn {
 
@@ -11,6 +11,12 @@ struct RunScript {
     std::string name;
     double start = 0;
     std::string start_buffer = {};  // a tensor of the module that it starts at, instead
+    Bounds start_bounds = {};       // of that tensor
+  };
+  struct Constant {
+    std::string name;
+    Param value;  // a tensor is the module's, by that name
+    Bounds bounds = {};
   };
 
   std::string name;  // of the class
@@ -18,9 +24,12 @@ struct RunScript {
   Names inputs;
   std::size_t outputs = 1;
   std::vector<State> states;
-  std::vector<std::pair<std::string, Param>> params;  // a tensor is the module's, by that name
+  std::vector<Constant> params;
 
   Script script() const;
 };
+
+// The source of a tensor within its bounds.
+std::string clamped(const std::string& tensor, const Bounds& bounds);
 
 }  // namespace spikeforge::nn

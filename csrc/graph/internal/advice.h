@@ -1,0 +1,12 @@
+// What others write, and what neuron text has in its place.
+#pragma once
+
+#include <string_view>
+
+namespace spikeforge::graph {
+
+// About a name or a symbol that neuron text does not have, to follow an error: "; write where(...) ..."; empty:
+// nothing.
+std::string_view advice_about(std::string_view word);
+
+}  // namespace spikeforge::graph
