@@ -1,6 +1,7 @@
 // Differentiation, as torch's own operators are differentiated: a node of the graph in reverse mode, tangents beside
 // the results in forward mode. (torch::autograd::Function would refuse forward mode and torch.func.)
 #include <spikeforge/custom_op/internal/operator.h>
+#include <spikeforge/ops/common/torch_versions.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
@@ -168,7 +169,7 @@ class AutogradKernel final : public c10::OperatorKernel {
     if (is_dual) return with_tangents(handle, *stack);
     if (!needs_gradient || !at::GradMode::is_enabled()) return below_autograd(handle, keys, *stack);
 
-    const std::shared_ptr<Backward> node(new Backward(op_, values), torch::autograd::deleteNode);
+    const auto node = ops::make_node<Backward>(op_, values);
     below_autograd(handle, keys, *stack);
     TensorVector results;
     for (std::size_t i = stack->size() - op_->result_count(); i < stack->size(); ++i) {

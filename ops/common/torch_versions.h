@@ -1,0 +1,27 @@
+// What differs between the versions of torch that the library builds with. It is told by torch's own declarations, not
+// by a number, so that builds from torch's main branch work too.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace spikeforge::ops {
+
+// Makes a node of autograd's graph, held as torch holds its own: by c10::intrusive_ptr from 2.13 on; before, by
+// std::shared_ptr, whose deleter takes a long graph apart without recursion.
+template <class N, class... Arguments>
+auto make_node(Arguments&&... arguments) {
+  static_assert(std::is_base_of_v<torch::autograd::Node, N>);
+  if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, N>) {
+    return c10::make_intrusive<N>(std::forward<Arguments>(arguments)...);
+  } else {
+    // deleteNode is found by the type of its argument: where torch has none, it is not looked for.
+    return std::shared_ptr<N>(new N(std::forward<Arguments>(arguments)...), [](N* node) { deleteNode(node); });
+  }
+}
+
+}  // namespace spikeforge::ops
