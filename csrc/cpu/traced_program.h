@@ -36,7 +36,7 @@ struct TracedProgram {
   Tape backward_[2][2];
 };
 
-// That of an interned cell.
+// That of a cell, made once.
 const TracedProgram& program_of(const TracedCell& cell);
 
 }  // namespace spikeforge::cpu

@@ -11,7 +11,10 @@ template <class AnyLaunch>
 void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream) {
   if (launch.neurons == 0) return;
   const auto [schedule, spec] = plan(launch, device.multiprocessors);
-  const jit::LoadedKernel& kernel = jit::SpecTable<KernelSpec, HashOfSpec>::of(device).get(spec, device);
+  using Tables = jit::SpecTables<KernelSpec, HashOfSpec>;
+  const Cell& cell = *launch.cell;
+  Tables& tables = cell.loaded_kernels.get<Tables>([] { return Tables(); });
+  const jit::LoadedKernel& kernel = tables.of(device).get(spec, device);
   const Grid grid = grid_of(schedule, launch.neurons, device.multiprocessors);
   const Arguments arguments(launch);
   kernel.launch({static_cast<unsigned>(grid.blocks), 1, 1}, grid.block, 0, stream, arguments.data(), arguments.bytes());
