@@ -1,6 +1,9 @@
 // The table of cells made from text: bounded by bytes, and what is held stays.
 #include <spikeforge/graph/errors.h>
+#include <spikeforge/kernels/multistep/plan.h>
+#include <spikeforge/kernels/multistep/predefined_cells.h>
 #include <spikeforge/kernels/multistep/traced_cell.h>
+#include <spikeforge/kernels/multistep/typical_kernels.h>
 
 #include <fmt/format.h>
 
@@ -105,6 +108,46 @@ TEST_CASE("a neuron whose compilation would take minutes is refused in words, an
   CHECK_THAT(words_of<graph::GraphError>([&] { (void)too_long.device_text({}); }),
              has_text("a step of neuron chain and its derivative come to about") && has_text("at most 8000") &&
                  has_text("run it on the CPU"));
+}
+
+TEST_CASE("the backward kernel that is compiled ahead is the one that a training step needs") {
+  const auto somewhere_else = [] {
+    alignas(64) static char memory[64];
+    return static_cast<void*>(memory);
+  };
+  const auto held = intern(
+      "neuron adaptive(x, y; v, w; tau) { h = v + (x - v - w) / tau; s = spike(h - 1, atan(2))\n"
+      " return s, h * y\n v' = h - s; w' = 0.9 * w + s }");
+  for (const Cell* const cell :
+       {static_cast<const Cell*>(&predefined_cell(NeuronKind::lif)),
+        static_cast<const Cell*>(&predefined_cell(NeuronKind::izhikevich)), static_cast<const Cell*>(held.get())})
+    for (const DType type : {DType::f32, DType::f16, DType::f64})
+      for (const std::int64_t steps : {4, 32, 1000})
+        for (const std::int64_t neurons : {37, 4096, 1 << 20}) {
+          INFO(cell->name << " T = " << steps << ", N = " << neurons);
+          ForwardLaunch launch;
+          launch.cell = cell;
+          launch.type = type;
+          launch.steps = steps;
+          launch.neurons = neurons;
+          launch.checkpoint_length = cell->checkpoint_length(type);
+          const std::vector<SequenceView> inputs(cell->inputs.size(), {somewhere_else(), neurons});
+          const std::vector<StateView> initial(cell->states.size());
+          const std::vector<ParamView> params(cell->params.size());
+          launch.inputs = inputs;
+          launch.initial = initial;
+          launch.params = params;
+          launch.to_come.is_wanted = [](const void*, std::size_t) { return true; };
+          CHECK(kernels::foretold_backward(launch, 132) ==
+                kernels::typical_kernels(*cell, {.type = type,
+                                                 .steps = steps,
+                                                 .neurons = neurons,
+                                                 .tensors = kernels::Tensors::none,
+                                                 .multiprocessors = 132})
+                    .backward);
+          launch.to_come.is_wanted = [](const void*, std::size_t argument) { return argument != 0; };
+          CHECK_FALSE(kernels::foretold_backward(launch, 132).places.items()[0].wanted);
+        }
 }
 
 }  // namespace spikeforge::test
