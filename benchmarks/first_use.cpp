@@ -1,5 +1,6 @@
 // What the first use of a kernel costs, in parts, without a GPU: opening NVRTC, printing the source, compiling it, and
-// finding it on disk. The driver's loading of the image comes on top.
+// finding it on disk; and of the two kernels of a training step. The driver's loading of the images comes on top.
+#include <spikeforge/jit/compile_ahead.h>
 #include <spikeforge/jit/errors.h>
 #include <spikeforge/jit/kernel_cache.h>
 #include <spikeforge/kernels/multistep/predefined_cells.h>
@@ -41,10 +42,12 @@ struct Example {
   kernels::KernelSpec spec;
 };
 
+kernels::TypicalKernels lif() {
+  return kernels::typical_kernels(predefined_cell(NeuronKind::lif), {.steps = 32, .tensors = kernels::Tensors::none});
+}
+
 std::vector<Example> examples() {
-  const kernels::TypicalKernels lif =
-      kernels::typical_kernels(predefined_cell(NeuronKind::lif), {.steps = 32, .tensors = kernels::Tensors::none});
-  return {{"lif inference", lif.inference}, {"lif forward", lif.forward}, {"lif backward", lif.backward}};
+  return {{"lif inference", lif().inference}, {"lif forward", lif().forward}, {"lif backward", lif().backward}};
 }
 
 class TemporaryFolder {
@@ -61,6 +64,19 @@ class TemporaryFolder {
  private:
   std::filesystem::path path_;
 };
+
+// Both kernels of a training step, compiled one after the other, or the second beside the first as a call does.
+double both(const kernels::TypicalKernels& lif, const std::string& arch, bool side_by_side) {
+  const TemporaryFolder folder;
+  DiskCache& entries = *new DiskCache({folder.path() / "kernels", 1 << 24, {}});  // threads may outlast this function
+  KernelCache& cache = *new KernelCache({&entries, Nvrtc::get, {}});
+  const KernelSource forward = print_source(lif.forward), backward = print_source(lif.backward);
+  return milliseconds([&] {
+    if (side_by_side) compile_ahead(cache, backward, arch);
+    cache.image(forward, arch);
+    cache.image(backward, arch);
+  });
+}
 
 void measure(const std::string& arch, int repeats, const std::vector<std::string>& options) {
   std::printf("opening NVRTC %.1f\n", milliseconds([] { Nvrtc::get(); }));
@@ -83,6 +99,12 @@ void measure(const std::string& arch, int repeats, const std::vector<std::string
     }
     std::printf("%-14s %8.3f %8.1f %8.3f   %zu bytes\n", example.name, print, compile, disk, bytes);
   }
+  double after = 1e9, beside = 1e9;
+  for (int i = 0; i < repeats; ++i) {
+    after = std::min(after, both(lif(), arch, false));
+    beside = std::min(beside, both(lif(), arch, true));
+  }
+  std::printf("lif training, both kernels: one after the other %.1f, side by side %.1f\n", after, beside);
 }
 
 }  // namespace

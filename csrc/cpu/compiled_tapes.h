@@ -6,8 +6,9 @@
 
 namespace spikeforge::cpu {
 
-// Made at the first call for a cell and type, which waits for the compiler. All null where there is no compiler
-// (host_compiler.h), or where it failed, which a warning says once: the interpreter then runs the instructions.
+// Made at the first call for a cell and type, which waits for the compiler; good for as long as the cell. All null
+// where there is no compiler (host_compiler.h), or where it failed, which a warning says once: the interpreter then
+// runs the instructions.
 TapeFunctions compiled_forward(const TracedCell& cell, DType type);
 TapeFunctions compiled_backward(const TracedCell& cell, DType type, bool with_inputs, bool with_params);
 

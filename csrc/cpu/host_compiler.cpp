@@ -3,21 +3,29 @@
 #include <spikeforge/base/file_io.h>
 #include <spikeforge/cpu/host_compiler.h>
 #include <spikeforge/cpu/kernels.h>
+#include <spikeforge/jit/compile_limit.h>
 #include <spikeforge/jit/disk_cache.h>
 #include <spikeforge/jit/nvrtc_places.h>
 #include <spikeforge/jit/sources.h>
 
 #include <torch/headeronly/version.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <ftw.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -50,7 +58,15 @@ std::string last_error() { return std::strerror(errno); }
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
-// A folder that nobody else can write into, removed with the files that were written into it.
+// Not std::filesystem, whose functions the dynamic linker may take from libtorch.so, where some of them crash.
+void remove_with_all_in_it(const std::string& folder) {
+  constexpr int most_descriptors = 8;
+  ::nftw(
+      folder.c_str(), [](const char* path, const struct stat*, int, FTW*) { return ::remove(path), 0; },
+      most_descriptors, FTW_DEPTH | FTW_PHYS);
+}
+
+// A folder that nobody else can write into, removed with all that is in it.
 class WorkFolder {
  public:
   WorkFolder() {
@@ -60,25 +76,15 @@ class WorkFolder {
   }
   WorkFolder(const WorkFolder&) = delete;
   WorkFolder& operator=(const WorkFolder&) = delete;
-  ~WorkFolder() {
-    for (auto at = files_.rbegin(); at != files_.rend(); ++at) ::unlink(at->c_str());
-    for (auto at = folders_.rbegin(); at != folders_.rend(); ++at) ::rmdir(at->c_str());
-    ::rmdir(path_.c_str());
-  }
+  ~WorkFolder() { remove_with_all_in_it(path_); }
 
   const std::string& path() const { return path_; }
+  std::string file(std::string_view name) const { return fmt::format("{}/{}", path_, name); }
 
-  // The path of a file in it, which is removed at the end whoever writes it. `name` may have folders.
-  std::string file(std::string_view name) {
-    for (std::size_t slash = name.find('/'); slash != std::string_view::npos; slash = name.find('/', slash + 1)) {
-      std::string folder = fmt::format("{}/{}", path_, name.substr(0, slash));
-      if (::mkdir(folder.c_str(), S_IRWXU) == 0) folders_.push_back(std::move(folder));
-    }
-    files_.push_back(fmt::format("{}/{}", path_, name));
-    return files_.back();
-  }
-
-  void write(std::string_view name, std::string_view text) {
+  // `name` may have folders.
+  void write(std::string_view name, std::string_view text) const {
+    for (std::size_t slash = name.find('/'); slash != std::string_view::npos; slash = name.find('/', slash + 1))
+      ::mkdir(file(name.substr(0, slash)).c_str(), S_IRWXU);
     const std::string path = file(name);
     FileDescriptor out(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
     if (!out || !write_all(out.get(), text) || !out.close())
@@ -87,7 +93,6 @@ class WorkFolder {
 
  private:
   std::string path_;
-  std::vector<std::string> files_, folders_;
 };
 
 // Empty where it cannot be read.
@@ -98,26 +103,86 @@ std::string read_file(const std::string& path) {
   return read_all(in.get(), static_cast<std::size_t>(status.st_size)).value_or("");
 }
 
-// No shell: the words are what they are. Its output goes to `log`. Returns whether it ended well.
-bool run(std::vector<std::string> words, const std::string& log) {
-  std::vector<char*> argv;
-  argv.reserve(words.size() + 1);
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
+std::vector<char*> pointers_to(std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// Ours, but that what the compiler writes on its way goes into `folder` too.
+std::vector<std::string> environment_with(const std::string& folder) {
+  std::vector<std::string> variables = {"TMPDIR=" + folder};
+  for (char** at = environ; *at != nullptr; ++at)
+    if (!std::string_view(*at).starts_with("TMPDIR=")) variables.emplace_back(*at);
+  return variables;
+}
+
+// A process group that is waited for, and killed where nobody did.
+class Child {
+ public:
+  explicit Child(pid_t id) : id_(id) {}
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  ~Child() {
+    if (id_ < 0) return;
+    ::kill(-id_, SIGKILL);
+    int ignored = 0;
+    while (::waitpid(id_, &ignored, 0) < 0 && errno == EINTR) {
+    }
+  }
+
+  // How it ended; nothing where it has not by then.
+  std::optional<int> wait_until(std::chrono::steady_clock::time_point end) {
+    for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
+      int status = 0;
+      const pid_t ended = ::waitpid(id_, &status, WNOHANG);
+      if (ended == id_) {
+        id_ = -1;
+        return status;
+      }
+      if (ended < 0 && errno != EINTR) {
+        id_ = -1;
+        fail(fmt::format("the compiler was lost: {}", last_error()));
+      }
+      if (std::chrono::steady_clock::now() >= end) return {};
+      std::this_thread::sleep_for(pause);
+    }
+  }
+
+ private:
+  pid_t id_;
+};
+
+// No shell: the words are what they are. Its output goes to `log`, and whatever it writes on its way to `folder`.
+// Returns whether it ended well.
+bool run(std::vector<std::string> words, const std::string& folder, const std::string& log,
+         std::chrono::milliseconds longest) {
+  std::vector<std::string> variables = environment_with(folder);
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
                                      S_IRUSR | S_IWUSR);
   ::posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
-  pid_t child = -1;
-  const int error = ::posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
+  // A group of its own: what the compiler starts ends with it.
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  ::posix_spawnattr_setpgroup(&attributes, 0);
+  pid_t id = -1;
+  const int error = ::posix_spawnp(&id, words[0].c_str(), &actions, &attributes, pointers_to(words).data(),
+                                   pointers_to(variables).data());
+  ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&actions);
   if (error != 0) fail(fmt::format("{} cannot be started: {}", words[0], std::strerror(error)));
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0)
-    if (errno != EINTR) fail(fmt::format("{} was lost: {}", words[0], last_error()));
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  Child child(id);
+  const std::optional<int> status = child.wait_until(std::chrono::steady_clock::now() + longest);
+  if (!status)
+    fail(fmt::format("{} took longer than {} s, and was ended", words[0],
+                     std::chrono::duration<double>(longest).count()));
+  return WIFEXITED(*status) && WEXITSTATUS(*status) == 0;
 }
 
 // The first line that speaks of an error, else the first.
@@ -144,29 +209,33 @@ std::string identity_of(const std::string& command) {
   return "";
 }
 
-// From memory: what is loaded is what was checked. The descriptor stays open, since its number is the object's name to
-// the dynamic linker, which would take a second object of that name for the first.
-void* load_from_memory(std::span<const char> bytes) {
+// A path of an open file that was never given out before. To the dynamic linker a path is an object's name, and the
+// numbers of descriptors come again: it would take a second object for the first, though a file was closed meanwhile.
+std::string new_path_of(int descriptor) {
+  static std::atomic<unsigned> count = 0;
+  std::string path = "/proc/self";
+  for (unsigned digits = count++; digits > 0; digits /= 2) path += digits % 2 == 0 ? "/" : "/.";
+  return fmt::format("{}/fd/{}", path, descriptor);
+}
+
+// From memory: what is loaded is what was checked.
+SharedObject load_from_memory(std::span<const char> bytes) {
 #if defined(__linux__)
-  const int memory = ::memfd_create("spikeforge", MFD_CLOEXEC);
-  if (memory < 0) fail(fmt::format("no memory file: {}", last_error()));
-  if (!write_all(memory, {bytes.data(), bytes.size()}))
+  const FileDescriptor memory(::memfd_create("spikeforge", MFD_CLOEXEC));
+  if (!memory) fail(fmt::format("no memory file: {}", last_error()));
+  if (!write_all(memory.get(), {bytes.data(), bytes.size()}))
     fail(fmt::format("a memory file cannot be written: {}", last_error()));
-  void* const object = ::dlopen(fmt::format("/proc/self/fd/{}", memory).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (object == nullptr) {
-    const std::string why = ::dlerror();
-    ::close(memory);
-    fail(fmt::format("what it made cannot be loaded: {}", why));
-  }
-  return object;
+  void* const object = ::dlopen(new_path_of(memory.get()).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (object == nullptr) fail(fmt::format("what it made cannot be loaded: {}", ::dlerror()));
+  return SharedObject(object);
 #else
   fail("SPIKEFORGE_HOST_COMPILER works on Linux alone");
 #endif
 }
 
 std::string compile(const std::string& command, const std::vector<std::string>& options,
-                    const std::string& torch_folder, const std::string& text) {
-  WorkFolder folder;
+                    const std::string& torch_folder, const std::string& text, std::chrono::milliseconds longest) {
+  const WorkFolder folder;
   for (const jit::EmbeddedHeader& header : jit::embedded_host_headers()) folder.write(header.name, header.text);
   folder.write("tapes.cpp", text);
   const std::string object = folder.file("tapes.so"), log = folder.file("log");
@@ -176,7 +245,8 @@ std::string compile(const std::string& command, const std::vector<std::string>& 
        {"-I" + folder.path(), "-isystem" + torch_folder + "/../include", folder.path() + "/tapes.cpp",
         std::string("-o"), object, "-L" + torch_folder, std::string("-ltorch_cpu"), std::string("-lc10")})
     words.push_back(word);
-  if (!run(std::move(words), log)) fail(fmt::format("{} failed: {}", command, first_error(read_file(log))));
+  if (!run(std::move(words), folder.path(), log, longest))
+    fail(fmt::format("{} failed: {}", command, first_error(read_file(log))));
   std::string bytes = read_file(object);
   if (bytes.empty()) fail(fmt::format("{} wrote nothing", command));
   return bytes;
@@ -188,14 +258,21 @@ const HostCompiler* HostCompiler::get() {
   static const HostCompiler* const wanted = []() -> const HostCompiler* {
     const std::string name = environment("SPIKEFORGE_HOST_COMPILER");
     if (name.empty() || name == "0" || name == "off") return nullptr;
-    return new HostCompiler(name == "1" || name == "on" ? "c++" : name);
+    return new HostCompiler(name == "1" || name == "on" ? "c++" : name, jit::longest_compilation());
   }();
   return wanted;
 }
 
-HostCompiler::HostCompiler(std::string command) : command_(std::move(command)), identity_(identity_of(command_)) {}
+HostCompiler::HostCompiler(std::string command, std::chrono::milliseconds longest)
+    : command_(std::move(command)), longest_(longest), identity_(identity_of(command_)) {}
 
-void* HostCompiler::load(const std::string& name, const std::string& text) const {
+SharedObject::~SharedObject() {
+  if (handle_ != nullptr) ::dlclose(handle_);
+}
+
+void* SharedObject::find(const char* symbol) const { return handle_ == nullptr ? nullptr : ::dlsym(handle_, symbol); }
+
+SharedObject HostCompiler::load(const std::string& name, const std::string& text) const {
   const std::string torch_folder = jit::loaded_torch_folder().string();
   if (torch_folder.empty()) fail("the folder of libc10.so is not known");
   if (identity_.empty()) fail(fmt::format("there is no compiler {}", command_));
@@ -208,7 +285,7 @@ void* HostCompiler::load(const std::string& name, const std::string& text) const
 
   jit::DiskCache& cache = jit::DiskCache::get();
   if (const auto stored = cache.load(key, name)) return load_from_memory(*stored);
-  const std::string made = compile(command_, options, torch_folder, text);
+  const std::string made = compile(command_, options, torch_folder, text, longest_);
   cache.store(key, name, made);
   return load_from_memory(made);
 }

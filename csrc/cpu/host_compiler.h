@@ -4,24 +4,46 @@
 // none: a library should not start other programs unasked.
 #pragma once
 
+#include <chrono>
 #include <string>
+#include <utility>
 
 namespace spikeforge::cpu {
+
+// A shared object that is loaded, until this goes.
+class SharedObject {
+ public:
+  SharedObject() = default;
+  explicit SharedObject(void* handle) : handle_(handle) {}  // of dlopen
+  SharedObject(SharedObject&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  SharedObject& operator=(SharedObject&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~SharedObject();
+
+  void* find(const char* symbol) const;  // null where it is not there
+
+ private:
+  void* handle_ = nullptr;
+};
 
 class HostCompiler {
  public:
   // Null: none is wanted.
   static const HostCompiler* get();
 
-  explicit HostCompiler(std::string command);
+  explicit HostCompiler(std::string command, std::chrono::milliseconds longest = std::chrono::minutes(2));
 
   // A shared object of `text`, which includes what embedded_host_headers() and torch have, for the instruction set that
-  // capability() names; from the cache on disk, else compiled. `name` is for people. Loaded for good: dlsym() looks
-  // into the handle. Throws std::runtime_error with the first of the compiler's errors.
-  void* load(const std::string& name, const std::string& text) const;
+  // capability() names; from the cache on disk, else compiled. `name` is for people. Throws std::runtime_error with the
+  // first of the compiler's errors, and where the compiler takes longer than it may, which then is ended with all that
+  // it started.
+  SharedObject load(const std::string& name, const std::string& text) const;
 
  private:
   std::string command_;
+  std::chrono::milliseconds longest_;
   std::string identity_;  // changes when the compiler does
 };
 

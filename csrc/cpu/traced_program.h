@@ -42,7 +42,7 @@ struct TracedProgram {
   std::vector<std::vector<std::size_t>> hoisted_from_;  // of which parameters
 };
 
-// That of an interned cell.
+// That of a cell, made once.
 const TracedProgram& program_of(const TracedCell& cell);
 
 }  // namespace spikeforge::cpu

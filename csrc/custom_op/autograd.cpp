@@ -1,5 +1,6 @@
 // Differentiation, as torch's own operators are differentiated: a node of the graph in reverse mode, tangents beside
 // the results in forward mode. (torch::autograd::Function would refuse forward mode and torch.func.)
+#include <spikeforge/custom_op/internal/call_of_user.h>
 #include <spikeforge/custom_op/internal/operator.h>
 #include <spikeforge/ops/common/torch_versions.h>
 
@@ -103,7 +104,8 @@ class Backward final : public Node {
 
   TensorVector gradients(const Arguments& in, const std::vector<c10::IValue>& values, const TensorVector& results,
                          const variable_list& grads) const {
-    if (const auto* const function = std::get_if<Vjp>(&op_->definition.vjp)) return (*function)(in, grads);
+    if (const auto* const function = std::get_if<Vjp>(&op_->definition.vjp))
+      return call_of_user(op_->name, "its vjp", [&] { return (*function)(in, grads); });
     const auto& operator_name = std::get<std::string>(op_->definition.vjp);
     const auto vjp = c10::Dispatcher::singleton().findSchema({operator_name, ""});
     TORCH_CHECK(vjp.has_value(), op_->name, ": its vjp, ", operator_name, ", is not registered any more");
@@ -193,7 +195,7 @@ class AutogradKernel final : public c10::OperatorKernel {
   void with_tangents(const c10::OperatorHandle& handle, torch::jit::Stack& stack) const {
     const Operator& op = *op_;
     TORCH_CHECK_NOT_IMPLEMENTED(
-        op.definition.jvp, op.name,
+        op.definition.jvp.has_value(), op.name,
         " has no jvp, so forward-mode differentiation is refused: give the CustomOp a .jvp(...)");
     torch::jit::Stack primals;
     TensorVector tangents;
@@ -210,7 +212,8 @@ class AutogradKernel final : public c10::OperatorKernel {
       }));
     torch::jit::Stack called = primals;
     handle.callBoxed(&called);
-    const TensorVector rates = op.definition.jvp(op.arguments(primals), tangents);
+    const TensorVector rates =
+        call_of_user(op.name, "its jvp", [&] { return (*op.definition.jvp)(op.arguments(primals), tangents); });
     op.check_results("its jvp", rates);
     TensorVector results;
     for (std::size_t i = 0; i < rates.size(); ++i) {

@@ -1,5 +1,6 @@
 // torch.vmap. Without a rule of the user's, the operator is called once for each slice, on the slice's own sizes: a
 // kernel whose elements know of each other, or whose grid was made for one slice, stays right.
+#include <spikeforge/custom_op/internal/call_of_user.h>
 #include <spikeforge/custom_op/internal/operator.h>
 
 #include <ATen/functorch/BatchedTensorImpl.h>
@@ -61,7 +62,8 @@ class BatchedKernel final : public c10::OperatorKernel {
       }));
     Arguments in = op.arguments(values);
     ArgumentsAccess::mapped(in, mapped);
-    TensorVector results = op.definition.batching(in, level.size());
+    TensorVector results =
+        call_of_user(op.name, "its batching rule", [&] { return (*op.definition.batching)(in, level.size()); });
     op.check_results("its batching rule", results);
     for (std::size_t i = 0; i < results.size(); ++i)
       TORCH_CHECK_VALUE(results[i].dim() > 0 && results[i].size(0) == level.size(), op.name,

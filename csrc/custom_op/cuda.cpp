@@ -1,3 +1,4 @@
+#include <spikeforge/custom_op/internal/call_of_user.h>
 #include <spikeforge/custom_op/internal/cuda_kernels.h>
 #include <spikeforge/custom_op/internal/operator.h>
 #include <spikeforge/custom_op/internal/prepare.h>
@@ -28,13 +29,13 @@ class CudaKernelOfOperator final : public c10::OperatorKernel {
     const c10::cuda::CUDAGuard guard(leader.device());
     const Arguments in = op.arguments(op.values(*stack));
     if (const auto* const compute = std::get_if<Compute>(&op.definition.cuda)) {
-      TensorVector results = (*compute)(in);
+      TensorVector results = call_of_user(op.name, "its function", [&] { return (*compute)(in); });
       op.check_results("its function", results);
       return op.replace(*stack, std::move(results));
     }
     TensorVector out = op.allocate(in, leader);
     if (const auto* const function = std::get_if<Kernel>(&op.definition.cuda))
-      (*function)(out, in);
+      call_of_user(op.name, "its CUDA function", [&] { (*function)(out, in); });
     else
       op.cuda_kernels()->launch(in, out, ops::gpu_of(leader), ops::stream_of(leader));
     op.replace(*stack, std::move(out));

@@ -1,3 +1,4 @@
+#include <spikeforge/custom_op/internal/call_of_user.h>
 #include <spikeforge/custom_op/internal/cuda_kernels.h>
 #include <spikeforge/custom_op/internal/cuda_source.h>
 #include <spikeforge/jit/recorder.h>
@@ -115,6 +116,8 @@ CudaKernels::CudaKernels(const CudaKernel& kernel, const Operator& op) : kernel_
   TORCH_CHECK_VALUE(
       !kernel.source.empty() && !kernel.entry.empty(), op.name,
       ": its CUDA kernel needs a source, and an entry, the name of an extern \"C\" __global__ function in it");
+  TORCH_CHECK_VALUE(!kernel.grid.is_empty(), op.name, ": the grid of its CUDA kernel is an empty function");
+  TORCH_CHECK_VALUE(!kernel.block.is_empty(), op.name, ": the block of its CUDA kernel is an empty function");
   for (std::size_t i = 0; i < op.argument_count(); ++i) {
     const ArgumentKind kind = op.kinds[i];
     TORCH_CHECK_VALUE(
@@ -186,8 +189,12 @@ void CudaKernels::note(const Arguments& in, Tensors out) const {
 }
 
 void CudaKernels::launch(const Arguments& in, Tensors out, const jit::Device& device, void* stream) const {
-  const std::array<unsigned, 3> grid = checked(op_, "grid", kernel_.grid(in, out));
-  const std::array<unsigned, 3> block = checked(op_, "block", kernel_.block(in, out));
+  const auto extent = [&](const char* what, const Extent& size) {
+    return checked(op_, what,
+                   call_of_user(op_.name, "a function of its CUDA kernel's size", [&] { return size(in, out); }));
+  };
+  const std::array<unsigned, 3> grid = extent("grid", kernel_.grid);
+  const std::array<unsigned, 3> block = extent("block", kernel_.block);
   if (is_empty(grid) || is_empty(block)) return;
 
   const int arch = 10 * device.major + device.minor;

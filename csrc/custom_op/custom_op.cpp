@@ -1,4 +1,5 @@
 #include <spikeforge/custom_op/custom_op.h>
+#include <spikeforge/custom_op/internal/call_of_user.h>
 #include <spikeforge/custom_op/internal/operator.h>
 
 #include <torch/library.h>
@@ -57,7 +58,8 @@ std::mutex& registering() {
 
 AtLoad::AtLoad(std::vector<CustomOp> (*operators)()) {
   try {
-    for (const CustomOp& op : operators()) {
+    const std::vector<CustomOp> all = call_of_user("SPIKEFORGE_OPERATORS", "its body", operators);
+    for (const CustomOp& op : all) {
       try {
         registered_.push_back(op.registered());
       } catch (const std::exception& error) {

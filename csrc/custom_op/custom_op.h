@@ -91,8 +91,8 @@ class SPIKEFORGE_API CustomOp {
   // The name under which vjp of another operator finds it, and that errors begin with.
   const std::string& schema() const { return definition_.schema; }
 
-  // Throws c10::ValueError for a schema that cannot be read or served, a name that is taken, and parts that do not
-  // fit together; nothing is registered then.
+  // Throws c10::ValueError for a schema that cannot be read or served, a name that is taken, a function that is empty,
+  // and parts that do not fit together; nothing is registered then.
   [[nodiscard]] RegisteredOp registered() const;
 
   // An operator that gives its results rather than writing them, out of operators that torch knows; see elementwise.h.
@@ -104,8 +104,8 @@ class SPIKEFORGE_API CustomOp {
 
 namespace custom_op {
 
-// Registers operators when a library is loaded, and keeps them until it is unloaded. An exception cannot pass through
-// the dynamic loader: what cannot be registered is reported on stderr, and the rest is registered.
+// Registers operators when a library is loaded, and keeps them until it is unloaded. Nothing that is thrown can pass
+// through the dynamic loader: what cannot be registered is reported on stderr, and the rest is registered.
 class SPIKEFORGE_API AtLoad {
  public:
   explicit AtLoad(std::vector<CustomOp> (*operators)());

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -40,7 +41,7 @@ struct Dim3 {
   std::int64_t x = 1, y = 1, z = 1;
 };
 
-// Of a launch: constant, or from a call's sizes.
+// Of a launch: constant, or from a call's sizes. A function that is empty is refused when the operator is registered.
 class Extent {
  public:
   using Function = std::function<Dim3(const Arguments& in, Tensors out)>;
@@ -50,13 +51,15 @@ class Extent {
   Extent(const Dim3& constant) : constant_(constant) {}  // NOLINT(google-explicit-constructor)
   template <class F>
   requires std::is_invocable_r_v<Dim3, F&, const Arguments&, Tensors> Extent(F function)
-      : function_(std::move(function)) {}  // NOLINT(google-explicit-constructor)
+      : function_(std::move(function)), is_function_(true) {}  // NOLINT(google-explicit-constructor)
 
-  Dim3 operator()(const Arguments& in, Tensors out) const { return function_ ? function_(in, out) : constant_; }
+  Dim3 operator()(const Arguments& in, Tensors out) const { return is_function_ ? function_(in, out) : constant_; }
+  bool is_empty() const { return is_function_ && !function_; }
 
  private:
   Dim3 constant_;
   Function function_;
+  bool is_function_ = false;
 };
 
 // One thread for each element of the first result, in blocks of `block`.
@@ -87,8 +90,8 @@ struct Definition {
   std::variant<std::monostate, Kernel, Compute> cpu;
   std::variant<std::monostate, CudaKernel, Kernel, Compute> cuda;
   std::variant<std::monostate, Vjp, std::string> vjp;  // a function, or the name of an operator
-  Jvp jvp;
-  Batching batching;
+  std::optional<Jvp> jvp;
+  std::optional<Batching> batching;
   bool save_results = false;
   bool zero_all = false;
   std::vector<std::size_t> zeroed;

@@ -73,6 +73,10 @@ std::string cell_name(const std::string& op) {
 
 }  // namespace
 
+void throw_null_lambda(const std::string& schema) {
+  TORCH_CHECK_VALUE(false, "elementwise of \"", schema, "\": the lambda is a null pointer");
+}
+
 CustomOp elementwise(std::string schema, std::size_t arity, const ElementwiseBody& body) {
   // Read here for its arguments' kinds alone: an Operator checks it once more, with the rest.
   Definition probe;

@@ -22,6 +22,7 @@ namespace custom_op {
 using ElementwiseBody = std::function<std::vector<graph::Value>(graph::Values)>;
 
 SPIKEFORGE_API CustomOp elementwise(std::string schema, std::size_t arity, const ElementwiseBody& body);
+[[noreturn]] SPIKEFORGE_API void throw_null_lambda(const std::string& schema);
 
 inline std::vector<graph::Value> as_list(const graph::Value& value) { return {value}; }
 inline std::vector<graph::Value> as_list(std::vector<graph::Value> values) { return values; }
@@ -40,6 +41,8 @@ template <class Lambda>
 CustomOp elementwise(std::string schema, Lambda lambda) {
   constexpr int count = graph::detail::arity<Lambda>();
   static_assert(count > 0, "the lambda of elementwise takes a Value, by value, for each argument of the schema");
+  if constexpr (std::is_pointer_v<Lambda>)
+    if (lambda == nullptr) custom_op::throw_null_lambda(schema);
   return custom_op::elementwise(std::move(schema), count, [&](graph::Values values) {
     return custom_op::call(lambda, values, std::make_integer_sequence<int, count>{});
   });

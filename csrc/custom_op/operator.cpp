@@ -1,3 +1,4 @@
+#include <spikeforge/custom_op/internal/call_of_user.h>
 #include <spikeforge/custom_op/internal/cuda_kernels.h>
 #include <spikeforge/custom_op/internal/operator.h>
 #include <spikeforge/custom_op/internal/prepare.h>
@@ -90,7 +91,7 @@ void check_schema(const Definition& definition, const c10::FunctionSchema& schem
   for (const c10::Argument& argument : schema.arguments()) {
     TORCH_CHECK_VALUE(argument.alias_info() == nullptr, name, ": argument ", argument.name(),
                       " is marked as changed or returned, but a custom operator gives new tensors");
-    names.insert(argument.name());
+    TORCH_CHECK_VALUE(names.insert(argument.name()).second, name, ": two arguments are called ", argument.name());
   }
   for (const c10::Argument& result : schema.returns()) {
     TORCH_CHECK_VALUE(*result.type() == *c10::TensorType::get() && result.alias_info() == nullptr, name,
@@ -100,8 +101,21 @@ void check_schema(const Definition& definition, const c10::FunctionSchema& schem
   }
 }
 
+// An std::function may be empty, as one made of a null pointer is: nobody may find that out by a call.
+template <class Function>
+void check_not_empty(const Operator& op, const char* part, const Function* function) {
+  TORCH_CHECK_VALUE(function == nullptr || *function, op.name, ": .", part, "(...) was given an empty function");
+}
+
 void check_parts(const Operator& op) {
   const Definition& said = op.definition;
+  check_not_empty(op, "cpu", std::get_if<Kernel>(&said.cpu));
+  check_not_empty(op, "compute", std::get_if<Compute>(&said.cpu));
+  check_not_empty(op, "cuda", std::get_if<Kernel>(&said.cuda));
+  check_not_empty(op, "compute", std::get_if<Compute>(&said.cuda));
+  check_not_empty(op, "vjp", std::get_if<Vjp>(&said.vjp));
+  check_not_empty(op, "jvp", said.jvp ? &*said.jvp : nullptr);
+  check_not_empty(op, "batching", said.batching ? &*said.batching : nullptr);
   const bool computes = std::holds_alternative<Compute>(said.cpu);
   TORCH_CHECK_VALUE(said.shapes || computes, op.name, ": it has no shape function: give it .shapes(...)");
   TORCH_CHECK_VALUE(said.cpu.index() != 0 || said.cuda.index() != 0, op.name,
@@ -170,7 +184,7 @@ class CpuKernel final : public Functor {
     const at::Tensor& leader = prepare(op, *stack);
     const Arguments in = op.arguments(op.values(*stack));
     if (const auto* const compute = std::get_if<Compute>(&op.definition.cpu)) {
-      TensorVector results = (*compute)(in);
+      TensorVector results = call_of_user(op.name, "its function", [&] { return (*compute)(in); });
       op.check_results("its function", results);
       return op.replace(*stack, std::move(results));
     }
@@ -178,7 +192,7 @@ class CpuKernel final : public Functor {
     c10::SmallVector<std::int64_t, 8> numels;
     for (const at::Tensor& t : out) numels.push_back(t.numel());
     if (op.cuda_kernels() != nullptr) op.cuda_kernels()->note(in, out);
-    std::get<Kernel>(op.definition.cpu)(out, in);
+    call_of_user(op.name, "its CPU function", [&] { std::get<Kernel>(op.definition.cpu)(out, in); });
     for (std::size_t i = 0; i < out.size(); ++i)
       TORCH_CHECK_VALUE(out[i].numel() == numels[i], op.name, ": its CPU function resized result ", i, ", from ",
                         numels[i], " to ", out[i].numel(), " elements; sizes are the shape function's");
@@ -228,7 +242,7 @@ std::string Operator::result_name(std::size_t i) const {
 }
 
 TensorVector Operator::allocate(const Arguments& in, const at::Tensor& leader) const {
-  const std::vector<Result> said = definition.shapes(in);
+  const std::vector<Result> said = call_of_user(name, "its shape function", [&] { return definition.shapes(in); });
   TORCH_CHECK_VALUE(said.size() == result_count(), name, ": its shape function must describe ", result_count(),
                     result_count() == 1 ? " result" : " results", ", as its schema has, but describes ", said.size());
   TensorVector out;

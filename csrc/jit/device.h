@@ -1,4 +1,5 @@
 #pragma once
+#include <string>
 
 namespace spikeforge::jit {
 
@@ -6,5 +7,10 @@ struct Device {
   int major, minor;  // compute capability
   int multiprocessors;
 };
+
+// "sm_90"
+inline std::string name_of_arch(const Device& device) {
+  return "sm_" + std::to_string(10 * device.major + device.minor);
+}
 
 }  // namespace spikeforge::jit

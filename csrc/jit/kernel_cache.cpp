@@ -124,6 +124,15 @@ LoadedKernel KernelCache::load(const Hash128& hash, const KernelSource& source, 
   return kernel;
 }
 
+bool KernelCache::can_compile() const {
+  try {
+    parts_.nvrtc();
+    return true;
+  } catch (const NvrtcNotFound&) {
+    return false;
+  }
+}
+
 KernelCache::Statistics KernelCache::statistics() const {
   return {compiled_, pack_hits_, disk_hits_, memory_hits_, static_cast<double>(compile_microseconds_) / 1000};
 }

@@ -66,6 +66,9 @@ class KernelCache {
   // All of get() but the driver.
   std::shared_ptr<const Image> image(const KernelSource& source, const std::string& arch);
 
+  // Whether there is an NVRTC; opens it.
+  bool can_compile() const;
+
   Statistics statistics() const;
 
  private:

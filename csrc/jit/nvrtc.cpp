@@ -1,9 +1,11 @@
 #include <spikeforge/base/environment.h>
+#include <spikeforge/jit/compile_limit.h>
 #include <spikeforge/jit/errors.h>
 #include <spikeforge/jit/nvrtc.h>
 #include <spikeforge/jit/nvrtc_places.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <filesystem>
 #include <memory>
@@ -33,9 +35,40 @@ struct NvrtcFunctions {
   Result (*get_ptx)(Program, char*);
   Result (*get_program_log_size)(Program, std::size_t*);
   Result (*get_program_log)(Program, char*);
+  Result (*set_flow_callback)(Program, int (*)(void* payload, void* reserved), void* payload);  // null before 12.9
 };
 
 namespace {
+
+std::atomic<bool> is_given_up = false;
+
+// Asked by NVRTC between its passes: 1 stops it.
+class Limit {
+ public:
+  explicit Limit(std::chrono::milliseconds longest) : longest_(longest) {}
+  Limit(const Limit&) = delete;
+  Limit& operator=(const Limit&) = delete;
+
+  static int is_reached(void* limit, void*) { return static_cast<Limit*>(limit)->is_reached(); }
+
+  std::string reason() const {
+    if (!is_late_) return "it was given up, since the process ends";
+    return fmt::format("it took longer than {} s, which is the limit; SPIKEFORGE_COMPILE_SECONDS allows more",
+                       std::chrono::duration<double>(longest_).count());
+  }
+
+ private:
+  // Once it is reached it stays so, as NVRTC wants it; it may be asked from several threads.
+  int is_reached() {
+    if (std::chrono::steady_clock::now() - start_ > longest_) is_late_ = true;
+    if (is_late_ || is_given_up) is_over_ = true;
+    return is_over_ ? 1 : 0;
+  }
+
+  const std::chrono::milliseconds longest_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::atomic<bool> is_late_ = false, is_over_ = false;
+};
 
 template <class Function>
 void find(void* library, const char* name, Function& function) {
@@ -58,6 +91,7 @@ std::unique_ptr<NvrtcFunctions> find_functions(void* library) {
   find(library, "nvrtcGetPTX", f->get_ptx);
   find(library, "nvrtcGetProgramLogSize", f->get_program_log_size);
   find(library, "nvrtcGetProgramLog", f->get_program_log);
+  f->set_flow_callback = reinterpret_cast<decltype(f->set_flow_callback)>(dlsym(library, "nvrtcSetFlowCallback"));
   return f;
 }
 
@@ -97,6 +131,12 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
+  // `limit` outlives the compilation.
+  void set_limit(Limit& limit) {
+    if (functions_.set_flow_callback != nullptr)
+      check(functions_.set_flow_callback(program_, &Limit::is_reached, &limit), "nvrtcSetFlowCallback");
+  }
+
   // The result is the caller's to judge: after a failure the log says more than the code.
   NvrtcFunctions::Result compile(const std::vector<std::string>& options) {
     std::vector<const char*> pointers;
@@ -133,6 +173,8 @@ class Program {
   std::string name_;
   NvrtcFunctions::Program program_ = nullptr;
 };
+
+constexpr NvrtcFunctions::Result cancelled = 16;  // NVRTC_ERROR_CANCELLED
 
 std::string failure_message(const CompileRequest& request, const std::string& file, const char* error,
                             const std::string& log, std::vector<EmbeddedHeader> files) {
@@ -185,6 +227,8 @@ Nvrtc Nvrtc::open(const std::vector<std::string>& places) {
   throw NvrtcNotFound(not_found_message(reasons));
 }
 
+void Nvrtc::give_up(bool is_so) { is_given_up = is_so; }
+
 std::string Nvrtc::version() const { return fmt::format("nvrtc{}.{}", major, minor); }
 
 std::string compile_target(const Nvrtc& nvrtc, const std::string& arch) {
@@ -216,10 +260,15 @@ CompileResult Nvrtc::compile(const CompileRequest& request) const {
   if (request.anew && std::pair(major, minor) >= std::pair(12, 9)) options.push_back("--no-cache");
 
   const std::string file = request.name + ".cu";
+  Limit limit(request.longest.value_or(longest_compilation()));
   Program program(*functions_, request, file, headers);
+  program.set_limit(limit);
   const int error = program.compile(options);
   CompileResult result;
   result.log = program.log();
+  if (error == cancelled)
+    throw CompileError(
+        fmt::format("{}: NVRTC did not finish this kernel for {}: {}", request.name, request.arch, limit.reason()));
   if (error != 0)
     throw CompileError(
         failure_message(request, file, functions_->get_error_string(error), result.log, std::move(headers)));

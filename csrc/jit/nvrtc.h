@@ -2,6 +2,7 @@
 #include <spikeforge/jit/compile_log.h>
 #include <spikeforge/jit/sources.h>
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,12 +10,13 @@
 namespace spikeforge::jit {
 
 struct CompileRequest {
-  std::string name;                     // for people: "lif_forward"
-  std::string text;                     // may include <spikeforge/...>
-  std::vector<std::string> options;     // beyond base_options()
-  std::string arch;                     // of the device: "sm_90"
-  std::vector<EmbeddedHeader> headers;  // beyond embedded_headers()
-  bool anew = false;                    // not from NVRTC's own cache, which keeps no log: for `usage`
+  std::string name;                                       // for people: "lif_forward"
+  std::string text;                                       // may include <spikeforge/...>
+  std::vector<std::string> options;                       // beyond base_options()
+  std::string arch;                                       // of the device: "sm_90"
+  std::vector<EmbeddedHeader> headers;                    // beyond embedded_headers()
+  bool anew = false;                                      // not from NVRTC's own cache, which keeps no log: for `usage`
+  std::optional<std::chrono::milliseconds> longest = {};  // it may take; else longest_compilation()
 };
 
 struct CompileResult {
@@ -44,7 +46,12 @@ class Nvrtc {
 
   std::string version() const;  // "nvrtc13.0"
 
+  // Throws CompileError for what does not compile, with the lines around the errors, and where it takes longer than it
+  // may. NVRTC from 12.9 on can be stopped, between its passes; an older one goes on to its end.
   CompileResult compile(const CompileRequest& request) const;
+
+  // While it is true, compilations end with a CompileError as soon as they can be stopped.
+  static void give_up(bool is_so);
 
  private:
   const NvrtcFunctions* functions_ = nullptr;

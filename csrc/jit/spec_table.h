@@ -6,12 +6,12 @@
 #include <spikeforge/jit/device.h>
 #include <spikeforge/jit/kernel_cache.h>
 
-#include <fmt/format.h>
-
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <type_traits>
+#include <vector>
 
 namespace spikeforge::jit {
 
@@ -24,36 +24,56 @@ struct HashOfSpecBytes {
   }
 };
 
-// A Spec has print_source(spec), and an operator==.
+// Of one architecture. A Spec has print_source(spec), and an operator==.
 template <class Spec, class Hash = HashOfSpecBytes<Spec>>
 class SpecTable {
  public:
-  // One an architecture.
-  static SpecTable& of(const Device& device) {
-    // Never destroyed, like the kernels themselves.
-    static auto& tables = *new PublishedMap<int, SpecTable, std::hash<int>>;
-    const int arch = device.major * 10 + device.minor;
-    if (SpecTable* const table = tables.find(arch)) return *table;
-    auto made = std::make_unique<SpecTable>();
-    SpecTable& table = tables.insert(arch, *made);
-    if (&table == made.get()) (void)made.release();
-    return table;
-  }
+  // The process's own.
+  static SpecTable& of(const Device& device);
 
   // Compiled and loaded where it is not there yet.
   const LoadedKernel& get(const Spec& spec, const Device& device) {
-    const LoadedKernel* const kernel = kernels_.find(spec);
-    return kernel ? *kernel : make(spec, device);
+    return get(spec, device, [] {});
+  }
+  // Calls `before` where it is not, before that.
+  template <class Before>
+  const LoadedKernel& get(const Spec& spec, const Device& device, Before&& before) {
+    if (const LoadedKernel* const kernel = kernels_.find(spec)) return *kernel;
+    before();
+    return make(spec, device);
   }
 
  private:
   // Compiles at most once, whoever comes here first: KernelCache sees to that.
   const LoadedKernel& make(const Spec& spec, const Device& device) {
-    return kernels_.insert(
-        spec, KernelCache::get().get(print_source(spec), fmt::format("sm_{}{}", device.major, device.minor)));
+    return kernels_.insert(spec, KernelCache::get().get(print_source(spec), name_of_arch(device)));
   }
 
   PublishedMap<Spec, const LoadedKernel, Hash> kernels_;
 };
+
+// One an architecture. The kernels that they point to outlive them.
+template <class Spec, class Hash = HashOfSpecBytes<Spec>>
+class SpecTables {
+ public:
+  SpecTable<Spec, Hash>& of(const Device& device) {
+    const int arch = device.major * 10 + device.minor;
+    if (auto* const table = tables_.find(arch)) return *table;
+    const std::scoped_lock lock(owning_);
+    owned_.push_back(std::make_unique<SpecTable<Spec, Hash>>());
+    return tables_.insert(arch, *owned_.back());
+  }
+
+ private:
+  PublishedMap<int, SpecTable<Spec, Hash>, std::hash<int>> tables_;
+  std::mutex owning_;
+  std::vector<std::unique_ptr<SpecTable<Spec, Hash>>> owned_;
+};
+
+template <class Spec, class Hash>
+SpecTable<Spec, Hash>& SpecTable<Spec, Hash>::of(const Device& device) {
+  static auto& tables = *new SpecTables<Spec, Hash>;  // never destroyed, like the kernels themselves
+  return tables.of(device);
+}
 
 }  // namespace spikeforge::jit

@@ -2,6 +2,7 @@
 // headers are dear.
 #pragma once
 
+#include <spikeforge/kernels/multistep/traced_cell.h>
 #include <spikeforge/ops/common/multistep.h>
 #include <spikeforge/ops/common/record.h>
 
@@ -28,8 +29,21 @@ bool any_tensor(const MultistepCall& call, Predicate&& is) {
 
 inline bool any_dual(at::TensorList list) { return std::any_of(list.begin(), list.end(), has_tangent); }
 
-// All of a call but its tensors, as the one list of numbers in which autograd keeps it for the backward pass: the cell
-// by its number, so that neither a text nor a surrogate's name is read again.
+// A cell of a text is kept by its text, which autograd can compare and copy, and not by a hold on it: where others drop
+// it meanwhile, it is made again.
+inline void save_neuron(AutogradContext* ctx, const MultistepCall& call) {
+  if (call.cell->maker == Cell::Maker::traced)
+    ctx->saved_data["neuron"] = static_cast<const TracedCell*>(call.cell)->text;
+}
+inline void find_neuron(AutogradContext* ctx, MultistepCall& call) {
+  const auto neuron = ctx->saved_data.find("neuron");
+  if (neuron == ctx->saved_data.end()) return;
+  call.holder = intern(neuron->second.toStringView());
+  call.cell = call.holder.get();
+}
+
+// All of a call but its tensors and its text, as the one list of numbers in which autograd keeps it for the backward
+// pass: another cell by its number, so that no surrogate's name is read again.
 class SavedCall {
  public:
   static c10::List<double> pack(const MultistepCall& call) {
@@ -48,11 +62,12 @@ class SavedCall {
     return list;
   }
 
-  // `call` then points into this object.
+  // `call` then points into this object. Its cell is there already where it is one of a text.
   SavedCall(const c10::List<double>& list, MultistepCall& call) {
     std::size_t read = 0;
     const auto next = [&] { return list.get(read++); };
-    call.cell = &cell_of_number(static_cast<std::size_t>(next()));
+    const auto number = static_cast<std::size_t>(next());
+    if (call.cell == nullptr) call.cell = &cell_of_number(number);
     call.form.hard_reset = next() != 0;
     call.form.detach_reset = next() != 0;
     call.form.spiking = next() != 0;
@@ -81,6 +96,7 @@ struct MultistepRule {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     BackwardCall call;
+    find_neuron(ctx, call);
     const SavedCall saved_call(ctx->saved_data.at("call").toDoubleList(), call);
     const variable_list saved = ctx->get_saved_variables();
     const Cell& cell = *call.cell;
@@ -145,6 +161,7 @@ MultistepResults run_autograd(const MultistepCall& call) {
     ctx->set_materialize_grads(false);
     ctx->save_for_backward(std::move(saved));
     ctx->saved_data["call"] = SavedCall::pack(call);
+    save_neuron(ctx, call);
     Tensors all = results.outputs;
     all.append(results.states.begin(), results.states.end());
     return all;

@@ -10,6 +10,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <memory>
 
 namespace spikeforge::ops {
 
@@ -19,6 +20,9 @@ using Tensors = c10::SmallVector<at::Tensor, 4>;
 // Lists have one entry for each input, state and parameter of the cell.
 struct MultistepCall {
   const Cell* cell = nullptr;
+  // Keeps a cell of a text, which others may drop; empty for a cell that lives as long as the process. What outlasts a
+  // call, as autograd's nodes do, keeps a copy of it, or the text.
+  std::shared_ptr<const Cell> holder;
   at::TensorList inputs;
   at::TensorList states;          // undefined: the cell's own; the list may be empty where all are
   at::TensorList params;          // undefined: the number; the list may be empty where all are

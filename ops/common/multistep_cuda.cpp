@@ -49,6 +49,25 @@ class SummedByWarps {
   c10::SmallVector<bool, 10> summed_;
 };
 
+// Of a call that autograd will take back, from what requires a gradient. In a graph that was compiled nothing does:
+// there inputs and parameters mostly get one.
+bool wants_gradient(const void* of, std::size_t argument) {
+  const auto& call = *static_cast<const MultistepCall*>(of);
+  bool any = false, is_there = false, requires_grad = false;
+  std::size_t i = 0;
+  for_each_argument(call, [&](const at::Tensor& t) {
+    const bool needs = t.defined() && t.requires_grad();
+    any = any || needs;
+    if (i++ == argument) {
+      is_there = t.defined();
+      requires_grad = needs;
+    }
+  });
+  const std::size_t states = call.cell->states.size(), first_state = call.cell->inputs.size();
+  const bool is_state = argument >= first_state && argument < first_state + states;
+  return any ? requires_grad : is_there && !is_state;
+}
+
 }  // namespace
 
 MultistepResults forward_cuda(const MultistepCall& call, bool save) {
@@ -56,7 +75,8 @@ MultistepResults forward_cuda(const MultistepCall& call, bool save) {
   const at::Tensor& x = prepared.first_input;
   const c10::cuda::OptionalCUDAGuard guard(x.device());
   MultistepResults results = allocate_forward(call, prepared, save);
-  const DescribedForward described(call, prepared, results);
+  DescribedForward described(call, prepared, results);
+  if (save) described.launch.to_come = {wants_gradient, &call};
   kernels::launch(described.launch, gpu_of(x), stream_of(x));
   return results;
 }

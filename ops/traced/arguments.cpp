@@ -3,7 +3,9 @@
 
 #include <c10/util/Exception.h>
 
+#include <array>
 #include <string>
+#include <utility>
 
 namespace spikeforge::ops {
 namespace {
@@ -26,32 +28,70 @@ void check_list(const Cell& cell, const char* what, const Names& names, at::Tens
     TORCH_CHECK_VALUE(given[i].defined(), cell.forward_op, ": ", name_of(names[i]), " is an undefined tensor");
 }
 
+// What a thread ran last: for a program of a few neurons the table of all is not asked again, and its lock not taken.
+class RecentCells {
+ public:
+  RecentCells() = default;
+  ~RecentCells();
+  RecentCells(const RecentCells&) = delete;
+  RecentCells& operator=(const RecentCells&) = delete;
+
+  std::shared_ptr<const TracedCell> find(std::string_view text) const {
+    for (const auto& cell : cells_)
+      // Texts that this library's own calls hand on are the cells' own.
+      if (cell != nullptr && text.size() == cell->text.size() &&
+          (text.data() == cell->text.data() || text == cell->text))
+        return cell;
+    return nullptr;
+  }
+
+  void add(std::shared_ptr<const TracedCell> cell) {
+    cells_[next_] = std::move(cell);
+    next_ = (next_ + 1) % cells_.size();
+  }
+
+ private:
+  std::array<std::shared_ptr<const TracedCell>, 4> cells_;
+  std::size_t next_ = 0;
+};
+
+thread_local bool is_thread_over = false;
+thread_local RecentCells recent_cells;
+
+RecentCells::~RecentCells() { is_thread_over = true; }
+
 }  // namespace
 
-const TracedCell& cell_of(std::string_view text, const char* caller) {
-  // Texts that autograd and this library's own calls hand on are the cells' own: no second look-up.
-  thread_local const TracedCell* last = nullptr;
-  if (last != nullptr && text.data() == last->text.data() && text.size() == last->text.size()) return *last;
+std::shared_ptr<const TracedCell> cell_of(std::string_view text, const char* caller) {
+  // Operators may run in destructors, when those of the thread are done.
+  RecentCells* const recent = is_thread_over ? nullptr : &recent_cells;
+  if (recent != nullptr)
+    if (auto found = recent->find(text)) return found;
   try {
-    const TracedCell& cell = intern(text);
-    TORCH_CHECK_VALUE(!cell.inputs.empty(), caller, ": the neuron ", cell.name,
+    auto cell = intern(text);
+    TORCH_CHECK_VALUE(!cell->inputs.empty(), caller, ": the neuron ", cell->name,
                       " has no inputs, which say how many steps there are and of what shape; declare one, such as ",
-                      cell.name, "(x; ...), and pass zeros");
-    last = &cell;
+                      cell->name, "(x; ...), and pass zeros");
+    if (recent != nullptr) recent->add(cell);
     return cell;
   } catch (const graph::GraphError& error) {
     TORCH_CHECK_VALUE(false, caller, ": the neuron's text is not legal: ", error.what());
+  } catch (const NoRoomForCell& full) {
+    TORCH_CHECK(false, caller, ": ", full.what());
   }
 }
 
 MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
                           bool store_states) {
-  const TracedCell& cell = cell_of(neuron);
+  const std::shared_ptr<const TracedCell> held = cell_of(neuron);
+  const TracedCell& cell = *held;
   check_list(cell, "inputs", cell.inputs, inputs);
+  TORCH_CHECK_VALUE(!cell.is_too_long() || !inputs[0].is_cuda(), cell.forward_op, ": ", cell.why_too_long());
   if (!states.empty()) check_list(cell, "states", cell.states, states);
   check_list(cell, "params", cell.params, params);
   MultistepCall call;
   call.cell = &cell;
+  call.holder = held;
   call.inputs = inputs;
   call.states = states;
   call.params = params;

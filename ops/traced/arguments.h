@@ -8,6 +8,7 @@
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <tuple>
@@ -16,9 +17,9 @@
 
 namespace spikeforge::ops {
 
-// The cell of a text. Throws ValueError, with line, column and caret where the text cannot be read; `caller` begins the
-// message.
-const TracedCell& cell_of(std::string_view text, const char* caller = "run");
+// The cell of a text. Throws ValueError, with line, column and caret where the text cannot be read, and c10::Error
+// where the neurons in use leave no room for one more; `caller` begins the message.
+std::shared_ptr<const TracedCell> cell_of(std::string_view text, const char* caller = "run");
 
 // The CUDA source of the kernels of a typical call with inputs of this type.
 std::string print_cuda(std::string_view neuron, c10::ScalarType dtype);

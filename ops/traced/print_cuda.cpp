@@ -8,9 +8,11 @@
 namespace spikeforge::ops {
 
 std::string print_cuda(std::string_view neuron, c10::ScalarType dtype) {
-  const TracedCell& cell = cell_of(neuron, "print_cuda");
+  const std::shared_ptr<const TracedCell> held = cell_of(neuron, "print_cuda");
+  const TracedCell& cell = *held;
   TORCH_CHECK_TYPE(is_supported(dtype), "print_cuda(", cell.name,
                    "): dtype must be float16, bfloat16, float32 or float64, but is ", dtype);
+  TORCH_CHECK_VALUE(!cell.is_too_long(), "print_cuda(", cell.name, "): ", cell.why_too_long());
   return kernels::print_cuda(cell, {.type = dtype_of(dtype)});
 }
 

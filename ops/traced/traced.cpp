@@ -7,7 +7,7 @@
 
 namespace spikeforge {
 
-Neuron::Neuron(std::string text) : text_(std::move(text)) { ops::cell_of(text_, "Neuron"); }
+Neuron::Neuron(std::string text) : text_(std::move(text)), cell_(ops::cell_of(text_, "Neuron")) {}
 
 Neuron::Neuron(const graph::Cell& cell) : Neuron(graph::print(cell)) {}
 

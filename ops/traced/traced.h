@@ -19,6 +19,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -37,7 +38,8 @@ namespace surrogate = graph::surrogate;
 // A value: cheap to move, and to call from several threads.
 class SPIKEFORGE_API Neuron {
  public:
-  // Throws c10::ValueError for a text that is not legal, with line, column and a caret below the place.
+  // Throws c10::ValueError for a text that is not legal, with line, column and a caret below the place, and c10::Error
+  // where the Neurons that live leave no room for one more (SPIKEFORGE_NEURONS_LIMIT_MB).
   explicit Neuron(std::string text);
   explicit Neuron(const graph::Cell& cell);
 
@@ -69,6 +71,7 @@ class SPIKEFORGE_API Neuron {
 
  private:
   std::string text_;
+  std::shared_ptr<const void> cell_;  // made once, and not dropped while the Neuron lives
 };
 
 // As graph::trace. Throws GraphError.

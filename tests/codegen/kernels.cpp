@@ -96,7 +96,8 @@ void compile_all(const std::vector<Kernel>& kernels, const std::string& arch,
 std::vector<Kernel> kernels_of_gallery() {
   std::vector<Kernel> kernels;
   for (const auto& [name, text] : gallery()) {
-    const TracedCell& cell = intern(text);
+    const auto held = intern(text);
+    const TracedCell& cell = *held;
     add_kernels(kernels, cell, {.type = DType::f32});
     add_kernels(kernels, cell, {.type = DType::f32, .steps = 1024, .neurons = 4096});
     add_kernels(kernels, cell, {.type = DType::f16, .steps = 32});
@@ -122,15 +123,15 @@ TEST_CASE("a neuron without states, or without parameters, or with neither, comp
                            "neuron counter(x; n) { return n\n n' = n + x }"})
     for (const TypicalCall& call :
          {TypicalCall{}, {.steps = 1024, .neurons = 4096}, {.type = DType::f64, .steps = 100}})
-      add_kernels(kernels, intern(text), call);
+      add_kernels(kernels, *intern(text), call);
   compile_all(kernels, "sm_90");
 }
 
 TEST_CASE("random cells, of every operation, compile") {
   std::vector<Kernel> kernels;
   for (std::uint64_t seed = 2001; seed <= 2020; ++seed) {
-    const TracedCell& cell = intern(graph::print(random_cell(seed, {.operations = 40})));
-    add_kernels(kernels, cell, {.type = seed % 2 ? DType::f32 : DType::f64});
+    add_kernels(kernels, *intern(graph::print(random_cell(seed, {.operations = 40}))),
+                {.type = seed % 2 ? DType::f32 : DType::f64});
   }
   compile_all(kernels, "sm_90", [](DType) { return 100000; });
 }

@@ -194,7 +194,8 @@ class Comparison {
 template <class F>
 void check(const std::string& text, const Form& form) {
   INFO(text << "T = " << form.steps << ", N = " << form.neurons << ", " << 8 * sizeof(F) << " bits");
-  Comparison<F> comparison(intern(text), form, 7);
+  const auto cell = intern(text);
+  Comparison<F> comparison(*cell, form, 7);
   comparison.run();
   comparison.check();
 }

@@ -6,13 +6,21 @@
 #include "catch.h"
 #include "cpu/run_interpreter.h"
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <deque>
+#include <fstream>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
-#include <dlfcn.h>
+#include <dirent.h>
+#include <ftw.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace spikeforge::test {
 namespace {
@@ -55,11 +63,11 @@ void compare_all() {
     tapes.push_back({name_of("backward", i), &programs[i].backward(true, true)});
   }
   const DType type = sizeof(F) == 8 ? DType::f64 : DType::f32;
-  void* const object = cpu::HostCompiler(SPIKEFORGE_TEST_CXX).load("test", cpu::print_tapes(tapes, type));
+  const cpu::SharedObject object = cpu::HostCompiler(SPIKEFORGE_TEST_CXX).load("test", cpu::print_tapes(tapes, type));
   std::size_t compared = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const auto function = [&](const char* what) {
-      return reinterpret_cast<cpu::TapeFunction>(::dlsym(object, name_of(what, i).c_str()));
+      return reinterpret_cast<cpu::TapeFunction>(object.find(name_of(what, i).c_str()));
     };
     const cpu::TapeFunctions functions{function("step"), function("advance"), function("backward")};
     REQUIRE((functions.step && functions.advance && functions.backward));
@@ -84,6 +92,97 @@ void compare_all() {
 TEST_CASE("compiled tapes give the bits of the interpreter, in float32") { compare_all<float>(); }
 
 TEST_CASE("compiled tapes give the bits of the interpreter, in float64") { compare_all<double>(); }
+
+namespace {
+
+// Not std::filesystem, whose functions the dynamic linker may take from libtorch.so, where some of them crash.
+std::size_t entries_of(const std::string& folder) {
+  DIR* const open = ::opendir(folder.c_str());
+  REQUIRE(open != nullptr);
+  std::size_t count = 0;
+  while (::readdir(open) != nullptr) ++count;
+  ::closedir(open);
+  return count - 2;  // . and ..
+}
+
+// A folder that temporary files go into while it lives.
+class TemporaryFiles {
+ public:
+  TemporaryFiles() {
+    path_ = "/tmp/spikeforge_test_XXXXXX";
+    REQUIRE(::mkdtemp(path_.data()) != nullptr);
+    if (const char* before = std::getenv("TMPDIR")) before_ = before;
+    ::setenv("TMPDIR", path_.c_str(), 1);
+  }
+  ~TemporaryFiles() {
+    before_.empty() ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", before_.c_str(), 1);
+    ::nftw(
+        path_.c_str(), [](const char* path, const struct stat*, int, FTW*) { return ::remove(path), 0; }, 8,
+        FTW_DEPTH | FTW_PHYS);
+  }
+  TemporaryFiles(const TemporaryFiles&) = delete;
+  TemporaryFiles& operator=(const TemporaryFiles&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::size_t count() const { return entries_of(path_); }
+
+ private:
+  std::string path_, before_;
+};
+
+std::size_t open_descriptors() { return entries_of("/proc/self/fd"); }
+
+std::string message_of_load(const cpu::HostCompiler& compiler, const std::string& text) {
+  try {
+    (void)compiler.load("test", text);
+  } catch (const std::runtime_error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a compiler that takes too long is ended, with what it started and wrote") {
+  const TemporaryFiles scripts;
+  const std::string script = scripts.path() + "/slow", id = scripts.path() + "/id";
+  // As a real one, it starts another program and leaves a temporary file behind.
+  std::ofstream(script) << "#!/bin/sh\necho left > \"$(mktemp)\"\nsleep 300 &\necho $! > " << id << "\nwait\n";
+  REQUIRE(::chmod(script.c_str(), S_IRWXU) == 0);
+  const TemporaryFiles files;
+  const cpu::HostCompiler compiler(script, std::chrono::milliseconds(1000));
+  const auto start = std::chrono::steady_clock::now();
+  CHECK_THAT(message_of_load(compiler, "int slow();"), has_text("slow took longer than 1 s, and was ended"));
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(100));
+  CHECK(files.count() == 0);
+  pid_t started = 0;
+  std::ifstream(id) >> started;
+  REQUIRE(started > 0);
+  for (int i = 0; i < 500 && ::kill(started, 0) == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  CHECK(::kill(started, 0) != 0);
+}
+
+TEST_CASE("nothing is left of a compiler that fails") {
+  const TemporaryFiles files;
+  CHECK(!message_of_load(cpu::HostCompiler("/bin/false"), "int f();").empty());
+  CHECK(!message_of_load(cpu::HostCompiler("/bin/true"), "int f();").empty());
+  CHECK(!message_of_load(cpu::HostCompiler(SPIKEFORGE_TEST_CXX), "not C++").empty());
+  CHECK(files.count() == 0);
+}
+
+TEST_CASE("what is loaded keeps no descriptor, is told from what was loaded before, and goes with its object") {
+  const std::size_t before = open_descriptors();
+  const cpu::HostCompiler compiler(SPIKEFORGE_TEST_CXX);
+  std::vector<cpu::SharedObject> objects;
+  for (int i = 0; i < 5; ++i) {
+    const std::string number = std::to_string(i);
+    objects.push_back(compiler.load(
+        "test", "extern \"C\" __attribute__((visibility(\"default\"))) int number() { return " + number + "; }"));
+    CHECK(open_descriptors() == before);
+  }
+  for (int i = 0; i < 5; ++i) CHECK(reinterpret_cast<int (*)()>(objects[i].find("number"))() == i);
+  CHECK(objects[0].find("no_such_name") == nullptr);
+}
 
 TEST_CASE("a compiler that is not there, or fails, is an exception with its words") {
   const auto message = [](const char* command, const char* text) -> std::string {

@@ -2,7 +2,10 @@
 #include <spikeforge/custom_op/elementwise.h>
 #include <spikeforge/graph/errors.h>
 
+#include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/ops/empty.h>
+
+#include <functional>
 
 #include "support.h"
 
@@ -32,12 +35,77 @@ TEST_CASE("a schema that cannot be read, or not served, is refused in words") {
   says("test_custom::bad(Tensor x) -> int", "every result must be a Tensor");
   says("test_custom::bad(Tensor(a!) x) -> Tensor(a!)", "argument x is marked as changed");
   says("test_custom::bad(Tensor x) -> (Tensor x)", "x names a result and something else");
+  says("test_custom::bad(Tensor x, Tensor x) -> Tensor", "two arguments are called x");
+  says("test_custom::bad(Tensor x, float a, int a) -> Tensor", "two arguments are called a");
   CHECK_FALSE(is_registered("bad"));
 }
 
 TEST_CASE("an operator without shapes or without a kernel is refused") {
   CHECK_THAT(refusal(CustomOp("test_custom::bad(Tensor x) -> Tensor")), has_text("no shape function"));
   CHECK_THAT(refusal(CustomOp("test_custom::bad(Tensor x) -> Tensor").shapes(like_x)), has_text("no kernel"));
+}
+
+TEST_CASE("a function that is empty is refused, whatever it is for") {
+  const auto named = [](const char* part) { return std::string(".") + part + "(...) was given an empty function"; };
+  CHECK_THAT(refusal(scaled("bad").shapes(nullptr)), has_text("no shape function"));
+  CHECK_THAT(refusal(scaled("bad").cpu(nullptr)), has_text(named("cpu")));
+  CHECK_THAT(refusal(scaled("bad").cuda(custom_op::Kernel())), has_text(named("cuda")));
+  CHECK_THAT(refusal(scaled("bad").compute(nullptr)), has_text(named("compute")));
+  CHECK_THAT(refusal(scaled("bad").vjp(custom_op::Vjp())), has_text(named("vjp")));
+  CHECK_THAT(refusal(scaled("bad").jvp(nullptr)), has_text(named("jvp")));
+  CHECK_THAT(refusal(scaled("bad").batching(nullptr)), has_text(named("batching")));
+  const custom_op::Extent::Function none;
+  CHECK_THAT(refusal(scaled("bad").cuda({.source = scaled_cuda, .entry = "scaled", .grid = none})),
+             has_text("the grid of its CUDA kernel is an empty function"));
+  CHECK_THAT(refusal(scaled("bad").cuda({.source = scaled_cuda, .entry = "scaled", .block = none})),
+             has_text("the block of its CUDA kernel is an empty function"));
+  graph::Value (*const lambda)(graph::Value) = nullptr;
+  CHECK_THAT(message_of<c10::ValueError>([&] { elementwise("test_custom::bad(Tensor x) -> Tensor", lambda); }),
+             has_text("test_custom::bad(Tensor x) -> Tensor\": the lambda is a null pointer"));
+  CHECK_FALSE(is_registered("bad"));
+}
+
+// Neither autograd's threads nor Python could carry it.
+TEST_CASE("what a function throws that is no std::exception becomes one that is, with the operator's name") {
+  const auto says = [](CustomOp op, const char* words, const std::function<void(const RegisteredOp&)>& call) {
+    INFO(words);
+    const RegisteredOp registered = op.registered();
+    const std::string message = message_of<c10::Error>([&] { call(registered); });
+    CHECK_THAT(message, has_text("test_custom::throws: " + std::string(words)));
+    CHECK_THAT(message, has_text("threw something that is no std::exception"));
+  };
+  const auto plainly = [](const RegisteredOp& op) { op({at::ones({2})}); };
+  const CustomOp op = scaled("throws");
+  says(CustomOp(op).shapes([](const Arguments&) -> std::vector<Result> { throw 7; }), "its shape function", plainly);
+  says(CustomOp(op).cpu([](Tensors, const Arguments&) { throw 7; }), "its CPU function", plainly);
+  says(CustomOp(op).compute([](const Arguments&) -> TensorVector { throw 7; }), "its function", plainly);
+  says(CustomOp(op).vjp([](const Arguments&, Tensors) -> TensorVector { throw 7; }), "its vjp",
+       [](const RegisteredOp& op) {
+         const at::Tensor x = at::ones({2}).requires_grad_();
+         torch::autograd::grad({op({x})[0].sum()}, {x});
+       });
+  says(CustomOp(op).batching([](const Arguments&, std::int64_t) -> TensorVector { throw 7; }), "its batching rule",
+       [](const RegisteredOp& op) {
+         op({at::functorch::makeBatched(at::ones({2, 3}), 0, 1)});
+       });
+  says(CustomOp(op).jvp([](const Arguments&, Tensors) -> TensorVector { throw 7; }), "its jvp",
+       [](const RegisteredOp& op) {
+         const std::uint64_t level = torch::autograd::forward_ad::enter_dual_level();
+         at::Tensor x = at::ones({2});
+         x._set_fw_grad(at::ones({2}), level, /*is_inplace_op=*/false);
+         try {
+           op({x});
+         } catch (...) {
+           torch::autograd::forward_ad::exit_dual_level(level);
+           throw;
+         }
+         torch::autograd::forward_ad::exit_dual_level(level);
+       });
+}
+
+TEST_CASE("what is thrown while a library is loaded does not end the program") {
+  const custom_op::AtLoad loaded(+[]() -> std::vector<CustomOp> { throw 7; });
+  CHECK_FALSE(is_registered("throws"));
 }
 
 TEST_CASE("names of arguments that are not there are refused") {

@@ -1,6 +1,8 @@
 #include "catch.h"
 #include "support.h"
 
+#include <spikeforge/jit/compile_limit.h>
+
 #include <algorithm>
 
 using namespace spikeforge::jit;
@@ -33,6 +35,28 @@ TEST_CASE("a kernel compiles to a cubin on a machine without a GPU") {
                          "ELF"));
   CHECK_THAT(as_text(result.image), has_text(".text.scale"));
   CHECK_FALSE(result.is_ptx);
+}
+
+TEST_CASE("a compilation that takes longer than it may is stopped, and says which kernel it was and what to set") {
+  REQUIRE_NVRTC_OR_SKIP();
+  if (std::pair(find_nvrtc()->major, find_nvrtc()->minor) < std::pair(12, 9)) SPIKEFORGE_SKIP("NVRTC before 12.9");
+  CompileRequest scale = scale_request();
+  scale.longest = std::chrono::milliseconds(0);
+  CHECK_THAT(message_of<CompileError>([&] { find_nvrtc()->compile(scale); }),
+             has_text("scale: NVRTC did not finish this kernel for sm_90") && has_text("longer than 0 s") &&
+                 has_text("SPIKEFORGE_COMPILE_SECONDS"));
+  scale.longest = std::chrono::minutes(10);
+  CHECK(find_nvrtc()->compile(scale).image.size() > 100);
+}
+
+TEST_CASE("the limit is a number of seconds in the environment, or two minutes") {
+  const auto limit = [](const char* text) {
+    const ScopedEnvironment variable("SPIKEFORGE_COMPILE_SECONDS", text);
+    return longest_compilation();
+  };
+  CHECK(limit("7") == std::chrono::seconds(7));
+  for (const char* text : {"", "0", "-1", "1.5", "7s", "99999999999999999999"})
+    CHECK(limit(text) == std::chrono::minutes(2));
 }
 
 TEST_CASE("registers and spills of a kernel are known") {

@@ -64,13 +64,14 @@ Family predefined_cells() {
 // One state, as most have; several of everything; and no state.
 Family traced_cells() {
   Family family{.cells = {}, .types = floating, .has_form = false};
+  static std::vector<std::shared_ptr<const TracedCell>> held;
   for (const char* text :
        {"neuron leaky(x; v; tau, high, low) { h = v + (x - v) / tau; s = spike(h - high, atan(2)); return s\n"
         " v' = select(s, low, h) }",
         "neuron adaptive(x, y; v, w; tau, a, b) { h = v + (x - v - w) / tau; s = spike(h - 1, sigmoid(4))\n"
         " return s, h * y\n v' = h - s; w' = a * w + b * s }",
         "neuron scaled(x;; a, b) { return spike(a * x - b, atan(2)) }"})
-    family.cells.push_back(&intern(text));
+    family.cells.push_back(held.emplace_back(intern(text)).get());
   return family;
 }
 

@@ -3,11 +3,12 @@
 
 #include <atomic>
 #include <limits>
+#include <stdexcept>
 
 namespace spikeforge {
 namespace {
 
-constexpr std::size_t most_cells = most_traced_cells + 32;
+constexpr std::size_t most_cells = 64;  // predefined ones and Loihi's
 std::array<std::atomic<const Cell*>, most_cells> enrolled{};
 std::atomic<std::size_t> next_number = 0;
 
@@ -48,12 +49,11 @@ std::int64_t Cell::checkpoint_length(DType type) const {
   return length;
 }
 
-bool enroll(Cell& cell) {
+void enroll(Cell& cell) {
   const std::size_t number = next_number++;
-  if (number >= most_cells) return false;
+  if (number >= most_cells) throw std::length_error("spikeforge: more cells of the library's own than cell.cpp counts");
   cell.number = number;
   enrolled[number].store(&cell, std::memory_order_release);
-  return true;
 }
 
 const Cell& cell_of_number(std::size_t number) { return *enrolled.at(number).load(std::memory_order_acquire); }

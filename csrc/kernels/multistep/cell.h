@@ -1,10 +1,12 @@
 // The one description of a cell, whatever it came from: what the loops, and everything around them, know of it.
 //
 // A predefined neuron (predefined_cells.h), a neuron's text (traced_cell.h) and Loihi's neurons (loihi_cells.h) are
-// three makers of it. Cells live as long as the process, and are told apart by their addresses.
+// three makers of it. Predefined and Loihi's cells live as long as the process; a text's lives as long as anybody holds
+// it, or the table of texts has room (traced_cell.h). While a cell lives its address tells it apart.
 #pragma once
 
 #include <spikeforge/base/dtype.h>
+#include <spikeforge/base/slot.h>
 #include <spikeforge/neuron/surrogate.h>
 #include <spikeforge/neuron/surrogate_kind.h>
 
@@ -82,7 +84,7 @@ class Cell {
   std::size_t arguments() const { return inputs.size() + states.size() + params.size(); }
 
   const Maker maker;
-  std::size_t number = 0;           // by which cell_of_number finds it, once it is enrolled
+  std::size_t number = 0;           // by which cell_of_number finds one that lives as long as the process
   std::string name;                 // as the operator, or the text, has it
   std::string forward_op;           // as messages of a call begin
   std::string backward_op;          // and those of its backward pass
@@ -96,15 +98,17 @@ class Cell {
   int forward_cost = 0;     // of a step, in simple instructions: what bounds unrolling; of no account where it is 0
   int backward_cost = 0;    // of its vjp, which computes what it needs of the step again
 
+  // What others keep for the cell, and what goes with it.
+  Slot loaded_kernels;  // launch.cpp
+  Slot cpu_program;     // cpu/traced_program.cpp
+  Slot compiled_tapes;  // cpu/compiled_tapes.cpp
+
  protected:
   explicit Cell(Maker maker) : maker(maker) {}
 };
 
-// Texts in a process: what varies from call to call is meant to be a parameter.
-constexpr std::size_t most_traced_cells = 4096;
-
-// Gives a cell that is kept for the life of the process a number. False where there are too many.
-bool enroll(Cell& cell);
+// Gives a cell that lives as long as the process a number. Throws std::length_error where there are too many.
+void enroll(Cell& cell);
 const Cell& cell_of_number(std::size_t number);
 
 }  // namespace spikeforge

@@ -1,3 +1,4 @@
+#include <spikeforge/jit/compile_ahead.h>
 #include <spikeforge/jit/recorder.h>
 #include <spikeforge/jit/spec_table.h>
 #include <spikeforge/kernels/multistep/arguments.h>
@@ -7,11 +8,22 @@
 namespace spikeforge::kernels {
 namespace {
 
+// While the forward pass's kernel is compiled, the backward pass's is too.
+void prepare_next(const ForwardLaunch& launch, const jit::Device& device) {
+  if (launch.to_come.is_wanted == nullptr) return;
+  jit::compile_ahead(jit::KernelCache::get(), print_source(foretold_backward(launch, device.multiprocessors)),
+                     jit::name_of_arch(device));
+}
+void prepare_next(const BackwardLaunch&, const jit::Device&) {}
+
 template <class AnyLaunch>
 void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream) {
   if (launch.neurons == 0) return;
   const auto [schedule, spec] = plan(launch, device.multiprocessors);
-  const jit::LoadedKernel& kernel = jit::SpecTable<KernelSpec, HashOfSpec>::of(device).get(spec, device);
+  using Tables = jit::SpecTables<KernelSpec, HashOfSpec>;
+  const Cell& cell = *launch.cell;
+  Tables& tables = cell.loaded_kernels.get<Tables>([] { return Tables(); });
+  const jit::LoadedKernel& kernel = tables.of(device).get(spec, device, [&] { prepare_next(launch, device); });
   const Grid grid = grid_of(schedule, launch.neurons, device.multiprocessors);
   const Arguments arguments(launch);
   kernel.launch({static_cast<unsigned>(grid.blocks), 1, 1}, grid.block, 0, stream, arguments.data(), arguments.bytes());

@@ -27,10 +27,17 @@ struct Launch {
   std::span<const ParamView> params;
 };
 
+// Whether a backward pass will be asked for the gradient by an argument: inputs, then states, then parameters.
+struct GradientsToCome {
+  bool (*is_wanted)(const void* call, std::size_t argument) = nullptr;  // null: there will be no backward pass
+  const void* call = nullptr;
+};
+
 struct ForwardLaunch : Launch {
   std::span<void* const> outputs;  // [T, N]
   std::span<void* const> states;   // [N], or [T, N]
   void* checkpoints = nullptr;     // [(T - 1) / checkpoint_length, states, N]; null: not saved
+  GradientsToCome to_come;         // asked where the kernel has to be compiled, never by a hot call
 };
 
 // Gradients that autograd did not define, and results that nobody asked for, are null.

@@ -18,4 +18,8 @@ Plan plan(const AnyLaunch& launch, int multiprocessors) {
   return {schedule, spec_of(launch, schedule)};
 }
 
+// The kernel that the backward pass of a launch will most likely need: gradients come row by row for all outputs, as
+// from a layer behind, and for no state. Reads launch.to_come.
+KernelSpec foretold_backward(const ForwardLaunch& launch, int multiprocessors);
+
 }  // namespace spikeforge::kernels

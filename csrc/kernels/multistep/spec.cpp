@@ -142,9 +142,7 @@ std::string legal_values(std::span<const CellParam> params, std::span<const Plac
 std::size_t HashOfSpec::operator()(const KernelSpec& spec) const {
   static_assert(std::has_unique_object_representations_v<LoopSpec> && std::has_unique_object_representations_v<Place>,
                 "equal specs must have equal bytes: no padding");
-  std::size_t hash = spec.cell->number;
-  hash = hash * 31 + hash64(&spec.loop, sizeof spec.loop);
-  return hash * 31 + hash64(spec.places.data(), spec.places.size() * sizeof(Place));
+  return hash64(&spec.loop, sizeof spec.loop) * 31 + hash64(spec.places.data(), spec.places.size() * sizeof(Place));
 }
 
 KernelSpec spec_of(const ForwardLaunch& launch, const Schedule& schedule) {

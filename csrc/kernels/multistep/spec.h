@@ -53,6 +53,7 @@ struct KernelSpec {
   bool operator==(const KernelSpec&) const = default;
 };
 
+// Of the specs of one cell.
 struct HashOfSpec {
   std::size_t operator()(const KernelSpec& spec) const;
 };

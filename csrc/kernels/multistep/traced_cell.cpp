@@ -1,4 +1,4 @@
-#include <spikeforge/base/published_map.h>
+#include <spikeforge/base/environment.h>
 #include <spikeforge/codegen/cell_printer.h>
 #include <spikeforge/graph/errors.h>
 #include <spikeforge/graph/internal/copy.h>
@@ -9,8 +9,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
-#include <mutex>
+#include <charconv>
+#include <iterator>
+#include <utility>
 #include <vector>
 
 namespace spikeforge {
@@ -124,9 +125,16 @@ int count_kept_values(const autodiff::Stages& stages) {
   return static_cast<int>(std::ranges::count(kept, true));
 }
 
-struct HashOfText {
-  std::size_t operator()(std::string_view text) const { return hash64(text.data(), text.size()); }
-};
+// Nodes, their places in the table by which equal ones are found, names.
+std::size_t bytes_of(const Graph& graph) {
+  constexpr std::size_t pointers = 4 * sizeof(void*);
+  std::size_t bytes = sizeof(Graph);
+  for (Id id = 0; id < graph.size(); ++id)
+    bytes += 2 * sizeof(graph::Node) + pointers + sizeof(std::string) + graph.name(id).capacity();
+  return bytes;
+}
+
+double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 }  // namespace
 
@@ -149,27 +157,94 @@ TracedCell::TracedCell(std::string_view text)
   backward_cost = cost_of(stages.backward);
 }
 
+std::string TracedCell::why_too_long() const {
+  return fmt::format(
+      "a step of neuron {} and its derivative come to about {} instructions, but at most {} are compiled "
+      "for a GPU; split the neuron, or run it on the CPU",
+      name, forward_cost + backward_cost, longest_compiled);
+}
+
 CellText TracedCell::device_text(const CellForm&) const {
+  if (is_too_long()) throw graph::GraphError(why_too_long());
   return {.name = name,
           .text = codegen::print_cell(graph, stages),
           .types = {"Options = NoOptions", "Surrogate = NoSurrogate<Compute>", "Cell = Neuron<Compute>"}};
 }
 
-const TracedCell& intern(std::string_view text) {
+std::size_t TracedCell::bytes() const {
+  const std::size_t stages_bytes =
+      bytes_of(stages.prologue) + bytes_of(stages.step) + bytes_of(stages.backward) + bytes_of(stages.epilogue);
+  return sizeof *this + text.capacity() + bytes_of(graph.graph()) + 2 * stages_bytes;  // tapes take as much again
+}
+
+std::shared_ptr<const TracedCell> TracedCells::intern(std::string_view text) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (auto found = find(text)) return found;
+  }
+  auto made = std::make_shared<const TracedCell>(text);
+  const std::size_t bytes = made->bytes();
+  Cells dropped;  // destroyed once the lock is gone
+  const std::scoped_lock lock(mutex_);
+  if (auto found = find(text)) return found;
+  dropped = make_room(bytes);
+  if (bytes_ + bytes > most_bytes_)
+    throw NoRoomForCell(fmt::format(
+        "there is no room for one neuron more: the {} neurons in use take {:.1f} MiB of the {:.1f} MiB that "
+        "neurons may take, and neuron {} takes {:.1f}; make the numbers that vary from call to call "
+        "parameters of one neuron, let go of neurons that are not needed any more, or set "
+        "SPIKEFORGE_NEURONS_LIMIT_MB to more",
+        cells_.size(), mebibytes(bytes_), mebibytes(most_bytes_), made->name, mebibytes(bytes)));
+  cells_.push_front(made);
+  places_.emplace(made->text, cells_.begin());
+  bytes_ += bytes;
+  return made;
+}
+
+std::shared_ptr<const TracedCell> TracedCells::find(std::string_view text) {
+  const auto place = places_.find(text);
+  if (place == places_.end()) return nullptr;
+  cells_.splice(cells_.begin(), cells_, place->second);
+  return *place->second;
+}
+
+TracedCells::Cells TracedCells::make_room(std::size_t bytes) {
+  Cells dropped;
+  for (auto at = cells_.end(); at != cells_.begin() && bytes_ + bytes > most_bytes_;) {
+    const auto cell = std::prev(at);
+    // Others take hold of a cell under the lock, or of one that they hold already: nobody does meanwhile.
+    if (cell->use_count() > 1) {
+      at = cell;
+      continue;
+    }
+    places_.erase((*cell)->text);
+    bytes_ -= (*cell)->bytes();
+    dropped.splice(dropped.end(), cells_, cell);
+  }
+  return dropped;
+}
+
+std::size_t TracedCells::size() const {
+  const std::scoped_lock lock(mutex_);
+  return cells_.size();
+}
+
+std::size_t TracedCells::bytes() const {
+  const std::scoped_lock lock(mutex_);
+  return bytes_;
+}
+
+std::shared_ptr<const TracedCell> intern(std::string_view text) {
   // Never destroyed: operators may run in the destructors of a program.
-  static auto& cells = *new PublishedMap<std::string_view, const TracedCell, HashOfText>;
-  if (const TracedCell* const cell = cells.find(text)) return *cell;
-  auto made = std::make_unique<TracedCell>(text);
-  static std::mutex mutex;
-  const std::scoped_lock lock(mutex);  // a cell that comes second takes no number
-  if (const TracedCell* const cell = cells.find(text)) return *cell;
-  if (!enroll(*made))
-    throw graph::GraphError(
-        fmt::format("more than {} different neurons in one program; make the numbers that vary from call to call "
-                    "parameters of one neuron",
-                    most_traced_cells));
-  const TracedCell& cell = *made.release();
-  return cells.insert(cell.text, cell);
+  static TracedCells& cells = *[] {
+    constexpr std::size_t usual_mebibytes = 256;
+    const std::string wanted = environment("SPIKEFORGE_NEURONS_LIMIT_MB");
+    std::size_t most = 0;
+    const auto read = std::from_chars(wanted.data(), wanted.data() + wanted.size(), most);
+    const bool is_number = read.ec == std::errc() && read.ptr == wanted.data() + wanted.size();
+    return new TracedCells((is_number && most <= (std::size_t{1} << 40) ? most : usual_mebibytes) << 20);
+  }();
+  return cells.intern(text);
 }
 
 }  // namespace spikeforge

@@ -1,0 +1,43 @@
+#pragma once
+#include <atomic>
+#include <memory>
+#include <utility>
+
+namespace spikeforge {
+
+// A place in an object for what a room above keeps for it: made when it is first asked for, then read without a lock,
+// and destroyed with the object. One type a slot, which the asker knows and the object does not. It may be changed by
+// several threads at once: what is kept sees to itself.
+class Slot {
+ public:
+  Slot() = default;
+  ~Slot() { delete content_.load(std::memory_order_acquire); }
+  Slot(const Slot&) = delete;
+  Slot& operator=(const Slot&) = delete;
+
+  // `make` gives a T, in place. Where two threads come first, both make one, and one is kept.
+  template <class T, class Make>
+  T& get(Make&& make) const {
+    if (Base* const there = content_.load(std::memory_order_acquire)) return static_cast<Content<T>*>(there)->value;
+    auto made = std::make_unique<Content<T>>(std::forward<Make>(make));
+    Base* there = nullptr;
+    if (content_.compare_exchange_strong(there, made.get(), std::memory_order_acq_rel, std::memory_order_acquire))
+      return made.release()->value;
+    return static_cast<Content<T>*>(there)->value;
+  }
+
+ private:
+  struct Base {
+    virtual ~Base() = default;
+  };
+  template <class T>
+  struct Content : Base {
+    template <class Make>
+    explicit Content(Make&& make) : value(std::forward<Make>(make)()) {}
+    T value;
+  };
+
+  mutable std::atomic<Base*> content_ = nullptr;
+};
+
+}  // namespace spikeforge
