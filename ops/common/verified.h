@@ -1,6 +1,8 @@
 // Stored matrices whose numbers were read and found in range: each is read for that once, and not at every call.
 #pragma once
 
+#include <spikeforge/kernels/event/spec.h>
+
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -28,14 +30,8 @@ struct StoredMatrix {
   const char* cols_name = "cols";
 };
 
-// Of the kernel that looks at it on a GPU: bytes of an element of indptr, 0 where there is none.
-inline std::uint8_t bytes_of_row_begins(const StoredMatrix& matrix) {
-  if (matrix.indptr == nullptr) return 0;
-  return matrix.indptr->scalar_type() == c10::ScalarType::Long ? 8 : 4;
-}
-inline bool has_wide_indices(const StoredMatrix& matrix) {
-  return matrix.indices->scalar_type() == c10::ScalarType::Long;
-}
+// What looks at it on a GPU: a pack holds it beside the kernels of a call.
+event::KernelSpec check_kernel(const StoredMatrix& matrix);
 
 // Reads the matrix, from a GPU through a copy. Throws ValueError for the first number that is not right, or if asked
 // for columns of a row that decrease. A matrix that passes is remembered.

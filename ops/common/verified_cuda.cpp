@@ -133,7 +133,7 @@ SharedCheck launch_check(const StoredMatrix& matrix, void* stream) {
   const jit::Device& device = gpu_of(indices);
   const std::int64_t blocks = std::clamp<std::int64_t>((std::max(dense.numel(), matrix.rows) + block - 1) / block, 1,
                                                        std::int64_t{8} * device.multiprocessors);
-  const event::KernelSpec spec = event::check_of(bytes_of_row_begins(matrix), has_wide_indices(matrix));
+  const event::KernelSpec spec = check_kernel(matrix);
   jit::SpecTable<event::KernelSpec>::of(device)
       .get(spec, device)
       .launch({static_cast<unsigned>(blocks), 1, 1}, block, 0, stream, &args, sizeof args);

@@ -331,13 +331,17 @@ at::Tensor product_cpu(const ProductCall& call) {
   const HeldRows held = hold_rows(call);
   const std::string name = call.name();
   check_indptr(name.c_str(), held.rows);
-  if (!call.options.unchecked) verify(stored_matrix(name.c_str(), call));
+  const StoredMatrix stored = stored_matrix(name.c_str(), call);
+  if (!call.options.unchecked) verify(stored);
   const at::Tensor weights = call.weights.contiguous();
   const at::Tensor x = call.x.contiguous();
   at::Tensor y = at::empty(C10_AS_INTARRAYREF_SLOW(result_sizes(x, call.options)), weights.options());
   if (y.numel() == 0) return y;
-  event::note_kernels(
-      [&](const jit::Device& device) { return kernels_of(gpu_product(weights, held.rows, x, call.options), device); });
+  event::note_kernels([&](const jit::Device& device) {
+    std::vector<event::KernelSpec> specs = kernels_of(gpu_product(weights, held.rows, x, call.options), device);
+    if (!specs.empty() && !call.options.unchecked) specs.push_back(check_kernel(stored));
+    return specs;
+  });
   Product(weights, held.rows, x, y, call.options).run();
   return y;
 }
@@ -363,11 +367,14 @@ at::Tensor weight_grad_cpu(const WeightGradCall& call) {
   check_weight_grad(call);
   const HeldRows held = hold_rows(call);
   check_indptr("csr_weight_grad", held.rows);
-  if (!call.options.unchecked) verify(stored_matrix("csr_weight_grad", call));
+  const StoredMatrix stored = stored_matrix("csr_weight_grad", call);
+  if (!call.options.unchecked) verify(stored);
   const at::Tensor x = call.x.contiguous();
   const at::Tensor grad = call.grad.contiguous();
   event::note_kernels([&](const jit::Device& device) {
-    return std::vector{plan_weight_gradient(gpu_product(grad, held.rows, x, call.options), device).spec};
+    std::vector specs = {plan_weight_gradient(gpu_product(grad, held.rows, x, call.options), device).spec};
+    if (!call.options.unchecked) specs.push_back(check_kernel(stored));
+    return specs;
   });
   const DType compute = compute_type(dtype_of(grad.scalar_type()));
   const at::Tensor result = at::zeros(call.indices.sizes(), grad.options().dtype(scalar_type_of(compute)));

@@ -132,6 +132,11 @@ void stdp_(const StdpCall& call) {
   } else {
     check_indptr(call.name(), update.matrix.rows);
     if (!call.unchecked) verify(matrix);
+    event::note_kernels([&](const jit::Device&) {
+      std::vector specs = {gpu_update(update)};
+      if (!call.unchecked) specs.push_back(check_kernel(matrix));
+      return specs;
+    });
     update_weights_cpu(update);
   }
   // Autograd asks for the version of what it saved, and so does what remembers a matrix. copy_ counts by itself.
@@ -268,7 +273,6 @@ event::KernelSpec gpu_update(const WeightUpdate& update) {
 }
 
 void update_weights_cpu(const WeightUpdate& update) {
-  event::note_kernels([&](const jit::Device&) { return std::vector{gpu_update(update)}; });
   switch (dtype_of(update.weights.scalar_type())) {
     case DType::f16:
       return update_typed<c10::Half, float>(update);

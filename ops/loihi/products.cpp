@@ -1,5 +1,6 @@
 // Products of messages and integer weights, exact modulo 2^32: [rows, in] with [out, in], dense or CSR.
 #include <spikeforge/cpu/loihi_products.h>
+#include <spikeforge/kernels/event/note.h>
 #include <spikeforge/ops/common/verified.h>
 #include <spikeforge/ops/loihi/connections.h>
 
@@ -13,6 +14,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <vector>
 
 namespace spikeforge::ops {
 namespace {
@@ -110,7 +112,9 @@ Tensor product_cpu(const Tensor& x, const Tensor& weight, std::int64_t num_messa
 Tensor sparse_product_cpu(const Tensor& x, const Tensor& crow_indices, const Tensor& col_indices, const Tensor& values,
                           std::int64_t num_message_bits) {
   check_sparse_product(x, crow_indices, col_indices, values, num_message_bits);
-  verify(stored_matrix(x, crow_indices, col_indices));
+  const StoredMatrix stored = stored_matrix(x, crow_indices, col_indices);
+  verify(stored);
+  event::note_kernels([&](const jit::Device&) { return std::vector{check_kernel(stored)}; });
   const std::int64_t rows = x.size(0), in = x.size(1), out = crow_indices.numel() - 1;
   const Tensor crow = crow_indices.contiguous(), col = col_indices.contiguous(), w = values.contiguous();
   Tensor y = at::empty({rows, out}, x.options());

@@ -93,7 +93,7 @@ Tensor product(const Tensor& weights, const Matrix& matrix, bool wide, const Ten
                sparse::Values values) {
   static const auto op = sparse::find_operator<sparse::ProductSchema>("spikeforge::csr_product");
   return op.call(weights, matrix.indices(), matrix.indptr(wide), x, matrix.rows(), matrix.cols, transpose, columns,
-                 std::vector<const char*>{"event", "graded", "number"}[static_cast<std::size_t>(values)], false);
+                 std::vector<const char*>{"event", "graded", "number"}[static_cast<std::size_t>(values)], false, false);
 }
 
 // NaN and negative numbers among the events.
@@ -162,8 +162,8 @@ TEST_CASE("a weight's gradient is what its connection read times what arrived") 
     for (const bool transpose : {false, true}) {
       const Tensor x = random_entries(transpose ? matrix.rows() : matrix.cols, sparse::Values::graded);
       const Tensor g = at::rand({transpose ? matrix.cols : matrix.rows()}, at::kDouble);
-      const Tensor result =
-          op.call(x, g, matrix.indices(), matrix.indptr(false), matrix.rows(), matrix.cols, transpose, false, "graded");
+      const Tensor result = op.call(x, g, matrix.indices(), matrix.indptr(false), matrix.rows(), matrix.cols, transpose,
+                                    false, "graded", false);
       std::vector<double> expected;
       const std::vector<double> entries = numbers(x);
       const std::vector<double> upstream = numbers(g);

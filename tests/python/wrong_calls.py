@@ -384,7 +384,7 @@ def other_value(name, value, type_name, others, rng):
 def described(value):
     if isinstance(value, torch.Tensor):
         numbers = ""
-        if value.device.type == "cpu" and value.layout == torch.strided and value.numel() <= 20:
+        if value.device.type == "cpu" and value.layout == torch.strided and value.numel() <= 20 and not value.is_neg():
             numbers = f" {value.tolist()}"
         return f"{str(value.dtype)[6:]}{list(value.shape)} strides {value.stride() if value.layout == torch.strided else value.layout} {value.device}{numbers} at {value.data_ptr() if value.layout == torch.strided and value.device.type == 'cpu' else 0:#x}"
     if isinstance(value, (list, tuple)):
