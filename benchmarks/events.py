@@ -5,7 +5,7 @@
     python benchmarks/events.py --device cpu --threads 2
     python benchmarks/events.py --device cuda --tune        # kernel times of several schedules, in under two minutes
 
-Times are the best of several rounds. On a GPU `kernels` is the sum of a call's kernels, the mean of 20, and `wall` is what
+Times are the best of several rounds. On the CPU `reading` is what torch takes to read indices and weights. On a GPU `kernels` is the sum of a call's kernels, the mean of 20, and `wall` is what
 calls cost in a row; the ratio is to the bytes of indices (and weights), at the speed of a copy measured in the same run.
 """
 
@@ -131,6 +131,8 @@ def measure(options, size, row):
                 line = dict(order="e A" if transpose else "A e", weights=name, activity=activity, wall=wall(call, device))
                 if device == "cuda":
                     line["kernels"] = sum(kernel_times(call).values())
+                else:
+                    line["reading"] = wall(lambda: (indices.min(), weights.min()), device, rounds=3)
                 line["ratio"] = line.get("kernels", line["wall"]) / floor
                 lines.append(line)
                 print(show(line), flush=True)

@@ -1,7 +1,7 @@
 // Compiled once for each instruction set (CPU_CAPABILITY), under the rule of predefined_loops.cpp.
 #include <spikeforge/cpu/loihi_products.h>
 
-#include <cstring>
+#include <algorithm>
 
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
@@ -17,7 +17,7 @@ void dots(const int* x, const int* weights, std::int64_t in, std::int64_t out, i
 }
 
 void columns(const int* x, const int* matrix, std::int64_t in, std::int64_t out, int* __restrict y) {
-  std::memset(y, 0, static_cast<std::size_t>(out) * sizeof(int));
+  std::fill_n(y, out, 0);
   for (std::int64_t j = 0; j < in; ++j) {
     const auto message = static_cast<unsigned>(x[j]);
     if (message == 0) continue;

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <atomic>
 #include <type_traits>
 
@@ -105,28 +106,32 @@ void remember(const StoredMatrix& matrix, const std::optional<MatrixKey>& key) {
 #endif
 }
 
-MatrixKey::Numbers numbers_of(const at::Tensor& t) {
-  MatrixKey::Numbers numbers{.storage = t.storage().unsafeGetStorageImpl(),
-                             .data = t.const_data_ptr(),
-                             .type = static_cast<std::int64_t>(t.scalar_type()),
-                             .version = t._version()};
-  for (std::int64_t d = 0; d < t.dim(); ++d) {
-    const auto i = static_cast<std::size_t>(d);
-    numbers.sizes.at(i) = t.size(d);
-    numbers.strides.at(i) = t.stride(d);
-  }
-  return numbers;
+// Past the checks of the accessors: every call comes by here.
+void describe(const at::Tensor& t, const c10::VariableVersion& version, MatrixKey::Numbers& numbers) {
+  numbers.storage = t.storage().unsafeGetStorageImpl();
+  numbers.data = t.const_data_ptr();
+  numbers.type = static_cast<std::int64_t>(t.scalar_type());
+  numbers.version = version.current_version();
+  std::copy_n(t.sizes().begin(), t.dim(), numbers.sizes.begin());
+  std::copy_n(t.strides().begin(), t.dim(), numbers.strides.begin());
 }
 
 }  // namespace
 
 std::optional<MatrixKey> MatrixKey::of(const StoredMatrix& matrix) {
-  MatrixKey key{.rows = matrix.rows, .cols = matrix.cols};
+  std::optional<MatrixKey> key(std::in_place);
+  key->rows = matrix.rows;
+  key->cols = matrix.cols;
   std::size_t i = 0;
   for (const at::Tensor* const t : {matrix.indices, matrix.indptr, matrix.slots}) {
     if (t != nullptr) {
-      if (t->is_inference() || !t->has_storage()) return std::nullopt;
-      key.tensors.at(i) = numbers_of(*t);
+      const c10::VariableVersion& version = t->unsafeGetTensorImpl()->version_counter();
+      // A tensor of inference mode has no version.
+      if (!version.enabled() || !t->has_storage()) {
+        key.reset();
+        return key;
+      }
+      describe(*t, version, key->tensors.at(i));
     }
     ++i;
   }

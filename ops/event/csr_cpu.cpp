@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <string>
 #include <vector>
 
 namespace spikeforge::ops::sparse {
@@ -329,9 +328,9 @@ class Product {
 at::Tensor product_cpu(const ProductCall& call) {
   check_product(call);
   const HeldRows held = hold_rows(call);
-  const std::string name = call.name();
-  check_indptr(name.c_str(), held.rows);
-  const StoredMatrix stored = stored_matrix(name.c_str(), call);
+  const char* const name = call.name();
+  check_indptr(name, held.rows);
+  const StoredMatrix stored = stored_matrix(name, call);
   if (!call.options.unchecked) verify(stored);
   const at::Tensor weights = call.weights.contiguous();
   const at::Tensor x = call.x.contiguous();

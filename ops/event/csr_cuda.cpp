@@ -147,7 +147,7 @@ at::Tensor product_cuda(const ProductCall& call) {
   if (y.numel() == 0) return y;
   if (held.rows.nnz == 0) return y.zero_();
   Launcher launcher(weights, held, x, y, gpu_product(weights, held.rows, x, call.options),
-                    verified(call.name().c_str(), call, y));
+                    verified(call.name(), call, y));
   if (call.options.transpose)
     launcher.scatter();
   else

@@ -23,9 +23,11 @@ Values parse_values(std::string_view name, const char* op) {
   TORCH_CHECK_VALUE(false, op, R"(: values must be "event", "graded" or "number", but is ")", name, "\"");
 }
 
-std::string ProductCall::name() const {
-  return std::string(options.values == Values::number ? "" : "event_") + (indptr.has_value() ? "csr" : "ell") +
-         (options.matrix ? "mm" : "mv");
+const char* ProductCall::name() const {
+  constexpr const char* names[2][2][2] = {{{"ellmv", "ellmm"}, {"csrmv", "csrmm"}},
+                                          {{"event_ellmv", "event_ellmm"}, {"event_csrmv", "event_csrmm"}}};
+  const bool of_events = options.values != Values::number;
+  return names[of_events ? 1 : 0][indptr.has_value() ? 1 : 0][options.matrix ? 1 : 0];
 }
 
 void check_same_device(const char* op, const char* name, const at::Tensor& t, const at::Tensor& indices) {
@@ -97,8 +99,7 @@ void check_entries(const char* op, const char* argument, const at::Tensor& x, co
 
 void check_product(const ProductCall& call) {
   const auto& [weights, indices, indptr, x, options] = call;
-  const std::string name = call.name();
-  const char* const op = name.c_str();
+  const char* const op = call.name();
   const char* const argument = options.values != Values::number ? "events" : options.matrix ? "matrix" : "vector";
 
   TORCH_CHECK_TYPE(weights.layout() == c10::kStrided && is_supported(weights.scalar_type()), op,

@@ -64,7 +64,7 @@ struct ProductCall {
   Options options;
 
   // "event_csrmv": how the operator that a user called begins its messages.
-  std::string name() const;
+  const char* name() const;
 };
 
 // csr_weight_grad: x and grad are the product's argument and its result's gradient.
