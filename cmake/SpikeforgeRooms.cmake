@@ -85,7 +85,10 @@ function(spikeforge_install_headers)
             FILES_MATCHING PATTERN "*.h" PATTERN "*.def" PATTERN "internal" EXCLUDE)
   endwhile()
   set(pairs
+      csrc/base/confinement.h        base/confinement.h
       csrc/base/export.h             base/export.h
+      csrc/base/own_process.h        base/own_process.h
+      csrc/base/printable.h          base/printable.h
       csrc/base/version.h            base/version.h
       csrc/base/version.h            version.h
       csrc/neuron/loihi.h            neuron/loihi.h

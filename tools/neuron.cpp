@@ -1,4 +1,5 @@
 // Checks a neuron file, shows what becomes of it, and compiles its kernels without a GPU.
+#include <spikeforge/base/printable.h>
 #include <spikeforge/graph/text.h>
 #include <spikeforge/jit/nvrtc.h>
 #include <spikeforge/kernels/multistep/typical_kernels.h>
@@ -6,10 +7,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -51,11 +52,16 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
 }
 
+// A text may come from a pipe. It is read up to its end: an error on the way is none.
 std::string read(const std::string& file) {
-  if (file == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
-  std::ifstream stream(file);
-  std::string text(std::istreambuf_iterator<char>(stream), {});
-  if (!stream) throw CLI::FileError(fmt::format("cannot read {}", file));
+  std::ifstream opened;
+  if (file != "-") opened.open(file);
+  std::istream& stream = file == "-" ? std::cin : opened;
+  std::string text;
+  std::array<char, 4096> piece;
+  while (stream.read(piece.data(), piece.size()), stream.gcount() > 0)
+    text.append(piece.data(), static_cast<std::size_t>(stream.gcount()));
+  if (stream.bad() || !stream.eof()) throw CLI::FileError(fmt::format("cannot read {}", file));
   return text;
 }
 
@@ -113,7 +119,7 @@ void show(const TracedCell& cell, const Options& options) {
 }
 
 int fail(int code, const std::string& message) {
-  fmt::print(stderr, "spikeforge-neuron: {}\n", message);
+  fmt::print(stderr, "spikeforge-neuron: {}\n", printable(message, Lines::several));
   return code;
 }
 

@@ -1,16 +1,20 @@
 // Compiles the GPU kernels that models, or the predefined neurons, need into one file, without a GPU.
+#include <spikeforge/base/confinement.h>
+#include <spikeforge/base/printable.h>
 #include <spikeforge/ops/kernel_pack.h>
+#include <spikeforge/torchscript/screened.h>
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <fmt/format.h>
-#include <torch/csrc/jit/serialization/import.h>
+#include <torch/csrc/jit/api/module.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <string>
@@ -20,7 +24,7 @@
 namespace {
 
 struct Options {
-  std::vector<std::string> models, archs, inputs, neurons;
+  std::vector<std::string> models, archs, inputs, neurons, operators;
   std::string output = "kernels.pack";
   bool predefined = false, train = false;
 };
@@ -96,7 +100,26 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--neuron", options.neurons, "Of the predefined neurons these alone, such as lif,plif")
       ->delimiter(',')
       ->allow_extra_args(false);
+  app.add_option("--allow", options.operators,
+                 "Operators that a model may call beyond those that compute, such as aten::lstm")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   app.add_option("-o,--output", options.output, "The file to write")->capture_default_str();
+}
+
+int fail(const std::string& message) {
+  fmt::print(stderr, "spikeforge-pack: {}\n", spikeforge::printable(message, spikeforge::Lines::several));
+  return 1;
+}
+
+// A model may write nothing, and this process the pack alone: what is compiled for it does not go to the cache on disk.
+void give_up_rights(const Options& options) {
+  const std::filesystem::path folder = std::filesystem::path(options.output).parent_path();
+  if (!spikeforge::confine({folder.empty() ? "." : folder.string()}).files)
+    fmt::print(
+        stderr,
+        "spikeforge-pack: warning: this kernel has no Landlock: a model that breaks out of torch has your rights "
+        "to write files\n");
 }
 
 int run(const Options& options) {
@@ -104,20 +127,22 @@ int run(const Options& options) {
     throw CLI::ValidationError("models", "name models, or --predefined");
   if (!options.models.empty() && options.inputs.empty())
     throw CLI::ValidationError("--input", "a model needs the shapes of its inputs");
+  if (!options.models.empty()) give_up_rights(options);
   spikeforge::record_kernels(options.archs);
   if (options.predefined || !options.neurons.empty()) spikeforge::record_predefined_kernels(options.neurons);
   for (const std::string& file : options.models) {
     try {
-      torch::jit::Module model = torch::jit::load(file, at::kCPU);
+      torch::jit::Module model = spikeforge::load_screened(file, at::kCPU, options.operators);
       for (const std::string& inputs : options.inputs) {
         torch::jit::Module fresh = model.deepcopy();  // its states start anew
         run(fresh, inputs, options.train);
       }
     } catch (const CLI::Error&) {
       throw;
+    } catch (const spikeforge::ScreeningError& e) {
+      return fail(e.what());
     } catch (const std::exception& e) {
-      fmt::print(stderr, "spikeforge-pack: {}: {}\n", file, reason(e));
-      return 1;
+      return fail(fmt::format("{}: {}", file, reason(e)));
     }
   }
   const auto count = spikeforge::write_kernel_pack(options.output, show_progress);
@@ -140,9 +165,8 @@ int main(int argc, char** argv) {
   } catch (const CLI::Error& e) {
     return app.exit(e);
   } catch (const c10::Error& e) {
-    fmt::print(stderr, "spikeforge-pack: {}\n", e.what_without_backtrace());
+    return fail(e.what_without_backtrace());
   } catch (const std::exception& e) {
-    fmt::print(stderr, "spikeforge-pack: {}\n", e.what());
+    return fail(e.what());
   }
-  return 1;
 }

@@ -1,15 +1,40 @@
 // Whole files by descriptors, where a signal interrupts nothing.
 #pragma once
 
+#include <spikeforge/base/file_descriptor.h>
+
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace spikeforge {
+
+// A file that is open to be read, and its size; or why it is not. Nothing but a plain file is opened: the opening of a
+// pipe would wait for its writer.
+struct PlainFile {
+  FileDescriptor descriptor;
+  std::uint64_t size = 0;
+  std::string error = {};
+};
+inline PlainFile open_plain_file(const std::string& path) {
+  PlainFile file{.descriptor = FileDescriptor(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC))};
+  struct stat status {};
+  if (!file.descriptor || ::fstat(file.descriptor.get(), &status) != 0)
+    return {.descriptor = FileDescriptor(), .error = std::strerror(errno)};
+  if (!S_ISREG(status.st_mode))
+    return {.descriptor = FileDescriptor(),
+            .error = S_ISDIR(status.st_mode) ? "it is a folder" : "it is no plain file"};
+  file.size = static_cast<std::uint64_t>(status.st_size);
+  return file;
+}
 
 // False where a write failed; errno says why.
 inline bool write_all(int file, std::string_view bytes) {
@@ -22,16 +47,20 @@ inline bool write_all(int file, std::string_view bytes) {
   return true;
 }
 
-// The next `size` bytes; nothing where there are fewer.
+// The next `size` bytes; false where there are fewer.
+inline bool read_into(int file, char* bytes, std::size_t size) {
+  while (size > 0) {
+    const ssize_t got = ::read(file, bytes, size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    bytes += got;
+    size -= static_cast<std::size_t>(got);
+  }
+  return true;
+}
 inline std::optional<std::string> read_all(int file, std::size_t size) {
   std::string bytes(size, '\0');
-  std::size_t filled = 0;
-  while (filled < size) {
-    const ssize_t got = ::read(file, bytes.data() + filled, size - filled);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return {};
-    filled += static_cast<std::size_t>(got);
-  }
+  if (!read_into(file, bytes.data(), size)) return {};
   return bytes;
 }
 

@@ -21,6 +21,7 @@ namespace spikeforge::jit {
 namespace {
 
 constexpr std::string_view temporary_prefix = ".spikeforge_";
+constexpr off_t largest_entry = off_t{1} << 30;
 constexpr std::time_t temporary_lifetime = 3600;  // seconds: older ones were left by a process that died
 
 std::string last_error() { return std::generic_category().message(errno); }
@@ -61,13 +62,25 @@ bool is_hash(std::string_view text) {
   return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-// Eviction deletes nothing that does not look like this: the user may have named a folder with other files in it.
+// Eviction deletes nothing that is not called and does not begin like this: the user may have named a folder with other
+// files in it.
 bool is_entry_name(std::string_view name) {
   const std::vector<std::string_view> parts = last_parts(name, 3);
   if (parts.size() < 3 || !is_hash(parts[2])) return false;
   const std::string_view compiler = parts[0], arch = parts[1];
   return (compiler.starts_with("nvrtc") && compiler.ends_with(".cubin") && arch.starts_with("sm")) ||
          compiler == "cxx.so";
+}
+
+bool is_temporary_name(std::string_view name) {
+  if (!name.starts_with(temporary_prefix)) return false;
+  name.remove_prefix(temporary_prefix.size());  // process and number
+  const std::size_t underscore = name.find('_');
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  return underscore != std::string_view::npos && is_number(name.substr(0, underscore)) &&
+         is_number(name.substr(underscore + 1));
 }
 
 // {13, 0} of "nvrtc13.0.cubin".
@@ -92,6 +105,18 @@ std::vector<std::string> list_folder(const FileDescriptor& folder) {
 
 bool only_user_writes(const struct stat& status) {
   return status.st_uid == ::geteuid() && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+// O_NONBLOCK, because the opening of a pipe would wait for a writer.
+FileDescriptor open_entry(const FileDescriptor& folder, const std::string& name) {
+  return FileDescriptor(::openat(folder.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+}
+
+std::string beginning_of(const FileDescriptor& file) {
+  std::string preamble(entry_preamble, '\0');
+  const ssize_t got = ::pread(file.get(), preamble.data(), preamble.size(), 0);
+  preamble.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return preamble;
 }
 
 // Only folders that are missing are made, and those for the user alone.
@@ -185,12 +210,16 @@ std::vector<std::string> DiskCache::names_for(const FileDescriptor& folder, cons
 
 // An entry that is there but cannot be trusted or read is deleted: it would be in the way at the next call too.
 std::optional<std::vector<char>> DiskCache::load_file(const FileDescriptor& folder, const std::string& name) {
-  // O_NONBLOCK, because the opening of a pipe would wait for a writer.
-  const FileDescriptor file(::openat(folder.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  const FileDescriptor file = open_entry(folder, name);
   if (!file && errno != ELOOP) return {};  // ELOOP: it is a link
   struct stat status;
   std::optional<std::vector<char>> payload;
-  if (file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) && only_user_writes(status))
+  const auto has_its_size = [&] {  // before memory is asked for: a sparse file may say any
+    return status.st_size <= largest_entry &&
+           entry_size(beginning_of(file)) == static_cast<std::uint64_t>(status.st_size);
+  };
+  if (file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) && only_user_writes(status) &&
+      has_its_size())
     if (const auto bytes = read_all(file.get(), static_cast<std::size_t>(status.st_size)))
       payload = decode_entry(*bytes, name);
   if (payload)
@@ -244,7 +273,8 @@ void DiskCache::evict(const FileDescriptor& folder) {
   for (const std::string& name : list_folder(folder)) {
     struct stat status;
     if (::fstatat(folder.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
-    if (name.starts_with(temporary_prefix) && status.st_mtime + temporary_lifetime < std::time(nullptr))
+    if (!S_ISREG(status.st_mode)) continue;
+    if (is_temporary_name(name) && status.st_mtime + temporary_lifetime < std::time(nullptr))
       ::unlinkat(folder.get(), name.c_str(), 0);
     if (!is_entry_name(name)) continue;
     entries.push_back({name, static_cast<std::uint64_t>(status.st_size), status.st_mtim});
@@ -253,7 +283,9 @@ void DiskCache::evict(const FileDescriptor& folder) {
   std::ranges::sort(entries, {}, [](const Entry& entry) { return std::pair(entry.used.tv_sec, entry.used.tv_nsec); });
   for (const Entry& oldest : entries) {
     if (total <= config_.limit_bytes) return;
-    if (::unlinkat(folder.get(), oldest.name.c_str(), 0) == 0) total -= oldest.bytes;
+    const FileDescriptor file = open_entry(folder, oldest.name);
+    const bool is_ours = file && is_entry(beginning_of(file));
+    if (!is_ours || ::unlinkat(folder.get(), oldest.name.c_str(), 0) == 0) total -= oldest.bytes;
   }
 }
 

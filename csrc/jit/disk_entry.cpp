@@ -16,7 +16,15 @@ struct Preamble {
   std::uint64_t payload_length;
   Hash128 checksum;
 };
-static_assert(sizeof(Preamble) == 48, "written to disk as it lies in memory, so it must have no padding");
+static_assert(sizeof(Preamble) == entry_preamble, "written to disk as it lies in memory, so it must have no padding");
+
+std::optional<Preamble> preamble_of(std::string_view file) {
+  Preamble preamble;
+  if (file.size() < sizeof preamble || !is_entry(file)) return {};
+  std::memcpy(&preamble, file.data(), sizeof preamble);
+  if (preamble.version != version) return {};
+  return preamble;
+}
 
 }  // namespace
 
@@ -31,13 +39,22 @@ std::string encode_entry(std::string_view key, std::span<const char> payload) {
   return file;
 }
 
-std::optional<std::vector<char>> decode_entry(std::string_view file, std::string_view key) {
-  Preamble preamble;
-  if (file.size() < sizeof preamble) return {};
-  std::memcpy(&preamble, file.data(), sizeof preamble);
-  file.remove_prefix(sizeof preamble);
+bool is_entry(std::string_view preamble) { return preamble.starts_with({magic, sizeof magic}); }
 
-  if (std::memcmp(preamble.magic, magic, sizeof magic) != 0 || preamble.version != version) return {};
+std::optional<std::uint64_t> entry_size(std::string_view beginning) {
+  const std::optional<Preamble> preamble = preamble_of(beginning);
+  std::uint64_t size = sizeof(Preamble);
+  if (!preamble || __builtin_add_overflow(size, preamble->key_length, &size) ||
+      __builtin_add_overflow(size, preamble->payload_length, &size))
+    return {};
+  return size;
+}
+
+std::optional<std::vector<char>> decode_entry(std::string_view file, std::string_view key) {
+  const std::optional<Preamble> found = preamble_of(file);
+  if (!found) return {};
+  const Preamble& preamble = *found;
+  file.remove_prefix(sizeof preamble);
   // The lengths come from the file: compared one by one, their sum cannot overflow.
   if (preamble.key_length != key.size() || !file.starts_with(key)) return {};
   const std::string_view payload = file.substr(key.size());

@@ -1,4 +1,6 @@
 #pragma once
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -9,6 +11,12 @@ namespace spikeforge::jit {
 
 // One file of the disk cache: magic, version, lengths, a checksum over key and payload; then the key, then the payload.
 std::string encode_entry(std::string_view key, std::span<const char> payload);
+
+// How many bytes a file begins with that tell whether it is an entry at all.
+inline constexpr std::size_t entry_preamble = 48;
+// Whether it is an entry of any version; and the size of the entry, where it is of this one.
+bool is_entry(std::string_view preamble);
+std::optional<std::uint64_t> entry_size(std::string_view preamble);
 
 // The payload, if `file` is whole and was stored under `key`.
 std::optional<std::vector<char>> decode_entry(std::string_view file, std::string_view key);

@@ -41,7 +41,7 @@ struct Entry {
 };
 static_assert(sizeof(PackPreamble) == 64 && sizeof(Entry) == 48, "written as they lie in memory: no padding");
 
-constexpr std::uint64_t longest_index = std::uint64_t{64} << 20;
+constexpr std::uint64_t longest_index = std::uint64_t{64} << 20, longest_image = longest_index;
 
 template <class Value>
 std::string_view bytes_of(const Value& value) {
@@ -136,12 +136,12 @@ void write_pack(const std::string& path, std::span<const PackedKernel> kernels) 
   fail(path, fmt::format("it cannot be written: {}", std::strerror(error)));
 }
 
-KernelPack::KernelPack(const std::string& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-  if (!file_) fail(path, fmt::format("it cannot be opened: {}", std::strerror(errno)));
-  struct stat status;
+KernelPack::KernelPack(const std::string& path) : path_(path) {
+  PlainFile file = open_plain_file(path);
+  if (!file.descriptor) fail(path, fmt::format("it cannot be opened: {}", file.error));
+  file_ = std::move(file.descriptor);
   PackPreamble preamble;
-  if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
-      !read_at(file_.get(), 0, reinterpret_cast<char*>(&preamble), sizeof preamble) ||
+  if (!read_at(file_.get(), 0, reinterpret_cast<char*>(&preamble), sizeof preamble) ||
       std::memcmp(preamble.magic, pack_magic, sizeof pack_magic) != 0)
     fail(path, "it is no kernel pack");
   if (preamble.version != pack_version || preamble.library != KernelCache::library_key())
@@ -153,8 +153,9 @@ KernelPack::KernelPack(const std::string& path) : path_(path), file_(::open(path
   for (Reader reader(path, index); !reader.at_end();) {
     const auto entry = reader.value<Entry>();
     reader.text();  // its name
-    const auto size = static_cast<std::uint64_t>(status.st_size);
-    if (entry.offset > size || entry.length > size - entry.offset) fail(path, "it is damaged: its end is missing");
+    if (entry.offset > file.size || entry.length > file.size - entry.offset)
+      fail(path, "it is damaged: its end is missing");
+    if (entry.length > longest_image) fail(path, "it is damaged");
     places_.insert_or_assign(entry.key, Place{entry.offset, entry.length, entry.checksum});
   }
 }

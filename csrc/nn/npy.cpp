@@ -1,3 +1,4 @@
+#include <spikeforge/base/file_io.h>
 #include <spikeforge/nn/npy.h>
 
 #include <c10/util/Exception.h>
@@ -85,6 +86,11 @@ std::vector<std::int64_t> shape_of(std::string_view value) {
       refuse("its header's shape is not legal");
     shape.push_back(size);
   }
+  // Whoever goes through it, a sample or a step at a time, finds as many as the file is large.
+  constexpr std::int64_t most_of_nothing = std::int64_t{1} << 20;
+  const bool is_empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
+  if (is_empty && elements > most_of_nothing)
+    refuse("it holds no numbers, and its shape has sizes whose product is above 2^20 without the zeros");
   return shape;
 }
 
@@ -101,25 +107,27 @@ void swap_bytes(char* bytes, std::int64_t count, std::size_t size) {
 
 }  // namespace
 
-at::Tensor read_npy(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) refuse(std::string("cannot be opened: ") + std::strerror(errno));
+at::Tensor read_npy(const std::string& path) {
+  const PlainFile file = open_plain_file(path);
+  if (!file.descriptor) refuse("cannot be opened: " + file.error);
+  const int in = file.descriptor.get();
   std::array<char, 12> start{};
-  in.read(start.data(), 10);
-  if (!in || std::string_view(start.data(), 6) != "\x93NUMPY") refuse("is no .npy file");
+  std::size_t before = 10;  // magic, version, and the header's length
+  if (!read_into(in, start.data(), before) || std::string_view(start.data(), 6) != "\x93NUMPY")
+    refuse("is no .npy file");
   const int version = start[6];
   if (version < 1 || version > 3) refuse("is of a version that is not known");
   const auto byte = [&](int i) { return static_cast<std::size_t>(static_cast<unsigned char>(start[i])); };
   std::size_t length = byte(8) | byte(9) << 8;
   if (version > 1) {
-    in.read(start.data() + 10, 2);
+    if (!read_into(in, start.data() + before, 2)) refuse("is cut short");
+    before += 2;
     length |= byte(10) << 16 | byte(11) << 24;
   }
   constexpr std::size_t longest = 1 << 16;  // a type and a shape are short
-  if (!in || length > longest) refuse("its header is damaged");
+  if (length > longest) refuse("its header is damaged");
   std::string header(length, ' ');
-  in.read(header.data(), static_cast<std::streamsize>(length));
-  if (!in) refuse("is cut short");
+  if (!read_into(in, header.data(), length)) refuse("is cut short");
 
   const std::string_view description = value_of(header, "descr");
   const std::size_t quote = description.find('\'', 1);
@@ -131,17 +139,13 @@ at::Tensor read_npy(const std::string& file) {
   std::vector<std::int64_t> shape = shape_of(value_of(header, "shape"));
   if (is_fortran) std::reverse(shape.begin(), shape.end());
 
-  const std::istream::pos_type here = in.tellg();
-  in.seekg(0, std::ios::end);
-  const std::int64_t stored = in.tellg() - here;
-  in.seekg(here);
-  std::int64_t bytes = static_cast<std::int64_t>(c10::elementSize(type));
-  for (const std::int64_t size : shape) bytes *= size;
-  if (!in || bytes > stored) refuse("is cut short");
+  // As many bytes as it says, before memory is asked for.
+  std::uint64_t bytes = c10::elementSize(type);
+  for (const std::int64_t size : shape) bytes *= static_cast<std::uint64_t>(size);
+  if (bytes > file.size - before - length) refuse("is cut short");
   at::Tensor values = at::empty(shape, type);
   auto* data = static_cast<char*>(values.mutable_data_ptr());
-  in.read(data, bytes);
-  if (!in) refuse("cannot be read");
+  if (!read_into(in, data, bytes)) refuse("cannot be read");
   if (order == '>') swap_bytes(data, values.numel(), c10::elementSize(type));
   if (!is_fortran) return values;
   std::vector<std::int64_t> reversed(shape.size());

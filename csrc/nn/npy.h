@@ -14,7 +14,8 @@ namespace spikeforge::nn {
 SPIKEFORGE_API void write_npy(const std::string& file, const at::Tensor& tensor);
 
 // A tensor of the file's type; versions 1 to 3, either byte order, C or Fortran order. Throws std::runtime_error, which
-// does not name the file, for what is not such a file, is cut short, or holds other than numbers.
+// does not name the file, for what is not such a file, no plain file, cut short, or holds other than numbers; and for
+// an array without numbers whose other sizes come to more than 2^20.
 SPIKEFORGE_API at::Tensor read_npy(const std::string& file);
 
 }  // namespace spikeforge::nn

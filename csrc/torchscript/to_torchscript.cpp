@@ -6,7 +6,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/frontend/parser.h>
 #include <torch/csrc/jit/frontend/resolver.h>
+#include <torch/csrc/jit/frontend/sugared_value.h>
 #include <torch/csrc/jit/ir/constants.h>
 
 #include <set>
@@ -59,7 +61,35 @@ std::string indented(const std::string& body) {
   return all;
 }
 
-std::string source_of(const Script& script, const std::vector<std::string>& stateful_children) {
+// A state that is not persistent lives in a module of its own, which is saved and copied without it, and is no buffer,
+// so that no state_dict knows it. The class that has the state sees a property.
+constexpr const char* holder_suffix = "_state";
+constexpr const char* holder_source = R"(
+def __getstate__(self) -> bool:
+  return self.training
+
+def __setstate__(self, training: bool) -> None:
+  self.training = training
+  self.value = None
+
+def follow(self, x: Tensor) -> None:
+  value = self.value
+  if value is not None:
+    if value.device != x.device:
+      self.value = value.to(x.device)
+)";
+
+// Its getter and its setter, as Python calls them.
+std::string property_source(const std::string& state) {
+  const std::string value = script::member(state + holder_suffix) + ".value";
+  return "def __" + state + "_getter(self) -> Tensor:\n" +            //
+         "  value = " + value + "\n" +                                //
+         "  return torch.empty([0]) if value is None else value\n" +  //
+         "def __" + state + "_setter(self, value: Tensor) -> None:\n" + "  " + value + " = value\n";
+}
+
+std::string source_of(const Script& script, const std::vector<std::string>& held,
+                      const std::vector<std::string>& stateful_children) {
   std::string arguments = "self";
   for (const std::string& input : script.inputs) arguments += ", " + input + ": Tensor";
   std::string result = "Tensor";
@@ -82,9 +112,33 @@ std::string source_of(const Script& script, const std::vector<std::string>& stat
     return "def " + name + "(self) -> None:\n" + (body.empty() ? "  pass\n" : indented(body));
   };
   const std::string signature = "(" + arguments + ") -> " + result + ":\n";
+  std::string follow;  // where the module is moved, buffers go along
+  for (const std::string& state : held)
+    follow += script::member(state + holder_suffix) + ".follow(" + script.inputs.at(0) + ")\n";
   const std::string at_rest = script.at_rest.empty() ? "" : "\ndef at_rest" + signature + indented(script.at_rest);
-  return "def forward" + signature + indented(script.forward) + at_rest + script.methods + "\n" +
+  return "def forward" + signature + indented(follow + script.forward) + at_rest + script.methods + "\n" +
          method("reset", reset) + method("detach_state", detach);
+}
+
+// Methods and properties, in one go: methods use the properties.
+void define(const jit::Module& module, const std::string& source, const std::vector<std::string>& properties) {
+  const auto resolver = std::make_shared<Resolver>();
+  const auto parsed = [](const std::string& text) {
+    jit::Parser parser(std::make_shared<jit::Source>(text));
+    std::vector<jit::Def> defs;
+    while (parser.lexer().cur().kind != jit::TK_EOF) defs.emplace_back(parser.parseFunction(/*is_method=*/true));
+    return defs;
+  };
+  const std::vector<jit::Def> methods = parsed(source);
+  std::vector<jit::Property> all;
+  for (const std::string& state : properties) {
+    const std::vector<jit::Def> pair = parsed(property_source(state));
+    all.push_back(jit::Property::create(pair[0].range(), jit::Ident::create(pair[0].range(), state), pair[0],
+                                        jit::Maybe<jit::Def>::create(pair[1].range(), pair[1])));
+  }
+  const jit::SimpleSelf self(module.type());
+  module._ivalue()->compilation_unit()->define(*module.type()->name(), all, {all.size(), resolver}, methods,
+                                               {methods.size(), resolver}, &self);
 }
 
 // --- Module trees
@@ -104,7 +158,14 @@ class Writer {
                                   "' is there twice in TorchScript; give one of the two another name");
       return own;
     };
-    for (const std::string& state : script.states) result.register_buffer(attribute(state), at::empty({0}));
+    std::vector<std::string> held;
+    for (const std::string& state : script.states)
+      if (is_persistent(module, state)) {
+        result.register_buffer(attribute(state), at::empty({0}));
+      } else {
+        held.push_back(script::attribute(state));
+        result.register_module(attribute(held.back() + holder_suffix), holder());
+      }
     for (const auto& item : module.named_parameters(/*recurse=*/false))
       result.register_parameter(attribute(item.key()), item.value(), /*is_buffer=*/false);
     for (const auto& item : module.named_buffers(/*recurse=*/false))
@@ -120,7 +181,7 @@ class Writer {
     }
     if (!script.states.empty() || !stateful.empty()) has_state_.insert(&module);
     try {
-      result.define(source_of(script, stateful), std::make_shared<Resolver>());
+      define(result, source_of(script, held, stateful), held);
     } catch (const std::exception& error) {
       TORCH_CHECK_NOT_IMPLEMENTED(false, title(module, path), "its source is refused by TorchScript: ", error.what());
     }
@@ -129,6 +190,22 @@ class Writer {
   }
 
  private:
+  // Registered as a buffer, under its own name or as a variable's.
+  static bool is_persistent(const Module& module, const std::string& state) {
+    const auto buffers = module.named_buffers(/*recurse=*/false);
+    return std::any_of(buffers.begin(), buffers.end(), [&](const auto& buffer) {
+      return buffer.key() == state || script::identifier(buffer.key()) == state;
+    });
+  }
+
+  jit::Module holder() {
+    jit::Module result(c10::QualifiedName("__torch__.spikeforge.State"), unit_, /*shouldMangle=*/true);
+    result.register_attribute("training", c10::BoolType::get(), true);
+    result.register_attribute("value", c10::OptionalType::create(c10::TensorType::get()), c10::IValue());
+    define(result, holder_source, {});
+    return result;
+  }
+
   // A persistent state's buffer, under its own name or as a variable's.
   static bool is_state(const Script& script, const std::string& name) {
     const auto has = [&](const std::string& state) {

@@ -6,26 +6,34 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <spikeforge/base/confinement.h>
+#include <spikeforge/base/own_process.h>
+#include <spikeforge/base/printable.h>
 #include <torch/cuda.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <fstream>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "error.h"
 #include "network.h"
-#include "own_process.h"
 #include "samples.h"
 
 namespace {
 
 struct Options {
   std::string network, samples, scores, device = "cpu", type = "float32";
+  std::vector<std::string> operators;
   std::int64_t batch = 1, sample_dim = 0;
   int rounds = 1, threads = 1;
   bool classes_last = false, json = false;
@@ -59,6 +67,10 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--threads", options.threads, "Threads of the CPU")->check(positive)->capture_default_str();
   app.add_option("--scores", options.scores, "Write each sample's scores here, a line for each");
+  app.add_option("--allow", options.operators,
+                 "Operators that a network may call beyond those that compute, such as aten::lstm")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   app.add_flag("--json", options.json, "Print what was measured for a program to read");
 }
 
@@ -116,15 +128,45 @@ double percentile(const std::vector<double>& sorted, int percent) {
   return sorted[std::max<std::size_t>(rank, 1) - 1];
 }
 
-// With as many digits as it takes to read the same float again.
-void write_scores(const at::Tensor& scores, const std::string& path) {
-  std::ofstream file(path);
-  for (std::int64_t row = 0; row < scores.size(0); ++row) {
-    const float* numbers = scores.const_data_ptr<float>() + row * scores.size(1);
-    file << fmt::format("{}\n", fmt::join(numbers, numbers + scores.size(1), ","));
+// Opened before the network is, and written when it has run: in between, this process may open no file to write.
+class ScoresFile {
+ public:
+  explicit ScoresFile(const std::string& path) : path_(path) {
+    if (path.empty()) return;
+    file_.reset(std::fopen(path.c_str(), "ae"));  // an old one stays as it is, until there are scores
+    if (!file_) fail(std::strerror(errno));
   }
-  file.flush();
-  if (!file) throw UserError(fmt::format("cannot write {}", path));
+
+  // With as many digits as it takes to read the same float again.
+  void write(const at::Tensor& scores) {
+    if (!file_) return;
+    bool good = ::ftruncate(::fileno(file_.get()), 0) == 0 || errno == EINVAL;  // EINVAL: it is a pipe
+    for (std::int64_t row = 0; row < scores.size(0); ++row) {
+      const float* numbers = scores.const_data_ptr<float>() + row * scores.size(1);
+      const std::string line = fmt::format("{}\n", fmt::join(numbers, numbers + scores.size(1), ","));
+      good = good && std::fputs(line.c_str(), file_.get()) >= 0;
+    }
+    if (!good || std::fflush(file_.get()) != 0) fail(std::strerror(errno));
+  }
+
+ private:
+  [[noreturn]] void fail(const char* why) const { throw UserError(fmt::format("cannot write {}: {}", path_, why)); }
+
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::string path_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+// What a GPU's driver must be able to write.
+std::vector<std::string> device_files(const std::string& device) {
+  std::vector<std::string> files;
+  if (device != "cuda") return files;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", ignored))
+    if (entry.path().filename().string().starts_with("nvidia")) files.push_back(entry.path());
+  return files;
 }
 
 void print(const Measured& measured, const Samples& samples, const Options& options) {
@@ -150,15 +192,27 @@ void print(const Measured& measured, const Samples& samples, const Options& opti
   fmt::print("throughput  {:.0f} samples/s\n", measured.samples_a_second);
 }
 
+// A package is machine code, and writes some of it into a folder to run it: whoever runs one trusts it.
+void give_up_rights(const Options& options) {
+  if (is_package(options.network)) return;
+  const spikeforge::Confinement in_force = spikeforge::confine(device_files(options.device));
+  if (!in_force.files || !in_force.calls)
+    fmt::print(stderr,
+               "deploy: warning: this kernel has no {}: a network that breaks out of torch has your rights to {}\n",
+               in_force.files ? "seccomp" : "Landlock", in_force.files ? "start programs" : "write files");
+}
+
 void deploy(const Options& options) {
+  ScoresFile scores(options.scores);
+  give_up_rights(options);
   const c10::InferenceMode inference;
   at::set_num_threads(options.threads);
   if (options.device == "cuda" && !torch::cuda::is_available()) throw UserError("torch finds no CUDA device here");
   const Samples samples = read_samples(options.samples, options.classes_last);
-  if (samples.values.dim() <= options.sample_dim || samples.values.size(options.sample_dim) == 0)
+  if (samples.values.dim() <= options.sample_dim || samples.values.numel() == 0)
     throw UserError(
         fmt::format("{}: there is no sample in [{}]", options.samples, fmt::join(samples.values.sizes(), ", ")));
-  const Network network = load_network(options.network, at::Device(options.device));
+  const Network network = load_network(options.network, at::Device(options.device), options.operators);
   const Measured measured = [&] {
     try {
       return run(network, samples, options);
@@ -168,12 +222,12 @@ void deploy(const Options& options) {
       throw UserError(one_line(error.what()));
     }
   }();
-  if (!options.scores.empty()) write_scores(measured.scores, options.scores);
+  scores.write(measured.scores);
   print(measured, samples, options);
 }
 
 int fail(int code, const std::string& message) {
-  fmt::print(stderr, "deploy: {}\n", message.substr(0, message.find('\n')));
+  fmt::print(stderr, "deploy: {}\n", spikeforge::printable(message.substr(0, message.find('\n'))));
   return code;
 }
 
@@ -191,7 +245,9 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return fail(2, fmt::format("{} (--help lists the options)", error.what()));
   }
-  return in_own_process("deploy", [&] {
+  std::error_code nothing;
+  const bool has_scores = !options.scores.empty() && std::filesystem::exists(options.scores, nothing);
+  const int status = spikeforge::in_own_process("deploy", "the network crashed", [&] {
     try {
       deploy(options);
       return 0;
@@ -203,4 +259,7 @@ int main(int argc, char** argv) {
       return fail(1, error.what());
     }
   });
+  if (status != 0 && !has_scores && std::filesystem::is_regular_file(options.scores, nothing))
+    std::filesystem::remove(options.scores, nothing);  // which it has opened and not written
+  return status;
 }

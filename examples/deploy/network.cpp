@@ -2,18 +2,17 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <spikeforge/torchscript/screened.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/csrc/jit/api/module.h>
-#include <torch/csrc/jit/serialization/import.h>
 
 #include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <sstream>
+#include <vector>
 
-#include "archive.h"
 #include "error.h"
-#include "screen.h"
 
 namespace {
 
@@ -24,9 +23,8 @@ at::Tensor first_tensor(const torch::jit::IValue& result) {
   throw UserError("the network gives no tensor");
 }
 
-Network load_torchscript(const std::string& path, c10::Device device) {
-  screen(path, Archive(path));
-  auto module = std::make_shared<torch::jit::Module>(torch::jit::load(path, device));
+Network load_torchscript(const std::string& path, c10::Device device, const std::vector<std::string>& operators) {
+  auto module = std::make_shared<torch::jit::Module>(spikeforge::load_screened(path, device, operators));
   const auto forward = module->find_method("forward");
   if (!forward || forward->num_inputs() != 2)
     throw UserError(fmt::format("{}: its forward does not take one tensor", path));
@@ -54,7 +52,7 @@ class Errors {
 };
 
 Network load_package(const std::string& path, c10::Device device) {
-  const Archive archive(path);
+  spikeforge::check_archive(path);
   ::setenv("AOTI_RUNTIME_CHECK_INPUTS", "1", 1);  // or other shapes than it was compiled for are read out of bounds
   auto loader = std::make_shared<torch::inductor::AOTIModelPackageLoader>(
       path, "model", /*run_single_threaded=*/false, /*num_runners=*/1, device.is_cuda() ? device.index() : -1);
@@ -89,9 +87,13 @@ std::string one_line(const std::string& message) {
   return found.empty() ? first : found;
 }
 
-Network load_network(const std::string& path, c10::Device device) {
+bool is_package(const std::string& path) { return path.ends_with(".pt2"); }
+
+Network load_network(const std::string& path, c10::Device device, const std::vector<std::string>& operators) {
   try {
-    return path.ends_with(".pt2") ? load_package(path, device) : load_torchscript(path, device);
+    return is_package(path) ? load_package(path, device) : load_torchscript(path, device, operators);
+  } catch (const spikeforge::ScreeningError& error) {
+    throw UserError(error.what());
   } catch (const c10::Error& error) {
     throw UserError(fmt::format("cannot load {}: {}", path, one_line(error.what_without_backtrace())));
   } catch (const UserError&) {

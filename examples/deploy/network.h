@@ -6,15 +6,18 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 struct Network {
   std::function<at::Tensor(const at::Tensor&)> run;
   std::function<void()> reset;  // forgets the states, where the network has a method for that
 };
 
-// Throws UserError for a file that is not there, not whole, calls operators that it should not, or is for another
-// device.
-Network load_network(const std::string& path, c10::Device device);
+bool is_package(const std::string& path);
+
+// Throws UserError for a file that is not there, not whole, or for another device, and for TorchScript that is refused;
+// `operators`: what it may call beyond those that compute.
+Network load_network(const std::string& path, c10::Device device, const std::vector<std::string>& operators);
 
 // What torch says of an error, in one line.
 std::string one_line(const std::string& message);

@@ -1,12 +1,16 @@
 """The program that runs saved networks (examples/deploy): what it prints, and that no file of a stranger crashes it."""
 
+import ctypes
 import json
 import os
 import pathlib
+import pty
 import re
 import shutil
 import struct
 import subprocess
+import time
+import tty
 import warnings
 import zipfile
 import zlib
@@ -152,16 +156,16 @@ def test_wrong_command_lines_end_with_2(folder):
 
 
 def test_files_that_are_not_there_or_something_else(folder, tmp_path):
-    refused(["cannot read", "nothing.pt"], folder / "nothing.pt", folder / "x.npy")
-    refused(["cannot read", "nothing.pt2"], folder / "nothing.pt2", folder / "x.npy")
-    refused(["cannot read", "nothing.npy"], folder / "net.pt", folder / "nothing.npy")
+    refused(["cannot be read", "nothing.pt"], folder / "nothing.pt", folder / "x.npy")
+    refused(["cannot be read", "nothing.pt2"], folder / "nothing.pt2", folder / "x.npy")
+    refused(["cannot be opened", "nothing.npy"], folder / "net.pt", folder / "nothing.npy")
     refused("it is no zip file, or cut short", folder / "x.csv", folder / "x.npy")
-    refused("cannot read", folder, folder / "x.npy")
+    refused("cannot be read: it is a folder", folder, folder / "x.npy")
     refused("cannot read", folder / "net.pt", folder)
     (tmp_path / "empty.csv").touch()
     refused("empty.csv: it is empty", folder / "net.pt", tmp_path / "empty.csv")
     torch.save({"weight": torch.rand(3)}, tmp_path / "weights.pt")
-    refused(["cannot load", "weights.pt"], tmp_path / "weights.pt", folder / "x.npy")
+    refused(["is no TorchScript file", "weights.pt"], tmp_path / "weights.pt", folder / "x.npy")
     shutil.copy(folder / "net.pt", tmp_path / "net.pt2")
     refused("net.pt2", tmp_path / "net.pt2", folder / "x.npy")
     refused("--classes-last is for tables", folder / "net.pt", folder / "x.npy", "--classes-last")
@@ -211,7 +215,7 @@ def npy(header, data=b"\0" * 16):
     npy("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999999, 4), }"),
     npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -4), }"),
     npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 4"), npy("{'descr': '<f4', 'shape': (1, 4)}"),
-    npy("{'descr': '|O', 'fortran_order': False, 'shape': (1, 4), }"), npy("{'descr': '>f4', 'fortran_order': False, 'shape': (1, 4), }"),
+    npy("{'descr': '|O', 'fortran_order': False, 'shape': (1, 4), }"),
     npy("shape"), npy(""),
 ])
 def test_arrays_that_are_none(folder, tmp_path, data):
@@ -285,11 +289,12 @@ def test_archives_that_lie(folder, tmp_path):
     refused("is in it twice", tmp_path / "twice.pt", folder / "x.npy")
     with zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("net/code/bomb.py", b"#" * (80 << 20))
+        archive.writestr("net/version", b"3")
     refused("is too large", tmp_path / "bomb.pt", folder / "x.npy")
     end = whole.rfind(b"PK\x05\x06")
     for offset in (0, 1, 0xfffffff0):
         (tmp_path / "net.pt").write_bytes(whole[:end + 16] + struct.pack("<I", offset) + whole[end + 20:])
-        refused("net.pt is damaged", tmp_path / "net.pt", folder / "x.npy")
+        refused("net.pt: it is damaged", tmp_path / "net.pt", folder / "x.npy")
 
 
 def replaced(before, after):
@@ -305,9 +310,9 @@ def replaced(before, after):
     (b"ops.spikeforge.lif(", ""),
     (b"ops . caffe2 .run(", "it calls caffe2::run"),
     (b"torch.mystery(", "mystery"),
-    (b"torch.save(", "it calls save, which reads or writes files"),
-    (b"torch.from_file(", "it calls from_file, which reads or writes files"),
-    (b"torch . \\\n save(", "it calls save"),
+    (b"torch.save(", "it calls aten::save, which is not among the operators"),
+    (b"torch.from_file(", "it calls aten::from_file"),
+    (b"torch . \\\n save(", "it calls aten::save"),
 ])
 def test_other_operators_are_refused(folder, tmp_path, after, words):
     with_entries(folder / "net.pt", tmp_path / "net.pt", replaced(b"ops.spikeforge.run(", after))
@@ -337,8 +342,415 @@ class Writes(torch.nn.Module):
 
 def test_a_file_is_screened_before_any_of_it_runs(folder, tmp_path):
     save(Writes(str(tmp_path / "written")), tmp_path / "net.pt")
-    refused("it calls from_file", tmp_path / "net.pt", folder / "x.npy")
+    refused("it calls aten::from_file", tmp_path / "net.pt", folder / "x.npy")
     assert not (tmp_path / "written").exists()
+
+
+def with_source(folder, path, line, name="net.pt"):
+    """The network, whose forward begins with this line."""
+    def change(entry, data):
+        if b"class Net(" not in data:
+            return data
+        start = data.index(b"\n", data.index(b"Tensor:", data.index(b"def forward"))) + 1
+        return data[:start] + b"    " + line + b"\n" + data[start:]
+    return with_entries(folder / name, path / "changed.pt", change)
+
+
+@pytest.mark.parametrize("line", [
+    b'getattr(torch, "save")(x, "PATH")', b'f = torch.save', b'o = torch', b'x.save("PATH")', b'self.save("PATH")',
+    b'torch.autograd.save(x, "PATH")', b'ops.aten.save(x, "PATH")', b'y = getattr(x, "save")', b'y = getattr(x, "sa" "ve")',
+    b'y = ops.spikeforge.load_kernel_pack("PATH")', b'y = ops.spikeforge.write_kernel_pack("PATH")',
+    b'ops.spikeforge.record_kernels(["sm_90"])', b'y = ops.spikeforge.lif_forward(x)', b'o = ops.spikeforge',
+    b'y = getattr(ops, "spikeforge")', b'y = fork(self.forward, x)', b'print("\\x1b[2J")', b'y = torch._foobar(x)',
+    b'y = torch._test_warn_in_autograd(x)', b'y = torch.set_(x, x)', b'y = torch.resize_(x, [99])', b'y = x.resize_([99])',
+    b'y = unchecked_cast(__torch__.Net, x)', b'y = __torch__.torch.classes.c10d.FileStore("PATH", 1)',
+    b'y : __torch__.torch.classes.quantized.LinearPackedParamsBase = x', b'y = ops.prim.rpc_sync(x)',
+    b'y = ops.prim.PythonOp(x)', b'y = [z.save("PATH") for z in [x]]', b'y = x if x.save("PATH") is None else x',
+    b'with torch.save(x, "PATH"):\n      pass', b'assert x.from_file("PATH"), x', b'y = torch.to_here(x)',
+])
+def test_no_way_leads_to_another_operator(folder, tmp_path, line):
+    path = with_source(folder, tmp_path, line.replace(b"PATH", str(tmp_path / "written").encode()))
+    refused("changed.pt: it", path, folder / "x.npy")  # "it calls", "its source"; torch would say "cannot load"
+    assert not (tmp_path / "written").exists()
+
+
+def test_what_saved_source_says_otherwise_is_taken(folder, tmp_path):
+    lines = [b'y = torch.add_(x, 0)', b'y = unchecked_cast(Tensor, x)', b'y = annotate(List[Optional[Tensor]], [x])',
+             b'if torch.gt(torch.len("a b"), 9):\n      ops.prim.RaiseException("no")\n    else:\n      pass',
+             b'y, z = torch.max(x, 0), ops.prim.device(x)']
+    for line in lines:
+        assert deploy(with_source(folder, tmp_path, line), folder / "x.npy").returncode == 0, line
+    save(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.BatchNorm1d(3)).eval(), tmp_path / "sequential.pt")
+    result = deploy(tmp_path / "sequential.pt", folder / "x.npy")  # whose parts are getattr(self, "0")
+    assert result.returncode == 0, result.stderr
+
+
+class Cell(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = torch.nn.LSTMCell(4, 3)
+
+    def forward(self, x):
+        return self.cell(x)[0]
+
+
+def test_operators_beyond_the_list_are_allowed_by_name(folder, tmp_path):
+    save(Cell(), tmp_path / "cell.pt")
+    refused("it calls aten::lstm_cell, which is not among the operators", tmp_path / "cell.pt", folder / "x.npy")
+    result = deploy(tmp_path / "cell.pt", folder / "x.npy", "--allow", "aten::lstm_cell")
+    assert result.returncode == 0, result.stderr
+
+
+# --- archives that two readers read differently ------------------------------------------------------------------------
+
+
+def end_records(data):
+    """Where the directory, the zip64 record, its locator and the end record of a file of torch begin."""
+    end = data.rfind(b"PK\5\6")
+    assert data[end - 20:end - 16] == b"PK\6\7" and data[end - 76:end - 72] == b"PK\6\6"
+    directory, = struct.unpack("<Q", data[end - 76 + 48:end - 76 + 56])
+    return directory, end - 76, end - 20, end
+
+
+def zip64(count, size, offset, at):
+    return (b"PK\6\6" + struct.pack("<QHHIIQQQQ", 44, 30, 45, 0, 0, count, count, size, offset)
+            + b"PK\6\7" + struct.pack("<IQI", 0, at, 1))
+
+
+def plain_end(count, size, offset, comment=b""):
+    return b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, count, count, size, offset, len(comment)) + comment
+
+
+def two_directories(harmless, harmful):
+    """A file of which the end record shows one archive, and the zip64 record another, with the directory of the first last."""
+    directory, _, _, end = end_records(harmful)
+    front = harmful[:end - 76]
+    with_directory = bytearray(harmless[end_records(harmless)[0]:end_records(harmless)[1]])
+    at = 0
+    while at < len(with_directory):  # its records are further behind now
+        name, extra, comment = struct.unpack("<HHH", with_directory[at + 28:at + 34])
+        offset, = struct.unpack("<I", with_directory[at + 42:at + 46])
+        with_directory[at + 42:at + 46] = struct.pack("<I", offset + len(front))
+        at += 46 + name + extra + comment
+    count = struct.unpack("<H", harmful[end + 10:end + 12])[0]
+    own = struct.unpack("<H", harmless[end_records(harmless)[3] + 10:end_records(harmless)[3] + 12])[0]
+    body = front + harmless[:end_records(harmless)[0]] + bytes(with_directory)
+    return (body + zip64(count, end - 76 - directory, directory, len(body))
+            + plain_end(own, len(with_directory), len(body) - len(with_directory)))
+
+
+def test_archives_that_two_readers_read_differently(folder, tmp_path):
+    harmless = (folder / "net.pt").read_bytes()
+    written = tmp_path / "written"
+    save(Writes(str(written)), tmp_path / "harmful.pt")
+    harmful = (tmp_path / "harmful.pt").read_bytes()
+    directory, large, locator, end = end_records(harmful)
+    size, = struct.unpack("<I", harmful[end + 12:end + 16])
+    no_entries = harmful[:end + 8] + b"\0\0\0\0" + harmful[end + 12:]
+    files = {
+        "no entries in the end record": no_entries,
+        "nor in its size": no_entries[:end + 12] + b"\0\0\0\0" + no_entries[end + 16:],
+        "zip64 beside plain": two_directories(harmless, harmful),
+        "an end record in a comment": harmful[:end] + plain_end(0, 0, 0, b"..." + plain_end(0, 0, 0)),
+        "an archive in a comment": harmful[:end + 20] + struct.pack("<H", min(len(harmless), 65535)) + harmless,
+        "bytes behind the end": harmful + b"\0",
+        "bytes before it": b"\0" * 64 + harmful,
+        "a flatbuffer before it": b"\x18\0\0\0PTMF" + b"\0" * 56 + harmful,
+        "a flatbuffer that begins as a zip": b"PK\3\4PTMF" + harmful,
+        "the mark of a flatbuffer in the first header": b"PK\3\4PTMF" + harmful[8:],
+        "another end record before the end": harmful[:end] + plain_end(0, 0, directory) + harmful[end:],
+        "a locator that leads elsewhere": harmful[:locator + 8] + struct.pack("<Q", 0) + harmful[locator + 16:],
+        "a directory with more than it says": harmful[:large + 24] + struct.pack("<QQ", 1, 1) + harmful[large + 40:],
+        "a directory elsewhere": harmful[:large + 48] + struct.pack("<Q", directory + 46) + harmful[large + 56:],
+    }
+    assert size == large - directory
+    for name, data in files.items():
+        (tmp_path / "net.pt").write_bytes(data)
+        result = deploy(tmp_path / "net.pt", folder / "x.npy")
+        assert result.returncode == 1 and result.stderr.count("\n") == 1, (name, result.stdout, result.stderr)
+        assert not written.exists(), name
+
+
+@pytest.mark.parametrize("change, words", [
+    (lambda all: all | {"code/__torch__.PY": b"def f() -> int:\n  return 1\n"}, "a record that TorchScript has not"),
+    (lambda all: all | {"DATA.PKL": all["data.pkl"]}, "a record that TorchScript has not"),
+    (lambda all: all | {"code/__TORCH__.py": b"def f() -> int:\n  return 1\n"}, "is in it twice"),
+    (lambda all: all | {"model.json": b"{}"}, "a record that TorchScript has not: model.json"),
+    (lambda all: all | {"attributes.pkl": b"{}"}, "a record that TorchScript has not"),
+    (lambda all: all | {"bytecode.pkl": b"{}"}, "a record that TorchScript has not"),
+    (lambda all: all | {"data/../x": b"{}"}, "a record that TorchScript has not"),
+    (lambda all: all | {"../x": b"{}"}, "a record that TorchScript has not"),
+    (lambda all: all | {"\x1b[2J": b"{}"}, "a record that TorchScript has not: \\x1b[2J"),
+    (lambda all: all | {"n" * 500: b"{}"}, "a name of 5"),
+    (lambda all: all | {"byteorder": b"big"}, "another byte order"),
+    (lambda all: all | {"code/deep.py": b"def f() -> int:\n  return " + b"(" * 100_000 + b"1" + b")" * 100_000 + b"\n"}, "nested too deep"),
+    (lambda all: all | {"code/deep.py": b"def f() -> int:\n  return " + b"-" * 100_000 + b"1\n"}, "nested too deep"),
+    (lambda all: all | {"code/deep.py": b"def f() -> int:\n  return " + b"not " * 100_000 + b"1\n"}, "nested too deep"),
+    (lambda all: all | {"code/x.py": b"x = torch.save\n"}, "something else than classes and functions"),
+    (lambda all: all | {"code/x.py": b"def f() -> int:\n  return 1"}, "does not end with a line"),
+    (lambda all: {name: data for name, data in all.items() if name != "constants.pkl"}, "it has no constants.pkl"),
+])
+def test_records_that_torch_would_read_by_other_ways(folder, tmp_path, change, words):
+    with zipfile.ZipFile(folder / "net.pt") as old:
+        records = {name.split("/", 1)[1]: old.read(name) for name in old.namelist()}
+    with zipfile.ZipFile(tmp_path / "net.pt", "w") as new:
+        for name, data in change(records).items():
+            new.writestr("net/" + name, data)
+    refused(words, tmp_path / "net.pt", folder / "x.npy")
+
+
+# --- data that lies ----------------------------------------------------------------------------------------------------
+
+
+def pickled(value):
+    """data.pkl with this instead of the weight that `Plain` has."""
+    def change(name, data):
+        if not name.endswith("data.pkl"):
+            return data
+        start = data.index(b"ctorch._utils\n_rebuild_tensor_v2")
+        return data[:start] + value + data[end_of_tensor(data, start):]
+    return change
+
+
+def end_of_tensor(data, start):
+    first = data.index(b"R", data.index(b"OrderedDict\n", start))  # of OrderedDict()
+    return data.index(b"R", first + 1) + 1
+
+
+class Plain(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return x[:, :3] * self.w
+
+
+def number(value):
+    return b"\x8a\x08" + struct.pack("<q", value)
+
+
+def text(value):
+    return b"X" + struct.pack("<I", len(value)) + value
+
+
+def tensor(sizes=(3,), strides=(1,), offset=0, stored=3, kind=b"FloatStorage", key=b"0"):
+    def numbers(all):
+        return b"(" + b"".join(map(number, all)) + b"t"
+    return (b"ctorch._utils\n_rebuild_tensor_v2\n((" + text(b"storage") + b"ctorch\n" + kind + b"\n" + text(key) + text(b"cpu")
+            + number(stored) + b"tQ" + number(offset) + numbers(sizes) + numbers(strides) + b"\x88ccollections\nOrderedDict\n)RtR")
+
+
+@pytest.mark.parametrize("value, words", [
+    (tensor(), None), (tensor((0, 7), (1, 1)), ""), (tensor((2,), (2,)), ""),
+    (tensor((4,)), "a tensor is larger than what is stored of it"),
+    (tensor((3,), (2,)), "a tensor is larger"), (tensor((3,), (1,), 1), "a tensor is larger"),
+    (tensor((3,), (-1,), 2), "a tensor is larger"), (tensor((-3,), (1,)), "a tensor is larger"),
+    (tensor((3,), (1,), -1), "a tensor is larger"), (tensor((2**40, 3), (0, 1)), "memory"),
+    (tensor((2**40, 2**40), (0, 0)), "a tensor is larger"), (tensor((2,), (2**62,)), "a tensor is larger"),
+    (tensor((2**31,), (1,), 0, 2**31), "a tensor is larger"), (tensor((1,), (1,), 0, 2**62), "a tensor is larger"),
+    (tensor((3,), (1,), 0, 3, b"DoubleStorage"), "a tensor is larger"), (tensor((3,), (1,), 0, -1), "a tensor is larger"),
+    (tensor(key=b"../data/0"), "are not there"), (tensor(key=b"1"), "are not there"), (tensor((3, 1)), "a tensor has no shape"),
+    (tensor(kind=b"QInt8Storage"), "data is not what torch writes"), (tensor().replace(b"v2", b"v3"), "it calls torch._utils._rebuild_tensor_v3"),
+    (b"cos\nsystem\n" + text(b"true") + b"\x85R", "it calls os.system"),
+    (b"c__torch__.torch.classes.c10d\nFileStore\n)\x81Nb", "a class that is written in C++"),
+    (b"K\x00N\x85R", "it calls what is no function"), (b"K\x00)\x81}b", "an object of no class"),
+    (b"N", "an attribute w is not what its class says"), (b"K\x03", "an attribute w is not"), (b"]", "an attribute w is not"),
+    (b"(" * 300 + b"t" * 300, "nested too deep"), (b"]q\x63h\x63a", "it remembers what it cannot"), (b"0", "an instruction that it does not have"),
+    (b"\x8a\x01\x05", "longer than 8 bytes"), (b"X\xff\xff\xff\xff", "cut short"), (b"b", ""), (b"h\xff", "recalls"), (b"t", ""),
+], ids=lambda value: repr(value[:40]) + str(len(value)) if isinstance(value, bytes) else "")
+def test_data_that_is_not_what_torch_writes(folder, tmp_path, value, words):
+    save(Plain(), tmp_path / "plain.pt")
+    renumber = pickled(value)
+
+    def change(name, data):  # what comes later is remembered at the places that are left
+        if not name.endswith("data.pkl"):
+            return data
+        return renumber(name, without_memo(data))
+    path = with_entries(tmp_path / "plain.pt", tmp_path / "net.pt", change)
+    if words is None:
+        result = deploy(path, folder / "x.npy")
+        assert result.returncode == 0, result.stderr
+    else:
+        refused(words, path, folder / "x.npy")
+
+
+def without_memo(data):
+    """The same pickle, which remembers and recalls nothing."""
+    import pickletools
+    operations = [(code.name, argument, place) for code, argument, place in pickletools.genops(data)]
+    assert not any(name in ("BINGET", "LONG_BINGET") for name, _, _ in operations)
+    places = [place for _, _, place in operations] + [len(data)]
+    return b"".join(data[place:after] for (name, _, place), after in zip(operations, places[1:]) if "BINPUT" not in name)
+
+
+class Large(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        for i in range(12):
+            setattr(self, f"number{i}", float(i))
+
+    def forward(self, x):
+        return x[:, :3] * self.number11
+
+
+class Small(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Both(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.large, self.small = Large(), Small()
+
+    def forward(self, x):
+        return self.large(self.small(x))
+
+
+def test_no_object_passes_for_one_of_another_class(folder, tmp_path):
+    save(Both(), tmp_path / "both.pt")
+    assert deploy(tmp_path / "both.pt", folder / "x.npy").returncode == 0
+
+    def change(name, data):
+        if not name.endswith("data.pkl"):
+            return data
+        assert data.count(b"Large\n") == 1
+        return data.replace(b"Large\n", b"Small\n")
+    refused("an attribute large is not what its class says", with_entries(tmp_path / "both.pt", tmp_path / "net.pt", change), folder / "x.npy")
+
+
+class Setting(torch.nn.Module):
+    def __init__(self, more: bool):
+        super().__init__()
+        self.more = more
+        self.w = torch.ones(3)
+
+    def forward(self, x):
+        return x[:, :3] * self.w
+
+    @torch.jit.export
+    def __getstate__(self):
+        return self.w, self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[torch.Tensor, bool]):
+        self.more = False
+        self.training = state[1]
+        self.w = state[0] + 1
+
+
+def test_what_runs_while_a_file_is_loaded_only_sets_attributes(folder, tmp_path):
+    save(Setting(True), tmp_path / "net.pt")
+    refused("a __setstate__ that does more than set attributes", tmp_path / "net.pt", folder / "x.npy")
+
+
+# --- what the process may do -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture()
+def running(folder):
+    """deploy in the midst of its work, and the process that runs the network."""
+    program = subprocess.Popen([BUILD / "bin/deploy", folder / "net.pt", folder / "x.npy", "--rounds", "1000000"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    children = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children")
+    for _ in range(600):
+        found = children.read_text().split()
+        if found and int(pathlib.Path(f"/proc/{found[0]}/stat").read_text().rsplit(")", 1)[1].split()[11]) > 100:
+            break
+        time.sleep(0.1)
+    yield program, int(found[0])
+    program.kill()
+    program.wait()
+
+
+def test_the_network_runs_in_a_process_without_rights(running):
+    _, child = running
+    status = pathlib.Path(f"/proc/{child}/status").read_text()
+    assert "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status, status
+
+
+def test_a_program_that_is_killed_leaves_no_process(running):
+    program, child = running
+    program.kill()
+    program.wait()
+    for _ in range(100):
+        if not pathlib.Path(f"/proc/{child}").exists() or "\nState:\tZ" in pathlib.Path(f"/proc/{child}/status").read_text():
+            return
+        time.sleep(0.1)
+    pytest.fail("it goes on")
+
+
+def test_the_file_is_opened_once(folder, tmp_path):
+    shutil.copy(folder / "net.pt", tmp_path / "net.pt")
+    libc = ctypes.CDLL(None, use_errno=True)
+    watch = libc.inotify_init1(os.O_NONBLOCK)
+    assert watch >= 0 and libc.inotify_add_watch(watch, str(tmp_path / "net.pt").encode(), 0x20) >= 0  # IN_OPEN
+    assert deploy(tmp_path / "net.pt", folder / "x.npy").returncode == 0
+    events = os.read(watch, 1 << 16)
+    os.close(watch)
+    opened = sum(1 for at in range(0, len(events), 16))
+    assert opened == 1
+
+
+def test_files_that_are_no_plain_files_do_not_hang(folder, tmp_path):
+    os.mkfifo(tmp_path / "net.pt")
+    os.mkfifo(tmp_path / "x.npy")
+    refused("it is no plain file", tmp_path / "net.pt", folder / "x.npy", timeout=30)
+    refused("it is no plain file", folder / "net.pt", tmp_path / "x.npy", timeout=30)
+
+
+def test_an_array_of_nothing_takes_no_memory(folder, tmp_path):
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000, 0), }"
+    (tmp_path / "x.npy").write_bytes(npy(header, b""))
+    started = time.monotonic()
+    refused("it holds no numbers", folder / "net.pt", tmp_path / "x.npy", timeout=30)
+    assert time.monotonic() - started < 20
+    numpy.save(tmp_path / "x.npy", numpy.ones((9, 0), dtype=numpy.float32))
+    refused("there is no sample in [9, 0]", folder / "net.pt", tmp_path / "x.npy")
+
+
+def test_a_table_that_cannot_be_read_to_its_end_is_no_table(folder):
+    # A terminal gives an error, and no end, once its other side has gone.
+    ours, theirs = pty.openpty()
+    tty.setraw(theirs)
+    program = subprocess.Popen([BUILD / "bin/deploy", folder / "net.pt", os.ttyname(theirs)], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    os.write(ours, b"1,2,3,4\n")
+    children = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children")
+    name = os.ttyname(theirs)
+    os.close(theirs)
+    for _ in range(300):
+        found = children.read_text().split()
+        links = pathlib.Path(f"/proc/{found[0]}/fd").iterdir() if found else []
+        if any(link.is_symlink() and os.readlink(link) == name for link in links):
+            break
+        time.sleep(0.1)
+    time.sleep(0.5)
+    os.close(ours)
+    out, error = program.communicate(timeout=60)
+    assert program.returncode == 1 and "cannot be read beyond line 1" in error, (out, error)
+
+
+def test_no_word_of_a_file_reaches_the_terminal_as_a_command(folder, tmp_path):
+    class Screams(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ValueError("\x1b]0;title\x07\x9b2J")
+
+    save(Screams(), tmp_path / "net.pt")
+    result = deploy(tmp_path / "net.pt", folder / "x.npy")
+    assert result.returncode == 1 and "\\x1b]0;title\\x07" in result.stderr, result.stderr
+    assert "\x1b" not in result.stderr and "\x07" not in result.stderr and "\x9b" not in result.stderr
+
+
+def test_scores_are_written_where_the_network_ran_and_nowhere_else(folder, tmp_path):
+    save(Hostile(4), tmp_path / "bad.pt")
+    (tmp_path / "old").write_text("old")
+    for name in ("old", "new"):
+        refused("a message", tmp_path / "bad.pt", folder / "x.npy", "--scores", tmp_path / name)
+    assert (tmp_path / "old").read_text() == "old" and not (tmp_path / "new").exists()
+    assert deploy(folder / "net.pt", folder / "x.npy", "--scores", tmp_path / "old").returncode == 0
+    assert len((tmp_path / "old").read_text().splitlines()) == 10
 
 
 @pytest.mark.parametrize("text", [
@@ -424,8 +836,8 @@ def test_a_package_that_is_damaged(package, folder, tmp_path):
     whole = pathlib.Path(package).read_bytes()
     for at in (len(whole) // 3, len(whole) // 2, 2 * len(whole) // 3):
         (tmp_path / "net.pt2").write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1:])
-        refused("net.pt2 is damaged: the checksum of", tmp_path / "net.pt2", folder / "x.npy")
+        refused("net.pt2: it is damaged: the checksum of", tmp_path / "net.pt2", folder / "x.npy")
     (tmp_path / "net.pt2").write_bytes(whole[:-1000])
-    refused("net.pt2 is damaged", tmp_path / "net.pt2", folder / "x.npy")
+    refused("net.pt2: ", tmp_path / "net.pt2", folder / "x.npy")
     with_entries(package, tmp_path / "net.pt2", lambda name, data: b"\x7fELF" + b"\0" * 100 if name.endswith(".so") else data)
     refused("", tmp_path / "net.pt2", folder / "x.npy")

@@ -62,6 +62,22 @@ bool as_ordinary_user(Action action) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+// Runs in a process of its own; true if `action` returned true.
+template <class Action>
+bool in_own_process(Action action) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      ::_exit(action() ? 0 : 1);
+    } catch (...) {
+      ::_exit(2);
+    }
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 // No file of this process grows beyond `bytes`, as on a full disk.
 class FullDisk {
  public:
@@ -267,6 +283,41 @@ TEST_CASE_METHOD(DiskFixture, "eviction leaves files alone that are not the cach
   open(200).store(key_number(7), "lif_forward", payload);
   CHECK(fs::exists(folder / "paper.pdf"));
   CHECK(fs::exists(folder / "mine.cubin"));
+}
+
+TEST_CASE_METHOD(DiskFixture, "eviction leaves files alone that have an entry's name and are none") {
+  open().store(key_number(0), "old", payload);
+  const auto named = [&](const std::string& name) { return folder / name; };
+  const std::string hash(32, 'a');
+  const std::vector<fs::path> others = {named("paper_" + hash + "_sm90_nvrtc13.0.cubin"),
+                                        named("paper_" + hash + "_avx512_cxx.so"), named(".spikeforge_notes"),
+                                        named(".spikeforge_1_2_old")};
+  for (const fs::path& other : others) {
+    write_file(other, std::string(5000, 'x'));
+    used_seconds_ago(other, 1'000'000);
+  }
+  fs::create_directory(named("folder_" + hash + "_sm90_nvrtc13.0.cubin"));
+  used_seconds_ago(folder / DiskCache::file_name(key_number(0), "old"), 100);
+  open(150).store(key_number(1), "new", payload);
+  for (const fs::path& other : others) {
+    INFO(other);
+    CHECK(fs::exists(other));
+  }
+  CHECK_FALSE(fs::exists(folder / DiskCache::file_name(key_number(0), "old")));  // what is the cache's own goes
+  CHECK(fs::exists(folder / DiskCache::file_name(key_number(1), "new")));
+}
+
+TEST_CASE_METHOD(DiskFixture, "an entry of a terabyte without content is a miss, and no memory is asked for") {
+  const std::string whole = store();
+  for (const std::uint64_t size : {std::uint64_t{1} << 29, std::uint64_t{1} << 40}) {
+    write_file(entry(), whole);
+    fs::resize_file(entry(), size);
+    CHECK(in_own_process([&] {
+      const rlimit small = {std::uint64_t{1} << 28, std::uint64_t{1} << 28};
+      ::setrlimit(RLIMIT_DATA, &small);
+      return !open().load(key, "lif_forward") && !fs::exists(entry());
+    }));
+  }
 }
 
 TEST_CASE_METHOD(DiskFixture,

@@ -151,13 +151,13 @@ def test_the_states_are_those_of_the_neurons(tmp_path):
     }
     assert convert(graph, tmp_path).returncode == 0
     net = load(tmp_path / "net.pt")
-    assert not net.training and net.lif.v.shape == (0,) and torch.equal(net.lif.tau, torch.tensor(graph["nodes"]["lif"][1]["tau"]).float())
+    assert not net.training and net.lif.v_state.value is None and torch.equal(net.lif.tau, torch.tensor(graph["nodes"]["lif"][1]["tau"]).float())
     net(torch.ones(2, 3))
-    assert net.lif.v.shape == (3,)
+    assert net.lif.v_state.value.shape == (3,)
     with pytest.raises(RuntimeError, match="v"):
         net(torch.ones(2, 5))
     net.reset()
-    assert net.lif.v.shape == (0,)
+    assert net.lif.v_state.value.shape == (0,)
 
 
 def test_what_is_refused_is_refused_in_one_line_and_leaves_the_old_file(tmp_path):
@@ -234,6 +234,22 @@ def test_a_random_graph_comes_back_as_it_was(seed, tmp_path):
     done = convert(random_graph(random), tmp_path, **options)
     assert done.returncode == 0, done.stderr
     check_back(tmp_path)
+
+
+def test_what_was_trained_is_saved_without_the_last_batch(tmp_path):
+    assert convert(small_network(np.random.default_rng(1)), tmp_path).returncode == 0
+    net = load(tmp_path / "net.pt")
+    x = torch.full((9, 5, 4), 0.6)
+    with torch.no_grad():
+        expected = net(x)
+    net.save(str(tmp_path / "again.pt"))  # no reset()
+    again = load(tmp_path / "again.pt")
+    with torch.no_grad():
+        assert torch.equal(again(x), expected)
+        assert not torch.equal(again(x), expected)  # it does go on
+        load(tmp_path / "again.pt")(torch.full((9, 2, 4), 0.6))
+    load(tmp_path / "net.pt").load_state_dict(net.state_dict())
+    check_back(tmp_path, "again.pt")
 
 
 def fields_of(file, name):

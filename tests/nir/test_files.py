@@ -667,3 +667,24 @@ print(time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN).ru_
     print(f"{size / 1e6:.0f} MB in {seconds:.2f} s, peak {peak / size:.2f} of the file's size")
     assert peak < 2.2 * size
     assert seconds < 10  # 2 on a machine with nothing else to do
+
+
+def test_no_name_in_a_file_reaches_the_terminal_as_a_command(tmp_path):
+    names = ["\x1b]0;title\x07", "\x9b2J", "\x7f"]
+    for file, more in (("a.nir", []), ("b.nir", names)):
+        with h5py.File(tmp_path / file, "w") as opened:
+            opened["version"] = "1.0"
+            root = opened.create_group("node")
+            root["type"] = "NIRGraph"
+            nodes = root.create_group("nodes")
+            for name in ["input", *more]:
+                node = nodes.create_group(name)
+                node["type"] = "Input"
+                node["shape"] = np.array([3])
+            root.create_dataset("edges", data=np.empty((0, 2), dtype=object), dtype=TEXT)
+    for arguments in (("diff", tmp_path / "a.nir", tmp_path / "b.nir"), ("diff", tmp_path / "b.nir", tmp_path / "a.nir"),
+                      ("info", tmp_path / "b.nir"), ("info", tmp_path / "b.nir", "--json"), ("dot", tmp_path / "b.nir"), ("check", tmp_path / "b.nir")):
+        done = tool(*arguments)
+        assert "title" in done.stdout + done.stderr or arguments[0] == "check", done.stderr
+        shown = (done.stdout + done.stderr).replace("\n", "")
+        assert shown.isprintable(), (arguments, shown)

@@ -130,6 +130,12 @@ def test_errors():
         ops.write_kernel_pack("/no/such/folder/x")
 
 
+def test_a_pipe_in_place_of_a_pack_does_not_hang(tmp_path):
+    os.mkfifo(tmp_path / "pipe.pack")
+    with pytest.raises(ValueError, match="it cannot be opened: it is no plain file"):
+        ops.load_kernel_pack(str(tmp_path / "pipe.pack"))
+
+
 class Network(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -152,8 +158,8 @@ def test_the_tool_packs_what_a_torchscript_model_needs(tmp_path):
     assert ops.load_kernel_pack(str(tmp_path / "kernels.pack")) >= 2
     for arguments, words in [
         ((tmp_path / "network.pt", "--input", "16,3,21"), "network.pt: RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
-        ((tmp_path / "none.pt", "--input", "16,3,21"), "none.pt: "),
-        ((tmp_path / "kernels.pack", "--input", "16,3,21"), "kernels.pack: "),
+        ((tmp_path / "none.pt", "--input", "16,3,21"), "none.pt: it cannot be read"),
+        ((tmp_path / "kernels.pack", "--input", "16,3,21"), "kernels.pack: it is no zip file"),
         ((tmp_path / "network.pt", "--input", "16,3,x"), "16,3,x is no shape"),
         ((tmp_path / "network.pt", "--input", "16,3,20:int8"), "the type in 16,3,20:int8 is none of"),
         ((tmp_path / "network.pt",), "a model needs the shapes of its inputs"),
@@ -164,6 +170,30 @@ def test_the_tool_packs_what_a_torchscript_model_needs(tmp_path):
         assert failed.returncode != 0
         assert words in failed.stderr
         assert not (tmp_path / "other.pack").exists()
+
+
+class Writes(torch.nn.Module):
+    def __init__(self, path: str):
+        super().__init__()
+        self.path = path
+
+    def forward(self, x):
+        return torch.from_file(self.path, True, 4) + torch.ops.spikeforge.lif(x, None, tau=2.0, v_reset=0.0)[0]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not TOOL.exists(), reason="spikeforge-pack is not built")
+def test_the_tool_looks_models_through_before_it_runs_them(tmp_path):
+    torch.jit.script(Writes(str(tmp_path / "written"))).save(tmp_path / "network.pt")
+    arguments = [TOOL, "--arch", "sm_90", tmp_path / "network.pt", "--input", "16,3,4"]
+    failed = subprocess.run([*map(str, arguments)], capture_output=True, text=True, cwd=tmp_path)
+    assert failed.returncode == 1 and "network.pt: it calls aten::from_file, which is not among the operators" in failed.stderr
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    if "has no Landlock" not in failed.stderr:  # and where it may call it, it may not write
+        failed = subprocess.run([*map(str, arguments), "--allow", "aten::from_file", "-o", str(elsewhere / "p.pack")], capture_output=True, text=True)
+        assert failed.returncode == 1, failed.stdout
+    assert not (tmp_path / "written").exists()
 
 
 @pytest.mark.gpu

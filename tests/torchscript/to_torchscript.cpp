@@ -119,13 +119,49 @@ TEST_CASE("every neuron written as TorchScript gives its own bits, and carries i
       const jit::Module script = eval_script(*neuron, x);
       require_same(*neuron, script, x);
       for (const std::string& state : neuron->state_names()) {
-        REQUIRE(script.hasattr(state));
+        REQUIRE(script.hasattr(persistent ? state : state + "_state"));
         bool is_buffer = false;
         for (const auto& buffer : script.named_buffers()) is_buffer = is_buffer || buffer.name == state;
-        REQUIRE(is_buffer);
+        REQUIRE(is_buffer == persistent);
       }
       for (const auto& item : neuron->named_parameters()) REQUIRE(script.attr(item.key()).toTensor().requires_grad());
     }
+}
+
+TEST_CASE("a script that has run is saved and copied without its states, unless they are persistent") {
+  at::manual_seed(14);
+  const at::NoGradGuard no_grad;
+  const auto check = [](Stateful& module, const Tensor& x, bool persistent, std::size_t buffers_of_states) {
+    jit::Module script = eval_script(module, x);
+    module.reset();
+    const Tensor first = module.forward(x), second = module.forward(x);
+    const auto shapes = [](const jit::Module& m) {
+      std::vector<std::pair<std::string, std::vector<std::int64_t>>> all;
+      for (const auto& item : m.named_buffers()) all.emplace_back(item.name, item.value.sizes().vec());
+      return all;
+    };
+    const auto fresh = shapes(script);
+    REQUIRE(same(call(script, x), first));
+    REQUIRE((shapes(script) == fresh) == (buffers_of_states == 0));  // a fresh one takes its state_dict
+    for (const auto& of : {loaded, +[](const jit::Module& m) { return m.deepcopy(); }}) {
+      jit::Module other = of(script);
+      REQUIRE(same(call(other, x), persistent ? second : first));
+      if (!persistent) {
+        jit::Module of_another_batch = of(script);
+        call(of_another_batch, x.narrow(1, 0, 1));
+      }
+    }
+    REQUIRE(same(call(script, x), second));  // which went on meanwhile
+  };
+  for (const Made& made : all_neurons())
+    for (const bool persistent : {false, true}) {
+      INFO(made.name << (persistent ? ", persistent" : ""));
+      const auto neuron = made.make(persistent);
+      check(*neuron, 2 * at::rand({5, 4, width}), persistent, persistent ? neuron->state_names().size() : 0);
+    }
+  nn::Sequential net(nn::Recurrent(nn::LIF(), torch::nn::Linear(width, width)), nn::Delay(at::tensor(3)),
+                     nn::Sequential(nn::LI()));
+  check(*net, 2 * at::rand({5, 4, width}), false, 0);
 }
 
 TEST_CASE("written neurons take every floating-point type") {
@@ -412,7 +448,7 @@ neuron pair(lambda, in; v, def = 0.5; if, training) {
       for (std::size_t i = 0; i < 2; ++i) REQUIRE(same(actual.at(i).toTensor(), expected.at(i)));
     }
     REQUIRE(each->hasattr("if_"));  // a word of Python
-    REQUIRE(each->hasattr("def_"));
+    REQUIRE(each->hasattr("def__state"));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "command.h"
 
+#include <spikeforge/base/printable.h>
 #include <spikeforge/nir/error.h>
 #include <spikeforge/nir/read.h>
 
@@ -22,8 +23,8 @@ int check(const CheckOptions& options) {
   } catch (const Error& error) {
     throw error.in_file(options.file);
   }
-  fmt::print("{}: {}\n", options.file, report.warnings.empty() ? "good" : "good, with warnings");
-  for (const std::string& warning : report.warnings) fmt::print("  warning: {}\n", warning);
+  fmt::print("{}: {}\n", printable(options.file), report.warnings.empty() ? "good" : "good, with warnings");
+  for (const std::string& warning : report.warnings) fmt::print("  warning: {}\n", spikeforge::printable(warning));
   return 0;
 }
 

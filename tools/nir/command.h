@@ -44,8 +44,4 @@ void add_shape_rule(CLI::App& command, ReadOptions& options);
 void add_compression(CLI::App& command, WriteOptions& options);
 bool is_nir(std::string_view file);  // by its name
 
-// Runs a function in a process of its own and returns its exit status. libhdf5 has crashed on damaged files: then there
-// is one line on standard error, as for any refusal, and the status is 1.
-int in_own_process(const std::string& files, const std::function<int()>& function);
-
 }  // namespace spikeforge::nir

@@ -1,6 +1,7 @@
 #include "command.h"
 #include "text.h"
 
+#include <spikeforge/base/printable.h>
 #include <spikeforge/nir/error.h>
 #include <spikeforge/nir/read.h>
 
@@ -42,7 +43,7 @@ class Comparison {
   template <class... Arguments>
   void tell(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
     found_ = true;
-    fmt::print("{}\n", fmt::format(format, std::forward<Arguments>(arguments)...));
+    fmt::print("{}\n", spikeforge::printable(fmt::format(format, std::forward<Arguments>(arguments)...)));
   }
 
   static std::map<std::string, const Node*> by_name(const Graph& graph) {

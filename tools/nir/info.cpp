@@ -1,6 +1,7 @@
 #include "command.h"
 #include "text.h"
 
+#include <spikeforge/base/printable.h>
 #include <spikeforge/nir/error.h>
 #include <spikeforge/nir/read.h>
 
@@ -73,7 +74,7 @@ void add_rows(const Graph& graph, const std::string& name, const std::vector<Nod
 void print_table(const Graph& graph, const InfoOptions& options, Report& report) {
   Count total;
   count(graph, total);
-  fmt::print("{}: NIR {}, {} nodes, {} edges, {} parameters\n", options.file,
+  fmt::print("{}: NIR {}, {} nodes, {} edges, {} parameters\n", printable(options.file),
              report.version.empty() ? "of unknown version" : printable(report.version), total.nodes, total.edges,
              total.parameters);
   std::vector<Row> rows = {{"node", "type", "in", "out", "fields"}};
@@ -93,7 +94,7 @@ void print_table(const Graph& graph, const InfoOptions& options, Report& report)
     for (const Member& member : graph.metadata.members) fmt::print(" {}", printable(member.name));
     fmt::print("\n");
   }
-  for (const std::string& warning : report.warnings) fmt::print("  warning: {}\n", warning);
+  for (const std::string& warning : report.warnings) fmt::print("  warning: {}\n", spikeforge::printable(warning));
 }
 
 // --- for a program -------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 #include "command.h"
 
+#include <spikeforge/base/own_process.h>
+#include <spikeforge/base/printable.h>
 #include <spikeforge/nir/error.h>
 
 #include <fmt/format.h>
@@ -47,7 +49,7 @@ std::string Command::files() const {
 namespace {
 
 int fail(int status, const std::string& message) {
-  fmt::print(stderr, "spikeforge-nir: {}\n", message);
+  fmt::print(stderr, "spikeforge-nir: {}\n", spikeforge::printable(message, Lines::several));
   return status;
 }
 
@@ -73,7 +75,8 @@ int run_program(CLI::App& app, const std::vector<Command>& commands, int argc, c
     return fail(2, fmt::format("{} (--help lists the options)", error.what()));
   }
   for (const Command& command : commands)
-    if (command.app->parsed()) return in_own_process(command.files(), [&] { return run(command); });
+    if (command.app->parsed())  // libhdf5 has crashed on damaged files
+      return in_own_process("spikeforge-nir", command.files() + ": reading it crashed", [&] { return run(command); });
   return 2;
 }
 

@@ -1,5 +1,6 @@
 #include "text.h"
 
+#include <spikeforge/base/printable.h>
 #include <spikeforge/nir/error.h>
 
 #include <fmt/format.h>
@@ -18,8 +19,10 @@ std::string in_quotes(std::string_view text) {
       length = 1;
     } else if (text[0] == '"' || text[0] == '\\') {
       result += {'\\', text[0]};
-    } else if (static_cast<unsigned char>(text[0]) < 0x20) {
+    } else if (spikeforge::is_control(text.substr(0, 1), Lines::one)) {
       result += fmt::format("\\u{:04x}", static_cast<int>(text[0]));
+    } else if (length == 2 && spikeforge::is_control(text.substr(0, 2), Lines::one)) {
+      result += fmt::format("\\u00{:02x}", static_cast<int>(static_cast<unsigned char>(text[1])));
     } else {
       result += text.substr(0, length);
     }

@@ -415,8 +415,9 @@ class ScriptReader {
     }
   }
   void set_attributes(const c10::IValue& attributes) {
-    if (!top().isObject() || !attributes.isGenericDict()) refuse();
+    if (!top().isObject()) refuse();
     close(top(), attributes);
+    if (!attributes.isGenericDict()) return;  // what __getstate__ of a class gave: a state that is not kept
     const auto object = top().toObject();
     for (const auto& item : attributes.toGenericDict()) {
       const std::string& name = item.key().toStringRef();

@@ -1,0 +1,226 @@
+#include <spikeforge/base/confinement.h>
+#include <spikeforge/base/file_descriptor.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace spikeforge {
+namespace {
+
+// --- Landlock: Documentation/userspace-api/landlock.rst of Linux. Its numbers stand here, since a build machine's
+// headers may be older than the kernel that the program meets.
+
+constexpr long create_ruleset = 444, add_rule = 445, restrict_self = 446;  // the same on every architecture
+constexpr unsigned ask_version = 1, path_beneath = 1;
+
+struct Ruleset {
+  std::uint64_t files, connections, scopes;
+};
+struct [[gnu::packed]] PathBeneath {
+  std::uint64_t allowed;
+  std::int32_t folder;
+};
+
+constexpr std::uint64_t execute = 1, write_file = 1 << 1, truncate_file = 1 << 14, ioctl_of_device = 1 << 15;
+constexpr std::uint64_t remove_and_make = 0x1ff0;     // bits 4 to 12: folders, files, pipes, links
+constexpr std::uint64_t to_another_folder = 1 << 13;  // rename and link
+
+std::uint64_t writing_in(long version) {
+  std::uint64_t rights = write_file | remove_and_make;
+  if (version >= 2) rights |= to_another_folder;
+  if (version >= 3) rights |= truncate_file;
+  if (version >= 5) rights |= ioctl_of_device;
+  return rights;
+}
+
+bool allow(const FileDescriptor& ruleset, const std::string& path, std::uint64_t rights) {
+  const FileDescriptor file(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0) return true;  // nothing is there to be allowed
+  const std::uint64_t of_files = write_file | truncate_file | ioctl_of_device;
+  const PathBeneath rule{S_ISDIR(status.st_mode) ? rights : rights & of_files, file.get()};
+  return ::syscall(add_rule, ruleset.get(), path_beneath, &rule, 0) == 0;
+}
+
+bool restrict_files(const std::vector<std::string>& writable) {
+  const long version = ::syscall(create_ruleset, nullptr, 0, ask_version);
+  if (version < 1) return false;
+  const std::uint64_t writing = writing_in(version);
+  Ruleset rules{.files = writing | execute, .connections = 0, .scopes = 0};
+  std::size_t size = offsetof(Ruleset, connections);
+  if (version >= 4) {
+    rules.connections = 3;  // bind and connect of TCP
+    size = offsetof(Ruleset, scopes);
+  }
+  if (version >= 6) {
+    rules.scopes = 3;  // abstract sockets, and signals to others
+    size = sizeof rules;
+  }
+  const FileDescriptor ruleset(static_cast<int>(::syscall(create_ruleset, &rules, size, 0)));
+  if (!ruleset) return false;
+  for (const std::string& path : writable)
+    if (!allow(ruleset, path, writing)) return false;
+  // Before version 3 a file can be cut short by its name, which the filter of calls forbids.
+  return ::syscall(restrict_self, ruleset.get(), 0) == 0;
+}
+
+// --- The filter of system calls: Documentation/userspace-api/seccomp_filter.rst
+
+#if defined(__x86_64__)
+constexpr std::uint32_t this_architecture = AUDIT_ARCH_X86_64;
+#elif defined(__aarch64__)
+constexpr std::uint32_t this_architecture = AUDIT_ARCH_AARCH64;
+#else
+constexpr std::uint32_t this_architecture = 0;
+#endif
+
+// Other processes, other programs, other machines, and what the kernel lets privileged programs do.
+constexpr int of_others[] = {
+#ifdef SYS_fork
+    SYS_fork,
+    SYS_vfork,
+#endif
+    SYS_execve,
+    SYS_execveat,
+    SYS_ptrace,
+    SYS_process_vm_readv,
+    SYS_process_vm_writev,
+    SYS_socket,
+    SYS_socketpair,
+    SYS_connect,
+    SYS_bind,
+    SYS_listen,
+    SYS_bpf,
+    SYS_perf_event_open,
+    SYS_userfaultfd,
+    SYS_add_key,
+    SYS_request_key,
+    SYS_keyctl,
+    SYS_mount,
+    SYS_umount2,
+    SYS_pivot_root,
+    SYS_chroot,
+    SYS_setns,
+    SYS_unshare,
+    SYS_open_by_handle_at,
+    SYS_init_module,
+    SYS_finit_module,
+    SYS_delete_module,
+    SYS_kexec_load,
+    SYS_reboot,
+    SYS_swapon,
+    SYS_swapoff,
+    SYS_acct,
+    SYS_quotactl,
+    SYS_settimeofday,
+    SYS_clock_settime,
+    SYS_sethostname,
+    SYS_setdomainname,
+    SYS_rt_sigqueueinfo,
+    SYS_rt_tgsigqueueinfo,
+    SYS_mq_open,
+    SYS_shmget,
+    SYS_msgget,
+    SYS_semget};
+// What changes files by their names. (These are of all: a descriptor that is open may still be written.)
+constexpr int of_names[] = {
+#ifdef SYS_unlink
+    SYS_unlink,   SYS_rename,    SYS_link,      SYS_symlink,     SYS_mkdir,        SYS_rmdir,     SYS_mknod,
+    SYS_creat,    SYS_chmod,     SYS_chown,     SYS_lchown,      SYS_utime,        SYS_utimes,    SYS_futimesat,
+#endif
+#ifdef SYS_renameat
+    SYS_renameat,
+#endif
+    SYS_unlinkat, SYS_renameat2, SYS_linkat,    SYS_symlinkat,   SYS_mkdirat,      SYS_mknodat,   SYS_fchmodat,
+    SYS_fchownat, SYS_setxattr,  SYS_lsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_utimensat, SYS_truncate};
+// What takes its arguments by pointer, where a filter cannot look, or does other calls' work; newer than the first
+// Linux that is served, so that programs do without where they are told that they are not there.
+constexpr int not_there[] = {
+    425, 426, 427 /* io_uring */, 434, 424, 438 /* pidfd: open, signal, get */, 435 /* clone3 */, 437 /* openat2 */,
+    452 /* fchmodat2 */};
+
+class Filter {
+ public:
+  explicit Filter(bool names_too) {
+    add(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, arch));
+    add(BPF_JMP | BPF_JEQ | BPF_K, this_architecture, 1, 0);
+    refuse(EPERM);
+    add(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
+    add(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1);  // x32, whose numbers are others
+    refuse(EPERM);
+    for (const int call : of_others) refuse_call(call, EPERM);
+    for (const int call : not_there) refuse_call(call, ENOSYS);
+    only(SYS_clone, 0, BPF_JSET, CLONE_THREAD);
+    const auto self = static_cast<std::uint32_t>(::getpid());
+    for (const int call : {SYS_kill, SYS_tgkill}) only(call, 0, BPF_JEQ, self);
+    refuse_call(SYS_tkill, EPERM);
+    if (names_too) {
+      for (const int call : of_names) refuse_call(call, EPERM);
+      constexpr std::uint32_t writes = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | O_APPEND;
+      never(SYS_openat, 2, writes);
+#ifdef SYS_open
+      never(SYS_open, 1, writes);
+#endif
+    }
+    add(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+  }
+
+  bool install() {
+    if (this_architecture == 0) return false;
+    const sock_fprog program{static_cast<unsigned short>(code_.size()), code_.data()};
+    return ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+  }
+
+ private:
+  void add(unsigned code, std::uint32_t value, unsigned if_true = 0, unsigned if_false = 0) {
+    code_.push_back({static_cast<std::uint16_t>(code), static_cast<std::uint8_t>(if_true),
+                     static_cast<std::uint8_t>(if_false), value});
+  }
+  void refuse(int error) { add(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<std::uint32_t>(error)); }
+  void refuse_call(int call, int error) {
+    add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 1);
+    refuse(error);
+  }
+  // The call, where the low half of its argument compares with the value so; and where it does not.
+  void only(int call, unsigned argument, unsigned compare, std::uint32_t value) {
+    decide(call, argument, compare, value, 1, 0);
+  }
+  void never(int call, unsigned argument, std::uint32_t bits) { decide(call, argument, BPF_JSET, bits, 0, 1); }
+  void decide(int call, unsigned argument, unsigned compare, std::uint32_t value, unsigned if_true, unsigned if_false) {
+    add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 4);
+    add(BPF_LD | BPF_W | BPF_ABS, static_cast<std::uint32_t>(offsetof(seccomp_data, args) + 8 * argument));
+    add(BPF_JMP | compare | BPF_K, value, if_true, if_false);
+    refuse(EPERM);
+    add(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+  }
+
+  std::vector<sock_filter> code_;
+};
+
+}  // namespace
+
+Confinement confine(const std::vector<std::string>& writable) {
+  Confinement in_force;
+  const rlimit none{0, 0};
+  ::setrlimit(RLIMIT_CORE, &none);  // a core file is the kernel's to write, whatever the process may
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return in_force;
+  const bool by_landlock = restrict_files(writable);
+  const bool names_too = writable.empty();
+  in_force.calls = Filter(names_too).install();
+  in_force.files = by_landlock || (in_force.calls && names_too);
+  return in_force;
+}
+
+}  // namespace spikeforge

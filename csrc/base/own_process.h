@@ -1,0 +1,17 @@
+#pragma once
+
+#include <spikeforge/base/export.h>
+
+#include <functional>
+#include <string>
+
+namespace spikeforge {
+
+// Runs a function in a process of its own and returns its exit status: no file of a stranger crashes the program. What
+// the function prints to standard error comes at its end, where it fails from the last line on that begins with
+// "PROGRAM: ", since libraries print others, and without control characters. Where it crashes, that is "PROGRAM:
+// CRASHED (signal NUMBER)" and status 1. The process ends with this one.
+SPIKEFORGE_API int in_own_process(const std::string& program, const std::string& crashed,
+                                  const std::function<int()>& function);
+
+}  // namespace spikeforge

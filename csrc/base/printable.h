@@ -1,0 +1,60 @@
+// What a stranger wrote, so that a terminal shows it: control characters, which move cursors and change titles, and
+// bytes that are not UTF-8 are written as \xNN.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace spikeforge {
+
+// Bytes of the UTF-8 character that a text begins with; 0 where it begins with none. The text is not empty.
+inline std::size_t character_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const std::size_t length = byte(0) < 0x80         ? 1
+                             : byte(0) >> 5 == 0x6  ? 2
+                             : byte(0) >> 4 == 0xe  ? 3
+                             : byte(0) >> 3 == 0x1e ? 4
+                                                    : 0;
+  if (length == 0 || length > text.size()) return 0;
+  if (length == 1) return 1;
+  std::uint32_t code = byte(0) & (0x7f >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    if (byte(i) >> 6 != 2) return 0;
+    code = code << 6 | (byte(i) & 0x3f);
+  }
+  constexpr std::uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};  // shorter ones are written shorter
+  const bool is_surrogate = code >= 0xd800 && code < 0xe000;
+  return code >= least[length] && code <= 0x10ffff && !is_surrogate ? length : 0;
+}
+
+enum class Lines { one, several };  // several: line breaks and tabs stay
+
+inline bool is_control(std::string_view character, Lines lines) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  if (lines == Lines::several && (first == '\n' || first == '\t')) return false;
+  if (character.size() == 1) return first < 0x20 || first == 0x7f;
+  return first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;  // those of Latin-1
+}
+
+// Cut, with "..." behind it, where it is longer than about `most` bytes.
+inline std::string printable(std::string_view text, Lines lines = Lines::one, std::size_t most = std::string::npos) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string shown;
+  while (!text.empty()) {
+    if (shown.size() >= most) return shown + "...";
+    std::size_t length = character_length(text);
+    if (length == 0 || is_control(text.substr(0, length), lines)) {
+      const auto byte = static_cast<unsigned char>(text[0]);
+      shown += {'\\', 'x', digits[byte / 16], digits[byte % 16]};
+      length = 1;
+    } else {
+      shown += text.substr(0, length);
+    }
+    text.remove_prefix(length);
+  }
+  return shown;
+}
+
+}  // namespace spikeforge

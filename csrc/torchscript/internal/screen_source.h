@@ -1,0 +1,24 @@
+// What a TorchScript file's source calls, before any of it is compiled.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace spikeforge::torchscript {
+
+class AllowedOperators {
+ public:
+  // Beyond those of operators.def and spikeforge's own: "aten::lstm".
+  explicit AllowedOperators(std::vector<std::string> beyond) : beyond_(std::move(beyond)) {}
+
+  // "aten", "add_"
+  bool has(const std::string& library, const std::string& name) const;
+
+ private:
+  std::vector<std::string> beyond_;
+};
+
+// Throws ScreeningError. The source is parsed by torch's own parser, so that what it sees is what will be compiled.
+void screen_source(const std::string& source, const AllowedOperators& allowed);
+
+}  // namespace spikeforge::torchscript

@@ -1,0 +1,123 @@
+// What a process that gave up its rights can still do. Each case runs in a process of its own.
+#include <spikeforge/base/confinement.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "catch.h"
+
+namespace spikeforge::test {
+namespace {
+
+class Folder {
+ public:
+  Folder() { REQUIRE(::mkdtemp(path_.data()) != nullptr); }
+  ~Folder() { REQUIRE(std::system(("rm -rf '" + path_ + "'").c_str()) == 0); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = "/tmp/spikeforge_confined_XXXXXX";
+};
+
+// Whether it holds in a process of its own.
+bool holds(const std::function<bool()>& statement) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(statement() ? 0 : 1);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+bool writes(const std::string& path, int flags = O_CREAT) {
+  const int file = ::open(path.c_str(), O_WRONLY | flags, 0600);
+  if (file < 0) return false;
+  const bool written = ::write(file, "x", 1) == 1;
+  ::close(file);
+  return written;
+}
+
+// As confine() says of this kernel; a kernel with neither is told from one where it fails by what it says.
+bool has(bool Confinement::*means) {
+  return holds([&] { return confine().*means; });
+}
+
+}  // namespace
+
+TEST_CASE("a confined process writes no file, and reads as before") {
+  if (!has(&Confinement::files)) {
+    WARN("this kernel has neither Landlock nor seccomp");
+    return;
+  }
+  const Folder folder;
+  const std::string old = folder / "old";
+  REQUIRE(writes(old));
+  REQUIRE(writes(folder / "open"));
+  CHECK(holds([&] {
+    const int open = ::open((folder / "open").c_str(), O_WRONLY);
+    if (!confine().files) return false;
+    const bool cannot = !writes(folder / "new") && !writes(old, 0) && !writes(old, O_TRUNC) && !writes(old, O_APPEND) &&
+                        ::unlink(old.c_str()) != 0 && ::rename(old.c_str(), (folder / "moved").c_str()) != 0 &&
+                        ::link(old.c_str(), (folder / "linked").c_str()) != 0 &&
+                        ::symlink(old.c_str(), (folder / "linked").c_str()) != 0 &&
+                        ::mkdir((folder / "folder").c_str(), 0700) != 0 && ::rmdir(folder.path().c_str()) != 0 &&
+                        ::mkfifo((folder / "pipe").c_str(), 0600) != 0 && ::truncate(old.c_str(), 0) != 0;
+    char byte = 0;
+    const int read = ::open(old.c_str(), O_RDONLY);
+    return cannot && read >= 0 && ::read(read, &byte, 1) == 1 && byte == 'x' && ::write(open, "more", 4) == 4;
+  }));
+}
+
+TEST_CASE("a confined process starts nothing, and reaches no other") {
+  if (!has(&Confinement::calls)) {
+    WARN("this kernel has no seccomp");
+    return;
+  }
+  CHECK(holds([] {
+    const pid_t parent = ::getppid();
+    if (!confine().calls) return false;
+    char name[] = "/bin/true";
+    char* const arguments[] = {name, nullptr};
+    ::execv(name, arguments);
+    return ::fork() < 0 && std::system("true") != 0 && ::socket(AF_INET, SOCK_STREAM, 0) < 0 &&
+           ::socket(AF_UNIX, SOCK_STREAM, 0) < 0 && ::kill(parent, SIGCONT) != 0 && ::kill(0, 0) != 0 &&
+           ::kill(::getpid(), 0) == 0 && ::syscall(425 /* io_uring_setup */, 1, nullptr) < 0 &&
+           ::syscall(437 /* openat2 */, AT_FDCWD, "/", nullptr, 0) < 0 && errno == ENOSYS;
+  }));
+}
+
+TEST_CASE("a confined process computes: it has memory and threads, which are confined too") {
+  const Folder folder;
+  CHECK(holds([&] {
+    const bool files = confine().files;
+    bool wrote = true;
+    std::thread([&] { wrote = writes(folder / "new"); }).join();
+    std::string large(std::size_t{64} << 20, 'x');
+    return large.back() == 'x' && wrote == !files;
+  }));
+}
+
+TEST_CASE("what is writable stays so, and nothing else") {
+  const Folder folder, other;
+  const bool files = holds([&] { return confine({folder.path()}).files; });
+  if (!files) WARN("this kernel has no Landlock");
+  CHECK(holds([&] {
+    confine({folder.path(), "/dev/null", "/no/such/folder"});
+    return writes(folder / "new") && ::rename((folder / "new").c_str(), (folder / "moved").c_str()) == 0 &&
+           ::unlink((folder / "moved").c_str()) == 0 && writes("/dev/null", 0) && writes(other / "new") == !files;
+  }));
+}
+
+}  // namespace spikeforge::test

@@ -1,0 +1,73 @@
+#include <spikeforge/base/own_process.h>
+
+#include <csignal>
+#include <cstdio>
+#include <string>
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "catch.h"
+
+namespace spikeforge::test {
+namespace {
+
+// What a function prints to standard error in a process of its own, and its status.
+std::pair<int, std::string> run(const std::function<int()>& function) {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const int before = ::dup(STDERR_FILENO);
+  ::dup2(ends[1], STDERR_FILENO);
+  const int status = in_own_process("tool", "the file crashed", function);
+  std::fflush(stderr);
+  ::dup2(before, STDERR_FILENO);
+  ::close(before);
+  ::close(ends[1]);
+  std::string text(4096, '\0');
+  const ssize_t got = ::read(ends[0], text.data(), text.size());
+  text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  ::close(ends[0]);
+  return {status, text};
+}
+
+}  // namespace
+
+TEST_CASE("a crash is one line, and what a library prints besides is left out") {
+  CHECK(run([] { return 0; }) == std::pair(0, std::string()));
+  CHECK(run([] {
+          std::fputs("noise\ntool: it is bad\x1b[2J\n", stderr);
+          return 3;
+        }) == std::pair(3, std::string("tool: it is bad\\x1b[2J\n")));
+  CHECK(run([]() -> int {
+          std::fputs("noise\n", stderr);
+          ::raise(SIGKILL);
+          return 0;
+        }) == std::pair(1, std::string("tool: the file crashed (signal 9)\n")));
+}
+
+TEST_CASE("the process ends with the one that asked for it") {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t asking = ::fork();
+  if (asking == 0) {
+    ::close(ends[0]);
+    in_own_process("tool", "", [&]() -> int {
+      while (::write(ends[1], "x", 1) == 1) ::usleep(1000);
+      return 0;
+    });
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  char byte = 0;
+  REQUIRE(::read(ends[0], &byte, 1) == 1);  // it is at work
+  ::kill(asking, SIGKILL);
+  ::waitpid(asking, nullptr, 0);
+  ssize_t got = 0;
+  for (int i = 0; i < 10'000 && (got = ::read(ends[0], &byte, 1)) == 1; ++i) {
+  }
+  CHECK(got == 0);  // no one holds the other end any longer
+  ::close(ends[0]);
+}
+
+}  // namespace spikeforge::test
