@@ -20,7 +20,7 @@ namespace spikeforge {
 
 // Instructions of a step and its derivative together, about. The compiler takes more than the square of them where they
 // are one chain. Divisions one after the other, sm_90, on a core of 2 GHz: 100 of them, 3,600 instructions, 0.8 s
-// forward and 1.1 s backward; 300 4.6 and 8.1 s; 1000 21 and 60 s. Hodgkin and Huxley's neuron has 900.
+// forward and 1.1 s backward; 300 4.6 and 8.1 s; 1000 21 and 88 s. Hodgkin and Huxley's neuron has 900.
 constexpr int longest_compiled = 8000;
 
 class TracedCell : public Cell {
