@@ -85,6 +85,7 @@ CUDA = [
     *(train("complicated lif", 16, 2**22, dtype, 1.15) for dtype in (SINGLE, HALF)),
     train("lif", 4, 1024, SINGLE, 1.4, small=True),
     infer("lif", 4, 1024, SINGLE, 1.8, small=True),
+    *(make("lif", 4, 1024, SINGLE, small=True, learns="one") for make in (train, infer)),
     *(train(neuron, 4, 1024, SINGLE, 1.6, small=True) for neuron in ("traced lif", "complicated lif")),
 ]
 
@@ -99,6 +100,9 @@ CPU = [
       for make in (infer, train) for steps, neurons in ((16, 2**20), (256, 2**14)) for threads in (1, 2)),
     train("lif", 16, 64, SINGLE, threads=1, small=True),
     infer("lif", 16, 64, SINGLE, threads=1, small=True),
+    *(make("lif", 16, 64, SINGLE, threads=1, small=True, learns="one") for make in (train, infer)),
+    *(infer("lif", 4, 2**18, SINGLE, threads=1, learns=learns) for learns in (None, "one", "per channel", "per neuron")),
+    *(train("lif", 4, 2**18, SINGLE, threads=1, learns=learns) for learns in (None, "one", "per channel", "per neuron")),
 ]
 
 

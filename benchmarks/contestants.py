@@ -45,17 +45,18 @@ def spikeforge(case, device):
     if case.neuron in TRACED:
         text = TRACED[case.neuron]
         return Neuron(lambda *inputs: torch.ops.spikeforge.run(text, inputs, [], [])[0])
-    operator = getattr(torch.ops.spikeforge, case.neuron).default
+    operator = getattr(torch.ops.spikeforge, case.neuron)  # as README calls it: torch looks for the overload
     numbers = NUMBERS[case.neuron]
     if case.neuron == "plif":
         w = weight(device)
         return Neuron(lambda x: operator(x, w)[:1], (w,))
     if case.learns:
-        shape = {"one": [1], "per channel": [64, 1], "per neuron": [64, case.neurons // 64]}[case.learns]
+        v_reset = torch.tensor(0.0)
+        shape = {"one": [], "per channel": [64, 1], "per neuron": [64, case.neurons // 64]}[case.learns]
         tau = torch.full(shape, 2.0, device=device, requires_grad=True)
-        v_reset = torch.zeros((), device=device)
-        learning = torch.ops.spikeforge.lif.tensor
-        return Neuron(lambda x: (learning(x.unflatten(1, (64, -1)), tau=tau, v_reset=v_reset)[0].flatten(1),), (tau,))
+        if case.learns == "one":
+            return Neuron(lambda x: operator(x, tau=tau, v_reset=v_reset)[:1], (tau,))
+        return Neuron(lambda x: (operator(x.unflatten(1, (64, -1)), tau=tau, v_reset=v_reset)[0].flatten(1),), (tau,))
     return Neuron(lambda x: operator(x, **numbers)[:1])
 
 

@@ -17,7 +17,8 @@ import torch
 class Surrogate:
     """`gradient` stands in for the derivative of the Heaviside function, `primitive` is its integral.
 
-    `jumps` are the points where the gradient is not continuous, `kinks` those where it is not smooth.
+    `jumps` are the points where the gradient is not continuous, `kinks` those where it is not smooth. One whose defaults
+    are `steep` turns the rounding of H in float32 into errors above the bound.
     """
 
     defaults: tuple
@@ -26,6 +27,7 @@ class Surrogate:
     primitive: Callable
     jumps: Callable = lambda *args: []
     kinks: Callable = lambda *args: []
+    steep: bool = False
 
 
 def sigma(x):
@@ -280,8 +282,8 @@ SURROGATES = {
         (1.0,), (0.8,), rect_gradient, rect_primitive,
         jumps=lambda alpha: [-0.5 / alpha, 0.5 / alpha], kinks=lambda alpha: [-0.5 / alpha, 0.5 / alpha],
     ),
-    "fast_sigmoid": Surrogate((25.0,), (3.0,), fast_sigmoid_gradient, fast_sigmoid_primitive, kinks=at_zero),
-    "zenke_super_spike": Surrogate((100.0,), (2.0,), fast_sigmoid_gradient, fast_sigmoid_primitive, kinks=at_zero),
+    "fast_sigmoid": Surrogate((25.0,), (3.0,), fast_sigmoid_gradient, fast_sigmoid_primitive, kinks=at_zero, steep=True),
+    "zenke_super_spike": Surrogate((100.0,), (2.0,), fast_sigmoid_gradient, fast_sigmoid_primitive, kinks=at_zero, steep=True),
     "straight_through": Surrogate((), (), straight_through_gradient, straight_through_primitive),
     "triangular": Surrogate((1.0,), (0.7,), triangular_gradient, triangular_primitive, jumps=at_zero, kinks=at_zero),
     "spike_rate_escape": Surrogate(

@@ -4,8 +4,8 @@ reference."""
 import pytest
 import torch
 from cases import (
-    DTYPES, FORMS, HALF, KINDS, NUMBERS, Inputs, Options, Tally, call, compare, forms, numbers, random_parameters,
-    random_states, random_x, some_of, state_dtype,
+    DTYPES, FORMS, HALF, KINDS, NUMBERS, Inputs, Options, Tally, arguments_of, call, compare, forms, numbers,
+    random_parameters, random_states, random_x, some_of, state_dtype,
 )
 from reference import NEURONS, SURROGATES
 
@@ -22,7 +22,7 @@ every_neuron = pytest.mark.parametrize("neuron", NEURONS)
 def test_with_numbers_every_surrogate_equals_the_reference(neuron, form, dtype, device):
     tally = Tally()
     for i, surrogate in enumerate(SURROGATES):
-        for arguments in ((), SURROGATES[surrogate].other):
+        for arguments in arguments_of(surrogate, dtype):
             options = Options(**form, surrogate=surrogate, surrogate_args=arguments)
             inputs = Inputs(random_x(neuron, STEPS, SHAPE, dtype, device), params=numbers(neuron, dtype=dtype, device=device))
             if i % 4 < 2:
@@ -38,7 +38,7 @@ def test_with_numbers_every_surrogate_equals_the_reference(neuron, form, dtype, 
 def test_every_tensor_parameter_gets_its_gradient(neuron, form, dtype, device):
     tally = Tally()
     for i, surrogate in some_of(enumerate(SURROGATES), device, neuron, form, dtype):
-        options = Options(**form, surrogate=surrogate)
+        options = Options(**form, surrogate=surrogate, surrogate_args=arguments_of(surrogate, dtype)[0])
         kind = KINDS[i % 3]
         params = random_parameters(neuron, SHAPE, kind, dtype if i % 2 else state_dtype(dtype), device)
         inputs = Inputs(random_x(neuron, STEPS, SHAPE, dtype, device), params=params)
@@ -55,7 +55,7 @@ def test_every_tensor_parameter_gets_its_gradient(neuron, form, dtype, device):
 def test_the_smooth_form_equals_the_reference(neuron, form, dtype, device):
     tally = Tally()
     for i, surrogate in some_of(enumerate(SURROGATES), device, neuron, form, dtype):
-        for arguments in ((), SURROGATES[surrogate].other):
+        for arguments in arguments_of(surrogate, dtype):
             options = Options(**form, surrogate=surrogate, surrogate_args=arguments, spiking=False)
             inputs = Inputs(random_x(neuron, 5, SHAPE, dtype, device) / 2, params=numbers(neuron, dtype=dtype, device=device))
             inputs.v, inputs.w = random_states(neuron, SHAPE, state_dtype(dtype), device)
