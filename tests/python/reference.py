@@ -287,7 +287,8 @@ SURROGATES = {
     "straight_through": Surrogate((), (), straight_through_gradient, straight_through_primitive),
     "triangular": Surrogate((1.0,), (0.7,), triangular_gradient, triangular_primitive, jumps=at_zero, kinks=at_zero),
     "spike_rate_escape": Surrogate(
-        (1.0, 25.0), (1.5, 0.8), spike_rate_escape_gradient, spike_rate_escape_primitive, kinks=lambda beta, slope: [1.0]
+        (1.0, 25.0), (1.5, 0.8), spike_rate_escape_gradient, spike_rate_escape_primitive, kinks=lambda beta, slope: [1.0],
+        steep=True,
     ),
     "gaussian": Surrogate((0.5, 0.5), (0.8, 1.1), gaussian_gradient, gaussian_primitive),
     "multi_gaussian": Surrogate(
