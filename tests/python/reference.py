@@ -18,7 +18,8 @@ class Surrogate:
     """`gradient` stands in for the derivative of the Heaviside function, `primitive` is its integral.
 
     `jumps` are the points where the gradient is not continuous, `kinks` those where it is not smooth. One whose defaults
-    are `steep` turns the rounding of H in float32 into errors above the bound.
+    are `steep` turns the rounding of H in float32 into errors above the bound. Where the primitive `grows` with x, or is
+    large, neurons of the smooth form run away.
     """
 
     defaults: tuple
@@ -28,6 +29,7 @@ class Surrogate:
     jumps: Callable = lambda *args: []
     kinks: Callable = lambda *args: []
     steep: bool = False
+    grows: bool = False
 
 
 def sigma(x):
@@ -284,11 +286,11 @@ SURROGATES = {
     ),
     "fast_sigmoid": Surrogate((25.0,), (3.0,), fast_sigmoid_gradient, fast_sigmoid_primitive, kinks=at_zero, steep=True),
     "zenke_super_spike": Surrogate((100.0,), (2.0,), fast_sigmoid_gradient, fast_sigmoid_primitive, kinks=at_zero, steep=True),
-    "straight_through": Surrogate((), (), straight_through_gradient, straight_through_primitive),
-    "triangular": Surrogate((1.0,), (0.7,), triangular_gradient, triangular_primitive, jumps=at_zero, kinks=at_zero),
+    "straight_through": Surrogate((), (), straight_through_gradient, straight_through_primitive, grows=True),
+    "triangular": Surrogate((1.0,), (0.7,), triangular_gradient, triangular_primitive, jumps=at_zero, kinks=at_zero, grows=True),
     "spike_rate_escape": Surrogate(
         (1.0, 25.0), (1.5, 0.8), spike_rate_escape_gradient, spike_rate_escape_primitive, kinks=lambda beta, slope: [1.0],
-        steep=True,
+        steep=True, grows=True,
     ),
     "gaussian": Surrogate((0.5, 0.5), (0.8, 1.1), gaussian_gradient, gaussian_primitive),
     "multi_gaussian": Surrogate(

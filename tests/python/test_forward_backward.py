@@ -57,7 +57,8 @@ def test_the_smooth_form_equals_the_reference(neuron, form, dtype, device):
     for i, surrogate in some_of(enumerate(SURROGATES), device, neuron, form, dtype):
         for arguments in arguments_of(surrogate, dtype):
             options = Options(**form, surrogate=surrogate, surrogate_args=arguments, spiking=False)
-            inputs = Inputs(random_x(neuron, 5, SHAPE, dtype, device) / 2, params=numbers(neuron, dtype=dtype, device=device))
+            steps = 1 if SURROGATES[surrogate].grows else 5
+            inputs = Inputs(random_x(neuron, steps, SHAPE, dtype, device) / 2, params=numbers(neuron, dtype=dtype, device=device))
             inputs.v, inputs.w = random_states(neuron, SHAPE, state_dtype(dtype), device)
             compare(neuron, inputs, options, store_v=bool(i % 2), tally=tally)
     tally.finish()

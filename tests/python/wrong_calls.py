@@ -55,9 +55,10 @@ def neuron_calls(schema):
                 arguments[a.name] = torch.randn(()).to(arguments["x"].dtype)
             elif a.name == "v_reset" and schema.overload_name:
                 arguments[a.name] = torch.zeros((5,) if full else (), dtype=arguments["x"].dtype)
-            elif full and str(a.type) == "Optional[Tensor]":
+            elif full and str(a.type) in ("Optional[Tensor]", "Optional[Any]"):
                 shape = (2, 5) if a.name in schema_states(schema) else (5,)
-                arguments[a.name] = (0.5 + torch.rand(shape)).to(arguments["x"].dtype)
+                least = 0 if a.name == "decay" else 0.5
+                arguments[a.name] = (least + torch.rand(shape)).to(arguments["x"].dtype)
             elif full and a.name == "store_v":
                 arguments[a.name] = True
         yield arguments
