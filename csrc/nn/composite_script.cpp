@@ -52,21 +52,6 @@ def sum_of(self, terms: List[Tensor], lines: List[List[Tensor]]) -> Tensor:
   return total
 )";
 
-// Names that nothing else in a function or a class has.
-class Variables {
- public:
-  void take(const std::string& name) { given_.insert(name); }
-  std::string operator()(const std::string& wish) {
-    const std::string base = script::identifier(wish);
-    std::string name = base;
-    for (int i = 2; !given_.insert(name).second; ++i) name = base + "_" + std::to_string(i);
-    return name;
-  }
-
- private:
-  std::set<std::string> given_;
-};
-
 std::string zeros_of_a_step(const std::string& like, std::vector<std::int64_t> shape) {
   shape.insert(shape.begin(), 1);
   return like + ".new_zeros(" + script::list(shape) + ")";
@@ -199,6 +184,21 @@ class CompositeImpl::ForwardWriter {
   }
 
  private:
+  // Names that nothing else in a function or a class has.
+  class Variables {
+   public:
+    void take(const std::string& name) { given_.insert(name); }
+    std::string operator()(const std::string& wish) {
+      const std::string base = script::identifier(wish);
+      std::string name = base;
+      for (int i = 2; !given_.insert(name).second; ++i) name = base + "_" + std::to_string(i);
+      return name;
+    }
+
+   private:
+    std::set<std::string> given_;
+  };
+
   // --- Names
 
   void name_inputs() {

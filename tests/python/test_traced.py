@@ -747,3 +747,15 @@ def test_the_backward_operator_checks_its_arguments():
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=r"run_backward\(alif\): .*" + name):
             ops.run_backward(**dict(good, **{name: value}))
+
+
+@pytest.mark.parametrize("states", [[], [torch.zeros(3)]])
+def test_a_neuron_without_inputs_is_refused_in_words(states):
+    text = "neuron free(; v) {\n  return v\n  v' = 0.5 * v\n}\n"
+    with pytest.raises(ValueError, match="run: .* a neuron has at least one input: the number of steps is that of its inputs"):
+        ops.run(text, [], states, [])
+
+
+def test_a_call_without_tensors_is_refused_in_words():
+    with pytest.raises(ValueError, match=r"run\(free\): inputs must have 1 tensor \(x\), but has 0"):
+        ops.run("neuron free(x; v) {\n  return x\n  v' = v\n}\n", [], [], [])

@@ -224,7 +224,9 @@ TEST_CASE("bounds of learned constants are written, and have the gradient of cla
   const Tensor wanted = torch::autograd::grad({lif->state("v").sum()}, {lif->named_parameters()["tau"]})[0];
   script.forward({x});
   const Tensor parameter = script.attr("tau").toTensor();
-  CHECK(at::equal(torch::autograd::grad({script.attr("v_state").toModule().attr("value").toTensor().sum()}, {parameter})[0], wanted));
+  CHECK(at::equal(
+      torch::autograd::grad({script.attr("v_state").toModule().attr("value").toTensor().sum()}, {parameter})[0],
+      wanted));
 }
 
 TEST_CASE("random networks of connections, delays and loops give their own bits") {
