@@ -149,14 +149,16 @@ MultistepResults run_autograd(const MultistepCall& call) {
     return lowered.forward(call, /*save=*/false);
   }
   variable_list given;
-  given.reserve(call.cell->arguments() + 1);
+  given.reserve(call.cell->arguments());
   for_each_argument(call, [&](const at::Tensor& t) {
     if (t.defined()) given.push_back(t);
   });
   MultistepResults results;
   record<MultistepRule<lowered>>(given, [&](AutogradContext* ctx) {
     results = lowered.forward(call, /*save=*/true);
-    variable_list saved = given;
+    variable_list saved;
+    saved.reserve(given.size() + 1);
+    saved.assign(given.begin(), given.end());
     saved.push_back(results.checkpoints);
     ctx->set_materialize_grads(false);
     ctx->save_for_backward(std::move(saved));
