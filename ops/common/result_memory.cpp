@@ -1,3 +1,4 @@
+#include <spikeforge/base/environment.h>
 #include <spikeforge/ops/common/result_memory.h>
 
 #include <c10/core/CPUAllocator.h>
@@ -5,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -49,8 +49,7 @@ Block map(std::size_t bytes) {
 void unmap(const Block& block) { munmap(block.memory, block.bytes); }
 
 std::size_t most_kept_bytes() {
-  if (const char* const megabytes = std::getenv("SPIKEFORGE_RESULT_CACHE_MB"))
-    return static_cast<std::size_t>(std::strtoull(megabytes, nullptr, 10)) << 20;
+  if (const auto mebibytes = whole_number_in_environment("SPIKEFORGE_RESULT_CACHE_MB")) return *mebibytes << 20;
   return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) / 8;
 }
 

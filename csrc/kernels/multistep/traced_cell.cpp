@@ -238,11 +238,8 @@ std::shared_ptr<const TracedCell> intern(std::string_view text) {
   // Never destroyed: operators may run in the destructors of a program.
   static TracedCells& cells = *[] {
     constexpr std::size_t usual_mebibytes = 256;
-    const std::string wanted = environment("SPIKEFORGE_NEURONS_LIMIT_MB");
-    std::size_t most = 0;
-    const auto read = std::from_chars(wanted.data(), wanted.data() + wanted.size(), most);
-    const bool is_number = read.ec == std::errc() && read.ptr == wanted.data() + wanted.size();
-    return new TracedCells((is_number && most <= (std::size_t{1} << 40) ? most : usual_mebibytes) << 20);
+    const std::size_t most = whole_number_in_environment("SPIKEFORGE_NEURONS_LIMIT_MB").value_or(usual_mebibytes);
+    return new TracedCells((most <= (std::size_t{1} << 40) ? most : usual_mebibytes) << 20);
   }();
   return cells.intern(text);
 }
