@@ -1,6 +1,7 @@
 #include <spikeforge/jit/compile_ahead.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -82,7 +83,7 @@ class Workers {
   bool is_over_ = false;
 };
 
-// Ends the threads before the compiler's own objects go, which are older. A forked child has no threads to wait for.
+// Ends the threads. A forked child has none to wait for.
 class Ending {
  public:
   explicit Ending(Workers& workers) : workers_(workers) {}
@@ -99,15 +100,24 @@ class Ending {
 
 Workers& workers() {
   static Workers& workers = *new Workers;
-  static const Ending ending(workers);
   return workers;
+}
+
+// The compiler makes objects of its own while it compiles, which the process's end destroys before any that were made
+// earlier. What belongs to the main thread goes before all of them, so only it can arrange for the threads' end.
+bool end_is_arranged() {
+  static std::atomic<bool> is_arranged = false;
+  if (::gettid() == ::getpid()) {
+    thread_local const Ending ending(workers());
+    is_arranged = true;
+  }
+  return is_arranged;
 }
 
 }  // namespace
 
 void compile_ahead(KernelCache& cache, KernelSource source, std::string arch) {
-  // The compiler is opened here, before workers() is made.
-  if (Workers::most_threads() == 0 || !cache.can_compile()) return;
+  if (Workers::most_threads() == 0 || !cache.can_compile() || !end_is_arranged()) return;
   try {
     workers().add({&cache, std::move(source), std::move(arch)});
   } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): no thread is to be had, and none is needed
