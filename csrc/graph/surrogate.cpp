@@ -26,14 +26,20 @@ constexpr SurrogateArgument whole(const char* name, double value, double lowest)
   return {name, value, lowest, true, true};
 }
 
-const std::vector<SurrogateDescription>& table() {
-  static const std::vector<SurrogateDescription> descriptions = {
-#define SPIKEFORGE_SURROGATE(name, Struct, ...) {#name, {__VA_ARGS__}},
+template <class... Argument>
+constexpr std::array<SurrogateArgument, sizeof...(Argument)> listed(Argument... arguments) {
+  return {arguments...};
+}
+
+#define SPIKEFORGE_SURROGATE(name, Struct, ...) constexpr auto arguments_of_##name = listed(__VA_ARGS__);
 #include <spikeforge/neuron/surrogate.def>
 #undef SPIKEFORGE_SURROGATE
-  };
-  return descriptions;
-}
+
+constexpr SurrogateDescription table[] = {
+#define SPIKEFORGE_SURROGATE(name, Struct, ...) {#name, arguments_of_##name},
+#include <spikeforge/neuron/surrogate.def>
+#undef SPIKEFORGE_SURROGATE
+};
 
 void check_argument(std::string_view surrogate, const SurrogateArgument& argument, double value) {
   const bool in_range = argument.lowest_is_legal ? value >= argument.lowest : value > argument.lowest;
@@ -62,19 +68,19 @@ Surrogate make(SurrogateKind kind, std::span<const double> numbers) {
 
 }  // namespace
 
-std::span<const SurrogateDescription> surrogate_descriptions() { return table(); }
+std::span<const SurrogateDescription> surrogate_descriptions() { return table; }
 
-const SurrogateDescription& describe(SurrogateKind kind) { return table()[static_cast<std::size_t>(kind)]; }
+const SurrogateDescription& describe(SurrogateKind kind) { return table[static_cast<std::size_t>(kind)]; }
 
 Surrogate make_surrogate(std::string_view name, std::span<const double> numbers) {
   if (name == "none") {
     if (!numbers.empty()) throw GraphError("surrogate none takes no numbers");
     return {};
   }
-  const auto known = std::ranges::find(table(), name, &SurrogateDescription::name);
-  if (known != table().end()) return make(static_cast<SurrogateKind>(known - table().begin()), numbers);
+  const auto known = std::ranges::find(table, name, &SurrogateDescription::name);
+  if (known != std::end(table)) return make(static_cast<SurrogateKind>(known - std::begin(table)), numbers);
   std::vector<std::string_view> names;
-  for (const SurrogateDescription& description : table()) names.push_back(description.name);
+  for (const SurrogateDescription& description : table) names.push_back(description.name);
   throw GraphError(fmt::format("unknown surrogate \"{}\"; known are {}", name, fmt::join(names, ", ")));
 }
 

@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace spikeforge::graph {
 
@@ -31,7 +30,7 @@ struct SurrogateArgument {
 
 struct SurrogateDescription {
   std::string_view name;
-  std::vector<SurrogateArgument> args;
+  std::span<const SurrogateArgument> args;
 };
 
 // What surrogate.def says, in the order of SurrogateKind.

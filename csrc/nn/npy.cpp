@@ -147,6 +147,7 @@ at::Tensor read_npy(const std::string& path) {
   auto* data = static_cast<char*>(values.mutable_data_ptr());
   if (!read_into(in, data, bytes)) refuse("cannot be read");
   if (order == '>') swap_bytes(data, values.numel(), c10::elementSize(type));
+  if (type == at::kBool) std::transform(data, data + bytes, data, [](char byte) { return byte != 0 ? 1 : 0; });
   if (!is_fortran) return values;
   std::vector<std::int64_t> reversed(shape.size());
   for (std::size_t d = 0; d < shape.size(); ++d) reversed[d] = static_cast<std::int64_t>(shape.size() - 1 - d);

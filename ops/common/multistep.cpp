@@ -42,11 +42,6 @@ ParamView view_of(const MultistepCall& call, std::size_t j, const PlainLayout& l
 
 }  // namespace
 
-const at::Tensor& MultistepCall::undefined() {
-  static const at::Tensor none;
-  return none;
-}
-
 void check_arguments(const MultistepCall& call) {
   const Cell& cell = *call.cell;
   const Leader leader{cell.forward_op.c_str(), cell.inputs[0].c_str(), call.inputs[0]};

@@ -31,11 +31,11 @@ struct MultistepCall {
   SurrogateArgs surrogate_args{};
   bool store_states = false;
 
-  const at::Tensor& state(std::size_t s) const { return states.empty() ? undefined() : states[s]; }
-  const at::Tensor& param(std::size_t j) const { return params.empty() ? undefined() : params[j]; }
+  const at::Tensor& state(std::size_t s) const { return states.empty() ? undefined : states[s]; }
+  const at::Tensor& param(std::size_t j) const { return params.empty() ? undefined : params[j]; }
 
  private:
-  static const at::Tensor& undefined();
+  inline static const at::Tensor undefined;
 };
 
 struct MultistepResults {

@@ -2,7 +2,9 @@
 #include <spikeforge/ops/common/cpu_tiles.h>
 #include <spikeforge/ops/common/multistep.h>
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 
 namespace spikeforge::ops {
 namespace {
@@ -27,6 +29,7 @@ MultistepResults forward_cpu(const MultistepCall& call, bool save) {
   MultistepResults results = allocate_forward(call, prepared, save);
   const DescribedForward described(call, prepared, results);
   kernels::note(described.launch);
+  if (call.store_states && prepared.layout.steps == 0) return results;  // of any number of neurons, all empty
   const cpu::Program program = cpu::program_of(described.launch);
   run(call, described.launch, program, program.loop.forward_scratch, program.loop.forward);
   return results;
@@ -39,6 +42,9 @@ Tensors backward_cpu(const BackwardCall& call) {
   allocate_grad_params(call, prepared, gradients);
   const DescribedBackward described(call, prepared, gradients);
   kernels::note(described.launch);
+  const auto* const of_states = call.needs_grad.begin() + call.inputs.size();
+  if (prepared.layout.steps == 0 && std::none_of(of_states, call.needs_grad.end(), std::identity()))
+    return reduce_and_list(call, gradients);
   const cpu::Program program = cpu::program_of(described.launch);
   run(call, described.launch, program, program.loop.backward_scratch, program.loop.backward);
   return reduce_and_list(call, gradients);

@@ -1,12 +1,12 @@
 // Events as bits: bit b of word w says whether entry 32 w + b is one, which it is where true, or above 0. Bits beyond
 // the last entry are 0.
 #include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/event/product.h>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <c10/util/Exception.h>
-#include <torch/library.h>
 
 namespace spikeforge::ops::sparse {
 namespace {
@@ -36,12 +36,12 @@ at::Tensor unpack_events(const at::Tensor& packed, c10::SymInt n) {
   return unpack(packed, n);
 }
 
-TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
+SPIKEFORGE_SCHEMAS(library) {
   library.def("pack_events(Tensor events) -> Tensor", {at::Tag::pt2_compliant_tag});
   library.def("unpack_events(Tensor packed, SymInt n) -> Tensor", {at::Tag::pt2_compliant_tag});
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CompositeImplicitAutograd, library) {
+SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) {
   library.impl("pack_events", TORCH_FN(pack_events));
   library.impl("unpack_events", TORCH_FN(unpack_events));
 }

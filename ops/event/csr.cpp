@@ -15,10 +15,10 @@
 // events are [..., cols] for mv and [..., cols, n] for mm, with rows in place of cols under transpose; the result is
 // [..., rows] and [..., rows, n], or cols. `deterministic` (or torch.use_deterministic_algorithms) gives the same bits
 // at every run on a GPU too.
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/event/product.h>
 
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
 
 namespace spikeforge::ops::sparse {
 namespace {
@@ -61,7 +61,7 @@ at::Tensor weight_grad_meta(const WeightGradCall& call) {
   return at::empty_symint(call.indices.sym_sizes(), call.grad.options());
 }
 
-TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
+SPIKEFORGE_SCHEMAS(library) {
   const auto define = [&library](const std::string& schema) {
     library.def(schema.c_str(), {at::Tag::pt2_compliant_tag});
   };
@@ -86,7 +86,7 @@ TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
       "transpose, bool matrix, str values, bool unchecked=False) -> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CompositeImplicitAutograd, library) {
+SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) {
   library.impl("event_csrmv", TORCH_FN((Operator<false, bool>::csr)));
   library.impl("event_csrmm", TORCH_FN((Operator<true, bool>::csr)));
   library.impl("csrmv", TORCH_FN((Operator<false>::csr)));
@@ -97,7 +97,7 @@ TORCH_LIBRARY_IMPL(spikeforge, CompositeImplicitAutograd, library) {
   library.impl("ellmm", TORCH_FN((Operator<true>::ell)));
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, Meta, library) {
+SPIKEFORGE_KERNELS(Meta, library) {
   library.impl("csr_product", TORCH_FN(product_kernel<product_meta>));
   library.impl("csr_weight_grad", TORCH_FN(weight_grad_kernel<weight_grad_meta>));
 }

@@ -3,10 +3,10 @@
 // read, times the upstream gradient of where it went. Both are registered operators, so that a second derivative is
 // right as well.
 #include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/event/differentiation.h>
 
 #include <ATen/ops/ones.h>
-#include <torch/library.h>
 
 namespace spikeforge::ops::sparse {
 namespace {
@@ -87,7 +87,7 @@ at::Tensor weight_grad_autograd(const WeightGradCall& call) {
       [&](AutogradContext* ctx) { Saved::keep(ctx, call.x, call.grad, call); });
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, Autograd, library) {
+SPIKEFORGE_KERNELS(Autograd, library) {
   library.impl("csr_product", TORCH_FN(product_kernel<product_autograd>));
   library.impl("csr_weight_grad", TORCH_FN(weight_grad_kernel<weight_grad_autograd>));
 }

@@ -1,8 +1,7 @@
 // csr_check: what the kernels take for granted of a matrix's numbers, in words. Calls that follow remember that it
 // passed.
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/event/product.h>
-
-#include <torch/library.h>
 
 namespace spikeforge::ops::sparse {
 namespace {
@@ -18,14 +17,14 @@ void csr_check_meta(const at::Tensor& indices, const at::Tensor& indptr, std::in
   check_matrix("csr_check", indices, indptr, rows, cols);
 }
 
-TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
+SPIKEFORGE_SCHEMAS(library) {
   library.def("csr_check(Tensor indices, Tensor indptr, *, int rows, int cols, bool sorted=True) -> ()",
               {at::Tag::pt2_compliant_tag});
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CompositeExplicitAutograd, library) { library.impl("csr_check", TORCH_FN(csr_check)); }
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { library.impl("csr_check", TORCH_FN(csr_check)); }
 
-TORCH_LIBRARY_IMPL(spikeforge, Meta, library) { library.impl("csr_check", TORCH_FN(csr_check_meta)); }
+SPIKEFORGE_KERNELS(Meta, library) { library.impl("csr_check", TORCH_FN(csr_check_meta)); }
 
 }  // namespace
 }  // namespace spikeforge::ops::sparse

@@ -5,12 +5,12 @@
 // sums are whole numbers, any number does.
 #include <spikeforge/cpu/event_kernels.h>
 #include <spikeforge/kernels/event/note.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/event/product.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -32,7 +32,7 @@ constexpr std::int64_t cost_of_a_line = 4;
 
 // ---- what a vector contributes ----
 
-bool is_event(bool x) { return x; }
+bool is_event(Truth x) { return x > 0; }
 bool is_event(float x) { return x > 0; }
 bool is_event(double x) { return x > 0; }
 
@@ -384,7 +384,7 @@ at::Tensor weight_grad_cpu(const WeightGradCall& call) {
   return result.to(grad.scalar_type());
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CPU, library) {
+SPIKEFORGE_KERNELS(CPU, library) {
   library.impl("csr_product", TORCH_FN(product_kernel<product_cpu>));
   library.impl("csr_weight_grad", TORCH_FN(weight_grad_kernel<weight_grad_cpu>));
 }

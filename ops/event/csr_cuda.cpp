@@ -1,6 +1,7 @@
 // Products on a GPU: the memory of the kernels that csrc/kernels/event/plan.h chooses.
 #include <spikeforge/jit/spec_table.h>
 #include <spikeforge/kernels/event/plan.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/on_stream.h>
 #include <spikeforge/ops/event/product.h>
 
@@ -8,7 +9,6 @@
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <limits>
@@ -169,7 +169,7 @@ at::Tensor weight_grad_cuda(const WeightGradCall& call) {
   return result;
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CUDA, library) {
+SPIKEFORGE_KERNELS(CUDA, library) {
   library.impl("csr_product", TORCH_FN(product_kernel<product_cuda>));
   library.impl("csr_weight_grad", TORCH_FN(weight_grad_kernel<weight_grad_cuda>));
 }

@@ -10,11 +10,11 @@
 // none), "graded" (x where x > 0) or "number" (x). Shapes, `transpose`, `deterministic` and the result are as of
 // event_csrmv and event_csrmm. How connections are drawn: csrc/kernels/event/random_rows.h.
 #include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/event/jit.h>
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <bit>
@@ -41,7 +41,7 @@ at::Tensor jit_product_meta(const JitCall& call) {
   return at::empty_symint(result_sizes(call.x, call.options), call.weights.options());
 }
 
-TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
+SPIKEFORGE_SCHEMAS(library) {
   const std::string size = ", *, SymInt rows, SymInt cols, float prob, int seed, str law";
   for (const std::string name : {"jit_csrmv", "jit_csrmm"})
     library.def((name + "(Tensor weights, Tensor events" + size +
@@ -54,12 +54,12 @@ TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
               {at::Tag::pt2_compliant_tag});
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CompositeImplicitAutograd, library) {
+SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) {
   library.impl("jit_csrmv", TORCH_FN(jit_csr<false>));
   library.impl("jit_csrmm", TORCH_FN(jit_csr<true>));
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, Meta, library) { library.impl("jit_product", TORCH_FN(jit_kernel<jit_product_meta>)); }
+SPIKEFORGE_KERNELS(Meta, library) { library.impl("jit_product", TORCH_FN(jit_kernel<jit_product_meta>)); }
 
 }  // namespace
 

@@ -2,12 +2,12 @@
 // other order; of the distribution's numbers, in which a weight is linear, products with the unit weights (1, 0) and
 // (0, 1). Both are the operator itself, so that a second derivative is right as well.
 #include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/event/differentiation.h>
 #include <spikeforge/ops/event/jit.h>
 
 #include <ATen/ops/eye.h>
 #include <ATen/ops/stack.h>
-#include <torch/library.h>
 
 #include <vector>
 
@@ -54,9 +54,7 @@ at::Tensor jit_product_autograd(const JitCall& call) {
       });
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, Autograd, library) {
-  library.impl("jit_product", TORCH_FN(jit_kernel<jit_product_autograd>));
-}
+SPIKEFORGE_KERNELS(Autograd, library) { library.impl("jit_product", TORCH_FN(jit_kernel<jit_product_autograd>)); }
 
 }  // namespace
 }  // namespace spikeforge::ops::sparse

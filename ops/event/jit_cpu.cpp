@@ -1,12 +1,12 @@
 // Products of a random matrix on the CPU. By rows a thread owns its results; by columns every thread adds to sums of
 // its own, which are then added up in the order of the threads.
 #include <spikeforge/kernels/event/note.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/event/jit.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <vector>
@@ -137,7 +137,7 @@ at::Tensor jit_product_cpu(const JitCall& call) {
   return sums.to(call.weights.scalar_type()).view_symint(sizes);
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CPU, library) { library.impl("jit_product", TORCH_FN(jit_kernel<jit_product_cpu>)); }
+SPIKEFORGE_KERNELS(CPU, library) { library.impl("jit_product", TORCH_FN(jit_kernel<jit_product_cpu>)); }
 
 }  // namespace
 }  // namespace spikeforge::ops::sparse

@@ -1,4 +1,5 @@
 #include <spikeforge/jit/spec_table.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/on_stream.h>
 #include <spikeforge/ops/event/jit.h>
 
@@ -8,7 +9,6 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGuard.h>
-#include <torch/library.h>
 
 #include <algorithm>
 
@@ -122,7 +122,7 @@ at::Tensor jit_product_cuda(const JitCall& call) {
   return y;
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CUDA, library) { library.impl("jit_product", TORCH_FN(jit_kernel<jit_product_cuda>)); }
+SPIKEFORGE_KERNELS(CUDA, library) { library.impl("jit_product", TORCH_FN(jit_kernel<jit_product_cuda>)); }
 
 }  // namespace
 }  // namespace spikeforge::ops::sparse

@@ -6,13 +6,13 @@
 // once; the order of a sum is fixed. Gradients: of events grad weight^T, straight through; of weight what inputs
 // counted times what arrived.
 #include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/event/linear.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
-#include <torch/library.h>
 
 namespace spikeforge::ops::sparse {
 namespace {
@@ -42,18 +42,18 @@ at::Tensor event_linear_meta(const at::Tensor& x, const at::Tensor& weight, cons
   return at::empty_symint(linear_sizes(x, weight), weight.options());
 }
 
-TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
+SPIKEFORGE_SCHEMAS(library) {
   library.def("event_linear(Tensor events, Tensor weight, Tensor? bias=None, *, bool graded=False) -> Tensor",
               {at::Tag::pt2_compliant_tag});
   library.def("event_linear_weight_grad(Tensor events, Tensor grad, SymInt in_features, bool graded) -> Tensor",
               {at::Tag::pt2_compliant_tag});
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CompositeExplicitAutograd, library) {
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("event_linear_weight_grad", TORCH_FN(event_linear_weight_grad));
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, Meta, library) { library.impl("event_linear", TORCH_FN(event_linear_meta)); }
+SPIKEFORGE_KERNELS(Meta, library) { library.impl("event_linear", TORCH_FN(event_linear_meta)); }
 
 }  // namespace
 

@@ -1,9 +1,9 @@
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/event/differentiation.h>
 #include <spikeforge/ops/event/linear.h>
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
-#include <torch/library.h>
 
 namespace spikeforge::ops::sparse {
 namespace {
@@ -42,7 +42,7 @@ at::Tensor event_linear_autograd(const at::Tensor& x, const at::Tensor& weight, 
       });
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, Autograd, library) {
+SPIKEFORGE_KERNELS(Autograd, library) {
   library.impl("event_linear", TORCH_FN(event_linear_autograd));
   library.impl("event_linear_weight_grad", torch::autograd::autogradNotImplementedFallback());
 }

@@ -2,11 +2,11 @@
 #include <spikeforge/cpu/event_kernels.h>
 #include <spikeforge/kernels/event/note.h>
 #include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/event/linear.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <vector>
@@ -70,7 +70,7 @@ at::Tensor event_linear_cpu(const at::Tensor& x, const at::Tensor& weight, const
   return y;
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CPU, library) { library.impl("event_linear", TORCH_FN(event_linear_cpu)); }
+SPIKEFORGE_KERNELS(CPU, library) { library.impl("event_linear", TORCH_FN(event_linear_cpu)); }
 
 }  // namespace
 }  // namespace spikeforge::ops::sparse

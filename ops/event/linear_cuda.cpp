@@ -1,10 +1,10 @@
 #include <spikeforge/jit/spec_table.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/on_stream.h>
 #include <spikeforge/ops/event/linear.h>
 
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAGuard.h>
-#include <torch/library.h>
 
 #include <algorithm>
 
@@ -58,7 +58,7 @@ at::Tensor event_linear_cuda(const at::Tensor& x, const at::Tensor& weight, cons
   return sum.to(weight.scalar_type()).view(y.sizes());
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CUDA, library) { library.impl("event_linear", TORCH_FN(event_linear_cuda)); }
+SPIKEFORGE_KERNELS(CUDA, library) { library.impl("event_linear", TORCH_FN(event_linear_cuda)); }
 
 }  // namespace
 }  // namespace spikeforge::ops::sparse

@@ -8,6 +8,7 @@
 // event where it is true, or x > 0. The names that end with _ change the weights in place.
 #include <spikeforge/kernels/event/note.h>
 #include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/event/plasticity.h>
 
 #include <ATen/MemoryOverlap.h>
@@ -20,7 +21,6 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/repeat_interleave.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <bit>
@@ -219,7 +219,7 @@ void update_typed(const WeightUpdate& update) {
 
 const std::string limits = ", *, int rows, int cols, float? w_min=None, float? w_max=None, bool unchecked=False) -> ";
 
-TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
+SPIKEFORGE_SCHEMAS(library) {
   const auto define = [&library](const std::string& schema) {
     library.def(schema.c_str(), {at::Tag::pt2_compliant_tag});
   };
@@ -235,7 +235,7 @@ TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
       "slots)");
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CompositeExplicitAutograd, library) {
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   register_stdp<stdp, stdp_>(library);
   library.impl("csr_transpose", TORCH_FN(csr_transpose));
 }
@@ -247,12 +247,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> csr_transpose_meta(const at::Tens
           at::empty_symint(indices.sym_sizes(), indices.options().dtype(at::kLong))};
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, Meta, library) {
+SPIKEFORGE_KERNELS(Meta, library) {
   register_stdp<stdp_meta, check_stdp>(library);
   library.impl("csr_transpose", TORCH_FN(csr_transpose_meta));
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, Autograd, library) {
+SPIKEFORGE_KERNELS(Autograd, library) {
   for (const char* const name : {"stdp_pre", "stdp_post", "stdp_pre_", "stdp_post_", "csr_transpose"})
     library.impl(name, torch::autograd::autogradNotImplementedFallback());
 }

@@ -11,6 +11,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/SymInt.h>
 
+#include <concepts>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -132,10 +134,23 @@ Vectors vectors_of(const at::Tensor& t, bool matrix);
 
 event::EntryType entry_type_of(c10::ScalarType type);
 
-// Calls f with where a contiguous tensor's entries begin: bool or floating point.
+// An entry of a bool tensor. torch's views make bools of other bytes than 0 and 1, which C++ must not read as its bool.
+class Truth {
+ public:
+  explicit operator bool() const { return byte_ != 0; }
+  template <class C>
+  requires(!std::same_as<C, bool>) explicit operator C() const { return byte_ != 0 ? C(1) : C(0); }
+  friend bool operator>(Truth truth, int number) { return int{truth.byte_ != 0} > number; }
+
+ private:
+  std::uint8_t byte_;
+};
+static_assert(sizeof(Truth) == sizeof(bool));
+
+// Calls f with where a contiguous tensor's entries begin: Truth or floating point.
 template <class F>
 void with_entries(const at::Tensor& x, F&& f) {
-  if (x.scalar_type() == c10::ScalarType::Bool) return f(x.const_data_ptr<bool>());
+  if (x.scalar_type() == c10::ScalarType::Bool) return f(static_cast<const Truth*>(x.const_data_ptr()));
   switch (dtype_of(x.scalar_type())) {
     case DType::f16:
       return f(x.const_data_ptr<c10::Half>());

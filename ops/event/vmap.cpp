@@ -1,11 +1,10 @@
 // torch.vmap of products: entries that are mapped are one more leading dimension. Where weights or indices are mapped
 // there is a matrix for each map, and a gradient of weights is one for each map too: those are computed one by one.
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/vmap_level.h>
 #include <spikeforge/ops/event/jit.h>
 #include <spikeforge/ops/event/linear.h>
 #include <spikeforge/ops/event/product.h>
-
-#include <torch/library.h>
 
 namespace spikeforge::ops::sparse {
 namespace {
@@ -51,7 +50,7 @@ at::Tensor event_linear_weight_grad_batched(const at::Tensor& x, const at::Tenso
       [&](std::int64_t i) { return call_linear_weight_grad(level.one(x, i), level.one(grad, i), in, graded); });
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, FuncTorchBatched, library) {
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) {
   library.impl("csr_product", TORCH_FN(product_kernel<product_batched>));
   library.impl("csr_weight_grad", TORCH_FN(weight_grad_kernel<weight_grad_batched>));
   library.impl("jit_product", TORCH_FN(jit_kernel<jit_product_batched>));

@@ -1,4 +1,5 @@
 #include <spikeforge/ops/common/layout.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/loihi.h>
 #include <spikeforge/ops/loihi/connections.h>
 
@@ -10,7 +11,6 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
-#include <torch/library.h>
 
 #include <tuple>
 
@@ -186,7 +186,7 @@ YAndBuffer delay_dense(const Tensor& x, const Tensor& weight, const Tensor& dela
   return {arriving.narrow_symint(0, 0, steps).clone(), arriving.narrow_symint(0, steps, slots).clone()};
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CompositeExplicitAutograd, library) {
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("loihi_dense", TORCH_FN(dense));
   library.impl("loihi_sparse", TORCH_FN(sparse));
   library.impl("loihi_delay_dense", TORCH_FN(delay_dense));

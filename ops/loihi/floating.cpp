@@ -1,9 +1,9 @@
 // Lava's floating-point neurons as neuron text: docs/neuron_text.md. In contrast to this library's own neurons they
 // fire strictly above the threshold, and the reset is to zero.
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/loihi.h>
 
 #include <c10/util/Exception.h>
-#include <torch/library.h>
 
 #include <map>
 
@@ -59,7 +59,7 @@ const std::map<std::string, std::string, std::less<>>& texts() {
   return texts;
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CompositeExplicitAutograd, library) {
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("lava_neuron", [](std::string_view name) { return lava_neuron(name); });
 }
 

@@ -1,11 +1,11 @@
 // The lowered operator loihi_forward, beneath loihi_lif, loihi_ternary_lif and their forms.
 #include <spikeforge/kernels/multistep/loihi_cells.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/multistep.h>
 #include <spikeforge/ops/loihi/connections.h>
 
 #include <ATen/core/List.h>
 #include <c10/util/Exception.h>
-#include <torch/library.h>
 
 #include <limits>
 #include <optional>
@@ -82,16 +82,10 @@ std::vector<at::Tensor> loihi_forward(const at::Tensor& x, const LoihiTensors& s
   return all;
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CPU, library) {
-  library.impl("loihi_forward", TORCH_FN((loihi_forward<forward_cpu, true>)));
-}
-TORCH_LIBRARY_IMPL(spikeforge, Meta, library) {
-  library.impl("loihi_forward", TORCH_FN((loihi_forward<forward_meta, false>)));
-}
+SPIKEFORGE_KERNELS(CPU, library) { library.impl("loihi_forward", TORCH_FN((loihi_forward<forward_cpu, true>))); }
+SPIKEFORGE_KERNELS(Meta, library) { library.impl("loihi_forward", TORCH_FN((loihi_forward<forward_meta, false>))); }
 #if defined(SPIKEFORGE_WITH_CUDA)
-TORCH_LIBRARY_IMPL(spikeforge, CUDA, library) {
-  library.impl("loihi_forward", TORCH_FN((loihi_forward<forward_cuda, true>)));
-}
+SPIKEFORGE_KERNELS(CUDA, library) { library.impl("loihi_forward", TORCH_FN((loihi_forward<forward_cuda, true>))); }
 #endif
 
 }  // namespace

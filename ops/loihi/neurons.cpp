@@ -1,11 +1,11 @@
 // The public operators of Loihi's neurons, each lowered to loihi_forward.
 #include <spikeforge/kernels/multistep/loihi_cells.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/loihi.h>
 
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
-#include <torch/library.h>
 
 #include <string>
 #include <utility>
@@ -69,7 +69,7 @@ void register_neuron(torch::Library& library) {
                  torch::CppFunction::makeFromBoxedFunction<run_boxed<ternary, form>>());
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CompositeExplicitAutograd, library) {
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   register_neuron<false, LoihiForm::plain>(library);
   register_neuron<false, LoihiForm::reset>(library);
   register_neuron<false, LoihiForm::refractory>(library);

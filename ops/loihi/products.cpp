@@ -1,6 +1,7 @@
 // Products of messages and integer weights, exact modulo 2^32: [rows, in] with [out, in], dense or CSR.
 #include <spikeforge/cpu/loihi_products.h>
 #include <spikeforge/kernels/event/note.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/verified.h>
 #include <spikeforge/ops/loihi/connections.h>
 
@@ -10,7 +11,6 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <tuple>
@@ -187,15 +187,15 @@ Tensor sparse_product_meta(const Tensor& x, const Tensor& crow_indices, const Te
   return at::empty_symint({x.sym_size(0), crow_indices.sym_size(0) - 1}, x.options());
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CPU, library) {
+SPIKEFORGE_KERNELS(CPU, library) {
   library.impl("loihi_product", TORCH_FN(product_cpu));
   library.impl("loihi_sparse_product", TORCH_FN(sparse_product_cpu));
 }
-TORCH_LIBRARY_IMPL(spikeforge, CUDA, library) {
+SPIKEFORGE_KERNELS(CUDA, library) {
   library.impl("loihi_product", TORCH_FN(product_cuda));
   library.impl("loihi_sparse_product", TORCH_FN(sparse_product_cuda));
 }
-TORCH_LIBRARY_IMPL(spikeforge, Meta, library) {
+SPIKEFORGE_KERNELS(Meta, library) {
   library.impl("loihi_product", TORCH_FN(product_meta));
   library.impl("loihi_sparse_product", TORCH_FN(sparse_product_meta));
 }

@@ -2,12 +2,12 @@
 //   weight 2^weight_exp = k gain W input_scale    vth = k v_threshold    bias_mant 2^bias_exp = 64 k gain b
 // with gain = 1 / tau under decay_input, else 1; dv = 4096 / tau; du = 4095, so that u is the current of the step
 // alone.
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/loihi.h>
 #include <spikeforge/ops/loihi/connections.h>
 
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <cmath>
@@ -134,9 +134,7 @@ Result quantize(const Tensor& weight, const std::optional<Tensor>& bias, double 
           fixed.scale,  fixed.weight_error, fixed.bias_error, fixed.threshold_error, fixed.decay_error};
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CompositeExplicitAutograd, library) {
-  library.impl("loihi_quantize", TORCH_FN(quantize));
-}
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { library.impl("loihi_quantize", TORCH_FN(quantize)); }
 
 }  // namespace
 }  // namespace spikeforge

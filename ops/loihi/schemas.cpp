@@ -1,7 +1,7 @@
 // The operators' public contract, and that of the lowered operators beneath them. A neuron has three
 // overloads: numbers, a tensor of biases beside numbers, and tensors, where None is the default.
-#include <torch/library.h>
 
+#include <spikeforge/ops/common/library.h>
 #include <string>
 
 namespace spikeforge::ops {
@@ -39,7 +39,7 @@ std::string neuron(bool ternary, const Form& form, Overload overload) {
 
 const std::string arrival = "int weight_exp=0, int num_message_bits=0) -> (Tensor y, Tensor buffer)";
 
-TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
+SPIKEFORGE_SCHEMAS(library) {
   const auto define = [&library](const std::string& schema) {
     library.def(schema.c_str(), {at::Tag::pt2_compliant_tag});
   };

@@ -1,3 +1,4 @@
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/loihi.h>
 #include <spikeforge/ops/loihi/connections.h>
 
@@ -7,7 +8,6 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
 #include <c10/util/Exception.h>
-#include <torch/library.h>
 
 #include <string>
 
@@ -50,7 +50,7 @@ Tensor prepare_weights(const Tensor& weight, std::int64_t num_weight_bits, SignM
   return magnitude.bitwise_right_shift(bits).bitwise_left_shift(bits).mul(sign);
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CompositeExplicitAutograd, library) {
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("loihi_prepare_weights", TORCH_FN(prepare_weights));
 }
 

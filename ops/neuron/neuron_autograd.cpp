@@ -1,4 +1,5 @@
 #include <spikeforge/ops/common/autograd.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/neuron/public_call.h>
 
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
@@ -8,7 +9,7 @@ namespace {
 
 constexpr Lowered lowered_neuron{call_forward, call_backward};
 
-TORCH_LIBRARY_IMPL(spikeforge, Autograd, library) {
+SPIKEFORGE_KERNELS(Autograd, library) {
   register_public<run_autograd<lowered_neuron>>(library);
   // A second derivative is refused in words.
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)             \

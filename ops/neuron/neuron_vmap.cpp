@@ -1,4 +1,5 @@
 #include <spikeforge/ops/common/batched.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/neuron/public_call.h>
 
 namespace spikeforge::ops {
@@ -15,12 +16,12 @@ void refuse_batched(const c10::OperatorHandle&, torch::jit::Stack*) {
   refuse_batched_gradients(predefined_cell(kind).backward_op);
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, FuncTorchBatched, library) {
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) {
   register_public<run_mapped>(library);
   register_lowered<forward_mapped, backward_mapped>(library);
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, Batched, library) {
+SPIKEFORGE_KERNELS(Batched, library) {
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
   library.impl(#name "_backward", torch::CppFunction::makeFromBoxedFunction<refuse_batched<NeuronKind::name>>());
 #include <spikeforge/neuron/neurons.def>

@@ -1,8 +1,8 @@
 // The operators' public contract, and that of the lowered operators beneath them, made from neurons.def.
 #include <spikeforge/kernels/multistep/predefined_cells.h>
+#include <spikeforge/ops/common/library.h>
 
 #include <fmt/format.h>
-#include <torch/library.h>
 
 #include <string>
 
@@ -92,7 +92,7 @@ void define_lowered(torch::Library& library, NeuronKind kind) {
          "Tensor checkpoints, Tensor?[] params, float[] numbers, *, " + options + "bool[] needs_grad) -> Tensor[]");
 }
 
-TORCH_LIBRARY(spikeforge, library) {
+SPIKEFORGE_SCHEMAS(library) {
   for (const NeuronKind kind : all_neurons) {
     define_public(library, kind);
     define_lowered(library, kind);

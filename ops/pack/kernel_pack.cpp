@@ -1,10 +1,10 @@
 #include <spikeforge/jit/kernel_pack.h>
 #include <spikeforge/jit/recorder.h>
 #include <spikeforge/kernels/multistep/typical_kernels.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/kernel_pack.h>
 
 #include <c10/util/Exception.h>
-#include <torch/library.h>
 
 namespace spikeforge {
 namespace {
@@ -19,7 +19,7 @@ auto checked(const char* name, const Function& function) {
   }
 }
 
-TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
+SPIKEFORGE_SCHEMAS(library) {
   library.def("record_kernels(str[] archs) -> ()",
               [](const std::vector<std::string>& archs) { record_kernels(archs); });
   library.def("write_kernel_pack(str path) -> int", [](const std::string& path) { return write_kernel_pack(path); });

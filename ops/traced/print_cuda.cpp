@@ -1,9 +1,8 @@
 #include <spikeforge/kernels/multistep/typical_kernels.h>
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/layout.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/traced/arguments.h>
-
-#include <torch/library.h>
 
 namespace spikeforge::ops {
 
@@ -16,6 +15,6 @@ std::string print_cuda(std::string_view neuron, c10::ScalarType dtype) {
   return kernels::print_cuda(cell, {.type = dtype_of(dtype)});
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CompositeImplicitAutograd, library) { library.impl("print_cuda", TORCH_FN(print_cuda)); }
+SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { library.impl("print_cuda", TORCH_FN(print_cuda)); }
 
 }  // namespace spikeforge::ops

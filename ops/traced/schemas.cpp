@@ -1,7 +1,6 @@
 // The operators' public contract, and their kernels below autograd.
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/traced/arguments.h>
-
-#include <torch/library.h>
 
 namespace spikeforge::ops {
 namespace {
@@ -11,7 +10,7 @@ namespace {
 // gives the source of the kernels that a GPU would run for inputs of a type.
 //
 // None is an empty list for run_forward: a package of AOTInductor (torch 2.11) passes it where a list was empty.
-TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
+SPIKEFORGE_SCHEMAS(library) {
   const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
   define(
       "run(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states=False) -> "
@@ -28,12 +27,12 @@ TORCH_LIBRARY_FRAGMENT(spikeforge, library) {
 // Nothing will be differentiated, so nothing is saved.
 MultistepResults run_inference(const MultistepCall& call) { return call_run_forward(call, /*save=*/false); }
 
-TORCH_LIBRARY_IMPL(spikeforge, CompositeExplicitAutograd, library) {
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("run", TORCH_FN(traced::run_kernel<run_inference>));
 }
 
 // Of a call without any tensor, which no other kernel is found for: to say so.
-TORCH_LIBRARY_IMPL(spikeforge, Undefined, library) { library.impl("run", TORCH_FN(traced::run_kernel<run_inference>)); }
+SPIKEFORGE_KERNELS(Undefined, library) { library.impl("run", TORCH_FN(traced::run_kernel<run_inference>)); }
 
 template <MultistepResults (*forward)(const MultistepCall&, bool), Tensors (*backward)(const BackwardCall&)>
 void register_lowered_run(torch::Library& library) {
@@ -41,10 +40,10 @@ void register_lowered_run(torch::Library& library) {
   library.impl("run_backward", TORCH_FN(traced::backward_kernel<backward>));
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, CPU, library) { register_lowered_run<forward_cpu, backward_cpu>(library); }
-TORCH_LIBRARY_IMPL(spikeforge, Meta, library) { register_lowered_run<forward_meta, backward_meta>(library); }
+SPIKEFORGE_KERNELS(CPU, library) { register_lowered_run<forward_cpu, backward_cpu>(library); }
+SPIKEFORGE_KERNELS(Meta, library) { register_lowered_run<forward_meta, backward_meta>(library); }
 #if defined(SPIKEFORGE_WITH_CUDA)
-TORCH_LIBRARY_IMPL(spikeforge, CUDA, library) { register_lowered_run<forward_cuda, backward_cuda>(library); }
+SPIKEFORGE_KERNELS(CUDA, library) { register_lowered_run<forward_cuda, backward_cuda>(library); }
 #endif
 
 }  // namespace

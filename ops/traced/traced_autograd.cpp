@@ -1,15 +1,15 @@
 #include <spikeforge/ops/common/autograd.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/traced/arguments.h>
 
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
-#include <torch/library.h>
 
 namespace spikeforge::ops {
 namespace {
 
 constexpr Lowered lowered_run{call_run_forward, call_run_backward};
 
-TORCH_LIBRARY_IMPL(spikeforge, Autograd, library) {
+SPIKEFORGE_KERNELS(Autograd, library) {
   library.impl("run", TORCH_FN(traced::run_kernel<run_autograd<lowered_run>>));
   // A second derivative is refused in words.
   library.impl("run_forward", torch::autograd::autogradNotImplementedFallback());

@@ -1,7 +1,6 @@
 #include <spikeforge/ops/common/batched.h>
+#include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/traced/arguments.h>
-
-#include <torch/library.h>
 
 namespace spikeforge::ops {
 namespace {
@@ -14,13 +13,13 @@ Tensors map_run_backward(const BackwardCall& call) { return backward_batched(cal
 
 void refuse_batched_run(const c10::OperatorHandle&, torch::jit::Stack*) { refuse_batched_gradients("run_backward"); }
 
-TORCH_LIBRARY_IMPL(spikeforge, FuncTorchBatched, library) {
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) {
   library.impl("run", TORCH_FN(traced::run_kernel<map_run>));
   library.impl("run_forward", TORCH_FN(traced::forward_kernel<map_run_forward>));
   library.impl("run_backward", TORCH_FN(traced::backward_kernel<map_run_backward>));
 }
 
-TORCH_LIBRARY_IMPL(spikeforge, Batched, library) {
+SPIKEFORGE_KERNELS(Batched, library) {
   library.impl("run_backward", torch::CppFunction::makeFromBoxedFunction<refuse_batched_run>());
 }
 

@@ -93,28 +93,33 @@ void compile_all(const std::vector<Kernel>& kernels, const std::string& arch,
   CHECK(failures.empty());
 }
 
-std::vector<Kernel> kernels_of_gallery() {
+void compile_gallery(const std::string& arch, const std::vector<TypicalCall>& calls) {
   std::vector<Kernel> kernels;
   for (const auto& [name, text] : gallery()) {
     const auto held = intern(text);
-    const TracedCell& cell = *held;
-    add_kernels(kernels, cell, {.type = DType::f32});
-    add_kernels(kernels, cell, {.type = DType::f32, .steps = 1024, .neurons = 4096});
-    add_kernels(kernels, cell, {.type = DType::f16, .steps = 32});
-    add_kernels(kernels, cell, {.type = DType::bf16, .steps = 100, .neurons = 1000001, .tensors = Tensors::none});
-    add_kernels(kernels, cell, {.type = DType::f64, .steps = 128, .neurons = 1 << 15, .store_states = true});
+    for (const TypicalCall& call : calls) add_kernels(kernels, *held, call);
   }
-  return kernels;
+  compile_all(kernels, arch);
 }
 
-void check_arch(const std::string& arch) { compile_all(kernels_of_gallery(), arch); }
+const std::vector<TypicalCall> usual_call = {{.type = DType::f32}};
+const std::vector<TypicalCall> other_calls = {
+    {.type = DType::f32, .steps = 1024, .neurons = 4096},
+    {.type = DType::f16, .steps = 32},
+    {.type = DType::bf16, .steps = 100, .neurons = 1000001, .tensors = Tensors::none},
+    {.type = DType::f64, .steps = 128, .neurons = 1 << 15, .store_states = true}};
 
 }  // namespace
 
-TEST_CASE("the kernels of the gallery compile for sm_80 without spills") { check_arch("sm_80"); }
-TEST_CASE("the kernels of the gallery compile for sm_90 without spills") { check_arch("sm_90"); }
-TEST_CASE("the kernels of the gallery compile for sm_100 without spills") { check_arch("sm_100"); }
-TEST_CASE("the kernels of the gallery compile for sm_120 without spills") { check_arch("sm_120"); }
+TEST_CASE("usual kernels of the gallery compile for sm_80 without spills") { compile_gallery("sm_80", usual_call); }
+TEST_CASE("usual kernels of the gallery compile for sm_90 without spills") { compile_gallery("sm_90", usual_call); }
+TEST_CASE("usual kernels of the gallery compile for sm_100 without spills") { compile_gallery("sm_100", usual_call); }
+TEST_CASE("usual kernels of the gallery compile for sm_120 without spills") { compile_gallery("sm_120", usual_call); }
+TEST_CASE("other kernels of the gallery compile for sm_90 without spills") { compile_gallery("sm_90", other_calls); }
+
+TEST_CASE("other kernels of the gallery compile for every architecture without spills", "[long]") {
+  for (const char* arch : {"sm_80", "sm_100", "sm_120"}) compile_gallery(arch, other_calls);
+}
 
 TEST_CASE("a neuron without states, or without parameters, or with neither, compiles") {
   std::vector<Kernel> kernels;

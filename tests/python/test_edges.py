@@ -128,6 +128,15 @@ def test_any_number_of_steps_and_neurons(steps, shape, store_v, device):
         compare(neuron, inputs, Options(), store_v=store_v)
 
 
+def test_no_steps_of_more_neurons_than_any_memory_has_take_no_time(device):
+    x = torch.empty(0, 2**62, device=device, requires_grad=True)
+    tau = torch.tensor(2.0, device=device)
+    spikes, v = ops.lif(x, tau=tau, v_reset=0.0, store_v=True)
+    assert spikes.shape == v.shape == x.shape
+    (v.sum() + spikes.sum()).backward()
+    assert x.grad.shape == x.shape
+
+
 def test_parameters_of_an_empty_layer_have_zero_gradients(device):
     tau = torch.tensor(2.0, device=device, requires_grad=True)
     v_reset = torch.zeros((), device=device, requires_grad=True)

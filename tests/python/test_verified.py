@@ -373,3 +373,30 @@ def test_lengths_of_rows_of_a_large_matrix(device):
             for _ in range(2):
                 ops.csrmv(torch.ones(1, device=device), wrong.indices, wrong.indptr, torch.ones(500, device=device), **m.size)
                 torch.cuda.synchronize() if device.type == "cuda" else None
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("byte", [2, 255])
+@pytest.mark.parametrize("size", [5, 70])
+def test_a_bool_of_any_byte_is_true_or_false(size, byte, transpose, device):
+    """torch's views make bools of bytes other than 0 and 1."""
+    true = torch.full((size,), byte, dtype=torch.uint8, device=device).view(torch.bool)
+    m = from_lengths(torch.full((size,), 3), size).to(device)
+    fixed = torch.arange(size * 3, device=device).reshape(size, 3).int() % size
+    weights, ones = torch.ones(1, device=device), torch.ones(size, dtype=torch.bool, device=device)
+    trace = torch.ones(size, device=device)
+    calls = [
+        lambda e: ops.event_csrmv(weights, m.indices, m.indptr, e, **m.size, transpose=transpose),
+        lambda e: ops.csrmv(weights, m.indices, m.indptr, e, **m.size, transpose=transpose),
+        lambda e: ops.event_ellmv(weights, fixed, e, cols=size, transpose=transpose),
+        lambda e: ops.event_csrmm(weights, m.indices, m.indptr, e[:, None].expand(-1, 2), **m.size, transpose=transpose),
+        lambda e: ops.stdp_pre(torch.zeros(len(m.indices), device=device), m.indices, m.indptr, e, trace, **m.size),
+        lambda e: ops.event_linear(e, torch.ones(size, 3, device=device)),
+        lambda e: ops.pack_events(e),
+    ]
+    for call in calls:
+        try:
+            wanted = call(ones)
+        except (TypeError, NotImplementedError):  # a product that takes no bools takes none of other bytes
+            continue
+        assert torch.equal(call(true), wanted)

@@ -229,8 +229,10 @@ TEST_CASE("bounds of learned constants are written, and have the gradient of cla
       wanted));
 }
 
-TEST_CASE("random networks of connections, delays and loops give their own bits") {
-  for (unsigned seed = 0; seed < 25; ++seed) {
+namespace {
+
+void check_random_networks(unsigned begin, unsigned end) {
+  for (unsigned seed = begin; seed < end; ++seed) {
     INFO("seed " << seed);
     std::mt19937 random(seed);
     at::manual_seed(seed);
@@ -243,6 +245,11 @@ TEST_CASE("random networks of connections, delays and loops give their own bits"
     require_same(*net, script, x, /*empty_pieces=*/false);
   }
 }
+
+}  // namespace
+
+TEST_CASE("random networks of connections, delays and loops give their own bits") { check_random_networks(0, 6); }
+TEST_CASE("more random networks give their own bits", "[long]") { check_random_networks(6, 25); }
 
 TEST_CASE("delays give their own bits") {
   at::manual_seed(12);
