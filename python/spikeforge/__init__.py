@@ -1,0 +1,5 @@
+"""Spiking neurons as fused, differentiable PyTorch operators."""
+
+from spikeforge import _library
+
+_library.load()
