@@ -1,5 +1,68 @@
-"""Spiking neurons as fused, differentiable PyTorch operators."""
+"""Spiking neurons as fused, differentiable PyTorch operators: the time loop of a neuron is one call.
+
+    spikeforge.nn           neurons and networks as torch modules
+    spikeforge.surrogate    derivatives of the spike
+    spikeforge.neuron       makes a neuron of a Python function that computes one step
+    spikeforge.accelerate   replaces the neurons of a network of SpikingJelly, snnTorch or Norse
+    spikeforge.ops          the operators
+
+`import spikeforge` loads the library that belongs to the torch imported; everything else is imported when it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import types
+from typing import TYPE_CHECKING, Any
 
 from spikeforge import _library
+from spikeforge._version import __version__
+
+if TYPE_CHECKING:
+    from spikeforge import nn, ops, surrogate
+    from spikeforge.accelerate import accelerate
+    from spikeforge.trace import detach, from_core, neuron, select, spike, spike_strict, where
 
 _library.load()
+
+# Functions and classes, and the module that each is in.
+_FROM = {
+    "accelerate": "accelerate",
+    "detach": "trace",
+    "from_core": "trace",
+    "neuron": "trace",
+    "select": "trace",
+    "spike": "trace",
+    "spike_strict": "trace",
+    "where": "trace",
+}
+
+__all__ = sorted(["__version__", "nn", "ops", "surrogate", *_FROM])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FROM:
+        value = getattr(importlib.import_module(f"spikeforge.{_FROM[name]}"), name)
+    elif not name.startswith("_") and importlib.util.find_spec(f"spikeforge.{name}"):
+        value = importlib.import_module(f"spikeforge.{name}")
+    else:
+        raise AttributeError(f"module spikeforge has no attribute {name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
+class _Package(types.ModuleType):
+    """spikeforge.accelerate is the function, also once `spikeforge.accelerate` has been imported as a module."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _FROM and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
