@@ -1,0 +1,178 @@
+"""Neurons as neuron text: what runs one, and the predefined ones written so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from spikeforge.nn.stateful import State, state_type
+from spikeforge.surrogate import Custom
+
+if TYPE_CHECKING:
+    from spikeforge.nn.constant import ConstantsModule
+
+run = torch.ops.spikeforge.run.default
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first line of a neuron's text: its names, and where its states start."""
+
+    name: str
+    inputs: tuple[str, ...]
+    states: dict[str, float]
+    params: tuple[str, ...]
+
+
+HEADER = re.compile(r"\s*neuron\s+([A-Za-z_]\w*)\s*\(([^)]*)\)")
+
+
+def read_header(text: str) -> Header:
+    """Raises ValueError where the text does not begin as one of a neuron."""
+    found = HEADER.match(re.sub(r"#[^\n]*", "", text))
+    if not found:
+        start = " ".join(text.split())[:40]
+        raise ValueError(f'Neuron: the text must begin with "neuron name(inputs; states; parameters) {{", but begins with "{start}"')
+    lists = [[entry.strip() for entry in part.split(",") if entry.strip()] for part in found[2].split(";")]
+    inputs, states, params = (*lists, [], [], [])[:3]
+    pairs = [state.partition("=") for state in states]
+    try:
+        initial = {name.strip(): float(value or 0) for name, _, value in pairs}
+    except ValueError as error:
+        raise ValueError(f"Neuron: a state of {found[1]} must start at a number: {error}") from None
+    return Header(found[1], tuple(inputs), initial, tuple(params))
+
+
+class Scalars:
+    """Numbers as the tensors that an operator takes, made once for each type."""
+
+    def __init__(self) -> None:
+        self.made: dict[tuple[float, torch.dtype], Tensor] = {}
+
+    def __call__(self, number: float, x: Tensor) -> Tensor:
+        dtype = state_type(x.dtype)
+        if torch.compiler.is_compiling():
+            return torch.full((), number, dtype=dtype, device=x.device)
+        made = self.made.get((number, dtype))
+        if made is None:
+            with torch.inference_mode(False), torch.device("cpu"):
+                made = self.made[number, dtype] = torch.full((), number, dtype=dtype)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Scalars, ()
+
+
+class TextCell:
+    """A neuron's text with the module's constants as its parameters.
+
+    Args:
+        params: the constants that the text has as parameters.
+        initial: where each state starts: a number, or the name of a constant.
+    """
+
+    def __init__(self, text: str, inputs: int, params: Sequence[str], initial: Mapping[str, float | str]):
+        self.text, self.inputs, self.params, self.initial = text, inputs, tuple(params), dict(initial)
+        self.scalars = Scalars()
+        self.starts_by_itself = not any(isinstance(value, str) for value in self.initial.values())
+
+    def check(self) -> int:
+        """How many outputs there are; ValueError where the text is not legal."""
+        nothing = torch.empty(0, device="cpu")
+        one = torch.ones((), device="cpu")
+        outputs, _ = run(self.text, [nothing] * self.inputs, [], [one] * len(self.params))
+        return len(outputs)
+
+    def run(self, module: ConstantsModule, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
+        x = inputs[0]
+        params = [self._param(module, name, x) for name in self.params]
+        states = [] if not state and self.starts_by_itself else [self._start(module, name, state, x) for name in self.initial]
+        outputs, after = run(self.text, list(inputs), states, params, store_states=store)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs), dict(zip(self.initial, after))
+
+    def _param(self, module: ConstantsModule, name: str, x: Tensor) -> Tensor:
+        if name in module._placements:
+            return module.constant(name, x.dim())
+        return self.scalars(module._numbers[name], x)
+
+    def _start(self, module: ConstantsModule, name: str, state: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        if name in state:
+            return state[name]
+        start, dtype = self.initial[name], state_type(x.dtype)
+        if isinstance(start, str) and start in module._placements:
+            return module.constant(start, x.dim()).to(dtype).expand(x.shape[1:])
+        value = module._numbers[start] if isinstance(start, str) else start
+        return torch.full(x.shape[1:], value, dtype=dtype, device=x.device)
+
+
+# --- the predefined neurons
+
+CHARGES = {
+    "integrate_and_fire": "h = v + x",
+    "lif": "inv_tau = 1 / {tau}",
+    "plif": "inv_tau = 1 / (1 + exp(-{w}))",
+    "adaptive_lif": "inv_tau = 1 / {tau}",
+    "qif": "h = v + 1 / {tau} * (x + {a0} * (v - {v_rest}) * (v - {v_c}))",
+    "eif": "h = v + 1 / {tau} * (x + {v_rest} - v + {delta_t} * exp((v - {theta_rh}) * (1 / {delta_t})))",
+    "izhikevich": "h = v + 1 / {tau} * (x + {a0} * (v - {v_rest}) * (v - {v_c}) - w)",
+    "cuba_lif": "current = i - 1 / {tau_synapse} * i + x\ninv_tau = 1 / {tau_membrane}",
+}
+LEAKY = {"lif": "x", "plif": "x", "adaptive_lif": "x", "cuba_lif": "current"}
+RECOVERIES = {
+    "adaptive_lif": "a' = {decay} * a + s",
+    "izhikevich": "w' = w + 1 / {tau_w} * ({a} * (h - {v_rest}) - w) + {b} * s",
+    "cuba_lif": "i' = current",
+}
+
+
+def predefined_cell(module: Any, *, baked: bool = False) -> TextCell:
+    """A predefined neuron as text, in the operations of its operator, so that it has the operator's bits.
+
+    Args:
+        baked: numbers stand in the text, rather than as parameters of it.
+    """
+    neuron = module._op_name
+    soft = "v_reset" in module._numbers and module._numbers["v_reset"] is None
+    used = [name for name in module._constant_names if name != "w_rest" and not (name == "v_reset" and soft)]
+    params = [name for name in used if name in module._placements or not baked]
+    spelled = {name: name if name in params else _number(module._numbers[name]) for name in used}
+
+    lines = CHARGES[neuron].format(**spelled).split("\n")
+    if neuron in LEAKY:
+        x = LEAKY[neuron]
+        leak = "v" if soft else f"(v - {spelled['v_reset']})"
+        lines.append(f"h = v + inv_tau * ({x} - {leak})" if module.decay_input else f"h = v - inv_tau * {leak} + {x}")
+    threshold = spelled["v_threshold"]
+    if neuron == "adaptive_lif":
+        lines.append(f"threshold = {threshold} + {spelled['b']} * a")
+        threshold = "threshold"
+    lines += [f"u = h - {threshold}", f"s = {_spike(module)}", "return s"]
+    fired = "detach(s)" if module.detach_reset else "s"
+    lines.append(f"v' = h - {fired} * {threshold}" if soft else f"v' = select({fired}, {spelled['v_reset']}, h)")
+    if neuron in RECOVERIES:
+        lines.append(RECOVERIES[neuron].format(**spelled))
+
+    starts = {name: 0.0 for name in module.state_names}
+    starts["v"] = 0.0 if soft else "v_reset"
+    if "w_rest" in module._constant_names:
+        starts["w"] = "w_rest"
+    starts = {name: start if start in module._placements else module._numbers.get(start, start) for name, start in starts.items()}
+    states = ", ".join(name if isinstance(start, str) else f"{name} = {start!r}" for name, start in starts.items())
+    body = "".join(f"  {line}\n" for line in lines)
+    text = f"neuron {type(module).__name__}(x; {states}; {', '.join(params)}) {{\n{body}}}\n"
+    return TextCell(text, 1, params, starts)
+
+
+def _spike(module: Any) -> str:
+    if isinstance(module.surrogate, Custom):
+        return module.surrogate.spike("u", strict=module.strict)
+    return f"{'spike_strict' if module.strict else 'spike'}(u, {module.surrogate.text})"
+
+
+def _number(value: float) -> str:
+    return f"({float(value)!r})" if value < 0 else repr(float(value))
