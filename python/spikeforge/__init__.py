@@ -17,7 +17,6 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from spikeforge import _library
 from spikeforge._version import __version__
 
 if TYPE_CHECKING:
@@ -25,7 +24,20 @@ if TYPE_CHECKING:
     from spikeforge.accelerate import accelerate
     from spikeforge.trace import detach, from_core, neuron, select, spike, spike_strict, where
 
-_library.load()
+
+def _load() -> None:
+    """Loads the operators; `python -m spikeforge info` says itself what is wrong where they do not load."""
+    try:
+        from spikeforge import _library
+
+        _library.load()
+    except ImportError:
+        of_module = sys.orig_argv[sys.orig_argv.index("-m") + 1 :] if sys.argv[:1] == ["-m"] else []
+        if of_module[:1] != ["spikeforge"]:
+            raise
+
+
+_load()
 
 # Functions and classes, and the module that each is in.
 _FROM = {
