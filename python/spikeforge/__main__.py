@@ -5,7 +5,6 @@ import json
 import sys
 
 
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m spikeforge", description="Spiking neurons for PyTorch.")
     commands = parser.add_subparsers(dest="command", required=True)
