@@ -21,8 +21,6 @@ __all__ = ["Entry", "Report", "accelerate", "restore"]
 
 LIBRARIES = {"spikingjelly": "SpikingJelly", "snntorch": "snnTorch", "norse": "Norse"}
 
-HALF_NOTE = "in float16 and bfloat16 states are kept in float32, and not rounded to the input's type at each operation"
-
 
 def accelerate(net: torch.nn.Module) -> Report:
     """Replaces the dynamics of the network's spiking neurons by fused operators, in place.
@@ -46,8 +44,7 @@ def accelerate(net: torch.nn.Module) -> Report:
     _library.load()
     libraries = _imported()
     entries = [entry for name, module in net.named_modules() for entry in _treat(name, module, libraries)]
-    notes = (HALF_NOTE,) if any(entry.status != "left" for entry in entries) else ()
-    return Report(tuple(entries), notes)
+    return Report(tuple(entries))
 
 
 def restore(net: torch.nn.Module) -> list[str]:
@@ -78,7 +75,8 @@ def _treat(name: str, module: torch.nn.Module, libraries: dict[str, ModuleType])
             replacing.replace(module, verdict.mixin)
         status = "left" if verdict.mixin is None else "already" if already else "replaced"
         kind, title = type(module).__name__, f"{LIBRARIES[library]} {_version(library)}"
-        return [Entry(name, kind, title, status, verdict.what, verdict.note)]
+        notes = () if verdict.mixin is None else (*ours.NOTES, *verdict.notes)
+        return [Entry(name, kind, title, status, verdict.what, notes)]
     return []
 
 

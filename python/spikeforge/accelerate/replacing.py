@@ -32,7 +32,7 @@ class Verdict:
 
     mixin: type[Replaced] | None
     what: str
-    note: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def left(reason: str) -> Verdict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 WIDTH = 120
@@ -19,7 +19,7 @@ class Entry:
         library: the library that it comes from, with its version.
         status: "replaced" by this call, "already" replaced by an earlier one, or "left" as it is.
         what: the operator or neuron text that runs it, or why it was left.
-        note: what differs in the last place, if anything does.
+        notes: what is not the same to the last bit, and when.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Entry:
     library: str
     status: Literal["replaced", "already", "left"]
     what: str
-    note: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,6 @@ class Report:
     """What `accelerate` did: print it, or read `replaced`, `already` and `left`."""
 
     entries: tuple[Entry, ...] = ()
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def replaced(self) -> list[Entry]:
@@ -65,7 +64,7 @@ class Report:
         lines += _table("runs as", self.replaced + self.already)
         if self.left:
             lines += ["left as they are", *_table("why", self.left)]
-        notes = dict.fromkeys([*self.notes, *(entry.note for entry in self.entries if entry.note)])
+        notes = dict.fromkeys(note for entry in self.entries for note in entry.notes)
         return "\n".join(lines + [f"note: {note}" for note in notes])
 
     __repr__ = __str__

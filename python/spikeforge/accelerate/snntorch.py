@@ -18,6 +18,7 @@ from spikeforge.accelerate.replacing import (Replaced, Verdict, ancestor, consta
                                              own_class, readable, state_dtype)
 
 PACKAGE = "snntorch._neurons"
+NOTES = ("in float16 and bfloat16 states are kept in float32, where snnTorch rounds them to the input's type at each step",)
 HARMLESS = ("reset_mem", "init_leaky", "init_synaptic", "init_lapicque", "init_alpha", "init_rleaky", "init_rsynaptic",
             "extra_repr", "reset_hidden", "detach_hidden")
 DYNAMICS = ("forward", "fire", "mem_reset", "_base_state_function")

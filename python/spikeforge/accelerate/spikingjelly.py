@@ -40,10 +40,11 @@ SURROGATES: dict[type, tuple[str, tuple[str, ...]]] = {
     surrogate.DeterministicPass: ("straight_through", ()),
 }
 
+NOTES = ("in float16 and bfloat16 states are kept in float32, where SpikingJelly rounds them to the input's type at each step",)
 HARMLESS = ("extra_repr", "supported_step_mode", "reset", "detach")
 DYNAMICS = ("forward", "single_step_forward", "multi_step_forward", "functional_forward", "single_step_functional_forward",
             "multi_step_functional_forward", "materialize_states")
-EXP_NOTE = "exponentials (EIF, CLIF) may differ from torch's in the last place, so that a charge within rounding of the threshold can fall on the other side"  # noqa: E501
+EXP_NOTE = "the exponentials of EIF and CLIF may differ from torch's in the last place, and so may their potentials"
 
 
 # --- what each neuron is -----------------------------------------------------------------------------------------------
@@ -59,7 +60,7 @@ class Rule:
         text: neuron text of a node with these numbers.
         operator: the predefined operator and its options, where it evaluates in the same order.
         parameters: the tensors that the text takes.
-        note: what is not the same in the last place.
+        notes: what is not the same in the last place.
     """
 
     constants: tuple[str, ...]
@@ -67,7 +68,7 @@ class Rule:
     text: Callable[[Any, str], str]
     operator: Callable[[Any], tuple[str, dict[str, Any]] | None] = lambda node: None
     parameters: Callable[[Any, torch.dtype], list[torch.Tensor]] = lambda node, dtype: []
-    note: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def _resting(node: Any) -> float:
@@ -183,14 +184,14 @@ RULES: dict[type, Rule] = {
     neuron.LIFNode: Rule(("tau", "decay_input"), _v, _lif_text, _lif_operator),
     neuron.ParametricLIFNode: Rule(("decay_input",), _v, _plif_text, parameters=_rate),
     neuron.QIFNode: Rule(("tau", "v_c", "a0", "v_rest"), _v, _qif_text, _qif_operator),
-    neuron.EIFNode: Rule(("tau", "delta_T", "theta_rh", "v_rest"), _v, _eif_text, note=EXP_NOTE),
+    neuron.EIFNode: Rule(("tau", "delta_T", "theta_rh", "v_rest"), _v, _eif_text, notes=(EXP_NOTE,)),
     neuron.IzhikevichNode: Rule(("tau", "v_c", "a0", "v_rest", "w_rest", "tau_w", "a", "b"),
                                 lambda node: {"v": _resting(node), "w": node.w_rest}, _izhikevich_text, _izhikevich_operator),
     neuron.KLIFNode: Rule(("tau", "decay_input", "scale_reset"), _v, _klif_text,
                           parameters=lambda node, dtype: [node.k.to(dtype)]),
     neuron.CUBALIFNode: Rule(("c_decay", "v_decay"), lambda node: {"v": _resting(node), "c": 0.0}, _cuba_text),
     neuron.ComplementaryLIFNode: Rule(("tau", "training"), lambda node: {"v": 0.0, "m": 0.0}, _complementary_text,
-                                      note=EXP_NOTE),
+                                      notes=(EXP_NOTE,)),
     neuron.HalfThresholdIFNode: Rule((), lambda node: {"v": node.v_threshold / 2.0}, _half_threshold_text),
 }
 
@@ -358,4 +359,4 @@ def _readiness(node: Any, base: type) -> Verdict:
         return left("v_threshold, v_reset or another constant is no number")
     program, options = _program(node, rule, signature)
     what = f"neuron text {program.split('(')[0].split()[1]}" if options is None else program
-    return Verdict(_MIXINS[base], f"{what}, {readable(*signature[:2])}", rule.note)
+    return Verdict(_MIXINS[base], f"{what}, {readable(*signature[:2])}", rule.notes)
