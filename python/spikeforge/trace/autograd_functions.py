@@ -12,10 +12,8 @@ import torch
 from . import graph
 from .graph import Node, Recording
 from .make import fail, op, operand, recording_for
-from .surrogates import SPIKINGJELLY
-from .derivatives import DERIVATIVES
 from .primitives import custom_gradient, spike
-from .surrogates import Named
+from .surrogates import of_spikingjelly_function
 from .value import Value
 
 _lock = threading.Lock()
@@ -63,9 +61,9 @@ class _Context:
 
 
 def _trace(cls: Any, args: tuple, kwargs: dict) -> Value:
-    named = _of_spikingjelly(cls, args, kwargs)
-    if named is not None:
-        return spike(args[0], named)
+    known = None if kwargs else of_spikingjelly_function(cls, args[1:])
+    if known is not None:
+        return spike(args[0], known)
     name = cls.__name__
     sets_up = cls.setup_context is not torch.autograd.Function.setup_context
     if sets_up or kwargs:
@@ -79,15 +77,6 @@ def _trace(cls: Any, args: tuple, kwargs: dict) -> Value:
     if not isinstance(result, Value):
         fail(f"{name}.apply: forward must give one value, but gives {type(result).__name__}")
     return _with_gradient(cls, context, args, result)
-
-
-def _of_spikingjelly(cls: Any, args: tuple, kwargs: dict) -> Named | None:
-    """One of its surrogates with numbers for arguments is ours of the same name."""
-    name = SPIKINGJELLY.get(cls.__name__, cls.__name__)
-    is_ours = cls.__module__ == "spikingjelly.activation_based.surrogate" and name in DERIVATIVES
-    if not is_ours or kwargs or not all(isinstance(x, (int, float)) for x in args[1:]):
-        return None
-    return Named(name, tuple(float(x) for x in args[1:]))
 
 
 def _with_gradient(cls: Any, context: _Context, args: tuple, result: Value) -> Value:

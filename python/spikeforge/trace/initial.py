@@ -36,6 +36,16 @@ class Initial:
         return value.to(device=x.device, dtype=dtype).expand(x.shape[1:])
 
 
+class Lost:
+    """In place of a function that could not be pickled."""
+
+    def __init__(self, label: str):
+        self.label = label
+
+    def __call__(self, **_: Tensor) -> Tensor:
+        raise ValueError(f"{self.label}: the function it starts at was not pickled: import the neuron's module, or give the state")
+
+
 def read_rule(label: str, rule: Any, params: Sequence[str]) -> Initial:
     """From what states={...} says of a state."""
     if isinstance(rule, numbers.Real) and not isinstance(rule, bool):

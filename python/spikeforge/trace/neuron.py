@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from typing import Any, Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from . import loop, signature
-from .initial import Initial, read_rule, state_type
+from .initial import Initial, Lost, read_rule, state_type
 from .record import Step, record
 from .signature import Signature
+
+_run = torch.ops.spikeforge.run
+_MOST_NUMBERS = 256  # as tensors, kept by a neuron
 
 
 def neuron(function: Callable | None = None, *, states: Mapping[str, Any] | None = None,
@@ -80,6 +84,7 @@ class TracedNeuron:
         self._rules = dict(rules)
         self._starts_at_numbers = all(rule.is_number for rule in rules.values())
         self._signature = read
+        self._slots = tuple((param, read.defaults.get(param)) for param in read.params)
         self._number_tensors: dict[tuple[float, torch.dtype], Tensor] = {}
         self.text, self.outputs = record(read, step, function, self.states)
         self.__doc__ = function.__doc__
@@ -135,10 +140,29 @@ class TracedNeuron:
         Returns:
             The output [T, *shape], or a tuple of outputs, and a dict of states, which the next call takes as `**states`.
         """
+        if len(args) == len(self.inputs) and self._starts_at_numbers:  # the short way of a plain call
+            params = self._params_alone(args[0], named)
+            if params is not None:
+                return self._returned(*(_run(self.text, args, [], params, store_states=True) if store_states
+                                        else _run(self.text, args, [], params)))
         inputs, states, params = self._arguments(args, named)
         given = self._initial(inputs, states, params)
-        outputs, last = torch.ops.spikeforge.run(self.text, inputs, given, params, store_states=store_states)
+        outputs, last = _run(self.text, inputs, given, params, store_states=store_states)
         return self._returned(outputs, last)
+
+    def _params_alone(self, x: Any, named: dict[str, Any]) -> list[Tensor] | None:
+        """The parameters of a call that names nothing else and leaves none out; otherwise None."""
+        if not isinstance(x, Tensor):
+            return None
+        params, taken = [], 0
+        for name, default in self._slots:
+            value = named.get(name)
+            if value is None:
+                value = default
+            else:
+                taken += 1
+            params.append(value if isinstance(value, Tensor) else self._number(name, value, state_type(x.dtype)))
+        return params if taken == len(named) else None
 
     def loop(self, *args: Any, store_states: bool = False, **named: Any) -> tuple[Any, dict[str, Tensor]]:
         """The same by the function itself, in torch's operations, step by step under autograd: slow, for checking."""
@@ -176,28 +200,30 @@ class TracedNeuron:
                 raise TypeError(f"{self.name}: state {name} must be a tensor [*shape] or None, but is {_kind(state)}; one dict of states "
                                 "is given as **states")
         dtype = state_type(positional[0].dtype)
-        params = [self._param(name, named.pop(name, None), dtype) for name in self.params]
+        given = [named.pop(name, None) for name in self.params]
+        params = [self._param(name, default if value is None else value, dtype) for (name, default), value in zip(self._slots, given)]
         if named:
             raise TypeError(f"{self.name}: {next(iter(named))} is none of its arguments; it takes {self._takes()}")
         return positional[:count], positional[count:], params
 
     def _param(self, name: str, value: Any, dtype: torch.dtype) -> Tensor:
-        if value is None:
-            value = self.defaults.get(name)
-        if isinstance(value, Tensor):
-            return value
+        return value if isinstance(value, Tensor) else self._number(name, value, dtype)
+
+    def _number(self, name: str, value: Any, dtype: torch.dtype) -> Tensor:
+        """A number as a parameter, which lies on the CPU; made once, but for where a graph is made."""
         if value is None:
             raise TypeError(f"{self.name}: parameter {name} is missing: {self.name}(..., {name}=...)")
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             raise TypeError(f"{self.name}: parameter {name} must be a number or a tensor, but is {_kind(value)}")
-        if torch.compiler.is_compiling():
-            return torch.full((), value, dtype=dtype)
-        key = float(value), dtype
-        if key not in self._number_tensors:
-            if len(self._number_tensors) > 256:
+        if torch.compiler.is_compiling() or value == 0:  # 0 and -0 are one key
+            return torch.full((), value, dtype=dtype, device="cpu")
+        made = self._number_tensors.get((value, dtype))
+        if made is None:
+            if len(self._number_tensors) > _MOST_NUMBERS:
                 self._number_tensors.clear()
-            self._number_tensors[key] = torch.full((), value, dtype=dtype)
-        return self._number_tensors[key]
+            with torch.inference_mode(False):
+                made = self._number_tensors[value, dtype] = torch.full((), value, dtype=dtype, device="cpu")
+        return made
 
     def _returned(self, outputs: list[Tensor], states: list[Tensor]) -> tuple[Any, dict[str, Tensor]]:
         return outputs[0] if len(outputs) == 1 else tuple(outputs), dict(zip(self.states, states))
@@ -214,7 +240,12 @@ class TracedNeuron:
         data = dict(self.__dict__, _number_tensors={})
         if not _can_be_pickled(self.step):
             data.update(step=None, _function=None)
+        data["_rules"] = {name: self._picklable(name, rule) for name, rule in self._rules.items()}
         return _restored, (self.__module__, self.__qualname__, self.text, data)
+
+    def _picklable(self, state: str, rule: Initial) -> Initial:
+        lost = rule.function is not None and not _can_be_pickled(rule.function)
+        return replace(rule, function=Lost(f"{self.name}: state {state}")) if lost else rule
 
 
 def _kind(x: Any) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import functions
 from .make import fail, op
-from .surrogates import Named, Own, resolve
+from .surrogates import Rule, resolve
 from .value import Value
 
 
@@ -17,7 +17,7 @@ def _is_traced(*operands: Any) -> bool:
     return any(isinstance(x, Value) for x in operands)
 
 
-def _resolve(surrogate: Any, traced: bool) -> Named | Own:
+def _resolve(surrogate: Any, traced: bool) -> Rule:
     try:
         return resolve(surrogate)
     except (TypeError, ValueError) as error:
@@ -48,18 +48,18 @@ def _spike(kind: str, u: Any, surrogate: Any) -> Any:
     if not traced:
         _check_tensor(kind, u)
         return _Spike.apply(u, kind == "spike_strict", rule)
-    if isinstance(rule, Named):
+    if rule.text is not None:
         return op(kind, u, surrogate=rule.text)
-    return op("add_gradient", op(kind, u, surrogate="none"), u, rule.gradient(u))
+    return op("add_gradient", op(kind, u, surrogate="none"), u, rule.of_values(u))
 
 
 def surrogate_gradient(u: Any, surrogate: Any) -> Any:
     """A surrogate's derivative at u as a value, to be used in `add_gradient` and `custom_gradient`."""
     traced = _is_traced(u)
     rule = _resolve(surrogate, traced)
-    if traced and isinstance(rule, Named):
-        return op("surrogate_gradient", u, surrogate=rule.text)
-    return rule.gradient(u if traced else u.detach())
+    if not traced:
+        return rule.gradient(u.detach())
+    return op("surrogate_gradient", u, surrogate=rule.text) if rule.text is not None else rule.of_values(u)
 
 
 def select(s: Any, a: Any, b: Any) -> Any:
@@ -112,7 +112,7 @@ def _check_tensor(function: str, x: Any) -> None:
 
 class _Spike(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, u: Tensor, strict: bool, rule: Named | Own) -> Tensor:
+    def forward(ctx: Any, u: Tensor, strict: bool, rule: Rule) -> Tensor:
         ctx.save_for_backward(u)
         ctx.rule = rule
         return (u > 0 if strict else u >= 0).to(u.dtype)
