@@ -134,6 +134,9 @@ def _text(rule: Rule, method: str, box_reset: Any) -> str:
 class Cell(Replaced):
     """What all replaced modules of Norse share."""
 
+    def _prepare(self):
+        self._kept()
+
     def _kept(self):
         """The text, made anew where activation, method or reset have changed; None where there is none."""
         p = self.p

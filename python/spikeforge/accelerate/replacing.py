@@ -22,6 +22,9 @@ class Replaced:
     original: ClassVar[type]
     mixin: ClassVar[type]
 
+    def _prepare(self) -> None:
+        """Makes and keeps what the first call would make, so that torch.compile finds it."""
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _blank, (type(self).mixin, type(self).original), self.__dict__
 
@@ -50,6 +53,7 @@ def fused_class(mixin: type[Replaced], original: type) -> type:
 def replace(module: torch.nn.Module, mixin: type[Replaced]) -> None:
     """Gives the module the dynamics of the mixin."""
     module.__class__ = fused_class(mixin, type(module))
+    module._prepare()
 
 
 def put_back(module: torch.nn.Module) -> bool:

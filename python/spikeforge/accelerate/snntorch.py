@@ -197,6 +197,9 @@ class Neuron(Replaced):
         for name, value in values.items():
             setattr(self, name, value)
 
+    def _prepare(self):
+        self._unchanged()
+
     def _unchanged(self):
         """Whether the neuron is what its text was made for."""
         kept = self.__dict__.get("_spikeforge")
@@ -205,17 +208,17 @@ class Neuron(Replaced):
             if kept is None:
                 return False
             self.__dict__["_spikeforge"] = kept
-        return (self.spike_grad is kept["spike_grad"] and self.state_function.__name__ == kept["state_function"]
+        return (self.spike_grad is kept["spike_grad"] and _function(self.state_function) is kept["state_function"]
                 and self.__dict__.get("reset_delay", True) == kept["reset_delay"] and not self.inhibition
                 and not self.state_quant)
 
     def _kept(self):
-        spike, reset = _spike(self.spike_grad), RESETS.get(self.state_function.__name__)
+        spike, reset = _spike(self.spike_grad), _reset(self)
         if spike is None or reset is None:
             return None
         base, delayed = type(self).of_neuron, self.__dict__.get("reset_delay", True)
         text = _text(RULES[base], base.__name__.lower(), reset[0], delayed, spike)
-        return dict(text=text, spike_grad=self.spike_grad, state_function=self.state_function.__name__, reset_delay=delayed)
+        return dict(text=text, spike_grad=self.spike_grad, state_function=_function(self.state_function), reset_delay=delayed)
 
     def _parameters_of(self, rule, input_):
         """The text's parameters; None where they would make the result another shape or type than the input's."""
@@ -233,6 +236,16 @@ class Neuron(Replaced):
     def _tau_alpha(self):
         alpha, beta = self.alpha.clamp(0, 1).log(), self.beta.clamp(0, 1).log()
         return alpha / (beta - alpha) + 1
+
+
+def _function(method):
+    """The function of a bound method; torch.compile compares functions, not names."""
+    return getattr(method, "__func__", None)
+
+
+def _reset(neuron):
+    """The reset that the neuron was made with, and snnTorch's number for it; None where it was replaced."""
+    return RESETS.get(getattr(_function(neuron.state_function), "__name__", None))
 
 
 def _fits(state, input_):
@@ -306,7 +319,7 @@ def examine(module: torch.nn.Module) -> Verdict | None:
 
 def _readiness(neuron: Any, base: type) -> Verdict:
     spike = _spike(neuron.spike_grad)
-    reset, number = RESETS.get(getattr(neuron.state_function, "__name__", ""), (None, None))
+    reset, number = _reset(neuron) or (None, None)
     delayed = neuron.__dict__.get("reset_delay", True)
     if spike is None:
         return left("its surrogate is not one of snnTorch's own that the library has too")

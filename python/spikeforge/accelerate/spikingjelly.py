@@ -282,6 +282,13 @@ class Node(Replaced):
         x = inputs[0]
         if self._neuron_precision is not None or len(inputs) != 1 or not x.is_floating_point() or x.layout != torch.strided:
             return None
+        return self._current()
+
+    def _prepare(self):
+        self._current()
+
+    def _current(self):
+        """The program for the node's constants as they are now; None where they have none."""
         rule = RULES[type(self).of_node]
         signature = _signature(self, rule)
         if signature is None:
