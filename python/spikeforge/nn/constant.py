@@ -99,9 +99,11 @@ class Placement:
         return self.min is not None or self.max is not None
 
     def take(self, value: Tensor, x_dims: int) -> Tensor:
-        if self.min is not None or self.max is not None:
-            value = torch.clamp(value, self.min, self.max)
-        if self.dim is not None and value.dim() == 1:
+        if self.min is not None:
+            value = value.clamp_min(self.min) if self.max is None else value.clamp(self.min, self.max)
+        elif self.max is not None:
+            value = value.clamp_max(self.max)
+        if self.dim is not None and x_dims > 2 and value.dim() == 1:
             trailing = x_dims - 1 - self.dim if self.dim >= 0 else -1 - self.dim
             if trailing > 0 and value.numel() != 1:
                 value = value.view(-1, *(1,) * trailing)
@@ -121,12 +123,13 @@ class ConstantsModule(StatefulModule):
         self._placements: dict[str, Placement] = {}  # those that are tensors
         self._initial: dict[str, float | Tensor] = {}  # of what reset_parameters() resets
         self._constant_names: tuple[str, ...] = ()
+        self._taken: tuple[tuple[str, Placement, bool], ...] = ()
 
     def _set_constants(self, constants: Mapping[str, Any]) -> None:
         for name, value in constants.items():
             self._set_constant(name, value)
         self._constant_names = tuple(constants)
-        self._prepare()
+        self._changed()
 
     def _set_constant(self, name: str, value: Any) -> None:
         dim = value.dim if isinstance(value, Constant) else CHANNELS
@@ -173,17 +176,33 @@ class ConstantsModule(StatefulModule):
     def _prepare(self) -> None:
         """Called after constants have changed."""
 
+    def _changed(self) -> None:
+        # With each, whether it is ever taken in another form than it has.
+        self._taken = tuple((name, place, place.bounded or place.dim != CHANNELS) for name, place in self._placements.items())
+        self._prepare()
+
     def __setattr__(self, name: str, value: Any) -> None:
         # Replicas of DataParallel, and parameters that torch.func puts in place, are taken as they come.
         if name in self.__dict__.get("_constant_names", ()) and not self.__dict__.get("_is_replica"):
             self._set_constant(name, value)
-            self._prepare()
+            self._changed()
         else:
             super().__setattr__(name, value)
 
     def constant(self, name: str, x_dims: int) -> Tensor:
         """A tensor constant as the operator takes it beside an x of so many dimensions: within its bounds, in its place."""
         return self._placements[name].take(getattr(self, name), x_dims)
+
+    def _take(self, x_dims: int) -> dict[str, Tensor]:
+        """All tensor constants so."""
+        taken = {}
+        parameters = self._parameters
+        for name, place, always in self._taken:
+            value = parameters.get(name)  # getattr looks everywhere, and costs as much as a small operator
+            if value is None:
+                value = getattr(self, name)
+            taken[name] = place.take(value, x_dims) if always or x_dims > CHANNELS + 1 else value
+        return taken
 
     def reset_parameters(self) -> None:
         """Has every Learnable start again at its first value. An ``nn.Parameter`` that was passed is left as it is."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import EllipsisType
 from typing import Any
 
@@ -11,13 +11,31 @@ import torch
 from torch import Tensor
 
 from spikeforge import surrogate as surrogates
-from spikeforge.nn.constant import ConstantsModule, Learnable, is_number
+from spikeforge.nn.constant import CHANNELS, ConstantsModule, Learnable, is_number
 from spikeforge.nn.errors import ERRORS, explained, first_line
-from spikeforge.nn.stateful import State, States
+from spikeforge.nn.stateful import NO_STATE, Memory, State, States
 from spikeforge.nn.text import TextCell, predefined_cell
 
 ops = torch.ops.spikeforge
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 Number = float | Tensor | Learnable
+
+
+class Quick:
+    """What a call of a predefined neuron reads, in slots: attributes of a module take several times as long."""
+
+    __slots__ = ("builtin", "keywords", "memory", "mixes", "name", "op", "taken")
+
+    def __init__(self, memory: Memory, name: str, keywords: dict[str, Any] | None, taken: tuple, mixes: bool):
+        self.memory, self.name, self.mixes = memory, name, mixes
+        self.keywords = keywords  # None: it is run as text
+        self.taken = taken
+        packet = getattr(ops, name, None)
+        self.op = getattr(packet, "any" if mixes else "default", None)
+        self.builtin = getattr(self.op, "_op", None)  # saves a call of Python, but cannot be traced
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Quick, (self.memory, self.name, self.keywords, self.taken, self.mixes)
 
 
 class PredefinedNeuron(ConstantsModule):
@@ -39,8 +57,7 @@ class PredefinedNeuron(ConstantsModule):
     """
 
     _op_name: str
-    _op: Any  # the overload of numbers
-    _op_any: Any  # that of numbers and tensors
+    _required: tuple[str, ...] = ()  # constants that the operator takes as tensors only
     state_names = ("v",)
 
     def __init__(
@@ -77,15 +94,15 @@ class PredefinedNeuron(ConstantsModule):
             self._prepare()
 
     def _prepare(self) -> None:
-        self._keywords: dict[str, Any] = {}
         self._cell: TextCell | None = None
-        self._tensors = tuple(name for name in self._constant_names if name in self._placements and name != "w")
+        keywords = None
         if self.strict or isinstance(self.surrogate, surrogates.Custom):
             self._check_options_of_text()
             self._cell = predefined_cell(self)
         else:
-            self._keywords = self._operator_keywords()
-        self._plain = self._cell is None and not self._placements
+            keywords = self._operator_keywords()
+        mixes = any(name not in self._required for name in self._placements)
+        self._quick = Quick(self._memory, self._op_name, keywords, self._taken, mixes)
         self._check_numbers()
 
     def _check_options_of_text(self) -> None:
@@ -99,7 +116,7 @@ class PredefinedNeuron(ConstantsModule):
         given |= {"surrogate": self.surrogate.name, "surrogate_args": list(self.surrogate.args)}
         if self._takes_decay_input:
             given["decay_input"] = self.decay_input
-        defaults = {argument.name: argument.default_value for argument in self._op._schema.arguments if argument.has_default_value()}
+        defaults = {argument.name: argument.default_value for argument in getattr(ops, self._op_name).default._schema.arguments if argument.has_default_value()}
         keywords = {name: value for name, value in given.items() if name not in defaults or defaults[name] != value}
         if self.surrogate == surrogates.SURROGATES[self.surrogate.name]():
             keywords.pop("surrogate_args", None)
@@ -107,19 +124,16 @@ class PredefinedNeuron(ConstantsModule):
 
     def _check_numbers(self) -> None:
         """The operator checks its numbers, over no steps."""
-        x = torch.empty(0, device="cpu")
+        nothing, one = torch.empty(0, device="cpu"), torch.ones((), device="cpu")
+        keywords = self._quick.keywords
+        if keywords is None:
+            keywords = {name: value for name, value in self._numbers.items() if name not in self._required}
         try:
+            getattr(ops, self._op_name).default(nothing, **dict.fromkeys(self._required, one), **keywords)
             if self._cell is not None:
-                numbers = {name: value for name, value in self._numbers.items() if name != "w"}
-                self._op(*self._example(x), **numbers)
                 self._cell.check()
-            else:
-                self._op(*self._example(x), **self._keywords)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{self._title()}: {first_line(error)}") from None
-
-    def _example(self, x: Tensor) -> tuple[Tensor, ...]:
-        return (x,)
 
     @property
     def _takes_decay_input(self) -> bool:
@@ -129,28 +143,43 @@ class PredefinedNeuron(ConstantsModule):
 
     def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
         """Spikes ``[T, *shape]`` of x ``[T, *shape]``; see :class:`~spikeforge.nn.StatefulModule` for the states."""
-        if state is ... and self._plain and not store_states and not self._memory.keeping:
-            try:
-                return self._op(x, **self._keywords)[0]
-            except ERRORS as error:
-                raise explained(self, error, (x,), {})
-        return super().forward(x, state=state, store_states=store_states)
-
-    def _advance(self, inputs: list[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
+        quick = self._quick
+        if state is not ... or store_states or quick.memory.keeping:
+            return self._forward((x,), state, store_states)
         try:
-            if self._cell is not None:
-                return self._cell.run(self, inputs, state, store)
-            spikes, *after = self._call(inputs[0], state, store)
+            keywords = quick.keywords
+            if keywords is None:
+                return self._cell.call(self, (x,), NO_STATE, False)[0][0]
+            if quick.taken:
+                keywords = self._with_tensors(keywords, x)
+            return (quick.op if is_dynamo_compiling() else quick.builtin)(x, **keywords)[0]
+        except ERRORS as error:
+            raise explained(self, error, (x,), NO_STATE)
+
+    def _with_tensors(self, keywords: dict[str, Any], x: Tensor) -> dict[str, Any]:
+        keywords = keywords.copy()
+        parameters = self._parameters
+        for name, place, always in self._taken:
+            value = parameters.get(name)  # getattr looks everywhere, and costs as much as a small operator
+            if value is None:
+                value = getattr(self, name)
+            keywords[name] = place.take(value, x.dim()) if always or x.dim() > CHANNELS + 1 else value
+        return keywords
+
+    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
+        quick, x = self._quick, inputs[0]
+        try:
+            if quick.keywords is None:
+                outputs, after = self._cell.call(self, inputs, state, store)
+                return outputs[0], after
+            keywords = self._with_tensors(quick.keywords, x)
+            keywords.update(state)
+            if store:
+                keywords["store_v"] = True
+            spikes, *after = (quick.op if is_dynamo_compiling() else quick.builtin)(x, **keywords)
         except ERRORS as error:
             raise explained(self, error, inputs, state)
         return spikes, dict(zip(self.state_names, after))
-
-    def _call(self, x: Tensor, state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, ...]:
-        keywords = dict(self._keywords, **{name: self.constant(name, x.dim()) for name in self._tensors})
-        if store:
-            keywords["store_v"] = True
-        op = self._op_any if self._tensors else self._op
-        return op(x, *(state.get(name) for name in self.state_names), **keywords)
 
     def extra_repr(self) -> str:
         parts = self._described_constants()
@@ -176,7 +205,6 @@ class IF(PredefinedNeuron):
     """Integrate-and-fire: H = V + X. State: v."""
 
     __doc__ += PredefinedNeuron.__doc__.split("\n", 1)[1]
-    _op, _op_any = ops.integrate_and_fire.default, ops.integrate_and_fire.any
     _op_name = "integrate_and_fire"
 
     def __init__(
@@ -205,7 +233,6 @@ class LIF(WithDecayInput, PredefinedNeuron):
     """
 
     __doc__ += PredefinedNeuron.__doc__.split("\n", 1)[1]
-    _op, _op_any = ops.lif.default, ops.lif.any
     _op_name = "lif"
 
     def __init__(
@@ -238,8 +265,8 @@ class PLIF(WithDecayInput, PredefinedNeuron):
     """
 
     __doc__ += PredefinedNeuron.__doc__.split("\n", 1)[1]
-    _op, _op_any = ops.plif.default, ops.plif.any
     _op_name = "plif"
+    _required = ("w",)
 
     def __init__(
         self,
@@ -269,23 +296,11 @@ class PLIF(WithDecayInput, PredefinedNeuron):
             persistent_state=persistent_state,
         )  # fmt: skip
 
-    def _example(self, x: Tensor) -> tuple[Tensor, ...]:
-        return x, torch.zeros((), device="cpu")
-
-    def _call(self, x: Tensor, state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, ...]:
-        dims = x.dim()
-        keywords = dict(self._keywords, **{name: self.constant(name, dims) for name in self._tensors})
-        if store:
-            keywords["store_v"] = True
-        op = self._op_any if self._tensors else self._op
-        return op(x, self.constant("w", dims), state.get("v"), **keywords)
-
 
 class QIF(PredefinedNeuron):
     """Quadratic integrate-and-fire: H = V + (X + a0 (V - v_rest) (V - v_c)) / tau. State: v."""
 
     __doc__ += PredefinedNeuron.__doc__.split("\n", 1)[1]
-    _op, _op_any = ops.qif.default, ops.qif.any
     _op_name = "qif"
 
     def __init__(
@@ -315,7 +330,6 @@ class EIF(PredefinedNeuron):
     """Exponential integrate-and-fire: H = V + (X + v_rest - V + delta_t exp((V - theta_rh) / delta_t)) / tau. State: v."""
 
     __doc__ += PredefinedNeuron.__doc__.split("\n", 1)[1]
-    _op, _op_any = ops.eif.default, ops.eif.any
     _op_name = "eif"
 
     def __init__(
@@ -348,7 +362,6 @@ class Izhikevich(PredefinedNeuron):
     """
 
     __doc__ += PredefinedNeuron.__doc__.split("\n", 1)[1]
-    _op, _op_any = ops.izhikevich.default, ops.izhikevich.any
     _op_name = "izhikevich"
     state_names = ("v", "w")
 
@@ -387,7 +400,6 @@ class AdaptiveLIF(WithDecayInput, PredefinedNeuron):
     """
 
     __doc__ += PredefinedNeuron.__doc__.split("\n", 1)[1]
-    _op, _op_any = ops.adaptive_lif.default, ops.adaptive_lif.any
     _op_name = "adaptive_lif"
     state_names = ("v", "a")
 

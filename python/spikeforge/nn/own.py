@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import EllipsisType
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -10,8 +11,8 @@ from torch import Tensor
 from spikeforge import surrogate as surrogates
 from spikeforge.nn.constant import ConstantsModule
 from spikeforge.nn.errors import ERRORS, explained, first_line
-from spikeforge.nn.neurons import Number, PredefinedNeuron, WithDecayInput
-from spikeforge.nn.stateful import State
+from spikeforge.nn.neurons import Number, PredefinedNeuron, Quick, WithDecayInput
+from spikeforge.nn.stateful import NO_STATE, Memory, State, States
 from spikeforge.nn.text import TextCell, predefined_cell, read_header
 
 
@@ -23,6 +24,18 @@ class Traced(Protocol):
     inputs: tuple[str, ...]
     states: dict[str, float]
     params: tuple[str, ...]
+
+
+class QuickText:
+    """What a call of a neuron of one's own reads, in slots."""
+
+    __slots__ = ("cell", "inputs", "memory")
+
+    def __init__(self, memory: Memory, cell: TextCell):
+        self.memory, self.cell, self.inputs = memory, cell, cell.inputs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return QuickText, (self.memory, self.cell)
 
 
 class Neuron(ConstantsModule):
@@ -51,13 +64,18 @@ class Neuron(ConstantsModule):
         self.input_names = header.inputs
         self.n_inputs = len(header.inputs)
         self.state_names = tuple(header.states)
+        params = dict(getattr(neuron, "defaults", {}), **params)
         self._check_given(header.params, params)
-        self._cell = TextCell(text, self.n_inputs, header.params, header.states)
+        cell = TextCell(text, self.n_inputs, header.params, header.states, getattr(neuron, "initial_states", None))
+        self._quick = QuickText(self._memory, cell)
         try:
-            self.n_outputs = self._cell.check()
+            self.n_outputs = cell.check()
         except (TypeError, ValueError) as error:
             raise type(error)(f"{self._title()}: {first_line(error)}") from None
         self._set_constants({name: params[name] for name in header.params})
+
+    def _prepare(self) -> None:
+        self._quick.cell.renew()
 
     def _check_given(self, wanted: tuple[str, ...], given: Mapping[str, Any]) -> None:
         listed = ", ".join(wanted) or "none"
@@ -73,11 +91,23 @@ class Neuron(ConstantsModule):
         kind = type(self).__name__
         return f"{kind} {name}" if name and name != kind else kind
 
-    def _advance(self, inputs: list[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
+    def forward(self, *inputs: Any, state: States | EllipsisType = ..., store_states: bool = False):
+        """``y = neuron(x1, ...)`` or ``y, state = neuron(x1, ..., state)``; see :class:`~spikeforge.nn.StatefulModule`."""
+        quick = self._quick
+        if len(inputs) != quick.inputs or state is not ... or store_states or quick.memory.keeping:
+            return super().forward(*inputs, state=state, store_states=store_states)
         try:
-            return self._cell.run(self, inputs, state, store)
+            outputs, _ = quick.cell.call(self, inputs, NO_STATE, False)
+        except ERRORS as error:
+            raise explained(self, error, inputs, NO_STATE)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
+        try:
+            outputs, after = self._quick.cell.call(self, inputs, state, store)
         except ERRORS as error:
             raise explained(self, error, inputs, state)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs), after
 
     def extra_repr(self) -> str:
         return "; ".join(
@@ -110,6 +140,7 @@ class LI(Neuron):
         self.decay_input = decay_input
 
     def _prepare(self) -> None:
+        super()._prepare()
         _check_positive(self, "tau")
 
 
@@ -148,7 +179,7 @@ class CubaLIF(WithDecayInput, PredefinedNeuron):
             raise ValueError(f"{self._title()}: it is run as neuron text, which needs spiking=True")
         for name in ("tau_synapse", "tau_membrane"):
             _check_positive(self, name)
-        self._keywords, self._plain = {}, False
+        self._quick = Quick(self._memory, self._op_name, None, self._taken, True)
         self._cell = predefined_cell(self, baked=True)
         try:
             self._cell.check()

@@ -7,7 +7,7 @@ missing starts anew; ``None`` and ``{}`` start all anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import EllipsisType, TracebackType
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 State = dict[str, Tensor]
 States = Mapping[str, Tensor] | None
+NO_STATE: State = {}
 HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
@@ -72,7 +73,7 @@ class StatefulModule(nn.Module):
         """Whether the states are kept between calls."""
         return self._memory.keeping
 
-    def step(self, *inputs: Any, state: States | EllipsisType = ..., store_states: bool = False):
+    def step(self, *inputs: Any, state: States | EllipsisType = ...):
         """One step: inputs ``[*shape]`` to outputs ``[*shape]``, with the bits of a sequence of one step.
 
         ``y = module.step(x)``, or ``y, state = module.step(x, state)``.
@@ -91,22 +92,26 @@ class StatefulModule(nn.Module):
         each step. They are returned, and not kept.
         """
         *inputs, state = self._split(inputs, state)
-        if state is ... and not self._memory.keeping:
-            outputs, after = self._advance(inputs, {}, store_states)
-            return (outputs, after) if store_states else outputs
+        return self._forward(inputs, state, store_states)
+
+    def _forward(self, inputs: Sequence[Any], state: States | EllipsisType, store: bool) -> Any:
+        memory = self._memory
         if state is not ...:
-            return self._advance(inputs, self._checked_state(state), store_states)
+            return self._advance(inputs, self._checked_state(state), store)
+        if not memory.keeping:
+            outputs, after = self._advance(inputs, {}, store)
+            return (outputs, after) if store else outputs
         self._check_keeping()
-        outputs, after = self._advance(inputs, self._memory.states or {}, store_states)
-        if not store_states:
-            self._memory.states = after
+        outputs, after = self._advance(inputs, memory.states or {}, store)
+        if not store:
+            memory.states = after
             return outputs
         if all(value.shape[0] > 0 for value in after.values()):
             # Copied, or each last state would keep its whole sequence.
-            self._memory.states = {name: value[-1].clone() for name, value in after.items()}
+            memory.states = {name: value[-1].clone() for name, value in after.items()}
         return outputs, after
 
-    def _advance(self, inputs: list[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
+    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
         """Outputs over all steps, and the states after the last step, or with `store` after each."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
 
@@ -127,7 +132,7 @@ class StatefulModule(nn.Module):
         if state is None:
             return {}
         names = self._all_state_names()
-        if not isinstance(state, Mapping):
+        if not isinstance(state, (dict, Mapping)):
             example = "{" + ", ".join(f'"{name}": ...' for name in names) + "}"
             raise TypeError(
                 f"{self._title()}: state must be None or a dict {example}, as a call returned it, but is {_kind_of(state)}"

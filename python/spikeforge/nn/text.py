@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,9 @@ from spikeforge.surrogate import Custom
 if TYPE_CHECKING:
     from spikeforge.nn.constant import ConstantsModule
 
-run = torch.ops.spikeforge.run.default
+OPERATOR = torch.ops.spikeforge.run.default
+BUILTIN = OPERATOR._op  # saves a call of Python, but cannot be traced
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 
 @dataclass(frozen=True)
@@ -52,16 +54,16 @@ class Scalars:
     """Numbers as the tensors that an operator takes, made once for each type."""
 
     def __init__(self) -> None:
-        self.made: dict[tuple[float, torch.dtype], Tensor] = {}
+        self.made: dict[torch.dtype, list[Tensor]] = {}
 
-    def __call__(self, number: float, x: Tensor) -> Tensor:
-        dtype = state_type(x.dtype)
-        if torch.compiler.is_compiling():
-            return torch.full((), number, dtype=dtype, device=x.device)
-        made = self.made.get((number, dtype))
+    def __call__(self, numbers: Mapping[str, float], names: Sequence[str], x: Tensor) -> list[Tensor]:
+        dtype = x.dtype
+        if is_dynamo_compiling():
+            return [torch.full((), numbers[name], dtype=state_type(dtype), device=x.device) for name in names]
+        made = self.made.get(dtype)
         if made is None:
             with torch.inference_mode(False), torch.device("cpu"):
-                made = self.made[number, dtype] = torch.full((), number, dtype=dtype)
+                made = self.made[dtype] = [torch.full((), numbers[name], dtype=state_type(dtype)) for name in names]
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -74,40 +76,69 @@ class TextCell:
     Args:
         params: the constants that the text has as parameters.
         initial: where each state starts: a number, or the name of a constant.
+        rule: gives the initial states of inputs and parameters instead, or [] where the text says it all.
     """
 
-    def __init__(self, text: str, inputs: int, params: Sequence[str], initial: Mapping[str, float | str]):
+    def __init__(
+        self,
+        text: str,
+        inputs: int,
+        params: Sequence[str],
+        initial: Mapping[str, float | str],
+        rule: Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor]] | None = None,
+    ):
+        self.rule = rule
         self.text, self.inputs, self.params, self.initial = text, inputs, tuple(params), dict(initial)
         self.scalars = Scalars()
-        self.starts_by_itself = not any(isinstance(value, str) for value in self.initial.values())
+        self.starts_by_itself = rule is None and not any(isinstance(value, str) for value in self.initial.values())
+
+    def renew(self) -> None:
+        """Forgets the tensors of numbers that have changed."""
+        self.scalars = Scalars()
 
     def check(self) -> int:
         """How many outputs there are; ValueError where the text is not legal."""
         nothing = torch.empty(0, device="cpu")
         one = torch.ones((), device="cpu")
-        outputs, _ = run(self.text, [nothing] * self.inputs, [], [one] * len(self.params))
+        outputs, _ = OPERATOR(self.text, [nothing] * self.inputs, [], [one] * len(self.params))
         return len(outputs)
 
-    def run(self, module: ConstantsModule, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
-        x = inputs[0]
-        params = [self._param(module, name, x) for name in self.params]
-        states = [] if not state and self.starts_by_itself else [self._start(module, name, state, x) for name in self.initial]
-        outputs, after = run(self.text, list(inputs), states, params, store_states=store)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs), dict(zip(self.initial, after))
+    def call(
+        self, module: ConstantsModule, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool
+    ) -> tuple[list[Tensor], State]:
+        """Outputs and states: the last ones, or with `store` their sequences."""
+        params = self._params(module, inputs[0]) if self.params else []
+        states = self._states(module, inputs, state, params) if state or not self.starts_by_itself else []
+        run = OPERATOR if is_dynamo_compiling() else BUILTIN
+        outputs, after = run(self.text, inputs, states, params, store_states=True) if store else run(self.text, inputs, states, params)
+        return outputs, dict(zip(self.initial, after))
 
-    def _param(self, module: ConstantsModule, name: str, x: Tensor) -> Tensor:
-        if name in module._placements:
-            return module.constant(name, x.dim())
-        return self.scalars(module._numbers[name], x)
+    def _params(self, module: ConstantsModule, x: Tensor) -> list[Tensor]:
+        if not module._taken:
+            return self.scalars(module._numbers, self.params, x)
+        taken = module._take(x.dim())
+        if len(taken) < len(self.params):
+            names = [name for name in self.params if name not in taken]
+            taken |= dict(zip(names, self.scalars(module._numbers, names, x)))
+        return [taken[name] for name in self.params]
 
-    def _start(self, module: ConstantsModule, name: str, state: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        if name in state:
-            return state[name]
+    def _states(
+        self, module: ConstantsModule, inputs: Sequence[Tensor], state: Mapping[str, Tensor], params: Sequence[Tensor]
+    ) -> list[Tensor]:
+        if len(state) == len(self.initial):
+            return [state[name] for name in self.initial]
+        if self.rule is None:
+            return [state[name] if name in state else self._start(module, name, inputs[0]) for name in self.initial]
+        starts = self.rule(inputs, params)
+        if not starts and state:
+            starts = [self._start(module, name, inputs[0]) for name in self.initial]
+        return [state.get(name, start) for name, start in zip(self.initial, starts)]
+
+    def _start(self, module: ConstantsModule, name: str, x: Tensor) -> Tensor:
         start, dtype = self.initial[name], state_type(x.dtype)
-        if isinstance(start, str) and start in module._placements:
+        if isinstance(start, str):
             return module.constant(start, x.dim()).to(dtype).expand(x.shape[1:])
-        value = module._numbers[start] if isinstance(start, str) else start
-        return torch.full(x.shape[1:], value, dtype=dtype, device=x.device)
+        return torch.full(x.shape[1:], start, dtype=dtype, device=x.device)
 
 
 # --- the predefined neurons
