@@ -64,6 +64,7 @@ class Neuron(ConstantsModule):
         self.input_names = header.inputs
         self.n_inputs = len(header.inputs)
         self.state_names = tuple(header.states)
+        self.in_ports = ("in",) if self.n_inputs == 1 else header.inputs
         params = dict(getattr(neuron, "defaults", {}), **params)
         self._check_given(header.params, params)
         cell = TextCell(text, self.n_inputs, header.params, header.states, getattr(neuron, "initial_states", None))
@@ -72,6 +73,7 @@ class Neuron(ConstantsModule):
             self.n_outputs = cell.check()
         except (TypeError, ValueError) as error:
             raise type(error)(f"{self._title()}: {first_line(error)}") from None
+        self.out_ports = ("out",) if self.n_outputs == 1 else tuple(f"out{i}" for i in range(self.n_outputs))
         self._set_constants({name: params[name] for name in header.params})
 
     def _prepare(self) -> None:

@@ -115,9 +115,17 @@ class StatefulModule(nn.Module):
         """Outputs over all steps, and the states after the last step, or with `store` after each."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
 
+    def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """What it gives before the first step if these ``[1, ...]`` came in: what has states has been silent."""
+        if has_own_or_inner_states(self):
+            return tuple(torch.zeros_like(inputs[0]) for _ in self.out_ports)
+        return as_tuple(self(*inputs))
+
     # --- how a call is read
 
     n_inputs = 1
+    in_ports: tuple[str, ...] = ("in",)  # names of inputs and outputs in a Network
+    out_ports: tuple[str, ...] = ("out",)
 
     def _split(self, inputs: tuple[Any, ...], state: Any) -> tuple[Any, ...]:
         """Inputs and state: the state may come as the last positional argument, as that of nn.LSTM."""
@@ -125,7 +133,7 @@ class StatefulModule(nn.Module):
         if len(inputs) == n + 1 and state is ...:
             return inputs
         if len(inputs) != n:
-            raise TypeError(f"{self._title()}: takes {n} input{'s'[: n != 1]} and a state, but got {len(inputs)} arguments")
+            raise TypeError(f"{self._title()}: takes {n} input{'s'[: n != 1]}, and a state after, but got {len(inputs)} arguments")
         return *inputs, state
 
     def _checked_state(self, state: Any) -> Mapping[str, Tensor]:
@@ -192,6 +200,10 @@ class StatefulModule(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
+def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
 def _first_step(outputs: Any) -> Any:
     return tuple(y.squeeze(0) for y in outputs) if isinstance(outputs, tuple) else outputs.squeeze(0)
 
@@ -237,6 +249,10 @@ def has_states(net: nn.Module) -> bool:
     return any(isinstance(module, StatefulModule) for module in net.modules())
 
 
+def has_own_or_inner_states(net: nn.Module) -> bool:
+    return next(stateful_modules(net), None) is not None
+
+
 def _named(net: nn.Module) -> list[tuple[str, StatefulModule]]:
     found = list(stateful_modules(net))
     for name, module in found:
@@ -260,6 +276,13 @@ def _under(prefix: str, state: Mapping[str, Tensor]) -> State:
 def own_state(module: StatefulModule, prefix: str, state: Mapping[str, Tensor]) -> State:
     """What belongs to a module itself, without what is below it."""
     return {name: state[_join(prefix, name)] for name in module.state_names if _join(prefix, name) in state}
+
+
+def _title_below(net: nn.Module, path: str) -> None:
+    """Has messages call the modules at and below `net` by their names under `path`."""
+    for name, module in net.named_modules():
+        if isinstance(module, StatefulModule):
+            module._path = _join(path, name) if name else path
 
 
 def get_states(net: nn.Module) -> State:
