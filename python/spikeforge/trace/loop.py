@@ -41,9 +41,9 @@ def run(signature: Signature, step: Callable, inputs: Sequence[Tensor], states: 
     kept: list[list[Tensor]] = [[] for _ in states]
     with _NumbersOfType(dtype):
         for t in range(len(x)):
-            # Copies: what the function changes in place is its own.
+            # Copies of one element a neuron: what the function changes in place is its own.
             arguments = [y[t].to(dtype, copy=True) for y in inputs] + [state.clone() for state in states]
-            own = {name: param.to(dtype, copy=True) for name, param in params.items()}
+            own = {name: param.to(x.device, dtype).expand(x.shape[1:]).clone() for name, param in params.items()}
             returned, following = split_returned(signature, step(*arguments, **own, **signature.constants))
             returned = returned if isinstance(returned, (tuple, list)) else (returned,)
             states = [_result(following[name], x, dtype) for name in signature.states]

@@ -87,7 +87,7 @@ class TracedNeuron:
         self._slots = tuple((param, read.defaults.get(param)) for param in read.params)
         self._number_tensors: dict[tuple[float, torch.dtype], Tensor] = {}
         self.text, self.outputs = record(read, step, function, self.states)
-        self.__doc__ = function.__doc__
+        self.__doc__, self.__name__ = function.__doc__, self.name
         self.__module__ = getattr(function, "__module__", __name__)
         self.__qualname__ = getattr(function, "__qualname__", self.name)
         self._check_text()

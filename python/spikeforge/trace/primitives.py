@@ -54,12 +54,12 @@ def _spike(kind: str, u: Any, surrogate: Any) -> Any:
 
 
 def surrogate_gradient(u: Any, surrogate: Any) -> Any:
-    """A surrogate's derivative at u as a value, to be used in `add_gradient` and `custom_gradient`."""
+    """A surrogate's derivative at u, a constant for differentiation: for `add_gradient` and `custom_gradient`."""
     traced = _is_traced(u)
     rule = _resolve(surrogate, traced)
     if not traced:
         return rule.gradient(u.detach())
-    return op("surrogate_gradient", u, surrogate=rule.text) if rule.text is not None else rule.of_values(u)
+    return op("detach", op("surrogate_gradient", u, surrogate=rule.text) if rule.text is not None else rule.of_values(u))
 
 
 def select(s: Any, a: Any, b: Any) -> Any:

@@ -61,10 +61,16 @@ class Value:
         _fail("a value is no array while its function is traced: use torch's functions on it, not NumPy's")
 
     def __getitem__(self, _: Any) -> NoReturn:
-        _fail("a neuron sees one element of each argument: pass what is indexed as an input of its own")
+        _fail("a neuron sees one element of each argument: pass what is indexed as an input of its own, and write "
+              "spikeforge.where(condition, a, b) in place of a[condition]")
 
-    def __setitem__(self, _: Any, __: Any) -> NoReturn:
-        _fail("a neuron sees one element of each argument: write where(condition, a, b) in place of x[condition] = a")
+    def __setitem__(self, condition: Any, value: Any) -> None:
+        """x[condition] = value, as of a tensor."""
+        from . import functions
+
+        if not isinstance(condition, Value):
+            _fail("a neuron sees one element of each argument: write x[condition] = value, or where(condition, value, x)")
+        self._node = functions.call("where", (condition, value, self), {})._node
 
     def __len__(self) -> NoReturn:
         _fail("a value is one element, and has no length")
