@@ -10,6 +10,7 @@ import mmap
 import os
 import re
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from spikeforge._version import __version__
@@ -52,11 +53,15 @@ def fitting(libraries: list[Library], torch_version: str, cuda: bool) -> Library
 
 
 def folders() -> list[Path]:
-    """Where the package keeps its libraries: beside its sources, and in an editable install in site-packages."""
-    import spikeforge
-
-    places = [PACKAGE, *(Path(place) for place in spikeforge.__path__)]
-    return [place / "lib" for place in dict.fromkeys(places)]
+    """Where the package keeps its libraries: beside its sources, or for an editable install in site-packages."""
+    own = PACKAGE / "lib"
+    if own.is_dir():
+        return [own]
+    try:
+        installed = metadata.distribution("spikeforge")
+    except metadata.PackageNotFoundError:
+        return []
+    return [Path(str(installed.locate_file("spikeforge/lib")))] if installed.version == __version__ else []
 
 
 def path() -> Path:
