@@ -82,13 +82,14 @@ def _trace(cls: Any, args: tuple, kwargs: dict) -> Value:
 def _with_gradient(cls: Any, context: _Context, args: tuple, result: Value) -> Value:
     recording = recording_for(cls.__name__)
     upstream = Value(Node(graph.ARGUMENT, name="grad_output"), recording)
+    before = len(recording.nodes)
     gradients = cls.backward(context, upstream)
     gradients = gradients if isinstance(gradients, tuple) else (gradients,)
     pairs: list[Any] = []
     for arg, gradient in zip(args, gradients):
         if not isinstance(arg, Value) or gradient is None:
             continue
-        factor = _factor(recording, operand(cls.__name__, gradient), upstream._node)
+        factor = _factor(recording, operand(cls.__name__, gradient), upstream._node, set(recording.nodes[before:]))
         if factor is None:
             fail(f"{cls.__name__}.backward: gives a gradient that is not a multiple of its grad_output: write "
                  "spikeforge.custom_gradient(f, x, d)")
@@ -98,14 +99,14 @@ def _with_gradient(cls: Any, context: _Context, args: tuple, result: Value) -> V
     return custom_gradient(result, *pairs)
 
 
-def _factor(recording: Recording, node: Node, upstream: Node) -> Node | None:
-    """c, where the node is c * upstream; None where it is not of this form."""
+def _factor(recording: Recording, node: Node, upstream: Node, younger: set[Node]) -> Node | None:
+    """c, where the node is c * upstream; None where it is not of this form. Only younger nodes depend on upstream."""
     known: dict[Node, bool] = {}
     zero, one = recording.constant(0.0), recording.constant(1.0)
 
     def depends(n: Node) -> bool:
         if n not in known:
-            known[n] = n is upstream or any(depends(x) for x in n.operands)
+            known[n] = n is upstream or (n in younger and any(depends(x) for x in n.operands))
         return known[n]
 
     def times(a: Node, b: Node) -> Node:

@@ -15,7 +15,8 @@ from .signature import Signature
 
 
 def from_core(core: Callable, num_states: int, num_inputs: int | None = None, num_outputs: int | None = None, *,
-              static_inputs: Sequence[Tensor] = (), init_states: Sequence[Any] | None = None, name: str | None = None) -> TracedNeuron:
+               static_inputs: Sequence[Tensor] = (), init_states: Sequence[Any] | None = None,
+               name: str | None = None) -> TracedNeuron:
     """Makes a neuron of a function of SpikingJelly's FlexSN, as it is.
 
     `core(x1, ..., v1, ..., p1, ...) -> (s1, ..., v1', ...)` takes the inputs, states and static inputs of one step, and
@@ -26,7 +27,7 @@ def from_core(core: Callable, num_states: int, num_inputs: int | None = None, nu
         num_states: how many of its arguments, after the inputs, and of its last results are states.
         num_inputs: how many inputs it has; by default all arguments that are neither states nor static inputs.
         num_outputs: checked, where it is given.
-        static_inputs: tensors for its last arguments. They become parameters of the neuron, with these as their defaults.
+        static_inputs: tensors for its last arguments. They become parameters, with these as their defaults.
         init_states: what each state starts at: a number, a parameter's name or a function of parameters. By default 0.
         name: that of the neuron in its text; otherwise the function's.
 
@@ -37,7 +38,8 @@ def from_core(core: Callable, num_states: int, num_inputs: int | None = None, nu
     names = _argument_names(core, own_name, num_states, num_inputs, len(static_inputs))
     count = len(names) - num_states - len(static_inputs)
     params = tuple(names[count + num_states:])
-    read = Signature(own_name, tuple(names[:count]), tuple(names[count:count + num_states]), params, dict(zip(params, static_inputs)))
+    states = tuple(names[count:count + num_states])
+    read = Signature(own_name, tuple(names[:count]), states, params, dict(zip(params, static_inputs)))
     for argument in names:
         signature.check_name(own_name, "an argument", argument)
     rules = _rules(read, init_states)
@@ -48,7 +50,8 @@ def from_core(core: Callable, num_states: int, num_inputs: int | None = None, nu
         outputs = len(results) - num_states
         if outputs < 1 or num_outputs not in (None, outputs):
             wanted = "at least one output" if num_outputs is None else f"{num_outputs} outputs"
-            raise ValueError(f"{own_name}: must return {wanted} and {num_states} next states, but returns {len(results)} values")
+            raise ValueError(f"{own_name}: must return {wanted} and {num_states} next states, but returns "
+                             f"{len(results)} values")
         return results[:outputs], dict(zip(read.states, results[outputs:]))
 
     return TracedNeuron(read, step, core, rules)
@@ -58,9 +61,10 @@ def _rules(read: Signature, init_states: Sequence[Any] | None) -> dict[str, Init
     if init_states is None:
         return {state: Initial() for state in read.states}
     if callable(init_states) or len(init_states) != len(read.states):
-        raise TypeError(f"{read.name}: init_states must have a number, a parameter's name or a function of parameters for each of "
-                        f"{len(read.states)} states")
-    return {state: read_rule(f"{read.name}: state {state}", rule, read.params) for state, rule in zip(read.states, init_states)}
+        raise TypeError(f"{read.name}: init_states must have a number, a parameter's name or a function of parameters "
+                        f"for each of {len(read.states)} states")
+    rules = zip(read.states, init_states)
+    return {state: read_rule(f"{read.name}: state {state}", rule, read.params) for state, rule in rules}
 
 
 def _argument_names(core: Callable, name: str, num_states: int, num_inputs: int | None, num_static: int) -> list[str]:
@@ -72,7 +76,8 @@ def _argument_names(core: Callable, name: str, num_states: int, num_inputs: int 
     if any(p.kind is p.VAR_POSITIONAL for p in arguments):
         if num_inputs is None:
             raise TypeError(f"{name}: takes any number of arguments: say num_inputs")
-        return [f"{letter}{i}" for letter, n in (("x", num_inputs), ("v", num_states), ("p", num_static)) for i in range(n)]
+        counts = ("x", num_inputs), ("v", num_states), ("p", num_static)
+        return [f"{letter}{i}" for letter, n in counts for i in range(n)]
     for p in arguments:
         if p.kind is p.KEYWORD_ONLY and p.default is p.empty:
             raise TypeError(f"{name}: argument {p.name} behind a star has no value: FlexSN passes all by position")
@@ -83,6 +88,6 @@ def _argument_names(core: Callable, name: str, num_states: int, num_inputs: int 
         num_inputs = taken - num_states - num_static
     wanted = num_inputs + num_states + num_static
     if num_inputs < 1 or wanted > len(positional) or wanted < len(required):
-        raise ValueError(f"{name}: takes {len(positional)} arguments, which cannot be {num_inputs} inputs, {num_states} states and "
-                         f"{num_static} static inputs; there is at least one input")
+        raise ValueError(f"{name}: takes {len(positional)} arguments, which cannot be {num_inputs} inputs, "
+                         f"{num_states} states and {num_static} static inputs; there is at least one input")
     return [p.name for p in positional[:wanted]]

@@ -27,12 +27,13 @@ def taken_as(*names: str) -> Callable:
     return add
 
 
-# --- of one value ------------------------------------------------------------------------------------------------------
+# --- of one value -----------------------------------------------------------------------------------------------------
 
-_UNARY = """sign reciprocal square sqrt rsqrt exp expm1 exp2 log log1p log2 sin cos tan asin acos atan sinh cosh tanh erf
-sigmoid relu silu floor ceil trunc""".split()
+_UNARY = """sign reciprocal square sqrt rsqrt exp expm1 exp2 log log1p log2 sin cos tan asin acos atan sinh cosh tanh
+erf sigmoid relu silu floor ceil trunc""".split()
 _UNARY_ALIASES = {
-    "sgn": "sign", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "expit": "sigmoid", "fix": "trunc", "swish": "silu",
+    "sgn": "sign", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "expit": "sigmoid", "fix": "trunc",
+    "swish": "silu",
 }
 
 
@@ -158,7 +159,7 @@ def _threshold(input: Any, threshold: float, value: float) -> Value:
     return op("where", op("greater", input, threshold), input, value)
 
 
-# --- arithmetic --------------------------------------------------------------------------------------------------------
+# --- arithmetic -------------------------------------------------------------------------------------------------------
 
 
 @taken_as("add")
@@ -275,7 +276,7 @@ def _lerp(input: Any, end: Any, weight: Any) -> Value:
     return op("lerp", input, end, weight)
 
 
-# --- comparisons and booleans ------------------------------------------------------------------------------------------
+# --- comparisons and booleans -----------------------------------------------------------------------------------------
 
 _COMPARISONS = {
     "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
@@ -372,7 +373,7 @@ def _masked_fill(input: Any, mask: Any, value: Any) -> Value:
     return op("where", mask, value, input)
 
 
-# --- types, shapes and gradients ---------------------------------------------------------------------------------------
+# --- types, shapes and gradients --------------------------------------------------------------------------------------
 
 
 def _filled(fill: float) -> Callable[..., Value]:
@@ -391,15 +392,18 @@ def _full_like(input: Any, fill_value: Any, *, dtype: Any = None, device: Any = 
 
 
 @taken_as("to", "type", "type_as", "expand_as", "view_as", "reshape_as")
-def _to(input: Any, *targets: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False) -> Value:
+def _to(input: Any, *targets: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False,
+        copy: bool = False) -> Value:
     for target in (*targets, dtype):
         if isinstance(target, Value):
             target = torch.bool if target._node.is_boolean else torch.float32
         if target is torch.bool:
             return _alike(_truth(input))
         if isinstance(target, torch.dtype) and target not in FLOATING:
-            fail(f"to({target}): a neuron's numbers have the floating-point type of its call: write torch.trunc or torch.round")
-    return Value(number("to", input), recording_for("to")) if is_boolean(input) and (targets or dtype) else _alike(input)
+            fail(f"to({target}): a neuron's numbers have the floating-point type of its call: write torch.trunc or "
+                 "torch.round")
+    as_number = is_boolean(input) and (targets or dtype)
+    return Value(number("to", input), recording_for("to")) if as_number else _alike(input)
 
 
 @taken_as("float", "double")
@@ -417,7 +421,7 @@ def detach(input: Any) -> Value:
     return op("detach", input)
 
 
-# --- calls -------------------------------------------------------------------------------------------------------------
+# --- calls ------------------------------------------------------------------------------------------------------------
 
 _ADVICE = (
     ("a step draws no random numbers: draw them outside (torch.rand_like(x)), and pass them as an input",
@@ -425,11 +429,11 @@ _ADVICE = (
     ("a neuron computes element by element: compute the product outside, and pass it as an input",
      "matmul mm bmm mv dot einsum linear bilinear conv1d conv2d conv3d addmm baddbmm outer"),
     ("a neuron computes element by element and sees no other neuron: reduce outside, and pass the result as an input",
-     "sum mean std var prod cumsum cumprod softmax log_softmax norm amax amin any all argmax argmin sort topk batch_norm "
-     "layer_norm group_norm max min median logsumexp"),
+     "sum mean std var prod cumsum cumprod softmax log_softmax norm amax amin any all argmax argmin sort topk "
+     "batch_norm layer_norm group_norm max min median logsumexp"),
     ("a neuron sees one element of each argument: shapes are those of the call",
-     "reshape view permute transpose flatten unsqueeze squeeze expand stack cat concat split chunk roll repeat index_select "
-     "gather scatter size dim numel new_zeros new_ones new_full shape ndim T"),
+     "reshape view permute transpose flatten unsqueeze squeeze expand stack cat concat split chunk roll repeat "
+     "index_select gather scatter size dim numel new_zeros new_ones new_full shape ndim T"),
     ("write spikeforge.spike(x, surrogate), which has a gradient", "heaviside"),
     ("a value is no Python number while its function is traced", "item tolist numpy cpu cuda"),
     ("a neuron's numbers have the floating-point type of its call", "half bfloat16 int long short byte char"),
@@ -469,7 +473,8 @@ def call(name: str, args: tuple, kwargs: dict) -> Value:
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
-        fail(f"{name}: {error}: " + (_advice(name) if name in ("max", "min", "where") else f"it is taken as {_shown(name)}"))
+        hint = _advice(name) if name in ("max", "min", "where") else f"it is taken as {_shown(name)}"
+        fail(f"{name}: {error}: {hint}")
     return function(*args, **kwargs)
 
 
@@ -504,7 +509,9 @@ def call_torch(func: Callable, args: tuple, kwargs: dict) -> Any:
     return _call_maybe_in_place(name, args, kwargs)
 
 
-TENSOR_OPERATORS = {"rsub": "rsub", "truediv": "div", "rtruediv": "div", "rpow": "pow", "rdiv": "div", "radd": "add", "rmul": "mul"}
+TENSOR_OPERATORS = {
+    "rsub": "rsub", "truediv": "div", "rtruediv": "div", "rpow": "pow", "rdiv": "div", "radd": "add", "rmul": "mul",
+}
 
 
 def attribute(value: Value, name: str) -> Any:

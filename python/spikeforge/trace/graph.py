@@ -40,6 +40,10 @@ def is_name(text: str) -> bool:
     return text.isascii() and text.isidentifier() and text not in RESERVED and len(text) <= LONGEST_NAME
 
 
+def _is_telling(variable: str) -> bool:
+    return is_name(variable) and bool(variable.strip("_"))
+
+
 class Recording:
     """Collects the nodes of one trace. Equal operations on equal operands are one node."""
 
@@ -95,7 +99,7 @@ class Recording:
         taken = () if is_the_function else frame.f_code.co_varnames[: frame.f_code.co_argcount]
         for variable, value in frame.f_locals.items():
             node = node_of(value)
-            if node is None or node.is_leaf or node in self.names or variable in taken or not is_name(variable):
+            if node is None or node.is_leaf or node in self.names or variable in taken or not _is_telling(variable):
                 continue
             name = self._free_name(variable)
             self.names[node] = name

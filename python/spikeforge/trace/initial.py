@@ -28,7 +28,8 @@ class Initial:
         dtype = state_type(x.dtype)
         if self.is_number:
             return torch.full(x.shape[1:], self.number, dtype=dtype, device=x.device)
-        value = self.function(**{name: params[name] for name in self.params}) if self.function else params[self.params[0]]
+        given = {name: params[name] for name in self.params}
+        value = self.function(**given) if self.function else given[self.params[0]]
         if isinstance(value, (int, float)):
             return torch.full(x.shape[1:], value, dtype=dtype, device=x.device)
         if not isinstance(value, Tensor):
@@ -43,7 +44,8 @@ class Lost:
         self.label = label
 
     def __call__(self, **_: Tensor) -> Tensor:
-        raise ValueError(f"{self.label}: the function it starts at was not pickled: import the neuron's module, or give the state")
+        raise ValueError(f"{self.label}: the function it starts at was not pickled: import the neuron's module, or "
+                         "give the state")
 
 
 def read_rule(label: str, rule: Any, params: Sequence[str]) -> Initial:
@@ -55,10 +57,12 @@ def read_rule(label: str, rule: Any, params: Sequence[str]) -> Initial:
     elif callable(rule):
         initial = Initial(params=tuple(inspect.signature(rule).parameters), function=rule)
     else:
-        raise TypeError(f"{label}: starts at a number, a parameter's name or a function of parameters, not at a {type(rule).__name__}")
+        raise TypeError(f"{label}: starts at a number, a parameter's name or a function of parameters, not at a "
+                        f"{type(rule).__name__}")
     for name in initial.params:
         if name not in params:
-            raise ValueError(f"{label}: starts at {name}, which is no parameter; there are {', '.join(params) or 'none'}")
+            known = ", ".join(params) or "none"
+            raise ValueError(f"{label}: starts at {name}, which is no parameter; there are {known}")
     return initial
 
 

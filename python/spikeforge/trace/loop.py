@@ -1,4 +1,4 @@
-"""The same function in plain torch operations, one step after the other, under autograd: what a traced neuron is checked with."""
+"""The same function in torch's operations, step after step under autograd: what a traced neuron is checked with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .signature import Signature
 
 
 class _NumbersOfType(TorchFunctionMode):
-    """Numbers beside booleans alone, torch.where(c, 0.1, 0.2) and c * 0.1, are of the loop's type, not of torch's default one."""
+    """Numbers beside booleans alone, torch.where(c, 0.1, 0.2) and c * 0.1, have the loop's type, not torch's default."""
 
     def __init__(self, dtype: torch.dtype):
         super().__init__()
@@ -25,14 +25,15 @@ class _NumbersOfType(TorchFunctionMode):
         if tensors and all(x.dtype is torch.bool for x in tensors) and any(type(x) is float for x in args):
             if func is torch.where:
                 device = tensors[0].device
-                args = tuple(x if isinstance(x, Tensor) else torch.tensor(x, dtype=self._dtype, device=device) for x in args)
+                args = tuple(x if isinstance(x, Tensor) else torch.tensor(x, dtype=self._dtype, device=device)
+                             for x in args)
             else:
                 args = tuple(x.to(self._dtype) if isinstance(x, Tensor) else x for x in args)
         return func(*args, **(kwargs or {}))
 
 
-def run(signature: Signature, step: Callable, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Mapping[str, Tensor],
-        output_count: int, store_states: bool) -> tuple[list[Tensor], list[Tensor]]:
+def run(signature: Signature, step: Callable, inputs: Sequence[Tensor], states: Sequence[Tensor],
+        params: Mapping[str, Tensor], output_count: int, store_states: bool) -> tuple[list[Tensor], list[Tensor]]:
     """Outputs [T, *shape], and the last states [*shape] or those of all steps, with the types of the operator."""
     x = inputs[0]
     dtype = state_type(x.dtype)

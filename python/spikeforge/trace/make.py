@@ -23,7 +23,8 @@ def fail(message: str, error: type[Exception] = TypeError) -> NoReturn:
 def recording_for(what: str) -> graph.Recording:
     recording = graph.current()
     if recording is None:
-        raise TypeError(f"{what}: a value of a traced neuron has no meaning after its function has returned ({place.here()})")
+        raise TypeError(f"{what}: a value of a traced neuron has no meaning after its function has returned "
+                        f"({place.here()})")
     return recording
 
 

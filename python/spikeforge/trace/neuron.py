@@ -30,7 +30,7 @@ def neuron(function: Callable | None = None, *, states: Mapping[str, Any] | None
 
     The function is called once, with values that record what is done with them: arithmetic, comparisons, and torch's
     functions of single elements. Positional arguments are inputs, and then the states that `states` names. Arguments
-    after the star are parameters: numbers or tensors of each call, with a number or a tensor as their default; one whose
+    after the star are parameters: numbers or tensors of each call, with a number or a tensor as default; one whose
     default is anything else (True, a string, a surrogate) is a constant. The function returns its output, or a tuple of
     outputs, and a dict of next states.
 
@@ -49,12 +49,13 @@ def neuron(function: Callable | None = None, *, states: Mapping[str, Any] | None
         function = function.step
     own_name = signature.name_of(function, name)
     read = signature.read(function, tuple(states or {}), constants or {}, own_name)
-    rules = {state: read_rule(f"{own_name}: state {state}", (states or {})[state], read.params) for state in read.states}
+    given = states or {}
+    rules = {state: read_rule(f"{own_name}: state {state}", given[state], read.params) for state in read.states}
     return TracedNeuron(read, function, function, rules)
 
 
 class TracedNeuron:
-    """A neuron whose equations a Python function says: called, it runs a whole sequence as one fused, differentiable operator.
+    """A neuron whose equations a Python function says. A call runs a whole sequence as one differentiable operator.
 
     Attributes:
         name: the neuron's name.
@@ -93,11 +94,12 @@ class TracedNeuron:
         self._check_text()
 
     def _check_text(self) -> None:
-        none = torch.zeros(0, 1)
+        none, one = (torch.ones(shape, dtype=torch.float32, device="cpu") for shape in ((0, 1), ()))
         try:
-            torch.ops.spikeforge.run(self.text, [none] * len(self.inputs), [], [torch.zeros(())] * len(self.params))
+            _run(self.text, [none] * len(self.inputs), [], [one] * len(self.params))
         except ValueError as error:
-            raise ValueError(f"{self.name}: the function's equations are no legal neuron: {error}\n{self.text}") from None
+            first = str(error).splitlines()[0]
+            raise ValueError(f"{self.name}: the function's equations are no legal neuron: {first}") from None
 
     # --- what it is ---
 
@@ -112,19 +114,21 @@ class TracedNeuron:
         return torch.ops.spikeforge.print_cuda(self.text, dtype)
 
     def fixed(self, **constants: Any) -> TracedNeuron:
-        """The same neuron with some parameters or constants as these Python values, which its function may branch on."""
+        """The same neuron with some parameters or constants as Python values, which its function may branch on."""
         if self.step is None:
             raise ValueError(f"{self.name}: its function is not at hand, so that it cannot be traced again")
         names = [*self.params, *self.constants]
         for name in constants:
             if name not in names:
-                raise TypeError(f"{self.name}: {name} is no parameter or constant; there are {', '.join(names) or 'none'}")
+                known = ", ".join(names) or "none"
+                raise TypeError(f"{self.name}: {name} is no parameter or constant; there are {known}")
         old = self._signature
         read = Signature(old.name, old.inputs, old.states, tuple(p for p in old.params if p not in constants),
                          {p: x for p, x in old.defaults.items() if p not in constants}, {**old.constants, **constants})
         for state, rule in self._rules.items():
             if any(p in constants for p in rule.params):
-                raise ValueError(f"{self.name}: state {state} starts at a rule of {', '.join(rule.params)}, which must stay parameters")
+                needed = ", ".join(rule.params)
+                raise ValueError(f"{self.name}: state {state} starts at a rule of {needed}, which must stay parameters")
         return TracedNeuron(read, self.step, self._function, self._rules)
 
     # --- calls ---
@@ -133,12 +137,12 @@ class TracedNeuron:
         """Runs all steps.
 
         Args:
-            args: the inputs, each [T, *shape], and then, where given, the states [*shape]; None for one that starts anew.
+            args: the inputs, each [T, *shape], and then, where given, the states [*shape]; None for one to start anew.
             store_states: give the states of all steps, [T, *shape], rather than the last ones.
             named: parameters, numbers or tensors that broadcast against shape; states may be given by their names too.
 
         Returns:
-            The output [T, *shape], or a tuple of outputs, and a dict of states, which the next call takes as `**states`.
+            The output [T, *shape], or a tuple of outputs, and a dict of states: the next call takes it as `**states`.
         """
         if len(args) == len(self.inputs) and self._starts_at_numbers:  # the short way of a plain call
             params = self._params_alone(args[0], named)
@@ -167,8 +171,8 @@ class TracedNeuron:
     def loop(self, *args: Any, store_states: bool = False, **named: Any) -> tuple[Any, dict[str, Tensor]]:
         """The same by the function itself, in torch's operations, step by step under autograd: slow, for checking."""
         if self.step is None:
-            raise ValueError(f"{self.name}: its function is not at hand: a neuron that was unpickled where its module cannot be "
-                             "imported has its text only")
+            raise ValueError(f"{self.name}: its function is not at hand: a neuron that was unpickled where its module "
+                             "cannot be imported has its text only")
         inputs, states, params = self._arguments(args, named)
         by_name = dict(zip(self.params, params))
         first = [self._rules[name].tensor(f"{self.name}: state {name}", by_name, inputs[0]) if state is None else state
@@ -197,11 +201,12 @@ class TracedNeuron:
                 raise TypeError(f"{self.name}: input {name} must be a tensor [T, *shape], but is {_kind(x)}")
         for name, state in zip(self.states, positional[count:]):
             if state is not None and not isinstance(state, Tensor):
-                raise TypeError(f"{self.name}: state {name} must be a tensor [*shape] or None, but is {_kind(state)}; one dict of states "
-                                "is given as **states")
+                raise TypeError(f"{self.name}: state {name} must be a tensor [*shape] or None, but is {_kind(state)}; "
+                                "one dict of states is given as **states")
         dtype = state_type(positional[0].dtype)
         given = [named.pop(name, None) for name in self.params]
-        params = [self._param(name, default if value is None else value, dtype) for (name, default), value in zip(self._slots, given)]
+        params = [self._param(name, default if value is None else value, dtype)
+                  for (name, default), value in zip(self._slots, given)]
         if named:
             raise TypeError(f"{self.name}: {next(iter(named))} is none of its arguments; it takes {self._takes()}")
         return positional[:count], positional[count:], params
@@ -229,7 +234,8 @@ class TracedNeuron:
         return outputs[0] if len(outputs) == 1 else tuple(outputs), dict(zip(self.states, states))
 
     def _takes(self) -> str:
-        return "; ".join(", ".join(names) or "-" for names in (self.inputs, self.states, self.params)) + " (inputs; states; parameters)"
+        lists = (", ".join(names) or "-" for names in (self.inputs, self.states, self.params))
+        return "; ".join(lists) + " (inputs; states; parameters)"
 
     # --- copies ---
 
@@ -263,7 +269,9 @@ def _named(module: str, qualname: str) -> Any:
 
 
 def _can_be_pickled(function: Any) -> bool:
-    return function is not None and _named(getattr(function, "__module__", ""), getattr(function, "__qualname__", "")) is function
+    if function is None:
+        return False
+    return _named(getattr(function, "__module__", ""), getattr(function, "__qualname__", "")) is function
 
 
 def _restored(module: str, qualname: str, text: str, data: dict[str, Any]) -> TracedNeuron:

@@ -11,7 +11,8 @@ from types import FrameType
 import torch
 
 _LONGEST_SOURCE = 100
-_FOLDERS = [folder for file in (__file__, torch.__file__) for folder in (Path(file).parent, Path(file).resolve().parent)]
+_FILES = Path(__file__), Path(torch.__file__)
+_FOLDERS = [folder for file in _FILES for folder in (file.parent, file.resolve().parent)]
 _NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in _FOLDERS)
 
 

@@ -59,7 +59,8 @@ def surrogate_gradient(u: Any, surrogate: Any) -> Any:
     rule = _resolve(surrogate, traced)
     if not traced:
         return rule.gradient(u.detach())
-    return op("detach", op("surrogate_gradient", u, surrogate=rule.text) if rule.text is not None else rule.of_values(u))
+    known = rule.text is not None
+    return op("detach", op("surrogate_gradient", u, surrogate=rule.text) if known else rule.of_values(u))
 
 
 def select(s: Any, a: Any, b: Any) -> Any:
@@ -70,12 +71,16 @@ def select(s: Any, a: Any, b: Any) -> Any:
     if _is_traced(s, a, b):
         return op("select", s, a, b)
     _check_tensor("select", s)
-    return _Select.apply(*torch.broadcast_tensors(s, *(torch.as_tensor(x, dtype=s.dtype, device=s.device) for x in (a, b))))
+    return _Select.apply(*_broadcast(s, (s, a, b)))
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
     """a where the condition holds, else b: `if` for values."""
-    return functions.where(condition, a, b) if _is_traced(condition, a, b) else torch.where(condition, a, b)
+    if _is_traced(condition, a, b):
+        return functions.where(condition, a, b)
+    if isinstance(condition, bool):
+        return a if condition else b
+    return torch.where(condition, a, b)
 
 
 def detach(x: Any) -> Any:
@@ -88,7 +93,7 @@ def add_gradient(f: Any, x: Any, d: Any) -> Any:
     if _is_traced(f, x, d):
         return op("add_gradient", f, x, d)
     _check_tensor("add_gradient", x)
-    return _AddGradient.apply(*torch.broadcast_tensors(*(torch.as_tensor(y, dtype=x.dtype, device=x.device) for y in (f, x, d))))
+    return _AddGradient.apply(*_broadcast(x, (f, x, d)))
 
 
 def custom_gradient(f: Any, x: Any, d: Any, *more: Any) -> Any:
@@ -103,6 +108,10 @@ def custom_gradient(f: Any, x: Any, d: Any, *more: Any) -> Any:
     for by, derivative in zip(pairs[::2], pairs[1::2]):
         result = add_gradient(result, by, derivative)
     return result
+
+
+def _broadcast(like: Tensor, operands: tuple) -> tuple[Tensor, ...]:
+    return torch.broadcast_tensors(*(torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in operands))
 
 
 def _check_tensor(function: str, x: Any) -> None:

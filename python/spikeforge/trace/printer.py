@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Mapping, Sequence
+from typing import Callable, Mapping, Sequence
 
 from . import graph
 from .graph import Node, Recording
 
 LONGEST_EXPRESSION = 72
 _PREFIX, _PRIMARY = 90, 100
-_INFIX = {"logical_or": ("or", 1), "logical_and": ("and", 2), "add": ("+", 4), "subtract": ("-", 4), "multiply": ("*", 5), "divide": ("/", 5)}
+_INFIX = {
+    "logical_or": ("or", 1), "logical_and": ("and", 2), "add": ("+", 4), "subtract": ("-", 4), "multiply": ("*", 5),
+    "divide": ("/", 5),
+}
 _INFIX |= {op: (symbol, 3) for op, symbol in graph.COMPARISONS.items()}
 _PREFIXES = {"neg": "-", "logical_not": "not "}
 
@@ -24,9 +27,13 @@ def number_text(x: float) -> str:
     return text.removesuffix(".0")
 
 
-def expression(node: Node, names: Mapping[Node, str]) -> str:
-    """A node in terms of the names that nodes have; for messages."""
-    return names[node] if node in names else _write(node, lambda operand: (expression(operand, names), _binds(operand, names)))[0]
+def expression(node: Node, names: Mapping[Node, str], depth: int = 8) -> str:
+    """A node in terms of the names that nodes have, for messages: without what lies deep."""
+    if node in names:
+        return names[node]
+    if depth == 0:
+        return "..."
+    return _write(node, lambda operand: (expression(operand, names, depth - 1), _binds(operand, names)))[0]
 
 
 def _binds(node: Node, names: Mapping[Node, str]) -> int:
@@ -37,7 +44,7 @@ def _binds(node: Node, names: Mapping[Node, str]) -> int:
     return _INFIX[node.op][1] if node.op in _INFIX else _PRIMARY
 
 
-def _write(node: Node, text_of) -> tuple[str, int]:
+def _write(node: Node, text_of: Callable[[Node], tuple[str, int]]) -> tuple[str, int]:
     """A node's text, given that of its operands, and how tightly it binds."""
 
     def within(operand: Node, at_least: int) -> str:

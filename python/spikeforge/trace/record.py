@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import CodeType
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
@@ -23,9 +24,10 @@ class Recorded(NamedTuple):
 
 
 def record(signature: Signature, step: Step, function: Callable, initial: Mapping[str, float]) -> Recorded:
-    """step(inputs..., states..., **params) gives outputs and next states; names of variables are those of `function`."""
+    """step(inputs..., states..., **params) gives outputs and next states; `function` has the variables' names."""
     recording = Recording(signature.name, _code(function))
-    values = {name: Value(recording.argument(name), recording) for name in (*signature.inputs, *signature.states, *signature.params)}
+    arguments = (*signature.inputs, *signature.states, *signature.params)
+    values = {name: Value(recording.argument(name), recording) for name in arguments}
     graph.traces.stack.append(recording)
     try:
         with torch.enable_grad(), autograd_functions.traced():
@@ -39,9 +41,13 @@ def record(signature: Signature, step: Step, function: Callable, initial: Mappin
         graph.traces.stack.pop()
 
 
-def _code(function: Callable) -> CodeType | None:
-    while hasattr(function, "func"):  # of a functools.partial
+def _code(function: Any) -> CodeType | None:
+    while isinstance(function, functools.partial):
         function = function.func
+    if isinstance(function, torch.nn.Module):
+        function = function.forward
+    elif not hasattr(function, "__code__"):
+        function = type(function).__call__
     return getattr(function, "__code__", None)
 
 
@@ -59,17 +65,20 @@ def split_returned(signature: Signature, returned: Any) -> tuple[Any, Mapping[st
     """Outputs, and next states by their names."""
     name = signature.name
     form = f"return outputs, {{{', '.join(f'{state!r}: ...' for state in signature.states)}}}"
-    if not signature.states and not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)):
+    has_form = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)
+    if not signature.states and not has_form:
         return returned, {}
-    if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], Mapping):
-        raise TypeError(f"{name}: the function must return its outputs and a dict of next states ({form}), but returns {_shape(returned)}")
+    if not has_form:
+        raise TypeError(f"{name}: the function must return its outputs and a dict of next states ({form}), but returns "
+                        f"{_shape(returned)}")
     outputs, states = returned
     for state in signature.states:
         if state not in states:
             raise ValueError(f"{name}: the next value of state {state} is not returned: {form}")
     for state in states:
         if state not in signature.states:
-            raise ValueError(f"{name}: returns a next value of {state!r}, which is no state; states are {', '.join(signature.states) or 'none'}")
+            known = ", ".join(signature.states) or "none"
+            raise ValueError(f"{name}: returns a next value of {state!r}, which is no state; states are {known}")
     return outputs, states
 
 

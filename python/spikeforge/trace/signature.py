@@ -37,8 +37,8 @@ def name_of(function: Callable, given: str | None) -> str:
 
 def check_name(neuron: str, what: str, name: str) -> None:
     if not graph.is_name(name):
-        raise ValueError(f"{neuron}: {what} cannot be called {name!r} in neuron text: a name has ASCII letters, digits and _, at most "
-                         f"{graph.LONGEST_NAME}, and is none of {', '.join(sorted(graph.RESERVED))}")
+        raise ValueError(f"{neuron}: {what} cannot be called {name!r} in neuron text: a name has ASCII letters, digits and "
+                         f"_, at most {graph.LONGEST_NAME}, and is none of {', '.join(sorted(graph.RESERVED))}")
     if name == "store_states":
         raise ValueError(f"{neuron}: {what} cannot be called store_states, which every call takes")
 
@@ -53,7 +53,8 @@ def read(function: Callable, states: Sequence[str], constants: Mapping[str, Any]
             raise TypeError(f"{name}: the arguments of a neuron are named one by one: {p} is not taken")
         if p.kind is not p.KEYWORD_ONLY:
             if p.default is not p.empty:
-                raise TypeError(f"{name}: {p.name} has a default, so that it is no input or state: put it behind the star, *, {p}")
+                raise TypeError(f"{name}: {p.name} has a default, so that it is no input or state: put it behind the "
+                                f"star, *, {p}")
             positional.append(p.name)
         elif p.name in constants:
             continue
@@ -77,18 +78,19 @@ def _inputs(name: str, positional: Sequence[str], states: Sequence[str]) -> tupl
     count = len(positional) - len(states)
     for state in states:
         if state not in positional:
-            raise TypeError(f"{name}: states has {state!r}, but the function has no positional argument of this name; it has "
-                            f"{', '.join(positional) or 'none'}")
+            raise TypeError(f"{name}: states has {state!r}, but the function has no positional argument of this name; "
+                            f"it has {', '.join(positional) or 'none'}")
     misplaced = [argument for argument in positional[count:] if argument not in states]
     if misplaced:
-        raise TypeError(f"{name}: {misplaced[0]} comes after a state, and is not named in states: inputs come first, then states, "
-                        "parameters behind a star")
+        raise TypeError(f"{name}: {misplaced[0]} comes after a state, and is not named in states: inputs come first, "
+                        "then states, parameters behind a star")
     return tuple(positional[:count])
 
 
 def _check(signature: Signature) -> None:
     if not signature.inputs:
         raise TypeError(f"{signature.name}: a neuron has at least one input: the number of steps is that of its inputs")
-    for what, names in (("an input", signature.inputs), ("a state", signature.states), ("a parameter", signature.params)):
+    kinds = ("an input", signature.inputs), ("a state", signature.states), ("a parameter", signature.params)
+    for what, names in kinds:
         for argument in names:
             check_name(signature.name, what, argument)

@@ -1,4 +1,4 @@
-"""What a spike takes as its surrogate: an object of spikeforge.surrogate, its name, one's own derivative, or one of SpikingJelly."""
+"""What a spike takes as its surrogate: one of spikeforge.surrogate, its name, a derivative, or one of SpikingJelly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from .printer import number_text
 # By the names of its functions, and of its classes.
 _SPIKINGJELLY_FUNCTIONS = {"squarewave_fourier_series": "squarewave_fourier", "deterministic_pass": "straight_through"}
 _SPIKINGJELLY_CLASSES = {
-    "PiecewiseQuadratic": "piecewise_quadratic", "PiecewiseExp": "piecewise_exp", "Sigmoid": "sigmoid", "SoftSign": "soft_sign",
+    "PiecewiseQuadratic": "piecewise_quadratic", "PiecewiseExp": "piecewise_exp", "Sigmoid": "sigmoid",
+    "SoftSign": "soft_sign",
     "SuperSpike": "super_spike", "ATan": "atan", "NonzeroSignLogAbs": "nonzero_sign_log_abs", "Erf": "erf",
     "PiecewiseLeakyReLU": "piecewise_leaky_relu", "SquarewaveFourierSeries": "squarewave_fourier", "S2NN": "s2nn",
     "QPseudoSpike": "q_pseudo_spike", "LeakyKReLU": "leaky_k_relu", "FakeNumericalGradient": "fake_numerical_gradient",
@@ -52,7 +53,8 @@ def resolve(surrogate: Any) -> Rule:
     if isinstance(surrogate, surrogates.Surrogate):
         return named(surrogate.name, surrogate.args)
     if isinstance(surrogate, surrogates.Custom):
-        return Rule(surrogate.gradient, None, lambda u: text_expression.evaluate(surrogate.expression, {**dict(surrogate.numbers), "u": u}))
+        names, text = dict(surrogate.numbers), surrogate.expression
+        return Rule(surrogate.gradient, None, lambda u: text_expression.evaluate(text, {**names, "u": u}))
     if isinstance(surrogate, type):
         raise TypeError(f"surrogate: {surrogate.__name__} is a class: write {surrogate.__name__}()")
     library = type(surrogate).__module__.partition(".")[0]
@@ -62,8 +64,8 @@ def resolve(surrogate: Any) -> Rule:
         raise TypeError("surrogate: one of snnTorch or Norse makes the spikes itself: write s = surrogate(u)")
     if callable(surrogate):
         return Rule(surrogate, None, surrogate)
-    raise TypeError('surrogate: takes an object of spikeforge.surrogate, a name such as "atan", or a function that gives the '
-                    f"derivative at u, not {type(surrogate).__name__}")
+    raise TypeError('surrogate: takes an object of spikeforge.surrogate, a name such as "atan", or a function that '
+                    f"gives the derivative at u, not {type(surrogate).__name__}")
 
 
 def _of_spikingjelly(surrogate: Any) -> Rule:

@@ -11,7 +11,10 @@ from .functions import where
 from .make import fail, op
 
 _BINARY = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide"}
-_COMPARISONS = {ast.Lt: "less", ast.LtE: "less_equal", ast.Gt: "greater", ast.GtE: "greater_equal", ast.Eq: "equal", ast.NotEq: "not_equal"}
+_COMPARISONS = {
+    ast.Lt: "less", ast.LtE: "less_equal", ast.Gt: "greater", ast.GtE: "greater_equal", ast.Eq: "equal",
+    ast.NotEq: "not_equal",
+}
 _WORDS = {"inf": math.inf, "nan": math.nan, "true": True, "false": False}
 _DEFAULTS = {"leaky_relu": 0.01, "elu": 1.0}
 

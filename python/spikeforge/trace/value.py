@@ -41,18 +41,19 @@ class Value:
         return f"<{'boolean' if self._node.is_boolean else 'value'} {expression(self._node, self._recording.names)}>"
 
     def __bool__(self) -> NoReturn:
-        _fail("the truth of a value is not known while its function is traced, so that Python's if, while, and, or, not, min, "
-              "max and a < b < c cannot ask for it: write spikeforge.where(condition, a, b), torch.minimum, & | ~")
+        _fail("the truth of a value is not known while its function is traced, so that Python's if, while, and, or, "
+              "not, min, max and a < b < c cannot ask for it: write spikeforge.where(condition, a, b), torch.minimum, & | ~")
 
     def __float__(self) -> NoReturn:
-        _fail("a value is no Python number while its function is traced: use torch's functions on it (torch.exp, not math.exp)")
+        _fail("a value is no Python number while its function is traced: use torch's functions on it (torch.exp, not "
+              "math.exp)")
 
     def __int__(self) -> NoReturn:
         _fail("a value is no Python number while its function is traced: use torch.trunc or torch.floor")
 
     def __index__(self) -> NoReturn:
-        _fail("a value is no Python integer while its function is traced: a number that counts or indexes is a constant of "
-              "the trace, neuron(constants={...})")
+        _fail("a value is no Python integer while its function is traced: a number that counts or indexes is a "
+              "constant of the trace, neuron(constants={...})")
 
     def __complex__(self) -> NoReturn:
         _fail("a neuron's values are real: write real and imaginary parts as two values")
@@ -69,7 +70,8 @@ class Value:
         from . import functions
 
         if not isinstance(condition, Value):
-            _fail("a neuron sees one element of each argument: write x[condition] = value, or where(condition, value, x)")
+            _fail("a neuron sees one element of each argument: write x[condition] = value, or where(condition, value, "
+                  "x)")
         self._node = functions.call("where", (condition, value, self), {})._node
 
     def __len__(self) -> NoReturn:
