@@ -58,7 +58,7 @@ class Scalars:
 
     def __call__(self, numbers: Mapping[str, float], names: Sequence[str], x: Tensor) -> list[Tensor]:
         dtype = x.dtype
-        if is_dynamo_compiling():
+        if torch.compiler.is_compiling():
             return [torch.full((), numbers[name], dtype=state_type(dtype), device=x.device) for name in names]
         made = self.made.get(dtype)
         if made is None:
