@@ -146,6 +146,8 @@ class ConstantsModule(StatefulModule):
                 f"{self._title()}: {name} must be a number, a tensor, an nn.Parameter or Learnable(...), but is "
                 f"{type(value).__name__}"
             )
+        if name not in self._constant_names and hasattr(self, name):
+            raise ValueError(f"{self._title()}: a module of torch has an attribute '{name}'; call the constant another name")
         self._forget(name)
         if learnable:
             self._initial[name] = value.detach().clone() if isinstance(value, Tensor) else float(value)
@@ -159,13 +161,10 @@ class ConstantsModule(StatefulModule):
             object.__setattr__(self, name, value)
 
     def _register(self, name: str, value: Tensor) -> None:
-        try:
-            if isinstance(value, nn.Parameter):
-                self.register_parameter(name, value)
-            else:
-                self.register_buffer(name, value.detach().clone())
-        except KeyError:
-            raise ValueError(f"{self._title()}: a module of torch has an attribute '{name}'; call the constant another name") from None
+        if isinstance(value, nn.Parameter):
+            self.register_parameter(name, value)
+        else:
+            self.register_buffer(name, value.detach().clone())
 
     def _forget(self, name: str) -> None:
         for place in (self._numbers, self._placements, self._initial, self._parameters, self._buffers):
@@ -184,10 +183,24 @@ class ConstantsModule(StatefulModule):
     def __setattr__(self, name: str, value: Any) -> None:
         # Replicas of DataParallel, and parameters that torch.func puts in place, are taken as they come.
         if name in self.__dict__.get("_constant_names", ()) and not self.__dict__.get("_is_replica"):
-            self._set_constant(name, value)
-            self._changed()
+            self._replace_constant(name, value)
         else:
             super().__setattr__(name, value)
+
+    def _replace_constant(self, name: str, value: Any) -> None:
+        tables = (self._numbers, self._placements, self._initial, self._parameters, self._buffers)
+        before = [(table, table[name]) for table in tables if name in table]
+        try:
+            self._set_constant(name, value)
+            self._changed()
+        except (TypeError, ValueError):
+            self._forget(name)
+            for table, old in before:
+                table[name] = old
+            if name in self._numbers:
+                object.__setattr__(self, name, self._numbers[name])
+            self._changed()
+            raise
 
     def constant(self, name: str, x_dims: int) -> Tensor:
         """A tensor constant as the operator takes it beside an x of so many dimensions: within its bounds, in its place."""
