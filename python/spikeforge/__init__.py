@@ -22,7 +22,18 @@ from spikeforge._version import __version__
 if TYPE_CHECKING:
     from spikeforge import nn, ops, surrogate
     from spikeforge.accelerate import accelerate
-    from spikeforge.trace import detach, from_core, neuron, select, spike, spike_strict, where
+    from spikeforge.trace import (
+        add_gradient,
+        custom_gradient,
+        detach,
+        from_core,
+        neuron,
+        select,
+        spike,
+        spike_strict,
+        surrogate_gradient,
+        where,
+    )
 
 
 def _load() -> None:
@@ -42,12 +53,15 @@ _load()
 # Functions and classes, and the module that each is in.
 _FROM = {
     "accelerate": "accelerate",
+    "add_gradient": "trace",
+    "custom_gradient": "trace",
     "detach": "trace",
     "from_core": "trace",
     "neuron": "trace",
     "select": "trace",
     "spike": "trace",
     "spike_strict": "trace",
+    "surrogate_gradient": "trace",
     "where": "trace",
 }
 

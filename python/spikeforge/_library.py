@@ -75,13 +75,14 @@ def path() -> Path:
             raise ImportError(f"SPIKEFORGE_LIBRARY={named} is not there")
         return Path(named).resolve()
     libraries = held(folders())
-    library = fitting(libraries, torch.__version__, torch.version.cuda is not None)
+    cuda = torch.version.cuda is not None
+    library = fitting(libraries, torch.__version__, cuda)
     if library:
         return library.path
     built = PACKAGE.parents[1] / "build" / "release" / "lib" / "libspikeforge.so"
     if not libraries and built.is_file():
         return built
-    raise ImportError(_nothing_fits(libraries, torch.__version__))
+    raise ImportError(_nothing_fits(libraries, torch.__version__, cuda))
 
 
 def load() -> Path | None:
@@ -96,7 +97,8 @@ def load() -> Path | None:
     try:
         torch.ops.load_library(str(file))
     except OSError as error:
-        raise ImportError(_does_not_load(file, str(error))) from None
+        reason = error.__cause__ or error  # torch wraps what the linker says
+        raise ImportError(_does_not_load(file, str(reason))) from None
     return file
 
 
@@ -127,26 +129,30 @@ def _version_in(file: Path) -> str | None:
         return soname[1].decode() if soname else None
 
 
-def _nothing_fits(libraries: list[Library], torch_version: str) -> str:
-    here = f"torch {torch_version}" + ("" if torch.version.cuda else ", which is without CUDA")
+def _nothing_fits(libraries: list[Library], torch_version: str, cuda: bool) -> str:
     ways = []
     if libraries:
-        ways.append(f"install torch {_listed([str(library) for library in libraries])}")
+        would_do = [library.torch + (" with CUDA" if library.cuda and not cuda else "") for library in libraries]
+        ways.append(f"install torch {_listed(list(dict.fromkeys(would_do)))}")
     if _numbers(_minor(torch_version)) >= OLDEST_TORCH:
         ways.append("build spikeforge for this one by `pip install --no-build-isolation .` in its source")
     elif not libraries:
         ways.append("install torch 2.11 or later")
-    return f"spikeforge {__version__} has no library for {here}: {', or '.join(ways)}"
+    return f"spikeforge {__version__} has no library for {_this(torch_version, cuda)}: {', or '.join(ways)}"
 
 
 def _does_not_load(file: Path, reason: str) -> str:
+    this = _this(torch.__version__, torch.version.cuda is not None)
     if "undefined symbol" in reason or "libtorch_cuda" in reason or "libc10_cuda" in reason:
-        without = "" if torch.version.cuda else ", which is without CUDA"
         return (
-            f"{file} was built with another torch than this one, {torch.__version__}{without}: install a spikeforge that "
-            "holds a library for it, or build one by `pip install --no-build-isolation .` in its source"
+            f"{file} was built with another torch than {this}: install a spikeforge that holds a library for this one, "
+            "or build it by `pip install --no-build-isolation .` in its source"
         )
-    return f"{file} does not load beside torch {torch.__version__}: {reason}"
+    return f"{file} does not load beside {this}: {reason}"
+
+
+def _this(torch_version: str, cuda: bool) -> str:
+    return f"torch {torch_version}{'' if cuda else ' (without CUDA)'}"
 
 
 def _minor(version: str) -> str:
