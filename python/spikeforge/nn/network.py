@@ -118,11 +118,11 @@ class Network(Container):
         if delay < 0:
             raise ValueError(f"{self._title()}: the delay from '{source}' to '{target}' must be 0 or more steps, but is {delay}")
         ports = self.in_ports, self.out_ports
-        connection = Connection(
-            self._port(source, is_source=True), self._port(target, is_source=False), (source, target), delay,
-            None if shape is None else tuple(shape), from_rest,
-        )  # fmt: skip
         try:
+            connection = Connection(
+                self._port(source, is_source=True), self._port(target, is_source=False), (source, target), delay,
+                None if shape is None else tuple(shape), from_rest,
+            )  # fmt: skip
             self._check_connection(connection, repeated)
             if delay:
                 connection.state = self._new_state_name(connection, repeated)
