@@ -195,7 +195,7 @@ def test_an_optimiser_goes_on_and_training_gives_the_same_weights():
     net = network()
     functional.set_step_mode(net, "m")
     fused = copy.deepcopy(net)
-    optimisers = [torch.optim.Adam(n.parameters(), lr=0.02) for n in (net, fused)]
+    optimisers = [torch.optim.SGD(n.parameters(), lr=0.1, momentum=0.9) for n in (net, fused)]
     x, labels = 2 * torch.randn(6, 16, 12), torch.randint(8, (16,))
     for step in range(6):
         if step == 3:

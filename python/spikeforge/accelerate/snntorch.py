@@ -240,7 +240,7 @@ class Neuron(Replaced):
 
 def _function(method):
     """The function of a bound method; torch.compile compares functions, not names."""
-    return getattr(method, "__func__", None)
+    return method.__func__ if isinstance(method, types.MethodType) else None
 
 
 def _reset(neuron):
