@@ -136,6 +136,8 @@ def test_a_number_is_printed_to_its_last_bit():
     for number in numbers:
         traced = neuron(lambda x: x + number, name="n")
         assert traced(torch.zeros(1, 1, dtype=torch.float64))[0].item() == number
+    zeros = neuron(lambda x: torch.where(x > 0, 0.0, -0.0), name="n")(torch.tensor([[1.0, -1.0]]))[0]
+    assert zeros.signbit().tolist() == [[False, True]]
     assert neuron(lambda x: x * math.inf, name="n")(torch.ones(1, 1))[0].item() == math.inf
     assert neuron(lambda x: x + math.nan, name="n")(torch.ones(1, 1))[0].isnan().all()
 
@@ -185,7 +187,7 @@ FUNCTIONS = {  # of x in (0.1, 0.9), y in (1.1, 2.9)
     "methods": lambda x, y: x.exp() + x.sigmoid() * y.log().tanh() - y.pow(x).clamp(max=1.5) + x.lerp(y, 0.3) + x.mul(y).sub(y).div(x).add(y, alpha=2),
     "operators": lambda x, y: (2 - x) / (3 + y) * (4 * x) / y - 5 / x + (-y) ** 2 + (+x) + abs(-x) + 7 % y.detach() + y % x + 2**x,
     "powers": lambda x, y: x**0 + x**1 + x**2 + y**3 + x**4 + x**5 + y**-1 + x**-2 + y**0.5 + x**-0.5 + x**2.7 + x**y + torch.pow(2.5, x),
-    "clamp": lambda x, y: torch.clamp(x, 0.3, 0.7) + torch.clamp(x, min=0.4) * torch.clamp(y, max=2) + torch.clip(x, y / 4, y / 3) + torch.clamp_min(x, 0.5) - torch.clamp_max(y, 1.7),
+    "clamp": lambda x, y: torch.clamp(x, 0.3, 0.7) + torch.clamp(x, min=0.4) * torch.clamp(y, max=2) + torch.clamp(x - y, max=-1) + torch.clip(x, y / 4, y / 3) + torch.clamp_min(x, 0.5) - torch.clamp_max(y, 1.7),
     "lerp": lambda x, y: torch.lerp(x, y, 0.3) + torch.lerp(y, x, x),
     "addcmul": lambda x, y: torch.addcmul(x, x, y, value=0.3) + torch.addcdiv(y, x, y, value=-2),
     "add with alpha": lambda x, y: torch.add(x, y, alpha=3) - torch.sub(x, y, alpha=0.5) + torch.rsub(x, y),
@@ -613,6 +615,7 @@ SIGNATURES = [
     (dict(states={"w": 0}), good, TypeError, "good: states has 'w', but the function has no positional argument of this name; it has x, v"),
     (dict(states={"x": 0}), good, TypeError, "good: v comes after a state, and is not named in states"),
     (dict(states={"v": 0, "x": 0}), good, TypeError, "good: a neuron has at least one input"),
+    (dict(states=["v"]), good, TypeError, "good: states must be a dict of each state and what it starts at, not a list"),
     (dict(states={"v": None}), good, TypeError, "good: state v: starts at a number, a parameter's name or a function of parameters, not at a NoneType"),
     (dict(states={"v": "rest"}), good, ValueError, "good: state v: starts at rest, which is no parameter; there are tau"),
     (dict(states={"v": lambda rest: rest}), good, ValueError, "good: state v: starts at rest, which is no parameter"),
@@ -758,6 +761,13 @@ def test_exported_it_is_the_same(strict):
     assert torch.equal(found[0], wanted[0]) and torch.equal(found[1], wanted[1]) and torch.equal(found[2]["v"], wanted[2]["v"])
 
 
+def test_as_a_module_it_has_the_same_bits():
+    x, tau = 3 * torch.rand(6, 2, 4), torch.nn.Parameter(torch.full([4], 2.0))
+    layer = spikeforge.nn.Neuron(alif, tau=tau, beta=0.3)
+    assert torch.equal(layer(x), alif(x, tau=tau, beta=0.3)[0])
+    assert torch.equal(spikeforge.nn.Neuron(lif, v_reset=-0.5)(x), lif(x, v_reset=-0.5)[0])
+
+
 def test_it_can_be_copied_and_pickled():
     assert copy.deepcopy(alif) is alif and pickle.loads(pickle.dumps(alif)) is alif
     local = neuron(states={"v": 0.0, "w": lambda rest: 2 * rest})(lambda x, v, w, *, rest=0.5: (v + x, {"v": v * x, "w": w}))
@@ -783,7 +793,7 @@ def test_vmap_is_a_loop():
 SPIKINGJELLY = {
     "PiecewiseQuadratic": {"alpha": 1.3}, "PiecewiseExp": {"alpha": 1.3}, "Sigmoid": {"alpha": 3.0}, "SoftSign": {"alpha": 1.5},
     "SuperSpike": {"alpha": 1.5}, "ATan": {"alpha": 2.5}, "NonzeroSignLogAbs": {"alpha": 1.2}, "Erf": {"alpha": 1.7},
-    "PiecewiseLeakyReLU": {"w": 0.8, "c": 0.05}, "SquarewaveFourierSeries": {"n": 3, "T_period": 6.0}, "S2NN": {"alpha": 3.0, "beta": 0.7},
+    "PiecewiseLeakyReLU": {"w": 0.8, "c": 0.05}, "SquarewaveFourierSeries": {"n": 3, "T_period": 6.5}, "S2NN": {"alpha": 3.0, "beta": 0.7},
     "QPseudoSpike": {"alpha": 2.3}, "LeakyKReLU": {"leak": 0.1, "k": 0.9}, "FakeNumericalGradient": {"alpha": 0.4},
     "LogTailedReLU": {"alpha": 0.2}, "DeterministicPass": {}, "Rect": {"alpha": 1.1},
 }
@@ -863,6 +873,16 @@ def test_a_core_of_flexsn_with_several_inputs_states_outputs_and_static_inputs()
     assert 0.05 < spikes.mean() < 0.95
     assert (traced.inputs, tuple(traced.states), traced.params) == (("x", "y"), ("v", "rho"), ("beta", "scale"))
     assert set(traced.defaults) == {"beta", "scale"} and traced.outputs == ("s", "out1")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_spikes_of_a_core_have_flexsn_bits(dtype):
+    FlexSN, their_surrogates = spikingjelly()
+    FIRE["x"] = their_surrogates.Sigmoid()
+    x = (3 * torch.rand(40, 5000, dtype=torch.float64)).to(dtype)
+    spikes, states = from_core(their_lif, num_states=1)(x)
+    module = FlexSN(their_lif, num_states=1)
+    assert torch.equal(spikes, module(x)) and torch.equal(states["v"], module.states[0])
 
 
 def test_from_core_finds_its_inputs_and_says_what_does_not_fit():

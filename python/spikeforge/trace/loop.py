@@ -14,7 +14,7 @@ from .signature import Signature
 
 
 class _NumbersOfType(TorchFunctionMode):
-    """Numbers beside booleans alone, torch.where(c, 0.1, 0.2) and c * 0.1, have the loop's type, not torch's default."""
+    """Numbers beside booleans alone, torch.where(c, 0.1, 0.2) and c * 0.1, have the loop's type, not torch's."""
 
     def __init__(self, dtype: torch.dtype):
         super().__init__()

@@ -48,6 +48,9 @@ def neuron(function: Callable | None = None, *, states: Mapping[str, Any] | None
     if isinstance(function, TracedNeuron):
         function = function.step
     own_name = signature.name_of(function, name)
+    if not isinstance(states or {}, Mapping):
+        kind = type(states).__name__
+        raise TypeError(f"{own_name}: states must be a dict of each state and what it starts at, not a {kind}")
     read = signature.read(function, tuple(states or {}), constants or {}, own_name)
     given = states or {}
     rules = {state: read_rule(f"{own_name}: state {state}", given[state], read.params) for state in read.states}

@@ -37,8 +37,8 @@ def name_of(function: Callable, given: str | None) -> str:
 
 def check_name(neuron: str, what: str, name: str) -> None:
     if not graph.is_name(name):
-        raise ValueError(f"{neuron}: {what} cannot be called {name!r} in neuron text: a name has ASCII letters, digits and "
-                         f"_, at most {graph.LONGEST_NAME}, and is none of {', '.join(sorted(graph.RESERVED))}")
+        raise ValueError(f"{neuron}: {what} cannot be called {name!r} in neuron text: a name has ASCII letters, digits "
+                         f"and _, at most {graph.LONGEST_NAME}, and is none of {', '.join(sorted(graph.RESERVED))}")
     if name == "store_states":
         raise ValueError(f"{neuron}: {what} cannot be called store_states, which every call takes")
 

@@ -39,8 +39,7 @@ def named(name: str, args: tuple[float, ...] = ()) -> Rule:
         return Rule(lambda x: x.detach() * 0, "none")
     if name not in surrogates.SURROGATES:
         raise ValueError(f"surrogate: none is called {name!r}; there are none, {', '.join(surrogates.SURROGATES)}")
-    numbers = [int(x) if name == "squarewave_fourier" and i == 0 else x for i, x in enumerate(args)]
-    made = surrogates.SURROGATES[name](*numbers)
+    made = surrogates.SURROGATES[name](*args)
     return Rule(made.gradient, f"{name}({', '.join(map(number_text, made.args))})" if made.args else name)
 
 

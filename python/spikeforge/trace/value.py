@@ -42,7 +42,8 @@ class Value:
 
     def __bool__(self) -> NoReturn:
         _fail("the truth of a value is not known while its function is traced, so that Python's if, while, and, or, "
-              "not, min, max and a < b < c cannot ask for it: write spikeforge.where(condition, a, b), torch.minimum, & | ~")
+              "not, min, max and a < b < c cannot ask for it: write spikeforge.where(condition, a, b), torch.minimum, "
+              "& | ~")
 
     def __float__(self) -> NoReturn:
         _fail("a value is no Python number while its function is traced: use torch's functions on it (torch.exp, not "
