@@ -4,6 +4,7 @@ import copy
 import io
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import spikeforge.nn as snn
 import torch
+from documentation import code, table
 from spikeforge import surrogate
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -415,3 +417,33 @@ def test_states_are_persistent_when_asked():
     assert not torch.equal(snn.get_states(other)["1.v"], saved["1.v"]), "what was loaded is a copy"
     with pytest.raises(RuntimeError, match="Unexpected key.*1.v"):
         snn.Sequential(nn.Linear(5, 5), snn.Izhikevich(), snn.LIF()).load_state_dict(saved)
+
+
+# --- the page ----------------------------------------------------------------------------------------------------------
+
+
+def output_of(program):
+    package = str(Path(snn.__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "name, says",
+    [
+        ("modules in Python", r"step 4: loss \d.*LIF\(tau=\[8\] learned in \[1.0, inf\]"),
+        ("states in Python", r"of all steps fired, and v was 0\.\d"),
+        ("own neurons in Python", r"Neuron alif|Neuron\(x; v, a; tau=\[16\] learned.*'a': \[8, 16\]"),
+        ("a network in Python", r"v after 60 steps: torch.Size\(\[4, 8\]\)\nthe same spikes"),
+    ],
+)
+def test_the_programs_of_the_page_run(name, says):
+    assert re.search(says, output_of(code(name)), re.DOTALL)
+
+
+def test_the_table_names_all_modules():
+    named = set(re.findall(r"`(\w+)`", " ".join(row[0] for row in table("table of modules"))))
+    helpers = {"StatefulModule", "Constant", "Learnable", "call", "keep_state", "reset_", "detach_", "get_states", "set_states_"}
+    assert named == set(snn.__all__) - helpers
