@@ -33,7 +33,7 @@ def pytest_configure(config):
     path = library_path()
     if not path.exists():
         pytest.exit(f"{path} does not exist: build the project, or set SPIKEFORGE_LIBRARY", returncode=2)
-    os.environ["SPIKEFORGE_LIBRARY"] = str(path)
+    os.environ["SPIKEFORGE_LIBRARY"] = str(path.absolute())
     torch.ops.load_library(str(path))
 
 
