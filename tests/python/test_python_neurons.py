@@ -200,6 +200,7 @@ FUNCTIONS = {  # of x in (0.1, 0.9), y in (1.1, 2.9)
     "comparisons": lambda x, y: sum(torch.where(c, x, y) for c in (x <= 0.5, y >= 2, x == x, x != x, torch.gt(x, 0.4), torch.le(x, y), torch.eq(x, y), torch.greater_equal(y, 2.2), 0.5 < x)),
     "nan and inf": lambda x, y: sum(torch.where(c, x, y) for c in (torch.isnan(x / 0 * 0), torch.isinf(x / 0), torch.isfinite(y), torch.isfinite(y / 0))),
     "likes": lambda x, y: torch.zeros_like(x) + torch.ones_like(y) * x + torch.full_like(x, 0.3) * y,
+    "types of booleans": lambda x, y: torch.where((x > 0.5).detach().expand_as(y).to("cpu").clone() | torch.zeros_like(x, dtype=torch.bool), x, y) + (x > 0.3).to("cpu", torch.float64) + (x > 0.4).type_as(y) + torch.where((x - 0.5).clamp(min=0).bool(), x, y),
     "masked_fill": lambda x, y: x.masked_fill(y > 2, 0.5) * y,
     "identities": lambda x, y: x.to(y) * y.type_as(x).contiguous() + x.expand_as(y).view_as(x) * x.clone().to(x.device) + y.double(),
     "detach": lambda x, y: x.detach() * y + detach(y) * x + y.data,
@@ -924,11 +925,14 @@ def test_a_surrogate_of_snntorch_keeps_its_backward(make):
 PAGE = "docs/python_neurons.md"
 
 
-def programs():
-    return re.findall(r"<!-- test: (a neuron in Python[^>]*) -->", PAGES[PAGE])
+PROGRAMS = [
+    "a neuron in Python, adaptive LIF", "a neuron in Python, in two parts", "a neuron in Python, decisions",
+    "a neuron in Python, a decision on a value", "a neuron in Python, a closure over a tensor",
+    "a neuron in Python, another neuron", "a neuron in Python, FlexSN",
+]
 
 
-@pytest.mark.parametrize("name", programs() if PAGE in PAGES else [])
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_of_the_page_prints_what_the_page_says(name, capsys):
     program = code(name)
     if "spikingjelly" in program:

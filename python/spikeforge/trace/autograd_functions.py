@@ -92,7 +92,7 @@ def _with_gradient(cls: Any, context: _Context, args: tuple, result: Value) -> V
         factor = _factor(recording, operand(cls.__name__, gradient), upstream._node, set(recording.nodes[before:]))
         if factor is None:
             fail(f"{cls.__name__}.backward: gives a gradient that is not a multiple of its grad_output: write "
-                 "spikeforge.custom_gradient(f, x, d)")
+                 "spikeforge.trace.custom_gradient(f, x, d)")
         pairs += [arg, Value(factor, recording)]
     if not pairs:
         return op("detach", result)

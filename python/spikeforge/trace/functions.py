@@ -378,7 +378,7 @@ def _masked_fill(input: Any, mask: Any, value: Any) -> Value:
 
 def _filled(fill: float) -> Callable[..., Value]:
     def function(input: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Value:
-        return constant(fill)
+        return _truth(constant(fill)) if dtype is torch.bool else constant(fill)
 
     return function
 
@@ -391,19 +391,24 @@ def _full_like(input: Any, fill_value: Any, *, dtype: Any = None, device: Any = 
     return Value(number("full_like", fill_value), recording_for("full_like"))
 
 
-@taken_as("to", "type", "type_as", "expand_as", "view_as", "reshape_as")
+@taken_as("expand_as", "view_as", "reshape_as")
+def _of_shape(input: Any, other: Any) -> Value:
+    return _alike(input)
+
+
+@taken_as("to", "type", "type_as")
 def _to(input: Any, *targets: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False,
         copy: bool = False) -> Value:
     for target in (*targets, dtype):
-        if isinstance(target, Value):
-            target = torch.bool if target._node.is_boolean else torch.float32
-        if target is torch.bool:
+        wanted = target.dtype if isinstance(target, Value) else target
+        if wanted is torch.bool:
             return _alike(_truth(input))
-        if isinstance(target, torch.dtype) and target not in FLOATING:
+        if wanted in FLOATING:
+            return _float(input)
+        if isinstance(wanted, torch.dtype):
             fail(f"to({target}): a neuron's numbers have the floating-point type of its call: write torch.trunc or "
                  "torch.round")
-    as_number = is_boolean(input) and (targets or dtype)
-    return Value(number("to", input), recording_for("to")) if as_number else _alike(input)
+    return _alike(input)
 
 
 @taken_as("float", "double")
@@ -418,7 +423,7 @@ def _bool(input: Any) -> Value:
 
 @taken_as("detach", "data")
 def detach(input: Any) -> Value:
-    return op("detach", input)
+    return _alike(input) if is_boolean(input) else op("detach", input)
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------
@@ -438,7 +443,7 @@ _ADVICE = (
     ("a value is no Python number while its function is traced", "item tolist numpy cpu cuda"),
     ("a neuron's numbers have the floating-point type of its call", "half bfloat16 int long short byte char"),
     ("compare with a tolerance of your own: torch.abs(a - b) < tolerance", "isclose allclose equal"),
-    ("the gradient of a neuron is that of its equations: spikeforge.detach, spikeforge.custom_gradient change it",
+    ("the gradient of a neuron is that of its equations: spikeforge.detach, spikeforge.trace.custom_gradient change it",
      "backward requires_grad_ register_hook retain_grad grad grad_fn requires_grad"),
 )
 
