@@ -26,14 +26,14 @@ class Value:
 
     @classmethod
     def __torch_function__(cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        from . import functions
+        from . import calls
 
-        return functions.call_torch(func, args, kwargs or {})
+        return calls.call_torch(func, args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
-        from . import functions
+        from . import calls
 
-        return functions.attribute(self, name)
+        return calls.attribute(self, name)
 
     def __repr__(self) -> str:
         from .printer import expression
@@ -68,12 +68,12 @@ class Value:
 
     def __setitem__(self, condition: Any, value: Any) -> None:
         """x[condition] = value, as of a tensor."""
-        from . import functions
+        from . import calls
 
         if not isinstance(condition, Value):
             _fail("a neuron sees one element of each argument: write x[condition] = value, or where(condition, value, "
                   "x)")
-        self._node = functions.call("where", (condition, value, self), {})._node
+        self._node = calls.call("where", (condition, value, self), {})._node
 
     def __len__(self) -> NoReturn:
         _fail("a value is one element, and has no length")
@@ -99,27 +99,27 @@ def node_of(x: Any) -> graph.Node | None:
 
 def _operator(name: str) -> Callable:
     def method(self: Value, *others: Any) -> Value:
-        from . import functions
+        from . import calls
 
-        return functions.call(name, (self, *others), {})
+        return calls.call(name, (self, *others), {})
 
     return method
 
 
 def _reflected(name: str) -> Callable:
     def method(self: Value, other: Any) -> Value:
-        from . import functions
+        from . import calls
 
-        return functions.call(name, (other, self), {})
+        return calls.call(name, (other, self), {})
 
     return method
 
 
 def _in_place(name: str) -> Callable:
     def method(self: Value, other: Any) -> Value:
-        from . import functions
+        from . import calls
 
-        self._node = functions.call(name, (self, other), {})._node
+        self._node = calls.call(name, (self, other), {})._node
         return self
 
     return method
