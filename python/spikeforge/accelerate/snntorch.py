@@ -198,6 +198,7 @@ class Neuron(Replaced):
             setattr(self, name, value)
 
     def _prepare(self):
+        self.__dict__.pop("reset", None)  # what the step before reset: computed within the operator from now on
         self._unchanged()
 
     def _unchanged(self):

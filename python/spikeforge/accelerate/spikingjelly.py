@@ -7,9 +7,10 @@ tau; the predefined operators multiply by 1/tau, which is the same for powers of
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from spikingjelly.activation_based import neuron, surrogate
@@ -218,6 +219,34 @@ def _signature(node: Any, rule: Rule) -> tuple[Any, ...] | None:
     return spike[0], tuple(spike[1]), node.v_threshold, node.v_reset, bool(node.detach_reset), tuple(numbers)
 
 
+class Program(NamedTuple):
+    """What a node runs, and for which constants.
+
+    Attributes:
+        attributes: the very objects that the node had as constants: while it has them, nothing has changed.
+        signature: their values, without the surrogate object.
+        what: the name of a predefined operator, or neuron text.
+        options: the operator's options; None for a text.
+        starts: the numbers that the states start at.
+    """
+
+    attributes: tuple[Any, ...]
+    signature: tuple[Any, ...]
+    what: str
+    options: dict[str, Any] | None
+    starts: tuple[float, ...]
+
+
+def _attributes(node: Any, rule: Rule) -> tuple[Any, ...]:
+    """All that `_signature` looks at, as it is; fast, since every call compares it."""
+    own = node.__dict__
+    function = own["_modules"].get("surrogate_function") or node.surrogate_function
+    numbers = function.__dict__
+    read = [numbers.get(name) for name in SURROGATES.get(type(function), ("", ()))[1]]
+    return (function, numbers.get("spiking"), numbers.get("forward"), *read, own.get("v_threshold"), own.get("v_reset"),
+            own.get("detach_reset"), *[own.get(name) for name in rule.constants])
+
+
 def _program(node: Any, rule: Rule, signature: tuple[Any, ...]) -> tuple[str, dict[str, Any] | None]:
     """The operator's name and options, or neuron text."""
     spike, numbers = signature[:2]
@@ -289,31 +318,33 @@ class Node(Replaced):
 
     def _current(self):
         """The program for the node's constants as they are now; None where they have none."""
-        rule = RULES[type(self).of_node]
+        kept, rule = self.__dict__.get("_spikeforge"), RULES[type(self).of_node]
+        compiling = torch.compiler.is_compiling()  # which knows no identity of numbers
+        if kept is not None and not compiling and all(map(operator.is_, _attributes(self, rule), kept.attributes)):
+            return kept
         signature = _signature(self, rule)
         if signature is None:
             return None
-        kept = self.__dict__.get("_spikeforge")
-        if kept is None or kept[0] != signature:
-            kept = (signature, *_program(self, rule, signature))
+        if kept is None or kept.signature != signature or not compiling:
+            starts = tuple(rule.states(self).values())
+            kept = Program(_attributes(self, rule), signature, *_program(self, rule, signature), starts)
             self.__dict__["_spikeforge"] = kept
         return kept
 
-    def _run(self, fused, x, states, store=False):
+    def _run(self, program, x, states, store=False):
         """Spikes and states, the last ones or with `store` those of all steps."""
-        _, program, options = fused
-        rule = RULES[type(self).of_node]
-        starts = rule.states(self)
-        states = [_state(value, start, x) for value, start in zip(states, starts.values())]
-        if options is not None:
-            spikes, *states = getattr(torch.ops.spikeforge, program).default(x, *states, **options, store_v=store)
+        states = [_state(value, start, x) for value, start in zip(states, program.starts)]
+        if program.options is not None:
+            overload = getattr(torch.ops.spikeforge, program.what).default
+            spikes, *states = overload(x, *states, **program.options, store_v=store)
             return spikes, states
         dtype = state_dtype(x.dtype)
         if all(state is None for state in states):
             states = []
         states = [torch.full(x.shape[1:], start, dtype=dtype, device=x.device) if state is None else state
-                  for state, start in zip(states, starts.values())]
-        (spikes,), states = torch.ops.spikeforge.run(program, [x], states, rule.parameters(self, dtype), store_states=store)
+                  for state, start in zip(states, program.starts)]
+        parameters = RULES[type(self).of_node].parameters(self, dtype)
+        (spikes,), states = torch.ops.spikeforge.run(program.what, [x], states, parameters, store_states=store)
         return spikes, states
 
 
