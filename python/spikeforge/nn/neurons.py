@@ -171,7 +171,7 @@ class PredefinedNeuron(ConstantsModule):
         try:
             if quick.keywords is None:
                 outputs, after = self._cell.call(self, inputs, state, store)
-                return outputs[0], after
+                return outputs[0], dict(zip(self.state_names, after))
             keywords = self._with_tensors(quick.keywords, x)
             keywords.update(state)
             if store:

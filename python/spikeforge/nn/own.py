@@ -77,7 +77,7 @@ class Neuron(ConstantsModule):
         self._set_constants({name: params[name] for name in header.params})
 
     def _prepare(self) -> None:
-        self._quick.cell.renew()
+        self._quick.cell.renew(self._numbers, self._placements)
 
     def _check_given(self, wanted: tuple[str, ...], given: Mapping[str, Any]) -> None:
         listed = ", ".join(wanted) or "none"
@@ -109,7 +109,7 @@ class Neuron(ConstantsModule):
             outputs, after = self._quick.cell.call(self, inputs, state, store)
         except ERRORS as error:
             raise explained(self, error, inputs, state)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs), after
+        return outputs[0] if len(outputs) == 1 else tuple(outputs), dict(zip(self.state_names, after))
 
     def extra_repr(self) -> str:
         return "; ".join(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from spikeforge.nn.stateful import State, state_type
+from spikeforge.nn.stateful import state_type
 from spikeforge.surrogate import Custom
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 OPERATOR = torch.ops.spikeforge.run.default
 BUILTIN = OPERATOR._op  # saves a call of Python, but cannot be traced
-is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 
 @dataclass(frozen=True)
@@ -50,26 +49,6 @@ def read_header(text: str) -> Header:
     return Header(found[1], tuple(inputs), initial, tuple(params))
 
 
-class Scalars:
-    """Numbers as the tensors that an operator takes, made once for each type."""
-
-    def __init__(self) -> None:
-        self.made: dict[torch.dtype, list[Tensor]] = {}
-
-    def __call__(self, numbers: Mapping[str, float], names: Sequence[str], x: Tensor) -> list[Tensor]:
-        dtype = x.dtype
-        if torch.compiler.is_compiling():
-            return [torch.full((), numbers[name], dtype=state_type(dtype), device=x.device) for name in names]
-        made = self.made.get(dtype)
-        if made is None:
-            with torch.inference_mode(False), torch.device("cpu"):
-                made = self.made[dtype] = [torch.full((), numbers[name], dtype=state_type(dtype)) for name in names]
-        return made
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Scalars, ()
-
-
 class TextCell:
     """A neuron's text with the module's constants as its parameters.
 
@@ -79,6 +58,8 @@ class TextCell:
         rule: gives the initial states of inputs and parameters instead, or [] where the text says it all.
     """
 
+    __slots__ = ("initial", "inputs", "made", "numbers", "params", "rule", "starts_by_itself", "tensors", "text")
+
     def __init__(
         self,
         text: str,
@@ -87,40 +68,47 @@ class TextCell:
         initial: Mapping[str, float | str],
         rule: Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor]] | None = None,
     ):
-        self.rule = rule
-        self.text, self.inputs, self.params, self.initial = text, inputs, tuple(params), dict(initial)
-        self.scalars = Scalars()
+        self.text, self.inputs, self.params, self.initial, self.rule = text, inputs, tuple(params), dict(initial), rule
         self.starts_by_itself = rule is None and not any(isinstance(value, str) for value in self.initial.values())
+        self.renew({}, ())
 
-    def renew(self) -> None:
-        """Forgets the tensors of numbers that have changed."""
-        self.scalars = Scalars()
+    def renew(self, numbers: Mapping[str, float | None], tensors: Collection[str]) -> None:
+        """Takes the constants that are numbers, and the names of those that are tensors of the module."""
+        self.numbers = {name: numbers[name] for name in self.params if name in numbers}
+        self.tensors = any(name in tensors for name in self.params)
+        self.made: dict[torch.dtype, dict[str, Tensor]] = {}  # the numbers as tensors, for each type
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.text, self.inputs, self.params, self.initial, self.rule, self.numbers, self.tensors)
 
     def check(self) -> int:
         """How many outputs there are; ValueError where the text is not legal."""
-        nothing = torch.empty(0, device="cpu")
-        one = torch.ones((), device="cpu")
+        nothing, one = torch.empty(0, device="cpu"), torch.ones((), device="cpu")
         outputs, _ = OPERATOR(self.text, [nothing] * self.inputs, [], [one] * len(self.params))
         return len(outputs)
 
     def call(
         self, module: ConstantsModule, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool
-    ) -> tuple[list[Tensor], State]:
+    ) -> tuple[list[Tensor], list[Tensor]]:
         """Outputs and states: the last ones, or with `store` their sequences."""
-        params = self._params(module, inputs[0]) if self.params else []
+        x = inputs[0]
+        if torch.compiler.is_compiling():
+            numbers, run = self._numbers_of(x.dtype, x.device), OPERATOR
+        else:
+            numbers, run = self.made.get(x.dtype), BUILTIN
+            if numbers is None:
+                with torch.inference_mode(False):
+                    numbers = self.made[x.dtype] = self._numbers_of(x.dtype, torch.device("cpu"))
+        if self.tensors:
+            numbers = numbers | module._take(x.dim())
+            params = [numbers[name] for name in self.params]
+        else:
+            params = list(numbers.values())
         states = self._states(module, inputs, state, params) if state or not self.starts_by_itself else []
-        run = OPERATOR if is_dynamo_compiling() else BUILTIN
-        outputs, after = run(self.text, inputs, states, params, store_states=True) if store else run(self.text, inputs, states, params)
-        return outputs, dict(zip(self.initial, after))
+        return run(self.text, inputs, states, params, store_states=True) if store else run(self.text, inputs, states, params)
 
-    def _params(self, module: ConstantsModule, x: Tensor) -> list[Tensor]:
-        if not module._taken:
-            return self.scalars(module._numbers, self.params, x)
-        taken = module._take(x.dim())
-        if len(taken) < len(self.params):
-            names = [name for name in self.params if name not in taken]
-            taken |= dict(zip(names, self.scalars(module._numbers, names, x)))
-        return [taken[name] for name in self.params]
+    def _numbers_of(self, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+        return {name: torch.full((), number, dtype=state_type(dtype), device=device) for name, number in self.numbers.items()}
 
     def _states(
         self, module: ConstantsModule, inputs: Sequence[Tensor], state: Mapping[str, Tensor], params: Sequence[Tensor]
@@ -139,6 +127,12 @@ class TextCell:
         if isinstance(start, str):
             return module.constant(start, x.dim()).to(dtype).expand(x.shape[1:])
         return torch.full(x.shape[1:], start, dtype=dtype, device=x.device)
+
+
+def _restored(text: str, inputs: int, params: tuple, initial: dict, rule: Any, numbers: dict, tensors: bool) -> TextCell:
+    cell = TextCell(text, inputs, params, initial, rule)
+    cell.numbers, cell.tensors = numbers, tensors
+    return cell
 
 
 # --- the predefined neurons
@@ -196,7 +190,9 @@ def predefined_cell(module: Any, *, baked: bool = False) -> TextCell:
     states = ", ".join(name if isinstance(start, str) else f"{name} = {start!r}" for name, start in starts.items())
     body = "".join(f"  {line}\n" for line in lines)
     text = f"neuron {type(module).__name__}(x; {states}; {', '.join(params)}) {{\n{body}}}\n"
-    return TextCell(text, 1, params, starts)
+    cell = TextCell(text, 1, params, starts)
+    cell.renew(module._numbers, module._placements)
+    return cell
 
 
 def _spike(module: Any) -> str:
