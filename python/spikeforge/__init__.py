@@ -22,12 +22,12 @@ from spikeforge._version import __version__
 if TYPE_CHECKING:
     from spikeforge import nn, ops, surrogate
     from spikeforge.accelerate import accelerate
-    from spikeforge.trace import (
+    from spikeforge.trace.core import from_core
+    from spikeforge.trace.neuron import neuron
+    from spikeforge.trace.primitives import (
         add_gradient,
         custom_gradient,
         detach,
-        from_core,
-        neuron,
         select,
         spike,
         spike_strict,
@@ -65,18 +65,36 @@ _FROM = {
     "where": "trace",
 }
 
-__all__ = sorted(["__version__", "nn", "ops", "surrogate", *_FROM])
+__all__ = [
+    "__version__",
+    "accelerate",
+    "add_gradient",
+    "custom_gradient",
+    "detach",
+    "from_core",
+    "neuron",
+    "nn",
+    "ops",
+    "select",
+    "spike",
+    "spike_strict",
+    "surrogate",
+    "surrogate_gradient",
+    "where",
+]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _FROM:
-        value = getattr(importlib.import_module(f"spikeforge.{_FROM[name]}"), name)
-    elif not name.startswith("_") and importlib.util.find_spec(f"spikeforge.{name}"):
-        value = importlib.import_module(f"spikeforge.{name}")
-    else:
-        raise AttributeError(f"module spikeforge has no attribute {name}")
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker would take any name for one that is there
+
+    def __getattr__(name: str) -> Any:
+        if name in _FROM:
+            value = getattr(importlib.import_module(f"spikeforge.{_FROM[name]}"), name)
+        elif not name.startswith("_") and importlib.util.find_spec(f"spikeforge.{name}"):
+            value = importlib.import_module(f"spikeforge.{name}")
+        else:
+            raise AttributeError(f"module spikeforge has no attribute {name}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -202,9 +202,9 @@ import sys, spikeforge
 assert not [name for name in sys.modules if name.startswith("spikeforge.") and not name.startswith("spikeforge._")]
 for name in spikeforge.__all__:
     getattr(spikeforge, name)
-print(sorted(set(dir(spikeforge))) == spikeforge.__all__)
+print(sorted(dir(spikeforge)) == spikeforge.__all__, set(spikeforge._FROM) < set(spikeforge.__all__))
 """
-    assert run(sys.executable, "-c", program).stdout == "True\n"
+    assert run(sys.executable, "-c", program).stdout == "True True\n"
     with pytest.raises(AttributeError, match="no attribute liff"):
         spikeforge.liff
 
