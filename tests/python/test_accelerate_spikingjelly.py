@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from conftest import REPOSITORY
+from documentation import PAGES, code
 from torch import nn
 
 jelly = pytest.importorskip("spikingjelly", reason="spikingjelly is not installed")
@@ -314,6 +315,12 @@ def test_half_inputs_have_the_spikes_of_float32(dtype, device):
     got = fused.to(device)(x.to(device))
     assert got.dtype == dtype and torch.equal(got.cpu().float(), wanted)
     assert fused.v.dtype == torch.float32 and torch.equal(fused.v.cpu(), node.v)
+
+
+def test_the_program_of_the_page_runs_and_prints_the_report_shown_there(capsys):
+    exec(code("accelerate a network"), {})
+    shown = PAGES["docs/accelerate.md"].split("```\n")
+    assert capsys.readouterr().out in shown
 
 
 @pytest.mark.parametrize("make", [lambda: neuron.LIFNode(tau=3.0), lambda: neuron.ParametricLIFNode(), lambda: neuron.IFNode()])

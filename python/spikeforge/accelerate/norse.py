@@ -158,7 +158,7 @@ class Cell(Replaced):
         if _takes_alpha(rule, getattr(p, "method", "")):
             values.append(p.alpha)
         values = [_parameter(value, dtype, x.device) for value in values]
-        states = [_state(value, dtype, shape) for value in states]
+        states = [_state(value, dtype, shape, x.device) for value in states]
         if any(value is None for value in states) or any(not _reaches(value, shape) for value in values):
             return None
         (outputs,), after = torch.ops.spikeforge.run(text, [x, *arriving], states, values, store_states=store)
@@ -184,9 +184,16 @@ def _reaches(value, shape):
     return value.ndim == 0 or torch.broadcast_shapes(value.shape, shape) == shape
 
 
-def _state(value, dtype, shape):
-    """A state in the operator's type and shape; None for one that is of a wider type or shape."""
+def _state(value, dtype, shape, device):
+    """A state in the operator's type and shape; None for one of a wider type or shape, or on another device.
+
+    Norse's cells start at v_leak, a tensor of one value, which may lie on the CPU beside inputs on a GPU.
+    """
     value = torch.as_tensor(value)
+    if value.device != device:
+        if value.ndim:
+            return None
+        value = value.to(device)
     if value.is_floating_point() and torch.finfo(value.dtype).bits > torch.finfo(dtype).bits:
         return None
     if value.shape != shape:
