@@ -1,9 +1,12 @@
 """Every neuron module against a slow loop over time in float64, its constants in all forms, and what it says to wrong calls."""
 
+import copy
 import math
+import pickle
 
 import pytest
 import reference
+import spikeforge
 import spikeforge.nn as snn
 import torch
 from spikeforge import surrogate
@@ -158,6 +161,44 @@ def test_a_neuron_of_several_inputs_and_outputs():
     assert torch.equal(first, second), "a state that is not given starts anew"
     assert neuron.in_ports == ("x", "y") and neuron.out_ports == ("out0", "out1")
     assert [len(out) for out in neuron.step(x[0], y[0])] == [3, 3]
+
+
+def adaptive(x, v, a, *, tau, beta=0.2, rest=0.1):
+    h = v + (x - v) / tau
+    s = spikeforge.spike(h - (1 + beta * a), surrogate.ATan(2.0))
+    return s, {"v": spikeforge.select(s, rest, h), "a": 0.9 * a + s}
+
+
+def test_a_traced_function_is_a_neuron():
+    """Its defaults stand where a parameter is not given, and its rule says where states start."""
+    traced = spikeforge.neuron(adaptive, states={"v": "rest", "a": 0.0})
+    neuron = snn.Neuron(traced, tau=snn.Learnable(2.5), rest=torch.tensor(0.25))
+    x = input_for().float()
+    y, state = neuron(x, None)
+    want, want_state = traced.loop(x, tau=2.5, beta=0.2, rest=0.25)
+    assert torch.equal(y, want) and 0 < y.mean() < 1
+    assert all(torch.allclose(state[name], want_state[name], atol=1e-5) for name in ("v", "a"))
+    _, first = neuron(x[:0], None)
+    assert (first["v"] == 0.25).all() and (first["a"] == 0).all()
+    assert torch.equal(neuron(x[4:], neuron(x[:4], None)[1])[0], y[4:])
+    from_a, _ = neuron(x, {"a": torch.ones(3, 5)})
+    want, _ = traced.loop(x, a=torch.ones(3, 5), tau=2.5, rest=0.25)
+    assert torch.equal(from_a, want) and not torch.equal(want, y)
+    assert torch.equal(copy.deepcopy(neuron)(x), y) and torch.equal(pickle.loads(pickle.dumps(neuron))(x), y)
+    with pytest.raises(ValueError, match="Neuron adaptive: the parameter tau is not given"):
+        snn.Neuron(traced)
+
+
+def test_fake_tensors_leave_no_trace():
+    neuron = snn.Neuron(TWO, tau=2.0, beta=0.1)
+    with torch._subclasses.FakeTensorMode():
+        x = torch.rand(4, 3)
+        assert neuron(x, x)[0].shape == (4, 3)
+    x = torch.rand(4, 3)
+    want = neuron(x, x)
+    with torch._subclasses.FakeTensorMode() as mode:
+        assert neuron(mode.from_tensor(x), mode.from_tensor(x))[0].shape == (4, 3)
+    assert torch.equal(neuron(x, x)[0], want[0])
 
 
 # --- constants ---------------------------------------------------------------------------------------------------------

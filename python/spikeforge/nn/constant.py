@@ -123,7 +123,7 @@ class ConstantsModule(StatefulModule):
         self._placements: dict[str, Placement] = {}  # those that are tensors
         self._initial: dict[str, float | Tensor] = {}  # of what reset_parameters() resets
         self._constant_names: tuple[str, ...] = ()
-        self._taken: tuple[tuple[str, Placement, bool], ...] = ()
+        self._taken: tuple[tuple[str, Placement, float], ...] = ()
 
     def _set_constants(self, constants: Mapping[str, Any]) -> None:
         for name, value in constants.items():
@@ -176,9 +176,17 @@ class ConstantsModule(StatefulModule):
         """Called after constants have changed."""
 
     def _changed(self) -> None:
-        # With each, whether it is ever taken in another form than it has.
-        self._taken = tuple((name, place, place.bounded or place.dim != CHANNELS) for name, place in self._placements.items())
+        self._taken = tuple((name, place, self._fewest_dims(name, place)) for name, place in self._placements.items())
         self._prepare()
+
+    def _fewest_dims(self, name: str, place: Placement) -> float:
+        """Of x, from which on a tensor is taken in another form than it has."""
+        value = getattr(self, name)
+        if place.bounded:
+            return 0
+        if place.dim is None or value.dim() != 1 or value.numel() == 1:
+            return math.inf
+        return place.dim + 2 if place.dim > 0 else 0
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Replicas of DataParallel, and parameters that torch.func puts in place, are taken as they come.
@@ -210,11 +218,11 @@ class ConstantsModule(StatefulModule):
         """All tensor constants so."""
         taken = {}
         parameters = self._parameters
-        for name, place, always in self._taken:
+        for name, place, fewest_dims in self._taken:
             value = parameters.get(name)  # getattr looks everywhere, and costs as much as a small operator
             if value is None:
                 value = getattr(self, name)
-            taken[name] = place.take(value, x_dims) if always or x_dims > CHANNELS + 1 else value
+            taken[name] = value if x_dims < fewest_dims else place.take(value, x_dims)
         return taken
 
     def reset_parameters(self) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from spikeforge import surrogate as surrogates
-from spikeforge.nn.constant import CHANNELS, ConstantsModule, Learnable, is_number
+from spikeforge.nn.constant import ConstantsModule, Learnable, is_number
 from spikeforge.nn.errors import ERRORS, explained, first_line
 from spikeforge.nn.stateful import NO_STATE, Memory, State, States
 from spikeforge.nn.text import TextCell, predefined_cell
@@ -158,12 +158,12 @@ class PredefinedNeuron(ConstantsModule):
 
     def _with_tensors(self, keywords: dict[str, Any], x: Tensor) -> dict[str, Any]:
         keywords = keywords.copy()
-        parameters = self._parameters
-        for name, place, always in self._taken:
+        parameters, x_dims = self._parameters, x.dim()
+        for name, place, fewest_dims in self._quick.taken:
             value = parameters.get(name)  # getattr looks everywhere, and costs as much as a small operator
             if value is None:
                 value = getattr(self, name)
-            keywords[name] = place.take(value, x.dim()) if always or x.dim() > CHANNELS + 1 else value
+            keywords[name] = value if x_dims < fewest_dims else place.take(value, x_dims)
         return keywords
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:

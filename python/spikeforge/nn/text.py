@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from spikeforge.nn.stateful import state_type
 from spikeforge.surrogate import Custom
@@ -92,7 +93,7 @@ class TextCell:
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Outputs and states: the last ones, or with `store` their sequences."""
         x = inputs[0]
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or type(x) is not Tensor and type(x) is not Parameter:  # fake, as tracers have them
             numbers, run = self._numbers_of(x.dtype, x.device), OPERATOR
         else:
             numbers, run = self.made.get(x.dtype), BUILTIN
@@ -100,8 +101,8 @@ class TextCell:
                 with torch.inference_mode(False):
                     numbers = self.made[x.dtype] = self._numbers_of(x.dtype, torch.device("cpu"))
         if self.tensors:
-            numbers = numbers | module._take(x.dim())
-            params = [numbers[name] for name in self.params]
+            taken = module._take(x.dim())
+            params = [taken[name] if name in taken else numbers[name] for name in self.params]
         else:
             params = list(numbers.values())
         states = self._states(module, inputs, state, params) if state or not self.starts_by_itself else []
