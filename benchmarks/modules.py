@@ -21,7 +21,11 @@ def cases():
     """A name, the bare call, and the module."""
     tau, two = torch.nn.Parameter(torch.full((1024,), 2.0)), torch.tensor(2.0)
     yield "LIF()", lambda x: ops.lif(x)[0], snn.LIF()
-    yield 'LIF(tau=3.0, surrogate="atan")', lambda x: ops.lif(x, tau=3.0, surrogate="atan")[0], snn.LIF(tau=3.0, surrogate="atan")
+    yield (
+        'LIF(tau=3.0, surrogate="atan")',
+        lambda x: ops.lif(x, tau=3.0, surrogate="atan")[0],
+        snn.LIF(tau=3.0, surrogate="atan"),
+    )
     own = snn.LIF(surrogate=surrogate.ATan(3.0))
     yield "LIF(surrogate=ATan(3.0))", lambda x: ops.lif(x, surrogate="atan", surrogate_args=[3.0])[0], own
     yield "LIF(tau=nn.Parameter(...))", lambda x: ops.lif(x, tau=tau)[0], snn.LIF(tau=tau)
@@ -30,7 +34,11 @@ def cases():
     yield "PLIF()", lambda x, w=torch.nn.Parameter(torch.zeros(())): ops.plif(x, w)[0], snn.PLIF()
     yield "Izhikevich()", lambda x: ops.izhikevich(x)[0], snn.Izhikevich()
     yield "Neuron(text, tau=2.0)", lambda x: ops.run(TEXT, [x], [], [two])[0][0], snn.Neuron(TEXT, tau=2.0)
-    yield "Neuron(text, tau=nn.Parameter(...))", lambda x: ops.run(TEXT, [x], [], [tau])[0][0], snn.Neuron(TEXT, tau=tau)
+    yield (
+        "Neuron(text, tau=nn.Parameter(...))",
+        lambda x: ops.run(TEXT, [x], [], [tau])[0][0],
+        snn.Neuron(TEXT, tau=tau),
+    )
 
 
 def times(functions, calls, rounds):

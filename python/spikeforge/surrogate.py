@@ -1,9 +1,9 @@
 """Surrogate derivatives of the spike, as objects: ``LIF(surrogate=ATan(2.0))``.
 
-A spike is a step function of x = H - v_threshold, whose derivative is zero almost everywhere; in the backward pass a surrogate stands
-in its place. Each is a small frozen object with the numbers of ``docs/surrogates.md``: ``gradient(x)`` is that derivative and
-``primitive(x)`` its integral, both in plain torch, to look at and to check with. The operators have their own of each. ``name`` and
-``args`` are what they take, ``text`` is how neuron text spells it.
+A spike is a step function of x = H - v_threshold, whose derivative is zero almost everywhere; in the backward pass a
+surrogate stands in its place. Each is a small frozen object with the numbers of ``docs/surrogates.md``: ``gradient(x)``
+is that derivative and ``primitive(x)`` its integral, both in plain torch, to look at and to check with. The operators
+have their own of each. ``name`` and ``args`` are what they take, ``text`` is how neuron text spells it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Surrogate:
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise TypeError(
-                    f"{type(self).__name__}: {field.name} must be a number, but is {type(value).__name__}; a surrogate that learns "
+                    f"{type(self).__name__}: {field.name} must be a number, but is {type(value).__name__}; a surrogate "
+                    "that learns "
                     "is written as Custom, with a parameter of the neuron"
                 )
             self._require(math.isfinite(value), f"{field.name} must be finite")
@@ -282,7 +283,7 @@ class NonzeroSignLogAbs(Surrogate):
 
 @dataclass(frozen=True)
 class SquarewaveFourier(Surrogate):
-    """4 / period times the sum of cos((2 i - 1) 2 pi x / period) over i = 1 ... n - 1; n is a whole number from 2 on."""
+    """4 / period times the sum of cos((2 i - 1) 2 pi x / period) over i = 1 ... n - 1, where n is at least 2."""
 
     name = "squarewave_fourier"
     n: int = 2
@@ -427,14 +428,15 @@ class MultiGaussian(Surrogate):
 
 @dataclass(frozen=True)
 class Custom:
-    """A surrogate of one's own, by the expression of its derivative in neuron text: ``Custom("w / square(1 + abs(u))", w=0.5)``.
+    """A surrogate of one's own, by the expression of its derivative in neuron text: ``Custom("w / square(1 + abs(u))",
+    w=0.5)``.
 
     Args:
         expression: the derivative at ``u`` = H - v_threshold, in the functions of ``docs/neuron_text.md``.
         numbers: what other names in it stand for.
 
-    A predefined neuron with such a surrogate is run as neuron text, with the same forward bits. One with a parameter that learns
-    belongs into a neuron of one's own.
+    A predefined neuron with such a surrogate is run as neuron text, with the same forward bits. One with a parameter
+    that learns belongs into a neuron of one's own.
 
     >>> LIF(surrogate=Custom("0.3 * relu(1 - abs(u))"))
     """
@@ -448,7 +450,8 @@ class Custom:
         for name, value in numbers.items():
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise TypeError(
-                    f"Custom: {name} must be a number, but is {type(value).__name__}; a surrogate that learns belongs into a neuron "
+                    f"Custom: {name} must be a number, but is {type(value).__name__}; a surrogate that learns belongs "
+                    "into a neuron "
                     'of one\'s own, spikeforge.nn.Neuron(text, ...), by add_gradient(spike(u, none), u, "...")'
                 )
             if name == "u":
@@ -468,7 +471,9 @@ class Custom:
         import re
 
         values = {"u": u} | {name: f"({value!r})" if value < 0 else repr(value) for name, value in self.numbers}
-        return re.sub(r"(?<![\w.])[A-Za-z_]\w*(?!\w*\s*\()", lambda found: values.get(found[0], found[0]), self.expression)
+        return re.sub(
+            r"(?<![\w.])[A-Za-z_]\w*(?!\w*\s*\()", lambda found: values.get(found[0], found[0]), self.expression
+        )
 
     def gradient(self, x: Tensor) -> Tensor:
         """The derivative at x, as the library computes it: that of a spike with threshold 0."""
@@ -481,11 +486,31 @@ class Custom:
 SURROGATES: dict[str, type[Surrogate]] = {
     kind.name: kind
     for kind in (
-        Sigmoid, ATan, PiecewiseQuadratic, PiecewiseExp, SoftSign, SuperSpike, Erf, PiecewiseLeakyReLU, S2NN, QPseudoSpike, LeakyKReLU,
-        FakeNumericalGradient, LogTailedReLU, NonzeroSignLogAbs, SquarewaveFourier, Rect, FastSigmoid, ZenkeSuperSpike,
-        StraightThrough, Triangular, SpikeRateEscape, Gaussian, MultiGaussian,
+        Sigmoid,
+        ATan,
+        PiecewiseQuadratic,
+        PiecewiseExp,
+        SoftSign,
+        SuperSpike,
+        Erf,
+        PiecewiseLeakyReLU,
+        S2NN,
+        QPseudoSpike,
+        LeakyKReLU,
+        FakeNumericalGradient,
+        LogTailedReLU,
+        NonzeroSignLogAbs,
+        SquarewaveFourier,
+        Rect,
+        FastSigmoid,
+        ZenkeSuperSpike,
+        StraightThrough,
+        Triangular,
+        SpikeRateEscape,
+        Gaussian,
+        MultiGaussian,
     )
-}  # fmt: skip
+}
 
 
 def of(surrogate: str | Surrogate | Custom) -> Surrogate | Custom:
@@ -502,8 +527,12 @@ def of(surrogate: str | Surrogate | Custom) -> Surrogate | Custom:
             raise ValueError(f'unknown surrogate "{surrogate}"; known are {", ".join(SURROGATES)}')
         return SURROGATES[surrogate]()
     if isinstance(surrogate, type) and issubclass(surrogate, Surrogate):
-        raise TypeError(f"surrogate must be an object, but is the class {surrogate.__name__}; pass {surrogate.__name__}()")
-    raise TypeError(f'surrogate must be a name ("atan") or an object of spikeforge.surrogate, but is {type(surrogate).__name__}')
+        raise TypeError(
+            f"surrogate must be an object, but is the class {surrogate.__name__}; pass {surrogate.__name__}()"
+        )
+    raise TypeError(
+        f'surrogate must be a name ("atan") or an object of spikeforge.surrogate, but is {type(surrogate).__name__}'
+    )
 
 
 __all__ = ["Custom", "SURROGATES", "Surrogate", "of", *(kind.__name__ for kind in SURROGATES.values())]

@@ -71,7 +71,9 @@ MODULES = {
     "Delay": lambda: snn.Delay(torch.tensor([0, 2, 1, 1, 3])),
     "Latency": lambda: snn.Latency(4),
     "block": Block,
-    "Sequential": lambda: snn.Sequential(nn.Linear(5, 4), snn.LIF(tau=snn.Learnable(2.0)), snn.TimeDistributed(nn.Linear(4, 3)), snn.LI()),
+    "Sequential": lambda: snn.Sequential(
+        nn.Linear(5, 4), snn.LIF(tau=snn.Learnable(2.0)), snn.TimeDistributed(nn.Linear(4, 3)), snn.LI()
+    ),
     "Recurrent": lambda: snn.Recurrent(snn.PLIF(), nn.Linear(5, 5)),
     "Network": network,
 }
@@ -181,7 +183,9 @@ def test_compiled_whole(kind, device):
     y = compiled(x)
     assert agree(kind, y, module(x)) and fires(kind, y)
     leaves = [x, *module.parameters()] if y.requires_grad else []
-    for got, want in zip(*(torch.autograd.grad(m(x).sin().sum(), leaves, allow_unused=True) for m in (compiled, module) if leaves)):
+    for got, want in zip(
+        *(torch.autograd.grad(m(x).sin().sum(), leaves, allow_unused=True) for m in (compiled, module) if leaves)
+    ):
         assert (got is None) == (want is None) and (got is None or torch.allclose(got, want, atol=1e-4))
 
     @torch.compile(backend="aot_eager", fullgraph=True)
@@ -304,7 +308,10 @@ def test_replicas_of_data_parallel_take_their_own_parameters():
 
 def test_replicas_of_data_parallel_refuse_to_keep_states():
     lif = snn.LIF(stateful=True)
-    with pytest.raises(RuntimeError, match=r"LIF: keeps its states, which DataParallel's replicas would lose; .*DistributedDataParallel"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"LIF: keeps its states, which DataParallel's replicas would lose; .*DistributedDataParallel",
+    ):
         lif._replicate_for_data_parallel()(torch.rand(3, 4))
 
 
@@ -333,7 +340,9 @@ def test_distributed_data_parallel(tmp_path):
     package = str(Path(snn.__file__).parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH")]))
     workers = [
-        subprocess.Popen([sys.executable, "-c", WORKER], env={**environment, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER], env={**environment, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True
+        )
         for rank in (0, 1)
     ]
     for worker in workers:
@@ -367,9 +376,21 @@ def test_reset_parameters_starts_learned_constants_again():
 
 
 def test_what_a_module_says_of_itself():
-    lif = snn.LIF(tau=snn.Learnable(2.0, min=1.0, per_channel=8), v_threshold=0.5, v_reset=None, surrogate=surrogate.ATan(3.0), stateful=True)
-    assert str(lif) == "LIF(tau=[8] learned in [1.0, inf], v_threshold=0.5, soft reset, surrogate=ATan(alpha=3.0), stateful=True)"
-    assert str(snn.Neuron(TEXT, tau=2.0, beta=nn.Parameter(torch.ones(3)))) == "Neuron(x, y; v, a; tau=2.0, beta=[3] learned)"
+    lif = snn.LIF(
+        tau=snn.Learnable(2.0, min=1.0, per_channel=8),
+        v_threshold=0.5,
+        v_reset=None,
+        surrogate=surrogate.ATan(3.0),
+        stateful=True,
+    )
+    assert (
+        str(lif)
+        == "LIF(tau=[8] learned in [1.0, inf], v_threshold=0.5, soft reset, surrogate=ATan(alpha=3.0), stateful=True)"
+    )
+    assert (
+        str(snn.Neuron(TEXT, tau=2.0, beta=nn.Parameter(torch.ones(3))))
+        == "Neuron(x, y; v, a; tau=2.0, beta=[3] learned)"
+    )
     assert str(snn.Delay(3)) == "Delay(steps=3)"
 
 
@@ -404,7 +425,9 @@ def test_autocast_takes_half_inputs_beside_float_parameters():
 
 def test_states_are_persistent_when_asked():
     x = 2 * torch.rand(4, 3, 5)
-    net = snn.Sequential(nn.Linear(5, 5), snn.Izhikevich(a=0.1, stateful=True, persistent_state=True), snn.LIF(stateful=True))
+    net = snn.Sequential(
+        nn.Linear(5, 5), snn.Izhikevich(a=0.1, stateful=True, persistent_state=True), snn.LIF(stateful=True)
+    )
     assert not [name for name in net.state_dict() if name.startswith("1")], "before the first call there are none"
     net(x)
     saved = net.state_dict()
@@ -412,7 +435,9 @@ def test_states_are_persistent_when_asked():
     other = copy.deepcopy(net)
     snn.reset_(other)
     other.load_state_dict(saved)
-    assert same({k: v for k, v in snn.get_states(other).items() if k.startswith("1")}, {k: saved[k] for k in ("1.v", "1.w")})
+    assert same(
+        {k: v for k, v in snn.get_states(other).items() if k.startswith("1")}, {k: saved[k] for k in ("1.v", "1.w")}
+    )
     saved["1.v"].zero_()
     assert not torch.equal(snn.get_states(other)["1.v"], saved["1.v"]), "what was loaded is a copy"
     with pytest.raises(RuntimeError, match="Unexpected key.*1.v"):
@@ -445,5 +470,15 @@ def test_the_programs_of_the_page_run(name, says):
 
 def test_the_table_names_all_modules():
     named = set(re.findall(r"`(\w+)`", " ".join(row[0] for row in table("table of modules"))))
-    helpers = {"StatefulModule", "Constant", "Learnable", "call", "keep_state", "reset_", "detach_", "get_states", "set_states_"}
+    helpers = {
+        "StatefulModule",
+        "Constant",
+        "Learnable",
+        "call",
+        "keep_state",
+        "reset_",
+        "detach_",
+        "get_states",
+        "set_states_",
+    }
     assert named == set(snn.__all__) - helpers

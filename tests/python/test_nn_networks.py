@@ -56,7 +56,9 @@ def test_a_sequential_is_its_parts_one_after_the_other(device):
 
 def test_a_sequential_takes_modules_of_ones_own_names_and_sequentials():
     block = nn.Sequential(nn.Linear(5, 5), snn.LIF())
-    net = snn.Sequential({"block": block, "inner": snn.Sequential(snn.AdaptiveLIF()), "last": nn.Identity()}).append(snn.LI())
+    net = snn.Sequential({"block": block, "inner": snn.Sequential(snn.AdaptiveLIF()), "last": nn.Identity()}).append(
+        snn.LI()
+    )
     x = 6 * torch.rand(6, 2, 5)
     whole = in_all_ways(net.double(), x.double())
     assert torch.equal(whole, net[3](net.inner[0](block(x.double()))))
@@ -112,11 +114,15 @@ def test_a_recurrent_cell_is_its_loop(device):
         assert torch.equal(whole[t], s)
     assert 0 < whole.mean() < 1
     _, state = net(x, None)
-    assert list(state) == ["cell.v", "module_out_to_cell_in"] and torch.allclose(state["module_out_to_cell_in"][0], back)
+    assert list(state) == ["cell.v", "module_out_to_cell_in"] and torch.allclose(
+        state["module_out_to_cell_in"][0], back
+    )
 
 
 def test_gradients_of_a_recurrent_cell_are_those_of_its_loop():
-    net = snn.Recurrent(snn.Neuron("neuron n(x; v) { h = 0.5 * v + x; return tanh(h); v' = h }"), nn.Linear(4, 4)).double()
+    net = snn.Recurrent(
+        snn.Neuron("neuron n(x; v) { h = 0.5 * v + x; return tanh(h); v' = h }"), nn.Linear(4, 4)
+    ).double()
     x = torch.randn(6, 3, 4, dtype=torch.float64, requires_grad=True)
     v = back = torch.zeros(3, 4, dtype=torch.float64)
     outputs = []
@@ -244,7 +250,9 @@ def test_a_connection_may_need_its_shape():
     net.connect("a.out", "b.in")
     net.connect("b.out", "a.in", delay=1)
     net.connect("in", "out")
-    with pytest.raises(ValueError, match="Network: all that comes to 'a.in' is still on its way at the first step, .* shape=..."):
+    with pytest.raises(
+        ValueError, match="Network: all that comes to 'a.in' is still on its way at the first step, .* shape=..."
+    ):
         net(torch.rand(3, 2, 4))
     other = snn.Network()
     other.add("a", snn.LIF())
@@ -275,15 +283,25 @@ def test_variables_are_read_and_written_by_name():
     assert inner.lif.tau.item() == 5.0 and inner.lif.tau.requires_grad
     x = 3 * torch.rand(5, 2, 4)
     net(x)
-    assert torch.equal(net.get("v"), snn.get_states(net)["inner.lif.v"]) and net.get("inner.in_to_lif_in").shape == (2, 2, 4)
+    assert torch.equal(net.get("v"), snn.get_states(net)["inner.lif.v"]) and net.get("inner.in_to_lif_in").shape == (
+        2,
+        2,
+        4,
+    )
     net.set("v", torch.full((2, 4), 0.5))
     assert (net.get("inner.lif.v") == 0.5).all()
     for wrong, message in [
         (lambda: net.get("w"), "Network: there is no state, parameter, buffer or alias 'w'"),
         (lambda: net.set("v", torch.zeros(3)), r"Network: 'v' has shape \[2, 4\], but the new value has \[3\]"),
-        (lambda: net.alias("x", "inner.lif.q"), "Network: the alias 'x' must name a state, parameter or buffer of a part below"),
+        (
+            lambda: net.alias("x", "inner.lif.q"),
+            "Network: the alias 'x' must name a state, parameter or buffer of a part below",
+        ),
         (lambda: net.alias("v", "inner.lif.v"), "Network: alias 'v': the name is taken"),
-        (lambda: net.alias("y", "inner.lif.tau", shape=[3]), r"the alias 'y' is to have shape \[3\], but 'inner.lif.tau' has shape \[\]"),
+        (
+            lambda: net.alias("y", "inner.lif.tau", shape=[3]),
+            r"the alias 'y' is to have shape \[3\], but 'inner.lif.tau' has shape \[\]",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             wrong()
@@ -302,14 +320,20 @@ def connected():
 @pytest.mark.parametrize(
     "wrong, message",
     [
-        (lambda n: n.connect("c.out", "a.in"), r"connecting 'c.out' to 'a.in' closes the loop a -> b -> c -> a without a delay; give .* delay=1"),
+        (
+            lambda n: n.connect("c.out", "a.in"),
+            r"connecting 'c.out' to 'a.in' closes the loop a -> b -> c -> a without a delay; give .* delay=1",
+        ),
         (lambda n: n.connect("b.out", "b.in"), "closes the loop b -> b without a delay"),
         (lambda n: n.connect("a.out", "b.in"), "'a.out' is connected to 'b.in' already"),
         (lambda n: n.connect("a.spikes", "b.in"), "'a' has no output 'spikes'; it has out"),
         (lambda n: n.connect("a.out", "b.x"), "'b' has no input 'x'; it has in"),
         (lambda n: n.connect("d.out", "b.in"), "there is no part 'd' for the port 'd.out'"),
         (lambda n: n.connect("a.out", "a"), "port 'a': the name is taken"),
-        (lambda n: n.connect("a.out", "b.in", delay=-1), "the delay from 'a.out' to 'b.in' must be 0 or more steps, but is -1"),
+        (
+            lambda n: n.connect("a.out", "b.in", delay=-1),
+            "the delay from 'a.out' to 'b.in' must be 0 or more steps, but is -1",
+        ),
         (lambda n: n.add("a", snn.LIF()), "part 'a': the name is taken"),
         (lambda n: n.add("x.y", snn.LIF()), "part 'x.y' must be a name without dots"),
         (lambda n: n.add("forward", snn.LIF()), "part 'forward': the name is taken"),
@@ -355,20 +379,35 @@ def spikes_of(*shape):
 
 
 @pytest.mark.parametrize("ternary", [False, True])
-@pytest.mark.parametrize("form, steps", [("plain", {}), ("reset", {"reset_interval": 3, "reset_offset": 1}), ("refractory", {"refractory_period": 2})])
+@pytest.mark.parametrize(
+    "form, steps",
+    [("plain", {}), ("reset", {"reset_interval": 3, "reset_offset": 1}), ("refractory", {"refractory_period": 2})],
+)
 @pytest.mark.parametrize("tensors", ["none", "bias", "all"])
 def test_loihis_neurons_are_their_operators(ternary, form, steps, tensors, device):
-    constants = {"du": 2000, "dv": 300, "bias_mant": 900, "bias_exp": 1, **({"vth_hi": 30, "vth_lo": -20} if ternary else {"vth": 25})}
+    constants = {
+        "du": 2000,
+        "dv": 300,
+        "bias_mant": 900,
+        "bias_exp": 1,
+        **({"vth_hi": 30, "vth_lo": -20} if ternary else {"vth": 25}),
+    }
     name = f"loihi{'_ternary' if ternary else ''}_lif{'' if form == 'plain' else '_' + form}"
     x = 600 * torch.randint(-5, 10, (12, 2, 4), dtype=torch.int32, device=device)
     want = getattr(ops, name)(x, **constants, **steps)
     given = {
-        key: torch.full((4,), value, dtype=torch.int32) if tensors == "all" or (tensors, key) == ("bias", "bias_mant") else value
+        key: torch.full((4,), value, dtype=torch.int32)
+        if tensors == "all" or (tensors, key) == ("bias", "bias_mant")
+        else value
         for key, value in constants.items()
     }
     module = snn.LoihiLIF(ternary=ternary, form=form, **given, **steps).to(device)
     y, state = module(x, None)
-    assert torch.equal(y, want[0]) and all(torch.equal(a, b) for a, b in zip(state.values(), want[1:])) and len(state) == len(want) - 1
+    assert (
+        torch.equal(y, want[0])
+        and all(torch.equal(a, b) for a, b in zip(state.values(), want[1:]))
+        and len(state) == len(want) - 1
+    )
     assert y.abs().sum() > 0 and torch.equal(in_all_ways(module, x), y)
     assert torch.equal(module.half()(x), y), "integers stay integers"
 
@@ -405,12 +444,24 @@ def test_a_network_of_loihis_modules():
     [
         (lambda: snn.LoihiLIF(du=5000), r"LoihiLIF: du must lie in \[-1, 4095\], but is 5000"),
         (lambda: snn.LoihiLIF(du=torch.tensor([5000], dtype=torch.int32)), "LoihiLIF: du must lie in"),
-        (lambda: snn.LoihiLIF(vth_hi=3), "LoihiLIF: vth_hi is no argument of loihi_lif, which has du, dv, bias_mant, bias_exp, vth"),
+        (
+            lambda: snn.LoihiLIF(vth_hi=3),
+            "LoihiLIF: vth_hi is no argument of loihi_lif, which has du, dv, bias_mant, bias_exp, vth",
+        ),
         (lambda: snn.LoihiLIF(form="soft"), "LoihiLIF: form must be plain, reset, refractory, but is 'soft'"),
         (lambda: snn.LoihiLIF(du=1.0), "LoihiLIF: du must be a whole number or an int32 tensor, but is float"),
-        (lambda: snn.LoihiLIF()(torch.rand(3, 4)), r"LoihiLIF: x must be int32, but is float32; pass x.to\(torch.int32\)"),
-        (lambda: snn.LoihiLIF()(spikes_of(3, 4), {"v": spikes_of(3)}), "LoihiLIF: v must have shape .*; pass None to start anew"),
-        (lambda: snn.LoihiDense(torch.rand(3, 4)), r"LoihiDense: weight must be Int, but is Float; pass weight.to\(torch.int32\)"),
+        (
+            lambda: snn.LoihiLIF()(torch.rand(3, 4)),
+            r"LoihiLIF: x must be int32, but is float32; pass x.to\(torch.int32\)",
+        ),
+        (
+            lambda: snn.LoihiLIF()(spikes_of(3, 4), {"v": spikes_of(3)}),
+            "LoihiLIF: v must have shape .*; pass None to start anew",
+        ),
+        (
+            lambda: snn.LoihiDense(torch.rand(3, 4)),
+            r"LoihiDense: weight must be Int, but is Float; pass weight.to\(torch.int32\)",
+        ),
         (lambda: snn.LoihiDense(spikes_of(3, 4), delay=65), "LoihiDense: delay must lie in"),
         (lambda: snn.LoihiDense(spikes_of(3, 4))(spikes_of(2, 5)), "LoihiDense: "),
     ],

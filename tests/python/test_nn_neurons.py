@@ -37,8 +37,15 @@ def constants(name, soft=False):
 
 def compare(module, name, x, params, soft=False, **options):
     """Spikes, states and the gradients of x and of the parameters."""
-    params = {key: value.double() if isinstance(value, torch.Tensor) else value for key, value in params.items() if value is not None}
-    leaves = [x.detach().double().requires_grad_(), *(v for v in params.values() if isinstance(v, torch.Tensor) and v.requires_grad)]
+    params = {
+        key: value.double() if isinstance(value, torch.Tensor) else value
+        for key, value in params.items()
+        if value is not None
+    }
+    leaves = [
+        x.detach().double().requires_grad_(),
+        *(v for v in params.values() if isinstance(v, torch.Tensor) and v.requires_grad),
+    ]
     want = reference.run(name, leaves[0], params=params, soft=soft, **options)
     x = x.detach().clone().requires_grad_()
     y, state = module(x, None)
@@ -106,7 +113,9 @@ def test_a_strict_neuron_does_not_fire_at_its_threshold():
 @pytest.mark.parametrize("soft", [False, True])
 def test_cuba_lif_is_its_equations(decay_input, soft):
     x = input_for()
-    module = snn.CubaLIF(tau_synapse=2.2, tau_membrane=3.3, decay_input=decay_input, v_threshold=0.9, v_reset=None if soft else -0.1)
+    module = snn.CubaLIF(
+        tau_synapse=2.2, tau_membrane=3.3, decay_input=decay_input, v_threshold=0.9, v_reset=None if soft else -0.1
+    )
     y, state = module(x, None)
     v, i = torch.full((3, 5), 0.0 if soft else -0.1, dtype=torch.float64), torch.zeros(3, 5, dtype=torch.float64)
     for t in range(len(x)):
@@ -230,8 +239,16 @@ def test_channels_of_text_and_of_dim():
 
 
 def test_learnable_makes_parameters():
-    lif = snn.LIF(tau=snn.Learnable(2.0, per_channel=4), v_threshold=snn.Learnable(0.5), v_reset=snn.Learnable(0.1, shape=(4, 1, 3)))
-    assert {name: tuple(p.shape) for name, p in lif.named_parameters()} == {"tau": (4,), "v_threshold": (), "v_reset": (4, 1, 3)}
+    lif = snn.LIF(
+        tau=snn.Learnable(2.0, per_channel=4),
+        v_threshold=snn.Learnable(0.5),
+        v_reset=snn.Learnable(0.1, shape=(4, 1, 3)),
+    )
+    assert {name: tuple(p.shape) for name, p in lif.named_parameters()} == {
+        "tau": (4,),
+        "v_threshold": (),
+        "v_reset": (4, 1, 3),
+    }
     assert (lif.tau == 2).all() and lif.v_threshold == 0.5
     buffers = dict(snn.LIF(tau=torch.full((4,), 3.0)).named_buffers())
     assert list(buffers) == ["tau"] and not buffers["tau"].requires_grad
@@ -283,24 +300,60 @@ PER_CHANNEL = snn.LIF(tau=snn.Learnable(2.0, per_channel=5))
 
 
 WRONG = [
-    (lambda: snn.LIF()(X.int()), r"LIF: x must be float16, bfloat16, float32 or float64, but is int32; pass x.float\(\)"),
+    (
+        lambda: snn.LIF()(X.int()),
+        r"LIF: x must be float16, bfloat16, float32 or float64, but is int32; pass x.float\(\)",
+    ),
     (lambda: snn.LIF()(X > 0), "LIF: x must be .* but is bool"),
     (lambda: snn.LIF()([1.0]), r"LIF: x must be a tensor \[T, \*shape\], time first, but is list"),
-    (lambda: snn.LIF()(torch.tensor(1.0)), r"LIF: x must be \[T, \*shape\], time first, but is 0-dimensional; step\(x\)"),
+    (
+        lambda: snn.LIF()(torch.tensor(1.0)),
+        r"LIF: x must be \[T, \*shape\], time first, but is 0-dimensional; step\(x\)",
+    ),
     (lambda: snn.LIF()(X, None, None), "takes from 2 to 3 positional arguments"),
-    (lambda: snn.LIF()(X, {"v": torch.zeros(2, 5)}), r"LIF: the state v has shape \[2, 5\], but a step of x \[7, 3, 5\] has \[3, 5\]; pass None"),
-    (lambda: snn.LIF()(X, {"v": torch.zeros(3, 5).double()}), "LIF: the state v is float64, but beside x of float32 states are float32"),
-    (lambda: snn.LIF()(X, {"v": torch.zeros(3, 5, device="meta")}), r"LIF: the state v is on meta, but x is on cpu; pass v.to\(x.device\)"),
+    (
+        lambda: snn.LIF()(X, {"v": torch.zeros(2, 5)}),
+        r"LIF: the state v has shape \[2, 5\], but a step of x \[7, 3, 5\] has \[3, 5\]; pass None",
+    ),
+    (
+        lambda: snn.LIF()(X, {"v": torch.zeros(3, 5).double()}),
+        "LIF: the state v is float64, but beside x of float32 states are float32",
+    ),
+    (
+        lambda: snn.LIF()(X, {"v": torch.zeros(3, 5, device="meta")}),
+        r"LIF: the state v is on meta, but x is on cpu; pass v.to\(x.device\)",
+    ),
     (lambda: snn.LIF()(X, {"w": X[0]}), "LIF: there is no state 'w'; it has v"),
-    (lambda: snn.LIF()(X, X[0]), r'LIF: state must be None or a dict \{"v": ...\}, as a call returned it, but is Tensor'),
+    (
+        lambda: snn.LIF()(X, X[0]),
+        r'LIF: state must be None or a dict \{"v": ...\}, as a call returned it, but is Tensor',
+    ),
     (lambda: snn.LIF()(X, {"v": 1.0}), "LIF: the state v must be a tensor, but is float"),
-    (lambda: PER_CHANNEL(torch.rand(4, 2, 3)), r"LIF: tau has 5 values, one a channel, but x \[4, 2, 3\] has 3 channels \(dimension 2"),
-    (lambda: PER_CHANNEL(IMAGE), r"LIF: tau has 5 values.* has 6 channels .*if they lie along dimension 3, give Constant\(..., dim=3\)"),
-    (lambda: PER_CHANNEL(torch.rand(2, 5, 9)), r"has 9 channels .*if its last dimension is time, pass x.movedim\(-1, 0\)"),
-    (lambda: snn.LIF(tau=torch.ones(2, 7))(X), r"LIF: tau has shape \[2, 7\], which does not broadcast against \[3, 5\], a step of x"),
-    (lambda: snn.LIF(tau=torch.ones(5).double())(X), r"LIF: tau is float64, but x is float32; give both one type: net.to\(torch.float32\)"),
+    (
+        lambda: PER_CHANNEL(torch.rand(4, 2, 3)),
+        r"LIF: tau has 5 values, one a channel, but x \[4, 2, 3\] has 3 channels \(dimension 2",
+    ),
+    (
+        lambda: PER_CHANNEL(IMAGE),
+        r"LIF: tau has 5 values.* has 6 channels .*if they lie along dimension 3, give Constant\(..., dim=3\)",
+    ),
+    (
+        lambda: PER_CHANNEL(torch.rand(2, 5, 9)),
+        r"has 9 channels .*if its last dimension is time, pass x.movedim\(-1, 0\)",
+    ),
+    (
+        lambda: snn.LIF(tau=torch.ones(2, 7))(X),
+        r"LIF: tau has shape \[2, 7\], which does not broadcast against \[3, 5\], a step of x",
+    ),
+    (
+        lambda: snn.LIF(tau=torch.ones(5).double())(X),
+        r"LIF: tau is float64, but x is float32; give both one type: net.to\(torch.float32\)",
+    ),
     (lambda: snn.LIF(tau=torch.ones(5, dtype=torch.int64))(X), r"LIF: tau must be floating point, but is int64"),
-    (lambda: snn.LIF(tau=torch.ones(5, device="meta"))(X), r"LIF: tau is on meta, but x is on cpu; move the module: net.to\(x.device\)"),
+    (
+        lambda: snn.LIF(tau=torch.ones(5, device="meta"))(X),
+        r"LIF: tau is on meta, but x is on cpu; move the module: net.to\(x.device\)",
+    ),
     (lambda: snn.LIF(tau=torch.zeros(5))(X), "LIF: tau must be finite and above 0, but .* 0"),
     (lambda: snn.LIF(tau=-1.0), "^LIF: tau must be finite and above 0, but is -1"),
     (lambda: snn.LIF(tau=0), "^LIF: tau must be finite and above 0"),
@@ -310,7 +363,10 @@ WRONG = [
     (lambda: snn.LIF(tau="2"), "LIF: tau must be a number, a tensor, an nn.Parameter or Learnable.*, but is str"),
     (lambda: snn.LIF(tau=None), "LIF: tau must be a number, .* but is NoneType"),
     (lambda: snn.LIF(tau=True), "LIF: tau must be a number, .* but is bool"),
-    (lambda: snn.LIF(tau=torch.ones(3, requires_grad=True)), r"LIF: tau requires a gradient, but is no nn.Parameter.*nn.Parameter\(tau\)"),
+    (
+        lambda: snn.LIF(tau=torch.ones(3, requires_grad=True)),
+        r"LIF: tau requires a gradient, but is no nn.Parameter.*nn.Parameter\(tau\)",
+    ),
     (lambda: snn.LIF(taus=2.0), "unexpected keyword argument 'taus'"),
     (lambda: snn.PLIF(init_tau=1.0), "PLIF: init_tau must be a finite number above 1, but is 1.0"),
     (lambda: snn.PLIF(init_tau=2.0, w=0.0), "PLIF: give w or init_tau, not both"),
@@ -320,10 +376,22 @@ WRONG = [
     (lambda: snn.Neuron("alif"), 'Neuron: the text must begin with "neuron name'),
     (lambda: snn.Neuron(3), "Neuron: it must be neuron text or a traced function, but is int"),
     (lambda: snn.Neuron("neuron n(x; v) { return q }"), 'Neuron n: .*nothing above is called "q"'),
-    (lambda: snn.Neuron(TWO, tau=2.0), r"Neuron two: the parameter beta is not given; say Neuron two\(..., beta=value\)"),
-    (lambda: snn.Neuron(TWO, tau=2.0, beta=0.1, gamma=1.0), "Neuron two: it has no parameter gamma; its parameters: tau, beta"),
-    (lambda: snn.Neuron(TWO, tau=2.0, beta=0.1)(X), "Neuron two: takes 2 inputs, and a state after, but got 1 arguments"),
-    (lambda: snn.Neuron(TWO, tau=2.0, beta=0.1)(X, X[:3]), r"Neuron two: all inputs must have the same shape, but they are \[7, 3, 5\] and"),
+    (
+        lambda: snn.Neuron(TWO, tau=2.0),
+        r"Neuron two: the parameter beta is not given; say Neuron two\(..., beta=value\)",
+    ),
+    (
+        lambda: snn.Neuron(TWO, tau=2.0, beta=0.1, gamma=1.0),
+        "Neuron two: it has no parameter gamma; its parameters: tau, beta",
+    ),
+    (
+        lambda: snn.Neuron(TWO, tau=2.0, beta=0.1)(X),
+        "Neuron two: takes 2 inputs, and a state after, but got 1 arguments",
+    ),
+    (
+        lambda: snn.Neuron(TWO, tau=2.0, beta=0.1)(X, X[:3]),
+        r"Neuron two: all inputs must have the same shape, but they are \[7, 3, 5\] and",
+    ),
 ]
 
 
@@ -336,7 +404,9 @@ def test_a_wrong_call_ends_in_one_line(call, message):
 
 def test_a_constant_may_not_hide_an_attribute_of_torch():
     text = "neuron n(x; v; half) { return half * x; v' = v }"
-    with pytest.raises(ValueError, match="Neuron n: a module of torch has an attribute 'half'; call the constant another name"):
+    with pytest.raises(
+        ValueError, match="Neuron n: a module of torch has an attribute 'half'; call the constant another name"
+    ):
         snn.Neuron(text, half=torch.ones(3))
     with pytest.raises(ValueError, match="Neuron n: a module of torch has an attribute 'half'"):
         snn.Neuron(text, half=1.0)
@@ -351,7 +421,10 @@ def test_a_wrong_assignment_leaves_the_module_as_it_was():
 
 @every
 def test_the_smooth_form_passes_gradcheck(name):
-    params = {key: snn.Learnable(torch.full((2,), float(value), dtype=torch.float64)) for key, value in constants(name).items()}
+    params = {
+        key: snn.Learnable(torch.full((2,), float(value), dtype=torch.float64))
+        for key, value in constants(name).items()
+    }
     module = PREDEFINED[name](**params, spiking=False, surrogate=surrogate.ATan(1.3))
     x = torch.randn(4, 3, 2, dtype=torch.float64, requires_grad=True)
     leaves = dict(module.named_parameters())

@@ -19,7 +19,9 @@ NEURONS = {
     "CubaLIF": snn.CubaLIF,
     "LI": snn.LI,
     "strict": lambda: snn.AdaptiveLIF(strict=True, v_reset=torch.tensor(-0.1)),
-    "Neuron": lambda: snn.Neuron("neuron n(x; v = 0.5) { h = 0.8 * v + x; s = spike(h - 1, atan); return s; v' = select(s, 0, h) }"),
+    "Neuron": lambda: snn.Neuron(
+        "neuron n(x; v = 0.5) { h = 0.8 * v + x; s = spike(h - 1, atan); return s; v' = select(s, 0, h) }"
+    ),
     "Delay": lambda: snn.Delay(torch.tensor([2, 0, 1, 4, 1])),
     "Latency": lambda: snn.Latency(6),
 }
@@ -223,16 +225,27 @@ def test_states_are_set_and_got():
         assert torch.equal(block(x[3:]), want)
         with pytest.raises(ValueError, match="Block: there is no state 'lif.q'; it has inner.0.a, inner.0.v, lif.v"):
             snn.set_states_(block, {"lif.q": x})
-    with pytest.raises(ValueError, match=r"AdaptiveLIF 'inner.0': does not keep its states; use stateful=True or keep_state\(net\)"):
+    with pytest.raises(
+        ValueError, match=r"AdaptiveLIF 'inner.0': does not keep its states; use stateful=True or keep_state\(net\)"
+    ):
         snn.set_states_(block, {"inner.0.a": x})
 
 
 @pytest.mark.parametrize(
     "other, message",
     [
-        (lambda x: x[:, :2], r"the kept state v has shape \[3, 5\], but a step of x \[8, 2, 5\] has \[2, 5\]; call spikeforge.nn.reset_\(net\)"),
-        (lambda x: x.double(), r"the kept state v is float32, but beside x of float64 states are float64; call spikeforge.nn.reset_\(net\)"),
-        (lambda x: x.to("meta"), r"the kept state v is on cpu, but x is on meta; net.to\(x.device\) moves kept states, or call spikeforge"),
+        (
+            lambda x: x[:, :2],
+            r"the kept state v has shape \[3, 5\], but a step of x \[8, 2, 5\] has \[2, 5\]; call spikeforge.nn.reset_\(net\)",
+        ),
+        (
+            lambda x: x.double(),
+            r"the kept state v is float32, but beside x of float64 states are float64; call spikeforge.nn.reset_\(net\)",
+        ),
+        (
+            lambda x: x.to("meta"),
+            r"the kept state v is on cpu, but x is on meta; net.to\(x.device\) moves kept states, or call spikeforge",
+        ),
     ],
 )
 @pytest.mark.parametrize("kind", ["LIF", "PLIF", "strict", "Neuron"])
@@ -253,7 +266,10 @@ def test_another_batch_is_an_error_and_never_a_silent_restart(kind, other, messa
 def test_delays_and_encoders_say_it_too():
     delay = snn.Delay(2, stateful=True)
     delay(sequence())
-    with pytest.raises(ValueError, match=r"Delay: the kept state x has shape \[2, 3, 5\] on cpu, but this x asks for \[2, 4, 5\] .*reset_"):
+    with pytest.raises(
+        ValueError,
+        match=r"Delay: the kept state x has shape \[2, 3, 5\] on cpu, but this x asks for \[2, 4, 5\] .*reset_",
+    ):
         delay(sequence(shape=(4, 5)))
     with pytest.raises(TypeError, match="Delay: steps must be whole numbers, but are float32; pass steps.long()"):
         snn.Delay(torch.ones(3))

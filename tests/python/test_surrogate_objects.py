@@ -99,13 +99,19 @@ def test_the_text_of_a_surrogate_is_neuron_text(name):
         (lambda: surrogate.SquarewaveFourier(1), "n must be a whole number, 2 or more"),
         (lambda: surrogate.ATan(torch.tensor(2.0)), "ATan: alpha must be a number, but is Tensor; .*Custom"),
         (lambda: snn.LIF(surrogate="tan"), 'LIF: unknown surrogate "tan"; known are sigmoid, atan'),
-        (lambda: snn.LIF(surrogate=surrogate.ATan), r"LIF: surrogate must be an object, but is the class ATan; pass ATan\(\)"),
+        (
+            lambda: snn.LIF(surrogate=surrogate.ATan),
+            r"LIF: surrogate must be an object, but is the class ATan; pass ATan\(\)",
+        ),
         (lambda: snn.LIF(surrogate=2.0), "LIF: surrogate must be a name .* but is float"),
         (lambda: surrogate.Custom(3), "Custom: the expression must be text"),
         (lambda: surrogate.Custom("a * u", a="2"), "Custom: a must be a number, but is str"),
         (lambda: surrogate.Custom("u", u=1.0), "Custom: u is H - v_threshold"),
         (lambda: snn.LIF(surrogate=surrogate.Custom("q * u")), 'LIF: .*nothing above is called "q"'),
-        (lambda: snn.LIF(surrogate=surrogate.Custom("abs(u)"), spiking=False), "LIF: spiking=False needs a surrogate's primitive"),
+        (
+            lambda: snn.LIF(surrogate=surrogate.Custom("abs(u)"), spiking=False),
+            "LIF: spiking=False needs a surrogate's primitive",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(make, message):

@@ -1,10 +1,13 @@
 """A neuron's constants: numbers, tensors, and what is learned within bounds.
 
-A constant is a number; a tensor, registered as a buffer; an ``nn.Parameter``, registered as it is; or a :class:`Learnable`.
+A constant is a number; a tensor, registered as a buffer; an ``nn.Parameter``, registered as it is; or a
+:class:`Learnable`.
 
-**A tensor of one dimension has one value a channel.** Channels are dimension 2 of x ``[T, B, C, *spatial]``, or its last where x has
-fewer than three: beside ``[T, B, C, H, W]`` a tensor of shape ``[C]`` is taken as ``[C, 1, 1]``, and never meets W, even where C and W
-are equal. ``Constant(value, dim=-1)`` puts it elsewhere. Tensors of more dimensions broadcast from the right, as everywhere in torch.
+**A tensor of one dimension has one value a channel.** Channels are dimension 2 of x ``[T, B, C, *spatial]``, or its
+last where x has
+fewer than three: beside ``[T, B, C, H, W]`` a tensor of shape ``[C]`` is taken as ``[C, 1, 1]``, and never meets W,
+even where C and W are equal. ``Constant(value, dim=-1)`` puts it elsewhere. Tensors of more dimensions broadcast from
+the right, as everywhere in torch.
 """
 
 from __future__ import annotations
@@ -63,7 +66,12 @@ class Learnable(Constant):
         dim: int = CHANNELS,
     ):
         super().__init__(value, dim=dim)
-        if min is not None and max is not None and not min <= max or any(b is not None and math.isnan(b) for b in (min, max)):
+        if (
+            min is not None
+            and max is not None
+            and not min <= max
+            or any(b is not None and math.isnan(b) for b in (min, max))
+        ):
             raise ValueError(f"Learnable: min must not be above max, and neither NaN, but they are {min} and {max}")
         if per_channel is not None and shape is not None:
             raise ValueError("Learnable: give per_channel or shape, not both")
@@ -115,7 +123,9 @@ def is_number(value: Any) -> bool:
 
 
 class ConstantsModule(StatefulModule):
-    """A module with constants by name. Assigning to one (``lif.tau = 3.0``) is as if it had been constructed with it."""
+    """A module with constants by name. Assigning to one (``lif.tau = 3.0``) is as if
+    it had been constructed with it.
+    """
 
     def __init__(self, **options: Any):
         super().__init__(**options)
@@ -138,7 +148,8 @@ class ConstantsModule(StatefulModule):
             value = value.value
         if isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and not learnable and value.requires_grad:
             raise ValueError(
-                f"{self._title()}: {name} requires a gradient, but is no nn.Parameter, which alone a module trains; pass "
+                f"{self._title()}: {name} requires a gradient, but is no nn.Parameter, which alone a module trains; "
+                "pass "
                 f"nn.Parameter({name}) or Learnable({name})"
             )
         if not (value is None and name == "v_reset") and not is_number(value) and not isinstance(value, Tensor):
@@ -147,7 +158,9 @@ class ConstantsModule(StatefulModule):
                 f"{type(value).__name__}"
             )
         if name not in self._constant_names and hasattr(self, name):
-            raise ValueError(f"{self._title()}: a module of torch has an attribute '{name}'; call the constant another name")
+            raise ValueError(
+                f"{self._title()}: a module of torch has an attribute '{name}'; call the constant another name"
+            )
         self._forget(name)
         if learnable:
             self._initial[name] = value.detach().clone() if isinstance(value, Tensor) else float(value)
@@ -211,7 +224,7 @@ class ConstantsModule(StatefulModule):
             raise
 
     def constant(self, name: str, x_dims: int) -> Tensor:
-        """A tensor constant as the operator takes it beside an x of so many dimensions: within its bounds, in its place."""
+        """A tensor constant as the operator takes it beside an x of so many dimensions: clamped, and in its place."""
         return self._placements[name].take(getattr(self, name), x_dims)
 
     def _take(self, x_dims: int) -> dict[str, Tensor]:
@@ -233,7 +246,9 @@ class ConstantsModule(StatefulModule):
                 parameter.copy_(value) if isinstance(value, Tensor) else parameter.fill_(value)
 
     def _described_constants(self) -> list[str]:
-        return [self._described(name) for name in self._constant_names if not (name == "v_reset" and self.v_reset is None)]
+        return [
+            self._described(name) for name in self._constant_names if not (name == "v_reset" and self.v_reset is None)
+        ]
 
     def _described(self, name: str) -> str:
         if name in self._numbers:

@@ -9,7 +9,16 @@ from types import EllipsisType
 from torch import Tensor, nn
 
 from spikeforge.nn.parts import part_at_rest, run_part
-from spikeforge.nn.stateful import State, StatefulModule, States, _join, _title_below, _under, has_states, stateful_modules
+from spikeforge.nn.stateful import (
+    State,
+    StatefulModule,
+    States,
+    _join,
+    _title_below,
+    _under,
+    has_states,
+    stateful_modules,
+)
 
 
 class TimeDistributed(StatefulModule):
@@ -17,8 +26,9 @@ class TimeDistributed(StatefulModule):
 
     ``[T, B, ...]`` is given to the layer as ``[T * B, ...]``. Several layers are called one after the other.
 
-    Fewer and larger calls, which is what training wants. The last bits of a row may depend on how many rows there are, so that steps,
-    pieces and whole sequences agree within rounding; BatchNorm in training takes its statistics over steps and batch together.
+    Fewer and larger calls, which is what training wants. The last bits of a row may depend on how many rows there are,
+    so that steps, pieces and whole sequences agree within rounding; BatchNorm in training takes its statistics over
+    steps and batch together.
 
     >>> TimeDistributed(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
     """
@@ -29,7 +39,9 @@ class TimeDistributed(StatefulModule):
             raise TypeError("TimeDistributed: takes at least one layer")
         for layer in layers:
             if has_states(layer):
-                raise ValueError(f"TimeDistributed: {type(layer).__name__} has neurons, which take sequences [T, B, ...] as they are")
+                raise ValueError(
+                    f"TimeDistributed: {type(layer).__name__} has neurons, which take sequences [T, B, ...] as they are"
+                )
         self.module = layers[0] if len(layers) == 1 else nn.Sequential(*layers)
 
     def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
@@ -56,10 +68,11 @@ class Container(StatefulModule):
 
 
 class Sequential(Container):
-    """One module after the other: ``Sequential(TimeDistributed(nn.Linear(4, 8)), LIF(), LI())``, which hands their states on.
+    """One module after the other: ``Sequential(TimeDistributed(nn.Linear(4, 8)), LIF(), LI())``, which hands their
+    states on.
 
-    A layer of torch is called once a step unless it comes as :class:`TimeDistributed`; a module of one's own with neurons in it is
-    called once, on the sequence. Parts are named "0", "1", ..., or as in an OrderedDict.
+    A layer of torch is called once a step unless it comes as :class:`TimeDistributed`; a module of one's own with
+    neurons in it is called once, on the sequence. Parts are named "0", "1", ..., or as in an OrderedDict.
     """
 
     def __init__(self, *parts: nn.Module | Mapping[str, nn.Module]):
@@ -102,7 +115,9 @@ class Sequential(Container):
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         x, after = inputs[0], {}
         for name, part in self._modules.items():
-            (x, *_), states = run_part(part, (x,), _under(name, state), store=store and isinstance(part, StatefulModule))
+            (x, *_), states = run_part(
+                part, (x,), _under(name, state), store=store and isinstance(part, StatefulModule)
+            )
             after |= {_join(name, key): value for key, value in states.items()}
         return x, after
 

@@ -29,7 +29,10 @@ class Delay(StatefulModule):
             raise TypeError(f"Delay: steps must be a whole number or an integer tensor, but is {type(steps).__name__}")
         steps = torch.as_tensor(steps)
         if steps.is_floating_point() or steps.is_complex() or steps.dtype == torch.bool:
-            raise TypeError(f"Delay: steps must be whole numbers, but are {str(steps.dtype).removeprefix('torch.')}; pass steps.long()")
+            raise TypeError(
+                f"Delay: steps must be whole numbers, but are {str(steps.dtype).removeprefix('torch.')}; pass "
+                "steps.long()"
+            )
         self.register_buffer("steps", steps.detach().to(torch.int64).clone(), persistent=False)
         self.longest = int(steps.max()) if steps.numel() else 0
         shortest = int(steps.min()) if steps.numel() else 0
@@ -46,7 +49,8 @@ class Delay(StatefulModule):
         x = inputs[0]
         if x.dim() - 1 < self.steps.dim():
             raise ValueError(
-                f"{self._title()}: there is a delay for each of {shape_of(self.steps)}, but a step of x {shape_of(x)} has fewer "
+                f"{self._title()}: there is a delay for each of {shape_of(self.steps)}, but a step of x {shape_of(x)} "
+                "has fewer "
                 "dimensions; x is [T, *shape], time first"
             )
         if not self.longest:
@@ -70,7 +74,8 @@ class Delay(StatefulModule):
             kept = self._memory.keeping and past is (self._memory.states or {}).get("x")
             mend = "call spikeforge.nn.reset_(net) to start anew" if kept else "pass None to start anew"
             raise ValueError(
-                f"{self._title()}: the {'kept ' * kept}state x has shape {shape_of(past)} on {past.device}, but this x asks for "
+                f"{self._title()}: the {'kept ' * kept}state x has shape {shape_of(past)} on {past.device}, but this x "
+                "asks for "
                 f"{list(expected)} on {x.device}; {mend}"
             )
 

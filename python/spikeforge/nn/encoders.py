@@ -39,12 +39,15 @@ class Poisson(Encoder):
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         x = inputs[0]
         # Drawn step by step, so that a sequence in pieces draws the same numbers.
-        drawn = [torch.rand(x.shape[1:], dtype=x.dtype, device=x.device, generator=self.generator) for _ in range(x.shape[0])]
+        drawn = [
+            torch.rand(x.shape[1:], dtype=x.dtype, device=x.device, generator=self.generator) for _ in range(x.shape[0])
+        ]
         return (torch.stack(drawn) < x).to(x.dtype) if drawn else x.clone(), {}
 
 
 class Latency(Encoder):
-    """One spike, the earlier the larger the value: in step round((steps - 1) (1 - value)), counted from 0. State: t, int64.
+    """One spike, the earlier the larger the value: in step round((steps - 1) (1 - value)), counted from 0. State: t,
+    int64.
 
     Args:
         steps: the first so many steps are those in which there are spikes.

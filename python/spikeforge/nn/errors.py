@@ -18,7 +18,9 @@ ERRORS = (TypeError, ValueError, RuntimeError, AttributeError)  # of a call with
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def explained(module: ConstantsModule, error: Exception, inputs: Sequence[Tensor], state: Mapping[str, Tensor]) -> Exception:
+def explained(
+    module: ConstantsModule, error: Exception, inputs: Sequence[Tensor], state: Mapping[str, Tensor]
+) -> Exception:
     """The error to raise in place of the operator's: one line that names module, argument and mend."""
     if isinstance(error, (torch.OutOfMemoryError, NotImplementedError)):
         return error
@@ -46,9 +48,15 @@ def _of_inputs(inputs: Sequence[Tensor]) -> tuple[type[Exception], str] | None:
         if x.dtype not in FLOATS:
             return TypeError, f"x must be float16, bfloat16, float32 or float64, but is {_type(x)}; pass x.float()"
         if x.dim() == 0:
-            return ValueError, "x must be [T, *shape], time first, but is 0-dimensional; step(x) takes a single step [*shape]"
+            return (
+                ValueError,
+                "x must be [T, *shape], time first, but is 0-dimensional; step(x) takes a single step [*shape]",
+            )
         if x.shape != inputs[0].shape:
-            return ValueError, f"all inputs must have the same shape, but they are {' and '.join(shape_of(x) for x in inputs)}"
+            return (
+                ValueError,
+                f"all inputs must have the same shape, but they are {' and '.join(shape_of(x) for x in inputs)}",
+            )
     return None
 
 
@@ -67,7 +75,8 @@ def _of_state(module: ConstantsModule, x: Tensor, state: Mapping[str, Tensor]) -
             )
         if value.dtype != state_type(x.dtype):
             return TypeError, (
-                f"{of} {name} is {_type(value)}, but beside x of {_type(x)} states are {_type(state_type(x.dtype))}; {mend}"
+                f"{of} {name} is {_type(value)}, but beside x of {_type(x)} states are {_type(state_type(x.dtype))}; "
+                f"{mend}"
             )
     return None
 
@@ -82,7 +91,8 @@ def _of_constants(module: ConstantsModule, x: Tensor) -> tuple[type[Exception], 
             return TypeError, f"{name} must be floating point, but is {_type(value)}; pass {name}.float()"
         if torch.finfo(value.dtype).bits > torch.finfo(state_type(x.dtype)).bits:
             return TypeError, (
-                f"{name} is {_type(value)}, but x is {_type(x)}; give both one type: net.to(torch.{_type(x)}), or x.to(torch.{_type(value)})"
+                f"{name} is {_type(value)}, but x is {_type(x)}; give both one type: net.to(torch.{_type(x)}), or "
+                f"x.to(torch.{_type(value)})"
             )
         if not _broadcasts(taken.shape, x.shape[1:]):
             return ValueError, f"{name} {_misfit(value, taken, placement.dim, x)}"
@@ -100,7 +110,8 @@ def _misfit(value: Tensor, taken: Tensor, dim: int | None, x: Tensor) -> str:
     others = [i for i in range(1, x.dim()) if i != channels and x.shape[i] == n]
     mend = f"; if they lie along dimension {others[0]}, give Constant(..., dim={others[0]})" if others else ""
     return (
-        f"has {n} values, one a channel, but x {shape_of(x)} has {x.shape[channels]} channels (dimension {channels}, where x is "
+        f"has {n} values, one a channel, but x {shape_of(x)} has {x.shape[channels]} channels (dimension {channels}, "
+        "where x is "
         f"[T, B, C, ...]){mend}{_time_last(n, x)}"
     )
 

@@ -1,7 +1,7 @@
 """Loihi's fixed-point neurons and connections as modules: the operators ``torch.ops.spikeforge.loihi_*``, bit for bit.
 
-All tensors are int32 (indices int64), copied and registered as buffers. Nothing has gradients. What is out of range is refused at
-construction. ``docs/loihi.md`` has the ranges.
+All tensors are int32 (indices int64), copied and registered as buffers. Nothing has gradients. What is out of range is
+refused at construction. ``docs/loihi.md`` has the ranges.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class LoihiModule(StatefulModule):
 
     def _explained(self, error: Exception, x: Any, state: Mapping[str, Tensor]) -> Exception:
         if not isinstance(x, Tensor):
-            return TypeError(f"{self._title()}: x must be an int32 tensor [T, *shape], time first, but is {type(x).__name__}")
+            return TypeError(
+                f"{self._title()}: x must be an int32 tensor [T, *shape], time first, but is {type(x).__name__}"
+            )
         if x.dtype != torch.int32:
             kind = str(x.dtype).removeprefix("torch.")
             return TypeError(f"{self._title()}: x must be int32, but is {kind}; pass x.to(torch.int32)")
@@ -52,9 +54,11 @@ class LoihiLIF(LoihiModule):
 
     Args:
         ternary: it fires 1 above vth_hi and -1 below vth_lo, in place of vth.
-        form: "plain"; "reset", which takes reset_interval and reset_offset; or "refractory", which takes refractory_period.
+        form: "plain"; "reset", which takes reset_interval and reset_offset; or "refractory", which takes
+            refractory_period.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
-        constants: du, dv, bias_mant, bias_exp, vth (or vth_hi and vth_lo), numbers or int32 tensors that broadcast against a step.
+        constants: du, dv, bias_mant, bias_exp, vth (or vth_hi and vth_lo), numbers or int32 tensors that broadcast
+            against a step.
 
     Raises:
         ValueError: for a constant out of range, and one that the operator of this form does not have.
@@ -86,7 +90,9 @@ class LoihiLIF(LoihiModule):
         try:  # over no steps: the operator checks its arguments, and that is all
             shape = torch.broadcast_shapes(*shapes)
         except RuntimeError:
-            raise ValueError(f"LoihiLIF: the constants' shapes do not broadcast: {', '.join(map(str, map(list, shapes)))}") from None
+            raise ValueError(
+                f"LoihiLIF: the constants' shapes do not broadcast: {', '.join(map(str, map(list, shapes)))}"
+            ) from None
         self._advance((torch.zeros((0, *shape), dtype=torch.int32, device=device),), {}, False)
 
     def _set(self, name: str, value: Any) -> None:
@@ -124,10 +130,20 @@ class LoihiLIF(LoihiModule):
 
 
 class LoihiConnection(LoihiModule):
-    """A connection, ``[T, *batch, in]`` to ``[T, *batch, out]``. State, where there is a delay at all: buffer, what is on its way."""
+    """A connection, ``[T, *batch, in]`` to ``[T, *batch, out]``.
+
+    State, where there is a delay at all: buffer, what is on its way.
+    """
 
     def __init__(
-        self, op: Any, tensors: Mapping[str, Tensor], slots: int, numbers: Mapping[str, int], *, stateful: bool, persistent_state: bool
+        self,
+        op: Any,
+        tensors: Mapping[str, Tensor],
+        slots: int,
+        numbers: Mapping[str, int],
+        *,
+        stateful: bool,
+        persistent_state: bool,
     ):
         super().__init__(stateful=stateful, persistent_state=persistent_state)
         self._op_name, self._slots, self._numbers, self._tensors = op, slots, dict(numbers), tuple(tensors)
@@ -152,7 +168,10 @@ class LoihiConnection(LoihiModule):
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         if store and self._slots:
-            raise ValueError(f"{self._title()}: store_states is for neurons; what is on its way is returned as it is after the last step")
+            raise ValueError(
+                f"{self._title()}: store_states is for neurons; what is on its way is returned as it is after the last "
+                "step"
+            )
         y, buffer = self._send(inputs[0], state)
         return y, {"buffer": buffer} if self._slots else {}
 
@@ -180,7 +199,9 @@ class LoihiDense(LoihiConnection):
         persistent_state: bool = False,
     ):  # fmt: skip
         numbers = {"delay": delay, "weight_exp": weight_exp, "num_message_bits": num_message_bits}
-        super().__init__("loihi_dense", {"weight": weight}, delay, numbers, stateful=stateful, persistent_state=persistent_state)
+        super().__init__(
+            "loihi_dense", {"weight": weight}, delay, numbers, stateful=stateful, persistent_state=persistent_state
+        )
 
 
 class LoihiSparse(LoihiConnection):

@@ -13,7 +13,17 @@ from torch import Tensor, nn
 from spikeforge.nn.containers import Container
 from spikeforge.nn.parts import part_at_rest, run_part
 from spikeforge.nn.plan import Stage, make_plan, path_without_delay
-from spikeforge.nn.stateful import State, StatefulModule, States, _join, _under, get_states, own_state, shape_of, stateful_modules
+from spikeforge.nn.stateful import (
+    State,
+    StatefulModule,
+    States,
+    _join,
+    _under,
+    get_states,
+    own_state,
+    shape_of,
+    stateful_modules,
+)
 
 OUTSIDE = None
 
@@ -62,15 +72,17 @@ class Network(Container):
     >>> net.connect("lif.out", "out")
     >>> net.alias("v", "lif.v")
 
-    "dense.in" is a port of a part; a name without a dot is a port of the network itself. Several connections into one port are
-    summed in the order in which they were made. A connection delays by 0 or more steps; what is on its way is a state of the network,
-    ``[delay, *shape]``, the oldest first, and zero at the start. Loops are legal where a delay of 1 or more lies on them.
+    "dense.in" is a port of a part; a name without a dot is a port of the network itself. Several connections into one
+    port are summed in the order in which they were made. A connection delays by 0 or more steps; what is on its way is
+    a state of the network, ``[delay, *shape]``, the oldest first, and zero at the start. Loops are legal where a delay
+    of 1 or more lies on them.
 
-    Parts that lie on no loop run over all steps at once, one after the other; the parts of a loop are stepped together. The results
-    are those of stepping the whole, bit for bit. A network is a module like any other, so networks nest. A layer of torch is called
-    once a step unless it comes as :class:`~spikeforge.nn.TimeDistributed`.
+    Parts that lie on no loop run over all steps at once, one after the other; the parts of a loop are stepped together.
+    The results are those of stepping the whole, bit for bit. A network is a module like any other, so networks nest. A
+    layer of torch is called once a step unless it comes as :class:`~spikeforge.nn.TimeDistributed`.
 
-    A call takes the network's inputs and returns its outputs, a tensor or a tuple, in the order in which connections name them.
+    A call takes the network's inputs and returns its outputs, a tensor or a tuple, in the order in which connections
+    name them.
     """
 
     def __init__(self, *, stateful: bool = False, persistent_state: bool = False):
@@ -107,16 +119,20 @@ class Network(Container):
             source: "part.out", or an input of the network, which is new where it has not been named before.
             target: "part.in", or an output of the network.
             delay: in steps.
-            shape: of one step; needed only where a loop gives a port nothing to start from but what is still on its way.
+            shape: of one step; needed only where a loop gives a port nothing to start from but what is still on its
+                way.
             repeated: the same connection may be there already: it counts again.
-            from_rest: what is on its way at the start is what comes from there before the first step, when nothing has been put in
-                and no neuron has fired (a layer's bias, say), rather than zeros.
+            from_rest: what is on its way at the start is what comes from there before the first step, when nothing has
+                been put in and no neuron has fired (a layer's bias, say), rather than zeros.
 
         Raises:
-            ValueError: for a port that is not there, a connection made twice, and a loop without a delay, which it spells out.
+            ValueError: for a port that is not there, a connection made twice, and a loop without a delay, which it
+                spells out.
         """
         if delay < 0:
-            raise ValueError(f"{self._title()}: the delay from '{source}' to '{target}' must be 0 or more steps, but is {delay}")
+            raise ValueError(
+                f"{self._title()}: the delay from '{source}' to '{target}' must be 0 or more steps, but is {delay}"
+            )
         ports = self.in_ports, self.out_ports
         try:
             connection = Connection(
@@ -143,11 +159,13 @@ class Network(Container):
         value, owner = self._variable(variable)
         if "." not in variable or (value is None and owner is None):
             raise ValueError(
-                f"{self._title()}: the alias '{name}' must name a state, parameter or buffer of a part below, which '{variable}' is not"
+                f"{self._title()}: the alias '{name}' must name a state, parameter or buffer of a part below, which "
+                f"'{variable}' is not"
             )
         if shape is not None and value is not None and tuple(value.shape) != tuple(shape):
             raise ValueError(
-                f"{self._title()}: the alias '{name}' is to have shape {list(shape)}, but '{variable}' has shape {shape_of(value)}"
+                f"{self._title()}: the alias '{name}' is to have shape {list(shape)}, but '{variable}' has shape "
+                f"{shape_of(value)}"
             )
         self._aliases[name] = variable, None if shape is None else tuple(shape)
 
@@ -186,7 +204,8 @@ class Network(Container):
         path = path_without_delay(new.target.part, new.source.part, instant)
         if path:
             raise ValueError(
-                f"{self._title()}: connecting '{source}' to '{target}' closes the loop {' -> '.join([*path, new.target.part])} without a "
+                f"{self._title()}: connecting '{source}' to '{target}' closes the loop "
+                f"{' -> '.join([*path, new.target.part])} without a "
                 "delay; give one of its connections delay=1 or more"
             )
 
@@ -202,7 +221,10 @@ class Network(Container):
     # --- variables
 
     def get(self, name: str) -> Tensor | None:
-        """A kept state, parameter, buffer or alias, by its name from here: the tensor itself, or None for a state that is not kept."""
+        """A kept state, parameter, buffer or alias, by its name from here: the tensor itself.
+
+        None for a state that is not kept.
+        """
         value, owner = self._variable(name)
         if value is None and owner is None:
             raise ValueError(f"{self._title()}: there is no state, parameter, buffer or alias '{name}'")
@@ -215,14 +237,18 @@ class Network(Container):
             raise ValueError(f"{self._title()}: there is no state, parameter, buffer or alias '{name}'")
         shape = now.shape if now is not None else self._aliases.get(name, (None, None))[1]
         if shape is not None and tuple(value.shape) != tuple(shape):
-            raise ValueError(f"{self._title()}: '{name}' has shape {list(shape)}, but the new value has {shape_of(value)}")
+            raise ValueError(
+                f"{self._title()}: '{name}' has shape {list(shape)}, but the new value has {shape_of(value)}"
+            )
         if owner is None:
             with torch.no_grad():
                 now.copy_(value)
             return
         module, state = owner
         if not module._memory.keeping:
-            raise ValueError(f"{module._title()}: does not keep its states; use stateful=True or keep_state(net), or net(x, state)")
+            raise ValueError(
+                f"{module._title()}: does not keep its states; use stateful=True or keep_state(net), or net(x, state)"
+            )
         module._memory.states = {**(module._memory.states or {}), state: value}
 
     def _variable(self, name: str) -> tuple[Tensor | None, tuple[StatefulModule, str] | None]:
@@ -236,7 +262,7 @@ class Network(Container):
             if root is None:
                 return None, None
             if isinstance(root, Network):
-                return root._variable(".".join([*path[i + 1:], last]))
+                return root._variable(".".join([*path[i + 1 :], last]))
         if isinstance(root, StatefulModule) and last in root.state_names:
             return (root._memory.states or {}).get(last), (root, last)
         value = root._parameters.get(last)
@@ -257,7 +283,7 @@ class Network(Container):
         return len(self.in_ports)
 
     def forward(self, *inputs: Tensor, state: States | EllipsisType = ..., store_states: bool = False):
-        """``y = net(x)``, or ``y, state = net(x, state)`` with the states of all parts, ``{"lif.v": ...}``, and of delays."""
+        """``y = net(x)``, or ``y, state = net(x, state)`` with the states of parts, ``{"lif.v": ...}``, and delays."""
         *inputs, state = self._split(inputs, state)
         if state is not ... or store_states:
             start = {} if state is ... else self._checked_state(state)
@@ -276,12 +302,16 @@ class Network(Container):
         run = self._run(inputs, state, lines, store)
         return self._result(run, lines), run.after
 
-    def _run(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor] | None, lines: State, store: bool = False) -> Run:
+    def _run(
+        self, inputs: Sequence[Tensor], state: Mapping[str, Tensor] | None, lines: State, store: bool = False
+    ) -> Run:
         self._check_sequences(inputs)
         if self._plan is None:
             self._plan = self._make_plan()
         if store and any(stage.is_loop for stage in self._plan):
-            raise ValueError(f"{self._title()}: store_states is not for networks with loops; hand states on step by step")
+            raise ValueError(
+                f"{self._title()}: store_states is not for networks with loops; hand states on step by step"
+            )
         run = Run(inputs, inputs[0].shape[0] if inputs else 0, state, store)
         if run.steps:
             self._start_from_rest(run, lines)
@@ -294,14 +324,19 @@ class Network(Container):
 
     def _check_sequences(self, inputs: Sequence[Tensor]) -> None:
         if not self.in_ports:
-            raise ValueError(f"{self._title()}: nothing is connected to an input of the network, so that it does not know its steps")
+            raise ValueError(
+                f"{self._title()}: nothing is connected to an input of the network, so that it does not know its steps"
+            )
         for name, x in zip(self.in_ports, inputs):
             if not isinstance(x, Tensor) or x.dim() < 1:
                 kind = "0-dimensional" if isinstance(x, Tensor) else type(x).__name__
-                raise TypeError(f"{self._title()}: input '{name}' must be a tensor [T, *shape], time first, but is {kind}")
+                raise TypeError(
+                    f"{self._title()}: input '{name}' must be a tensor [T, *shape], time first, but is {kind}"
+                )
             if x.shape[0] != inputs[0].shape[0]:
                 raise ValueError(
-                    f"{self._title()}: inputs have {inputs[0].shape[0]} steps and {x.shape[0]} ('{name}'); they must have as many"
+                    f"{self._title()}: inputs have {inputs[0].shape[0]} steps and {x.shape[0]} ('{name}'); they must "
+                    "have as many"
                 )
 
     def _make_plan(self) -> list[Stage]:
@@ -345,13 +380,15 @@ class Network(Container):
     def _check_line(self, connection: Connection, line: Tensor, coming: Tensor) -> None:
         if line.dim() < 1 or line.shape[0] != connection.delay:
             raise ValueError(
-                f"{self._title()}: the state {connection.state} must be [{connection.delay}, *shape], but has shape {shape_of(line)}"
+                f"{self._title()}: the state {connection.state} must be [{connection.delay}, *shape], but has shape "
+                f"{shape_of(line)}"
             )
         if line.shape[1:] == coming.shape[1:] and line.dtype == coming.dtype and line.device == coming.device:
             return
         mend = "call spikeforge.nn.reset_(net) to start anew" if self._memory.keeping else "pass None to start anew"
         raise ValueError(
-            f"{self._title()}: the state {connection.state} holds values of shape {shape_of(line[0])} ({_kind(line)}), but now come "
+            f"{self._title()}: the state {connection.state} holds values of shape {shape_of(line[0])} ({_kind(line)}), "
+            "but now come "
             f"{list(coming.shape[1:])} ({_kind(coming)}); {mend}"
         )
 
@@ -376,7 +413,10 @@ class Network(Container):
 
         for t in range(run.steps):
             for name in stage.parts:
-                inputs = [self._loop_input(run, name, i, t, rows_into, pending, rows) for i in range(len(_in_ports(self._modules[name])))]
+                inputs = [
+                    self._loop_input(run, name, i, t, rows_into, pending, rows)
+                    for i in range(len(_in_ports(self._modules[name])))
+                ]
                 outputs, states[name] = run_part(self._modules[name], inputs, states[name])
                 rows[name].append(outputs)
             for c in within:
@@ -400,7 +440,9 @@ class Network(Container):
                 module._check_keeping()
                 module._memory.states = own_state(module, prefix, state)
 
-    def _loop_input(self, run: Run, name: str, index: int, t: int, rows_into: dict, pending: dict, rows: dict) -> Tensor:
+    def _loop_input(
+        self, run: Run, name: str, index: int, t: int, rows_into: dict, pending: dict, rows: dict
+    ) -> Tensor:
         total = None
         for c in self._connections:
             if c.target != Port(name, index):
@@ -421,7 +463,8 @@ class Network(Container):
         if total is None:
             port = _in_ports(self._modules[name])[index]
             raise ValueError(
-                f"{self._title()}: all that comes to '{name}.{port}' is still on its way at the first step, so its shape is not known; "
+                f"{self._title()}: all that comes to '{name}.{port}' is still on its way at the first step, so its "
+                "shape is not known; "
                 "give one of the connections its shape=..."
             )
         return total
@@ -455,7 +498,9 @@ class Network(Container):
         run = Run(inputs, 1, {})
         for name in [name for stage in self._plan for name in stage.parts]:
             part = self._modules[name]
-            run.outputs[name] = part_at_rest(part, [self._input_at_rest(run, name, i) for i in range(len(_in_ports(part)))])
+            run.outputs[name] = part_at_rest(
+                part, [self._input_at_rest(run, name, i) for i in range(len(_in_ports(part)))]
+            )
         return run.outputs
 
     def _input_at_rest(self, run: Run, name: str, index: int) -> Tensor:
@@ -466,25 +511,31 @@ class Network(Container):
         ]
         if not terms:
             raise ValueError(
-                f"{self._title()}: the shape of what comes to '{name}.{_in_ports(self._modules[name])[index]}' before the first step is "
+                f"{self._title()}: the shape of what comes to '{name}.{_in_ports(self._modules[name])[index]}' before "
+                "the first step is "
                 "not known; give one of its connections its shape=..."
             )
         return sum(terms[1:], terms[0])
 
     def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         run = Run(inputs, 1, {}, outputs=self._outputs_at_rest(inputs))
-        into = [[c for c in self._connections if c.target == Port(OUTSIDE, i) and not c.delay] for i in range(len(self.out_ports))]
+        into = [
+            [c for c in self._connections if c.target == Port(OUTSIDE, i) and not c.delay]
+            for i in range(len(self.out_ports))
+        ]
         sums = [[self._arriving(run, c, {}) for c in connections] for connections in into]
         return tuple(sum(terms[1:], terms[0]) if terms else torch.zeros_like(inputs[0]) for terms in sums)
 
     def extra_repr(self) -> str:
         return "\n".join(
-            f"{source} -> {target}" + (f", delay={delay}" if delay else "") for source, target, delay in self.connections()
+            f"{source} -> {target}" + (f", delay={delay}" if delay else "")
+            for source, target, delay in self.connections()
         )
 
 
 class Recurrent(Network):
-    """A cell whose output comes back through a module: y[t] = cell(x[t] + module(y[t - 1])), where nothing comes back at first.
+    """A cell whose output comes back through a module: y[t] = cell(x[t] + module(y[t - 1])), where nothing comes back
+    at first.
 
     Args:
         cell: a neuron, or what contains some.

@@ -41,15 +41,16 @@ class Quick:
 class PredefinedNeuron(ConstantsModule):
     """What the predefined neurons share.
 
-    x is ``[T, *shape]``, time first, of float16, bfloat16, float32 or float64; the spikes have its shape and type. States are
-    ``[*shape]``, in float32 for half types, else in the type of x.
+    x is ``[T, *shape]``, time first, of float16, bfloat16, float32 or float64; the spikes have its shape and type.
+    States are ``[*shape]``, in float32 for half types, else in the type of x.
 
     Args:
         v_threshold: the neuron fires where H >= v_threshold.
         v_reset: where V goes when it fires; None is soft reset, which subtracts the threshold.
         detach_reset: no gradient flows through the spike in the reset.
         surrogate: a name, or an object of :mod:`spikeforge.surrogate`.
-        spiking: False puts the surrogate's primitive in the place of the step function: a smooth neuron, to check gradients with.
+        spiking: False puts the surrogate's primitive in the place of the step function: a smooth neuron, to check
+            gradients with.
         strict: fire where H > v_threshold instead.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
 
@@ -59,6 +60,10 @@ class PredefinedNeuron(ConstantsModule):
     _op_name: str
     _required: tuple[str, ...] = ()  # constants that the operator takes as tensors only
     state_names = ("v",)
+
+    def __init_subclass__(cls) -> None:
+        if cls.__doc__ and PredefinedNeuron.__doc__:  # there are none under python -OO
+            cls.__doc__ = cls.__doc__.rstrip() + "\n" + PredefinedNeuron.__doc__.split("\n", 1)[1]
 
     def __init__(
         self,
@@ -108,7 +113,9 @@ class PredefinedNeuron(ConstantsModule):
     def _check_options_of_text(self) -> None:
         what = "strict=True" if self.strict else "a Custom surrogate"
         if not self.spiking:
-            raise ValueError(f"{self._title()}: spiking=False needs a surrogate's primitive, which {what} does not have")
+            raise ValueError(
+                f"{self._title()}: spiking=False needs a surrogate's primitive, which {what} does not have"
+            )
 
     def _operator_keywords(self) -> dict[str, Any]:
         """What differs from the operator's defaults: every argument costs time."""
@@ -116,7 +123,11 @@ class PredefinedNeuron(ConstantsModule):
         given |= {"surrogate": self.surrogate.name, "surrogate_args": list(self.surrogate.args)}
         if self._takes_decay_input:
             given["decay_input"] = self.decay_input
-        defaults = {argument.name: argument.default_value for argument in getattr(ops, self._op_name).default._schema.arguments if argument.has_default_value()}
+        defaults = {
+            argument.name: argument.default_value
+            for argument in getattr(ops, self._op_name).default._schema.arguments
+            if argument.has_default_value()
+        }
         keywords = {name: value for name, value in given.items() if name not in defaults or defaults[name] != value}
         if self.surrogate == surrogates.SURROGATES[self.surrogate.name]():
             keywords.pop("surrogate_args", None)
@@ -204,7 +215,6 @@ class WithDecayInput:
 class IF(PredefinedNeuron):
     """Integrate-and-fire: H = V + X. State: v."""
 
-    __doc__ += PredefinedNeuron.__doc__.split("\n", 1)[1]
     _op_name = "integrate_and_fire"
 
     def __init__(
@@ -221,18 +231,22 @@ class IF(PredefinedNeuron):
     ):
         super().__init__(
             {"v_threshold": v_threshold, "v_reset": v_reset},
-            detach_reset=detach_reset, surrogate=surrogate, spiking=spiking, strict=strict, stateful=stateful,
+            detach_reset=detach_reset,
+            surrogate=surrogate,
+            spiking=spiking,
+            strict=strict,
+            stateful=stateful,
             persistent_state=persistent_state,
-        )  # fmt: skip
+        )
 
 
 class LIF(WithDecayInput, PredefinedNeuron):
-    """Leaky integrate-and-fire: H = V + (X - (V - Vr)) / tau, or without `decay_input` H = V - (V - Vr) / tau + X. State: v.
+    """Leaky integrate-and-fire: H = V + (X - (V - Vr)) / tau, or without `decay_input` H = V - (V - Vr) / tau + X.
+    State: v.
 
     Vr is v_reset, or 0 under soft reset; tau is above 0, in steps.
     """
 
-    __doc__ += PredefinedNeuron.__doc__.split("\n", 1)[1]
     _op_name = "lif"
 
     def __init__(
@@ -251,9 +265,14 @@ class LIF(WithDecayInput, PredefinedNeuron):
     ):
         super().__init__(
             {"tau": tau, "v_threshold": v_threshold, "v_reset": v_reset},
-            decay_input=decay_input, detach_reset=detach_reset, surrogate=surrogate, spiking=spiking, strict=strict, stateful=stateful,
+            decay_input=decay_input,
+            detach_reset=detach_reset,
+            surrogate=surrogate,
+            spiking=spiking,
+            strict=strict,
+            stateful=stateful,
             persistent_state=persistent_state,
-        )  # fmt: skip
+        )
 
 
 class PLIF(WithDecayInput, PredefinedNeuron):
@@ -264,7 +283,6 @@ class PLIF(WithDecayInput, PredefinedNeuron):
         init_tau: has w start where tau is this, above 1; in place of w.
     """
 
-    __doc__ += PredefinedNeuron.__doc__.split("\n", 1)[1]
     _op_name = "plif"
     _required = ("w",)
 
@@ -290,17 +308,24 @@ class PLIF(WithDecayInput, PredefinedNeuron):
                 raise ValueError(f"PLIF: init_tau must be a finite number above 1, but is {init_tau}")
             w = Learnable(-math.log(init_tau - 1))
         super().__init__(
-            {"w": Learnable(0.0) if w is None else torch.tensor(float(w)) if is_number(w) else w, "v_threshold": v_threshold,
-             "v_reset": v_reset},
-            decay_input=decay_input, detach_reset=detach_reset, surrogate=surrogate, spiking=spiking, strict=strict, stateful=stateful,
+            {
+                "w": Learnable(0.0) if w is None else torch.tensor(float(w)) if is_number(w) else w,
+                "v_threshold": v_threshold,
+                "v_reset": v_reset,
+            },
+            decay_input=decay_input,
+            detach_reset=detach_reset,
+            surrogate=surrogate,
+            spiking=spiking,
+            strict=strict,
+            stateful=stateful,
             persistent_state=persistent_state,
-        )  # fmt: skip
+        )
 
 
 class QIF(PredefinedNeuron):
     """Quadratic integrate-and-fire: H = V + (X + a0 (V - v_rest) (V - v_c)) / tau. State: v."""
 
-    __doc__ += PredefinedNeuron.__doc__.split("\n", 1)[1]
     _op_name = "qif"
 
     def __init__(
@@ -321,15 +346,21 @@ class QIF(PredefinedNeuron):
     ):
         super().__init__(
             {"tau": tau, "v_c": v_c, "a0": a0, "v_threshold": v_threshold, "v_rest": v_rest, "v_reset": v_reset},
-            detach_reset=detach_reset, surrogate=surrogate, spiking=spiking, strict=strict, stateful=stateful,
+            detach_reset=detach_reset,
+            surrogate=surrogate,
+            spiking=spiking,
+            strict=strict,
+            stateful=stateful,
             persistent_state=persistent_state,
-        )  # fmt: skip
+        )
 
 
 class EIF(PredefinedNeuron):
-    """Exponential integrate-and-fire: H = V + (X + v_rest - V + delta_t exp((V - theta_rh) / delta_t)) / tau. State: v."""
+    """Exponential integrate-and-fire: H = V + (X + v_rest - V + delta_t exp((V - theta_rh) / delta_t)) / tau.
 
-    __doc__ += PredefinedNeuron.__doc__.split("\n", 1)[1]
+    State: v.
+    """
+
     _op_name = "eif"
 
     def __init__(
@@ -349,19 +380,30 @@ class EIF(PredefinedNeuron):
         persistent_state: bool = False,
     ):
         super().__init__(
-            {"tau": tau, "delta_t": delta_t, "theta_rh": theta_rh, "v_threshold": v_threshold, "v_rest": v_rest, "v_reset": v_reset},
-            detach_reset=detach_reset, surrogate=surrogate, spiking=spiking, strict=strict, stateful=stateful,
+            {
+                "tau": tau,
+                "delta_t": delta_t,
+                "theta_rh": theta_rh,
+                "v_threshold": v_threshold,
+                "v_rest": v_rest,
+                "v_reset": v_reset,
+            },
+            detach_reset=detach_reset,
+            surrogate=surrogate,
+            spiking=spiking,
+            strict=strict,
+            stateful=stateful,
             persistent_state=persistent_state,
-        )  # fmt: skip
+        )
 
 
 class Izhikevich(PredefinedNeuron):
-    """Izhikevich's neuron: H = V + (X + a0 (V - v_rest) (V - v_c) - W) / tau, W' = W + (a (H - v_rest) - W) / tau_w + b S.
+    """Izhikevich's neuron: H = V + (X + a0 (V - v_rest) (V - v_c) - W) / tau, W' = W + (a (H - v_rest) - W) / tau_w + b
+    S.
 
     States: v, and w, which starts at w_rest.
     """
 
-    __doc__ += PredefinedNeuron.__doc__.split("\n", 1)[1]
     _op_name = "izhikevich"
     state_names = ("v", "w")
 
@@ -386,20 +428,34 @@ class Izhikevich(PredefinedNeuron):
         persistent_state: bool = False,
     ):
         super().__init__(
-            {"tau": tau, "v_c": v_c, "a0": a0, "v_threshold": v_threshold, "v_rest": v_rest, "w_rest": w_rest, "v_reset": v_reset,
-             "tau_w": tau_w, "a": a, "b": b},
-            detach_reset=detach_reset, surrogate=surrogate, spiking=spiking, strict=strict, stateful=stateful,
+            {
+                "tau": tau,
+                "v_c": v_c,
+                "a0": a0,
+                "v_threshold": v_threshold,
+                "v_rest": v_rest,
+                "w_rest": w_rest,
+                "v_reset": v_reset,
+                "tau_w": tau_w,
+                "a": a,
+                "b": b,
+            },
+            detach_reset=detach_reset,
+            surrogate=surrogate,
+            spiking=spiking,
+            strict=strict,
+            stateful=stateful,
             persistent_state=persistent_state,
-        )  # fmt: skip
+        )
 
 
 class AdaptiveLIF(WithDecayInput, PredefinedNeuron):
-    """A LIF whose threshold grows with its spikes: it fires at H >= v_threshold + b A, and A' = decay A + S. States: v, a.
+    """A LIF whose threshold grows with its spikes: it fires at H >= v_threshold + b A, and A' = decay A + S. States: v,
+    a.
 
     decay lies between 0 and 1. A soft reset subtracts the threshold that was crossed.
     """
 
-    __doc__ += PredefinedNeuron.__doc__.split("\n", 1)[1]
     _op_name = "adaptive_lif"
     state_names = ("v", "a")
 
@@ -421,6 +477,11 @@ class AdaptiveLIF(WithDecayInput, PredefinedNeuron):
     ):
         super().__init__(
             {"tau": tau, "v_threshold": v_threshold, "v_reset": v_reset, "decay": decay, "b": b},
-            decay_input=decay_input, detach_reset=detach_reset, surrogate=surrogate, spiking=spiking, strict=strict, stateful=stateful,
+            decay_input=decay_input,
+            detach_reset=detach_reset,
+            surrogate=surrogate,
+            spiking=spiking,
+            strict=strict,
+            stateful=stateful,
             persistent_state=persistent_state,
-        )  # fmt: skip
+        )

@@ -44,16 +44,19 @@ class Neuron(ConstantsModule):
     Args:
         neuron: text (``docs/neuron_text.md``), or what ``@spikeforge.neuron`` made of a function.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
-        params: the neuron's parameters by name, each a number, a tensor, an ``nn.Parameter`` or :class:`~spikeforge.nn.Learnable`.
+        params: the neuron's parameters by name, each a number, a tensor, an ``nn.Parameter`` or
+            :class:`~spikeforge.nn.Learnable`.
 
-    A call takes as many inputs ``[T, *shape]`` as the neuron has, all of one shape and type, and returns a tensor, or a tuple where
-    it has several outputs. States that are not given start at the numbers of the neuron's header.
+    A call takes as many inputs ``[T, *shape]`` as the neuron has, all of one shape and type, and returns a tensor, or a
+    tuple where it has several outputs. States that are not given start at the numbers of the neuron's header.
 
     Raises:
         ValueError: for a text that is not legal, a parameter that is missing, and one that the neuron does not have.
     """
 
-    def __init__(self, neuron: str | Traced, *, stateful: bool = False, persistent_state: bool = False, **params: Number):
+    def __init__(
+        self, neuron: str | Traced, *, stateful: bool = False, persistent_state: bool = False, **params: Number
+    ):
         super().__init__(stateful=stateful, persistent_state=persistent_state)
         text = neuron if isinstance(neuron, str) else getattr(neuron, "text", None)
         if not isinstance(text, str):
@@ -86,7 +89,9 @@ class Neuron(ConstantsModule):
                 raise ValueError(f"{self._title()}: it has no parameter {name}; its parameters: {listed}")
         for name in wanted:
             if name not in given:
-                raise ValueError(f"{self._title()}: the parameter {name} is not given; say {self._kind()}(..., {name}=value)")
+                raise ValueError(
+                    f"{self._title()}: the parameter {name} is not given; say {self._kind()}(..., {name}=value)"
+                )
 
     def _kind(self) -> str:
         name = self.__dict__.get("name")
@@ -94,7 +99,10 @@ class Neuron(ConstantsModule):
         return f"{kind} {name}" if name and name != kind else kind
 
     def forward(self, *inputs: Any, state: States | EllipsisType = ..., store_states: bool = False):
-        """``y = neuron(x1, ...)`` or ``y, state = neuron(x1, ..., state)``; see :class:`~spikeforge.nn.StatefulModule`."""
+        """``y = neuron(x1, ...)`` or ``y, state = neuron(x1, ..., state)``.
+
+        See :class:`~spikeforge.nn.StatefulModule`.
+        """
         quick = self._quick
         if len(inputs) != quick.inputs or state is not ... or store_states or quick.memory.keeping:
             return super().forward(*inputs, state=state, store_states=store_states)
@@ -113,12 +121,19 @@ class Neuron(ConstantsModule):
 
     def extra_repr(self) -> str:
         return "; ".join(
-            part for part in (", ".join(self.input_names), ", ".join(self.state_names), ", ".join(self._described_constants())) if part
+            part
+            for part in (
+                ", ".join(self.input_names),
+                ", ".join(self.state_names),
+                ", ".join(self._described_constants()),
+            )
+            if part
         )
 
 
 class LI(Neuron):
-    """Leaky integrator that never fires, to read a network out: V = V + (X - (V - v_rest)) / tau is its output and its state v.
+    """Leaky integrator that never fires, to read a network out: V = V + (X - (V - v_rest)) / tau is its output and its
+    state v.
 
     Args:
         tau: time constant in steps, above 0.
@@ -147,12 +162,12 @@ class LI(Neuron):
 
 
 class CubaLIF(WithDecayInput, PredefinedNeuron):
-    """Current-based LIF: I' = I - I / tau_synapse + X, and this current charges V as a LIF of tau_membrane. States: v, i.
+    """Current-based LIF: I' = I - I / tau_synapse + X, and this current charges V as a LIF of tau_membrane. States: v,
+    i.
 
     It is run as neuron text, in which numbers are constants.
     """
 
-    __doc__ += PredefinedNeuron.__doc__.split("\n", 1)[1]
     _op_name = "cuba_lif"
     state_names = ("v", "i")
 
@@ -172,9 +187,14 @@ class CubaLIF(WithDecayInput, PredefinedNeuron):
     ):
         super().__init__(
             {"tau_synapse": tau_synapse, "tau_membrane": tau_membrane, "v_threshold": v_threshold, "v_reset": v_reset},
-            decay_input=decay_input, detach_reset=detach_reset, surrogate=surrogate, spiking=True, strict=strict, stateful=stateful,
+            decay_input=decay_input,
+            detach_reset=detach_reset,
+            surrogate=surrogate,
+            spiking=True,
+            strict=strict,
+            stateful=stateful,
             persistent_state=persistent_state,
-        )  # fmt: skip
+        )
 
     def _prepare(self) -> None:
         if not self.spiking:

@@ -24,12 +24,16 @@ def run_part(
     if isinstance(part, StatefulModule):
         if state is None and not store:
             return as_tuple(part(*inputs)), {}
-        outputs, after = part(*inputs, state=state or None, store_states=True) if store else part(*inputs, state=state or None)
+        outputs, after = (
+            part(*inputs, state=state or None, store_states=True) if store else part(*inputs, state=state or None)
+        )
         return as_tuple(outputs), after
     if not has_states(part):
         return (each_step(part, inputs[0]),), {}
     if store:
-        raise ValueError(f"store_states: {type(part).__name__} has neurons, but is no module of spikeforge that returns their states")
+        raise ValueError(
+            f"store_states: {type(part).__name__} has neurons, but is no module of spikeforge that returns their states"
+        )
     if state is None:
         return as_tuple(part(*inputs)), {}
     outputs, after = call(part, inputs[0], state)
@@ -39,8 +43,8 @@ def run_part(
 def each_step(layer: nn.Module, x: Tensor) -> Tensor:
     """A layer of torch, called once a step ``[*shape]``, so that steps, pieces and whole sequences give the same bits.
 
-    In its last bits a layer's result for one row may depend on how many rows there are, and on where they lie in memory: BLAS and
-    convolutions take other paths. :class:`TimeDistributed` calls it once for all steps.
+    In its last bits a layer's result for one row may depend on how many rows there are, and on where they lie in
+    memory: BLAS and convolutions take other paths. :class:`TimeDistributed` calls it once for all steps.
     """
     if x.shape[0] == 0:
         raise ValueError(f"{type(layer).__name__}: a layer without states needs at least one step to know its output")

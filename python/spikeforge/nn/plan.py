@@ -38,7 +38,8 @@ def path_without_delay(start: str, end: str, edges: Iterable[tuple[str, str]]) -
 def make_plan(parts: Sequence[str], edges: Sequence[tuple[str, str, int]]) -> list[Stage]:
     """Stages one after the other, for connections (source, target, delay).
 
-    Two parts are on one loop if each reaches the other. Of several that could come next, the one that was added first does.
+    Two parts are on one loop if each reaches the other. Of several that could come next, the one that was added first
+    does.
     """
     reached = {part: _reached_from(part, edges) for part in parts}
 

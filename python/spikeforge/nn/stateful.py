@@ -1,8 +1,8 @@
 """The base of all modules with a state over time, and the functions that hand states on or keep them.
 
-A state is a dict from names to tensors: ``{"v": v}`` of a neuron, ``{"hidden.lif.v": v, ...}`` of a network, named as in
-``state_dict``. It is a pytree, so that torch.compile, torch.export and torch.func take it as any other argument. A name that is
-missing starts anew; ``None`` and ``{}`` start all anew.
+A state is a dict from names to tensors: ``{"v": v}`` of a neuron, ``{"hidden.lif.v": v, ...}`` of a network, named as
+in ``state_dict``. It is a pytree, so that torch.compile, torch.export and torch.func take it as any other argument. A
+name that is missing starts anew; ``None`` and ``{}`` start all anew.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class StatefulModule(nn.Module):
     Three ways to call it:
 
     - ``y = module(x)`` starts anew at each call, and keeps nothing.
-    - ``y, state = module(x, state)`` goes on from an earlier state, or starts anew from ``None``, and returns the state after
-      the last step.
-    - with ``stateful=True``, or within ``keep_state(net)``, ``y = module(x)`` goes on from where the last call ended, until
-      :func:`reset_`.
+    - ``y, state = module(x, state)`` goes on from an earlier state, or starts anew from ``None``, and returns the state
+      after the last step.
+    - with ``stateful=True``, or within ``keep_state(net)``, ``y = module(x)`` goes on from where the last call ended,
+      until :func:`reset_`.
 
     T steps at once, one after the other by :meth:`step`, or in pieces give the same bits.
 
@@ -78,13 +78,21 @@ class StatefulModule(nn.Module):
         self._path = ""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As that of nn.Module, whose way to `forward` costs a quarter of a small neuron: it is taken where there is something on it."""
+        """As that of nn.Module, whose way to `forward` costs a quarter of a small neuron: taken where it is needed."""
         own = self.__dict__
-        if (
-            own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
-            or _global_forward_hooks or _global_forward_pre_hooks or _global_backward_hooks or _global_backward_pre_hooks
-            or "_compiled_call_impl" in own or Module.__call__ is not MODULE_CALL or get_tracing_state() or is_dynamo_compiling()
-        ):  # fmt: skip
+        hooked = (
+            own["_forward_hooks"]
+            or own["_forward_pre_hooks"]
+            or own["_backward_hooks"]
+            or own["_backward_pre_hooks"]
+            or _global_forward_hooks
+            or _global_forward_pre_hooks
+            or _global_backward_hooks
+            or _global_backward_pre_hooks
+        )
+        if hooked or "_compiled_call_impl" in own or Module.__call__ is not MODULE_CALL:
+            return super().__call__(*args, **kwargs)
+        if get_tracing_state() or is_dynamo_compiling():
             return super().__call__(*args, **kwargs)
         return self.forward(*args, **kwargs)
 
@@ -108,8 +116,8 @@ class StatefulModule(nn.Module):
     def forward(self, *inputs: Any, state: States | EllipsisType = ..., store_states: bool = False):
         """``y``, or ``(y, state)`` where a state (or None) is handed in.
 
-        With ``store_states=True`` the result is ``(y, states)``, where states are the sequences ``[T, *shape]`` of the states after
-        each step. They are returned, and not kept.
+        With ``store_states=True`` the result is ``(y, states)``, where states are the sequences ``[T, *shape]`` of the
+        states after each step. They are returned, and not kept.
         """
         *inputs, state = self._split(inputs, state)
         return self._forward(inputs, state, store_states)
@@ -153,7 +161,9 @@ class StatefulModule(nn.Module):
         if len(inputs) == n + 1 and state is ...:
             return inputs
         if len(inputs) != n:
-            raise TypeError(f"{self._title()}: takes {n} input{'s'[: n != 1]}, and a state after, but got {len(inputs)} arguments")
+            raise TypeError(
+                f"{self._title()}: takes {n} input{'s'[: n != 1]}, and a state after, but got {len(inputs)} arguments"
+            )
         return *inputs, state
 
     def _checked_state(self, state: Any) -> Mapping[str, Tensor]:
@@ -163,7 +173,8 @@ class StatefulModule(nn.Module):
         if not isinstance(state, (dict, Mapping)):
             example = "{" + ", ".join(f'"{name}": ...' for name in names) + "}"
             raise TypeError(
-                f"{self._title()}: state must be None or a dict {example}, as a call returned it, but is {_kind_of(state)}"
+                f"{self._title()}: state must be None or a dict {example}, as a call returned it, but is "
+                f"{_kind_of(state)}"
             )
         for name, value in state.items():
             if name not in names:
@@ -181,12 +192,14 @@ class StatefulModule(nn.Module):
             return
         if self.__dict__.get("_is_replica"):
             raise RuntimeError(
-                f"{self._title()}: keeps its states, which DataParallel's replicas would lose; use DistributedDataParallel, or "
+                f"{self._title()}: keeps its states, which DataParallel's replicas would lose; use "
+                "DistributedDataParallel, or "
                 "hand states on: y, state = net(x, state)"
             )
         if torch._C._current_graph_task_id() != -1:
             raise RuntimeError(
-                f"{self._title()}: keeps its states, but is recomputed in a backward pass (torch.utils.checkpoint), which would go "
+                f"{self._title()}: keeps its states, but is recomputed in a backward pass (torch.utils.checkpoint), "
+                "which would go "
                 "on from states of later steps; hand states on: y, state = net(x, state)"
             )
 
@@ -216,7 +229,9 @@ class StatefulModule(nn.Module):
     def _load_from_state_dict(self, state_dict, prefix, *args):
         if self.persistent_state:
             found = {name: state_dict.pop(prefix + name, None) for name in self.state_names}
-            self._memory.states = {name: value.detach().clone() for name, value in found.items() if value is not None} or None
+            self._memory.states = {
+                name: value.detach().clone() for name, value in found.items() if value is not None
+            } or None
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
@@ -290,7 +305,7 @@ def _under(prefix: str, state: Mapping[str, Tensor]) -> State:
     if not prefix:
         return dict(state)
     start = prefix + "."
-    return {name[len(start):]: value for name, value in state.items() if name.startswith(start)}
+    return {name[len(start) :]: value for name, value in state.items() if name.startswith(start)}
 
 
 def own_state(module: StatefulModule, prefix: str, state: Mapping[str, Tensor]) -> State:
@@ -315,7 +330,8 @@ def get_states(net: nn.Module) -> State:
 
 
 def set_states_(net: nn.Module, states: Mapping[str, Tensor]) -> None:
-    """Has the next call go on from `states`, as :func:`get_states` or a call returned them; what is missing starts anew.
+    """Has the next call go on from `states`, as :func:`get_states` or a call returned them; what is missing starts
+    anew.
 
     Raises:
         ValueError: for a name that no module has, or that of a module that does not keep its states.
@@ -325,7 +341,9 @@ def set_states_(net: nn.Module, states: Mapping[str, Tensor]) -> None:
     for prefix, module in modules:
         own = own_state(module, prefix, states)
         if own and not module._memory.keeping:
-            raise ValueError(f"{module._title()}: does not keep its states; use stateful=True or keep_state(net), or net(x, state)")
+            raise ValueError(
+                f"{module._title()}: does not keep its states; use stateful=True or keep_state(net), or net(x, state)"
+            )
         module._memory.states = own or None
 
 
@@ -333,7 +351,9 @@ def _check_names(net: nn.Module, modules: list[tuple[str, StatefulModule]], stat
     known = {_join(prefix, name) for prefix, module in modules for name in module.state_names}
     for name in states:
         if name not in known:
-            raise ValueError(f"{type(net).__name__}: there is no state '{name}'; it has {', '.join(sorted(known)) or 'none'}")
+            raise ValueError(
+                f"{type(net).__name__}: there is no state '{name}'; it has {', '.join(sorted(known)) or 'none'}"
+            )
 
 
 def reset_(net: nn.Module) -> None:
@@ -351,8 +371,8 @@ def detach_(net: nn.Module) -> None:
 class keep_state:  # noqa: N801, it is used as a function
     """Within ``with keep_state(net):`` all modules at and below `net` keep their states from call to call.
 
-    They start anew where the outermost such block begins, and what they kept is dropped where it ends; modules made with
-    ``stateful=True`` go on as they would without it. Blocks may be nested: inner ones change nothing.
+    They start anew where the outermost such block begins, and what they kept is dropped where it ends; modules made
+    with ``stateful=True`` go on as they would without it. Blocks may be nested: inner ones change nothing.
 
     >>> with keep_state(net):
     ...     for chunk in chunks:  # [steps, batch, ...]
@@ -377,15 +397,17 @@ class keep_state:  # noqa: N801, it is used as a function
 
 
 def call(net: nn.Module, x: Any, state: States = None, *args: Any, **kwargs: Any) -> tuple[Any, State]:
-    """``net(x, *args, **kwargs)`` of any module with neurons below it, from a state: ``y, state = call(net, x, state)``.
+    """``net(x, *args, **kwargs)`` of any module with neurons below it, from a state: ``y, state = call(net, x,
+    state)``.
 
     Args:
         net: a module of one's own whose ``forward`` knows nothing of states.
-        state: None to start anew, or what an earlier call returned: ``{"block.lif.v": ...}``, named as in ``state_dict()``.
+        state: None to start anew, or what an earlier call returned: ``{"block.lif.v": ...}``, named as in
+            ``state_dict()``.
 
     Returns:
-        What net returns, and the states of all its neurons after the last step. What the modules keep themselves is neither read
-        nor changed.
+        What net returns, and the states of all its neurons after the last step. What the modules keep themselves is
+        neither read nor changed.
     """
     modules = _named(net)
     state = {} if state is None else state
@@ -396,7 +418,9 @@ def call(net: nn.Module, x: Any, state: States = None, *args: Any, **kwargs: Any
             module._memory.keeping, module._memory.states = True, own_state(module, prefix, state)
         y = net(x, *args, **kwargs)
         after = {
-            _join(prefix, name): value for prefix, module in modules for name, value in (module._memory.states or {}).items()
+            _join(prefix, name): value
+            for prefix, module in modules
+            for name, value in (module._memory.states or {}).items()
         }
     finally:
         for (_, module), (keeping, states) in zip(modules, before):

@@ -39,7 +39,9 @@ def read_header(text: str) -> Header:
     found = HEADER.match(re.sub(r"#[^\n]*", "", text))
     if not found:
         start = " ".join(text.split())[:40]
-        raise ValueError(f'Neuron: the text must begin with "neuron name(inputs; states; parameters) {{", but begins with "{start}"')
+        raise ValueError(
+            f'Neuron: the text must begin with "neuron name(inputs; states; parameters) {{", but begins with "{start}"'
+        )
     lists = [[entry.strip() for entry in part.split(",") if entry.strip()] for part in found[2].split(";")]
     inputs, states, params = (*lists, [], [], [])[:3]
     pairs = [state.partition("=") for state in states]
@@ -93,7 +95,9 @@ class TextCell:
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Outputs and states: the last ones, or with `store` their sequences."""
         x = inputs[0]
-        if torch.compiler.is_compiling() or type(x) is not Tensor and type(x) is not Parameter:  # fake, as tracers have them
+        if (
+            torch.compiler.is_compiling() or type(x) is not Tensor and type(x) is not Parameter
+        ):  # fake, as tracers have them
             numbers, run = self._numbers_of(x.dtype, x.device), OPERATOR
         else:
             numbers, run = self.made.get(x.dtype), BUILTIN
@@ -106,10 +110,17 @@ class TextCell:
         else:
             params = list(numbers.values())
         states = self._states(module, inputs, state, params) if state or not self.starts_by_itself else []
-        return run(self.text, inputs, states, params, store_states=True) if store else run(self.text, inputs, states, params)
+        return (
+            run(self.text, inputs, states, params, store_states=True)
+            if store
+            else run(self.text, inputs, states, params)
+        )
 
     def _numbers_of(self, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
-        return {name: torch.full((), number, dtype=state_type(dtype), device=device) for name, number in self.numbers.items()}
+        return {
+            name: torch.full((), number, dtype=state_type(dtype), device=device)
+            for name, number in self.numbers.items()
+        }
 
     def _states(
         self, module: ConstantsModule, inputs: Sequence[Tensor], state: Mapping[str, Tensor], params: Sequence[Tensor]
@@ -130,7 +141,9 @@ class TextCell:
         return torch.full(x.shape[1:], start, dtype=dtype, device=x.device)
 
 
-def _restored(text: str, inputs: int, params: tuple, initial: dict, rule: Any, numbers: dict, tensors: bool) -> TextCell:
+def _restored(
+    text: str, inputs: int, params: tuple, initial: dict, rule: Any, numbers: dict, tensors: bool
+) -> TextCell:
     cell = TextCell(text, inputs, params, initial, rule)
     cell.numbers, cell.tensors = numbers, tensors
     return cell
@@ -187,7 +200,10 @@ def predefined_cell(module: Any, *, baked: bool = False) -> TextCell:
     starts["v"] = 0.0 if soft else "v_reset"
     if "w_rest" in module._constant_names:
         starts["w"] = "w_rest"
-    starts = {name: start if start in module._placements else module._numbers.get(start, start) for name, start in starts.items()}
+    starts = {
+        name: start if start in module._placements else module._numbers.get(start, start)
+        for name, start in starts.items()
+    }
     states = ", ".join(name if isinstance(start, str) else f"{name} = {start!r}" for name, start in starts.items())
     body = "".join(f"  {line}\n" for line in lines)
     text = f"neuron {type(module).__name__}(x; {states}; {', '.join(params)}) {{\n{body}}}\n"
