@@ -1,6 +1,8 @@
 """accelerate on SpikingJelly 2.0: the same network before and after, its own networks among them."""
 
 import copy
+import importlib.util
+import json
 import pickle
 import sys
 
@@ -183,6 +185,41 @@ def test_a_network_of_spikingjelly_has_the_same_spikes_and_gradients(name):
     assert torch.equal(fused_scores, scores)
     for parameter in gradients:
         close(fused_gradients[parameter], gradients[parameter], parameter)
+
+
+def benchmark():
+    spec = importlib.util.spec_from_file_location("networks", REPOSITORY / "benchmarks" / "networks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_networks_of_the_benchmark_are_those_of_spikingjelly():
+    pytest.importorskip("torchvision", reason="SpikingJelly's models need torchvision")
+    built, own = benchmark(), networks()
+    x = torch.randn(2, 3, 32, 32)
+    pairs = [(built.sew_resnet18(2, 32, 10), own["SEW-ResNet18"]()), (built.spikformer_s(2, 32, 10, 64, 4, 2), own["Spikformer"]())]
+    for ours, theirs in pairs:
+        functional.set_step_mode(theirs, "m")
+        values = theirs.state_dict().values()
+        ours.load_state_dict(dict(zip(ours.state_dict(), values, strict=True)))
+        wanted = theirs(x.repeat(2, 1, 1, 1, 1)).mean(0)
+        assert torch.equal(ours(x), wanted) and wanted.any()
+    kinds = [[type(module) for module in net.modules() if not list(module.children())] for net in
+             (built.spiking_vgg11(2, 32, 10), own["VGG11"]())]
+    assert [kind for kind in kinds[0] if kind is not nn.Flatten] == kinds[1]
+
+
+def test_the_benchmark_counts_on_every_form(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["networks.py", "--device", "cpu", "--networks", "Spikformer-S", "--batch", "1", "--size", "32",
+                                      "--steps", "1", "--rounds", "1", "--steps-per-round", "1", "--layouts", "channels-last",
+                                      "--json", str(tmp_path / "times.json")])
+    module = benchmark()
+    monkeypatch.setitem(module.NETWORKS, "Spikformer-S", lambda steps, size, classes: module.spikformer_s(steps, size, classes, 32, 4, 1))
+    module.main()
+    rows = json.loads((tmp_path / "times.json").read_text())["rows"]
+    assert [row["form"] for row in rows] == ["no neuron", "accelerated", "SpikingJelly"]
+    assert all(row["milliseconds"] > 0 for row in rows) and "times faster" in capsys.readouterr().out
 
 
 # --- what stays as it was --------------------------------------------------------------------------------------------------
@@ -372,6 +409,7 @@ LEFT = {
     "surrogate PoissonPass": lambda: neuron.LIFNode(surrogate_function=surrogate.PoissonPass()),
     "spiking=False": lambda: neuron.LIFNode(surrogate_function=surrogate.Sigmoid(spiking=False)),
     "no fused form": lambda: neuron.PSN(T=4),
+    "spikeforge.from_core": lambda: neuron.FlexSN(lambda x, v: (x, v), num_states=1),
 }
 
 

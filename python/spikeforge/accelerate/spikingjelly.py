@@ -241,7 +241,7 @@ def _attributes(node: Any, rule: Rule) -> tuple[Any, ...]:
     """All that `_signature` looks at, as it is; fast, since every call compares it."""
     own = node.__dict__
     function = own["_modules"].get("surrogate_function") or node.surrogate_function
-    numbers = function.__dict__
+    numbers = getattr(function, "__dict__", {})
     read = [numbers.get(name) for name in SURROGATES.get(type(function), ("", ()))[1]]
     return (function, numbers.get("spiking"), numbers.get("forward"), *read, own.get("v_threshold"), own.get("v_reset"),
             own.get("detach_reset"), *[own.get(name) for name in rule.constants])
@@ -374,6 +374,8 @@ def examine(module: torch.nn.Module) -> Verdict | None:
     if ancestor(module, PACKAGE) is None:
         return None
     base = next((cls for cls in own_class(module).__mro__ if cls in RULES), None)
+    if isinstance(module, neuron.FlexSN):
+        return left("its core is a function of your own: spikeforge.from_core makes a neuron of it")
     if base is None:
         return left("it has no fused form here")
     if not hasattr(neuron.BaseNode, "single_step_functional_forward"):
