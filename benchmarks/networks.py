@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """One training step of whole networks of SpikingJelly: as they are, accelerated, and without any neuron.
 
-SEW-ResNet18, spiking VGG11 (with batch norm) and Spikformer-S for ImageNet, built from SpikingJelly's layers and neurons. A step
-is forward, cross entropy of the mean over time, backward and SGD, under autocast on a GPU. "no neuron" has the identity in the
-place of each neuron: what remains when neurons cost nothing. Times are by the clock, the median of all rounds.
+SEW-ResNet18, spiking VGG11 (with batch norm) and Spikformer-S for ImageNet, built from SpikingJelly's layers and
+neurons. A step is forward, cross entropy of the mean over time, backward and SGD, under autocast on a GPU. "no
+neuron" has the identity in the place of each neuron: what remains when neurons cost nothing. Times are by the clock,
+the median of all rounds.
 
     python benchmarks/networks.py --device cuda --json benchmarks/results/networks_h200.json
     python benchmarks/networks.py --device cpu --batch 2 --size 32 --rounds 1 --steps-per-round 1
 
-SpikingJelly chooses its own backend for each neuron. It is imported without its models and data sets, so that on a machine without
-torchvision and h5py a folder with spikingjelly and loguru on PYTHONPATH does (pip install --no-deps --target FOLDER ...).
+SpikingJelly chooses its own backend for each neuron. It is imported without its models and data sets, so that on a
+machine without torchvision and h5py a folder with spikingjelly and loguru on PYTHONPATH does (pip install --no-deps
+--target FOLDER ...).
 """
 
 import argparse
@@ -43,7 +45,7 @@ except ImportError as error:
 WARM_UP = 3  # steps before the first round, in which kernels are compiled and chosen
 
 
-# --- the networks ------------------------------------------------------------------------------------------------------
+# --- the networks ----------------------------------------------------------------------------------------------------
 
 
 def integrate():
@@ -65,7 +67,9 @@ class Residual(nn.Module):
         self.bn2, self.sn2 = layer.BatchNorm2d(out), integrate()
         self.shortcut = None
         if stride != 1 or channels != out:
-            self.shortcut = nn.Sequential(layer.Conv2d(channels, out, 1, stride, bias=False), layer.BatchNorm2d(out), integrate())
+            self.shortcut = nn.Sequential(
+                layer.Conv2d(channels, out, 1, stride, bias=False), layer.BatchNorm2d(out), integrate()
+            )
 
     def forward(self, x):
         y = self.sn2(self.bn2(self.conv2(self.sn1(self.bn1(self.conv1(x))))))
@@ -74,8 +78,19 @@ class Residual(nn.Module):
 
 def sew_resnet18(steps, size, classes):
     """Fang et al., NeurIPS 34 (2021)."""
-    blocks = [Residual(channels, out, stride) for channels, out, stride in
-              [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1)]]
+    blocks = [
+        Residual(channels, out, stride)
+        for channels, out, stride in [
+            (64, 64, 1),
+            (64, 64, 1),
+            (64, 128, 2),
+            (128, 128, 1),
+            (128, 256, 2),
+            (256, 256, 1),
+            (256, 512, 2),
+            (512, 512, 1),
+        ]
+    ]
     stem = [layer.Conv2d(3, 64, 7, 2, 3, bias=False), layer.BatchNorm2d(64), integrate(), layer.MaxPool2d(3, 2, 1)]
     net = nn.Sequential(*stem, *blocks, layer.AdaptiveAvgPool2d(1), nn.Flatten(2), layer.Linear(512, classes))
     for module in net.modules():
@@ -93,8 +108,15 @@ def spiking_vgg11(steps, size, classes):
             continue
         layers += [layer.Conv2d(channels, out, 3, padding=1), layer.BatchNorm2d(out), integrate()]
         channels = out
-    dense = [layer.Linear(512 * 7 * 7, 4096), integrate(), layer.Dropout(), layer.Linear(4096, 4096), integrate(), layer.Dropout(),
-             layer.Linear(4096, classes)]
+    dense = [
+        layer.Linear(512 * 7 * 7, 4096),
+        integrate(),
+        layer.Dropout(),
+        layer.Linear(4096, 4096),
+        integrate(),
+        layer.Dropout(),
+        layer.Linear(4096, classes),
+    ]
     net = nn.Sequential(*layers, layer.AdaptiveAvgPool2d(7), nn.Flatten(2), *dense)
     for module in net.modules():
         if isinstance(module, layer.Conv2d):
@@ -151,10 +173,20 @@ class Embedding(nn.Module):
     def __init__(self, width):
         super().__init__()
         widths = [3, width // 8, width // 4, width // 2, width]
-        self.stages = nn.Sequential(*[
-            nn.Sequential(normalised(nn.Conv2d(channels, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out), nn.MaxPool2d(3, 2, 1)), leak())
-            for channels, out in zip(widths, widths[1:])])
-        self.position = nn.Sequential(normalised(nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)), leak())
+        self.stages = nn.Sequential(
+            *[
+                nn.Sequential(
+                    normalised(
+                        nn.Conv2d(channels, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out), nn.MaxPool2d(3, 2, 1)
+                    ),
+                    leak(),
+                )
+                for channels, out in zip(widths, widths[1:])
+            ]
+        )
+        self.position = nn.Sequential(
+            normalised(nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)), leak()
+        )
 
     def forward(self, x):
         x = self.stages(x)
@@ -194,7 +226,7 @@ class Repeated(nn.Module):
 NETWORKS = {"SEW-ResNet18": sew_resnet18, "VGG11": spiking_vgg11, "Spikformer-S": spikformer_s}
 
 
-# --- the forms of a network ----------------------------------------------------------------------------------------------
+# --- the forms of a network ------------------------------------------------------------------------------------------
 
 
 def as_it_is(net):
@@ -220,7 +252,7 @@ FORMS = {"no neuron": without_neurons, "accelerated": accelerated, "SpikingJelly
 LAYOUTS = {"NCHW": torch.contiguous_format, "channels-last": torch.channels_last}
 
 
-# --- measuring -----------------------------------------------------------------------------------------------------------
+# --- measuring -------------------------------------------------------------------------------------------------------
 
 
 class Step:
@@ -289,28 +321,46 @@ def measure(name, form, layout, options):
         torch.cuda.empty_cache()
     if options.compile:
         torch.compiler.reset()
-    return dict(network=name, form=form, layout=layout, compiled=options.compile, milliseconds=1e3 * median,
-                least=1e3 * least, most=1e3 * most, peak_bytes=memory)
+    return dict(
+        network=name,
+        form=form,
+        layout=layout,
+        compiled=options.compile,
+        milliseconds=1e3 * median,
+        least=1e3 * least,
+        most=1e3 * most,
+        peak_bytes=memory,
+    )
 
 
 def table(name, rows, options):
     """The times of a network, one line a layout."""
-    lines = [f"{name}, T={options.steps}, B={options.batch}, {options.size}x{options.size}, {options.dtype}"
-             f"{', torch.compile' if options.compile else ''}: milliseconds a training step",
-             f"  {'':<14}" + "".join(f"{form:>14}" for form in options.forms) + f"{'times faster':>14}{'peak GiB':>24}"]
+    lines = [
+        f"{name}, T={options.steps}, B={options.batch}, {options.size}x{options.size}, {options.dtype}"
+        f"{', torch.compile' if options.compile else ''}: milliseconds a training step",
+        f"  {'':<14}" + "".join(f"{form:>14}" for form in options.forms) + f"{'times faster':>14}{'peak GiB':>24}",
+    ]
     for layout in options.layouts:
         here = {row["form"]: row for row in rows if row["network"] == name and row["layout"] == layout}
         times = "".join(f"{here[form]['milliseconds']:>14.2f}" for form in options.forms)
         both = "accelerated" in here and "SpikingJelly" in here
         gain = here["SpikingJelly"]["milliseconds"] / here["accelerated"]["milliseconds"] if both else None
-        memory = ", ".join("-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.2f}" for row in here.values())
+        memory = ", ".join(
+            "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.2f}" for row in here.values()
+        )
         lines.append(f"  {layout:<14}{times}{'-' if gain is None else f'{gain:.2f}':>14}{memory:>24}")
     return "\n".join(lines)
 
 
 def machine(device):
-    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    gpu = torch.cuda.get_device_name() if device == "cuda" else f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+    gpu = (
+        torch.cuda.get_device_name()
+        if device == "cuda"
+        else f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    )
     return dict(device=gpu, torch=torch.__version__, commit=commit)
 
 
@@ -337,7 +387,9 @@ def main():
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--size", type=int, default=224, help="pixels of an image's side, a multiple of 16")
     parser.add_argument("--classes", type=int, default=1000)
-    parser.add_argument("--dtype", choices=["float16", "bfloat16", "float32"], help="of autocast; float16 on a GPU, none on a CPU")
+    parser.add_argument(
+        "--dtype", choices=["float16", "bfloat16", "float32"], help="of autocast; float16 on a GPU, none on a CPU"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps-per-round", type=int, default=10)
     parser.add_argument("--compile", action="store_true", help="torch.compile the networks: minutes more")
@@ -354,8 +406,12 @@ def main():
             rows += [measure(name, form, layout, options) for form in options.forms]
         print(table(name, rows, options), flush=True)
     if options.json:
-        record = dict(command=" ".join(["python", *sys.argv]), machine=machine(options.device), rows=rows,
-                      **{key: getattr(options, key) for key in ("steps", "batch", "size", "classes", "dtype", "rounds")})
+        record = dict(
+            command=" ".join(["python", *sys.argv]),
+            machine=machine(options.device),
+            rows=rows,
+            **{key: getattr(options, key) for key in ("steps", "batch", "size", "classes", "dtype", "rounds")},
+        )
         options.json.write_text(json.dumps(record, indent=1) + "\n")
 
 

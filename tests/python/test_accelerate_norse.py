@@ -47,7 +47,9 @@ CELLS = {
     "LIFCell": lambda m: nt.LIFCell(lif_p(m)),
     "LIFRecurrentCell": lambda m: nt.LIFRecurrentCell(N, N, lif_p(m)),
     "LIFBoxCell": lambda m: LIFBoxCell(made(lif_box.LIFBoxParameters, m, v_th=learned(0.3), v_leak=learned(0.05))),
-    "LIFBoxCell, subtract": lambda m: LIFBoxCell(made(lif_box.LIFBoxParameters, m, v_th=learned(0.3), reset_method=reset_subtract)),
+    "LIFBoxCell, subtract": lambda m: LIFBoxCell(
+        made(lif_box.LIFBoxParameters, m, v_th=learned(0.3), reset_method=reset_subtract)
+    ),
     "LICell": lambda m: nt.LICell(leaky_integrator.LIParameters(tau_mem_inv=learned(120.0))),
     "LIBoxCell": lambda m: LIBoxCell(),
     "IAFCell": lambda m: IAFCell(made(iaf.IAFParameters, m, v_th=learned(1.2))),
@@ -108,10 +110,14 @@ def compare(name, modules, call, x):
         outputs, state = call(module, leaf)
         weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1)).to(outputs)
         total = (outputs * weights).sum() + sum(value.square().sum() for value in state)
-        results.append((outputs, state, torch.autograd.grad(total, [leaf, *learnable, *module.parameters()], allow_unused=True)))
+        results.append(
+            (outputs, state, torch.autograd.grad(total, [leaf, *learnable, *module.parameters()], allow_unused=True))
+        )
     (wanted, wanted_state, wanted_gradients), (got, state, gradients) = results
     assert type(state) is type(wanted_state) and got.dtype == wanted.dtype
-    assert torch.equal(got, wanted) if not name.startswith("LI") or name.startswith("LIF") else torch.allclose(got, wanted)
+    assert (
+        torch.equal(got, wanted) if not name.startswith("LI") or name.startswith("LIF") else torch.allclose(got, wanted)
+    )
     exact = x.device.type == "cpu" and not name.startswith("LIFEx")
     for field, value, wanted_value in zip(state._fields, state, wanted_state):
         assert value.dtype == wanted_value.dtype and value.shape == wanted_value.shape
@@ -167,7 +173,10 @@ def test_inputs_of_other_types_have_the_results_of_norse(dtype):
 
 
 def test_numbers_in_the_place_of_tensors_and_channel_wise_parameters():
-    for p in (lif.LIFParameters(tau_mem_inv=150.0, v_th=0.4), lif.LIFParameters(v_th=0.2 + torch.rand(N), tau_mem_inv=200 * torch.rand(N))):
+    for p in (
+        lif.LIFParameters(tau_mem_inv=150.0, v_th=0.4),
+        lif.LIFParameters(v_th=0.2 + torch.rand(N), tau_mem_inv=200 * torch.rand(N)),
+    ):
         module, fused = nt.LIF(p), nt.LIF(p)
         assert spikeforge.accelerate(fused).replaced
         x = drive("LIF", "cpu")
@@ -176,19 +185,28 @@ def test_numbers_in_the_place_of_tensors_and_channel_wise_parameters():
         assert torch.equal(got, wanted) and torch.equal(state.v, wanted_state.v) and wanted.any()
 
 
-# --- networks as the tutorials build them --------------------------------------------------------------------------------
+# --- networks as the tutorials build them ----------------------------------------------------------------------------
 
 
 def classifier():
     """Convolutions, LIF cells and a leaky read-out, one step a call."""
-    return nt.SequentialState(nn.Conv2d(1, 6, 5), nt.LIFCell(nt.LIFParameters(v_th=torch.tensor(0.2))), nn.MaxPool2d(2), nn.Flatten(),
-                              nn.Linear(6 * 12 * 12, 30), nt.LIFCell(nt.LIFParameters(v_th=torch.tensor(0.1), method="tanh")),
-                              nn.Linear(30, 10, bias=False), nt.LICell())
+    return nt.SequentialState(
+        nn.Conv2d(1, 6, 5),
+        nt.LIFCell(nt.LIFParameters(v_th=torch.tensor(0.2))),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(6 * 12 * 12, 30),
+        nt.LIFCell(nt.LIFParameters(v_th=torch.tensor(0.1), method="tanh")),
+        nn.Linear(30, 10, bias=False),
+        nt.LICell(),
+    )
 
 
 def regressor():
     """A recurrent layer and a leaky read-out over the whole sequence."""
-    return nt.SequentialState(nt.LIFRecurrent(N, 40, nt.LIFParameters(v_th=torch.tensor(0.3))), nt.Lift(nn.Linear(40, 3)), nt.LI())
+    return nt.SequentialState(
+        nt.LIFRecurrent(N, 40, nt.LIFParameters(v_th=torch.tensor(0.3))), nt.Lift(nn.Linear(40, 3)), nt.LI()
+    )
 
 
 def in_a_loop(net, x):
@@ -233,7 +251,7 @@ def test_a_tutorials_network_trains_to_the_same_weights(name):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5, msg=lambda message: f"{parameter}: {message}")
 
 
-# --- what stays as it was --------------------------------------------------------------------------------------------------
+# --- what stays as it was --------------------------------------------------------------------------------------------
 
 
 def test_restore_and_a_second_call():
@@ -248,7 +266,10 @@ def test_restore_and_a_second_call():
 
 def test_what_has_no_fused_form_at_a_call_runs_as_in_norse():
     module, fused = both(nt.LIF(), torch.device("cpu"))
-    for x in (4 * torch.rand(5, 3, N, dtype=torch.float64), (4 * torch.rand(5, 3, N) * (torch.rand(5, 3, N) < 0.2)).to_sparse()):
+    for x in (
+        4 * torch.rand(5, 3, N, dtype=torch.float64),
+        (4 * torch.rand(5, 3, N) * (torch.rand(5, 3, N) < 0.2)).to_sparse(),
+    ):
         (wanted, wanted_state), (got, state) = module(x), fused(x)
         assert torch.equal(got.to_dense() if got.is_sparse else got, wanted.to_dense() if wanted.is_sparse else wanted)
         assert got.dtype == wanted.dtype and torch.equal(state.v, wanted_state.v)

@@ -21,7 +21,9 @@ LEARNED = dict(learn_beta=True, learn_threshold=True)
 NEURONS = {
     "leaky": lambda **k: snn.Leaky(beta=0.9, **LEARNED, **k),
     "leaky, reset at once": lambda **k: snn.Leaky(beta=0.9, reset_delay=False, **LEARNED, **k),
-    "leaky, graded": lambda **k: snn.Leaky(beta=0.9, graded_spikes_factor=0.7, learn_graded_spikes_factor=True, **LEARNED, **k),
+    "leaky, graded": lambda **k: snn.Leaky(
+        beta=0.9, graded_spikes_factor=0.7, learn_graded_spikes_factor=True, **LEARNED, **k
+    ),
     "leaky, per neuron": lambda **k: snn.Leaky(beta=torch.rand(N), threshold=0.5 + torch.rand(N), **LEARNED, **k),
     "leaky, beta beyond 1": lambda **k: snn.Leaky(beta=1.2, **LEARNED, **k),
     "synaptic": lambda **k: snn.Synaptic(alpha=0.8, beta=0.9, learn_alpha=True, **LEARNED, **k),
@@ -116,7 +118,7 @@ def test_a_disabled_surrogate_has_no_gradient():
     assert not torch.autograd.grad(got.sum(), x, allow_unused=True)[0].any()
 
 
-# --- networks as the tutorials build them --------------------------------------------------------------------------------
+# --- networks as the tutorials build them ----------------------------------------------------------------------------
 
 
 class Dense(nn.Module):
@@ -141,8 +143,17 @@ class Dense(nn.Module):
 def convolutional():
     """Layers in a Sequential, whose neurons keep their states."""
     hidden = dict(beta=0.5, threshold=0.3, spike_grad=surrogate.fast_sigmoid(slope=25), init_hidden=True)
-    return nn.Sequential(nn.Conv2d(1, 6, 5), nn.MaxPool2d(2), snn.Leaky(**hidden), nn.Conv2d(6, 12, 5), nn.MaxPool2d(2),
-                         snn.Synaptic(alpha=0.7, **hidden), nn.Flatten(), nn.Linear(192, 10), snn.Leaky(output=True, **hidden))
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5),
+        nn.MaxPool2d(2),
+        snn.Leaky(**hidden),
+        nn.Conv2d(6, 12, 5),
+        nn.MaxPool2d(2),
+        snn.Synaptic(alpha=0.7, **hidden),
+        nn.Flatten(),
+        nn.Linear(192, 10),
+        snn.Leaky(output=True, **hidden),
+    )
 
 
 def through_time(net, x, steps=6):
@@ -195,7 +206,9 @@ def test_a_tutorials_network_trains_to_the_same_weights(name):
         (spikes, potentials), (fused_spikes, fused_potentials) = call(net, x), call(fused, x)
         if step == 0:
             assert spikes.any() and torch.equal(fused_spikes, spikes) and torch.equal(fused_potentials, potentials)
-        for n, optimiser, (s, v) in zip((net, fused), optimisers, ((spikes, potentials), (fused_spikes, fused_potentials))):
+        for n, optimiser, (s, v) in zip(
+            (net, fused), optimisers, ((spikes, potentials), (fused_spikes, fused_potentials))
+        ):
             optimiser.zero_grad()
             (s.mean() + (v - 0.5).square().mean()).backward()
         if step == 0:
@@ -207,7 +220,7 @@ def test_a_tutorials_network_trains_to_the_same_weights(name):
         torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-5, msg=lambda message: f"{parameter}: {message}")
 
 
-# --- what stays as it was --------------------------------------------------------------------------------------------------
+# --- what stays as it was --------------------------------------------------------------------------------------------
 
 
 def test_hidden_states_are_reset_and_detached_by_snntorch():
@@ -274,7 +287,9 @@ LEFT = {
     "defines its own fire": lambda: OwnFire(beta=0.9),
     "inhibition": lambda: snn.Leaky(beta=0.9, inhibition=True),
     "quantised": lambda: snn.Leaky(beta=0.9, state_quant=lambda v: v.round()),
-    "surrogate": lambda: snn.Leaky(beta=0.9, spike_grad=surrogate.custom_surrogate(lambda u, gradient, spikes: gradient)),
+    "surrogate": lambda: snn.Leaky(
+        beta=0.9, spike_grad=surrogate.custom_surrogate(lambda u, gradient, spikes: gradient)
+    ),
     "raises an error": lambda: snn.RSynaptic(alpha=0.9, beta=0.8, linear_features=3, reset_delay=False),
     "no fused form": lambda: snn.SLSTM(3, 4),
 }

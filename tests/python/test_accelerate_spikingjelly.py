@@ -37,15 +37,25 @@ EXACT = {
     "cuba": lambda: neuron.CUBALIFNode(v_threshold=0.8),
     "half threshold": lambda: neuron.HalfThresholdIFNode(v_threshold=1.2),
 }
-IN_THE_LAST_PLACE = {
-    "eif": lambda: neuron.EIFNode(delta_T=1.2),
-    "clif": lambda: neuron.ComplementaryLIFNode(tau=2.5),
-}
+IN_THE_LAST_PLACE = {"eif": lambda: neuron.EIFNode(delta_T=1.2), "clif": lambda: neuron.ComplementaryLIFNode(tau=2.5)}
 SURROGATES = [
-    surrogate.Sigmoid(3.0), surrogate.ATan(1.5), surrogate.PiecewiseQuadratic(0.8), surrogate.PiecewiseExp(1.3), surrogate.SoftSign(1.7),
-    surrogate.SuperSpike(1.2), surrogate.Erf(1.1), surrogate.PiecewiseLeakyReLU(0.7, 0.02), surrogate.S2NN(3.0, 0.9),
-    surrogate.QPseudoSpike(2.5), surrogate.LeakyKReLU(0.1, 0.9), surrogate.FakeNumericalGradient(0.4), surrogate.LogTailedReLU(0.1),
-    surrogate.NonzeroSignLogAbs(1.2), surrogate.SquarewaveFourierSeries(3, 6.0), surrogate.Rect(0.9), surrogate.DeterministicPass(),
+    surrogate.Sigmoid(3.0),
+    surrogate.ATan(1.5),
+    surrogate.PiecewiseQuadratic(0.8),
+    surrogate.PiecewiseExp(1.3),
+    surrogate.SoftSign(1.7),
+    surrogate.SuperSpike(1.2),
+    surrogate.Erf(1.1),
+    surrogate.PiecewiseLeakyReLU(0.7, 0.02),
+    surrogate.S2NN(3.0, 0.9),
+    surrogate.QPseudoSpike(2.5),
+    surrogate.LeakyKReLU(0.1, 0.9),
+    surrogate.FakeNumericalGradient(0.4),
+    surrogate.LogTailedReLU(0.1),
+    surrogate.NonzeroSignLogAbs(1.2),
+    surrogate.SquarewaveFourierSeries(3, 6.0),
+    surrogate.Rect(0.9),
+    surrogate.DeterministicPass(),
 ]
 
 
@@ -55,7 +65,7 @@ def close(got, wanted, what):
 
 
 def both(make, device, mode="m", **attributes):
-    """A node as it is, and the same one accelerated. On a GPU in float64, since SpikingJelly's kernels there divide approximately."""
+    """A node, and the same one accelerated; on a GPU in float64, where SpikingJelly's kernels divide roughly."""
     node = make().to(device)
     node = node.double() if device.type == "cuda" else node
     node.step_mode = mode
@@ -109,7 +119,10 @@ def test_spikes_states_and_gradients_are_those_of_the_node(name, mode, device):
 
 @pytest.mark.parametrize("function", SURROGATES, ids=lambda function: type(function).__name__)
 def test_every_surrogate_has_the_gradient_of_the_node(function, device):
-    for make in (lambda: neuron.IFNode(surrogate_function=function), lambda: neuron.LIFNode(tau=3.0, surrogate_function=function)):
+    for make in (
+        lambda: neuron.IFNode(surrogate_function=function),
+        lambda: neuron.LIFNode(tau=3.0, surrogate_function=function),
+    ):
         node, fused = both(make, device)
         xs = inputs("m", device, calls=1)
         (spikes, _, wanted), (fused_spikes, _, got) = run(node, xs), run(fused, xs)
@@ -133,7 +146,7 @@ def test_complementary_neurons_store_both_states_and_have_no_surrogate_in_evalua
         close(gradients[1], gradients[0], "gradient of v")
 
 
-# --- SpikingJelly's own networks ---------------------------------------------------------------------------------------
+# --- SpikingJelly's own networks -------------------------------------------------------------------------------------
 
 
 def networks():
@@ -143,7 +156,9 @@ def networks():
     return {
         "SEW-ResNet18": lambda: sew_resnet.sew_resnet18(cnf="ADD", num_classes=10, **node),
         "VGG11": lambda: spiking_vgg.spiking_vgg11_bn(num_classes=10, **node),
-        "Spikformer": lambda: spikformer.Spikformer(T=2, img_size_h=32, img_size_w=32, num_classes=10, embed_dims=64, num_heads=4, depths=2),
+        "Spikformer": lambda: spikformer.Spikformer(
+            T=2, img_size_h=32, img_size_w=32, num_classes=10, embed_dims=64, num_heads=4, depths=2
+        ),
     }
 
 
@@ -151,8 +166,10 @@ def train_step(net, x, labels):
     """Scores, the spikes of all nodes in their order, and all gradients of a step; then the states are reset."""
     spikes = {}
     nodes = {name: module for name, module in net.named_modules() if isinstance(module, neuron.BaseNode)}
-    hooks = [module.register_forward_hook(lambda _, __, out, name=name: spikes.update({name: out.detach()}))
-             for name, module in nodes.items()]
+    hooks = [
+        module.register_forward_hook(lambda _, __, out, name=name: spikes.update({name: out.detach()}))
+        for name, module in nodes.items()
+    ]
     torch.manual_seed(5)  # of dropout
     scores = net(x).mean(0)
     net.zero_grad()
@@ -198,31 +215,62 @@ def test_the_networks_of_the_benchmark_are_those_of_spikingjelly():
     pytest.importorskip("torchvision", reason="SpikingJelly's models need torchvision")
     built, own = benchmark(), networks()
     x = torch.randn(2, 3, 32, 32)
-    pairs = [(built.sew_resnet18(2, 32, 10), own["SEW-ResNet18"]()), (built.spikformer_s(2, 32, 10, 64, 4, 2), own["Spikformer"]())]
+    pairs = [
+        (built.sew_resnet18(2, 32, 10), own["SEW-ResNet18"]()),
+        (built.spikformer_s(2, 32, 10, 64, 4, 2), own["Spikformer"]()),
+    ]
     for ours, theirs in pairs:
         functional.set_step_mode(theirs, "m")
         values = theirs.state_dict().values()
         ours.load_state_dict(dict(zip(ours.state_dict(), values, strict=True)))
         wanted = theirs(x.repeat(2, 1, 1, 1, 1)).mean(0)
         assert torch.equal(ours(x), wanted) and wanted.any()
-    kinds = [[type(module) for module in net.modules() if not list(module.children())] for net in
-             (built.spiking_vgg11(2, 32, 10), own["VGG11"]())]
+    kinds = [
+        [type(module) for module in net.modules() if not list(module.children())]
+        for net in (built.spiking_vgg11(2, 32, 10), own["VGG11"]())
+    ]
     assert [kind for kind in kinds[0] if kind is not nn.Flatten] == kinds[1]
 
 
 def test_the_benchmark_counts_on_every_form(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["networks.py", "--device", "cpu", "--networks", "Spikformer-S", "--batch", "1", "--size", "32",
-                                      "--steps", "1", "--rounds", "1", "--steps-per-round", "1", "--layouts", "channels-last",
-                                      "--json", str(tmp_path / "times.json")])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        [
+            "networks.py",
+            "--device",
+            "cpu",
+            "--networks",
+            "Spikformer-S",
+            "--batch",
+            "1",
+            "--size",
+            "32",
+            "--steps",
+            "1",
+            "--rounds",
+            "1",
+            "--steps-per-round",
+            "1",
+            "--layouts",
+            "channels-last",
+            "--json",
+            str(tmp_path / "times.json"),
+        ],
+    )
     module = benchmark()
-    monkeypatch.setitem(module.NETWORKS, "Spikformer-S", lambda steps, size, classes: module.spikformer_s(steps, size, classes, 32, 4, 1))
+    monkeypatch.setitem(
+        module.NETWORKS,
+        "Spikformer-S",
+        lambda steps, size, classes: module.spikformer_s(steps, size, classes, 32, 4, 1),
+    )
     module.main()
     rows = json.loads((tmp_path / "times.json").read_text())["rows"]
     assert [row["form"] for row in rows] == ["no neuron", "accelerated", "SpikingJelly"]
     assert all(row["milliseconds"] > 0 for row in rows) and "times faster" in capsys.readouterr().out
 
 
-# --- what stays as it was --------------------------------------------------------------------------------------------------
+# --- what stays as it was --------------------------------------------------------------------------------------------
 
 
 def network():
@@ -319,7 +367,9 @@ def test_restore_undoes_it_with_states_and_a_second_call_finds_nothing():
 def test_constants_are_read_at_each_call():
     node, fused = both(lambda: neuron.LIFNode(tau=3.0), torch.device("cpu"))
     x = 2 * torch.randn(5, 4, 30)
-    for name, value in dict(v_threshold=0.5, tau=2.0, v_reset=None, detach_reset=True, store_v_seq=True, step_mode="s").items():
+    for name, value in dict(
+        v_threshold=0.5, tau=2.0, v_reset=None, detach_reset=True, store_v_seq=True, step_mode="s"
+    ).items():
         for n in (node, fused):
             setattr(n, name, value)
             functional.reset_net(n)
@@ -334,8 +384,12 @@ def test_what_has_no_fused_form_at_a_call_runs_as_before():
 
     node, fused = both(lambda: neuron.LIFNode(tau=3.0), torch.device("cpu"))
     x = 2 * torch.randn(5, 4, 30)
-    for change in (dict(surrogate_function=Own()), dict(surrogate_function=surrogate.Sigmoid(spiking=False)),
-                   dict(surrogate_function=Own(), v_threshold=torch.rand(30)), dict(store_v_seq=True)):
+    for change in (
+        dict(surrogate_function=Own()),
+        dict(surrogate_function=surrogate.Sigmoid(spiking=False)),
+        dict(surrogate_function=Own(), v_threshold=torch.rand(30)),
+        dict(store_v_seq=True),
+    ):
         for n in (node, fused):
             for name, value in change.items():
                 setattr(n, name, value)
@@ -360,7 +414,9 @@ def test_the_program_of_the_page_runs_and_prints_the_report_shown_there(capsys):
     assert capsys.readouterr().out in shown
 
 
-@pytest.mark.parametrize("make", [lambda: neuron.LIFNode(tau=3.0), lambda: neuron.ParametricLIFNode(), lambda: neuron.IFNode()])
+@pytest.mark.parametrize(
+    "make", [lambda: neuron.LIFNode(tau=3.0), lambda: neuron.ParametricLIFNode(), lambda: neuron.IFNode()]
+)
 @pytest.mark.parametrize("mode", ["s", "m"])
 def test_torch_compile_has_no_graph_break(make, mode):
     torch.compiler.reset()
@@ -373,7 +429,7 @@ def test_torch_compile_has_no_graph_break(make, mode):
         assert torch.equal(compiled(x), net(x))
 
 
-# --- what is left alone --------------------------------------------------------------------------------------------------
+# --- what is left alone ----------------------------------------------------------------------------------------------
 
 
 class OwnCharge(neuron.LIFNode):
@@ -432,13 +488,23 @@ def test_a_subclass_with_the_same_dynamics_is_replaced():
 
 
 def test_the_report_reads_well():
-    net = nn.Sequential(layer.Linear(3, 3), neuron.IFNode(surrogate_function=surrogate.ATan()), *[neuron.LIFNode() for _ in range(40)],
-                        OwnCharge(), neuron.EIFNode())
+    net = nn.Sequential(
+        layer.Linear(3, 3),
+        neuron.IFNode(surrogate_function=surrogate.ATan()),
+        *[neuron.LIFNode() for _ in range(40)],
+        OwnCharge(),
+        neuron.EIFNode(),
+    )
     report = spikeforge.accelerate(net)
     assert isinstance(report, Report) and len(report) == 43 and [e.kind for e in report][0] == "IFNode"
     text = str(report)
     assert "42 of 43 neurons of SpikingJelly 2.0.0 run as fused operators" in text
-    assert "integrate_and_fire, atan(2)" in text and "left as they are" in text and "float16" in text and "exponentials" in text
+    assert (
+        "integrate_and_fire, atan(2)" in text
+        and "left as they are" in text
+        and "float16" in text
+        and "exponentials" in text
+    )
     assert max(map(len, text.splitlines())) <= 130 and " more" in text
     assert "(42 of them before this call)" in str(spikeforge.accelerate(net))
     assert "no neuron of SpikingJelly" in str(spikeforge.accelerate(nn.Linear(2, 2)))

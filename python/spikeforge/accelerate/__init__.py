@@ -1,8 +1,8 @@
 """Makes networks of SpikingJelly, snnTorch and Norse faster in place.
 
-`spikeforge.accelerate(net)` gives the neurons of a network the library's operators as their dynamics. The modules stay the
-same objects, with the same parameters, state_dict, states, hooks and repr, so that code that trains the network needs no change.
-`spikeforge.accelerate.restore(net)` undoes it.
+`spikeforge.accelerate(net)` gives the neurons of a network the library's operators as their dynamics. The modules stay
+the same objects, with the same parameters, state_dict, states, hooks and repr, so that code that trains the network
+needs no change. `spikeforge.accelerate.restore(net)` undoes it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ LIBRARIES = {"spikingjelly": "SpikingJelly", "snntorch": "snnTorch", "norse": "N
 def accelerate(net: torch.nn.Module) -> Report:
     """Replaces the dynamics of the network's spiking neurons by fused operators, in place.
 
-    Neurons of SpikingJelly 2.0, snnTorch 1.0 and Norse 1.1 keep their constants, learned parameters (the same objects, so that
-    optimisers go on), surrogate, reset, step mode, states, hooks and place in state_dict. What is read at a call is read at
-    each call: a changed threshold or surrogate counts from the next call on, and what has no fused form runs as it did before.
-    A second call finds nothing left to do.
+    Neurons of SpikingJelly 2.0, snnTorch 1.0 and Norse 1.1 keep their constants, learned parameters (the same
+    objects, so that optimisers go on), surrogate, reset, step mode, states, hooks and place in state_dict. What is
+    read at a call is read at each call: a changed threshold or surrogate counts from the next call on, and what has
+    no fused form runs as it did before. A second call finds nothing left to do.
 
     Args:
         net: a network, or a neuron. It is changed; `restore` undoes that.

@@ -1,7 +1,7 @@
 """The neurons of Norse 1.1 as operators: cells one step a call, sequence modules all steps in one call.
 
-Norse integrates by Euler's method, with dt * tau_inv computed first; so it is computed here by torch, and given to the text.
-It fires above the threshold.
+Norse integrates by Euler's method, with dt * tau_inv computed first; so it is computed here by torch, and given to
+the text. It fires above the threshold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from norse.torch.functional import iaf, izhikevich, leaky_integrator, leaky_inte
 from norse.torch.functional.reset import reset_subtract, reset_value
 from norse.torch.module.snn import SNN, SNNCell, SNNRecurrent, SNNRecurrentCell, _merge_states
 
-from spikeforge.accelerate.replacing import Replaced, Verdict, ancestor, left, overridden, own_class, state_dtype
+from spikeforge.accelerate.replacing import Replaced, Verdict, ancestor, left, overridden, state_dtype
 
 PACKAGE = "norse.torch.module"
 NOTES = ()
@@ -29,7 +29,8 @@ SURROGATES = {"heaviside": "none", "super": "super_spike(1)"}
 DERIVATIVES = {
     "triangle": "alpha * relu(1 - abs(u))",
     "tanh": "1 - square(tanh(u * alpha))",
-    "circ": "(1 / (2 * sqrt(alpha * alpha + square(u))) - square(u) / (2 * pow(alpha * alpha + square(u), 1.5))) * 2 * alpha",
+    "circ": "(1 / (2 * sqrt(alpha * alpha + square(u)))"
+    " - square(u) / (2 * pow(alpha * alpha + square(u), 1.5))) * 2 * alpha",
     "heavi_erfc": "2 * exp(-square(alpha * u)) / 1.772453850905516",
 }
 
@@ -41,7 +42,7 @@ def _spike(method: str) -> str:
     return f"add_gradient(spike_strict(u, none), u, {DERIVATIVES[method].replace('alpha', 'detach(alpha)')})"
 
 
-# --- what each neuron is -----------------------------------------------------------------------------------------------
+# --- what each neuron is ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -82,33 +83,68 @@ HARD = (*FIRE, "v' = select($S, v_reset, h)")
 LIF = ("h = v + mem * (v_leak - v + j)", *HARD, "i' = j + syn * j")
 LIF_PARAMETERS = {**SYNAPSE, **MEMBRANE, **_fields("v_leak", "v_th", "v_reset")}
 LI = ("j = i + x", "h = v + mem * (v_leak - v + j)", "return h", "v' = h", "i' = j + syn * j")
-LSNN = ("h = v + mem * (v_leak - v + i)", "k = b + adapt * (v_th - b)", "u = h - k", "s = $SPIKE", "return s",
-        "v' = select($S, v_reset, h)", "b' = k + $S * beta")
+LSNN = (
+    "h = v + mem * (v_leak - v + i)",
+    "k = b + adapt * (v_th - b)",
+    "u = h - k",
+    "s = $SPIKE",
+    "return s",
+    "v' = select($S, v_reset, h)",
+    "b' = k + $S * beta",
+)
 LSNN_PARAMETERS = {**LIF_PARAMETERS, "adapt": lambda p, dt: dt * p.tau_adapt_inv, **_fields("beta")}
-IZHIKEVICH = ("h = v + rate * (sq * square(v) + mn * v + bias - w + x)", "m = w + slow * (b * v - w)", *FIRE,
-              "v' = select(s, c, h)", "w' = select(s, m + d, m)")
+IZHIKEVICH = (
+    "h = v + rate * (sq * square(v) + mn * v + bias - w + x)",
+    "m = w + slow * (b * v - w)",
+    *FIRE,
+    "v' = select(s, c, h)",
+    "w' = select(s, m + d, m)",
+)
 
 RULES: dict[Any, Rule] = {
     lif.lif_feed_forward_step: Rule("lif", ("v", "i"), LIF_PARAMETERS, ("j = i + x", *LIF)),
     lif.lif_step: Rule("lif", ("v", "i"), LIF_PARAMETERS, ("j = i + x + z", *LIF), recurrent=True),
-    lif_box.lif_box_feed_forward_step: Rule("lif_box", ("v",), {**MEMBRANE, **_fields("v_leak", "v_th", "v_reset")},
-                                            ("h = v + mem * (x + v_leak - v)", *FIRE, "v' = $BOX")),
-    leaky_integrator.li_feed_forward_step: Rule("li", ("v", "i"), {**SYNAPSE, **MEMBRANE, **_fields("v_leak")}, LI,
-                                                spiking=False),
+    lif_box.lif_box_feed_forward_step: Rule(
+        "lif_box",
+        ("v",),
+        {**MEMBRANE, **_fields("v_leak", "v_th", "v_reset")},
+        ("h = v + mem * (x + v_leak - v)", *FIRE, "v' = $BOX"),
+    ),
+    leaky_integrator.li_feed_forward_step: Rule(
+        "li", ("v", "i"), {**SYNAPSE, **MEMBRANE, **_fields("v_leak")}, LI, spiking=False
+    ),
     leaky_integrator_box.li_box_feed_forward_step: Rule(
-        "li_box", ("v",), {**MEMBRANE, **_fields("v_leak")},
-        ("h = v + mem * (v_leak - v + x)", "return h", "v' = h"), spiking=False),
+        "li_box",
+        ("v",),
+        {**MEMBRANE, **_fields("v_leak")},
+        ("h = v + mem * (v_leak - v + x)", "return h", "v' = h"),
+        spiking=False,
+    ),
     iaf.iaf_feed_forward_step: Rule("iaf", ("v",), _fields("v_th", "v_reset"), ("h = v + x", *HARD)),
     lif_ex.lif_ex_feed_forward_step: Rule(
-        "lif_ex", ("v", "i"), {**LIF_PARAMETERS, **_fields("delta_T")},
-        ("j = i + x", "h = v + mem * (v_leak - v + delta_T * exp((v - v_th) / delta_T) + j)", *HARD, "i' = j + syn * j"),
-        notes=(EXP_NOTE,)),
+        "lif_ex",
+        ("v", "i"),
+        {**LIF_PARAMETERS, **_fields("delta_T")},
+        (
+            "j = i + x",
+            "h = v + mem * (v_leak - v + delta_T * exp((v - v_th) / delta_T) + j)",
+            *HARD,
+            "i' = j + syn * j",
+        ),
+        notes=(EXP_NOTE,),
+    ),
     lsnn.lsnn_feed_forward_step: Rule("lsnn", ("v", "i", "b"), LSNN_PARAMETERS, (*LSNN, "i' = i + syn * i + x")),
     lsnn.lsnn_step: Rule("lsnn", ("v", "i", "b"), LSNN_PARAMETERS, (*LSNN, "i' = i + syn * i + x + z"), recurrent=True),
     izhikevich.izhikevich_feed_forward_step: Rule(
-        "izhikevich", ("v", "u"),
-        {"rate": lambda p, dt: p.tau_inv * dt, "slow": lambda p, dt: p.tau_inv * dt * p.a,
-         **_fields("sq", "mn", "bias", "v_th", "b", "c", "d")}, IZHIKEVICH),
+        "izhikevich",
+        ("v", "u"),
+        {
+            "rate": lambda p, dt: p.tau_inv * dt,
+            "slow": lambda p, dt: p.tau_inv * dt * p.a,
+            **_fields("sq", "mn", "bias", "v_th", "b", "c", "d"),
+        },
+        IZHIKEVICH,
+    ),
 }
 
 BOX_RESETS = {reset_value: "select(s, v_reset, h)", reset_subtract: "select(s, h - v_th, h)"}
@@ -124,11 +160,13 @@ def _text(rule: Rule, method: str, box_reset: Any) -> str:
     parameters = [*rule.parameters, *(["alpha"] if _takes_alpha(rule, method) else [])]
     head = f"neuron {rule.name}({'x, z' if rule.recurrent else 'x'}; {', '.join(names)}; {', '.join(parameters)})"
     step = "\n  ".join(rule.step).replace("$BOX", BOX_RESETS.get(box_reset, ""))
-    step = step.replace("$SPIKE", _spike(method) if rule.spiking else "").replace("$S", "detach(s)" if rule.recurrent else "s")
+    step = step.replace("$SPIKE", _spike(method) if rule.spiking else "").replace(
+        "$S", "detach(s)" if rule.recurrent else "s"
+    )
     return head + " {\n  " + step + "\n}\n"
 
 
-# --- what a module runs --------------------------------------------------------------------------------------------------
+# --- what a module runs ----------------------------------------------------------------------------------------------
 
 
 class Cell(Replaced):
@@ -285,11 +323,15 @@ class RecurrentSequence(Loop):
         return torch.stack(outputs), _merge_states(states) if self.record_states else state
 
 
-_MIXINS: dict[type, type[Cell]] = {SNNCell: StepCell, SNN: Sequence, SNNRecurrentCell: RecurrentCell,
-                                   SNNRecurrent: RecurrentSequence}
+_MIXINS: dict[type, type[Cell]] = {
+    SNNCell: StepCell,
+    SNN: Sequence,
+    SNNRecurrentCell: RecurrentCell,
+    SNNRecurrent: RecurrentSequence,
+}
 
 
-# --- which modules are replaced ------------------------------------------------------------------------------------------
+# --- which modules are replaced --------------------------------------------------------------------------------------
 
 
 def examine(module: torch.nn.Module) -> Verdict | None:

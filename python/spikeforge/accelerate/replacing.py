@@ -1,7 +1,8 @@
 """How a module gets another forward pass and stays what it is.
 
-The object, its parameters, buffers, hooks and states stay; only its class becomes a subclass of its own class, which overrides
-the dynamics. So isinstance, state_dict, optimisers, repr and the library's own functions (reset, detach) go on as before.
+The object, its parameters, buffers, hooks and states stay; only its class becomes a subclass of its own class, which
+overrides the dynamics. So isinstance, state_dict, optimisers, repr and the library's own functions (reset, detach) go
+on as before.
 """
 
 from __future__ import annotations

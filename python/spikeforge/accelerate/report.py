@@ -70,7 +70,10 @@ class Report:
     __repr__ = __str__
 
     def _summary(self) -> str:
-        fused, libraries = len(self.entries) - len(self.left), " and ".join(dict.fromkeys(e.library for e in self.entries))
+        fused, libraries = (
+            len(self.entries) - len(self.left),
+            " and ".join(dict.fromkeys(e.library for e in self.entries)),
+        )
         before = f" ({len(self.already)} of them before this call)" if self.already else ""
         return f"{fused} of {len(self.entries)} neurons of {libraries} run as fused operators{before}"
 

@@ -1,7 +1,7 @@
 """The neurons of snnTorch 1.0 as operators: one step a call, in the order of snnTorch's own arithmetic.
 
-snnTorch fires above the threshold, and resets by the spike of the step before: it looks at the potential that the step before left,
-finds whether that fired, and subtracts the threshold from (or zeroes) what this step computes.
+snnTorch fires above the threshold, and resets by the spike of the step before: it looks at the potential that the
+step before left, finds whether that fired, and subtracts the threshold from (or zeroes) what this step computes.
 """
 
 from __future__ import annotations
@@ -14,18 +14,41 @@ import snntorch
 import torch
 from snntorch import surrogate
 
-from spikeforge.accelerate.replacing import (Replaced, Verdict, ancestor, constant, is_number, left, named, overridden,
-                                             own_class, readable, state_dtype)
+from spikeforge.accelerate.replacing import (
+    Replaced,
+    Verdict,
+    ancestor,
+    constant,
+    is_number,
+    left,
+    named,
+    overridden,
+    own_class,
+    readable,
+    state_dtype,
+)
 
 PACKAGE = "snntorch._neurons"
-NOTES = ("in float16 and bfloat16 states are kept in float32, where snnTorch rounds them to the input's type at each step",)
-HARMLESS = ("reset_mem", "init_leaky", "init_synaptic", "init_lapicque", "init_alpha", "init_rleaky", "init_rsynaptic",
-            "extra_repr", "reset_hidden", "detach_hidden")
+NOTES = (
+    "in float16 and bfloat16 states are kept in float32, where snnTorch rounds them to the input's type at each step",
+)
+HARMLESS = (
+    "reset_mem",
+    "init_leaky",
+    "init_synaptic",
+    "init_lapicque",
+    "init_alpha",
+    "init_rleaky",
+    "init_rsynaptic",
+    "extra_repr",
+    "reset_hidden",
+    "detach_hidden",
+)
 DYNAMICS = ("forward", "fire", "mem_reset", "_base_state_function")
 RESETS = {"_base_sub": ("subtract", 0), "_base_zero": ("zero", 1), "_base_int": ("none", 2)}
 
 
-# --- surrogates ----------------------------------------------------------------------------------------------------------
+# --- surrogates ------------------------------------------------------------------------------------------------------
 
 
 class Spike(NamedTuple):
@@ -80,7 +103,7 @@ def _spike(function: Any) -> Spike | None:
     return maker(numbers) if all(is_number(number) for number in numbers.values()) else None
 
 
-# --- what each neuron is -----------------------------------------------------------------------------------------------
+# --- what each neuron is ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -106,35 +129,68 @@ class Rule:
 
 def _leaky(charge: str) -> dict[str, str]:
     """The three resets of a charge."""
-    return {"subtract": f"h = {charge} - r * threshold", "zero": f"c = {charge}; h = c - r * c", "none": f"h = {charge}"}
+    return {
+        "subtract": f"h = {charge} - r * threshold",
+        "zero": f"c = {charge}; h = c - r * c",
+        "none": f"h = {charge}",
+    }
 
 
 def _synaptic(current: str) -> dict[str, str]:
     """The three resets of a potential that a decaying current charges; the current is not reset."""
     charge = f"i = {current}; c = clamp(beta, 0, 1) * v + i"
-    return {"subtract": f"{charge}; h = c - r * threshold", "zero": f"{charge}; h = c - c * r", "none": f"{charge}; h = c"}
+    return {
+        "subtract": f"{charge}; h = c - r * threshold",
+        "zero": f"{charge}; h = c - c * r",
+        "none": f"{charge}; h = c",
+    }
 
 
 LAPICQUE = "x * R * (1 / (R * C)) * time_step + (1 - time_step / (R * C)) * v"
 ALPHA = "e = clamp(alpha, 0, 1) * p + x; n = clamp(beta, 0, 1) * q - x; c = tau_alpha * (e + n)"
 
 RULES: dict[type, Rule] = {
-    snntorch.Leaky: Rule(("mem",), ("v",), ("beta", "threshold", "graded"), {
-        "subtract": "h = clamp(beta, 0, 1) * v + x - r * threshold",
-        "zero": "h = clamp(beta, 0, 1) * ((1 - r) * v) + x",
-        "none": "h = clamp(beta, 0, 1) * v + x"}, {}),
-    snntorch.Synaptic: Rule(("syn", "mem"), ("y", "v"), ("alpha", "beta", "threshold", "graded"),
-                            _synaptic("clamp(alpha, 0, 1) * y + x"), {"y": "i"}),
+    snntorch.Leaky: Rule(
+        ("mem",),
+        ("v",),
+        ("beta", "threshold", "graded"),
+        {
+            "subtract": "h = clamp(beta, 0, 1) * v + x - r * threshold",
+            "zero": "h = clamp(beta, 0, 1) * ((1 - r) * v) + x",
+            "none": "h = clamp(beta, 0, 1) * v + x",
+        },
+        {},
+    ),
+    snntorch.Synaptic: Rule(
+        ("syn", "mem"),
+        ("y", "v"),
+        ("alpha", "beta", "threshold", "graded"),
+        _synaptic("clamp(alpha, 0, 1) * y + x"),
+        {"y": "i"},
+    ),
     snntorch.Lapicque: Rule(("mem",), ("v",), ("R", "C", "time_step", "threshold", "graded"), _leaky(LAPICQUE), {}),
-    snntorch.Alpha: Rule(("syn_exc", "syn_inh", "mem"), ("p", "q", "v"),
-                         ("alpha", "beta", "tau_alpha", "threshold", "graded"), {
-        "subtract": f"{ALPHA}; a = e - threshold * r; b = n - n * r; h = c - (-q) * r",
-        "zero": f"{ALPHA}; a = e - e * r; b = n - n * r; h = c - c * r",
-        "none": f"{ALPHA}; a = e; b = n; h = c"}, {"p": "a", "q": "b"}),
-    snntorch.RLeaky: Rule(("mem",), ("v",), ("beta", "threshold", "graded"),
-                          _leaky("(clamp(beta, 0, 1) * v + x + z)"), {}, recurrent=True),
-    snntorch.RSynaptic: Rule(("syn", "mem"), ("y", "v"), ("alpha", "beta", "threshold", "graded"),
-                             _synaptic("clamp(alpha, 0, 1) * y + x + z"), {"y": "i"}, recurrent=True),
+    snntorch.Alpha: Rule(
+        ("syn_exc", "syn_inh", "mem"),
+        ("p", "q", "v"),
+        ("alpha", "beta", "tau_alpha", "threshold", "graded"),
+        {
+            "subtract": f"{ALPHA}; a = e - threshold * r; b = n - n * r; h = c - (-q) * r",
+            "zero": f"{ALPHA}; a = e - e * r; b = n - n * r; h = c - c * r",
+            "none": f"{ALPHA}; a = e; b = n; h = c",
+        },
+        {"p": "a", "q": "b"},
+    ),
+    snntorch.RLeaky: Rule(
+        ("mem",), ("v",), ("beta", "threshold", "graded"), _leaky("(clamp(beta, 0, 1) * v + x + z)"), {}, recurrent=True
+    ),
+    snntorch.RSynaptic: Rule(
+        ("syn", "mem"),
+        ("y", "v"),
+        ("alpha", "beta", "threshold", "graded"),
+        _synaptic("clamp(alpha, 0, 1) * y + x + z"),
+        {"y": "i"},
+        recurrent=True,
+    ),
 }
 
 # What a reset in the same step does to the potential: `d` is 1 where it is due and was not done yet.
@@ -144,8 +200,13 @@ AT_ONCE = {"subtract": "h - d * threshold", "zero": "h - d * h", "none": "h"}
 def _text(rule: Rule, name: str, reset: str, delayed: bool, spike: Spike) -> str:
     """Neuron text of one step."""
     inputs = "x, z" if rule.recurrent else "x"
-    lines = ["r = detach(spike_strict(v - threshold, none))", rule.step[reset], "u = h - threshold",
-             f"s = {spike.text}", "g = s * graded"]
+    lines = [
+        "r = detach(spike_strict(v - threshold, none))",
+        rule.step[reset],
+        "u = h - threshold",
+        f"s = {spike.text}",
+        "g = s * graded",
+    ]
     if not delayed and reset != "none":
         lines.append("d = g / graded - r")
     lines += ["return g", f"v' = {'h' if delayed else AT_ONCE[reset]}"]
@@ -154,14 +215,14 @@ def _text(rule: Rule, name: str, reset: str, delayed: bool, spike: Spike) -> str
     return head + " {\n  " + "\n  ".join(lines) + "\n}\n"
 
 
-# --- what a neuron runs --------------------------------------------------------------------------------------------------
+# --- what a neuron runs ----------------------------------------------------------------------------------------------
 
 
 class Neuron(Replaced):
     """A neuron of snnTorch whose step is one operator."""
 
     def _step(self, input_, given):
-        """Output of a step, as the neuron's forward returns it; `given` are the states that the caller passed, by name."""
+        """Output of a step as the neuron's forward returns it; `given` are the states that the caller passed."""
         if not self._unchanged() or (self.init_hidden and any(value is not None for value in given.values())):
             return None
         rule = RULES[type(self).of_neuron]
@@ -209,9 +270,13 @@ class Neuron(Replaced):
             if kept is None:
                 return False
             self.__dict__["_spikeforge"] = kept
-        return (self.spike_grad is kept["spike_grad"] and _function(self.state_function) is kept["state_function"]
-                and self.__dict__.get("reset_delay", True) == kept["reset_delay"] and not self.inhibition
-                and not self.state_quant)
+        return (
+            self.spike_grad is kept["spike_grad"]
+            and _function(self.state_function) is kept["state_function"]
+            and self.__dict__.get("reset_delay", True) == kept["reset_delay"]
+            and not self.inhibition
+            and not self.state_quant
+        )
 
     def _kept(self):
         spike, reset = _spike(self.spike_grad), _reset(self)
@@ -219,7 +284,9 @@ class Neuron(Replaced):
             return None
         base, delayed = type(self).of_neuron, self.__dict__.get("reset_delay", True)
         text = _text(RULES[base], base.__name__.lower(), reset[0], delayed, spike)
-        return dict(text=text, spike_grad=self.spike_grad, state_function=_function(self.state_function), reset_delay=delayed)
+        return dict(
+            text=text, spike_grad=self.spike_grad, state_function=_function(self.state_function), reset_delay=delayed
+        )
 
     def _parameters_of(self, rule, input_):
         """The text's parameters; None where they would make the result another shape or type than the input's."""
@@ -227,9 +294,18 @@ class Neuron(Replaced):
         if not input_.is_floating_point() or input_.layout != torch.strided:
             return None
         for name in rule.parameters:
-            value = self._tau_alpha() if name == "tau_alpha" else self.graded_spikes_factor if name == "graded" else getattr(self, name)
-            if value.ndim and (value.is_floating_point() and torch.finfo(value.dtype).bits > torch.finfo(dtype).bits
-                               or torch.broadcast_shapes(value.shape, input_.shape) != input_.shape):
+            value = (
+                self._tau_alpha()
+                if name == "tau_alpha"
+                else self.graded_spikes_factor
+                if name == "graded"
+                else getattr(self, name)
+            )
+            if value.ndim and (
+                value.is_floating_point()
+                and torch.finfo(value.dtype).bits > torch.finfo(dtype).bits
+                or torch.broadcast_shapes(value.shape, input_.shape) != input_.shape
+            ):
                 return None
             values.append(value if value.dtype == dtype else value.to(dtype))
         return values
@@ -295,14 +371,22 @@ class RecurrentSynapse(Neuron):
         return super().forward(input_, spk, syn, mem) if outputs is None else outputs
 
 
-_FORMS = {snntorch.Leaky: Membrane, snntorch.Lapicque: Membrane, snntorch.Synaptic: Synapse, snntorch.Alpha: AlphaSynapse,
-          snntorch.RLeaky: RecurrentMembrane, snntorch.RSynaptic: RecurrentSynapse}
-_MIXINS = {base: type(f"Fused{base.__name__}", (form,), {"__module__": __name__, "of_neuron": base})
-           for base, form in _FORMS.items()}
+_FORMS = {
+    snntorch.Leaky: Membrane,
+    snntorch.Lapicque: Membrane,
+    snntorch.Synaptic: Synapse,
+    snntorch.Alpha: AlphaSynapse,
+    snntorch.RLeaky: RecurrentMembrane,
+    snntorch.RSynaptic: RecurrentSynapse,
+}
+_MIXINS = {
+    base: type(f"Fused{base.__name__}", (form,), {"__module__": __name__, "of_neuron": base})
+    for base, form in _FORMS.items()
+}
 globals().update({mixin.__name__: mixin for mixin in _MIXINS.values()})  # where pickle finds them
 
 
-# --- which modules are replaced ------------------------------------------------------------------------------------------
+# --- which modules are replaced --------------------------------------------------------------------------------------
 
 
 def examine(module: torch.nn.Module) -> Verdict | None:

@@ -1,7 +1,8 @@
 """The neurons of SpikingJelly 2.0 as operators.
 
-Charges are evaluated in the order that SpikingJelly evaluates them in, so that float32 gives the same bits. SpikingJelly divides by
-tau; the predefined operators multiply by 1/tau, which is the same for powers of two. Other values of tau take neuron text.
+Charges are evaluated in the order that SpikingJelly evaluates them in, so that float32 gives the same bits.
+SpikingJelly divides by tau; the predefined operators multiply by 1/tau, which is the same for powers of two. Other
+values of tau take neuron text.
 """
 
 from __future__ import annotations
@@ -15,8 +16,20 @@ from typing import Any, NamedTuple
 import torch
 from spikingjelly.activation_based import neuron, surrogate
 
-from spikeforge.accelerate.replacing import (HALF_TYPES, Replaced, Verdict, ancestor, constant, is_number, left, named,
-                                             overridden, own_class, readable, state_dtype)
+from spikeforge.accelerate.replacing import (
+    HALF_TYPES,
+    Replaced,
+    Verdict,
+    ancestor,
+    constant,
+    is_number,
+    left,
+    named,
+    overridden,
+    own_class,
+    readable,
+    state_dtype,
+)
 
 PACKAGE = "spikingjelly.activation_based.neuron"
 
@@ -41,14 +54,24 @@ SURROGATES: dict[type, tuple[str, tuple[str, ...]]] = {
     surrogate.DeterministicPass: ("straight_through", ()),
 }
 
-NOTES = ("in float16 and bfloat16 states are kept in float32, where SpikingJelly rounds them to the input's type at each step",)
+NOTES = (
+    "in float16 and bfloat16 states are kept in float32, "
+    "where SpikingJelly rounds them to the input's type at each step",
+)
 HARMLESS = ("extra_repr", "supported_step_mode", "reset", "detach")
-DYNAMICS = ("forward", "single_step_forward", "multi_step_forward", "functional_forward", "single_step_functional_forward",
-            "multi_step_functional_forward", "materialize_states")
+DYNAMICS = (
+    "forward",
+    "single_step_forward",
+    "multi_step_forward",
+    "functional_forward",
+    "single_step_functional_forward",
+    "multi_step_functional_forward",
+    "materialize_states",
+)
 EXP_NOTE = "the exponentials of EIF and CLIF may differ from torch's in the last place, and so may their potentials"
 
 
-# --- what each neuron is -----------------------------------------------------------------------------------------------
+# --- what each neuron is ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -91,8 +114,10 @@ def _reset(node: Any, h: str = "h", threshold: str | None = None) -> str:
 def _neuron(name: str, node: Any, charge: str, spike: str, after: str = "", parameters: str = "") -> str:
     """Neuron text with one potential v: charge, fire, reset."""
     head = f"x; v = {_resting(node)!r}" + (f"; {parameters}" if parameters else "")
-    return (f"neuron {name}({head}) {{\n{charge}\n  s = spike(h - {constant(node.v_threshold)}, {spike})\n"
-            f"  return s\n  v' = {after or _reset(node)}\n}}\n")
+    return (
+        f"neuron {name}({head}) {{\n{charge}\n  s = spike(h - {constant(node.v_threshold)}, {spike})\n"
+        f"  return s\n  v' = {after or _reset(node)}\n}}\n"
+    )
 
 
 def _leak(node: Any, rate: str) -> str:
@@ -126,10 +151,12 @@ def _eif_text(node: Any, spike: str) -> str:
 def _izhikevich_text(node: Any, spike: str) -> str:
     rest, critical, a0, tau = map(constant, (node.v_rest, node.v_c, node.a0, node.tau))
     a, b, tau_w = map(constant, (node.a, node.b, node.tau_w))
-    return (f"neuron izhikevich(x; v = {_resting(node)!r}, w = {node.w_rest!r}) {{\n"
-            f"  h = v + (x + {a0} * (v - {rest}) * (v - {critical}) - w) / {tau}\n"
-            f"  s = spike(h - {constant(node.v_threshold)}, {spike})\n  return s\n  v' = {_reset(node)}\n"
-            f"  w' = w + ({a} * (h - {rest}) - w) / {tau_w} + {b} * s\n}}\n")
+    return (
+        f"neuron izhikevich(x; v = {_resting(node)!r}, w = {node.w_rest!r}) {{\n"
+        f"  h = v + (x + {a0} * (v - {rest}) * (v - {critical}) - w) / {tau}\n"
+        f"  s = spike(h - {constant(node.v_threshold)}, {spike})\n  return s\n  v' = {_reset(node)}\n"
+        f"  w' = w + ({a} * (h - {rest}) - w) / {tau_w} + {b} * s\n}}\n"
+    )
 
 
 def _klif_text(node: Any, spike: str) -> str:
@@ -139,16 +166,20 @@ def _klif_text(node: Any, spike: str) -> str:
 
 
 def _cuba_text(node: Any, spike: str) -> str:
-    return (f"neuron cuba_lif(x; v = {_resting(node)!r}, c) {{\n  i = c * {constant(node.c_decay)} + x\n"
-            f"  h = v * {constant(node.v_decay)} + i\n  s = spike(h - {constant(node.v_threshold)}, {spike})\n"
-            f"  return s\n  v' = {_reset(node)}\n  c' = i\n}}\n")
+    return (
+        f"neuron cuba_lif(x; v = {_resting(node)!r}, c) {{\n  i = c * {constant(node.c_decay)} + x\n"
+        f"  h = v * {constant(node.v_decay)} + i\n  s = spike(h - {constant(node.v_threshold)}, {spike})\n"
+        f"  return s\n  v' = {_reset(node)}\n  c' = i\n}}\n"
+    )
 
 
 def _complementary_text(node: Any, spike: str) -> str:
     threshold, tau = constant(node.v_threshold), constant(node.tau)
     spike = spike if node.training else "none"
-    return (f"neuron complementary_lif(x; v, m) {{\n  h = v - v / {tau} + x\n  s = spike(h - {threshold}, {spike})\n"
-            f"  n = m * sigmoid(h / {tau}) + s\n  return s\n  v' = h - s * ({threshold} + sigmoid(n))\n  m' = n\n}}\n")
+    return (
+        f"neuron complementary_lif(x; v, m) {{\n  h = v - v / {tau} + x\n  s = spike(h - {threshold}, {spike})\n"
+        f"  n = m * sigmoid(h / {tau}) + s\n  return s\n  v' = h - s * ({threshold} + sigmoid(n))\n  m' = n\n}}\n"
+    )
 
 
 def _half_threshold_text(node: Any, spike: str) -> str:
@@ -186,18 +217,24 @@ RULES: dict[type, Rule] = {
     neuron.ParametricLIFNode: Rule(("decay_input",), _v, _plif_text, parameters=_rate),
     neuron.QIFNode: Rule(("tau", "v_c", "a0", "v_rest"), _v, _qif_text, _qif_operator),
     neuron.EIFNode: Rule(("tau", "delta_T", "theta_rh", "v_rest"), _v, _eif_text, notes=(EXP_NOTE,)),
-    neuron.IzhikevichNode: Rule(("tau", "v_c", "a0", "v_rest", "w_rest", "tau_w", "a", "b"),
-                                lambda node: {"v": _resting(node), "w": node.w_rest}, _izhikevich_text, _izhikevich_operator),
-    neuron.KLIFNode: Rule(("tau", "decay_input", "scale_reset"), _v, _klif_text,
-                          parameters=lambda node, dtype: [node.k.to(dtype)]),
+    neuron.IzhikevichNode: Rule(
+        ("tau", "v_c", "a0", "v_rest", "w_rest", "tau_w", "a", "b"),
+        lambda node: {"v": _resting(node), "w": node.w_rest},
+        _izhikevich_text,
+        _izhikevich_operator,
+    ),
+    neuron.KLIFNode: Rule(
+        ("tau", "decay_input", "scale_reset"), _v, _klif_text, parameters=lambda node, dtype: [node.k.to(dtype)]
+    ),
     neuron.CUBALIFNode: Rule(("c_decay", "v_decay"), lambda node: {"v": _resting(node), "c": 0.0}, _cuba_text),
-    neuron.ComplementaryLIFNode: Rule(("tau", "training"), lambda node: {"v": 0.0, "m": 0.0}, _complementary_text,
-                                      notes=(EXP_NOTE,)),
+    neuron.ComplementaryLIFNode: Rule(
+        ("tau", "training"), lambda node: {"v": 0.0, "m": 0.0}, _complementary_text, notes=(EXP_NOTE,)
+    ),
     neuron.HalfThresholdIFNode: Rule((), lambda node: {"v": node.v_threshold / 2.0}, _half_threshold_text),
 }
 
 
-# --- what a node runs --------------------------------------------------------------------------------------------------
+# --- what a node runs ------------------------------------------------------------------------------------------------
 
 
 def _spike(function: Any) -> tuple[str, list[float]] | None:
@@ -214,7 +251,12 @@ def _signature(node: Any, rule: Rule) -> tuple[Any, ...] | None:
     spike = _spike(node.surrogate_function)
     numbers = [getattr(node, name) for name in rule.constants]
     fit = all(isinstance(number, (bool, int, float)) for number in numbers)
-    if spike is None or not fit or not is_number(node.v_threshold) or not (node.v_reset is None or is_number(node.v_reset)):
+    if (
+        spike is None
+        or not fit
+        or not is_number(node.v_threshold)
+        or not (node.v_reset is None or is_number(node.v_reset))
+    ):
         return None
     return spike[0], tuple(spike[1]), node.v_threshold, node.v_reset, bool(node.detach_reset), tuple(numbers)
 
@@ -243,8 +285,16 @@ def _attributes(node: Any, rule: Rule) -> tuple[Any, ...]:
     function = own["_modules"].get("surrogate_function") or node.surrogate_function
     numbers = getattr(function, "__dict__", {})
     read = [numbers.get(name) for name in SURROGATES.get(type(function), ("", ()))[1]]
-    return (function, numbers.get("spiking"), numbers.get("forward"), *read, own.get("v_threshold"), own.get("v_reset"),
-            own.get("detach_reset"), *[own.get(name) for name in rule.constants])
+    return (
+        function,
+        numbers.get("spiking"),
+        numbers.get("forward"),
+        *read,
+        own.get("v_threshold"),
+        own.get("v_reset"),
+        own.get("detach_reset"),
+        *[own.get(name) for name in rule.constants],
+    )
 
 
 def _program(node: Any, rule: Rule, signature: tuple[Any, ...]) -> tuple[str, dict[str, Any] | None]:
@@ -258,7 +308,7 @@ def _program(node: Any, rule: Rule, signature: tuple[Any, ...]) -> tuple[str, di
 
 
 def _state(value: Any, start: float, x: torch.Tensor) -> torch.Tensor | None:
-    """A memory as the operator takes it; None for the neuron's own start, where one of another shape starts anew too."""
+    """A memory as the operator takes it; None for the neuron's own start, also where the shape is another one."""
     if not isinstance(value, torch.Tensor):
         return None if value == start else torch.full(x.shape[1:], value, dtype=state_dtype(x.dtype), device=x.device)
     if value.shape != x.shape[1:]:
@@ -309,7 +359,12 @@ class Node(Replaced):
     def _fused(self, inputs):
         """What the node runs; None where only SpikingJelly's own code can."""
         x = inputs[0]
-        if self._neuron_precision is not None or len(inputs) != 1 or not x.is_floating_point() or x.layout != torch.strided:
+        if (
+            self._neuron_precision is not None
+            or len(inputs) != 1
+            or not x.is_floating_point()
+            or x.layout != torch.strided
+        ):
             return None
         return self._current()
 
@@ -341,8 +396,10 @@ class Node(Replaced):
         dtype = state_dtype(x.dtype)
         if all(state is None for state in states):
             states = []
-        states = [torch.full(x.shape[1:], start, dtype=dtype, device=x.device) if state is None else state
-                  for state, start in zip(states, program.starts)]
+        states = [
+            torch.full(x.shape[1:], start, dtype=dtype, device=x.device) if state is None else state
+            for state, start in zip(states, program.starts)
+        ]
         parameters = RULES[type(self).of_node].parameters(self, dtype)
         (spikes,), states = torch.ops.spikeforge.run(program.what, [x], states, parameters, store_states=store)
         return spikes, states
@@ -359,14 +416,17 @@ class ComplementaryNode(Node):
 
 
 _MIXINS: dict[type, type[Node]] = {
-    base: type(f"Fused{base.__name__}", (ComplementaryNode if base is neuron.ComplementaryLIFNode else Node,),
-               {"__module__": __name__, "of_node": base})
+    base: type(
+        f"Fused{base.__name__}",
+        (ComplementaryNode if base is neuron.ComplementaryLIFNode else Node,),
+        {"__module__": __name__, "of_node": base},
+    )
     for base in RULES
 }
 globals().update({mixin.__name__: mixin for mixin in _MIXINS.values()})  # where pickle finds them
 
 
-# --- which modules are replaced ------------------------------------------------------------------------------------------
+# --- which modules are replaced --------------------------------------------------------------------------------------
 
 
 def examine(module: torch.nn.Module) -> Verdict | None:
@@ -393,7 +453,9 @@ def _readiness(node: Any, base: type) -> Verdict:
     if not getattr(function, "spiking", True):
         return left("its surrogate has spiking=False, so that it does not spike")
     if _spike(function) is None:
-        return left(f"its surrogate {type(function).__name__} is not one of the library's, or its arguments are no numbers")
+        return left(
+            f"its surrogate {type(function).__name__} is not one of the library's, or its arguments are no numbers"
+        )
     signature = _signature(node, rule)
     if signature is None:
         return left("v_threshold, v_reset or another constant is no number")
