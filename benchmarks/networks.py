@@ -4,7 +4,8 @@
 SEW-ResNet18, spiking VGG11 (with batch norm) and Spikformer-S for ImageNet, built from SpikingJelly's layers and
 neurons. A step is forward, cross entropy of the mean over time, backward and SGD, under autocast on a GPU. "no
 neuron" has the identity in the place of each neuron: what remains when neurons cost nothing. Times are by the clock,
-the median of all rounds.
+the median of all rounds. "its Triton" are SpikingJelly's nodes with states of autocast's type, which its Triton kernels
+then run; as they are, nodes with half inputs loop over torch's operations.
 
     python benchmarks/networks.py --device cuda --json benchmarks/results/networks_h200.json
     python benchmarks/networks.py --device cpu --batch 2 --size 32 --rounds 1 --steps-per-round 1
@@ -229,18 +230,26 @@ NETWORKS = {"SEW-ResNet18": sew_resnet18, "VGG11": spiking_vgg11, "Spikformer-S"
 # --- the forms of a network ------------------------------------------------------------------------------------------
 
 
-def as_it_is(net):
+def as_it_is(net, options):
     return net
 
 
-def accelerated(net):
+def on_triton(net, options):
+    """SpikingJelly's nodes with states of autocast's type: of half inputs its own choice is a loop in torch."""
+    from spikingjelly.activation_based.precision import prepare_model_for_precision
+
+    kind = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}[options.dtype]
+    return prepare_model_for_precision(net, options.device, dict(mode=kind, neuron_storage=kind)).model
+
+
+def accelerated(net, options):
     report = spikeforge.accelerate(net)
     if report.left or not report.replaced:
         raise RuntimeError(f"not every neuron was replaced\n{report}")
     return net
 
 
-def without_neurons(net):
+def without_neurons(net, options):
     for parent in list(net.modules()):
         for name, child in parent.named_children():
             if isinstance(child, neuron.BaseNode):
@@ -248,7 +257,12 @@ def without_neurons(net):
     return net
 
 
-FORMS = {"no neuron": without_neurons, "accelerated": accelerated, "SpikingJelly": as_it_is}
+FORMS = {
+    "no neuron": without_neurons,
+    "accelerated": accelerated,
+    "SpikingJelly": as_it_is,
+    "its Triton": on_triton,
+}
 LAYOUTS = {"NCHW": torch.contiguous_format, "channels-last": torch.channels_last}
 
 
@@ -261,8 +275,8 @@ class Step:
     def __init__(self, name, form, layout, options):
         torch.manual_seed(0)
         self.device, self.dtype = options.device, getattr(torch, options.dtype)
-        net = FORMS[form](NETWORKS[name](options.steps, options.size, options.classes))
-        self.net = net.to(options.device, memory_format=LAYOUTS[layout])
+        net = NETWORKS[name](options.steps, options.size, options.classes)
+        self.net = FORMS[form](net.to(options.device, memory_format=LAYOUTS[layout]), options)
         self.called = torch.compile(self.net) if options.compile else self.net
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3)
         images = torch.randn(options.batch, 3, options.size, options.size, device=options.device)
@@ -312,43 +326,45 @@ def peak_memory(step, device):
 
 
 def measure(name, form, layout, options):
-    step = Step(name, form, layout, options)
-    median, least, most = seconds(step, options)
-    memory = peak_memory(step, options.device)
-    del step
+    """A row of results; a peer that fails is a row with its error."""
+    row = dict(network=name, form=form, layout=layout, compiled=options.compile)
+    try:
+        step = Step(name, form, layout, options)
+        median, least, most = seconds(step, options)
+        row.update(milliseconds=1e3 * median, least=1e3 * least, most=1e3 * most)
+        row.update(peak_bytes=peak_memory(step, options.device))
+    except Exception as error:
+        if form == "accelerated":
+            raise
+        print(f"{name}, {layout}, {form}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+        row["error"] = f"{type(error).__name__}: {error}"
+    step = None
     gc.collect()
     if options.device == "cuda":
         torch.cuda.empty_cache()
     if options.compile:
         torch.compiler.reset()
-    return dict(
-        network=name,
-        form=form,
-        layout=layout,
-        compiled=options.compile,
-        milliseconds=1e3 * median,
-        least=1e3 * least,
-        most=1e3 * most,
-        peak_bytes=memory,
-    )
+    return row
 
 
 def table(name, rows, options):
-    """The times of a network, one line a layout."""
+    """The times of a network, one line a layout, and its peak memory below each."""
+    wide = "".join(f"{form:>14}" for form in options.forms)
     lines = [
         f"{name}, T={options.steps}, B={options.batch}, {options.size}x{options.size}, {options.dtype}"
         f"{', torch.compile' if options.compile else ''}: milliseconds a training step",
-        f"  {'':<14}" + "".join(f"{form:>14}" for form in options.forms) + f"{'times faster':>14}{'peak GiB':>24}",
+        f"  {'':<14}{wide}{'times faster':>14}",
     ]
     for layout in options.layouts:
         here = {row["form"]: row for row in rows if row["network"] == name and row["layout"] == layout}
-        times = "".join(f"{here[form]['milliseconds']:>14.2f}" for form in options.forms)
-        both = "accelerated" in here and "SpikingJelly" in here
-        gain = here["SpikingJelly"]["milliseconds"] / here["accelerated"]["milliseconds"] if both else None
-        memory = ", ".join(
-            "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.2f}" for row in here.values()
-        )
-        lines.append(f"  {layout:<14}{times}{'-' if gain is None else f'{gain:.2f}':>14}{memory:>24}")
+        times = {form: here[form]["milliseconds"] for form in options.forms if "milliseconds" in here[form]}
+        both = "accelerated" in times and "SpikingJelly" in times
+        gain = f"{times['SpikingJelly'] / times['accelerated']:.2f}" if both else "-"
+        cells = "".join(f"{times[form]:>14.2f}" if form in times else f"{'-':>14}" for form in options.forms)
+        lines.append(f"  {layout:<14}{cells}{gain:>14}")
+        peaks = [here[form].get("peak_bytes") for form in options.forms]
+        if any(peaks):
+            lines.append(f"  {'  peak GiB':<14}" + "".join(f"{(peak or 0) / 2**30:>14.2f}" for peak in peaks))
     return "\n".join(lines)
 
 
@@ -381,7 +397,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--networks", type=chosen(NETWORKS), default=list(NETWORKS), help=f"of {', '.join(NETWORKS)}")
-    parser.add_argument("--forms", type=chosen(FORMS), default=list(FORMS), help=f"of {', '.join(FORMS)}")
+    parser.add_argument("--forms", type=chosen(FORMS), help=f"of {', '.join(FORMS)}; its Triton kernels need a GPU")
     parser.add_argument("--layouts", type=chosen(LAYOUTS), default=list(LAYOUTS), help=f"of {', '.join(LAYOUTS)}")
     parser.add_argument("--steps", type=int, default=4, help="time steps T")
     parser.add_argument("--batch", type=int, default=32)
@@ -398,6 +414,7 @@ def main():
     if options.size % 16 or options.size < 32:
         parser.error(f"--size must be a multiple of 16 and at least 32, but is {options.size}")
     options.dtype = options.dtype or ("float16" if options.device == "cuda" else "float32")
+    options.forms = options.forms or [form for form in FORMS if form != "its Triton" or options.device == "cuda"]
     torch.backends.cudnn.benchmark = True
 
     rows = []
