@@ -2,6 +2,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -16,6 +17,11 @@ SEED = int(os.environ.get("SPIKEFORGE_SEED", "20240229"))
 CUDA_REQUIRED = os.environ.get("SPIKEFORGE_REQUIRE_CUDA") == "1"
 
 
+# The Python package as it lies in the source tree, here and in the processes that tests start.
+sys.path.insert(0, str(REPOSITORY / "python"))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [sys.path[0], os.environ.get("PYTHONPATH")]))
+
+
 def library_path():
     default = REPOSITORY / "build" / "release" / "lib" / "libspikeforge.so"
     return Path(os.environ.get("SPIKEFORGE_LIBRARY", default))
@@ -27,6 +33,7 @@ def pytest_configure(config):
     path = library_path()
     if not path.exists():
         pytest.exit(f"{path} does not exist: build the project, or set SPIKEFORGE_LIBRARY", returncode=2)
+    os.environ["SPIKEFORGE_LIBRARY"] = str(path.absolute())
     torch.ops.load_library(str(path))
 
 

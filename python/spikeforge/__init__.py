@@ -1,0 +1,112 @@
+"""Spiking neurons as fused, differentiable PyTorch operators: the time loop of a neuron is one call.
+
+    spikeforge.nn           neurons and networks as torch modules
+    spikeforge.surrogate    derivatives of the spike
+    spikeforge.neuron       makes a neuron of a Python function that computes one step
+    spikeforge.accelerate   replaces the neurons of a network of SpikingJelly, snnTorch or Norse
+    spikeforge.ops          the operators
+
+`import spikeforge` loads the library that belongs to the torch imported; everything else is imported when it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from spikeforge._version import __version__
+
+if TYPE_CHECKING:
+    from spikeforge import nn, ops, surrogate
+    from spikeforge.accelerate import accelerate
+    from spikeforge.trace.core import from_core
+    from spikeforge.trace.neuron import neuron
+    from spikeforge.trace.primitives import (
+        add_gradient,
+        custom_gradient,
+        detach,
+        select,
+        spike,
+        spike_strict,
+        surrogate_gradient,
+        where,
+    )
+
+
+def _load() -> None:
+    """Loads the operators; `python -m spikeforge info` says itself what is wrong where they do not load."""
+    try:
+        from spikeforge import _library
+
+        _library.load()
+    except ImportError:
+        of_module = sys.orig_argv[sys.orig_argv.index("-m") + 1 :] if sys.argv[:1] == ["-m"] else []
+        if of_module[:1] != ["spikeforge"]:
+            raise
+
+
+_load()
+
+# Functions and classes, and the module that each is in.
+_FROM = {
+    "accelerate": "accelerate",
+    "add_gradient": "trace",
+    "custom_gradient": "trace",
+    "detach": "trace",
+    "from_core": "trace",
+    "neuron": "trace",
+    "select": "trace",
+    "spike": "trace",
+    "spike_strict": "trace",
+    "surrogate_gradient": "trace",
+    "where": "trace",
+}
+
+__all__ = [
+    "__version__",
+    "accelerate",
+    "add_gradient",
+    "custom_gradient",
+    "detach",
+    "from_core",
+    "neuron",
+    "nn",
+    "ops",
+    "select",
+    "spike",
+    "spike_strict",
+    "surrogate",
+    "surrogate_gradient",
+    "where",
+]
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for one that is there
+
+    def __getattr__(name: str) -> Any:
+        if name in _FROM:
+            value = getattr(importlib.import_module(f"spikeforge.{_FROM[name]}"), name)
+        elif not name.startswith("_") and importlib.util.find_spec(f"spikeforge.{name}"):
+            value = importlib.import_module(f"spikeforge.{name}")
+        else:
+            raise AttributeError(f"module spikeforge has no attribute {name}")
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
+class _Package(types.ModuleType):
+    """spikeforge.accelerate is the function, also once `spikeforge.accelerate` has been imported as a module."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _FROM and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

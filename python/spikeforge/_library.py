@@ -1,0 +1,167 @@
+"""Finds the library that belongs to the torch imported, and loads its operators.
+
+A library of this package is named after the torch that it was built with: `lib/libspikeforge-torch2.11.so`, or
+`lib/libspikeforge-torch2.11-cpu.so` for a torch without CUDA. SPIKEFORGE_LIBRARY names another file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from spikeforge._version import __version__
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError("spikeforge needs torch 2.11 or later, and this Python has none: pip install torch") from None
+
+PACKAGE = Path(__file__).resolve().parent
+OLDEST_TORCH = (2, 11)
+
+
+@dataclass(frozen=True)
+class Library:
+    path: Path
+    torch: str  # minor version, "2.11"
+    cuda: bool
+
+    def __str__(self) -> str:
+        return f"{self.torch}{'' if self.cuda else ' without CUDA'}"
+
+
+def held(folders: list[Path]) -> list[Library]:
+    """The libraries in these folders that are named after their torch, the oldest torch first."""
+    found = []
+    for path in (path for folder in folders for path in folder.glob("libspikeforge-torch*.so")):
+        name = re.fullmatch(r"libspikeforge-torch(\d+\.\d+)(-cpu)?\.so", path.name)
+        if name:
+            found.append(Library(path, name[1], cuda=name[2] is None))
+    return sorted(found, key=lambda library: (_numbers(library.torch), not library.cuda))
+
+
+def fitting(libraries: list[Library], torch_version: str, cuda: bool) -> Library | None:
+    """The library for this torch. A torch with CUDA takes one without where there is no other."""
+    fit = [library for library in libraries if library.torch == _minor(torch_version) and (cuda or not library.cuda)]
+    return fit[0] if fit else None
+
+
+def folders() -> list[Path]:
+    """Where the package keeps its libraries: beside its sources, or for an editable install in site-packages."""
+    own = PACKAGE / "lib"
+    if own.is_dir():
+        return [own]
+    try:
+        installed = metadata.distribution("spikeforge")
+    except metadata.PackageNotFoundError:
+        return []
+    return [Path(str(installed.locate_file("spikeforge/lib")))] if installed.version == __version__ else []
+
+
+def path() -> Path:
+    """The library to load: SPIKEFORGE_LIBRARY, else that of this package, else that of a build in the source tree.
+
+    Raises ImportError, in one line, where there is none for this torch.
+    """
+    named = os.environ.get("SPIKEFORGE_LIBRARY")
+    if named:
+        if not Path(named).is_file():
+            raise ImportError(f"SPIKEFORGE_LIBRARY={named} is not there")
+        return Path(named).resolve()
+    libraries = held(folders())
+    cuda = torch.version.cuda is not None
+    library = fitting(libraries, torch.__version__, cuda)
+    if library:
+        return library.path
+    built = PACKAGE.parents[1] / "build" / "release" / "lib" / "libspikeforge.so"
+    if not libraries and built.is_file():
+        return built
+    raise ImportError(_nothing_fits(libraries, torch.__version__, cuda))
+
+
+def load() -> Path | None:
+    """Loads the operators, unless this process has them already.
+
+    Returns the file, or None for operators whose file is not known. Raises ImportError where the operators in this
+    process are those of another version, or the library does not load beside this torch.
+    """
+    if hasattr(torch.ops.spikeforge, "lif"):
+        return _loaded_before()
+    file = path()
+    try:
+        torch.ops.load_library(str(file))
+    except OSError as error:
+        reason = error.__cause__ or error  # torch wraps what the linker says
+        raise ImportError(_does_not_load(file, str(reason))) from None
+    return file
+
+
+def _loaded_before() -> Path | None:
+    file = _mapped_library()
+    version = _version_in(file) if file else None
+    if version is not None and version != _minor(__version__):
+        raise ImportError(
+            f"spikeforge {__version__} cannot use the operators of spikeforge {version}, which {file} has registered in "
+            "this process: load one of the two"
+        )
+    return file
+
+
+def _mapped_library() -> Path | None:
+    """The file of the library that this process has loaded, by whatever way."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place = line.split(maxsplit=5)[-1]
+        if re.fullmatch(r"libspikeforge(-torch[\d.]+(-cpu)?)?\.so[\d.]*", os.path.basename(place)):
+            return Path(place)
+    return None
+
+
+def _version_in(file: Path) -> str | None:
+    """Major and minor version of a library, which its soname has in every build."""
+    with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        soname = re.search(rb"\0libspikeforge\.so\.(\d+\.\d+)\0", content)
+        return soname[1].decode() if soname else None
+
+
+def _nothing_fits(libraries: list[Library], torch_version: str, cuda: bool) -> str:
+    ways = []
+    if libraries:
+        would_do = [library.torch + (" with CUDA" if library.cuda and not cuda else "") for library in libraries]
+        ways.append(f"install torch {_listed(list(dict.fromkeys(would_do)))}")
+    if _numbers(_minor(torch_version)) >= OLDEST_TORCH:
+        ways.append("build spikeforge for this one by `pip install --no-build-isolation .` in its source")
+    elif not libraries:
+        ways.append("install torch 2.11 or later")
+    return f"spikeforge {__version__} has no library for {_this(torch_version, cuda)}: {', or '.join(ways)}"
+
+
+def _does_not_load(file: Path, reason: str) -> str:
+    this = _this(torch.__version__, torch.version.cuda is not None)
+    if "undefined symbol" in reason or "libtorch_cuda" in reason or "libc10_cuda" in reason:
+        return (
+            f"{file} was built with another torch than {this}: install a spikeforge that holds a library for this one, "
+            "or build it by `pip install --no-build-isolation .` in its source"
+        )
+    return f"{file} does not load beside {this}: {reason}"
+
+
+def _this(torch_version: str, cuda: bool) -> str:
+    return f"torch {torch_version}{'' if cuda else ' (without CUDA)'}"
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _numbers(minor: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", minor))
+
+
+def _listed(words: list[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

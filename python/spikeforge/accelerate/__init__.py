@@ -1,0 +1,94 @@
+"""Makes networks of SpikingJelly, snnTorch and Norse faster in place.
+
+`spikeforge.accelerate(net)` gives the neurons of a network the library's operators as their dynamics. The modules stay
+the same objects, with the same parameters, state_dict, states, hooks and repr, so that code that trains the network
+needs no change. `spikeforge.accelerate.restore(net)` undoes it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+
+import torch
+
+from spikeforge import _library
+from spikeforge.accelerate import replacing
+from spikeforge.accelerate.report import Entry, Report
+
+__all__ = ["Entry", "Report", "accelerate", "restore"]
+
+LIBRARIES = {"spikingjelly": "SpikingJelly", "snntorch": "snnTorch", "norse": "Norse"}
+
+
+def accelerate(net: torch.nn.Module) -> Report:
+    """Replaces the dynamics of the network's spiking neurons by fused operators, in place.
+
+    Neurons of SpikingJelly 2.0, snnTorch 1.0 and Norse 1.1 keep their constants, learned parameters (the same
+    objects, so that optimisers go on), surrogate, reset, step mode, states, hooks and place in state_dict. What is
+    read at a call is read at each call: a changed threshold or surrogate counts from the next call on, and what has
+    no fused form runs as it did before. A second call finds nothing left to do.
+
+    Args:
+        net: a network, or a neuron. It is changed; `restore` undoes that.
+
+    Returns:
+        What was replaced by what, and what was left alone and why. Print it.
+
+    Raises:
+        TypeError: `net` is not a torch.nn.Module.
+    """
+    if not isinstance(net, torch.nn.Module):
+        raise TypeError(f"accelerate: net must be a torch.nn.Module, but is {type(net).__name__}")
+    _library.load()
+    libraries = _imported()
+    entries = [entry for name, module in net.named_modules() for entry in _treat(name, module, libraries)]
+    return Report(tuple(entries))
+
+
+def restore(net: torch.nn.Module) -> list[str]:
+    """Gives the neurons that `accelerate` replaced their own dynamics back, in place; states and parameters stay.
+
+    Args:
+        net: a network, or a neuron.
+
+    Returns:
+        The names of the modules that were changed.
+    """
+    return [name for name, module in net.named_modules() if replacing.put_back(module)]
+
+
+def _imported() -> dict[str, ModuleType]:
+    """Our modules for those libraries that this process has imported: a network can hold neurons of no other."""
+    return {name: importlib.import_module(f"spikeforge.accelerate.{name}") for name in LIBRARIES if name in sys.modules}
+
+
+def _treat(name: str, module: torch.nn.Module, libraries: dict[str, ModuleType]) -> list[Entry]:
+    """The entry of a module; none if it is no neuron."""
+    already = isinstance(module, replacing.Replaced)
+    for library, ours in libraries.items():
+        verdict = ours.examine(module)
+        if verdict is None:
+            continue
+        if verdict.mixin and not already:
+            replacing.replace(module, verdict.mixin)
+        status = "left" if verdict.mixin is None else "already" if already else "replaced"
+        kind, title = type(module).__name__, f"{LIBRARIES[library]} {_version(library)}"
+        notes = () if verdict.mixin is None else (*ours.NOTES, *verdict.notes)
+        return [Entry(name, kind, title, status, verdict.what, notes)]
+    return []
+
+
+def _version(library: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "of unknown version"
+
+
+# `spikeforge.accelerate` is the function, which is the place of the rest as well.
+accelerate.restore = restore  # type: ignore[attr-defined]
+accelerate.Report = Report  # type: ignore[attr-defined]

@@ -1,0 +1,122 @@
+"""How a module gets another forward pass and stays what it is.
+
+The object, its parameters, buffers, hooks and states stay; only its class becomes a subclass of its own class, which
+overrides the dynamics. So isinstance, state_dict, optimisers, repr and the library's own functions (reset, detach) go
+on as before.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+HALF_TYPES = (torch.float16, torch.bfloat16)
+
+
+class Replaced:
+    """Mixed into the class of a module whose dynamics run as an operator."""
+
+    original: ClassVar[type]
+    mixin: ClassVar[type]
+
+    def _prepare(self) -> None:
+        """Makes and keeps what the first call would make, so that torch.compile finds it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _blank, (type(self).mixin, type(self).original), self.__dict__
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to become of a neuron: a mixin and what it runs, or no mixin and why."""
+
+    mixin: type[Replaced] | None
+    what: str
+    notes: tuple[str, ...] = ()
+
+
+def left(reason: str) -> Verdict:
+    """The verdict on a neuron that stays as it is."""
+    return Verdict(None, reason)
+
+
+@functools.cache
+def fused_class(mixin: type[Replaced], original: type) -> type:
+    """The subclass of `original` whose dynamics are those of `mixin`; it goes by the name of `original`."""
+    names = {name: getattr(original, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(original.__name__, (mixin, original), {**names, "original": original, "mixin": mixin})
+
+
+def replace(module: torch.nn.Module, mixin: type[Replaced]) -> None:
+    """Gives the module the dynamics of the mixin."""
+    module.__class__ = fused_class(mixin, type(module))
+    module._prepare()
+
+
+def put_back(module: torch.nn.Module) -> bool:
+    """Gives the module its own dynamics back; False where it had them."""
+    if not isinstance(module, Replaced):
+        return False
+    module.__dict__.pop("_spikeforge", None)
+    module.__class__ = type(module).original
+    return True
+
+
+def _blank(mixin: type[Replaced], original: type) -> torch.nn.Module:
+    """What unpickling and deepcopy fill with attributes."""
+    cls = fused_class(mixin, original)
+    return cls.__new__(cls)
+
+
+def own_class(module: torch.nn.Module) -> type:
+    """The class that the module has, or had before it was replaced."""
+    return type(module).original if isinstance(module, Replaced) else type(module)
+
+
+def overridden(module: torch.nn.Module, base: type, harmless: Collection[str], dynamics: Collection[str]) -> str | None:
+    """What a subclass of `base`, or the object itself, defines anew and could change the dynamics by."""
+    for cls in own_class(module).__mro__:
+        if cls is base:
+            break
+        for name, value in vars(cls).items():
+            changes = callable(value) or isinstance(value, (staticmethod, classmethod, property))
+            if changes and not name.startswith("__") and name not in harmless or name == "__call__":
+                return name
+    return next((name for name in dynamics if name in vars(module)), None)
+
+
+def ancestor(module: torch.nn.Module, package: str) -> type | None:
+    """The first class of the module's ancestry that is defined in the package."""
+    for cls in own_class(module).__mro__:
+        if cls.__module__ == package or cls.__module__.startswith(package + "."):
+            return cls
+    return None
+
+
+def state_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type that the operators keep states in."""
+    return torch.float32 if dtype in HALF_TYPES else dtype
+
+
+def is_number(value: object) -> bool:
+    """A Python number, which a text or an operator takes as a constant."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def constant(value: float) -> str:
+    """A number as neuron text writes it."""
+    return f"({value!r})" if value < 0 else repr(value)
+
+
+def named(surrogate: str, numbers: Collection[float]) -> str:
+    """A surrogate as neuron text writes it."""
+    return f"{surrogate}({', '.join(repr(float(number)) for number in numbers)})" if numbers else surrogate
+
+
+def readable(surrogate: str, numbers: Collection[float]) -> str:
+    """A surrogate for a person."""
+    return f"{surrogate}({', '.join(format(number, 'g') for number in numbers)})" if numbers else surrogate

@@ -1,0 +1,464 @@
+"""The neurons of SpikingJelly 2.0 as operators.
+
+Charges are evaluated in the order that SpikingJelly evaluates them in, so that float32 gives the same bits.
+SpikingJelly divides by tau; the predefined operators multiply by 1/tau, which is the same for powers of two. Other
+values of tau take neuron text.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from spikingjelly.activation_based import neuron, surrogate
+
+from spikeforge.accelerate.replacing import (
+    HALF_TYPES,
+    Replaced,
+    Verdict,
+    ancestor,
+    constant,
+    is_number,
+    left,
+    named,
+    overridden,
+    own_class,
+    readable,
+    state_dtype,
+)
+
+PACKAGE = "spikingjelly.activation_based.neuron"
+
+# SpikingJelly's surrogates that the library has as well, and the attributes with their numbers.
+SURROGATES: dict[type, tuple[str, tuple[str, ...]]] = {
+    surrogate.Sigmoid: ("sigmoid", ("alpha",)),
+    surrogate.ATan: ("atan", ("alpha",)),
+    surrogate.PiecewiseQuadratic: ("piecewise_quadratic", ("alpha",)),
+    surrogate.PiecewiseExp: ("piecewise_exp", ("alpha",)),
+    surrogate.SoftSign: ("soft_sign", ("alpha",)),
+    surrogate.SuperSpike: ("super_spike", ("alpha",)),
+    surrogate.Erf: ("erf", ("alpha",)),
+    surrogate.PiecewiseLeakyReLU: ("piecewise_leaky_relu", ("w", "c")),
+    surrogate.S2NN: ("s2nn", ("alpha", "beta")),
+    surrogate.QPseudoSpike: ("q_pseudo_spike", ("alpha",)),
+    surrogate.LeakyKReLU: ("leaky_k_relu", ("leak", "k")),
+    surrogate.FakeNumericalGradient: ("fake_numerical_gradient", ("alpha",)),
+    surrogate.LogTailedReLU: ("log_tailed_relu", ("alpha",)),
+    surrogate.NonzeroSignLogAbs: ("nonzero_sign_log_abs", ("alpha",)),
+    surrogate.SquarewaveFourierSeries: ("squarewave_fourier", ("n", "T_period")),
+    surrogate.Rect: ("rect", ("alpha",)),
+    surrogate.DeterministicPass: ("straight_through", ()),
+}
+
+NOTES = (
+    "in float16 and bfloat16 states are kept in float32, "
+    "where SpikingJelly rounds them to the input's type at each step",
+)
+HARMLESS = ("extra_repr", "supported_step_mode", "reset", "detach")
+DYNAMICS = (
+    "forward",
+    "single_step_forward",
+    "multi_step_forward",
+    "functional_forward",
+    "single_step_functional_forward",
+    "multi_step_functional_forward",
+    "materialize_states",
+)
+EXP_NOTE = "the exponentials of EIF and CLIF may differ from torch's in the last place, and so may their potentials"
+
+
+# --- what each neuron is ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A neuron's equations.
+
+    Attributes:
+        constants: the attributes that are numbers (or booleans), beside v_threshold, v_reset and detach_reset.
+        states: the memories in SpikingJelly's order, with the value that each starts at.
+        text: neuron text of a node with these numbers.
+        operator: the predefined operator and its options, where it evaluates in the same order.
+        parameters: the tensors that the text takes.
+        notes: what is not the same in the last place.
+    """
+
+    constants: tuple[str, ...]
+    states: Callable[[Any], dict[str, float]]
+    text: Callable[[Any, str], str]
+    operator: Callable[[Any], tuple[str, dict[str, Any]] | None] = lambda node: None
+    parameters: Callable[[Any, torch.dtype], list[torch.Tensor]] = lambda node, dtype: []
+    notes: tuple[str, ...] = ()
+
+
+def _resting(node: Any) -> float:
+    return 0.0 if node.v_reset is None else node.v_reset
+
+
+def _v(node: Any) -> dict[str, float]:
+    return {"v": _resting(node)}
+
+
+def _reset(node: Any, h: str = "h", threshold: str | None = None) -> str:
+    """The membrane potential after the spike s at the charge h."""
+    s = "detach(s)" if node.detach_reset else "s"
+    if node.v_reset is None:
+        return f"{h} - {s} * {threshold or constant(node.v_threshold)}"
+    return f"select({s}, {constant(node.v_reset)}, {h})"
+
+
+def _neuron(name: str, node: Any, charge: str, spike: str, after: str = "", parameters: str = "") -> str:
+    """Neuron text with one potential v: charge, fire, reset."""
+    head = f"x; v = {_resting(node)!r}" + (f"; {parameters}" if parameters else "")
+    return (
+        f"neuron {name}({head}) {{\n{charge}\n  s = spike(h - {constant(node.v_threshold)}, {spike})\n"
+        f"  return s\n  v' = {after or _reset(node)}\n}}\n"
+    )
+
+
+def _leak(node: Any, rate: str) -> str:
+    """The charge of a leaky neuron; `rate` multiplies by 1/tau or divides by tau."""
+    leak = "v" if _resting(node) == 0 else f"(v - {constant(node.v_reset)})"
+    return f"  h = v + (x - {leak}) {rate}" if node.decay_input else f"  h = v - {leak} {rate} + x"
+
+
+def _if_text(node: Any, spike: str) -> str:
+    return _neuron("integrate_and_fire", node, "  h = v + x", spike)
+
+
+def _lif_text(node: Any, spike: str) -> str:
+    return _neuron("lif", node, _leak(node, f"/ {constant(node.tau)}"), spike)
+
+
+def _plif_text(node: Any, spike: str) -> str:
+    return _neuron("plif", node, _leak(node, "* rate"), spike, parameters="rate")
+
+
+def _qif_text(node: Any, spike: str) -> str:
+    rest, critical, a0, tau = map(constant, (node.v_rest, node.v_c, node.a0, node.tau))
+    return _neuron("qif", node, f"  h = v + (x + {a0} * (v - {rest}) * (v - {critical})) / {tau}", spike)
+
+
+def _eif_text(node: Any, spike: str) -> str:
+    rest, theta, delta, tau = map(constant, (node.v_rest, node.theta_rh, node.delta_T, node.tau))
+    return _neuron("eif", node, f"  h = v + (x + {rest} - v + {delta} * exp((v - {theta}) / {delta})) / {tau}", spike)
+
+
+def _izhikevich_text(node: Any, spike: str) -> str:
+    rest, critical, a0, tau = map(constant, (node.v_rest, node.v_c, node.a0, node.tau))
+    a, b, tau_w = map(constant, (node.a, node.b, node.tau_w))
+    return (
+        f"neuron izhikevich(x; v = {_resting(node)!r}, w = {node.w_rest!r}) {{\n"
+        f"  h = v + (x + {a0} * (v - {rest}) * (v - {critical}) - w) / {tau}\n"
+        f"  s = spike(h - {constant(node.v_threshold)}, {spike})\n  return s\n  v' = {_reset(node)}\n"
+        f"  w' = w + ({a} * (h - {rest}) - w) / {tau_w} + {b} * s\n}}\n"
+    )
+
+
+def _klif_text(node: Any, spike: str) -> str:
+    charge = _leak(node, f"/ {constant(node.tau)}").replace("h =", "c =") + "\n  h = relu(k * c)"
+    scaled = _reset(node, "h / k", f"({constant(node.v_threshold)} / k)") if node.scale_reset else ""
+    return _neuron("klif", node, charge, spike, scaled, parameters="k")
+
+
+def _cuba_text(node: Any, spike: str) -> str:
+    return (
+        f"neuron cuba_lif(x; v = {_resting(node)!r}, c) {{\n  i = c * {constant(node.c_decay)} + x\n"
+        f"  h = v * {constant(node.v_decay)} + i\n  s = spike(h - {constant(node.v_threshold)}, {spike})\n"
+        f"  return s\n  v' = {_reset(node)}\n  c' = i\n}}\n"
+    )
+
+
+def _complementary_text(node: Any, spike: str) -> str:
+    threshold, tau = constant(node.v_threshold), constant(node.tau)
+    spike = spike if node.training else "none"
+    return (
+        f"neuron complementary_lif(x; v, m) {{\n  h = v - v / {tau} + x\n  s = spike(h - {threshold}, {spike})\n"
+        f"  n = m * sigmoid(h / {tau}) + s\n  return s\n  v' = h - s * ({threshold} + sigmoid(n))\n  m' = n\n}}\n"
+    )
+
+
+def _half_threshold_text(node: Any, spike: str) -> str:
+    text = _if_text(node, spike)
+    return text.replace("v = 0.0", f"v = {node.v_threshold / 2.0!r}", 1)
+
+
+def _exact(*numbers: float) -> bool:
+    """Whether to divide by each number and to multiply by its reciprocal gives the same bits: powers of two."""
+    return all(math.isfinite(number) and math.frexp(number)[0] == 0.5 for number in numbers)
+
+
+def _lif_operator(node: Any) -> tuple[str, dict[str, Any]] | None:
+    return ("lif", dict(tau=node.tau, decay_input=node.decay_input)) if _exact(node.tau) else None
+
+
+def _qif_operator(node: Any) -> tuple[str, dict[str, Any]] | None:
+    options = dict(tau=node.tau, v_c=node.v_c, a0=node.a0, v_rest=node.v_rest)
+    return ("qif", options) if _exact(node.tau) else None
+
+
+def _izhikevich_operator(node: Any) -> tuple[str, dict[str, Any]] | None:
+    names = ("tau", "v_c", "a0", "v_rest", "w_rest", "tau_w", "a", "b")
+    return ("izhikevich", {name: getattr(node, name) for name in names}) if _exact(node.tau, node.tau_w) else None
+
+
+def _rate(node: Any, dtype: torch.dtype) -> list[torch.Tensor]:
+    w = node.w.float() if node.w.dtype in HALF_TYPES else node.w
+    return [w.sigmoid().to(dtype)]
+
+
+RULES: dict[type, Rule] = {
+    neuron.IFNode: Rule((), _v, _if_text, lambda node: ("integrate_and_fire", {})),
+    neuron.LIFNode: Rule(("tau", "decay_input"), _v, _lif_text, _lif_operator),
+    neuron.ParametricLIFNode: Rule(("decay_input",), _v, _plif_text, parameters=_rate),
+    neuron.QIFNode: Rule(("tau", "v_c", "a0", "v_rest"), _v, _qif_text, _qif_operator),
+    neuron.EIFNode: Rule(("tau", "delta_T", "theta_rh", "v_rest"), _v, _eif_text, notes=(EXP_NOTE,)),
+    neuron.IzhikevichNode: Rule(
+        ("tau", "v_c", "a0", "v_rest", "w_rest", "tau_w", "a", "b"),
+        lambda node: {"v": _resting(node), "w": node.w_rest},
+        _izhikevich_text,
+        _izhikevich_operator,
+    ),
+    neuron.KLIFNode: Rule(
+        ("tau", "decay_input", "scale_reset"), _v, _klif_text, parameters=lambda node, dtype: [node.k.to(dtype)]
+    ),
+    neuron.CUBALIFNode: Rule(("c_decay", "v_decay"), lambda node: {"v": _resting(node), "c": 0.0}, _cuba_text),
+    neuron.ComplementaryLIFNode: Rule(
+        ("tau", "training"), lambda node: {"v": 0.0, "m": 0.0}, _complementary_text, notes=(EXP_NOTE,)
+    ),
+    neuron.HalfThresholdIFNode: Rule((), lambda node: {"v": node.v_threshold / 2.0}, _half_threshold_text),
+}
+
+
+# --- what a node runs ------------------------------------------------------------------------------------------------
+
+
+def _spike(function: Any) -> tuple[str, list[float]] | None:
+    """The surrogate's name and numbers here; None for one that the library does not have."""
+    known = SURROGATES.get(type(function))
+    if known is None or not function.spiking or "forward" in function.__dict__:
+        return None
+    numbers = [getattr(function, name) for name in known[1]]
+    return (known[0], numbers) if all(is_number(number) for number in numbers) else None
+
+
+def _signature(node: Any, rule: Rule) -> tuple[Any, ...] | None:
+    """All numbers that decide what the node runs; None where one of them is no number."""
+    spike = _spike(node.surrogate_function)
+    numbers = [getattr(node, name) for name in rule.constants]
+    fit = all(isinstance(number, (bool, int, float)) for number in numbers)
+    if (
+        spike is None
+        or not fit
+        or not is_number(node.v_threshold)
+        or not (node.v_reset is None or is_number(node.v_reset))
+    ):
+        return None
+    return spike[0], tuple(spike[1]), node.v_threshold, node.v_reset, bool(node.detach_reset), tuple(numbers)
+
+
+class Program(NamedTuple):
+    """What a node runs, and for which constants.
+
+    Attributes:
+        attributes: the very objects that the node had as constants: while it has them, nothing has changed.
+        signature: their values, without the surrogate object.
+        what: the name of a predefined operator, or neuron text.
+        options: the operator's options; None for a text.
+        starts: the numbers that the states start at.
+    """
+
+    attributes: tuple[Any, ...]
+    signature: tuple[Any, ...]
+    what: str
+    options: dict[str, Any] | None
+    starts: tuple[float, ...]
+
+
+def _attributes(node: Any, rule: Rule) -> tuple[Any, ...]:
+    """All that `_signature` looks at, as it is; fast, since every call compares it."""
+    own = node.__dict__
+    function = own["_modules"].get("surrogate_function") or node.surrogate_function
+    numbers = getattr(function, "__dict__", {})
+    read = [numbers.get(name) for name in SURROGATES.get(type(function), ("", ()))[1]]
+    return (
+        function,
+        numbers.get("spiking"),
+        numbers.get("forward"),
+        *read,
+        own.get("v_threshold"),
+        own.get("v_reset"),
+        own.get("detach_reset"),
+        *[own.get(name) for name in rule.constants],
+    )
+
+
+def _program(node: Any, rule: Rule, signature: tuple[Any, ...]) -> tuple[str, dict[str, Any] | None]:
+    """The operator's name and options, or neuron text."""
+    spike, numbers = signature[:2]
+    predefined = rule.operator(node)
+    if predefined is None:
+        return rule.text(node, named(spike, numbers)), None
+    common = dict(v_threshold=node.v_threshold, v_reset=node.v_reset, detach_reset=node.detach_reset, surrogate=spike)
+    return predefined[0], {**predefined[1], **common, "surrogate_args": [float(number) for number in numbers]}
+
+
+def _state(value: Any, start: float, x: torch.Tensor) -> torch.Tensor | None:
+    """A memory as the operator takes it; None for the neuron's own start, also where the shape is another one."""
+    if not isinstance(value, torch.Tensor):
+        return None if value == start else torch.full(x.shape[1:], value, dtype=state_dtype(x.dtype), device=x.device)
+    if value.shape != x.shape[1:]:
+        return None
+    fits = value.dtype == x.dtype or value.dtype == state_dtype(x.dtype)
+    return value if fits and value.device == x.device else value.to(device=x.device, dtype=state_dtype(x.dtype))
+
+
+class Node(Replaced):
+    """A node of SpikingJelly that runs all steps of a call at once."""
+
+    def materialize_states(self, inputs, states, step_mode):
+        return super().materialize_states(inputs, states, step_mode) if self._fused(inputs) is None else states
+
+    def single_step_functional_forward(self, inputs, states, **kwargs):
+        fused = None if kwargs else self._fused(inputs)
+        if fused is None:
+            return super().single_step_functional_forward(inputs, states, **kwargs)
+        spikes, states = self._run(fused, inputs[0].unsqueeze(0), states)
+        return (spikes.squeeze(0),), tuple(states)
+
+    def multi_step_functional_forward(self, inputs, states, **kwargs):
+        fused = None if kwargs else self._fused(inputs)
+        if fused is None:
+            return super().multi_step_functional_forward(inputs, states, **kwargs)
+        spikes, states = self._run(fused, inputs[0], states)
+        return (spikes,), tuple(states)
+
+    def multi_step_forward(self, x_seq, *args, **kwargs):
+        fused = None if args or kwargs else self._fused((x_seq,))
+        if fused is None:
+            return super().multi_step_forward(x_seq, *args, **kwargs)
+        store = self._stores_states()
+        spikes, states = self._run(fused, x_seq, tuple(self._memories.values()), store)
+        if store:
+            self._keep_sequences(states)
+            states = [state[-1].clone() for state in states]
+        for name, state in zip(self._memories, states):
+            self._memories[name] = state
+        return spikes
+
+    def _stores_states(self):
+        return self.store_v_seq
+
+    def _keep_sequences(self, sequences):
+        self.v_seq = sequences[0]
+
+    def _fused(self, inputs):
+        """What the node runs; None where only SpikingJelly's own code can."""
+        x = inputs[0]
+        if (
+            self._neuron_precision is not None
+            or len(inputs) != 1
+            or not x.is_floating_point()
+            or x.layout != torch.strided
+        ):
+            return None
+        return self._current()
+
+    def _prepare(self):
+        self._current()
+
+    def _current(self):
+        """The program for the node's constants as they are now; None where they have none."""
+        kept, rule = self.__dict__.get("_spikeforge"), RULES[type(self).of_node]
+        compiling = torch.compiler.is_compiling()  # which knows no identity of numbers
+        if kept is not None and not compiling and all(map(operator.is_, _attributes(self, rule), kept.attributes)):
+            return kept
+        signature = _signature(self, rule)
+        if signature is None:
+            return None
+        if kept is None or kept.signature != signature or not compiling:
+            starts = tuple(rule.states(self).values())
+            kept = Program(_attributes(self, rule), signature, *_program(self, rule, signature), starts)
+            self.__dict__["_spikeforge"] = kept
+        return kept
+
+    def _run(self, program, x, states, store=False):
+        """Spikes and states, the last ones or with `store` those of all steps."""
+        states = [_state(value, start, x) for value, start in zip(states, program.starts)]
+        if program.options is not None:
+            overload = getattr(torch.ops.spikeforge, program.what).default
+            spikes, *states = overload(x, *states, **program.options, store_v=store)
+            return spikes, states
+        dtype = state_dtype(x.dtype)
+        if all(state is None for state in states):
+            states = []
+        states = [
+            torch.full(x.shape[1:], start, dtype=dtype, device=x.device) if state is None else state
+            for state, start in zip(states, program.starts)
+        ]
+        parameters = RULES[type(self).of_node].parameters(self, dtype)
+        (spikes,), states = torch.ops.spikeforge.run(program.what, [x], states, parameters, store_states=store)
+        return spikes, states
+
+
+class ComplementaryNode(Node):
+    """The complementary LIF neuron, which stores the sequences of both of its states, or none."""
+
+    def _stores_states(self):
+        return self.store_state_seqs
+
+    def _keep_sequences(self, sequences):
+        self.state_seqs = list(sequences)
+
+
+_MIXINS: dict[type, type[Node]] = {
+    base: type(
+        f"Fused{base.__name__}",
+        (ComplementaryNode if base is neuron.ComplementaryLIFNode else Node,),
+        {"__module__": __name__, "of_node": base},
+    )
+    for base in RULES
+}
+globals().update({mixin.__name__: mixin for mixin in _MIXINS.values()})  # where pickle finds them
+
+
+# --- which modules are replaced --------------------------------------------------------------------------------------
+
+
+def examine(module: torch.nn.Module) -> Verdict | None:
+    """What is to become of a module; None for one that is no neuron of SpikingJelly."""
+    if ancestor(module, PACKAGE) is None:
+        return None
+    base = next((cls for cls in own_class(module).__mro__ if cls in RULES), None)
+    if isinstance(module, neuron.FlexSN):
+        return left("its core is a function of your own: spikeforge.from_core makes a neuron of it")
+    if base is None:
+        return left("it has no fused form here")
+    if not hasattr(neuron.BaseNode, "single_step_functional_forward"):
+        return left("it is not of SpikingJelly 2, which this was written for")
+    changed = overridden(module, base, HARMLESS, DYNAMICS)
+    if changed is not None:
+        return left(f"it defines its own {changed}")
+    return _readiness(module, base)
+
+
+def _readiness(node: Any, base: type) -> Verdict:
+    function, rule = node.surrogate_function, RULES[base]
+    if node._neuron_precision is not None:
+        return left("its precision was set explicitly")
+    if not getattr(function, "spiking", True):
+        return left("its surrogate has spiking=False, so that it does not spike")
+    if _spike(function) is None:
+        return left(
+            f"its surrogate {type(function).__name__} is not one of the library's, or its arguments are no numbers"
+        )
+    signature = _signature(node, rule)
+    if signature is None:
+        return left("v_threshold, v_reset or another constant is no number")
+    program, options = _program(node, rule, signature)
+    what = f"neuron text {program.split('(')[0].split()[1]}" if options is None else program
+    return Verdict(_MIXINS[base], f"{what}, {readable(*signature[:2])}", rule.notes)

@@ -1,0 +1,45 @@
+"""Spiking neurons as modules of torch, and networks of them. See ``docs/python_modules.md``."""
+
+from spikeforge.nn.constant import Constant, Learnable
+from spikeforge.nn.containers import Sequential, TimeDistributed
+from spikeforge.nn.delay import Delay
+from spikeforge.nn.encoders import Latency, Poisson, Repeat
+from spikeforge.nn.loihi import LoihiDelayDense, LoihiDense, LoihiLIF, LoihiSparse
+from spikeforge.nn.network import Network, Recurrent
+from spikeforge.nn.neurons import EIF, IF, LIF, PLIF, QIF, AdaptiveLIF, Izhikevich
+from spikeforge.nn.own import LI, CubaLIF, Neuron
+from spikeforge.nn.stateful import StatefulModule, call, detach_, get_states, keep_state, reset_, set_states_
+
+__all__ = [
+    "AdaptiveLIF",
+    "Constant",
+    "CubaLIF",
+    "Delay",
+    "EIF",
+    "IF",
+    "Izhikevich",
+    "LI",
+    "LIF",
+    "Latency",
+    "Learnable",
+    "LoihiDelayDense",
+    "LoihiDense",
+    "LoihiLIF",
+    "LoihiSparse",
+    "Network",
+    "Neuron",
+    "PLIF",
+    "Poisson",
+    "QIF",
+    "Recurrent",
+    "Repeat",
+    "Sequential",
+    "StatefulModule",
+    "TimeDistributed",
+    "call",
+    "detach_",
+    "get_states",
+    "keep_state",
+    "reset_",
+    "set_states_",
+]

@@ -1,0 +1,264 @@
+"""A neuron's constants: numbers, tensors, and what is learned within bounds.
+
+A constant is a number; a tensor, registered as a buffer; an ``nn.Parameter``, registered as it is; or a
+:class:`Learnable`.
+
+**A tensor of one dimension has one value a channel.** Channels are dimension 2 of x ``[T, B, C, *spatial]``, or its
+last where x has
+fewer than three: beside ``[T, B, C, H, W]`` a tensor of shape ``[C]`` is taken as ``[C, 1, 1]``, and never meets W,
+even where C and W are equal. ``Constant(value, dim=-1)`` puts it elsewhere. Tensors of more dimensions broadcast from
+the right, as everywhere in torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spikeforge.nn.stateful import StatefulModule, shape_of
+
+CHANNELS = 2  # of x [T, B, C, *spatial]
+
+
+class Constant:
+    """A tensor with the dimension of x that its values lie along, where it has one dimension.
+
+    Args:
+        value: a number, a tensor or an ``nn.Parameter``.
+        dim: dimension of x, time first: 2 are the channels of ``[T, B, C, *spatial]``, -1 is the last dimension.
+    """
+
+    def __init__(self, value: float | Tensor, *, dim: int = CHANNELS):
+        if dim == 0:
+            raise ValueError("Constant: dim must not be 0, which is time: a constant does not change over the steps")
+        self.value, self.dim = value, dim
+
+    def __repr__(self) -> str:
+        return f"Constant({_short(self.value)}, dim={self.dim})"
+
+
+class Learnable(Constant):
+    """A constant to be learned: an ``nn.Parameter`` that starts at `value`.
+
+    Args:
+        value: where it starts, a number or a tensor. The tensor is copied.
+        min, max: bounds. The optimiser may leave them; the neuron takes ``torch.clamp(parameter, min, max)``.
+        per_channel: so many channels, each with its own value.
+        shape: as an alternative, the parameter's shape.
+        dim: where the channels lie in x, time first.
+
+    >>> LIF(tau=Learnable(2.0, min=1.0, per_channel=64))
+    """
+
+    def __init__(
+        self,
+        value: float | Tensor,
+        *,
+        min: float | None = None,
+        max: float | None = None,
+        per_channel: int | None = None,
+        shape: tuple[int, ...] | None = None,
+        dim: int = CHANNELS,
+    ):
+        super().__init__(value, dim=dim)
+        if (
+            min is not None
+            and max is not None
+            and not min <= max
+            or any(b is not None and math.isnan(b) for b in (min, max))
+        ):
+            raise ValueError(f"Learnable: min must not be above max, and neither NaN, but they are {min} and {max}")
+        if per_channel is not None and shape is not None:
+            raise ValueError("Learnable: give per_channel or shape, not both")
+        self.min, self.max = min, max
+        self.shape = (per_channel,) if per_channel is not None else shape
+
+    def initial(self) -> Tensor:
+        if isinstance(self.value, Tensor):
+            value = self.value.detach()
+            return (value if self.shape is None else value.expand(self.shape)).clone()
+        return torch.full(self.shape or (), float(self.value))
+
+    def __repr__(self) -> str:
+        options = ((name, getattr(self, name)) for name in ("min", "max", "shape"))
+        given = "".join(f", {name}={value}" for name, value in options if value is not None)
+        return f"Learnable({_short(self.value)}{given})"
+
+
+def _short(value: Any) -> str:
+    return f"tensor {shape_of(value)}" if isinstance(value, Tensor) else repr(value)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How a tensor constant is taken: where its values lie, and between which bounds."""
+
+    dim: int | None = None  # None: as it broadcasts
+    min: float | None = None
+    max: float | None = None
+
+    @property
+    def bounded(self) -> bool:
+        return self.min is not None or self.max is not None
+
+    def take(self, value: Tensor, x_dims: int) -> Tensor:
+        if self.min is not None:
+            value = value.clamp_min(self.min) if self.max is None else value.clamp(self.min, self.max)
+        elif self.max is not None:
+            value = value.clamp_max(self.max)
+        if self.dim is not None and x_dims > 2 and value.dim() == 1:
+            trailing = x_dims - 1 - self.dim if self.dim >= 0 else -1 - self.dim
+            if trailing > 0 and value.numel() != 1:
+                value = value.view(-1, *(1,) * trailing)
+        return value
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+class ConstantsModule(StatefulModule):
+    """A module with constants by name. Assigning to one (``lif.tau = 3.0``) is as if
+    it had been constructed with it.
+    """
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self._numbers: dict[str, float | None] = {}  # constants that are numbers
+        self._placements: dict[str, Placement] = {}  # those that are tensors
+        self._initial: dict[str, float | Tensor] = {}  # of what reset_parameters() resets
+        self._constant_names: tuple[str, ...] = ()
+        self._taken: tuple[tuple[str, Placement, float], ...] = ()
+
+    def _set_constants(self, constants: Mapping[str, Any]) -> None:
+        for name, value in constants.items():
+            self._set_constant(name, value)
+        self._constant_names = tuple(constants)
+        self._changed()
+
+    def _set_constant(self, name: str, value: Any) -> None:
+        dim = value.dim if isinstance(value, Constant) else CHANNELS
+        learnable = value if isinstance(value, Learnable) else None
+        if isinstance(value, Constant):
+            value = value.value
+        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and not learnable and value.requires_grad:
+            raise ValueError(
+                f"{self._title()}: {name} requires a gradient, but is no nn.Parameter, which alone a module trains; "
+                "pass "
+                f"nn.Parameter({name}) or Learnable({name})"
+            )
+        if not (value is None and name == "v_reset") and not is_number(value) and not isinstance(value, Tensor):
+            raise TypeError(
+                f"{self._title()}: {name} must be a number, a tensor, an nn.Parameter or Learnable(...), but is "
+                f"{type(value).__name__}"
+            )
+        if name not in self._constant_names and hasattr(self, name):
+            raise ValueError(
+                f"{self._title()}: a module of torch has an attribute '{name}'; call the constant another name"
+            )
+        self._forget(name)
+        if learnable:
+            self._initial[name] = value.detach().clone() if isinstance(value, Tensor) else float(value)
+            self._register(name, nn.Parameter(learnable.initial()))
+            self._placements[name] = Placement(dim, learnable.min, learnable.max)
+        elif isinstance(value, Tensor):
+            self._register(name, value)
+            self._placements[name] = Placement(dim)
+        else:
+            self._numbers[name] = value
+            object.__setattr__(self, name, value)
+
+    def _register(self, name: str, value: Tensor) -> None:
+        if isinstance(value, nn.Parameter):
+            self.register_parameter(name, value)
+        else:
+            self.register_buffer(name, value.detach().clone())
+
+    def _forget(self, name: str) -> None:
+        for place in (self._numbers, self._placements, self._initial, self._parameters, self._buffers):
+            place.pop(name, None)
+        if name in self.__dict__.get("_constant_names", ()):
+            self.__dict__.pop(name, None)
+
+    def _prepare(self) -> None:
+        """Called after constants have changed."""
+
+    def _changed(self) -> None:
+        self._taken = tuple((name, place, self._fewest_dims(name, place)) for name, place in self._placements.items())
+        self._prepare()
+
+    def _fewest_dims(self, name: str, place: Placement) -> float:
+        """Of x, from which on a tensor is taken in another form than it has."""
+        value = getattr(self, name)
+        if place.bounded:
+            return 0
+        if place.dim is None or value.dim() != 1 or value.numel() == 1:
+            return math.inf
+        return place.dim + 2 if place.dim > 0 else 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Replicas of DataParallel, and parameters that torch.func puts in place, are taken as they come.
+        if name in self.__dict__.get("_constant_names", ()) and not self.__dict__.get("_is_replica"):
+            self._replace_constant(name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def _replace_constant(self, name: str, value: Any) -> None:
+        tables = (self._numbers, self._placements, self._initial, self._parameters, self._buffers)
+        before = [(table, table[name]) for table in tables if name in table]
+        try:
+            self._set_constant(name, value)
+            self._changed()
+        except (TypeError, ValueError):
+            self._forget(name)
+            for table, old in before:
+                table[name] = old
+            if name in self._numbers:
+                object.__setattr__(self, name, self._numbers[name])
+            self._changed()
+            raise
+
+    def constant(self, name: str, x_dims: int) -> Tensor:
+        """A tensor constant as the operator takes it beside an x of so many dimensions: clamped, and in its place."""
+        return self._placements[name].take(getattr(self, name), x_dims)
+
+    def _take(self, x_dims: int) -> dict[str, Tensor]:
+        """All tensor constants so."""
+        taken = {}
+        parameters = self._parameters
+        for name, place, fewest_dims in self._taken:
+            value = parameters.get(name)  # getattr looks everywhere, and costs as much as a small operator
+            if value is None:
+                value = getattr(self, name)
+            taken[name] = value if x_dims < fewest_dims else place.take(value, x_dims)
+        return taken
+
+    def reset_parameters(self) -> None:
+        """Has every Learnable start again at its first value. An ``nn.Parameter`` that was passed is left as it is."""
+        with torch.no_grad():
+            for name, value in self._initial.items():
+                parameter = getattr(self, name)
+                parameter.copy_(value) if isinstance(value, Tensor) else parameter.fill_(value)
+
+    def _described_constants(self) -> list[str]:
+        return [
+            self._described(name) for name in self._constant_names if not (name == "v_reset" and self.v_reset is None)
+        ]
+
+    def _described(self, name: str) -> str:
+        if name in self._numbers:
+            return f"{name}={self._numbers[name]}"
+        value, placement = getattr(self, name), self._placements[name]
+        text = f"{name}={shape_of(value)}"
+        if isinstance(value, nn.Parameter):
+            text += " learned"
+        if placement.bounded:
+            low = -math.inf if placement.min is None else placement.min
+            high = math.inf if placement.max is None else placement.max
+            text += f" in [{low}, {high}]"
+        return text

@@ -1,0 +1,127 @@
+"""Layers without time, and modules one after the other."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from types import EllipsisType
+
+from torch import Tensor, nn
+
+from spikeforge.nn.parts import part_at_rest, run_part
+from spikeforge.nn.stateful import (
+    State,
+    StatefulModule,
+    States,
+    _join,
+    _title_below,
+    _under,
+    has_states,
+    stateful_modules,
+)
+
+
+class TimeDistributed(StatefulModule):
+    """Folds time into the batch: one call of layers without time (Linear, Conv, BatchNorm, pooling) for all steps.
+
+    ``[T, B, ...]`` is given to the layer as ``[T * B, ...]``. Several layers are called one after the other.
+
+    Fewer and larger calls, which is what training wants. The last bits of a row may depend on how many rows there are,
+    so that steps, pieces and whole sequences agree within rounding; BatchNorm in training takes its statistics over
+    steps and batch together.
+
+    >>> TimeDistributed(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    """
+
+    def __init__(self, *layers: nn.Module):
+        super().__init__()
+        if not layers:
+            raise TypeError("TimeDistributed: takes at least one layer")
+        for layer in layers:
+            if has_states(layer):
+                raise ValueError(
+                    f"TimeDistributed: {type(layer).__name__} has neurons, which take sequences [T, B, ...] as they are"
+                )
+        self.module = layers[0] if len(layers) == 1 else nn.Sequential(*layers)
+
+    def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
+        return self._forward((x,), state, store_states)
+
+    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
+        x = inputs[0]
+        if x.dim() < 2:
+            raise ValueError(f"{self._title()}: x must be [T, B, ...], time first, but has {x.dim()} dimensions")
+        y = self.module(x.flatten(0, 1))
+        return y.unflatten(0, x.shape[:2]), {}
+
+
+class Container(StatefulModule):
+    """A module whose states are those of modules below it, named as in ``state_dict``."""
+
+    def _all_state_names(self) -> tuple[str, ...]:
+        return tuple(_join(prefix, name) for prefix, module in stateful_modules(self) for name in module.state_names)
+
+    def _name_parts(self, names: Sequence[str]) -> None:
+        """Tells the modules below how messages are to call them."""
+        for name in names:
+            _title_below(self._modules[name], _join(self._path, name))
+
+
+class Sequential(Container):
+    """One module after the other: ``Sequential(TimeDistributed(nn.Linear(4, 8)), LIF(), LI())``, which hands their
+    states on.
+
+    A layer of torch is called once a step unless it comes as :class:`TimeDistributed`; a module of one's own with
+    neurons in it is called once, on the sequence. Parts are named "0", "1", ..., or as in an OrderedDict.
+    """
+
+    def __init__(self, *parts: nn.Module | Mapping[str, nn.Module]):
+        super().__init__()
+        if len(parts) == 1 and isinstance(parts[0], Mapping):
+            named = OrderedDict(parts[0])
+        else:
+            named = OrderedDict((str(i), part) for i, part in enumerate(parts))
+        for name, part in named.items():
+            self._add(name, part)
+
+    def _add(self, name: str, part: nn.Module) -> None:
+        if not isinstance(part, nn.Module):
+            raise TypeError(f"{self._title()}: part {name} must be a module of torch, but is {type(part).__name__}")
+        self.add_module(name, part)
+        self._name_parts([name])
+
+    def append(self, part: nn.Module) -> Sequential:
+        self._add(str(len(self)), part)
+        return self
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return iter(self._modules.values())
+
+    def __getitem__(self, i: int) -> nn.Module:
+        return list(self._modules.values())[i]
+
+    def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
+        """Of the last part; ``y, state = net(x, state)`` with the states of all, ``{"1.v": ..., "3.v": ...}``."""
+        if state is ... and not store_states:
+            for part in self._modules.values():
+                (x, *_), _ = run_part(part, (x,), None)
+            return x
+        start = {} if state is ... else self._checked_state(state)
+        return self._advance((x,), start, store_states)
+
+    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
+        x, after = inputs[0], {}
+        for name, part in self._modules.items():
+            (x, *_), states = run_part(
+                part, (x,), _under(name, state), store=store and isinstance(part, StatefulModule)
+            )
+            after |= {_join(name, key): value for key, value in states.items()}
+        return x, after
+
+    def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        for part in self._modules.values():
+            inputs = part_at_rest(part, inputs[:1])
+        return tuple(inputs[:1])

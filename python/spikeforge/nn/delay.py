@@ -1,0 +1,86 @@
+"""A delay line: y[t] = x[t - d]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import EllipsisType
+
+import torch
+from torch import Tensor
+
+from spikeforge.nn.stateful import State, StatefulModule, States, shape_of
+
+
+class Delay(StatefulModule):
+    """Delays by some steps, one number for all or one for each neuron; zeros come first. State: x, the last inputs.
+
+    Args:
+        steps: whole numbers, 0 or more: an int, or an integer tensor ``[*shape]`` or what broadcasts to it.
+        stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
+
+    The state x is ``[longest delay, *shape]``, the oldest first.
+    """
+
+    steps: Tensor
+
+    def __init__(self, steps: int | Tensor, *, stateful: bool = False, persistent_state: bool = False):
+        super().__init__(stateful=stateful, persistent_state=persistent_state)
+        if isinstance(steps, bool) or not isinstance(steps, (int, Tensor)):
+            raise TypeError(f"Delay: steps must be a whole number or an integer tensor, but is {type(steps).__name__}")
+        steps = torch.as_tensor(steps)
+        if steps.is_floating_point() or steps.is_complex() or steps.dtype == torch.bool:
+            raise TypeError(
+                f"Delay: steps must be whole numbers, but are {str(steps.dtype).removeprefix('torch.')}; pass "
+                "steps.long()"
+            )
+        self.register_buffer("steps", steps.detach().to(torch.int64).clone(), persistent=False)
+        self.longest = int(steps.max()) if steps.numel() else 0
+        shortest = int(steps.min()) if steps.numel() else 0
+        if shortest < 0:
+            raise ValueError(f"Delay: steps must be 0 or more, but one is {shortest}")
+        self.uniform = shortest == self.longest
+        self.state_names = ("x",) if self.longest else ()
+
+    def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
+        """``[T, *shape]`` to ``[T, *shape]``."""
+        return self._forward((x,), state, store_states)
+
+    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
+        x = inputs[0]
+        if x.dim() - 1 < self.steps.dim():
+            raise ValueError(
+                f"{self._title()}: there is a delay for each of {shape_of(self.steps)}, but a step of x {shape_of(x)} "
+                "has fewer "
+                "dimensions; x is [T, *shape], time first"
+            )
+        if not self.longest:
+            return x, {}
+        past = state.get("x")
+        if past is None:
+            past = x.new_zeros((self.longest, *x.shape[1:]))
+        self._check_past(past, x)
+        steps = x.shape[0]
+        both = torch.cat((past.to(x.dtype), x))
+        # Cloned, or it would keep the whole sequence.
+        after = {"x": both.unfold(0, self.longest, 1)[1:].movedim(-1, 1).clone() if store else both[steps:].clone()}
+        if self.uniform:
+            return both[:steps], after
+        now = torch.arange(self.longest, self.longest + steps, device=x.device).view(-1, *(1,) * (x.dim() - 1))
+        return both.gather(0, (now - self.steps).expand(x.shape)), after
+
+    def _check_past(self, past: Tensor, x: Tensor) -> None:
+        expected = (self.longest, *x.shape[1:])
+        if past.shape != expected or past.device != x.device:
+            kept = self._memory.keeping and past is (self._memory.states or {}).get("x")
+            mend = "call spikeforge.nn.reset_(net) to start anew" if kept else "pass None to start anew"
+            raise ValueError(
+                f"{self._title()}: the {'kept ' * kept}state x has shape {shape_of(past)} on {past.device}, but this x "
+                "asks for "
+                f"{list(expected)} on {x.device}; {mend}"
+            )
+
+    def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return (torch.where(self.steps == 0, inputs[0], 0),)
+
+    def extra_repr(self) -> str:
+        return f"steps={self.longest}" if self.uniform else f"steps={shape_of(self.steps)}, up to {self.longest}"

@@ -1,0 +1,82 @@
+"""From values between 0 and 1 to spikes. An encoder maps ``[T, *shape]`` to ``[T, *shape]``, each step by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import EllipsisType
+
+import torch
+from torch import Tensor
+
+from spikeforge.nn.stateful import State, StatefulModule, States
+
+
+class Encoder(StatefulModule):
+    """What encoders share."""
+
+    def encode(self, x: Tensor, steps: int) -> Tensor:
+        """The same values ``[*shape]`` for some steps: spikes ``[steps, *shape]``."""
+        if steps < 0:
+            raise ValueError(f"{self._title()}: steps must be 0 or more, but is {steps}")
+        return self(x.unsqueeze(0).expand(steps, *x.shape))
+
+    def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
+        """``[T, *shape]`` to ``[T, *shape]``."""
+        return self._forward((x,), state, store_states)
+
+
+class Poisson(Encoder):
+    """A spike with the probability of the value, drawn anew in each step.
+
+    Args:
+        generator: draws the numbers, in place of torch's own of the device.
+    """
+
+    def __init__(self, generator: torch.Generator | None = None):
+        super().__init__()
+        self.generator = generator
+
+    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
+        x = inputs[0]
+        # Drawn step by step, so that a sequence in pieces draws the same numbers.
+        drawn = [
+            torch.rand(x.shape[1:], dtype=x.dtype, device=x.device, generator=self.generator) for _ in range(x.shape[0])
+        ]
+        return (torch.stack(drawn) < x).to(x.dtype) if drawn else x.clone(), {}
+
+
+class Latency(Encoder):
+    """One spike, the earlier the larger the value: in step round((steps - 1) (1 - value)), counted from 0. State: t,
+    int64.
+
+    Args:
+        steps: the first so many steps are those in which there are spikes.
+        stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
+    """
+
+    state_names = ("t",)
+
+    def __init__(self, steps: int, *, stateful: bool = False, persistent_state: bool = False):
+        super().__init__(stateful=stateful, persistent_state=persistent_state)
+        if steps < 1:
+            raise ValueError(f"Latency: steps must be at least 1, but is {steps}")
+        self.steps = steps
+
+    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
+        x = inputs[0]
+        first = state.get("t")
+        if first is None:
+            first = torch.zeros((), dtype=torch.int64, device=x.device)
+        now = first + torch.arange(x.shape[0], device=x.device)
+        spikes = torch.round((1 - x) * (self.steps - 1)).to(torch.int64) == now.view(-1, *(1,) * (x.dim() - 1))
+        return spikes.to(x.dtype), {"t": now + 1 if store else first + x.shape[0]}
+
+    def extra_repr(self) -> str:
+        return f"steps={self.steps}"
+
+
+class Repeat(Encoder):
+    """The values as they are: a constant current."""
+
+    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
+        return inputs[0], {}

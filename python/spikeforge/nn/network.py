@@ -1,0 +1,567 @@
+"""A network of modules that know each other by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import EllipsisType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spikeforge.nn.containers import Container
+from spikeforge.nn.parts import part_at_rest, run_part
+from spikeforge.nn.plan import Stage, make_plan, path_without_delay
+from spikeforge.nn.stateful import (
+    State,
+    StatefulModule,
+    States,
+    _join,
+    _under,
+    get_states,
+    own_state,
+    shape_of,
+    stateful_modules,
+)
+
+OUTSIDE = None
+
+
+@dataclass(frozen=True)
+class Port:
+    """Output or input number `index` of a part; of no part: input or output of the network."""
+
+    part: str | None
+    index: int
+
+
+@dataclass
+class Connection:
+    """From an output to an input, some steps later."""
+
+    source: Port
+    target: Port
+    names: tuple[str, str]  # of the ports, as connect() was given them
+    delay: int = 0
+    shape: tuple[int, ...] | None = None
+    from_rest: bool = False
+    state: str = ""  # its name, where there is a delay
+
+
+@dataclass
+class Run:
+    """What one call has computed so far."""
+
+    inputs: Sequence[Tensor]
+    steps: int
+    state: Mapping[str, Tensor] | None  # None: the parts go on by themselves
+    store: bool = False
+    outputs: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
+    after: State = field(default_factory=dict)
+
+
+class Network(Container):
+    """Modules by name, connections between their ports, delays and loops.
+
+    >>> net = Network()
+    >>> net.add("dense", nn.Linear(16, 8))
+    >>> net.add("lif", LIF())
+    >>> net.connect("in", "dense.in")
+    >>> net.connect("dense.out", "lif.in", delay=1)
+    >>> net.connect("lif.out", "out")
+    >>> net.alias("v", "lif.v")
+
+    "dense.in" is a port of a part; a name without a dot is a port of the network itself. Several connections into one
+    port are summed in the order in which they were made. A connection delays by 0 or more steps; what is on its way is
+    a state of the network, ``[delay, *shape]``, the oldest first, and zero at the start. Loops are legal where a delay
+    of 1 or more lies on them.
+
+    Parts that lie on no loop run over all steps at once, one after the other; the parts of a loop are stepped together.
+    The results are those of stepping the whole, bit for bit. A network is a module like any other, so networks nest. A
+    layer of torch is called once a step unless it comes as :class:`~spikeforge.nn.TimeDistributed`.
+
+    A call takes the network's inputs and returns its outputs, a tensor or a tuple, in the order in which connections
+    name them.
+    """
+
+    def __init__(self, *, stateful: bool = False, persistent_state: bool = False):
+        super().__init__(stateful=stateful, persistent_state=persistent_state)
+        self._connections: list[Connection] = []
+        self._aliases: dict[str, tuple[str, tuple[int, ...] | None]] = {}
+        self._plan: list[Stage] | None = None
+        self.in_ports, self.out_ports = (), ()
+
+    # --- parts, ports and names
+
+    def add(self, name: str, part: nn.Module) -> None:
+        """Adds a part: a module with states, or one of torch that maps a tensor to a tensor."""
+        if not isinstance(part, nn.Module):
+            raise TypeError(f"{self._title()}: part '{name}' must be a module of torch, but is {type(part).__name__}")
+        self._check_new_name(name, "part")
+        self.add_module(name, part)
+        self._name_parts([name])
+        self._plan = None
+
+    def connect(
+        self,
+        source: str,
+        target: str,
+        *,
+        delay: int = 0,
+        shape: Sequence[int] | None = None,
+        repeated: bool = False,
+        from_rest: bool = False,
+    ) -> None:
+        """Connects an output to an input.
+
+        Args:
+            source: "part.out", or an input of the network, which is new where it has not been named before.
+            target: "part.in", or an output of the network.
+            delay: in steps.
+            shape: of one step; needed only where a loop gives a port nothing to start from but what is still on its
+                way.
+            repeated: the same connection may be there already: it counts again.
+            from_rest: what is on its way at the start is what comes from there before the first step, when nothing has
+                been put in and no neuron has fired (a layer's bias, say), rather than zeros.
+
+        Raises:
+            ValueError: for a port that is not there, a connection made twice, and a loop without a delay, which it
+                spells out.
+        """
+        if delay < 0:
+            raise ValueError(
+                f"{self._title()}: the delay from '{source}' to '{target}' must be 0 or more steps, but is {delay}"
+            )
+        ports = self.in_ports, self.out_ports
+        try:
+            connection = Connection(
+                self._port(source, is_source=True), self._port(target, is_source=False), (source, target), delay,
+                None if shape is None else tuple(shape), from_rest,
+            )  # fmt: skip
+            self._check_connection(connection, repeated)
+            if delay:
+                connection.state = self._new_state_name(connection, repeated)
+        except ValueError:
+            self.in_ports, self.out_ports = ports
+            raise
+        self._connections.append(connection)
+        self.state_names = tuple(c.state for c in self._connections if c.state)
+        self._plan = None
+
+    def alias(self, name: str, variable: str, shape: Sequence[int] | None = None) -> None:
+        """Another name here for a state, parameter or buffer of a part below ("lif.v", "layer.dense.weight").
+
+        Args:
+            shape: what it must have.
+        """
+        self._check_new_name(name, "alias")
+        value, owner = self._variable(variable)
+        if "." not in variable or (value is None and owner is None):
+            raise ValueError(
+                f"{self._title()}: the alias '{name}' must name a state, parameter or buffer of a part below, which "
+                f"'{variable}' is not"
+            )
+        if shape is not None and value is not None and tuple(value.shape) != tuple(shape):
+            raise ValueError(
+                f"{self._title()}: the alias '{name}' is to have shape {list(shape)}, but '{variable}' has shape "
+                f"{shape_of(value)}"
+            )
+        self._aliases[name] = variable, None if shape is None else tuple(shape)
+
+    def _check_new_name(self, name: str, what: str) -> None:
+        if not name or "." in name:
+            raise ValueError(f"{self._title()}: {what} '{name}' must be a name without dots")
+        taken = {*self._modules, *self._aliases, *self.in_ports, *self.out_ports, *self.state_names}
+        if name in taken or hasattr(type(self), name):
+            raise ValueError(f"{self._title()}: {what} '{name}': the name is taken")
+
+    def _port(self, name: str, *, is_source: bool) -> Port:
+        part, dot, port = name.partition(".")
+        if not dot:
+            own = self.in_ports if is_source else self.out_ports
+            if name not in own:
+                self._check_new_name(name, "port")
+                own = (*own, name)
+                self.in_ports, self.out_ports = (own, self.out_ports) if is_source else (self.in_ports, own)
+            return Port(OUTSIDE, own.index(name))
+        if part not in self._modules:
+            raise ValueError(f"{self._title()}: there is no part '{part}' for the port '{name}'")
+        ports = _out_ports(self._modules[part]) if is_source else _in_ports(self._modules[part])
+        if port not in ports:
+            kind = "output" if is_source else "input"
+            raise ValueError(f"{self._title()}: '{part}' has no {kind} '{port}'; it has {', '.join(ports) or 'none'}")
+        return Port(part, ports.index(port))
+
+    def _check_connection(self, new: Connection, repeated: bool) -> None:
+        source, target = new.names
+        for other in self._connections:
+            if not repeated and (other.source, other.target, other.delay) == (new.source, new.target, new.delay):
+                raise ValueError(f"{self._title()}: '{source}' is connected to '{target}' already")
+        if new.delay or OUTSIDE in (new.source.part, new.target.part):
+            return
+        instant = [(c.source.part, c.target.part) for c in self._connections if not c.delay]
+        path = path_without_delay(new.target.part, new.source.part, instant)
+        if path:
+            raise ValueError(
+                f"{self._title()}: connecting '{source}' to '{target}' closes the loop "
+                f"{' -> '.join([*path, new.target.part])} without a "
+                "delay; give one of its connections delay=1 or more"
+            )
+
+    def _new_state_name(self, new: Connection, repeated: bool) -> str:
+        stem = "_to_".join(new.names).replace(".", "_")
+        names = [stem, f"{stem}_{new.delay}"]
+        if repeated:
+            names += [f"{stem}_{new.delay}_{n}" for n in range(2, len(self._connections) + 2)]
+        name = next((name for name in names if name not in self.state_names), names[-1])
+        self._check_new_name(name, "state")
+        return name
+
+    # --- variables
+
+    def get(self, name: str) -> Tensor | None:
+        """A kept state, parameter, buffer or alias, by its name from here: the tensor itself.
+
+        None for a state that is not kept.
+        """
+        value, owner = self._variable(name)
+        if value is None and owner is None:
+            raise ValueError(f"{self._title()}: there is no state, parameter, buffer or alias '{name}'")
+        return value
+
+    def set(self, name: str, value: Tensor) -> None:
+        """Writes into a parameter or buffer, or has the next call go on from this value of a state that is kept."""
+        now, owner = self._variable(name)
+        if now is None and owner is None:
+            raise ValueError(f"{self._title()}: there is no state, parameter, buffer or alias '{name}'")
+        shape = now.shape if now is not None else self._aliases.get(name, (None, None))[1]
+        if shape is not None and tuple(value.shape) != tuple(shape):
+            raise ValueError(
+                f"{self._title()}: '{name}' has shape {list(shape)}, but the new value has {shape_of(value)}"
+            )
+        if owner is None:
+            with torch.no_grad():
+                now.copy_(value)
+            return
+        module, state = owner
+        if not module._memory.keeping:
+            raise ValueError(
+                f"{module._title()}: does not keep its states; use stateful=True or keep_state(net), or net(x, state)"
+            )
+        module._memory.states = {**(module._memory.states or {}), state: value}
+
+    def _variable(self, name: str) -> tuple[Tensor | None, tuple[StatefulModule, str] | None]:
+        """The tensor, if there is one, and the module and name of a state."""
+        root: nn.Module = self
+        *path, last = name.split(".")
+        if not path and name in self._aliases:
+            return self._variable(self._aliases[name][0])
+        for i, step in enumerate(path):
+            root = root._modules.get(step)
+            if root is None:
+                return None, None
+            if isinstance(root, Network):
+                return root._variable(".".join([*path[i + 1 :], last]))
+        if isinstance(root, StatefulModule) and last in root.state_names:
+            return (root._memory.states or {}).get(last), (root, last)
+        value = root._parameters.get(last)
+        return (root._buffers.get(last) if value is None else value), None
+
+    def parts(self) -> Iterator[tuple[str, nn.Module]]:
+        """Its parts by name, in the order of adding."""
+        return iter(self._modules.items())
+
+    def connections(self) -> Iterator[tuple[str, str, int]]:
+        """Source, target and delay of each connection, in the order of connecting."""
+        return ((*c.names, c.delay) for c in self._connections)
+
+    # --- running
+
+    @property
+    def n_inputs(self) -> int:
+        return len(self.in_ports)
+
+    def forward(self, *inputs: Tensor, state: States | EllipsisType = ..., store_states: bool = False):
+        """``y = net(x)``, or ``y, state = net(x, state)`` with the states of parts, ``{"lif.v": ...}``, and delays."""
+        *inputs, state = self._split(inputs, state)
+        if state is not ... or store_states:
+            start = {} if state is ... else self._checked_state(state)
+            return self._advance(inputs, start, store_states)
+        keeping = self._memory.keeping
+        if keeping:
+            self._check_keeping()
+        lines = (self._memory.states or {}) if keeping else {}
+        run = self._run(inputs, None, lines)
+        if keeping:
+            self._memory.states = run.after
+        return self._result(run, lines)
+
+    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
+        lines = own_state(self, "", state)
+        run = self._run(inputs, state, lines, store)
+        return self._result(run, lines), run.after
+
+    def _run(
+        self, inputs: Sequence[Tensor], state: Mapping[str, Tensor] | None, lines: State, store: bool = False
+    ) -> Run:
+        self._check_sequences(inputs)
+        if self._plan is None:
+            self._plan = self._make_plan()
+        if store and any(stage.is_loop for stage in self._plan):
+            raise ValueError(
+                f"{self._title()}: store_states is not for networks with loops; hand states on step by step"
+            )
+        run = Run(inputs, inputs[0].shape[0] if inputs else 0, state, store)
+        if run.steps:
+            self._start_from_rest(run, lines)
+        for stage in self._plan:
+            if stage.is_loop:
+                self._run_loop(run, stage, lines)
+            else:
+                self._run_stage(run, stage.parts[0], lines)
+        return run
+
+    def _check_sequences(self, inputs: Sequence[Tensor]) -> None:
+        if not self.in_ports:
+            raise ValueError(
+                f"{self._title()}: nothing is connected to an input of the network, so that it does not know its steps"
+            )
+        for name, x in zip(self.in_ports, inputs):
+            if not isinstance(x, Tensor) or x.dim() < 1:
+                kind = "0-dimensional" if isinstance(x, Tensor) else type(x).__name__
+                raise TypeError(
+                    f"{self._title()}: input '{name}' must be a tensor [T, *shape], time first, but is {kind}"
+                )
+            if x.shape[0] != inputs[0].shape[0]:
+                raise ValueError(
+                    f"{self._title()}: inputs have {inputs[0].shape[0]} steps and {x.shape[0]} ('{name}'); they must "
+                    "have as many"
+                )
+
+    def _make_plan(self) -> list[Stage]:
+        for name, part in self._modules.items():
+            for i, port in enumerate(_in_ports(part)):
+                if not any(c.target == Port(name, i) for c in self._connections):
+                    raise ValueError(f"{self._title()}: nothing is connected to '{name}.{port}'")
+        inner = [c for c in self._connections if OUTSIDE not in (c.source.part, c.target.part)]
+        return make_plan(list(self._modules), [(c.source.part, c.target.part, c.delay) for c in inner])
+
+    def _result(self, run: Run, lines: State) -> Any:
+        outputs = tuple(self._sum(run, Port(OUTSIDE, i), lines) for i in range(len(self.out_ports)))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def _sum(self, run: Run, target: Port, lines: State) -> Tensor:
+        """What all connections bring to a port in all steps, in the order of connecting."""
+        total = None
+        for connection in self._connections:
+            if connection.target == target:
+                term = self._arriving(run, connection, lines)
+                total = term if total is None else total + term
+        return total
+
+    def _arriving(self, run: Run, connection: Connection, lines: State) -> Tensor:
+        source = connection.source
+        sequence = run.inputs[source.index] if source.part is OUTSIDE else run.outputs[source.part][source.index]
+        return self._shift(run, connection, sequence, lines) if connection.delay else sequence
+
+    def _shift(self, run: Run, connection: Connection, sequence: Tensor, lines: State) -> Tensor:
+        """The sequence, later by the delay."""
+        line = lines.get(connection.state)
+        if line is None:
+            line = sequence.new_zeros((connection.delay, *sequence.shape[1:]))
+        self._check_line(connection, line, sequence)
+        both, steps = torch.cat((line, sequence)), sequence.shape[0]
+        # Cloned, or it would keep the whole sequence.
+        after = both.unfold(0, connection.delay, 1)[1:].movedim(-1, 1) if run.store else both[steps:]
+        run.after[connection.state] = after.clone()
+        return both[:steps]
+
+    def _check_line(self, connection: Connection, line: Tensor, coming: Tensor) -> None:
+        if line.dim() < 1 or line.shape[0] != connection.delay:
+            raise ValueError(
+                f"{self._title()}: the state {connection.state} must be [{connection.delay}, *shape], but has shape "
+                f"{shape_of(line)}"
+            )
+        if line.shape[1:] == coming.shape[1:] and line.dtype == coming.dtype and line.device == coming.device:
+            return
+        mend = "call spikeforge.nn.reset_(net) to start anew" if self._memory.keeping else "pass None to start anew"
+        raise ValueError(
+            f"{self._title()}: the state {connection.state} holds values of shape {shape_of(line[0])} ({_kind(line)}), "
+            "but now come "
+            f"{list(coming.shape[1:])} ({_kind(coming)}); {mend}"
+        )
+
+    def _run_stage(self, run: Run, name: str, lines: State) -> None:
+        part = self._modules[name]
+        inputs = [self._sum(run, Port(name, i), lines) for i in range(len(_in_ports(part)))]
+        state = None if run.state is None else _under(name, run.state)
+        run.outputs[name], after = run_part(part, inputs, state, store=run.store and isinstance(part, StatefulModule))
+        run.after |= {_join(name, key): value for key, value in after.items()} if run.state is not None else {}
+
+    # --- loops
+
+    def _run_loop(self, run: Run, stage: Stage, lines: State) -> None:
+        if run.steps == 0:
+            raise ValueError(f"{self._title()}: a loop of connections needs at least one step")
+        within = [c for c in self._connections if c.source.part in stage.parts and c.target.part in stage.parts]
+        into = [c for c in self._connections if c.source.part not in stage.parts and c.target.part in stage.parts]
+        rows_into = {id(c): self._arriving(run, c, lines).split(1) for c in into}
+        pending = {id(c): list(lines[c.state].split(1)) if c.state in lines else [] for c in within if c.delay}
+        states = {name: self._loop_state(run, name) for name in stage.parts}
+        rows: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in stage.parts}
+
+        for t in range(run.steps):
+            for name in stage.parts:
+                inputs = [
+                    self._loop_input(run, name, i, t, rows_into, pending, rows)
+                    for i in range(len(_in_ports(self._modules[name])))
+                ]
+                outputs, states[name] = run_part(self._modules[name], inputs, states[name])
+                rows[name].append(outputs)
+            for c in within:
+                if c.delay:
+                    self._send(c, rows[c.source.part][-1][c.source.index], pending[id(c)])
+
+        for name in stage.parts:
+            run.outputs[name] = tuple(torch.cat(column) for column in zip(*rows[name]))
+            self._keep_loop_state(run, name, states[name])
+        run.after |= {c.state: torch.cat(pending[id(c)]) for c in within if c.delay}
+
+    def _loop_state(self, run: Run, name: str) -> State:
+        return get_states(self._modules[name]) if run.state is None else _under(name, run.state)
+
+    def _keep_loop_state(self, run: Run, name: str, state: State) -> None:
+        if run.state is not None:
+            run.after |= {_join(name, key): value for key, value in state.items()}
+            return
+        for prefix, module in stateful_modules(self._modules[name]):
+            if module._memory.keeping:
+                module._check_keeping()
+                module._memory.states = own_state(module, prefix, state)
+
+    def _loop_input(
+        self, run: Run, name: str, index: int, t: int, rows_into: dict, pending: dict, rows: dict
+    ) -> Tensor:
+        total = None
+        for c in self._connections:
+            if c.target != Port(name, index):
+                continue
+            if id(c) in rows_into:
+                term = rows_into[id(c)][t]
+            elif not c.delay:
+                term = rows[c.source.part][-1][c.source.index]
+            elif pending[id(c)]:
+                term = pending[id(c)][0]
+                if total is not None:
+                    self._check_line(c, torch.cat(pending[id(c)]), total)
+            elif c.shape is not None:
+                term = self._zeros(run, c)
+            else:
+                continue  # zeros of a shape that is not known yet, which the other connections give
+            total = term if total is None else total + term
+        if total is None:
+            port = _in_ports(self._modules[name])[index]
+            raise ValueError(
+                f"{self._title()}: all that comes to '{name}.{port}' is still on its way at the first step, so its "
+                "shape is not known; "
+                "give one of the connections its shape=..."
+            )
+        return total
+
+    def _send(self, connection: Connection, leaving: Tensor, line: list[Tensor]) -> None:
+        if not line:
+            line += [torch.zeros_like(leaving)] * connection.delay
+        self._check_line(connection, torch.cat(line), leaving)
+        line.pop(0)
+        line.append(leaving)
+
+    def _zeros(self, run: Run, connection: Connection) -> Tensor:
+        return run.inputs[0].new_zeros((1, *connection.shape))
+
+    # --- before the first step
+
+    def _start_from_rest(self, run: Run, lines: State) -> None:
+        starting = [c for c in self._connections if c.from_rest and c.delay and c.state not in lines]
+        if not starting:
+            return
+        silence = [torch.zeros_like(x[:1]) for x in run.inputs]
+        rest = self._outputs_at_rest(silence)
+        for c in starting:
+            value = silence[c.source.index] if c.source.part is OUTSIDE else rest[c.source.part][c.source.index]
+            lines[c.state] = value.expand(c.delay, *value.shape[1:])
+
+    def _outputs_at_rest(self, inputs: Sequence[Tensor]) -> dict[str, tuple[Tensor, ...]]:
+        """What is on its way through delays is not there yet."""
+        if self._plan is None:
+            self._plan = self._make_plan()
+        run = Run(inputs, 1, {})
+        for name in [name for stage in self._plan for name in stage.parts]:
+            part = self._modules[name]
+            run.outputs[name] = part_at_rest(
+                part, [self._input_at_rest(run, name, i) for i in range(len(_in_ports(part)))]
+            )
+        return run.outputs
+
+    def _input_at_rest(self, run: Run, name: str, index: int) -> Tensor:
+        terms = [
+            self._arriving(run, c, {}) if not c.delay else self._zeros(run, c)
+            for c in self._connections
+            if c.target == Port(name, index) and (not c.delay or c.shape is not None)
+        ]
+        if not terms:
+            raise ValueError(
+                f"{self._title()}: the shape of what comes to '{name}.{_in_ports(self._modules[name])[index]}' before "
+                "the first step is "
+                "not known; give one of its connections its shape=..."
+            )
+        return sum(terms[1:], terms[0])
+
+    def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        run = Run(inputs, 1, {}, outputs=self._outputs_at_rest(inputs))
+        into = [
+            [c for c in self._connections if c.target == Port(OUTSIDE, i) and not c.delay]
+            for i in range(len(self.out_ports))
+        ]
+        sums = [[self._arriving(run, c, {}) for c in connections] for connections in into]
+        return tuple(sum(terms[1:], terms[0]) if terms else torch.zeros_like(inputs[0]) for terms in sums)
+
+    def extra_repr(self) -> str:
+        return "\n".join(
+            f"{source} -> {target}" + (f", delay={delay}" if delay else "")
+            for source, target, delay in self.connections()
+        )
+
+
+class Recurrent(Network):
+    """A cell whose output comes back through a module: y[t] = cell(x[t] + module(y[t - 1])), where nothing comes back
+    at first.
+
+    Args:
+        cell: a neuron, or what contains some.
+        module: a layer of torch, or any other module: ``Recurrent(LIF(), nn.Linear(8, 8))``.
+
+    The parts are called "cell" and "module"; what is on its way is the state "module_out_to_cell_in".
+    """
+
+    def __init__(self, cell: nn.Module, module: nn.Module, *, stateful: bool = False, persistent_state: bool = False):
+        super().__init__(stateful=stateful, persistent_state=persistent_state)
+        self.add("cell", cell)
+        self.add("module", module)
+        into, out = f"cell.{_in_ports(cell)[0]}", f"cell.{_out_ports(cell)[0]}"
+        self.connect("in", into)
+        self.connect(out, f"module.{_in_ports(module)[0]}")
+        self.connect(f"module.{_out_ports(module)[0]}", into, delay=1)
+        self.connect(out, "out")
+
+
+def _in_ports(part: nn.Module) -> tuple[str, ...]:
+    return part.in_ports if isinstance(part, StatefulModule) else ("in",)
+
+
+def _out_ports(part: nn.Module) -> tuple[str, ...]:
+    return part.out_ports if isinstance(part, StatefulModule) else ("out",)
+
+
+def _kind(value: Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')}, {value.device}"

@@ -1,0 +1,487 @@
+"""The predefined neurons as modules, thin over their operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import EllipsisType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spikeforge import surrogate as surrogates
+from spikeforge.nn.constant import ConstantsModule, Learnable, is_number
+from spikeforge.nn.errors import ERRORS, explained, first_line
+from spikeforge.nn.stateful import NO_STATE, Memory, State, States
+from spikeforge.nn.text import TextCell, predefined_cell
+
+ops = torch.ops.spikeforge
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+Number = float | Tensor | Learnable
+
+
+class Quick:
+    """What a call of a predefined neuron reads, in slots: attributes of a module take several times as long."""
+
+    __slots__ = ("builtin", "keywords", "memory", "mixes", "name", "op", "taken")
+
+    def __init__(self, memory: Memory, name: str, keywords: dict[str, Any] | None, taken: tuple, mixes: bool):
+        self.memory, self.name, self.mixes = memory, name, mixes
+        self.keywords = keywords  # None: it is run as text
+        self.taken = taken
+        packet = getattr(ops, name, None)
+        self.op = getattr(packet, "any" if mixes else "default", None)
+        self.builtin = getattr(self.op, "_op", None)  # saves a call of Python, but cannot be traced
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Quick, (self.memory, self.name, self.keywords, self.taken, self.mixes)
+
+
+class PredefinedNeuron(ConstantsModule):
+    """What the predefined neurons share.
+
+    x is ``[T, *shape]``, time first, of float16, bfloat16, float32 or float64; the spikes have its shape and type.
+    States are ``[*shape]``, in float32 for half types, else in the type of x.
+
+    Args:
+        v_threshold: the neuron fires where H >= v_threshold.
+        v_reset: where V goes when it fires; None is soft reset, which subtracts the threshold.
+        detach_reset: no gradient flows through the spike in the reset.
+        surrogate: a name, or an object of :mod:`spikeforge.surrogate`.
+        spiking: False puts the surrogate's primitive in the place of the step function: a smooth neuron, to check
+            gradients with.
+        strict: fire where H > v_threshold instead.
+        stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
+
+    Every constant is a number, a tensor, an ``nn.Parameter`` or a :class:`~spikeforge.nn.Learnable`.
+    """
+
+    _op_name: str
+    _required: tuple[str, ...] = ()  # constants that the operator takes as tensors only
+    state_names = ("v",)
+
+    def __init_subclass__(cls) -> None:
+        if cls.__doc__ and PredefinedNeuron.__doc__:  # there are none under python -OO
+            cls.__doc__ = cls.__doc__.rstrip() + "\n" + PredefinedNeuron.__doc__.split("\n", 1)[1]
+
+    def __init__(
+        self,
+        constants: Mapping[str, Any],
+        *,
+        detach_reset: bool,
+        surrogate: str | surrogates.Surrogate | surrogates.Custom,
+        spiking: bool,
+        strict: bool,
+        stateful: bool,
+        persistent_state: bool,
+        decay_input: bool = True,
+    ):
+        super().__init__(stateful=stateful, persistent_state=persistent_state)
+        self._ready = False
+        self.decay_input, self.detach_reset, self.spiking, self.strict = decay_input, detach_reset, spiking, strict
+        self.surrogate = surrogate
+        self._ready = True
+        self._set_constants(constants)
+
+    # --- constants, options and what the operator takes of them
+
+    OPTIONS = ("decay_input", "detach_reset", "spiking", "strict", "surrogate")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "surrogate":
+            try:
+                value = surrogates.of(value)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{self._title()}: {error}") from None
+        super().__setattr__(name, value)
+        if name in self.OPTIONS and self._ready and self._constant_names:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        self._cell: TextCell | None = None
+        keywords = None
+        if self.strict or isinstance(self.surrogate, surrogates.Custom):
+            self._check_options_of_text()
+            self._cell = predefined_cell(self)
+        else:
+            keywords = self._operator_keywords()
+        mixes = any(name not in self._required for name in self._placements)
+        self._quick = Quick(self._memory, self._op_name, keywords, self._taken, mixes)
+        self._check_numbers()
+
+    def _check_options_of_text(self) -> None:
+        what = "strict=True" if self.strict else "a Custom surrogate"
+        if not self.spiking:
+            raise ValueError(
+                f"{self._title()}: spiking=False needs a surrogate's primitive, which {what} does not have"
+            )
+
+    def _operator_keywords(self) -> dict[str, Any]:
+        """What differs from the operator's defaults: every argument costs time."""
+        given = dict(self._numbers, detach_reset=self.detach_reset, spiking=self.spiking)
+        given |= {"surrogate": self.surrogate.name, "surrogate_args": list(self.surrogate.args)}
+        if self._takes_decay_input:
+            given["decay_input"] = self.decay_input
+        defaults = {
+            argument.name: argument.default_value
+            for argument in getattr(ops, self._op_name).default._schema.arguments
+            if argument.has_default_value()
+        }
+        keywords = {name: value for name, value in given.items() if name not in defaults or defaults[name] != value}
+        if self.surrogate == surrogates.SURROGATES[self.surrogate.name]():
+            keywords.pop("surrogate_args", None)
+        return keywords
+
+    def _check_numbers(self) -> None:
+        """The operator checks its numbers, over no steps."""
+        nothing, one = torch.empty(0, device="cpu"), torch.ones((), device="cpu")
+        keywords = self._quick.keywords
+        if keywords is None:
+            keywords = {name: value for name, value in self._numbers.items() if name not in self._required}
+        try:
+            getattr(ops, self._op_name).default(nothing, **dict.fromkeys(self._required, one), **keywords)
+            if self._cell is not None:
+                self._cell.check()
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self._title()}: {first_line(error)}") from None
+
+    @property
+    def _takes_decay_input(self) -> bool:
+        return False
+
+    # --- running
+
+    def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
+        """Spikes ``[T, *shape]`` of x ``[T, *shape]``; see :class:`~spikeforge.nn.StatefulModule` for the states."""
+        quick = self._quick
+        if state is not ... or store_states or quick.memory.keeping:
+            return self._forward((x,), state, store_states)
+        try:
+            keywords = quick.keywords
+            if keywords is None:
+                return self._cell.call(self, (x,), NO_STATE, False)[0][0]
+            if quick.taken:
+                keywords = self._with_tensors(keywords, x)
+            return (quick.op if is_dynamo_compiling() else quick.builtin)(x, **keywords)[0]
+        except ERRORS as error:
+            raise explained(self, error, (x,), NO_STATE)
+
+    def _with_tensors(self, keywords: dict[str, Any], x: Tensor) -> dict[str, Any]:
+        keywords = keywords.copy()
+        parameters, x_dims = self._parameters, x.dim()
+        for name, place, fewest_dims in self._quick.taken:
+            value = parameters.get(name)  # getattr looks everywhere, and costs as much as a small operator
+            if value is None:
+                value = getattr(self, name)
+            keywords[name] = value if x_dims < fewest_dims else place.take(value, x_dims)
+        return keywords
+
+    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
+        quick, x = self._quick, inputs[0]
+        try:
+            if quick.keywords is None:
+                outputs, after = self._cell.call(self, inputs, state, store)
+                return outputs[0], dict(zip(self.state_names, after))
+            keywords = self._with_tensors(quick.keywords, x)
+            keywords.update(state)
+            if store:
+                keywords["store_v"] = True
+            spikes, *after = (quick.op if is_dynamo_compiling() else quick.builtin)(x, **keywords)
+        except ERRORS as error:
+            raise explained(self, error, inputs, state)
+        return spikes, dict(zip(self.state_names, after))
+
+    def extra_repr(self) -> str:
+        parts = self._described_constants()
+        if "v_reset" in self._numbers and self.v_reset is None:
+            parts.append("soft reset")
+        if self._takes_decay_input and not self.decay_input:
+            parts.append("decay_input=False")
+        parts.append(f"surrogate={self.surrogate!r}")
+        flags = ("detach_reset", "strict", "stateful", "persistent_state")
+        parts += [f"{name}=True" for name in flags if getattr(self, name)]
+        if not self.spiking:
+            parts.append("spiking=False")
+        return ", ".join(parts)
+
+
+class WithDecayInput:
+    @property
+    def _takes_decay_input(self) -> bool:
+        return True
+
+
+class IF(PredefinedNeuron):
+    """Integrate-and-fire: H = V + X. State: v."""
+
+    _op_name = "integrate_and_fire"
+
+    def __init__(
+        self,
+        *,
+        v_threshold: Number = 1.0,
+        v_reset: Number | None = 0.0,
+        detach_reset: bool = False,
+        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid",
+        spiking: bool = True,
+        strict: bool = False,
+        stateful: bool = False,
+        persistent_state: bool = False,
+    ):
+        super().__init__(
+            {"v_threshold": v_threshold, "v_reset": v_reset},
+            detach_reset=detach_reset,
+            surrogate=surrogate,
+            spiking=spiking,
+            strict=strict,
+            stateful=stateful,
+            persistent_state=persistent_state,
+        )
+
+
+class LIF(WithDecayInput, PredefinedNeuron):
+    """Leaky integrate-and-fire: H = V + (X - (V - Vr)) / tau, or without `decay_input` H = V - (V - Vr) / tau + X.
+    State: v.
+
+    Vr is v_reset, or 0 under soft reset; tau is above 0, in steps.
+    """
+
+    _op_name = "lif"
+
+    def __init__(
+        self,
+        *,
+        tau: Number = 2.0,
+        decay_input: bool = True,
+        v_threshold: Number = 1.0,
+        v_reset: Number | None = 0.0,
+        detach_reset: bool = False,
+        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid",
+        spiking: bool = True,
+        strict: bool = False,
+        stateful: bool = False,
+        persistent_state: bool = False,
+    ):
+        super().__init__(
+            {"tau": tau, "v_threshold": v_threshold, "v_reset": v_reset},
+            decay_input=decay_input,
+            detach_reset=detach_reset,
+            surrogate=surrogate,
+            spiking=spiking,
+            strict=strict,
+            stateful=stateful,
+            persistent_state=persistent_state,
+        )
+
+
+class PLIF(WithDecayInput, PredefinedNeuron):
+    """Parametric LIF: a LIF with 1 / tau = sigmoid(w), where w is learned. State: v.
+
+    Args:
+        w: learned from 0 (tau = 2) unless something else is given.
+        init_tau: has w start where tau is this, above 1; in place of w.
+    """
+
+    _op_name = "plif"
+    _required = ("w",)
+
+    def __init__(
+        self,
+        *,
+        w: Number | None = None,
+        init_tau: float | None = None,
+        decay_input: bool = True,
+        v_threshold: Number = 1.0,
+        v_reset: Number | None = 0.0,
+        detach_reset: bool = False,
+        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid",
+        spiking: bool = True,
+        strict: bool = False,
+        stateful: bool = False,
+        persistent_state: bool = False,
+    ):
+        if w is not None and init_tau is not None:
+            raise ValueError("PLIF: give w or init_tau, not both: init_tau says where w starts")
+        if init_tau is not None:
+            if not is_number(init_tau) or not (1 < init_tau < math.inf):
+                raise ValueError(f"PLIF: init_tau must be a finite number above 1, but is {init_tau}")
+            w = Learnable(-math.log(init_tau - 1))
+        super().__init__(
+            {
+                "w": Learnable(0.0) if w is None else torch.tensor(float(w)) if is_number(w) else w,
+                "v_threshold": v_threshold,
+                "v_reset": v_reset,
+            },
+            decay_input=decay_input,
+            detach_reset=detach_reset,
+            surrogate=surrogate,
+            spiking=spiking,
+            strict=strict,
+            stateful=stateful,
+            persistent_state=persistent_state,
+        )
+
+
+class QIF(PredefinedNeuron):
+    """Quadratic integrate-and-fire: H = V + (X + a0 (V - v_rest) (V - v_c)) / tau. State: v."""
+
+    _op_name = "qif"
+
+    def __init__(
+        self,
+        *,
+        tau: Number = 2.0,
+        v_c: Number = 0.8,
+        a0: Number = 1.0,
+        v_threshold: Number = 1.0,
+        v_rest: Number = 0.0,
+        v_reset: Number | None = -0.1,
+        detach_reset: bool = False,
+        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid",
+        spiking: bool = True,
+        strict: bool = False,
+        stateful: bool = False,
+        persistent_state: bool = False,
+    ):
+        super().__init__(
+            {"tau": tau, "v_c": v_c, "a0": a0, "v_threshold": v_threshold, "v_rest": v_rest, "v_reset": v_reset},
+            detach_reset=detach_reset,
+            surrogate=surrogate,
+            spiking=spiking,
+            strict=strict,
+            stateful=stateful,
+            persistent_state=persistent_state,
+        )
+
+
+class EIF(PredefinedNeuron):
+    """Exponential integrate-and-fire: H = V + (X + v_rest - V + delta_t exp((V - theta_rh) / delta_t)) / tau.
+
+    State: v.
+    """
+
+    _op_name = "eif"
+
+    def __init__(
+        self,
+        *,
+        tau: Number = 2.0,
+        delta_t: Number = 1.0,
+        theta_rh: Number = 0.8,
+        v_threshold: Number = 1.0,
+        v_rest: Number = 0.0,
+        v_reset: Number | None = -0.1,
+        detach_reset: bool = False,
+        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid",
+        spiking: bool = True,
+        strict: bool = False,
+        stateful: bool = False,
+        persistent_state: bool = False,
+    ):
+        super().__init__(
+            {
+                "tau": tau,
+                "delta_t": delta_t,
+                "theta_rh": theta_rh,
+                "v_threshold": v_threshold,
+                "v_rest": v_rest,
+                "v_reset": v_reset,
+            },
+            detach_reset=detach_reset,
+            surrogate=surrogate,
+            spiking=spiking,
+            strict=strict,
+            stateful=stateful,
+            persistent_state=persistent_state,
+        )
+
+
+class Izhikevich(PredefinedNeuron):
+    """Izhikevich's neuron: H = V + (X + a0 (V - v_rest) (V - v_c) - W) / tau, W' = W + (a (H - v_rest) - W) / tau_w + b
+    S.
+
+    States: v, and w, which starts at w_rest.
+    """
+
+    _op_name = "izhikevich"
+    state_names = ("v", "w")
+
+    def __init__(
+        self,
+        *,
+        tau: Number = 2.0,
+        v_c: Number = 0.8,
+        a0: Number = 1.0,
+        v_threshold: Number = 1.0,
+        v_rest: Number = -0.1,
+        w_rest: Number = 0.0,
+        v_reset: Number | None = 0.0,
+        tau_w: Number = 2.0,
+        a: Number = 0.0,
+        b: Number = 0.0,
+        detach_reset: bool = False,
+        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid",
+        spiking: bool = True,
+        strict: bool = False,
+        stateful: bool = False,
+        persistent_state: bool = False,
+    ):
+        super().__init__(
+            {
+                "tau": tau,
+                "v_c": v_c,
+                "a0": a0,
+                "v_threshold": v_threshold,
+                "v_rest": v_rest,
+                "w_rest": w_rest,
+                "v_reset": v_reset,
+                "tau_w": tau_w,
+                "a": a,
+                "b": b,
+            },
+            detach_reset=detach_reset,
+            surrogate=surrogate,
+            spiking=spiking,
+            strict=strict,
+            stateful=stateful,
+            persistent_state=persistent_state,
+        )
+
+
+class AdaptiveLIF(WithDecayInput, PredefinedNeuron):
+    """A LIF whose threshold grows with its spikes: it fires at H >= v_threshold + b A, and A' = decay A + S. States: v,
+    a.
+
+    decay lies between 0 and 1. A soft reset subtracts the threshold that was crossed.
+    """
+
+    _op_name = "adaptive_lif"
+    state_names = ("v", "a")
+
+    def __init__(
+        self,
+        *,
+        tau: Number = 2.0,
+        decay_input: bool = True,
+        v_threshold: Number = 1.0,
+        v_reset: Number | None = 0.0,
+        decay: Number = 0.9,
+        b: Number = 0.1,
+        detach_reset: bool = False,
+        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid",
+        spiking: bool = True,
+        strict: bool = False,
+        stateful: bool = False,
+        persistent_state: bool = False,
+    ):
+        super().__init__(
+            {"tau": tau, "v_threshold": v_threshold, "v_reset": v_reset, "decay": decay, "b": b},
+            decay_input=decay_input,
+            detach_reset=detach_reset,
+            surrogate=surrogate,
+            spiking=spiking,
+            strict=strict,
+            stateful=stateful,
+            persistent_state=persistent_state,
+        )

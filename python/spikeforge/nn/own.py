@@ -1,0 +1,215 @@
+"""Neurons of one's own as modules, and two that are written so: the current-based LIF and the leaky integrator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import EllipsisType
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from spikeforge import surrogate as surrogates
+from spikeforge.nn.constant import ConstantsModule
+from spikeforge.nn.errors import ERRORS, explained, first_line
+from spikeforge.nn.neurons import Number, PredefinedNeuron, Quick, WithDecayInput
+from spikeforge.nn.stateful import NO_STATE, Memory, State, States
+from spikeforge.nn.text import TextCell, predefined_cell, read_header
+
+
+@runtime_checkable
+class Traced(Protocol):
+    """What a traced function offers besides its text; see :func:`spikeforge.neuron`."""
+
+    text: str
+    inputs: tuple[str, ...]
+    states: dict[str, float]
+    params: tuple[str, ...]
+
+
+class QuickText:
+    """What a call of a neuron of one's own reads, in slots."""
+
+    __slots__ = ("cell", "inputs", "memory")
+
+    def __init__(self, memory: Memory, cell: TextCell):
+        self.memory, self.cell, self.inputs = memory, cell, cell.inputs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return QuickText, (self.memory, self.cell)
+
+
+class Neuron(ConstantsModule):
+    """A neuron of one's own, from neuron text or a traced function: ``Neuron(alif, tau=Learnable(2.0), beta=0.2)``.
+
+    Args:
+        neuron: text (``docs/neuron_text.md``), or what ``@spikeforge.neuron`` made of a function.
+        stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
+        params: the neuron's parameters by name, each a number, a tensor, an ``nn.Parameter`` or
+            :class:`~spikeforge.nn.Learnable`.
+
+    A call takes as many inputs ``[T, *shape]`` as the neuron has, all of one shape and type, and returns a tensor, or a
+    tuple where it has several outputs. States that are not given start at the numbers of the neuron's header.
+
+    Raises:
+        ValueError: for a text that is not legal, a parameter that is missing, and one that the neuron does not have.
+    """
+
+    def __init__(
+        self, neuron: str | Traced, *, stateful: bool = False, persistent_state: bool = False, **params: Number
+    ):
+        super().__init__(stateful=stateful, persistent_state=persistent_state)
+        text = neuron if isinstance(neuron, str) else getattr(neuron, "text", None)
+        if not isinstance(text, str):
+            raise TypeError(f"Neuron: it must be neuron text or a traced function, but is {type(neuron).__name__}")
+        header = read_header(text)
+        self.text = text
+        self.name = header.name
+        self.input_names = header.inputs
+        self.n_inputs = len(header.inputs)
+        self.state_names = tuple(header.states)
+        self.in_ports = ("in",) if self.n_inputs == 1 else header.inputs
+        params = dict(getattr(neuron, "defaults", {}), **params)
+        self._check_given(header.params, params)
+        cell = TextCell(text, self.n_inputs, header.params, header.states, getattr(neuron, "initial_states", None))
+        self._quick = QuickText(self._memory, cell)
+        try:
+            self.n_outputs = cell.check()
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self._title()}: {first_line(error)}") from None
+        self.out_ports = ("out",) if self.n_outputs == 1 else tuple(f"out{i}" for i in range(self.n_outputs))
+        self._set_constants({name: params[name] for name in header.params})
+
+    def _prepare(self) -> None:
+        self._quick.cell.renew(self._numbers, self._placements)
+
+    def _check_given(self, wanted: tuple[str, ...], given: Mapping[str, Any]) -> None:
+        listed = ", ".join(wanted) or "none"
+        for name in given:
+            if name not in wanted:
+                raise ValueError(f"{self._title()}: it has no parameter {name}; its parameters: {listed}")
+        for name in wanted:
+            if name not in given:
+                raise ValueError(
+                    f"{self._title()}: the parameter {name} is not given; say {self._kind()}(..., {name}=value)"
+                )
+
+    def _kind(self) -> str:
+        name = self.__dict__.get("name")
+        kind = type(self).__name__
+        return f"{kind} {name}" if name and name != kind else kind
+
+    def forward(self, *inputs: Any, state: States | EllipsisType = ..., store_states: bool = False):
+        """``y = neuron(x1, ...)`` or ``y, state = neuron(x1, ..., state)``.
+
+        See :class:`~spikeforge.nn.StatefulModule`.
+        """
+        quick = self._quick
+        if len(inputs) != quick.inputs or state is not ... or store_states or quick.memory.keeping:
+            return super().forward(*inputs, state=state, store_states=store_states)
+        try:
+            outputs, _ = quick.cell.call(self, inputs, NO_STATE, False)
+        except ERRORS as error:
+            raise explained(self, error, inputs, NO_STATE)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
+        try:
+            outputs, after = self._quick.cell.call(self, inputs, state, store)
+        except ERRORS as error:
+            raise explained(self, error, inputs, state)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs), dict(zip(self.state_names, after))
+
+    def extra_repr(self) -> str:
+        return "; ".join(
+            part
+            for part in (
+                ", ".join(self.input_names),
+                ", ".join(self.state_names),
+                ", ".join(self._described_constants()),
+            )
+            if part
+        )
+
+
+class LI(Neuron):
+    """Leaky integrator that never fires, to read a network out: V = V + (X - (V - v_rest)) / tau is its output and its
+    state v.
+
+    Args:
+        tau: time constant in steps, above 0.
+        v_rest: what V leaks to.
+        decay_input: False for V = V - (V - v_rest) / tau + X.
+        stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
+    """
+
+    def __init__(
+        self,
+        *,
+        tau: Number = 2.0,
+        v_rest: Number = 0.0,
+        decay_input: bool = True,
+        stateful: bool = False,
+        persistent_state: bool = False,
+    ):
+        step = "v + 1 / tau * (x - (v - v_rest))" if decay_input else "v - 1 / tau * (v - v_rest) + x"
+        text = f"neuron LI(x; v; tau, v_rest) {{\n  next = {step}\n  return next\n  v' = next\n}}\n"
+        super().__init__(text, tau=tau, v_rest=v_rest, stateful=stateful, persistent_state=persistent_state)
+        self.decay_input = decay_input
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        _check_positive(self, "tau")
+
+
+class CubaLIF(WithDecayInput, PredefinedNeuron):
+    """Current-based LIF: I' = I - I / tau_synapse + X, and this current charges V as a LIF of tau_membrane. States: v,
+    i.
+
+    It is run as neuron text, in which numbers are constants.
+    """
+
+    _op_name = "cuba_lif"
+    state_names = ("v", "i")
+
+    def __init__(
+        self,
+        *,
+        tau_synapse: Number = 2.0,
+        tau_membrane: Number = 2.0,
+        decay_input: bool = True,
+        v_threshold: Number = 1.0,
+        v_reset: Number | None = 0.0,
+        detach_reset: bool = False,
+        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid",
+        strict: bool = False,
+        stateful: bool = False,
+        persistent_state: bool = False,
+    ):
+        super().__init__(
+            {"tau_synapse": tau_synapse, "tau_membrane": tau_membrane, "v_threshold": v_threshold, "v_reset": v_reset},
+            decay_input=decay_input,
+            detach_reset=detach_reset,
+            surrogate=surrogate,
+            spiking=True,
+            strict=strict,
+            stateful=stateful,
+            persistent_state=persistent_state,
+        )
+
+    def _prepare(self) -> None:
+        if not self.spiking:
+            raise ValueError(f"{self._title()}: it is run as neuron text, which needs spiking=True")
+        for name in ("tau_synapse", "tau_membrane"):
+            _check_positive(self, name)
+        self._quick = Quick(self._memory, self._op_name, None, self._taken, True)
+        self._cell = predefined_cell(self, baked=True)
+        try:
+            self._cell.check()
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self._title()}: {first_line(error)}") from None
+
+
+def _check_positive(module: ConstantsModule, name: str) -> None:
+    value = module._numbers.get(name)
+    if value is not None and not 0 < value < float("inf"):
+        raise ValueError(f"{module._title()}: {name} must be finite and above 0, but is {value}")

@@ -1,0 +1,428 @@
+"""The base of all modules with a state over time, and the functions that hand states on or keep them.
+
+A state is a dict from names to tensors: ``{"v": v}`` of a neuron, ``{"hidden.lif.v": v, ...}`` of a network, named as
+in ``state_dict``. It is a pytree, so that torch.compile, torch.export and torch.func take it as any other argument. A
+name that is missing starts anew; ``None`` and ``{}`` start all anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import EllipsisType, TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    Module,
+    _global_backward_hooks,
+    _global_backward_pre_hooks,
+    _global_forward_hooks,
+    _global_forward_pre_hooks,
+)
+
+State = dict[str, Tensor]
+States = Mapping[str, Tensor] | None
+NO_STATE: State = {}
+get_tracing_state, is_dynamo_compiling = torch._C._get_tracing_state, torch.compiler.is_dynamo_compiling
+MODULE_CALL = Module.__call__  # tools that look into networks replace it
+HALF_TYPES = (torch.float16, torch.bfloat16)
+
+
+def state_type(dtype: torch.dtype) -> torch.dtype:
+    """The type of the states beside an input of this type: float32 for half types, else the type itself."""
+    return torch.float32 if dtype in HALF_TYPES else dtype
+
+
+class Memory:
+    """What a module keeps between calls: nothing, unless ``keeping``."""
+
+    __slots__ = ("keeping", "states")
+
+    def __init__(self, keeping: bool = False, states: State | None = None):
+        self.keeping = keeping
+        self.states = states
+
+    def detached(self) -> State | None:
+        return self.states and {name: value.detach() for name, value in self.states.items()}
+
+    # Tensors with a history can be neither deep-copied nor pickled.
+    def __reduce__(self):
+        return Memory, (self.keeping, self.detached())
+
+
+class StatefulModule(nn.Module):
+    """A module that maps sequences ``[T, *shape]`` to sequences, time first, and has states.
+
+    Three ways to call it:
+
+    - ``y = module(x)`` starts anew at each call, and keeps nothing.
+    - ``y, state = module(x, state)`` goes on from an earlier state, or starts anew from ``None``, and returns the state
+      after the last step.
+    - with ``stateful=True``, or within ``keep_state(net)``, ``y = module(x)`` goes on from where the last call ended,
+      until :func:`reset_`.
+
+    T steps at once, one after the other by :meth:`step`, or in pieces give the same bits.
+
+    Args:
+        stateful: keep the states between calls.
+        persistent_state: kept states are part of ``state_dict()``.
+    """
+
+    state_names: tuple[str, ...] = ()
+
+    def __init__(self, *, stateful: bool = False, persistent_state: bool = False):
+        super().__init__()
+        self.persistent_state = persistent_state
+        self._memory = Memory(stateful)
+        self._path = ""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As that of nn.Module, whose way to `forward` costs a quarter of a small neuron: taken where it is needed."""
+        own = self.__dict__
+        hooked = (
+            own["_forward_hooks"]
+            or own["_forward_pre_hooks"]
+            or own["_backward_hooks"]
+            or own["_backward_pre_hooks"]
+            or _global_forward_hooks
+            or _global_forward_pre_hooks
+            or _global_backward_hooks
+            or _global_backward_pre_hooks
+        )
+        if hooked or "_compiled_call_impl" in own or Module.__call__ is not MODULE_CALL:
+            return super().__call__(*args, **kwargs)
+        if get_tracing_state() or is_dynamo_compiling():
+            return super().__call__(*args, **kwargs)
+        return self.forward(*args, **kwargs)
+
+    @property
+    def stateful(self) -> bool:
+        """Whether the states are kept between calls."""
+        return self._memory.keeping
+
+    def step(self, *inputs: Any, state: States | EllipsisType = ...):
+        """One step: inputs ``[*shape]`` to outputs ``[*shape]``, with the bits of a sequence of one step.
+
+        ``y = module.step(x)``, or ``y, state = module.step(x, state)``.
+        """
+        *inputs, state = self._split(inputs, state)
+        result = self(*(x.unsqueeze(0) for x in inputs), state=state)
+        if state is ...:
+            return _first_step(result)
+        outputs, after = result
+        return _first_step(outputs), after
+
+    def forward(self, *inputs: Any, state: States | EllipsisType = ..., store_states: bool = False):
+        """``y``, or ``(y, state)`` where a state (or None) is handed in.
+
+        With ``store_states=True`` the result is ``(y, states)``, where states are the sequences ``[T, *shape]`` of the
+        states after each step. They are returned, and not kept.
+        """
+        *inputs, state = self._split(inputs, state)
+        return self._forward(inputs, state, store_states)
+
+    def _forward(self, inputs: Sequence[Any], state: States | EllipsisType, store: bool) -> Any:
+        memory = self._memory
+        if state is not ...:
+            return self._advance(inputs, self._checked_state(state), store)
+        if not memory.keeping:
+            outputs, after = self._advance(inputs, {}, store)
+            return (outputs, after) if store else outputs
+        self._check_keeping()
+        outputs, after = self._advance(inputs, memory.states or {}, store)
+        if not store:
+            memory.states = after
+            return outputs
+        if all(value.shape[0] > 0 for value in after.values()):
+            # Copied, or each last state would keep its whole sequence.
+            memory.states = {name: value[-1].clone() for name, value in after.items()}
+        return outputs, after
+
+    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
+        """Outputs over all steps, and the states after the last step, or with `store` after each."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
+
+    def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """What it gives before the first step if these ``[1, ...]`` came in: what has states has been silent."""
+        if has_own_or_inner_states(self):
+            return tuple(torch.zeros_like(inputs[0]) for _ in self.out_ports)
+        return as_tuple(self(*inputs))
+
+    # --- how a call is read
+
+    n_inputs = 1
+    in_ports: tuple[str, ...] = ("in",)  # names of inputs and outputs in a Network
+    out_ports: tuple[str, ...] = ("out",)
+
+    def _split(self, inputs: tuple[Any, ...], state: Any) -> tuple[Any, ...]:
+        """Inputs and state: the state may come as the last positional argument, as that of nn.LSTM."""
+        n = self.n_inputs
+        if len(inputs) == n + 1 and state is ...:
+            return inputs
+        if len(inputs) != n:
+            raise TypeError(
+                f"{self._title()}: takes {n} input{'s'[: n != 1]}, and a state after, but got {len(inputs)} arguments"
+            )
+        return *inputs, state
+
+    def _checked_state(self, state: Any) -> Mapping[str, Tensor]:
+        if state is None:
+            return {}
+        names = self._all_state_names()
+        if not isinstance(state, (dict, Mapping)):
+            example = "{" + ", ".join(f'"{name}": ...' for name in names) + "}"
+            raise TypeError(
+                f"{self._title()}: state must be None or a dict {example}, as a call returned it, but is "
+                f"{_kind_of(state)}"
+            )
+        for name, value in state.items():
+            if name not in names:
+                raise ValueError(f"{self._title()}: there is no state '{name}'; it has {', '.join(names) or 'none'}")
+            if not isinstance(value, Tensor):
+                raise TypeError(f"{self._title()}: the state {name} must be a tensor, but is {_kind_of(value)}")
+        return state
+
+    def _all_state_names(self) -> tuple[str, ...]:
+        """Its own, and those of what is below it."""
+        return self.state_names
+
+    def _check_keeping(self) -> None:
+        if torch.compiler.is_compiling():
+            return
+        if self.__dict__.get("_is_replica"):
+            raise RuntimeError(
+                f"{self._title()}: keeps its states, which DataParallel's replicas would lose; use "
+                "DistributedDataParallel, or "
+                "hand states on: y, state = net(x, state)"
+            )
+        if torch._C._current_graph_task_id() != -1:
+            raise RuntimeError(
+                f"{self._title()}: keeps its states, but is recomputed in a backward pass (torch.utils.checkpoint), "
+                "which would go "
+                "on from states of later steps; hand states on: y, state = net(x, state)"
+            )
+
+    # --- how it is called in messages
+
+    def _title(self) -> str:
+        path = self.__dict__.get("_path")
+        return f"{self._kind()} '{path}'" if path else self._kind()
+
+    def _kind(self) -> str:
+        return type(self).__name__
+
+    # --- moving, saving
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True):
+        super()._apply(fn, recurse)
+        if self._memory.states:
+            self._memory.states = {name: _moved(value, fn) for name, value in self._memory.states.items()}
+        return self
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.persistent_state and self._memory.states:
+            for name, value in self._memory.states.items():
+                destination[prefix + name] = value if keep_vars else value.detach()
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        if self.persistent_state:
+            found = {name: state_dict.pop(prefix + name, None) for name in self.state_names}
+            self._memory.states = {
+                name: value.detach().clone() for name, value in found.items() if value is not None
+            } or None
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def _first_step(outputs: Any) -> Any:
+    return tuple(y.squeeze(0) for y in outputs) if isinstance(outputs, tuple) else outputs.squeeze(0)
+
+
+def _kind_of(value: Any) -> str:
+    return type(value).__name__
+
+
+def _moved(value: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
+    moved = fn(value)
+    if moved.dtype in HALF_TYPES and value.is_floating_point():
+        return value.to(device=moved.device, dtype=torch.float32)
+    return moved
+
+
+def shape_of(tensor: Tensor) -> str:
+    return "[" + ", ".join(str(int(n)) for n in tensor.shape) + "]"
+
+
+# --- all modules of a network
+
+
+def _unwrapped(net: nn.Module) -> nn.Module:
+    """What torch.compile and the parallel wrappers stand for, so that names do not tell of them."""
+    while True:
+        inner = getattr(net, "_orig_mod", None)
+        if inner is None and isinstance(net, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            inner = net.module
+        if inner is None:
+            return net
+        net = inner
+
+
+def stateful_modules(net: nn.Module) -> Iterator[tuple[str, StatefulModule]]:
+    """The modules at and below `net` that have states of their own, with their names from there."""
+    for name, module in _unwrapped(net).named_modules():
+        if isinstance(module, StatefulModule) and module.state_names:
+            yield name, module
+
+
+def has_states(net: nn.Module) -> bool:
+    """Whether `net` is, or contains, a module that knows time."""
+    return any(isinstance(module, StatefulModule) for module in net.modules())
+
+
+def has_own_or_inner_states(net: nn.Module) -> bool:
+    return next(stateful_modules(net), None) is not None
+
+
+def _named(net: nn.Module) -> list[tuple[str, StatefulModule]]:
+    found = list(stateful_modules(net))
+    for name, module in found:
+        if name and not module._path:
+            module._path = name
+    return found
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _under(prefix: str, state: Mapping[str, Tensor]) -> State:
+    """The part of a state that belongs to the module of that name."""
+    if not prefix:
+        return dict(state)
+    start = prefix + "."
+    return {name[len(start) :]: value for name, value in state.items() if name.startswith(start)}
+
+
+def own_state(module: StatefulModule, prefix: str, state: Mapping[str, Tensor]) -> State:
+    """What belongs to a module itself, without what is below it."""
+    return {name: state[_join(prefix, name)] for name in module.state_names if _join(prefix, name) in state}
+
+
+def _title_below(net: nn.Module, path: str) -> None:
+    """Has messages call the modules at and below `net` by their names under `path`."""
+    for name, module in net.named_modules():
+        if isinstance(module, StatefulModule):
+            module._path = _join(path, name) if name else path
+
+
+def get_states(net: nn.Module) -> State:
+    """The states that are kept at and below `net`, by name: ``{"hidden.lif.v": ...}``. Those tensors, not copies."""
+    return {
+        _join(prefix, name): value
+        for prefix, module in stateful_modules(net)
+        for name, value in (module._memory.states or {}).items()
+    }
+
+
+def set_states_(net: nn.Module, states: Mapping[str, Tensor]) -> None:
+    """Has the next call go on from `states`, as :func:`get_states` or a call returned them; what is missing starts
+    anew.
+
+    Raises:
+        ValueError: for a name that no module has, or that of a module that does not keep its states.
+    """
+    modules = _named(net)
+    _check_names(net, modules, states)
+    for prefix, module in modules:
+        own = own_state(module, prefix, states)
+        if own and not module._memory.keeping:
+            raise ValueError(
+                f"{module._title()}: does not keep its states; use stateful=True or keep_state(net), or net(x, state)"
+            )
+        module._memory.states = own or None
+
+
+def _check_names(net: nn.Module, modules: list[tuple[str, StatefulModule]], states: Mapping[str, Tensor]) -> None:
+    known = {_join(prefix, name) for prefix, module in modules for name in module.state_names}
+    for name in states:
+        if name not in known:
+            raise ValueError(
+                f"{type(net).__name__}: there is no state '{name}'; it has {', '.join(sorted(known)) or 'none'}"
+            )
+
+
+def reset_(net: nn.Module) -> None:
+    """Forgets all states that are kept at and below `net`: the next call starts anew."""
+    for _, module in _named(net):
+        module._memory.states = None
+
+
+def detach_(net: nn.Module) -> None:
+    """Cuts the history of all states that are kept at and below `net`: the next backward pass ends here."""
+    for _, module in _named(net):
+        module._memory.states = module._memory.detached()
+
+
+class keep_state:  # noqa: N801, it is used as a function
+    """Within ``with keep_state(net):`` all modules at and below `net` keep their states from call to call.
+
+    They start anew where the outermost such block begins, and what they kept is dropped where it ends; modules made
+    with ``stateful=True`` go on as they would without it. Blocks may be nested: inner ones change nothing.
+
+    >>> with keep_state(net):
+    ...     for chunk in chunks:  # [steps, batch, ...]
+    ...         spikes = net(chunk)
+    ...     reset_(net)  # another sequence
+    """
+
+    def __init__(self, net: nn.Module):
+        self.net = net
+        self._entered: list[list[StatefulModule]] = []
+
+    def __enter__(self) -> nn.Module:
+        modules = [module for _, module in _named(self.net) if not module._memory.keeping]
+        for module in modules:
+            module._memory.keeping, module._memory.states = True, None
+        self._entered.append(modules)
+        return self.net
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for module in self._entered.pop():
+            module._memory.keeping, module._memory.states = False, None
+
+
+def call(net: nn.Module, x: Any, state: States = None, *args: Any, **kwargs: Any) -> tuple[Any, State]:
+    """``net(x, *args, **kwargs)`` of any module with neurons below it, from a state: ``y, state = call(net, x,
+    state)``.
+
+    Args:
+        net: a module of one's own whose ``forward`` knows nothing of states.
+        state: None to start anew, or what an earlier call returned: ``{"block.lif.v": ...}``, named as in
+            ``state_dict()``.
+
+    Returns:
+        What net returns, and the states of all its neurons after the last step. What the modules keep themselves is
+        neither read nor changed.
+    """
+    modules = _named(net)
+    state = {} if state is None else state
+    _check_names(net, modules, state)
+    before = [(module._memory.keeping, module._memory.states) for _, module in modules]
+    try:
+        for prefix, module in modules:
+            module._memory.keeping, module._memory.states = True, own_state(module, prefix, state)
+        y = net(x, *args, **kwargs)
+        after = {
+            _join(prefix, name): value
+            for prefix, module in modules
+            for name, value in (module._memory.states or {}).items()
+        }
+    finally:
+        for (_, module), (keeping, states) in zip(modules, before):
+            module._memory.keeping, module._memory.states = keeping, states
+    return y, after

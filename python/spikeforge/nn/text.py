@@ -1,0 +1,222 @@
+"""Neurons as neuron text: what runs one, and the predefined ones written so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from spikeforge.nn.stateful import state_type
+from spikeforge.surrogate import Custom
+
+if TYPE_CHECKING:
+    from spikeforge.nn.constant import ConstantsModule
+
+OPERATOR = torch.ops.spikeforge.run.default
+BUILTIN = OPERATOR._op  # saves a call of Python, but cannot be traced
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first line of a neuron's text: its names, and where its states start."""
+
+    name: str
+    inputs: tuple[str, ...]
+    states: dict[str, float]
+    params: tuple[str, ...]
+
+
+HEADER = re.compile(r"\s*neuron\s+([A-Za-z_]\w*)\s*\(([^)]*)\)")
+
+
+def read_header(text: str) -> Header:
+    """Raises ValueError where the text does not begin as one of a neuron."""
+    found = HEADER.match(re.sub(r"#[^\n]*", "", text))
+    if not found:
+        start = " ".join(text.split())[:40]
+        raise ValueError(
+            f'Neuron: the text must begin with "neuron name(inputs; states; parameters) {{", but begins with "{start}"'
+        )
+    lists = [[entry.strip() for entry in part.split(",") if entry.strip()] for part in found[2].split(";")]
+    inputs, states, params = (*lists, [], [], [])[:3]
+    pairs = [state.partition("=") for state in states]
+    try:
+        initial = {name.strip(): float(value or 0) for name, _, value in pairs}
+    except ValueError as error:
+        raise ValueError(f"Neuron: a state of {found[1]} must start at a number: {error}") from None
+    return Header(found[1], tuple(inputs), initial, tuple(params))
+
+
+class TextCell:
+    """A neuron's text with the module's constants as its parameters.
+
+    Args:
+        params: the constants that the text has as parameters.
+        initial: where each state starts: a number, or the name of a constant.
+        rule: gives the initial states of inputs and parameters instead, or [] where the text says it all.
+    """
+
+    __slots__ = ("initial", "inputs", "made", "numbers", "params", "rule", "starts_by_itself", "tensors", "text")
+
+    def __init__(
+        self,
+        text: str,
+        inputs: int,
+        params: Sequence[str],
+        initial: Mapping[str, float | str],
+        rule: Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor]] | None = None,
+    ):
+        self.text, self.inputs, self.params, self.initial, self.rule = text, inputs, tuple(params), dict(initial), rule
+        self.starts_by_itself = rule is None and not any(isinstance(value, str) for value in self.initial.values())
+        self.renew({}, ())
+
+    def renew(self, numbers: Mapping[str, float | None], tensors: Collection[str]) -> None:
+        """Takes the constants that are numbers, and the names of those that are tensors of the module."""
+        self.numbers = {name: numbers[name] for name in self.params if name in numbers}
+        self.tensors = any(name in tensors for name in self.params)
+        self.made: dict[torch.dtype, dict[str, Tensor]] = {}  # the numbers as tensors, for each type
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.text, self.inputs, self.params, self.initial, self.rule, self.numbers, self.tensors)
+
+    def check(self) -> int:
+        """How many outputs there are; ValueError where the text is not legal."""
+        nothing, one = torch.empty(0, device="cpu"), torch.ones((), device="cpu")
+        outputs, _ = OPERATOR(self.text, [nothing] * self.inputs, [], [one] * len(self.params))
+        return len(outputs)
+
+    def call(
+        self, module: ConstantsModule, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Outputs and states: the last ones, or with `store` their sequences."""
+        x = inputs[0]
+        if (
+            torch.compiler.is_compiling() or type(x) is not Tensor and type(x) is not Parameter
+        ):  # fake, as tracers have them
+            numbers, run = self._numbers_of(x.dtype, x.device), OPERATOR
+        else:
+            numbers, run = self.made.get(x.dtype), BUILTIN
+            if numbers is None:
+                with torch.inference_mode(False):
+                    numbers = self.made[x.dtype] = self._numbers_of(x.dtype, torch.device("cpu"))
+        if self.tensors:
+            taken = module._take(x.dim())
+            params = [taken[name] if name in taken else numbers[name] for name in self.params]
+        else:
+            params = list(numbers.values())
+        states = self._states(module, inputs, state, params) if state or not self.starts_by_itself else []
+        return (
+            run(self.text, inputs, states, params, store_states=True)
+            if store
+            else run(self.text, inputs, states, params)
+        )
+
+    def _numbers_of(self, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+        return {
+            name: torch.full((), number, dtype=state_type(dtype), device=device)
+            for name, number in self.numbers.items()
+        }
+
+    def _states(
+        self, module: ConstantsModule, inputs: Sequence[Tensor], state: Mapping[str, Tensor], params: Sequence[Tensor]
+    ) -> list[Tensor]:
+        if len(state) == len(self.initial):
+            return [state[name] for name in self.initial]
+        if self.rule is None:
+            return [state[name] if name in state else self._start(module, name, inputs[0]) for name in self.initial]
+        starts = self.rule(inputs, params)
+        if not starts and state:
+            starts = [self._start(module, name, inputs[0]) for name in self.initial]
+        return [state.get(name, start) for name, start in zip(self.initial, starts)]
+
+    def _start(self, module: ConstantsModule, name: str, x: Tensor) -> Tensor:
+        start, dtype = self.initial[name], state_type(x.dtype)
+        if isinstance(start, str):
+            return module.constant(start, x.dim()).to(dtype).expand(x.shape[1:])
+        return torch.full(x.shape[1:], start, dtype=dtype, device=x.device)
+
+
+def _restored(
+    text: str, inputs: int, params: tuple, initial: dict, rule: Any, numbers: dict, tensors: bool
+) -> TextCell:
+    cell = TextCell(text, inputs, params, initial, rule)
+    cell.numbers, cell.tensors = numbers, tensors
+    return cell
+
+
+# --- the predefined neurons
+
+CHARGES = {
+    "integrate_and_fire": "h = v + x",
+    "lif": "inv_tau = 1 / {tau}",
+    "plif": "inv_tau = 1 / (1 + exp(-{w}))",
+    "adaptive_lif": "inv_tau = 1 / {tau}",
+    "qif": "h = v + 1 / {tau} * (x + {a0} * (v - {v_rest}) * (v - {v_c}))",
+    "eif": "h = v + 1 / {tau} * (x + {v_rest} - v + {delta_t} * exp((v - {theta_rh}) * (1 / {delta_t})))",
+    "izhikevich": "h = v + 1 / {tau} * (x + {a0} * (v - {v_rest}) * (v - {v_c}) - w)",
+    "cuba_lif": "current = i - 1 / {tau_synapse} * i + x\ninv_tau = 1 / {tau_membrane}",
+}
+LEAKY = {"lif": "x", "plif": "x", "adaptive_lif": "x", "cuba_lif": "current"}
+RECOVERIES = {
+    "adaptive_lif": "a' = {decay} * a + s",
+    "izhikevich": "w' = w + 1 / {tau_w} * ({a} * (h - {v_rest}) - w) + {b} * s",
+    "cuba_lif": "i' = current",
+}
+
+
+def predefined_cell(module: Any, *, baked: bool = False) -> TextCell:
+    """A predefined neuron as text, in the operations of its operator, so that it has the operator's bits.
+
+    Args:
+        baked: numbers stand in the text, rather than as parameters of it.
+    """
+    neuron = module._op_name
+    soft = "v_reset" in module._numbers and module._numbers["v_reset"] is None
+    used = [name for name in module._constant_names if name != "w_rest" and not (name == "v_reset" and soft)]
+    params = [name for name in used if name in module._placements or not baked]
+    spelled = {name: name if name in params else _number(module._numbers[name]) for name in used}
+
+    lines = CHARGES[neuron].format(**spelled).split("\n")
+    if neuron in LEAKY:
+        x = LEAKY[neuron]
+        leak = "v" if soft else f"(v - {spelled['v_reset']})"
+        lines.append(f"h = v + inv_tau * ({x} - {leak})" if module.decay_input else f"h = v - inv_tau * {leak} + {x}")
+    threshold = spelled["v_threshold"]
+    if neuron == "adaptive_lif":
+        lines.append(f"threshold = {threshold} + {spelled['b']} * a")
+        threshold = "threshold"
+    lines += [f"u = h - {threshold}", f"s = {_spike(module)}", "return s"]
+    fired = "detach(s)" if module.detach_reset else "s"
+    lines.append(f"v' = h - {fired} * {threshold}" if soft else f"v' = select({fired}, {spelled['v_reset']}, h)")
+    if neuron in RECOVERIES:
+        lines.append(RECOVERIES[neuron].format(**spelled))
+
+    starts = {name: 0.0 for name in module.state_names}
+    starts["v"] = 0.0 if soft else "v_reset"
+    if "w_rest" in module._constant_names:
+        starts["w"] = "w_rest"
+    starts = {
+        name: start if start in module._placements else module._numbers.get(start, start)
+        for name, start in starts.items()
+    }
+    states = ", ".join(name if isinstance(start, str) else f"{name} = {start!r}" for name, start in starts.items())
+    body = "".join(f"  {line}\n" for line in lines)
+    text = f"neuron {type(module).__name__}(x; {states}; {', '.join(params)}) {{\n{body}}}\n"
+    cell = TextCell(text, 1, params, starts)
+    cell.renew(module._numbers, module._placements)
+    return cell
+
+
+def _spike(module: Any) -> str:
+    if isinstance(module.surrogate, Custom):
+        return module.surrogate.spike("u", strict=module.strict)
+    return f"{'spike_strict' if module.strict else 'spike'}(u, {module.surrogate.text})"
+
+
+def _number(value: float) -> str:
+    return f"({float(value)!r})" if value < 0 else repr(float(value))

@@ -1,0 +1,127 @@
+"""What a traced function did: its operations, in the order in which they were made."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+COMPARISONS = {"less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=", "equal": "==", "not_equal": "!="}
+JUNCTIONS = ("logical_and", "logical_or", "logical_not")
+BOOLEAN = frozenset((*COMPARISONS, *JUNCTIONS, "truth"))
+ARGUMENT, CONSTANT, TRUTH = "argument", "constant", "truth"
+RESERVED = frozenset(("and", "false", "inf", "nan", "neuron", "not", "or", "return", "true"))
+LONGEST_NAME = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """An operation of neuron text, an argument or a constant."""
+
+    op: str
+    operands: tuple[Node, ...] = ()
+    number: float = 0.0  # of a constant; a truth is 1 or 0
+    surrogate: str = ""  # as neuron text, of a spike
+    name: str = ""  # of an argument
+
+    @property
+    def is_boolean(self) -> bool:
+        return self.op in BOOLEAN
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.op in (ARGUMENT, CONSTANT, TRUTH)
+
+
+def is_name(text: str) -> bool:
+    """Whether neuron text can have it as a name."""
+    return text.isascii() and text.isidentifier() and text not in RESERVED and len(text) <= LONGEST_NAME
+
+
+def _is_telling(variable: str) -> bool:
+    return is_name(variable) and bool(variable.strip("_"))
+
+
+class Recording:
+    """Collects the nodes of one trace. Equal operations on equal operands are one node."""
+
+    def __init__(self, neuron: str, code: CodeType | None):
+        self.neuron = neuron
+        self.nodes: list[Node] = []
+        self.names: dict[Node, str] = {}
+        self._code = code  # of the traced function
+        self._known: dict[Any, Node] = {}
+        self._owners: dict[str, Node] = {}
+        self._frames: dict[int, FrameType] = {}
+
+    def argument(self, name: str) -> Node:
+        node = Node(ARGUMENT, name=name)
+        self.nodes.append(node)
+        self.names[node] = name
+        self._owners[name] = node
+        return node
+
+    def constant(self, number: float) -> Node:
+        key = "nan" if math.isnan(number) else (number, math.copysign(1.0, number))
+        return self._node((CONSTANT, key), Node(CONSTANT, number=number))
+
+    def truth(self, value: bool) -> Node:
+        return self._node((TRUTH, value), Node(TRUTH, number=float(value)))
+
+    def operation(self, op: str, operands: tuple[Node, ...], surrogate: str = "") -> Node:
+        return self._node((op, *map(id, operands), surrogate), Node(op, operands, surrogate=surrogate))
+
+    def _node(self, key: Any, node: Node) -> Node:
+        known = self._known.setdefault(key, node)
+        if known is node:
+            self.nodes.append(node)
+        return known
+
+    # --- names: those of the variables that hold the values ---
+
+    def see(self, frame: FrameType | None, node_of: Any) -> None:
+        """Names what the local variables of a running frame hold; node_of gives a variable's node, or None."""
+        if self._code is None or frame is None or frame.f_code.co_filename != self._code.co_filename:
+            return
+        self._frames[id(frame)] = frame
+        self._take_names(frame, node_of)
+
+    def see_last(self, node_of: Any) -> None:
+        """Names what was assigned last, and forgets the frames."""
+        for frame in self._frames.values():
+            self._take_names(frame, node_of)
+        self._frames.clear()
+
+    def _take_names(self, frame: FrameType, node_of: Any) -> None:
+        is_the_function = frame.f_code is self._code
+        taken = () if is_the_function else frame.f_code.co_varnames[: frame.f_code.co_argcount]
+        for variable, value in frame.f_locals.items():
+            node = node_of(value)
+            if node is None or node.is_leaf or node in self.names or variable in taken or not _is_telling(variable):
+                continue
+            name = self._free_name(variable)
+            self.names[node] = name
+            self._owners[name] = node
+
+    def _free_name(self, variable: str) -> str:
+        name, count = variable, 1
+        while name in self._owners:
+            count += 1
+            name = f"{variable[: LONGEST_NAME - 8]}_{count}"
+        return name
+
+
+class _Traces(threading.local):
+    """Those under way on this thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.stack: list[Recording] = []
+
+
+traces = _Traces()
+
+
+def current() -> Recording | None:
+    return traces.stack[-1] if traces.stack else None

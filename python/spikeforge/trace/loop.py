@@ -1,0 +1,61 @@
+"""The same function in torch's operations, step after step under autograd: what a traced neuron is checked with."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from .initial import state_type
+from .record import split_returned
+from .signature import Signature
+
+
+class _NumbersOfType(TorchFunctionMode):
+    """Numbers beside booleans alone, torch.where(c, 0.1, 0.2) and c * 0.1, have the loop's type, not torch's."""
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__()
+        self._dtype = dtype
+
+    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        tensors = [x for x in args if isinstance(x, Tensor)]
+        if tensors and all(x.dtype is torch.bool for x in tensors) and any(type(x) is float for x in args):
+            if func is torch.where:
+                device = tensors[0].device
+                args = tuple(x if isinstance(x, Tensor) else torch.tensor(x, dtype=self._dtype, device=device)
+                             for x in args)
+            else:
+                args = tuple(x.to(self._dtype) if isinstance(x, Tensor) else x for x in args)
+        return func(*args, **(kwargs or {}))
+
+
+def run(signature: Signature, step: Callable, inputs: Sequence[Tensor], states: Sequence[Tensor],
+        params: Mapping[str, Tensor], output_count: int, store_states: bool) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs [T, *shape], and the last states [*shape] or those of all steps, with the types of the operator."""
+    x = inputs[0]
+    dtype = state_type(x.dtype)
+    states = [state.to(dtype) for state in states]
+    outputs: list[list[Tensor]] = [[] for _ in range(output_count)]
+    kept: list[list[Tensor]] = [[] for _ in states]
+    with _NumbersOfType(dtype):
+        for t in range(len(x)):
+            # Copies of one element a neuron: what the function changes in place is its own.
+            arguments = [y[t].to(dtype, copy=True) for y in inputs] + [state.clone() for state in states]
+            own = {name: param.to(x.device, dtype).expand(x.shape[1:]).clone() for name, param in params.items()}
+            returned, following = split_returned(signature, step(*arguments, **own, **signature.constants))
+            returned = returned if isinstance(returned, (tuple, list)) else (returned,)
+            states = [_result(following[name], x, dtype) for name in signature.states]
+            for rows, row in zip(outputs, returned):
+                rows.append(_result(row, x, dtype).to(x.dtype))
+            for rows, row in zip(kept, states):
+                rows.append(row)
+    empty = x.new_zeros(x.shape)
+    sequences = [torch.stack(rows) if rows else empty.to(dtype) for rows in kept]
+    return [torch.stack(rows) if rows else empty for rows in outputs], sequences if store_states else list(states)
+
+
+def _result(value: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.as_tensor(value, dtype=dtype, device=x.device).expand(x.shape[1:])

@@ -1,0 +1,85 @@
+"""Makes the operations of a trace out of values and Python numbers, with torch's rules for booleans."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any, NoReturn
+
+import torch
+
+from . import graph, place
+from .value import Value, node_of
+
+_KINDS = {"where": "bnn", "logical_and": "bb", "logical_or": "bb", "logical_not": "b"}
+
+
+def fail(message: str, error: type[Exception] = TypeError) -> NoReturn:
+    """An error of the trace under way, which names the neuron and shows the user's line."""
+    recording = graph.current()
+    name = f"{recording.neuron}: " if recording else ""
+    raise error(f"{name}{message} ({place.here()})")
+
+
+def recording_for(what: str) -> graph.Recording:
+    recording = graph.current()
+    if recording is None:
+        raise TypeError(f"{what}: a value of a traced neuron has no meaning after its function has returned "
+                        f"({place.here()})")
+    return recording
+
+
+def operand(what: str, x: Any) -> graph.Node:
+    """The node of a value or a Python number."""
+    recording = recording_for(what)
+    if isinstance(x, Value):
+        if x._recording is not recording:
+            fail(f"{what}: a value of another trace cannot be used here: pass it as an input, a state or a parameter")
+        return x._node
+    if isinstance(x, bool):
+        return recording.truth(x)
+    if isinstance(x, numbers.Real):
+        return recording.constant(float(x))
+    if isinstance(x, torch.Tensor):
+        fail(f"{what}: a tensor of shape {list(x.shape)} is used that the function does not get as an argument: "
+             "make it a parameter (after the star), or, where it is one number that stays, write number.item()")
+    fail(f"{what}: takes values and numbers, not {type(x).__name__}")
+
+
+def number(what: str, x: Any) -> graph.Node:
+    """A boolean counts as 1 or 0, as in torch."""
+    node = operand(what, x)
+    if not node.is_boolean:
+        return node
+    recording = recording_for(what)
+    if node.op == graph.TRUTH:
+        return recording.constant(node.number)
+    return recording.operation("where", (node, recording.constant(1.0), recording.constant(0.0)))
+
+
+def boolean(what: str, x: Any) -> graph.Node:
+    node = operand(what, x)
+    if not node.is_boolean:
+        fail(f"{what}: needs a boolean, but has a number: write a comparison, such as x > 0")
+    return node
+
+
+def is_boolean(x: Any) -> bool:
+    return isinstance(x, bool) or (isinstance(x, Value) and x._node.is_boolean)
+
+
+def op(name: str, *operands: Any, surrogate: str = "", what: str = "") -> Value:
+    """One operation of neuron text."""
+    what = what or name
+    kinds = _KINDS.get(name, "n" * len(operands))
+    nodes = tuple((boolean if kind == "b" else number)(what, x) for kind, x in zip(kinds, operands))
+    recording = recording_for(what)
+    recording.see(place.user_frame(), node_of)
+    node = recording.operation(name, nodes, surrogate)
+    if not torch.is_grad_enabled() and not node.is_boolean:
+        node = recording.operation("detach", (node,))
+    return Value(node, recording)
+
+
+def constant(x: float) -> Value:
+    recording = recording_for("a constant")
+    return Value(recording.constant(float(x)), recording)

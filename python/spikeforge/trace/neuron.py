@@ -1,0 +1,287 @@
+"""A neuron from a Python function of one step."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from typing import Any, Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from . import loop, signature
+from .initial import Initial, Lost, read_rule, state_type
+from .record import Step, record
+from .signature import Signature
+
+_run = torch.ops.spikeforge.run
+_MOST_NUMBERS = 256  # as tensors, kept by a neuron
+
+
+def neuron(function: Callable | None = None, *, states: Mapping[str, Any] | None = None,
+           constants: Mapping[str, Any] | None = None, name: str | None = None) -> Any:
+    """Makes a neuron of a Python function that computes one step.
+
+        @spikeforge.neuron(states={"v": 0.0})
+        def lif(x, v, *, tau=2.0):
+            h = v + (x - v) / tau
+            s = spikeforge.spike(h - 1, "atan")
+            return s, {"v": spikeforge.select(s, 0.0, h)}
+
+    The function is called once, with values that record what is done with them: arithmetic, comparisons, and torch's
+    functions of single elements. Positional arguments are inputs, and then the states that `states` names. Arguments
+    after the star are parameters: numbers or tensors of each call, with a number or a tensor as default; one whose
+    default is anything else (True, a string, a surrogate) is a constant. The function returns its output, or a tuple of
+    outputs, and a dict of next states.
+
+    Args:
+        states: each state, and what it starts at where a call gives none: a number, the name of a parameter, or a
+            function whose arguments are named after parameters.
+        constants: arguments after the star that are Python values, fixed for all calls.
+        name: that of the neuron in its text; otherwise the function's.
+
+    Raises:
+        TypeError, ValueError: with the line of the function, where it does what a neuron cannot.
+    """
+    if function is None:
+        return lambda f: neuron(f, states=states, constants=constants, name=name)
+    if isinstance(function, TracedNeuron):
+        function = function.step
+    own_name = signature.name_of(function, name)
+    if not isinstance(states or {}, Mapping):
+        kind = type(states).__name__
+        raise TypeError(f"{own_name}: states must be a dict of each state and what it starts at, not a {kind}")
+    read = signature.read(function, tuple(states or {}), constants or {}, own_name)
+    given = states or {}
+    rules = {state: read_rule(f"{own_name}: state {state}", given[state], read.params) for state in read.states}
+    return TracedNeuron(read, function, function, rules)
+
+
+class TracedNeuron:
+    """A neuron whose equations a Python function says. A call runs a whole sequence as one differentiable operator.
+
+    Attributes:
+        name: the neuron's name.
+        text: its equations as neuron text, which is all that the operator needs.
+        inputs, params, outputs: names.
+        states: the number that each state starts at (0 where `initial_states` computes it).
+        defaults: the numbers and tensors of parameters that a call may leave out.
+        constants: the Python values that the function was traced with.
+        step: the function itself, of tensors or of another neuron's values.
+    """
+
+    name: str
+    text: str
+    inputs: tuple[str, ...]
+    states: dict[str, float]
+    params: tuple[str, ...]
+    outputs: tuple[str, ...]
+    defaults: dict[str, float | Tensor]
+    constants: dict[str, Any]
+
+    def __init__(self, read: Signature, step: Step, function: Callable, rules: Mapping[str, Initial]):
+        self.name, self.inputs, self.params = read.name, read.inputs, read.params
+        self.defaults, self.constants = read.defaults, read.constants
+        self.states = {state: rule.number for state, rule in rules.items()}
+        self.step: Step | None = step
+        self._function = function
+        self._rules = dict(rules)
+        self._starts_at_numbers = all(rule.is_number for rule in rules.values())
+        self._signature = read
+        self._slots = tuple((param, read.defaults.get(param)) for param in read.params)
+        self._number_tensors: dict[tuple[float, torch.dtype], Tensor] = {}
+        self.text, self.outputs = record(read, step, function, self.states)
+        self.__doc__, self.__name__ = function.__doc__, self.name
+        self.__module__ = getattr(function, "__module__", __name__)
+        self.__qualname__ = getattr(function, "__qualname__", self.name)
+        self._check_text()
+
+    def _check_text(self) -> None:
+        none, one = (torch.ones(shape, dtype=torch.float32, device="cpu") for shape in ((0, 1), ()))
+        try:
+            _run(self.text, [none] * len(self.inputs), [], [one] * len(self.params))
+        except ValueError as error:
+            first = str(error).splitlines()[0]
+            raise ValueError(f"{self.name}: the function's equations are no legal neuron: {first}") from None
+
+    # --- what it is ---
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<spikeforge neuron {self.text.partition('neuron ')[2].partition(' {')[0]}>"
+
+    def cuda_source(self, dtype: torch.dtype = torch.float32) -> str:
+        """The CUDA source of the forward and the backward kernel for inputs of this type. Needs no GPU."""
+        return torch.ops.spikeforge.print_cuda(self.text, dtype)
+
+    def fixed(self, **constants: Any) -> TracedNeuron:
+        """The same neuron with some parameters or constants as Python values, which its function may branch on."""
+        if self.step is None:
+            raise ValueError(f"{self.name}: its function is not at hand, so that it cannot be traced again")
+        names = [*self.params, *self.constants]
+        for name in constants:
+            if name not in names:
+                known = ", ".join(names) or "none"
+                raise TypeError(f"{self.name}: {name} is no parameter or constant; there are {known}")
+        old = self._signature
+        read = Signature(old.name, old.inputs, old.states, tuple(p for p in old.params if p not in constants),
+                         {p: x for p, x in old.defaults.items() if p not in constants}, {**old.constants, **constants})
+        for state, rule in self._rules.items():
+            if any(p in constants for p in rule.params):
+                needed = ", ".join(rule.params)
+                raise ValueError(f"{self.name}: state {state} starts at a rule of {needed}, which must stay parameters")
+        return TracedNeuron(read, self.step, self._function, self._rules)
+
+    # --- calls ---
+
+    def __call__(self, *args: Any, store_states: bool = False, **named: Any) -> tuple[Any, dict[str, Tensor]]:
+        """Runs all steps.
+
+        Args:
+            args: the inputs, each [T, *shape], and then, where given, the states [*shape]; None for one to start anew.
+            store_states: give the states of all steps, [T, *shape], rather than the last ones.
+            named: parameters, numbers or tensors that broadcast against shape; states may be given by their names too.
+
+        Returns:
+            The output [T, *shape], or a tuple of outputs, and a dict of states: the next call takes it as `**states`.
+        """
+        if len(args) == len(self.inputs) and self._starts_at_numbers:  # the short way of a plain call
+            params = self._params_alone(args[0], named)
+            if params is not None:
+                return self._returned(*(_run(self.text, args, [], params, store_states=True) if store_states
+                                        else _run(self.text, args, [], params)))
+        inputs, states, params = self._arguments(args, named)
+        given = self._initial(inputs, states, params)
+        outputs, last = _run(self.text, inputs, given, params, store_states=store_states)
+        return self._returned(outputs, last)
+
+    def _params_alone(self, x: Any, named: dict[str, Any]) -> list[Tensor] | None:
+        """The parameters of a call that names nothing else and leaves none out; otherwise None."""
+        if not isinstance(x, Tensor):
+            return None
+        params, taken = [], 0
+        for name, default in self._slots:
+            value = named.get(name)
+            if value is None:
+                value = default
+            else:
+                taken += 1
+            params.append(value if isinstance(value, Tensor) else self._number(name, value, state_type(x.dtype)))
+        return params if taken == len(named) else None
+
+    def loop(self, *args: Any, store_states: bool = False, **named: Any) -> tuple[Any, dict[str, Tensor]]:
+        """The same by the function itself, in torch's operations, step by step under autograd: slow, for checking."""
+        if self.step is None:
+            raise ValueError(f"{self.name}: its function is not at hand: a neuron that was unpickled where its module "
+                             "cannot be imported has its text only")
+        inputs, states, params = self._arguments(args, named)
+        by_name = dict(zip(self.params, params))
+        first = [self._rules[name].tensor(f"{self.name}: state {name}", by_name, inputs[0]) if state is None else state
+                 for name, state in zip(self.states, states)]
+        outputs, last = loop.run(self._signature, self.step, inputs, first, by_name, len(self.outputs), store_states)
+        return self._returned(outputs, last)
+
+    def initial_states(self, inputs: Sequence[Tensor], params: Sequence[Tensor]) -> list[Tensor]:
+        """What `torch.ops.spikeforge.run` takes as states where a call gives none; [] where its text says it all."""
+        return self._initial(list(inputs), [None] * len(self.states), list(params))
+
+    def _initial(self, inputs: list[Tensor], states: list[Tensor | None], params: list[Tensor]) -> list[Tensor]:
+        if self._starts_at_numbers and all(state is None for state in states):
+            return []
+        by_name = dict(zip(self.params, params))
+        return [self._rules[name].tensor(f"{self.name}: state {name}", by_name, inputs[0]) if state is None else state
+                for name, state in zip(self.states, states)]
+
+    def _arguments(self, args: tuple, named: dict[str, Any]) -> tuple[list[Tensor], list[Tensor | None], list[Tensor]]:
+        count = len(self.inputs)
+        if len(args) > count + len(self.states):
+            raise TypeError(f"{self.name}: takes {self._takes()}, but {len(args)} positional arguments are given")
+        positional = list(args) + [named.pop(name, None) for name in (*self.inputs, *self.states)[len(args):]]
+        for name, x in zip(self.inputs, positional):
+            if not isinstance(x, Tensor):
+                raise TypeError(f"{self.name}: input {name} must be a tensor [T, *shape], but is {_kind(x)}")
+        for name, state in zip(self.states, positional[count:]):
+            if state is not None and not isinstance(state, Tensor):
+                raise TypeError(f"{self.name}: state {name} must be a tensor [*shape] or None, but is {_kind(state)}; "
+                                "one dict of states is given as **states")
+        dtype = state_type(positional[0].dtype)
+        given = [named.pop(name, None) for name in self.params]
+        params = [self._param(name, default if value is None else value, dtype)
+                  for (name, default), value in zip(self._slots, given)]
+        if named:
+            raise TypeError(f"{self.name}: {next(iter(named))} is none of its arguments; it takes {self._takes()}")
+        return positional[:count], positional[count:], params
+
+    def _param(self, name: str, value: Any, dtype: torch.dtype) -> Tensor:
+        return value if isinstance(value, Tensor) else self._number(name, value, dtype)
+
+    def _number(self, name: str, value: Any, dtype: torch.dtype) -> Tensor:
+        """A number as a parameter, which lies on the CPU; made once, but for where a graph is made."""
+        if value is None:
+            raise TypeError(f"{self.name}: parameter {name} is missing: {self.name}(..., {name}=...)")
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            raise TypeError(f"{self.name}: parameter {name} must be a number or a tensor, but is {_kind(value)}")
+        if torch.compiler.is_compiling() or value == 0:  # 0 and -0 are one key
+            return torch.full((), value, dtype=dtype, device="cpu")
+        made = self._number_tensors.get((value, dtype))
+        if made is None:
+            if len(self._number_tensors) > _MOST_NUMBERS:
+                self._number_tensors.clear()
+            with torch.inference_mode(False):
+                made = self._number_tensors[value, dtype] = torch.full((), value, dtype=dtype, device="cpu")
+        return made
+
+    def _returned(self, outputs: list[Tensor], states: list[Tensor]) -> tuple[Any, dict[str, Tensor]]:
+        return outputs[0] if len(outputs) == 1 else tuple(outputs), dict(zip(self.states, states))
+
+    def _takes(self) -> str:
+        lists = (", ".join(names) or "-" for names in (self.inputs, self.states, self.params))
+        return "; ".join(lists) + " (inputs; states; parameters)"
+
+    # --- copies ---
+
+    def __deepcopy__(self, memo: Any) -> TracedNeuron:
+        return self  # it never changes
+
+    def __reduce__(self) -> Any:
+        data = dict(self.__dict__, _number_tensors={})
+        if not _can_be_pickled(self.step):
+            data.update(step=None, _function=None)
+        data["_rules"] = {name: self._picklable(name, rule) for name, rule in self._rules.items()}
+        return _restored, (self.__module__, self.__qualname__, self.text, data)
+
+    def _picklable(self, state: str, rule: Initial) -> Initial:
+        lost = rule.function is not None and not _can_be_pickled(rule.function)
+        return replace(rule, function=Lost(f"{self.name}: state {state}")) if lost else rule
+
+
+def _kind(x: Any) -> str:
+    return f"{x!r} ({type(x).__name__})" if isinstance(x, (int, float, str, type(None))) else f"a {type(x).__name__}"
+
+
+def _named(module: str, qualname: str) -> Any:
+    try:
+        found = importlib.import_module(module)
+        for part in qualname.split("."):
+            found = getattr(found, part)
+        return found
+    except (ImportError, AttributeError):
+        return None
+
+
+def _can_be_pickled(function: Any) -> bool:
+    if function is None:
+        return False
+    return _named(getattr(function, "__module__", ""), getattr(function, "__qualname__", "")) is function
+
+
+def _restored(module: str, qualname: str, text: str, data: dict[str, Any]) -> TracedNeuron:
+    """The neuron of this name where it is the same; otherwise what was pickled."""
+    found = _named(module, qualname)
+    if isinstance(found, TracedNeuron) and found.text == text:
+        return found
+    result = TracedNeuron.__new__(TracedNeuron)
+    result.__dict__.update(data)
+    return result

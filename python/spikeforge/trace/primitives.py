@@ -1,0 +1,156 @@
+"""Spikes, resets and gradients, of values and of tensors: what neuron text has and torch has not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import functions
+from .make import fail, op
+from .surrogates import Rule, resolve
+from .value import Value
+
+
+def _is_traced(*operands: Any) -> bool:
+    return any(isinstance(x, Value) for x in operands)
+
+
+def _resolve(surrogate: Any, traced: bool) -> Rule:
+    try:
+        return resolve(surrogate)
+    except (TypeError, ValueError) as error:
+        if traced:
+            fail(str(error), type(error))
+        raise
+
+
+def spike(u: Any, surrogate: Any = "sigmoid") -> Any:
+    """1 where u >= 0, else 0; differentiated as the surrogate says.
+
+    Args:
+        u: a value, or a floating-point tensor of any shape; a neuron's charge less its threshold.
+        surrogate: an object of `spikeforge.surrogate`, the name of one with its default numbers (`"atan"`), or a
+            function that gives the derivative at u: `lambda u: 1 / (1 + torch.abs(u)) ** 2`.
+    """
+    return _spike("spike", u, surrogate)
+
+
+def spike_strict(u: Any, surrogate: Any = "sigmoid") -> Any:
+    """1 where u > 0, else 0; otherwise as `spike`."""
+    return _spike("spike_strict", u, surrogate)
+
+
+def _spike(kind: str, u: Any, surrogate: Any) -> Any:
+    traced = _is_traced(u)
+    rule = _resolve(surrogate, traced)
+    if not traced:
+        _check_tensor(kind, u)
+        return _Spike.apply(u, kind == "spike_strict", rule)
+    if rule.text is not None:
+        return op(kind, u, surrogate=rule.text)
+    return op("add_gradient", op(kind, u, surrogate="none"), u, rule.of_values(u))
+
+
+def surrogate_gradient(u: Any, surrogate: Any) -> Any:
+    """A surrogate's derivative at u, a constant for differentiation: for `add_gradient` and `custom_gradient`."""
+    traced = _is_traced(u)
+    rule = _resolve(surrogate, traced)
+    if not traced:
+        return rule.gradient(u.detach())
+    known = rule.text is not None
+    return op("detach", op("surrogate_gradient", u, surrogate=rule.text) if known else rule.of_values(u))
+
+
+def select(s: Any, a: Any, b: Any) -> Any:
+    """a where the spike s is 1, else b: a reset that is exact even at infinity.
+
+    Its gradient through s is that of s * a + (1 - s) * b; `select(detach(s), a, b)` stops it.
+    """
+    if _is_traced(s, a, b):
+        return op("select", s, a, b)
+    _check_tensor("select", s)
+    return _Select.apply(*_broadcast(s, (s, a, b)))
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    """a where the condition holds, else b: `if` for values."""
+    if _is_traced(condition, a, b):
+        return functions.where(condition, a, b)
+    if isinstance(condition, bool):
+        return a if condition else b
+    return torch.where(condition, a, b)
+
+
+def detach(x: Any) -> Any:
+    """x, as a constant for differentiation."""
+    return x.detach() if isinstance(x, (Value, Tensor)) else x
+
+
+def add_gradient(f: Any, x: Any, d: Any) -> Any:
+    """f, to whose derivatives d is added as that by x. d itself is not differentiated."""
+    if _is_traced(f, x, d):
+        return op("add_gradient", f, x, d)
+    _check_tensor("add_gradient", x)
+    return _AddGradient.apply(*_broadcast(x, (f, x, d)))
+
+
+def custom_gradient(f: Any, x: Any, d: Any, *more: Any) -> Any:
+    """f, whose derivative by x is taken to be d, and by anything else 0. More pairs x, d may follow.
+
+    `custom_gradient(torch.round(x), x, 1)` is rounding with a straight-through gradient.
+    """
+    if len(more) % 2:
+        raise TypeError("custom_gradient: takes pairs after f: a value, and the derivative by it")
+    result = detach(f)
+    pairs = (x, d, *more)
+    for by, derivative in zip(pairs[::2], pairs[1::2]):
+        result = add_gradient(result, by, derivative)
+    return result
+
+
+def _broadcast(like: Tensor, operands: tuple) -> tuple[Tensor, ...]:
+    return torch.broadcast_tensors(*(torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in operands))
+
+
+def _check_tensor(function: str, x: Any) -> None:
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise TypeError(f"{function}: takes a value of a neuron or a floating-point tensor, not {type(x).__name__}")
+
+
+class _Spike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, strict: bool, rule: Rule) -> Tensor:
+        ctx.save_for_backward(u)
+        ctx.rule = rule
+        return (u > 0 if strict else u >= 0).to(u.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        (u,) = ctx.saved_tensors
+        return grad * ctx.rule.gradient(u), None, None
+
+
+class _Select(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, s: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(s, a, b)
+        return torch.where(s == 1, a, b)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        s, a, b = ctx.saved_tensors
+        return grad * (a - b), grad * s, grad * (1 - s)
+
+
+class _AddGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, f: Tensor, x: Tensor, d: Tensor) -> Tensor:
+        ctx.save_for_backward(d)
+        return f.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        (d,) = ctx.saved_tensors
+        return grad, grad * d, None

@@ -1,0 +1,83 @@
+"""What a spike takes as its surrogate: one of spikeforge.surrogate, its name, a derivative, or one of SpikingJelly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from torch import Tensor
+
+from spikeforge import surrogate as surrogates
+
+from . import text_expression
+from .printer import number_text
+
+# By the names of its functions, and of its classes.
+_SPIKINGJELLY_FUNCTIONS = {"squarewave_fourier_series": "squarewave_fourier", "deterministic_pass": "straight_through"}
+_SPIKINGJELLY_CLASSES = {
+    "PiecewiseQuadratic": "piecewise_quadratic", "PiecewiseExp": "piecewise_exp", "Sigmoid": "sigmoid",
+    "SoftSign": "soft_sign",
+    "SuperSpike": "super_spike", "ATan": "atan", "NonzeroSignLogAbs": "nonzero_sign_log_abs", "Erf": "erf",
+    "PiecewiseLeakyReLU": "piecewise_leaky_relu", "SquarewaveFourierSeries": "squarewave_fourier", "S2NN": "s2nn",
+    "QPseudoSpike": "q_pseudo_spike", "LeakyKReLU": "leaky_k_relu", "FakeNumericalGradient": "fake_numerical_gradient",
+    "LogTailedReLU": "log_tailed_relu", "DeterministicPass": "straight_through", "Rect": "rect",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a spike is differentiated."""
+
+    gradient: Callable[[Tensor], Any]  # of tensors
+    text: str | None = None  # what neuron text calls it, if it has a name there
+    of_values: Callable[[Any], Any] | None = None  # the derivative of values, if it has none
+
+
+def named(name: str, args: tuple[float, ...] = ()) -> Rule:
+    """A surrogate of docs/surrogates.md; with no numbers that of its defaults."""
+    if name == "none":
+        return Rule(lambda x: x.detach() * 0, "none")
+    if name not in surrogates.SURROGATES:
+        raise ValueError(f"surrogate: none is called {name!r}; there are none, {', '.join(surrogates.SURROGATES)}")
+    made = surrogates.SURROGATES[name](*args)
+    return Rule(made.gradient, f"{name}({', '.join(map(number_text, made.args))})" if made.args else name)
+
+
+def resolve(surrogate: Any) -> Rule:
+    """The rule that a user means. Raises TypeError and ValueError."""
+    if isinstance(surrogate, Rule):
+        return surrogate
+    if isinstance(surrogate, str):
+        return named(surrogate)
+    if isinstance(surrogate, surrogates.Surrogate):
+        return named(surrogate.name, surrogate.args)
+    if isinstance(surrogate, surrogates.Custom):
+        names, text = dict(surrogate.numbers), surrogate.expression
+        return Rule(surrogate.gradient, None, lambda u: text_expression.evaluate(text, {**names, "u": u}))
+    if isinstance(surrogate, type):
+        raise TypeError(f"surrogate: {surrogate.__name__} is a class: write {surrogate.__name__}()")
+    library = type(surrogate).__module__.partition(".")[0]
+    if library == "spikingjelly":
+        return _of_spikingjelly(surrogate)
+    if (getattr(surrogate, "__module__", None) or "").partition(".")[0] in ("snntorch", "norse"):
+        raise TypeError("surrogate: one of snnTorch or Norse makes the spikes itself: write s = surrogate(u)")
+    if callable(surrogate):
+        return Rule(surrogate, None, surrogate)
+    raise TypeError('surrogate: takes an object of spikeforge.surrogate, a name such as "atan", or a function that '
+                    f"gives the derivative at u, not {type(surrogate).__name__}")
+
+
+def _of_spikingjelly(surrogate: Any) -> Rule:
+    kind = type(surrogate).__name__
+    if kind not in _SPIKINGJELLY_CLASSES:
+        raise ValueError(f"surrogate: {kind} of SpikingJelly is none of spikeforge's: call it on the value instead")
+    if not surrogate.spiking:
+        raise ValueError(f"surrogate: {kind}(spiking=False) makes no spikes: call it on the value instead")
+    return named(_SPIKINGJELLY_CLASSES[kind], tuple(float(x) for x in surrogate._sg_params.values()))
+
+
+def of_spikingjelly_function(function: type, args: tuple) -> Rule | None:
+    """Of the autograd function behind one of its surrogates, with numbers for arguments."""
+    name = _SPIKINGJELLY_FUNCTIONS.get(function.__name__, function.__name__)
+    is_one = function.__module__ == "spikingjelly.activation_based.surrogate" and name in surrogates.SURROGATES
+    return named(name, tuple(map(float, args))) if is_one and all(isinstance(x, (int, float)) for x in args) else None

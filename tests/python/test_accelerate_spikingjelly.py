@@ -1,0 +1,512 @@
+"""accelerate on SpikingJelly 2.0: the same network before and after, its own networks among them."""
+
+import copy
+import importlib.util
+import json
+import pickle
+import sys
+
+import pytest
+import torch
+from conftest import REPOSITORY
+from documentation import PAGES, code
+from torch import nn
+
+jelly = pytest.importorskip("spikingjelly", reason="spikingjelly is not installed")
+from spikingjelly.activation_based import base, functional, layer, neuron, surrogate  # noqa: E402
+
+sys.path.insert(0, str(REPOSITORY / "python"))
+
+import spikeforge  # noqa: E402
+from spikeforge.accelerate import Report, restore  # noqa: E402
+
+EXACT = {
+    "if": lambda: neuron.IFNode(v_threshold=0.9),
+    "if, soft": lambda: neuron.IFNode(v_reset=None, surrogate_function=surrogate.ATan()),
+    "lif": lambda: neuron.LIFNode(),
+    "lif, tau 3": lambda: neuron.LIFNode(tau=3.0, v_reset=-0.1, detach_reset=True),
+    "lif, tau 1.7, soft": lambda: neuron.LIFNode(tau=1.7, decay_input=False, v_reset=None, v_threshold=0.7),
+    "plif": lambda: neuron.ParametricLIFNode(init_tau=2.3),
+    "plif, soft": lambda: neuron.ParametricLIFNode(init_tau=1.4, decay_input=False, v_reset=None, v_threshold=0.7),
+    "qif": lambda: neuron.QIFNode(),
+    "qif, tau 3.1": lambda: neuron.QIFNode(tau=3.1, v_reset=None, detach_reset=True, v_c=0.7, v_rest=0.1),
+    "izhikevich": lambda: neuron.IzhikevichNode(a=0.1, b=0.2),
+    "izhikevich, tau 3.3": lambda: neuron.IzhikevichNode(tau=3.3, tau_w=5.0, a=0.1, b=0.2, w_rest=0.1, v_reset=None),
+    "klif": lambda: neuron.KLIFNode(tau=3.0),
+    "klif, scaled": lambda: neuron.KLIFNode(scale_reset=True, v_reset=None, v_threshold=0.6),
+    "cuba": lambda: neuron.CUBALIFNode(v_threshold=0.8),
+    "half threshold": lambda: neuron.HalfThresholdIFNode(v_threshold=1.2),
+}
+IN_THE_LAST_PLACE = {"eif": lambda: neuron.EIFNode(delta_T=1.2), "clif": lambda: neuron.ComplementaryLIFNode(tau=2.5)}
+SURROGATES = [
+    surrogate.Sigmoid(3.0),
+    surrogate.ATan(1.5),
+    surrogate.PiecewiseQuadratic(0.8),
+    surrogate.PiecewiseExp(1.3),
+    surrogate.SoftSign(1.7),
+    surrogate.SuperSpike(1.2),
+    surrogate.Erf(1.1),
+    surrogate.PiecewiseLeakyReLU(0.7, 0.02),
+    surrogate.S2NN(3.0, 0.9),
+    surrogate.QPseudoSpike(2.5),
+    surrogate.LeakyKReLU(0.1, 0.9),
+    surrogate.FakeNumericalGradient(0.4),
+    surrogate.LogTailedReLU(0.1),
+    surrogate.NonzeroSignLogAbs(1.2),
+    surrogate.SquarewaveFourierSeries(3, 6.0),
+    surrogate.Rect(0.9),
+    surrogate.DeterministicPass(),
+]
+
+
+def close(got, wanted, what):
+    bound = 1e-5 * wanted.abs().max().item()
+    torch.testing.assert_close(got, wanted, rtol=0, atol=bound, msg=lambda message: f"{what}: {message}")
+
+
+def both(make, device, mode="m", **attributes):
+    """A node, and the same one accelerated; on a GPU in float64, where SpikingJelly's kernels divide roughly."""
+    node = make().to(device)
+    node = node.double() if device.type == "cuda" else node
+    node.step_mode = mode
+    for name, value in attributes.items():
+        setattr(node, name, value)
+    fused = copy.deepcopy(node)
+    report = spikeforge.accelerate(fused)
+    assert len(report.replaced) == 1 and not report.left, report
+    return node, fused
+
+
+def inputs(mode, device, calls=3):
+    shape = (5, 4, 30) if mode == "m" else (4, 30)
+    dtype = torch.float64 if device.type == "cuda" else torch.float32
+    return [0.4 + 1.2 * torch.randn(shape, device=device, dtype=dtype) for _ in range(calls)]
+
+
+def run(node, xs):
+    """Spikes and states of several calls, whose states go on, and the gradients of a random sum of all of them."""
+    leaves = [x.clone().requires_grad_() for x in xs]
+    spikes = torch.stack([node(x) for x in leaves])
+    states = list(node._memories.values())
+    generator = torch.Generator(spikes.device).manual_seed(1)
+    weights = [torch.randn(y.shape, generator=generator, device=y.device, dtype=y.dtype) for y in (spikes, *states)]
+    total = sum((y * weight).sum() for y, weight in zip((spikes, *states), weights))
+    return spikes, states, torch.autograd.grad(total, [*leaves, *node.parameters()])
+
+
+@pytest.mark.parametrize("mode", ["s", "m"])
+@pytest.mark.parametrize("name", [*EXACT, *IN_THE_LAST_PLACE])
+def test_spikes_states_and_gradients_are_those_of_the_node(name, mode, device):
+    make = {**EXACT, **IN_THE_LAST_PLACE}[name]
+    stored = {} if name == "clif" else {"store_v_seq": True}
+    node, fused = both(make, device, mode, **stored)
+    xs = inputs(mode, device)
+    spikes, states, gradients = run(node, xs)
+    fused_spikes, fused_states, fused_gradients = run(fused, xs)
+    assert 0.01 < spikes.mean() < 0.9
+    assert torch.equal(fused_spikes, spikes)
+    for got, wanted in zip(fused_states, states):
+        if name in EXACT and device.type == "cpu":
+            assert torch.equal(got, wanted)
+        else:
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+    if stored:
+        assert fused.v_seq.shape == node.v_seq.shape
+        torch.testing.assert_close(fused.v_seq, node.v_seq, rtol=1e-5, atol=1e-6)
+    for number, (got, wanted) in enumerate(zip(fused_gradients, gradients)):
+        close(got, wanted, f"gradient {number}")
+
+
+@pytest.mark.parametrize("function", SURROGATES, ids=lambda function: type(function).__name__)
+def test_every_surrogate_has_the_gradient_of_the_node(function, device):
+    for make in (
+        lambda: neuron.IFNode(surrogate_function=function),
+        lambda: neuron.LIFNode(tau=3.0, surrogate_function=function),
+    ):
+        node, fused = both(make, device)
+        xs = inputs("m", device, calls=1)
+        (spikes, _, wanted), (fused_spikes, _, got) = run(node, xs), run(fused, xs)
+        assert torch.equal(fused_spikes, spikes) and wanted[0].any()
+        close(got[0], wanted[0], "gradient of x")
+
+
+def test_complementary_neurons_store_both_states_and_have_no_surrogate_in_evaluation():
+    node, fused = both(IN_THE_LAST_PLACE["clif"], torch.device("cpu"), store_state_seqs=True)
+    x = inputs("m", torch.device("cpu"), calls=1)[0].requires_grad_()
+    for training in (True, False):
+        node.train(training)
+        fused.train(training)
+        functional.reset_net(node)
+        functional.reset_net(fused)
+        wanted, got = node(x), fused(x)
+        assert torch.equal(got, wanted)
+        for sequence, wanted_sequence in zip(fused.state_seqs, node.state_seqs):
+            torch.testing.assert_close(sequence, wanted_sequence, rtol=1e-5, atol=1e-6)
+        gradients = [torch.autograd.grad(n.v.sum(), x, retain_graph=True)[0] for n in (node, fused)]
+        close(gradients[1], gradients[0], "gradient of v")
+
+
+# --- SpikingJelly's own networks -------------------------------------------------------------------------------------
+
+
+def networks():
+    from spikingjelly.activation_based.model import sew_resnet, spikformer, spiking_vgg
+
+    node = dict(spiking_neuron=neuron.IFNode, surrogate_function=surrogate.ATan(), detach_reset=True)
+    return {
+        "SEW-ResNet18": lambda: sew_resnet.sew_resnet18(cnf="ADD", num_classes=10, **node),
+        "VGG11": lambda: spiking_vgg.spiking_vgg11_bn(num_classes=10, **node),
+        "Spikformer": lambda: spikformer.Spikformer(
+            T=2, img_size_h=32, img_size_w=32, num_classes=10, embed_dims=64, num_heads=4, depths=2
+        ),
+    }
+
+
+def train_step(net, x, labels):
+    """Scores, the spikes of all nodes in their order, and all gradients of a step; then the states are reset."""
+    spikes = {}
+    nodes = {name: module for name, module in net.named_modules() if isinstance(module, neuron.BaseNode)}
+    hooks = [
+        module.register_forward_hook(lambda _, __, out, name=name: spikes.update({name: out.detach()}))
+        for name, module in nodes.items()
+    ]
+    torch.manual_seed(5)  # of dropout
+    scores = net(x).mean(0)
+    net.zero_grad()
+    nn.functional.cross_entropy(scores, labels).backward()
+    for hook in hooks:
+        hook.remove()
+    functional.reset_net(net)
+    return scores.detach(), spikes, {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
+
+
+@pytest.mark.parametrize("name", ["SEW-ResNet18", "VGG11", "Spikformer"])
+def test_a_network_of_spikingjelly_has_the_same_spikes_and_gradients(name):
+    pytest.importorskip("torchvision", reason="SpikingJelly's models need torchvision")
+    net = networks()[name]()
+    functional.set_step_mode(net, "m")
+    x, labels = torch.randn(2, 2, 3, 32, 32), torch.tensor([3, 7])
+    keys, parameters = list(net.state_dict()), list(net.parameters())
+    running = copy.deepcopy(dict(net.named_buffers()))
+    scores, spikes, gradients = train_step(net, x, labels)
+    net.load_state_dict({**net.state_dict(), **running})
+
+    report = spikeforge.accelerate(net)
+    assert len(report.replaced) == len(spikes) and not report.left
+    assert list(net.state_dict()) == keys
+    assert all(a is b for a, b in zip(net.parameters(), parameters))
+    fused_scores, fused_spikes, fused_gradients = train_step(net, x, labels)
+    assert sum(map(torch.count_nonzero, spikes.values())) > 0
+    for node in spikes:
+        assert torch.equal(fused_spikes[node], spikes[node]), node
+    assert torch.equal(fused_scores, scores)
+    for parameter in gradients:
+        close(fused_gradients[parameter], gradients[parameter], parameter)
+
+
+def benchmark():
+    spec = importlib.util.spec_from_file_location("networks", REPOSITORY / "benchmarks" / "networks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_networks_of_the_benchmark_are_those_of_spikingjelly():
+    pytest.importorskip("torchvision", reason="SpikingJelly's models need torchvision")
+    built, own = benchmark(), networks()
+    x = torch.randn(2, 3, 32, 32)
+    pairs = [
+        (built.sew_resnet18(2, 32, 10), own["SEW-ResNet18"]()),
+        (built.spikformer_s(2, 32, 10, 64, 4, 2), own["Spikformer"]()),
+    ]
+    for ours, theirs in pairs:
+        functional.set_step_mode(theirs, "m")
+        values = theirs.state_dict().values()
+        ours.load_state_dict(dict(zip(ours.state_dict(), values, strict=True)))
+        wanted = theirs(x.repeat(2, 1, 1, 1, 1)).mean(0)
+        assert torch.equal(ours(x), wanted) and wanted.any()
+    kinds = [
+        [type(module) for module in net.modules() if not list(module.children())]
+        for net in (built.spiking_vgg11(2, 32, 10), own["VGG11"]())
+    ]
+    assert [kind for kind in kinds[0] if kind is not nn.Flatten] == kinds[1]
+
+
+def test_the_benchmark_counts_on_every_form(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        [
+            "networks.py",
+            "--device",
+            "cpu",
+            "--networks",
+            "Spikformer-S",
+            "--batch",
+            "1",
+            "--size",
+            "32",
+            "--steps",
+            "1",
+            "--rounds",
+            "1",
+            "--steps-per-round",
+            "1",
+            "--layouts",
+            "channels-last",
+            "--json",
+            str(tmp_path / "times.json"),
+        ],
+    )
+    module = benchmark()
+    monkeypatch.setitem(
+        module.NETWORKS,
+        "Spikformer-S",
+        lambda steps, size, classes: module.spikformer_s(steps, size, classes, 32, 4, 1),
+    )
+    module.main()
+    rows = json.loads((tmp_path / "times.json").read_text())["rows"]
+    assert [row["form"] for row in rows] == ["no neuron", "accelerated", "SpikingJelly"]
+    assert all(row["milliseconds"] > 0 for row in rows) and "times faster" in capsys.readouterr().out
+
+
+# --- what stays as it was --------------------------------------------------------------------------------------------
+
+
+def network():
+    return nn.Sequential(layer.Linear(12, 20), neuron.LIFNode(tau=3.0), layer.Linear(20, 8), neuron.ParametricLIFNode())
+
+
+def test_an_optimiser_goes_on_and_training_gives_the_same_weights():
+    net = network()
+    functional.set_step_mode(net, "m")
+    fused = copy.deepcopy(net)
+    optimisers = [torch.optim.SGD(n.parameters(), lr=0.1, momentum=0.9) for n in (net, fused)]
+    x, labels = 2 * torch.randn(6, 16, 12), torch.randint(8, (16,))
+    for step in range(6):
+        if step == 3:
+            spikeforge.accelerate(fused)
+        for n, optimiser in zip((net, fused), optimisers):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(n(x).mean(0), labels).backward()
+            optimiser.step()
+            functional.reset_net(n)
+    for (name, wanted), got in zip(net.named_parameters(), fused.parameters()):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6, msg=lambda message: f"{name}: {message}")
+
+
+def test_states_live_from_call_to_call_and_spikingjelly_resets_and_detaches_them():
+    net, fused = network(), network()
+    fused.load_state_dict(net.state_dict())
+    net[1](torch.zeros(3, 20))
+    fused[1](torch.zeros(3, 20))
+    fused[1].v = net[1].v = torch.rand(3, 20)  # a state from before
+    spikeforge.accelerate(fused)
+    x = 2 * torch.randn(3, 12)
+    assert torch.equal(fused(x), net(x)) and torch.equal(fused[1].v, net[1].v)
+    functional.detach_net(fused)
+    assert not fused[1].v.requires_grad and torch.equal(fused[1].v, net[1].v)
+    functional.reset_net(fused)
+    assert fused[1].v == 0.0
+    assert [name for name, _ in base.named_memories(fused)] == [name for name, _ in base.named_memories(net)]
+
+
+def test_a_state_of_another_shape_starts_anew_as_in_spikingjelly():
+    node, fused = both(lambda: neuron.LIFNode(v_reset=-0.2), torch.device("cpu"))
+    for shape in ((4, 3, 7), (4, 5, 7), (2, 5, 7)):
+        x = 2 * torch.randn(shape)
+        assert torch.equal(fused(x), node(x)) and torch.equal(fused.v, node.v)
+
+
+def test_functional_forward_hands_states_on():
+    node, fused = both(lambda: neuron.LIFNode(tau=3.0), torch.device("cpu"))
+    call, fused_call = base.to_functional_forward(node), base.to_functional_forward(fused)
+    state, fused_state = (0.0,), (0.0,)
+    for _ in range(3):
+        x = 2 * torch.randn(4, 3, 7)
+        (wanted,), state = call((x,), state)
+        (got,), fused_state = fused_call((x,), fused_state)
+        assert torch.equal(got, wanted) and torch.equal(fused_state[0], state[0])
+    assert fused.v == 0.0
+
+
+def test_isinstance_repr_hooks_copies_and_pickles_stay():
+    net = network()
+    before = repr(net)
+    calls = []
+    net[1].register_forward_hook(lambda *_: calls.append("hook"))
+    spikeforge.accelerate(net)
+    assert repr(net) == before
+    assert isinstance(net[1], neuron.LIFNode) and isinstance(net[1], base.MemoryModule)
+    x = 2 * torch.randn(3, 12)
+    with torch.no_grad():  # a state with a graph behind it cannot be copied, in SpikingJelly either
+        wanted = net(x)
+    assert calls == ["hook"]
+    net[1]._forward_hooks.clear()
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert len(spikeforge.accelerate(other).already) == 2
+        functional.reset_net(other)
+        assert torch.equal(other(x), wanted)
+        assert restore(other) == ["1", "3"] and type(other[1]) is neuron.LIFNode
+
+
+def test_restore_undoes_it_with_states_and_a_second_call_finds_nothing():
+    net = network()
+    x = 2 * torch.randn(3, 12)
+    first = spikeforge.accelerate(net)
+    again = spikeforge.accelerate(net)
+    assert (len(first.replaced), len(again.replaced), len(again.already)) == (2, 0, 2)
+    net(x)
+    v = net[1].v
+    assert spikeforge.accelerate.restore(net) == ["1", "3"]
+    assert type(net[1]) is neuron.LIFNode and type(net[3]) is neuron.ParametricLIFNode and net[1].v is v
+    assert not any("spikeforge" in name for module in net.modules() for name in vars(module))
+    assert restore(net) == []
+
+
+def test_constants_are_read_at_each_call():
+    node, fused = both(lambda: neuron.LIFNode(tau=3.0), torch.device("cpu"))
+    x = 2 * torch.randn(5, 4, 30)
+    for name, value in dict(
+        v_threshold=0.5, tau=2.0, v_reset=None, detach_reset=True, store_v_seq=True, step_mode="s"
+    ).items():
+        for n in (node, fused):
+            setattr(n, name, value)
+            functional.reset_net(n)
+        assert torch.equal(fused(x), node(x)) and torch.equal(fused.v, node.v), name
+
+
+def test_what_has_no_fused_form_at_a_call_runs_as_before():
+    class Own(surrogate.SurrogateFunctionBase):
+        @staticmethod
+        def spiking_function(x):
+            return (x > 0.2).to(x)
+
+    node, fused = both(lambda: neuron.LIFNode(tau=3.0), torch.device("cpu"))
+    x = 2 * torch.randn(5, 4, 30)
+    for change in (
+        dict(surrogate_function=Own()),
+        dict(surrogate_function=surrogate.Sigmoid(spiking=False)),
+        dict(surrogate_function=Own(), v_threshold=torch.rand(30)),
+        dict(store_v_seq=True),
+    ):
+        for n in (node, fused):
+            for name, value in change.items():
+                setattr(n, name, value)
+            functional.reset_net(n)
+        assert torch.equal(fused(x), node(x)) and torch.equal(fused.v, node.v)
+    assert torch.equal(fused.v_seq, node.v_seq)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_inputs_have_the_spikes_of_float32(dtype, device):
+    node, fused = both(lambda: neuron.LIFNode(tau=2.0), torch.device("cpu"))
+    x = (2 * torch.randn(6, 4, 30)).to(dtype)
+    wanted = node(x.float())
+    got = fused.to(device)(x.to(device))
+    assert got.dtype == dtype and torch.equal(got.cpu().float(), wanted)
+    assert fused.v.dtype == torch.float32 and torch.equal(fused.v.cpu(), node.v)
+
+
+def test_the_program_of_the_page_runs_and_prints_the_report_shown_there(capsys):
+    exec(code("accelerate a network"), {})
+    shown = PAGES["docs/accelerate.md"].split("```\n")
+    assert capsys.readouterr().out in shown
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: neuron.LIFNode(tau=3.0), lambda: neuron.ParametricLIFNode(), lambda: neuron.IFNode()]
+)
+@pytest.mark.parametrize("mode", ["s", "m"])
+def test_torch_compile_has_no_graph_break(make, mode):
+    torch.compiler.reset()
+    net = nn.Sequential(layer.Linear(12, 20, step_mode=mode), make())
+    functional.set_step_mode(net, mode)
+    spikeforge.accelerate(net)
+    compiled = torch.compile(copy.deepcopy(net), fullgraph=True, backend="aot_eager")
+    for _ in range(2):  # the second call has a state
+        x = 2 * torch.randn(3, 5, 12)
+        assert torch.equal(compiled(x), net(x))
+
+
+# --- what is left alone ----------------------------------------------------------------------------------------------
+
+
+class OwnCharge(neuron.LIFNode):
+    def neuronal_charge(self, x):
+        self.v = self.v + x
+
+
+class OwnStep(neuron.LIFNode):
+    def single_step_functional_forward(self, inputs, states, **kwargs):
+        return (inputs[0],), states
+
+
+class OwnName(neuron.LIFNode):
+    def extra_repr(self):
+        return "mine"
+
+
+class OwnSurrogate(surrogate.Sigmoid):
+    pass
+
+
+def with_own_forward():
+    node = neuron.LIFNode()
+    node.forward = lambda x: x
+    return node
+
+
+LEFT = {
+    "defines its own neuronal_charge": OwnCharge,
+    "defines its own single_step_functional_forward": OwnStep,
+    "defines its own forward": with_own_forward,
+    "surrogate OwnSurrogate": lambda: neuron.LIFNode(surrogate_function=OwnSurrogate()),
+    "surrogate PoissonPass": lambda: neuron.LIFNode(surrogate_function=surrogate.PoissonPass()),
+    "spiking=False": lambda: neuron.LIFNode(surrogate_function=surrogate.Sigmoid(spiking=False)),
+    "no fused form": lambda: neuron.PSN(T=4),
+    "spikeforge.from_core": lambda: neuron.FlexSN(lambda x, v: (x, v), num_states=1),
+}
+
+
+@pytest.mark.parametrize("why", LEFT)
+def test_a_neuron_that_is_not_known_for_sure_is_left_alone(why):
+    node = LEFT[why]()
+    cls = type(node)
+    report = spikeforge.accelerate(nn.Sequential(node, neuron.IFNode()))
+    (entry,) = report.left
+    assert why in entry.what and entry.name == "0" and type(node) is cls
+    assert [entry.name for entry in report.replaced] == ["1"]
+
+
+def test_a_subclass_with_the_same_dynamics_is_replaced():
+    node = OwnName(tau=3.0)
+    wanted = copy.deepcopy(node)
+    assert spikeforge.accelerate(node).replaced
+    x = 2 * torch.randn(4, 30)
+    assert "mine" in repr(node) and isinstance(node, OwnName) and torch.equal(node(x), wanted(x))
+
+
+def test_the_report_reads_well():
+    net = nn.Sequential(
+        layer.Linear(3, 3),
+        neuron.IFNode(surrogate_function=surrogate.ATan()),
+        *[neuron.LIFNode() for _ in range(40)],
+        OwnCharge(),
+        neuron.EIFNode(),
+    )
+    report = spikeforge.accelerate(net)
+    assert isinstance(report, Report) and len(report) == 43 and [e.kind for e in report][0] == "IFNode"
+    text = str(report)
+    assert "42 of 43 neurons of SpikingJelly 2.0.0 run as fused operators" in text
+    assert (
+        "integrate_and_fire, atan(2)" in text
+        and "left as they are" in text
+        and "float16" in text
+        and "exponentials" in text
+    )
+    assert max(map(len, text.splitlines())) <= 130 and " more" in text
+    assert "(42 of them before this call)" in str(spikeforge.accelerate(net))
+    assert "no neuron of SpikingJelly" in str(spikeforge.accelerate(nn.Linear(2, 2)))
+    with pytest.raises(TypeError, match="accelerate: net must be a torch.nn.Module, but is list"):
+        spikeforge.accelerate([net])

@@ -1,0 +1,484 @@
+"""Modules keep to torch's conventions: copies, files, types, compilers, hooks, parallel wrappers."""
+
+import copy
+import io
+import os
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import spikeforge.nn as snn
+import torch
+from documentation import code, table
+from spikeforge import surrogate
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+TEXT = """
+neuron two(x, y; v = 0.25, a; tau, beta) {
+  h = v + (x - v) / tau + beta * y
+  s = spike(h - (1 + a), atan(2))
+  return s, h
+  v' = select(s, 0, h)
+  a' = 0.9 * a + s
+}
+"""
+ONE_INPUT = TEXT.replace("two(x, y;", "one(x;").replace(" + beta * y", " + beta").replace("return s, h", "return s")
+
+
+class Block(nn.Module):
+    """A module of one's own that knows nothing of states."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Linear(5, 4)
+        self.lif = snn.LIF(tau=snn.Learnable(2.5, min=1.0, per_channel=4), surrogate="atan")
+
+    def forward(self, x):
+        return self.lif(self.dense(x))
+
+
+def network():
+    net = snn.Network()
+    net.add("dense", nn.Linear(5, 4))
+    net.add("lif", snn.LIF(tau=snn.Learnable(2.0), surrogate=surrogate.ATan(3.0)))
+    net.add("lateral", nn.Linear(4, 4))
+    net.connect("in", "dense.in")
+    net.connect("dense.out", "lif.in")
+    net.connect("lif.out", "lateral.in")
+    net.connect("lateral.out", "lif.in", delay=2)
+    net.connect("lif.out", "out")
+    return net
+
+
+MODULES = {
+    "IF": snn.IF,
+    "LIF": lambda: snn.LIF(tau=3.0, v_reset=None),
+    "LIF learned": lambda: snn.LIF(tau=snn.Learnable(2.5, min=1.0, per_channel=5), v_threshold=torch.tensor(0.9)),
+    "LIF strict": lambda: snn.LIF(tau=snn.Learnable(2.5), strict=True),
+    "LIF custom": lambda: snn.LIF(surrogate=surrogate.Custom("w / square(1 + abs(u))", w=0.5)),
+    "PLIF": snn.PLIF,
+    "QIF": lambda: snn.QIF(v_c=snn.Learnable(0.7)),
+    "EIF": snn.EIF,
+    "Izhikevich": lambda: snn.Izhikevich(a=0.1, b=snn.Learnable(0.2), w_rest=0.05),
+    "AdaptiveLIF": lambda: snn.AdaptiveLIF(b=snn.Learnable(0.2)),
+    "CubaLIF": lambda: snn.CubaLIF(tau_synapse=snn.Learnable(3.0), v_reset=torch.tensor(-0.1)),
+    "LI": lambda: snn.LI(tau=snn.Learnable(3.0)),
+    "Neuron": lambda: snn.Neuron(ONE_INPUT, tau=snn.Learnable(2.0), beta=0.3),
+    "Delay": lambda: snn.Delay(torch.tensor([0, 2, 1, 1, 3])),
+    "Latency": lambda: snn.Latency(4),
+    "block": Block,
+    "Sequential": lambda: snn.Sequential(
+        nn.Linear(5, 4), snn.LIF(tau=snn.Learnable(2.0)), snn.TimeDistributed(nn.Linear(4, 3)), snn.LI()
+    ),
+    "Recurrent": lambda: snn.Recurrent(snn.PLIF(), nn.Linear(5, 5)),
+    "Network": network,
+}
+every = pytest.mark.parametrize("kind", MODULES)
+steady = pytest.mark.parametrize("kind", [kind for kind in MODULES if kind not in ("Delay", "Latency")])
+
+
+def made(kind, device="cpu"):
+    module = MODULES[kind]().to(device)
+    scale = 8 if kind in WITH_LAYERS else 2
+    return module, scale * torch.rand(6, 3, 5, device=device)
+
+
+WITH_LAYERS = ("block", "Sequential", "Recurrent", "Network")
+
+
+def agree(kind, got, want):
+    """Bit for bit, but where compilers and exporters may reorder the sums of a layer."""
+    return torch.allclose(got, want, atol=1e-5) if kind in WITH_LAYERS else torch.equal(got, want)
+
+
+def states_agree(kind, got, want):
+    return got.keys() == want.keys() and all(agree(kind, got[name], want[name]) for name in got)
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled():
+    torch._dynamo.reset()
+
+
+def with_state(module, x, state):
+    return module(x, state) if isinstance(module, snn.StatefulModule) else snn.call(module, x, state)
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def fires(kind, y):
+    return kind in ("LI", "Delay", "Latency", "Sequential") or bool(0 < y.mean() < 1)
+
+
+@every
+def test_a_used_module_is_copied_pickled_and_saved(kind, device):
+    module, x = made(kind, device)
+    with snn.keep_state(module):
+        module(x).sum()
+        want_states = snn.get_states(module)
+        copies = [copy.deepcopy(module), pickle.loads(pickle.dumps(module))]
+        file = io.BytesIO()
+        torch.save(module, file)
+        file.seek(0)
+        copies.append(torch.load(file, weights_only=False))
+        want = module(x)
+        assert all(str(each) == str(module) for each in copies)
+    for each in copies:
+        assert same(snn.get_states(each), want_states)
+        assert all(not value.requires_grad for value in snn.get_states(each).values())
+        assert torch.equal(each(x), want), "a copy goes on from the states of the original"
+    assert copies[0].state_dict().keys() == module.state_dict().keys()
+
+
+@every
+def test_parameters_travel_by_state_dict(kind):
+    module, x = made(kind)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(1.1)
+    other = MODULES[kind]()
+    missing, unexpected = other.load_state_dict(module.state_dict())
+    assert not missing and not unexpected
+    assert torch.equal(other(x), module(x))
+
+
+@steady
+def test_modules_follow_types(kind, device):
+    module, x = made(kind, device)
+    y, state = with_state(module.double(), x.double(), None)
+    assert y.dtype == torch.float64 and all(value.dtype == torch.float64 for value in state.values())
+    y, state = with_state(module.half(), x.half(), None)
+    assert y.dtype == torch.float16
+    assert all(value.dtype == (torch.float16 if "_to_" in name else torch.float32) for name, value in state.items())
+
+
+def test_float32_constants_beside_double_are_converted():
+    x = torch.rand(6, 3, 5, dtype=torch.float64)
+    tau = torch.full((5,), 2.5)
+    assert torch.equal(snn.LIF(tau=tau)(x), snn.LIF(tau=tau.double())(x))
+
+
+def test_kept_states_follow_to():
+    lif = snn.LIF(stateful=True)
+    lif(torch.rand(3, 4))
+    assert snn.get_states(lif.double())["v"].dtype == torch.float64
+    lif(torch.rand(3, 4, dtype=torch.float64))
+    assert snn.get_states(lif.half())["v"].dtype == torch.float32, "states are float32 beside half types"
+    lif(torch.rand(3, 4).half())
+    assert snn.get_states(lif.to("meta"))["v"].device.type == "meta"
+
+
+@every
+@pytest.mark.long(but=r"LIF learned|Neuron|block|Network|Sequential|strict")
+def test_compiled_whole(kind, device):
+    module, x = made(kind, device)
+    x.requires_grad_()
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    y = compiled(x)
+    assert agree(kind, y, module(x)) and fires(kind, y)
+    leaves = [x, *module.parameters()] if y.requires_grad else []
+    for got, want in zip(
+        *(torch.autograd.grad(m(x).sin().sum(), leaves, allow_unused=True) for m in (compiled, module) if leaves)
+    ):
+        assert (got is None) == (want is None) and (got is None or torch.allclose(got, want, atol=1e-4))
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def step(x, state):
+        return with_state(module, x, state)
+
+    want, state = with_state(module, x, None)
+    got, got_state = step(x, None)
+    assert agree(kind, got, want) and states_agree(kind, got_state, state)
+    want, state = with_state(module, x, state)
+    got, got_state = step(x, got_state)
+    assert agree(kind, got, want) and states_agree(kind, got_state, state), "it goes on from the state that it is given"
+
+
+@pytest.mark.parametrize("kind", ["LIF learned", "Neuron", "block", "Sequential"])
+def test_compiled_modules_keep_their_states(kind):
+    module, x = made(kind)
+    want = [with_state(module, x[:2], None)]
+    want.append(with_state(module, x[2:4], want[0][1]))
+    want.append(with_state(module, x[4:], want[1][1]))
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    with snn.keep_state(module), torch.no_grad():
+        for piece, (y, state) in zip(x.split(2), want):
+            assert agree(kind, compiled(piece), y)
+            assert states_agree(kind, snn.get_states(module), state)
+
+
+@every
+@pytest.mark.long(but=r"LIF learned|Neuron|block|Network")
+def test_exported(kind, device, tmp_path):
+    module, x = made(kind, device)
+    torch.export.save(torch.export.export(module, (x,)), tmp_path / "module.pt2")
+    assert agree(kind, torch.export.load(tmp_path / "module.pt2").module()(x), module(x))
+    if kind == "block":
+        return
+    want, state = module(x, None)
+    exported = torch.export.export(module, (x, state))
+    got, got_state = exported.module()(x, state)
+    want, state = module(x, state)
+    assert agree(kind, got, want) and states_agree(kind, got_state, state)
+
+
+@steady
+@pytest.mark.long(but=r"LIF learned|Neuron|block|Recurrent|custom")
+def test_functional_call_and_vmap_over_parameters(kind):
+    module, x = made(kind)
+    parameters = dict(module.named_parameters())
+    if not parameters:
+        pytest.skip("it has none")
+    changed = {name: value.detach() * 1.25 for name, value in parameters.items()}
+    want = copy.deepcopy(module)
+    want.load_state_dict(changed, strict=False)
+    assert torch.equal(torch.func.functional_call(module, changed, (x,)), want(x))
+    both = {name: torch.stack((value.detach(), changed[name])) for name, value in parameters.items()}
+    got = torch.func.vmap(lambda p: torch.func.functional_call(module, p, (x,)))(both)
+    assert torch.allclose(got, torch.stack((module(x), want(x))), atol=1e-5)
+
+
+@steady
+def test_vmap_over_inputs(kind):
+    module, _ = made(kind)
+    x = 2 * torch.rand(4, 6, 3, 5)
+    got = torch.func.vmap(module)(x)
+    assert torch.allclose(got, torch.stack([module(each) for each in x]), atol=1e-5)
+
+
+def test_gradients_of_each_sample():
+    net = snn.Sequential(snn.TimeDistributed(nn.Linear(5, 4)), snn.LIF(tau=snn.Learnable(2.0), surrogate="atan"))
+    parameters = dict(net.named_parameters())
+    x = 2 * torch.rand(3, 6, 1, 5)
+
+    def loss(parameters, x):
+        return torch.func.functional_call(net, parameters, (x,)).mean()
+
+    got = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
+    for i in range(3):
+        want = torch.autograd.grad(net(x[i]).mean(), list(parameters.values()))
+        for name, grad in zip(parameters, want):
+            assert torch.allclose(got[name][i], grad, atol=1e-6)
+
+
+@steady
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpointed_modules_have_the_same_gradients(kind, use_reentrant):
+    module, x = made(kind)
+    x.requires_grad_()
+    leaves = [x, *module.parameters()]
+    want = torch.autograd.grad(module(x).sin().sum(), leaves)
+    module.zero_grad()
+    checkpoint(module, x, use_reentrant=use_reentrant).sin().sum().backward()
+    assert all(torch.equal(leaf.grad, grad) for leaf, grad in zip(leaves, want))
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_what_keeps_states_cannot_be_recomputed(use_reentrant):
+    lif = snn.LIF(stateful=True)
+    x = torch.rand(3, 4, requires_grad=True)
+    y = checkpoint(lif, x, use_reentrant=use_reentrant).sum()
+    with pytest.raises(RuntimeError, match=r"LIF: keeps its states, but is recomputed .*y, state = net\(x, state\)"):
+        y.backward()
+
+
+def test_replicas_of_data_parallel_take_their_own_parameters():
+    """What DataParallel does on several GPUs: replicas have other tensors in place of the parameters."""
+    for kind in ("LIF learned", "PLIF", "Neuron", "CubaLIF"):
+        module, x = made(kind)
+        replica = module._replicate_for_data_parallel()
+        for name, value in module.named_parameters():
+            setattr(replica, name, (value * 1.5).detach().requires_grad_())
+        for name, value in module.named_buffers():
+            setattr(replica, name, value.clone())
+        want = copy.deepcopy(module)
+        with torch.no_grad():
+            for parameter in want.parameters():
+                parameter.mul_(1.5)
+        y, state = replica(x, None)
+        want_y, want_state = want(x, None)
+        assert torch.equal(y, want_y) and same(state, want_state)
+
+
+def test_replicas_of_data_parallel_refuse_to_keep_states():
+    lif = snn.LIF(stateful=True)
+    with pytest.raises(
+        RuntimeError,
+        match=r"LIF: keeps its states, which DataParallel's replicas would lose; .*DistributedDataParallel",
+    ):
+        lif._replicate_for_data_parallel()(torch.rand(3, 4))
+
+
+WORKER = """
+import os, torch, spikeforge.nn as snn
+from torch import nn
+rank = int(os.environ["RANK"])
+torch.distributed.init_process_group("gloo", init_method="file://" + os.environ["MEETING"], rank=rank, world_size=2)
+torch.manual_seed(0)
+net = snn.Sequential(snn.TimeDistributed(nn.Linear(5, 4)), snn.LIF(tau=snn.Learnable(2.0, per_channel=4), surrogate="atan"))
+x = 2 * torch.rand(6, 4, 5)
+ddp = nn.parallel.DistributedDataParallel(net)
+ddp(x[:, 2 * rank : 2 * rank + 2]).sin().mean().backward()
+got = [p.grad.clone() for p in net.parameters()]
+net.zero_grad()
+net(x).sin().mean().backward()
+assert all(torch.allclose(g, p.grad, atol=1e-6) for g, p in zip(got, net.parameters())), "the gradients are those of the whole batch"
+assert any(g.abs().sum() > 0 for g in got)
+y, state = snn.call(ddp, x)
+assert set(state) == {"1.v"}, state
+"""
+
+
+def test_distributed_data_parallel(tmp_path):
+    environment = {**os.environ, "MEETING": str(tmp_path / "meeting"), "OMP_NUM_THREADS": "1"}
+    package = str(Path(snn.__file__).parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH")]))
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER], env={**environment, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True
+        )
+        for rank in (0, 1)
+    ]
+    for worker in workers:
+        _, errors = worker.communicate(timeout=300)
+        assert worker.returncode == 0, errors
+
+
+def test_hooks_see_what_goes_in_and_out():
+    lif, seen = snn.LIF(), []
+    x = torch.rand(3, 4)
+    lif.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+    lif.register_forward_hook(lambda module, args, out: seen.append((args[0], out)))
+    y = lif(x)
+    assert torch.equal(seen[0][0], 2 * x) and seen[0][1] is y
+    assert torch.equal(y, snn.LIF()(2 * x))
+    lif.step(x[0])
+    assert len(seen) == 2, "step passes the hooks too"
+
+
+def test_reset_parameters_starts_learned_constants_again():
+    lif = snn.LIF(tau=snn.Learnable(2.5, per_channel=4), v_threshold=nn.Parameter(torch.tensor(0.5)), v_reset=0.0)
+    plif = snn.PLIF(init_tau=4.0)
+    with torch.no_grad():
+        for parameter in (*lif.parameters(), *plif.parameters()):
+            parameter.add_(1.0)
+    lif.reset_parameters()
+    plif.reset_parameters()
+    assert torch.equal(lif.tau, torch.full((4,), 2.5))
+    assert lif.v_threshold == 1.5, "a parameter that was passed is its owner's"
+    assert (1 / torch.sigmoid(plif.w)).item() == pytest.approx(4.0)
+
+
+def test_what_a_module_says_of_itself():
+    lif = snn.LIF(
+        tau=snn.Learnable(2.0, min=1.0, per_channel=8),
+        v_threshold=0.5,
+        v_reset=None,
+        surrogate=surrogate.ATan(3.0),
+        stateful=True,
+    )
+    assert (
+        str(lif)
+        == "LIF(tau=[8] learned in [1.0, inf], v_threshold=0.5, soft reset, surrogate=ATan(alpha=3.0), stateful=True)"
+    )
+    assert (
+        str(snn.Neuron(TEXT, tau=2.0, beta=nn.Parameter(torch.ones(3))))
+        == "Neuron(x, y; v, a; tau=2.0, beta=[3] learned)"
+    )
+    assert str(snn.Delay(3)) == "Delay(steps=3)"
+
+
+def test_constants_are_assigned_as_they_are_constructed():
+    x = 2 * torch.rand(6, 3, 5)
+    lif = snn.LIF()
+    lif.tau = 3.0
+    assert torch.equal(lif(x), snn.LIF(tau=3.0)(x))
+    lif.tau = nn.Parameter(torch.full((5,), 2.5))
+    assert [name for name, _ in lif.named_parameters()] == ["tau"]
+    assert torch.equal(lif(x), snn.LIF(tau=2.5)(x))
+    lif.tau = 4.0
+    lif.surrogate = "atan"
+    lif.v_reset = None
+    assert not list(lif.parameters())
+    assert torch.equal(lif(x), snn.LIF(tau=4.0, v_reset=None)(x))
+    assert "surrogate=ATan(alpha=2.0)" in str(lif)
+    neuron = snn.Neuron(ONE_INPUT, tau=2.0, beta=0.1)
+    before = neuron(x)
+    neuron.beta = 0.6
+    assert torch.equal(neuron(x), snn.Neuron(ONE_INPUT, tau=2.0, beta=0.6)(x)) and not torch.equal(neuron(x), before)
+
+
+def test_autocast_takes_half_inputs_beside_float_parameters():
+    net = nn.Sequential(nn.Linear(5, 4), snn.LIF(tau=snn.Learnable(2.0)))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = net(2 * torch.rand(6, 3, 5))
+    assert y.dtype == torch.bfloat16
+    y.float().sum().backward()
+    assert net[1].tau.grad.dtype == torch.float32
+
+
+def test_states_are_persistent_when_asked():
+    x = 2 * torch.rand(4, 3, 5)
+    net = snn.Sequential(
+        nn.Linear(5, 5), snn.Izhikevich(a=0.1, stateful=True, persistent_state=True), snn.LIF(stateful=True)
+    )
+    assert not [name for name in net.state_dict() if name.startswith("1")], "before the first call there are none"
+    net(x)
+    saved = net.state_dict()
+    assert {"1.v", "1.w"} <= saved.keys() and "2.v" not in saved
+    other = copy.deepcopy(net)
+    snn.reset_(other)
+    other.load_state_dict(saved)
+    assert same(
+        {k: v for k, v in snn.get_states(other).items() if k.startswith("1")}, {k: saved[k] for k in ("1.v", "1.w")}
+    )
+    saved["1.v"].zero_()
+    assert not torch.equal(snn.get_states(other)["1.v"], saved["1.v"]), "what was loaded is a copy"
+    with pytest.raises(RuntimeError, match="Unexpected key.*1.v"):
+        snn.Sequential(nn.Linear(5, 5), snn.Izhikevich(), snn.LIF()).load_state_dict(saved)
+
+
+# --- the page ----------------------------------------------------------------------------------------------------------
+
+
+def output_of(program):
+    package = str(Path(snn.__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "name, says",
+    [
+        ("modules in Python", r"step 4: loss \d.*LIF\(tau=\[8\] learned in \[1.0, inf\]"),
+        ("states in Python", r"of all steps fired, and v was 0\.\d"),
+        ("own neurons in Python", r"Neuron alif|Neuron\(x; v, a; tau=\[16\] learned.*'a': \[8, 16\]"),
+        ("a network in Python", r"v after 60 steps: torch.Size\(\[4, 8\]\)\nthe same spikes"),
+    ],
+)
+def test_the_programs_of_the_page_run(name, says):
+    assert re.search(says, output_of(code(name)), re.DOTALL)
+
+
+def test_the_table_names_all_modules():
+    named = set(re.findall(r"`(\w+)`", " ".join(row[0] for row in table("table of modules"))))
+    helpers = {
+        "StatefulModule",
+        "Constant",
+        "Learnable",
+        "call",
+        "keep_state",
+        "reset_",
+        "detach_",
+        "get_states",
+        "set_states_",
+    }
+    assert named == set(snn.__all__) - helpers

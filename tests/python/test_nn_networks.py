@@ -1,0 +1,472 @@
+"""Containers and networks: the same as their parts by hand, whole, in pieces and step by step; and what they refuse."""
+
+import copy
+
+import pytest
+import spikeforge.nn as snn
+import torch
+from torch import nn
+
+ops = torch.ops.spikeforge
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def in_all_ways(net, x):
+    """The outputs over all steps, which must not depend on how the steps are cut."""
+    whole, last = net(x, None)
+    assert torch.equal(net(x), whole)
+    for sizes in ([1] * len(x), [2, 1, len(x) - 3]):
+        state, pieces = None, []
+        for piece in x.split(sizes):
+            y, state = net(piece, state)
+            pieces.append(y)
+        assert torch.equal(torch.cat(pieces), whole) and same(state, last)
+        with snn.keep_state(net):
+            assert torch.equal(torch.cat([net(piece) for piece in x.split(sizes)]), whole)
+            assert same(snn.get_states(net), last)
+    state, steps = None, []
+    for row in x:
+        y, state = net.step(row, state)
+        steps.append(y)
+    assert torch.equal(torch.stack(steps), whole) and same(state, last)
+    return whole
+
+
+def lif_step(v, x, tau=2.0):
+    h = v + (x - v) / tau
+    s = (h >= 1).to(x.dtype)
+    return s, torch.where(s == 1, torch.zeros_like(h), h)
+
+
+# --- sequences ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_sequential_is_its_parts_one_after_the_other(device):
+    net = snn.Sequential(nn.Linear(5, 4), snn.LIF(), nn.Linear(4, 3), snn.LI()).to(device)
+    nn.init.uniform_(net[0].weight)
+    x = torch.rand(7, 3, 5, device=device)
+    whole = in_all_ways(net, x)
+    spikes = net[1](torch.stack([net[0](row) for row in x]))
+    assert torch.equal(whole, net[3](torch.stack([net[2](row) for row in spikes]))) and 0 < spikes.mean() < 1
+    assert [name for name, _ in net.named_children()] == ["0", "1", "2", "3"] and len(net) == 4
+
+
+def test_a_sequential_takes_modules_of_ones_own_names_and_sequentials():
+    block = nn.Sequential(nn.Linear(5, 5), snn.LIF())
+    net = snn.Sequential({"block": block, "inner": snn.Sequential(snn.AdaptiveLIF()), "last": nn.Identity()}).append(
+        snn.LI()
+    )
+    x = 6 * torch.rand(6, 2, 5)
+    whole = in_all_ways(net.double(), x.double())
+    assert torch.equal(whole, net[3](net.inner[0](block(x.double()))))
+    _, state = net(x.double(), None)
+    assert list(state) == ["block.1.v", "inner.0.v", "inner.0.a", "3.v"]
+
+
+def test_the_states_of_all_steps_of_a_sequential():
+    net, x = snn.Sequential(snn.LIF(), snn.TimeDistributed(nn.Linear(5, 4)), snn.LI()), 2 * torch.rand(6, 2, 5)
+    y, states = net(x, store_states=True)
+    assert torch.equal(y, net(x))
+    for t in range(6):
+        _, state = net(x[: t + 1], None)
+        assert all(torch.allclose(states[name][t], value) for name, value in state.items())
+
+
+def test_time_distributed_is_one_call():
+    layer = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    calls = []
+    layer.register_forward_hook(lambda *args: calls.append(1))
+    x = torch.rand(5, 2, 3, 8, 8)
+    y = snn.TimeDistributed(layer)(x)
+    assert calls == [1] and y.shape == (5, 2, 4, 6, 6)
+    reference = copy.deepcopy(layer)
+    mean = x.flatten(0, 1)
+    assert torch.allclose(y.flatten(0, 1), reference(mean), atol=1e-5), "the statistics are those over steps and batch"
+    several = snn.TimeDistributed(*layer)
+    assert torch.allclose(several(x), y, atol=1e-5)
+    with pytest.raises(ValueError, match="TimeDistributed: LIF has neurons, which take sequences"):
+        snn.TimeDistributed(snn.LIF())
+    with pytest.raises(ValueError, match=r"TimeDistributed: x must be \[T, B, ...\], time first, but has 1 dimensions"):
+        several(torch.rand(4))
+
+
+def test_layers_are_called_once_a_step():
+    layer, calls = nn.Linear(5, 4), []
+    layer.register_forward_hook(lambda module, args, out: calls.append(tuple(out.shape)))
+    snn.Sequential(layer, snn.LIF())(torch.rand(3, 2, 5))
+    assert calls == [(2, 4)] * 3
+
+
+# --- recurrence, delays --------------------------------------------------------------------------------------------------
+
+
+def test_a_recurrent_cell_is_its_loop(device):
+    net = snn.Recurrent(snn.LIF(tau=2.0), nn.Linear(5, 5)).to(device).double()
+    x = 3 * torch.rand(9, 4, 5, device=device, dtype=torch.float64)
+    whole = in_all_ways(net, x)
+    v, back = torch.zeros_like(x[0]), torch.zeros_like(x[0])
+    for t in range(9):
+        s, v = lif_step(v, x[t] + back)
+        back = net.module(s)
+        assert torch.equal(whole[t], s)
+    assert 0 < whole.mean() < 1
+    _, state = net(x, None)
+    assert list(state) == ["cell.v", "module_out_to_cell_in"] and torch.allclose(
+        state["module_out_to_cell_in"][0], back
+    )
+
+
+def test_gradients_of_a_recurrent_cell_are_those_of_its_loop():
+    net = snn.Recurrent(
+        snn.Neuron("neuron n(x; v) { h = 0.5 * v + x; return tanh(h); v' = h }"), nn.Linear(4, 4)
+    ).double()
+    x = torch.randn(6, 3, 4, dtype=torch.float64, requires_grad=True)
+    v = back = torch.zeros(3, 4, dtype=torch.float64)
+    outputs = []
+    for row in x:
+        v = 0.5 * v + row + back
+        outputs.append(torch.tanh(v))
+        back = net.module(outputs[-1])
+    leaves = [x, *net.parameters()]
+    want = torch.autograd.grad(torch.stack(outputs).cos().sum(), leaves)
+    for got, expected in zip(torch.autograd.grad(net(x).cos().sum(), leaves), want):
+        assert torch.allclose(got, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [0, 3, torch.tensor([0, 3, 1, 2, 7]), torch.tensor([[1], [0], [2]])])
+def test_delays(steps, device):
+    x = torch.randn(8, 3, 5, device=device)
+    delay = snn.Delay(steps).to(device)
+    y = in_all_ways(delay, x)
+    each = torch.as_tensor(steps).expand(3, 5)
+    for b in range(3):
+        for i in range(5):
+            d = int(each[b, i])
+            want = torch.cat((torch.zeros(d, device=device), x[:, b, i]))[:8]
+            assert torch.equal(y[:, b, i], want)
+
+
+def full_network():
+    net = snn.Network()
+    net.add("dense", nn.Linear(5, 4))
+    net.add("lif", snn.LIF())
+    net.add("lateral", nn.Linear(4, 4))
+    net.add("read", snn.LI())
+    net.connect("in", "dense.in")
+    net.connect("dense.out", "lif.in", delay=1)
+    net.connect("lif.out", "lateral.in")
+    net.connect("lateral.out", "lif.in", delay=3)
+    net.connect("lif.out", "read.in", delay=2)
+    net.connect("lif.out", "read.in")
+    net.connect("read.out", "out")
+    return net
+
+
+def test_a_network_is_its_connections(device):
+    net = full_network().to(device).double()
+    x = 8 * torch.rand(9, 3, 5, device=device, dtype=torch.float64)
+    whole = in_all_ways(net, x)
+    zeros = x.new_zeros(3, 4)
+    v, read, spikes, lateral, dense = zeros, zeros, [], [], []
+    for t in range(9):
+        dense.append(net.dense(x[t]))
+        arriving = (dense[t - 1] if t >= 1 else zeros) + (lateral[t - 3] if t >= 3 else zeros)
+        s, v = lif_step(v, arriving)
+        spikes.append(s)
+        lateral.append(net.lateral(s))
+        into = (spikes[t - 2] if t >= 2 else zeros) + s
+        read = read + (into - read) / 2
+        assert torch.allclose(whole[t], read, atol=1e-12)
+    assert 0 < torch.stack(spikes).mean() < 1
+
+
+def test_parts_on_no_loop_run_over_all_steps_at_once():
+    net, calls = full_network(), []
+    for name in ("lif", "read"):
+        getattr(net, name).register_forward_hook(lambda module, args, out: calls.append((module._path, len(args[0]))))
+    net(torch.rand(6, 3, 5))
+    assert calls == [("lif", 1)] * 6 + [("read", 6)]
+
+
+def test_networks_nest_and_have_several_ports():
+    inner = snn.Recurrent(snn.LIF(), nn.Linear(4, 4))
+    net = snn.Network()
+    net.add("inner", inner)
+    net.add("two", snn.Neuron("neuron two(a, b; v) { h = 0.5 * v + a - b; return h, a * b; v' = h }"))
+    net.connect("left", "inner.in")
+    net.connect("inner.out", "two.a")
+    net.connect("right", "two.b", delay=1)
+    net.connect("two.out0", "sum")
+    net.connect("two.out1", "product")
+    assert net.in_ports == ("left", "right") and net.out_ports == ("sum", "product")
+    left, right = 4 * torch.rand(6, 2, 4), torch.rand(6, 2, 4)
+    (total, product), state = net(left, right, None)
+    late = torch.cat((torch.zeros(1, 2, 4), right[:5]))
+    assert torch.equal(product, inner(left) * late)
+    assert list(state) == ["inner.cell.v", "inner.module_out_to_cell_in", "right_to_two_b", "two.v"] or set(state) == {
+        "inner.cell.v", "inner.module_out_to_cell_in", "right_to_two_b", "two.v",
+    }  # fmt: skip
+    pieces, state = [], None
+    for i in range(3):
+        (y, _), state = net(left[2 * i : 2 * i + 2], right[2 * i : 2 * i + 2], state)
+        pieces.append(y)
+    assert torch.equal(torch.cat(pieces), total)
+    with pytest.raises(TypeError, match="Network: takes 2 inputs, and a state after, but got 1 arguments"):
+        net(left)
+    with pytest.raises(ValueError, match=r"Network: inputs have 6 steps and 5 \('right'\); they must have as many"):
+        net(left, right[:5])
+
+
+def test_a_loop_that_starts_from_rest_starts_with_the_bias():
+    def made(from_rest):
+        net = snn.Network()
+        net.add("lif", snn.LIF())
+        net.add("dense", nn.Linear(4, 4))
+        net.connect("in", "lif.in")
+        net.connect("lif.out", "dense.in")
+        net.connect("dense.out", "lif.in", delay=2, from_rest=from_rest)
+        net.connect("lif.out", "out")
+        return net.double()
+
+    net, x = made(True), 2 * torch.rand(6, 3, 4, dtype=torch.float64)
+    whole = in_all_ways(net, x)
+    v, sent = torch.zeros_like(x[0]), [net.dense.bias.expand(3, 4)] * 2
+    for t in range(6):
+        s, v = lif_step(v, x[t] + sent[t])
+        sent.append(net.dense(s))
+        assert torch.equal(whole[t], s)
+    zeros = made(False)
+    zeros.load_state_dict(net.state_dict())
+    assert not torch.equal(zeros(x, None)[1]["lif.v"], net(x, None)[1]["lif.v"])
+
+
+def test_a_connection_may_need_its_shape():
+    net = snn.Network()
+    net.add("a", snn.LIF())
+    net.add("b", snn.LIF())
+    net.connect("a.out", "b.in")
+    net.connect("b.out", "a.in", delay=1)
+    net.connect("in", "out")
+    with pytest.raises(
+        ValueError, match="Network: all that comes to 'a.in' is still on its way at the first step, .* shape=..."
+    ):
+        net(torch.rand(3, 2, 4))
+    other = snn.Network()
+    other.add("a", snn.LIF())
+    other.connect("a.out", "a.in", delay=1, shape=[2, 4])
+    other.connect("in", "out")
+    other.connect("a.out", "spikes")
+    y, spikes = other(torch.rand(3, 2, 4))
+    assert spikes.shape == (3, 2, 4) and spikes.sum() == 0
+
+
+# --- names ---------------------------------------------------------------------------------------------------------------
+
+
+def test_variables_are_read_and_written_by_name():
+    inner = snn.Network(stateful=True)
+    inner.add("lif", snn.LIF(tau=snn.Learnable(3.0), stateful=True))
+    inner.connect("in", "lif.in", delay=2)
+    inner.connect("lif.out", "out")
+    inner.alias("tau", "lif.tau")
+    net = snn.Network()
+    net.add("inner", inner)
+    net.connect("in", "inner.in")
+    net.connect("inner.out", "out")
+    net.alias("tau", "inner.tau")
+    net.alias("v", "inner.lif.v", shape=[2, 4])
+    assert net.get("tau") is inner.lif.tau and net.get("v") is None
+    net.set("tau", torch.tensor(5.0))
+    assert inner.lif.tau.item() == 5.0 and inner.lif.tau.requires_grad
+    x = 3 * torch.rand(5, 2, 4)
+    net(x)
+    assert torch.equal(net.get("v"), snn.get_states(net)["inner.lif.v"]) and net.get("inner.in_to_lif_in").shape == (
+        2,
+        2,
+        4,
+    )
+    net.set("v", torch.full((2, 4), 0.5))
+    assert (net.get("inner.lif.v") == 0.5).all()
+    for wrong, message in [
+        (lambda: net.get("w"), "Network: there is no state, parameter, buffer or alias 'w'"),
+        (lambda: net.set("v", torch.zeros(3)), r"Network: 'v' has shape \[2, 4\], but the new value has \[3\]"),
+        (
+            lambda: net.alias("x", "inner.lif.q"),
+            "Network: the alias 'x' must name a state, parameter or buffer of a part below",
+        ),
+        (lambda: net.alias("v", "inner.lif.v"), "Network: alias 'v': the name is taken"),
+        (
+            lambda: net.alias("y", "inner.lif.tau", shape=[3]),
+            r"the alias 'y' is to have shape \[3\], but 'inner.lif.tau' has shape \[\]",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            wrong()
+
+
+def connected():
+    net = snn.Network()
+    for name in ("a", "b", "c"):
+        net.add(name, snn.LIF())
+    net.connect("in", "a.in")
+    net.connect("a.out", "b.in")
+    net.connect("b.out", "c.in")
+    return net
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (
+            lambda n: n.connect("c.out", "a.in"),
+            r"connecting 'c.out' to 'a.in' closes the loop a -> b -> c -> a without a delay; give .* delay=1",
+        ),
+        (lambda n: n.connect("b.out", "b.in"), "closes the loop b -> b without a delay"),
+        (lambda n: n.connect("a.out", "b.in"), "'a.out' is connected to 'b.in' already"),
+        (lambda n: n.connect("a.spikes", "b.in"), "'a' has no output 'spikes'; it has out"),
+        (lambda n: n.connect("a.out", "b.x"), "'b' has no input 'x'; it has in"),
+        (lambda n: n.connect("d.out", "b.in"), "there is no part 'd' for the port 'd.out'"),
+        (lambda n: n.connect("a.out", "a"), "port 'a': the name is taken"),
+        (
+            lambda n: n.connect("a.out", "b.in", delay=-1),
+            "the delay from 'a.out' to 'b.in' must be 0 or more steps, but is -1",
+        ),
+        (lambda n: n.add("a", snn.LIF()), "part 'a': the name is taken"),
+        (lambda n: n.add("x.y", snn.LIF()), "part 'x.y' must be a name without dots"),
+        (lambda n: n.add("forward", snn.LIF()), "part 'forward': the name is taken"),
+        (lambda n: n.add("lif", 3), "part 'lif' must be a module of torch, but is int"),
+        (lambda n: (n.add("d", snn.LIF()), n(torch.rand(3, 4))), "nothing is connected to 'd.in'"),
+        (lambda n: n(3.0), r"input 'in' must be a tensor \[T, \*shape\], time first, but is float"),
+    ],
+)
+def test_what_a_network_refuses(wrong, message):
+    net = connected()
+    with pytest.raises((TypeError, ValueError), match=message) as error:
+        wrong(net)
+    assert str(error.value).startswith("Network: ") and "\n" not in str(error.value)
+
+
+def test_a_refused_connection_leaves_the_network_as_it_was():
+    net = connected()
+    before = str(net), net.in_ports, net.out_ports
+    for source, target in (("c.out", "a.in"), ("new", "a.q"), ("a.q", "new")):
+        with pytest.raises(ValueError):
+            net.connect(source, target)
+    assert (str(net), net.in_ports, net.out_ports) == before
+
+
+def test_errors_name_the_module_within_its_network():
+    net = snn.Network()
+    net.add("hidden", snn.Sequential(nn.Linear(4, 4), snn.LIF()))
+    net.connect("in", "hidden.in")
+    net.connect("hidden.out", "out")
+    with pytest.raises(TypeError, match="LIF 'hidden.1': x must be float16, .* but is int32"):
+        net.hidden[1](torch.ones(3, 4, dtype=torch.int32))
+    with snn.keep_state(net):
+        net(torch.rand(3, 2, 4))
+        with pytest.raises(ValueError, match=r"LIF 'hidden.1': the kept state v has shape \[2, 4\]"):
+            net(torch.rand(3, 5, 4))
+
+
+# --- fixed point ---------------------------------------------------------------------------------------------------------
+
+
+def spikes_of(*shape):
+    return (torch.rand(shape) < 0.4).to(torch.int32)
+
+
+@pytest.mark.parametrize("ternary", [False, True])
+@pytest.mark.parametrize(
+    "form, steps",
+    [("plain", {}), ("reset", {"reset_interval": 3, "reset_offset": 1}), ("refractory", {"refractory_period": 2})],
+)
+@pytest.mark.parametrize("tensors", ["none", "bias", "all"])
+def test_loihis_neurons_are_their_operators(ternary, form, steps, tensors, device):
+    constants = {
+        "du": 2000,
+        "dv": 300,
+        "bias_mant": 900,
+        "bias_exp": 1,
+        **({"vth_hi": 30, "vth_lo": -20} if ternary else {"vth": 25}),
+    }
+    name = f"loihi{'_ternary' if ternary else ''}_lif{'' if form == 'plain' else '_' + form}"
+    x = 600 * torch.randint(-5, 10, (12, 2, 4), dtype=torch.int32, device=device)
+    want = getattr(ops, name)(x, **constants, **steps)
+    given = {
+        key: torch.full((4,), value, dtype=torch.int32)
+        if tensors == "all" or (tensors, key) == ("bias", "bias_mant")
+        else value
+        for key, value in constants.items()
+    }
+    module = snn.LoihiLIF(ternary=ternary, form=form, **given, **steps).to(device)
+    y, state = module(x, None)
+    assert (
+        torch.equal(y, want[0])
+        and all(torch.equal(a, b) for a, b in zip(state.values(), want[1:]))
+        and len(state) == len(want) - 1
+    )
+    assert y.abs().sum() > 0 and torch.equal(in_all_ways(module, x), y)
+    assert torch.equal(module.half()(x), y), "integers stay integers"
+
+
+def test_loihis_connections_are_their_operators(device):
+    weight = ops.loihi_prepare_weights(torch.randint(-200, 200, (3, 5), dtype=torch.int32, device=device))
+    x = spikes_of(8, 2, 5).to(device)
+    dense = snn.LoihiDense(weight, delay=2, weight_exp=1)
+    assert torch.equal(in_all_ways(dense, x), ops.loihi_dense(x, weight, delay=2, weight_exp=1)[0])
+    sparse = weight.to_sparse_csr()
+    csr = sparse.crow_indices(), sparse.col_indices(), sparse.values()
+    assert torch.equal(in_all_ways(snn.LoihiSparse(*csr, delay=1), x), ops.loihi_sparse(x, *csr, delay=1)[0])
+    assert torch.equal(snn.LoihiSparse(*csr, delay=0)(x), snn.LoihiDense(weight, delay=0)(x))
+    delays = torch.randint(0, 4, (3, 5), dtype=torch.int32, device=device)
+    module = snn.LoihiDelayDense(weight, delays, max_delay=3)
+    assert torch.equal(in_all_ways(module, x), ops.loihi_delay_dense(x, weight, delays, max_delay=3)[0])
+
+
+def test_a_network_of_loihis_modules():
+    weight = ops.loihi_prepare_weights(torch.randint(-200, 200, (4, 4), dtype=torch.int32))
+    net = snn.Network()
+    net.add("lif", snn.LoihiLIF(du=4095, dv=128, vth=2, bias_mant=torch.arange(0, 4000, 1000, dtype=torch.int32)))
+    net.add("back", snn.LoihiDense(weight, delay=0))
+    net.connect("in", "lif.in")
+    net.connect("lif.out", "back.in")
+    net.connect("back.out", "lif.in", delay=1)
+    net.connect("lif.out", "out")
+    y = in_all_ways(net, 64 * spikes_of(10, 2, 4))
+    assert y.dtype == torch.int32 and 0 < y.sum() < y.numel()
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (lambda: snn.LoihiLIF(du=5000), r"LoihiLIF: du must lie in \[-1, 4095\], but is 5000"),
+        (lambda: snn.LoihiLIF(du=torch.tensor([5000], dtype=torch.int32)), "LoihiLIF: du must lie in"),
+        (
+            lambda: snn.LoihiLIF(vth_hi=3),
+            "LoihiLIF: vth_hi is no argument of loihi_lif, which has du, dv, bias_mant, bias_exp, vth",
+        ),
+        (lambda: snn.LoihiLIF(form="soft"), "LoihiLIF: form must be plain, reset, refractory, but is 'soft'"),
+        (lambda: snn.LoihiLIF(du=1.0), "LoihiLIF: du must be a whole number or an int32 tensor, but is float"),
+        (
+            lambda: snn.LoihiLIF()(torch.rand(3, 4)),
+            r"LoihiLIF: x must be int32, but is float32; pass x.to\(torch.int32\)",
+        ),
+        (
+            lambda: snn.LoihiLIF()(spikes_of(3, 4), {"v": spikes_of(3)}),
+            "LoihiLIF: v must have shape .*; pass None to start anew",
+        ),
+        (
+            lambda: snn.LoihiDense(torch.rand(3, 4)),
+            r"LoihiDense: weight must be Int, but is Float; pass weight.to\(torch.int32\)",
+        ),
+        (lambda: snn.LoihiDense(spikes_of(3, 4), delay=65), "LoihiDense: delay must lie in"),
+        (lambda: snn.LoihiDense(spikes_of(3, 4))(spikes_of(2, 5)), "LoihiDense: "),
+    ],
+)
+def test_what_loihis_modules_refuse(wrong, message):
+    with pytest.raises((TypeError, ValueError), match=message) as error:
+        wrong()
+    assert "\n" not in str(error.value)

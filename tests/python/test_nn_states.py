@@ -1,0 +1,310 @@
+"""States: none is kept unless asked for; handed on, kept, reset, detached, and what wrong ones are told."""
+
+import copy
+
+import pytest
+import spikeforge.nn as snn
+import torch
+from reference import run
+from torch import nn
+
+NEURONS = {
+    "IF": snn.IF,
+    "LIF": lambda: snn.LIF(tau=3.0, v_reset=None),
+    "PLIF": snn.PLIF,
+    "QIF": snn.QIF,
+    "EIF": snn.EIF,
+    "Izhikevich": lambda: snn.Izhikevich(a=0.1, b=0.2, w_rest=0.05),
+    "AdaptiveLIF": snn.AdaptiveLIF,
+    "CubaLIF": snn.CubaLIF,
+    "LI": snn.LI,
+    "strict": lambda: snn.AdaptiveLIF(strict=True, v_reset=torch.tensor(-0.1)),
+    "Neuron": lambda: snn.Neuron(
+        "neuron n(x; v = 0.5) { h = 0.8 * v + x; s = spike(h - 1, atan); return s; v' = select(s, 0, h) }"
+    ),
+    "Delay": lambda: snn.Delay(torch.tensor([2, 0, 1, 4, 1])),
+    "Latency": lambda: snn.Latency(6),
+}
+every = pytest.mark.parametrize("kind", NEURONS)
+
+
+class Block(nn.Module):
+    """A module of one's own, which knows nothing of states."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 4), nn.Linear(4, 3)
+        self.lif = snn.LIF(surrogate="atan")
+        self.inner = nn.Sequential(snn.AdaptiveLIF(b=0.2), nn.Identity())
+        for layer in (self.first, self.second):
+            nn.init.uniform_(layer.weight)
+
+    def forward(self, x, gain=1.0):
+        return self.inner(self.second(self.lif(gain * self.first(x))))
+
+
+def net():
+    return Block()
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def sequence(steps=8, shape=(3, 5)):
+    return 2 * torch.rand(steps, *shape)
+
+
+@every
+def test_no_state_is_kept_unless_asked_for(kind, device):
+    module, x = NEURONS[kind]().to(device), sequence().to(device)
+    first = module(x)
+    assert torch.equal(module(x), first) and snn.get_states(module) == {}
+    module(x[:, :2, :])  # another batch is no matter
+    assert torch.equal(module(x), first)
+
+
+@every
+def test_steps_pieces_and_the_whole_have_the_same_bits(kind, device):
+    module, x = NEURONS[kind]().to(device), sequence().to(device)
+    whole, last = module(x, None)
+    assert torch.equal(module(x), whole)
+
+    state, pieces = None, []
+    for piece in x.split([1, 3, 0, 4]):
+        y, state = module(piece, state)
+        pieces.append(y)
+    assert torch.equal(torch.cat(pieces), whole) and same(state, last)
+
+    state, steps = None, []
+    for row in x:
+        y, state = module.step(row, state)
+        steps.append(y)
+    assert torch.equal(torch.stack(steps), whole) and same(state, last)
+
+    with snn.keep_state(module):
+        assert torch.equal(torch.stack([module.step(row) for row in x]), whole)
+        assert same(snn.get_states(module), last)
+    assert torch.equal(module.step(x[0]), whole[0]), "a step by itself starts anew"
+
+
+@every
+def test_the_states_of_all_steps_are_returned_and_not_kept(kind):
+    module, x = NEURONS[kind](), sequence()
+    y, states = module(x, store_states=True)
+    state = None
+    for t, row in enumerate(x):
+        _, state = module.step(row, state)
+        assert same({name: value[t] for name, value in states.items()}, state)
+    assert torch.equal(y, module(x)) and snn.get_states(module) == {}
+    middle = {name: value[3] for name, value in states.items()}
+    assert torch.equal(module(x[4:], middle)[0], y[4:]), "a row of them is a state"
+    with snn.keep_state(module):
+        module(x[:4])
+        rest, after = module(x[4:], store_states=True)
+        assert torch.equal(rest, y[4:])
+        assert same(snn.get_states(module), {name: value[-1] for name, value in states.items()})
+
+
+def test_gradients_flow_through_states_until_they_are_detached():
+    x = sequence().double().requires_grad_()
+    lif = snn.LIF(surrogate="atan")
+
+    def gradient(y):
+        return torch.autograd.grad(y.sum(), x)[0]
+
+    want = gradient(run("lif", x, surrogate="atan").spikes[4:])
+    _, state = lif(x[:4], None)
+    assert torch.allclose(gradient(lif(x[4:], state)[0]), want, atol=1e-12)
+    assert want[:4].abs().sum() > 0
+    with snn.keep_state(lif):
+        lif(x[:4])
+        assert torch.allclose(gradient(lif(x[4:])), want, atol=1e-12)
+    with snn.keep_state(lif):
+        lif(x[:4])
+        snn.detach_(lif)
+        cut = gradient(lif(x[4:]))
+        assert torch.equal(cut[:4], torch.zeros_like(cut[:4])) and torch.allclose(cut[4:], want[4:], atol=1e-12)
+
+
+def test_an_initial_state_can_be_learned():
+    v = nn.Parameter(torch.full((3, 5), 0.5, dtype=torch.float64))
+    y, _ = snn.LIF(surrogate="atan")(sequence().double(), {"v": v})
+    y.sum().backward()
+    assert v.grad.abs().sum() > 0
+
+
+def test_stateful_modules_go_on_until_they_are_reset():
+    module, x = snn.LIF(stateful=True), sequence()
+    whole = snn.LIF()(x)
+    assert module.stateful and not snn.LIF().stateful
+    assert torch.equal(torch.cat([module(x[:3]), module(x[3:])]), whole)
+    snn.reset_(module)
+    assert torch.equal(module(x), whole)
+    handed, _ = module(x, None)
+    assert torch.equal(handed, whole), "a state that is handed in counts, not the one that is kept"
+
+
+def test_keep_state_begins_and_ends_anew():
+    block, x = net(), sequence()
+    whole = block(x)
+    for _ in range(2):
+        with snn.keep_state(block) as same_net:
+            assert same_net is block
+            assert torch.equal(block(x), whole)
+            assert set(snn.get_states(block)) == {"lif.v", "inner.0.v", "inner.0.a"}
+        assert snn.get_states(block) == {}
+
+
+def test_keep_state_is_reentrant():
+    block, x = net(), sequence()
+    whole = block(x)
+    keep = snn.keep_state(block)
+    with keep:
+        first = block(x[:2])
+        with snn.keep_state(block), keep, snn.keep_state(block.lif):
+            second = block(x[2:4])
+        third = block(x[4:])
+    assert torch.allclose(torch.cat([first, second, third]), whole)
+    assert not block.lif.stateful and snn.get_states(block) == {}
+
+
+def test_keep_state_leaves_stateful_modules_as_they_are():
+    pair, x = nn.Sequential(snn.LIF(stateful=True), snn.LI()), sequence()
+    pair(x[:4])
+    kept = snn.get_states(pair)["0.v"]
+    with snn.keep_state(pair):
+        assert snn.get_states(pair)["0.v"] is kept
+        pair(x[4:])
+    assert set(snn.get_states(pair)) == {"0.v"} and pair[0].stateful and not pair[1].stateful
+
+
+def test_keep_state_ends_with_an_error_too():
+    lif = snn.LIF()
+    with pytest.raises(ZeroDivisionError), snn.keep_state(lif):
+        lif(sequence())
+        raise ZeroDivisionError
+    assert snn.get_states(lif) == {} and not lif.stateful
+
+
+def test_call_hands_on_the_states_of_any_module():
+    block, x = net().double(), sequence().double()
+    whole = block(x, gain=3.0)
+    first, state = snn.call(block, x[:3], None, gain=3.0)
+    second, last = snn.call(block, x[3:], state, 3.0)
+    assert torch.allclose(torch.cat([first, second]), whole) and 0 < whole.mean() < 1
+    assert set(last) == {"lif.v", "inner.0.v", "inner.0.a"}
+    assert torch.utils._pytree.tree_map(torch.zeros_like, last).keys() == last.keys()
+    only = {"lif.v": state["lif.v"]}
+    other, _ = snn.call(block, x[3:], only, gain=3.0)
+    want = block.inner(block.second(block.lif(3.0 * block.first(x[3:]), only and {"v": state["lif.v"]})[0]))
+    assert torch.equal(other, want), "what is missing starts anew"
+
+
+def test_call_neither_reads_nor_changes_what_is_kept():
+    block, x = net(), sequence()
+    want, _ = snn.call(block, x)
+    with snn.keep_state(block):
+        block(x[:2])
+        kept = snn.get_states(block)
+        assert torch.equal(snn.call(block, x)[0], want)
+        assert same(snn.get_states(block), kept)
+        with pytest.raises(ValueError, match="no state 'lif.w'"):
+            snn.call(block, x, {"lif.w": x})
+        with pytest.raises((ValueError, RuntimeError)):
+            snn.call(block, x[:, :, :2])
+        assert same(snn.get_states(block), kept)
+
+
+def test_states_are_set_and_got():
+    block, x = net(), sequence()
+    _, state = snn.call(block, x[:3])
+    want, _ = snn.call(block, x[3:], state)
+    with snn.keep_state(block):
+        snn.set_states_(block, state)
+        assert torch.equal(block(x[3:]), want)
+        with pytest.raises(ValueError, match="Block: there is no state 'lif.q'; it has inner.0.a, inner.0.v, lif.v"):
+            snn.set_states_(block, {"lif.q": x})
+    with pytest.raises(
+        ValueError, match=r"AdaptiveLIF 'inner.0': does not keep its states; use stateful=True or keep_state\(net\)"
+    ):
+        snn.set_states_(block, {"inner.0.a": x})
+
+
+@pytest.mark.parametrize(
+    "other, message",
+    [
+        (
+            lambda x: x[:, :2],
+            r"the kept state v has shape \[3, 5\], but a step of x \[8, 2, 5\] has \[2, 5\]; call spikeforge.nn.reset_\(net\)",
+        ),
+        (
+            lambda x: x.double(),
+            r"the kept state v is float32, but beside x of float64 states are float64; call spikeforge.nn.reset_\(net\)",
+        ),
+        (
+            lambda x: x.to("meta"),
+            r"the kept state v is on cpu, but x is on meta; net.to\(x.device\) moves kept states, or call spikeforge",
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", ["LIF", "PLIF", "strict", "Neuron"])
+def test_another_batch_is_an_error_and_never_a_silent_restart(kind, other, message):
+    pair = nn.Sequential(nn.Identity(), NEURONS[kind]())
+    x = sequence()
+    with snn.keep_state(pair):
+        pair(x)
+        before = snn.get_states(pair)
+        with pytest.raises((TypeError, ValueError), match=rf"{pair[1]._kind()} '1': {message}") as error:
+            pair(other(x))
+        assert "\n" not in str(error.value)
+        assert same(snn.get_states(pair), before)
+        snn.reset_(pair)
+        pair(other(x)) if "meta" not in message else None
+
+
+def test_delays_and_encoders_say_it_too():
+    delay = snn.Delay(2, stateful=True)
+    delay(sequence())
+    with pytest.raises(
+        ValueError,
+        match=r"Delay: the kept state x has shape \[2, 3, 5\] on cpu, but this x asks for \[2, 4, 5\] .*reset_",
+    ):
+        delay(sequence(shape=(4, 5)))
+    with pytest.raises(TypeError, match="Delay: steps must be whole numbers, but are float32; pass steps.long()"):
+        snn.Delay(torch.ones(3))
+    with pytest.raises(ValueError, match="Delay: steps must be 0 or more, but one is -1"):
+        snn.Delay(torch.tensor([1, -1]))
+    with pytest.raises(ValueError, match="Latency: steps must be at least 1, but is 0"):
+        snn.Latency(0)
+
+
+def test_copies_share_no_states():
+    module, x = snn.LIF(stateful=True), sequence()
+    module(x[:4])
+    other = copy.deepcopy(module)
+    module(x[4:])
+    assert torch.equal(other(x[4:]), snn.LIF()(x)[4:])
+
+
+def test_no_steps_leave_the_states_as_they_are():
+    module, x = snn.LIF(v_reset=0.25), sequence()
+    y, state = module(x[:0], None)
+    assert y.shape == (0, 3, 5) and torch.equal(state["v"], torch.full((3, 5), 0.25))
+    _, state = module(x, None)
+    assert torch.equal(module(x[:0], state)[1]["v"], state["v"])
+
+
+def test_encoders():
+    values = torch.rand(4, 6)
+    assert torch.equal(snn.Repeat().encode(values, 3), values.expand(3, 4, 6))
+    spikes = snn.Latency(5).encode(values, 9)
+    assert torch.equal(spikes.sum(0), torch.ones(4, 6))
+    assert torch.equal(spikes.argmax(0), torch.round(4 * (1 - values)).long())
+    drawn = snn.Poisson(torch.Generator().manual_seed(1)).encode(values, 4000)
+    assert torch.allclose(drawn.mean(0), values, atol=0.05) and set(drawn.unique().tolist()) == {0.0, 1.0}
+    generator = torch.Generator().manual_seed(1)
+    pieces = [snn.Poisson(generator).encode(values, n) for n in (1, 3)]
+    assert torch.equal(torch.cat(pieces), drawn[:4]), "a sequence in pieces draws the same numbers"
+    with pytest.raises(ValueError, match="Poisson: steps must be 0 or more"):
+        snn.Poisson().encode(values, -1)
