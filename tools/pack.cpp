@@ -1,5 +1,6 @@
 // Compiles the GPU kernels that models, or the predefined neurons, need into one file, without a GPU.
 #include <spikeforge/base/confinement.h>
+#include <spikeforge/base/own_process.h>
 #include <spikeforge/base/printable.h>
 #include <spikeforge/ops/kernel_pack.h>
 #include <spikeforge/torchscript/screened.h>
@@ -13,10 +14,12 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,6 +70,13 @@ std::string reason(const std::exception& error) {
   return is_interpreters ? words.substr(words.rfind('\n') + 1) : words.substr(0, words.find('\n'));
 }
 
+at::Tensor first_tensor(const c10::IValue& result) {
+  if (result.isTensor()) return result.toTensor();
+  if (result.isTuple() && !result.toTupleRef().elements().empty())
+    return first_tensor(result.toTupleRef().elements()[0]);
+  throw std::runtime_error("the model gives no tensor, of which --train would take the gradient");
+}
+
 // The call of `inputs`, a line of shapes with spaces between.
 void run(torch::jit::Module& model, const std::string& inputs, bool train) {
   std::vector<c10::IValue> arguments;
@@ -76,13 +86,18 @@ void run(torch::jit::Module& model, const std::string& inputs, bool train) {
   train ? model.train() : model.eval();
   const c10::IValue result = model.forward(arguments);
   if (!train) return;
-  const at::Tensor first = result.isTuple() ? result.toTupleRef().elements()[0].toTensor() : result.toTensor();
+  const at::Tensor first = first_tensor(result);
   // Not a sum of the output alone, whose gradient is one number for all: as a loss has it, each has its own.
   (first * at::rand_like(first)).sum().backward();
 }
 
+// The terminal that standard error was, before this process's became its parent's to show at the end.
+std::FILE* terminal = nullptr;
+
 void show_progress(std::size_t done, std::size_t of) {
-  if (::isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r{} of {} kernels{}", done, of, done == of ? "\n" : "");
+  if (terminal == nullptr) return;
+  fmt::print(terminal, "\r{} of {} kernels{}", done, of, done == of ? "\n" : "");
+  std::fflush(terminal);
 }
 
 void add_options(CLI::App& app, Options& options) {
@@ -122,11 +137,14 @@ void give_up_rights(const Options& options) {
         "to write files\n");
 }
 
-int run(const Options& options) {
+void check(const Options& options) {
   if (options.models.empty() && !options.predefined && options.neurons.empty())
     throw CLI::ValidationError("models", "name models, or --predefined");
   if (!options.models.empty() && options.inputs.empty())
     throw CLI::ValidationError("--input", "a model needs the shapes of its inputs");
+}
+
+int run(const Options& options) {
   if (!options.models.empty()) give_up_rights(options);
   spikeforge::record_kernels(options.archs);
   if (options.predefined || !options.neurons.empty()) spikeforge::record_predefined_kernels(options.neurons);
@@ -161,12 +179,20 @@ int main(int argc, char** argv) {
   add_options(app, options);
   try {
     app.parse(argc, argv);
-    return run(options);
+    check(options);
   } catch (const CLI::Error& e) {
     return app.exit(e);
-  } catch (const c10::Error& e) {
-    return fail(e.what_without_backtrace());
-  } catch (const std::exception& e) {
-    return fail(e.what());
   }
+  if (::isatty(STDERR_FILENO) != 0) terminal = ::fdopen(::dup(STDERR_FILENO), "w");
+  return spikeforge::in_own_process("spikeforge-pack", "a model crashed", [&] {
+    try {
+      return run(options);
+    } catch (const CLI::Error& e) {
+      return app.exit(e);
+    } catch (const c10::Error& e) {
+      return fail(e.what_without_backtrace());
+    } catch (const std::exception& e) {
+      return fail(e.what());
+    }
+  });
 }

@@ -1,15 +1,19 @@
 #include <spikeforge/base/confinement.h>
 #include <spikeforge/base/file_descriptor.h>
 
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <linux/sockios.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -119,6 +123,9 @@ constexpr int of_others[] = {
     SYS_finit_module,
     SYS_delete_module,
     SYS_kexec_load,
+#ifdef SYS_kexec_file_load
+    SYS_kexec_file_load,
+#endif
     SYS_reboot,
     SYS_swapon,
     SYS_swapoff,
@@ -130,26 +137,75 @@ constexpr int of_others[] = {
     SYS_setdomainname,
     SYS_rt_sigqueueinfo,
     SYS_rt_tgsigqueueinfo,
+    SYS_fanotify_init,
+    SYS_setpriority,
+    SYS_ioprio_set,
+    SYS_sched_setparam,
+    SYS_sched_setscheduler,
+    SYS_sched_setattr,
+    SYS_sched_setaffinity,
+    SYS_migrate_pages,
     SYS_mq_open,
+    SYS_mq_unlink,
     SYS_shmget,
+    SYS_shmat,
+    SYS_shmctl,
     SYS_msgget,
-    SYS_semget};
-// What changes files by their names. (These are of all: a descriptor that is open may still be written.)
+    SYS_msgsnd,
+    SYS_msgrcv,
+    SYS_msgctl,
+    SYS_semget,
+    SYS_semop,
+    SYS_semtimedop,
+    SYS_semctl};
+// What changes permissions, owners, times and other attributes, for which it is enough that a file can be read, and of
+// which Landlock knows nothing.
+constexpr int of_attributes[] = {
+#ifdef SYS_chmod
+    SYS_chmod,     SYS_chown,     SYS_lchown,      SYS_utime,        SYS_utimes,      SYS_futimesat,
+#endif
+    SYS_fchmod,    SYS_fchown,    SYS_fchmodat,    SYS_fchownat,     SYS_utimensat,   SYS_setxattr,
+    SYS_lsetxattr, SYS_fsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr};
+// What changes files by their names. (A descriptor that is open to be written may still be.)
 constexpr int of_names[] = {
 #ifdef SYS_unlink
-    SYS_unlink,   SYS_rename,    SYS_link,      SYS_symlink,     SYS_mkdir,        SYS_rmdir,     SYS_mknod,
-    SYS_creat,    SYS_chmod,     SYS_chown,     SYS_lchown,      SYS_utime,        SYS_utimes,    SYS_futimesat,
+    SYS_unlink,   SYS_rename,    SYS_link,   SYS_symlink,   SYS_mkdir,   SYS_rmdir,   SYS_mknod,   SYS_creat,
 #endif
 #ifdef SYS_renameat
     SYS_renameat,
 #endif
-    SYS_unlinkat, SYS_renameat2, SYS_linkat,    SYS_symlinkat,   SYS_mkdirat,      SYS_mknodat,   SYS_fchmodat,
-    SYS_fchownat, SYS_setxattr,  SYS_lsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_utimensat, SYS_truncate};
+    SYS_unlinkat, SYS_renameat2, SYS_linkat, SYS_symlinkat, SYS_mkdirat, SYS_mknodat, SYS_truncate};
 // What takes its arguments by pointer, where a filter cannot look, or does other calls' work; newer than the first
 // Linux that is served, so that programs do without where they are told that they are not there.
-constexpr int not_there[] = {
-    425, 426, 427 /* io_uring */, 434, 424, 438 /* pidfd: open, signal, get */, 435 /* clone3 */, 437 /* openat2 */,
-    452 /* fchmodat2 */};
+constexpr int not_there[] = {425,
+                             426,
+                             427 /* io_uring */,
+                             434,
+                             424,
+                             438 /* pidfd: open, signal, get */,
+                             440,
+                             448 /* process_madvise, process_mrelease */,
+                             435 /* clone3 */,
+                             437 /* openat2 */,
+                             452 /* fchmodat2 */,
+                             463,
+                             466,
+                             469 /* setxattrat, removexattrat, file_setattr */,
+                             428,
+                             429,
+                             430,
+                             431,
+                             432,
+                             433,
+                             442,
+                             467 /* of mounts */,
+                             443 /* quotactl_fd */};
+// Of ioctl: what is typed into a terminal, and what makes it another's; who is sent a descriptor's signals; and, by the
+// second byte, what file systems do to files and folders that are open to be read (ext4 and all, XFS, btrfs).
+constexpr std::uint32_t of_terminals[] = {TIOCSTI,   TIOCLINUX, TIOCSETD,  TIOCCONS,
+                                          TIOCSCTTY, TIOCSPGRP, FIOSETOWN, SIOCSPGRP};
+constexpr std::uint32_t kind_of_ioctl = 0xff00, of_file_systems[] = {'f' << 8, 'v' << 8, 'X' << 8, 0x94 << 8};
+constexpr std::uint32_t of_descriptors[] = {F_SETOWN, 10 /* F_SETSIG */, 15 /* F_SETOWN_EX */, 1024 /* F_SETLEASE */};
 
 class Filter {
  public:
@@ -166,6 +222,12 @@ class Filter {
     const auto self = static_cast<std::uint32_t>(::getpid());
     for (const int call : {SYS_kill, SYS_tgkill}) only(call, 0, BPF_JEQ, self);
     refuse_call(SYS_tkill, EPERM);
+    for (const int call : {SYS_prlimit64, SYS_move_pages}) only(call, 0, BPF_JEQ, 0);   // of this process
+    never_one_of(SYS_prctl, 0, std::array<std::uint32_t, 1>{PR_SET_PDEATHSIG}, whole);  // it ends with its parent
+    never_one_of(SYS_fcntl, 1, of_descriptors, whole);
+    never_one_of(SYS_ioctl, 1, of_terminals, whole);
+    never_one_of(SYS_ioctl, 1, of_file_systems, kind_of_ioctl);
+    for (const int call : of_attributes) refuse_call(call, EPERM);
     if (names_too) {
       for (const int call : of_names) refuse_call(call, EPERM);
       constexpr std::uint32_t writes = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | O_APPEND;
@@ -184,9 +246,14 @@ class Filter {
   }
 
  private:
+  static constexpr std::uint32_t whole = 0xffffffff;
+
   void add(unsigned code, std::uint32_t value, unsigned if_true = 0, unsigned if_false = 0) {
     code_.push_back({static_cast<std::uint16_t>(code), static_cast<std::uint8_t>(if_true),
                      static_cast<std::uint8_t>(if_false), value});
+  }
+  void load(unsigned argument) {
+    add(BPF_LD | BPF_W | BPF_ABS, static_cast<std::uint32_t>(offsetof(seccomp_data, args) + 8 * argument));
   }
   void refuse(int error) { add(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<std::uint32_t>(error)); }
   void refuse_call(int call, int error) {
@@ -198,9 +265,21 @@ class Filter {
     decide(call, argument, compare, value, 1, 0);
   }
   void never(int call, unsigned argument, std::uint32_t bits) { decide(call, argument, BPF_JSET, bits, 0, 1); }
+  // The low half, of which the kernel takes no more either.
+  void never_one_of(int call, unsigned argument, std::span<const std::uint32_t> values, std::uint32_t mask) {
+    const auto count = static_cast<unsigned>(values.size());
+    add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 3 + 2 * count);
+    load(argument);
+    add(BPF_ALU | BPF_AND | BPF_K, mask);
+    for (const std::uint32_t value : values) {
+      add(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1);
+      refuse(EPERM);
+    }
+    add(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
+  }
   void decide(int call, unsigned argument, unsigned compare, std::uint32_t value, unsigned if_true, unsigned if_false) {
     add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 4);
-    add(BPF_LD | BPF_W | BPF_ABS, static_cast<std::uint32_t>(offsetof(seccomp_data, args) + 8 * argument));
+    load(argument);
     add(BPF_JMP | compare | BPF_K, value, if_true, if_false);
     refuse(EPERM);
     add(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);

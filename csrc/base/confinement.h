@@ -11,7 +11,8 @@ namespace spikeforge {
 
 struct Confinement {
   bool files = false;  // nothing can be written, made, renamed or deleted but where it was allowed
-  bool calls = false;  // no program can be started, no process made or reached, no socket opened
+  bool calls = false;  // no program can be started, no process made or reached, no socket opened, nothing typed into a
+                       // terminal, and no file's permissions or attributes changed, wherever it is
 };
 
 // From here on, this thread, and those that it starts, can only write what is open already, and below `writable`:

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,6 +34,17 @@ std::string reason(const std::string& errors, const std::string& program) {
 // Whoever is killed leaves no child that goes on. The parent may have ended before it was asked for.
 bool end_with(pid_t parent) { return ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == parent; }
 
+// The terminal belongs to whoever started the program: what is typed into it there is a command.
+void leave_terminal() {
+  ::setsid();
+  std::signal(SIGHUP, SIG_IGN);  // of a terminal that it opens as a file
+  if (::isatty(STDIN_FILENO) == 0) return;
+  const int nothing = ::open("/dev/null", O_RDONLY);
+  if (nothing < 0) return void(::close(STDIN_FILENO));
+  ::dup2(nothing, STDIN_FILENO);
+  ::close(nothing);
+}
+
 }  // namespace
 
 int in_own_process(const std::string& program, const std::string& crashed, const std::function<int()>& function) {
@@ -42,6 +54,7 @@ int in_own_process(const std::string& program, const std::string& crashed, const
   const pid_t parent = ::getpid(), child = ::fork();
   if (child == 0) {
     if (!end_with(parent)) ::_exit(1);
+    leave_terminal();
     ::dup2(ends[1], STDERR_FILENO);
     ::close(ends[0]);
     ::close(ends[1]);

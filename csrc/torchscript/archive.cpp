@@ -105,6 +105,7 @@ struct Entry {
   std::string name;
   std::uint64_t size = 0;
   std::uint32_t checksum = 0;
+  bool is_packed = false;
 };
 
 // in_file, unpacked: how many bytes are left for records, and how many they come to.
@@ -132,7 +133,8 @@ Entry read_entry(Cursor& cursor, std::uint64_t& in_file, std::uint64_t& unpacked
   }
   cursor.text(comment);
   if (method == 0 ? stored != entry.size : method != 8) damaged(printable(entry.name) + " is packed in an unknown way");
-  if (method == 8) unpacked += std::min(entry.size, most_unpacked + 1);
+  entry.is_packed = method == 8;
+  if (entry.is_packed) unpacked += std::min(entry.size, most_unpacked + 1);
   if (stored > in_file) damaged("its records lie one over the other");
   in_file -= stored;
   if (unpacked > most_unpacked) refuse(printable(entry.name) + " is too large");
@@ -230,7 +232,7 @@ Archive::Archive(const std::string& file) {
     for (const Entry& entry : entries) own.push_back(entry.name.substr(folder));
     if (names != own) damaged("torch finds other records in it than its directory has");
     for (std::size_t i = 0; i < entries.size(); ++i) {
-      records_.push_back({own[i], entries[i].size});
+      records_.push_back({own[i], entries[i].size, entries[i].is_packed});
       sizes_.emplace(own[i], entries[i].size);
       const auto [data, size] = reader_->getRecord(own[i]);
       if (size != entries[i].size || checksum_of(static_cast<const char*>(data.get()), size) != entries[i].checksum)

@@ -32,10 +32,14 @@ bool is_inside(const at::Tensor& tensor) {
 
 class Checker {
  public:
+  explicit Checker(SharedCounts& counts) : counts_(counts) {}
+
   bool conforms(const c10::IValue& value, const c10::TypePtr& type) {
     switch (type->kind()) {
       case c10::TypeKind::TensorType:
-        return value.isTensor() && is_inside(value.toTensor());
+        if (!value.isTensor() || !is_inside(value.toTensor())) return false;
+        counts_.share(value.toTensor());
+        return true;
       case c10::TypeKind::IntType:
         return value.isInt();
       case c10::TypeKind::FloatType:
@@ -115,13 +119,22 @@ class Checker {
     return true;
   }
 
+  SharedCounts& counts_;
   std::unordered_set<const void*> seen_;
 };
 
 }  // namespace
 
-void check_loaded(const c10::IValue& module) {
-  if (!module.isObject() || !Checker().conforms(module, module.type())) refuse("it is damaged: it holds no module");
+void SharedCounts::share(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage() || tensor.is_inference()) return;
+  at::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  const auto [found, is_first] = counts_.try_emplace(tensor.storage().unsafeGetStorageImpl(), impl->version_counter());
+  if (!is_first) impl->set_version_counter(found->second);
+}
+
+void check_loaded(const c10::IValue& module, SharedCounts& counts) {
+  if (!module.isObject() || !Checker(counts).conforms(module, module.type()))
+    refuse("it is damaged: it holds no module");
 }
 
 }  // namespace spikeforge::torchscript

@@ -14,6 +14,7 @@
 #include <sstream>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 
 namespace spikeforge::torchscript {
 namespace {
@@ -39,10 +40,11 @@ const std::unordered_set<std::string>& operators_of_torch() {
 // What a saved script writes for properties of tensors, and for what the language does by itself.
 const std::unordered_set<std::string>& operators_of_the_language() {
   static const std::unordered_set<std::string> all = words_of(
-      "EnumName EnumValue NumToTensor RaiseException StringIndex TupleIndex abs data device dtype grad is_cpu is_cuda "
-      "is_meta is_mkldnn is_mps is_nested is_quantized is_sparse is_sparse_csr is_xpu itemsize layout max min name "
-      "nbytes "
-      "raise rangelist requires_grad tolist type unchecked_unwrap_optional",
+      "EnumName EnumValue NumToTensor RaiseException StringIndex TupleIndex abs device dtype grad is_cpu is_cuda "
+      "is_meta "
+      "is_mkldnn is_mps is_nested is_quantized is_sparse is_sparse_csr is_xpu itemsize layout max min name nbytes "
+      "raise "
+      "rangelist requires_grad type unchecked_unwrap_optional",
       {});
   return all;
 }
@@ -112,10 +114,11 @@ bool goes_deeper(int kind) {
   return signs.contains(kind);
 }
 
-void check_depth(const std::shared_ptr<jit::Source>& source) {
+// Returns the levels of all definitions.
+std::size_t check_depth(const std::shared_ptr<jit::Source>& source) {
   jit::Lexer lexer(source);
   std::vector<std::size_t> levels = {0};  // of the statement and of the brackets that are open
-  std::size_t deep = 0, indents = 0, elifs = 0;
+  std::size_t deep = 0, indents = 0, elifs = 0, all = 0, deepest = 0;
   for (; lexer.cur().kind != jit::TK_EOF; lexer.next()) {
     const int kind = lexer.cur().kind;
     if (kind == jit::TK_NEWLINE || kind == jit::TK_INDENT || kind == jit::TK_DEDENT) {
@@ -125,6 +128,7 @@ void check_depth(const std::shared_ptr<jit::Source>& source) {
       if (kind == jit::TK_DEDENT && indents > 0) --indents;
     }
     if (kind == jit::TK_DEF) elifs = 0;
+    if (kind == jit::TK_DEF || kind == jit::TK_CLASS_DEF) all += std::exchange(deepest, 0) + 1;
     if (kind == jit::TK_ELIF) ++elifs;
     const bool closes = kind == ')' || kind == ']' || kind == '}';
     if (kind == ',' || closes) {  // what follows stands beside what came before
@@ -138,7 +142,9 @@ void check_depth(const std::shared_ptr<jit::Source>& source) {
     }
     if (kind == '(' || kind == '[' || kind == '{') levels.push_back(0);
     if (deep > most_deep || indents > most_indents || elifs > most_deep) refuse("its source is nested too deep");
+    deepest = std::max(deepest, deep + indents + elifs);
   }
+  return all + deepest;
 }
 
 // --- The tree
@@ -163,10 +169,74 @@ class Screen {
         break;
     }
     for (const jit::TreeRef& part : tree->trees()) look_at(part);
-    if (tree->kind() == jit::TK_DEF) look_at_setstate(jit::Def(tree));
+    look_at_statement(tree);
   }
 
  private:
+  static void look_at_statement(const jit::TreeRef& tree) {
+    if (tree->kind() == jit::TK_DEF) return look_at_setstate(jit::Def(tree));
+    if (tree->kind() == jit::TK_DECL) return look_at_type(jit::Decl(tree).return_type());
+    if (tree->kind() == jit::TK_ASSIGN) return look_at_type(jit::Assign(tree).type());
+    if (tree->kind() == jit::TK_PARAM) {
+      look_at_type(jit::Param(tree).type());
+      return look_at_value(jit::Param(tree).defaultValue());
+    }
+    if (tree->kind() == jit::TK_CLASS_DEF)
+      for (const jit::Stmt& statement : jit::ClassDef(tree).body())
+        if (statement.kind() == jit::TK_ASSIGN) look_at_attribute(jit::Assign(statement.tree()));
+  }
+
+  // torch reads text as a type, which nothing here looks into.
+  static void look_at_type(const jit::Maybe<jit::Expr>& type) {
+    if (type.present()) look_at_type(type.get().tree());
+  }
+  static void look_at_type(const jit::TreeRef& type) {
+    if (type->kind() == jit::TK_STRINGLITERAL) refuse("its source has a type that is written as text");
+    for (const jit::TreeRef& part : type->trees()) look_at_type(part);
+  }
+
+  // Default values, and what stands in a class, are computed while the file is loaded.
+  static void look_at_value(const jit::Maybe<jit::Expr>& value) {
+    if (value.present() && !is_literal(value.get().tree()))
+      refuse("its source computes a default value, or one of a class");
+  }
+  static void look_at_attribute(const jit::Assign& assign) {
+    const bool is_type = assign.lhs_list()[0].kind() == jit::TK_SUBSCRIPT;  // __annotations__["0"] = int
+    is_type ? look_at_type(assign.rhs()) : look_at_value(assign.rhs());
+  }
+  static bool is_literal(const jit::TreeRef& tree) {
+    static const std::unordered_set<int> plain = {jit::TK_CONST, jit::TK_STRINGLITERAL, jit::TK_TRUE, jit::TK_FALSE,
+                                                  jit::TK_NONE};
+    static const std::unordered_set<std::string> numbers = words_of("inf nan infj nanj", {});
+    const auto are_literals = [](const auto& trees) {
+      return std::all_of(trees.begin(), trees.end(), [](const auto& one) { return is_literal(one); });
+    };
+    switch (tree->kind()) {
+      case jit::TK_VAR:
+        return numbers.contains(jit::Var(tree).name().name());
+      case '.': {
+        const auto words = words_of_path(tree);
+        return words && words->size() == 2 && (*words)[0] == "CONSTANTS";
+      }
+      case jit::TK_UNARY_MINUS:
+      case jit::TK_LIST_LITERAL:
+      case jit::TK_TUPLE_LITERAL:
+      case jit::TK_DICT_LITERAL:
+      case jit::TK_LIST:
+        return are_literals(tree->trees());
+      case jit::TK_APPLY: {  // annotate(List[int], []), torch.device("cpu")
+        const jit::Apply call(tree);
+        const auto words = words_of_path(call.callee().tree());
+        const auto inputs = call.inputs().tree()->trees();
+        if (!words || call.attributes().size() != 0) return false;
+        if (*words == std::vector<std::string>{"annotate"}) return inputs.size() == 2 && is_literal(inputs[1]);
+        return *words == std::vector<std::string>{"torch", "device"} && are_literals(inputs);
+      }
+      default:
+        return plain.contains(tree->kind());
+    }
+  }
+
   // A name that stands alone. torch, ops and __torch__ do not: what they lead to is looked at as a whole.
   static void look_at_name(const std::string& name) {
     for (const char* const refused : {"torch", "ops", "__torch__", "print", "fork", "awaitable", "getattr"})
@@ -226,7 +296,7 @@ class Screen {
       check_getattr(call);
     else
       look_at(callee);
-    if (name == "unchecked_cast") check_cast(call);
+    check_types(name, call);
     for (const jit::TreeRef& argument : call.inputs().tree()->trees()) look_at(argument);
     for (const jit::TreeRef& argument : call.attributes().tree()->trees()) look_at(argument);
   }
@@ -244,10 +314,28 @@ class Screen {
       refuse("its source uses getattr for " + printable(name, Lines::one, 200) + ", which could be an operator");
   }
 
-  // One object taken for another's class is read beyond its end.
+  static void check_types(const std::string& name, const jit::Apply& call) {
+    const auto inputs = call.inputs().tree()->trees();
+    if ((name == "annotate" || name == "unchecked_cast" || name == "uninitialized") && !inputs.empty())
+      look_at_type(inputs[0]);
+    if (name == "isinstance" && inputs.size() > 1) look_at_type(inputs[1]);
+    if (name == "unchecked_cast") check_cast(call);
+  }
+
+  // One object taken for another's class is read beyond its end, and so is a tuple taken for a longer one. What values
+  // are cast is known once they are compiled (check_compiled.h); but what is made of numbers and text alone is computed
+  // by the compiler, before that.
   static void check_cast(const jit::Apply& call) {
-    if (call.inputs().size() > 0 && names_class(call.inputs()[0].tree()))
-      refuse("its source casts to a class without a check");
+    if (call.inputs().size() == 0) return;
+    const jit::TreeRef type = call.inputs()[0].tree();
+    if (names_class(type)) refuse("its source casts to a class without a check");
+    if (names_one_of(type, {"Tuple"}) && !names_one_of(type, {"Tensor", "List", "Dict"}))
+      refuse("its source casts to a tuple of numbers without a check");
+  }
+  static bool names_one_of(const jit::TreeRef& type, const std::unordered_set<std::string>& names) {
+    if (type->kind() == jit::TK_VAR) return names.contains(jit::Var(type).name().name());
+    return std::any_of(type->trees().begin(), type->trees().end(),
+                       [&](const jit::TreeRef& part) { return names_one_of(part, names); });
   }
   static bool names_class(const jit::TreeRef& type) {
     static const std::unordered_set<std::string> plain =
@@ -310,11 +398,11 @@ bool AllowedOperators::has(const std::string& library, const std::string& name) 
          (in_place && operators_of_torch().contains(name.substr(0, name.size() - 1)));
 }
 
-void screen_source(const std::string& source, const AllowedOperators& allowed) {
+Definitions screen_source(const std::string& source, const AllowedOperators& allowed) {
   if (!source.ends_with('\n')) refuse("its source does not end with a line");  // torch's lexer looks one sign further
   try {
     const auto text = std::make_shared<jit::Source>(source);
-    check_depth(text);
+    Definitions definitions{.levels = check_depth(text), .classes = {}};
     Screen screen(allowed);
     // As torch's importer reads it: a version, imports of other records, classes and functions.
     jit::Parser parser(text);
@@ -327,13 +415,16 @@ void screen_source(const std::string& source, const AllowedOperators& allowed) {
         while (lexer.next().kind != jit::TK_NEWLINE) {
         }
       } else if (lexer.cur().kind == jit::TK_CLASS_DEF) {
-        screen.look_at(parser.parseClass());
+        const jit::TreeRef definition = parser.parseClass();
+        screen.look_at(definition);
+        definitions.classes.push_back(jit::ClassDef(definition).name().name());
       } else if (lexer.cur().kind == jit::TK_DEF) {
         screen.look_at(parser.parseFunction(/*is_method=*/false));
       } else {
         refuse("its source has something else than classes and functions");
       }
     }
+    return definitions;
   } catch (const ScreeningError&) {
     throw;
   } catch (const std::exception& error) {  // of the lexer and of the parser

@@ -8,12 +8,18 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "catch.h"
@@ -95,6 +101,75 @@ TEST_CASE("a confined process starts nothing, and reaches no other") {
            ::socket(AF_UNIX, SOCK_STREAM, 0) < 0 && ::kill(parent, SIGCONT) != 0 && ::kill(0, 0) != 0 &&
            ::kill(::getpid(), 0) == 0 && ::syscall(425 /* io_uring_setup */, 1, nullptr) < 0 &&
            ::syscall(437 /* openat2 */, AT_FDCWD, "/", nullptr, 0) < 0 && errno == ENOSYS;
+  }));
+}
+
+// A call that is let through fails too, but by another word: what it is called with is no terminal, or not there.
+template <class Call>
+bool is_refused(const Call& call) {
+  errno = 0;
+  return call() < 0 && errno == EPERM;
+}
+
+TEST_CASE("a confined process changes no attribute of a file that it may read") {
+  if (!has(&Confinement::calls)) {
+    WARN("this kernel has no seccomp");
+    return;
+  }
+  const Folder folder;
+  const std::string path = folder / "file";
+  REQUIRE(writes(path));
+  for (const auto& writable : {std::vector<std::string>{}, {"/dev/null"}}) {
+    CHECK(holds([&] {
+      confine(writable);
+      const int file = ::open(path.c_str(), O_RDONLY);
+      int flags = 0;
+      return file >= 0 && is_refused([&] { return ::fchmod(file, 0777); }) &&
+             is_refused([&] { return ::chmod(path.c_str(), 0777); }) &&
+             is_refused([&] { return ::fchown(file, ::getuid(), ::getgid()); }) &&
+             is_refused([&] { return ::fsetxattr(file, "user.a", "b", 1, 0); }) &&
+             is_refused([&] { return ::fremovexattr(file, "user.a"); }) &&
+             is_refused([&] { return ::futimens(file, nullptr); }) &&
+             is_refused([&] { return ::ioctl(file, FS_IOC_SETFLAGS, &flags); }) &&
+             is_refused([&] { return ::ioctl(file, FS_IOC_FSSETXATTR, &flags); }) &&
+             // of which the kernel reads the low half
+             is_refused([&] { return ::syscall(SYS_ioctl, file, FS_IOC_SETFLAGS | 1L << 40, &flags); }) &&
+             ::syscall(463 /* setxattrat */, file, "", 0, nullptr, nullptr, 0) < 0 && errno == ENOSYS &&
+             ::syscall(469 /* file_setattr */, file, "", nullptr, 0, 0) < 0 && errno == ENOSYS &&
+             ::syscall(429 /* move_mount */, file, "", file, "", 0) < 0 && errno == ENOSYS;
+    }));
+  }
+}
+
+TEST_CASE("a confined process types nothing into a terminal, and reaches no other by what it has open") {
+  if (!has(&Confinement::calls)) {
+    WARN("this kernel has no seccomp");
+    return;
+  }
+  CHECK(holds([] {
+    const pid_t parent = ::getppid();
+    int ends[2], waiting = 0;
+    char letter = '!';
+    if (::pipe(ends) != 0 || !confine().calls) return false;
+    const rlimit none{};
+    rlimit own{};
+    return is_refused([&] { return ::ioctl(ends[0], TIOCSTI, &letter); }) &&
+           is_refused([&] { return ::ioctl(ends[0], TIOCLINUX, &letter); }) &&
+           is_refused([&] { return ::ioctl(ends[0], TIOCSCTTY, 0); }) &&
+           is_refused([&] { return ::fcntl(ends[0], F_SETOWN, parent); }) &&
+           is_refused([&] { return ::fcntl(ends[0], 10 /* F_SETSIG */, SIGUSR1); }) &&
+           is_refused([&] { return ::syscall(SYS_prlimit64, parent, RLIMIT_NOFILE, &none, nullptr); }) &&
+           is_refused([&] { return ::setpriority(PRIO_PROCESS, static_cast<id_t>(parent), 19); }) &&
+           is_refused([&] { return ::syscall(SYS_sched_setaffinity, parent, 0, nullptr); }) &&
+           is_refused([&] { return ::syscall(SYS_sched_setattr, parent, nullptr, 0); }) &&
+           is_refused([&] { return ::syscall(SYS_shmat, -1, nullptr, 0); }) &&
+           is_refused([&] { return ::syscall(SYS_shmctl, -1, 0, nullptr); }) &&
+           is_refused([&] { return ::syscall(SYS_semop, -1, nullptr, 0); }) &&
+           is_refused([&] { return ::syscall(SYS_semctl, -1, 0, 0, 0); }) &&
+           is_refused([&] { return ::syscall(SYS_msgsnd, -1, nullptr, 0, 0); }) &&
+           is_refused([&] { return ::syscall(SYS_msgctl, -1, 0, nullptr); }) &&
+           is_refused([&] { return ::prctl(PR_SET_PDEATHSIG, 0); }) && ::ioctl(ends[0], FIONREAD, &waiting) == 0 &&
+           ::fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0 && ::getrlimit(RLIMIT_NOFILE, &own) == 0;
   }));
 }
 

@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include <fcntl.h>
@@ -68,6 +69,39 @@ TEST_CASE("the process ends with the one that asked for it") {
   }
   CHECK(got == 0);  // no one holds the other end any longer
   ::close(ends[0]);
+}
+
+TEST_CASE("the process has no terminal, and reads from none") {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+  if (terminal < 0 || ::grantpt(terminal) != 0 || ::unlockpt(terminal) != 0) {
+    WARN("this machine has no terminals");
+    return;
+  }
+  const int keyboard = ::open(::ptsname(terminal), O_RDWR | O_NOCTTY), before = ::dup(STDIN_FILENO);
+  REQUIRE(keyboard >= 0);
+  ::dup2(keyboard, STDIN_FILENO);
+  const auto [status, text] = run([] {
+    char byte = 0;
+    return ::isatty(STDIN_FILENO) == 0 && ::read(STDIN_FILENO, &byte, 1) == 0 && ::getsid(0) == ::getpid() ? 0 : 1;
+  });
+  ::dup2(before, STDIN_FILENO);
+  for (const int file : {before, keyboard, terminal}) ::close(file);
+  CHECK(status == 0);
+}
+
+TEST_CASE("what comes through a pipe can still be read") {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  REQUIRE(::write(ends[1], "x", 1) == 1);
+  const int before = ::dup(STDIN_FILENO);
+  ::dup2(ends[0], STDIN_FILENO);
+  const int status = run([] {
+                       char byte = 0;
+                       return ::read(STDIN_FILENO, &byte, 1) == 1 && byte == 'x' ? 0 : 1;
+                     }).first;
+  ::dup2(before, STDIN_FILENO);
+  for (const int file : {before, ends[0], ends[1]}) ::close(file);
+  CHECK(status == 0);
 }
 
 }  // namespace spikeforge::test

@@ -6,6 +6,7 @@ import os
 import pathlib
 import pty
 import re
+import resource
 import shutil
 import struct
 import subprocess
@@ -14,6 +15,7 @@ import tty
 import warnings
 import zipfile
 import zlib
+from typing import Dict, List, Optional, Tuple, Union
 
 import numpy
 import pytest
@@ -346,13 +348,15 @@ def test_a_file_is_screened_before_any_of_it_runs(folder, tmp_path):
     assert not (tmp_path / "written").exists()
 
 
-def with_source(folder, path, line, name="net.pt"):
-    """The network, whose forward begins with this line."""
+def with_source(folder, path, line, name="net.pt", beside=b""):
+    """The network, whose forward begins with this line, and beside which this is defined. HERE is their module."""
     def change(entry, data):
         if b"class Net(" not in data:
             return data
+        here = re.search(rb"self: ([\w.]+)\.Net", data)[1]
         start = data.index(b"\n", data.index(b"Tensor:", data.index(b"def forward"))) + 1
-        return data[:start] + b"    " + line + b"\n" + data[start:]
+        return (data[:start] + b"    " + line.replace(b"HERE", here) + b"\n" + data[start:].rstrip(b"\n") + b"\n"
+                + beside.replace(b"HERE", here))
     return with_entries(folder / name, path / "changed.pt", change)
 
 
@@ -383,6 +387,180 @@ def test_what_saved_source_says_otherwise_is_taken(folder, tmp_path):
     save(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.BatchNorm1d(3)).eval(), tmp_path / "sequential.pt")
     result = deploy(tmp_path / "sequential.pt", folder / "x.npy")  # whose parts are getattr(self, "0")
     assert result.returncode == 0, result.stderr
+
+
+# What is not used is not compiled.
+USED = b'\n    if torch.eq(torch.len(annotate(List[Any], [y])), 9):\n      ops.prim.RaiseException("no")\n    else:\n      pass'
+CALL = (b"ops.spikeforge.event_csrmv(torch.ones([1]), torch.full([1], NUMBER, dtype=3), torch.tensor([0, 1], dtype=3), "
+        b"torch.ones([1]), rows=1, cols=4, transpose=True")
+WRONG = CALL.replace(b"NUMBER", b"268435456")
+
+
+@pytest.mark.parametrize("line, words", [
+    (b"y = " + WRONG + b", unchecked=True)", "with unchecked, which a stranger cannot vouch for"),
+    (b"y = " + WRONG + b", unchecked=torch.gt(torch.len(x), 0))", "with unchecked"),
+    (b"f = ops.spikeforge.event_csrmv\n    y = " + WRONG.replace(b"ops.spikeforge.event_csrmv(", b"f(") + b", unchecked=True)", "with unchecked"),
+    (b"ops.spikeforge.stdp_pre_(x, x, x, x, x, rows=1, cols=1, unchecked=True)", "with unchecked"),
+    (b"y = " + WRONG + b")", "indices must be from 0 to"), (b"y = " + WRONG + b", unchecked=False)", "indices must be from 0 to"),
+    (b"y = torch.unsafe_chunk(x, 1)", "it calls aten::unsafe_chunk"), (b"y = torch.unsafe_split(x, 1)", "it calls aten::unsafe_split"),
+    (b"y = torch.unsafe_split_with_sizes(x, [1])", "it calls aten::unsafe_split"), (b"y = x.data", "::data"),
+    (b"y = ops.prim.data(x)", "::data"),
+])
+def test_no_script_vouches_for_a_matrix_nor_hides_its_changes(folder, tmp_path, line, words):
+    used = b"\n    x = torch.add(x, torch.sum(y))" if line.startswith((b"y", b"f")) else b""
+    refused(words, with_source(folder, tmp_path, line + used), folder / "x.npy")
+
+
+BIG = b"class Big(Module):\n" + b"".join(b"  s%d : Tensor\n" % i for i in range(400)) + (
+    b"  def forward(self: HERE.Big,\n    x: Tensor) -> Tensor:\n    return x\n")
+
+
+@pytest.mark.parametrize("line, beside", [
+    (b"l = annotate(List[HERE.Big], [])\n    t = unchecked_cast(List[Tensor], annotate(Any, l))\n"
+     b"    _9 = torch.append(t, unchecked_cast(Tensor, annotate(Any, self)))\n    y = (l[0]).s399", BIG),
+    (b'big = unchecked_cast("HERE.Big", annotate(Any, self))\n    y = big.s399', BIG),
+    (b'y = unchecked_cast(List["int"], annotate(Any, [1]))', b""), (b'y = annotate("List[int]", [])', b""),
+    (b'y : "List[int]" = [1]', b""), (b'if isinstance(x, "Tensor"):\n      pass\n    else:\n      pass', b""),
+    (b'y = 1', b'def f(x: "Tensor") -> Tensor:\n  return x\n'), (b'y = 1', b'def f(x: Tensor) -> "Tensor":\n  return x\n'),
+    (b"y, b, = unchecked_cast(Tuple[int, int], annotate(Any, (1,)))", b""),
+    (b"y, b, = unchecked_cast(Tuple[int, int], (1,))", b""),
+    (b"l = annotate(List[Any], [()])\n    y, = unchecked_cast(Tuple[Tensor], l[0])", b""),
+    (b"l = annotate(List[Any], [(x,)])\n    y = unchecked_cast(Optional[Tuple[Tensor, Tensor]], l[0])", b""),
+    (b'y = unchecked_cast(Dict[str, Tensor], annotate(Any, annotate(Dict[str, List[Tensor]], {})))', b""),
+    (b'y = unchecked_cast(List[Tensor], annotate(Optional[List[int]], [1]))', b""),
+])
+def test_no_value_passes_for_one_of_another_type(folder, tmp_path, line, beside):
+    used = USED if b"y" in line.split(b" ")[0] or b"    y" in line else b""
+    refused("changed.pt: its source", with_source(folder, tmp_path, line + used, beside=beside), folder / "x.npy")
+
+
+class Optionals(torch.nn.Module):
+    """What torch writes casts for: arguments and attributes that may be None, and what isinstance tells apart."""
+
+    kept: Optional[List[torch.Tensor]]
+
+    def __init__(self):
+        super().__init__()
+        self.kept = None
+
+    def part(self, x, states: Optional[Tuple[torch.Tensor, torch.Tensor]] = None, sizes: Optional[List[int]] = None,
+             named: Optional[Dict[str, torch.Tensor]] = None, factor: Optional[float] = None, text: str = "a",
+             largest: float = float("inf"), device: torch.device = torch.device("cpu"), pair: Tuple[int, float] = (1, -2.5)):
+        if states is not None:
+            x = x + states[0] + states[1]
+        if sizes is not None:
+            x = x.expand(sizes)
+        if named is not None:
+            x = x + named["x"]
+        if factor is not None:
+            x = x * factor
+        return x.clamp_max(largest).to(device) * pair[0]
+
+    def forward(self, x):
+        kept = self.kept
+        if kept is not None:
+            x = x + kept[0]
+        self.kept = [torch.zeros_like(x)]
+        values: List[Union[int, torch.Tensor]] = [2, x]
+        last = values[1]
+        if isinstance(last, torch.Tensor):
+            x = last
+        return self.part(self.part(x), (x, x), list(x.shape), {"x": x}, 0.5)
+
+    @torch.jit.export
+    def reset(self):
+        self.kept = None
+
+
+def test_casts_that_torch_writes_are_taken(folder, tmp_path):
+    save(Optionals(), tmp_path / "net.pt")
+    result = deploy(tmp_path / "net.pt", folder / "x.npy")
+    assert result.returncode == 0, result.stderr
+
+
+LIAR = b"""class K:
+  v : int
+  def __init__(self: HERE.K, v: int) -> NoneType:
+    self.v = v
+    return None
+  def __lt__(self: HERE.K, other: HERE.K) -> bool:
+    return True
+"""
+
+
+@pytest.mark.parametrize("line, beside", [
+    (b'l = torch.mul([float("nan")], 5000)\n    _9 = torch.sort(l, True)', b""),
+    (b"l = annotate(List[HERE.K], [])\n    for i in range(5000):\n      _9 = torch.append(l, HERE.K(i, ))\n    _9 = torch.sort(l)", LIAR),
+    (b"l = annotate(List[HERE.K], [])\n    y = torch.sorted(l)", LIAR), (b"y = sorted([2, 1])", b""),
+    (b"l = torch.mul([x], 5000)\n    _9 = torch.sort(l, True)", b""), (b"l = annotate(List[float], [])\n    _9 = l.sort()", b""),
+    (b"y = torch.repeat_interleave(torch.full([4], 4611686018427387904, dtype=4))", b""),
+    (b"y = ops.prim.tolist()", b""), (b"y = ops.prim.tolist(x, 1)", b""),
+])
+def test_operators_that_trust_what_they_are_given_are_refused(folder, tmp_path, line, beside):
+    used = USED if line.startswith(b"y") or b"    y" in line else b"\n    x = torch.add(x, torch.len(l))"
+    refused("changed.pt: it", with_source(folder, tmp_path, line + used, beside=beside), folder / "x.npy")
+
+
+def test_tensors_are_sorted(folder, tmp_path):
+    for line in (b"y, z = torch.sort(x)", b"y = torch.msort(x)", b"y = torch.argsort(x)", b"l = [1]\n    _9 = torch._set_item(l, 0, 2)"):
+        result = deploy(with_source(folder, tmp_path, line), folder / "x.npy")
+        assert result.returncode == 0, (line, result.stderr)
+
+
+@pytest.mark.parametrize("beside", [
+    b"def f(x: int=torch.len(torch.mul([1], 200000000))) -> int:\n  return x\n",
+    b"class N(NamedTuple):\n  a : int=torch.len(torch.mul([1], 200000000))\n",
+    b"class C(Module):\n  a : Final[int] = torch.len(torch.mul([1], 200000000))\n",
+    b"def f(x: Tensor=torch.ones([100000])) -> Tensor:\n  return x\n",
+])
+def test_default_values_are_not_computed(folder, tmp_path, beside):
+    refused("its source computes a default value", with_source(folder, tmp_path, b"y = 1", beside=beside), folder / "x.npy")
+
+
+def chain(kind, n):
+    if kind == "functions":
+        return (b"y = HERE.f0(x, )",
+                b"".join(b"def f%d(x: Tensor) -> Tensor:\n  return HERE.f%d(x, )\n" % (i, i + 1) for i in range(n))
+                + b"def f%d(x: Tensor) -> Tensor:\n  return x\n" % n)
+    text = b"class A%d(Module):\n  a : Tensor\n" % n
+    for i in reversed(range(n)):
+        text = b"class A%d(Module):\n  a : HERE.A%d\n" % (i, i + 1) + text
+    return b"l = annotate(List[HERE.A0], [])", text
+
+
+@pytest.mark.parametrize("kind, words", [("functions", "call each other too deep"), ("classes", "types are nested too deep")])
+def test_no_chain_of_definitions_exhausts_the_stack(folder, tmp_path, kind, words):
+    line, beside = chain(kind, 100)
+    result = deploy(with_source(folder, tmp_path, line, beside=beside), folder / "x.npy")
+    assert result.returncode == 0, result.stderr
+    line, beside = chain(kind, 10_000)
+    refused(words, with_source(folder, tmp_path, line, beside=beside), folder / "x.npy")
+
+
+def test_a_packed_record_is_source(folder, tmp_path):
+    def packed(name, data):
+        return zipfile.ZIP_DEFLATED if name.endswith("data.pkl") else zipfile.ZIP_STORED
+    with zipfile.ZipFile(folder / "net.pt") as old, zipfile.ZipFile(tmp_path / "net.pt", "w") as new:
+        for name in old.namelist():
+            data = b"\x80\x02" + b"N" * (16 << 20) + b"." if name.endswith("data.pkl") else old.read(name)
+            new.writestr(name, data, compress_type=packed(name, data))
+    assert (tmp_path / "net.pt").stat().st_size < 100_000
+    refused("data.pkl is packed", tmp_path / "net.pt", folder / "x.npy")
+
+
+def test_large_data_is_looked_through_in_one_pass(folder, tmp_path):
+    many = 200_000
+    data = b"\x80\x02" + b"".join(b"Nr" + struct.pack("<I", i) for i in range(many)) + b"]" + b"K\x01a" * many + b"."
+    path = with_entries(folder / "net.pt", tmp_path / "net.pt", lambda name, old: data if name.endswith("data.pkl") else old)
+    started = time.monotonic()
+    refused("something is left over", path, folder / "x.npy")
+    assert time.monotonic() - started < 30
+    # and takes no more memory than a few of torch's values for each of its bytes
+    data = b"\x80\x02" + b"N" * (8 << 20) + b"."
+    path = with_entries(folder / "net.pt", tmp_path / "net.pt", lambda name, old: data if name.endswith("data.pkl") else old)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    refused("something is left over", path, folder / "x.npy")
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < before + (700 << 10)
 
 
 class Cell(torch.nn.Module):

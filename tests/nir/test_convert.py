@@ -449,3 +449,14 @@ def test_a_damaged_file_is_refused(tmp_path):
     (tmp_path / "flipped.pt").write_bytes(whole[:weight] + bytes([whole[weight] ^ 1]) + whole[weight + 1 :])
     done = tool("convert", tmp_path / "flipped.pt", tmp_path / "bad.nir")
     assert done.returncode == 1 and "checksum" in done.stderr
+
+
+@pytest.mark.parametrize("body", [b"}", b")", b"]", b"ca\nb\n", b"c__torch__\nA\nq\x00", b"Nr\x01\x00\x00\x00"])
+def test_data_takes_no_more_memory_than_the_limit(body, tmp_path):
+    count = (4 << 20) // len(body)
+    with zipfile.ZipFile(tmp_path / "net.pt", "w") as archive:
+        more = b"" if b"A" not in body else b"h\x00)\x81" * (1 << 20)
+        archive.writestr("net/data.pkl", b"\x80\x02" + (body + more if more else body * count) + b".")
+        archive.writestr("net/constants.pkl", b"\x80\x02).")
+    done = tool("convert", tmp_path / "net.pt", tmp_path / "net.nir", "--max-bytes", 100 << 20)
+    assert done.returncode == 1 and "beyond the limit of memory" in done.stderr, done.stderr

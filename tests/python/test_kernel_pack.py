@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from typing import Tuple
 
 import pytest
 import torch
@@ -194,6 +195,28 @@ def test_the_tool_looks_models_through_before_it_runs_them(tmp_path):
         failed = subprocess.run([*map(str, arguments), "--allow", "aten::from_file", "-o", str(elsewhere / "p.pack")], capture_output=True, text=True)
         assert failed.returncode == 1, failed.stdout
     assert not (tmp_path / "written").exists()
+
+
+class Nothing(torch.nn.Module):
+    def forward(self, x) -> Tuple[()]:
+        return ()
+
+
+class Crashes(torch.nn.Module):
+    def forward(self, x):
+        least = torch.full([9], -9223372036854775807, dtype=torch.int64) - 1
+        return torch.div(least, torch.full([9], -1, dtype=torch.int64), rounding_mode="trunc")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not TOOL.exists(), reason="spikeforge-pack is not built")
+def test_models_that_give_nothing_or_crash_are_one_line(tmp_path):
+    for model, more, words in [(Nothing(), ["--train"], "the model gives no tensor"), (Crashes(), [], "a model crashed (signal 8)")]:
+        torch.jit.script(model).save(tmp_path / "network.pt")
+        arguments = [TOOL, "--arch", "sm_90", tmp_path / "network.pt", "--input", "16,3,4", *more]
+        failed = subprocess.run([*map(str, arguments)], capture_output=True, text=True, cwd=tmp_path)
+        assert failed.returncode == 1 and failed.stderr.startswith("spikeforge-pack: "), failed.stderr
+        assert words in failed.stderr and failed.stderr.count("\n") == 1, failed.stderr
 
 
 @pytest.mark.gpu

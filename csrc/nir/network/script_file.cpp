@@ -266,19 +266,23 @@ class ScriptReader {
         push(std::bit_cast<double>(bits));
         break;
       }
-      case 'X':
-        push(std::string(cursor.text(cursor.number(4))));
+      case 'X': {
+        const std::string_view text = cursor.text(cursor.number(4));
+        take_memory(of_text + text.size());
+        push(std::string(text));
         break;
+      }
       case 'c': {
         const std::string module = cursor.line();
+        take_memory(of_text + 2 * module.size());
         push(c10::IValue::make_capsule(c10::make_intrusive<Global>(module + "." + cursor.line())));
         break;
       }
       case 'q':
-        memo_[cursor.number(1)] = top();
+        remember(cursor.number(1));
         break;
       case 'r':
-        memo_[cursor.number(4)] = top();
+        remember(cursor.number(4));
         break;
       case 'h':
         recall(cursor.number(1));
@@ -301,6 +305,7 @@ class ScriptReader {
         break;
       }
       case ']':
+        take_memory(of_list);
         push(c10::impl::GenericList(c10::AnyType::get()));
         break;
       case 'a':
@@ -310,6 +315,7 @@ class ScriptReader {
         append(pop_to_mark());
         break;
       case '}':
+        take_memory(of_dict);
         push(c10::impl::GenericDict(c10::AnyType::get(), c10::AnyType::get()));
         break;
       case 's': {
@@ -323,6 +329,7 @@ class ScriptReader {
       case 0x81:  // NEWOBJ
         pop();
         if (!name_of_global(pop()).starts_with("__torch__.")) refuse();
+        take_memory(of_object);
         push(c10::ivalue::Object::create({unit_, c10::ClassType::create(c10::QualifiedName("__torch__.Data"), unit_)},
                                          0));
         break;
@@ -334,6 +341,7 @@ class ScriptReader {
         break;
       case 'R': {
         const c10::IValue arguments = pop();
+        take_memory(of_tensor);
         push(call(name_of_global(pop()), elements(arguments)));
         break;
       }
@@ -345,7 +353,17 @@ class ScriptReader {
 
   [[noreturn]] static void refuse() { fail("is damaged: its data.pkl is not what torch writes"); }
 
+  // What torch's values take, rounded up; beside those of a directory and of a pickle, of which each instruction leaves
+  // at most one value on the stack and one in the memo.
+  static constexpr std::uint64_t of_element = 32, of_text = 128, of_tuple = 256, of_list = 256, of_item = 128,
+                                 of_dict = 512, of_tensor = 1024, of_attribute = 256, of_object = 2048;
+  void take_memory(std::uint64_t bytes) {
+    if (bytes > bytes_left_) fail("is beyond the limit of memory");
+    bytes_left_ -= bytes;
+  }
+
   c10::IValue tuple(const std::vector<c10::IValue>& elements) {
+    take_memory(of_tuple + elements.size() * of_element);
     c10::IValue value = c10::ivalue::Tuple::create(elements);
     close(value, elements);
     return value;
@@ -360,7 +378,10 @@ class ScriptReader {
     return global->name;
   }
 
-  void push(c10::IValue value) { stack_.push_back(std::move(value)); }
+  void push(c10::IValue value) {
+    take_memory(of_element);
+    stack_.push_back(std::move(value));
+  }
   c10::IValue& top() {
     if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) refuse();
     return stack_.back();
@@ -377,6 +398,10 @@ class ScriptReader {
     stack_.erase(first, stack_.end());
     marks_.pop_back();
     return values;
+  }
+  void remember(std::uint64_t place) {
+    take_memory(of_item);
+    memo_[place] = top();
   }
   void recall(std::uint64_t place) {
     const auto found = memo_.find(place);
@@ -401,12 +426,14 @@ class ScriptReader {
 
   void append(const std::vector<c10::IValue>& values) {
     if (!top().isList()) refuse();
+    take_memory(values.size() * of_element);
     close(top(), values);
     auto list = top().toList();
     for (const c10::IValue& value : values) list.push_back(value);
   }
   void set_items(const std::vector<c10::IValue>& items) {
     if (!top().isGenericDict() || items.size() % 2 != 0) refuse();
+    take_memory(items.size() * of_item);
     close(top(), items);
     auto dict = top().toGenericDict();
     for (std::size_t i = 0; i < items.size(); i += 2) {
@@ -422,6 +449,7 @@ class ScriptReader {
     for (const auto& item : attributes.toGenericDict()) {
       const std::string& name = item.key().toStringRef();
       if (object->type()->hasAttribute(name)) refuse();
+      take_memory(of_attribute + name.size());
       object->setSlot(object->type()->addAttribute(name, c10::AnyType::get()), item.value());
     }
   }
@@ -437,8 +465,7 @@ class ScriptReader {
     if (!numbers->storage) {
       auto storage = c10::make_intrusive<Storage>();
       storage->size = zip_.size_of("data/" + key);
-      if (storage->size > bytes_left_) fail("is beyond the limit of memory");
-      bytes_left_ -= storage->size;
+      take_memory(of_object + storage->size);
       storage->data = c10::GetCPUAllocator()->allocate(storage->size);
       zip_.read("data/" + key, storage->data.get());
       numbers->storage = storages_[key] = storage;

@@ -23,6 +23,7 @@ namespace spikeforge::torchscript {
 struct Record {
   std::string name;  // below the folder that all are in
   std::uint64_t size;
+  bool is_packed;  // deflated: it takes more than it has in the file
 };
 
 class Archive {

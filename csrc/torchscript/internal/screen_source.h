@@ -1,6 +1,7 @@
 // What a TorchScript file's source calls, before any of it is compiled.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,14 @@ class AllowedOperators {
   std::vector<std::string> beyond_;
 };
 
+struct Definitions {
+  // How many the compiler goes down where each definition waits for the next: of a definition, those of its deepest
+  // expression and statement, and one.
+  std::size_t levels = 0;
+  std::vector<std::string> classes = {};  // their names
+};
+
 // Throws ScreeningError. The source is parsed by torch's own parser, so that what it sees is what will be compiled.
-void screen_source(const std::string& source, const AllowedOperators& allowed);
+Definitions screen_source(const std::string& source, const AllowedOperators& allowed);
 
 }  // namespace spikeforge::torchscript
