@@ -75,7 +75,7 @@ def raster(
     ax.set_ylabel("neuron" + of)
     if values.numel():
         rate = float((values != 0).double().mean())
-        text = f"{_short(100 * rate)} % fire a step" if dt is None else f"{_short(1000 * rate / dt)} Hz"
+        text = f"{_short(100 * rate)} % fire" if dt is None else f"{_short(1000 * rate / dt)} Hz"
         ax.set_title(text, loc="right", color=MUTED, fontsize="small")
     return ax
 
@@ -122,12 +122,12 @@ def traces(
     for i, neuron in enumerate(chosen):
         color = COLORS[i % len(COLORS)]
         ax.plot(time.numpy(), drawn[:, neuron].numpy(), color=color, linewidth=1.2, label=f"neuron {neuron}")
-        if fired is not None:
+        if fired is not None and fired[:, neuron].any():
             at = time[fired[:, neuron] != 0].numpy()
             # Above the lines, a row a neuron.
             ax.plot(
                 at, [1.03 + 0.05 * i] * len(at), "|", color=color, markersize=5, clip_on=False,
-                transform=ax.get_xaxis_transform(),
+                in_layout=False, transform=ax.get_xaxis_transform(),
             )  # fmt: skip
     if threshold is not None:
         ax.axhline(threshold, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
@@ -216,7 +216,10 @@ def _chosen(function: str, neurons: int | Sequence[int] | None, count: int, *, f
         return list(range(count))
     if isinstance(neurons, int):
         shown = max(min(neurons, count), 0)
-        return list(range(shown)) if first else [i * count // shown for i in range(shown)]
+        if first or not shown:
+            return list(range(shown))
+        apart = count // shown
+        return [i * count // shown + i % apart for i in range(shown)]  # of feature maps, not always the same pixel
     numbers = [int(number) for number in neurons]
     for number in numbers:
         if not 0 <= number < count:
