@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spikeforge._hooks import Hooks, Watcher, check_call, networks_around, watched
+from spikeforge.accelerate.replacing import Replaced
 from spikeforge.nn.containers import Container, TimeDistributed
 from spikeforge.nn.delay import Delay
 from spikeforge.nn.encoders import Encoder
@@ -56,10 +57,10 @@ def count(net: nn.Module, *, neurons: Sequence[type[nn.Module]] = ()) -> Count:
     ...     net(x)  # any number of calls
     >>> print(counted.table())
 
-    Spikes are counted of neurons and encoders of ``spikeforge.nn``; synaptic operations of Linear, Conv1d to Conv3d,
-    ConvTranspose1d to 3d, and Loihi's connections. An input whose values are all 0, 1 or -1 is taken for spikes: each
-    one costs an addition for each synapse that it reaches, which at the border of a convolution are fewer. Any other
-    input costs a multiplication and addition for each of its values and synapses, also for zeros, except for Loihi's
+    Spikes are counted of neurons and encoders of ``spikeforge.nn``, and of accelerated neurons; synaptic operations of
+    Linear, Conv1d to Conv3d, ConvTranspose1d to 3d, and Loihi's connections. An input whose values are all 0, 1 or -1
+    is taken for spikes: each one costs an addition for each synapse that it reaches, which at the border of a
+    convolution are fewer. Any other input costs a multiplication and addition for each of its values and synapses, also for zeros, except for Loihi's
     connections, which send no zeros. Each call is judged by itself. Biases, normalisation and pooling are not counted.
     A weight of zero is a synapse.
 
@@ -188,7 +189,7 @@ def _aligned(row: Iterable[str], widths: Sequence[int]) -> Iterator[str]:
 
 def _is_neuron(module: nn.Module) -> bool:
     others = (Container, TimeDistributed, Delay, LoihiConnection)
-    return isinstance(module, Encoder) or (
+    return isinstance(module, (Encoder, Replaced)) or (
         isinstance(module, StatefulModule) and bool(module.state_names) and not isinstance(module, others)
     )
 
