@@ -127,7 +127,7 @@ def traces(
             # Above the lines, a row a neuron.
             ax.plot(
                 at, [1.03 + 0.05 * i] * len(at), "|", color=color, markersize=5, clip_on=False,
-                in_layout=False, transform=ax.get_xaxis_transform(),
+                transform=ax.get_xaxis_transform(),
             )  # fmt: skip
     if threshold is not None:
         ax.axhline(threshold, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)

@@ -12,6 +12,7 @@ import pytest
 import spikeforge
 import spikeforge.nn as snn
 import torch
+from documentation import code
 from spikeforge import Monitor, count
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -559,6 +560,16 @@ def test_without_matplotlib_a_line_says_so():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.startswith("spikeforge.plot needs matplotlib: pip install matplotlib"), done.stderr
+
+
+def test_the_program_of_the_documentation_runs(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", code("a network watched in Python")],
+        cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"MPLBACKEND": "agg"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "torch.Size([200, 4, 100])" in done.stdout and "multiply-accumulates" in done.stdout
+    assert pyplot.imread(tmp_path / "spikes.png").std() > 0.05
 
 
 # --- the demo ----------------------------------------------------------------------------------------------------------
