@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -60,9 +61,9 @@ def count(net: nn.Module, *, neurons: Sequence[type[nn.Module]] = ()) -> Count:
     Spikes are counted of neurons and encoders of ``spikeforge.nn``, and of accelerated neurons; synaptic operations of
     Linear, Conv1d to Conv3d, ConvTranspose1d to 3d, and Loihi's connections. An input whose values are all 0, 1 or -1
     is taken for spikes: each one costs an addition for each synapse that it reaches, which at the border of a
-    convolution are fewer. Any other input costs a multiplication and addition for each of its values and synapses, also for zeros, except for Loihi's
-    connections, which send no zeros. Each call is judged by itself. Biases, normalisation and pooling are not counted.
-    A weight of zero is a synapse.
+    convolution are fewer. Any other input costs a multiplication and addition for each of its values and synapses, also
+    for zeros, except for Loihi's connections, which send no zeros. Each call is judged by itself. Biases, normalisation
+    and pooling are not counted. A weight of zero is a synapse.
 
     Numbers are summed over the whole batch, on the device, without waiting for it; results stay as they are.
 
@@ -196,7 +197,7 @@ def _is_neuron(module: nn.Module) -> bool:
 
 def are_spikes(x: Tensor) -> Tensor:
     """Whether all values are 0, 1 or -1: a tensor, for no one waits for a device."""
-    return ((x == 0) | (x.abs() == 1)).all()
+    return ((x == 0) | (x == 1) | (x == -1)).all()
 
 
 class Counter(Watcher):
@@ -269,9 +270,11 @@ class Operations(Counter):
     def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         x = args[0] if args else kwargs.get("input", kwargs.get("x"))
         check_call("count", module, x)
-        fan_out, spiking, active = self.synapses(module, x), are_spikes(x), x != 0
+        fan_out, spiking = self.synapses(module, x), are_spikes(x)
+        leading = x.shape[: x.dim() - fan_out.dim()]
+        active = (x != 0).sum(tuple(range(len(leading))), dtype=torch.int64) if leading else x != 0
         events = (active * fan_out).sum()
-        others = events if isinstance(module, LoihiConnection) else fan_out.expand(x.shape).sum()
+        others = events if isinstance(module, LoihiConnection) else fan_out.sum() * math.prod(leading)
         self.add("accumulates", events * spiking)
         self.add("multiply_accumulates", others * ~spiking)
 

@@ -190,8 +190,8 @@ class Recording:
         for piece in self.pieces:
             if piece.shape[1:] != self.pieces[0].shape[1:]:
                 raise ValueError(
-                    f"Monitor: steps of '{self.name}' have shape {_step(self.pieces[0])} first and then {_step(piece)}; "
-                    "call reset() before another batch"
+                    f"Monitor: steps of '{self.name}' have shape {_step(self.pieces[0])} first and then {_step(piece)}"
+                    "; call reset() before another batch"
                 )
         if len(self.pieces) > 1:
             self.pieces[:] = [torch.cat(self.pieces)]
@@ -252,8 +252,8 @@ def _output(module: nn.Module, outputs: Any, index: int, name: str) -> Tensor:
     if not isinstance(value, Tensor) or value.dim() == 0:
         kind = "a number" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise TypeError(
-            f"Monitor: {name} must be a tensor [T, *shape], but {type(module).__name__} returns {kind}; record a module "
-            "within or around it"
+            f"Monitor: {name} must be a tensor [T, *shape], but {type(module).__name__} returns {kind}; record a "
+            "module within or around it"
         )
     return value
 

@@ -17,6 +17,8 @@ from spikeforge import Monitor, count
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from conftest import REPOSITORY
+
 TAU = 2.5
 
 
@@ -70,7 +72,7 @@ def sequence(steps=9, batch=3, features=5):
     return 3 * torch.rand(steps, batch, features)
 
 
-# --- Monitor -----------------------------------------------------------------------------------------------------------
+# --- Monitor ----------------------------------------------------------------------------------------------------------
 
 
 def test_it_records_what_the_equations_say(device):
@@ -291,11 +293,15 @@ def test_files(tmp_path):
     table = numpy.genfromtxt(tmp_path / "run.csv", delimiter=",", names=True, deletechars="")
     assert table.dtype.names[:2] == ("step", "out[0]") and table.dtype.names[-1] == "v[5]"
     assert numpy.array_equal(table["v[4]"], monitor["v"][:, 1, 1].numpy())
+    for recording in ("run", "run.csv"):
+        script = REPOSITORY / "scripts" / "plot_monitor.py"
+        subprocess.run([sys.executable, script, tmp_path / recording, "--output", tmp_path / "drawn.png"], check=True)
+        assert pyplot.imread(tmp_path / "drawn.png").std() > 0.05
 
 
 def test_what_monitors_refuse():
     block, x = Block(), sequence()
-    with pytest.raises(ValueError, match=r"no output or state 'lif.w' in Block. Do you mean 'lif.\w+'\? There are .*lif.v"):
+    with pytest.raises(ValueError, match=r"no output or state 'lif.w' in Block. Do you mean 'lif.\w+'\? There are .*"):
         Monitor(block, ["lif.v", "lif.w"])
     assert not block.lif._forward_hooks
     with pytest.raises(ValueError, match="what is on its way through a delay"):
@@ -323,7 +329,7 @@ def test_what_monitors_refuse():
         rnn(torch.rand(4, 2, 3))
 
 
-# --- count -------------------------------------------------------------------------------------------------------------
+# --- count ------------------------------------------------------------------------------------------------------------
 
 
 def reached(layer, x):
@@ -455,7 +461,7 @@ def test_neurons_of_others_are_counted_by_their_class():
     assert counted["neuron"].spikes == int(y.sum()) and counted["neuron"].outputs == 20
 
 
-# --- plot --------------------------------------------------------------------------------------------------------------
+# --- plot -------------------------------------------------------------------------------------------------------------
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -572,7 +578,7 @@ def test_the_program_of_the_documentation_runs(tmp_path):
     assert pyplot.imread(tmp_path / "spikes.png").std() > 0.05
 
 
-# --- the demo ----------------------------------------------------------------------------------------------------------
+# --- the demo ---------------------------------------------------------------------------------------------------------
 
 
 def demo(*options, cwd):
