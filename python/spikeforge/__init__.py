@@ -4,7 +4,12 @@
     spikeforge.surrogate    derivatives of the spike
     spikeforge.neuron       makes a neuron of a Python function that computes one step
     spikeforge.accelerate   replaces the neurons of a network of SpikingJelly, snnTorch or Norse
+    spikeforge.Monitor      records outputs and states while a network runs
+    spikeforge.count        counts spikes and synaptic operations
+    spikeforge.plot         draws spikes and states
     spikeforge.ops          the operators
+
+`python -m spikeforge.demo` trains a network to read handwritten digits.
 
 `import spikeforge` loads the library that belongs to the torch imported; everything else is imported when it is used.
 """
@@ -20,10 +25,12 @@ from typing import TYPE_CHECKING, Any
 from spikeforge._version import __version__
 
 if TYPE_CHECKING:
-    from spikeforge import nn, ops, surrogate
+    from spikeforge import demo, nn, ops, plot, surrogate
     from spikeforge.accelerate import accelerate
+    from spikeforge.count import count
+    from spikeforge.monitor import Monitor
     from spikeforge.trace.core import from_core
-    from spikeforge.trace.neuron import neuron
+    from spikeforge.trace.neuron import TracedNeuron, neuron
     from spikeforge.trace.primitives import (
         add_gradient,
         custom_gradient,
@@ -52,8 +59,11 @@ _load()
 
 # Functions and classes, and the module that each is in.
 _FROM = {
+    "Monitor": "monitor",
+    "TracedNeuron": "trace",
     "accelerate": "accelerate",
     "add_gradient": "trace",
+    "count": "count",
     "custom_gradient": "trace",
     "detach": "trace",
     "from_core": "trace",
@@ -66,15 +76,20 @@ _FROM = {
 }
 
 __all__ = [
+    "Monitor",
+    "TracedNeuron",
     "__version__",
     "accelerate",
     "add_gradient",
+    "count",
     "custom_gradient",
+    "demo",
     "detach",
     "from_core",
     "neuron",
     "nn",
     "ops",
+    "plot",
     "select",
     "spike",
     "spike_strict",

@@ -1,0 +1,362 @@
+"""Counts spikes and synaptic operations of each layer while a network runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spikeforge._hooks import Hooks, Watcher, check_call, networks_around, watched
+from spikeforge.accelerate.replacing import Replaced
+from spikeforge.nn.containers import Container, TimeDistributed
+from spikeforge.nn.delay import Delay
+from spikeforge.nn.encoders import Encoder
+from spikeforge.nn.loihi import LoihiConnection, LoihiDelayDense, LoihiDense, LoihiSparse
+from spikeforge.nn.network import Network
+from spikeforge.nn.stateful import StatefulModule, as_tuple
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+@dataclass(frozen=True)
+class LayerCount:
+    """What one layer has done.
+
+    Attributes:
+        name: from the network, as in ``named_modules``.
+        kind: the class.
+        spikes: values of the output that are not zero; None for a layer that is no neuron, and a neuron whose output
+            is not spikes (all 0, 1 or -1).
+        outputs: values that could have been spikes: steps, times batch, times neurons.
+        accumulates: synaptic operations: for each spike that comes in, one addition for each synapse that it reaches.
+            None for a neuron.
+        multiply_accumulates: the same of inputs that are not spikes, where each value counts, also zeros.
+    """
+
+    name: str
+    kind: str
+    spikes: int | None = None
+    outputs: int | None = None
+    accumulates: int | None = None
+    multiply_accumulates: int | None = None
+
+    @property
+    def rate(self) -> float | None:
+        """Spikes a neuron and step."""
+        return None if self.spikes is None else self.spikes / max(self.outputs or 0, 1)
+
+
+def count(net: nn.Module, *, neurons: Sequence[type[nn.Module]] = ()) -> Count:
+    """Counts what each layer of a network does.
+
+    >>> with spikeforge.count(net) as counted:
+    ...     net(x)  # any number of calls
+    >>> print(counted.table())
+
+    Spikes are counted of neurons and encoders of ``spikeforge.nn``, and of accelerated neurons; synaptic operations of
+    Linear, Conv1d to Conv3d, ConvTranspose1d to 3d, and Loihi's connections. An input whose values are all 0, 1 or -1
+    is taken for spikes: each one costs an addition for each synapse that it reaches, which at the border of a
+    convolution are fewer. Any other input costs a multiplication and addition for each of its values and synapses, also
+    for zeros, except for Loihi's connections, which send no zeros. Each call is judged by itself. Biases, normalisation
+    and pooling are not counted. A weight of zero is a synapse.
+
+    Numbers are summed over the whole batch, on the device, without waiting for it; results stay as they are.
+
+    Args:
+        net: any module.
+        neurons: classes of other modules that fire, such as ``snntorch.Leaky``; of several outputs the first is the
+            spikes.
+    """
+    return Count(net, neurons)
+
+
+class Count:
+    """Counts from its construction to :meth:`close`, or to the end of its ``with`` block; :func:`count` makes it."""
+
+    def __init__(self, net: nn.Module, neurons: Sequence[type[nn.Module]] = ()):
+        net = watched("count", net)
+        self._hooks = Hooks(self)
+        self._counters: list[Counter] = []
+        self._strangers: list[Stranger] = []
+        for name, module in net.named_modules():
+            self._watch(name, module, networks_around(net, name), tuple(neurons))
+
+    def _watch(self, name: str, module: nn.Module, networks: list[Network], neurons: tuple[type, ...]) -> None:
+        watcher: Watcher | None = None
+        if isinstance(module, neurons) or _is_neuron(module):
+            watcher = Spikes(networks, name, module)
+        elif find_synapses(module):
+            watcher = Operations(networks, name, module, find_synapses(module))
+        elif any(parameter.dim() > 1 for parameter in module.parameters(recurse=False)):
+            watcher = Stranger(networks, name, module)
+        if isinstance(watcher, Stranger):
+            self._strangers.append(watcher)
+        elif isinstance(watcher, Counter):
+            self._counters.append(watcher)
+        if watcher is not None:
+            self._hooks.attach(module, watcher)
+
+    @property
+    def layers(self) -> list[LayerCount]:
+        """Those that have been called, in the order of ``net.named_modules()``."""
+        return [counter.counted() for counter in self._counters if counter.calls]
+
+    @property
+    def not_counted(self) -> list[str]:
+        """Layers with weights that have been called, and are of no kind that is counted."""
+        return [f"{stranger.name} ({stranger.kind})" for stranger in self._strangers if stranger.calls]
+
+    @property
+    def spikes(self) -> int:
+        """Of all layers."""
+        return sum(layer.spikes or 0 for layer in self.layers)
+
+    @property
+    def accumulates(self) -> int:
+        """Synaptic operations of all layers."""
+        return sum(layer.accumulates or 0 for layer in self.layers)
+
+    @property
+    def multiply_accumulates(self) -> int:
+        """Of all layers."""
+        return sum(layer.multiply_accumulates or 0 for layer in self.layers)
+
+    def __getitem__(self, name: str) -> LayerCount:
+        """The layer of that name.
+
+        Raises:
+            ValueError: for a name that is none of a layer that has been called.
+        """
+        layers = {layer.name: layer for layer in self.layers}
+        if name not in layers:
+            raise ValueError(f"count: nothing has been counted of '{name}', but of {', '.join(layers) or 'no layer'}")
+        return layers[name]
+
+    def __iter__(self) -> Iterator[LayerCount]:
+        return iter(self.layers)
+
+    def table(self) -> str:
+        """A line a layer: its spikes, their rate, and operations."""
+        layers = self.layers
+        rows = [("layer", "kind", "spikes", "rate", "accumulates", "multiply-accumulates")]
+        rows += [_row(layer) for layer in layers]
+        rows.append(("all", "", f"{self.spikes:,}", "", f"{self.accumulates:,}", f"{self.multiply_accumulates:,}"))
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
+        lines += [f"not counted: {', '.join(self.not_counted)}"] if self.not_counted else []
+        return "\n".join(lines)
+
+    __str__ = table
+
+    def reset(self) -> None:
+        """Counts from 0 on."""
+        for watcher in (*self._counters, *self._strangers):
+            watcher.reset()
+
+    def close(self) -> None:
+        """Ends the counting; what has been counted stays."""
+        self._hooks.remove()
+
+    def __enter__(self) -> Count:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _row(layer: LayerCount) -> tuple[str, ...]:
+    numbers = (layer.spikes, layer.rate, layer.accumulates, layer.multiply_accumulates)
+    return layer.name or "(net)", layer.kind, *map(_number, numbers)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2%}" if isinstance(value, float) else f"{value:,}"
+
+
+def _aligned(row: Iterable[str], widths: Sequence[int]) -> Iterator[str]:
+    for i, (word, width) in enumerate(zip(row, widths)):
+        yield word.ljust(width) if i < 2 else word.rjust(width)
+
+
+# --- what is watched
+
+
+def _is_neuron(module: nn.Module) -> bool:
+    others = (Container, TimeDistributed, Delay, LoihiConnection)
+    return isinstance(module, (Encoder, Replaced)) or (
+        isinstance(module, StatefulModule) and bool(module.state_names) and not isinstance(module, others)
+    )
+
+
+def are_spikes(x: Tensor) -> Tensor:
+    """Whether all values are 0, 1 or -1: a tensor, for no one waits for a device."""
+    return ((x == 0) | (x == 1) | (x == -1)).all()
+
+
+class Counter(Watcher):
+    """Sums up numbers of one module, on its device."""
+
+    def __init__(self, networks: list[Network], name: str, module: nn.Module):
+        super().__init__(networks)
+        self.name, self.kind = name, type(module).__name__
+        self.reset()
+
+    def reset(self) -> None:
+        self.calls = 0
+        self.sums: dict[str, Tensor] = {}
+
+    def add(self, name: str, number: Tensor) -> None:
+        self.sums[name] = self.sums[name] + number if name in self.sums else number
+
+    def sum(self, name: str) -> int:
+        return int(self.sums[name])
+
+    def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if self.is_repeated():
+            return
+        with torch.no_grad():
+            self.see(module, args, kwargs, result)
+        self.calls += 1
+
+    def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        raise NotImplementedError
+
+    def counted(self) -> LayerCount:
+        raise NotImplementedError
+
+
+class Stranger(Counter):
+    """A layer with weights whose operations are not known."""
+
+    def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        pass
+
+
+class Spikes(Counter):
+    """Those of a neuron."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.outputs = 0
+
+    def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        outputs, _ = self.parts(result)
+        values = as_tuple(outputs) if isinstance(module, StatefulModule) else as_tuple(outputs)[:1]
+        for y in values:
+            check_call("count", module, y)
+            self.outputs += y.numel()
+            self.add("spikes", (y != 0).sum())
+            self.add("others", ~are_spikes(y))
+
+    def counted(self) -> LayerCount:
+        fires = self.sum("others") == 0
+        return LayerCount(self.name, self.kind, self.sum("spikes") if fires else None, self.outputs)
+
+
+class Operations(Counter):
+    """Those of a layer of synapses."""
+
+    def __init__(self, networks: list[Network], name: str, module: nn.Module, synapses: Synapses):
+        super().__init__(networks, name, module)
+        self.synapses = synapses
+
+    def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        x = args[0] if args else kwargs.get("input", kwargs.get("x"))
+        check_call("count", module, x)
+        fan_out, spiking = self.synapses(module, x), are_spikes(x)
+        leading = x.shape[: x.dim() - fan_out.dim()]
+        active = (x != 0).sum(tuple(range(len(leading))), dtype=torch.int64) if leading else x != 0
+        events = (active * fan_out).sum()
+        others = events if isinstance(module, LoihiConnection) else fan_out.sum() * math.prod(leading)
+        self.add("accumulates", events * spiking)
+        self.add("multiply_accumulates", others * ~spiking)
+
+    def counted(self) -> LayerCount:
+        numbers = {name: self.sum(name) for name in ("accumulates", "multiply_accumulates")}
+        return LayerCount(self.name, self.kind, **numbers)
+
+
+# --- how many synapses a value of the input reaches: an int64 tensor that broadcasts against it
+
+Synapses = Callable[[nn.Module, Tensor], Tensor]
+
+
+def find_synapses(module: nn.Module) -> Synapses | None:
+    """The fan-out of this kind of layer; None where it is not known."""
+    if isinstance(module, nn.Linear):
+        return _of_linear
+    if isinstance(module, CONVOLUTIONS):
+        return _OfConvolution()
+    if isinstance(module, LoihiSparse):
+        return _of_sparse
+    return _of_dense if isinstance(module, (LoihiDense, LoihiDelayDense)) else None
+
+
+def _of_linear(module: nn.Module, x: Tensor) -> Tensor:
+    return torch.tensor(module.out_features, device=x.device)
+
+
+def _of_dense(module: nn.Module, x: Tensor) -> Tensor:
+    return torch.tensor(module.weight.shape[0], device=x.device)
+
+
+def _of_sparse(module: nn.Module, x: Tensor) -> Tensor:
+    return torch.bincount(module.col_indices, minlength=x.shape[-1])
+
+
+class _OfConvolution:
+    """Kept for each size of images."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[Any, ...], Tensor] = {}
+
+    def __call__(self, module: nn.Module, x: Tensor) -> Tensor:
+        size = tuple(x.shape[-len(module.kernel_size) :])
+        key = (*size, x.device)
+        if key not in self.known:
+            self.known[key] = _fan_out_map(module, size).to(x.device)
+        return self.known[key]
+
+
+def _fan_out_map(module: nn.Module, size: tuple[int, ...]) -> Tensor:
+    """The synapses of each pixel ``[*size]``, which are as many in each channel."""
+    taps = _taps_of_transposed if module.transposed else _taps
+    fan_out = torch.tensor(module.out_channels // module.groups)
+    for axis, n in enumerate(size):
+        fan_out = fan_out.unsqueeze(-1) * torch.tensor(taps(module, axis, n))
+    return fan_out
+
+
+def _taps(module: nn.Module, axis: int, n: int) -> list[int]:
+    """How often a convolution reads each of n pixels of a row along an axis."""
+    kernel, stride, dilation = module.kernel_size[axis], module.stride[axis], module.dilation[axis]
+    before, after = module._reversed_padding_repeated_twice[-2 * axis - 2 :][:2]
+    outputs = (n + before + after - dilation * (kernel - 1) - 1) // stride + 1
+    read = [0] * n
+    for output in range(outputs):
+        for tap in range(kernel):
+            i = output * stride + tap * dilation - before
+            if module.padding_mode == "circular":
+                i %= n
+            elif module.padding_mode == "reflect":
+                i = n - 1 - abs(n - 1 - abs(i))
+            elif module.padding_mode == "replicate":
+                i = min(max(i, 0), n - 1)
+            if 0 <= i < n:
+                read[i] += 1
+    return read
+
+
+def _taps_of_transposed(module: nn.Module, axis: int, n: int) -> list[int]:
+    """How many outputs along an axis a transposed convolution adds each of n pixels to."""
+    kernel, stride, dilation = module.kernel_size[axis], module.stride[axis], module.dilation[axis]
+    outputs = (n - 1) * stride - 2 * module.padding[axis] + dilation * (kernel - 1) + module.output_padding[axis] + 1
+    first = [i * stride - module.padding[axis] for i in range(n)]
+    return [sum(0 <= at + tap * dilation < outputs for tap in range(kernel)) for at in first]

@@ -1,0 +1,372 @@
+"""Records outputs and states of a network while it runs, by their names from it."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spikeforge._hooks import Hooks, Watcher, check_call, modules_along, networks_around, watched
+from spikeforge.nn.containers import Container, TimeDistributed
+from spikeforge.nn.loihi import LoihiConnection
+from spikeforge.nn.network import Network
+from spikeforge.nn.stateful import StatefulModule, _join, as_tuple, has_states, shape_of
+
+LISTED = 12  # names in an error
+
+
+class Monitor:
+    """Records chosen outputs and states of a network from its construction to :meth:`close`.
+
+    >>> with Monitor(net, ["hidden.out", "hidden.v"]) as monitor:
+    ...     spikes = net(x)  # x [T, B, ...]; any number of calls, whole sequences or steps
+    >>> monitor["hidden.v"]  # [T, B, ...], after each step's reset
+
+    "hidden.out" is what the module called "hidden" gives, "hidden.v" a state of it, "out" and "v" are those of `net`
+    itself. Where a module has several outputs, their names are its ports (``out0``, ``out1``). Aliases of a
+    :class:`~spikeforge.nn.Network` are names too, and ``"*.v"`` stands for all that it matches. :meth:`available` lists
+    what there is.
+
+    It works for any tree of modules. States are those of modules of ``spikeforge.nn``, called in any of their ways.
+    What other modules give is taken as it comes, ``[T, ...]``; within TimeDistributed it is unfolded, and layers
+    that a network calls once a step are put together, so that each is ``[T, ...]``. A module called twice in one call
+    of the network is recorded twice, one after the other. Results, gradients and kept states are those without it.
+
+    A network is watched as it is: what torch.compile made of it calls no hooks, and is refused.
+
+    Memory: a copy of each output, and each state as the neuron writes it, on the device where they are computed:
+    ``T * neurons * batch`` values each. :attr:`nbytes` and ``print(monitor)`` tell how much. Reading joins the pieces,
+    which takes as much once more for a moment.
+
+    Args:
+        net: any module.
+        names: one or several.
+        detach: False keeps the gradients of what is recorded, for a loss of it; then :meth:`reset` in each training
+            step, or their graphs are kept.
+        device: where recordings are kept; None for where they are computed. "cpu" spares memory of a GPU, and waits
+            for it.
+
+    Raises:
+        ValueError: for a name that is neither an output nor a state.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        names: str | Iterable[str],
+        *,
+        detach: bool = True,
+        device: torch.device | str | None = None,
+    ):
+        net = watched("Monitor", net)
+        wanted = _chosen(net, [names] if isinstance(names, str) else list(names))
+        self._recordings = {name: Recording(name, detach, device) for name in wanted}
+        self._hooks = Hooks(self)
+        probes: dict[str, Probe] = {}
+        for name, recording in self._recordings.items():
+            path, what = _resolved(net, name)
+            module = net.get_submodule(path)
+            if path not in probes:
+                probes[path] = Probe(networks_around(net, path), _Fold.of(net, path, self._hooks))
+                self._hooks.attach(module, probes[path])
+            probes[path].record(module, what, recording)
+
+    @staticmethod
+    def available(net: nn.Module) -> list[str]:
+        """All names that can be recorded."""
+        return _available(watched("Monitor", net))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is recorded."""
+        return tuple(self._recordings)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """``[steps so far, *shape]``.
+
+        Raises:
+            ValueError: for a name that is not recorded, before the first step, and where steps of several shapes have
+                come.
+        """
+        if name not in self._recordings:
+            raise ValueError(f"Monitor: '{name}' is not recorded; recorded are {', '.join(self.names) or 'none'}")
+        return self._recordings[name].rows()
+
+    def keys(self) -> tuple[str, ...]:
+        return self.names
+
+    def items(self) -> Iterator[tuple[str, Tensor]]:
+        return ((name, self[name]) for name in self.names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._recordings
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all recordings, in bytes."""
+        return sum(recording.nbytes for recording in self._recordings.values())
+
+    def reset(self) -> None:
+        """Forgets what has been recorded, and records on."""
+        for recording in self._recordings.values():
+            recording.pieces.clear()
+
+    def close(self) -> None:
+        """Ends the recording; what has been recorded stays."""
+        self._hooks.remove()
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def write_npy(self, folder: str | Path) -> None:
+        """One file a name, ``<folder>/<name>.npy``; the folder is made."""
+        import numpy
+
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for name, rows in self.items():
+            numpy.save(Path(folder) / f"{name}.npy", _for_numpy(rows).numpy())
+
+    def write_csv(self, file: str | Path) -> None:
+        """One table: step, then a column for each number, ``lif.v[3]``. All names need as many steps.
+
+        Raises:
+            ValueError: where they have not.
+        """
+        tables = {name: rows.flatten(1) if rows.dim() > 1 else rows[:, None] for name, rows in self.items()}
+        lengths = {name: len(table) for name, table in tables.items()}
+        if len(set(lengths.values())) > 1:
+            counts = ", ".join(f"{name} {n}" for name, n in lengths.items())
+            raise ValueError(f"Monitor: a table needs as many steps of each name, but there are {counts}; write_npy")
+        titles = [f"{name}[{i}]" for name, table in tables.items() for i in range(table.shape[1])]
+        columns = [_written(table) for table in tables.values()]
+        with open(file, "w", encoding="utf-8") as out:
+            out.write(",".join(["step", *titles]) + "\n")
+            for step, rows in enumerate(zip(*columns)):
+                out.write(",".join([str(step), *(number for row in rows for number in row)]) + "\n")
+
+    def __repr__(self) -> str:
+        lines = [f"  {recording.described()}" for recording in self._recordings.values()]
+        return "\n".join([f"Monitor, {self.nbytes / 2**20:.1f} MiB", *lines])
+
+
+class Recording:
+    """What there is so far of one output or state."""
+
+    def __init__(self, name: str, detach: bool, device: torch.device | str | None):
+        self.name, self.detach, self.device = name, detach, device
+        self.pieces: list[Tensor] = []  # [n, *shape] each
+
+    def add(self, rows: Tensor, *, copy: bool) -> None:
+        """The next steps.
+
+        Args:
+            copy: others hold the tensor too, and may write into it.
+        """
+        rows = rows.detach() if self.detach else rows
+        moved = rows if self.device is None else rows.to(self.device)
+        self.pieces.append(moved.clone() if copy and moved is rows else moved)
+
+    def rows(self) -> Tensor:
+        if not self.pieces:
+            raise ValueError(
+                f"Monitor: nothing has been recorded of '{self.name}': its module has not been called since, or was "
+                "compiled before the monitor was made"
+            )
+        for piece in self.pieces:
+            if piece.shape[1:] != self.pieces[0].shape[1:]:
+                raise ValueError(
+                    f"Monitor: steps of '{self.name}' have shape {_step(self.pieces[0])} first and then {_step(piece)}"
+                    "; call reset() before another batch"
+                )
+        if len(self.pieces) > 1:
+            self.pieces[:] = [torch.cat(self.pieces)]
+        return self.pieces[0]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(piece.numel() * piece.element_size() for piece in self.pieces)
+
+    def described(self) -> str:
+        if not self.pieces:
+            return f"{self.name}: nothing yet"
+        first = self.pieces[0]
+        steps = sum(piece.shape[0] for piece in self.pieces)
+        kind = str(first.dtype).removeprefix("torch.")
+        return f"{self.name}: {steps} steps of {_step(first)}, {kind}, {first.device}"
+
+
+class Probe(Watcher):
+    """Records one module."""
+
+    def __init__(self, networks: list[Network], fold: _Fold):
+        super().__init__(networks)
+        self.fold = fold
+        self.outputs: list[tuple[int, Recording]] = []
+        self.states: list[tuple[str, Recording]] = []
+        self.asked = False  # it is this probe that asks for the states of the call
+
+    def record(self, module: nn.Module, what: str, recording: Recording) -> None:
+        if what in _out_ports(module):
+            self.outputs.append((_out_ports(module).index(what), recording))
+        else:
+            self.states.append((what, recording))
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        x = args[0] if args else kwargs.get("x")
+        has_steps = isinstance(x, Tensor) and x.dim() > 0 and x.shape[0] > 0
+        self.asked = len(self.states) > 0 and has_steps and not self.stored and not self.is_repeated()
+        return (args, {**kwargs, "store_states": True}) if self.asked else None
+
+    def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        outputs, states = result if self.asked else self.parts(result)
+        if not self.is_repeated():
+            check_call("Monitor", module, as_tuple(outputs)[0])
+            for index, recording in self.outputs:
+                value = _output(module, outputs, index, recording.name)
+                recording.add(self.fold.unfolded(value), copy=True)
+            for name, recording in self.states if self.asked or self.stored else ():
+                recording.add(states[name], copy=not self.asked)
+        if not self.asked:
+            return None
+        return (outputs, {name: value[-1].clone() for name, value in states.items()}) if self.handed_on else outputs
+
+
+def _output(module: nn.Module, outputs: Any, index: int, name: str) -> Tensor:
+    values = as_tuple(outputs)
+    value = values[index] if isinstance(module, StatefulModule) or len(values) == 1 else outputs
+    if not isinstance(value, Tensor) or value.dim() == 0:
+        kind = "a number" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise TypeError(
+            f"Monitor: {name} must be a tensor [T, *shape], but {type(module).__name__} returns {kind}; record a "
+            "module within or around it"
+        )
+    return value
+
+
+class _Fold:
+    """How a module sees time: whole sequences, one step a call, or steps folded into the batch."""
+
+    def __init__(self, kind: str = "sequence"):
+        self.kind = kind
+        self.shape: tuple[int, ...] = ()  # [T, B] of the call of TimeDistributed that it is in
+
+    def unfolded(self, value: Tensor) -> Tensor:
+        if self.kind == "step":
+            return value.unsqueeze(0)
+        return value.unflatten(0, self.shape) if self.kind == "folded" else value
+
+    @staticmethod
+    def of(net: nn.Module, path: str, hooks: Hooks) -> _Fold:
+        way = [module for _, module in modules_along(net, path)]
+        for module, part in zip(way, way[1:]):
+            if isinstance(module, TimeDistributed):
+                fold = _Fold("folded")
+                hooks.attach(module, _Folds(fold))
+                return fold
+            if isinstance(module, Container) and not has_states(part):
+                return _Fold("step")
+        return _Fold()
+
+
+class _Folds(Watcher):
+    """Tells the shape that TimeDistributed folds."""
+
+    def __init__(self, fold: _Fold):
+        super().__init__([])
+        self.fold = fold
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x = args[0] if args else kwargs.get("x")
+        self.fold.shape = tuple(x.shape[:2]) if isinstance(x, Tensor) else ()
+
+
+# --- names
+
+
+def _chosen(net: nn.Module, names: list[str]) -> list[str]:
+    """The names, with those that patterns stand for."""
+    chosen: list[str] = []
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"Monitor: a name must be a string, such as 'lif.out', but is {type(name).__name__}")
+        matched = fnmatch.filter(_available(net), name) if "*" in name else [name]
+        if not matched or _resolved(net, matched[0]) is None:
+            raise ValueError(f"Monitor: {_unknown(net, name)}")
+        chosen += [one for one in matched if one not in chosen]
+    return chosen
+
+
+def _resolved(net: nn.Module, name: str) -> tuple[str, str] | None:
+    """The path of the module, and its port or state; None where there is none of this name."""
+    path, _, what = name.rpartition(".")
+    try:
+        module = net.get_submodule(path)
+    except AttributeError:
+        return None
+    if isinstance(module, Network) and what in module._aliases:
+        found = _resolved(module, module._aliases[what][0])
+        return found and (_join(path, found[0]), found[1])
+    return (path, what) if what in (*_out_ports(module), *_states(module)) else None
+
+
+def _out_ports(module: nn.Module) -> tuple[str, ...]:
+    if isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)):
+        return ()  # they are not called
+    return module.out_ports if isinstance(module, StatefulModule) else ("out",)
+
+
+def _states(module: nn.Module) -> tuple[str, ...]:
+    """Those that it writes as sequences."""
+    has_sequences = isinstance(module, StatefulModule) and not isinstance(module, (Container, LoihiConnection))
+    return module.state_names if has_sequences else ()
+
+
+def _available(net: nn.Module) -> list[str]:
+    found = []
+    for path, module in net.named_modules(remove_duplicate=False):
+        aliases = module._aliases if isinstance(module, Network) else ()
+        names = [*_out_ports(module), *_states(module), *aliases]
+        found += [name for name in (_join(path, name) for name in names) if _resolved(net, name)]
+    return found
+
+
+def _unknown(net: nn.Module, name: str) -> str:
+    available = _available(net)
+    path, _, what = name.rpartition(".")
+    module = dict(net.named_modules(remove_duplicate=False)).get(path)
+    if isinstance(module, StatefulModule) and what in module.state_names:
+        return f"'{name}' is what is on its way through a delay, which is not recorded; record the output it comes from"
+    near = difflib.get_close_matches(name, available, 1)
+    meant = f" Do you mean '{near[0]}'?" if near else ""
+    listed = ", ".join(available[:LISTED])
+    more = f" and {len(available) - LISTED} more, which Monitor.available(net) lists" * (len(available) > LISTED)
+    return f"there is no output or state '{name}' in {type(net).__name__}.{meant} There are {listed}{more}"
+
+
+def _step(rows: Tensor) -> str:
+    return shape_of(rows[0]) if len(rows) else str(list(rows.shape[1:]))
+
+
+def _for_numpy(rows: Tensor) -> Tensor:
+    rows = rows.detach().cpu()
+    return rows.float() if rows.dtype == torch.bfloat16 else rows
+
+
+def _written(table: Tensor) -> list[list[str]]:
+    digits = 17 if table.dtype == torch.float64 else 9  # as many as give the same number when read
+    return [[f"{value:.{digits}g}" for value in row] for row in _for_numpy(table).tolist()]

@@ -1,0 +1,607 @@
+"""Monitors, counts and plots: they tell what a network does, and change nothing of it."""
+
+import copy
+import io
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy
+import pytest
+import spikeforge
+import spikeforge.nn as snn
+import torch
+from documentation import code
+from spikeforge import Monitor, count
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from conftest import REPOSITORY
+
+TAU = 2.5
+
+
+def lif_loop(x, tau=TAU):
+    """Spikes and v of a LIF after each step, from its equations."""
+    v, spikes, states = torch.zeros_like(x[0]), [], []
+    for row in x:
+        h = v + (row - v) * (1 / tau)
+        s = (h >= 1).to(x.dtype)
+        v = torch.where(s > 0, torch.zeros_like(h), h)
+        spikes.append(s)
+        states.append(v)
+    return torch.stack(spikes), torch.stack(states)
+
+
+class Block(nn.Module):
+    """A module of one's own, which knows nothing of states."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(5, 4)
+        self.act = nn.ReLU(inplace=True)
+        self.lif = snn.LIF(tau=TAU, surrogate="atan")
+        nn.init.uniform_(self.fc.weight, -0.5, 1.5)
+
+    def forward(self, x):
+        return self.lif(self.act(self.fc(x)))
+
+
+def looped():
+    """A network with a layer in a loop, one called once a step, and one called once for all steps."""
+    net = snn.Network()
+    net.add("dense", snn.TimeDistributed(nn.Sequential(nn.Linear(5, 4), nn.Identity())))
+    net.add("once", nn.Linear(4, 4))
+    net.add("lif", snn.LIF(tau=TAU, surrogate="atan"))
+    net.add("lateral", nn.Linear(4, 4, bias=False))
+    net.connect("in", "dense.in")
+    net.connect("dense.out", "once.in")
+    net.connect("once.out", "lif.in")
+    net.connect("lif.out", "lateral.in")
+    net.connect("lateral.out", "lif.in", delay=2)
+    net.connect("lif.out", "out")
+    net.alias("potential", "lif.v")
+    with torch.no_grad():
+        net.dense.module[0].weight.mul_(5)
+        net.once.weight.mul_(5)
+    return net.double()
+
+
+def sequence(steps=9, batch=3, features=5):
+    return 3 * torch.rand(steps, batch, features)
+
+
+# --- Monitor ----------------------------------------------------------------------------------------------------------
+
+
+def test_it_records_what_the_equations_say(device):
+    block, x = Block().double().to(device), sequence().double().to(device)
+    with Monitor(block, ["lif.out", "lif.v", "fc.out", "out"]) as monitor:
+        y = block(x)
+    current = block.fc(x)
+    spikes, v = lif_loop(current.clamp(min=0))
+    assert 0 < spikes.mean() < 1
+    assert torch.equal(monitor["lif.out"], spikes) and torch.equal(monitor["out"], y)
+    torch.testing.assert_close(monitor["lif.v"], v, rtol=1e-12, atol=1e-12)
+    assert current.min() < 0 and torch.equal(monitor["fc.out"], current)  # as it was before ReLU wrote into it
+    assert all(value.device == x.device and not value.requires_grad for _, value in monitor.items())
+
+
+def test_parts_of_a_network_are_recorded_over_time_however_they_are_called():
+    net, x = looped(), sequence().double()
+    names = ["dense.module.0.out", "dense.out", "once.out", "lateral.out", "lif.out", "lif.v", "potential", "out"]
+    with Monitor(net, names) as monitor:
+        y = net(x)
+    dense = torch.stack([net.dense.module(row) for row in x])
+    once = net.once(dense)
+    v, rows, states, sent = torch.zeros(3, 4).double(), [], [], [torch.zeros(3, 4).double()] * 2
+    for row in once:
+        h = v + (row + sent[-2] - v) * (1 / TAU)
+        rows.append((h >= 1).double())
+        v = torch.where(h >= 1, 0.0, h)
+        states.append(v)
+        sent.append(net.lateral(rows[-1]))
+    expected = {
+        "dense.module.0.out": dense, "dense.out": dense, "once.out": once, "lateral.out": torch.stack(sent[2:]),
+        "lif.out": torch.stack(rows), "out": y, "lif.v": torch.stack(states), "potential": torch.stack(states),
+    }  # fmt: skip
+    for name in names:
+        torch.testing.assert_close(monitor[name], expected[name], rtol=1e-9, atol=1e-9, msg=name)
+
+
+def step_by_step(net, x):
+    with snn.keep_state(net):
+        return torch.stack([net.step(row) for row in x])
+
+
+WAYS = {
+    "call": lambda net, x: net(x),
+    "state": lambda net, x: net(x, None),
+    "store_states": lambda net, x: net(x, store_states=True),
+    "steps": step_by_step,
+    "step and state": lambda net, x: net.step(x[0], None),
+    "call()": lambda net, x: snn.call(net, x, {}),
+    "keyword": lambda net, x: net(x=x),
+}
+NEURONS = {
+    "LIF": lambda: snn.LIF(tau=snn.Learnable(TAU), surrogate="atan"),
+    "Izhikevich": lambda: snn.Izhikevich(a=0.1, b=0.2),
+    "AdaptiveLIF": snn.AdaptiveLIF,
+    "CubaLIF": snn.CubaLIF,
+    "LI": snn.LI,
+    "Neuron": lambda: snn.Neuron(
+        "neuron n(x; v = 0.5) { h = 0.8 * v + x; s = spike(h - 1, atan); return s; v' = select(s, 0, h) }"
+    ),
+    "Delay": lambda: snn.Delay(torch.tensor([2, 0, 1, 4, 1])),
+    "Latency": lambda: snn.Latency(6),
+}
+
+
+def flat(value):
+    leaves, _ = torch.utils._pytree.tree_flatten(value)
+    return [leaf.detach() for leaf in leaves]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", NEURONS)
+def test_results_and_gradients_are_those_without_it(kind, way, device):
+    if way == "keyword" and kind in ("Neuron", "LI"):
+        pytest.skip("its inputs are positional")
+    module = NEURONS[kind]().to(device)
+    x = sequence().to(device).requires_grad_()
+
+    def run():
+        x.grad = None
+        module.zero_grad()
+        result = WAYS[way](module, x)
+        leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if leaf.requires_grad]
+        sum(leaf.sum() for leaf in leaves).backward() if leaves else None
+        gradients = [x.grad, *(parameter.grad for parameter in module.parameters())]
+        return flat(result), [g.clone() for g in gradients if g is not None]
+
+    seen = []
+    module.register_forward_hook(lambda module, args, result: seen.append(type(result)))
+    plain, gradients = run()
+    names = [f"{name}" for name in (*module.out_ports, *module.state_names)]
+    with Monitor(module, names), Monitor(module, module.state_names), count(module), Monitor(module, names) as monitor:
+        watched, watched_gradients = run()
+    assert len(plain) == len(watched) and all(map(torch.equal, plain, watched))
+    assert len(gradients) == len(watched_gradients)
+    for one, other in zip(gradients, watched_gradients):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    assert seen == [seen[0]] * len(seen)  # other hooks see what they saw
+    if way != "step and state":
+        _, states = module(x, store_states=True)
+        for name in module.state_names:
+            assert torch.equal(monitor[name], states[name].detach()), name
+
+
+@pytest.mark.parametrize("kind", NEURONS)
+def test_states_that_are_kept_stay_as_they_are(kind):
+    module, x = NEURONS[kind](), sequence()
+    with snn.keep_state(module), torch.no_grad():
+        whole = module(x)
+        kept = {name: value.clone() for name, value in snn.get_states(module).items()}
+        snn.reset_(module)
+        with Monitor(module, list(module.state_names)) as monitor:
+            pieces = [module(piece) for piece in x.split(4)] + [module(x[:0])]
+        after = snn.get_states(module)
+        assert torch.equal(torch.cat(pieces), whole)
+        assert after.keys() == kept.keys() and all(torch.equal(after[name], kept[name]) for name in kept)
+        for name in module.state_names:
+            assert torch.equal(monitor[name][-1], kept[name]) and len(monitor[name]) == len(x)
+            after[name].fill_(7)  # a recording shares no memory with what is kept
+            assert not (monitor[name] == 7).all()
+
+
+def test_a_state_that_was_handed_on_goes_on_and_is_detached_from_the_recording():
+    lif, x = snn.LIF(tau=TAU), sequence()
+    whole, last = lif(x, None)
+    with Monitor(lif, "v") as monitor:
+        first, state = lif(x[:4], None)
+        second, state = lif(x[4:], state)
+    assert torch.equal(torch.cat((first, second)), whole) and torch.equal(state["v"], last["v"])
+    assert len(monitor["v"]) == len(x) and torch.equal(monitor["v"][-1], last["v"])
+
+
+def test_recordings_have_gradients_if_asked_for():
+    block, x = Block(), sequence()
+    with Monitor(block, ["lif.out", "lif.v"], detach=False) as monitor:
+        block(x)
+        (monitor["lif.v"].sum() + monitor["lif.out"].mean()).backward()
+    recorded = block.fc.weight.grad.clone()
+    block.zero_grad()
+    y, states = block.lif(block.act(block.fc(x)), store_states=True)
+    (states["v"].sum() + y.mean()).backward()
+    torch.testing.assert_close(recorded, block.fc.weight.grad)
+    assert recorded.abs().sum() > 0
+
+
+def test_a_second_pass_of_checkpointing_is_not_recorded():
+    block, x = Block(), sequence().requires_grad_()
+    with Monitor(block, ["lif.out", "lif.v"]) as monitor, count(block) as counted:
+        y = checkpoint(block, x, use_reentrant=False)
+        before = counted.spikes
+        y.sum().backward()
+    assert x.grad.abs().sum() > 0
+    assert torch.equal(monitor["lif.out"], y.detach()) and len(monitor["lif.v"]) == len(x)
+    assert counted.spikes == before == int(y.sum())
+
+
+def test_it_ends_forgets_and_is_garbage():
+    block, x = Block(), sequence()
+    monitor = Monitor(block, "lif.out")
+    block(x)
+    block(x)
+    assert len(monitor["lif.out"]) == 2 * len(x)
+    monitor.reset()
+    y = block(x[:2])
+    assert torch.equal(monitor["lif.out"], y.detach()) and monitor.nbytes == y.numel() * 4
+    monitor.close()
+    monitor.close()
+    block(x)
+    assert len(monitor["lif.out"]) == 2
+    assert not block.lif._forward_hooks and not block.lif._forward_pre_hooks
+    monitor = Monitor(block, "lif.v")
+    assert block.lif._forward_hooks
+    del monitor
+    assert not block.lif._forward_hooks and not block.lif._forward_pre_hooks
+
+
+def test_copies_of_a_watched_network_are_not_watched():
+    block, x = Block(), sequence()
+    with Monitor(block, ["lif.out", "lif.v"]) as monitor, count(block) as counted:
+        y = block(x)
+        file = io.BytesIO()
+        torch.save(block, file)
+        file.seek(0)
+        assert len(file.getvalue()) < 20_000
+        for other in (copy.deepcopy(block), pickle.loads(pickle.dumps(block)), torch.load(file, weights_only=False)):
+            assert torch.equal(other(x), y)
+            assert torch.equal(snn.call(other, x)[0], y)
+    assert len(monitor["lif.out"]) == len(x) and counted.spikes == int(y.sum())
+
+
+def test_a_recording_may_be_kept_elsewhere(cuda):
+    block, x = Block().to(cuda), sequence().to(cuda)
+    with Monitor(block, ["lif.out", "lif.v"], device="cpu") as monitor:
+        y = block(x)
+    assert monitor["lif.out"].device.type == monitor["lif.v"].device.type == "cpu"
+    assert torch.equal(monitor["lif.out"], y.detach().cpu())
+
+
+def test_patterns_and_the_list_of_names():
+    net = looped()
+    assert Monitor.available(net) == [
+        "out", "potential", "dense.out", "dense.module.out", "dense.module.0.out", "dense.module.1.out", "once.out",
+        "lif.out", "lif.v", "lateral.out",
+    ]  # fmt: skip
+    monitor = Monitor(net, ["l*.out", "lif.out"])
+    assert monitor.names == ("lif.out", "lateral.out") == tuple(monitor) and len(monitor) == 2
+    assert "lif.out" in monitor and "lif.v" not in monitor
+
+
+def test_files(tmp_path):
+    lif, x = snn.LIF(tau=TAU).double(), sequence(4, 2, 3).double()
+    with Monitor(lif, ["out", "v"]) as monitor:
+        lif(x)
+    monitor.write_npy(tmp_path / "run")
+    monitor.write_csv(tmp_path / "run.csv")
+    for name in monitor:
+        assert numpy.array_equal(numpy.load(tmp_path / "run" / f"{name}.npy"), monitor[name].numpy())
+    table = numpy.genfromtxt(tmp_path / "run.csv", delimiter=",", names=True, deletechars="")
+    assert table.dtype.names[:2] == ("step", "out[0]") and table.dtype.names[-1] == "v[5]"
+    assert numpy.array_equal(table["v[4]"], monitor["v"][:, 1, 1].numpy())
+    for recording in ("run", "run.csv"):
+        script = REPOSITORY / "scripts" / "plot_monitor.py"
+        subprocess.run([sys.executable, script, tmp_path / recording, "--output", tmp_path / "drawn.png"], check=True)
+        assert pyplot.imread(tmp_path / "drawn.png").std() > 0.05
+
+
+def test_what_monitors_refuse():
+    block, x = Block(), sequence()
+    with pytest.raises(ValueError, match=r"no output or state 'lif.w' in Block. Do you mean 'lif.\w+'\? There are .*"):
+        Monitor(block, ["lif.v", "lif.w"])
+    assert not block.lif._forward_hooks
+    with pytest.raises(ValueError, match="what is on its way through a delay"):
+        Monitor(looped(), "lateral_out_to_lif_in")
+    with pytest.raises(TypeError, match="net must be a module of torch, but is list"):
+        Monitor([], "out")
+    with pytest.raises(TypeError, match="a name must be a string"):
+        Monitor(block, [3])
+    with pytest.raises(ValueError, match="net is compiled; a network is watched as it is"):
+        Monitor(torch.compile(block), "lif.v")
+    monitor = Monitor(block, ["lif.v", "lif.out"])
+    with pytest.raises(ValueError, match="'fc.out' is not recorded; recorded are lif.v, lif.out"):
+        monitor["fc.out"]
+    with pytest.raises(ValueError, match="nothing has been recorded of 'lif.v'"):
+        monitor["lif.v"]
+    block(x)
+    block(x[:, :2])
+    with pytest.raises(ValueError, match=r"have shape \[3, 4\] first and then \[2, 4\]; call reset\(\)"):
+        monitor["lif.v"]
+    monitor.reset()
+    with pytest.raises(RuntimeError, match="cannot leave it; call the network outside"):
+        torch.func.vmap(block)(x[None])
+    rnn = nn.Sequential(nn.LSTM(3, 2))
+    with Monitor(rnn, "0.out"), pytest.raises(TypeError, match=r"0.out must be a tensor .* LSTM returns a tuple"):
+        rnn(torch.rand(4, 2, 3))
+
+
+# --- count ------------------------------------------------------------------------------------------------------------
+
+
+def reached(layer, x):
+    """Pairs of a spike and an output that it reaches, by sending each spike alone through a layer of ones."""
+    ones = copy.deepcopy(layer).double()
+    with torch.no_grad():
+        ones.weight.fill_(1)
+        if ones.bias is not None:
+            ones.bias.zero_()
+    total = 0
+    for at in x.nonzero():
+        alone = torch.zeros(x.shape, dtype=torch.float64)
+        alone[tuple(at)] = 1
+        total += int(ones(alone).sum())
+    return total
+
+
+LAYERS = {
+    "Linear": (lambda: nn.Linear(6, 5), (4, 6)),
+    "Conv1d": (lambda: nn.Conv1d(4, 6, 3, stride=2, padding=1, groups=2), (2, 4, 7)),
+    "Conv2d": (lambda: nn.Conv2d(2, 3, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2)), (2, 2, 6, 5)),
+    "Conv2d same": (lambda: nn.Conv2d(2, 3, 4, padding="same"), (1, 2, 5, 4)),
+    "Conv2d unbatched": (lambda: nn.Conv2d(2, 3, 3), (2, 5, 4)),
+    "Conv2d circular": (lambda: nn.Conv2d(2, 3, 3, padding=(2, 1), padding_mode="circular"), (1, 2, 5, 4)),
+    "Conv2d reflect": (lambda: nn.Conv2d(2, 3, 3, padding=(2, 1), stride=2, padding_mode="reflect"), (1, 2, 5, 4)),
+    "Conv2d replicate": (lambda: nn.Conv2d(2, 3, 3, padding=2, padding_mode="replicate"), (1, 2, 5, 4)),
+    "Conv3d": (lambda: nn.Conv3d(2, 2, (1, 2, 3), padding=(0, 1, 1), groups=2), (1, 2, 3, 4, 3)),
+    "ConvTranspose1d": (lambda: nn.ConvTranspose1d(2, 3, 3, stride=2, padding=1, output_padding=1), (2, 2, 5)),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(2, 4, 3, padding=2, dilation=2, groups=2), (1, 2, 4, 5)),
+}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_operations_are_those_of_each_spike_sent_alone(kind, device):
+    make, shape = LAYERS[kind]
+    layer = make()
+    spikes = (torch.rand(shape) < 0.4).float()
+    everywhere = reached(layer, torch.ones(shape))
+    watched = copy.deepcopy(layer).to(device)
+    with count(watched) as counted:
+        watched(spikes.to(device))
+        watched(-spikes.to(device))  # inhibitory ones
+        assert counted.layers[0].accumulates == 2 * reached(layer, spikes)
+        assert counted.multiply_accumulates == 0
+        watched((spikes * 0.5).to(device))
+    assert counted.multiply_accumulates == everywhere and counted.accumulates == 2 * reached(layer, spikes)
+
+
+def test_a_network_is_counted_layer_by_layer():
+    net, x = looped().float(), sequence()
+    with Monitor(net, "lif.out") as monitor, count(net) as counted:
+        net(x)
+    spikes, before = int(monitor["lif.out"].sum()), monitor["lif.out"]
+    assert 0 < spikes < before.numel()
+    rows = {layer.name: layer for layer in counted}
+    assert list(rows) == ["dense.module.0", "once", "lif", "lateral"]
+    assert rows["lif"].spikes == spikes and rows["lif"].rate == spikes / before.numel()
+    assert rows["lateral"].accumulates == 4 * spikes and rows["lateral"].multiply_accumulates == 0
+    assert rows["dense.module.0"].multiply_accumulates == x.numel() * 4
+    assert counted["once"].multiply_accumulates == 9 * 3 * 4 * 4
+    assert (counted.spikes, counted.accumulates) == (spikes, 4 * spikes)
+    table = counted.table()
+    assert f"{spikes:,}" in table and "lateral" in table and len(table.splitlines()) == 6 and str(counted) == table
+    counted.reset()
+    assert counted.layers == [] and counted.spikes == 0
+
+
+def test_what_is_no_spike_and_what_is_not_known_is_said():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fire, self.read = snn.Poisson(), snn.LI()
+            self.bilinear, self.unused = nn.Bilinear(5, 5, 2), nn.Linear(3, 3)
+
+        def forward(self, x):
+            y = self.fire(x)
+            return self.read(self.bilinear(y, y))
+
+    net = Net()
+    with count(net) as counted:
+        net(torch.rand(6, 2, 5))
+    assert [layer.name for layer in counted] == ["fire", "read"] and counted["read"].spikes is None
+    assert counted["fire"].outputs == 60
+    assert counted.not_counted == ["bilinear (Bilinear)"] and "not counted: bilinear" in counted.table()
+    with pytest.raises(ValueError, match="nothing has been counted of 'unused', but of fire, read"):
+        counted["unused"]
+
+
+def test_loihi_connections_count_events():
+    weight = torch.tensor([[2, 0, -4], [6, 8, 0]], dtype=torch.int32)
+    sparse = weight.to_sparse_csr()
+    indices = sparse.crow_indices().long(), sparse.col_indices().long()
+    x = torch.tensor([[1, 0, 1], [0, 1, 1], [0, 0, 0]], dtype=torch.int32)
+    layers = snn.LoihiDense(weight), snn.LoihiSparse(*indices, sparse.values())
+    for layer, fan_out in zip(layers, ([2, 2, 2], [2, 1, 1])):
+        with count(layer) as counted:
+            layer(x)
+        assert counted.accumulates == sum(int(n) * f for n, f in zip(x.sum(0), fan_out))
+
+
+def test_accelerated_neurons_are_counted():
+    snntorch = pytest.importorskip("snntorch")
+    leaky, x = snntorch.Leaky(beta=0.9, init_hidden=True), 2 * torch.rand(4, 6)
+    net = nn.Sequential(leaky, nn.Linear(6, 3))
+    spikeforge.accelerate(net)
+    with Monitor(net, "0.out") as monitor, count(net) as counted:
+        for _ in range(3):
+            net(x)
+    assert counted["0"].spikes == int(monitor["0.out"].sum()) > 0 and counted["0"].outputs == 3 * 24
+    assert counted["1"].accumulates == 3 * counted["0"].spikes
+
+
+def test_neurons_of_others_are_counted_by_their_class():
+    class Fires(nn.Module):
+        def forward(self, x):
+            return (x > 0.5).float(), x
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.neuron = Fires()
+
+        def forward(self, x):
+            return self.neuron(x)[0]
+
+    net, x = Net(), torch.rand(5, 4)
+    with count(net, neurons=[Fires]) as counted:
+        y = net(x)
+    assert counted["neuron"].spikes == int(y.sum()) and counted["neuron"].outputs == 20
+
+
+# --- plot -------------------------------------------------------------------------------------------------------------
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402
+from spikeforge import plot  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def no_figures_left():
+    yield
+    pyplot.close("all")
+
+
+def marks(ax):
+    """Step and row of each mark."""
+    boxes = [path.get_extents() for path in ax.collections[0].get_paths()]
+    return sorted((round((box.x0 + box.x1) / 2 - 0.5, 6), round((box.y0 + box.y1) / 2, 6)) for box in boxes)
+
+
+def test_a_raster_has_a_mark_for_each_spike(device):
+    spikes = (torch.rand(20, 3, 2, 4, device=device) < 0.3).float().requires_grad_()
+    ax = plot.raster(spikes, sample=1, title="hidden")
+    expected = sorted((t, n) for t in range(20) for n in range(8) if spikes[t, 1].flatten()[n])
+    assert marks(ax) == expected
+    rate = 100 * spikes[:, 1].mean().item()
+    assert ax.get_title(loc="left") == "hidden" and ax.get_title(loc="right") == f"{rate:.0f} % fire"
+    assert ax.get_xlim() == (0, 20) and ax.get_ylim() == (-0.5, 7.5) and ax.get_xlabel() == "step"
+    again = pyplot.subplots()[1]
+    assert plot.raster(spikes[:, 1].flatten(1).detach().cpu().numpy(), again) is again
+    assert marks(again) == expected
+
+
+def test_a_raster_of_chosen_neurons_in_milliseconds():
+    spikes = torch.zeros(10, 40)
+    spikes[4, 30] = spikes[7, 5] = 1
+    ax = plot.raster(spikes, neurons=[5, 30], dt=2.0)
+    box = ax.collections[0].get_paths()[0].get_extents()
+    assert 8 <= box.x0 < box.x1 <= 10 and ax.get_ylim() == (-0.5, 1.5) and ax.get_xlabel() == "time (ms)"
+    assert ax.get_title(loc="right") == "2.5 Hz"  # 2 spikes of 40 neurons in 20 ms
+    assert ax.get_ylabel() == "neuron (2 of 40)" and ax.yaxis.get_major_formatter()(1, 0) == "30"
+    every = plot.raster(torch.ones(3, 1000), neurons=100)
+    assert len(marks(every)) == 300 and every.get_ylabel() == "neuron (100 of 1000)"
+
+
+def test_traces_are_the_values():
+    v, spikes = torch.randn(30, 2, 5), (torch.rand(30, 2, 5) < 0.2).float()
+    ax = plot.traces(v, spikes=spikes, neurons=[1, 4], threshold=1.0, sample=1, dt=0.5, title="v")
+    lines = {line.get_label(): line for line in ax.lines}
+    assert numpy.array_equal(lines["neuron 4"].get_ydata(), v[:, 1, 4].numpy())
+    assert numpy.allclose(lines["neuron 4"].get_xdata(), (numpy.arange(30) + 0.5) * 0.5)
+    at = [line.get_xdata() for line in ax.lines if line.get_marker() == "|"]
+    assert numpy.allclose(at[0], (spikes[:, 1, 1].nonzero().flatten().numpy() + 0.5) * 0.5)
+    assert any(numpy.array_equal(line.get_ydata(), [1, 1]) for line in ax.lines)
+
+
+def test_rates_are_means_over_neurons_and_window():
+    spikes = (torch.rand(12, 3, 50) < 0.3).double()
+    ax = plot.rates({"a": spikes, "b": spikes[:6]}, window=3, dt=2.0)
+    share = spikes.mean((1, 2))
+    expected = [500 * share[max(t - 1, 0) : t + 2].mean().item() for t in range(12)]
+    numpy.testing.assert_allclose(ax.lines[0].get_ydata(), expected)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "b"] and ax.get_ylabel() == "rate (Hz)"
+    plain = plot.rates(spikes)
+    numpy.testing.assert_allclose(plain.lines[0].get_ydata(), 100 * share)
+    lif = snn.LIF()
+    with Monitor(lif, "out") as monitor:
+        lif(spikes * 3)
+    numpy.testing.assert_allclose(plot.rates(monitor).lines[0].get_ydata(), 100 * monitor["out"].mean((1, 2)))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (5,), (5, 0), (2, 1, 3, 3)])
+def test_every_shape_is_drawn(shape, tmp_path):
+    for dtype in (torch.bfloat16, torch.int32, torch.bool, torch.float64):
+        spikes = torch.ones(shape, dtype=dtype)
+        for i, ax in enumerate((plot.raster(spikes), plot.traces(spikes, spikes=spikes), plot.rates(spikes))):
+            ax.figure.savefig(tmp_path / f"{i}.png")
+        pyplot.close("all")
+
+
+def test_what_plots_refuse():
+    spikes = torch.ones(4, 2, 3)
+    with pytest.raises(ValueError, match=r"raster: sample must be below 2, the batch of spikes \[4, 2, 3\], but is 2"):
+        plot.raster(spikes, sample=2)
+    with pytest.raises(ValueError, match="there is no neuron 3; there are 3"):
+        plot.raster(spikes, neurons=[3])
+    with pytest.raises(ValueError, match="dt must be milliseconds a step, above 0"):
+        plot.rates(spikes, dt=0)
+    with pytest.raises(ValueError, match="window must be 1 or more"):
+        plot.rates(spikes, window=0)
+    with pytest.raises(TypeError, match="values must be a tensor or array"):
+        plot.traces("v")
+    with pytest.raises(ValueError, match=r"\[4, 2, 3\], but have \[4, 2, 2\]"):
+        plot.traces(spikes, spikes=spikes[..., :2])
+
+
+def test_without_matplotlib_a_line_says_so():
+    program = (
+        "import sys, torch, spikeforge; sys.modules['matplotlib'] = None\n"
+        "from spikeforge import plot\n"
+        "try: plot.raster(torch.ones(3, 2))\n"
+        "except ImportError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.startswith("spikeforge.plot needs matplotlib: pip install matplotlib"), done.stderr
+
+
+def test_the_program_of_the_documentation_runs(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", code("a network watched in Python")],
+        cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"MPLBACKEND": "agg"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "torch.Size([200, 4, 100])" in done.stdout and "multiply-accumulates" in done.stdout
+    assert pyplot.imread(tmp_path / "spikes.png").std() > 0.05
+
+
+# --- the demo ---------------------------------------------------------------------------------------------------------
+
+
+def demo(*options, cwd):
+    command = [sys.executable, "-m", "spikeforge.demo", *map(str, options)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+def test_the_demo_learns_digits_and_draws(tmp_path):
+    done = demo("--epochs", 3, "--device", "cpu", "--output", tmp_path / "pictures" / "digits.png", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    accuracy = float(done.stdout.split("accuracy on the held-out digits: ")[1].split("%")[0])
+    assert accuracy > 85, done.stdout
+    picture = pyplot.imread(tmp_path / "pictures" / "digits.png")
+    assert picture.shape[1] > 1000 and picture.std() > 0.05
+    assert "rest.lif1" in done.stdout and done.stdout.count("epoch") == 3
+
+
+def test_what_the_demo_refuses_is_a_line(tmp_path):
+    for options, says in [
+        (("--output", tmp_path / "digits.txt"), "must end in .png, .pdf, .svg"),
+        (("--output", "/proc/none/digits.png"), "cannot write"),
+        (("--epochs", 0), "must be 1 or more"),
+        (("--device", "tpu"), "--device tpu"),
+    ]:
+        done = demo(*options, cwd=tmp_path)
+        assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr, done.stderr
