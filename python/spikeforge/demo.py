@@ -28,6 +28,7 @@ from spikeforge import surrogate
 STEPS = 8
 BATCH = 64
 LEARNING_RATE = 2e-3
+MOMENTUM = 0.3  # an epoch has but 23 batches, in which batch normalisation is to know its statistics
 
 Digits = tuple[Tensor, Tensor]  # images [count, 1, 8, 8] from 0 to 1, labels [count]
 
@@ -43,15 +44,15 @@ class Reader(nn.Module):
         super().__init__()
         self.steps = steps
         # The image is a constant current, so that the first convolution gives the same at every step.
-        self.first = nn.Sequential(nn.Conv2d(1, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32))
+        self.first = nn.Sequential(nn.Conv2d(1, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32, momentum=MOMENTUM))
         conv = nn.Conv2d(32, 64, 3, padding=1, stride=2, bias=False)
         dense, readout = nn.Linear(64 * 4 * 4, 128, bias=False), nn.Linear(128, 10)
         self.rest = snn.Sequential(
             OrderedDict(
                 lif1=neuron(32),
-                conv2=snn.TimeDistributed(conv, nn.BatchNorm2d(64)),
+                conv2=snn.TimeDistributed(conv, nn.BatchNorm2d(64, momentum=MOMENTUM)),
                 lif2=neuron(64),
-                dense=snn.TimeDistributed(nn.Flatten(), dense, nn.BatchNorm1d(128)),
+                dense=snn.TimeDistributed(nn.Flatten(), dense, nn.BatchNorm1d(128, momentum=MOMENTUM)),
                 lif3=neuron(128),
                 classes=snn.TimeDistributed(readout),
                 output=snn.LIF(surrogate=surrogate.ATan(2.0)),
