@@ -605,3 +605,18 @@ def test_what_the_demo_refuses_is_a_line(tmp_path):
     ]:
         done = demo(*options, cwd=tmp_path)
         assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_what_precedes_the_first_step_is_neither_recorded_nor_counted():
+    net = snn.Network()
+    net.add("fc", nn.Linear(5, 4))
+    net.add("lif", snn.LIF())
+    net.connect("in", "fc.in")
+    net.connect("fc.out", "lif.in", delay=2, from_rest=True, shape=(3, 4))
+    net.connect("lif.out", "out")
+    x = sequence()
+    with Monitor(net, ["fc.out", "out"]) as monitor, count(net) as counted:
+        y = net(x)
+    torch.testing.assert_close(monitor["fc.out"], torch.stack([net.fc(row) for row in x]))
+    assert torch.equal(monitor["out"], y)
+    assert counted["fc"].multiply_accumulates == x.numel() * 4

@@ -496,11 +496,15 @@ class Network(Container):
         if self._plan is None:
             self._plan = self._make_plan()
         run = Run(inputs, 1, {})
-        for name in [name for stage in self._plan for name in stage.parts]:
-            part = self._modules[name]
-            run.outputs[name] = part_at_rest(
-                part, [self._input_at_rest(run, name, i) for i in range(len(_in_ports(part)))]
-            )
+        self.resting = True  # a Monitor records no such calls
+        try:
+            for name in [name for stage in self._plan for name in stage.parts]:
+                part = self._modules[name]
+                run.outputs[name] = part_at_rest(
+                    part, [self._input_at_rest(run, name, i) for i in range(len(_in_ports(part)))]
+                )
+        finally:
+            self.resting = False
         return run.outputs
 
     def _input_at_rest(self, run: Run, name: str, index: int) -> Tensor:
