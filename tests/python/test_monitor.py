@@ -596,6 +596,7 @@ def test_the_demo_learns_digits_and_draws(tmp_path):
     assert "rest.lif1" in done.stdout and done.stdout.count("epoch") == 3
 
 
+@pytest.mark.long
 def test_what_the_demo_refuses_is_a_line(tmp_path):
     for options, says in [
         (("--output", tmp_path / "digits.txt"), "must end in .png, .pdf, .svg"),

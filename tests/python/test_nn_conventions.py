@@ -175,7 +175,7 @@ def test_kept_states_follow_to():
 
 
 @every
-@pytest.mark.long(but=r"LIF learned|Neuron|block|Network|Sequential|strict")
+@pytest.mark.long(but=r"LIF learned|Neuron|Network")
 def test_compiled_whole(kind, device):
     module, x = made(kind, device)
     x.requires_grad_()
