@@ -329,7 +329,7 @@ def connected():
         (lambda n: n.connect("a.spikes", "b.in"), "'a' has no output 'spikes'; it has out"),
         (lambda n: n.connect("a.out", "b.x"), "'b' has no input 'x'; it has in"),
         (lambda n: n.connect("d.out", "b.in"), "there is no part 'd' for the port 'd.out'"),
-        (lambda n: n.connect("a.out", "a"), "port 'a': the name is taken"),
+        (lambda n: n.connect("a.out", "a"), "'a' is a part, not a port of the network; say 'a.in'"),
         (
             lambda n: n.connect("a.out", "b.in", delay=-1),
             "the delay from 'a.out' to 'b.in' must be 0 or more steps, but is -1",
@@ -470,3 +470,42 @@ def test_what_loihis_modules_refuse(wrong, message):
     with pytest.raises((TypeError, ValueError), match=message) as error:
         wrong()
     assert "\n" not in str(error.value)
+
+
+# --- what is refused, in a line --------------------------------------------------------------------------------------
+
+
+def test_neurons_of_others_are_not_called_where_the_batch_would_pass_for_time():
+    neuron = pytest.importorskip("spikingjelly.activation_based.neuron")
+    x = 3 * torch.rand(6, 4, 12)
+    expected = neuron.LIFNode(step_mode="m")(x)
+    assert torch.equal(snn.Sequential(neuron.LIFNode())(x), expected), "single steps are called once a step"
+    for make in (lambda part: snn.Sequential(part), lambda part: snn.Network().add("a", part)):
+        with pytest.raises(ValueError, match="LIFNode in step mode 'm' takes sequences, but is called once a step here"):
+            make(neuron.LIFNode(step_mode="m"))
+    for mode in "sm":
+        with pytest.raises(ValueError, match="TimeDistributed: LIFNode has states, and would see all steps as one batch"):
+            snn.TimeDistributed(nn.Linear(12, 12), nn.Sequential(neuron.LIFNode(step_mode=mode)))
+
+
+def test_a_part_is_no_port_and_a_delay_is_a_whole_number():
+    net = snn.Network()
+    net.add("a", nn.Linear(4, 4))
+    with pytest.raises(ValueError, match="Network: 'a' is a part, not a port of the network; say 'a.in'"):
+        net.connect("in", "a")
+    with pytest.raises(ValueError, match="'a' is a part, not a port of the network; say 'a.out'"):
+        net.connect("a", "out")
+    for delay in (1.5, True, "2"):
+        with pytest.raises(TypeError, match="the delay from 'in' to 'a.in' must be a whole number of steps, but is"):
+            net.connect("in", "a.in", delay=delay)
+
+
+def test_steps_of_a_delay_fit_x():
+    with pytest.raises(ValueError, match=r"steps have shape \[5\], which does not broadcast against \[4, 12\], a step of x"):
+        snn.Delay(torch.arange(5))(torch.rand(6, 4, 12))
+
+
+@pytest.mark.parametrize("encoder", [snn.Poisson(), snn.Latency(4)], ids=["Poisson", "Latency"])
+def test_bytes_are_no_values_to_encode(encoder):
+    with pytest.raises(TypeError, match="x must be floating-point values between 0 and 1, but is torch.uint8; pass"):
+        encoder.encode(torch.full((2, 3), 200, dtype=torch.uint8), steps=3)

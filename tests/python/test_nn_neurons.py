@@ -434,3 +434,30 @@ def test_the_smooth_form_passes_gradcheck(name):
         return (y, *state.values())
 
     assert torch.autograd.gradcheck(function, (x, *leaves.values()))
+
+
+@pytest.mark.parametrize("value", [-0.3, 0.0, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "make, name",
+    [
+        (lambda t: snn.LI(tau=t), "tau"),
+        (lambda t: snn.LIF(tau=t, strict=True), "tau"),
+        (lambda t: snn.CubaLIF(tau_membrane=t), "tau_membrane"),
+    ],
+    ids=["LI", "strict LIF", "CubaLIF"],
+)
+def test_time_constants_of_tensors_are_checked_where_a_neuron_runs_as_text(make, name, value):
+    module = make(torch.full((8,), 2.0))
+    x = torch.rand(5, 4, 8)
+    module(x)
+    with torch.no_grad():
+        getattr(module, name)[3] = value
+    with pytest.raises(ValueError, match=f"{name} must be finite and above 0, but is"):
+        module(x)
+    torch.vmap(module)(x[None])  # whose values have no numbers to look at
+
+
+@pytest.mark.parametrize("kind", [snn.IF, snn.LIF, snn.Izhikevich, snn.PLIF])
+def test_nothing_is_no_input(kind):
+    with pytest.raises(TypeError, match=rf"{kind.__name__}: x must be a tensor \[T, \*shape\], time first, but is NoneType"):
+        kind()(None)

@@ -127,6 +127,8 @@ class ConstantsModule(StatefulModule):
     it had been constructed with it.
     """
 
+    _positive: tuple[str, ...] = ()  # constants that are refused where they are not finite and above 0
+
     def __init__(self, **options: Any):
         super().__init__(**options)
         self._numbers: dict[str, float | None] = {}  # constants that are numbers

@@ -8,7 +8,7 @@ from types import EllipsisType
 
 from torch import Tensor, nn
 
-from spikeforge.nn.parts import part_at_rest, run_part
+from spikeforge.nn.parts import check_called_once_a_step, foreign_neurons, part_at_rest, run_part
 from spikeforge.nn.stateful import (
     State,
     StatefulModule,
@@ -41,6 +41,11 @@ class TimeDistributed(StatefulModule):
             if has_states(layer):
                 raise ValueError(
                     f"TimeDistributed: {type(layer).__name__} has neurons, which take sequences [T, B, ...] as they are"
+                )
+            for neuron in foreign_neurons(layer):
+                raise ValueError(
+                    f"TimeDistributed: {type(neuron).__name__} has states, and would see all steps as one batch; put "
+                    "it outside, in a torch.nn.Sequential"
                 )
         self.module = layers[0] if len(layers) == 1 else nn.Sequential(*layers)
 
@@ -87,6 +92,7 @@ class Sequential(Container):
     def _add(self, name: str, part: nn.Module) -> None:
         if not isinstance(part, nn.Module):
             raise TypeError(f"{self._title()}: part {name} must be a module of torch, but is {type(part).__name__}")
+        check_called_once_a_step(self._title(), part)
         self.add_module(name, part)
         self._name_parts([name])
 

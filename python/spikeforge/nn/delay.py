@@ -53,6 +53,11 @@ class Delay(StatefulModule):
                 "has fewer "
                 "dimensions; x is [T, *shape], time first"
             )
+        if any(n not in (1, m) for n, m in zip(reversed(self.steps.shape), reversed(x.shape[1:]))):
+            raise ValueError(
+                f"{self._title()}: steps have shape {shape_of(self.steps)}, which does not broadcast against "
+                f"{shape_of(x[0])}, a step of x {shape_of(x)}"
+            )
         if not self.longest:
             return x, {}
         past = state.get("x")

@@ -24,6 +24,14 @@ class Encoder(StatefulModule):
         """``[T, *shape]`` to ``[T, *shape]``."""
         return self._forward((x,), state, store_states)
 
+    def _values(self, x: Tensor) -> Tensor:
+        if x.is_floating_point():
+            return x
+        raise TypeError(
+            f"{self._title()}: x must be floating-point values between 0 and 1, but is {x.dtype}; pass x.float(), of "
+            "bytes x / 255"
+        )
+
 
 class Poisson(Encoder):
     """A spike with the probability of the value, drawn anew in each step.
@@ -37,7 +45,7 @@ class Poisson(Encoder):
         self.generator = generator
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
-        x = inputs[0]
+        x = self._values(inputs[0])
         # Drawn step by step, so that a sequence in pieces draws the same numbers.
         drawn = [
             torch.rand(x.shape[1:], dtype=x.dtype, device=x.device, generator=self.generator) for _ in range(x.shape[0])
@@ -63,7 +71,7 @@ class Latency(Encoder):
         self.steps = steps
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
-        x = inputs[0]
+        x = self._values(inputs[0])
         first = state.get("t")
         if first is None:
             first = torch.zeros((), dtype=torch.int64, device=x.device)

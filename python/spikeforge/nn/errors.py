@@ -22,9 +22,11 @@ def explained(
     module: ConstantsModule, error: Exception, inputs: Sequence[Tensor], state: Mapping[str, Tensor]
 ) -> Exception:
     """The error to raise in place of the operator's: one line that names module, argument and mend."""
-    if isinstance(error, (torch.OutOfMemoryError, NotImplementedError)):
+    if isinstance(error, torch.OutOfMemoryError):
         return error
     found = _of_inputs(inputs) or _of_state(module, inputs[0], state) or _of_constants(module, inputs[0])
+    if isinstance(error, NotImplementedError) and all(isinstance(x, Tensor) for x in inputs):
+        return error
     if found:
         kind, message = found
     elif isinstance(error, (TypeError, ValueError)):

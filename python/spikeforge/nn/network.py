@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spikeforge.nn.containers import Container
-from spikeforge.nn.parts import part_at_rest, run_part
+from spikeforge.nn.parts import check_called_once_a_step, part_at_rest, run_part
 from spikeforge.nn.plan import Stage, make_plan, path_without_delay
 from spikeforge.nn.stateful import (
     State,
@@ -99,6 +99,7 @@ class Network(Container):
         if not isinstance(part, nn.Module):
             raise TypeError(f"{self._title()}: part '{name}' must be a module of torch, but is {type(part).__name__}")
         self._check_new_name(name, "part")
+        check_called_once_a_step(self._title(), part)
         self.add_module(name, part)
         self._name_parts([name])
         self._plan = None
@@ -129,6 +130,11 @@ class Network(Container):
             ValueError: for a port that is not there, a connection made twice, and a loop without a delay, which it
                 spells out.
         """
+        if isinstance(delay, bool) or not isinstance(delay, int):
+            raise TypeError(
+                f"{self._title()}: the delay from '{source}' to '{target}' must be a whole number of steps, but is "
+                f"{delay!r}"
+            )
         if delay < 0:
             raise ValueError(
                 f"{self._title()}: the delay from '{source}' to '{target}' must be 0 or more steps, but is {delay}"
@@ -180,6 +186,10 @@ class Network(Container):
         part, dot, port = name.partition(".")
         if not dot:
             own = self.in_ports if is_source else self.out_ports
+            if name in self._modules:
+                ports = _out_ports(self._modules[name]) if is_source else _in_ports(self._modules[name])
+                say = " or ".join(f"'{name}.{port}'" for port in ports)
+                raise ValueError(f"{self._title()}: '{name}' is a part, not a port of the network; say {say}")
             if name not in own:
                 self._check_new_name(name, "port")
                 own = (*own, name)

@@ -248,6 +248,7 @@ class LIF(WithDecayInput, PredefinedNeuron):
     """
 
     _op_name = "lif"
+    _positive = ("tau",)
 
     def __init__(
         self,

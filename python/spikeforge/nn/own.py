@@ -156,6 +156,8 @@ class LI(Neuron):
         super().__init__(text, tau=tau, v_rest=v_rest, stateful=stateful, persistent_state=persistent_state)
         self.decay_input = decay_input
 
+    _positive = ("tau",)
+
     def _prepare(self) -> None:
         super()._prepare()
         _check_positive(self, "tau")
@@ -169,6 +171,7 @@ class CubaLIF(WithDecayInput, PredefinedNeuron):
     """
 
     _op_name = "cuba_lif"
+    _positive = ("tau_synapse", "tau_membrane")
     state_names = ("v", "i")
 
     def __init__(

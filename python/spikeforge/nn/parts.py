@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from spikeforge.nn.stateful import NO_STATE, State, StatefulModule, as_tuple, call, has_states
 
+FOREIGN = ("spikingjelly.activation_based.neuron", "snntorch._neurons", "norse.torch.module")
 ALIGNMENT = 64  # bytes, of new tensors on a CPU
 
 
@@ -38,6 +39,23 @@ def run_part(
         return as_tuple(part(*inputs)), {}
     outputs, after = call(part, inputs[0], state)
     return as_tuple(outputs), after
+
+
+def foreign_neurons(layer: nn.Module) -> list[nn.Module]:
+    """Neurons of other libraries, which keep states that this package does not know."""
+    return [m for m in layer.modules() if any(base.__module__.startswith(FOREIGN) for base in type(m).__mro__)]
+
+
+def check_called_once_a_step(title: str, part: nn.Module) -> None:
+    """Refuses a part without neurons of this package whose neurons of another would take the batch for time."""
+    if has_states(part):
+        return
+    for neuron in foreign_neurons(part):
+        if getattr(neuron, "step_mode", None) == "m":
+            raise ValueError(
+                f"{title}: {type(neuron).__name__} in step mode 'm' takes sequences, but is called once a step here; "
+                "put it in a torch.nn.Sequential, or call set_step_mode(net, 's')"
+            )
 
 
 def each_step(layer: nn.Module, x: Tensor) -> Tensor:

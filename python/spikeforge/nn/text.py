@@ -106,6 +106,7 @@ class TextCell:
                     numbers = self.made[x.dtype] = self._numbers_of(x.dtype, torch.device("cpu"))
         if self.tensors:
             taken = module._take(x.dim())
+            _check_taken(module, taken)
             params = [taken[name] if name in taken else numbers[name] for name in self.params]
         else:
             params = list(numbers.values())
@@ -220,3 +221,18 @@ def _spike(module: Any) -> str:
 
 def _number(value: float) -> str:
     return f"({float(value)!r})" if value < 0 else repr(float(value))
+
+
+def _check_taken(module: ConstantsModule, taken: Mapping[str, Tensor]) -> None:
+    """Time constants of a predefined neuron that runs as text, as its operator checks them: those on the CPU."""
+    positive = module._positive
+    if not positive or torch.compiler.is_compiling() or torch._C._get_tracing_state():
+        return
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # under vmap a value has no number
+        return
+    for name in positive:
+        value = taken.get(name)
+        if type(value) in (Tensor, Parameter) and value.device.type == "cpu":
+            wrong = value[~((value > 0) & value.isfinite())]
+            if wrong.numel():
+                raise ValueError(f"{name} must be finite and above 0, but is {wrong[0].item():g}")
