@@ -16,6 +16,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from spikeforge._numbers import operand
+
 
 @dataclass(frozen=True)
 class Surrogate:
@@ -470,7 +472,7 @@ class Custom:
         """Neuron text of the derivative at the value called `u`."""
         import re
 
-        values = {"u": u} | {name: f"({value!r})" if value < 0 else repr(value) for name, value in self.numbers}
+        values = {"u": u} | {name: operand(value) for name, value in self.numbers}
         return re.sub(
             r"(?<![\w.])[A-Za-z_]\w*(?!\w*\s*\()", lambda found: values.get(found[0], found[0]), self.expression
         )

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from accelerated import close
 from conftest import REPOSITORY
 from torch import nn
 
@@ -45,12 +46,6 @@ SURROGATES = {
     "heaviside": surrogate.heaviside,
     "SFS": lambda: surrogate.SFS(slope=25, B=-0.5),
 }
-
-
-def close(got, wanted, what, summed=0.0):
-    """Within 1e-5 of the largest, and within the rounding of sums whose terms' magnitudes sum to `summed`."""
-    bound = 1e-5 * wanted.abs().max().item() + 2**-23 * summed
-    torch.testing.assert_close(got, wanted, rtol=0, atol=bound, msg=lambda message: f"{what}: {message}")
 
 
 def both(make, device, **options):

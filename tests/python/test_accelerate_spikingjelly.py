@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from accelerated import close
 from conftest import REPOSITORY
 from documentation import PAGES, code
 from torch import nn
@@ -57,11 +58,6 @@ SURROGATES = [
     surrogate.Rect(0.9),
     surrogate.DeterministicPass(),
 ]
-
-
-def close(got, wanted, what):
-    bound = 1e-5 * wanted.abs().max().item()
-    torch.testing.assert_close(got, wanted, rtol=0, atol=bound, msg=lambda message: f"{what}: {message}")
 
 
 def both(make, device, mode="m", **attributes):

@@ -15,7 +15,8 @@ from norse.torch.functional import iaf, izhikevich, leaky_integrator, leaky_inte
 from norse.torch.functional.reset import reset_subtract, reset_value
 from norse.torch.module.snn import SNN, SNNCell, SNNRecurrent, SNNRecurrentCell, _merge_states
 
-from spikeforge.accelerate.replacing import Replaced, Verdict, ancestor, left, overridden, state_dtype
+from spikeforge._numbers import state_type
+from spikeforge.accelerate.replacing import Replaced, Verdict, ancestor, left, overridden
 
 PACKAGE = "norse.torch.module"
 NOTES = ()
@@ -189,7 +190,7 @@ class Cell(Replaced):
 
     def _run(self, x, state, rule, text, arriving=(), store=False):
         """Outputs and states of the steps of x; None where they would be of another shape or type than Norse's."""
-        shape, dtype = x.shape[1:], state_dtype(x.dtype)
+        shape, dtype = x.shape[1:], state_type(x.dtype)
         states = [getattr(state, name) for name in rule.states]
         p, dt = self.p, self.dt
         values = [rule.parameters[name](p, dt) for name in rule.parameters]

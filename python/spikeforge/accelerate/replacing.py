@@ -14,8 +14,6 @@ from typing import Any, ClassVar
 
 import torch
 
-HALF_TYPES = (torch.float16, torch.bfloat16)
-
 
 class Replaced:
     """Mixed into the class of a module whose dynamics run as an operator."""
@@ -95,21 +93,6 @@ def ancestor(module: torch.nn.Module, package: str) -> type | None:
         if cls.__module__ == package or cls.__module__.startswith(package + "."):
             return cls
     return None
-
-
-def state_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type that the operators keep states in."""
-    return torch.float32 if dtype in HALF_TYPES else dtype
-
-
-def is_number(value: object) -> bool:
-    """A Python number, which a text or an operator takes as a constant."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def constant(value: float) -> str:
-    """A number as neuron text writes it."""
-    return f"({value!r})" if value < 0 else repr(value)
 
 
 def named(surrogate: str, numbers: Collection[float]) -> str:

@@ -14,18 +14,16 @@ import snntorch
 import torch
 from snntorch import surrogate
 
+from spikeforge._numbers import is_number, operand, state_type
 from spikeforge.accelerate.replacing import (
     Replaced,
     Verdict,
     ancestor,
-    constant,
-    is_number,
     left,
     named,
     overridden,
     own_class,
     readable,
-    state_dtype,
 )
 
 PACKAGE = "snntorch._neurons"
@@ -74,7 +72,7 @@ def _heaviside(numbers: dict[str, Any]) -> Spike:
 
 def _sparse_fast_sigmoid(numbers: dict[str, Any]) -> Spike:
     slope, least = numbers["slope"], numbers["B"]
-    derivative = f"where(u > {constant(least)}, surrogate_gradient(u, {named('fast_sigmoid', [slope])}), 0)"
+    derivative = f"where(u > {operand(least)}, surrogate_gradient(u, {named('fast_sigmoid', [slope])}), 0)"
     return Spike(f"add_gradient(spike_strict(u, none), u, {derivative})", f"SFS({slope:g}, {least:g})")
 
 
@@ -290,7 +288,7 @@ class Neuron(Replaced):
 
     def _parameters_of(self, rule, input_):
         """The text's parameters; None where they would make the result another shape or type than the input's."""
-        dtype, values = state_dtype(input_.dtype), []
+        dtype, values = state_type(input_.dtype), []
         if not input_.is_floating_point() or input_.layout != torch.strided:
             return None
         for name in rule.parameters:
@@ -326,7 +324,7 @@ def _reset(neuron):
 
 
 def _fits(state, input_):
-    return state.dtype == input_.dtype or state.dtype == state_dtype(input_.dtype)
+    return state.dtype == input_.dtype or state.dtype == state_type(input_.dtype)
 
 
 class Membrane(Neuron):

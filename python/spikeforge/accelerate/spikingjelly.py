@@ -16,43 +16,22 @@ from typing import Any, NamedTuple
 import torch
 from spikingjelly.activation_based import neuron, surrogate
 
+from spikeforge._names import SPIKINGJELLY
+from spikeforge._numbers import HALF_TYPES, is_number, operand, state_type
 from spikeforge.accelerate.replacing import (
-    HALF_TYPES,
     Replaced,
     Verdict,
     ancestor,
-    constant,
-    is_number,
     left,
     named,
     overridden,
     own_class,
     readable,
-    state_dtype,
 )
 
 PACKAGE = "spikingjelly.activation_based.neuron"
 
-# SpikingJelly's surrogates that the library has as well, and the attributes with their numbers.
-SURROGATES: dict[type, tuple[str, tuple[str, ...]]] = {
-    surrogate.Sigmoid: ("sigmoid", ("alpha",)),
-    surrogate.ATan: ("atan", ("alpha",)),
-    surrogate.PiecewiseQuadratic: ("piecewise_quadratic", ("alpha",)),
-    surrogate.PiecewiseExp: ("piecewise_exp", ("alpha",)),
-    surrogate.SoftSign: ("soft_sign", ("alpha",)),
-    surrogate.SuperSpike: ("super_spike", ("alpha",)),
-    surrogate.Erf: ("erf", ("alpha",)),
-    surrogate.PiecewiseLeakyReLU: ("piecewise_leaky_relu", ("w", "c")),
-    surrogate.S2NN: ("s2nn", ("alpha", "beta")),
-    surrogate.QPseudoSpike: ("q_pseudo_spike", ("alpha",)),
-    surrogate.LeakyKReLU: ("leaky_k_relu", ("leak", "k")),
-    surrogate.FakeNumericalGradient: ("fake_numerical_gradient", ("alpha",)),
-    surrogate.LogTailedReLU: ("log_tailed_relu", ("alpha",)),
-    surrogate.NonzeroSignLogAbs: ("nonzero_sign_log_abs", ("alpha",)),
-    surrogate.SquarewaveFourierSeries: ("squarewave_fourier", ("n", "T_period")),
-    surrogate.Rect: ("rect", ("alpha",)),
-    surrogate.DeterministicPass: ("straight_through", ()),
-}
+SURROGATES = {getattr(surrogate, name): known for name, known in SPIKINGJELLY.items()}
 
 NOTES = (
     "in float16 and bfloat16 states are kept in float32, "
@@ -107,22 +86,22 @@ def _reset(node: Any, h: str = "h", threshold: str | None = None) -> str:
     """The membrane potential after the spike s at the charge h."""
     s = "detach(s)" if node.detach_reset else "s"
     if node.v_reset is None:
-        return f"{h} - {s} * {threshold or constant(node.v_threshold)}"
-    return f"select({s}, {constant(node.v_reset)}, {h})"
+        return f"{h} - {s} * {threshold or operand(node.v_threshold)}"
+    return f"select({s}, {operand(node.v_reset)}, {h})"
 
 
 def _neuron(name: str, node: Any, charge: str, spike: str, after: str = "", parameters: str = "") -> str:
     """Neuron text with one potential v: charge, fire, reset."""
     head = f"x; v = {_resting(node)!r}" + (f"; {parameters}" if parameters else "")
     return (
-        f"neuron {name}({head}) {{\n{charge}\n  s = spike(h - {constant(node.v_threshold)}, {spike})\n"
+        f"neuron {name}({head}) {{\n{charge}\n  s = spike(h - {operand(node.v_threshold)}, {spike})\n"
         f"  return s\n  v' = {after or _reset(node)}\n}}\n"
     )
 
 
 def _leak(node: Any, rate: str) -> str:
     """The charge of a leaky neuron; `rate` multiplies by 1/tau or divides by tau."""
-    leak = "v" if _resting(node) == 0 else f"(v - {constant(node.v_reset)})"
+    leak = "v" if _resting(node) == 0 else f"(v - {operand(node.v_reset)})"
     return f"  h = v + (x - {leak}) {rate}" if node.decay_input else f"  h = v - {leak} {rate} + x"
 
 
@@ -131,7 +110,7 @@ def _if_text(node: Any, spike: str) -> str:
 
 
 def _lif_text(node: Any, spike: str) -> str:
-    return _neuron("lif", node, _leak(node, f"/ {constant(node.tau)}"), spike)
+    return _neuron("lif", node, _leak(node, f"/ {operand(node.tau)}"), spike)
 
 
 def _plif_text(node: Any, spike: str) -> str:
@@ -139,42 +118,42 @@ def _plif_text(node: Any, spike: str) -> str:
 
 
 def _qif_text(node: Any, spike: str) -> str:
-    rest, critical, a0, tau = map(constant, (node.v_rest, node.v_c, node.a0, node.tau))
+    rest, critical, a0, tau = map(operand, (node.v_rest, node.v_c, node.a0, node.tau))
     return _neuron("qif", node, f"  h = v + (x + {a0} * (v - {rest}) * (v - {critical})) / {tau}", spike)
 
 
 def _eif_text(node: Any, spike: str) -> str:
-    rest, theta, delta, tau = map(constant, (node.v_rest, node.theta_rh, node.delta_T, node.tau))
+    rest, theta, delta, tau = map(operand, (node.v_rest, node.theta_rh, node.delta_T, node.tau))
     return _neuron("eif", node, f"  h = v + (x + {rest} - v + {delta} * exp((v - {theta}) / {delta})) / {tau}", spike)
 
 
 def _izhikevich_text(node: Any, spike: str) -> str:
-    rest, critical, a0, tau = map(constant, (node.v_rest, node.v_c, node.a0, node.tau))
-    a, b, tau_w = map(constant, (node.a, node.b, node.tau_w))
+    rest, critical, a0, tau = map(operand, (node.v_rest, node.v_c, node.a0, node.tau))
+    a, b, tau_w = map(operand, (node.a, node.b, node.tau_w))
     return (
         f"neuron izhikevich(x; v = {_resting(node)!r}, w = {node.w_rest!r}) {{\n"
         f"  h = v + (x + {a0} * (v - {rest}) * (v - {critical}) - w) / {tau}\n"
-        f"  s = spike(h - {constant(node.v_threshold)}, {spike})\n  return s\n  v' = {_reset(node)}\n"
+        f"  s = spike(h - {operand(node.v_threshold)}, {spike})\n  return s\n  v' = {_reset(node)}\n"
         f"  w' = w + ({a} * (h - {rest}) - w) / {tau_w} + {b} * s\n}}\n"
     )
 
 
 def _klif_text(node: Any, spike: str) -> str:
-    charge = _leak(node, f"/ {constant(node.tau)}").replace("h =", "c =") + "\n  h = relu(k * c)"
-    scaled = _reset(node, "h / k", f"({constant(node.v_threshold)} / k)") if node.scale_reset else ""
+    charge = _leak(node, f"/ {operand(node.tau)}").replace("h =", "c =") + "\n  h = relu(k * c)"
+    scaled = _reset(node, "h / k", f"({operand(node.v_threshold)} / k)") if node.scale_reset else ""
     return _neuron("klif", node, charge, spike, scaled, parameters="k")
 
 
 def _cuba_text(node: Any, spike: str) -> str:
     return (
-        f"neuron cuba_lif(x; v = {_resting(node)!r}, c) {{\n  i = c * {constant(node.c_decay)} + x\n"
-        f"  h = v * {constant(node.v_decay)} + i\n  s = spike(h - {constant(node.v_threshold)}, {spike})\n"
+        f"neuron cuba_lif(x; v = {_resting(node)!r}, c) {{\n  i = c * {operand(node.c_decay)} + x\n"
+        f"  h = v * {operand(node.v_decay)} + i\n  s = spike(h - {operand(node.v_threshold)}, {spike})\n"
         f"  return s\n  v' = {_reset(node)}\n  c' = i\n}}\n"
     )
 
 
 def _complementary_text(node: Any, spike: str) -> str:
-    threshold, tau = constant(node.v_threshold), constant(node.tau)
+    threshold, tau = operand(node.v_threshold), operand(node.tau)
     spike = spike if node.training else "none"
     return (
         f"neuron complementary_lif(x; v, m) {{\n  h = v - v / {tau} + x\n  s = spike(h - {threshold}, {spike})\n"
@@ -310,11 +289,11 @@ def _program(node: Any, rule: Rule, signature: tuple[Any, ...]) -> tuple[str, di
 def _state(value: Any, start: float, x: torch.Tensor) -> torch.Tensor | None:
     """A memory as the operator takes it; None for the neuron's own start, also where the shape is another one."""
     if not isinstance(value, torch.Tensor):
-        return None if value == start else torch.full(x.shape[1:], value, dtype=state_dtype(x.dtype), device=x.device)
+        return None if value == start else torch.full(x.shape[1:], value, dtype=state_type(x.dtype), device=x.device)
     if value.shape != x.shape[1:]:
         return None
-    fits = value.dtype == x.dtype or value.dtype == state_dtype(x.dtype)
-    return value if fits and value.device == x.device else value.to(device=x.device, dtype=state_dtype(x.dtype))
+    fits = value.dtype == x.dtype or value.dtype == state_type(x.dtype)
+    return value if fits and value.device == x.device else value.to(device=x.device, dtype=state_type(x.dtype))
 
 
 class Node(Replaced):
@@ -393,7 +372,7 @@ class Node(Replaced):
             overload = getattr(torch.ops.spikeforge, program.what).default
             spikes, *states = overload(x, *states, **program.options, store_v=store)
             return spikes, states
-        dtype = state_dtype(x.dtype)
+        dtype = state_type(x.dtype)
         if all(state is None for state in states):
             states = []
         states = [

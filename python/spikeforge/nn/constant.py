@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spikeforge._numbers import is_number
 from spikeforge.nn.stateful import StatefulModule, shape_of
 
 CHANNELS = 2  # of x [T, B, C, *spatial]
@@ -116,10 +117,6 @@ class Placement:
             if trailing > 0 and value.numel() != 1:
                 value = value.view(-1, *(1,) * trailing)
         return value
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 class ConstantsModule(StatefulModule):

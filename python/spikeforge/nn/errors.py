@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from spikeforge.nn.stateful import shape_of, state_type
+from spikeforge._numbers import state_type
+from spikeforge.nn.stateful import shape_of
 
 if TYPE_CHECKING:
     from spikeforge.nn.constant import ConstantsModule

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from spikeforge import surrogate as surrogates
-from spikeforge.nn.constant import ConstantsModule, Learnable, is_number
+from spikeforge._numbers import is_number
+from spikeforge.nn.constant import ConstantsModule, Learnable
 from spikeforge.nn.errors import ERRORS, explained, first_line
 from spikeforge.nn.stateful import NO_STATE, Memory, State, States
 from spikeforge.nn.text import TextCell, predefined_cell

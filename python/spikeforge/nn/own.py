@@ -142,6 +142,8 @@ class LI(Neuron):
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
     """
 
+    _positive = ("tau",)
+
     def __init__(
         self,
         *,
@@ -156,11 +158,9 @@ class LI(Neuron):
         super().__init__(text, tau=tau, v_rest=v_rest, stateful=stateful, persistent_state=persistent_state)
         self.decay_input = decay_input
 
-    _positive = ("tau",)
-
     def _prepare(self) -> None:
         super()._prepare()
-        _check_positive(self, "tau")
+        _check_positive(self)
 
 
 class CubaLIF(WithDecayInput, PredefinedNeuron):
@@ -202,8 +202,7 @@ class CubaLIF(WithDecayInput, PredefinedNeuron):
     def _prepare(self) -> None:
         if not self.spiking:
             raise ValueError(f"{self._title()}: it is run as neuron text, which needs spiking=True")
-        for name in ("tau_synapse", "tau_membrane"):
-            _check_positive(self, name)
+        _check_positive(self)
         self._quick = Quick(self._memory, self._op_name, None, self._taken, True)
         self._cell = predefined_cell(self, baked=True)
         try:
@@ -212,7 +211,9 @@ class CubaLIF(WithDecayInput, PredefinedNeuron):
             raise type(error)(f"{self._title()}: {first_line(error)}") from None
 
 
-def _check_positive(module: ConstantsModule, name: str) -> None:
-    value = module._numbers.get(name)
-    if value is not None and not 0 < value < float("inf"):
-        raise ValueError(f"{module._title()}: {name} must be finite and above 0, but is {value}")
+def _check_positive(module: ConstantsModule) -> None:
+    """The numbers among them; TextCell checks tensors at each call."""
+    for name in module._positive:
+        value = module._numbers.get(name)
+        if value is not None and not 0 < value < float("inf"):
+            raise ValueError(f"{module._title()}: {name} must be finite and above 0, but is {value}")

@@ -21,17 +21,13 @@ from torch.nn.modules.module import (
     _global_forward_pre_hooks,
 )
 
+from spikeforge._numbers import HALF_TYPES
+
 State = dict[str, Tensor]
 States = Mapping[str, Tensor] | None
 NO_STATE: State = {}
 get_tracing_state, is_dynamo_compiling = torch._C._get_tracing_state, torch.compiler.is_dynamo_compiling
 MODULE_CALL = Module.__call__  # tools that look into networks replace it
-HALF_TYPES = (torch.float16, torch.bfloat16)
-
-
-def state_type(dtype: torch.dtype) -> torch.dtype:
-    """The type of the states beside an input of this type: float32 for half types, else the type itself."""
-    return torch.float32 if dtype in HALF_TYPES else dtype
 
 
 class Memory:

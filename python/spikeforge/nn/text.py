@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from spikeforge.nn.stateful import state_type
+from spikeforge._numbers import operand, state_type
 from spikeforge.surrogate import Custom
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def predefined_cell(module: Any, *, baked: bool = False) -> TextCell:
     soft = "v_reset" in module._numbers and module._numbers["v_reset"] is None
     used = [name for name in module._constant_names if name != "w_rest" and not (name == "v_reset" and soft)]
     params = [name for name in used if name in module._placements or not baked]
-    spelled = {name: name if name in params else _number(module._numbers[name]) for name in used}
+    spelled = {name: name if name in params else operand(float(module._numbers[name])) for name in used}
 
     lines = CHARGES[neuron].format(**spelled).split("\n")
     if neuron in LEAKY:
@@ -217,10 +217,6 @@ def _spike(module: Any) -> str:
     if isinstance(module.surrogate, Custom):
         return module.surrogate.spike("u", strict=module.strict)
     return f"{'spike_strict' if module.strict else 'spike'}(u, {module.surrogate.text})"
-
-
-def _number(value: float) -> str:
-    return f"({float(value)!r})" if value < 0 else repr(float(value))
 
 
 def _check_taken(module: ConstantsModule, taken: Mapping[str, Tensor]) -> None:

@@ -8,20 +8,13 @@ from typing import Any, Callable
 from torch import Tensor
 
 from spikeforge import surrogate as surrogates
+from spikeforge._names import SPIKINGJELLY
 
 from . import text_expression
 from .printer import number_text
 
-# By the names of its functions, and of its classes.
+# Autograd functions of SpikingJelly whose names differ from those here.
 _SPIKINGJELLY_FUNCTIONS = {"squarewave_fourier_series": "squarewave_fourier", "deterministic_pass": "straight_through"}
-_SPIKINGJELLY_CLASSES = {
-    "PiecewiseQuadratic": "piecewise_quadratic", "PiecewiseExp": "piecewise_exp", "Sigmoid": "sigmoid",
-    "SoftSign": "soft_sign",
-    "SuperSpike": "super_spike", "ATan": "atan", "NonzeroSignLogAbs": "nonzero_sign_log_abs", "Erf": "erf",
-    "PiecewiseLeakyReLU": "piecewise_leaky_relu", "SquarewaveFourierSeries": "squarewave_fourier", "S2NN": "s2nn",
-    "QPseudoSpike": "q_pseudo_spike", "LeakyKReLU": "leaky_k_relu", "FakeNumericalGradient": "fake_numerical_gradient",
-    "LogTailedReLU": "log_tailed_relu", "DeterministicPass": "straight_through", "Rect": "rect",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,11 +62,11 @@ def resolve(surrogate: Any) -> Rule:
 
 def _of_spikingjelly(surrogate: Any) -> Rule:
     kind = type(surrogate).__name__
-    if kind not in _SPIKINGJELLY_CLASSES:
+    if kind not in SPIKINGJELLY:
         raise ValueError(f"surrogate: {kind} of SpikingJelly is none of spikeforge's: call it on the value instead")
     if not surrogate.spiking:
         raise ValueError(f"surrogate: {kind}(spiking=False) makes no spikes: call it on the value instead")
-    return named(_SPIKINGJELLY_CLASSES[kind], tuple(float(x) for x in surrogate._sg_params.values()))
+    return named(SPIKINGJELLY[kind][0], tuple(float(x) for x in surrogate._sg_params.values()))
 
 
 def of_spikingjelly_function(function: type, args: tuple) -> Rule | None:
