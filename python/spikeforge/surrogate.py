@@ -460,6 +460,10 @@ class Custom:
                 raise ValueError("Custom: u is H - v_threshold and cannot stand for a number")
         object.__setattr__(self, "expression", expression.strip())
         object.__setattr__(self, "numbers", tuple((name, float(value)) for name, value in numbers.items()))
+        try:
+            self.gradient(torch.empty(0, device="cpu"))
+        except ValueError as error:
+            raise ValueError(f"{self!r}: {str(error).splitlines()[0]}") from None
 
     def __repr__(self) -> str:
         return f"Custom({self.expression!r}{''.join(f', {name}={value}' for name, value in self.numbers)})"

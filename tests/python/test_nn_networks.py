@@ -119,6 +119,12 @@ def test_a_recurrent_cell_is_its_loop(device):
     )
 
 
+def test_a_recurrent_cell_and_a_module_of_another_width_name_both_ends():
+    words = r"Recurrent: 'module.out' gives a step of shape \[4, 8\] .* but 'cell.in' takes \[4, 16\]"
+    with pytest.raises(ValueError, match=words):
+        snn.Recurrent(snn.LIF(), nn.Linear(16, 8))(torch.rand(3, 4, 16))
+
+
 def test_gradients_of_a_recurrent_cell_are_those_of_its_loop():
     net = snn.Recurrent(
         snn.Neuron("neuron n(x; v) { h = 0.5 * v + x; return tanh(h); v' = h }"), nn.Linear(4, 4)

@@ -372,6 +372,16 @@ WRONG = [
     (lambda: snn.PLIF(init_tau=2.0, w=0.0), "PLIF: give w or init_tau, not both"),
     (lambda: snn.Learnable(2.0, min=3.0, max=1.0), "Learnable: min must not be above max"),
     (lambda: snn.Learnable(2.0, per_channel=3, shape=(3,)), "Learnable: give per_channel or shape, not both"),
+    (lambda: snn.Learnable(0.5, min=1.0), r"Learnable: starts at 0.5, outside its bounds \[1.0, inf\]"),
+    (lambda: snn.Learnable(torch.tensor([1.0, math.nan]), max=2.0), r"Learnable: starts at nan, outside its bounds"),
+    (lambda: snn.Learnable("2"), "Learnable: it must start at a number or a tensor, but is str"),
+    (lambda: snn.LI(v_rest=math.nan), "^LI: v_rest must not be NaN"),
+    (lambda: snn.CubaLIF(v_threshold=math.nan), "^CubaLIF: v_threshold must not be NaN"),
+    (lambda: snn.LIF(decay_input="no"), "^LIF: decay_input must be True or False, but is 'no'"),
+    (lambda: snn.LI(decay_input=None), "^LI: decay_input must be True or False, but is None"),
+    (lambda: snn.IF(detach_reset=1), "^IF: detach_reset must be True or False, but is 1"),
+    (lambda: snn.IF(stateful="yes"), "^IF: stateful must be True or False, but is 'yes'"),
+    (lambda: snn.LIF().step(None), r"^LIF: step takes tensors \[\*shape\], but got NoneType"),
     (lambda: snn.Constant(2.0, dim=0), "Constant: dim must not be 0, which is time"),
     (lambda: snn.Neuron("alif"), 'Neuron: the text must begin with "neuron name'),
     (lambda: snn.Neuron(3), "Neuron: it must be neuron text or a traced function, but is int"),
@@ -442,9 +452,11 @@ def test_the_smooth_form_passes_gradcheck(name):
     [
         (lambda t: snn.LI(tau=t), "tau"),
         (lambda t: snn.LIF(tau=t, strict=True), "tau"),
+        (lambda t: snn.EIF(delta_t=t, strict=True), "delta_t"),
+        (lambda t: snn.Izhikevich(tau_w=t, strict=True), "tau_w"),
         (lambda t: snn.CubaLIF(tau_membrane=t), "tau_membrane"),
     ],
-    ids=["LI", "strict LIF", "CubaLIF"],
+    ids=["LI", "strict LIF", "strict EIF", "strict Izhikevich", "CubaLIF"],
 )
 def test_time_constants_of_tensors_are_checked_where_a_neuron_runs_as_text(make, name, value):
     module = make(torch.full((8,), 2.0))

@@ -306,5 +306,7 @@ def test_encoders():
     generator = torch.Generator().manual_seed(1)
     pieces = [snn.Poisson(generator).encode(values, n) for n in (1, 3)]
     assert torch.equal(torch.cat(pieces), drawn[:4]), "a sequence in pieces draws the same numbers"
-    with pytest.raises(ValueError, match="Poisson: steps must be 0 or more"):
+    with pytest.raises(ValueError, match="Poisson: steps must be at least 0, but is -1"):
         snn.Poisson().encode(values, -1)
+    with pytest.raises(TypeError, match="Repeat: steps must be a whole number, but is 3.5"):
+        snn.Repeat().encode(values, 3.5)

@@ -556,7 +556,7 @@ BAD = {
     "range": (lambda x, v: (sum(x for _ in range(v)), v), TypeError, ["constant of the trace"]),
     "item": (lambda x, v: (x.item(), v), TypeError, ["item is no function", "no Python number"]),
     "numpy": (lambda x, v: (x.numpy(), v), TypeError, ["numpy", "no Python number"]),
-    "numpy function": (lambda x, v: (__import__("numpy").exp(x), v), TypeError, []),
+    "numpy function": (lambda x, v: (__import__("numpy").exp(x), v), TypeError, ["numpy.exp", "torch's functions"]),
     "array": (lambda x, v: (__import__("numpy").asarray(x), v), TypeError, ["not NumPy's"]),
     "closure": (lambda x, v: (x * WEIGHT, v), TypeError, [r"tensor of shape \[3\]", "make it a parameter"]),
     "closure first": (lambda x, v: (WEIGHT * x, v), TypeError, [r"tensor of shape \[3\]", "make it a parameter"]),
@@ -583,7 +583,7 @@ BAD = {
     "surrogate": (lambda x, v: (spike(x, "hat"), v), ValueError, ["none is called 'hat'", "atan"]),
     "surrogate's class": (lambda x, v: (spike(x, surrogate.ATan), v), TypeError, [r"write ATan\(\)"]),
     "surrogate's type": (lambda x, v: (spike(x, 2.0), v), TypeError, ["not float"]),
-    "expression": (lambda x, v: (spike(x, surrogate.Custom("1 / width")), v), ValueError, ["width, which stands for nothing"]),
+    "expression": (lambda x, v: (spike(x, surrogate.Custom("1 / width")), v), ValueError, ['nothing above is called "width"']),
     "complex": (lambda x, v: (complex(x), v), TypeError, ["real"]),
     "None": (lambda x, v: (x, None), TypeError, ["state v must be a value or a number, not NoneType"]),
 }

@@ -107,7 +107,8 @@ def test_the_text_of_a_surrogate_is_neuron_text(name):
         (lambda: surrogate.Custom(3), "Custom: the expression must be text"),
         (lambda: surrogate.Custom("a * u", a="2"), "Custom: a must be a number, but is str"),
         (lambda: surrogate.Custom("u", u=1.0), "Custom: u is H - v_threshold"),
-        (lambda: snn.LIF(surrogate=surrogate.Custom("q * u")), 'LIF: .*nothing above is called "q"'),
+        (lambda: surrogate.Custom("q * u"), r"Custom\('q \* u'\): .*nothing above is called \"q\""),
+        (lambda: surrogate.Custom("1 / (1 + u"), r"Custom\('1 / \(1 \+ u'\): "),
         (
             lambda: snn.LIF(surrogate=surrogate.Custom("abs(u)"), spiking=False),
             "LIF: spiking=False needs a surrogate's primitive",

@@ -76,6 +76,13 @@ class Learnable(Constant):
             raise ValueError(f"Learnable: min must not be above max, and neither NaN, but they are {min} and {max}")
         if per_channel is not None and shape is not None:
             raise ValueError("Learnable: give per_channel or shape, not both")
+        if not isinstance(value, Tensor) and not is_number(value):
+            raise TypeError(f"Learnable: it must start at a number or a tensor, but is {type(value).__name__}")
+        low, high = (-math.inf if min is None else min), (math.inf if max is None else max)
+        start = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), device="cpu")
+        outside = start[~((start >= low) & (start <= high))]
+        if outside.numel():
+            raise ValueError(f"Learnable: starts at {outside[0].item():g}, outside its bounds [{low}, {high}]")
         self.min, self.max = min, max
         self.shape = (per_channel,) if per_channel is not None else shape
 
@@ -156,6 +163,8 @@ class ConstantsModule(StatefulModule):
                 f"{self._title()}: {name} must be a number, a tensor, an nn.Parameter or Learnable(...), but is "
                 f"{type(value).__name__}"
             )
+        if is_number(value) and math.isnan(value):
+            raise ValueError(f"{self._title()}: {name} must not be NaN")
         if name not in self._constant_names and hasattr(self, name):
             raise ValueError(
                 f"{self._title()}: a module of torch has an attribute '{name}'; call the constant another name"

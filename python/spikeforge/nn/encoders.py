@@ -16,8 +16,7 @@ class Encoder(StatefulModule):
 
     def encode(self, x: Tensor, steps: int) -> Tensor:
         """The same values ``[*shape]`` for some steps: spikes ``[steps, *shape]``."""
-        if steps < 0:
-            raise ValueError(f"{self._title()}: steps must be 0 or more, but is {steps}")
+        _check_steps(self._title(), steps, fewest=0)
         return self(x.unsqueeze(0).expand(steps, *x.shape))
 
     def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
@@ -66,8 +65,7 @@ class Latency(Encoder):
 
     def __init__(self, steps: int, *, stateful: bool = False, persistent_state: bool = False):
         super().__init__(stateful=stateful, persistent_state=persistent_state)
-        if steps < 1:
-            raise ValueError(f"Latency: steps must be at least 1, but is {steps}")
+        _check_steps("Latency", steps, fewest=1)
         self.steps = steps
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
@@ -88,3 +86,10 @@ class Repeat(Encoder):
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         return inputs[0], {}
+
+
+def _check_steps(title: str, steps: int, *, fewest: int) -> None:
+    if isinstance(steps, bool) or not isinstance(steps, (int, torch.SymInt)):
+        raise TypeError(f"{title}: steps must be a whole number, but is {steps!r}")
+    if steps < fewest:
+        raise ValueError(f"{title}: steps must be at least {fewest}, but is {steps}")

@@ -56,6 +56,7 @@ class Run:
     inputs: Sequence[Tensor]
     steps: int
     state: Mapping[str, Tensor] | None  # None: the parts go on by themselves
+    lines: State = field(default_factory=dict)  # what was on its way before, by the states of connections
     store: bool = False
     outputs: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
     after: State = field(default_factory=dict)
@@ -305,12 +306,11 @@ class Network(Container):
         run = self._run(inputs, None, lines)
         if keeping:
             self._memory.states = run.after
-        return self._result(run, lines)
+        return self._result(run)
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
-        lines = own_state(self, "", state)
-        run = self._run(inputs, state, lines, store)
-        return self._result(run, lines), run.after
+        run = self._run(inputs, state, own_state(self, "", state), store)
+        return self._result(run), run.after
 
     def _run(
         self, inputs: Sequence[Tensor], state: Mapping[str, Tensor] | None, lines: State, store: bool = False
@@ -322,14 +322,14 @@ class Network(Container):
             raise ValueError(
                 f"{self._title()}: store_states is not for networks with loops; hand states on step by step"
             )
-        run = Run(inputs, inputs[0].shape[0] if inputs else 0, state, store)
+        run = Run(inputs, inputs[0].shape[0] if inputs else 0, state, lines, store)
         if run.steps:
-            self._start_from_rest(run, lines)
+            self._start_from_rest(run)
         for stage in self._plan:
             if stage.is_loop:
-                self._run_loop(run, stage, lines)
+                self._run_loop(run, stage)
             else:
-                self._run_stage(run, stage.parts[0], lines)
+                self._run_stage(run, stage.parts[0])
         return run
 
     def _check_sequences(self, inputs: Sequence[Tensor]) -> None:
@@ -357,37 +357,37 @@ class Network(Container):
         inner = [c for c in self._connections if OUTSIDE not in (c.source.part, c.target.part)]
         return make_plan(list(self._modules), [(c.source.part, c.target.part, c.delay) for c in inner])
 
-    def _result(self, run: Run, lines: State) -> Any:
-        outputs = tuple(self._sum(run, Port(OUTSIDE, i), lines) for i in range(len(self.out_ports)))
+    def _result(self, run: Run) -> Any:
+        outputs = tuple(self._sum(run, Port(OUTSIDE, i)) for i in range(len(self.out_ports)))
         return outputs[0] if len(outputs) == 1 else outputs
 
-    def _sum(self, run: Run, target: Port, lines: State) -> Tensor:
+    def _sum(self, run: Run, target: Port) -> Tensor:
         """What all connections bring to a port in all steps, in the order of connecting."""
         total = None
         for connection in self._connections:
             if connection.target == target:
-                term = self._arriving(run, connection, lines)
+                term = self._arriving(run, connection)
                 total = term if total is None else total + term
         return total
 
-    def _arriving(self, run: Run, connection: Connection, lines: State) -> Tensor:
+    def _arriving(self, run: Run, connection: Connection) -> Tensor:
         source = connection.source
         sequence = run.inputs[source.index] if source.part is OUTSIDE else run.outputs[source.part][source.index]
-        return self._shift(run, connection, sequence, lines) if connection.delay else sequence
+        return self._shift(run, connection, sequence) if connection.delay else sequence
 
-    def _shift(self, run: Run, connection: Connection, sequence: Tensor, lines: State) -> Tensor:
+    def _shift(self, run: Run, connection: Connection, sequence: Tensor) -> Tensor:
         """The sequence, later by the delay."""
-        line = lines.get(connection.state)
+        line = run.lines.get(connection.state)
         if line is None:
             line = sequence.new_zeros((connection.delay, *sequence.shape[1:]))
-        self._check_line(connection, line, sequence)
+        self._check_line(run, connection, line, sequence)
         both, steps = torch.cat((line, sequence)), sequence.shape[0]
         # Cloned, or it would keep the whole sequence.
         after = both.unfold(0, connection.delay, 1)[1:].movedim(-1, 1) if run.store else both[steps:]
         run.after[connection.state] = after.clone()
         return both[:steps]
 
-    def _check_line(self, connection: Connection, line: Tensor, coming: Tensor) -> None:
+    def _check_line(self, run: Run, connection: Connection, line: Tensor, coming: Tensor) -> None:
         if line.dim() < 1 or line.shape[0] != connection.delay:
             raise ValueError(
                 f"{self._title()}: the state {connection.state} must be [{connection.delay}, *shape], but has shape "
@@ -395,6 +395,12 @@ class Network(Container):
             )
         if line.shape[1:] == coming.shape[1:] and line.dtype == coming.dtype and line.device == coming.device:
             return
+        if connection.state not in run.lines:  # nobody passed it: it came from the source in an earlier step
+            source, target = connection.names
+            raise ValueError(
+                f"{self._title()}: '{source}' gives a step of shape {shape_of(line[0])} ({_kind(line)}), but '{target}' "
+                f"takes {list(coming.shape[1:])} ({_kind(coming)}) from elsewhere; they must be alike"
+            )
         mend = "call spikeforge.nn.reset_(net) to start anew" if self._memory.keeping else "pass None to start anew"
         raise ValueError(
             f"{self._title()}: the state {connection.state} holds values of shape {shape_of(line[0])} ({_kind(line)}), "
@@ -402,22 +408,22 @@ class Network(Container):
             f"{list(coming.shape[1:])} ({_kind(coming)}); {mend}"
         )
 
-    def _run_stage(self, run: Run, name: str, lines: State) -> None:
+    def _run_stage(self, run: Run, name: str) -> None:
         part = self._modules[name]
-        inputs = [self._sum(run, Port(name, i), lines) for i in range(len(_in_ports(part)))]
+        inputs = [self._sum(run, Port(name, i)) for i in range(len(_in_ports(part)))]
         state = None if run.state is None else _under(name, run.state)
         run.outputs[name], after = run_part(part, inputs, state, store=run.store and isinstance(part, StatefulModule))
         run.after |= {_join(name, key): value for key, value in after.items()} if run.state is not None else {}
 
     # --- loops
 
-    def _run_loop(self, run: Run, stage: Stage, lines: State) -> None:
+    def _run_loop(self, run: Run, stage: Stage) -> None:
         if run.steps == 0:
             raise ValueError(f"{self._title()}: a loop of connections needs at least one step")
         within = [c for c in self._connections if c.source.part in stage.parts and c.target.part in stage.parts]
         into = [c for c in self._connections if c.source.part not in stage.parts and c.target.part in stage.parts]
-        rows_into = {id(c): self._arriving(run, c, lines).split(1) for c in into}
-        pending = {id(c): list(lines[c.state].split(1)) if c.state in lines else [] for c in within if c.delay}
+        rows_into = {id(c): self._arriving(run, c).split(1) for c in into}
+        pending = {id(c): list(run.lines[c.state].split(1)) if c.state in run.lines else [] for c in within if c.delay}
         states = {name: self._loop_state(run, name) for name in stage.parts}
         rows: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in stage.parts}
 
@@ -431,7 +437,7 @@ class Network(Container):
                 rows[name].append(outputs)
             for c in within:
                 if c.delay:
-                    self._send(c, rows[c.source.part][-1][c.source.index], pending[id(c)])
+                    self._send(run, c, rows[c.source.part][-1][c.source.index], pending[id(c)])
 
         for name in stage.parts:
             run.outputs[name] = tuple(torch.cat(column) for column in zip(*rows[name]))
@@ -464,7 +470,7 @@ class Network(Container):
             elif pending[id(c)]:
                 term = pending[id(c)][0]
                 if total is not None:
-                    self._check_line(c, torch.cat(pending[id(c)]), total)
+                    self._check_line(run, c, torch.cat(pending[id(c)]), total)
             elif c.shape is not None:
                 term = self._zeros(run, c)
             else:
@@ -479,10 +485,10 @@ class Network(Container):
             )
         return total
 
-    def _send(self, connection: Connection, leaving: Tensor, line: list[Tensor]) -> None:
+    def _send(self, run: Run, connection: Connection, leaving: Tensor, line: list[Tensor]) -> None:
         if not line:
             line += [torch.zeros_like(leaving)] * connection.delay
-        self._check_line(connection, torch.cat(line), leaving)
+        self._check_line(run, connection, torch.cat(line), leaving)
         line.pop(0)
         line.append(leaving)
 
@@ -491,15 +497,15 @@ class Network(Container):
 
     # --- before the first step
 
-    def _start_from_rest(self, run: Run, lines: State) -> None:
-        starting = [c for c in self._connections if c.from_rest and c.delay and c.state not in lines]
+    def _start_from_rest(self, run: Run) -> None:
+        starting = [c for c in self._connections if c.from_rest and c.delay and c.state not in run.lines]
         if not starting:
             return
         silence = [torch.zeros_like(x[:1]) for x in run.inputs]
         rest = self._outputs_at_rest(silence)
         for c in starting:
             value = silence[c.source.index] if c.source.part is OUTSIDE else rest[c.source.part][c.source.index]
-            lines[c.state] = value.expand(c.delay, *value.shape[1:])
+            run.lines[c.state] = value.expand(c.delay, *value.shape[1:])
 
     def _outputs_at_rest(self, inputs: Sequence[Tensor]) -> dict[str, tuple[Tensor, ...]]:
         """What is on its way through delays is not there yet."""
@@ -519,7 +525,7 @@ class Network(Container):
 
     def _input_at_rest(self, run: Run, name: str, index: int) -> Tensor:
         terms = [
-            self._arriving(run, c, {}) if not c.delay else self._zeros(run, c)
+            self._arriving(run, c) if not c.delay else self._zeros(run, c)
             for c in self._connections
             if c.target == Port(name, index) and (not c.delay or c.shape is not None)
         ]
@@ -537,7 +543,7 @@ class Network(Container):
             [c for c in self._connections if c.target == Port(OUTSIDE, i) and not c.delay]
             for i in range(len(self.out_ports))
         ]
-        sums = [[self._arriving(run, c, {}) for c in connections] for connections in into]
+        sums = [[self._arriving(run, c) for c in connections] for connections in into]
         return tuple(sum(terms[1:], terms[0]) if terms else torch.zeros_like(inputs[0]) for terms in sums)
 
     def extra_repr(self) -> str:

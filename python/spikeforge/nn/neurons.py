@@ -95,6 +95,8 @@ class PredefinedNeuron(ConstantsModule):
                 value = surrogates.of(value)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{self._title()}: {error}") from None
+        elif name in self.OPTIONS:
+            self._check_flag(name, value)
         super().__setattr__(name, value)
         if name in self.OPTIONS and self._ready and self._constant_names:
             self._prepare()
@@ -329,6 +331,7 @@ class QIF(PredefinedNeuron):
     """Quadratic integrate-and-fire: H = V + (X + a0 (V - v_rest) (V - v_c)) / tau. State: v."""
 
     _op_name = "qif"
+    _positive = ("tau",)
 
     def __init__(
         self,
@@ -364,6 +367,7 @@ class EIF(PredefinedNeuron):
     """
 
     _op_name = "eif"
+    _positive = ("tau", "delta_t")
 
     def __init__(
         self,
@@ -407,6 +411,7 @@ class Izhikevich(PredefinedNeuron):
     """
 
     _op_name = "izhikevich"
+    _positive = ("tau", "tau_w")
     state_names = ("v", "w")
 
     def __init__(
@@ -459,6 +464,7 @@ class AdaptiveLIF(WithDecayInput, PredefinedNeuron):
     """
 
     _op_name = "adaptive_lif"
+    _positive = ("tau",)
     state_names = ("v", "a")
 
     def __init__(

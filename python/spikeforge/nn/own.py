@@ -153,6 +153,7 @@ class LI(Neuron):
         stateful: bool = False,
         persistent_state: bool = False,
     ):
+        self._check_flag("decay_input", decay_input)
         step = "v + 1 / tau * (x - (v - v_rest))" if decay_input else "v - 1 / tau * (v - v_rest) + x"
         text = f"neuron LI(x; v; tau, v_rest) {{\n  next = {step}\n  return next\n  v' = next\n}}\n"
         super().__init__(text, tau=tau, v_rest=v_rest, stateful=stateful, persistent_state=persistent_state)

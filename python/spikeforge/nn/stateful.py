@@ -69,6 +69,8 @@ class StatefulModule(nn.Module):
 
     def __init__(self, *, stateful: bool = False, persistent_state: bool = False):
         super().__init__()
+        self._check_flag("stateful", stateful)
+        self._check_flag("persistent_state", persistent_state)
         self.persistent_state = persistent_state
         self._memory = Memory(stateful)
         self._path = ""
@@ -103,6 +105,9 @@ class StatefulModule(nn.Module):
         ``y = module.step(x)``, or ``y, state = module.step(x, state)``.
         """
         *inputs, state = self._split(inputs, state)
+        for x in inputs:
+            if not isinstance(x, Tensor):
+                raise TypeError(f"{self._title()}: step takes tensors [*shape], but got {_kind_of(x)}")
         result = self(*(x.unsqueeze(0) for x in inputs), state=state)
         if state is ...:
             return _first_step(result)
@@ -207,6 +212,10 @@ class StatefulModule(nn.Module):
 
     def _kind(self) -> str:
         return type(self).__name__
+
+    def _check_flag(self, name: str, value: Any) -> None:
+        if not isinstance(value, bool):
+            raise TypeError(f"{self._title()}: {name} must be True or False, but is {value!r}")
 
     # --- moving, saving
 

@@ -17,7 +17,6 @@ class Value:
     """
 
     __slots__ = ("_node", "_recording")
-    __array_ufunc__ = None  # a number of NumPy leaves operators to this class
     __hash__ = object.__hash__
 
     def __init__(self, node: graph.Node, recording: graph.Recording):
@@ -61,6 +60,15 @@ class Value:
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         _fail("a value is no array while its function is traced: use torch's functions on it, not NumPy's")
+
+    def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **_: Any) -> Value:
+        """Operators, which a number of NumPy on their left hands on to here; no other function of NumPy."""
+        from . import calls
+
+        name = _OF_NUMPY.get(function.__name__)
+        if name is None or method != "__call__":
+            _fail(f"numpy.{function.__name__} knows no values of a trace: use torch's functions on them")
+        return calls.call(name, inputs, {})
 
     def __getitem__(self, _: Any) -> NoReturn:
         _fail("a neuron sees one element of each argument: pass what is indexed as an input of its own, and write "
@@ -132,6 +140,11 @@ _BINARY = {
 _OTHERS = {
     "neg": "neg", "pos": "positive", "abs": "abs", "invert": "bitwise_not", "round": "round", "floor": "floor",
     "ceil": "ceil", "trunc": "trunc", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne",
+}
+_OF_NUMPY = {
+    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "floor_divide": "floor_divide",
+    "remainder": "remainder", "power": "pow", "less": "lt", "less_equal": "le", "greater": "gt",
+    "greater_equal": "ge", "equal": "eq", "not_equal": "ne",
 }
 for _python, _torch in _BINARY.items():
     setattr(Value, f"__{_python}__", _operator(_torch))
