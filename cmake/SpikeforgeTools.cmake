@@ -21,6 +21,7 @@ foreach(linker mold lld)
 endforeach()
 
 set(SPIKEFORGE_SANITIZE "" CACHE STRING "Sanitizers for every target of this project, as -fsanitize= takes them")
+option(SPIKEFORGE_SANITIZE_TESTS "Instrument the tests' own code too, which takes four times as long to compile" ON)
 if(SPIKEFORGE_SANITIZE)
   target_compile_options(spikeforge_options INTERFACE
     -fsanitize=${SPIKEFORGE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)

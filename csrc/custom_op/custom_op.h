@@ -121,7 +121,9 @@ class SPIKEFORGE_API AtLoad {
 //   SPIKEFORGE_OPERATORS() {
 //     return {scaled(), clipped()};  // a CustomOp each; one that is another's vjp comes first
 //   }
-#define SPIKEFORGE_OPERATORS()                                                         \
-  static std::vector<spikeforge::CustomOp> spikeforge_operators();                     \
-  static const spikeforge::custom_op::AtLoad spikeforge_at_load(spikeforge_operators); \
-  static std::vector<spikeforge::CustomOp> spikeforge_operators()
+#define SPIKEFORGE_OPERATORS() SPIKEFORGE_OPERATORS_OF(__COUNTER__)
+#define SPIKEFORGE_OPERATORS_OF(n) SPIKEFORGE_OPERATORS_NAMED(n)  // the number, not the macro's name
+#define SPIKEFORGE_OPERATORS_NAMED(n)                                                          \
+  static std::vector<spikeforge::CustomOp> spikeforge_operators_##n();                         \
+  static const spikeforge::custom_op::AtLoad spikeforge_at_load_##n(spikeforge_operators_##n); \
+  static std::vector<spikeforge::CustomOp> spikeforge_operators_##n()

@@ -250,8 +250,10 @@ DType dtype_of(c10::ScalarType type) {
       return DType::f32;
     case c10::ScalarType::Int:
       return DType::i32;
-    default:
+    case c10::ScalarType::Double:
       return DType::f64;
+    default:
+      TORCH_INTERNAL_ASSERT(false, "no kernel reads ", type);
   }
 }
 
@@ -265,9 +267,10 @@ c10::ScalarType scalar_type_of(DType type) {
       return c10::ScalarType::Float;
     case DType::i32:
       return c10::ScalarType::Int;
-    default:
+    case DType::f64:
       return c10::ScalarType::Double;
   }
+  TORCH_INTERNAL_ASSERT(false, "no tensor holds this type");
 }
 
 }  // namespace spikeforge::ops

@@ -6,6 +6,7 @@
 #include <spikeforge/kernels/multistep/cell.h>
 #include <spikeforge/neuron/cell.h>
 #include <spikeforge/neuron/cells.h>
+#include <spikeforge/neuron/neuron_kind.h>
 
 #include "catch.h"
 #include "graph/bits.h"
@@ -79,12 +80,11 @@ struct Seen {
   int spikes = 0, steps = 0;
 };
 
-template <class F, template <class, class> class Neuron, template <class> class Surrogate>
+template <NeuronKind kind, class F, template <class, class> class Neuron, template <class> class Surrogate>
 void compare(const std::string& name, const graph::Surrogate& surrogate, Seen& seen) {
   for (int bits = 0; bits < 8; ++bits) {
     const Variant form{(bits & 1) == 0, (bits & 2) != 0, (bits & 4) == 0};
-    const bool has_decay_input = name == "lif" || name == "plif" || name == "adaptive_lif";
-    if (!form.decay_input && !has_decay_input) continue;
+    if (!form.decay_input && !has_decay_input(kind)) continue;
     const CellForm options{form.hard_reset, form.detach_reset, true, form.decay_input};
     const graph::Cell cell = written_neuron(name, surrogate, form);
     const graph::Graph vjp = autodiff::vjp(cell.graph());
@@ -113,9 +113,9 @@ void compare(const std::string& name, const graph::Surrogate& surrogate, Seen& s
 
 template <template <class> class Surrogate>
 void compare_all(const graph::Surrogate& surrogate, Seen& seen) {
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  compare<float, Struct, Surrogate>(#name, surrogate, seen);             \
-  compare<double, Struct, Surrogate>(#name, surrogate, seen);
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)       \
+  compare<NeuronKind::name, float, Struct, Surrogate>(#name, surrogate, seen); \
+  compare<NeuronKind::name, double, Struct, Surrogate>(#name, surrogate, seen);
 #include <spikeforge/neuron/neurons.def>
 }
 

@@ -215,6 +215,7 @@ def without_outputs(graph):
     return {"nodes": nodes, "edges": [(a, b) for a, b in graph["edges"] if b in nodes]}
 
 
+@pytest.mark.long(but="float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("graph_of", [every_neuron, lambda r: without_outputs(layers(r)), lambda r: without_outputs(convolutions_over_one_dimension(r))])
 def test_every_node_comes_back_as_it_was(graph_of, dtype, tmp_path):

@@ -16,7 +16,7 @@ namespace {
 using at::Tensor;
 namespace sparse = ops::sparse;
 
-constexpr unsigned seed = 20261122;
+constexpr unsigned event_seed = 20261122;
 
 struct Matrix {
   std::vector<std::int64_t> begins = {0};
@@ -49,7 +49,7 @@ Matrix random_matrix(std::mt19937& random, const std::vector<int>& lengths, std:
 }
 
 std::vector<Matrix> matrices() {
-  std::mt19937 random(seed);
+  std::mt19937 random(event_seed);
   std::vector<int> ragged(97);
   for (int& length : ragged) length = static_cast<int>(random() % 40);
   ragged[0] = 0;
@@ -116,13 +116,13 @@ double distance(const Tensor& actual, const std::vector<double>& expected) {
 
 template <class F>
 void for_each_case(F&& f) {
-  at::manual_seed(seed);
+  at::manual_seed(event_seed);
   for (const Matrix& matrix : matrices())
     for (const bool shared : {false, true})
       for (const bool transpose : {false, true})
         for (const auto values : {sparse::Values::event, sparse::Values::graded, sparse::Values::number}) {
           const auto n = static_cast<std::int64_t>(matrix.columns.size());
-          INFO("seed " << seed << ", " << matrix.rows() << " x " << matrix.cols << ", " << n << " connections, shared "
+          INFO("seed " << event_seed << ", " << matrix.rows() << " x " << matrix.cols << ", " << n << " connections, shared "
                        << shared << ", transpose " << transpose << ", values " << static_cast<int>(values));
           f(matrix, at::rand({shared ? 1 : n}, at::kDouble) - 0.3, transpose, values);
         }
@@ -157,7 +157,7 @@ TEST_CASE("several vectors at once are those vectors one by one") {
 
 TEST_CASE("a weight's gradient is what its connection read times what arrived") {
   static const auto op = sparse::find_operator<sparse::WeightGradSchema>("spikeforge::csr_weight_grad");
-  at::manual_seed(seed);
+  at::manual_seed(event_seed);
   for (const Matrix& matrix : matrices())
     for (const bool transpose : {false, true}) {
       const Tensor x = random_entries(transpose ? matrix.rows() : matrix.cols, sparse::Values::graded);

@@ -176,6 +176,7 @@ def train_step(net, x, labels):
     return scores.detach(), spikes, {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
 
 
+@pytest.mark.long(but="SEW|Spik")
 @pytest.mark.parametrize("name", ["SEW-ResNet18", "VGG11", "Spikformer"])
 def test_a_network_of_spikingjelly_has_the_same_spikes_and_gradients(name):
     pytest.importorskip("torchvision", reason="SpikingJelly's models need torchvision")

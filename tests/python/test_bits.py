@@ -88,6 +88,7 @@ def test_any_instruction_set(level, on_cpu, tmp_path):
     assert_same_gradients({n: r for n, r in results.items() if n.split()[0] in EXACT}, on_cpu, level)
 
 
+@pytest.mark.long(but="cuda|-8$")
 @pytest.mark.parametrize("length", [4, 8, 16, 32])
 def test_any_checkpoint_length(length, here, device, tmp_path):
     results = in_another_process(device.type, tmp_path, SPIKEFORGE_CHECKPOINT=str(length))
