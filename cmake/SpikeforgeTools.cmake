@@ -24,6 +24,7 @@ set(SPIKEFORGE_SANITIZE "" CACHE STRING "Sanitizers for every target of this pro
 option(SPIKEFORGE_SANITIZE_TESTS "Instrument the tests' own code too, which takes four times as long to compile" ON)
 if(SPIKEFORGE_SANITIZE)
   target_compile_options(spikeforge_options INTERFACE
-    -fsanitize=${SPIKEFORGE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:SPIKEFORGE_NOT_INSTRUMENTED>>>:-fsanitize=${SPIKEFORGE_SANITIZE}>"
+    -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(spikeforge_options INTERFACE -fsanitize=${SPIKEFORGE_SANITIZE})
 endif()

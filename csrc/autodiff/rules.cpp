@@ -1,9 +1,12 @@
 #include <spikeforge/autodiff/rules.h>
-#include <spikeforge/graph/errors.h>
+#include <spikeforge/autodiff/vjp.h>
+#include <spikeforge/graph/internal/copy.h>
 #include <spikeforge/graph/internal/lower.h>
+#include <spikeforge/graph/internal/surrogate_values.h>
 
 #include <cmath>
 #include <numbers>
+#include <vector>
 
 namespace spikeforge::autodiff {
 namespace rules {
@@ -133,10 +136,20 @@ Contributions spike(const Site& s) {
   return {s.g * surrogate_gradient(s.x, s.surrogate)};
 }
 Contributions spike_strict(const Site& s) { return spike(s); }
-Contributions surrogate_gradient(const Site&) {
-  throw graph::GraphError(
-      "surrogate_gradient cannot be differentiated: write detach(surrogate_gradient(...)) where no gradient is meant "
-      "to pass");
+// By way of a graph of its own, of the derivative in plain arithmetic.
+Contributions surrogate_gradient(const Site& s) {
+  if (!s.surrogate.kind) return constant_everywhere;
+  graph::Graph derivative;
+  derivative.argument("u");
+  {
+    graph::Recording recording(derivative);
+    derivative.add_result(recording.id(graph::surrogate_derivative(recording.value(0), s.surrogate), "vjp"));
+  }
+  const graph::Graph again = vjp(derivative);
+  const graph::Recording& recording = graph::Recording::current("vjp");
+  const graph::Id arguments[] = {recording.id(s.x, "vjp"), recording.graph().constant(1)};
+  const std::vector<graph::Id> slope = graph::copy_into(recording.graph(), again, arguments, again.results());
+  return {s.g * recording.value(slope[0])};
 }
 Contributions detach(const Site&) { return constant_everywhere; }
 Contributions add_gradient(const Site& s) { return {s.g, s.g * s.w}; }

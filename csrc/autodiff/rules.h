@@ -20,7 +20,6 @@ struct Site {
 // What is added to the gradient by each operand. Nothing where it is always 0.
 using Contributions = std::array<std::optional<Adjoint>, graph::most_operands>;
 
-// Throws GraphError for an operation whose derivative is not known: surrogate_gradient.
 Contributions contributions(graph::Op op, const Site& site);
 
 }  // namespace spikeforge::autodiff

@@ -13,7 +13,6 @@
 
 namespace spikeforge::autodiff {
 
-// Throws GraphError where a derivative of surrogate_gradient would be needed.
 graph::Graph vjp(const graph::Graph& primal);
 
 // Whether a result of a vjp is 0 whatever its arguments: nobody has to compute or store it.

@@ -102,7 +102,7 @@ class SPIKEFORGE_API Value {
   friend Value spike_strict(const Value& u, Derivative&& derivative) {
     return apply(Op::add_gradient, {spike_strict(u, Surrogate{}), u, std::forward<Derivative>(derivative)(u)});
   }
-  // A surrogate's derivative at u, as a value. It cannot be differentiated again.
+  // A surrogate's derivative at u, as a value. Differentiated itself, it is the surrogate's second derivative.
   friend Value surrogate_gradient(const Value& u, const Surrogate& surrogate) {
     return apply(Op::surrogate_gradient, {u}, surrogate);
   }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <spikeforge/kernels/multistep/traced_cell.h>
-#include <spikeforge/ops/common/multistep.h>
+#include <spikeforge/ops/common/derivatives.h>
 #include <spikeforge/ops/common/record.h>
 
 #include <algorithm>
@@ -28,6 +28,9 @@ bool any_tensor(const MultistepCall& call, Predicate&& is) {
 }
 
 inline bool any_dual(at::TensorList list) { return std::any_of(list.begin(), list.end(), has_tangent); }
+inline bool any_dual(const BackwardCall& call) {
+  return any_tensor(call, has_tangent) || any_dual(call.grad_outputs) || any_dual(call.grad_states);
+}
 
 // A cell of a text is kept by its text, which autograd can compare and copy, and not by a hold on it: where others drop
 // it meanwhile, it is made again.
@@ -62,8 +65,10 @@ class SavedCall {
     return list;
   }
 
-  // `call` then points into this object. Its cell is there already where it is one of a text.
-  SavedCall(const c10::List<double>& list, MultistepCall& call) {
+  // `call` then points into this object.
+  SavedCall(AutogradContext* ctx, MultistepCall& call) {
+    find_neuron(ctx, call);
+    const c10::List<double> list = ctx->saved_data.at("call").toDoubleList();
     std::size_t read = 0;
     const auto next = [&] { return list.get(read++); };
     const auto number = static_cast<std::size_t>(next());
@@ -90,63 +95,188 @@ class SavedCall {
   c10::SmallVector<double, 10> numbers_;
 };
 
+// What a node keeps of a call, and the call made of it again.
+class Kept {
+ public:
+  // `tensors` are those that the call has, and others behind them.
+  static void save(AutogradContext* ctx, const MultistepCall& call, variable_list tensors) {
+    ctx->set_materialize_grads(false);
+    ctx->save_for_backward(std::move(tensors));
+    ctx->saved_data["call"] = SavedCall::pack(call);
+    save_neuron(ctx, call);
+  }
+
+  explicit Kept(AutogradContext* ctx) : saved_(ctx, call), tensors_(ctx->get_saved_variables()) {
+    const Cell& cell = *call.cell;
+    arguments_.resize(cell.arguments());
+    for (std::size_t i = 0; i < arguments_.size(); ++i) {
+      wanted_.push_back(given(i) && ctx->needs_input_grad(count_));
+      if (given(i)) arguments_[i] = tensors_[count_++];
+    }
+    const at::TensorList all = arguments_;
+    call.inputs = all.slice(0, cell.inputs.size());
+    call.states = all.slice(cell.inputs.size(), cell.states.size());
+    call.params = all.slice(cell.inputs.size() + cell.states.size());
+  }
+  Kept(const Kept&) = delete;
+  Kept& operator=(const Kept&) = delete;
+
+  BackwardCall call;
+
+  bool given(std::size_t argument) const { return saved_.given(argument); }
+  std::size_t count() const { return count_; }                          // of the tensors that the call has
+  const variable_list& tensors() const { return tensors_; }             // as they were saved
+  const c10::SmallVector<bool, 16>& wanted() const { return wanted_; }  // by argument: whether its gradient is
+
+  // One for each tensor that the call has.
+  variable_list placed(at::ArrayRef<at::Tensor> by_argument) const {
+    variable_list list;
+    list.reserve(count_);
+    for (std::size_t i = 0; i < arguments_.size(); ++i)
+      if (given(i)) list.push_back(by_argument[i]);
+    return list;
+  }
+
+ private:
+  SavedCall saved_;
+  variable_list tensors_;
+  ByArgument arguments_;
+  c10::SmallVector<bool, 16> wanted_;
+  std::size_t count_ = 0;
+};
+
+inline ByArgument in_order(const BackwardCall& call, Tensors results) {
+  ByArgument list(call.cell->arguments());
+  auto result = results.begin();
+  for (std::size_t i = 0; i < list.size(); ++i)
+    if (call.needs_grad[i]) list[i] = std::move(*result++);
+  return list;
+}
+
 template <const Lowered& lowered>
 struct MultistepRule {
   static constexpr bool is_traceable = true;
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    BackwardCall call;
-    find_neuron(ctx, call);
-    const SavedCall saved_call(ctx->saved_data.at("call").toDoubleList(), call);
-    const variable_list saved = ctx->get_saved_variables();
-    const Cell& cell = *call.cell;
-
-    // The tensors that the call had, then the checkpoints. Autograd counts the given tensors alone.
-    c10::SmallVector<at::Tensor, 16> tensors(cell.arguments());
-    std::size_t given = 0;
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      call.needs_grad.push_back(saved_call.given(i) && ctx->needs_input_grad(given));
-      if (saved_call.given(i)) tensors[i] = saved[given++];
-    }
-    const at::TensorList all = tensors;
-    call.inputs = all.slice(0, cell.inputs.size());
-    call.states = all.slice(cell.inputs.size(), cell.states.size());
-    call.params = all.slice(cell.inputs.size() + cell.states.size());
-    call.checkpoints = saved.back();
-    call.grad_outputs = at::TensorList(grads).slice(0, cell.outputs.size());
-    call.grad_states = at::TensorList(grads).slice(cell.outputs.size());
-
-    Tensors results = run_backward(call);
-    auto result = results.begin();
-    variable_list grad_inputs;
-    grad_inputs.reserve(given);
-    for (std::size_t i = 0; i < tensors.size(); ++i)
-      if (saved_call.given(i)) grad_inputs.push_back(call.needs_grad[i] ? std::move(*result++) : at::Tensor());
-    return grad_inputs;
+    Kept kept(ctx);
+    BackwardCall& call = kept.call;
+    call.needs_grad = kept.wanted();
+    call.checkpoints = kept.tensors().back();
+    call.grad_outputs = at::TensorList(grads).slice(0, call.cell->outputs.size());
+    call.grad_states = at::TensorList(grads).slice(call.cell->outputs.size(), call.cell->states.size());
+    return kept.placed(in_order(call, run_backward(call)));
   }
 
  private:
-  // Where something differentiates the backward pass, autograd's own kernel of the backward operator refuses in words;
-  // otherwise it has nothing to do, and would take longer than the rest of the call.
+  // Unless something differentiates the backward pass, autograd's kernel of the backward operator has nothing to do,
+  // and would take longer than the rest of the call.
   static Tensors run_backward(const BackwardCall& call) {
-    if (at::GradMode::is_enabled() || any_tensor(call, has_tangent) || any_dual(call.grad_outputs) ||
-        any_dual(call.grad_states))
-      return lowered.backward(call);
+    if (at::GradMode::is_enabled() || any_dual(call)) return lowered.backward(call);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return lowered.backward(call);
   }
 };
 
+// The derivative of the backward pass.
+struct BackwardRule {
+  static constexpr bool is_traceable = true;
+
+  static void save(AutogradContext* ctx, const BackwardCall& call, variable_list given) {
+    Kept::save(ctx, call, std::move(given));
+    c10::List<bool> asked, came;
+    for (const bool needs : call.needs_grad) asked.push_back(needs);
+    for (const at::TensorList list : {call.grad_outputs, call.grad_states})
+      for (const at::Tensor& grad : list) came.push_back(grad.defined());
+    ctx->saved_data["asked"] = std::move(asked);
+    ctx->saved_data["came"] = std::move(came);
+  }
+
+  // `directions` come by the gradients that were asked for: in terms of derivatives.h, u.
+  static variable_list backward(AutogradContext* ctx, const variable_list& directions) {
+    const Kept kept(ctx);
+    const c10::List<bool> asked = ctx->saved_data.at("asked").toBoolList(),
+                          came = ctx->saved_data.at("came").toBoolList();
+    ByArgument tangents(asked.size());
+    auto direction = directions.begin();
+    for (std::size_t i = 0; i < tangents.size(); ++i)
+      if (asked.get(i)) tangents[i] = *direction++;
+    Tensors grads;
+    std::size_t count = kept.count();
+    bool wants_grads = false;
+    for (std::size_t k = 0; k < came.size(); ++k) {
+      wants_grads = wants_grads || (came.get(k) && ctx->needs_input_grad(count));
+      grads.push_back(came.get(k) ? kept.tensors()[count++] : at::Tensor());
+    }
+    const auto is_defined = [](const at::Tensor& t) { return t.defined(); };
+    if (std::none_of(tangents.begin(), tangents.end(), is_defined)) return variable_list(count);
+
+    ByArgument by_argument(tangents.size());
+    const auto& wanted = kept.wanted();
+    if (std::any_of(wanted.begin(), wanted.end(), [](bool is) { return is; }))
+      by_argument = gradients_with_tangents(kept.call, tangents, Tensors(grads.size()), grads, wanted);
+    variable_list list = kept.placed(by_argument);
+    if (!wants_grads) {
+      list.resize(count);
+      return list;
+    }
+    const Tangents results = run_with_tangents(kept.call, tangents);
+    for (std::size_t k = 0; k < came.size(); ++k)
+      if (came.get(k))
+        list.push_back(k < results.outputs.size() ? results.outputs[k] : results.states[k - results.outputs.size()]);
+    return list;
+  }
+};
+
+// A call at the values of dual tensors.
+template <class Call>
+class AtValues {
+ public:
+  explicit AtValues(const Call& duals) : call(duals) {
+    for (const at::Tensor& t : tensors_of(duals)) {
+      values_.push_back(value_of(t));
+      tangents.push_back(tangent_of(t));
+    }
+    const std::size_t inputs = call.inputs.size(), states = call.cell->states.size();
+    const at::TensorList all = values_;
+    call.inputs = all.slice(0, inputs);
+    call.states = all.slice(inputs, states);
+    call.params = all.slice(inputs + states);
+  }
+  AtValues(const AtValues&) = delete;
+  AtValues& operator=(const AtValues&) = delete;
+
+  static at::Tensor value_of(const at::Tensor& t) { return t.defined() ? t._fw_primal(/*level=*/0) : t; }
+  static at::Tensor tangent_of(const at::Tensor& t) { return has_tangent(t) ? t._fw_grad(/*level=*/0) : at::Tensor(); }
+
+  Call call;
+  ByArgument tangents;
+
+ private:
+  ByArgument values_;
+};
+
+inline void set_tangents(Tensors& results, const Tensors& tangents) {
+  for (std::size_t i = 0; i < results.size(); ++i)
+    results[i]._set_fw_grad(tangents[i], /*level=*/0, /*is_inplace_op=*/false);
+}
+
 }  // namespace autograd
 
+// Of the public operators and of the lowered forward ones, which transforms call one inside the other.
 template <const Lowered& lowered>
-MultistepResults run_autograd(const MultistepCall& call) {
+MultistepResults forward_autograd(const MultistepCall& call, bool save) {
   using namespace autograd;
-  refuse_tangents(call.cell->maker == Cell::Maker::traced ? std::string_view("run") : call.cell->name,
-                  any_tensor(call, has_tangent));
+  if (any_tensor(call, has_tangent)) {
+    const AtValues<MultistepCall> at(call);
+    Tangents results = run_with_tangents(at.call, at.tangents);
+    set_tangents(results.values.outputs, results.outputs);
+    set_tangents(results.values.states, results.states);
+    if (save) results.values.checkpoints = lowered.forward(at.call, save).checkpoints;
+    return std::move(results.values);
+  }
   if (!any_tensor(call, wants_gradient)) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return lowered.forward(call, /*save=*/false);
+    return lowered.forward(call, save);
   }
   variable_list given;
   given.reserve(call.cell->arguments());
@@ -160,15 +290,56 @@ MultistepResults run_autograd(const MultistepCall& call) {
     saved.reserve(given.size() + 1);
     saved.assign(given.begin(), given.end());
     saved.push_back(results.checkpoints);
-    ctx->set_materialize_grads(false);
-    ctx->save_for_backward(std::move(saved));
-    ctx->saved_data["call"] = SavedCall::pack(call);
-    save_neuron(ctx, call);
+    Kept::save(ctx, call, std::move(saved));
     Tensors all = results.outputs;
     all.append(results.states.begin(), results.states.end());
     return all;
   });
   return results;
+}
+
+template <const Lowered& lowered>
+MultistepResults run_autograd(const MultistepCall& call) {
+  return forward_autograd<lowered>(call, /*save=*/false);
+}
+
+// Of the lowered backward operators.
+template <const Lowered& lowered>
+Tensors backward_autograd(const BackwardCall& call) {
+  using namespace autograd;
+  Tensors grads(call.grad_outputs.begin(), call.grad_outputs.end());
+  grads.append(call.grad_states.begin(), call.grad_states.end());
+  if (any_dual(call)) {
+    AtValues<BackwardCall> at(call);
+    Tensors values, tangents;
+    for (const at::Tensor& grad : grads) {
+      values.push_back(at.value_of(grad));
+      tangents.push_back(at.tangent_of(grad));
+    }
+    const at::TensorList all = values;
+    at.call.grad_outputs = all.slice(0, call.grad_outputs.size());
+    at.call.grad_states = all.slice(call.grad_outputs.size());
+    Tensors results = lowered.backward(at.call), rates;
+    for (at::Tensor& rate : gradients_with_tangents(at.call, at.tangents, tangents, values, call.needs_grad))
+      if (rate.defined()) rates.push_back(std::move(rate));
+    set_tangents(results, rates);
+    return results;
+  }
+  variable_list given;
+  const auto give = [&](const at::Tensor& t) {
+    if (t.defined()) given.push_back(t);
+  };
+  for_each_argument(call, give);
+  std::for_each(grads.begin(), grads.end(), give);
+  if (std::none_of(given.begin(), given.end(), wants_gradient)) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return lowered.backward(call);
+  }
+  return record<BackwardRule>(given, [&](AutogradContext* ctx) {
+    Tensors results = lowered.backward(call);
+    BackwardRule::save(ctx, call, given);
+    return results;
+  });
 }
 
 }  // namespace spikeforge::ops

@@ -59,7 +59,9 @@ bool is_supported(c10::ScalarType type) {
          type == c10::ScalarType::Double;
 }
 
-c10::ScalarType state_type(c10::ScalarType leader) { return scalar_type_of(compute_type(dtype_of(leader))); }
+c10::ScalarType state_type(c10::ScalarType leader) {
+  return c10::isReducedFloatingType(leader) ? c10::ScalarType::Float : leader;
+}
 
 void check_steps(const Leader& leader) {
   const auto& [op, name, x] = leader;

@@ -2,7 +2,8 @@
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/layout.h>
 #include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/traced/arguments.h>
+#include <spikeforge/ops/common/text_call.h>
+#include <spikeforge/ops/traced/print_cuda.h>
 
 namespace spikeforge::ops {
 

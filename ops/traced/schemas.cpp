@@ -1,6 +1,6 @@
 // The operators' public contract, and their kernels below autograd.
 #include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/traced/arguments.h>
+#include <spikeforge/ops/common/text_call.h>
 
 namespace spikeforge::ops {
 namespace {

@@ -1,7 +1,8 @@
 #include <spikeforge/graph/text.h>
 #include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/text_call.h>
 #include <spikeforge/ops/traced.h>
-#include <spikeforge/ops/traced/arguments.h>
+#include <spikeforge/ops/traced/print_cuda.h>
 
 #include <ATen/ops/empty.h>
 

@@ -1,8 +1,6 @@
 #include <spikeforge/ops/common/autograd.h>
 #include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/traced/arguments.h>
-
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <spikeforge/ops/common/text_call.h>
 
 namespace spikeforge::ops {
 namespace {
@@ -11,9 +9,8 @@ constexpr Lowered lowered_run{call_run_forward, call_run_backward};
 
 SPIKEFORGE_KERNELS(Autograd, library) {
   library.impl("run", TORCH_FN(traced::run_kernel<run_autograd<lowered_run>>));
-  // A second derivative is refused in words.
-  library.impl("run_forward", torch::autograd::autogradNotImplementedFallback());
-  library.impl("run_backward", torch::autograd::autogradNotImplementedFallback());
+  library.impl("run_forward", TORCH_FN(traced::forward_kernel<forward_autograd<lowered_run>>));
+  library.impl("run_backward", TORCH_FN(traced::backward_kernel<backward_autograd<lowered_run>>));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include <spikeforge/ops/common/batched.h>
 #include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/traced/arguments.h>
+#include <spikeforge/ops/common/text_call.h>
 
 namespace spikeforge::ops {
 namespace {

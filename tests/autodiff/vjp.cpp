@@ -178,11 +178,12 @@ TEST_CASE("custom gradients are as they are said to be") {
   CHECK(gradient_at("add_gradient(spike(x, none), x, 0.5 * surrogate_gradient(x, rect(1)))", .1) == .5);
 }
 
-TEST_CASE("the derivative of a surrogate's derivative is refused in words") {
-  CHECK_THROWS_WITH(gradient_at("surrogate_gradient(x, atan(2))", 1),
-                    "surrogate_gradient cannot be differentiated: write detach(surrogate_gradient(...)) where no "
-                    "gradient is meant to pass");
-  CHECK(gradient_at("detach(surrogate_gradient(x, atan(2)))", 1) == 0);
+TEST_CASE("a surrogate's derivative has one of its own, unless it is detached") {
+  const double pi = std::acos(-1.), u = .3;
+  const double slope = -2 * pi * pi * u / std::pow(1 + std::pow(pi * u, 2), 2);  // of 1 / (1 + (π u)²)
+  CHECK(gradient_at("surrogate_gradient(x, atan(2))", u) == test::Approx(slope).epsilon(1e-14));
+  CHECK(gradient_at("surrogate_gradient(x, none)", u) == 0);
+  CHECK(gradient_at("detach(surrogate_gradient(x, atan(2)))", u) == 0);
 }
 
 TEST_CASE("names of gradients give way to names of the neuron") {

@@ -122,8 +122,9 @@ void for_each_case(F&& f) {
       for (const bool transpose : {false, true})
         for (const auto values : {sparse::Values::event, sparse::Values::graded, sparse::Values::number}) {
           const auto n = static_cast<std::int64_t>(matrix.columns.size());
-          INFO("seed " << event_seed << ", " << matrix.rows() << " x " << matrix.cols << ", " << n << " connections, shared "
-                       << shared << ", transpose " << transpose << ", values " << static_cast<int>(values));
+          INFO("seed " << event_seed << ", " << matrix.rows() << " x " << matrix.cols << ", " << n
+                       << " connections, shared " << shared << ", transpose " << transpose << ", values "
+                       << static_cast<int>(values));
           f(matrix, at::rand({shared ? 1 : n}, at::kDouble) - 0.3, transpose, values);
         }
 }

@@ -92,22 +92,30 @@ def test_an_input_in_inference_mode_needs_no_gradient(device):
 @pytest.mark.parametrize("guard", ["grad mode", "no_grad"])
 @pytest.mark.parametrize("requires_grad", [False, True])
 @every_neuron
-def test_a_tangent_is_refused_whatever_else_is_true(neuron, requires_grad, guard, device):
-    inputs = sample(neuron, device, tensors=True, gradients=requires_grad)
+def test_a_tangent_is_carried_whatever_else_is_true(neuron, requires_grad, guard, device):
+    inputs = sample(neuron, device, tensors=True, gradients=requires_grad, dtype=torch.float64)
     for name in inputs.tensors():
         with GUARDS[guard](), forward_ad.dual_level():
             dual = inputs.map(lambda n, t: forward_ad.make_dual(t.detach(), torch.ones_like(t)) if n == name else t)
-            with pytest.raises(RuntimeError, match="forward-mode differentiation"):
-                call(neuron, dual, Options())
+            results = [forward_ad.unpack_dual(result) for result in call(neuron, dual, Options())]
+        leaves = inputs.map(lambda n, t: t.detach().requires_grad_())
+        with torch.enable_grad():
+            outputs = call(neuron, leaves, Options())
+        for output, result in zip(outputs, results):
+            assert torch.equal(output, result.primal)
+            upstream = torch.randn_like(output)
+            (grad,) = torch.autograd.grad(output, leaves.tensors()[name], upstream, retain_graph=True)
+            torch.testing.assert_close((upstream * result.tangent).sum(), grad.sum())
 
 
-def test_a_tangent_of_the_upstream_gradient_is_refused(device):
+def test_a_tangent_of_the_upstream_gradient_is_carried(device):
     x = drive(device, requires_grad=True)
-    for i, output in enumerate(ops.lif(x)):
+    for output in ops.lif(x):
         with forward_ad.dual_level():
-            upstream = forward_ad.make_dual(torch.ones_like(output), torch.ones_like(output))
-            with pytest.raises(RuntimeError, match="forward AD"):
-                torch.autograd.grad(output, x, upstream, retain_graph=True)
+            upstream = forward_ad.make_dual(torch.rand_like(output), torch.ones_like(output))
+            (grad,) = torch.autograd.grad(output, x, upstream, retain_graph=True)
+            rate = forward_ad.unpack_dual(grad).tangent
+        torch.testing.assert_close(rate, torch.autograd.grad(output, x, torch.ones_like(output), retain_graph=True)[0])
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")

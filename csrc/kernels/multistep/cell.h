@@ -102,6 +102,7 @@ class Cell {
   Slot loaded_kernels;  // launch.cpp
   Slot cpu_program;     // cpu/traced_program.cpp
   Slot compiled_tapes;  // cpu/compiled_tapes.cpp
+  Slot derivatives;     // ops/common/derivatives.cpp
 
  protected:
   explicit Cell(Maker maker) : maker(maker) {}

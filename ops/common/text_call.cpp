@@ -1,5 +1,5 @@
 #include <spikeforge/graph/errors.h>
-#include <spikeforge/ops/traced/arguments.h>
+#include <spikeforge/ops/common/text_call.h>
 
 #include <c10/util/Exception.h>
 

@@ -1,5 +1,5 @@
-// The lowered operators run_forward and run_backward: their arguments as a MultistepCall, and calls through the
-// dispatcher.
+// A call of a text: the arguments of run, run_forward and run_backward as a MultistepCall, and calls of them through
+// the dispatcher, for the family that registers them and for derivatives, which run texts.
 #pragma once
 
 #include <spikeforge/kernels/multistep/traced_cell.h>
@@ -20,9 +20,6 @@ namespace spikeforge::ops {
 // The cell of a text. Throws ValueError, with line, column and caret where the text cannot be read, and c10::Error
 // where the neurons in use leave no room for one more; `caller` begins the message.
 std::shared_ptr<const TracedCell> cell_of(std::string_view text, const char* caller = "run");
-
-// The CUDA source of the kernels of a typical call with inputs of this type.
-std::string print_cuda(std::string_view neuron, c10::ScalarType dtype);
 
 // Throws ValueError unless there are as many tensors as the neuron takes.
 MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,

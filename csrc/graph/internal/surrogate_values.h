@@ -1,0 +1,16 @@
+// Surrogates in plain arithmetic, to be differentiated: the structs of neuron/surrogate.h, with Values as their
+// numbers.
+#pragma once
+
+#include <spikeforge/graph/surrogate.h>
+#include <spikeforge/graph/value.h>
+
+namespace spikeforge::graph {
+
+// The derivative at u, with the value of surrogate_gradient(u, surrogate) within rounding; 0 for none.
+Value surrogate_derivative(const Value& u, const Surrogate& surrogate);
+
+// Its integral, which stands in for the step function where spiking=False.
+Value surrogate_primitive(const Value& u, const Surrogate& surrogate);
+
+}  // namespace spikeforge::graph
