@@ -126,6 +126,21 @@ class Placement:
         return value
 
 
+# A tensor constant's name, its place, and the dimensions of x from which on it is taken in another form than it has.
+Taken = tuple[str, Placement, float]
+
+
+def taken_by(module: nn.Module, taken: tuple[Taken, ...], x_dims: int) -> dict[str, Tensor]:
+    """Tensor constants as an operator takes them beside an x of so many dimensions."""
+    parameters, values = module._parameters, {}
+    for name, place, fewest_dims in taken:
+        value = parameters.get(name)  # getattr looks everywhere, and costs as much as a small operator
+        if value is None:
+            value = getattr(module, name)
+        values[name] = value if x_dims < fewest_dims else place.take(value, x_dims)
+    return values
+
+
 class ConstantsModule(StatefulModule):
     """A module with constants by name. Assigning to one (``lif.tau = 3.0``) is as if
     it had been constructed with it.
@@ -139,7 +154,7 @@ class ConstantsModule(StatefulModule):
         self._placements: dict[str, Placement] = {}  # those that are tensors
         self._initial: dict[str, float | Tensor] = {}  # of what reset_parameters() resets
         self._constant_names: tuple[str, ...] = ()
-        self._taken: tuple[tuple[str, Placement, float], ...] = ()
+        self._taken: tuple[Taken, ...] = ()
 
     def _set_constants(self, constants: Mapping[str, Any]) -> None:
         for name, value in constants.items():
@@ -234,17 +249,6 @@ class ConstantsModule(StatefulModule):
     def constant(self, name: str, x_dims: int) -> Tensor:
         """A tensor constant as the operator takes it beside an x of so many dimensions: clamped, and in its place."""
         return self._placements[name].take(getattr(self, name), x_dims)
-
-    def _take(self, x_dims: int) -> dict[str, Tensor]:
-        """All tensor constants so."""
-        taken = {}
-        parameters = self._parameters
-        for name, place, fewest_dims in self._taken:
-            value = parameters.get(name)  # getattr looks everywhere, and costs as much as a small operator
-            if value is None:
-                value = getattr(self, name)
-            taken[name] = value if x_dims < fewest_dims else place.take(value, x_dims)
-        return taken
 
     def reset_parameters(self) -> None:
         """Has every Learnable start again at its first value. An ``nn.Parameter`` that was passed is left as it is."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spikeforge import surrogate as surrogates
 from spikeforge._numbers import is_number
-from spikeforge.nn.constant import ConstantsModule, Learnable
+from spikeforge.nn.constant import ConstantsModule, Learnable, taken_by
 from spikeforge.nn.errors import ERRORS, explained, first_line
 from spikeforge.nn.stateful import NO_STATE, Memory, State, States
 from spikeforge.nn.text import TextCell, predefined_cell
@@ -165,20 +165,10 @@ class PredefinedNeuron(ConstantsModule):
             if keywords is None:
                 return self._cell.call(self, (x,), NO_STATE, False)[0][0]
             if quick.taken:
-                keywords = self._with_tensors(keywords, x)
+                keywords = {**keywords, **taken_by(self, quick.taken, x.dim())}
             return (quick.op if is_dynamo_compiling() else quick.builtin)(x, **keywords)[0]
         except ERRORS as error:
             raise explained(self, error, (x,), NO_STATE)
-
-    def _with_tensors(self, keywords: dict[str, Any], x: Tensor) -> dict[str, Any]:
-        keywords = keywords.copy()
-        parameters, x_dims = self._parameters, x.dim()
-        for name, place, fewest_dims in self._quick.taken:
-            value = parameters.get(name)  # getattr looks everywhere, and costs as much as a small operator
-            if value is None:
-                value = getattr(self, name)
-            keywords[name] = value if x_dims < fewest_dims else place.take(value, x_dims)
-        return keywords
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         quick, x = self._quick, inputs[0]
@@ -186,8 +176,7 @@ class PredefinedNeuron(ConstantsModule):
             if quick.keywords is None:
                 outputs, after = self._cell.call(self, inputs, state, store)
                 return outputs[0], dict(zip(self.state_names, after))
-            keywords = self._with_tensors(quick.keywords, x)
-            keywords.update(state)
+            keywords = {**quick.keywords, **taken_by(self, quick.taken, x.dim()), **state}
             if store:
                 keywords["store_v"] = True
             spikes, *after = (quick.op if is_dynamo_compiling() else quick.builtin)(x, **keywords)

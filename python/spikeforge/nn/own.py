@@ -80,7 +80,7 @@ class Neuron(ConstantsModule):
         self._set_constants({name: params[name] for name in header.params})
 
     def _prepare(self) -> None:
-        self._quick.cell.renew(self._numbers, self._placements)
+        self._quick.cell.renew(self._numbers, self._taken)
 
     def _check_given(self, wanted: tuple[str, ...], given: Mapping[str, Any]) -> None:
         listed = ", ".join(wanted) or "none"

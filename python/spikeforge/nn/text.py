@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from spikeforge._numbers import operand, state_type
+from spikeforge.nn.constant import Taken, taken_by
 from spikeforge.surrogate import Custom
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 OPERATOR = torch.ops.spikeforge.run.default
 BUILTIN = OPERATOR._op  # saves a call of Python, but cannot be traced
+is_compiling = torch.compiler.is_compiling
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class TextCell:
         rule: gives the initial states of inputs and parameters instead, or [] where the text says it all.
     """
 
-    __slots__ = ("initial", "inputs", "made", "numbers", "params", "rule", "starts_by_itself", "tensors", "text")
+    __slots__ = ("initial", "inputs", "made", "numbers", "params", "rule", "starts_by_itself", "taken", "text")
 
     def __init__(
         self,
@@ -75,14 +77,14 @@ class TextCell:
         self.starts_by_itself = rule is None and not any(isinstance(value, str) for value in self.initial.values())
         self.renew({}, ())
 
-    def renew(self, numbers: Mapping[str, float | None], tensors: Collection[str]) -> None:
-        """Takes the constants that are numbers, and the names of those that are tensors of the module."""
+    def renew(self, numbers: Mapping[str, float | None], taken: Sequence[Taken]) -> None:
+        """Takes the constants that are numbers, and how those that are tensors of the module are taken."""
         self.numbers = {name: numbers[name] for name in self.params if name in numbers}
-        self.tensors = any(name in tensors for name in self.params)
+        self.taken = tuple(one for one in taken if one[0] in self.params)
         self.made: dict[torch.dtype, dict[str, Tensor]] = {}  # the numbers as tensors, for each type
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.text, self.inputs, self.params, self.initial, self.rule, self.numbers, self.tensors)
+        return _restored, (self.text, self.inputs, self.params, self.initial, self.rule, self.numbers, self.taken)
 
     def check(self) -> int:
         """How many outputs there are; ValueError where the text is not legal."""
@@ -95,19 +97,21 @@ class TextCell:
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Outputs and states: the last ones, or with `store` their sequences."""
         x = inputs[0]
-        if (
-            torch.compiler.is_compiling() or type(x) is not Tensor and type(x) is not Parameter
-        ):  # fake, as tracers have them
+        if is_compiling() or type(x) is not Tensor and type(x) is not Parameter:  # fake, as tracers have them
             numbers, run = self._numbers_of(x.dtype, x.device), OPERATOR
         else:
             numbers, run = self.made.get(x.dtype), BUILTIN
             if numbers is None:
                 with torch.inference_mode(False):
                     numbers = self.made[x.dtype] = self._numbers_of(x.dtype, torch.device("cpu"))
-        if self.tensors:
-            taken = module._take(x.dim())
-            _check_taken(module, taken)
-            params = [taken[name] if name in taken else numbers[name] for name in self.params]
+        if self.taken:
+            tensors = taken_by(module, self.taken, x.dim())
+            if module._positive:
+                _check_taken(module._positive, tensors)
+            if numbers:
+                params = [tensors[name] if name in tensors else numbers[name] for name in self.params]
+            else:
+                params = [tensors[name] for name in self.params]
         else:
             params = list(numbers.values())
         states = self._states(module, inputs, state, params) if state or not self.starts_by_itself else []
@@ -143,10 +147,10 @@ class TextCell:
 
 
 def _restored(
-    text: str, inputs: int, params: tuple, initial: dict, rule: Any, numbers: dict, tensors: bool
+    text: str, inputs: int, params: tuple, initial: dict, rule: Any, numbers: dict, taken: tuple
 ) -> TextCell:
     cell = TextCell(text, inputs, params, initial, rule)
-    cell.numbers, cell.tensors = numbers, tensors
+    cell.numbers, cell.taken = numbers, taken
     return cell
 
 
@@ -209,7 +213,7 @@ def predefined_cell(module: Any, *, baked: bool = False) -> TextCell:
     body = "".join(f"  {line}\n" for line in lines)
     text = f"neuron {type(module).__name__}(x; {states}; {', '.join(params)}) {{\n{body}}}\n"
     cell = TextCell(text, 1, params, starts)
-    cell.renew(module._numbers, module._placements)
+    cell.renew(module._numbers, module._taken)
     return cell
 
 
@@ -219,10 +223,9 @@ def _spike(module: Any) -> str:
     return f"{'spike_strict' if module.strict else 'spike'}(u, {module.surrogate.text})"
 
 
-def _check_taken(module: ConstantsModule, taken: Mapping[str, Tensor]) -> None:
+def _check_taken(positive: Sequence[str], taken: Mapping[str, Tensor]) -> None:
     """Time constants of a predefined neuron that runs as text, as its operator checks them: those on the CPU."""
-    positive = module._positive
-    if not positive or torch.compiler.is_compiling() or torch._C._get_tracing_state():
+    if is_compiling() or torch._C._get_tracing_state():
         return
     if torch._C._functorch.peek_interpreter_stack() is not None:  # under vmap a value has no number
         return
