@@ -2,6 +2,7 @@
 // the results in forward mode. (torch::autograd::Function would refuse forward mode and torch.func.)
 #include <spikeforge/custom_op/internal/call_of_user.h>
 #include <spikeforge/custom_op/internal/operator.h>
+#include <spikeforge/ops/common/tangents.h>
 #include <spikeforge/ops/common/torch_versions.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -19,11 +20,10 @@
 namespace spikeforge::custom_op {
 namespace {
 
+using ops::autograd::has_tangent;
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
-
-bool has_tangent(const at::Tensor& t) { return t.defined() && t._fw_grad(/*level=*/0).defined(); }
 
 // One tensor of one argument.
 struct Slot {

@@ -88,11 +88,13 @@ struct Lists {
 class AsText {
  public:
   explicit AsText(const MultistepCall& call) : call_(call) {
-    if (is_text())
+    check_arguments(call);
+    if (is_text()) {
       cell_ = cell_of(traced::text_of(call));
-    else
+    } else {
       cell_ = written_cell(call);
-    if (!is_text()) starts_ = initial_states(static_cast<const PredefinedCell&>(*call.cell).kind, call.form.hard_reset);
+      starts_ = initial_states(static_cast<const PredefinedCell&>(*call.cell).kind, call.form.hard_reset);
+    }
     const at::Tensor& x = call.inputs[0];
     step_ = c10::SymDimVector(x.sym_sizes().begin() + 1, x.sym_sizes().end());
     state_options_ = x.options().dtype(state_type(x.scalar_type()));
@@ -105,7 +107,8 @@ class AsText {
     for (std::size_t i = 0; i < inputs(); ++i) lists.inputs.push_back(given[i]);
     for (std::size_t j = 0; j < params(); ++j) {
       const at::Tensor& param = given[inputs() + states() + j];
-      lists.params.push_back(param.defined() ? param : at::scalar_tensor(call_.numbers[j], state_options_));
+      const double number = j < call_.numbers.size() ? call_.numbers[j] : 0;  // v_reset, under soft reset
+      lists.params.push_back(param.defined() ? param : at::scalar_tensor(number, state_options_));
     }
     if (has_states())
       for (std::size_t s = 0; s < states(); ++s) {

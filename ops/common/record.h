@@ -5,16 +5,15 @@
 // Included where operators register their Autograd kernels, since autograd's headers are dear.
 #pragma once
 
+#include <spikeforge/ops/common/tangents.h>
 #include <spikeforge/ops/common/torch_versions.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,13 +24,6 @@ using torch::autograd::variable_list;
 
 inline bool wants_gradient(const at::Tensor& t) {
   return at::GradMode::is_enabled() && t.defined() && t.requires_grad();
-}
-inline bool has_tangent(const at::Tensor& t) { return t.defined() && t._fw_grad(/*level=*/0).defined(); }
-
-inline void refuse_tangents(std::string_view op, bool any) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!any, op,
-                              ": forward-mode differentiation (torch.func.jvp, jacfwd, dual numbers) is not "
-                              "implemented; torch.autograd.grad and torch.func.grad, vjp and jacrev are");
 }
 
 // The results of forward(context), differentiable by `inputs`, of which one at least requires a gradient. Rule has

@@ -245,3 +245,25 @@ def test_a_neuron_that_becomes_too_large_is_refused_in_words(device):
     ops.run(text, [x], [], [])
     with pytest.raises(NotImplementedError, match="long: its second derivative, or forward mode: a neuron has at most 4096 operations"):
         torch.func.jvp(lambda x: ops.run(text, [x], [], [])[0][0], (x,), (x,))
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda x, v: (x[0, 0, 0], v), "x must"),
+        (lambda x, v: (x, v[:1]), "v must"),
+        (lambda x, v: (x, v.float()), "v must"),
+        (lambda x, v: (x.long(), v), "x must"),
+    ],
+)
+def test_wrong_calls_end_in_the_same_words_as_without_tangents(change, words, device):
+    import torch.autograd.forward_ad as forward_ad
+
+    x, v = change(torch.rand(4, 3, 2, dtype=torch.float64, device=device), torch.rand(3, 2, dtype=torch.float64, device=device))
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(v, torch.ones_like(v))
+        with pytest.raises((TypeError, ValueError), match=words):
+            ops.lif(x, dual)
+        text = "neuron n(x; v) { h = v + x; return h; v' = h }"
+        with pytest.raises((TypeError, ValueError), match=words):
+            ops.run(text, [x], [dual], [])
