@@ -7,7 +7,9 @@
 
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -34,12 +36,14 @@ using MaybeList = std::optional<at::TensorList>;
 using Outputs = std::tuple<List, List>;
 using Run = Outputs(std::string_view, at::TensorList, at::TensorList, at::TensorList, bool);
 using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, MaybeList, MaybeList, bool, bool);
+using ForwardOfLists = std::tuple<List, List, List>(std::string_view, at::TensorList, at::TensorList, at::TensorList,
+                                                    bool, bool);
 using Backward = List(std::string_view, const OptionalTensorList&, const OptionalTensorList&, at::TensorList,
                       at::TensorList, at::TensorList, at::TensorList, c10::List<bool>, bool);
 
 template <class Signature>
-c10::TypedOperatorHandle<Signature> find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+c10::TypedOperatorHandle<Signature> find(const char* name, const char* overload = "") {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).typed<Signature>();
 }
 
 inline List list_of(const Tensors& tensors) { return {tensors.begin(), tensors.end()}; }
@@ -68,6 +72,28 @@ std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorL
   List checkpoints;
   if (results.checkpoints.defined()) checkpoints.push_back(std::move(results.checkpoints));
   return {list_of(results.outputs), list_of(results.states), std::move(checkpoints)};
+}
+
+template <MultistepResults (*forward)(const MultistepCall&, bool save)>
+std::tuple<List, List, List> forward_kernel_of_lists(std::string_view neuron, at::TensorList inputs,
+                                                     at::TensorList states, at::TensorList params, bool store_states,
+                                                     bool save) {
+  return forward_kernel<forward>(neuron, inputs, states, params, store_states, save);
+}
+
+// Both overloads.
+template <MultistepResults (*forward)(const MultistepCall&, bool save)>
+void register_forward(torch::Library& library) {
+  library.impl("run_forward", TORCH_FN(forward_kernel<forward>));
+  library.impl("run_forward.lists", TORCH_FN(forward_kernel_of_lists<forward>));
+}
+
+// Whether a transform of torch.func wraps a state or a parameter.
+inline bool is_wrapped(const MultistepCall& call) {
+  constexpr c10::DispatchKeySet wrappers{c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper};
+  const auto is = [&](const at::Tensor& t) { return t.key_set().has_any(wrappers); };
+  return std::any_of(call.states.begin(), call.states.end(), is) ||
+         std::any_of(call.params.begin(), call.params.end(), is);
 }
 
 // Throws ValueError unless the lists fit the neuron.
@@ -115,8 +141,11 @@ inline MultistepResults call_run(const MultistepCall& call) {
 
 inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
   static const auto op = traced::find<traced::Forward>("spikeforge::run_forward");
-  const auto [outputs, states, checkpoints] =
-      op.call(traced::text_of(call), call.inputs, call.states, call.params, call.store_states, save);
+  static const auto of_lists = traced::find<traced::ForwardOfLists>("spikeforge::run_forward", "lists");
+  const auto call_with = [&](const auto& handle) {
+    return handle.call(traced::text_of(call), call.inputs, call.states, call.params, call.store_states, save);
+  };
+  const auto [outputs, states, checkpoints] = traced::is_wrapped(call) ? call_with(of_lists) : call_with(op);
   return {traced::tensors_of(outputs), traced::tensors_of(states), checkpoints.empty() ? at::Tensor() : checkpoints[0]};
 }
 

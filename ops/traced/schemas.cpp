@@ -9,7 +9,9 @@ namespace {
 // states returned are [*shape], or with store_states sequences [T, *shape]; params broadcast against shape. print_cuda
 // gives the source of the kernels that a GPU would run for inputs of a type.
 //
-// None is an empty list for run_forward: a package of AOTInductor (torch 2.11) passes it where a list was empty.
+// None is an empty list for run_forward: a package of AOTInductor (torch 2.11) passes it where a list was empty. But
+// the dispatcher does not look into lists that may be None: where torch.func wraps one of their tensors, `lists` is
+// called.
 SPIKEFORGE_SCHEMAS(library) {
   const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
   define(
@@ -18,6 +20,10 @@ SPIKEFORGE_SCHEMAS(library) {
   define(
       "run_forward(str neuron, Tensor[] inputs, Tensor[]? states, Tensor[]? params, *, bool store_states, "
       "bool save) -> (Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
+  define(
+      "run_forward.lists(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states, bool "
+      "save) -> "
+      "(Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
   define(
       "run_backward(str neuron, Tensor?[] grad_outputs, Tensor?[] grad_states, Tensor[] inputs, Tensor[] states, "
       "Tensor[] params, Tensor[] checkpoints, bool[] needs_grad, *, bool store_states) -> Tensor[]");
@@ -36,7 +42,7 @@ SPIKEFORGE_KERNELS(Undefined, library) { library.impl("run", TORCH_FN(traced::ru
 
 template <MultistepResults (*forward)(const MultistepCall&, bool), Tensors (*backward)(const BackwardCall&)>
 void register_lowered_run(torch::Library& library) {
-  library.impl("run_forward", TORCH_FN(traced::forward_kernel<forward>));
+  traced::register_forward<forward>(library);
   library.impl("run_backward", TORCH_FN(traced::backward_kernel<backward>));
 }
 

@@ -9,7 +9,7 @@ constexpr Lowered lowered_run{call_run_forward, call_run_backward};
 
 SPIKEFORGE_KERNELS(Autograd, library) {
   library.impl("run", TORCH_FN(traced::run_kernel<run_autograd<lowered_run>>));
-  library.impl("run_forward", TORCH_FN(traced::forward_kernel<forward_autograd<lowered_run>>));
+  traced::register_forward<forward_autograd<lowered_run>>(library);
   library.impl("run_backward", TORCH_FN(traced::backward_kernel<backward_autograd<lowered_run>>));
 }
 

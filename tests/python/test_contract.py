@@ -358,29 +358,6 @@ def test_a_number_may_be_an_integer_or_a_numpy_scalar():
 # --- second derivatives, forward mode, vmap ------------------------------------------------------------------------
 
 
-@every_neuron
-def test_a_second_derivative_is_refused_in_words(neuron, device):
-    inputs = sample(neuron, device, tensors=True, gradients=True)
-    outputs = call(neuron, inputs, Options())
-    leaves = list(inputs.tensors().values())
-    gradients = torch.autograd.grad(sum(o.square().sum() for o in outputs), leaves, create_graph=True, allow_unused=True)
-    with pytest.raises(RuntimeError, match="(?i)not implemented|twice|second|double backward"):
-        sum(g.square().sum() for g in gradients if g is not None).backward()
-
-
-def test_hessians_are_refused_too(device):
-    x = torch.rand(4, 3, device=device)
-    loss = lambda x: ops.lif(x)[1].square().sum()
-    for second_derivative in (
-        lambda: torch.autograd.functional.hessian(loss, x),
-        lambda: torch.autograd.functional.hvp(loss, x, torch.ones_like(x)),
-        lambda: torch.func.hessian(loss)(x),
-        lambda: torch.func.jvp(torch.func.grad(loss), (x,), (torch.ones_like(x),)),
-    ):
-        with pytest.raises(RuntimeError):
-            second_derivative()
-
-
 def expected_jvp(neuron, inputs, tangents):
     """J t from the reference's J^T: the derivative of J^T u along u, times t."""
     wide = inputs.map(lambda name, t: t.detach().double().cpu().requires_grad_())
@@ -395,8 +372,7 @@ def expected_jvp(neuron, inputs, tangents):
 @pytest.mark.parametrize("how", ["torch.func.jvp", "dual numbers", "torch.func.jacfwd"])
 @pytest.mark.parametrize("name", ["x", "v", "v_threshold"])
 @every_neuron
-def test_forward_mode_is_right_or_refused(neuron, name, how, device):
-    """An operator that knew nothing of it would give zeros."""
+def test_forward_mode_is_right(neuron, name, how, device):
     inputs = sample(neuron, device, tensors=True)
     primal = inputs.tensors()[name]
     tangent = torch.rand_like(primal)
@@ -404,20 +380,16 @@ def test_forward_mode_is_right_or_refused(neuron, name, how, device):
     def function(value):
         return tuple(call(neuron, inputs.map(lambda n, t: value if n == name else t), Options()))
 
-    try:
-        if how == "torch.func.jvp":
-            _, got = torch.func.jvp(function, (primal,), (tangent,))
-        elif how == "torch.func.jacfwd":
-            jacobian = torch.func.jacfwd(function)(primal)
-            got = [torch.tensordot(j, tangent, dims=tangent.dim()) for j in jacobian]
-        else:
-            with torch.autograd.forward_ad.dual_level():
-                outputs = function(torch.autograd.forward_ad.make_dual(primal, tangent))
-                got = [torch.autograd.forward_ad.unpack_dual(o).tangent for o in outputs]
-                assert all(g is not None for g in got), "a tangent is silently missing"
-    except (RuntimeError, NotImplementedError) as error:
-        assert len(str(error)) > 20, f"refused without words: {error!r}"
-        return
+    if how == "torch.func.jvp":
+        _, got = torch.func.jvp(function, (primal,), (tangent,))
+    elif how == "torch.func.jacfwd":
+        jacobian = torch.func.jacfwd(function)(primal)
+        got = [torch.tensordot(j, tangent, dims=tangent.dim()) for j in jacobian]
+    else:
+        with torch.autograd.forward_ad.dual_level():
+            outputs = function(torch.autograd.forward_ad.make_dual(primal, tangent))
+            got = [torch.autograd.forward_ad.unpack_dual(o).tangent for o in outputs]
+            assert all(g is not None for g in got), "a tangent is silently missing"
     for a, e in zip(got, expected_jvp(neuron, inputs, {name: tangent})):
         torch.testing.assert_close(a.double().cpu(), e, rtol=1e-3, atol=1e-4)
 

@@ -28,6 +28,12 @@ OTHERS = {  # numbers that are not the defaults
 every = pytest.mark.parametrize("name", PREDEFINED)
 
 
+def test_every_predefined_neuron_has_a_module_and_its_text():
+    assert set(PREDEFINED) == set(reference.NEURONS)
+    for kind in PREDEFINED.values():
+        kind(strict=True)  # which runs as text
+
+
 def constants(name, soft=False):
     params = {key: OTHERS[key] for key in reference.NEURONS[name].params}
     if name == "plif":

@@ -97,6 +97,10 @@ def public_calls(schema):
         yield dict(neuron=TEXT, inputs=[x], states=[torch.rand(2, 5)], params=[torch.rand(5)])
         yield dict(neuron=TEXT, inputs=[x], states=[], params=[torch.rand(())], store_states=True)
         yield dict(neuron=TWO, inputs=[x.double(), torch.rand(4, 2, 5).double()], states=[torch.rand(2, 5).double(), torch.rand(2, 5).double()], params=[])
+    elif name == "run_forward" and schema.overload_name == "lists":
+        x = torch.randn(4, 2, 5)
+        yield dict(neuron=TEXT, inputs=[x], states=[torch.rand(2, 5)], params=[torch.rand(5)], store_states=False, save=True)
+        yield dict(neuron=TEXT, inputs=[x], states=[], params=[torch.rand(())], store_states=True, save=False)
     elif re.fullmatch(r"(event_)?csrm[vm]|(event_)?ellm[vm]", name):
         for transpose in (False, True):
             indices, indptr, size = csr(dtype=random.choice([torch.int32, torch.int64]))
