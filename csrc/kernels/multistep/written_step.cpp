@@ -54,6 +54,7 @@ std::vector<InitialState> initial_states(NeuronKind kind, bool hard_reset) {
     if constexpr (Neuron::n_states == 2) {
       graph::Graph graph;
       std::vector<Value> params;
+      params.reserve(Neuron::n_params);
       for (int j = 0; j < Neuron::n_params; ++j) graph.argument("p" + std::to_string(j));
       const graph::Recording recording(graph);
       for (int j = 0; j < Neuron::n_params; ++j) params.push_back(recording.value(static_cast<graph::Id>(j)));
