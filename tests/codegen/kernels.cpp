@@ -1,4 +1,5 @@
 // The kernels of traced cells, compiled by NVRTC for architectures of which no GPU is needed.
+#include <spikeforge/autodiff/jvp.h>
 #include <spikeforge/jit/nvrtc.h>
 #include <spikeforge/kernels/multistep/typical_kernels.h>
 
@@ -14,6 +15,7 @@
 #include <iostream>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -137,6 +139,19 @@ TEST_CASE("a neuron without states, or without parameters, or with neither, comp
     for (const TypicalCall& call :
          {TypicalCall{}, {.steps = 1024, .neurons = 4096}, {.type = DType::f64, .steps = 100}})
       add_kernels(kernels, *intern(text), call);
+  compile_all(kernels, "sm_90");
+}
+
+TEST_CASE("neurons with their tangents, and what differentiates them, compile for sm_90") {
+  std::vector<Kernel> kernels;
+  for (const char* text : {"neuron lif(x; v; tau) { h = v + (x - v) / tau; s = spike(h - 1, sigmoid(4)); return s\n"
+                           "v' = select(s, 0, h) }",
+                           "neuron alif(x; v, a; tau, b) { h = v + (x - v) / tau; s = spike(h - 1 - a, s2nn(4, 1))\n"
+                           "return s\n v' = h - s; a' = 0.9 * a + b * s }"}) {
+    const graph::Cell cell = graph::parse(text);
+    const std::vector<bool> all(cell.param_count(), true);
+    add_kernels(kernels, *intern(graph::print(autodiff::jvp(cell, {true}, all))), {.steps = 32});
+  }
   compile_all(kernels, "sm_90");
 }
 
