@@ -1,9 +1,12 @@
 #include <spikeforge/autodiff/jvp.h>
 #include <spikeforge/autodiff/rules.h>
+#include <spikeforge/autodiff/unused_names.h>
 #include <spikeforge/graph/internal/copy.h>
 
-#include <set>
-#include <string>
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
 
 namespace spikeforge::autodiff {
 namespace {
@@ -14,40 +17,24 @@ using graph::Id;
 using graph::Value;
 
 // The signature with an argument for each tangent, behind those that are there.
-class Arguments {
- public:
-  explicit Arguments(const Cell& cell) : signature_(cell.signature()) {
-    for (Id id = 0; id < cell.graph().size(); ++id) names_.insert(cell.graph().name(id));
-  }
-
-  graph::Signature with_tangents(const std::vector<bool>& inputs, const std::vector<bool>& params) {
-    const graph::Signature of = signature_;
-    for (std::size_t i = 0; i < of.inputs.size(); ++i)
-      if (inputs[i]) signature_.inputs.push_back(unused_name());
-    for (std::size_t s = 0; s < of.states.size(); ++s) signature_.states.emplace_back(unused_name());
-    for (std::size_t j = 0; j < of.params.size(); ++j)
-      if (params[j]) signature_.params.push_back(unused_name());
-    return signature_;
-  }
-
- private:
-  std::string unused_name() {
-    std::string name;
-    do name = "tangent" + std::to_string(next_++);
-    while (!names_.insert(name).second);
-    return name;
-  }
-
-  graph::Signature signature_;
-  std::set<std::string, std::less<>> names_;
-  int next_ = 0;
-};
+graph::Signature with_tangents(const Cell& cell, const std::vector<bool>& inputs, const std::vector<bool>& params) {
+  UnusedNames names(cell.graph());
+  int count = 0;
+  const auto name = [&] { return names.take(fmt::format("tangent{}", count++)); };
+  graph::Signature signature = cell.signature();
+  for (const bool has : inputs)
+    if (has) signature.inputs.push_back(name());
+  for (std::size_t s = 0; s < cell.state_count(); ++s) signature.states.emplace_back(name());
+  for (const bool has : params)
+    if (has) signature.params.push_back(name());
+  return signature;
+}
 
 class Forward {
  public:
   Forward(const Cell& primal, const std::vector<bool>& inputs, const std::vector<bool>& params)
       : primal_(primal),
-        both_(Arguments(primal).with_tangents(inputs, params)),
+        both_(with_tangents(primal, inputs, params)),
         recording_(both_.graph()),
         copies_(primal.graph().size()),
         tangents_(primal.graph().size()) {

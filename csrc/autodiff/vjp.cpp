@@ -1,10 +1,10 @@
 #include <spikeforge/autodiff/rules.h>
+#include <spikeforge/autodiff/unused_names.h>
 #include <spikeforge/autodiff/vjp.h>
 #include <spikeforge/graph/internal/copy.h>
 #include <spikeforge/graph/internal/lower.h>
 
-#include <set>
-#include <string>
+#include <fmt/format.h>
 
 namespace spikeforge::autodiff {
 namespace {
@@ -15,15 +15,10 @@ using graph::Value;
 
 // An argument for each of the primal graph and one for each gradient, named after the result if that has a name.
 Graph with_arguments(const Graph& primal) {
-  std::set<std::string, std::less<>> names;
-  for (Id id = 0; id < primal.size(); ++id) names.insert(primal.name(id));
+  UnusedNames names(primal);
   Graph vjp;
   for (Id id = 0; id < primal.argument_count(); ++id) vjp.argument(primal.name(id));
-  for (std::size_t k = 0; k < primal.results().size(); ++k) {
-    std::string name = "grad" + std::to_string(k);
-    while (!names.insert(name).second) name += '_';
-    vjp.argument(name);
-  }
+  for (std::size_t k = 0; k < primal.results().size(); ++k) vjp.argument(names.take(fmt::format("grad{}", k)));
   return vjp;
 }
 

@@ -298,8 +298,8 @@ class CompiledRows {
     CommonCell(const Launch& launch, const Own&) : cell_(make(launch)) {}
     const Made& operator[](std::int64_t) const { return cell_; }
 
-    [[gnu::always_inline]] static Made make(
-        const Launch& launch) {  // once a row: a call would be 2 % of a small operator
+    // Once a row: a call would be 2 % of a small operator.
+    [[gnu::always_inline]] static Made make(const Launch& launch) {
       V params[P];
       for (int j = 0; j < P; ++j) params[j] = V(launch.params[j].data != nullptr ? 1 : launch.params[j].number);
       return Made(params, make_surrogate<Surrogate>(launch), Options(launch.form));

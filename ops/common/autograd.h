@@ -107,16 +107,12 @@ class Kept {
   }
 
   explicit Kept(AutogradContext* ctx) : saved_(ctx, call), tensors_(ctx->get_saved_variables()) {
-    const Cell& cell = *call.cell;
-    arguments_.resize(cell.arguments());
+    arguments_.resize(call.cell->arguments());
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
       wanted_.push_back(given(i) && ctx->needs_input_grad(count_));
       if (given(i)) arguments_[i] = tensors_[count_++];
     }
-    const at::TensorList all = arguments_;
-    call.inputs = all.slice(0, cell.inputs.size());
-    call.states = all.slice(cell.inputs.size(), cell.states.size());
-    call.params = all.slice(cell.inputs.size() + cell.states.size());
+    set_tensors(call, arguments_);
   }
   Kept(const Kept&) = delete;
   Kept& operator=(const Kept&) = delete;
@@ -145,14 +141,6 @@ class Kept {
   std::size_t count_ = 0;
 };
 
-inline ByArgument in_order(const BackwardCall& call, Tensors results) {
-  ByArgument list(call.cell->arguments());
-  auto result = results.begin();
-  for (std::size_t i = 0; i < list.size(); ++i)
-    if (call.needs_grad[i]) list[i] = std::move(*result++);
-  return list;
-}
-
 template <const Lowered& lowered>
 struct MultistepRule {
   static constexpr bool is_traceable = true;
@@ -164,7 +152,7 @@ struct MultistepRule {
     call.checkpoints = kept.tensors().back();
     call.grad_outputs = at::TensorList(grads).slice(0, call.cell->outputs.size());
     call.grad_states = at::TensorList(grads).slice(call.cell->outputs.size(), call.cell->states.size());
-    return kept.placed(in_order(call, run_backward(call)));
+    return kept.placed(gradients_by_argument(call, run_backward(call)));
   }
 
  private:
@@ -236,11 +224,7 @@ class AtValues {
       values_.push_back(value_of(t));
       tangents.push_back(tangent_of(t));
     }
-    const std::size_t inputs = call.inputs.size(), states = call.cell->states.size();
-    const at::TensorList all = values_;
-    call.inputs = all.slice(0, inputs);
-    call.states = all.slice(inputs, states);
-    call.params = all.slice(inputs + states);
+    set_tensors(call, values_);
   }
   AtValues(const AtValues&) = delete;
   AtValues& operator=(const AtValues&) = delete;

@@ -224,6 +224,21 @@ ByArgument tensors_of(const MultistepCall& call) {
   return list;
 }
 
+void set_tensors(MultistepCall& call, at::TensorList by_argument) {
+  const std::size_t inputs = call.cell->inputs.size(), states = call.cell->states.size();
+  call.inputs = by_argument.slice(0, inputs);
+  call.states = by_argument.slice(inputs, states);
+  call.params = by_argument.slice(inputs + states);
+}
+
+ByArgument gradients_by_argument(const BackwardCall& call, Tensors listed) {
+  ByArgument list(call.cell->arguments());
+  auto next = listed.begin();
+  for (std::size_t i = 0; i < list.size(); ++i)
+    if (call.needs_grad[i]) list[i] = std::move(*next++);
+  return list;
+}
+
 Tangents run_with_tangents(const MultistepCall& call, const ByArgument& tangents) {
   JvpCall jvp(AsText(call), tensors_of(call), tangents);
   jvp.call.store_states = call.store_states;
@@ -256,31 +271,21 @@ ByArgument gradients_with_tangents(const MultistepCall& call, const ByArgument& 
   backward.grad_outputs = grad_outputs;
   backward.grad_states = grad_states;
 
+  // The jvp's own inputs, states and parameters each begin with the call's.
   const std::size_t inputs = call.cell->inputs.size(), states = call.cell->states.size();
   const std::size_t params = call.cell->params.size();
-  const bool has_states = !backward.states.empty();
-  const auto want = [&](std::size_t count, std::size_t all, auto&& wants) {
-    for (std::size_t i = 0; i < all; ++i) backward.needs_grad.push_back(i < count && wants(i));
-  };
-  want(inputs, backward.inputs.size(), [&](std::size_t i) { return wanted[i]; });
-  want(states, backward.cell->states.size(),
-       [&](std::size_t s) { return has_states && as_text.wants_state(s, wanted); });
-  want(params, backward.params.size(), [&](std::size_t j) { return wanted[inputs + states + j]; });
+  const std::size_t first_state = backward.inputs.size(), first_param = first_state + backward.cell->states.size();
+  backward.needs_grad.assign(backward.cell->arguments(), false);
+  for (std::size_t i = 0; i < inputs; ++i) backward.needs_grad[i] = wanted[i];
+  if (!backward.states.empty())
+    for (std::size_t s = 0; s < states; ++s) backward.needs_grad[first_state + s] = as_text.wants_state(s, wanted);
+  for (std::size_t j = 0; j < params; ++j) backward.needs_grad[first_param + j] = wanted[inputs + states + j];
 
-  Tensors results = call_run_backward(backward);
-  auto result = results.begin();
-  std::size_t place = 0;
-  const auto take = [&](std::size_t count, std::size_t all, Tensors& list) {
-    for (std::size_t i = 0; i < all; ++i, ++place) {
-      at::Tensor gradient = backward.needs_grad[place] ? std::move(*result++) : at::Tensor();
-      if (i < count) list.push_back(std::move(gradient));
-    }
+  const ByArgument gradients = gradients_by_argument(backward, call_run_backward(backward));
+  const auto part = [&](std::size_t first, std::size_t count) {
+    return Tensors(gradients.begin() + first, gradients.begin() + first + count);
   };
-  Lists of_lists;
-  take(inputs, backward.inputs.size(), of_lists.inputs);
-  take(has_states ? states : 0, backward.cell->states.size(), of_lists.states);
-  take(params, backward.params.size(), of_lists.params);
-  return as_text.gradients(of_lists, given, wanted);
+  return as_text.gradients({part(0, inputs), part(first_state, states), part(first_param, params)}, given, wanted);
 }
 
 }  // namespace spikeforge::ops

@@ -19,6 +19,10 @@ namespace spikeforge::ops {
 using ByArgument = c10::SmallVector<at::Tensor, 16>;
 
 ByArgument tensors_of(const MultistepCall& call);
+// The other way; the call then points into the list.
+void set_tensors(MultistepCall& call, at::TensorList by_argument);
+// Of the gradients that a call asked for, as its operator lists them.
+ByArgument gradients_by_argument(const BackwardCall& call, Tensors listed);
 
 // Values and tangents of the outputs and states. Throws NotImplementedError for a cell whose jvp becomes too large.
 struct Tangents {

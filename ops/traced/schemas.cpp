@@ -21,9 +21,8 @@ SPIKEFORGE_SCHEMAS(library) {
       "run_forward(str neuron, Tensor[] inputs, Tensor[]? states, Tensor[]? params, *, bool store_states, "
       "bool save) -> (Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
   define(
-      "run_forward.lists(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states, bool "
-      "save) -> "
-      "(Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
+      "run_forward.lists(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states, "
+      "bool save) -> (Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
   define(
       "run_backward(str neuron, Tensor?[] grad_outputs, Tensor?[] grad_states, Tensor[] inputs, Tensor[] states, "
       "Tensor[] params, Tensor[] checkpoints, bool[] needs_grad, *, bool store_states) -> Tensor[]");

@@ -445,3 +445,14 @@ def run(
         sequence(charged), v.clone(), w.clone() if NEURONS[neuron].has_w else None,
         sequence(thresholds),
     )
+
+
+def jvp(function, values, tangents):
+    """Of a function of tensors, along tangents: the derivative of its vjp, which is linear in what it is given."""
+    leaves = [t.clone().requires_grad_() for t in values]
+    outputs = function(*leaves)
+    ones = [torch.zeros_like(o, requires_grad=True) for o in outputs]
+    grads = torch.autograd.grad(outputs, leaves, ones, create_graph=True, allow_unused=True)
+    pairs = [(g, t) for g, t in zip(grads, tangents) if g is not None]
+    found = torch.autograd.grad([g for g, _ in pairs], ones, [t for _, t in pairs], allow_unused=True)
+    return [torch.zeros_like(o) if f is None else f for f, o in zip(found, outputs)]

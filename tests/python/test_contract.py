@@ -11,7 +11,7 @@ from cases import (
     NUMBERS, SHAPE, Inputs, Options, call, compare, numbers, operator, prepare_call, random_parameters, random_states,
     random_x, sample,
 )
-from reference import NEURONS, run
+from reference import NEURONS, jvp, run
 from torch.utils._python_dispatch import TorchDispatchMode
 
 ops = torch.ops.spikeforge
@@ -359,14 +359,15 @@ def test_a_number_may_be_an_integer_or_a_numpy_scalar():
 
 
 def expected_jvp(neuron, inputs, tangents):
-    """J t from the reference's J^T: the derivative of J^T u along u, times t."""
-    wide = inputs.map(lambda name, t: t.detach().double().cpu().requires_grad_())
-    outputs = run(neuron, wide.x, wide.v, wide.w, params=wide.params).outputs(False)
-    us = [torch.zeros_like(o, requires_grad=True) for o in outputs]
-    names = list(tangents)
-    gradients = torch.autograd.grad(outputs, [wide.tensors()[n] for n in names], us, create_graph=True)
-    inner = sum((g * tangents[n].double().cpu()).sum() for n, g in zip(names, gradients))
-    return torch.autograd.grad(inner, us)
+    """That of the reference."""
+    wide = inputs.map(lambda name, t: t.detach().double().cpu())
+
+    def function(*values):
+        given = wide.tensors() | dict(zip(tangents, values))
+        at = wide.map(lambda name, t: given[name])
+        return run(neuron, at.x, at.v, at.w, params=at.params).outputs(False)
+
+    return jvp(function, [wide.tensors()[name] for name in tangents], [t.double().cpu() for t in tangents.values()])
 
 
 @pytest.mark.parametrize("how", ["torch.func.jvp", "dual numbers", "torch.func.jacfwd"])

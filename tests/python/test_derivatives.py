@@ -4,7 +4,7 @@ differentiates itself."""
 import pytest
 import torch
 from cases import Inputs, Options, call, numbers, random_parameters, random_states, random_x, sample
-from reference import NEURONS, SURROGATES, run
+from reference import NEURONS, SURROGATES, Fire, Select, jvp, run
 
 ops = torch.ops.spikeforge
 every_neuron = pytest.mark.parametrize("neuron", NEURONS)
@@ -63,17 +63,6 @@ def close(actual, wanted, tolerance=1e-9):
         assert (a - w).abs().max().item() <= tolerance * scale, f"{i}: {(a - w).abs().max()} of {scale}"
 
 
-def reference_jvp(function, values, tangents):
-    """By differentiating the vjp, which is linear in what it is given."""
-    leaves = [t.clone().requires_grad_() for t in values]
-    outputs = function(*leaves)
-    ones = [torch.zeros_like(o, requires_grad=True) for o in outputs]
-    grads = torch.autograd.grad(outputs, leaves, ones, create_graph=True, allow_unused=True)
-    pairs = [(g, t) for g, t in zip(grads, tangents) if g is not None]
-    found = torch.autograd.grad([g for g, _ in pairs], ones, [t for _, t in pairs], allow_unused=True)
-    return [torch.zeros_like(o) if f is None else f for f, o in zip(found, outputs)]
-
-
 def second(function, values, towards):
     """Of <gradient of the loss, towards>, by all values."""
     leaves = [t.clone().requires_grad_() for t in values]
@@ -92,7 +81,7 @@ def test_tangents_are_those_of_the_loop(neuron, form, device):
         outputs, rates = torch.func.jvp(operator, tuple(values), tuple(tangents))
         assert all(torch.equal(o, w) for o, w in zip(outputs[:1], operator(*values)[:1])), "the spikes are the same bits"
         close(outputs, operator(*values), 1e-13)
-        close(rates, reference_jvp(reference, values, tangents))
+        close(rates, jvp(reference, values, tangents))
         assert rates[0].abs().sum() > 0
 
 
@@ -165,8 +154,6 @@ TWO = """neuron two(x, y; v = 0.25, a; tau, b) {
 
 
 def two_in_torch(x, y, tau, b, v=None, a=None):
-    from reference import Fire, Select
-
     v = torch.full(x.shape[1:], 0.25, dtype=x.dtype, device=x.device) if v is None else v
     a = torch.zeros_like(v) if a is None else a
     spikes, products = [], []
@@ -194,12 +181,12 @@ def test_a_neuron_of_ones_own(states, device):
     towards = directions(values)
     assert two_in_torch(*values)[0].mean() > 0.05
     close(operator(*values), two_in_torch(*values), 1e-12)
-    close(torch.func.jvp(operator, tuple(values), tuple(towards))[1], reference_jvp(two_in_torch, values, towards))
+    close(torch.func.jvp(operator, tuple(values), tuple(towards))[1], jvp(two_in_torch, values, towards))
     close(second(operator, values, towards), second(two_in_torch, values, towards), 1e-8)
     only_y = torch.func.jvp(lambda y: operator(values[0], y, *values[2:]), (values[1],), (towards[1],))[1]
     nothing = [torch.zeros_like(t) for t in towards]
     nothing[1] = towards[1]
-    close(only_y, reference_jvp(two_in_torch, values, nothing))
+    close(only_y, jvp(two_in_torch, values, nothing))
 
 
 @every_neuron

@@ -3,6 +3,10 @@
 #include <spikeforge/kernels/multistep/written_step.h>
 #include <spikeforge/neuron/cells.h>
 
+#include <fmt/format.h>
+
+#include <stdexcept>
+
 namespace spikeforge {
 namespace {
 
@@ -27,7 +31,7 @@ Value fired(const Value& u, const CellForm& form, bool strict, const graph::Surr
 
 Value reset(const Value& h, const Value& s, const Value& threshold, const Value& v_reset, const CellForm& form) {
   const Value by = form.detach_reset ? detach(s) : s;
-  if (!form.hard_reset) return form.spiking ? h - by * threshold : h - threshold * by;
+  if (!form.hard_reset) return h - by * threshold;
   return form.spiking ? select(by, v_reset, h) : by * v_reset + (1 - by) * h;
 }
 
@@ -55,7 +59,7 @@ std::vector<InitialState> initial_states(NeuronKind kind, bool hard_reset) {
       graph::Graph graph;
       std::vector<Value> params;
       params.reserve(Neuron::n_params);
-      for (int j = 0; j < Neuron::n_params; ++j) graph.argument("p" + std::to_string(j));
+      for (int j = 0; j < Neuron::n_params; ++j) graph.argument(fmt::format("p{}", j));
       const graph::Recording recording(graph);
       for (int j = 0; j < Neuron::n_params; ++j) params.push_back(recording.value(static_cast<graph::Id>(j)));
       const graph::Id start = recording.id(Neuron::initial_recovery(params.data()), "initial_states");

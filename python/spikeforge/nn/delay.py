@@ -8,6 +8,7 @@ from types import EllipsisType
 import torch
 from torch import Tensor
 
+from spikeforge.nn.errors import broadcasts
 from spikeforge.nn.stateful import State, StatefulModule, States, shape_of
 
 
@@ -53,7 +54,7 @@ class Delay(StatefulModule):
                 "has fewer "
                 "dimensions; x is [T, *shape], time first"
             )
-        if any(n not in (1, m) for n, m in zip(reversed(self.steps.shape), reversed(x.shape[1:]))):
+        if not broadcasts(self.steps.shape, x.shape[1:]):
             raise ValueError(
                 f"{self._title()}: steps have shape {shape_of(self.steps)}, which does not broadcast against "
                 f"{shape_of(x[0])}, a step of x {shape_of(x)}"

@@ -97,7 +97,7 @@ def _of_constants(module: ConstantsModule, x: Tensor) -> tuple[type[Exception], 
                 f"{name} is {_type(value)}, but x is {_type(x)}; give both one type: net.to(torch.{_type(x)}), or "
                 f"x.to(torch.{_type(value)})"
             )
-        if not _broadcasts(taken.shape, x.shape[1:]):
+        if not broadcasts(taken.shape, x.shape[1:]):
             return ValueError, f"{name} {_misfit(value, taken, placement.dim, x)}"
     return None
 
@@ -125,7 +125,7 @@ def _time_last(n: int, x: Tensor) -> str:
     return ""
 
 
-def _broadcasts(shape: Sequence[int], against: Sequence[int]) -> bool:
+def broadcasts(shape: Sequence[int], against: Sequence[int]) -> bool:
     pairs = zip(reversed(shape), reversed(against))
     return len(shape) <= len(against) and all(n == m or n == 1 for n, m in pairs)
 

@@ -108,10 +108,7 @@ class TextCell:
             tensors = taken_by(module, self.taken, x.dim())
             if module._positive:
                 _check_taken(module._positive, tensors)
-            if numbers:
-                params = [tensors[name] if name in tensors else numbers[name] for name in self.params]
-            else:
-                params = [tensors[name] for name in self.params]
+            params = [tensors[name] if name in tensors else numbers[name] for name in self.params]
         else:
             params = list(numbers.values())
         states = self._states(module, inputs, state, params) if state or not self.starts_by_itself else []
