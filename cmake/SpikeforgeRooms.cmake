@@ -34,7 +34,7 @@ spikeforge_room(kernels csrc/kernels SEES codegen jit)
 spikeforge_room(cpu csrc/cpu SEES kernels)
 spikeforge_room(cuda cuda SEES neuron kernels)
 spikeforge_room(ops/common ops/common SEES cpu kernels)
-foreach(family neuron traced event loihi)
+foreach(family neuron traced event layer loihi)
   spikeforge_room(ops/${family} ops/${family} SEES ops_common)
 endforeach()
 spikeforge_room(nn csrc/nn SEES graph)
@@ -45,6 +45,7 @@ spikeforge_room(nir csrc/nir SEES base)
 # The operators' C++ headers, one a family, are public: fronts see them, and nothing else of ops/.
 set(operator_headers
     ops/event/event.h      ops/event.h
+    ops/layer/layer.h      ops/layer.h
     ops/loihi/loihi.h      ops/loihi.h
     ops/loihi/lava.h       ops/lava.h
     ops/neuron/neuron.h    ops/neuron.h

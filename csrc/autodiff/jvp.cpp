@@ -1,7 +1,7 @@
 #include <spikeforge/autodiff/jvp.h>
 #include <spikeforge/autodiff/rules.h>
-#include <spikeforge/autodiff/unused_names.h>
 #include <spikeforge/graph/internal/copy.h>
+#include <spikeforge/graph/internal/unused_names.h>
 
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@ using graph::Value;
 
 // The signature with an argument for each tangent, behind those that are there.
 graph::Signature with_tangents(const Cell& cell, const std::vector<bool>& inputs, const std::vector<bool>& params) {
-  UnusedNames names(cell.graph());
+  graph::UnusedNames names(cell.graph());
   int count = 0;
   const auto name = [&] { return names.take(fmt::format("tangent{}", count++)); };
   graph::Signature signature = cell.signature();

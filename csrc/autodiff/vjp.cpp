@@ -1,8 +1,8 @@
 #include <spikeforge/autodiff/rules.h>
-#include <spikeforge/autodiff/unused_names.h>
 #include <spikeforge/autodiff/vjp.h>
 #include <spikeforge/graph/internal/copy.h>
 #include <spikeforge/graph/internal/lower.h>
+#include <spikeforge/graph/internal/unused_names.h>
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@ using graph::Value;
 
 // An argument for each of the primal graph and one for each gradient, named after the result if that has a name.
 Graph with_arguments(const Graph& primal) {
-  UnusedNames names(primal);
+  graph::UnusedNames names(primal);
   Graph vjp;
   for (Id id = 0; id < primal.argument_count(); ++id) vjp.argument(primal.name(id));
   for (std::size_t k = 0; k < primal.results().size(); ++k) vjp.argument(names.take(fmt::format("grad{}", k)));

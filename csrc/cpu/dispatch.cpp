@@ -1,3 +1,4 @@
+#include <spikeforge/cpu/channel_statistics.h>
 #include <spikeforge/cpu/event_kernels.h>
 #include <spikeforge/cpu/kernels.h>
 #include <spikeforge/cpu/loihi_products.h>
@@ -14,6 +15,7 @@ struct Choice {
   Loops loops;
   const LoihiProducts* loihi;
   const EventKernels* event;
+  const ChannelStatistics* statistics;
 };
 
 enum Level { level_default, level_avx2, level_avx512 };
@@ -35,7 +37,7 @@ Level allowed() {
 #define SPIKEFORGE_CHOICE(set)                                                                    \
   Choice {                                                                                        \
 #set, {predefined_loop_##set, traced_loop_##set, loihi_loop_##set }, &loihi_products_##set(), \
-           &event_kernels_##set()                                                                 \
+           &event_kernels_##set(), &channel_statistics_##set()                                    \
   }
 
 Choice choose() {
@@ -63,6 +65,7 @@ const Choice& choice() {
 const Loops& loops() { return choice().loops; }
 const LoihiProducts& loihi_products() { return *choice().loihi; }
 const EventKernels& event_kernels() { return *choice().event; }
+const ChannelStatistics& channel_statistics() { return *choice().statistics; }
 const char* capability() { return choice().name; }
 
 }  // namespace spikeforge::cpu

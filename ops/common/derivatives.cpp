@@ -6,6 +6,7 @@
 #include <spikeforge/kernels/multistep/written_step.h>
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/derivatives.h>
+#include <spikeforge/ops/common/derived_texts.h>
 #include <spikeforge/ops/common/text_call.h>
 
 #include <ATen/ExpandUtils.h>
@@ -17,31 +18,11 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
-#include <map>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 namespace spikeforge::ops {
 namespace {
-
-// Texts that were made of a cell, by what was asked for; no more than a few, since some of it may come from strangers.
-template <class Key>
-class Texts {
- public:
-  template <class Make>
-  std::string get(const Key& key, Make&& make) {
-    const std::scoped_lock lock(mutex_);
-    if (const auto found = texts_.find(key); found != texts_.end()) return found->second;
-    if (texts_.size() == most) texts_.clear();
-    return texts_.emplace(key, std::forward<Make>(make)()).first->second;
-  }
-
- private:
-  static constexpr std::size_t most = 32;
-  std::mutex mutex_;
-  std::map<Key, std::string> texts_;
-};
 
 using Mask = std::vector<bool>;
 using Choices = std::tuple<bool, bool, bool, bool, SurrogateKind, SurrogateArgs>;
@@ -62,14 +43,15 @@ std::shared_ptr<const TracedCell> written_cell(const MultistepCall& call) {
   const CellForm& form = call.form;
   const Choices choices{form.hard_reset,  form.detach_reset, form.spiking,
                         form.decay_input, form.surrogate,    call.surrogate_args};
-  auto& texts = cell.derivatives.get<Texts<Choices>>([] { return Texts<Choices>(); });
+  auto& texts = cell.derivatives.get<DerivedTexts<Choices>>([] { return DerivedTexts<Choices>(); });
   return cell_of(texts.get(choices, [&] {
     return graph::print(written(cell.kind, form, graph::Surrogate{form.surrogate, call.surrogate_args}));
   }));
 }
 
 std::shared_ptr<const TracedCell> jvp_of(const TracedCell& cell, const Mask& inputs, const Mask& params) {
-  auto& texts = cell.derivatives.get<Texts<std::pair<Mask, Mask>>>([] { return Texts<std::pair<Mask, Mask>>(); });
+  auto& texts =
+      cell.derivatives.get<DerivedTexts<std::pair<Mask, Mask>>>([] { return DerivedTexts<std::pair<Mask, Mask>>(); });
   try {
     return cell_of(
         texts.get({inputs, params}, [&] { return graph::print(autodiff::jvp(cell.graph, inputs, params)); }));

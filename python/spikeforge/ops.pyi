@@ -31,6 +31,18 @@ def adaptive_lif(
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
+def batch_norm_run(
+    neuron: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor],
+    weight: Tensor | None = None, bias: Tensor | None = None, mean: Tensor | None = None, var: Tensor | None = None,
+    residual: Tensor | None = None, *, residual_mode: str = "add", channel_dim: int = 2, eps: float = 1e-05,
+    store_states: bool = False,
+) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
+    """A neuron written as text behind a batch normalisation, with a residual connection behind it, in one pass. Returns
+    (outputs, states, mean, var)."""
+
+def channel_statistics(x: Tensor, channel_dim: int = 2) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of each channel of x [T, B, C, ...]. Returns (mean, var)."""
+
 def csr_check(indices: Tensor, indptr: Tensor, *, rows: int, cols: int, sorted: bool = True) -> None:
     """Reads a CSR matrix now and raises ValueError with what is wrong with it; products then need not check it."""
 

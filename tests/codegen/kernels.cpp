@@ -7,6 +7,7 @@
 #include "catch.h"
 #include "gallery.h"
 
+#include <spikeforge/graph/layer.h>
 #include <spikeforge/graph/text.h>
 
 #include <atomic>
@@ -14,6 +15,7 @@
 #include <functional>
 #include <iostream>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -153,6 +155,16 @@ TEST_CASE("neurons with their tangents, and what differentiates them, compile fo
     add_kernels(kernels, *intern(graph::print(autodiff::jvp(cell, {true}, all))), {.steps = 32});
   }
   compile_all(kernels, "sm_90");
+}
+
+TEST_CASE("neurons with the layer around them compile for every architecture without spills") {
+  const graph::Cell lif = graph::parse(
+      "neuron lif(x; v; tau) { h = v + (x - v) / tau; s = spike(h - 1, atan(2)); return s\n v' = select(s, 0, h) }");
+  std::vector<Kernel> kernels;
+  for (const graph::Layer& around : {graph::Layer{.normalised = true, .residual = std::nullopt},
+                                     graph::Layer{.normalised = true, .residual = graph::Residual::inhibit}})
+    add_kernels(kernels, *intern(graph::print(graph::layer(lif, around))), {.type = DType::f16, .steps = 4});
+  for (const char* arch : {"sm_80", "sm_90", "sm_100", "sm_120"}) compile_all(kernels, arch);
 }
 
 TEST_CASE("random cells, of every operation, compile") { compile_random_cells(2001, 2008); }

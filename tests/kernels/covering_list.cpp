@@ -236,22 +236,34 @@ class Call {
   std::vector<ParamView> params_;
 };
 
-// What backward passes spill, in bytes, with NVRTC 13.0. Though registers are free: float64 up to 56, in
+// What kernels spill, in bytes, with NVRTC 13.0. Though registers are free: backward passes in float64 up to 56, in
 // integrate_and_fire on sm_80; the sines of squarewave_fourier 64, in adaptive_lif on sm_100 and sm_120. Where
-// registers are what lacks: Izhikevich's time-parallel one in float64, with the gradients of its ten parameters, 864,
-// on sm_90.
+// registers are what lacks: Izhikevich's with ten parameters a neuron, forward 40, on sm_80, and time-parallel in
+// float64 with their gradients 864, on sm_90; time-parallel passes of 16 warps, which have 128 registers a thread, 56,
+// in qif on sm_90; those in float64 of a smooth neuron, which gradients are checked with, with erf's primitive eight
+// times over, 1760, on sm_90.
 constexpr int spilled_by_doubles = 56;
 constexpr int spilled_by_sines = 64;
-constexpr int spilled_by_ten_parameters = 864;
+constexpr int spilled_by_ten_tensors = 40;
+constexpr int spilled_by_ten_gradients = 864;
+constexpr int spilled_by_sixteen_warps = 56;
+constexpr int spilled_by_smooth_erf = 1760;
 
 int allowed_spill(const KernelSpec& spec) {
-  if (spec.loop.direction == Direction::forward) return parked_bytes;
-  if (spec.loop.form.surrogate == SurrogateKind::squarewave_fourier) return spilled_by_sines;
-  if (spec.loop.type != DType::f64) return parked_bytes;
+  const kernels::LoopSpec& loop = spec.loop;
   const auto params =
       spec.places.items().subspan(spec.cell->inputs.size() + spec.cell->states.size(), spec.cell->params.size());
+  if (loop.direction == Direction::forward) {
+    const auto tensors =
+        std::ranges::count_if(params, [](auto& place) { return place.operand != kernels::Operand::absent; });
+    return tensors >= 10 ? spilled_by_ten_tensors : parked_bytes;
+  }
+  if (loop.form.surrogate == SurrogateKind::squarewave_fourier) return spilled_by_sines;
+  const bool is_parallel = loop.schedule.segments > 1;
+  if (loop.type != DType::f64) return loop.schedule.segments >= 16 ? spilled_by_sixteen_warps : parked_bytes;
+  if (is_parallel && !loop.form.spiking && loop.form.surrogate == SurrogateKind::erf) return spilled_by_smooth_erf;
   const bool wants_ten = std::ranges::count(params, true, &kernels::Place::wanted) >= 10;
-  return spec.loop.schedule.segments > 1 && wants_ten ? spilled_by_ten_parameters : spilled_by_doubles;
+  return is_parallel && wants_ten ? spilled_by_ten_gradients : spilled_by_doubles;
 }
 
 }  // namespace

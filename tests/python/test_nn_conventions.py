@@ -480,5 +480,6 @@ def test_the_table_names_all_modules():
         "detach_",
         "get_states",
         "set_states_",
+        "fuse",
     }
     assert named == set(snn.__all__) - helpers

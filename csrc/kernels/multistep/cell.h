@@ -103,6 +103,7 @@ class Cell {
   Slot cpu_program;     // cpu/traced_program.cpp
   Slot compiled_tapes;  // cpu/compiled_tapes.cpp
   Slot derivatives;     // ops/common/derivatives.cpp
+  Slot layers;          // ops/layer/batch_norm.cpp
 
  protected:
   explicit Cell(Maker maker) : maker(maker) {}

@@ -4,6 +4,7 @@ from spikeforge.nn.constant import Constant, Learnable
 from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.delay import Delay
 from spikeforge.nn.encoders import Latency, Poisson, Repeat
+from spikeforge.nn.layers import BatchNormNeuron, fuse
 from spikeforge.nn.loihi import LoihiDelayDense, LoihiDense, LoihiLIF, LoihiSparse
 from spikeforge.nn.network import Network, Recurrent
 from spikeforge.nn.neurons import EIF, IF, LIF, PLIF, QIF, AdaptiveLIF, Izhikevich
@@ -12,6 +13,7 @@ from spikeforge.nn.stateful import StatefulModule, call, detach_, get_states, ke
 
 __all__ = [
     "AdaptiveLIF",
+    "BatchNormNeuron",
     "Constant",
     "CubaLIF",
     "Delay",
@@ -38,6 +40,7 @@ __all__ = [
     "TimeDistributed",
     "call",
     "detach_",
+    "fuse",
     "get_states",
     "keep_state",
     "reset_",

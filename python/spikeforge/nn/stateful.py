@@ -26,6 +26,7 @@ from spikeforge._numbers import HALF_TYPES
 State = dict[str, Tensor]
 States = Mapping[str, Tensor] | None
 NO_STATE: State = {}
+Advance = Callable[[Sequence[Tensor], Mapping[str, Tensor], bool], tuple[Any, State]]
 get_tracing_state, is_dynamo_compiling = torch._C._get_tracing_state, torch.compiler.is_dynamo_compiling
 MODULE_CALL = Module.__call__  # tools that look into networks replace it
 
@@ -123,15 +124,18 @@ class StatefulModule(nn.Module):
         *inputs, state = self._split(inputs, state)
         return self._forward(inputs, state, store_states)
 
-    def _forward(self, inputs: Sequence[Any], state: States | EllipsisType, store: bool) -> Any:
-        memory = self._memory
+    def _forward(
+        self, inputs: Sequence[Any], state: States | EllipsisType, store: bool, advance: Advance | None = None
+    ) -> Any:
+        """With the states that `state` or this module's memory say, by `_advance`, or another function in its place."""
+        memory, advance = self._memory, self._advance if advance is None else advance
         if state is not ...:
-            return self._advance(inputs, self._checked_state(state), store)
+            return advance(inputs, self._checked_state(state), store)
         if not memory.keeping:
-            outputs, after = self._advance(inputs, {}, store)
+            outputs, after = advance(inputs, {}, store)
             return (outputs, after) if store else outputs
         self._check_keeping()
-        outputs, after = self._advance(inputs, memory.states or {}, store)
+        outputs, after = advance(inputs, memory.states or {}, store)
         if not store:
             memory.states = after
             return outputs

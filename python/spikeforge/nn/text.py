@@ -22,6 +22,9 @@ OPERATOR = torch.ops.spikeforge.run.default
 BUILTIN = OPERATOR._op  # saves a call of Python, but cannot be traced
 is_compiling = torch.compiler.is_compiling
 
+# Of text, inputs, states and parameters: outputs and states.
+Layer = Callable[[str, Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], tuple[list[Tensor], list[Tensor]]]
+
 
 @dataclass(frozen=True)
 class Header:
@@ -93,9 +96,18 @@ class TextCell:
         return len(outputs)
 
     def call(
-        self, module: ConstantsModule, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool
+        self,
+        module: ConstantsModule,
+        inputs: Sequence[Tensor],
+        state: Mapping[str, Tensor],
+        store: bool,
+        layer: Layer | None = None,
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Outputs and states: the last ones, or with `store` their sequences."""
+        """Outputs and states: the last ones, or with `store` their sequences.
+
+        Args:
+            layer: runs the neuron with what is around it, in place of the operator.
+        """
         x = inputs[0]
         if is_compiling() or type(x) is not Tensor and type(x) is not Parameter:  # fake, as tracers have them
             numbers, run = self._numbers_of(x.dtype, x.device), OPERATOR
@@ -112,6 +124,8 @@ class TextCell:
         else:
             params = list(numbers.values())
         states = self._states(module, inputs, state, params) if state or not self.starts_by_itself else []
+        if layer is not None:
+            return layer(self.text, inputs, states, params)
         return (
             run(self.text, inputs, states, params, store_states=True)
             if store

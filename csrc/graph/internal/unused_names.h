@@ -7,13 +7,13 @@
 #include <string>
 #include <utility>
 
-namespace spikeforge::autodiff {
+namespace spikeforge::graph {
 
 // Names for arguments that a graph is given besides its own.
 class UnusedNames {
  public:
-  explicit UnusedNames(const graph::Graph& graph) {
-    for (graph::Id id = 0; id < graph.size(); ++id) used_.insert(graph.name(id));
+  explicit UnusedNames(const Graph& graph) {
+    for (Id id = 0; id < graph.size(); ++id) used_.insert(graph.name(id));
   }
 
   // This one, or one that begins so.
@@ -26,4 +26,4 @@ class UnusedNames {
   std::set<std::string, std::less<>> used_;
 };
 
-}  // namespace spikeforge::autodiff
+}  // namespace spikeforge::graph

@@ -1,0 +1,121 @@
+// Compiled once for each instruction set (CPU_CAPABILITY), under the rule of predefined_loops.cpp.
+#include <spikeforge/cpu/channel_statistics.h>
+#include <spikeforge/cpu/vec.h>
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace spikeforge::cpu {
+inline namespace CPU_CAPABILITY {
+namespace {
+
+template <class T, class Stored>
+class Statistics {
+  using V = Vec<T>;
+  static constexpr std::int64_t lanes = V::lanes;
+  static constexpr std::int64_t most_rows = 64;       // whose sums are joined in T
+  static constexpr std::int64_t most_elements = 512;  // of one row, likewise
+
+ public:
+  static void moments(const Stored* x, std::int64_t rows, std::int64_t channels, std::int64_t inner, Moments* moments) {
+    std::fill_n(moments, channels, Moments{0, 0});
+    inner == 1 ? along_rows(x, rows, channels, moments) : along_elements(x, rows, channels, inner, moments);
+  }
+
+ private:
+  // Channels are neighbours: a vector of them at a time.
+  static void along_rows(const Stored* x, std::int64_t rows, std::int64_t channels, Moments* moments) {
+    for (std::int64_t r = 0; r < rows; r += most_rows) {
+      const std::int64_t count = std::min(most_rows, rows - r);
+      const Stored* const first = x + r * channels;
+      std::int64_t c = 0;
+      for (; c + lanes <= channels; c += lanes) add_rows(first + c, count, channels, r, lanes, moments + c);
+      if (c == channels) continue;
+      Stored rest[most_rows * lanes] = {};
+      for (std::int64_t i = 0; i < count; ++i)
+        std::memcpy(static_cast<void*>(rest + i * lanes), first + i * channels + c,
+                    static_cast<std::size_t>(channels - c) * sizeof(Stored));
+      add_rows(rest, count, lanes, r, channels - c, moments + c);
+    }
+  }
+
+  static void add_rows(const Stored* x, std::int64_t rows, std::int64_t stride, std::int64_t before,
+                       std::int64_t channels, Moments* moments) {
+    const V sample = load_row<T>(x);
+    V sum(0), squares(0);
+    for (std::int64_t i = 1; i < rows; ++i) add(load_row<T>(x + i * stride) - sample, sum, squares);
+    for (std::int64_t c = 0; c < channels; ++c)
+      join(sample.value[c], sum.value[c], squares.value[c], rows, static_cast<double>(before), moments[c]);
+  }
+
+  // A channel's elements are neighbours: a vector of them at a time.
+  static void along_elements(const Stored* x, std::int64_t rows, std::int64_t channels, std::int64_t inner,
+                             Moments* moments) {
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < channels; ++c, x += inner)
+        for (std::int64_t i = 0; i < inner; i += most_elements)
+          add_elements(x + i, std::min(most_elements, inner - i), static_cast<double>(r * inner + i), moments[c]);
+  }
+
+  static void add_elements(const Stored* x, std::int64_t count, double before, Moments& moments) {
+    const T sample = static_cast<T>(x[0]);
+    V sum(0), squares(0);
+    std::int64_t i = 0;
+    for (; i + lanes <= count; i += lanes) add(load_row<T>(x + i) - V(sample), sum, squares);
+    T s = 0, q = 0;
+    for (; i < count; ++i) {
+      const T difference = static_cast<T>(x[i]) - sample;
+      s += difference;
+      q += difference * difference;
+    }
+    for (std::int64_t k = 0; k < lanes; ++k) {
+      s += sum.value[k];
+      q += squares.value[k];
+    }
+    join(sample, s, q, count, before, moments);
+  }
+
+  static void add(V difference, V& sum, V& squares) {
+    sum = sum + difference;
+    squares = squares + difference * difference;
+  }
+
+  // Moments of `before` numbers, and those of `count` more of which sums of differences from a sample are known.
+  static void join(double sample, double sum, double squares, std::int64_t count, double before, Moments& moments) {
+    const auto n = static_cast<double>(count);
+    moments = joined(moments, before, {sample + sum / n, std::max(squares - sum * sum / n, 0.)}, n);
+  }
+};
+
+void moments(const void* x, DType type, std::int64_t rows, std::int64_t channels, std::int64_t inner, Moments* of) {
+  switch (type) {
+    case DType::f16:
+      return Statistics<float, c10::Half>::moments(static_cast<const c10::Half*>(x), rows, channels, inner, of);
+    case DType::bf16:
+      return Statistics<float, c10::BFloat16>::moments(static_cast<const c10::BFloat16*>(x), rows, channels, inner, of);
+    case DType::f32:
+      return Statistics<float, float>::moments(static_cast<const float*>(x), rows, channels, inner, of);
+    case DType::f64:
+      return Statistics<double, double>::moments(static_cast<const double*>(x), rows, channels, inner, of);
+    case DType::i32:
+      break;
+  }
+}
+
+constexpr ChannelStatistics table = {moments};
+
+}  // namespace
+}  // namespace CPU_CAPABILITY
+
+#if defined(CPU_CAPABILITY_AVX512)
+const ChannelStatistics& channel_statistics_avx512() { return table; }
+#elif defined(CPU_CAPABILITY_AVX2)
+const ChannelStatistics& channel_statistics_avx2() { return table; }
+#else
+const ChannelStatistics& channel_statistics_default() { return table; }
+#endif
+
+}  // namespace spikeforge::cpu

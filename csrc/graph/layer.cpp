@@ -1,0 +1,65 @@
+#include <spikeforge/graph/internal/copy.h>
+#include <spikeforge/graph/internal/unused_names.h>
+#include <spikeforge/graph/layer.h>
+#include <spikeforge/graph/value.h>
+
+#include <vector>
+
+namespace spikeforge::graph {
+namespace {
+
+Signature with_arguments(const Cell& neuron, const Layer& around) {
+  UnusedNames names(neuron.graph());
+  Signature signature = neuron.signature();
+  if (around.residual) signature.inputs.push_back(names.take("residual"));
+  if (around.normalised)
+    for (const char* name : {"mean", "scale", "shift"}) signature.params.push_back(names.take(name));
+  return signature;
+}
+
+Value joined(Residual residual, const Value& spike, const Value& other) {
+  switch (residual) {
+    case Residual::add:
+      return spike + other;
+    case Residual::logical_and:
+      return spike * other;
+    case Residual::inhibit:
+      return (1 - spike) * other;
+  }
+  return spike;
+}
+
+}  // namespace
+
+std::optional<Residual> residual_of(std::string_view name) {
+  if (name == "add") return Residual::add;
+  if (name == "and") return Residual::logical_and;
+  if (name == "iand") return Residual::inhibit;
+  return std::nullopt;
+}
+
+Cell layer(const Cell& neuron, const Layer& around) {
+  Cell cell(with_arguments(neuron, around));
+  const Recording recording(cell.graph());
+  std::vector<Id> arguments;
+  for (std::size_t i = 0; i < neuron.input_count(); ++i) arguments.push_back(cell.input(i));
+  for (std::size_t s = 0; s < neuron.state_count(); ++s) arguments.push_back(cell.state(s));
+  for (std::size_t j = 0; j < neuron.param_count(); ++j) arguments.push_back(cell.param(j));
+  if (around.normalised) {
+    const auto param = [&](std::size_t i) { return recording.value(cell.param(neuron.param_count() + i)); };
+    arguments[0] = recording.id((recording.value(cell.input(0)) - param(0)) * param(1) + param(2), "layer");
+  }
+
+  std::vector<Id> outputs = copy_into(cell.graph(), neuron.graph(), arguments, neuron.graph().results());
+  const std::vector<Id> next_states(outputs.begin() + static_cast<std::ptrdiff_t>(neuron.output_count()),
+                                    outputs.end());
+  outputs.resize(neuron.output_count());
+  if (around.residual) {
+    const Value other = recording.value(cell.input(neuron.input_count()));
+    outputs[0] = recording.id(joined(*around.residual, recording.value(outputs[0]), other), "layer");
+  }
+  cell.finish(outputs, next_states);
+  return cell;
+}
+
+}  // namespace spikeforge::graph

@@ -1,0 +1,30 @@
+// A neuron with what stands around it in a network, as one cell: normalisation before it and a residual connection
+// behind it then take part in its pass over memory, on every device, and in its derivatives.
+#pragma once
+
+#include <spikeforge/graph/cell.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace spikeforge::graph {
+
+// What becomes of a spike s beside a residual r: s + r, s r, (1 - s) r. SEW-ResNet's ADD, AND and IAND (Fang et al.
+// 2021, "Deep residual learning in spiking neural networks", table 1).
+enum class Residual : std::uint8_t { add, logical_and, inhibit };
+
+// "add", "and", "iand"; nothing for another name.
+std::optional<Residual> residual_of(std::string_view name);
+
+struct Layer {
+  // The first input x becomes (x - mean) * scale + shift: three parameters behind the neuron's own.
+  bool normalised = false;
+  // Of the first output: one input behind the neuron's own.
+  std::optional<Residual> residual;
+};
+
+// Throws GraphError for a cell that becomes too large.
+Cell layer(const Cell& neuron, const Layer& around);
+
+}  // namespace spikeforge::graph

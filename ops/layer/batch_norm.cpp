@@ -1,0 +1,155 @@
+#include <spikeforge/graph/errors.h>
+#include <spikeforge/graph/text.h>
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/derived_texts.h>
+#include <spikeforge/ops/common/library.h>
+#include <spikeforge/ops/layer.h>
+#include <spikeforge/ops/layer/batch_norm.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <array>
+#include <cmath>
+#include <memory>
+
+namespace spikeforge::ops::layers {
+namespace {
+
+constexpr const char* batch_norm_op = "batch_norm_run";
+
+SPIKEFORGE_SCHEMAS(library) {
+  library.def(
+      "batch_norm_run(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, Tensor? weight=None, "
+      "Tensor? bias=None, Tensor? mean=None, Tensor? var=None, Tensor? residual=None, *, str residual_mode=\"add\", "
+      "int channel_dim=2, float eps=1e-05, bool store_states=False) -> "
+      "(Tensor[] outputs, Tensor[] states, Tensor mean, Tensor var)",
+      {at::Tag::pt2_compliant_tag});
+}
+
+using BatchNormRun = Results(std::string_view, at::TensorList, at::TensorList, at::TensorList, const MaybeTensor&,
+                             const MaybeTensor&, const MaybeTensor&, const MaybeTensor&, const MaybeTensor&,
+                             std::string_view, std::int64_t, double, bool);
+
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { library.impl(batch_norm_op, TORCH_FN(kernel<composed>)); }
+// Of a call without any tensor, which no other kernel is found for: to say so.
+SPIKEFORGE_KERNELS(Undefined, library) { library.impl(batch_norm_op, TORCH_FN(kernel<composed>)); }
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) { library.impl(batch_norm_op, TORCH_FN(kernel<composed>)); }
+
+std::shared_ptr<const TracedCell> layer_cell(const TracedCell& neuron, const graph::Layer& around) {
+  const int key = around.residual ? static_cast<int>(*around.residual) : -1;
+  auto& texts = neuron.layers.get<DerivedTexts<int>>([] { return DerivedTexts<int>(); });
+  try {
+    return cell_of(texts.get(key, [&] { return graph::print(graph::layer(neuron.graph, around)); }), batch_norm_op);
+  } catch (const graph::GraphError& error) {
+    TORCH_CHECK_VALUE(false, batch_norm_op, ": ", neuron.name, " with the layer around it: ", error.what());
+  }
+}
+
+}  // namespace
+
+std::int64_t dim_of_channels(const Leader& leader, std::int64_t channel_dim) {
+  const std::int64_t dims = leader.tensor.dim();
+  const std::int64_t dim = channel_dim < 0 ? channel_dim + dims : channel_dim;
+  TORCH_CHECK_VALUE(dim > 0 && dim < dims, leader.op, ": channel_dim must be a dimension of ", leader.name,
+                    " besides time, but is ", channel_dim, " where ", leader.name, " has shape ",
+                    leader.tensor.sym_sizes());
+  return dim;
+}
+
+void check(const LayerCall& call) {
+  const MultistepCall neuron = traced_call(call.neuron, call.inputs, call.states, call.params, call.store_states);
+  const at::Tensor& x = call.inputs[0];
+  const Leader leader{batch_norm_op, neuron.cell->inputs[0].c_str(), x};
+  check_leader(leader);
+  const c10::SymInt channels = x.sym_size(dim_of_channels(leader, call.channel_dim));
+  const std::array<std::pair<const char*, const at::Tensor*>, 4> of_channels{
+      {{"weight", &call.weight}, {"bias", &call.bias}, {"mean", &call.mean}, {"var", &call.var}}};
+  for (const auto& [name, numbers] : of_channels) {
+    if (!numbers->defined()) continue;
+    TORCH_CHECK_VALUE(numbers->dim() == 1 && numbers->sym_size(0) == channels, batch_norm_op, ": ", name,
+                      " must have shape [", channels, "], one number for each channel, but has ", numbers->sym_sizes());
+    check_type(leader, name, *numbers);
+    check_device(leader, name, *numbers);
+  }
+  TORCH_CHECK_VALUE(call.mean.defined() == call.var.defined(), batch_norm_op,
+                    ": mean and var are given together, or neither: then they are those of ", leader.name);
+  TORCH_CHECK_VALUE(std::isfinite(call.eps) && call.eps >= 0, batch_norm_op,
+                    ": eps must be finite and not below 0, but is ", call.eps);
+  TORCH_CHECK_VALUE(graph::residual_of(call.residual_mode).has_value(), batch_norm_op,
+                    ": residual_mode must be add, and or iand, but is '", call.residual_mode, "'");
+  if (call.residual.defined()) {
+    TORCH_CHECK_VALUE(call.residual.sym_sizes() == x.sym_sizes(), batch_norm_op, ": residual must have shape ",
+                      x.sym_sizes(), ", that of ", leader.name, ", but has ", call.residual.sym_sizes());
+    TORCH_CHECK_TYPE(call.residual.scalar_type() == x.scalar_type(), batch_norm_op, ": residual must be ",
+                     x.scalar_type(), ", the type of ", leader.name, ", but is ", call.residual.scalar_type());
+    check_device(leader, "residual", call.residual);
+  }
+  if (call.has_statistics()) return;
+  const auto numbers = x.sym_numel().maybe_as_int(), of = channels.maybe_as_int();
+  TORCH_CHECK_VALUE(!numbers || !of || *of == 0 || *numbers / *of > 1, batch_norm_op,
+                    ": statistics need more than one number for each channel, but ", leader.name, " has shape ",
+                    x.sym_sizes(), "; pass mean and var");
+}
+
+at::Tensor as_type(const at::Tensor& t, c10::ScalarType type) { return t.scalar_type() == type ? t : t.to(type); }
+
+std::pair<at::Tensor, at::Tensor> statistics_of(const LayerCall& call) {
+  if (call.has_statistics()) return {call.mean, call.var};
+  return call_channel_statistics(call.inputs[0], call.channel_dim);
+}
+
+at::Tensor beside(const at::Tensor& numbers, const at::Tensor& x, std::int64_t channel_dim) {
+  c10::SymDimVector sizes(static_cast<std::size_t>(x.dim() - channel_dim), 1);
+  sizes[0] = numbers.sym_size(0);
+  return numbers.view_symint(sizes);
+}
+
+AsRun::AsRun(const LayerCall& call, const at::Tensor& mean, const at::Tensor& var)
+    : inputs_(call.inputs.begin(), call.inputs.end()), params_(call.params.begin(), call.params.end()) {
+  graph::Layer around{.normalised = true, .residual = std::nullopt};
+  if (call.residual.defined()) {
+    around.residual = graph::residual_of(call.residual_mode);
+    inputs_.push_back(call.residual);
+  }
+  const at::Tensor& x = call.inputs[0];
+  const c10::ScalarType type = state_type(x.scalar_type());
+  rstd = at::rsqrt(as_type(var, type) + call.eps);
+  const at::Tensor scale = call.weight.defined() ? rstd * call.weight : rstd;
+  const at::Tensor shift = call.bias.defined() ? call.bias : at::zeros_like(rstd);
+  for (const at::Tensor& numbers : {mean, scale, shift}) params_.push_back(beside(numbers, x, call.channel_dim));
+
+  run.holder = layer_cell(*cell_of(call.neuron, batch_norm_op), around);
+  run.cell = run.holder.get();
+  run.inputs = inputs_;
+  run.states = call.states;
+  run.params = params_;
+  run.store_states = call.store_states;
+}
+
+Results composed(const LayerCall& call) {
+  auto [mean, var] = statistics_of(call);
+  const AsRun as_run(call, mean, var);
+  const MultistepResults results = call_run(as_run.run);
+  if (call.has_statistics()) {  // results are no arguments
+    mean = mean.clone();
+    var = var.clone();
+  }
+  return {traced::list_of(results.outputs), traced::list_of(results.states), mean, var};
+}
+
+}  // namespace spikeforge::ops::layers
+
+namespace spikeforge {
+
+std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>, at::Tensor, at::Tensor> batch_norm_run(
+    const Neuron& neuron, at::TensorList inputs, at::TensorList states, at::TensorList params, const BatchNorm& norm,
+    const std::optional<ResidualConnection>& residual, bool store_states) {
+  static const auto handle = ops::traced::find<ops::layers::BatchNormRun>("spikeforge::batch_norm_run");
+  const std::optional<at::Tensor> other = residual ? std::optional(residual->tensor) : std::nullopt;
+  return handle.call(neuron.text(), inputs, states, params, norm.weight, norm.bias, norm.mean, norm.var, other,
+                     residual ? residual->mode : "add", norm.channel_dim, norm.eps, store_states);
+}
+
+}  // namespace spikeforge

@@ -1,0 +1,93 @@
+// A call of batch_norm_run, and the call of `run` that it comes to: that of the neuron with its surroundings in its own
+// equations (graph/layer.h).
+#pragma once
+
+#include <spikeforge/graph/layer.h>
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/text_call.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+namespace spikeforge::ops::layers {
+
+using traced::List;
+using MaybeTensor = std::optional<at::Tensor>;
+using Results = std::tuple<List, List, at::Tensor, at::Tensor>;
+
+struct LayerCall {
+  std::string_view neuron;
+  at::TensorList inputs, states, params;
+  at::Tensor weight, bias, mean, var, residual;  // undefined: none
+  std::string_view residual_mode;
+  std::int64_t channel_dim = 2;
+  double eps = 1e-5;
+  bool store_states = false;
+
+  bool has_statistics() const { return mean.defined(); }
+};
+
+// Throws TypeError and ValueError.
+void check(const LayerCall& call);
+
+// channel_dim counted from the front. Throws ValueError for one that the leader does not have, or that is time.
+std::int64_t dim_of_channels(const Leader& leader, std::int64_t channel_dim);
+
+// Mean and variance by torch's operators, which every transform knows.
+std::tuple<at::Tensor, at::Tensor> statistics_in_torch(const at::Tensor& x, std::int64_t channel_dim);
+
+// Statistics of the input where the call brings none, through the dispatcher.
+std::pair<at::Tensor, at::Tensor> call_channel_statistics(const at::Tensor& x, std::int64_t channel_dim);
+std::pair<at::Tensor, at::Tensor> statistics_of(const LayerCall& call);
+
+// What `run` and its lowered operators are called with: the neuron's own arguments, the residual behind its inputs, and
+// mean, scale and shift behind its parameters, [C, 1, ...] each.
+class AsRun {
+ public:
+  AsRun(const LayerCall& call, const at::Tensor& mean, const at::Tensor& var);
+  AsRun(const AsRun&) = delete;
+  AsRun& operator=(const AsRun&) = delete;
+
+  BackwardCall run;
+  at::Tensor rstd;  // [C]
+
+  std::size_t argument_of_input(std::size_t i) const { return i; }
+  std::size_t argument_of_residual() const { return run.inputs.size() - 1; }
+  std::size_t argument_of_state(std::size_t s) const { return run.inputs.size() + s; }
+  std::size_t argument_of_param(std::size_t j) const { return argument_of_state(run.cell->states.size()) + j; }
+  std::size_t argument_of_scale() const { return run.cell->arguments() - 2; }
+  std::size_t argument_of_shift() const { return run.cell->arguments() - 1; }
+
+ private:
+  Tensors inputs_, params_;
+};
+
+// By operators that are all differentiable themselves.
+Results composed(const LayerCall& call);
+
+// Below autograd an operator may not return its argument, as `to` does.
+at::Tensor as_type(const at::Tensor& t, c10::ScalarType type);
+
+// A channel's numbers [C] beside x.
+at::Tensor beside(const at::Tensor& numbers, const at::Tensor& x, std::int64_t channel_dim);
+
+// A kernel of batch_norm_run for the dispatcher.
+template <Results (*run)(const LayerCall&)>
+Results kernel(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
+               const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& mean, const MaybeTensor& var,
+               const MaybeTensor& residual, std::string_view residual_mode, std::int64_t channel_dim, double eps,
+               bool store_states) {
+  const auto given = [](const MaybeTensor& t) { return t.value_or(at::Tensor()); };
+  LayerCall call{neuron,     inputs,          states,        params,      given(weight), given(bias), given(mean),
+                 given(var), given(residual), residual_mode, channel_dim, eps,           store_states};
+  check(call);
+  if (call.channel_dim < 0) call.channel_dim += call.inputs[0].dim();
+  return run(call);
+}
+
+}  // namespace spikeforge::ops::layers

@@ -1,0 +1,50 @@
+// The layer around a neuron: the C++ face of torch.ops.spikeforge.batch_norm_run and channel_statistics, where every
+// argument is explained (docs/layers.md).
+//
+//   auto [spikes, states, mean, var] =
+//       spikeforge::batch_norm_run(lif, {x}, {}, {tau}, {.weight = bn->weight, .bias = bn->bias});
+//
+// All of it runs on CPU and GPU and is differentiable. Errors are c10::TypeError and c10::ValueError and name operator
+// and argument.
+#pragma once
+
+#include <spikeforge/base/export.h>
+#include <spikeforge/ops/traced.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+namespace spikeforge {
+
+// y = (x - mean) / sqrt(var + eps) * weight + bias, each [C], of x's type or float32 beside half types.
+struct BatchNorm {
+  std::optional<at::Tensor> weight = std::nullopt, bias = std::nullopt;  // none: 1 and 0
+  // Both, as in evaluation, or neither: those of the input, over time, batch and space.
+  std::optional<at::Tensor> mean = std::nullopt, var = std::nullopt;
+  std::int64_t channel_dim = 2;  // of x [T, B, C, ...]; any but time
+  double eps = 1e-5;
+};
+
+// What becomes of the first output s beside a tensor r of its shape and type: "add" s + r, "and" s r, "iand" (1 - s) r.
+struct ResidualConnection {
+  at::Tensor tensor;
+  std::string_view mode = "add";
+};
+
+// The neuron's first input normalised, the neuron run, and its first output joined with a residual, in the passes over
+// memory of the neuron alone; statistics of the input take one pass more, and one tensor is kept for the backward pass:
+// the input. Gives outputs and states as the neuron does, and the mean and the (biased) variance that were used.
+SPIKEFORGE_API std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>, at::Tensor, at::Tensor> batch_norm_run(
+    const Neuron& neuron, at::TensorList inputs, at::TensorList states = {}, at::TensorList params = {},
+    const BatchNorm& norm = {}, const std::optional<ResidualConnection>& residual = std::nullopt,
+    bool store_states = false);
+
+// Mean and biased variance [C] of x's channels, in float32 for half types. The same bits at every call.
+SPIKEFORGE_API std::tuple<at::Tensor, at::Tensor> channel_statistics(const at::Tensor& x, std::int64_t channel_dim = 2);
+
+}  // namespace spikeforge

@@ -1,0 +1,283 @@
+"""The layer around a neuron: batch normalisation before it and a residual connection behind it, in the neuron's own
+pass over memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import EllipsisType
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from spikeforge._numbers import is_number, state_type
+from spikeforge.nn.containers import Container, Sequential, TimeDistributed
+from spikeforge.nn.errors import ERRORS, explained
+from spikeforge.nn.neurons import PredefinedNeuron
+from spikeforge.nn.own import Neuron
+from spikeforge.nn.stateful import State, States, _join, _under
+from spikeforge.nn.text import TextCell, predefined_cell
+
+OPERATOR = torch.ops.spikeforge.batch_norm_run.default
+CHANNELS = 2  # of [T, B, C, ...]
+RESIDUALS = ("add", "and", "iand")
+
+
+class BatchNormNeuron(Container):
+    """A neuron with the batch normalisation before it: ``BatchNormNeuron(nn.BatchNorm2d(64), LIF())`` computes what
+    ``LIF()(TimeDistributed(nn.BatchNorm2d(64))(x))`` computes, within rounding.
+
+    The normalised tensor is never written, and is not kept for the backward pass, which keeps x alone; but on the CPU
+    a predefined neuron comes after torch's own normalisation: its compiled loop is faster than the fused one. x is
+    ``[T, B, C, ...]``. In training the statistics are those over T, B and all that follows C, and the running ones are updated as
+    torch does; in evaluation, the running ones are used. ``nn.SyncBatchNorm`` takes the statistics of all processes.
+
+    Args:
+        norm: a BatchNorm1d, 2d, 3d or SyncBatchNorm, whose parameters and buffers stay where they are.
+        neuron: a predefined neuron, or a :class:`~spikeforge.nn.Neuron`, with one input.
+        residual: for a second input r of x's shape, what becomes of spikes s: "add" s + r, "and" s r, "iand"
+            (1 - s) r (SEW-ResNet's ADD, AND and IAND).
+        scale: multiplies the normalised input before `norm.bias` is added: alpha times the threshold is
+            threshold-dependent batch normalisation (tdBN, Zheng et al. 2021).
+
+    States are the neuron's: ``{"neuron.v": ...}``.
+    """
+
+    def __init__(self, norm: nn.Module, neuron: nn.Module, *, residual: str | None = None, scale: float = 1.0):
+        super().__init__()
+        if not isinstance(norm, _BatchNorm):
+            raise TypeError(
+                f"BatchNormNeuron: norm must be a BatchNorm1d, 2d, 3d or SyncBatchNorm, but is {type(norm).__name__}"
+            )
+        if not isinstance(neuron, (PredefinedNeuron, Neuron)) or neuron.n_inputs != 1:
+            raise TypeError(
+                "BatchNormNeuron: neuron must be a neuron of spikeforge.nn with one input, but is "
+                f"{type(neuron).__name__}"
+            )
+        if residual is not None and residual not in RESIDUALS:
+            raise ValueError(f"BatchNormNeuron: residual must be None, 'add', 'and' or 'iand', but is {residual!r}")
+        if not is_number(scale):
+            raise TypeError(f"BatchNormNeuron: scale must be a number, but is {type(scale).__name__}")
+        self.norm, self.neuron = norm, neuron
+        self.residual, self.scale = residual, float(scale)
+        self._text: tuple[Any, TextCell] | None = None
+        self._text_cell()
+        self._name_parts(["neuron"])
+
+    @property
+    def n_inputs(self) -> int:
+        return 1 if self.residual is None else 2
+
+    @property
+    def in_ports(self) -> tuple[str, ...]:
+        return ("in",) if self.residual is None else ("in", "residual")
+
+    def _forward(
+        self, inputs: Sequence[Tensor], state: States | EllipsisType, store: bool, advance: Any = None
+    ) -> Any:
+        if state is not ...:
+            return self._advance(inputs, self._checked_state(state), store)
+        result = self.neuron._forward(inputs, ..., store, self._run)
+        if not store:
+            return result
+        outputs, states = result
+        return outputs, {_join("neuron", name): value for name, value in states.items()}
+
+    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
+        outputs, after = self._run(inputs, _under("neuron", state), store)
+        return outputs, {_join("neuron", name): value for name, value in after.items()}
+
+    def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return (torch.zeros_like(inputs[0]),)
+
+    def _text_cell(self) -> TextCell:
+        """The neuron as text; made again where its constants have changed."""
+        neuron = self.neuron
+        if isinstance(neuron, Neuron):
+            return neuron._quick.cell
+        if not neuron.spiking:
+            raise ValueError(f"{self._title()}: spiking=False needs the neuron's own operator; put norm before it")
+        if self._text is None or self._text[0] is not neuron._quick:
+            self._text = neuron._quick, neuron._cell or predefined_cell(neuron)
+        return self._text[1]
+
+    def _run(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
+        """The neuron's states by their own names."""
+        neuron, norm, x = self.neuron, self.norm, inputs[0]
+        residual = inputs[1] if self.residual is not None else None
+        try:
+            self._check(x)
+            if self._is_better_apart(x):
+                y = norm(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+                spikes, after = neuron._advance((y,), state, store)
+                return self._joined(spikes, residual), after
+            batch = norm.training or norm.running_mean is None
+            mean, var = self._all_processes_statistics(x) if batch else (norm.running_mean, norm.running_var)
+            used: list[Tensor] = []
+
+            def layer(text, inputs, states, params):
+                outputs, after, *statistics = OPERATOR(
+                    text,
+                    inputs,
+                    states,
+                    params,
+                    self._weight(x),
+                    norm.bias,
+                    mean,
+                    var,
+                    residual,
+                    residual_mode=self.residual or "add",
+                    channel_dim=CHANNELS,
+                    eps=norm.eps,
+                    store_states=store,
+                )
+                used.extend(statistics)
+                return outputs, after
+
+            outputs, after = self._text_cell().call(neuron, (x,), state, store, layer)
+        except ERRORS as error:
+            raise explained(neuron, error, (x,), state)
+        if batch and norm.training and norm.track_running_stats:
+            self._update(*used, x)
+        return outputs[0], dict(zip(neuron.state_names, after))
+
+    def _is_better_apart(self, x: Tensor) -> bool:
+        """Predefined neurons are compiled for the CPU, and texts are interpreted."""
+        compiled = isinstance(self.neuron, PredefinedNeuron) and self.neuron._cell is None
+        return x.device.type == "cpu" and compiled and self.scale == 1 and not isinstance(self.norm, nn.SyncBatchNorm)
+
+    def _joined(self, spikes: Tensor, residual: Tensor | None) -> Tensor:
+        if residual is None:
+            return spikes
+        if residual.shape != spikes.shape:
+            raise ValueError(f"residual must have shape {list(spikes.shape)}, that of x, but has {list(residual.shape)}")
+        if self.residual == "add":
+            return spikes + residual
+        return (spikes if self.residual == "and" else 1 - spikes) * residual
+
+    def _check(self, x: Tensor) -> None:
+        features = self.norm.num_features
+        if x.dim() <= CHANNELS or x.shape[CHANNELS] != features:
+            raise ValueError(
+                f"x must be [T, B, {features}, ...], with the {features} channels of {type(self.norm).__name__} in "
+                f"dimension {CHANNELS}, but has shape {list(x.shape)}"
+            )
+
+    def _weight(self, x: Tensor) -> Tensor | None:
+        weight = self.norm.weight
+        if self.scale == 1:
+            return weight
+        if weight is None:
+            return torch.full((self.norm.num_features,), self.scale, dtype=state_type(x.dtype), device=x.device)
+        return weight * self.scale
+
+    def _all_processes_statistics(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """(None, None) where the statistics are those of x alone."""
+        norm = self.norm
+        if not (isinstance(norm, nn.SyncBatchNorm) and norm.training and distributed.is_initialized()):
+            return None, None
+        if distributed.get_world_size(norm.process_group) == 1:
+            return None, None
+        return joined_statistics(x, norm.process_group)[:2]
+
+    @torch.no_grad()
+    def _update(self, mean: Tensor, var: Tensor, x: Tensor) -> None:
+        """The running statistics, as torch does: from the unbiased variance."""
+        norm = self.norm
+        norm.num_batches_tracked.add_(1)
+        factor = norm.momentum if norm.momentum is not None else 1.0 / float(norm.num_batches_tracked)
+        count = x.numel() // max(x.shape[CHANNELS], 1)
+        if isinstance(norm, nn.SyncBatchNorm) and distributed.is_initialized():
+            count = _sum_of_processes(torch.tensor([float(count)], device=x.device), norm.process_group).item()
+        unbiased = var.detach() * (count / (count - 1))
+        norm.running_mean.lerp_(mean.detach().to(norm.running_mean.dtype), factor)
+        norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), factor)
+
+    def extra_repr(self) -> str:
+        parts = [f"residual={self.residual!r}"] if self.residual is not None else []
+        return ", ".join(parts + ([f"scale={self.scale}"] if self.scale != 1 else []))
+
+
+def _sum_of_processes(t: Tensor, group: Any) -> Tensor:
+    from torch.distributed.nn.functional import all_reduce  # it has a gradient
+
+    return all_reduce(t, group=group)
+
+
+def joined_statistics(x: Tensor, group: Any = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and biased variance ``[C]`` of the x ``[T, B, C, ...]`` of all processes together, and how many numbers a
+    channel has; differentiable."""
+    mean, var = torch.ops.spikeforge.channel_statistics(x, CHANNELS)
+    count = mean.new_tensor([x.numel() // x.shape[CHANNELS]])
+    sums = _sum_of_processes(torch.cat([mean * count, count]), group)
+    total = sums[-1:]
+    joined = sums[:-1] / total
+    return joined, _sum_of_processes(count * (var + (mean - joined) ** 2), group) / total, total
+
+
+def fuse(net: nn.Module) -> list[str]:
+    """Has batch normalisations run in the pass of the neurons behind them, in place.
+
+    Found are neurons of this package that follow a :class:`~spikeforge.nn.TimeDistributed` which ends in a batch
+    normalisation, or is one, in a ``torch.nn.Sequential`` or :class:`~spikeforge.nn.Sequential`. The neuron becomes a
+    :class:`BatchNormNeuron` of the two; of the TimeDistributed remains what stands before the normalisation. Modules
+    with hooks, and those that occur more than once, are left as they are.
+
+    Parameters keep their identity, so optimisers go on; their names change (``"1.norm.weight"``): load a checkpoint
+    first.
+
+    Returns:
+        The names of the neurons that were fused.
+    """
+    times = _occurrences(net)
+    names = []
+    for path, container in list(net.named_modules()):
+        if type(container) not in (nn.Sequential, Sequential) or isinstance(container, TimeDistributed):
+            continue
+        parts = list(container._modules.items())
+        for (name, layer), (next_name, neuron) in zip(parts, parts[1:]):
+            norm = _last_norm(layer)
+            if norm is None or not _is_free(neuron, times) or not _is_free(layer, times) or not _is_free(norm, times):
+                continue
+            try:
+                fused = BatchNormNeuron(norm, neuron)
+            except (TypeError, ValueError):
+                continue
+            _drop_norm(layer)
+            container._modules[next_name] = fused.train(neuron.training)
+            norm.train(layer.training)
+            names.append(_join(path, next_name))
+            if isinstance(container, Sequential):
+                container._name_parts([next_name])
+    return names
+
+
+def _occurrences(net: nn.Module) -> dict[int, int]:
+    times: dict[int, int] = {}
+    for _, module in net.named_modules(remove_duplicate=False):
+        times[id(module)] = times.get(id(module), 0) + 1
+    return times
+
+
+def _is_free(module: nn.Module, times: Mapping[int, int]) -> bool:
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return times[id(module)] == 1 and not any(hooks)
+
+
+def _last_norm(layer: nn.Module) -> nn.Module | None:
+    if type(layer) is not TimeDistributed:
+        return None
+    inner = layer.module
+    last = list(inner)[-1] if type(inner) is nn.Sequential and len(inner) else inner
+    return last if isinstance(last, _BatchNorm) else None
+
+
+def _drop_norm(layer: TimeDistributed) -> None:
+    inner = layer.module
+    if type(inner) is nn.Sequential:
+        del inner[-1]
+        if len(inner) == 1:
+            layer.module = inner[0]
+    else:
+        layer.module = nn.Identity()

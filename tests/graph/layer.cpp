@@ -1,0 +1,63 @@
+#include <spikeforge/graph/internal/evaluate.h>
+#include <spikeforge/graph/layer.h>
+#include <spikeforge/graph/text.h>
+
+#include "catch.h"
+#include "random_graph.h"
+
+#include <cmath>
+#include <vector>
+
+namespace spikeforge::graph {
+namespace {
+
+bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+double joined(Residual residual, double s, double r) {
+  return residual == Residual::add ? s + r : residual == Residual::logical_and ? s * r : (1 - s) * r;
+}
+
+}  // namespace
+
+TEST_CASE("a layer computes what normalisation, neuron and residual compute one after the other") {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    const Cell neuron = test::random_cell(seed, {.operations = 15});
+    for (const Residual residual : {Residual::add, Residual::logical_and, Residual::inhibit}) {
+      const Cell cell = layer(neuron, {.normalised = true, .residual = residual});
+      std::vector<double> alone = test::random_arguments(neuron.graph(), seed);
+      const double r = .75, mean = .3, scale = 1.7, shift = -.2;
+      std::vector<double> together = alone;
+      together.insert(together.begin() + static_cast<std::ptrdiff_t>(neuron.input_count()), r);
+      together.insert(together.end(), {mean, scale, shift});
+      alone[0] = (alone[0] - mean) * scale + shift;
+
+      std::vector<double> expected = evaluate<double>(neuron.graph(), alone);
+      expected[0] = joined(residual, expected[0], r);
+      const std::vector<double> results = evaluate<double>(parse(print(cell)).graph(), together);
+      INFO("seed " << seed << "\n" << print(neuron) << print(cell));
+      REQUIRE(results.size() == expected.size());
+      for (std::size_t k = 0; k < results.size(); ++k) REQUIRE(same(results[k], expected[k]));
+    }
+  }
+}
+
+TEST_CASE("a layer reads as one would write it, whatever names the neuron has taken") {
+  const Cell neuron = parse("neuron n(x; v; scale) { h = v + scale * x; return relu(h); v' = h }");
+  CHECK(print(layer(neuron, {.normalised = true, .residual = Residual::add})) ==
+        R"(neuron n(x, residual; v; scale, mean, scale_, shift) {
+  h = v + scale * ((x - mean) * scale_ + shift)
+  return relu(h) + residual
+  v' = h
+}
+)");
+  CHECK(print(layer(neuron, {})) == print(neuron));
+}
+
+TEST_CASE("residuals are found by their names") {
+  CHECK(residual_of("add") == Residual::add);
+  CHECK(residual_of("and") == Residual::logical_and);
+  CHECK(residual_of("iand") == Residual::inhibit);
+  CHECK(residual_of("ADD") == std::nullopt);
+}
+
+}  // namespace spikeforge::graph

@@ -1,0 +1,574 @@
+"""The layer around a neuron: batch_norm_run, channel_statistics, BatchNormNeuron and fuse.
+
+Oracles are torch.nn.BatchNorm followed by a loop over time in plain torch, in float64, and gradcheck."""
+
+import copy
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.library import opcheck
+
+import spikeforge.nn as snn
+from conftest import REPOSITORY, library_path
+from documentation import code
+
+ops = torch.ops.spikeforge
+# Of the operators of a step: smooth, so that finite differences are right; and with spikes.
+SMOOTH = "neuron smooth(x; v; tau) { h = v + (x - v) / tau; s = sigmoid(4 * (h - 1)); return s; v' = (1 - s) * h }"
+SPIKING = "neuron leaky(x; v; tau) { h = v + (x - v) / tau; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }"
+TWO = """neuron two(x, y; v, w; k) {
+  h = 0.5 * v + x - w
+  s = sigmoid(h - 1 + k * y)
+  return s, h * y
+  v' = (1 - s) * h
+  w' = 0.9 * w + y * s
+}"""
+RESIDUALS = {"add": lambda s, r: s + r, "and": lambda s, r: s * r, "iand": lambda s, r: (1 - s) * r}
+
+
+def batch_norm(x, weight, bias, eps=1e-5, channel_dim=2):
+    """And mean and biased variance, by their definitions."""
+    others = [d for d in range(x.dim()) if d != channel_dim % x.dim()]
+    mean = x.mean(others, keepdim=True)
+    var = ((x - mean) ** 2).mean(others, keepdim=True)
+    y = (x - mean) / (var + eps).sqrt()
+    shape = mean.shape
+    y = y if weight is None else y * weight.view(shape)
+    return y if bias is None else y + bias.view(shape), mean.flatten(), var.flatten()
+
+
+def smooth_loop(x, v, tau):
+    outputs = []
+    for row in x:
+        h = v + (row - v) / tau
+        s = torch.sigmoid(4 * (h - 1))
+        v = (1 - s) * h
+        outputs.append(s)
+    return torch.stack(outputs), v
+
+
+def leaves(*shapes, dtype=torch.float64):
+    return [torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+def in_layout(x, layout):
+    """The same numbers, with the channels (dimension 2) last in memory, or in an order that no kernel reads in place."""
+    if layout == "channels_last":
+        return x.movedim(2, -1).contiguous().movedim(-1, 2)
+    return x if layout == "contiguous" else x.transpose(1, -1).contiguous().transpose(1, -1)
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(7)
+
+
+# --- statistics
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "other"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(3, 2, 5, 7, 7), (4, 3, 33, 5), (2, 1, 1, 40, 30), (5, 70, 19), (1, 2, 3)])
+def test_statistics_are_those_of_float64(shape, dtype, layout, device):
+    x = in_layout((torch.randn(shape) * 3 + torch.arange(shape[2]).view(-1, *(1,) * (len(shape) - 3))).to(dtype), layout)
+    _, mean, var = batch_norm(x.double(), None, None)
+    found_mean, found_var = ops.channel_statistics(x.to(device))
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    assert found_mean.dtype == found_var.dtype == wide
+    bound = 1e-12 if wide == torch.float64 else 2e-6
+    torch.testing.assert_close(found_mean.double().cpu(), mean, rtol=bound, atol=bound * 10)
+    torch.testing.assert_close(found_var.double().cpu(), var, rtol=bound * 5, atol=bound)
+
+
+@pytest.mark.parametrize("outlier", [1e4, 3e6])
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_statistics_do_not_cancel(layout, outlier, device):
+    """A mean of 1e4 deviations and an outlier where a sum begins: E[x^2] - E[x]^2 has no right digit in float32."""
+    x = torch.randn(4, 8, 3, 20, 20) + 1e4
+    found = ops.channel_statistics(in_layout(x, layout).to(device))[1]
+    torch.testing.assert_close(found.cpu().double(), batch_norm(x.double(), None, None)[2], rtol=1e-4, atol=0)
+    x[0, 0, 1, 0, 0] = outlier
+    found = ops.channel_statistics(in_layout(x, layout).to(device))[1]
+    torch.testing.assert_close(found.cpu().double(), batch_norm(x.double(), None, None)[2], rtol=1e-4, atol=0)
+
+
+def test_statistics_have_the_same_bits_at_every_call_and_for_any_number_of_threads(device):
+    x = torch.randn(4, 16, 24, 30, 30, device=device)
+    threads = torch.get_num_threads()
+    try:
+        results = []
+        for n in (1, 2, 3, threads):
+            torch.set_num_threads(n)
+            results.append(torch.stack(ops.channel_statistics(x)))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+@pytest.mark.parametrize("channel_dim", [1, 2, 3, -1])
+def test_statistics_of_any_dimension_with_all_derivatives(channel_dim, device):
+    (x,) = leaves((3, 2, 4, 5))
+    x = x.detach().to(device).requires_grad_()
+    expected = batch_norm(x, None, None, channel_dim=channel_dim)[1:]
+    torch.testing.assert_close(ops.channel_statistics(x, channel_dim), expected)
+
+    def statistics(x):
+        return ops.channel_statistics(x, channel_dim)
+
+    assert torch.autograd.gradcheck(statistics, (x,), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(statistics, (x,))
+    opcheck(ops.channel_statistics.default, (x, channel_dim))
+
+
+def test_a_constant_channel_has_no_variance(device):
+    mean, var = ops.channel_statistics(torch.full((4, 3, 2, 5), 0.3, device=device))
+    assert torch.equal(var, torch.zeros(2, device=device)) and torch.equal(mean, torch.full((2,), 0.3, device=device))
+
+
+# --- the operator
+
+
+class Case:
+    """A call with a tensor for everything, and the same in plain torch. Of SMOOTH."""
+
+    def __init__(self, device, mode=None, layout="contiguous", affine=True, dtype=torch.float64, shape=(4, 3, 5, 2, 6)):
+        def leaf(*size):
+            return torch.randn(size, dtype=dtype, device=device)
+
+        self.mode = mode
+        self.x = in_layout(leaf(*shape), layout).requires_grad_()
+        self.v = leaf(*shape[1:]).requires_grad_()
+        self.tau = torch.tensor(1.7, dtype=dtype, device=device, requires_grad=True)
+        self.weight = leaf(shape[2]).requires_grad_() if affine else None
+        self.bias = leaf(shape[2]).requires_grad_() if affine else None
+        self.residual = in_layout(leaf(*shape), layout).requires_grad_() if mode else None
+        given = (self.x, self.v, self.tau, self.weight, self.bias, self.residual)
+        self.arguments = [t for t in given if t is not None]
+
+    def together(self):
+        (s,), (v,), mean, var = ops.batch_norm_run(
+            SMOOTH, [self.x], [self.v], [self.tau], self.weight, self.bias, None, None, self.residual, residual_mode=self.mode or "add"
+        )
+        return s, v, mean, var
+
+    def apart(self):
+        y, mean, var = batch_norm(self.x, self.weight, self.bias)
+        s, v = smooth_loop(y, self.v, self.tau)
+        return RESIDUALS[self.mode](s, self.residual) if self.mode else s, v, mean, var
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "other"])
+@pytest.mark.parametrize("mode", [None, *RESIDUALS])
+def test_results_and_gradients_are_those_of_one_after_the_other(mode, layout, affine, device):
+    case = Case(device, mode, layout, affine)
+    together, apart = case.together(), case.apart()
+    torch.testing.assert_close(together, apart, rtol=1e-10, atol=1e-10)
+    upstream = [torch.randn_like(t) for t in apart]
+    for used in ([0, 1, 2, 3], [0], [1], [3], [2, 3]):  # of the results; the others have no gradient
+        found, expected = (
+            torch.autograd.grad(
+                [results[i] for i in used], case.arguments, [upstream[i] for i in used], True, materialize_grads=True
+            )
+            for results in (together, apart)
+        )
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("wanted", range(6))
+def test_each_gradient_alone(wanted, device):
+    case = Case(device, "and")
+    for i, argument in enumerate(case.arguments):
+        argument.requires_grad_(i == wanted)
+    one = case.arguments[wanted]
+    torch.testing.assert_close(
+        *(torch.autograd.grad(results()[0].square().sum(), one)[0] for results in (case.together, case.apart)), rtol=1e-9, atol=1e-9
+    )
+
+
+def test_gradcheck_twice_and_forward(device):
+    case = Case(device, "iand", shape=(2, 2, 2, 2))
+
+    def run(x, v, tau, weight, bias, residual):
+        (s,), (v,), mean, var = ops.batch_norm_run(SMOOTH, [x], [v], [tau], weight, bias, None, None, residual, residual_mode="iand")
+        return s, v, mean, var
+
+    assert torch.autograd.gradcheck(run, case.arguments, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(run, case.arguments)
+
+
+@pytest.mark.parametrize("channel_dim", [1, 2, 3, 4, -1])
+def test_channels_may_be_any_dimension_but_time(channel_dim, device):
+    x = torch.randn(3, 4, 5, 6, 7, dtype=torch.float64, device=device)
+    tau = torch.tensor(2.0, dtype=torch.float64)
+    weight, bias = torch.randn(2, x.shape[channel_dim], dtype=torch.float64, device=device)
+    (s,), _, mean, _ = ops.batch_norm_run(SMOOTH, [x], [], [tau], weight, bias, channel_dim=channel_dim, eps=0.1)
+    y, expected_mean, _ = batch_norm(x, weight, bias, 0.1, channel_dim)
+    torch.testing.assert_close(s, smooth_loop(y, torch.zeros_like(x[0]), 2.0)[0])
+    torch.testing.assert_close(mean, expected_mean)
+
+
+def test_given_statistics_are_used_and_are_differentiable(device):
+    x, weight, bias, mean = (t.detach().to(device).requires_grad_() for t in leaves((4, 2, 3, 5), 3, 3, 3))
+    var = torch.rand(3, dtype=torch.float64, device=device, requires_grad=True)
+    tau = torch.tensor(2.0, dtype=torch.float64)
+    (s,), _, used_mean, used_var = ops.batch_norm_run(SMOOTH, [x], [], [tau], weight, bias, mean, var)
+    assert torch.equal(used_mean, mean) and torch.equal(used_var, var)
+    y = nn.functional.batch_norm(x.flatten(0, 1), mean.detach(), var.detach(), weight, bias).unflatten(0, (4, 2))
+    torch.testing.assert_close(s, smooth_loop(y, torch.zeros_like(x[0]), 2.0)[0])
+
+    def run(*given):
+        return ops.batch_norm_run(SMOOTH, [given[0]], [], [tau], *given[1:])[0][0]
+
+    assert torch.autograd.gradcheck(run, (x, weight, bias, mean, var), check_forward_ad=True)
+
+
+def test_several_inputs_states_and_outputs_with_their_sequences(device):
+    x, y, r = (t.detach().to(device).requires_grad_() for t in leaves((3, 2, 4), (3, 2, 4), (3, 2, 4)))
+    k = torch.tensor(0.3, dtype=torch.float64, device=device, requires_grad=True)
+
+    def together():
+        (s, product), (v, w), _, _ = ops.batch_norm_run(TWO, [x, y], [], [k], residual=r, store_states=True)
+        return s, product, v, w
+
+    def apart():
+        rows = [[], [], [], []]
+        v, w = torch.zeros_like(x[0]), torch.zeros_like(x[0])
+        for row, other, residual in zip(batch_norm(x, None, None)[0], y, r):
+            h = 0.5 * v + row - w
+            s = torch.sigmoid(h - 1 + k * other)
+            v, w = (1 - s) * h, 0.9 * w + other * s
+            for i, value in enumerate((s + residual, h * other, v, w)):
+                rows[i].append(value)
+        return tuple(torch.stack(values) for values in rows)
+
+    torch.testing.assert_close(together(), apart(), rtol=1e-10, atol=1e-10)
+    gradients = [torch.autograd.grad(sum((t * t).sum() for t in f()), (x, y, k, r)) for f in (together, apart)]
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_spikes_and_gradients_in_every_type(dtype, device):
+    """Against float64 on the rounded inputs; a spike may differ, and what comes after it, only near the threshold."""
+    case = Case(device, dtype=dtype, affine=False, shape=(6, 8, 16, 9, 9))
+    wide = torch.float32
+    weight, bias = torch.rand(16, dtype=wide, device=device) + 1, torch.rand(16, dtype=wide, device=device)
+    tau, x = torch.tensor(1.7, dtype=wide, device=device), case.x
+    (s,), _, _, _ = ops.batch_norm_run(SPIKING, [x], [], [tau], weight, bias)
+    y = batch_norm(x.double(), weight.double(), bias.double())[0]
+    v, near, expected = torch.zeros_like(y[0]), torch.zeros_like(y[0], dtype=torch.bool), []
+    for row in y:
+        h = v + (row - v) / tau.double()
+        fired = h >= 1
+        near |= (h - 1).abs() < 1e-5
+        v = torch.where(fired, 0.0, h)
+        expected.append(fired)
+    assert s.dtype == dtype and near.double().mean() < 1e-3
+    assert torch.equal(s.bool() & ~near, torch.stack(expected) & ~near)
+
+    smooth = Case(device, dtype=torch.float64, shape=(6, 8, 16, 9, 9))
+    smooth.x = x.detach().double().requires_grad_()
+    upstream = torch.randn_like(smooth.x).to(dtype)
+    (expected,) = torch.autograd.grad(smooth.apart()[0], smooth.x, upstream.double())
+    narrow = {name: getattr(smooth, name).detach().to(wide) for name in ("v", "tau", "weight", "bias")}
+    (s,), _, _, _ = ops.batch_norm_run(SMOOTH, [x], [narrow["v"]], [narrow["tau"]], narrow["weight"], narrow["bias"])
+    (found,) = torch.autograd.grad(s, x, upstream)
+    assert found.dtype == dtype
+    bound = (1e-5 if dtype == wide else 1e-2) * expected.abs().max()
+    assert (found.double() - expected).abs().max() <= bound
+
+
+def test_only_the_input_is_kept_for_the_backward_pass(device):
+    """T values a neuron, and no second tensor of x's size."""
+    x, kept = torch.randn(8, 4, 16, 10, 10, device=device, requires_grad=True), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        ops.batch_norm_run(SPIKING, [x], [], [torch.tensor(2.0)], torch.ones(16, device=device))
+    large = [t for t in kept if t.numel() >= x.numel()]
+    assert len(large) == 1 and large[0].data_ptr() == x.data_ptr()
+
+
+def test_compile_export_and_transforms(device):
+    x, weight = torch.randn(4, 3, 5, 6, device=device, requires_grad=True), torch.rand(5, device=device, requires_grad=True)
+    tau = torch.tensor(2.0)
+
+    def run(x, weight):
+        outputs, states, mean, var = ops.batch_norm_run(SPIKING, [x], [], [tau], weight)
+        return outputs[0], mean, var
+
+    opcheck(ops.batch_norm_run.default, (SPIKING, [x], [], [tau], weight))
+    opcheck(ops.batch_norm_run.default, (SPIKING, [x.detach()], [], [tau], weight.detach(), None, weight.detach(), weight.detach()))
+    compiled = torch.compile(run, fullgraph=True)
+    gradients = [torch.autograd.grad(f(x, weight)[0].square().sum(), (x, weight)) for f in (run, compiled)]
+    torch.testing.assert_close(*gradients)
+
+    class Module(nn.Module):
+        def forward(self, x, weight):
+            return run(x, weight)
+
+    exported = torch.export.export(Module(), (x.detach(), weight.detach())).module()
+    torch.testing.assert_close(exported(x.detach(), weight.detach()), run(x.detach(), weight.detach()))
+    batch = torch.randn(6, 4, 3, 5, 6, device=device)
+    mapped = torch.func.vmap(torch.func.grad(lambda x: run(x, weight.detach())[0].square().sum()))(batch)
+    one_by_one = [torch.autograd.grad(run(one, weight)[0].square().sum(), one)[0] for one in batch.clone().requires_grad_().unbind()]
+    torch.testing.assert_close(mapped, torch.stack(one_by_one), rtol=1e-4, atol=1e-6)
+    values, tangents = torch.func.jvp(lambda x: run(x, weight.detach())[1], (x.detach(),), (torch.ones_like(x),))
+    torch.testing.assert_close((values, tangents), (run(x, weight)[1].detach(), torch.ones(5, device=device)))
+
+
+def wrong_calls():
+    x, tau, c = torch.randn(4, 3, 5, 6), torch.tensor(2.0), torch.ones(5)
+    long = torch.ones(4)
+    yield "channel_dim must be a dimension of x besides time, but is 0", ValueError, dict(channel_dim=0)
+    yield "channel_dim must be a dimension of x besides time, but is 4", ValueError, dict(channel_dim=4)
+    yield "channel_dim must be a dimension of x besides time, but is -4", ValueError, dict(channel_dim=-4)
+    for name in ("weight", "bias"):
+        yield rf"{name} must have shape \[5\], one number for each channel, but has \[4\]", ValueError, {name: long}
+        yield f"{name} must be Float beside a Float x, but is Double", TypeError, {name: c.double()}
+        yield f"{name} must be on cpu", ValueError, {name: c.to("meta")}
+    yield r"mean must have shape \[5\]", ValueError, dict(mean=long, var=c)
+    yield "mean and var are given together, or neither", ValueError, dict(mean=c)
+    yield "mean and var are given together, or neither", ValueError, dict(var=c)
+    yield "eps must be finite and not below 0, but is -1", ValueError, dict(eps=-1.0)
+    yield "eps must be finite and not below 0, but is nan", ValueError, dict(eps=float("nan"))
+    yield "residual_mode must be add, and or iand, but is 'ADD'", ValueError, dict(residual_mode="ADD")
+    yield r"residual must have shape \[4, 3, 5, 6\], that of x, but has \[3, 5, 6\]", ValueError, dict(residual=x[0])
+    yield "residual must be Float, the type of x, but is Half", TypeError, dict(residual=x.half())
+    yield r"statistics need more than one number for each channel, but x has shape \[1, 1, 5\]", ValueError, dict(inputs=[x[:1, :1, :, 0]])
+    yield "statistics need more than one number for each channel", ValueError, dict(inputs=[x[:0]])
+    yield "x must be float16, bfloat16, float32 or float64, but is Long", TypeError, dict(inputs=[x.long()])
+    yield r"inputs must have 1 tensor \(x\), but has 0", ValueError, dict(inputs=[])
+    yield r"params must have 1 tensor \(tau\), but has 0", ValueError, dict(params=[])
+    yield "the neuron's text is not legal", ValueError, dict(neuron="neuron")
+    yield r"tau must broadcast", ValueError, dict(params=[torch.ones(7)])
+
+
+@pytest.mark.parametrize(("words", "error", "changed"), wrong_calls())
+def test_wrong_calls_are_refused_in_words(words, error, changed):
+    call = dict(neuron=SPIKING, inputs=[torch.randn(4, 3, 5, 6)], states=[], params=[torch.tensor(2.0)]) | changed
+    with pytest.raises(error, match=words):
+        ops.batch_norm_run(**call)
+    call["inputs"] = [t.requires_grad_(t.is_floating_point()) for t in call["inputs"]]
+    with pytest.raises(error, match=words):
+        ops.batch_norm_run(**call)
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "x"),
+    [
+        ("must be float16, bfloat16, float32 or float64, but is Int", TypeError, torch.ones(2, 3, 4, dtype=torch.int32)),
+        (r"channel_dim must be a dimension of x besides time, but is 2 where x has shape \[4, 5\]", ValueError, torch.ones(4, 5)),
+        (r"x has no elements: its shape is \[0, 3, 5\]", ValueError, torch.ones(0, 3, 5)),
+        ("x must be a dense tensor", TypeError, torch.ones(2, 3, 4).to_sparse()),
+    ],
+)
+def test_statistics_of_nothing_are_refused(words, error, x):
+    with pytest.raises((error, NotImplementedError), match=words if x.layout == torch.strided else ""):
+        ops.channel_statistics(x)
+
+
+# --- modules
+
+
+def test_the_page_of_layers(capsys):
+    names = {}
+    exec(code("layers in Python"), names)
+    assert capsys.readouterr().out == "['1', '3']\n" and names["spikes"].shape == (4, 8, 16, 32, 32)
+
+
+def layers(neuron, norm, device):
+    """One after the other, and the same fused."""
+    apart = nn.Sequential(snn.TimeDistributed(norm), neuron).to(device)
+    together = nn.Sequential(copy.deepcopy(apart))
+    assert snn.fuse(together) == ["0.1"]
+    return apart, together
+
+
+NEURONS = {
+    "LIF": lambda: snn.LIF(tau=snn.Learnable(2.0, min=1.0)),
+    "IF, soft reset": lambda: snn.IF(v_reset=None, surrogate="atan"),
+    "CubaLIF": lambda: snn.CubaLIF(tau_synapse=3.0),
+    "strict": lambda: snn.LIF(strict=True),
+    "text": lambda: snn.Neuron(SPIKING, tau=snn.Learnable(1.5)),
+}
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_fused_layers_train_as_those_they_are_made_of(neuron, momentum, device):
+    """Spikes, gradients and running statistics, over steps of an optimiser, and then in evaluation."""
+    apart, together = layers(NEURONS[neuron](), nn.BatchNorm2d(6, momentum=momentum), device)
+    nets = (apart, together)
+    optimisers = [torch.optim.SGD(net.parameters(), 0.5) for net in nets]
+    for _ in range(5):
+        x = torch.randn(4, 3, 6, 5, 5, device=device)
+        losses = []
+        for net, optimiser in zip(nets, optimisers):
+            optimiser.zero_grad()
+            loss = (net(x).mean((0, 1, 3, 4)) - torch.linspace(0.1, 0.6, 6, device=device)).square().sum()
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.detach())
+        torch.testing.assert_close(*losses)
+    parameters = [[p.detach() for p in net.parameters()] for net in nets]
+    torch.testing.assert_close(sorted(parameters[0], key=str), sorted(parameters[1], key=str), rtol=1e-4, atol=1e-5)
+    norm, fused_norm = apart[0].module, together[0][1].norm
+    torch.testing.assert_close(dict(norm.named_buffers()), dict(fused_norm.named_buffers()), rtol=1e-4, atol=1e-6)
+    apart.eval(), together.eval()
+    assert (apart(x) != together(x)).double().mean() < 1e-3
+
+
+@pytest.mark.parametrize("kind", [dict(affine=False), dict(track_running_stats=False), dict(eps=0.3)])
+@pytest.mark.parametrize("training", [True, False])
+def test_every_kind_of_norm(kind, training, device):
+    apart, together = layers(NEURONS["text"](), nn.BatchNorm1d(7, **kind), device)
+    apart.train(training), together.train(training)
+    x = torch.randn(5, 4, 7, device=device)
+    assert torch.equal(apart(x), together(x))
+
+
+def test_states_go_on_are_kept_and_are_named(device):
+    layer = snn.BatchNormNeuron(nn.BatchNorm2d(3), snn.Neuron(SPIKING, tau=2.0)).to(device).eval()
+    x = torch.randn(6, 2, 3, 4, 4, device=device)
+    whole, after = layer(x, None)
+    assert list(after) == ["neuron.v"]
+    first, state = layer(x[:2], None)
+    second, state = layer(x[2:], state)
+    assert torch.equal(torch.cat([first, second]), whole) and torch.equal(state["neuron.v"], after["neuron.v"])
+    with snn.keep_state(layer):
+        assert torch.equal(torch.cat([layer(x[:2]), layer(x[2:])]), whole)
+        assert torch.equal(snn.get_states(layer)["neuron.v"], after["neuron.v"])
+    _, stored = layer(x, store_states=True)
+    assert torch.equal(stored["neuron.v"][-1], after["neuron.v"])
+    assert torch.equal(layer.step(x[0]), whole[0])
+    with pytest.raises(ValueError, match="there is no state 'v'"):
+        layer(x, {"v": after["neuron.v"]})
+
+
+@pytest.mark.parametrize("neuron", ["LIF", "text"])
+@pytest.mark.parametrize("mode", RESIDUALS)
+def test_residual_connections(mode, neuron, device):
+    layer = snn.BatchNormNeuron(nn.BatchNorm2d(3), NEURONS[neuron](), residual=mode).to(device)
+    alone = snn.BatchNormNeuron(copy.deepcopy(layer.norm), copy.deepcopy(layer.neuron)).to(device)
+    x, r = torch.randn(2, 4, 2, 3, 4, 4, device=device).unbind()
+    r = (r > 0).to(x.dtype)
+    assert torch.equal(layer(x, r), RESIDUALS[mode](alone(x), r))
+    with pytest.raises(TypeError, match="takes 2 inputs"):
+        layer(x)
+    with pytest.raises(ValueError, match="residual must have shape"):
+        layer(x, r[0])
+
+
+def test_scale_is_threshold_dependent_normalisation(device):
+    x = torch.randn(4, 3, 5, 6, device=device)
+    for affine in (True, False):
+        norm = nn.BatchNorm1d(5, affine=affine).to(device)
+        layer = snn.BatchNormNeuron(norm, snn.Neuron(SMOOTH, tau=2.0), scale=0.8)
+        y = 0.8 * batch_norm(x.double(), None, None)[0]
+        torch.testing.assert_close(layer(x).double(), smooth_loop(y, torch.zeros_like(y[0]), 2.0)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_fuse_finds_the_pairs_and_leaves_the_others(device):
+    shared = nn.BatchNorm2d(4)
+    hooked = snn.LIF()
+    hooked.register_forward_hook(lambda *_: None)
+    net = snn.Sequential(
+        snn.TimeDistributed(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
+        snn.LIF(),
+        snn.TimeDistributed(nn.Conv2d(4, 4, 3), nn.ReLU(), nn.BatchNorm2d(4)),
+        snn.Neuron(SPIKING, tau=2.0),
+        snn.TimeDistributed(shared),
+        snn.LIF(),
+        snn.TimeDistributed(shared),
+        snn.LIF(),
+        snn.TimeDistributed(nn.BatchNorm2d(4)),
+        hooked,
+        snn.TimeDistributed(nn.BatchNorm2d(4)),
+        nn.ReLU(),
+        snn.TimeDistributed(nn.Conv2d(4, 4, 1)),
+        snn.LIF(),
+    ).to(device)
+    before = copy.deepcopy(net)
+    x = torch.randn(3, 2, 3, 9, 9, device=device)
+    assert snn.fuse(net) == ["1", "3"]
+    assert isinstance(net[0].module, nn.Conv2d) and len(net[2].module) == 2
+    assert (net(x) != before(x)).double().mean() < 1e-3
+    assert {id(p) for p in net.parameters()}.isdisjoint({id(p) for p in before.parameters()})
+    assert snn.fuse(net) == []
+    assert "1.neuron.v" in net(x, None)[1]
+
+
+def test_wrong_layers_are_refused_in_words():
+    with pytest.raises(TypeError, match="norm must be a BatchNorm1d, 2d, 3d or SyncBatchNorm, but is LayerNorm"):
+        snn.BatchNormNeuron(nn.LayerNorm(3), snn.LIF())
+    with pytest.raises(TypeError, match="neuron must be a neuron of spikeforge.nn with one input, but is ReLU"):
+        snn.BatchNormNeuron(nn.BatchNorm1d(3), nn.ReLU())
+    with pytest.raises(TypeError, match="with one input"):
+        snn.BatchNormNeuron(nn.BatchNorm1d(3), snn.Neuron(TWO, k=1.0))
+    with pytest.raises(ValueError, match="residual must be None, 'add', 'and' or 'iand', but is 'ADD'"):
+        snn.BatchNormNeuron(nn.BatchNorm1d(3), snn.LIF(), residual="ADD")
+    with pytest.raises(ValueError, match="spiking=False needs the neuron's own operator"):
+        snn.BatchNormNeuron(nn.BatchNorm1d(3), snn.LIF(spiking=False))
+    layer = snn.BatchNormNeuron(nn.BatchNorm1d(3), snn.LIF())
+    with pytest.raises(ValueError, match=r"x must be \[T, B, 3, ...\], with the 3 channels of BatchNorm1d in dimension 2"):
+        layer(torch.randn(4, 2, 5))
+    with pytest.raises(ValueError, match=r"x must be \[T, B, 3, ...\]"):
+        layer(torch.randn(4, 3))
+
+
+def test_a_layer_is_copied_saved_compiled_and_follows_its_constants(device, tmp_path):
+    layer = snn.BatchNormNeuron(nn.BatchNorm1d(5), snn.LIF(surrogate="atan")).to(device)
+    x = torch.randn(4, 3, 5, device=device)
+    expected = layer(x)
+    layer.neuron.v_threshold = 1e9
+    assert not layer(x).any()
+    layer.neuron.v_threshold = 1.0
+    torch.save(layer, tmp_path / "layer.pt")
+    for other in (copy.deepcopy(layer), torch.load(tmp_path / "layer.pt", weights_only=False)):
+        assert torch.equal(other(x), expected)
+    assert list(layer.state_dict()) == [f"norm.{name}" for name in layer.norm.state_dict()]
+    text = snn.BatchNormNeuron(nn.BatchNorm1d(5), snn.Neuron(SPIKING, tau=2.0)).to(device)
+    assert torch.equal(torch.compile(text, fullgraph=True)(x), text(x))
+
+
+WORKER = """
+import sys, torch, torch.nn as nn, spikeforge.nn as snn
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+torch.manual_seed(0)
+joined = torch.randn(4, 6, 5, 3)
+upstream = torch.randn(4, 6, 5, 3)
+share = slice(None), slice(0, 2) if rank == 0 else slice(2, 6)
+x = joined[share].clone().requires_grad_()
+layer = snn.BatchNormNeuron(nn.SyncBatchNorm(5), snn.Neuron(sys.argv[2], tau=2.0))
+y = layer(x)
+y.backward(upstream[share])
+weight = layer.norm.weight.grad.clone()
+torch.distributed.all_reduce(weight)
+torch.save({"y": y.detach(), "x": x.grad, "weight": weight, "norm": layer.norm.state_dict()}, f"{sys.argv[1]}/{rank}.pt")
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_sync_batch_norm_takes_the_statistics_of_all_processes(tmp_path):
+    (tmp_path / "worker.py").write_text(WORKER)
+    environment = dict(os.environ, SPIKEFORGE_LIBRARY=str(library_path()), OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+    environment["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY / "python"), environment.get("PYTHONPATH", "")])
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = subprocess.run([*start, str(tmp_path / "worker.py"), str(tmp_path), SMOOTH], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+
+    torch.manual_seed(0)
+    x, upstream = torch.randn(4, 6, 5, 3, requires_grad=True), torch.randn(4, 6, 5, 3)
+    layer = snn.BatchNormNeuron(nn.BatchNorm1d(5), snn.Neuron(SMOOTH, tau=2.0))
+    y = layer(x)
+    y.backward(upstream)
+    torch.testing.assert_close(torch.cat([one["y"] for one in found], 1), y.detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(torch.cat([one["x"] for one in found], 1), x.grad, rtol=1e-4, atol=1e-6)
+    for one in found:
+        torch.testing.assert_close(one["weight"], layer.norm.weight.grad, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(one["norm"], layer.norm.state_dict(), rtol=1e-5, atol=1e-6)
