@@ -30,12 +30,13 @@ bool is_number(std::string_view text) {
 
 bool is_source(std::string_view name) { return name.starts_with("code/") && name.ends_with(".py"); }
 
-// Others are those of older forms, which torch reads by other ways, and of what is no module.
+// Others are those of older forms, which torch reads by other ways, and of what is no module. A trace's example inputs
+// are read by nobody who loads it.
 void check_name(const std::string& name) {
   static constexpr std::string_view known[] = {
-      "data.pkl",           "constants.pkl",         "version", "byteorder", ".format_version",
-      ".storage_alignment", ".data/serialization_id"};
-  for (const std::string_view folder : {"data/", "constants/"})
+      "data.pkl",  "constants.pkl",   "traced_inputs.pkl",  "version",
+      "byteorder", ".format_version", ".storage_alignment", ".data/serialization_id"};
+  for (const std::string_view folder : {"data/", "constants/", "traced_inputs/"})
     if (name.starts_with(folder) && is_number(std::string_view(name).substr(folder.size()))) return;
   if (std::find(std::begin(known), std::end(known), name) != std::end(known) || is_source(name) ||
       name.starts_with("extra/") || (name.starts_with("code/") && name.ends_with(".py.debug_pkl")))

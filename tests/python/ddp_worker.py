@@ -78,7 +78,7 @@ def main(folder):
                                      lambda losses: digits_ddp.share_of_loss(losses, len(classes)))
         seen["states"] = together.module.v.cpu()
         torch.save(seen, Path(folder) / f"{rank}_{call}.pt")
-    distributed.destroy_process_group()
+    digits_ddp.end_process()
 
 
 if __name__ == "__main__":

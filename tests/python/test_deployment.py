@@ -150,7 +150,7 @@ def scores_in_cpp(path, samples, folder, *options):
     return scores
 
 
-@pytest.mark.long
+@pytest.mark.long(but="save_trace-Table")
 @pytest.mark.parametrize("kind", [Table, Recurrent, Digits])
 @pytest.mark.parametrize("save", [save_script, save_trace, save_package])
 def test_a_saved_network_has_the_same_bits_in_cpp(save, kind, device, tmp_path):

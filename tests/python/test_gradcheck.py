@@ -26,8 +26,9 @@ def kinks(options):
 
 def inputs_away_from_kinks(neuron, options, kind, device):
     """Draws until no H lies near a kink of the primitive, where a finite difference means nothing."""
+    steps = 1 if SURROGATES[options.surrogate].grows else STEPS  # neurons run away under it
     for _ in range(200):
-        inputs = Inputs(random_x(neuron, STEPS, SHAPE, torch.float64, "cpu"), *random_states(neuron, SHAPE, torch.float64, "cpu"))
+        inputs = Inputs(random_x(neuron, steps, SHAPE, torch.float64, "cpu"), *random_states(neuron, SHAPE, torch.float64, "cpu"))
         inputs.params = random_parameters(neuron, SHAPE, kind, torch.float64, "cpu")
         if options.soft:
             del inputs.params["v_reset"]
