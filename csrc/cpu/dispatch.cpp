@@ -2,6 +2,7 @@
 #include <spikeforge/cpu/event_kernels.h>
 #include <spikeforge/cpu/kernels.h>
 #include <spikeforge/cpu/loihi_products.h>
+#include <spikeforge/cpu/spike_bits.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +17,7 @@ struct Choice {
   const LoihiProducts* loihi;
   const EventKernels* event;
   const ChannelStatistics* statistics;
+  const SpikeBits* bits;
 };
 
 enum Level { level_default, level_avx2, level_avx512 };
@@ -37,7 +39,7 @@ Level allowed() {
 #define SPIKEFORGE_CHOICE(set)                                                                    \
   Choice {                                                                                        \
 #set, {predefined_loop_##set, traced_loop_##set, loihi_loop_##set }, &loihi_products_##set(), \
-           &event_kernels_##set(), &channel_statistics_##set()                                    \
+           &event_kernels_##set(), &channel_statistics_##set(), &spike_bits_##set()               \
   }
 
 Choice choose() {
@@ -66,6 +68,7 @@ const Loops& loops() { return choice().loops; }
 const LoihiProducts& loihi_products() { return *choice().loihi; }
 const EventKernels& event_kernels() { return *choice().event; }
 const ChannelStatistics& channel_statistics() { return *choice().statistics; }
+const SpikeBits& spike_bits() { return *choice().bits; }
 const char* capability() { return choice().name; }
 
 }  // namespace spikeforge::cpu

@@ -1,5 +1,5 @@
-// The layer around a neuron: the C++ face of torch.ops.spikeforge.batch_norm_run and channel_statistics, where every
-// argument is explained (docs/layers.md).
+// The layer around a neuron: the C++ face of torch.ops.spikeforge.batch_norm_run, channel_statistics, linear and
+// convolution, where every argument is explained (docs/layers.md).
 //
 //   auto [spikes, states, mean, var] =
 //       spikeforge::batch_norm_run(lif, {x}, {}, {tau}, {.weight = bn->weight, .bias = bn->bias});
@@ -46,5 +46,26 @@ SPIKEFORGE_API std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>, at::
 
 // Mean and biased variance [C] of x's channels, in float32 for half types. The same bits at every call.
 SPIKEFORGE_API std::tuple<at::Tensor, at::Tensor> channel_statistics(const at::Tensor& x, std::int64_t channel_dim = 2);
+
+// ---- products of spikes that keep bits for the backward pass, in place of x ----
+//
+// x holds 0 and 1, or with bits 4 whole numbers up to 15. Throws ValueError for other numbers on a CPU where the
+// weight's gradient is wanted; on a GPU that gradient is NaN then.
+
+// x [..., in], weight [out, in], bias [out].
+SPIKEFORGE_API at::Tensor linear(const at::Tensor& x, const at::Tensor& weight,
+                                 const std::optional<at::Tensor>& bias = std::nullopt, std::int64_t bits = 1);
+
+// One entry for each dimension of space, or one for all.
+struct ConvolutionOptions {
+  std::vector<std::int64_t> stride{1}, padding{0}, dilation{1};
+  std::int64_t groups = 1;
+  std::int64_t bits = 1;
+};
+
+// x [N, in, *space], weight [out, in / groups, *kernel], bias [out], with 1 to 3 dimensions of space.
+SPIKEFORGE_API at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight,
+                                      const std::optional<at::Tensor>& bias = std::nullopt,
+                                      const ConvolutionOptions& options = {});
 
 }  // namespace spikeforge

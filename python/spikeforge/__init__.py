@@ -5,6 +5,7 @@
     spikeforge.neuron       makes a neuron of a Python function that computes one step
     spikeforge.accelerate   replaces the neurons of a network of SpikingJelly, snnTorch or Norse
     spikeforge.Monitor      records outputs and states while a network runs
+    spikeforge.packed_activations   keeps spikes as bits for the backward pass
     spikeforge.count        counts spikes and synaptic operations
     spikeforge.plot         draws spikes and states
     spikeforge.ops          the operators
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from spikeforge.accelerate import accelerate
     from spikeforge.count import count
     from spikeforge.monitor import Monitor
+    from spikeforge.packed import packed_activations
     from spikeforge.trace.core import from_core
     from spikeforge.trace.neuron import TracedNeuron, neuron
     from spikeforge.trace.primitives import (
@@ -68,6 +70,7 @@ _FROM = {
     "detach": "trace",
     "from_core": "trace",
     "neuron": "trace",
+    "packed_activations": "packed",
     "select": "trace",
     "spike": "trace",
     "spike_strict": "trace",
@@ -89,6 +92,7 @@ __all__ = [
     "neuron",
     "nn",
     "ops",
+    "packed_activations",
     "plot",
     "select",
     "spike",

@@ -43,6 +43,12 @@ def batch_norm_run(
 def channel_statistics(x: Tensor, channel_dim: int = 2) -> tuple[Tensor, Tensor]:
     """Mean and biased variance of each channel of x [T, B, C, ...]. Returns (mean, var)."""
 
+def convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sequence[int] = [1], padding: Sequence[int] = [0],
+    dilation: Sequence[int] = [1], groups: int = 1, *, bits: int = 1,
+) -> Tensor:
+    """torch's convolution of spikes (1 to 3 dimensions of space) that keeps bits of x for its backward pass."""
+
 def csr_check(indices: Tensor, indptr: Tensor, *, rows: int, cols: int, sorted: bool = True) -> None:
     """Reads a CSR matrix now and raises ValueError with what is wrong with it; products then need not check it."""
 
@@ -206,6 +212,9 @@ def lif(
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
 ) -> tuple[Tensor, Tensor]: ...
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, bits: int = 1) -> Tensor:
+    """torch's linear layer of spikes that keeps bits of x for its backward pass."""
+
 def load_kernel_pack(path: str) -> int:
     """Adds a file of compiled GPU kernels to those of this process; how many it has."""
 
@@ -365,6 +374,10 @@ def loihi_ternary_lif_reset(
 def pack_events(events: Tensor) -> Tensor:
     """Events [..., n] as bits, [..., ceil(n / 32)] of int32."""
 
+def pack_spikes(x: Tensor, bits: int = 1) -> tuple[Tensor, Tensor]:
+    """Numbers 0 and 1 in a bit each, or 0 to 15 in four, in the order of memory; and whether all were such. Returns
+    (packed, valid)."""
+
 @overload
 def plif(
     x: Tensor, w: Tensor, v: Tensor | None = None, *, decay_input: bool = True, v_threshold: float = 1.0,
@@ -447,6 +460,11 @@ def stdp_pre_(
 
 def unpack_events(packed: Tensor, n: int) -> Tensor:
     """The n events of each row of bits that pack_events made."""
+
+def unpack_spikes(
+    packed: Tensor, valid: Tensor, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, bits: int = 1,
+) -> Tensor:
+    """The tensor that pack_spikes was given, of a size and stride; NaN where its numbers were not valid."""
 
 def write_kernel_pack(path: str) -> int:
     """Compiles what record_kernels has noted into one file; how many kernels."""

@@ -1,9 +1,12 @@
 // The C++ face of the layer around a neuron.
 #include <spikeforge/ops/layer.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/batch_norm.h>
+#include <ATen/ops/conv2d.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -43,6 +46,22 @@ TEST_CASE("a layer in evaluation normalises with the statistics that it is given
   CHECK(states.empty());
   CHECK(at::equal(used_mean, mean));
   CHECK(at::allclose(outputs[0], ((x - mean) / (var + 1e-5).sqrt()).relu()));
+}
+
+TEST_CASE("products of spikes and their gradients are torch's") {
+  const at::Tensor x = at::rand({3, 4, 9, 9}).gt(.5).to(at::kFloat), weight = at::rand({6, 2, 3, 3});
+  const at::Tensor bias = at::rand({6}).requires_grad_(true);
+  weight.requires_grad_(true);
+  const at::Tensor y = convolution(x, weight, bias, {.stride = {2}, .padding = {1, 0}, .groups = 2});
+  const at::Tensor expected = at::conv2d(x, weight, bias, {2, 2}, {1, 0}, 1, 2);
+  CHECK(at::allclose(y, expected));
+  const auto found = torch::autograd::grad({y.square().sum()}, {weight, bias});
+  const auto wanted = torch::autograd::grad({expected.square().sum()}, {weight, bias});
+  for (std::size_t i = 0; i < found.size(); ++i) CHECK(at::allclose(found[i], wanted[i], 1e-4, 1e-4));
+  const at::Tensor matrix = at::rand({5, 9}).requires_grad_(true);
+  CHECK(at::equal(spikeforge::linear(x, matrix), at::linear(x, matrix)));
+  CHECK_THROWS_AS(spikeforge::linear(x * 3, matrix), c10::ValueError);
+  CHECK_NOTHROW(spikeforge::linear(x * 3, matrix, {}, 4));
 }
 
 }  // namespace spikeforge::test

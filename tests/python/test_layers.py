@@ -549,6 +549,7 @@ y.backward(upstream[share])
 weight = layer.norm.weight.grad.clone()
 torch.distributed.all_reduce(weight)
 torch.save({"y": y.detach(), "x": x.grad, "weight": weight, "norm": layer.norm.state_dict()}, f"{sys.argv[1]}/{rank}.pt")
+torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 """
 

@@ -104,6 +104,17 @@ def public_calls(schema):
     elif name == "channel_statistics":
         yield dict(x=torch.randn(4, 2, 5, 3, requires_grad=True))
         yield dict(x=torch.randn(9, 70, dtype=torch.bfloat16), channel_dim=1)
+    elif name == "pack_spikes":
+        yield dict(x=torch.randint(0, 2, (3, 41)).float())
+        yield dict(x=torch.randint(0, 16, (3, 5, 7)).bfloat16(), bits=4)
+    elif name == "unpack_spikes":
+        yield dict(packed=integers(0, 256, 13, dtype=torch.uint8), valid=torch.tensor(True), size=[5, 20], stride=[20, 1], dtype=torch.float32)
+        yield dict(packed=integers(0, 256, 50, dtype=torch.uint8), valid=torch.tensor(False), size=[5, 20], stride=[1, 5], dtype=torch.float16, bits=4)
+    elif name == "linear":
+        yield dict(x=torch.randint(0, 2, (3, 7)).float(), weight=torch.randn(5, 7, requires_grad=True), bias=torch.randn(5))
+    elif name == "convolution":
+        yield dict(x=torch.randint(0, 2, (3, 4, 7)).float(), weight=torch.randn(6, 4, 3, requires_grad=True), bias=torch.randn(6), padding=[1])
+        yield dict(x=torch.randint(0, 9, (3, 4, 7, 7)).float().requires_grad_(), weight=torch.randn(6, 2, 3, 3, requires_grad=True), groups=2, stride=[2, 1], bits=4)
     elif name == "run_forward" and schema.overload_name == "lists":
         x = torch.randn(4, 2, 5)
         yield dict(neuron=TEXT, inputs=[x], states=[torch.rand(2, 5)], params=[torch.rand(5)], store_states=False, save=True)
@@ -396,7 +407,7 @@ def other_value(name, value, type_name, others, rng):
 def described(value):
     if isinstance(value, torch.Tensor):
         numbers = ""
-        if value.device.type == "cpu" and value.layout == torch.strided and value.numel() <= 20 and not value.is_neg():
+        if value.device.type == "cpu" and value.layout == torch.strided and 0 < value.numel() <= 20 and not value.is_neg():
             numbers = f" {value.tolist()}"
         return f"{str(value.dtype)[6:]}{list(value.shape)} strides {value.stride() if value.layout == torch.strided else value.layout} {value.device}{numbers} at {value.data_ptr() if value.layout == torch.strided and value.device.type == 'cpu' else 0:#x}"
     if isinstance(value, (list, tuple)):

@@ -1,0 +1,195 @@
+#include <spikeforge/cpu/spike_bits.h>
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/layout.h>
+#include <spikeforge/ops/common/library.h>
+#include <spikeforge/ops/common/text_call.h>
+#include <spikeforge/ops/layer/packed.h>
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/where.h>
+
+#include <atomic>
+#include <limits>
+#include <tuple>
+
+namespace spikeforge::ops::layers {
+namespace {
+
+using Pack = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, std::int64_t);
+using Unpack = at::Tensor(const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef, c10::SymIntArrayRef,
+                          c10::ScalarType, std::int64_t);
+
+SPIKEFORGE_SCHEMAS(library) {
+  library.def("pack_spikes(Tensor x, int bits=1) -> (Tensor packed, Tensor valid)", {at::Tag::pt2_compliant_tag});
+  library.def(
+      "unpack_spikes(Tensor packed, Tensor valid, SymInt[] size, SymInt[] stride, ScalarType dtype, int bits=1) -> "
+      "Tensor",
+      {at::Tag::pt2_compliant_tag});
+}
+
+void check_bits(const char* op, std::int64_t bits) {
+  TORCH_CHECK_VALUE(bits == 1 || bits == 4, op, ": bits must be 1, for 0 and 1, or 4, for 0 to 15, but is ", bits);
+}
+
+c10::SymInt bytes_of(const c10::SymInt& count, std::int64_t bits) { return (count * bits + 7) / 8; }
+
+void check_pack(const at::Tensor& x, std::int64_t bits) {
+  TORCH_CHECK_TYPE(is_supported(x.scalar_type()),
+                   "pack_spikes: x must be float16, bfloat16, float32 or float64, but is ", x.scalar_type());
+  TORCH_CHECK_TYPE(x.layout() == c10::kStrided, "pack_spikes: x must be a dense tensor, but its layout is ",
+                   x.layout());
+  check_bits("pack_spikes", bits);
+}
+
+// The numbers in the order of memory.
+at::Tensor flat(const at::Tensor& x) {
+  const at::Tensor in_order = dense(x);
+  return in_order.as_strided_symint({in_order.sym_numel()}, {1});
+}
+
+std::tuple<at::Tensor, at::Tensor> pack_meta(const at::Tensor& x, std::int64_t bits) {
+  check_pack(x, bits);
+  const auto options = x.options().memory_format(std::nullopt);
+  return {at::empty_symint({bytes_of(x.sym_numel(), bits)}, options.dtype(at::kByte)),
+          at::empty({}, options.dtype(at::kBool))};
+}
+
+constexpr std::int64_t block = 1 << 14;  // numbers; whole bytes of any width
+
+std::tuple<at::Tensor, at::Tensor> pack_cpu(const at::Tensor& x, std::int64_t bits) {
+  auto [packed, valid] = pack_meta(x, bits);
+  const at::Tensor numbers = dense(x);
+  const DType type = dtype_of(x.scalar_type());
+  const auto* const from = static_cast<const char*>(numbers.const_data_ptr());
+  auto* const to = packed.mutable_data_ptr<std::uint8_t>();
+  const std::int64_t count = x.numel();
+  std::atomic<bool> all_legal = true;
+  at::parallel_for(0, (count + block - 1) / block, 4, [&](std::int64_t first, std::int64_t last) {
+    const std::int64_t begin = first * block, end = std::min(last * block, count);
+    if (!cpu::spike_bits().pack(from + begin * static_cast<std::int64_t>(size_of(type)), type, end - begin,
+                                static_cast<int>(bits), to + begin * bits / 8))
+      all_legal = false;
+  });
+  *valid.mutable_data_ptr<bool>() = all_legal;
+  return {packed, valid};
+}
+
+void check_unpack(const at::Tensor& packed, const at::Tensor& valid, c10::SymIntArrayRef sizes,
+                  c10::SymIntArrayRef strides, c10::ScalarType type, std::int64_t bits) {
+  constexpr const char* op = "unpack_spikes";
+  check_bits(op, bits);
+  TORCH_CHECK_TYPE(packed.scalar_type() == at::kByte, op, ": packed must be uint8, but is ", packed.scalar_type());
+  TORCH_CHECK_TYPE(valid.scalar_type() == at::kBool && valid.dim() == 0, op,
+                   ": valid must be bool and 0-dimensional, but is ", valid.scalar_type(), " of shape ",
+                   valid.sym_sizes());
+  TORCH_CHECK_VALUE(valid.device() == packed.device(), op, ": valid must be on ", packed.device(),
+                    ", the device of packed, but is on ", valid.device());
+  TORCH_CHECK_TYPE(is_supported(type), op, ": dtype must be float16, bfloat16, float32 or float64, but is ", type);
+  TORCH_CHECK_VALUE(sizes.size() == strides.size(), op, ": size and stride must have as many entries, but have ",
+                    sizes.size(), " and ", strides.size());
+  c10::SymInt count = 1;
+  for (const c10::SymInt& size : sizes) {
+    TORCH_CHECK_VALUE(size >= 0, op, ": size must not be negative, but is ", sizes);
+    count = count * size;
+  }
+  TORCH_CHECK_VALUE(packed.dim() == 1 && packed.sym_size(0) == bytes_of(count, bits), op, ": packed must have shape [",
+                    bytes_of(count, bits), "], which is ", bits, " bits for each number of size ", sizes, ", but has ",
+                    packed.sym_sizes());
+}
+
+at::Tensor empty_dense(const at::Tensor& packed, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides,
+                       c10::ScalarType type) {
+  at::Tensor x = at::empty_strided_symint(sizes, strides, packed.options().dtype(type));
+  TORCH_CHECK_VALUE(x.is_non_overlapping_and_dense(), "unpack_spikes: stride must be that of a dense tensor of size ",
+                    sizes, ", but is ", strides);
+  return x;
+}
+
+at::Tensor unpack_meta(const at::Tensor& packed, const at::Tensor& valid, c10::SymIntArrayRef sizes,
+                       c10::SymIntArrayRef strides, c10::ScalarType type, std::int64_t bits) {
+  check_unpack(packed, valid, sizes, strides, type, bits);
+  return empty_dense(packed, sizes, strides, type);
+}
+
+at::Tensor unpack_cpu(const at::Tensor& packed, const at::Tensor& valid, c10::SymIntArrayRef sizes,
+                      c10::SymIntArrayRef strides, c10::ScalarType type, std::int64_t bits) {
+  at::Tensor x = unpack_meta(packed, valid, sizes, strides, type, bits);
+  if (!*valid.const_data_ptr<bool>()) return x.fill_(std::numeric_limits<double>::quiet_NaN());
+  const at::Tensor bytes = packed.contiguous();
+  const auto* const from = bytes.const_data_ptr<std::uint8_t>();
+  const DType number = dtype_of(type);
+  auto* const to = static_cast<char*>(x.mutable_data_ptr());
+  const std::int64_t count = x.numel();
+  at::parallel_for(0, (count + block - 1) / block, 4, [&](std::int64_t first, std::int64_t last) {
+    const std::int64_t begin = first * block, end = std::min(last * block, count);
+    cpu::spike_bits().unpack(from + begin * bits / 8, end - begin, static_cast<int>(bits), number,
+                             to + begin * static_cast<std::int64_t>(size_of(number)));
+  });
+  return x;
+}
+
+#if defined(SPIKEFORGE_WITH_CUDA)
+at::Tensor shifts(const at::Tensor& like, std::int64_t bits) {
+  return at::arange(0, 8, bits, like.options().dtype(at::kByte).memory_format(std::nullopt));
+}
+
+std::tuple<at::Tensor, at::Tensor> pack_cuda(const at::Tensor& x, std::int64_t bits) {
+  check_pack(x, bits);
+  const at::Tensor numbers = flat(x);
+  const at::Tensor legal =
+      numbers.ge(0).logical_and(numbers.le((1 << bits) - 1)).logical_and(numbers.eq(numbers.trunc()));
+  const at::Tensor bytes = at::where(legal, numbers, 0).to(at::kByte);
+  const std::int64_t a_byte = 8 / bits, rest = (a_byte - x.numel() % a_byte) % a_byte;
+  const at::Tensor rows = at::constant_pad_nd(bytes, {0, rest}, 0).view({-1, a_byte});
+  return {rows.bitwise_left_shift(shifts(x, bits)).sum({1}, false, at::kByte), legal.all()};
+}
+
+at::Tensor unpack_cuda(const at::Tensor& packed, const at::Tensor& valid, c10::SymIntArrayRef sizes,
+                       c10::SymIntArrayRef strides, c10::ScalarType type, std::int64_t bits) {
+  at::Tensor x = unpack_meta(packed, valid, sizes, strides, type, bits);
+  const at::Tensor numbers =
+      packed.unsqueeze(1).bitwise_right_shift(shifts(packed, bits)).bitwise_and((1 << bits) - 1).flatten();
+  const at::Tensor nan = at::full({}, std::numeric_limits<double>::quiet_NaN(), x.options());
+  flat(x).copy_(at::where(valid, numbers.slice(0, 0, x.numel()).to(type), nan));
+  return x;
+}
+#endif
+
+SPIKEFORGE_KERNELS(CPU, library) {
+  library.impl("pack_spikes", TORCH_FN(pack_cpu));
+  library.impl("unpack_spikes", TORCH_FN(unpack_cpu));
+}
+SPIKEFORGE_KERNELS(Meta, library) {
+  library.impl("pack_spikes", TORCH_FN(pack_meta));
+  library.impl("unpack_spikes", TORCH_FN(unpack_meta));
+}
+#if defined(SPIKEFORGE_WITH_CUDA)
+SPIKEFORGE_KERNELS(CUDA, library) {
+  library.impl("pack_spikes", TORCH_FN(pack_cuda));
+  library.impl("unpack_spikes", TORCH_FN(unpack_cuda));
+}
+#endif
+
+}  // namespace
+
+at::Tensor dense(const at::Tensor& x) { return x.is_non_overlapping_and_dense() ? x : x.contiguous(); }
+
+Packed call_pack(const at::Tensor& x, std::int64_t bits) {
+  static const auto handle = traced::find<Pack>("spikeforge::pack_spikes");
+  auto [numbers, valid] = handle.call(x, bits);
+  return {std::move(numbers), std::move(valid)};
+}
+
+at::Tensor call_unpack(const Packed& packed, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides,
+                       c10::ScalarType type, std::int64_t bits) {
+  static const auto handle = traced::find<Unpack>("spikeforge::unpack_spikes");
+  return handle.call(packed.numbers, packed.valid, sizes, strides, type, bits);
+}
+
+}  // namespace spikeforge::ops::layers

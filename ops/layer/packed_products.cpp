@@ -1,0 +1,300 @@
+// torch's linear layers and convolutions of spikes, of which the backward pass keeps bits in place of the tensor.
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/library.h>
+#include <spikeforge/ops/common/record.h>
+#include <spikeforge/ops/common/text_call.h>
+#include <spikeforge/ops/layer.h>
+#include <spikeforge/ops/layer/packed.h>
+
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/linear.h>
+
+#include <array>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace spikeforge::ops::layers {
+namespace {
+
+using autograd::AutogradContext;
+using autograd::variable_list;
+using MaybeTensor = std::optional<at::Tensor>;
+
+SPIKEFORGE_SCHEMAS(library) {
+  library.def("linear(Tensor x, Tensor weight, Tensor? bias=None, *, int bits=1) -> Tensor",
+              {at::Tag::pt2_compliant_tag});
+  library.def(
+      "convolution(Tensor x, Tensor weight, Tensor? bias=None, SymInt[] stride=[1], SymInt[] padding=[0], "
+      "SymInt[] dilation=[1], SymInt groups=1, *, int bits=1) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+}
+
+struct Geometry {
+  std::vector<c10::SymInt> stride, padding, dilation;
+  c10::SymInt groups = 1;
+};
+
+// Of a tensor that is kept as bits.
+struct Form {
+  std::vector<c10::SymInt> sizes, strides;
+  c10::ScalarType type{};
+  std::int64_t bits = 1;
+};
+
+void keep_form(AutogradContext* ctx, const Form& form) {
+  ctx->saved_data["sizes"] = form.sizes;
+  ctx->saved_data["strides"] = form.strides;
+  ctx->saved_data["type"] = static_cast<std::int64_t>(form.type);
+  ctx->saved_data["bits"] = form.bits;
+}
+
+std::vector<c10::SymInt> sym_ints(AutogradContext* ctx, const char* name) {
+  return ctx->saved_data.at(name).toSymIntVector();
+}
+
+// While a graph is traced there are no numbers.
+bool has_numbers(const at::Tensor& t) {
+  return t.is_cpu() &&
+         !t.key_set().has_any(c10::DispatchKeySet{c10::DispatchKey::Python, c10::DispatchKey::Functionalize});
+}
+
+// Bits, on a CPU of numbers that have been looked at; on a GPU and in a compiled graph others give a gradient of NaN.
+Packed pack(const char* op, const at::Tensor& x, std::int64_t bits) {
+  Packed packed = call_pack(x, bits);
+  TORCH_CHECK_VALUE(!has_numbers(packed.valid) || *packed.valid.const_data_ptr<bool>(), op, ": x must be ",
+                    bits == 1 ? "0 or 1 everywhere, of which it keeps a bit each; pass bits=4 for counts up to 15"
+                              : "a whole number from 0 to 15 everywhere, of which it keeps four bits each");
+  return packed;
+}
+
+// x as the forward pass had it. Throws NotImplementedError where its own derivative is asked for.
+at::Tensor unpacked(AutogradContext* ctx, const char* op, const variable_list& saved) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !at::GradMode::is_enabled(), op,
+      ": its backward pass cannot be differentiated, since x was kept as bits; use torch's own");
+  return call_unpack({saved[1], saved[2]}, sym_ints(ctx, "sizes"), sym_ints(ctx, "strides"),
+                     static_cast<c10::ScalarType>(ctx->saved_data.at("type").toInt()),
+                     ctx->saved_data.at("bits").toInt());
+}
+
+at::Tensor as(const at::Tensor& t, const at::Tensor& like) {
+  return !t.defined() || t.scalar_type() == like.scalar_type() ? t : t.to(like.scalar_type());
+}
+
+struct PackedLinearRule {
+  static constexpr bool is_traceable = false;
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &grad = grads[0], &weight = saved[0];
+    at::Tensor grad_x, grad_weight, grad_bias;
+    if (!grad.defined()) return {grad_x, grad_weight, grad_bias};
+    if (ctx->needs_input_grad(0))
+      grad_x = grad.matmul(as(weight, grad)).to(static_cast<c10::ScalarType>(ctx->saved_data.at("type").toInt()));
+    if (ctx->needs_input_grad(1)) {
+      const at::Tensor x = unpacked(ctx, "linear", saved);
+      const at::Tensor rows = grad.reshape_symint({-1, grad.sym_size(-1)});
+      grad_weight = as(rows.t().matmul(as(x, grad).reshape_symint({-1, x.sym_size(-1)})), weight);
+    }
+    if (ctx->saved_data.at("has_bias").toBool() && ctx->needs_input_grad(2))
+      grad_bias = as(grad.sum_to_size_symint({grad.sym_size(-1)}), weight);
+    variable_list list{grad_x, grad_weight};
+    if (ctx->saved_data.at("has_bias").toBool()) list.push_back(grad_bias);
+    return list;
+  }
+};
+
+struct PackedConvolutionRule {
+  static constexpr bool is_traceable = false;
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &grad = grads[0], &weight = saved[0];
+    const bool has_bias = ctx->saved_data.at("has_bias").toBool();
+    variable_list list(has_bias ? 3 : 2);
+    if (!grad.defined()) return list;
+    const auto type = static_cast<c10::ScalarType>(ctx->saved_data.at("type").toInt());
+    const std::array<bool, 3> wanted{ctx->needs_input_grad(0), ctx->needs_input_grad(1),
+                                     has_bias && ctx->needs_input_grad(2)};
+    // Its sizes are read in any case; its numbers for the weight's gradient alone.
+    const at::Tensor x = wanted[1] ? unpacked(ctx, "convolution", saved)
+                                   : at::empty_strided_symint(sym_ints(ctx, "sizes"), sym_ints(ctx, "strides"),
+                                                              grad.options().dtype(type));
+    const std::vector<c10::SymInt> stride = sym_ints(ctx, "stride"), padding = sym_ints(ctx, "padding"),
+                                   dilation = sym_ints(ctx, "dilation"), zeros(stride.size(), 0);
+    const c10::SymInt out = weight.sym_size(0);
+    const auto [grad_x, grad_weight, grad_bias] = at::convolution_backward_symint(
+        grad, as(x, grad), as(weight, grad),
+        has_bias ? at::OptionalSymIntArrayRef(c10::SymIntArrayRef(&out, 1)) : std::nullopt, stride, padding, dilation,
+        /*transposed=*/false, zeros, ctx->saved_data.at("groups").toSymInt(), wanted);
+    if (wanted[0]) list[0] = grad_x.scalar_type() == type ? grad_x : grad_x.to(type);
+    if (wanted[1]) list[1] = as(grad_weight, weight);
+    if (wanted[2]) list[2] = as(grad_bias, weight);
+    return list;
+  }
+};
+
+bool is_wrapped(const at::Tensor& t) {
+  constexpr c10::DispatchKeySet wrappers{c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper};
+  return t.defined() && t.key_set().has_any(wrappers);
+}
+
+// The product by torch; recorded by Rule with x as bits where the weight's gradient will be wanted. `keep` saves what
+// else Rule reads. Transforms of torch.func, and forward mode, have torch's own derivatives.
+template <class Rule, class Product, class Keep>
+at::Tensor packed_product(const char* op, const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias,
+                          std::int64_t bits, const Product& product, const Keep& keep) {
+  const bool has_bias = bias.has_value() && bias->defined();
+  variable_list inputs{x, weight};
+  if (has_bias) inputs.push_back(*bias);
+  const auto any = [&](auto&& is) { return std::any_of(inputs.begin(), inputs.end(), is); };
+  if (any(is_wrapped) || any(autograd::has_tangent) || !autograd::wants_gradient(weight)) return product();
+  return autograd::record<Rule>(inputs, [&](AutogradContext* ctx) {
+    const at::Tensor in_order = dense(x);
+    Packed packed = pack(op, in_order, bits);
+    ctx->set_materialize_grads(false);
+    ctx->save_for_backward({weight, packed.numbers, packed.valid});
+    ctx->saved_data["has_bias"] = has_bias;
+    keep_form(ctx, {in_order.sym_sizes().vec(), in_order.sym_strides().vec(), x.scalar_type(), bits});
+    keep(ctx);
+    return variable_list{product()};
+  })[0];
+}
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, std::int64_t /*bits*/) {
+  return at::linear(x, weight, bias);
+}
+
+at::Tensor linear_autograd(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, std::int64_t bits) {
+  TORCH_CHECK_VALUE(weight.dim() == 2, "linear: weight must have shape [out, in], but has ", weight.sym_sizes());
+  TORCH_CHECK_VALUE(x.dim() >= 1, "linear: x must have shape [..., in], but is 0-dimensional");
+  return packed_product<PackedLinearRule>(
+      "linear", x, weight, bias, bits, [&] { return at::linear(x, weight, bias); }, [](AutogradContext*) {});
+}
+
+// One number for each dimension of space.
+std::vector<c10::SymInt> expanded(const char* name, c10::SymIntArrayRef given, std::size_t dims) {
+  TORCH_CHECK_VALUE(given.size() == 1 || given.size() == dims, "convolution: ", name, " must have one entry, or ", dims,
+                    ", but has ", given.size());
+  return given.size() == dims ? given.vec() : std::vector<c10::SymInt>(dims, given[0]);
+}
+
+Geometry geometry_of(const at::Tensor& x, const at::Tensor& weight, c10::SymIntArrayRef stride,
+                     c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, c10::SymInt groups) {
+  TORCH_CHECK_VALUE(
+      weight.dim() >= 3 && weight.dim() <= 5,
+      "convolution: weight must have shape [out, in / groups, *kernel] with 1 to 3 dimensions of space, but has ",
+      weight.sym_sizes());
+  TORCH_CHECK_VALUE(x.dim() == weight.dim(), "convolution: x must have ", weight.dim(),
+                    " dimensions, [N, in, *space], beside a weight of shape ", weight.sym_sizes(), ", but has shape ",
+                    x.sym_sizes());
+  const auto dims = static_cast<std::size_t>(weight.dim() - 2);
+  return {expanded("stride", stride, dims), expanded("padding", padding, dims), expanded("dilation", dilation, dims),
+          std::move(groups)};
+}
+
+at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, const Geometry& options) {
+  const std::vector<c10::SymInt> zeros(options.stride.size(), 0);
+  return at::convolution_symint(x, weight, bias, options.stride, options.padding, options.dilation,
+                                /*transposed=*/false, zeros, options.groups);
+}
+
+at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias,
+                       c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
+                       c10::SymInt groups, std::int64_t /*bits*/) {
+  return convolve(x, weight, bias, geometry_of(x, weight, stride, padding, dilation, std::move(groups)));
+}
+
+at::Tensor convolution_autograd(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias,
+                                c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
+                                c10::SymInt groups, std::int64_t bits) {
+  const Geometry options = geometry_of(x, weight, stride, padding, dilation, std::move(groups));
+  return packed_product<PackedConvolutionRule>(
+      "convolution", x, weight, bias, bits, [&] { return convolve(x, weight, bias, options); },
+      [&](AutogradContext* ctx) {
+        ctx->saved_data["stride"] = options.stride;
+        ctx->saved_data["padding"] = options.padding;
+        ctx->saved_data["dilation"] = options.dilation;
+        ctx->saved_data["groups"] = options.groups;
+      });
+}
+
+// ---- autocast: arguments are cast before autograd sees them, as torch's own products do ----
+
+using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const MaybeTensor&, std::int64_t);
+using Convolution = at::Tensor(const at::Tensor&, const at::Tensor&, const MaybeTensor&, c10::SymIntArrayRef,
+                               c10::SymIntArrayRef, c10::SymIntArrayRef, c10::SymInt, std::int64_t);
+
+struct Lowering {
+  explicit Lowering(const at::Tensor& x)
+      : device(x.device().type()),
+        type(at::autocast::get_autocast_dtype(device)),
+        guard(c10::autocast_dispatch_keyset) {}
+
+  at::Tensor operator()(const at::Tensor& t) const { return at::autocast::cached_cast(type, t, device); }
+  MaybeTensor operator()(const MaybeTensor& t) const { return at::autocast::cached_cast(type, t, device); }
+
+  c10::DeviceType device;
+  c10::ScalarType type;
+  c10::impl::ExcludeDispatchKeyGuard guard;
+};
+
+at::Tensor linear_autocast(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, std::int64_t bits) {
+  static const auto handle = traced::find<Linear>("spikeforge::linear");
+  const Lowering lower(x);
+  return handle.call(lower(x), lower(weight), lower(bias), bits);
+}
+
+at::Tensor convolution_autocast(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias,
+                                c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
+                                c10::SymInt groups, std::int64_t bits) {
+  static const auto handle = traced::find<Convolution>("spikeforge::convolution");
+  const Lowering lower(x);
+  return handle.call(lower(x), lower(weight), lower(bias), stride, padding, dilation, std::move(groups), bits);
+}
+
+SPIKEFORGE_KERNELS(AutocastCPU, library) {
+  library.impl("linear", TORCH_FN(linear_autocast));
+  library.impl("convolution", TORCH_FN(convolution_autocast));
+}
+SPIKEFORGE_KERNELS(AutocastCUDA, library) {
+  library.impl("linear", TORCH_FN(linear_autocast));
+  library.impl("convolution", TORCH_FN(convolution_autocast));
+}
+
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
+  library.impl("linear", TORCH_FN(linear));
+  library.impl("convolution", TORCH_FN(convolution));
+}
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) {
+  library.impl("linear", TORCH_FN(linear));
+  library.impl("convolution", TORCH_FN(convolution));
+}
+SPIKEFORGE_KERNELS(Autograd, library) {
+  library.impl("linear", TORCH_FN(linear_autograd));
+  library.impl("convolution", TORCH_FN(convolution_autograd));
+}
+
+}  // namespace
+}  // namespace spikeforge::ops::layers
+
+namespace spikeforge {
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                  std::int64_t bits) {
+  static const auto handle = ops::traced::find<ops::layers::Linear>("spikeforge::linear");
+  return handle.call(x, weight, bias, bits);
+}
+
+at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                       const ConvolutionOptions& options) {
+  static const auto handle = ops::traced::find<ops::layers::Convolution>("spikeforge::convolution");
+  return handle.call(x, weight, bias, c10::fromIntArrayRefSlow(options.stride),
+                     c10::fromIntArrayRefSlow(options.padding), c10::fromIntArrayRefSlow(options.dilation),
+                     options.groups, options.bits);
+}
+
+}  // namespace spikeforge
