@@ -112,35 +112,31 @@ class BatchNormNeuron(Container):
                 y = norm(x.flatten(0, 1)).unflatten(0, x.shape[:2])
                 spikes, after = neuron._advance((y,), state, store)
                 return self._joined(spikes, residual), after
-            batch = norm.training or norm.running_mean is None
-            mean, var = self._all_processes_statistics(x) if batch else (norm.running_mean, norm.running_var)
+            mean, var, count = self._statistics(x)
+            options = {"residual_mode": self.residual or "add", "channel_dim": CHANNELS, "eps": norm.eps}
             used: list[Tensor] = []
 
-            def layer(text, inputs, states, params):
-                outputs, after, *statistics = OPERATOR(
-                    text,
-                    inputs,
-                    states,
-                    params,
-                    self._weight(x),
-                    norm.bias,
-                    mean,
-                    var,
-                    residual,
-                    residual_mode=self.residual or "add",
-                    channel_dim=CHANNELS,
-                    eps=norm.eps,
-                    store_states=store,
-                )
+            def layer(*call):
+                tensors = self._weight(x), norm.bias, mean, var, residual
+                outputs, after, *statistics = OPERATOR(*call, *tensors, store_states=store, **options)
                 used.extend(statistics)
                 return outputs, after
 
             outputs, after = self._text_cell().call(neuron, (x,), state, store, layer)
         except ERRORS as error:
             raise explained(neuron, error, (x,), state)
-        if batch and norm.training and norm.track_running_stats:
-            self._update(*used, x)
+        if norm.training and norm.track_running_stats:
+            self._update(*used, count)
         return outputs[0], dict(zip(neuron.state_names, after))
+
+    def _statistics(self, x: Tensor) -> tuple[Tensor | None, Tensor | None, int | Tensor]:
+        """Mean and variance, None for those of x, and of how many numbers they are."""
+        norm, count = self.norm, x.numel() // max(x.shape[CHANNELS], 1)
+        if not norm.training and norm.running_mean is not None:
+            return norm.running_mean, norm.running_var, count
+        if self._joins_processes():
+            return joined_statistics(x, norm.process_group)
+        return None, None, count
 
     def _is_better_apart(self, x: Tensor) -> bool:
         """Predefined neurons are compiled for the CPU, and texts are interpreted."""
@@ -172,24 +168,18 @@ class BatchNormNeuron(Container):
             return torch.full((self.norm.num_features,), self.scale, dtype=state_type(x.dtype), device=x.device)
         return weight * self.scale
 
-    def _all_processes_statistics(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """(None, None) where the statistics are those of x alone."""
+    def _joins_processes(self) -> bool:
         norm = self.norm
         if not (isinstance(norm, nn.SyncBatchNorm) and norm.training and distributed.is_initialized()):
-            return None, None
-        if distributed.get_world_size(norm.process_group) == 1:
-            return None, None
-        return joined_statistics(x, norm.process_group)[:2]
+            return False
+        return distributed.get_world_size(norm.process_group) > 1
 
     @torch.no_grad()
-    def _update(self, mean: Tensor, var: Tensor, x: Tensor) -> None:
-        """The running statistics, as torch does: from the unbiased variance."""
+    def _update(self, mean: Tensor, var: Tensor, count: int | Tensor) -> None:
+        """The running statistics, as torch does: from the variance that is divided by one less."""
         norm = self.norm
         norm.num_batches_tracked.add_(1)
         factor = norm.momentum if norm.momentum is not None else 1.0 / float(norm.num_batches_tracked)
-        count = x.numel() // max(x.shape[CHANNELS], 1)
-        if isinstance(norm, nn.SyncBatchNorm) and distributed.is_initialized():
-            count = _sum_of_processes(torch.tensor([float(count)], device=x.device), norm.process_group).item()
         unbiased = var.detach() * (count / (count - 1))
         norm.running_mean.lerp_(mean.detach().to(norm.running_mean.dtype), factor)
         norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), factor)
@@ -211,7 +201,7 @@ def joined_statistics(x: Tensor, group: Any = None) -> tuple[Tensor, Tensor, Ten
     mean, var = torch.ops.spikeforge.channel_statistics(x, CHANNELS)
     count = mean.new_tensor([x.numel() // x.shape[CHANNELS]])
     sums = _sum_of_processes(torch.cat([mean * count, count]), group)
-    total = sums[-1:]
+    total = sums[-1:].detach()
     joined = sums[:-1] / total
     return joined, _sum_of_processes(count * (var + (mean - joined) ** 2), group) / total, total
 
