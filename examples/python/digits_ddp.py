@@ -33,8 +33,8 @@ def start_process():
 
 
 def end_process():
-    """Once the others are done too: gloo's threads drop their last tensors a little later, and the process aborts where
-    Python is gone by then."""
+    """Once the others are done too, and nothing holds the group: gloo's threads then end here. If they drop their last
+    tensors when Python is gone, the process aborts."""
     distributed.barrier()
     distributed.destroy_process_group()
 
@@ -104,6 +104,7 @@ def run(options):
         digits.save(plain, options, checkpoint)
         print(f"accuracy on the held-out digits: {digits.accuracy(plain, *held_out):.2%}")
         print(f"saved to {checkpoint}; to look again: examples/python/digits.py --load {checkpoint}")
+    del network
     end_process()
 
 

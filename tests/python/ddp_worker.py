@@ -78,6 +78,7 @@ def main(folder):
                                      lambda losses: digits_ddp.share_of_loss(losses, len(classes)))
         seen["states"] = together.module.v.cpu()
         torch.save(seen, Path(folder) / f"{rank}_{call}.pt")
+    del together
     digits_ddp.end_process()
 
 

@@ -536,21 +536,24 @@ def test_a_layer_is_copied_saved_compiled_and_follows_its_constants(device, tmp_
 
 WORKER = """
 import sys, torch, torch.nn as nn, spikeforge.nn as snn
+
+def train(folder, neuron):
+    rank = torch.distributed.get_rank()
+    torch.manual_seed(0)
+    joined, upstream = torch.randn(2, 4, 6, 5, 3).unbind()
+    share = slice(None), slice(0, 2) if rank == 0 else slice(2, 6)
+    x = joined[share].clone().requires_grad_()
+    layer = snn.BatchNormNeuron(nn.SyncBatchNorm(5), snn.Neuron(neuron, tau=2.0))
+    y = layer(x)
+    y.backward(upstream[share])
+    weight = layer.norm.weight.grad.clone()
+    torch.distributed.all_reduce(weight)
+    torch.save({"y": y.detach(), "x": x.grad, "weight": weight, "norm": layer.norm.state_dict()}, f"{folder}/{rank}.pt")
+
 torch.distributed.init_process_group("gloo")
-rank = torch.distributed.get_rank()
-torch.manual_seed(0)
-joined = torch.randn(4, 6, 5, 3)
-upstream = torch.randn(4, 6, 5, 3)
-share = slice(None), slice(0, 2) if rank == 0 else slice(2, 6)
-x = joined[share].clone().requires_grad_()
-layer = snn.BatchNormNeuron(nn.SyncBatchNorm(5), snn.Neuron(sys.argv[2], tau=2.0))
-y = layer(x)
-y.backward(upstream[share])
-weight = layer.norm.weight.grad.clone()
-torch.distributed.all_reduce(weight)
-torch.save({"y": y.detach(), "x": x.grad, "weight": weight, "norm": layer.norm.state_dict()}, f"{sys.argv[1]}/{rank}.pt")
+train(*sys.argv[1:])
 torch.distributed.barrier()
-torch.distributed.destroy_process_group()
+torch.distributed.destroy_process_group()  # which nothing else holds any more: gloo's threads end here
 """
 
 
@@ -564,7 +567,8 @@ def test_sync_batch_norm_takes_the_statistics_of_all_processes(tmp_path):
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
 
     torch.manual_seed(0)
-    x, upstream = torch.randn(4, 6, 5, 3, requires_grad=True), torch.randn(4, 6, 5, 3)
+    x, upstream = torch.randn(2, 4, 6, 5, 3).unbind()
+    x.requires_grad_()
     layer = snn.BatchNormNeuron(nn.BatchNorm1d(5), snn.Neuron(SMOOTH, tau=2.0))
     y = layer(x)
     y.backward(upstream)
