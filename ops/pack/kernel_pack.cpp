@@ -22,6 +22,7 @@ auto checked(const char* name, const Function& function) {
 SPIKEFORGE_SCHEMAS(library) {
   library.def("record_kernels(str[] archs) -> ()",
               [](const std::vector<std::string>& archs) { record_kernels(archs); });
+  library.def("records_kernels() -> bool", [] { return jit::recorder() != nullptr; });
   library.def("write_kernel_pack(str path) -> int", [](const std::string& path) { return write_kernel_pack(path); });
   library.def("load_kernel_pack(str path) -> int", [](const std::string& path) { return load_kernel_pack(path); });
 }

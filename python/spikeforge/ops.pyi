@@ -427,6 +427,9 @@ def qif(
 def record_kernels(archs: Sequence[str]) -> None:
     """From here on, calls on the CPU note the kernels that they would run on GPUs of these architectures."""
 
+def records_kernels() -> bool:
+    """Whether kernels are being noted, since record_kernels."""
+
 def run(
     neuron: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor], *,
     store_states: bool = False,

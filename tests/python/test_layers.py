@@ -534,6 +534,28 @@ def test_a_layer_is_copied_saved_compiled_and_follows_its_constants(device, tmp_
     assert torch.equal(torch.compile(text, fullgraph=True)(x), text(x))
 
 
+RECORD = """
+import sys, torch, torch.nn as nn, spikeforge.nn as snn
+ops = torch.ops.spikeforge
+layer = snn.BatchNormNeuron(nn.BatchNorm1d(5), snn.LIF())
+x = torch.randn(4, 3, 5, requires_grad=True)
+assert not ops.records_kernels()
+ops.record_kernels(["sm_90"])
+assert ops.records_kernels()
+layer(x).sum().backward()
+print(ops.write_kernel_pack(sys.argv[1]), ops.records_kernels())
+"""
+
+
+def test_what_is_recorded_on_the_cpu_is_what_a_gpu_will_run(tmp_path):
+    """The neuron forward and backward, and the statistics' share of x's gradient."""
+    environment = dict(os.environ, SPIKEFORGE_LIBRARY=str(library_path()), SPIKEFORGE_CACHE_DIR="off")
+    environment["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY / "python"), environment.get("PYTHONPATH", "")])
+    done = subprocess.run([sys.executable, "-c", RECORD, str(tmp_path / "kernels.pack")], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["3", "False"]
+
+
 WORKER = """
 import sys, torch, torch.nn as nn, spikeforge.nn as snn
 

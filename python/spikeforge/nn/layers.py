@@ -20,6 +20,8 @@ from spikeforge.nn.stateful import State, States, _join, _under
 from spikeforge.nn.text import TextCell, predefined_cell
 
 OPERATOR = torch.ops.spikeforge.batch_norm_run.default
+records_kernels = torch.ops.spikeforge.records_kernels.default
+is_compiling = torch.compiler.is_compiling
 CHANNELS = 2  # of [T, B, C, ...]
 RESIDUALS = ("add", "and", "iand")
 
@@ -139,9 +141,12 @@ class BatchNormNeuron(Container):
         return None, None, count
 
     def _is_better_apart(self, x: Tensor) -> bool:
-        """Predefined neurons are compiled for the CPU, and texts are interpreted."""
-        compiled = isinstance(self.neuron, PredefinedNeuron) and self.neuron._cell is None
-        return x.device.type == "cpu" and compiled and self.scale == 1 and not isinstance(self.norm, nn.SyncBatchNorm)
+        """Predefined neurons are compiled for the CPU, and texts are interpreted; but what is recorded runs on a GPU."""
+        if x.device.type != "cpu" or not isinstance(self.neuron, PredefinedNeuron) or self.neuron._cell is not None:
+            return False
+        if self.scale != 1 or isinstance(self.norm, nn.SyncBatchNorm):
+            return False
+        return is_compiling() or not records_kernels()
 
     def _joined(self, spikes: Tensor, residual: Tensor | None) -> Tensor:
         if residual is None:
