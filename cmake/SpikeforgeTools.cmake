@@ -23,8 +23,9 @@ endforeach()
 set(SPIKEFORGE_SANITIZE "" CACHE STRING "Sanitizers for every target of this project, as -fsanitize= takes them")
 option(SPIKEFORGE_SANITIZE_TESTS "Instrument the tests' own code too, which takes four times as long to compile" ON)
 if(SPIKEFORGE_SANITIZE)
+  # Without vptr: it asks for the type information of c10::DynamicType, which torch does not export.
   target_compile_options(spikeforge_options INTERFACE
     "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:SPIKEFORGE_NOT_INSTRUMENTED>>>:-fsanitize=${SPIKEFORGE_SANITIZE}>"
-    -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    -fno-sanitize=vptr -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(spikeforge_options INTERFACE -fsanitize=${SPIKEFORGE_SANITIZE})
 endif()
