@@ -5,7 +5,6 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-#include <algorithm>
 #include <cstring>
 
 namespace spikeforge::cpu {
@@ -21,7 +20,7 @@ class Statistics {
 
  public:
   static void moments(const Stored* x, std::int64_t rows, std::int64_t channels, std::int64_t inner, Moments* moments) {
-    std::fill_n(moments, channels, Moments{0, 0});
+    for (std::int64_t c = 0; c < channels; ++c) moments[c] = {0, 0};
     inner == 1 ? along_rows(x, rows, channels, moments) : along_elements(x, rows, channels, inner, moments);
   }
 
@@ -29,7 +28,7 @@ class Statistics {
   // Channels are neighbours: a vector of them at a time.
   static void along_rows(const Stored* x, std::int64_t rows, std::int64_t channels, Moments* moments) {
     for (std::int64_t r = 0; r < rows; r += most_rows) {
-      const std::int64_t count = std::min(most_rows, rows - r);
+      const std::int64_t count = rows - r < most_rows ? rows - r : most_rows;
       const Stored* const first = x + r * channels;
       std::int64_t c = 0;
       for (; c + lanes <= channels; c += lanes) add_rows(first + c, count, channels, r, lanes, moments + c);
@@ -44,11 +43,13 @@ class Statistics {
 
   static void add_rows(const Stored* x, std::int64_t rows, std::int64_t stride, std::int64_t before,
                        std::int64_t channels, Moments* moments) {
-    const V sample = load_row<T>(x);
+    V center(0);
+    for (std::int64_t i = 0; i < rows; ++i) center = center + load_row<T>(x + i * stride);
+    center = center / V(static_cast<double>(rows));
     V sum(0), squares(0);
-    for (std::int64_t i = 1; i < rows; ++i) add(load_row<T>(x + i * stride) - sample, sum, squares);
+    for (std::int64_t i = 0; i < rows; ++i) add(load_row<T>(x + i * stride) - center, sum, squares);
     for (std::int64_t c = 0; c < channels; ++c)
-      join(sample.value[c], sum.value[c], squares.value[c], rows, static_cast<double>(before), moments[c]);
+      join(center.value[c], sum.value[c], squares.value[c], rows, static_cast<double>(before), moments[c]);
   }
 
   // A channel's elements are neighbours: a vector of them at a time.
@@ -57,25 +58,33 @@ class Statistics {
     for (std::int64_t r = 0; r < rows; ++r)
       for (std::int64_t c = 0; c < channels; ++c, x += inner)
         for (std::int64_t i = 0; i < inner; i += most_elements)
-          add_elements(x + i, std::min(most_elements, inner - i), static_cast<double>(r * inner + i), moments[c]);
+          add_elements(x + i, inner - i < most_elements ? inner - i : most_elements, static_cast<double>(r * inner + i),
+                       moments[c]);
   }
 
   static void add_elements(const Stored* x, std::int64_t count, double before, Moments& moments) {
-    const T sample = static_cast<T>(x[0]);
-    V sum(0), squares(0);
-    std::int64_t i = 0;
-    for (; i + lanes <= count; i += lanes) add(load_row<T>(x + i) - V(sample), sum, squares);
-    T s = 0, q = 0;
-    for (; i < count; ++i) {
-      const T difference = static_cast<T>(x[i]) - sample;
+    const std::int64_t full = count / lanes * lanes;
+    V sums(0);
+    for (std::int64_t i = 0; i < full; i += lanes) sums = sums + load_row<T>(x + i);
+    T center = sum_of(sums);
+    for (std::int64_t i = full; i < count; ++i) center += static_cast<T>(x[i]);
+    center /= static_cast<T>(count);
+
+    V differences(0), squares(0);
+    for (std::int64_t i = 0; i < full; i += lanes) add(load_row<T>(x + i) - V(center), differences, squares);
+    T s = sum_of(differences), q = sum_of(squares);
+    for (std::int64_t i = full; i < count; ++i) {
+      const T difference = static_cast<T>(x[i]) - center;
       s += difference;
       q += difference * difference;
     }
-    for (std::int64_t k = 0; k < lanes; ++k) {
-      s += sum.value[k];
-      q += squares.value[k];
-    }
-    join(sample, s, q, count, before, moments);
+    join(center, s, q, count, before, moments);
+  }
+
+  static T sum_of(V v) {
+    T sum = 0;
+    for (std::int64_t k = 0; k < lanes; ++k) sum += v.value[k];
+    return sum;
   }
 
   static void add(V difference, V& sum, V& squares) {
@@ -83,10 +92,12 @@ class Statistics {
     squares = squares + difference * difference;
   }
 
-  // Moments of `before` numbers, and those of `count` more of which sums of differences from a sample are known.
-  static void join(double sample, double sum, double squares, std::int64_t count, double before, Moments& moments) {
+  // Moments of `before` numbers, and those of `count` more of which sums of differences from their center, about their
+  // mean, are known.
+  static void join(double center, double sum, double squares, std::int64_t count, double before, Moments& moments) {
     const auto n = static_cast<double>(count);
-    moments = joined(moments, before, {sample + sum / n, std::max(squares - sum * sum / n, 0.)}, n);
+    const double rest = squares - sum * sum / n;
+    moments = joined(moments, before, {center + sum / n, rest < 0 ? 0 : rest}, n);
   }
 };
 

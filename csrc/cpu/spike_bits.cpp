@@ -4,7 +4,6 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -53,7 +52,7 @@ bool pack(const Stored* x, std::int64_t count, int bits, std::uint8_t* packed) {
   bool all_legal = true;
   for (std::int64_t i = 0; i < count; i += block) {
     alignas(block) std::uint8_t bytes[block] = {};
-    const std::int64_t n = std::min(block, count - i);
+    const std::int64_t n = count - i < block ? count - i : block;
     all_legal &= to_bytes(x + i, n, (1 << bits) - 1, bytes);
     pack_bytes(bytes, n, bits, packed + i * bits / 8);
   }

@@ -3,6 +3,7 @@
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/derived_texts.h>
 #include <spikeforge/ops/common/library.h>
+#include <spikeforge/ops/common/tangents.h>
 #include <spikeforge/ops/layer.h>
 #include <spikeforge/ops/layer/batch_norm.h>
 
@@ -13,6 +14,7 @@
 #include <array>
 #include <cmath>
 #include <memory>
+#include <optional>
 
 namespace spikeforge::ops::layers {
 namespace {
@@ -38,10 +40,11 @@ SPIKEFORGE_KERNELS(Undefined, library) { library.impl(batch_norm_op, TORCH_FN(ke
 SPIKEFORGE_KERNELS(FuncTorchBatched, library) { library.impl(batch_norm_op, TORCH_FN(kernel<composed>)); }
 
 std::shared_ptr<const TracedCell> layer_cell(const TracedCell& neuron, const graph::Layer& around) {
-  const int key = around.residual ? static_cast<int>(*around.residual) : -1;
-  auto& texts = neuron.layers.get<DerivedTexts<int>>([] { return DerivedTexts<int>(); });
+  using Texts = DerivedTexts<std::optional<graph::Residual>>;
+  auto& texts = neuron.layers.get<Texts>([] { return Texts(); });
   try {
-    return cell_of(texts.get(key, [&] { return graph::print(graph::layer(neuron.graph, around)); }), batch_norm_op);
+    return cell_of(texts.get(around.residual, [&] { return graph::print(graph::layer(neuron.graph, around)); }),
+                   batch_norm_op);
   } catch (const graph::GraphError& error) {
     TORCH_CHECK_VALUE(false, batch_norm_op, ": ", neuron.name, " with the layer around it: ", error.what());
   }
@@ -90,14 +93,7 @@ void check(const LayerCall& call) {
   const auto numbers = x.sym_numel().maybe_as_int(), of = channels.maybe_as_int();
   TORCH_CHECK_VALUE(!numbers || !of || *of == 0 || *numbers / *of > 1, batch_norm_op,
                     ": statistics need more than one number for each channel, but ", leader.name, " has shape ",
-                    x.sym_sizes(), "; pass mean and var");
-}
-
-at::Tensor as_type(const at::Tensor& t, c10::ScalarType type) { return t.scalar_type() == type ? t : t.to(type); }
-
-std::pair<at::Tensor, at::Tensor> statistics_of(const LayerCall& call) {
-  if (call.has_statistics()) return {call.mean, call.var};
-  return call_channel_statistics(call.inputs[0], call.channel_dim);
+                    x.sym_sizes(), "; pass mean and var, or call eval() on a module");
 }
 
 at::Tensor beside(const at::Tensor& numbers, const at::Tensor& x, std::int64_t channel_dim) {
@@ -106,37 +102,40 @@ at::Tensor beside(const at::Tensor& numbers, const at::Tensor& x, std::int64_t c
   return numbers.view_symint(sizes);
 }
 
-AsRun::AsRun(const LayerCall& call, const at::Tensor& mean, const at::Tensor& var)
-    : inputs_(call.inputs.begin(), call.inputs.end()), params_(call.params.begin(), call.params.end()) {
-  graph::Layer around{.normalised = true, .residual = std::nullopt};
-  if (call.residual.defined()) {
-    around.residual = graph::residual_of(call.residual_mode);
-    inputs_.push_back(call.residual);
-  }
+Results composed(const LayerCall& call, const at::Tensor& mean, const at::Tensor& var) {
   const at::Tensor& x = call.inputs[0];
   const c10::ScalarType type = state_type(x.scalar_type());
-  rstd = at::rsqrt(as_type(var, type) + call.eps);
+  // Below autograd an operator may not return its argument, as `to` does.
+  const at::Tensor rstd = at::rsqrt((var.scalar_type() == type ? var : var.to(type)) + call.eps);
   const at::Tensor scale = call.weight.defined() ? rstd * call.weight : rstd;
-  const at::Tensor shift = call.bias.defined() ? call.bias : at::zeros_like(rstd);
-  for (const at::Tensor& numbers : {mean, scale, shift}) params_.push_back(beside(numbers, x, call.channel_dim));
+  at::Tensor center = mean, shift = call.bias.defined() ? call.bias : at::zeros_like(rstd);
+  if (mean.requires_grad() || autograd::has_tangent(mean)) {
+    // The mean's derivative comes by the shift's, which is there in any case; a sum over all steps and neurons less.
+    center = mean.detach();
+    shift = shift - (mean - center) * scale;
+  }
 
-  run.holder = layer_cell(*cell_of(call.neuron, batch_norm_op), around);
-  run.cell = run.holder.get();
-  run.inputs = inputs_;
-  run.states = call.states;
-  run.params = params_;
-  run.store_states = call.store_states;
+  graph::Layer around{.normalised = true, .residual = std::nullopt};
+  List inputs(call.inputs.begin(), call.inputs.end()), params(call.params.begin(), call.params.end());
+  if (call.residual.defined()) {
+    around.residual = graph::residual_of(call.residual_mode);
+    inputs.push_back(call.residual);
+  }
+  for (const at::Tensor& numbers : {center, scale, shift}) params.push_back(beside(numbers, x, call.channel_dim));
+  const auto cell = layer_cell(*cell_of(call.neuron, batch_norm_op), around);
+  const MultistepResults results = call_run(traced_call(cell->text, inputs, call.states, params, call.store_states));
+  return {traced::list_of(results.outputs), traced::list_of(results.states), mean, var};
 }
 
 Results composed(const LayerCall& call) {
-  auto [mean, var] = statistics_of(call);
-  const AsRun as_run(call, mean, var);
-  const MultistepResults results = call_run(as_run.run);
-  if (call.has_statistics()) {  // results are no arguments
-    mean = mean.clone();
-    var = var.clone();
+  if (call.has_statistics()) {
+    Results results = composed(call, call.mean, call.var);
+    std::get<2>(results) = call.mean.clone();  // results are no arguments
+    std::get<3>(results) = call.var.clone();
+    return results;
   }
-  return {traced::list_of(results.outputs), traced::list_of(results.states), mean, var};
+  const auto [mean, var] = call_channel_statistics(call.inputs[0], call.channel_dim);
+  return composed(call, mean, var);
 }
 
 }  // namespace spikeforge::ops::layers

@@ -1,5 +1,5 @@
-// A call of batch_norm_run, and the call of `run` that it comes to: that of the neuron with its surroundings in its own
-// equations (graph/layer.h).
+// A call of batch_norm_run. It comes to a call of `run`: that of the neuron with its surroundings in its own equations
+// (graph/layer.h).
 #pragma once
 
 #include <spikeforge/graph/layer.h>
@@ -41,37 +41,13 @@ std::int64_t dim_of_channels(const Leader& leader, std::int64_t channel_dim);
 // Mean and variance by torch's operators, which every transform knows.
 std::tuple<at::Tensor, at::Tensor> statistics_in_torch(const at::Tensor& x, std::int64_t channel_dim);
 
-// Statistics of the input where the call brings none, through the dispatcher.
+// Of the input where a call brings none, through the dispatcher.
 std::pair<at::Tensor, at::Tensor> call_channel_statistics(const at::Tensor& x, std::int64_t channel_dim);
-std::pair<at::Tensor, at::Tensor> statistics_of(const LayerCall& call);
 
-// What `run` and its lowered operators are called with: the neuron's own arguments, the residual behind its inputs, and
-// mean, scale and shift behind its parameters, [C, 1, ...] each.
-class AsRun {
- public:
-  AsRun(const LayerCall& call, const at::Tensor& mean, const at::Tensor& var);
-  AsRun(const AsRun&) = delete;
-  AsRun& operator=(const AsRun&) = delete;
-
-  BackwardCall run;
-  at::Tensor rstd;  // [C]
-
-  std::size_t argument_of_input(std::size_t i) const { return i; }
-  std::size_t argument_of_residual() const { return run.inputs.size() - 1; }
-  std::size_t argument_of_state(std::size_t s) const { return run.inputs.size() + s; }
-  std::size_t argument_of_param(std::size_t j) const { return argument_of_state(run.cell->states.size()) + j; }
-  std::size_t argument_of_scale() const { return run.cell->arguments() - 2; }
-  std::size_t argument_of_shift() const { return run.cell->arguments() - 1; }
-
- private:
-  Tensors inputs_, params_;
-};
-
-// By operators that are all differentiable themselves.
+// By operators that are all differentiable themselves, with these statistics.
+Results composed(const LayerCall& call, const at::Tensor& mean, const at::Tensor& var);
+// With the call's, or those of its input.
 Results composed(const LayerCall& call);
-
-// Below autograd an operator may not return its argument, as `to` does.
-at::Tensor as_type(const at::Tensor& t, c10::ScalarType type);
 
 // A channel's numbers [C] beside x.
 at::Tensor beside(const at::Tensor& numbers, const at::Tensor& x, std::int64_t channel_dim);

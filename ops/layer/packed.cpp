@@ -7,16 +7,19 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/where.h>
 
 #include <atomic>
 #include <limits>
 #include <tuple>
+
+#if defined(SPIKEFORGE_WITH_CUDA)
+#include <ATen/ops/arange.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/where.h>
+#endif
 
 namespace spikeforge::ops::layers {
 namespace {
@@ -45,12 +48,6 @@ void check_pack(const at::Tensor& x, std::int64_t bits) {
   TORCH_CHECK_TYPE(x.layout() == c10::kStrided, "pack_spikes: x must be a dense tensor, but its layout is ",
                    x.layout());
   check_bits("pack_spikes", bits);
-}
-
-// The numbers in the order of memory.
-at::Tensor flat(const at::Tensor& x) {
-  const at::Tensor in_order = dense(x);
-  return in_order.as_strided_symint({in_order.sym_numel()}, {1});
 }
 
 std::tuple<at::Tensor, at::Tensor> pack_meta(const at::Tensor& x, std::int64_t bits) {
@@ -105,10 +102,15 @@ void check_unpack(const at::Tensor& packed, const at::Tensor& valid, c10::SymInt
 
 at::Tensor empty_dense(const at::Tensor& packed, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides,
                        c10::ScalarType type) {
-  at::Tensor x = at::empty_strided_symint(sizes, strides, packed.options().dtype(type));
-  TORCH_CHECK_VALUE(x.is_non_overlapping_and_dense(), "unpack_spikes: stride must be that of a dense tensor of size ",
-                    sizes, ", but is ", strides);
-  return x;
+  bool is_legal = true;
+  for (const c10::SymInt& stride : strides) is_legal = is_legal && stride >= 0;
+  const auto options = packed.options().dtype(type);
+  // What is asked for may be huge, where strides are wrong.
+  is_legal =
+      is_legal && at::empty_strided_symint(sizes, strides, options.device(at::kMeta)).is_non_overlapping_and_dense();
+  TORCH_CHECK_VALUE(is_legal, "unpack_spikes: stride must be that of a dense tensor of size ", sizes, ", but is ",
+                    strides);
+  return at::empty_strided_symint(sizes, strides, options);
 }
 
 at::Tensor unpack_meta(const at::Tensor& packed, const at::Tensor& valid, c10::SymIntArrayRef sizes,
@@ -135,6 +137,12 @@ at::Tensor unpack_cpu(const at::Tensor& packed, const at::Tensor& valid, c10::Sy
 }
 
 #if defined(SPIKEFORGE_WITH_CUDA)
+// The numbers in the order of memory.
+at::Tensor flat(const at::Tensor& x) {
+  const at::Tensor in_order = dense(x);
+  return in_order.as_strided_symint({in_order.sym_numel()}, {1});
+}
+
 at::Tensor shifts(const at::Tensor& like, std::int64_t bits) {
   return at::arange(0, 8, bits, like.options().dtype(at::kByte).memory_format(std::nullopt));
 }

@@ -11,6 +11,7 @@
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/linear.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <utility>
@@ -27,8 +28,8 @@ SPIKEFORGE_SCHEMAS(library) {
   library.def("linear(Tensor x, Tensor weight, Tensor? bias=None, *, int bits=1) -> Tensor",
               {at::Tag::pt2_compliant_tag});
   library.def(
-      "convolution(Tensor x, Tensor weight, Tensor? bias=None, SymInt[] stride=[1], SymInt[] padding=[0], "
-      "SymInt[] dilation=[1], SymInt groups=1, *, int bits=1) -> Tensor",
+      "convolution(Tensor x, Tensor weight, Tensor? bias=None, int[1] stride=1, int[1] padding=0, "
+      "int[1] dilation=1, int groups=1, *, int bits=1) -> Tensor",
       {at::Tag::pt2_compliant_tag});
 }
 
@@ -84,26 +85,31 @@ at::Tensor as(const at::Tensor& t, const at::Tensor& like) {
   return !t.defined() || t.scalar_type() == like.scalar_type() ? t : t.to(like.scalar_type());
 }
 
+// [..., n] as [rows, n]; torch's own reshape does not know how many rows of nothing there are.
+at::Tensor as_rows(const at::Tensor& t) {
+  c10::SymInt rows = 1;
+  for (std::int64_t d = 0; d + 1 < t.dim(); ++d) rows = rows * t.sym_size(d);
+  return t.reshape_symint({rows, t.sym_size(-1)});
+}
+
 struct PackedLinearRule {
   static constexpr bool is_traceable = false;
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &grad = grads[0], &weight = saved[0];
-    at::Tensor grad_x, grad_weight, grad_bias;
-    if (!grad.defined()) return {grad_x, grad_weight, grad_bias};
+    variable_list list(ctx->saved_data.at("has_bias").toBool() ? 3 : 2);
+    if (!grad.defined()) return list;
     if (ctx->needs_input_grad(0))
-      grad_x = grad.matmul(as(weight, grad)).to(static_cast<c10::ScalarType>(ctx->saved_data.at("type").toInt()));
-    if (ctx->needs_input_grad(1)) {
-      const at::Tensor x = unpacked(ctx, "linear", saved);
-      const at::Tensor rows = grad.reshape_symint({-1, grad.sym_size(-1)});
-      grad_weight = as(rows.t().matmul(as(x, grad).reshape_symint({-1, x.sym_size(-1)})), weight);
-    }
-    if (ctx->saved_data.at("has_bias").toBool() && ctx->needs_input_grad(2))
-      grad_bias = as(grad.sum_to_size_symint({grad.sym_size(-1)}), weight);
-    variable_list list{grad_x, grad_weight};
-    if (ctx->saved_data.at("has_bias").toBool()) list.push_back(grad_bias);
+      list[0] = grad.matmul(as(weight, grad)).to(static_cast<c10::ScalarType>(ctx->saved_data.at("type").toInt()));
+    if (ctx->needs_input_grad(1))
+      list[1] = as_rows(grad).t().matmul(as_rows(as(unpacked(ctx, "linear", saved), grad))).to(weight_type(ctx));
+    if (list.size() > 2 && ctx->needs_input_grad(2)) list[2] = as_rows(grad).sum(0).to(weight_type(ctx));
     return list;
+  }
+
+  static c10::ScalarType weight_type(AutogradContext* ctx) {
+    return static_cast<c10::ScalarType>(ctx->saved_data.at("weight_type").toInt());
   }
 };
 
@@ -119,7 +125,7 @@ struct PackedConvolutionRule {
     const auto type = static_cast<c10::ScalarType>(ctx->saved_data.at("type").toInt());
     const std::array<bool, 3> wanted{ctx->needs_input_grad(0), ctx->needs_input_grad(1),
                                      has_bias && ctx->needs_input_grad(2)};
-    // Its sizes are read in any case; its numbers for the weight's gradient alone.
+    // Its sizes are read in any case; its numbers, which are not set here, for the weight's gradient alone.
     const at::Tensor x = wanted[1] ? unpacked(ctx, "convolution", saved)
                                    : at::empty_strided_symint(sym_ints(ctx, "sizes"), sym_ints(ctx, "strides"),
                                                               grad.options().dtype(type));
@@ -147,6 +153,10 @@ bool is_wrapped(const at::Tensor& t) {
 template <class Rule, class Product, class Keep>
 at::Tensor packed_product(const char* op, const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias,
                           std::int64_t bits, const Product& product, const Keep& keep) {
+  TORCH_CHECK_VALUE(bits == 1 || bits == 4, op, ": bits must be 1, for 0 and 1, or 4, for 0 to 15, but is ", bits);
+  TORCH_CHECK_TYPE(is_supported(x.scalar_type()) && x.layout() == c10::kStrided, op,
+                   ": x must be dense, and float16, bfloat16, float32 or float64, but is ", x.scalar_type(), ", ",
+                   x.layout());
   const bool has_bias = bias.has_value() && bias->defined();
   variable_list inputs{x, weight};
   if (has_bias) inputs.push_back(*bias);
@@ -156,7 +166,10 @@ at::Tensor packed_product(const char* op, const at::Tensor& x, const at::Tensor&
     const at::Tensor in_order = dense(x);
     Packed packed = pack(op, in_order, bits);
     ctx->set_materialize_grads(false);
-    ctx->save_for_backward({weight, packed.numbers, packed.valid});
+    // A linear layer whose x wants no gradient needs no weight, which may then change.
+    const bool reads_weight = weight.dim() > 2 || autograd::wants_gradient(x);
+    ctx->save_for_backward({reads_weight ? weight : at::Tensor(), packed.numbers, packed.valid});
+    ctx->saved_data["weight_type"] = static_cast<std::int64_t>(weight.scalar_type());
     ctx->saved_data["has_bias"] = has_bias;
     keep_form(ctx, {in_order.sym_sizes().vec(), in_order.sym_strides().vec(), x.scalar_type(), bits});
     keep(ctx);
@@ -176,14 +189,16 @@ at::Tensor linear_autograd(const at::Tensor& x, const at::Tensor& weight, const 
 }
 
 // One number for each dimension of space.
-std::vector<c10::SymInt> expanded(const char* name, c10::SymIntArrayRef given, std::size_t dims) {
+std::vector<c10::SymInt> expanded(const char* name, at::IntArrayRef given, std::size_t dims) {
   TORCH_CHECK_VALUE(given.size() == 1 || given.size() == dims, "convolution: ", name, " must have one entry, or ", dims,
                     ", but has ", given.size());
-  return given.size() == dims ? given.vec() : std::vector<c10::SymInt>(dims, given[0]);
+  std::vector<c10::SymInt> all(dims, given[0]);
+  if (given.size() == dims) std::copy(given.begin(), given.end(), all.begin());
+  return all;
 }
 
-Geometry geometry_of(const at::Tensor& x, const at::Tensor& weight, c10::SymIntArrayRef stride,
-                     c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, c10::SymInt groups) {
+Geometry geometry_of(const at::Tensor& x, const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding,
+                     at::IntArrayRef dilation, std::int64_t groups) {
   TORCH_CHECK_VALUE(
       weight.dim() >= 3 && weight.dim() <= 5,
       "convolution: weight must have shape [out, in / groups, *kernel] with 1 to 3 dimensions of space, but has ",
@@ -193,7 +208,7 @@ Geometry geometry_of(const at::Tensor& x, const at::Tensor& weight, c10::SymIntA
                     x.sym_sizes());
   const auto dims = static_cast<std::size_t>(weight.dim() - 2);
   return {expanded("stride", stride, dims), expanded("padding", padding, dims), expanded("dilation", dilation, dims),
-          std::move(groups)};
+          groups};
 }
 
 at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, const Geometry& options) {
@@ -202,16 +217,15 @@ at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const MaybeTe
                                 /*transposed=*/false, zeros, options.groups);
 }
 
-at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias,
-                       c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
-                       c10::SymInt groups, std::int64_t /*bits*/) {
-  return convolve(x, weight, bias, geometry_of(x, weight, stride, padding, dilation, std::move(groups)));
+at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, at::IntArrayRef stride,
+                       at::IntArrayRef padding, at::IntArrayRef dilation, std::int64_t groups, std::int64_t /*bits*/) {
+  return convolve(x, weight, bias, geometry_of(x, weight, stride, padding, dilation, groups));
 }
 
 at::Tensor convolution_autograd(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias,
-                                c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
-                                c10::SymInt groups, std::int64_t bits) {
-  const Geometry options = geometry_of(x, weight, stride, padding, dilation, std::move(groups));
+                                at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                                std::int64_t groups, std::int64_t bits) {
+  const Geometry options = geometry_of(x, weight, stride, padding, dilation, groups);
   return packed_product<PackedConvolutionRule>(
       "convolution", x, weight, bias, bits, [&] { return convolve(x, weight, bias, options); },
       [&](AutogradContext* ctx) {
@@ -225,8 +239,8 @@ at::Tensor convolution_autograd(const at::Tensor& x, const at::Tensor& weight, c
 // ---- autocast: arguments are cast before autograd sees them, as torch's own products do ----
 
 using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const MaybeTensor&, std::int64_t);
-using Convolution = at::Tensor(const at::Tensor&, const at::Tensor&, const MaybeTensor&, c10::SymIntArrayRef,
-                               c10::SymIntArrayRef, c10::SymIntArrayRef, c10::SymInt, std::int64_t);
+using Convolution = at::Tensor(const at::Tensor&, const at::Tensor&, const MaybeTensor&, at::IntArrayRef,
+                               at::IntArrayRef, at::IntArrayRef, std::int64_t, std::int64_t);
 
 struct Lowering {
   explicit Lowering(const at::Tensor& x)
@@ -249,11 +263,11 @@ at::Tensor linear_autocast(const at::Tensor& x, const at::Tensor& weight, const 
 }
 
 at::Tensor convolution_autocast(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias,
-                                c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
-                                c10::SymInt groups, std::int64_t bits) {
+                                at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                                std::int64_t groups, std::int64_t bits) {
   static const auto handle = traced::find<Convolution>("spikeforge::convolution");
   const Lowering lower(x);
-  return handle.call(lower(x), lower(weight), lower(bias), stride, padding, dilation, std::move(groups), bits);
+  return handle.call(lower(x), lower(weight), lower(bias), stride, padding, dilation, groups, bits);
 }
 
 SPIKEFORGE_KERNELS(AutocastCPU, library) {
@@ -292,9 +306,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::opti
 at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                        const ConvolutionOptions& options) {
   static const auto handle = ops::traced::find<ops::layers::Convolution>("spikeforge::convolution");
-  return handle.call(x, weight, bias, c10::fromIntArrayRefSlow(options.stride),
-                     c10::fromIntArrayRefSlow(options.padding), c10::fromIntArrayRefSlow(options.dilation),
-                     options.groups, options.bits);
+  return handle.call(x, weight, bias, options.stride, options.padding, options.dilation, options.groups, options.bits);
 }
 
 }  // namespace spikeforge

@@ -96,6 +96,25 @@ def test_statistics_do_not_cancel(layout, outlier, device):
     torch.testing.assert_close(found.cpu().double(), batch_norm(x.double(), None, None)[2], rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize("outlier", [1e3, 1e6, 1e8])
+def test_an_outlier_takes_no_digits_from_the_variance_wherever_it_stands(outlier):
+    for place in ((0, 0), (3, 7)):
+        x = torch.randn(8, 8, 3, 32, 32)
+        x[place][:, 0, 0] = outlier
+        for layout in ("contiguous", "channels_last"):
+            found = ops.channel_statistics(in_layout(x, layout))[1].double()
+            torch.testing.assert_close(found, batch_norm(x.double(), None, None)[2], rtol=1e-5, atol=0)
+
+
+def test_statistics_of_huge_numbers_and_of_no_channels(device):
+    mean, var = ops.channel_statistics(torch.full((4, 3, 2), 1e100, dtype=torch.float64, device=device))
+    assert torch.equal(var, torch.zeros_like(var)) and torch.equal(mean, torch.full_like(mean, 1e100))
+    x = torch.zeros(2, 2, 0, 3, device=device, requires_grad=True)
+    mean, var = ops.channel_statistics(x)
+    (mean.sum() + var.sum() + ops.batch_norm_run(SPIKING, [x], [], [torch.tensor(2.0)])[0][0].sum()).backward()
+    assert x.grad.shape == x.shape
+
+
 def test_statistics_have_the_same_bits_at_every_call_and_for_any_number_of_threads(device):
     x = torch.randn(4, 16, 24, 30, 30, device=device)
     threads = torch.get_num_threads()
@@ -288,7 +307,19 @@ def test_only_the_input_is_kept_for_the_backward_pass(device):
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         ops.batch_norm_run(SPIKING, [x], [], [torch.tensor(2.0)], torch.ones(16, device=device))
     large = [t for t in kept if t.numel() >= x.numel()]
-    assert len(large) == 1 and large[0].data_ptr() == x.data_ptr()
+    assert large and all(t.data_ptr() == x.data_ptr() for t in large)
+
+
+@pytest.mark.parametrize("wanted", ["x", "weight"])
+def test_an_input_that_changed_before_the_backward_pass_is_noticed(wanted, device):
+    weight = torch.ones(5, dtype=torch.float64, device=device, requires_grad=True)
+    leaf = torch.randn(4, 3, 5, dtype=torch.float64, device=device, requires_grad=True)
+    x = leaf * 1
+    outputs, _, _, _ = ops.batch_norm_run(SMOOTH, [x], [], [torch.tensor(2.0, dtype=torch.float64)], weight)
+    with torch.no_grad():
+        x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(outputs[0].sum(), leaf if wanted == "x" else weight)
 
 
 def test_compile_export_and_transforms(device):
@@ -317,6 +348,22 @@ def test_compile_export_and_transforms(device):
     torch.testing.assert_close(mapped, torch.stack(one_by_one), rtol=1e-4, atol=1e-6)
     values, tangents = torch.func.jvp(lambda x: run(x, weight.detach())[1], (x.detach(),), (torch.ones_like(x),))
     torch.testing.assert_close((values, tangents), (run(x, weight)[1].detach(), torch.ones(5, device=device)))
+
+
+@pytest.mark.parametrize("changed", [2, 3])
+def test_statistics_that_changed_before_the_backward_pass_are_noticed(changed, device):
+    x = torch.randn(4, 5, 6, device=device, requires_grad=True)
+    results = ops.batch_norm_run(SMOOTH, [x], [], [torch.tensor(2.0)])
+    with torch.no_grad():
+        results[changed].mul_(1.5)
+    loss = results[0][0].square().sum()
+    if changed == 2:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(loss, x)
+    else:  # nothing reads it again
+        found = torch.autograd.grad(loss, x)
+        expected = torch.autograd.grad(ops.batch_norm_run(SMOOTH, [x], [], [torch.tensor(2.0)])[0][0].square().sum(), x)
+        torch.testing.assert_close(found, expected)
 
 
 def wrong_calls():
@@ -501,13 +548,77 @@ def test_fuse_finds_the_pairs_and_leaves_the_others(device):
     assert "1.neuron.v" in net(x, None)[1]
 
 
+class Louder(snn.LIF):
+    def forward(self, x, *args, **options):
+        return super().forward(3 * x, *args, **options)
+
+
+class Doubled(nn.BatchNorm1d):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_fuse_leaves_what_would_change(device):
+    two = "neuron two(x; v) { h = v + x; return spike(h - 1, atan(2)), h; v' = 0.5 * h }"
+    seen = []
+    watched = snn.TimeDistributed(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    watched.module.register_forward_hook(lambda *_: seen.append(1))
+    for layer, neuron in (
+        (snn.TimeDistributed(nn.BatchNorm1d(4)), Louder()),
+        (snn.TimeDistributed(Doubled(4)), snn.LIF()),
+        (snn.TimeDistributed(nn.BatchNorm1d(4)), snn.Neuron(two)),
+        (watched, snn.LIF()),
+        (snn.TimeDistributed(nn.BatchNorm1d(4)), snn.LIF(spiking=False)),
+    ):
+        net = nn.Sequential(layer, neuron).to(device)
+        assert snn.fuse(net) == [] and net[0] is layer and net[1] is neuron
+        net(torch.randn(3, 2, 4, device=device))
+    assert seen == [1]
+
+
+def test_fuse_keeps_modes_and_what_others_hold(device):
+    inner = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    net = nn.Sequential(snn.TimeDistributed(nn.Linear(4, 4), nn.BatchNorm1d(4)), snn.LIF(), snn.TimeDistributed(inner), snn.LIF())
+    net[0].module[1].eval()  # frozen
+    assert snn.fuse(net.to(device)) == ["1", "3"]
+    assert net[1].training and not net[1].norm.training and net[3].norm.training
+    before = net[1].norm.running_mean.clone()
+    net(torch.randn(3, 2, 4, device=device))
+    assert torch.equal(net[1].norm.running_mean, before) and len(inner) == 2
+
+
+@pytest.mark.parametrize("neuron", ["LIF", "text"])
+def test_both_ways_of_a_layer_refuse_and_count_alike(neuron, device):
+    layer = snn.BatchNormNeuron(nn.BatchNorm2d(3), NEURONS[neuron](), residual="iand").to(device)
+    x = torch.randn(4, 2, 3, 5, 5, device=device)
+    with pytest.raises(ValueError, match=r"x must be \[T, B, 3, ...\].*and 5 dimensions, but has shape \[4, 2, 3\]"):
+        layer(x[..., 0, 0], x[..., 0, 0])
+    with pytest.raises(TypeError, match="residual must be a tensor of the shape of x, but is NoneType"):
+        layer(x, None)
+    with pytest.raises(TypeError, match="residual must be torch.float32, the type of x, but is torch.float64"):
+        layer(x, x.double())
+    layer = snn.BatchNormNeuron(nn.BatchNorm1d(3, momentum=None), NEURONS[neuron]()).to(device)
+    x = torch.randn(2, 4, 3, device=device)
+    layer(x)
+    assert layer.norm.num_batches_tracked == 1
+    torch.testing.assert_close(layer.norm.running_mean, x.mean((0, 1)))
+    layer.eval()
+    y = layer(x.requires_grad_())
+    layer.train()(x.detach())
+    y.sum().backward()  # of the statistics that it had
+
+
 def test_wrong_layers_are_refused_in_words():
-    with pytest.raises(TypeError, match="norm must be a BatchNorm1d, 2d, 3d or SyncBatchNorm, but is LayerNorm"):
+    with pytest.raises(TypeError, match="norm must be a BatchNorm1d, 2d, 3d or SyncBatchNorm, with their forward, but is LayerNorm"):
         snn.BatchNormNeuron(nn.LayerNorm(3), snn.LIF())
-    with pytest.raises(TypeError, match="neuron must be a neuron of spikeforge.nn with one input, but is ReLU"):
+    with pytest.raises(TypeError, match="neuron must be a neuron of spikeforge.nn, with its forward, but is ReLU"):
         snn.BatchNormNeuron(nn.BatchNorm1d(3), nn.ReLU())
-    with pytest.raises(TypeError, match="with one input"):
+    with pytest.raises(TypeError, match="neuron must have one input and one output, but Neuron has 2 and 2"):
         snn.BatchNormNeuron(nn.BatchNorm1d(3), snn.Neuron(TWO, k=1.0))
+    with pytest.raises(TypeError, match="with their forward, but is Doubled"):
+        snn.BatchNormNeuron(Doubled(3), snn.LIF())
+    with pytest.raises(ValueError, match="scale must be a finite number, but is nan"):
+        snn.BatchNormNeuron(nn.BatchNorm1d(3), snn.LIF(), scale=float("nan"))
     with pytest.raises(ValueError, match="residual must be None, 'add', 'and' or 'iand', but is 'ADD'"):
         snn.BatchNormNeuron(nn.BatchNorm1d(3), snn.LIF(), residual="ADD")
     with pytest.raises(ValueError, match="spiking=False needs the neuron's own operator"):
@@ -530,7 +641,7 @@ def test_a_layer_is_copied_saved_compiled_and_follows_its_constants(device, tmp_
     for other in (copy.deepcopy(layer), torch.load(tmp_path / "layer.pt", weights_only=False)):
         assert torch.equal(other(x), expected)
     assert list(layer.state_dict()) == [f"norm.{name}" for name in layer.norm.state_dict()]
-    text = snn.BatchNormNeuron(nn.BatchNorm1d(5), snn.Neuron(SPIKING, tau=2.0)).to(device)
+    text = snn.BatchNormNeuron(nn.BatchNorm1d(5, momentum=None), snn.Neuron(SPIKING, tau=2.0)).to(device)
     assert torch.equal(torch.compile(text, fullgraph=True)(x), text(x))
 
 

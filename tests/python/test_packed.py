@@ -2,6 +2,10 @@
 
 Oracles are torch's own layers, whose bits must be these, and numbers written out one by one."""
 
+import contextlib
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -81,6 +85,8 @@ def test_packing_is_a_right_operator(device):
         ("size must not be negative", ValueError, lambda x, p, v: ops.unpack_spikes(p, v, [-10], [1], x.dtype)),
         ("that of a dense tensor", ValueError, lambda x, p, v: ops.unpack_spikes(p, v, [10], [2], x.dtype)),
         ("that of a dense tensor", ValueError, lambda x, p, v: ops.unpack_spikes(p, v, [10], [0], x.dtype)),
+        ("that of a dense tensor", ValueError, lambda x, p, v: ops.unpack_spikes(p, v, [5, 2], [1 << 40, 1], x.dtype)),
+        ("that of a dense tensor", ValueError, lambda x, p, v: ops.unpack_spikes(p[:0], v, [0, 2], [1, -1], x.dtype)),
         ("dtype must be float16", TypeError, lambda x, p, v: ops.unpack_spikes(p, v, [10], [1], torch.int32)),
     ],
 )
@@ -96,6 +102,8 @@ def test_wrong_packs_are_refused_in_words(words, error, call):
 def products():
     """A name, the operator and torch's function, the shapes of x and weight, and the channels that come out."""
     yield "linear", ops.linear, nn.functional.linear, (4, 3, 7), (5, 7), {}
+    yield "linear of nothing", ops.linear, nn.functional.linear, (2, 0), (3, 0), {}
+    yield "linear to nothing", ops.linear, nn.functional.linear, (2, 3), (0, 3), {}
     yield "linear of a vector", ops.linear, nn.functional.linear, (7,), (5, 7), {}
     for dims, function in enumerate((nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d), 1):
         space = (9, 8, 7)[:dims]
@@ -111,6 +119,8 @@ def test_products_and_gradients_have_the_bits_of_torch(name, op, function, shape
         x = counts(*shape, most=(1 << bits) - 1, device=device)
         w, b = torch.randn(weight, device=device), torch.randn(weight[0], device=device)
         results = []
+        if options:  # a number for all dimensions, as torch takes it
+            torch.testing.assert_close(op(x, w, None, 2, 1, groups=2), function(x, w, None, 2, 1, groups=2))
         for run in (lambda *t: op(*t, **options, bits=bits), lambda *t: function(*t, **options)):
             leaves = [t.clone().requires_grad_() for t in ((x, w, b) if has_bias else (x, w))]
             y = run(*leaves)
@@ -187,6 +197,20 @@ def test_compile_autocast_and_opcheck(op, device):
     torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
 
 
+def test_a_weight_that_nothing_reads_again_may_change(device):
+    x, weight = counts(4, 7, device=device), torch.randn(5, 7, device=device, requires_grad=True)
+    y = ops.linear(x, weight)
+    with torch.no_grad():
+        weight.add_(1)
+    y.sum().backward()
+    torch.testing.assert_close(weight.grad, x.sum(0).expand(5, 7))
+    y = ops.linear(x.requires_grad_(), weight)
+    with torch.no_grad():
+        weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
 def test_a_product_under_autocast_leaves_torchs_their_gradients(device):
     """Autocast keeps casts of weights, which must be differentiable for whoever asks next."""
     x, weight = counts(4, 7, device=device), torch.randn(5, 7, device=device, requires_grad=True)
@@ -202,6 +226,7 @@ def test_a_product_under_autocast_leaves_torchs_their_gradients(device):
         (r"weight must have shape \[out, in\]", lambda x, w: ops.linear(x, w[0])),
         (r"weight must have shape \[out, in / groups, \*kernel\]", lambda x, w: ops.convolution(x, w)),
         ("x must have 3 dimensions", lambda x, w: ops.convolution(x, w[None])),
+        ("linear: bits must be 1, for 0 and 1, or 4", lambda x, w: ops.linear(x, w.detach(), bits=7)),
         ("stride must have one entry, or 1, but has 2", lambda x, w: ops.convolution(x[None], w[None], stride=[1, 1])),
     ],
 )
@@ -232,8 +257,8 @@ def test_gradients_have_the_same_bits_and_spikes_are_kept_as_bits(device, monkey
 
     def noted(t):
         kept = pack(t)
-        if isinstance(kept, tuple):
-            packed.append((t.numel(), kept[0].numel()))
+        if isinstance(kept, spikeforge.packed._Packed):
+            packed.append((t.numel(), kept.packed.numel()))
         return kept
 
     monkeypatch.setattr(spikeforge.packed, "_pack", noted)
@@ -252,10 +277,58 @@ def test_spikes_become_bits_counts_become_four_and_the_rest_stays(device):
     spikes, more = counts(40, 50, device=device), counts(40, 50, most=9, device=device)
     for x, bits in ((spikes, 1), (more, 4), (spikes.t(), 1), (more.expand(3, 40, 50), 4)):
         kept = _pack(x)
-        assert kept[0].numel() == (x.numel() * bits + 7) // 8
+        assert kept.packed.numel() == (x.numel() * bits + 7) // 8
         assert torch.equal(_unpack(kept), x)
-    for x in (torch.randn(40, 50, device=device), counts(30, device=device), spikes.int(), nn.Parameter(spikes)):
-        assert _pack(x) is x
+    late = spikes.clone()
+    late[-1, -1] = 0.5
+    one = torch.ones(1, device=device).expand(64, 64)
+    for x in (torch.randn(40, 50, device=device), late, counts(30, device=device), spikes.int(), nn.Parameter(spikes), one, spikes.to("meta")):
+        kept = _pack(x)
+        assert kept.tensor.data_ptr() == x.data_ptr() and _unpack(kept) is kept.tensor
+
+
+def changed_leaf():
+    x, w = torch.randn(4096), torch.randn(4096, requires_grad=True)
+    return (x * w).sum(), x.zero_
+
+
+def changed_output():
+    h = torch.sigmoid(torch.randn(4096, requires_grad=True))
+    return h.sum(), lambda: h.detach().mul_(2)
+
+
+@pytest.mark.parametrize("made", [changed_leaf, changed_output])
+def test_changes_in_place_are_noticed_as_without_it(made):
+    with spikeforge.packed_activations():
+        loss, change = made()
+    change()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_what_is_kept_goes_with_its_graph():
+    x = torch.randn(1 << 16, requires_grad=True)
+    with spikeforge.packed_activations():
+        y = torch.sigmoid(x)
+    alive = weakref.ref(y)
+    del y
+    gc.collect()
+    assert alive() is None
+
+
+def test_double_backward_and_compile_within_the_context(device):
+    x, w = counts(64, 64, device=device), torch.randn(64, 64, device=device, requires_grad=True)
+    results = []
+    for packed in (True, False):
+        with spikeforge.packed_activations() if packed else contextlib.nullcontext():
+            (gradient,) = torch.autograd.grad((x @ w).sigmoid().square().sum(), w, create_graph=True)
+            (second,) = torch.autograd.grad(gradient.square().sum(), w)
+        results.append((gradient.detach(), second))
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+    with spikeforge.packed_activations():
+        y = torch.compile(lambda w: (x @ w).square().sum())(w)
+    (found,) = torch.autograd.grad(y, w)
+    torch.testing.assert_close(found, torch.autograd.grad((x @ w).square().sum(), w)[0], rtol=1e-4, atol=1e-4)
 
 
 def test_the_page_of_bits(capsys):

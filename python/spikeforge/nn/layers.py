@@ -3,6 +3,7 @@ pass over memory."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import EllipsisType
 from typing import Any
@@ -22,6 +23,8 @@ from spikeforge.nn.text import TextCell, predefined_cell
 OPERATOR = torch.ops.spikeforge.batch_norm_run.default
 records_kernels = torch.ops.spikeforge.records_kernels.default
 is_compiling = torch.compiler.is_compiling
+# And how many dimensions their x has, with time.
+DIMS = {nn.BatchNorm1d: (3, 4), nn.BatchNorm2d: (5, 5), nn.BatchNorm3d: (6, 6), nn.SyncBatchNorm: (3, 64)}
 CHANNELS = 2  # of [T, B, C, ...]
 RESIDUALS = ("add", "and", "iand")
 
@@ -43,24 +46,30 @@ class BatchNormNeuron(Container):
         scale: multiplies the normalised input before `norm.bias` is added: alpha times the threshold is
             threshold-dependent batch normalisation (tdBN, Zheng et al. 2021).
 
-    States are the neuron's: ``{"neuron.v": ...}``.
+    States are the neuron's: ``{"neuron.v": ...}``. Hooks on `norm` and `neuron` themselves do not run.
     """
 
     def __init__(self, norm: nn.Module, neuron: nn.Module, *, residual: str | None = None, scale: float = 1.0):
         super().__init__()
-        if not isinstance(norm, _BatchNorm):
+        if not _is_made_of(norm, tuple(DIMS), ("forward",)):
             raise TypeError(
-                f"BatchNormNeuron: norm must be a BatchNorm1d, 2d, 3d or SyncBatchNorm, but is {type(norm).__name__}"
+                "BatchNormNeuron: norm must be a BatchNorm1d, 2d, 3d or SyncBatchNorm, with their forward, but is "
+                f"{type(norm).__name__}"
             )
-        if not isinstance(neuron, (PredefinedNeuron, Neuron)) or neuron.n_inputs != 1:
+        if not _is_made_of(neuron, (PredefinedNeuron, Neuron), ("forward", "_advance")):
             raise TypeError(
-                "BatchNormNeuron: neuron must be a neuron of spikeforge.nn with one input, but is "
+                "BatchNormNeuron: neuron must be a neuron of spikeforge.nn, with its forward, but is "
                 f"{type(neuron).__name__}"
+            )
+        if neuron.n_inputs != 1 or len(neuron.out_ports) != 1:
+            raise TypeError(
+                f"BatchNormNeuron: neuron must have one input and one output, but {type(neuron).__name__} has "
+                f"{neuron.n_inputs} and {len(neuron.out_ports)}"
             )
         if residual is not None and residual not in RESIDUALS:
             raise ValueError(f"BatchNormNeuron: residual must be None, 'add', 'and' or 'iand', but is {residual!r}")
-        if not is_number(scale):
-            raise TypeError(f"BatchNormNeuron: scale must be a number, but is {type(scale).__name__}")
+        if not is_number(scale) or not math.isfinite(scale):
+            raise ValueError(f"BatchNormNeuron: scale must be a finite number, but is {scale!r}")
         self.norm, self.neuron = norm, neuron
         self.residual, self.scale = residual, float(scale)
         self._text: tuple[Any, TextCell] | None = None
@@ -91,7 +100,7 @@ class BatchNormNeuron(Container):
         return outputs, {_join("neuron", name): value for name, value in after.items()}
 
     def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return (torch.zeros_like(inputs[0]),)
+        return (self._with_residual(torch.zeros_like(inputs[0]), inputs[1] if self.residual else None),)
 
     def _text_cell(self) -> TextCell:
         """The neuron as text; made again where its constants have changed."""
@@ -109,11 +118,11 @@ class BatchNormNeuron(Container):
         neuron, norm, x = self.neuron, self.norm, inputs[0]
         residual = inputs[1] if self.residual is not None else None
         try:
-            self._check(x)
+            self._check(x, residual)
             if self._is_better_apart(x):
                 y = norm(x.flatten(0, 1)).unflatten(0, x.shape[:2])
                 spikes, after = neuron._advance((y,), state, store)
-                return self._joined(spikes, residual), after
+                return self._with_residual(spikes, residual), after
             mean, var, count = self._statistics(x)
             options = {"residual_mode": self.residual or "add", "channel_dim": CHANNELS, "eps": norm.eps}
             used: list[Tensor] = []
@@ -135,7 +144,8 @@ class BatchNormNeuron(Container):
         """Mean and variance, None for those of x, and of how many numbers they are."""
         norm, count = self.norm, x.numel() // max(x.shape[CHANNELS], 1)
         if not norm.training and norm.running_mean is not None:
-            return norm.running_mean, norm.running_var, count
+            # Copies: a step of training may change them before the backward pass.
+            return norm.running_mean.clone(), norm.running_var.clone(), count
         if self._joins_processes():
             return joined_statistics(x, norm.process_group)
         return None, None, count
@@ -148,22 +158,29 @@ class BatchNormNeuron(Container):
             return False
         return is_compiling() or not records_kernels()
 
-    def _joined(self, spikes: Tensor, residual: Tensor | None) -> Tensor:
+    def _with_residual(self, spikes: Tensor, residual: Tensor | None) -> Tensor:
         if residual is None:
             return spikes
-        if residual.shape != spikes.shape:
-            raise ValueError(f"residual must have shape {list(spikes.shape)}, that of x, but has {list(residual.shape)}")
         if self.residual == "add":
             return spikes + residual
         return (spikes if self.residual == "and" else 1 - spikes) * residual
 
-    def _check(self, x: Tensor) -> None:
-        features = self.norm.num_features
-        if x.dim() <= CHANNELS or x.shape[CHANNELS] != features:
+    def _check(self, x: Tensor, residual: Tensor | None) -> None:
+        norm, features = type(self.norm).__name__, self.norm.num_features
+        fewest, most = next(dims for kind, dims in DIMS.items() if isinstance(self.norm, kind))
+        if not fewest <= x.dim() <= most or x.shape[CHANNELS] != features:
             raise ValueError(
-                f"x must be [T, B, {features}, ...], with the {features} channels of {type(self.norm).__name__} in "
-                f"dimension {CHANNELS}, but has shape {list(x.shape)}"
+                f"x must be [T, B, {features}, ...], with the {features} channels of {norm} in dimension {CHANNELS}"
+                f"{f' and {fewest} dimensions' if fewest == most else ''}, but has shape {list(x.shape)}"
             )
+        if self.residual is None:
+            return
+        if not isinstance(residual, Tensor):
+            raise TypeError(f"residual must be a tensor of the shape of x, but is {type(residual).__name__}")
+        if residual.shape != x.shape:
+            raise ValueError(f"residual must have shape {list(x.shape)}, that of x, but has {list(residual.shape)}")
+        if residual.dtype != x.dtype:
+            raise TypeError(f"residual must be {x.dtype}, the type of x, but is {residual.dtype}")
 
     def _weight(self, x: Tensor) -> Tensor | None:
         weight = self.norm.weight
@@ -184,14 +201,22 @@ class BatchNormNeuron(Container):
         """The running statistics, as torch does: from the variance that is divided by one less."""
         norm = self.norm
         norm.num_batches_tracked.add_(1)
-        factor = norm.momentum if norm.momentum is not None else 1.0 / float(norm.num_batches_tracked)
+        factor = norm.momentum if norm.momentum is not None else 1.0 / norm.num_batches_tracked
         unbiased = var.detach() * (count / (count - 1))
-        norm.running_mean.lerp_(mean.detach().to(norm.running_mean.dtype), factor)
-        norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), factor)
+        norm.running_mean.mul_(1 - factor).add_(factor * mean.detach())
+        norm.running_var.mul_(1 - factor).add_(factor * unbiased)
 
     def extra_repr(self) -> str:
         parts = [f"residual={self.residual!r}"] if self.residual is not None else []
         return ", ".join(parts + ([f"scale={self.scale}"] if self.scale != 1 else []))
+
+
+def _is_made_of(module: nn.Module, kinds: tuple[type, ...], methods: Sequence[str]) -> bool:
+    """Whether it is one of these kinds, and has not changed what they do."""
+    return any(
+        isinstance(module, kind) and all(getattr(type(module), name) is getattr(kind, name) for name in methods)
+        for kind in kinds
+    )
 
 
 def _sum_of_processes(t: Tensor, group: Any) -> Tensor:
@@ -217,7 +242,8 @@ def fuse(net: nn.Module) -> list[str]:
     Found are neurons of this package that follow a :class:`~spikeforge.nn.TimeDistributed` which ends in a batch
     normalisation, or is one, in a ``torch.nn.Sequential`` or :class:`~spikeforge.nn.Sequential`. The neuron becomes a
     :class:`BatchNormNeuron` of the two; of the TimeDistributed remains what stands before the normalisation. Modules
-    with hooks, and those that occur more than once, are left as they are.
+    with hooks, with a forward of their own, and those that are registered more than once, are left as they are. A
+    forward that calls the parts of a Sequential one by one does not see that they have changed: leave those out.
 
     Parameters keep their identity, so optimisers go on; their names change (``"1.norm.weight"``): load a checkpoint
     first.
@@ -233,15 +259,15 @@ def fuse(net: nn.Module) -> list[str]:
         parts = list(container._modules.items())
         for (name, layer), (next_name, neuron) in zip(parts, parts[1:]):
             norm = _last_norm(layer)
-            if norm is None or not _is_free(neuron, times) or not _is_free(layer, times) or not _is_free(norm, times):
+            if norm is None or not all(_is_free(module, times) for module in (neuron, layer, layer.module, norm)):
                 continue
             try:
                 fused = BatchNormNeuron(norm, neuron)
             except (TypeError, ValueError):
                 continue
-            _drop_norm(layer)
-            container._modules[next_name] = fused.train(neuron.training)
-            norm.train(layer.training)
+            layer.module = _without_norm(layer.module)
+            container._modules[next_name] = fused
+            fused.training = neuron.training
             names.append(_join(path, next_name))
             if isinstance(container, Sequential):
                 container._name_parts([next_name])
@@ -268,11 +294,8 @@ def _last_norm(layer: nn.Module) -> nn.Module | None:
     return last if isinstance(last, _BatchNorm) else None
 
 
-def _drop_norm(layer: TimeDistributed) -> None:
-    inner = layer.module
-    if type(inner) is nn.Sequential:
-        del inner[-1]
-        if len(inner) == 1:
-            layer.module = inner[0]
-    else:
-        layer.module = nn.Identity()
+def _without_norm(inner: nn.Module) -> nn.Module:
+    if type(inner) is not nn.Sequential:
+        return nn.Identity()
+    rest = list(inner)[:-1]
+    return rest[0] if len(rest) == 1 else nn.Sequential(*rest).train(inner.training)
