@@ -122,7 +122,9 @@ at::Tensor unpack_meta(const at::Tensor& packed, const at::Tensor& valid, c10::S
 at::Tensor unpack_cpu(const at::Tensor& packed, const at::Tensor& valid, c10::SymIntArrayRef sizes,
                       c10::SymIntArrayRef strides, c10::ScalarType type, std::int64_t bits) {
   at::Tensor x = unpack_meta(packed, valid, sizes, strides, type, bits);
-  if (!*valid.const_data_ptr<bool>()) return x.fill_(std::numeric_limits<double>::quiet_NaN());
+  // As a byte: a bool that was made of another tensor's memory may be neither true nor false.
+  if (*static_cast<const std::uint8_t*>(valid.const_data_ptr()) == 0)
+    return x.fill_(std::numeric_limits<double>::quiet_NaN());
   const at::Tensor bytes = packed.contiguous();
   const auto* const from = bytes.const_data_ptr<std::uint8_t>();
   const DType number = dtype_of(type);

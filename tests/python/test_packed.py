@@ -65,6 +65,12 @@ def test_other_numbers_are_told_and_come_back_as_nan(wrong, dtype, device):
     assert ops.pack_spikes(torch.tensor([-0.0, 1.0], dtype=dtype, device=device))[1]
 
 
+def test_any_byte_but_zero_is_true():
+    packed = ops.pack_spikes(torch.ones(10))[0]
+    valid = torch.tensor([37], dtype=torch.uint8).view(torch.bool)[0]
+    assert torch.equal(ops.unpack_spikes(packed, valid, [10], [1], torch.float32), torch.ones(10))
+
+
 def test_packing_is_a_right_operator(device):
     x = counts(3, 50, device=device)
     opcheck(ops.pack_spikes.default, (x,))
