@@ -77,6 +77,8 @@ std::tuple<at::Tensor, at::Tensor> pack_cpu(const at::Tensor& x, std::int64_t bi
   return {packed, valid};
 }
 
+constexpr std::int64_t most_numbers = std::int64_t{1} << 60;  // whose bits can be counted
+
 void check_unpack(const at::Tensor& packed, const at::Tensor& valid, c10::SymIntArrayRef sizes,
                   c10::SymIntArrayRef strides, c10::ScalarType type, std::int64_t bits) {
   constexpr const char* op = "unpack_spikes";
@@ -93,6 +95,9 @@ void check_unpack(const at::Tensor& packed, const at::Tensor& valid, c10::SymInt
   c10::SymInt count = 1;
   for (const c10::SymInt& size : sizes) {
     TORCH_CHECK_VALUE(size >= 0, op, ": size must not be negative, but is ", sizes);
+    const auto so_far = count.maybe_as_int(), more = size.maybe_as_int();
+    TORCH_CHECK_VALUE(!so_far || !more || *more == 0 || *so_far <= most_numbers / *more, op,
+                      ": size is too large: ", sizes);
     count = count * size;
   }
   TORCH_CHECK_VALUE(packed.dim() == 1 && packed.sym_size(0) == bytes_of(count, bits), op, ": packed must have shape [",

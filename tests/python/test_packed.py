@@ -92,6 +92,7 @@ def test_packing_is_a_right_operator(device):
         ("that of a dense tensor", ValueError, lambda x, p, v: ops.unpack_spikes(p, v, [10], [2], x.dtype)),
         ("that of a dense tensor", ValueError, lambda x, p, v: ops.unpack_spikes(p, v, [10], [0], x.dtype)),
         ("that of a dense tensor", ValueError, lambda x, p, v: ops.unpack_spikes(p, v, [5, 2], [1 << 40, 1], x.dtype)),
+        ("size is too large", ValueError, lambda x, p, v: ops.unpack_spikes(p, v, [3, 4, 1 << 62], [28, 7, 1], x.dtype)),
         ("that of a dense tensor", ValueError, lambda x, p, v: ops.unpack_spikes(p[:0], v, [0, 2], [1, -1], x.dtype)),
         ("dtype must be float16", TypeError, lambda x, p, v: ops.unpack_spikes(p, v, [10], [1], torch.int32)),
     ],
