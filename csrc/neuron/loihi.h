@@ -62,8 +62,7 @@ struct Loihi {
   SPIKEFORGE_FN void step(const int* x, int* state, int* y) const {
     constexpr int M = 1 << 23;
     if constexpr (form == LoihiForm::reset) {
-      const int next = state[counter] + 1;
-      state[counter] = next >= period ? 0 : next;
+      state[counter] = state[counter] >= period - 1 ? 0 : state[counter] + 1;
       const bool now = state[counter] == offset;
       state[u] = now ? 0 : state[u];
       state[v] = now ? 0 : state[v];
