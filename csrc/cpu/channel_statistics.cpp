@@ -1,9 +1,7 @@
 // Compiled once for each instruction set (CPU_CAPABILITY), under the rule of predefined_loops.cpp.
 #include <spikeforge/cpu/channel_statistics.h>
+#include <spikeforge/cpu/element_type.h>
 #include <spikeforge/cpu/vec.h>
-
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
 
 #include <cstring>
 
@@ -102,18 +100,10 @@ class Statistics {
 };
 
 void moments(const void* x, DType type, std::int64_t rows, std::int64_t channels, std::int64_t inner, Moments* of) {
-  switch (type) {
-    case DType::f16:
-      return Statistics<float, c10::Half>::moments(static_cast<const c10::Half*>(x), rows, channels, inner, of);
-    case DType::bf16:
-      return Statistics<float, c10::BFloat16>::moments(static_cast<const c10::BFloat16*>(x), rows, channels, inner, of);
-    case DType::f32:
-      return Statistics<float, float>::moments(static_cast<const float*>(x), rows, channels, inner, of);
-    case DType::f64:
-      return Statistics<double, double>::moments(static_cast<const double*>(x), rows, channels, inner, of);
-    case DType::i32:
-      break;
-  }
+  with_element(type, [&](auto element) {
+    using Element = decltype(element);
+    Statistics<Compute<Element>, Element>::moments(static_cast<const Element*>(x), rows, channels, inner, of);
+  });
 }
 
 constexpr ChannelStatistics table = {moments};

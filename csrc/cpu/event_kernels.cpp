@@ -1,7 +1,5 @@
+#include <spikeforge/cpu/element_type.h>
 #include <spikeforge/cpu/event_kernels.h>
-
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
 
 #include <algorithm>
 #include <bit>
@@ -22,24 +20,6 @@ namespace {
 using event::Rows;
 using event::Values;
 using event::Weights;
-
-template <class W>
-using Compute = std::conditional_t<std::is_same_v<W, double>, double, float>;
-
-// Calls f with a value of the weights' type.
-template <class F>
-void with_type(DType type, F&& f) {
-  switch (type) {
-    case DType::f16:
-      return f(c10::Half());
-    case DType::bf16:
-      return f(c10::BFloat16());
-    case DType::f32:
-      return f(float());
-    default:
-      return f(double());
-  }
-}
 
 bool is_event(const std::uint32_t* bits, std::int32_t i) {
   const auto at = static_cast<std::uint32_t>(i);
@@ -197,8 +177,8 @@ void gather_typed(const Rows& matrix, const Weights& weights, const Prepared& x,
 
 void gather(const Rows& matrix, const Weights& weights, const Prepared& x, std::int64_t begin, std::int64_t end,
             void* y, std::int64_t y_stride) {
-  with_type(weights.type,
-            [&](auto w) { gather_typed(matrix, weights, x, begin, end, static_cast<decltype(w)*>(y), y_stride); });
+  with_element(weights.type,
+               [&](auto w) { gather_typed(matrix, weights, x, begin, end, static_cast<decltype(w)*>(y), y_stride); });
 }
 
 // ---- one vector, by columns ----
@@ -324,7 +304,7 @@ void scatter_typed(const Rows& matrix, const Weights& weights, const Prepared& x
 }
 
 void scatter(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share, void* sums) {
-  with_type(weights.type, [&](auto w) { scatter_typed<decltype(w)>(matrix, weights, x, share, sums); });
+  with_element(weights.type, [&](auto w) { scatter_typed<decltype(w)>(matrix, weights, x, share, sums); });
 }
 
 // Of a block of columns at a time: first their sums, then what these weigh, so that both are vectors.
@@ -362,7 +342,7 @@ void finish_typed(const Weights& weights, Values values, const void* sums, std::
 
 void finish(const Weights& weights, Values values, const void* sums, std::int64_t parts, std::int64_t part_bytes,
             std::int64_t begin, std::int64_t end, void* y, std::int64_t y_stride) {
-  with_type(weights.type, [&](auto w) {
+  with_element(weights.type, [&](auto w) {
     using W = decltype(w);
     auto* const to = static_cast<W*>(y);
     if (weights.homogeneous && values == Values::event)
@@ -426,7 +406,7 @@ struct Many {
 
 template <class F>
 void with_many(const Rows& matrix, const Weights& weights, Values values, const void* entries, std::int64_t n, F&& f) {
-  with_type(weights.type, [&](auto w) {
+  with_element(weights.type, [&](auto w) {
     using W = decltype(w);
     f(Many<W>{matrix, static_cast<const W*>(weights.data), weights.homogeneous, values != Values::number,
               static_cast<const Compute<W>*>(entries), n},
@@ -506,7 +486,7 @@ void linear_typed(const LinearSum& sum) {
 }
 
 void linear(const LinearSum& sum) {
-  with_type(sum.type, [&](auto w) { linear_typed<decltype(w)>(sum); });
+  with_element(sum.type, [&](auto w) { linear_typed<decltype(w)>(sum); });
 }
 
 constexpr EventKernels kernels = {gather, scatter, finish, gather_many, scatter_many, weight_gradient, linear};

@@ -1,11 +1,8 @@
 // Compiled once for each instruction set (CPU_CAPABILITY), under the rule of predefined_loops.cpp.
+#include <spikeforge/cpu/element_type.h>
 #include <spikeforge/cpu/spike_bits.h>
 
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
-
 #include <cstring>
-#include <type_traits>
 
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
@@ -16,7 +13,7 @@ constexpr std::int64_t block = 64;  // numbers that are bytes for a moment
 // Of the sixteen numbers that there may be as float.
 template <class Stored>
 bool to_bytes(const Stored* x, std::int64_t count, int most, std::uint8_t* bytes) {
-  using Number = std::conditional_t<std::is_same_v<Stored, double>, double, float>;
+  using Number = Compute<Stored>;
   const auto largest = static_cast<Number>(most);
   unsigned wrong = 0;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -72,21 +69,13 @@ void unpack(const std::uint8_t* packed, std::int64_t count, int bits, Stored* x)
   for (std::int64_t i = whole; i < count; ++i) x[i] = numbers[packed[whole / a_byte] >> (i - whole) * bits & mask];
 }
 
-template <class F>
-auto with_type(DType type, F&& f) {
-  if (type == DType::f16) return f(c10::Half());
-  if (type == DType::bf16) return f(c10::BFloat16());
-  if (type == DType::f32) return f(float());
-  return f(double());
-}
-
 bool pack_any(const void* x, DType type, std::int64_t count, int bits, std::uint8_t* packed) {
-  return with_type(type,
-                   [&](auto number) { return pack(static_cast<const decltype(number)*>(x), count, bits, packed); });
+  return with_element(type,
+                      [&](auto number) { return pack(static_cast<const decltype(number)*>(x), count, bits, packed); });
 }
 
 void unpack_any(const std::uint8_t* packed, std::int64_t count, int bits, DType type, void* x) {
-  with_type(type, [&](auto number) { unpack(packed, count, bits, static_cast<decltype(number)*>(x)); });
+  with_element(type, [&](auto number) { unpack(packed, count, bits, static_cast<decltype(number)*>(x)); });
 }
 
 constexpr SpikeBits table = {pack_any, unpack_any};

@@ -88,10 +88,13 @@ void register_forward(torch::Library& library) {
   library.impl("run_forward.lists", TORCH_FN(forward_kernel_of_lists<forward>));
 }
 
-// Whether a transform of torch.func wraps a state or a parameter.
-inline bool is_wrapped(const MultistepCall& call) {
+// Whether a transform of torch.func wraps it; and whether it does a state or a parameter.
+inline bool is_wrapped(const at::Tensor& t) {
   constexpr c10::DispatchKeySet wrappers{c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper};
-  const auto is = [&](const at::Tensor& t) { return t.key_set().has_any(wrappers); };
+  return t.key_set().has_any(wrappers);
+}
+inline bool is_wrapped(const MultistepCall& call) {
+  const auto is = [](const at::Tensor& t) { return is_wrapped(t); };
   return std::any_of(call.states.begin(), call.states.end(), is) ||
          std::any_of(call.params.begin(), call.params.end(), is);
 }

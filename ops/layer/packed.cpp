@@ -36,10 +36,6 @@ SPIKEFORGE_SCHEMAS(library) {
       {at::Tag::pt2_compliant_tag});
 }
 
-void check_bits(const char* op, std::int64_t bits) {
-  TORCH_CHECK_VALUE(bits == 1 || bits == 4, op, ": bits must be 1, for 0 and 1, or 4, for 0 to 15, but is ", bits);
-}
-
 c10::SymInt bytes_of(const c10::SymInt& count, std::int64_t bits) { return (count * bits + 7) / 8; }
 
 void check_pack(const at::Tensor& x, std::int64_t bits) {
@@ -192,6 +188,10 @@ SPIKEFORGE_KERNELS(CUDA, library) {
 #endif
 
 }  // namespace
+
+void check_bits(const char* op, std::int64_t bits) {
+  TORCH_CHECK_VALUE(bits == 1 || bits == 4, op, ": bits must be 1, for 0 and 1, or 4, for 0 to 15, but is ", bits);
+}
 
 at::Tensor dense(const at::Tensor& x) { return x.is_non_overlapping_and_dense() ? x : x.contiguous(); }
 

@@ -13,6 +13,9 @@ struct Packed {
   at::Tensor valid;    // 0-dimensional, bool: whether all were such numbers
 };
 
+// Throws ValueError for another width than 1 and 4; `op` begins the message.
+void check_bits(const char* op, std::int64_t bits);
+
 // Through the dispatcher.
 Packed call_pack(const at::Tensor& x, std::int64_t bits);
 // NaN everywhere, where the numbers are not valid.

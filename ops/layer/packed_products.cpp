@@ -39,17 +39,11 @@ struct Geometry {
 };
 
 // Of a tensor that is kept as bits.
-struct Form {
-  std::vector<c10::SymInt> sizes, strides;
-  c10::ScalarType type{};
-  std::int64_t bits = 1;
-};
-
-void keep_form(AutogradContext* ctx, const Form& form) {
-  ctx->saved_data["sizes"] = form.sizes;
-  ctx->saved_data["strides"] = form.strides;
-  ctx->saved_data["type"] = static_cast<std::int64_t>(form.type);
-  ctx->saved_data["bits"] = form.bits;
+void keep_form(AutogradContext* ctx, const at::Tensor& x, std::int64_t bits) {
+  ctx->saved_data["sizes"] = x.sym_sizes().vec();
+  ctx->saved_data["strides"] = x.sym_strides().vec();
+  ctx->saved_data["type"] = static_cast<std::int64_t>(x.scalar_type());
+  ctx->saved_data["bits"] = bits;
 }
 
 std::vector<c10::SymInt> sym_ints(AutogradContext* ctx, const char* name) {
@@ -143,17 +137,12 @@ struct PackedConvolutionRule {
   }
 };
 
-bool is_wrapped(const at::Tensor& t) {
-  constexpr c10::DispatchKeySet wrappers{c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper};
-  return t.defined() && t.key_set().has_any(wrappers);
-}
-
 // The product by torch; recorded by Rule with x as bits where the weight's gradient will be wanted. `keep` saves what
 // else Rule reads. Transforms of torch.func, and forward mode, have torch's own derivatives.
 template <class Rule, class Product, class Keep>
 at::Tensor packed_product(const char* op, const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias,
                           std::int64_t bits, const Product& product, const Keep& keep) {
-  TORCH_CHECK_VALUE(bits == 1 || bits == 4, op, ": bits must be 1, for 0 and 1, or 4, for 0 to 15, but is ", bits);
+  check_bits(op, bits);
   TORCH_CHECK_TYPE(is_supported(x.scalar_type()) && x.layout() == c10::kStrided, op,
                    ": x must be dense, and float16, bfloat16, float32 or float64, but is ", x.scalar_type(), ", ",
                    x.layout());
@@ -161,7 +150,9 @@ at::Tensor packed_product(const char* op, const at::Tensor& x, const at::Tensor&
   variable_list inputs{x, weight};
   if (has_bias) inputs.push_back(*bias);
   const auto any = [&](auto&& is) { return std::any_of(inputs.begin(), inputs.end(), is); };
-  if (any(is_wrapped) || any(autograd::has_tangent) || !autograd::wants_gradient(weight)) return product();
+  if (any([](const at::Tensor& t) { return traced::is_wrapped(t); }) || any(autograd::has_tangent) ||
+      !autograd::wants_gradient(weight))
+    return product();
   return autograd::record<Rule>(inputs, [&](AutogradContext* ctx) {
     const at::Tensor in_order = dense(x);
     Packed packed = pack(op, in_order, bits);
@@ -171,7 +162,7 @@ at::Tensor packed_product(const char* op, const at::Tensor& x, const at::Tensor&
     ctx->save_for_backward({reads_weight ? weight : at::Tensor(), packed.numbers, packed.valid});
     ctx->saved_data["weight_type"] = static_cast<std::int64_t>(weight.scalar_type());
     ctx->saved_data["has_bias"] = has_bias;
-    keep_form(ctx, {in_order.sym_sizes().vec(), in_order.sym_strides().vec(), x.scalar_type(), bits});
+    keep_form(ctx, in_order, bits);
     keep(ctx);
     return variable_list{product()};
   })[0];
@@ -242,6 +233,15 @@ using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const MaybeTenso
 using Convolution = at::Tensor(const at::Tensor&, const at::Tensor&, const MaybeTensor&, at::IntArrayRef,
                                at::IntArrayRef, at::IntArrayRef, std::int64_t, std::int64_t);
 
+const auto& linear_op() {
+  static const auto handle = traced::find<Linear>("spikeforge::linear");
+  return handle;
+}
+const auto& convolution_op() {
+  static const auto handle = traced::find<Convolution>("spikeforge::convolution");
+  return handle;
+}
+
 struct Lowering {
   explicit Lowering(const at::Tensor& x)
       : device(x.device().type()),
@@ -257,17 +257,15 @@ struct Lowering {
 };
 
 at::Tensor linear_autocast(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, std::int64_t bits) {
-  static const auto handle = traced::find<Linear>("spikeforge::linear");
   const Lowering lower(x);
-  return handle.call(lower(x), lower(weight), lower(bias), bits);
+  return linear_op().call(lower(x), lower(weight), lower(bias), bits);
 }
 
 at::Tensor convolution_autocast(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias,
                                 at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
                                 std::int64_t groups, std::int64_t bits) {
-  static const auto handle = traced::find<Convolution>("spikeforge::convolution");
   const Lowering lower(x);
-  return handle.call(lower(x), lower(weight), lower(bias), stride, padding, dilation, groups, bits);
+  return convolution_op().call(lower(x), lower(weight), lower(bias), stride, padding, dilation, groups, bits);
 }
 
 SPIKEFORGE_KERNELS(AutocastCPU, library) {
@@ -299,14 +297,13 @@ namespace spikeforge {
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                   std::int64_t bits) {
-  static const auto handle = ops::traced::find<ops::layers::Linear>("spikeforge::linear");
-  return handle.call(x, weight, bias, bits);
+  return ops::layers::linear_op().call(x, weight, bias, bits);
 }
 
 at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                        const ConvolutionOptions& options) {
-  static const auto handle = ops::traced::find<ops::layers::Convolution>("spikeforge::convolution");
-  return handle.call(x, weight, bias, options.stride, options.padding, options.dilation, options.groups, options.bits);
+  return ops::layers::convolution_op().call(x, weight, bias, options.stride, options.padding, options.dilation,
+                                            options.groups, options.bits);
 }
 
 }  // namespace spikeforge

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
+FLOATS = (*HALF_TYPES, torch.float32, torch.float64)
 
 
 def state_type(dtype: torch.dtype) -> torch.dtype:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+from spikeforge._numbers import FLOATS
+
 LOOKED_AT = 1024  # numbers, at first; a smaller tensor is not worth a call
 pack_spikes = torch.ops.spikeforge.pack_spikes.default
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from spikeforge._numbers import state_type
+from spikeforge._numbers import FLOATS, state_type
 from spikeforge.nn.stateful import shape_of
 
 if TYPE_CHECKING:
     from spikeforge.nn.constant import ConstantsModule
 
 ERRORS = (TypeError, ValueError, RuntimeError, AttributeError)  # of a call with something that is no tensor, too
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def explained(

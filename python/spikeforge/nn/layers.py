@@ -35,8 +35,9 @@ class BatchNormNeuron(Container):
 
     The normalised tensor is never written, and is not kept for the backward pass, which keeps x alone; but on the CPU
     a predefined neuron comes after torch's own normalisation: its compiled loop is faster than the fused one. x is
-    ``[T, B, C, ...]``. In training the statistics are those over T, B and all that follows C, and the running ones are updated as
-    torch does; in evaluation, the running ones are used. ``nn.SyncBatchNorm`` takes the statistics of all processes.
+    ``[T, B, C, ...]``. In training the statistics are those over T, B and all that follows C, and the running ones are
+    updated as torch does; in evaluation, the running ones are used. ``nn.SyncBatchNorm`` takes the statistics of all
+    processes.
 
     Args:
         norm: a BatchNorm1d, 2d, 3d or SyncBatchNorm, whose parameters and buffers stay where they are.
@@ -254,10 +255,10 @@ def fuse(net: nn.Module) -> list[str]:
     times = _occurrences(net)
     names = []
     for path, container in list(net.named_modules()):
-        if type(container) not in (nn.Sequential, Sequential) or isinstance(container, TimeDistributed):
+        if type(container) not in (nn.Sequential, Sequential):
             continue
         parts = list(container._modules.items())
-        for (name, layer), (next_name, neuron) in zip(parts, parts[1:]):
+        for (_, layer), (name, neuron) in zip(parts, parts[1:]):
             norm = _last_norm(layer)
             if norm is None or not all(_is_free(module, times) for module in (neuron, layer, layer.module, norm)):
                 continue
@@ -266,11 +267,11 @@ def fuse(net: nn.Module) -> list[str]:
             except (TypeError, ValueError):
                 continue
             layer.module = _without_norm(layer.module)
-            container._modules[next_name] = fused
+            container._modules[name] = fused
             fused.training = neuron.training
-            names.append(_join(path, next_name))
+            names.append(_join(path, name))
             if isinstance(container, Sequential):
-                container._name_parts([next_name])
+                container._name_parts([name])
     return names
 
 

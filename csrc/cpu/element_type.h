@@ -1,0 +1,33 @@
+// The types that tensors of floating point have, and that of the arithmetic on them.
+#pragma once
+
+#include <spikeforge/base/dtype.h>
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <type_traits>
+
+namespace spikeforge::cpu {
+inline namespace CPU_CAPABILITY {
+
+template <class Element>
+using Compute = std::conditional_t<std::is_same_v<Element, double>, double, float>;
+
+// Calls f with a value of an element's type, which is floating point.
+template <class F>
+auto with_element(DType type, F&& f) {
+  switch (type) {
+    case DType::f16:
+      return f(c10::Half());
+    case DType::bf16:
+      return f(c10::BFloat16());
+    case DType::f32:
+      return f(float());
+    default:
+      return f(double());
+  }
+}
+
+}  // namespace CPU_CAPABILITY
+}  // namespace spikeforge::cpu
