@@ -2,7 +2,7 @@
 // widths, prefetch and checkpoints, and nothing of any neuron. A thread owns `Spec::width` neurons for the whole
 // sequence, or backward, where neurons are few, for some of its segments.
 //
-// A Spec, printed by csrc/runtime/kernel_spec.cpp, decides at compile time:
+// A Spec, printed by csrc/kernels/multistep/spec.cpp, decides at compile time:
 //   Cell, Input (the type of x and y), Compute (of states and arithmetic)
 //   width        neurons a thread
 //   neighbours   whether they are neighbours, read in one access (rows.cuh: Lanes)
@@ -11,6 +11,8 @@
 //   checkpoint   steps between two saved states, and the length of the backward pass's segments
 //   segments     backward: segments of the same neurons that a block computes side by side
 //   ragged       backward: whether T is no multiple of what is computed at once
+//   in_turns     whether a thread takes other neurons after its first, whose parameters are the same
+//   one_segment  backward, in turns: whether the sequence is no longer than a segment
 //   save, store_states, and for each parameter, state and gradient whether it is there and of what type
 //   shared       for each parameter whether all neurons of a warp have the same
 //
@@ -31,6 +33,7 @@ __device__ constexpr int room(int count) { return count > 0 ? count : 1; }
 template <class Cell>
 struct ForwardArgs {
   long long steps, neurons;
+  long long at_once;  // neurons, where a thread's next ones lie so many behind; else all
   double constants[max_surrogate_args];
   Rows x[Cell::n_inputs];
   const void* initial[room(Cell::n_states)];
@@ -42,7 +45,7 @@ struct ForwardArgs {
 
 template <class Cell>
 struct BackwardArgs {
-  long long steps, neurons;
+  long long steps, neurons, at_once;
   double constants[max_surrogate_args];
   Rows x[Cell::n_inputs];
   const void* initial[room(Cell::n_states)];
@@ -52,8 +55,8 @@ struct BackwardArgs {
   const void* checkpoints;
   void* grad_x[Cell::n_inputs];
   void* grad_initial[room(Cell::n_states)];
-  void* grad_params[room(
-      Cell::n_params)];  // one value a neuron, or a warp where it shares the parameter; summed afterwards
+  // One value for each neuron of `at_once`, or a warp of them where it shares the parameter; summed afterwards.
+  void* grad_params[room(Cell::n_params)];
 };
 
 template <int... k>
@@ -79,19 +82,6 @@ struct Multistep {
   using InputPack = Pack<Input, W, Spec::neighbours>;
   using StatePack = Pack<F, W, Spec::neighbours>;
 
-  // Of neuron k of the thread. False: the value of a tensor is not legal.
-  template <class Args>
-  static __device__ __forceinline__ bool load_params(const Args& a, Neurons n, int k, F (&params)[room(P)]) {
-    bool legal = true;
-#pragma unroll
-    for (int j = 0; j < P; ++j) {
-      params[j] = load_param<F>(Spec::param(j), a.params[j], Spec::shared(j) ? n.first : n.neuron(k), a.neurons);
-      if (Spec::legal(j) == Legal::any) legal = legal && params[j] == params[j];
-      if (Spec::legal(j) == Legal::bounded) legal = legal && Spec::least(j) <= params[j] && params[j] <= Spec::most(j);
-    }
-    return legal;
-  }
-
   static __device__ constexpr bool checks_params() {
     for (int j = 0; j < P; ++j)
       if (Spec::legal(j) != Legal::unchecked) return true;
@@ -107,27 +97,65 @@ struct Multistep {
       return F(Spec::poison(j));
   }
 
-  // A value that is not legal is NaN in all that the neuron computes: no kernel can refuse it.
-  template <class Args>
-  static __device__ __forceinline__ Cell make_cell(const Args& a, Neurons n, int k) {
-    F params[room(P)];
-    const bool legal = load_params(a, n, k, params);
-    if (checks_params()) {
+  // Of the thread's neurons. False: the value of a tensor is not legal.
+  struct Params {
+    F of[W][room(P)];
+    bool legal[W];
+
+    template <class Args>
+    __device__ __forceinline__ Params(const Args& a, Neurons n) {
+      ParamPlace place[Spec::neighbours ? 1 : W];
 #pragma unroll
-      for (int j = 0; j < P; ++j) params[j] = legal ? params[j] : poison(j);
+      for (int k = 0; k < W; ++k) legal[k] = true;
+#pragma unroll
+      for (int j = 0; j < P; ++j) {
+        if (!Spec::neighbours || Spec::param(j) == Source::absent || Spec::shared(j)) {
+#pragma unroll
+          for (int k = 0; k < W; ++k) {
+            ParamPlace& at = place[Spec::neighbours ? 0 : k];
+            of[k][j] =
+                load_param<F>(Spec::param(j), a.params[j], at, Spec::shared(j) ? n.first : n.neuron(k), a.neurons);
+          }
+        } else {
+          place[0].find(a.params[j], n.first, a.neurons);
+          ParamPlace at = place[0];
+#pragma unroll
+          for (int k = 0; k < W; ++k) {
+            of[k][j] = load_as<F>(Spec::param(j), a.params[j].data, at.channel);
+            at.step();
+          }
+        }
+#pragma unroll
+        for (int k = 0; k < W; ++k) legal[k] = legal[k] && is_legal(j, of[k][j]);
+      }
     }
-    return Cell(params, typename Spec::Surrogate(a.constants), Options{});
+
+   private:
+    static __device__ __forceinline__ bool is_legal(int j, F value) {
+      if (Spec::legal(j) == Legal::any) return value == value;
+      return Spec::legal(j) == Legal::unchecked || (Spec::least(j) <= value && value <= Spec::most(j));
+    }
+  };
+
+  // A value that is not legal is NaN in all that the neuron computes: no kernel can refuse it.
+  static __device__ __forceinline__ Cell make_cell(const double* constants, const Params& given, int k) {
+    F params[room(P)];
+#pragma unroll
+    for (int j = 0; j < P; ++j) params[j] = !checks_params() || given.legal[k] ? given.of[k][j] : poison(j);
+    return Cell(params, typename Spec::Surrogate(constants), Options{});
   }
 
   struct Cells {
     Cell cell[W];
 
     template <class Args>
-    __device__ __forceinline__ Cells(const Args& a, Neurons n) : Cells(a, n, typename IndicesBelow<W>::type{}) {}
+    __device__ __forceinline__ Cells(const Args& a, Neurons n)
+        : Cells(a.constants, Params(a, n), typename IndicesBelow<W>::type{}) {}
 
    private:
-    template <class Args, int... k>
-    __device__ __forceinline__ Cells(const Args& a, Neurons n, Indices<k...>) : cell{make_cell(a, n, k)...} {}
+    template <int... k>
+    __device__ __forceinline__ Cells(const double* constants, const Params& params, Indices<k...>)
+        : cell{make_cell(constants, params, k)...} {}
   };
 
   template <class Args>
@@ -139,13 +167,14 @@ struct Multistep {
 #pragma unroll
       for (int s = 0; s < S; ++s)
         if (Spec::initial(s) != Source::absent) state[k][s] = load_as<F>(Spec::initial(s), a.initial[s], n.neuron(k));
-      if (checks_params() && has_nan) {
-        // Read once more, rather than kept in a register through the loop of the backward pass.
-        F params[room(P)];
-        const bool legal = load_params(a, n, k, params);
+    }
+    if (checks_params() && has_nan) {
+      // Read once more, rather than kept in a register through the loop of the backward pass.
+      const Params params(a, n);
 #pragma unroll
-        for (int s = 0; s < S; ++s) state[k][s] = legal ? state[k][s] : poison(0);
-      }
+      for (int k = 0; k < W; ++k)
+#pragma unroll
+        for (int s = 0; s < S; ++s) state[k][s] = params.legal[k] ? state[k][s] : poison(0);
     }
   }
 
@@ -255,20 +284,34 @@ struct Multistep {
 
   static __device__ __forceinline__ void forward(const ForwardArgs<Cell>& a) {
     const long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (thread >= Neurons::threads(a.neurons)) return;
-    const Neurons n = Neurons::of(thread, a.neurons);
-    const int steps = static_cast<int>(a.steps);
+    const long long at_once = Spec::in_turns ? a.at_once : a.neurons;
+    if (thread >= Neurons::threads(at_once)) return;
+    Neurons n = Neurons::of(thread, at_once);
     ForwardCursors cursors(a, n);
-
     InputPack x[K][I];
-#pragma unroll
-    for (int u = 0; u < K; ++u) cursors.load_inputs(x[u], u < steps);
-
+    load_first(a, cursors, x);
     const Cells cells(a, n);
+    walk_sequence(a, cells, n, cursors, x);
+    if (!Spec::in_turns) return;
+    for (n = n.further(at_once); n.start < a.neurons; n = n.further(at_once)) {
+      ForwardCursors next(a, n);
+      load_first(a, next, x);
+      walk_sequence(a, cells, n, next, x);
+    }
+  }
+
+  static __device__ __forceinline__ void load_first(const ForwardArgs<Cell>& a, ForwardCursors& from,
+                                                    InputPack (&x)[K][I]) {
+#pragma unroll
+    for (int u = 0; u < K; ++u) from.load_inputs(x[u], u < static_cast<int>(a.steps));
+  }
+
+  // Row t is computed from x[t % K], which then takes up row t + K: K rows are on their way at any time.
+  static __device__ __forceinline__ void walk_sequence(const ForwardArgs<Cell>& a, const Cells& cells, Neurons n,
+                                                       ForwardCursors& cursors, InputPack (&x)[K][I]) {
+    const int steps = static_cast<int>(a.steps);
     F state[W][room(S)];
     load_initial(a, cells, n, state);
-
-    // Row t is computed from x[t % K], which then takes up row t + K: K rows are on their way at any time.
     int t0 = 0;
     for (; t0 + 2 * K <= steps; t0 += K) {
 #pragma unroll
@@ -369,15 +412,17 @@ struct Multistep {
   // zeros and their results dropped, since branches would part what the passes over a segment share.
   enum class Behind { none, skipped, dropped };
 
-  // The steps of a segment from t0 on.
-  struct Segment {
+  // The steps of a segment from t0 on, as they come from memory.
+  struct SegmentRows {
     int t0, length;
     InputPack x[C][I], grad_y[C][O];
+  };
+  struct Segment : SegmentRows {
     F before[C][W][room(S)];  // each step
   };
 
   template <Behind behind>
-  static __device__ __forceinline__ void load_rows(const BackwardArgs<Cell>& a, Neurons n, int t0, Segment& to) {
+  static __device__ __forceinline__ void load_rows(const BackwardArgs<Cell>& a, Neurons n, int t0, SegmentRows& to) {
     to.t0 = t0;
     to.length = static_cast<int>(a.steps) - t0;
 #pragma unroll
@@ -516,29 +561,41 @@ struct Multistep {
     F param[W][room(P)];
 
     __device__ __forceinline__ Gradients() {
+      clear_states();
 #pragma unroll
-      for (int k = 0; k < W; ++k) {
-#pragma unroll
-        for (int s = 0; s < S; ++s) state[k][s] = F(0);
+      for (int k = 0; k < W; ++k)
 #pragma unroll
         for (int j = 0; j < P; ++j) param[k][j] = F(0);
-      }
+    }
+
+    __device__ __forceinline__ void clear_states() {
+#pragma unroll
+      for (int k = 0; k < W; ++k)
+#pragma unroll
+        for (int s = 0; s < S; ++s) state[k][s] = F(0);
     }
   };
 
-  static __device__ __forceinline__ void store_grads(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
-                                                     Gradients& grad) {
+  // Of the states before the first step. What belongs to states that the cell made itself is added to `own`.
+  static __device__ __forceinline__ void store_grad_initial(const BackwardArgs<Cell>& a, Neurons n,
+                                                            const Gradients& grad, F (&own)[W][room(S)]) {
 #pragma unroll
     for (int k = 0; k < W; ++k) {
-      F grad_own[room(S)];  // of the states that the cell made itself
 #pragma unroll
       for (int s = 0; s < S; ++s) {
         const bool given = Spec::initial(s) != Source::absent;
-        grad_own[s] = given ? F(0) : grad.state[k][s];
+        if (!given) own[k][s] += grad.state[k][s];
         if (given && Spec::wants_grad_initial(s))
           store_as<F>(Spec::initial(s), a.grad_initial[s], n.neuron(k), grad.state[k][s]);
       }
-      cells.cell[k].finish(grad_own, grad.param[k]);
+    }
+  }
+
+  static __device__ __forceinline__ void store_grad_params(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
+                                                           const F (&own)[W][room(S)], Gradients& grad) {
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      cells.cell[k].finish(own[k], grad.param[k]);
 #pragma unroll
       for (int j = 0; j < P; ++j)
         if (Spec::wants_grad_param(j) && !Spec::shared(j))
@@ -569,13 +626,9 @@ struct Multistep {
     walk_back<behind>(a, cells, n, segment, grad.state, grad.param);
   }
 
-  // A thread walks its neurons' whole sequence.
-  static __device__ __forceinline__ void backward(const BackwardArgs<Cell>& a) {
-    const long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (thread >= Neurons::threads(a.neurons)) return;
-    const Neurons n = Neurons::of(thread, a.neurons);
-    const Cells cells(a, n);
-    Gradients grad;
+  // The whole sequence of a thread's neurons.
+  static __device__ __forceinline__ void walk_sequence(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
+                                                       Gradients& grad) {
     const int steps = static_cast<int>(a.steps);
     if (!Spec::store_states) add_grad_states(a, 0, n, grad.state);
     int t0 = (steps - 1) & ~(C - 1);
@@ -584,7 +637,56 @@ struct Multistep {
       t0 -= C;
     }
     for (; t0 >= 0; t0 -= C) backward_segment<Behind::none>(a, cells, n, t0, grad);
-    store_grads(a, cells, n, grad);
+  }
+
+  // In turns, sums over neurons that share a parameter stay in registers until the last turn.
+  static __device__ __forceinline__ void backward(const BackwardArgs<Cell>& a) {
+    const long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const long long at_once = Spec::in_turns ? a.at_once : a.neurons;
+    if (thread >= Neurons::threads(at_once)) return;
+    const Neurons first = Neurons::of(thread, at_once);
+    const Cells cells(a, first);
+    Gradients grad;
+    F own[W][room(S)] = {};
+    Neurons n = first;
+    do {
+      walk_sequence(a, cells, n, grad);
+      store_grad_initial(a, n, grad, own);
+      if (!Spec::in_turns) break;
+      grad.clear_states();
+      n = n.further(at_once);
+    } while (n.start < a.neurons);
+    store_grad_params(a, cells, first, own, grad);
+  }
+
+  // In turns as well; the rows of the next turn are on their way while one is computed.
+  static __device__ __forceinline__ void backward_one_segment(const BackwardArgs<Cell>& a) {
+    constexpr Behind behind = Spec::ragged ? Behind::skipped : Behind::none;
+    const long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (thread >= Neurons::threads(a.at_once)) return;
+    const Neurons first = Neurons::of(thread, a.at_once);
+    SegmentRows next;
+    load_rows<behind>(a, first, 0, next);
+    const Cells cells(a, first);
+    Gradients grad;
+    F own[W][room(S)] = {};
+    Neurons n = first;
+    bool goes_on = true;
+    while (goes_on) {
+      Segment segment;
+      static_cast<SegmentRows&>(segment) = next;
+      const Neurons further = n.further(a.at_once);
+      goes_on = further.start < a.neurons;
+      if (goes_on) load_rows<behind>(a, further, 0, next);
+      if (never(a)) return;
+      grad.clear_states();
+      if (!Spec::store_states) add_grad_states(a, 0, n, grad.state);
+      recompute<behind>(a, cells, n, segment);
+      walk_back<behind>(a, cells, n, segment, grad.state, grad.param);
+      store_grad_initial(a, n, grad, own);
+      n = further;
+    }
+    store_grad_params(a, cells, first, own, grad);
   }
 
   // ---- backward, time-parallel: the warps of a block take the segments of the same neurons side by side ----
@@ -710,7 +812,11 @@ struct Multistep {
     }
     for (; t0 >= 0; t0 -= C * G) backward_group<Behind::none>(a, cells, n, t0, maps, grad);
     join_params(maps, g, grad.param);
-    if (g == 0) store_grads(a, cells, n, grad);
+    if (g == 0) {
+      F own[W][room(S)] = {};
+      store_grad_initial(a, n, grad, own);
+      store_grad_params(a, cells, n, own, grad);
+    }
   }
 };
 

@@ -96,6 +96,8 @@ struct Lanes {
     return {(start < last ? start : last) + (neighbours ? 0 : thread % 32), start};
   }
 
+  __device__ __forceinline__ Lanes further(long long neurons) const { return {first + neurons, start + neurons}; }
+
   // Whether the lane's neuron is nobody else's: only then may it count in a sum.
   __device__ __forceinline__ bool own(int k) const { return neuron(k) >= start; }
 
@@ -208,19 +210,43 @@ __device__ __forceinline__ void store_as(Source target, void* data, long long i,
   }
 }
 
-template <class F>
-__device__ __forceinline__ F load_param(Source source, const ParamSource& param, long long i, long long neurons) {
-  if (source == Source::absent) return static_cast<F>(param.number);
-  long long at = 0;
-  if (param.count == neurons && param.inner == 1) {
-    at = i;
-  } else if (param.count > 1) {
-    // 64-bit division costs ten times the 32-bit one.
-    at = neurons <= 0xffffffffll
-             ? (static_cast<unsigned>(i) / static_cast<unsigned>(param.inner)) % static_cast<unsigned>(param.count)
-             : (i / param.inner) % param.count;
+// Where a neuron stands in a parameter: it has the value of a channel, as `inner` neurons do one after the other.
+struct ParamPlace {
+  long long inner = 0, count = 0, channel = 0, within = 0;
+
+  // A division costs ten times what a step does: parameters of the same sizes share it.
+  __device__ __forceinline__ void find(const ParamSource& param, long long i, long long neurons) {
+    if (param.inner == inner && param.count == count) return;
+    inner = param.inner;
+    count = param.count;
+    if (count == 1 || (count == neurons && inner == 1)) {
+      channel = count == 1 ? 0 : i;
+      within = 0;
+    } else if (neurons <= 0xffffffffll) {
+      // In 32 bits, of which a division costs a tenth.
+      const unsigned values = static_cast<unsigned>(i) / static_cast<unsigned>(inner);
+      channel = values % static_cast<unsigned>(count);
+      within = static_cast<unsigned>(i) - values * static_cast<unsigned>(inner);
+    } else {
+      channel = i / inner % count;
+      within = i % inner;
+    }
   }
-  return load_as<F>(source, param.data, at);
+
+  // To the next neuron.
+  __device__ __forceinline__ void step() {
+    if (++within < inner) return;
+    within = 0;
+    if (++channel == count) channel = 0;
+  }
+};
+
+template <class F>
+__device__ __forceinline__ F load_param(Source source, const ParamSource& param, ParamPlace& place, long long i,
+                                        long long neurons) {
+  if (source == Source::absent) return static_cast<F>(param.number);
+  place.find(param, i, neurons);
+  return load_as<F>(source, param.data, place.channel);
 }
 
 }  // namespace spikeforge

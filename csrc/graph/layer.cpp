@@ -14,6 +14,8 @@ Signature with_arguments(const Cell& neuron, const Layer& around) {
   if (around.residual) signature.inputs.push_back(names.take("residual"));
   if (around.normalised)
     for (const char* name : {"mean", "scale", "shift"}) signature.params.push_back(names.take(name));
+  if (around.with_statistics)
+    for (const char* name : {"offset", "slope"}) signature.params.push_back(names.take(name));
   return signature;
 }
 
@@ -57,6 +59,11 @@ Cell layer(const Cell& neuron, const Layer& around) {
   if (around.residual) {
     const Value other = recording.value(cell.input(neuron.input_count()));
     outputs[0] = recording.id(joined(*around.residual, recording.value(outputs[0]), other), "layer");
+  }
+  if (around.with_statistics) {
+    const auto param = [&](std::size_t i) { return recording.value(cell.param(neuron.param_count() + i)); };
+    const Value x = recording.value(cell.input(0)), centered = x - param(0);
+    outputs.push_back(recording.id(param(3) * x + .5 * param(4) * (centered * centered), "layer"));
   }
   cell.finish(outputs, next_states);
   return cell;

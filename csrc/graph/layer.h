@@ -20,6 +20,9 @@ std::optional<Residual> residual_of(std::string_view name);
 struct Layer {
   // The first input x becomes (x - mean) * scale + shift: three parameters behind the neuron's own.
   bool normalised = false;
+  // Of a normalised layer: one output and two parameters more, offset x + slope (x - mean)^2 / 2. A gradient of one
+  // that comes by it adds offset + slope (x - mean) to that of x: what the statistics, if they are x's own, contribute.
+  bool with_statistics = false;
   // Of the first output: one input behind the neuron's own.
   std::optional<Residual> residual;
 };

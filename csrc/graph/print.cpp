@@ -129,6 +129,28 @@ std::string print(const Cell& cell) {
   return text + "}\n";
 }
 
+std::string on_a_line(std::string_view text) {
+  std::string line;
+  bool is_comment = false, is_apart = false, ends_statement = false;
+  int parentheses = 0;
+  for (const char c : text) {
+    is_comment = c == '#' || (is_comment && c != '\n');
+    if (is_comment) continue;
+    if (c == '\n' || c == '\r' || c == ' ' || c == '\t') {
+      is_apart = true;
+      ends_statement = ends_statement || (c == '\n' && parentheses == 0);
+      continue;
+    }
+    const char last = line.empty() ? '{' : line.back();
+    if (ends_statement && last != '{' && last != ';' && c != '{' && c != '}') line += ';';
+    if (is_apart && !line.empty()) line += ' ';
+    line += c;
+    is_apart = ends_statement = false;
+    parentheses += c == '(' ? 1 : c == ')' ? -1 : 0;
+  }
+  return line;
+}
+
 std::string print(const Graph& graph, std::string_view name) {
   const Body body(graph);
   std::vector<std::string_view> arguments, results;

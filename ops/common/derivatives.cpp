@@ -45,7 +45,8 @@ std::shared_ptr<const TracedCell> written_cell(const MultistepCall& call) {
                         form.decay_input, form.surrogate,    call.surrogate_args};
   auto& texts = cell.derivatives.get<DerivedTexts<Choices>>([] { return DerivedTexts<Choices>(); });
   return cell_of(texts.get(choices, [&] {
-    return graph::print(written(cell.kind, form, graph::Surrogate{form.surrogate, call.surrogate_args}));
+    return graph::on_a_line(
+        graph::print(written(cell.kind, form, graph::Surrogate{form.surrogate, call.surrogate_args})));
   }));
 }
 
@@ -53,8 +54,8 @@ std::shared_ptr<const TracedCell> jvp_of(const TracedCell& cell, const Mask& inp
   auto& texts =
       cell.derivatives.get<DerivedTexts<std::pair<Mask, Mask>>>([] { return DerivedTexts<std::pair<Mask, Mask>>(); });
   try {
-    return cell_of(
-        texts.get({inputs, params}, [&] { return graph::print(autodiff::jvp(cell.graph, inputs, params)); }));
+    return cell_of(texts.get(
+        {inputs, params}, [&] { return graph::on_a_line(graph::print(autodiff::jvp(cell.graph, inputs, params))); }));
   } catch (const graph::GraphError& error) {
     TORCH_CHECK_NOT_IMPLEMENTED(false, cell.name, ": its second derivative, or forward mode: ", error.what());
   }
@@ -134,7 +135,7 @@ class AsText {
         continue;
       }
       const std::size_t param = inputs() + states() + static_cast<std::size_t>(starts_[s].param);
-      const at::Tensor share = at::sum_to(gradient, given[param].sym_sizes()).to(given[param].scalar_type());
+      const at::Tensor share = at::sum_to(gradient, given[param].sym_sizes()).to(given[param].options());
       list[param] = list[param].defined() ? at::add(list[param], share) : share;
     }
     for (std::size_t i = 0; i < list.size(); ++i)
@@ -151,7 +152,8 @@ class AsText {
   std::size_t states() const { return call_.cell->states.size(); }
   std::size_t params() const { return call_.cell->params.size(); }
 
-  at::Tensor spread(const at::Tensor& param) const { return param.to(state_options_.dtype()).expand_symint(step_); }
+  // A parameter of one number may be on the CPU, a state may not.
+  at::Tensor spread(const at::Tensor& param) const { return param.to(state_options_).expand_symint(step_); }
   at::Tensor start(std::size_t s, const Tensors& params) const {
     if (starts_at_param(s)) return spread(params[starts_[s].param]);
     return at::full_symint(step_, starts_[s].number, state_options_);

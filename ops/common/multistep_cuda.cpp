@@ -1,52 +1,73 @@
-#include <spikeforge/kernels/multistep/schedule.h>
+#include <spikeforge/kernels/multistep/channel_sums.h>
 #include <spikeforge/ops/common/multistep.h>
 #include <spikeforge/ops/common/on_stream.h>
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/sum.h>
 #include <c10/cuda/CUDAGuard.h>
 
 namespace spikeforge::ops {
 namespace {
 
-// Gradients of parameters. Where all neurons of a warp share a parameter, the kernel writes one sum a warp.
-class SummedByWarps {
+// Gradients of parameters that the kernel sums partly.
+class PartlySummed {
  public:
-  SummedByWarps(const BackwardCall& call, const Prepared& prepared, DescribedBackward& described, Gradients& gradients)
-      : call_(call), launch_(described.launch) {
+  PartlySummed(const BackwardCall& call, const Prepared& prepared, DescribedBackward& described, Gradients& gradients)
+      : call_(call), launch_(described.launch), options_(prepared.state_options) {
     if (!launch_.any_grad_param) return;
-    const kernels::Schedule schedule = kernels::schedule_of(launch_, gpu_of(prepared.first_input).multiprocessors);
-    neurons_each_ = kernels::neurons_of_a_warp(schedule);
-    const std::int64_t warps = (launch_.neurons + neurons_each_ - 1) / neurons_each_;
+    const int multiprocessors = gpu_of(prepared.first_input).multiprocessors;
+    const kernels::Schedule schedule = kernels::schedule_of(launch_, multiprocessors);
+    const std::int64_t at_once = kernels::neurons_at_once(launch_, schedule, multiprocessors);
     for (std::size_t j = 0; j < launch_.params.size(); ++j) {
       const bool wanted = wants_grad_param(call, j);
-      summed_.push_back(wanted && launch_.neurons > 0 && kernels::shared_by_warps(launch_.params[j], schedule));
+      left_.push_back(wanted ? kernels::partial_sums(launch_, launch_.params[j], schedule, at_once)
+                             : kernels::PartialSums{});
       if (!wanted) continue;
       gradients.params[j] =
-          summed_[j] ? at::empty({warps}, prepared.state_options) : prepared.layout.empty_step(prepared.state_options);
+          left_[j].size() > 0 ? at::empty({left_[j].size()}, options_) : prepared.layout.empty_step(options_);
     }
     described.set_grad_params(gradients.params);
   }
 
-  // Adds up the warps that share a value, in the order of the memory of the parameter: that of the layout.
-  void finish(Gradients& gradients) const {
-    for (std::size_t j = 0; j < summed_.size(); ++j) {
-      if (!summed_[j]) continue;
-      const ParamView& view = launch_.params[j];
-      const at::Tensor& param = call_.param(j);
-      at::Tensor& grad = gradients.params[j];
-      grad = view.count == 1 ? grad.sum().view(param.sizes())
-                             : grad.view({-1, view.count, view.inner / neurons_each_})
-                                   .sum(at::IntArrayRef{0, 2})
-                                   .as_strided(param.sizes(), param.strides());
-    }
+  // Sums what is left of them.
+  void finish(Gradients& gradients, const jit::Device& device, void* stream) {
+    for (std::size_t j = 0; j < left_.size(); ++j)
+      if (left_[j].size() > 0) sum_alike(gradients, left_[j], device, stream);
   }
 
  private:
+  // All that have these sizes, in one launch, or in two.
+  void sum_alike(Gradients& gradients, const kernels::PartialSums sizes, const jit::Device& device, void* stream) {
+    c10::SmallVector<std::size_t, 10> alike;
+    for (std::size_t j = 0; j < left_.size() && alike.size() < kernels::ChannelSums::most; ++j)
+      if (left_[j] == sizes) alike.push_back(j);
+    const auto sum = [&](const kernels::PartialSums& from, std::int64_t parts) {
+      kernels::ChannelSums sums{.sizes = from, .parts = parts, .count = alike.size()};
+      Tensors results;
+      for (std::size_t i = 0; i < alike.size(); ++i) {
+        sums.from[i] = gradients.params[alike[i]].const_data_ptr();
+        sums.to[i] = results.emplace_back(at::empty({parts * from.count}, options_)).mutable_data_ptr();
+      }
+      kernels::launch(sums, compute_type(launch_.type), device, stream);
+      for (std::size_t i = 0; i < alike.size(); ++i) gradients.params[alike[i]] = results[i];
+    };
+    const std::int64_t parts = kernels::parts_of(sizes, alike.size(), device.multiprocessors);
+    sum(sizes, parts);
+    if (parts > 1) sum({parts, sizes.count, 1}, 1);
+    for (const std::size_t j : alike) set(gradients, j);
+  }
+
+  // In the order of the memory of the parameter: that of the layout.
+  void set(Gradients& gradients, std::size_t j) {
+    const at::Tensor& param = call_.param(j);
+    at::Tensor& sum = gradients.params[j];
+    sum = launch_.params[j].count == 1 ? sum.view(param.sizes()) : sum.as_strided(param.sizes(), param.strides());
+    left_[j] = {};
+  }
+
   const BackwardCall& call_;
   const BackwardLaunch& launch_;
-  std::int64_t neurons_each_ = 0;
-  c10::SmallVector<bool, 10> summed_;
+  const c10::TensorOptions options_;
+  c10::SmallVector<kernels::PartialSums, 10> left_;  // of each parameter; of no size where nothing has to be summed
 };
 
 // Of a call that autograd will take back, from what requires a gradient. In a graph that was compiled nothing does:
@@ -88,9 +109,9 @@ Tensors backward_cuda(const BackwardCall& call) {
   const c10::cuda::OptionalCUDAGuard guard(x.device());
   Gradients gradients = allocate_backward(call, prepared);
   DescribedBackward described(call, prepared, gradients);
-  const SummedByWarps summed(call, prepared, described, gradients);
+  PartlySummed summed(call, prepared, described, gradients);
   kernels::launch(described.launch, gpu_of(x), stream_of(x));
-  summed.finish(gradients);
+  summed.finish(gradients, gpu_of(x), stream_of(x));
   return reduce_and_list(call, gradients);
 }
 

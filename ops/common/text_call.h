@@ -2,6 +2,7 @@
 // the dispatcher, for the family that registers them and for derivatives, which run texts.
 #pragma once
 
+#include <spikeforge/graph/text.h>
 #include <spikeforge/kernels/multistep/traced_cell.h>
 #include <spikeforge/ops/common/multistep.h>
 
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -53,6 +55,23 @@ inline Outputs outputs_of(const MultistepResults& results) {
 }
 
 inline std::string_view text_of(const MultistepCall& call) { return static_cast<const TracedCell*>(call.cell)->text; }
+
+// The text that a lowered call hands on: where it goes into a graph, on a line.
+class HandedOn {
+ public:
+  explicit HandedOn(const MultistepCall& call) : text_(text_of(call)) {
+    const bool is_recorded = call.inputs[0].key_set().has(c10::DispatchKey::Python);
+    if (is_recorded && text_.find('\n') != std::string_view::npos) text_ = line_ = graph::on_a_line(text_);
+  }
+  HandedOn(const HandedOn&) = delete;
+  HandedOn& operator=(const HandedOn&) = delete;
+
+  std::string_view text() const { return text_; }
+
+ private:
+  std::string line_;
+  std::string_view text_;
+};
 
 // A kernel of run for the dispatcher.
 template <MultistepResults (*run)(const MultistepCall&)>
@@ -138,15 +157,16 @@ List backward_kernel(std::string_view neuron, const OptionalTensorList& grad_out
 inline MultistepResults call_run(const MultistepCall& call) {
   static const auto op = traced::find<traced::Run>("spikeforge::run");
   const auto [outputs, states] =
-      op.call(traced::text_of(call), call.inputs, call.states, call.params, call.store_states);
+      op.call(traced::HandedOn(call).text(), call.inputs, call.states, call.params, call.store_states);
   return {traced::tensors_of(outputs), traced::tensors_of(states), {}};
 }
 
 inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
   static const auto op = traced::find<traced::Forward>("spikeforge::run_forward");
   static const auto of_lists = traced::find<traced::ForwardOfLists>("spikeforge::run_forward", "lists");
+  const traced::HandedOn neuron(call);
   const auto call_with = [&](const auto& handle) {
-    return handle.call(traced::text_of(call), call.inputs, call.states, call.params, call.store_states, save);
+    return handle.call(neuron.text(), call.inputs, call.states, call.params, call.store_states, save);
   };
   const auto [outputs, states, checkpoints] = traced::is_wrapped(call) ? call_with(of_lists) : call_with(op);
   return {traced::tensors_of(outputs), traced::tensors_of(states), checkpoints.empty() ? at::Tensor() : checkpoints[0]};
@@ -167,9 +187,9 @@ inline Tensors call_run_backward(const BackwardCall& call) {
     const bool is_state = i >= call.inputs.size() && i < call.inputs.size() + call.cell->states.size();
     if (has_states || !is_state) needs_grad.push_back(call.needs_grad[i]);
   }
-  return traced::tensors_of(op.call(traced::text_of(call), list_of(call.grad_outputs), list_of(call.grad_states),
-                                    call.inputs, has_states ? call.states : at::TensorList(), call.params,
-                                    call.checkpoints, needs_grad, call.store_states));
+  return traced::tensors_of(op.call(traced::HandedOn(call).text(), list_of(call.grad_outputs),
+                                    list_of(call.grad_states), call.inputs, has_states ? call.states : at::TensorList(),
+                                    call.params, call.checkpoints, needs_grad, call.store_states));
 }
 
 }  // namespace spikeforge::ops

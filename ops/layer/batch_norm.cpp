@@ -39,17 +39,6 @@ SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { library.impl(batch_norm
 SPIKEFORGE_KERNELS(Undefined, library) { library.impl(batch_norm_op, TORCH_FN(kernel<composed>)); }
 SPIKEFORGE_KERNELS(FuncTorchBatched, library) { library.impl(batch_norm_op, TORCH_FN(kernel<composed>)); }
 
-std::shared_ptr<const TracedCell> layer_cell(const TracedCell& neuron, const graph::Layer& around) {
-  using Texts = DerivedTexts<std::optional<graph::Residual>>;
-  auto& texts = neuron.layers.get<Texts>([] { return Texts(); });
-  try {
-    return cell_of(texts.get(around.residual, [&] { return graph::print(graph::layer(neuron.graph, around)); }),
-                   batch_norm_op);
-  } catch (const graph::GraphError& error) {
-    TORCH_CHECK_VALUE(false, batch_norm_op, ": ", neuron.name, " with the layer around it: ", error.what());
-  }
-}
-
 }  // namespace
 
 std::int64_t dim_of_channels(const Leader& leader, std::int64_t channel_dim) {
@@ -102,30 +91,53 @@ at::Tensor beside(const at::Tensor& numbers, const at::Tensor& x, std::int64_t c
   return numbers.view_symint(sizes);
 }
 
+Scale scale_of(const at::Tensor& var, const at::Tensor& weight, double eps) {
+  const at::Tensor rstd = at::rsqrt(var + eps);
+  return {rstd, weight.defined() ? rstd * weight : rstd};
+}
+
+std::shared_ptr<const TracedCell> layer_cell(const LayerCall& call, bool with_statistics) {
+  graph::Layer around{.normalised = true, .with_statistics = with_statistics, .residual = std::nullopt};
+  if (call.residual.defined()) around.residual = graph::residual_of(call.residual_mode);
+  const auto neuron = cell_of(call.neuron, batch_norm_op);
+  using Texts = DerivedTexts<std::pair<bool, std::optional<graph::Residual>>>;
+  auto& texts = neuron->layers.get<Texts>([] { return Texts(); });
+  try {
+    return cell_of(texts.get({with_statistics, around.residual},
+                             [&] { return graph::on_a_line(graph::print(graph::layer(neuron->graph, around))); }),
+                   batch_norm_op);
+  } catch (const graph::GraphError& error) {
+    TORCH_CHECK_VALUE(false, batch_norm_op, ": ", neuron->name, " with the layer around it: ", error.what());
+  }
+}
+
+LayerArguments::LayerArguments(const LayerCall& call, const at::Tensor& mean, const at::Tensor& scale,
+                               const at::Tensor& shift)
+    : inputs(call.inputs.begin(), call.inputs.end()), params(call.params.begin(), call.params.end()) {
+  if (call.residual.defined()) inputs.push_back(call.residual);
+  for (const at::Tensor& numbers : {mean, scale, shift}) params.push_back(beside(numbers, inputs[0], call.channel_dim));
+}
+
+namespace {
+
 Results composed(const LayerCall& call, const at::Tensor& mean, const at::Tensor& var) {
-  const at::Tensor& x = call.inputs[0];
-  const c10::ScalarType type = state_type(x.scalar_type());
+  const c10::ScalarType type = state_type(call.inputs[0].scalar_type());
   // Below autograd an operator may not return its argument, as `to` does.
-  const at::Tensor rstd = at::rsqrt((var.scalar_type() == type ? var : var.to(type)) + call.eps);
-  const at::Tensor scale = call.weight.defined() ? rstd * call.weight : rstd;
+  const auto [rstd, scale] = scale_of(var.scalar_type() == type ? var : var.to(type), call.weight, call.eps);
   at::Tensor center = mean, shift = call.bias.defined() ? call.bias : at::zeros_like(rstd);
   if (mean.requires_grad() || autograd::has_tangent(mean)) {
     // The mean's derivative comes by the shift's, which is there in any case; a sum over all steps and neurons less.
     center = mean.detach();
     shift = shift - (mean - center) * scale;
   }
-
-  graph::Layer around{.normalised = true, .residual = std::nullopt};
-  List inputs(call.inputs.begin(), call.inputs.end()), params(call.params.begin(), call.params.end());
-  if (call.residual.defined()) {
-    around.residual = graph::residual_of(call.residual_mode);
-    inputs.push_back(call.residual);
-  }
-  for (const at::Tensor& numbers : {center, scale, shift}) params.push_back(beside(numbers, x, call.channel_dim));
-  const auto cell = layer_cell(*cell_of(call.neuron, batch_norm_op), around);
-  const MultistepResults results = call_run(traced_call(cell->text, inputs, call.states, params, call.store_states));
+  const LayerArguments arguments(call, center, scale, shift);
+  const auto cell = layer_cell(call);
+  const MultistepResults results =
+      call_run(traced_call(cell->text, arguments.inputs, call.states, arguments.params, call.store_states));
   return {traced::list_of(results.outputs), traced::list_of(results.states), mean, var};
 }
+
+}  // namespace
 
 Results composed(const LayerCall& call) {
   if (call.has_statistics()) {

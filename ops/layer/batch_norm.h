@@ -8,7 +8,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <tuple>
@@ -30,6 +32,8 @@ struct LayerCall {
   bool store_states = false;
 
   bool has_statistics() const { return mean.defined(); }
+  // What stands besides the lists.
+  std::array<at::Tensor, 5> own() const { return {weight, bias, mean, var, residual}; }
 };
 
 // Throws TypeError and ValueError.
@@ -44,9 +48,22 @@ std::tuple<at::Tensor, at::Tensor> statistics_in_torch(const at::Tensor& x, std:
 // Of the input where a call brings none, through the dispatcher.
 std::pair<at::Tensor, at::Tensor> call_channel_statistics(const at::Tensor& x, std::int64_t channel_dim);
 
-// By operators that are all differentiable themselves, with these statistics.
-Results composed(const LayerCall& call, const at::Tensor& mean, const at::Tensor& var);
-// With the call's, or those of its input.
+// 1 / sqrt(var + eps), and that times the weight.
+struct Scale {
+  at::Tensor rstd, scale;
+};
+Scale scale_of(const at::Tensor& var, const at::Tensor& weight, double eps);
+
+// The neuron with what a call puts around it, and with_statistics of graph::Layer.
+std::shared_ptr<const TracedCell> layer_cell(const LayerCall& call, bool with_statistics = false);
+
+// A call of layer_cell; points into the lists.
+struct LayerArguments {
+  LayerArguments(const LayerCall& call, const at::Tensor& mean, const at::Tensor& scale, const at::Tensor& shift);
+  List inputs, params;
+};
+
+// By operators that are all differentiable themselves, with the call's statistics, or those of its input.
 Results composed(const LayerCall& call);
 
 // A channel's numbers [C] beside x.

@@ -1,93 +1,259 @@
+#include <spikeforge/jit/recorder.h>
+#include <spikeforge/ops/common/autograd.h>
 #include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/record.h>
 #include <spikeforge/ops/layer/batch_norm.h>
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/alias.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 namespace spikeforge::ops::layers {
 namespace {
 
-using autograd::AutogradContext;
-using autograd::variable_list;
+using namespace autograd;
 
-// dx = g + dmean / n + 2 dvar (x - mean) / n: what the gradients of a tensor's statistics add to its own, in one pass.
-constexpr std::string_view add_statistics =
-    "neuron add_statistics(g, x; ; mean, offset, slope) { return g + (offset + slope * (x - mean)) }\n";
+// What the gradients of a tensor's statistics come to, dmean / n + 2 dvar (x - mean) / n, and its own with that, in one
+// pass.
+// On one line each, as all texts that torch.compile may meet (graph::on_a_line).
 constexpr std::string_view of_statistics =
-    "neuron of_statistics(x; ; mean, offset, slope) { return offset + slope * (x - mean) }\n";
+    "neuron of_statistics(x; ; mean, offset, slope) { return offset + slope * (x - mean) }";
+constexpr std::string_view add_statistics =
+    "neuron add_statistics(g, x; ; mean, offset, slope) { return g + (offset + slope * (x - mean)) }";
+// The gradient of a weight, and offset and slope, of those of scale and shift.
+constexpr std::string_view of_channels =
+    "neuron of_channels(of_scale, of_shift, rstd, scale; ; count) {"
+    " w = of_scale * rstd; share = scale / count; return w, -(of_shift * share), -(w * rstd * share) }";
+
+at::Scalar numbers_of_a_channel(const at::Tensor& x, std::int64_t channel_dim) {
+  c10::SymInt numbers = 1;
+  for (std::int64_t d = 0; d < x.dim(); ++d)
+    if (d != channel_dim) numbers = numbers * x.sym_size(d);
+  return {numbers};
+}
+
+bool is_differentiated(const variable_list& grads) { return at::GradMode::is_enabled() || any_dual(grads); }
 
 struct StatisticsRule {
   static constexpr bool is_traceable = true;
 
-  // Of mean, var and, where x was passed through, of x: so that one pass makes x's gradient of what comes to it
-  // directly and by its statistics, rather than three.
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    if (std::none_of(grads.begin(), grads.end(), [](const at::Tensor& t) { return t.defined(); }))
-      return {at::Tensor()};
+    if (!grads[0].defined() && !grads[1].defined()) return {at::Tensor()};
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor& x = saved[0];
     const std::int64_t dim = ctx->saved_data.at("channel_dim").toInt();
-    const bool is_differentiated =
-        at::GradMode::is_enabled() || std::any_of(grads.begin(), grads.end(), autograd::has_tangent);
-    const at::Tensor mean = is_differentiated ? call_channel_statistics(x, dim).first : saved[1];
-    c10::SymInt numbers = 1;  // of a channel
-    for (std::int64_t d = 0; d < x.dim(); ++d)
-      if (d != dim) numbers = numbers * x.sym_size(d);
-    const at::Scalar count(numbers);
+    const at::Tensor mean = is_differentiated(grads) ? call_channel_statistics(x, dim).first : saved[1];
+    const at::Scalar numbers = numbers_of_a_channel(x, dim);
     const auto share = [&](const at::Tensor& of_statistic, double factor) {
-      return beside(of_statistic.defined() ? of_statistic * factor / count : at::zeros_like(mean), x, dim);
+      return beside(of_statistic.defined() ? of_statistic * factor / numbers : at::zeros_like(mean), x, dim);
     };
-    const List params{beside(mean, x, dim), share(grads[0], 1), share(grads[1], 2)};
-    const bool passes = grads.size() > 2 && grads[2].defined();
-    const List inputs = passes ? List{grads[2], x} : List{x};
-    const std::string_view text = passes ? add_statistics : of_statistics;
-    return {call_run(traced_call(text, inputs, /*states=*/{}, params, /*store_states=*/false)).outputs[0]};
+    const List inputs{x}, params{beside(mean, x, dim), share(grads[0], 1), share(grads[1], 2)};
+    return {call_run(traced_call(of_statistics, inputs, /*states=*/{}, params, /*store_states=*/false)).outputs[0]};
   }
 };
 
-// Mean and variance of x that are recorded, and with `passes_x` an x whose gradient goes the same way.
-variable_list recorded_statistics(const at::Tensor& x, std::int64_t channel_dim, bool passes_x) {
-  return autograd::record<StatisticsRule>(x, [&](AutogradContext* ctx) {
-    auto [mean, var] = call_channel_statistics(x, channel_dim);
-    ctx->set_materialize_grads(false);
-    ctx->save_for_backward({x, mean});
-    ctx->saved_data["channel_dim"] = channel_dim < 0 ? channel_dim + x.dim() : channel_dim;
-    variable_list results{mean, var};
-    if (passes_x) {
-      results.push_back(at::alias(x));
-      // What is changed in place before the backward pass is noticed through either.
-      torch::autograd::impl::set_version_counter(results[2], torch::autograd::impl::version_counter(x));
-    }
-    return results;
-  });
-}
-
 std::tuple<at::Tensor, at::Tensor> statistics_autograd(const at::Tensor& x, std::int64_t channel_dim) {
-  if (autograd::has_tangent(x)) return statistics_in_torch(x, channel_dim);
-  if (autograd::wants_gradient(x)) {
-    const variable_list statistics = recorded_statistics(x, channel_dim, /*passes_x=*/false);
+  if (has_tangent(x)) return statistics_in_torch(x, channel_dim);
+  if (wants_gradient(x)) {
+    const variable_list statistics = record<StatisticsRule>(x, [&](AutogradContext* ctx) {
+      auto [mean, var] = call_channel_statistics(x, channel_dim);
+      ctx->set_materialize_grads(false);
+      ctx->save_for_backward({x, mean});
+      ctx->saved_data["channel_dim"] = channel_dim < 0 ? channel_dim + x.dim() : channel_dim;
+      return variable_list{mean, var};
+    });
     return {statistics[0], statistics[1]};
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return call_channel_statistics(x, channel_dim);
 }
 
+// A layer with the statistics of its own x, as one node: it keeps x, what else its neuron takes, and a few numbers a
+// channel. On a GPU, where passes over memory are what costs, x's gradient takes two: the first for sums over channels;
+// the second makes the neuron's derivative once more, with what the statistics add to it.
+struct BatchNormRule {
+  static constexpr bool is_traceable = true;
+
+  static Results recorded(const LayerCall& layer) {
+    const at::Tensor& x = layer.inputs[0];
+    at::Tensor mean, var, rstd, scale, shift;
+    {
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      std::tie(mean, var) = call_channel_statistics(x, layer.channel_dim);
+      const Scale factors = scale_of(var, layer.weight, layer.eps);
+      rstd = factors.rstd;
+      scale = factors.scale;
+      shift = layer.bias.defined() ? layer.bias : at::zeros_like(rstd);
+    }
+    const std::shared_ptr<const TracedCell> cell = layer_cell(layer);
+    // The numbers of channels in the call's place for them; their own gradients go to weight, bias and x.
+    const LayerArguments arguments(layer, mean.detach(), scale, shift.detach());
+    const MultistepCall call =
+        traced_call(cell->text, arguments.inputs, layer.states, arguments.params, layer.store_states);
+    variable_list given;
+    for_each_argument(call, [&](const at::Tensor& t) {
+      if (t.defined()) given.push_back(t);
+    });
+    for (const at::Tensor* t : {&layer.weight, &layer.bias})
+      if (t->defined()) given.push_back(*t);
+
+    MultistepResults results;
+    record<BatchNormRule>(given, [&](AutogradContext* ctx) {
+      results = call_run_forward(call, /*save=*/true);
+      variable_list saved = given;
+      saved.insert(saved.end(), {rstd, results.checkpoints});
+      Kept::save(ctx, call, std::move(saved));
+      ctx->saved_data["has_weight"] = layer.weight.defined();
+      ctx->saved_data["has_bias"] = layer.bias.defined();
+      ctx->saved_data["channel_dim"] = layer.channel_dim;
+      ctx->saved_data["eps"] = layer.eps;
+      if (x.is_cuda() || jit::recorder() != nullptr)
+        ctx->saved_data["with_statistics"] = layer_cell(layer, /*with_statistics=*/true)->text;
+      variable_list all(results.outputs.begin(), results.outputs.end());
+      all.insert(all.end(), results.states.begin(), results.states.end());
+      all.insert(all.end(), {mean, var});
+      return all;
+    });
+    return {traced::list_of(results.outputs), traced::list_of(results.states), mean, var};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    Kept kept(ctx);
+    BackwardCall& call = kept.call;
+    const std::size_t outputs = call.cell->outputs.size(), states = call.cell->states.size();
+    call.grad_outputs = at::TensorList(grads).slice(0, outputs);
+    call.grad_states = at::TensorList(grads).slice(outputs, states);
+    call.checkpoints = kept.tensors().back();
+    const at::Tensor& x = kept.tensors()[0];
+    Channels channels(ctx, kept);
+    ByArgument arguments = tensors_of(call);
+    const std::size_t mean_at = call.cell->arguments() - 3, scale_at = mean_at + 1, shift_at = mean_at + 2;
+    const bool differentiated = is_differentiated(grads) || any_dual(call);
+    if (differentiated) {
+      // Whose derivatives are wanted too.
+      const auto [mean, var] = call_channel_statistics(x, channels.dim);
+      const Scale factors = scale_of(var, channels.weight, channels.eps);
+      channels.rstd = factors.rstd;
+      arguments[mean_at] = beside(mean, x, channels.dim);
+      arguments[scale_at] = beside(factors.scale, x, channels.dim);
+      if (channels.bias.defined()) arguments[shift_at] = beside(channels.bias, x, channels.dim);
+      set_tensors(call, arguments);
+    }
+    const auto with_statistics = ctx->saved_data.find("with_statistics");
+    const bool in_two_passes = !differentiated && with_statistics != ctx->saved_data.end();
+
+    call.needs_grad = kept.wanted();
+    const bool wants_x = call.needs_grad[0];
+    call.needs_grad[0] = wants_x && !in_two_passes;
+    call.needs_grad[scale_at] = wants_x || channels.wants_weight;
+    call.needs_grad[shift_at] = wants_x || channels.wants_bias;
+    ByArgument found = gradients_by_argument(call, call_run_backward(call));
+    const at::Tensor of_shift = std::exchange(found[shift_at], {}), of_scale = std::exchange(found[scale_at], {});
+
+    at::Tensor of_weight;
+    if (wants_x) {
+      Shares shares(of_scale, of_shift, arguments[scale_at], channels.rstd, numbers_of_a_channel(x, channels.dim));
+      shares.add(grads[outputs + states], grads[outputs + states + 1]);
+      of_weight = shares.of_weight;
+      const at::Tensor offset = beside(shares.offset, x, channels.dim), slope = beside(shares.slope, x, channels.dim);
+      found[0] = in_two_passes ? second_pass(call, with_statistics->second.toStringView(), offset, slope)
+                               : with_share(found[0], x, arguments[mean_at], offset, slope);
+    } else if (channels.wants_weight) {
+      of_weight = of_scale.flatten() * channels.rstd;
+    }
+    variable_list all = kept.placed(found);
+    const auto add = [&](const at::Tensor& of, bool is_wanted, const at::Tensor& gradient) {
+      if (of.defined()) all.push_back(is_wanted ? gradient.flatten().to(of.scalar_type()) : at::Tensor());
+    };
+    add(channels.weight, channels.wants_weight, of_weight);
+    add(channels.bias, channels.wants_bias, of_shift);
+    return all;
+  }
+
+ private:
+  // What is kept besides the call.
+  struct Channels {
+    Channels(AutogradContext* ctx, const Kept& kept)
+        : dim(ctx->saved_data.at("channel_dim").toInt()), eps(ctx->saved_data.at("eps").toDouble()) {
+      std::size_t next = kept.count();
+      const auto take = [&](const char* has, at::Tensor& to, bool& is_wanted) {
+        if (!ctx->saved_data.at(has).toBool()) return;
+        is_wanted = ctx->needs_input_grad(next);
+        to = kept.tensors()[next++];
+      };
+      take("has_weight", weight, wants_weight);
+      take("has_bias", bias, wants_bias);
+      rstd = kept.tensors()[next];
+    }
+
+    std::int64_t dim;
+    double eps;
+    at::Tensor weight, bias, rstd;
+    bool wants_weight = false, wants_bias = false;
+  };
+
+  // Of the gradients of scale and shift: the weight's, and what the statistics contribute to x's.
+  struct Shares {
+    Shares(const at::Tensor& of_scale, const at::Tensor& of_shift, const at::Tensor& scale, const at::Tensor& rstd,
+           at::Scalar given_numbers)
+        : numbers(std::move(given_numbers)) {
+      const auto row = [&](const at::Tensor& t) { return t.flatten().to(rstd.scalar_type()).unsqueeze(0); };
+      const List sums{row(of_scale), row(of_shift), row(rstd), row(scale)};
+      const List count{at::full({}, numbers, rstd.options())};
+      const Tensors shares =
+          call_run(traced_call(of_channels, sums, /*states=*/{}, count, /*store_states=*/false)).outputs;
+      of_weight = shares[0].squeeze(0);
+      offset = shares[1].squeeze(0);
+      slope = shares[2].squeeze(0);
+    }
+
+    // Gradients that came by the statistics themselves.
+    void add(const at::Tensor& of_mean, const at::Tensor& of_var) {
+      if (of_mean.defined()) offset = offset + of_mean / numbers;
+      if (of_var.defined()) slope = slope + of_var * 2 / numbers;
+    }
+
+    at::Scalar numbers;
+    at::Tensor of_weight, offset, slope;
+  };
+
+  static at::Tensor with_share(const at::Tensor& of_x, const at::Tensor& x, const at::Tensor& mean,
+                               const at::Tensor& offset, const at::Tensor& slope) {
+    const List inputs{of_x, x}, params{mean, offset, slope};
+    return call_run(traced_call(add_statistics, inputs, /*states=*/{}, params, /*store_states=*/false)).outputs[0];
+  }
+
+  // The gradient of x, by the statistics too.
+  static at::Tensor second_pass(const BackwardCall& first, std::string_view text, const at::Tensor& offset,
+                                const at::Tensor& slope) {
+    List params(first.params.begin(), first.params.end());
+    params.insert(params.end(), {offset, slope});
+    BackwardCall call;
+    // All are given, or none is.
+    const at::TensorList states = !first.states.empty() && first.states[0].defined() ? first.states : at::TensorList();
+    static_cast<MultistepCall&>(call) = traced_call(text, first.inputs, states, params, first.store_states);
+    const at::Tensor& x = first.inputs[0];
+    Tensors grads(first.grad_outputs.begin(), first.grad_outputs.end());
+    grads.push_back(at::ones({}, x.options()).expand_symint(x.sym_sizes()));
+    call.grad_outputs = grads;
+    call.grad_states = first.grad_states;
+    call.checkpoints = first.checkpoints;
+    call.needs_grad.resize(call.cell->arguments());
+    call.needs_grad[0] = true;
+    return call_run_backward(call)[0];
+  }
+};
+
 Results batch_norm_run_autograd(const LayerCall& call) {
-  const at::Tensor& x = call.inputs[0];
-  if (call.has_statistics() || !autograd::wants_gradient(x) || autograd::has_tangent(x)) return composed(call);
-  const variable_list recorded = recorded_statistics(x, call.channel_dim, /*passes_x=*/true);
-  List inputs(call.inputs.begin(), call.inputs.end());
-  inputs[0] = recorded[2];
-  LayerCall passed = call;
-  passed.inputs = inputs;
-  return composed(passed, recorded[0], recorded[1]);
+  const auto own = call.own();
+  const bool any_tangent = any_dual(call.inputs) || any_dual(call.states) || any_dual(call.params) || any_dual(own);
+  if (call.has_statistics() || !wants_gradient(call.inputs[0]) || any_tangent) return composed(call);
+  return BatchNormRule::recorded(call);
 }
 
 SPIKEFORGE_KERNELS(Autograd, library) {

@@ -1,10 +1,12 @@
 // Mean and variance of channels: one pass over a tensor.
 #include <spikeforge/cpu/channel_statistics.h>
+#include <spikeforge/jit/recorder.h>
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/layout.h>
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/layer.h>
 #include <spikeforge/ops/layer/batch_norm.h>
+#include <spikeforge/ops/layer/moments.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -16,8 +18,6 @@
 #include <vector>
 
 #if defined(SPIKEFORGE_WITH_CUDA)
-#include <ATen/ops/batch_norm_stats.h>
-#include <ATen/ops/where.h>
 #include <c10/cuda/CUDAGuard.h>
 #endif
 
@@ -55,22 +55,6 @@ Statistics statistics_meta(const at::Tensor& x, std::int64_t channel_dim) {
   return empty_statistics(x, check(x, channel_dim));
 }
 
-// x as [rows, channels, inner] in memory, copied where it lies in neither order.
-struct ByChannel {
-  at::Tensor x;
-  std::int64_t rows, channels, inner;
-
-  ByChannel(const at::Tensor& given, std::int64_t dim) : channels(given.size(dim)) {
-    const at::Tensor last = given.movedim(dim, -1);
-    const bool is_last = last.is_contiguous();
-    x = is_last ? last : given.contiguous();
-    inner = 1;
-    if (!is_last)
-      for (std::int64_t d = dim + 1; d < given.dim(); ++d) inner *= given.size(d);
-    rows = given.numel() / std::max<std::int64_t>(channels * inner, 1);
-  }
-};
-
 // Blocks of rows whose moments are joined in their order, whatever the number of threads.
 constexpr std::int64_t most_blocks = 64;
 constexpr std::int64_t least_block = 16384;  // elements
@@ -80,6 +64,7 @@ Statistics statistics_cpu(const at::Tensor& x, std::int64_t channel_dim) {
   Statistics statistics = empty_statistics(x, dim);
   const ByChannel by(x, dim);
   if (by.channels == 0) return statistics;
+  if (jit::recorder() != nullptr) return moments(by, {forward_cpu, backward_cpu});  // as on a GPU
   const std::int64_t blocks =
       std::clamp<std::int64_t>(by.rows * by.channels * by.inner / least_block, 1, std::min(most_blocks, by.rows));
   const auto begin_of = [&](std::int64_t block) { return block * by.rows / blocks; };
@@ -111,12 +96,11 @@ Statistics statistics_cpu(const at::Tensor& x, std::int64_t channel_dim) {
 }
 
 #if defined(SPIKEFORGE_WITH_CUDA)
-// torch's own kernel, which adds by Welford's rule in a fixed order.
 Statistics statistics_cuda(const at::Tensor& x, std::int64_t channel_dim) {
   const std::int64_t dim = check(x, channel_dim);
   const c10::cuda::OptionalCUDAGuard guard(x.device());
-  auto [mean, rstd] = at::batch_norm_stats(x.flatten(0, dim - 1), /*eps=*/0);
-  return {mean, at::where(rstd == 0, rstd, rstd.pow(-2))};  // it gives 0 for a variance of 0
+  const ByChannel by(x, dim);
+  return by.channels == 0 ? empty_statistics(x, dim) : moments(by, {forward_cuda, backward_cuda});
 }
 #endif
 

@@ -16,6 +16,15 @@ std::string print_cuda(std::string_view neuron, c10::ScalarType dtype) {
   return kernels::print_cuda(cell, {.type = dtype_of(dtype)});
 }
 
-SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { library.impl("print_cuda", TORCH_FN(print_cuda)); }
+namespace {
+
+std::string text_on_a_line(std::string_view neuron) { return graph::on_a_line(neuron); }
+
+SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) {
+  library.impl("print_cuda", TORCH_FN(print_cuda));
+  library.impl("text_on_a_line", TORCH_FN(text_on_a_line));
+}
+
+}  // namespace
 
 }  // namespace spikeforge::ops

@@ -27,6 +27,7 @@ SPIKEFORGE_SCHEMAS(library) {
       "run_backward(str neuron, Tensor?[] grad_outputs, Tensor?[] grad_states, Tensor[] inputs, Tensor[] states, "
       "Tensor[] params, Tensor[] checkpoints, bool[] needs_grad, *, bool store_states) -> Tensor[]");
   define("print_cuda(str neuron, ScalarType dtype) -> str");
+  define("text_on_a_line(str neuron) -> str");
 }
 
 // Nothing will be differentiated, so nothing is saved.

@@ -461,6 +461,9 @@ def stdp_pre_(
 ) -> None:
     """Spike-timing-dependent plasticity at events of rows, in place."""
 
+def text_on_a_line(neuron: str) -> str:
+    """A neuron text without line breaks and comments, which says the same."""
+
 def unpack_events(packed: Tensor, n: int) -> Tensor:
     """The n events of each row of bits that pack_events made."""
 

@@ -53,11 +53,11 @@ extern "C" void run(const void* words, unsigned long bytes, unsigned blocks, uns
 // As a device of so many multiprocessors would; returns the schedule that it has there.
 template <class AnyLaunch>
 kernels::Schedule run_on_host(const AnyLaunch& launch, int multiprocessors) {
-  const auto [schedule, spec] = kernels::plan(launch, multiprocessors);
+  const auto [schedule, spec, at_once] = kernels::plan(launch, multiprocessors);
   REQUIRE(schedule.segments == 1);
   const HostCompiled code(host_source(spec), "-w");
-  const kernels::Grid grid = grid_of(schedule, launch.neurons, 1);
-  const kernels::Arguments arguments(launch);
+  const kernels::Grid grid = grid_of(schedule, at_once, 1);
+  const kernels::Arguments arguments(launch, at_once);
   code.function<void(const void*, unsigned long, unsigned, unsigned)>("run")(
       arguments.data(), arguments.bytes(), static_cast<unsigned>(grid.blocks), grid.block);
   return schedule;

@@ -32,7 +32,7 @@ using kernels::TypicalKernels;
 
 // As in tests/kernels/compile.cpp, ptxas may park a register or two around a loop, in float64 as many pairs; beyond
 // that, a kernel does not fit.
-int parked_bytes(DType type) { return type == DType::f64 ? 32 : 16; }
+int parked_bytes(DType type) { return type == DType::f64 ? 32 : 24; }
 
 struct Kernel {
   DType type;

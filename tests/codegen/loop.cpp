@@ -19,6 +19,7 @@ namespace {
 struct Form {
   std::int64_t steps, neurons;
   bool store_states, with_tensors;
+  std::int64_t channels = 0, inner = 1;  // of parameters that are tensors; 0: one value a neuron
 };
 
 template <class F>
@@ -68,6 +69,7 @@ class Comparison {
         form_(form),
         T(form.steps),
         N(form.neurons),
+        channels_(form.channels > 0 ? form.channels : N),
         x(cell.stages.inputs, T * N),
         grad_y(cell.stages.outputs, T * N),
         grad_states(cell.stages.states, form.store_states ? T * N : N),
@@ -92,7 +94,8 @@ class Comparison {
     for (std::size_t s = 0; form_.with_tensors && s < initial_views.size(); ++s)
       initial_views[s] = {initial.data[s].data(), type};
     for (std::size_t j = 0; j < param_views.size(); ++j) {
-      if (form_.with_tensors) param_views[j] = {.data = params.data[j].data(), .type = type, .count = N};
+      if (form_.with_tensors)
+        param_views[j] = {.data = params.data[j].data(), .type = type, .inner = form_.inner, .count = channels_};
       if (!form_.with_tensors) param_views[j].number = params.data[j][0];
     }
     const auto describe = [&](Launch& launch) {
@@ -115,7 +118,7 @@ class Comparison {
     forward.outputs = outputs;
     forward.states = last;
     forward.checkpoints = checkpoints.data();
-    run_on_host(forward, 1);
+    takes_turns_ = run_on_host(forward, 1).in_turns;
 
     BackwardLaunch backward;
     describe(backward);
@@ -128,20 +131,31 @@ class Comparison {
     backward.grad_initial = to_initial;
     backward.grad_params = to_params;
     // As on a device of so few multiprocessors that no neuron is computed by several warps.
-    run_on_host(backward, 1);
+    at_once_ = neurons_at_once(backward, run_on_host(backward, 1), 1);
+    REQUIRE(takes_turns_ == (form_.channels > 0));
+    REQUIRE((at_once_ < N) == (form_.channels > 0));
   }
 
   void check() {
-    for (std::int64_t i = 0; i < N; i += i + 41 < N ? 41 : 1) check_neuron(i);
+    for (std::int64_t i = 0; i < at_once_; i += i + 41 < at_once_ ? 41 : 1) {
+      std::vector<F> sums(cell_.stages.factors, F(0));
+      for (std::int64_t turn = i; turn < N; turn += at_once_) check_neuron(turn, sums);
+      same(grad_params.at(i), evaluated(cell_.stages.epilogue, joined<F>({params_of(i), sums})), "parameter gradient",
+           i, 0);
+    }
     INFO(differing_ << " of the compared values differ, the first: " << first_);
     CHECK(differing_ == 0);
   }
 
  private:
-  void check_neuron(std::int64_t i) {
+  std::vector<F> params_of(std::int64_t i) const {
+    return params.at(form_.with_tensors ? i / form_.inner % channels_ : 0);
+  }
+
+  // Adds to `sums` what the neuron adds to the factors of its parameters' gradients.
+  void check_neuron(std::int64_t i, std::vector<F>& sums) {
     const autodiff::Stages& stages = cell_.stages;
-    const std::vector<F> p = params.at(form_.with_tensors ? i : 0);
-    const std::vector<F> hoisted = evaluated(stages.prologue, p);
+    const std::vector<F> hoisted = evaluated(stages.prologue, params_of(i));
     std::vector<F> state = initial.at(i);
     if (!form_.with_tensors)
       for (std::size_t s = 0; s < state.size(); ++s)
@@ -157,7 +171,7 @@ class Comparison {
     }
     if (!form_.store_states) same(states.at(i), state, "last state", i, T);
 
-    std::vector<F> grad(stages.states, F(0)), sums(stages.factors, F(0));
+    std::vector<F> grad(stages.states, F(0));
     const auto add = [](std::vector<F>& to, const std::vector<F>& values) {
       for (std::size_t k = 0; k < to.size(); ++k) to[k] = to[k] + values[k];
     };
@@ -174,7 +188,6 @@ class Comparison {
       add(sums, {to_factors, all.end()});
     }
     if (form_.with_tensors) same(grad_initial.at(i), grad, "initial gradient", i, 0);
-    same(grad_params.at(i), evaluated(stages.epilogue, joined<F>({p, sums})), "parameter gradient", i, 0);
   }
 
   void same(const std::vector<F>& values, const std::vector<F>& expected, const char* what, std::int64_t i,
@@ -185,7 +198,9 @@ class Comparison {
 
   const TracedCell& cell_;
   const Form form_;
-  const std::int64_t T, N;
+  const std::int64_t T, N, channels_;
+  std::int64_t at_once_ = 0;
+  bool takes_turns_ = false;
   Sequences<F> x, grad_y, grad_states, initial, params, y, states, grad_x, grad_initial, grad_params;
   int differing_ = 0;
   std::string first_;
@@ -227,6 +242,18 @@ TEST_CASE("kernels compute cells without states, without parameters, and with ne
                            "neuron counter(x; n = 0.5) { return n\n n' = n + x }"}) {
     check<float>(text, {.steps = 21, .neurons = 1000, .store_states = false, .with_tensors = true});
     check<double>(text, {.steps = 33, .neurons = 300, .store_states = true, .with_tensors = false});
+  }
+}
+
+TEST_CASE("where parameters repeat themselves, a thread takes other neurons in turns") {
+  for (const char* text : {"neuron leaky(x; v; tau, th) { h = v + (x - v) / tau\n s = spike(h - th, atan(2))\n"
+                           " return s\n v' = select(s, 0, h) }",
+                           "neuron scaled(x, y;; a, b) { return spike(a * x - b, atan(2)), y * a }"}) {
+    check<float>(text, {.steps = 4, .neurons = 20000, .store_states = false, .with_tensors = true, .channels = 50});
+    check<float>(
+        text, {.steps = 21, .neurons = 19236, .store_states = true, .with_tensors = true, .channels = 3, .inner = 7});
+    check<double>(
+        text, {.steps = 5, .neurons = 9500, .store_states = false, .with_tensors = true, .channels = 5, .inner = 19});
   }
 }
 

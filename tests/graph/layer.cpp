@@ -23,7 +23,7 @@ TEST_CASE("a layer computes what normalisation, neuron and residual compute one 
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     const Cell neuron = test::random_cell(seed, {.operations = 15});
     for (const Residual residual : {Residual::add, Residual::logical_and, Residual::inhibit}) {
-      const Cell cell = layer(neuron, {.normalised = true, .residual = residual});
+      const Cell cell = layer(neuron, {.normalised = true, .with_statistics = false, .residual = residual});
       std::vector<double> alone = test::random_arguments(neuron.graph(), seed);
       const double r = .75, mean = .3, scale = 1.7, shift = -.2;
       std::vector<double> together = alone;
@@ -43,7 +43,7 @@ TEST_CASE("a layer computes what normalisation, neuron and residual compute one 
 
 TEST_CASE("a layer reads as one would write it, whatever names the neuron has taken") {
   const Cell neuron = parse("neuron n(x; v; scale) { h = v + scale * x; return relu(h); v' = h }");
-  CHECK(print(layer(neuron, {.normalised = true, .residual = Residual::add})) ==
+  CHECK(print(layer(neuron, {.normalised = true, .with_statistics = false, .residual = Residual::add})) ==
         R"(neuron n(x, residual; v; scale, mean, scale_, shift) {
   h = v + scale * ((x - mean) * scale_ + shift)
   return relu(h) + residual
@@ -51,6 +51,18 @@ TEST_CASE("a layer reads as one would write it, whatever names the neuron has ta
 }
 )");
   CHECK(print(layer(neuron, {})) == print(neuron));
+}
+
+TEST_CASE("an output more carries what the statistics contribute to the gradient of x") {
+  const Cell neuron = parse("neuron n(x; v; tau) { h = v + x / tau; return relu(h); v' = h }");
+  CHECK(print(layer(neuron, {.normalised = true, .with_statistics = true, .residual = std::nullopt})) ==
+        R"(neuron n(x; v; tau, mean, scale, shift, offset, slope) {
+  t1 = x - mean
+  h = v + (t1 * scale + shift) / tau
+  return relu(h), offset * x + 0.5 * slope * (t1 * t1)
+  v' = h
+}
+)");
 }
 
 TEST_CASE("residuals are found by their names") {

@@ -53,6 +53,19 @@ TEST_CASE("a neuron on one line is read, and printed one statement a line") {
 )");
 }
 
+TEST_CASE("a text on a line says the same, without its comments") {
+  const std::string text =
+      "neuron n(x;  # the input\n  v; tau) {\r\n\n  h = v + x / tau # charge; no } here\n  return h\n  v' = h\n}\n# "
+      "end";
+  CHECK(on_a_line(text) == "neuron n(x; v; tau) { h = v + x / tau; return h; v' = h }");
+  CHECK(print(parse(on_a_line(text))) == print(parse(text)));
+  CHECK(on_a_line("") == "");
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    const std::string printed = print(test::random_cell(seed, {.operations = 15}));
+    REQUIRE(print(parse(on_a_line(printed))) == printed);
+  }
+}
+
 TEST_CASE("statements come in any order, and a state keeps its value within the step") {
   const Cell cell = parse(R"(
 # A comment.

@@ -2,6 +2,7 @@
 
 #include <spikeforge/jit/errors.h>
 #include <spikeforge/jit/nvrtc.h>
+#include <spikeforge/kernels/multistep/channel_sums.h>
 #include <spikeforge/neuron/neuron_kind.h>
 
 #include <atomic>
@@ -69,6 +70,8 @@ void check_arch(const std::string& arch, std::size_t every = 1) {
   REQUIRE(all.size() <= 60 * std::size(all_neurons));  // on four architectures: what the long tests have time for
   std::vector<CoveredKernel> kernels;
   for (std::size_t i = 0; i < all.size(); i += every) kernels.push_back(all[i]);
+  for (const DType type : {DType::f32, DType::f64})
+    kernels.push_back({.source = kernels::print_channel_sums(type), .most_spilled = 0});
   const Outcome outcome = compile_all(kernels, arch);
   std::cout << arch << ": " << outcome.compiled << " kernels compiled, at most " << outcome.most_registers
             << " registers, " << outcome.parking << " park a value, " << outcome.failures.size() << " failures\n";

@@ -170,9 +170,9 @@ class Call {
       for (StateView& state : initial_) state = {somewhere(), stored(choice[initial])};
     for (std::size_t j = 0; j < params_.size(); ++j) {
       const bool is_tensor = choice[params] == 3 ? j % 2 == 0 : choice[params] > 0;
-      // A single number is shared by the neurons of a warp.
-      if (is_tensor)
-        params_[j] = {.data = somewhere(), .type = stored(choice[params]), .count = choice[params] == 2 ? neurons_ : 1};
+      // A single number is shared by the neurons of a warp; one a channel repeats itself.
+      const std::int64_t count = choice[params] == 2 ? neurons_ : choice[params] == 3 ? 64 : 1;
+      if (is_tensor) params_[j] = {.data = somewhere(), .type = stored(choice[params]), .count = count};
     }
   }
 
@@ -237,11 +237,11 @@ class Call {
 };
 
 // What kernels spill, in bytes, with NVRTC 13.0. Though registers are free: backward passes in float64 up to 56, in
-// integrate_and_fire on sm_80; the sines of squarewave_fourier 64, in adaptive_lif on sm_100 and sm_120. Where
-// registers are what lacks: Izhikevich's with ten parameters a neuron, forward 40, on sm_80, and time-parallel in
-// float64 with their gradients 864, on sm_90; time-parallel passes of 16 warps, which have 128 registers a thread, 56,
-// in qif on sm_90; those in float64 of a smooth neuron, which gradients are checked with, with erf's primitive eight
-// times over, 1760, on sm_90.
+// integrate_and_fire on sm_80; the sines of squarewave_fourier 64, in
+// adaptive_lif on sm_100 and sm_120. Where registers are what lacks: Izhikevich's with ten parameters a neuron, forward
+// 40, on sm_80, and time-parallel in float64 with their gradients 864, on sm_90; time-parallel passes of 16 warps,
+// which have 128 registers a thread, 56, in qif on sm_90; those in float64 of a smooth neuron, which gradients are
+// checked with, with erf's primitive eight times over, 1760, on sm_90.
 constexpr int spilled_by_doubles = 56;
 constexpr int spilled_by_sines = 64;
 constexpr int spilled_by_ten_tensors = 40;

@@ -214,6 +214,26 @@ def test_narrow_types_keep_theirs(dtype, device):
     assert again.dtype == dtype and again.isfinite().all() and again.abs().sum() > 0
 
 
+@pytest.mark.parametrize("elsewhere", ["cuda", "meta"])
+def test_parameters_of_one_number_may_stay_on_the_cpu(elsewhere, request):
+    import torch.autograd.forward_ad as forward_ad
+
+    if elsewhere == "cuda":
+        request.getfixturevalue("cuda")
+    x = torch.randn(6, 4, device=elsewhere)
+    # What has no data cannot send a gradient to the CPU.
+    tau, v_reset = torch.full((4,), 2.5, device=elsewhere), torch.tensor(0.1, requires_grad=elsewhere == "cuda")
+    for parameters in (dict(tau=tau), dict(tau=2.5, v_reset=v_reset), dict(tau=tau, v_reset=v_reset)):
+        with forward_ad.dual_level():
+            v = ops.lif(forward_ad.make_dual(x, torch.ones_like(x)), **parameters)[1]
+            assert forward_ad.unpack_dual(v).tangent.device == x.device
+        leaf = x.clone().requires_grad_()
+        wanted = [leaf, v_reset] if "v_reset" in parameters and v_reset.requires_grad else [leaf]
+        gradients = torch.autograd.grad(ops.lif(leaf, **parameters)[1].square().sum(), wanted, create_graph=True)
+        again = torch.autograd.grad(gradients[0].square().sum(), wanted)
+        assert [g.device for g in again] == [t.device for t in wanted]
+
+
 def test_what_asks_for_no_second_derivative_has_the_bits_it_had(device):
     inputs = sample("lif", device, tensors=True, gradients=True)
     leaves = list(inputs.tensors().values())

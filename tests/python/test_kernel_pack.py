@@ -62,7 +62,7 @@ def pack(tmp_path_factory):
     # lif forward and backward, the neuron forward and backward, lif in half, loihi_lif; of events 2 by rows, 3 for
     # their gradients and by columns, 2 that are deterministic, linear, 2 of a drawn matrix, plasticity, and the check of
     # a matrix: on two architectures.
-    assert int(done.stdout) == 36
+    assert int(done.stdout) == 38
     return path
 
 
@@ -85,7 +85,7 @@ def test_a_damaged_kernel_is_not_used(pack, tmp_path):
     content = bytearray(pack.read_bytes())
     content[-100] ^= 1
     damaged.write_bytes(content)
-    assert ops.load_kernel_pack(str(pack)) == 36
+    assert ops.load_kernel_pack(str(pack)) == 38
     done = run([tmp_path / "again.pack", "cpu"], SPIKEFORGE_KERNEL_PACK=str(damaged))
     assert done.returncode == 0
     assert "a kernel in it is damaged" in done.stderr

@@ -143,6 +143,32 @@ def test_statistics_of_any_dimension_with_all_derivatives(channel_dim, device):
     opcheck(ops.channel_statistics.default, (x, channel_dim))
 
 
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("shape", [(4, 300, 16, 12, 12), (20, 512, 24, 8, 8), (3, 1200000, 2)])
+def test_a_large_layer_is_that_of_float64(shape, layout, cuda):
+    """So large that threads take neurons in turns, and blocks share the sums of a channel."""
+    x = in_layout(torch.randn(shape, device=cuda) * 2 + 3, layout).requires_grad_()
+    weight, bias = (torch.rand(shape[2], device=cuda).requires_grad_() for _ in range(2))
+    tau = torch.tensor(2.5, device=cuda, requires_grad=True)
+    arguments = (x, weight, bias, tau)
+    (found,), (last,), mean, var = ops.batch_norm_run(SMOOTH, [x], [torch.zeros(shape[1:], device=cuda)], [tau], weight, bias)
+    upstream = torch.randn_like(found), torch.randn_like(last)
+    gradients = torch.autograd.grad((found, last), arguments, upstream)
+
+    wide = [t.detach().double().requires_grad_() for t in arguments]
+    y, *statistics = batch_norm(*wide[:3])
+    expected = smooth_loop(y, torch.zeros(shape[1:], dtype=torch.float64, device=cuda), wide[3])
+    torch.testing.assert_close((mean.double(), var.double()), tuple(statistics), rtol=1e-5, atol=1e-5)
+    for ours, theirs in zip(
+        (found, last, *gradients), (*expected, *torch.autograd.grad(expected, wide, [u.double() for u in upstream]))
+    ):
+        bound = 2e-5 if theirs.dim() else 1e-3  # of tau, a sum of millions of either sign
+        assert (ours.double() - theirs).abs().max() <= bound * theirs.abs().max()
+    again = torch.autograd.grad(ops.batch_norm_run(SMOOTH, [x], [torch.zeros(shape[1:], device=cuda)], [tau], weight, bias)[0][0], x, upstream[0])
+    once_more = torch.autograd.grad(ops.batch_norm_run(SMOOTH, [x], [torch.zeros(shape[1:], device=cuda)], [tau], weight, bias)[0][0], x, upstream[0])
+    assert torch.equal(*again, *once_more)
+
+
 def test_a_constant_channel_has_no_variance(device):
     mean, var = ops.channel_statistics(torch.full((4, 3, 2, 5), 0.3, device=device))
     assert torch.equal(var, torch.zeros(2, device=device)) and torch.equal(mean, torch.full((2,), 0.3, device=device))
@@ -659,12 +685,58 @@ print(ops.write_kernel_pack(sys.argv[1]), ops.records_kernels())
 
 
 def test_what_is_recorded_on_the_cpu_is_what_a_gpu_will_run(tmp_path):
-    """The neuron forward and backward, and the statistics' share of x's gradient."""
+    """The statistics' sums and what is made of them, the neuron forward, the two passes that x's gradient takes, what is
+    made of the sums between them, and the kernel that adds up what passes leave of them."""
     environment = dict(os.environ, SPIKEFORGE_LIBRARY=str(library_path()), SPIKEFORGE_CACHE_DIR="off")
     environment["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY / "python"), environment.get("PYTHONPATH", "")])
     done = subprocess.run([sys.executable, "-c", RECORD, str(tmp_path / "kernels.pack")], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split() == ["3", "False"]
+    assert done.stdout.split() == ["7", "False"]
+
+
+AS_ON_A_GPU = """
+import torch
+from test_layers import SMOOTH, TWO, batch_norm, in_layout, leaves, ops
+
+ops.record_kernels(["sm_90"])  # from here on calls on the CPU run what a GPU would
+for shape, layout in (((3, 2, 5, 7, 7), "contiguous"), ((4, 3, 33, 5), "channels_last"), ((5, 70, 19), "other"), ((17, 1, 2), "contiguous")):
+    x = (in_layout(torch.randn(shape, dtype=torch.float64), layout) + 100).requires_grad_()
+    expected = batch_norm(x, None, None)[1:]
+    torch.testing.assert_close(ops.channel_statistics(x), expected, rtol=1e-9, atol=1e-9)
+    channels = shape[2]
+    weight, bias, tau = leaves((channels,), (channels,), ())
+    residual = torch.randn_like(x).requires_grad_()
+    tau = (tau.detach().abs() + 1.5).requires_grad_()
+    v = torch.randn(shape[1:], dtype=torch.float64).requires_grad_()
+    arguments = (x, residual, v, tau, weight, bias)
+
+    def results(x, residual, v, tau, weight, bias):
+        (s,), (last,), mean, var = ops.batch_norm_run(SMOOTH, [x], [v], [tau], weight, bias, residual=residual, residual_mode="iand")
+        return s, last, mean, var
+
+    def apart(x, residual, v, tau, weight, bias):
+        y, mean, var = batch_norm(x, weight, bias)
+        (s,), (last,) = ops.run(SMOOTH, [y], [v], [tau])
+        return (1 - s) * residual, last, mean, var
+
+    upstream = [torch.randn_like(t) for t in apart(*arguments)]
+    for chosen in (arguments, arguments[:1], (x, bias)):
+        found, expected = (torch.autograd.grad(f(*arguments), chosen, upstream) for f in (results, apart))
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+x = torch.randn(3, 2, 4, dtype=torch.float64)
+x[0, 0, 1] = 1e8
+torch.testing.assert_close(ops.channel_statistics(x)[1], batch_norm(x, None, None)[2], rtol=1e-6, atol=0)
+assert ops.records_kernels()
+"""
+
+
+def test_what_a_gpu_will_run_is_right():
+    """Statistics as a neuron's gradients, and x's gradient in two passes, on the CPU."""
+    environment = dict(os.environ, SPIKEFORGE_LIBRARY=str(library_path()), SPIKEFORGE_CACHE_DIR="off")
+    folders = [str(REPOSITORY / "python"), str(REPOSITORY / "tests/python"), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(folders)
+    done = subprocess.run([sys.executable, "-c", AS_ON_A_GPU], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 WORKER = """

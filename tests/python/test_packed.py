@@ -256,6 +256,7 @@ def network(device):
 
 
 def test_gradients_have_the_same_bits_and_spikes_are_kept_as_bits(device, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)  # the same gradient twice, to begin with
     net, x = network(device), torch.randn(4, 6, 3, 8, 8, device=device)
     net(x).square().sum().backward()
     expected = [p.grad.clone() for p in net.parameters()]

@@ -14,15 +14,15 @@ namespace spikeforge::kernels {
 
 class Arguments {
  public:
-  explicit Arguments(const ForwardLaunch& launch) {
-    add_common(launch);
+  Arguments(const ForwardLaunch& launch, std::int64_t at_once) {
+    add_common(launch, at_once);
     add_list(launch.outputs);
     add_list(launch.states);
     add(launch.checkpoints);
   }
 
-  explicit Arguments(const BackwardLaunch& launch) {
-    add_common(launch);
+  Arguments(const BackwardLaunch& launch, std::int64_t at_once) {
+    add_common(launch, at_once);
     add_list(launch.grad_outputs);
     add_list(launch.grad_states);
     add(launch.checkpoints);
@@ -35,9 +35,10 @@ class Arguments {
   std::size_t bytes() const { return words_.size() * sizeof(std::uint64_t); }
 
  private:
-  void add_common(const Launch& launch) {
+  void add_common(const Launch& launch, std::int64_t at_once) {
     add(launch.steps);
     add(launch.neurons);
+    add(at_once);
     for (const double arg : launch.surrogate_args) add(arg);
     add_list(launch.inputs);
     add_list(launch.initial);

@@ -2,6 +2,7 @@
 #include <spikeforge/jit/recorder.h>
 #include <spikeforge/jit/spec_table.h>
 #include <spikeforge/kernels/multistep/arguments.h>
+#include <spikeforge/kernels/multistep/channel_sums.h>
 #include <spikeforge/kernels/multistep/launch.h>
 #include <spikeforge/kernels/multistep/plan.h>
 
@@ -19,21 +20,33 @@ void prepare_next(const BackwardLaunch&, const jit::Device&) {}
 template <class AnyLaunch>
 void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream) {
   if (launch.neurons == 0) return;
-  const auto [schedule, spec] = plan(launch, device.multiprocessors);
+  const auto [schedule, spec, at_once] = plan(launch, device.multiprocessors);
   using Tables = jit::SpecTables<KernelSpec, HashOfSpec>;
   const Cell& cell = *launch.cell;
   Tables& tables = cell.loaded_kernels.get<Tables>([] { return Tables(); });
   const jit::LoadedKernel& kernel = tables.of(device).get(spec, device, [&] { prepare_next(launch, device); });
-  const Grid grid = grid_of(schedule, launch.neurons, device.multiprocessors);
-  const Arguments arguments(launch);
+  const Grid grid = grid_of(schedule, at_once, device.multiprocessors);
+  const Arguments arguments(launch, at_once);
   kernel.launch({static_cast<unsigned>(grid.blocks), 1, 1}, grid.block, 0, stream, arguments.data(), arguments.bytes());
+}
+
+// What it takes besides.
+void note_more(const ForwardLaunch&, const Plan&, const jit::Want&) {}
+void note_more(const BackwardLaunch& launch, const Plan& plan, const jit::Want& want) {
+  for (std::size_t j = 0; j < launch.params.size(); ++j)
+    if (launch.grad_params[j] != nullptr) {
+      const PartialSums left = partial_sums(launch, launch.params[j], plan.schedule, plan.at_once);
+      if (left.size() > 0) return want(print_channel_sums(compute_type(launch.type)));
+    }
 }
 
 template <class AnyLaunch>
 void note_any(const AnyLaunch& launch) {
   if (launch.neurons == 0) return;
   jit::note([&](const jit::Device& device, const jit::Want& want) {
-    want(print_source(plan(launch, device.multiprocessors).spec));
+    const Plan chosen = plan(launch, device.multiprocessors);
+    want(print_source(chosen.spec));
+    note_more(launch, chosen, want);
   });
 }
 

@@ -48,7 +48,8 @@ struct BackwardLaunch : Launch {
   bool any_grad_input = false, any_grad_param = false;  // whether one is wanted
   std::span<void* const> grad_inputs;                   // [T, N]
   std::span<void* const> grad_initial;                  // [N], of the type of the initial state
-  // One value a neuron in the compute type; GPU: of a parameter that shared_by_warps (schedule.h), one a warp.
+  // One value a neuron in the compute type. GPU: for each of those that are taken at once (neurons_at_once of
+  // schedule.h); of a parameter that shared_by_warps, one a warp.
   std::span<void* const> grad_params;
 };
 

@@ -1,5 +1,5 @@
-// For tests and measurements: SPIKEFORGE_VECTOR_WIDTH, SPIKEFORGE_PREFETCH, SPIKEFORGE_CHECKPOINT and
-// SPIKEFORGE_SEGMENTS override what a schedule would choose.
+// For tests and measurements: SPIKEFORGE_VECTOR_WIDTH, SPIKEFORGE_PREFETCH, SPIKEFORGE_CHECKPOINT, SPIKEFORGE_SEGMENTS
+// and SPIKEFORGE_TURNS override what a schedule would choose.
 #pragma once
 
 #include <bit>

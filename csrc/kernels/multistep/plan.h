@@ -10,12 +10,13 @@ namespace spikeforge::kernels {
 struct Plan {
   Schedule schedule;
   KernelSpec spec;
+  std::int64_t at_once;  // neurons
 };
 
 template <class AnyLaunch>  // forward or backward
 Plan plan(const AnyLaunch& launch, int multiprocessors) {
   const Schedule schedule = schedule_of(launch, multiprocessors);
-  return {schedule, spec_of(launch, schedule)};
+  return {schedule, spec_of(launch, schedule), neurons_at_once(launch, schedule, multiprocessors)};
 }
 
 // The kernel that the backward pass of a launch will most likely need: gradients come row by row for all outputs, as

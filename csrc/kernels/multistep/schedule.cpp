@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <span>
 
 namespace spikeforge::kernels {
@@ -74,6 +75,8 @@ int choose_width(const Launch& launch, int widest, int narrowest, int multiproce
   return width;
 }
 
+std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
+
 int power_of_two_from(std::int64_t least, int most) {
   int power = 1;
   while (power < most && power < least) power *= 2;
@@ -123,6 +126,35 @@ bool can_be_time_parallel(const CellSize& cell, int segment, int width) {
   return segment * width * (cell.forward_cost + (cell.states + 2) * cell.backward_cost) <= 2 * most_unrolled;
 }
 
+// Neurons after which all parameters are the same again; all, if that is more than half of them.
+std::int64_t period_of(const Launch& launch) {
+  std::int64_t period = 1;
+  for (const ParamView& param : launch.params) {
+    if (param.data == nullptr || param.count == 1) continue;
+    // Both are at most N, and a period that is no more than half of it leaves room for the next.
+    period = std::lcm(period, param.inner * param.count);
+    if (period > launch.neurons / 2) return launch.neurons;
+  }
+  return period;
+}
+
+bool any_by_channel(const Launch& launch) {
+  return std::ranges::any_of(launch.params, [](const ParamView& p) { return p.data != nullptr && p.count > 1; });
+}
+
+// As many turns as leave each multiprocessor `blocks`. Batch norm and LIF, float16, T = 4, channels last, both backward
+// passes in passes over x, with 2, 4, 8, 16 and 32 turns: N = 2^19.6 15.0, 13.0, 14.7, 18.2, -; N = 2^21.6 11.8, 9.2,
+// 9.1, 8.2, 10.3; N = 2^24.6 10.0, 6.9, 6.3, 6.0, 5.9.
+std::int64_t in_turns(const Launch& launch, const Schedule& schedule, int multiprocessors, int blocks) {
+  static const int forced = override_of("SPIKEFORGE_TURNS");
+  constexpr std::int64_t most_turns = 32;
+  const std::int64_t at_least = std::int64_t{blocks} * multiprocessors * max_block_size(schedule) * schedule.width;
+  const std::int64_t turns =
+      forced != 0 ? forced : std::clamp<std::int64_t>((launch.neurons + at_least / 2) / at_least, 1, most_turns);
+  const std::int64_t unit = std::lcm(period_of(launch), neurons_of_a_warp(schedule));
+  return std::min(divided(divided(launch.neurons, turns), unit) * unit, launch.neurons);
+}
+
 }  // namespace
 
 Schedule schedule_of(const ForwardLaunch& launch, int multiprocessors) {
@@ -139,6 +171,7 @@ Schedule schedule_of(const ForwardLaunch& launch, int multiprocessors) {
   schedule.neighbours = rows_aligned(launch, width);
   choose_rows(schedule, launch, cell, multiprocessors);
   schedule.checkpoint = static_cast<std::uint8_t>(launch.checkpoint_length);
+  schedule.in_turns = neurons_at_once(launch, schedule, multiprocessors) < launch.neurons;
   return schedule;
 }
 
@@ -163,7 +196,21 @@ Schedule schedule_of(const BackwardLaunch& launch, int multiprocessors) {
   schedule.segments = static_cast<std::uint8_t>(segments);
   schedule.checkpoint = static_cast<std::uint8_t>(segment);
   schedule.ragged = launch.steps % (segment * schedule.segments) != 0;
+  schedule.one_segment = 0 < launch.steps && launch.steps <= segment;
+  schedule.in_turns = neurons_at_once(launch, schedule, multiprocessors) < launch.neurons;
+  schedule.one_segment = schedule.one_segment && schedule.in_turns;
   return schedule;
+}
+
+std::int64_t neurons_at_once(const ForwardLaunch& launch, const Schedule& schedule, int multiprocessors) {
+  if (schedule.staged || !schedule.neighbours || !any_by_channel(launch)) return launch.neurons;
+  return in_turns(launch, schedule, multiprocessors, /*blocks=*/16);
+}
+
+std::int64_t neurons_at_once(const BackwardLaunch& launch, const Schedule& schedule, int multiprocessors) {
+  if (schedule.segments > 1 || !schedule.neighbours || !(launch.any_grad_param || any_by_channel(launch)))
+    return launch.neurons;
+  return in_turns(launch, schedule, multiprocessors, /*blocks=*/schedule.one_segment ? 3 : 6);
 }
 
 bool shared_by_warps(const ParamView& param, const Schedule& schedule) {
@@ -173,7 +220,6 @@ bool shared_by_warps(const ParamView& param, const Schedule& schedule) {
 unsigned max_block_size(const Schedule& schedule) { return schedule.segments > 1 ? 32u * schedule.segments : 128u; }
 
 Grid grid_of(const Schedule& schedule, std::int64_t neurons, int multiprocessors) {
-  const auto divided = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   unsigned block = max_block_size(schedule);
   if (schedule.segments > 1) return {divided(neurons, 32 * schedule.width), block};
   const std::int64_t threads =

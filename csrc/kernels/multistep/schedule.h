@@ -15,6 +15,8 @@ struct Schedule {
   std::uint8_t checkpoint = 1;  // steps from one saved state to the next; backward: the segment that is loaded at once
   std::uint8_t segments = 1;    // backward: segments of the same neurons that a block computes side by side
   bool ragged = false;          // backward: whether T is no multiple of what is computed at once
+  bool in_turns = false;        // whether a thread takes other neurons after its first
+  bool one_segment = false;     // backward, in turns: whether the sequence is no longer than a segment
 
   bool operator==(const Schedule&) const = default;
 };
@@ -29,10 +31,16 @@ constexpr std::int64_t neurons_of_a_warp(const Schedule& schedule) { return std:
 // its gradient over the warp.
 bool shared_by_warps(const ParamView& param, const Schedule& schedule);
 
+// Neurons that are taken at once. Where parameters repeat themselves, as those of channels do, a thread takes in turns
+// neurons that lie so many apart: it reads their parameters once, and sums the gradients. All, where it does not.
+std::int64_t neurons_at_once(const ForwardLaunch& launch, const Schedule& schedule, int multiprocessors);
+std::int64_t neurons_at_once(const BackwardLaunch& launch, const Schedule& schedule, int multiprocessors);
+
 struct Grid {
   std::int64_t blocks;
   unsigned block;  // threads
 };
+// Of neurons that are taken at once.
 Grid grid_of(const Schedule& schedule, std::int64_t neurons, int multiprocessors);
 
 // Threads of a block at most: what a kernel is compiled for.

@@ -195,8 +195,8 @@ jit::KernelSource print_source(const KernelSpec& spec) {
   for (const std::string& type : cell.types) line("  using {};", type);
   line("  static constexpr int width = {}, rows = {}, checkpoint = {}, segments = {};", schedule.width, schedule.rows,
        schedule.checkpoint, schedule.segments);
-  line("  static constexpr bool neighbours = {}, staged = {}, ragged = {};", schedule.neighbours, schedule.staged,
-       schedule.ragged);
+  line("  static constexpr bool neighbours = {}, staged = {}, ragged = {}, in_turns = {}, one_segment = {};",
+       schedule.neighbours, schedule.staged, schedule.ragged, schedule.in_turns, schedule.one_segment);
   line("  static constexpr int max_block = {};", max_block_size(schedule));
   line("  static constexpr bool save = {}, store_states = {};", loop.save, loop.store_states);
   line += lookup("Source", "initial", places.states, operand);
@@ -216,9 +216,10 @@ jit::KernelSource print_source(const KernelSpec& spec) {
   line("extern \"C\" __global__ void __launch_bounds__({}) spikeforge_{}(", max_block_size(schedule), direction);
   line("    const __grid_constant__ spikeforge::{}<spikeforge::Spec::Cell> args) {{", args);
   line("  spikeforge::Multistep<spikeforge::Spec>::{}{}(args);", direction,
-       schedule.segments > 1 ? "_time_parallel"
-       : schedule.staged     ? "_staged"
-                             : "");
+       schedule.segments > 1  ? "_time_parallel"
+       : schedule.staged      ? "_staged"
+       : schedule.one_segment ? "_one_segment"
+                              : "");
   line("}}");
   return {.name = fmt::format("{}_{}", cell.name, direction),
           .entry = fmt::format("spikeforge_{}", direction),

@@ -203,9 +203,8 @@ class BatchNormNeuron(Container):
         norm = self.norm
         norm.num_batches_tracked.add_(1)
         factor = norm.momentum if norm.momentum is not None else 1.0 / norm.num_batches_tracked
-        unbiased = var.detach() * (count / (count - 1))
-        norm.running_mean.mul_(1 - factor).add_(factor * mean.detach())
-        norm.running_var.mul_(1 - factor).add_(factor * unbiased)
+        norm.running_mean.lerp_(mean.detach(), factor)
+        norm.running_var.lerp_(var.detach() * (count / (count - 1)), factor)
 
     def extra_repr(self) -> str:
         parts = [f"residual={self.residual!r}"] if self.residual is not None else []

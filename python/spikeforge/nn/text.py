@@ -76,7 +76,9 @@ class TextCell:
         initial: Mapping[str, float | str],
         rule: Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor]] | None = None,
     ):
-        self.text, self.inputs, self.params, self.initial, self.rule = text, inputs, tuple(params), dict(initial), rule
+        # torch.compile copies it into a comment of the code that it writes.
+        self.text = torch.ops.spikeforge.text_on_a_line(text)
+        self.inputs, self.params, self.initial, self.rule = inputs, tuple(params), dict(initial), rule
         self.starts_by_itself = rule is None and not any(isinstance(value, str) for value in self.initial.values())
         self.renew({}, ())
 

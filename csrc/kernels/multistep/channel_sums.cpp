@@ -1,0 +1,74 @@
+#include <spikeforge/jit/spec_table.h>
+#include <spikeforge/kernels/multistep/channel_sums.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace spikeforge::kernels {
+namespace {
+
+struct ChannelSumsSpec {
+  DType type{};
+
+  bool operator==(const ChannelSumsSpec&) const = default;
+};
+
+jit::KernelSource print_source(const ChannelSumsSpec& spec) { return print_channel_sums(spec.type); }
+
+// Blocks along the channels, and what one adds up of an outer row.
+std::int64_t blocks_of(const PartialSums& sizes) { return sizes.inner == 1 ? (sizes.count + 7) / 8 : sizes.count; }
+std::int64_t width_of(const PartialSums& sizes) { return sizes.inner == 1 ? 8 : sizes.inner; }
+
+}  // namespace
+
+PartialSums partial_sums(const BackwardLaunch& launch, const ParamView& param, const Schedule& schedule,
+                         std::int64_t at_once) {
+  if (param.data == nullptr || (param.count > 1 && param.count == launch.neurons)) return {};
+  const std::int64_t each = shared_by_warps(param, schedule) ? neurons_of_a_warp(schedule) : 1;
+  if (param.count == 1) return {1, 1, (at_once + each - 1) / each};
+  return {at_once / (param.inner * param.count), param.count, param.inner / each};
+}
+
+std::int64_t parts_of(const PartialSums& sizes, std::size_t sums, int multiprocessors) {
+  constexpr std::int64_t blocks_each = 2, least = 8 * 1024;  // of a multiprocessor; elements of a block
+  const std::int64_t blocks = blocks_of(sizes) * static_cast<std::int64_t>(sums);
+  const std::int64_t most = std::min(sizes.outer, sizes.outer * width_of(sizes) / least);
+  return std::clamp<std::int64_t>(blocks_each * multiprocessors / blocks, 1, std::max<std::int64_t>(most, 1));
+}
+
+void launch(const ChannelSums& sums, DType type, const jit::Device& device, void* stream) {
+  const jit::LoadedKernel& kernel = jit::SpecTable<ChannelSumsSpec>::of(device).get({type}, device);
+  const PartialSums& sizes = sums.sizes;
+  const std::int64_t rows = (sizes.outer + sums.parts - 1) / sums.parts;
+  struct {  // ChannelSumsArgs of cuda/channel_sums.cuh
+    PartialSums sizes;
+    std::int64_t rows;
+    std::array<const void*, ChannelSums::most> from;
+    std::array<void*, ChannelSums::most> to;
+  } const arguments{sizes, rows, sums.from, sums.to};
+  // Eight values a thread at a time.
+  const auto threads =
+      std::clamp<std::uint64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows * width_of(sizes) / 8)), 64, 1024);
+  kernel.launch(
+      {static_cast<unsigned>(blocks_of(sizes)), static_cast<unsigned>(sums.count), static_cast<unsigned>(sums.parts)},
+      static_cast<unsigned>(threads), 0, stream, &arguments, sizeof arguments);
+}
+
+jit::KernelSource print_channel_sums(DType type) {
+  const char* const number = type == DType::f64 ? "double" : "float";
+  return {.name = "channel_sums",
+          .entry = "spikeforge_channel_sums",
+          .text = fmt::format(R"(#include <spikeforge/cuda/channel_sums.cuh>
+
+extern "C" __global__ void __launch_bounds__(1024) spikeforge_channel_sums(
+    const __grid_constant__ spikeforge::ChannelSumsArgs args) {{
+  spikeforge::ChannelSums<{}>::run(args);
+}}
+)",
+                              number)};
+}
+
+}  // namespace spikeforge::kernels

@@ -1,0 +1,44 @@
+// The second half of a parameter's gradient on a GPU: sums over the neurons that share it, of what the backward kernel
+// left for each neuron, or each warp, of those that it takes at once.
+#pragma once
+
+#include <spikeforge/jit/device.h>
+#include <spikeforge/jit/kernel_cache.h>
+#include <spikeforge/kernels/multistep/launch.h>
+#include <spikeforge/kernels/multistep/schedule.h>
+
+#include <array>
+#include <cstdint>
+
+namespace spikeforge::kernels {
+
+// What the backward kernel leaves of a parameter's gradient, [outer, count, inner].
+struct PartialSums {
+  std::int64_t outer = 0, count = 0, inner = 0;
+
+  std::int64_t size() const { return outer * count * inner; }
+  bool operator==(const PartialSums&) const = default;
+};
+
+// Of size 0 for a number, and where each neuron has a value of its own.
+PartialSums partial_sums(const BackwardLaunch& launch, const ParamView& param, const Schedule& schedule,
+                         std::int64_t at_once);
+
+// Blocks that share the outer rows where channels alone do not keep a device busy: for more than one, the sums of each
+// come first, and are then summed as sizes [parts, count, 1].
+std::int64_t parts_of(const PartialSums& sizes, std::size_t sums, int multiprocessors);
+
+// `count` sums of the same sizes and of the compute type; the device and the stream are as for launch().
+struct ChannelSums {
+  static constexpr std::size_t most = 8;
+  PartialSums sizes;
+  std::int64_t parts = 1;
+  std::size_t count = 0;
+  std::array<const void*, most> from{};
+  std::array<void*, most> to{};  // [parts, sizes.count] each
+};
+void launch(const ChannelSums& sums, DType type, const jit::Device& device, void* stream);
+
+jit::KernelSource print_channel_sums(DType type);
+
+}  // namespace spikeforge::kernels

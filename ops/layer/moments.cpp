@@ -1,0 +1,79 @@
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/text_call.h>
+#include <spikeforge/ops/layer/moments.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
+
+#include <array>
+#include <string_view>
+
+namespace spikeforge::ops::layers {
+namespace {
+
+constexpr std::string_view sums_text = R"(neuron sums_of_channels(x; ; first, second, a, b, c) {
+  d = x - maximum(minimum(a, b), minimum(maximum(a, b), c))
+  return first * d + second * (d * d)
+}
+)";
+// NaN stays NaN.
+constexpr std::string_view moments_text = R"(neuron moments(first, second; ; a, b, c, count) {
+  m = first / count
+  v = second / count - m * m
+  return maximum(minimum(a, b), minimum(maximum(a, b), c)) + m, where(v < 0, 0, v)
+}
+)";
+
+// Rows that a thread has on their way at once.
+std::int64_t steps_of(std::int64_t rows) {
+  std::int64_t steps = 8;
+  while (rows % steps != 0) --steps;
+  return steps;
+}
+
+// Of each channel, [3, channels].
+at::Tensor samples(const ByChannel& by) {
+  const at::Tensor x = by.x.view({by.rows, by.channels, by.inner});
+  const auto at_part = [&](std::int64_t row, std::int64_t place) { return x.select(0, row).select(1, place); };
+  return at::stack({at_part(0, 0), at_part(by.rows / 2, by.inner / 2), at_part(by.rows - 1, by.inner - 1)})
+      .to(state_type(x.scalar_type()));
+}
+
+}  // namespace
+
+std::tuple<at::Tensor, at::Tensor> moments(const ByChannel& by, const Device& device) {
+  const std::int64_t steps = steps_of(by.rows);
+  const std::array<at::Tensor, 1> x{by.x.view({steps, by.rows / steps, by.channels, by.inner})};
+  const at::Tensor near = samples(by);
+  const auto options = near.options();
+  std::array<at::Tensor, 5> params;
+  for (std::size_t i = 0; i < 3; ++i) params[2 + i] = near.select(0, static_cast<std::int64_t>(i)).unsqueeze(1);
+  params[0] = params[1] = params[2];  // their values are of no account
+
+  const auto sums_cell = cell_of(sums_text);
+  BackwardCall sums;
+  sums.cell = sums_cell.get();
+  sums.inputs = x;
+  sums.params = params;
+  const at::Tensor one = at::ones({}, x[0].options()).expand(x[0].sizes());
+  sums.grad_outputs = one;
+  const std::int64_t length = sums_cell->checkpoint_length(dtype_of(x[0].scalar_type()));
+  sums.checkpoints = at::empty({(steps - 1) / length, 0, by.rows / steps, by.channels, by.inner}, options);
+  sums.needs_grad = {false, true, true, false, false, false};
+  Tensors found = device.backward(sums);
+
+  for (at::Tensor& sum : found) sum = sum.view({1, by.channels});
+  const auto moments_cell = cell_of(moments_text);
+  const std::array<at::Tensor, 4> of_moments{near.select(0, 0), near.select(0, 1), near.select(0, 2)};
+  const std::array<double, 4> count{0, 0, 0, static_cast<double>(by.rows * by.inner)};
+  MultistepCall call;
+  call.cell = moments_cell.get();
+  call.inputs = found;
+  call.params = of_moments;
+  call.numbers = count;
+  const MultistepResults results = device.forward(call, /*save=*/false);
+  return {results.outputs[0].select(0, 0), results.outputs[1].select(0, 0)};
+}
+
+}  // namespace spikeforge::ops::layers
