@@ -244,24 +244,13 @@ inline void set_tangents(Tensors& results, const Tensors& tangents) {
     results[i]._set_fw_grad(tangents[i], /*level=*/0, /*is_inplace_op=*/false);
 }
 
-}  // namespace autograd
+inline void set_tangents(MultistepResults& results, const Tangents& of) {
+  set_tangents(results.outputs, of.outputs);
+  set_tangents(results.states, of.states);
+}
 
-// Of the public operators and of the lowered forward ones, which transforms call one inside the other.
 template <const Lowered& lowered>
-MultistepResults forward_autograd(const MultistepCall& call, bool save) {
-  using namespace autograd;
-  if (any_tensor(call, has_tangent)) {
-    const AtValues<MultistepCall> at(call);
-    Tangents results = run_with_tangents(at.call, at.tangents);
-    set_tangents(results.values.outputs, results.outputs);
-    set_tangents(results.values.states, results.states);
-    if (save) results.values.checkpoints = lowered.forward(at.call, save).checkpoints;
-    return std::move(results.values);
-  }
-  if (!any_tensor(call, wants_gradient)) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return lowered.forward(call, save);
-  }
+MultistepResults recorded(const MultistepCall& call) {
   variable_list given;
   given.reserve(call.cell->arguments());
   for_each_argument(call, [&](const at::Tensor& t) {
@@ -280,6 +269,30 @@ MultistepResults forward_autograd(const MultistepCall& call, bool save) {
     return all;
   });
   return results;
+}
+
+}  // namespace autograd
+
+// Of the public operators and of the lowered forward ones, which transforms call one inside the other.
+template <const Lowered& lowered>
+MultistepResults forward_autograd(const MultistepCall& call, bool save) {
+  using namespace autograd;
+  const bool is_recorded = any_tensor(call, wants_gradient);
+  if (any_tensor(call, has_tangent)) {
+    const AtValues<MultistepCall> at(call);
+    Tangents with_tangents = run_with_tangents(at.call, at.tangents);
+    MultistepResults& values = with_tangents.values;
+    // A node keeps the tensors with their tangents, so that gradients have theirs.
+    if (is_recorded)
+      values = recorded<lowered>(call);
+    else if (save)
+      values.checkpoints = lowered.forward(at.call, save).checkpoints;
+    set_tangents(values, with_tangents);
+    return std::move(values);
+  }
+  if (is_recorded) return recorded<lowered>(call);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return lowered.forward(call, save);
 }
 
 template <const Lowered& lowered>

@@ -56,6 +56,11 @@ inline Outputs outputs_of(const MultistepResults& results) {
 
 inline std::string_view text_of(const MultistepCall& call) { return static_cast<const TracedCell*>(call.cell)->text; }
 
+// All are given, or none is.
+inline at::TensorList given_states(const MultistepCall& call) {
+  return !call.states.empty() && call.states[0].defined() ? call.states : at::TensorList();
+}
+
 // The text that a lowered call hands on: where it goes into a graph, on a line.
 class HandedOn {
  public:
@@ -157,7 +162,7 @@ List backward_kernel(std::string_view neuron, const OptionalTensorList& grad_out
 inline MultistepResults call_run(const MultistepCall& call) {
   static const auto op = traced::find<traced::Run>("spikeforge::run");
   const auto [outputs, states] =
-      op.call(traced::HandedOn(call).text(), call.inputs, call.states, call.params, call.store_states);
+      op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call), call.params, call.store_states);
   return {traced::tensors_of(outputs), traced::tensors_of(states), {}};
 }
 
@@ -166,7 +171,7 @@ inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
   static const auto of_lists = traced::find<traced::ForwardOfLists>("spikeforge::run_forward", "lists");
   const traced::HandedOn neuron(call);
   const auto call_with = [&](const auto& handle) {
-    return handle.call(neuron.text(), call.inputs, call.states, call.params, call.store_states, save);
+    return handle.call(neuron.text(), call.inputs, traced::given_states(call), call.params, call.store_states, save);
   };
   const auto [outputs, states, checkpoints] = traced::is_wrapped(call) ? call_with(of_lists) : call_with(op);
   return {traced::tensors_of(outputs), traced::tensors_of(states), checkpoints.empty() ? at::Tensor() : checkpoints[0]};
@@ -180,16 +185,16 @@ inline Tensors call_run_backward(const BackwardCall& call) {
     for (const at::Tensor& t : tensors) list.push_back(t.defined() ? std::optional<at::Tensor>(t) : std::nullopt);
     return list;
   };
-  const bool has_states = !call.states.empty() && call.states[0].defined();
+  const at::TensorList states = traced::given_states(call);
   c10::List<bool> needs_grad;
   needs_grad.reserve(call.needs_grad.size());
   for (std::size_t i = 0; i < call.needs_grad.size(); ++i) {
     const bool is_state = i >= call.inputs.size() && i < call.inputs.size() + call.cell->states.size();
-    if (has_states || !is_state) needs_grad.push_back(call.needs_grad[i]);
+    if (!states.empty() || !is_state) needs_grad.push_back(call.needs_grad[i]);
   }
   return traced::tensors_of(op.call(traced::HandedOn(call).text(), list_of(call.grad_outputs),
-                                    list_of(call.grad_states), call.inputs, has_states ? call.states : at::TensorList(),
-                                    call.params, call.checkpoints, needs_grad, call.store_states));
+                                    list_of(call.grad_states), call.inputs, states, call.params, call.checkpoints,
+                                    needs_grad, call.store_states));
 }
 
 }  // namespace spikeforge::ops

@@ -81,18 +81,20 @@ struct BatchNormRule {
 
   static Results recorded(const LayerCall& layer) {
     const at::Tensor& x = layer.inputs[0];
-    at::Tensor mean, var, rstd, scale, shift;
+    at::Tensor mean, var, center, rstd, scale, shift;
     {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       std::tie(mean, var) = call_channel_statistics(x, layer.channel_dim);
       const Scale factors = scale_of(var, layer.weight, layer.eps);
+      // In the call's place for them; their own gradients go to weight, bias and x. Copies below this level of autograd
+      // alone, so that those of torch.func above it still see where they come from.
+      center = mean.clone();
       rstd = factors.rstd;
       scale = factors.scale;
-      shift = layer.bias.defined() ? layer.bias : at::zeros_like(rstd);
+      shift = layer.bias.defined() ? layer.bias.clone() : at::zeros_like(rstd);
     }
     const std::shared_ptr<const TracedCell> cell = layer_cell(layer);
-    // The numbers of channels in the call's place for them; their own gradients go to weight, bias and x.
-    const LayerArguments arguments(layer, mean.detach(), scale, shift.detach());
+    const LayerArguments arguments(layer, center, scale, shift);
     const MultistepCall call =
         traced_call(cell->text, arguments.inputs, layer.states, arguments.params, layer.store_states);
     variable_list given;
@@ -112,8 +114,13 @@ struct BatchNormRule {
       ctx->saved_data["has_bias"] = layer.bias.defined();
       ctx->saved_data["channel_dim"] = layer.channel_dim;
       ctx->saved_data["eps"] = layer.eps;
-      if (x.is_cuda() || jit::recorder() != nullptr)
-        ctx->saved_data["with_statistics"] = layer_cell(layer, /*with_statistics=*/true)->text;
+      if (x.is_cuda() || jit::recorder() != nullptr) {
+        const auto extended = layer_cell(layer, /*with_statistics=*/true);
+        // A longer cell may have its checkpoints elsewhere.
+        const DType type = dtype_of(x.scalar_type());
+        if (extended->checkpoint_length(type) == cell->checkpoint_length(type))
+          ctx->saved_data["with_statistics"] = extended->text;
+      }
       variable_list all(results.outputs.begin(), results.outputs.end());
       all.insert(all.end(), results.states.begin(), results.states.end());
       all.insert(all.end(), {mean, var});
@@ -234,9 +241,8 @@ struct BatchNormRule {
     List params(first.params.begin(), first.params.end());
     params.insert(params.end(), {offset, slope});
     BackwardCall call;
-    // All are given, or none is.
-    const at::TensorList states = !first.states.empty() && first.states[0].defined() ? first.states : at::TensorList();
-    static_cast<MultistepCall&>(call) = traced_call(text, first.inputs, states, params, first.store_states);
+    static_cast<MultistepCall&>(call) =
+        traced_call(text, first.inputs, traced::given_states(first), params, first.store_states);
     const at::Tensor& x = first.inputs[0];
     Tensors grads(first.grad_outputs.begin(), first.grad_outputs.end());
     grads.push_back(at::ones({}, x.options()).expand_symint(x.sym_sizes()));

@@ -1,5 +1,6 @@
 // The table of cells made from text: bounded by bytes, and what is held stays.
 #include <spikeforge/graph/errors.h>
+#include <spikeforge/kernels/multistep/channel_sums.h>
 #include <spikeforge/kernels/multistep/plan.h>
 #include <spikeforge/kernels/multistep/predefined_cells.h>
 #include <spikeforge/kernels/multistep/traced_cell.h>
@@ -148,6 +149,24 @@ TEST_CASE("the backward kernel that is compiled ahead is the one that a training
           launch.to_come.is_wanted = [](const void*, std::size_t argument) { return argument != 0; };
           CHECK_FALSE(kernels::foretold_backward(launch, 132).places.items()[0].wanted);
         }
+}
+
+TEST_CASE("of no neurons none are taken in turns, and nothing is left to sum") {
+  const auto cell = intern("neuron n(x; v; tau) { h = v + x / tau; s = spike(h - 1, atan(2)); return s; v' = h }");
+  for (const std::int64_t inner : {0, 1}) {
+    const float number = 0;
+    const std::vector<ParamView> params{{.data = &number, .inner = inner, .count = 4}};
+    BackwardLaunch launch;
+    launch.cell = cell.get();
+    launch.type = DType::f32;
+    launch.steps = 4;
+    launch.checkpoint_length = cell->checkpoint_length(DType::f32);
+    launch.params = params;
+    launch.any_grad_param = true;
+    const kernels::Schedule schedule = kernels::schedule_of(launch, 132);
+    CHECK(kernels::neurons_at_once(launch, schedule, 132) == 0);
+    CHECK(kernels::partial_sums(launch, params[0], schedule, 0).size() == 0);
+  }
 }
 
 }  // namespace spikeforge::test

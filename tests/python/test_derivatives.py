@@ -214,6 +214,27 @@ def test_narrow_types_keep_theirs(dtype, device):
     assert again.dtype == dtype and again.isfinite().all() and again.abs().sum() > 0
 
 
+def test_gradients_have_tangents(device):
+    """Forward over reverse mode, on dual numbers that require a gradient."""
+    text = "neuron n(x; v; tau) { h = v + (x - v) / tau; s = sigmoid(4 * (h - 1)); return s; v' = (1 - s) * h }"
+    arguments = [torch.randn(size, dtype=torch.float64, device=device) for size in ((5, 3), (3,))]
+    arguments = [t.requires_grad_() for t in (*arguments, torch.tensor(2.5, dtype=torch.float64, device=device))]
+
+    def smooth_lif(x, v, tau):
+        return ops.lif(x, v, tau=tau, spiking=False)
+
+    def written(x, v, tau):
+        (s,), (last,) = ops.run(text, [x], [v], [tau])
+        return s, last
+
+    def layer(x, v, tau):
+        (s,), (last,), mean, var = ops.batch_norm_run(text, [x.unsqueeze(1)], [v.unsqueeze(0)], [tau])
+        return s, last, mean, var
+
+    for function in (smooth_lif, written, layer):
+        assert torch.autograd.gradgradcheck(function, arguments, check_fwd_over_rev=True)
+
+
 @pytest.mark.parametrize("elsewhere", ["cuda", "meta"])
 def test_parameters_of_one_number_may_stay_on_the_cpu(elsewhere, request):
     import torch.autograd.forward_ad as forward_ad

@@ -26,7 +26,7 @@ std::int64_t width_of(const PartialSums& sizes) { return sizes.inner == 1 ? 8 : 
 
 PartialSums partial_sums(const BackwardLaunch& launch, const ParamView& param, const Schedule& schedule,
                          std::int64_t at_once) {
-  if (param.data == nullptr || (param.count > 1 && param.count == launch.neurons)) return {};
+  if (param.data == nullptr || launch.neurons == 0 || (param.count > 1 && param.count == launch.neurons)) return {};
   const std::int64_t each = shared_by_warps(param, schedule) ? neurons_of_a_warp(schedule) : 1;
   if (param.count == 1) return {1, 1, (at_once + each - 1) / each};
   return {at_once / (param.inner * param.count), param.count, param.inner / each};

@@ -147,6 +147,7 @@ bool any_by_channel(const Launch& launch) {
 // 9.1, 8.2, 10.3; N = 2^24.6 10.0, 6.9, 6.3, 6.0, 5.9.
 std::int64_t in_turns(const Launch& launch, const Schedule& schedule, int multiprocessors, int blocks) {
   static const int forced = override_of("SPIKEFORGE_TURNS");
+  if (launch.neurons == 0) return 0;
   constexpr std::int64_t most_turns = 32;
   const std::int64_t at_least = std::int64_t{blocks} * multiprocessors * max_block_size(schedule) * schedule.width;
   const std::int64_t turns =
@@ -196,7 +197,8 @@ Schedule schedule_of(const BackwardLaunch& launch, int multiprocessors) {
   schedule.segments = static_cast<std::uint8_t>(segments);
   schedule.checkpoint = static_cast<std::uint8_t>(segment);
   schedule.ragged = launch.steps % (segment * schedule.segments) != 0;
-  schedule.one_segment = 0 < launch.steps && launch.steps <= segment;
+  // Of doubles, the rows of two turns are too many for the registers.
+  schedule.one_segment = 0 < launch.steps && launch.steps <= segment && launch.type != DType::f64;
   schedule.in_turns = neurons_at_once(launch, schedule, multiprocessors) < launch.neurons;
   schedule.one_segment = schedule.one_segment && schedule.in_turns;
   return schedule;

@@ -203,8 +203,9 @@ class BatchNormNeuron(Container):
         norm = self.norm
         norm.num_batches_tracked.add_(1)
         factor = norm.momentum if norm.momentum is not None else 1.0 / norm.num_batches_tracked
-        norm.running_mean.lerp_(mean.detach(), factor)
-        norm.running_var.lerp_(var.detach() * (count / (count - 1)), factor)
+        unbiased = var.detach() * (count / (count - 1))
+        norm.running_mean.lerp_(mean.detach().to(norm.running_mean.dtype), factor)
+        norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), factor)
 
     def extra_repr(self) -> str:
         parts = [f"residual={self.residual!r}"] if self.residual is not None else []
