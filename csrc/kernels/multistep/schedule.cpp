@@ -197,8 +197,7 @@ Schedule schedule_of(const BackwardLaunch& launch, int multiprocessors) {
   schedule.segments = static_cast<std::uint8_t>(segments);
   schedule.checkpoint = static_cast<std::uint8_t>(segment);
   schedule.ragged = launch.steps % (segment * schedule.segments) != 0;
-  // Of doubles, the rows of two turns are too many for the registers.
-  schedule.one_segment = 0 < launch.steps && launch.steps <= segment && launch.type != DType::f64;
+  schedule.one_segment = 0 < launch.steps && launch.steps <= segment;
   schedule.in_turns = neurons_at_once(launch, schedule, multiprocessors) < launch.neurons;
   schedule.one_segment = schedule.one_segment && schedule.in_turns;
   return schedule;
@@ -210,7 +209,9 @@ std::int64_t neurons_at_once(const ForwardLaunch& launch, const Schedule& schedu
 }
 
 std::int64_t neurons_at_once(const BackwardLaunch& launch, const Schedule& schedule, int multiprocessors) {
-  if (schedule.segments > 1 || !schedule.neighbours || !(launch.any_grad_param || any_by_channel(launch)))
+  // Sums of doubles over turns leave no registers for the rest: plif would spill on sm_90.
+  if (schedule.segments > 1 || !schedule.neighbours || launch.type == DType::f64 ||
+      !(launch.any_grad_param || any_by_channel(launch)))
     return launch.neurons;
   return in_turns(launch, schedule, multiprocessors, /*blocks=*/schedule.one_segment ? 3 : 6);
 }
