@@ -104,25 +104,22 @@ struct Multistep {
 
     template <class Args>
     __device__ __forceinline__ Params(const Args& a, Neurons n) {
-      ParamPlace place[Spec::neighbours ? 1 : W];
+      ParamPlace place;  // of the first neuron; the neighbours are counted on from there
 #pragma unroll
       for (int k = 0; k < W; ++k) legal[k] = true;
 #pragma unroll
       for (int j = 0; j < P; ++j) {
-        if (!Spec::neighbours || Spec::param(j) == Source::absent || Spec::shared(j)) {
+        const bool alike = Spec::param(j) == Source::absent || Spec::shared(j);
+        if (Spec::neighbours && !alike) place.find(a.params[j], n.first, a.neurons);
+        ParamPlace at = place;
 #pragma unroll
-          for (int k = 0; k < W; ++k) {
-            ParamPlace& at = place[Spec::neighbours ? 0 : k];
-            of[k][j] =
-                load_param<F>(Spec::param(j), a.params[j], at, Spec::shared(j) ? n.first : n.neuron(k), a.neurons);
-          }
-        } else {
-          place[0].find(a.params[j], n.first, a.neurons);
-          ParamPlace at = place[0];
-#pragma unroll
-          for (int k = 0; k < W; ++k) {
+        for (int k = 0; k < W; ++k) {
+          if (Spec::neighbours && !alike) {
             of[k][j] = load_as<F>(Spec::param(j), a.params[j].data, at.channel);
             at.step();
+          } else {
+            ParamPlace own;
+            of[k][j] = load_param<F>(Spec::param(j), a.params[j], own, alike ? n.first : n.neuron(k), a.neurons);
           }
         }
 #pragma unroll
