@@ -3,14 +3,9 @@
 // that are neighbours; always in the same order.
 #pragma once
 
-namespace spikeforge {
+#include <spikeforge/kernels/multistep/channel_sums_arguments.h>
 
-struct ChannelSumsArgs {
-  long long outer, count, inner;
-  long long rows;       // of a block along z
-  const void* from[8];  // one for each blockIdx.y
-  void* to[8];
-};
+namespace spikeforge {
 
 template <class F>
 struct ChannelSums {
@@ -19,10 +14,10 @@ struct ChannelSums {
   // blockDim.x is a power of two.
   static __device__ __forceinline__ void run(const ChannelSumsArgs& a) {
     __shared__ F sums[most_threads];
-    const int channels = a.inner == 1 ? 8 : 1;
+    const int channels = a.inner == 1 ? channels_side_by_side : 1;
     const long long first = static_cast<long long>(blockIdx.x) * channels;
-    // What the block adds up of a row; where that is eight channels, a thread stays with one of them.
-    const long long width = a.inner == 1 ? 8 : a.inner;
+    // What the block adds up of a row; of channels side by side a thread stays with one.
+    const long long width = channels * a.inner;
     const int threads = static_cast<int>(blockDim.x);
     const long long down = threads / width, right = threads % width;
     const long long begin = blockIdx.z * a.rows, end = begin + a.rows < a.outer ? begin + a.rows : a.outer;

@@ -118,8 +118,7 @@ struct Multistep {
             of[k][j] = load_as<F>(Spec::param(j), a.params[j].data, at.channel);
             at.step();
           } else {
-            ParamPlace own;
-            of[k][j] = load_param<F>(Spec::param(j), a.params[j], own, alike ? n.first : n.neuron(k), a.neurons);
+            of[k][j] = load_param<F>(Spec::param(j), a.params[j], alike ? n.first : n.neuron(k), a.neurons);
           }
         }
 #pragma unroll

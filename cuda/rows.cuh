@@ -242,9 +242,9 @@ struct ParamPlace {
 };
 
 template <class F>
-__device__ __forceinline__ F load_param(Source source, const ParamSource& param, ParamPlace& place, long long i,
-                                        long long neurons) {
+__device__ __forceinline__ F load_param(Source source, const ParamSource& param, long long i, long long neurons) {
   if (source == Source::absent) return static_cast<F>(param.number);
+  ParamPlace place;
   place.find(param, i, neurons);
   return load_as<F>(source, param.data, place.channel);
 }

@@ -47,10 +47,10 @@ Cell layer(const Cell& neuron, const Layer& around) {
   for (std::size_t i = 0; i < neuron.input_count(); ++i) arguments.push_back(cell.input(i));
   for (std::size_t s = 0; s < neuron.state_count(); ++s) arguments.push_back(cell.state(s));
   for (std::size_t j = 0; j < neuron.param_count(); ++j) arguments.push_back(cell.param(j));
-  if (around.normalised) {
-    const auto param = [&](std::size_t i) { return recording.value(cell.param(neuron.param_count() + i)); };
+  // Behind the neuron's own.
+  const auto param = [&](std::size_t i) { return recording.value(cell.param(neuron.param_count() + i)); };
+  if (around.normalised)
     arguments[0] = recording.id((recording.value(cell.input(0)) - param(0)) * param(1) + param(2), "layer");
-  }
 
   std::vector<Id> outputs = copy_into(cell.graph(), neuron.graph(), arguments, neuron.graph().results());
   const std::vector<Id> next_states(outputs.begin() + static_cast<std::ptrdiff_t>(neuron.output_count()),
@@ -61,7 +61,6 @@ Cell layer(const Cell& neuron, const Layer& around) {
     outputs[0] = recording.id(joined(*around.residual, recording.value(outputs[0]), other), "layer");
   }
   if (around.with_statistics) {
-    const auto param = [&](std::size_t i) { return recording.value(cell.param(neuron.param_count() + i)); };
     const Value x = recording.value(cell.input(0)), centered = x - param(0);
     outputs.push_back(recording.id(param(3) * x + .5 * param(4) * (centered * centered), "layer"));
   }

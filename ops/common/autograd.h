@@ -7,6 +7,7 @@
 #include <spikeforge/ops/common/record.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -249,13 +250,19 @@ inline void set_tangents(MultistepResults& results, const Tangents& of) {
   set_tangents(results.states, of.states);
 }
 
-template <const Lowered& lowered>
-MultistepResults recorded(const MultistepCall& call) {
+// The tensors that a call has.
+inline variable_list given_tensors(const MultistepCall& call) {
   variable_list given;
   given.reserve(call.cell->arguments());
   for_each_argument(call, [&](const at::Tensor& t) {
     if (t.defined()) given.push_back(t);
   });
+  return given;
+}
+
+template <const Lowered& lowered>
+MultistepResults recorded(const MultistepCall& call) {
+  const variable_list given = given_tensors(call);
   MultistepResults results;
   record<MultistepRule<lowered>>(given, [&](AutogradContext* ctx) {
     results = lowered.forward(call, /*save=*/true);
@@ -322,12 +329,8 @@ Tensors backward_autograd(const BackwardCall& call) {
     set_tangents(results, rates);
     return results;
   }
-  variable_list given;
-  const auto give = [&](const at::Tensor& t) {
-    if (t.defined()) given.push_back(t);
-  };
-  for_each_argument(call, give);
-  std::for_each(grads.begin(), grads.end(), give);
+  variable_list given = given_tensors(call);
+  std::copy_if(grads.begin(), grads.end(), std::back_inserter(given), [](const at::Tensor& t) { return t.defined(); });
   if (std::none_of(given.begin(), given.end(), wants_gradient)) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return lowered.backward(call);

@@ -97,10 +97,7 @@ struct BatchNormRule {
     const LayerArguments arguments(layer, center, scale, shift);
     const MultistepCall call =
         traced_call(cell->text, arguments.inputs, layer.states, arguments.params, layer.store_states);
-    variable_list given;
-    for_each_argument(call, [&](const at::Tensor& t) {
-      if (t.defined()) given.push_back(t);
-    });
+    variable_list given = given_tensors(call);
     for (const at::Tensor* t : {&layer.weight, &layer.bias})
       if (t->defined()) given.push_back(*t);
 

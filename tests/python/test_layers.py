@@ -725,7 +725,7 @@ def test_what_is_recorded_on_the_cpu_is_what_a_gpu_will_run(tmp_path):
 
 AS_ON_A_GPU = """
 import torch
-from test_layers import nn, snn, SMOOTH, TWO, batch_norm, in_layout, leaves, ops
+from test_layers import SMOOTH, batch_norm, in_layout, leaves, nn, ops, snn
 
 ops.record_kernels(["sm_90"])  # from here on calls on the CPU run what a GPU would
 for shape, layout in (((3, 2, 5, 7, 7), "contiguous"), ((4, 3, 33, 5), "channels_last"), ((5, 70, 19), "other"), ((17, 1, 2), "contiguous")):

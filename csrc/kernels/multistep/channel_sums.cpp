@@ -19,8 +19,11 @@ struct ChannelSumsSpec {
 jit::KernelSource print_source(const ChannelSumsSpec& spec) { return print_channel_sums(spec.type); }
 
 // Blocks along the channels, and what one adds up of an outer row.
-std::int64_t blocks_of(const PartialSums& sizes) { return sizes.inner == 1 ? (sizes.count + 7) / 8 : sizes.count; }
-std::int64_t width_of(const PartialSums& sizes) { return sizes.inner == 1 ? 8 : sizes.inner; }
+std::int64_t channels_of_a_block(const PartialSums& sizes) { return sizes.inner == 1 ? channels_side_by_side : 1; }
+std::int64_t blocks_of(const PartialSums& sizes) {
+  return (sizes.count + channels_of_a_block(sizes) - 1) / channels_of_a_block(sizes);
+}
+std::int64_t width_of(const PartialSums& sizes) { return channels_of_a_block(sizes) * sizes.inner; }
 
 }  // namespace
 
@@ -43,12 +46,10 @@ void launch(const ChannelSums& sums, DType type, const jit::Device& device, void
   const jit::LoadedKernel& kernel = jit::SpecTable<ChannelSumsSpec>::of(device).get({type}, device);
   const PartialSums& sizes = sums.sizes;
   const std::int64_t rows = (sizes.outer + sums.parts - 1) / sums.parts;
-  struct {  // ChannelSumsArgs of cuda/channel_sums.cuh
-    PartialSums sizes;
-    std::int64_t rows;
-    std::array<const void*, ChannelSums::most> from;
-    std::array<void*, ChannelSums::most> to;
-  } const arguments{sizes, rows, sums.from, sums.to};
+  ChannelSumsArgs arguments{
+      .outer = sizes.outer, .count = sizes.count, .inner = sizes.inner, .rows = rows, .from = {}, .to = {}};
+  std::ranges::copy(sums.from, arguments.from);
+  std::ranges::copy(sums.to, arguments.to);
   // Eight values a thread at a time.
   const auto threads =
       std::clamp<std::uint64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows * width_of(sizes) / 8)), 64, 1024);

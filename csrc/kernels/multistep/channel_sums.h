@@ -4,6 +4,7 @@
 
 #include <spikeforge/jit/device.h>
 #include <spikeforge/jit/kernel_cache.h>
+#include <spikeforge/kernels/multistep/channel_sums_arguments.h>
 #include <spikeforge/kernels/multistep/launch.h>
 #include <spikeforge/kernels/multistep/schedule.h>
 
@@ -30,7 +31,7 @@ std::int64_t parts_of(const PartialSums& sizes, std::size_t sums, int multiproce
 
 // `count` sums of the same sizes and of the compute type; the device and the stream are as for launch().
 struct ChannelSums {
-  static constexpr std::size_t most = 8;
+  static constexpr std::size_t most = most_channel_sums;
   PartialSums sizes;
   std::int64_t parts = 1;
   std::size_t count = 0;

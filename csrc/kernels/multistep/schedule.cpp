@@ -145,7 +145,7 @@ bool any_by_channel(const Launch& launch) {
 // As many turns as leave each multiprocessor `blocks`. Batch norm and LIF, float16, T = 4, channels last, both backward
 // passes in passes over x, with 2, 4, 8, 16 and 32 turns: N = 2^19.6 15.0, 13.0, 14.7, 18.2, -; N = 2^21.6 11.8, 9.2,
 // 9.1, 8.2, 10.3; N = 2^24.6 10.0, 6.9, 6.3, 6.0, 5.9.
-std::int64_t in_turns(const Launch& launch, const Schedule& schedule, int multiprocessors, int blocks) {
+std::int64_t neurons_in_turns(const Launch& launch, const Schedule& schedule, int multiprocessors, int blocks) {
   static const int forced = override_of("SPIKEFORGE_TURNS");
   if (launch.neurons == 0) return 0;
   constexpr std::int64_t most_turns = 32;
@@ -205,7 +205,7 @@ Schedule schedule_of(const BackwardLaunch& launch, int multiprocessors) {
 
 std::int64_t neurons_at_once(const ForwardLaunch& launch, const Schedule& schedule, int multiprocessors) {
   if (schedule.staged || !schedule.neighbours || !any_by_channel(launch)) return launch.neurons;
-  return in_turns(launch, schedule, multiprocessors, /*blocks=*/16);
+  return neurons_in_turns(launch, schedule, multiprocessors, /*blocks=*/16);
 }
 
 std::int64_t neurons_at_once(const BackwardLaunch& launch, const Schedule& schedule, int multiprocessors) {
@@ -213,7 +213,7 @@ std::int64_t neurons_at_once(const BackwardLaunch& launch, const Schedule& sched
   if (schedule.segments > 1 || !schedule.neighbours || launch.type == DType::f64 ||
       !(launch.any_grad_param || any_by_channel(launch)))
     return launch.neurons;
-  return in_turns(launch, schedule, multiprocessors, /*blocks=*/schedule.one_segment ? 3 : 6);
+  return neurons_in_turns(launch, schedule, multiprocessors, /*blocks=*/schedule.one_segment ? 3 : 6);
 }
 
 bool shared_by_warps(const ParamView& param, const Schedule& schedule) {
