@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Batch normalisation and LIF, forward and backward, in passes over their input: together, one after the other, and
-with SpikingJelly's LIF where it is installed.
+with SpikingJelly's LIF where it is installed. And pooling, in multiples of the bytes that must move.
 
 A pass is the time in which a copy, measured in the same run, reads or writes as many bytes as x has. Training must make
 8: statistics read x, then x is read and spikes are written; the backward pass reads x and the gradient for two sums,
 and again to write. `memory` is the peak of a training call beyond x and the upstream gradient, in elements for each
 element of x (GPU). Tensors come from memory: there are more of them than the cache holds.
+
+Pooling must read x and write its results, and a byte for each of them that says where a maximum is from; backward it reads
+those and writes x's gradient.
 
     python benchmarks/layers.py --device cuda --json benchmarks/results/layers_h200.json
     python benchmarks/layers.py --device cpu --batch 2 --rounds 2
@@ -134,6 +137,49 @@ def rows(options):
                     gc.collect()
 
 
+POOLING = {
+    "max 3x3/2": (partial(snn.MaxPool2d, 3, 2, 1), partial(nn.MaxPool2d, 3, 2, 1)),
+    "max 2x2": (partial(snn.MaxPool2d, 2), partial(nn.MaxPool2d, 2)),
+    "mean 2x2": (partial(snn.AvgPool2d, 2), partial(nn.AvgPool2d, 2)),
+}
+
+
+def pooling_rows(options):
+    timer = TIMERS["profiler"] if options.device == "cuda" else Clock("cpu")
+    copy = Copy(options.device)
+    for channels, side in IMAGES[2:]:
+        for dtype in (torch.float16, torch.float32):
+            for channels_last in (True, False):
+                shape = (4, options.batch, channels, side, side)
+                data = Data(shape, dtype, channels_last, options.device)
+                layout = "channels last" if channels_last else "plain"
+                for kind, (ours, theirs) in POOLING.items():
+                    row = {"pooling": kind, "shape": shape, "dtype": str(dtype)[6:], "layout": layout}
+                    x = data.inputs[0]
+                    y = ours()(x)
+                    bytes_of = x.nbytes + y.nbytes + (y.numel() if kind.startswith("max") else 0)
+                    upstream = [torch.randn_like(y) for _ in range(2)]
+                    for name, pool in (("ours", ours()), ("torch", snn.TimeDistributed(theirs()))):
+                        times = []
+                        for _ in range(options.rounds):
+                            speed = copy.bytes_per_second(timer)
+                            forward = timer([partial(pool, x) for x, _ in data.next()])
+                            pending = [
+                                partial(torch.autograd.grad, pool(x), x, upstream[i % 2]) for i, (x, _) in enumerate(data.next())
+                            ]
+                            times.append((forward * speed / bytes_of, timer(pending) * speed / bytes_of))
+                        row[name] = dict(zip(("forward", "backward"), map(statistics.median, zip(*times))))
+                    yield row
+                del data, x, y, upstream
+                gc.collect()
+
+
+def pooling_text_of(row):
+    parts = [f"{row['pooling']:>10s} {'x'.join(map(str, row['shape'])):>18s} {row['dtype']:8s}{row['layout']:14s}"]
+    parts += [f"{name} {row[name]['forward']:5.2f} + {row[name]['backward']:5.2f}" for name in ("ours", "torch")]
+    return " | ".join(parts)
+
+
 def text_of(row):
     parts = [f"{'x'.join(map(str, row['shape'])):>18s} {row['dtype']:8s}{row['layout']:14s}{row['MB']:7.1f} MB"]
     for name in CONTESTANTS:
@@ -151,15 +197,21 @@ def main():
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--what", nargs="+", choices=["layers", "pooling"], default=["layers", "pooling"])
     parser.add_argument("--json", help="write the table there")
     options = parser.parse_args()
-    found = []
-    for row in rows(options):
-        found.append(row)
-        print(text_of(row), flush=True)
+    found = {"rows": [], "pooling": []}
+    if "layers" in options.what:
+        for row in rows(options):
+            found["rows"].append(row)
+            print(text_of(row), flush=True)
+    if "pooling" in options.what:
+        for row in pooling_rows(options):
+            found["pooling"].append(row)
+            print(pooling_text_of(row), flush=True)
     if options.json:
         name = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
-        pathlib.Path(options.json).write_text(json.dumps({"torch": torch.__version__, "device": name, "rows": found}, indent=1))
+        pathlib.Path(options.json).write_text(json.dumps({"torch": torch.__version__, "device": name, **found}, indent=1))
 
 
 if __name__ == "__main__":

@@ -77,6 +77,10 @@ template <>
 struct Pack<bf16, 2, true> : PairPack<bf16, 2> {};
 template <>
 struct Pack<bf16, 4, true> : PairPack<bf16, 4> {};
+template <>
+struct Pack<f16, 8, true> : PairPack<f16, 8> {};
+template <>
+struct Pack<bf16, 8, true> : PairPack<bf16, 8> {};
 
 // Which neurons a thread owns. Neighbours are read in one access, if rows start at a multiple of W elements. Else the
 // thread's neurons lie a warp apart: W accesses, each of 32 neighbours for the warp, behind one address.

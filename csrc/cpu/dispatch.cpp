@@ -2,6 +2,7 @@
 #include <spikeforge/cpu/event_kernels.h>
 #include <spikeforge/cpu/kernels.h>
 #include <spikeforge/cpu/loihi_products.h>
+#include <spikeforge/cpu/pooling.h>
 #include <spikeforge/cpu/spike_bits.h>
 
 #include <cstdio>
@@ -18,6 +19,7 @@ struct Choice {
   const EventKernels* event;
   const ChannelStatistics* statistics;
   const SpikeBits* bits;
+  const PoolingKernels* pooling;
 };
 
 enum Level { level_default, level_avx2, level_avx512 };
@@ -36,10 +38,10 @@ Level allowed() {
   return level_avx512;
 }
 
-#define SPIKEFORGE_CHOICE(set)                                                                    \
-  Choice {                                                                                        \
-#set, {predefined_loop_##set, traced_loop_##set, loihi_loop_##set }, &loihi_products_##set(), \
-           &event_kernels_##set(), &channel_statistics_##set(), &spike_bits_##set()               \
+#define SPIKEFORGE_CHOICE(set)                                                                                \
+  Choice {                                                                                                    \
+#set, {predefined_loop_##set, traced_loop_##set, loihi_loop_##set }, &loihi_products_##set(),             \
+           &event_kernels_##set(), &channel_statistics_##set(), &spike_bits_##set(), &pooling_kernels_##set() \
   }
 
 Choice choose() {
@@ -69,6 +71,7 @@ const LoihiProducts& loihi_products() { return *choice().loihi; }
 const EventKernels& event_kernels() { return *choice().event; }
 const ChannelStatistics& channel_statistics() { return *choice().statistics; }
 const SpikeBits& spike_bits() { return *choice().bits; }
+const PoolingKernels& pooling_kernels() { return *choice().pooling; }
 const char* capability() { return choice().name; }
 
 }  // namespace spikeforge::cpu

@@ -1,5 +1,5 @@
-// The layer around a neuron: the C++ face of torch.ops.spikeforge.batch_norm_run, channel_statistics, linear and
-// convolution, where every argument is explained (docs/layers.md).
+// The layer around a neuron: the C++ face of torch.ops.spikeforge.batch_norm_run, channel_statistics, linear,
+// convolution, max_pool2d and avg_pool2d, where every argument is explained (docs/layers.md).
 //
 //   auto [spikes, states, mean, var] =
 //       spikeforge::batch_norm_run(lif, {x}, {}, {tau}, {.weight = bn->weight, .bias = bn->bias});
@@ -67,5 +67,25 @@ struct ConvolutionOptions {
 SPIKEFORGE_API at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight,
                                       const std::optional<at::Tensor>& bias = std::nullopt,
                                       const ConvolutionOptions& options = {});
+
+// ---- pooling of sequences ----
+
+// One number, or height and width.
+struct MaxPool2d {
+  std::vector<std::int64_t> kernel_size, stride{}, padding{0}, dilation{1};  // no stride: kernel_size
+  bool ceil_mode = false;
+};
+struct AvgPool2d {
+  std::vector<std::int64_t> kernel_size, stride{}, padding{0};
+  bool ceil_mode = false;
+  bool count_include_pad = true;
+  std::optional<std::int64_t> divisor_override = std::nullopt;
+};
+
+// Of images x [..., C, H, W] with any dimensions before the channels; a result in x's order of memory, channels last or
+// plain. As torch's own, whose options these are; for its gradient a maximum keeps a byte for each of its results. A
+// window has at most 256 places.
+SPIKEFORGE_API at::Tensor max_pool2d(const at::Tensor& x, const MaxPool2d& options);
+SPIKEFORGE_API at::Tensor avg_pool2d(const at::Tensor& x, const AvgPool2d& options);
 
 }  // namespace spikeforge

@@ -1,4 +1,6 @@
 #include <spikeforge/cpu/spike_bits.h>
+#include <spikeforge/jit/recorder.h>
+#include <spikeforge/kernels/layer/spike_bits.h>
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/layout.h>
 #include <spikeforge/ops/common/library.h>
@@ -6,7 +8,6 @@
 #include <spikeforge/ops/layer/packed.h>
 
 #include <ATen/Parallel.h>
-#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 
@@ -15,14 +16,16 @@
 #include <tuple>
 
 #if defined(SPIKEFORGE_WITH_CUDA)
-#include <ATen/ops/arange.h>
-#include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/where.h>
+#include <spikeforge/ops/common/on_stream.h>
+
+#include <c10/cuda/CUDAGuard.h>
 #endif
 
 namespace spikeforge::ops::layers {
 namespace {
+
+using spikeforge::layers::BitsLaunch;
+using spikeforge::layers::BitsPass;
 
 using Pack = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, std::int64_t);
 using Unpack = at::Tensor(const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef, c10::SymIntArrayRef,
@@ -55,6 +58,10 @@ std::tuple<at::Tensor, at::Tensor> pack_meta(const at::Tensor& x, std::int64_t b
 
 constexpr std::int64_t block = 1 << 14;  // numbers; whole bytes of any width
 
+void note(const BitsLaunch& call) {
+  jit::note_by_arch([&](const jit::Device&, const jit::Want& want) { want(source_of(call)); });
+}
+
 std::tuple<at::Tensor, at::Tensor> pack_cpu(const at::Tensor& x, std::int64_t bits) {
   auto [packed, valid] = pack_meta(x, bits);
   const at::Tensor numbers = dense(x);
@@ -62,6 +69,7 @@ std::tuple<at::Tensor, at::Tensor> pack_cpu(const at::Tensor& x, std::int64_t bi
   const auto* const from = static_cast<const char*>(numbers.const_data_ptr());
   auto* const to = packed.mutable_data_ptr<std::uint8_t>();
   const std::int64_t count = x.numel();
+  note({.pass = BitsPass::pack, .type = type, .bits = static_cast<int>(bits), .count = count, .from = from, .to = to});
   std::atomic<bool> all_legal = true;
   at::parallel_for(0, (count + block - 1) / block, 4, [&](std::int64_t first, std::int64_t last) {
     const std::int64_t begin = first * block, end = std::min(last * block, count);
@@ -131,6 +139,12 @@ at::Tensor unpack_cpu(const at::Tensor& packed, const at::Tensor& valid, c10::Sy
   const DType number = dtype_of(type);
   auto* const to = static_cast<char*>(x.mutable_data_ptr());
   const std::int64_t count = x.numel();
+  note({.pass = BitsPass::unpack,
+        .type = number,
+        .bits = static_cast<int>(bits),
+        .count = count,
+        .from = from,
+        .to = to});
   at::parallel_for(0, (count + block - 1) / block, 4, [&](std::int64_t first, std::int64_t last) {
     const std::int64_t begin = first * block, end = std::min(last * block, count);
     cpu::spike_bits().unpack(from + begin * bits / 8, end - begin, static_cast<int>(bits), number,
@@ -140,34 +154,39 @@ at::Tensor unpack_cpu(const at::Tensor& packed, const at::Tensor& valid, c10::Sy
 }
 
 #if defined(SPIKEFORGE_WITH_CUDA)
-// The numbers in the order of memory.
-at::Tensor flat(const at::Tensor& x) {
-  const at::Tensor in_order = dense(x);
-  return in_order.as_strided_symint({in_order.sym_numel()}, {1});
-}
-
-at::Tensor shifts(const at::Tensor& like, std::int64_t bits) {
-  return at::arange(0, 8, bits, like.options().dtype(at::kByte).memory_format(std::nullopt));
-}
-
 std::tuple<at::Tensor, at::Tensor> pack_cuda(const at::Tensor& x, std::int64_t bits) {
   check_pack(x, bits);
-  const at::Tensor numbers = flat(x);
-  const at::Tensor legal =
-      numbers.ge(0).logical_and(numbers.le((1 << bits) - 1)).logical_and(numbers.eq(numbers.trunc()));
-  const at::Tensor bytes = at::where(legal, numbers, 0).to(at::kByte);
-  const std::int64_t a_byte = 8 / bits, rest = (a_byte - x.numel() % a_byte) % a_byte;
-  const at::Tensor rows = at::constant_pad_nd(bytes, {0, rest}, 0).view({-1, a_byte});
-  return {rows.bitwise_left_shift(shifts(x, bits)).sum({1}, false, at::kByte), legal.all()};
+  const c10::cuda::OptionalCUDAGuard guard(x.device());
+  auto [packed, valid] = pack_meta(x, bits);
+  valid.fill_(true);
+  if (x.numel() == 0) return {packed, valid};
+  const at::Tensor numbers = dense(x);
+  spikeforge::layers::launch({.pass = BitsPass::pack,
+                              .type = dtype_of(x.scalar_type()),
+                              .bits = static_cast<int>(bits),
+                              .count = x.numel(),
+                              .from = numbers.const_data_ptr(),
+                              .to = packed.mutable_data_ptr(),
+                              .valid = static_cast<std::uint8_t*>(valid.mutable_data_ptr())},
+                             gpu_of(x), stream_of(x));
+  return {packed, valid};
 }
 
 at::Tensor unpack_cuda(const at::Tensor& packed, const at::Tensor& valid, c10::SymIntArrayRef sizes,
                        c10::SymIntArrayRef strides, c10::ScalarType type, std::int64_t bits) {
+  const c10::cuda::OptionalCUDAGuard guard(packed.device());
   at::Tensor x = unpack_meta(packed, valid, sizes, strides, type, bits);
-  const at::Tensor numbers =
-      packed.unsqueeze(1).bitwise_right_shift(shifts(packed, bits)).bitwise_and((1 << bits) - 1).flatten();
-  const at::Tensor nan = at::full({}, std::numeric_limits<double>::quiet_NaN(), x.options());
-  flat(x).copy_(at::where(valid, numbers.slice(0, 0, x.numel()).to(type), nan));
+  if (x.numel() == 0) return x;
+  const at::Tensor bytes = packed.contiguous();
+  spikeforge::layers::launch({.pass = BitsPass::unpack,
+                              .type = dtype_of(type),
+                              .bits = static_cast<int>(bits),
+                              .count = x.numel(),
+                              .from = bytes.const_data_ptr(),
+                              .to = x.mutable_data_ptr(),
+                              // It is read alone.
+                              .valid = static_cast<std::uint8_t*>(const_cast<void*>(valid.const_data_ptr()))},
+                             gpu_of(packed), stream_of(packed));
   return x;
 }
 #endif

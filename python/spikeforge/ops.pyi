@@ -31,6 +31,12 @@ def adaptive_lif(
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
+def avg_pool2d(
+    x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = [], padding: Sequence[int] = [0, 0],
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Tensor:
+    """Means over windows of images [..., C, H, W]."""
+
 def batch_norm_run(
     neuron: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor],
     weight: Tensor | None = None, bias: Tensor | None = None, mean: Tensor | None = None, var: Tensor | None = None,
@@ -370,6 +376,15 @@ def loihi_ternary_lif_reset(
     vth_hi: Tensor | None = None, vth_lo: Tensor | None = None, reset_interval: int = 1, reset_offset: int = 0,
     store_states: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+
+def max_pool2d(
+    x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = [], padding: Sequence[int] = [0, 0],
+    dilation: Sequence[int] = [1, 1], ceil_mode: bool = False,
+) -> Tensor:
+    """Maxima over windows of images [..., C, H, W]."""
+
+def max_pool2d_with_places(x: Tensor, windows: Sequence[int], ceil_mode: bool) -> tuple[Tensor, Tensor]:
+    """max_pool2d, and the place in its window that each maximum is from. Returns (y, which)."""
 
 def pack_events(events: Tensor) -> Tensor:
     """Events [..., n] as bits, [..., ceil(n / 32)] of int32."""

@@ -10,6 +10,13 @@
 
 namespace spikeforge::test {
 
+#if defined(__clang__)
+inline constexpr const char* own_constants = "";
+#else
+// GCC makes an inline constant the same in all libraries of a process that spell it alike.
+inline constexpr const char* own_constants = " -fno-gnu-unique ";
+#endif
+
 class HostCompiled {
  public:
   // C++17 without contraction. Unoptimised: a compiler computes functions of constants itself, and rounds them better.
@@ -20,8 +27,8 @@ class HostCompiled {
     const std::string file = (folder_ / "printed.cpp").string(), object = (folder_ / "printed.so").string();
     std::ofstream(file) << source;
     const std::string command = std::string(SPIKEFORGE_TEST_CXX) +
-                                " -std=c++17 -O0 -ffp-contract=off -fno-builtin -shared -fPIC " + options +
-                                " " SPIKEFORGE_TEST_INCLUDES " -o " + object + " " + file;
+                                " -std=c++17 -O0 -ffp-contract=off -fno-builtin -shared -fPIC " + own_constants +
+                                options + " " SPIKEFORGE_TEST_INCLUDES " -o " + object + " " + file;
     if (std::system(command.c_str()) != 0) throw std::runtime_error("failed: " + command);
     library_ = dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library_) throw std::runtime_error(dlerror());

@@ -15,6 +15,7 @@
 namespace spikeforge::test {
 
 inline constexpr const char* host_as_device = R"(
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -29,6 +30,10 @@ struct Index { unsigned x; };
 static Index blockIdx, blockDim, threadIdx;
 inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
 inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
+inline float __int_as_float(int bits) { return __uint_as_float(static_cast<unsigned>(bits)); }
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32); }
+using std::min;
+using std::max;
 inline void __syncthreads() {}
 template <class F> F __shfl_xor_sync(unsigned, F x, int) { return x; }
 )";

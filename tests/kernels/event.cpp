@@ -1,7 +1,5 @@
 #include "parked.h"
 
-#include <spikeforge/jit/errors.h>
-#include <spikeforge/jit/nvrtc.h>
 #include <spikeforge/kernels/event/plan.h>
 #include <spikeforge/kernels/event/spec.h>
 
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "catch.h"
+#include "compiles.h"
 
 namespace spikeforge::tests {
 namespace {
@@ -113,24 +112,13 @@ std::vector<KernelSpec> check_specs() {
   return list;
 }
 
-void check(const std::string& arch, const jit::KernelSource& source, int most_spilled) {
-  INFO(arch << "\n" << source.text);
-  try {
-    const jit::CompileResult result = jit::Nvrtc::get().compile(
-        {.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}, .anew = true});
-    REQUIRE(result.usage.has_value());
-    CHECK(result.usage->spill_bytes <= most_spilled);
-  } catch (const jit::RuntimeError& error) {
-    FAIL(error.what());
-  }
-}
-
 // Every kernel, or every fourth and so on.
 void check_arch(const std::string& arch, std::size_t every = 1) {
   const std::vector<KernelSpec> specs = all_specs();
   REQUIRE(specs.size() > 40);
   for (const std::vector<KernelSpec>& list : {specs, jit_specs(), linear_specs(), check_specs()})
-    for (std::size_t i = 0; i < list.size(); i += every) check(arch, print_source(list[i]), allowed_spill(list[i]));
+    for (std::size_t i = 0; i < list.size(); i += every)
+      check_compiles(arch, print_source(list[i]), allowed_spill(list[i]));
 }
 
 }  // namespace

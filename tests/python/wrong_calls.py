@@ -115,6 +115,12 @@ def public_calls(schema):
     elif name == "convolution":
         yield dict(x=torch.randint(0, 2, (3, 4, 7)).float(), weight=torch.randn(6, 4, 3, requires_grad=True), bias=torch.randn(6), padding=[1])
         yield dict(x=torch.randint(0, 9, (3, 4, 7, 7)).float().requires_grad_(), weight=torch.randn(6, 2, 3, 3, requires_grad=True), groups=2, stride=[2, 1], bits=4)
+    elif name == "max_pool2d":
+        yield dict(x=torch.randn(2, 3, 4, 7, 6, requires_grad=True), kernel_size=[3], stride=[2], padding=[1])
+        yield dict(x=torch.randn(3, 4, 7, 6).bfloat16().to(memory_format=torch.channels_last).requires_grad_(), kernel_size=[2, 3], dilation=[2, 1], ceil_mode=True)
+    elif name == "avg_pool2d":
+        yield dict(x=torch.randn(2, 3, 4, 7, 6, requires_grad=True), kernel_size=[3], stride=[2], padding=[1], ceil_mode=True)
+        yield dict(x=torch.randn(3, 4, 7, 6).half().to(memory_format=torch.channels_last).requires_grad_(), kernel_size=[2, 3], count_include_pad=False, divisor_override=5)
     elif name == "run_forward" and schema.overload_name == "lists":
         x = torch.randn(4, 2, 5)
         yield dict(neuron=TEXT, inputs=[x], states=[torch.rand(2, 5)], params=[torch.rand(5)], store_states=False, save=True)

@@ -1,4 +1,5 @@
 #include <spikeforge/kernels/event/spec.h>
+#include <spikeforge/kernels/type_name.h>
 
 #include <fmt/format.h>
 
@@ -29,13 +30,8 @@ Function function_of(Kernel kernel) {
   return functions[static_cast<int>(kernel)];
 }
 
-const char* type_of(DType type) {
-  constexpr const char* names[] = {"f16", "bf16", "float", "double"};
-  return names[static_cast<int>(type)];
-}
-
-const char* type_of(EntryType type) {
-  return type == EntryType::boolean ? "boolean" : type_of(static_cast<DType>(static_cast<int>(type) - 1));
+const char* cuda_name(EntryType type) {
+  return type == EntryType::boolean ? "boolean" : spikeforge::cuda_name(static_cast<DType>(static_cast<int>(type) - 1));
 }
 
 const char* name_of(Sums sums) {
@@ -111,8 +107,8 @@ jit::KernelSource print_source(const KernelSpec& spec) {
   const std::string name = fmt::format("event_{}", function.name);
   const auto [threads, blocks] = bounds(spec);
   const std::string kernel =
-      fmt::format("Spec<{}, {}, Values::{}, {}, {}, Sums::{}, {}, {}, {}, {}, {}>", type_of(spec.weight),
-                  type_of(spec.entry), name_of(spec.values), spec.homogeneous, spec.indptr_bytes, name_of(spec.sums),
+      fmt::format("Spec<{}, {}, Values::{}, {}, {}, Sums::{}, {}, {}, {}, {}, {}>", spikeforge::cuda_name(spec.weight),
+                  cuda_name(spec.entry), name_of(spec.values), spec.homogeneous, spec.indptr_bytes, name_of(spec.sums),
                   spec.lanes, spec.columns, spec.unroll, spec.in_shared_memory, spec.transpose);
   return {.name = name,
           .entry = name,

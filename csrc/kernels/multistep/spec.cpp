@@ -1,6 +1,7 @@
 #include <spikeforge/base/hash.h>
 #include <spikeforge/codegen/lines.h>
 #include <spikeforge/kernels/multistep/spec.h>
+#include <spikeforge/kernels/type_name.h>
 
 #include <fmt/format.h>
 
@@ -10,21 +11,7 @@
 namespace spikeforge::kernels {
 namespace {
 
-const char* print(DType type) {
-  switch (type) {
-    case DType::f16:
-      return "f16";
-    case DType::bf16:
-      return "bf16";
-    case DType::f32:
-      return "float";
-    case DType::f64:
-      return "double";
-    case DType::i32:
-      return "int";
-  }
-  return "";
-}
+const char* print(DType type) { return cuda_name(type); }
 
 const char* print(Operand operand) {
   switch (operand) {

@@ -9,10 +9,12 @@ from spikeforge.nn.loihi import LoihiDelayDense, LoihiDense, LoihiLIF, LoihiSpar
 from spikeforge.nn.network import Network, Recurrent
 from spikeforge.nn.neurons import EIF, IF, LIF, PLIF, QIF, AdaptiveLIF, Izhikevich
 from spikeforge.nn.own import LI, CubaLIF, Neuron
+from spikeforge.nn.pooling import AvgPool2d, MaxPool2d
 from spikeforge.nn.stateful import StatefulModule, call, detach_, get_states, keep_state, reset_, set_states_
 
 __all__ = [
     "AdaptiveLIF",
+    "AvgPool2d",
     "BatchNormNeuron",
     "Constant",
     "CubaLIF",
@@ -28,6 +30,7 @@ __all__ = [
     "LoihiDense",
     "LoihiLIF",
     "LoihiSparse",
+    "MaxPool2d",
     "Network",
     "Neuron",
     "PLIF",

@@ -1,0 +1,64 @@
+// Maxima and means over windows of images on a GPU, and their gradients.
+#pragma once
+
+#include <spikeforge/base/dtype.h>
+#include <spikeforge/jit/device.h>
+#include <spikeforge/jit/kernel_cache.h>
+#include <spikeforge/kernels/layer/arguments.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace spikeforge::layers {
+
+inline bool operator==(const Window& a, const Window& b) {
+  return a.size == b.size && a.stride == b.stride && a.padding == b.padding && a.dilation == b.dilation;
+}
+
+// Images [count, height, width, channels], in this order of memory, and what windows over them give,
+// [count, out_height, out_width, channels].
+struct Images {
+  std::int64_t count, height, width, channels, out_height, out_width;
+};
+
+// A maximum, or a mean: of the numbers that divide the sum, 0 is how many places a window has, in the image and, if
+// counts_padding, in its padding.
+struct Pool {
+  Window down, across;
+  bool is_mean = false;
+  double divisor = 0;
+  bool counts_padding = true;
+};
+
+// For maxima the place of a window that each is from, counted from 0 row by row: of out's sizes.
+constexpr int most_places = 256;
+
+enum class PoolPass : int { forward, backward };
+
+// Pointers are those of the pass: x and y, or the gradients of y and x.
+struct PoolLaunch {
+  Pool pool;
+  Images images;
+  DType type;
+  PoolPass pass;
+  const void* from = nullptr;
+  void* to = nullptr;
+  std::uint8_t* which = nullptr;  // may be null in the forward pass
+};
+
+// On a stream of the device, whose context is current. Throws what KernelCache does. An image has fewer than 2^31
+// places and channels together.
+void launch(const PoolLaunch& call, const jit::Device& device, void* stream);
+
+// What launch() does: the kernel of a call, which packs hold, and its launches, of which there is more than one where
+// threads are too many for 31 bits.
+jit::KernelSource source_of(const PoolLaunch& call);
+
+constexpr unsigned pool_threads = 256;  // of a block
+struct PoolPart {
+  PoolArguments arguments;
+  unsigned blocks;
+};
+std::vector<PoolPart> parts_of(const PoolLaunch& call);
+
+}  // namespace spikeforge::layers

@@ -1,0 +1,13 @@
+// The types of numbers as CUDA sources spell them.
+#pragma once
+
+#include <spikeforge/base/dtype.h>
+
+namespace spikeforge {
+
+constexpr const char* cuda_name(DType type) {
+  constexpr const char* names[] = {"f16", "bf16", "float", "double", "int"};
+  return names[static_cast<int>(type)];
+}
+
+}  // namespace spikeforge

@@ -1,0 +1,434 @@
+#include <spikeforge/cpu/pooling.h>
+#include <spikeforge/jit/recorder.h>
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/layout.h>
+#include <spikeforge/ops/common/library.h>
+#include <spikeforge/ops/common/text_call.h>
+#include <spikeforge/ops/common/vmap_level.h>
+#include <spikeforge/ops/layer.h>
+#include <spikeforge/ops/layer/pooling.h>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <tuple>
+
+#if defined(SPIKEFORGE_WITH_CUDA)
+#include <spikeforge/ops/common/on_stream.h>
+
+#include <c10/cuda/CUDAGuard.h>
+#endif
+
+namespace spikeforge::ops::layers {
+namespace {
+
+using spikeforge::layers::Images;
+using spikeforge::layers::PoolLaunch;
+using spikeforge::layers::PoolPass;
+using Ints = at::IntArrayRef;
+using Divisor = std::optional<std::int64_t>;
+
+constexpr const char *max_pool_op = "max_pool2d", *mean_pool_op = "avg_pool2d";
+constexpr const char *with_places_op = "max_pool2d_with_places", *max_backward_op = "max_pool2d_backward",
+                     *mean_backward_op = "avg_pool2d_backward";
+
+SPIKEFORGE_SCHEMAS(library) {
+  library.def(
+      "max_pool2d(Tensor x, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, "
+      "bool ceil_mode=False) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+  library.def(
+      "avg_pool2d(Tensor x, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, "
+      "bool count_include_pad=True, int? divisor_override=None) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+  // `windows`: kernel_size, stride, padding and dilation, of height and width each.
+  library.def("max_pool2d_with_places(Tensor x, int[] windows, bool ceil_mode) -> (Tensor y, Tensor which)",
+              {at::Tag::pt2_compliant_tag});
+  library.def("max_pool2d_backward(Tensor grad, Tensor which, int[] windows, SymInt height, SymInt width) -> Tensor",
+              {at::Tag::pt2_compliant_tag});
+  library.def(
+      "avg_pool2d_backward(Tensor grad, int[] windows, bool count_include_pad, int? divisor_override, SymInt height, "
+      "SymInt width) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+}
+
+constexpr std::int64_t most = std::int64_t{1} << 30;  // of a height, a stride, a window with its dilation
+
+// Of height and width; `otherwise` where nothing is given.
+std::array<std::int64_t, 2> pair(const char* op, const char* name, Ints given, std::array<std::int64_t, 2> otherwise) {
+  TORCH_CHECK_VALUE(given.size() <= 2, op, ": ", name, " must be one number, or two, but is ", given);
+  if (given.empty()) return otherwise;
+  return {given.front(), given.back()};
+}
+
+// ---- how images lie in memory ----
+
+// [..., C, H, W] as [images, H, W, channels]: channels last where x lies like that, else plain, as images of a channel.
+bool is_channels_last(const at::Tensor& x) { return !x.is_contiguous() && x.movedim(-3, -1).is_contiguous(); }
+
+at::Tensor in_order(const at::Tensor& x, bool channels_last) {
+  return channels_last ? x.movedim(-3, -1).contiguous().movedim(-1, -3) : x.contiguous();
+}
+
+// Of x's leading sizes and channels.
+at::Tensor empty_images(const at::Tensor& x, bool channels_last, const c10::SymInt& height, const c10::SymInt& width,
+                        const at::TensorOptions& options) {
+  std::vector<c10::SymInt> sizes = x.sym_sizes().vec();
+  const std::size_t c = sizes.size() - 3;
+  if (!channels_last) {
+    sizes[c + 1] = height, sizes[c + 2] = width;
+    return at::empty_symint(sizes, options);
+  }
+  const c10::SymInt channels = sizes[c];
+  sizes[c] = height, sizes[c + 1] = width, sizes[c + 2] = channels;
+  return at::empty_symint(sizes, options).movedim(-1, -3);
+}
+
+at::TensorOptions options_of(const at::Tensor& x) { return x.options().memory_format(std::nullopt); }
+
+// ---- calls ----
+
+struct PoolCall {
+  const char* op;
+  Windows windows;
+  bool is_mean;
+  MeanOptions mean = {};
+};
+
+spikeforge::layers::Pool pool_of(const PoolCall& call) {
+  const auto window = [&](std::size_t d) {
+    const auto number = [](std::int64_t n) { return static_cast<int>(n); };
+    return spikeforge::layers::Window{number(call.windows.size[d]), number(call.windows.stride[d]),
+                                      number(call.windows.padding[d]), number(call.windows.dilation[d])};
+  };
+  return {.down = window(0),
+          .across = window(1),
+          .is_mean = call.is_mean,
+          .divisor = static_cast<double>(call.mean.divisor.value_or(0)),
+          .counts_padding = call.mean.counts_padding};
+}
+
+// Of the two tensors the one that has x's sizes, and the one that has y's. Throws ValueError for too large ones.
+Images images_of(const char* op, const at::Tensor& x, const at::Tensor& y, bool channels_last) {
+  TORCH_CHECK_VALUE(x.size(-2) <= most && x.size(-1) <= most, op, ": an image must have at most ", most,
+                    " rows and columns, but the shape is ", x.sizes());
+  const std::int64_t channels = channels_last ? x.size(-3) : 1;
+  const std::int64_t count = y.numel() / (y.size(-2) * y.size(-1) * channels);
+  return {count, x.size(-2), x.size(-1), channels, y.size(-2), y.size(-1)};
+}
+
+using Run = void(const PoolLaunch& launch, const at::Tensor& beside);
+
+void run_cpu(const PoolLaunch& launch, const at::Tensor& /*beside*/) {
+  jit::note_by_arch([&](const jit::Device&, const jit::Want& want) { want(source_of(launch)); });
+  const Images& images = launch.images;
+  const bool is_forward = launch.pass == PoolPass::forward;
+  const std::int64_t rows = images.count * (is_forward ? images.out_height : images.height);
+  const std::int64_t length = cpu::longest_row(images);
+  const std::int64_t places = launch.pool.down.size * launch.pool.across.size;
+  const std::int64_t grain = std::max<std::int64_t>(1, 32768 / std::max<std::int64_t>(1, length * places));
+  at::parallel_for(0, rows, grain, [&](std::int64_t first, std::int64_t last) {
+    std::vector<double> scratch(static_cast<std::size_t>(3 * length));
+    const auto& kernels = cpu::pooling_kernels();
+    (is_forward ? kernels.forward : kernels.backward)(launch, first, last, scratch.data());
+  });
+}
+
+#if defined(SPIKEFORGE_WITH_CUDA)
+constexpr std::int64_t most_of_an_image = std::int64_t{1} << 31;
+
+void run_cuda(const PoolLaunch& launch, const at::Tensor& beside) {
+  const Images& images = launch.images;
+  const spikeforge::layers::Pool& pool = launch.pool;
+  TORCH_CHECK_VALUE(
+      (images.height + pool.down.padding) * (images.width + pool.across.padding) < most_of_an_image / images.channels,
+      "pooling on a GPU: an image, with its padding, must have fewer than 2^31 numbers, but has shape [",
+      images.channels, ", ", images.height, ", ", images.width, "]");
+  const c10::cuda::OptionalCUDAGuard guard(beside.device());
+  spikeforge::layers::launch(launch, gpu_of(beside), stream_of(beside));
+}
+#endif
+
+// Null: nobody computes the numbers of a meta tensor.
+template <Run* run>
+Maxima forward(const PoolCall& call, const at::Tensor& given, bool ceil_mode, bool with_places) {
+  check_images(call.op, "x", given);
+  const bool channels_last = is_channels_last(given);
+  const c10::SymInt height = out_size(call.op, call.windows, 0, given.sym_size(-2), ceil_mode);
+  const c10::SymInt width = out_size(call.op, call.windows, 1, given.sym_size(-1), ceil_mode);
+  Maxima result{empty_images(given, channels_last, height, width, options_of(given)), at::Tensor()};
+  if (with_places) result.which = empty_images(given, channels_last, height, width, options_of(given).dtype(at::kByte));
+  if constexpr (run != nullptr) {
+    if (given.numel() == 0) return result;
+    const at::Tensor x = in_order(given, channels_last);
+    run({.pool = pool_of(call),
+         .images = images_of(call.op, x, result.y, channels_last),
+         .type = dtype_of(x.scalar_type()),
+         .pass = PoolPass::forward,
+         .from = x.const_data_ptr(),
+         .to = result.y.mutable_data_ptr(),
+         .which = with_places ? result.which.template mutable_data_ptr<std::uint8_t>() : nullptr},
+        x);
+  }
+  return result;
+}
+
+// Without `which` of a mean.
+template <Run* run>
+at::Tensor backward(const PoolCall& call, const at::Tensor& given, const at::Tensor& which, const c10::SymInt& height,
+                    const c10::SymInt& width) {
+  check_images(call.op, "grad", given);
+  TORCH_CHECK_VALUE(height > 0 && width > 0, call.op, ": height and width must be those of an image, but are ", height,
+                    " and ", width);
+  const std::array<c10::SymInt, 2> sizes{height, width};
+  for (const std::size_t d : {0, 1}) {
+    const c10::SymInt count = given.sym_size(static_cast<std::int64_t>(d) - 2);
+    TORCH_CHECK_VALUE(count == out_size(call.op, call.windows, d, sizes[d], false) ||
+                          count == out_size(call.op, call.windows, d, sizes[d], true),
+                      call.op, ": grad must have the sizes of the windows' results over ", height, " x ", width,
+                      ", but has shape ", given.sym_sizes());
+  }
+  if (which.defined()) {
+    TORCH_CHECK_TYPE(which.scalar_type() == at::kByte, call.op, ": which must be uint8, but is ", which.scalar_type());
+    TORCH_CHECK_TYPE(which.layout() == c10::kStrided, call.op, ": which must be a dense tensor, but its layout is ",
+                     which.layout());
+    TORCH_CHECK_VALUE(which.sym_sizes() == given.sym_sizes(), call.op, ": which must have shape ", given.sym_sizes(),
+                      ", that of grad, but has ", which.sym_sizes());
+    TORCH_CHECK_VALUE(which.device() == given.device(), call.op, ": which must be on ", given.device(),
+                      ", the device of grad, but is on ", which.device());
+  }
+  const bool channels_last = is_channels_last(which.defined() ? which : given);
+  at::Tensor result = empty_images(given, channels_last, height, width, options_of(given));
+  if constexpr (run != nullptr) {
+    if (given.numel() == 0) return result.zero_();
+    const at::Tensor grad = in_order(given, channels_last);
+    const at::Tensor places = which.defined() ? in_order(which, channels_last) : which;
+    run({.pool = pool_of(call),
+         .images = images_of(call.op, result, grad, channels_last),
+         .type = dtype_of(grad.scalar_type()),
+         .pass = PoolPass::backward,
+         .from = grad.const_data_ptr(),
+         .to = result.mutable_data_ptr(),
+         // It is read alone.
+         .which = places.defined() ? const_cast<std::uint8_t*>(places.const_data_ptr<std::uint8_t>()) : nullptr},
+        grad);
+  }
+  return result;
+}
+
+// ---- kernels of the operators ----
+
+void check_divisor(const char* op, const Divisor& divisor) {
+  TORCH_CHECK_VALUE(!divisor || *divisor != 0, op, ": divisor_override must not be 0");
+}
+
+template <Run* run>
+at::Tensor max_pool(const at::Tensor& x, Ints kernel_size, Ints stride, Ints padding, Ints dilation, bool ceil_mode) {
+  const Windows windows = windows_of(max_pool_op, kernel_size, stride, padding, dilation);
+  return forward<run>({max_pool_op, windows, false}, x, ceil_mode, false).y;
+}
+
+template <Run* run>
+std::tuple<at::Tensor, at::Tensor> max_pool_with_places(const at::Tensor& x, Ints list, bool ceil_mode) {
+  Maxima maxima = forward<run>({with_places_op, Windows::of(with_places_op, list), false}, x, ceil_mode, true);
+  return {std::move(maxima.y), std::move(maxima.which)};
+}
+
+template <Run* run>
+at::Tensor max_pool_backward(const at::Tensor& grad, const at::Tensor& which, Ints list, c10::SymInt height,
+                             c10::SymInt width) {
+  return backward<run>({max_backward_op, Windows::of(max_backward_op, list), false}, grad, which, height, width);
+}
+
+template <Run* run>
+at::Tensor mean_pool(const at::Tensor& x, Ints kernel_size, Ints stride, Ints padding, bool ceil_mode,
+                     bool counts_padding, Divisor divisor) {
+  check_divisor(mean_pool_op, divisor);
+  const Windows windows = windows_of(mean_pool_op, kernel_size, stride, padding, {});
+  return forward<run>({mean_pool_op, windows, true, {counts_padding, divisor}}, x, ceil_mode, false).y;
+}
+
+template <Run* run>
+at::Tensor mean_pool_backward(const at::Tensor& grad, Ints list, bool counts_padding, Divisor divisor,
+                              c10::SymInt height, c10::SymInt width) {
+  check_divisor(mean_backward_op, divisor);
+  const Windows windows = Windows::of(mean_backward_op, list);
+  return backward<run>({mean_backward_op, windows, true, {counts_padding, divisor}}, grad, {}, height, width);
+}
+
+template <Run* run>
+void register_all(torch::Library& library) {
+  library.impl(max_pool_op, TORCH_FN(max_pool<run>));
+  library.impl(mean_pool_op, TORCH_FN(mean_pool<run>));
+  library.impl(with_places_op, TORCH_FN(max_pool_with_places<run>));
+  library.impl(max_backward_op, TORCH_FN(max_pool_backward<run>));
+  library.impl(mean_backward_op, TORCH_FN(mean_pool_backward<run>));
+}
+
+SPIKEFORGE_KERNELS(CPU, library) { register_all<run_cpu>(library); }
+SPIKEFORGE_KERNELS(Meta, library) { register_all<nullptr>(library); }
+#if defined(SPIKEFORGE_WITH_CUDA)
+SPIKEFORGE_KERNELS(CUDA, library) { register_all<run_cuda>(library); }
+#endif
+
+// ---- calls through the dispatcher ----
+
+using MaxPool = at::Tensor(const at::Tensor&, Ints, Ints, Ints, Ints, bool);
+using MeanPool = at::Tensor(const at::Tensor&, Ints, Ints, Ints, bool, bool, Divisor);
+using WithPlaces = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, Ints, bool);
+using MaxBackward = at::Tensor(const at::Tensor&, const at::Tensor&, Ints, c10::SymInt, c10::SymInt);
+using MeanBackward = at::Tensor(const at::Tensor&, Ints, bool, Divisor, c10::SymInt, c10::SymInt);
+
+const auto& max_pool_handle() {
+  static const auto handle = traced::find<MaxPool>("spikeforge::max_pool2d");
+  return handle;
+}
+const auto& mean_pool_handle() {
+  static const auto handle = traced::find<MeanPool>("spikeforge::avg_pool2d");
+  return handle;
+}
+
+// ---- torch.vmap: what is mapped is one more leading dimension ----
+
+at::Tensor max_pool_batched(const at::Tensor& x, Ints kernel_size, Ints stride, Ints padding, Ints dilation,
+                            bool ceil_mode) {
+  const VmapLevel level(x);
+  return level.mapped(call_max_pool(level.first(x), kernel_size, stride, padding, dilation, ceil_mode));
+}
+
+at::Tensor mean_pool_batched(const at::Tensor& x, Ints kernel_size, Ints stride, Ints padding, bool ceil_mode,
+                             bool counts_padding, Divisor divisor) {
+  const VmapLevel level(x);
+  return level.mapped(
+      mean_pool_handle().call(level.first(x), kernel_size, stride, padding, ceil_mode, counts_padding, divisor));
+}
+
+std::tuple<at::Tensor, at::Tensor> with_places_batched(const at::Tensor& x, Ints list, bool ceil_mode) {
+  const VmapLevel level(x);
+  const Maxima maxima = call_max_pool_with_places(level.first(x), Windows::of(with_places_op, list), ceil_mode);
+  return {level.mapped(maxima.y), level.mapped(maxima.which)};
+}
+
+at::Tensor max_backward_batched(const at::Tensor& grad, const at::Tensor& which, Ints list, c10::SymInt height,
+                                c10::SymInt width) {
+  const VmapLevel level(grad, which);
+  at::Tensor grads = level.first(grad), places = level.first(which);
+  if (!level.maps(grad)) grads = grads.expand_as(places);
+  if (!level.maps(which)) places = places.expand_as(grads);
+  return level.mapped(call_max_pool_backward(grads, places, Windows::of(max_backward_op, list), height, width));
+}
+
+at::Tensor mean_backward_batched(const at::Tensor& grad, Ints list, bool counts_padding, Divisor divisor,
+                                 c10::SymInt height, c10::SymInt width) {
+  const VmapLevel level(grad);
+  return level.mapped(call_mean_pool_backward(level.first(grad), Windows::of(mean_backward_op, list),
+                                              {counts_padding, divisor}, height, width));
+}
+
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) {
+  library.impl(max_pool_op, TORCH_FN(max_pool_batched));
+  library.impl(mean_pool_op, TORCH_FN(mean_pool_batched));
+  library.impl(with_places_op, TORCH_FN(with_places_batched));
+  library.impl(max_backward_op, TORCH_FN(max_backward_batched));
+  library.impl(mean_backward_op, TORCH_FN(mean_backward_batched));
+}
+
+}  // namespace
+
+Windows windows_of(const char* op, Ints kernel_size, Ints stride, Ints padding, Ints dilation) {
+  TORCH_CHECK_VALUE(!kernel_size.empty(), op, ": kernel_size must be one number, or two, but is empty");
+  const auto size = pair(op, "kernel_size", kernel_size, {1, 1});
+  const Windows windows{size, pair(op, "stride", stride, size), pair(op, "padding", padding, {0, 0}),
+                        pair(op, "dilation", dilation, {1, 1})};
+  return Windows::of(op, windows.list());
+}
+
+c10::SymInt out_size(const char* op, const Windows& windows, std::size_t dim, const c10::SymInt& size, bool ceil_mode) {
+  const std::int64_t stride = windows.stride[dim], padding = windows.padding[dim];
+  const c10::SymInt room = size + 2 * padding - windows.dilation[dim] * (windows.size[dim] - 1) - 1;
+  TORCH_CHECK_VALUE(room >= 0, op, ": a window of ", windows.dilation[dim] * (windows.size[dim] - 1) + 1,
+                    " must fit into an image of ", size, " with padding ", padding);
+  c10::SymInt count = (room + (ceil_mode ? stride - 1 : 0)) / stride + 1;
+  // The last one begins within the image, or in the padding before it.
+  if (ceil_mode && (count - 1) * stride >= size + padding) count = count - 1;
+  return count;
+}
+
+void check_images(const char* op, const char* name, const at::Tensor& x) {
+  TORCH_CHECK_TYPE(is_supported(x.scalar_type()), op, ": ", name,
+                   " must be float16, bfloat16, float32 or float64, but is ", x.scalar_type());
+  TORCH_CHECK_TYPE(x.layout() == c10::kStrided, op, ": ", name, " must be a dense tensor, but its layout is ",
+                   x.layout());
+  TORCH_CHECK_VALUE(x.dim() >= 3, op, ": ", name, " must be [..., C, H, W], but has shape ", x.sym_sizes());
+}
+
+std::vector<std::int64_t> Windows::list() const {
+  return {size[0], size[1], stride[0], stride[1], padding[0], padding[1], dilation[0], dilation[1]};
+}
+
+Windows Windows::of(const char* op, at::IntArrayRef list) {
+  TORCH_CHECK_VALUE(list.size() == numbers, op,
+                    ": windows must be kernel_size, stride, padding and dilation, two numbers each, but are ", list);
+  const Windows windows{{list[0], list[1]}, {list[2], list[3]}, {list[4], list[5]}, {list[6], list[7]}};
+  for (const std::size_t d : {0, 1}) {
+    const std::int64_t size = windows.size[d], padding = windows.padding[d];
+    TORCH_CHECK_VALUE(size > 0 && size <= most, op, ": kernel_size must be positive, but is ", Ints(windows.size));
+    TORCH_CHECK_VALUE(windows.stride[d] > 0 && windows.stride[d] <= most / 8, op,
+                      ": stride must be positive, and at most ", most / 8, ", but is ", Ints(windows.stride));
+    TORCH_CHECK_VALUE(windows.dilation[d] > 0 && windows.dilation[d] <= most / size, op,
+                      ": dilation must be positive, and the window no wider than ", most, ", but is ",
+                      Ints(windows.dilation));
+    TORCH_CHECK_VALUE(padding >= 0 && padding <= size / 2, op,
+                      ": padding must be at least 0 and at most half of kernel_size ", Ints(windows.size), ", but is ",
+                      Ints(windows.padding));
+  }
+  constexpr std::int64_t places = spikeforge::layers::most_places;
+  TORCH_CHECK_VALUE(windows.size[0] <= places / windows.size[1], op, ": a window may have ", places,
+                    " places at most, but kernel_size is ", Ints(windows.size), "; use torch's own");
+  return windows;
+}
+
+at::Tensor call_max_pool(const at::Tensor& x, Ints kernel_size, Ints stride, Ints padding, Ints dilation,
+                         bool ceil_mode) {
+  return max_pool_handle().call(x, kernel_size, stride, padding, dilation, ceil_mode);
+}
+
+Maxima call_max_pool_with_places(const at::Tensor& x, const Windows& windows, bool ceil_mode) {
+  static const auto handle = traced::find<WithPlaces>("spikeforge::max_pool2d_with_places");
+  auto [y, which] = handle.call(x, windows.list(), ceil_mode);
+  return {std::move(y), std::move(which)};
+}
+
+at::Tensor call_max_pool_backward(const at::Tensor& grad, const at::Tensor& which, const Windows& windows,
+                                  const c10::SymInt& height, const c10::SymInt& width) {
+  static const auto handle = traced::find<MaxBackward>("spikeforge::max_pool2d_backward");
+  return handle.call(grad, which, windows.list(), height, width);
+}
+
+at::Tensor call_mean_pool(const at::Tensor& x, const Windows& windows, bool ceil_mode, const MeanOptions& options) {
+  return mean_pool_handle().call(x, windows.size, windows.stride, windows.padding, ceil_mode, options.counts_padding,
+                                 options.divisor);
+}
+
+at::Tensor call_mean_pool_backward(const at::Tensor& grad, const Windows& windows, const MeanOptions& options,
+                                   const c10::SymInt& height, const c10::SymInt& width) {
+  static const auto handle = traced::find<MeanBackward>("spikeforge::avg_pool2d_backward");
+  return handle.call(grad, windows.list(), options.counts_padding, options.divisor, height, width);
+}
+
+}  // namespace spikeforge::ops::layers
+
+namespace spikeforge {
+
+at::Tensor max_pool2d(const at::Tensor& x, const MaxPool2d& options) {
+  return ops::layers::call_max_pool(x, options.kernel_size, options.stride, options.padding, options.dilation,
+                                    options.ceil_mode);
+}
+
+at::Tensor avg_pool2d(const at::Tensor& x, const AvgPool2d& options) {
+  return ops::layers::mean_pool_handle().call(x, options.kernel_size, options.stride, options.padding,
+                                              options.ceil_mode, options.count_include_pad, options.divisor_override);
+}
+
+}  // namespace spikeforge

@@ -1,0 +1,62 @@
+// Maxima and means over windows of images, lowered: docs/layers.md has the public operators.
+#pragma once
+
+#include <spikeforge/kernels/layer/pooling.h>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/SymInt.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace spikeforge::ops::layers {
+
+// The windows of a call, as the lowered operators take them: size, stride, padding and dilation, each down and across.
+struct Windows {
+  static constexpr std::size_t numbers = 8;
+
+  std::array<std::int64_t, 2> size, stride, padding, dilation;
+
+  std::vector<std::int64_t> list() const;
+  // Throws ValueError for illegal ones; `op` begins the message.
+  static Windows of(const char* op, at::IntArrayRef list);
+};
+
+// How a mean divides its sum.
+struct MeanOptions {
+  bool counts_padding = true;
+  std::optional<std::int64_t> divisor = std::nullopt;
+};
+
+// Of a public call. Throws ValueError.
+Windows windows_of(const char* op, at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding,
+                   at::IntArrayRef dilation);
+
+// Throws TypeError and ValueError unless x is [..., C, H, W].
+void check_images(const char* op, const char* name, const at::Tensor& x);
+
+// How many windows there are along a dimension, 0 down and 1 across, of that size. Throws ValueError for none.
+c10::SymInt out_size(const char* op, const Windows& windows, std::size_t dim, const c10::SymInt& size, bool ceil_mode);
+
+// ---- through the dispatcher ----
+
+at::Tensor call_max_pool(const at::Tensor& x, at::IntArrayRef kernel_size, at::IntArrayRef stride,
+                         at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode);
+
+struct Maxima {
+  at::Tensor y;
+  at::Tensor which;  // uint8, of y's sizes and order of memory: the place in its window that each is from
+};
+Maxima call_max_pool_with_places(const at::Tensor& x, const Windows& windows, bool ceil_mode);
+at::Tensor call_max_pool_backward(const at::Tensor& grad, const at::Tensor& which, const Windows& windows,
+                                  const c10::SymInt& height, const c10::SymInt& width);
+at::Tensor call_mean_pool(const at::Tensor& x, const Windows& windows, bool ceil_mode, const MeanOptions& options);
+at::Tensor call_mean_pool_backward(const at::Tensor& grad, const Windows& windows, const MeanOptions& options,
+                                   const c10::SymInt& height, const c10::SymInt& width);
+
+// The transpose of call_max_pool_backward: x's numbers at the places of the maxima.
+at::Tensor at_places(const at::Tensor& x, const at::Tensor& which, const Windows& windows);
+
+}  // namespace spikeforge::ops::layers

@@ -1,0 +1,120 @@
+// The kernels of pooling, compiled for the host, beside windows taken one number after the other.
+#include <spikeforge/kernels/layer/pooling.h>
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "catch.h"
+#include "host_compiler.h"
+#include "host_kernel.h"
+
+namespace spikeforge::test {
+namespace {
+
+using namespace layers;
+
+// As a device would.
+void run_on_host(const PoolLaunch& call) {
+  const HostCompiled code(std::string(host_as_device) + source_of(call).text + R"(
+extern "C" void run(const void* words, unsigned long bytes, unsigned blocks, unsigned block) {
+  spikeforge::layers::PoolArguments args;
+  if (bytes != sizeof args) std::abort();
+  std::memcpy(&args, words, bytes);
+  blockDim.x = block;
+  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x)
+    for (threadIdx.x = 0; threadIdx.x < block; ++threadIdx.x) spikeforge_pool(args);
+}
+)",
+                          "-w");
+  for (const PoolPart& part : parts_of(call))
+    code.function<void(const void*, unsigned long, unsigned, unsigned)>("run")(&part.arguments, sizeof part.arguments,
+                                                                               part.blocks, pool_threads);
+}
+
+struct Place {
+  int number;
+  std::int64_t h, w;
+};
+
+// Of window (i, j), those that lie in the image.
+std::vector<Place> places_of(const Pool& pool, const Images& images, std::int64_t i, std::int64_t j) {
+  std::vector<Place> places;
+  for (int ky = 0; ky < pool.down.size; ++ky)
+    for (int kx = 0; kx < pool.across.size; ++kx) {
+      const std::int64_t h = i * pool.down.stride - pool.down.padding + ky * pool.down.dilation;
+      const std::int64_t w = j * pool.across.stride - pool.across.padding + kx * pool.across.dilation;
+      if (h >= 0 && h < images.height && w >= 0 && w < images.width)
+        places.push_back({ky * pool.across.size + kx, h, w});
+    }
+  return places;
+}
+
+std::int64_t count_of(std::int64_t size, const Window& window) {
+  return (size + 2 * window.padding - window.dilation * (window.size - 1) - 1) / window.stride + 1;
+}
+
+void check_pool(const Pool& pool, std::int64_t channels, std::int64_t height, std::int64_t width) {
+  const Images images{3, height, width, channels, count_of(height, pool.down), count_of(width, pool.across)};
+  INFO(pool.down.size << "x" << pool.across.size << ", channels " << channels << ", " << height << "x" << width);
+  const auto inside = static_cast<std::size_t>(images.count * height * width * channels);
+  const auto outside = static_cast<std::size_t>(images.count * images.out_height * images.out_width * channels);
+  std::mt19937 random(7);
+  std::uniform_int_distribution<int> small(-3, 3);
+  std::vector<float> x(inside), y(outside), upstream(outside), grad(inside, -1), expected_grad(inside);
+  std::vector<std::uint8_t> which(outside, 99);
+  for (float& number : x) number = static_cast<float>(small(random));
+  for (float& number : upstream) number = static_cast<float>(small(random));
+
+  run_on_host({pool, images, DType::f32, PoolPass::forward, x.data(), y.data(), which.data()});
+  run_on_host({pool, images, DType::f32, PoolPass::backward, upstream.data(), grad.data(), which.data()});
+
+  std::size_t wrong = 0, at = 0;
+  for (std::int64_t image = 0; image < images.count; ++image)
+    for (std::int64_t i = 0; i < images.out_height; ++i)
+      for (std::int64_t j = 0; j < images.out_width; ++j)
+        for (std::int64_t c = 0; c < channels; ++c, ++at) {
+          const auto index = [&](const Place& place) {
+            return static_cast<std::size_t>(((image * height + place.h) * width + place.w) * channels + c);
+          };
+          const std::vector<Place> places = places_of(pool, images, i, j);
+          if (pool.is_mean) {
+            const auto divisor = static_cast<float>(places.size());
+            float sum = 0;
+            for (const Place& place : places) {
+              sum += x[index(place)];
+              expected_grad[index(place)] += upstream[at] / divisor;
+            }
+            wrong += std::abs(y[at] - sum / divisor) > 1e-6F;
+          } else if (!places.empty()) {
+            const Place* best = &places[0];
+            for (const Place& place : places)
+              if (x[index(place)] > x[index(*best)]) best = &place;
+            wrong += y[at] != x[index(*best)] || which[at] != best->number;
+            expected_grad[index(*best)] += upstream[at];
+          }
+        }
+  CHECK(wrong == 0);
+  for (std::size_t k = 0; k < inside; ++k) wrong += std::abs(grad[k] - expected_grad[k]) > 1e-5F;
+  CHECK(wrong == 0);
+}
+
+}  // namespace
+
+TEST_CASE("the kernels of pooling compute what their windows say") {
+  const Pool pools[] = {{.down = {2, 2, 0, 1}, .across = {2, 2, 0, 1}}, {.down = {3, 2, 1, 1}, .across = {3, 2, 1, 1}},
+                        {.down = {3, 1, 1, 1}, .across = {2, 3, 0, 1}}, {.down = {2, 3, 1, 2}, .across = {3, 1, 1, 3}},
+                        {.down = {9, 3, 4, 1}, .across = {8, 8, 2, 1}}, {.down = {1, 2, 0, 1}, .across = {5, 4, 2, 1}}};
+  for (Pool pool : pools)
+    for (const bool is_mean : {false, true}) {
+      if (is_mean && (pool.down.dilation > 1 || pool.across.dilation > 1)) continue;
+      pool.is_mean = is_mean;
+      pool.counts_padding = false;
+      check_pool(pool, 1, 11, 13);
+      check_pool(pool, 4, 9, 10);
+      check_pool(pool, 6, 17, 9);
+    }
+}
+
+}  // namespace spikeforge::test

@@ -1,0 +1,25 @@
+// A kernel compiled for an architecture, which may spill so many bytes.
+#pragma once
+
+#include <spikeforge/jit/errors.h>
+#include <spikeforge/jit/nvrtc.h>
+
+#include <string>
+
+#include "catch.h"
+
+namespace spikeforge::tests {
+
+inline void check_compiles(const std::string& arch, const jit::KernelSource& source, int most_spilled) {
+  INFO(arch << "\n" << source.text);
+  try {
+    const jit::CompileResult result = jit::Nvrtc::get().compile(
+        {.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}, .anew = true});
+    REQUIRE(result.usage.has_value());
+    CHECK(result.usage->spill_bytes <= most_spilled);
+  } catch (const jit::RuntimeError& error) {
+    FAIL(error.what());
+  }
+}
+
+}  // namespace spikeforge::tests
