@@ -1,10 +1,10 @@
-// Maxima and means over windows of images [count, height, width, channels], and their gradients. Plain images have one
-// channel; where channels are neighbours in memory a thread takes W of them. A thread makes `strip` results below each
-// other, which share what they read.
+// Maxima and means over windows of images [count, height, width, channels], and their gradients. A thread makes results
+// that are neighbours and share what they read: `strip` below each other, and beside each other either `columns` of them
+// or, where channels are neighbours in memory, those of W channels.
 #pragma once
 
-#include <spikeforge/kernels/layer/arguments.h>
 #include <spikeforge/cuda/rows.cuh>
+#include <spikeforge/kernels/layer/arguments.h>
 
 namespace spikeforge {
 namespace layers {
@@ -33,15 +33,13 @@ struct Item {
 
 // Shape has
 //   static constexpr Window down, across;
-//   static constexpr int strip;
+//   static constexpr int strip, columns;
+//   static constexpr int vector_in, vector_out;   columns of x's and of y's rows that are one access
 //   static constexpr bool is_mean;
 template <class T, class F, int W, class Shape>
 struct Pooling {
-  using Lane = Lanes<W, true>;
   static constexpr Window down = Shape::down, across = Shape::across;
-  static constexpr int strip = Shape::strip;
-  // Loops over places of a window are unrolled where it is small.
-  static constexpr int unrolled = down.size * across.size <= 64 ? 64 : 1;
+  static constexpr int strip = Shape::strip, columns = Shape::columns;
 
   static __device__ __forceinline__ bool is_within(int i, int size) {
     return static_cast<unsigned>(i) < static_cast<unsigned>(size);
@@ -52,17 +50,68 @@ struct Pooling {
     return distance >= 0 && distance % window.dilation == 0 && distance / window.dilation < window.size;
   }
 
-  static __device__ __forceinline__ void load(const T* from, bool is_there, F otherwise, F (&values)[W]) {
-    Pack<T, W, true> pack;
+  template <int n, class Stored, class Number>
+  static __device__ __forceinline__ void load(const Stored* from, bool is_there, Number otherwise,
+                                              Number (&values)[n]) {
+    Pack<Stored, n, true> pack;
     if (is_there)
-      pack = Lane::load(from);
+      pack = Lanes<n, true>::load(from);
     else
-      pack.fill(convert<T>(otherwise));
+      pack.fill(convert<Stored>(otherwise));
     pack.unpack(values);
   }
 
-  // `starts`: nothing that came before lies within the image. Of equal numbers the first one is taken, and NaN before
-  // any number, as torch does.
+  template <int n>
+  static __device__ __forceinline__ void store(T* to, const F (&values)[n]) {
+    Pack<T, n, true> pack;
+    pack.pack(values);
+    Lanes<n, true>::store(to, pack);
+  }
+
+  // Columns [first - left, first + body + right) of a row, W channels each; `otherwise` where there is none.
+  template <int left, int body, int right, int vector, class Stored, class Number>
+  static __device__ __forceinline__ void load_row(const Stored* row, long long channels, int first, int size,
+                                                  bool is_there, Number otherwise,
+                                                  Number (&values)[left + body + right][W]) {
+#pragma unroll
+    for (int x = 0; x < left + body + right; ++x) {
+      const int column = first + x - left;
+      const bool is_inside = is_there && is_within(column, size);
+      if (W > 1 || vector == 1 || x < left || x >= left + body) {
+        load(row + column * channels, is_inside, otherwise, values[x]);
+      } else if ((x - left) % vector == 0) {
+        Number some[vector];
+        load(row + column, is_inside, otherwise, some);
+#pragma unroll
+        for (int k = 0; k < vector; ++k) values[x + k][0] = some[k];
+      }
+    }
+  }
+
+  // Columns [first, first + body).
+  template <int body, int vector>
+  static __device__ __forceinline__ void store_row(T* row, long long channels, int first, int size,
+                                                   const F (&values)[body][W]) {
+#pragma unroll
+    for (int x = 0; x < body; ++x) {
+      if (!is_within(first + x, size)) return;
+      if (W > 1 || vector == 1) {
+        store(row + (first + x) * channels, values[x]);
+      } else if (x % vector == 0) {
+        F some[vector];
+#pragma unroll
+        for (int k = 0; k < vector; ++k) some[k] = values[x + k][0];
+        store(row + first + x, some);
+      }
+    }
+  }
+
+  static __device__ __forceinline__ F nothing() {
+    return Shape::is_mean ? F(0) : -static_cast<F>(__int_as_float(0x7f800000));
+  }
+
+  // The next number of a maximum, or of a sum. `starts`: nothing before it lies within the image. Of equal numbers the
+  // first is taken, and NaN before any number, as torch does.
   static __device__ __forceinline__ void take(F& so_far, int& place, F next, int next_place, bool starts) {
     if (Shape::is_mean) {
       so_far = starts ? next : so_far + next;
@@ -76,8 +125,7 @@ struct Pooling {
   static __device__ __forceinline__ F divisor_of(const PoolArguments& a, int i, int j) {
     if (a.divisor != 0) return static_cast<F>(a.divisor);
     int top = i * down.stride - down.padding, left = j * across.stride - across.padding;
-    int bottom = min(top + down.size, a.height + down.padding),
-        right = min(left + across.size, a.width + across.padding);
+    int bottom = min(top + down.size, a.height + down.padding), right = min(left + across.size, a.width + across.padding);
     if (!a.counts_padding) {
       top = max(top, 0), bottom = min(bottom, a.height);
       left = max(left, 0), right = min(right, a.width);
@@ -85,158 +133,201 @@ struct Pooling {
     return static_cast<F>((bottom - top) * (right - left));
   }
 
+  // Of `count` neighbours that begin at column j.
+  template <int count, int vector>
+  static __device__ __forceinline__ void store_results(const PoolArguments& a, const Item& at, int i, int j,
+                                                       F (&result)[count][W], const int (&which)[count][W]) {
+    const long long row = (at.image * a.out_height + i) * a.out_width * a.channels + at.channel;
+    if (Shape::is_mean) {
+#pragma unroll
+      for (int c = 0; c < count; ++c) {
+        const F divisor = divisor_of(a, i, j + c);
+#pragma unroll
+        for (int k = 0; k < W; ++k) result[c][k] /= divisor;
+      }
+    }
+    store_row<count, vector>(static_cast<T*>(a.to) + row, a.channels, j, a.out_width, result);
+    if (Shape::is_mean || a.which == nullptr) return;
+#pragma unroll
+    for (int c = 0; c < count; ++c) {
+      if (!is_within(j + c, a.out_width)) return;
+      constexpr int n = W > 1 ? W : vector;
+      if (W == 1 && c % vector != 0) continue;
+      Pack<unsigned char, n, true> places;
+#pragma unroll
+      for (int k = 0; k < n; ++k) places.lane[k] = static_cast<unsigned char>(W > 1 ? which[c][k % W] : which[c + k % vector][0]);
+      Lanes<n, true>::store(a.which + row + (j + c) * a.channels, places);
+    }
+  }
+
   static __device__ __forceinline__ void forward(const PoolArguments& a) {
     Item at;
     if (!at.find<W>(a)) return;
-    const T* const image = static_cast<const T*>(a.from) + at.image * a.height * a.width * a.channels + at.channel;
-    const int first = at.down * strip;
-    const int top = first * down.stride - down.padding, left = at.across * across.stride - across.padding;
     constexpr int rows = (strip - 1) * down.stride + (down.size - 1) * down.dilation + 1;
-    const F nothing = Shape::is_mean ? F(0) : -static_cast<F>(__int_as_float(0x7f800000));
-    F result[strip][W];
-    int which[strip][W];
-#pragma unroll unrolled
+    constexpr int left = across.padding, body = columns * across.stride;
+    constexpr int reach = (columns - 1) * across.stride + (across.size - 1) * across.dilation + 1;
+    constexpr int right = reach > left + body ? reach - left - body : 0;
+    const T* const image = static_cast<const T*>(a.from) + at.image * a.height * a.width * a.channels + at.channel;
+    const int i = at.down * strip, j = at.across * columns;
+    F result[strip][columns][W];
+    int which[strip][columns][W];
+#pragma unroll
     for (int y = 0; y < rows; ++y) {
-      const int h = top + y;
-      F row[W];
-      int place[W];
-#pragma unroll unrolled
-      for (int kx = 0; kx < across.size; ++kx) {
-        const int w = left + kx * across.dilation;
-        F values[W];
-        load(image + (static_cast<long long>(h) * a.width + w) * a.channels,
-             is_within(h, a.height) && is_within(w, a.width), nothing, values);
-        const bool starts = kx == 0 || w < across.dilation;
+      const int h = i * down.stride - down.padding + y;
+      F x[left + body + right][W];
+      load_row<left, body, right, Shape::vector_in>(image + static_cast<long long>(h) * a.width * a.channels, a.channels,
+                                                    j * across.stride, a.width, is_within(h, a.height), nothing(), x);
 #pragma unroll
-        for (int k = 0; k < W; ++k) take(row[k], place[k], values[k], kx, starts);
-      }
+      for (int c = 0; c < columns; ++c) {
+        F row[W];
+        int place[W];
 #pragma unroll
-      for (int r = 0; r < strip; ++r) {
-        if (!has_place(down, y - r * down.stride)) continue;
-        const int ky = (y - r * down.stride) / down.dilation;
-        const bool starts = ky == 0 || h < down.dilation;
+        for (int kx = 0; kx < across.size; ++kx) {
+          const int w = (j + c) * across.stride - left + kx * across.dilation;
+          const bool starts = kx == 0 || w < across.dilation;
 #pragma unroll
-        for (int k = 0; k < W; ++k) take(result[r][k], which[r][k], row[k], ky * across.size + place[k], starts);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < strip; ++r) {
-      const int i = first + r;
-      if (i >= a.out_height) return;
-      const long long to = ((at.image * a.out_height + i) * a.out_width + at.across) * a.channels + at.channel;
-      if (Shape::is_mean) {
-        const F divisor = divisor_of(a, i, at.across);
-#pragma unroll
-        for (int k = 0; k < W; ++k) result[r][k] /= divisor;
-      }
-      Pack<T, W, true> pack;
-      pack.pack(result[r]);
-      Lane::store(static_cast<T*>(a.to) + to, pack);
-      if (!Shape::is_mean && a.which != nullptr) {
-        Pack<unsigned char, W, true> places;
-        places.pack(which[r]);
-        Lane::store(a.which + to, places);
-      }
-    }
-  }
-
-  // The gradient of a window, for each place what it is, and for maxima which place has it.
-  struct Upstream {
-    F grad[W];
-    int which[W];
-
-    __device__ __forceinline__ void load(const PoolArguments& a, const Item& at, int i, int j) {
-      const bool is_there = is_within(i, a.out_height) && is_within(j, a.out_width);
-      const long long from = ((at.image * a.out_height + i) * a.out_width + j) * a.channels + at.channel;
-      Pooling::load(static_cast<const T*>(a.from) + from, is_there, F(0), grad);
-      if (Shape::is_mean) {
-        const F divisor = is_there ? divisor_of(a, i, j) : F(1);
-#pragma unroll
-        for (int k = 0; k < W; ++k) grad[k] /= divisor;
-      } else {
-        Pack<unsigned char, W, true> places;
-        if (is_there)
-          places = Lane::load(static_cast<const unsigned char*>(a.which) + from);
-        else
-          places.fill(0);
-        places.unpack(which);
-      }
-    }
-
-    __device__ __forceinline__ void add_to(F (&sum)[W], int place) const {
-#pragma unroll
-      for (int k = 0; k < W; ++k)
-        if (Shape::is_mean || which[k] == place) sum[k] += grad[k];
-    }
-  };
-
-  static __device__ __forceinline__ void store_gradient(const PoolArguments& a, const Item& at, int h, int w,
-                                                        const F (&sum)[W]) {
-    if (!is_within(h, a.height) || !is_within(w, a.width)) return;
-    Pack<T, W, true> pack;
-    pack.pack(sum);
-    Lane::store(static_cast<T*>(a.to) + ((at.image * a.height + h) * a.width + w) * a.channels + at.channel, pack);
-  }
-
-  // A thread takes a patch of stride times stride places for each of its strip, which all lie in the same windows:
-  // those that begin in the patch, and some before.
-  static __device__ __forceinline__ void backward(const PoolArguments& a) {
-    Item at;
-    if (!at.find<W>(a)) return;
-    constexpr int above = (down.size - 1) * down.dilation / down.stride;
-    constexpr int before = (across.size - 1) * across.dilation / across.stride;
-    const int first = at.down * strip;
-    F sum[strip][down.stride][across.stride][W] = {};
-#pragma unroll
-    for (int u = 0; u < strip + above; ++u) {
-#pragma unroll
-      for (int m = 0; m <= before; ++m) {
-        Upstream window;
-        window.load(a, at, first - above + u, at.across - m);
+          for (int k = 0; k < W; ++k) take(row[k], place[k], x[c * across.stride + kx * across.dilation][k], kx, starts);
+        }
 #pragma unroll
         for (int r = 0; r < strip; ++r) {
+          if (!has_place(down, y - r * down.stride)) continue;
+          const int ky = (y - r * down.stride) / down.dilation;
+          const bool starts = ky == 0 || h < down.dilation;
 #pragma unroll
-          for (int y = 0; y < down.stride; ++y) {
-            const int below = (r + above - u) * down.stride + y;
-            if (!has_place(down, below)) continue;
-#pragma unroll
-            for (int x = 0; x < across.stride; ++x) {
-              const int beside = m * across.stride + x;
-              if (!has_place(across, beside)) continue;
-              window.add_to(sum[r][y][x], below / down.dilation * across.size + beside / across.dilation);
-            }
-          }
+          for (int k = 0; k < W; ++k)
+            take(result[r][c][k], which[r][c][k], row[k], ky * across.size + place[k], starts);
         }
       }
     }
 #pragma unroll
     for (int r = 0; r < strip; ++r)
-#pragma unroll
-      for (int y = 0; y < down.stride; ++y)
-#pragma unroll
-        for (int x = 0; x < across.stride; ++x)
-          store_gradient(a, at, (first + r) * down.stride + y - down.padding,
-                         at.across * across.stride + x - across.padding, sum[r][y][x]);
+      if (i + r < a.out_height)
+        store_results<columns, Shape::vector_out>(a, at, i + r, j, result[r], which[r]);
   }
 
-  // For windows of many places, or wide apart: a thread takes one place of the image.
+  // The gradients of windows [j - left, j + body + right) of row i, for each of their places what it is; and which place
+  // has it, for maxima.
+  template <int left, int body, int right>
+  struct Upstream {
+    F grad[left + body + right][W];
+    int which[left + body + right][W];
+
+    __device__ __forceinline__ void load(const PoolArguments& a, const Item& at, int i, int j) {
+      const bool is_there = is_within(i, a.out_height);
+      const long long row = (at.image * a.out_height + i) * a.out_width * a.channels + at.channel;
+      load_row<left, body, right, Shape::vector_out>(static_cast<const T*>(a.from) + row, a.channels, j, a.out_width,
+                                                     is_there, F(0), grad);
+      if (!Shape::is_mean) {
+        load_row<left, body, right, Shape::vector_out>(static_cast<const unsigned char*>(a.which) + row, a.channels, j,
+                                                       a.out_width, is_there, 0, which);
+        return;
+      }
+#pragma unroll
+      for (int m = 0; m < left + body + right; ++m) {
+        if (!is_there || !is_within(j + m - left, a.out_width)) continue;
+        const F divisor = divisor_of(a, i, j + m - left);
+#pragma unroll
+        for (int k = 0; k < W; ++k) grad[m][k] /= divisor;
+      }
+    }
+
+    __device__ __forceinline__ void add_to(F (&sum)[W], int m, int place) const {
+#pragma unroll
+      for (int k = 0; k < W; ++k)
+        if (Shape::is_mean || which[m][k] == place) sum[k] += grad[m][k];
+    }
+  };
+
+  // A thread takes stride times stride places for each of its results.
+  static __device__ __forceinline__ void backward(const PoolArguments& a) {
+    Item at;
+    if (!at.find<W>(a)) return;
+    // Windows before the thread's own that reach its places, and behind.
+    constexpr int above = ((down.size - 1) * down.dilation - down.padding) / down.stride;
+    constexpr int below = (down.stride - 1 + down.padding) / down.stride;
+    constexpr int left = ((across.size - 1) * across.dilation - across.padding) / across.stride;
+    constexpr int right = (across.stride - 1 + across.padding) / across.stride;
+    constexpr int rows = strip * down.stride, body = columns * across.stride;
+    const int i = at.down * strip, j = at.across * columns;
+    F sum[rows][body][W] = {};
+#pragma unroll
+    for (int u = -above; u < strip + below; ++u) {
+      Upstream<left, columns, right> windows;
+      windows.load(a, at, i + u, j);
+#pragma unroll
+      for (int y = 0; y < rows; ++y) {
+        const int down_it = y - u * down.stride + down.padding;
+        if (!has_place(down, down_it)) continue;
+#pragma unroll
+        for (int x = 0; x < body; ++x) {
+#pragma unroll
+          for (int m = -left; m < columns + right; ++m) {
+            const int across_it = x - m * across.stride + across.padding;
+            if (!has_place(across, across_it)) continue;
+            windows.add_to(sum[y][x], m + left, down_it / down.dilation * across.size + across_it / across.dilation);
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int y = 0; y < rows; ++y) {
+      const int h = i * down.stride + y;
+      if (h >= a.height) return;
+      store_row<body, Shape::vector_in>(
+          static_cast<T*>(a.to) + (at.image * a.height + h) * a.width * a.channels + at.channel, a.channels,
+          j * across.stride, a.width, sum[y]);
+    }
+  }
+
+  // ---- for windows of many places, or wide apart: one result, or one place of the image, after the other ----
+
+  static __device__ __forceinline__ void forward_of_large_windows(const PoolArguments& a) {
+    Item at;
+    if (!at.find<W>(a)) return;
+    const T* const image = static_cast<const T*>(a.from) + at.image * a.height * a.width * a.channels + at.channel;
+    F result[1][W];
+    int which[1][W];
+    bool starts = true;
+#pragma unroll
+    for (int k = 0; k < W; ++k) result[0][k] = nothing(), which[0][k] = 0;
+#pragma unroll 1
+    for (int ky = 0; ky < down.size; ++ky) {
+      const int h = at.down * down.stride - down.padding + ky * down.dilation;
+      if (!is_within(h, a.height)) continue;
+#pragma unroll 1
+      for (int kx = 0; kx < across.size; ++kx) {
+        const int w = at.across * across.stride - across.padding + kx * across.dilation;
+        if (!is_within(w, a.width)) continue;
+        F x[W];
+        load(image + (static_cast<long long>(h) * a.width + w) * a.channels, true, nothing(), x);
+#pragma unroll
+        for (int k = 0; k < W; ++k) take(result[0][k], which[0][k], x[k], ky * across.size + kx, starts);
+        starts = false;
+      }
+    }
+    store_results<1, 1>(a, at, at.down, at.across, result, which);
+  }
+
   static __device__ __forceinline__ void backward_of_large_windows(const PoolArguments& a) {
     Item at;
     if (!at.find<W>(a)) return;
     const int h = at.down + down.padding, w = at.across + across.padding;
     constexpr int taller = (down.size - 1) * down.dilation, wider = (across.size - 1) * across.dilation;
-    F sum[W] = {};
+    F sum[1][W] = {};
+#pragma unroll 1
     for (int i = h / down.stride; i >= 0 && h - i * down.stride <= taller; --i) {
       if (!has_place(down, h - i * down.stride)) continue;
+#pragma unroll 1
       for (int j = w / across.stride; j >= 0 && w - j * across.stride <= wider; --j) {
         if (!has_place(across, w - j * across.stride)) continue;
-        Upstream window;
+        Upstream<0, 1, 0> window;
         window.load(a, at, i, j);
-        window.add_to(sum,
+        window.add_to(sum[0], 0,
                       (h - i * down.stride) / down.dilation * across.size + (w - j * across.stride) / across.dilation);
       }
     }
-    store_gradient(a, at, at.down, at.across, sum);
+    store_row<1, 1>(static_cast<T*>(a.to) + (at.image * a.height + at.down) * a.width * a.channels + at.channel,
+                    a.channels, at.across, a.width, sum);
   }
 };
 

@@ -6,24 +6,26 @@
 
 #include <algorithm>
 #include <bit>
+#include <initializer_list>
 
 namespace spikeforge::layers {
 namespace {
 
-enum class Function : int { forward, backward, backward_of_large_windows };
+enum class Function : int { forward, backward, forward_of_large_windows, backward_of_large_windows };
 
-// What decides a kernel.
+// What decides a kernel; the names are those of cuda/pooling.cuh.
 struct PoolSpec {
   Function function;
   int type, is_mean;
-  int lanes, strip;
   Window down, across;
+  int lanes = 1, strip = 1, columns = 1, vector_in = 1, vector_out = 1;
 
   bool operator==(const PoolSpec&) const = default;
 };
 
 jit::KernelSource print_source(const PoolSpec& spec) {
-  constexpr const char* functions[] = {"forward", "backward", "backward_of_large_windows"};
+  constexpr const char* functions[] = {"forward", "backward", "forward_of_large_windows",
+                                         "backward_of_large_windows"};
   const auto window = [](const Window& w) {
     return fmt::format("{{{}, {}, {}, {}}}", w.size, w.stride, w.padding, w.dilation);
   };
@@ -37,7 +39,8 @@ using namespace spikeforge;
 
 struct Shape {{
   static constexpr layers::Window down{}, across{};
-  static constexpr int strip = {};
+  static constexpr int strip = {}, columns = {};
+  static constexpr int vector_in = {}, vector_out = {};
   static constexpr bool is_mean = {};
 }};
 
@@ -46,38 +49,57 @@ extern "C" __global__ void __launch_bounds__({}) spikeforge_pool(
   layers::Pooling<{}, {}, {}, Shape>::{}(args);
 }}
 )",
-                              window(spec.down), window(spec.across), spec.strip, spec.is_mean != 0, pool_threads,
+                              window(spec.down), window(spec.across), spec.strip, spec.columns, spec.vector_in,
+                              spec.vector_out, spec.is_mean != 0, pool_threads,
                               cuda_name(type), cuda_name(compute_type(type)), spec.lanes, function)};
 }
 
-// A number that all addresses and counts of channels are multiples of.
-int lanes_of(const PoolLaunch& call, int most) {
-  const auto size = static_cast<std::uintptr_t>(size_of(call.type));
-  const std::uintptr_t elements =
-      reinterpret_cast<std::uintptr_t>(call.from) / size | reinterpret_cast<std::uintptr_t>(call.to) / size |
-      reinterpret_cast<std::uintptr_t>(call.which) | static_cast<std::uintptr_t>(call.images.channels);
-  int lanes = most;
-  while (elements % static_cast<std::uintptr_t>(lanes) != 0) lanes /= 2;
-  return lanes;
+// The largest power of two, `most` at most, that divides all of them.
+int common_power(int most, std::initializer_list<std::int64_t> numbers) {
+  int power = most;
+  while (std::ranges::any_of(numbers, [&](std::int64_t n) { return n % power != 0; })) power /= 2;
+  return power;
 }
 
 PoolSpec spec_of(const PoolLaunch& call) {
-  const Window &down = call.pool.down, &across = call.pool.across;
-  const int of_16_bytes = 16 / static_cast<int>(size_of(call.type));
-  PoolSpec spec{Function::forward, static_cast<int>(call.type), call.pool.is_mean ? 1 : 0, 1, 1, down, across};
-  // What a thread keeps in registers: places of a patch in the backward pass.
-  constexpr int most_kept = 32, most_unrolled = 64;
-  const int places = down.size * across.size, patch = down.stride * across.stride;
-  if (call.pass == PoolPass::backward && (places > most_unrolled || patch > most_kept)) {
-    spec.function = Function::backward_of_large_windows;
-    spec.lanes = lanes_of(call, of_16_bytes);
+  const Images& images = call.images;
+  const auto size = static_cast<std::int64_t>(size_of(call.type));
+  const bool is_forward = call.pass == PoolPass::forward;
+  PoolSpec spec{.function = is_forward ? Function::forward : Function::backward,
+                .type = static_cast<int>(call.type),
+                .is_mean = call.pool.is_mean ? 1 : 0,
+                .down = call.pool.down,
+                .across = call.pool.across};
+  // In elements.
+  const auto from = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(call.from)) / size,
+             to = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(call.to)) / size,
+             which = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(call.which));
+  const int of_16_bytes = static_cast<int>(16 / size);
+  const Window &down = spec.down, &across = spec.across;
+  // Of numbers that a thread keeps in registers, and of places whose loops are unrolled.
+  constexpr int most_kept = 32, most_unrolled = 25;
+  const std::int64_t patch = std::int64_t{down.stride} * across.stride;
+  if (down.size * across.size > most_unrolled || (!is_forward && patch > most_kept)) {
+    spec.function = is_forward ? Function::forward_of_large_windows : Function::backward_of_large_windows;
+    spec.lanes = common_power(of_16_bytes, {images.channels, from, to, which});
     return spec;
   }
-  const int kept = call.pass == PoolPass::backward ? patch : 2;
-  if (call.pass == PoolPass::backward) spec.function = Function::backward;
-  spec.lanes =
-      lanes_of(call, std::min(of_16_bytes, static_cast<int>(std::bit_floor(static_cast<unsigned>(most_kept / kept)))));
-  if (places <= most_unrolled) spec.strip = std::clamp(most_kept / (kept * spec.lanes * 2), 1, 4);
+  const int of_a_result = is_forward ? 2 : static_cast<int>(patch);
+  const auto most_results = static_cast<int>(std::bit_floor(static_cast<unsigned>(most_kept / of_a_result)));
+  spec.lanes = common_power(std::min(of_16_bytes, most_results), {images.channels, from, to, which});
+  if (images.channels == 1) {
+    const std::int64_t x = is_forward ? from : to, y = is_forward ? to : from;
+    spec.columns = std::min({most_results, 4, of_16_bytes});
+    // Two accesses that share a sector of memory cost little where it is read, and much where it is written.
+    if (!is_forward) {
+      const int written_at_once = common_power(of_16_bytes, {images.width, x});
+      spec.columns = std::clamp(written_at_once / across.stride, 1, spec.columns);
+    }
+    spec.vector_in = common_power(of_16_bytes, {spec.columns * across.stride, images.width, x});
+    spec.vector_out = common_power(of_16_bytes, {spec.columns, images.out_width, y, which});
+  }
+  // What results below each other share, only the forward pass reads often.
+  if (is_forward) spec.strip = std::clamp(most_kept / (of_a_result * spec.lanes * spec.columns * 2), 1, 4);
   return spec;
 }
 
@@ -100,10 +122,13 @@ std::vector<PoolPart> parts_of(const PoolLaunch& call) {
   std::int64_t down = images.height, across = images.width;
   if (spec.function == Function::forward) {
     down = in_parts(images.out_height, spec.strip);
+    across = in_parts(images.out_width, spec.columns);
+  } else if (spec.function == Function::forward_of_large_windows) {
+    down = images.out_height;
     across = images.out_width;
   } else if (spec.function == Function::backward) {
-    down = in_parts(in_parts(images.height + spec.down.padding, spec.down.stride), spec.strip);
-    across = in_parts(images.width + spec.across.padding, spec.across.stride);
+    down = in_parts(images.height, spec.down.stride * spec.strip);
+    across = in_parts(images.width, spec.across.stride * spec.columns);
   }
   const std::int64_t lanes = images.channels / spec.lanes;
   const std::int64_t of_an_image = down * across * lanes;
