@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""One training step of whole networks of SpikingJelly: as they are, accelerated, and without any neuron.
+"""One training step of whole networks of SpikingJelly: as they are, accelerated, with the layers around their neurons
+accelerated too, and without any neuron.
 
 SEW-ResNet18, spiking VGG11 (with batch norm) and Spikformer-S for ImageNet, built from SpikingJelly's layers and
 neurons. A step is forward, cross entropy of the mean over time, backward and SGD, under autocast on a GPU. "no
 neuron" has the identity in the place of each neuron: what remains when neurons cost nothing. Times are by the clock,
 the median of all rounds. "its Triton" are SpikingJelly's nodes with states of autocast's type, which its Triton kernels
-then run; as they are, nodes with half inputs loop over torch's operations.
+then run; as they are, nodes with half inputs loop over torch's operations. "with layers" is accelerated, and then
+accelerate.layers: batch normalisation in the neuron's pass, and pooling; "with bits" besides keeps spikes as bits. "as a
+graph" is the same step, captured once as a CUDA graph and replayed: what its kernels take, without Python's time.
 
     python benchmarks/networks.py --device cuda --json benchmarks/results/networks_h200.json
     python benchmarks/networks.py --device cpu --batch 2 --size 32 --rounds 1 --steps-per-round 1
@@ -249,6 +252,12 @@ def accelerated(net, options):
     return net
 
 
+def with_layers(net, options):
+    accelerated(net, options)
+    spikeforge.accelerate.layers(net, torch.randn(1, 3, options.size, options.size, device=options.device))
+    return net
+
+
 def without_neurons(net, options):
     for parent in list(net.modules()):
         for name, child in parent.named_children():
@@ -260,9 +269,12 @@ def without_neurons(net, options):
 FORMS = {
     "no neuron": without_neurons,
     "accelerated": accelerated,
+    "with layers": with_layers,
+    "with bits": with_layers,
     "SpikingJelly": as_it_is,
     "its Triton": on_triton,
 }
+GRAPHS = ("no neuron", "accelerated", "with layers")  # packing looks at numbers, for which it waits
 LAYOUTS = {"NCHW": torch.contiguous_format, "channels-last": torch.channels_last}
 
 
@@ -282,15 +294,31 @@ class Step:
         images = torch.randn(options.batch, 3, options.size, options.size, device=options.device)
         self.images = images.contiguous(memory_format=LAYOUTS[layout])
         self.labels = torch.randint(options.classes, (options.batch,), device=options.device)
+        self.kept = spikeforge.packed_activations if form == "with bits" else contextlib.nullcontext
 
-    def __call__(self):
+    def __call__(self, cache_casts=True):
         half = self.dtype != torch.float32
-        with torch.autocast(self.device, self.dtype) if half else contextlib.nullcontext():
+        casts = torch.autocast(self.device, self.dtype, cache_enabled=cache_casts) if half else contextlib.nullcontext()
+        with casts, self.kept():
             loss = nn.functional.cross_entropy(self.called(self.images), self.labels)
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         functional.reset_net(self.net)
+
+    def captured(self):
+        """The step as a CUDA graph: new images and labels are copied into self.images and self.labels. States begin
+        anew in each step, and casts of weights are part of it."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                self(cache_casts=False)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self(cache_casts=False)
+        return graph.replay
 
 
 def synchronize(device):
@@ -333,8 +361,10 @@ def measure(name, form, layout, options):
         median, least, most = seconds(step, options)
         row.update(milliseconds=1e3 * median, least=1e3 * least, most=1e3 * most)
         row.update(peak_bytes=peak_memory(step, options.device))
+        if options.device == "cuda" and form in GRAPHS:
+            row.update(graph_milliseconds=1e3 * seconds(step.captured(), options)[0])
     except Exception as error:
-        if form == "accelerated":
+        if form in ("accelerated", "with layers", "with bits"):
             raise
         print(f"{name}, {layout}, {form}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
         row["error"] = f"{type(error).__name__}: {error}"
@@ -362,6 +392,9 @@ def table(name, rows, options):
         gain = f"{times['SpikingJelly'] / times['accelerated']:.2f}" if both else "-"
         cells = "".join(f"{times[form]:>14.2f}" if form in times else f"{'-':>14}" for form in options.forms)
         lines.append(f"  {layout:<14}{cells}{gain:>14}")
+        graphs = [here[form].get("graph_milliseconds") for form in options.forms]
+        if any(graphs):
+            lines.append(f"  {'  as a graph':<14}" + "".join(f"{g:>14.2f}" if g else f"{'-':>14}" for g in graphs))
         peaks = [here[form].get("peak_bytes") for form in options.forms]
         if any(peaks):
             lines.append(f"  {'  peak GiB':<14}" + "".join(f"{(peak or 0) / 2**30:>14.2f}" for peak in peaks))

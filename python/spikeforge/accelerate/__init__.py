@@ -15,9 +15,10 @@ import torch
 
 from spikeforge import _library
 from spikeforge.accelerate import replacing
+from spikeforge.accelerate.layers import Layers, layers
 from spikeforge.accelerate.report import Entry, Report
 
-__all__ = ["Entry", "Report", "accelerate", "restore"]
+__all__ = ["Entry", "Layers", "Report", "accelerate", "layers", "restore"]
 
 LIBRARIES = {"spikingjelly": "SpikingJelly", "snntorch": "snnTorch", "norse": "Norse"}
 
@@ -48,7 +49,7 @@ def accelerate(net: torch.nn.Module) -> Report:
 
 
 def restore(net: torch.nn.Module) -> list[str]:
-    """Gives the neurons that `accelerate` replaced their own dynamics back, in place; states and parameters stay.
+    """Gives what `accelerate` and `accelerate.layers` replaced its own dynamics back, in place; states and parameters stay.
 
     Args:
         net: a network, or a neuron.
@@ -91,4 +92,5 @@ def _version(library: str) -> str:
 
 # `spikeforge.accelerate` is the function, which is the place of the rest as well.
 accelerate.restore = restore  # type: ignore[attr-defined]
+accelerate.layers = layers  # type: ignore[attr-defined]
 accelerate.Report = Report  # type: ignore[attr-defined]

@@ -59,7 +59,8 @@ def put_back(module: torch.nn.Module) -> bool:
     """Gives the module its own dynamics back; False where it had them."""
     if not isinstance(module, Replaced):
         return False
-    module.__dict__.pop("_spikeforge", None)
+    for name in ("_spikeforge", "_spikeforge_text", "_spikeforge_norm", "_spikeforge_neuron"):
+        module.__dict__.pop(name, None)
     module.__class__ = type(module).original
     return True
 

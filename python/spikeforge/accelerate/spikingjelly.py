@@ -18,6 +18,7 @@ from spikingjelly.activation_based import neuron, surrogate
 
 from spikeforge._names import SPIKINGJELLY
 from spikeforge._numbers import HALF_TYPES, is_number, operand, state_type
+from spikeforge.accelerate.layers import norm_of, normalised
 from spikeforge.accelerate.replacing import (
     Replaced,
     Verdict,
@@ -28,6 +29,7 @@ from spikeforge.accelerate.replacing import (
     own_class,
     readable,
 )
+from spikeforge.nn.layers import is_better_apart, statistics_of, update_running
 
 PACKAGE = "spikingjelly.activation_based.neuron"
 
@@ -297,7 +299,10 @@ def _state(value: Any, start: float, x: torch.Tensor) -> torch.Tensor | None:
 
 
 class Node(Replaced):
-    """A node of SpikingJelly that runs all steps of a call at once."""
+    """A node of SpikingJelly that runs all steps of a call at once, and a batch normalisation before them, if it has
+    one: accelerate.layers."""
+
+    takes_norm = True
 
     def materialize_states(self, inputs, states, step_mode):
         return super().materialize_states(inputs, states, step_mode) if self._fused(inputs) is None else states
@@ -305,6 +310,9 @@ class Node(Replaced):
     def single_step_functional_forward(self, inputs, states, **kwargs):
         fused = None if kwargs else self._fused(inputs)
         if fused is None:
+            norm = norm_of(self)
+            if norm is not None:
+                inputs = (normalised(norm, inputs[0].unsqueeze(0)).squeeze(0), *inputs[1:])
             return super().single_step_functional_forward(inputs, states, **kwargs)
         spikes, states = self._run(fused, inputs[0].unsqueeze(0), states)
         return (spikes.squeeze(0),), tuple(states)
@@ -312,14 +320,14 @@ class Node(Replaced):
     def multi_step_functional_forward(self, inputs, states, **kwargs):
         fused = None if kwargs else self._fused(inputs)
         if fused is None:
-            return super().multi_step_functional_forward(inputs, states, **kwargs)
+            return super().multi_step_functional_forward((self._normalised(inputs[0]), *inputs[1:]), states, **kwargs)
         spikes, states = self._run(fused, inputs[0], states)
         return (spikes,), tuple(states)
 
     def multi_step_forward(self, x_seq, *args, **kwargs):
         fused = None if args or kwargs else self._fused((x_seq,))
         if fused is None:
-            return super().multi_step_forward(x_seq, *args, **kwargs)
+            return super().multi_step_forward(self._normalised(x_seq), *args, **kwargs)
         store = self._stores_states()
         spikes, states = self._run(fused, x_seq, tuple(self._memories.values()), store)
         if store:
@@ -328,6 +336,10 @@ class Node(Replaced):
         for name, state in zip(self._memories, states):
             self._memories[name] = state
         return spikes
+
+    def _normalised(self, x_seq):
+        norm = norm_of(self)
+        return x_seq if norm is None else normalised(norm, x_seq)
 
     def _stores_states(self):
         return self.store_v_seq
@@ -367,8 +379,11 @@ class Node(Replaced):
 
     def _run(self, program, x, states, store=False):
         """Spikes and states, the last ones or with `store` those of all steps."""
+        norm = norm_of(self)
+        if norm is not None and is_better_apart(x):
+            norm, x = None, normalised(norm, x)
         states = [_state(value, start, x) for value, start in zip(states, program.starts)]
-        if program.options is not None:
+        if norm is None and program.options is not None:
             overload = getattr(torch.ops.spikeforge, program.what).default
             spikes, *states = overload(x, *states, **program.options, store_v=store)
             return spikes, states
@@ -380,8 +395,25 @@ class Node(Replaced):
             for state, start in zip(states, program.starts)
         ]
         parameters = RULES[type(self).of_node].parameters(self, dtype)
-        (spikes,), states = torch.ops.spikeforge.run(program.what, [x], states, parameters, store_states=store)
+        if norm is None:
+            (spikes,), states = torch.ops.spikeforge.run(program.what, [x], states, parameters, store_states=store)
+            return spikes, states
+        mean, var, count = statistics_of(norm, x)
+        (spikes,), states, *used = torch.ops.spikeforge.batch_norm_run(
+            self._text(program), [x], states, parameters, norm.weight, norm.bias, mean, var, eps=norm.eps, store_states=store
+        )
+        update_running(norm, *used, count)
         return spikes, states
+
+    def _text(self, program):
+        """Of a predefined operator too."""
+        if program.options is None:
+            return program.what
+        kept = self.__dict__.get("_spikeforge_text")
+        if kept is None or kept[0] != program.signature:
+            text = RULES[type(self).of_node].text(self, named(*program.signature[:2]))
+            kept = self.__dict__["_spikeforge_text"] = program.signature, text
+        return kept[1]
 
 
 class ComplementaryNode(Node):

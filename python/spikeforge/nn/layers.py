@@ -124,7 +124,7 @@ class BatchNormNeuron(Container):
                 y = norm(x.flatten(0, 1)).unflatten(0, x.shape[:2])
                 spikes, after = neuron._advance((y,), state, store)
                 return self._with_residual(spikes, residual), after
-            mean, var, count = self._statistics(x)
+            mean, var, count = statistics_of(norm, x)
             options = {"residual_mode": self.residual or "add", "channel_dim": CHANNELS, "eps": norm.eps}
             used: list[Tensor] = []
 
@@ -137,27 +137,13 @@ class BatchNormNeuron(Container):
             outputs, after = self._text_cell().call(neuron, (x,), state, store, layer)
         except ERRORS as error:
             raise explained(neuron, error, (x,), state)
-        if norm.training and norm.track_running_stats:
-            self._update(*used, count)
+        update_running(norm, *used, count)
         return outputs[0], dict(zip(neuron.state_names, after))
 
-    def _statistics(self, x: Tensor) -> tuple[Tensor | None, Tensor | None, int | Tensor]:
-        """Mean and variance, None for those of x, and of how many numbers they are."""
-        norm, count = self.norm, x.numel() // max(x.shape[CHANNELS], 1)
-        if not norm.training and norm.running_mean is not None:
-            # Copies: a step of training may change them before the backward pass.
-            return norm.running_mean.clone(), norm.running_var.clone(), count
-        if self._joins_processes():
-            return joined_statistics(x, norm.process_group)
-        return None, None, count
-
     def _is_better_apart(self, x: Tensor) -> bool:
-        """Predefined neurons are compiled for the CPU, and texts are interpreted; but what is recorded runs on a GPU."""
-        if x.device.type != "cpu" or not isinstance(self.neuron, PredefinedNeuron) or self.neuron._cell is not None:
+        if not isinstance(self.neuron, PredefinedNeuron) or self.neuron._cell is not None:
             return False
-        if self.scale != 1 or isinstance(self.norm, nn.SyncBatchNorm):
-            return False
-        return is_compiling() or not records_kernels()
+        return self.scale == 1 and not isinstance(self.norm, nn.SyncBatchNorm) and is_better_apart(x)
 
     def _with_residual(self, spikes: Tensor, residual: Tensor | None) -> Tensor:
         if residual is None:
@@ -191,25 +177,45 @@ class BatchNormNeuron(Container):
             return torch.full((self.norm.num_features,), self.scale, dtype=state_type(x.dtype), device=x.device)
         return weight * self.scale
 
-    def _joins_processes(self) -> bool:
-        norm = self.norm
-        if not (isinstance(norm, nn.SyncBatchNorm) and norm.training and distributed.is_initialized()):
-            return False
-        return distributed.get_world_size(norm.process_group) > 1
-
-    @torch.no_grad()
-    def _update(self, mean: Tensor, var: Tensor, count: int | Tensor) -> None:
-        """The running statistics, as torch does: from the variance that is divided by one less."""
-        norm = self.norm
-        norm.num_batches_tracked.add_(1)
-        factor = norm.momentum if norm.momentum is not None else 1.0 / norm.num_batches_tracked
-        unbiased = var.detach() * (count / (count - 1))
-        norm.running_mean.lerp_(mean.detach().to(norm.running_mean.dtype), factor)
-        norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), factor)
-
     def extra_repr(self) -> str:
         parts = [f"residual={self.residual!r}"] if self.residual is not None else []
         return ", ".join(parts + ([f"scale={self.scale}"] if self.scale != 1 else []))
+
+
+def is_better_apart(x: Tensor) -> bool:
+    """Whether a predefined neuron comes after torch's normalisation: on the CPU it is compiled, and a text would be
+    interpreted. But what is recorded there runs on a GPU."""
+    return x.device.type == "cpu" and (is_compiling() or not records_kernels())
+
+
+def statistics_of(norm: nn.Module, x: Tensor) -> tuple[Tensor | None, Tensor | None, int | Tensor]:
+    """Mean and variance that `norm` takes for x ``[T, B, C, ...]``, None for those of x, and of how many numbers they
+    are."""
+    count = x.numel() // max(x.shape[CHANNELS], 1)
+    if not norm.training and norm.running_mean is not None:
+        # Copies: a step of training may change them before the backward pass.
+        return norm.running_mean.clone(), norm.running_var.clone(), count
+    if _joins_processes(norm):
+        return joined_statistics(x, norm.process_group)
+    return None, None, count
+
+
+def _joins_processes(norm: nn.Module) -> bool:
+    if not (isinstance(norm, nn.SyncBatchNorm) and norm.training and distributed.is_initialized()):
+        return False
+    return distributed.get_world_size(norm.process_group) > 1
+
+
+@torch.no_grad()
+def update_running(norm: nn.Module, mean: Tensor, var: Tensor, count: int | Tensor) -> None:
+    """The running statistics of a `norm` in training, as torch does: from the variance that is divided by one less."""
+    if not norm.training or not norm.track_running_stats:
+        return
+    norm.num_batches_tracked.add_(1)
+    factor = norm.momentum if norm.momentum is not None else 1.0 / norm.num_batches_tracked
+    unbiased = var.detach() * (count / (count - 1))
+    norm.running_mean.lerp_(mean.detach().to(norm.running_mean.dtype), factor)
+    norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), factor)
 
 
 def _is_made_of(module: nn.Module, kinds: tuple[type, ...], methods: Sequence[str]) -> bool:

@@ -1,0 +1,292 @@
+"""accelerate.layers: batch normalisations and poolings of a SpikingJelly network. The oracle is the network before it."""
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from accelerated import close
+from torch import nn
+
+jelly = pytest.importorskip("spikingjelly", reason="spikingjelly is not installed")
+from spikingjelly.activation_based import functional, layer, neuron, surrogate  # noqa: E402
+from test_accelerate_spikingjelly import networks, train_step  # noqa: E402
+
+import spikeforge  # noqa: E402
+from spikeforge.accelerate import layers, restore  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(4)
+
+
+def node(**options):
+    return neuron.LIFNode(detach_reset=True, surrogate_function=surrogate.ATan(), step_mode="m", **options)
+
+
+def small(*more):
+    """Plain modules of torch and those with a step mode."""
+    net = nn.Sequential(
+        layer.Conv2d(2, 4, 3, padding=1),
+        layer.BatchNorm2d(4),
+        node(),
+        layer.MaxPool2d(2),
+        layer.SeqToANNContainer(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8)),
+        node(tau=3.0),
+        *more,
+    )
+    for norm in (net[1], net[4][1]):
+        nn.init.constant_(norm.bias, 2.0)  # spikes, with running statistics too
+    return functional_m(net)
+
+
+def functional_m(net):
+    functional.set_step_mode(net, "m")
+    return net
+
+
+def step(net, x):
+    y = net(x)
+    parameters = list(net.parameters())
+    gradients = torch.autograd.grad((y * torch.linspace(0.5, 1.5, y.numel()).view_as(y)).sum(), parameters)
+    functional.reset_net(net)
+    return y.detach(), gradients, {name: buffer.clone() for name, buffer in net.named_buffers()}
+
+
+def assert_alike(got, wanted):
+    assert torch.equal(got[0], wanted[0]) and wanted[0].any()
+    for i, (a, b) in enumerate(zip(got[1], wanted[1])):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=str(i))
+    for name, buffer in wanted[2].items():
+        torch.testing.assert_close(got[2][name], buffer, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.long(but="SEW")
+@pytest.mark.parametrize("name, pairs, pools", [("SEW-ResNet18", 20, 1), ("VGG11", 8, 5), ("Spikformer", 9, 4)])
+def test_networks_of_spikingjelly_go_on_as_they_were(name, pairs, pools):
+    pytest.importorskip("torchvision", reason="SpikingJelly's models need torchvision")
+    net = functional_m(networks()[name]())
+    spikeforge.accelerate(net)
+    x, labels = torch.randn(2, 2, 3, 32, 32), torch.tensor([3, 7])
+    keys, parameters, modules = list(net.state_dict()), list(net.parameters()), list(net.modules())
+    before = copy.deepcopy(dict(net.named_buffers()))
+    scores, spikes, gradients = train_step(net, x, labels)
+    after = copy.deepcopy(dict(net.named_buffers()))
+    net.load_state_dict({**net.state_dict(), **before})
+
+    done = layers(net, x)
+    assert len(done.normalised) == pairs and len(done.pooled) == pools, done
+    assert all(torch.equal(buffer, before[key]) for key, buffer in net.named_buffers())  # to look changes nothing
+    assert all(module.training for module in net.modules())
+    assert list(net.state_dict()) == keys and all(a is b for a, b in zip(net.parameters(), parameters))
+    assert all(a is b for a, b in zip(net.modules(), modules))
+    got_scores, got_spikes, got_gradients = train_step(net, x, labels)
+    assert torch.equal(got_scores, scores) and all(torch.equal(got_spikes[key], spikes[key]) for key in spikes)
+    for key in gradients:
+        close(got_gradients[key], gradients[key], key)
+    for key, buffer in net.named_buffers():
+        torch.testing.assert_close(buffer, after[key], rtol=1e-6, atol=1e-7)
+    assert layers(net, x) == type(done)((), ())  # nothing is left to do
+
+
+def test_what_is_found_and_said():
+    net = small()
+    spikeforge.accelerate(net)
+    done = layers(net, torch.rand(2, 1, 2, 8, 8))
+    assert done.normalised == (("1", "2"), ("4.1", "5")) and done.pooled == ("3",)
+    assert str(done).splitlines()[:2] == ["2 batch normalisations run in the pass of a neuron", "  1  in  2"]
+
+
+def test_training_evaluation_and_back_again():
+    net, x = small(), torch.rand(3, 2, 2, 8, 8) * 2
+    spikeforge.accelerate(net)
+    twin = copy.deepcopy(net)
+    layers(net, x)
+    for _ in range(3):
+        assert_alike(step(net, x), step(twin, x))
+    net.eval(), twin.eval()
+    assert_alike(step(net, x), step(twin, x))
+    restore(net)
+    assert type(net[1]) is layer.BatchNorm2d and type(net[3]) is layer.MaxPool2d
+    net.train(), twin.train()
+    assert_alike(step(net, x), step(twin, x))
+
+
+@pytest.mark.parametrize("which", ["norm", "neuron"])
+def test_one_of_the_two_may_be_restored(which):
+    net, x = small(), torch.rand(3, 2, 2, 8, 8) * 2
+    spikeforge.accelerate(net)
+    wanted = step(copy.deepcopy(net), x)
+    layers(net, x)
+    restore(net[1] if which == "norm" else net[2])
+    assert_alike(step(net, x), wanted)
+
+
+def test_copies_and_pickles_are_pairs_of_their_own():
+    net, x = small(), torch.rand(3, 2, 2, 8, 8) * 2
+    spikeforge.accelerate(net)
+    wanted = step(copy.deepcopy(net), x)
+    layers(net, x)
+    for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        with torch.no_grad():
+            twin[1].weight.zero_()
+            twin[1].bias.fill_(-9)
+        assert not twin(x)[:, :, :, 0].isnan().any()
+        functional.reset_net(twin)
+        assert not list(twin.children())[2](list(twin.children())[1](torch.ones(3, 2, 4, 8, 8))).any()
+    assert_alike(step(net, x), wanted)
+
+
+def test_a_call_that_has_no_fused_form_is_normalised_too():
+    net, x = small(), torch.rand(3, 2, 2, 8, 8) * 2
+    spikeforge.accelerate(net)
+    layers(net, x)
+    for module in net:
+        if isinstance(module, neuron.BaseNode):
+            module.surrogate_function = surrogate.PoissonPass()  # which runs SpikingJelly's own code
+            module.surrogate_function.forward = surrogate.ATan().forward
+    twin = copy.deepcopy(net)
+    restore(twin)
+    a, b = net(x), twin(x)
+    assert torch.equal(a, b) and a.any()
+
+
+class Uses(nn.Module):
+    """A normalisation whose result someone else reads too, or that is changed on its way."""
+
+    def __init__(self, use):
+        super().__init__()
+        self.conv, self.norm, self.node = layer.Conv2d(2, 4, 3), layer.BatchNorm2d(4), node()
+        self.use = use
+
+    def forward(self, x):
+        return self.use(self.norm(self.conv(x)), self.node)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda y, n: n(y) + y,
+        lambda y, n: n(y.relu_()),
+        lambda y, n: n(y * 1),
+        lambda y, n: n(y.mul_(2)),
+        lambda y, n: n(y[:, :1]),
+        lambda y, n: n(y.transpose(3, 4)),
+        lambda y, n: n(y) * n(y),
+        lambda y, n: n(y) + y.view(-1)[0],
+        lambda y, n: n(y.transpose(0, 1)),
+    ],
+)
+def test_a_normalisation_that_feeds_more_than_a_neuron_is_left_alone(use):
+    net, x = functional_m(Uses(use)), torch.rand(2, 2, 2, 6, 6)
+    spikeforge.accelerate(net)
+    assert not layers(net, x).normalised
+
+
+def test_views_between_them_are_no_matter():
+    net, x = functional_m(Uses(lambda y, n: n(y.flatten(0, 1).view_as(y)) + y.shape[0])), torch.rand(2, 2, 2, 6, 6)
+    spikeforge.accelerate(net)
+    wanted = net(x)
+    functional.reset_net(net)
+    assert layers(net, x).normalised == (("norm", "node"),)
+    assert torch.equal(net(x), wanted)
+
+
+def test_hooks_twins_and_other_modules_are_left_alone():
+    x = torch.rand(3, 2, 2, 8, 8)
+    hooked = small()
+    spikeforge.accelerate(hooked)
+    hooked[1].register_forward_hook(lambda *_: None)
+    hooked[5].register_forward_pre_hook(lambda *_: None)
+    assert not layers(hooked, x).normalised
+    plain = small()  # not accelerated
+    assert not layers(plain, x).normalised
+    twice = functional_m(nn.Sequential(layer.BatchNorm2d(2), node(), layer.Conv2d(2, 2, 1)))
+    twice = nn.Sequential(twice[0], twice[1], twice[2], twice[0], node())
+    spikeforge.accelerate(twice)
+    assert not layers(twice, x).normalised
+    others = nn.ModuleList([nn.MaxPool2d(2, return_indices=True), nn.MaxPool2d(17), nn.MaxPool3d(2), nn.MaxPool1d(2)])
+    assert not layers(others).pooled
+    with pytest.raises(TypeError, match="accelerate.layers: net must be a torch.nn.Module"):
+        layers("net")
+
+
+def test_states_are_those_of_before():
+    net, x = small(), torch.rand(3, 2, 2, 8, 8) * 2
+    spikeforge.accelerate(net)
+    net(x)
+    before = [module.v for module in net if isinstance(module, neuron.BaseNode)]
+    layers(net, x)
+    assert all(a is b for a, b in zip(before, [module.v for module in net if isinstance(module, neuron.BaseNode)]))
+
+
+@pytest.mark.parametrize("shape", [(4, 2, 3, 9, 8), (4, 3, 9, 8), (3, 9, 8)])
+def test_pooling_is_torchs(shape):
+    x = torch.randint(0, 3, shape).float().requires_grad_()
+    modes = ("m",) if len(shape) == 5 else ("s",)
+    for mode in modes:
+        for pool in (layer.MaxPool2d(3, 2, 1, step_mode=mode), layer.MaxPool2d((2, 3), ceil_mode=True, step_mode=mode)):
+            net = nn.Sequential(copy.deepcopy(pool))
+            assert layers(net).pooled == ("0",) and repr(net[0]) == repr(pool)
+            y, expected = net(x), pool(x)
+            assert torch.equal(y, expected)
+            assert torch.equal(*(torch.autograd.grad(z, x, torch.ones_like(z))[0] for z in (y, expected)))
+
+
+def test_torch_compile_has_no_graph_break():
+    net, x = small(), torch.rand(3, 2, 2, 8, 8) * 2
+    spikeforge.accelerate(net)
+    layers(net, x)
+    wanted = net(x)
+    functional.reset_net(net)
+    torch.compiler.reset()
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), wanted)
+    functional.reset_net(net)
+
+
+AS_ON_A_GPU = """
+import copy, torch, spikeforge
+from spikingjelly.activation_based import functional, neuron
+from test_accelerate_layers import assert_alike, layers, small, step, nn
+torch.manual_seed(1)
+net, x = small().double(), 2 * torch.rand(3, 2, 2, 8, 8).double()
+spikeforge.accelerate(net)
+twin = copy.deepcopy(net)
+layers(net, x)
+torch.ops.spikeforge.record_kernels(["sm_90"])  # from here on calls on the CPU run what a GPU would
+with torch.profiler.profile() as profile:
+    got = step(net, x)
+names = {event.key for event in profile.key_averages()}
+assert "spikeforge::batch_norm_run" in names and "aten::native_batch_norm" not in names, names
+assert_alike(got, step(twin, x))
+net.eval(), twin.eval()
+assert_alike(step(net, x), step(twin, x))
+print("alike")
+"""
+
+
+def test_what_a_gpu_will_run_is_right():
+    result = subprocess.run([sys.executable, "-c", AS_ON_A_GPU], cwd=__file__.rpartition("/")[0], capture_output=True, text=True)
+    assert result.stdout.strip() == "alike", result.stderr[-2000:]
+
+
+def test_on_a_gpu_it_is_the_same_within_rounding(device):
+    if device == "cpu":
+        pytest.skip("needs a CUDA device: on a CPU bits are the same")
+    net, x = small().double().to(device), 2 * torch.rand(3, 2, 2, 8, 8, device=device).double()
+    spikeforge.accelerate(net)
+    twin = copy.deepcopy(net)
+    assert len(layers(net, x).normalised) == 2
+    for _ in range(2):
+        y, expected = net(x), twin(x)
+        assert torch.equal(y, expected) and y.any()
+        y.sum().backward(), expected.sum().backward()
+        functional.reset_net(net), functional.reset_net(twin)
+    for (name, a), b in zip(net.named_parameters(), twin.parameters()):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-8, atol=1e-8, msg=name)
+    for (name, a), b in zip(net.named_buffers(), twin.buffers()):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10, msg=name)
