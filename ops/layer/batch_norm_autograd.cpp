@@ -5,6 +5,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -25,6 +26,10 @@ constexpr std::string_view of_statistics =
     "neuron of_statistics(x; ; mean, offset, slope) { return offset + slope * (x - mean) }";
 constexpr std::string_view add_statistics =
     "neuron add_statistics(g, x; ; mean, offset, slope) { return g + (offset + slope * (x - mean)) }";
+// What a normalisation makes of its statistics: x becomes (x - mean) * scale + shift.
+constexpr std::string_view of_layer =
+    "neuron of_layer(mean, var, weight, bias; ; eps) {"
+    " rstd = 1 / sqrt(var + eps); return mean, rstd, rstd * weight, bias }";
 // The gradient of a weight, and offset and slope, of those of scale and shift.
 constexpr std::string_view of_channels =
     "neuron of_channels(of_scale, of_shift, rstd, scale; ; count) {"
@@ -35,6 +40,11 @@ at::Scalar numbers_of_a_channel(const at::Tensor& x, std::int64_t channel_dim) {
   for (std::int64_t d = 0; d < x.dim(); ++d)
     if (d != channel_dim) numbers = numbers * x.sym_size(d);
   return {numbers};
+}
+
+// A parameter for a neuron beside t: it is read when the call is made, and waits for nothing.
+at::Tensor on_the_host(const at::Scalar& number, const at::Tensor& t) {
+  return at::full({}, number, t.options().device(c10::kCPU));
 }
 
 bool is_differentiated(const variable_list& grads) { return at::GradMode::is_enabled() || any_dual(grads); }
@@ -85,13 +95,17 @@ struct BatchNormRule {
     {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       std::tie(mean, var) = call_channel_statistics(x, layer.channel_dim);
-      const Scale factors = scale_of(var, layer.weight, layer.eps);
       // In the call's place for them; their own gradients go to weight, bias and x. Copies below this level of autograd
       // alone, so that those of torch.func above it still see where they come from.
-      center = mean.clone();
-      rstd = factors.rstd;
-      scale = factors.scale;
-      shift = layer.bias.defined() ? layer.bias.clone() : at::zeros_like(rstd);
+      const auto row = [&](const at::Tensor& t, double otherwise) {
+        if (!t.defined()) return at::full_like(mean, otherwise).unsqueeze(0);
+        return (t.scalar_type() == mean.scalar_type() ? t : t.to(mean.scalar_type())).unsqueeze(0);
+      };
+      const List numbers{mean.unsqueeze(0), var.unsqueeze(0), row(layer.weight, 1), row(layer.bias, 0)};
+      const List eps{on_the_host(layer.eps, mean)};
+      Tensors made = call_run(traced_call(of_layer, numbers, /*states=*/{}, eps, /*store_states=*/false)).outputs;
+      for (at::Tensor& of_channels : made) of_channels = of_channels.squeeze(0);
+      center = made[0], rstd = made[1], scale = made[2], shift = made[3];
     }
     const std::shared_ptr<const TracedCell> cell = layer_cell(layer);
     const LayerArguments arguments(layer, center, scale, shift);
@@ -208,7 +222,7 @@ struct BatchNormRule {
         : numbers(std::move(given_numbers)) {
       const auto row = [&](const at::Tensor& t) { return t.flatten().to(rstd.scalar_type()).unsqueeze(0); };
       const List sums{row(of_scale), row(of_shift), row(rstd), row(scale)};
-      const List count{at::full({}, numbers, rstd.options())};
+      const List count{on_the_host(numbers, rstd)};
       const Tensors shares =
           call_run(traced_call(of_channels, sums, /*states=*/{}, count, /*store_states=*/false)).outputs;
       of_weight = shares[0].squeeze(0);

@@ -32,13 +32,16 @@ std::int64_t steps_of(std::int64_t rows) {
   return steps;
 }
 
-// Of each channel, [3, channels].
-at::Tensor samples(const ByChannel& by) {
+// Three of each channel, [channels] each: where they are neighbours in memory, they are read in place.
+std::array<at::Tensor, 3> samples(const ByChannel& by) {
   const at::Tensor x = by.x.view({by.rows, by.channels, by.inner});
   const auto at_part = [&](std::int64_t row, std::int64_t place) { return x.select(0, row).select(1, place); };
-  return at::stack({at_part(by.rows / 4, by.inner / 3), at_part(by.rows / 2, by.inner / 2),
-                    at_part(by.rows * 3 / 4, by.inner * 2 / 3)})
-      .to(state_type(x.scalar_type()));
+  std::array<at::Tensor, 3> near{at_part(by.rows / 4, by.inner / 3), at_part(by.rows / 2, by.inner / 2),
+                                 at_part(by.rows * 3 / 4, by.inner * 2 / 3)};
+  if (by.inner == 1) return near;
+  const at::Tensor together = at::stack(near).to(state_type(x.scalar_type()));
+  for (std::size_t i = 0; i < near.size(); ++i) near[i] = together.select(0, static_cast<std::int64_t>(i));
+  return near;
 }
 
 }  // namespace
@@ -46,10 +49,10 @@ at::Tensor samples(const ByChannel& by) {
 std::tuple<at::Tensor, at::Tensor> moments(const ByChannel& by, const Device& device) {
   const std::int64_t steps = steps_of(by.rows);
   const std::array<at::Tensor, 1> x{by.x.view({steps, by.rows / steps, by.channels, by.inner})};
-  const at::Tensor near = samples(by);
-  const auto options = near.options();
+  const std::array<at::Tensor, 3> near = samples(by);
+  const auto options = by.x.options().dtype(state_type(by.x.scalar_type())).memory_format(std::nullopt);
   std::array<at::Tensor, 5> params;
-  for (std::size_t i = 0; i < 3; ++i) params[2 + i] = near.select(0, static_cast<std::int64_t>(i)).unsqueeze(1);
+  for (std::size_t i = 0; i < near.size(); ++i) params[2 + i] = near[i].unsqueeze(1);
   params[0] = params[1] = params[2];  // their values are of no account
 
   const auto sums_cell = cell_of(sums_text);
@@ -66,7 +69,7 @@ std::tuple<at::Tensor, at::Tensor> moments(const ByChannel& by, const Device& de
 
   for (at::Tensor& sum : found) sum = sum.view({1, by.channels});
   const auto moments_cell = cell_of(moments_text);
-  const std::array<at::Tensor, 4> of_moments{near.select(0, 0), near.select(0, 1), near.select(0, 2)};
+  const std::array<at::Tensor, 4> of_moments{near[0], near[1], near[2]};
   const std::array<double, 4> count{0, 0, 0, static_cast<double>(by.rows * by.inner)};
   MultistepCall call;
   call.cell = moments_cell.get();

@@ -255,32 +255,50 @@ def network(device):
     ).to(device)
 
 
-def test_gradients_have_the_same_bits_and_spikes_are_kept_as_bits(device, monkeypatch):
+@pytest.fixture(params=["now", "later"])
+def when(request, monkeypatch):
+    """When it is known what a tensor holds: at once, or as on a GPU."""
+    spikeforge.packed._Place.known.clear()
+    if request.param == "later":
+        monkeypatch.setattr(spikeforge.packed, "_answers_later", lambda t: True)
+
+
+def decided(kept):
+    return kept.decide() if isinstance(kept, spikeforge.packed._Undecided) else kept
+
+
+def test_gradients_have_the_same_bits_and_spikes_are_kept_as_bits(device, monkeypatch, when):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)  # the same gradient twice, to begin with
     net, x = network(device), torch.randn(4, 6, 3, 8, 8, device=device)
     net(x).square().sum().backward()
     expected = [p.grad.clone() for p in net.parameters()]
     net.zero_grad()
-    packed, pack = [], spikeforge.packed._pack
+    kept, pack = [], spikeforge.packed_activations._pack
 
-    def noted(t):
-        kept = pack(t)
-        if isinstance(kept, spikeforge.packed._Packed):
-            packed.append((t.numel(), kept.packed.numel()))
-        return kept
+    def noted(self, t):
+        kept.append(pack(self, t))
+        return kept[-1]
 
-    monkeypatch.setattr(spikeforge.packed, "_pack", noted)
-    with spikeforge.packed_activations():
-        loss = net(x).square().sum()
-    loss.backward()
-    for parameter, gradient in zip(net.parameters(), expected):
-        assert torch.equal(parameter.grad, gradient)
+    monkeypatch.setattr(spikeforge.packed_activations, "_pack", noted)
     spikes = 4 * 6 * 16 * 8 * 8
-    assert packed == [(spikes, spikes // 8)] * 2  # of the second convolution and of the linear layer
+    for _ in range(3):
+        kept.clear()
+        with spikeforge.packed_activations():
+            loss = net(x).square().sum()
+        loss.backward()
+        for parameter, gradient in zip(net.parameters(), expected):
+            assert torch.equal(parameter.grad, gradient)
+        net.zero_grad()
+        packed = [one for one in map(decided, kept) if isinstance(one, spikeforge.packed._Packed)]
+        assert [(one.size.numel(), one.packed.numel(), one.bits) for one in packed] == [(spikes, spikes // 8, 1)] * 2
 
 
-def test_spikes_become_bits_counts_become_four_and_the_rest_stays(device):
-    from spikeforge.packed import _pack, _unpack
+def test_spikes_become_bits_counts_become_four_and_the_rest_stays(device, when):
+    from spikeforge.packed import _unpack
+
+    def _pack(t):
+        spikeforge.packed._Place.known.clear()
+        return decided(spikeforge.packed_activations()._pack(t))
 
     spikes, more = counts(40, 50, device=device), counts(40, 50, most=9, device=device)
     for x, bits in ((spikes, 1), (more, 4), (spikes.t(), 1), (more.expand(3, 40, 50), 4)):
@@ -295,6 +313,32 @@ def test_spikes_become_bits_counts_become_four_and_the_rest_stays(device):
         assert kept.tensor.data_ptr() == x.data_ptr() and _unpack(kept) is kept.tensor
 
 
+def test_what_a_place_holds_may_change(monkeypatch):
+    """A place that held spikes may hold counts, or other numbers; one that held others is looked at again in time."""
+    monkeypatch.setattr(spikeforge.packed, "_answers_later", lambda t: True)
+    spikeforge.packed._Place.known.clear()
+    spikes, more, other = counts(40, 50), counts(40, 50, most=9), torch.randn(40, 50)
+
+    def bits_of(t):
+        kept = spikeforge.packed_activations()._pack(t)
+        assert torch.equal(spikeforge.packed._unpack(kept), t)
+        kept = decided(kept)
+        return kept.bits if isinstance(kept, spikeforge.packed._Packed) else None
+
+    assert [bits_of(t) for t in (spikes, spikes, more, more, more, other, other, spikes)] == [1, 1, None, 4, 4, None, None, None]
+    assert 1 in [bits_of(spikes) for _ in range(spikeforge.packed.AGAIN)] and bits_of(spikes) == 1
+
+
+def test_no_more_than_a_few_tensors_wait_for_an_answer(monkeypatch):
+    monkeypatch.setattr(spikeforge.packed, "_answers_later", lambda t: True)
+    spikeforge.packed._Place.known.clear()
+    context = spikeforge.packed_activations()
+    with context:
+        kept = [context._pack(counts(64, 64)) for _ in range(8)]
+        assert sum(bool(one.tried) for one in kept) == spikeforge.packed.LAG
+    assert all(isinstance(decided(one), spikeforge.packed._Packed) for one in kept)
+
+
 def changed_leaf():
     x, w = torch.randn(4096), torch.randn(4096, requires_grad=True)
     return (x * w).sum(), x.zero_
@@ -306,7 +350,7 @@ def changed_output():
 
 
 @pytest.mark.parametrize("made", [changed_leaf, changed_output])
-def test_changes_in_place_are_noticed_as_without_it(made):
+def test_changes_in_place_are_noticed_as_without_it(made, when):
     with spikeforge.packed_activations():
         loss, change = made()
     change()
@@ -314,7 +358,7 @@ def test_changes_in_place_are_noticed_as_without_it(made):
         loss.backward()
 
 
-def test_what_is_kept_goes_with_its_graph():
+def test_what_is_kept_goes_with_its_graph(when):
     x = torch.randn(1 << 16, requires_grad=True)
     with spikeforge.packed_activations():
         y = torch.sigmoid(x)

@@ -213,9 +213,13 @@ def update_running(norm: nn.Module, mean: Tensor, var: Tensor, count: int | Tens
         return
     norm.num_batches_tracked.add_(1)
     factor = norm.momentum if norm.momentum is not None else 1.0 / norm.num_batches_tracked
-    unbiased = var.detach() * (count / (count - 1))
-    norm.running_mean.lerp_(mean.detach().to(norm.running_mean.dtype), factor)
-    norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), factor)
+    running = [norm.running_mean, norm.running_var]
+    found = [mean.detach().to(running[0].dtype), (var.detach() * (count / (count - 1))).to(running[1].dtype)]
+    if isinstance(factor, Tensor):
+        for before, now in zip(running, found):
+            before.lerp_(now, factor)
+    else:
+        torch._foreach_lerp_(running, found, factor)
 
 
 def _is_made_of(module: nn.Module, kinds: tuple[type, ...], methods: Sequence[str]) -> bool:
