@@ -52,16 +52,17 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
 }
 
-// A text may come from a pipe. It is read up to its end: an error on the way is none.
+// A text may come from a pipe. It is read up to its end, where an error on the way is none; or until it is longer than
+// any legal text.
 std::string read(const std::string& file) {
   std::ifstream opened;
   if (file != "-") opened.open(file);
   std::istream& stream = file == "-" ? std::cin : opened;
   std::string text;
   std::array<char, 4096> piece;
-  while (stream.read(piece.data(), piece.size()), stream.gcount() > 0)
+  while (text.size() <= graph::most_text && (stream.read(piece.data(), piece.size()), stream.gcount() > 0))
     text.append(piece.data(), static_cast<std::size_t>(stream.gcount()));
-  if (stream.bad() || !stream.eof()) throw CLI::FileError(fmt::format("cannot read {}", file));
+  if (stream.bad() || (!stream.eof() && text.size() <= graph::most_text)) throw CLI::FileError(fmt::format("cannot read {}", file));
   return text;
 }
 

@@ -76,7 +76,7 @@ bool restrict_files(const std::vector<std::string>& writable) {
   if (!ruleset) return false;
   for (const std::string& path : writable)
     if (!allow(ruleset, path, writing)) return false;
-  // Before version 3 a file can be cut short by its name, which the filter of calls forbids.
+  // Before version 3 a file can be cut short by its name, which the filter of calls forbids whatever the version is.
   return ::syscall(restrict_self, ruleset.get(), 0) == 0;
 }
 
@@ -174,7 +174,7 @@ constexpr int of_names[] = {
 #ifdef SYS_renameat
     SYS_renameat,
 #endif
-    SYS_unlinkat, SYS_renameat2, SYS_linkat, SYS_symlinkat, SYS_mkdirat, SYS_mknodat, SYS_truncate};
+    SYS_unlinkat, SYS_renameat2, SYS_linkat, SYS_symlinkat, SYS_mkdirat, SYS_mknodat};
 // What takes its arguments by pointer, where a filter cannot look, or does other calls' work; newer than the first
 // Linux that is served, so that programs do without where they are told that they are not there.
 constexpr int not_there[] = {425,
@@ -200,12 +200,17 @@ constexpr int not_there[] = {425,
                              442,
                              467 /* of mounts */,
                              443 /* quotactl_fd */};
-// Of ioctl: what is typed into a terminal, and what makes it another's; who is sent a descriptor's signals; and, by the
-// second byte, what file systems do to files and folders that are open to be read (ext4 and all, XFS, btrfs).
-constexpr std::uint32_t of_terminals[] = {TIOCSTI,   TIOCLINUX, TIOCSETD,  TIOCCONS,
-                                          TIOCSCTTY, TIOCSPGRP, FIOSETOWN, SIOCSPGRP};
-constexpr std::uint32_t kind_of_ioctl = 0xff00, of_file_systems[] = {'f' << 8, 'v' << 8, 'X' << 8, 0x94 << 8};
+// Of ioctl: who is sent a descriptor's signals; and, by the second byte, what file systems do to files and folders that are
+// open to be read (ext4 and all, XFS, btrfs), and what terminals do, of which there remains what is asked of them and of
+// any descriptor: nothing is typed into them, and their settings stay.
+constexpr std::uint32_t of_owners[] = {FIOSETOWN, SIOCSPGRP};
+constexpr std::uint32_t kind_of_ioctl = 0xff00, of_terminals = 'T' << 8;
+constexpr std::uint32_t of_file_systems[] = {'f' << 8, 'v' << 8, 'X' << 8, 0x94 << 8};
+constexpr std::uint32_t asked_of_terminals[] = {TCGETS, TIOCGWINSZ, TIOCGPGRP, TIOCOUTQ,
+                                                FIONREAD, FIONBIO,  FIOCLEX,   FIONCLEX};
 constexpr std::uint32_t of_descriptors[] = {F_SETOWN, 10 /* F_SETSIG */, 15 /* F_SETOWN_EX */, 1024 /* F_SETLEASE */};
+// Which others wait for.
+constexpr std::uint32_t of_locks[] = {F_SETLK, F_SETLKW, 37 /* F_OFD_SETLK */, 38 /* F_OFD_SETLKW */};
 
 class Filter {
  public:
@@ -225,10 +230,19 @@ class Filter {
     for (const int call : {SYS_prlimit64, SYS_move_pages}) only(call, 0, BPF_JEQ, 0);   // of this process
     never_one_of(SYS_prctl, 0, std::array<std::uint32_t, 1>{PR_SET_PDEATHSIG}, whole);  // it ends with its parent
     never_one_of(SYS_fcntl, 1, of_descriptors, whole);
-    never_one_of(SYS_ioctl, 1, of_terminals, whole);
+    never_one_of(SYS_ioctl, 1, of_owners, whole);
+    of_a_kind_only(SYS_ioctl, 1, kind_of_ioctl, of_terminals, asked_of_terminals);
     never_one_of(SYS_ioctl, 1, of_file_systems, kind_of_ioctl);
     for (const int call : of_attributes) refuse_call(call, EPERM);
+    // A file that may be read could be emptied so.
+    refuse_call(SYS_truncate, EPERM);
+    empties_only_what_it_writes(SYS_openat, 2);
+#ifdef SYS_open
+    empties_only_what_it_writes(SYS_open, 1);
+#endif
     if (names_too) {
+      refuse_call(SYS_flock, EPERM);
+      never_one_of(SYS_fcntl, 1, of_locks, whole);
       for (const int call : of_names) refuse_call(call, EPERM);
       constexpr std::uint32_t writes = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | O_APPEND;
       never(SYS_openat, 2, writes);
@@ -275,6 +289,30 @@ class Filter {
       add(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1);
       refuse(EPERM);
     }
+    add(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
+  }
+  // Of a kind of values, these alone.
+  void of_a_kind_only(int call, unsigned argument, std::uint32_t mask, std::uint32_t kind,
+                      std::span<const std::uint32_t> values) {
+    const auto count = static_cast<unsigned>(values.size());
+    add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 6 + count);
+    load(argument);
+    add(BPF_ALU | BPF_AND | BPF_K, mask);
+    add(BPF_JMP | BPF_JEQ | BPF_K, kind, 0, 2 + count);
+    load(argument);
+    for (unsigned i = 0; i < count; ++i) add(BPF_JMP | BPF_JEQ | BPF_K, values[i], count - i, 0);
+    refuse(EPERM);
+    add(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
+  }
+  // O_TRUNC with the right to write, or not at all.
+  void empties_only_what_it_writes(int call, unsigned flags) {
+    add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 7);
+    load(flags);
+    add(BPF_JMP | BPF_JSET | BPF_K, O_TRUNC, 0, 4);
+    add(BPF_ALU | BPF_AND | BPF_K, O_ACCMODE);
+    add(BPF_JMP | BPF_JEQ | BPF_K, O_WRONLY, 2, 0);
+    add(BPF_JMP | BPF_JEQ | BPF_K, O_RDWR, 1, 0);
+    refuse(EPERM);
     add(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
   }
   void decide(int call, unsigned argument, unsigned compare, std::uint32_t value, unsigned if_true, unsigned if_false) {

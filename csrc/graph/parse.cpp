@@ -359,7 +359,7 @@ double Parser::number(const Token& token) const {
 
 Cell parse(std::string_view text) {
   if (text.size() > most_text)
-    throw TextError(fmt::format("a neuron text has at most {} bytes, not {}", most_text, text.size()), 1, 1);
+    throw TextError(fmt::format("a neuron text has at most {} bytes, and this one has more", most_text), 1, 1);
   return Parser(text).neuron();
 }
 

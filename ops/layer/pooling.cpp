@@ -184,11 +184,12 @@ at::Tensor backward(const PoolCall& call, const at::Tensor& given, const at::Ten
   const std::array<c10::SymInt, 2> sizes{height, width};
   for (const std::size_t d : {0, 1}) {
     const c10::SymInt count = given.sym_size(static_cast<std::int64_t>(d) - 2);
-    TORCH_CHECK_VALUE(count == out_size(call.op, call.windows, d, sizes[d], false) ||
-                          count == out_size(call.op, call.windows, d, sizes[d], true),
+    TORCH_CHECK_VALUE(count > 0 && (count == window_count(call.windows, d, sizes[d], false) ||
+                                    count == window_count(call.windows, d, sizes[d], true)),
                       call.op, ": grad must have the sizes of the windows' results over ", height, " x ", width,
                       ", but has shape ", given.sym_sizes());
   }
+  TORCH_CHECK_TYPE(call.is_mean || which.defined(), call.op, ": which must be a tensor, but is undefined");
   if (which.defined()) {
     TORCH_CHECK_TYPE(which.scalar_type() == at::kByte, call.op, ": which must be uint8, but is ", which.scalar_type());
     TORCH_CHECK_TYPE(which.layout() == c10::kStrided, call.op, ": which must be a dense tensor, but its layout is ",
@@ -313,10 +314,13 @@ std::tuple<at::Tensor, at::Tensor> with_places_batched(const at::Tensor& x, Ints
 at::Tensor max_backward_batched(const at::Tensor& grad, const at::Tensor& which, Ints list, c10::SymInt height,
                                 c10::SymInt width) {
   const VmapLevel level(grad, which);
-  at::Tensor grads = level.first(grad), places = level.first(which);
-  if (!level.maps(grad)) grads = grads.expand_as(places);
-  if (!level.maps(which)) places = places.expand_as(grads);
-  return level.mapped(call_max_pool_backward(grads, places, Windows::of(max_backward_op, list), height, width));
+  const auto mapped = [&](const at::Tensor& t, const at::Tensor& like) {
+    if (level.maps(t)) return level.first(t);
+    std::vector<c10::SymInt> sizes = t.sym_sizes().vec();
+    sizes.insert(sizes.begin(), level.first(like).sym_size(0));
+    return t.unsqueeze(0).expand_symint(sizes);
+  };
+  return level.mapped(call_max_pool_backward(mapped(grad, which), mapped(which, grad), Windows::of(max_backward_op, list), height, width));
 }
 
 at::Tensor mean_backward_batched(const at::Tensor& grad, Ints list, bool counts_padding, Divisor divisor,
@@ -344,14 +348,21 @@ Windows windows_of(const char* op, Ints kernel_size, Ints stride, Ints padding, 
   return Windows::of(op, windows.list());
 }
 
-c10::SymInt out_size(const char* op, const Windows& windows, std::size_t dim, const c10::SymInt& size, bool ceil_mode) {
+c10::SymInt window_count(const Windows& windows, std::size_t dim, const c10::SymInt& size, bool ceil_mode) {
   const std::int64_t stride = windows.stride[dim], padding = windows.padding[dim];
-  const c10::SymInt room = size + 2 * padding - windows.dilation[dim] * (windows.size[dim] - 1) - 1;
-  TORCH_CHECK_VALUE(room >= 0, op, ": a window of ", windows.dilation[dim] * (windows.size[dim] - 1) + 1,
-                    " must fit into an image of ", size, " with padding ", padding);
-  c10::SymInt count = (room + (ceil_mode ? stride - 1 : 0)) / stride + 1;
+  const c10::SymInt room = size + (2 * padding - windows.dilation[dim] * (windows.size[dim] - 1) - 1 +
+                                   (ceil_mode ? stride - 1 : 0));
+  if (room < 0) return 0;
+  c10::SymInt count = room / stride + 1;
   // The last one begins within the image, or in the padding before it.
   if (ceil_mode && (count - 1) * stride >= size + padding) count = count - 1;
+  return count;
+}
+
+c10::SymInt out_size(const char* op, const Windows& windows, std::size_t dim, const c10::SymInt& size, bool ceil_mode) {
+  c10::SymInt count = window_count(windows, dim, size, ceil_mode);
+  TORCH_CHECK_VALUE(count > 0, op, ": a window of ", windows.dilation[dim] * (windows.size[dim] - 1) + 1,
+                    " must fit into an image of ", size, " with padding ", windows.padding[dim]);
   return count;
 }
 

@@ -37,7 +37,9 @@ Windows windows_of(const char* op, at::IntArrayRef kernel_size, at::IntArrayRef 
 // Throws TypeError and ValueError unless x is [..., C, H, W].
 void check_images(const char* op, const char* name, const at::Tensor& x);
 
-// How many windows there are along a dimension, 0 down and 1 across, of that size. Throws ValueError for none.
+// How many windows there are along a dimension, 0 down and 1 across, of that size; and the same, where none is a
+// ValueError.
+c10::SymInt window_count(const Windows& windows, std::size_t dim, const c10::SymInt& size, bool ceil_mode);
 c10::SymInt out_size(const char* op, const Windows& windows, std::size_t dim, const c10::SymInt& size, bool ceil_mode);
 
 // ---- through the dispatcher ----

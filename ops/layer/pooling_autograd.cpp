@@ -173,8 +173,8 @@ at::Tensor mean_backward_autograd(const at::Tensor& grad, Ints list, bool counts
   check_images(op, "grad", grad);
   KeptPool kept{.windows = Windows::of(op, list), .mean = {counts_padding, divisor}, .height = height, .width = width};
   // Which of the two it was, grad's sizes say.
-  kept.ceil_mode = grad.sym_size(-2) != out_size(op, kept.windows, 0, height, false) ||
-                   grad.sym_size(-1) != out_size(op, kept.windows, 1, width, false);
+  kept.ceil_mode = grad.sym_size(-2) != window_count(kept.windows, 0, height, false) ||
+                   grad.sym_size(-1) != window_count(kept.windows, 1, width, false);
   const auto of = [&](const at::Tensor& t) {
     return call_mean_pool_backward(t, kept.windows, kept.mean, height, width);
   };

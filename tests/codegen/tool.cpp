@@ -50,6 +50,12 @@ TEST_CASE("an error in a neuron file is shown with its line, its column and a ca
         "           ^\n");
 }
 
+TEST_CASE("of a file that is no neuron, no more is read than a neuron could have") {
+  const Run endless = run("/dev/zero");
+  CHECK(endless.status == 1);
+  CHECK_THAT(endless.output, has_text("a neuron text has at most 2097152 bytes, and this one has more"));
+}
+
 TEST_CASE("what is asked for is printed") {
   const Run shown = run(example("alif") + " --text --step --derivative --cuda --dtype bfloat16");
   CHECK(shown.status == 0);

@@ -242,6 +242,17 @@ def test_wrong_products_are_refused_in_words(words, call):
         call(counts(4, 7), torch.randn(5, 7, requires_grad=True))
 
 
+def test_weight_and_bias_fit_x():
+    x, weight = counts(4, 7), torch.randn(5, 7, requires_grad=True)
+    for bias in (torch.randn(4, 5), torch.randn(4), torch.randn(())):
+        with pytest.raises(ValueError, match=r"linear: bias must have shape \[5\]"):
+            ops.linear(x, weight, bias)
+    with pytest.raises(ValueError, match="linear: weight must be on cpu, the device of x, but is on meta"):
+        ops.linear(x, weight.to("meta"))
+    with pytest.raises(ValueError, match="convolution: bias must be on cpu"):
+        ops.convolution(x[None], weight[:, :, None].expand(5, 7, 1)[:, :4], torch.zeros(5, device="meta"))
+
+
 # --- packed_activations
 
 

@@ -134,6 +134,18 @@ def test_tensors_that_begin_anywhere(device):
             torch.testing.assert_close(gradient(y, b, upstream), gradient(expected, a, upstream.clone()), rtol=0, atol=0)
 
 
+def test_windows_that_begin_inside_and_end_outside(device):
+    """With ceil_mode an image may be smaller than a window, by less than a stride."""
+    for shape, options in (((2, 1, 1, 7), ([2, 3], [2, 1], [0, 1])), ((2, 8, 1, 7), ([3, 3], [3, 1], [1, 1]))):
+        x = torch.randn(shape, device=device, requires_grad=True)
+        for ours, theirs in ((ops.max_pool2d, functional.max_pool2d), (ops.avg_pool2d, functional.avg_pool2d)):
+            y, expected = ours(x, *options, ceil_mode=True), theirs(x, *options, ceil_mode=True)
+            torch.testing.assert_close(y, expected, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(gradient(y, x, torch.ones_like(y)), gradient(expected, x, torch.ones_like(y)))
+            with pytest.raises(ValueError, match="must fit into an image of 1"):
+                ours(x, [4, 3], [2, 1], [0, 1], ceil_mode=True)
+
+
 @pytest.mark.parametrize("shape", [(0, 3, 8, 8), (2, 0, 3, 8, 8), (2, 0, 8, 8)])
 def test_batches_of_nothing(shape, device):
     x = torch.zeros(shape, device=device, requires_grad=True)
@@ -196,6 +208,17 @@ def test_gradients_that_one_map_shares(device):
     x, upstream = torch.randn(4, 2, 3, 6, 6, device=device), torch.randn(2, 3, 3, 3, device=device)
     f = lambda one: torch.func.vjp(lambda x: ops.max_pool2d(x, [2]), one)[1](upstream)[0]  # noqa: E731
     torch.testing.assert_close(torch.func.vmap(f)(x), torch.stack([f(one) for one in x]), rtol=0, atol=0)
+
+
+def test_maps_of_a_backward_pass_check_one_samples_shapes():
+    grad, which, rest = torch.randn(2, 3, 2, 2), torch.zeros(2, 3, 2, 2, dtype=torch.uint8), ([2, 2, 2, 2, 0, 0, 1, 1], 4, 4)
+    backward = lambda g, w: ops.max_pool2d_backward(g, w, *rest)  # noqa: E731
+    expected = backward(grad, which)
+    assert torch.equal(torch.func.vmap(backward)(grad, which), expected)
+    assert torch.equal(torch.func.vmap(backward, (None, 0))(grad[0], which), backward(grad[:1].expand(2, 3, 2, 2), which))
+    for in_dims in ((None, 0), (0, None)):
+        with pytest.raises(ValueError, match="which must have shape"):
+            torch.func.vmap(backward, in_dims)(grad, which)
 
 
 def test_duals_that_want_a_gradient_too(device):
@@ -318,4 +341,12 @@ def test_wrong_backward_calls_end_in_words():
     ):
         with pytest.raises((ValueError, TypeError), match="max_pool2d_backward: "):
             ops.max_pool2d_backward(*arguments)
+    undefined = torch._C.parse_ir("""
+graph(%grad : Tensor, %windows : int[], %height : int, %width : int):
+  %which : Tensor = prim::grad(%grad)
+  %result : Tensor = spikeforge::max_pool2d_backward(%grad, %which, %windows, %height, %width)
+  return (%result)
+""")
+    with pytest.raises(RuntimeError, match="max_pool2d_backward: which must be a tensor, but is undefined"):
+        torch._C._create_function_from_graph("f", undefined)(grad, windows, 8, 9)
     assert not ops.max_pool2d_backward(grad, which + 200, windows, 8, 8).any()  # places that no window has
