@@ -2,6 +2,7 @@
 // library alone, and no Python: whatever neurons the network has are operators in it.
 #include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -192,6 +193,13 @@ void print(const Measured& measured, const Samples& samples, const Options& opti
   fmt::print("throughput  {:.0f} samples/s\n", measured.samples_a_second);
 }
 
+// Has the driver start, which opens sockets and files of its own for that: before the process may not. Its threads keep
+// their rights.
+void start_gpu() {
+  if (!torch::cuda::is_available()) throw UserError("torch finds no CUDA device here");
+  at::empty({1}, at::kCUDA);
+}
+
 // A package is machine code, and writes some of it into a folder to run it: whoever runs one trusts it.
 void give_up_rights(const Options& options) {
   if (is_package(options.network)) return;
@@ -204,10 +212,10 @@ void give_up_rights(const Options& options) {
 
 void deploy(const Options& options) {
   ScoresFile scores(options.scores);
+  if (options.device == "cuda") start_gpu();
   give_up_rights(options);
   const c10::InferenceMode inference;
   at::set_num_threads(options.threads);
-  if (options.device == "cuda" && !torch::cuda::is_available()) throw UserError("torch finds no CUDA device here");
   const Samples samples = read_samples(options.samples, options.classes_last);
   if (samples.values.dim() <= options.sample_dim || samples.values.numel() == 0)
     throw UserError(

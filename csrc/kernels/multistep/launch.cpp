@@ -6,6 +6,9 @@
 #include <spikeforge/kernels/multistep/launch.h>
 #include <spikeforge/kernels/multistep/plan.h>
 
+#include <cstdint>
+#include <limits>
+
 namespace spikeforge::kernels {
 namespace {
 
@@ -21,11 +24,13 @@ template <class AnyLaunch>
 void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream) {
   if (launch.neurons == 0) return;
   const auto [schedule, spec, at_once] = plan(launch, device.multiprocessors);
+  const Grid grid = grid_of(schedule, at_once, device.multiprocessors);
+  // No memory holds the results of so many neurons: there are no steps, and nothing is to be written.
+  if (grid.blocks > std::numeric_limits<std::int32_t>::max()) return;
   using Tables = jit::SpecTables<KernelSpec, HashOfSpec>;
   const Cell& cell = *launch.cell;
   Tables& tables = cell.loaded_kernels.get<Tables>([] { return Tables(); });
   const jit::LoadedKernel& kernel = tables.of(device).get(spec, device, [&] { prepare_next(launch, device); });
-  const Grid grid = grid_of(schedule, at_once, device.multiprocessors);
   const Arguments arguments(launch, at_once);
   kernel.launch({static_cast<unsigned>(grid.blocks), 1, 1}, grid.block, 0, stream, arguments.data(), arguments.bytes());
 }
