@@ -1,10 +1,10 @@
 // Maxima and means over windows of images [count, height, width, channels], and their gradients. A thread makes results
-// that are neighbours and share what they read: `strip` below each other, and beside each other either `columns` of them
-// or, where channels are neighbours in memory, those of W channels.
+// that are neighbours and share what they read: `strip` below each other, and beside each other either `columns` of
+// them or, where channels are neighbours in memory, those of W channels.
 #pragma once
 
-#include <spikeforge/cuda/rows.cuh>
 #include <spikeforge/kernels/layer/arguments.h>
+#include <spikeforge/cuda/rows.cuh>
 
 namespace spikeforge {
 namespace layers {
@@ -125,7 +125,8 @@ struct Pooling {
   static __device__ __forceinline__ F divisor_of(const PoolArguments& a, int i, int j) {
     if (a.divisor != 0) return static_cast<F>(a.divisor);
     int top = i * down.stride - down.padding, left = j * across.stride - across.padding;
-    int bottom = min(top + down.size, a.height + down.padding), right = min(left + across.size, a.width + across.padding);
+    int bottom = min(top + down.size, a.height + down.padding),
+        right = min(left + across.size, a.width + across.padding);
     if (!a.counts_padding) {
       top = max(top, 0), bottom = min(bottom, a.height);
       left = max(left, 0), right = min(right, a.width);
@@ -155,7 +156,8 @@ struct Pooling {
       if (W == 1 && c % vector != 0) continue;
       Pack<unsigned char, n, true> places;
 #pragma unroll
-      for (int k = 0; k < n; ++k) places.lane[k] = static_cast<unsigned char>(W > 1 ? which[c][k % W] : which[c + k % vector][0]);
+      for (int k = 0; k < n; ++k)
+        places.lane[k] = static_cast<unsigned char>(W > 1 ? which[c][k % W] : which[c + k % vector][0]);
       Lanes<n, true>::store(a.which + row + (j + c) * a.channels, places);
     }
   }
@@ -175,8 +177,9 @@ struct Pooling {
     for (int y = 0; y < rows; ++y) {
       const int h = i * down.stride - down.padding + y;
       F x[left + body + right][W];
-      load_row<left, body, right, Shape::vector_in>(image + static_cast<long long>(h) * a.width * a.channels, a.channels,
-                                                    j * across.stride, a.width, is_within(h, a.height), nothing(), x);
+      load_row<left, body, right, Shape::vector_in>(image + static_cast<long long>(h) * a.width * a.channels,
+                                                    a.channels, j * across.stride, a.width, is_within(h, a.height),
+                                                    nothing(), x);
 #pragma unroll
       for (int c = 0; c < columns; ++c) {
         F row[W];
@@ -186,7 +189,8 @@ struct Pooling {
           const int w = (j + c) * across.stride - left + kx * across.dilation;
           const bool starts = kx == 0 || w < across.dilation;
 #pragma unroll
-          for (int k = 0; k < W; ++k) take(row[k], place[k], x[c * across.stride + kx * across.dilation][k], kx, starts);
+          for (int k = 0; k < W; ++k)
+            take(row[k], place[k], x[c * across.stride + kx * across.dilation][k], kx, starts);
         }
 #pragma unroll
         for (int r = 0; r < strip; ++r) {
@@ -201,12 +205,11 @@ struct Pooling {
     }
 #pragma unroll
     for (int r = 0; r < strip; ++r)
-      if (i + r < a.out_height)
-        store_results<columns, Shape::vector_out>(a, at, i + r, j, result[r], which[r]);
+      if (i + r < a.out_height) store_results<columns, Shape::vector_out>(a, at, i + r, j, result[r], which[r]);
   }
 
-  // The gradients of windows [j - left, j + body + right) of row i, for each of their places what it is; and which place
-  // has it, for maxima.
+  // The gradients of windows [j - left, j + body + right) of row i, for each of their places what it is; and which
+  // place has it, for maxima.
   template <int left, int body, int right>
   struct Upstream {
     F grad[left + body + right][W];

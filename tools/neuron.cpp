@@ -62,7 +62,8 @@ std::string read(const std::string& file) {
   std::array<char, 4096> piece;
   while (text.size() <= graph::most_text && (stream.read(piece.data(), piece.size()), stream.gcount() > 0))
     text.append(piece.data(), static_cast<std::size_t>(stream.gcount()));
-  if (stream.bad() || (!stream.eof() && text.size() <= graph::most_text)) throw CLI::FileError(fmt::format("cannot read {}", file));
+  if (stream.bad() || (!stream.eof() && text.size() <= graph::most_text))
+    throw CLI::FileError(fmt::format("cannot read {}", file));
   return text;
 }
 

@@ -169,7 +169,7 @@ constexpr int of_attributes[] = {
 // What changes files by their names. (A descriptor that is open to be written may still be.)
 constexpr int of_names[] = {
 #ifdef SYS_unlink
-    SYS_unlink,   SYS_rename,    SYS_link,   SYS_symlink,   SYS_mkdir,   SYS_rmdir,   SYS_mknod,   SYS_creat,
+    SYS_unlink,   SYS_rename,    SYS_link,   SYS_symlink,   SYS_mkdir,   SYS_rmdir,  SYS_mknod, SYS_creat,
 #endif
 #ifdef SYS_renameat
     SYS_renameat,
@@ -200,14 +200,14 @@ constexpr int not_there[] = {425,
                              442,
                              467 /* of mounts */,
                              443 /* quotactl_fd */};
-// Of ioctl: who is sent a descriptor's signals; and, by the second byte, what file systems do to files and folders that are
-// open to be read (ext4 and all, XFS, btrfs), and what terminals do, of which there remains what is asked of them and of
-// any descriptor: nothing is typed into them, and their settings stay.
+// Of ioctl: who is sent a descriptor's signals; and, by the second byte, what file systems do to files and folders that
+// are open to be read (ext4 and all, XFS, btrfs), and what terminals do, of which there remains what is asked of them
+// and of any descriptor: nothing is typed into them, and their settings stay.
 constexpr std::uint32_t of_owners[] = {FIOSETOWN, SIOCSPGRP};
 constexpr std::uint32_t kind_of_ioctl = 0xff00, of_terminals = 'T' << 8;
 constexpr std::uint32_t of_file_systems[] = {'f' << 8, 'v' << 8, 'X' << 8, 0x94 << 8};
-constexpr std::uint32_t asked_of_terminals[] = {TCGETS, TIOCGWINSZ, TIOCGPGRP, TIOCOUTQ,
-                                                FIONREAD, FIONBIO,  FIOCLEX,   FIONCLEX};
+constexpr std::uint32_t asked_of_terminals[] = {TCGETS,   TIOCGWINSZ, TIOCGPGRP, TIOCOUTQ,
+                                                FIONREAD, FIONBIO,    FIOCLEX,   FIONCLEX};
 constexpr std::uint32_t of_descriptors[] = {F_SETOWN, 10 /* F_SETSIG */, 15 /* F_SETOWN_EX */, 1024 /* F_SETLEASE */};
 // Which others wait for.
 constexpr std::uint32_t of_locks[] = {F_SETLK, F_SETLKW, 37 /* F_OFD_SETLK */, 38 /* F_OFD_SETLKW */};

@@ -147,8 +147,8 @@ at::Tensor packed_product(const char* op, const at::Tensor& x, const at::Tensor&
                    ": x must be dense, and float16, bfloat16, float32 or float64, but is ", x.scalar_type(), ", ",
                    x.layout());
   const bool has_bias = bias.has_value() && bias->defined();
-  TORCH_CHECK_VALUE(weight.device() == x.device(), op, ": weight must be on ", x.device(), ", the device of x, but is on ",
-                    weight.device());
+  TORCH_CHECK_VALUE(weight.device() == x.device(), op, ": weight must be on ", x.device(),
+                    ", the device of x, but is on ", weight.device());
   if (has_bias) {
     TORCH_CHECK_VALUE(bias->dim() == 1 && bias->sym_size(0) == weight.sym_size(0), op, ": bias must have shape [",
                       weight.sym_size(0), "], a number for each of the outputs of weight, but has ", bias->sym_sizes());

@@ -320,7 +320,8 @@ at::Tensor max_backward_batched(const at::Tensor& grad, const at::Tensor& which,
     sizes.insert(sizes.begin(), level.first(like).sym_size(0));
     return t.unsqueeze(0).expand_symint(sizes);
   };
-  return level.mapped(call_max_pool_backward(mapped(grad, which), mapped(which, grad), Windows::of(max_backward_op, list), height, width));
+  return level.mapped(call_max_pool_backward(mapped(grad, which), mapped(which, grad),
+                                             Windows::of(max_backward_op, list), height, width));
 }
 
 at::Tensor mean_backward_batched(const at::Tensor& grad, Ints list, bool counts_padding, Divisor divisor,
@@ -350,8 +351,8 @@ Windows windows_of(const char* op, Ints kernel_size, Ints stride, Ints padding, 
 
 c10::SymInt window_count(const Windows& windows, std::size_t dim, const c10::SymInt& size, bool ceil_mode) {
   const std::int64_t stride = windows.stride[dim], padding = windows.padding[dim];
-  const c10::SymInt room = size + (2 * padding - windows.dilation[dim] * (windows.size[dim] - 1) - 1 +
-                                   (ceil_mode ? stride - 1 : 0));
+  const c10::SymInt room =
+      size + (2 * padding - windows.dilation[dim] * (windows.size[dim] - 1) - 1 + (ceil_mode ? stride - 1 : 0));
   if (room < 0) return 0;
   c10::SymInt count = room / stride + 1;
   // The last one begins within the image, or in the padding before it.

@@ -218,8 +218,8 @@ TEST_CASE("a confined process holds no lock, and leaves terminals as they are") 
     struct flock lock {};
     char settings[256] = {};
     errno = 0;
-    const bool asks = ::ioctl(file, TCGETS, settings) < 0 && errno == ENOTTY && ::ioctl(file, TIOCGWINSZ, settings) < 0 &&
-                      errno == ENOTTY;
+    const bool asks = ::ioctl(file, TCGETS, settings) < 0 && errno == ENOTTY &&
+                      ::ioctl(file, TIOCGWINSZ, settings) < 0 && errno == ENOTTY;
     return asks && is_refused([&] { return ::flock(file, LOCK_SH); }) &&
            is_refused([&] { return ::fcntl(file, F_SETLK, &lock); }) &&
            is_refused([&] { return ::fcntl(file, 37 /* F_OFD_SETLK */, &lock); }) &&

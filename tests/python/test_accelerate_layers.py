@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from accelerated import close
+from documentation import PAGES, code
 from torch import nn
 
 jelly = pytest.importorskip("spikingjelly", reason="spikingjelly is not installed")
@@ -98,6 +99,37 @@ def test_what_is_found_and_said():
     done = layers(net, torch.rand(2, 1, 2, 8, 8))
     assert done.normalised == (("1", "2"), ("4.1", "5")) and done.pooled == ("3",)
     assert str(done).splitlines()[:2] == ["2 batch normalisations run in the pass of a neuron", "  1  in  2"]
+
+
+def test_the_program_of_the_page_prints_what_is_shown_there(capsys):
+    names = {}
+    exec(code("accelerate a network"), names)
+    capsys.readouterr()
+    exec(code("accelerate layers"), names)
+    assert capsys.readouterr().out in PAGES["docs/accelerate.md"].split("```\n")
+
+
+def test_a_step_is_captured_as_the_page_says(device):
+    if device == "cpu":
+        pytest.skip("needs a CUDA device: a CUDA graph")
+    import spikeforge.nn as snn
+
+    names = {"torch": torch}
+    exec(code("a step as a CUDA graph"), names)
+    net = nn.Sequential(snn.BatchNormNeuron(nn.BatchNorm2d(3), snn.LIF()), snn.MaxPool2d(2), nn.Flatten(2), nn.Linear(48, 5)).to(device)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    images, labels = torch.randn(4, 6, 3, 8, 8, device=device), torch.randint(5, (6,), device=device)
+    graph, loss = names["captured_step"](net, optimizer, images, labels)
+    losses = []
+    for _ in range(20):
+        graph.replay()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    twin = copy.deepcopy(net)
+    graph.replay()
+    with torch.autocast("cuda", torch.float16):
+        expected = nn.functional.cross_entropy(twin(images).mean(0), labels)
+    torch.testing.assert_close(loss, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_training_evaluation_and_back_again():

@@ -24,8 +24,7 @@ struct PoolSpec {
 };
 
 jit::KernelSource print_source(const PoolSpec& spec) {
-  constexpr const char* functions[] = {"forward", "backward", "forward_of_large_windows",
-                                         "backward_of_large_windows"};
+  constexpr const char* functions[] = {"forward", "backward", "forward_of_large_windows", "backward_of_large_windows"};
   const auto window = [](const Window& w) {
     return fmt::format("{{{}, {}, {}, {}}}", w.size, w.stride, w.padding, w.dilation);
   };
@@ -50,8 +49,8 @@ extern "C" __global__ void __launch_bounds__({}) spikeforge_pool(
 }}
 )",
                               window(spec.down), window(spec.across), spec.strip, spec.columns, spec.vector_in,
-                              spec.vector_out, spec.is_mean != 0, pool_threads,
-                              cuda_name(type), cuda_name(compute_type(type)), spec.lanes, function)};
+                              spec.vector_out, spec.is_mean != 0, pool_threads, cuda_name(type),
+                              cuda_name(compute_type(type)), spec.lanes, function)};
 }
 
 // The largest power of two, `most` at most, that divides all of them.
