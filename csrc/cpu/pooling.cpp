@@ -63,9 +63,12 @@ class Rows {
     for (int ky = 0; ky < pool_.down.size; ++ky) {
       const std::int64_t h = i * pool_.down.stride - pool_.down.padding + ky * pool_.down.dilation;
       if (h < 0 || h >= images_.height) continue;
+      const bool is_first_row = ky == 0 || h < pool_.down.dilation;
       for (int kx = 0; kx < pool_.across.size; ++kx)
         over_columns(kx, [&](std::int64_t column, std::int64_t w, std::int64_t count, std::int64_t stride) {
-          take(column, x + (h * images_.width + w) * images_.channels, count, stride, ky * pool_.across.size + kx);
+          const bool starts = is_first_row && (kx == 0 || w < pool_.across.dilation) && images_.channels > 1;
+          take(column, x + (h * images_.width + w) * images_.channels, count, stride, ky * pool_.across.size + kx,
+               starts);
         });
     }
     if (pool_.is_mean) divide(numbers_, i);
@@ -111,7 +114,8 @@ class Rows {
       for (std::int64_t j = inside.first; j < inside.last; ++j) f(j * images_.channels, place(j), images_.channels, 1);
   }
 
-  void take(std::int64_t first, const Stored* x, std::int64_t count, std::int64_t stride, int place) {
+  // `starts`: nothing came before, for the channels of a column; of the columns of a row each knows it by its `which_`.
+  void take(std::int64_t first, const Stored* x, std::int64_t count, std::int64_t stride, int place, bool starts) {
     Number* const numbers = numbers_ + first;
     int* const which = which_ + first;
     const auto add = [&](std::int64_t k, const Stored& from) { numbers[k] += static_cast<Number>(from); };
@@ -128,7 +132,22 @@ class Rows {
       else
         for (std::int64_t k = 0; k < count; ++k) f(k, x[k * stride]);
     };
-    pool_.is_mean ? each(add) : each(choose);
+    const auto choose_more = [&](std::int64_t k, const Stored& from) {
+      const auto number = static_cast<Number>(from);
+      const bool is_better = (number > numbers[k]) | (number != number);
+      numbers[k] = is_better ? number : numbers[k];
+      which[k] = is_better ? place : which[k];
+    };
+    const auto choose_first = [&](std::int64_t k, const Stored& from) {
+      numbers[k] = static_cast<Number>(from);
+      which[k] = place;
+    };
+    if (pool_.is_mean)
+      each(add);
+    else if (images_.channels == 1)
+      each(choose);
+    else
+      starts ? each(choose_first) : each(choose_more);
   }
 
   // What the windows of row i give back, each of their places or one.

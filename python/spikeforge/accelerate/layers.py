@@ -221,8 +221,9 @@ class BytePool(Replaced):
         dims = {"s": (3, 4), "m": (5,)}.get(getattr(self, "step_mode", "s"), ())
         if x.dim() not in dims or not x.is_floating_point() or self.return_indices:
             return super().forward(x)
-        numbers = [[n] if isinstance(n, int) else list(n) for n in (self.kernel_size, self.stride, self.padding, self.dilation)]
-        return torch.ops.spikeforge.max_pool2d(x, *numbers, self.ceil_mode)
+        from spikeforge.nn.pooling import max_pooled  # it takes the library's operators
+
+        return max_pooled(self, x)
 
 
 def _is_known_pool(module: nn.Module) -> bool:

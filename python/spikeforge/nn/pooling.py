@@ -23,10 +23,7 @@ class MaxPool2d(nn.MaxPool2d):
             raise ValueError("MaxPool2d: return_indices is not there; use torch.nn.MaxPool2d in a TimeDistributed")
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002, torch's name
-        return max_pool2d(
-            input, _numbers(self.kernel_size), _numbers(self.stride), _numbers(self.padding), _numbers(self.dilation),
-            self.ceil_mode,
-        )
+        return max_pooled(self, input)
 
 
 class AvgPool2d(nn.AvgPool2d):
@@ -36,10 +33,14 @@ class AvgPool2d(nn.AvgPool2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        return avg_pool2d(
-            input, _numbers(self.kernel_size), _numbers(self.stride), _numbers(self.padding), self.ceil_mode,
-            self.count_include_pad, self.divisor_override,
-        )
+        windows = map(_numbers, (self.kernel_size, self.stride, self.padding))
+        return avg_pool2d(input, *windows, self.ceil_mode, self.count_include_pad, self.divisor_override)
+
+
+def max_pooled(module: nn.MaxPool2d, x: Tensor) -> Tensor:
+    """x ``[..., C, H, W]`` by the options of torch's module."""
+    windows = map(_numbers, (module.kernel_size, module.stride, module.padding, module.dilation))
+    return max_pool2d(x, *windows, module.ceil_mode)
 
 
 def _numbers(given: int | tuple[int, ...]) -> list[int]:
