@@ -48,7 +48,7 @@ def layers(net: nn.Module, *inputs: Any) -> Layers:
     one neuron and nothing else, whatever Python code lies between them. From then on the normalisation hands its input
     on, and the neuron, in step mode "m", normalises it in its own pass. Modules, parameters, buffers and state_dict
     stay what they are; spikes are the same within rounding. Left alone are modules with hooks. `accelerate.restore`
-    undoes it; do that before a neuron is taken out of the network, since its normalisation hands its input on.
+    undoes it; do that before one of the two is taken out of the network or replaced, as convert_sync_batchnorm does.
 
     Args:
         net: a network that `accelerate` has seen.
