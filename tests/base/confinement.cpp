@@ -61,6 +61,12 @@ bool has(bool Confinement::*means) {
   return holds([&] { return confine().*means; });
 }
 
+bool lacks_filter() {
+  const bool lacks = !has(&Confinement::calls);
+  if (lacks) WARN("this kernel has no seccomp");
+  return lacks;
+}
+
 }  // namespace
 
 TEST_CASE("a confined process writes no file, and reads as before") {
@@ -88,10 +94,7 @@ TEST_CASE("a confined process writes no file, and reads as before") {
 }
 
 TEST_CASE("a confined process starts nothing, and reaches no other") {
-  if (!has(&Confinement::calls)) {
-    WARN("this kernel has no seccomp");
-    return;
-  }
+  if (lacks_filter()) return;
   CHECK(holds([] {
     const pid_t parent = ::getppid();
     if (!confine().calls) return false;
@@ -113,10 +116,7 @@ bool is_refused(const Call& call) {
 }
 
 TEST_CASE("a confined process changes no attribute of a file that it may read") {
-  if (!has(&Confinement::calls)) {
-    WARN("this kernel has no seccomp");
-    return;
-  }
+  if (lacks_filter()) return;
   const Folder folder;
   const std::string path = folder / "file";
   REQUIRE(writes(path));
@@ -143,10 +143,7 @@ TEST_CASE("a confined process changes no attribute of a file that it may read") 
 }
 
 TEST_CASE("a confined process types nothing into a terminal, and reaches no other by what it has open") {
-  if (!has(&Confinement::calls)) {
-    WARN("this kernel has no seccomp");
-    return;
-  }
+  if (lacks_filter()) return;
   CHECK(holds([] {
     const pid_t parent = ::getppid();
     int ends[2], waiting = 0;
@@ -187,10 +184,7 @@ TEST_CASE("a confined process computes: it has memory and threads, which are con
 
 // Where it may write below a folder, Landlock before its version 3 leaves this to the filter of calls.
 TEST_CASE("a confined process empties no file that it has not opened to write") {
-  if (!has(&Confinement::calls)) {
-    WARN("this kernel has no seccomp");
-    return;
-  }
+  if (lacks_filter()) return;
   const Folder folder;
   const std::string path = folder / "file";
   REQUIRE(writes(path));
@@ -205,10 +199,7 @@ TEST_CASE("a confined process empties no file that it has not opened to write") 
 }
 
 TEST_CASE("a confined process holds no lock, and leaves terminals as they are") {
-  if (!has(&Confinement::calls)) {
-    WARN("this kernel has no seccomp");
-    return;
-  }
+  if (lacks_filter()) return;
   const Folder folder;
   const std::string path = folder / "file";
   REQUIRE(writes(path));

@@ -2,6 +2,8 @@
 places, must be these to the bit."""
 
 import itertools
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -282,10 +284,6 @@ def test_modules_are_those_of_torch_over_time(device):
 
 def test_what_is_recorded_on_the_cpu_is_what_a_gpu_will_run(tmp_path):
     """Packs hold the kernels of pooling and of bits; see also tests/kernels/layer.cpp."""
-    pytest.importorskip("torch")
-    import subprocess
-    import sys
-
     program = """
 import sys, torch, spikeforge
 ops = torch.ops.spikeforge

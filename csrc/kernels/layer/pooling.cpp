@@ -111,12 +111,7 @@ Divisor divisor_of(std::int64_t n) {
 
 std::int64_t in_parts(std::int64_t n, std::int64_t part) { return (n + part - 1) / part; }
 
-}  // namespace
-
-jit::KernelSource source_of(const PoolLaunch& call) { return print_source(spec_of(call)); }
-
-std::vector<PoolPart> parts_of(const PoolLaunch& call) {
-  const PoolSpec spec = spec_of(call);
+std::vector<PoolPart> parts_of(const PoolLaunch& call, const PoolSpec& spec) {
   const Images& images = call.images;
   std::int64_t down = images.height, across = images.width;
   if (spec.function == Function::forward) {
@@ -159,9 +154,16 @@ std::vector<PoolPart> parts_of(const PoolLaunch& call) {
   return parts;
 }
 
+}  // namespace
+
+jit::KernelSource source_of(const PoolLaunch& call) { return print_source(spec_of(call)); }
+
+std::vector<PoolPart> parts_of(const PoolLaunch& call) { return parts_of(call, spec_of(call)); }
+
 void launch(const PoolLaunch& call, const jit::Device& device, void* stream) {
-  const jit::LoadedKernel& kernel = jit::SpecTable<PoolSpec>::of(device).get(spec_of(call), device);
-  for (const PoolPart& part : parts_of(call))
+  const PoolSpec spec = spec_of(call);
+  const jit::LoadedKernel& kernel = jit::SpecTable<PoolSpec>::of(device).get(spec, device);
+  for (const PoolPart& part : parts_of(call, spec))
     kernel.launch({part.blocks, 1, 1}, pool_threads, 0, stream, &part.arguments, sizeof part.arguments);
 }
 

@@ -28,12 +28,12 @@ jit::KernelSource print_source(const BitsSpec& spec) {
 
 using namespace spikeforge;
 
-extern "C" __global__ void __launch_bounds__(256) spikeforge_spike_bits(
+extern "C" __global__ void __launch_bounds__({}) spikeforge_spike_bits(
     const __grid_constant__ layers::BitsArguments args) {{
   layers::SpikeBits<{}, {}, {}, {}>::{}(args);
 }}
 )",
-                              cuda_name(static_cast<DType>(spec.type)),
+                              threads, cuda_name(static_cast<DType>(spec.type)),
                               cuda_name(compute_type(static_cast<DType>(spec.type))), spec.bits, spec.lanes, pass)};
 }
 

@@ -112,9 +112,14 @@ def _pairs(net: nn.Module, inputs: tuple[Any, ...]) -> list[tuple[nn.Module, nn.
 
 
 def _is_known_norm(module: nn.Module) -> bool:
+    return _is_of(module, NORMS) and not _has_hooks(module)
+
+
+def _is_of(module: nn.Module, kinds: tuple[type, ...]) -> bool:
+    """Whether it is one of torch's modules, or SpikingJelly's of that name, and not replaced."""
     own = replacing.own_class(module)
-    is_known = own in NORMS or (own.__module__.startswith(LAYERS) and own.__mro__[1] in NORMS)
-    return is_known and not isinstance(module, Replaced) and not _has_hooks(module)
+    is_known = own in kinds or (own.__module__.startswith(LAYERS) and own.__mro__[1] in kinds)
+    return is_known and not isinstance(module, Replaced)
 
 
 def _has_hooks(module: nn.Module) -> bool:
@@ -227,9 +232,7 @@ class BytePool(Replaced):
 
 
 def _is_known_pool(module: nn.Module) -> bool:
-    own = replacing.own_class(module)
-    is_known = own is nn.MaxPool2d or (own.__module__.startswith(LAYERS) and own.__mro__[1] is nn.MaxPool2d)
-    if not is_known or isinstance(module, Replaced) or "forward" in module.__dict__ or module.return_indices:
+    if not _is_of(module, (nn.MaxPool2d,)) or "forward" in module.__dict__ or module.return_indices:
         return False
     size = module.kernel_size
     return (size * size if isinstance(size, int) else size[0] * size[1]) <= MOST_PLACES
