@@ -30,55 +30,67 @@ struct NormaliseAndRunGradArgs {
 
 constexpr int block_of_tile = 256;
 
-// Where a tile lies, and the thread in it.
-template <int W>
-struct Tile {
-  using Neurons = Lanes<W, true>;
-  int begin;         // of the strip, in the period
-  int column;        // the thread's first neuron, in the period
-  long long neuron;  // and in all
-  long long apart;   // neurons from a turn to the next
-  bool is_there;     // whether it has any
+// Tiles of a block in one strip, and what the thread has of them: in turns down the strip, or up.
+template <class Spec>
+struct Run {
+  using Turns = typename Multistep<Spec>::Turns;
+  int begin;   // of the strip, in the period
+  int column;  // the thread's first neuron, in the period
+  int turns;   // 0: none of its neurons is there
+  Turns down;
 
-  __device__ __forceinline__ Tile(const ChannelTiles& tiles, int number) {
-    const int group = number / tiles.strips, strip = number - group * tiles.strips;
-    const int thread = static_cast<int>(threadIdx.x), down = thread / tiles.across,
-              right = thread - down * tiles.across;
+  __device__ __forceinline__ Run(const ChannelTiles& tiles, int strip, int top, int bottom) {
+    constexpr int W = Spec::width;
+    const int thread = static_cast<int>(threadIdx.x), below = thread / tiles.across,
+              right = thread - below * tiles.across;
     begin = strip * tiles.across * W;
     column = begin + right * W;
-    const int row = group * tiles.down + down;
-    neuron = static_cast<long long>(row) * tiles.period + column;
-    apart = static_cast<long long>(tiles.groups) * tiles.down * tiles.period;
-    is_there = down < tiles.down && row < tiles.rows && column < tiles.period;
+    const int first = top * tiles.down, row = first + below;
+    const int end = bottom * tiles.down < tiles.rows ? bottom * tiles.down : tiles.rows;
+    const bool is_there = below < tiles.down && row < end && column < tiles.period;
+    turns = is_there ? (end - 1 - row) / tiles.down + 1 : 0;
+    const long long period = tiles.period, neuron = row * period + column;
+    down = {{neuron, neuron}, tiles.down * period, first * period, (end - first) * period};
   }
 
-  __device__ __forceinline__ Neurons first() const { return {neuron, neuron}; }
-  __device__ __forceinline__ long long turns(long long neurons) const { return (neurons - 1 - neuron) / apart + 1; }
-  __device__ __forceinline__ Neurons last(long long neurons) const {
-    const long long n = neuron + (turns(neurons) - 1) * apart;
-    return {n, n};
+  __device__ __forceinline__ Turns up() const {
+    const long long last = down.first.start + (turns - 1) * down.apart;
+    return {{last, last}, -down.apart, down.low, down.count};
   }
 };
 
-// The block's tiles in their order, or the other way round.
-template <int W, class Use>
-__device__ __forceinline__ void for_tiles(const ChannelTiles& tiles, Use&& use) {
-  const int count = tiles.strips * tiles.groups;
+// The block's runs: use(run, its number in all).
+template <class Spec, class Use>
+__device__ __forceinline__ void for_runs(const ChannelTiles& tiles, Use&& use) {
+  const int block = static_cast<int>(blockIdx.x), count = tiles.strips * tiles.depth;
+  int tile = block * tiles.each;
+  const int end = tile + tiles.each < count ? tile + tiles.each : count;
 #pragma unroll 1
-  for (int i = blockIdx.x; i < count; i += gridDim.x) use(Tile<W>(tiles, i), i);
-}
-template <int W, class Use>
-__device__ __forceinline__ void for_tiles_backwards(const ChannelTiles& tiles, Use&& use) {
-  const int count = tiles.strips * tiles.groups, first = blockIdx.x, step = gridDim.x;
-#pragma unroll 1
-  for (int i = first < count ? first + (count - 1 - first) / step * step : -1; i >= 0; i -= step)
-    use(Tile<W>(tiles, i));
+  for (int i = block * tiles.runs; tile < end; ++i) {
+    const int strip = tile / tiles.depth, top = tile - strip * tiles.depth;
+    const int bottom = tiles.depth < top + end - tile ? tiles.depth : top + end - tile;
+    use(Run<Spec>(tiles, strip, top, bottom), i);
+    tile += bottom - top;
+  }
 }
 
-// From each thread's sums of its lanes to those of the tile's channels, [S, slots].
+// The same from the last tile to the first.
+template <class Spec, class Use>
+__device__ __forceinline__ void for_runs_backwards(const ChannelTiles& tiles, Use&& use) {
+  const int first = static_cast<int>(blockIdx.x) * tiles.each, count = tiles.strips * tiles.depth;
+  int end = first + tiles.each < count ? first + tiles.each : count;
+#pragma unroll 1
+  while (end > first) {
+    const int strip = (end - 1) / tiles.depth, left = strip * tiles.depth;
+    const int top = first > left ? first - left : 0;
+    use(Run<Spec>(tiles, strip, top, end - left));
+    end = left + top;
+  }
+}
+
+// From each thread's sums of its lanes to those of the channels of the strip that begins there, [S, slots].
 template <int S, class F, int W>
-__device__ __forceinline__ void store_sums(const ChannelTiles& tiles, const Tile<W>& tile, const F (&sums)[S][W],
-                                           F* to) {
+__device__ __forceinline__ void store_sums(const ChannelTiles& tiles, int begin, const F (&sums)[S][W], F* to) {
   __shared__ F of_lanes[S][block_of_tile * W];
   __shared__ F of_parts[S][block_of_tile];
 #pragma unroll
@@ -90,8 +102,8 @@ __device__ __forceinline__ void store_sums(const ChannelTiles& tiles, const Tile
   const int at_once = block_of_tile / parts, part = static_cast<int>(threadIdx.x) / at_once;
   for (int slot0 = 0; slot0 < slots; slot0 += at_once) {
     const int slot = slot0 + static_cast<int>(threadIdx.x) % at_once;
-    // The slot's channel in each row of the tile.
-    const int from = (tile.begin / tiles.inner + slot) * tiles.inner - tile.begin;
+    // The slot's channel in each row of a tile.
+    const int from = (begin / tiles.inner + slot) * tiles.inner - begin;
     const int left = from > 0 ? from : 0, right = from < width - tiles.inner ? from + tiles.inner : width;
     const int length = right - left;
     F sum[S] = {};
@@ -118,7 +130,7 @@ __device__ __forceinline__ void store_sums(const ChannelTiles& tiles, const Tile
   }
 }
 
-// Of channels [begin, end): use(channel, know(channel), its sums over all tiles) by one of the threads that share it,
+// Of channels [begin, end): use(channel, know(channel), its sums over all runs) by one of the threads that share it,
 // which are whole warps. `know` loads what it needs besides, while the sums' parts are on their way.
 template <int S, int W, class F, class Know, class Use>
 __device__ __forceinline__ void for_channels(const ChannelTiles& tiles, const F* partial, int begin, int end,
@@ -133,17 +145,20 @@ __device__ __forceinline__ void for_channels(const ChannelTiles& tiles, const F*
     const int c = c0 + static_cast<int>(threadIdx.x) / parts, there = c < end ? c : begin;
     const auto known = know(there);
     const int left = there * tiles.inner / width, right = ((there + 1) * tiles.inner - 1) / width;
-    const int strips = right - left + 1, count = c < end ? strips * tiles.groups : 0;
+    const int count = c < end ? (right - left + 1) * tiles.blocks_of_strip : 0;
     F sum[S] = {};
     for (int i0 = part; i0 < count; i0 += U * parts) {
       F values[U][S] = {};
 #pragma unroll
       for (int u = 0; u < U; ++u) {
         const int i = i0 + u * parts;
-        if (i >= count) continue;
-        const int group = strips == 1 ? i : i / strips, strip = left + (i - group * strips);
-        const F* const from = partial + (static_cast<long long>(group) * tiles.strips + strip) * S * tiles.slots +
-                              (there - strip * width / tiles.inner);
+        const int beyond = left == right ? 0 : i / tiles.blocks_of_strip, strip = left + beyond;
+        const int top = strip * tiles.depth;
+        const int block = top / tiles.each + (i - beyond * tiles.blocks_of_strip), first = block * tiles.each;
+        if (i >= count || first >= top + tiles.depth) continue;
+        const int run = block * tiles.runs + strip - first / tiles.depth;
+        const F* const from =
+            partial + static_cast<long long>(run) * S * tiles.slots + (there - strip * width / tiles.inner);
 #pragma unroll
         for (int s = 0; s < S; ++s) values[u][s] = __ldcg(from + s * tiles.slots);
       }
@@ -172,15 +187,16 @@ __device__ __forceinline__ void for_channels(const ChannelTiles& tiles, const F*
   }
 }
 
-// Behind the sums: each block makes of them what the channels of its tile need; or, where that were too much, of a few
-// channels what all need.
+// Behind the sums: each block makes of them what its channels need; or, where that were too much, of a few channels
+// what all need.
 template <int S, int W, class F, class Know, class Use>
 __device__ __forceinline__ void finish_channels(const ChannelTiles& tiles, const F* partial, Know&& know, Use&& use) {
   wait_for_grid();
   int begin, end;
   if (tiles.each_for_itself) {
-    begin = Tile<W>(tiles, blockIdx.x).begin / tiles.inner;
-    end = begin + tiles.slots;
+    const int width = tiles.across * W, first = static_cast<int>(blockIdx.x) * tiles.each;
+    begin = first / tiles.depth * width / tiles.inner;
+    end = (((first + tiles.each - 1) / tiles.depth + 1) * width - 1) / tiles.inner + 1;
   } else {
     const int each = (tiles.channels + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
     begin = static_cast<int>(blockIdx.x) * each;
@@ -199,10 +215,10 @@ struct Elements {
   int steps, t = 0;
 
   template <class Args>
-  __device__ __forceinline__ Elements(const Args& a, const Tile<Spec::width>& tile)
-      : at(static_cast<const Input*>(a.x[0].data) + tile.neuron),
+  __device__ __forceinline__ Elements(const Args& a, const typename Multistep<Spec>::Turns& turns)
+      : at(static_cast<const Input*>(a.x[0].data) + turns.first.start),
         time_stride(a.x[0].time_stride),
-        to_next_turn(tile.apart - (a.steps - 1) * a.x[0].time_stride),
+        to_next_turn(turns.apart - (a.steps - 1) * a.x[0].time_stride),
         steps(static_cast<int>(a.steps)) {}
 
   __device__ __forceinline__ const Input* next() {
@@ -248,14 +264,14 @@ __device__ __forceinline__ typename Spec::Compute near_mean(const NormaliseAndRu
 
 // The sums of x - K and of its square, K near the mean: of x and its square they would cancel.
 template <class Spec>
-__device__ __forceinline__ void add_up(const NormaliseAndRunArgs<Spec>& a, const Tile<Spec::width>& tile,
+__device__ __forceinline__ void add_up(const NormaliseAndRunArgs<Spec>& a, const Run<Spec>& run,
                                        typename Spec::Compute (&sums)[2][Spec::width]) {
   using F = typename Spec::Compute;
   using Neurons = Lanes<Spec::width, true>;
   constexpr int W = Spec::width, U = 32 / static_cast<int>(W * sizeof(typename Spec::Input));  // on their way, twice
   using Values = Pack<typename Spec::Input, W, true>;
-  Elements<Spec> x(a.run, tile);
-  long long left = tile.turns(a.run.neurons) * a.run.steps;
+  Elements<Spec> x(a.run, run.down);
+  long long left = run.turns * a.run.steps;
   Values now[U], next[U];
   const auto load = [&](Values(&to)[U]) {
 #pragma unroll
@@ -264,7 +280,7 @@ __device__ __forceinline__ void add_up(const NormaliseAndRunArgs<Spec>& a, const
   };
   load(now);
   F near[W];
-  ChannelOfNeuron channel(a.norm.tiles, tile.column);
+  ChannelOfNeuron channel(a.norm.tiles, run.column);
 #pragma unroll
   for (int k = 0; k < W; ++k) near[k] = near_mean(a, channel.next());
   while (left > 0) {
@@ -292,10 +308,10 @@ __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec
   constexpr int W = Spec::width;
   const NormaliseArguments& norm = a.norm;
   F* const partial = static_cast<F*>(norm.partial);
-  for_tiles<W>(norm.tiles, [&](const Tile<W>& tile, int i) {
+  for_runs<Spec>(norm.tiles, [&](const Run<Spec>& run, int i) {
     F sums[2][W] = {};
-    if (tile.is_there) add_up(a, tile, sums);
-    store_sums(norm.tiles, tile, sums, partial + i * 2ll * norm.tiles.slots);
+    if (run.turns > 0) add_up(a, run, sums);
+    store_sums(norm.tiles, run.begin, sums, partial + i * 2ll * norm.tiles.slots);
   });
   struct Known {
     F near, weight, bias;
@@ -319,18 +335,9 @@ __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec
     store(norm.scale, rstd * known.weight);
     store(norm.shift, known.bias);
   });
-  for_tiles_backwards<W>(norm.tiles, [&](const Tile<W>& tile) {
-    if (tile.is_there) Multistep<Spec>::forward(a.run, tile.last(a.run.neurons), -tile.apart);
+  for_runs_backwards<Spec>(norm.tiles, [&](const Run<Spec>& run) {
+    if (run.turns > 0) Multistep<Spec>::forward(a.run, run.up());
   });
-}
-
-template <class Spec, class Use>
-__device__ __forceinline__ void backward_in_turns(const BackwardArgs<typename Spec::Cell>& a,
-                                                  Lanes<Spec::width, true> first, long long apart, Use&& use) {
-  if constexpr (Spec::one_segment)
-    Multistep<Spec>::backward_one_segment(a, first, apart, use);
-  else
-    Multistep<Spec>::backward(a, first, apart, use);
 }
 
 // Of parameters that gradients are wanted of, which become sums of channels; scale and shift are the last.
@@ -349,7 +356,7 @@ __device__ __forceinline__ void normalise_and_run_grad(const NormaliseAndRunGrad
   constexpr int W = Sums::width, P = Sums::Cell::n_params, S = wanted_params<Sums>();
   const NormaliseGradArguments& norm = a.norm;
   F* const partial = static_cast<F*>(norm.partial);
-  for_tiles<W>(norm.tiles, [&](const Tile<W>& tile, int i) {
+  for_runs<Sums>(norm.tiles, [&](const Run<Sums>& run, int i) {
     F sums[S][W] = {};
     const auto take = [&](const typename Multistep<Sums>::Gradients& grad) {
       int s = 0;
@@ -361,8 +368,8 @@ __device__ __forceinline__ void normalise_and_run_grad(const NormaliseAndRunGrad
         ++s;
       }
     };
-    if (tile.is_there) backward_in_turns<Sums>(a.sums, tile.first(), tile.apart, take);
-    store_sums(norm.tiles, tile, sums, partial + static_cast<long long>(i) * S * norm.tiles.slots);
+    if (run.turns > 0) Multistep<Sums>::backward(a.sums, run.down, take);
+    store_sums(norm.tiles, run.begin, sums, partial + static_cast<long long>(i) * S * norm.tiles.slots);
   });
   struct Known {
     F rstd, scale, grad_mean, grad_var;
@@ -384,9 +391,9 @@ __device__ __forceinline__ void normalise_and_run_grad(const NormaliseAndRunGrad
     for (int j = 0; j < P - 2; ++j)
       if (Sums::wants_grad_param(j)) store(a.sums.grad_params[j], sum[s++]);
   });
-  for_tiles_backwards<W>(norm.tiles, [&](const Tile<W>& tile) {
+  for_runs_backwards<Gradient>(norm.tiles, [&](const Run<Gradient>& run) {
     const auto drop = [](const typename Multistep<Gradient>::Gradients&) {};
-    if (tile.is_there) backward_in_turns<Gradient>(a.gradient, tile.last(a.gradient.neurons), -tile.apart, drop);
+    if (run.turns > 0) Multistep<Gradient>::backward(a.gradient, run.up(), drop);
   });
 }
 

@@ -281,18 +281,34 @@ struct Multistep {
   static __device__ __forceinline__ void forward(const ForwardArgs<Cell>& a) {
     const long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     const long long at_once = Spec::in_turns ? a.at_once : a.neurons;
-    if (thread < Neurons::threads(at_once)) forward(a, Neurons::of(thread, at_once), at_once);
+    if (thread < Neurons::threads(at_once)) forward(a, turns(a, thread, at_once));
   }
 
-  // Of a thread that takes neurons so many apart in turns, up from the first or down.
-  static __device__ __forceinline__ void forward(const ForwardArgs<Cell>& a, Neurons n, long long apart) {
+  // What a thread takes: neurons so far apart, up from the first or down, as long as they are among `count` from `low`
+  // on.
+  struct Turns {
+    Neurons first;
+    long long apart, low, count;
+
+    __device__ __forceinline__ bool have(Neurons n) const {
+      return static_cast<unsigned long long>(n.start - low) < static_cast<unsigned long long>(count);
+    }
+  };
+
+  template <class Args>
+  static __device__ __forceinline__ Turns turns(const Args& a, long long thread, long long at_once) {
+    return {Neurons::of(thread, at_once), at_once, 0, a.neurons};
+  }
+
+  static __device__ __forceinline__ void forward(const ForwardArgs<Cell>& a, Turns turns) {
+    Neurons n = turns.first;
     ForwardCursors cursors(a, n);
     InputPack x[K][I];
     load_first(a, cursors, x);
     const Cells cells(a, n);
     walk_sequence(a, cells, n, cursors, x);
     if (!Spec::in_turns) return;
-    for (n = n.further(apart); n.is_below(a.neurons); n = n.further(apart)) {
+    for (n = n.further(turns.apart); turns.have(n); n = n.further(turns.apart)) {
       ForwardCursors next(a, n);
       load_first(a, next, x);
       walk_sequence(a, cells, n, next, x);
@@ -647,18 +663,22 @@ struct Multistep {
     const long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     const long long at_once = Spec::in_turns ? a.at_once : a.neurons;
     if (thread >= Neurons::threads(at_once)) return;
-    const Neurons first = Neurons::of(thread, at_once);
-    const auto store = [&](const Gradients& grad) { store_grad_params(a, first, grad); };
-    if constexpr (Spec::one_segment)
-      backward_one_segment(a, first, at_once, store);
-    else
-      backward(a, first, at_once, store);
+    const Turns all = turns(a, thread, at_once);
+    backward(a, all, [&](const Gradients& grad) { store_grad_params(a, all.first, grad); });
   }
 
-  // Of a thread that takes neurons in turns as in the forward pass. `use` is given the gradients of parameters, summed
-  // over the turns in registers.
+  // `use` is given the gradients of parameters, summed over the turns in registers.
   template <class Use>
-  static __device__ __forceinline__ void backward(const BackwardArgs<Cell>& a, Neurons n, long long apart, Use&& use) {
+  static __device__ __forceinline__ void backward(const BackwardArgs<Cell>& a, Turns turns, Use&& use) {
+    if constexpr (Spec::one_segment)
+      backward_one_segment(a, turns, use);
+    else
+      backward_segments(a, turns, use);
+  }
+
+  template <class Use>
+  static __device__ __forceinline__ void backward_segments(const BackwardArgs<Cell>& a, Turns turns, Use&& use) {
+    Neurons n = turns.first;
     const Cells cells(a, n);
     Gradients grad;
     F own[W][room(S)] = {};
@@ -667,17 +687,17 @@ struct Multistep {
       store_grad_initial(a, n, grad, own);
       if (!Spec::in_turns) break;
       grad.clear_states();
-      n = n.further(apart);
-    } while (n.is_below(a.neurons));
+      n = n.further(turns.apart);
+    } while (turns.have(n));
     finish_grad_params(cells, own, grad);
     use(grad);
   }
 
   // The rows of the next turn are on their way while one is computed.
   template <class Use>
-  static __device__ __forceinline__ void backward_one_segment(const BackwardArgs<Cell>& a, Neurons n, long long apart,
-                                                              Use&& use) {
+  static __device__ __forceinline__ void backward_one_segment(const BackwardArgs<Cell>& a, Turns turns, Use&& use) {
     constexpr Behind behind = Spec::ragged ? Behind::skipped : Behind::none;
+    Neurons n = turns.first;
     SegmentRows next;
     load_rows<behind>(a, n, 0, next);
     const Cells cells(a, n);
@@ -687,8 +707,8 @@ struct Multistep {
     while (goes_on) {
       Segment segment;
       static_cast<SegmentRows&>(segment) = next;
-      const Neurons further = n.further(apart);
-      goes_on = further.is_below(a.neurons);
+      const Neurons further = n.further(turns.apart);
+      goes_on = turns.have(further);
       if (goes_on) load_rows<behind>(a, further, 0, next);
       if (never(a)) return;
       grad.clear_states();

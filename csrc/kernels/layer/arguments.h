@@ -39,18 +39,21 @@ struct BitsArguments {
 
 // How blocks share neurons whose channels repeat: they are rows of a period of neurons each, which is the channels, of
 // `inner` neighbours each. A tile is what a block takes at once: of `down` rows what `across` threads beside each other
-// own. `strips` tiles lie beside each other, `groups` below each other; then come the next turns, so many rows behind.
+// own. `strips` tiles lie beside each other, `depth` below each other. A block takes `each` tiles, down a strip and on
+// in the next; those of one strip are a run.
 struct ChannelTiles {
   int rows, period, inner, channels;
-  int across, down, strips, groups;
+  int across, down, strips, depth;
+  int each;
+  int runs;             // of a block, at most
+  int blocks_of_strip;  // that have a run in it, at most
   int slots;            // channels of a strip, at most
   int parts;            // threads that share a slot's sum: a power of two
-  int each_for_itself;  // whether each block adds up the sums of its tile's channels, which is its only tile
-  int unused;           // whole words
+  int each_for_itself;  // whether each block adds up the sums of its channels
 };
 
 // Of a normalisation by statistics of its own input, behind the loop's arguments. Numbers of channels are of the
-// compute type; `partial` is [tiles, sums, slots].
+// compute type; `partial` is [blocks, runs, sums, slots].
 struct NormaliseArguments {
   ChannelTiles tiles;
   long long samples[3];  // elements of x, of the first channel; of the others they lie `inner` further each

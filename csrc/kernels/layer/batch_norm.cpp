@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <limits>
 #include <utility>
 
 namespace spikeforge::layers {
@@ -19,7 +18,7 @@ namespace {
 
 using namespace kernels;
 
-constexpr unsigned block = 256;  // block_of_tile of cuda/batch_norm.cuh
+constexpr std::int64_t block = 256;  // threads: block_of_tile of cuda/batch_norm.cuh
 
 // The parameter whose channels are the layer's.
 const ParamView& shift_of(const Launch& run) { return run.params.back(); }
@@ -55,14 +54,16 @@ std::size_t sums_of(const BatchNormBackward& layer) {
 
 // A thread keeps its channels, and the parameters of its first neurons, in all its turns.
 bool fits(const Launch& run, const Schedule& schedule) {
+  constexpr std::int64_t most_neurons = std::int64_t{1}
+                                        << 30;  // indices are int, and a strip may reach beyond the last
   const ParamView& shift = shift_of(run);
   const std::int64_t period = shift.inner * shift.count;
   const auto repeats = [&](const ParamView& param) {
     return param.data == nullptr || param.count == 1 || period % (param.inner * param.count) == 0;
   };
   return compute_type(run.type) == DType::f32 && run.steps > 0 && shift.count > 1 && period % schedule.width == 0 &&
-         run.neurons <= std::numeric_limits<std::int32_t>::max() && schedule.neighbours && !schedule.staged &&
-         schedule.segments == 1 && std::ranges::all_of(run.params, repeats);
+         run.neurons <= most_neurons && schedule.neighbours && !schedule.staged && schedule.segments == 1 &&
+         std::ranges::all_of(run.params, repeats);
 }
 
 struct ForwardSpec {
@@ -129,58 +130,56 @@ jit::KernelSource print_source(const BackwardSpec& spec) {
 
 std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
 
-// What a candidate takes: tiles one after the other, each so many turns.
-struct Tiling {
-  std::int64_t across, down, strips, groups;
-  std::int64_t cost;
-};
-
-// Strips at most `widest` threads wide, and as many groups as give each block at most so many tiles.
-Tiling tiling(std::int64_t rows, std::int64_t columns, std::int64_t widest, std::int64_t blocks, std::int64_t each) {
+// Strips at most `widest` threads wide.
+ChannelTiles tiles_of(const ParamView& shift, std::int64_t rows, int width, std::int64_t widest, std::int64_t blocks) {
+  constexpr std::int64_t most_for_itself = 8 * block;  // parts of sums
+  const std::int64_t period = shift.inner * shift.count, columns = period / width;
   const std::int64_t strips = divided(columns, widest), across = divided(columns, strips);
-  const std::int64_t down = std::min<std::int64_t>(block / across, rows);
-  const std::int64_t most = std::max<std::int64_t>(blocks * each / strips, 1), turns = divided(rows, down * most);
-  const std::int64_t groups = divided(rows, down * turns);
-  // A tile's sums take about as long as a turn.
-  return {across, down, strips, groups, divided(strips * groups, blocks) * (turns + 1)};
+  const std::int64_t down = std::min(block / across, rows), depth = divided(rows, down);
+  const std::int64_t each = divided(strips * depth, blocks);
+  // Of n things in a row, whole groups that begin anywhere in theirs.
+  const auto touched = [](std::int64_t n, std::int64_t group) { return (n + group - 2) / group + 1; };
+  const std::int64_t runs = touched(each, depth), blocks_of_strip = touched(depth, each), neurons = across * width;
+  const std::int64_t slots = touched(neurons, shift.inner), strips_of_channel = touched(shift.inner, neurons);
+  const auto of = [](std::int64_t number) { return static_cast<int>(number); };
+  const auto threads = static_cast<std::uint64_t>(std::max<std::int64_t>(block / slots, 1));
+  return {.rows = of(rows),
+          .period = of(period),
+          .inner = of(shift.inner),
+          .channels = of(shift.count),
+          .across = of(across),
+          .down = of(down),
+          .strips = of(strips),
+          .depth = of(depth),
+          .each = of(each),
+          .runs = of(runs),
+          .blocks_of_strip = of(blocks_of_strip),
+          .slots = of(slots),
+          .parts = of(static_cast<std::int64_t>(std::bit_floor(threads))),
+          .each_for_itself = runs * slots * strips_of_channel * blocks_of_strip <= most_for_itself};
 }
 
 // Threads beside each other read 32 or more neighbours, so that accesses are whole; where those share a channel, wider
-// strips have fewer sums.
+// strips have fewer sums. A run's sums take about as long as a turn.
 ChannelTiles tiles_of(const Launch& run, int width, std::int64_t blocks) {
-  constexpr std::int64_t most_for_itself = 8 * std::int64_t{block};  // parts of sums
   const ParamView& shift = shift_of(run);
-  const std::int64_t period = shift.inner * shift.count, rows = run.neurons / period, columns = period / width;
-  Tiling best{.across = 0, .down = 0, .strips = 0, .groups = 0, .cost = std::numeric_limits<std::int64_t>::max()};
-  for (const std::int64_t widest : {32, 64, 128, 256}) {
-    if (widest > 32 && shift.inner == 1) break;
-    const std::int64_t least = divided(divided(columns, widest), blocks);
-    for (std::int64_t each = least; each < least + 8; ++each)
-      if (const Tiling found = tiling(rows, columns, widest, blocks, each); found.cost < best.cost) best = found;
+  const std::int64_t rows = run.neurons / (shift.inner * shift.count);
+  ChannelTiles best = tiles_of(shift, rows, width, 32, blocks);
+  for (const std::int64_t widest : {64, 128, 256}) {
+    if (shift.inner == 1) break;
+    const ChannelTiles found = tiles_of(shift, rows, width, widest, blocks);
+    if (found.each + found.runs <= best.each + best.runs) best = found;
   }
-  const auto of = [](std::int64_t number) { return static_cast<int>(number); };
-  const std::int64_t neurons = best.across * width;  // of a strip
-  const std::int64_t tiles = best.strips * best.groups, strips_of_a_channel = divided(shift.inner, neurons) + 1;
-  const std::int64_t slots = shift.inner == 1 ? neurons : std::min(neurons, (neurons - 2) / shift.inner + 2);
-  return {
-      .rows = of(rows),
-      .period = of(period),
-      .inner = of(shift.inner),
-      .channels = of(shift.count),
-      .across = of(best.across),
-      .down = of(best.down),
-      .strips = of(best.strips),
-      .groups = of(best.groups),
-      .slots = of(slots),
-      .parts =
-          of(slots >= block ? 1 : static_cast<std::int64_t>(std::bit_floor(block / static_cast<std::uint64_t>(slots)))),
-      .each_for_itself = tiles <= blocks && slots * strips_of_a_channel * best.groups <= most_for_itself,
-      .unused = 0};
+  return best;
+}
+
+unsigned blocks_of(const ChannelTiles& tiles) {
+  return static_cast<unsigned>(divided(std::int64_t{tiles.strips} * tiles.depth, tiles.each));
 }
 
 std::size_t partial_bytes(const ChannelTiles& tiles, std::size_t sums) {
-  return sums * sizeof(float) * static_cast<std::size_t>(tiles.slots) * static_cast<std::size_t>(tiles.strips) *
-         static_cast<std::size_t>(tiles.groups);
+  return sums * sizeof(float) * static_cast<std::size_t>(tiles.slots) * static_cast<std::size_t>(tiles.runs) *
+         blocks_of(tiles);
 }
 
 // Of an element in its channel.
@@ -252,8 +251,7 @@ void launch_layer(const Layer& layer, const jit::Device& device, void* stream, c
   const std::int64_t blocks = std::int64_t{kernel.blocks_at_once(block)} * device.multiprocessors;
   const ChannelTiles tiles = tiles_of(run, schedule_of(layer, device).width, blocks);
   const Arguments arguments = arguments_of(layer, tiles, allocate(partial_bytes(tiles, sums_of(layer))));
-  const auto count = static_cast<unsigned>(std::min<std::int64_t>(blocks, std::int64_t{tiles.strips} * tiles.groups));
-  kernel.launch_together(count, block, 0, stream, arguments.data());
+  kernel.launch_together(blocks_of(tiles), block, 0, stream, arguments.data());
 }
 
 template <class Layer>
