@@ -131,7 +131,7 @@ struct Multistep {
 #pragma unroll
       for (int k = 0; k < W; ++k) {
         if constexpr (!is_tensor) {
-          of[k][j] = static_cast<F>(param.number);
+          param.number.get(of[k][j]);
         } else if constexpr (spread == Spread::one || spread == Spread::by_neuron) {
           of[k][j] = load_as<F>(Spec::param(j), param.data, spread == Spread::one ? 0 : n.neuron(k));
         } else {
@@ -236,6 +236,7 @@ struct Multistep {
   // ---- forward ----
 
   static constexpr int K = Spec::rows;
+  static_assert((K & (K - 1)) == 0, "a power of two: step_and_store");
 
   struct ForwardCursors {
     Cursor<const Input> x[I];
@@ -270,9 +271,11 @@ struct Multistep {
     }
   };
 
-  static __device__ __forceinline__ void step_and_store(const Cells& cells, const InputPack (&x)[I], int t,
+  // `u` is the step's number in the turn of an unrolled loop, of U steps: most of them are no checkpoint whatever t is.
+  template <int U>
+  static __device__ __forceinline__ void step_and_store(const Cells& cells, const InputPack (&x)[I], int t, int u,
                                                         ForwardCursors& to, F (&state)[W][room(S)]) {
-    if (Spec::save && t > 0 && (t & (C - 1)) == 0) {
+    if (Spec::save && u % (C < U ? C : U) == 0 && t > 0 && (t & (C - 1)) == 0) {
 #pragma unroll
       for (int s = 0; s < S; ++s) store_state(to.checkpoints.next(), state, s);
     }
@@ -337,7 +340,7 @@ struct Multistep {
     for (; t0 + 2 * K <= steps; t0 += K) {
 #pragma unroll
       for (int u = 0; u < K; ++u) {
-        step_and_store(cells, x[u], t0 + u, cursors, state);
+        step_and_store<K>(cells, x[u], t0 + u, u, cursors, state);
         cursors.load_inputs(x[u], true);
         if (u % 2 == 1 && never(a)) return;
       }
@@ -345,7 +348,7 @@ struct Multistep {
     for (; t0 < steps; t0 += K) {
 #pragma unroll
       for (int u = 0; u < K; ++u) {
-        if (t0 + u < steps) step_and_store(cells, x[u], t0 + u, cursors, state);
+        if (t0 + u < steps) step_and_store<K>(cells, x[u], t0 + u, u, cursors, state);
         cursors.load_inputs(x[u], t0 + u + K < steps);
       }
     }
@@ -392,7 +395,7 @@ struct Multistep {
     for (; t0 + U <= steps; t0 += U) staged_rows<false>(a, cells, ring, t0, cursors, x, state);
 #pragma unroll
     for (int u = 0; u < U - 1; ++u)
-      if (t0 + u < steps) step_and_store(cells, x[u], t0 + u, cursors, state);
+      if (t0 + u < steps) step_and_store<U>(cells, x[u], t0 + u, u, cursors, state);
     store_last(cursors, state);
   }
 
@@ -407,7 +410,7 @@ struct Multistep {
     read_ring(ring, t0 + U, next);
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-      step_and_store(cells, x[u], t0 + u, cursors, state);
+      step_and_store<U>(cells, x[u], t0 + u, u, cursors, state);
       cursors.stage_inputs(ring[(t0 & (rows - 1)) + u][threadIdx.x], more || t0 + u + K < steps);
       if (u % 2 == 1 && never(a)) return;
     }
@@ -630,12 +633,10 @@ struct Multistep {
     for (int k = 0; k < W; ++k)
 #pragma unroll
       for (int j = 0; j < P; ++j)
-        if (Spec::wants_grad_param(j) && !shared(j))
-          static_cast<F*>(a.grad_params[j])[n.neuron(k)] = grad.param[k][j];
+        if (Spec::wants_grad_param(j) && !shared(j)) static_cast<F*>(a.grad_params[j])[n.neuron(k)] = grad.param[k][j];
 #pragma unroll
     for (int j = 0; j < P; ++j)
-      if (Spec::wants_grad_param(j) && shared(j))
-        store_sum_of_warp(static_cast<F*>(a.grad_params[j]), n, grad, j);
+      if (Spec::wants_grad_param(j) && shared(j)) store_sum_of_warp(static_cast<F*>(a.grad_params[j]), n, grad, j);
   }
 
   static __device__ __forceinline__ void store_sum_of_warp(F* sums, Neurons n, const Gradients& grad, int j) {

@@ -55,8 +55,10 @@ Operand operand_of(const void* data, DType type) {
   return data == nullptr ? Operand::absent : static_cast<Operand>(static_cast<int>(type) + 1);
 }
 
+// A number counts as one a neuron, as its gradient does.
 Spread spread_of(const ParamView& param, const Schedule& schedule, std::int64_t neurons) {
-  if (param.data == nullptr || param.count == 1) return Spread::one;
+  if (param.data == nullptr) return Spread::by_neuron;
+  if (param.count == 1) return Spread::one;
   if (shared_by_warps(param, schedule)) return Spread::by_warp;
   return param.count == neurons && param.inner == 1 ? Spread::by_neuron : Spread::by_channel;
 }
@@ -98,8 +100,8 @@ KernelSpec common_spec(Direction direction, const Launch& launch, const Schedule
   for (std::size_t i = 0; i < launch.cell->inputs.size(); ++i) spec.places.push_back({});
   for (const StateView& state : launch.initial) spec.places.push_back({.operand = operand_of(state.data, state.type)});
   for (const ParamView& param : launch.params)
-    spec.places.push_back({.operand = operand_of(param.data, param.type),
-                           .spread = spread_of(param, schedule, launch.neurons)});
+    spec.places.push_back(
+        {.operand = operand_of(param.data, param.type), .spread = spread_of(param, schedule, launch.neurons)});
   for (std::size_t i = 0; i < launch.cell->outputs.size(); ++i) spec.places.push_back({});
   spec.loop.wide = launch.neurons > std::int64_t{std::numeric_limits<std::uint32_t>::max()} &&
                    std::ranges::any_of(spec.places.items(), has_channels);
