@@ -74,7 +74,8 @@ CUDA = [
     train("lif", 1024, 2**15, SINGLE, 1.15),
     train("lif", 1024, 2**15, HALF, 1.7),
     train("lif", 1024, 4096, SINGLE, 2.1),
-    *(train(neuron, 16, 2**22, SINGLE, 1.10) for neuron in ("plif", "qif", "eif", "izhikevich")),
+    *(train(neuron, 16, 2**22, dtype, goal)
+      for dtype, goal in ((SINGLE, 1.10), (HALF, 1.20)) for neuron in ("plif", "qif", "eif", "izhikevich")),
     *(train("lif", 16, 2**22, dtype, learns=learns)
       for dtype in (SINGLE, HALF) for learns in (None, "one", "per channel", "per neuron")),
     *(train("lif", 16, neurons, dtype) for dtype in (SINGLE, HALF) for neurons in (1_000_000, 1_000_001)),

@@ -14,7 +14,8 @@
 //   in_turns     whether a thread takes other neurons after its first, whose parameters are the same
 //   one_segment  backward, in turns: whether the sequence is no longer than a segment
 //   save, store_states, and for each parameter, state and gradient whether it is there and of what type
-//   shared       for each parameter whether all neurons of a warp have the same
+//   spread       for each parameter which neurons have the same
+//   wide         whether neurons are too many to be counted in 32 bits, where a parameter's channels are
 //
 // Arguments are sequences of 8-byte words in the order of the structs below; the host writes them in that order, and
 // zeros for the one element of an empty list.
@@ -82,6 +83,11 @@ struct Multistep {
   using InputPack = Pack<Input, W, Spec::neighbours>;
   using StatePack = Pack<F, W, Spec::neighbours>;
 
+  // Whether the neurons of a warp have the same value of a parameter.
+  static __device__ constexpr bool shared(int j) {
+    return Spec::spread(j) == Spread::one || Spec::spread(j) == Spread::by_warp;
+  }
+
   static __device__ constexpr bool checks_params() {
     for (int j = 0; j < P; ++j)
       if (Spec::legal(j) != Legal::unchecked) return true;
@@ -103,30 +109,46 @@ struct Multistep {
     bool legal[W];
 
     template <class Args>
-    __device__ __forceinline__ Params(const Args& a, Neurons n) {
-      ParamPlace place;  // of the first neuron; the neighbours are counted on from there
+    __device__ __forceinline__ Params(const Args& a, Neurons n) : Params(a, n, typename IndicesBelow<P>::type{}) {}
+
+   private:
+    template <class Args, int... j>
+    __device__ __forceinline__ Params(const Args& a, Neurons n, Indices<j...>) {
 #pragma unroll
       for (int k = 0; k < W; ++k) legal[k] = true;
+      ParamPlace place;  // of the first neuron; the neighbours are counted on from there
+      (take<j>(a.params[j], n, place), ...);
+    }
+
+    // What a parameter does not need is not compiled for it: a kernel may have many.
+    template <int j>
+    __device__ __forceinline__ void take(const ParamSource& param, Neurons n, ParamPlace& place) {
+      constexpr bool is_tensor = Spec::param(j) != Source::absent;
+      constexpr Spread spread = Spec::spread(j);
+      if constexpr (spread == Spread::by_warp || (spread == Spread::by_channel && Spec::neighbours))
+        place.template find<Spec::wide>(param, n.first);
+      ParamPlace at = place;
 #pragma unroll
-      for (int j = 0; j < P; ++j) {
-        const bool alike = Spec::param(j) == Source::absent || Spec::shared(j);
-        if (Spec::neighbours && !alike) place.find(a.params[j], n.first, a.neurons);
-        ParamPlace at = place;
-#pragma unroll
-        for (int k = 0; k < W; ++k) {
-          if (Spec::neighbours && !alike) {
-            of[k][j] = load_as<F>(Spec::param(j), a.params[j].data, at.channel);
-            at.step();
-          } else {
-            of[k][j] = load_param<F>(Spec::param(j), a.params[j], alike ? n.first : n.neuron(k), a.neurons);
+      for (int k = 0; k < W; ++k) {
+        if constexpr (!is_tensor) {
+          param.number.get(of[k][j]);
+        } else if constexpr (spread == Spread::one || spread == Spread::by_neuron) {
+          of[k][j] = load_as<F>(Spec::param(j), param.data, spread == Spread::one ? 0 : n.neuron(k));
+        } else {
+          if constexpr (spread == Spread::by_channel && !Spec::neighbours) {
+            at = {};
+            at.template find<Spec::wide>(param, n.neuron(k));
           }
+          of[k][j] = load_as<F>(Spec::param(j), param.data, at.channel);
+          if constexpr (spread == Spread::by_channel && Spec::neighbours) at.step();
         }
+      }
+      if constexpr (is_tensor) {
 #pragma unroll
         for (int k = 0; k < W; ++k) legal[k] = legal[k] && is_legal(j, of[k][j]);
       }
     }
 
-   private:
     static __device__ __forceinline__ bool is_legal(int j, F value) {
       if (Spec::legal(j) == Legal::any) return value == value;
       return Spec::legal(j) == Legal::unchecked || (Spec::least(j) <= value && value <= Spec::most(j));
@@ -214,6 +236,7 @@ struct Multistep {
   // ---- forward ----
 
   static constexpr int K = Spec::rows;
+  static_assert((K & (K - 1)) == 0, "a power of two: step_and_store");
 
   struct ForwardCursors {
     Cursor<const Input> x[I];
@@ -248,9 +271,11 @@ struct Multistep {
     }
   };
 
-  static __device__ __forceinline__ void step_and_store(const Cells& cells, const InputPack (&x)[I], int t,
+  // `u` is the step's number in the turn of an unrolled loop, of U steps: most of them are no checkpoint whatever t is.
+  template <int U>
+  static __device__ __forceinline__ void step_and_store(const Cells& cells, const InputPack (&x)[I], int t, int u,
                                                         ForwardCursors& to, F (&state)[W][room(S)]) {
-    if (Spec::save && t > 0 && (t & (C - 1)) == 0) {
+    if (Spec::save && u % (C < U ? C : U) == 0 && t > 0 && (t & (C - 1)) == 0) {
 #pragma unroll
       for (int s = 0; s < S; ++s) store_state(to.checkpoints.next(), state, s);
     }
@@ -331,7 +356,7 @@ struct Multistep {
     for (; t0 + 2 * K <= steps; t0 += K) {
 #pragma unroll
       for (int u = 0; u < K; ++u) {
-        step_and_store(cells, x[u], t0 + u, cursors, state);
+        step_and_store<K>(cells, x[u], t0 + u, u, cursors, state);
         cursors.load_inputs(x[u], true);
         if (u % 2 == 1 && never(a)) return;
       }
@@ -339,7 +364,7 @@ struct Multistep {
     for (; t0 < steps; t0 += K) {
 #pragma unroll
       for (int u = 0; u < K; ++u) {
-        if (t0 + u < steps) step_and_store(cells, x[u], t0 + u, cursors, state);
+        if (t0 + u < steps) step_and_store<K>(cells, x[u], t0 + u, u, cursors, state);
         cursors.load_inputs(x[u], t0 + u + K < steps);
       }
     }
@@ -386,7 +411,7 @@ struct Multistep {
     for (; t0 + U <= steps; t0 += U) staged_rows<false>(a, cells, ring, t0, cursors, x, state);
 #pragma unroll
     for (int u = 0; u < U - 1; ++u)
-      if (t0 + u < steps) step_and_store(cells, x[u], t0 + u, cursors, state);
+      if (t0 + u < steps) step_and_store<U>(cells, x[u], t0 + u, u, cursors, state);
     store_last(cursors, state);
   }
 
@@ -401,7 +426,7 @@ struct Multistep {
     read_ring(ring, t0 + U, next);
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-      step_and_store(cells, x[u], t0 + u, cursors, state);
+      step_and_store<U>(cells, x[u], t0 + u, u, cursors, state);
       cursors.stage_inputs(ring[(t0 & (rows - 1)) + u][threadIdx.x], more || t0 + u + K < steps);
       if (u % 2 == 1 && never(a)) return;
     }
@@ -520,7 +545,6 @@ struct Multistep {
   static __device__ __forceinline__ void vjp(const Cells& cells, const Segment& segment, int u, bool with_grad_y,
                                              F (&grad_state)[W][room(S)], F (&grad_x)[I][W],
                                              F (&grad_param)[W][room(P)]) {
-    const bool there = behind != Behind::dropped || u < segment.length;
     F in[I][W], grad_y[O][W];
 #pragma unroll
     for (int c = 0; c < I; ++c) segment.x[u][c].unpack(in[c]);
@@ -528,22 +552,28 @@ struct Multistep {
     for (int c = 0; c < O; ++c) segment.grad_y[u][c].unpack(grad_y[c]);
 #pragma unroll
     for (int k = 0; k < W; ++k) {
-      F x[I], grad_in[I], grad_out[O], grad_before[room(S)], grad_sum[room(P)];
+      F x[I], grad_in[I], grad_out[O];
 #pragma unroll
       for (int c = 0; c < I; ++c) x[c] = in[c][k];
 #pragma unroll
       for (int c = 0; c < O; ++c) grad_out[c] = with_grad_y ? grad_y[c][k] : F(0);
+      if constexpr (behind != Behind::dropped) {
+        cells.cell[k].vjp(x, segment.before[u][k], grad_out, grad_state[k], grad_in, grad_param[k]);
+      } else {
+        const bool there = u < segment.length;
+        F grad_before[room(S)], grad_sum[room(P)];
 #pragma unroll
-      for (int s = 0; s < S; ++s) grad_before[s] = grad_state[k][s];
+        for (int s = 0; s < S; ++s) grad_before[s] = grad_state[k][s];
 #pragma unroll
-      for (int j = 0; j < P; ++j) grad_sum[j] = grad_param[k][j];
-      cells.cell[k].vjp(x, segment.before[u][k], grad_out, grad_before, grad_in, grad_sum);
+        for (int j = 0; j < P; ++j) grad_sum[j] = grad_param[k][j];
+        cells.cell[k].vjp(x, segment.before[u][k], grad_out, grad_before, grad_in, grad_sum);
+#pragma unroll
+        for (int s = 0; s < S; ++s) grad_state[k][s] = select(there, grad_before[s], grad_state[k][s]);
+#pragma unroll
+        for (int j = 0; j < P; ++j) grad_param[k][j] = select(there, grad_sum[j], grad_param[k][j]);
+      }
 #pragma unroll
       for (int c = 0; c < I; ++c) grad_x[c][k] = grad_in[c];
-#pragma unroll
-      for (int s = 0; s < S; ++s) grad_state[k][s] = select(there, grad_before[s], grad_state[k][s]);
-#pragma unroll
-      for (int j = 0; j < P; ++j) grad_param[k][j] = select(there, grad_sum[j], grad_param[k][j]);
     }
   }
 
@@ -619,12 +649,10 @@ struct Multistep {
     for (int k = 0; k < W; ++k)
 #pragma unroll
       for (int j = 0; j < P; ++j)
-        if (Spec::wants_grad_param(j) && !Spec::shared(j))
-          static_cast<F*>(a.grad_params[j])[n.neuron(k)] = grad.param[k][j];
+        if (Spec::wants_grad_param(j) && !shared(j)) static_cast<F*>(a.grad_params[j])[n.neuron(k)] = grad.param[k][j];
 #pragma unroll
     for (int j = 0; j < P; ++j)
-      if (Spec::wants_grad_param(j) && Spec::shared(j))
-        store_sum_of_warp(static_cast<F*>(a.grad_params[j]), n, grad, j);
+      if (Spec::wants_grad_param(j) && shared(j)) store_sum_of_warp(static_cast<F*>(a.grad_params[j]), n, grad, j);
   }
 
   static __device__ __forceinline__ void store_sum_of_warp(F* sums, Neurons n, const Gradients& grad, int j) {

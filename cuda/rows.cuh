@@ -11,16 +11,31 @@ enum class Source { absent, f16, bf16, f32, f64, i32 };
 // What is asked of a parameter's value: nothing; that it is a number; or that it lies between two.
 enum class Legal { unchecked, any, bounded };
 
+// Which neurons have the same value of a tensor parameter: all; those of each warp; those of a channel; or each has its
+// own.
+enum class Spread { one, by_warp, by_channel, by_neuron };
+
 // One step after another of a [T, N] sequence; the stride is in elements and may be 0.
 struct Rows {
   const void* data;
   long long time_stride;
 };
 
+// A number in the type of a kernel's arithmetic: from a double, each thread would convert it, and again in its loops.
+union Number {
+  double f64;
+  float f32;
+  int i32;
+
+  __device__ __forceinline__ void get(double& value) const { value = f64; }
+  __device__ __forceinline__ void get(float& value) const { value = f32; }
+  __device__ __forceinline__ void get(int& value) const { value = i32; }
+};
+
 // The value of neuron i is data[(i / inner) % count], or the number.
 struct ParamSource {
   const void* data;
-  double number;
+  Number number;
   long long inner;
   long long count;
 };
@@ -218,16 +233,14 @@ __device__ __forceinline__ void store_as(Source target, void* data, long long i,
 struct ParamPlace {
   long long inner = 0, count = 0, channel = 0, within = 0;
 
-  // A division costs ten times what a step does: parameters of the same sizes share it.
-  __device__ __forceinline__ void find(const ParamSource& param, long long i, long long neurons) {
+  // A division costs ten times what a step does: parameters of the same sizes share it. `wide`: i may be too large for
+  // 32 bits, of which a division costs a tenth.
+  template <bool wide>
+  __device__ __forceinline__ void find(const ParamSource& param, long long i) {
     if (param.inner == inner && param.count == count) return;
     inner = param.inner;
     count = param.count;
-    if (count == 1 || (count == neurons && inner == 1)) {
-      channel = count == 1 ? 0 : i;
-      within = 0;
-    } else if (neurons <= 0xffffffffll) {
-      // In 32 bits, of which a division costs a tenth.
+    if constexpr (!wide) {
       const unsigned values = static_cast<unsigned>(i) / static_cast<unsigned>(inner);
       channel = values % static_cast<unsigned>(count);
       within = static_cast<unsigned>(i) - values * static_cast<unsigned>(inner);
@@ -244,13 +257,5 @@ struct ParamPlace {
     if (++channel == count) channel = 0;
   }
 };
-
-template <class F>
-__device__ __forceinline__ F load_param(Source source, const ParamSource& param, long long i, long long neurons) {
-  if (source == Source::absent) return static_cast<F>(param.number);
-  ParamPlace place;
-  place.find(param, i, neurons);
-  return load_as<F>(source, param.data, place.channel);
-}
 
 }  // namespace spikeforge

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <charconv>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 
 #include <dlfcn.h>
@@ -174,6 +175,9 @@ class Program {
   NvrtcFunctions::Program program_ = nullptr;
 };
 
+// Whether this NVRTC knows an option that it can do without.
+bool is_known(const Nvrtc& nvrtc, const std::string& option) { return option != minimal_language || nvrtc.major >= 13; }
+
 constexpr NvrtcFunctions::Result cancelled = 16;  // NVRTC_ERROR_CANCELLED
 
 std::string failure_message(const CompileRequest& request, const std::string& file, const char* error,
@@ -253,7 +257,8 @@ CompileResult Nvrtc::compile(const CompileRequest& request) const {
   std::vector<EmbeddedHeader> headers = request.headers;
   headers.insert(headers.end(), embedded_headers().begin(), embedded_headers().end());
   std::vector<std::string> options = base_options();
-  options.insert(options.end(), request.options.begin(), request.options.end());
+  std::ranges::copy_if(request.options, std::back_inserter(options),
+                       [this](const std::string& option) { return is_known(*this, option); });
   options.push_back("-arch=" + target);
   if (!to_ptx) options.push_back("--ptxas-options=-v");  // registers and spills, into the log
   // Older ones have no cache, and no such option. This one has, where it finds a driver.

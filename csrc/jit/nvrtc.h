@@ -26,6 +26,10 @@ struct CompileResult {
   std::optional<ResourceUsage> usage;  // a cubin's, where it was compiled anew
 };
 
+// An option for kernels that need no textures, no device runtime and no more of CUDA's library than its mathematics:
+// they are compiled to the same, without reading the rest. Left out where NVRTC is older.
+inline constexpr const char* minimal_language = "--minimal";
+
 // What every kernel is compiled with.
 const std::vector<std::string>& base_options();
 

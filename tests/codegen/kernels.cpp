@@ -62,7 +62,7 @@ void add_kernels(std::vector<Kernel>& kernels, const TracedCell& cell, const Typ
 CompiledKernels compile(const jit::KernelSource& source, const std::string& arch) {
   const auto start = std::chrono::steady_clock::now();
   const jit::CompileResult result = jit::Nvrtc::get().compile(
-      {.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}, .anew = true});
+      {.name = source.name, .text = source.text, .options = source.options, .arch = arch, .headers = {}, .anew = true});
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
   return {result.usage.value(), time.count()};
 }

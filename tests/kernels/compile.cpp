@@ -37,8 +37,12 @@ Outcome compile_all(const std::vector<CoveredKernel>& kernels, const std::string
       int registers = 0;
       int spilling = 0;
       try {
-        const jit::CompileResult result = nvrtc.compile(
-            {.name = source.name, .text = source.text, .options = {}, .arch = arch, .headers = {}, .anew = true});
+        const jit::CompileResult result = nvrtc.compile({.name = source.name,
+                                                         .text = source.text,
+                                                         .options = source.options,
+                                                         .arch = arch,
+                                                         .headers = {},
+                                                         .anew = true});
         if (!result.usage) {
           failure = "no resource usage in the log";
         } else {

@@ -49,6 +49,7 @@ class Arguments {
 
  private:
   void add_common(const Launch& launch, std::int64_t at_once) {
+    arithmetic_ = compute_type(launch.type);
     add(launch.steps);
     add(launch.neurons);
     add(at_once);
@@ -67,6 +68,17 @@ class Arguments {
   void add(const void* pointer) { words_.push_back(reinterpret_cast<std::uintptr_t>(pointer)); }
   void add(std::int64_t number) { words_.push_back(static_cast<std::uint64_t>(number)); }
   void add(double number) { words_.push_back(std::bit_cast<std::uint64_t>(number)); }
+  // In the type of the kernel's arithmetic: Number in cuda/rows.cuh.
+  void add_number(double number) {
+    switch (arithmetic_) {
+      case DType::f64:
+        return add(number);
+      case DType::i32:
+        return add(std::int64_t{std::bit_cast<std::uint32_t>(static_cast<std::int32_t>(number))});
+      default:
+        return add(std::int64_t{std::bit_cast<std::uint32_t>(static_cast<float>(number))});
+    }
+  }
   void add(const SequenceView& view) {
     add(view.data);
     add(view.time_stride);
@@ -74,7 +86,7 @@ class Arguments {
   void add(const StateView& state) { add(state.data); }
   void add(const ParamView& param) {
     add(param.data);
-    add(param.number);
+    add_number(param.number);
     add(param.inner);
     add(param.count);
   }
@@ -84,6 +96,7 @@ class Arguments {
   static constexpr std::size_t most_words =
       2 * (8 + max_surrogate_args + 6 * graph::most_arguments + 2 * graph::most_outputs) + 64;
   BoundedList<std::uint64_t, most_words> words_;
+  DType arithmetic_{};
 };
 
 }  // namespace spikeforge::kernels

@@ -5,8 +5,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+#include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 namespace spikeforge::kernels {
 namespace {
@@ -31,11 +35,35 @@ const char* print(Operand operand) {
   return "";
 }
 
+const char* print(Spread spread) {
+  switch (spread) {
+    case Spread::one:
+      return "Spread::one";
+    case Spread::by_warp:
+      return "Spread::by_warp";
+    case Spread::by_channel:
+      return "Spread::by_channel";
+    case Spread::by_neuron:
+      return "Spread::by_neuron";
+  }
+  return "";
+}
+
 const char* print(bool value) { return value ? "true" : "false"; }
 
 Operand operand_of(const void* data, DType type) {
   return data == nullptr ? Operand::absent : static_cast<Operand>(static_cast<int>(type) + 1);
 }
+
+// A number counts as one a neuron, as its gradient does.
+Spread spread_of(const ParamView& param, const Schedule& schedule, std::int64_t neurons) {
+  if (param.data == nullptr) return Spread::by_neuron;
+  if (param.count == 1) return Spread::one;
+  if (shared_by_warps(param, schedule)) return Spread::by_warp;
+  return param.count == neurons && param.inner == 1 ? Spread::by_neuron : Spread::by_channel;
+}
+
+bool has_channels(const Place& place) { return place.spread == Spread::by_warp || place.spread == Spread::by_channel; }
 
 GradKind kind_of(const SequenceView& view) {
   if (view.data == nullptr) return GradKind::absent;
@@ -72,26 +100,34 @@ KernelSpec common_spec(Direction direction, const Launch& launch, const Schedule
   for (std::size_t i = 0; i < launch.cell->inputs.size(); ++i) spec.places.push_back({});
   for (const StateView& state : launch.initial) spec.places.push_back({.operand = operand_of(state.data, state.type)});
   for (const ParamView& param : launch.params)
-    spec.places.push_back({.operand = operand_of(param.data, param.type), .shared = shared_by_warps(param, schedule)});
+    spec.places.push_back(
+        {.operand = operand_of(param.data, param.type), .spread = spread_of(param, schedule, launch.neurons)});
   for (std::size_t i = 0; i < launch.cell->outputs.size(); ++i) spec.places.push_back({});
+  spec.loop.wide = launch.neurons > std::int64_t{std::numeric_limits<std::uint32_t>::max()} &&
+                   std::ranges::any_of(spec.places.items(), has_channels);
   return spec;
 }
 
-// A function of the Spec that looks its answer up by a constant index.
-std::string table(std::string_view type, std::string_view name, const std::string& list) {
-  return fmt::format(
-      "  static __device__ constexpr {0} {1}(int i) {{\n    constexpr {0} values[] = {{{2}}};\n    return values[i];\n "
-      " }}\n",
-      type, name, list);
+// A function of the Spec that knows the answer for a constant index. An array of all answers takes NVRTC longer: it
+// becomes memory, which is only read in place once loops over indices are unrolled. So the answer that most have comes
+// last, behind those that differ.
+std::string table(std::string_view type, std::string_view name, const std::vector<std::string>& answers) {
+  const auto count = [&](const std::string& answer) { return std::ranges::count(answers, answer); };
+  const std::string& common = *std::ranges::max_element(answers, {}, count);
+  std::string others;
+  for (std::size_t i = 0; i < answers.size(); ++i)
+    if (answers[i] != common) others += fmt::format("i == {} ? {} : ", i, answers[i]);
+  return fmt::format("  static __device__ constexpr {} {}(int{}) {{ return {}{}; }}\n", type, name,
+                     others.empty() ? "" : " i", others, common);
 }
 
 // Of no places, one that nothing is said of.
 template <class Answer>
 std::string lookup(std::string_view type, std::string_view name, std::span<const Place> places, Answer&& answer) {
-  std::string list;
-  for (const Place& place : places) list += fmt::format("{}{}", list.empty() ? "" : ", ", print(answer(place)));
-  if (places.empty()) list = print(answer(Place{}));
-  return table(type, name, list);
+  std::vector<std::string> answers;
+  for (const Place& place : places) answers.emplace_back(print(answer(place)));
+  if (places.empty()) answers.emplace_back(print(answer(Place{})));
+  return table(type, name, answers);
 }
 
 // What a parameter may be, as far as it is read from a tensor: a number was checked before.
@@ -114,9 +150,9 @@ std::string legal_values(std::span<const CellParam> params, std::span<const Plac
   }
   if (rules.empty()) rules.push_back({"Legal::unchecked", "0", "0", "0"});
   const auto list = [&](std::string_view type, std::string_view name, const auto& text) {
-    std::string values;
-    for (const Rule& rule : rules) values += fmt::format("{}{}", values.empty() ? "" : ", ", text(rule));
-    return table(type, name, values);
+    std::vector<std::string> answers;
+    for (const Rule& rule : rules) answers.push_back(text(rule));
+    return table(type, name, answers);
   };
   return list("Legal", "legal", [](const Rule& rule) { return std::string(rule.checked); }) +
          list("Compute", "least", [](const Rule& rule) { return rule.least; }) +
@@ -165,7 +201,7 @@ std::string print_loop(const KernelSpec& spec, const CellText& cell) {
   const Schedule& schedule = loop.schedule;
   const PlacesOf places(spec);
   const auto operand = [](const Place& place) { return place.operand; };
-  const auto shared = [](const Place& place) { return place.shared; };
+  const auto spread = [](const Place& place) { return place.spread; };
   const auto has = [](const Place& place) {
     return place.grad == GradKind::rows || place.grad == GradKind::one_element;
   };
@@ -186,10 +222,10 @@ std::string print_loop(const KernelSpec& spec, const CellText& cell) {
   line("  static constexpr bool neighbours = {}, staged = {}, ragged = {}, in_turns = {}, one_segment = {};",
        schedule.neighbours, schedule.staged, schedule.ragged, schedule.in_turns, schedule.one_segment);
   line("  static constexpr int max_block = {};", max_block_size(schedule));
-  line("  static constexpr bool save = {}, store_states = {};", loop.save, loop.store_states);
+  line("  static constexpr bool save = {}, store_states = {}, wide = {};", loop.save, loop.store_states, loop.wide);
   line += lookup("Source", "initial", places.states, operand);
   line += lookup("Source", "param", places.params, operand);
-  line += lookup("bool", "shared", places.params, shared);
+  line += lookup("Spread", "spread", places.params, spread);
   line += legal_values(spec.cell->params, places.params, compute_type(loop.type));
   line += lookup("bool", "has_grad_y", places.outputs, has);
   line += lookup("bool", "one_grad_y", places.outputs, one);
@@ -225,7 +261,8 @@ jit::KernelSource print_source(const KernelSpec& spec) {
   line("}}");
   return {.name = fmt::format("{}_{}", cell.name, direction),
           .entry = fmt::format("spikeforge_{}", direction),
-          .text = line.take()};
+          .text = line.take(),
+          .options = {jit::minimal_language}};
 }
 
 }  // namespace spikeforge::kernels

@@ -21,6 +21,9 @@ enum class Direction : std::uint8_t { forward, backward };
 // What stands in a place of the call: nothing (a number, the cell's own state), or a tensor of a type.
 enum class Operand : std::uint8_t { absent, f16, bf16, f32, f64, i32 };
 
+// Which neurons have the same value of a tensor parameter.
+enum class Spread : std::uint8_t { one, by_warp, by_channel, by_neuron };
+
 // How an upstream gradient is read; `ones` is 1 everywhere, and not read.
 enum class GradKind : std::uint8_t { absent, rows, one_element, ones };
 
@@ -31,6 +34,7 @@ struct LoopSpec {
   Schedule schedule;
   bool save = false;
   bool store_states = false;
+  bool wide = false;  // where parameters have channels: whether neurons are too many for 32 bits
   CellForm form;
 
   bool operator==(const LoopSpec&) const = default;
@@ -39,7 +43,7 @@ struct LoopSpec {
 // One input, state, parameter or output of a cell; what does not apply to it stays as it is.
 struct Place {
   Operand operand{};    // of an initial state or a parameter
-  bool shared = false;  // a parameter, by all neurons of a warp
+  Spread spread{};      // of a parameter
   GradKind grad{};      // that comes in, of a state or an output
   bool wanted = false;  // the gradient of an input, an initial state or a parameter
 
