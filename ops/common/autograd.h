@@ -6,6 +6,10 @@
 #include <spikeforge/ops/common/derivatives.h>
 #include <spikeforge/ops/common/record.h>
 
+#include <ATen/record_function.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
 #include <algorithm>
 #include <iterator>
 #include <string_view>
@@ -13,11 +17,15 @@
 
 namespace spikeforge::ops {
 
-// How a family calls its lowered operators, through the dispatcher.
+// How a family calls its lowered operators, through the dispatcher; or a device's kernels of them.
 struct Lowered {
   MultistepResults (*forward)(const MultistepCall&, bool save);
   Tensors (*backward)(const BackwardCall&);
 };
+inline constexpr Lowered cpu_kernels{forward_cpu, backward_cpu};
+#ifdef SPIKEFORGE_WITH_CUDA
+inline constexpr Lowered cuda_kernels{forward_cuda, backward_cuda};
+#endif
 
 namespace autograd {
 
@@ -26,6 +34,36 @@ bool any_tensor(const MultistepCall& call, Predicate&& is) {
   bool found = false;
   for_each_argument(call, [&](const at::Tensor& t) { found = found || (t.defined() && is(t)); });
   return found;
+}
+
+inline c10::DispatchKeySet keys_of(at::TensorList list) {
+  c10::DispatchKeySet keys;
+  for (const at::Tensor& t : list)
+    if (t.defined()) keys = keys | t.key_set();
+  return keys;
+}
+inline c10::DispatchKeySet keys_of(const MultistepCall& call) {
+  return keys_of(call.inputs) | keys_of(call.states) | keys_of(call.params);
+}
+inline c10::DispatchKeySet keys_of(const BackwardCall& call) {
+  return keys_of(static_cast<const MultistepCall&>(call)) | keys_of(call.grad_outputs) | keys_of(call.grad_states) |
+         call.checkpoints.key_set();
+}
+
+// What the dispatcher would call below autograd. Where no mode, transform, tracer, profiler or subclass of a tensor
+// looks at calls on the way, these are the device's kernels, and the way there would be a tenth of a small call.
+template <const Lowered& lowered, class Call>
+const Lowered& below(const Call& call) {
+  const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
+  const c10::DispatchKeySet asked =
+      ((keys_of(call) | local.included_) - local.excluded_).remove(c10::DispatchKey::BackendSelect);
+  const c10::DispatchKey next = asked.highestPriorityTypeId();
+  if (at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value()) return lowered;
+  if (next == c10::DispatchKey::CPU) return cpu_kernels;
+#ifdef SPIKEFORGE_WITH_CUDA
+  if (next == c10::DispatchKey::CUDA && call.inputs[0].is_cuda()) return cuda_kernels;
+#endif
+  return lowered;
 }
 
 inline bool any_dual(at::TensorList list) { return std::any_of(list.begin(), list.end(), has_tangent); }
@@ -162,7 +200,7 @@ struct MultistepRule {
   static Tensors run_backward(const BackwardCall& call) {
     if (at::GradMode::is_enabled() || any_dual(call)) return lowered.backward(call);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return lowered.backward(call);
+    return below<lowered>(call).backward(call);
   }
 };
 
@@ -265,7 +303,7 @@ MultistepResults recorded(const MultistepCall& call) {
   const variable_list given = given_tensors(call);
   MultistepResults results;
   record<MultistepRule<lowered>>(given, [&](AutogradContext* ctx) {
-    results = lowered.forward(call, /*save=*/true);
+    results = below<lowered>(call).forward(call, /*save=*/true);
     variable_list saved;
     saved.reserve(given.size() + 1);
     saved.assign(given.begin(), given.end());
@@ -299,7 +337,7 @@ MultistepResults forward_autograd(const MultistepCall& call, bool save) {
   }
   if (is_recorded) return recorded<lowered>(call);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return lowered.forward(call, save);
+  return below<lowered>(call).forward(call, save);
 }
 
 template <const Lowered& lowered>

@@ -169,11 +169,6 @@ Int Layout<Int>::checkpoint_count(std::int64_t length) const {
 }
 
 template <class Int>
-at::Tensor Layout<Int>::no_checkpoints(const at::TensorOptions& options) {
-  return allocate(Sizes<Int>{Int(0)}, Sizes<Int>{Int(1)}, options);
-}
-
-template <class Int>
 at::Tensor with_dense_steps(const at::Tensor& x) {
   return is_dense(sizes_of<Int>(x).slice(1), strides_of<Int>(x).slice(1)) ? x : x.contiguous();
 }

@@ -34,8 +34,6 @@ struct Layout {
   at::Tensor empty_checkpoints(const Int& count, std::int64_t n_states, const at::TensorOptions& options) const;
   // How many there are after every `length` steps: none after the last one.
   Int checkpoint_count(std::int64_t length) const;
-  // [0], where none are kept.
-  static at::Tensor no_checkpoints(const at::TensorOptions& options);
 };
 
 using PlainLayout = Layout<std::int64_t>;

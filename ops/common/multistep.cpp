@@ -100,8 +100,6 @@ MultistepResults allocate_forward(const MultistepCall& call, const Preparation<I
     results.checkpoints =
         layout.empty_checkpoints(layout.checkpoint_count(prepared.checkpoint_length),
                                  static_cast<std::int64_t>(cell.states.size()), prepared.state_options);
-  else if (cell.maker == Cell::Maker::predefined)  // whose operator returns a tensor in any case
-    results.checkpoints = Layout<Int>::no_checkpoints(prepared.state_options);
   return results;
 }
 

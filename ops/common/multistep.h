@@ -40,7 +40,7 @@ struct MultistepCall {
 
 struct MultistepResults {
   Tensors outputs, states;
-  at::Tensor checkpoints;  // where none are kept: of a predefined neuron [0], else undefined
+  at::Tensor checkpoints;  // undefined where none are kept
 };
 
 struct BackwardCall : MultistepCall {

@@ -7,6 +7,7 @@
 
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -110,6 +111,8 @@ struct Forward<kind, Types<State...>, Types<Decay...>> {
                                            form(hard_reset, detach_reset, spiking, decay_input...), surrogate,
                                            surrogate_args, store_v, states...);
     MultistepResults results = run(unpacked.call, save);
+    // The operator returns a tensor in any case.
+    if (!results.checkpoints.defined()) results.checkpoints = at::empty({0}, results.states[0].options());
     return [&]<std::size_t... s>(std::index_sequence<s...>) {
       return Results(std::move(results.outputs[0]), std::move(results.states[s])..., std::move(results.checkpoints));
     }

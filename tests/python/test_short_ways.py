@@ -76,6 +76,16 @@ def test_a_mode_sees_the_lowered_operators(requires_grad):
         assert seen.calls == [("lif_backward", None)]
 
 
+def test_a_profiler_sees_the_lowered_operators():
+    x = torch.randn(4, 5, requires_grad=True)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        spikes, _ = torch.ops.spikeforge.lif(x)
+        spikes.sum().backward()
+    names = {event.key for event in profile.key_averages()}
+    assert {"spikeforge::lif_forward", "spikeforge::lif_backward"} <= names
+
+
+
 def test_an_input_in_inference_mode_needs_no_gradient(device):
     with torch.inference_mode():
         x = drive(device)
