@@ -100,7 +100,7 @@ def normalised(norm: nn.Module, x: Tensor) -> Tensor:
 def _pairs(net: nn.Module, inputs: tuple[Any, ...]) -> list[tuple[nn.Module, nn.Module]]:
     """Of normalisations and neurons that may run together."""
     norms = {module for module in net.modules() if _is_known_norm(module)}
-    neurons = {module for module in net.modules() if hasattr(type(module), "takes_norm") and not _has_hooks(module)}
+    neurons = {module for module in net.modules() if hasattr(type(module), "takes_norm") and not has_hooks(module)}
     neurons = {module for module in neurons if norm_of(module) is None}
     if not norms or not neurons:
         return []
@@ -112,7 +112,7 @@ def _pairs(net: nn.Module, inputs: tuple[Any, ...]) -> list[tuple[nn.Module, nn.
 
 
 def _is_known_norm(module: nn.Module) -> bool:
-    return _is_of(module, NORMS) and not _has_hooks(module)
+    return _is_of(module, NORMS) and not has_hooks(module)
 
 
 def _is_of(module: nn.Module, kinds: tuple[type, ...]) -> bool:
@@ -120,100 +120,6 @@ def _is_of(module: nn.Module, kinds: tuple[type, ...]) -> bool:
     own = replacing.own_class(module)
     is_known = own in kinds or (own.__module__.startswith(LAYERS) and own.__mro__[1] in kinds)
     return is_known and not isinstance(module, Replaced)
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return "forward" in module.__dict__ or any(getattr(module, name) for name in names)
-
-
-@contextmanager
-def _as_it_was(net: nn.Module) -> Iterator[None]:
-    """Leaves modes and states of a network as they are now."""
-    modes = {module: module.training for module in net.modules()}
-    states = [(module._memories, dict(module._memories)) for module in net.modules() if hasattr(module, "_memories")]
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-        for memories, before in states:
-            memories.update(before)
-
-
-class _Watch(TorchDispatchMode):
-    """Follows what normalisations give, to see who reads it: by memory, so that views count as what they show."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm_of: dict[int, nn.Module] = {}  # by storage
-        self.outputs: dict[nn.Module, list[Tensor]] = {}  # they stay alive, so that storages stay theirs
-        self.readers: dict[nn.Module, set[nn.Module | None]] = {}
-        self.inputs: dict[nn.Module, list[Tensor]] = {}
-        self.inside: list[nn.Module] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        read = {_storage(t) for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)} & self.norm_of.keys()
-        if read and not self._is_view(func, result, read):
-            for storage in read:
-                self.readers[self.norm_of[storage]].add(self.inside[-1] if self.inside else None)
-        return result
-
-    @staticmethod
-    def _is_view(func: Any, result: Any, read: set[int]) -> bool:
-        results = [t for t in tree_flatten(result)[0] if isinstance(t, Tensor)]
-        return bool(results) and not func._schema.is_mutable and all(_storage(t) in read for t in results)
-
-    @contextmanager
-    def hooks(self, norms: set[nn.Module], neurons: set[nn.Module]) -> Iterator[None]:
-        handles = [norm.register_forward_hook(self._after_norm) for norm in norms]
-        for neuron in neurons:
-            handles.append(neuron.register_forward_pre_hook(self._before_neuron))
-            handles.append(neuron.register_forward_hook(self._after_neuron, always_call=True))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _after_norm(self, norm: nn.Module, inputs: Any, output: Tensor) -> None:
-        self.norm_of[_storage(output)] = norm
-        self.outputs.setdefault(norm, []).append(output)
-        self.readers.setdefault(norm, set())
-
-    def _before_neuron(self, neuron: nn.Module, inputs: Any) -> None:
-        self.inside.append(neuron)
-        self.inputs.setdefault(neuron, []).append(inputs[0])
-
-    def _after_neuron(self, neuron: nn.Module, inputs: Any, output: Any) -> None:
-        self.inside.pop()
-
-    def pairs(self) -> list[tuple[nn.Module, nn.Module]]:
-        found = []
-        for norm, outputs in self.outputs.items():
-            readers = self.readers[norm]
-            neuron = next(iter(readers)) if len(readers) == 1 else None
-            if neuron is None or len(outputs) != 1 or len(self.inputs[neuron]) != 1:
-                continue
-            if _is_sequence_of(self.inputs[neuron][0], outputs[0]) and getattr(neuron, "step_mode", None) == "m":
-                found.append((norm, neuron))
-        return found
-
-
-def _storage(t: Tensor) -> int:
-    return t.untyped_storage()._cdata
-
-
-def _is_sequence_of(x: Tensor, y: Tensor) -> bool:
-    """Whether the neuron's x [T, B, C, ...] is y [T * B, C, ...], or [T, B, C, ...], as it is."""
-    if x.dim() < 3 or x.numel() != y.numel():
-        return False
-    images = x.flatten(0, 1)  # copied, where it is no view
-    if images.data_ptr() != y.data_ptr():
-        return False
-    y = y.flatten(0, 1) if y.dim() == x.dim() else y
-    return images.shape == y.shape and images.stride() == y.stride()
 
 
 # --- pooling ---------------------------------------------------------------------------------------------------------
