@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
 
 from spikeforge import _library
-from spikeforge.accelerate import replacing
+from spikeforge.accelerate import products, replacing, residual
 from spikeforge.accelerate.replacing import Replaced
+from spikeforge.accelerate.watch import has_hooks, watched
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 MOST_PLACES = 256  # of a window of max_pool2d
@@ -28,48 +24,81 @@ class Layers:
     Attributes:
         normalised: pairs of names, of a batch normalisation and of the neuron in whose pass it runs now.
         pooled: the names of poolings that keep a byte for each maximum now.
+        recomputed: the names of products that are made again in the backward pass, and the bits that are kept of each
+            number of their input; 0 where it is kept as it is.
+        joined: triples of names, of a module in whose forward a residual is joined with a neuron's spikes, and of that
+            neuron; and how: "add", "and", "iand".
     """
 
     normalised: tuple[tuple[str, str], ...]
     pooled: tuple[str, ...]
+    recomputed: tuple[tuple[str, int], ...] = ()
+    joined: tuple[tuple[str, str, str], ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{len(self.normalised)} batch normalisations run in the pass of a neuron"]
         lines += [f"  {norm}  in  {neuron}" for norm, neuron in self.normalised]
+        if self.joined:
+            lines += [f"{len(self.joined)} residuals are joined there"]
+            lines += [f"  {mode} in {module}  in  {neuron}" for module, neuron, mode in self.joined]
         lines += [f"{len(self.pooled)} max poolings keep a byte for each maximum"]
-        return "\n".join(lines + [f"  {name}" for name in self.pooled])
+        lines += [f"  {name}" for name in self.pooled]
+        if self.recomputed:
+            lines += [f"{len(self.recomputed)} products are made again in the backward pass, of so many bits a number"]
+            lines += [f"  {name}  {bits or 'all'}" for name, bits in self.recomputed]
+        return "\n".join(lines)
 
 
-def layers(net: nn.Module, *inputs: Any) -> Layers:
+def layers(net: nn.Module, *inputs: Any, recompute: bool = False) -> Layers:
     """Has the batch normalisations before the neurons of SpikingJelly run in the neurons' passes, in place, and its max
     poolings by this library's operators. Call `accelerate(net)` first: those neurons are meant that it has replaced.
 
     The network is run once, with `inputs`, in evaluation mode and without gradients, to see which normalisation feeds
     one neuron and nothing else, whatever Python code lies between them. From then on the normalisation hands its input
-    on, and the neuron, in step mode "m", normalises it in its own pass. Modules, parameters, buffers and state_dict
-    stay what they are; spikes are the same within rounding. Left alone are modules with hooks. `accelerate.restore`
-    undoes it; do that before one of the two is taken out of the network or replaced, as convert_sync_batchnorm does.
+    on, and the neuron, in step mode "m", normalises it in its own pass. Where a module's forward joins the neuron's
+    spikes s with a residual r, as s + r, s * r or (1 - s) * r, that is done in the same pass too. Modules, parameters,
+    buffers and state_dict stay what they are; spikes are the same within rounding. Left alone are modules with hooks.
+    `accelerate.restore` undoes it; do that before one of the two is taken out of the network or replaced, as
+    convert_sync_batchnorm does.
 
     Args:
         net: a network that `accelerate` has seen.
         inputs: what it is called with: a small batch is enough.
+        recompute: linear layers and convolutions before those normalisations keep their input, spikes as bits, and are
+            made again in the backward pass: their results, which are the largest tensors, are not kept. On a CPU too
+            spikes are then the same within rounding only.
 
     Returns:
         The names of what was changed.
     """
     if not isinstance(net, nn.Module):
         raise TypeError(f"accelerate.layers: net must be a torch.nn.Module, but is {type(net).__name__}")
+    if not isinstance(recompute, bool):
+        raise TypeError(f"accelerate.layers: recompute must be True or False, but is {recompute!r}")
     _library.load()
     names = {module: name for name, module in net.named_modules()}
-    pairs = _pairs(net, inputs)
+    pairs, recomputed = _found(net, inputs, recompute)
     for norm, neuron in pairs:
         replacing.replace(norm, HandingOn)
         norm.__dict__["_spikeforge_neuron"] = (neuron,)  # in a tuple: it is no part of the module
         neuron.__dict__["_spikeforge_norm"] = (norm,)
+    for norm, product, bits in recomputed:
+        products.recompute(product, bits)
+        norm.__dict__["_spikeforge_recompute"] = True
+    joined = [
+        (names[module], names[neuron], mode)
+        for module in list(names)
+        for neuron, mode in residual.join(module, lambda neuron: norm_of(neuron) is not None)
+    ]
     pools = [module for module in names if _is_known_pool(module)]
     for pool in pools:
         replacing.replace(pool, BytePool)
-    return Layers(tuple((names[norm], names[neuron]) for norm, neuron in pairs), tuple(names[pool] for pool in pools))
+    return Layers(
+        tuple((names[norm], names[neuron]) for norm, neuron in pairs),
+        tuple(names[pool] for pool in pools),
+        tuple((names[product], bits) for _, product, bits in recomputed),
+        tuple(joined),
+    )
 
 
 # --- batch normalisation ---------------------------------------------------------------------------------------------
@@ -97,18 +126,25 @@ def normalised(norm: nn.Module, x: Tensor) -> Tensor:
     return plain.forward(norm, x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
-def _pairs(net: nn.Module, inputs: tuple[Any, ...]) -> list[tuple[nn.Module, nn.Module]]:
-    """Of normalisations and neurons that may run together."""
+def is_recomputed(norm: nn.Module) -> bool:
+    """Whether its input is made again in the backward pass."""
+    return norm.__dict__.get("_spikeforge_recompute", False)
+
+
+def _found(
+    net: nn.Module, inputs: tuple[Any, ...], recompute: bool
+) -> tuple[list[tuple[nn.Module, nn.Module]], list[tuple[nn.Module, nn.Module, int]]]:
+    """Normalisations and neurons that may run together; and normalisations, the products before them, and bits."""
     norms = {module for module in net.modules() if _is_known_norm(module)}
     neurons = {module for module in net.modules() if hasattr(type(module), "takes_norm") and not has_hooks(module)}
-    neurons = {module for module in neurons if norm_of(module) is None}
-    if not norms or not neurons:
-        return []
-    watch = _Watch()
-    with _as_it_was(net), watch.hooks(norms, neurons), torch.no_grad(), watch:
-        net.eval()
-        net(*inputs)
-    return watch.pairs()
+    free = {module for module in neurons if norm_of(module) is None}
+    if not norms or not free:
+        return [], []
+    candidates = {m for m in net.modules() if recompute and products.is_product(m) and not has_hooks(m)}
+    watch = watched(net, inputs, norms, neurons, candidates)
+    pairs = [(norm, neuron) for norm, neuron in watch.pairs() if neuron in free]
+    before = {norm: watch.product_before(norm) for norm, _ in pairs}
+    return pairs, [(norm, *found) for norm, found in before.items() if found is not None]
 
 
 def _is_known_norm(module: nn.Module) -> bool:

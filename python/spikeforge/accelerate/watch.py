@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -17,14 +17,20 @@ aten = torch.ops.aten
 
 
 def watched(
-    net: nn.Module, inputs: Iterable[Any], norms: Collection[nn.Module], neurons: Collection[nn.Module], products: Collection[nn.Module] = ()
+    net: nn.Module,
+    inputs: Iterable[Any],
+    norms: Collection[nn.Module],
+    neurons: Collection[nn.Module],
+    products: Collection[nn.Module] = (),
+    fires: Callable[[nn.Module], bool] = lambda neuron: True,
 ) -> Watch:
     """Runs `net` once, in evaluation mode and without gradients; it is as before afterwards.
 
     Args:
-        norms, neurons, products: the modules that are looked at; results of the neurons are spikes.
+        norms, neurons, products: the modules that are looked at.
+        fires: whether a neuron gives 0 and 1.
     """
-    watch = Watch()
+    watch = Watch(fires)
     with _as_it_was(net), watch.hooks(net, norms, neurons, products), torch.no_grad(), watch, _Dropouts(watch):
         net.eval()
         net(*inputs)
@@ -56,8 +62,9 @@ def _as_it_was(net: nn.Module) -> Iterator[None]:
 class Watch(TorchDispatchMode):
     """Follows tensors by their memory, so that views count as what they show."""
 
-    def __init__(self) -> None:
+    def __init__(self, fires: Callable[[nn.Module], bool]) -> None:
         super().__init__()
+        self.fires = fires
         self.norm_of: dict[int, nn.Module] = {}  # by storage, as what follows
         self.product_of: dict[int, nn.Module] = {}
         self.most: dict[int, int] = {}  # all numbers are whole, from 0 to this
@@ -169,7 +176,7 @@ class Watch(TorchDispatchMode):
     def _after_neuron(self, neuron: nn.Module, inputs: Any, output: Any) -> None:
         self.inside.pop()
         spikes = output[0] if isinstance(output, tuple) and output else output
-        if isinstance(spikes, Tensor) and getattr(neuron, "gives_spikes", True):
+        if isinstance(spikes, Tensor) and self.fires(neuron):
             self._are_whole(spikes, 1)
 
     def _before_product(self, product: nn.Module, inputs: Any) -> None:
