@@ -5,7 +5,7 @@ The forward is traced by torch.fx, and written anew where it joins a neuron's sp
 
 from __future__ import annotations
 
-import builtins
+import dis
 import functools
 import operator
 from collections.abc import Callable, Iterator
@@ -21,6 +21,7 @@ from spikeforge.accelerate.watch import has_hooks
 SUMS = (operator.add, operator.iadd, torch.add)
 PRODUCTS = (operator.mul, operator.imul, torch.mul)
 DIFFERENCES = (operator.sub, torch.sub)
+COMMON = dict(fx.Graph().python_code("self").globals, _operator=operator)  # what each text may name
 
 
 class Joining(Replaced):
@@ -33,7 +34,7 @@ class Joining(Replaced):
 @functools.cache
 def _function(source: str) -> Callable[..., Any]:
     """`forward`, of the text that torch.fx writes."""
-    names = {"torch": torch, "operator": operator, "inf": float("inf"), "nan": float("nan"), "device": torch.device}
+    names = dict(COMMON)
     exec(compile(source, "<forward with residuals>", "exec"), names)
     return names["forward"]
 
@@ -56,10 +57,10 @@ def join(
     if graph is None:
         return []
     found = list(_rewritten(module, graph, takes_residual, as_input))
-    if not found:
+    if not found or _changes_in_place(module) > len(found):
         return []
     source = graph.python_code("self")
-    if any(name not in ("torch", "operator", "inf", "nan", "device") for name in _foreign(source)):
+    if not source.globals.keys() <= COMMON.keys():  # it calls what only this trace knows
         return []
     replacing.replace(module, Joining)
     module.__dict__["_spikeforge_source"] = source.src
@@ -70,9 +71,11 @@ def _has_own_forward(module: nn.Module) -> bool:
     return not type(module).__module__.startswith(("torch.", "spikeforge."))
 
 
-def _foreign(source: Any) -> Iterator[str]:
-    """Names that the text uses and that only this trace knows."""
-    return (name for name, value in source.globals.items() if not hasattr(builtins, name) and value is not type(None))
+def _changes_in_place(module: nn.Module) -> int:
+    """How often the forward says x += y or the like, which torch.fx writes as x = x + y: of spikes that are joined it is
+    the same."""
+    code = dis.get_instructions(type(module).forward)
+    return sum(op.opname.startswith("INPLACE_") or (op.opname == "BINARY_OP" and op.argrepr.endswith("=")) for op in code)
 
 
 class _Tracer(fx.Tracer):
