@@ -5,7 +5,6 @@ The forward is traced by torch.fx, and written anew where it joins a neuron's sp
 
 from __future__ import annotations
 
-import dis
 import functools
 import operator
 from collections.abc import Callable, Iterator
@@ -25,9 +24,12 @@ COMMON = dict(fx.Graph().python_code("self").globals, _operator=operator)  # wha
 
 
 class Joining(Replaced):
-    """A module whose forward hands residuals to its neurons; its text is kept, so that copies and pickles have it."""
+    """A module whose forward hands residuals to its neurons; its text is kept, so that copies and pickles have it. Hooks
+    on those neurons see spikes: then it is the module's own forward."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if any(has_hooks(self.get_submodule(name)) for name in self.__dict__["_spikeforge_joined"]):
+            return super().forward(*args, **kwargs)
         return _function(self.__dict__["_spikeforge_source"])(self, *args, **kwargs)
 
 
@@ -57,13 +59,16 @@ def join(
     if graph is None:
         return []
     found = list(_rewritten(module, graph, takes_residual, as_input))
-    if not found or _changes_in_place(module) > len(found):
+    if not found:
         return []
     source = graph.python_code("self")
     if not source.globals.keys() <= COMMON.keys():  # it calls what only this trace knows
         return []
     replacing.replace(module, Joining)
     module.__dict__["_spikeforge_source"] = source.src
+    neurons = [neuron for neuron, _ in found]
+    names = [name for name, child in module.named_modules() if not as_input and child in neurons]
+    module.__dict__["_spikeforge_joined"] = names
     return found
 
 
@@ -71,18 +76,29 @@ def _has_own_forward(module: nn.Module) -> bool:
     return not type(module).__module__.startswith(("torch.", "spikeforge."))
 
 
-def _changes_in_place(module: nn.Module) -> int:
-    """How often the forward says x += y or the like, which torch.fx writes as x = x + y: of spikes that are joined it is
-    the same."""
-    code = dis.get_instructions(type(module).forward)
-    return sum(op.opname.startswith("INPLACE_") or (op.opname == "BINARY_OP" and op.argrepr.endswith("=")) for op in code)
-
-
 class _Tracer(fx.Tracer):
     """All modules below are calls."""
 
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
         return True
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+
+class _Proxy(fx.Proxy):
+    """torch.fx has x = x + y for x += y."""
+
+    @staticmethod
+    def in_place(function: Any) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+        return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
+
+    __iadd__ = in_place(operator.iadd)
+    __isub__ = in_place(operator.isub)
+    __imul__ = in_place(operator.imul)
+    __itruediv__ = in_place(operator.itruediv)
+    __iand__ = in_place(operator.iand)
+    __ior__ = in_place(operator.ior)
 
 
 def _traced(module: nn.Module) -> fx.Graph | None:

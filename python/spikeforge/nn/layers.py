@@ -69,6 +69,8 @@ class BatchNormNeuron(Container):
     ):
         super().__init__()
         norms = list(norm) if isinstance(norm, nn.ModuleList) else [norm]
+        if not norms:
+            raise ValueError("BatchNormNeuron: norm must not be an empty ModuleList, but have a normalisation for each step")
         for one in norms:
             if not _is_made_of(one, tuple(DIMS), ("forward",)):
                 raise TypeError(
