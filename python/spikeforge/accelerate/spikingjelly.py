@@ -29,8 +29,15 @@ from spikeforge.accelerate.replacing import (
     own_class,
     readable,
 )
-from spikeforge.nn.layers import OPERATOR as batch_norm_run
-from spikeforge.nn.layers import fits, is_better_apart, joined, statistics_of, update_running
+from spikeforge.nn.layers import (
+    fits,
+    is_better_apart,
+    joined,
+    operator_for,
+    parameter,
+    statistics_of,
+    update_running,
+)
 
 PACKAGE = "spikingjelly.activation_based.neuron"
 
@@ -409,9 +416,10 @@ class Node(Replaced):
             return spikes, states
         mean, var, count = statistics_of(norm, x)
         mode, other = residual or ("add", None)
-        of_channels = norm.weight, norm.bias, mean, var, other
+        of_channels = parameter(norm, "weight"), parameter(norm, "bias"), mean, var, other
         options = {"residual_mode": mode, "eps": norm.eps, "store_states": store}
-        (spikes,), states, *used = batch_norm_run(self._text(program), [x], states, parameters, *of_channels, **options)
+        call = self._text(program), [x], states, parameters, *of_channels
+        (spikes,), states, *used = operator_for(x)(*call, **options)
         update_running(norm, *used, count)
         return spikes, states
 

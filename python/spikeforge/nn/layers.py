@@ -129,7 +129,7 @@ class BatchNormNeuron(Container):
 
     def _text_cell(self) -> TextCell:
         """The neuron as text; made again where its constants have changed."""
-        neuron = self.neuron
+        neuron = self._modules["neuron"]
         if isinstance(neuron, Neuron):
             return neuron._quick.cell
         if not neuron.spiking:
@@ -140,7 +140,8 @@ class BatchNormNeuron(Container):
 
     def _run(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         """The neuron's states by their own names."""
-        neuron, norm, x = self.neuron, self.norm, inputs[0]
+        modules = self._modules  # attributes of a module take several times as long
+        neuron, norm, x = modules["neuron"], modules["norm"], inputs[0]
         residual = None
         try:
             if self.residual is not None:
@@ -158,7 +159,7 @@ class BatchNormNeuron(Container):
     def _normalised_run(
         self, norm: nn.Module, x: Tensor, residual: Residual, state: Mapping[str, Tensor], store: bool
     ) -> tuple[Tensor, State]:
-        neuron = self.neuron
+        neuron = self._modules["neuron"]
         if self._is_better_apart(norm, x):
             spikes, after = neuron._advance((_normalised(norm, x),), state, store)
             return joined(spikes, residual), after
@@ -167,7 +168,7 @@ class BatchNormNeuron(Container):
         used: list[Tensor] = []
 
         def layer(*call):
-            tensors = self._weight(norm, x), norm.bias, mean, var, other
+            tensors = self._weight(norm, x), parameter(norm, "bias"), mean, var, other
             options = {"residual_mode": mode, "eps": norm.eps, "store_states": store}
             outputs, after, *statistics = operator_for(x)(*call, *tensors, **options)
             used.extend(statistics)
@@ -203,15 +204,17 @@ class BatchNormNeuron(Container):
         return torch.cat(spikes), {name: torch.stack([after[name] for after in sequences]) for name in last}
 
     def _is_better_apart(self, norm: nn.Module, x: Tensor) -> bool:
-        if self.recompute or not isinstance(self.neuron, PredefinedNeuron) or self.neuron._cell is not None:
+        if self.recompute or not is_better_apart(x) or self.scale != 1 or isinstance(norm, nn.SyncBatchNorm):
             return False
-        return self.scale == 1 and not isinstance(norm, nn.SyncBatchNorm) and is_better_apart(x)
+        neuron = self._modules["neuron"]
+        return isinstance(neuron, PredefinedNeuron) and neuron._cell is None
 
     def _check(self, x: Tensor, residual: Residual) -> None:
-        norm = self.norm[0] if isinstance(self.norm, nn.ModuleList) else self.norm
-        kind, features = type(norm).__name__, norm.num_features
-        fewest, most = next(dims for kind, dims in DIMS.items() if isinstance(norm, kind))
+        norm = self._modules["norm"]
+        norm = norm[0] if isinstance(norm, nn.ModuleList) else norm
+        features, (fewest, most) = norm.num_features, dims_of(type(norm))
         if not fewest <= x.dim() <= most or x.shape[CHANNELS] != features:
+            kind = type(norm).__name__
             raise ValueError(
                 f"x must be [T, B, {features}, ...], with the {features} channels of {kind} in dimension {CHANNELS}"
                 f"{f' and {fewest} dimensions' if fewest == most else ''}, but has shape {list(x.shape)}"
@@ -227,11 +230,12 @@ class BatchNormNeuron(Container):
             raise TypeError(f"residual must be {x.dtype}, the type of x, but is {other.dtype}")
 
     def _weight(self, norm: nn.Module, x: Tensor) -> Tensor | None:
+        weight = parameter(norm, "weight")
         if self.scale == 1:
-            return norm.weight
-        if norm.weight is None:
+            return weight
+        if weight is None:
             return torch.full((norm.num_features,), self.scale, dtype=state_type(x.dtype), device=x.device)
-        return norm.weight * self.scale
+        return weight * self.scale
 
     def extra_repr(self) -> str:
         parts = [f"residual={self.residual!r}"] if self.residual is not None else []
@@ -274,7 +278,7 @@ def statistics_of(norm: nn.Module, x: Tensor) -> tuple[Tensor | None, Tensor | N
     """Mean and variance that `norm` takes for x ``[T, B, C, ...]``, None for those of x, and of how many numbers they
     are."""
     count = x.numel() // max(x.shape[CHANNELS], 1)
-    if not norm.training and norm.running_mean is not None:
+    if not norm.training and norm._buffers["running_mean"] is not None:
         # Copies: a step of training may change them before the backward pass.
         return norm.running_mean.clone(), norm.running_var.clone(), count
     if _joins_processes(norm):
@@ -288,15 +292,28 @@ def _joins_processes(norm: nn.Module) -> bool:
     return distributed.get_world_size(norm.process_group) > 1
 
 
-@torch.no_grad()
+def parameter(norm: nn.Module, name: str) -> Tensor | None:
+    """As norm.name, in a fraction of the time; a parametrized one is an attribute alone."""
+    own = norm._parameters
+    return own[name] if name in own else getattr(norm, name)
+
+
+def dims_of(kind: type) -> tuple[int, int]:
+    """How many dimensions x with time has beside a norm of this class, at least and at most."""
+    return DIMS.get(kind) or next(dims for base, dims in DIMS.items() if issubclass(kind, base))
+
+
 def update_running(norm: nn.Module, mean: Tensor, var: Tensor, count: int | Tensor) -> None:
     """The running statistics of a `norm` in training, as torch does: from the variance that is divided by one less."""
     if not norm.training or not norm.track_running_stats:
         return
-    norm.num_batches_tracked.add_(1)
-    factor = norm.momentum if norm.momentum is not None else 1.0 / norm.num_batches_tracked
-    running = [norm.running_mean, norm.running_var]
-    found = [mean.detach().to(running[0].dtype), (var.detach() * (count / (count - 1))).to(running[1].dtype)]
+    buffers = norm._buffers
+    running, batches = [buffers["running_mean"], buffers["running_var"]], buffers["num_batches_tracked"]
+    batches.add_(1)
+    factor = norm.momentum if norm.momentum is not None else 1.0 / batches
+    found = [mean.detach(), var.detach() * (count / (count - 1))]
+    if mean.dtype != running[0].dtype:
+        found = [now.to(before.dtype) for now, before in zip(found, running)]
     if isinstance(factor, Tensor):
         for before, now in zip(running, found):
             before.lerp_(now, factor)
