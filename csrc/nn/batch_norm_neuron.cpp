@@ -82,10 +82,10 @@ BatchNormNeuronImpl::BatchNormNeuronImpl(std::shared_ptr<torch::nn::Module> norm
   TORCH_CHECK_TYPE(norm_ && norm_in(*norm_),
                    "BatchNormNeuron: norm must be a torch::nn::BatchNorm1d, 2d or 3d, but is ",
                    norm_ ? norm_->name() : "null");
-  TORCH_CHECK_TYPE(neuron_ && neuron_->takes_layer() && neuron_->input_names().size() == 1 &&
-                       neuron_->output_names().size() == 1,
-                   "BatchNormNeuron: neuron must be one of neurons.h or neuron.h, with spikes, one input and one output, but is ",
-                   neuron_ ? neuron_->title() : "null");
+  TORCH_CHECK_TYPE(
+      neuron_ && neuron_->takes_layer() && neuron_->input_names().size() == 1 && neuron_->output_names().size() == 1,
+      "BatchNormNeuron: neuron must be one of neurons.h or neuron.h, with spikes, one input and one output, but is ",
+      neuron_ ? neuron_->title() : "null");
   const std::string& mode = options_.residual();
   TORCH_CHECK_VALUE(mode.empty() || mode == "add" || mode == "and" || mode == "iand",
                     "BatchNormNeuron: residual must be add, and or iand, or empty for none, but is '", mode, "'");
@@ -156,9 +156,7 @@ Tensors BatchNormNeuronImpl::advance(at::TensorList inputs, std::int64_t steps) 
   return neuron_->run({&x, 1}, steps);
 }
 
-Tensors BatchNormNeuronImpl::at_rest(at::TensorList inputs) {
-  return {joined(at::zeros_like(inputs[0]), inputs)};
-}
+Tensors BatchNormNeuronImpl::at_rest(at::TensorList inputs) { return {joined(at::zeros_like(inputs[0]), inputs)}; }
 
 void BatchNormNeuronImpl::set_path(const std::string& path) {
   Stateful::set_path(path);
@@ -192,7 +190,10 @@ Script BatchNormNeuronImpl::script() const {
       "y = self.norm.forward(torch.flatten(x, 0, 1))\n"
       "s = self.neuron.forward(torch.unflatten(y, 0, [x.size(0), x.size(1)]))\n"
       "return ";
-  result.forward += mode.empty() ? "s" : mode == "add" ? "s + residual" : mode == "and" ? "s * residual" : "(1 - s) * residual";
+  result.forward += mode.empty()    ? "s"
+                    : mode == "add" ? "s + residual"
+                    : mode == "and" ? "s * residual"
+                                    : "(1 - s) * residual";
   if (!mode.empty())
     result.at_rest = mode == "add" || mode == "iand" ? "return residual" : "return torch.zeros_like(residual)";
   return result;

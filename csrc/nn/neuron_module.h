@@ -42,7 +42,6 @@ class SPIKEFORGE_API NeuronModule : public Stateful {
   virtual bool runs_as_text() const { return false; }
 
  protected:
-
   explicit NeuronModule(Names state_names, bool persistent_state);
 
   // Refuses what no call takes, before the states are compared with it.

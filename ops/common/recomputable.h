@@ -23,8 +23,8 @@ class Recomputable {
   virtual at::Tensor again() = 0;
 };
 
-// The node of a rule that has `static at::Tensor again(AutogradContext*)` and says in saved_data["recompute"] whether it
-// is to be asked.
+// The node of a rule that has `static at::Tensor again(AutogradContext*)` and says in saved_data["recompute"] whether
+// it is to be asked.
 template <class Rule>
 class RecomputableNode final : public torch::autograd::CppNode<Rule>, public Recomputable {
  public:
@@ -62,8 +62,7 @@ class Recomputed : public torch::CustomClassHolder {
   }
 
   // For keep().
-  Recomputed(NodePointer node, Recomputable* recomputable, const at::TensorBase& whole,
-             const at::Tensor& t)
+  Recomputed(NodePointer node, Recomputable* recomputable, const at::TensorBase& whole, const at::Tensor& t)
       : node_(std::move(node)),
         recomputable_(recomputable),
         strides_of_whole_(whole.sym_strides().vec()),

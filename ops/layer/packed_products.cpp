@@ -25,9 +25,8 @@ using autograd::variable_list;
 using MaybeTensor = std::optional<at::Tensor>;
 
 SPIKEFORGE_SCHEMAS(library) {
-  library.def(
-      "linear(Tensor x, Tensor weight, Tensor? bias=None, *, int bits=1, bool recompute=False) -> Tensor",
-      {at::Tag::pt2_compliant_tag});
+  library.def("linear(Tensor x, Tensor weight, Tensor? bias=None, *, int bits=1, bool recompute=False) -> Tensor",
+              {at::Tag::pt2_compliant_tag});
   library.def(
       "convolution(Tensor x, Tensor weight, Tensor? bias=None, int[1] stride=1, int[1] padding=0, "
       "int[1] dilation=1, int groups=1, *, int bits=1, bool recompute=False) -> Tensor",
@@ -237,7 +236,8 @@ at::Tensor linear_autograd(const at::Tensor& x, const at::Tensor& weight, const 
   TORCH_CHECK_VALUE(weight.dim() == 2, "linear: weight must have shape [out, in], but has ", weight.sym_sizes());
   TORCH_CHECK_VALUE(x.dim() >= 1, "linear: x must have shape [..., in], but is 0-dimensional");
   return packed_product<PackedLinearRule>(
-      "linear", x, weight, bias, {bits, recompute}, [&] { return at::linear(x, weight, bias); }, [](AutogradContext*) {});
+      "linear", x, weight, bias, {bits, recompute}, [&] { return at::linear(x, weight, bias); },
+      [](AutogradContext*) {});
 }
 
 // One number for each dimension of space.

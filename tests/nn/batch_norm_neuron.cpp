@@ -127,7 +127,8 @@ TEST_CASE("residuals of a BatchNormNeuron are joined as in SEW-ResNet, and a sca
       const Tensor found = layer->run({x, r}, 5)[0];
       CHECK(at::equal(found, join(nn::IF()->forward(twin(x.flatten(0, 1)).view(x.sizes())))));
       const Tensor before = layer->state("neuron.v").clone();
-      CHECK(at::equal(layer->at_rest({x.slice(0, 0, 1), r.slice(0, 0, 1)})[0], join(at::zeros_like(x))[0].unsqueeze(0)));
+      CHECK(
+          at::equal(layer->at_rest({x.slice(0, 0, 1), r.slice(0, 0, 1)})[0], join(at::zeros_like(x))[0].unsqueeze(0)));
       CHECK(at::equal(layer->state("neuron.v"), before));
     }
 }
@@ -177,7 +178,9 @@ TEST_CASE("what a BatchNormNeuron does not take is refused in words") {
   BatchNormNeuron layer(BatchNorm2d(3), nn::IF(), BatchNormNeuronOptions().residual("add"));
   const Tensor x = at::rand({4, 2, 3, 5, 5});
   starts(message_of([&] { layer->run({x}, 4); }), "BatchNormNeuron: takes 2 inputs, but got 1");
-  starts(message_of([&] { layer->run({x[0], x[0]}, 2); }),
+  starts(message_of([&] {
+           layer->run({x[0], x[0]}, 2);
+         }),
          "BatchNormNeuron: x must be [2, B, 3, ...] with 5 to 5 dimensions, but has shape [2, 3, 5, 5]");
   starts(message_of([&] { layer->run({x, x[0]}, 4); }), "BatchNormNeuron: residual must have shape [4, 2, 3, 5, 5]");
   starts(message_of([&] { layer->run({x, x.to(at::kDouble)}, 4); }), "BatchNormNeuron: residual must be Float");

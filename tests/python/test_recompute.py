@@ -10,6 +10,7 @@ from torch import nn
 from torch.library import opcheck
 
 import spikeforge.nn as snn
+from documentation import code
 from spikeforge.accelerate import watch
 
 ops = torch.ops.spikeforge
@@ -280,6 +281,13 @@ def test_a_training_step_that_recomputes_is_captured(device):
     step(twin)
     for a, b in zip(net.parameters(), twin.parameters()):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_the_page_fuses_any_forward(capsys):
+    names = dict(torch=torch, snn=snn)
+    exec(code("fuse any forward"), names)
+    printed = capsys.readouterr().out
+    assert printed.startswith("['1', '2.neuron']") and "residual='add', recompute=True" in printed
 
 
 def test_recompute_is_refused_in_words():
