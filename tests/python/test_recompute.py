@@ -118,6 +118,15 @@ def test_a_neuron_without_normalisation_keeps_no_product_either(device):
     assert results[0][0] - results[1][0] == T * B * OUT * 4 and torch.equal(results[0][1], results[1][1])
 
 
+def test_statistics_of_a_product_do_not_keep_it_either(device):
+    """As SyncBatchNorm takes them, over processes."""
+    weight, x, results = torch.randn(OUT, C, device=device, requires_grad=True), spikes(T, B, C, device=device), []
+    for recompute in (False, True):
+        (mean, var), kept = kept_by(lambda: ops.channel_statistics(ops.linear(x, weight, recompute=recompute)))
+        results.append((kept, torch.autograd.grad(weighted(mean) + weighted(var), weight)[0]))
+    assert results[0][0] - results[1][0] == T * B * OUT * 4 and torch.equal(results[0][1], results[1][1])
+
+
 def test_what_someone_wrote_to_or_casts_is_kept(device):
     weight = torch.randn(OUT, C, device=device, requires_grad=True)
     x = spikes(T, B, C, device=device)
