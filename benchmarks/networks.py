@@ -7,10 +7,12 @@ neurons. A step is forward, cross entropy of the mean over time, backward and SG
 neuron" has the identity in the place of each neuron: what remains when neurons cost nothing. Times are by the clock,
 the median of all rounds. "its Triton" are SpikingJelly's nodes with states of autocast's type, which its Triton kernels
 then run; as they are, nodes with half inputs loop over torch's operations. "with layers" is accelerated, and then
-accelerate.layers: batch normalisation in the neuron's pass, and pooling; "with bits" besides keeps spikes as bits. "as a
-graph" is the same step, captured once as a CUDA graph and replayed: what its kernels take, without Python's time.
+accelerate.layers: batch normalisation in the neuron's pass, and pooling; "with bits" besides keeps spikes as bits,
+"recomputed" is accelerate.layers(net, ..., recompute=True): bits, and no result of a convolution. "its memopt" is
+SpikingJelly's own optimize_memory, level 1, of all blocks: checkpoints, and binary inputs as bits. "as a graph" is the same step, captured once as a CUDA graph and replayed: what its kernels take, without Python's time.
 
     python benchmarks/networks.py --device cuda --json benchmarks/results/networks_h200.json
+    python benchmarks/networks.py --device cuda --networks SEW-ResNet18 --steps 16 --layouts channels-last
     python benchmarks/networks.py --device cpu --batch 2 --size 32 --rounds 1 --steps-per-round 1
 
 SpikingJelly chooses its own backend for each neuron. It is imported without its models and data sets, so that on a
@@ -258,6 +260,29 @@ def with_layers(net, options):
     return net
 
 
+def recomputed(net, options):
+    accelerated(net, options)
+    images = torch.randn(1, 3, options.size, options.size, device=options.device)
+    spikeforge.accelerate.layers(net, images, recompute=True)
+    return net
+
+
+def memory_optimised(net, options):
+    from spikingjelly.activation_based.memopt import optimize_memory
+
+    def example(net):
+        images = torch.randn(2, 3, options.size, options.size, device=options.device)
+        half = options.dtype != "float32"
+        with torch.autocast(options.device, getattr(torch, options.dtype)) if half else contextlib.nullcontext():
+            y = net(images)
+        functional.reset_net(net)
+        return y
+
+    net = on_triton(net, options) if options.device == "cuda" else net
+    blocks = (Residual, Block, Embedding) if any(isinstance(m, (Residual, Block)) for m in net.modules()) else (neuron.BaseNode,)
+    return optimize_memory(net, blocks, example, level=1, checkpoint_budget="memory")
+
+
 def without_neurons(net, options):
     for parent in list(net.modules()):
         for name, child in parent.named_children():
@@ -271,10 +296,12 @@ FORMS = {
     "accelerated": accelerated,
     "with layers": with_layers,
     "with bits": with_layers,
+    "recomputed": recomputed,
     "SpikingJelly": as_it_is,
     "its Triton": on_triton,
+    "its memopt": memory_optimised,
 }
-GRAPHS = ("no neuron", "accelerated", "with layers")  # packing looks at numbers, for which it waits
+GRAPHS = ("no neuron", "accelerated", "with layers", "recomputed")  # packing looks at numbers, for which it waits
 LAYOUTS = {"NCHW": torch.contiguous_format, "channels-last": torch.channels_last}
 
 
@@ -364,7 +391,7 @@ def measure(name, form, layout, options):
         if options.device == "cuda" and form in GRAPHS:
             row.update(graph_milliseconds=1e3 * seconds(step.captured(), options)[0])
     except Exception as error:
-        if form in ("accelerated", "with layers", "with bits"):
+        if form in ("accelerated", "with layers", "with bits", "recomputed"):
             raise
         print(f"{name}, {layout}, {form}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
         row["error"] = f"{type(error).__name__}: {error}"

@@ -55,6 +55,16 @@ NeuronImpl::NeuronImpl(NeuronOptions options)
 }
 
 NeuronModule::Results NeuronImpl::call(at::TensorList inputs, const Tensors& states, bool store) const {
+  const Layer alone = [](const spikeforge::Neuron& neuron, at::TensorList x, at::TensorList given,
+                         at::TensorList params, bool storing) -> Results {
+    auto [outputs, next] = neuron(x, given, params, storing);
+    return {std::move(outputs), std::move(next)};
+  };
+  return call_in(alone, inputs, states, store);
+}
+
+NeuronModule::Results NeuronImpl::call_in(const Layer& layer, at::TensorList inputs, const Tensors& states,
+                                          bool store) const {
   TORCH_CHECK_VALUE(inputs.size() == inputs_.size(), title(), ": takes ", inputs_.size(), " inputs (", quoted(inputs_),
                     "), but got ", inputs.size());
   const at::Tensor& x = inputs[0];
@@ -72,8 +82,7 @@ NeuronModule::Results NeuronImpl::call(at::TensorList inputs, const Tensors& sta
     for (std::size_t j = 0; j < within.size(); ++j) within[j] = bounded(param_names_[j], within[j]).tensor();
   }
   const auto run = [&](at::TensorList given) -> Results {
-    auto [outputs, next] = options_.neuron()(inputs, given, has_bounds() ? within : params_, store);
-    return {std::move(outputs), std::move(next)};
+    return layer(options_.neuron(), inputs, given, has_bounds() ? within : params_, store);
   };
   if (std::all_of(states.begin(), states.end(), undefined)) return run({});
   if (std::none_of(states.begin(), states.end(), undefined)) return run(states);

@@ -41,10 +41,13 @@ class SPIKEFORGE_API NeuronImpl : public NeuronModule {
   const NeuronOptions& options() const { return options_; }
   void pretty_print(std::ostream& stream) const override;
   Script script() const override;
+  bool takes_layer() const override { return true; }
+  bool runs_as_text() const override { return true; }
 
  protected:
   const char* kind() const override { return name_.c_str(); }
   Results call(at::TensorList inputs, const Tensors& states, bool store) const override;
+  Results call_in(const Layer& layer, at::TensorList inputs, const Tensors& states, bool store) const override;
   std::shared_ptr<Stateful> fresh() const override { return std::make_shared<NeuronImpl>(options_); }
 
  private:

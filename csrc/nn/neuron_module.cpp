@@ -44,7 +44,7 @@ Tensors NeuronModule::advance(at::TensorList inputs, std::int64_t steps) {
   for (const at::Tensor& x : inputs) check_input(x);
   if (!inputs.empty()) check_live(inputs[0]);
   const bool store = keeping_sequences();
-  auto [outputs, states] = call(inputs, states_, store);
+  auto [outputs, states] = layer_ ? call_in(*layer_, inputs, states_, store) : call(inputs, states_, store);
   if (!store) {
     states_ = std::move(states);
     return std::move(outputs);
@@ -53,6 +53,11 @@ Tensors NeuronModule::advance(at::TensorList inputs, std::int64_t steps) {
   if (steps > 0)  // copied, or each last state would keep its whole sequence
     for (std::size_t i = 0; i < states_.size(); ++i) states_[i] = sequences_[i].select(0, steps - 1).clone();
   return std::move(outputs);
+}
+
+NeuronModule::Results NeuronModule::call_in(const Layer& /*layer*/, at::TensorList /*inputs*/,
+                                            const Tensors& /*states*/, bool /*store*/) const {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, title(), ": it is no traced cell, and takes no layer around it");
 }
 
 Param NeuronModule::register_constant(const std::string& name, const Constant& constant) {

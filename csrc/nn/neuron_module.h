@@ -3,6 +3,9 @@
 
 #include <spikeforge/nn/constant.h>
 #include <spikeforge/nn/stateful.h>
+#include <spikeforge/ops/traced.h>
+
+#include <functional>
 
 namespace spikeforge::nn {
 
@@ -16,18 +19,37 @@ class SPIKEFORGE_API NeuronModule : public Stateful {
   // What the neuron takes for a constant that has this value: one within its bounds.
   Param bounded(const std::string& name, const Param& value) const;
 
- protected:
   struct Results {
     Tensors outputs;
     Tensors states;  // the last ones, or with `store` their sequences
   };
+  // Runs the neuron, as a traced cell, with what is around it.
+  using Layer = std::function<Results(const spikeforge::Neuron&, at::TensorList inputs, at::TensorList states,
+                                      at::TensorList params, bool store)>;
+  // While it lives the layer makes the neuron's calls.
+  class Within {
+   public:
+    Within(NeuronModule& neuron, const Layer& layer) : neuron_(neuron) { neuron_.layer_ = &layer; }
+    ~Within() { neuron_.layer_ = nullptr; }
+    Within(const Within&) = delete;
+    Within& operator=(const Within&) = delete;
 
+   private:
+    NeuronModule& neuron_;
+  };
+  virtual bool takes_layer() const { return false; }
+  // Whether it is a traced cell in any case, and not compiled into the library.
+  virtual bool runs_as_text() const { return false; }
+
+ protected:
   explicit NeuronModule(Names state_names, bool persistent_state);
 
   // Refuses what no call takes, before the states are compared with it.
   virtual void check_input(const at::Tensor& /*x*/) const {}
   // One operator call. states: undefined where there is none.
   virtual Results call(at::TensorList inputs, const Tensors& states, bool store) const = 0;
+  // The same by a layer; of those that take one.
+  virtual Results call_in(const Layer& layer, at::TensorList inputs, const Tensors& states, bool store) const;
 
   Tensors advance(at::TensorList inputs, std::int64_t steps) final;
   void set_own_state(std::size_t i, at::Tensor value) override { states_[i] = std::move(value); }
@@ -45,6 +67,7 @@ class SPIKEFORGE_API NeuronModule : public Stateful {
   Names names_;
   std::vector<std::pair<std::string, Bounds>> bounds_;  // of learned constants that have some
   Tensors states_, sequences_;
+  const Layer* layer_ = nullptr;
 };
 
 // "tau=2", "tau=[8]" for a tensor, "tau=[8] learned", "tau=[] learned in [1, inf]".

@@ -138,6 +138,15 @@ NeuronModule::Results Predefined<Options>::call(at::TensorList inputs, const Ten
 }
 
 template <class Options>
+NeuronModule::Results Predefined<Options>::call_in(const Layer& layer, at::TensorList inputs, const Tensors& states,
+                                                   bool store) const {
+  const auto arguments = has_bounds() ? call_within_bounds() : call_;
+  if (!cell_ && !cell_in_layer_) cell_in_layer_ = traced_cell(call_, options_.strict());
+  const at::Tensor& x = inputs[0];
+  return layer(cell_ ? *cell_ : *cell_in_layer_, {&x, 1}, initial(x, states, arguments), tensors_of(arguments), store);
+}
+
+template <class Options>
 Script Predefined<Options>::script() const {
   return cell_ ? cell_script() : operator_script();
 }

@@ -135,10 +135,13 @@ class SPIKEFORGE_API Predefined : public NeuronModule {
   const Options& options() const { return options_; }
   void pretty_print(std::ostream& stream) const override;
   Script script() const override;
+  bool takes_layer() const override { return call_.spiking; }
+  bool runs_as_text() const override { return cell_.has_value(); }
 
  protected:
   const char* kind() const override;
   Results call(at::TensorList inputs, const Tensors& states, bool store) const override;
+  Results call_in(const Layer& layer, at::TensorList inputs, const Tensors& states, bool store) const override;
   std::shared_ptr<Stateful> fresh() const override { return std::make_shared<Predefined>(options_); }
 
  private:
@@ -150,7 +153,8 @@ class SPIKEFORGE_API Predefined : public NeuronModule {
   Options options_;
   typename Options::Operator call_;  // with the registered tensors in place of the given ones
 
-  std::optional<spikeforge::Neuron> cell_;  // of a strict one, and of CubaLIF
+  std::optional<spikeforge::Neuron> cell_;                   // of a strict one, and of CubaLIF
+  mutable std::optional<spikeforge::Neuron> cell_in_layer_;  // of the others
 };
 
 #define SPIKEFORGE_MODULE(name)                    \

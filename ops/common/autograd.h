@@ -4,6 +4,7 @@
 
 #include <spikeforge/kernels/multistep/traced_cell.h>
 #include <spikeforge/ops/common/derivatives.h>
+#include <spikeforge/ops/common/recomputable.h>
 #include <spikeforge/ops/common/record.h>
 
 #include <ATen/record_function.h>
@@ -137,9 +138,10 @@ class SavedCall {
 // What a node keeps of a call, and the call made of it again.
 class Kept {
  public:
-  // `tensors` are those that the call has, and others behind them.
+  // `tensors` are those that the call has, and others behind them. Its first input may be recomputed.
   static void save(AutogradContext* ctx, const MultistepCall& call, variable_list tensors) {
     ctx->set_materialize_grads(false);
+    if (!tensors.empty()) tensors[0] = Recomputed::keep(ctx, first_input, tensors[0]);
     ctx->save_for_backward(std::move(tensors));
     ctx->saved_data["call"] = SavedCall::pack(call);
     save_neuron(ctx, call);
@@ -151,6 +153,7 @@ class Kept {
       wanted_.push_back(given(i) && ctx->needs_input_grad(count_));
       if (given(i)) arguments_[i] = tensors_[count_++];
     }
+    arguments_[0] = Recomputed::restored(ctx, first_input, arguments_[0]);
     set_tensors(call, arguments_);
   }
   Kept(const Kept&) = delete;
@@ -173,6 +176,8 @@ class Kept {
   }
 
  private:
+  static constexpr const char* first_input = "first_input";
+
   SavedCall saved_;
   variable_list tensors_;
   ByArgument arguments_;

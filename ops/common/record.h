@@ -30,9 +30,9 @@ inline bool wants_gradient(const at::Tensor& t) {
 //   static constexpr bool is_traceable;
 //   static variable_list backward(AutogradContext*, const variable_list& grads);   one gradient for each input
 // `forward` saves in the context what backward needs, and calls operators below autograd.
-template <class Rule, class Forward>
+template <class Rule, class Node = torch::autograd::CppNode<Rule>, class Forward>
 auto record(at::TensorList inputs, Forward&& forward) {
-  const auto node = make_node<torch::autograd::CppNode<Rule>>();
+  const auto node = make_node<Node>();
   torch::autograd::edge_list edges;
   edges.reserve(inputs.size());
   node->input_info_.reserve(inputs.size());

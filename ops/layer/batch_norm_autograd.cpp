@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,7 +36,7 @@ struct StatisticsRule {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     if (!grads[0].defined() && !grads[1].defined()) return {at::Tensor()};
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor& x = saved[0];
+    const at::Tensor x = Recomputed::restored(ctx, "x", saved[0]);
     const std::int64_t dim = ctx->saved_data.at("channel_dim").toInt();
     const at::Tensor mean = is_differentiated(grads) ? call_channel_statistics(x, dim).first : saved[1];
     const at::Scalar numbers = numbers_of_a_channel(x, dim);
@@ -53,7 +54,7 @@ std::tuple<at::Tensor, at::Tensor> statistics_autograd(const at::Tensor& x, std:
     const variable_list statistics = record<StatisticsRule>(x, [&](AutogradContext* ctx) {
       auto [mean, var] = call_channel_statistics(x, channel_dim);
       ctx->set_materialize_grads(false);
-      ctx->save_for_backward({x, mean});
+      ctx->save_for_backward({Recomputed::keep(ctx, "x", x), mean});
       ctx->saved_data["channel_dim"] = channel_dim < 0 ? channel_dim + x.dim() : channel_dim;
       return variable_list{mean, var};
     });
@@ -76,16 +77,22 @@ struct BatchNormRule {
       results = is_wrapped(layer) ? forward_of_parts(layer, /*save=*/true) : call_layer_forward(layer, /*save=*/true);
     }
     const auto& [center, scale, shift, rstd] = results.numbers;
-    const std::shared_ptr<const TracedCell> cell = layer_cell(layer.neuron, layer.joins());
-    const LayerArguments arguments(layer, center, scale, shift);
+    // The gradient of a sum is that of both: no residual is kept for it.
+    const bool adds = adds_residual(layer);
+    LayerCall kept = layer;
+    if (adds) kept.residual.reset();
+    const std::shared_ptr<const TracedCell> cell = layer_cell(kept.neuron, kept.joins());
+    const LayerArguments arguments(kept, center, scale, shift);
     const MultistepCall call =
         traced_call(cell->text, arguments.inputs, layer.states, arguments.params, layer.store_states);
     variable_list given = given_tensors(call);
     for (const at::Tensor* t : {&layer.weight, &layer.bias})
       if (t->defined()) given.push_back(*t);
+    const std::size_t count = given.size();
+    if (adds) given.push_back(layer.residual);
 
     record<BatchNormRule>(given, [&](AutogradContext* ctx) {
-      variable_list saved = given;
+      variable_list saved(given.begin(), given.begin() + static_cast<std::ptrdiff_t>(count));
       saved.insert(saved.end(), {rstd, results.run.checkpoints});
       Kept::save(ctx, call, std::move(saved));
       ctx->saved_data["has_weight"] = layer.weight.defined();
@@ -93,7 +100,8 @@ struct BatchNormRule {
       ctx->saved_data["channel_dim"] = layer.channel_dim;
       ctx->saved_data["eps"] = layer.eps;
       ctx->saved_data["layer_of"] = std::string(layer.neuron);
-      if (const auto residual = layer.joins()) ctx->saved_data["residual"] = static_cast<std::int64_t>(*residual);
+      ctx->saved_data["adds"] = adds;
+      if (const auto residual = kept.joins()) ctx->saved_data["residual"] = static_cast<std::int64_t>(*residual);
       variable_list all(results.run.outputs.begin(), results.run.outputs.end());
       all.insert(all.end(), results.run.states.begin(), results.run.states.end());
       all.insert(all.end(), {results.mean, results.var});
@@ -152,6 +160,7 @@ struct BatchNormRule {
     };
     add(affine.weight, of_weight);
     add(affine.bias, of_bias);
+    if (ctx->saved_data.at("adds").toBool()) all.push_back(grads[0]);
     return all;
   }
 
@@ -173,6 +182,14 @@ struct BatchNormRule {
     at::Tensor weight, bias, rstd;
     bool wants_weight = false, wants_bias = false;
   };
+
+  // Where the cell without the residual finds its checkpoints too.
+  static bool adds_residual(const LayerCall& layer) {
+    if (layer.joins() != graph::Residual::add) return false;
+    const DType type = dtype_of(layer.inputs[0].scalar_type());
+    return layer_cell(layer.neuron, std::nullopt)->checkpoint_length(type) ==
+           layer_cell(layer.neuron, layer.joins())->checkpoint_length(type);
+  }
 
   // By a transform of torch.func, which sees the parts only.
   static bool is_wrapped(at::TensorList list) {

@@ -50,17 +50,21 @@ SPIKEFORGE_API std::tuple<at::Tensor, at::Tensor> channel_statistics(const at::T
 // ---- products of spikes that keep bits for the backward pass, in place of x ----
 //
 // x holds 0 and 1, or with bits 4 whole numbers up to 15. Throws ValueError for other numbers on a CPU where the
-// weight's gradient is wanted; on a GPU that gradient is NaN then.
+// weight's gradient is wanted; on a GPU that gradient is NaN then. With bits 0 x itself is kept, and may hold anything.
+// With `recompute` a batch_norm_run that reads the product, or a view of it, keeps nothing of it: its backward pass
+// makes it again.
 
 // x [..., in], weight [out, in], bias [out].
 SPIKEFORGE_API at::Tensor linear(const at::Tensor& x, const at::Tensor& weight,
-                                 const std::optional<at::Tensor>& bias = std::nullopt, std::int64_t bits = 1);
+                                 const std::optional<at::Tensor>& bias = std::nullopt, std::int64_t bits = 1,
+                                 bool recompute = false);
 
 // One entry for each dimension of space, or one for all.
 struct ConvolutionOptions {
   std::vector<std::int64_t> stride{1}, padding{0}, dilation{1};
   std::int64_t groups = 1;
   std::int64_t bits = 1;
+  bool recompute = false;
 };
 
 // x [N, in, *space], weight [out, in / groups, *kernel], bias [out], with 1 to 3 dimensions of space.

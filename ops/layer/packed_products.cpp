@@ -1,7 +1,7 @@
 // torch's linear layers and convolutions of spikes, of which the backward pass keeps bits in place of the tensor.
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/record.h>
+#include <spikeforge/ops/common/recomputable.h>
 #include <spikeforge/ops/common/text_call.h>
 #include <spikeforge/ops/layer.h>
 #include <spikeforge/ops/layer/packed.h>
@@ -25,11 +25,11 @@ using autograd::variable_list;
 using MaybeTensor = std::optional<at::Tensor>;
 
 SPIKEFORGE_SCHEMAS(library) {
-  library.def("linear(Tensor x, Tensor weight, Tensor? bias=None, *, int bits=1) -> Tensor",
+  library.def("linear(Tensor x, Tensor weight, Tensor? bias=None, *, int bits=1, bool recompute=False) -> Tensor",
               {at::Tag::pt2_compliant_tag});
   library.def(
       "convolution(Tensor x, Tensor weight, Tensor? bias=None, int[1] stride=1, int[1] padding=0, "
-      "int[1] dilation=1, int groups=1, *, int bits=1) -> Tensor",
+      "int[1] dilation=1, int groups=1, *, int bits=1, bool recompute=False) -> Tensor",
       {at::Tag::pt2_compliant_tag});
 }
 
@@ -37,6 +37,18 @@ struct Geometry {
   std::vector<c10::SymInt> stride, padding, dilation;
   c10::SymInt groups = 1;
 };
+
+// What is kept for the backward pass.
+struct Keeping {
+  std::int64_t bits = 1;   // of a number of x; 0: x itself
+  bool recompute = false;  // what a product is made of, so that who reads it need not keep it
+};
+
+at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, const Geometry& options) {
+  const std::vector<c10::SymInt> zeros(options.stride.size(), 0);
+  return at::convolution_symint(x, weight, bias, options.stride, options.padding, options.dilation,
+                                /*transposed=*/false, zeros, options.groups);
+}
 
 // Of a tensor that is kept as bits.
 void keep_form(AutogradContext* ctx, const at::Tensor& x, std::int64_t bits) {
@@ -65,12 +77,16 @@ Packed pack(const char* op, const at::Tensor& x, std::int64_t bits) {
   return packed;
 }
 
+// Where what a product keeps stands among its saved tensors. Bits are two, x itself is one.
+enum Saved : std::uint8_t { saved_weight, saved_bias, saved_x, saved_valid };
+
 // x as the forward pass had it. Throws NotImplementedError where its own derivative is asked for.
 at::Tensor unpacked(AutogradContext* ctx, const char* op, const variable_list& saved) {
+  if (ctx->saved_data.at("bits").toInt() == 0) return saved[saved_x];
   TORCH_CHECK_NOT_IMPLEMENTED(
       !at::GradMode::is_enabled(), op,
       ": its backward pass cannot be differentiated, since x was kept as bits; use torch's own");
-  return call_unpack({saved[1], saved[2]}, sym_ints(ctx, "sizes"), sym_ints(ctx, "strides"),
+  return call_unpack({saved[saved_x], saved[saved_valid]}, sym_ints(ctx, "sizes"), sym_ints(ctx, "strides"),
                      static_cast<c10::ScalarType>(ctx->saved_data.at("type").toInt()),
                      ctx->saved_data.at("bits").toInt());
 }
@@ -86,12 +102,21 @@ at::Tensor as_rows(const at::Tensor& t) {
   return t.reshape_symint({rows, t.sym_size(-1)});
 }
 
+MaybeTensor bias_of(const variable_list& saved) {
+  return saved[saved_bias].defined() ? MaybeTensor(saved[saved_bias]) : std::nullopt;
+}
+
 struct PackedLinearRule {
   static constexpr bool is_traceable = false;
 
+  static at::Tensor again(AutogradContext* ctx) {
+    const variable_list saved = ctx->get_saved_variables();
+    return at::linear(unpacked(ctx, "linear", saved), saved[saved_weight], bias_of(saved));
+  }
+
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor &grad = grads[0], &weight = saved[0];
+    const at::Tensor &grad = grads[0], &weight = saved[saved_weight];
     variable_list list(ctx->saved_data.at("has_bias").toBool() ? 3 : 2);
     if (!grad.defined()) return list;
     if (ctx->needs_input_grad(0))
@@ -110,9 +135,14 @@ struct PackedLinearRule {
 struct PackedConvolutionRule {
   static constexpr bool is_traceable = false;
 
+  static at::Tensor again(AutogradContext* ctx) {
+    const variable_list saved = ctx->get_saved_variables();
+    return convolve(unpacked(ctx, "convolution", saved), saved[saved_weight], bias_of(saved), geometry_of(ctx));
+  }
+
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor &grad = grads[0], &weight = saved[0];
+    const at::Tensor &grad = grads[0], &weight = saved[saved_weight];
     const bool has_bias = ctx->saved_data.at("has_bias").toBool();
     variable_list list(has_bias ? 3 : 2);
     if (!grad.defined()) return list;
@@ -123,17 +153,30 @@ struct PackedConvolutionRule {
     const at::Tensor x = wanted[1] ? unpacked(ctx, "convolution", saved)
                                    : at::empty_strided_symint(sym_ints(ctx, "sizes"), sym_ints(ctx, "strides"),
                                                               grad.options().dtype(type));
-    const std::vector<c10::SymInt> stride = sym_ints(ctx, "stride"), padding = sym_ints(ctx, "padding"),
-                                   dilation = sym_ints(ctx, "dilation"), zeros(stride.size(), 0);
+    const Geometry options = geometry_of(ctx);
+    const std::vector<c10::SymInt> zeros(options.stride.size(), 0);
     const c10::SymInt out = weight.sym_size(0);
     const auto [grad_x, grad_weight, grad_bias] = at::convolution_backward_symint(
         grad, as(x, grad), as(weight, grad),
-        has_bias ? at::OptionalSymIntArrayRef(c10::SymIntArrayRef(&out, 1)) : std::nullopt, stride, padding, dilation,
-        /*transposed=*/false, zeros, ctx->saved_data.at("groups").toSymInt(), wanted);
+        has_bias ? at::OptionalSymIntArrayRef(c10::SymIntArrayRef(&out, 1)) : std::nullopt, options.stride,
+        options.padding, options.dilation, /*transposed=*/false, zeros, options.groups, wanted);
     if (wanted[0]) list[0] = grad_x.scalar_type() == type ? grad_x : grad_x.to(type);
     if (wanted[1]) list[1] = as(grad_weight, weight);
     if (wanted[2]) list[2] = as(grad_bias, weight);
     return list;
+  }
+
+  static void keep(AutogradContext* ctx, const Geometry& options) {
+    ctx->saved_data["stride"] = options.stride;
+    ctx->saved_data["padding"] = options.padding;
+    ctx->saved_data["dilation"] = options.dilation;
+    ctx->saved_data["groups"] = options.groups;
+  }
+
+ private:
+  static Geometry geometry_of(AutogradContext* ctx) {
+    return {sym_ints(ctx, "stride"), sym_ints(ctx, "padding"), sym_ints(ctx, "dilation"),
+            ctx->saved_data.at("groups").toSymInt()};
   }
 };
 
@@ -141,8 +184,8 @@ struct PackedConvolutionRule {
 // else Rule reads. Transforms of torch.func, and forward mode, have torch's own derivatives.
 template <class Rule, class Product, class Keep>
 at::Tensor packed_product(const char* op, const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias,
-                          std::int64_t bits, const Product& product, const Keep& keep) {
-  check_bits(op, bits);
+                          const Keeping& keeping, const Product& product, const Keep& keep) {
+  if (keeping.bits != 0) check_bits(op, keeping.bits);
   TORCH_CHECK_TYPE(is_supported(x.scalar_type()) && x.layout() == c10::kStrided, op,
                    ": x must be dense, and float16, bfloat16, float32 or float64, but is ", x.scalar_type(), ", ",
                    x.layout());
@@ -161,30 +204,40 @@ at::Tensor packed_product(const char* op, const at::Tensor& x, const at::Tensor&
   if (any([](const at::Tensor& t) { return traced::is_wrapped(t); }) || any(autograd::has_tangent) ||
       !autograd::wants_gradient(weight))
     return product();
-  return autograd::record<Rule>(inputs, [&](AutogradContext* ctx) {
-    const at::Tensor in_order = dense(x);
-    Packed packed = pack(op, in_order, bits);
+  return autograd::record<Rule, autograd::RecomputableNode<Rule>>(inputs, [&](AutogradContext* ctx) {
+    const at::Tensor in_order = keeping.bits == 0 ? x : dense(x);
     ctx->set_materialize_grads(false);
     // A linear layer whose x wants no gradient needs no weight, which may then change.
-    const bool reads_weight = weight.dim() > 2 || autograd::wants_gradient(x);
-    ctx->save_for_backward({reads_weight ? weight : at::Tensor(), packed.numbers, packed.valid});
+    const bool reads_weight = weight.dim() > 2 || autograd::wants_gradient(x) || keeping.recompute;
+    variable_list saved{reads_weight ? weight : at::Tensor(), keeping.recompute && has_bias ? *bias : at::Tensor()};
+    if (keeping.bits == 0) {
+      saved.push_back(x);
+    } else {
+      Packed packed = pack(op, in_order, keeping.bits);
+      saved.insert(saved.end(), {std::move(packed.numbers), std::move(packed.valid)});
+    }
+    ctx->save_for_backward(std::move(saved));
     ctx->saved_data["weight_type"] = static_cast<std::int64_t>(weight.scalar_type());
     ctx->saved_data["has_bias"] = has_bias;
-    keep_form(ctx, in_order, bits);
+    ctx->saved_data["recompute"] = keeping.recompute;
+    keep_form(ctx, in_order, keeping.bits);
     keep(ctx);
     return variable_list{product()};
   })[0];
 }
 
-at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, std::int64_t /*bits*/) {
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, std::int64_t /*bits*/,
+                  bool /*recompute*/) {
   return at::linear(x, weight, bias);
 }
 
-at::Tensor linear_autograd(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, std::int64_t bits) {
+at::Tensor linear_autograd(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, std::int64_t bits,
+                           bool recompute) {
   TORCH_CHECK_VALUE(weight.dim() == 2, "linear: weight must have shape [out, in], but has ", weight.sym_sizes());
   TORCH_CHECK_VALUE(x.dim() >= 1, "linear: x must have shape [..., in], but is 0-dimensional");
   return packed_product<PackedLinearRule>(
-      "linear", x, weight, bias, bits, [&] { return at::linear(x, weight, bias); }, [](AutogradContext*) {});
+      "linear", x, weight, bias, {bits, recompute}, [&] { return at::linear(x, weight, bias); },
+      [](AutogradContext*) {});
 }
 
 // One number for each dimension of space.
@@ -210,36 +263,26 @@ Geometry geometry_of(const at::Tensor& x, const at::Tensor& weight, at::IntArray
           groups};
 }
 
-at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, const Geometry& options) {
-  const std::vector<c10::SymInt> zeros(options.stride.size(), 0);
-  return at::convolution_symint(x, weight, bias, options.stride, options.padding, options.dilation,
-                                /*transposed=*/false, zeros, options.groups);
-}
-
 at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, at::IntArrayRef stride,
-                       at::IntArrayRef padding, at::IntArrayRef dilation, std::int64_t groups, std::int64_t /*bits*/) {
+                       at::IntArrayRef padding, at::IntArrayRef dilation, std::int64_t groups, std::int64_t /*bits*/,
+                       bool /*recompute*/) {
   return convolve(x, weight, bias, geometry_of(x, weight, stride, padding, dilation, groups));
 }
 
 at::Tensor convolution_autograd(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias,
                                 at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-                                std::int64_t groups, std::int64_t bits) {
+                                std::int64_t groups, std::int64_t bits, bool recompute) {
   const Geometry options = geometry_of(x, weight, stride, padding, dilation, groups);
   return packed_product<PackedConvolutionRule>(
-      "convolution", x, weight, bias, bits, [&] { return convolve(x, weight, bias, options); },
-      [&](AutogradContext* ctx) {
-        ctx->saved_data["stride"] = options.stride;
-        ctx->saved_data["padding"] = options.padding;
-        ctx->saved_data["dilation"] = options.dilation;
-        ctx->saved_data["groups"] = options.groups;
-      });
+      "convolution", x, weight, bias, {bits, recompute}, [&] { return convolve(x, weight, bias, options); },
+      [&](AutogradContext* ctx) { PackedConvolutionRule::keep(ctx, options); });
 }
 
 // ---- autocast: arguments are cast before autograd sees them, as torch's own products do ----
 
-using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const MaybeTensor&, std::int64_t);
+using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const MaybeTensor&, std::int64_t, bool);
 using Convolution = at::Tensor(const at::Tensor&, const at::Tensor&, const MaybeTensor&, at::IntArrayRef,
-                               at::IntArrayRef, at::IntArrayRef, std::int64_t, std::int64_t);
+                               at::IntArrayRef, at::IntArrayRef, std::int64_t, std::int64_t, bool);
 
 const auto& linear_op() {
   static const auto handle = traced::find<Linear>("spikeforge::linear");
@@ -264,16 +307,18 @@ struct Lowering {
   c10::impl::ExcludeDispatchKeyGuard guard;
 };
 
-at::Tensor linear_autocast(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, std::int64_t bits) {
+at::Tensor linear_autocast(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, std::int64_t bits,
+                           bool recompute) {
   const Lowering lower(x);
-  return linear_op().call(lower(x), lower(weight), lower(bias), bits);
+  return linear_op().call(lower(x), lower(weight), lower(bias), bits, recompute);
 }
 
 at::Tensor convolution_autocast(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias,
                                 at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-                                std::int64_t groups, std::int64_t bits) {
+                                std::int64_t groups, std::int64_t bits, bool recompute) {
   const Lowering lower(x);
-  return convolution_op().call(lower(x), lower(weight), lower(bias), stride, padding, dilation, groups, bits);
+  return convolution_op().call(lower(x), lower(weight), lower(bias), stride, padding, dilation, groups, bits,
+                               recompute);
 }
 
 SPIKEFORGE_KERNELS(AutocastCPU, library) {
@@ -304,14 +349,14 @@ SPIKEFORGE_KERNELS(Autograd, library) {
 namespace spikeforge {
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                  std::int64_t bits) {
-  return ops::layers::linear_op().call(x, weight, bias, bits);
+                  std::int64_t bits, bool recompute) {
+  return ops::layers::linear_op().call(x, weight, bias, bits, recompute);
 }
 
 at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                        const ConvolutionOptions& options) {
   return ops::layers::convolution_op().call(x, weight, bias, options.stride, options.padding, options.dilation,
-                                            options.groups, options.bits);
+                                            options.groups, options.bits, options.recompute);
 }
 
 }  // namespace spikeforge

@@ -51,7 +51,7 @@ def channel_statistics(x: Tensor, channel_dim: int = 2) -> tuple[Tensor, Tensor]
 
 def convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sequence[int] = [1], padding: Sequence[int] = [0],
-    dilation: Sequence[int] = [1], groups: int = 1, *, bits: int = 1,
+    dilation: Sequence[int] = [1], groups: int = 1, *, bits: int = 1, recompute: bool = False,
 ) -> Tensor:
     """torch's convolution of spikes (1 to 3 dimensions of space) that keeps bits of x for its backward pass."""
 
@@ -218,7 +218,9 @@ def lif(
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
 ) -> tuple[Tensor, Tensor]: ...
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, bits: int = 1) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, bits: int = 1, recompute: bool = False,
+) -> Tensor:
     """torch's linear layer of spikes that keeps bits of x for its backward pass."""
 
 def load_kernel_pack(path: str) -> int:

@@ -246,6 +246,93 @@ def test_hooks_twins_and_other_modules_are_left_alone():
         layers("net")
 
 
+class Block(nn.Module):
+    """SEW-ResNet's."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.conv, self.norm, self.node = layer.Conv2d(4, 4, 3, padding=1), layer.BatchNorm2d(4), node()
+        self.shortcut = nn.Sequential(layer.Conv2d(4, 4, 1), layer.BatchNorm2d(4), node())
+        self.kind = kind
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                nn.init.constant_(module.bias, 1.5)
+
+    def forward(self, x):
+        s = self.node(self.norm(self.conv(x)))
+        r = self.shortcut(x)
+        if self.kind == "ADD":
+            return s + r
+        if self.kind == "in place":
+            s += r
+            return s
+        if self.kind == "AND":
+            return s * r
+        if self.kind == "IAND":
+            return (1.0 - s) * r
+        if self.kind == "others in place":
+            x = x.clone()
+            x += 1
+            x *= 2
+            return s + x + 0 * r
+        if self.kind == "and others":
+            s = s + r
+            s -= 1
+            return s[1:].relu()
+        if self.kind == "by its mode":
+            return s + r if self.training else s - r
+        return s + r if r.sum() > 0 else s + r  # looks at numbers
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_residuals_are_joined_in_the_neurons_pass(recompute):
+    kinds = {"ADD": "add", "in place": "add", "AND": "and", "IAND": "iand", "others in place": "add", "and others": "add", "by its mode": None, "numbers": None}
+    for kind, mode in kinds.items():
+        net, x = functional_m(nn.Sequential(Block(kind))).double(), torch.randint(0, 2, (4, 2, 4, 6, 6)).double()
+        spikeforge.accelerate(net)
+        twin = copy.deepcopy(net)
+        done = layers(net, x, recompute=recompute)
+        assert done.joined == ((("0", "0.node", mode),) if mode else ()), kind
+        assert done.recomputed == ((("0.conv", 0), ("0.shortcut.0", 0)) if recompute else ())
+        assert type(net[0]).__name__ == "Block" and list(net.state_dict()) == list(twin.state_dict())
+        for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+            assert_alike(step(copied, x), step(copy.deepcopy(twin), x))
+        assert_alike(step(net, x), step(twin, x))
+        seen = []
+        handle = net[0].node.register_forward_hook(lambda _, __, y: seen.append(y.clone()))
+        net.eval()(x), functional.reset_net(net), net.train(), handle.remove()
+        assert ((seen[0] == 0) | (seen[0] == 1)).all()  # spikes
+        functional.set_step_mode(net, "s"), functional.set_step_mode(twin, "s")
+        assert torch.equal(net(x[0]), twin(x[0]))
+        functional.reset_net(net), functional.reset_net(twin)
+        functional.set_step_mode(net, "m"), functional.set_step_mode(twin, "m")
+        restore(net)
+        assert type(net[0]) is Block and type(net[0].conv) is layer.Conv2d
+        assert_alike(step(net, x), step(twin, x))
+
+
+def test_products_of_spikes_are_recomputed_of_bits_and_kept_no_more():
+    net, x = small(layer.Conv2d(8, 8, 1), layer.BatchNorm2d(8), node()), torch.rand(3, 2, 2, 8, 8).double() * 2
+    nn.init.constant_(net[7].bias, 2.0)
+    spikeforge.accelerate(functional_m(net).double())
+    twin = copy.deepcopy(net)
+    layers(twin, x)
+    done = layers(net, x, recompute=True)
+    assert done.recomputed == (("0", 0), ("4.0", 1), ("6", 1))
+    assert str(done).splitlines()[-3:] == ["  0  all", "  4.0  1", "  6  1"]
+    kept = []
+    for some in (net, twin):
+        sizes = {}
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.update({t.untyped_storage()._cdata: (t, t.numel())}) or t, lambda t: t):
+            some(x)
+        functional.reset_net(some)
+        kept.append(sum(n for t, n in sizes.values() if not (t.is_leaf and t.requires_grad)))
+    assert kept[0] < 0.45 * kept[1], kept  # x is kept by both
+    assert_alike(step(net, x), step(twin, x))
+    with pytest.raises(TypeError, match="accelerate.layers: recompute must be True or False, but is 'yes'"):
+        layers(net, x, recompute="yes")
+
+
 def test_states_are_those_of_before():
     net, x = small(), torch.rand(3, 2, 2, 8, 8) * 2
     spikeforge.accelerate(net)

@@ -663,6 +663,65 @@ def test_both_ways_of_a_layer_refuse_and_count_alike(neuron, device):
     y.sum().backward()  # of the statistics that it had
 
 
+# --- batch normalisation through time
+
+
+def bntt(kind, channels, steps, affine=True):
+    """As snnTorch and SpikingJelly make it: a normalisation for each step; snnTorch's has no bias."""
+    snntorch = pytest.importorskip("snntorch", reason="snntorch is not installed")
+    norms = {"1d": snntorch.BatchNormTT1d, "2d": snntorch.BatchNormTT2d}[kind](channels, steps, affine=affine)
+    for norm in norms:
+        if affine:
+            nn.init.uniform_(norm.weight, 0.5, 3)
+        if kind == "2d":  # and one with a bias
+            norm.bias = nn.Parameter(torch.rand(channels))
+    return norms
+
+
+@pytest.mark.parametrize("neuron", ["LIF", "text"])
+@pytest.mark.parametrize("kind, shape", [("1d", (5, 8, 6)), ("2d", (5, 4, 6, 3, 4))])
+def test_normalisation_through_time_is_that_of_each_step_by_itself(kind, shape, neuron, device):
+    norms = bntt(kind, 6, 5).to(device).double()
+    twin = copy.deepcopy(norms)
+    layer, alone = snn.BatchNormNeuron(norms, NEURONS[neuron]()).to(device), NEURONS[neuron]()
+    for training in (True, True, False):
+        layer.train(training), twin.train(training)
+        x = torch.randn(shape, device=device, dtype=torch.float64) * torch.arange(1, 6, device=device).view(5, *[1] * (len(shape) - 1))
+        x.requires_grad_()
+        y = layer(x)
+        expected = alone.to(device)(torch.stack([norm(row) for norm, row in zip(twin, x)]))
+        assert torch.equal(y, expected) and y.any()
+        weights = torch.rand_like(y)
+        found, wanted = (
+            torch.autograd.grad((z * weights).sum(), [x, *some.parameters()]) for z, some in ((y, norms), (expected, twin))
+        )
+        for a, b in zip(found, wanted):
+            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
+        for a, b in zip(norms.buffers(), twin.buffers()):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+    assert list(layer.norm.state_dict()) == list(twin.state_dict())
+    spikes, states = layer(x, store_states=True)
+    assert torch.equal(spikes, y) and states["neuron.v"].shape == x.shape
+    assert torch.equal(states["neuron.v"][-1], layer(x, None)[1]["neuron.v"])
+    assert torch.equal(layer(x[:3]), y[:3])  # the first steps
+
+
+def test_normalisation_through_time_with_residual_and_scale(device):
+    norms = nn.ModuleList([nn.BatchNorm1d(6) for _ in range(4)]).to(device)
+    layer = snn.BatchNormNeuron(norms, snn.LIF(), residual="iand", scale=3.0)
+    x, r = torch.randn(4, 9, 6, device=device), torch.randint(0, 2, (4, 9, 6), device=device).float()
+    expected = snn.LIF()(3 * torch.stack([norm(row) for norm, row in zip(copy.deepcopy(norms), x)]))
+    assert torch.equal(layer(x, r), (1 - expected) * r) and expected.any()
+    with pytest.raises(ValueError, match="x has 5 steps, but norm has 4, one for each"):
+        layer(torch.randn(5, 9, 6, device=device), torch.zeros(5, 9, 6, device=device))
+    with pytest.raises(ValueError, match="give all steps in one call, and no state"):
+        layer(x, r, layer(x, r, None)[1])
+    with pytest.raises(ValueError, match="the norms of all steps must be of one kind and as many channels"):
+        snn.BatchNormNeuron(nn.ModuleList([nn.BatchNorm1d(6), nn.BatchNorm1d(5)]), snn.LIF())
+    with pytest.raises(ValueError, match="norm must not be an empty ModuleList"):
+        snn.BatchNormNeuron(nn.ModuleList(), snn.LIF())
+
+
 def test_wrong_layers_are_refused_in_words():
     with pytest.raises(TypeError, match="norm must be a BatchNorm1d, 2d, 3d or SyncBatchNorm, with their forward, but is LayerNorm"):
         snn.BatchNormNeuron(nn.LayerNorm(3), snn.LIF())

@@ -112,6 +112,7 @@ def public_calls(schema):
         yield dict(packed=integers(0, 256, 50, dtype=torch.uint8), valid=torch.tensor(False), size=[5, 20], stride=[1, 5], dtype=torch.float16, bits=4)
     elif name == "linear":
         yield dict(x=torch.randint(0, 2, (3, 7)).float(), weight=torch.randn(5, 7, requires_grad=True), bias=torch.randn(5))
+        yield dict(x=torch.randn(3, 7), weight=torch.randn(5, 7, requires_grad=True), bits=0, recompute=True)
     elif name == "convolution":
         yield dict(x=torch.randint(0, 2, (3, 4, 7)).float(), weight=torch.randn(6, 4, 3, requires_grad=True), bias=torch.randn(6), padding=[1])
         yield dict(x=torch.randint(0, 9, (3, 4, 7, 7)).float().requires_grad_(), weight=torch.randn(6, 2, 3, 3, requires_grad=True), groups=2, stride=[2, 1], bits=4)

@@ -1,4 +1,5 @@
 // Module trees as TorchScript: the same bits as the module, whatever is done to the script in between.
+#include <spikeforge/nn/batch_norm_neuron.h>
 #include <spikeforge/nn/containers.h>
 #include <spikeforge/nn/delay.h>
 #include <spikeforge/nn/time_distributed.h>
@@ -354,8 +355,8 @@ nn::Sequential everything() {
                        nn::Neuron(nn::NeuronOptions(adaptive).param("tau", Learnable(2.0)).param("beta", .3)));
   return nn::Sequential(nn::TimeDistributed(Conv2d(Conv2dOptions(1, 8, 3).padding(1))),
                         nn::LIF(nn::LIFOptions().tau(Learnable(at::full({8, 1, 1}, 1.5)))),
-                        nn::TimeDistributed(MaxPool2d(2)), nn::TimeDistributed(BatchNorm2d(8)), head, inner,
-                        Linear(width, 3), nn::LI());
+                        nn::TimeDistributed(MaxPool2d(2)), nn::TimeDistributed(BatchNorm2d(8)),
+                        nn::BatchNormNeuron(BatchNorm2d(8), nn::LIF()), head, inner, Linear(width, 3), nn::LI());
 }
 
 }  // namespace

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
 
 from spikeforge import _library
-from spikeforge.accelerate import replacing
+from spikeforge.accelerate import products, replacing, residual
 from spikeforge.accelerate.replacing import Replaced
+from spikeforge.accelerate.watch import has_hooks, watched
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 MOST_PLACES = 256  # of a window of max_pool2d
@@ -28,48 +24,81 @@ class Layers:
     Attributes:
         normalised: pairs of names, of a batch normalisation and of the neuron in whose pass it runs now.
         pooled: the names of poolings that keep a byte for each maximum now.
+        recomputed: the names of products that are made again in the backward pass, and the bits that are kept of each
+            number of their input; 0 where it is kept as it is.
+        joined: triples of names, of a module in whose forward a residual is joined with a neuron's spikes, and of that
+            neuron; and how: "add", "and", "iand".
     """
 
     normalised: tuple[tuple[str, str], ...]
     pooled: tuple[str, ...]
+    recomputed: tuple[tuple[str, int], ...] = ()
+    joined: tuple[tuple[str, str, str], ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{len(self.normalised)} batch normalisations run in the pass of a neuron"]
         lines += [f"  {norm}  in  {neuron}" for norm, neuron in self.normalised]
+        if self.joined:
+            lines += [f"{len(self.joined)} residuals are joined there"]
+            lines += [f"  {mode} in {module}  in  {neuron}" for module, neuron, mode in self.joined]
         lines += [f"{len(self.pooled)} max poolings keep a byte for each maximum"]
-        return "\n".join(lines + [f"  {name}" for name in self.pooled])
+        lines += [f"  {name}" for name in self.pooled]
+        if self.recomputed:
+            lines += [f"{len(self.recomputed)} products are made again in the backward pass, of so many bits a number"]
+            lines += [f"  {name}  {bits or 'all'}" for name, bits in self.recomputed]
+        return "\n".join(lines)
 
 
-def layers(net: nn.Module, *inputs: Any) -> Layers:
+def layers(net: nn.Module, *inputs: Any, recompute: bool = False) -> Layers:
     """Has the batch normalisations before the neurons of SpikingJelly run in the neurons' passes, in place, and its max
     poolings by this library's operators. Call `accelerate(net)` first: those neurons are meant that it has replaced.
 
     The network is run once, with `inputs`, in evaluation mode and without gradients, to see which normalisation feeds
     one neuron and nothing else, whatever Python code lies between them. From then on the normalisation hands its input
-    on, and the neuron, in step mode "m", normalises it in its own pass. Modules, parameters, buffers and state_dict
-    stay what they are; spikes are the same within rounding. Left alone are modules with hooks. `accelerate.restore`
-    undoes it; do that before one of the two is taken out of the network or replaced, as convert_sync_batchnorm does.
+    on, and the neuron, in step mode "m", normalises it in its own pass. Where a module's forward joins the neuron's
+    spikes s with a residual r, as s + r, s * r or (1 - s) * r, that is done in the same pass too. Modules, parameters,
+    buffers and state_dict stay what they are; spikes are the same within rounding. Left alone are modules with hooks.
+    `accelerate.restore` undoes it; do that before one of the two is taken out of the network or replaced, as
+    convert_sync_batchnorm does.
 
     Args:
         net: a network that `accelerate` has seen.
         inputs: what it is called with: a small batch is enough.
+        recompute: linear layers and convolutions before those normalisations keep their input, spikes as bits, and are
+            made again in the backward pass: their results, which are the largest tensors, are not kept. On a CPU too
+            spikes are then the same within rounding only.
 
     Returns:
         The names of what was changed.
     """
     if not isinstance(net, nn.Module):
         raise TypeError(f"accelerate.layers: net must be a torch.nn.Module, but is {type(net).__name__}")
+    if not isinstance(recompute, bool):
+        raise TypeError(f"accelerate.layers: recompute must be True or False, but is {recompute!r}")
     _library.load()
     names = {module: name for name, module in net.named_modules()}
-    pairs = _pairs(net, inputs)
+    pairs, recomputed = _found(net, inputs, recompute)
     for norm, neuron in pairs:
         replacing.replace(norm, HandingOn)
         norm.__dict__["_spikeforge_neuron"] = (neuron,)  # in a tuple: it is no part of the module
         neuron.__dict__["_spikeforge_norm"] = (norm,)
+    for norm, product, bits in recomputed:
+        products.recompute(product, bits)
+        norm.__dict__["_spikeforge_recompute"] = True
+    joined = [
+        (names[module], names[neuron], mode)
+        for module in list(names)
+        for neuron, mode in residual.join(module, lambda neuron: norm_of(neuron) is not None)
+    ]
     pools = [module for module in names if _is_known_pool(module)]
     for pool in pools:
         replacing.replace(pool, BytePool)
-    return Layers(tuple((names[norm], names[neuron]) for norm, neuron in pairs), tuple(names[pool] for pool in pools))
+    return Layers(
+        tuple((names[norm], names[neuron]) for norm, neuron in pairs),
+        tuple(names[pool] for pool in pools),
+        tuple((names[product], bits) for _, product, bits in recomputed),
+        tuple(joined),
+    )
 
 
 # --- batch normalisation ---------------------------------------------------------------------------------------------
@@ -97,22 +126,29 @@ def normalised(norm: nn.Module, x: Tensor) -> Tensor:
     return plain.forward(norm, x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
-def _pairs(net: nn.Module, inputs: tuple[Any, ...]) -> list[tuple[nn.Module, nn.Module]]:
-    """Of normalisations and neurons that may run together."""
+def is_recomputed(norm: nn.Module) -> bool:
+    """Whether its input is made again in the backward pass."""
+    return norm.__dict__.get("_spikeforge_recompute", False)
+
+
+def _found(
+    net: nn.Module, inputs: tuple[Any, ...], recompute: bool
+) -> tuple[list[tuple[nn.Module, nn.Module]], list[tuple[nn.Module, nn.Module, int]]]:
+    """Normalisations and neurons that may run together; and normalisations, the products before them, and bits."""
     norms = {module for module in net.modules() if _is_known_norm(module)}
-    neurons = {module for module in net.modules() if hasattr(type(module), "takes_norm") and not _has_hooks(module)}
-    neurons = {module for module in neurons if norm_of(module) is None}
-    if not norms or not neurons:
-        return []
-    watch = _Watch()
-    with _as_it_was(net), watch.hooks(norms, neurons), torch.no_grad(), watch:
-        net.eval()
-        net(*inputs)
-    return watch.pairs()
+    neurons = {module for module in net.modules() if hasattr(type(module), "takes_norm") and not has_hooks(module)}
+    free = {module for module in neurons if norm_of(module) is None}
+    if not norms or not free:
+        return [], []
+    candidates = {m for m in net.modules() if recompute and products.is_product(m) and not has_hooks(m)}
+    watch = watched(net, inputs, norms, neurons, candidates)
+    pairs = [(norm, neuron) for norm, neuron in watch.pairs() if neuron in free]
+    before = {norm: watch.product_before(norm) for norm, _ in pairs}
+    return pairs, [(norm, *found) for norm, found in before.items() if found is not None]
 
 
 def _is_known_norm(module: nn.Module) -> bool:
-    return _is_of(module, NORMS) and not _has_hooks(module)
+    return _is_of(module, NORMS) and not has_hooks(module)
 
 
 def _is_of(module: nn.Module, kinds: tuple[type, ...]) -> bool:
@@ -120,100 +156,6 @@ def _is_of(module: nn.Module, kinds: tuple[type, ...]) -> bool:
     own = replacing.own_class(module)
     is_known = own in kinds or (own.__module__.startswith(LAYERS) and own.__mro__[1] in kinds)
     return is_known and not isinstance(module, Replaced)
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return "forward" in module.__dict__ or any(getattr(module, name) for name in names)
-
-
-@contextmanager
-def _as_it_was(net: nn.Module) -> Iterator[None]:
-    """Leaves modes and states of a network as they are now."""
-    modes = {module: module.training for module in net.modules()}
-    states = [(module._memories, dict(module._memories)) for module in net.modules() if hasattr(module, "_memories")]
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-        for memories, before in states:
-            memories.update(before)
-
-
-class _Watch(TorchDispatchMode):
-    """Follows what normalisations give, to see who reads it: by memory, so that views count as what they show."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm_of: dict[int, nn.Module] = {}  # by storage
-        self.outputs: dict[nn.Module, list[Tensor]] = {}  # they stay alive, so that storages stay theirs
-        self.readers: dict[nn.Module, set[nn.Module | None]] = {}
-        self.inputs: dict[nn.Module, list[Tensor]] = {}
-        self.inside: list[nn.Module] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        read = {_storage(t) for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)} & self.norm_of.keys()
-        if read and not self._is_view(func, result, read):
-            for storage in read:
-                self.readers[self.norm_of[storage]].add(self.inside[-1] if self.inside else None)
-        return result
-
-    @staticmethod
-    def _is_view(func: Any, result: Any, read: set[int]) -> bool:
-        results = [t for t in tree_flatten(result)[0] if isinstance(t, Tensor)]
-        return bool(results) and not func._schema.is_mutable and all(_storage(t) in read for t in results)
-
-    @contextmanager
-    def hooks(self, norms: set[nn.Module], neurons: set[nn.Module]) -> Iterator[None]:
-        handles = [norm.register_forward_hook(self._after_norm) for norm in norms]
-        for neuron in neurons:
-            handles.append(neuron.register_forward_pre_hook(self._before_neuron))
-            handles.append(neuron.register_forward_hook(self._after_neuron, always_call=True))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _after_norm(self, norm: nn.Module, inputs: Any, output: Tensor) -> None:
-        self.norm_of[_storage(output)] = norm
-        self.outputs.setdefault(norm, []).append(output)
-        self.readers.setdefault(norm, set())
-
-    def _before_neuron(self, neuron: nn.Module, inputs: Any) -> None:
-        self.inside.append(neuron)
-        self.inputs.setdefault(neuron, []).append(inputs[0])
-
-    def _after_neuron(self, neuron: nn.Module, inputs: Any, output: Any) -> None:
-        self.inside.pop()
-
-    def pairs(self) -> list[tuple[nn.Module, nn.Module]]:
-        found = []
-        for norm, outputs in self.outputs.items():
-            readers = self.readers[norm]
-            neuron = next(iter(readers)) if len(readers) == 1 else None
-            if neuron is None or len(outputs) != 1 or len(self.inputs[neuron]) != 1:
-                continue
-            if _is_sequence_of(self.inputs[neuron][0], outputs[0]) and getattr(neuron, "step_mode", None) == "m":
-                found.append((norm, neuron))
-        return found
-
-
-def _storage(t: Tensor) -> int:
-    return t.untyped_storage()._cdata
-
-
-def _is_sequence_of(x: Tensor, y: Tensor) -> bool:
-    """Whether the neuron's x [T, B, C, ...] is y [T * B, C, ...], or [T, B, C, ...], as it is."""
-    if x.dim() < 3 or x.numel() != y.numel():
-        return False
-    images = x.flatten(0, 1)  # copied, where it is no view
-    if images.data_ptr() != y.data_ptr():
-        return False
-    y = y.flatten(0, 1) if y.dim() == x.dim() else y
-    return images.shape == y.shape and images.stride() == y.stride()
 
 
 # --- pooling ---------------------------------------------------------------------------------------------------------

@@ -14,6 +14,18 @@ from typing import Any, ClassVar
 
 import torch
 
+# What replaced modules keep among their attributes.
+OWN = (
+    "_spikeforge",
+    "_spikeforge_bits",
+    "_spikeforge_joined",
+    "_spikeforge_neuron",
+    "_spikeforge_norm",
+    "_spikeforge_recompute",
+    "_spikeforge_source",
+    "_spikeforge_text",
+)
+
 
 class Replaced:
     """Mixed into the class of a module whose dynamics run as an operator."""
@@ -59,7 +71,7 @@ def put_back(module: torch.nn.Module) -> bool:
     """Gives the module its own dynamics back; False where it had them."""
     if not isinstance(module, Replaced):
         return False
-    for name in ("_spikeforge", "_spikeforge_text", "_spikeforge_norm", "_spikeforge_neuron"):
+    for name in OWN:
         module.__dict__.pop(name, None)
     module.__class__ = type(module).original
     return True

@@ -18,7 +18,7 @@ from spikingjelly.activation_based import neuron, surrogate
 
 from spikeforge._names import SPIKINGJELLY
 from spikeforge._numbers import HALF_TYPES, is_number, operand, state_type
-from spikeforge.accelerate.layers import norm_of, normalised
+from spikeforge.accelerate.layers import is_recomputed, norm_of, normalised
 from spikeforge.accelerate.replacing import (
     Replaced,
     Verdict,
@@ -29,7 +29,15 @@ from spikeforge.accelerate.replacing import (
     own_class,
     readable,
 )
-from spikeforge.nn.layers import is_better_apart, statistics_of, update_running
+from spikeforge.nn.layers import (
+    fits,
+    is_better_apart,
+    joined,
+    operator_for,
+    parameter,
+    statistics_of,
+    update_running,
+)
 
 PACKAGE = "spikingjelly.activation_based.neuron"
 
@@ -324,12 +332,16 @@ class Node(Replaced):
         spikes, states = self._run(fused, inputs[0], states)
         return (spikes,), tuple(states)
 
-    def multi_step_forward(self, x_seq, *args, **kwargs):
+    def single_step_forward(self, x, *args, residual=None, **kwargs):
+        return joined(super().single_step_forward(x, *args, **kwargs), residual)
+
+    def multi_step_forward(self, x_seq, *args, residual=None, **kwargs):
+        """With `residual`, a pair of a mode and a tensor r: what becomes of the spikes beside it."""
         fused = None if args or kwargs else self._fused((x_seq,))
         if fused is None:
-            return super().multi_step_forward(self._normalised(x_seq), *args, **kwargs)
+            return joined(super().multi_step_forward(self._normalised(x_seq), *args, **kwargs), residual)
         store = self._stores_states()
-        spikes, states = self._run(fused, x_seq, tuple(self._memories.values()), store)
+        spikes, states = self._run(fused, x_seq, tuple(self._memories.values()), store, residual)
         if store:
             self._keep_sequences(states)
             states = [state[-1].clone() for state in states]
@@ -377,10 +389,14 @@ class Node(Replaced):
             self.__dict__["_spikeforge"] = kept
         return kept
 
-    def _run(self, program, x, states, store=False):
-        """Spikes and states, the last ones or with `store` those of all steps."""
+    def _run(self, program, x, states, store=False, residual=None):
+        """Spikes, joined with the residual, and states, the last ones or with `store` those of all steps."""
         norm = norm_of(self)
-        if norm is not None and is_better_apart(x):
+        apart = norm is None or is_better_apart(x) and not is_recomputed(norm)
+        if residual is not None and (apart or not fits(residual[1], x)):
+            spikes, states = self._run(program, x, states, store)
+            return joined(spikes, residual), states
+        if apart and norm is not None:
             norm, x = None, normalised(norm, x)
         states = [_state(value, start, x) for value, start in zip(states, program.starts)]
         if norm is None and program.options is not None:
@@ -399,9 +415,11 @@ class Node(Replaced):
             (spikes,), states = torch.ops.spikeforge.run(program.what, [x], states, parameters, store_states=store)
             return spikes, states
         mean, var, count = statistics_of(norm, x)
-        (spikes,), states, *used = torch.ops.spikeforge.batch_norm_run(
-            self._text(program), [x], states, parameters, norm.weight, norm.bias, mean, var, eps=norm.eps, store_states=store
-        )
+        mode, other = residual or ("add", None)
+        of_channels = parameter(norm, "weight"), parameter(norm, "bias"), mean, var, other
+        options = {"residual_mode": mode, "eps": norm.eps, "store_states": store}
+        call = self._text(program), [x], states, parameters, *of_channels
+        (spikes,), states, *used = operator_for(x)(*call, **options)
         update_running(norm, *used, count)
         return spikes, states
 

@@ -21,12 +21,14 @@ from spikeforge.nn.stateful import State, States, _join, _under
 from spikeforge.nn.text import TextCell, predefined_cell
 
 OPERATOR = torch.ops.spikeforge.batch_norm_run.default
+BUILTIN = OPERATOR._op
 records_kernels = torch.ops.spikeforge.records_kernels.default
 is_compiling = torch.compiler.is_compiling
 # And how many dimensions their x has, with time.
 DIMS = {nn.BatchNorm1d: (3, 4), nn.BatchNorm2d: (5, 5), nn.BatchNorm3d: (6, 6), nn.SyncBatchNorm: (3, 64)}
 CHANNELS = 2  # of [T, B, C, ...]
 RESIDUALS = ("add", "and", "iand")
+Residual = tuple[str, Tensor] | None  # what becomes of spikes, and beside what
 
 
 class BatchNormNeuron(Container):
@@ -40,23 +42,43 @@ class BatchNormNeuron(Container):
     processes.
 
     Args:
-        norm: a BatchNorm1d, 2d, 3d or SyncBatchNorm, whose parameters and buffers stay where they are.
+        norm: a BatchNorm1d, 2d, 3d or SyncBatchNorm, whose parameters and buffers stay where they are; or an
+            ``nn.ModuleList`` of them, one for each step: batch normalisation through time (BNTT, Kim and Panda 2021), with
+            statistics, scale and shift of each step. A sequence then begins at the first of them, and has at most as many
+            steps.
         neuron: a predefined neuron, or a :class:`~spikeforge.nn.Neuron`, with one input.
         residual: for a second input r of x's shape, what becomes of spikes s: "add" s + r, "and" s r, "iand"
             (1 - s) r (SEW-ResNet's ADD, AND and IAND).
         scale: multiplies the normalised input before `norm.bias` is added: alpha times the threshold is
             threshold-dependent batch normalisation (tdBN, Zheng et al. 2021).
+        recompute: x comes of ``torch.ops.spikeforge.linear`` or ``convolution`` with ``recompute=True``, which make it
+            again in the backward pass: it is not kept. (:func:`fuse` sets both.) On the CPU it then takes the fused
+            operator too.
 
     States are the neuron's: ``{"neuron.v": ...}``. Hooks on `norm` and `neuron` themselves do not run.
     """
 
-    def __init__(self, norm: nn.Module, neuron: nn.Module, *, residual: str | None = None, scale: float = 1.0):
+    def __init__(
+        self,
+        norm: nn.Module,
+        neuron: nn.Module,
+        *,
+        residual: str | None = None,
+        scale: float = 1.0,
+        recompute: bool = False,
+    ):
         super().__init__()
-        if not _is_made_of(norm, tuple(DIMS), ("forward",)):
-            raise TypeError(
-                "BatchNormNeuron: norm must be a BatchNorm1d, 2d, 3d or SyncBatchNorm, with their forward, but is "
-                f"{type(norm).__name__}"
-            )
+        norms = list(norm) if isinstance(norm, nn.ModuleList) else [norm]
+        if not norms:
+            raise ValueError("BatchNormNeuron: norm must not be an empty ModuleList, but have a normalisation for each step")
+        for one in norms:
+            if not _is_made_of(one, tuple(DIMS), ("forward",)):
+                raise TypeError(
+                    "BatchNormNeuron: norm must be a BatchNorm1d, 2d, 3d or SyncBatchNorm, with their forward, but is "
+                    f"{type(one).__name__}"
+                )
+        if len({(type(one), one.num_features) for one in norms}) != 1:
+            raise ValueError("BatchNormNeuron: the norms of all steps must be of one kind and as many channels")
         if not _is_made_of(neuron, (PredefinedNeuron, Neuron), ("forward", "_advance")):
             raise TypeError(
                 "BatchNormNeuron: neuron must be a neuron of spikeforge.nn, with its forward, but is "
@@ -71,8 +93,10 @@ class BatchNormNeuron(Container):
             raise ValueError(f"BatchNormNeuron: residual must be None, 'add', 'and' or 'iand', but is {residual!r}")
         if not is_number(scale) or not math.isfinite(scale):
             raise ValueError(f"BatchNormNeuron: scale must be a finite number, but is {scale!r}")
+        self._check_flag("recompute", recompute)
         self.norm, self.neuron = norm, neuron
-        self.residual, self.scale = residual, float(scale)
+        self.residual, self.scale, self.recompute = residual, float(scale), recompute
+        self._joins_any = False
         self._text: tuple[Any, TextCell] | None = None
         self._text_cell()
         self._name_parts(["neuron"])
@@ -101,11 +125,11 @@ class BatchNormNeuron(Container):
         return outputs, {_join("neuron", name): value for name, value in after.items()}
 
     def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return (self._with_residual(torch.zeros_like(inputs[0]), inputs[1] if self.residual else None),)
+        return (joined(torch.zeros_like(inputs[0]), (self.residual, inputs[1]) if self.residual else None),)
 
     def _text_cell(self) -> TextCell:
         """The neuron as text; made again where its constants have changed."""
-        neuron = self.neuron
+        neuron = self._modules["neuron"]
         if isinstance(neuron, Neuron):
             return neuron._quick.cell
         if not neuron.spiking:
@@ -116,70 +140,132 @@ class BatchNormNeuron(Container):
 
     def _run(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         """The neuron's states by their own names."""
-        neuron, norm, x = self.neuron, self.norm, inputs[0]
-        residual = inputs[1] if self.residual is not None else None
+        modules = self._modules  # attributes of a module take several times as long
+        neuron, norm, x = modules["neuron"], modules["norm"], inputs[0]
+        residual = None
         try:
+            if self.residual is not None:
+                residual = self.residual, inputs[1]
+                if self._joins_any and not fits(inputs[1], x):
+                    spikes, after = self._normalised_run(norm, x, None, state, store)
+                    return joined(spikes, residual), after
             self._check(x, residual)
-            if self._is_better_apart(x):
-                y = norm(x.flatten(0, 1)).unflatten(0, x.shape[:2])
-                spikes, after = neuron._advance((y,), state, store)
-                return self._with_residual(spikes, residual), after
-            mean, var, count = statistics_of(norm, x)
-            options = {"residual_mode": self.residual or "add", "channel_dim": CHANNELS, "eps": norm.eps}
-            used: list[Tensor] = []
-
-            def layer(*call):
-                tensors = self._weight(x), norm.bias, mean, var, residual
-                outputs, after, *statistics = OPERATOR(*call, *tensors, store_states=store, **options)
-                used.extend(statistics)
-                return outputs, after
-
-            outputs, after = self._text_cell().call(neuron, (x,), state, store, layer)
+            if isinstance(norm, nn.ModuleList):
+                return self._each_step(x, residual, state, store)
+            return self._normalised_run(norm, x, residual, state, store)
         except ERRORS as error:
             raise explained(neuron, error, (x,), state)
+
+    def _normalised_run(
+        self, norm: nn.Module, x: Tensor, residual: Residual, state: Mapping[str, Tensor], store: bool
+    ) -> tuple[Tensor, State]:
+        neuron = self._modules["neuron"]
+        if self._is_better_apart(norm, x):
+            spikes, after = neuron._advance((_normalised(norm, x),), state, store)
+            return joined(spikes, residual), after
+        mean, var, count = statistics_of(norm, x)
+        mode, other = residual or ("add", None)
+        used: list[Tensor] = []
+
+        def layer(*call):
+            tensors = self._weight(norm, x), parameter(norm, "bias"), mean, var, other
+            options = {"residual_mode": mode, "eps": norm.eps, "store_states": store}
+            outputs, after, *statistics = operator_for(x)(*call, *tensors, **options)
+            used.extend(statistics)
+            return outputs, after
+
+        outputs, after = self._text_cell().call(neuron, (x,), state, store, layer)
         update_running(norm, *used, count)
         return outputs[0], dict(zip(neuron.state_names, after))
 
-    def _is_better_apart(self, x: Tensor) -> bool:
-        if not isinstance(self.neuron, PredefinedNeuron) or self.neuron._cell is not None:
+    def _each_step(
+        self, x: Tensor, residual: Residual, state: Mapping[str, Tensor], store: bool
+    ) -> tuple[Tensor, State]:
+        """One normalisation for each step."""
+        neuron, norms, steps = self.neuron, self.norm, x.shape[0]
+        if steps > len(norms):
+            raise ValueError(f"x has {steps} steps, but norm has {len(norms)}, one for each")
+        if state:
+            raise ValueError("norm has statistics of each step from the first on: give all steps in one call, and no state")
+        # Of the parts of one split: the gradient of each slice would be as large as x.
+        rows = x.split(1)
+        if all(self._is_better_apart(norm, x) for norm in norms):
+            y = torch.cat([_normalised(norm, row) for norm, row in zip(norms, rows)])
+            spikes, after = neuron._advance((y,), state, store)
+            return joined(spikes, residual), after
+        others = [None] * steps if residual is None else [(residual[0], row) for row in residual[1].split(1)]
+        spikes, sequences, last = [], [], state
+        for norm, row, other in zip(norms, rows, others):
+            fired, last = self._normalised_run(norm, row, other, last, False)
+            spikes.append(fired)
+            sequences.append(last)
+        if not store:
+            return torch.cat(spikes), last
+        return torch.cat(spikes), {name: torch.stack([after[name] for after in sequences]) for name in last}
+
+    def _is_better_apart(self, norm: nn.Module, x: Tensor) -> bool:
+        if self.recompute or not is_better_apart(x) or self.scale != 1 or isinstance(norm, nn.SyncBatchNorm):
             return False
-        return self.scale == 1 and not isinstance(self.norm, nn.SyncBatchNorm) and is_better_apart(x)
+        neuron = self._modules["neuron"]
+        return isinstance(neuron, PredefinedNeuron) and neuron._cell is None
 
-    def _with_residual(self, spikes: Tensor, residual: Tensor | None) -> Tensor:
-        if residual is None:
-            return spikes
-        if self.residual == "add":
-            return spikes + residual
-        return (spikes if self.residual == "and" else 1 - spikes) * residual
-
-    def _check(self, x: Tensor, residual: Tensor | None) -> None:
-        norm, features = type(self.norm).__name__, self.norm.num_features
-        fewest, most = next(dims for kind, dims in DIMS.items() if isinstance(self.norm, kind))
+    def _check(self, x: Tensor, residual: Residual) -> None:
+        norm = self._modules["norm"]
+        norm = norm[0] if isinstance(norm, nn.ModuleList) else norm
+        features, (fewest, most) = norm.num_features, dims_of(type(norm))
         if not fewest <= x.dim() <= most or x.shape[CHANNELS] != features:
+            kind = type(norm).__name__
             raise ValueError(
-                f"x must be [T, B, {features}, ...], with the {features} channels of {norm} in dimension {CHANNELS}"
+                f"x must be [T, B, {features}, ...], with the {features} channels of {kind} in dimension {CHANNELS}"
                 f"{f' and {fewest} dimensions' if fewest == most else ''}, but has shape {list(x.shape)}"
             )
-        if self.residual is None:
+        if residual is None:
             return
-        if not isinstance(residual, Tensor):
-            raise TypeError(f"residual must be a tensor of the shape of x, but is {type(residual).__name__}")
-        if residual.shape != x.shape:
-            raise ValueError(f"residual must have shape {list(x.shape)}, that of x, but has {list(residual.shape)}")
-        if residual.dtype != x.dtype:
-            raise TypeError(f"residual must be {x.dtype}, the type of x, but is {residual.dtype}")
+        other = residual[1]
+        if not isinstance(other, Tensor):
+            raise TypeError(f"residual must be a tensor of the shape of x, but is {type(other).__name__}")
+        if other.shape != x.shape:
+            raise ValueError(f"residual must have shape {list(x.shape)}, that of x, but has {list(other.shape)}")
+        if other.dtype != x.dtype:
+            raise TypeError(f"residual must be {x.dtype}, the type of x, but is {other.dtype}")
 
-    def _weight(self, x: Tensor) -> Tensor | None:
-        weight = self.norm.weight
+    def _weight(self, norm: nn.Module, x: Tensor) -> Tensor | None:
+        weight = parameter(norm, "weight")
         if self.scale == 1:
             return weight
         if weight is None:
-            return torch.full((self.norm.num_features,), self.scale, dtype=state_type(x.dtype), device=x.device)
+            return torch.full((norm.num_features,), self.scale, dtype=state_type(x.dtype), device=x.device)
         return weight * self.scale
 
     def extra_repr(self) -> str:
         parts = [f"residual={self.residual!r}"] if self.residual is not None else []
-        return ", ".join(parts + ([f"scale={self.scale}"] if self.scale != 1 else []))
+        parts += [f"scale={self.scale}"] if self.scale != 1 else []
+        return ", ".join(parts + (["recompute=True"] if self.recompute else []))
+
+
+def joined(spikes: Tensor, residual: Residual) -> Tensor:
+    """By torch's operators."""
+    if residual is None:
+        return spikes
+    mode, other = residual
+    if mode == "add":
+        return spikes + other
+    return (spikes if mode == "and" else 1 - spikes) * other
+
+
+def fits(residual: Any, x: Tensor) -> bool:
+    """Whether the operator takes a residual beside x."""
+    return isinstance(residual, Tensor) and residual.shape == x.shape and residual.dtype == x.dtype
+
+
+def _normalised(norm: nn.Module, x: Tensor) -> Tensor:
+    return norm(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+def operator_for(x: Tensor) -> Any:
+    """Tracers take the operator itself; other calls what is below it, which saves a call of Python."""
+    is_plain = type(x) is Tensor or type(x) is nn.Parameter
+    return BUILTIN if is_plain and not is_compiling() else OPERATOR
 
 
 def is_better_apart(x: Tensor) -> bool:
@@ -192,7 +278,7 @@ def statistics_of(norm: nn.Module, x: Tensor) -> tuple[Tensor | None, Tensor | N
     """Mean and variance that `norm` takes for x ``[T, B, C, ...]``, None for those of x, and of how many numbers they
     are."""
     count = x.numel() // max(x.shape[CHANNELS], 1)
-    if not norm.training and norm.running_mean is not None:
+    if not norm.training and norm._buffers["running_mean"] is not None:
         # Copies: a step of training may change them before the backward pass.
         return norm.running_mean.clone(), norm.running_var.clone(), count
     if _joins_processes(norm):
@@ -206,15 +292,28 @@ def _joins_processes(norm: nn.Module) -> bool:
     return distributed.get_world_size(norm.process_group) > 1
 
 
-@torch.no_grad()
+def parameter(norm: nn.Module, name: str) -> Tensor | None:
+    """As norm.name, in a fraction of the time; a parametrized one is an attribute alone."""
+    own = norm._parameters
+    return own[name] if name in own else getattr(norm, name)
+
+
+def dims_of(kind: type) -> tuple[int, int]:
+    """How many dimensions x with time has beside a norm of this class, at least and at most."""
+    return DIMS.get(kind) or next(dims for base, dims in DIMS.items() if issubclass(kind, base))
+
+
 def update_running(norm: nn.Module, mean: Tensor, var: Tensor, count: int | Tensor) -> None:
     """The running statistics of a `norm` in training, as torch does: from the variance that is divided by one less."""
     if not norm.training or not norm.track_running_stats:
         return
-    norm.num_batches_tracked.add_(1)
-    factor = norm.momentum if norm.momentum is not None else 1.0 / norm.num_batches_tracked
-    running = [norm.running_mean, norm.running_var]
-    found = [mean.detach().to(running[0].dtype), (var.detach() * (count / (count - 1))).to(running[1].dtype)]
+    buffers = norm._buffers
+    running, batches = [buffers["running_mean"], buffers["running_var"]], buffers["num_batches_tracked"]
+    batches.add_(1)
+    factor = norm.momentum if norm.momentum is not None else 1.0 / batches
+    found = [mean.detach(), var.detach() * (count / (count - 1))]
+    if mean.dtype != running[0].dtype:
+        found = [now.to(before.dtype) for now, before in zip(found, running)]
     if isinstance(factor, Tensor):
         for before, now in zip(running, found):
             before.lerp_(now, factor)
@@ -247,7 +346,7 @@ def joined_statistics(x: Tensor, group: Any = None) -> tuple[Tensor, Tensor, Ten
     return joined, _sum_of_processes(count * (var + (mean - joined) ** 2), group) / total, total
 
 
-def fuse(net: nn.Module) -> list[str]:
+def fuse(net: nn.Module, *inputs: Any, recompute: bool = False) -> list[str]:
     """Has batch normalisations run in the pass of the neurons behind them, in place.
 
     Found are neurons of this package that follow a :class:`~spikeforge.nn.TimeDistributed` which ends in a batch
@@ -256,12 +355,28 @@ def fuse(net: nn.Module) -> list[str]:
     with hooks, with a forward of their own, and those that are registered more than once, are left as they are. A
     forward that calls the parts of a Sequential one by one does not see that they have changed: leave those out.
 
+    With `inputs` the network is run once on them, in evaluation mode and without gradients, to see which normalisation
+    feeds one neuron and nothing else, whatever Python code lies between the two: networks of any forward are fused. In
+    the normalisation's place stays an Identity. Where a module's forward joins such a neuron's spikes s with a residual
+    r, as s + r, s * r or (1 - s) * r, that is done in the neuron's pass too.
+
     Parameters keep their identity, so optimisers go on; their names change (``"1.norm.weight"``): load a checkpoint
-    first.
+    first. So do the names of states.
+
+    Args:
+        inputs: what `net` is called with: a small batch is enough.
+        recompute: linear layers and convolutions before those normalisations keep their input, spikes as bits, and are
+            made again in the backward pass: their results, which are the largest tensors, are not kept. Needs `inputs`.
 
     Returns:
         The names of the neurons that were fused.
     """
+    if inputs:
+        from spikeforge.nn.watched import fuse_watched  # it takes this module
+
+        return fuse_watched(net, inputs, recompute)
+    if recompute:
+        raise ValueError("fuse: recompute=True needs inputs, to see which products are of spikes: fuse(net, x, recompute=True)")
     times = _occurrences(net)
     names = []
     for path, container in list(net.named_modules()):
@@ -272,17 +387,28 @@ def fuse(net: nn.Module) -> list[str]:
             norm = _last_norm(layer)
             if norm is None or not all(_is_free(module, times) for module in (neuron, layer, layer.module, norm)):
                 continue
-            try:
-                fused = BatchNormNeuron(norm, neuron)
-            except (TypeError, ValueError):
+            fused = _fused(norm, neuron)
+            if fused is None:
                 continue
             layer.module = _without_norm(layer.module)
-            container._modules[name] = fused
-            fused.training = neuron.training
+            _put(container, name, fused)
             names.append(_join(path, name))
-            if isinstance(container, Sequential):
-                container._name_parts([name])
     return names
+
+
+def _fused(norm: nn.Module, neuron: nn.Module) -> BatchNormNeuron | None:
+    try:
+        fused = BatchNormNeuron(norm, neuron)
+    except (TypeError, ValueError):
+        return None
+    fused.training = neuron.training
+    return fused
+
+
+def _put(container: nn.Module, name: str, module: nn.Module) -> None:
+    container._modules[name] = module
+    if isinstance(container, Sequential):
+        container._name_parts([name])
 
 
 def _occurrences(net: nn.Module) -> dict[int, int]:

@@ -1,0 +1,88 @@
+// Results that their readers need not keep for the backward pass, because the node that gave them can give them again.
+// Included where operators register their Autograd kernels, since autograd's headers are dear.
+#pragma once
+
+#include <spikeforge/ops/common/record.h>
+
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace spikeforge::ops::autograd {
+
+class Recomputable {
+ public:
+  virtual ~Recomputable() = default;
+  // Whether it was recorded to be asked for its result.
+  virtual bool is_willing() const = 0;
+  // The result, from what the node keeps. Throws where that has been released, or changed.
+  virtual at::Tensor again() = 0;
+};
+
+// The node of a rule that has `static at::Tensor again(AutogradContext*)` and says in saved_data["recompute"] whether
+// it is to be asked.
+template <class Rule>
+class RecomputableNode final : public torch::autograd::CppNode<Rule>, public Recomputable {
+ public:
+  bool is_willing() const override { return this->ctx_.saved_data.at("recompute").toBool(); }
+  at::Tensor again() override {
+    // What it keeps has been cast already.
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    return Rule::again(&this->ctx_);
+  }
+};
+
+// A shared pointer, or since torch 2.15 an intrusive one.
+using NodePointer = std::remove_cvref_t<decltype(std::declval<const at::Tensor&>().grad_fn())>;
+
+// A tensor that a recomputable node gave, or a view of it, as another node keeps it.
+class Recomputed : public torch::CustomClassHolder {
+ public:
+  // What is to be saved in place of t, which restored() finds by the key: t itself, or nothing.
+  static at::Tensor keep(AutogradContext* ctx, const std::string& key, const at::Tensor& t) {
+    // Of a result that has been written to since, the graph or its version tells.
+    const at::TensorBase& whole = t.is_view() ? t._base() : t;
+    const NodePointer& node = whole.grad_fn();
+    if (!node || t._version() != 0 || t.scalar_type() != whole.scalar_type()) return t;
+    auto* const recomputable = dynamic_cast<Recomputable*>(node.get());
+    if (recomputable == nullptr || !recomputable->is_willing()) return t;
+    ctx->saved_data[key] = c10::IValue::make_capsule(c10::make_intrusive<Recomputed>(node, recomputable, whole, t));
+    return {};
+  }
+
+  static at::Tensor restored(AutogradContext* ctx, const std::string& key, const at::Tensor& saved) {
+    if (saved.defined()) return saved;
+    const auto found = ctx->saved_data.find(key);
+    if (found == ctx->saved_data.end()) return saved;
+    return c10::static_intrusive_pointer_cast<Recomputed>(found->second.toCapsule())->again();
+  }
+
+  // For keep().
+  Recomputed(NodePointer node, Recomputable* recomputable, const at::TensorBase& whole, const at::Tensor& t)
+      : node_(std::move(node)),
+        recomputable_(recomputable),
+        strides_of_whole_(whole.sym_strides().vec()),
+        sizes_(t.sym_sizes().vec()),
+        strides_(t.sym_strides().vec()),
+        offset_(t.sym_storage_offset() - whole.sym_storage_offset()) {}
+
+ private:
+  at::Tensor again() const {
+    at::Tensor whole = recomputable_->again();
+    if (whole.sym_strides() != c10::SymIntArrayRef(strides_of_whole_))
+      whole = at::empty_strided_symint(whole.sym_sizes(), strides_of_whole_, whole.options()).copy_(whole);
+    return whole.as_strided_symint(sizes_, strides_, whole.sym_storage_offset() + offset_);
+  }
+
+  // The reader's edge leads there too: this is no cycle, and keeps nothing alive longer.
+  NodePointer node_;
+  Recomputable* recomputable_;
+  std::vector<c10::SymInt> strides_of_whole_, sizes_, strides_;
+  c10::SymInt offset_;
+};
+
+}  // namespace spikeforge::ops::autograd

@@ -1,0 +1,55 @@
+"""Linear layers and convolutions that keep bits of their input, and are made again in the backward pass."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from spikeforge._numbers import FLOATS
+from spikeforge.accelerate import replacing
+from spikeforge.accelerate.replacing import Replaced
+
+linear = torch.ops.spikeforge.linear.default
+convolution = torch.ops.spikeforge.convolution.default
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+LAYERS = "spikingjelly.activation_based.layer"
+
+
+class Recomputed(Replaced):
+    """A product whose reader need not keep it: it keeps its input, in so many bits a number or as it is (0)."""
+
+    @property
+    def _bits(self) -> int:
+        return self.__dict__["_spikeforge_bits"]
+
+
+class RecomputedLinear(Recomputed):
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, torch's name
+        if input.dtype not in FLOATS:
+            return super().forward(input)
+        return linear(input, self.weight, self.bias, bits=self._bits, recompute=True)
+
+
+class RecomputedConvolution(Recomputed):
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: A002
+        if input.dtype not in FLOATS or input.dim() != weight.dim():
+            return super()._conv_forward(input, weight, bias)
+        options = self.stride, self.padding, self.dilation, self.groups
+        return convolution(input, weight, bias, *options, bits=self._bits, recompute=True)
+
+
+def is_product(module: nn.Module) -> bool:
+    """Whether it is one of torch's products, or SpikingJelly's of that name, in options that the operators have."""
+    own = replacing.own_class(module)
+    if isinstance(module, Replaced) or "forward" in module.__dict__:
+        return False
+    kind = own.__mro__[1] if own.__module__.startswith(LAYERS) else own
+    if kind is nn.Linear:
+        return True
+    return kind in CONVOLUTIONS and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+
+
+def recompute(product: nn.Module, bits: int) -> None:
+    """Has a product keep its input in so many bits a number, and offer to be made again."""
+    replacing.replace(product, RecomputedLinear if isinstance(product, nn.Linear) else RecomputedConvolution)
+    product.__dict__["_spikeforge_bits"] = bits

@@ -1,0 +1,181 @@
+"""Residual connections in the forward of a module of one's own, joined with spikes in the neuron's pass.
+
+The forward is traced by torch.fx, and written anew where it joins a neuron's spikes s with something: s + r, s * r or
+(1 - s) * r. The module stays the object that it is."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from spikeforge.accelerate import replacing
+from spikeforge.accelerate.replacing import Replaced
+from spikeforge.accelerate.watch import has_hooks
+
+SUMS = (operator.add, operator.iadd, torch.add)
+PRODUCTS = (operator.mul, operator.imul, torch.mul)
+DIFFERENCES = (operator.sub, torch.sub)
+COMMON = dict(fx.Graph().python_code("self").globals, _operator=operator)  # what each text may name
+
+
+class Joining(Replaced):
+    """A module whose forward hands residuals to its neurons; its text is kept, so that copies and pickles have it. Hooks
+    on those neurons see spikes: then it is the module's own forward."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if any(has_hooks(self.get_submodule(name)) for name in self.__dict__["_spikeforge_joined"]):
+            return super().forward(*args, **kwargs)
+        return _function(self.__dict__["_spikeforge_source"])(self, *args, **kwargs)
+
+
+@functools.cache
+def _function(source: str) -> Callable[..., Any]:
+    """`forward`, of the text that torch.fx writes."""
+    names = dict(COMMON)
+    exec(compile(source, "<forward with residuals>", "exec"), names)
+    return names["forward"]
+
+
+def join(
+    module: nn.Module, takes_residual: Callable[[nn.Module], bool], *, as_input: bool = False
+) -> list[tuple[nn.Module, str]]:
+    """Has the neurons below a module that take a residual join it, where its forward does so; gives them, and how.
+
+    Left alone are forwards that torch.fx does not trace, that are another one in evaluation, and modules with hooks.
+
+    Args:
+        as_input: the neuron takes it as its second input, and else as ``residual=(mode, r)``.
+    """
+    if isinstance(module, Replaced) or has_hooks(module) or not _has_own_forward(module):
+        return []
+    if not any(takes_residual(child) for child in module.modules() if child is not module):
+        return []
+    graph = _traced(module)
+    if graph is None:
+        return []
+    found = list(_rewritten(module, graph, takes_residual, as_input))
+    if not found:
+        return []
+    source = graph.python_code("self")
+    if not source.globals.keys() <= COMMON.keys():  # it calls what only this trace knows
+        return []
+    replacing.replace(module, Joining)
+    module.__dict__["_spikeforge_source"] = source.src
+    neurons = [neuron for neuron, _ in found]
+    names = [name for name, child in module.named_modules() if not as_input and child in neurons]
+    module.__dict__["_spikeforge_joined"] = names
+    return found
+
+
+def _has_own_forward(module: nn.Module) -> bool:
+    return not type(module).__module__.startswith(("torch.", "spikeforge."))
+
+
+class _Tracer(fx.Tracer):
+    """All modules below are calls."""
+
+    def is_leaf_module(self, module: nn.Module, name: str) -> bool:
+        return True
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+
+class _Proxy(fx.Proxy):
+    """torch.fx has x = x + y for x += y."""
+
+    @staticmethod
+    def in_place(function: Any) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+        return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
+
+    __iadd__ = in_place(operator.iadd)
+    __isub__ = in_place(operator.isub)
+    __imul__ = in_place(operator.imul)
+    __itruediv__ = in_place(operator.itruediv)
+    __iand__ = in_place(operator.iand)
+    __ior__ = in_place(operator.ior)
+
+
+def _traced(module: nn.Module) -> fx.Graph | None:
+    graphs, training = [], module.training
+    try:
+        for mode in (True, False):
+            module.training = mode
+            graphs.append(_Tracer().trace(module))
+    except Exception:  # any code may stand in a forward
+        return None
+    finally:
+        module.training = training
+    codes = {graph.python_code("self").src for graph in graphs}
+    return graphs[0] if len(codes) == 1 else None
+
+
+def _rewritten(
+    module: nn.Module, graph: fx.Graph, takes_residual: Callable[[nn.Module], bool], as_input: bool
+) -> Iterator[tuple[nn.Module, str]]:
+    called = [node.target for node in graph.nodes if node.op == "call_module"]
+    for node in list(graph.nodes):
+        if node.op != "call_module" or called.count(node.target) != 1 or node.kwargs or len(node.args) != 1:
+            continue
+        neuron = module.get_submodule(node.target)
+        site = _site(node) if takes_residual(neuron) and not has_hooks(neuron) else None
+        if site is None:
+            continue
+        join, mode, other = site
+        if _reads(other, node):
+            continue
+        with graph.inserting_before(join):  # where the residual is there
+            arguments = ((*node.args, other), {}) if as_input else (node.args, {"residual": (mode, other)})
+            call = graph.call_module(node.target, *arguments)
+        join.replace_all_uses_with(call)
+        for old in (join, *node.users, node):
+            if not old.users and old in graph.nodes:
+                graph.erase_node(old)
+        yield neuron, mode
+
+
+def _site(spikes: fx.Node) -> tuple[fx.Node, str, fx.Node] | None:
+    """Who joins spikes with what, and how; None where someone else reads them too."""
+    user = _only_user(spikes)
+    if user is None:
+        return None
+    if _is_call(user, DIFFERENCES) and user.args[0] == 1 and user.args[1] is spikes:  # 1 - s
+        product = _only_user(user)
+        other = _other(product, user) if product is not None and _is_call(product, PRODUCTS) else None
+        return None if other is None else (product, "iand", other)
+    for functions, mode in ((SUMS, "add"), (PRODUCTS, "and")):
+        other = _other(user, spikes) if _is_call(user, functions) else None
+        if other is not None:
+            return user, mode, other
+    return None
+
+
+def _is_call(node: fx.Node, functions: tuple[Any, ...]) -> bool:
+    return node.op == "call_function" and node.target in functions and len(node.args) == 2 and not node.kwargs
+
+
+def _only_user(node: fx.Node) -> fx.Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _other(node: fx.Node, one: fx.Node) -> fx.Node | None:
+    others = [argument for argument in node.args if argument is not one]
+    return others[0] if len(others) == 1 and isinstance(others[0], fx.Node) else None
+
+
+def _reads(node: fx.Node, other: fx.Node) -> bool:
+    """Whether it is, or is made of, the other one."""
+    seen, todo = set(), [node]
+    while todo:
+        node = todo.pop()
+        if node is other:
+            return True
+        if node not in seen:
+            seen.add(node)
+            todo.extend(node.all_input_nodes)
+    return False

@@ -1,0 +1,254 @@
+"""Watches one call of a network: who reads what a normalisation gives, what it is made of, and which tensors are spikes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+RANDOM = ("Dropout", "DropPath", "StochasticDepth")  # in the names of modules that scale in training what is 0 or 1
+aten = torch.ops.aten
+
+
+def watched(
+    net: nn.Module,
+    inputs: Iterable[Any],
+    norms: Collection[nn.Module],
+    neurons: Collection[nn.Module],
+    products: Collection[nn.Module] = (),
+    fires: Callable[[nn.Module], bool] = lambda neuron: True,
+) -> Watch:
+    """Runs `net` once, in evaluation mode and without gradients; it is as before afterwards.
+
+    Args:
+        norms, neurons, products: the modules that are looked at.
+        fires: whether a neuron gives 0 and 1.
+    """
+    watch = Watch(fires)
+    with _as_it_was(net), watch.hooks(net, norms, neurons, products), torch.no_grad(), watch, _Dropouts(watch):
+        net.eval()
+        net(*inputs)
+    return watch
+
+
+def has_hooks(module: nn.Module) -> bool:
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return "forward" in module.__dict__ or any(getattr(module, name) for name in names)
+
+
+@contextmanager
+def _as_it_was(net: nn.Module) -> Iterator[None]:
+    """Leaves modes and states of a network as they are now."""
+    modes = {module: module.training for module in net.modules()}
+    states = [(module._memories, dict(module._memories)) for module in net.modules() if hasattr(module, "_memories")]
+    kept = [(module._memory, module._memory.states) for module in net.modules() if hasattr(module, "_memory")]
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        for memories, before in states:
+            memories.update(before)
+        for memory, before in kept:
+            memory.states = before
+
+
+class Watch(TorchDispatchMode):
+    """Follows tensors by their memory, so that views count as what they show."""
+
+    def __init__(self, fires: Callable[[nn.Module], bool]) -> None:
+        super().__init__()
+        self.fires = fires
+        self.norm_of: dict[int, nn.Module] = {}  # by storage, as what follows
+        self.product_of: dict[int, nn.Module] = {}
+        self.most: dict[int, int] = {}  # all numbers are whole, from 0 to this
+        self.random: set[int] = set()  # what training scales
+        self.alive: list[Tensor] = []  # so that storages stay theirs
+        self.outputs: dict[nn.Module, list[Tensor]] = {}
+        self.readers: dict[nn.Module, set[nn.Module | None]] = {}
+        self.inputs: dict[nn.Module, list[Tensor]] = {}
+        self.read: dict[nn.Module, list[int | None]] = {}  # by products: the most of each input
+        self.made_of: dict[nn.Module, nn.Module] = {}  # normalisations, of products
+        self.inside: list[nn.Module] = []
+
+    # --- what was found
+
+    def pairs(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Of a normalisation and the one neuron that reads it, and nothing else, as a sequence."""
+        found = []
+        for norm, outputs in self.outputs.items():
+            readers = self.readers[norm]
+            neuron = next(iter(readers)) if len(readers) == 1 else None
+            if neuron is None or len(outputs) != 1 or len(self.inputs[neuron]) != 1:
+                continue
+            if _is_sequence_of(self.inputs[neuron][0], outputs[0]) and getattr(neuron, "step_mode", "m") == "m":
+                found.append((norm, neuron))
+        return found
+
+    def product_before(self, norm: nn.Module) -> tuple[nn.Module, int] | None:
+        """The product that a normalisation reads as it is, and the bits that each number of the product's input takes; 0
+        where it may be any number."""
+        product = self.made_of.get(norm)
+        if product is None or len(self.read[product]) != 1:
+            return None
+        most = self.read[product][0]
+        return product, 0 if most is None or most > 15 else 1 if most <= 1 else 4
+
+    # --- watching
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        read = {_storage(t) for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)}
+        is_view = self._is_view(func, result, read)
+        if not is_view:
+            for storage in read & self.norm_of.keys():
+                self.readers[self.norm_of[storage]].add(self.inside[-1] if self.inside else None)
+            self._follow_numbers(func, args, kwargs, result)
+        return result
+
+    @staticmethod
+    def _is_view(func: Any, result: Any, read: set[int]) -> bool:
+        results = [t for t in tree_flatten(result)[0] if isinstance(t, Tensor)]
+        return bool(results) and not func._schema.is_mutable and all(_storage(t) in read for t in results)
+
+    def _follow_numbers(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        most = _most_of(func, args, kwargs, self._most)
+        for argument, given in zip(func._schema.arguments, args):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for t in tree_flatten(given)[0]:
+                    self.most.pop(_storage(t), None) if isinstance(t, Tensor) else None
+        first = result[0] if isinstance(result, tuple) and result else result
+        if most is not None and isinstance(first, Tensor):
+            self._are_whole(first, most)
+
+    def _are_whole(self, t: Tensor, most: int) -> None:
+        self.most[_storage(t)] = most
+        self.alive.append(t)
+
+    def _most(self, t: Any) -> int | None:
+        return None if not isinstance(t, Tensor) or _storage(t) in self.random else self.most.get(_storage(t))
+
+    def is_random(self, t: Any) -> None:
+        if isinstance(t, Tensor):
+            self.random.add(_storage(t))
+            self.alive.append(t)
+
+    @contextmanager
+    def hooks(
+        self, net: nn.Module, norms: Iterable[nn.Module], neurons: Iterable[nn.Module], products: Iterable[nn.Module]
+    ) -> Iterator[None]:
+        with ExitStack() as stack:
+            for norm in norms:
+                stack.enter_context(_removed(norm.register_forward_pre_hook(self._before_norm)))
+                stack.enter_context(_removed(norm.register_forward_hook(self._after_norm)))
+            for neuron in neurons:
+                stack.enter_context(_removed(neuron.register_forward_pre_hook(self._before_neuron)))
+                stack.enter_context(_removed(neuron.register_forward_hook(self._after_neuron, always_call=True)))
+            for product in products:
+                stack.enter_context(_removed(product.register_forward_pre_hook(self._before_product)))
+                stack.enter_context(_removed(product.register_forward_hook(self._after_product)))
+            for module in net.modules():
+                if any(name in type(module).__name__ for name in RANDOM):
+                    stack.enter_context(_removed(module.register_forward_hook(lambda _, __, y: self.is_random(y))))
+            yield
+
+    def _before_norm(self, norm: nn.Module, inputs: Any) -> None:
+        product = self.product_of.get(_storage(inputs[0])) if inputs else None
+        if product is not None:
+            self.made_of[norm] = product
+
+    def _after_norm(self, norm: nn.Module, inputs: Any, output: Tensor) -> None:
+        self.norm_of[_storage(output)] = norm
+        self.outputs.setdefault(norm, []).append(output)
+        self.readers.setdefault(norm, set())
+
+    def _before_neuron(self, neuron: nn.Module, inputs: Any) -> None:
+        self.inside.append(neuron)
+        self.inputs.setdefault(neuron, []).extend(inputs[:1])
+
+    def _after_neuron(self, neuron: nn.Module, inputs: Any, output: Any) -> None:
+        self.inside.pop()
+        spikes = output[0] if isinstance(output, tuple) and output else output
+        if isinstance(spikes, Tensor) and self.fires(neuron):
+            self._are_whole(spikes, 1)
+
+    def _before_product(self, product: nn.Module, inputs: Any) -> None:
+        self.read.setdefault(product, []).append(self._most(inputs[0]) if inputs else None)
+
+    def _after_product(self, product: nn.Module, inputs: Any, output: Tensor) -> None:
+        self.product_of[_storage(output)] = product
+        self.alive.append(output)
+
+
+class _Dropouts(TorchFunctionMode):
+    """In evaluation a dropout is no operator, and what it gives is what it was given."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if "dropout" in getattr(func, "__name__", ""):
+            self.watch.is_random(result)
+        return result
+
+
+@contextmanager
+def _removed(handle: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+SAME = {
+    aten.clone.default,
+    aten.repeat.default,
+    aten._to_copy.default,
+    aten.max_pool2d_with_indices.default,
+    aten.max_pool3d_with_indices.default,
+    torch.ops.spikeforge.max_pool2d.default,
+}
+JOINED = {aten.cat.default, aten.stack.default}
+SUMS = {aten.add.Tensor, aten.add_.Tensor}
+PRODUCTS = {aten.mul.Tensor, aten.mul_.Tensor}
+
+
+def _most_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], most: Any) -> int | None:
+    """The most that a result may be, of whole numbers from 0; None where that is not known."""
+    if func in SAME:
+        return most(args[0])
+    if func in JOINED:
+        all_of_them = [most(t) for t in args[0]]
+        return None if None in all_of_them else max(all_of_them, default=None)
+    if func is aten.rsub.Scalar and len(args) == 2 and not kwargs:
+        return 1 if args[1] == 1 and most(args[0]) in (0, 1) else None
+    if func not in SUMS | PRODUCTS or len(args) != 2 or kwargs:
+        return None
+    a, b = most(args[0]), most(args[1])
+    if a is None or b is None:
+        return None
+    return a + b if func in SUMS else a * b
+
+
+def _storage(t: Tensor) -> int:
+    return t.untyped_storage()._cdata
+
+
+def _is_sequence_of(x: Tensor, y: Tensor) -> bool:
+    """Whether the neuron's x [T, B, C, ...] is y [T * B, C, ...], or [T, B, C, ...], as it is."""
+    if x.dim() < 3 or x.numel() != y.numel():
+        return False
+    images = x.flatten(0, 1)  # copied, where it is no view
+    if images.data_ptr() != y.data_ptr():
+        return False
+    y = y.flatten(0, 1) if y.dim() == x.dim() else y
+    return images.shape == y.shape and images.stride() == y.stride()

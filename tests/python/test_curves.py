@@ -1,0 +1,74 @@
+"""Fused layers train as the layers by themselves do: the same loss at each step, from the same seed.
+
+In float64, where rounding decides no spike within 50 steps; the oracle is the network before it was fused."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import spikeforge.nn as snn
+
+STEPS = 50
+
+
+class Residual(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        layer = lambda: snn.TimeDistributed(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
+        self.first, self.fire1, self.second, self.fire2 = layer(), snn.LIF(surrogate="atan"), layer(), snn.LIF(surrogate="atan")
+
+    def forward(self, x):
+        return x + self.fire2(self.second(self.fire1(self.first(x))))
+
+
+def network(channels, size):
+    return nn.Sequential(
+        snn.TimeDistributed(nn.Conv2d(channels, 8, 3, padding=1), nn.BatchNorm2d(8)),
+        snn.LIF(surrogate="atan"),
+        Residual(8),
+        snn.MaxPool2d(2),
+        snn.TimeDistributed(nn.Flatten(), nn.Linear(8 * (size // 2) ** 2, 10)),
+    ).double()
+
+
+def digits(device):
+    datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn is not installed")
+    images, labels = datasets.load_digits(return_X_y=True)
+    return torch.tensor(images / 16).view(-1, 1, 8, 8).to(device), torch.tensor(labels).to(device)
+
+
+def coloured(device):
+    """Of ten kinds, each a pattern of colours that is moved about and is noisy."""
+    labels = torch.arange(400) % 10
+    patterns = torch.rand(10, 3, 8, 8).double()
+    images = torch.stack([torch.roll(patterns[k], (int(i) % 3, int(i) % 5), (1, 2)) for i, k in enumerate(labels)])
+    return (images + 0.2 * torch.randn(images.shape)).to(device), labels.to(device)
+
+
+def losses(net, images, labels):
+    optimizer, curve = torch.optim.Adam(net.parameters(), 2e-3), []
+    for i in range(STEPS):
+        batch = torch.arange(16) + 16 * i
+        x = images[batch % len(images)].expand(4, -1, -1, -1, -1)
+        loss = nn.functional.cross_entropy(net(x).mean(0), labels[batch % len(labels)])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        curve.append(loss.item())
+    return torch.tensor(curve)
+
+
+@pytest.mark.long(but="recomputed-coloured")
+@pytest.mark.parametrize("data", [digits, coloured], ids=lambda data: data.__name__)
+@pytest.mark.parametrize("recompute", [False, True], ids=["fused", "recomputed"])
+def test_fused_layers_have_the_curve_of_layers_by_themselves(data, recompute, device):
+    torch.manual_seed(11)
+    images, labels = data(device)
+    net = network(*images.shape[1:3]).to(device)
+    fused = copy.deepcopy(net)
+    assert len(snn.fuse(fused, images[:2].expand(4, -1, -1, -1, -1), recompute=recompute)) == 3
+    expected, found = losses(net, images, labels), losses(fused, images, labels)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
+    assert expected[-10:].mean() < 0.8 * expected[:5].mean()  # it learns
