@@ -7,7 +7,41 @@
 #include <fmt/format.h>
 
 namespace spikeforge::jit {
+
+// cuda.h's CUlaunchConfig, with one CUlaunchAttribute.
+struct Driver::LaunchConfig {
+  struct Attribute {
+    static constexpr int cluster_dimension = 4;
+    int id = cluster_dimension;
+    int padding = 0;
+    std::array<unsigned, 16> value{};  // of 64 bytes, whatever it is
+  };
+
+  std::array<unsigned, 3> grid{1, 1, 1}, block{1, 1, 1};
+  unsigned shared_bytes = 0;
+  Stream stream = nullptr;
+  Attribute* attributes = nullptr;
+  unsigned count = 1;
+};
+
 namespace {
+
+// Points to itself: stays where it is.
+struct ClusterConfig {
+  ClusterConfig(unsigned blocks, unsigned cluster, unsigned block, unsigned shared_bytes, Driver::Stream stream) {
+    attribute.value = {cluster, 1, 1};
+    config.grid[0] = blocks;
+    config.block[0] = block;
+    config.shared_bytes = shared_bytes;
+    config.stream = stream;
+    config.attributes = &attribute;
+  }
+  ClusterConfig(const ClusterConfig&) = delete;
+  ClusterConfig& operator=(const ClusterConfig&) = delete;
+
+  Driver::LaunchConfig::Attribute attribute;
+  Driver::LaunchConfig config;
+};
 
 constexpr unsigned first_version_with_libraries = 12000;
 
@@ -40,6 +74,9 @@ Driver find_driver() {
   find("cuLibraryGetKernel", driver.library_get_kernel);
   find("cuLaunchKernel", driver.launch_kernel);
   find("cuLaunchCooperativeKernel", driver.launch_cooperative_kernel);
+  find("cuLaunchKernelEx", driver.launch_kernel_ex);
+  find("cuOccupancyMaxActiveClusters", driver.max_active_clusters);
+  find("cuCtxGetDevice", driver.current_device);
   find("cuKernelSetAttribute", driver.kernel_set_attribute);
   find("cuGetErrorName", driver.get_error_name);
   find("cuGetErrorString", driver.get_error_string);
@@ -51,6 +88,13 @@ Driver find_driver() {
 const Driver& Driver::get() {
   static const Driver driver = find_driver();
   return driver;
+}
+
+int Driver::device() const {
+  int index = 0;
+  if (const Result result = current_device(&index))
+    throw DriverError(fmt::format("the driver has no current device: {}", describe(result)));
+  return index;
 }
 
 std::string Driver::describe(Result result) const {
@@ -90,12 +134,34 @@ void LoadedKernel::check_launch(Driver::Result result, std::array<unsigned, 3> g
       name_, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes, driver_->describe(result)));
 }
 
+void LoadedKernel::launch_in_clusters(unsigned blocks, unsigned cluster, unsigned block, unsigned shared_bytes,
+                                      Driver::Stream stream, const void* args, std::size_t args_bytes) const {
+  void* extra[] = {reinterpret_cast<void*>(1), const_cast<void*>(args), reinterpret_cast<void*>(2), &args_bytes,
+                   nullptr};
+  const ClusterConfig launch(blocks, cluster, block, shared_bytes, stream);
+  check_launch(driver_->launch_kernel_ex(&launch.config, kernel_, nullptr, extra), {blocks, 1, 1}, {block, 1, 1},
+               shared_bytes);
+}
+
+int LoadedKernel::most_clusters(unsigned cluster, unsigned block, unsigned shared_bytes) const {
+  const ClusterConfig launch(cluster, cluster, block, shared_bytes, nullptr);
+  int count = 0;
+  return driver_->max_active_clusters(&count, kernel_, &launch.config) == 0 ? count : 0;
+}
+
 void LoadedKernel::allow_shared(int bytes, int device) const {
-  constexpr int max_dynamic_shared_size_bytes = 8;  // of cuda.h's CUfunction_attribute
-  const Driver::Result result = driver_->kernel_set_attribute(max_dynamic_shared_size_bytes, bytes, kernel_, device);
+  set_attribute(8, bytes, device, "the size of its shared memory");  // MAX_DYNAMIC_SHARED_SIZE_BYTES
+}
+
+void LoadedKernel::allow_large_clusters(int device) const {
+  set_attribute(14, 1, device, "large clusters");  // NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+}
+
+// The number is that of cuda.h's CUfunction_attribute.
+void LoadedKernel::set_attribute(int attribute, int value, int device, const char* what) const {
+  const Driver::Result result = driver_->kernel_set_attribute(attribute, value, kernel_, device);
   if (result == 0) return;
-  throw DriverError(
-      fmt::format("{}: the driver refused {} bytes of shared memory: {}", name_, bytes, driver_->describe(result)));
+  throw DriverError(fmt::format("{}: the driver refused {} ({}): {}", name_, what, value, driver_->describe(result)));
 }
 
 LoadedKernel load_kernel(const Driver& driver, std::span<const char> image, const std::string& entry) {

@@ -24,12 +24,19 @@ struct Driver {
   Result (*launch_cooperative_kernel)(Kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                                       unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream,
                                       void** arguments) = nullptr;
+  struct LaunchConfig;  // driver.cpp
+  Result (*launch_kernel_ex)(const LaunchConfig*, Kernel, void** arguments, void** extra) = nullptr;
+  Result (*max_active_clusters)(int*, Kernel, const LaunchConfig*) = nullptr;
+  Result (*current_device)(int*) = nullptr;
   Result (*kernel_set_attribute)(int attribute, int value, Kernel, int device) = nullptr;
   Result (*get_error_name)(Result, const char**) = nullptr;
   Result (*get_error_string)(Result, const char**) = nullptr;
 
   // Throws DriverError on a machine without a driver, and looks again at the next call.
   static const Driver& get();
+
+  // The CUDA runtime's index of the current context's device.
+  int device() const;
 
   // "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)"
   std::string describe(Result result) const;
@@ -54,6 +61,14 @@ class LoadedKernel {
   void launch_together(unsigned blocks, unsigned block, unsigned shared_bytes, Driver::Stream stream,
                        const void* args) const;
 
+  // In clusters of `cluster` blocks, each of which is on the device as a whole: its blocks may wait for each other.
+  void launch_in_clusters(unsigned blocks, unsigned cluster, unsigned block, unsigned shared_bytes,
+                          Driver::Stream stream, const void* args, std::size_t args_bytes) const;
+  // How many such clusters the device has room for at once; 0 for a size that it does not have.
+  int most_clusters(unsigned cluster, unsigned block, unsigned shared_bytes) const;
+  // Clusters of more than the 8 blocks that every device with clusters has.
+  void allow_large_clusters(int device) const;
+
   // More dynamic shared memory than the 48 KB that every kernel may have; `device` is the CUDA runtime's index. Holds
   // for every thread's launches there, until the next call: a later one that allows less takes it from all.
   void allow_shared(int bytes, int device) const;
@@ -61,6 +76,8 @@ class LoadedKernel {
  private:
   void check_launch(Driver::Result result, std::array<unsigned, 3> grid, std::array<unsigned, 3> block,
                     unsigned shared_bytes) const;
+
+  void set_attribute(int attribute, int value, int device, const char* what) const;
 
   const Driver* driver_;
   Driver::Kernel kernel_;

@@ -12,33 +12,14 @@
 
 namespace spikeforge::kernels {
 
-class Arguments {
+class ArgumentWords {
  public:
-  Arguments(const ForwardLaunch& launch, std::int64_t at_once) {
-    add_common(launch, at_once);
-    add_list(launch.outputs);
-    add_list(launch.states);
-    add(launch.checkpoints);
-  }
-
-  Arguments(const BackwardLaunch& launch, std::int64_t at_once) {
-    add_common(launch, at_once);
-    add_list(launch.grad_outputs);
-    add_list(launch.grad_states);
-    add(launch.checkpoints);
-    add_list(launch.grad_inputs);
-    add_list(launch.grad_initial);
-    add_list(launch.grad_params);
-  }
-
   const void* data() const { return words_.data(); }
   std::size_t bytes() const { return words_.size() * sizeof(std::uint64_t); }
 
- private:
-  void add_common(const Launch& launch, std::int64_t at_once) {
-    add(launch.steps);
-    add(launch.neurons);
-    add(at_once);
+ protected:
+  // What makes a cell, and what a sequence of its steps reads.
+  void add_cell(const Launch& launch) {
     for (const double arg : launch.surrogate_args) add(arg);
     add_list(launch.inputs);
     add_list(launch.initial);
@@ -66,10 +47,39 @@ class Arguments {
     add(param.count);
   }
 
+ private:
   // A cell's arguments together are at most graph::most_arguments; CUDA takes 32764 bytes.
   static constexpr std::size_t most_words =
       8 + max_surrogate_args + 6 * graph::most_arguments + 2 * graph::most_outputs;
   BoundedList<std::uint64_t, most_words> words_;
+};
+
+class Arguments : public ArgumentWords {
+ public:
+  Arguments(const ForwardLaunch& launch, std::int64_t at_once) {
+    add_common(launch, at_once);
+    add_list(launch.outputs);
+    add_list(launch.states);
+    add(launch.checkpoints);
+  }
+
+  Arguments(const BackwardLaunch& launch, std::int64_t at_once) {
+    add_common(launch, at_once);
+    add_list(launch.grad_outputs);
+    add_list(launch.grad_states);
+    add(launch.checkpoints);
+    add_list(launch.grad_inputs);
+    add_list(launch.grad_initial);
+    add_list(launch.grad_params);
+  }
+
+ private:
+  void add_common(const Launch& launch, std::int64_t at_once) {
+    add(launch.steps);
+    add(launch.neurons);
+    add(at_once);
+    add_cell(launch);
+  }
 };
 
 }  // namespace spikeforge::kernels

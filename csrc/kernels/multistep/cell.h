@@ -99,7 +99,8 @@ class Cell {
   int backward_cost = 0;    // of its vjp, which computes what it needs of the step again
 
   // What others keep for the cell, and what goes with it.
-  Slot loaded_kernels;  // launch.cpp
+  Slot loaded_kernels;     // launch.cpp
+  Slot recurrent_kernels;  // kernels/recurrent/launch.cpp
   Slot cpu_program;     // cpu/traced_program.cpp
   Slot compiled_tapes;  // cpu/compiled_tapes.cpp
   Slot derivatives;     // ops/common/derivatives.cpp

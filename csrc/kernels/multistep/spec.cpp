@@ -158,13 +158,10 @@ KernelSpec spec_of(const BackwardLaunch& launch, const Schedule& schedule) {
   return spec;
 }
 
-jit::KernelSource print_source(const KernelSpec& spec) {
+std::string print_members(const KernelSpec& spec, const CellText& cell) {
   const LoopSpec& loop = spec.loop;
   const Schedule& schedule = loop.schedule;
   const PlacesOf places(spec);
-  const CellText cell = spec.cell->device_text(loop.form);
-  const char* direction = loop.direction == Direction::forward ? "forward" : "backward";
-  const char* args = loop.direction == Direction::forward ? "ForwardArgs" : "BackwardArgs";
   const auto operand = [](const Place& place) { return place.operand; };
   const auto shared = [](const Place& place) { return place.shared; };
   const auto has = [](const Place& place) { return place.grad != GradKind::absent; };
@@ -172,11 +169,6 @@ jit::KernelSource print_source(const KernelSpec& spec) {
   const auto wanted = [](const Place& place) { return place.wanted; };
 
   codegen::Lines line;
-  line("#include <spikeforge/cuda/multistep.cuh>");
-  line += cell.text;
-  line("");
-  line("namespace spikeforge {{");
-  line("struct Spec {{");
   line("  using Input = {};", print(loop.type));
   line("  using Compute = {};", print(compute_type(loop.type)));
   for (const std::string& type : cell.types) line("  using {};", type);
@@ -197,6 +189,22 @@ jit::KernelSource print_source(const KernelSpec& spec) {
   line += lookup("bool", "wants_grad_x", places.inputs, wanted);
   line += lookup("bool", "wants_grad_initial", places.states, wanted);
   line += lookup("bool", "wants_grad_param", places.params, wanted);
+  return line.take();
+}
+
+jit::KernelSource print_source(const KernelSpec& spec) {
+  const Schedule& schedule = spec.loop.schedule;
+  const CellText cell = spec.cell->device_text(spec.loop.form);
+  const char* direction = spec.loop.direction == Direction::forward ? "forward" : "backward";
+  const char* args = spec.loop.direction == Direction::forward ? "ForwardArgs" : "BackwardArgs";
+
+  codegen::Lines line;
+  line("#include <spikeforge/cuda/multistep.cuh>");
+  line += cell.text;
+  line("");
+  line("namespace spikeforge {{");
+  line("struct Spec {{");
+  line += print_members(spec, cell);
   line("}};");
   line("}}  // namespace spikeforge");
   line("");

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 namespace spikeforge::kernels {
 
@@ -63,5 +64,8 @@ KernelSpec spec_of(const ForwardLaunch& launch, const Schedule& schedule);
 KernelSpec spec_of(const BackwardLaunch& launch, const Schedule& schedule);
 
 jit::KernelSource print_source(const KernelSpec& spec);
+
+// What a Spec's members have to say of the cell, its types, and the places of a call: for any loop that runs cells.
+std::string print_members(const KernelSpec& spec, const CellText& cell);
 
 }  // namespace spikeforge::kernels

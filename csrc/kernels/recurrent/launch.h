@@ -43,4 +43,19 @@ struct RecurrentBackwardLaunch : BackwardLaunch {
   Recurrence recurrence;
 };
 
+namespace kernels {
+
+// Whether a GPU has a kernel for such a call, whose context is current; it compiles none.
+bool serves(const RecurrentForwardLaunch& launch, const jit::Device& device);
+bool serves(const RecurrentBackwardLaunch& launch, const jit::Device& device);
+
+// Of calls that are served: finds the kernel and launches it. As launch() of a multistep call in all else.
+void launch(const RecurrentForwardLaunch& launch, const jit::Device& device, void* stream);
+void launch(const RecurrentBackwardLaunch& launch, const jit::Device& device, void* stream);
+
+// Notes their kernels, where a pack is recorded.
+void note(const RecurrentForwardLaunch& launch);
+void note(const RecurrentBackwardLaunch& launch);
+
+}  // namespace kernels
 }  // namespace spikeforge
