@@ -23,7 +23,7 @@ __device__ __forceinline__ int rank_in_cluster() {
 
 // Of all threads of a cluster; releases and acquires.
 __device__ __forceinline__ void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
 // Of so many threads of a block, whole warps; 0 is that of __syncthreads.
@@ -67,6 +67,12 @@ __device__ __forceinline__ void send(unsigned to, const unsigned (&words)[1], un
 __device__ __forceinline__ void send(unsigned to, const unsigned (&words)[2], unsigned barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%2, %3}, [%1];" ::"r"(to),
                "r"(barrier), "r"(words[0]), "r"(words[1])
+               : "memory");
+}
+__device__ __forceinline__ void send(unsigned to, const unsigned (&words)[4], unsigned barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(
+                   to),
+               "r"(barrier), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
                : "memory");
 }
 

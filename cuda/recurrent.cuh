@@ -8,7 +8,7 @@
 // can be two steps ahead. A single block has its shared memory and __syncthreads.
 //
 // A float32 weight is the sum of three bf16 numbers, and so is a value on its way unless it is a spike; of their
-// products those are summed that float32 would notice.
+// products those are summed that float32 would notice. Within a cluster, spikes go as bits.
 //
 // A Spec, printed by csrc/kernels/recurrent/spec.cpp, has what the multistep loop wants to know, for one neuron a
 // thread, and:
@@ -79,7 +79,9 @@ struct Recurrent {
 
   static constexpr bool in_pieces = sizeof(T) == 4;
   static constexpr int pieces = in_pieces ? 3 : 1;  // of a weight
-  static constexpr int sent = shape.sent;           // of what is multiplied with it
+  static constexpr bool as_bits = shape.sent == 0;  // what is multiplied with it: spikes as bits,
+  static constexpr int sent = as_bits ? 1 : shape.sent;  // or pieces of a number
+  static_assert(!as_bits || blocks > 1, "");
   using Half = typename Spec::Half;
 
   using Values = F[G][W];  // a lane's own, of a tile
@@ -248,10 +250,12 @@ struct Recurrent {
                                           : tile * 256 + odd * 128 + (sample / 2 ^ odd ^ 2 * tile) * 32 + neuron % 16 * 2);
   }
   static constexpr int piece_bytes = 16 * H;
+  // As bits: [neuron / 32][sample % 2][four words]. The samples of a word's bits, from four on, are those of a lane's c.
+  static __device__ __forceinline__ int bits_place(int odd, int neuron) { return neuron / 32 * 32 + odd * 16; }
 
   // Step t's messages lie in buffer t % 2; those of step -1 are made by open().
   struct Exchange {
-    static constexpr int message = sent * piece_bytes, half = tiles * message;
+    static constexpr int message = shape.message_bytes(), half = tiles * message;
     unsigned char* memory;
 
     __device__ __forceinline__ explicit Exchange(unsigned char*& at) : memory(at) { at += exchange_bytes; }
@@ -267,7 +271,10 @@ struct Recurrent {
     // `first(sample, neuron)` are the numbers of step -1, of a sample among those of the cluster.
     template <class First>
     __device__ __forceinline__ void open(const First& first) const {
-      for (int i = threadIdx.x; i < tiles * 4 * H; i += threads) {
+      if (as_bits) {
+        for (int i = threadIdx.x; i < half / 4; i += threads) reinterpret_cast<unsigned*>(memory + offset(-1, 0))[i] = 0;
+      }
+      for (int i = threadIdx.x; !as_bits && i < tiles * 4 * H; i += threads) {
         const int n = i / (4 * H), sample = i / (H / 2) % 8, neuron = i % (H / 2) * 2;
         unsigned words[sent];
         split_pair<Half>(first(8 * n + sample, neuron), first(8 * n + sample, neuron + 1), words);
@@ -294,6 +301,29 @@ struct Recurrent {
     }
 
     __device__ __forceinline__ void put(const Lane& at, int t, int n, int g, const Values& values) const {
+      if constexpr (as_bits)
+        put_bits(at, t, n, g, values);
+      else
+        put_numbers(at, t, n, g, values);
+    }
+
+    // Lane r tells block r what the warp has found.
+    __device__ __forceinline__ void put_bits(const Lane& at, int t, int n, int g, const Values& values) const {
+      unsigned words[W], fired[W];
+#pragma unroll
+      for (int j = 0; j < W; ++j) fired[j] = __ballot_sync(~0u, values[g][j] != F(0));
+#pragma unroll
+      for (int j = 0; j < W; j += 2) {
+        words[j / 2] = __byte_perm(fired[j], fired[j + 1], 0x5410);          // of lanes below 16
+        words[(j + W) / 2] = __byte_perm(fired[j], fired[j + 1], 0x7632);
+      }
+      if (at.lane >= blocks) return;
+      const int to = offset(t, n) + bits_place(at.sample(g) % 2, at.first_of_row()) + (split == 4 ? at.part / 2 * 8 : 0);
+      const unsigned there = address_in_block(shared_address(memory), at.lane);
+      send(there + to, words, there + barrier_offset(t, n));
+    }
+
+    __device__ __forceinline__ void put_numbers(const Lane& at, int t, int n, int g, const Values& values) const {
       unsigned words[sent][W / 2];
 #pragma unroll
       for (int j = 0; j < W; j += 2) {
@@ -336,13 +366,17 @@ struct Recurrent {
     unsigned weights[pieces][2][k_tiles][4];
     float* partial;
     int from;  // in a message
+    int turn;  // of a word of bits
 
     // Of W^T, or of W for gradients: a lane reads eight neurons of a message at once, those of two tiles.
     template <bool transposed>
     __device__ __forceinline__ void load(const void* w, const Lane& at, unsigned char*& memory) {
       partial = reinterpret_cast<float*>(memory);
       memory += partial_bytes;
-      from = place(at.q, 8 * at.c) + at.part * (k_tiles / 2) * 512;
+      from = as_bits ? at.part * (k_tiles / 2) * 32 + at.q % 2 * 16 + (split == 4 ? at.c * 4 : at.c / 2 * 8)
+                     : at.part * (k_tiles / 2) * 512 + place(at.q, 8 * at.c);
+      // To bit 14 of a half, which is 2.
+      turn = 14 - (at.q / 2 + (split == 4 ? 0 : at.c % 2 * 8));
 #pragma unroll
       for (int m = 0; m < 2; ++m)
 #pragma unroll
@@ -366,7 +400,7 @@ struct Recurrent {
       for (int k = 0; k < k_tiles; k += 2)
 #pragma unroll
         for (int p = 0; p < sent; ++p) {
-          const auto words = *reinterpret_cast<const Pack<unsigned, 4, true>*>(message + from + p * piece_bytes + k * 256);
+          const Pack<unsigned, 4, true> words = read(message, p, k);
 #pragma unroll
           for (int o = 0; o < 2; ++o)
 #pragma unroll
@@ -381,10 +415,30 @@ struct Recurrent {
       for (int chain = chains - 1; chain > 0; --chain)
 #pragma unroll
         for (int i = 0; i < 8; ++i) sum[chain - 1][i / 4][i % 4] += sum[chain][i / 4][i % 4];
+      if (as_bits)
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sum[0][i / 4][i % 4] *= .5f;
       share(sum[0], at, n, sums);
     }
 
    private:
+    // Operand B of two tiles.
+    __device__ __forceinline__ Pack<unsigned, 4, true> read(const unsigned char* message, int p, int k) const {
+      if constexpr (!as_bits) {
+        return *reinterpret_cast<const Pack<unsigned, 4, true>*>(message + from + p * piece_bytes + k * 256);
+      } else {
+        const auto bits = *reinterpret_cast<const Pack<unsigned, split == 4 ? 1 : 2, true>*>(message + from + k * 16);
+        Pack<unsigned, 4, true> words;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const unsigned word = bits.lane[split == 4 ? 0 : i % 2];
+          const int more = split == 4 ? 4 * i : i / 2 * 4;
+          words.lane[i] = __funnelshift_l(word, word, turn - more) & 0x40004000u;
+        }
+        return words;
+      }
+    }
+
     // Sums that do not wait for each other; of pieces, one for each order of magnitude.
     static constexpr int chains = in_pieces ? 3 : 2;
 
@@ -473,10 +527,15 @@ struct Recurrent {
 #pragma unroll
       for (int n = 0; n < tiles; ++n) {
         if (n > 0 && n >= at.count) break;
+        F in[I][G][W];
+#pragma unroll
+        for (int i = 0; i < I; ++i)
+#pragma unroll
+          for (int g = 0; g < G; ++g) x[i].slot(t, n, g).unpack(in[i][g]);
         exchange.wait(t, n);
         Values sums;
         product(exchange.memory + exchange.offset(t - 1, n), at, n, sums);
-        step_and_store(a, cells, at, t, n, x, sums, state[n], [&](int g, const Values& y) {
+        step_and_store(a, cells, at, t, n, in, sums, state[n], [&](int g, const Values& y) {
           if (t + 1 < steps) exchange.put(at, t, n, g, y);
         });
       }
@@ -490,16 +549,14 @@ struct Recurrent {
     exchange.close();
   }
 
-  template <int depth, class Tell>
+  template <class Tell>
   static __device__ __forceinline__ void step_and_store(const RecurrentForwardArgs<Cell>& a, const Cells& cells,
-                                                        const Lane& at, int t, int n, const Ring<T, depth> (&ring)[I],
+                                                        const Lane& at, int t, int n, F (&in)[I][G][W],
                                                         const Values& sums, States& state, const Tell& tell) {
-    F in[I][G][W], out[O][G][W];
+    F out[O][G][W];
     Numbers current[G];
 #pragma unroll
     for (int g = 0; g < G; ++g) {
-#pragma unroll
-      for (int i = 0; i < I; ++i) ring[i].slot(t, n, g).unpack(in[i][g]);
 #pragma unroll
       for (int j = 0; j < W; ++j) in[Spec::into][g][j] += sums[g][j];
       current[g].pack(in[Spec::into][g]);
@@ -638,8 +695,22 @@ struct Recurrent {
           for (int j = 0; j < W; ++j) state[g][j][s] = numbers.lane[j];
         }
     }
+    Numbers next[I][G];
+    const auto read_inputs = [&](int u) {
+#pragma unroll
+      for (int i = 0; i < I; ++i)
+#pragma unroll
+        for (int g = 0; g < G; ++g) next[i][g] = rings.x[i].slot(u, n, g);
+    };
+    read_inputs(u);
 #pragma unroll 1
     for (;; ++u) {
+      F in[I][G][W];
+#pragma unroll
+      for (int i = 0; i < I; ++i)
+#pragma unroll
+        for (int g = 0; g < G; ++g) next[i][g].unpack(in[i][g]);
+      if (u < t) read_inputs(u + 1);  // ahead of what is written: the compiler moves no load across
       if (u >= kept_from)
 #pragma unroll
         for (int s = 0; s < S; ++s)
@@ -647,18 +718,14 @@ struct Recurrent {
           for (int g = 0; g < G; ++g) rings.states[s].slot(u, n, g) = pack_state(state, g, s);
       if (u == t) return;
 #pragma unroll
-      for (int g = 0; g < G; ++g) {
-        F in[I][W];
-#pragma unroll
-        for (int i = 0; i < I; ++i) rings.x[i].slot(u, n, g).unpack(in[i]);
+      for (int g = 0; g < G; ++g)
 #pragma unroll
         for (int j = 0; j < W; ++j) {
           F x[I], y[O];
 #pragma unroll
-          for (int i = 0; i < I; ++i) x[i] = in[i][j];
+          for (int i = 0; i < I; ++i) x[i] = in[i][g][j];
           cells[j].step(x, state[g][j], y);
         }
-      }
     }
   }
 
@@ -705,10 +772,13 @@ struct Recurrent {
 #pragma unroll
       for (int n = 0; n < tiles; ++n) {
         if (n > 0 && n >= at.count) break;
+        Step step;
+        read_step(at, rings, t, n, step, grad.state[n]);
+        if (in_two) vjp<Part::known>(cells, at, n, step, grad.state[n], grad.param);
         exchange.wait(k, n);
-        Values sums;
-        product(exchange.memory + exchange.offset(k - 1, n), at, n, sums);
-        step_back(a, cells, at, rings, t, n, sums, grad.state[n], grad.param, [&](int g, const Values& current) {
+        product(exchange.memory + exchange.offset(k - 1, n), at, n, step.sums);
+        vjp<in_two ? Part::sums : Part::both>(cells, at, n, step, grad.state[n], grad.param);
+        tell_and_store(a, at, t, n, step, [&](int g, const Values& current) {
           if (t > 0) exchange.put(at, k, n, g, current);
         });
       }
@@ -742,65 +812,89 @@ struct Recurrent {
     }
   }
 
-  template <class Tell>
-  static __device__ __forceinline__ void step_back(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
-                                                   const Lane& at, const BackwardRings& rings, int t, int n,
-                                                   const Values& sums, States& grad_state, F (&grad_param)[W][room(P)],
-                                                   const Tell& tell) {
-    F grad_in[I][G][W];
-    Numbers grad_current[G];
+  // What a step back reads, and the gradients of its inputs.
+  struct Step {
+    F x[I][G][W], state[room(S)][G][W], grad_y[O][G][W], grad_x[I][G][W];
+    Values sums;
+  };
+
+  static __device__ __forceinline__ void read_step(const Lane& at, const BackwardRings& rings, int t, int n, Step& step,
+                                                   States& grad_state) {
 #pragma unroll
     for (int g = 0; g < G; ++g) {
-      F in[I][W], before[room(S)][W], grad_y[O][W];
 #pragma unroll
-      for (int i = 0; i < I; ++i) rings.x[i].slot(t, n, g).unpack(in[i]);
+      for (int i = 0; i < I; ++i) rings.x[i].slot(t, n, g).unpack(step.x[i][g]);
 #pragma unroll
-      for (int s = 0; s < S; ++s) rings.states[s].slot(t, n, g).unpack(before[s]);
+      for (int s = 0; s < S; ++s) rings.states[s].slot(t, n, g).unpack(step.state[s][g]);
 #pragma unroll
       for (int o = 0; o < O; ++o) {
         if (Spec::has_grad_y(o))
-          rings.grad_y[o].slot(t, n, g).unpack(grad_y[o]);
+          rings.grad_y[o].slot(t, n, g).unpack(step.grad_y[o][g]);
         else
 #pragma unroll
-          for (int j = 0; j < W; ++j) grad_y[o][j] = F(0);
+          for (int j = 0; j < W; ++j) step.grad_y[o][g][j] = F(0);
       }
-      if (Spec::store_states)
 #pragma unroll
-        for (int s = 0; s < S; ++s)
-          if (Spec::has_grad_state(s))
+      for (int s = 0; s < S; ++s)
+        if (Spec::store_states && Spec::has_grad_state(s))
 #pragma unroll
-            for (int j = 0; j < W; ++j) grad_state[g][j][s] += rings.grad_states[s].slot(t, n, g).lane[j];
+          for (int j = 0; j < W; ++j) grad_state[g][j][s] += rings.grad_states[s].slot(t, n, g).lane[j];
+    }
+  }
+
+  // A vjp is linear in what comes in. In a cluster its part that does not come through the matrix is computed while the
+  // other part is on its way, and so is what both of them share.
+  static constexpr bool in_two = blocks > 1;
+  enum class Part { known, sums, both };
+
+  template <Part part>
+  static __device__ __forceinline__ void vjp(const Cells& cells, const Lane& at, int n, Step& step, States& grad_state,
+                                             F (&grad_param)[W][room(P)]) {
+#pragma unroll
+    for (int g = 0; g < G; ++g)
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        F x[I], state[room(S)], grad_out[O], grad_x[I], sum[room(P)];
+        F x[I], state[room(S)], grad_out[O], grad[room(S)], grad_x[I], sum[room(P)];
 #pragma unroll
-        for (int i = 0; i < I; ++i) x[i] = in[i][j];
+        for (int i = 0; i < I; ++i) x[i] = step.x[i][g][j];
 #pragma unroll
-        for (int s = 0; s < S; ++s) state[s] = before[s][j];
+        for (int s = 0; s < S; ++s) {
+          state[s] = step.state[s][g][j];
+          grad[s] = part == Part::sums ? F(0) : grad_state[g][j][s];
+        }
 #pragma unroll
-        for (int o = 0; o < O; ++o) grad_out[o] = grad_y[o][j];
-        grad_out[0] += sums[g][j];
+        for (int o = 0; o < O; ++o) grad_out[o] = part == Part::sums ? F(0) : step.grad_y[o][g][j];
+        if (part != Part::known) grad_out[0] += step.sums[g][j];
 #pragma unroll
         for (int p = 0; p < P; ++p) sum[p] = grad_param[j][p];
-        cells[j].vjp(x, state, grad_out, grad_state[g][j], grad_x, sum);
+        cells[j].vjp(x, state, grad_out, grad, grad_x, sum);
 #pragma unroll
-        for (int i = 0; i < I; ++i) grad_in[i][g][j] = grad_x[i];
+        for (int i = 0; i < I; ++i) step.grad_x[i][g][j] = part == Part::sums ? step.grad_x[i][g][j] + grad_x[i] : grad_x[i];
+#pragma unroll
+        for (int s = 0; s < S; ++s) grad_state[g][j][s] = part == Part::sums ? grad_state[g][j][s] + grad[s] : grad[s];
 #pragma unroll
         for (int p = 0; p < P; ++p) grad_param[j][p] = select(at.has_sample(n, g), sum[p], grad_param[j][p]);
       }
-      grad_current[g].pack(grad_in[Spec::into][g]);
-      grad_current[g].unpack(grad_in[Spec::into][g]);
-      tell(g, grad_in[Spec::into]);
+  }
+
+  // The current's gradient is rounded before anything is made of it.
+  template <class Tell>
+  static __device__ __forceinline__ void tell_and_store(const RecurrentBackwardArgs<Cell>& a, const Lane& at, int t,
+                                                        int n, Step& step, const Tell& tell) {
+    Numbers grad_x[I][G];
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+#pragma unroll
+      for (int i = 0; i < I; ++i) grad_x[i][g].pack(step.grad_x[i][g]);
+      grad_x[Spec::into][g].unpack(step.grad_x[Spec::into][g]);
+      tell(g, step.grad_x[Spec::into]);
     }
     const long long row = t * a.neurons;
 #pragma unroll
     for (int g = 0; g < G; ++g)
 #pragma unroll
-      for (int i = 0; i < I; ++i) {
-        Numbers numbers = grad_current[g];
-        if (i != Spec::into) numbers.pack(grad_in[i][g]);
-        if (Spec::wants_grad_x(i)) at.store(static_cast<T*>(a.grad_x[i]) + row, n, g, numbers);
-      }
+      for (int i = 0; i < I; ++i)
+        if (Spec::wants_grad_x(i)) at.store(static_cast<T*>(a.grad_x[i]) + row, n, g, grad_x[i][g]);
   }
 
   // A parameter's gradient stands at the lane's first sample; at its others there are zeros.

@@ -7,23 +7,6 @@
 #include <fmt/format.h>
 
 namespace spikeforge::jit {
-
-// cuda.h's CUlaunchConfig, with one CUlaunchAttribute.
-struct Driver::LaunchConfig {
-  struct Attribute {
-    static constexpr int cluster_dimension = 4;
-    int id = cluster_dimension;
-    int padding = 0;
-    std::array<unsigned, 16> value{};  // of 64 bytes, whatever it is
-  };
-
-  std::array<unsigned, 3> grid{1, 1, 1}, block{1, 1, 1};
-  unsigned shared_bytes = 0;
-  Stream stream = nullptr;
-  Attribute* attributes = nullptr;
-  unsigned count = 1;
-};
-
 namespace {
 
 // Points to itself: stays where it is.
@@ -35,11 +18,12 @@ struct ClusterConfig {
     config.shared_bytes = shared_bytes;
     config.stream = stream;
     config.attributes = &attribute;
+    config.count = 1;
   }
   ClusterConfig(const ClusterConfig&) = delete;
   ClusterConfig& operator=(const ClusterConfig&) = delete;
 
-  Driver::LaunchConfig::Attribute attribute;
+  Driver::LaunchAttribute attribute;
   Driver::LaunchConfig config;
 };
 

@@ -24,7 +24,20 @@ struct Driver {
   Result (*launch_cooperative_kernel)(Kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                                       unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream,
                                       void** arguments) = nullptr;
-  struct LaunchConfig;  // driver.cpp
+  // cuda.h's CUlaunchConfig, and the CUlaunchAttribute that it may point to.
+  struct LaunchAttribute {
+    static constexpr int cluster_dimension = 4;
+    int id = cluster_dimension;
+    int padding = 0;
+    std::array<unsigned, 16> value{};  // of 64 bytes, whatever it is
+  };
+  struct LaunchConfig {
+    std::array<unsigned, 3> grid{1, 1, 1}, block{1, 1, 1};
+    unsigned shared_bytes = 0;
+    Stream stream = nullptr;
+    LaunchAttribute* attributes = nullptr;
+    unsigned count = 0;  // of attributes
+  };
   Result (*launch_kernel_ex)(const LaunchConfig*, Kernel, void** arguments, void** extra) = nullptr;
   Result (*max_active_clusters)(int*, Kernel, const LaunchConfig*) = nullptr;
   Result (*current_device)(int*) = nullptr;

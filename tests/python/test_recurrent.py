@@ -151,6 +151,70 @@ def test_types(dtype, device):
     assert_like_the_loop(SMOOTH, call, bound)
 
 
+# What decides a kernel on a GPU: a block alone, clusters of 4, 8 and 16, one tile of samples or several, whole tiles and
+# neurons that are read together, or not.
+LAYERS = [(33, 16, 128), (1, 3, 40), (50, 9, 99), (18, 260, 64), (24, 9, 200), (24, 5, 256), (21, 260, 250), (24, 70, 384), (40, 20, 500)]
+LAYERS += [(20, 150, 512), (20, 17, 1000), (18, 70, 1024)]
+
+
+def few_bits(call, dtype):
+    """Numbers so small and round that a half holds every sum: they are the same in any order."""
+    coarse = lambda t, unit, most: (t.detach().double() / unit).round().clamp(-most, most) * unit  # noqa: E731
+    unit = 1 / 16 if dtype == torch.bfloat16 else 1 / 128
+    width = call["w"].shape[0]
+    sparse = torch.rand(width, width, generator=torch.Generator().manual_seed(1)) * width < 20
+    call["inputs"] = [coarse(x, unit, 2 / unit).to(x).requires_grad_() for x in call["inputs"]]
+    call["w"] = (coarse(call["w"], unit, 4) * sparse.to(call["w"].device)).to(call["w"]).requires_grad_()
+    return call
+
+
+def on_cpu(call):
+    copy = lambda t: t.detach().cpu().requires_grad_()  # noqa: E731
+    return {k: [copy(t) for t in v] if isinstance(v, list) else copy(v) for k, v in call.items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", LAYERS, ids=str)
+def test_layers_on_a_gpu_fire_as_on_a_cpu(shape, dtype, cuda):
+    steps, batch, width = shape
+    for spikes, states in [(False, False), (True, True)]:
+        call = few_bits(make(LEAKY, steps, (batch,), width, dtype=dtype, device="cuda", spikes=spikes, states=states), dtype)
+        call["params"] = [(p.detach().float() * 8).round().div(8).requires_grad_() for p in call["params"]]
+        expected_call = on_cpu(call)
+        options = dict(store_states=states)
+        found, expected = ops.recurrent_run(LEAKY[0], **call, **options), ops.recurrent_run(LEAKY[0], **expected_call, **options)
+        assert 0.02 < expected[0][0].float().mean() < 0.6
+        for a, b in zip((*found[0], *found[1]), (*expected[0], *expected[1])):
+            assert torch.equal(a.cpu(), b)
+        bound = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}[dtype]
+        again = ops.recurrent_run(LEAKY[0], **call, **options)
+        for g, twice, value in zip(gradients(found, call), gradients(again, call), gradients(expected, expected_call)):
+            assert torch.equal(g, twice)
+            error = (g.cpu().double() - value.double()).norm() / value.double().norm().clamp(min=1e-30)
+            assert error < bound
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("width", [60, 320, 700])
+def test_cells_of_several_states_and_inputs_on_a_gpu(width, dtype, cuda):
+    call = make(TWO, 21, (11,), width, dtype=dtype, device="cuda", scale=0.5 / width**0.5)
+    assert_like_the_loop(TWO, call, 2e-5 if dtype == torch.float32 else 2e-2, into=1, store_states=True)
+    few = make(STATELESS, 6, (11,), width, dtype=dtype, device="cuda", scale=0.5 / width**0.5)
+    assert_like_the_loop(STATELESS, few, 2e-5 if dtype == torch.float32 else 2e-2)
+
+
+def test_a_sum_of_all_outputs_has_one_gradient_for_all_on_a_gpu(cuda):
+    call = make(SMOOTH, 40, (9,), 64, dtype=torch.float16, device="cuda", scale=0.05)
+
+    def gradients_of(call, weights):
+        (s,), (v,) = ops.recurrent_run(SMOOTH[0], **call)
+        return torch.autograd.grad(weights[0] * s.sum().float() + weights[1] * v.sum(), tensors(call))
+
+    for weights in [(1, 1), (0, 1), (1, 0)]:
+        for g, value in zip(gradients_of(call, weights), gradients_of(on_cpu(call), weights)):
+            torch.testing.assert_close(g.cpu().double(), value.double(), rtol=0, atol=2e-2 * value.abs().max().item())
+
+
 def test_values_that_are_no_spikes_and_matrices_of_any_layout(device):
     call = make(SMOOTH, device=device)
     call["w"] = call["w"].detach().t().requires_grad_()

@@ -16,7 +16,7 @@ struct Geometry {
   int tiles;       // of a cluster, at most
   int split;       // warps that share a sum: 1, 2 or 4
   int element;     // bytes of a number of the tensor's type
-  int sent;        // 16-bit numbers that stand for a value on its way: 1, or 3 for a float32
+  int sent;        // 16-bit numbers that stand for a value on its way: 1, or 3 for a float32; 0: a spike is a bit
   int inputs, outputs, states;
   int ahead;       // rows on their way from memory
   int checkpoint;  // backward: steps between saved states
@@ -32,7 +32,7 @@ struct Geometry {
 
   // In the order in which they lie in shared memory, each a multiple of 16 bytes: what the blocks of a cluster tell
   // each other, twice; its barriers; sums of warps that share neurons; rows on their way.
-  constexpr int message_bytes() const { return sent * 16 * padded; }  // of a tile
+  constexpr int message_bytes() const { return sent == 0 ? padded : sent * 16 * padded; }  // of a tile
   constexpr int exchange_bytes() const { return 2 * tiles * message_bytes() + 16 * tiles; }
   constexpr int partial_bytes() const { return tiles * split * (split - 1) * own() * lane_neurons() * 4; }
   constexpr int forward_bytes() const {

@@ -31,11 +31,13 @@ bool fires(const Launch& launch) {
   return op == graph::Op::spike || op == graph::Op::spike_strict;
 }
 
-// 16-bit numbers that stand for a value on its way. Outputs before the first step may be any numbers.
-int numbers_sent(const RecurrentForwardLaunch& launch) {
-  return launch.type != DType::f32 || (fires(launch) && launch.spikes.data == nullptr) ? 1 : 3;
+// 16-bit numbers that stand for a value on its way, or 0 for a bit. Outputs before the first step may be any numbers. A
+// block reads its own numbers faster than it would make and read bits.
+int numbers_sent(const RecurrentForwardLaunch& launch, int blocks) {
+  if (fires(launch) && launch.spikes.data == nullptr) return blocks > 1 ? 0 : 1;
+  return launch.type != DType::f32 ? 1 : 3;
 }
-int numbers_sent(const RecurrentBackwardLaunch& launch) { return launch.type != DType::f32 ? 1 : 3; }
+int numbers_sent(const RecurrentBackwardLaunch& launch, int) { return launch.type != DType::f32 ? 1 : 3; }
 
 bool has_state_gradients(const RecurrentForwardLaunch&) { return false; }
 bool has_state_gradients(const RecurrentBackwardLaunch& launch) { return launch.store_states; }
@@ -84,7 +86,7 @@ int shared_bytes(const Geometry& shape, bool forward) {
 // Rows on their way: four hide the latency of memory behind the steps of a cluster, eight that behind those of a block.
 bool fit_shared(Geometry& shape, bool forward, int most) {
   for (const int ahead : {8, 4, 2})
-    for (const int history : {8, 4, 2, 1}) {
+    for (const int history : {16, 8, 4, 2, 1}) {
       if (!forward && (ahead == 8 || history > shape.checkpoint)) continue;
       shape.ahead = ahead;
       shape.history = forward ? 1 : history;
@@ -122,7 +124,7 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
     shape.split = division.split;
     shape.tiles = 1;
     shape.element = static_cast<int>(size_of(launch.type));
-    shape.sent = numbers_sent(launch);
+    shape.sent = numbers_sent(launch, division.blocks);
     shape.inputs = static_cast<int>(cell.inputs.size());
     shape.outputs = static_cast<int>(cell.outputs.size());
     shape.states = static_cast<int>(cell.states.size());
