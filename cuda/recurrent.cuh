@@ -88,6 +88,9 @@ struct Recurrent {
   using Numbers = Pack<T, W, true>;
   using StateNumbers = Pack<F, W, true>;
 
+  // A lane's constant, kept in a register: the compiler would compute it anew in every step.
+  static __device__ __forceinline__ int kept(int x) { return __shfl_sync(~0u, x, threadIdx.x % 32); }
+
   // ---- who does what ----
 
   // Which neurons of which samples a lane owns. Behind the last neuron and sample it computes what their owner does, and
@@ -203,12 +206,12 @@ struct Recurrent {
     Slot* memory;
 
     __device__ __forceinline__ Ring() {}
-    __device__ __forceinline__ explicit Ring(unsigned char*& at) : memory(reinterpret_cast<Slot*>(at) + threadIdx.x) {
+    __device__ __forceinline__ explicit Ring(unsigned char*& at) : memory(reinterpret_cast<Slot*>(at) + kept(threadIdx.x)) {
       at += bytes;
     }
 
     __device__ __forceinline__ Slot& slot(int row, int n, int g) const {
-      return memory[((row % depth * tiles + n) * G + g) * threads];
+      return memory[((static_cast<unsigned>(row) % depth * tiles + n) * G + g) * threads];
     }
 
     __device__ __forceinline__ void load(int row, const E* from, const Lane& at) const {
@@ -235,9 +238,13 @@ struct Recurrent {
     }
   };
 
+  // The host sees to it that strides fit 32 bits: their product with a step is one instruction.
+  static __device__ __forceinline__ long long times(int t, long long stride) {
+    return static_cast<long long>(static_cast<unsigned long long>(static_cast<unsigned>(t)) * static_cast<unsigned>(stride));
+  }
   template <class E>
   static __device__ __forceinline__ const E* row_of(const Rows& rows, int t) {
-    return static_cast<const E*>(rows.data) + t * rows.time_stride;
+    return static_cast<const E*>(rows.data) + times(t, rows.time_stride);
   }
 
   // ---- what a step tells the next ----
@@ -257,8 +264,15 @@ struct Recurrent {
   struct Exchange {
     static constexpr int message = shape.message_bytes(), half = tiles * message;
     unsigned char* memory;
+    int told[G];  // where the lane's numbers lie in a message, or the warp's bits
 
-    __device__ __forceinline__ explicit Exchange(unsigned char*& at) : memory(at) { at += exchange_bytes; }
+    __device__ __forceinline__ Exchange(unsigned char*& rest, const Lane& at) : memory(rest) {
+      rest += exchange_bytes;
+#pragma unroll
+      for (int g = 0; g < G; ++g)
+        told[g] = kept(as_bits ? bits_place(at.sample(g) % 2, at.first_of_row()) + (split == 4 ? at.part / 2 * 8 : 0)
+                               : place(at.sample(g), at.neuron));
+    }
 
     __device__ __forceinline__ int offset(int t, int n) const { return (t & 1) * half + n * message; }
     __device__ __forceinline__ int barrier_offset(int t, int n) const {
@@ -318,7 +332,7 @@ struct Recurrent {
         words[(j + W) / 2] = __byte_perm(fired[j], fired[j + 1], 0x7632);
       }
       if (at.lane >= blocks) return;
-      const int to = offset(t, n) + bits_place(at.sample(g) % 2, at.first_of_row()) + (split == 4 ? at.part / 2 * 8 : 0);
+      const int to = offset(t, n) + told[g];
       const unsigned there = address_in_block(shared_address(memory), at.lane);
       send(there + to, words, there + barrier_offset(t, n));
     }
@@ -328,13 +342,16 @@ struct Recurrent {
 #pragma unroll
       for (int j = 0; j < W; j += 2) {
         unsigned pair[sent];
-        split_pair<Half>(at.has_neuron(j) ? values[g][j] : F(0), at.has_neuron(j + 1) ? values[g][j + 1] : F(0), pair);
+        split_pair<Half>(values[g][j], values[g][j + 1], pair);
+        // What is behind the last neuron must not be infinite: its weights are 0.
+        const unsigned there = Spec::vectors ? (at.has_neuron(0) ? ~0u : 0u)
+                                             : (at.has_neuron(j) ? 0xffffu : 0u) | (at.has_neuron(j + 1) ? ~0xffffu : 0u);
 #pragma unroll
-        for (int p = 0; p < sent; ++p) words[p][j / 2] = pair[p];
+        for (int p = 0; p < sent; ++p) words[p][j / 2] = pair[p] & there;
       }
 #pragma unroll
       for (int p = 0; p < sent; ++p) {
-        const int to = offset(t, n) + p * piece_bytes + place(at.sample(g), at.neuron);
+        const int to = offset(t, n) + p * piece_bytes + told[g];
         if constexpr (blocks == 1) {
 #pragma unroll
           for (int j = 0; j < W / 2; ++j) reinterpret_cast<unsigned*>(memory + to)[j] = words[p][j];
@@ -364,19 +381,19 @@ struct Recurrent {
 
   struct Product {
     unsigned weights[pieces][2][k_tiles][4];
-    float* partial;
+    StateNumbers* partial;
     int from;  // in a message
     int turn;  // of a word of bits
 
     // Of W^T, or of W for gradients: a lane reads eight neurons of a message at once, those of two tiles.
     template <bool transposed>
     __device__ __forceinline__ void load(const void* w, const Lane& at, unsigned char*& memory) {
-      partial = reinterpret_cast<float*>(memory);
+      partial = reinterpret_cast<StateNumbers*>(memory) + kept(at.row * split * (split - 1) * 32 + at.lane);
       memory += partial_bytes;
-      from = as_bits ? at.part * (k_tiles / 2) * 32 + at.q % 2 * 16 + (split == 4 ? at.c * 4 : at.c / 2 * 8)
-                     : at.part * (k_tiles / 2) * 512 + place(at.q, 8 * at.c);
+      from = kept(as_bits ? at.part * (k_tiles / 2) * 32 + at.q % 2 * 16 + (split == 4 ? at.c * 4 : at.c / 2 * 8)
+                         : at.part * (k_tiles / 2) * 512 + place(at.q, 8 * at.c));
       // To bit 14 of a half, which is 2.
-      turn = 14 - (at.q / 2 + (split == 4 ? 0 : at.c % 2 * 8));
+      turn = kept(14 - (at.q / 2 + (split == 4 ? 0 : at.c % 2 * 8)));
 #pragma unroll
       for (int m = 0; m < 2; ++m)
 #pragma unroll
@@ -465,7 +482,7 @@ struct Recurrent {
         return;
       }
       constexpr int others = split - 1;
-      auto* const row = reinterpret_cast<StateNumbers*>(partial) + ((n * (own / 32) + at.row) * split * others) * 32 + at.lane;
+      StateNumbers* const row = partial + n * (own / 32) * split * others * 32;
 #pragma unroll
       for (int owner = 0; owner < split; ++owner) {
         StateNumbers values;
@@ -494,7 +511,7 @@ struct Recurrent {
     extern __shared__ __align__(128) unsigned char memory[];
     unsigned char* rest = memory;
     const Lane at(a);
-    const Exchange exchange(rest);
+    const Exchange exchange(rest, at);
     Product product;
     product.template load<false>(a.weights, at, rest);
     const Cells cells(a, at);
@@ -576,7 +593,7 @@ struct Recurrent {
       }
       tell(g, out[0]);
     }
-    const long long row = t * a.neurons;
+    const long long row = times(t, a.neurons);
 #pragma unroll
     for (int g = 0; g < G; ++g) {
       if (Spec::save) at.store(static_cast<T*>(a.current) + row, n, g, current[g]);
@@ -604,7 +621,7 @@ struct Recurrent {
     for (int s = 0; s < S; ++s)
 #pragma unroll
       for (int g = 0; g < G; ++g)
-        at.store(static_cast<F*>(a.checkpoints) + (static_cast<long long>(which) * S + s) * a.neurons, n, g,
+        at.store(static_cast<F*>(a.checkpoints) + times(which * S + s, a.neurons), n, g,
                  pack_state(state, g, s));
   }
 
@@ -673,7 +690,7 @@ struct Recurrent {
       for (int s = 0; s < S; ++s)
         checkpoints[s].load(
             which,
-            static_cast<const F*>(a.checkpoints) + (static_cast<long long>(which - 1) * S + s) * a.neurons, at);
+            static_cast<const F*>(a.checkpoints) + times((which - 1) * S + s, a.neurons), at);
     }
   };
 
@@ -738,7 +755,7 @@ struct Recurrent {
     extern __shared__ __align__(128) unsigned char memory[];
     unsigned char* rest = memory;
     const Lane at(a);
-    const Exchange exchange(rest);
+    const Exchange exchange(rest, at);
     Product product;
     product.template load<true>(a.weights, at, rest);
     const BackwardRings rings(rest);
@@ -877,7 +894,7 @@ struct Recurrent {
       }
   }
 
-  // The current's gradient is rounded before anything is made of it.
+  // What goes to others is rounded as what is stored.
   template <class Tell>
   static __device__ __forceinline__ void tell_and_store(const RecurrentBackwardArgs<Cell>& a, const Lane& at, int t,
                                                         int n, Step& step, const Tell& tell) {
@@ -886,10 +903,9 @@ struct Recurrent {
     for (int g = 0; g < G; ++g) {
 #pragma unroll
       for (int i = 0; i < I; ++i) grad_x[i][g].pack(step.grad_x[i][g]);
-      grad_x[Spec::into][g].unpack(step.grad_x[Spec::into][g]);
       tell(g, step.grad_x[Spec::into]);
     }
-    const long long row = t * a.neurons;
+    const long long row = times(t, a.neurons);
 #pragma unroll
     for (int g = 0; g < G; ++g)
 #pragma unroll

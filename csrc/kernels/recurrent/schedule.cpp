@@ -6,9 +6,11 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <cstdlib>
 #include <initializer_list>
 #include <limits>
 #include <numeric>
+#include <span>
 
 namespace spikeforge::kernels {
 namespace {
@@ -47,13 +49,28 @@ bool is_by_neuron(const ParamView& param, std::int64_t width) {
   return param.data == nullptr || param.count == 1 || width % (param.inner * param.count) == 0;
 }
 
-bool is_served(const Launch& launch, const Recurrence& recurrence, const jit::Device& device) {
-  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+// Kernels count in 32 bits, as far as a step is concerned.
+constexpr std::int64_t most_counted = std::numeric_limits<std::int32_t>::max();
+
+bool are_rows(std::span<const SequenceView> rows, bool of_one_element) {
+  return std::ranges::all_of(rows, [&](const SequenceView& view) {
+    return view.data == nullptr || (std::abs(view.time_stride) <= most_counted && (of_one_element || view.neuron_stride == 1));
+  });
+}
+
+bool are_rows(const RecurrentForwardLaunch& launch) { return are_rows(launch.inputs, false); }
+bool are_rows(const RecurrentBackwardLaunch& launch) {
+  return are_rows(launch.inputs, false) && are_rows(launch.grad_outputs, true) && are_rows(launch.grad_states, true);
+}
+
+template <class AnyLaunch>
+bool is_served(const AnyLaunch& launch, const jit::Device& device) {
+  const Recurrence& recurrence = launch.recurrence;
   return device.major >= 8 && !launch.cell->is_integer && launch.type != DType::f64 && launch.steps > 0 &&
-         launch.steps < most && launch.neurons > 0 && launch.neurons < most && recurrence.delay == 1 &&
-         std::ranges::all_of(launch.inputs, [](const SequenceView& x) { return x.neuron_stride == 1; }) &&
-         std::ranges::all_of(launch.params,
-                             [&](const ParamView& param) { return is_by_neuron(param, recurrence.width); });
+         launch.steps < most_counted && launch.neurons > 0 && launch.neurons < most_counted && recurrence.delay == 1 &&
+         are_rows(launch) && std::ranges::all_of(launch.params, [&](const ParamView& param) {
+           return is_by_neuron(param, recurrence.width);
+         });
 }
 
 // Instructions that a kernel is unrolled to at most: see multistep/schedule.cpp.
@@ -103,7 +120,7 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
   static const int forced_blocks = override_of("SPIKEFORGE_CLUSTER");
   static const int forced_split = override_of("SPIKEFORGE_SPLIT");
   static const int forced_tiles = override_of("SPIKEFORGE_TILES");
-  if (!is_served(launch, launch.recurrence, device)) return {};
+  if (!is_served(launch, device)) return {};
   const bool forward = is_forward(launch);
   const Cell& cell = *launch.cell;
   const std::int64_t width = launch.recurrence.width;
