@@ -201,7 +201,7 @@ def seconds(call, device):
 def measure(options, batch, width):
     torch.manual_seed(0)
     like = dict(device=options.device, dtype=getattr(torch, options.dtype))
-    x = (torch.randn(options.steps, batch, width, **like) * 0.7).requires_grad_()
+    x = (torch.randn(options.steps, batch, width, **like) * 1.5 + 0.2).requires_grad_()
     w = (torch.randn(width, width, **like) * width**-0.5).requires_grad_()
     upstream = torch.randn(options.steps, batch, width, **like)
     calls = {name: lambda run=run: training(run, x, w, upstream) for name, run in contestants(options.device).items()}

@@ -473,11 +473,11 @@ class Network(Container):
         alike = line is None or line.shape == (loop.delay, *x.shape[1:]) and line.dtype == x.dtype and line.device == x.device
         if not alike or not takes(loop, neuron, linear, x):
             return False
-        outputs, after, run.after[connection.state] = run_loop(
+        run.outputs[loop.neuron], after, leaving = run_loop(
             loop, neuron, linear, inputs, self._loop_state(run, loop.neuron), line
         )
-        run.outputs[loop.neuron] = outputs
         self._keep_loop_state(run, loop.neuron, after)
+        run.after[connection.state] = leaving
         return True
 
     def _loop_state(self, run: Run, name: str) -> State:
