@@ -71,9 +71,8 @@ NeuronModule::Results NeuronImpl::call(at::TensorList inputs, const Tensors& sta
     within = params_;
     for (std::size_t j = 0; j < within.size(); ++j) within[j] = bounded(param_names_[j], within[j]).tensor();
   }
-  const auto run = [&](at::TensorList given) -> Results {
-    auto [outputs, next] = options_.neuron()(inputs, given, has_bounds() ? within : params_, store);
-    return {std::move(outputs), std::move(next)};
+  const auto run = [&](at::TensorList given) {
+    return run_cell(options_.neuron(), inputs, given, has_bounds() ? within : params_, store);
   };
   if (std::all_of(states.begin(), states.end(), undefined)) return run({});
   if (std::none_of(states.begin(), states.end(), undefined)) return run(states);

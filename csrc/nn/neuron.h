@@ -39,6 +39,7 @@ class SPIKEFORGE_API NeuronImpl : public NeuronModule {
   Names input_names() const override { return inputs_; }
   Names output_names() const override { return outputs_; }
   const NeuronOptions& options() const { return options_; }
+  bool is_cell() const override { return true; }
   void pretty_print(std::ostream& stream) const override;
   Script script() const override;
 

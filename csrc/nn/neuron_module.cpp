@@ -55,6 +55,33 @@ Tensors NeuronModule::advance(at::TensorList inputs, std::int64_t steps) {
   return std::move(outputs);
 }
 
+Tensors NeuronModule::run_recurrent(at::TensorList inputs, std::int64_t steps, const at::Tensor& w,
+                                    const RecurrentOptions& options) {
+  TORCH_CHECK_NOT_IMPLEMENTED(is_cell(), title(), ": it is no cell by itself, so that its steps cannot be one operator");
+  struct UnderWay {  // also where the operator throws
+    NeuronModule& neuron;
+    ~UnderWay() {
+      neuron.w_ = nullptr;
+      neuron.recurrence_ = nullptr;
+    }
+  } const under_way{*this};
+  w_ = &w;
+  recurrence_ = &options;
+  return run(inputs, steps);
+}
+
+NeuronModule::Results NeuronModule::run_cell(const spikeforge::Neuron& cell, at::TensorList inputs,
+                                             at::TensorList states, at::TensorList params, bool store) const {
+  if (!is_recurrent()) {
+    auto [outputs, next] = cell(inputs, states, params, store);
+    return {std::move(outputs), std::move(next)};
+  }
+  RecurrentOptions options = *recurrence_;
+  options.store_states = store;
+  auto [outputs, next] = recurrent_run(cell, inputs, *w_, states, params, options);
+  return {std::move(outputs), std::move(next)};
+}
+
 Param NeuronModule::register_constant(const std::string& name, const Constant& constant) {
   const Param& value = constant.value;
   if (!value.is_tensor() && !constant.learn) return value;

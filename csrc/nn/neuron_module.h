@@ -3,6 +3,7 @@
 
 #include <spikeforge/nn/constant.h>
 #include <spikeforge/nn/stateful.h>
+#include <spikeforge/ops/recurrent.h>
 
 namespace spikeforge::nn {
 
@@ -16,6 +17,11 @@ class SPIKEFORGE_API NeuronModule : public Stateful {
   // What the neuron takes for a constant that has this value: one within its bounds.
   Param bounded(const std::string& name, const Param& value) const;
 
+  // Whether its equations are a cell by themselves, which run_recurrent() needs.
+  virtual bool is_cell() const { return false; }
+  // As run(), with its first output coming back to it through w, as recurrent_run says.
+  Tensors run_recurrent(at::TensorList inputs, std::int64_t steps, const at::Tensor& w, const RecurrentOptions& options);
+
  protected:
   struct Results {
     Tensors outputs;
@@ -23,6 +29,11 @@ class SPIKEFORGE_API NeuronModule : public Stateful {
   };
 
   explicit NeuronModule(Names state_names, bool persistent_state);
+
+  // The cell run as run() or run_recurrent() wants it.
+  Results run_cell(const spikeforge::Neuron& cell, at::TensorList inputs, at::TensorList states, at::TensorList params,
+                   bool store) const;
+  bool is_recurrent() const { return w_ != nullptr; }
 
   // Refuses what no call takes, before the states are compared with it.
   virtual void check_input(const at::Tensor& /*x*/) const {}
@@ -45,6 +56,8 @@ class SPIKEFORGE_API NeuronModule : public Stateful {
   Names names_;
   std::vector<std::pair<std::string, Bounds>> bounds_;  // of learned constants that have some
   Tensors states_, sequences_;
+  const at::Tensor* w_ = nullptr;  // of the run_recurrent() that is under way
+  const RecurrentOptions* recurrence_ = nullptr;
 };
 
 // "tau=2", "tau=[8]" for a tensor, "tau=[8] learned", "tau=[] learned in [1, inf]".

@@ -117,10 +117,12 @@ NeuronModule::Results Predefined<Options>::call(at::TensorList inputs, const Ten
   std::optional<typename Options::Operator> within;
   if (has_bounds()) within = call_within_bounds();
   const auto& arguments = within ? *within : call_;
-  if (cell_) {
-    auto [outputs, next] = (*cell_)({x}, initial(x, states, arguments), tensors_of(arguments), store);
-    return {std::move(outputs), std::move(next)};
+  const std::optional<spikeforge::Neuron>* cell = &cell_;
+  if (is_recurrent() && !cell_) {
+    if (!recurrent_) recurrent_ = traced_cell(call_, options_.strict());
+    cell = &recurrent_;
   }
+  if (*cell) return run_cell(**cell, {x}, initial(x, states, arguments), tensors_of(arguments), store);
   if constexpr (!is_always_traced<Options>) {
     const auto run = [&](const auto& call) -> Results {
       return std::apply(

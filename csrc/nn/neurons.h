@@ -133,6 +133,7 @@ class SPIKEFORGE_API Predefined : public NeuronModule {
   explicit Predefined(Options options = {});
 
   const Options& options() const { return options_; }
+  bool is_cell() const override { return call_.spiking; }
   void pretty_print(std::ostream& stream) const override;
   Script script() const override;
 
@@ -150,7 +151,8 @@ class SPIKEFORGE_API Predefined : public NeuronModule {
   Options options_;
   typename Options::Operator call_;  // with the registered tensors in place of the given ones
 
-  std::optional<spikeforge::Neuron> cell_;  // of a strict one, and of CubaLIF
+  std::optional<spikeforge::Neuron> cell_;                // of a strict one, and of CubaLIF
+  mutable std::optional<spikeforge::Neuron> recurrent_;  // the same of any other, once it has run so
 };
 
 #define SPIKEFORGE_MODULE(name)                    \
