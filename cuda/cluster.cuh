@@ -50,11 +50,10 @@ struct ByteBarrier {
   __device__ __forceinline__ void wait(int parity) const {
     unsigned done = 0;
     while (done == 0)
-      asm volatile(
-          "{.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;}"
-          : "=r"(done)
-          : "r"(address), "r"(parity)
-          : "memory");
+      asm volatile("{.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;}"
+                   : "=r"(done)
+                   : "r"(address), "r"(parity)
+                   : "memory");
   }
 };
 
@@ -70,10 +69,10 @@ __device__ __forceinline__ void send(unsigned to, const unsigned (&words)[2], un
                : "memory");
 }
 __device__ __forceinline__ void send(unsigned to, const unsigned (&words)[4], unsigned barrier) {
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(
-                   to),
-               "r"(barrier), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
-               : "memory");
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(to),
+      "r"(barrier), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+      : "memory");
 }
 
 }  // namespace spikeforge

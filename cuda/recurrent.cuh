@@ -78,8 +78,8 @@ struct Recurrent {
   static_assert(sizeof(T) == shape.element && sizeof(F) == 4, "");
 
   static constexpr bool in_pieces = sizeof(T) == 4;
-  static constexpr int pieces = in_pieces ? 3 : 1;  // of a weight
-  static constexpr bool as_bits = shape.sent == 0;  // what is multiplied with it: spikes as bits,
+  static constexpr int pieces = in_pieces ? 3 : 1;       // of a weight
+  static constexpr bool as_bits = shape.sent == 0;       // what is multiplied with it: spikes as bits,
   static constexpr int sent = as_bits ? 1 : shape.sent;  // or pieces of a number
   static_assert(!as_bits || blocks > 1, "");
   using Half = typename Spec::Half;
@@ -93,8 +93,8 @@ struct Recurrent {
 
   // ---- who does what ----
 
-  // Which neurons of which samples a lane owns. Behind the last neuron and sample it computes what their owner does, and
-  // keeps it for itself.
+  // Which neurons of which samples a lane owns. Behind the last neuron and sample it computes what their owner does,
+  // and keeps it for itself.
   struct Lane {
     int lane, q, c, row, part, rank;  // row: of warps
     int neuron, width, batch;
@@ -119,9 +119,7 @@ struct Recurrent {
     __device__ __forceinline__ int first_of_row() const { return rank * own + row * 32; }
     // Of the eight of a tile.
     __device__ __forceinline__ int sample(int g) const { return 2 * c + (split == 1 ? g : part % 2); }
-    __device__ __forceinline__ bool has_sample(int n, int g) const {
-      return (first_tile + n) * 8 + sample(g) < batch;
-    }
+    __device__ __forceinline__ bool has_sample(int n, int g) const { return (first_tile + n) * 8 + sample(g) < batch; }
     __device__ __forceinline__ bool has_neuron(int j) const { return neuron + (Spec::vectors ? 0 : j) < width; }
 
     // Among the N neurons of all samples.
@@ -206,7 +204,8 @@ struct Recurrent {
     Slot* memory;
 
     __device__ __forceinline__ Ring() {}
-    __device__ __forceinline__ explicit Ring(unsigned char*& at) : memory(reinterpret_cast<Slot*>(at) + kept(threadIdx.x)) {
+    __device__ __forceinline__ explicit Ring(unsigned char*& at)
+        : memory(reinterpret_cast<Slot*>(at) + kept(threadIdx.x)) {
       at += bytes;
     }
 
@@ -240,7 +239,8 @@ struct Recurrent {
 
   // The host sees to it that strides fit 32 bits: their product with a step is one instruction.
   static __device__ __forceinline__ long long times(int t, long long stride) {
-    return static_cast<long long>(static_cast<unsigned long long>(static_cast<unsigned>(t)) * static_cast<unsigned>(stride));
+    return static_cast<long long>(static_cast<unsigned long long>(static_cast<unsigned>(t)) *
+                                  static_cast<unsigned>(stride));
   }
   template <class E>
   static __device__ __forceinline__ const E* row_of(const Rows& rows, int t) {
@@ -253,11 +253,13 @@ struct Recurrent {
   // carries, and what a warp reads, 16 bytes a lane, meets each bank once.
   static __device__ __forceinline__ int place(int sample, int neuron) {
     const int odd = sample % 2, tile = neuron / 16 % 2;
-    return neuron / 32 * 512 + (split < 4 ? odd * 256 + (sample / 2 ^ odd) * 64 + neuron % 32 * 2
-                                          : tile * 256 + odd * 128 + (sample / 2 ^ odd ^ 2 * tile) * 32 + neuron % 16 * 2);
+    return neuron / 32 * 512 + (split < 4
+                                    ? odd * 256 + (sample / 2 ^ odd) * 64 + neuron % 32 * 2
+                                    : tile * 256 + odd * 128 + (sample / 2 ^ odd ^ 2 * tile) * 32 + neuron % 16 * 2);
   }
   static constexpr int piece_bytes = 16 * H;
-  // As bits: [neuron / 32][sample % 2][four words]. The samples of a word's bits, from four on, are those of a lane's c.
+  // As bits: [neuron / 32][sample % 2][four words]. The samples of a word's bits, from four on, are those of a lane's
+  // c.
   static __device__ __forceinline__ int bits_place(int odd, int neuron) { return neuron / 32 * 32 + odd * 16; }
 
   // Step t's messages lie in buffer t % 2; those of step -1 are made by open().
@@ -275,9 +277,7 @@ struct Recurrent {
     }
 
     __device__ __forceinline__ int offset(int t, int n) const { return (t & 1) * half + n * message; }
-    __device__ __forceinline__ int barrier_offset(int t, int n) const {
-      return 2 * half + 8 * ((t & 1) * tiles + n);
-    }
+    __device__ __forceinline__ int barrier_offset(int t, int n) const { return 2 * half + 8 * ((t & 1) * tiles + n); }
     __device__ __forceinline__ ByteBarrier barrier(int t, int n) const {
       return {shared_address(memory) + barrier_offset(t, n)};
     }
@@ -286,7 +286,8 @@ struct Recurrent {
     template <class First>
     __device__ __forceinline__ void open(const First& first) const {
       if (as_bits) {
-        for (int i = threadIdx.x; i < half / 4; i += threads) reinterpret_cast<unsigned*>(memory + offset(-1, 0))[i] = 0;
+        for (int i = threadIdx.x; i < half / 4; i += threads)
+          reinterpret_cast<unsigned*>(memory + offset(-1, 0))[i] = 0;
       }
       for (int i = threadIdx.x; !as_bits && i < tiles * 4 * H; i += threads) {
         const int n = i / (4 * H), sample = i / (H / 2) % 8, neuron = i % (H / 2) * 2;
@@ -328,7 +329,7 @@ struct Recurrent {
       for (int j = 0; j < W; ++j) fired[j] = __ballot_sync(~0u, values[g][j] != F(0));
 #pragma unroll
       for (int j = 0; j < W; j += 2) {
-        words[j / 2] = __byte_perm(fired[j], fired[j + 1], 0x5410);          // of lanes below 16
+        words[j / 2] = __byte_perm(fired[j], fired[j + 1], 0x5410);  // of lanes below 16
         words[(j + W) / 2] = __byte_perm(fired[j], fired[j + 1], 0x7632);
       }
       if (at.lane >= blocks) return;
@@ -344,8 +345,9 @@ struct Recurrent {
         unsigned pair[sent];
         split_pair<Half>(values[g][j], values[g][j + 1], pair);
         // What is behind the last neuron must not be infinite: its weights are 0.
-        const unsigned there = Spec::vectors ? (at.has_neuron(0) ? ~0u : 0u)
-                                             : (at.has_neuron(j) ? 0xffffu : 0u) | (at.has_neuron(j + 1) ? ~0xffffu : 0u);
+        const unsigned there = Spec::vectors
+                                   ? (at.has_neuron(0) ? ~0u : 0u)
+                                   : (at.has_neuron(j) ? 0xffffu : 0u) | (at.has_neuron(j + 1) ? ~0xffffu : 0u);
 #pragma unroll
         for (int p = 0; p < sent; ++p) words[p][j / 2] = pair[p] & there;
       }
@@ -391,7 +393,7 @@ struct Recurrent {
       partial = reinterpret_cast<StateNumbers*>(memory) + kept(at.row * split * (split - 1) * 32 + at.lane);
       memory += partial_bytes;
       from = kept(as_bits ? at.part * (k_tiles / 2) * 32 + at.q % 2 * 16 + (split == 4 ? at.c * 4 : at.c / 2 * 8)
-                         : at.part * (k_tiles / 2) * 512 + place(at.q, 8 * at.c));
+                          : at.part * (k_tiles / 2) * 512 + place(at.q, 8 * at.c));
       // To bit 14 of a half, which is 2.
       turn = kept(14 - (at.q / 2 + (split == 4 ? 0 : at.c % 2 * 8)));
 #pragma unroll
@@ -411,7 +413,8 @@ struct Recurrent {
     }
 
     // Sums over the neurons that a message tells of, for the lane's own.
-    __device__ __forceinline__ void operator()(const unsigned char* message, const Lane& at, int n, Values& sums) const {
+    __device__ __forceinline__ void operator()(const unsigned char* message, const Lane& at, int n,
+                                               Values& sums) const {
       float sum[chains][2][4] = {};
 #pragma unroll
       for (int k = 0; k < k_tiles; k += 2)
@@ -427,7 +430,7 @@ struct Recurrent {
                 multiply_add<Half>(sum[in_pieces ? p + r : o][m], weights[r][m][k + o], words.lane[2 * o],
                                    words.lane[2 * o + 1]);
         }
-      // The smallest first.
+        // The smallest first.
 #pragma unroll
       for (int chain = chains - 1; chain > 0; --chain)
 #pragma unroll
@@ -621,8 +624,7 @@ struct Recurrent {
     for (int s = 0; s < S; ++s)
 #pragma unroll
       for (int g = 0; g < G; ++g)
-        at.store(static_cast<F*>(a.checkpoints) + times(which * S + s, a.neurons), n, g,
-                 pack_state(state, g, s));
+        at.store(static_cast<F*>(a.checkpoints) + times(which * S + s, a.neurons), n, g, pack_state(state, g, s));
   }
 
   // ---- backward ----
@@ -635,7 +637,7 @@ struct Recurrent {
   struct BackwardRings {
     Ring<T, input_rows> x[I];
     Ring<T, ahead> grad_y[O];
-    Ring<F, L> states[room(S)];      // before each step
+    Ring<F, L> states[room(S)];  // before each step
     Ring<F, 2> checkpoints[room(S)];
     Ring<F, ahead> grad_states[room(S)];
 
@@ -688,9 +690,7 @@ struct Recurrent {
       if (which < 1) return;
 #pragma unroll
       for (int s = 0; s < S; ++s)
-        checkpoints[s].load(
-            which,
-            static_cast<const F*>(a.checkpoints) + times((which - 1) * S + s, a.neurons), at);
+        checkpoints[s].load(which, static_cast<const F*>(a.checkpoints) + times((which - 1) * S + s, a.neurons), at);
     }
   };
 
@@ -766,8 +766,8 @@ struct Recurrent {
       for (int n = 0; n < tiles; ++n) add_last_grad_states(a, at, n, grad.state[n]);
 
     const int last = static_cast<int>(a.steps) - 1;
-    // Rows come in the order in which they are used: at step t those of t - ahead, and of the inputs as many before as a
-    // recomputation may need.
+    // Rows come in the order in which they are used: at step t those of t - ahead, and of the inputs as many before as
+    // a recomputation may need.
 #pragma unroll 1
     for (int t = last; t > last - (C - 1) - ahead; --t) rings.load_x(a, at, t);
 #pragma unroll 1
@@ -886,7 +886,8 @@ struct Recurrent {
         for (int p = 0; p < P; ++p) sum[p] = grad_param[j][p];
         cells[j].vjp(x, state, grad_out, grad, grad_x, sum);
 #pragma unroll
-        for (int i = 0; i < I; ++i) step.grad_x[i][g][j] = part == Part::sums ? step.grad_x[i][g][j] + grad_x[i] : grad_x[i];
+        for (int i = 0; i < I; ++i)
+          step.grad_x[i][g][j] = part == Part::sums ? step.grad_x[i][g][j] + grad_x[i] : grad_x[i];
 #pragma unroll
         for (int s = 0; s < S; ++s) grad_state[g][j][s] = part == Part::sums ? grad_state[g][j][s] + grad[s] : grad[s];
 #pragma unroll

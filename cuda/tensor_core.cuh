@@ -9,13 +9,13 @@
 
 namespace spikeforge {
 
-#define SPIKEFORGE_MULTIPLY_ADD(type)                                                                        \
-  template <>                                                                                                \
-  __device__ __forceinline__ void multiply_add<type>(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) { \
-    asm("mma.sync.aligned.m16n8k16.row.col.f32." #type "." #type                                             \
-        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                               \
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                     \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                     \
+#define SPIKEFORGE_MULTIPLY_ADD(type)                                                                                 \
+  template <>                                                                                                         \
+  __device__ __forceinline__ void multiply_add<type>(float(&d)[4], const unsigned(&a)[4], unsigned b0, unsigned b1) { \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." #type "." #type                                                      \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                        \
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                              \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                              \
   }
 template <class Half>
 __device__ __forceinline__ void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1);

@@ -36,8 +36,7 @@ void run(const MultistepCall& call, const AnyLaunch& launch, const cpu::Program&
   std::atomic<bool> all_legal = true;
   run_tiles(tiles, scratch_bytes(launch, program.context, tiles.size),
             [&](std::int64_t begin, std::int64_t end, void* scratch) {
-              if (!run(launch, program.context, begin, end, scratch))
-                all_legal.store(false, std::memory_order_relaxed);
+              if (!run(launch, program.context, begin, end, scratch)) all_legal.store(false, std::memory_order_relaxed);
             });
   if (!all_legal) refuse_values(call);
 }
@@ -57,6 +56,7 @@ RecurrentResults forward_cpu(const RecurrentCall& call, bool save) {
   RecurrentResults results = allocate(call, prepared, save);
   DescribedForward described(call, prepared, results);
   RecurrentForwardLaunch& launch = described.launch;
+  kernels::note(launch);
   const at::Tensor matrix = in_panels(call.w);
   // The current of one step alone, where nobody asks for it later.
   const at::Tensor row = save ? at::Tensor() : at::empty({launch.neurons}, prepared.options);
@@ -69,8 +69,8 @@ RecurrentResults forward_cpu(const RecurrentCall& call, bool save) {
                          .steps = launch.steps,
                          .sum = save ? launch.current : row.mutable_data_ptr(),
                          .sum_stride = save ? launch.neurons : 0};
-  const auto inputs = replaced(launch.inputs, launch.recurrence.into,
-                               {.data = feedback.sum, .time_stride = feedback.sum_stride});
+  const auto inputs =
+      replaced(launch.inputs, launch.recurrence.into, {.data = feedback.sum, .time_stride = feedback.sum_stride});
   launch.inputs = inputs;
   cpu::Program program = cpu::program_of(launch);
   choose_feedback(launch.type, feedback);
@@ -86,6 +86,7 @@ Tensors backward_cpu(const RecurrentBackwardCall& call) {
   allocate_grad_params(call, prepared, gradients);
   DescribedBackward described(call, prepared, gradients);
   RecurrentBackwardLaunch& launch = described.launch;
+  kernels::note(launch);
   const at::Tensor matrix = in_panels(call.w.t());
   const at::Tensor row = at::empty({launch.neurons}, prepared.options);
   cpu::Feedback feedback{.width = launch.recurrence.width,

@@ -218,7 +218,7 @@ def test_a_sum_of_all_outputs_has_one_gradient_for_all_on_a_gpu(cuda):
 
     for weights in [(1, 1), (0, 1), (1, 0)]:
         for g, value in zip(gradients_of(call, weights), gradients_of(on_cpu(call), weights)):
-            torch.testing.assert_close(g.cpu().double(), value.double(), rtol=0, atol=2e-2 * value.abs().max().item())
+            torch.testing.assert_close(g.cpu().double(), value.double(), rtol=0, atol=2e-2 * value.abs().max().item() + 1e-6)
 
 
 def test_values_that_are_no_spikes_and_matrices_of_any_layout(device):

@@ -101,10 +101,10 @@ class Cell {
   // What others keep for the cell, and what goes with it.
   Slot loaded_kernels;     // launch.cpp
   Slot recurrent_kernels;  // kernels/recurrent/launch.cpp
-  Slot cpu_program;     // cpu/traced_program.cpp
-  Slot compiled_tapes;  // cpu/compiled_tapes.cpp
-  Slot derivatives;     // ops/common/derivatives.cpp
-  Slot layers;          // ops/layer/batch_norm.cpp
+  Slot cpu_program;        // cpu/traced_program.cpp
+  Slot compiled_tapes;     // cpu/compiled_tapes.cpp
+  Slot derivatives;        // ops/common/derivatives.cpp
+  Slot layers;             // ops/layer/batch_norm.cpp
 
  protected:
   explicit Cell(Maker maker) : maker(maker) {}

@@ -16,7 +16,7 @@ int shared_bytes(const RecurrentBackwardLaunch&, const recurrent::Geometry& shap
 
 template <class AnyLaunch>
 std::optional<RecurrentSchedule> schedule_here(const AnyLaunch& launch, const jit::Device& device) {
-  return schedule_of(launch, device, [&](int blocks) { return most_clusters(device, blocks); });
+  return schedule_of(launch, device, [&](int blocks, int bytes) { return most_clusters(device, blocks, bytes); });
 }
 
 template <class AnyLaunch>
@@ -27,10 +27,12 @@ void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream
   const jit::LoadedKernel& kernel = tables.of(device).get(spec_of(launch, schedule.geometry), device);
   const RecurrentArguments arguments(launch);
   const recurrent::Geometry& shape = schedule.geometry;
-  const auto threads = static_cast<unsigned>(shape.threads()), bytes = static_cast<unsigned>(shared_bytes(launch, shape));
+  const auto threads = static_cast<unsigned>(shape.threads()),
+             bytes = static_cast<unsigned>(shared_bytes(launch, shape));
   const int index = jit::Driver::get().device();
   kernel.allow_shared(static_cast<int>(bytes), index);  // a kernel always has the same
-  if (shape.blocks == 1) return kernel.launch({schedule.blocks(), 1, 1}, threads, bytes, stream, arguments.data(), arguments.bytes());
+  if (shape.blocks == 1)
+    return kernel.launch({schedule.blocks(), 1, 1}, threads, bytes, stream, arguments.data(), arguments.bytes());
   if (shape.blocks > 8) kernel.allow_large_clusters(index);
   kernel.launch_in_clusters(schedule.blocks(), static_cast<unsigned>(shape.blocks), threads, bytes, stream,
                             arguments.data(), arguments.bytes());
@@ -39,7 +41,8 @@ void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream
 template <class AnyLaunch>
 void note_any(const AnyLaunch& launch) {
   jit::note([&](const jit::Device& device, const jit::Want& want) {
-    const auto schedule = schedule_of(launch, device, [&](int blocks) { return usual_clusters(device, blocks); });
+    const auto schedule =
+        schedule_of(launch, device, [&](int blocks, int bytes) { return usual_clusters(device, blocks, bytes); });
     if (!schedule) return;
     want(print_cluster_probe());
     want(print_source(spec_of(launch, schedule->geometry)));

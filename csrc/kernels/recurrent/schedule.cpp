@@ -54,7 +54,8 @@ constexpr std::int64_t most_counted = std::numeric_limits<std::int32_t>::max();
 
 bool are_rows(std::span<const SequenceView> rows, bool of_one_element) {
   return std::ranges::all_of(rows, [&](const SequenceView& view) {
-    return view.data == nullptr || (std::abs(view.time_stride) <= most_counted && (of_one_element || view.neuron_stride == 1));
+    return view.data == nullptr ||
+           (std::abs(view.time_stride) <= most_counted && (of_one_element || view.neuron_stride == 1));
   });
 }
 
@@ -78,22 +79,35 @@ constexpr int most_unrolled = 6000;
 
 struct Division {
   int blocks, split;
+  int most_halves, most_floats;  // neurons, of 16-bit types and of float32
 };
 
-// In the order of preference where there is room. Microseconds a step forward and backward on an H200, LIF, T = 1000,
-// of a prototype that sends spikes as bits: H = 128, one block 0.26 + 0.29, clusters of 2 no less; H = 256, B = 64, of 4
-// 0.32 + 0.39; H = 512, of 8 0.51 + 0.59; H = 1024, of 16 1.19 + 1.59. float32: H = 128 of 4 0.31 + 0.59; H = 256 of 8
-// 0.41 + 1.07. A step of a cluster begins with the way of 500 ns through the network; what is sent comes at 14 bytes a
-// cycle and multiprocessor.
-constexpr std::array divisions = {Division{1, 1}, Division{1, 2}, Division{2, 2}, Division{4, 2}, Division{4, 4},
-                                  Division{8, 2}, Division{8, 4}, Division{16, 2}, Division{16, 4}};
+// Microseconds a step, forward + backward, on an H200, LIF, T = 1000, in the order of B = 64 and 256. float16, H = 128,
+// one block 0.35 + 0.55, 0.33 + 0.55 (before constants were kept in registers: 0.34 + 0.63, with two warps a sum 0.39 +
+// 0.60, with four 0.45 + 0.74); H = 256, clusters of 4 0.38 + 0.52, 0.50 + 0.69, one block 0.72 + 1.19; H = 512, of 8
+// 0.47 + 0.71, 1.08 + 1.92, with two tiles 0.53 + 0.70, 1.32 + 2.33, of 4 with two tiles 0.71 + 0.91, 1.32 + 1.62; H =
+// 1024, of 16 1.38 + 1.85, 3.47 + 5.38. float32, B = 64, H = 128, one block 0.55 + 1.07, clusters of 4 0.35 + 0.72, of
+// 16 0.71 + 2.42; H = 256, of 4 0.55 + 1.33; H = 512, of 16 0.71 + 2.40.
+constexpr std::array in_clusters = {Division{1, 1, 128, 64},   Division{4, 2, 256, 0}, Division{8, 2, 512, 0},
+                                    Division{4, 2, 512, 0},    Division{4, 4, 0, 256}, Division{8, 4, 768, 384},
+                                    Division{16, 4, 1024, 512}};
+constexpr std::array alone = {Division{1, 1, 256, 64}, Division{1, 2, 0, 160}};
 
-// Of a thread: weights, and 90 beside them.
+bool has_clusters(const jit::Device& device) { return device.major == 9 || device.major == 10; }
+
+std::span<const Division> divisions_on(const jit::Device& device) {
+  if (has_clusters(device)) return in_clusters;
+  return alone;
+}
+
+// Of a thread: weights, and what a step takes.
+int registers_of(const Geometry& shape) {
+  const bool in_pieces = shape.element == 4;
+  return (in_pieces ? 3 : 1) * shape.padded / (2 * shape.split) + (in_pieces ? 60 : 90);
+}
+
 bool fits_registers(const Geometry& shape) {
-  const int pieces = shape.element == 4 ? 3 : 1;
-  const int weights = pieces * shape.padded / (2 * shape.split);
-  const int most = std::min(65536 / shape.threads(), 255);
-  return shape.threads() <= 512 && weights <= 192 && weights + (pieces == 3 ? 60 : 90) <= most;
+  return shape.threads() <= 512 && registers_of(shape) <= std::min(65536 / shape.threads(), 255);
 }
 
 int shared_bytes(const Geometry& shape, bool forward) {
@@ -112,8 +126,6 @@ bool fit_shared(Geometry& shape, bool forward, int most) {
   return false;
 }
 
-bool has_clusters(const jit::Device& device) { return device.major == 9 || device.major == 10; }
-
 template <class AnyLaunch>
 std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device& device,
                                       const MostClusters& most_clusters) {
@@ -127,11 +139,11 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
   const std::int64_t all_tiles = divided(launch.recurrence.batch, samples_of_a_tile);
   const int cost = cell.forward_cost + (forward ? 0 : cell.forward_cost + cell.backward_cost);
   std::optional<RecurrentSchedule> best;
-  std::int64_t best_waves = 0;
-  for (const Division& division : divisions) {
+  std::int64_t best_time = 0;
+  for (const Division& division : divisions_on(device)) {
     if (forced_blocks != 0 && division.blocks != forced_blocks) continue;
     if (forced_split != 0 && division.split != forced_split) continue;
-    if (division.blocks > 1 && !has_clusters(device)) continue;
+    if (width > (launch.type == DType::f32 ? division.most_floats : division.most_halves)) continue;
     const std::int64_t unit = 32 * std::max(division.blocks, division.split);
     const std::int64_t padded = divided(width, unit) * unit;
     if (padded > 1024) continue;
@@ -150,25 +162,32 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
     if (!fits_registers(shape)) continue;
     const int most = most_shared_bytes(device);
     if (!fit_shared(shape, forward, most)) continue;
-    const std::int64_t room = division.blocks == 1 ? std::numeric_limits<std::int32_t>::max() : most_clusters(division.blocks);
-    if (room < 1) continue;
-    // As many tiles as leave no cluster waiting for another, as far as they fit.
+    // Blocks share a multiprocessor as far as their registers let them.
+    const int residents = std::max(65536 / (shape.threads() * std::min(registers_of(shape) + 40, 256)), 1);
+    const auto room = [&](const Geometry& of) -> std::int64_t {
+      if (of.blocks == 1) return std::numeric_limits<std::int32_t>::max();
+      return most_clusters(of.blocks, std::max(shared_bytes(of, forward), most / residents - 1024));
+    };
+    // Tiles of a cluster, up to as many as leave no cluster waiting for another.
     const auto fits = [&](int tiles) {
       Geometry larger = shape;
       larger.tiles = tiles;
       return tiles * larger.lane_values() * cost <= most_unrolled && fit_shared(larger, forward, most);
     };
-    if (!fits(1)) continue;
-    int most_tiles = 1;
-    while (most_tiles < 5 && room * most_tiles < all_tiles && fits(most_tiles + 1)) ++most_tiles;
-    if (forced_tiles != 0) most_tiles = std::min(most_tiles, forced_tiles);
-    const std::int64_t waves = divided(all_tiles, room * most_tiles);
-    shape.tiles = static_cast<int>(divided(all_tiles, room * waves));
-    fit_shared(shape, forward, most);
-    const std::int64_t turns = waves * shape.tiles;
-    if (best && turns >= best_waves) continue;
-    best_waves = turns;
-    best = {.geometry = shape, .clusters = std::max(std::min(room, all_tiles), divided(all_tiles, shape.tiles))};
+    for (int tiles = 1; tiles <= 5 && fits(tiles); ++tiles) {
+      if (forced_tiles != 0 && tiles != forced_tiles) continue;
+      Geometry larger = shape;
+      larger.tiles = tiles;
+      fit_shared(larger, forward, most);
+      const std::int64_t clusters = std::min(room(larger), all_tiles);
+      if (clusters < 1) continue;
+      // A second tile costs half of what the first does, if it is computed while the first is on its way.
+      const std::int64_t time = divided(all_tiles, clusters * tiles) * (1 + tiles);
+      if (best && time >= best_time) continue;
+      best_time = time;
+      best = {.geometry = larger, .clusters = std::max(clusters, divided(all_tiles, tiles))};
+      if (clusters * tiles >= all_tiles) break;
+    }
   }
   return best;
 }

@@ -10,8 +10,8 @@
 
 namespace spikeforge::kernels {
 
-// How many clusters of so many blocks a device has room for at once.
-using MostClusters = std::function<int(int blocks)>;
+// How many clusters of so many blocks, each of so many bytes of shared memory, a device has room for at once.
+using MostClusters = std::function<int(int blocks, int bytes)>;
 
 struct RecurrentSchedule {
   recurrent::Geometry geometry{};
