@@ -36,8 +36,7 @@ void run(const MultistepCall& call, const AnyLaunch& launch, const cpu::Program&
   std::atomic<bool> all_legal = true;
   run_tiles(tiles, scratch_bytes(launch, program.context, tiles.size),
             [&](std::int64_t begin, std::int64_t end, void* scratch) {
-              if (!run(launch, program.context, begin, end, scratch))
-                all_legal.store(false, std::memory_order_relaxed);
+              if (!run(launch, program.context, begin, end, scratch)) all_legal.store(false, std::memory_order_relaxed);
             });
   if (!all_legal) refuse_values(call);
 }
@@ -69,8 +68,8 @@ RecurrentResults forward_cpu(const RecurrentCall& call, bool save) {
                          .steps = launch.steps,
                          .sum = save ? launch.current : row.mutable_data_ptr(),
                          .sum_stride = save ? launch.neurons : 0};
-  const auto inputs = replaced(launch.inputs, launch.recurrence.into,
-                               {.data = feedback.sum, .time_stride = feedback.sum_stride});
+  const auto inputs =
+      replaced(launch.inputs, launch.recurrence.into, {.data = feedback.sum, .time_stride = feedback.sum_stride});
   launch.inputs = inputs;
   cpu::Program program = cpu::program_of(launch);
   choose_feedback(launch.type, feedback);

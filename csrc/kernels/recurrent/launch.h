@@ -34,7 +34,7 @@ struct Recurrence {
 
 struct RecurrentForwardLaunch : ForwardLaunch {
   Recurrence recurrence;
-  SequenceView spikes;  // [delay, N], of the call's type: row r is s[r - delay]; null: zeros
+  SequenceView spikes;      // [delay, N], of the call's type: row r is s[r - delay]; null: zeros
   void* current = nullptr;  // [T, N], of the call's type; null: not saved, and neither are checkpoints
 };
 
