@@ -40,11 +40,11 @@ Level allowed() {
   return level_avx512;
 }
 
-#define SPIKEFORGE_CHOICE(set)                                                                                \
-  Choice {                                                                                                    \
-#set, {predefined_loop_##set, traced_loop_##set, loihi_loop_##set }, &loihi_products_##set(),             \
+#define SPIKEFORGE_CHOICE(set)                                                                                 \
+  Choice {                                                                                                     \
+#set, {predefined_loop_##set, traced_loop_##set, loihi_loop_##set }, &loihi_products_##set(),              \
            &event_kernels_##set(), &channel_statistics_##set(), &spike_bits_##set(), &pooling_kernels_##set(), \
-           choose_feedback_##set                                                                              \
+           choose_feedback_##set                                                                               \
   }
 
 Choice choose() {

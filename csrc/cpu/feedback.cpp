@@ -126,7 +126,7 @@ class Product {
     return count;
   }
 
-  // ---- products ----
+  // ---- products: by fma, since no other device's sum of a row has these bits anyway ----
 
   static const T* panel_of(const Feedback& feedback, std::int64_t column) {
     const std::int64_t index = column / panel, within = column % panel;

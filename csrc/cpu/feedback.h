@@ -1,7 +1,8 @@
 // What comes back to the neurons of a call at each step, through a matrix: of a recurrent layer's forward pass the
 // current, of its backward pass the gradient of the output. Compiled once for each instruction set.
 //
-//   sum[t, b, j] = rounded(added[t, b, j] + sum over i of heard[t - delay, b, i] * matrix[i, j])     from first to last i
+//   sum[t, b, j] = rounded(added[t, b, j] + sum over i of heard[t - delay, b, i] * matrix[i, j])     from first to last
+//   i
 //
 // Where most of what is heard is zero, as spikes are, the rows of the matrix that belong to the others are added; else
 // a few samples are multiplied at once. A sum has the same bits either way, and for any tiles and threads.

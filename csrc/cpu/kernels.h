@@ -31,8 +31,9 @@ struct LoopContext {
   const Feedback* feedback = nullptr;
 };
 
-// Runs the neurons [begin, end) through the whole sequence, of a recurrent call whole samples. `scratch`, on a cache line, holds what the function of that
-// name says for so many neurons. False: one of their parameters is a tensor with a value that is not legal.
+// Runs the neurons [begin, end) through the whole sequence, of a recurrent call whole samples. `scratch`, on a cache
+// line, holds what the function of that name says for so many neurons. False: one of their parameters is a tensor with
+// a value that is not legal.
 struct Loop {
   std::size_t (*forward_scratch)(const ForwardLaunch&, const LoopContext&, std::int64_t neurons);
   bool (*forward)(const ForwardLaunch&, const LoopContext&, std::int64_t begin, std::int64_t end, void* scratch);

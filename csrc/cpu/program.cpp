@@ -52,7 +52,7 @@ Program program_of(const BackwardLaunch& launch) {
   Program program{loop_of(launch), {}, backward_tile};
   if (const TracedCell* const cell = traced(launch)) {
     program.context = {&program_of(*cell),
-                     compiled_backward(*cell, launch.type, launch.any_grad_input, launch.any_grad_param)};
+                       compiled_backward(*cell, launch.type, launch.any_grad_input, launch.any_grad_param)};
     const std::int64_t segment = std::min(launch.steps, launch.checkpoint_length);
     program.largest_tile = program.context.program->backward_tile(launch.type, segment);
   }

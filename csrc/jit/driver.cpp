@@ -62,6 +62,8 @@ Driver find_driver() {
   find("cuOccupancyMaxActiveClusters", driver.max_active_clusters);
   find("cuCtxGetDevice", driver.current_device);
   find("cuKernelSetAttribute", driver.kernel_set_attribute);
+  find("cuKernelGetFunction", driver.kernel_get_function);
+  find("cuOccupancyMaxActiveBlocksPerMultiprocessor", driver.max_active_blocks);
   find("cuGetErrorName", driver.get_error_name);
   find("cuGetErrorString", driver.get_error_string);
   return driver;
@@ -131,6 +133,16 @@ int LoadedKernel::most_clusters(unsigned cluster, unsigned block, unsigned share
   const ClusterConfig launch(cluster, cluster, block, shared_bytes, nullptr);
   int count = 0;
   return driver_->max_active_clusters(&count, kernel_, &launch.config) == 0 ? count : 0;
+}
+
+int LoadedKernel::blocks_at_once(unsigned block) const {
+  Driver::Function function = nullptr;
+  int blocks = 0;
+  Driver::Result result = driver_->kernel_get_function(&function, kernel_);
+  if (result == 0) result = driver_->max_active_blocks(&blocks, function, static_cast<int>(block), 0);
+  if (result == 0) return blocks;
+  throw DriverError(fmt::format("{}: the driver does not say how many blocks of {} threads a multiprocessor holds: {}",
+                                name_, block, driver_->describe(result)));
 }
 
 void LoadedKernel::allow_shared(int bytes, int device) const {

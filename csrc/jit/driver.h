@@ -13,6 +13,7 @@ struct Driver {
   using Result = int;
   using Library = void*;
   using Kernel = void*;
+  using Function = void*;
   using Stream = void*;
 
   Result (*library_load_data)(Library*, const void* image, void* jit_options, void** jit_values, unsigned jit_count,
@@ -42,6 +43,8 @@ struct Driver {
   Result (*max_active_clusters)(int*, Kernel, const LaunchConfig*) = nullptr;
   Result (*current_device)(int*) = nullptr;
   Result (*kernel_set_attribute)(int attribute, int value, Kernel, int device) = nullptr;
+  Result (*kernel_get_function)(Function*, Kernel) = nullptr;
+  Result (*max_active_blocks)(int* blocks, Function, int block, std::size_t dynamic_shared_bytes) = nullptr;
   Result (*get_error_name)(Result, const char**) = nullptr;
   Result (*get_error_string)(Result, const char**) = nullptr;
 
@@ -81,6 +84,9 @@ class LoadedKernel {
   int most_clusters(unsigned cluster, unsigned block, unsigned shared_bytes) const;
   // Clusters of more than the 8 blocks that every device with clusters has.
   void allow_large_clusters(int device) const;
+
+  // Blocks of so many threads that a multiprocessor of the current device holds at once.
+  int blocks_at_once(unsigned block) const;
 
   // More dynamic shared memory than the 48 KB that every kernel may have; `device` is the CUDA runtime's index. Holds
   // for every thread's launches there, until the next call: a later one that allows less takes it from all.

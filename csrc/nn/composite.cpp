@@ -159,7 +159,8 @@ void CompositeImpl::set_path(const std::string& path) {
 void CompositeImpl::pretty_print(std::ostream& stream) const {
   stream << kind();
   const auto is_fed = [](const Node& node) {
-    return std::none_of(node.edges_into.begin(), node.edges_into.end(), [](const auto& edges) { return edges.empty(); });
+    return std::none_of(node.edges_into.begin(), node.edges_into.end(),
+                        [](const auto& edges) { return edges.empty(); });
   };
   if (!std::all_of(nodes_.begin(), nodes_.end(), is_fed)) return;  // not connected yet
   if (!planned_) make_plan();

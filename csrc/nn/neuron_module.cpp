@@ -57,7 +57,8 @@ Tensors NeuronModule::advance(at::TensorList inputs, std::int64_t steps) {
 
 Tensors NeuronModule::run_recurrent(at::TensorList inputs, std::int64_t steps, const at::Tensor& w,
                                     const RecurrentOptions& options) {
-  TORCH_CHECK_NOT_IMPLEMENTED(is_cell(), title(), ": it is no cell by itself, so that its steps cannot be one operator");
+  TORCH_CHECK_NOT_IMPLEMENTED(is_cell(), title(),
+                              ": it is no cell by itself, so that its steps cannot be one operator");
   struct UnderWay {  // also where the operator throws
     NeuronModule& neuron;
     ~UnderWay() {

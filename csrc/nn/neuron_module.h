@@ -20,7 +20,8 @@ class SPIKEFORGE_API NeuronModule : public Stateful {
   // Whether its equations are a cell by themselves, which run_recurrent() needs.
   virtual bool is_cell() const { return false; }
   // As run(), with its first output coming back to it through w, as recurrent_run says.
-  Tensors run_recurrent(at::TensorList inputs, std::int64_t steps, const at::Tensor& w, const RecurrentOptions& options);
+  Tensors run_recurrent(at::TensorList inputs, std::int64_t steps, const at::Tensor& w,
+                        const RecurrentOptions& options);
 
  protected:
   struct Results {

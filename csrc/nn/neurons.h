@@ -151,7 +151,7 @@ class SPIKEFORGE_API Predefined : public NeuronModule {
   Options options_;
   typename Options::Operator call_;  // with the registered tensors in place of the given ones
 
-  std::optional<spikeforge::Neuron> cell_;                // of a strict one, and of CubaLIF
+  std::optional<spikeforge::Neuron> cell_;               // of a strict one, and of CubaLIF
   mutable std::optional<spikeforge::Neuron> recurrent_;  // the same of any other, once it has run so
 };
 

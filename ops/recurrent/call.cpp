@@ -42,8 +42,9 @@ void check_spikes(const RecurrentCall& call) {
   const Leader leader = leader_of(op, call);
   c10::SymDimVector shape(leader.tensor.sym_sizes());
   shape[0] = call.delay;
-  TORCH_CHECK_VALUE(call.spikes.sym_sizes() == c10::SymIntArrayRef(shape), op, ": spikes must have shape ", c10::SymIntArrayRef(shape),
-                    ", the last delay steps before the first one, but has ", call.spikes.sym_sizes());
+  TORCH_CHECK_VALUE(call.spikes.sym_sizes() == c10::SymIntArrayRef(shape), op, ": spikes must have shape ",
+                    c10::SymIntArrayRef(shape), ", the last delay steps before the first one, but has ",
+                    call.spikes.sym_sizes());
   TORCH_CHECK_TYPE(call.spikes.layout() == c10::kStrided, op, ": spikes must be a dense tensor, but its layout is ",
                    call.spikes.layout());
   TORCH_CHECK_TYPE(call.spikes.scalar_type() == leader.tensor.scalar_type(), op, ": spikes must be ",
@@ -119,8 +120,7 @@ RecurrentResults allocate(const RecurrentCall& call, const Preparation<Int>& pre
   return results;
 }
 
-DescribedForward::DescribedForward(const RecurrentCall& call, const Prepared& prepared,
-                                   const RecurrentResults& results)
+DescribedForward::DescribedForward(const RecurrentCall& call, const Prepared& prepared, const RecurrentResults& results)
     : step_(call, prepared, results), w_(call.w.contiguous()) {
   static_cast<ForwardLaunch&>(launch) = step_.launch;
   launch.recurrence = recurrence_of(prepared, call.into, call.delay, w_);

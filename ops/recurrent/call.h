@@ -1,4 +1,5 @@
-// A call of recurrent_run and of the operators beneath it: a multistep call with a matrix. What every device does alike.
+// A call of recurrent_run and of the operators beneath it: a multistep call with a matrix. What every device does
+// alike.
 //
 // Beneath the public operator the call's inputs, states (all, or none) and parameters are one list, `arguments`: it is
 // never empty, and the dispatcher looks into it for what a transform wraps.
@@ -97,8 +98,8 @@ using Run = traced::Outputs(std::string_view, at::TensorList, const at::Tensor&,
                             const MaybeTensor&, std::int64_t, std::int64_t, bool);
 using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, const at::Tensor&, const MaybeTensor&,
                                              std::int64_t, std::int64_t, bool, bool);
-using Backward = List(std::string_view, const OptionalTensorList&, at::TensorList, const at::Tensor&,
-                      const at::Tensor&, c10::List<bool>, std::int64_t, std::int64_t, bool);
+using Backward = List(std::string_view, const OptionalTensorList&, at::TensorList, const at::Tensor&, const at::Tensor&,
+                      c10::List<bool>, std::int64_t, std::int64_t, bool);
 
 RecurrentResults call_forward(const RecurrentCall& call, bool save);
 Tensors call_backward(const RecurrentBackwardCall& call);
@@ -116,8 +117,8 @@ template <RecurrentResults (*run)(const RecurrentCall&)>
 traced::Outputs run_kernel(std::string_view neuron, at::TensorList inputs, const at::Tensor& w, at::TensorList states,
                            at::TensorList params, const MaybeTensor& spikes, std::int64_t into, std::int64_t delay,
                            bool store_states) {
-  const RecurrentCall call{traced_call(neuron, inputs, states, params, store_states), w,
-                           spikes.value_or(at::Tensor()), into, delay};
+  const RecurrentCall call{traced_call(neuron, inputs, states, params, store_states), w, spikes.value_or(at::Tensor()),
+                           into, delay};
   check(call);
   return traced::outputs_of(run(call));
 }

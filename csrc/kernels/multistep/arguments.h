@@ -5,15 +5,30 @@
 #include <spikeforge/graph/cell.h>
 #include <spikeforge/kernels/multistep/launch.h>
 
+#include <array>
 #include <bit>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 namespace spikeforge::kernels {
 
 class ArgumentWords {
  public:
+  // What a kernel that is made of more takes behind them.
+  void append(const ArgumentWords& other) {
+    for (const std::uint64_t word : other.words_.items()) words_.push_back(word);
+  }
+  template <class T>
+    requires(!std::derived_from<T, ArgumentWords>)
+  void append(const T& whole) {
+    static_assert(sizeof(T) % sizeof(std::uint64_t) == 0 && std::is_trivially_copyable_v<T>);
+    for (const std::uint64_t word : std::bit_cast<std::array<std::uint64_t, sizeof(T) / sizeof(std::uint64_t)>>(whole))
+      words_.push_back(word);
+  }
+
   const void* data() const { return words_.data(); }
   std::size_t bytes() const { return words_.size() * sizeof(std::uint64_t); }
 
@@ -49,8 +64,9 @@ class ArgumentWords {
 
  private:
   // A cell's arguments together are at most graph::most_arguments; CUDA takes 32764 bytes.
+  // Two loops', and as much of their surroundings, fit.
   static constexpr std::size_t most_words =
-      8 + max_surrogate_args + 6 * graph::most_arguments + 2 * graph::most_outputs;
+      2 * (8 + max_surrogate_args + 6 * graph::most_arguments + 2 * graph::most_outputs) + 64;
   BoundedList<std::uint64_t, most_words> words_;
 };
 
