@@ -22,8 +22,7 @@ class ArgumentWords {
     for (const std::uint64_t word : other.words_.items()) words_.push_back(word);
   }
   template <class T>
-    requires(!std::derived_from<T, ArgumentWords>)
-  void append(const T& whole) {
+  requires(!std::derived_from<T, ArgumentWords>) void append(const T& whole) {
     static_assert(sizeof(T) % sizeof(std::uint64_t) == 0 && std::is_trivially_copyable_v<T>);
     for (const std::uint64_t word : std::bit_cast<std::array<std::uint64_t, sizeof(T) / sizeof(std::uint64_t)>>(whole))
       words_.push_back(word);
