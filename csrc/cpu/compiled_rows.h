@@ -61,7 +61,7 @@ class CompiledRows {
   using Stored = StoredType;
   static constexpr bool in_place = true;
 
-  CompiledRows(const Tile& tile, const TapeContext&, Scratch& scratch)
+  CompiledRows(const Tile& tile, const LoopContext&, Scratch& scratch)
       : tile_(tile),
         launch_(tile.launch),
         scratch_(scratch),

@@ -1,5 +1,6 @@
 #include <spikeforge/cpu/channel_statistics.h>
 #include <spikeforge/cpu/event_kernels.h>
+#include <spikeforge/cpu/feedback.h>
 #include <spikeforge/cpu/kernels.h>
 #include <spikeforge/cpu/loihi_products.h>
 #include <spikeforge/cpu/pooling.h>
@@ -20,6 +21,7 @@ struct Choice {
   const ChannelStatistics* statistics;
   const SpikeBits* bits;
   const PoolingKernels* pooling;
+  ChooseFeedback choose_feedback;
 };
 
 enum Level { level_default, level_avx2, level_avx512 };
@@ -38,10 +40,11 @@ Level allowed() {
   return level_avx512;
 }
 
-#define SPIKEFORGE_CHOICE(set)                                                                                \
-  Choice {                                                                                                    \
-#set, {predefined_loop_##set, traced_loop_##set, loihi_loop_##set }, &loihi_products_##set(),             \
-           &event_kernels_##set(), &channel_statistics_##set(), &spike_bits_##set(), &pooling_kernels_##set() \
+#define SPIKEFORGE_CHOICE(set)                                                                                 \
+  Choice {                                                                                                     \
+#set, {predefined_loop_##set, traced_loop_##set, loihi_loop_##set }, &loihi_products_##set(),              \
+           &event_kernels_##set(), &channel_statistics_##set(), &spike_bits_##set(), &pooling_kernels_##set(), \
+           choose_feedback_##set                                                                               \
   }
 
 Choice choose() {
@@ -72,6 +75,7 @@ const EventKernels& event_kernels() { return *choice().event; }
 const ChannelStatistics& channel_statistics() { return *choice().statistics; }
 const SpikeBits& spike_bits() { return *choice().bits; }
 const PoolingKernels& pooling_kernels() { return *choice().pooling; }
+void choose_feedback(DType type, Feedback& feedback) { choice().choose_feedback(type, feedback); }
 const char* capability() { return choice().name; }
 
 }  // namespace spikeforge::cpu

@@ -1,6 +1,7 @@
 // The CPU's loops, compiled for one instruction set, and the choice among the sets at run time.
 #pragma once
 
+#include <spikeforge/cpu/feedback.h>
 #include <spikeforge/kernels/multistep/launch.h>
 #include <spikeforge/kernels/multistep/loihi_cells.h>
 #include <spikeforge/neuron/neuron_kind.h>
@@ -20,19 +21,24 @@ struct TapeFunctions {
   TapeFunction step = nullptr, advance = nullptr, backward = nullptr;
 };
 
-// What a traced cell's loop runs; nothing of other cells.
-struct TapeContext {
+// What a loop runs besides its launch.
+struct LoopContext {
+  // Of a traced cell.
   const TracedProgram* program = nullptr;
   TapeFunctions functions;
+  // Of a recurrent call: what is computed before each step. It writes the row of an input that the step then reads, or,
+  // before the derivative of a step, the row of the gradient of the first output.
+  const Feedback* feedback = nullptr;
 };
 
-// Runs the neurons [begin, end) through the whole sequence. `scratch`, on a cache line, holds what the function of that
-// name says for so many neurons. False: one of their parameters is a tensor with a value that is not legal.
+// Runs the neurons [begin, end) through the whole sequence, of a recurrent call whole samples. `scratch`, on a cache
+// line, holds what the function of that name says for so many neurons. False: one of their parameters is a tensor with
+// a value that is not legal.
 struct Loop {
-  std::size_t (*forward_scratch)(const ForwardLaunch&, const TapeContext&, std::int64_t neurons);
-  bool (*forward)(const ForwardLaunch&, const TapeContext&, std::int64_t begin, std::int64_t end, void* scratch);
-  std::size_t (*backward_scratch)(const BackwardLaunch&, const TapeContext&, std::int64_t neurons);
-  bool (*backward)(const BackwardLaunch&, const TapeContext&, std::int64_t begin, std::int64_t end, void* scratch);
+  std::size_t (*forward_scratch)(const ForwardLaunch&, const LoopContext&, std::int64_t neurons);
+  bool (*forward)(const ForwardLaunch&, const LoopContext&, std::int64_t begin, std::int64_t end, void* scratch);
+  std::size_t (*backward_scratch)(const BackwardLaunch&, const LoopContext&, std::int64_t neurons);
+  bool (*backward)(const BackwardLaunch&, const LoopContext&, std::int64_t begin, std::int64_t end, void* scratch);
 };
 
 struct Loops {

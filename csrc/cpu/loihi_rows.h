@@ -26,7 +26,7 @@ class LoihiRows {
   using Stored = int;
   static constexpr bool in_place = true;
 
-  LoihiRows(const Tile& tile, const TapeContext&, Scratch& scratch) : tile_(tile), scratch_(scratch) {
+  LoihiRows(const Tile& tile, const LoopContext&, Scratch& scratch) : tile_(tile), scratch_(scratch) {
     for (const ParamView& param : tile.launch.params)
       if (param.data != nullptr) shared_ = false;
   }

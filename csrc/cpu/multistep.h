@@ -47,12 +47,14 @@ class Multistep {
 
   const Tile tile_;
   const std::size_t n_states_;
+  const Feedback* const feedback_;
   Scratch& scratch_;
   Rows rows_;
 
-  Multistep(const Launch& launch, const TapeContext& context, std::int64_t begin, std::int64_t end, Scratch& scratch)
-      : tile_(launch, begin, end),
+  Multistep(const Launch& launch, const LoopContext& context, std::int64_t begin, std::int64_t end, Scratch& scratch)
+      : tile_(launch, begin, end, /*is_read_again=*/context.feedback != nullptr),
         n_states_(launch.initial.size()),
+        feedback_(context.feedback),
         scratch_(scratch),
         rows_(tile_, context, scratch) {}
 
@@ -75,6 +77,13 @@ class Multistep {
                         tile_.count);
       });
     }
+  }
+
+  // ---- what comes back to the neurons, of a recurrent call ----
+
+  void* take_feedback() { return scratch_.take<char>(feedback_ != nullptr ? feedback_->scratch_bytes : 0); }
+  void feed_back(std::int64_t t, void* memory) const {
+    if (feedback_ != nullptr) feedback_->run(*feedback_, t, tile_.begin, tile_.begin + tile_.count, memory);
   }
 
   // ---- rows of states in the caller's memory ----
@@ -119,11 +128,13 @@ class Multistep {
     rows_.take_forward(launch);
     T* states = take_states();
     T* next = take_next(states);
+    void* const for_feedback = take_feedback();
     if (scratch_.counts_only() || !rows_.is_legal()) return;
     load_initial(states);
     for (std::int64_t t = 0; t < steps(); ++t) {
       if (launch.checkpoints != nullptr && t > 0 && t % launch.checkpoint_length == 0)
         store_checkpoint(launch, t, states);
+      feed_back(t, for_feedback);
       rows_.step(launch, t, states, next);
       std::swap(states, next);
       if (launch.store_states) store_states(launch, t, states);
@@ -140,6 +151,7 @@ class Multistep {
     T* const before = take_states(length);  // the states before each step of the segment
     T* grad = take_states();
     T* grad_before = take_next(grad);
+    void* const for_feedback = take_feedback();
     if (scratch_.counts_only() || !rows_.is_legal()) return;
 
     std::memset(grad, 0, n_states_ * padded() * sizeof(T));
@@ -150,6 +162,7 @@ class Multistep {
       recompute(launch, segment, before);
       for (std::int64_t t = segment.t1 - 1; t >= t0; --t) {
         if (launch.store_states) add_grad_states(launch, t, grad);
+        feed_back(t, for_feedback);
         rows_.vjp(launch, t, segment, states_before(before, t - t0), grad, grad_before);
         std::swap(grad, grad_before);
       }
@@ -195,13 +208,13 @@ class Multistep {
         });
   }
 
-  static std::size_t forward_scratch(const ForwardLaunch& launch, const TapeContext& context, std::int64_t neurons) {
+  static std::size_t forward_scratch(const ForwardLaunch& launch, const LoopContext& context, std::int64_t neurons) {
     Scratch scratch(nullptr);
     Multistep(launch, context, 0, neurons, scratch).forward(launch);
     return scratch.used();
   }
 
-  static bool run_forward(const ForwardLaunch& launch, const TapeContext& context, std::int64_t begin, std::int64_t end,
+  static bool run_forward(const ForwardLaunch& launch, const LoopContext& context, std::int64_t begin, std::int64_t end,
                           void* memory) {
     Scratch scratch(memory);
     Multistep loop(launch, context, begin, end, scratch);
@@ -209,13 +222,13 @@ class Multistep {
     return loop.rows_.is_legal();
   }
 
-  static std::size_t backward_scratch(const BackwardLaunch& launch, const TapeContext& context, std::int64_t neurons) {
+  static std::size_t backward_scratch(const BackwardLaunch& launch, const LoopContext& context, std::int64_t neurons) {
     Scratch scratch(nullptr);
     Multistep(launch, context, 0, neurons, scratch).backward(launch);
     return scratch.used();
   }
 
-  static bool run_backward(const BackwardLaunch& launch, const TapeContext& context, std::int64_t begin,
+  static bool run_backward(const BackwardLaunch& launch, const LoopContext& context, std::int64_t begin,
                            std::int64_t end, void* memory) {
     Scratch scratch(memory);
     Multistep loop(launch, context, begin, end, scratch);

@@ -42,8 +42,8 @@ const TracedCell* traced(const Launch& launch) {
 Program program_of(const ForwardLaunch& launch) {
   Program program{loop_of(launch), {}, launch.cell->maker == Cell::Maker::loihi ? loihi_tile : forward_tile};
   if (const TracedCell* const cell = traced(launch)) {
-    program.tapes = {&program_of(*cell), compiled_forward(*cell, launch.type)};
-    program.largest_tile = program.tapes.program->forward_tile(launch.type);
+    program.context = {&program_of(*cell), compiled_forward(*cell, launch.type)};
+    program.largest_tile = program.context.program->forward_tile(launch.type);
   }
   return program;
 }
@@ -51,10 +51,10 @@ Program program_of(const ForwardLaunch& launch) {
 Program program_of(const BackwardLaunch& launch) {
   Program program{loop_of(launch), {}, backward_tile};
   if (const TracedCell* const cell = traced(launch)) {
-    program.tapes = {&program_of(*cell),
-                     compiled_backward(*cell, launch.type, launch.any_grad_input, launch.any_grad_param)};
+    program.context = {&program_of(*cell),
+                       compiled_backward(*cell, launch.type, launch.any_grad_input, launch.any_grad_param)};
     const std::int64_t segment = std::min(launch.steps, launch.checkpoint_length);
-    program.largest_tile = program.tapes.program->backward_tile(launch.type, segment);
+    program.largest_tile = program.context.program->backward_tile(launch.type, segment);
   }
   return program;
 }

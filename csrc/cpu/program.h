@@ -9,7 +9,7 @@ namespace spikeforge::cpu {
 
 struct Program {
   Loop loop;
-  TapeContext tapes;
+  LoopContext context;
   std::int64_t largest_tile;
 };
 

@@ -33,7 +33,7 @@ class TapeRows {
   using Stored = StoredType;
   static constexpr bool in_place = false;  // a tape's results must not overlap its arguments
 
-  TapeRows(const Tile& tile, const TapeContext& context, Scratch& scratch)
+  TapeRows(const Tile& tile, const LoopContext& context, Scratch& scratch)
       : tile_(tile),
         launch_(tile.launch),
         program_(*context.program),

@@ -23,12 +23,17 @@ struct Segment {
 enum class Writing { cached, streamed, staged };
 
 struct Tile {
-  Tile(const Launch& launch, std::int64_t begin, std::int64_t end)
-      : launch(launch), begin(begin), count(end - begin), padded((end - begin + granule - 1) / granule * granule) {}
+  Tile(const Launch& launch, std::int64_t begin, std::int64_t end, bool is_read_again = false)
+      : launch(launch),
+        begin(begin),
+        count(end - begin),
+        padded((end - begin + granule - 1) / granule * granule),
+        is_read_again(is_read_again) {}
 
   const Launch& launch;
   const std::int64_t begin, count;
   const std::int64_t padded;  // elements of a row in scratch memory
+  const bool is_read_again;   // rows of results are, a few steps later
 
   static bool is_dense(const SequenceView& view) { return view.data != nullptr && view.neuron_stride != 0; }
 
@@ -64,7 +69,7 @@ struct Tile {
   template <class Element>
   Writing writing_of(const Element* data, std::int64_t rows) const {
     constexpr std::int64_t element = sizeof(Element);
-    if (data == nullptr || rows * launch.neurons * element < large_result) return Writing::cached;
+    if (data == nullptr || is_read_again || rows * launch.neurons * element < large_result) return Writing::cached;
     const bool aligned =
         reinterpret_cast<std::uintptr_t>(data) % line_bytes == 0 && launch.neurons * element % line_bytes == 0;
     return aligned ? Writing::streamed : Writing::staged;

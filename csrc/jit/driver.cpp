@@ -9,6 +9,24 @@
 namespace spikeforge::jit {
 namespace {
 
+// Points to itself: stays where it is.
+struct ClusterConfig {
+  ClusterConfig(unsigned blocks, unsigned cluster, unsigned block, unsigned shared_bytes, Driver::Stream stream) {
+    attribute.value = {cluster, 1, 1};
+    config.grid[0] = blocks;
+    config.block[0] = block;
+    config.shared_bytes = shared_bytes;
+    config.stream = stream;
+    config.attributes = &attribute;
+    config.count = 1;
+  }
+  ClusterConfig(const ClusterConfig&) = delete;
+  ClusterConfig& operator=(const ClusterConfig&) = delete;
+
+  Driver::LaunchAttribute attribute;
+  Driver::LaunchConfig config;
+};
+
 constexpr unsigned first_version_with_libraries = 12000;
 
 // The CUDA runtime that torch brought knows where the driver is; without it (or before 12.5) the driver's own name
@@ -40,6 +58,9 @@ Driver find_driver() {
   find("cuLibraryGetKernel", driver.library_get_kernel);
   find("cuLaunchKernel", driver.launch_kernel);
   find("cuLaunchCooperativeKernel", driver.launch_cooperative_kernel);
+  find("cuLaunchKernelEx", driver.launch_kernel_ex);
+  find("cuOccupancyMaxActiveClusters", driver.max_active_clusters);
+  find("cuCtxGetDevice", driver.current_device);
   find("cuKernelSetAttribute", driver.kernel_set_attribute);
   find("cuKernelGetFunction", driver.kernel_get_function);
   find("cuOccupancyMaxActiveBlocksPerMultiprocessor", driver.max_active_blocks);
@@ -53,6 +74,13 @@ Driver find_driver() {
 const Driver& Driver::get() {
   static const Driver driver = find_driver();
   return driver;
+}
+
+int Driver::device() const {
+  int index = 0;
+  if (const Result result = current_device(&index))
+    throw DriverError(fmt::format("the driver has no current device: {}", describe(result)));
+  return index;
 }
 
 std::string Driver::describe(Result result) const {
@@ -92,6 +120,21 @@ void LoadedKernel::check_launch(Driver::Result result, std::array<unsigned, 3> g
       name_, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes, driver_->describe(result)));
 }
 
+void LoadedKernel::launch_in_clusters(unsigned blocks, unsigned cluster, unsigned block, unsigned shared_bytes,
+                                      Driver::Stream stream, const void* args, std::size_t args_bytes) const {
+  void* extra[] = {reinterpret_cast<void*>(1), const_cast<void*>(args), reinterpret_cast<void*>(2), &args_bytes,
+                   nullptr};
+  const ClusterConfig launch(blocks, cluster, block, shared_bytes, stream);
+  check_launch(driver_->launch_kernel_ex(&launch.config, kernel_, nullptr, extra), {blocks, 1, 1}, {block, 1, 1},
+               shared_bytes);
+}
+
+int LoadedKernel::most_clusters(unsigned cluster, unsigned block, unsigned shared_bytes) const {
+  const ClusterConfig launch(cluster, cluster, block, shared_bytes, nullptr);
+  int count = 0;
+  return driver_->max_active_clusters(&count, kernel_, &launch.config) == 0 ? count : 0;
+}
+
 int LoadedKernel::blocks_at_once(unsigned block) const {
   Driver::Function function = nullptr;
   int blocks = 0;
@@ -103,11 +146,18 @@ int LoadedKernel::blocks_at_once(unsigned block) const {
 }
 
 void LoadedKernel::allow_shared(int bytes, int device) const {
-  constexpr int max_dynamic_shared_size_bytes = 8;  // of cuda.h's CUfunction_attribute
-  const Driver::Result result = driver_->kernel_set_attribute(max_dynamic_shared_size_bytes, bytes, kernel_, device);
+  set_attribute(8, bytes, device, "the size of its shared memory");  // MAX_DYNAMIC_SHARED_SIZE_BYTES
+}
+
+void LoadedKernel::allow_large_clusters(int device) const {
+  set_attribute(14, 1, device, "large clusters");  // NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+}
+
+// The number is that of cuda.h's CUfunction_attribute.
+void LoadedKernel::set_attribute(int attribute, int value, int device, const char* what) const {
+  const Driver::Result result = driver_->kernel_set_attribute(attribute, value, kernel_, device);
   if (result == 0) return;
-  throw DriverError(
-      fmt::format("{}: the driver refused {} bytes of shared memory: {}", name_, bytes, driver_->describe(result)));
+  throw DriverError(fmt::format("{}: the driver refused {} ({}): {}", name_, what, value, driver_->describe(result)));
 }
 
 LoadedKernel load_kernel(const Driver& driver, std::span<const char> image, const std::string& entry) {

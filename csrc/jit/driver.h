@@ -25,6 +25,23 @@ struct Driver {
   Result (*launch_cooperative_kernel)(Kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                                       unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream,
                                       void** arguments) = nullptr;
+  // cuda.h's CUlaunchConfig, and the CUlaunchAttribute that it may point to.
+  struct LaunchAttribute {
+    static constexpr int cluster_dimension = 4;
+    int id = cluster_dimension;
+    int padding = 0;
+    std::array<unsigned, 16> value{};  // of 64 bytes, whatever it is
+  };
+  struct LaunchConfig {
+    std::array<unsigned, 3> grid{1, 1, 1}, block{1, 1, 1};
+    unsigned shared_bytes = 0;
+    Stream stream = nullptr;
+    LaunchAttribute* attributes = nullptr;
+    unsigned count = 0;  // of attributes
+  };
+  Result (*launch_kernel_ex)(const LaunchConfig*, Kernel, void** arguments, void** extra) = nullptr;
+  Result (*max_active_clusters)(int*, Kernel, const LaunchConfig*) = nullptr;
+  Result (*current_device)(int*) = nullptr;
   Result (*kernel_set_attribute)(int attribute, int value, Kernel, int device) = nullptr;
   Result (*kernel_get_function)(Function*, Kernel) = nullptr;
   Result (*max_active_blocks)(int* blocks, Function, int block, std::size_t dynamic_shared_bytes) = nullptr;
@@ -33,6 +50,9 @@ struct Driver {
 
   // Throws DriverError on a machine without a driver, and looks again at the next call.
   static const Driver& get();
+
+  // The CUDA runtime's index of the current context's device.
+  int device() const;
 
   // "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)"
   std::string describe(Result result) const;
@@ -57,6 +77,14 @@ class LoadedKernel {
   void launch_together(unsigned blocks, unsigned block, unsigned shared_bytes, Driver::Stream stream,
                        const void* args) const;
 
+  // In clusters of `cluster` blocks, each of which is on the device as a whole: its blocks may wait for each other.
+  void launch_in_clusters(unsigned blocks, unsigned cluster, unsigned block, unsigned shared_bytes,
+                          Driver::Stream stream, const void* args, std::size_t args_bytes) const;
+  // How many such clusters the device has room for at once; 0 for a size that it does not have.
+  int most_clusters(unsigned cluster, unsigned block, unsigned shared_bytes) const;
+  // Clusters of more than the 8 blocks that every device with clusters has.
+  void allow_large_clusters(int device) const;
+
   // Blocks of so many threads that a multiprocessor of the current device holds at once.
   int blocks_at_once(unsigned block) const;
 
@@ -67,6 +95,8 @@ class LoadedKernel {
  private:
   void check_launch(Driver::Result result, std::array<unsigned, 3> grid, std::array<unsigned, 3> block,
                     unsigned shared_bytes) const;
+
+  void set_attribute(int attribute, int value, int device, const char* what) const;
 
   const Driver* driver_;
   Driver::Kernel kernel_;

@@ -1,13 +1,19 @@
 #include <spikeforge/nn/composite.h>
 #include <spikeforge/nn/internal/variable.h>
+#include <spikeforge/nn/neuron_module.h>
 #include <spikeforge/nn/recording.h>
+#include <spikeforge/ops/recurrent.h>
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <torch/nn/modules/linear.h>
+
 #include <algorithm>
 #include <ostream>
+#include <typeinfo>
 
 namespace spikeforge::nn {
 namespace {
@@ -19,6 +25,14 @@ std::size_t find(const Names& names, const std::string& name) {
 std::string listed(const Names& names) { return names.empty() ? "none" : c10::Join(", ", names); }
 
 }  // namespace
+
+// A neuron whose first output comes back to it through a Linear, and nothing else does.
+struct CompositeImpl::Loop {
+  int node;  // of the neuron
+  NeuronModule* neuron;
+  const torch::nn::LinearImpl* linear;
+  int there, back;  // the edges between them
+};
 
 // --- Parts, ports and names
 
@@ -143,7 +157,21 @@ void CompositeImpl::set_path(const std::string& path) {
     if (Stateful* part = node.part.stateful()) part->set_path(path.empty() ? node.name : path + "." + node.name);
 }
 
-void CompositeImpl::pretty_print(std::ostream& stream) const { stream << kind(); }
+void CompositeImpl::pretty_print(std::ostream& stream) const {
+  stream << kind();
+  const auto is_fed = [](const Node& node) {
+    return std::none_of(node.edges_into.begin(), node.edges_into.end(),
+                        [](const auto& edges) { return edges.empty(); });
+  };
+  if (!std::all_of(nodes_.begin(), nodes_.end(), is_fed)) return;  // not connected yet
+  if (!planned_) make_plan();
+  for (const Stage& stage : plan_) {
+    if (!stage.is_loop) continue;
+    Names names;
+    for (const int node : stage.nodes) names.push_back(nodes_[node].name);
+    stream << (find_loop(stage) ? " [one operator over time: " : " [stepped: ") << listed(names) << ']';
+  }
+}
 
 // --- Variables
 
@@ -477,6 +505,97 @@ void CompositeImpl::run_loop(Run& run, const Stage& stage) {
       run.outputs[node].push_back(run.steps == 1 ? std::move(column[0]) : at::cat(column));
 }
 
+std::optional<CompositeImpl::Loop> CompositeImpl::find_loop(const Stage& stage) const {
+  if (options_.step_loops() || stage.nodes.size() != 2 || stage.edges_within.size() != 2) return std::nullopt;
+  for (const int number : stage.nodes) {
+    const int other = stage.nodes[number == stage.nodes[0] ? 1 : 0];
+    const Node &linear = nodes_[number], &neuron = nodes_[other];
+    const torch::nn::Module& module = *linear.part.module();
+    if (typeid(module) != typeid(torch::nn::LinearImpl)) continue;
+    Loop loop{.node = other,
+              .neuron = dynamic_cast<NeuronModule*>(neuron.part.stateful()),
+              .linear = static_cast<const torch::nn::LinearImpl*>(&module),
+              .there = stage.edges_within[0],
+              .back = stage.edges_within[1]};
+    if (edges_[loop.there].to.node != number) std::swap(loop.there, loop.back);
+    const Edge &there = edges_[loop.there], &back = edges_[loop.back];
+    const auto leaves_linear = [&](const Edge& edge) { return edge.from.node == number; };
+    const bool is_one = loop.neuron != nullptr && loop.neuron->takes_layer() && there.from == Port{other, 0} &&
+                        there.to.node == number && back.from.node == number && back.to.node == other &&
+                        linear.edges_into[0].size() == 1 && linear.recordings.empty() &&
+                        std::count_if(edges_.begin(), edges_.end(), leaves_linear) == 1 &&
+                        loop.linear->options.in_features() == loop.linear->options.out_features() &&
+                        (there.connection.delay == 0 || back.connection.delay == 0);
+    if (is_one) return loop;
+  }
+  return std::nullopt;
+}
+
+// All steps of a loop that is one operator. False, and nothing is changed: it has to be stepped, in whose words what is
+// wrong is refused.
+bool CompositeImpl::run_at_once(Run& run, const Stage& stage) {
+  const std::optional<Loop> loop = run.steps > 1 ? find_loop(stage) : std::nullopt;
+  if (!loop) return false;
+  Edge &there = edges_[loop->there], &back = edges_[loop->back];
+  Edge& delayed = back.connection.delay > 0 ? back : there;
+  const bool results_wait = back.connection.delay > 0;  // those of the Linear, or else the neuron's
+  const std::int64_t delay = delayed.connection.delay;
+  const auto into = static_cast<std::size_t>(back.to.index);
+  Node& node = nodes_[loop->node];
+  for (std::size_t port = 0; port < node.inputs.size(); ++port)
+    if (node.edges_into[port].size() < (port == into ? 2 : 1)) return false;
+  for (const int e : stage.edges_into)
+    if (edges_[e].connection.delay > 0) return false;  // arriving() would move what waits in it
+
+  Tensors inputs(node.inputs.size());
+  for (std::size_t port = 0; port < inputs.size(); ++port)
+    for (const int e : node.edges_into[port])
+      if (e != loop->back) add_to(inputs[port], arriving(run, edges_[e]));
+  const at::Tensor& weight = loop->linear->weight;
+  const at::Tensor& bias = loop->linear->bias;
+  at::Tensor& x = inputs[into];
+  const bool fits = x.dim() >= 2 && x.size(-1) == weight.size(0) && x.scalar_type() == weight.scalar_type() &&
+                    x.device() == weight.device();
+  if (!fits) return false;
+  at::Tensor line;
+  if (!delayed.line.empty()) {
+    const at::Tensor& first = delayed.line.front();
+    if (first.sizes().slice(1) != x.sizes().slice(1) || first.scalar_type() != x.scalar_type()) return false;
+    line = at::cat(Tensors(delayed.line.begin(), delayed.line.end()));
+  }
+
+  if (!results_wait) {
+    if (bias.defined()) x = x + bias;
+  } else if (line.defined() || bias.defined()) {
+    const std::int64_t early = std::min(delay, run.steps);
+    at::Tensor first = x.narrow(0, 0, early), later = x.narrow(0, early, run.steps - early);
+    if (line.defined()) first = first + line.narrow(0, 0, early);
+    if (bias.defined()) later = later + bias;
+    x = at::cat({first, later});
+  }
+  RecurrentOptions options{.into = back.to.index, .delay = delay};
+  if (!results_wait && line.defined()) options.spikes = line;
+  const NeuronModule::Layer layer = [&](const spikeforge::Neuron& cell, at::TensorList given, at::TensorList states,
+                                        at::TensorList params, bool store) -> NeuronModule::Results {
+    options.store_states = store;
+    auto [outputs, next] = recurrent_run(cell, given, weight.t(), states, params, options);
+    return {std::move(outputs), std::move(next)};
+  };
+  const NeuronModule::Within within(*loop->neuron, layer);
+  run.outputs[loop->node] = loop->neuron->run(inputs, run.steps);
+
+  const at::Tensor& spikes = run.outputs[loop->node][0];
+  const std::int64_t leaving = std::min(delay, run.steps);
+  at::Tensor recent = spikes.narrow(0, run.steps - leaving, leaving);
+  if (delayed.line.empty()) delayed.line.assign(delay, at::zeros_like(recent.narrow(0, 0, 1)));
+  recent = results_wait ? at::linear(recent, weight, bias) : recent.clone();
+  for (at::Tensor& row : recent.split(1)) {
+    delayed.line.pop_front();
+    delayed.line.push_back(std::move(row));
+  }
+  return true;
+}
+
 // Before the first step: what is on its way through delays is not there yet.
 void CompositeImpl::run_at_rest(Run& run) {
   for (const Stage& stage : plan_)
@@ -538,7 +657,7 @@ Tensors CompositeImpl::advance(at::TensorList inputs, std::int64_t steps) {
   };
   for (const Stage& stage : plan_) {
     if (stage.is_loop) {
-      run_loop(run, stage);
+      if (!run_at_once(run, stage)) run_loop(run, stage);
       continue;
     }
     Node& node = nodes_[stage.nodes[0]];

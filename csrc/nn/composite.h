@@ -15,7 +15,10 @@
 //
 // How it runs: parts that lie on no loop run over all steps at once, one after the other (their delays too: they shift
 // sequences); the parts of a loop are stepped together. The results are those of stepping the whole, bit for bit
-// (part.h, time_distributed.h). A network is a module like any other, so networks nest.
+// (part.h, time_distributed.h). But a neuron whose first output comes back to it through a torch::nn::Linear alone is
+// one operator over all steps (ops/recurrent.h), whose sums agree with those of steps within rounding; printing the
+// network says which loops those are, and step_loops(true) steps them too. A network is a module like any other, so
+// networks nest.
 #pragma once
 
 #include <spikeforge/nn/part.h>
@@ -40,10 +43,14 @@ class SPIKEFORGE_API CompositeOptions {
  public:
   // What is on its way through delays is part of what save() writes.
   CompositeOptions& persistent_state(bool on) { return persistent_ = on, *this; }
+  // Steps every loop, also one that could be one operator: the bits of steps, at their pace.
+  CompositeOptions& step_loops(bool on) { return step_loops_ = on, *this; }
+
   bool persistent_state() const { return persistent_; }
+  bool step_loops() const { return step_loops_; }
 
  private:
-  bool persistent_ = false;
+  bool persistent_ = false, step_loops_ = false;
 };
 
 class SPIKEFORGE_API CompositeImpl : public Stateful {
@@ -146,6 +153,9 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   at::Tensor zeros(const Run& run, const Connection& connection) const;
   Tensors run_node(Node& node, const Tensors& inputs, std::int64_t steps) const;
   void run_loop(Run& run, const Stage& stage);
+  struct Loop;
+  std::optional<Loop> find_loop(const Stage& stage) const;
+  bool run_at_once(Run& run, const Stage& stage);
 
   CompositeOptions options_;
   std::vector<Node> nodes_;

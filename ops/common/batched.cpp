@@ -1,50 +1,10 @@
 #include <spikeforge/ops/common/batched.h>
-#include <spikeforge/ops/common/vmap_level.h>
+#include <spikeforge/ops/common/folding_level.h>
 
 #include <c10/util/Exception.h>
 
 namespace spikeforge::ops {
 namespace {
-
-constexpr std::int64_t in_step = 0, in_sequence = 1, in_checkpoints = 2;  // where the step's shape begins
-
-using Folded = c10::SmallVector<at::Tensor, 10>;
-
-class Level : public VmapLevel {
- public:
-  void find(at::TensorList list) {
-    for (const at::Tensor& t : list)
-      if (t.defined()) VmapLevel::find(t);
-  }
-
-  // With the mapped dimension at `place`, also where it is the same for all of it.
-  at::Tensor folded(const at::Tensor& t, std::int64_t place) const {
-    if (!t.defined()) return t;
-    if (const auto* const batched = of(t)) return batched->value().movedim(batched->bdim(), place);
-    c10::SymDimVector sizes(t.sym_sizes().begin(), t.sym_sizes().end());
-    sizes.insert(sizes.begin() + place, size());
-    return t.unsqueeze(place).expand_symint(sizes);
-  }
-  Folded folded(at::TensorList list, std::int64_t place) const {
-    Folded result;
-    for (const at::Tensor& t : list) result.push_back(folded(t, place));
-    return result;
-  }
-
-  // A parameter aligns with the last dimensions of a step of `rank` dimensions. One that is not mapped broadcasts as it
-  // is, unless each map is to have its own gradient.
-  at::Tensor folded_param(const at::Tensor& t, std::int64_t rank, bool always) const {
-    if (!t.defined() || (!maps(t) && !always)) return t;
-    at::Tensor param = folded(t, 0);
-    while (param.dim() < 1 + rank) param = param.unsqueeze(1);
-    return param;
-  }
-
-  Tensors all_mapped(Tensors results, std::int64_t place) const {
-    for (at::Tensor& t : results) t = mapped(t, place);
-    return results;
-  }
-};
 
 std::int64_t step_rank(const MultistepCall& call) {
   return call.inputs.empty() || call.inputs[0].dim() == 0 ? 0 : call.inputs[0].dim() - 1;
@@ -52,7 +12,7 @@ std::int64_t step_rank(const MultistepCall& call) {
 
 template <class Run>
 MultistepResults batched(const MultistepCall& call, Run run) {
-  Level level;
+  FoldingLevel level;
   for (const at::TensorList list : {call.inputs, call.states, call.params}) level.find(list);
   const Folded inputs = level.folded(call.inputs, in_sequence), states = level.folded(call.states, in_step);
   Folded params;
@@ -81,7 +41,7 @@ MultistepResults forward_batched(const MultistepCall& call, bool save,
 }
 
 Tensors backward_batched(const BackwardCall& call, Tensors (*run)(const BackwardCall&)) {
-  Level level;
+  FoldingLevel level;
   for (const at::TensorList list : {call.inputs, call.states, call.params, call.grad_outputs, call.grad_states})
     level.find(list);
   level.find(call.checkpoints);
@@ -104,11 +64,7 @@ Tensors backward_batched(const BackwardCall& call, Tensors (*run)(const Backward
   for (std::size_t i = 0; i < call.needs_grad.size(); ++i) {
     if (!call.needs_grad[i]) continue;
     at::Tensor& grad = *result++;
-    if (i >= first_param) {
-      // Without the dimensions that aligned it.
-      const std::int64_t own = call.params[i - first_param].dim();
-      while (grad.dim() > 1 + own) grad = grad.squeeze(1);
-    }
+    if (i >= first_param) grad = level.without_alignment(grad, call.params[i - first_param].dim());
     grad = level.mapped(grad, i < call.inputs.size() ? in_sequence : in_step);
   }
   return results;

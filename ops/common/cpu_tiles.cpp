@@ -33,15 +33,27 @@ class ThreadScratch {
 
 std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+std::int64_t threads_for(std::int64_t neurons, std::int64_t steps) {
+  return std::clamp<std::int64_t>(neurons * std::max<std::int64_t>(steps, 1) / least_share, 1, at::get_num_threads());
+}
+
 }  // namespace
 
 Tiles tiles_of(std::int64_t neurons, std::int64_t steps, std::int64_t largest) {
   if (neurons == 0) return {0, granule, 0, true};
-  const std::int64_t threads =
-      std::clamp<std::int64_t>(neurons * std::max<std::int64_t>(steps, 1) / least_share, 1, at::get_num_threads());
+  const std::int64_t threads = threads_for(neurons, steps);
   const std::int64_t share = ceil_divide(neurons, threads);
   const std::int64_t size = ceil_divide(ceil_divide(share, ceil_divide(share, largest)), granule) * granule;
   return {neurons, std::min(size, neurons), ceil_divide(neurons, size), threads == 1};
+}
+
+Tiles tiles_of_samples(std::int64_t samples, std::int64_t width, std::int64_t steps, std::int64_t largest) {
+  const std::int64_t neurons = samples * width;
+  if (neurons == 0) return {0, granule, 0, true};
+  const std::int64_t threads = std::min(threads_for(neurons, steps), samples);
+  const std::int64_t share = ceil_divide(samples, threads);
+  const std::int64_t size = ceil_divide(share, ceil_divide(share, largest));
+  return {neurons, size * width, ceil_divide(samples, size), threads == 1};
 }
 
 void* thread_scratch(std::size_t bytes) {

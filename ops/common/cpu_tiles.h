@@ -19,6 +19,9 @@ struct Tiles {
 // cache lines and vectors. Little work is left to one thread.
 Tiles tiles_of(std::int64_t neurons, std::int64_t steps, std::int64_t largest);
 
+// Of whole samples of so many neurons each, at most `largest` a tile.
+Tiles tiles_of_samples(std::int64_t samples, std::int64_t width, std::int64_t steps, std::int64_t largest);
+
 // Memory that this thread keeps from call to call, on a cache line.
 void* thread_scratch(std::size_t bytes);
 

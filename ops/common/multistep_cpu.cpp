@@ -15,9 +15,9 @@ void run(const MultistepCall& call, const AnyLaunch& launch, const cpu::Program&
          Run run) {
   const Tiles tiles = tiles_of(launch.neurons, launch.steps, program.largest_tile);
   std::atomic<bool> all_legal = true;
-  run_tiles(tiles, scratch_bytes(launch, program.tapes, tiles.size),
+  run_tiles(tiles, scratch_bytes(launch, program.context, tiles.size),
             [&](std::int64_t begin, std::int64_t end, void* scratch) {
-              if (!run(launch, program.tapes, begin, end, scratch)) all_legal.store(false, std::memory_order_relaxed);
+              if (!run(launch, program.context, begin, end, scratch)) all_legal.store(false, std::memory_order_relaxed);
             });
   if (!all_legal) refuse_values(call);
 }

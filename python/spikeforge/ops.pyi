@@ -447,6 +447,13 @@ def record_kernels(archs: Sequence[str]) -> None:
 def records_kernels() -> bool:
     """Whether kernels are being noted, since record_kernels."""
 
+def recurrent_run(
+    neuron: str, inputs: Sequence[Tensor], w: Tensor, states: Sequence[Tensor], params: Sequence[Tensor],
+    spikes: Tensor | None = None, *, into: int = 0, delay: int = 1, store_states: bool = False,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """A neuron written as text whose first output comes back to it through w, `delay` steps later: inputs [T, *batch,
+    H]. Returns (outputs, states)."""
+
 def run(
     neuron: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor], *,
     store_states: bool = False,

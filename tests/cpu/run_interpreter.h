@@ -75,7 +75,7 @@ Outcome<F> run_interpreter(cpu::Loop (*loop_of)(DType), const TracedCell& traced
   const DType type = sizeof(F) == 8 ? DType::f64 : DType::f32;
   const cpu::Loop loop = loop_of(type);
   const TracedProgram program(traced);
-  const cpu::TapeContext context{&program, functions};
+  const cpu::LoopContext context{&program, functions};
   Outcome<F> outcome = empty_outcome<F>(traced.graph);
   std::vector<SequenceView> inputs, grad_outputs, grad_states;
   std::vector<StateView> initial;

@@ -19,6 +19,7 @@ struct Seen {
   void* stream = nullptr;
   std::string args;
   int unloaded = 0;
+  unsigned cluster = 0;
 };
 Seen seen;
 
@@ -48,6 +49,20 @@ Driver fake_driver() {
         reinterpret_cast<std::size_t>(extra[0]) == 1 && reinterpret_cast<std::size_t>(extra[2]) == 2 && !extra[4];
     if (as_buffer) seen.args.assign(static_cast<char*>(extra[1]), *static_cast<std::size_t*>(extra[3]));
     return kernel == &kernel_handle && block <= 1024 ? 0 : 1;
+  };
+  driver.launch_kernel_ex = [](const Driver::LaunchConfig* config, void* kernel, void**, void** extra) {
+    for (int i = 0; i < 3; ++i) seen.grid[i] = config->grid[i];
+    seen.block = config->block[0];
+    seen.shared_bytes = config->shared_bytes;
+    seen.stream = config->stream;
+    if (config->count == 1 && config->attributes->id == 4) seen.cluster = config->attributes->value[0];
+    seen.args.assign(static_cast<char*>(extra[1]), *static_cast<std::size_t*>(extra[3]));
+    return kernel == &kernel_handle && config->grid[0] % seen.cluster == 0 ? 0 : 1;
+  };
+  driver.max_active_clusters = [](int* count, void*, const Driver::LaunchConfig* config) {
+    const unsigned cluster = config->attributes->value[0];
+    *count = static_cast<int>(132 / cluster);
+    return cluster <= 16 ? 0 : 1;
   };
   driver.get_error_name = [](int, const char** name) { return *name = "CUDA_ERROR_OF_TEST", 0; };
   driver.get_error_string = [](int, const char** text) { return *text = "it did not work", 0; };
@@ -98,4 +113,22 @@ TEST_CASE("a machine without a driver is told what is missing") {
   const std::string message = message_of<DriverError>([] { Driver::get(); });
   if (message.empty()) SPIKEFORGE_SKIP("this machine has a driver");
   CHECK_THAT(message, has_text("cuLibraryLoadData") && has_text("NVIDIA driver") && has_text("nvidia-smi"));
+}
+
+TEST_CASE("a launch in clusters tells the driver how many blocks each has") {
+  const Driver driver = fake_driver();
+  const std::string image = "image";
+  const LoadedKernel kernel = load_kernel(driver, image, "lif_forward");
+  const int args = 7;
+  int stream = 0;
+  kernel.launch_in_clusters(24, 8, 128, 1000, &stream, &args, sizeof args);
+  CHECK(seen.grid[0] == 24);
+  CHECK(seen.cluster == 8);
+  CHECK(seen.block == 128);
+  CHECK(seen.shared_bytes == 1000);
+  CHECK(seen.stream == &stream);
+  CHECK(seen.args == std::string(reinterpret_cast<const char*>(&args), sizeof args));
+  CHECK_THROWS_AS(kernel.launch_in_clusters(25, 8, 128, 1000, &stream, &args, sizeof args), DriverError);
+  CHECK(kernel.most_clusters(8, 128, 1000) == 16);
+  CHECK(kernel.most_clusters(32, 128, 1000) == 0);
 }

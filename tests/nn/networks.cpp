@@ -1,5 +1,7 @@
 // Networks: that the ways to run them agree, with each other and with a simulator that knows only the description.
 #include <spikeforge/nn/containers.h>
+#include <spikeforge/nn/neuron.h>
+#include <spikeforge/nn/neurons.h>
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
@@ -8,6 +10,10 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/pooling.h>
+
+#include <functional>
+#include <sstream>
+#include <tuple>
 
 #include "random_network.h"
 
@@ -75,6 +81,70 @@ TEST_CASE("Recurrent is its formula") {
     f = feedback(s);
   }
   CHECK(at::equal(recurrent->state("module_out_to_cell_in")[0], f));
+}
+
+TEST_CASE("a neuron that hears itself through a Linear runs as one operator, and as its steps do") {
+  at::manual_seed(7);
+  const auto late = [](std::int64_t there, std::int64_t back, bool steps) {
+    nn::Composite net(nn::CompositeOptions().step_loops(steps));
+    net->add("a", nn::Neuron(nn::NeuronOptions("neuron two(x, y; v; k) { h = 0.5 * v + x * k; return tanh(h + y), h; "
+                                               "v' = h - y }")
+                                 .param("k", nn::Learnable(0.7))));
+    net->add("w", torch::nn::Linear(width, width));
+    net->connect("x", "a.x");
+    net->connect("y", "a.y");
+    net->connect("a.out0", "w.in", {.delay = there, .shape = {3, width}});
+    net->connect("w.out", "a.y", {.delay = back, .from_rest = back == 2});
+    net->connect("a.out1", "out");
+    return net;
+  };
+  const auto simple = [](std::int64_t, std::int64_t, bool steps) {
+    const nn::Recurrent net(nn::PLIF(), torch::nn::Linear(width, width), nn::CompositeOptions().step_loops(steps));
+    return nn::Composite(std::shared_ptr<nn::CompositeImpl>(net.ptr()));
+  };
+  const std::tuple<std::function<nn::Composite(std::int64_t, std::int64_t, bool)>, std::int64_t, std::int64_t> kinds[] =
+      {{simple, 0, 1}, {late, 0, 3}, {late, 3, 0}, {late, 0, 2}};
+  for (const auto& [make, there, back] : kinds) {
+    nn::Composite once = make(there, back, false), stepped = make(there, back, true);
+    const auto printed = [](const nn::Composite& net) {
+      std::ostringstream text;
+      net->pretty_print(text);
+      return text.str();
+    };
+    CHECK(printed(once).find("one operator over time") != std::string::npos);
+    CHECK(printed(stepped).find("stepped") != std::string::npos);
+    for (nn::Composite* net : {&once, &stepped}) (*net)->to(at::kDouble);
+    {
+      const at::NoGradGuard no_grad;
+      for (const auto& parameter : once->named_parameters()) {
+        Tensor(parameter.value()).uniform_(0, 0.9);
+        Tensor(stepped->named_parameters()[parameter.key()]).copy_(parameter.value());
+      }
+    }
+    Tensors x;
+    for (std::size_t i = 0; i < once->input_names().size(); ++i)
+      x.push_back((at::rand({7, 3, width}, at::kDouble) * 2).requires_grad_(true));
+    const auto run = [&](nn::Composite& net) {
+      Tensors pieces;
+      for (const auto& [begin, length] : {std::pair{0, 2}, std::pair{2, 5}}) {
+        Tensors piece;
+        for (const Tensor& t : x) piece.push_back(t.narrow(0, begin, length));
+        pieces.push_back(net->run(piece, length)[0]);
+      }
+      return at::cat(pieces);
+    };
+    const Tensor y = run(once), expected = run(stepped);
+    CHECK(y.allclose(expected, 1e-12, 1e-12));
+    CHECK(once->state().keys() == stepped->state().keys());
+    for (const auto& state : once->state()) CHECK(state.value().allclose(stepped->state(state.key()), 1e-12, 1e-12));
+    const auto gradients = [&](nn::Composite& net, const Tensor& of) {
+      Tensors wanted = net->parameters();
+      wanted.insert(wanted.end(), x.begin(), x.end());
+      return torch::autograd::grad({of.sin().sum()}, wanted);
+    };
+    const Tensors found = gradients(once, y), right = gradients(stepped, expected);
+    for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i].allclose(right[i], 1e-9, 1e-12));
+  }
 }
 
 TEST_CASE("TimeDistributed folds time into the batch") {

@@ -23,8 +23,8 @@ struct RandomNetwork {
   std::vector<Edge> edges;
   bool has_loop = false;
 
-  nn::Composite build(std::int64_t batch) const {
-    nn::Composite net;
+  nn::Composite build(std::int64_t batch, bool step_loops = true) const {
+    nn::Composite net(nn::CompositeOptions().step_loops(step_loops));
     for (const auto& [name, part] : parts) net->add(name, part.clone());
     for (const Edge& e : edges) {
       nn::Connection connection{.delay = e.delay};

@@ -142,6 +142,59 @@ def test_gradients_of_a_recurrent_cell_are_those_of_its_loop():
         assert torch.allclose(got, expected, atol=1e-12)
 
 
+def late_loop(*, delay_there, delay_back, from_rest=False, bias=True):
+    net = snn.Network()
+    net.add("a", snn.Neuron("neuron two(x, y; v; k) { h = 0.5 * v + x * k; return tanh(h + y), h; v' = h - y }", k=snn.Learnable(0.7)))
+    net.add("w", nn.Linear(4, 4, bias=bias))
+    net.connect("x", "a.x")
+    net.connect("y", "a.y")
+    net.connect("a.out0", "w.in", delay=delay_there, shape=(3, 4))
+    net.connect("w.out", "a.y", delay=delay_back, from_rest=from_rest)
+    net.connect("a.out1", "h")
+    net.connect("a.out0", "out")
+    return net
+
+
+LOOPS = {
+    "LIF": lambda: snn.Recurrent(snn.LIF(tau=snn.Learnable(2.0, min=1.0, per_channel=4)), nn.Linear(4, 4)),
+    "CubaLIF without bias": lambda: snn.Recurrent(snn.CubaLIF(v_reset=None), nn.Linear(4, 4, bias=False)),
+    "late": lambda: late_loop(delay_there=0, delay_back=3),
+    "late, from rest": lambda: late_loop(delay_there=0, delay_back=2, from_rest=True),
+    "late before the Linear": lambda: late_loop(delay_there=3, delay_back=0),
+}
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_a_loop_through_a_linear_is_one_operator_and_the_same_as_its_steps(kind, device):
+    net = LOOPS[kind]().to(device).double()
+    assert "one operator over time" in repr(net)
+    stepped = copy.deepcopy(net)
+    (linear,) = (module for module in stepped.children() if isinstance(module, nn.Linear))
+    linear.register_forward_hook(lambda module, args, out: None)
+    assert "stepped (the Linear has a forward or hooks of its own)" in repr(stepped)
+    for weight in (*net.parameters(), *stepped.parameters()):
+        torch.manual_seed(weight.numel())
+        if weight.dim():
+            nn.init.uniform_(weight, 0, 1.5)
+    x = [(2 * torch.rand(7, 3, 4, device=device, dtype=torch.float64)).requires_grad_() for _ in net.in_ports]
+    state, found = None, []
+    with torch.profiler.profile() as profile:
+        for piece in zip(*(each.split([2, 5]) for each in x)):
+            y, state = net(*piece, state)
+            found.append(y)
+    assert sum(event.name == "spikeforge::recurrent_run" for event in profile.events()) == 2
+    want, last = stepped(*x, None)
+    outputs = [torch.cat(column) for column in zip(*found)] if isinstance(want, tuple) else [torch.cat(found)]
+    for got, expected in zip([*outputs, *state.values()], [*(want if isinstance(want, tuple) else [want]), *last.values()]):
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+    assert list(state) == list(last)
+    of_net = torch.autograd.grad(sum(y.sin().sum() for y in (*outputs, *state.values())), [*x, *net.parameters()])
+    of_steps = torch.autograd.grad(
+        sum(y.sin().sum() for y in (*(want if isinstance(want, tuple) else [want]), *last.values())), [*x, *stepped.parameters()]
+    )
+    torch.testing.assert_close(of_net, of_steps, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("steps", [0, 3, torch.tensor([0, 3, 1, 2, 7]), torch.tensor([[1], [0], [2]])])
 def test_delays(steps, device):
     x = torch.randn(8, 3, 5, device=device)

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <bit>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,31 +15,14 @@
 
 namespace spikeforge::kernels {
 
-class Arguments {
+class ArgumentWords {
  public:
-  Arguments(const ForwardLaunch& launch, std::int64_t at_once) {
-    add_common(launch, at_once);
-    add_list(launch.outputs);
-    add_list(launch.states);
-    add(launch.checkpoints);
-  }
-
-  Arguments(const BackwardLaunch& launch, std::int64_t at_once) {
-    add_common(launch, at_once);
-    add_list(launch.grad_outputs);
-    add_list(launch.grad_states);
-    add(launch.checkpoints);
-    add_list(launch.grad_inputs);
-    add_list(launch.grad_initial);
-    add_list(launch.grad_params);
-  }
-
   // What a kernel that is made of more takes behind them.
-  void append(const Arguments& other) {
+  void append(const ArgumentWords& other) {
     for (const std::uint64_t word : other.words_.items()) words_.push_back(word);
   }
   template <class T>
-  void append(const T& whole) {
+  requires(!std::derived_from<T, ArgumentWords>) void append(const T& whole) {
     static_assert(sizeof(T) % sizeof(std::uint64_t) == 0 && std::is_trivially_copyable_v<T>);
     for (const std::uint64_t word : std::bit_cast<std::array<std::uint64_t, sizeof(T) / sizeof(std::uint64_t)>>(whole))
       words_.push_back(word);
@@ -47,12 +31,10 @@ class Arguments {
   const void* data() const { return words_.data(); }
   std::size_t bytes() const { return words_.size() * sizeof(std::uint64_t); }
 
- private:
-  void add_common(const Launch& launch, std::int64_t at_once) {
+ protected:
+  // What makes a cell, and what a sequence of its steps reads.
+  void add_cell(const Launch& launch) {
     arithmetic_ = compute_type(launch.type);
-    add(launch.steps);
-    add(launch.neurons);
-    add(at_once);
     for (const double arg : launch.surrogate_args) add(arg);
     add_list(launch.inputs);
     add_list(launch.initial);
@@ -91,12 +73,41 @@ class Arguments {
     add(param.count);
   }
 
+ private:
   // A cell's arguments together are at most graph::most_arguments; CUDA takes 32764 bytes.
   // Two loops', and as much of their surroundings, fit.
   static constexpr std::size_t most_words =
       2 * (8 + max_surrogate_args + 6 * graph::most_arguments + 2 * graph::most_outputs) + 64;
   BoundedList<std::uint64_t, most_words> words_;
   DType arithmetic_{};
+};
+
+class Arguments : public ArgumentWords {
+ public:
+  Arguments(const ForwardLaunch& launch, std::int64_t at_once) {
+    add_common(launch, at_once);
+    add_list(launch.outputs);
+    add_list(launch.states);
+    add(launch.checkpoints);
+  }
+
+  Arguments(const BackwardLaunch& launch, std::int64_t at_once) {
+    add_common(launch, at_once);
+    add_list(launch.grad_outputs);
+    add_list(launch.grad_states);
+    add(launch.checkpoints);
+    add_list(launch.grad_inputs);
+    add_list(launch.grad_initial);
+    add_list(launch.grad_params);
+  }
+
+ private:
+  void add_common(const Launch& launch, std::int64_t at_once) {
+    add(launch.steps);
+    add(launch.neurons);
+    add(at_once);
+    add_cell(launch);
+  }
 };
 
 }  // namespace spikeforge::kernels

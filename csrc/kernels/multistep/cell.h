@@ -99,12 +99,13 @@ class Cell {
   int backward_cost = 0;    // of its vjp, which computes what it needs of the step again
 
   // What others keep for the cell, and what goes with it.
-  Slot loaded_kernels;  // launch.cpp
-  Slot layer_kernels;   // kernels/layer/batch_norm.cpp
-  Slot cpu_program;     // cpu/traced_program.cpp
-  Slot compiled_tapes;  // cpu/compiled_tapes.cpp
-  Slot derivatives;     // ops/common/derivatives.cpp
-  Slot layers;          // ops/layer/batch_norm.cpp
+  Slot loaded_kernels;     // launch.cpp
+  Slot recurrent_kernels;  // kernels/recurrent/launch.cpp
+  Slot layer_kernels;      // kernels/layer/batch_norm.cpp
+  Slot cpu_program;        // cpu/traced_program.cpp
+  Slot compiled_tapes;     // cpu/compiled_tapes.cpp
+  Slot derivatives;        // ops/common/derivatives.cpp
+  Slot layers;             // ops/layer/batch_norm.cpp
 
  protected:
   explicit Cell(Maker maker) : maker(maker) {}

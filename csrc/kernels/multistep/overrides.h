@@ -1,5 +1,6 @@
 // For tests and measurements: SPIKEFORGE_VECTOR_WIDTH, SPIKEFORGE_PREFETCH, SPIKEFORGE_CHECKPOINT, SPIKEFORGE_SEGMENTS
-// and SPIKEFORGE_TURNS override what a schedule would choose.
+// and SPIKEFORGE_TURNS override what a schedule would choose; SPIKEFORGE_CLUSTER, SPIKEFORGE_SPLIT and SPIKEFORGE_TILES
+// choose among a recurrent layer's.
 #pragma once
 
 #include <bit>

@@ -196,7 +196,7 @@ KernelSpec spec_of(const BackwardLaunch& launch, const Schedule& schedule) {
   return spec;
 }
 
-std::string print_loop(const KernelSpec& spec, const CellText& cell) {
+std::string print_members(const KernelSpec& spec, const CellText& cell) {
   const LoopSpec& loop = spec.loop;
   const Schedule& schedule = loop.schedule;
   const PlacesOf places(spec);
@@ -210,10 +210,6 @@ std::string print_loop(const KernelSpec& spec, const CellText& cell) {
   const auto wanted = [](const Place& place) { return place.wanted; };
 
   codegen::Lines line;
-  line += cell.text;
-  line("");
-  line("namespace spikeforge {{");
-  line("struct Spec {{");
   line("  using Input = {};", print(loop.type));
   line("  using Compute = {};", print(compute_type(loop.type)));
   for (const std::string& type : cell.types) line("  using {};", type);
@@ -235,6 +231,16 @@ std::string print_loop(const KernelSpec& spec, const CellText& cell) {
   line += lookup("bool", "wants_grad_x", places.inputs, wanted);
   line += lookup("bool", "wants_grad_initial", places.states, wanted);
   line += lookup("bool", "wants_grad_param", places.params, wanted);
+  return line.take();
+}
+
+std::string print_loop(const KernelSpec& spec, const CellText& cell) {
+  codegen::Lines line;
+  line += cell.text;
+  line("");
+  line("namespace spikeforge {{");
+  line("struct Spec {{");
+  line += print_members(spec, cell);
   line("}};");
   line("}}  // namespace spikeforge");
   return line.take();

@@ -72,7 +72,10 @@ KernelSpec spec_of(const BackwardLaunch& launch, const Schedule& schedule);
 
 jit::KernelSource print_source(const KernelSpec& spec);
 
-// The spec's cell and the loop's struct Spec, in namespace spikeforge.
+// What a Spec's members have to say of the cell, its types, and the places of a call: for any loop that runs cells.
+std::string print_members(const KernelSpec& spec, const CellText& cell);
+
+// The spec's cell and, of these, the loop's struct Spec, in namespace spikeforge.
 std::string print_loop(const KernelSpec& spec, const CellText& cell);
 
 }  // namespace spikeforge::kernels

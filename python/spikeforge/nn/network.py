@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spikeforge.nn.containers import Container
+from spikeforge.nn.loops import Loop, find_loop, prepare_loop, run_loop, takes
 from spikeforge.nn.parts import check_called_once_a_step, part_at_rest, run_part
 from spikeforge.nn.plan import Stage, make_plan, path_without_delay
 from spikeforge.nn.stateful import (
@@ -78,8 +79,10 @@ class Network(Container):
     a state of the network, ``[delay, *shape]``, the oldest first, and zero at the start. Loops are legal where a delay
     of 1 or more lies on them.
 
-    Parts that lie on no loop run over all steps at once, one after the other; the parts of a loop are stepped together.
-    The results are those of stepping the whole, bit for bit. A network is a module like any other, so networks nest. A
+    Parts that lie on no loop run over all steps at once, one after the other; the parts of a loop are stepped together,
+    bit for bit as if the whole were stepped. But a neuron whose output comes back to it through an ``nn.Linear`` alone
+    is one operator over time, ``recurrent_run``, whose sums agree with those of steps within rounding; ``repr`` says
+    which loops are stepped, and why. A network is a module like any other, so networks nest. A
     layer of torch is called once a step unless it comes as :class:`~spikeforge.nn.TimeDistributed`.
 
     A call takes the network's inputs and returns its outputs, a tensor or a tuple, in the order in which connections
@@ -153,6 +156,7 @@ class Network(Container):
             self.in_ports, self.out_ports = ports
             raise
         self._connections.append(connection)
+        prepare_loop(self, connection, self._connections)
         self.state_names = tuple(c.state for c in self._connections if c.state)
         self._plan = None
 
@@ -363,11 +367,13 @@ class Network(Container):
 
     def _sum(self, run: Run, target: Port) -> Tensor:
         """What all connections bring to a port in all steps, in the order of connecting."""
+        return self._sum_of(run, [c for c in self._connections if c.target == target])
+
+    def _sum_of(self, run: Run, connections: Sequence[Connection]) -> Tensor:
         total = None
-        for connection in self._connections:
-            if connection.target == target:
-                term = self._arriving(run, connection)
-                total = term if total is None else total + term
+        for connection in connections:
+            term = self._arriving(run, connection)
+            total = term if total is None else total + term
         return total
 
     def _arriving(self, run: Run, connection: Connection) -> Tensor:
@@ -420,6 +426,8 @@ class Network(Container):
     def _run_loop(self, run: Run, stage: Stage) -> None:
         if run.steps == 0:
             raise ValueError(f"{self._title()}: a loop of connections needs at least one step")
+        if run.steps > 1 and self._run_at_once(run, stage):
+            return
         within = [c for c in self._connections if c.source.part in stage.parts and c.target.part in stage.parts]
         into = [c for c in self._connections if c.source.part not in stage.parts and c.target.part in stage.parts]
         rows_into = {id(c): self._arriving(run, c).split(1) for c in into}
@@ -443,6 +451,34 @@ class Network(Container):
             run.outputs[name] = tuple(torch.cat(column) for column in zip(*rows[name]))
             self._keep_loop_state(run, name, states[name])
         run.after |= {c.state: torch.cat(pending[id(c)]) for c in within if c.delay}
+
+    def _loop(self, stage: Stage) -> Loop | str:
+        """What is one operator over time, or why not."""
+        touching = [c for c in self._connections if c.source.part in stage.parts or c.target.part in stage.parts]
+        return find_loop(self, stage.parts, touching)
+
+    def _run_at_once(self, run: Run, stage: Stage) -> bool:
+        loop = self._loop(stage)
+        if isinstance(loop, str):
+            return False
+        neuron, linear = self._modules[loop.neuron], self._modules[loop.linear]
+        ports = [Port(loop.neuron, i) for i in range(len(_in_ports(neuron)))]
+        others = [[c for c in self._connections if c.target == port and c is not loop.back] for port in ports]
+        if not all(others):
+            return False
+        inputs = [self._sum_of(run, connections) for connections in others]
+        connection = loop.back if loop.back.delay else loop.there
+        line = run.lines.get(connection.state)
+        x = inputs[loop.back.target.index]
+        alike = line is None or line.shape == (loop.delay, *x.shape[1:]) and line.dtype == x.dtype and line.device == x.device
+        if not alike or not takes(loop, neuron, linear, x):
+            return False
+        run.outputs[loop.neuron], after, leaving = run_loop(
+            loop, neuron, linear, inputs, self._loop_state(run, loop.neuron), line
+        )
+        self._keep_loop_state(run, loop.neuron, after)
+        run.after[connection.state] = leaving
+        return True
 
     def _loop_state(self, run: Run, name: str) -> State:
         return get_states(self._modules[name]) if run.state is None else _under(name, run.state)
@@ -547,10 +583,22 @@ class Network(Container):
         return tuple(sum(terms[1:], terms[0]) if terms else torch.zeros_like(inputs[0]) for terms in sums)
 
     def extra_repr(self) -> str:
-        return "\n".join(
+        lines = [
             f"{source} -> {target}" + (f", delay={delay}" if delay else "")
             for source, target, delay in self.connections()
-        )
+        ]
+        return "\n".join(lines + [self._described_loop(stage) for stage in self._stages_of_loops()])
+
+    def _stages_of_loops(self) -> list[Stage]:
+        try:
+            return [stage for stage in self._plan or self._make_plan() if stage.is_loop]
+        except ValueError:  # something is not connected yet
+            return []
+
+    def _described_loop(self, stage: Stage) -> str:
+        loop = self._loop(stage)
+        how = "one operator over time" if isinstance(loop, Loop) else f"stepped ({loop})"
+        return f"loop of {', '.join(stage.parts)}: {how}"
 
 
 class Recurrent(Network):
@@ -561,7 +609,8 @@ class Recurrent(Network):
         cell: a neuron, or what contains some.
         module: a layer of torch, or any other module: ``Recurrent(LIF(), nn.Linear(8, 8))``.
 
-    The parts are called "cell" and "module"; what is on its way is the state "module_out_to_cell_in".
+    The parts are called "cell" and "module"; what is on its way is the state "module_out_to_cell_in". With an
+    ``nn.Linear`` and a neuron all steps are one operator, as :class:`Network` says.
     """
 
     def __init__(self, cell: nn.Module, module: nn.Module, *, stateful: bool = False, persistent_state: bool = False):

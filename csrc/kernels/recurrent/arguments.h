@@ -1,0 +1,41 @@
+// A kernel's arguments: the 8-byte words of cuda/recurrent.cuh's argument structs, in their order.
+#pragma once
+
+#include <spikeforge/kernels/multistep/arguments.h>
+#include <spikeforge/kernels/recurrent/launch.h>
+
+namespace spikeforge::kernels {
+
+class RecurrentArguments : public ArgumentWords {
+ public:
+  explicit RecurrentArguments(const RecurrentForwardLaunch& launch) {
+    add_call(launch, launch.recurrence);
+    add(launch.spikes.data);
+    add_list(launch.outputs);
+    add_list(launch.states);
+    add(launch.checkpoints);
+    add(launch.current);
+  }
+
+  explicit RecurrentArguments(const RecurrentBackwardLaunch& launch) {
+    add_call(launch, launch.recurrence);
+    add_list(launch.grad_outputs);
+    add_list(launch.grad_states);
+    add(launch.checkpoints);
+    add_list(launch.grad_inputs);
+    add_list(launch.grad_initial);
+    add_list(launch.grad_params);
+  }
+
+ private:
+  void add_call(const Launch& launch, const Recurrence& recurrence) {
+    add(launch.steps);
+    add(launch.neurons);
+    add(recurrence.batch);
+    add(recurrence.width);
+    add_cell(launch);
+    add(recurrence.w);
+  }
+};
+
+}  // namespace spikeforge::kernels

@@ -1,0 +1,65 @@
+// How a recurrent layer is laid over the blocks of a GPU, and how much shared memory that takes: numbers that the host
+// chooses by and the kernel is compiled with. C++17 for the host compiler and NVRTC.
+//
+// A step's product I = s W is made of m16n8k16 tensor core instructions, with M = neurons, N = samples and K = the
+// neurons that spikes come from: W is operand A, and stays in registers for the whole sequence. Eight samples are a
+// tile, a recurrence of its own. A cluster of `blocks` blocks has `tiles` of them at most; each block owns padded /
+// blocks neurons, 32 of them a row of `split` warps that share the sum over K.
+#pragma once
+
+#if defined(__CUDACC__)
+#define SPIKEFORGE_ON_BOTH __host__ __device__
+#else
+#define SPIKEFORGE_ON_BOTH
+#endif
+
+namespace spikeforge {
+namespace recurrent {
+
+struct Geometry {
+  int padded;   // neurons, with those that fill up the last block
+  int blocks;   // of a cluster
+  int tiles;    // of a cluster, at most
+  int split;    // warps that share a sum: 1, 2 or 4
+  int element;  // bytes of a number of the tensor's type
+  int sent;     // 16-bit numbers that stand for a value on its way: 1, or 3 for a float32; 0: a spike is a bit
+  int inputs, outputs, states;
+  int ahead;             // rows on their way from memory
+  int checkpoint;        // backward: steps between saved states
+  int history;           // backward: steps whose states are recomputed at once
+  bool state_gradients;  // backward: whether gradients of the sequences of states come in
+
+  SPIKEFORGE_ON_BOTH constexpr int own() const { return padded / blocks; }
+  SPIKEFORGE_ON_BOTH constexpr int threads() const { return own() * split; }
+  SPIKEFORGE_ON_BOTH constexpr int lane_neurons() const { return split == 4 ? 2 : 4; }
+  SPIKEFORGE_ON_BOTH constexpr int lane_samples() const { return split == 1 ? 2 : 1; }
+  SPIKEFORGE_ON_BOTH constexpr int lane_values() const { return lane_neurons() * lane_samples(); }
+  SPIKEFORGE_ON_BOTH constexpr int values() const {
+    return tiles * lane_values() * threads();
+  }  // of a block, at a step: 8 x own x tiles
+
+  // In the order in which they lie in shared memory, each a multiple of 16 bytes: what the blocks of a cluster tell
+  // each other, twice; its barriers; sums of warps that share neurons; rows on their way.
+  SPIKEFORGE_ON_BOTH constexpr int message_bytes() const {
+    return sent == 0 ? padded : sent * 16 * padded;
+  }  // of a tile
+  SPIKEFORGE_ON_BOTH constexpr int exchange_bytes() const { return 2 * tiles * message_bytes() + 16 * tiles; }
+  SPIKEFORGE_ON_BOTH constexpr int partial_bytes() const {
+    return tiles * split * (split - 1) * own() * lane_neurons() * 4;
+  }
+  SPIKEFORGE_ON_BOTH constexpr int forward_bytes() const {
+    return exchange_bytes() + partial_bytes() + ahead * inputs * values() * element;
+  }
+
+  SPIKEFORGE_ON_BOTH constexpr int input_rows() const { return checkpoint + ahead; }
+  SPIKEFORGE_ON_BOTH constexpr int backward_bytes() const {
+    const int of_type = (input_rows() * inputs + ahead * outputs) * values() * element;
+    const int of_states = (history + 2 + (state_gradients ? ahead : 0)) * states * values() * 4;
+    return exchange_bytes() + partial_bytes() + of_type + of_states;
+  }
+};
+
+#undef SPIKEFORGE_ON_BOTH
+
+}  // namespace recurrent
+}  // namespace spikeforge

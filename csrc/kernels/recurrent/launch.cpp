@@ -1,0 +1,71 @@
+#include <spikeforge/jit/recorder.h>
+#include <spikeforge/jit/spec_table.h>
+#include <spikeforge/kernels/recurrent/arguments.h>
+#include <spikeforge/kernels/recurrent/clusters.h>
+#include <spikeforge/kernels/recurrent/launch.h>
+#include <spikeforge/kernels/recurrent/schedule.h>
+#include <spikeforge/kernels/recurrent/spec.h>
+
+#include <optional>
+
+namespace spikeforge::kernels {
+namespace {
+
+int shared_bytes(const RecurrentForwardLaunch&, const recurrent::Geometry& shape) { return shape.forward_bytes(); }
+int shared_bytes(const RecurrentBackwardLaunch&, const recurrent::Geometry& shape) { return shape.backward_bytes(); }
+
+template <class AnyLaunch>
+std::optional<RecurrentSchedule> schedule_here(const AnyLaunch& launch, const jit::Device& device) {
+  return schedule_of(launch, device, [&](int blocks, int bytes) { return most_clusters(device, blocks, bytes); });
+}
+
+template <class AnyLaunch>
+void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream) {
+  const RecurrentSchedule schedule = schedule_here(launch, device).value();
+  using Tables = jit::SpecTables<RecurrentSpec, HashOfRecurrentSpec>;
+  Tables& tables = launch.cell->recurrent_kernels.template get<Tables>([] { return Tables(); });
+  const jit::LoadedKernel& kernel = tables.of(device).get(spec_of(launch, schedule.geometry), device);
+  const RecurrentArguments arguments(launch);
+  const recurrent::Geometry& shape = schedule.geometry;
+  const auto threads = static_cast<unsigned>(shape.threads()),
+             bytes = static_cast<unsigned>(shared_bytes(launch, shape));
+  const int index = jit::Driver::get().device();
+  kernel.allow_shared(static_cast<int>(bytes), index);  // a kernel always has the same
+  if (shape.blocks == 1)
+    return kernel.launch({schedule.blocks(), 1, 1}, threads, bytes, stream, arguments.data(), arguments.bytes());
+  if (shape.blocks > 8) kernel.allow_large_clusters(index);
+  kernel.launch_in_clusters(schedule.blocks(), static_cast<unsigned>(shape.blocks), threads, bytes, stream,
+                            arguments.data(), arguments.bytes());
+}
+
+template <class AnyLaunch>
+void note_any(const AnyLaunch& launch) {
+  jit::note([&](const jit::Device& device, const jit::Want& want) {
+    const auto schedule =
+        schedule_of(launch, device, [&](int blocks, int bytes) { return usual_clusters(device, blocks, bytes); });
+    if (!schedule) return;
+    want(print_cluster_probe());
+    want(print_source(spec_of(launch, schedule->geometry)));
+  });
+}
+
+}  // namespace
+
+bool serves(const RecurrentForwardLaunch& launch, const jit::Device& device) {
+  return schedule_here(launch, device).has_value();
+}
+bool serves(const RecurrentBackwardLaunch& launch, const jit::Device& device) {
+  return schedule_here(launch, device).has_value();
+}
+
+void launch(const RecurrentForwardLaunch& launch, const jit::Device& device, void* stream) {
+  launch_any(launch, device, stream);
+}
+void launch(const RecurrentBackwardLaunch& launch, const jit::Device& device, void* stream) {
+  launch_any(launch, device, stream);
+}
+
+void note(const RecurrentForwardLaunch& launch) { note_any(launch); }
+void note(const RecurrentBackwardLaunch& launch) { note_any(launch); }
+
+}  // namespace spikeforge::kernels

@@ -1,0 +1,61 @@
+// One call of a recurrent layer as plain data: a multistep call whose cell hears its own first output again, through a
+// matrix, some steps later. What is said of a multistep call (kernels/multistep/launch.h) holds for this one.
+//
+// The N neurons of the call are `batch` samples of `width` each, [batch, width] without gaps, and each step is
+//
+//   current[t, b, j] = rounded(x[t, b, j] + sum over i of s[t - delay, b, i] * w[i, j])
+//   outputs[t], states = step(inputs[t] with the current in place of x[t], states)
+//
+// with x = inputs[into] and s the first output; before the first step s is `spikes`. The sum is in the type of the
+// arithmetic, in any order that is the same at every call, and is rounded with x once, to the type of the call: the
+// cell takes the rounded current, and nothing else. A backward pass is given these rounded currents, from which it
+// recomputes the states: those of the forward pass, bit by bit.
+//
+// Backward, with g[t] the gradient of the current, rounded to the type of the call,
+//
+//   gradient of s[t, b, i] = grad_outputs[0][t, b, i] + sum over j of g[t + delay, b, j] * w[i, j]
+//
+// in the type of the arithmetic. The gradients of x, w and the spikes before the first step are made of g by others.
+#pragma once
+
+#include <spikeforge/kernels/multistep/launch.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace spikeforge {
+
+struct Recurrence {
+  std::int64_t batch = 0, width = 0;  // launch.neurons is their product
+  std::size_t into = 0;               // the input that the sum is added to
+  std::int64_t delay = 1;             // steps, at least 1; it may be more than there are
+  const void* w = nullptr;            // [width, width] without gaps, of the call's type: w[i, j] from i to j
+};
+
+struct RecurrentForwardLaunch : ForwardLaunch {
+  Recurrence recurrence;
+  SequenceView spikes;      // [delay, N], of the call's type: row r is s[r - delay]; null: zeros
+  void* current = nullptr;  // [T, N], of the call's type; null: not saved, and neither are checkpoints
+};
+
+// inputs[into] is the current, and grad_inputs[into] its gradient, which is never null.
+struct RecurrentBackwardLaunch : BackwardLaunch {
+  Recurrence recurrence;
+};
+
+namespace kernels {
+
+// Whether a GPU has a kernel for such a call, whose context is current; it compiles none.
+bool serves(const RecurrentForwardLaunch& launch, const jit::Device& device);
+bool serves(const RecurrentBackwardLaunch& launch, const jit::Device& device);
+
+// Of calls that are served: finds the kernel and launches it. As launch() of a multistep call in all else.
+void launch(const RecurrentForwardLaunch& launch, const jit::Device& device, void* stream);
+void launch(const RecurrentBackwardLaunch& launch, const jit::Device& device, void* stream);
+
+// Notes their kernels, where a pack is recorded.
+void note(const RecurrentForwardLaunch& launch);
+void note(const RecurrentBackwardLaunch& launch);
+
+}  // namespace kernels
+}  // namespace spikeforge

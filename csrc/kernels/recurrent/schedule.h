@@ -1,0 +1,32 @@
+// How a recurrent layer is laid over a GPU: the one place that chooses, and why.
+#pragma once
+
+#include <spikeforge/kernels/recurrent/geometry.h>
+#include <spikeforge/kernels/recurrent/launch.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+namespace spikeforge::kernels {
+
+// How many clusters of so many blocks, each of so many bytes of shared memory, a device has room for at once.
+using MostClusters = std::function<int(int blocks, int bytes)>;
+
+struct RecurrentSchedule {
+  recurrent::Geometry geometry{};
+  std::int64_t clusters = 0;
+
+  unsigned blocks() const { return static_cast<unsigned>(clusters * geometry.blocks); }
+};
+
+// Nothing where there is no kernel for such a call on such a device: the layer is stepped then.
+std::optional<RecurrentSchedule> schedule_of(const RecurrentForwardLaunch& launch, const jit::Device& device,
+                                             const MostClusters& most_clusters);
+std::optional<RecurrentSchedule> schedule_of(const RecurrentBackwardLaunch& launch, const jit::Device& device,
+                                             const MostClusters& most_clusters);
+
+// Shared memory that a block may have.
+int most_shared_bytes(const jit::Device& device);
+
+}  // namespace spikeforge::kernels

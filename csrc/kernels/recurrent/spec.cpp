@@ -1,0 +1,136 @@
+#include <spikeforge/base/hash.h>
+#include <spikeforge/codegen/lines.h>
+#include <spikeforge/kernels/recurrent/spec.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+namespace spikeforge::kernels {
+namespace {
+
+// In the order of Geometry's members.
+std::array<int, 13> numbers_of(const recurrent::Geometry& g) {
+  return {g.padded,
+          g.blocks,
+          g.tiles,
+          g.split,
+          g.element,
+          g.sent,
+          g.inputs,
+          g.outputs,
+          g.states,
+          g.ahead,
+          g.checkpoint,
+          g.history,
+          g.state_gradients ? 1 : 0};
+}
+
+// The loop over time is another, but a lane's neurons are made one by one as those of a multistep loop of width 1.
+Schedule one_neuron(const Launch& launch) {
+  Schedule schedule;
+  schedule.checkpoint = static_cast<std::uint8_t>(launch.checkpoint_length);
+  return schedule;
+}
+
+bool is_aligned(const void* data, std::int64_t time_stride, std::size_t element, int lanes) {
+  const auto count = static_cast<std::size_t>(lanes);
+  return reinterpret_cast<std::uintptr_t>(data) % (element * count) == 0 && time_stride % lanes == 0;
+}
+
+bool are_aligned(std::span<const SequenceView> rows, std::size_t element, int lanes) {
+  return std::ranges::all_of(rows, [&](const SequenceView& view) {
+    return view.data == nullptr || view.neuron_stride == 0 || is_aligned(view.data, view.time_stride, element, lanes);
+  });
+}
+
+bool are_aligned(std::span<void* const> results, std::size_t element, int lanes) {
+  return std::ranges::all_of(results, [&](const void* p) { return is_aligned(p, 0, element, lanes); });
+}
+
+bool is_vectors(const RecurrentForwardLaunch& launch, int lanes) {
+  const std::size_t element = size_of(launch.type), state = sizeof(float);
+  return launch.recurrence.width % lanes == 0 && are_aligned(launch.inputs, element, lanes) &&
+         are_aligned(launch.outputs, element, lanes) && is_aligned(launch.current, 0, element, lanes) &&
+         are_aligned(launch.states, state, lanes) && is_aligned(launch.checkpoints, 0, state, lanes);
+}
+
+bool is_vectors(const RecurrentBackwardLaunch& launch, int lanes) {
+  const std::size_t element = size_of(launch.type), state = sizeof(float);
+  return launch.recurrence.width % lanes == 0 && are_aligned(launch.inputs, element, lanes) &&
+         are_aligned(launch.grad_outputs, element, lanes) && are_aligned(launch.grad_inputs, element, lanes) &&
+         are_aligned(launch.grad_states, state, lanes) && is_aligned(launch.checkpoints, 0, state, lanes);
+}
+
+template <class StepLaunch, class AnyLaunch>
+RecurrentSpec make_spec(const AnyLaunch& launch, const recurrent::Geometry& geometry) {
+  RecurrentSpec spec;
+  spec.step = spec_of(static_cast<const StepLaunch&>(launch), one_neuron(launch));
+  spec.step.loop.schedule.checkpoint = static_cast<std::uint8_t>(launch.checkpoint_length);
+  const auto params = spec.step.places.items().subspan(launch.inputs.size() + launch.initial.size());
+  for (std::size_t j = 0; j < launch.params.size(); ++j)
+    params[j].shared = launch.params[j].data != nullptr && launch.params[j].count == 1;
+  spec.geometry = geometry;
+  spec.into = launch.recurrence.into;
+  spec.vectors = is_vectors(launch, geometry.lane_neurons());
+  return spec;
+}
+
+}  // namespace
+
+bool RecurrentSpec::operator==(const RecurrentSpec& other) const {
+  return step == other.step && numbers_of(geometry) == numbers_of(other.geometry) && into == other.into &&
+         vectors == other.vectors && has_first == other.has_first;
+}
+
+std::size_t HashOfRecurrentSpec::operator()(const RecurrentSpec& spec) const {
+  const auto numbers = numbers_of(spec.geometry);
+  const std::size_t flags = 4 * spec.into + (spec.vectors ? 2 : 0) + (spec.has_first ? 1 : 0);
+  return (HashOfSpec()(spec.step) * 31 + hash64(numbers.data(), sizeof numbers)) * 31 + flags;
+}
+
+RecurrentSpec spec_of(const RecurrentForwardLaunch& launch, const recurrent::Geometry& geometry) {
+  RecurrentSpec spec = make_spec<ForwardLaunch>(launch, geometry);
+  spec.step.loop.save = launch.current != nullptr;
+  if (!spec.step.loop.save) spec.step.loop.schedule.checkpoint = 1;
+  spec.has_first = launch.spikes.data != nullptr;
+  return spec;
+}
+
+RecurrentSpec spec_of(const RecurrentBackwardLaunch& launch, const recurrent::Geometry& geometry) {
+  return make_spec<BackwardLaunch>(launch, geometry);
+}
+
+jit::KernelSource print_source(const RecurrentSpec& spec) {
+  const CellText cell = spec.step.cell->device_text(spec.step.loop.form);
+  const bool forward = spec.step.loop.direction == Direction::forward;
+  const char* const direction = forward ? "forward" : "backward";
+
+  codegen::Lines line;
+  line("#include <spikeforge/cuda/recurrent.cuh>");
+  line += cell.text;
+  line("");
+  line("namespace spikeforge {{");
+  line("struct Spec {{");
+  line += print_members(spec.step, cell);
+  line("  using Half = {};", spec.step.loop.type == DType::f16 ? "f16" : "bf16");
+  line("  static constexpr recurrent::Geometry geometry = {{{}}};", fmt::join(numbers_of(spec.geometry), ", "));
+  line("  static constexpr int into = {};", spec.into);
+  line("  static constexpr bool vectors = {}, has_first = {};", spec.vectors, spec.has_first);
+  line("}};");
+  line("}}  // namespace spikeforge");
+  line("");
+  line("extern \"C\" __global__ void __launch_bounds__({}, 1) spikeforge_recurrent_{}(", spec.geometry.threads(),
+       direction);
+  line("    const __grid_constant__ spikeforge::Recurrent{}Args<spikeforge::Spec::Cell> args) {{",
+       forward ? "Forward" : "Backward");
+  line("  spikeforge::Recurrent<spikeforge::Spec>::{}(args);", direction);
+  line("}}");
+  return {.name = fmt::format("{}_recurrent_{}", cell.name, direction),
+          .entry = fmt::format("spikeforge_recurrent_{}", direction),
+          .text = line.take()};
+}
+
+}  // namespace spikeforge::kernels

@@ -1,0 +1,32 @@
+// What decides the code of a recurrent layer's kernel, and the CUDA source it prints.
+#pragma once
+
+#include <spikeforge/kernels/multistep/spec.h>
+#include <spikeforge/kernels/recurrent/geometry.h>
+#include <spikeforge/kernels/recurrent/launch.h>
+
+#include <cstddef>
+
+namespace spikeforge::kernels {
+
+struct RecurrentSpec {
+  KernelSpec step;  // of the cell and the call's places
+  recurrent::Geometry geometry{};
+  std::size_t into = 0;
+  bool vectors = false;    // whether a lane's neurons are read in one access
+  bool has_first = false;  // forward: outputs before the first step are given
+
+  bool operator==(const RecurrentSpec& other) const;
+};
+
+// Of the specs of one cell.
+struct HashOfRecurrentSpec {
+  std::size_t operator()(const RecurrentSpec& spec) const;
+};
+
+RecurrentSpec spec_of(const RecurrentForwardLaunch& launch, const recurrent::Geometry& geometry);
+RecurrentSpec spec_of(const RecurrentBackwardLaunch& launch, const recurrent::Geometry& geometry);
+
+jit::KernelSource print_source(const RecurrentSpec& spec);
+
+}  // namespace spikeforge::kernels

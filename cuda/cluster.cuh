@@ -1,0 +1,78 @@
+// Blocks of a cluster that tell each other numbers through their shared memory, and warps that wait for each other:
+// instructions of PTX that CUDA C++ has no name for without a header. Clusters are of compute capability 9.0 and newer.
+#pragma once
+
+namespace spikeforge {
+
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+// What address_in_block gives for one of this block is that of the same place in another block of its cluster.
+__device__ __forceinline__ unsigned address_in_block(unsigned address, int rank) {
+  unsigned there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+
+__device__ __forceinline__ int rank_in_cluster() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// Of all threads of a cluster; releases and acquires.
+__device__ __forceinline__ void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// Of so many threads of a block, whole warps; 0 is that of __syncthreads.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// A barrier that counts bytes which others send: a phase ends once one thread of the block has said how many to expect,
+// and they are here.
+struct ByteBarrier {
+  unsigned address;
+
+  __device__ __forceinline__ void init() const {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address) : "memory");
+  }
+  // Behind the initialisation of the last, so that other blocks see it.
+  static __device__ __forceinline__ void publish() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __device__ __forceinline__ void expect(int bytes) const {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes) : "memory");
+  }
+  // Until the phase of this parity has ended; of a new barrier, that of parity 1 has.
+  __device__ __forceinline__ void wait(int parity) const {
+    unsigned done = 0;
+    while (done == 0)
+      asm volatile("{.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;}"
+                   : "=r"(done)
+                   : "r"(address), "r"(parity)
+                   : "memory");
+  }
+};
+
+// Words to a place in a block of the cluster, counted on a barrier of that block.
+__device__ __forceinline__ void send(unsigned to, const unsigned (&words)[1], unsigned barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %2, [%1];" ::"r"(to), "r"(barrier),
+               "r"(words[0])
+               : "memory");
+}
+__device__ __forceinline__ void send(unsigned to, const unsigned (&words)[2], unsigned barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%2, %3}, [%1];" ::"r"(to),
+               "r"(barrier), "r"(words[0]), "r"(words[1])
+               : "memory");
+}
+__device__ __forceinline__ void send(unsigned to, const unsigned (&words)[4], unsigned barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(to),
+      "r"(barrier), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+      : "memory");
+}
+
+}  // namespace spikeforge

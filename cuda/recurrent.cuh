@@ -1,0 +1,954 @@
+// The loop over time of a recurrent layer on the GPU, forward and backward: a cell whose first output comes back to one
+// of its inputs at the next step, through a matrix that stays in registers. It runs any cell, as the multistep loop
+// does, and shares its way of making cells, states and parameters.
+//
+// geometry.h says how neurons and samples are laid over blocks. What a step made, spikes forward and gradients of the
+// current backward, goes as 16-bit numbers to every block of the cluster by stores that count their bytes on a barrier
+// of the receiver: a step waits for one way through the network and for nothing else. Two buffers suffice, as no block
+// can be two steps ahead. A single block has its shared memory and __syncthreads.
+//
+// A float32 weight is the sum of three bf16 numbers, and so is a value on its way unless it is a spike; of their
+// products those are summed that float32 would notice. Within a cluster, spikes go as bits.
+//
+// A Spec, printed by csrc/kernels/recurrent/spec.cpp, has what the multistep loop wants to know, for one neuron a
+// thread, and:
+//   geometry     geometry.h
+//   into         the input that the product is added to
+//   vectors      whether a lane's neurons are read in one access
+//   has_first    forward: whether outputs before the first step are given; else they are 0
+//   save         forward: whether currents and checkpoints are saved
+#pragma once
+
+#include <spikeforge/kernels/recurrent/geometry.h>
+#include <spikeforge/cuda/cluster.cuh>
+#include <spikeforge/cuda/multistep.cuh>
+#include <spikeforge/cuda/tensor_core.cuh>
+
+namespace spikeforge {
+
+template <class Cell>
+struct RecurrentForwardArgs {
+  long long steps, neurons;  // of all samples
+  long long batch, width;
+  double constants[max_surrogate_args];
+  Rows x[Cell::n_inputs];
+  const void* initial[room(Cell::n_states)];
+  ParamSource params[room(Cell::n_params)];
+  const void* weights;  // [width, width], from and to
+  const void* first;    // [N]: the outputs before the first step
+  void* y[Cell::n_outputs];
+  void* states[room(Cell::n_states)];  // [N], or [T, N] where the sequences are stored
+  void* checkpoints;                   // [(T - 1) / checkpoint, n_states, N]
+  void* current;                       // [T, N]
+};
+
+template <class Cell>
+struct RecurrentBackwardArgs {
+  long long steps, neurons;
+  long long batch, width;
+  double constants[max_surrogate_args];
+  Rows x[Cell::n_inputs];  // with the current
+  const void* initial[room(Cell::n_states)];
+  ParamSource params[room(Cell::n_params)];
+  const void* weights;
+  Rows grad_y[Cell::n_outputs];
+  Rows grad_states[room(Cell::n_states)];
+  const void* checkpoints;
+  void* grad_x[Cell::n_inputs];
+  void* grad_initial[room(Cell::n_states)];
+  void* grad_params[room(Cell::n_params)];  // [N]: of neurons, at their samples or at one of several
+};
+
+template <class Spec>
+struct Recurrent {
+  using Loop = Multistep<Spec>;
+  using Cell = typename Spec::Cell;
+  using T = typename Spec::Input;
+  using F = typename Spec::Compute;
+  static constexpr int I = Cell::n_inputs, O = Cell::n_outputs, S = Cell::n_states, P = Cell::n_params;
+  static constexpr int C = Spec::checkpoint;
+
+  static constexpr recurrent::Geometry shape = Spec::geometry;
+  static constexpr int H = shape.padded, blocks = shape.blocks, tiles = shape.tiles, split = shape.split;
+  static constexpr int own = shape.own(), threads = shape.threads(), ahead = shape.ahead;
+  static constexpr int W = shape.lane_neurons(), G = shape.lane_samples();
+  static constexpr int exchange_bytes = shape.exchange_bytes(), partial_bytes = shape.partial_bytes();
+  static constexpr int k_tiles = H / 16 / split;  // of a warp
+  static_assert(own % 32 == 0 && H == blocks * own && H % (32 * split) == 0, "whole warps and pairs of tiles");
+  static_assert(sizeof(T) == shape.element && sizeof(F) == 4, "");
+
+  static constexpr bool in_pieces = sizeof(T) == 4;
+  static constexpr int pieces = in_pieces ? 3 : 1;       // of a weight
+  static constexpr bool as_bits = shape.sent == 0;       // what is multiplied with it: spikes as bits,
+  static constexpr int sent = as_bits ? 1 : shape.sent;  // or pieces of a number
+  static_assert(!as_bits || blocks > 1, "");
+  using Half = typename Spec::Half;
+
+  using Values = F[G][W];  // a lane's own, of a tile
+  using Numbers = Pack<T, W, true>;
+  using StateNumbers = Pack<F, W, true>;
+
+  // A lane's constant, kept in a register: the compiler would compute it anew in every step.
+  static __device__ __forceinline__ int kept(int x) { return __shfl_sync(~0u, x, threadIdx.x % 32); }
+
+  // ---- who does what ----
+
+  // Which neurons of which samples a lane owns. Behind the last neuron and sample it computes what their owner does,
+  // and keeps it for itself.
+  struct Lane {
+    int lane, q, c, row, part, rank;  // row: of warps
+    int neuron, width, batch;
+    int first_tile, count;  // of tiles
+
+    template <class Args>
+    __device__ __forceinline__ explicit Lane(const Args& a) {
+      lane = threadIdx.x % 32;
+      q = lane / 4;
+      c = lane % 4;
+      row = threadIdx.x / 32 / split;
+      part = threadIdx.x / 32 % split;
+      rank = blocks > 1 ? rank_in_cluster() : 0;
+      neuron = first_of_row() + (split == 4 ? part / 2 * 16 + 2 * q : 4 * q);
+      width = static_cast<int>(a.width);
+      batch = static_cast<int>(a.batch);
+      const int all = (batch + 7) / 8, cluster = blockIdx.x / blocks, clusters = gridDim.x / blocks;
+      first_tile = static_cast<int>(static_cast<long long>(all) * cluster / clusters);
+      count = static_cast<int>(static_cast<long long>(all) * (cluster + 1) / clusters) - first_tile;
+    }
+
+    __device__ __forceinline__ int first_of_row() const { return rank * own + row * 32; }
+    // Of the eight of a tile.
+    __device__ __forceinline__ int sample(int g) const { return 2 * c + (split == 1 ? g : part % 2); }
+    __device__ __forceinline__ bool has_sample(int n, int g) const { return (first_tile + n) * 8 + sample(g) < batch; }
+    __device__ __forceinline__ bool has_neuron(int j) const { return neuron + (Spec::vectors ? 0 : j) < width; }
+
+    // Among the N neurons of all samples.
+    __device__ __forceinline__ int index(int n, int g, int j) const {
+      const int b = ::min((first_tile + n) * 8 + sample(g), batch - 1);
+      const int h = Spec::vectors ? ::min(neuron, width - W) + j : ::min(neuron + j, width - 1);
+      return b * width + h;
+    }
+
+    template <class E>
+    __device__ __forceinline__ Pack<E, W, true> load(const E* row, int n, int g) const {
+      Pack<E, W, true> numbers;
+      if constexpr (Spec::vectors) {
+        numbers = *reinterpret_cast<const Pack<E, W, true>*>(row + index(n, g, 0));
+      } else {
+        E* const to = reinterpret_cast<E*>(&numbers);
+#pragma unroll
+        for (int j = 0; j < W; ++j) to[j] = row[index(n, g, j)];
+      }
+      return numbers;
+    }
+    template <class E>
+    __device__ __forceinline__ void store(E* row, int n, int g, const Pack<E, W, true>& numbers) const {
+      if (!has_sample(n, g)) return;
+      if constexpr (Spec::vectors) {
+        if (has_neuron(0)) *reinterpret_cast<Pack<E, W, true>*>(row + index(n, g, 0)) = numbers;
+      } else {
+        const E* const from = reinterpret_cast<const E*>(&numbers);
+#pragma unroll
+        for (int j = 0; j < W; ++j)
+          if (has_neuron(j)) row[index(n, g, j)] = from[j];
+      }
+    }
+  };
+
+  struct Cells {
+    typename Loop::Cells of[W];
+
+    template <class Args>
+    __device__ __forceinline__ Cells(const Args& a, const Lane& at) : Cells(a, at, typename IndicesBelow<W>::type{}) {}
+
+    __device__ __forceinline__ const Cell& operator[](int j) const { return of[j].cell[0]; }
+
+   private:
+    template <class Args, int... j>
+    __device__ __forceinline__ Cells(const Args& a, const Lane& at, Indices<j...>)
+        : of{typename Loop::Cells(a, neuron(at.index(0, 0, j)))...} {}
+  };
+
+  static __device__ __forceinline__ typename Loop::Neurons neuron(int i) { return {i, i}; }
+
+  using States = F[G][W][room(S)];
+
+  template <class Args>
+  static __device__ __forceinline__ void load_initial(const Args& a, const Cells& cells, const Lane& at, int n,
+                                                      States& state) {
+#pragma unroll
+    for (int g = 0; g < G; ++g)
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        F one[1][room(S)];
+        Loop::load_initial(a, cells.of[j], neuron(at.index(n, g, j)), one);
+#pragma unroll
+        for (int s = 0; s < S; ++s) state[g][j][s] = one[0][s];
+      }
+  }
+
+  static __device__ __forceinline__ StateNumbers pack_state(const States& state, int g, int s) {
+    StateNumbers numbers;
+#pragma unroll
+    for (int j = 0; j < W; ++j) numbers.lane[j] = state[g][j][s];
+    return numbers;
+  }
+
+  // ---- rows on their way ----
+
+  // A lane's own numbers of some rows, in shared memory. No other lane reads them.
+  template <class E, int depth>
+  struct Ring {
+    using Slot = Pack<E, W, true>;
+    static constexpr int bytes = depth * tiles * G * threads * static_cast<int>(sizeof(Slot));
+    Slot* memory;
+
+    __device__ __forceinline__ Ring() {}
+    __device__ __forceinline__ explicit Ring(unsigned char*& at)
+        : memory(reinterpret_cast<Slot*>(at) + kept(threadIdx.x)) {
+      at += bytes;
+    }
+
+    __device__ __forceinline__ Slot& slot(int row, int n, int g) const {
+      return memory[((static_cast<unsigned>(row) % depth * tiles + n) * G + g) * threads];
+    }
+
+    __device__ __forceinline__ void load(int row, const E* from, const Lane& at) const {
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) {
+        if (n > 0 && n >= at.count) break;
+#pragma unroll
+        for (int g = 0; g < G; ++g) {
+          if constexpr (Spec::vectors)
+            copy_to_shared<sizeof(Slot)>(&slot(row, n, g), from + at.index(n, g, 0));
+          else
+            slot(row, n, g) = at.load(from, n, g);
+        }
+      }
+    }
+
+    __device__ __forceinline__ void fill(int row, E value, const Lane& at) const {
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) {
+        if (n > 0 && n >= at.count) break;
+#pragma unroll
+        for (int g = 0; g < G; ++g) slot(row, n, g).fill(value);
+      }
+    }
+  };
+
+  // The host sees to it that strides fit 32 bits: their product with a step is one instruction.
+  static __device__ __forceinline__ long long times(int t, long long stride) {
+    return static_cast<long long>(static_cast<unsigned long long>(static_cast<unsigned>(t)) *
+                                  static_cast<unsigned>(stride));
+  }
+  template <class E>
+  static __device__ __forceinline__ const E* row_of(const Rows& rows, int t) {
+    return static_cast<const E*>(rows.data) + times(t, rows.time_stride);
+  }
+
+  // ---- what a step tells the next ----
+
+  // Where the numbers of a neuron lie in a tile's message: a warp's fill whole lines of 128 bytes, which the network
+  // carries, and what a warp reads, 16 bytes a lane, meets each bank once.
+  static __device__ __forceinline__ int place(int sample, int neuron) {
+    const int odd = sample % 2, tile = neuron / 16 % 2;
+    return neuron / 32 * 512 + (split < 4
+                                    ? odd * 256 + (sample / 2 ^ odd) * 64 + neuron % 32 * 2
+                                    : tile * 256 + odd * 128 + (sample / 2 ^ odd ^ 2 * tile) * 32 + neuron % 16 * 2);
+  }
+  static constexpr int piece_bytes = 16 * H;
+  // As bits: [neuron / 32][sample % 2][four words]. The samples of a word's bits, from four on, are those of a lane's
+  // c.
+  static __device__ __forceinline__ int bits_place(int odd, int neuron) { return neuron / 32 * 32 + odd * 16; }
+
+  // Step t's messages lie in buffer t % 2; those of step -1 are made by open().
+  struct Exchange {
+    static constexpr int message = shape.message_bytes(), half = tiles * message;
+    unsigned char* memory;
+    int told[G];  // where the lane's numbers lie in a message, or the warp's bits
+
+    __device__ __forceinline__ Exchange(unsigned char*& rest, const Lane& at) : memory(rest) {
+      rest += exchange_bytes;
+#pragma unroll
+      for (int g = 0; g < G; ++g)
+        told[g] = kept(as_bits ? bits_place(at.sample(g) % 2, at.first_of_row()) + (split == 4 ? at.part / 2 * 8 : 0)
+                               : place(at.sample(g), at.neuron));
+    }
+
+    __device__ __forceinline__ int offset(int t, int n) const { return (t & 1) * half + n * message; }
+    __device__ __forceinline__ int barrier_offset(int t, int n) const { return 2 * half + 8 * ((t & 1) * tiles + n); }
+    __device__ __forceinline__ ByteBarrier barrier(int t, int n) const {
+      return {shared_address(memory) + barrier_offset(t, n)};
+    }
+
+    // `first(sample, neuron)` are the numbers of step -1, of a sample among those of the cluster.
+    template <class First>
+    __device__ __forceinline__ void open(const First& first) const {
+      if (as_bits) {
+        for (int i = threadIdx.x; i < half / 4; i += threads)
+          reinterpret_cast<unsigned*>(memory + offset(-1, 0))[i] = 0;
+      }
+      for (int i = threadIdx.x; !as_bits && i < tiles * 4 * H; i += threads) {
+        const int n = i / (4 * H), sample = i / (H / 2) % 8, neuron = i % (H / 2) * 2;
+        unsigned words[sent];
+        split_pair<Half>(first(8 * n + sample, neuron), first(8 * n + sample, neuron + 1), words);
+#pragma unroll
+        for (int p = 0; p < sent; ++p)
+          *reinterpret_cast<unsigned*>(memory + offset(-1, n) + p * piece_bytes + place(sample, neuron)) = words[p];
+      }
+      if (blocks > 1 && threadIdx.x == 0) {
+        for (int n = 0; n < tiles; ++n) {
+          barrier(0, n).init();
+          barrier(1, n).init();
+        }
+        ByteBarrier::publish();
+        for (int n = 0; n < tiles; ++n) barrier(0, n).expect(message);
+      }
+      close();
+    }
+
+    // Until all that step t - 1 made of a tile is here.
+    __device__ __forceinline__ void wait(int t, int n) const {
+      if (blocks == 1) return;
+      barrier(t - 1, n).wait((t - 1) >> 1 & 1);
+      if (threadIdx.x == 0) barrier(t - 1, n).expect(message);  // of step t + 1
+    }
+
+    __device__ __forceinline__ void put(const Lane& at, int t, int n, int g, const Values& values) const {
+      if constexpr (as_bits)
+        put_bits(at, t, n, g, values);
+      else
+        put_numbers(at, t, n, g, values);
+    }
+
+    // Lane r tells block r what the warp has found.
+    __device__ __forceinline__ void put_bits(const Lane& at, int t, int n, int g, const Values& values) const {
+      unsigned words[W], fired[W];
+#pragma unroll
+      for (int j = 0; j < W; ++j) fired[j] = __ballot_sync(~0u, values[g][j] != F(0));
+#pragma unroll
+      for (int j = 0; j < W; j += 2) {
+        words[j / 2] = __byte_perm(fired[j], fired[j + 1], 0x5410);  // of lanes below 16
+        words[(j + W) / 2] = __byte_perm(fired[j], fired[j + 1], 0x7632);
+      }
+      if (at.lane >= blocks) return;
+      const int to = offset(t, n) + told[g];
+      const unsigned there = address_in_block(shared_address(memory), at.lane);
+      send(there + to, words, there + barrier_offset(t, n));
+    }
+
+    __device__ __forceinline__ void put_numbers(const Lane& at, int t, int n, int g, const Values& values) const {
+      unsigned words[sent][W / 2];
+#pragma unroll
+      for (int j = 0; j < W; j += 2) {
+        unsigned pair[sent];
+        split_pair<Half>(values[g][j], values[g][j + 1], pair);
+        // What is behind the last neuron must not be infinite: its weights are 0.
+        const unsigned there = Spec::vectors
+                                   ? (at.has_neuron(0) ? ~0u : 0u)
+                                   : (at.has_neuron(j) ? 0xffffu : 0u) | (at.has_neuron(j + 1) ? ~0xffffu : 0u);
+#pragma unroll
+        for (int p = 0; p < sent; ++p) words[p][j / 2] = pair[p] & there;
+      }
+#pragma unroll
+      for (int p = 0; p < sent; ++p) {
+        const int to = offset(t, n) + p * piece_bytes + told[g];
+        if constexpr (blocks == 1) {
+#pragma unroll
+          for (int j = 0; j < W / 2; ++j) reinterpret_cast<unsigned*>(memory + to)[j] = words[p][j];
+        } else {
+          // Each block begins with another, so that they do not all send to one.
+#pragma unroll
+          for (int r = 0; r < blocks; ++r) {
+            const unsigned there = address_in_block(shared_address(memory), (at.rank + r) % blocks);
+            send(there + to, words[p], there + barrier_offset(t, n));
+          }
+        }
+      }
+    }
+
+    __device__ __forceinline__ void end_of_step() const {
+      if (blocks == 1) __syncthreads();
+    }
+    __device__ __forceinline__ void close() const {
+      if (blocks == 1)
+        __syncthreads();
+      else
+        cluster_barrier();
+    }
+  };
+
+  // ---- the product of a step ----
+
+  struct Product {
+    unsigned weights[pieces][2][k_tiles][4];
+    StateNumbers* partial;
+    int from;  // in a message
+    int turn;  // of a word of bits
+
+    // Of W^T, or of W for gradients: a lane reads eight neurons of a message at once, those of two tiles.
+    template <bool transposed>
+    __device__ __forceinline__ void load(const void* w, const Lane& at, unsigned char*& memory) {
+      partial = reinterpret_cast<StateNumbers*>(memory) + kept(at.row * split * (split - 1) * 32 + at.lane);
+      memory += partial_bytes;
+      from = kept(as_bits ? at.part * (k_tiles / 2) * 32 + at.q % 2 * 16 + (split == 4 ? at.c * 4 : at.c / 2 * 8)
+                          : at.part * (k_tiles / 2) * 512 + place(at.q, 8 * at.c));
+      // To bit 14 of a half, which is 2.
+      turn = kept(14 - (at.q / 2 + (split == 4 ? 0 : at.c % 2 * 8)));
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
+#pragma unroll
+        for (int k = 0; k < k_tiles; ++k)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int tile = at.part * k_tiles + k;
+            const int mine = at.first_of_row() + (split == 4 ? 16 * m + 2 * at.q + e % 2 : 4 * at.q + 2 * m + e % 2);
+            const int other = tile / 2 * 32 + 8 * at.c + 4 * (tile % 2) + 2 * (e / 2);
+            unsigned words[pieces];
+            split_pair<Half>(weight<transposed>(w, at, other, mine), weight<transposed>(w, at, other + 1, mine), words);
+#pragma unroll
+            for (int p = 0; p < pieces; ++p) weights[p][m][k][e] = words[p];
+          }
+    }
+
+    // Sums over the neurons that a message tells of, for the lane's own.
+    __device__ __forceinline__ void operator()(const unsigned char* message, const Lane& at, int n,
+                                               Values& sums) const {
+      float sum[chains][2][4] = {};
+#pragma unroll
+      for (int k = 0; k < k_tiles; k += 2)
+#pragma unroll
+        for (int p = 0; p < sent; ++p) {
+          const Pack<unsigned, 4, true> words = read(message, p, k);
+#pragma unroll
+          for (int o = 0; o < 2; ++o)
+#pragma unroll
+            for (int r = 0; r < pieces && p + r < 3; ++r)
+#pragma unroll
+              for (int m = 0; m < 2; ++m)
+                multiply_add<Half>(sum[in_pieces ? p + r : o][m], weights[r][m][k + o], words.lane[2 * o],
+                                   words.lane[2 * o + 1]);
+        }
+        // The smallest first.
+#pragma unroll
+      for (int chain = chains - 1; chain > 0; --chain)
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sum[chain - 1][i / 4][i % 4] += sum[chain][i / 4][i % 4];
+      if (as_bits)
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sum[0][i / 4][i % 4] *= .5f;
+      share(sum[0], at, n, sums);
+    }
+
+   private:
+    // Operand B of two tiles.
+    __device__ __forceinline__ Pack<unsigned, 4, true> read(const unsigned char* message, int p, int k) const {
+      if constexpr (!as_bits) {
+        return *reinterpret_cast<const Pack<unsigned, 4, true>*>(message + from + p * piece_bytes + k * 256);
+      } else {
+        const auto bits = *reinterpret_cast<const Pack<unsigned, split == 4 ? 1 : 2, true>*>(message + from + k * 16);
+        Pack<unsigned, 4, true> words;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const unsigned word = bits.lane[split == 4 ? 0 : i % 2];
+          const int more = split == 4 ? 4 * i : i / 2 * 4;
+          words.lane[i] = __funnelshift_l(word, word, turn - more) & 0x40004000u;
+        }
+        return words;
+      }
+    }
+
+    // Sums that do not wait for each other; of pieces, one for each order of magnitude.
+    static constexpr int chains = in_pieces ? 3 : 2;
+
+    template <bool transposed>
+    static __device__ __forceinline__ float weight(const void* w, const Lane& at, int other, int mine) {
+      if (other >= at.width || mine >= at.width) return 0;
+      const int i = transposed ? mine * at.width + other : other * at.width + mine;
+      return convert<float>(static_cast<const T*>(w)[i]);
+    }
+
+    // Of what a warp has found, what another owns, or it itself.
+    static __device__ __forceinline__ float found(const float (&sum)[2][4], int owner, int g, int j) {
+      if (split == 4) return sum[owner / 2][2 * j + owner % 2];
+      return sum[j / 2][2 * (j % 2) + (split == 1 ? g : owner)];
+    }
+
+    // Warps of a row add up what each of them has found for the others, in a fixed order.
+    __device__ __forceinline__ void share(const float (&sum)[2][4], const Lane& at, int n, Values& sums) const {
+      if constexpr (split == 1) {
+#pragma unroll
+        for (int g = 0; g < G; ++g)
+#pragma unroll
+          for (int j = 0; j < W; ++j) sums[g][j] = found(sum, 0, g, j);
+        return;
+      }
+      constexpr int others = split - 1;
+      StateNumbers* const row = partial + n * (own / 32) * split * others * 32;
+#pragma unroll
+      for (int owner = 0; owner < split; ++owner) {
+        StateNumbers values;
+#pragma unroll
+        for (int j = 0; j < W; ++j) values.lane[j] = found(sum, owner, 0, j);
+        if (owner == at.part) {
+#pragma unroll
+          for (int j = 0; j < W; ++j) sums[0][j] = values.lane[j];
+        } else {
+          row[(owner * others + ((at.part - owner - 1) & others)) * 32] = values;
+        }
+      }
+      named_barrier(1 + at.row, 32 * split);
+#pragma unroll
+      for (int i = 0; i < others; ++i) {
+        const StateNumbers values = row[(at.part * others + i) * 32];
+#pragma unroll
+        for (int j = 0; j < W; ++j) sums[0][j] += values.lane[j];
+      }
+    }
+  };
+
+  // ---- forward ----
+
+  static __device__ __forceinline__ void forward(const RecurrentForwardArgs<Cell>& a) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    unsigned char* rest = memory;
+    const Lane at(a);
+    const Exchange exchange(rest, at);
+    Product product;
+    product.template load<false>(a.weights, at, rest);
+    const Cells cells(a, at);
+    F state[tiles][G][W][room(S)];
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) load_initial(a, cells, at, n, state[n]);
+    Ring<T, ahead> x[I];
+#pragma unroll
+    for (int i = 0; i < I; ++i) x[i] = Ring<T, ahead>(rest);
+
+    const int steps = static_cast<int>(a.steps);
+    const auto load = [&](int t) {
+#pragma unroll
+      for (int i = 0; i < I; ++i)
+        if (t < steps) x[i].load(t, row_of<T>(a.x[i], t), at);
+      end_of_copies();
+    };
+#pragma unroll 1
+    for (int t = 0; t < ahead; ++t) load(t);
+    exchange.open([&](int sample, int h) {
+      const int b = at.first_tile * 8 + sample;
+      return Spec::has_first && b < at.batch && h < at.width
+                 ? convert<F>(convert<float>(static_cast<const T*>(a.first)[b * at.width + h]))
+                 : F(0);
+    });
+
+#pragma unroll 1
+    for (int t = 0; t < steps; ++t) {
+      wait_for_copies<ahead - 1>();
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) {
+        if (n > 0 && n >= at.count) break;
+        F in[I][G][W];
+#pragma unroll
+        for (int i = 0; i < I; ++i)
+#pragma unroll
+          for (int g = 0; g < G; ++g) x[i].slot(t, n, g).unpack(in[i][g]);
+        exchange.wait(t, n);
+        Values sums;
+        product(exchange.memory + exchange.offset(t - 1, n), at, n, sums);
+        step_and_store(a, cells, at, t, n, in, sums, state[n], [&](int g, const Values& y) {
+          if (t + 1 < steps) exchange.put(at, t, n, g, y);
+        });
+      }
+      load(t + ahead);
+      exchange.end_of_step();
+    }
+    if (!Spec::store_states)
+#pragma unroll
+      for (int n = 0; n < tiles; ++n)
+        if (n < at.count) store_states(a, at, n, state[n], 0);
+    exchange.close();
+  }
+
+  template <class Tell>
+  static __device__ __forceinline__ void step_and_store(const RecurrentForwardArgs<Cell>& a, const Cells& cells,
+                                                        const Lane& at, int t, int n, F (&in)[I][G][W],
+                                                        const Values& sums, States& state, const Tell& tell) {
+    F out[O][G][W];
+    Numbers current[G];
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+#pragma unroll
+      for (int j = 0; j < W; ++j) in[Spec::into][g][j] += sums[g][j];
+      current[g].pack(in[Spec::into][g]);
+      current[g].unpack(in[Spec::into][g]);
+    }
+    if (Spec::save && t > 0 && t % C == 0) store_checkpoint(a, at, n, state, t / C - 1);
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        F x[I], y[O];
+#pragma unroll
+        for (int i = 0; i < I; ++i) x[i] = in[i][g][j];
+        cells[j].step(x, state[g][j], y);
+#pragma unroll
+        for (int o = 0; o < O; ++o) out[o][g][j] = y[o];
+      }
+      tell(g, out[0]);
+    }
+    const long long row = times(t, a.neurons);
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+      if (Spec::save) at.store(static_cast<T*>(a.current) + row, n, g, current[g]);
+#pragma unroll
+      for (int o = 0; o < O; ++o) {
+        Numbers y;
+        y.pack(out[o][g]);
+        at.store(static_cast<T*>(a.y[o]) + row, n, g, y);
+      }
+    }
+    if (Spec::store_states) store_states(a, at, n, state, row);
+  }
+
+  static __device__ __forceinline__ void store_states(const RecurrentForwardArgs<Cell>& a, const Lane& at, int n,
+                                                      const States& state, long long row) {
+#pragma unroll
+    for (int s = 0; s < S; ++s)
+#pragma unroll
+      for (int g = 0; g < G; ++g) at.store(static_cast<F*>(a.states[s]) + row, n, g, pack_state(state, g, s));
+  }
+
+  static __device__ __forceinline__ void store_checkpoint(const RecurrentForwardArgs<Cell>& a, const Lane& at, int n,
+                                                          const States& state, int which) {
+#pragma unroll
+    for (int s = 0; s < S; ++s)
+#pragma unroll
+      for (int g = 0; g < G; ++g)
+        at.store(static_cast<F*>(a.checkpoints) + times(which * S + s, a.neurons), n, g, pack_state(state, g, s));
+  }
+
+  // ---- backward ----
+  //
+  // Steps from the last to the first. Ahead of every `history` of them, while what the last one sent is on its way, the
+  // states before each are recomputed from the checkpoint at or before them.
+
+  static constexpr int L = shape.history, input_rows = shape.input_rows();
+
+  struct BackwardRings {
+    Ring<T, input_rows> x[I];
+    Ring<T, ahead> grad_y[O];
+    Ring<F, L> states[room(S)];  // before each step
+    Ring<F, 2> checkpoints[room(S)];
+    Ring<F, ahead> grad_states[room(S)];
+
+    __device__ __forceinline__ explicit BackwardRings(unsigned char* memory) {
+#pragma unroll
+      for (int i = 0; i < I; ++i) x[i] = Ring<T, input_rows>(memory);
+#pragma unroll
+      for (int o = 0; o < O; ++o) grad_y[o] = Ring<T, ahead>(memory);
+#pragma unroll
+      for (int s = 0; s < S; ++s) {
+        states[s] = Ring<F, L>(memory);
+        checkpoints[s] = Ring<F, 2>(memory);
+      }
+      if (Spec::store_states)
+#pragma unroll
+        for (int s = 0; s < S; ++s) grad_states[s] = Ring<F, ahead>(memory);
+    }
+
+    __device__ __forceinline__ void load_x(const RecurrentBackwardArgs<Cell>& a, const Lane& at, int t) const {
+      if (t < 0) return;
+#pragma unroll
+      for (int i = 0; i < I; ++i) x[i].load(t, row_of<T>(a.x[i], t), at);
+    }
+
+    __device__ __forceinline__ void load_grads(const RecurrentBackwardArgs<Cell>& a, const Lane& at, int t) const {
+      if (t < 0) return;
+#pragma unroll
+      for (int o = 0; o < O; ++o) {
+        if (!Spec::has_grad_y(o)) continue;
+        const T* const row = row_of<T>(a.grad_y[o], t);
+        if (Spec::one_grad_y(o))
+          grad_y[o].fill(t, *row, at);
+        else
+          grad_y[o].load(t, row, at);
+      }
+#pragma unroll
+      for (int s = 0; s < S; ++s) {
+        if (!Spec::store_states || !Spec::has_grad_state(s)) continue;
+        const F* const row = row_of<F>(a.grad_states[s], t);
+        if (Spec::one_grad_state(s))
+          grad_states[s].fill(t, *row, at);
+        else
+          grad_states[s].load(t, row, at);
+      }
+    }
+
+    // The states before step C * which.
+    __device__ __forceinline__ void load_checkpoint(const RecurrentBackwardArgs<Cell>& a, const Lane& at,
+                                                    int which) const {
+      if (which < 1) return;
+#pragma unroll
+      for (int s = 0; s < S; ++s)
+        checkpoints[s].load(which, static_cast<const F*>(a.checkpoints) + times((which - 1) * S + s, a.neurons), at);
+    }
+  };
+
+  // Of the states before steps t - t % L to t, of a tile.
+  static __device__ __forceinline__ void recompute(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
+                                                   const Lane& at, const BackwardRings& rings, int t, int n) {
+    const int kept_from = t / L * L;
+    States state;
+    int u = t / C * C;
+    if (u == 0) {
+      load_initial(a, cells, at, n, state);
+    } else {
+#pragma unroll
+      for (int s = 0; s < S; ++s)
+#pragma unroll
+        for (int g = 0; g < G; ++g) {
+          const StateNumbers numbers = rings.checkpoints[s].slot(u / C, n, g);
+#pragma unroll
+          for (int j = 0; j < W; ++j) state[g][j][s] = numbers.lane[j];
+        }
+    }
+    Numbers next[I][G];
+    const auto read_inputs = [&](int u) {
+#pragma unroll
+      for (int i = 0; i < I; ++i)
+#pragma unroll
+        for (int g = 0; g < G; ++g) next[i][g] = rings.x[i].slot(u, n, g);
+    };
+    read_inputs(u);
+#pragma unroll 1
+    for (;; ++u) {
+      F in[I][G][W];
+#pragma unroll
+      for (int i = 0; i < I; ++i)
+#pragma unroll
+        for (int g = 0; g < G; ++g) next[i][g].unpack(in[i][g]);
+      if (u < t) read_inputs(u + 1);  // ahead of what is written: the compiler moves no load across
+      if (u >= kept_from)
+#pragma unroll
+        for (int s = 0; s < S; ++s)
+#pragma unroll
+          for (int g = 0; g < G; ++g) rings.states[s].slot(u, n, g) = pack_state(state, g, s);
+      if (u == t) return;
+#pragma unroll
+      for (int g = 0; g < G; ++g)
+#pragma unroll
+        for (int j = 0; j < W; ++j) {
+          F x[I], y[O];
+#pragma unroll
+          for (int i = 0; i < I; ++i) x[i] = in[i][g][j];
+          cells[j].step(x, state[g][j], y);
+        }
+    }
+  }
+
+  struct Gradients {
+    F state[tiles][G][W][room(S)];
+    F param[W][room(P)];  // of all samples of the lane
+  };
+
+  static __device__ __forceinline__ void backward(const RecurrentBackwardArgs<Cell>& a) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    unsigned char* rest = memory;
+    const Lane at(a);
+    const Exchange exchange(rest, at);
+    Product product;
+    product.template load<true>(a.weights, at, rest);
+    const BackwardRings rings(rest);
+    const Cells cells(a, at);
+    Gradients grad = {};
+    if (!Spec::store_states)
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) add_last_grad_states(a, at, n, grad.state[n]);
+
+    const int last = static_cast<int>(a.steps) - 1;
+    // Rows come in the order in which they are used: at step t those of t - ahead, and of the inputs as many before as
+    // a recomputation may need.
+#pragma unroll 1
+    for (int t = last; t > last - (C - 1) - ahead; --t) rings.load_x(a, at, t);
+#pragma unroll 1
+    for (int t = last; t > last - ahead; --t) rings.load_grads(a, at, t);
+    rings.load_checkpoint(a, at, last / C);
+    rings.load_checkpoint(a, at, last / C - 1);
+    end_of_copies();
+    wait_for_copies<0>();
+    exchange.open([](int, int) { return F(0); });
+
+    constexpr int on_their_way = ahead < C ? ahead - 1 : C - 1;
+#pragma unroll 1
+    for (int t = last; t >= 0; --t) {
+      const int k = last - t;
+      wait_for_copies<on_their_way>();
+      if (k == 0 || t % L == L - 1)
+#pragma unroll 1
+        for (int n = 0; n < at.count; ++n) recompute(a, cells, at, rings, t, n);
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) {
+        if (n > 0 && n >= at.count) break;
+        Step step;
+        read_step(at, rings, t, n, step, grad.state[n]);
+        if (in_two) vjp<Part::known>(cells, at, n, step, grad.state[n], grad.param);
+        exchange.wait(k, n);
+        product(exchange.memory + exchange.offset(k - 1, n), at, n, step.sums);
+        vjp<in_two ? Part::sums : Part::both>(cells, at, n, step, grad.state[n], grad.param);
+        tell_and_store(a, at, t, n, step, [&](int g, const Values& current) {
+          if (t > 0) exchange.put(at, k, n, g, current);
+        });
+      }
+      rings.load_x(a, at, t - (C - 1) - ahead);
+      rings.load_grads(a, at, t - ahead);
+      if (t % C == 0) rings.load_checkpoint(a, at, t / C - 2);
+      end_of_copies();
+      exchange.end_of_step();
+    }
+    store_gradients(a, cells, at, grad);
+    exchange.close();
+  }
+
+  // Of the states after the last step.
+  static __device__ __forceinline__ void add_last_grad_states(const RecurrentBackwardArgs<Cell>& a, const Lane& at,
+                                                              int n, States& grad) {
+#pragma unroll
+    for (int s = 0; s < S; ++s) {
+      if (!Spec::has_grad_state(s)) continue;
+      const F* const row = static_cast<const F*>(a.grad_states[s].data);
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        StateNumbers numbers;
+        if (Spec::one_grad_state(s))
+          numbers.fill(*row);
+        else
+          numbers = at.load(row, n, g);
+#pragma unroll
+        for (int j = 0; j < W; ++j) grad[g][j][s] += numbers.lane[j];
+      }
+    }
+  }
+
+  // What a step back reads, and the gradients of its inputs.
+  struct Step {
+    F x[I][G][W], state[room(S)][G][W], grad_y[O][G][W], grad_x[I][G][W];
+    Values sums;
+  };
+
+  static __device__ __forceinline__ void read_step(const Lane& at, const BackwardRings& rings, int t, int n, Step& step,
+                                                   States& grad_state) {
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+#pragma unroll
+      for (int i = 0; i < I; ++i) rings.x[i].slot(t, n, g).unpack(step.x[i][g]);
+#pragma unroll
+      for (int s = 0; s < S; ++s) rings.states[s].slot(t, n, g).unpack(step.state[s][g]);
+#pragma unroll
+      for (int o = 0; o < O; ++o) {
+        if (Spec::has_grad_y(o))
+          rings.grad_y[o].slot(t, n, g).unpack(step.grad_y[o][g]);
+        else
+#pragma unroll
+          for (int j = 0; j < W; ++j) step.grad_y[o][g][j] = F(0);
+      }
+#pragma unroll
+      for (int s = 0; s < S; ++s)
+        if (Spec::store_states && Spec::has_grad_state(s))
+#pragma unroll
+          for (int j = 0; j < W; ++j) grad_state[g][j][s] += rings.grad_states[s].slot(t, n, g).lane[j];
+    }
+  }
+
+  // A vjp is linear in what comes in. In a cluster its part that does not come through the matrix is computed while the
+  // other part is on its way, and so is what both of them share.
+  static constexpr bool in_two = blocks > 1;
+  enum class Part { known, sums, both };
+
+  template <Part part>
+  static __device__ __forceinline__ void vjp(const Cells& cells, const Lane& at, int n, Step& step, States& grad_state,
+                                             F (&grad_param)[W][room(P)]) {
+#pragma unroll
+    for (int g = 0; g < G; ++g)
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        F x[I], state[room(S)], grad_out[O], grad[room(S)], grad_x[I], sum[room(P)];
+#pragma unroll
+        for (int i = 0; i < I; ++i) x[i] = step.x[i][g][j];
+#pragma unroll
+        for (int s = 0; s < S; ++s) {
+          state[s] = step.state[s][g][j];
+          grad[s] = part == Part::sums ? F(0) : grad_state[g][j][s];
+        }
+#pragma unroll
+        for (int o = 0; o < O; ++o) grad_out[o] = part == Part::sums ? F(0) : step.grad_y[o][g][j];
+        if (part != Part::known) grad_out[0] += step.sums[g][j];
+#pragma unroll
+        for (int p = 0; p < P; ++p) sum[p] = grad_param[j][p];
+        cells[j].vjp(x, state, grad_out, grad, grad_x, sum);
+#pragma unroll
+        for (int i = 0; i < I; ++i)
+          step.grad_x[i][g][j] = part == Part::sums ? step.grad_x[i][g][j] + grad_x[i] : grad_x[i];
+#pragma unroll
+        for (int s = 0; s < S; ++s) grad_state[g][j][s] = part == Part::sums ? grad_state[g][j][s] + grad[s] : grad[s];
+#pragma unroll
+        for (int p = 0; p < P; ++p) grad_param[j][p] = select(at.has_sample(n, g), sum[p], grad_param[j][p]);
+      }
+  }
+
+  // What goes to others is rounded as what is stored.
+  template <class Tell>
+  static __device__ __forceinline__ void tell_and_store(const RecurrentBackwardArgs<Cell>& a, const Lane& at, int t,
+                                                        int n, Step& step, const Tell& tell) {
+    Numbers grad_x[I][G];
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+#pragma unroll
+      for (int i = 0; i < I; ++i) grad_x[i][g].pack(step.grad_x[i][g]);
+      tell(g, step.grad_x[Spec::into]);
+    }
+    const long long row = times(t, a.neurons);
+#pragma unroll
+    for (int g = 0; g < G; ++g)
+#pragma unroll
+      for (int i = 0; i < I; ++i)
+        if (Spec::wants_grad_x(i)) at.store(static_cast<T*>(a.grad_x[i]) + row, n, g, grad_x[i][g]);
+  }
+
+  // A parameter's gradient stands at the lane's first sample; at its others there are zeros.
+  static __device__ __forceinline__ void store_gradients(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
+                                                         const Lane& at, Gradients& grad) {
+    F own_initial[W][room(S)] = {};
+#pragma unroll
+    for (int n = 0; n < tiles; ++n)
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        if (n >= at.count || !at.has_sample(n, g)) continue;
+#pragma unroll
+        for (int j = 0; j < W; ++j)
+#pragma unroll
+          for (int s = 0; s < S; ++s) {
+            const F value = grad.state[n][g][j][s];
+            const bool given = Spec::initial(s) != Source::absent;
+            if (!given) own_initial[j][s] += value;
+            if (given && Spec::wants_grad_initial(s) && at.has_neuron(j))
+              store_as<F>(Spec::initial(s), a.grad_initial[s], at.index(n, g, j), value);
+          }
+      }
+#pragma unroll
+    for (int j = 0; j < W; ++j) cells[j].finish(own_initial[j], grad.param[j]);
+#pragma unroll
+    for (int n = 0; n < tiles; ++n)
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        if (n >= at.count || !at.has_sample(n, g)) continue;
+#pragma unroll
+        for (int j = 0; j < W; ++j)
+#pragma unroll
+          for (int p = 0; p < P; ++p)
+            if (Spec::wants_grad_param(p) && at.has_neuron(j))
+              static_cast<F*>(a.grad_params[p])[at.index(n, g, j)] = n == 0 && g == 0 ? grad.param[j][p] : F(0);
+      }
+  }
+};
+
+}  // namespace spikeforge

@@ -1,0 +1,215 @@
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/recurrent/call.h>
+
+#include <c10/util/Exception.h>
+
+#include <limits>
+#include <utility>
+
+namespace spikeforge::ops::recurrent {
+namespace {
+
+constexpr const char* op = "recurrent_run";
+constexpr const char* backward_op = "recurrent_run_backward";
+
+Leader leader_of(const char* name, const MultistepCall& call) {
+  return {name, call.cell->inputs[0].c_str(), call.inputs[0]};
+}
+
+void check_options(const char* name, const MultistepCall& call, const at::Tensor& w, std::int64_t into,
+                   std::int64_t delay) {
+  const Leader leader = leader_of(name, call);
+  const at::Tensor& x = leader.tensor;
+  TORCH_CHECK_VALUE(x.dim() >= 2, name, ": ", leader.name, " must be [T, *batch, H], but has shape ", x.sym_sizes());
+  TORCH_CHECK_VALUE(!call.cell->outputs.empty(), name, ": ", call.cell->name,
+                    " has no output, so that nothing comes back");
+  const auto inputs = static_cast<std::int64_t>(call.inputs.size());
+  TORCH_CHECK_VALUE(into >= 0 && into < inputs, name, ": into must be the number of an input, 0 to ", inputs - 1,
+                    ", but is ", into);
+  TORCH_CHECK_VALUE(delay >= 1 && delay <= std::numeric_limits<std::int32_t>::max(), name,
+                    ": delay must be 1 or more steps, and below 2^31, but is ", delay);
+  const c10::SymInt width = x.sym_size(-1);
+  TORCH_CHECK_VALUE(w.dim() == 2 && w.sym_size(0) == width && w.sym_size(1) == width, name, ": w must have shape [",
+                    width, ", ", width, "], from neuron to neuron of ", leader.name, ", but has ", w.sym_sizes());
+  TORCH_CHECK_TYPE(w.layout() == c10::kStrided, name, ": w must be a dense tensor, but its layout is ", w.layout());
+  TORCH_CHECK_TYPE(w.scalar_type() == x.scalar_type(), name, ": w must be ", x.scalar_type(), ", the type of ",
+                   leader.name, ", but is ", w.scalar_type(), "; pass w.to(", leader.name, ".dtype)");
+  check_device(leader, "w", w);
+}
+
+void check_spikes(const RecurrentCall& call) {
+  if (!call.spikes.defined()) return;
+  const Leader leader = leader_of(op, call);
+  c10::SymDimVector shape(leader.tensor.sym_sizes());
+  shape[0] = call.delay;
+  TORCH_CHECK_VALUE(call.spikes.sym_sizes() == c10::SymIntArrayRef(shape), op, ": spikes must have shape ",
+                    c10::SymIntArrayRef(shape), ", the last delay steps before the first one, but has ",
+                    call.spikes.sym_sizes());
+  TORCH_CHECK_TYPE(call.spikes.layout() == c10::kStrided, op, ": spikes must be a dense tensor, but its layout is ",
+                   call.spikes.layout());
+  TORCH_CHECK_TYPE(call.spikes.scalar_type() == leader.tensor.scalar_type(), op, ": spikes must be ",
+                   leader.tensor.scalar_type(), ", the type of ", leader.name, ", but is ", call.spikes.scalar_type());
+  check_device(leader, "spikes", call.spikes);
+}
+
+template <class Int>
+c10::ArrayRef<Int> sizes_of(const at::Tensor& t) {
+  if constexpr (std::is_same_v<Int, c10::SymInt>)
+    return t.sym_sizes();
+  else
+    return t.sizes();
+}
+
+Recurrence recurrence_of(const Prepared& prepared, std::int64_t into, std::int64_t delay, const at::Tensor& w) {
+  const std::int64_t width = w.size(0);
+  return {.batch = width == 0 ? 0 : prepared.layout.neurons / width,
+          .width = width,
+          .into = static_cast<std::size_t>(into),
+          .delay = delay,
+          .w = w.const_data_ptr()};
+}
+
+}  // namespace
+
+void check(const RecurrentCall& call) {
+  check_arguments(call);
+  check_options(op, call, call.w, call.into, call.delay);
+  check_spikes(call);
+}
+
+void check(const RecurrentBackwardCall& call, const OptionalTensorList& grads, const c10::List<bool>& needs_grad) {
+  const Cell& cell = *call.cell;
+  check_arguments(call);
+  check_options(backward_op, call, call.w, call.into, call.delay);
+  const std::size_t results = cell.outputs.size() + cell.states.size();
+  TORCH_CHECK_VALUE(grads.size() == results, backward_op, ": grads must have ", results,
+                    " entries, one for each output and state, but has ", grads.size());
+  const std::size_t arguments = call.inputs.size() + call.states.size() + call.params.size();
+  TORCH_CHECK_VALUE(needs_grad.size() == arguments, backward_op, ": needs_grad must have ", arguments,
+                    " entries, one for each of the arguments, but has ", needs_grad.size());
+  TORCH_CHECK_VALUE(needs_grad.get(static_cast<std::size_t>(call.into)), backward_op,
+                    ": the gradient of the current, arguments[", call.into, "], must be wanted");
+}
+
+template <class Int>
+Preparation<Int> prepare_samples(const MultistepCall& call) {
+  const at::Tensor& first = call.inputs[0];
+  const c10::ScalarType type = first.scalar_type();
+  Preparation<Int> prepared;
+  prepared.first_input = first;
+  if constexpr (std::is_same_v<Int, std::int64_t>)
+    if (!first.numel() || !first.select(0, 0).is_contiguous()) prepared.first_input = first.contiguous();
+  Layout<Int>& layout = prepared.layout;
+  const auto sizes = sizes_of<Int>(first);
+  layout.steps = sizes[0];
+  layout.sizes.append(sizes.begin() + 1, sizes.end());
+  layout.strides.assign(layout.sizes.size(), Int(1));
+  for (std::size_t d = layout.sizes.size(); d-- > 1;) layout.strides[d - 1] = layout.strides[d] * layout.sizes[d];
+  layout.neurons = 1;
+  for (const Int& size : layout.sizes) layout.neurons = layout.neurons * size;
+  prepared.options = first.options();
+  prepared.state_options = prepared.options.dtype(state_type(type));
+  prepared.checkpoint_length = call.cell->checkpoint_length(dtype_of(type));
+  return prepared;
+}
+
+template <class Int>
+RecurrentResults allocate(const RecurrentCall& call, const Preparation<Int>& prepared, bool save) {
+  RecurrentResults results{allocate_forward(call, prepared, save), {}};
+  if (save) results.current = prepared.layout.empty_sequence(prepared.options);
+  return results;
+}
+
+DescribedForward::DescribedForward(const RecurrentCall& call, const Prepared& prepared, const RecurrentResults& results)
+    : step_(call, prepared, results), w_(call.w.contiguous()) {
+  static_cast<ForwardLaunch&>(launch) = step_.launch;
+  launch.recurrence = recurrence_of(prepared, call.into, call.delay, w_);
+  if (call.spikes.defined()) {
+    spikes_ = call.spikes.contiguous();
+    launch.spikes = {.data = spikes_.const_data_ptr(), .time_stride = launch.neurons};
+  }
+  if (results.current.defined()) launch.current = results.current.mutable_data_ptr();
+}
+
+DescribedBackward::DescribedBackward(const RecurrentBackwardCall& call, const Prepared& prepared,
+                                     const Gradients& gradients)
+    : step_(call, prepared, gradients), w_(call.w.contiguous()) {
+  static_cast<BackwardLaunch&>(launch) = step_.launch;
+  launch.recurrence = recurrence_of(prepared, call.into, call.delay, w_);
+}
+
+RecurrentResults forward_meta(const RecurrentCall& call, bool save) {
+  return allocate(call, prepare_samples<c10::SymInt>(call), save);
+}
+
+Tensors backward_meta(const RecurrentBackwardCall& call) {
+  const auto prepared = prepare_samples<c10::SymInt>(call);
+  check_backward(call, prepared);
+  Gradients gradients = allocate_backward(call, prepared);
+  allocate_grad_params(call, prepared, gradients);
+  return reduce_and_list(call, gradients);
+}
+
+template Preparation<std::int64_t> prepare_samples(const MultistepCall&);
+template RecurrentResults allocate(const RecurrentCall&, const Prepared&, bool);
+
+Tensors arguments_of(const MultistepCall& call) {
+  Tensors all(call.inputs.begin(), call.inputs.end());
+  const at::TensorList states = traced::given_states(call);
+  all.append(states.begin(), states.end());
+  all.append(call.params.begin(), call.params.end());
+  return all;
+}
+
+MultistepCall call_of(std::string_view neuron, bool store_states) {
+  MultistepCall call;
+  call.holder = cell_of(neuron, op);
+  call.cell = call.holder.get();
+  call.store_states = store_states;
+  return call;
+}
+
+void set_arguments(MultistepCall& call, at::TensorList arguments) {
+  const Cell& cell = *call.cell;
+  const std::size_t inputs = cell.inputs.size(), params = cell.params.size(), given = arguments.size();
+  const std::size_t states = given == inputs + params ? 0 : cell.states.size();
+  TORCH_CHECK_VALUE(given == inputs + states + params, op, ": arguments must have ", cell.arguments(),
+                    " tensors, or none for the states, but has ", given);
+  for (const at::Tensor& t : arguments)
+    TORCH_CHECK_VALUE(t.defined(), op, ": one of the arguments is an undefined tensor");
+  call.inputs = arguments.slice(0, inputs);
+  call.states = arguments.slice(inputs, states);
+  call.params = arguments.slice(inputs + states);
+}
+
+RecurrentResults call_forward(const RecurrentCall& call, bool save) {
+  static const auto handle = traced::find<Forward>("spikeforge::recurrent_run_forward");
+  const MaybeTensor spikes = call.spikes.defined() ? MaybeTensor(call.spikes) : std::nullopt;
+  const auto [outputs, states, saved] = handle.call(traced::HandedOn(call).text(), arguments_of(call), call.w, spikes,
+                                                    call.into, call.delay, call.store_states, save);
+  RecurrentResults results;
+  results.outputs = traced::tensors_of(outputs);
+  results.states = traced::tensors_of(states);
+  if (save) {
+    results.current = saved[0];
+    results.checkpoints = saved[1];
+  }
+  return results;
+}
+
+Tensors call_backward(const RecurrentBackwardCall& call) {
+  static const auto handle = traced::find<Backward>("spikeforge::recurrent_run_backward");
+  OptionalTensorList grads;
+  for (const at::TensorList list : {call.grad_outputs, call.grad_states})
+    for (const at::Tensor& t : list) grads.push_back(t.defined() ? MaybeTensor(t) : std::nullopt);
+  c10::List<bool> needs_grad;
+  const bool has_states = !traced::given_states(call).empty();
+  for (std::size_t i = 0; i < call.needs_grad.size(); ++i) {
+    const bool is_state = i >= call.inputs.size() && i < call.inputs.size() + call.cell->states.size();
+    if (has_states || !is_state) needs_grad.push_back(call.needs_grad[i]);
+  }
+  return traced::tensors_of(handle.call(traced::HandedOn(call).text(), grads, arguments_of(call), call.w,
+                                        call.checkpoints, needs_grad, call.into, call.delay, call.store_states));
+}
+
+}  // namespace spikeforge::ops::recurrent

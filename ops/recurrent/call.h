@@ -1,0 +1,165 @@
+// A call of recurrent_run and of the operators beneath it: a multistep call with a matrix. What every device does
+// alike.
+//
+// Beneath the public operator the call's inputs, states (all, or none) and parameters are one list, `arguments`: it is
+// never empty, and the dispatcher looks into it for what a transform wraps.
+#pragma once
+
+#include <spikeforge/kernels/recurrent/launch.h>
+#include <spikeforge/ops/common/text_call.h>
+
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <tuple>
+
+namespace spikeforge::ops::recurrent {
+
+using traced::List;
+using traced::OptionalTensorList;
+using MaybeTensor = std::optional<at::Tensor>;
+
+struct RecurrentCall : MultistepCall {
+  at::Tensor w;
+  at::Tensor spikes;  // undefined: none before the first step
+  std::int64_t into = 0, delay = 1;
+
+  const at::Tensor& x() const { return inputs[static_cast<std::size_t>(into)]; }
+};
+
+// What a backward pass takes: the currents, of which it is given those in place of x, and the checkpoints.
+struct RecurrentResults : MultistepResults {
+  at::Tensor current;
+};
+
+// inputs[into] is the current, whose gradient is always wanted.
+struct RecurrentBackwardCall : BackwardCall {
+  at::Tensor w;
+  std::int64_t into = 0, delay = 1;
+};
+
+// Throws TypeError and ValueError. Kernels may take for granted what it checks.
+void check(const RecurrentCall& call);
+
+// As prepare() of a multistep call, but with the first input, and the layout, contiguous beyond time: a sample's
+// neurons are neighbours.
+template <class Int = std::int64_t>
+Preparation<Int> prepare_samples(const MultistepCall& call);
+
+template <class Int>
+RecurrentResults allocate(const RecurrentCall& call, const Preparation<Int>& prepared, bool save);
+
+// Launches, and what they point to.
+class DescribedForward {
+ public:
+  DescribedForward(const RecurrentCall& call, const Prepared& prepared, const RecurrentResults& results);
+  RecurrentForwardLaunch launch;
+
+ private:
+  ops::DescribedForward step_;
+  at::Tensor w_, spikes_;  // without gaps
+};
+
+class DescribedBackward {
+ public:
+  DescribedBackward(const RecurrentBackwardCall& call, const Prepared& prepared, const Gradients& gradients);
+  RecurrentBackwardLaunch launch;
+
+ private:
+  ops::DescribedBackward step_;
+  at::Tensor w_;
+};
+
+// [rows, H] of [..., H].
+inline at::Tensor in_rows(const at::Tensor& t) { return t.reshape_symint({-1, t.sym_size(-1)}); }
+
+// ---- the kernels of the lowered operators, on each device ----
+
+RecurrentResults forward_cpu(const RecurrentCall& call, bool save);
+RecurrentResults forward_cuda(const RecurrentCall& call, bool save);
+RecurrentResults forward_meta(const RecurrentCall& call, bool save);
+Tensors backward_cpu(const RecurrentBackwardCall& call);
+Tensors backward_cuda(const RecurrentBackwardCall& call);
+Tensors backward_meta(const RecurrentBackwardCall& call);
+
+// By `run`, a step at a time, and torch's products, on any device and under every transform that those know: right, not
+// fast. `save` below autograd alone.
+RecurrentResults forward_stepped(const RecurrentCall& call, bool save);
+Tensors backward_stepped(const RecurrentBackwardCall& call);
+
+// ---- through the dispatcher ----
+
+// Argument types of the operators.
+using Run = traced::Outputs(std::string_view, at::TensorList, const at::Tensor&, at::TensorList, at::TensorList,
+                            const MaybeTensor&, std::int64_t, std::int64_t, bool);
+using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, const at::Tensor&, const MaybeTensor&,
+                                             std::int64_t, std::int64_t, bool, bool);
+using Backward = List(std::string_view, const OptionalTensorList&, at::TensorList, const at::Tensor&, const at::Tensor&,
+                      c10::List<bool>, std::int64_t, std::int64_t, bool);
+
+RecurrentResults call_forward(const RecurrentCall& call, bool save);
+Tensors call_backward(const RecurrentBackwardCall& call);
+
+// inputs, states, parameters.
+Tensors arguments_of(const MultistepCall& call);
+// The other way; the call then points into the list. Throws ValueError where there are not as many as the neuron takes.
+void set_arguments(MultistepCall& call, at::TensorList arguments);
+
+// A call of the neuron, with no tensors yet.
+MultistepCall call_of(std::string_view neuron, bool store_states);
+
+// Kernels for the dispatcher.
+template <RecurrentResults (*run)(const RecurrentCall&)>
+traced::Outputs run_kernel(std::string_view neuron, at::TensorList inputs, const at::Tensor& w, at::TensorList states,
+                           at::TensorList params, const MaybeTensor& spikes, std::int64_t into, std::int64_t delay,
+                           bool store_states) {
+  const RecurrentCall call{traced_call(neuron, inputs, states, params, store_states), w, spikes.value_or(at::Tensor()),
+                           into, delay};
+  check(call);
+  return traced::outputs_of(run(call));
+}
+
+template <RecurrentResults (*forward)(const RecurrentCall&, bool save)>
+std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorList arguments, const at::Tensor& w,
+                                            const MaybeTensor& spikes, std::int64_t into, std::int64_t delay,
+                                            bool store_states, bool save) {
+  RecurrentCall call{call_of(neuron, store_states), w, spikes.value_or(at::Tensor()), into, delay};
+  set_arguments(call, arguments);
+  check(call);
+  const RecurrentResults results = forward(call, save);
+  List saved;
+  if (save) saved = {results.current, results.checkpoints};
+  return {traced::list_of(results.outputs), traced::list_of(results.states), std::move(saved)};
+}
+
+void check(const RecurrentBackwardCall& call, const OptionalTensorList& grads, const c10::List<bool>& needs_grad);
+
+template <Tensors (*backward)(const RecurrentBackwardCall&)>
+List backward_kernel(std::string_view neuron, const OptionalTensorList& grads, at::TensorList arguments,
+                     const at::Tensor& w, const at::Tensor& checkpoints,
+                     c10::List<bool> needs_grad,  // NOLINT(performance-unnecessary-value-param): the dispatcher's
+                     std::int64_t into, std::int64_t delay, bool store_states) {
+  RecurrentBackwardCall call;
+  static_cast<MultistepCall&>(call) = call_of(neuron, store_states);
+  set_arguments(call, arguments);
+  call.w = w;
+  call.into = into;
+  call.delay = delay;
+  call.checkpoints = checkpoints;
+  check(call, grads, needs_grad);
+  Tensors all;
+  for (const std::optional<at::Tensor> grad : grads) all.push_back(grad.value_or(at::Tensor()));
+  call.grad_outputs = at::TensorList(all).slice(0, call.cell->outputs.size());
+  call.grad_states = at::TensorList(all).slice(call.cell->outputs.size());
+  for (std::size_t i = 0, next = 0; i < call.cell->arguments(); ++i) {
+    const bool is_state = i >= call.inputs.size() && i < call.inputs.size() + call.cell->states.size();
+    call.needs_grad.push_back((!is_state || !call.states.empty()) && needs_grad.get(next++));
+  }
+  return traced::list_of(backward(call));
+}
+
+}  // namespace spikeforge::ops::recurrent

@@ -1,0 +1,110 @@
+#include <spikeforge/cpu/program.h>
+#include <spikeforge/ops/common/cpu_tiles.h>
+#include <spikeforge/ops/recurrent/call.h>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <atomic>
+
+namespace spikeforge::ops::recurrent {
+namespace {
+
+// Samples of a tile at the least: the matrix is read from the cache once for some of them.
+constexpr std::int64_t least_samples = 12;
+
+// [panels, rows, columns of a panel], in the type of the arithmetic.
+at::Tensor in_panels(const at::Tensor& matrix) {
+  const at::Tensor numbers = matrix.to(state_type(matrix.scalar_type()));
+  const std::int64_t columns = cpu::panel_bytes / numbers.element_size();
+  const std::int64_t missing = (columns - numbers.size(1) % columns) % columns;
+  const at::Tensor padded = missing > 0 ? at::constant_pad_nd(numbers, {0, missing}) : numbers;
+  return padded.view({padded.size(0), padded.size(1) / columns, columns}).transpose(0, 1).contiguous();
+}
+
+Tiles tiles_of_call(const Recurrence& recurrence, std::int64_t steps, std::int64_t largest) {
+  const std::int64_t samples = std::max(largest / std::max<std::int64_t>(recurrence.width, 1), least_samples);
+  return tiles_of_samples(recurrence.batch, recurrence.width, steps, samples);
+}
+
+template <class AnyLaunch, class ScratchBytes, class Run>
+void run(const MultistepCall& call, const AnyLaunch& launch, const cpu::Program& program, ScratchBytes scratch_bytes,
+         Run run) {
+  const Tiles tiles = tiles_of_call(launch.recurrence, launch.steps, program.largest_tile);
+  std::atomic<bool> all_legal = true;
+  run_tiles(tiles, scratch_bytes(launch, program.context, tiles.size),
+            [&](std::int64_t begin, std::int64_t end, void* scratch) {
+              if (!run(launch, program.context, begin, end, scratch)) all_legal.store(false, std::memory_order_relaxed);
+            });
+  if (!all_legal) refuse_values(call);
+}
+
+// A list of views with another in one place.
+c10::SmallVector<SequenceView, 4> replaced(std::span<const SequenceView> views, std::size_t at,
+                                           const SequenceView& view) {
+  c10::SmallVector<SequenceView, 4> list(views.begin(), views.end());
+  list[at] = view;
+  return list;
+}
+
+}  // namespace
+
+RecurrentResults forward_cpu(const RecurrentCall& call, bool save) {
+  const Prepared prepared = prepare_samples(call);
+  RecurrentResults results = allocate(call, prepared, save);
+  DescribedForward described(call, prepared, results);
+  RecurrentForwardLaunch& launch = described.launch;
+  kernels::note(launch);
+  const at::Tensor matrix = in_panels(call.w);
+  // The current of one step alone, where nobody asks for it later.
+  const at::Tensor row = save ? at::Tensor() : at::empty({launch.neurons}, prepared.options);
+  cpu::Feedback feedback{.width = launch.recurrence.width,
+                         .delay = launch.recurrence.delay,
+                         .matrix = matrix.const_data_ptr(),
+                         .heard = {.data = launch.outputs[0], .time_stride = launch.neurons},
+                         .before = launch.spikes,
+                         .added = launch.inputs[launch.recurrence.into],
+                         .steps = launch.steps,
+                         .sum = save ? launch.current : row.mutable_data_ptr(),
+                         .sum_stride = save ? launch.neurons : 0};
+  const auto inputs =
+      replaced(launch.inputs, launch.recurrence.into, {.data = feedback.sum, .time_stride = feedback.sum_stride});
+  launch.inputs = inputs;
+  cpu::Program program = cpu::program_of(launch);
+  choose_feedback(launch.type, feedback);
+  program.context.feedback = &feedback;
+  run(call, launch, program, program.loop.forward_scratch, program.loop.forward);
+  return results;
+}
+
+Tensors backward_cpu(const RecurrentBackwardCall& call) {
+  const Prepared prepared = prepare_samples(call);
+  check_backward(call, prepared);
+  Gradients gradients = allocate_backward(call, prepared);
+  allocate_grad_params(call, prepared, gradients);
+  DescribedBackward described(call, prepared, gradients);
+  RecurrentBackwardLaunch& launch = described.launch;
+  kernels::note(launch);
+  const at::Tensor matrix = in_panels(call.w.t());
+  const at::Tensor row = at::empty({launch.neurons}, prepared.options);
+  cpu::Feedback feedback{.width = launch.recurrence.width,
+                         .delay = -launch.recurrence.delay,
+                         .matrix = matrix.const_data_ptr(),
+                         .heard = {.data = launch.grad_inputs[launch.recurrence.into], .time_stride = launch.neurons},
+                         .before = {},
+                         .added = launch.grad_outputs[0],
+                         .steps = launch.steps,
+                         .sum = row.mutable_data_ptr(),
+                         .sum_stride = 0};
+  const auto grad_outputs = replaced(launch.grad_outputs, 0, {.data = feedback.sum, .time_stride = 0});
+  launch.grad_outputs = grad_outputs;
+  cpu::Program program = cpu::program_of(launch);
+  choose_feedback(launch.type, feedback);
+  program.context.feedback = &feedback;
+  run(call, launch, program, program.loop.backward_scratch, program.loop.backward);
+  return reduce_and_list(call, gradients);
+}
+
+}  // namespace spikeforge::ops::recurrent

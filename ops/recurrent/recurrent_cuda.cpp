@@ -1,0 +1,50 @@
+#include <spikeforge/ops/common/on_stream.h>
+#include <spikeforge/ops/recurrent/call.h>
+
+#include <c10/cuda/CUDAGuard.h>
+
+#include <optional>
+
+namespace spikeforge::ops::recurrent {
+namespace {
+
+// By one kernel over all steps; nothing where there is none for such a call.
+std::optional<RecurrentResults> forward_at_once(const RecurrentCall& call, bool save) {
+  const Prepared prepared = prepare_samples(call);
+  const at::Tensor& x = prepared.first_input;
+  RecurrentResults results = allocate(call, prepared, save);
+  const DescribedForward described(call, prepared, results);
+  void* const stream = stream_of(x);
+  if (!kernels::serves(described.launch, gpu_of(x))) return {};
+  kernels::launch(described.launch, gpu_of(x), stream);
+  return results;
+}
+
+std::optional<Tensors> backward_at_once(const RecurrentBackwardCall& call) {
+  const Prepared prepared = prepare_samples(call);
+  const at::Tensor& x = prepared.first_input;
+  check_backward(call, prepared);
+  Gradients gradients = allocate_backward(call, prepared);
+  allocate_grad_params(call, prepared, gradients);
+  const DescribedBackward described(call, prepared, gradients);
+  void* const stream = stream_of(x);
+  if (!kernels::serves(described.launch, gpu_of(x))) return {};
+  kernels::launch(described.launch, gpu_of(x), stream);
+  return reduce_and_list(call, gradients);
+}
+
+}  // namespace
+
+RecurrentResults forward_cuda(const RecurrentCall& call, bool save) {
+  const c10::cuda::OptionalCUDAGuard guard(call.x().device());
+  if (std::optional<RecurrentResults> results = forward_at_once(call, save)) return *std::move(results);
+  return forward_stepped(call, save);
+}
+
+Tensors backward_cuda(const RecurrentBackwardCall& call) {
+  const c10::cuda::OptionalCUDAGuard guard(call.inputs[0].device());
+  if (std::optional<Tensors> gradients = backward_at_once(call)) return *std::move(gradients);
+  return backward_stepped(call);
+}
+
+}  // namespace spikeforge::ops::recurrent

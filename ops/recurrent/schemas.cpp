@@ -1,0 +1,62 @@
+// The operators' public contract, and their kernels below autograd.
+#include <spikeforge/ops/common/library.h>
+#include <spikeforge/ops/recurrent.h>
+#include <spikeforge/ops/recurrent/call.h>
+
+namespace spikeforge::ops::recurrent {
+namespace {
+
+// inputs are [T, *batch, H] and w [H, H]; `spikes` [delay, *batch, H] are those before the first step. All else is as
+// for run. Beneath it, `arguments` are inputs, states and params; `saved` are, with `save`, the currents and the
+// checkpoints, and for the backward pass the currents stand in place of inputs[into]. `grads` are those of outputs and
+// states.
+SPIKEFORGE_SCHEMAS(library) {
+  const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
+  define(
+      "recurrent_run(str neuron, Tensor[] inputs, Tensor w, Tensor[] states, Tensor[] params, Tensor? spikes=None, *, "
+      "int into=0, int delay=1, bool store_states=False) -> (Tensor[] outputs, Tensor[] states)");
+  define(
+      "recurrent_run_forward(str neuron, Tensor[] arguments, Tensor w, Tensor? spikes, *, int into, int delay, "
+      "bool store_states, bool save) -> (Tensor[] outputs, Tensor[] states, Tensor[] saved)");
+  define(
+      "recurrent_run_backward(str neuron, Tensor?[] grads, Tensor[] arguments, Tensor w, Tensor checkpoints, "
+      "bool[] needs_grad, *, int into, int delay, bool store_states) -> Tensor[]");
+}
+
+// Nothing will be differentiated, so nothing is saved.
+RecurrentResults run_inference(const RecurrentCall& call) { return call_forward(call, /*save=*/false); }
+
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
+  library.impl("recurrent_run", TORCH_FN(run_kernel<run_inference>));
+}
+
+// Of a call without any tensor, which no other kernel is found for: to say so.
+SPIKEFORGE_KERNELS(Undefined, library) { library.impl("recurrent_run", TORCH_FN(run_kernel<run_inference>)); }
+
+template <RecurrentResults (*forward)(const RecurrentCall&, bool), Tensors (*backward)(const RecurrentBackwardCall&)>
+void register_lowered(torch::Library& library) {
+  library.impl("recurrent_run_forward", TORCH_FN(forward_kernel<forward>));
+  library.impl("recurrent_run_backward", TORCH_FN(backward_kernel<backward>));
+}
+
+SPIKEFORGE_KERNELS(CPU, library) { register_lowered<forward_cpu, backward_cpu>(library); }
+SPIKEFORGE_KERNELS(Meta, library) { register_lowered<forward_meta, backward_meta>(library); }
+#if defined(SPIKEFORGE_WITH_CUDA)
+SPIKEFORGE_KERNELS(CUDA, library) { register_lowered<forward_cuda, backward_cuda>(library); }
+#endif
+
+}  // namespace
+}  // namespace spikeforge::ops::recurrent
+
+namespace spikeforge {
+
+std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> recurrent_run(const Neuron& neuron, at::TensorList inputs,
+                                                                           const at::Tensor& w, at::TensorList states,
+                                                                           at::TensorList params,
+                                                                           const RecurrentOptions& options) {
+  static const auto handle = ops::traced::find<ops::recurrent::Run>("spikeforge::recurrent_run");
+  return handle.call(neuron.text(), inputs, w, states, params, options.spikes, options.into, options.delay,
+                     options.store_states);
+}
+
+}  // namespace spikeforge

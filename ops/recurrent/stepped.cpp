@@ -1,0 +1,218 @@
+// The layer by operators that there are: torch's product and `run`, a step at a time.
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/derivatives.h>
+#include <spikeforge/ops/recurrent/call.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace spikeforge::ops::recurrent {
+namespace {
+
+std::int64_t steps_of(const MultistepCall& call) { return call.inputs[0].sym_size(0).guard_int(__FILE__, __LINE__); }
+
+// One step, [1, ...], of sequences.
+Tensors step_of(at::TensorList sequences, std::int64_t t) {
+  Tensors step;
+  for (const at::Tensor& sequence : sequences) step.push_back(sequence.narrow(0, t, 1));
+  return step;
+}
+
+at::Tensor joined(const List& steps, const at::Tensor& empty) { return steps.empty() ? empty : at::cat(steps); }
+
+at::Tensor empty_sequence(const MultistepCall& call, bool of_states) {
+  const at::Tensor& x = call.inputs[0];
+  return at::empty_symint(x.sym_sizes(), x.options().dtype(of_states ? state_type(x.scalar_type()) : x.scalar_type()));
+}
+
+// x[t] with what comes back.
+at::Tensor current_of(const RecurrentCall& call, std::int64_t t, const List& spikes) {
+  const at::Tensor x = call.x().narrow(0, t, 1);
+  const std::int64_t from = t - call.delay;
+  at::Tensor heard;
+  if (from >= 0)
+    heard = spikes[static_cast<std::size_t>(from)];
+  else if (call.spikes.defined())
+    heard = call.spikes.narrow(0, t, 1);
+  else
+    return x;
+  return at::addmm(in_rows(x), in_rows(heard), call.w).view_symint(x.sym_sizes());
+}
+
+// The neuron's own run of no steps gives the states that it begins with, as results.
+MultistepResults run_no_step(const MultistepCall& call) {
+  MultistepCall none = call;
+  Tensors inputs;
+  for (const at::Tensor& input : call.inputs) inputs.push_back(input.narrow(0, 0, 0));
+  none.inputs = inputs;
+  return call_run(none);
+}
+
+}  // namespace
+
+RecurrentResults forward_stepped(const RecurrentCall& call, bool save) {
+  const std::int64_t steps = steps_of(call);
+  const std::size_t outputs = call.cell->outputs.size(), states = call.cell->states.size();
+  const std::int64_t length = call.cell->checkpoint_length(dtype_of(call.inputs[0].scalar_type()));
+  std::vector<List> rows(outputs), stored(states);
+  List currents, checkpoints;
+  Tensors now(call.states.begin(), call.states.end());
+  MultistepCall step = call;
+  step.store_states = false;
+  for (std::int64_t t = 0; t < steps; ++t) {
+    Tensors inputs = step_of(call.inputs, t);
+    inputs[static_cast<std::size_t>(call.into)] = current_of(call, t, rows[0]);
+    if (save) {
+      currents.push_back(inputs[static_cast<std::size_t>(call.into)]);
+      if (t > 0 && t % length == 0 && states > 0) checkpoints.push_back(at::stack(traced::list_of(now)));
+    }
+    step.inputs = inputs;
+    step.states = now;
+    MultistepResults results = call_run(step);
+    for (std::size_t k = 0; k < outputs; ++k) rows[k].push_back(results.outputs[k]);
+    now = std::move(results.states);
+    if (call.store_states)
+      for (std::size_t s = 0; s < states; ++s) stored[s].push_back(now[s].unsqueeze(0));
+  }
+  RecurrentResults results;
+  for (const List& of_output : rows) results.outputs.push_back(joined(of_output, empty_sequence(call, false)));
+  if (call.store_states)
+    for (const List& of_state : stored) results.states.push_back(joined(of_state, empty_sequence(call, true)));
+  else
+    results.states = steps > 0 ? std::move(now) : run_no_step(call).states;
+  if (!save) return results;
+  results.current = joined(currents, empty_sequence(call, false));
+  if (checkpoints.empty()) {
+    c10::SymDimVector shape(call.inputs[0].sym_sizes());
+    shape[0] = (std::max<std::int64_t>(steps, 1) - 1) / length;
+    shape.insert(shape.begin() + 1, static_cast<std::int64_t>(states));
+    results.checkpoints =
+        at::empty_symint(shape, call.inputs[0].options().dtype(state_type(call.inputs[0].scalar_type())));
+  } else {
+    results.checkpoints = at::stack(checkpoints);
+  }
+  return results;
+}
+
+namespace {
+
+// The states before each step of a segment, from those before its first.
+std::vector<Tensors> states_in_segment(const RecurrentBackwardCall& call, std::int64_t t0, std::int64_t t1,
+                                       const Tensors& first) {
+  std::vector<Tensors> before{first};
+  if (t1 - t0 == 1 || call.cell->states.empty()) {
+    before.resize(static_cast<std::size_t>(t1 - t0));
+    return before;
+  }
+  MultistepCall segment = call;
+  Tensors inputs;
+  for (const at::Tensor& input : call.inputs) inputs.push_back(input.narrow(0, t0, t1 - t0 - 1));
+  segment.inputs = inputs;
+  segment.states = first;
+  segment.store_states = true;
+  const MultistepResults results = call_run(segment);
+  for (std::int64_t i = 0; i < t1 - t0 - 1; ++i) {
+    Tensors& states = before.emplace_back();
+    for (const at::Tensor& sequence : results.states) states.push_back(sequence.select(0, i));
+  }
+  return before;
+}
+
+void add_to(at::Tensor& sum, const at::Tensor& more) {
+  if (more.defined()) sum = sum.defined() ? sum + more : more;
+}
+
+}  // namespace
+
+Tensors backward_stepped(const RecurrentBackwardCall& call) {
+  const std::int64_t steps = steps_of(call);
+  const Cell& cell = *call.cell;
+  const std::size_t inputs = cell.inputs.size(), states = cell.states.size(), params = cell.params.size();
+  const auto into = static_cast<std::size_t>(call.into);
+  const std::int64_t length = cell.checkpoint_length(dtype_of(call.inputs[0].scalar_type()));
+  const c10::ScalarType sum_type = state_type(call.inputs[0].scalar_type());
+  const at::Tensor w_transposed = call.w.t();
+
+  std::vector<List> grads(inputs);  // from the last step to the first
+  Tensors grad_states(states), grad_params(params);
+  // Summed over the steps in the type of the arithmetic.
+  Tensors wide_params;
+  for (const at::Tensor& param : call.params) wide_params.push_back(param.to(sum_type));
+  if (!call.store_states) grad_states = Tensors(call.grad_states.begin(), call.grad_states.end());
+  const bool has_states = !traced::given_states(call).empty();
+
+  for (std::int64_t t1 = steps; t1 > 0;) {
+    const std::int64_t t0 = (t1 - 1) / length * length;
+    Tensors first;
+    if (t0 > 0)
+      for (std::size_t s = 0; s < states; ++s)
+        first.push_back(call.checkpoints.select(0, t0 / length - 1).select(0, static_cast<std::int64_t>(s)));
+    else
+      first = Tensors(call.states.begin(), call.states.end());
+    const std::vector<Tensors> before = states_in_segment(call, t0, t1, first);
+    for (std::int64_t t = t1 - 1; t >= t0; --t) {
+      Tensors step_inputs = step_of(call.inputs, t), grad_outputs;
+      for (const at::Tensor& grad : call.grad_outputs)
+        grad_outputs.push_back(grad.defined() ? grad.narrow(0, t, 1) : grad);
+      if (t + call.delay < steps) {
+        const at::Tensor& of_current = grads[into][static_cast<std::size_t>(steps - 1 - t - call.delay)];
+        const at::Tensor own = grad_outputs[0];
+        const at::Tensor rows = in_rows(of_current);
+        grad_outputs[0] = (own.defined() ? at::addmm(in_rows(own), rows, w_transposed) : at::mm(rows, w_transposed))
+                              .view_symint(of_current.sym_sizes());
+      }
+      if (call.store_states)
+        for (std::size_t s = 0; s < states; ++s)
+          if (const at::Tensor& grad = call.grad_states[s]; grad.defined()) add_to(grad_states[s], grad.select(0, t));
+
+      BackwardCall step;
+      static_cast<MultistepCall&>(step) = call;
+      step.store_states = false;
+      step.inputs = step_inputs;
+      step.states = before[static_cast<std::size_t>(t - t0)];
+      step.params = wide_params;
+      step.grad_outputs = grad_outputs;
+      step.grad_states = grad_states;
+      step.checkpoints = call.checkpoints.narrow(0, 0, 0);
+      step.needs_grad = call.needs_grad;
+      const bool given = !step.states.empty();
+      for (std::size_t s = 0; s < states; ++s) step.needs_grad[inputs + s] = given;
+      const ByArgument found = gradients_by_argument(step, call_run_backward(step));
+      for (std::size_t i = 0; i < inputs; ++i)
+        if (call.needs_grad[i]) grads[i].push_back(found[i]);
+      for (std::size_t s = 0; s < states; ++s) grad_states[s] = given ? found[inputs + s] : at::Tensor();
+      for (std::size_t j = 0; j < params; ++j) add_to(grad_params[j], found[inputs + states + j]);
+    }
+    t1 = t0;
+  }
+
+  Tensors list;
+  for (std::size_t i = 0; i < inputs; ++i)
+    if (call.needs_grad[i]) {
+      std::reverse(grads[i].begin(), grads[i].end());
+      list.push_back(joined(grads[i], empty_sequence(call, false)));
+    }
+  for (std::size_t s = 0; s < states; ++s)
+    if (has_states && call.needs_grad[inputs + s]) {
+      const at::Tensor& of = call.states[s];
+      list.push_back(grad_states[s].defined() ? grad_states[s].to(of.scalar_type())
+                                              : at::zeros_symint(of.sym_sizes(), of.options()));
+    }
+  for (std::size_t j = 0; j < params; ++j)
+    if (call.needs_grad[inputs + states + j]) {
+      const at::Tensor& of = call.params[j];
+      list.push_back(grad_params[j].defined() ? grad_params[j].to(of.options())
+                                              : at::zeros_symint(of.sym_sizes(), of.options()));
+    }
+  return list;
+}
+
+}  // namespace spikeforge::ops::recurrent

@@ -1,0 +1,154 @@
+"""Loops of a network that are one operator over time: a neuron whose output comes back to it through a Linear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from spikeforge.nn.errors import ERRORS, explained
+from spikeforge.nn.neurons import PredefinedNeuron
+from spikeforge.nn.own import Neuron
+from spikeforge.nn.text import TextCell, predefined_cell
+
+if TYPE_CHECKING:
+    from spikeforge.nn.network import Connection
+
+OPERATOR = torch.ops.spikeforge.recurrent_run.default
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A neuron, the Linear that its first output goes through, and the two connections between them."""
+
+    neuron: str
+    linear: str
+    there: Connection  # from the neuron to the Linear
+    back: Connection
+
+    @property
+    def delay(self) -> int:
+        return self.there.delay + self.back.delay
+
+
+def find_loop(network: Any, parts: Sequence[str], connections: Sequence[Connection]) -> Loop | str:
+    """The loop that these parts are, or why their steps are taken one by one."""
+    if len(parts) != 2:
+        return f"of {len(parts)} parts"
+    linears = [name for name in parts if isinstance(network._modules[name], nn.Linear)]
+    if len(linears) != 1:
+        return "without a Linear" if not linears else "without a neuron"
+    linear = linears[0]
+    neuron = next(name for name in parts if name != linear)
+    reason = _why_not_linear(network._modules[linear]) or _why_not_neuron(network._modules[neuron])
+    if reason:
+        return reason
+    there = [c for c in connections if c.target.part == linear]
+    back = [c for c in connections if c.source.part == linear]
+    if len(there) != 1 or there[0].source.part != neuron or there[0].source.index != 0:
+        return f"{linear} takes more than the first output of {neuron}"
+    if len(back) != 1 or back[0].target.part != neuron:
+        return f"what {linear} gives goes elsewhere too"
+    if any(c.source.part == c.target.part for c in connections):
+        return f"{neuron} comes back to itself another way"
+    if there[0].delay and back[0].delay:
+        return "delayed before and behind the Linear"
+    return Loop(neuron, linear, there[0], back[0])
+
+
+def _why_not_linear(module: nn.Module) -> str:
+    if type(module).forward is not nn.Linear.forward or _has_hooks(module):
+        return "the Linear has a forward or hooks of its own"
+    return "" if module.in_features == module.out_features else "the Linear is not square"
+
+
+def _why_not_neuron(module: nn.Module) -> str:
+    kinds = (PredefinedNeuron, Neuron)
+    methods = ("forward", "_advance")
+    if not any(isinstance(module, k) and all(getattr(type(module), m) is getattr(k, m) for m in methods) for k in kinds):
+        return f"{type(module).__name__} is no neuron with its own equations alone"
+    if isinstance(module, PredefinedNeuron) and not module.spiking:
+        return "spiking=False"
+    return ""
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    own = module.__dict__
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(own[name] for name in names) or "_compiled_call_impl" in own
+
+
+def text_of(neuron: nn.Module) -> TextCell:
+    """A neuron's text; that of a predefined one is made again where its constants have changed."""
+    if isinstance(neuron, Neuron):
+        return neuron._quick.cell
+    kept = neuron.__dict__.get("_text_in_loop")
+    if kept is None or kept[0] is not neuron._quick:
+        kept = neuron._quick, neuron._cell or predefined_cell(neuron)
+        neuron.__dict__["_text_in_loop"] = kept
+    return kept[1]
+
+
+def prepare_loop(network: Any, new: Connection, connections: Sequence[Connection]) -> None:
+    """Writes the text of a neuron whose loop a connection may close: a graph's tracer could not."""
+    ends = new.source.part, new.target.part
+    if None in ends or not any((c.target.part, c.source.part) == ends for c in connections):
+        return
+    modules = [network._modules[name] for name in ends]
+    for module in modules:
+        if any(isinstance(other, nn.Linear) for other in modules) and isinstance(module, PredefinedNeuron):
+            if not _why_not_neuron(module):
+                text_of(module)
+
+
+def takes(loop: Loop, neuron: nn.Module, linear: nn.Linear, x: Tensor) -> bool:
+    """Whether the operator takes this input; what it does not is stepped, and refused there in a network's words."""
+    return (
+        not _has_hooks(neuron)
+        and not _has_hooks(linear)
+        and x.dim() >= 2
+        and x.shape[-1] == linear.in_features
+        and x.device == linear.weight.device
+        and (x.dtype == linear.weight.dtype or torch.is_autocast_enabled(x.device.type))
+    )
+
+
+def run_loop(
+    loop: Loop, neuron: nn.Module, linear: nn.Linear, inputs: Sequence[Tensor], state: dict[str, Tensor], line: Tensor | None
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor], Tensor]:
+    """Outputs, states, and what is on its way at the end.
+
+    Args:
+        inputs: of all steps, without what comes back.
+        line: what is on its way at the start, ``[delay, *shape]``; None: nothing.
+    """
+    into, delay = loop.back.target.index, loop.delay
+    inputs = list(inputs)
+    x = inputs[into]
+    weight, bias = (None if t is None else t.to(x.dtype) for t in (linear.weight, linear.bias))
+    comes_behind = loop.back.delay > 0  # the Linear's results are on their way, or else the neuron's
+    if not comes_behind:
+        inputs[into] = x if bias is None else x + bias
+    elif line is not None or bias is not None:
+        steps = x.shape[0]
+        first = x[:delay] if line is None else x[:delay] + line[:steps]
+        later = x[delay:] if bias is None else x[delay:] + bias
+        inputs[into] = torch.cat((first, later))
+    spikes = None if comes_behind else line
+
+    def layer(text: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor]):
+        return OPERATOR(text, inputs, weight.t(), states, params, spikes, into=into, delay=delay)
+
+    try:
+        outputs, after = text_of(neuron).call(neuron, inputs, state, False, layer)
+    except ERRORS as error:
+        raise explained(neuron, error, inputs, state)
+    recent = outputs[0][-delay:]
+    leaving = nn.functional.linear(recent, weight, bias) if comes_behind else recent
+    if leaving.shape[0] < delay:
+        before = leaving.new_zeros((delay, *leaving.shape[1:])) if line is None else line
+        leaving = torch.cat((before[leaving.shape[0] :], leaving))
+    return tuple(outputs), dict(zip(neuron.state_names, after)), leaving.clone()

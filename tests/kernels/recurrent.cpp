@@ -1,0 +1,164 @@
+// Recurrent layers on a GPU: which layers have a kernel where, that it fits the device, and that it compiles.
+#include <spikeforge/base/somewhere.h>
+#include <spikeforge/kernels/multistep/traced_cell.h>
+#include <spikeforge/kernels/recurrent/clusters.h>
+#include <spikeforge/kernels/recurrent/schedule.h>
+#include <spikeforge/kernels/recurrent/spec.h>
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "catch.h"
+#include "compiles.h"
+
+namespace spikeforge::tests {
+namespace {
+
+using namespace kernels;
+
+constexpr const char* lif =
+    "neuron lif(x; v; tau, v_threshold) { h = v + (x - v) / tau; s = spike(h - v_threshold, atan(2)); return s; "
+    "v' = select(s, 0, h) }";
+constexpr const char* adapting =
+    "neuron adaptive(x; v, a; decay, beta) { h = decay * v + x; s = spike(h - 1 - beta * a, sigmoid(4)); return s; "
+    "v' = h - s; a' = 0.9 * a + s }";
+constexpr const char* two_inputs =
+    "neuron two(x, y; v, i) { j = 0.8 * i + x; h = 0.9 * v + j * y; s = spike(h - 1, atan(2)); return s, h; "
+    "v' = select(s, 0, h); i' = j }";
+constexpr const char* graded = "neuron graded(x; v) { h = 0.9 * v + x; return tanh(h); v' = h }";
+
+const jit::Device h200{9, 0, 132};
+
+// A call of a layer, as far as it decides a kernel.
+struct Layer {
+  Layer(const char* text, DType type, std::int64_t width, std::int64_t batch) : cell(intern(text)) {
+    inputs.assign(cell->inputs.size(), {somewhere(), width * batch, 1});
+    initial.resize(cell->states.size());
+    for (const CellParam& param : cell->params) {
+      (void)param;
+      params.push_back({.data = somewhere(), .type = type, .count = width});
+    }
+    outputs.assign(cell->outputs.size(), somewhere());
+    states.assign(cell->states.size(), somewhere());
+    grad_outputs.assign(cell->outputs.size(), {somewhere(), width * batch, 1});
+    grad_states.resize(cell->states.size());
+    grad_inputs.assign(cell->inputs.size(), somewhere());
+    grad_initial.resize(cell->states.size());
+    grad_params.assign(cell->params.size(), somewhere());
+    for (Launch* const launch : {static_cast<Launch*>(&forward), static_cast<Launch*>(&backward)}) {
+      launch->cell = cell.get();
+      launch->type = type;
+      launch->steps = 100;
+      launch->neurons = width * batch;
+      launch->checkpoint_length = cell->checkpoint_length(type);
+      launch->inputs = inputs;
+      launch->initial = initial;
+      launch->params = params;
+    }
+    forward.outputs = outputs;
+    forward.states = states;
+    forward.checkpoints = forward.current = somewhere();
+    backward.grad_outputs = grad_outputs;
+    backward.grad_states = grad_states;
+    backward.checkpoints = somewhere();
+    backward.any_grad_input = true;
+    backward.any_grad_param = !params.empty();
+    backward.grad_inputs = grad_inputs;
+    backward.grad_initial = grad_initial;
+    backward.grad_params = grad_params;
+    forward.recurrence = backward.recurrence = {.batch = batch, .width = width, .w = somewhere()};
+  }
+  Layer(const Layer&) = delete;
+  Layer& operator=(const Layer&) = delete;
+
+  std::shared_ptr<const TracedCell> cell;
+  std::vector<SequenceView> inputs, grad_outputs, grad_states;
+  std::vector<StateView> initial;
+  std::vector<ParamView> params;
+  std::vector<void*> outputs, states, grad_inputs, grad_initial, grad_params;
+  RecurrentForwardLaunch forward;
+  RecurrentBackwardLaunch backward;
+};
+
+template <class AnyLaunch>
+std::optional<RecurrentSchedule> schedule_on(const AnyLaunch& launch, const jit::Device& device) {
+  return schedule_of(launch, device, [&](int blocks, int bytes) { return usual_clusters(device, blocks, bytes); });
+}
+
+struct Case {
+  const char* text;
+  DType type;
+  std::int64_t width, batch;
+};
+
+// Weights take 128 of the 255 registers of a thread where a layer is as wide as its schedule goes, those of float32
+// 192: what is read once a step is parked then.
+int most_spilled(const Case& c) {
+  if (c.type == DType::f32) return c.width > 256 ? 320 : 64;
+  return c.width > 128 ? 160 : 0;
+}
+
+// Both passes of a layer. Nothing is said where there is no kernel.
+void check_layer(const Case& c, const jit::Device& device) {
+  const Layer layer(c.text, c.type, c.width, c.batch);
+  INFO(layer.cell->name << ", type " << static_cast<int>(c.type) << ", H = " << c.width << ", B = " << c.batch);
+  const std::string arch = jit::name_of_arch(device);
+  if (const auto schedule = schedule_on(layer.forward, device)) {
+    CHECK(schedule->geometry.forward_bytes() <= most_shared_bytes(device));
+    check_compiles(arch, print_source(spec_of(layer.forward, schedule->geometry)), most_spilled(c));
+  }
+  if (const auto schedule = schedule_on(layer.backward, device)) {
+    CHECK(schedule->geometry.backward_bytes() <= most_shared_bytes(device));
+    check_compiles(arch, print_source(spec_of(layer.backward, schedule->geometry)), most_spilled(c));
+  }
+}
+
+void check_all(const jit::Device& device) {
+  for (const DType type : {DType::f16, DType::bf16, DType::f32})
+    for (const std::int64_t width : {30, 128, 256, 512, 1024})
+      for (const std::int64_t batch : {64, 256})
+        for (const char* text : {lif, adapting, two_inputs, graded}) {
+          if (batch == 256 && text != lif) continue;
+          check_layer({text, type, width, batch}, device);
+        }
+}
+
+int blocks_of(const Layer& layer, const jit::Device& device) {
+  const auto schedule = schedule_on(layer.forward, device);
+  return schedule ? schedule->geometry.blocks : 0;
+}
+
+}  // namespace
+
+TEST_CASE("a layer has a block to itself, a cluster where there are clusters, or no kernel") {
+  const jit::Device a100{8, 0, 108};
+  CHECK(blocks_of(Layer(lif, DType::f16, 128, 64), h200) == 1);
+  CHECK(blocks_of(Layer(lif, DType::f16, 512, 64), h200) == 8);
+  CHECK(blocks_of(Layer(lif, DType::f16, 1024, 64), h200) == 16);
+  CHECK(blocks_of(Layer(lif, DType::f16, 1025, 64), h200) == 0);
+  CHECK(blocks_of(Layer(lif, DType::f16, 256, 64), a100) == 1);
+  CHECK(blocks_of(Layer(lif, DType::f16, 257, 64), a100) == 0);
+  CHECK(blocks_of(Layer(lif, DType::f64, 128, 64), h200) == 0);
+  CHECK(blocks_of(Layer(lif, DType::f16, 128, 64), {7, 5, 40}) == 0);
+  Layer delayed(lif, DType::f16, 128, 64);
+  delayed.forward.recurrence.delay = 2;
+  CHECK(blocks_of(delayed, h200) == 0);
+  Layer by_sample(lif, DType::f16, 128, 64);
+  by_sample.params[0].count = 64 * 128;
+  CHECK(blocks_of(by_sample, h200) == 0);
+}
+
+TEST_CASE("usual recurrent layers compile for sm_90") {
+  for (const std::int64_t width : {128, 512}) check_layer({lif, DType::f16, width, 64}, h200);
+}
+
+TEST_CASE("recurrent layers compile for sm_80 and spill little", "[long]") { check_all({8, 0, 108}); }
+TEST_CASE("recurrent layers compile for sm_90 and spill little", "[long]") { check_all(h200); }
+TEST_CASE("recurrent layers compile for sm_100 and spill little", "[long]") { check_all({10, 0, 148}); }
+TEST_CASE("recurrent layers compile for sm_120 and spill little", "[long]") { check_all({12, 0, 188}); }
+
+}  // namespace spikeforge::tests
