@@ -189,6 +189,7 @@ FileId open_file(const ByteSource& source) {
 }  // namespace
 
 Group read_tree(const ByteSource& source, const Limits& limits) {
+  check_superblock(source);
   const Hdf5Session session;
   const FileId file = open_file(source);
   const PropertiesId creation(h5().H5Fget_create_plist(file.get()));

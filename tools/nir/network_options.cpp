@@ -43,6 +43,20 @@ void add_network_options(CLI::App& command, NetworkOptions& options) {
              "What cycles bring in the first step: zero, or apply (layers applied to zeros)", recurrent_starts);
   add_choice(command, "--delays", module.delays,
              "Delays that are no whole number of steps: exact (refused), or nearest", delay_roundings);
+  command
+      .add_option_function<std::string>(
+          "--device",
+          [&module](const std::string& text) {
+            try {
+              module.device = c10::Device(text);
+            } catch (const c10::Error&) {
+              throw CLI::ValidationError("--device", text + " is no device: cpu, cuda or cuda:1, say");
+            }
+          },
+          "Where it is computed: cpu (the default), cuda, cuda:1, ...")
+      ->type_name("TEXT");
+  command.add_flag("--fold-time", module.fold_time,
+                   "Layers outside cycles are called once for all steps: faster, and the same but for last bits");
   add_choice(command, "--dtype", module.dtype, "float32 (the default), or float64", dtypes);
   add_shape_rule(command, options);
   add_limits(command, options);

@@ -96,8 +96,8 @@ void load_file(torch::jit::Stack& stack) {
   const PythonOptions options(torch::jit::pop(stack).toGenericDict());
   const std::string path = torch::jit::pop(stack).toStringRef();
   Report report;
-  const Graph graph = read(path, options.limits(), &report);
-  const nn::Composite network = in_file(path, [&] { return to_module(graph, options.module()); });
+  Graph graph = read(path, options.limits(), &report);
+  const nn::Composite network = in_file(path, [&] { return to_module(std::move(graph), options.module()); });
   torch::jit::push(stack, description_of(network), texts(report));
 }
 
@@ -106,8 +106,8 @@ void load_values(torch::jit::Stack& stack) {
   const PythonOptions options(torch::jit::pop(stack).toGenericDict());
   const auto values = torch::jit::pop(stack).toGenericDict();
   Report report;
-  const Graph graph = graph_of(group_of_values(values), options.limits(), report);
-  torch::jit::push(stack, description_of(to_module(graph, options.module())), texts(report));
+  Graph graph = graph_of(group_of_values(values), options.limits(), report);
+  torch::jit::push(stack, description_of(to_module(std::move(graph), options.module())), texts(report));
 }
 
 struct Exported {

@@ -93,6 +93,11 @@ at::Tensor tensor_of(const Array& array, c10::ScalarType dtype, c10::Device devi
   return shared_tensor(array).to(device, dtype, /*non_blocking=*/false, /*copy=*/true);
 }
 
+at::Tensor taken_tensor(const Array& array, c10::ScalarType dtype, c10::Device device) {
+  const bool is_shared = array.storage().use_count() > 1;
+  return shared_tensor(array).to(device, dtype, /*non_blocking=*/false, /*copy=*/is_shared);
+}
+
 Array array_of(const at::Tensor& tensor) {
   const bool is_double = tensor.scalar_type() == c10::kDouble;
   const at::Tensor values = tensor.detach().to(c10::kCPU, is_double ? c10::kDouble : c10::kFloat).contiguous();
