@@ -265,7 +265,7 @@ class Inference {
   bool is_broadcast(std::size_t i) const {
     return std::visit(
         []<class N>(const N&) {
-          return !std::is_same_v<N, Output> && !std::is_same_v<N, Flatten> && !std::is_same_v<N, Conv1d> &&
+          return !std::is_same_v<N, Input> && !std::is_same_v<N, Output> && !std::is_same_v<N, Flatten> && !std::is_same_v<N, Conv1d> &&
                  !std::is_same_v<N, Conv2d>;
         },
         node(i).kind);

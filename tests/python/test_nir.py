@@ -129,7 +129,7 @@ def test_a_graph_trains_and_what_it_learned_is_saved(tmp_path):
     )
     net = graphs.load(graph, dt=DT, learn_neurons=True, surrogate="atan", reset="subtract")
     assert "reset=subtract" in repr(net)
-    optimiser = torch.optim.SGD(net.parameters(), 0.1)
+    optimiser = torch.optim.Adam(net.parameters(), 1e-4)
     x = torch.rand(20, 2, 4, generator=torch.Generator().manual_seed(3))
     for _ in range(3):
         optimiser.zero_grad()

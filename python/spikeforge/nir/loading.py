@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from spikeforge import nn as spiking
 from spikeforge import surrogate as surrogates
+from spikeforge._numbers import state_type
 from spikeforge.nir import operators
 from spikeforge.nir.graph import values_of
 from spikeforge.nir.modules import NodeNeuron, Silence, StackedLinear, WindowPool
@@ -84,18 +85,25 @@ def load(
     else:
         rows, warned = operators.in_one_line(operators.load_values, values_of(source), given)
     operators.warn_of(warned, stacklevel=2)
-    net = made_of(rows)
+    net = made_of(rows, torch.device(device), state_type(dtype))
     net.dt = float(dt)
     return net
 
 
-def made_of(rows: list[Row]) -> Any:
-    """The module that a description is of: a row for each module, a network before what is in it."""
-    remaining = iter(rows)
-    made = {"": _module(next(remaining))}
-    for row in remaining:
+def made_of(rows: list[Row], device: torch.device, state: torch.dtype) -> Any:
+    """The module that a description is of: a row for each module, a network before what is in it.
+
+    Args:
+        device, state: of the constants of neurons that were exported from this package.
+    """
+    made: dict[str, Any] = {}
+    for row in rows:
+        module = _neuron(row, device, state) if row["kind"] in NEURONS else _module(row)
+        if not made:
+            made[""] = module
+            continue
         parent, _, name = row["path"].rpartition(".")
-        owner, module = made[parent], _module(row)
+        owner = made[parent]
         made[row["path"]] = module
         if isinstance(owner, spiking.Network):
             owner.add(_name(name), module)
@@ -136,8 +144,6 @@ def _module(row: Row) -> nn.Module:
         return nn.Sequential()
     if kind == "Node":
         return _node(row)
-    if kind in NEURONS:
-        return _neuron(row)
     if kind == "Linear":
         return _linear(row)
     if kind in ("Conv1d", "Conv2d"):
@@ -214,7 +220,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, Tensor) else value
 
 
-def _neuron(row: Row) -> nn.Module:
+def _neuron(row: Row, device: torch.device, state: torch.dtype) -> nn.Module:
     """One of this package's, as it was exported."""
     notes = _under(row, "notes/")
     learned = notes.get("learned", ())
@@ -226,9 +232,9 @@ def _neuron(row: Row) -> nn.Module:
         if name in known:
             continue
         if name in learned:
-            options[name] = spiking.Learnable(value, dim=-1)
+            options[name] = spiking.Learnable(value.to(device, state), dim=-1)
         else:
-            options[name] = value.item() if value.dim() == 0 else spiking.Constant(value, dim=-1)
+            options[name] = value.item() if value.dim() == 0 else spiking.Constant(value.to(device, state), dim=-1)
     if row["kind"] in ("IF", "LIF", "PLIF", "CubaLIF"):
         options.setdefault("v_reset", None)
     return NEURONS[row["kind"]](**options)

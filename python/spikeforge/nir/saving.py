@@ -132,7 +132,7 @@ class Describer:
         learned = [name for name in constants if isinstance(getattr(module, name), nn.Parameter)]
         if isinstance(module, NodeNeuron):
             fields = {f"params/{name}": value for name, value in constants.items()}
-            notes = {f"notes/{name}": value for name, value in module.notes.items()}
+            notes = {f"notes/{name}": _noted(value) for name, value in module.notes.items()}
             return row | {"kind": "Node", "type": module.type, "dt": module.dt} | fields | notes
         if type(module) not in KINDS:
             raise ValueError(f"{row['path'] or '/'}: NIR has no node for {type(module).__name__}")
@@ -144,10 +144,8 @@ class Describer:
         if hasattr(module, "surrogate"):
             if isinstance(module.surrogate, surrogates.Custom):
                 raise ValueError(f"{row['path'] or '/'}: a Custom surrogate cannot be written; give it one with a name")
-            notes |= {"surrogate": module.surrogate.name}
-            if module.surrogate.args:
-                notes["surrogate_args"] = torch.tensor(module.surrogate.args, dtype=torch.float64)
-        return row | {f"notes/{name}": value for name, value in notes.items()}
+            notes |= {"surrogate": module.surrogate.name, "surrogate_args": list(module.surrogate.args)}
+        return row | {f"notes/{name}": _noted(value) for name, value in notes.items()}
 
     def _constant(self, module: ConstantsModule, name: str) -> Any:
         """Within its bounds, and of a shape that broadcasts to a step ``[*shape]``."""
@@ -184,6 +182,11 @@ class Describer:
                 hook.remove()
             spiking.set_states_(self.net, before)
         return dims
+
+
+def _noted(value: Any) -> Any:
+    numbers = isinstance(value, list) and value and not isinstance(value[0], str)
+    return torch.tensor(value, dtype=torch.float64) if numbers else value
 
 
 # --- layers
