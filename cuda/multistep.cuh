@@ -281,15 +281,18 @@ struct Multistep {
   static __device__ __forceinline__ void forward(const ForwardArgs<Cell>& a) {
     const long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     const long long at_once = Spec::in_turns ? a.at_once : a.neurons;
-    if (thread >= Neurons::threads(at_once)) return;
-    Neurons n = Neurons::of(thread, at_once);
+    if (thread < Neurons::threads(at_once)) forward(a, Neurons::of(thread, at_once), at_once);
+  }
+
+  // Of a thread that takes neurons so many apart in turns, up from the first or down.
+  static __device__ __forceinline__ void forward(const ForwardArgs<Cell>& a, Neurons n, long long apart) {
     ForwardCursors cursors(a, n);
     InputPack x[K][I];
     load_first(a, cursors, x);
     const Cells cells(a, n);
     walk_sequence(a, cells, n, cursors, x);
     if (!Spec::in_turns) return;
-    for (n = n.further(at_once); n.start < a.neurons; n = n.further(at_once)) {
+    for (n = n.further(apart); n.is_below(a.neurons); n = n.further(apart)) {
       ForwardCursors next(a, n);
       load_first(a, next, x);
       walk_sequence(a, cells, n, next, x);
@@ -440,6 +443,7 @@ struct Multistep {
         const Input* row = rows.next();
         if (Spec::has_grad_y(c) && (behind == Behind::none || u < to.length))
           to.grad_y[u][c] = load(row, Spec::one_grad_y(c));
+        if (Spec::ones_grad_y(c)) to.grad_y[u][c].fill(convert<Input>(F(1)));
       }
     }
   }
@@ -587,16 +591,20 @@ struct Multistep {
     }
   }
 
-  static __device__ __forceinline__ void store_grad_params(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
-                                                           const F (&own)[W][room(S)], Gradients& grad) {
+  static __device__ __forceinline__ void finish_grad_params(const Cells& cells, const F (&own)[W][room(S)],
+                                                            Gradients& grad) {
 #pragma unroll
-    for (int k = 0; k < W; ++k) {
-      cells.cell[k].finish(own[k], grad.param[k]);
+    for (int k = 0; k < W; ++k) cells.cell[k].finish(own[k], grad.param[k]);
+  }
+
+  static __device__ __forceinline__ void store_grad_params(const BackwardArgs<Cell>& a, Neurons n,
+                                                           const Gradients& grad) {
+#pragma unroll
+    for (int k = 0; k < W; ++k)
 #pragma unroll
       for (int j = 0; j < P; ++j)
         if (Spec::wants_grad_param(j) && !Spec::shared(j))
           static_cast<F*>(a.grad_params[j])[n.neuron(k)] = grad.param[k][j];
-    }
 #pragma unroll
     for (int j = 0; j < P; ++j)
       if (Spec::wants_grad_param(j) && Spec::shared(j))
@@ -635,44 +643,52 @@ struct Multistep {
     for (; t0 >= 0; t0 -= C) backward_segment<Behind::none>(a, cells, n, t0, grad);
   }
 
-  // In turns, sums over neurons that share a parameter stay in registers until the last turn.
   static __device__ __forceinline__ void backward(const BackwardArgs<Cell>& a) {
     const long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     const long long at_once = Spec::in_turns ? a.at_once : a.neurons;
     if (thread >= Neurons::threads(at_once)) return;
     const Neurons first = Neurons::of(thread, at_once);
-    const Cells cells(a, first);
+    const auto store = [&](const Gradients& grad) { store_grad_params(a, first, grad); };
+    if constexpr (Spec::one_segment)
+      backward_one_segment(a, first, at_once, store);
+    else
+      backward(a, first, at_once, store);
+  }
+
+  // Of a thread that takes neurons in turns as in the forward pass. `use` is given the gradients of parameters, summed
+  // over the turns in registers.
+  template <class Use>
+  static __device__ __forceinline__ void backward(const BackwardArgs<Cell>& a, Neurons n, long long apart, Use&& use) {
+    const Cells cells(a, n);
     Gradients grad;
     F own[W][room(S)] = {};
-    Neurons n = first;
     do {
       walk_sequence(a, cells, n, grad);
       store_grad_initial(a, n, grad, own);
       if (!Spec::in_turns) break;
       grad.clear_states();
-      n = n.further(at_once);
-    } while (n.start < a.neurons);
-    store_grad_params(a, cells, first, own, grad);
+      n = n.further(apart);
+    } while (n.is_below(a.neurons));
+    finish_grad_params(cells, own, grad);
+    use(grad);
   }
 
-  // In turns as well; the rows of the next turn are on their way while one is computed.
-  static __device__ __forceinline__ void backward_one_segment(const BackwardArgs<Cell>& a) {
+  // The rows of the next turn are on their way while one is computed.
+  template <class Use>
+  static __device__ __forceinline__ void backward_one_segment(const BackwardArgs<Cell>& a, Neurons n, long long apart,
+                                                              Use&& use) {
     constexpr Behind behind = Spec::ragged ? Behind::skipped : Behind::none;
-    const long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (thread >= Neurons::threads(a.at_once)) return;
-    const Neurons first = Neurons::of(thread, a.at_once);
     SegmentRows next;
-    load_rows<behind>(a, first, 0, next);
-    const Cells cells(a, first);
+    load_rows<behind>(a, n, 0, next);
+    const Cells cells(a, n);
     Gradients grad;
     F own[W][room(S)] = {};
-    Neurons n = first;
     bool goes_on = true;
     while (goes_on) {
       Segment segment;
       static_cast<SegmentRows&>(segment) = next;
-      const Neurons further = n.further(a.at_once);
-      goes_on = further.start < a.neurons;
+      const Neurons further = n.further(apart);
+      goes_on = further.is_below(a.neurons);
       if (goes_on) load_rows<behind>(a, further, 0, next);
       if (never(a)) return;
       grad.clear_states();
@@ -682,7 +698,8 @@ struct Multistep {
       store_grad_initial(a, n, grad, own);
       n = further;
     }
-    store_grad_params(a, cells, first, own, grad);
+    finish_grad_params(cells, own, grad);
+    use(grad);
   }
 
   // ---- backward, time-parallel: the warps of a block take the segments of the same neurons side by side ----
@@ -811,7 +828,8 @@ struct Multistep {
     if (g == 0) {
       F own[W][room(S)] = {};
       store_grad_initial(a, n, grad, own);
-      store_grad_params(a, cells, n, own, grad);
+      finish_grad_params(cells, own, grad);
+      store_grad_params(a, n, grad);
     }
   }
 };

@@ -102,6 +102,11 @@ struct Lanes {
 
   __device__ __forceinline__ Lanes further(long long neurons) const { return {first + neurons, start + neurons}; }
 
+  // Whether they start among so many.
+  __device__ __forceinline__ bool is_below(long long neurons) const {
+    return static_cast<unsigned long long>(start) < static_cast<unsigned long long>(neurons);
+  }
+
   // Whether the lane's neuron is nobody else's: only then may it count in a sum.
   __device__ __forceinline__ bool own(int k) const { return neuron(k) >= start; }
 

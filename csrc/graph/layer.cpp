@@ -34,10 +34,21 @@ Value joined(Residual residual, const Value& spike, const Value& other) {
 }  // namespace
 
 std::optional<Residual> residual_of(std::string_view name) {
-  if (name == "add") return Residual::add;
-  if (name == "and") return Residual::logical_and;
-  if (name == "iand") return Residual::inhibit;
+  for (const Residual residual : {Residual::add, Residual::logical_and, Residual::inhibit})
+    if (name_of(residual) == name) return residual;
   return std::nullopt;
+}
+
+std::string_view name_of(Residual residual) {
+  switch (residual) {
+    case Residual::add:
+      return "add";
+    case Residual::logical_and:
+      return "and";
+    case Residual::inhibit:
+      return "iand";
+  }
+  return "";
 }
 
 Cell layer(const Cell& neuron, const Layer& around) {

@@ -16,6 +16,7 @@ enum class Residual : std::uint8_t { add, logical_and, inhibit };
 
 // "add", "and", "iand"; nothing for another name.
 std::optional<Residual> residual_of(std::string_view name);
+std::string_view name_of(Residual residual);
 
 struct Layer {
   // The first input x becomes (x - mean) * scale + shift: three parameters behind the neuron's own.

@@ -41,6 +41,8 @@ Driver find_driver() {
   find("cuLaunchKernel", driver.launch_kernel);
   find("cuLaunchCooperativeKernel", driver.launch_cooperative_kernel);
   find("cuKernelSetAttribute", driver.kernel_set_attribute);
+  find("cuKernelGetFunction", driver.kernel_get_function);
+  find("cuOccupancyMaxActiveBlocksPerMultiprocessor", driver.max_active_blocks);
   find("cuGetErrorName", driver.get_error_name);
   find("cuGetErrorString", driver.get_error_string);
   return driver;
@@ -88,6 +90,16 @@ void LoadedKernel::check_launch(Driver::Result result, std::array<unsigned, 3> g
       "{}: the launch of {} x {} x {} blocks of {} x {} x {} threads with {} bytes of shared memory failed: "
       "{}",
       name_, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes, driver_->describe(result)));
+}
+
+int LoadedKernel::blocks_at_once(unsigned block) const {
+  Driver::Function function = nullptr;
+  int blocks = 0;
+  Driver::Result result = driver_->kernel_get_function(&function, kernel_);
+  if (result == 0) result = driver_->max_active_blocks(&blocks, function, static_cast<int>(block), 0);
+  if (result == 0) return blocks;
+  throw DriverError(fmt::format("{}: the driver does not say how many blocks of {} threads a multiprocessor holds: {}",
+                                name_, block, driver_->describe(result)));
 }
 
 void LoadedKernel::allow_shared(int bytes, int device) const {

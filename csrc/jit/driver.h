@@ -13,6 +13,7 @@ struct Driver {
   using Result = int;
   using Library = void*;
   using Kernel = void*;
+  using Function = void*;
   using Stream = void*;
 
   Result (*library_load_data)(Library*, const void* image, void* jit_options, void** jit_values, unsigned jit_count,
@@ -25,6 +26,8 @@ struct Driver {
                                       unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream,
                                       void** arguments) = nullptr;
   Result (*kernel_set_attribute)(int attribute, int value, Kernel, int device) = nullptr;
+  Result (*kernel_get_function)(Function*, Kernel) = nullptr;
+  Result (*max_active_blocks)(int* blocks, Function, int block, std::size_t dynamic_shared_bytes) = nullptr;
   Result (*get_error_name)(Result, const char**) = nullptr;
   Result (*get_error_string)(Result, const char**) = nullptr;
 
@@ -53,6 +56,9 @@ class LoadedKernel {
   // All blocks are on the device at once, so that they may wait for each other; the kernel takes one struct.
   void launch_together(unsigned blocks, unsigned block, unsigned shared_bytes, Driver::Stream stream,
                        const void* args) const;
+
+  // Blocks of so many threads that a multiprocessor of the current device holds at once.
+  int blocks_at_once(unsigned block) const;
 
   // More dynamic shared memory than the 48 KB that every kernel may have; `device` is the CUDA runtime's index. Holds
   // for every thread's launches there, until the next call: a later one that allows less takes it from all.

@@ -64,8 +64,9 @@ inline at::TensorList given_states(const MultistepCall& call) {
 // The text that a lowered call hands on: where it goes into a graph, on a line.
 class HandedOn {
  public:
-  explicit HandedOn(const MultistepCall& call) : text_(text_of(call)) {
-    const bool is_recorded = call.inputs[0].key_set().has(c10::DispatchKey::Python);
+  explicit HandedOn(const MultistepCall& call) : HandedOn(text_of(call), call.inputs[0]) {}
+  HandedOn(std::string_view text, const at::Tensor& x) : text_(text) {
+    const bool is_recorded = x.key_set().has(c10::DispatchKey::Python);
     if (is_recorded && text_.find('\n') != std::string_view::npos) text_ = line_ = graph::on_a_line(text_);
   }
   HandedOn(const HandedOn&) = delete;
@@ -127,33 +128,66 @@ inline bool is_wrapped(const MultistepCall& call) {
 void check_counts(const MultistepCall& call, std::size_t grad_outputs, std::size_t grad_states, std::size_t checkpoints,
                   std::size_t needs_grad);
 
-// needs_grad is over the inputs, the given states, the parameters.
+// The call of a lowered backward operator; needs_grad is over the inputs, the given states, the parameters.
+class GivenBackward {
+ public:
+  GivenBackward(std::string_view neuron, const OptionalTensorList& grad_outputs, const OptionalTensorList& grad_states,
+                at::TensorList inputs, at::TensorList states, at::TensorList params, at::TensorList checkpoints,
+                const c10::List<bool>& needs_grad, bool store_states) {
+    static_cast<MultistepCall&>(call) = traced_call(neuron, inputs, states, params, store_states);
+    check_counts(call, grad_outputs.size(), grad_states.size(), checkpoints.size(), needs_grad.size());
+    for (const OptionalTensorList* list : {&grad_outputs, &grad_states})
+      for (const std::optional<at::Tensor> grad : *list) grads_.push_back(grad.value_or(at::Tensor()));
+    call.grad_outputs = at::TensorList(grads_).slice(0, grad_outputs.size());
+    call.grad_states = at::TensorList(grads_).slice(grad_outputs.size());
+    call.checkpoints = checkpoints[0];
+    std::size_t next = 0;
+    const auto add = [&](std::size_t count) {
+      for (std::size_t i = 0; i < count; ++i) call.needs_grad.push_back(needs_grad.get(next++));
+    };
+    add(inputs.size());
+    if (states.empty())
+      call.needs_grad.append(call.cell->states.size(), false);
+    else
+      add(states.size());
+    add(params.size());
+  }
+  GivenBackward(const GivenBackward&) = delete;
+  GivenBackward& operator=(const GivenBackward&) = delete;
+
+  BackwardCall call;
+
+ private:
+  Tensors grads_;
+};
+
+// And what it hands on of one.
+inline OptionalTensorList optional_list(at::TensorList tensors) {
+  OptionalTensorList list;
+  list.reserve(tensors.size());
+  for (const at::Tensor& t : tensors) list.push_back(t.defined() ? std::optional<at::Tensor>(t) : std::nullopt);
+  return list;
+}
+inline c10::List<bool> needs_grad_of_given(const BackwardCall& call) {
+  c10::List<bool> needs_grad;
+  needs_grad.reserve(call.needs_grad.size());
+  const bool has_states = !given_states(call).empty();
+  for (std::size_t i = 0; i < call.needs_grad.size(); ++i) {
+    const bool is_state = i >= call.inputs.size() && i < call.inputs.size() + call.cell->states.size();
+    if (has_states || !is_state) needs_grad.push_back(call.needs_grad[i]);
+  }
+  return needs_grad;
+}
+
 template <Tensors (*backward)(const BackwardCall&)>
 List backward_kernel(std::string_view neuron, const OptionalTensorList& grad_outputs,
                      const OptionalTensorList& grad_states, at::TensorList inputs, at::TensorList states,
                      at::TensorList params, at::TensorList checkpoints,
                      c10::List<bool> needs_grad,  // NOLINT(performance-unnecessary-value-param): the dispatcher's
                      bool store_states) {
-  BackwardCall call;
-  static_cast<MultistepCall&>(call) = traced_call(neuron, inputs, states, params, store_states);
-  check_counts(call, grad_outputs.size(), grad_states.size(), checkpoints.size(), needs_grad.size());
-  Tensors grads;
-  for (const OptionalTensorList* list : {&grad_outputs, &grad_states})
-    for (const std::optional<at::Tensor> grad : *list) grads.push_back(grad.value_or(at::Tensor()));
-  call.grad_outputs = at::TensorList(grads).slice(0, grad_outputs.size());
-  call.grad_states = at::TensorList(grads).slice(grad_outputs.size());
-  call.checkpoints = checkpoints[0];
-  std::size_t next = 0;
-  const auto add = [&](std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) call.needs_grad.push_back(needs_grad.get(next++));
-  };
-  add(inputs.size());
-  if (states.empty())
-    call.needs_grad.append(call.cell->states.size(), false);
-  else
-    add(states.size());
-  add(params.size());
-  return list_of(backward(call));
+  const GivenBackward given(neuron, grad_outputs, grad_states, inputs, states, params, checkpoints, needs_grad,
+                            store_states);
+  return list_of(backward(given.call));
 }
 
 }  // namespace traced
@@ -179,22 +213,10 @@ inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
 
 inline Tensors call_run_backward(const BackwardCall& call) {
   static const auto op = traced::find<traced::Backward>("spikeforge::run_backward");
-  const auto list_of = [](at::TensorList tensors) {
-    traced::OptionalTensorList list;
-    list.reserve(tensors.size());
-    for (const at::Tensor& t : tensors) list.push_back(t.defined() ? std::optional<at::Tensor>(t) : std::nullopt);
-    return list;
-  };
-  const at::TensorList states = traced::given_states(call);
-  c10::List<bool> needs_grad;
-  needs_grad.reserve(call.needs_grad.size());
-  for (std::size_t i = 0; i < call.needs_grad.size(); ++i) {
-    const bool is_state = i >= call.inputs.size() && i < call.inputs.size() + call.cell->states.size();
-    if (!states.empty() || !is_state) needs_grad.push_back(call.needs_grad[i]);
-  }
-  return traced::tensors_of(op.call(traced::HandedOn(call).text(), list_of(call.grad_outputs),
-                                    list_of(call.grad_states), call.inputs, states, call.params, call.checkpoints,
-                                    needs_grad, call.store_states));
+  return traced::tensors_of(op.call(traced::HandedOn(call).text(), traced::optional_list(call.grad_outputs),
+                                    traced::optional_list(call.grad_states), call.inputs, traced::given_states(call),
+                                    call.params, call.checkpoints, traced::needs_grad_of_given(call),
+                                    call.store_states));
 }
 
 }  // namespace spikeforge::ops

@@ -34,9 +34,9 @@ using BatchNormRun = Results(std::string_view, at::TensorList, at::TensorList, a
                              const MaybeTensor&, const MaybeTensor&, const MaybeTensor&, const MaybeTensor&,
                              std::string_view, std::int64_t, double, bool);
 
-SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { library.impl(batch_norm_op, TORCH_FN(kernel<composed>)); }
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { library.impl(batch_norm_op, TORCH_FN(kernel<inference>)); }
 // Of a call without any tensor, which no other kernel is found for: to say so.
-SPIKEFORGE_KERNELS(Undefined, library) { library.impl(batch_norm_op, TORCH_FN(kernel<composed>)); }
+SPIKEFORGE_KERNELS(Undefined, library) { library.impl(batch_norm_op, TORCH_FN(kernel<inference>)); }
 SPIKEFORGE_KERNELS(FuncTorchBatched, library) { library.impl(batch_norm_op, TORCH_FN(kernel<composed>)); }
 
 }  // namespace
@@ -48,6 +48,13 @@ std::int64_t dim_of_channels(const Leader& leader, std::int64_t channel_dim) {
                     " besides time, but is ", channel_dim, " where ", leader.name, " has shape ",
                     leader.tensor.sym_sizes());
   return dim;
+}
+
+graph::Residual residual_named(std::string_view mode) {
+  const auto residual = graph::residual_of(mode);
+  TORCH_CHECK_VALUE(residual.has_value(), batch_norm_op, ": residual_mode must be add, and or iand, but is '", mode,
+                    "'");
+  return *residual;
 }
 
 void check(const LayerCall& call) {
@@ -69,8 +76,7 @@ void check(const LayerCall& call) {
                     ": mean and var are given together, or neither: then they are those of ", leader.name);
   TORCH_CHECK_VALUE(std::isfinite(call.eps) && call.eps >= 0, batch_norm_op,
                     ": eps must be finite and not below 0, but is ", call.eps);
-  TORCH_CHECK_VALUE(graph::residual_of(call.residual_mode).has_value(), batch_norm_op,
-                    ": residual_mode must be add, and or iand, but is '", call.residual_mode, "'");
+  residual_named(call.residual_mode);
   if (call.residual.defined()) {
     TORCH_CHECK_VALUE(call.residual.sym_sizes() == x.sym_sizes(), batch_norm_op, ": residual must have shape ",
                       x.sym_sizes(), ", that of ", leader.name, ", but has ", call.residual.sym_sizes());
@@ -85,6 +91,18 @@ void check(const LayerCall& call) {
                     x.sym_sizes(), "; pass mean and var, or call eval() on a module");
 }
 
+LayerCall checked_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
+                       const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& mean,
+                       const MaybeTensor& var, const MaybeTensor& residual, std::string_view residual_mode,
+                       std::int64_t channel_dim, double eps, bool store_states) {
+  const auto given = [](const MaybeTensor& t) { return t.value_or(at::Tensor()); };
+  LayerCall call{neuron,     inputs,          states,        params,      given(weight), given(bias), given(mean),
+                 given(var), given(residual), residual_mode, channel_dim, eps,           store_states};
+  check(call);
+  if (call.channel_dim < 0) call.channel_dim += call.inputs[0].dim();
+  return call;
+}
+
 at::Tensor beside(const at::Tensor& numbers, const at::Tensor& x, std::int64_t channel_dim) {
   c10::SymDimVector sizes(static_cast<std::size_t>(x.dim() - channel_dim), 1);
   sizes[0] = numbers.sym_size(0);
@@ -96,10 +114,10 @@ Scale scale_of(const at::Tensor& var, const at::Tensor& weight, double eps) {
   return {rstd, weight.defined() ? rstd * weight : rstd};
 }
 
-std::shared_ptr<const TracedCell> layer_cell(const LayerCall& call, bool with_statistics) {
-  graph::Layer around{.normalised = true, .with_statistics = with_statistics, .residual = std::nullopt};
-  if (call.residual.defined()) around.residual = graph::residual_of(call.residual_mode);
-  const auto neuron = cell_of(call.neuron, batch_norm_op);
+std::shared_ptr<const TracedCell> layer_cell(std::string_view neuron_text, std::optional<graph::Residual> residual,
+                                             bool with_statistics) {
+  const graph::Layer around{.normalised = true, .with_statistics = with_statistics, .residual = residual};
+  const auto neuron = cell_of(neuron_text, batch_norm_op);
   using Texts = DerivedTexts<std::pair<bool, std::optional<graph::Residual>>>;
   auto& texts = neuron->layers.get<Texts>([] { return Texts(); });
   try {
@@ -111,11 +129,11 @@ std::shared_ptr<const TracedCell> layer_cell(const LayerCall& call, bool with_st
   }
 }
 
-LayerArguments::LayerArguments(const LayerCall& call, const at::Tensor& mean, const at::Tensor& scale,
+LayerArguments::LayerArguments(const LayerCall& call, const at::Tensor& center, const at::Tensor& scale,
                                const at::Tensor& shift)
     : inputs(call.inputs.begin(), call.inputs.end()), params(call.params.begin(), call.params.end()) {
   if (call.residual.defined()) inputs.push_back(call.residual);
-  for (const at::Tensor& numbers : {mean, scale, shift}) params.push_back(beside(numbers, inputs[0], call.channel_dim));
+  params.insert(params.end(), {center, scale, shift});
 }
 
 namespace {
@@ -130,8 +148,9 @@ Results composed(const LayerCall& call, const at::Tensor& mean, const at::Tensor
     center = mean.detach();
     shift = shift - (mean - center) * scale;
   }
-  const LayerArguments arguments(call, center, scale, shift);
-  const auto cell = layer_cell(call);
+  const auto beside_x = [&](const at::Tensor& t) { return beside(t, call.inputs[0], call.channel_dim); };
+  const LayerArguments arguments(call, beside_x(center), beside_x(scale), beside_x(shift));
+  const auto cell = layer_cell(call.neuron, call.joins());
   const MultistepResults results =
       call_run(traced_call(cell->text, arguments.inputs, call.states, arguments.params, call.store_states));
   return {traced::list_of(results.outputs), traced::list_of(results.states), mean, var};
@@ -148,6 +167,12 @@ Results composed(const LayerCall& call) {
   }
   const auto [mean, var] = call_channel_statistics(call.inputs[0], call.channel_dim);
   return composed(call, mean, var);
+}
+
+Results inference(const LayerCall& call) {
+  if (call.has_statistics()) return composed(call);
+  LayerResults results = call_layer_forward(call, /*save=*/false);
+  return {traced::list_of(results.run.outputs), traced::list_of(results.run.states), results.mean, results.var};
 }
 
 }  // namespace spikeforge::ops::layers

@@ -4,6 +4,7 @@
 
 #include <spikeforge/graph/layer.h>
 #include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/derivatives.h>
 #include <spikeforge/ops/common/text_call.h>
 
 #include <ATen/core/Tensor.h>
@@ -32,12 +33,18 @@ struct LayerCall {
   bool store_states = false;
 
   bool has_statistics() const { return mean.defined(); }
+  std::optional<graph::Residual> joins() const {
+    return residual.defined() ? graph::residual_of(residual_mode) : std::nullopt;
+  }
   // What stands besides the lists.
   std::array<at::Tensor, 5> own() const { return {weight, bias, mean, var, residual}; }
 };
 
 // Throws TypeError and ValueError.
 void check(const LayerCall& call);
+
+// Throws ValueError for no residual_mode.
+graph::Residual residual_named(std::string_view mode);
 
 // channel_dim counted from the front. Throws ValueError for one that the leader does not have, or that is time.
 std::int64_t dim_of_channels(const Leader& leader, std::int64_t channel_dim);
@@ -54,20 +61,66 @@ struct Scale {
 };
 Scale scale_of(const at::Tensor& var, const at::Tensor& weight, double eps);
 
-// The neuron with what a call puts around it, and with_statistics of graph::Layer.
-std::shared_ptr<const TracedCell> layer_cell(const LayerCall& call, bool with_statistics = false);
+// A normalised neuron, as graph::Layer has it.
+std::shared_ptr<const TracedCell> layer_cell(std::string_view neuron, std::optional<graph::Residual> residual,
+                                             bool with_statistics = false);
 
-// A call of layer_cell; points into the lists.
+// Of a call of layer_cell; the numbers are beside x.
 struct LayerArguments {
-  LayerArguments(const LayerCall& call, const at::Tensor& mean, const at::Tensor& scale, const at::Tensor& shift);
+  LayerArguments(const LayerCall& call, const at::Tensor& center, const at::Tensor& scale, const at::Tensor& shift);
   List inputs, params;
 };
 
+// The numbers of channels that a normalisation comes to, beside x; center is the mean.
+struct Numbers {
+  at::Tensor center, scale, shift, rstd;
+};
+
+// Of a call with the statistics of its own input: what it gives, and what its backward pass needs. `run` is that of the
+// layer_cell.
+struct LayerResults {
+  MultistepResults run;
+  at::Tensor mean, var;
+  Numbers numbers;
+};
+
+// `run` is that of the layer_cell with the numbers of the forward pass; in the places of scale and shift stand in
+// needs_grad and among the gradients weight and bias, [C].
+struct LayerBackward {
+  BackwardCall run;
+  std::string_view neuron;
+  std::optional<graph::Residual> residual;
+  at::Tensor rstd, grad_mean, grad_var;  // gradients: undefined where none came
+  std::int64_t channel_dim = 2;
+
+  std::size_t mean_at() const { return run.cell->arguments() - 3; }
+  std::size_t scale_at() const { return mean_at() + 1; }
+  std::size_t shift_at() const { return mean_at() + 2; }
+};
+
+// Made of run's operators, through the dispatcher; the gradients in one pass where they are to be differentiated.
+LayerResults forward_of_parts(const LayerCall& call, bool save);
+ByArgument backward_of_parts(const LayerBackward& layer, bool is_differentiated);
+
+// Through the dispatcher: in one launch each on a GPU, where that can be.
+LayerResults call_layer_forward(const LayerCall& call, bool save);
+ByArgument call_layer_backward(const LayerBackward& layer);
+
 // By operators that are all differentiable themselves, with the call's statistics, or those of its input.
 Results composed(const LayerCall& call);
+// Where nothing is differentiated.
+Results inference(const LayerCall& call);
+
+at::Scalar numbers_of_a_channel(const at::Tensor& x, std::int64_t channel_dim);
 
 // A channel's numbers [C] beside x.
 at::Tensor beside(const at::Tensor& numbers, const at::Tensor& x, std::int64_t channel_dim);
+
+// With the channel's dimension counted from the front. Throws as check() does.
+LayerCall checked_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
+                       const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& mean,
+                       const MaybeTensor& var, const MaybeTensor& residual, std::string_view residual_mode,
+                       std::int64_t channel_dim, double eps, bool store_states);
 
 // A kernel of batch_norm_run for the dispatcher.
 template <Results (*run)(const LayerCall&)>
@@ -75,12 +128,8 @@ Results kernel(std::string_view neuron, at::TensorList inputs, at::TensorList st
                const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& mean, const MaybeTensor& var,
                const MaybeTensor& residual, std::string_view residual_mode, std::int64_t channel_dim, double eps,
                bool store_states) {
-  const auto given = [](const MaybeTensor& t) { return t.value_or(at::Tensor()); };
-  LayerCall call{neuron,     inputs,          states,        params,      given(weight), given(bias), given(mean),
-                 given(var), given(residual), residual_mode, channel_dim, eps,           store_states};
-  check(call);
-  if (call.channel_dim < 0) call.channel_dim += call.inputs[0].dim();
-  return run(call);
+  return run(checked_call(neuron, inputs, states, params, weight, bias, mean, var, residual, residual_mode, channel_dim,
+                          eps, store_states));
 }
 
 }  // namespace spikeforge::ops::layers

@@ -9,7 +9,11 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -19,34 +23,10 @@ namespace {
 
 using namespace autograd;
 
-// What the gradients of a tensor's statistics come to, dmean / n + 2 dvar (x - mean) / n, and its own with that, in one
-// pass.
-// On one line each, as all texts that torch.compile may meet (graph::on_a_line).
+// What the gradients of a tensor's statistics come to, dmean / n + 2 dvar (x - mean) / n. On one line, as all texts
+// that torch.compile may meet (graph::on_a_line).
 constexpr std::string_view of_statistics =
     "neuron of_statistics(x; ; mean, offset, slope) { return offset + slope * (x - mean) }";
-constexpr std::string_view add_statistics =
-    "neuron add_statistics(g, x; ; mean, offset, slope) { return g + (offset + slope * (x - mean)) }";
-// What a normalisation makes of its statistics: x becomes (x - mean) * scale + shift.
-constexpr std::string_view of_layer =
-    "neuron of_layer(mean, var, weight, bias; ; eps) {"
-    " rstd = 1 / sqrt(var + eps); return mean, rstd, rstd * weight, bias }";
-// The gradient of a weight, and offset and slope, of those of scale and shift.
-constexpr std::string_view of_channels =
-    "neuron of_channels(of_scale, of_shift, rstd, scale; ; count) {"
-    " w = of_scale * rstd; share = scale / count; return w, -(of_shift * share), -(w * rstd * share) }";
-
-at::Scalar numbers_of_a_channel(const at::Tensor& x, std::int64_t channel_dim) {
-  c10::SymInt numbers = 1;
-  for (std::int64_t d = 0; d < x.dim(); ++d)
-    if (d != channel_dim) numbers = numbers * x.sym_size(d);
-  return {numbers};
-}
-
-// A parameter for a neuron beside t: it is read when the call is made, and waits for nothing.
-at::Tensor on_the_host(const at::Scalar& number, const at::Tensor& t) {
-  return at::full({}, number, t.options().device(c10::kCPU));
-}
-
 bool is_differentiated(const variable_list& grads) { return at::GradMode::is_enabled() || any_dual(grads); }
 
 struct StatisticsRule {
@@ -84,30 +64,19 @@ std::tuple<at::Tensor, at::Tensor> statistics_autograd(const at::Tensor& x, std:
 }
 
 // A layer with the statistics of its own x, as one node: it keeps x, what else its neuron takes, and a few numbers a
-// channel. On a GPU, where passes over memory are what costs, x's gradient takes two: the first for sums over channels;
-// the second makes the neuron's derivative once more, with what the statistics add to it.
+// channel.
 struct BatchNormRule {
   static constexpr bool is_traceable = true;
 
   static Results recorded(const LayerCall& layer) {
-    const at::Tensor& x = layer.inputs[0];
-    at::Tensor mean, var, center, rstd, scale, shift;
+    LayerResults results;
     {
+      // The numbers of channels are the node's own: their gradients go to weight, bias and x.
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
-      std::tie(mean, var) = call_channel_statistics(x, layer.channel_dim);
-      // In the call's place for them; their own gradients go to weight, bias and x. Copies below this level of autograd
-      // alone, so that those of torch.func above it still see where they come from.
-      const auto row = [&](const at::Tensor& t, double otherwise) {
-        if (!t.defined()) return at::full_like(mean, otherwise).unsqueeze(0);
-        return (t.scalar_type() == mean.scalar_type() ? t : t.to(mean.scalar_type())).unsqueeze(0);
-      };
-      const List numbers{mean.unsqueeze(0), var.unsqueeze(0), row(layer.weight, 1), row(layer.bias, 0)};
-      const List eps{on_the_host(layer.eps, mean)};
-      Tensors made = call_run(traced_call(of_layer, numbers, /*states=*/{}, eps, /*store_states=*/false)).outputs;
-      for (at::Tensor& of_channels : made) of_channels = of_channels.squeeze(0);
-      center = made[0], rstd = made[1], scale = made[2], shift = made[3];
+      results = is_wrapped(layer) ? forward_of_parts(layer, /*save=*/true) : call_layer_forward(layer, /*save=*/true);
     }
-    const std::shared_ptr<const TracedCell> cell = layer_cell(layer);
+    const auto& [center, scale, shift, rstd] = results.numbers;
+    const std::shared_ptr<const TracedCell> cell = layer_cell(layer.neuron, layer.joins());
     const LayerArguments arguments(layer, center, scale, shift);
     const MultistepCall call =
         traced_call(cell->text, arguments.inputs, layer.states, arguments.params, layer.store_states);
@@ -115,89 +84,81 @@ struct BatchNormRule {
     for (const at::Tensor* t : {&layer.weight, &layer.bias})
       if (t->defined()) given.push_back(*t);
 
-    MultistepResults results;
     record<BatchNormRule>(given, [&](AutogradContext* ctx) {
-      results = call_run_forward(call, /*save=*/true);
       variable_list saved = given;
-      saved.insert(saved.end(), {rstd, results.checkpoints});
+      saved.insert(saved.end(), {rstd, results.run.checkpoints});
       Kept::save(ctx, call, std::move(saved));
       ctx->saved_data["has_weight"] = layer.weight.defined();
       ctx->saved_data["has_bias"] = layer.bias.defined();
       ctx->saved_data["channel_dim"] = layer.channel_dim;
       ctx->saved_data["eps"] = layer.eps;
-      if (x.is_cuda() || jit::recorder() != nullptr) {
-        const auto extended = layer_cell(layer, /*with_statistics=*/true);
-        // A longer cell may have its checkpoints elsewhere.
-        const DType type = dtype_of(x.scalar_type());
-        if (extended->checkpoint_length(type) == cell->checkpoint_length(type))
-          ctx->saved_data["with_statistics"] = extended->text;
-      }
-      variable_list all(results.outputs.begin(), results.outputs.end());
-      all.insert(all.end(), results.states.begin(), results.states.end());
-      all.insert(all.end(), {mean, var});
+      ctx->saved_data["layer_of"] = std::string(layer.neuron);
+      if (const auto residual = layer.joins()) ctx->saved_data["residual"] = static_cast<std::int64_t>(*residual);
+      variable_list all(results.run.outputs.begin(), results.run.outputs.end());
+      all.insert(all.end(), results.run.states.begin(), results.run.states.end());
+      all.insert(all.end(), {results.mean, results.var});
       return all;
     });
-    return {traced::list_of(results.outputs), traced::list_of(results.states), mean, var};
+    return {traced::list_of(results.run.outputs), traced::list_of(results.run.states), results.mean, results.var};
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     Kept kept(ctx);
-    BackwardCall& call = kept.call;
-    const std::size_t outputs = call.cell->outputs.size(), states = call.cell->states.size();
-    call.grad_outputs = at::TensorList(grads).slice(0, outputs);
-    call.grad_states = at::TensorList(grads).slice(outputs, states);
-    call.checkpoints = kept.tensors().back();
-    const at::Tensor& x = kept.tensors()[0];
-    Channels channels(ctx, kept);
-    ByArgument arguments = tensors_of(call);
-    const std::size_t mean_at = call.cell->arguments() - 3, scale_at = mean_at + 1, shift_at = mean_at + 2;
-    const bool differentiated = is_differentiated(grads) || any_dual(call);
-    if (differentiated) {
-      // Whose derivatives are wanted too.
-      const auto [mean, var] = call_channel_statistics(x, channels.dim);
-      const Scale factors = scale_of(var, channels.weight, channels.eps);
-      channels.rstd = factors.rstd;
-      arguments[mean_at] = beside(mean, x, channels.dim);
-      arguments[scale_at] = beside(factors.scale, x, channels.dim);
-      if (channels.bias.defined()) arguments[shift_at] = beside(channels.bias, x, channels.dim);
-      set_tensors(call, arguments);
-    }
-    const auto with_statistics = ctx->saved_data.find("with_statistics");
-    const bool in_two_passes = !differentiated && with_statistics != ctx->saved_data.end();
+    const std::size_t outputs = kept.call.cell->outputs.size(), states = kept.call.cell->states.size();
+    const std::string neuron = ctx->saved_data.at("layer_of").toStringRef();
+    const auto residual = ctx->saved_data.find("residual");
+    LayerBackward layer{.run = kept.call,
+                        .neuron = neuron,
+                        .residual = residual == ctx->saved_data.end()
+                                        ? std::nullopt
+                                        : std::optional(static_cast<graph::Residual>(residual->second.toInt())),
+                        .rstd = {},
+                        .grad_mean = grads[outputs + states],
+                        .grad_var = grads[outputs + states + 1],
+                        .channel_dim = ctx->saved_data.at("channel_dim").toInt()};
+    layer.run.grad_outputs = at::TensorList(grads).slice(0, outputs);
+    layer.run.grad_states = at::TensorList(grads).slice(outputs, states);
+    layer.run.checkpoints = kept.tensors().back();
+    layer.run.needs_grad = kept.wanted();
+    const Affine affine(ctx, kept);
+    layer.rstd = affine.rstd;
+    layer.run.needs_grad[layer.scale_at()] = affine.wants_weight;
+    layer.run.needs_grad[layer.shift_at()] = affine.wants_bias;
 
-    call.needs_grad = kept.wanted();
-    const bool wants_x = call.needs_grad[0];
-    call.needs_grad[0] = wants_x && !in_two_passes;
-    call.needs_grad[scale_at] = wants_x || channels.wants_weight;
-    call.needs_grad[shift_at] = wants_x || channels.wants_bias;
-    ByArgument found = gradients_by_argument(call, call_run_backward(call));
-    const at::Tensor of_shift = std::exchange(found[shift_at], {}), of_scale = std::exchange(found[scale_at], {});
-
-    at::Tensor of_weight;
-    if (wants_x) {
-      Shares shares(of_scale, of_shift, arguments[scale_at], channels.rstd, numbers_of_a_channel(x, channels.dim));
-      shares.add(grads[outputs + states], grads[outputs + states + 1]);
-      of_weight = shares.of_weight;
-      const at::Tensor offset = beside(shares.offset, x, channels.dim), slope = beside(shares.slope, x, channels.dim);
-      found[0] = in_two_passes ? second_pass(call, with_statistics->second.toStringView(), offset, slope)
-                               : with_share(found[0], x, arguments[mean_at], offset, slope);
-    } else if (channels.wants_weight) {
-      of_weight = of_scale.flatten() * channels.rstd;
+    ByArgument arguments = tensors_of(layer.run);
+    ByArgument found;
+    if (is_differentiated(grads) || any_dual(layer.run)) {
+      // The numbers' own derivatives are wanted too.
+      const at::Tensor& x = arguments[0];
+      const auto beside_x = [&](const at::Tensor& t) { return beside(t, x, layer.channel_dim); };
+      const auto [mean, var] = call_channel_statistics(x, layer.channel_dim);
+      const Scale factors = scale_of(var, affine.weight, ctx->saved_data.at("eps").toDouble());
+      layer.rstd = beside_x(factors.rstd);
+      arguments[layer.mean_at()] = beside_x(mean);
+      arguments[layer.scale_at()] = beside_x(factors.scale);
+      if (affine.bias.defined()) arguments[layer.shift_at()] = beside_x(affine.bias);
+      set_tensors(layer.run, arguments);
+      found = backward_of_parts(layer, /*is_differentiated=*/true);
+    } else {
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      found = is_wrapped(layer) ? backward_of_parts(layer, /*is_differentiated=*/false) : call_layer_backward(layer);
     }
+
+    const at::Tensor of_weight = std::exchange(found[layer.scale_at()], {}),
+                     of_bias = std::exchange(found[layer.shift_at()], {});
     variable_list all = kept.placed(found);
-    const auto add = [&](const at::Tensor& of, bool is_wanted, const at::Tensor& gradient) {
-      if (of.defined()) all.push_back(is_wanted ? gradient.flatten().to(of.scalar_type()) : at::Tensor());
+    const auto add = [&](const at::Tensor& of, const at::Tensor& gradient) {
+      if (of.defined()) all.push_back(gradient.defined() ? gradient.to(of.scalar_type()) : gradient);
     };
-    add(channels.weight, channels.wants_weight, of_weight);
-    add(channels.bias, channels.wants_bias, of_shift);
+    add(affine.weight, of_weight);
+    add(affine.bias, of_bias);
     return all;
   }
 
  private:
   // What is kept besides the call.
-  struct Channels {
-    Channels(AutogradContext* ctx, const Kept& kept)
-        : dim(ctx->saved_data.at("channel_dim").toInt()), eps(ctx->saved_data.at("eps").toDouble()) {
+  struct Affine {
+    Affine(AutogradContext* ctx, const Kept& kept) {
       std::size_t next = kept.count();
       const auto take = [&](const char* has, at::Tensor& to, bool& is_wanted) {
         if (!ctx->saved_data.at(has).toBool()) return;
@@ -209,73 +170,44 @@ struct BatchNormRule {
       rstd = kept.tensors()[next];
     }
 
-    std::int64_t dim;
-    double eps;
     at::Tensor weight, bias, rstd;
     bool wants_weight = false, wants_bias = false;
   };
 
-  // Of the gradients of scale and shift: the weight's, and what the statistics contribute to x's.
-  struct Shares {
-    Shares(const at::Tensor& of_scale, const at::Tensor& of_shift, const at::Tensor& scale, const at::Tensor& rstd,
-           at::Scalar given_numbers)
-        : numbers(std::move(given_numbers)) {
-      const auto row = [&](const at::Tensor& t) { return t.flatten().to(rstd.scalar_type()).unsqueeze(0); };
-      const List sums{row(of_scale), row(of_shift), row(rstd), row(scale)};
-      const List count{on_the_host(numbers, rstd)};
-      const Tensors shares =
-          call_run(traced_call(of_channels, sums, /*states=*/{}, count, /*store_states=*/false)).outputs;
-      of_weight = shares[0].squeeze(0);
-      offset = shares[1].squeeze(0);
-      slope = shares[2].squeeze(0);
-    }
-
-    // Gradients that came by the statistics themselves.
-    void add(const at::Tensor& of_mean, const at::Tensor& of_var) {
-      if (of_mean.defined()) offset = offset + of_mean / numbers;
-      if (of_var.defined()) slope = slope + of_var * 2 / numbers;
-    }
-
-    at::Scalar numbers;
-    at::Tensor of_weight, offset, slope;
-  };
-
-  static at::Tensor with_share(const at::Tensor& of_x, const at::Tensor& x, const at::Tensor& mean,
-                               const at::Tensor& offset, const at::Tensor& slope) {
-    const List inputs{of_x, x}, params{mean, offset, slope};
-    return call_run(traced_call(add_statistics, inputs, /*states=*/{}, params, /*store_states=*/false)).outputs[0];
+  // By a transform of torch.func, which sees the parts only.
+  static bool is_wrapped(at::TensorList list) {
+    return std::any_of(list.begin(), list.end(),
+                       [](const at::Tensor& t) { return t.defined() && traced::is_wrapped(t); });
   }
-
-  // The gradient of x, by the statistics too.
-  static at::Tensor second_pass(const BackwardCall& first, std::string_view text, const at::Tensor& offset,
-                                const at::Tensor& slope) {
-    List params(first.params.begin(), first.params.end());
-    params.insert(params.end(), {offset, slope});
-    BackwardCall call;
-    static_cast<MultistepCall&>(call) =
-        traced_call(text, first.inputs, traced::given_states(first), params, first.store_states);
-    const at::Tensor& x = first.inputs[0];
-    Tensors grads(first.grad_outputs.begin(), first.grad_outputs.end());
-    grads.push_back(at::ones({}, x.options()).expand_symint(x.sym_sizes()));
-    call.grad_outputs = grads;
-    call.grad_states = first.grad_states;
-    call.checkpoints = first.checkpoints;
-    call.needs_grad.resize(call.cell->arguments());
-    call.needs_grad[0] = true;
-    return call_run_backward(call)[0];
+  static bool is_wrapped(const MultistepCall& call) {
+    return is_wrapped(call.inputs) || is_wrapped(call.states) || is_wrapped(call.params);
+  }
+  static bool is_wrapped(const LayerCall& layer) {
+    return is_wrapped(layer.inputs) || is_wrapped(layer.states) || is_wrapped(layer.params) || is_wrapped(layer.own());
+  }
+  static bool is_wrapped(const LayerBackward& layer) {
+    return is_wrapped(layer.run) || is_wrapped(layer.run.grad_outputs) || is_wrapped(layer.run.grad_states) ||
+           is_wrapped({layer.grad_mean, layer.grad_var});
   }
 };
 
 Results batch_norm_run_autograd(const LayerCall& call) {
   const auto own = call.own();
+  const auto is_wanted = [](at::TensorList list) { return std::any_of(list.begin(), list.end(), wants_gradient); };
   const bool any_tangent = any_dual(call.inputs) || any_dual(call.states) || any_dual(call.params) || any_dual(own);
-  if (call.has_statistics() || !wants_gradient(call.inputs[0]) || any_tangent) return composed(call);
-  return BatchNormRule::recorded(call);
+  if (any_tangent || call.has_statistics()) return composed(call);
+  if (wants_gradient(call.inputs[0])) return BatchNormRule::recorded(call);
+  if (is_wanted(call.inputs) || is_wanted(call.states) || is_wanted(call.params) || is_wanted(own))
+    return composed(call);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return traced::is_wrapped(call.inputs[0]) ? composed(call) : inference(call);
 }
 
 SPIKEFORGE_KERNELS(Autograd, library) {
   library.impl("batch_norm_run", TORCH_FN(kernel<batch_norm_run_autograd>));
   library.impl("channel_statistics", TORCH_FN(statistics_autograd));
+  for (const char* lowered : {"batch_norm_run_forward", "batch_norm_run_backward"})
+    library.impl(lowered, torch::autograd::autogradNotImplementedFallback());
 }
 
 }  // namespace

@@ -1,6 +1,14 @@
+#include <spikeforge/base/somewhere.h>
+#include <spikeforge/graph/layer.h>
+#include <spikeforge/graph/text.h>
+#include <spikeforge/kernels/layer/batch_norm.h>
 #include <spikeforge/kernels/layer/pooling.h>
 #include <spikeforge/kernels/layer/spike_bits.h>
+#include <spikeforge/kernels/multistep/traced_cell.h>
 
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "catch.h"
@@ -45,7 +53,131 @@ void check_all(const std::string& arch, bool usual) {
   for (const jit::KernelSource& source : sources(usual)) check_compiles(arch, source, /*most_spilled=*/0);
 }
 
+constexpr const char* leaky =
+    "neuron leaky(x; v) { h = v + (x - v) / 2; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }";
+constexpr const char* adaptive =
+    "neuron adaptive(x; v, w; tau, a) { h = v + (x - v - w) / tau; s = spike(h - 1, sigmoid(4)); return s;"
+    " v' = h - s; w' = a * w + 0.1 * s }";
+
+// A normalised neuron over images of a network, each way in one launch.
+class Normalised {
+ public:
+  Normalised(const char* neuron, std::optional<graph::Residual> residual, DType type, std::int64_t steps,
+             std::int64_t channels, std::int64_t side, bool channels_last)
+      : type_(type), steps_(steps), neurons_(32 * channels * side * side) {
+    const graph::Cell cell = intern(neuron)->graph;
+    const auto around = [&](bool with_statistics) {
+      return intern(graph::print(
+          graph::layer(cell, {.normalised = true, .with_statistics = with_statistics, .residual = residual})));
+    };
+    first_ = around(false);
+    second_ = around(true);
+    const std::int64_t inner = channels_last ? 1 : side * side;
+    const ParamView of_channels{.data = somewhere(), .type = compute_type(type), .inner = inner, .count = channels};
+    params_.assign(second_->params.size(), of_channels);
+    inputs_.assign(first_->inputs.size(), {.data = somewhere(), .time_stride = neurons_, .neuron_stride = 1});
+    initial_.resize(first_->states.size());
+    none_.resize(most_lists);
+    given_.assign(most_lists, somewhere());
+    upstream_.resize(most_lists);
+    upstream_[0] = inputs_[0];
+  }
+
+  std::vector<jit::KernelSource> sources() const {
+    std::vector<jit::KernelSource> list;
+    ForwardLaunch run;
+    describe(run, *first_);
+    run.outputs = std::span(given_).first(first_->outputs.size());
+    run.states = std::span(given_).first(first_->states.size());
+    run.checkpoints = somewhere();
+    const BatchNormForward forward{.run = run};
+    REQUIRE(fits_one_launch(forward, device));
+    list.push_back(source_of(forward, device));
+
+    // Of the neuron's own parameters; those of the layer follow by themselves.
+    std::vector<void*> of_params(first_->params.size());
+    for (std::size_t j = 0; j + 3 < of_params.size(); ++j) of_params[j] = somewhere();
+    BackwardLaunch sums, gradient;
+    describe(sums, *first_);
+    describe(gradient, *second_);
+    sums.grad_params = of_params;
+    sums.grad_inputs = std::span(none_).first(first_->inputs.size());
+    sums.any_grad_param = true;
+    std::vector<void*> of_inputs(second_->inputs.size());
+    of_inputs[0] = somewhere();
+    gradient.grad_inputs = of_inputs;
+    gradient.grad_params = std::span(none_).first(second_->params.size());
+    gradient.any_grad_input = true;
+    for (BackwardLaunch* launch : {&sums, &gradient}) {
+      launch->grad_outputs = std::span(upstream_).first(launch->cell->outputs.size());
+      launch->grad_states = std::span(upstream_).last(launch->cell->states.size());
+      launch->grad_initial = std::span(none_).first(launch->cell->states.size());
+      launch->checkpoints = somewhere();
+    }
+    const BatchNormBackward backward{.sums = sums, .gradient = gradient};
+    REQUIRE(fits_one_launch(backward, device));
+    list.push_back(source_of(backward, device));
+    return list;
+  }
+
+ private:
+  static constexpr std::size_t most_lists = 16;
+  static constexpr jit::Device device{.major = 9, .minor = 0, .multiprocessors = 132};
+
+  void describe(Launch& launch, const TracedCell& cell) const {
+    launch.cell = &cell;
+    launch.type = type_;
+    launch.steps = steps_;
+    launch.neurons = neurons_;
+    launch.checkpoint_length = cell.checkpoint_length(type_);
+    launch.inputs = inputs_;
+    launch.initial = initial_;
+    launch.params = std::span(params_).first(cell.params.size());
+  }
+
+  const DType type_;
+  const std::int64_t steps_, neurons_;
+  std::shared_ptr<const TracedCell> first_, second_;
+  std::vector<SequenceView> inputs_, upstream_;
+  std::vector<StateView> initial_;
+  std::vector<ParamView> params_;
+  std::vector<void*> none_, given_;
+};
+
+// Of 7 x 7 images in plain layout a thread has one neuron; of others up to four, in one channel or several.
+void check_normalised(const std::string& arch, bool usual) {
+  // Two loops in one kernel, in segments the last of which is shorter: sm_80 spills so much, sm_120 64 bytes.
+  constexpr int spilled_by_segments = 144;
+  for (const char* neuron : {leaky, adaptive})
+    for (const DType type : {DType::f16, DType::bf16, DType::f32})
+      for (const std::int64_t steps : {4, 20})
+        for (const bool channels_last : {true, false})
+          for (const std::int64_t side : {7, 14}) {
+            if (usual && (neuron != leaky || type != DType::f16 || steps != 4)) continue;
+            const auto residual = channels_last ? std::optional(graph::Residual::add) : std::nullopt;
+            const Normalised layer(neuron, residual, type, steps, 256, side, channels_last);
+            for (const jit::KernelSource& source : layer.sources())
+              check_compiles(arch, source, /*most_spilled=*/steps > 8 ? spilled_by_segments : 0);
+          }
+}
+
 }  // namespace
+
+TEST_CASE("normalisation and neuron in one launch compile for sm_90 without spills") {
+  check_normalised("sm_90", true);
+}
+TEST_CASE("any normalisation and neuron in one launch compile for sm_80 without spills", "[long]") {
+  check_normalised("sm_80", false);
+}
+TEST_CASE("any normalisation and neuron in one launch compile for sm_90 without spills", "[long]") {
+  check_normalised("sm_90", false);
+}
+TEST_CASE("any normalisation and neuron in one launch compile for sm_100 without spills", "[long]") {
+  check_normalised("sm_100", false);
+}
+TEST_CASE("any normalisation and neuron in one launch compile for sm_120 without spills", "[long]") {
+  check_normalised("sm_120", false);
+}
 
 TEST_CASE("usual kernels of pooling and of bits compile for sm_90 without spills") { check_all("sm_90", true); }
 

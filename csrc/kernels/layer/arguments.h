@@ -37,5 +37,41 @@ struct BitsArguments {
   long long count;
 };
 
+// How blocks share neurons whose channels repeat: they are rows of a period of neurons each, which is the channels, of
+// `inner` neighbours each. A tile is what a block takes at once: of `down` rows what `across` threads beside each other
+// own. `strips` tiles lie beside each other, `groups` below each other; then come the next turns, so many rows behind.
+struct ChannelTiles {
+  int rows, period, inner, channels;
+  int across, down, strips, groups;
+  int slots;            // channels of a strip, at most
+  int parts;            // threads that share a slot's sum: a power of two
+  int each_for_itself;  // whether each block adds up the sums of its tile's channels, which is its only tile
+  int unused;           // whole words
+};
+
+// Of a normalisation by statistics of its own input, behind the loop's arguments. Numbers of channels are of the
+// compute type; `partial` is [tiles, sums, slots].
+struct NormaliseArguments {
+  ChannelTiles tiles;
+  long long samples[3];  // elements of x, of the first channel; of the others they lie `inner` further each
+  double share;          // of an element in its channel: 1 / how many there are
+  double eps;
+  const void* weight;  // null: 1
+  const void* bias;    // null: 0
+  void* partial;
+  void *mean, *var, *center, *rstd, *scale, *shift;  // center is mean once more
+};
+
+// Of its gradient, behind the arguments of both loops.
+struct NormaliseGradArguments {
+  ChannelTiles tiles;
+  double share;
+  const void *rstd, *scale;
+  const void *grad_mean, *grad_var;  // null: 0
+  void* partial;
+  void *grad_weight, *grad_bias;
+  void *offset, *slope;  // of graph::Layer's with_statistics
+};
+
 }  // namespace layers
 }  // namespace spikeforge

@@ -5,10 +5,12 @@
 #include <spikeforge/graph/cell.h>
 #include <spikeforge/kernels/multistep/launch.h>
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 namespace spikeforge::kernels {
 
@@ -29,6 +31,17 @@ class Arguments {
     add_list(launch.grad_inputs);
     add_list(launch.grad_initial);
     add_list(launch.grad_params);
+  }
+
+  // What a kernel that is made of more takes behind them.
+  void append(const Arguments& other) {
+    for (const std::uint64_t word : other.words_.items()) words_.push_back(word);
+  }
+  template <class T>
+  void append(const T& whole) {
+    static_assert(sizeof(T) % sizeof(std::uint64_t) == 0 && std::is_trivially_copyable_v<T>);
+    for (const std::uint64_t word : std::bit_cast<std::array<std::uint64_t, sizeof(T) / sizeof(std::uint64_t)>>(whole))
+      words_.push_back(word);
   }
 
   const void* data() const { return words_.data(); }
@@ -67,8 +80,9 @@ class Arguments {
   }
 
   // A cell's arguments together are at most graph::most_arguments; CUDA takes 32764 bytes.
+  // Two loops', and as much of their surroundings, fit.
   static constexpr std::size_t most_words =
-      8 + max_surrogate_args + 6 * graph::most_arguments + 2 * graph::most_outputs;
+      2 * (8 + max_surrogate_args + 6 * graph::most_arguments + 2 * graph::most_outputs) + 64;
   BoundedList<std::uint64_t, most_words> words_;
 };
 

@@ -100,6 +100,7 @@ class Cell {
 
   // What others keep for the cell, and what goes with it.
   Slot loaded_kernels;  // launch.cpp
+  Slot layer_kernels;   // kernels/layer/batch_norm.cpp
   Slot cpu_program;     // cpu/traced_program.cpp
   Slot compiled_tapes;  // cpu/compiled_tapes.cpp
   Slot derivatives;     // ops/common/derivatives.cpp

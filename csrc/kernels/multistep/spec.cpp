@@ -132,6 +132,8 @@ std::size_t HashOfSpec::operator()(const KernelSpec& spec) const {
   return hash64(&spec.loop, sizeof spec.loop) * 31 + hash64(spec.places.data(), spec.places.size() * sizeof(Place));
 }
 
+std::span<Place> params_of(KernelSpec& spec) { return PlacesOf(spec).params; }
+
 KernelSpec spec_of(const ForwardLaunch& launch, const Schedule& schedule) {
   KernelSpec spec = common_spec(Direction::forward, launch, schedule);
   spec.loop.save = launch.checkpoints != nullptr;
@@ -158,21 +160,20 @@ KernelSpec spec_of(const BackwardLaunch& launch, const Schedule& schedule) {
   return spec;
 }
 
-jit::KernelSource print_source(const KernelSpec& spec) {
+std::string print_loop(const KernelSpec& spec, const CellText& cell) {
   const LoopSpec& loop = spec.loop;
   const Schedule& schedule = loop.schedule;
   const PlacesOf places(spec);
-  const CellText cell = spec.cell->device_text(loop.form);
-  const char* direction = loop.direction == Direction::forward ? "forward" : "backward";
-  const char* args = loop.direction == Direction::forward ? "ForwardArgs" : "BackwardArgs";
   const auto operand = [](const Place& place) { return place.operand; };
   const auto shared = [](const Place& place) { return place.shared; };
-  const auto has = [](const Place& place) { return place.grad != GradKind::absent; };
+  const auto has = [](const Place& place) {
+    return place.grad == GradKind::rows || place.grad == GradKind::one_element;
+  };
   const auto one = [](const Place& place) { return place.grad == GradKind::one_element; };
+  const auto ones = [](const Place& place) { return place.grad == GradKind::ones; };
   const auto wanted = [](const Place& place) { return place.wanted; };
 
   codegen::Lines line;
-  line("#include <spikeforge/cuda/multistep.cuh>");
   line += cell.text;
   line("");
   line("namespace spikeforge {{");
@@ -192,6 +193,7 @@ jit::KernelSource print_source(const KernelSpec& spec) {
   line += legal_values(spec.cell->params, places.params, compute_type(loop.type));
   line += lookup("bool", "has_grad_y", places.outputs, has);
   line += lookup("bool", "one_grad_y", places.outputs, one);
+  line += lookup("bool", "ones_grad_y", places.outputs, ones);
   line += lookup("bool", "has_grad_state", places.states, has);
   line += lookup("bool", "one_grad_state", places.states, one);
   line += lookup("bool", "wants_grad_x", places.inputs, wanted);
@@ -199,14 +201,27 @@ jit::KernelSource print_source(const KernelSpec& spec) {
   line += lookup("bool", "wants_grad_param", places.params, wanted);
   line("}};");
   line("}}  // namespace spikeforge");
+  return line.take();
+}
+
+jit::KernelSource print_source(const KernelSpec& spec) {
+  const Schedule& schedule = spec.loop.schedule;
+  const bool is_forward = spec.loop.direction == Direction::forward;
+  const char* const direction = is_forward ? "forward" : "backward";
+
+  const CellText cell = spec.cell->device_text(spec.loop.form);
+
+  codegen::Lines line;
+  line("#include <spikeforge/cuda/multistep.cuh>");
+  line += print_loop(spec, cell);
   line("");
   line("extern \"C\" __global__ void __launch_bounds__({}) spikeforge_{}(", max_block_size(schedule), direction);
-  line("    const __grid_constant__ spikeforge::{}<spikeforge::Spec::Cell> args) {{", args);
+  line("    const __grid_constant__ spikeforge::{}<spikeforge::Spec::Cell> args) {{",
+       is_forward ? "ForwardArgs" : "BackwardArgs");
   line("  spikeforge::Multistep<spikeforge::Spec>::{}{}(args);", direction,
-       schedule.segments > 1  ? "_time_parallel"
-       : schedule.staged      ? "_staged"
-       : schedule.one_segment ? "_one_segment"
-                              : "");
+       schedule.segments > 1 ? "_time_parallel"
+       : schedule.staged     ? "_staged"
+                             : "");
   line("}}");
   return {.name = fmt::format("{}_{}", cell.name, direction),
           .entry = fmt::format("spikeforge_{}", direction),

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 namespace spikeforge::kernels {
 
@@ -20,8 +21,8 @@ enum class Direction : std::uint8_t { forward, backward };
 // What stands in a place of the call: nothing (a number, the cell's own state), or a tensor of a type.
 enum class Operand : std::uint8_t { absent, f16, bf16, f32, f64, i32 };
 
-// How an upstream gradient is read.
-enum class GradKind : std::uint8_t { absent, rows, one_element };
+// How an upstream gradient is read; `ones` is 1 everywhere, and not read.
+enum class GradKind : std::uint8_t { absent, rows, one_element, ones };
 
 // What the loop of cuda/multistep.cuh wants to know besides its cell.
 struct LoopSpec {
@@ -53,6 +54,9 @@ struct KernelSpec {
   bool operator==(const KernelSpec&) const = default;
 };
 
+// Of a spec.
+std::span<Place> params_of(KernelSpec& spec);
+
 // Of the specs of one cell.
 struct HashOfSpec {
   std::size_t operator()(const KernelSpec& spec) const;
@@ -63,5 +67,8 @@ KernelSpec spec_of(const ForwardLaunch& launch, const Schedule& schedule);
 KernelSpec spec_of(const BackwardLaunch& launch, const Schedule& schedule);
 
 jit::KernelSource print_source(const KernelSpec& spec);
+
+// The spec's cell and the loop's struct Spec, in namespace spikeforge.
+std::string print_loop(const KernelSpec& spec, const CellText& cell);
 
 }  // namespace spikeforge::kernels

@@ -1,0 +1,300 @@
+#include <spikeforge/codegen/lines.h>
+#include <spikeforge/jit/recorder.h>
+#include <spikeforge/jit/spec_table.h>
+#include <spikeforge/kernels/layer/batch_norm.h>
+#include <spikeforge/kernels/multistep/arguments.h>
+#include <spikeforge/kernels/multistep/schedule.h>
+#include <spikeforge/kernels/multistep/spec.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+namespace spikeforge::layers {
+namespace {
+
+using namespace kernels;
+
+constexpr unsigned block = 256;  // block_of_tile of cuda/batch_norm.cuh
+
+// The parameter whose channels are the layer's.
+const ParamView& shift_of(const Launch& run) { return run.params.back(); }
+const BackwardLaunch& first_loop(const BatchNormBackward& layer) { return layer.sums; }
+const ForwardLaunch& first_loop(const BatchNormForward& layer) { return layer.run; }
+
+template <class AnyLaunch>
+Schedule in_turns(const AnyLaunch& launch, const jit::Device& device) {
+  Schedule schedule = schedule_of(launch, device.multiprocessors);
+  schedule.in_turns = true;
+  return schedule;
+}
+
+Schedule schedule_of(const BatchNormForward& layer, const jit::Device& device) { return in_turns(layer.run, device); }
+
+// One for both loops: a thread has the same neurons in both.
+Schedule schedule_of(const BatchNormBackward& layer, const jit::Device& device) {
+  Schedule schedule = in_turns(layer.sums, device);
+  const Schedule second = in_turns(layer.gradient, device);
+  schedule.width = std::min(schedule.width, second.width);
+  schedule.neighbours = schedule.neighbours && second.neighbours;
+  schedule.segments = std::max(schedule.segments, second.segments);
+  schedule.one_segment = 0 < layer.sums.steps && layer.sums.steps <= schedule.checkpoint;
+  return schedule;
+}
+
+// Of a channel.
+std::size_t sums_of(const BatchNormForward&) { return 2; }
+std::size_t sums_of(const BatchNormBackward& layer) {
+  const auto is_wanted = [](const void* grad) { return grad != nullptr; };
+  return 2 + static_cast<std::size_t>(std::ranges::count_if(layer.sums.grad_params, is_wanted));
+}
+
+// A thread keeps its channels, and the parameters of its first neurons, in all its turns.
+bool fits(const Launch& run, const Schedule& schedule) {
+  const ParamView& shift = shift_of(run);
+  const std::int64_t period = shift.inner * shift.count;
+  const auto repeats = [&](const ParamView& param) {
+    return param.data == nullptr || param.count == 1 || period % (param.inner * param.count) == 0;
+  };
+  return compute_type(run.type) == DType::f32 && run.steps > 0 && shift.count > 1 && period % schedule.width == 0 &&
+         run.neurons <= std::numeric_limits<std::int32_t>::max() && schedule.neighbours && !schedule.staged &&
+         schedule.segments == 1 && std::ranges::all_of(run.params, repeats);
+}
+
+struct ForwardSpec {
+  KernelSpec run;
+  bool operator==(const ForwardSpec&) const = default;
+};
+// The second loop's cell is the first one's with_statistics: all that its spec says follows from the first. What is
+// kept of it does not keep the cell.
+struct BackwardSpec {
+  KernelSpec sums, gradient;
+  bool operator==(const BackwardSpec& other) const { return sums == other.sums; }
+};
+struct HashOfLayerSpec {
+  std::size_t operator()(const ForwardSpec& spec) const { return HashOfSpec()(spec.run); }
+  std::size_t operator()(const BackwardSpec& spec) const { return HashOfSpec()(spec.sums); }
+};
+
+ForwardSpec spec_of(const BatchNormForward& layer, const jit::Device& device) {
+  return {kernels::spec_of(layer.run, schedule_of(layer, device))};
+}
+BackwardSpec spec_of(const BatchNormBackward& layer, const jit::Device& device) {
+  const Schedule schedule = schedule_of(layer, device);
+  BackwardSpec spec{kernels::spec_of(layer.sums, schedule), kernels::spec_of(layer.gradient, schedule)};
+  const auto params = params_of(spec.sums);
+  for (Place& place : params.last(2)) place.wanted = true;  // scale and shift
+  spec.gradient.places.items().back().grad = GradKind::ones;
+  return spec;
+}
+
+jit::KernelSource print_source(const ForwardSpec& spec) {
+  const CellText cell = spec.run.cell->device_text(spec.run.loop.form);
+  codegen::Lines line;
+  line("#include <spikeforge/cuda/batch_norm.cuh>");
+  line += print_loop(spec.run, cell);
+  line("");
+  line("extern \"C\" __global__ void __launch_bounds__({}) spikeforge_normalise_and_run(", block);
+  line("    const __grid_constant__ spikeforge::layers::NormaliseAndRunArgs<spikeforge::Spec> args) {{");
+  line("  spikeforge::layers::normalise_and_run(args);");
+  line("}}");
+  return {.name = cell.name + "_batch_norm", .entry = "spikeforge_normalise_and_run", .text = line.take()};
+}
+
+jit::KernelSource print_source(const BackwardSpec& spec) {
+  const CellText cell = spec.sums.cell->device_text(spec.sums.loop.form);
+  codegen::Lines line;
+  line("#include <spikeforge/cuda/batch_norm.cuh>");
+  line += print_loop(spec.sums, cell);
+  line("");
+  // Both have the same names.
+  line("namespace spikeforge::gradient {{");
+  line += print_loop(spec.gradient, spec.gradient.cell->device_text(spec.gradient.loop.form));
+  line("}}  // namespace spikeforge::gradient");
+  line("");
+  line("extern \"C\" __global__ void __launch_bounds__({}) spikeforge_normalise_and_run_grad(", block);
+  line(
+      "    const __grid_constant__ spikeforge::layers::NormaliseAndRunGradArgs<spikeforge::Spec, "
+      "spikeforge::gradient::spikeforge::Spec> args) {{");
+  line("  spikeforge::layers::normalise_and_run_grad(args);");
+  line("}}");
+  return {.name = cell.name + "_batch_norm_grad", .entry = "spikeforge_normalise_and_run_grad", .text = line.take()};
+}
+
+// ---- how blocks share the neurons ----
+
+std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
+
+// What a candidate takes: tiles one after the other, each so many turns.
+struct Tiling {
+  std::int64_t across, down, strips, groups;
+  std::int64_t cost;
+};
+
+// Strips at most `widest` threads wide, and as many groups as give each block at most so many tiles.
+Tiling tiling(std::int64_t rows, std::int64_t columns, std::int64_t widest, std::int64_t blocks, std::int64_t each) {
+  const std::int64_t strips = divided(columns, widest), across = divided(columns, strips);
+  const std::int64_t down = std::min<std::int64_t>(block / across, rows);
+  const std::int64_t most = std::max<std::int64_t>(blocks * each / strips, 1), turns = divided(rows, down * most);
+  const std::int64_t groups = divided(rows, down * turns);
+  // A tile's sums take about as long as a turn.
+  return {across, down, strips, groups, divided(strips * groups, blocks) * (turns + 1)};
+}
+
+// Threads beside each other read 32 or more neighbours, so that accesses are whole; where those share a channel, wider
+// strips have fewer sums.
+ChannelTiles tiles_of(const Launch& run, int width, std::int64_t blocks) {
+  constexpr std::int64_t most_for_itself = 8 * std::int64_t{block};  // parts of sums
+  const ParamView& shift = shift_of(run);
+  const std::int64_t period = shift.inner * shift.count, rows = run.neurons / period, columns = period / width;
+  Tiling best{.across = 0, .down = 0, .strips = 0, .groups = 0, .cost = std::numeric_limits<std::int64_t>::max()};
+  for (const std::int64_t widest : {32, 64, 128, 256}) {
+    if (widest > 32 && shift.inner == 1) break;
+    const std::int64_t least = divided(divided(columns, widest), blocks);
+    for (std::int64_t each = least; each < least + 8; ++each)
+      if (const Tiling found = tiling(rows, columns, widest, blocks, each); found.cost < best.cost) best = found;
+  }
+  const auto of = [](std::int64_t number) { return static_cast<int>(number); };
+  const std::int64_t neurons = best.across * width;  // of a strip
+  const std::int64_t tiles = best.strips * best.groups, strips_of_a_channel = divided(shift.inner, neurons) + 1;
+  const std::int64_t slots = shift.inner == 1 ? neurons : std::min(neurons, (neurons - 2) / shift.inner + 2);
+  return {
+      .rows = of(rows),
+      .period = of(period),
+      .inner = of(shift.inner),
+      .channels = of(shift.count),
+      .across = of(best.across),
+      .down = of(best.down),
+      .strips = of(best.strips),
+      .groups = of(best.groups),
+      .slots = of(slots),
+      .parts =
+          of(slots >= block ? 1 : static_cast<std::int64_t>(std::bit_floor(block / static_cast<std::uint64_t>(slots)))),
+      .each_for_itself = tiles <= blocks && slots * strips_of_a_channel * best.groups <= most_for_itself,
+      .unused = 0};
+}
+
+std::size_t partial_bytes(const ChannelTiles& tiles, std::size_t sums) {
+  return sums * sizeof(float) * static_cast<std::size_t>(tiles.slots) * static_cast<std::size_t>(tiles.strips) *
+         static_cast<std::size_t>(tiles.groups);
+}
+
+// Of an element in its channel.
+double share_of_an_element(const Launch& run) {
+  return static_cast<double>(shift_of(run).count) / (static_cast<double>(run.steps) * static_cast<double>(run.neurons));
+}
+
+// ---- arguments ----
+
+Arguments arguments_of(const BatchNormForward& layer, const ChannelTiles& tiles, void* partial) {
+  const ForwardLaunch& run = layer.run;
+  NormaliseArguments norm{.tiles = tiles,
+                          .samples = {},
+                          .share = share_of_an_element(run),
+                          .eps = layer.eps,
+                          .weight = layer.weight,
+                          .bias = layer.bias,
+                          .partial = partial,
+                          .mean = layer.mean,
+                          .var = layer.var,
+                          .center = const_cast<void*>(run.params[run.params.size() - 3].data),
+                          .rstd = layer.rstd,
+                          .scale = const_cast<void*>(run.params[run.params.size() - 2].data),
+                          .shift = const_cast<void*>(shift_of(run).data)};
+  const std::int64_t rows = run.steps * tiles.rows;
+  const std::pair<std::int64_t, std::int64_t> places[] = {
+      {rows / 4, tiles.inner / 3}, {rows / 2, tiles.inner / 2}, {rows * 3 / 4, tiles.inner * 2 / 3}};
+  for (std::size_t i = 0; i < std::size(places); ++i) {
+    const auto [row, place] = places[i];
+    norm.samples[i] = row / tiles.rows * run.inputs[0].time_stride + row % tiles.rows * tiles.period + place;
+  }
+  Arguments arguments(run, run.neurons);
+  arguments.append(norm);
+  return arguments;
+}
+
+Arguments arguments_of(const BatchNormBackward& layer, const ChannelTiles& tiles, void* partial) {
+  const std::span<const ParamView> params = layer.gradient.params;
+  Arguments arguments(layer.sums, layer.sums.neurons);
+  arguments.append(Arguments(layer.gradient, layer.gradient.neurons));
+  arguments.append(NormaliseGradArguments{.tiles = tiles,
+                                          .share = share_of_an_element(layer.sums),
+                                          .rstd = layer.rstd,
+                                          .scale = layer.sums.params[layer.sums.params.size() - 2].data,
+                                          .grad_mean = layer.grad_mean,
+                                          .grad_var = layer.grad_var,
+                                          .partial = partial,
+                                          .grad_weight = layer.grad_weight,
+                                          .grad_bias = layer.grad_bias,
+                                          .offset = const_cast<void*>(params[params.size() - 2].data),
+                                          .slope = const_cast<void*>(params.back().data)});
+  return arguments;
+}
+
+// Of a cell.
+struct Kernels {
+  jit::SpecTables<ForwardSpec, HashOfLayerSpec> forward;
+  jit::SpecTables<BackwardSpec, HashOfLayerSpec> backward;
+};
+auto& tables_for(const ForwardSpec&, Kernels& kernels) { return kernels.forward; }
+auto& tables_for(const BackwardSpec&, Kernels& kernels) { return kernels.backward; }
+
+template <class Layer>
+void launch_layer(const Layer& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
+  const Launch& run = first_loop(layer);
+  const auto spec = spec_of(layer, device);
+  Kernels& kernels = run.cell->layer_kernels.get<Kernels>([] { return Kernels(); });
+  const jit::LoadedKernel& kernel = tables_for(spec, kernels).of(device).get(spec, device);
+  const std::int64_t blocks = std::int64_t{kernel.blocks_at_once(block)} * device.multiprocessors;
+  const ChannelTiles tiles = tiles_of(run, schedule_of(layer, device).width, blocks);
+  const Arguments arguments = arguments_of(layer, tiles, allocate(partial_bytes(tiles, sums_of(layer))));
+  const auto count = static_cast<unsigned>(std::min<std::int64_t>(blocks, std::int64_t{tiles.strips} * tiles.groups));
+  kernel.launch_together(count, block, 0, stream, arguments.data());
+}
+
+template <class Layer>
+void note_layer(const Layer& layer) {
+  jit::note([&](const jit::Device& device, const jit::Want& want) {
+    if (fits_one_launch(layer, device)) want(source_of(layer, device));
+  });
+}
+
+}  // namespace
+
+bool fits_one_launch(const BatchNormForward& layer, const jit::Device& device) {
+  return fits(layer.run, schedule_of(layer, device));
+}
+
+bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device) {
+  constexpr std::size_t most_sums = 8;  // 5 KB of shared memory each
+  const std::span<const ParamView> params = layer.sums.params;
+  for (std::size_t j = 0; j < params.size(); ++j) {
+    const bool is_channels =
+        params[j].count == 1 || (params[j].count == params.back().count && params[j].inner == params.back().inner);
+    if (layer.sums.grad_params[j] != nullptr && !is_channels) return false;
+  }
+  return fits(layer.sums, schedule_of(layer, device)) && sums_of(layer) <= most_sums;
+}
+
+void launch(const BatchNormForward& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
+  launch_layer(layer, device, stream, allocate);
+}
+void launch(const BatchNormBackward& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
+  launch_layer(layer, device, stream, allocate);
+}
+
+void note(const BatchNormForward& layer) { note_layer(layer); }
+void note(const BatchNormBackward& layer) { note_layer(layer); }
+
+jit::KernelSource source_of(const BatchNormForward& layer, const jit::Device& device) {
+  return print_source(spec_of(layer, device));
+}
+jit::KernelSource source_of(const BatchNormBackward& layer, const jit::Device& device) {
+  return print_source(spec_of(layer, device));
+}
+
+}  // namespace spikeforge::layers

@@ -1,0 +1,52 @@
+// A neuron behind a normalisation by the statistics of its own input: each pass one cooperative launch
+// (cuda/batch_norm.cuh), where the loop's schedule and the neuron's parameters allow it.
+#pragma once
+
+#include <spikeforge/jit/device.h>
+#include <spikeforge/jit/kernel_cache.h>
+#include <spikeforge/kernels/layer/arguments.h>
+#include <spikeforge/kernels/multistep/launch.h>
+
+#include <cstddef>
+#include <functional>
+
+namespace spikeforge::layers {
+
+// Numbers of channels are of the compute type.
+
+// The loop's last parameters are center, scale and shift, as the kernel writes them.
+struct BatchNormForward {
+  const ForwardLaunch& run;
+  double eps = 0;
+  const void *weight = nullptr, *bias = nullptr;  // null: 1 and 0
+  void *mean = nullptr, *var = nullptr, *rstd = nullptr;
+};
+
+// `sums` asks for all gradients but those of x, center, scale and shift; those of parameters become sums of channels,
+// [C] each. `gradient`, of the cell with_statistics, asks for that of x alone, and the upstream gradient of its last
+// output is 1. Its last parameters are offset and slope.
+struct BatchNormBackward {
+  const BackwardLaunch& sums;
+  const BackwardLaunch& gradient;
+  const void *rstd = nullptr, *grad_mean = nullptr, *grad_var = nullptr;  // no gradient: null
+  void *grad_weight = nullptr, *grad_bias = nullptr;
+};
+
+bool fits_one_launch(const BatchNormForward& layer, const jit::Device& device);
+bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device);
+
+// Of a layer that fits. `allocate` gives device memory for what blocks tell each other, good until the stream has
+// passed the launch. The device must be current; nothing is waited for.
+using Allocate = std::function<void*(std::size_t bytes)>;
+void launch(const BatchNormForward& layer, const jit::Device& device, void* stream, const Allocate& allocate);
+void launch(const BatchNormBackward& layer, const jit::Device& device, void* stream, const Allocate& allocate);
+
+// Notes the kernel of one that fits, where a pack is recorded.
+void note(const BatchNormForward& layer);
+void note(const BatchNormBackward& layer);
+
+// For tests.
+jit::KernelSource source_of(const BatchNormForward& layer, const jit::Device& device);
+jit::KernelSource source_of(const BatchNormBackward& layer, const jit::Device& device);
+
+}  // namespace spikeforge::layers

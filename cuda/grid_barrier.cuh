@@ -1,0 +1,31 @@
+// A barrier for all blocks of a cooperative launch.
+#pragma once
+
+namespace spikeforge {
+
+// The word that the driver gives each cooperative launch for its barriers, 0 in its lower 31 bits before and after
+// each. Its place is what programs are compiled to since CUDA 9 (cooperative_groups/details/driver_abi.h).
+__device__ __forceinline__ unsigned* barrier_of_launch() {
+  unsigned high, low;
+  asm("mov.u32 %0, %%envreg1;" : "=r"(high));
+  asm("mov.u32 %0, %%envreg2;" : "=r"(low));
+  return reinterpret_cast<unsigned*>(static_cast<unsigned long long>(high) << 32 | low) + 1;
+}
+
+// What blocks wrote before it is seen by all behind it. Blocks lie along x. Each adds 1, the first as much as makes it
+// 2^31 together: the highest bit changes when all have come.
+__device__ __forceinline__ void wait_for_grid() {
+  constexpr unsigned highest = 1u << 31;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    unsigned* const word = barrier_of_launch();
+    const unsigned own = blockIdx.x == 0 ? highest - (gridDim.x - 1) : 1u;
+    unsigned before, now;
+    asm volatile("atom.add.acq_rel.gpu.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(own) : "memory");
+    do asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
+    while (((now ^ before) & highest) == 0);
+  }
+  __syncthreads();
+}
+
+}  // namespace spikeforge
