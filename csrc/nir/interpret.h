@@ -10,7 +10,7 @@ struct SPIKEFORGE_API Report {
   std::string version;                // as the file says, which is unreliable; empty where it says nothing
   std::vector<std::string> warnings;  // one line each: unknown fields, duplicate edges, NaN, missing inputs, ...
 
-  std::string defect;                 // why the graph is not sound, where that was asked for; else empty
+  std::string defect;  // why the graph is not sound, where that was asked for; else empty
 
   void warn(const std::string& text);
 };

@@ -201,7 +201,8 @@ class Inference {
 
   std::vector<NodeShapes> run() {
     for (std::size_t i = 0; i < shapes_.size(); ++i)
-      if (is_fixed(i)) resolve(i, std::holds_alternative<Input>(node(i).kind) ? std::exchange(arriving_, {}) : std::nullopt);
+      if (is_fixed(i))
+        resolve(i, std::holds_alternative<Input>(node(i).kind) ? std::exchange(arriving_, {}) : std::nullopt);
     follow();
     // What is behind no Input: cycles, and nodes that nothing leads to.
     for (std::size_t i = 0; i < shapes_.size(); ++i) {
@@ -265,8 +266,8 @@ class Inference {
   bool is_broadcast(std::size_t i) const {
     return std::visit(
         []<class N>(const N&) {
-          return !std::is_same_v<N, Input> && !std::is_same_v<N, Output> && !std::is_same_v<N, Flatten> && !std::is_same_v<N, Conv1d> &&
-                 !std::is_same_v<N, Conv2d>;
+          return !std::is_same_v<N, Input> && !std::is_same_v<N, Output> && !std::is_same_v<N, Flatten> &&
+                 !std::is_same_v<N, Conv1d> && !std::is_same_v<N, Conv2d>;
         },
         node(i).kind);
   }

@@ -139,7 +139,7 @@ class Comparison {
       const Member* other = b.find(member.name);
       if (!other)
         tell("- {}, metadata/{}", printable(name), printable(place + member.name));
-      else if (const auto *x = std::get_if<Group>(&member.value), *y = std::get_if<Group>(&other->value); x && y)
+      else if (const auto* x = std::get_if<Group>(&member.value), *y = std::get_if<Group>(&other->value); x && y)
         metadata(*x, *y, name, place + member.name + "/");
       else if (!are_equal(member.value, other->value))
         tell("! {}, metadata/{}", printable(name), printable(place + member.name));
@@ -167,9 +167,10 @@ Command add_diff(CLI::App& program) {
       program.add_subcommand("diff", "Print what differs between two graphs; status 1 if anything does");
   app->add_option("a", options->a, "A NIR file")->required();
   app->add_option("b", options->b, "Another")->required();
-  app->add_option("--tolerance", options->tolerance,
-                  "Numbers that differ by no more than this part of the larger one are equal, whatever their types; 0 if "
-                  "not given")
+  app->add_option(
+         "--tolerance", options->tolerance,
+         "Numbers that differ by no more than this part of the larger one are equal, whatever their types; 0 if "
+         "not given")
       ->check(CLI::NonNegativeNumber.description(""));
   add_limits(*app, *options);
   return {app, [options] { return diff(*options); }};

@@ -80,8 +80,10 @@ class Runner {
       records.push_back(split(graph_, text, "--record-i"));
       names.push_back(current_of(records.back().node));
     }
-    for (const std::string& text : options_.first_membranes) start(split(graph_, text, "--start-v"), &Runner::membrane_of);
-    for (const std::string& text : options_.first_currents) start(split(graph_, text, "--start-i"), &Runner::current_of);
+    for (const std::string& text : options_.first_membranes)
+      start(split(graph_, text, "--start-v"), &Runner::membrane_of);
+    for (const std::string& text : options_.first_currents)
+      start(split(graph_, text, "--start-i"), &Runner::current_of);
     const nn::Names outputs = network_->output_names();
     if (!options_.output.empty() && outputs.size() != 1)
       refuse("",
@@ -289,7 +291,8 @@ Command add_run(CLI::App& program) {
   const auto options = std::make_shared<RunOptions>();
   CLI::App* const app = program.add_subcommand("run", "Run a network over an input");
   app->add_option("file", options->file, "A NIR file of any version")->required();
-  app->add_option("--input", options->inputs, "x.npy, [T, *shape] or [T, batch, *shape]; NODE=x.npy for each Input where there are several")
+  app->add_option("--input", options->inputs,
+                  "x.npy, [T, *shape] or [T, batch, *shape]; NODE=x.npy for each Input where there are several")
       ->required()
       ->expected(1)
       ->take_all();

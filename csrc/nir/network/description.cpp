@@ -120,7 +120,8 @@ class DescriptionWriter {
 
   static void constants(const nn::NeuronImpl& neuron, Row& row) {
     std::vector<std::string> learned;
-    const auto parameters = neuron.named_parameters(/*recurse=*/false), buffers = neuron.named_buffers(/*recurse=*/false);
+    const auto parameters = neuron.named_parameters(/*recurse=*/false),
+               buffers = neuron.named_buffers(/*recurse=*/false);
     for (const auto& [name, constant] : neuron.options().params()) {
       const at::Tensor* const parameter = parameters.find(name);
       const at::Tensor* const buffer = buffers.find(name);
@@ -160,7 +161,8 @@ class DescriptionWriter {
                      .set("sums", m->window.sums));
     if (const auto* m = dynamic_cast<const torch::nn::FlattenImpl*>(&module))
       return add(Row(path, "Flatten").set("start_dim", m->options.start_dim()).set("end_dim", m->options.end_dim()));
-    if (const auto* m = dynamic_cast<const nn::DelayImpl*>(&module)) return add(Row(path, "Delay").set("steps", m->steps()));
+    if (const auto* m = dynamic_cast<const nn::DelayImpl*>(&module))
+      return add(Row(path, "Delay").set("steps", m->steps()));
     if (const auto* m = dynamic_cast<const SilenceImpl*>(&module))
       return add(Row(path, "Silence").set("input_rank", m->input_rank()).set("shape", m->shape()));
     refuse(path, fmt::format("there is no description of {}", module.name()));
@@ -172,7 +174,8 @@ class DescriptionWriter {
     Row row(path, kind);
     row.set("weight", m.weight).set("bias", m.bias).set("groups", o.groups());
     row.set("stride", integers(*o.stride())).set("dilation", integers(*o.dilation()));
-    if (const auto* numbers = std::get_if<torch::ExpandingArray<D>>(&o.padding())) row.set("padding", integers(**numbers));
+    if (const auto* numbers = std::get_if<torch::ExpandingArray<D>>(&o.padding()))
+      row.set("padding", integers(**numbers));
     add(std::move(row));
   }
 
@@ -262,8 +265,8 @@ class ModuleMaker {
     if (kind == "Conv2d") return convolution<2, torch::nn::Conv2d>(row);
     if (kind == "AvgPool2d") return pool(row);
     if (kind == "WindowPool")
-      return WindowPool(WindowPoolImpl::Window{row.integers("kernel_size"), row.integers("stride"), row.integers("padding"),
-                                               row.flag("sums")});
+      return WindowPool(WindowPoolImpl::Window{row.integers("kernel_size"), row.integers("stride"),
+                                               row.integers("padding"), row.flag("sums")});
     if (kind == "Flatten")
       return torch::nn::Flatten(
           torch::nn::FlattenOptions().start_dim(row.integer("start_dim", 1)).end_dim(row.integer("end_dim", -1)));
@@ -353,7 +356,8 @@ class ModuleMaker {
   static nn::Part pool(const ModuleRow& row) {
     torch::nn::AvgPool2dOptions options(expanded<2>(row.integers("kernel_size")));
     options.stride(expanded<2>(row.integers("stride"))).padding(expanded<2>(row.integers("padding")));
-    options.ceil_mode(row.flag("ceil_mode")).count_include_pad(!row.has("count_include_pad") || row.flag("count_include_pad"));
+    options.ceil_mode(row.flag("ceil_mode"))
+        .count_include_pad(!row.has("count_include_pad") || row.flag("count_include_pad"));
     if (row.has("divisor_override")) options.divisor_override(row.at("divisor_override").toInt());
     return torch::nn::AvgPool2d(options);
   }
@@ -361,7 +365,8 @@ class ModuleMaker {
   static Group metadata(const ModuleRow& row) {
     return group_of_values([&] {
       c10::impl::GenericDict values = empty_dict();
-      for (const auto& note : row.under(notes_prefix)) values.insert("spikeforge/" + note.key().toStringRef(), note.value());
+      for (const auto& note : row.under(notes_prefix))
+        values.insert("spikeforge/" + note.key().toStringRef(), note.value());
       return values;
     }());
   }

@@ -1,10 +1,13 @@
 // A network as a list of its modules, by which Python makes the same of modules of its own, and has its own made ones
 // here. One dict for each module, a network before what is in it:
 //
-//   {"path": "", "kind": "Network", "sources": [...], "targets": [...], "delays": [...], "from_rest": [...], "shapes": [...]}
+//   {"path": "", "kind": "Network", "sources": [...], "targets": [...], "delays": [...], "from_rest": [...], "shapes":
+//   [...]}
 //   {"path": "dense", "kind": "Linear", "weight": tensor, "bias": tensor}
-//   {"path": "lif", "kind": "LIF", "notes/tau": 2.0, "notes/v_threshold": tensor, "notes/learned": ["v_threshold"], ...}
-//   {"path": "cell", "kind": "Node", "type": "LIF", "text": "neuron LIF(x; v; ...) {...}", "dt": 1e-4, "notes/reset": "zero",
+//   {"path": "lif", "kind": "LIF", "notes/tau": 2.0, "notes/v_threshold": tensor, "notes/learned": ["v_threshold"],
+//   ...}
+//   {"path": "cell", "kind": "Node", "type": "LIF", "text": "neuron LIF(x; v; ...) {...}", "dt": 1e-4, "notes/reset":
+//   "zero",
 //    "params/tau": tensor, "learned": [...]}
 //
 // Notes are those of metadata (restore.h). What is empty or does not apply is left out.

@@ -107,7 +107,8 @@ Array array_of(const at::Tensor& tensor) {
 Array exact_array(const at::Tensor& tensor) {
   const DType dtype = type_of(tensor);
   const at::Tensor values = tensor.detach().to(c10::kCPU);
-  return copied(values.scalar_type() == c10::kBFloat16 ? values.to(c10::kFloat).contiguous() : values.contiguous(), dtype);
+  return copied(values.scalar_type() == c10::kBFloat16 ? values.to(c10::kFloat).contiguous() : values.contiguous(),
+                dtype);
 }
 
 Array array_as(const at::Tensor& tensor, DType dtype) {

@@ -173,7 +173,8 @@ class Builder {
       std::copy(numbers.begin(), numbers.begin() + D, array->begin());
       return array;
     };
-    torch::nn::ConvOptions<D> options(n.groups, n.groups, torch::ExpandingArray<D>(1));  // of any size, as matrix() has it
+    torch::nn::ConvOptions<D> options(n.groups, n.groups,
+                                      torch::ExpandingArray<D>(1));  // of any size, as matrix() has it
     options.stride(expanded(n.stride)).dilation(expanded(n.dilation)).groups(n.groups).bias(true);
     const bool is_same = n.padding.mode == PaddingMode::same;
     if (n.padding.mode == PaddingMode::numbers) options.padding(expanded(n.padding.numbers));

@@ -27,7 +27,8 @@ void collect(const c10::IValue& value, const std::string& place, std::size_t dep
     strings.values.push_back(value.toStringRef());
     return;
   }
-  if (!value.isList()) throw Error("", place, fmt::format("expected numbers, text, or lists of text, but it is {}", value.tagKind()));
+  if (!value.isList())
+    throw Error("", place, fmt::format("expected numbers, text, or lists of text, but it is {}", value.tagKind()));
   const auto list = value.toListRef();
   if (depth == strings.shape.size() && strings.values.empty())
     strings.shape.push_back(static_cast<std::int64_t>(list.size()));
