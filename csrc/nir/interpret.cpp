@@ -331,7 +331,8 @@ Graph graph_of(const Group& file, const Limits& limits, Report& report, Soundnes
   } else if (file.find("nodes") && file.find("edges")) {
     graph = reader.graph(file, "");  // up to 0.0.5
   } else if (file.find("nodes")) {
-    throw Error("/", "edges", "is missing; is this NIRGraphData, which holds recordings and no graph?");
+    throw Error("/", "edges",
+                "is missing; is this NIRGraphData, which holds recordings and no graph? info --data shows it");
   } else {
     throw Error("/", "node", "is missing: this HDF5 file holds no NIR graph");
   }

@@ -662,6 +662,25 @@ def test_a_graph_into_which_nothing_leads_is_told(tmp_path):
     assert "cannot be run" not in tool("check", tmp_path / "b.nir").stdout
 
 
+def test_recordings_are_shown(tmp_path):
+    gridded = nir.TimeGriddedData(np.arange(24.0).reshape(2, 3, 4), 1e-3)
+    events = nir.EventData(np.array([[0, 3], [1, -1]]), np.array([[0.1, 0.2], [0.5, np.inf]]), 4, 0.5)
+    valued = nir.ValuedEventData(idx=np.array([[0]]), time=np.array([[0.25]]), value=np.array([[7.0]]), n_neurons=2, t_max=1.0)
+    data = nir.NIRGraphData({"lif": nir.NIRNodeData({"spikes": events, "v": gridded}), "w": nir.NIRNodeData({"out": valued})})
+    nir.write_data(tmp_path / "a.nir", data)
+    done = tool("info", "--data", tmp_path / "a.nir")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "lif, spikes: 2 samples, 3 events of 4 neurons within 0.5 s",
+        "lif, v: 2 samples, 3 steps of 0.001 s, 4 neurons: 0 to 23",
+        "w, out: 1 samples, 1 events of 2 neurons within 1 s: 7",
+    ]
+    assert "info --data shows it" in tool("info", tmp_path / "a.nir").stderr
+    with h5py.File(tmp_path / "a.nir", "a") as file:
+        file["nodes/lif/observables/v"].attrs["dt"] = "soon"
+    assert "its attribute dt is no single number" in tool("info", "--data", tmp_path / "a.nir").stderr
+
+
 def test_a_driver_information_block_is_not_followed(tmp_path):
     """libhdf5 takes as much memory for one as it says that it is long."""
     convert_of_lif(tmp_path)

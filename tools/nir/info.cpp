@@ -2,6 +2,7 @@
 #include "text.h"
 
 #include <spikeforge/base/printable.h>
+#include <spikeforge/nir/data.h>
 #include <spikeforge/nir/error.h>
 #include <spikeforge/nir/read.h>
 
@@ -16,7 +17,7 @@ namespace {
 
 struct InfoOptions : ReadOptions {
   std::string file;
-  bool json = false;
+  bool json = false, is_data = false;
 };
 
 // How shapes are told: by a rule, or not at all where the graph is not sound.
@@ -186,7 +187,29 @@ void print_json(const Graph& graph, const InfoOptions& options, Report& report) 
              report.defect.empty() ? "" : fmt::format("  \"defect\": {},\n", in_quotes(report.defect)), content);
 }
 
+// --- NIRGraphData
+
+std::string text_of_data(const GriddedData& data) {
+  const Shape& shape = data.data.shape();
+  return fmt::format("{} samples, {} steps of {:.6g} s, {} neurons: {}", shape[0], shape[1], data.dt, shape[2],
+                     text_of_range(data.data));
+}
+std::string text_of_data(const EventData& data) {
+  std::int64_t events = 0;
+  for (std::int64_t i = 0; i < data.index.count(); ++i) events += data.index.at(i) >= 0;
+  return fmt::format("{} samples, {} events of {} neurons within {:.6g} s{}", data.index.shape()[0], events,
+                     data.neurons, data.t_max, data.value ? ": " + text_of_range(*data.value) : "");
+}
+
+int info_of_data(const InfoOptions& options) {
+  for (const Recording& recording : read_data(options.file, options.limits))
+    fmt::print("{}, {}: {}\n", printable(recording.node), printable(recording.observable),
+               std::visit([](const auto& data) { return text_of_data(data); }, recording.data));
+  return 0;
+}
+
 int info(const InfoOptions& options) {
+  if (options.is_data) return info_of_data(options);
   Report report;
   const Graph graph = read_to_look(options.file, options.limits, report);
   if (options.json)
@@ -204,7 +227,8 @@ Command add_info(CLI::App& program) {
   CLI::App* const app =
       program.add_subcommand("info", "Print nodes, shapes, the ranges of parameters, version and warnings");
   app->add_option("file", options->file, "A NIR file")->required();
-  app->add_flag("--json", options->json, "For programs");
+  CLI::Option* const json = app->add_flag("--json", options->json, "For programs");
+  app->add_flag("--data", options->is_data, "The file is NIRGraphData: recordings, and no graph")->excludes(json);
   add_shape_rule(*app, *options);
   add_limits(*app, *options);
   return {app, [options] { return info(*options); }};

@@ -188,12 +188,8 @@ def _convolution(row: Row) -> nn.Module:
     stride, padding, dilation = (tuple(row.get(name, (0,) * len(kernel))) for name in ("stride", "padding", "dilation"))
     groups = row["groups"]
     make = nn.Conv1d if len(kernel) == 1 else nn.Conv2d
-    return _take(
-        make(
-            inputs * groups, outputs, tuple(kernel), stride, padding, dilation, groups, bias="bias" in row, device="meta"
-        ),
-        row,
-    )
+    sizes = (inputs * groups, outputs, tuple(kernel), stride, padding, dilation, groups)
+    return _take(make(*sizes, bias="bias" in row, device="meta"), row)
 
 
 # --- neurons

@@ -25,7 +25,14 @@ class NodeNeuron(Neuron):
         fields: the node's fields by name.
     """
 
-    def __init__(self, type: str, text: str, dt: float, notes: Mapping[str, Any], fields: Mapping[str, Any]):  # noqa: A002
+    def __init__(
+        self,
+        type: str,  # noqa: A002, NIR's name
+        text: str,
+        dt: float,
+        notes: Mapping[str, Any],
+        fields: Mapping[str, Any],
+    ):
         super().__init__(text, **fields)
         self.type, self.dt, self.notes = type, dt, dict(notes)
 
@@ -35,7 +42,7 @@ class NodeNeuron(Neuron):
 
 
 class Silence(StatefulModule):
-    """Zeros ``[T, batch..., *shape]`` beside an input ``[T, batch..., *input_shape]``, for a node that nothing leads to.
+    """Zeros ``[T, batch..., *shape]`` beside an input ``[T, batch..., *input_shape]``, for what nothing leads to.
 
     Args:
         input_rank: dimensions of input_shape.

@@ -59,13 +59,18 @@ def _described(what: str, net: nn.Module, example: Tensor, dt: float | None) -> 
     if not isinstance(net, nn.Module):
         raise TypeError(f"{what}: net must be a module of torch, but is {type(net).__name__}")
     if not isinstance(example, Tensor):
-        raise TypeError(f"{what}: example must be a tensor [*shape], one step of one sample, but is {type(example).__name__}")
+        kind = type(example).__name__
+        raise TypeError(f"{what}: example must be a tensor [*shape], one step of one sample, but is {kind}")
     seconds = getattr(net, "dt", None) if dt is None else dt
     if not isinstance(seconds, (int, float)):
         raise ValueError(f"{what}: dt must be given, the seconds of a step, as graphs count in seconds")
-    rows = list(Describer(net, example).rows(net, "", on_sequences=True))
-    # Of what is empty, C++ is told nothing.
-    return [{name: v for name, v in row.items() if v is not None and v != []} for row in rows], list(example.shape), float(seconds)
+    rows = Describer(net, example).rows(net, "", on_sequences=True)
+    return [_without_empty(row) for row in rows], list(example.shape), float(seconds)
+
+
+def _without_empty(row: Row) -> Row:
+    """What is empty has no type for C++."""
+    return {name: value for name, value in row.items() if value is not None and not (isinstance(value, list) and not value)}
 
 
 class Describer:
