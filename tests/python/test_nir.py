@@ -94,6 +94,8 @@ def test_a_network_that_is_saved_is_loaded_as_the_same(name, tmp_path):
     # The same graph in memory, and what was loaded once more: to the bit.
     graph = graphs.to_graph(loaded, torch.zeros(shape))
     assert torch.equal(graphs.load(graph, dt=DT)(x), loaded(x))
+    nir.write(tmp_path / "b.nir", graph)
+    assert torch.equal(graphs.load(tmp_path / "b.nir", dt=DT)(x), loaded(x))
     learned = {name.rsplit(".", 1)[-1]: p.shape for name, p in net.named_parameters() if p.dim() != 1}
     assert learned.items() <= {name.rsplit(".", 1)[-1]: p.shape for name, p in loaded.named_parameters()}.items()
 
@@ -228,7 +230,7 @@ def test_a_connection_to_the_outside_closes_no_loop():
 
 
 @pytest.mark.long
-def test_spikingjelly_and_snntorch_read_what_was_trained_here_and_fire_the_same(tmp_path):
+def test_spikingjelly_reads_what_was_trained_here_and_fires_the_same(tmp_path):
     sj = pytest.importorskip("spikingjelly.activation_based.nir_exchange", exc_type=ImportError)
     net = spread(nn.Sequential(nn.Linear(6, 8), LIF(tau=3.0), nn.Linear(8, 5), LIF(tau=2.0, v_threshold=0.5)).double())
     graphs.save(net, torch.zeros(6), tmp_path / "a.nir", dt=DT)
@@ -236,6 +238,22 @@ def test_spikingjelly_and_snntorch_read_what_was_trained_here_and_fire_the_same(
     expected = net(x)
     assert expected.sum() > 10
     theirs, state, rows = sj.import_from_nir(tmp_path / "a.nir", dt=DT, dtype=torch.float64), None, []
+    with torch.no_grad():
+        for row in x:
+            y, state = theirs(row, state)
+            rows.append(y)
+    assert torch.equal(torch.stack(rows), expected)
+
+
+@pytest.mark.long
+def test_snntorch_reads_what_was_trained_here_and_fires_the_same(tmp_path):
+    imports = pytest.importorskip("snntorch.import_nir", exc_type=ImportError)
+    net = spread(nn.Sequential(nn.Linear(6, 8), LIF(tau=3.0, strict=True), nn.Linear(8, 6), LIF(v_threshold=0.5, strict=True)))
+    graphs.save(net, torch.zeros(6), tmp_path / "a.nir", dt=1e-4)  # the step that it takes
+    x = 2 * torch.randn(40, 1, 6, generator=torch.Generator().manual_seed(5))
+    expected = net(x)
+    assert expected.sum() > 20
+    theirs, state, rows = imports.import_from_nir(nir.read(tmp_path / "a.nir")), None, []
     with torch.no_grad():
         for row in x:
             y, state = theirs(row, state)

@@ -101,8 +101,13 @@ def graph_of(values: Mapping[str, Any]) -> NIRGraph:
         group = root
         for step in path:
             group = group.setdefault(step, {})
-        group[name] = {} if value is None else value.numpy() if isinstance(value, torch.Tensor) else value
+        group[name] = {} if value is None else _numpy(value) if isinstance(value, torch.Tensor) else value
     return _graph(root["node"])
+
+
+def _numpy(value: torch.Tensor) -> Any:
+    """`nir.write` compresses arrays, which h5py refuses for those without dimensions."""
+    return value.numpy() if value.dim() else value.item()
 
 
 def _graph(group: dict[str, Any]) -> NIRGraph:
@@ -114,11 +119,7 @@ def _graph(group: dict[str, Any]) -> NIRGraph:
 def _node(group: dict[str, Any]) -> nir.NIRNode:
     if group["type"] == "NIRGraph":
         return _graph(group)
-    fields = {
-        name: value.item() if isinstance(value, np.ndarray) and value.ndim == 0 and name != "w_in" else value
-        for name, value in group.items()
-    }
-    return nir.dict2NIRNode(fields)
+    return nir.dict2NIRNode(dict(group))
 
 
 # --- printing
