@@ -5,9 +5,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <new>
 #include <stdexcept>
 #include <type_traits>
 
@@ -98,11 +100,22 @@ std::int64_t count_of(const Shape& shape) {
   return count;
 }
 
+namespace {
+
+// As torch's tensors lie, for which libraries of linear algebra take the same way, and give the same bits.
+std::shared_ptr<std::byte[]> allocate(std::size_t size) {
+  constexpr std::align_val_t alignment{64};
+  return {static_cast<std::byte*>(::operator new[](size, alignment)),
+          [](std::byte* bytes) { ::operator delete[](bytes, alignment); }};
+}
+
+}  // namespace
+
 Array::Array(DType dtype, Shape shape)
     : dtype_(dtype),
       shape_(std::move(shape)),
       count_(count_of(shape_)),
-      bytes_(count_ ? std::make_shared_for_overwrite<std::byte[]>(byte_count()) : nullptr) {}
+      bytes_(count_ ? allocate(byte_count()) : nullptr) {}
 
 template <class T>
 Array Array::of(Shape shape, std::span<const T> values) {
@@ -143,17 +156,59 @@ bool operator==(const Array& a, const Array& b) {
   return a.dtype_ == b.dtype_ && a.shape_ == b.shape_ && std::ranges::equal(a.bytes(), b.bytes());
 }
 
+namespace {
+
+// Least, greatest and NaN of what stands in one lane, so that the compiler takes all lanes at once.
+template <class T>
+struct Lanes {
+  static constexpr std::size_t count = 16;
+  std::array<T, count> least, greatest;
+  std::array<bool, count> has_nan{};
+
+  Lanes() {
+    least.fill(std::numeric_limits<T>::infinity());
+    greatest.fill(-std::numeric_limits<T>::infinity());
+  }
+  void take(std::size_t lane, T value) {
+    least[lane] = value < least[lane] ? value : least[lane];
+    greatest[lane] = value > greatest[lane] ? value : greatest[lane];
+    has_nan[lane] |= value != value;
+  }
+};
+
+template <class T>
+Range range_of_floats(std::span<const T> values) {
+  Lanes<T> lanes;
+  const std::size_t whole = values.size() / lanes.count * lanes.count;
+  for (std::size_t i = 0; i < whole; i += lanes.count)
+    for (std::size_t lane = 0; lane < lanes.count; ++lane) lanes.take(lane, values[i + lane]);
+  for (std::size_t i = whole; i < values.size(); ++i) lanes.take(i - whole, values[i]);
+  return {std::ranges::min(lanes.least), std::ranges::max(lanes.greatest), std::ranges::count(lanes.has_nan, true) > 0};
+}
+
+template <class T>
+Range range_of_others(std::span<const T> values) {
+  Range range{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()};
+  for (const T element : values) {
+    const auto value = static_cast<double>(element);
+    range.has_nan |= std::isnan(value);
+    range.least = std::fmin(range.least, value);
+    range.greatest = std::fmax(range.greatest, value);
+  }
+  return range;
+}
+
+}  // namespace
+
 Range range_of(const Array& array) {
   return with_type(array.dtype(), [&]<class T>(T) {
-    Range range{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), false, false};
-    for (const T element : values_of<T>(array)) {
-      const auto value = static_cast<double>(element);
-      range.has_nan |= std::isnan(value);
-      range.has_infinity |= std::isinf(value);
-      if (value < range.least) range.least = value;
-      if (value > range.greatest) range.greatest = value;
-    }
-    if (range.least > range.greatest) range.least = range.greatest = 0;
+    Range range;
+    if constexpr (std::is_floating_point_v<T>)
+      range = range_of_floats(values_of<T>(array));
+    else
+      range = range_of_others(values_of<T>(array));
+    if (range.least > range.greatest) range.least = range.greatest = 0;  // there are none
+    range.has_infinity = std::isinf(range.least) || std::isinf(range.greatest);
     return range;
   });
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <optional>
 #include <stdexcept>
 
@@ -217,25 +218,45 @@ class RawReader {
     state_.bytes_left += 2 * chunk_bytes();
   }
 
-  // The part of a chunk that lies within the shape, row by row of the last dimension.
+  // One dimension of what is copied: how often, and how far apart in the chunk and in the array, in bytes.
+  struct Axis {
+    std::size_t count, from, to;
+  };
+
+  // The part of a chunk that lies within the shape. Rows reach over dimensions that the chunk has whole.
   void place(std::span<const std::byte> chunk, std::span<const hsize_t> at, std::span<std::byte> into) const {
-    const std::size_t rank = shape_.size();
-    std::vector<std::size_t> extent(rank), index(rank, 0);
-    for (std::size_t d = 0; d < rank; ++d)
-      extent[d] = std::min<std::uint64_t>(layout_.chunk[d], static_cast<std::uint64_t>(shape_[d]) - at[d]);
-    const std::size_t row = extent[rank - 1] * element_size_;
-    while (true) {
-      std::size_t from = 0, to = 0;
-      for (std::size_t d = 0; d < rank; ++d) {
-        from = from * static_cast<std::size_t>(layout_.chunk[d]) + index[d];
-        to = to * static_cast<std::size_t>(shape_[d]) + at[d] + index[d];
-      }
-      std::ranges::copy(chunk.subspan(from * element_size_, row),
-                        into.begin() + static_cast<std::ptrdiff_t>(to * element_size_));
-      std::size_t d = rank - 1;
-      while (d > 0 && ++index[d - 1] == extent[d - 1]) index[--d] = 0;
-      if (d == 0) return;
+    std::vector<Axis> axes;
+    std::size_t from = element_size_, to = element_size_, row = element_size_, first = 0;
+    bool is_row = true;
+    for (std::size_t d = shape_.size(); d-- > 0;) {
+      const auto size = static_cast<std::size_t>(shape_[d]), reach = static_cast<std::size_t>(layout_.chunk[d]);
+      const std::size_t count = std::min(reach, size - static_cast<std::size_t>(at[d]));
+      first += at[d] * to;
+      if (is_row)
+        row *= count;
+      else
+        axes.insert(axes.begin(), {count, from, to});
+      is_row = is_row && reach == size;
+      from *= reach;
+      to *= size;
     }
+    copy(axes, row, chunk.data(), into.data() + first);
+  }
+
+  static void copy(std::span<const Axis> axes, std::size_t row, const std::byte* from, std::byte* to) {
+    if (axes.empty()) {
+      std::memcpy(to, from, row);
+      return;
+    }
+    const Axis& axis = axes[0];
+    const bool is_last = axes.size() == 1;
+    for (std::size_t i = 0; i < axis.count; ++i, from += axis.from, to += axis.to)
+      if (is_last && row == sizeof(float))
+        std::memcpy(to, from, sizeof(float));
+      else if (is_last)
+        std::memcpy(to, from, row);
+      else
+        copy(axes.subspan(1), row, from, to);
   }
 
   hid_t dataset_;

@@ -75,6 +75,7 @@ class Hid {
 };
 using FileId = Hid<&Hdf5::H5Fclose>;
 using GroupId = Hid<&Hdf5::H5Gclose>;
+using AttributeId = Hid<&Hdf5::H5Aclose>;
 using ObjectId = Hid<&Hdf5::H5Oclose>;
 using DatasetId = Hid<&Hdf5::H5Dclose>;
 using SpaceId = Hid<&Hdf5::H5Sclose>;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
 #include <stdexcept>
 
@@ -46,8 +47,13 @@ herr_t list_link(hid_t, const char* name, const H5L_info_t* info, void* data) {
 
 class TreeReader {
  public:
-  TreeReader(ReadingState& state, const FileLayout& layout, const Limits& limits)
-      : state_(state), limits_(limits), index_(state.source, layout), links_left_(limits.nodes) {}
+  TreeReader(ReadingState& state, const FileLayout& layout, const Limits& limits,
+             std::span<const char* const> attributes)
+      : state_(state),
+        limits_(limits),
+        attributes_(attributes),
+        index_(state.source, layout),
+        links_left_(limits.nodes) {}
 
   Group group(hid_t id) {
     check_group(id);
@@ -63,6 +69,11 @@ class TreeReader {
       path_.pop_back();
       group.members.push_back({std::move(link.name), std::move(value)});
     }
+    for (const char* name : attributes_)
+      if (const std::optional<double> number = attribute(id, name)) {
+        if (group.find(name)) refuse(fmt::format("{} is a member and an attribute", name));
+        group.members.push_back({name, Array::scalar(*number)});
+      }
     return group;
   }
 
@@ -83,6 +94,23 @@ class TreeReader {
     } catch (const std::bad_alloc&) {
       refuse("there is not enough memory for it");
     }
+  }
+
+  // A single number.
+  std::optional<double> attribute(hid_t object, const char* name) {
+    if (h5().H5Aexists(object, name) <= 0) return {};
+    const AttributeId attribute(h5().H5Aopen(object, name, H5P_DEFAULT));
+    if (!attribute) refuse(fmt::format("libhdf5 cannot open its attribute {}: {}", name, reason()));
+    const TypeId type(h5().H5Aget_type(attribute.get()));
+    const SpaceId space(h5().H5Aget_space(attribute.get()));
+    const H5T_class_t kind = type ? h5().H5Tget_class(type.get()) : H5T_NO_CLASS;
+    const bool is_number = (kind == H5T_INTEGER || kind == H5T_FLOAT) && h5().H5Tget_size(type.get()) <= sizeof(double);
+    if (!is_number || !space || h5().H5Sget_simple_extent_ndims(space.get()) != 0)
+      refuse(fmt::format("its attribute {} is no single number", name));
+    double value = 0;
+    if (h5().H5Aread(attribute.get(), h5().H5T_IEEE_F64LE_g, &value) < 0)
+      refuse(fmt::format("libhdf5 cannot read its attribute {}: {}", name, reason()));
+    return value;
   }
 
   H5O_type_t type_of(hid_t object) {
@@ -159,6 +187,7 @@ class TreeReader {
 
   ReadingState& state_;
   const Limits& limits_;
+  std::span<const char* const> attributes_;
   ObjectIndexChecker index_;
   std::uint64_t links_left_;
   std::vector<std::string> path_;
@@ -188,7 +217,8 @@ FileId open_file(const ByteSource& source) {
 
 }  // namespace
 
-Group read_tree(const ByteSource& source, const Limits& limits) {
+Group read_tree(const ByteSource& source, const Limits& limits, std::span<const char* const> attributes) {
+  check_superblock(source);
   const Hdf5Session session;
   const FileId file = open_file(source);
   const PropertiesId creation(h5().H5Fget_create_plist(file.get()));
@@ -207,7 +237,7 @@ Group read_tree(const ByteSource& source, const Limits& limits) {
                      limits.bytes};
   const ObjectId root(h5().H5Oopen(file.get(), "/", H5P_DEFAULT));
   if (!root) throw std::runtime_error(fmt::format("libhdf5 cannot open its root: {}", printable(hdf5_reason())));
-  return TreeReader(state, layout, limits).group(root.get());
+  return TreeReader(state, layout, limits, attributes).group(root.get());
 }
 
 }  // namespace spikeforge::nir

@@ -311,7 +311,7 @@ void Report::warn(const std::string& text) {
   if (warnings.size() < most) warnings.push_back(text);
 }
 
-Graph graph_of(const Group& file, const Limits& limits, Report& report) {
+Graph graph_of(const Group& file, const Limits& limits, Report& report, Soundness soundness) {
   if (const Member* version = file.find("version"))
     if (const Strings* text = std::get_if<Strings>(&version->value); text && text->values.size() == 1)
       report.version = text->values[0];
@@ -331,11 +331,17 @@ Graph graph_of(const Group& file, const Limits& limits, Report& report) {
   } else if (file.find("nodes") && file.find("edges")) {
     graph = reader.graph(file, "");  // up to 0.0.5
   } else if (file.find("nodes")) {
-    throw Error("/", "edges", "is missing; is this NIRGraphData, which holds recordings and no graph?");
+    throw Error("/", "edges",
+                "is missing; is this NIRGraphData, which holds recordings and no graph? info --data shows it");
   } else {
     throw Error("/", "node", "is missing: this HDF5 file holds no NIR graph");
   }
-  validate(graph, limits, &report);
+  try {
+    validate(graph, limits, &report);
+  } catch (const Error& error) {
+    if (soundness == Soundness::required) throw;
+    report.defect = error.what();
+  }
   return graph;
 }
 

@@ -10,11 +10,18 @@ struct SPIKEFORGE_API Report {
   std::string version;                // as the file says, which is unreliable; empty where it says nothing
   std::vector<std::string> warnings;  // one line each: unknown fields, duplicate edges, NaN, missing inputs, ...
 
+  std::string defect;  // why the graph is not sound, where that was asked for; else empty
+
   void warn(const std::string& text);
 };
 
-// Files of all versions from 0.0.1 on. Throws Error; the graph is checked as by validate().
-SPIKEFORGE_API Graph graph_of(const Group& file, const Limits& limits, Report& report);
+// What becomes of a graph that validate() refuses: an Error, or a defect in the report, for whoever wants to look at
+// it. Nothing but looking is safe then.
+enum class Soundness { required, reported };
+
+// Files of all versions from 0.0.1 on. Throws Error.
+SPIKEFORGE_API Graph graph_of(const Group& file, const Limits& limits, Report& report,
+                              Soundness soundness = Soundness::required);
 
 // In the newest layout. What validate() and infer_shapes() ask for is taken for granted.
 SPIKEFORGE_API Group group_of(const Graph& graph);

@@ -59,4 +59,20 @@ bool operator==(const Graph& a, const Graph& b) {
   });
 }
 
+namespace {
+
+template <std::size_t... I>
+Kind kind_named(std::string_view type, std::index_sequence<I...>) {
+  Kind kind;
+  ((std::variant_alternative_t<I, Kind>::type == type ? void(kind = std::variant_alternative_t<I, Kind>()) : void()),
+   ...);
+  return kind;
+}
+
+}  // namespace
+
+Kind kind_named(std::string_view type) {
+  return kind_named(type, std::make_index_sequence<std::variant_size_v<Kind>>());
+}
+
 }  // namespace spikeforge::nir

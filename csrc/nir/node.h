@@ -239,6 +239,9 @@ struct SPIKEFORGE_API Graph {
 using Kind = std::variant<Input, Output, Affine, Linear, Scale, Conv1d, Conv2d, SumPool2d, AvgPool2d, Flatten, Delay,
                           Threshold, I, LI, IF, LIF, CubaLI, CubaLIF, Graph>;
 
+// An empty one of that type; an Input where there is none of it.
+SPIKEFORGE_API Kind kind_named(std::string_view type);
+
 struct SPIKEFORGE_API Node {
   Kind kind;
   Group metadata;  // of a nested graph: empty, its own is in the graph

@@ -9,11 +9,12 @@ namespace spikeforge::nir {
 namespace {
 
 template <class Open>
-Graph read_from(Open&& open, const std::string& name, const Limits& limits, Report* report) {
+Graph read_from(Open&& open, const std::string& name, const Limits& limits, Report* report,
+                Soundness soundness = Soundness::required) {
   Report own;
   try {
     const ByteSource source = open();
-    return graph_of(read_tree(source, limits), limits, report ? *report : own);
+    return graph_of(read_tree(source, limits), limits, report ? *report : own, soundness);
   } catch (const Error& error) {
     throw error.in_file(name);
   } catch (const std::bad_alloc&) {
@@ -27,6 +28,10 @@ Graph read_from(Open&& open, const std::string& name, const Limits& limits, Repo
 
 Graph read(const std::string& file, const Limits& limits, Report* report) {
   return read_from([&] { return ByteSource::open(file); }, file, limits, report);
+}
+
+Graph read_to_look(const std::string& file, const Limits& limits, Report& report) {
+  return read_from([&] { return ByteSource::open(file); }, file, limits, &report, Soundness::reported);
 }
 
 Graph read(std::span<const std::byte> bytes, const Limits& limits, Report* report, const std::string& name) {

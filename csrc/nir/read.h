@@ -16,6 +16,9 @@ namespace spikeforge::nir {
 
 SPIKEFORGE_API Graph read(const std::string& file, const Limits& limits = {}, Report* report = nullptr);
 
+// The same of a file whose graph need not be sound: the report has its defect.
+SPIKEFORGE_API Graph read_to_look(const std::string& file, const Limits& limits, Report& report);
+
 // The same of a file in memory, which errors call by this name.
 SPIKEFORGE_API Graph read(std::span<const std::byte> bytes, const Limits& limits = {}, Report* report = nullptr,
                           const std::string& name = "bytes");

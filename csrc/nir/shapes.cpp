@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <deque>
 #include <unordered_map>
+#include <utility>
 
 namespace spikeforge::nir {
 namespace {
@@ -146,7 +147,8 @@ struct InnerShapes {
   std::size_t inputs = 0, outputs = 0;
 };
 
-InnerShapes shapes_of_nested(const Graph& graph, const std::string& name, ShapeRule rule, Report* report);
+InnerShapes shapes_of_nested(const Graph& graph, const std::string& name, ShapeRule rule, Report* report,
+                             const std::optional<Shape>& arriving);
 
 // What a node says of its own input.
 std::optional<Shape> own_input(const Node& node, const std::string& name, ShapeRule rule) {
@@ -172,11 +174,14 @@ std::optional<Shape> own_input(const Node& node, const std::string& name, ShapeR
 
 class Inference {
  public:
-  Inference(const Graph& graph, const std::string& name, ShapeRule rule, Report* report)
+  // arriving: at the graph's first Input, which a tolerant rule trusts more than what that says.
+  Inference(const Graph& graph, const std::string& name, ShapeRule rule, Report* report,
+            const std::optional<Shape>& arriving = {})
       : graph_(graph),
         name_(name),
         rule_(rule),
         report_(report),
+        arriving_(arriving),
         shapes_(graph.nodes.size()),
         resolved_(graph.nodes.size()) {
     std::unordered_map<std::string_view, std::size_t> index;
@@ -196,15 +201,16 @@ class Inference {
 
   std::vector<NodeShapes> run() {
     for (std::size_t i = 0; i < shapes_.size(); ++i)
-      if (is_fixed(i)) resolve(i, {});
+      if (is_fixed(i))
+        resolve(i, std::holds_alternative<Input>(node(i).kind) ? std::exchange(arriving_, {}) : std::nullopt);
     follow();
     // What is behind no Input: cycles, and nodes that nothing leads to.
     for (std::size_t i = 0; i < shapes_.size(); ++i) {
       if (resolved_[i]) continue;
-      if (auto own = own_input(node(i), name_of(i), rule_)) {
-        resolve(i, std::move(own));
-        follow();
-      }
+      auto own = own_input(node(i), name_of(i), rule_);
+      if (!own && !std::holds_alternative<Graph>(node(i).kind)) continue;
+      resolve(i, std::move(own));
+      follow();
     }
     check_edges();
     for (std::size_t i = 0; i < shapes_.size(); ++i)
@@ -226,7 +232,8 @@ class Inference {
   // Its shape does not depend on what arrives.
   bool is_fixed(std::size_t i) const {
     const Kind& kind = node(i).kind;
-    if (std::holds_alternative<Input>(kind) || std::holds_alternative<Graph>(kind)) return true;
+    if (std::holds_alternative<Input>(kind)) return true;
+    if (std::holds_alternative<Graph>(kind)) return rule_ == ShapeRule::strict || !has_predecessor_[i];
     return rule_ == ShapeRule::strict && own_input(node(i), name_of(i), rule_).has_value();
   }
 
@@ -236,7 +243,7 @@ class Inference {
     const std::string name = name_of(i);
     NodeShapes& shapes = shapes_[i];
     if (const Graph* inner = std::get_if<Graph>(&node(i).kind)) {
-      const InnerShapes nested = shapes_of_nested(*inner, name, rule_, report_);
+      const InnerShapes nested = shapes_of_nested(*inner, name, rule_, report_, arriving);
       if (has_predecessor_[i] && nested.inputs != 1)
         refuse(name, "nodes",
                fmt::format("an edge leads to this graph, which has {} Inputs instead of one", nested.inputs));
@@ -246,9 +253,7 @@ class Inference {
       shapes = {nested.in, nested.out};
     } else {
       const std::optional<Shape> own = own_input(node(i), name, rule_);
-      shapes.in = arriving && rule_ == ShapeRule::tolerant && !std::holds_alternative<Input>(node(i).kind) ? arriving
-                  : own                                                                                    ? own
-                                                                                                           : arriving;
+      shapes.in = arriving && rule_ == ShapeRule::tolerant ? arriving : own ? own : arriving;
       if (shapes.in) shapes.out = output_shape(node(i), *shapes.in, name, rule_);
       if (own && shapes.in != own && !is_broadcast(i) && report_)
         report_->warn(
@@ -261,8 +266,8 @@ class Inference {
   bool is_broadcast(std::size_t i) const {
     return std::visit(
         []<class N>(const N&) {
-          return !std::is_same_v<N, Output> && !std::is_same_v<N, Flatten> && !std::is_same_v<N, Conv1d> &&
-                 !std::is_same_v<N, Conv2d>;
+          return !std::is_same_v<N, Input> && !std::is_same_v<N, Output> && !std::is_same_v<N, Flatten> &&
+                 !std::is_same_v<N, Conv1d> && !std::is_same_v<N, Conv2d>;
         },
         node(i).kind);
   }
@@ -289,6 +294,7 @@ class Inference {
   const std::string name_;
   const ShapeRule rule_;
   Report* report_;
+  std::optional<Shape> arriving_;
   std::vector<NodeShapes> shapes_;
   std::vector<bool> resolved_;
   std::vector<std::vector<std::size_t>> successors_;
@@ -297,8 +303,9 @@ class Inference {
   std::deque<std::size_t> ready_;
 };
 
-InnerShapes shapes_of_nested(const Graph& graph, const std::string& name, ShapeRule rule, Report* report) {
-  const std::vector<NodeShapes> shapes = Inference(graph, name, rule, report).run();
+InnerShapes shapes_of_nested(const Graph& graph, const std::string& name, ShapeRule rule, Report* report,
+                             const std::optional<Shape>& arriving) {
+  const std::vector<NodeShapes> shapes = Inference(graph, name, rule, report, arriving).run();
   InnerShapes nested;
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     if (std::holds_alternative<Input>(graph.nodes[i].node.kind) && nested.inputs++ == 0) nested.in = shapes[i].in;
@@ -307,13 +314,59 @@ InnerShapes shapes_of_nested(const Graph& graph, const std::string& name, ShapeR
   return nested;
 }
 
-void fill_in(Graph& graph, const std::string& name) {
-  const std::vector<NodeShapes> shapes = Inference(graph, name, ShapeRule::tolerant, nullptr).run();
+// The array's elements where they stand in one of that shape, which it broadcasts to.
+Array broadcast(const Array& array, const Shape& shape) {
+  Array whole(array.dtype(), shape);
+  const std::size_t size = size_of(array.dtype());
+  std::vector<std::int64_t> strides(shape.size());  // of the array, in elements; 0 where it is repeated
+  std::int64_t stride = 1;
+  for (std::size_t d = array.shape().size(); d-- > 0;) {
+    strides[d + shape.size() - array.shape().size()] = array.shape()[d] == 1 ? 0 : stride;
+    stride *= array.shape()[d];
+  }
+  std::vector<std::int64_t> index(shape.size());
+  std::int64_t from = 0;
+  for (std::int64_t to = 0; to < whole.count(); ++to) {
+    std::ranges::copy(array.bytes().subspan(static_cast<std::size_t>(from) * size, size),
+                      whole.writable_bytes().begin() + to * static_cast<std::int64_t>(size));
+    for (std::size_t d = shape.size(); d-- > 0;) {
+      from += strides[d];
+      if (++index[d] < shape[d]) break;
+      from -= strides[d] * shape[d];
+      index[d] = 0;
+    }
+  }
+  return whole;
+}
+
+// Parameters of a node that works element by element get the shape that they broadcast to; other readers take no less.
+template <class N>
+void broadcast_parameters(N& n, const Node& node, const std::string& name, const std::optional<Shape>& in) {
+  constexpr std::int64_t most_elements = std::int64_t{1} << 24;  // that are made of fewer because of what arrives
+  Shape shape = parameter_shape(node.kind, name, ShapeRule::tolerant);
+  if (in && broadcasts(shape, *in) && count_of(*in) <= most_elements) shape = *in;
+  const auto widen = [&](std::string_view field, Array& array) {
+    if (array.shape() != shape && !(field == "w_in" && array.count() == 1)) array = broadcast(array, shape);
+  };
+  N::fields(n, [&]<class T>(std::string_view field, T& value) {
+    if constexpr (std::is_same_v<T, Array>) widen(field, value);
+    if constexpr (std::is_same_v<T, std::optional<Array>>)
+      if (value) widen(field, *value);
+  });
+}
+
+template <class N, class... Others>
+constexpr bool is_one_of = (std::is_same_v<N, Others> || ...);
+
+void fill_in(Graph& graph, const std::string& name, const std::optional<Shape>& arriving) {
+  const std::vector<NodeShapes> shapes = Inference(graph, name, ShapeRule::tolerant, nullptr, arriving).run();
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const std::optional<Shape>& in = shapes[i].in;
     std::visit(
         [&]<class N>(N& n) {
-          if constexpr (std::is_same_v<N, Graph>) fill_in(n, in_node(name, graph.nodes[i].name));
+          if constexpr (std::is_same_v<N, Graph>) fill_in(n, in_node(name, graph.nodes[i].name), in);
+          if constexpr (is_one_of<N, Scale, Delay, Threshold, I, LI, IF, LIF, CubaLI, CubaLIF>)
+            broadcast_parameters(n, graph.nodes[i].node, in_node(name, graph.nodes[i].name), in);
           if (!in) return;
           if constexpr (std::is_same_v<N, Output>) {
             if (!n.shape) n.shape = in;
@@ -337,7 +390,7 @@ Shape output_shape(const Node& node, const Shape& in, const std::string& name, S
   return std::visit(
       [&]<class N>(const N& n) -> Shape {
         if constexpr (std::is_same_v<N, Input>) {
-          return n.shape;
+          return rule == ShapeRule::strict ? n.shape : in;
         } else if constexpr (std::is_same_v<N, Output>) {
           return rule == ShapeRule::strict && n.shape ? *n.shape : in;
         } else if constexpr (std::is_same_v<N, Affine> || std::is_same_v<N, Linear>) {
@@ -352,7 +405,7 @@ Shape output_shape(const Node& node, const Shape& in, const std::string& name, S
         } else if constexpr (std::is_same_v<N, Flatten>) {
           return flatten_output(n, in, name, rule);
         } else if constexpr (std::is_same_v<N, Graph>) {
-          return shapes_of_nested(n, name, rule, nullptr).out.value_or(Shape{});
+          return shapes_of_nested(n, name, rule, nullptr, in).out.value_or(Shape{});
         } else {
           const Shape own = parameter_shape(node.kind, name, rule);
           if (own != in && (rule == ShapeRule::strict || !broadcasts(own, in)))
@@ -363,10 +416,11 @@ Shape output_shape(const Node& node, const Shape& in, const std::string& name, S
       node.kind);
 }
 
-std::vector<NodeShapes> infer_shapes(const Graph& graph, ShapeRule rule, Report* report) {
-  return Inference(graph, "", rule, report).run();
+std::vector<NodeShapes> infer_shapes(const Graph& graph, ShapeRule rule, Report* report,
+                                     const std::optional<Shape>& arriving) {
+  return Inference(graph, "", rule, report, arriving).run();
 }
 
-void fill_in_shapes(Graph& graph) { fill_in(graph, ""); }
+void fill_in_shapes(Graph& graph) { fill_in(graph, "", {}); }
 
 }  // namespace spikeforge::nir

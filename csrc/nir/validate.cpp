@@ -182,7 +182,32 @@ class Validator {
   Report* report_;
 };
 
+std::optional<Error> why_not_runnable(const Graph& graph, const std::string& name) {
+  std::unordered_set<std::string_view> led_to, leading;
+  for (const Edge& edge : graph.edges) {
+    led_to.insert(edge.to);
+    leading.insert(edge.from);
+  }
+  bool has_way_in = false;
+  for (const NamedNode& node : graph.nodes) {
+    const std::string inner = in_node(name, node.name);
+    const bool is_input = std::holds_alternative<Input>(node.node.kind);
+    if (is_input && led_to.contains(node.name)) return Error(inner, "", "an edge leads to this Input");
+    if (std::holds_alternative<Output>(node.node.kind) && leading.contains(node.name))
+      return Error(inner, "", "an edge leads on from this Output");
+    has_way_in |= is_input || !led_to.contains(node.name);
+    if (const Graph* nested = std::get_if<Graph>(&node.node.kind))
+      if (auto reason = why_not_runnable(*nested, inner)) return reason;
+  }
+  if (has_way_in) return {};
+  return Error(name.empty() ? "/" : name, "edges",
+               graph.nodes.empty() ? "there is nothing to run"
+                                   : "there is no Input, and all nodes lie behind cycles, so that nothing can come in");
+}
+
 }  // namespace
+
+std::optional<Error> why_not_runnable(const Graph& graph) { return why_not_runnable(graph, ""); }
 
 void validate(const Graph& graph, const Limits& limits, Report* report) {
   Validator(limits, report).graph(graph, "", 1);

@@ -1,5 +1,8 @@
 #pragma once
+#include <spikeforge/nir/error.h>
 #include <spikeforge/nir/interpret.h>
+
+#include <optional>
 
 namespace spikeforge::nir {
 
@@ -8,5 +11,9 @@ namespace spikeforge::nir {
 // strides and groups make sense. Shapes between nodes are infer_shapes()'s business. Throws Error; what is legal but
 // strange goes to the report.
 SPIKEFORGE_API void validate(const Graph& graph, const Limits& limits = {}, Report* report = nullptr);
+
+// Why no program can run a sound graph: an edge leads to an Input, or on from an Output, or nothing leads into it from
+// outside, as all of its nodes lie behind cycles.
+SPIKEFORGE_API std::optional<Error> why_not_runnable(const Graph& graph);
 
 }  // namespace spikeforge::nir

@@ -8,6 +8,7 @@
     spikeforge.packed_activations   keeps spikes as bits for the backward pass
     spikeforge.count        counts spikes and synaptic operations
     spikeforge.plot         draws spikes and states
+    spikeforge.nir          loads and saves NIR graphs
     spikeforge.ops          the operators
 
 `python -m spikeforge.demo` trains a network to read handwritten digits.
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from spikeforge._version import __version__
 
 if TYPE_CHECKING:
-    from spikeforge import demo, nn, ops, plot, surrogate
+    from spikeforge import demo, nir, nn, ops, plot, surrogate
     from spikeforge.accelerate import accelerate
     from spikeforge.count import count
     from spikeforge.monitor import Monitor
@@ -90,6 +91,7 @@ __all__ = [
     "detach",
     "from_core",
     "neuron",
+    "nir",
     "nn",
     "ops",
     "packed_activations",

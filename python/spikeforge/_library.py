@@ -102,6 +102,29 @@ def load() -> Path | None:
     return file
 
 
+def load_nir() -> None:
+    """Loads the operators of NIR graphs, which lie in a library beside that of the others.
+
+    Raises ImportError where there is none.
+    """
+    if hasattr(torch.ops.spikeforge_nir, "load_file"):
+        return
+    beside = _mapped_library() or path()
+    file = beside.with_name(re.sub(r"^libspikeforge|\.so.*", _nir_name, beside.name))
+    if not file.is_file():
+        raise ImportError(
+            f"NIR needs {file}, which is built beside {beside.name} where HDF5's headers are (Debian: libhdf5-dev)"
+        )
+    try:
+        torch.ops.load_library(str(file))
+    except OSError as error:
+        raise ImportError(_does_not_load(file, str(error.__cause__ or error))) from None
+
+
+def _nir_name(part: re.Match[str]) -> str:
+    return ".so" if part[0].startswith(".so") else "libspikeforge_nir_nn"
+
+
 def _loaded_before() -> Path | None:
     file = _mapped_library()
     version = _version_in(file) if file else None

@@ -185,11 +185,14 @@ class Simulator:
 
     def fire(self, f, state, v):
         reset = self.options["reset"]
-        if reset == "subtract-delayed":
-            v = np.where(self.above(state.get("v", np.zeros_like(v)), f["v_threshold"]), v - f["v_threshold"], v)
+        late = self.above(state.get("v", np.zeros_like(v)), f["v_threshold"])
+        if reset in ("subtract-delayed", "subtract-twice"):
+            v = np.where(late, v - f["v_threshold"], v)
         spikes = self.above(v, f["v_threshold"])
         if reset == "subtract":
             v = np.where(spikes, v - f["v_threshold"], v)
+        elif reset == "subtract-twice":  # as snnTorch's reset_delay=False
+            v = v - (spikes.astype(float) - late.astype(float)) * f["v_threshold"]
         elif reset != "subtract-delayed":
             v = np.where(spikes, f.get("v_reset", 0.0) if reset == "file" else 0.0, v)
         state["v"] = v

@@ -616,6 +616,86 @@ def test_parameters_broadcast_where_that_is_asked_for(tmp_path):
     assert "node out: it says that it takes [7], but [3] arrives" in done.stdout
 
 
+def test_parameters_that_broadcast_are_written_whole(tmp_path):
+    with h5py.File(tmp_path / "a.nir", "w") as file:
+        root = put(file.create_group("node"), type="NIRGraph")
+        root.create_dataset("edges", data=names([("in", "n"), ("n", "out")]), dtype=TEXT)
+        nodes = root.create_group("nodes")
+        put(nodes.create_group("in"), type="Input", shape=[2, 3])
+        put(nodes.create_group("n"), **LIF | dict(tau=np.full((2, 3), 0.5), r=np.float32(2.0), v_leak=S, v_threshold=[[1.0], [2.0]]))
+        put(nodes.create_group("out"), type="Output", shape=[2, 3])
+    node = nir.read(convert(tmp_path / "a.nir", tmp_path / "b.nir")).nodes["n"]
+    assert np.array_equal(node.r, np.full((2, 3), 2.0)) and node.r.dtype == np.float32
+    assert np.array_equal(node.v_leak, np.stack([S, S])) and np.array_equal(node.v_threshold, [[1.0] * 3, [2.0] * 3])
+
+
+def test_a_file_that_is_refused_can_be_looked_at(tmp_path):
+    with h5py.File(tmp_path / "a.nir", "w") as file:
+        minimal(file, **LIF | dict(tau=np.array([0.5, -1.0, 2.0])))
+    assert "a time constant must be finite" in refusal(tmp_path / "a.nir")
+    done = tool("info", tmp_path / "a.nir")
+    assert done.returncode == 0 and "tau float64[3] -1 to 2" in done.stdout, done.stdout
+    assert "not sound: " in done.stdout and "node n, field tau: a time constant must be finite" in done.stdout
+    assert "field tau" in info(tmp_path / "a.nir")["defect"] and "defect" not in info(convert_of_lif(tmp_path))
+    done = tool("dot", tmp_path / "a.nir")
+    assert done.returncode == 0 and "not sound" in done.stdout and '"n" [label="n\\nLIF ?"' in done.stdout, done.stdout
+    with h5py.File(tmp_path / "b.nir", "w") as file:  # what shapes are told from
+        minimal(file, type="Linear", weight=S)
+    assert "not sound" in tool("info", tmp_path / "b.nir").stdout and tool("dot", tmp_path / "b.nir").returncode == 0
+
+
+def convert_of_lif(folder):
+    nir.write(folder / "lif.nir", GRAPHS["LIF"])
+    return folder / "lif.nir"
+
+
+def test_a_graph_into_which_nothing_leads_is_told(tmp_path):
+    with h5py.File(tmp_path / "a.nir", "w") as file:
+        root = put(file.create_group("node"), type="NIRGraph")
+        root.create_dataset("edges", data=names([("a", "b"), ("b", "a"), ("b", "c")]), dtype=TEXT)
+        nodes = root.create_group("nodes")
+        for name in "abc":
+            put(nodes.create_group(name), **LIF)
+    done = tool("check", tmp_path / "a.nir")
+    assert done.returncode == 0 and "it cannot be run: node /, field edges: there is no Input" in done.stdout, done.stdout
+    nir.write(tmp_path / "b.nir", GRAPHS["self edge"])
+    assert "cannot be run" not in tool("check", tmp_path / "b.nir").stdout
+
+
+def test_recordings_are_shown(tmp_path):
+    gridded = nir.TimeGriddedData(np.arange(24.0).reshape(2, 3, 4), 1e-3)
+    events = nir.EventData(np.array([[0, 3], [1, -1]]), np.array([[0.1, 0.2], [0.5, np.inf]]), 4, 0.5)
+    valued = nir.ValuedEventData(idx=np.array([[0]]), time=np.array([[0.25]]), value=np.array([[7.0]]), n_neurons=2, t_max=1.0)
+    data = nir.NIRGraphData({"lif": nir.NIRNodeData({"spikes": events, "v": gridded}), "w": nir.NIRNodeData({"out": valued})})
+    nir.write_data(tmp_path / "a.nir", data)
+    done = tool("info", "--data", tmp_path / "a.nir")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "lif, spikes: 2 samples, 3 events of 4 neurons within 0.5 s",
+        "lif, v: 2 samples, 3 steps of 0.001 s, 4 neurons: 0 to 23",
+        "w, out: 1 samples, 1 events of 2 neurons within 1 s: 7",
+    ]
+    assert "info --data shows it" in tool("info", tmp_path / "a.nir").stderr
+    with h5py.File(tmp_path / "a.nir", "a") as file:
+        file["nodes/lif/observables/v"].attrs["dt"] = "soon"
+    assert "its attribute dt is no single number" in tool("info", "--data", tmp_path / "a.nir").stderr
+
+
+def test_a_driver_information_block_is_not_followed(tmp_path):
+    """libhdf5 takes as much memory for one as it says that it is long."""
+    convert_of_lif(tmp_path)
+    content = bytearray((tmp_path / "lif.nir").read_bytes())
+    assert content[:9] == b"\x89HDF\r\n\x1a\n\0" and content[48:56] == b"\xff" * 8
+    place = len(content)
+    content[48:56] = place.to_bytes(8, "little")
+    content += b"\0\0\0\0" + (0xF0000000).to_bytes(4, "little") + b"NCSAmult" + bytes(1 << 18)
+    content[40:48] = len(content).to_bytes(8, "little")
+    (tmp_path / "a.nir").write_bytes(content)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert "driver information block" in refusal(tmp_path / "a.nir", "--max-bytes", "1MB")
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < before + 500_000  # kilobytes
+
+
 # --- writing -----------------------------------------------------------------------------------------------------------
 
 
@@ -639,6 +719,12 @@ def test_differences_are_told(tmp_path):
     done = tool("diff", tmp_path / "a.nir", tmp_path / "b.nir")
     assert done.returncode == 1
     assert done.stdout == "! node, v_leak: 3 of 3 values differ, by up to 0.25\n"
+    assert tool("diff", tmp_path / "a.nir", tmp_path / "b.nir", "--tolerance", "0.4").returncode == 0
+    done = tool("diff", tmp_path / "a.nir", tmp_path / "b.nir", "--tolerance", "0.2")
+    assert done.stdout == "! node, v_leak: 1 of 3 values differ, by up to 0.25\n"
+    nir.write(tmp_path / "c.nir", chain(nir.LIF(S, S.astype(np.float32), S, S, S), [3], [3]))
+    assert "float64 is float32" in tool("diff", tmp_path / "a.nir", tmp_path / "c.nir").stdout
+    assert tool("diff", tmp_path / "a.nir", tmp_path / "c.nir", "--tolerance", "1e-6").returncode == 0
 
 
 def test_another_hdf5_in_the_process_does_no_harm(tmp_path):

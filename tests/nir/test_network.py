@@ -3,6 +3,8 @@
 import itertools
 import os
 import subprocess
+import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +39,23 @@ def run(file, x, folder, records=(), membranes=(), dtype="float64", inputs=None,
     assert done.stderr == "" and done.stdout == ""
     loaded = {key: np.load(path) for key, path in files.items()}
     assert all(value.dtype == dtype for value in loaded.values())
+    check_python(file, x, np.load(folder / "out.npy"), dtype, options)
     return np.load(folder / "out.npy"), {n: loaded["--record", n] for n in records}, {n: loaded["--record-v", n] for n in membranes}
+
+
+def check_python(file, x, expected, dtype, options):
+    """The same bits from modules of Python."""
+    import torch
+
+    os.environ.setdefault("SPIKEFORGE_LIBRARY", str(LIBRARY))
+    sys.path[:0] = [folder for folder in [str(REPOSITORY / "python")] if folder not in sys.path]
+    import spikeforge.nir
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        net = spikeforge.nir.load(file, dtype=getattr(torch, dtype), **{name.replace("-", "_"): value for name, value in options.items()})
+    with torch.no_grad():
+        np.testing.assert_array_equal(net(torch.from_numpy(x).to(getattr(torch, dtype))).numpy(), expected)
 
 
 SPIKING = ("IF", "LIF", "CubaLIF", "Threshold")
@@ -129,7 +147,7 @@ def random_graph(random, depth=1):
     return {"nodes": nodes, "edges": [tuple(map(str, edge)) for edge in edges]}
 
 
-RESETS, SCALINGS, COMPARISONS = ("file", "zero", "subtract", "subtract-delayed"), ("ode", "per-step"), ("gt", "ge")
+RESETS, SCALINGS, COMPARISONS = ("file", "zero", "subtract", "subtract-delayed", "subtract-twice"), ("ode", "per-step"), ("gt", "ge")
 CURRENTS, STARTS = ("new", "old"), ("zero", "apply")
 
 
@@ -159,7 +177,7 @@ def test_every_neuron_under_every_option(reset, comparison, current, tmp_path):
 
 
 @pytest.mark.parametrize("comparison", COMPARISONS)
-@pytest.mark.parametrize("reset", ["file", "subtract-delayed"])
+@pytest.mark.parametrize("reset", ["file", "subtract-delayed", "subtract-twice"])
 def test_a_membrane_exactly_at_its_threshold_fires_as_the_comparison_says(reset, comparison, tmp_path):
     """Small whole numbers: every sum is exact, and thresholds are met exactly all the time."""
     random = np.random.default_rng(3)
@@ -280,3 +298,71 @@ def test_float32_gives_the_spikes_of_float32(dtype, tmp_path):
         assert membrane.dtype == dtype
         np.testing.assert_array_equal(out[t], spikes)
         np.testing.assert_array_equal(v["lif"][t], membrane)  # the same bits
+
+
+def test_a_batch_from_states_of_ones_own_with_currents_recorded(tmp_path):
+    """Each sample is what the simulator gives from its own first states."""
+    random = np.random.default_rng(23)
+    kind, fields = neuron("CubaLIF", (3,), random)
+    graph = {
+        "nodes": {"input": ("Input", {"shape": [3]}), "cell": (kind, fields), "output": ("Output", {"shape": [3]})},
+        "edges": [("input", "cell"), ("cell", "output")],
+    }
+    file = write(graph, tmp_path / "a.nir")
+    x, v, i = (random.normal(0.5, 1, shape) for shape in ((12, 4, 3), (4, 3), (3,)))
+    for name, value in (("x", x), ("v", v), ("i", i)):
+        np.save(tmp_path / f"{name}.npy", value)
+    command = ["run", file, "--input", tmp_path / "x.npy", "--dt", DT, "--dtype", "float64", "--output", tmp_path / "out.npy"]
+    records = ["--record-i", f"cell={tmp_path / 'currents.npy'}", "--record-v", f"cell={tmp_path / 'membranes.npy'}"]
+    starts = ["--start-v", f"cell={tmp_path / 'v.npy'}", "--start-i", f"cell={tmp_path / 'i.npy'}"]
+    for fold in ([], ["--fold-time"]):
+        done = tool(*command, *records, *starts, "--device", "cpu", *fold)
+        assert done.returncode == 0, done.stderr
+        out, currents, membranes = (np.load(tmp_path / f"{name}.npy") for name in ("out", "currents", "membranes"))
+        assert out.shape == currents.shape == membranes.shape == x.shape
+        for sample in range(4):
+            simulator = Simulator(graph, dt=DT)
+            simulator.state["cell"] = {"v": v[sample], "i": i}
+            for t in range(12):
+                values = simulator.step(x[t, sample])
+                np.testing.assert_array_equal(out[t, sample], values["cell"])
+                np.testing.assert_allclose(membranes[t, sample], simulator.membrane("cell"), rtol=1e-12)
+                np.testing.assert_allclose(currents[t, sample], simulator.state["cell"]["i"], rtol=1e-12)
+    assert out.sum() > 5
+    np.save(tmp_path / "v.npy", np.zeros(2))
+    done = tool(*command, *starts)
+    assert done.returncode == 1 and "node cell: expected a state of shape [4, 3]" in done.stderr, done.stderr
+    done = tool(*command, "--device", "moon")
+    assert done.returncode == 2 and "moon is no device" in done.stderr
+
+
+def test_layers_over_all_steps_at_once_give_the_same_spikes(tmp_path):
+    random = np.random.default_rng(29)
+    graph = {
+        "nodes": {"input": ("Input", {"shape": [4]}), "w": ("Affine", {"weight": random.normal(size=(3, 4)), "bias": np.ones(3)}),
+                  "lif": neuron("LIF", (3,), random), "output": ("Output", {"shape": [3]})},
+        "edges": [("input", "w"), ("w", "lif"), ("lif", "output")],
+    }  # fmt: skip
+    file, x = write(graph, tmp_path / "a.nir"), random.normal(size=(20, 4))
+    expected = run(file, x, tmp_path)[0]
+    done = tool("run", file, "--input", tmp_path / "x.npy", "--dt", DT, "--dtype", "float64", "--output", tmp_path / "b.npy", "--fold-time")
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), expected)
+    assert expected.sum() > 3
+
+
+def test_a_nested_input_that_says_a_wrong_shape_takes_what_arrives(tmp_path):
+    random = np.random.default_rng(31)
+    inner = {
+        "nodes": {"input": ("Input", {"shape": [12]}), "lif": neuron("LIF", (5,), random), "output": ("Output", {"shape": [12]})},
+        "edges": [("input", "lif"), ("lif", "output")],
+    }
+    graph = {
+        "nodes": {"input": ("Input", {"shape": [5]}), "layer": ("NIRGraph", inner), "output": ("Output", {"shape": [5]})},
+        "edges": [("input", "layer"), ("layer", "output")],
+    }
+    done = tool("check", write(graph, tmp_path / "a.nir"))
+    assert done.returncode == 1 and "input -> lif: [12] leaves, but [5] is expected" in done.stderr, done.stderr
+    assert check(graph, random.normal(0.5, 1, (20, 5)), tmp_path, shapes="tolerant") > 5
+    done = tool("check", tmp_path / "a.nir", "--shapes", "tolerant")
+    assert "node layer/input: it says that it takes [12], but [5] arrives" in done.stdout

@@ -67,14 +67,15 @@ def test_the_convolutional_network_of_spikingjellys_tutorial(tmp_path):
     np.testing.assert_array_equal(rows, expected)
 
 
-@pytest.mark.parametrize("reset, option", [("subtract", "subtract-delayed"), ("zero", "zero")])
+@pytest.mark.parametrize("reset, option", [("subtract", "subtract-delayed"), ("zero", "zero"), ("subtract", "subtract-twice")])
 def test_leaky_of_snntorch(reset, option, tmp_path):
-    """Its resets: a subtraction one step late, as it trains by default, and at once to 0, as it imports."""
+    """Its resets: a subtraction one step late, as it trains by default; at once to 0, as it imports; and a subtraction at
+    once, which comes late once more where the membrane is still above the threshold."""
     snn = peer("snntorch")
     import snntorch.utils
     from snntorch.export_nir import export_to_nir
 
-    leaky = lambda n, beta, threshold: snn.Leaky(beta=torch.full((n,), beta), threshold=torch.full((n,), threshold), init_hidden=True, reset_mechanism=reset, reset_delay=reset == "subtract")  # noqa: E731
+    leaky = lambda n, beta, threshold: snn.Leaky(beta=torch.full((n,), beta), threshold=torch.full((n,), threshold), init_hidden=True, reset_mechanism=reset, reset_delay=option == "subtract-delayed")  # noqa: E731
     net = torch.nn.Sequential(torch.nn.Linear(8, 12), leaky(12, 0.9, 1.0), torch.nn.Linear(12, 5), leaky(5, 0.8, 0.6))
     spread_weights(net, 2)
     graph = export_to_nir(net, torch.zeros(1, 8), ignore_dims=[0])

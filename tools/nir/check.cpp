@@ -3,6 +3,7 @@
 #include <spikeforge/base/printable.h>
 #include <spikeforge/nir/error.h>
 #include <spikeforge/nir/read.h>
+#include <spikeforge/nir/validate.h>
 
 #include <fmt/format.h>
 
@@ -23,6 +24,7 @@ int check(const CheckOptions& options) {
   } catch (const Error& error) {
     throw error.in_file(options.file);
   }
+  if (const auto reason = why_not_runnable(graph)) report.warn(fmt::format("it cannot be run: {}", reason->what()));
   fmt::print("{}: {}\n", printable(options.file), report.warnings.empty() ? "good" : "good, with warnings");
   for (const std::string& warning : report.warnings) fmt::print("  warning: {}\n", spikeforge::printable(warning));
   return 0;

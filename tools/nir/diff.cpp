@@ -16,10 +16,14 @@ namespace {
 
 struct DiffOptions : ReadOptions {
   std::string a, b;
+  double tolerance = 0;
 };
 
 class Comparison {
  public:
+  // Numbers that differ by no more than this part of the larger one are equal, whatever their types are.
+  explicit Comparison(double tolerance) : tolerance_(tolerance) {}
+
   bool found_none() const { return !found_; }
 
   void graphs(const Graph& a, const Graph& b, const std::string& name) {
@@ -89,18 +93,30 @@ class Comparison {
     if (a == b) return;
     if (a.shape() != b.shape())
       return tell("! {}, {}: shape {} is {}", printable(name), field, text_of(a.shape()), text_of(b.shape()));
-    if (a.dtype() != b.dtype())
+    if (a.dtype() != b.dtype() && tolerance_ == 0)
       tell("! {}, {}: {} is {}", printable(name), field, name_of(a.dtype()), name_of(b.dtype()));
     std::int64_t differing = 0;
     double most = 0;
     for (std::int64_t i = 0; i < a.count(); ++i) {
       const double x = a.at(i), y = b.at(i);
-      if (x == y || (std::isnan(x) && std::isnan(y))) continue;
+      if (are_equal(x, y)) continue;
       ++differing;
       most = std::fmax(most, std::fabs(x - y));
     }
     if (differing)
       tell("! {}, {}: {} of {} values differ, by up to {:.6g}", printable(name), field, differing, a.count(), most);
+  }
+
+  bool are_equal(double x, double y) const {
+    if (x == y || (std::isnan(x) && std::isnan(y))) return true;
+    return std::fabs(x - y) <= tolerance_ * std::fmax(std::fabs(x), std::fabs(y)) && std::isfinite(x - y);
+  }
+  bool are_equal(const Value& a, const Value& b) const {
+    const auto *x = std::get_if<Array>(&a), *y = std::get_if<Array>(&b);
+    if (!x || !y || tolerance_ == 0) return a == b;
+    bool equal = x->shape() == y->shape();
+    for (std::int64_t i = 0; equal && i < x->count(); ++i) equal = are_equal(x->at(i), y->at(i));
+    return equal;
   }
 
   void edges(const Graph& a, const Graph& b, const std::string& graph) {
@@ -118,24 +134,27 @@ class Comparison {
     if (are_the_same) tell("! {}, edges: the same in another order", printable(graph));
   }
 
-  void metadata(const Group& a, const Group& b, const std::string& name) {
+  void metadata(const Group& a, const Group& b, const std::string& name, const std::string& place = "") {
     for (const Member& member : a.members) {
       const Member* other = b.find(member.name);
       if (!other)
-        tell("- {}, metadata/{}", printable(name), printable(member.name));
-      else if (!(member.value == other->value))
-        tell("! {}, metadata/{}", printable(name), printable(member.name));
+        tell("- {}, metadata/{}", printable(name), printable(place + member.name));
+      else if (const auto* x = std::get_if<Group>(&member.value), *y = std::get_if<Group>(&other->value); x && y)
+        metadata(*x, *y, name, place + member.name + "/");
+      else if (!are_equal(member.value, other->value))
+        tell("! {}, metadata/{}", printable(name), printable(place + member.name));
     }
     for (const Member& member : b.members)
-      if (!a.find(member.name)) tell("+ {}, metadata/{}", printable(name), printable(member.name));
+      if (!a.find(member.name)) tell("+ {}, metadata/{}", printable(name), printable(place + member.name));
   }
 
+  double tolerance_;
   bool found_ = false;
 };
 
 int diff(const DiffOptions& options) {
   const Graph a = read(options.a, options.limits), b = read(options.b, options.limits);
-  Comparison comparison;
+  Comparison comparison(options.tolerance);
   comparison.graphs(a, b, "");
   return comparison.found_none() ? 0 : 1;
 }
@@ -148,6 +167,11 @@ Command add_diff(CLI::App& program) {
       program.add_subcommand("diff", "Print what differs between two graphs; status 1 if anything does");
   app->add_option("a", options->a, "A NIR file")->required();
   app->add_option("b", options->b, "Another")->required();
+  app->add_option(
+         "--tolerance", options->tolerance,
+         "Numbers that differ by no more than this part of the larger one are equal, whatever their types; 0 if "
+         "not given")
+      ->check(CLI::NonNegativeNumber.description(""));
   add_limits(*app, *options);
   return {app, [options] { return diff(*options); }};
 }

@@ -18,11 +18,13 @@ struct DotOptions : ReadOptions {
 // Nodes are called by their whole name; a nested graph is a cluster, and edges to it end at its Inputs and Outputs.
 class Drawing {
  public:
+  explicit Drawing(bool is_sound) : is_sound_(is_sound) {}
+
   void graph(const Graph& graph, const std::string& name, int indent) {
     // Shapes are a help here, not a condition.
     std::vector<NodeShapes> shapes(graph.nodes.size());
     try {
-      shapes = infer_shapes(graph, ShapeRule::tolerant);
+      if (is_sound_) shapes = infer_shapes(graph, ShapeRule::tolerant);
     } catch (const Error&) {
     }
     for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -76,12 +78,16 @@ class Drawing {
       if (std::holds_alternative<Port>(port.node.kind)) return in_node(inner, port.name);
     return nested->nodes.empty() ? inner : end<Port>(*nested, nested->nodes.front().name, inner);
   }
+
+  bool is_sound_;
 };
 
 int dot(const DotOptions& options) {
-  const Graph graph = read(options.file, options.limits);
+  Report report;
+  const Graph graph = read_to_look(options.file, options.limits, report);
   fmt::print("digraph nir {{\n  node [shape=box, fontname=sans];\n");
-  Drawing().graph(graph, "", 1);
+  if (!report.defect.empty()) fmt::print("  label={};\n", in_quotes(printable("not sound: " + report.defect)));
+  Drawing(report.defect.empty()).graph(graph, "", 1);
   fmt::print("}}\n");
   return 0;
 }

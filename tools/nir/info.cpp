@@ -2,6 +2,7 @@
 #include "text.h"
 
 #include <spikeforge/base/printable.h>
+#include <spikeforge/nir/data.h>
 #include <spikeforge/nir/error.h>
 #include <spikeforge/nir/read.h>
 
@@ -16,8 +17,15 @@ namespace {
 
 struct InfoOptions : ReadOptions {
   std::string file;
-  bool json = false;
+  bool json = false, is_data = false;
 };
+
+// How shapes are told: by a rule, or not at all where the graph is not sound.
+using Rule = std::optional<ShapeRule>;
+
+Rule rule_for(const InfoOptions& options, const Report& report) {
+  return report.defect.empty() ? Rule(options.shapes) : std::nullopt;
+}
 
 struct Count {
   std::int64_t nodes = 0, edges = 0, parameters = 0;
@@ -33,13 +41,13 @@ void count(const Graph& graph, Count& total) {
 }
 
 // What cannot be told is left out, with a warning.
-std::vector<NodeShapes> shapes_or_none(const Graph& graph, ShapeRule rule, Report* report) {
+std::vector<NodeShapes> shapes_or_none(const Graph& graph, Rule rule, Report* report) {
   try {
-    return infer_shapes(graph, rule, report);
+    if (rule) return infer_shapes(graph, *rule, report);
   } catch (const Error& error) {
     if (report) report->warn(error.what());
-    return std::vector<NodeShapes>(graph.nodes.size());
   }
+  return std::vector<NodeShapes>(graph.nodes.size());
 }
 
 // --- for a person --------------------------------------------------------------------------------------------------
@@ -50,7 +58,7 @@ struct Row {
 
 std::string shape_text(const std::optional<Shape>& shape) { return shape ? text_of(*shape) : "?"; }
 
-void add_rows(const Graph& graph, const std::string& name, const std::vector<NodeShapes>& shapes, ShapeRule rule,
+void add_rows(const Graph& graph, const std::string& name, const std::vector<NodeShapes>& shapes, Rule rule,
               std::vector<Row>& rows) {
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const NamedNode& node = graph.nodes[i];
@@ -78,7 +86,8 @@ void print_table(const Graph& graph, const InfoOptions& options, Report& report)
              report.version.empty() ? "of unknown version" : printable(report.version), total.nodes, total.edges,
              total.parameters);
   std::vector<Row> rows = {{"node", "type", "in", "out", "fields"}};
-  add_rows(graph, "", shapes_or_none(graph, options.shapes, &report), options.shapes, rows);
+  const Rule rule = rule_for(options, report);
+  add_rows(graph, "", shapes_or_none(graph, rule, &report), rule, rows);
   std::size_t name = 0, type = 0, in = 0, out = 0;
   for (const Row& row : rows) {
     name = std::max(name, row.name.size());
@@ -94,6 +103,7 @@ void print_table(const Graph& graph, const InfoOptions& options, Report& report)
     for (const Member& member : graph.metadata.members) fmt::print(" {}", printable(member.name));
     fmt::print("\n");
   }
+  if (!report.defect.empty()) fmt::print("  not sound: {}\n", spikeforge::printable(report.defect));
   for (const std::string& warning : report.warnings) fmt::print("  warning: {}\n", spikeforge::printable(warning));
 }
 
@@ -133,7 +143,7 @@ std::string json_setting(const std::string& text) {
   return is_number || text.starts_with('[') ? text : in_quotes(text);
 }
 
-std::string json_of(const Graph& graph, const std::vector<NodeShapes>& shapes, ShapeRule rule) {
+std::string json_of(const Graph& graph, const std::vector<NodeShapes>& shapes, Rule rule) {
   std::vector<std::string> nodes, edges;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const NamedNode& node = graph.nodes[i];
@@ -167,17 +177,41 @@ std::string json_of(const Graph& graph, const std::vector<NodeShapes>& shapes, S
 void print_json(const Graph& graph, const InfoOptions& options, Report& report) {
   Count total;
   count(graph, total);
-  const std::string content = json_of(graph, shapes_or_none(graph, options.shapes, &report), options.shapes);
+  const Rule rule = rule_for(options, report);
+  const std::string content = json_of(graph, shapes_or_none(graph, rule, &report), rule);
   std::vector<std::string> warnings;
   for (const std::string& warning : report.warnings) warnings.push_back(in_quotes(warning));
-  fmt::print("{{\"file\": {}, \"version\": {}, \"parameters\": {},\n  \"warnings\": [{}],\n  \"graph\": {}}}\n",
+  fmt::print("{{\"file\": {}, \"version\": {}, \"parameters\": {},\n  \"warnings\": [{}],\n{}  \"graph\": {}}}\n",
              in_quotes(options.file), report.version.empty() ? "null" : in_quotes(report.version), total.parameters,
-             fmt::join(warnings, ", "), content);
+             fmt::join(warnings, ", "),
+             report.defect.empty() ? "" : fmt::format("  \"defect\": {},\n", in_quotes(report.defect)), content);
+}
+
+// --- NIRGraphData
+
+std::string text_of_data(const GriddedData& data) {
+  const Shape& shape = data.data.shape();
+  return fmt::format("{} samples, {} steps of {:.6g} s, {} neurons: {}", shape[0], shape[1], data.dt, shape[2],
+                     text_of_range(data.data));
+}
+std::string text_of_data(const EventData& data) {
+  std::int64_t events = 0;
+  for (std::int64_t i = 0; i < data.index.count(); ++i) events += data.index.at(i) >= 0;
+  return fmt::format("{} samples, {} events of {} neurons within {:.6g} s{}", data.index.shape()[0], events,
+                     data.neurons, data.t_max, data.value ? ": " + text_of_range(*data.value) : "");
+}
+
+int info_of_data(const InfoOptions& options) {
+  for (const Recording& recording : read_data(options.file, options.limits))
+    fmt::print("{}, {}: {}\n", printable(recording.node), printable(recording.observable),
+               std::visit([](const auto& data) { return text_of_data(data); }, recording.data));
+  return 0;
 }
 
 int info(const InfoOptions& options) {
+  if (options.is_data) return info_of_data(options);
   Report report;
-  const Graph graph = read(options.file, options.limits, &report);
+  const Graph graph = read_to_look(options.file, options.limits, report);
   if (options.json)
     print_json(graph, options, report);
   else
@@ -193,7 +227,8 @@ Command add_info(CLI::App& program) {
   CLI::App* const app =
       program.add_subcommand("info", "Print nodes, shapes, the ranges of parameters, version and warnings");
   app->add_option("file", options->file, "A NIR file")->required();
-  app->add_flag("--json", options->json, "For programs");
+  CLI::Option* const json = app->add_flag("--json", options->json, "For programs");
+  app->add_flag("--data", options->is_data, "The file is NIRGraphData: recordings, and no graph")->excludes(json);
   add_shape_rule(*app, *options);
   add_limits(*app, *options);
   return {app, [options] { return info(*options); }};

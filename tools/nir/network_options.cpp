@@ -1,6 +1,7 @@
 #include "network_options.h"
 
 #include <spikeforge/nir/error.h>
+#include <spikeforge/nir/network/option_words.h>
 #include <spikeforge/nir/read.h>
 
 #include <torch/csrc/jit/api/module.h>
@@ -10,44 +11,53 @@
 namespace spikeforge::nir {
 namespace {
 
-template <class T>
-CLI::Option* add_choice(CLI::App& command, const std::string& name, T& value, const std::string& help,
-                        const std::map<std::string, T>& choices) {
-  return command
+template <class T, class E, std::size_t N>
+void add_choice(CLI::App& command, const std::string& name, T& value, const std::string& help,
+                const Word<E> (&words)[N]) {
+  std::map<std::string, E> choices;
+  for (const Word<E>& word : words) choices.emplace(word.text, word.value);
+  command
       .add_option_function<std::string>(
           name, [&value, choices](const std::string& text) { value = choices.at(text); }, help)
       ->check(CLI::IsMember(choices).description(""));
 }
+
+constexpr Word<c10::ScalarType> dtypes[] = {{"float32", c10::kFloat}, {"float64", c10::kDouble}};
 
 }  // namespace
 
 void add_network_options(CLI::App& command, NetworkOptions& options) {
   ModuleOptions& module = options.module;
   command.add_option("--dt", module.dt, "Seconds of a time step")->required();
-  add_choice<std::optional<Reset>>(command, "--reset", module.reset,
-                                   "What fired goes to: file (v_reset, which is the default), zero, subtract "
-                                   "(v - v_threshold), subtract-delayed (the same a step later)",
-                                   {{"file", Reset::file},
-                                    {"zero", Reset::zero},
-                                    {"subtract", Reset::subtract},
-                                    {"subtract-delayed", Reset::subtract_delayed}});
-  add_choice<std::optional<IfScaling>>(command, "--if-scaling", module.if_scaling,
-                                       "What IF adds in a step: ode (dt r x), or per-step (r x)",
-                                       {{"ode", IfScaling::ode}, {"per-step", IfScaling::per_step}});
-  add_choice<std::optional<Comparison>>(command, "--comparison", module.comparison,
-                                        "Fires where v is gt (above) or ge (at or above) the threshold",
-                                        {{"gt", Comparison::gt}, {"ge", Comparison::ge}});
-  add_choice<std::optional<CubaCurrent>>(command, "--cuba-current", module.cuba_current,
-                                         "The current that charges a membrane: new (with this step's input), or old",
-                                         {{"new", CubaCurrent::updated}, {"old", CubaCurrent::previous}});
-  add_choice<RecurrentStart>(command, "--recurrent-start", module.recurrent_start,
-                             "What cycles bring in the first step: zero, or apply (layers applied to zeros)",
-                             {{"zero", RecurrentStart::zero}, {"apply", RecurrentStart::apply}});
-  add_choice<DelayRounding>(command, "--delays", module.delays,
-                            "Delays that are no whole number of steps: exact (refused), or nearest",
-                            {{"exact", DelayRounding::exact}, {"nearest", DelayRounding::nearest}});
-  add_choice<c10::ScalarType>(command, "--dtype", module.dtype, "float32 (the default), or float64",
-                              {{"float32", c10::kFloat}, {"float64", c10::kDouble}});
+  add_choice(command, "--reset", module.reset,
+             "What fired goes to: file (v_reset, which is the default), zero, subtract (v - v_threshold), "
+             "subtract-delayed (the same a step later), subtract-twice (both, and what counts twice is given back)",
+             resets);
+  add_choice(command, "--if-scaling", module.if_scaling, "What IF adds in a step: ode (dt r x), or per-step (r x)",
+             if_scalings);
+  add_choice(command, "--comparison", module.comparison,
+             "Fires where v is gt (above) or ge (at or above) the threshold", comparisons);
+  add_choice(command, "--cuba-current", module.cuba_current,
+             "The current that charges a membrane: new (with this step's input), or old", cuba_currents);
+  add_choice(command, "--recurrent-start", module.recurrent_start,
+             "What cycles bring in the first step: zero, or apply (layers applied to zeros)", recurrent_starts);
+  add_choice(command, "--delays", module.delays,
+             "Delays that are no whole number of steps: exact (refused), or nearest", delay_roundings);
+  command
+      .add_option_function<std::string>(
+          "--device",
+          [&module](const std::string& text) {
+            try {
+              module.device = c10::Device(text);
+            } catch (const c10::Error&) {
+              throw CLI::ValidationError("--device", text + " is no device: cpu, cuda or cuda:1, say");
+            }
+          },
+          "Where it is computed: cpu (the default), cuda, cuda:1, ...")
+      ->type_name("TEXT");
+  command.add_flag("--fold-time", module.fold_time,
+                   "Layers outside cycles are called once for all steps: faster, and the same but for last bits");
+  add_choice(command, "--dtype", module.dtype, "float32 (the default), or float64", dtypes);
   add_shape_rule(command, options);
   add_limits(command, options);
 }

@@ -16,7 +16,7 @@ namespace spikeforge::nir {
 namespace {
 
 struct RunOptions : NetworkOptions {
-  std::vector<std::string> inputs, records, membranes;
+  std::vector<std::string> inputs, records, membranes, currents, first_membranes, first_currents;
   std::string output;
 };
 
@@ -76,6 +76,14 @@ class Runner {
       records.push_back(split(graph_, text, "--record-v"));
       names.push_back(membrane_of(records.back().node));
     }
+    for (const std::string& text : options_.currents) {
+      records.push_back(split(graph_, text, "--record-i"));
+      names.push_back(current_of(records.back().node));
+    }
+    for (const std::string& text : options_.first_membranes)
+      start(split(graph_, text, "--start-v"), &Runner::membrane_of);
+    for (const std::string& text : options_.first_currents)
+      start(split(graph_, text, "--start-i"), &Runner::current_of);
     const nn::Names outputs = network_->output_names();
     if (!options_.output.empty() && outputs.size() != 1)
       refuse("",
@@ -97,7 +105,7 @@ class Runner {
     const auto write = [&](const std::string& file, const at::Tensor& values) {
       try {
         files.emplace_back(file);
-        nn::write_npy(files.back().path(), values.to(options_.module.dtype));
+        nn::write_npy(files.back().path(), as_given(values).to(c10::kCPU, options_.module.dtype));
       } catch (const std::runtime_error& error) {
         throw Error(file, "", "", error.what());
       }
@@ -152,13 +160,62 @@ class Runner {
                   "expected [T, *shape] with at least one step, but its shape is " + text_of(x.sizes().vec()));
     const std::vector<NodeShapes> shapes = infer_shapes(graph_, options_.shapes);
     const std::vector<std::string> names = module_names(graph_);
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      const bool is_it = names[i] == name || "input_" + names[i] == name;
-      if (is_it && shapes[i].in && x.sizes().slice(1) != at::IntArrayRef(*shapes[i].in))
-        refuse(graph_.nodes[i].name, fmt::format("expected T steps of shape {}, but {} has shape {}",
-                                                 text_of(*shapes[i].in), printable(file), text_of(x.sizes().vec())));
+    for (std::size_t i = 0; i < names.size(); ++i)
+      if ((names[i] == name || "input_" + names[i] == name) && shapes[i].in)
+        take_batch(x, *shapes[i].in, graph_.nodes[i].name, file);
+    x = x.to(options_.module.device, options_.module.dtype);
+    return adds_batch() ? x.unsqueeze(1) : x;
+  }
+
+  // Of [T, *shape] or [T, batch, *shape], the same batch for every input.
+  void take_batch(const at::Tensor& x, const Shape& shape, const std::string& node, const std::string& file) {
+    const at::IntArrayRef sizes = x.sizes(), step(shape);
+    const bool is_one = sizes.slice(1) == step;
+    if (!is_one && !(x.dim() >= 2 && sizes.slice(2) == step))
+      refuse(node, fmt::format("expected T steps of shape {}, or of a batch of it, but {} has shape {}", text_of(shape),
+                               printable(file), text_of(sizes.vec())));
+    const std::optional<std::int64_t> batch = is_one ? std::nullopt : std::optional(sizes[1]);
+    if (is_batch_known_ && batch != batch_)
+      refuse(node, fmt::format("{} has another batch than the other inputs: its shape is {}", printable(file),
+                               text_of(sizes.vec())));
+    batch_ = batch;
+    is_batch_known_ = true;
+  }
+
+  // TimeDistributed takes batches only.
+  bool adds_batch() const { return options_.module.fold_time && !batch_; }
+  at::Tensor as_given(const at::Tensor& values) const { return adds_batch() ? values.squeeze(1) : values; }
+
+  // A state before the first step, [*shape] or [batch, *shape].
+  void start(const Request& request, std::string (Runner::*name_of)(const std::string&) const) {
+    const std::string name = (this->*name_of)(request.node);
+    at::Tensor value;
+    try {
+      value = nn::read_npy(request.file);
+    } catch (const std::runtime_error& error) {
+      throw Error(request.file, "", "", error.what());
     }
-    return x.to(options_.module.device, options_.module.dtype);
+    const Shape shape = shape_at(graph_, request.node, {});
+    const bool is_one = value.sizes() == at::IntArrayRef(shape);
+    Shape whole = shape;
+    if (batch_ || adds_batch()) whole.insert(whole.begin(), batch_.value_or(1));
+    if (!is_one && value.sizes() != at::IntArrayRef(whole))
+      refuse(request.node, fmt::format("expected a state of shape {}, but {} has shape {}", text_of(whole),
+                                       printable(request.file), text_of(value.sizes().vec())));
+    const auto type = nn::state_type(options_.module.dtype);
+    network_->set(name, value.expand(whole).to(options_.module.device, type).contiguous());
+  }
+
+  // Of what comes to a node, graph/node in a nested graph.
+  Shape shape_at(const Graph& graph, std::string_view node, const std::optional<Shape>& arriving) const {
+    const std::vector<NodeShapes> shapes = infer_shapes(graph, options_.shapes, nullptr, arriving);
+    const std::size_t slash = node.find('/');
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+      if (graph.nodes[i].name != node.substr(0, slash) || !shapes[i].in) continue;
+      if (slash == std::string_view::npos) return *shapes[i].in;
+      return shape_at(std::get<Graph>(graph.nodes[i].node.kind), node.substr(slash + 1), shapes[i].in);
+    }
+    refuse(std::string(node), "its shape cannot be told");
   }
 
   Place place_of(const std::string& node) const {
@@ -196,6 +253,17 @@ class Runner {
     return place.path + ".v";
   }
 
+  std::string current_of(const std::string& node) const {
+    const Place place = place_of(node);
+    const bool has_current = std::visit(
+        []<class N>(const N& n) {
+          return requires { n.tau_syn; };
+        },
+        place.node->node.kind);
+    if (!has_current) refuse(node, fmt::format("{} has no current to record", place.node->node.type()));
+    return place.path + ".i";
+  }
+
   at::Tensor input_of(const std::string& node, const nn::Tensors& inputs) const {
     const nn::Names names = network_->input_names();
     const auto found = std::find(names.begin(), names.end(), find(graph_, node).path);
@@ -206,11 +274,13 @@ class Runner {
   const RunOptions& options_;
   Graph graph_;
   nn::Composite network_;
+  std::optional<std::int64_t> batch_;  // none: inputs are [T, *shape]
+  bool is_batch_known_ = false;
 };
 
 int run(const RunOptions& options) {
-  if (options.output.empty() && options.records.empty() && options.membranes.empty())
-    throw Error("", "", "nothing is to be written: give --output, --record or --record-v");
+  if (options.output.empty() && options.records.empty() && options.membranes.empty() && options.currents.empty())
+    throw Error("", "", "nothing is to be written: give --output, --record, --record-v or --record-i");
   Runner(options).run();
   return 0;
 }
@@ -221,15 +291,25 @@ Command add_run(CLI::App& program) {
   const auto options = std::make_shared<RunOptions>();
   CLI::App* const app = program.add_subcommand("run", "Run a network over an input");
   app->add_option("file", options->file, "A NIR file of any version")->required();
-  app->add_option("--input", options->inputs, "x.npy, [T, *shape]; NODE=x.npy for each Input where there are several")
+  app->add_option("--input", options->inputs,
+                  "x.npy, [T, *shape] or [T, batch, *shape]; NODE=x.npy for each Input where there are several")
       ->required()
       ->expected(1)
       ->take_all();
-  app->add_option("--output", options->output, "Where what comes out goes, [T, *shape]");
+  app->add_option("--output", options->output, "Where what comes out goes, as the input came");
   app->add_option("--record", options->records, "NODE=out.npy: what a node gives; graph/node in a nested graph")
       ->expected(1)
       ->take_all();
   app->add_option("--record-v", options->membranes, "NODE=out.npy: a membrane after each step's reset")
+      ->expected(1)
+      ->take_all();
+  app->add_option("--record-i", options->currents, "NODE=out.npy: the current of a CubaLI or CubaLIF after each step")
+      ->expected(1)
+      ->take_all();
+  app->add_option("--start-v", options->first_membranes, "NODE=v.npy: a membrane before the first step, else 0")
+      ->expected(1)
+      ->take_all();
+  app->add_option("--start-i", options->first_currents, "NODE=i.npy: a current before the first step, else 0")
       ->expected(1)
       ->take_all();
   add_network_options(*app, *options);

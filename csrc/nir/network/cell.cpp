@@ -83,7 +83,9 @@ class CellText {
   void add(std::string_view name, const Array& array) { cell_.params.emplace_back(name, array); }
 
   std::string dt() const { return fmt::format("{}", options_.dt); }
-  bool is_delayed() const { return options_.reset == Reset::subtract_delayed; }
+  bool is_delayed() const {
+    return options_.reset == Reset::subtract_delayed || options_.reset == Reset::subtract_twice;
+  }
   bool fires_at_threshold() const { return options_.comparison == Comparison::ge; }
   // What the membrane is called before a delayed reset.
   std::string_view charged() const { return fires_ && is_delayed() ? "u" : "h"; }
@@ -123,7 +125,8 @@ class CellText {
   template <class N>
   void fire(const N& n) {
     add("v_threshold", n.v_threshold);
-    if (is_delayed()) line("h = where(v {} v_threshold, u - v_threshold, u)", fires_at_threshold() ? ">=" : ">");
+    const std::string_view above = fires_at_threshold() ? ">=" : ">";
+    if (is_delayed()) line("h = where(v {} v_threshold, u - v_threshold, u)", above);
     line("s = {}", spike("h - v_threshold"));
     line("return s");
     switch (options_.reset) {
@@ -143,6 +146,9 @@ class CellText {
         break;
       case Reset::subtract_delayed:
         line("v' = h");
+        break;
+      case Reset::subtract_twice:
+        line("v' = where(v {} v_threshold, select(s, h, h + v_threshold), select(s, h - v_threshold, h))", above);
         break;
     }
   }

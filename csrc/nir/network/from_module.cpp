@@ -69,7 +69,7 @@ class Exporter {
     }
     const auto port_name = [&](const char* wanted, const std::string& own) {
       std::string name = names.insert(wanted).second ? wanted : own;
-      for (int n = 2; name == own && !names.insert(name).second && n < 100; ++n) name = own + std::to_string(n);
+      for (int n = 2; name != wanted && !names.insert(name).second; ++n) name = own + std::to_string(n);
       return name;
     };
     const auto part_of = [](const std::string& port) { return port.substr(0, port.find('.')); };

@@ -13,10 +13,13 @@ namespace spikeforge::nir {
 
 // What a neuron that has fired goes to.
 enum class Reset {
-  file,             // v_reset; 0 where the file has none (1.0.5 and earlier)
-  zero,             // 0
-  subtract,         // v - v_threshold
-  subtract_delayed  // v - v_threshold, in the next step and before that one's spike
+  file,              // v_reset; 0 where the file has none (1.0.5 and earlier)
+  zero,              // 0
+  subtract,          // v - v_threshold
+  subtract_delayed,  // v - v_threshold, in the next step and before that one's spike
+  // v - v_threshold; and where what is left lies above the threshold still, the next step's spike is decided after one
+  // more subtraction, which counts no more than that spike: snnTorch's reset_delay=False
+  subtract_twice
 };
 
 // What IF adds to its membrane in a step: dt r x, or r x.

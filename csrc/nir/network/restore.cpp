@@ -1,5 +1,6 @@
 #include <spikeforge/nir/error.h>
 #include <spikeforge/nir/network/node_modules.h>
+#include <spikeforge/nir/network/option_words.h>
 #include <spikeforge/nir/network/restore.h>
 #include <spikeforge/nir/network/tensor.h>
 #include <spikeforge/nn/neurons.h>
@@ -14,19 +15,6 @@ namespace spikeforge::nir {
 namespace {
 
 constexpr const char* group_name = "spikeforge";
-
-template <class E>
-struct Word {
-  const char* text;
-  E value;
-};
-constexpr Word<Reset> resets[] = {{"file", Reset::file},
-                                  {"zero", Reset::zero},
-                                  {"subtract", Reset::subtract},
-                                  {"subtract-delayed", Reset::subtract_delayed}};
-constexpr Word<IfScaling> scalings[] = {{"ode", IfScaling::ode}, {"per-step", IfScaling::per_step}};
-constexpr Word<Comparison> comparisons[] = {{"gt", Comparison::gt}, {"ge", Comparison::ge}};
-constexpr Word<CubaCurrent> currents[] = {{"new", CubaCurrent::updated}, {"old", CubaCurrent::previous}};
 
 // --- Metadata
 
@@ -186,67 +174,96 @@ void note(Group& notes, const NamedConstants& constants) {
 }
 
 template <class Options>
-std::optional<Node> predefined(const char* name, const torch::nn::Module& module, const Shape& shape, double dt,
-                               std::vector<std::string>& lost) {
-  const auto* neuron = dynamic_cast<const nn::Predefined<Options>*>(&module);
-  if (!neuron) return {};
-  const auto& call = neuron->options().call();
-  if (!call.spiking) throw Error("", "", "a neuron with spiking(false) has no node in NIR");
+NamedConstants constants_of(const nn::Predefined<Options>& neuron) {
+  const auto& call = neuron.options().call();
   NamedConstants constants;
-  list(constants, module, call);
-  if (call.v_reset)
-    add_live(constants, module, "v_reset", *call.v_reset);
-  else
-    lost.emplace_back("soft reset, which others take for a reset to 0");
-  if (!neuron->options().strict()) lost.emplace_back("firing at the threshold itself, where others fire above it");
-  lost.emplace_back("surrogates");
-  for (const NamedConstant& constant : constants)
-    if (neuron->bounds_of(constant.name).any()) lost.emplace_back("bounds of learned constants");
+  list(constants, neuron, call);
+  if (call.v_reset) add_live(constants, neuron, "v_reset", *call.v_reset);
+  return constants;
+}
 
+template <class Options>
+Group notes_of(const char* name, const nn::Predefined<Options>& neuron) {
+  const auto& call = neuron.options().call();
+  if (!call.spiking) throw Error("", "", "a neuron with spiking(false) has no node in NIR");
   Group notes;
   add(notes, "module", std::string(name));
-  note(notes, constants);
+  note(notes, constants_of(neuron));
   if constexpr (requires { call.decay_input; }) add(notes, "decay_input", call.decay_input);
   add(notes, "detach_reset", call.detach_reset);
-  add(notes, "strict", neuron->options().strict());
+  add(notes, "strict", neuron.options().strict());
   add(notes, "surrogate", call.surrogate);
   add(notes, "surrogate_args", call.surrogate_args);
-  Group metadata;
-  metadata.members.push_back({group_name, std::move(notes)});
-  return Node{Fields(constants, shape, dt).node(call), std::move(metadata)};
+  return notes;
 }
 
-std::optional<Node> leaky_integrator(const torch::nn::Module& module, const Shape& shape, double dt) {
-  const auto* neuron = dynamic_cast<const nn::LIImpl*>(&module);
-  if (!neuron) return {};
+NamedConstants constants_of(const nn::NeuronImpl& neuron) {
   NamedConstants constants;
-  for (const auto& [name, constant] : neuron->options().params()) add_live(constants, module, name, constant.value);
-  const Fields fields(constants, shape, dt);
-  Group notes, metadata;
-  add(notes, "module", std::string("LI"));
-  note(notes, constants);
-  add(notes, "decay_input", neuron->decay_input());
-  metadata.members.push_back({group_name, std::move(notes)});
-  return Node{LI{fields.array(fields("tau") * dt),
-                 neuron->decay_input() ? fields.array(1) : fields.array(fields("tau")), fields.array(fields("v_rest"))},
-              std::move(metadata)};
+  for (const auto& [name, constant] : neuron.options().params()) add_live(constants, neuron, name, constant.value);
+  return constants;
 }
 
-template <std::size_t... I>
-Kind kind_named(std::string_view type, std::index_sequence<I...>) {
-  Kind kind;
-  ((std::variant_alternative_t<I, Kind>::type == type ? void(kind = std::variant_alternative_t<I, Kind>()) : void()),
-   ...);
-  return kind;
+Group notes_of(const nn::LIImpl& neuron) {
+  Group notes;
+  add(notes, "module", std::string("LI"));
+  note(notes, constants_of(neuron));
+  add(notes, "decay_input", neuron.decay_input());
+  return notes;
+}
+
+// What differs from the defaults.
+Group notes_of(const NodeNeuronImpl& neuron) {
+  const CellOptions& cell = neuron.cell_options();
+  const CellOptions defaults{cell.dt};
+  Group notes;
+  if (cell.reset != defaults.reset) add(notes, "reset", cell.reset, resets);
+  if (cell.if_scaling != defaults.if_scaling) add(notes, "if_scaling", cell.if_scaling, if_scalings);
+  if (cell.comparison != defaults.comparison) add(notes, "comparison", cell.comparison, comparisons);
+  if (cell.cuba_current != defaults.cuba_current) add(notes, "cuba_current", cell.cuba_current, cuba_currents);
+  if (cell.surrogate.name != defaults.surrogate.name || !cell.surrogate.args.empty()) {
+    add(notes, "surrogate", cell.surrogate.name);
+    add(notes, "surrogate_args", cell.surrogate.args);
+  }
+  return notes;
+}
+
+// Calls function(name in metadata, module) for the neuron of spikeforge::nn that a module is, and gives its result.
+template <class Function>
+auto with_neuron(const torch::nn::Module& module, Function&& function) {
+  using Result = std::optional<decltype(function("", std::declval<const nn::IFImpl&>()))>;
+  if (const auto* m = dynamic_cast<const nn::IFImpl*>(&module)) return Result(function("IF", *m));
+  if (const auto* m = dynamic_cast<const nn::LIFImpl*>(&module)) return Result(function("LIF", *m));
+  if (const auto* m = dynamic_cast<const nn::PLIFImpl*>(&module)) return Result(function("PLIF", *m));
+  if (const auto* m = dynamic_cast<const nn::CubaLIFImpl*>(&module)) return Result(function("CubaLIF", *m));
+  return Result();
+}
+
+Group metadata_with(Group notes) {
+  Group metadata;
+  if (!notes.empty()) metadata.members.push_back({group_name, std::move(notes)});
+  return metadata;
+}
+
+template <class Options>
+void note_losses(const nn::Predefined<Options>& neuron, std::vector<std::string>& lost) {
+  if (!neuron.options().call().v_reset) lost.emplace_back("soft reset, which others take for a reset to 0");
+  if (!neuron.options().strict()) lost.emplace_back("firing at the threshold itself, where others fire above it");
+  lost.emplace_back("surrogates");
+  for (const NamedConstant& constant : constants_of(neuron))
+    if (neuron.bounds_of(constant.name).any()) lost.emplace_back("bounds of learned constants");
+}
+
+LI leaky_integrator(const nn::LIImpl& neuron, const Shape& shape, double dt) {
+  const NamedConstants constants = constants_of(neuron);
+  const Fields fields(constants, shape, dt);
+  return {fields.array(fields("tau") * dt), neuron.decay_input() ? fields.array(1) : fields.array(fields("tau")),
+          fields.array(fields("v_rest"))};
 }
 
 // A neuron that came from a NIR graph: its parameters are the fields.
-std::optional<Node> from_graph(const torch::nn::Module& module) {
-  const auto* neuron = dynamic_cast<const NodeNeuronImpl*>(&module);
-  if (!neuron) return {};
-  NamedConstants constants;
-  for (const auto& [name, constant] : neuron->options().params()) add_live(constants, module, name, constant.value);
-  Node node{kind_named(neuron->type(), std::make_index_sequence<std::variant_size_v<Kind>>()), {}};
+Kind fields_of(const NodeNeuronImpl& neuron) {
+  const NamedConstants constants = constants_of(neuron);
+  Kind kind = kind_named(neuron.type());
   std::visit(
       [&]<class N>(N& n) {
         if constexpr (!std::is_same_v<N, Graph>)
@@ -256,20 +273,8 @@ std::optional<Node> from_graph(const torch::nn::Module& module) {
                 if (constant.name == name) field = array_of(constant.value.tensor());
           });
       },
-      node.kind);
-  const CellOptions& cell = neuron->cell_options();
-  const CellOptions defaults{cell.dt};
-  Group notes;
-  if (cell.reset != defaults.reset) add(notes, "reset", cell.reset, resets);
-  if (cell.if_scaling != defaults.if_scaling) add(notes, "if_scaling", cell.if_scaling, scalings);
-  if (cell.comparison != defaults.comparison) add(notes, "comparison", cell.comparison, comparisons);
-  if (cell.cuba_current != defaults.cuba_current) add(notes, "cuba_current", cell.cuba_current, currents);
-  if (cell.surrogate.name != defaults.surrogate.name || !cell.surrogate.args.empty()) {
-    add(notes, "surrogate", cell.surrogate.name);
-    add(notes, "surrogate_args", cell.surrogate.args);
-  }
-  if (!notes.empty()) node.metadata.members.push_back({group_name, std::move(notes)});
-  return node;
+      kind);
+  return kind;
 }
 
 // --- The way back
@@ -333,19 +338,33 @@ std::optional<nn::Part> remake(const Notes& notes, const ModuleOptions& options)
 
 std::optional<Node> node_of_neuron(const torch::nn::Module& module, const Shape& shape, double dt,
                                    std::vector<std::string>& lost) {
-  if (auto node = predefined<nn::IFOptions>("IF", module, shape, dt, lost)) return node;
-  if (auto node = predefined<nn::LIFOptions>("LIF", module, shape, dt, lost)) return node;
-  if (auto node = predefined<nn::PLIFOptions>("PLIF", module, shape, dt, lost)) return node;
-  if (auto node = predefined<nn::CubaLIFOptions>("CubaLIF", module, shape, dt, lost)) return node;
-  if (auto node = leaky_integrator(module, shape, dt)) return node;
-  return from_graph(module);
+  if (const auto* neuron = dynamic_cast<const NodeNeuronImpl*>(&module))
+    return Node{fields_of(*neuron), metadata_with(notes_of(*neuron))};
+  if (const auto* neuron = dynamic_cast<const nn::LIImpl*>(&module))
+    return Node{leaky_integrator(*neuron, shape, dt), metadata_with(notes_of(*neuron))};
+  return with_neuron(module, [&](const char* name, const auto& neuron) {
+    Group notes = notes_of(name, neuron);
+    note_losses(neuron, lost);
+    const NamedConstants constants = constants_of(neuron);
+    return Node{Fields(constants, shape, dt).node(neuron.options().call()), metadata_with(std::move(notes))};
+  });
+}
+
+std::optional<Group> notes_of_neuron(const torch::nn::Module& module) {
+  if (const auto* neuron = dynamic_cast<const NodeNeuronImpl*>(&module)) return notes_of(*neuron);
+  if (const auto* neuron = dynamic_cast<const nn::LIImpl*>(&module)) return notes_of(*neuron);
+  return with_neuron(module, [](const char* name, const auto& neuron) { return notes_of(name, neuron); });
+}
+
+std::optional<nn::Part> neuron_of_metadata(const Node& node, const ModuleOptions& options) {
+  const Notes notes(node);
+  if (!notes) return {};
+  return remake(notes, options);
 }
 
 std::optional<Node> node_of_metadata(const Node& node, const Shape& shape, double dt) {
-  const Notes notes(node);
-  if (!notes) return {};
   // As wide as it was noted: what is learned or a tensor has been rounded to the module's type otherwise.
-  const auto module = remake(notes, {.dt = dt, .dtype = c10::kDouble});
+  const auto module = neuron_of_metadata(node, {.dt = dt, .dtype = c10::kDouble});
   if (!module) return {};
   std::vector<std::string> lost;
   return node_of_neuron(*module->module(), shape, dt, lost);
@@ -361,9 +380,9 @@ CellOptions decide(const Node& node, const ModuleOptions& options) {
       field = *noted;
   };
   choose(decided.reset, options.reset, "reset", resets);
-  choose(decided.if_scaling, options.if_scaling, "if_scaling", scalings);
+  choose(decided.if_scaling, options.if_scaling, "if_scaling", if_scalings);
   choose(decided.comparison, options.comparison, "comparison", comparisons);
-  choose(decided.cuba_current, options.cuba_current, "cuba_current", currents);
+  choose(decided.cuba_current, options.cuba_current, "cuba_current", cuba_currents);
   if (const auto surrogate = options.surrogate ? options.surrogate : notes.surrogate()) decided.surrogate = *surrogate;
   return decided;
 }

@@ -12,6 +12,14 @@ namespace spikeforge::nir {
 std::optional<Node> node_of_neuron(const torch::nn::Module& module, const Shape& shape, double dt,
                                    std::vector<std::string>& lost);
 
+// What stands in that group: of a neuron that came from a NIR graph, what differs from the defaults. Nothing for other
+// modules.
+std::optional<Group> notes_of_neuron(const torch::nn::Module& module);
+
+// The neuron of spikeforge::nn that a node's metadata are of; nothing where they are of none. Throws where they say
+// what no module takes.
+std::optional<nn::Part> neuron_of_metadata(const Node& node, const ModuleOptions& options);
+
 // The node as which the module of a node's metadata is exported; nothing where they are of no module.
 std::optional<Node> node_of_metadata(const Node& node, const Shape& shape, double dt);
 

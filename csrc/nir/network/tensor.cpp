@@ -1,8 +1,11 @@
 #include <spikeforge/nir/array_values.h>
+#include <spikeforge/nir/error.h>
 #include <spikeforge/nir/network/tensor.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+
+#include <fmt/format.h>
 
 #include <cstring>
 
@@ -34,6 +37,45 @@ std::optional<c10::ScalarType> type_in_torch(DType dtype) {
   }
 }
 
+DType type_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case c10::kBool:
+      return DType::boolean;
+    case c10::kChar:
+      return DType::int8;
+    case c10::kShort:
+      return DType::int16;
+    case c10::kInt:
+      return DType::int32;
+    case c10::kLong:
+      return DType::int64;
+    case c10::kByte:
+      return DType::uint8;
+    case c10::kUInt16:
+      return DType::uint16;
+    case c10::kUInt32:
+      return DType::uint32;
+    case c10::kUInt64:
+      return DType::uint64;
+    case c10::kHalf:
+      return DType::float16;
+    case c10::kBFloat16:
+    case c10::kFloat:
+      return DType::float32;
+    case c10::kDouble:
+      return DType::float64;
+    default:
+      throw Error("", "", fmt::format("expected numbers, but it is {}", c10::toString(tensor.scalar_type())));
+  }
+}
+
+// Of a contiguous tensor on the CPU, with elements of this type.
+Array copied(const at::Tensor& values, DType dtype) {
+  Array array(dtype, values.sizes().vec());
+  if (array.count() > 0) std::memcpy(array.writable_bytes().data(), values.const_data_ptr(), array.byte_count());
+  return array;
+}
+
 }  // namespace
 
 at::Tensor shared_tensor(const Array& array) {
@@ -51,12 +93,22 @@ at::Tensor tensor_of(const Array& array, c10::ScalarType dtype, c10::Device devi
   return shared_tensor(array).to(device, dtype, /*non_blocking=*/false, /*copy=*/true);
 }
 
+at::Tensor taken_tensor(const Array& array, c10::ScalarType dtype, c10::Device device) {
+  const bool is_shared = array.storage().use_count() > 1;
+  return shared_tensor(array).to(device, dtype, /*non_blocking=*/false, /*copy=*/is_shared);
+}
+
 Array array_of(const at::Tensor& tensor) {
   const bool is_double = tensor.scalar_type() == c10::kDouble;
   const at::Tensor values = tensor.detach().to(c10::kCPU, is_double ? c10::kDouble : c10::kFloat).contiguous();
-  Array array(is_double ? DType::float64 : DType::float32, values.sizes().vec());
-  if (array.count() > 0) std::memcpy(array.writable_bytes().data(), values.const_data_ptr(), array.byte_count());
-  return array;
+  return copied(values, is_double ? DType::float64 : DType::float32);
+}
+
+Array exact_array(const at::Tensor& tensor) {
+  const DType dtype = type_of(tensor);
+  const at::Tensor values = tensor.detach().to(c10::kCPU);
+  return copied(values.scalar_type() == c10::kBFloat16 ? values.to(c10::kFloat).contiguous() : values.contiguous(),
+                dtype);
 }
 
 Array array_as(const at::Tensor& tensor, DType dtype) {
@@ -66,9 +118,7 @@ Array array_as(const at::Tensor& tensor, DType dtype) {
   const at::Tensor again = converted.to(values.scalar_type());
   if (!again.eq(values).logical_or(again.ne(again).logical_and(values.ne(values))).all().item<bool>())
     return array_of(tensor);
-  Array array(dtype, values.sizes().vec());
-  if (array.count() > 0) std::memcpy(array.writable_bytes().data(), converted.const_data_ptr(), array.byte_count());
-  return array;
+  return copied(converted, dtype);
 }
 
 }  // namespace spikeforge::nir

@@ -40,12 +40,15 @@ void put(at::Tensor& parameter, const at::Tensor& value) { parameter.set_data(va
 
 class Builder {
  public:
-  Builder(const Graph& graph, std::string name, const ModuleOptions& options)
+  // takes: the graph's arrays become the modules'.
+  Builder(const Graph& graph, std::string name, const ModuleOptions& options, bool takes,
+          const std::optional<Shape>& arriving = {})
       : graph_(graph),
         name_(std::move(name)),
         options_(options),
+        takes_(takes),
         names_(module_names(graph)),
-        shapes_(infer_shapes(graph, options.shapes)),
+        shapes_(infer_shapes(graph, options.shapes, nullptr, arriving)),
         order_(step_order(graph)) {
     for (std::size_t i = 0; i < graph.nodes.size(); ++i) index_.emplace(graph.nodes[i].name, i);
     leads_to_.resize(graph.nodes.size());
@@ -85,8 +88,6 @@ class Builder {
   // --- Nodes
 
   void add(std::size_t i) {
-    if (as<Input>(i) && has_predecessor_.contains(i)) refuse(name_of(i), "", "an edge leads to this Input");
-    if (as<Output>(i) && !leads_to_[i].empty()) refuse(name_of(i), "", "an edge leads on from this Output");
     if (is_port(i)) return;
     try {
       network_->add(names_[i], part(i));
@@ -98,7 +99,7 @@ class Builder {
   nn::Part part(std::size_t i) {
     const Node& node = graph_.nodes[i].node;
     if (const Graph* inner = std::get_if<Graph>(&node.kind)) {
-      nn::Composite network = Builder(*inner, name_of(i), options_).build();
+      nn::Composite network = Builder(*inner, name_of(i), options_, takes_, shapes_[i].in).build();
       const nn::Names inputs = network->input_names(), outputs = network->output_names();
       network_parts_[i] = {inputs.empty() ? "" : inputs[0], outputs.empty() ? "" : outputs[0]};
       return network;
@@ -121,7 +122,9 @@ class Builder {
     return NodeNeuron(std::string(node.type()), cell_options, std::move(neuron));
   }
 
-  at::Tensor weight(const Array& array) const { return tensor_of(array, options_.dtype, options_.device); }
+  at::Tensor weight(const Array& array) const {
+    return (takes_ ? taken_tensor : tensor_of)(array, options_.dtype, options_.device);
+  }
   // One number serves for all, as readers of NIR have it.
   at::Tensor bias(const Array& array, const Shape& shape) const {
     return array.shape() == shape ? weight(array) : weight(array).reshape({}).expand(shape).clone();
@@ -170,11 +173,14 @@ class Builder {
       std::copy(numbers.begin(), numbers.begin() + D, array->begin());
       return array;
     };
-    torch::nn::ConvOptions<D> options(w[1] * n.groups, w[0], expanded(std::span(w).subspan(2)));
+    torch::nn::ConvOptions<D> options(n.groups, n.groups,
+                                      torch::ExpandingArray<D>(1));  // of any size, as matrix() has it
     options.stride(expanded(n.stride)).dilation(expanded(n.dilation)).groups(n.groups).bias(true);
     const bool is_same = n.padding.mode == PaddingMode::same;
     if (n.padding.mode == PaddingMode::numbers) options.padding(expanded(n.padding.numbers));
     Convolution convolution(options);
+    convolution->options.in_channels(w[1] * n.groups).out_channels(w[0]);
+    convolution->options.kernel_size(expanded(std::span(w).subspan(2)));
     put(convolution->weight, weight(n.weight));
     put(convolution->bias, bias(n.bias, {w[0]}));
     if (!is_same) return once_a_step(std::move(convolution));
@@ -304,6 +310,7 @@ class Builder {
   const Graph& graph_;
   std::string name_;
   const ModuleOptions& options_;
+  bool takes_;
   std::vector<std::string> names_;
   std::vector<NodeShapes> shapes_;
   StepOrder order_;
@@ -342,16 +349,27 @@ std::vector<std::string> module_names(const Graph& graph) {
   return names;
 }
 
-nn::Composite to_module(const Graph& graph, const ModuleOptions& options) {
+namespace {
+
+nn::Composite made_of(const Graph& graph, const ModuleOptions& options, bool takes) {
   check(options);
   validate(graph);
+  if (const auto reason = why_not_runnable(graph)) throw *reason;
   try {
-    return Builder(graph, "", options).build();
+    return Builder(graph, "", options, takes).build();
   } catch (const c10::Error& error) {
     std::string what = error.what_without_backtrace();
     std::replace(what.begin(), what.end(), '\n', ' ');
     throw Error("", "", what);
   }
+}
+
+}  // namespace
+
+nn::Composite to_module(const Graph& graph, const ModuleOptions& options) { return made_of(graph, options, false); }
+nn::Composite to_module(Graph&& graph, const ModuleOptions& options) {
+  const Graph own = std::move(graph);  // gone when the modules have their arrays
+  return made_of(own, options, true);
 }
 
 }  // namespace spikeforge::nir

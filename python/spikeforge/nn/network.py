@@ -215,7 +215,8 @@ class Network(Container):
                 raise ValueError(f"{self._title()}: '{source}' is connected to '{target}' already")
         if new.delay or OUTSIDE in (new.source.part, new.target.part):
             return
-        instant = [(c.source.part, c.target.part) for c in self._connections if not c.delay]
+        inner = (c for c in self._connections if OUTSIDE not in (c.source.part, c.target.part))
+        instant = [(c.source.part, c.target.part) for c in inner if not c.delay]
         path = path_without_delay(new.target.part, new.source.part, instant)
         if path:
             raise ValueError(

@@ -1,0 +1,113 @@
+#include <spikeforge/nir/byte_source.h>
+#include <spikeforge/nir/data.h>
+#include <spikeforge/nir/error.h>
+#include <spikeforge/nir/hdf5_tree.h>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <stdexcept>
+
+namespace spikeforge::nir {
+namespace {
+
+constexpr const char* attributes[] = {"dt", "n_neurons", "t_max"};
+
+class DataReader {
+ public:
+  explicit DataReader(const Limits& limits) : limits_(limits) {}
+
+  void graph(const Group& group, const std::string& name, int depth) {
+    const std::string shown = name.empty() ? "/" : name;
+    if (depth > limits_.depth)
+      throw Error(shown, "", fmt::format("it is nested more than {} levels deep", limits_.depth));
+    for (const Member& node : group_in(group, "nodes", shown).members) {
+      const std::string inner = in_node(name, node.name);
+      const Group* content = std::get_if<Group>(&node.value);
+      if (!content) throw Error(inner, "", "expected a group, but it is a dataset");
+      if (content->find("nodes")) {
+        graph(*content, inner, depth + 1);
+        continue;
+      }
+      for (const Member& observable : group_in(*content, "observables", inner).members) {
+        const Group* data = std::get_if<Group>(&observable.value);
+        if (!data) throw Error(inner, observable.name, "expected a group, but it is a dataset");
+        recordings.push_back({inner, observable.name, data_of(*data, inner, observable.name)});
+      }
+    }
+  }
+
+  std::vector<Recording> recordings;
+
+ private:
+  static const Group& group_in(const Group& group, const char* member, const std::string& node) {
+    const Member* found = group.find(member);
+    const Group* inner = found ? std::get_if<Group>(&found->value) : nullptr;
+    if (!inner) throw Error(node, member, "is missing: this file holds no NIRGraphData");
+    return *inner;
+  }
+
+  static const Array& array_in(const Group& group, const char* member, const std::string& node,
+                               const std::string& field) {
+    const Member* found = group.find(member);
+    const Array* array = found ? std::get_if<Array>(&found->value) : nullptr;
+    if (!array) throw Error(node, field, fmt::format("there are no numbers {} in it", member));
+    return *array;
+  }
+  static double number_in(const Group& group, const char* member, const std::string& node, const std::string& field) {
+    const Array& array = array_in(group, member, node, field);
+    if (array.count() != 1 || !std::isfinite(array.at(0)) || array.at(0) < 0)
+      throw Error(node, field, fmt::format("{} must be a finite number >= 0", member));
+    return array.at(0);
+  }
+
+  static std::variant<GriddedData, EventData> data_of(const Group& group, const std::string& node,
+                                                      const std::string& field) {
+    if (group.find("data")) {
+      GriddedData gridded{array_in(group, "data", node, field), number_in(group, "dt", node, field)};
+      if (gridded.data.shape().size() != 3)
+        throw Error(node, field,
+                    fmt::format("expected data of shape [samples, steps, neurons], but it is {}",
+                                text_of(gridded.data.shape())));
+      return gridded;
+    }
+    EventData events{array_in(group, "idx", node, field),
+                     array_in(group, "time", node, field),
+                     {},
+                     0,
+                     number_in(group, "t_max", node, field)};
+    const double neurons = number_in(group, "n_neurons", node, field);
+    if (neurons > 0x1p53) throw Error(node, field, "it has too many neurons");
+    events.neurons = static_cast<std::int64_t>(neurons);
+    if (group.find("value")) events.value = array_in(group, "value", node, field);
+    const Shape& shape = events.index.shape();
+    if (shape.size() != 2 || events.time.shape() != shape || (events.value && events.value->shape() != shape))
+      throw Error(
+          node, field,
+          fmt::format("expected idx, time and value of one shape [samples, events], but idx has {}", text_of(shape)));
+    for (std::int64_t i = 0; i < events.index.count(); ++i)
+      if (const double index = events.index.at(i); !(index >= -1 && index < neurons))
+        throw Error(node, field, fmt::format("there is no neuron {} among {}", index, neurons));
+    return events;
+  }
+
+  const Limits& limits_;
+};
+
+}  // namespace
+
+std::vector<Recording> read_data(const std::string& file, const Limits& limits) {
+  try {
+    DataReader reader(limits);
+    reader.graph(read_tree(ByteSource::open(file), limits, attributes), "", 1);
+    return std::move(reader.recordings);
+  } catch (const Error& error) {
+    throw error.in_file(file);
+  } catch (const std::bad_alloc&) {
+    throw Error(file, "", "", "there is not enough memory to read it");
+  } catch (const std::runtime_error& error) {
+    throw Error(file, "", "", error.what());
+  }
+}
+
+}  // namespace spikeforge::nir

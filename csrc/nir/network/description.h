@@ -1,0 +1,28 @@
+// A network as a list of its modules, by which Python makes the same of modules of its own, and has its own made ones
+// here. One dict for each module, a network before what is in it:
+//
+//   {"path": "", "kind": "Network", "sources": [...], "targets": [...], "delays": [...], "from_rest": [...], "shapes":
+//   [...]}
+//   {"path": "dense", "kind": "Linear", "weight": tensor, "bias": tensor}
+//   {"path": "lif", "kind": "LIF", "notes/tau": 2.0, "notes/v_threshold": tensor, "notes/learned": ["v_threshold"],
+//   ...}
+//   {"path": "cell", "kind": "Node", "type": "LIF", "text": "neuron LIF(x; v; ...) {...}", "dt": 1e-4, "notes/reset":
+//   "zero",
+//    "params/tau": tensor, "learned": [...]}
+//
+// Notes are those of metadata (restore.h). What is empty or does not apply is left out.
+#pragma once
+#include <spikeforge/nn/composite.h>
+
+#include <ATen/core/List.h>
+#include <ATen/core/ivalue.h>
+
+namespace spikeforge::nir {
+
+// The tensors are the modules' own. Throws Error for a module that no graph has.
+c10::impl::GenericList description_of(const nn::Part& network);
+
+// Their tensors become those of the modules. Throws Error, which names the module.
+nn::Part part_of_description(const c10::impl::GenericList& rows);
+
+}  // namespace spikeforge::nir

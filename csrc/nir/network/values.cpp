@@ -1,0 +1,107 @@
+#include <spikeforge/nir/error.h>
+#include <spikeforge/nir/network/tensor.h>
+#include <spikeforge/nir/network/values.h>
+
+#include <ATen/core/List.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+namespace spikeforge::nir {
+namespace {
+
+// Lists of lists, as deep as the strings have dimensions.
+c10::IValue nested(std::span<const std::string> texts, std::span<const std::int64_t> shape) {
+  if (shape.empty()) return texts[0];
+  c10::impl::GenericList list(c10::AnyType::get());
+  const std::size_t inner = texts.size() / static_cast<std::size_t>(std::max<std::int64_t>(shape[0], 1));
+  for (std::int64_t i = 0; i < shape[0]; ++i)
+    list.push_back(nested(texts.subspan(static_cast<std::size_t>(i) * inner, inner), shape.subspan(1)));
+  return list;
+}
+
+void collect(const c10::IValue& value, const std::string& place, std::size_t depth, Strings& strings) {
+  if (value.isString()) {
+    if (depth != strings.shape.size()) throw Error("", place, "expected lists of equal lengths");
+    strings.values.push_back(value.toStringRef());
+    return;
+  }
+  if (!value.isList())
+    throw Error("", place, fmt::format("expected numbers, text, or lists of text, but it is {}", value.tagKind()));
+  const auto list = value.toListRef();
+  if (depth == strings.shape.size() && strings.values.empty())
+    strings.shape.push_back(static_cast<std::int64_t>(list.size()));
+  if (depth >= strings.shape.size() || strings.shape[depth] != static_cast<std::int64_t>(list.size()))
+    throw Error("", place, "expected lists of equal lengths");
+  for (const c10::IValue& element : list) collect(element, place, depth + 1, strings);
+}
+
+Value value_of(const c10::IValue& value, const std::string& place) {
+  if (value.isNone()) return Group{};
+  if (value.isTensor()) return exact_array(value.toTensor());
+  if (value.isBool()) return Array::scalar(value.toBool() ? 1 : 0, DType::boolean);
+  if (value.isInt()) return Array::scalar(value.toInt());
+  if (value.isDouble()) return Array::scalar(value.toDouble());
+  Strings strings;
+  collect(value, place, 0, strings);
+  return strings;
+}
+
+// The group at a place, which is made where it is not there yet.
+Group& group_at(Group& root, std::string_view place) {
+  Group* group = &root;
+  while (!place.empty()) {
+    const std::size_t slash = place.find('/');
+    const std::string name(place.substr(0, slash));
+    Member* member = nullptr;
+    for (Member& candidate : group->members)
+      if (candidate.name == name) member = &candidate;
+    if (!member) member = &group->members.emplace_back(Member{name, Group{}});
+    group = std::get_if<Group>(&member->value);
+    if (!group) throw Error("", name, "is a value and a group");
+    place = slash == std::string_view::npos ? std::string_view() : place.substr(slash + 1);
+  }
+  return *group;
+}
+
+void add_values(const Group& group, const std::string& place, c10::impl::GenericDict& values) {
+  if (group.empty() && !place.empty()) values.insert(place, c10::IValue());
+  for (const Member& member : group.members) {
+    const std::string inner = place.empty() ? member.name : place + "/" + member.name;
+    if (const auto* array = std::get_if<Array>(&member.value))
+      values.insert(inner, shared_tensor(*array));
+    else if (const auto* strings = std::get_if<Strings>(&member.value))
+      values.insert(inner, nested(strings->values, strings->shape));
+    else
+      add_values(std::get<Group>(member.value), inner, values);
+  }
+}
+
+}  // namespace
+
+c10::impl::GenericDict empty_dict() { return c10::impl::GenericDict(c10::StringType::get(), c10::AnyType::get()); }
+
+c10::impl::GenericDict values_of(const Group& group) {
+  c10::impl::GenericDict values = empty_dict();
+  add_values(group, "", values);
+  return values;
+}
+
+Group group_of_values(const c10::impl::GenericDict& values) {
+  Group root;
+  for (const auto& entry : values) {
+    const std::string& place = entry.key().toStringRef();
+    const std::size_t slash = place.rfind('/');
+    const bool is_inner = slash != std::string::npos;
+    const std::string name = is_inner ? place.substr(slash + 1) : place;
+    if (entry.value().isNone()) {
+      group_at(root, place);
+      continue;
+    }
+    group_at(root, is_inner ? place.substr(0, slash) : "").members.push_back({name, value_of(entry.value(), place)});
+  }
+  return root;
+}
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,21 @@
+// The values of a NIR file as Python hands them over: a dict from a value's place in the file to the value.
+//
+//   {"node/type": "NIRGraph", "node/nodes/lif/tau": tensor, "node/edges": [["input", "lif"], ["lif", "output"]], ...}
+//
+// A group without members is None. Lists of no strings are empty tensors.
+#pragma once
+#include <spikeforge/nir/value.h>
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/ivalue.h>
+
+namespace spikeforge::nir {
+
+c10::impl::GenericDict empty_dict();
+
+c10::impl::GenericDict values_of(const Group& group);
+
+// Throws Error for what a file cannot hold.
+Group group_of_values(const c10::impl::GenericDict& values);
+
+}  // namespace spikeforge::nir

@@ -1,0 +1,269 @@
+"""From a network to a graph: modules described to C++."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spikeforge import nn as spiking
+from spikeforge import surrogate as surrogates
+from spikeforge.nir import operators
+from spikeforge.nir.graph import NIRGraph, graph_of
+from spikeforge.nir.loading import FLAGS, NEURONS
+from spikeforge.nir.modules import NodeNeuron, Silence, StackedLinear, WindowPool
+from spikeforge.nir.wiring import PASSING, Wire, chain, traced
+from spikeforge.nn.constant import ConstantsModule
+from spikeforge.nn.stateful import has_states
+
+Row = dict[str, Any]
+KINDS = {kind: name for name, kind in NEURONS.items()}
+
+
+def save(
+    net: nn.Module, example: Tensor, path: str | os.PathLike[str], *, dt: float | None = None, compression: int = 0
+) -> None:
+    """Writes a network as a NIR file; an old one is replaced when the new one is whole.
+
+    Args:
+        net: of modules of torch.nn and spikeforge.nn: a :class:`~spikeforge.nn.Network`, a Sequential, a neuron, or a
+            module of one's own whose forward calls them one after the other and adds what they give.
+        example: what one step of one sample looks like, ``[*shape]``, without time and batch.
+        dt: seconds of a step; may be left out for a network that :func:`load` made.
+        compression: of deflate, 1 to 9; 0: none.
+
+    What NIR cannot say (soft reset, firing at the threshold itself, surrogates, what is learned) is in the metadata,
+    from which :func:`load` makes the same modules again, with a warning for what other programs will do otherwise.
+
+    Raises:
+        ValueError: names the module that NIR cannot express.
+    """
+    rows, shape, seconds = _described("save", net, example, dt)
+    warned = operators.in_one_line(operators.save_file, os.fspath(path), compression, rows, shape, seconds)
+    operators.warn_of(warned, stacklevel=2)
+
+
+def to_graph(net: nn.Module, example: Tensor, *, dt: float | None = None) -> NIRGraph:
+    """The same as a ``nir.NIRGraph``, which `nir.write` writes and prints itself as a table; see :func:`save`."""
+    rows, shape, seconds = _described("to_graph", net, example, dt)
+    values, warned = operators.in_one_line(operators.save_values, rows, shape, seconds)
+    operators.warn_of(warned, stacklevel=2)
+    return graph_of(values)
+
+
+def _described(what: str, net: nn.Module, example: Tensor, dt: float | None) -> tuple[list[Row], list[int], float]:
+    if not isinstance(net, nn.Module):
+        raise TypeError(f"{what}: net must be a module of torch, but is {type(net).__name__}")
+    if not isinstance(example, Tensor):
+        kind = type(example).__name__
+        raise TypeError(f"{what}: example must be a tensor [*shape], one step of one sample, but is {kind}")
+    seconds = getattr(net, "dt", None) if dt is None else dt
+    if not isinstance(seconds, (int, float)):
+        raise ValueError(f"{what}: dt must be given, the seconds of a step, as graphs count in seconds")
+    rows = Describer(net, example).rows(net, "", on_sequences=True)
+    return [_without_empty(row) for row in rows], list(example.shape), float(seconds)
+
+
+def _without_empty(row: Row) -> Row:
+    """What is empty has no type for C++."""
+    return {name: value for name, value in row.items() if value is not None and not (isinstance(value, list) and not value)}
+
+
+class Describer:
+    """Rows for each module, as C++ takes them: csrc/nir/network/description.h."""
+
+    def __init__(self, net: nn.Module, example: Tensor):
+        self.net, self.example = net, example
+        self._dims: dict[nn.Module, int] | None = None
+
+    def rows(self, module: nn.Module, path: str, *, on_sequences: bool) -> Iterator[Row]:
+        """
+        Args:
+            on_sequences: it is called on ``[T, B, ...]``, as the parts of a torch.nn.Sequential are, and not once a
+                step.
+        """
+        row: Row = {"path": path, "kind": type(module).__name__}
+        if isinstance(module, spiking.TimeDistributed):
+            yield from self.rows(module.module, path, on_sequences=False)
+        elif isinstance(module, spiking.Network):
+            wires = [Wire(*c.names, c.delay, c.from_rest) for c in module._connections]
+            parts = [(name, part, has_states(part)) for name, part in module.parts()]
+            yield from self._network(path, wires, parts)
+        elif isinstance(module, spiking.Sequential):
+            parts = list(module.named_children())
+            yield from self._network(path, chain(parts), [(*part, has_states(part[1])) for part in parts])
+        elif _is_padded_convolution(module):
+            yield row | {"kind": "Sequential"}
+            yield {"path": _below(path, "0"), "kind": _padding_kind(module[0]), "padding": list(module[0].padding)}
+            yield _convolution(module[1], {"path": _below(path, "1")})
+        elif isinstance(module, PASSING):
+            yield row | {"kind": "Identity"}
+        elif isinstance(module, ConstantsModule):
+            yield self._neuron(module, row)
+        else:
+            layer = _layer(module, row, on_sequences)
+            if layer is not None:
+                yield layer
+            else:
+                yield from self._traced(module, path, on_sequences)
+
+    def _network(self, path: str, wires: Sequence[Wire], parts: Sequence[tuple[str, nn.Module, bool]]) -> Iterator[Row]:
+        yield {
+            "path": path,
+            "kind": "Network",
+            "sources": [wire.source for wire in wires],
+            "targets": [wire.target for wire in wires],
+            "delays": [wire.delay for wire in wires],
+            "from_rest": [int(wire.from_rest) for wire in wires],
+        }
+        for name, part, on_sequences in parts:
+            yield from self.rows(part, _below(path, name), on_sequences=on_sequences)
+
+    def _traced(self, module: nn.Module, path: str, on_sequences: bool) -> Iterator[Row]:
+        """A module of one's own."""
+        if not any(True for _ in module.children()):
+            raise ValueError(f"{path or '/'}: NIR has no node for {type(module).__name__}")
+        wires, parts = traced(module, path)
+        yield from self._network(path, wires, [(name, part, on_sequences) for name, part in parts])
+
+    # --- neurons
+
+    def _neuron(self, module: ConstantsModule, row: Row) -> Row:
+        constants = {name: self._constant(module, name) for name in module._constant_names}
+        learned = [name for name in constants if isinstance(getattr(module, name), nn.Parameter)]
+        if isinstance(module, NodeNeuron):
+            fields = {f"params/{name}": value for name, value in constants.items()}
+            notes = {f"notes/{name}": _noted(value) for name, value in module.notes.items()}
+            return row | {"kind": "Node", "type": module.type, "dt": module.dt} | fields | notes
+        if type(module) not in KINDS:
+            raise ValueError(f"{row['path'] or '/'}: NIR has no node for {type(module).__name__}")
+        if not getattr(module, "spiking", True):
+            raise ValueError(f"{row['path'] or '/'}: a neuron with spiking=False has no node in NIR")
+        row["kind"] = KINDS[type(module)]
+        notes = {"module": row["kind"], "learned": learned, **constants}
+        notes |= {name: getattr(module, name) for name in FLAGS if hasattr(module, name)}
+        if hasattr(module, "surrogate"):
+            if isinstance(module.surrogate, surrogates.Custom):
+                raise ValueError(f"{row['path'] or '/'}: a Custom surrogate cannot be written; give it one with a name")
+            notes |= {"surrogate": module.surrogate.name, "surrogate_args": list(module.surrogate.args)}
+        return row | {f"notes/{name}": _noted(value) for name, value in notes.items()}
+
+    def _constant(self, module: ConstantsModule, name: str) -> Any:
+        """Within its bounds, and of a shape that broadcasts to a step ``[*shape]``."""
+        value = getattr(module, name)
+        if not isinstance(value, Tensor):
+            return None if value is None else float(value)
+        place = module._placements[name]
+        by_channel = value.dim() == 1 and value.numel() > 1 and place.dim not in (None, -1)
+        return place.take(value, self._dims_at(module) if by_channel else 0).detach().cpu()
+
+    def _dims_at(self, module: nn.Module) -> int:
+        """Dimensions of the x that comes to a neuron, ``[T, B, *shape]``."""
+        if self._dims is None:
+            self._dims = self._dims_of_all()
+        if module not in self._dims:
+            raise ValueError(f"{type(module).__name__}: it is not called, so the place of its channels is not known")
+        return self._dims[module]
+
+    def _dims_of_all(self) -> dict[nn.Module, int]:
+        dims: dict[nn.Module, int] = {}
+        neurons = [module for module in self.net.modules() if isinstance(module, ConstantsModule)]
+        hooks = [
+            module.register_forward_pre_hook(lambda module, inputs: dims.__setitem__(module, inputs[0].dim()))
+            for module in neurons
+        ]
+        before = spiking.get_states(self.net)
+        try:
+            tensors = itertools.chain(self.net.parameters(), self.net.buffers())
+            like = next((tensor for tensor in tensors if tensor.is_floating_point()), self.example)
+            with torch.no_grad():
+                self.net(self.example.to(like)[None, None])
+        finally:
+            for hook in hooks:
+                hook.remove()
+            spiking.set_states_(self.net, before)
+        return dims
+
+
+def _noted(value: Any) -> Any:
+    numbers = isinstance(value, list) and value and not isinstance(value[0], str)
+    return torch.tensor(value, dtype=torch.float64) if numbers else value
+
+
+# --- layers
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _padding_kind(module: nn.Module) -> str:
+    return "ConstantPad1d" if isinstance(module, nn.ConstantPad1d) else "ConstantPad2d"
+
+
+def _pair(value: int | Sequence[int], dims: int = 2) -> list[int]:
+    return [value] * dims if isinstance(value, int) else list(value)
+
+
+def _layer(module: nn.Module, row: Row, on_sequences: bool) -> Row | None:
+    """None: it is no layer."""
+    if isinstance(module, nn.Linear):
+        return row | {"kind": "Linear", "weight": module.weight, "bias": module.bias}
+    if isinstance(module, StackedLinear):
+        return row | {"weight": module.weight, "bias": module.bias}
+    if isinstance(module, (nn.Conv1d, nn.Conv2d)):
+        return _convolution(module, row)
+    if isinstance(module, nn.AvgPool2d):
+        return row | {
+            "kind": "AvgPool2d",
+            "kernel_size": _pair(module.kernel_size),
+            "stride": _pair(module.stride),
+            "padding": _pair(module.padding),
+            "ceil_mode": module.ceil_mode,
+            "count_include_pad": module.count_include_pad,
+            "divisor_override": module.divisor_override,
+        }
+    if isinstance(module, WindowPool):
+        windows = {name: list(getattr(module, name)) for name in ("kernel_size", "stride", "padding")}
+        return row | windows | {"sums": module.sums}
+    if isinstance(module, nn.Flatten):
+        # Of [T, B, *shape], dimension 2 is the first of a step; C++ counts the batch alone.
+        counted = [d - 1 if on_sequences and d > 0 else d for d in (module.start_dim, module.end_dim)]
+        return row | {"kind": "Flatten", "start_dim": counted[0], "end_dim": counted[1]}
+    if isinstance(module, spiking.Delay):
+        return row | {"steps": module.steps}
+    if isinstance(module, Silence):
+        return row | {"input_rank": module.input_rank, "shape": list(module.shape)}
+    return None
+
+
+def _convolution(module: nn.Conv1d | nn.Conv2d, row: Row) -> Row:
+    dims = len(module.kernel_size)
+    if module.padding_mode != "zeros":
+        raise ValueError(f"{row['path'] or '/'}: NIR pads convolutions with zeros only")
+    padding = module.padding if isinstance(module.padding, str) else _pair(module.padding, dims)
+    return row | {
+        "kind": f"Conv{dims}d",
+        "weight": module.weight,
+        "bias": module.bias,
+        "stride": _pair(module.stride, dims),
+        "dilation": _pair(module.dilation, dims),
+        "groups": module.groups,
+        "padding": padding,
+    }
+
+
+def _is_padded_convolution(module: nn.Module) -> bool:
+    """Zeros and a convolution: padding "same" of a graph, which torch's own convolutions have without strides alone."""
+    if not isinstance(module, nn.Sequential) or len(module) != 2:
+        return False
+    pad, convolution = module
+    return (
+        isinstance(pad, (nn.ConstantPad1d, nn.ConstantPad2d))
+        and pad.value == 0
+        and isinstance(convolution, (nn.Conv1d, nn.Conv2d))
+    )

@@ -1,0 +1,276 @@
+"""Networks of Python as NIR graphs, and graphs as networks. tests/nir compares each file that spikeforge-nir runs as well."""
+
+import time
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import spikeforge
+from spikeforge.nn import IF, LI, LIF, PLIF, Constant, CubaLIF, Delay, Learnable, Network, Recurrent, Sequential, TimeDistributed
+
+nir = pytest.importorskip("nir")
+try:
+    import spikeforge.nir as graphs
+except ImportError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+DT = 1e-3
+pytestmark = pytest.mark.filterwarnings("ignore:what NIR cannot say")
+
+
+def spread(net, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            if parameter.dim() > 1:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 2 / parameter[0].numel() ** 0.5)
+    return net
+
+
+class Residual(nn.Module):
+    """Calls its parts one after the other, and adds what two of them give."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = TimeDistributed(nn.Conv2d(2, 4, 3, padding=1))
+        self.first = LIF(tau=torch.tensor([2.0, 3.0, 1.5, 4.0]), v_threshold=0.6)
+        self.block = nn.Sequential(TimeDistributed(nn.Conv2d(4, 4, 3, padding=1, bias=False)), nn.Dropout(), IF(v_reset=None))
+        self.pool = TimeDistributed(nn.AvgPool2d(2))
+        self.head = nn.Linear(36, 5)
+        self.readout = LI(tau=3.0)
+
+    def forward(self, x):
+        x = self.first(self.conv(x))
+        x = self.pool(x + self.block(x))
+        return self.readout(self.head(x.flatten(2)))
+
+
+def looped():
+    net = Network()
+    net.add("dense", nn.Linear(6, 6))
+    net.add("late", Delay(torch.tensor([0, 1, 2, 3, 1, 0])))
+    net.add("cell", CubaLIF(tau_synapse=3.0, tau_membrane=Learnable(2.0), v_threshold=0.4, surrogate="atan"))
+    net.add("back", nn.Linear(6, 6))
+    net.connect("in", "dense.in")
+    net.connect("dense.out", "late.in")
+    net.connect("late.out", "cell.in", delay=2)
+    net.connect("cell.out", "back.in")
+    net.connect("back.out", "cell.in", delay=1)
+    net.connect("cell.out", "out")
+    return net
+
+
+NETWORKS = {
+    "torch's Sequential": (
+        lambda: nn.Sequential(
+            nn.Linear(6, 8), LIF(tau=3.0, decay_input=False), nn.Identity(), nn.Sequential(nn.Linear(8, 6), PLIF(init_tau=1.7))
+        ),
+        (6,),
+    ),
+    "Sequential": (
+        lambda: Sequential(nn.Flatten(), nn.Linear(6, 8), LIF(v_reset=None, v_threshold=Constant(torch.rand(8) + 0.3, dim=-1))),
+        (2, 3),
+    ),
+    "module of one's own": (Residual, (2, 6, 6)),
+    "loop with delays": (looped, (6,)),
+    "Recurrent": (lambda: Recurrent(LIF(strict=True, v_threshold=0.4, surrogate=spikeforge.surrogate.ATan(3.0)), nn.Linear(6, 6)), (6,)),
+    "neuron": (lambda: IF(v_threshold=Learnable(0.7)), (6,)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_that_is_saved_is_loaded_as_the_same(name, tmp_path):
+    make, shape = NETWORKS[name]
+    net = spread(make()).eval()
+    x = torch.randn(12, 3, *shape, generator=torch.Generator().manual_seed(1)) + 0.3
+    expected = net(x)
+    assert expected.abs().sum() > 5
+    graphs.save(net, torch.zeros(shape), tmp_path / "a.nir", dt=DT)
+    loaded = graphs.load(tmp_path / "a.nir", dt=DT)
+    torch.testing.assert_close(loaded(x), expected, rtol=1e-5, atol=1e-5)
+    # The same graph in memory, and what was loaded once more: to the bit.
+    graph = graphs.to_graph(loaded, torch.zeros(shape))
+    assert torch.equal(graphs.load(graph, dt=DT)(x), loaded(x))
+    nir.write(tmp_path / "b.nir", graph)
+    assert torch.equal(graphs.load(tmp_path / "b.nir", dt=DT)(x), loaded(x))
+    learned = {name.rsplit(".", 1)[-1]: p.shape for name, p in net.named_parameters() if p.dim() != 1}
+    assert learned.items() <= {name.rsplit(".", 1)[-1]: p.shape for name, p in loaded.named_parameters()}.items()
+
+
+def test_the_nir_package_reads_what_was_saved_and_a_simulation_of_it_fires_the_same(tmp_path):
+    net = spread(nn.Sequential(nn.Linear(6, 8), LIF(tau=3.0, strict=True), nn.Linear(8, 6), IF(v_threshold=0.5, strict=True)).double())
+    graphs.save(net, torch.zeros(6), tmp_path / "a.nir", dt=DT, compression=4)
+    graph = nir.read(tmp_path / "a.nir")
+    x = torch.randn(30, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    value, v = None, {}
+    rows = []
+    for row in x.numpy():
+        value = row
+        for name in ("0", "1", "2", "3"):
+            node = graph.nodes[name]
+            if isinstance(node, nir.Affine):
+                value = node.weight @ value + node.bias
+                continue
+            before = v.get(name, 0.0)
+            change = node.r * value if isinstance(node, nir.IF) else (node.v_leak - before + node.r * value) / node.tau
+            charged = before + DT * change
+            value = (charged > node.v_threshold).astype(float)
+            v[name] = np.where(value, node.v_reset, charged)
+        rows.append(value)
+    assert np.sum(rows) > 10
+    np.testing.assert_array_equal(net(x).detach().numpy(), rows)
+
+
+def test_a_graph_trains_and_what_it_learned_is_saved(tmp_path):
+    ones = np.ones(4, np.float32)
+    graph = nir.NIRGraph.from_list(
+        nir.Affine(np.eye(4, dtype=np.float32), 0 * ones), nir.LIF(ones * 2 * DT, ones, 0 * ones, ones / 2, 0 * ones)
+    )
+    net = graphs.load(graph, dt=DT, learn_neurons=True, surrogate="atan", reset="subtract")
+    assert "reset=subtract" in repr(net)
+    optimiser = torch.optim.Adam(net.parameters(), 1e-4)
+    x = torch.rand(20, 2, 4, generator=torch.Generator().manual_seed(3))
+    for _ in range(3):
+        optimiser.zero_grad()
+        (net(x).mean() - 0.9).square().backward()
+        assert all(parameter.grad.abs().sum() > 0 for name, parameter in net.named_parameters() if "v_leak" not in name)
+        optimiser.step()
+    graphs.save(net, torch.zeros(4), tmp_path / "a.nir")
+    saved = nir.read(tmp_path / "a.nir").nodes
+    np.testing.assert_array_equal(saved["lif"].tau, net.lif.tau.detach().numpy())
+    assert not np.array_equal(saved["lif"].tau, ones * 2 * DT)
+    again = graphs.load(tmp_path / "a.nir", dt=DT)
+    assert torch.equal(again(x), net(x))  # the reset is in the metadata
+
+
+def test_a_graph_prints_itself_as_a_table():
+    net = nn.Sequential(nn.Linear(3, 2), LIF(tau=2.0))
+    text = str(graphs.to_graph(net, torch.zeros(3), dt=0.5))
+    lines = text.splitlines()
+    assert lines[0] == "NIRGraph: 4 nodes, 3 edges, 18 parameters"
+    (lif,) = (line for line in lines if " LIF " in line)
+    assert lif.split()[:2] == ["1", "LIF"] and "tau [2] 1;" in lif and "-> output" in lif
+
+
+class Branching(nn.Module):
+    def __init__(self, forward, **parts):
+        super().__init__()
+        self.run = forward
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, x):
+        return self.run(self, x)
+
+
+REFUSED = {
+    "other layers": (nn.Sequential(nn.Linear(3, 2), nn.Tanh()), "1: NIR has no node for Tanh"),
+    "neurons": (nn.Sequential(spikeforge.nn.QIF()), "0: NIR has no node for QIF"),
+    "without a spike": (LIF(spiking=False), "spiking=False"),
+    "products": (Branching(lambda m, x: m.a(x) * 2, a=nn.Linear(3, 3)), "NIR has no node for mul"),
+    "a module twice": (Branching(lambda m, x: m.a(m.a(x)), a=nn.Linear(3, 3)), "it calls a twice"),
+    "control flow": (Branching(lambda m, x: m.a(x) if x.sum() > 0 else x, a=nn.Linear(3, 3)), "its forward cannot be followed"),
+    "shapes": (nn.Sequential(nn.Linear(4, 2)), "node 0, field weight: it takes [4], but [3] arrives"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_nir_cannot_express_is_refused_by_name(case):
+    net, message = REFUSED[case]
+    with pytest.raises(ValueError) as caught:
+        graphs.to_graph(net, torch.zeros(3), dt=DT)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_wrong_arguments_and_hostile_files_are_refused_in_a_line(tmp_path):
+    with pytest.raises(ValueError, match="dt must be given"):
+        graphs.save(LIF(), torch.zeros(3), tmp_path / "a.nir")
+    with pytest.raises(TypeError, match="example must be a tensor"):
+        graphs.save(LIF(), (3,), tmp_path / "a.nir", dt=DT)
+    with pytest.raises(ValueError, match=r"reset must be one of file, zero, .*, but is hard"):
+        graphs.load(nir.NIRGraph.from_list(nir.I(np.ones(3))), dt=DT, reset="hard")
+    with pytest.raises(ValueError, match=r"missing\.nir: .*[Nn]o such file"):
+        graphs.load(tmp_path / "missing.nir", dt=DT)
+    nir.write(tmp_path / "large.nir", nir.NIRGraph.from_list(nir.Linear(np.zeros((1000, 1000)))))
+    with pytest.raises(ValueError, match="field weight: the file needs more than 1000000 bytes of memory"):
+        graphs.load(tmp_path / "large.nir", dt=DT, max_bytes=1_000_000)
+    with pytest.raises(ValueError, match="a time constant must be finite"):
+        graphs.load(nir.NIRGraph.from_list(nir.LI(-np.ones(3), np.ones(3), np.ones(3))), dt=DT)
+    cut = (tmp_path / "large.nir").read_bytes()[:3000]
+    (tmp_path / "cut.nir").write_bytes(cut)
+    with pytest.raises(ValueError, match="is not an HDF5 file that libhdf5 reads"):
+        graphs.load(tmp_path / "cut.nir", dt=DT)
+
+
+def test_soft_resets_are_warned_of(tmp_path):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        graphs.save(LIF(v_reset=None), torch.zeros(3), tmp_path / "a.nir", dt=DT)
+    assert any("soft reset" in str(one.message) and one.filename == __file__ for one in caught)
+
+
+def test_nodes_may_be_called_as_methods_are():
+    one = np.ones(3)
+    nodes = {"in": nir.Input(np.array([3])), "train": nir.Scale(2 * one), "add": nir.Scale(3 * one), "out": nir.Output(np.array([3]))}
+    graph = nir.NIRGraph(nodes, [("in", "train"), ("train", "add"), ("add", "out")])
+    assert torch.equal(graphs.load(graph, dt=DT)(torch.ones(2, 3)), torch.full((2, 3), 6.0))
+
+
+def test_a_connection_to_the_outside_closes_no_loop():
+    net = Network()
+    for name in ("a", "b"):
+        net.add(name, nn.Identity())
+    net.connect("a.out", "out")
+    net.connect("in", "b.in")
+    net.connect("b.out", "a.in")
+    assert torch.equal(net(torch.ones(2, 3)), torch.ones(2, 3))
+
+
+@pytest.mark.long
+def test_spikingjelly_reads_what_was_trained_here_and_fires_the_same(tmp_path):
+    sj = pytest.importorskip("spikingjelly.activation_based.nir_exchange", exc_type=ImportError)
+    net = spread(nn.Sequential(nn.Linear(6, 8), LIF(tau=3.0), nn.Linear(8, 5), LIF(tau=2.0, v_threshold=0.5)).double())
+    graphs.save(net, torch.zeros(6), tmp_path / "a.nir", dt=DT)
+    x = torch.randn(30, 1, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    expected = net(x)
+    assert expected.sum() > 10
+    theirs, state, rows = sj.import_from_nir(tmp_path / "a.nir", dt=DT, dtype=torch.float64), None, []
+    with torch.no_grad():
+        for row in x:
+            y, state = theirs(row, state)
+            rows.append(y)
+    assert torch.equal(torch.stack(rows), expected)
+
+
+@pytest.mark.long
+def test_snntorch_reads_what_was_trained_here_and_fires_the_same(tmp_path):
+    imports = pytest.importorskip("snntorch.import_nir", exc_type=ImportError)
+    net = spread(nn.Sequential(nn.Linear(6, 8), LIF(tau=3.0, strict=True), nn.Linear(8, 6), LIF(v_threshold=0.5, strict=True)))
+    graphs.save(net, torch.zeros(6), tmp_path / "a.nir", dt=1e-4)  # the step that it takes
+    x = 2 * torch.randn(40, 1, 6, generator=torch.Generator().manual_seed(5))
+    expected = net(x)
+    assert expected.sum() > 20
+    theirs, state, rows = imports.import_from_nir(nir.read(tmp_path / "a.nir")), None, []
+    with torch.no_grad():
+        for row in x:
+            y, state = theirs(row, state)
+            rows.append(y)
+    assert torch.equal(torch.stack(rows), expected)
+
+
+@pytest.mark.long
+def test_ten_million_parameters_are_loaded_in_at_most_1_5_of_the_time_of_nir(tmp_path):
+    random = np.random.default_rng(0)
+    layers = [nir.Affine(random.normal(size=(1581, 1581)).astype(np.float32), np.zeros(1581, np.float32)) for _ in range(4)]
+    nir.write(tmp_path / "a.nir", nir.NIRGraph.from_list(*layers))
+    times = {nir.read: [], lambda file: graphs.load(file, dt=DT): []}
+    for _ in range(7):
+        for read, taken in times.items():
+            start = time.perf_counter()
+            read(tmp_path / "a.nir")
+            taken.append(time.perf_counter() - start)
+    theirs, ours = map(min, times.values())
+    assert ours <= 1.5 * theirs, f"{ours:.3f} s, nir.read {theirs:.3f} s"
