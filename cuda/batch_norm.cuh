@@ -131,14 +131,15 @@ __device__ __forceinline__ void store_sums(const ChannelTiles& tiles, int begin,
 }
 
 // Of channels [begin, end): use(channel, know(channel), its sums over all runs) by one of the threads that share it,
-// which are whole warps. `know` loads what it needs besides, while the sums' parts are on their way.
+// which are whole warps: as many for each of `most` channels, so that blocks which add up the same sum give it the same
+// bits. `know` loads what it needs besides, while the sums' parts are on their way.
 template <int S, int W, class F, class Know, class Use>
-__device__ __forceinline__ void for_channels(const ChannelTiles& tiles, const F* partial, int begin, int end,
+__device__ __forceinline__ void for_channels(const ChannelTiles& tiles, const F* partial, int begin, int end, int most,
                                              Know&& know, Use&& use) {
   constexpr int warps = block_of_tile / 32, U = 2;  // parts on their way; more cost the loops registers
   __shared__ F of_warps[warps][S];
   int parts = block_of_tile;  // threads of a channel
-  while (parts > 32 && block_of_tile / parts < end - begin) parts /= 2;
+  while (parts > 32 && block_of_tile / parts < most) parts /= 2;
   const int width = tiles.across * W, beside = block_of_tile / parts;
   const int part = static_cast<int>(threadIdx.x) % parts, warp = static_cast<int>(threadIdx.x) / 32;
   for (int c0 = begin; c0 < end; c0 += beside) {
@@ -192,18 +193,18 @@ __device__ __forceinline__ void for_channels(const ChannelTiles& tiles, const F*
 template <int S, int W, class F, class Know, class Use>
 __device__ __forceinline__ void finish_channels(const ChannelTiles& tiles, const F* partial, Know&& know, Use&& use) {
   wait_for_grid();
-  int begin, end;
-  if (tiles.each_for_itself) {
+  int begin, end, most = tiles.own_channels;
+  if (most > 0) {
     const int width = tiles.across * W, first = static_cast<int>(blockIdx.x) * tiles.each;
     begin = first / tiles.depth * width / tiles.inner;
     end = (((first + tiles.each - 1) / tiles.depth + 1) * width - 1) / tiles.inner + 1;
   } else {
-    const int each = (tiles.channels + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
-    begin = static_cast<int>(blockIdx.x) * each;
-    end = begin + each;
+    most = (tiles.channels + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
+    begin = static_cast<int>(blockIdx.x) * most;
+    end = begin + most;
   }
-  for_channels<S, W>(tiles, partial, begin, end < tiles.channels ? end : tiles.channels, know, use);
-  if (!tiles.each_for_itself) wait_for_grid();
+  for_channels<S, W>(tiles, partial, begin, end < tiles.channels ? end : tiles.channels, most, know, use);
+  if (tiles.own_channels == 0) wait_for_grid();
 }
 
 // x's elements in the turns of a thread, one after the other.

@@ -131,7 +131,7 @@ struct Multistep {
 #pragma unroll
       for (int k = 0; k < W; ++k) {
         if constexpr (!is_tensor) {
-          param.number.get(of[k][j]);
+          of[k][j] = static_cast<F>(param.number);
         } else if constexpr (spread == Spread::one || spread == Spread::by_neuron) {
           of[k][j] = load_as<F>(Spec::param(j), param.data, spread == Spread::one ? 0 : n.neuron(k));
         } else {

@@ -49,7 +49,7 @@ struct ChannelTiles {
   int blocks_of_strip;  // that have a run in it, at most
   int slots;            // channels of a strip, at most
   int parts;            // threads that share a slot's sum: a power of two
-  int each_for_itself;  // whether each block adds up the sums of its channels
+  int own_channels;     // at most, where each block adds up the sums of its channels; 0: of a share of all channels
 };
 
 // Of a normalisation by statistics of its own input, behind the loop's arguments. Numbers of channels are of the

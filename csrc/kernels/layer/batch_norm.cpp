@@ -130,16 +130,21 @@ jit::KernelSource print_source(const BackwardSpec& spec) {
 
 std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
 
-// Strips at most `widest` threads wide.
-ChannelTiles tiles_of(const ParamView& shift, std::int64_t rows, int width, std::int64_t widest, std::int64_t blocks) {
+// Strips at most `widest` threads wide. Blocks take tiles of one strip only, and some of them fewer; or all as many,
+// some of them on in the next strip.
+ChannelTiles tiles_of(const ParamView& shift, std::int64_t rows, int width, std::int64_t widest, std::int64_t blocks,
+                      bool of_one_strip) {
   constexpr std::int64_t most_for_itself = 8 * block;  // parts of sums
   const std::int64_t period = shift.inner * shift.count, columns = period / width;
   const std::int64_t strips = divided(columns, widest), across = divided(columns, strips);
-  const std::int64_t down = std::min(block / across, rows), depth = divided(rows, down);
-  const std::int64_t each = divided(strips * depth, blocks);
+  const std::int64_t down = std::min(block / across, rows), tiles = divided(rows, down);
+  const std::int64_t each =
+      of_one_strip ? divided(tiles, std::max<std::int64_t>(blocks / strips, 1)) : divided(strips * tiles, blocks);
+  const std::int64_t depth = of_one_strip ? divided(tiles, each) * each : tiles;  // none is in what is beyond the rows
   // Of n things in a row, whole groups that begin anywhere in theirs.
   const auto touched = [](std::int64_t n, std::int64_t group) { return (n + group - 2) / group + 1; };
-  const std::int64_t runs = touched(each, depth), blocks_of_strip = touched(depth, each), neurons = across * width;
+  const std::int64_t runs = of_one_strip ? 1 : touched(each, depth),
+                     blocks_of_strip = of_one_strip ? depth / each : touched(depth, each), neurons = across * width;
   const std::int64_t slots = touched(neurons, shift.inner), strips_of_channel = touched(shift.inner, neurons);
   const auto of = [](std::int64_t number) { return static_cast<int>(number); };
   const auto threads = static_cast<std::uint64_t>(std::max<std::int64_t>(block / slots, 1));
@@ -156,25 +161,28 @@ ChannelTiles tiles_of(const ParamView& shift, std::int64_t rows, int width, std:
           .blocks_of_strip = of(blocks_of_strip),
           .slots = of(slots),
           .parts = of(static_cast<std::int64_t>(std::bit_floor(threads))),
-          .each_for_itself = runs * slots * strips_of_channel * blocks_of_strip <= most_for_itself};
-}
-
-// Threads beside each other read 32 or more neighbours, so that accesses are whole; where those share a channel, wider
-// strips have fewer sums. A run's sums take about as long as a turn.
-ChannelTiles tiles_of(const Launch& run, int width, std::int64_t blocks) {
-  const ParamView& shift = shift_of(run);
-  const std::int64_t rows = run.neurons / (shift.inner * shift.count);
-  ChannelTiles best = tiles_of(shift, rows, width, 32, blocks);
-  for (const std::int64_t widest : {64, 128, 256}) {
-    if (shift.inner == 1) break;
-    const ChannelTiles found = tiles_of(shift, rows, width, widest, blocks);
-    if (found.each + found.runs <= best.each + best.runs) best = found;
-  }
-  return best;
+          .own_channels = runs * slots * strips_of_channel * blocks_of_strip <= most_for_itself ? of(runs * slots) : 0};
 }
 
 unsigned blocks_of(const ChannelTiles& tiles) {
   return static_cast<unsigned>(divided(std::int64_t{tiles.strips} * tiles.depth, tiles.each));
+}
+
+// Threads beside each other read 32 or more neighbours, so that accesses are whole; where those share a channel, wider
+// strips have fewer sums. A run's sums take about as long as 4 tiles.
+ChannelTiles tiles_of(const Launch& run, int width, std::int64_t blocks) {
+  const ParamView& shift = shift_of(run);
+  const std::int64_t rows = run.neurons / (shift.inner * shift.count);
+  const auto cost = [](const ChannelTiles& tiles) { return tiles.each + 4 * tiles.runs; };
+  ChannelTiles best = tiles_of(shift, rows, width, 32, blocks, /*of_one_strip=*/false);
+  for (const std::int64_t widest : {32, 64, 128, 256}) {
+    if (widest > 32 && shift.inner == 1) break;
+    for (const bool of_one_strip : {false, true}) {
+      const ChannelTiles found = tiles_of(shift, rows, width, widest, blocks, of_one_strip);
+      if (blocks_of(found) <= blocks && cost(found) <= cost(best)) best = found;
+    }
+  }
+  return best;
 }
 
 std::size_t partial_bytes(const ChannelTiles& tiles, std::size_t sums) {

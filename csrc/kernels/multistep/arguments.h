@@ -34,7 +34,6 @@ class ArgumentWords {
  protected:
   // What makes a cell, and what a sequence of its steps reads.
   void add_cell(const Launch& launch) {
-    arithmetic_ = compute_type(launch.type);
     for (const double arg : launch.surrogate_args) add(arg);
     add_list(launch.inputs);
     add_list(launch.initial);
@@ -50,17 +49,6 @@ class ArgumentWords {
   void add(const void* pointer) { words_.push_back(reinterpret_cast<std::uintptr_t>(pointer)); }
   void add(std::int64_t number) { words_.push_back(static_cast<std::uint64_t>(number)); }
   void add(double number) { words_.push_back(std::bit_cast<std::uint64_t>(number)); }
-  // In the type of the kernel's arithmetic: Number in cuda/rows.cuh.
-  void add_number(double number) {
-    switch (arithmetic_) {
-      case DType::f64:
-        return add(number);
-      case DType::i32:
-        return add(std::int64_t{std::bit_cast<std::uint32_t>(static_cast<std::int32_t>(number))});
-      default:
-        return add(std::int64_t{std::bit_cast<std::uint32_t>(static_cast<float>(number))});
-    }
-  }
   void add(const SequenceView& view) {
     add(view.data);
     add(view.time_stride);
@@ -68,7 +56,7 @@ class ArgumentWords {
   void add(const StateView& state) { add(state.data); }
   void add(const ParamView& param) {
     add(param.data);
-    add_number(param.number);
+    add(param.number);
     add(param.inner);
     add(param.count);
   }
@@ -79,7 +67,6 @@ class ArgumentWords {
   static constexpr std::size_t most_words =
       2 * (8 + max_surrogate_args + 6 * graph::most_arguments + 2 * graph::most_outputs) + 64;
   BoundedList<std::uint64_t, most_words> words_;
-  DType arithmetic_{};
 };
 
 class Arguments : public ArgumentWords {

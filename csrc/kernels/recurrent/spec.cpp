@@ -69,9 +69,8 @@ RecurrentSpec make_spec(const AnyLaunch& launch, const recurrent::Geometry& geom
   RecurrentSpec spec;
   spec.step = spec_of(static_cast<const StepLaunch&>(launch), one_neuron(launch));
   spec.step.loop.schedule.checkpoint = static_cast<std::uint8_t>(launch.checkpoint_length);
-  const auto params = spec.step.places.items().subspan(launch.inputs.size() + launch.initial.size());
-  for (std::size_t j = 0; j < launch.params.size(); ++j)
-    params[j].shared = launch.params[j].data != nullptr && launch.params[j].count == 1;
+  for (Place& place : params_of(spec.step))  // lanes of a warp are no neighbours here
+    if (place.spread == Spread::by_warp) place.spread = Spread::by_channel;
   spec.geometry = geometry;
   spec.into = launch.recurrence.into;
   spec.vectors = is_vectors(launch, geometry.lane_neurons());
