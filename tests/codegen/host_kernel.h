@@ -23,7 +23,7 @@ inline constexpr const char* host_as_device = R"(
 #define __global__
 #define __forceinline__ inline
 #define __grid_constant__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __shared__ static
 #define asm(...)
 struct Index { unsigned x; };
