@@ -40,6 +40,21 @@ class ArgumentWords {
     add_list(launch.params);
   }
 
+  // What the steps write, and what a backward pass of theirs reads and writes.
+  void add_results(const ForwardLaunch& launch) {
+    add_list(launch.outputs);
+    add_list(launch.states);
+    add(launch.checkpoints);
+  }
+  void add_gradients(const BackwardLaunch& launch) {
+    add_list(launch.grad_outputs);
+    add_list(launch.grad_states);
+    add(launch.checkpoints);
+    add_list(launch.grad_inputs);
+    add_list(launch.grad_initial);
+    add_list(launch.grad_params);
+  }
+
   template <class T>
   void add_list(std::span<const T> list) {
     for (const T& item : list) add(item);
@@ -73,19 +88,12 @@ class Arguments : public ArgumentWords {
  public:
   Arguments(const ForwardLaunch& launch, std::int64_t at_once) {
     add_common(launch, at_once);
-    add_list(launch.outputs);
-    add_list(launch.states);
-    add(launch.checkpoints);
+    add_results(launch);
   }
 
   Arguments(const BackwardLaunch& launch, std::int64_t at_once) {
     add_common(launch, at_once);
-    add_list(launch.grad_outputs);
-    add_list(launch.grad_states);
-    add(launch.checkpoints);
-    add_list(launch.grad_inputs);
-    add_list(launch.grad_initial);
-    add_list(launch.grad_params);
+    add_gradients(launch);
   }
 
  private:

@@ -11,20 +11,13 @@ class RecurrentArguments : public ArgumentWords {
   explicit RecurrentArguments(const RecurrentForwardLaunch& launch) {
     add_call(launch, launch.recurrence);
     add(launch.spikes.data);
-    add_list(launch.outputs);
-    add_list(launch.states);
-    add(launch.checkpoints);
+    add_results(launch);
     add(launch.current);
   }
 
   explicit RecurrentArguments(const RecurrentBackwardLaunch& launch) {
     add_call(launch, launch.recurrence);
-    add_list(launch.grad_outputs);
-    add_list(launch.grad_states);
-    add(launch.checkpoints);
-    add_list(launch.grad_inputs);
-    add_list(launch.grad_initial);
-    add_list(launch.grad_params);
+    add_gradients(launch);
   }
 
  private:
