@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -30,7 +31,8 @@ extensions = [
 ]
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:.*", r"(torch|nn|nir|numpy|matplotlib|collections|types|pathlib|os)\..*"),  # other projects have pages of their own
+    ("py:.*", r"(?!spikeforge\.).*"),  # types of torch and Python, which have pages of their own
+    ("py:class", r"spikeforge\.(trace\.signature|trace\.initial|nn\.own)\..*"),  # of constructors that nobody calls
 ]
 
 # --- markdown, as GitHub shows it
@@ -80,8 +82,8 @@ html_show_sourcelink = False
 
 # --- pages and the links between them
 #
-# scripts/docs puts links to the pages into one folder: those of docs/, docs/README.md as index.md, and the repository's own.
-# A link means there what it means in the repository, and the tables of docs/README.md are the sidebar.
+# Sphinx reads a folder with copies of the pages: those of docs/, docs/README.md as index.md, and the repository's own. A link means
+# there what it means in the repository, and the tables of docs/README.md are the sidebar.
 
 PAGES = {REPOSITORY / "docs/README.md": "index"}
 PAGES |= {path: path.stem for path in (REPOSITORY / "docs").glob("*.md") if path.name != "README.md"}
@@ -94,7 +96,7 @@ FILES = {page: path for path, page in PAGES.items()}
 
 CODE = re.compile(r"(^```.*?^```|^~~~.*?^~~~)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(!?)\[((?:[^\[\]`]|`[^`]*`)*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
-HEADING_OR_LINK = re.compile(r"^## (.*)$|^\| \[[^\]]*\]\(([^)#]+)\)", re.MULTILINE)
+HEADING_OR_LINK = re.compile(r"^## (.*)$|^\| \[([^\]]*)\]\(([^)#]+)\)", re.MULTILINE)
 
 
 def resolved(page, link):
@@ -126,11 +128,8 @@ def sidebar():
     for found in HEADING_OR_LINK.finditer(FILES["index"].read_text()):
         if found[1]:
             trees.append((found[1], []))
-            continue
-        page = PAGES[resolved("index", found[2])]
-        entry = "gallery/index" if page.startswith("gallery/") else page
-        if entry not in trees[-1][1]:
-            trees[-1][1].append(entry)
+        else:
+            trees[-1][1].append(f"{found[2]} <{PAGES[resolved('index', found[3])]}>")
     return "".join(f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + "\n".join(entries) + "\n```\n"
                    for caption, entries in trees if entries)
 
@@ -144,15 +143,16 @@ def read(app, page, source):
 
 
 def stage(app, config):
-    """Makes the folder that Sphinx reads: links to pages and pictures, so that what it generates lies outside docs/."""
-    for link in SOURCE.rglob("*"):
-        if link.is_symlink():
-            link.unlink()
-    pages = {path: f"{page}{path.suffix}" for path, page in PAGES.items() if not page.startswith("gallery/")}
-    pictures = {path: path.name for path in (REPOSITORY / "docs").glob("*.png")}
-    for path, name in {**pages, **pictures}.items():
-        (SOURCE / name).parent.mkdir(parents=True, exist_ok=True)
-        (SOURCE / name).symlink_to(path)
+    """Copies pages and pictures to the folder that Sphinx reads, so that what it generates there lies outside docs/."""
+    wanted = {SOURCE / f"{page}{path.suffix}": path for path, page in PAGES.items() if not page.startswith("gallery/")}
+    wanted |= {SOURCE / path.name: path for path in (REPOSITORY / "docs").glob("*.png")}
+    for copy in [*SOURCE.glob("*.*"), *SOURCE.glob("api/*")]:
+        if copy not in wanted:
+            copy.unlink()
+    for copy, path in wanted.items():
+        if not copy.exists() or copy.stat().st_mtime_ns != path.stat().st_mtime_ns:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, copy)
 
 
 def setup(app):

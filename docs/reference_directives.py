@@ -7,13 +7,14 @@ from pathlib import Path
 from sphinx.ext.napoleon import Config, GoogleDocstring
 from sphinx.util.docutils import SphinxDirective
 
-SHAPE = re.compile(r"`{0,2}(\[[\w.,*/()+ -]*\])`{0,2}(?!\()")
+SHAPE = re.compile(r"`{0,2}(\[[\w.,*/()+\s-]*\])`{0,2}(?!\()")
 STUBS = Path(__file__).resolve().parents[1] / "python/spikeforge/ops.pyi"
 
 
 def with_literal_shapes(lines):
     """Docstrings write shapes such as [T, *shape] as they are, where reStructuredText would begin to emphasise."""
-    return [SHAPE.sub(lambda shape: f"``{shape[1]}``" if "*" in shape[1] else shape[0], line) for line in lines]
+    literal = lambda shape: f"``{' '.join(shape[1].split())}``" if "*" in shape[1] else shape[0]
+    return SHAPE.sub(literal, "\n".join(lines)).split("\n")
 
 
 def read_stubs():

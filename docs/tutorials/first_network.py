@@ -8,8 +8,6 @@ constants, and seen what happens inside.
 It needs torch, spikeforge and matplotlib.
 """
 
-# sphinx_gallery_thumbnail_number = 2
-
 # %%
 # One neuron
 # ----------
@@ -37,6 +35,7 @@ current[20:80] = 1.2
 lif = snn.LIF(tau=10.0)
 spikes, states = lif(current, store_states=True)  # the voltage after each step, too
 
+# sphinx_gallery_thumbnail_number = 2
 figure, axes = pyplot.subplots(figsize=(8, 2.5), layout="constrained")
 plot.traces(states["v"], axes, spikes=spikes, threshold=1.0, title="v under a constant current")
 

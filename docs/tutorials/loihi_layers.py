@@ -6,8 +6,6 @@ A layer of a Dense connection and LIF neurons is made once, under one roof and w
 hierarchy that Lava builds of processes; here it is a network within a network. Then the same layer computes in Loihi's fixed point.
 """
 
-# sphinx_gallery_thumbnail_number = 1
-
 # %%
 # The neuron
 # ----------
@@ -104,6 +102,7 @@ with torch.no_grad(), spikeforge.Monitor(net, ["layer0.v", "layer1.v"]) as monit
     net(nothing)
 assert torch.equal(monitor["layer1.v"], torch.stack(table))
 
+# sphinx_gallery_thumbnail_number = 1
 figure, axes = pyplot.subplots(figsize=(8, 3), layout="constrained")
 for neuron in (0, 1):
     axes.step(range(STEPS), monitor["layer1.v"][:, 0, neuron], where="mid", label=f"layer1.v[{neuron}]")

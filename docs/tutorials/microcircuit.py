@@ -8,8 +8,6 @@ simulators (Brette et al., J. Comput. Neurosci. 23, 349, 2007): 4,000 neurons wi
 one, each with 80 random targets.
 """
 
-# sphinx_gallery_thumbnail_number = 1
-
 # %%
 # The neuron
 # ----------
@@ -103,6 +101,7 @@ assert 5 < rate < 40
 # The network keeps itself busy, and its neurons fire irregularly: the coefficient of variation of a neuron's intervals, which is 0 for a clock
 # and 1 for a random process, is above 1 here, since spikes come in bursts.
 
+# sphinx_gallery_thumbnail_number = 1
 figure, (raster, rates) = pyplot.subplots(2, figsize=(8, 6), sharex=True, height_ratios=[3, 1], layout="constrained")
 shown = neurons % 8 == 0
 raster.plot(steps[shown] * DT, neurons[shown], ",", color="black")

@@ -7,8 +7,6 @@ is one, run by an interpreter of the CPU elsewhere. This tutorial takes a neuron
 against the loop that it replaces, looks at the kernel, and ends with functions that were written for SpikingJelly's FlexSN.
 """
 
-# sphinx_gallery_thumbnail_number = 1
-
 # %%
 # The equations
 # -------------
@@ -57,6 +55,7 @@ x = torch.zeros(200, 1)
 x[20:] = 2.0
 spikes, states = adapting(x, tau=5.0, store_states=True)
 
+# sphinx_gallery_thumbnail_number = 1
 figure, axes = pyplot.subplots(2, figsize=(8, 4), sharex=True, layout="constrained")
 axes[0].plot(states["v"], label="v")
 axes[0].vlines(spikes[:, 0].nonzero(), 1.0, 1.2, color="black", linewidth=1)

@@ -7,8 +7,6 @@ changes gives them: at the beginning one of two groups of channels is active for
 network has to say which group it was. Without connections from neuron to neuron it cannot; with them it learns to within seconds.
 """
 
-# sphinx_gallery_thumbnail_number = 1
-
 # %%
 # Events
 # ------
@@ -127,6 +125,7 @@ events, labels = streams(64)
 with torch.no_grad(), spikeforge.Monitor(net, ["1.out", "3.v"]) as monitor:
     net(dense(events, 64))
 samples = [int((labels == group).nonzero()[0]) for group in range(2)]
+# sphinx_gallery_thumbnail_number = 1
 figure, axes = pyplot.subplots(3, 2, figsize=(9, 7), sharex=True, sharey="row", layout="constrained")
 for column, sample in zip(axes.T, samples):
     own = events[:, events[1] == sample]
