@@ -27,7 +27,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "sphinxcontrib.mermaid",
     "sphinx-mathjax-offline",
-    "reference_directives",
+    "sphinx_parts",
 ]
 nitpicky = True
 nitpick_ignore_regex = [
@@ -62,6 +62,8 @@ sphinx_gallery_conf = {
     "examples_dirs": str(REPOSITORY / "docs/tutorials"),
     "gallery_dirs": "gallery",
     "filename_pattern": r"\.py$",
+    "within_subsection_order": "sphinx_parts.OrderOfTheIndex",
+    "default_thumb_file": str(REPOSITORY / "docs/raster.png"),
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_signature": False,

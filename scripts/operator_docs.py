@@ -248,8 +248,8 @@ Returns:
     The source of the kernels of the forward and the backward pass. It needs no GPU.""",
     "lava_neuron": """
 Args:
-    name: "lif", "ternary_lif", "lif_reset" or "lif_refractory". Parameters are du, dv, bias and vth (vth_hi and vth_lo), then interval and
-        offset, or period. They fire strictly above the threshold.
+    name: "lif", "ternary_lif", "lif_reset" or "lif_refractory". Parameters are du, dv, bias and vth (vth_hi and vth_lo), then interval and\
+ offset, or period. They fire strictly above the threshold.
 
 Raises:
     ValueError: for any other name.
@@ -338,8 +338,8 @@ Args:
     num_weight_bits: 1 to 8.
 
 Returns:
-    Weights, bias_mant, bias_exp, weight_exp, dv, vth and scale for `loihi_dense` and `loihi_lif`; then the worst errors: of a weight, relative to
-    the largest; of the bias, relative to the threshold; of the threshold; and of 1 / tau.
+    Weights, bias_mant, bias_exp, weight_exp, dv, vth and scale for `loihi_dense` and `loihi_lif`; then the worst errors: of a weight, relative to\
+ the largest; of the bias, relative to the threshold; of the threshold; and of 1 / tau.
 
 Raises:
     ValueError: for a layer that does not fit into the chip's numbers.""",

@@ -79,6 +79,14 @@ def test_the_program_of_a_network_runs_alike_in_pieces_and_is_drawn(installed_pa
     assert (tmp_path / "recording" / "recording.png").stat().st_size > 10_000
 
 
+@pytest.mark.long
+def test_the_program_of_the_deployment_page_runs_what_its_script_saved(installed_package, tmp_path):
+    (tmp_path / "save.py").write_text(code("save.py of deployment"))
+    run(sys.executable, tmp_path / "save.py", cwd=tmp_path)
+    output = run(build_against(installed_package, code("main.cpp of deployment"), tmp_path), cwd=tmp_path)
+    assert "the read-out after the last step" in output and "CPUFloatType{4,3}" in output
+
+
 def test_the_programs_are_as_short_as_they_claim():
     def statements(program):
         return [line for line in program.splitlines() if line.strip() and not line.startswith(("#include", "import"))]

@@ -1,4 +1,4 @@
-"""Directives of the reference: operators as ops.pyi has them, and the table of surrogates' classes."""
+"""What conf.py asks of Sphinx beyond its extensions: operators as ops.pyi has them, all surrogates, tutorials in the order of the index."""
 
 import ast
 import re
@@ -8,7 +8,8 @@ from sphinx.ext.napoleon import Config, GoogleDocstring
 from sphinx.util.docutils import SphinxDirective
 
 SHAPE = re.compile(r"`{0,2}(\[[\w.,*/()+\s-]*\])`{0,2}(?!\()")
-STUBS = Path(__file__).resolve().parents[1] / "python/spikeforge/ops.pyi"
+DOCS = Path(__file__).resolve().parent
+STUBS = DOCS.parent / "python/spikeforge/ops.pyi"
 
 
 def with_literal_shapes(lines):
@@ -59,6 +60,16 @@ class Surrogates(SphinxDirective):
 
 def read_docstring(app, what, name, object_, options, lines):
     lines[:] = with_literal_shapes(lines)
+
+
+class OrderOfTheIndex:
+    """Sorts the tutorials as docs/README.md lists them."""
+
+    def __init__(self, folder):
+        self.index = (DOCS / "README.md").read_text()
+
+    def __call__(self, name):
+        return self.index.find(f"](tutorials/{name})")
 
 
 def setup(app):
