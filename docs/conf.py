@@ -80,6 +80,7 @@ html_title = f"spikeforge {version}"
 html_static_path = [str(REPOSITORY / "docs/_static")]
 html_css_files = ["pages.css"]
 html_show_sourcelink = False
+html_show_copyright = False
 
 
 # --- pages and the links between them

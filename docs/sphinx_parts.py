@@ -9,13 +9,14 @@ from sphinx.util.docutils import SphinxDirective
 
 SHAPE = re.compile(r"`{0,2}(\[[\w.,*/()+\s-]*\])`{0,2}(?!\()")
 DOCS = Path(__file__).resolve().parent
+PAGE = re.compile(r"`{0,2}\bdocs/(\w+)\.md`{0,2}")
 STUBS = DOCS.parent / "python/spikeforge/ops.pyi"
 
 
-def with_literal_shapes(lines):
-    """Docstrings write shapes such as [T, *shape] as they are, where reStructuredText would begin to emphasise."""
+def as_restructured_text(lines):
+    """Docstrings write shapes such as [T, *shape] as they are, where reStructuredText would begin to emphasise, and name pages."""
     literal = lambda shape: f"``{' '.join(shape[1].split())}``" if "*" in shape[1] else shape[0]
-    return SHAPE.sub(literal, "\n".join(lines)).split("\n")
+    return SHAPE.sub(literal, PAGE.sub(r":doc:`/\1`", "\n".join(lines))).split("\n")
 
 
 def read_stubs():
@@ -42,7 +43,7 @@ class Operators(SphinxDirective):
         for name in self.arguments[0].split():
             signature, docstring = operators[name]
             lines += [f".. py:function:: {signature}", ""]
-            lines += [f"   {line}" for line in with_literal_shapes(GoogleDocstring(docstring, Config()).lines())] + [""]
+            lines += [f"   {line}" for line in as_restructured_text(GoogleDocstring(docstring, Config()).lines())] + [""]
         return self.parse_text_to_nodes("\n".join(lines), offset=self.lineno)
 
 
@@ -59,7 +60,7 @@ class Surrogates(SphinxDirective):
 
 
 def read_docstring(app, what, name, object_, options, lines):
-    lines[:] = with_literal_shapes(lines)
+    lines[:] = as_restructured_text(lines)
 
 
 class OrderOfTheIndex:

@@ -45,7 +45,6 @@ that it is (:doc:`../custom_operators` has a smaller one, in ten minutes).
 #
 # Nothing of torch's boilerplate is written: no dispatch, no autograd function, no meta kernel, no checks of devices and types.
 
-import os
 import time
 from pathlib import Path
 
@@ -53,7 +52,7 @@ import torch
 
 import spikeforge  # noqa: F401  (loads the library that the operators are linked to)
 
-library = Path(os.environ.get("SPIKEFORGE_LIBRARY") or "build/release/lib/libspikeforge.so")
+library = next(Path(path) for path in torch.ops.loaded_libraries if "libspikeforge" in path)  # that which spikeforge loaded
 torch.ops.load_library(str(library.parent / "libspikeforge_example_operators.so"))
 mine = torch.ops.mine
 print(mine.event_sum.default._schema)

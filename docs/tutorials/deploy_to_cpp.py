@@ -13,7 +13,6 @@ For the program it needs the C++ build (:doc:`../install`); without it the rest 
 # ---------
 # Any neuron will do; here one is written as a function. Its text travels within the saved file, so the program knows nothing of it.
 
-import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -98,7 +97,7 @@ print(f"network.pt has {(folder / 'network.pt').stat().st_size / 1024:.0f} KiB")
 # array's second dimension, since time is the first. Its scores are those of Python, bit for bit in the neurons and within rounding
 # in the layers of torch, which may sum in another order for another batch.
 
-library = Path(os.environ.get("SPIKEFORGE_LIBRARY") or "build/release/lib/libspikeforge.so")
+library = next(Path(path) for path in torch.ops.loaded_libraries if "libspikeforge" in path)  # that which spikeforge loaded
 deploy = library.resolve().parents[1] / "bin" / "deploy"
 numpy.save(folder / "samples.npy", x.numpy())
 command = [deploy, folder / "network.pt", folder / "samples.npy", "--sample-dim=1", "--batch=100", f"--scores={folder / 'scores.txt'}"]

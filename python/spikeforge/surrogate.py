@@ -32,7 +32,7 @@ class Surrogate:
 
     @property
     def text(self) -> str:
-        """As neuron text has it: ``atan(2.0)``."""
+        """How neuron text spells it, such as ``atan(2.0)``."""
         return f"{self.name}({', '.join(map(repr, self.args))})" if self.args else self.name
 
     def gradient(self, x: Tensor) -> Tensor:
