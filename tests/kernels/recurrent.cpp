@@ -97,10 +97,12 @@ struct Case {
 };
 
 // Weights take 128 of the 255 registers of a thread where a layer is as wide as its schedule goes, those of float32
-// 192: what is read once a step is parked then.
-int most_spilled(const Case& c) {
+// 192: what is read once a step is parked then. In blocks by themselves, which are twice as wide as those of clusters,
+// sm_120 parks 48 numbers, where sm_80 parks seven.
+int most_spilled(const Case& c, const jit::Device& device) {
   if (c.type == DType::f32) return c.width > 256 ? 320 : 64;
-  return c.width > 128 ? 160 : 0;
+  if (c.width <= 128) return 0;
+  return device.major == 12 ? 400 : 160;
 }
 
 // Both passes of a layer. Nothing is said where there is no kernel.
@@ -110,11 +112,11 @@ void check_layer(const Case& c, const jit::Device& device) {
   const std::string arch = jit::name_of_arch(device);
   if (const auto schedule = schedule_on(layer.forward, device)) {
     CHECK(schedule->geometry.forward_bytes() <= most_shared_bytes(device));
-    check_compiles(arch, print_source(spec_of(layer.forward, schedule->geometry)), most_spilled(c));
+    check_compiles(arch, print_source(spec_of(layer.forward, schedule->geometry)), most_spilled(c, device));
   }
   if (const auto schedule = schedule_on(layer.backward, device)) {
     CHECK(schedule->geometry.backward_bytes() <= most_shared_bytes(device));
-    check_compiles(arch, print_source(spec_of(layer.backward, schedule->geometry)), most_spilled(c));
+    check_compiles(arch, print_source(spec_of(layer.backward, schedule->geometry)), most_spilled(c, device));
   }
 }
 
