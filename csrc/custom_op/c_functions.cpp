@@ -6,8 +6,11 @@
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
 
+#include <cstdlib>
 #include <fmt/format.h>
 #include <memory>
+#include <sstream>
+#include <string_view>
 #include <utility>
 
 namespace spikeforge::custom_op {
@@ -190,8 +193,20 @@ class OfSource {
       const auto function = reinterpret_cast<CFunction>(object.find("spikeforge_custom_op"));
       return {std::move(object), function};
     } catch (const std::runtime_error& error) {
-      TORCH_CHECK(false, op_.name, ": its CPU source was not compiled: ", error.what());
+      TORCH_CHECK(false, op_.name, ": its CPU source was not compiled: ", error.what(), line_of(error.what()));
     }
+  }
+
+  // The line of the source that an error is about, which the compiler cannot show: it is in no file.
+  std::string line_of(std::string_view message) const {
+    const std::size_t at = message.find(op_.name + ":");
+    if (at == std::string_view::npos) return "";
+    const int number = std::atoi(message.data() + at + op_.name.size() + 1);
+    std::istringstream lines(source_);
+    std::string line;
+    int read = 0;
+    while (read < number && std::getline(lines, line)) ++read;
+    return number > 0 && read == number ? fmt::format("\n{:>6} | {}", number, line) : "";
   }
 
   std::string print(Tensors out, const Arguments& in) const {

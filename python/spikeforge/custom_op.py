@@ -25,6 +25,7 @@ _CPP = torch.ops.spikeforge_custom_op
 _FUNCTIONS = "spikeforge_functions"  # the namespace of the Python functions
 _numbers = itertools.count()
 _registered: dict[str, CustomOp] = {}  # keeps functions and compiled code for as long as torch may call them
+_former: dict[str, torch._ops.OpOverload] = {}  # of names that were free for a while
 
 # torch's numbers of its dtypes (c10::ScalarType), as operators take them.
 _DTYPE_NUMBERS = {
@@ -75,8 +76,7 @@ class CustomOp:
         self._number = parts.register()
         parsed = torch._C.parse_schema(schema)
         self.name: str = parsed.name + (f".{parsed.overload_name}" if parsed.overload_name else "")
-        namespace, local = parsed.name.split("::")
-        self.overload = getattr(getattr(getattr(torch.ops, namespace), local), parsed.overload_name or "default")
+        self.overload = _overload(self.name)
         _registered[self.name] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -98,11 +98,27 @@ class CustomOp:
             return
         _CPP.unregister(self._number)
         self._parts.close()
+        _former[self.name] = self.overload
         namespace, local = self.name.split(".")[0].split("::")
         operators = getattr(torch.ops, namespace)
-        if hasattr(operators, local):  # what torch keeps of an operator that was looked up
+        if local in vars(operators):  # what torch keeps of an operator that was looked up
             delattr(operators, local)
             operators._dir.remove(local)
+
+
+def _overload(name: str) -> torch._ops.OpOverload:
+    """torch's handle of an operator that is registered."""
+    packet, _, overload = name.partition(".")
+    namespace, local = packet.split("::")
+    packet = getattr(getattr(torch.ops, namespace), local)
+    fresh = getattr(packet, overload or "default")
+    former = _former.pop(name, None)
+    if former is None:
+        return fresh
+    # To C++ the name has one handle for the life of the process: it takes what the new one says.
+    vars(former).update(vars(fresh))
+    setattr(packet, overload or "default", former)
+    return former
 
 
 def custom_op(
@@ -196,6 +212,7 @@ class _Parts:
         self.schema = schema
         self._dict: dict[str, Any] = {}
         self._library: torch.library.Library | None = None
+        self._functions: dict[str, list[Callable[..., Any]]] = {}
         self.kept: list[Any] = []  # what an address belongs to
         self.differentiable = differentiable
         self.dtypes = {name: _listed(allowed, torch.dtype) for name, allowed in (dtypes or {}).items()}
@@ -232,7 +249,10 @@ class _Parts:
         self._library.define(schema.removeprefix(f"{_FUNCTIONS}::"))
         # Rules are traced through; the others run where autograd is done.
         is_rule = part in ("vjp", "jvp", "vmap")
-        self._library.impl(name, function, "CompositeImplicitAutograd" if is_rule else "CompositeExplicitAutograd")
+        held = self._functions[name] = [function]  # torch never gives up what it is handed
+        self._library.impl(
+            name, lambda *args: held[0](*args), "CompositeImplicitAutograd" if is_rule else "CompositeExplicitAutograd"
+        )
         self[key or part] = full
 
     def register(self) -> int:
@@ -242,6 +262,9 @@ class _Parts:
         if self._library is not None:
             self._library._destroy()
             self._library = None
+        for held in self._functions.values():
+            held.clear()
+        self.kept.clear()
 
 
 def _number_of(dtype: torch.dtype) -> int:
