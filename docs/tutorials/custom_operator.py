@@ -2,100 +2,161 @@
 Operators of one's own
 ======================
 
-What no neuron is and no library has, such as spikes through your own kind of connections, you write as two functions: one for the CPU, and
-CUDA source for a GPU. They become an operator of torch: it is differentiated, exported, mapped over, and called from Python, TorchScript
-and C++. This tutorial uses the operators of ``examples/custom_op``, and shows how they are made.
-
-It needs them built: ``cmake --build --preset release --target spikeforge_example_operators`` in a clone, or ``examples/custom_op`` as the project
-that it is (:doc:`../custom_operators` has a smaller one, in ten minutes).
+What no neuron is and no library has, such as spikes through your own kind of connections, you write as two functions: one for the CPU, in
+Python, and CUDA source for a GPU, as a string. ``spikeforge.custom_op`` makes them an operator of torch, with its gradient: it is compiled, exported,
+mapped over and called from TorchScript like any other. No compiler is needed; the CUDA source is compiled by NVRTC when it is first used.
 """
 
 # %%
-# What an operator is made of
-# ---------------------------
-# ``mine::event_sum`` adds up the weights of the connections of those neurons that fired: row i of a sparse matrix holds where neuron i leads
-# to, and rows without an event cost nothing. Its registration, in C++:
-#
-# .. code-block:: cpp
-#
-#    CustomOp op("mine::event_sum(Tensor events, Tensor indices, Tensor indptr, Tensor weight, SymInt columns) -> Tensor y");
-#    op.shapes([](const Arguments& in) {
-#        return std::vector<Result>{{.sizes = {in.symbol("columns")}, .dtype = in.dtype("events")}};
-#      })
-#        .cpu(event_sum_cpu)
-#        .cuda({.source = event_sum_cuda, .entry = "event_sum", .grid = warp_a_row})
-#        .zero_results()
-#        .vjp("mine::event_sum_backward");
-#
-# The schema says what it takes and gives, ``shapes`` what its results look like, ``cpu`` and ``cuda`` compute them, ``vjp`` names the operator that
-# is its gradient. The kernel is a string, compiled when it is first used, for the types that come:
-#
-# .. code-block:: cuda
-#
-#    extern "C" __global__ void event_sum(Array<const events_t> events, Array<const indices_t> indices,
-#                                         Array<const indptr_t> indptr, Array<const weight_t> weight,
-#                                         long long columns, Array<y_t> y) {
-#      const long long row = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / 32;  // a warp a row
-#      if (row >= events.numel) return;
-#      const y_t event = events[row];
-#      if (event == 0) return;
-#      for (int k = indptr[row] + threadIdx.x % 32; k < indptr[row + 1]; k += 32)
-#        atomicAdd(&y[indices[k]], event * weight[k]);
-#    }
-#
-# Nothing of torch's boilerplate is written: no dispatch, no autograd function, no meta kernel, no checks of devices and types.
+# What it computes
+# ----------------
+# Each neuron reaches a fixed number of others. For the neurons that fired, the weights of their connections are added up at the targets; the
+# connections of all others are not read. For the CPU that is a function of tensors:
 
 import time
-from pathlib import Path
 
 import torch
 
-import spikeforge  # noqa: F401  (loads the library that the operators are linked to)
+import spikeforge
 
-library = next(Path(path) for path in torch.ops.loaded_libraries if "libspikeforge" in path)  # that which spikeforge loaded
-torch.ops.load_library(str(library.parent / "libspikeforge_example_operators.so"))
-mine = torch.ops.mine
-print(mine.event_sum.default._schema)
+torch.manual_seed(0)
+
+
+def event_sum_cpu(events, indices, weight, columns):
+    fired = events.nonzero()[:, 0]
+    arriving = events[fired, None] * weight[fired]
+    return torch.zeros(columns, dtype=weight.dtype).index_add(0, indices[fired].flatten().long(), arriving.flatten())
+
 
 # %%
+# For a GPU it is a kernel. It takes the operator's arguments, then its results: ``Array<const weight_t>`` for a tensor called ``weight``, whose dtype in this
+# call is ``weight_t``, so one source serves float32 and float64. Here a warp walks the connections of a neuron:
+
+EVENT_SUM = spikeforge.CudaKernel(
+    """
+extern "C" __global__ void event_sum(Array<const events_t> events, Array<const indices_t> indices,
+                                     Array<const weight_t> weight, long long columns, Array<y_t> y) {
+  const long long row = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / 32;
+  if (row >= events.numel) return;
+  const y_t event = events[row];
+  if (event == 0) return;
+  const long long targets = indices.size(1);
+  for (long long k = threadIdx.x % 32; k < targets; k += 32)
+    atomicAdd(&y[indices[row * targets + k]], event * weight[row * targets + k]);
+}
+""",
+    grid=lambda events, indices, weight, columns, y: (32 * events.numel() + 255) // 256,
+)
+
+# %%
+# And its gradient: of an event, what its targets' gradients bring back through the weights; of a weight, its target's gradient where its
+# neuron fired.
+
+
+def event_sum_vjp(grad, events, indices, weight, columns):
+    at_targets = grad[indices.long()]
+    return (at_targets * weight).sum(1), at_targets * events[:, None]
+
+
+# %%
+# The operator
+# ------------
+# The schema says what it takes and gives, in torch's language, and ``shapes`` what the result looks like: it has ``columns`` elements.
+# ``zero_results`` has it begin as zeros on a GPU, since the kernel adds to it.
+
+event_sum = spikeforge.custom_op(
+    "mine::event_sum(Tensor events, Tensor indices, Tensor weight, SymInt columns) -> Tensor y",
+    shapes=("columns",),
+    cpu=event_sum_cpu,
+    cuda=EVENT_SUM,
+    vjp=event_sum_vjp,
+    differentiable=["events", "weight"],
+    zero_results=True,
+)
+print(event_sum)
+
+# %%
+# It is ``event_sum(...)``, and ``torch.ops.mine.event_sum(...)`` everywhere. No dispatch, no autograd function and no checks of devices and types were
+# written.
+#
 # Is it right?
 # ------------
 # Beside a dense product, which is slow and obvious; then torch's own test of an operator's registration, and its test of gradients.
 
-torch.manual_seed(0)
-ROWS, COLUMNS, TARGETS = 200, 300, 20
+
+def random_connections(rows, columns, targets, dtype=torch.float32):
+    """Where each neuron leads to [rows, targets], each target once, and weights of the same shape."""
+    indices = torch.stack([torch.randperm(columns)[:targets] for _ in range(rows)]).int()
+    return indices, torch.rand(rows, targets, dtype=dtype)
 
 
-def connections(rows, columns, targets):
-    """CSR: where each row begins, and the columns that it leads to, each once."""
-    indices = torch.stack([torch.randperm(columns)[:targets].sort().values for _ in range(rows)]).int().flatten()
-    return indices, targets * torch.arange(rows + 1, dtype=torch.int32)
+indices, weight = random_connections(200, 300, 20, torch.float64)
+events = (torch.rand(200, dtype=torch.float64) < 0.1).double()
+dense = torch.zeros(200, 300, dtype=torch.float64).scatter_(1, indices.long(), weight)
+assert torch.allclose(event_sum(events, indices, weight, 300), events @ dense, rtol=1e-12)
 
+tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+print(torch.library.opcheck(event_sum.overload, (events, indices, weight.requires_grad_(), 300), test_utils=tests))
 
-indices, indptr = connections(ROWS, COLUMNS, TARGETS)
-weight = torch.rand(len(indices), dtype=torch.float64, requires_grad=True)
-events = (torch.rand(ROWS, dtype=torch.float64) < 0.1).double()
-
-dense = torch.zeros(ROWS, COLUMNS, dtype=torch.float64)
-dense[torch.arange(ROWS).repeat_interleave(TARGETS), indices.long()] = weight.detach()
-y = mine.event_sum(events, indices, indptr, weight, COLUMNS)
-assert torch.allclose(y, events @ dense, rtol=1e-12)
-
-arguments = (events, indices, indptr, weight, COLUMNS)
-print(torch.library.opcheck(mine.event_sum.default, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor")))
-small = connections(5, 6, 3)
-assert torch.autograd.gradcheck(
-    lambda e, w: mine.event_sum(e, *small, w, 6),
-    (torch.rand(5, dtype=torch.float64, requires_grad=True), torch.rand(15, dtype=torch.float64, requires_grad=True)),
-)
+indices, weight = random_connections(5, 6, 3, torch.float64)
+events = torch.rand(5, dtype=torch.float64)
+differentiable = (events.requires_grad_(), weight.requires_grad_())
+assert torch.autograd.gradcheck(lambda events, weight: event_sum(events, indices, weight, 6), differentiable)
 
 # %%
-# What it is good for
-# -------------------
-# It costs what the events cost:
+# In a network
+# ------------
+# Connections that learn, from 500 inputs to 100 neurons. Each of two groups of inputs is to make the neurons fire at a rate of its own.
 
-indices, indptr = torch.randint(5000, (5000 * 100,), dtype=torch.int32), 100 * torch.arange(5001, dtype=torch.int32)
-weight = torch.rand(len(indices))
+
+class Synapses(torch.nn.Module):
+    """[T, rows] spikes to [T, columns] currents."""
+
+    def __init__(self, rows, columns, targets):
+        super().__init__()
+        indices, weight = random_connections(rows, columns, targets)
+        self.columns, self.weight = columns, torch.nn.Parameter(weight / targets)
+        self.register_buffer("indices", indices)
+
+    def forward(self, spikes):
+        return torch.stack([event_sum(row, self.indices, self.weight, self.columns) for row in spikes])
+
+
+synapses, neurons = Synapses(500, 100, 20), spikeforge.nn.LIF(tau=5.0, surrogate="atan")
+optimizer = torch.optim.Adam(synapses.parameters(), lr=0.02)
+losses = []
+for step in range(40):
+    group = step % 2
+    spikes = torch.zeros(30, 500)
+    spikes[:, 250 * group : 250 * group + 250] = (torch.rand(30, 250) < 0.1).float()
+    loss = (neurons(synapses(spikes)).mean() - (0.1, 0.4)[group]).square()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+print(f"loss {sum(losses[:4]) / 4:.4f} at first, {sum(losses[-4:]) / 4:.4f} at last")
+assert sum(losses[-4:]) < sum(losses[:4]) / 4
+
+# %%
+# In torch's tools
+# ----------------
+# ``torch.export`` keeps it whole in a graph, and ``torch.vmap`` runs it over a batch, here of spikes.
+
+row = spikes[0]
+exported = torch.export.export(synapses, (spikes[:2],))
+called = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
+print(called)
+assert called.count("mine.event_sum.default") == 2
+
+mapped = torch.vmap(lambda row: event_sum(row, synapses.indices, synapses.weight, 100))(spikes)
+assert torch.allclose(mapped, synapses(spikes))
+
+# %%
+# It costs what the events cost
+# -----------------------------
+
+torch.set_num_threads(1)  # for times that do not depend on who else computes
+indices, weight = torch.randint(5000, (5000, 100), dtype=torch.int32), torch.rand(5000, 100)
 
 
 def microseconds(share):
@@ -103,54 +164,26 @@ def microseconds(share):
     times = []
     for _ in range(20):
         start = time.perf_counter()
-        mine.event_sum(events, indices, indptr, weight, 5000)
+        event_sum(events, indices, weight, 5000)
         times.append(1e6 * (time.perf_counter() - start))
     return min(times)
 
 
-print("share that fires, us a call:", {share: round(microseconds(share)) for share in (0.001, 0.01, 0.1, 1.0)})
-assert microseconds(0.001) < microseconds(1.0)
+costs = {share: microseconds(share) for share in (0.001, 0.01, 0.1, 1.0)}
+print("share that fires, us a call:", {share: round(cost) for share, cost in costs.items()})
+assert costs[0.001] < costs[1.0]
 
 # %%
-# In torch's tools
-# ----------------
-# ``torch.vmap`` runs it over a batch, ``torch.export`` keeps it whole in a graph for C++.
+# The kernel, ahead of time
+# -------------------------
+# ``compile`` compiles the source for a GPU that need not be there, with your lines in the error if it does not compile.
 
-
-class Synapses(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.rand(len(indices)))
-
-    def forward(self, events):
-        return mine.event_sum(events, indices, indptr, self.weight, 5000)
-
-
-synapses = Synapses()
-batch = (torch.rand(4, 5000) < 0.01).float()
-mapped = torch.vmap(synapses)(batch)
-assert torch.allclose(mapped[2], synapses(batch[2]))
-
-exported = torch.export.export(synapses, (batch[0],))
-print([node.target for node in exported.graph.nodes if node.op == "call_function"])
-assert torch.allclose(exported.module()(batch[1]), synapses(batch[1]))
+try:
+    event_sum.compile("sm_90", row, synapses.indices, synapses.weight.detach(), 100)
+    print("compiled for sm_90")
+except RuntimeError as error:  # a torch without CUDA brings no NVRTC
+    print(error)
 
 # %%
-# An element-wise operator
-# ------------------------
-# Where each element is computed by itself, a lambda in C++ is all: kernels and gradient are made from it, as those of a neuron are.
-#
-# .. code-block:: cpp
-#
-#    spikeforge::elementwise("mine::boltzmann(Tensor v, Tensor v_half, float slope=5.0) -> Tensor",
-#                            [](Value v, Value v_half, Value slope) { return sigmoid((v - v_half) / slope); });
-
-v = torch.linspace(-80, 20, 5, requires_grad=True)
-gates = mine.boltzmann(v, torch.tensor(-40.0))
-gates.sum().backward()
-print("open gates:", [f"{gate:.3f}" for gate in gates.tolist()])
-assert torch.allclose(gates, torch.sigmoid((v + 40) / 5)) and torch.allclose(v.grad, gates * (1 - gates) / 5)
-
-# %%
-# :doc:`../custom_operators` has all parts of an operator, a project of three files, and what goes wrong in words. The products that
+# :doc:`../custom_operators` has all parts of an operator, also as C++ with a CPU function in C, and what goes wrong in words. The products that
 # come with the library, with everything that a real one needs, are in :doc:`../events`.

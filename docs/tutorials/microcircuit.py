@@ -54,6 +54,7 @@ def coba(x_e, x_i, v, g_e, g_i, wait, *, drive=20.0):
 # synapse: excitatory spikes arrive in its first 4,000 columns, inhibitory ones in the next.
 
 torch.manual_seed(0)
+torch.set_num_threads(1)  # a step is too short to be shared
 targets = torch.randint(NEURONS, (NEURONS, TARGETS), dtype=torch.int32).sort(1).values
 targets[EXCITATORY:] += NEURONS
 one = torch.ones(1)

@@ -42,14 +42,17 @@ Extent = int | Sequence[int] | Callable[..., int | Sequence[int]]
 class CudaKernel:
     """CUDA source that NVRTC compiles when it is first used, and how it is launched.
 
-    source: the text. Its kernel takes the schema's arguments, then its results: `Array<const x_t> x` for a Tensor x,
-        `long long` for int, `double` for float, `bool`, `Array<y_t> y` for a result y. docs/custom_operators.md has more.
-    entry: the name of its `extern "C" __global__` function; by default that of the operator, without its namespace.
-    grid, block: blocks, and threads a block: an int, up to three, or a function of the arguments, then the results, that
-        gives them from their sizes. By default one thread for each element of the first result, in blocks of 256.
-    shared_bytes: of dynamic shared memory.
-    options: of NVRTC.
-    headers: texts that the source may include, by their names.
+    Args:
+        source: the text. Its kernel takes the schema's arguments, then its results: `Array<const x_t> x` for a Tensor
+            x, `long long` for int, `double` for float, `bool`, `Array<y_t> y` for a result y. docs/custom_operators.md
+            has more.
+        entry: the name of its `extern "C" __global__` function; by default that of the operator, without its namespace.
+        grid, block: blocks, and threads a block: an int, up to three, or a function of the arguments, then the results,
+            that gives them from their sizes. By default one thread for each element of the first result, in blocks of
+            256.
+        shared_bytes: of dynamic shared memory.
+        options: of NVRTC.
+        headers: texts that the source may include, by their names.
     """
 
     source: str
@@ -64,8 +67,9 @@ class CudaKernel:
 class CustomOp:
     """An operator that `spikeforge.custom_op` registered. Called, it is `torch.ops.<namespace>.<name>`.
 
-    name: "mine::event_sum".
-    overload: torch's handle, for torch.library.opcheck and graphs.
+    Attributes:
+        name: such as "mine::event_sum".
+        overload: torch's handle, for torch.library.opcheck and graphs.
     """
 
     # The parameters of a CPU function at an address, as numba.cfunc takes them.
@@ -88,7 +92,8 @@ class CustomOp:
     def compile(self, arch: str, *args: Any) -> None:
         """Compiles the CUDA source for a GPU ("sm_90") and the dtypes of these arguments. Needs no GPU.
 
-        Raises RuntimeError for a source that does not compile, with its numbered lines around the error.
+        Raises:
+            RuntimeError: for a source that does not compile, with its numbered lines around the error.
         """
         _CPP.compile(self._number, arch, list(args))
 
@@ -136,7 +141,7 @@ def custom_op(
     dtypes: Mapping[str, torch.dtype | Sequence[torch.dtype]] | None = None,
     on_missing_device: Literal["error", "cpu"] = "error",
 ) -> CustomOp:
-    """Registers an operator of one's own, `torch.ops.<namespace>.<name>`, and returns it.
+    """Registers an operator of one's own, `torch.ops.<namespace>.<name>`, and returns it::
 
         scaled = spikeforge.custom_op(
             "mine::scaled(Tensor x, float factor) -> Tensor y",
@@ -151,32 +156,35 @@ def custom_op(
 
     Functions get the arguments in the schema's order, each by position, defaults filled in; tensors are contiguous.
 
-    schema: in torch's language, "namespace::name(Tensor x, int n, float a=1.0) -> (Tensor y, Tensor z)".
-    shapes: what each result is: the name of an argument that it is like; a tuple of its sizes, with the dtype of the
-        first tensor; or (sizes, dtype). A size may be the name of an int argument, a dtype the name of an argument that
-        has it, or that is it. Several results take a list of these. A function of the arguments gives the same, or
-        tensors; it sees no data, and is called once for each combination of shapes, dtypes and numbers, so that it is
-        the place to refuse wrong shapes.
-    cpu: a function that returns the results, new tensors as `shapes` says; or the address of a compiled function, as an
-        int, a numba.cfunc or a function of ctypes, for the dtype of `dtypes`, or a dict of them by the dtype of the
-        first tensor (`CustomOp.cfunc_signature` has its parameters); or C++ source, a str, whose function of the
-        operator's name takes what a CUDA kernel would, compiled by the machine's compiler when it is first used.
-    cuda: CUDA source, a CudaKernel, or a function that returns the results.
-    vjp: a function of the gradients of the results, then the arguments (then the results, under `save_results`), that
-        returns the gradients of the differentiable arguments; or another operator that takes and gives the same.
-        Without it the operator refuses to be differentiated.
-    jvp: a function of the tangents of the differentiable arguments, then the arguments, that returns those of the
-        results. Without it forward-mode differentiation is refused.
-    vmap: for torch.vmap: a function as torch.library.register_vmap takes it, (info, in_dims, *args) -> (results,
-        out_dims), where in_dims are 0 or None; "batched", where the operator itself takes tensors with one more
-        dimension in front; or None: it runs once for each slice.
-    differentiable: the arguments that have a gradient; by default all tensors.
-    save_results: the vjp gets the results.
-    zero_results: results begin as zeros, for CUDA kernels and compiled functions that add to them: all, or some.
-    dtypes: the dtypes that arguments may have, by their names; others are a TypeError.
-    on_missing_device: "cpu" runs `cpu` on copies of tensors on a device that has no kernel, and warns once.
+    Args:
+        schema: in torch's language, "namespace::name(Tensor x, int n, float a=1.0) -> (Tensor y, Tensor z)".
+        shapes: what each result is: the name of an argument that it is like; a tuple of its sizes, with the dtype of
+            the first tensor; or (sizes, dtype). A size may be the name of an int argument, a dtype the name of an
+            argument that has it, or that is it. Several results take a list of these. A function of the arguments gives
+            the same, or tensors; it sees no data, and is called once for each combination of shapes, dtypes and
+            numbers, so that it is the place to refuse wrong shapes.
+        cpu: a function that returns the results, new tensors as `shapes` says; or the address of a compiled function,
+            as an int, a numba.cfunc or a function of ctypes, for the dtype of `dtypes`, or a dict of them by the dtype
+            of the first tensor (`CustomOp.cfunc_signature` has its parameters); or C++ source, a str, whose function of
+            the operator's name takes what a CUDA kernel would, compiled by the machine's compiler when it is first
+            used.
+        cuda: CUDA source, a CudaKernel, or a function that returns the results.
+        vjp: a function of the gradients of the results, then the arguments (then the results, under `save_results`),
+            that returns the gradients of the differentiable arguments; or another operator that takes and gives the
+            same. Without it the operator refuses to be differentiated.
+        jvp: a function of the tangents of the differentiable arguments, then the arguments, that returns those of the
+            results. Without it forward-mode differentiation is refused.
+        vmap: for torch.vmap: a function as torch.library.register_vmap takes it, (info, in_dims, *args) -> (results,
+            out_dims), where in_dims are 0 or None; "batched", where the operator itself takes tensors with one more
+            dimension in front; or None: it runs once for each slice.
+        differentiable: the arguments that have a gradient; by default all tensors.
+        save_results: the vjp gets the results.
+        zero_results: results begin as zeros, for CUDA kernels and compiled functions that add to them: all, or some.
+        dtypes: the dtypes that arguments may have, by their names; others are a TypeError.
+        on_missing_device: "cpu" runs `cpu` on copies of tensors on a device that has no kernel, and warns once.
 
-    Raises ValueError for a schema that cannot be read or served, a name that is taken, and parts that do not fit.
+    Raises:
+        ValueError: for a schema that cannot be read or served, a name that is taken, and parts that do not fit.
     """
     if on_missing_device not in ("error", "cpu"):
         raise ValueError(f'{schema}: on_missing_device must be "error" or "cpu", but is {on_missing_device!r}')

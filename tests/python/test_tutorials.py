@@ -18,7 +18,6 @@ TUTORIALS = sorted(path.stem for path in FOLDER.glob("*.py"))
 NEEDS = {
     "accelerate_spikingjelly": ["spikingjelly"],
     "exchange_nir": ["spikingjelly", "nir", "libspikeforge_nir_nn.so"],
-    "custom_operator": ["libspikeforge_example_operators.so"],
     "deploy_to_cpp": ["../bin/deploy"],
 }
 TOUR = [
