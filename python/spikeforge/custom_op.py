@@ -174,8 +174,8 @@ def custom_op(
             same. Without it the operator refuses to be differentiated.
         jvp: a function of the tangents of the differentiable arguments, then the arguments, that returns those of the
             results. Without it forward-mode differentiation is refused.
-        vmap: for torch.vmap: a function as torch.library.register_vmap takes it, (info, in_dims, *args) -> (results,
-            out_dims), where in_dims are 0 or None; "batched", where the operator itself takes tensors with one more
+        vmap: for torch.vmap: a function as torch.library.register_vmap takes it, `(info, in_dims, *args) -> (results,
+            out_dims)`, where in_dims are 0 or None; "batched", where the operator itself takes tensors with one more
             dimension in front; or None: it runs once for each slice.
         differentiable: the arguments that have a gradient; by default all tensors.
         save_results: the vjp gets the results.
