@@ -145,7 +145,7 @@ class TracedNeuron:
             named: parameters, numbers or tensors that broadcast against shape; states may be given by their names too.
 
         Returns:
-            The output [T, *shape], or a tuple of outputs, and a dict of states: the next call takes it as `**states`.
+            The output [T, *shape], or a tuple of outputs, and a dict of states, which the next call takes as `**states`.
         """
         if len(args) == len(self.inputs) and self._starts_at_numbers:  # the short way of a plain call
             params = self._params_alone(args[0], named)
