@@ -1,4 +1,5 @@
-"""What conf.py asks of Sphinx beyond its extensions: operators as ops.pyi has them, all surrogates, tutorials in the order of the index."""
+"""What conf.py needs beyond Sphinx's extensions: operators as ops.pyi has them, all surrogates, tutorials in the order of
+the index."""
 
 import ast
 import re
@@ -14,7 +15,7 @@ STUBS = DOCS.parent / "python/spikeforge/ops.pyi"
 
 
 def as_restructured_text(lines):
-    """Docstrings write shapes such as [T, *shape] as they are, where reStructuredText would begin to emphasise, and name pages."""
+    """Docstrings write shapes such as [T, *shape] as they are, where reStructuredText would begin to emphasise."""
     literal = lambda shape: f"``{' '.join(shape[1].split())}``" if "*" in shape[1] else shape[0]
     return SHAPE.sub(literal, PAGE.sub(r":doc:`/\1`", "\n".join(lines))).split("\n")
 

@@ -35,8 +35,9 @@ def test_a_tutorial_runs_by_itself(name, tmp_path):
                 pytest.skip(f"{needed} was not built")
         else:
             pytest.importorskip(needed)
-    environment = {**os.environ, "MPLBACKEND": "agg", "SPIKEFORGE_LIBRARY": str(library_path().absolute())}
-    done = subprocess.run([sys.executable, FOLDER / f"{name}.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    own = {"MPLBACKEND": "agg", "OMP_NUM_THREADS": "1", "SPIKEFORGE_LIBRARY": str(library_path().absolute())}
+    command = [sys.executable, FOLDER / f"{name}.py"]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **own}, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
