@@ -4,6 +4,9 @@
 
 #include <cstdlib>
 #include <stdexcept>
+#include <string>
+#include <string_view>
+#include <tuple>
 
 #include <dlfcn.h>
 
@@ -30,6 +33,14 @@ int loading_flags() {
   return flags;
 }
 
+// The one that a wheel brings (scripts/wheel).
+std::string beside_this_library() {
+  Dl_info here{};
+  if (dladdr(reinterpret_cast<void*>(&loading_flags), &here) == 0 || here.dli_fname == nullptr) return "";
+  const std::string_view path = here.dli_fname;
+  return fmt::format("{}/hdf5/libspikeforge_hdf5.so", path.substr(0, path.find_last_of('/')));
+}
+
 void* load() {
   const char* own = std::getenv("SPIKEFORGE_HDF5");
   if (own && *own) {
@@ -37,17 +48,20 @@ void* load() {
     throw std::runtime_error(fmt::format("SPIKEFORGE_HDF5={} cannot be loaded: {}", own, dlerror()));
   }
   std::string reasons;
-  for (const char* name : {SPIKEFORGE_HDF5_SONAME, SPIKEFORGE_HDF5_PATH}) {
-    if (void* library = dlopen(name, loading_flags())) return library;
+  for (const std::string& name : {beside_this_library(), std::string(SPIKEFORGE_HDF5_SONAME),
+                                  std::string(SPIKEFORGE_HDF5_PATH)}) {
+    if (void* library = dlopen(name.c_str(), loading_flags())) return library;
     reasons += fmt::format("{}{}", reasons.empty() ? "" : "; ", dlerror());
   }
   throw std::runtime_error(
-      fmt::format("libhdf5 cannot be loaded (SPIKEFORGE_HDF5 names another file of HDF5 {}.{}): {}", H5_VERS_MAJOR,
-                  H5_VERS_MINOR, reasons));
+      fmt::format("libhdf5 cannot be loaded: install it (Debian: libhdf5-103-1), or name a file of HDF5 1.10.5 or later "
+                  "in SPIKEFORGE_HDF5: {}", reasons));
 }
 
-void* symbol(void* library, const char* name) {
-  if (void* found = dlsym(library, name)) return found;
+// Later versions keep what a name meant in 1.10 under the name with a 1, and give the name itself to a macro.
+void* symbol(void* library, const std::string& name) {
+  if (void* found = dlsym(library, name.c_str())) return found;
+  if (void* found = dlsym(library, (name + "1").c_str())) return found;
   throw std::runtime_error(fmt::format("libhdf5 has no {}: it is too old, or too new", name));
 }
 
@@ -74,9 +88,9 @@ Hdf5::Hdf5() {
 #include <spikeforge/nir/hdf5_functions.def>
 
   unsigned major = 0, minor = 0, release = 0;
-  if (H5get_libversion(&major, &minor, &release) < 0 || major != H5_VERS_MAJOR || minor != H5_VERS_MINOR)
-    throw std::runtime_error(fmt::format("libhdf5 is {}.{}.{}, but this library was built for {}.{}", major, minor,
-                                         release, H5_VERS_MAJOR, H5_VERS_MINOR));
+  if (H5get_libversion(&major, &minor, &release) < 0 || std::tuple(major, minor, release) < std::tuple(1u, 10u, 5u))
+    throw std::runtime_error(
+        fmt::format("libhdf5 is {}.{}.{}, but NIR files need 1.10.5 or later", major, minor, release));
   if (H5open() < 0) throw std::runtime_error("libhdf5 does not start");
 
     // The identifiers have their values from here on.

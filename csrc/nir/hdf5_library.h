@@ -14,7 +14,8 @@
 namespace spikeforge::nir {
 
 struct Hdf5 {
-  // Throws std::runtime_error where the library is not there or is of another version than its header.
+  // Throws std::runtime_error where the library is not there, or is older than 1.10.5. A later one than its header
+  // serves: what is used here has the meaning of 1.10 in all of them.
   static const Hdf5& get();
 
   // Names such as H5Literate are macros for H5Literate1 in later versions: expanded here and where they are called.
