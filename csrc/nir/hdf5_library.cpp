@@ -1,4 +1,5 @@
 #include <spikeforge/nir/hdf5_library.h>
+#include <spikeforge/nir/read.h>
 
 #include <fmt/format.h>
 
@@ -33,29 +34,25 @@ int loading_flags() {
   return flags;
 }
 
-// The one that a wheel brings (scripts/wheel).
-std::string beside_this_library() {
-  Dl_info here{};
-  if (dladdr(reinterpret_cast<void*>(&loading_flags), &here) == 0 || here.dli_fname == nullptr) return "";
-  const std::string_view path = here.dli_fname;
-  return fmt::format("{}/hdf5/libspikeforge_hdf5.so", path.substr(0, path.find_last_of('/')));
-}
-
-void* load() {
+void* load(const std::string& file) {
+  if (!file.empty()) {
+    if (void* library = dlopen(file.c_str(), loading_flags())) return library;
+    throw std::runtime_error(fmt::format("{} cannot be loaded: {}", file, dlerror()));
+  }
   const char* own = std::getenv("SPIKEFORGE_HDF5");
   if (own && *own) {
     if (void* library = dlopen(own, loading_flags())) return library;
     throw std::runtime_error(fmt::format("SPIKEFORGE_HDF5={} cannot be loaded: {}", own, dlerror()));
   }
   std::string reasons;
-  for (const std::string& name : {beside_this_library(), std::string(SPIKEFORGE_HDF5_SONAME),
-                                  std::string(SPIKEFORGE_HDF5_PATH)}) {
-    if (void* library = dlopen(name.c_str(), loading_flags())) return library;
+  for (const char* name : {SPIKEFORGE_HDF5_SONAME, SPIKEFORGE_HDF5_PATH}) {
+    if (void* library = dlopen(name, loading_flags())) return library;
     reasons += fmt::format("{}{}", reasons.empty() ? "" : "; ", dlerror());
   }
   throw std::runtime_error(
-      fmt::format("libhdf5 cannot be loaded: install it (Debian: libhdf5-103-1), or name a file of HDF5 1.10.5 or later "
-                  "in SPIKEFORGE_HDF5: {}", reasons));
+      fmt::format("libhdf5 cannot be loaded: install it (pip install h5py for the Python package; Debian: "
+                  "libhdf5-103-1), or name a file of HDF5 1.10.5 or later in SPIKEFORGE_HDF5: {}",
+                  reasons));
 }
 
 // Later versions keep what a name meant in 1.10 under the name with a 1, and give the name itself to a macro.
@@ -77,13 +74,15 @@ std::recursive_mutex& one_at_a_time() {
 
 }  // namespace
 
-const Hdf5& Hdf5::get() {
-  static const Hdf5& library = *new Hdf5;  // never closed: libhdf5 has work to do when the process ends
+const Hdf5& Hdf5::get(const std::string& file) {
+  static const Hdf5& library = *new Hdf5(file);  // never closed: libhdf5 has work to do when the process ends
   return library;
 }
 
-Hdf5::Hdf5() {
-  void* const library = load();
+void load_hdf5(const std::string& file) { Hdf5::get(file); }
+
+Hdf5::Hdf5(const std::string& file) {
+  void* const library = load(file);
 #define SPIKEFORGE_HDF5(name) name = reinterpret_cast<decltype(name)>(symbol(library, SPIKEFORGE_EXPANDED_TEXT(name)));
 #include <spikeforge/nir/hdf5_functions.def>
 
