@@ -110,9 +110,9 @@ std::shared_ptr<std::byte[]> allocate_aligned(std::size_t size) {
           [](std::byte* bytes) { ::operator delete[](bytes, std::align_val_t{alignment}); }};
 }
 
-// As torch's tensors lie, for which libraries of linear algebra take the same way, and give the same bits. Large ones are
-// in huge pages where the system has them to give, as numpy's are: to fill 40 MB took 10000 page faults, half of the
-// time of reading a file.
+// As torch's tensors lie, for which libraries of linear algebra take the same way, and give the same bits. Large ones
+// are in huge pages where the system has them to give, as numpy's are: to fill 40 MB took 10000 page faults, half of
+// the time of reading a file.
 std::shared_ptr<std::byte[]> allocate(std::size_t size) {
   constexpr std::size_t huge_page = std::size_t{2} << 20;
   if (size < 2 * huge_page) return allocate_aligned<64>(size);
