@@ -50,7 +50,8 @@ def run(file, x, folder, names, **options):
     done = tool("run", file, "--input", folder / "x.npy", *records, *flags(options))
     assert done.returncode == 0, done.stderr
     outputs = [np.load(folder / f"{i}.npy") for i in range(len(names))]
-    check_python(file, x, outputs, options.get("dtype", "float32"), {"dt": DT, **options})
+    others = {key: value for key, value in options.items() if key != "dtype"}
+    check_python(file, x, outputs, options.get("dtype", "float32"), {"dt": DT, **others})
     return outputs
 
 

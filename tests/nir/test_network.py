@@ -352,7 +352,7 @@ def test_layers_over_all_steps_at_once_give_the_same_spikes(tmp_path):
     done = tool("run", file, "--input", tmp_path / "x.npy", "--dt", DT, "--dtype", "float64", "--output", tmp_path / "b.npy", "--fold-time")
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), expected)
-    check_python(file, x, [expected], "float64", {"dt": DT, "fold_time": True})
+    check_python(file, x[:, None], [expected[:, None]], "float64", {"dt": DT, "fold_time": True})  # a batch of one
     assert expected.sum() > 3
 
 
