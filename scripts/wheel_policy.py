@@ -11,10 +11,11 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-LIBRARY = re.compile(r"spikeforge/lib/libspikeforge-torch(\d+\.\d+)(-cpu)?\.so")
+LIBRARY = re.compile(r"spikeforge/lib/lib(spikeforge|spikeforge_nir_nn)-torch(\d+\.\d+)(-cpu)?\.so")
+KINDS = ("spikeforge", "spikeforge_nir_nn")
 # torch's own libraries are in the process before ours. Its OpenMP and CUDA runtimes are not named: their names differ.
 LINKED = re.compile(
-    r"lib(stdc\+\+\.so\.6|gcc_s\.so\.1|[cm]\.so\.6|dl\.so\.2|pthread\.so\.0|rt\.so\.1)|ld-linux-[\w-]+\.so\.\d"
+    r"lib(stdc\+\+\.so\.6|gcc_s\.so\.1|[cm]\.so\.6|dl\.so\.2|pthread\.so\.0|rt\.so\.1|z\.so\.1)|ld-linux-[\w-]+\.so\.\d"
     r"|lib(torch|torch_cpu|torch_cuda|c10|c10_cuda)\.so"
 )
 LARGEST_LIBRARY = 16 << 20
@@ -88,12 +89,15 @@ def platform_tag(libraries):
 def check_library(name, file, version):
     """Raises PolicyError, or returns the linkage."""
     library = linkage(file)
-    foreign = [needed for needed in library.needed if not LINKED.fullmatch(needed)]
+    short_version = ".".join(version.split(".")[:2])
+    called = "libspikeforge_nir_nn" if "libspikeforge_nir_nn" in name else "libspikeforge"
+    own = f"libspikeforge.so.{short_version}"  # in the process before that of NIR is
+    foreign = [needed for needed in library.needed if not LINKED.fullmatch(needed) and not (called != "libspikeforge" and needed == own)]
     if foreign:
         raise PolicyError(f"{name} links {', '.join(foreign)}, which a machine need not have")
     if library.paths:
         raise PolicyError(f"{name} looks for libraries in {', '.join(library.paths)} (RPATH), a path of this machine")
-    soname = f"libspikeforge.so.{'.'.join(version.split('.')[:2])}"
+    soname = f"{called}.so.{short_version}"
     if library.soname != soname:
         raise PolicyError(f"{name} is called {library.soname} within, not {soname}")
     if ("libtorch_cuda.so" in library.needed) == ("-cpu" in name):
@@ -145,6 +149,9 @@ def check_wheel(path):
                           check_library(name, file, version)))
         if not found:
             raise PolicyError(f"{path.name} holds no library")
+        torches = {kind: {name.groups()[1:] for name, *_ in found if name[1] == kind} for kind in KINDS}
+        if torches["spikeforge"] != torches["spikeforge_nir_nn"]:
+            raise PolicyError(f"{path.name} has libraries of NIR for other torches than libraries")
         tag = platform_tag([library for *_, library in found])
         if not covers(platform, tag):
             raise PolicyError(f"{path.name} says {platform}, but its libraries need {tag}")

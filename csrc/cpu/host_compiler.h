@@ -40,8 +40,8 @@ class HostCompiler {
 
   // A shared object of `text`, which includes what embedded_host_headers() and torch have, for the instruction set that
   // capability() names; from the cache on disk, else compiled. `name` is for people. Throws std::runtime_error with the
-  // first of the compiler's errors and the line that it is about, and where the compiler takes longer than it may, which then is ended with all that
-  // it started.
+  // first of the compiler's errors and the line that it is about, and where the compiler takes longer than it may,
+  // which then is ended with all that it started.
   SharedObject load(const std::string& name, const std::string& text) const;
 
  private:

@@ -6,8 +6,8 @@
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
 
-#include <cstdlib>
 #include <fmt/format.h>
+#include <cstdlib>
 #include <memory>
 #include <sstream>
 #include <string_view>
@@ -248,7 +248,8 @@ class OfSource {
     return text + fmt::format("#line 1 \"{}\"\n", op_.name) + print_program(source_, entry_, parameters) +
            fmt::format(
                "extern \"C\" __attribute__((visibility(\"default\"))) void spikeforge_custom_op(\n"
-               "    void** data, std::int64_t* dims, std::int64_t** sizes, std::int64_t* integers, double* numbers) {{\n"
+               "    void** data, std::int64_t* dims, std::int64_t** sizes, std::int64_t* integers, double* numbers) "
+               "{{\n"
                "  {}({});\n"
                "}}\n",
                entry_, values);

@@ -1,7 +1,7 @@
 // How Python registers operators: through operators of the namespace spikeforge_custom_op, which
-// python/spikeforge/custom_op.py calls. What C++ gives as functions, Python gives as the names of operators that it gave
-// a kernel, so that nothing here knows Python, and a function of Python meets every mode and transform of torch as an
-// operator does. From there on it is a CustomOp.
+// python/spikeforge/custom_op.py calls. What C++ gives as functions, Python gives as the names of operators that it
+// gave a kernel, so that nothing here knows Python, and a function of Python meets every mode and transform of torch as
+// an operator does. From there on it is a CustomOp.
 #include <spikeforge/custom_op/custom_op.h>
 #include <spikeforge/custom_op/internal/c_functions.h>
 #include <spikeforge/custom_op/internal/operator.h>
@@ -91,8 +91,8 @@ Compute computed_by(const std::string& name, const char* whose, const ShapeFunct
       TORCH_CHECK_VALUE(result.sym_sizes() == c10::SymIntArrayRef(said[i].sizes), op->name, ": ", whose,
                         " gave result ", i, " the shape ", result.sym_sizes(), ", but its shape function says ",
                         c10::SymIntArrayRef(said[i].sizes));
-      TORCH_CHECK_TYPE(result.scalar_type() == said[i].dtype, op->name, ": ", whose, " gave result ", i,
-                       " the dtype ", result.scalar_type(), ", but its shape function says ", said[i].dtype);
+      TORCH_CHECK_TYPE(result.scalar_type() == said[i].dtype, op->name, ": ", whose, " gave result ", i, " the dtype ",
+                       result.scalar_type(), ", but its shape function says ", said[i].dtype);
       TORCH_CHECK_VALUE(result.device() == device, op->name, ": ", whose, " gave result ", i, " on ", result.device(),
                         ", but its arguments are on ", device);
       const bool shares = std::ranges::any_of(others, [&](const at::Tensor& t) { return result.is_alias_of(t); });
@@ -206,8 +206,7 @@ std::shared_ptr<const Operator> described(const std::string& schema, const Parts
   if (parts.has("dtypes")) {
     const std::vector<std::string> names = parts.texts("dtypes");
     const std::vector<std::int64_t> numbers = parts.integers("dtypes_offered");  // one for each of the names
-    for (std::size_t i = 0; i < names.size(); ++i)
-      definition.dtypes[names[i]].push_back(dtype_of(numbers.at(i)));
+    for (std::size_t i = 0; i < names.size(); ++i) definition.dtypes[names[i]].push_back(dtype_of(numbers.at(i)));
   }
   return std::make_shared<const Operator>(std::move(definition));
 }
@@ -252,7 +251,6 @@ CustomOp custom_op_of(const std::string& schema, const Parts& parts) {
 using ArgumentList = std::vector<c10::Argument>;
 
 c10::Argument plain(const std::string& name, c10::TypePtr type) { return {name, std::move(type)}; }
-
 
 // Without defaults, which torch would leave out of a call, and in a row, as a function is given them.
 ArgumentList in_a_row(const Operator& op) {

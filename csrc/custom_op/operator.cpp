@@ -179,7 +179,9 @@ class Functor : public c10::OperatorKernel {
 class CpuKernel final : public Functor {
  public:
   using Functor::Functor;
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) { op_->run_on_cpu(*stack); }
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    op_->run_on_cpu(*stack);
+  }
 };
 
 class MetaKernel final : public Functor {
@@ -280,7 +282,8 @@ void Operator::run_on_cpu(torch::jit::Stack& stack) const {
 void Operator::run_on_cpu_by_copies(torch::jit::Stack& stack) const {
   const at::Device device = prepare(*this, stack).device();
   std::call_once(warned_of_copies_, [&] {
-    TORCH_WARN(name, " has no kernel for ", device, ": its CPU function runs on copies of the arguments, and its "
+    TORCH_WARN(name, " has no kernel for ", device,
+               ": its CPU function runs on copies of the arguments, and its "
                "results are copied back");
   });
   const std::size_t first = stack.size() - argument_count();

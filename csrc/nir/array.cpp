@@ -13,6 +13,8 @@
 #include <stdexcept>
 #include <type_traits>
 
+#include <sys/mman.h>
+
 namespace spikeforge::nir {
 namespace {
 
@@ -102,11 +104,23 @@ std::int64_t count_of(const Shape& shape) {
 
 namespace {
 
-// As torch's tensors lie, for which libraries of linear algebra take the same way, and give the same bits.
+template <std::size_t alignment>
+std::shared_ptr<std::byte[]> allocate_aligned(std::size_t size) {
+  return {static_cast<std::byte*>(::operator new[](size, std::align_val_t{alignment})),
+          [](std::byte* bytes) { ::operator delete[](bytes, std::align_val_t{alignment}); }};
+}
+
+// As torch's tensors lie, for which libraries of linear algebra take the same way, and give the same bits. Large ones
+// are in huge pages where the system has them to give, as numpy's are: to fill 40 MB took 10000 page faults, half of
+// the time of reading a file.
 std::shared_ptr<std::byte[]> allocate(std::size_t size) {
-  constexpr std::align_val_t alignment{64};
-  return {static_cast<std::byte*>(::operator new[](size, alignment)),
-          [](std::byte* bytes) { ::operator delete[](bytes, alignment); }};
+  constexpr std::size_t huge_page = std::size_t{2} << 20;
+  if (size < 2 * huge_page) return allocate_aligned<64>(size);
+  auto bytes = allocate_aligned<huge_page>(size);
+#ifdef MADV_HUGEPAGE
+  ::madvise(bytes.get(), size / huge_page * huge_page, MADV_HUGEPAGE);
+#endif
+  return bytes;
 }
 
 }  // namespace
@@ -199,6 +213,22 @@ Range range_of_others(std::span<const T> values) {
 }
 
 }  // namespace
+
+bool is_finite(const Array& array) {
+  return with_type(array.dtype(), [&]<class T>(T) {
+    if constexpr (std::is_floating_point_v<T>) {
+      // Whether all bits of the exponent are set, by integers, which the compiler takes many of at once.
+      using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+      constexpr Bits exponent = std::bit_cast<Bits>(std::numeric_limits<T>::infinity());
+      Bits odd = 0;
+      for (const T value : values_of<T>(array)) odd |= (std::bit_cast<Bits>(value) & exponent) == exponent ? 1 : 0;
+      return odd == 0;
+    } else {
+      const Range range = range_of(array);
+      return !range.has_nan && !range.has_infinity;
+    }
+  });
+}
 
 Range range_of(const Array& array) {
   return with_type(array.dtype(), [&]<class T>(T) {

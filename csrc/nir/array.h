@@ -85,6 +85,9 @@ struct Range {
 };
 SPIKEFORGE_API Range range_of(const Array& array);
 
+// Whether there is neither NaN nor an infinity: sooner than their range.
+SPIKEFORGE_API bool is_finite(const Array& array);
+
 // The exact value of an IEEE half.
 SPIKEFORGE_API float float_of_half(std::uint16_t half);
 // Rounded to nearest, ties to even.

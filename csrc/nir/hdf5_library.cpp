@@ -1,9 +1,13 @@
 #include <spikeforge/nir/hdf5_library.h>
+#include <spikeforge/nir/read.h>
 
 #include <fmt/format.h>
 
 #include <cstdlib>
 #include <stdexcept>
+#include <string>
+#include <string_view>
+#include <tuple>
 
 #include <dlfcn.h>
 
@@ -30,7 +34,11 @@ int loading_flags() {
   return flags;
 }
 
-void* load() {
+void* load(const std::string& file) {
+  if (!file.empty()) {
+    if (void* library = dlopen(file.c_str(), loading_flags())) return library;
+    throw std::runtime_error(fmt::format("{} cannot be loaded: {}", file, dlerror()));
+  }
   const char* own = std::getenv("SPIKEFORGE_HDF5");
   if (own && *own) {
     if (void* library = dlopen(own, loading_flags())) return library;
@@ -42,12 +50,15 @@ void* load() {
     reasons += fmt::format("{}{}", reasons.empty() ? "" : "; ", dlerror());
   }
   throw std::runtime_error(
-      fmt::format("libhdf5 cannot be loaded (SPIKEFORGE_HDF5 names another file of HDF5 {}.{}): {}", H5_VERS_MAJOR,
-                  H5_VERS_MINOR, reasons));
+      fmt::format("libhdf5 cannot be loaded: install it (pip install h5py for the Python package; Debian: "
+                  "libhdf5-103-1), or name a file of HDF5 1.10.5 or later in SPIKEFORGE_HDF5: {}",
+                  reasons));
 }
 
-void* symbol(void* library, const char* name) {
-  if (void* found = dlsym(library, name)) return found;
+// Later versions keep what a name meant in 1.10 under the name with a 1, and give the name itself to a macro.
+void* symbol(void* library, const std::string& name) {
+  if (void* found = dlsym(library, name.c_str())) return found;
+  if (void* found = dlsym(library, (name + "1").c_str())) return found;
   throw std::runtime_error(fmt::format("libhdf5 has no {}: it is too old, or too new", name));
 }
 
@@ -63,20 +74,22 @@ std::recursive_mutex& one_at_a_time() {
 
 }  // namespace
 
-const Hdf5& Hdf5::get() {
-  static const Hdf5& library = *new Hdf5;  // never closed: libhdf5 has work to do when the process ends
+const Hdf5& Hdf5::get(const std::string& file) {
+  static const Hdf5& library = *new Hdf5(file);  // never closed: libhdf5 has work to do when the process ends
   return library;
 }
 
-Hdf5::Hdf5() {
-  void* const library = load();
+void load_hdf5(const std::string& file) { Hdf5::get(file); }
+
+Hdf5::Hdf5(const std::string& file) {
+  void* const library = load(file);
 #define SPIKEFORGE_HDF5(name) name = reinterpret_cast<decltype(name)>(symbol(library, SPIKEFORGE_EXPANDED_TEXT(name)));
 #include <spikeforge/nir/hdf5_functions.def>
 
   unsigned major = 0, minor = 0, release = 0;
-  if (H5get_libversion(&major, &minor, &release) < 0 || major != H5_VERS_MAJOR || minor != H5_VERS_MINOR)
-    throw std::runtime_error(fmt::format("libhdf5 is {}.{}.{}, but this library was built for {}.{}", major, minor,
-                                         release, H5_VERS_MAJOR, H5_VERS_MINOR));
+  if (H5get_libversion(&major, &minor, &release) < 0 || std::tuple(major, minor, release) < std::tuple(1u, 10u, 5u))
+    throw std::runtime_error(
+        fmt::format("libhdf5 is {}.{}.{}, but NIR files need 1.10.5 or later", major, minor, release));
   if (H5open() < 0) throw std::runtime_error("libhdf5 does not start");
 
     // The identifiers have their values from here on.

@@ -14,8 +14,10 @@
 namespace spikeforge::nir {
 
 struct Hdf5 {
-  // Throws std::runtime_error where the library is not there or is of another version than its header.
-  static const Hdf5& get();
+  // Throws std::runtime_error where the library is not there, or is older than 1.10.5. A later one than its header
+  // serves: what is used here has the meaning of 1.10 in all of them.
+  // The first call says which file it is, where it names one: else that of SPIKEFORGE_HDF5, or the system's.
+  static const Hdf5& get(const std::string& file = "");
 
   // Names such as H5Literate are macros for H5Literate1 in later versions: expanded here and where they are called.
 #define SPIKEFORGE_HDF5(name) decltype(&::name) name = nullptr;
@@ -24,7 +26,7 @@ struct Hdf5 {
   herr_t (*set_file_locking)(hid_t, hbool_t, hbool_t) = nullptr;  // from 1.10.7; null before
 
  private:
-  Hdf5();
+  explicit Hdf5(const std::string& file);
 };
 
 // H5F_ACC_RDONLY and H5F_ACC_TRUNC of hdf5.h are macros that call the library by name.

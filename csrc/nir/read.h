@@ -23,4 +23,8 @@ SPIKEFORGE_API Graph read_to_look(const std::string& file, const Limits& limits,
 SPIKEFORGE_API Graph read(std::span<const std::byte> bytes, const Limits& limits = {}, Report* report = nullptr,
                           const std::string& name = "bytes");
 
+// libhdf5 is loaded when the first file is read or written: the file that SPIKEFORGE_HDF5 names, or the system's. This
+// loads it now, from `file` where one is named. Throws std::runtime_error where it cannot.
+SPIKEFORGE_API void load_hdf5(const std::string& file = "");
+
 }  // namespace spikeforge::nir

@@ -6,9 +6,13 @@ A library of this package is named after the torch that it was built with: `lib/
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import mmap
 import os
 import re
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -113,12 +117,40 @@ def load_nir() -> None:
     file = beside.with_name(re.sub(r"^libspikeforge|\.so.*", _nir_name, beside.name))
     if not file.is_file():
         raise ImportError(
-            f"NIR needs {file}, which is built beside {beside.name} where HDF5's headers are (Debian: libhdf5-dev)"
+            f"NIR needs {file}, which is built beside {beside.name} where HDF5's headers are (Debian: libhdf5-dev), and "
+            "which wheels of scripts/wheel hold"
         )
     try:
         torch.ops.load_library(str(file))
     except OSError as error:
         raise ImportError(_does_not_load(file, str(error.__cause__ or error))) from None
+    # Where there is no libhdf5, files cannot be read, which is said then; graphs in memory can.
+    if torch.ops.spikeforge_nir.load_hdf5(""):
+        with hdf5_of_h5py() as copy:
+            if copy:
+                torch.ops.spikeforge_nir.load_hdf5(str(copy))
+
+
+@contextlib.contextmanager
+def hdf5_of_h5py() -> Iterator[Path | None]:
+    """A copy of the libhdf5 that h5py's wheel brings, to be loaded meanwhile; None where there is no h5py of a wheel.
+
+    A copy, under another name within, since the dynamic linker would make one library of two of a name: h5py's state,
+    such as whether a file may load filters, is not ours to change, nor its locks ours to take.
+    """
+    found = importlib.util.find_spec("h5py")
+    folder = Path(found.origin).parents[1] / "h5py.libs" if found and found.origin else None
+    files = sorted(folder.glob("libhdf5-*.so*")) if folder and folder.is_dir() else []
+    if not files:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="spikeforge_") as place:
+        for file in folder.iterdir():
+            os.symlink(file, Path(place, file.name))  # what it links lies beside it
+        copy = Path(place, "libhdf5.so")
+        name = files[0].name.encode()
+        copy.write_bytes(files[0].read_bytes().replace(name + b"\0", name.replace(b"libhdf5-", b"libh5sf-") + b"\0"))
+        yield copy
 
 
 def _nir_name(part: re.Match[str]) -> str:

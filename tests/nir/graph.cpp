@@ -68,6 +68,10 @@ TEST_CASE("an array has the range of its numbers, NaN apart") {
   CHECK(range.has_nan);
   CHECK(range.has_infinity);
   CHECK(range_of(Array::of<std::uint8_t>({2}, {255, 7})).greatest == 255);
+  CHECK(is_finite(Array::of<float>({2}, {3e38F, -0.0F})));
+  CHECK_FALSE(is_finite(Array::of<float>({2}, {1, -INFINITY})));
+  CHECK_FALSE(is_finite(Array::of<double>({2}, {std::nan(""), 1})));
+  CHECK_FALSE(is_finite(Array::full({1}, INFINITY, DType::float16)));
   CHECK_THROWS_AS(Array(DType::int8, {std::int64_t{1} << 40, std::int64_t{1} << 40}), std::overflow_error);
 }
 

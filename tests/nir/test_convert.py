@@ -20,6 +20,7 @@ from test_network import (
     STARTS,
     TOOL,
     WITH_MEMBRANE,
+    check_python,
     convolutions_over_one_dimension,
     layers,
     neuron,
@@ -48,7 +49,10 @@ def run(file, x, folder, names, **options):
     records = [flag for i, name in enumerate(names) for flag in ("--record", f"{name}={folder / str(i)}.npy")]
     done = tool("run", file, "--input", folder / "x.npy", *records, *flags(options))
     assert done.returncode == 0, done.stderr
-    return [np.load(folder / f"{i}.npy") for i in range(len(names))]
+    outputs = [np.load(folder / f"{i}.npy") for i in range(len(names))]
+    others = {key: value for key, value in options.items() if key != "dtype"}
+    check_python(file, x, outputs, options.get("dtype", "float32"), {"dt": DT, **others})
+    return outputs
 
 
 def check(graph, x, folder, names=("output",), dtype="float64", **options):

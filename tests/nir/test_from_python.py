@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from test_network import LIBRARY, REPOSITORY, TOOL
+from test_network import LIBRARY, REPOSITORY, TOOL, check_python
 
 pytestmark = pytest.mark.skipif(not TOOL.exists(), reason=f"there is no {TOOL}: built without HDF5?")
 
@@ -73,4 +73,6 @@ def test_the_network_trained_in_python_gives_its_spikes(kind, tmp_path, monkeypa
             np.testing.assert_array_equal(np.load(tmp_path / f"{name}.npy"), expected[name], err_msg=name)
             count[name] += expected[name].sum()
         np.testing.assert_array_equal(np.load(tmp_path / "spikes.npy"), expected[names[-1]])
+        options = {"dt": 1e-3, "comparison": "ge"}  # the page's
+        check_python(tmp_path / "digits.nir", np.load(tmp_path / "x.npy"), [expected[names[-1]]], "float64", options)
     assert all(count[name] > 0 for name in names[:-1]), count

@@ -39,12 +39,12 @@ def run(file, x, folder, records=(), membranes=(), dtype="float64", inputs=None,
     assert done.stderr == "" and done.stdout == ""
     loaded = {key: np.load(path) for key, path in files.items()}
     assert all(value.dtype == dtype for value in loaded.values())
-    check_python(file, x, np.load(folder / "out.npy"), dtype, options)
+    check_python(file, x, [np.load(folder / "out.npy")], dtype, options)
     return np.load(folder / "out.npy"), {n: loaded["--record", n] for n in records}, {n: loaded["--record-v", n] for n in membranes}
 
 
 def check_python(file, x, expected, dtype, options):
-    """The same bits from modules of Python."""
+    """The same bits, of every output, from modules of Python."""
     import torch
 
     os.environ.setdefault("SPIKEFORGE_LIBRARY", str(LIBRARY))
@@ -55,7 +55,10 @@ def check_python(file, x, expected, dtype, options):
         warnings.simplefilter("ignore")
         net = spikeforge.nir.load(file, dtype=getattr(torch, dtype), **{name.replace("-", "_"): value for name, value in options.items()})
     with torch.no_grad():
-        np.testing.assert_array_equal(net(torch.from_numpy(x).to(getattr(torch, dtype))).numpy(), expected)
+        given = net(torch.from_numpy(x).to(getattr(torch, dtype)))
+    outputs = [given] if isinstance(given, torch.Tensor) else list(given.values() if isinstance(given, dict) else given)
+    for output, same in zip(outputs, expected, strict=True):
+        np.testing.assert_array_equal(output.numpy(), same)
 
 
 SPIKING = ("IF", "LIF", "CubaLIF", "Threshold")
@@ -349,6 +352,7 @@ def test_layers_over_all_steps_at_once_give_the_same_spikes(tmp_path):
     done = tool("run", file, "--input", tmp_path / "x.npy", "--dt", DT, "--dtype", "float64", "--output", tmp_path / "b.npy", "--fold-time")
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), expected)
+    check_python(file, x[:, None], [expected[:, None]], "float64", {"dt": DT, "fold_time": True})  # a batch of one
     assert expected.sum() > 3
 
 

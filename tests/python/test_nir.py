@@ -1,11 +1,14 @@
 """Networks of Python as NIR graphs, and graphs as networks. tests/nir compares each file that spikeforge-nir runs as well."""
 
+import subprocess
+import sys
 import time
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from conftest import library_path
 from torch import nn
 
 import spikeforge
@@ -229,6 +232,22 @@ def test_a_connection_to_the_outside_closes_no_loop():
     assert torch.equal(net(torch.ones(2, 3)), torch.ones(2, 3))
 
 
+@pytest.mark.parametrize("name", ["Sequential", "Recurrent"])
+def test_a_network_goes_to_a_gpu_and_back(name, tmp_path, cuda):
+    make, shape = NETWORKS[name]
+    graph = graphs.to_graph(spread(make()).eval(), torch.zeros(shape), dt=DT)
+    here, there = graphs.load(graph, dt=DT), graphs.load(graph, dt=DT, device=cuda)
+    tensors = [*there.parameters(), *there.buffers()]
+    assert tensors and {t.device.type for t in tensors} == {"cuda"}
+    x = torch.randn(12, 3, *shape, generator=torch.Generator().manual_seed(1)) + 0.3
+    spikes = there(x.to(cuda))
+    assert spikes.device.type == "cuda" and spikes.sum() > 5
+    assert (spikes.cpu() != here(x)).float().mean() < 0.01  # a product's last bits may move a spike
+    graphs.save(there, torch.zeros(shape, device=cuda), tmp_path / "a.nir", dt=DT)
+    again = graphs.load(tmp_path / "a.nir", dt=DT, device=cuda)
+    assert torch.equal(again(x.to(cuda)), spikes)
+
+
 @pytest.mark.long
 def test_spikingjelly_reads_what_was_trained_here_and_fires_the_same(tmp_path):
     sj = pytest.importorskip("spikingjelly.activation_based.nir_exchange", exc_type=ImportError)
@@ -261,13 +280,66 @@ def test_snntorch_reads_what_was_trained_here_and_fires_the_same(tmp_path):
     assert torch.equal(torch.stack(rows), expected)
 
 
+@pytest.fixture
+def own_hdf5():
+    """The copy of h5py's libhdf5 that this package loads where the system has none."""
+    from spikeforge import _library
+
+    with _library.hdf5_of_h5py() as file:
+        if file is None:
+            pytest.skip("this h5py has no HDF5 of its own")
+        yield file
+
+
+def test_files_are_read_and_written_by_the_hdf5_of_h5py_beside_it(tmp_path, own_hdf5):
+    net = spread(NETWORKS["Sequential"][0]()).eval()
+    graphs.save(net, torch.zeros(2, 3), tmp_path / "a.nir", dt=DT, compression=4)
+    program = f"""
+import torch, spikeforge
+from spikeforge import _library
+from pathlib import Path
+torch.ops.load_library({str(library_path().with_name("libspikeforge_nir_nn.so"))!r})
+assert torch.ops.spikeforge_nir.load_hdf5({str(own_hdf5)!r}) == ""
+import spikeforge.nir as graphs, nir, h5py
+net = graphs.load({str(tmp_path / "a.nir")!r}, dt={DT})
+graphs.save(net, torch.zeros(2, 3), {str(tmp_path / "b.nir")!r}, dt={DT}, compression=4)
+nir.read({str(tmp_path / "b.nir")!r})
+mapped = {{line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "hdf5" in line}}
+assert len([name for name in mapped if "hdf5_hl" not in name and "/h5py/" not in name]) == 2, mapped
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    x = torch.randn(5, 2, 2, 3)
+    assert torch.equal(graphs.load(tmp_path / "b.nir", dt=DT)(x), graphs.load(tmp_path / "a.nir", dt=DT)(x))
+
+
+def plain(file, to):
+    """The same file without compression."""
+    import h5py
+
+    def copy(group, into):
+        for name, value in group.items():
+            if isinstance(value, h5py.Group):
+                copy(value, into.create_group(name))
+            else:
+                into.create_dataset(name, data=value[()])
+
+    with h5py.File(file) as given, h5py.File(to, "w") as made:
+        copy(given, made)
+    file.unlink()
+
+
 @pytest.mark.long
-def test_ten_million_parameters_are_loaded_in_at_most_1_5_of_the_time_of_nir(tmp_path):
+@pytest.mark.parametrize("compressed", [True, False], ids=["compressed", "plain"])
+def test_ten_million_parameters_are_loaded_in_at_most_1_5_of_the_time_of_nir(compressed, tmp_path):
     random = np.random.default_rng(0)
     layers = [nir.Affine(random.normal(size=(1581, 1581)).astype(np.float32), np.zeros(1581, np.float32)) for _ in range(4)]
-    nir.write(tmp_path / "a.nir", nir.NIRGraph.from_list(*layers))
+    file = tmp_path / "a.nir" if compressed else tmp_path / "compressed.nir"
+    nir.write(file, nir.NIRGraph.from_list(*layers))
+    if not compressed:
+        plain(file, tmp_path / "a.nir")
     times = {nir.read: [], lambda file: graphs.load(file, dt=DT): []}
-    for _ in range(7):
+    for _ in range(7 if compressed else 30):
         for read, taken in times.items():
             start = time.perf_counter()
             read(tmp_path / "a.nir")

@@ -14,6 +14,7 @@ import time
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import spikeforge
 import torch
@@ -369,9 +370,10 @@ def linked(tmp_path):
     """Makes a library that needs what torch has, and what else it is told to."""
     for name in ("torch_cuda", "cudart"):
         compile_library(tmp_path / "there" / f"lib{name}.so", f"-Wl,-soname,lib{name}.so")
-    soname = f"libspikeforge.so.{'.'.join(spikeforge.__version__.split('.')[:2])}"
+    short_version = ".".join(spikeforge.__version__.split(".")[:2])
 
-    def make(*options, name="libspikeforge-torch2.11.so", soname=soname, links=("torch_cuda",)):
+    def make(*options, name="libspikeforge-torch2.11.so", soname=None, links=("torch_cuda",)):
+        soname = soname or f"{name.split('-')[0]}.so.{short_version}"
         words = [f"-Wl,-soname,{soname}", "-Wl,--no-as-needed", f"-L{tmp_path / 'there'}", *(f"-l{link}" for link in links)]
         return compile_library(tmp_path / name, *words, *options)
 
@@ -423,6 +425,10 @@ def test_a_wheel_may_not_promise_older_systems(said, needed, allowed):
     assert wheel_policy.covers(said, needed) == allowed
 
 
+def of_torch(linked, torch):
+    return [linked(name=f"lib{name}-torch{torch}.so") for name in ("spikeforge", "spikeforge_nir_nn")]
+
+
 def packed(monkeypatch, tmp_path, libraries):
     """What scripts/wheel makes of libraries, with a small package in place of what the build backend writes."""
     wheel, info = script("wheel"), f"spikeforge-{spikeforge.__version__}.dist-info"
@@ -438,8 +444,8 @@ def packed(monkeypatch, tmp_path, libraries):
 
 
 def test_a_packed_wheel_passes_the_check_and_a_changed_one_does_not(linked, monkeypatch, tmp_path):
-    path = packed(monkeypatch, tmp_path, [linked(), linked(name="libspikeforge-torch2.12.so")])
-    assert [name[1] for name, *_ in wheel_policy.check_wheel(path)] == ["2.11", "2.12"]
+    path = packed(monkeypatch, tmp_path, of_torch(linked, "2.11") + of_torch(linked, "2.12"))
+    assert [name[2] for name, *_ in wheel_policy.check_wheel(path)] == ["2.11", "2.11", "2.12", "2.12"]
     tag = path.name.removesuffix(".whl").split("-", 2)[2]
     with zipfile.ZipFile(path) as wheel:
         about = wheel.read(f"spikeforge-{spikeforge.__version__}.dist-info/WHEEL").decode()
@@ -451,8 +457,14 @@ def test_a_packed_wheel_passes_the_check_and_a_changed_one_does_not(linked, monk
     assert done.returncode == 1 and "left_over.cpp" in done.stderr and done.stderr.count("\n") == 1
 
 
+def test_a_wheel_without_nir_is_refused(linked, monkeypatch, tmp_path):
+    path = packed(monkeypatch, tmp_path, of_torch(linked, "2.11") + [linked(name="libspikeforge-torch2.12.so")])
+    with pytest.raises(wheel_policy.PolicyError, match="libraries of NIR for other torches"):
+        wheel_policy.check_wheel(path)
+
+
 def test_a_wheel_that_promises_an_older_system_is_refused(linked, monkeypatch, tmp_path):
-    path = packed(monkeypatch, tmp_path, [linked()])
+    path = packed(monkeypatch, tmp_path, of_torch(linked, "2.11"))
     older = path.with_name(re.sub(r"manylinux_\d+_\d+", "manylinux_2_5", path.name))
     path.rename(older)
     with pytest.raises(wheel_policy.PolicyError, match="says manylinux_2_5_x86_64, but its libraries need"):
@@ -484,6 +496,11 @@ def test_the_wheel_installs_in_seconds_and_works(environment, tmp_path):
     found = json.loads(run(environment, "-m", "spikeforge", "info", "--json", **alone).stdout)
     assert Path(found["library"]["file"]).is_relative_to(environment.parents[1])
     assert found["holds"][0].startswith(MINOR)
+
+    nir = pytest.importorskip("nir")
+    nir.write(tmp_path / "a.nir", nir.NIRGraph.from_list(nir.Affine(np.eye(2, 3), np.ones(2))))
+    program = f"import spikeforge.nir, torch; print(spikeforge.nir.load({str(tmp_path / 'a.nir')!r}, dt=1e-3)(torch.ones(1, 3)).tolist())"
+    assert run(environment, "-c", program, **alone).stdout == "[[2.0, 2.0]]\n"
 
 
 def test_the_first_page_runs():

@@ -2,6 +2,9 @@
 
 import ctypes
 import gc
+import inspect
+import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -10,7 +13,8 @@ import weakref
 
 import pytest
 import torch
-from conftest import REPOSITORY
+from conftest import REPOSITORY, library_path
+from documentation import PAGES, code
 
 import spikeforge
 from spikeforge import CudaKernel, custom_op
@@ -518,6 +522,49 @@ def test_a_source_that_does_not_compile_shows_its_line(register, compiled):
 def test_cuda_source_compiles_for_gpus_that_are_not_here(operator):
     for dtype in (torch.float32, torch.float64):
         operator.compile("sm_90", *arguments("cpu", dtype))
+
+
+# --- the guide, the example, the cost --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def c_compiler():
+    if shutil.which("cc") is None:
+        pytest.skip("there is no cc on this machine")
+
+
+def test_the_guides_program_runs(capsys):
+    names = {}
+    exec(code("Python operator of the guide"), names)
+    try:
+        fired = int(names["fired"])
+        assert capsys.readouterr().out == f"{fired} of 1000 fired, and as many rows of weight got a gradient: {fired}\n"
+        names["event_sum"].compile("sm_90", names["events"], names["weight"])
+    finally:
+        names["event_sum"].unregister()
+
+
+@pytest.mark.parametrize("part", sorted(inspect.signature(custom_op).parameters))
+def test_every_part_is_in_the_guide(part):
+    assert re.search(rf"^\|.*`{part}=?[`\"]", PAGES["docs/custom_operators.md"], re.MULTILINE)
+
+
+@pytest.mark.long
+def test_the_example_runs(device):
+    command = [sys.executable, REPOSITORY / "examples" / "python" / "event_operator.py", "--size", "2000", "--device", device.type]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "a step along the gradient" in done.stdout
+
+
+@pytest.mark.long
+def test_a_call_of_a_c_function_costs_what_it_does_in_cpp(c_compiler):
+    if not (library_path().parent / "libspikeforge_example_operators.so").exists():
+        pytest.skip("the example's operators were not built")
+    done = subprocess.run([sys.executable, str(REPOSITORY / "benchmarks" / "custom_op.py")], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    ratio = re.search(r"function of C .* ([\d.]+)$", done.stdout, re.MULTILINE)
+    assert float(ratio[1]) <= 1.3, done.stdout
 
 
 # --- GPU -------------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ Kernel kernel_at(const std::map<c10::ScalarType, CFunction>& functions, const st
 // `entry` is a function in the source, whose parameters are those of a CUDA source (CudaKernel in definition.h). It is
 // compiled for the dtypes of a call when such a call comes first. Where SPIKEFORGE_HOST_COMPILER names no compiler,
 // that is c++. A call throws c10::Error where there is none, or the source does not compile, with the line.
-Kernel kernel_of_source(const std::string& source, const std::string& entry,
-                        const std::shared_ptr<const Operator>& op);
+Kernel kernel_of_source(const std::string& source, const std::string& entry, const std::shared_ptr<const Operator>& op);
 
 }  // namespace spikeforge::custom_op

@@ -139,6 +139,18 @@ void save_values(torch::jit::Stack& stack) {
   torch::jit::push(stack, values_of(group_of(network.graph)), texts(network.report));
 }
 
+// (str file) -> why libhdf5 cannot be loaded, or nothing
+void load_library(torch::jit::Stack& stack) {
+  const std::string file = torch::jit::pop(stack).toStringRef();
+  std::string reason;
+  try {
+    load_hdf5(file);
+  } catch (const std::runtime_error& error) {
+    reason = error.what();
+  }
+  torch::jit::push(stack, reason);
+}
+
 template <void (*Function)(torch::jit::Stack&)>
 torch::CppFunction kernel() {
   return torch::CppFunction::makeFromBoxedFunction<&operation<Function>>();
@@ -148,6 +160,7 @@ TORCH_LIBRARY(spikeforge_nir, library) {
   library.def("load_file(str path, Dict(str, Any) options) -> (Dict(str, Any)[], str[])", kernel<load_file>());
   library.def("load_values(Dict(str, Any) values, Dict(str, Any) options) -> (Dict(str, Any)[], str[])",
               kernel<load_values>());
+  library.def("load_hdf5(str file) -> str", kernel<load_library>());
   library.def("save_file(str path, int compression, Dict(str, Any)[] network, int[] shape, float dt) -> str[]",
               kernel<save_file>());
   library.def("save_values(Dict(str, Any)[] network, int[] shape, float dt) -> (Dict(str, Any), str[])",
