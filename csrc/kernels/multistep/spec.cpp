@@ -246,6 +246,10 @@ std::string print_loop(const KernelSpec& spec, const CellText& cell) {
   return line.take();
 }
 
+// Parameters of a channel stay in registers: with six, QIF's backward pass of one segment would spill 1200 bytes within
+// blocks_of_one_segment (float16, sm_90).
+constexpr std::size_t most_params_of_one_segment = 4;
+
 jit::KernelSource print_source(const KernelSpec& spec) {
   const Schedule& schedule = spec.loop.schedule;
   const bool is_forward = spec.loop.direction == Direction::forward;
@@ -257,7 +261,8 @@ jit::KernelSource print_source(const KernelSpec& spec) {
   line("#include <spikeforge/cuda/multistep.cuh>");
   line += print_loop(spec, cell);
   line("");
-  const char* const blocks = schedule.one_segment ? ", spikeforge::blocks_of_one_segment" : "";
+  const bool has_bound = schedule.one_segment && spec.cell->params.size() <= most_params_of_one_segment;
+  const char* const blocks = has_bound ? ", spikeforge::blocks_of_one_segment" : "";
   line("extern \"C\" __global__ void __launch_bounds__({}{}) spikeforge_{}(", max_block_size(schedule), blocks,
        direction);
   line("    const __grid_constant__ spikeforge::{}<spikeforge::Spec::Cell> args) {{",
