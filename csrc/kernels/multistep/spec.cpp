@@ -160,6 +160,14 @@ std::string legal_values(std::span<const CellParam> params, std::span<const Plac
          list("int", "poison", [](const Rule& rule) { return rule.poison; });
 }
 
+// Whether a backward pass of one segment fits the registers that blocks_of_one_segment leave it. Parameters of a channel
+// stay in registers: with QIF's six it would spill 1200 bytes; with rows of gradients by states PLIF's 400 (float16,
+// sm_90).
+bool fits_one_segment(const KernelSpec& spec) {
+  constexpr std::size_t most_params = 4;
+  return spec.cell->params.size() <= most_params && !spec.loop.store_states;
+}
+
 }  // namespace
 
 std::size_t HashOfSpec::operator()(const KernelSpec& spec) const {
@@ -246,10 +254,6 @@ std::string print_loop(const KernelSpec& spec, const CellText& cell) {
   return line.take();
 }
 
-// Parameters of a channel stay in registers: with six, QIF's backward pass of one segment would spill 1200 bytes within
-// blocks_of_one_segment (float16, sm_90).
-constexpr std::size_t most_params_of_one_segment = 4;
-
 jit::KernelSource print_source(const KernelSpec& spec) {
   const Schedule& schedule = spec.loop.schedule;
   const bool is_forward = spec.loop.direction == Direction::forward;
@@ -261,7 +265,7 @@ jit::KernelSource print_source(const KernelSpec& spec) {
   line("#include <spikeforge/cuda/multistep.cuh>");
   line += print_loop(spec, cell);
   line("");
-  const bool has_bound = schedule.one_segment && spec.cell->params.size() <= most_params_of_one_segment;
+  const bool has_bound = schedule.one_segment && fits_one_segment(spec);
   const char* const blocks = has_bound ? ", spikeforge::blocks_of_one_segment" : "";
   line("extern \"C\" __global__ void __launch_bounds__({}{}) spikeforge_{}(", max_block_size(schedule), blocks,
        direction);
