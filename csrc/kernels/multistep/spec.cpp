@@ -160,9 +160,9 @@ std::string legal_values(std::span<const CellParam> params, std::span<const Plac
          list("int", "poison", [](const Rule& rule) { return rule.poison; });
 }
 
-// Whether a backward pass of one segment fits the registers that blocks_of_one_segment leave it. Parameters of a channel
-// stay in registers: with QIF's six it would spill 1200 bytes; with rows of gradients by states PLIF's 400 (float16,
-// sm_90).
+// Whether a backward pass of one segment fits the registers that blocks_of_one_segment leave it. Parameters of a
+// channel stay in registers: with QIF's six it would spill 1200 bytes; with rows of gradients by states PLIF's 400
+// (float16, sm_90).
 bool fits_one_segment(const KernelSpec& spec) {
   constexpr std::size_t most_params = 4;
   return spec.cell->params.size() <= most_params && !spec.loop.store_states;
