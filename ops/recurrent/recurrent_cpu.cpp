@@ -23,7 +23,7 @@ at::Tensor in_panels(const at::Tensor& matrix) {
 }
 
 template <class AnyLaunch>
-Tiles tiles_of(const AnyLaunch& launch, const cpu::Program& program) {
+Tiles tiles_of_call(const AnyLaunch& launch, const cpu::Program& program) {
   const Recurrence& recurrence = launch.recurrence;
   const std::int64_t samples =
       std::max<std::int64_t>(program.largest_tile / std::max<std::int64_t>(recurrence.width, 1), least_samples);
@@ -64,7 +64,7 @@ RecurrentResults forward_cpu(const RecurrentCall& call, bool save) {
   cpu::Program program = cpu::program_of(launch);
   choose_feedback(launch.type, feedback);
   program.context.feedback = &feedback;
-  run_tiles(call, tiles_of(launch, program), launch, program, program.loop.forward_scratch, program.loop.forward);
+  run_tiles(call, tiles_of_call(launch, program), launch, program, program.loop.forward_scratch, program.loop.forward);
   return results;
 }
 
@@ -92,7 +92,8 @@ Tensors backward_cpu(const RecurrentBackwardCall& call) {
   cpu::Program program = cpu::program_of(launch);
   choose_feedback(launch.type, feedback);
   program.context.feedback = &feedback;
-  run_tiles(call, tiles_of(launch, program), launch, program, program.loop.backward_scratch, program.loop.backward);
+  run_tiles(call, tiles_of_call(launch, program), launch, program, program.loop.backward_scratch,
+            program.loop.backward);
   return reduce_and_list(call, gradients);
 }
 
