@@ -586,6 +586,7 @@ def demo(*options, cwd):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
+@pytest.mark.long
 def test_the_demo_learns_digits_and_draws(tmp_path):
     done = demo("--epochs", 3, "--device", "cpu", "--output", tmp_path / "pictures" / "digits.png", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

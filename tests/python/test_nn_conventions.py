@@ -335,6 +335,7 @@ assert set(state) == {"1.v"}, state
 """
 
 
+@pytest.mark.long  # test_ddp.py asks more of it
 def test_distributed_data_parallel(tmp_path):
     environment = {**os.environ, "MEETING": str(tmp_path / "meeting"), "OMP_NUM_THREADS": "1"}
     package = str(Path(snn.__file__).parents[2])

@@ -160,6 +160,14 @@ std::string legal_values(std::span<const CellParam> params, std::span<const Plac
          list("int", "poison", [](const Rule& rule) { return rule.poison; });
 }
 
+// Whether a backward pass of one segment fits the registers that blocks_of_one_segment leave it. Parameters of a
+// channel stay in registers: with QIF's six it would spill 1200 bytes; with rows of gradients by states PLIF's 400
+// (float16, sm_90).
+bool fits_one_segment(const KernelSpec& spec) {
+  constexpr std::size_t most_params = 4;
+  return spec.cell->params.size() <= most_params && !spec.loop.store_states;
+}
+
 }  // namespace
 
 std::size_t HashOfSpec::operator()(const KernelSpec& spec) const {
@@ -257,7 +265,8 @@ jit::KernelSource print_source(const KernelSpec& spec) {
   line("#include <spikeforge/cuda/multistep.cuh>");
   line += print_loop(spec, cell);
   line("");
-  const char* const blocks = schedule.one_segment ? ", spikeforge::blocks_of_one_segment" : "";
+  const bool has_bound = schedule.one_segment && fits_one_segment(spec);
+  const char* const blocks = has_bound ? ", spikeforge::blocks_of_one_segment" : "";
   line("extern \"C\" __global__ void __launch_bounds__({}{}) spikeforge_{}(", max_block_size(schedule), blocks,
        direction);
   line("    const __grid_constant__ spikeforge::{}<spikeforge::Spec::Cell> args) {{",
