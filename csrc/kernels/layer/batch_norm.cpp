@@ -208,7 +208,7 @@ std::int64_t most_in_ring(const BatchNormBackward& layer) {
 // registers.
 template <class Layer>
 std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedule, const jit::Device& device) {
-  constexpr int threads = 384, most_slots = 8, least_slots = 3, most_states = 64, most_unrolled = 4000;
+  constexpr int threads = 384, most_slots = 8, least_slots = 3, most_unrolled = 4000;
   const Launch& run = first_loop(layer);
   const ParamView& shift = shift_of(run);
   const std::int64_t steps = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(run.steps)));
@@ -218,6 +218,7 @@ std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedul
       steps > std::min<std::int64_t>(16, run.checkpoint_length) || run.neurons < shift.inner * shift.count)
     return std::nullopt;
   const std::int64_t states = std::max<std::int64_t>(static_cast<std::int64_t>(run.cell->states.size()), 1);
+  const std::int64_t most_states = states == 1 ? 64 : 32;  // adaptive neurons of 64 spill 160 bytes on sm_120
   std::int64_t width = (steps <= 4 ? 16 : 8) / size;
   const auto is_too_wide = [&] {
     return width * steps * states > most_states || width * steps * code_of_a_step(layer) > most_unrolled ||
