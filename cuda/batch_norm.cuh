@@ -18,14 +18,14 @@ namespace layers {
 template <class Spec>
 struct NormaliseAndRunArgs {
   ForwardArgs<typename Spec::Cell> run;
-  NormaliseArguments norm;
+  NormaliseArguments<ChannelTiles> norm;
 };
 
 template <class Sums, class Gradient>
 struct NormaliseAndRunGradArgs {
   BackwardArgs<typename Sums::Cell> sums;
   BackwardArgs<typename Gradient::Cell> gradient;
-  NormaliseGradArguments norm;
+  NormaliseGradArguments<ChannelTiles> norm;
 };
 
 constexpr int block_of_tile = 256;
@@ -307,7 +307,7 @@ template <class Spec>
 __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec>& a) {
   using F = typename Spec::Compute;
   constexpr int W = Spec::width;
-  const NormaliseArguments& norm = a.norm;
+  const NormaliseArguments<ChannelTiles>& norm = a.norm;
   F* const partial = static_cast<F*>(norm.partial);
   for_runs<Spec>(norm.tiles, [&](const Run<Spec>& run, int i) {
     F sums[2][W] = {};
@@ -355,7 +355,7 @@ template <class Sums, class Gradient>
 __device__ __forceinline__ void normalise_and_run_grad(const NormaliseAndRunGradArgs<Sums, Gradient>& a) {
   using F = typename Sums::Compute;
   constexpr int W = Sums::width, P = Sums::Cell::n_params, S = wanted_params<Sums>();
-  const NormaliseGradArguments& norm = a.norm;
+  const NormaliseGradArguments<ChannelTiles>& norm = a.norm;
   F* const partial = static_cast<F*>(norm.partial);
   for_runs<Sums>(norm.tiles, [&](const Run<Sums>& run, int i) {
     F sums[S][W] = {};

@@ -28,4 +28,30 @@ __device__ __forceinline__ void wait_for_grid() {
   __syncthreads();
 }
 
+// The same for one wait of a launch, with a way to memory less: how the word stands before is read when the kernel
+// begins, since it does not change until this block has come.
+class GridBarrier {
+ public:
+  __device__ __forceinline__ GridBarrier() {
+    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(before_) : "l"(barrier_of_launch()) : "memory");
+  }
+
+  __device__ __forceinline__ void wait() const {
+    constexpr unsigned highest = 1u << 31;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      unsigned* const word = barrier_of_launch();
+      const unsigned own = blockIdx.x == 0 ? highest - (gridDim.x - 1) : 1u;
+      unsigned now;
+      asm volatile("red.release.gpu.add.u32 [%0], %1;" : : "l"(word), "r"(own) : "memory");
+      do asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
+      while (((now ^ before_) & highest) == 0);
+    }
+    __syncthreads();
+  }
+
+ private:
+  unsigned before_;
+};
+
 }  // namespace spikeforge

@@ -113,26 +113,43 @@ struct Multistep {
       return F(Spec::poison(j));
   }
 
+  // Parameters that do not come from where the arguments say: none.
+  struct NoneGiven {
+    static __device__ constexpr bool has(int) { return false; }
+    __device__ __forceinline__ F value(int, int) const { return F(0); }
+  };
+
   // Of the thread's neurons. False: the value of a tensor is not legal.
   struct Params {
     F of[W][room(P)];
     bool legal[W];
 
-    template <class Args>
-    __device__ __forceinline__ Params(const Args& a, Neurons n) : Params(a, n, typename IndicesBelow<P>::type{}) {}
+    template <class Args, class Given = NoneGiven>
+    __device__ __forceinline__ Params(const Args& a, Neurons n, const Given& given = {})
+        : Params(a, n, given, typename IndicesBelow<P>::type{}) {}
 
    private:
-    template <class Args, int... j>
-    __device__ __forceinline__ Params(const Args& a, Neurons n, Indices<j...>) {
+    template <class Args, class Given, int... j>
+    __device__ __forceinline__ Params(const Args& a, Neurons n, const Given& given, Indices<j...>) {
 #pragma unroll
       for (int k = 0; k < W; ++k) legal[k] = true;
       ParamPlace place;  // of the first neuron; the neighbours are counted on from there
-      (take<j>(a.params[j], n, place), ...);
+      (take<j>(a.params[j], n, given, place), ...);
     }
 
     // What a parameter does not need is not compiled for it: a kernel may have many.
+    template <int j, class Given>
+    __device__ __forceinline__ void take(const ParamSource& param, Neurons n, const Given& given, ParamPlace& place) {
+      if constexpr (Given::has(j)) {
+#pragma unroll
+        for (int k = 0; k < W; ++k) of[k][j] = given.value(j, k);
+      } else {
+        load<j>(param, n, place);
+      }
+    }
+
     template <int j>
-    __device__ __forceinline__ void take(const ParamSource& param, Neurons n, ParamPlace& place) {
+    __device__ __forceinline__ void load(const ParamSource& param, Neurons n, ParamPlace& place) {
       constexpr bool is_tensor = Spec::param(j) != Source::absent;
       constexpr Spread spread = Spec::spread(j);
       if constexpr (spread == Spread::by_warp || (spread == Spread::by_channel && Spec::neighbours))
@@ -176,9 +193,9 @@ struct Multistep {
   struct Cells {
     Cell cell[W];
 
-    template <class Args>
-    __device__ __forceinline__ Cells(const Args& a, Neurons n)
-        : Cells(a.constants, Params(a, n), typename IndicesBelow<W>::type{}) {}
+    template <class Args, class Given = NoneGiven>
+    __device__ __forceinline__ Cells(const Args& a, Neurons n, const Given& given = {})
+        : Cells(a.constants, Params(a, n, given), typename IndicesBelow<W>::type{}) {}
 
    private:
     template <int... k>
@@ -381,6 +398,24 @@ struct Multistep {
     store_last(cursors, state);
   }
 
+  // The sequence of a thread's neurons, of at most or just `most` steps, each of whose rows load(row, t) gives.
+  template <int most, bool is_exact, class Load>
+  static __device__ __forceinline__ void forward_rows(const ForwardArgs<Cell>& a, const Cells& cells, Neurons n,
+                                                      Load&& load) {
+    const int steps = static_cast<int>(a.steps);
+    ForwardCursors cursors(a, n);
+    F state[W][room(S)];
+    load_initial(a, cells, n, state);
+#pragma unroll
+    for (int t = 0; t < most; ++t) {
+      if (!is_exact && t >= steps) break;
+      InputPack row[I];
+      load(row, t);
+      step_and_store<most>(cells, row, t, t, cursors, state);
+    }
+    store_last(cursors, state);
+  }
+
   static __device__ __forceinline__ void store_last(const ForwardCursors& to, const F (&state)[W][room(S)]) {
     if (Spec::store_states) return;
 #pragma unroll
@@ -464,12 +499,19 @@ struct Multistep {
 
   // The steps of a segment from t0 on, as they come from memory.
   struct SegmentRows {
+    static constexpr bool is_shared = false;
     int t0, length;
     InputPack x[C][I], grad_y[C][O];
+
+    __device__ __forceinline__ const InputPack& input(int u, int c) const { return x[u][c]; }
+    __device__ __forceinline__ const InputPack& upstream(int u, int c) const { return grad_y[u][c]; }
   };
-  struct Segment : SegmentRows {
+  // With rows from wherever they are.
+  template <class SegmentRows>
+  struct SegmentOf : SegmentRows {
     F before[C][W][room(S)];  // each step
   };
+  using Segment = SegmentOf<SegmentRows>;
 
   template <Behind behind>
   static __device__ __forceinline__ void load_rows(const BackwardArgs<Cell>& a, Neurons n, int t0, SegmentRows& to) {
@@ -515,7 +557,7 @@ struct Multistep {
     }
   }
 
-  template <Behind behind>
+  template <Behind behind, class Segment>
   static __device__ __forceinline__ void recompute(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
                                                    Segment& segment) {
     load_state(a, cells, segment.t0, n, segment.before[0]);
@@ -524,7 +566,7 @@ struct Multistep {
       if (behind == Behind::skipped && u + 1 >= segment.length) break;
       F in[I][W];
 #pragma unroll
-      for (int c = 0; c < I; ++c) segment.x[u][c].unpack(in[c]);
+      for (int c = 0; c < I; ++c) segment.input(u, c).unpack(in[c]);
 #pragma unroll
       for (int k = 0; k < W; ++k) {
         F x[I], y[O];
@@ -551,22 +593,22 @@ struct Multistep {
   }
 
   // grad_state goes from after step u of the segment to before it.
-  template <Behind behind>
+  template <Behind behind, class Segment>
   static __device__ __forceinline__ void vjp(const Cells& cells, const Segment& segment, int u, bool with_grad_y,
                                              F (&grad_state)[W][room(S)], F (&grad_x)[I][W],
                                              F (&grad_param)[W][room(P)]) {
     F in[I][W], grad_y[O][W];
 #pragma unroll
-    for (int c = 0; c < I; ++c) segment.x[u][c].unpack(in[c]);
+    for (int c = 0; c < I; ++c) segment.input(u, c).unpack(in[c]);
 #pragma unroll
-    for (int c = 0; c < O; ++c) segment.grad_y[u][c].unpack(grad_y[c]);
+    for (int c = 0; c < O; ++c) segment.upstream(u, c).unpack(grad_y[c]);
 #pragma unroll
     for (int k = 0; k < W; ++k) {
       F x[I], grad_in[I], grad_out[O];
 #pragma unroll
       for (int c = 0; c < I; ++c) x[c] = in[c][k];
 #pragma unroll
-      for (int c = 0; c < O; ++c) grad_out[c] = with_grad_y ? grad_y[c][k] : F(0);
+      for (int c = 0; c < O; ++c) grad_out[c] = !with_grad_y ? F(0) : Spec::ones_grad_y(c) ? F(1) : grad_y[c][k];
       if constexpr (behind != Behind::dropped) {
         cells.cell[k].vjp(x, segment.before[u][k], grad_out, grad_state[k], grad_in, grad_param[k]);
       } else {
@@ -587,7 +629,7 @@ struct Multistep {
     }
   }
 
-  template <Behind behind>
+  template <Behind behind, class Segment>
   static __device__ __forceinline__ void walk_back(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
                                                    const Segment& segment, F (&grad_state)[W][room(S)],
                                                    F (&grad_param)[W][room(P)]) {
@@ -749,15 +791,24 @@ struct Multistep {
       goes_on = turns.have(further);
       if (goes_on) load_rows<behind>(a, further, 0, next);
       if (never(a)) return;
-      grad.clear_states();
-      if (!Spec::store_states) add_grad_states(a, 0, n, grad.state);
-      recompute<behind>(a, cells, n, segment);
-      walk_back<behind>(a, cells, n, segment, grad.state, grad.param);
-      store_grad_initial(a, n, grad, own);
+      backward_rows(a, cells, n, segment, grad, own);
       n = further;
     }
     finish_grad_params(cells, own, grad);
     use(grad);
+  }
+
+  // The sequence of a thread's neurons, which is one segment.
+  template <class Segment>
+  static __device__ __forceinline__ void backward_rows(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
+                                                       Segment& segment, Gradients& grad, F (&own)[W][room(S)]) {
+    constexpr Behind behind = Spec::ragged ? Behind::skipped : Behind::none;
+    grad.clear_states();
+    if (!Spec::store_states) add_grad_states(a, 0, n, grad.state);
+    recompute<behind>(a, cells, n, segment);
+    if constexpr (Segment::is_shared) asm volatile("" ::: "memory");  // read once more, rather than kept in registers
+    walk_back<behind>(a, cells, n, segment, grad.state, grad.param);
+    store_grad_initial(a, n, grad, own);
   }
 
   // ---- backward, time-parallel: the warps of a block take the segments of the same neurons side by side ----

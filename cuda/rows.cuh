@@ -168,6 +168,21 @@ __device__ __forceinline__ void copy_to_shared(void* to, const void* from) {
 #endif
 }
 
+// The same for what is read once: 16 bytes at once pass the first-level cache by.
+template <int bytes>
+__device__ __forceinline__ void stream_to_shared(void* to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from)
+                 : "memory");
+    return;
+  }
+#endif
+  copy_to_shared<bytes>(to, from);
+}
+
 __device__ __forceinline__ void end_of_copies() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");

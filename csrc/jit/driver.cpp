@@ -135,11 +135,11 @@ int LoadedKernel::most_clusters(unsigned cluster, unsigned block, unsigned share
   return driver_->max_active_clusters(&count, kernel_, &launch.config) == 0 ? count : 0;
 }
 
-int LoadedKernel::blocks_at_once(unsigned block) const {
+int LoadedKernel::blocks_at_once(unsigned block, std::size_t shared_bytes) const {
   Driver::Function function = nullptr;
   int blocks = 0;
   Driver::Result result = driver_->kernel_get_function(&function, kernel_);
-  if (result == 0) result = driver_->max_active_blocks(&blocks, function, static_cast<int>(block), 0);
+  if (result == 0) result = driver_->max_active_blocks(&blocks, function, static_cast<int>(block), shared_bytes);
   if (result == 0) return blocks;
   throw DriverError(fmt::format("{}: the driver does not say how many blocks of {} threads a multiprocessor holds: {}",
                                 name_, block, driver_->describe(result)));

@@ -85,8 +85,9 @@ class LoadedKernel {
   // Clusters of more than the 8 blocks that every device with clusters has.
   void allow_large_clusters(int device) const;
 
-  // Blocks of so many threads that a multiprocessor of the current device holds at once.
-  int blocks_at_once(unsigned block) const;
+  // Blocks of so many threads, each with so much dynamic shared memory, that a multiprocessor of the current device
+  // holds at once.
+  int blocks_at_once(unsigned block, std::size_t shared_bytes = 0) const;
 
   // More dynamic shared memory than the 48 KB that every kernel may have; `device` is the CUDA runtime's index. Holds
   // for every thread's launches there, until the next call: a later one that allows less takes it from all.

@@ -7,6 +7,7 @@
 #include <spikeforge/ops/layer.h>
 #include <spikeforge/ops/layer/batch_norm.h>
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/zeros_like.h>
@@ -20,6 +21,7 @@ namespace spikeforge::ops::layers {
 namespace {
 
 constexpr const char* batch_norm_op = "batch_norm_run";
+constexpr const char* tracked_op = "batch_norm_run_tracked";
 
 SPIKEFORGE_SCHEMAS(library) {
   library.def(
@@ -28,13 +30,21 @@ SPIKEFORGE_SCHEMAS(library) {
       "int channel_dim=2, float eps=1e-05, bool store_states=False) -> "
       "(Tensor[] outputs, Tensor[] states, Tensor mean, Tensor var)",
       {at::Tag::pt2_compliant_tag});
+  library.def(
+      "batch_norm_run_tracked(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, Tensor(a!) running_mean, "
+      "Tensor(b!) running_var, Tensor(c!) num_batches_tracked, Tensor? weight=None, Tensor? bias=None, "
+      "Tensor? residual=None, *, str residual_mode=\"add\", int channel_dim=2, float eps=1e-05, float? momentum=0.1, "
+      "bool store_states=False) -> (Tensor[] outputs, Tensor[] states)");
 }
 
 using BatchNormRun = Results(std::string_view, at::TensorList, at::TensorList, at::TensorList, const MaybeTensor&,
                              const MaybeTensor&, const MaybeTensor&, const MaybeTensor&, const MaybeTensor&,
                              std::string_view, std::int64_t, double, bool);
 
-SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { library.impl(batch_norm_op, TORCH_FN(kernel<inference>)); }
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
+  library.impl(batch_norm_op, TORCH_FN(kernel<inference>));
+  library.impl(tracked_op, TORCH_FN(tracked_kernel<inference>));
+}
 // Of a call without any tensor, which no other kernel is found for: to say so.
 SPIKEFORGE_KERNELS(Undefined, library) { library.impl(batch_norm_op, TORCH_FN(kernel<inference>)); }
 SPIKEFORGE_KERNELS(FuncTorchBatched, library) { library.impl(batch_norm_op, TORCH_FN(kernel<composed>)); }
@@ -89,6 +99,56 @@ void check(const LayerCall& call) {
   TORCH_CHECK_VALUE(!numbers || !of || *of == 0 || *numbers / *of > 1, batch_norm_op,
                     ": statistics need more than one number for each channel, but ", leader.name, " has shape ",
                     x.sym_sizes(), "; pass mean and var, or call eval() on a module");
+}
+
+void check(const Running& running, const LayerCall& call) {
+  const at::Tensor& x = call.inputs[0];
+  const Leader leader{tracked_op, "x", x};
+  const c10::SymInt channels = x.sym_size(call.channel_dim);
+  for (const auto& [name, t] : {std::pair("running_mean", &running.mean), std::pair("running_var", &running.var)}) {
+    TORCH_CHECK_VALUE(t->dim() == 1 && t->sym_size(0) == channels, tracked_op, ": ", name, " must have shape [",
+                      channels, "], one number for each channel, but has ", t->sym_sizes());
+    check_type(leader, name, *t);
+    TORCH_CHECK_VALUE(!t->requires_grad() && t->is_contiguous(), tracked_op, ": ", name,
+                      " must be contiguous and without a gradient, since it is changed");
+    check_device(leader, name, *t);
+  }
+  const at::Tensor& batches = running.batches;
+  TORCH_CHECK_TYPE(batches.scalar_type() == at::kLong, tracked_op, ": num_batches_tracked must be int64, but is ",
+                   batches.scalar_type());
+  TORCH_CHECK_VALUE(batches.dim() == 0, tracked_op, ": num_batches_tracked must be one number, but has shape ",
+                    batches.sym_sizes());
+  check_device(leader, "num_batches_tracked", batches);
+  const auto check_apart = [&](const at::Tensor& t, bool is_own = false) {
+    for (const auto& [name, changed] :
+         {std::pair("running_mean", &running.mean), std::pair("running_var", &running.var),
+          std::pair("num_batches_tracked", &batches)})
+      TORCH_CHECK_VALUE(!t.defined() || (is_own && t.is_same(*changed)) ||
+                            at::get_overlap_status(t, *changed) == at::MemOverlapStatus::No,
+                        tracked_op, ": ", name, " must not share memory with another argument, since it is changed");
+  };
+  for (const at::TensorList list : {call.inputs, call.states, call.params})
+    for (const at::Tensor& t : list) check_apart(t);
+  for (const at::Tensor& t : call.own()) check_apart(t);
+  for (const at::Tensor* t : {&running.mean, &running.var, &batches}) check_apart(*t, /*is_own=*/true);
+  TORCH_CHECK_VALUE(!running.momentum || std::isfinite(*running.momentum), tracked_op,
+                    ": momentum must be finite or None, but is ", running.momentum.value_or(0));
+}
+
+void move_running(Running& running, const LayerCall& call, const at::Tensor& mean, const at::Tensor& var) {
+  if (running.is_moved) return;
+  const at::NoGradGuard no_grad;
+  const at::Scalar count = numbers_of_a_channel(call.inputs[0], call.channel_dim);
+  running.batches.add_(1);
+  const auto move = [&](const at::Tensor& to, const at::Tensor& now) {
+    const at::Tensor here = now.detach().to(to.scalar_type());
+    if (running.momentum)
+      to.lerp_(here, *running.momentum);
+    else
+      to.lerp_(here, running.batches.to(to.scalar_type()).reciprocal());
+  };
+  move(running.mean, mean);
+  move(running.var, var.detach() * (count.toDouble() / (count.toDouble() - 1)));
 }
 
 LayerCall checked_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,

@@ -23,6 +23,14 @@ using traced::List;
 using MaybeTensor = std::optional<at::Tensor>;
 using Results = std::tuple<List, List, at::Tensor, at::Tensor>;
 
+// Running statistics of a layer in training, which move towards those of its input: the variance's is divided by one
+// less.
+struct Running {
+  at::Tensor mean, var, batches;   // batches, int64, counts the calls
+  std::optional<double> momentum;  // none: they are the means over all calls
+  bool is_moved = false;           // by the layer's own launch
+};
+
 struct LayerCall {
   std::string_view neuron;
   at::TensorList inputs, states, params;
@@ -31,6 +39,7 @@ struct LayerCall {
   std::int64_t channel_dim = 2;
   double eps = 1e-5;
   bool store_states = false;
+  Running* running = nullptr;
 
   bool has_statistics() const { return mean.defined(); }
   std::optional<graph::Residual> joins() const {
@@ -98,6 +107,11 @@ struct LayerBackward {
   std::size_t shift_at() const { return mean_at() + 2; }
 };
 
+// Throws as check() does.
+void check(const Running& running, const LayerCall& call);
+// What no launch has moved, by torch's operators.
+void move_running(Running& running, const LayerCall& call, const at::Tensor& mean, const at::Tensor& var);
+
 // Made of run's operators, through the dispatcher; the gradients in one pass where they are to be differentiated.
 LayerResults forward_of_parts(const LayerCall& call, bool save);
 ByArgument backward_of_parts(const LayerBackward& layer, bool is_differentiated);
@@ -130,6 +144,24 @@ Results kernel(std::string_view neuron, at::TensorList inputs, at::TensorList st
                bool store_states) {
   return run(checked_call(neuron, inputs, states, params, weight, bias, mean, var, residual, residual_mode, channel_dim,
                           eps, store_states));
+}
+
+// Of batch_norm_run_tracked.
+template <Results (*run)(const LayerCall&)>
+std::tuple<List, List> tracked_kernel(std::string_view neuron, at::TensorList inputs, at::TensorList states,
+                                      at::TensorList params, const at::Tensor& running_mean,
+                                      const at::Tensor& running_var, const at::Tensor& num_batches_tracked,
+                                      const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& residual,
+                                      std::string_view residual_mode, std::int64_t channel_dim, double eps,
+                                      std::optional<double> momentum, bool store_states) {
+  LayerCall call = checked_call(neuron, inputs, states, params, weight, bias, /*mean=*/std::nullopt,
+                                /*var=*/std::nullopt, residual, residual_mode, channel_dim, eps, store_states);
+  Running running{running_mean, running_var, num_batches_tracked, momentum};
+  check(running, call);
+  call.running = &running;
+  const auto [outputs, last, mean, var] = run(call);
+  move_running(running, call, mean, var);
+  return {outputs, last};
 }
 
 }  // namespace spikeforge::ops::layers

@@ -222,6 +222,7 @@ Results batch_norm_run_autograd(const LayerCall& call) {
 
 SPIKEFORGE_KERNELS(Autograd, library) {
   library.impl("batch_norm_run", TORCH_FN(kernel<batch_norm_run_autograd>));
+  library.impl("batch_norm_run_tracked", TORCH_FN(tracked_kernel<batch_norm_run_autograd>));
   library.impl("channel_statistics", TORCH_FN(statistics_autograd));
   for (const char* lowered : {"batch_norm_run_forward", "batch_norm_run_backward"})
     library.impl(lowered, torch::autograd::autogradNotImplementedFallback());

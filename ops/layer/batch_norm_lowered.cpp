@@ -215,9 +215,16 @@ bool are_last(std::span<const ParamView> params, const std::array<at::Tensor, co
   return true;
 }
 
+// Whether a kernel may write them.
+bool can_be_moved(const Running& running, c10::ScalarType type) {
+  const auto fits = [&](const at::Tensor& t) { return t.scalar_type() == type && t.is_contiguous(); };
+  return running.momentum.value_or(0) >= 0 && fits(running.mean) && fits(running.var) && !running.mean.is_inference() &&
+         !running.var.is_inference();
+}
+
 // What run(launch) gives results for; nothing where it says that it does not.
-template <class Run>
-std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, Run&& run) {
+template <class Run, class Moves>
+std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, Moves&& moves_running, Run&& run) {
   const at::Tensor& x = layer.inputs[0];
   const c10::ScalarType type = state_type(x.scalar_type());
   const auto options = x.options().dtype(type).memory_format(std::nullopt);
@@ -237,14 +244,27 @@ std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, Ru
   results.run = allocate_forward(call, prepared, save);
   const DescribedForward described(call, prepared, results.run);
   const at::Tensor weight = readable(layer.weight, type), bias = readable(layer.bias, type);
-  const bool is_run = are_last<3>(described.launch.params, {numbers.center, numbers.scale, numbers.shift}) &&
-                      run(OneForward{.run = described.launch,
-                                     .eps = layer.eps,
-                                     .weight = data_of(weight),
-                                     .bias = data_of(bias),
-                                     .mean = results.mean.mutable_data_ptr(),
-                                     .var = results.var.mutable_data_ptr(),
-                                     .rstd = numbers.rstd.mutable_data_ptr()});
+  OneForward one{.run = described.launch,
+                 .eps = layer.eps,
+                 .weight = data_of(weight),
+                 .bias = data_of(bias),
+                 .mean = results.mean.mutable_data_ptr(),
+                 .var = results.var.mutable_data_ptr(),
+                 .rstd = numbers.rstd.mutable_data_ptr()};
+  Running* const running = layer.running;
+  const bool moves = running != nullptr && can_be_moved(*running, type) && moves_running(one);
+  if (moves) {
+    one.running_mean = running->mean.mutable_data_ptr();
+    one.running_var = running->var.mutable_data_ptr();
+    one.batches = running->batches.mutable_data_ptr<std::int64_t>();
+    one.momentum = running->momentum;
+  }
+  const bool is_run = are_last<3>(described.launch.params, {numbers.center, numbers.scale, numbers.shift}) && run(one);
+  if (is_run && moves) {
+    running->is_moved = true;
+    for (const at::Tensor* t : {&running->mean, &running->var, &running->batches})
+      t->unsafeGetTensorImpl()->bump_version();
+  }
   return is_run ? std::optional(std::move(results)) : std::nullopt;
 }
 
@@ -318,10 +338,12 @@ void check(const LayerBackward& layer) {
 
 LayerResults layer_forward_cpu(const LayerCall& layer, bool save) {
   if (jit::recorder() != nullptr)
-    forward_in_one(layer, save, [](const OneForward& one) {
-      note(one);
-      return false;
-    });
+    forward_in_one(
+        layer, save, [](const OneForward&) { return false; },
+        [](const OneForward& one) {
+          note(one);
+          return false;
+        });
   return forward_of_parts(layer, save);
 }
 
@@ -348,10 +370,24 @@ bool launch_on(const at::Tensor& x, const One& one) {
   return true;
 }
 
+bool calls_go_to_cuda(const LayerCall& call) {
+  c10::DispatchKeySet keys;
+  for (const at::TensorList list : {call.inputs, call.states, call.params})
+    for (const at::Tensor& t : list) keys = keys | t.key_set();
+  for (const at::Tensor& t : call.own())
+    if (t.defined()) keys = keys | t.key_set();
+  const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
+  const c10::DispatchKeySet asked =
+      ((keys | local.included_) - local.excluded_).remove(c10::DispatchKey::BackendSelect);
+  return asked.highestPriorityTypeId() == c10::DispatchKey::CUDA && call.inputs[0].is_cuda();
+}
+
 LayerResults layer_forward_cuda(const LayerCall& layer, bool save) {
   const at::Tensor& x = layer.inputs[0];
   const c10::cuda::OptionalCUDAGuard guard(x.device());
-  auto results = forward_in_one(layer, save, [&](const OneForward& one) { return launch_on(x, one); });
+  auto results = forward_in_one(
+      layer, save, [&](const OneForward& one) { return moves_running(one, gpu_of(x)); },
+      [&](const OneForward& one) { return launch_on(x, one); });
   return results ? std::move(*results) : forward_of_parts(layer, save);
 }
 
@@ -431,6 +467,11 @@ List backward_kernel(std::string_view neuron, const traced::OptionalTensorList& 
 }  // namespace
 
 LayerResults call_layer_forward(const LayerCall& call, bool save) {
+#if defined(SPIKEFORGE_WITH_CUDA)
+  // The lowered operator changes no argument: where nothing looks at calls on the way, its kernel moves running
+  // statistics too.
+  if (call.running != nullptr && calls_go_to_cuda(call)) return layer_forward_cuda(call, save);
+#endif
   static const auto handle = traced::find<Forward>("spikeforge::batch_norm_run_forward");
   const traced::HandedOn neuron(call.neuron, call.inputs[0]);
   const auto maybe = [](const at::Tensor& t) { return t.defined() ? MaybeTensor(t) : std::nullopt; };

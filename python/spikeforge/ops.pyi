@@ -103,6 +103,15 @@ def batch_norm_run(
         TypeError: for dtypes that do not fit.
     """
 
+def batch_norm_run_tracked(
+    neuron: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor], running_mean: Tensor,
+    running_var: Tensor, num_batches_tracked: Tensor, weight: Tensor | None = None, bias: Tensor | None = None,
+    residual: Tensor | None = None, *, residual_mode: str = "add", channel_dim: int = 2, eps: float = 1e-05,
+    momentum: float | None = 0.1, store_states: bool = False,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """batch_norm_run with the statistics of its input, towards which running ones move in the same pass; not for
+    compilers. Returns (outputs, states)."""
+
 def channel_statistics(x: Tensor, channel_dim: int = 2) -> tuple[Tensor, Tensor]:
     """Mean and biased variance of each channel of x [T, B, C, ...]. Returns (mean, var).
 

@@ -532,6 +532,36 @@ def test_every_kind_of_norm(kind, training, device):
     assert torch.equal(apart(x), together(x))
 
 
+@pytest.mark.parametrize("momentum, running_type", [(0.3, torch.float32), (None, torch.float32), (0.1, torch.float16)])
+def test_running_statistics_move_as_those_of_torch(momentum, running_type, device):
+    norm = nn.BatchNorm1d(6, momentum=momentum).to(device)
+    running = [torch.zeros(6, dtype=running_type, device=device), torch.ones(6, dtype=running_type, device=device), torch.tensor(0, device=device)]
+    for _ in range(3):
+        x = torch.randn(4, 5, 6, 7, device=device) * 2 + torch.arange(6, device=device).view(6, 1)
+        x = (x if running_type == torch.float32 else x.to(running_type)).requires_grad_()
+        norm(x.detach().float().flatten(0, 1))
+        before = [t._version for t in running]
+        (s,), (v,) = ops.batch_norm_run_tracked(SPIKING, [x], [], [torch.tensor(2.0)], *running, momentum=momentum)
+        (expected,), (last,), _, _ = ops.batch_norm_run(SPIKING, [x], [], [torch.tensor(2.0)])
+        assert torch.equal(s, expected) and torch.equal(v, last) and all(t._version > b for t, b in zip(running, before))
+    wanted = [norm.running_mean.to(running_type), norm.running_var.to(running_type), norm.num_batches_tracked]
+    tolerance = 1e-5 if running_type == torch.float32 else 5e-3
+    torch.testing.assert_close(running, wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_running_statistics_that_cannot_be_moved_are_refused_in_words():
+    x, c, count = torch.randn(4, 2, 5, 3), torch.ones(5), torch.tensor(0)
+    for mean, batches, weight, words in (
+        (torch.ones(4), count, None, r"running_mean must have shape \[5\]"),
+        (c.double(), count, None, "running_mean must be"),
+        (c, count.float(), None, "num_batches_tracked must be int64"),
+        (c, count, c, "running_mean must not share memory with another argument"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=words):
+            ops.batch_norm_run_tracked(SPIKING, [x], [], [torch.tensor(2.0)], mean, torch.ones(5), batches, weight)
+    assert torch.equal(c, torch.ones(5)) and count == 0
+
+
 def test_states_go_on_are_kept_and_are_named(device):
     layer = snn.BatchNormNeuron(nn.BatchNorm2d(3), snn.Neuron(SPIKING, tau=2.0)).to(device).eval()
     x = torch.randn(6, 2, 3, 4, 4, device=device)

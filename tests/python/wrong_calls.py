@@ -105,6 +105,11 @@ def public_calls(schema):
         x, c = torch.randn(4, 2, 5, 3, requires_grad=True), torch.rand(5)
         yield dict(neuron=TEXT, inputs=[x], states=[torch.rand(2, 5, 3)], params=[torch.rand(3)], weight=c, bias=c, residual=torch.rand(4, 2, 5, 3), residual_mode="iand")
         yield dict(neuron=TEXT, inputs=[x.detach()], states=[], params=[torch.rand(())], mean=c, var=c, channel_dim=-2, store_states=True)
+    elif name == "batch_norm_run_tracked":
+        x, c = torch.randn(4, 2, 5, 3, requires_grad=True), torch.rand(5)
+        running = dict(running_mean=torch.rand(5), running_var=torch.rand(5), num_batches_tracked=torch.tensor(3))
+        yield dict(neuron=TEXT, inputs=[x], states=[torch.rand(2, 5, 3)], params=[torch.rand(3)], **running, weight=c, bias=c, residual=torch.rand(4, 2, 5, 3), residual_mode="and")
+        yield dict(neuron=TEXT, inputs=[x.detach()], states=[], params=[torch.rand(())], **running, momentum=None, channel_dim=-2)
     elif name == "channel_statistics":
         yield dict(x=torch.randn(4, 2, 5, 3, requires_grad=True))
         yield dict(x=torch.randn(9, 70, dtype=torch.bfloat16), channel_dim=1)

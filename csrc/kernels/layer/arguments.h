@@ -52,10 +52,25 @@ struct ChannelTiles {
   int own_channels;     // at most, where each block adds up the sums of its channels; 0: of a share of all channels
 };
 
+// The same where each multiprocessor has one block, with a ring of tiles in its shared memory: a strip is shared by
+// `members` blocks, each of which takes every members-th tile of it. Where there are more strips than blocks a block
+// has several, and no other shares them.
+struct RingTiles {
+  int rows, period, inner, channels;
+  int across, down, strips, members;
+  int strips_apart;  // from a strip of a block to its next
+  int each;          // tiles that a block takes of a strip, at most
+  int units;         // strips that a block takes part in, at most
+  int slots;         // channels of a strip, at most
+  int sharers;       // threads that share a slot's sum, of one warp: a power of two
+  int unused;        // whole words
+};
+
 // Of a normalisation by statistics of its own input, behind the loop's arguments. Numbers of channels are of the
-// compute type; `partial` is [blocks, runs, sums, slots].
+// compute type; `partial` is [blocks, runs, sums, slots], or in a ring [strips, slots, members, sums].
+template <class Tiles>
 struct NormaliseArguments {
-  ChannelTiles tiles;
+  Tiles tiles;
   long long samples[3];  // elements of x, of the first channel; of the others they lie `inner` further each
   double share;          // of an element in its channel: 1 / how many there are
   double eps;
@@ -63,11 +78,15 @@ struct NormaliseArguments {
   const void* bias;    // null: 0
   void* partial;
   void *mean, *var, *center, *rstd, *scale, *shift;  // center is mean once more
+  void *running_mean, *running_var;                  // in a ring; null: there are none
+  long long* batches;                                // how many calls moved them
+  double momentum;                                   // below 0: one by the number of calls
 };
 
 // Of its gradient, behind the arguments of both loops.
+template <class Tiles>
 struct NormaliseGradArguments {
-  ChannelTiles tiles;
+  Tiles tiles;
   double share;
   const void *rstd, *scale;
   const void *grad_mean, *grad_var;  // null: 0

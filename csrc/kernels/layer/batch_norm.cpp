@@ -1,3 +1,4 @@
+#include <spikeforge/base/hash.h>
 #include <spikeforge/codegen/lines.h>
 #include <spikeforge/jit/recorder.h>
 #include <spikeforge/jit/spec_table.h>
@@ -5,12 +6,17 @@
 #include <spikeforge/kernels/multistep/arguments.h>
 #include <spikeforge/kernels/multistep/schedule.h>
 #include <spikeforge/kernels/multistep/spec.h>
+#include <spikeforge/kernels/recurrent/schedule.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 namespace spikeforge::layers {
@@ -18,136 +24,50 @@ namespace {
 
 using namespace kernels;
 
-constexpr std::int64_t block = 256;  // threads: block_of_tile of cuda/batch_norm.cuh
-
 // The parameter whose channels are the layer's.
 const ParamView& shift_of(const Launch& run) { return run.params.back(); }
 const BackwardLaunch& first_loop(const BatchNormBackward& layer) { return layer.sums; }
 const ForwardLaunch& first_loop(const BatchNormForward& layer) { return layer.run; }
 
-template <class AnyLaunch>
-Schedule in_turns(const AnyLaunch& launch, const jit::Device& device) {
-  Schedule schedule = schedule_of(launch, device.multiprocessors);
-  schedule.in_turns = true;
-  return schedule;
-}
+// Threads of a block, and of how many tiles the rows lie in shared memory at any time: 0, where none do.
+struct Block {
+  std::uint16_t threads = 256, slots = 0;
+  std::uint16_t steps = 1;  // of a sequence there, a power of two
+  bool is_exact = false;    // whether sequences have as many
+  bool unused = false;      // whole words
 
-Schedule schedule_of(const BatchNormForward& layer, const jit::Device& device) { return in_turns(layer.run, device); }
-
-// One for both loops: a thread has the same neurons in both.
-Schedule schedule_of(const BatchNormBackward& layer, const jit::Device& device) {
-  Schedule schedule = in_turns(layer.sums, device);
-  const Schedule second = in_turns(layer.gradient, device);
-  schedule.width = std::min(schedule.width, second.width);
-  schedule.neighbours = schedule.neighbours && second.neighbours;
-  schedule.segments = std::max(schedule.segments, second.segments);
-  schedule.one_segment = 0 < layer.sums.steps && layer.sums.steps <= schedule.checkpoint;
-  return schedule;
-}
-
-// Of a channel.
-std::size_t sums_of(const BatchNormForward&) { return 2; }
-std::size_t sums_of(const BatchNormBackward& layer) {
-  const auto is_wanted = [](const void* grad) { return grad != nullptr; };
-  return 2 + static_cast<std::size_t>(std::ranges::count_if(layer.sums.grad_params, is_wanted));
-}
-
-// A thread keeps its channels, and the parameters of its first neurons, in all its turns.
-bool fits(const Launch& run, const Schedule& schedule) {
-  constexpr std::int64_t most_neurons = std::int64_t{1}
-                                        << 30;  // indices are int, and a strip may reach beyond the last
-  const ParamView& shift = shift_of(run);
-  const std::int64_t period = shift.inner * shift.count;
-  const auto repeats = [&](const ParamView& param) {
-    return param.data == nullptr || param.count == 1 || period % (param.inner * param.count) == 0;
-  };
-  return compute_type(run.type) == DType::f32 && run.steps > 0 && shift.count > 1 && period % schedule.width == 0 &&
-         run.neurons <= most_neurons && schedule.neighbours && !schedule.staged && schedule.segments == 1 &&
-         std::ranges::all_of(run.params, repeats);
-}
-
-struct ForwardSpec {
-  KernelSpec run;
-  bool operator==(const ForwardSpec&) const = default;
-};
-// The second loop's cell is the first one's with_statistics: all that its spec says follows from the first. What is
-// kept of it does not keep the cell.
-struct BackwardSpec {
-  KernelSpec sums, gradient;
-  bool operator==(const BackwardSpec& other) const { return sums == other.sums; }
-};
-struct HashOfLayerSpec {
-  std::size_t operator()(const ForwardSpec& spec) const { return HashOfSpec()(spec.run); }
-  std::size_t operator()(const BackwardSpec& spec) const { return HashOfSpec()(spec.sums); }
+  bool operator==(const Block&) const = default;
 };
 
-ForwardSpec spec_of(const BatchNormForward& layer, const jit::Device& device) {
-  return {kernels::spec_of(layer.run, schedule_of(layer, device))};
-}
-BackwardSpec spec_of(const BatchNormBackward& layer, const jit::Device& device) {
-  const Schedule schedule = schedule_of(layer, device);
-  BackwardSpec spec{kernels::spec_of(layer.sums, schedule), kernels::spec_of(layer.gradient, schedule)};
-  const auto params = params_of(spec.sums);
-  for (Place& place : params.last(2)) place.wanted = true;  // scale and shift
-  spec.gradient.places.items().back().grad = GradKind::ones;
-  return spec;
-}
-
-jit::KernelSource print_source(const ForwardSpec& spec) {
-  const CellText cell = spec.run.cell->device_text(spec.run.loop.form);
-  codegen::Lines line;
-  line("#include <spikeforge/cuda/batch_norm.cuh>");
-  line += print_loop(spec.run, cell);
-  line("");
-  line("extern \"C\" __global__ void __launch_bounds__({}) spikeforge_normalise_and_run(", block);
-  line("    const __grid_constant__ spikeforge::layers::NormaliseAndRunArgs<spikeforge::Spec> args) {{");
-  line("  spikeforge::layers::normalise_and_run(args);");
-  line("}}");
-  return {.name = cell.name + "_batch_norm", .entry = "spikeforge_normalise_and_run", .text = line.take()};
-}
-
-jit::KernelSource print_source(const BackwardSpec& spec) {
-  const CellText cell = spec.sums.cell->device_text(spec.sums.loop.form);
-  codegen::Lines line;
-  line("#include <spikeforge/cuda/batch_norm.cuh>");
-  line += print_loop(spec.sums, cell);
-  line("");
-  // Both have the same names.
-  line("namespace spikeforge::gradient {{");
-  line += print_loop(spec.gradient, spec.gradient.cell->device_text(spec.gradient.loop.form));
-  line("}}  // namespace spikeforge::gradient");
-  line("");
-  line("extern \"C\" __global__ void __launch_bounds__({}) spikeforge_normalise_and_run_grad(", block);
-  line(
-      "    const __grid_constant__ spikeforge::layers::NormaliseAndRunGradArgs<spikeforge::Spec, "
-      "spikeforge::gradient::spikeforge::Spec> args) {{");
-  line("  spikeforge::layers::normalise_and_run_grad(args);");
-  line("}}");
-  return {.name = cell.name + "_batch_norm_grad", .entry = "spikeforge_normalise_and_run_grad", .text = line.take()};
-}
+// How both passes of a layer run.
+struct LayerSchedule {
+  Schedule loop;
+  Block block;
+};
 
 // ---- how blocks share the neurons ----
 
 std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
 
+// Of n things in a row, whole groups that begin anywhere in theirs.
+std::int64_t touched(std::int64_t n, std::int64_t group) { return (n + group - 2) / group + 1; }
+
 // Strips at most `widest` threads wide. Blocks take tiles of one strip only, and some of them fewer; or all as many,
 // some of them on in the next strip.
 ChannelTiles tiles_of(const ParamView& shift, std::int64_t rows, int width, std::int64_t widest, std::int64_t blocks,
                       bool of_one_strip) {
-  constexpr std::int64_t most_for_itself = 8 * block;  // parts of sums
+  constexpr std::int64_t most_for_itself = 8 * Block().threads;  // parts of sums
   const std::int64_t period = shift.inner * shift.count, columns = period / width;
   const std::int64_t strips = divided(columns, widest), across = divided(columns, strips);
-  const std::int64_t down = std::min(block / across, rows), tiles = divided(rows, down);
+  const std::int64_t down = std::min(Block().threads / across, rows), tiles = divided(rows, down);
   const std::int64_t each =
       of_one_strip ? divided(tiles, std::max<std::int64_t>(blocks / strips, 1)) : divided(strips * tiles, blocks);
   const std::int64_t depth = of_one_strip ? divided(tiles, each) * each : tiles;  // none is in what is beyond the rows
-  // Of n things in a row, whole groups that begin anywhere in theirs.
-  const auto touched = [](std::int64_t n, std::int64_t group) { return (n + group - 2) / group + 1; };
   const std::int64_t runs = of_one_strip ? 1 : touched(each, depth),
                      blocks_of_strip = of_one_strip ? depth / each : touched(depth, each), neurons = across * width;
   const std::int64_t slots = touched(neurons, shift.inner), strips_of_channel = touched(shift.inner, neurons);
   const auto of = [](std::int64_t number) { return static_cast<int>(number); };
-  const auto threads = static_cast<std::uint64_t>(std::max<std::int64_t>(block / slots, 1));
+  const auto threads = static_cast<std::uint64_t>(std::max<std::int64_t>(Block().threads / slots, 1));
   return {.rows = of(rows),
           .period = of(period),
           .inner = of(shift.inner),
@@ -185,9 +105,292 @@ ChannelTiles tiles_of(const Launch& run, int width, std::int64_t blocks) {
   return best;
 }
 
+// ---- and with a ring of tiles ----
+
+// Strips at most `widest` threads wide; rows of a tile are whole lines of the cache, if they are that long.
+RingTiles ring_tiles_of(const ParamView& shift, std::int64_t rows, int width, std::int64_t line, std::int64_t widest,
+                        std::int64_t threads, std::int64_t blocks) {
+  const std::int64_t period = shift.inner * shift.count, columns = period / width;
+  const std::int64_t even = divided(columns, divided(columns, widest));
+  const std::int64_t across = even < line ? even : std::min(divided(even, line) * line, columns),
+                     strips = divided(columns, across);
+  const std::int64_t down = std::min(threads / across, rows), tiles = divided(rows, down);
+  const std::int64_t members = std::clamp<std::int64_t>(blocks / strips, 1, tiles);
+  const std::int64_t units = divided(strips, std::max<std::int64_t>(blocks / members, 1)), neurons = across * width;
+  const std::int64_t slots = shift.inner == 1 ? neurons : std::min(touched(neurons, shift.inner), shift.count);
+  const auto of = [](std::int64_t number) { return static_cast<int>(number); };
+  const auto sharers = static_cast<std::uint64_t>(std::clamp<std::int64_t>(threads / slots, 1, 32));
+  return {.rows = of(rows),
+          .period = of(period),
+          .inner = of(shift.inner),
+          .channels = of(shift.count),
+          .across = of(across),
+          .down = of(down),
+          .strips = of(strips),
+          .members = of(members),
+          .strips_apart = of(divided(strips, units)),
+          .each = of(divided(tiles, members)),
+          .units = of(units),
+          .slots = of(slots),
+          .sharers = of(static_cast<std::int64_t>(std::bit_floor(sharers))),
+          .unused = 0};
+}
+
+unsigned blocks_of(const RingTiles& tiles) {
+  return static_cast<unsigned>(tiles.strips_apart) * static_cast<unsigned>(tiles.members);
+}
+
+// In tiles: what the block with most work takes; sums of a run; and, with all that a thread adds up of them, as many
+// waits as it takes 20 of them at once.
+double cost_of(const RingTiles& tiles, std::int64_t threads) {
+  const std::int64_t width = std::int64_t{tiles.period} / tiles.strips,
+                     channels = std::int64_t{tiles.units} * tiles.slots;
+  const std::int64_t parts = tiles.members * (tiles.inner == 1 ? 1 : touched(tiles.inner, width));
+  const std::int64_t rounds = divided(channels, threads / tiles.sharers) * divided(divided(parts, tiles.sharers), 20);
+  return tiles.units * (tiles.each + .2) + .25 * static_cast<double>(rounds);
+}
+
+// The cheapest; of several, the widest. Threads beside each other read 128 bytes or more, so that accesses are whole. A
+// block has a table with room for as many channels as it has threads.
+std::optional<RingTiles> ring_tiles_of(const Launch& run, const LayerSchedule& schedule, std::int64_t blocks) {
+  const ParamView& shift = shift_of(run);
+  const int width = schedule.loop.width;
+  const std::int64_t period = shift.inner * shift.count, rows = run.neurons / period, threads = schedule.block.threads;
+  const std::int64_t line = std::max<std::int64_t>(128 / (width * size_of(run.type)), 1);
+  std::optional<RingTiles> best;
+  for (std::int64_t widest = std::min(period / width, threads); widest > 0; widest /= 2) {
+    if (best && widest < line) break;
+    const RingTiles found = ring_tiles_of(shift, rows, width, line, widest, threads, blocks);
+    if (std::int64_t{found.units} * found.slots > threads) continue;
+    if (!best || cost_of(found, threads) < cost_of(*best, threads)) best = found;
+  }
+  return best;
+}
+
+// ---- schedules ----
+
+// What a thread's rows of a tile are, in kinds that the first pass reads.
+std::size_t kinds_of_rows(const BatchNormForward&) { return 1; }
+std::size_t kinds_of_rows(const BatchNormBackward& layer) {
+  const auto is_read = [](const SequenceView& view) { return view.data != nullptr && view.neuron_stride != 0; };
+  return layer.sums.inputs.size() + static_cast<std::size_t>(std::ranges::count_if(layer.sums.grad_outputs, is_read));
+}
+
+bool rows_aligned(const BatchNormForward& layer, int width) { return kernels::rows_aligned(layer.run, width); }
+bool rows_aligned(const BatchNormBackward& layer, int width) {
+  return kernels::rows_aligned(layer.sums, width) && kernels::rows_aligned(layer.gradient, width);
+}
+
+int code_of_a_step(const BatchNormForward& layer) { return layer.run.cell->forward_cost; }
+int code_of_a_step(const BatchNormBackward& layer) {
+  const Cell& cell = *layer.gradient.cell;
+  return cell.forward_cost + cell.backward_cost;
+}
+
+// Static shared memory of a block: store_sums of cuda/ring_of_tiles.cuh, and the table of batch_norm_ring.cuh.
+constexpr std::size_t scratch_bytes(int width, std::int64_t threads) {
+  return static_cast<std::size_t>(2 * width * (threads + 32 / width) + 5 * threads) * sizeof(float);
+}
+
+// Bytes of x up to which a ring takes less time than rows in registers, of which there are more blocks. Passes over x,
+// T = 4, channels last, registers and ring: float16 forward 6 MB 10.3, 9.2; 26 MB 5.9, 4.4; 51 MB 5.0, 4.6; 206 MB 4.3,
+// 4.3; backward 13.4, 12.7; 8.5, 7.3; 7.5, 6.9; 6.8, 5.8; float32 both 26 MB 11.6, 10.6; 51 MB 10.3, 11.1; 411 MB 8.9,
+// 9.7 (an H200).
+std::int64_t most_in_ring(const BatchNormForward& layer) {
+  return size_of(layer.run.type) == 2 || layer.run.steps > 4 ? 128'000'000 : 40'000'000;
+}
+std::int64_t most_in_ring(const BatchNormBackward& layer) {
+  return size_of(layer.sums.type) == 2 ? std::numeric_limits<std::int64_t>::max() : 40'000'000;
+}
+
+// A ring of tiles, where a multiprocessor has room for three at least: with two, 16 steps of float16 backward take 11.0
+// passes rather than 9.1. What a thread copies at once is 16 bytes, or 8 where sequences are long: their states stay in
+// registers.
+template <class Layer>
+std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedule, const jit::Device& device) {
+  constexpr int threads = 384, most_slots = 8, least_slots = 3, most_unrolled = 4000;
+  const Launch& run = first_loop(layer);
+  const ParamView& shift = shift_of(run);
+  const std::int64_t steps = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(run.steps)));
+  const auto size = static_cast<std::int64_t>(size_of(run.type));
+  if (run.steps * run.neurons * size > most_in_ring(layer)) return std::nullopt;
+  if (device.major < 8 || compute_type(run.type) != DType::f32 || run.steps == 0 || run.neurons == 0 ||
+      steps > std::min<std::int64_t>(16, run.checkpoint_length) || run.neurons < shift.inner * shift.count)
+    return std::nullopt;
+  const std::int64_t states = std::max<std::int64_t>(static_cast<std::int64_t>(run.cell->states.size()), 1);
+  const std::int64_t most_states = states == 1 ? 64 : 32;  // adaptive neurons of 64 spill 160 bytes on sm_120
+  std::int64_t width = (steps <= 4 ? 16 : 8) / size;
+  const auto is_too_wide = [&] {
+    return width * steps * states > most_states || width * steps * code_of_a_step(layer) > most_unrolled ||
+           !rows_aligned(layer, static_cast<int>(width)) || shift.inner * shift.count % width != 0;
+  };
+  while (width > 1 && is_too_wide()) width /= 2;
+  if (width * size < 4 || is_too_wide()) return std::nullopt;
+  const std::size_t slot = kinds_of_rows(layer) * static_cast<std::size_t>(steps * threads * width * size);
+  const std::size_t slots =
+      (static_cast<std::size_t>(kernels::most_shared_bytes(device)) - scratch_bytes(static_cast<int>(width), threads)) /
+      slot;
+  if (slots < least_slots) return std::nullopt;
+  Schedule& loop = schedule.loop;
+  loop.width = static_cast<std::uint8_t>(width);
+  loop.neighbours = true;
+  loop.staged = false;
+  loop.segments = 1;
+  loop.rows = static_cast<std::uint8_t>(steps);
+  schedule.block = {.threads = threads,
+                    .slots = static_cast<std::uint16_t>(std::min<std::size_t>(slots, most_slots)),
+                    .steps = static_cast<std::uint16_t>(steps),
+                    .is_exact = run.steps == steps};
+  return ring_tiles_of(run, schedule, device.multiprocessors) ? std::optional(schedule) : std::nullopt;
+}
+
+template <class AnyLaunch>
+Schedule in_turns(const AnyLaunch& launch, const jit::Device& device) {
+  Schedule schedule = kernels::schedule_of(launch, device.multiprocessors);
+  schedule.in_turns = true;
+  return schedule;
+}
+
+LayerSchedule schedule_of(const BatchNormForward& layer, const jit::Device& device) {
+  const LayerSchedule schedule{.loop = in_turns(layer.run, device), .block = {}};
+  return with_ring(layer, schedule, device).value_or(schedule);
+}
+
+// One for both loops: a thread has the same neurons in both.
+LayerSchedule schedule_of(const BatchNormBackward& layer, const jit::Device& device) {
+  LayerSchedule schedule{.loop = in_turns(layer.sums, device), .block = {}};
+  Schedule& loop = schedule.loop;
+  const Schedule second = in_turns(layer.gradient, device);
+  loop.width = std::min(loop.width, second.width);
+  loop.neighbours = loop.neighbours && second.neighbours;
+  loop.segments = std::max(loop.segments, second.segments);
+  loop.one_segment = 0 < layer.sums.steps && layer.sums.steps <= loop.checkpoint;
+  if (const auto ring = with_ring(layer, schedule, device)) {
+    schedule = *ring;
+    loop.checkpoint = static_cast<std::uint8_t>(schedule.block.steps);
+    loop.ragged = layer.sums.steps != schedule.block.steps;
+    loop.one_segment = true;
+  }
+  return schedule;
+}
+
+// Of a channel.
+std::size_t sums_of(const BatchNormForward&) { return 2; }
+std::size_t sums_of(const BatchNormBackward& layer) {
+  const auto is_wanted = [](const void* grad) { return grad != nullptr; };
+  return 2 + static_cast<std::size_t>(std::ranges::count_if(layer.sums.grad_params, is_wanted));
+}
+
+// A thread keeps its channels, and the parameters of its first neurons, in all its turns.
+bool fits(const Launch& run, const Schedule& schedule) {
+  constexpr std::int64_t most_neurons = std::int64_t{1}
+                                        << 30;  // indices are int, and a strip may reach beyond the last
+  const ParamView& shift = shift_of(run);
+  const std::int64_t period = shift.inner * shift.count;
+  const auto repeats = [&](const ParamView& param) {
+    return param.data == nullptr || param.count == 1 || period % (param.inner * param.count) == 0;
+  };
+  return compute_type(run.type) == DType::f32 && run.steps > 0 && shift.count > 1 && period % schedule.width == 0 &&
+         run.neurons <= most_neurons && schedule.neighbours && !schedule.staged && schedule.segments == 1 &&
+         std::ranges::all_of(run.params, repeats);
+}
+
+struct ForwardSpec {
+  KernelSpec run;
+  Block block;
+  bool operator==(const ForwardSpec&) const = default;
+};
+// The second loop's cell is the first one's with_statistics: all that its spec says follows from the first. What is
+// kept of it does not keep the cell.
+struct BackwardSpec {
+  KernelSpec sums, gradient;
+  Block block;
+  bool operator==(const BackwardSpec& other) const { return sums == other.sums && block == other.block; }
+};
+struct HashOfLayerSpec {
+  std::size_t operator()(const ForwardSpec& spec) const { return of(spec.run, spec.block); }
+  std::size_t operator()(const BackwardSpec& spec) const { return of(spec.sums, spec.block); }
+
+ private:
+  static std::size_t of(const KernelSpec& spec, const Block& block) {
+    return HashOfSpec()(spec) * 31 + hash64(&block, sizeof block);
+  }
+};
+
+ForwardSpec spec_of(const BatchNormForward& layer, const jit::Device& device) {
+  const LayerSchedule schedule = schedule_of(layer, device);
+  return {kernels::spec_of(layer.run, schedule.loop), schedule.block};
+}
+BackwardSpec spec_of(const BatchNormBackward& layer, const jit::Device& device) {
+  const LayerSchedule schedule = schedule_of(layer, device);
+  BackwardSpec spec{kernels::spec_of(layer.sums, schedule.loop), kernels::spec_of(layer.gradient, schedule.loop),
+                    schedule.block};
+  const auto params = params_of(spec.sums);
+  for (Place& place : params.last(2)) place.wanted = true;  // scale and shift
+  spec.gradient.places.items().back().grad = GradKind::ones;
+  return spec;
+}
+
+std::string print_gradient(const ForwardSpec&) { return {}; }
+std::string print_gradient(const BackwardSpec& spec) {
+  codegen::Lines line;
+  // Both loops have the same names.
+  line("namespace spikeforge::gradient {{");
+  line += print_loop(spec.gradient, spec.gradient.cell->device_text(spec.gradient.loop.form));
+  line("}}  // namespace spikeforge::gradient");
+  line("");
+  return line.take();
+}
+
+const KernelSpec& first_of(const ForwardSpec& spec) { return spec.run; }
+const KernelSpec& first_of(const BackwardSpec& spec) { return spec.sums; }
+
+// A kernel that hands its arguments to a function of cuda/batch_norm.cuh, which is made for `specs`.
+template <class Spec>
+jit::KernelSource print_kernel(const Spec& spec, std::string_view suffix, std::string_view function,
+                               std::string_view args, std::string_view specs) {
+  const KernelSpec& first = first_of(spec);
+  const CellText cell = first.cell->device_text(first.loop.form);
+  const Block& block = spec.block;
+  codegen::Lines line;
+  const bool has_ring = block.slots > 0;
+  line("#include <spikeforge/cuda/{}.cuh>", has_ring ? "batch_norm_ring" : "batch_norm");
+  line += print_loop(first, cell);
+  line("");
+  line += print_gradient(spec);
+  if (has_ring) {
+    line("struct Block {{");
+    line("  static constexpr int threads = {}, slots = {}, steps = {};", block.threads, block.slots, block.steps);
+    line("  static constexpr bool is_exact = {};", block.is_exact);
+    line("}};");
+    line("");
+  }
+  const std::string_view room = has_ring ? "spikeforge::layers::ring" : "spikeforge::layers";
+  line("extern \"C\" __global__ void __launch_bounds__({}{}) spikeforge_{}(", block.threads, has_ring ? ", 1" : "",
+       function);
+  line("    const __grid_constant__ {}::{}<{}> args) {{", room, args, specs);
+  line("  {}::{}{}(args);", room, function, has_ring ? fmt::format("<{}, Block>", specs) : "");
+  line("}}");
+  return {
+      .name = cell.name + std::string(suffix), .entry = fmt::format("spikeforge_{}", function), .text = line.take()};
+}
+
+jit::KernelSource print_source(const ForwardSpec& spec) {
+  return print_kernel(spec, "_batch_norm", "normalise_and_run", "NormaliseAndRunArgs", "spikeforge::Spec");
+}
+jit::KernelSource print_source(const BackwardSpec& spec) {
+  return print_kernel(spec, "_batch_norm_grad", "normalise_and_run_grad", "NormaliseAndRunGradArgs",
+                      "spikeforge::Spec, spikeforge::gradient::spikeforge::Spec");
+}
+
 std::size_t partial_bytes(const ChannelTiles& tiles, std::size_t sums) {
   return sums * sizeof(float) * static_cast<std::size_t>(tiles.slots) * static_cast<std::size_t>(tiles.runs) *
          blocks_of(tiles);
+}
+
+std::size_t partial_bytes(const RingTiles& tiles, std::size_t sums) {
+  return sums * sizeof(float) * static_cast<std::size_t>(tiles.slots) * static_cast<std::size_t>(tiles.strips) *
+         static_cast<std::size_t>(tiles.members);
 }
 
 // Of an element in its channel.
@@ -197,21 +400,26 @@ double share_of_an_element(const Launch& run) {
 
 // ---- arguments ----
 
-Arguments arguments_of(const BatchNormForward& layer, const ChannelTiles& tiles, void* partial) {
+template <class Tiles>
+Arguments arguments_of(const BatchNormForward& layer, const Tiles& tiles, void* partial) {
   const ForwardLaunch& run = layer.run;
-  NormaliseArguments norm{.tiles = tiles,
-                          .samples = {},
-                          .share = share_of_an_element(run),
-                          .eps = layer.eps,
-                          .weight = layer.weight,
-                          .bias = layer.bias,
-                          .partial = partial,
-                          .mean = layer.mean,
-                          .var = layer.var,
-                          .center = const_cast<void*>(run.params[run.params.size() - 3].data),
-                          .rstd = layer.rstd,
-                          .scale = const_cast<void*>(run.params[run.params.size() - 2].data),
-                          .shift = const_cast<void*>(shift_of(run).data)};
+  NormaliseArguments<Tiles> norm{.tiles = tiles,
+                                 .samples = {},
+                                 .share = share_of_an_element(run),
+                                 .eps = layer.eps,
+                                 .weight = layer.weight,
+                                 .bias = layer.bias,
+                                 .partial = partial,
+                                 .mean = layer.mean,
+                                 .var = layer.var,
+                                 .center = const_cast<void*>(run.params[run.params.size() - 3].data),
+                                 .rstd = layer.rstd,
+                                 .scale = const_cast<void*>(run.params[run.params.size() - 2].data),
+                                 .shift = const_cast<void*>(shift_of(run).data),
+                                 .running_mean = layer.running_mean,
+                                 .running_var = layer.running_var,
+                                 .batches = reinterpret_cast<long long*>(layer.batches),
+                                 .momentum = layer.momentum.value_or(-1)};
   const std::int64_t rows = run.steps * tiles.rows;
   const std::pair<std::int64_t, std::int64_t> places[] = {
       {rows / 4, tiles.inner / 3}, {rows / 2, tiles.inner / 2}, {rows * 3 / 4, tiles.inner * 2 / 3}};
@@ -224,21 +432,22 @@ Arguments arguments_of(const BatchNormForward& layer, const ChannelTiles& tiles,
   return arguments;
 }
 
-Arguments arguments_of(const BatchNormBackward& layer, const ChannelTiles& tiles, void* partial) {
+template <class Tiles>
+Arguments arguments_of(const BatchNormBackward& layer, const Tiles& tiles, void* partial) {
   const std::span<const ParamView> params = layer.gradient.params;
   Arguments arguments(layer.sums, layer.sums.neurons);
   arguments.append(Arguments(layer.gradient, layer.gradient.neurons));
-  arguments.append(NormaliseGradArguments{.tiles = tiles,
-                                          .share = share_of_an_element(layer.sums),
-                                          .rstd = layer.rstd,
-                                          .scale = layer.sums.params[layer.sums.params.size() - 2].data,
-                                          .grad_mean = layer.grad_mean,
-                                          .grad_var = layer.grad_var,
-                                          .partial = partial,
-                                          .grad_weight = layer.grad_weight,
-                                          .grad_bias = layer.grad_bias,
-                                          .offset = const_cast<void*>(params[params.size() - 2].data),
-                                          .slope = const_cast<void*>(params.back().data)});
+  arguments.append(NormaliseGradArguments<Tiles>{.tiles = tiles,
+                                                 .share = share_of_an_element(layer.sums),
+                                                 .rstd = layer.rstd,
+                                                 .scale = layer.sums.params[layer.sums.params.size() - 2].data,
+                                                 .grad_mean = layer.grad_mean,
+                                                 .grad_var = layer.grad_var,
+                                                 .partial = partial,
+                                                 .grad_weight = layer.grad_weight,
+                                                 .grad_bias = layer.grad_bias,
+                                                 .offset = const_cast<void*>(params[params.size() - 2].data),
+                                                 .slope = const_cast<void*>(params.back().data)});
   return arguments;
 }
 
@@ -250,16 +459,37 @@ struct Kernels {
 auto& tables_for(const ForwardSpec&, Kernels& kernels) { return kernels.forward; }
 auto& tables_for(const BackwardSpec&, Kernels& kernels) { return kernels.backward; }
 
+// Dynamic shared memory of a block.
+template <class Layer>
+std::size_t ring_bytes(const Layer& layer, const LayerSchedule& schedule) {
+  const Block& block = schedule.block;
+  return kinds_of_rows(layer) * block.slots * block.steps * block.threads * schedule.loop.width *
+         static_cast<std::size_t>(size_of(first_loop(layer).type));
+}
+
+template <class Layer, class Tiles>
+void launch_tiles(const Layer& layer, const jit::LoadedKernel& kernel, const Tiles& tiles, unsigned threads,
+                  std::size_t shared, void* stream, const Allocate& allocate) {
+  const Arguments arguments = arguments_of(layer, tiles, allocate(partial_bytes(tiles, sums_of(layer))));
+  kernel.launch_together(blocks_of(tiles), threads, static_cast<unsigned>(shared), stream, arguments.data());
+}
+
 template <class Layer>
 void launch_layer(const Layer& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
   const Launch& run = first_loop(layer);
+  const LayerSchedule schedule = schedule_of(layer, device);
   const auto spec = spec_of(layer, device);
   Kernels& kernels = run.cell->layer_kernels.get<Kernels>([] { return Kernels(); });
   const jit::LoadedKernel& kernel = tables_for(spec, kernels).of(device).get(spec, device);
-  const std::int64_t blocks = std::int64_t{kernel.blocks_at_once(block)} * device.multiprocessors;
-  const ChannelTiles tiles = tiles_of(run, schedule_of(layer, device).width, blocks);
-  const Arguments arguments = arguments_of(layer, tiles, allocate(partial_bytes(tiles, sums_of(layer))));
-  kernel.launch_together(blocks_of(tiles), block, 0, stream, arguments.data());
+  const unsigned threads = schedule.block.threads;
+  const std::int64_t multiprocessors = device.multiprocessors;
+  if (schedule.block.slots == 0) {
+    const ChannelTiles tiles = tiles_of(run, schedule.loop.width, kernel.blocks_at_once(threads) * multiprocessors);
+    return launch_tiles(layer, kernel, tiles, threads, 0, stream, allocate);
+  }
+  const std::size_t shared = ring_bytes(layer, schedule);
+  kernel.allow_shared(static_cast<int>(shared), jit::Driver::get().device());  // a kernel always has the same
+  launch_tiles(layer, kernel, *ring_tiles_of(run, schedule, multiprocessors), threads, shared, stream, allocate);
 }
 
 template <class Layer>
@@ -272,7 +502,7 @@ void note_layer(const Layer& layer) {
 }  // namespace
 
 bool fits_one_launch(const BatchNormForward& layer, const jit::Device& device) {
-  return fits(layer.run, schedule_of(layer, device));
+  return fits(layer.run, schedule_of(layer, device).loop);
 }
 
 bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device) {
@@ -283,7 +513,11 @@ bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device) 
         params[j].count == 1 || (params[j].count == params.back().count && params[j].inner == params.back().inner);
     if (layer.sums.grad_params[j] != nullptr && !is_channels) return false;
   }
-  return fits(layer.sums, schedule_of(layer, device)) && sums_of(layer) <= most_sums;
+  return fits(layer.sums, schedule_of(layer, device).loop) && sums_of(layer) <= most_sums;
+}
+
+bool moves_running(const BatchNormForward& layer, const jit::Device& device) {
+  return fits_one_launch(layer, device) && schedule_of(layer, device).block.slots > 0;
 }
 
 void launch(const BatchNormForward& layer, const jit::Device& device, void* stream, const Allocate& allocate) {

@@ -8,7 +8,9 @@
 #include <spikeforge/kernels/multistep/launch.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <optional>
 
 namespace spikeforge::layers {
 
@@ -20,6 +22,11 @@ struct BatchNormForward {
   double eps = 0;
   const void *weight = nullptr, *bias = nullptr;  // null: 1 and 0
   void *mean = nullptr, *var = nullptr, *rstd = nullptr;
+  // Running statistics, which move towards those of the input (moves_running); null: there are none. `batches` counts
+  // the calls.
+  void *running_mean = nullptr, *running_var = nullptr;
+  std::int64_t* batches = nullptr;
+  std::optional<double> momentum = std::nullopt;  // none: the means over all calls
 };
 
 // `sums` asks for all gradients but those of x, center, scale and shift; those of parameters become sums of channels,
@@ -34,6 +41,9 @@ struct BatchNormBackward {
 
 bool fits_one_launch(const BatchNormForward& layer, const jit::Device& device);
 bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device);
+
+// Whether its launch moves running statistics too.
+bool moves_running(const BatchNormForward& layer, const jit::Device& device);
 
 // Of a layer that fits. `allocate` gives device memory for what blocks tell each other, good until the stream has
 // passed the launch. The device must be current; nothing is waited for.

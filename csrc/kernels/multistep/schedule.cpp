@@ -22,18 +22,6 @@ bool all_readable_at(std::span<const SequenceView> views, std::size_t element, i
   return std::ranges::all_of(views, [&](const SequenceView& view) { return readable_at(view, element, width); });
 }
 
-// Whether every row starts at a multiple of a width. Results are allocated by us, with rows of N elements.
-bool rows_aligned(const ForwardLaunch& launch, int width) {
-  return launch.neurons % width == 0 && all_readable_at(launch.inputs, size_of(launch.type), width);
-}
-
-bool rows_aligned(const BackwardLaunch& launch, int width) {
-  const std::size_t element = size_of(launch.type), state = size_of(compute_type(launch.type));
-  return launch.neurons % width == 0 && all_readable_at(launch.inputs, element, width) &&
-         all_readable_at(launch.grad_outputs, element, width) && aligned(launch.checkpoints, 0, state, width) &&
-         all_readable_at(launch.grad_states, state, width);
-}
-
 // All figures below: an H200, LIF unless said otherwise, the time of the kernel over that of the bytes it must move.
 // `benchmarks/schedule.py` measures them again.
 
@@ -157,6 +145,18 @@ std::int64_t neurons_in_turns(const Launch& launch, const Schedule& schedule, in
 }
 
 }  // namespace
+
+// Results are allocated by us, with rows of N elements.
+bool rows_aligned(const ForwardLaunch& launch, int width) {
+  return launch.neurons % width == 0 && all_readable_at(launch.inputs, size_of(launch.type), width);
+}
+
+bool rows_aligned(const BackwardLaunch& launch, int width) {
+  const std::size_t element = size_of(launch.type), state = size_of(compute_type(launch.type));
+  return launch.neurons % width == 0 && all_readable_at(launch.inputs, element, width) &&
+         all_readable_at(launch.grad_outputs, element, width) && aligned(launch.checkpoints, 0, state, width) &&
+         all_readable_at(launch.grad_states, state, width);
+}
 
 Schedule schedule_of(const ForwardLaunch& launch, int multiprocessors) {
   const CellSize cell = size_of_cell(launch);

@@ -21,6 +21,10 @@ struct Schedule {
   bool operator==(const Schedule&) const = default;
 };
 
+// Whether every row starts at a multiple of a width, so that as many neighbours are read in one access.
+bool rows_aligned(const ForwardLaunch& launch, int width);
+bool rows_aligned(const BackwardLaunch& launch, int width);
+
 Schedule schedule_of(const ForwardLaunch& launch, int multiprocessors);
 Schedule schedule_of(const BackwardLaunch& launch, int multiprocessors);
 

@@ -22,6 +22,7 @@ from spikeforge.nn.text import TextCell, predefined_cell
 
 OPERATOR = torch.ops.spikeforge.batch_norm_run.default
 BUILTIN = OPERATOR._op
+TRACKED = torch.ops.spikeforge.batch_norm_run_tracked.default._op
 records_kernels = torch.ops.spikeforge.records_kernels.default
 is_compiling = torch.compiler.is_compiling
 # And how many dimensions their x has, with time.
@@ -167,15 +168,20 @@ class BatchNormNeuron(Container):
         mode, other = residual or ("add", None)
         used: list[Tensor] = []
 
+        tracked = running_of(norm, x) if mean is None and is_eager(x) else None
+
         def layer(*call):
-            tensors = self._weight(norm, x), parameter(norm, "bias"), mean, var, other
             options = {"residual_mode": mode, "eps": norm.eps, "store_states": store}
+            if tracked:
+                return TRACKED(*call, *tracked, self._weight(norm, x), parameter(norm, "bias"), other, momentum=norm.momentum, **options)
+            tensors = self._weight(norm, x), parameter(norm, "bias"), mean, var, other
             outputs, after, *statistics = operator_for(x)(*call, *tensors, **options)
             used.extend(statistics)
             return outputs, after
 
         outputs, after = self._text_cell().call(neuron, (x,), state, store, layer)
-        update_running(norm, *used, count)
+        if not tracked:
+            update_running(norm, *used, count)
         return outputs[0], dict(zip(neuron.state_names, after))
 
     def _each_step(
@@ -262,10 +268,13 @@ def _normalised(norm: nn.Module, x: Tensor) -> Tensor:
     return norm(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
+def is_eager(x: Tensor) -> bool:
+    return (type(x) is Tensor or type(x) is nn.Parameter) and not is_compiling()
+
+
 def operator_for(x: Tensor) -> Any:
     """Tracers take the operator itself; other calls what is below it, which saves a call of Python."""
-    is_plain = type(x) is Tensor or type(x) is nn.Parameter
-    return BUILTIN if is_plain and not is_compiling() else OPERATOR
+    return BUILTIN if is_eager(x) else OPERATOR
 
 
 def is_better_apart(x: Tensor) -> bool:
@@ -301,6 +310,16 @@ def parameter(norm: nn.Module, name: str) -> Tensor | None:
 def dims_of(kind: type) -> tuple[int, int]:
     """How many dimensions x with time has beside a norm of this class, at least and at most."""
     return DIMS.get(kind) or next(dims for base, dims in DIMS.items() if issubclass(kind, base))
+
+
+def running_of(norm: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Running statistics that the operator moves as it computes those of x; None where it cannot, or there are none."""
+    if not norm.training or not norm.track_running_stats:
+        return None
+    buffers = norm._buffers
+    if buffers["running_mean"].dtype not in (x.dtype, state_type(x.dtype)):
+        return None
+    return buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"]
 
 
 def update_running(norm: nn.Module, mean: Tensor, var: Tensor, count: int | Tensor) -> None:
