@@ -18,6 +18,7 @@ import torch
 OWN = (
     "_spikeforge",
     "_spikeforge_bits",
+    "_spikeforge_chain",
     "_spikeforge_joined",
     "_spikeforge_neuron",
     "_spikeforge_norm",

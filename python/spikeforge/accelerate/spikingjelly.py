@@ -18,6 +18,7 @@ from spikingjelly.activation_based import neuron, surrogate
 
 from spikeforge._names import SPIKINGJELLY
 from spikeforge._numbers import HALF_TYPES, is_number, operand, state_type
+from spikeforge.accelerate.in_pieces import handed_on
 from spikeforge.accelerate.layers import is_recomputed, norm_of, normalised
 from spikeforge.accelerate.replacing import (
     Replaced,
@@ -337,6 +338,8 @@ class Node(Replaced):
 
     def multi_step_forward(self, x_seq, *args, residual=None, **kwargs):
         """With `residual`, a pair of a mode and a tensor r: what becomes of the spikes beside it."""
+        if handed_on(self, x_seq):
+            return x_seq
         fused = None if args or kwargs else self._fused((x_seq,))
         if fused is None:
             return joined(super().multi_step_forward(self._normalised(x_seq), *args, **kwargs), residual)
@@ -345,9 +348,21 @@ class Node(Replaced):
         if store:
             self._keep_sequences(states)
             states = [state[-1].clone() for state in states]
+        self._take(states)
+        return spikes
+
+    def _take(self, states):
         for name, state in zip(self._memories, states):
             self._memories[name] = state
-        return spikes
+
+    def _from_rest(self, x, dtype):
+        """Text and parameters of a node that begins a sequence, with all states where they start; else None."""
+        program = self._fused((x,))
+        if program is None or self._stores_states():
+            return None
+        if any(isinstance(v, torch.Tensor) or v != start for v, start in zip(self._memories.values(), program.starts)):
+            return None
+        return self._text(program), RULES[type(self).of_node].parameters(self, dtype)
 
     def _normalised(self, x_seq):
         norm = norm_of(self)

@@ -74,6 +74,7 @@ class Watch(TorchDispatchMode):
         self.readers: dict[nn.Module, set[nn.Module | None]] = {}
         self.inputs: dict[nn.Module, list[Tensor]] = {}
         self.read: dict[nn.Module, list[int | None]] = {}  # by products: the most of each input
+        self.given: dict[nn.Module, int] = {}  # by products: how many numbers they gave
         self.made_of: dict[nn.Module, nn.Module] = {}  # normalisations, of products
         self.inside: list[nn.Module] = []
 
@@ -184,6 +185,7 @@ class Watch(TorchDispatchMode):
 
     def _after_product(self, product: nn.Module, inputs: Any, output: Tensor) -> None:
         self.product_of[_storage(output)] = product
+        self.given[product] = output.numel()
         self.alive.append(output)
 
 
