@@ -29,9 +29,11 @@ MultistepResults forward_cpu(const MultistepCall& call, bool save) {
   MultistepResults results = allocate_forward(call, prepared, save);
   const DescribedForward described(call, prepared, results);
   kernels::note(described.launch);
+  if (described.launch.packed.bits != 0) *described.launch.packed.valid = 1;
   if (call.store_states && prepared.layout.steps == 0) return results;  // of any number of neurons, all empty
   const cpu::Program program = cpu::program_of(described.launch);
   run(call, described.launch, program, program.loop.forward_scratch, program.loop.forward);
+  described.pack_rest(results);
   return results;
 }
 

@@ -2,9 +2,11 @@
 
 import copy
 import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import REPOSITORY
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -149,6 +151,18 @@ def test_a_network_in_pieces_takes_the_same_step(device):
     net.train(), twin.train()
     restore(net)
     torch.testing.assert_close(step(net, x)[0][0], step(twin, x)[0][0])
+
+
+def test_the_peak_of_a_training_step_is_that_of_smaller_images(monkeypatch):
+    """Counted without memory, as benchmarks/alive.py does: of SEW-ResNet18 the first layer takes most of it."""
+    pytest.importorskip("spikingjelly", reason="spikingjelly is not installed")
+    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
+    import alive
+
+    options = SimpleNamespace(steps=8, batch=16, size=64, classes=10, device="cpu", dtype="float32")
+    peaks = {form: alive.counted("SEW-ResNet18", form, options).peak for form in ("recomputed", "in pieces")}
+    weights = 2 * 4 * 11.2e6  # gradients, and what they are made of
+    assert (peaks["in pieces"] - weights) < 0.6 * (peaks["recomputed"] - weights), peaks
 
 
 def test_pieces_are_checked():

@@ -22,6 +22,8 @@ constexpr std::int64_t block = 256;  // threads: block_of_tile of cuda/batch_nor
 
 // The parameter whose channels are the layer's.
 const ParamView& shift_of(const Launch& run) { return run.params.back(); }
+// Neurons after which the channels are the same again.
+std::int64_t period_of(const Launch& run) { return shift_of(run).inner * shift_of(run).count; }
 const BackwardLaunch& first_loop(const BatchNormBackward& layer) { return layer.sums; }
 const ForwardLaunch& first_loop(const BatchNormForward& layer) { return layer.run; }
 
@@ -45,6 +47,13 @@ Schedule schedule_of(const BatchNormBackward& layer, const jit::Device& device) 
   return schedule;
 }
 
+// Of what a thread of so many neurons has of a row of bits.
+std::int64_t threads_of_a_byte(const BatchNormForward& layer, int width) {
+  const int bits = layer.run.packed.bits * width;
+  return 0 < bits && bits < 8 ? 8 / bits : 1;
+}
+std::int64_t threads_of_a_byte(const BatchNormBackward&, int /*width*/) { return 1; }
+
 // Of a channel.
 std::size_t sums_of(const BatchNormForward&) { return 2; }
 std::size_t sums_of(const BatchNormBackward& layer) {
@@ -56,14 +65,13 @@ std::size_t sums_of(const BatchNormBackward& layer) {
 bool fits(const Launch& run, const Schedule& schedule) {
   constexpr std::int64_t most_neurons = std::int64_t{1}
                                         << 30;  // indices are int, and a strip may reach beyond the last
-  const ParamView& shift = shift_of(run);
-  const std::int64_t period = shift.inner * shift.count;
+  const std::int64_t period = period_of(run);
   const auto repeats = [&](const ParamView& param) {
     return param.data == nullptr || param.count == 1 || period % (param.inner * param.count) == 0;
   };
-  return compute_type(run.type) == DType::f32 && run.steps > 0 && shift.count > 1 && period % schedule.width == 0 &&
-         run.neurons <= most_neurons && schedule.neighbours && !schedule.staged && schedule.segments == 1 &&
-         std::ranges::all_of(run.params, repeats);
+  return compute_type(run.type) == DType::f32 && run.steps > 0 && shift_of(run).count > 1 &&
+         period % schedule.width == 0 && run.neurons <= most_neurons && schedule.neighbours && !schedule.staged &&
+         schedule.segments == 1 && std::ranges::all_of(run.params, repeats);
 }
 
 struct ForwardSpec {
@@ -130,13 +138,13 @@ jit::KernelSource print_source(const BackwardSpec& spec) {
 
 std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
 
-// Strips at most `widest` threads wide. Blocks take tiles of one strip only, and some of them fewer; or all as many,
-// some of them on in the next strip.
-ChannelTiles tiles_of(const ParamView& shift, std::int64_t rows, int width, std::int64_t widest, std::int64_t blocks,
-                      bool of_one_strip) {
+// Strips at most `widest` threads wide, and a multiple of `unit`. Blocks take tiles of one strip only, and some of them
+// fewer; or all as many, some of them on in the next strip.
+ChannelTiles tiles_of(const ParamView& shift, std::int64_t rows, int width, std::int64_t unit, std::int64_t widest,
+                      std::int64_t blocks, bool of_one_strip) {
   constexpr std::int64_t most_for_itself = 8 * block;  // parts of sums
   const std::int64_t period = shift.inner * shift.count, columns = period / width;
-  const std::int64_t strips = divided(columns, widest), across = divided(columns, strips);
+  const std::int64_t strips = divided(columns, widest), across = divided(divided(columns, strips), unit) * unit;
   const std::int64_t down = std::min(block / across, rows), tiles = divided(rows, down);
   const std::int64_t each =
       of_one_strip ? divided(tiles, std::max<std::int64_t>(blocks / strips, 1)) : divided(strips * tiles, blocks);
@@ -170,15 +178,15 @@ unsigned blocks_of(const ChannelTiles& tiles) {
 
 // Threads beside each other read 32 or more neighbours, so that accesses are whole; where those share a channel, wider
 // strips have fewer runs. The sums of a run take about as long as 3 tiles (an H200, images of 7 x 7 to 112 x 112).
-ChannelTiles tiles_of(const Launch& run, int width, std::int64_t blocks) {
+ChannelTiles tiles_of(const Launch& run, int width, std::int64_t unit, std::int64_t blocks) {
   const ParamView& shift = shift_of(run);
   const std::int64_t rows = run.neurons / (shift.inner * shift.count);
   const auto cost = [](const ChannelTiles& tiles) { return tiles.each + 3 * tiles.runs; };
-  ChannelTiles best = tiles_of(shift, rows, width, 32, blocks, /*of_one_strip=*/false);
+  ChannelTiles best = tiles_of(shift, rows, width, unit, 32, blocks, /*of_one_strip=*/false);
   for (const std::int64_t widest : {32, 64, 128, 256}) {
     if (widest > 32 && shift.inner == 1) break;
     for (const bool of_one_strip : {false, true}) {
-      const ChannelTiles found = tiles_of(shift, rows, width, widest, blocks, of_one_strip);
+      const ChannelTiles found = tiles_of(shift, rows, width, unit, widest, blocks, of_one_strip);
       if (blocks_of(found) <= blocks && cost(found) < cost(best)) best = found;
     }
   }
@@ -257,7 +265,8 @@ void launch_layer(const Layer& layer, const jit::Device& device, void* stream, c
   Kernels& kernels = run.cell->layer_kernels.get<Kernels>([] { return Kernels(); });
   const jit::LoadedKernel& kernel = tables_for(spec, kernels).of(device).get(spec, device);
   const std::int64_t blocks = std::int64_t{kernel.blocks_at_once(block)} * device.multiprocessors;
-  const ChannelTiles tiles = tiles_of(run, schedule_of(layer, device).width, blocks);
+  const int width = schedule_of(layer, device).width;
+  const ChannelTiles tiles = tiles_of(run, width, threads_of_a_byte(layer, width), blocks);
   const Arguments arguments = arguments_of(layer, tiles, allocate(partial_bytes(tiles, sums_of(layer))));
   kernel.launch_together(blocks_of(tiles), block, 0, stream, arguments.data());
 }
@@ -272,7 +281,8 @@ void note_layer(const Layer& layer) {
 }  // namespace
 
 bool fits_one_launch(const BatchNormForward& layer, const jit::Device& device) {
-  return fits(layer.run, schedule_of(layer, device));
+  const std::int64_t bits = layer.run.packed.bits;
+  return fits(layer.run, schedule_of(layer, device)) && PackedOutput::has_whole_bytes(period_of(layer.run), bits);
 }
 
 bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device) {

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from spikeforge import _library
 from spikeforge.accelerate import in_pieces, products, replacing, residual
 from spikeforge.accelerate.replacing import Replaced
-from spikeforge.accelerate.watch import has_hooks, watched
+from spikeforge.accelerate.watch import Watch, has_hooks, watched
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 MOST_PLACES = 256  # of a window of max_pool2d
@@ -90,7 +90,7 @@ def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 
         raise ValueError("accelerate.layers: pieces are computed of what is made again: pass recompute=True")
     _library.load()
     names = {module: name for name, module in net.named_modules()}
-    pairs, recomputed, given = _found(net, inputs, recompute)
+    pairs, recomputed, watch = _found(net, inputs, recompute)
     for norm, neuron in pairs:
         replacing.replace(norm, HandingOn)
         norm.__dict__["_spikeforge_neuron"] = (neuron,)  # in a tuple: it is no part of the module
@@ -103,10 +103,14 @@ def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 
         for module in list(names)
         for neuron, mode in residual.join(module, lambda neuron: norm_of(neuron) is not None)
     ]
+    if watch is not None:
+        joining = {net.get_submodule(name) for _, name, _ in joined}
+        for neuron, bits in watch.packing([(product, bits) for _, product, bits in recomputed], joining).items():
+            neuron.__dict__["_spikeforge_packs"] = bits
     pools = [module for module in names if _is_known_pool(module)]
     for pool in pools:
         replacing.replace(pool, BytePool)
-    chains = _put_in_pieces(net, pieces, dict(pairs), recomputed, given) if pieces > 1 else []
+    chains = _put_in_pieces(net, pieces, dict(pairs), recomputed, watch.given) if pieces > 1 and watch else []
     return Layers(
         tuple((names[norm], names[neuron]) for norm, neuron in pairs),
         tuple(names[pool] for pool in pools),
@@ -161,19 +165,19 @@ def is_recomputed(norm: nn.Module) -> bool:
 
 def _found(
     net: nn.Module, inputs: tuple[Any, ...], recompute: bool
-) -> tuple[list[tuple[nn.Module, nn.Module]], list[tuple[nn.Module, nn.Module, int]], dict[nn.Module, int]]:
-    """Normalisations and neurons that may run together; normalisations, the products before them, and bits; and how many
-    numbers each product gives."""
+) -> tuple[list[tuple[nn.Module, nn.Module]], list[tuple[nn.Module, nn.Module, int]], Watch | None]:
+    """Normalisations and neurons that may run together; normalisations, the products before them, and bits; and what was
+    watched."""
     norms = {module for module in net.modules() if _is_known_norm(module)}
     neurons = {module for module in net.modules() if hasattr(type(module), "takes_norm") and not has_hooks(module)}
     free = {module for module in neurons if norm_of(module) is None}
     if not norms or not free:
-        return [], [], {}
+        return [], [], None
     candidates = {m for m in net.modules() if recompute and products.is_product(m) and not has_hooks(m)}
     watch = watched(net, inputs, norms, neurons, candidates)
     pairs = [(norm, neuron) for norm, neuron in watch.pairs() if neuron in free]
     before = {norm: watch.product_before(norm) for norm, _ in pairs}
-    return pairs, [(norm, *found) for norm, found in before.items() if found is not None], watch.given
+    return pairs, [(norm, *found) for norm, found in before.items() if found is not None], watch
 
 
 def _is_known_norm(module: nn.Module) -> bool:

@@ -22,6 +22,7 @@ OWN = (
     "_spikeforge_joined",
     "_spikeforge_neuron",
     "_spikeforge_norm",
+    "_spikeforge_packs",
     "_spikeforge_recompute",
     "_spikeforge_source",
     "_spikeforge_text",

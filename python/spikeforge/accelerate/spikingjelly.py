@@ -413,10 +413,11 @@ class Node(Replaced):
             return joined(spikes, residual), states
         if apart and norm is not None:
             norm, x = None, normalised(norm, x)
+        bits = self.__dict__.get("_spikeforge_packs", 0)
         states = [_state(value, start, x) for value, start in zip(states, program.starts)]
         if norm is None and program.options is not None:
             overload = getattr(torch.ops.spikeforge, program.what).default
-            spikes, *states = overload(x, *states, **program.options, store_v=store)
+            spikes, *states = overload(x, *states, **program.options, store_v=store, bits=bits)
             return spikes, states
         dtype = state_type(x.dtype)
         if all(state is None for state in states):
@@ -427,12 +428,13 @@ class Node(Replaced):
         ]
         parameters = RULES[type(self).of_node].parameters(self, dtype)
         if norm is None:
-            (spikes,), states = torch.ops.spikeforge.run(program.what, [x], states, parameters, store_states=store)
+            run = torch.ops.spikeforge.run
+            (spikes,), states = run(program.what, [x], states, parameters, store_states=store, bits=bits)
             return spikes, states
         mean, var, count = statistics_of(norm, x)
         mode, other = residual or ("add", None)
         of_channels = parameter(norm, "weight"), parameter(norm, "bias"), mean, var, other
-        options = {"residual_mode": mode, "eps": norm.eps, "store_states": store}
+        options = {"residual_mode": mode, "eps": norm.eps, "store_states": store, "bits": bits}
         call = self._text(program), [x], states, parameters, *of_channels
         (spikes,), states, *used = operator_for(x)(*call, **options)
         update_running(norm, *used, count)
