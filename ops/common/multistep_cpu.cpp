@@ -30,9 +30,11 @@ MultistepResults forward_cpu(const MultistepCall& call, bool save) {
   const DescribedForward described(call, prepared, results);
   kernels::note(described.launch);
   if (described.launch.packed.bits != 0) *described.launch.packed.valid = 1;
-  if (call.store_states && prepared.layout.steps == 0) return results;  // of any number of neurons, all empty
-  const cpu::Program program = cpu::program_of(described.launch);
-  run(call, described.launch, program, program.loop.forward_scratch, program.loop.forward);
+  const bool is_nothing = call.store_states && prepared.layout.steps == 0;  // of any number of neurons, all empty
+  if (!is_nothing) {
+    const cpu::Program program = cpu::program_of(described.launch);
+    run(call, described.launch, program, program.loop.forward_scratch, program.loop.forward);
+  }
   described.pack_rest(results);
   return results;
 }
