@@ -31,7 +31,7 @@ struct PackedRow {
   __device__ __forceinline__ PackedRow(unsigned char* packed, unsigned char* valid, long long neurons, Neurons n)
       : row{packed + n.first * bits / 8, neurons * bits / 8},
         valid(valid),
-        is_mine(threadIdx.x % sharing == 0 && (beside == 1 || n.own(0))) {}
+        is_mine(threadIdx.x % sharing == 0 && (Neurons::stride != 1 || n.own(0))) {}
 
   // `F` is the type of arithmetic.
   template <class F, class Values>
