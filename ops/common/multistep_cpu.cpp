@@ -6,7 +6,7 @@
 namespace spikeforge::ops {
 namespace {
 
-Tiles tiles_of(const Launch& launch, const cpu::Program& program) {
+Tiles tiles_of_call(const Launch& launch, const cpu::Program& program) {
   return tiles_of(launch.neurons, launch.steps, program.largest_tile);
 }
 
@@ -21,7 +21,7 @@ MultistepResults forward_cpu(const MultistepCall& call, bool save) {
   const bool is_nothing = call.store_states && prepared.layout.steps == 0;  // of any number of neurons, all empty
   if (!is_nothing) {
     const cpu::Program program = cpu::program_of(described.launch);
-    run_tiles(call, tiles_of(described.launch, program), described.launch, program, program.loop.forward_scratch,
+    run_tiles(call, tiles_of_call(described.launch, program), described.launch, program, program.loop.forward_scratch,
               program.loop.forward);
   }
   described.pack_rest(results);
@@ -39,7 +39,7 @@ Tensors backward_cpu(const BackwardCall& call) {
   if (prepared.layout.steps == 0 && std::none_of(of_states, call.needs_grad.end(), std::identity()))
     return reduce_and_list(call, gradients);
   const cpu::Program program = cpu::program_of(described.launch);
-  run_tiles(call, tiles_of(described.launch, program), described.launch, program, program.loop.backward_scratch,
+  run_tiles(call, tiles_of_call(described.launch, program), described.launch, program, program.loop.backward_scratch,
             program.loop.backward);
   return reduce_and_list(call, gradients);
 }
