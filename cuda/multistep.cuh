@@ -15,6 +15,7 @@
 //   one_segment  backward, in turns: whether the sequence is no longer than a segment
 //   save, store_states, and for each parameter, state and gradient whether it is there and of what type
 //   spread       for each parameter which neurons have the same
+//   packed_bits  forward: of each number of the first output, which is written as bits too; 0: it is not
 //   wide         whether neurons are too many to be counted in 32 bits, where a parameter's channels are
 //
 // Arguments are sequences of 8-byte words in the order of the structs below; the host writes them in that order, and
@@ -24,6 +25,7 @@
 #include <spikeforge/neuron/cell.h>
 #include <spikeforge/neuron/options.h>
 #include <spikeforge/neuron/surrogate.h>
+#include <spikeforge/cuda/packed_row.cuh>
 #include <spikeforge/cuda/rows.cuh>
 
 namespace spikeforge {
@@ -52,6 +54,8 @@ struct ForwardArgs {
   void* y[Cell::n_outputs];
   void* states[room(Cell::n_states)];  // [N], or [T, N] where the sequences are stored
   void* checkpoints;                   // [(T - 1) / checkpoint, n_states, N]
+  unsigned char* packed;               // y[0] as bits, [T, N * packed_bits / 8]
+  unsigned char* packed_valid;         // becomes 0 where a number is none that there are bits for
 };
 
 template <class Cell>
@@ -270,9 +274,10 @@ struct Multistep {
     Cursor<Input> y[O];
     Cursor<F> states[room(S)];
     Cursor<F> checkpoints;  // one state after the other
+    PackedRow<Neurons, W, Spec::packed_bits> packed;
 
     __device__ __forceinline__ ForwardCursors(const ForwardArgs<Cell>& a, Neurons n)
-        : checkpoints(rows_of<F>(a.checkpoints, 0, a.neurons, n)) {
+        : checkpoints(rows_of<F>(a.checkpoints, 0, a.neurons, n)), packed(a.packed, a.packed_valid, a.neurons, n) {
 #pragma unroll
       for (int c = 0; c < I; ++c) x[c] = rows_of<Input>(a.x[c], 0, n);
 #pragma unroll
@@ -323,6 +328,7 @@ struct Multistep {
       InputPack y;
       y.pack(out[c]);
       Neurons::store(to.y[c].next(), y);
+      if (c == 0) to.packed.template store<F>(y);
     }
     if (Spec::store_states) {
 #pragma unroll

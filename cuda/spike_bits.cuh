@@ -2,6 +2,7 @@
 #pragma once
 
 #include <spikeforge/kernels/layer/arguments.h>
+#include <spikeforge/cuda/packed_row.cuh>
 #include <spikeforge/cuda/rows.cuh>
 
 namespace spikeforge {
@@ -45,13 +46,7 @@ struct SpikeBits {
       numbers[i].unpack(values);
       unsigned word = 0;
 #pragma unroll
-      for (int k = 0; k < lanes; ++k) {
-        const bool is_within = values[k] >= F(0) && values[k] <= F(most);  // NaN is not
-        const unsigned whole = is_within ? static_cast<unsigned>(values[k]) : 0;
-        const bool is_legal = is_within && static_cast<F>(whole) == values[k];
-        all_legal = all_legal && is_legal;
-        word |= (is_legal ? whole : 0) << (k * bits);
-      }
+      for (int k = 0; k < lanes; ++k) word |= bits_of<bits>(values[k], all_legal) << (k * bits);
       const int share = threadIdx.x % sharing;
       word <<= share * bits_of_access;
 #pragma unroll

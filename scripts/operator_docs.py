@@ -39,6 +39,7 @@ Args:
     surrogate: name of the spike's derivative; `surrogate_args` are its numbers, [] for the defaults.
     spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
     store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
+    bits: 1, keep the spikes as bits too, which `linear` and `convolution` that read them then take.
 
 Parameters are numbers, or tensors that broadcast against shape and get their gradients.
 
@@ -58,6 +59,8 @@ TEXT_CALL = """
     inputs: each [T, *shape]{shape}, of one floating-point dtype.
     states: each [*shape]; [] starts all of them at the text's own numbers.
     params: numbers' tensors that broadcast against shape, in the order of the text; each gets its gradient."""
+TEXT_BITS = """
+    bits: keep the first output in so many bits of each number too, 1 or 4, which `linear` and `convolution` that read it then take."""
 TEXT_RESULTS = """
     store_states: return the states after each step rather than the last ones.
 
@@ -214,7 +217,7 @@ DETAILS = {
         ["tau", "decay_input", "decay", "b"], source="the charge of " + FANG, states="v, a",
         starts="v at v_reset (0 under soft reset), a at 0", b="how much the threshold rises with a"),
     "run": f"""
-Args:{TEXT_CALL.format(shape="")}{TEXT_RESULTS}
+Args:{TEXT_CALL.format(shape="")}{TEXT_BITS}{TEXT_RESULTS}
 
 Returns:
     The outputs, each [T, *shape], and the states.""",
@@ -236,7 +239,7 @@ Args:{TEXT_CALL.format(shape="")}
     weight, bias: [C], or None.
     mean, var: [C]; where they are not given, those of x over all dimensions but the channels'.
     residual: of the spikes' shape, joined to the first output as `residual_mode` says: "add", "and" or "iand".
-    channel_dim: any dimension of x but time.{TEXT_RESULTS}""",
+    channel_dim: any dimension of x but time.{TEXT_BITS}{TEXT_RESULTS}""",
     "text_on_a_line": """
 Inductor (torch 2.11) writes line breaks in an argument into code that does not parse: packages for GPUs want a text on one line.""",
     "print_cuda": """

@@ -30,8 +30,10 @@
 #include <spikeforge/cpu/kernels.h>
 #include <spikeforge/cpu/numbers.h>
 #include <spikeforge/cpu/scratch.h>
+#include <spikeforge/cpu/spike_bits.h>
 #include <spikeforge/cpu/tile.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -51,8 +53,9 @@ class Multistep {
   Scratch& scratch_;
   Rows rows_;
 
-  Multistep(const Launch& launch, const LoopContext& context, std::int64_t begin, std::int64_t end, Scratch& scratch)
-      : tile_(launch, begin, end, /*is_read_again=*/context.feedback != nullptr),
+  Multistep(const Launch& launch, const LoopContext& context, std::int64_t begin, std::int64_t end, Scratch& scratch,
+            bool reads_results = false)
+      : tile_(launch, begin, end, /*is_read_again=*/reads_results || context.feedback != nullptr),
         n_states_(launch.initial.size()),
         feedback_(context.feedback),
         scratch_(scratch),
@@ -124,6 +127,15 @@ class Multistep {
 
   // ---- forward ----
 
+  // A tile begins with a whole byte, and a row does.
+  void pack_output(const ForwardLaunch& launch, std::int64_t t) const {
+    const PackedOutput& packed = launch.packed;
+    const std::int64_t first = (t * launch.neurons + tile_.begin) * packed.bits / 8;
+    if (!spike_bits().pack(tile_.result<Stored>(launch.outputs[0], t), launch.type, tile_.count, packed.bits,
+                           packed.numbers + first))
+      std::atomic_ref(*packed.valid).store(0, std::memory_order_relaxed);
+  }
+
   void forward(const ForwardLaunch& launch) {
     rows_.take_forward(launch);
     T* states = take_states();
@@ -137,6 +149,7 @@ class Multistep {
       feed_back(t, for_feedback);
       rows_.step(launch, t, states, next);
       std::swap(states, next);
+      if (launch.packed.bits != 0) pack_output(launch, t);
       if (launch.store_states) store_states(launch, t, states);
     }
     if (!launch.store_states) store_states(launch, 0, states);
@@ -217,7 +230,7 @@ class Multistep {
   static bool run_forward(const ForwardLaunch& launch, const LoopContext& context, std::int64_t begin, std::int64_t end,
                           void* memory) {
     Scratch scratch(memory);
-    Multistep loop(launch, context, begin, end, scratch);
+    Multistep loop(launch, context, begin, end, scratch, /*reads_results=*/launch.packed.bits != 0);
     loop.forward(launch);
     return loop.rows_.is_legal();
   }

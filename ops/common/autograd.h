@@ -4,6 +4,7 @@
 
 #include <spikeforge/kernels/multistep/traced_cell.h>
 #include <spikeforge/ops/common/derivatives.h>
+#include <spikeforge/ops/common/packed_result.h>
 #include <spikeforge/ops/common/recomputable.h>
 #include <spikeforge/ops/common/record.h>
 
@@ -303,17 +304,26 @@ inline variable_list given_tensors(const MultistepCall& call) {
   return given;
 }
 
+// A lowered operator may have left it to us to pack.
+inline void keep_bits(AutogradContext* ctx, std::int64_t bits, const MultistepResults& results) {
+  if (bits == 0) return;
+  const bool is_packed = results.packed.numbers.defined();
+  PackedResult::keep(ctx, is_packed ? results.packed : call_pack(results.outputs[0], bits), bits);
+}
+
 template <const Lowered& lowered>
 MultistepResults recorded(const MultistepCall& call) {
   const variable_list given = given_tensors(call);
   MultistepResults results;
-  record<MultistepRule<lowered>>(given, [&](AutogradContext* ctx) {
+  using Rule = MultistepRule<lowered>;
+  record<Rule, PackedResultNode<Rule>>(given, [&](AutogradContext* ctx) {
     results = below<lowered>(call).forward(call, /*save=*/true);
     variable_list saved;
     saved.reserve(given.size() + 1);
     saved.assign(given.begin(), given.end());
     saved.push_back(results.checkpoints);
     Kept::save(ctx, call, std::move(saved));
+    keep_bits(ctx, call.bits, results);
     Tensors all = results.outputs;
     all.append(results.states.begin(), results.states.end());
     return all;

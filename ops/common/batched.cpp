@@ -22,11 +22,13 @@ MultistepResults batched(const MultistepCall& call, Run run) {
   folded.inputs = inputs;
   folded.states = states;
   folded.params = params;
+  folded.bits = 0;
   MultistepResults results = run(folded);
   const bool has_checkpoints = results.checkpoints.defined() && results.checkpoints.dim() > in_checkpoints;
   return {level.all_mapped(std::move(results.outputs), in_sequence),
           level.all_mapped(std::move(results.states), call.store_states ? in_sequence : in_step),
-          has_checkpoints ? level.mapped(results.checkpoints, in_checkpoints) : std::move(results.checkpoints)};
+          has_checkpoints ? level.mapped(results.checkpoints, in_checkpoints) : std::move(results.checkpoints),
+          {}};
 }
 
 }  // namespace

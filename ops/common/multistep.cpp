@@ -100,6 +100,7 @@ MultistepResults allocate_forward(const MultistepCall& call, const Preparation<I
     results.checkpoints =
         layout.empty_checkpoints(layout.checkpoint_count(prepared.checkpoint_length),
                                  static_cast<std::int64_t>(cell.states.size()), prepared.state_options);
+  if (save && call.bits != 0) results.packed = empty_packed(results.outputs[0], call.bits);
   return results;
 }
 
@@ -214,6 +215,15 @@ DescribedForward::DescribedForward(const MultistepCall& call, const Prepared& pr
   launch.states = states_;
   if (results.checkpoints.defined() && results.checkpoints.numel() > 0)
     launch.checkpoints = results.checkpoints.mutable_data_ptr();
+  if (results.packed.numbers.defined() && PackedOutput::has_whole_bytes(launch.neurons, call.bits))
+    launch.packed = {.bits = static_cast<std::uint8_t>(call.bits),
+                     .numbers = results.packed.numbers.mutable_data_ptr<std::uint8_t>(),
+                     .valid = static_cast<std::uint8_t*>(results.packed.valid.mutable_data_ptr())};
+}
+
+void DescribedForward::pack_rest(MultistepResults& results) const {
+  if (results.packed.numbers.defined() && launch.packed.bits == 0)
+    results.packed = call_pack(results.outputs[0], call_.bits);
 }
 
 DescribedBackward::DescribedBackward(const BackwardCall& call, const Prepared& prepared, const Gradients& gradients)

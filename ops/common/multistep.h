@@ -4,6 +4,7 @@
 
 #include <spikeforge/kernels/multistep/launch.h>
 #include <spikeforge/ops/common/layout.h>
+#include <spikeforge/ops/common/spike_bits.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/ArrayRef.h>
@@ -30,6 +31,9 @@ struct MultistepCall {
   CellForm form;
   SurrogateArgs surrogate_args{};
   bool store_states = false;
+  // Of each number of the first output, which is kept besides for the backward passes of products that read it; 0: it
+  // is not.
+  std::int64_t bits = 0;
 
   const at::Tensor& state(std::size_t s) const { return states.empty() ? undefined : states[s]; }
   const at::Tensor& param(std::size_t j) const { return params.empty() ? undefined : params[j]; }
@@ -41,6 +45,7 @@ struct MultistepCall {
 struct MultistepResults {
   Tensors outputs, states;
   at::Tensor checkpoints;  // undefined where none are kept
+  Packed packed;           // the first output; undefined where nobody asked, or packing is left to the caller
 };
 
 struct BackwardCall : MultistepCall {
@@ -129,6 +134,9 @@ class DescribedForward : LaunchStorage {
  public:
   DescribedForward(const MultistepCall& call, const Prepared& prepared, const MultistepResults& results);
   ForwardLaunch launch;
+
+  // Once it has run: the bits of an output whose rows are no whole bytes, which no loop writes.
+  void pack_rest(MultistepResults& results) const;
 
  private:
   Pointers outputs_, states_;

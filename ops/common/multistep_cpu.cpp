@@ -17,10 +17,14 @@ MultistepResults forward_cpu(const MultistepCall& call, bool save) {
   MultistepResults results = allocate_forward(call, prepared, save);
   const DescribedForward described(call, prepared, results);
   kernels::note(described.launch);
-  if (call.store_states && prepared.layout.steps == 0) return results;  // of any number of neurons, all empty
-  const cpu::Program program = cpu::program_of(described.launch);
-  run_tiles(call, tiles_of_call(described.launch, program), described.launch, program, program.loop.forward_scratch,
-            program.loop.forward);
+  if (described.launch.packed.bits != 0) *described.launch.packed.valid = 1;
+  const bool is_nothing = call.store_states && prepared.layout.steps == 0;  // of any number of neurons, all empty
+  if (!is_nothing) {
+    const cpu::Program program = cpu::program_of(described.launch);
+    run_tiles(call, tiles_of_call(described.launch, program), described.launch, program, program.loop.forward_scratch,
+              program.loop.forward);
+  }
+  described.pack_rest(results);
   return results;
 }
 

@@ -98,7 +98,9 @@ MultistepResults forward_cuda(const MultistepCall& call, bool save) {
   MultistepResults results = allocate_forward(call, prepared, save);
   DescribedForward described(call, prepared, results);
   if (save) described.launch.to_come = {wants_gradient, &call};
+  if (described.launch.packed.bits != 0) results.packed.valid.fill_(true);
   kernels::launch(described.launch, gpu_of(x), stream_of(x));
+  described.pack_rest(results);
   return results;
 }
 

@@ -79,13 +79,14 @@ std::shared_ptr<const TracedCell> cell_of(std::string_view text, const char* cal
 }
 
 MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
-                          bool store_states) {
+                          bool store_states, std::int64_t bits) {
   const std::shared_ptr<const TracedCell> held = cell_of(neuron);
   const TracedCell& cell = *held;
   check_list(cell, "inputs", cell.inputs, inputs);
   TORCH_CHECK_VALUE(!cell.is_too_long() || !inputs[0].is_cuda(), cell.forward_op, ": ", cell.why_too_long());
   if (!states.empty()) check_list(cell, "states", cell.states, states);
   check_list(cell, "params", cell.params, params);
+  if (bits != 0) check_bits(cell.forward_op.c_str(), bits);
   MultistepCall call;
   call.cell = &cell;
   call.holder = held;
@@ -93,6 +94,7 @@ MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::Te
   call.states = states;
   call.params = params;
   call.store_states = store_states;
+  call.bits = bits;
   return call;
 }
 

@@ -27,7 +27,7 @@ std::shared_ptr<const TracedCell> cell_of(std::string_view text, const char* cal
 
 // Throws ValueError unless there are as many tensors as the neuron takes.
 MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
-                          bool store_states);
+                          bool store_states, std::int64_t bits = 0);
 
 namespace traced {
 
@@ -36,10 +36,11 @@ using OptionalTensorList = c10::List<std::optional<at::Tensor>>;
 using MaybeList = std::optional<at::TensorList>;
 
 using Outputs = std::tuple<List, List>;
-using Run = Outputs(std::string_view, at::TensorList, at::TensorList, at::TensorList, bool);
-using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, MaybeList, MaybeList, bool, bool);
+using Run = Outputs(std::string_view, at::TensorList, at::TensorList, at::TensorList, bool, std::int64_t);
+using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, MaybeList, MaybeList, bool, bool,
+                                             std::int64_t);
 using ForwardOfLists = std::tuple<List, List, List>(std::string_view, at::TensorList, at::TensorList, at::TensorList,
-                                                    bool, bool);
+                                                    bool, bool, std::int64_t);
 using Backward = List(std::string_view, const OptionalTensorList&, const OptionalTensorList&, at::TensorList,
                       at::TensorList, at::TensorList, at::TensorList, c10::List<bool>, bool);
 
@@ -79,31 +80,44 @@ class HandedOn {
   std::string_view text_;
 };
 
+// What a forward operator saves, as one list: nothing; checkpoints; or those, and the first output as bits.
+inline List kept_of(const MultistepResults& results) {
+  List kept;
+  if (results.checkpoints.defined()) kept.push_back(results.checkpoints);
+  if (results.packed.numbers.defined()) kept.insert(kept.end(), {results.packed.numbers, results.packed.valid});
+  return kept;
+}
+inline MultistepResults results_of(const List& outputs, const List& states, const List& kept) {
+  MultistepResults results{
+      .outputs = tensors_of(outputs), .states = tensors_of(states), .checkpoints = {}, .packed = {}};
+  if (!kept.empty()) results.checkpoints = kept[0];
+  if (kept.size() > 1) results.packed = {kept[1], kept[2]};
+  return results;
+}
+
 // A kernel of run for the dispatcher.
 template <MultistepResults (*run)(const MultistepCall&)>
 Outputs run_kernel(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
-                   bool store_states) {
-  const MultistepCall call = traced_call(neuron, inputs, states, params, store_states);
+                   bool store_states, std::int64_t bits) {
+  const MultistepCall call = traced_call(neuron, inputs, states, params, store_states, bits);
   check_dense(call);
   return outputs_of(run(call));
 }
 
 template <MultistepResults (*forward)(const MultistepCall&, bool save)>
 std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorList inputs, MaybeList states,
-                                            MaybeList params, bool store_states, bool save) {
+                                            MaybeList params, bool store_states, bool save, std::int64_t bits) {
   const at::TensorList none;
-  MultistepResults results =
-      forward(traced_call(neuron, inputs, states.value_or(none), params.value_or(none), store_states), save);
-  List checkpoints;
-  if (results.checkpoints.defined()) checkpoints.push_back(std::move(results.checkpoints));
-  return {list_of(results.outputs), list_of(results.states), std::move(checkpoints)};
+  const MultistepResults results =
+      forward(traced_call(neuron, inputs, states.value_or(none), params.value_or(none), store_states, bits), save);
+  return {list_of(results.outputs), list_of(results.states), kept_of(results)};
 }
 
 template <MultistepResults (*forward)(const MultistepCall&, bool save)>
 std::tuple<List, List, List> forward_kernel_of_lists(std::string_view neuron, at::TensorList inputs,
                                                      at::TensorList states, at::TensorList params, bool store_states,
-                                                     bool save) {
-  return forward_kernel<forward>(neuron, inputs, states, params, store_states, save);
+                                                     bool save, std::int64_t bits) {
+  return forward_kernel<forward>(neuron, inputs, states, params, store_states, save, bits);
 }
 
 // Both overloads.
@@ -195,9 +209,9 @@ List backward_kernel(std::string_view neuron, const OptionalTensorList& grad_out
 // Calls through the dispatcher. States are all given, or none is.
 inline MultistepResults call_run(const MultistepCall& call) {
   static const auto op = traced::find<traced::Run>("spikeforge::run");
-  const auto [outputs, states] =
-      op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call), call.params, call.store_states);
-  return {traced::tensors_of(outputs), traced::tensors_of(states), {}};
+  const auto [outputs, states] = op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call),
+                                         call.params, call.store_states, call.bits);
+  return traced::results_of(outputs, states, {});
 }
 
 inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
@@ -205,10 +219,11 @@ inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
   static const auto of_lists = traced::find<traced::ForwardOfLists>("spikeforge::run_forward", "lists");
   const traced::HandedOn neuron(call);
   const auto call_with = [&](const auto& handle) {
-    return handle.call(neuron.text(), call.inputs, traced::given_states(call), call.params, call.store_states, save);
+    return handle.call(neuron.text(), call.inputs, traced::given_states(call), call.params, call.store_states, save,
+                       call.bits);
   };
-  const auto [outputs, states, checkpoints] = traced::is_wrapped(call) ? call_with(of_lists) : call_with(op);
-  return {traced::tensors_of(outputs), traced::tensors_of(states), checkpoints.empty() ? at::Tensor() : checkpoints[0]};
+  const auto [outputs, states, kept] = traced::is_wrapped(call) ? call_with(of_lists) : call_with(op);
+  return traced::results_of(outputs, states, kept);
 }
 
 inline Tensors call_run_backward(const BackwardCall& call) {

@@ -27,19 +27,19 @@ SPIKEFORGE_SCHEMAS(library) {
   library.def(
       "batch_norm_run(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, Tensor? weight=None, "
       "Tensor? bias=None, Tensor? mean=None, Tensor? var=None, Tensor? residual=None, *, str residual_mode=\"add\", "
-      "int channel_dim=2, float eps=1e-05, bool store_states=False) -> "
+      "int channel_dim=2, float eps=1e-05, bool store_states=False, int bits=0) -> "
       "(Tensor[] outputs, Tensor[] states, Tensor mean, Tensor var)",
       {at::Tag::pt2_compliant_tag});
   library.def(
       "batch_norm_run_tracked(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, Tensor(a!) running_mean, "
       "Tensor(b!) running_var, Tensor(c!) num_batches_tracked, Tensor? weight=None, Tensor? bias=None, "
       "Tensor? residual=None, *, str residual_mode=\"add\", int channel_dim=2, float eps=1e-05, float? momentum=0.1, "
-      "bool store_states=False) -> (Tensor[] outputs, Tensor[] states)");
+      "bool store_states=False, int bits=0) -> (Tensor[] outputs, Tensor[] states)");
 }
 
 using BatchNormRun = Results(std::string_view, at::TensorList, at::TensorList, at::TensorList, const MaybeTensor&,
                              const MaybeTensor&, const MaybeTensor&, const MaybeTensor&, const MaybeTensor&,
-                             std::string_view, std::int64_t, double, bool);
+                             std::string_view, std::int64_t, double, bool, std::int64_t);
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl(batch_norm_op, TORCH_FN(kernel<inference>));
@@ -87,6 +87,7 @@ void check(const LayerCall& call) {
   TORCH_CHECK_VALUE(std::isfinite(call.eps) && call.eps >= 0, batch_norm_op,
                     ": eps must be finite and not below 0, but is ", call.eps);
   residual_named(call.residual_mode);
+  if (call.bits != 0) check_bits(batch_norm_op, call.bits);
   if (call.residual.defined()) {
     TORCH_CHECK_VALUE(call.residual.sym_sizes() == x.sym_sizes(), batch_norm_op, ": residual must have shape ",
                       x.sym_sizes(), ", that of ", leader.name, ", but has ", call.residual.sym_sizes());
@@ -154,10 +155,10 @@ void move_running(Running& running, const LayerCall& call, const at::Tensor& mea
 LayerCall checked_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
                        const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& mean,
                        const MaybeTensor& var, const MaybeTensor& residual, std::string_view residual_mode,
-                       std::int64_t channel_dim, double eps, bool store_states) {
+                       std::int64_t channel_dim, double eps, bool store_states, std::int64_t bits) {
   const auto given = [](const MaybeTensor& t) { return t.value_or(at::Tensor()); };
-  LayerCall call{neuron,     inputs,          states,        params,      given(weight), given(bias), given(mean),
-                 given(var), given(residual), residual_mode, channel_dim, eps,           store_states};
+  LayerCall call{neuron,     inputs,          states,        params,      given(weight), given(bias),  given(mean),
+                 given(var), given(residual), residual_mode, channel_dim, eps,           store_states, bits};
   check(call);
   if (call.channel_dim < 0) call.channel_dim += call.inputs[0].dim();
   return call;
@@ -212,7 +213,7 @@ Results composed(const LayerCall& call, const at::Tensor& mean, const at::Tensor
   const LayerArguments arguments(call, beside_x(center), beside_x(scale), beside_x(shift));
   const auto cell = layer_cell(call.neuron, call.joins());
   const MultistepResults results =
-      call_run(traced_call(cell->text, arguments.inputs, call.states, arguments.params, call.store_states));
+      call_run(traced_call(cell->text, arguments.inputs, call.states, arguments.params, call.store_states, call.bits));
   return {traced::list_of(results.outputs), traced::list_of(results.states), mean, var};
 }
 
@@ -245,7 +246,7 @@ std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>, at::Tensor, at::Ten
   static const auto handle = ops::traced::find<ops::layers::BatchNormRun>("spikeforge::batch_norm_run");
   const std::optional<at::Tensor> other = residual ? std::optional(residual->tensor) : std::nullopt;
   return handle.call(neuron.text(), inputs, states, params, norm.weight, norm.bias, norm.mean, norm.var, other,
-                     residual ? residual->mode : "add", norm.channel_dim, norm.eps, store_states);
+                     residual ? residual->mode : "add", norm.channel_dim, norm.eps, store_states, /*bits=*/0);
 }
 
 }  // namespace spikeforge

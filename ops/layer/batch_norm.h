@@ -39,6 +39,7 @@ struct LayerCall {
   std::int64_t channel_dim = 2;
   double eps = 1e-5;
   bool store_states = false;
+  std::int64_t bits = 0;  // as MultistepCall has it
   Running* running = nullptr;
 
   bool has_statistics() const { return mean.defined(); }
@@ -134,16 +135,16 @@ at::Tensor beside(const at::Tensor& numbers, const at::Tensor& x, std::int64_t c
 LayerCall checked_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
                        const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& mean,
                        const MaybeTensor& var, const MaybeTensor& residual, std::string_view residual_mode,
-                       std::int64_t channel_dim, double eps, bool store_states);
+                       std::int64_t channel_dim, double eps, bool store_states, std::int64_t bits);
 
 // A kernel of batch_norm_run for the dispatcher.
 template <Results (*run)(const LayerCall&)>
 Results kernel(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
                const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& mean, const MaybeTensor& var,
                const MaybeTensor& residual, std::string_view residual_mode, std::int64_t channel_dim, double eps,
-               bool store_states) {
+               bool store_states, std::int64_t bits) {
   return run(checked_call(neuron, inputs, states, params, weight, bias, mean, var, residual, residual_mode, channel_dim,
-                          eps, store_states));
+                          eps, store_states, bits));
 }
 
 // Of batch_norm_run_tracked.
@@ -153,9 +154,9 @@ std::tuple<List, List> tracked_kernel(std::string_view neuron, at::TensorList in
                                       const at::Tensor& running_var, const at::Tensor& num_batches_tracked,
                                       const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& residual,
                                       std::string_view residual_mode, std::int64_t channel_dim, double eps,
-                                      std::optional<double> momentum, bool store_states) {
+                                      std::optional<double> momentum, bool store_states, std::int64_t bits) {
   LayerCall call = checked_call(neuron, inputs, states, params, weight, bias, /*mean=*/std::nullopt,
-                                /*var=*/std::nullopt, residual, residual_mode, channel_dim, eps, store_states);
+                                /*var=*/std::nullopt, residual, residual_mode, channel_dim, eps, store_states, bits);
   Running running{running_mean, running_var, num_batches_tracked, momentum};
   check(running, call);
   call.running = &running;

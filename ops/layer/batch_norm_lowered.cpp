@@ -39,8 +39,9 @@ constexpr const char* backward_op = "batch_norm_run_backward";
 SPIKEFORGE_SCHEMAS(library) {
   library.def(
       "batch_norm_run_forward(str neuron, Tensor[] inputs, Tensor[]? states, Tensor[]? params, Tensor? weight, "
-      "Tensor? bias, Tensor? residual, *, str residual_mode, int channel_dim, float eps, bool store_states, bool save) "
-      "-> (Tensor[] outputs, Tensor[] states, Tensor mean, Tensor var, Tensor[] numbers, Tensor[] checkpoints)",
+      "Tensor? bias, Tensor? residual, *, str residual_mode, int channel_dim, float eps, bool store_states, bool save, "
+      "int bits=0) -> (Tensor[] outputs, Tensor[] states, Tensor mean, Tensor var, Tensor[] numbers, "
+      "Tensor[] checkpoints)",
       {at::Tag::pt2_compliant_tag});
   library.def(
       "batch_norm_run_backward(str neuron, Tensor?[] grad_outputs, Tensor?[] grad_states, Tensor? grad_mean, "
@@ -161,7 +162,7 @@ LayerResults forward_of_parts(const LayerCall& layer, bool save) {
   const LayerArguments arguments(layer, made[0], made[1], made[2]);
   const auto cell = layer_cell(layer.neuron, layer.joins());
   results.run = call_run_forward(
-      traced_call(cell->text, arguments.inputs, layer.states, arguments.params, layer.store_states), save);
+      traced_call(cell->text, arguments.inputs, layer.states, arguments.params, layer.store_states, layer.bits), save);
   return results;
 }
 
@@ -239,10 +240,11 @@ std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, Mo
   const LayerArguments arguments(layer, numbers.center, numbers.scale, numbers.shift);
   const auto cell = layer_cell(layer.neuron, layer.joins());
   const MultistepCall call =
-      traced_call(cell->text, arguments.inputs, layer.states, arguments.params, layer.store_states);
+      traced_call(cell->text, arguments.inputs, layer.states, arguments.params, layer.store_states, layer.bits);
   const Prepared prepared = prepare(call);
   results.run = allocate_forward(call, prepared, save);
   const DescribedForward described(call, prepared, results.run);
+  if (described.launch.packed.bits != 0) results.run.packed.valid.fill_(true);
   const at::Tensor weight = readable(layer.weight, type), bias = readable(layer.bias, type);
   OneForward one{.run = described.launch,
                  .eps = layer.eps,
@@ -265,7 +267,9 @@ std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, Mo
     for (const at::Tensor* t : {&running->mean, &running->var, &running->batches})
       t->unsafeGetTensorImpl()->bump_version();
   }
-  return is_run ? std::optional(std::move(results)) : std::nullopt;
+  if (!is_run) return std::nullopt;
+  described.pack_rest(results.run);
+  return results;
 }
 
 // Of a layer whose x wants a gradient.
@@ -406,11 +410,9 @@ ByArgument layer_backward_meta(const LayerBackward& layer) {
   return backward_of_parts(layer, /*is_differentiated=*/false);
 }
 
-using Forward = std::tuple<List, List, at::Tensor, at::Tensor, List, List>(std::string_view, at::TensorList,
-                                                                           traced::MaybeList, traced::MaybeList,
-                                                                           const MaybeTensor&, const MaybeTensor&,
-                                                                           const MaybeTensor&, std::string_view,
-                                                                           std::int64_t, double, bool, bool);
+using Forward = std::tuple<List, List, at::Tensor, at::Tensor, List, List>(
+    std::string_view, at::TensorList, traced::MaybeList, traced::MaybeList, const MaybeTensor&, const MaybeTensor&,
+    const MaybeTensor&, std::string_view, std::int64_t, double, bool, bool, std::int64_t);
 using Backward = List(std::string_view, const traced::OptionalTensorList&, const traced::OptionalTensorList&,
                       const MaybeTensor&, const MaybeTensor&, at::TensorList, at::TensorList, at::TensorList,
                       const at::Tensor&, at::TensorList, c10::List<bool>, std::optional<std::string_view>, std::int64_t,
@@ -420,21 +422,19 @@ template <LayerResults (*forward)(const LayerCall&, bool)>
 std::tuple<List, List, at::Tensor, at::Tensor, List, List> forward_kernel(
     std::string_view neuron, at::TensorList inputs, traced::MaybeList states, traced::MaybeList params,
     const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& residual, std::string_view residual_mode,
-    std::int64_t channel_dim, double eps, bool store_states, bool save) {
+    std::int64_t channel_dim, double eps, bool store_states, bool save, std::int64_t bits) {
   const at::TensorList none;
   const LayerCall call =
       checked_call(neuron, inputs, states.value_or(none), params.value_or(none), weight, bias, /*mean=*/std::nullopt,
-                   /*var=*/std::nullopt, residual, residual_mode, channel_dim, eps, store_states);
+                   /*var=*/std::nullopt, residual, residual_mode, channel_dim, eps, store_states, bits);
   const LayerResults results = forward(call, save);
   const Numbers& numbers = results.numbers;
-  List checkpoints;
-  if (results.run.checkpoints.defined()) checkpoints.push_back(results.run.checkpoints);
   return {traced::list_of(results.run.outputs),
           traced::list_of(results.run.states),
           results.mean,
           results.var,
           {numbers.center, numbers.scale, numbers.shift, numbers.rstd},
-          std::move(checkpoints)};
+          traced::kept_of(results.run)};
 }
 
 template <ByArgument (*backward)(const LayerBackward&)>
@@ -475,11 +475,10 @@ LayerResults call_layer_forward(const LayerCall& call, bool save) {
   static const auto handle = traced::find<Forward>("spikeforge::batch_norm_run_forward");
   const traced::HandedOn neuron(call.neuron, call.inputs[0]);
   const auto maybe = [](const at::Tensor& t) { return t.defined() ? MaybeTensor(t) : std::nullopt; };
-  auto [outputs, states, mean, var, numbers, checkpoints] =
-      handle.call(neuron.text(), call.inputs, call.states, call.params, maybe(call.weight), maybe(call.bias),
-                  maybe(call.residual), call.residual_mode, call.channel_dim, call.eps, call.store_states, save);
-  return {.run = {traced::tensors_of(outputs), traced::tensors_of(states),
-                  checkpoints.empty() ? at::Tensor() : checkpoints[0]},
+  auto [outputs, states, mean, var, numbers, kept] = handle.call(
+      neuron.text(), call.inputs, call.states, call.params, maybe(call.weight), maybe(call.bias), maybe(call.residual),
+      call.residual_mode, call.channel_dim, call.eps, call.store_states, save, call.bits);
+  return {.run = traced::results_of(outputs, states, kept),
           .mean = std::move(mean),
           .var = std::move(var),
           .numbers = {numbers[0], numbers[1], numbers[2], numbers[3]}};

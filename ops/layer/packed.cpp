@@ -8,12 +8,12 @@
 #include <spikeforge/ops/layer/packed.h>
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 
 #include <atomic>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 #if defined(SPIKEFORGE_WITH_CUDA)
 #include <spikeforge/ops/common/on_stream.h>
@@ -27,7 +27,6 @@ namespace {
 using spikeforge::layers::BitsLaunch;
 using spikeforge::layers::BitsPass;
 
-using Pack = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, std::int64_t);
 using Unpack = at::Tensor(const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef, c10::SymIntArrayRef,
                           c10::ScalarType, std::int64_t);
 
@@ -39,8 +38,6 @@ SPIKEFORGE_SCHEMAS(library) {
       {at::Tag::pt2_compliant_tag});
 }
 
-c10::SymInt bytes_of(const c10::SymInt& count, std::int64_t bits) { return (count * bits + 7) / 8; }
-
 void check_pack(const at::Tensor& x, std::int64_t bits) {
   TORCH_CHECK_TYPE(is_supported(x.scalar_type()),
                    "pack_spikes: x must be float16, bfloat16, float32 or float64, but is ", x.scalar_type());
@@ -51,9 +48,8 @@ void check_pack(const at::Tensor& x, std::int64_t bits) {
 
 std::tuple<at::Tensor, at::Tensor> pack_meta(const at::Tensor& x, std::int64_t bits) {
   check_pack(x, bits);
-  const auto options = x.options().memory_format(std::nullopt);
-  return {at::empty_symint({bytes_of(x.sym_numel(), bits)}, options.dtype(at::kByte)),
-          at::empty({}, options.dtype(at::kBool))};
+  Packed packed = empty_packed(x, bits);
+  return {std::move(packed.numbers), std::move(packed.valid)};
 }
 
 constexpr std::int64_t block = 1 << 14;  // numbers; whole bytes of any width
@@ -208,17 +204,7 @@ SPIKEFORGE_KERNELS(CUDA, library) {
 
 }  // namespace
 
-void check_bits(const char* op, std::int64_t bits) {
-  TORCH_CHECK_VALUE(bits == 1 || bits == 4, op, ": bits must be 1, for 0 and 1, or 4, for 0 to 15, but is ", bits);
-}
-
 at::Tensor dense(const at::Tensor& x) { return x.is_non_overlapping_and_dense() ? x : x.contiguous(); }
-
-Packed call_pack(const at::Tensor& x, std::int64_t bits) {
-  static const auto handle = traced::find<Pack>("spikeforge::pack_spikes");
-  auto [numbers, valid] = handle.call(x, bits);
-  return {std::move(numbers), std::move(valid)};
-}
 
 at::Tensor call_unpack(const Packed& packed, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides,
                        c10::ScalarType type, std::int64_t bits) {

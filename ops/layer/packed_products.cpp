@@ -1,6 +1,7 @@
 // torch's linear layers and convolutions of spikes, of which the backward pass keeps bits in place of the tensor.
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/library.h>
+#include <spikeforge/ops/common/packed_result.h>
 #include <spikeforge/ops/common/recomputable.h>
 #include <spikeforge/ops/common/text_call.h>
 #include <spikeforge/ops/layer.h>
@@ -70,7 +71,8 @@ bool has_numbers(const at::Tensor& t) {
 
 // Bits, on a CPU of numbers that have been looked at; on a GPU and in a compiled graph others give a gradient of NaN.
 Packed pack(const char* op, const at::Tensor& x, std::int64_t bits) {
-  Packed packed = call_pack(x, bits);
+  Packed packed = autograd::PackedResult::of(x, bits);
+  if (!packed.numbers.defined()) packed = call_pack(x, bits);
   TORCH_CHECK_VALUE(!has_numbers(packed.valid) || *packed.valid.const_data_ptr<bool>(), op, ": x must be ",
                     bits == 1 ? "0 or 1 everywhere, of which it keeps a bit each; pass bits=4 for counts up to 15"
                               : "a whole number from 0 to 15 everywhere, of which it keeps four bits each");

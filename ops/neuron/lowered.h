@@ -131,7 +131,8 @@ struct Forward<kind, Types<State...>, Types<Decay...>> {
                   name_of(call.form.surrogate), arguments_of(call), call.form.spiking, call.store_states, save);
       return MultistepResults{{std::move(std::get<0>(results))},
                               {std::move(std::get<1 + s>(results))...},
-                              std::move(std::get<1 + sizeof...(State)>(results))};
+                              std::move(std::get<1 + sizeof...(State)>(results)),
+                              {}};
     }
     (std::index_sequence_for<State...>{});
   }

@@ -11,7 +11,7 @@ namespace {
 
 const std::string common =
     "bool detach_reset=False, str surrogate=\"sigmoid\", float[] surrogate_args=[], bool spiking=True, bool "
-    "store_v=False)";
+    "store_v=False, int bits=0)";
 
 // With a point, since a Scalar without one is an integer.
 std::string decimal(double number) {

@@ -7,7 +7,9 @@ namespace {
 
 // `neuron` is neuron text (docs/neuron_text.md). inputs are [T, *shape]; states, [] for the neuron's constants, and the
 // states returned are [*shape], or with store_states sequences [T, *shape]; params broadcast against shape. print_cuda
-// gives the source of the kernels that a GPU would run for inputs of a type.
+// gives the source of the kernels that a GPU would run for inputs of a type. With `bits`, 1 or 4, what is recorded for
+// a backward pass has the first output in so many bits a number too, for the products that read it; run_forward gives
+// them, and whether all are such numbers, behind the checkpoints.
 //
 // None is an empty list for run_forward: a package of AOTInductor (torch 2.11) passes it where a list was empty. But
 // the dispatcher does not look into lists that may be None: where torch.func wraps one of their tensors, `lists` is
@@ -15,14 +17,14 @@ namespace {
 SPIKEFORGE_SCHEMAS(library) {
   const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
   define(
-      "run(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states=False) -> "
-      "(Tensor[] outputs, Tensor[] states)");
+      "run(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states=False, "
+      "int bits=0) -> (Tensor[] outputs, Tensor[] states)");
   define(
       "run_forward(str neuron, Tensor[] inputs, Tensor[]? states, Tensor[]? params, *, bool store_states, "
-      "bool save) -> (Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
+      "bool save, int bits=0) -> (Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
   define(
       "run_forward.lists(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states, "
-      "bool save) -> (Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
+      "bool save, int bits=0) -> (Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
   define(
       "run_backward(str neuron, Tensor?[] grad_outputs, Tensor?[] grad_states, Tensor[] inputs, Tensor[] states, "
       "Tensor[] params, Tensor[] checkpoints, bool[] needs_grad, *, bool store_states) -> Tensor[]");

@@ -17,7 +17,7 @@ std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> Neuron::operator()(
                                                                                 at::TensorList params,
                                                                                 bool store_states) const {
   static const auto op = ops::traced::find<ops::traced::Run>("spikeforge::run");
-  return op.call(text_, inputs, states, params, store_states);
+  return op.call(text_, inputs, states, params, store_states, /*bits=*/0);
 }
 
 std::vector<at::Tensor> Neuron::input_gradients(at::TensorList inputs, at::TensorList params,

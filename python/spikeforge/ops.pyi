@@ -12,7 +12,7 @@ def adaptive_lif(
     x: Tensor, v: Tensor | None = None, a: Tensor | None = None, *, tau: float = 2.0, decay_input: bool = True,
     v_threshold: float = 1.0, v_reset: float | None = 0.0, decay: float = 0.9, b: float = 0.1,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False,
+    store_v: bool = False, bits: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Leaky integrate-and-fire whose threshold v_threshold + b a rises with each of its own spikes, over a whole
     sequence: x [T, *shape], time first. Returns (spikes, v, a).
@@ -34,6 +34,7 @@ def adaptive_lif(
         surrogate: name of the spike's derivative; `surrogate_args` are its numbers, [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
+        bits: 1, keep the spikes as bits too, which `linear` and `convolution` that read them then take.
 
     Parameters are numbers, or tensors that broadcast against shape and get their gradients.
 
@@ -48,7 +49,7 @@ def adaptive_lif(
     x: Tensor, v: Tensor | None = None, a: Tensor | None = None, *, tau: Tensor | None = None, decay_input: bool = True,
     v_threshold: Tensor | None = None, v_reset: Tensor | None, decay: Tensor | None = None, b: Tensor | None = None,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False,
+    store_v: bool = False, bits: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
 def adaptive_lif(
@@ -56,6 +57,7 @@ def adaptive_lif(
     decay_input: bool = True, v_threshold: float | Tensor | None = 1.0, v_reset: float | Tensor | None = 0.0,
     decay: float | Tensor | None = 0.9, b: float | Tensor | None = 0.1, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    bits: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 def avg_pool2d(
@@ -80,7 +82,7 @@ def batch_norm_run(
     neuron: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor],
     weight: Tensor | None = None, bias: Tensor | None = None, mean: Tensor | None = None, var: Tensor | None = None,
     residual: Tensor | None = None, *, residual_mode: str = "add", channel_dim: int = 2, eps: float = 1e-05,
-    store_states: bool = False,
+    store_states: bool = False, bits: int = 0,
 ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
     """A neuron written as text behind a batch normalisation, with a residual connection behind it, in one pass. Returns
     (outputs, states, mean, var).
@@ -96,6 +98,8 @@ def batch_norm_run(
         mean, var: [C]; where they are not given, those of x over all dimensions but the channels'.
         residual: of the spikes' shape, joined to the first output as `residual_mode` says: "add", "and" or "iand".
         channel_dim: any dimension of x but time.
+        bits: keep the first output in so many bits of each number too, 1 or 4, which `linear` and `convolution` that
+            read it then take.
         store_states: return the states after each step rather than the last ones.
 
     Raises:
@@ -214,6 +218,7 @@ def eif(
     x: Tensor, v: Tensor | None = None, *, tau: float = 2.0, delta_t: float = 1.0, theta_rh: float = 0.8,
     v_threshold: float = 1.0, v_rest: float = 0.0, v_reset: float | None = -0.1, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    bits: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Exponential integrate-and-fire over a whole sequence: x [T, *shape], time first. Returns (spikes, v).
 
@@ -234,6 +239,7 @@ def eif(
         surrogate: name of the spike's derivative; `surrogate_args` are its numbers, [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
+        bits: 1, keep the spikes as bits too, which `linear` and `convolution` that read them then take.
 
     Parameters are numbers, or tensors that broadcast against shape and get their gradients.
 
@@ -248,7 +254,7 @@ def eif(
     x: Tensor, v: Tensor | None = None, *, tau: Tensor | None = None, delta_t: Tensor | None = None,
     theta_rh: Tensor | None = None, v_threshold: Tensor | None = None, v_rest: Tensor | None = None,
     v_reset: Tensor | None, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def eif(
@@ -256,6 +262,7 @@ def eif(
     theta_rh: float | Tensor | None = 0.8, v_threshold: float | Tensor | None = 1.0,
     v_rest: float | Tensor | None = 0.0, v_reset: float | Tensor | None = -0.1, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    bits: int = 0,
 ) -> tuple[Tensor, Tensor]: ...
 
 def ellmm(
@@ -433,7 +440,7 @@ def event_linear(events: Tensor, weight: Tensor, bias: Tensor | None = None, *, 
 def integrate_and_fire(
     x: Tensor, v: Tensor | None = None, *, v_threshold: float = 1.0, v_reset: float | None = 0.0,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False,
+    store_v: bool = False, bits: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Integrate-and-fire over a whole sequence: x [T, *shape], time first. Returns (spikes, v).
 
@@ -450,6 +457,7 @@ def integrate_and_fire(
         surrogate: name of the spike's derivative; `surrogate_args` are its numbers, [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
+        bits: 1, keep the spikes as bits too, which `linear` and `convolution` that read them then take.
 
     Parameters are numbers, or tensors that broadcast against shape and get their gradients.
 
@@ -463,13 +471,13 @@ def integrate_and_fire(
 def integrate_and_fire(
     x: Tensor, v: Tensor | None = None, *, v_threshold: Tensor | None = None, v_reset: Tensor | None,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False,
+    store_v: bool = False, bits: int = 0,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def integrate_and_fire(
     x: Tensor, v: Tensor | None = None, *, v_threshold: float | Tensor | None = 1.0,
     v_reset: float | Tensor | None = 0.0, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
 ) -> tuple[Tensor, Tensor]: ...
 
 @overload
@@ -477,7 +485,7 @@ def izhikevich(
     x: Tensor, v: Tensor | None = None, w: Tensor | None = None, *, tau: float = 2.0, v_c: float = 0.8, a0: float = 1.0,
     v_threshold: float = 1.0, v_rest: float = -0.1, w_rest: float = 0.0, v_reset: float | None = 0.0,
     tau_w: float = 2.0, a: float = 0.0, b: float = 0.0, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Izhikevich's neuron with its recovery variable w, over a whole sequence: x [T, *shape], time first. Returns
     (spikes, v, w).
@@ -503,6 +511,7 @@ def izhikevich(
         surrogate: name of the spike's derivative; `surrogate_args` are its numbers, [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
+        bits: 1, keep the spikes as bits too, which `linear` and `convolution` that read them then take.
 
     Parameters are numbers, or tensors that broadcast against shape and get their gradients.
 
@@ -518,7 +527,7 @@ def izhikevich(
     v_c: Tensor | None = None, a0: Tensor | None = None, v_threshold: Tensor | None = None,
     v_rest: Tensor | None = None, w_rest: Tensor | None = None, v_reset: Tensor | None, tau_w: Tensor | None = None,
     a: Tensor | None = None, b: Tensor | None = None, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
 def izhikevich(
@@ -527,7 +536,7 @@ def izhikevich(
     v_rest: float | Tensor | None = -0.1, w_rest: float | Tensor | None = 0.0, v_reset: float | Tensor | None = 0.0,
     tau_w: float | Tensor | None = 2.0, a: float | Tensor | None = 0.0, b: float | Tensor | None = 0.0,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False,
+    store_v: bool = False, bits: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 def jit_csrmm(
@@ -587,7 +596,7 @@ def lava_neuron(name: str) -> str:
 def lif(
     x: Tensor, v: Tensor | None = None, *, tau: float = 2.0, decay_input: bool = True, v_threshold: float = 1.0,
     v_reset: float | None = 0.0, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Leaky integrate-and-fire over a whole sequence: x [T, *shape], time first. Returns (spikes, v).
 
@@ -606,6 +615,7 @@ def lif(
         surrogate: name of the spike's derivative; `surrogate_args` are its numbers, [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
+        bits: 1, keep the spikes as bits too, which `linear` and `convolution` that read them then take.
 
     Parameters are numbers, or tensors that broadcast against shape and get their gradients.
 
@@ -619,13 +629,14 @@ def lif(
 def lif(
     x: Tensor, v: Tensor | None = None, *, tau: Tensor | None = None, decay_input: bool = True,
     v_threshold: Tensor | None = None, v_reset: Tensor | None, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def lif(
     x: Tensor, v: Tensor | None = None, *, tau: float | Tensor | None = 2.0, decay_input: bool = True,
     v_threshold: float | Tensor | None = 1.0, v_reset: float | Tensor | None = 0.0, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    bits: int = 0,
 ) -> tuple[Tensor, Tensor]: ...
 
 def linear(
@@ -1040,7 +1051,7 @@ def pack_spikes(x: Tensor, bits: int = 1) -> tuple[Tensor, Tensor]:
 def plif(
     x: Tensor, w: Tensor, v: Tensor | None = None, *, decay_input: bool = True, v_threshold: float = 1.0,
     v_reset: float | None = 0.0, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Leaky integrate-and-fire with 1/tau = sigmoid(w), over a whole sequence: x [T, *shape], time first. Returns
     (spikes, v).
@@ -1060,6 +1071,7 @@ def plif(
         surrogate: name of the spike's derivative; `surrogate_args` are its numbers, [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
+        bits: 1, keep the spikes as bits too, which `linear` and `convolution` that read them then take.
 
     Parameters are numbers, or tensors that broadcast against shape and get their gradients.
 
@@ -1073,13 +1085,14 @@ def plif(
 def plif(
     x: Tensor, w: Tensor, v: Tensor | None = None, *, decay_input: bool = True, v_threshold: Tensor | None = None,
     v_reset: Tensor | None, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def plif(
     x: Tensor, w: Tensor, v: Tensor | None = None, *, decay_input: bool = True,
     v_threshold: float | Tensor | None = 1.0, v_reset: float | Tensor | None = 0.0, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    bits: int = 0,
 ) -> tuple[Tensor, Tensor]: ...
 
 def print_cuda(neuron: str, dtype: torch.dtype) -> str:
@@ -1098,6 +1111,7 @@ def qif(
     x: Tensor, v: Tensor | None = None, *, tau: float = 2.0, v_c: float = 0.8, a0: float = 1.0,
     v_threshold: float = 1.0, v_rest: float = 0.0, v_reset: float | None = -0.1, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    bits: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Quadratic integrate-and-fire over a whole sequence: x [T, *shape], time first. Returns (spikes, v).
 
@@ -1118,6 +1132,7 @@ def qif(
         surrogate: name of the spike's derivative; `surrogate_args` are its numbers, [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
+        bits: 1, keep the spikes as bits too, which `linear` and `convolution` that read them then take.
 
     Parameters are numbers, or tensors that broadcast against shape and get their gradients.
 
@@ -1132,14 +1147,14 @@ def qif(
     x: Tensor, v: Tensor | None = None, *, tau: Tensor | None = None, v_c: Tensor | None = None,
     a0: Tensor | None = None, v_threshold: Tensor | None = None, v_rest: Tensor | None = None, v_reset: Tensor | None,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False,
+    store_v: bool = False, bits: int = 0,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def qif(
     x: Tensor, v: Tensor | None = None, *, tau: float | Tensor | None = 2.0, v_c: float | Tensor | None = 0.8,
     a0: float | Tensor | None = 1.0, v_threshold: float | Tensor | None = 1.0, v_rest: float | Tensor | None = 0.0,
     v_reset: float | Tensor | None = -0.1, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
 ) -> tuple[Tensor, Tensor]: ...
 
 def record_kernels(archs: Sequence[str]) -> None:
@@ -1185,7 +1200,7 @@ def recurrent_run(
 
 def run(
     neuron: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor], *,
-    store_states: bool = False,
+    store_states: bool = False, bits: int = 0,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """A neuron written as text over whole sequences: inputs [T, *shape] in the order of the text, states, parameters.
     Returns (outputs, states).
@@ -1195,6 +1210,8 @@ def run(
         inputs: each [T, *shape], of one floating-point dtype.
         states: each [*shape]; [] starts all of them at the text's own numbers.
         params: numbers' tensors that broadcast against shape, in the order of the text; each gets its gradient.
+        bits: keep the first output in so many bits of each number too, 1 or 4, which `linear` and `convolution` that
+            read it then take.
         store_states: return the states after each step rather than the last ones.
 
     Raises:

@@ -20,6 +20,7 @@ struct Form {
   std::int64_t steps, neurons;
   bool store_states, with_tensors;
   std::int64_t channels = 0, inner = 1;  // of parameters that are tensors; 0: one value a neuron
+  std::uint8_t bits = 0;                 // of each number of the first output
 };
 
 template <class F>
@@ -118,6 +119,7 @@ class Comparison {
     forward.outputs = outputs;
     forward.states = last;
     forward.checkpoints = checkpoints.data();
+    if (form_.bits != 0) forward.packed = {form_.bits, packed_.data(), &valid_};
     takes_turns_ = run_on_host(forward, 1).in_turns;
 
     BackwardLaunch backward;
@@ -143,11 +145,30 @@ class Comparison {
       same(grad_params.at(i), evaluated(cell_.stages.epilogue, joined<F>({params_of(i), sums})), "parameter gradient",
            i, 0);
     }
+    if (form_.bits != 0) check_packed();
     INFO(differing_ << " of the compared values differ, the first: " << first_);
     CHECK(differing_ == 0);
   }
 
  private:
+  // Four bits of each output, two in a byte: what a thread of two neurons writes without its neighbours.
+  void check_packed() {
+    std::vector<std::uint8_t> expected;
+    bool all_legal = true;
+    for (std::size_t i = 0; i + 1 < y.data[0].size(); i += 2) {
+      int byte = 0;
+      for (const std::size_t k : {0, 1}) {
+        const double number = y.data[0][i + k];
+        const bool is_legal = number >= 0 && number <= 15 && number == std::floor(number);
+        all_legal = all_legal && is_legal;
+        byte |= (is_legal ? static_cast<int>(number) : 0) << 4 * k;
+      }
+      expected.push_back(static_cast<std::uint8_t>(byte));
+    }
+    CHECK(packed_ == expected);
+    CHECK((valid_ == 1) == all_legal);
+  }
+
   std::vector<F> params_of(std::int64_t i) const {
     return params.at(form_.with_tensors ? i / form_.inner % channels_ : 0);
   }
@@ -202,6 +223,8 @@ class Comparison {
   std::int64_t at_once_ = 0;
   bool takes_turns_ = false;
   Sequences<F> x, grad_y, grad_states, initial, params, y, states, grad_x, grad_initial, grad_params;
+  std::vector<std::uint8_t> packed_ = std::vector<std::uint8_t>(static_cast<std::size_t>(T * N / 2));
+  std::uint8_t valid_ = 1;
   int differing_ = 0;
   std::string first_;
 };
@@ -243,6 +266,13 @@ TEST_CASE("kernels compute cells without states, without parameters, and with ne
     check<float>(text, {.steps = 21, .neurons = 1000, .store_states = false, .with_tensors = true});
     check<double>(text, {.steps = 33, .neurons = 300, .store_states = true, .with_tensors = false});
   }
+}
+
+TEST_CASE("the first output is written as bits too, and it is told where it has none") {
+  for (const char* text :
+       {"neuron counts(x; n) { s = spike(x - 0.5, atan(2)) + 2 * spike(n, atan(2)); return s, x\n n' = n + x }",
+        "neuron some(x) { return floor(4 * x) }"})
+    check<float>(text, {.steps = 21, .neurons = 1000, .store_states = false, .with_tensors = true, .bits = 4});
 }
 
 TEST_CASE("where parameters repeat themselves, a thread takes other neurons in turns") {

@@ -94,6 +94,8 @@ class Normalised {
     run.outputs = std::span(given_).first(first_->outputs.size());
     run.states = std::span(given_).first(first_->states.size());
     run.checkpoints = somewhere();
+    if (type_ != DType::bf16)  // sums as bits, spikes as one
+      run.packed = {.bits = static_cast<std::uint8_t>(first_->inputs.size() > 1 ? 4 : 1), .numbers = {}, .valid = {}};
     const BatchNormForward forward{.run = run};
     REQUIRE(fits_one_launch(forward, device));
     list.push_back(source_of(forward, device));

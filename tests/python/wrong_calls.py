@@ -95,7 +95,7 @@ def public_calls(schema):
     elif name in ("run",):
         x = torch.randn(4, 2, 5, requires_grad=True)
         yield dict(neuron=TEXT, inputs=[x], states=[torch.rand(2, 5)], params=[torch.rand(5)])
-        yield dict(neuron=TEXT, inputs=[x], states=[], params=[torch.rand(())], store_states=True)
+        yield dict(neuron=TEXT, inputs=[x], states=[], params=[torch.rand(())], store_states=True, bits=4)
         yield dict(neuron=TWO, inputs=[x.double(), torch.rand(4, 2, 5).double()], states=[torch.rand(2, 5).double(), torch.rand(2, 5).double()], params=[])
     elif name == "recurrent_run":
         x = torch.randn(4, 2, 5, requires_grad=True)
@@ -103,7 +103,7 @@ def public_calls(schema):
         yield dict(neuron=TWO, inputs=[x.double(), torch.rand(4, 2, 5).double()], w=torch.randn(5, 5).double(), states=[], params=[], into=1, store_states=True)
     elif name == "batch_norm_run":
         x, c = torch.randn(4, 2, 5, 3, requires_grad=True), torch.rand(5)
-        yield dict(neuron=TEXT, inputs=[x], states=[torch.rand(2, 5, 3)], params=[torch.rand(3)], weight=c, bias=c, residual=torch.rand(4, 2, 5, 3), residual_mode="iand")
+        yield dict(neuron=TEXT, inputs=[x], states=[torch.rand(2, 5, 3)], params=[torch.rand(3)], weight=c, bias=c, residual=torch.rand(4, 2, 5, 3), residual_mode="iand", bits=1)
         yield dict(neuron=TEXT, inputs=[x.detach()], states=[], params=[torch.rand(())], mean=c, var=c, channel_dim=-2, store_states=True)
     elif name == "batch_norm_run_tracked":
         x, c = torch.randn(4, 2, 5, 3, requires_grad=True), torch.rand(5)

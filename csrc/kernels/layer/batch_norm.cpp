@@ -26,6 +26,8 @@ using namespace kernels;
 
 // The parameter whose channels are the layer's.
 const ParamView& shift_of(const Launch& run) { return run.params.back(); }
+// Neurons after which the channels are the same again.
+std::int64_t period_of(const Launch& run) { return shift_of(run).inner * shift_of(run).count; }
 const BackwardLaunch& first_loop(const BatchNormBackward& layer) { return layer.sums; }
 const ForwardLaunch& first_loop(const BatchNormForward& layer) { return layer.run; }
 
@@ -52,13 +54,13 @@ std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 // Of n things in a row, whole groups that begin anywhere in theirs.
 std::int64_t touched(std::int64_t n, std::int64_t group) { return (n + group - 2) / group + 1; }
 
-// Strips at most `widest` threads wide. Blocks take tiles of one strip only, and some of them fewer; or all as many,
-// some of them on in the next strip.
-ChannelTiles tiles_of(const ParamView& shift, std::int64_t rows, int width, std::int64_t widest, std::int64_t blocks,
-                      bool of_one_strip) {
+// Strips at most `widest` threads wide, and a multiple of `unit`. Blocks take tiles of one strip only, and some of them
+// fewer; or all as many, some of them on in the next strip.
+ChannelTiles tiles_of(const ParamView& shift, std::int64_t rows, int width, std::int64_t unit, std::int64_t widest,
+                      std::int64_t blocks, bool of_one_strip) {
   constexpr std::int64_t most_for_itself = 8 * Block().threads;  // parts of sums
   const std::int64_t period = shift.inner * shift.count, columns = period / width;
-  const std::int64_t strips = divided(columns, widest), across = divided(columns, strips);
+  const std::int64_t strips = divided(columns, widest), across = divided(divided(columns, strips), unit) * unit;
   const std::int64_t down = std::min(Block().threads / across, rows), tiles = divided(rows, down);
   const std::int64_t each =
       of_one_strip ? divided(tiles, std::max<std::int64_t>(blocks / strips, 1)) : divided(strips * tiles, blocks);
@@ -90,15 +92,15 @@ unsigned blocks_of(const ChannelTiles& tiles) {
 
 // Threads beside each other read 32 or more neighbours, so that accesses are whole; where those share a channel, wider
 // strips have fewer runs. The sums of a run take about as long as 3 tiles (an H200, images of 7 x 7 to 112 x 112).
-ChannelTiles tiles_of(const Launch& run, int width, std::int64_t blocks) {
+ChannelTiles tiles_of(const Launch& run, int width, std::int64_t unit, std::int64_t blocks) {
   const ParamView& shift = shift_of(run);
   const std::int64_t rows = run.neurons / (shift.inner * shift.count);
   const auto cost = [](const ChannelTiles& tiles) { return tiles.each + 3 * tiles.runs; };
-  ChannelTiles best = tiles_of(shift, rows, width, 32, blocks, /*of_one_strip=*/false);
+  ChannelTiles best = tiles_of(shift, rows, width, unit, 32, blocks, /*of_one_strip=*/false);
   for (const std::int64_t widest : {32, 64, 128, 256}) {
     if (widest > 32 && shift.inner == 1) break;
     for (const bool of_one_strip : {false, true}) {
-      const ChannelTiles found = tiles_of(shift, rows, width, widest, blocks, of_one_strip);
+      const ChannelTiles found = tiles_of(shift, rows, width, unit, widest, blocks, of_one_strip);
       if (blocks_of(found) <= blocks && cost(found) < cost(best)) best = found;
     }
   }
@@ -176,6 +178,13 @@ std::size_t kinds_of_rows(const BatchNormBackward& layer) {
   return layer.sums.inputs.size() + static_cast<std::size_t>(std::ranges::count_if(layer.sums.grad_outputs, is_read));
 }
 
+// Of what a thread of so many neurons has of a row of bits.
+std::int64_t threads_of_a_byte(const BatchNormForward& layer, int width) {
+  const int bits = layer.run.packed.bits * width;
+  return 0 < bits && bits < 8 ? 8 / bits : 1;
+}
+std::int64_t threads_of_a_byte(const BatchNormBackward&, int /*width*/) { return 1; }
+
 bool rows_aligned(const BatchNormForward& layer, int width) { return kernels::rows_aligned(layer.run, width); }
 bool rows_aligned(const BatchNormBackward& layer, int width) {
   return kernels::rows_aligned(layer.sums, width) && kernels::rows_aligned(layer.gradient, width);
@@ -204,7 +213,7 @@ std::int64_t most_in_ring(const BatchNormBackward& layer) {
 }
 
 // A ring of tiles, where a multiprocessor has room for three at least: with two, 16 steps of float16 backward take 11.0
-// passes rather than 9.1. What a thread copies at once is 16 bytes, or 8 where sequences are long: their states stay in
+// passes rather than 9.1. Its strips may be of any width, so that a thread there writes whole bytes of bits. What a thread copies at once is 16 bytes, or 8 where sequences are long: their states stay in
 // registers.
 template <class Layer>
 std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedule, const jit::Device& device) {
@@ -225,7 +234,7 @@ std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedul
            !rows_aligned(layer, static_cast<int>(width)) || shift.inner * shift.count % width != 0;
   };
   while (width > 1 && is_too_wide()) width /= 2;
-  if (width * size < 4 || is_too_wide()) return std::nullopt;
+  if (width * size < 4 || is_too_wide() || threads_of_a_byte(layer, static_cast<int>(width)) > 1) return std::nullopt;
   const std::size_t slot = kinds_of_rows(layer) * static_cast<std::size_t>(steps * threads * width * size);
   const std::size_t slots =
       (static_cast<std::size_t>(kernels::most_shared_bytes(device)) - scratch_bytes(static_cast<int>(width), threads)) /
@@ -286,7 +295,7 @@ bool fits(const Launch& run, const Schedule& schedule) {
   constexpr std::int64_t most_neurons = std::int64_t{1}
                                         << 30;  // indices are int, and a strip may reach beyond the last
   const ParamView& shift = shift_of(run);
-  const std::int64_t period = shift.inner * shift.count;
+  const std::int64_t period = period_of(run);
   const auto repeats = [&](const ParamView& param) {
     return param.data == nullptr || param.count == 1 || period % (param.inner * param.count) == 0;
   };
@@ -484,7 +493,9 @@ void launch_layer(const Layer& layer, const jit::Device& device, void* stream, c
   const unsigned threads = schedule.block.threads;
   const std::int64_t multiprocessors = device.multiprocessors;
   if (schedule.block.slots == 0) {
-    const ChannelTiles tiles = tiles_of(run, schedule.loop.width, kernel.blocks_at_once(threads) * multiprocessors);
+    const int width = schedule.loop.width;
+    const std::int64_t blocks = kernel.blocks_at_once(threads) * multiprocessors;
+    const ChannelTiles tiles = tiles_of(run, width, threads_of_a_byte(layer, width), blocks);
     return launch_tiles(layer, kernel, tiles, threads, 0, stream, allocate);
   }
   const std::size_t shared = ring_bytes(layer, schedule);
@@ -502,7 +513,8 @@ void note_layer(const Layer& layer) {
 }  // namespace
 
 bool fits_one_launch(const BatchNormForward& layer, const jit::Device& device) {
-  return fits(layer.run, schedule_of(layer, device).loop);
+  return fits(layer.run, schedule_of(layer, device).loop) &&
+         PackedOutput::has_whole_bytes(period_of(layer.run), layer.run.packed.bits);
 }
 
 bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device) {

@@ -89,6 +89,8 @@ class Arguments : public ArgumentWords {
   Arguments(const ForwardLaunch& launch, std::int64_t at_once) {
     add_common(launch, at_once);
     add_results(launch);
+    add(launch.packed.numbers);
+    add(launch.packed.valid);
   }
 
   Arguments(const BackwardLaunch& launch, std::int64_t at_once) {

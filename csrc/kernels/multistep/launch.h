@@ -33,11 +33,23 @@ struct GradientsToCome {
   const void* call = nullptr;
 };
 
+// The first output once more, as bits: number i of [T, N] in bits i * bits and on of all bytes together. Rows are whole
+// bytes.
+struct PackedOutput {
+  std::uint8_t bits = 0;            // of a number: 1 for 0 and 1, 4 for 0 to 15; 0: it is not asked for
+  std::uint8_t* numbers = nullptr;  // [T N bits / 8]
+  std::uint8_t* valid = nullptr;    // becomes 0 where a number is none that there are bits for
+
+  // Of how many neurons.
+  static bool has_whole_bytes(std::int64_t neurons, std::int64_t bits) { return neurons * bits % 8 == 0; }
+};
+
 struct ForwardLaunch : Launch {
   std::span<void* const> outputs;  // [T, N]
   std::span<void* const> states;   // [N], or [T, N]
   void* checkpoints = nullptr;     // [(T - 1) / checkpoint_length, states, N]; null: not saved
-  GradientsToCome to_come;         // asked where the kernel has to be compiled, never by a hot call
+  PackedOutput packed;
+  GradientsToCome to_come;  // asked where the kernel has to be compiled, never by a hot call
 };
 
 // Gradients that autograd did not define, and results that nobody asked for, are null.

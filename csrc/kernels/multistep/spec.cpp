@@ -181,6 +181,7 @@ std::span<Place> params_of(KernelSpec& spec) { return PlacesOf(spec).params; }
 KernelSpec spec_of(const ForwardLaunch& launch, const Schedule& schedule) {
   KernelSpec spec = common_spec(Direction::forward, launch, schedule);
   spec.loop.save = launch.checkpoints != nullptr;
+  spec.loop.packed_bits = launch.packed.bits;
   if (!spec.loop.save) spec.loop.schedule.checkpoint = 1;
   // A spiking forward pass has neither a surrogate nor a gradient to detach.
   spec.loop.form.detach_reset = false;
@@ -225,7 +226,7 @@ std::string print_members(const KernelSpec& spec, const CellText& cell) {
        schedule.checkpoint, schedule.segments);
   line("  static constexpr bool neighbours = {}, staged = {}, ragged = {}, in_turns = {}, one_segment = {};",
        schedule.neighbours, schedule.staged, schedule.ragged, schedule.in_turns, schedule.one_segment);
-  line("  static constexpr int max_block = {};", max_block_size(schedule));
+  line("  static constexpr int max_block = {}, packed_bits = {};", max_block_size(schedule), loop.packed_bits);
   line("  static constexpr bool save = {}, store_states = {}, wide = {};", loop.save, loop.store_states, loop.wide);
   line += lookup("Source", "initial", places.states, operand);
   line += lookup("Source", "param", places.params, operand);

@@ -34,7 +34,8 @@ struct LoopSpec {
   Schedule schedule;
   bool save = false;
   bool store_states = false;
-  bool wide = false;  // where parameters have channels: whether neurons are too many for 32 bits
+  std::uint8_t packed_bits = 0;  // forward: of each number of the first output, which is written as bits too
+  bool wide = false;             // where parameters have channels: whether neurons are too many for 32 bits
   CellForm form;
 
   bool operator==(const LoopSpec&) const = default;

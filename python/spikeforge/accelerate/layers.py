@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from spikeforge import _library
-from spikeforge.accelerate import products, replacing, residual
+from spikeforge.accelerate import in_pieces, products, replacing, residual
 from spikeforge.accelerate.replacing import Replaced
-from spikeforge.accelerate.watch import has_hooks, watched
+from spikeforge.accelerate.watch import Watch, has_hooks, watched
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 MOST_PLACES = 256  # of a window of max_pool2d
@@ -28,12 +28,14 @@ class Layers:
             number of their input; 0 where it is kept as it is.
         joined: triples of names, of a module in whose forward a residual is joined with a neuron's spikes, and of that
             neuron; and how: "add", "and", "iand".
+        in_pieces: the names of convolutions that are computed in pieces, with what stands behind them.
     """
 
     normalised: tuple[tuple[str, str], ...]
     pooled: tuple[str, ...]
     recomputed: tuple[tuple[str, int], ...] = ()
     joined: tuple[tuple[str, str, str], ...] = ()
+    in_pieces: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{len(self.normalised)} batch normalisations run in the pass of a neuron"]
@@ -46,10 +48,13 @@ class Layers:
         if self.recomputed:
             lines += [f"{len(self.recomputed)} products are made again in the backward pass, of so many bits a number"]
             lines += [f"  {name}  {bits or 'all'}" for name, bits in self.recomputed]
+        if self.in_pieces:
+            lines += [f"{len(self.in_pieces)} of them are computed in pieces of the batch, with their neurons"]
+            lines += [f"  {name}" for name in self.in_pieces]
         return "\n".join(lines)
 
 
-def layers(net: nn.Module, *inputs: Any, recompute: bool = False) -> Layers:
+def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 1) -> Layers:
     """Has the batch normalisations before the neurons of SpikingJelly run in the neurons' passes, in place, and its max
     poolings by this library's operators. Call `accelerate(net)` first: those neurons are meant that it has replaced.
 
@@ -67,6 +72,10 @@ def layers(net: nn.Module, *inputs: Any, recompute: bool = False) -> Layers:
         recompute: linear layers and convolutions before those normalisations keep their input, spikes as bits, and are
             made again in the backward pass: their results, which are the largest tensors, are not kept. On a CPU too
             spikes are then the same within rounding only.
+        pieces: with `recompute`, the convolutions of a ``torch.nn.Sequential`` that a normalisation and a neuron follow
+            there, and perhaps a max pooling, are computed in so many pieces of the batch, with what follows: those that
+            give the most numbers, and at least half of it. What lies between them is never there as a whole. In training
+            such a convolution is made four times in a step in place of twice; results are the same within rounding.
 
     Returns:
         The names of what was changed.
@@ -75,9 +84,13 @@ def layers(net: nn.Module, *inputs: Any, recompute: bool = False) -> Layers:
         raise TypeError(f"accelerate.layers: net must be a torch.nn.Module, but is {type(net).__name__}")
     if not isinstance(recompute, bool):
         raise TypeError(f"accelerate.layers: recompute must be True or False, but is {recompute!r}")
+    if not isinstance(pieces, int) or isinstance(pieces, bool) or pieces < 1:
+        raise ValueError(f"accelerate.layers: pieces must be a whole number from 1 on, but is {pieces!r}")
+    if pieces > 1 and not recompute:
+        raise ValueError("accelerate.layers: pieces are computed of what is made again: pass recompute=True")
     _library.load()
     names = {module: name for name, module in net.named_modules()}
-    pairs, recomputed = _found(net, inputs, recompute)
+    pairs, recomputed, watch = _found(net, inputs, recompute)
     for norm, neuron in pairs:
         replacing.replace(norm, HandingOn)
         norm.__dict__["_spikeforge_neuron"] = (neuron,)  # in a tuple: it is no part of the module
@@ -90,15 +103,34 @@ def layers(net: nn.Module, *inputs: Any, recompute: bool = False) -> Layers:
         for module in list(names)
         for neuron, mode in residual.join(module, lambda neuron: norm_of(neuron) is not None)
     ]
+    if watch is not None:
+        joining = {net.get_submodule(name) for _, name, _ in joined}
+        for neuron, bits in watch.packing([(product, bits) for _, product, bits in recomputed], joining).items():
+            neuron.__dict__["_spikeforge_packs"] = bits
     pools = [module for module in names if _is_known_pool(module)]
     for pool in pools:
         replacing.replace(pool, BytePool)
+    chains = _put_in_pieces(net, pieces, dict(pairs), recomputed, watch.given) if pieces > 1 and watch else []
     return Layers(
         tuple((names[norm], names[neuron]) for norm, neuron in pairs),
         tuple(names[pool] for pool in pools),
         tuple((names[product], bits) for _, product, bits in recomputed),
         tuple(joined),
+        tuple(names[chain[0]] for chain in chains),
     )
+
+
+def _put_in_pieces(
+    net: nn.Module, pieces: int, neurons: dict[nn.Module, nn.Module], recomputed: Any, given: dict[nn.Module, int]
+) -> list[tuple[nn.Module, ...]]:
+    """The layers of which the convolutions with the largest results are the first."""
+    behind = {product: (norm, neurons[norm]) for norm, product, _ in recomputed if not isinstance(product, nn.Linear)}
+    chains = in_pieces.chains(net, behind, lambda modules: any(isinstance(m, BytePool) for m in modules))
+    most = max((given[product] for _, product, _ in recomputed), default=0)
+    chains = [chain for chain in chains if 2 * given[chain[0]] >= most]
+    for product, *others in chains:
+        product.__dict__["_spikeforge_chain"] = tuple(others), pieces
+    return chains
 
 
 # --- batch normalisation ---------------------------------------------------------------------------------------------
@@ -133,18 +165,19 @@ def is_recomputed(norm: nn.Module) -> bool:
 
 def _found(
     net: nn.Module, inputs: tuple[Any, ...], recompute: bool
-) -> tuple[list[tuple[nn.Module, nn.Module]], list[tuple[nn.Module, nn.Module, int]]]:
-    """Normalisations and neurons that may run together; and normalisations, the products before them, and bits."""
+) -> tuple[list[tuple[nn.Module, nn.Module]], list[tuple[nn.Module, nn.Module, int]], Watch | None]:
+    """Normalisations and neurons that may run together; normalisations, the products before them, and bits; and what was
+    watched."""
     norms = {module for module in net.modules() if _is_known_norm(module)}
     neurons = {module for module in net.modules() if hasattr(type(module), "takes_norm") and not has_hooks(module)}
     free = {module for module in neurons if norm_of(module) is None}
     if not norms or not free:
-        return [], []
+        return [], [], None
     candidates = {m for m in net.modules() if recompute and products.is_product(m) and not has_hooks(m)}
     watch = watched(net, inputs, norms, neurons, candidates)
     pairs = [(norm, neuron) for norm, neuron in watch.pairs() if neuron in free]
     before = {norm: watch.product_before(norm) for norm, _ in pairs}
-    return pairs, [(norm, *found) for norm, found in before.items() if found is not None]
+    return pairs, [(norm, *found) for norm, found in before.items() if found is not None], watch
 
 
 def _is_known_norm(module: nn.Module) -> bool:
@@ -166,6 +199,8 @@ class BytePool(Replaced):
 
     def forward(self, x: Tensor) -> Tensor:
         dims = {"s": (3, 4), "m": (5,)}.get(getattr(self, "step_mode", "s"), ())
+        if in_pieces.handed_on(self, x):
+            return x
         if x.dim() not in dims or not x.is_floating_point() or self.return_indices:
             return super().forward(x)
         from spikeforge.nn.pooling import max_pooled  # it takes the library's operators

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from spikeforge._numbers import FLOATS
-from spikeforge.accelerate import replacing
+from spikeforge.accelerate import in_pieces, replacing
 from spikeforge.accelerate.replacing import Replaced
 
 linear = torch.ops.spikeforge.linear.default
@@ -31,6 +31,14 @@ class RecomputedLinear(Recomputed):
 
 
 class RecomputedConvolution(Recomputed):
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        result = in_pieces.run(self, input) if "_spikeforge_chain" in self.__dict__ else None
+        return super().forward(input) if result is None else result
+
+    def _product(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: A002
+        """By torch's own operator."""
+        return super()._conv_forward(input, weight, bias)
+
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: A002
         if input.dtype not in FLOATS or input.dim() != weight.dim():
             return super()._conv_forward(input, weight, bias)

@@ -18,9 +18,11 @@ import torch
 OWN = (
     "_spikeforge",
     "_spikeforge_bits",
+    "_spikeforge_chain",
     "_spikeforge_joined",
     "_spikeforge_neuron",
     "_spikeforge_norm",
+    "_spikeforge_packs",
     "_spikeforge_recompute",
     "_spikeforge_source",
     "_spikeforge_text",

@@ -18,6 +18,7 @@ from spikingjelly.activation_based import neuron, surrogate
 
 from spikeforge._names import SPIKINGJELLY
 from spikeforge._numbers import HALF_TYPES, is_number, operand, state_type
+from spikeforge.accelerate.in_pieces import handed_on
 from spikeforge.accelerate.layers import is_recomputed, norm_of, normalised
 from spikeforge.accelerate.replacing import (
     Replaced,
@@ -337,6 +338,8 @@ class Node(Replaced):
 
     def multi_step_forward(self, x_seq, *args, residual=None, **kwargs):
         """With `residual`, a pair of a mode and a tensor r: what becomes of the spikes beside it."""
+        if handed_on(self, x_seq):
+            return x_seq
         fused = None if args or kwargs else self._fused((x_seq,))
         if fused is None:
             return joined(super().multi_step_forward(self._normalised(x_seq), *args, **kwargs), residual)
@@ -345,9 +348,21 @@ class Node(Replaced):
         if store:
             self._keep_sequences(states)
             states = [state[-1].clone() for state in states]
+        self._take(states)
+        return spikes
+
+    def _take(self, states):
         for name, state in zip(self._memories, states):
             self._memories[name] = state
-        return spikes
+
+    def _from_rest(self, x, dtype):
+        """Text and parameters of a node that begins a sequence, with all states where they start; else None."""
+        program = self._fused((x,))
+        if program is None or self._stores_states():
+            return None
+        if any(isinstance(v, torch.Tensor) or v != start for v, start in zip(self._memories.values(), program.starts)):
+            return None
+        return self._text(program), RULES[type(self).of_node].parameters(self, dtype)
 
     def _normalised(self, x_seq):
         norm = norm_of(self)
@@ -398,10 +413,11 @@ class Node(Replaced):
             return joined(spikes, residual), states
         if apart and norm is not None:
             norm, x = None, normalised(norm, x)
+        bits = self.__dict__.get("_spikeforge_packs", 0)
         states = [_state(value, start, x) for value, start in zip(states, program.starts)]
         if norm is None and program.options is not None:
             overload = getattr(torch.ops.spikeforge, program.what).default
-            spikes, *states = overload(x, *states, **program.options, store_v=store)
+            spikes, *states = overload(x, *states, **program.options, store_v=store, bits=bits)
             return spikes, states
         dtype = state_type(x.dtype)
         if all(state is None for state in states):
@@ -412,12 +428,13 @@ class Node(Replaced):
         ]
         parameters = RULES[type(self).of_node].parameters(self, dtype)
         if norm is None:
-            (spikes,), states = torch.ops.spikeforge.run(program.what, [x], states, parameters, store_states=store)
+            run = torch.ops.spikeforge.run
+            (spikes,), states = run(program.what, [x], states, parameters, store_states=store, bits=bits)
             return spikes, states
         mean, var, count = statistics_of(norm, x)
         mode, other = residual or ("add", None)
         of_channels = parameter(norm, "weight"), parameter(norm, "bias"), mean, var, other
-        options = {"residual_mode": mode, "eps": norm.eps, "store_states": store}
+        options = {"residual_mode": mode, "eps": norm.eps, "store_states": store, "bits": bits}
         call = self._text(program), [x], states, parameters, *of_channels
         (spikes,), states, *used = operator_for(x)(*call, **options)
         update_running(norm, *used, count)

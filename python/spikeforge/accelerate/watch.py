@@ -74,6 +74,10 @@ class Watch(TorchDispatchMode):
         self.readers: dict[nn.Module, set[nn.Module | None]] = {}
         self.inputs: dict[nn.Module, list[Tensor]] = {}
         self.read: dict[nn.Module, list[int | None]] = {}  # by products: the most of each input
+        self.given: dict[nn.Module, int] = {}  # by products: how many numbers they gave
+        self.spikes_of: dict[int, nn.Module] = {}
+        self.joined_of: dict[int, set[nn.Module]] = {}  # of the spikes of these and something else
+        self.fed_by: dict[nn.Module, tuple[nn.Module | None, set[nn.Module]]] = {}  # products: by those neurons
         self.made_of: dict[nn.Module, nn.Module] = {}  # normalisations, of products
         self.inside: list[nn.Module] = []
 
@@ -99,6 +103,18 @@ class Watch(TorchDispatchMode):
             return None
         most = self.read[product][0]
         return product, 0 if most is None or most > 15 else 1 if most <= 1 else 4
+
+    def packing(
+        self, products: Iterable[tuple[nn.Module, int]], joining: Collection[nn.Module]
+    ) -> dict[nn.Module, int]:
+        """The bits of each number in which neurons are to keep what they give, since these products read it and keep so
+        many; `joining` neurons give what their spikes are joined to."""
+        found = {}
+        for product, bits in products:
+            neuron, joined = self.fed_by.get(product, (None, set()))
+            givers = {neuron} - {None} or joined & set(joining)
+            found.update(dict.fromkeys(givers, bits) if bits else {})
+        return found
 
     # --- watching
 
@@ -127,6 +143,10 @@ class Watch(TorchDispatchMode):
         first = result[0] if isinstance(result, tuple) and result else result
         if most is not None and isinstance(first, Tensor):
             self._are_whole(first, most)
+        if func in SUMS | PRODUCTS and isinstance(first, Tensor):
+            storages = {_storage(t) for t in args[:2] if isinstance(t, Tensor)}
+            self.joined_of[_storage(first)] = {self.spikes_of[s] for s in storages & self.spikes_of.keys()}
+            self.alive.append(first)
 
     def _are_whole(self, t: Tensor, most: int) -> None:
         self.most[_storage(t)] = most
@@ -178,12 +198,17 @@ class Watch(TorchDispatchMode):
         spikes = output[0] if isinstance(output, tuple) and output else output
         if isinstance(spikes, Tensor) and self.fires(neuron):
             self._are_whole(spikes, 1)
+            self.spikes_of[_storage(spikes)] = neuron
 
     def _before_product(self, product: nn.Module, inputs: Any) -> None:
         self.read.setdefault(product, []).append(self._most(inputs[0]) if inputs else None)
+        if inputs:
+            storage = _storage(inputs[0])
+            self.fed_by[product] = self.spikes_of.get(storage), self.joined_of.get(storage, set())
 
     def _after_product(self, product: nn.Module, inputs: Any, output: Tensor) -> None:
         self.product_of[_storage(output)] = product
+        self.given[product] = output.numel()
         self.alive.append(output)
 
 

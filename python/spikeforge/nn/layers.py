@@ -52,6 +52,9 @@ class BatchNormNeuron(Container):
             (1 - s) r (SEW-ResNet's ADD, AND and IAND).
         scale: multiplies the normalised input before `norm.bias` is added: alpha times the threshold is
             threshold-dependent batch normalisation (tdBN, Zheng et al. 2021).
+        bits: 1 for spikes, 4 for their sums up to 15: the neuron's pass writes what it gives as bits too, of which
+            ``torch.ops.spikeforge.linear`` and ``convolution`` that read it keep so many of each number. (:func:`fuse`
+            sets it.) 0: it does not.
         recompute: x comes of ``torch.ops.spikeforge.linear`` or ``convolution`` with ``recompute=True``, which make it
             again in the backward pass: it is not kept. (:func:`fuse` sets both.) On the CPU it then takes the fused
             operator too.
@@ -66,6 +69,7 @@ class BatchNormNeuron(Container):
         *,
         residual: str | None = None,
         scale: float = 1.0,
+        bits: int = 0,
         recompute: bool = False,
     ):
         super().__init__()
@@ -94,9 +98,11 @@ class BatchNormNeuron(Container):
             raise ValueError(f"BatchNormNeuron: residual must be None, 'add', 'and' or 'iand', but is {residual!r}")
         if not is_number(scale) or not math.isfinite(scale):
             raise ValueError(f"BatchNormNeuron: scale must be a finite number, but is {scale!r}")
+        if bits not in (0, 1, 4) or isinstance(bits, bool):
+            raise ValueError(f"BatchNormNeuron: bits must be 0, 1 or 4, but is {bits!r}")
         self._check_flag("recompute", recompute)
         self.norm, self.neuron = norm, neuron
-        self.residual, self.scale, self.recompute = residual, float(scale), recompute
+        self.residual, self.scale, self.bits, self.recompute = residual, float(scale), bits, recompute
         self._joins_any = False
         self._text: tuple[Any, TextCell] | None = None
         self._text_cell()
@@ -171,7 +177,7 @@ class BatchNormNeuron(Container):
         tracked = running_of(norm, x) if mean is None and is_eager(x) else None
 
         def layer(*call):
-            options = {"residual_mode": mode, "eps": norm.eps, "store_states": store}
+            options = {"residual_mode": mode, "eps": norm.eps, "store_states": store, "bits": self.bits}
             if tracked:
                 return TRACKED(*call, *tracked, self._weight(norm, x), parameter(norm, "bias"), other, momentum=norm.momentum, **options)
             tensors = self._weight(norm, x), parameter(norm, "bias"), mean, var, other
@@ -246,6 +252,7 @@ class BatchNormNeuron(Container):
     def extra_repr(self) -> str:
         parts = [f"residual={self.residual!r}"] if self.residual is not None else []
         parts += [f"scale={self.scale}"] if self.scale != 1 else []
+        parts += [f"bits={self.bits}"] if self.bits else []
         return ", ".join(parts + (["recompute=True"] if self.recompute else []))
 
 

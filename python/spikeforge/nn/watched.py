@@ -27,6 +27,7 @@ def fuse_watched(net: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> li
     candidates = {module for module in net.modules() if recompute and products.is_product(module) and not has_hooks(module)}
     watch = watched(net, inputs, norms, neurons, candidates, _fires)
     fused: dict[nn.Module, BatchNormNeuron] = {}
+    recomputed: list[tuple[nn.Module, int]] = []
     for norm, neuron in watch.pairs():
         layer = _fused(norm, neuron)
         if layer is None:
@@ -34,6 +35,7 @@ def fuse_watched(net: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> li
         found = watch.product_before(norm)
         if found is not None:
             products.recompute(*found)
+            recomputed.append(found)
             layer.recompute = True
         fused[neuron] = layer
         _put(*parents[norm], nn.Identity())
@@ -43,6 +45,10 @@ def fuse_watched(net: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> li
         if not isinstance(module, StatefulModule):
             for layer, mode in residual.join(module, layers.__contains__, as_input=True):
                 layer.residual, layer._joins_any = mode, True
+    joining = {neuron for neuron, layer in fused.items() if layer.residual is not None}
+    for neuron, bits in watch.packing(recomputed, joining).items():
+        if neuron in fused:
+            fused[neuron].bits = bits
     return [name for name, module in net.named_modules() if module in layers]
 
 

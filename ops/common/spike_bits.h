@@ -1,0 +1,27 @@
+// Spikes as bits, for what is kept from the forward to the backward pass.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace spikeforge::ops {
+
+// A dense tensor of small whole numbers, `bits` (1 or 4) a number, in the order of its memory.
+struct Packed {
+  at::Tensor numbers;  // uint8
+  at::Tensor valid;    // 0-dimensional, bool: whether all were such numbers
+};
+
+// Throws ValueError for another width than 1 and 4; `op` begins the message.
+void check_bits(const char* op, std::int64_t bits);
+
+c10::SymInt bytes_of(const c10::SymInt& count, std::int64_t bits);
+
+// For the numbers of x.
+Packed empty_packed(const at::Tensor& x, std::int64_t bits);
+
+// Through the dispatcher.
+Packed call_pack(const at::Tensor& x, std::int64_t bits);
+
+}  // namespace spikeforge::ops

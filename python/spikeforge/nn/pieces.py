@@ -1,0 +1,281 @@
+"""A product, the normalisation behind it, a neuron and a pooling, a part of the batch at a time.
+
+What lies between them is there of a part only, forward and backward: tensors that are larger than all that a network
+keeps, where images are still large."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+CHANNELS = 2  # of [T, B, C, ...]
+batch_norm_run = torch.ops.spikeforge.batch_norm_run.default
+channel_statistics = torch.ops.spikeforge.channel_statistics.default
+pack_spikes = torch.ops.spikeforge.pack_spikes.default
+unpack_spikes = torch.ops.spikeforge.unpack_spikes.default
+
+
+class Layer(NamedTuple):
+    """What is computed of each part.
+
+    Attributes:
+        product: of x [N, ...], a weight and a bias.
+        neuron: neuron text.
+        eps: of the normalisation.
+        behind: of spikes [T, B, C, ...], what treats each sample by itself.
+        pieces: how many parts the batch has.
+        bits: that are kept of each number of x; 0: x itself.
+    """
+
+    product: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    neuron: str
+    eps: float
+    behind: Callable[[Tensor], Tensor]
+    pieces: int
+    bits: int
+
+    def parts(self, x: Tensor) -> list[slice]:
+        batch = x.shape[1]
+        size = -(-batch // self.pieces)
+        return [slice(first, min(first + size, batch)) for first in range(0, batch, size)]
+
+    def made(self, rows: Tensor, steps: int, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """What the product gives for rows_of a part of the batch, [T, b, C, ...]."""
+        return self.product(rows, weight, bias).unflatten(0, (steps, -1))
+
+    def run(self, y: Tensor, of_channels: Sequence[Tensor | None], params: Sequence[Tensor]) -> list[Tensor]:
+        """Results and last states."""
+        (spikes,), states, *_ = batch_norm_run(self.neuron, [y], [], list(params), *of_channels, eps=self.eps)
+        return [self.behind(spikes), *states]
+
+
+class Tensors(NamedTuple):
+    """All that a layer may have a gradient by, besides its x.
+
+    Attributes:
+        weight, bias: of the product.
+        scale, shift: of the normalisation.
+        params: of the neuron; each is the same for all samples.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    scale: Tensor | None
+    shift: Tensor | None
+    params: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor | None]) -> Tensors:
+        return cls(*tensors[:4], tuple(tensors[4:]))
+
+
+def run_in_pieces(layer: Layer, x: Tensor, tensors: Tensors) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
+    """The layer of x [T, B, ...], whose normalisation takes the statistics of the whole batch: its results, the neuron's
+    last states, and these statistics.
+
+    Gradients are those of the whole within rounding. The product is made four times in a step of training: for the
+    statistics, for the results, and in the backward pass for the sums over channels, and for the gradients that need
+    them. Kept are x, or its bits, and a few numbers for each channel.
+    """
+    dtype = type_of_product(x)
+    if dtype is not x.dtype:  # autocast
+        x, weight, bias = (None if t is None else t.to(dtype) for t in (x, *tensors[:2]))
+        tensors = tensors._replace(weight=weight, bias=bias)
+    results, *states, mean, var = _InPieces.apply(layer, x, *tensors[:4], *tensors.params)
+    return results, states, mean, var
+
+
+def type_of_product(x: Tensor) -> torch.dtype:
+    """What autocast makes of x for a product."""
+    kind = x.device.type
+    casts = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and x.dtype is not torch.float64
+    return torch.get_autocast_dtype(kind) if casts else x.dtype
+
+
+class _InPieces(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, layer: Layer, x: Tensor, *given: Tensor | None) -> tuple[Tensor, ...]:
+        x = _dense(x) if layer.bits else x
+        tensors, parts = Tensors.of(given), layer.parts(x)
+        with _no_autocast(x):
+            made = lambda part: layer.made(rows_of(x, part), len(x), *tensors[:2])  # noqa: E731
+            found = [channel_statistics(made(part), CHANNELS) for part in parts]
+            means, variances = (torch.stack(of_parts) for of_parts in zip(*found))
+            mean, var = joined(means, variances, parts)
+            whole = _Whole(x.shape[1])
+            for part in parts:
+                whole.take(part, layer.run(made(part), (*tensors[2:4], mean, var), tensors.params))
+        ctx.layer, ctx.form = layer, (x.shape, x.stride(), x.dtype)
+        ctx.save_for_backward(*_kept(layer, x), means, variances, *given)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(mean, var)
+        return (*whole.results, mean, var)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise NotImplementedError("the backward pass of a layer in pieces cannot be differentiated: pass pieces=1")
+        layer, size = ctx.layer, 2 if ctx.layer.bits else 1
+        saved = ctx.saved_tensors
+        kept, (means, variances), given = saved[:size], saved[size : size + 2], saved[size + 2 :]
+        grads = grads[:-2]
+        if all(grad is None for grad in grads):
+            return (None,) * (2 + len(given))
+        wants_x, *wanted = ctx.needs_input_grad[1:]
+        shape, stride, dtype = ctx.form
+        x = unpack_spikes(*kept, shape, stride, dtype, layer.bits) if layer.bits else kept[0]
+        with _no_autocast(x):
+            back = _Backward(layer, x, Tensors.of(given), means, variances, grads)
+            sums = back.sums([0, 0, *wanted[2:]])
+            gradients = back.gradients(wants_x, wanted[:2])
+        of_x, *of_product = gradients
+        return (None, of_x, *of_product, *sums[2:])
+
+
+class _Backward:
+    """The two passes of a backward pass over all parts."""
+
+    def __init__(
+        self, layer: Layer, x: Tensor, tensors: Tensors, means: Tensor, variances: Tensor, grads: Sequence[Tensor | None]
+    ) -> None:
+        self.layer, self.x, self.tensors, self.parts = layer, x, tensors, layer.parts(x)
+        self.means, self.variances, self.grads = means, variances, grads
+        self.statistics = joined(means, variances, self.parts)
+
+    def sums(self, wanted: Sequence[bool]) -> list[Tensor | None]:
+        """Gradients of what is the same for all samples behind the product; and those of each part's statistics, kept for
+        gradients()."""
+        leaves = [_leaf(t) if wants else t for t, wants in zip((*self.tensors[:4], *self.tensors.params), wanted)]
+        statistics = [_leaf(t) for t in self.statistics]
+        asked = [*statistics, *(t for t, wants in zip(leaves, wanted) if wants)]
+        found = _Sums(asked)
+        for part in self.parts:
+            y = self.layer.made(rows_of(self.x, part), len(self.x), *self.tensors[:2])
+            with torch.enable_grad():
+                results = self.layer.run(y, (*leaves[2:4], *statistics), leaves[4:])
+            found.add(_gradients(results, asked, self._of(part)))
+        self.of_statistics = self._shares(found.sums[:2])
+        sums = iter(found.as_arguments()[2:])
+        return [next(sums) if wants else None for wants in wanted]
+
+    def gradients(self, wants_x: bool, wanted: Sequence[bool]) -> list[Tensor | None]:
+        """By x, and by the product's weight and bias."""
+        leaves = [_leaf(t) if wants else t for t, wants in zip(self.tensors[:2], wanted)]
+        found, whole = _Sums([t for t, wants in zip(leaves, wanted) if wants]), _Whole(self.x.shape[1])
+        for number, part in enumerate(self.parts):
+            rows = rows_of(self.x, part)
+            with torch.enable_grad():
+                rows = _leaf(rows) if wants_x else rows
+                y = self.layer.made(rows, len(self.x), *leaves)
+                results = self.layer.run(y, (*self.tensors[2:4], *self.statistics), self.tensors.params)
+                results += channel_statistics(y, CHANNELS)
+            grads = [*self._of(part), *(of_parts[number] for of_parts in self.of_statistics)]
+            of_rows, *others = _gradients(results, [rows if wants_x else None, *found.of], grads)
+            del y, results
+            if wants_x:
+                whole.take(part, [of_rows.unflatten(0, (len(self.x), -1))])
+            found.add(others)
+        sums = iter(found.as_arguments())
+        return [whole.results[0] if wants_x else None, *(next(sums) if wants else None for wants in wanted)]
+
+    def _of(self, part: slice) -> list[Tensor | None]:
+        """The upstream gradients of a part: of results over time, and of last states."""
+        results, *states = self.grads
+        return [None if results is None else results[:, part], *(None if g is None else g[part] for g in states)]
+
+    def _shares(self, of_joined: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """The gradients of the statistics of each part, from those of the whole."""
+        leaves = [_leaf(self.means), _leaf(self.variances)]
+        with torch.enable_grad():
+            statistics = joined(*leaves, self.parts)
+        return torch.autograd.grad(statistics, leaves, of_joined)
+
+
+class _Sums:
+    """Sums over parts, of half types in float32."""
+
+    def __init__(self, of: Sequence[Tensor]) -> None:
+        self.of = of
+        self.sums = [torch.zeros_like(t, dtype=torch.promote_types(t.dtype, torch.float32)) for t in of]
+
+    def add(self, gradients: Iterable[Tensor | None]) -> None:
+        for total, gradient in zip(self.sums, gradients):
+            if gradient is not None:
+                total += gradient
+
+    def as_arguments(self) -> list[Tensor]:
+        return [total.to(t.dtype) for total, t in zip(self.sums, self.of)]
+
+
+class _Whole:
+    """Tensors of the whole batch, put together of those of parts, whose order of memory they have. The first is
+    [T, B, ...], the others [B, ...]."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        self.results: list[Tensor] = []
+
+    def take(self, part: slice, pieces: Sequence[Tensor]) -> None:
+        if not self.results:
+            self.results = [self._empty(piece, dim=int(i == 0)) for i, piece in enumerate(pieces)]
+        for i, (whole, piece) in enumerate(zip(self.results, pieces)):
+            whole[(slice(None),) * int(i == 0) + (part,)].copy_(piece)
+
+    def _empty(self, piece: Tensor, dim: int) -> Tensor:
+        size = [*piece.shape[:dim], self.batch, *piece.shape[dim + 1 :]]
+        inner = sorted(range(dim + 1, piece.dim()), key=lambda d: -piece.stride(d))
+        order = [*range(dim + 1), *inner]
+        lies = torch.empty([size[d] for d in order], dtype=piece.dtype, device=piece.device)
+        return lies.permute([order.index(d) for d in range(piece.dim())])
+
+
+def rows_of(x: Tensor, part: slice) -> Tensor:
+    """x [T, B, ...] of a part of the batch, [T * b, ...], in the order of memory of its samples."""
+    return torch.cat([step[part] for step in x])
+
+
+def joined(means: Tensor, variances: Tensor, parts: Sequence[slice]) -> tuple[Tensor, Tensor]:
+    """Mean and variance [C] of all parts together, from theirs, [parts, C]."""
+    shares = [(part.stop - part.start) / parts[-1].stop for part in parts]
+    mean = sum(of_part * share for of_part, share in zip(means, shares))
+    return mean, sum(of_part * share for of_part, share in zip(variances + (means - mean) ** 2, shares))
+
+
+def _kept(layer: Layer, x: Tensor) -> list[Tensor]:
+    if not layer.bits:
+        return [x]
+    packed, valid = pack_spikes(x, layer.bits)
+    if x.device.type == "cpu" and not valid:
+        raise ValueError(f"x must be {'0 or 1' if layer.bits == 1 else 'a whole number from 0 to 15'} everywhere")
+    return [packed, valid]
+
+
+def _dense(x: Tensor) -> Tensor:
+    """x, or a copy of it where there are holes in its memory."""
+    return x if torch.empty_like(x, device="meta").stride() == x.stride() else x.contiguous()
+
+
+def _leaf(t: Tensor) -> Tensor:
+    return t.detach().requires_grad_()
+
+
+def _gradients(
+    results: Sequence[Tensor], by: Sequence[Tensor | None], grads: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """None by None."""
+    came = [(result, grad) for result, grad in zip(results, grads) if grad is not None and result.requires_grad]
+    asked = [t for t in by if t is not None]
+    if not came or not asked:
+        return [None] * len(by)
+    outputs, upstream = zip(*came)
+    found = iter(torch.autograd.grad(outputs, asked, upstream, allow_unused=True))
+    return [None if t is None else next(found) for t in by]
+
+
+def _no_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
