@@ -13,12 +13,18 @@ namespace {
 template <class AnyLaunch, class ScratchBytes, class Run>
 void run(const MultistepCall& call, const AnyLaunch& launch, const cpu::Program& program, ScratchBytes scratch_bytes,
          Run run) {
-  const Tiles tiles = tiles_of(launch.neurons, launch.steps, program.largest_tile);
   std::atomic<bool> all_legal = true;
-  run_tiles(tiles, scratch_bytes(launch, program.context, tiles.size),
-            [&](std::int64_t begin, std::int64_t end, void* scratch) {
-              if (!run(launch, program.context, begin, end, scratch)) all_legal.store(false, std::memory_order_relaxed);
-            });
+  const auto kernel = [&](std::int64_t begin, std::int64_t end, void* scratch) {
+    if (!run(launch, program.context, begin, end, scratch)) all_legal.store(false, std::memory_order_relaxed);
+  };
+  if (launch.lengths.data == nullptr) {
+    const Tiles tiles = tiles_of(launch.neurons, launch.steps, program.largest_tile);
+    run_tiles(tiles, scratch_bytes(launch, program.context, tiles.size), kernel);
+  } else {
+    const Tiles tiles =
+        tiles_of_lengths(launch.neurons, launch.lengths.inner, launch.steps, program.largest_tile);
+    run_uneven_tiles(tiles, scratch_bytes(launch, program.context, tiles.size), kernel);
+  }
   if (!all_legal) refuse_values(call);
 }
 
@@ -26,6 +32,7 @@ void run(const MultistepCall& call, const AnyLaunch& launch, const cpu::Program&
 
 MultistepResults forward_cpu(const MultistepCall& call, bool save) {
   const Prepared prepared = prepare(call);
+  check_lengths(call);
   MultistepResults results = allocate_forward(call, prepared, save);
   const DescribedForward described(call, prepared, results);
   kernels::note(described.launch);

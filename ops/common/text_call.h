@@ -4,7 +4,7 @@
 
 #include <spikeforge/graph/text.h>
 #include <spikeforge/kernels/multistep/traced_cell.h>
-#include <spikeforge/ops/common/multistep.h>
+#include <spikeforge/ops/common/samples.h>
 
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -34,14 +34,18 @@ namespace traced {
 using List = std::vector<at::Tensor>;
 using OptionalTensorList = c10::List<std::optional<at::Tensor>>;
 using MaybeList = std::optional<at::TensorList>;
+using OptionalTensor = const std::optional<at::Tensor>&;
 
 using Outputs = std::tuple<List, List>;
-using Run = Outputs(std::string_view, at::TensorList, at::TensorList, at::TensorList, bool);
-using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, MaybeList, MaybeList, bool, bool);
+using Run = Outputs(std::string_view, at::TensorList, at::TensorList, at::TensorList, bool, OptionalTensor,
+                    OptionalTensor);
+using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, MaybeList, MaybeList, bool, bool,
+                                             OptionalTensor, OptionalTensor);
 using ForwardOfLists = std::tuple<List, List, List>(std::string_view, at::TensorList, at::TensorList, at::TensorList,
-                                                    bool, bool);
+                                                    bool, bool, OptionalTensor, OptionalTensor);
 using Backward = List(std::string_view, const OptionalTensorList&, const OptionalTensorList&, at::TensorList,
-                      at::TensorList, at::TensorList, at::TensorList, c10::List<bool>, bool);
+                      at::TensorList, at::TensorList, at::TensorList, c10::List<bool>, bool, OptionalTensor,
+                      OptionalTensor);
 
 template <class Signature>
 c10::TypedOperatorHandle<Signature> find(const char* name, const char* overload = "") {
@@ -82,18 +86,22 @@ class HandedOn {
 // A kernel of run for the dispatcher.
 template <MultistepResults (*run)(const MultistepCall&)>
 Outputs run_kernel(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
-                   bool store_states) {
-  const MultistepCall call = traced_call(neuron, inputs, states, params, store_states);
+                   bool store_states, OptionalTensor lengths, OptionalTensor start) {
+  MultistepCall call = traced_call(neuron, inputs, states, params, store_states);
+  set_samples(call, lengths, start);
   check_dense(call);
   return outputs_of(run(call));
 }
 
 template <MultistepResults (*forward)(const MultistepCall&, bool save)>
 std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorList inputs, MaybeList states,
-                                            MaybeList params, bool store_states, bool save) {
+                                            MaybeList params, bool store_states, bool save, OptionalTensor lengths,
+                                            OptionalTensor start) {
   const at::TensorList none;
-  MultistepResults results =
-      forward(traced_call(neuron, inputs, states.value_or(none), params.value_or(none), store_states), save);
+  MultistepCall call = traced_call(neuron, inputs, states.value_or(none), params.value_or(none), store_states);
+  call.lengths = lengths.value_or(at::Tensor());
+  call.start = start.value_or(at::Tensor());
+  MultistepResults results = forward(call, save);
   List checkpoints;
   if (results.checkpoints.defined()) checkpoints.push_back(std::move(results.checkpoints));
   return {list_of(results.outputs), list_of(results.states), std::move(checkpoints)};
@@ -102,8 +110,8 @@ std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorL
 template <MultistepResults (*forward)(const MultistepCall&, bool save)>
 std::tuple<List, List, List> forward_kernel_of_lists(std::string_view neuron, at::TensorList inputs,
                                                      at::TensorList states, at::TensorList params, bool store_states,
-                                                     bool save) {
-  return forward_kernel<forward>(neuron, inputs, states, params, store_states, save);
+                                                     bool save, OptionalTensor lengths, OptionalTensor start) {
+  return forward_kernel<forward>(neuron, inputs, states, params, store_states, save, lengths, start);
 }
 
 // Both overloads.
@@ -184,9 +192,10 @@ List backward_kernel(std::string_view neuron, const OptionalTensorList& grad_out
                      const OptionalTensorList& grad_states, at::TensorList inputs, at::TensorList states,
                      at::TensorList params, at::TensorList checkpoints,
                      c10::List<bool> needs_grad,  // NOLINT(performance-unnecessary-value-param): the dispatcher's
-                     bool store_states) {
-  const GivenBackward given(neuron, grad_outputs, grad_states, inputs, states, params, checkpoints, needs_grad,
-                            store_states);
+                     bool store_states, OptionalTensor lengths, OptionalTensor start) {
+  GivenBackward given(neuron, grad_outputs, grad_states, inputs, states, params, checkpoints, needs_grad, store_states);
+  given.call.lengths = lengths.value_or(at::Tensor());
+  given.call.start = start.value_or(at::Tensor());
   return list_of(backward(given.call));
 }
 
@@ -196,7 +205,8 @@ List backward_kernel(std::string_view neuron, const OptionalTensorList& grad_out
 inline MultistepResults call_run(const MultistepCall& call) {
   static const auto op = traced::find<traced::Run>("spikeforge::run");
   const auto [outputs, states] =
-      op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call), call.params, call.store_states);
+      op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call), call.params, call.store_states,
+              given_lengths(call), given_start(call));
   return {traced::tensors_of(outputs), traced::tensors_of(states), {}};
 }
 
@@ -205,7 +215,8 @@ inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
   static const auto of_lists = traced::find<traced::ForwardOfLists>("spikeforge::run_forward", "lists");
   const traced::HandedOn neuron(call);
   const auto call_with = [&](const auto& handle) {
-    return handle.call(neuron.text(), call.inputs, traced::given_states(call), call.params, call.store_states, save);
+    return handle.call(neuron.text(), call.inputs, traced::given_states(call), call.params, call.store_states, save,
+                       given_lengths(call), given_start(call));
   };
   const auto [outputs, states, checkpoints] = traced::is_wrapped(call) ? call_with(of_lists) : call_with(op);
   return {traced::tensors_of(outputs), traced::tensors_of(states), checkpoints.empty() ? at::Tensor() : checkpoints[0]};
@@ -216,7 +227,7 @@ inline Tensors call_run_backward(const BackwardCall& call) {
   return traced::tensors_of(op.call(traced::HandedOn(call).text(), traced::optional_list(call.grad_outputs),
                                     traced::optional_list(call.grad_states), call.inputs, traced::given_states(call),
                                     call.params, call.checkpoints, traced::needs_grad_of_given(call),
-                                    call.store_states));
+                                    call.store_states, given_lengths(call), given_start(call)));
 }
 
 }  // namespace spikeforge::ops

@@ -15,6 +15,10 @@
 //                                   Z = W + (a (H - v_rest) - W) / tau_w; W = Z + b S
 //   adaptive_lif(x, v, a, {})       as LIF, which fires where H >= v_threshold + b A; A = decay A + S
 //
+// `lengths`, int32 or int64 [B], says how many steps each sample has, an index of x's dimension 1; spikes behind them are
+// 0, gradients are those of each sample alone, and the states returned those after its last step. Before the steps where
+// `start`, bool [T, B], is true a sample's states start anew, as where none are given.
+//
 // Vr is v_reset, or 0 under soft reset, which is v_reset = std::nullopt. A neuron fires where H >= v_threshold. Each
 // returns (spikes, states...). Equations: Fang et al., Science Advances 9, eadi1480 (2023); csrc/neuron/<neuron>.h has
 // each with its derivative, and docs/derivations.md how it comes about.
@@ -69,6 +73,7 @@ using SpikesAndStates = std::conditional_t<state_count(kind) == 1, std::tuple<at
     std::vector<double> surrogate_args = {}; /* none: its defaults */             \
     bool spiking = true;                     /* else the surrogate's primitive */ \
     bool store_v = false;                                                         \
+    MaybeTensor lengths = {}, start = {}; /* of samples that are shorter than T */ \
   };
 #include <spikeforge/neuron/neurons.def>
 

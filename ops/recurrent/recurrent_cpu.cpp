@@ -34,10 +34,11 @@ void run(const MultistepCall& call, const AnyLaunch& launch, const cpu::Program&
          Run run) {
   const Tiles tiles = tiles_of_call(launch.recurrence, launch.steps, program.largest_tile);
   std::atomic<bool> all_legal = true;
-  run_tiles(tiles, scratch_bytes(launch, program.context, tiles.size),
-            [&](std::int64_t begin, std::int64_t end, void* scratch) {
-              if (!run(launch, program.context, begin, end, scratch)) all_legal.store(false, std::memory_order_relaxed);
-            });
+  const auto kernel = [&](std::int64_t begin, std::int64_t end, void* scratch) {
+    if (!run(launch, program.context, begin, end, scratch)) all_legal.store(false, std::memory_order_relaxed);
+  };
+  const std::size_t bytes = scratch_bytes(launch, program.context, tiles.size);
+  launch.lengths.data == nullptr ? run_tiles(tiles, bytes, kernel) : run_uneven_tiles(tiles, bytes, kernel);
   if (!all_legal) refuse_values(call);
 }
 
@@ -53,6 +54,7 @@ c10::SmallVector<SequenceView, 4> replaced(std::span<const SequenceView> views, 
 
 RecurrentResults forward_cpu(const RecurrentCall& call, bool save) {
   const Prepared prepared = prepare_samples(call);
+  check_lengths(call);
   RecurrentResults results = allocate(call, prepared, save);
   DescribedForward described(call, prepared, results);
   RecurrentForwardLaunch& launch = described.launch;

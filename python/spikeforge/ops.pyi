@@ -12,7 +12,7 @@ def adaptive_lif(
     x: Tensor, v: Tensor | None = None, a: Tensor | None = None, *, tau: float = 2.0, decay_input: bool = True,
     v_threshold: float = 1.0, v_reset: float | None = 0.0, decay: float = 0.9, b: float = 0.1,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False,
+    store_v: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Leaky integrate-and-fire whose threshold v_threshold + b a rises with each of its own spikes, over a whole
     sequence: x [T, *shape], time first. Returns (spikes, v, a)."""
@@ -21,7 +21,7 @@ def adaptive_lif(
     x: Tensor, v: Tensor | None = None, a: Tensor | None = None, *, tau: Tensor | None = None, decay_input: bool = True,
     v_threshold: Tensor | None = None, v_reset: Tensor | None, decay: Tensor | None = None, b: Tensor | None = None,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False,
+    store_v: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
 def adaptive_lif(
@@ -29,6 +29,7 @@ def adaptive_lif(
     decay_input: bool = True, v_threshold: float | Tensor | None = 1.0, v_reset: float | Tensor | None = 0.0,
     decay: float | Tensor | None = 0.9, b: float | Tensor | None = 0.1, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 def avg_pool2d(
@@ -79,6 +80,7 @@ def eif(
     x: Tensor, v: Tensor | None = None, *, tau: float = 2.0, delta_t: float = 1.0, theta_rh: float = 0.8,
     v_threshold: float = 1.0, v_rest: float = 0.0, v_reset: float | None = -0.1, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Exponential integrate-and-fire over a whole sequence: x [T, *shape], time first. Returns (spikes, v)."""
 @overload
@@ -86,7 +88,8 @@ def eif(
     x: Tensor, v: Tensor | None = None, *, tau: Tensor | None = None, delta_t: Tensor | None = None,
     theta_rh: Tensor | None = None, v_threshold: Tensor | None = None, v_rest: Tensor | None = None,
     v_reset: Tensor | None, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def eif(
@@ -94,6 +97,7 @@ def eif(
     theta_rh: float | Tensor | None = 0.8, v_threshold: float | Tensor | None = 1.0,
     v_rest: float | Tensor | None = 0.0, v_reset: float | Tensor | None = -0.1, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 def ellmm(
@@ -140,20 +144,21 @@ def event_linear(events: Tensor, weight: Tensor, bias: Tensor | None = None, *, 
 def integrate_and_fire(
     x: Tensor, v: Tensor | None = None, *, v_threshold: float = 1.0, v_reset: float | None = 0.0,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False,
+    store_v: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Integrate-and-fire over a whole sequence: x [T, *shape], time first. Returns (spikes, v)."""
 @overload
 def integrate_and_fire(
     x: Tensor, v: Tensor | None = None, *, v_threshold: Tensor | None = None, v_reset: Tensor | None,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False,
+    store_v: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def integrate_and_fire(
     x: Tensor, v: Tensor | None = None, *, v_threshold: float | Tensor | None = 1.0,
     v_reset: float | Tensor | None = 0.0, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 @overload
@@ -161,7 +166,8 @@ def izhikevich(
     x: Tensor, v: Tensor | None = None, w: Tensor | None = None, *, tau: float = 2.0, v_c: float = 0.8, a0: float = 1.0,
     v_threshold: float = 1.0, v_rest: float = -0.1, w_rest: float = 0.0, v_reset: float | None = 0.0,
     tau_w: float = 2.0, a: float = 0.0, b: float = 0.0, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Izhikevich's neuron with its recovery variable w, over a whole sequence: x [T, *shape], time first. Returns
     (spikes, v, w)."""
@@ -171,7 +177,8 @@ def izhikevich(
     v_c: Tensor | None = None, a0: Tensor | None = None, v_threshold: Tensor | None = None,
     v_rest: Tensor | None = None, w_rest: Tensor | None = None, v_reset: Tensor | None, tau_w: Tensor | None = None,
     a: Tensor | None = None, b: Tensor | None = None, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
 def izhikevich(
@@ -180,7 +187,7 @@ def izhikevich(
     v_rest: float | Tensor | None = -0.1, w_rest: float | Tensor | None = 0.0, v_reset: float | Tensor | None = 0.0,
     tau_w: float | Tensor | None = 2.0, a: float | Tensor | None = 0.0, b: float | Tensor | None = 0.0,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False,
+    store_v: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 def jit_csrmm(
@@ -202,20 +209,23 @@ def lava_neuron(name: str) -> str:
 def lif(
     x: Tensor, v: Tensor | None = None, *, tau: float = 2.0, decay_input: bool = True, v_threshold: float = 1.0,
     v_reset: float | None = 0.0, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Leaky integrate-and-fire over a whole sequence: x [T, *shape], time first. Returns (spikes, v)."""
 @overload
 def lif(
     x: Tensor, v: Tensor | None = None, *, tau: Tensor | None = None, decay_input: bool = True,
     v_threshold: Tensor | None = None, v_reset: Tensor | None, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def lif(
     x: Tensor, v: Tensor | None = None, *, tau: float | Tensor | None = 2.0, decay_input: bool = True,
     v_threshold: float | Tensor | None = 1.0, v_reset: float | Tensor | None = 0.0, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 def linear(
@@ -242,26 +252,28 @@ def loihi_dense(
 @overload
 def loihi_lif(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: int = 0, dv: int = 0, bias_mant: int = 0,
-    bias_exp: int = 0, vth: int = 10, store_states: bool = False,
+    bias_exp: int = 0, vth: int = 10, store_states: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """LIF in Loihi's fixed-point arithmetic (int32): x [T, *shape], time first. Returns (spikes, u, v)."""
 @overload
 def loihi_lif(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: int = 0, dv: int = 0, bias_mant: Tensor,
-    bias_exp: int = 0, vth: int = 10, store_states: bool = False,
+    bias_exp: int = 0, vth: int = 10, store_states: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_lif(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: Tensor | None = None, dv: Tensor | None = None,
     bias_mant: Tensor | None = None, bias_exp: Tensor | None = None, vth: Tensor | None = None,
-    store_states: bool = False,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 @overload
 def loihi_lif_refractory(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *, du: int = 0,
     dv: int = 0, bias_mant: int = 0, bias_exp: int = 0, vth: int = 10, refractory_period: int = 1,
-    store_states: bool = False,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """LIF with a refractory period, in Loihi's fixed-point arithmetic (int32): x [T, *shape], time first. Returns
     (spikes, u, v, wait)."""
@@ -269,20 +281,21 @@ def loihi_lif_refractory(
 def loihi_lif_refractory(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *, du: int = 0,
     dv: int = 0, bias_mant: Tensor, bias_exp: int = 0, vth: int = 10, refractory_period: int = 1,
-    store_states: bool = False,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_lif_refractory(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *,
     du: Tensor | None = None, dv: Tensor | None = None, bias_mant: Tensor | None = None, bias_exp: Tensor | None = None,
-    vth: Tensor | None = None, refractory_period: int = 1, store_states: bool = False,
+    vth: Tensor | None = None, refractory_period: int = 1, store_states: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 
 @overload
 def loihi_lif_reset(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *, du: int = 0,
     dv: int = 0, bias_mant: int = 0, bias_exp: int = 0, vth: int = 10, reset_interval: int = 1, reset_offset: int = 0,
-    store_states: bool = False,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """LIF whose states are reset every `reset_interval` steps, in Loihi's fixed-point arithmetic (int32): x [T,
     *shape], time first. Returns (spikes, u, v, phase)."""
@@ -290,13 +303,14 @@ def loihi_lif_reset(
 def loihi_lif_reset(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *, du: int = 0,
     dv: int = 0, bias_mant: Tensor, bias_exp: int = 0, vth: int = 10, reset_interval: int = 1, reset_offset: int = 0,
-    store_states: bool = False,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_lif_reset(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *,
     du: Tensor | None = None, dv: Tensor | None = None, bias_mant: Tensor | None = None, bias_exp: Tensor | None = None,
     vth: Tensor | None = None, reset_interval: int = 1, reset_offset: int = 0, store_states: bool = False,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 
 def loihi_prepare_weights(weight: Tensor, *, num_weight_bits: int = 8, sign_mode: str | None = None) -> Tensor:
@@ -320,27 +334,30 @@ def loihi_sparse(
 @overload
 def loihi_ternary_lif(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: int = 0, dv: int = 0, bias_mant: int = 0,
-    bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, store_states: bool = False,
+    bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, store_states: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """LIF with spikes -1, 0 and 1, in Loihi's fixed-point arithmetic (int32): x [T, *shape], time first. Returns
     (spikes, u, v)."""
 @overload
 def loihi_ternary_lif(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: int = 0, dv: int = 0, bias_mant: Tensor,
-    bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, store_states: bool = False,
+    bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, store_states: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_ternary_lif(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: Tensor | None = None, dv: Tensor | None = None,
     bias_mant: Tensor | None = None, bias_exp: Tensor | None = None, vth_hi: Tensor | None = None,
-    vth_lo: Tensor | None = None, store_states: bool = False,
+    vth_lo: Tensor | None = None, store_states: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 @overload
 def loihi_ternary_lif_refractory(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *, du: int = 0,
     dv: int = 0, bias_mant: int = 0, bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, refractory_period: int = 1,
-    store_states: bool = False,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """LIF with spikes -1, 0 and 1 and a refractory period, in Loihi's fixed-point arithmetic (int32): x [T, *shape],
     time first. Returns (spikes, u, v, wait)."""
@@ -348,20 +365,21 @@ def loihi_ternary_lif_refractory(
 def loihi_ternary_lif_refractory(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *, du: int = 0,
     dv: int = 0, bias_mant: Tensor, bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, refractory_period: int = 1,
-    store_states: bool = False,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_ternary_lif_refractory(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *,
     du: Tensor | None = None, dv: Tensor | None = None, bias_mant: Tensor | None = None, bias_exp: Tensor | None = None,
     vth_hi: Tensor | None = None, vth_lo: Tensor | None = None, refractory_period: int = 1, store_states: bool = False,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 
 @overload
 def loihi_ternary_lif_reset(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *, du: int = 0,
     dv: int = 0, bias_mant: int = 0, bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, reset_interval: int = 1,
-    reset_offset: int = 0, store_states: bool = False,
+    reset_offset: int = 0, store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """LIF with spikes -1, 0 and 1, reset every `reset_interval` steps, in Loihi's fixed-point arithmetic (int32): x [T,
     *shape], time first. Returns (spikes, u, v, phase)."""
@@ -369,14 +387,14 @@ def loihi_ternary_lif_reset(
 def loihi_ternary_lif_reset(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *, du: int = 0,
     dv: int = 0, bias_mant: Tensor, bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, reset_interval: int = 1,
-    reset_offset: int = 0, store_states: bool = False,
+    reset_offset: int = 0, store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_ternary_lif_reset(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *,
     du: Tensor | None = None, dv: Tensor | None = None, bias_mant: Tensor | None = None, bias_exp: Tensor | None = None,
     vth_hi: Tensor | None = None, vth_lo: Tensor | None = None, reset_interval: int = 1, reset_offset: int = 0,
-    store_states: bool = False,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 
 def max_pool2d(
@@ -399,7 +417,8 @@ def pack_spikes(x: Tensor, bits: int = 1) -> tuple[Tensor, Tensor]:
 def plif(
     x: Tensor, w: Tensor, v: Tensor | None = None, *, decay_input: bool = True, v_threshold: float = 1.0,
     v_reset: float | None = 0.0, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Leaky integrate-and-fire with 1/tau = sigmoid(w), over a whole sequence: x [T, *shape], time first. Returns
     (spikes, v)."""
@@ -407,13 +426,15 @@ def plif(
 def plif(
     x: Tensor, w: Tensor, v: Tensor | None = None, *, decay_input: bool = True, v_threshold: Tensor | None = None,
     v_reset: Tensor | None, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def plif(
     x: Tensor, w: Tensor, v: Tensor | None = None, *, decay_input: bool = True,
     v_threshold: float | Tensor | None = 1.0, v_reset: float | Tensor | None = 0.0, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 def print_cuda(neuron: str, dtype: torch.dtype) -> str:
@@ -424,6 +445,7 @@ def qif(
     x: Tensor, v: Tensor | None = None, *, tau: float = 2.0, v_c: float = 0.8, a0: float = 1.0,
     v_threshold: float = 1.0, v_rest: float = 0.0, v_reset: float | None = -0.1, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Quadratic integrate-and-fire over a whole sequence: x [T, *shape], time first. Returns (spikes, v)."""
 @overload
@@ -431,14 +453,15 @@ def qif(
     x: Tensor, v: Tensor | None = None, *, tau: Tensor | None = None, v_c: Tensor | None = None,
     a0: Tensor | None = None, v_threshold: Tensor | None = None, v_rest: Tensor | None = None, v_reset: Tensor | None,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False,
+    store_v: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def qif(
     x: Tensor, v: Tensor | None = None, *, tau: float | Tensor | None = 2.0, v_c: float | Tensor | None = 0.8,
     a0: float | Tensor | None = 1.0, v_threshold: float | Tensor | None = 1.0, v_rest: float | Tensor | None = 0.0,
     v_reset: float | Tensor | None = -0.1, detach_reset: bool = False, surrogate: str = "sigmoid",
-    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
+    surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 def record_kernels(archs: Sequence[str]) -> None:
@@ -450,13 +473,14 @@ def records_kernels() -> bool:
 def recurrent_run(
     neuron: str, inputs: Sequence[Tensor], w: Tensor, states: Sequence[Tensor], params: Sequence[Tensor],
     spikes: Tensor | None = None, *, into: int = 0, delay: int = 1, store_states: bool = False,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """A neuron written as text whose first output comes back to it through w, `delay` steps later: inputs [T, *batch,
     H]. Returns (outputs, states)."""
 
 def run(
     neuron: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor], *,
-    store_states: bool = False,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """A neuron written as text over whole sequences: inputs [T, *shape] in the order of the text, states, parameters.
     Returns (outputs, states)."""
