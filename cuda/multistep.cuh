@@ -798,8 +798,7 @@ struct Multistep {
     }
   }
 
-  static __device__ __forceinline__ void finish_grad_params(const Cells& cells, F (&own)[W][room(S)],
-                                                            Gradients& grad) {
+  static __device__ __forceinline__ void finish_grad_params(const Cells& cells, F (&own)[W][room(S)], Gradients& grad) {
 #pragma unroll
     for (int k = 0; k < W; ++k) {
       if constexpr (has_start)

@@ -122,7 +122,8 @@ class Multistep {
   // The states of samples of t steps, after the last one.
   void keep_last(std::int64_t t, const T* states, T* kept) const {
     if (samples_.differ())
-      samples_.each_of_length(t, [&](std::int64_t first, std::int64_t last) { copy_states(states, kept, first, last); });
+      samples_.each_of_length(t,
+                              [&](std::int64_t first, std::int64_t last) { copy_states(states, kept, first, last); });
   }
 
   // Zeros in row t of a result.
@@ -180,10 +181,10 @@ class Multistep {
     if (feedback_ == nullptr) return;
     if (!tile_.launch.has_samples())
       return feedback_->run(*feedback_, t, tile_.begin, tile_.begin + tile_.count, /*hears=*/true, memory);
-    samples_.each_present(
-        t, feedback_->delay, feedback_->width, [&](std::int64_t first, std::int64_t last, bool hears) {
-          feedback_->run(*feedback_, t, tile_.begin + first, tile_.begin + last, hears, memory);
-        });
+    samples_.each_present(t, feedback_->delay, feedback_->width,
+                          [&](std::int64_t first, std::int64_t last, bool hears) {
+                            feedback_->run(*feedback_, t, tile_.begin + first, tile_.begin + last, hears, memory);
+                          });
   }
 
   // ---- rows of states in the caller's memory ----

@@ -59,8 +59,8 @@ class TileSamples {
     });
   }
 
-  // Of a recurrent call: use(first, last, hears) for the samples that have a step t. One hears what it was `delay` steps
-  // before, or in a backward pass, where that is negative, will be so many later, unless it starts anew between.
+  // Of a recurrent call: use(first, last, hears) for the samples that have a step t. One hears what it was `delay`
+  // steps before, or in a backward pass, where that is negative, will be so many later, unless it starts anew between.
   template <class Use>
   void each_present(std::int64_t t, std::int64_t delay, std::int64_t width, const Use& use) const {
     Run run{0, 0, false};

@@ -44,8 +44,7 @@ template <class Kernel>
 void run_tiles(const Tiles& tiles, std::size_t scratch_bytes, const Kernel& kernel) {
   at::parallel_for(0, tiles.count, tiles.one_thread ? tiles.count : 1, [&](std::int64_t first, std::int64_t last) {
     void* const scratch = thread_scratch(scratch_bytes);
-    for (std::int64_t t = first; t < last; ++t)
-      kernel(tiles.begin(t), tiles.end(tiles.begin(t)), scratch);
+    for (std::int64_t t = first; t < last; ++t) kernel(tiles.begin(t), tiles.end(tiles.begin(t)), scratch);
   });
 }
 

@@ -93,8 +93,9 @@ class AsText {
       const bool zero = param < 0 ? starts_[s].number == 0
                                   : !call_.param(static_cast<std::size_t>(param)).defined() &&
                                         call_.numbers[static_cast<std::size_t>(param)] == 0;
-      TORCH_CHECK_NOT_IMPLEMENTED(zero, call_.cell->name, ": its second derivative, or forward mode, with start: ",
-                                  call_.cell->states[s], " must start at the number 0");
+      TORCH_CHECK_NOT_IMPLEMENTED(zero, call_.cell->name,
+                                  ": its second derivative, or forward mode, with start: ", call_.cell->states[s],
+                                  " must start at the number 0");
     }
   }
 

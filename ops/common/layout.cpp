@@ -155,10 +155,8 @@ at::Tensor without_expanded(at::Tensor t, std::int64_t from = 0) {
 ParamView view_tensor(const at::Tensor& param, const PlainLayout& layout, Copies& copies) {
   const std::optional<SamplesView> run = run_of(param.sizes(), param.strides(), layout);
   if (!run) return view_expanded(param, param.scalar_type(), layout, copies);  // rare enough for a copy
-  return {.data = param.const_data_ptr(),
-          .type = dtype_of(param.scalar_type()),
-          .inner = run->inner,
-          .count = run->count};
+  return {
+      .data = param.const_data_ptr(), .type = dtype_of(param.scalar_type()), .inner = run->inner, .count = run->count};
 }
 
 }  // namespace

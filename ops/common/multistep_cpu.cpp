@@ -21,8 +21,7 @@ void run(const MultistepCall& call, const AnyLaunch& launch, const cpu::Program&
     const Tiles tiles = tiles_of(launch.neurons, launch.steps, program.largest_tile);
     run_tiles(tiles, scratch_bytes(launch, program.context, tiles.size), kernel);
   } else {
-    const Tiles tiles =
-        tiles_of_lengths(launch.neurons, launch.lengths.inner, launch.steps, program.largest_tile);
+    const Tiles tiles = tiles_of_lengths(launch.neurons, launch.lengths.inner, launch.steps, program.largest_tile);
     run_uneven_tiles(tiles, scratch_bytes(launch, program.context, tiles.size), kernel);
   }
   if (!all_legal) refuse_values(call);

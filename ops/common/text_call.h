@@ -204,9 +204,8 @@ List backward_kernel(std::string_view neuron, const OptionalTensorList& grad_out
 // Calls through the dispatcher. States are all given, or none is.
 inline MultistepResults call_run(const MultistepCall& call) {
   static const auto op = traced::find<traced::Run>("spikeforge::run");
-  const auto [outputs, states] =
-      op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call), call.params, call.store_states,
-              given_lengths(call), given_start(call));
+  const auto [outputs, states] = op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call),
+                                         call.params, call.store_states, given_lengths(call), given_start(call));
   return {traced::tensors_of(outputs), traced::tensors_of(states), {}};
 }
 
@@ -226,8 +225,8 @@ inline Tensors call_run_backward(const BackwardCall& call) {
   static const auto op = traced::find<traced::Backward>("spikeforge::run_backward");
   return traced::tensors_of(op.call(traced::HandedOn(call).text(), traced::optional_list(call.grad_outputs),
                                     traced::optional_list(call.grad_states), call.inputs, traced::given_states(call),
-                                    call.params, call.checkpoints, traced::needs_grad_of_given(call),
-                                    call.store_states, given_lengths(call), given_start(call)));
+                                    call.params, call.checkpoints, traced::needs_grad_of_given(call), call.store_states,
+                                    given_lengths(call), given_start(call)));
 }
 
 }  // namespace spikeforge::ops

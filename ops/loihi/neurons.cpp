@@ -42,8 +42,8 @@ std::vector<Tensor> run(const LoihiCell& cell, const LoihiCall& call) {
                  call.lengths, call.start);
 }
 
-// All overloads of one operator: x, the states, the parameters, store_states, lengths, start. A parameter is a number, or a tensor
-// whose None is the default.
+// All overloads of one operator: x, the states, the parameters, store_states, lengths, start. A parameter is a number,
+// or a tensor whose None is the default.
 template <bool ternary, LoihiForm form>
 void run_boxed(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   const LoihiCell& cell = loihi_cell(ternary, form);

@@ -33,8 +33,8 @@ std::string neuron(bool ternary, const Form& form, Overload overload) {
          (state.empty() ? "" : "Tensor? " + state + "=None, ") + "*, " + param("du", "0") + param("dv", "0") +
          (overload == Overload::bias ? "Tensor bias_mant, " : param("bias_mant", "0")) + param("bias_exp", "0") +
          (ternary ? param("vth_hi", "10") + param("vth_lo", "-10") : param("vth", "10")) + form.numbers +
-         "bool store_states=False, Tensor? lengths=None, Tensor? start=None) -> (Tensor spikes, Tensor u, Tensor v" + (state.empty() ? "" : ", Tensor " + state) +
-         ")";
+         "bool store_states=False, Tensor? lengths=None, Tensor? start=None) -> (Tensor spikes, Tensor u, Tensor v" +
+         (state.empty() ? "" : ", Tensor " + state) + ")";
 }
 
 const std::string arrival = "int weight_exp=0, int num_message_bits=0) -> (Tensor y, Tensor buffer)";

@@ -129,11 +129,10 @@ struct Forward<kind, Types<State...>, Types<Decay...>> {
   static MultistepResults call_through(const c10::TypedOperatorHandle<Signature>& op, const MultistepCall& call,
                                        bool save) {
     return [&]<std::size_t... s>(std::index_sequence<s...>) {
-      Results results =
-          op.call(call.inputs[0], maybe(call.state(s))..., params_of(call), call.numbers,
-                  static_cast<Decay>(call.form.decay_input)..., call.form.hard_reset, call.form.detach_reset,
-                  name_of(call.form.surrogate), arguments_of(call), call.form.spiking, call.store_states, save,
-                  given_lengths(call), given_start(call));
+      Results results = op.call(call.inputs[0], maybe(call.state(s))..., params_of(call), call.numbers,
+                                static_cast<Decay>(call.form.decay_input)..., call.form.hard_reset,
+                                call.form.detach_reset, name_of(call.form.surrogate), arguments_of(call),
+                                call.form.spiking, call.store_states, save, given_lengths(call), given_start(call));
       return MultistepResults{{std::move(std::get<0>(results))},
                               {std::move(std::get<1 + s>(results))...},
                               std::move(std::get<1 + sizeof...(State)>(results))};

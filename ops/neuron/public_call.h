@@ -157,7 +157,8 @@ struct Public<kind, Overload, Types<Tensor...>, Types<State...>, Types<Parameter
     (call.add_state(states), ...);
     (call.add(tensors), ...);
     (call.add(params), ...);
-    MultistepResults results = run(call.finish(detach_reset, surrogate, surrogate_args, spiking, store_v, lengths, start));
+    MultistepResults results =
+        run(call.finish(detach_reset, surrogate, surrogate_args, spiking, store_v, lengths, start));
     return [&]<std::size_t... s>(std::index_sequence<s...>) {
       return Results(std::move(results.outputs[0]), std::move(results.states[s])...);
     }
@@ -175,10 +176,10 @@ struct Public<kind, Overload, Types<Tensor...>, Types<State...>, Types<Parameter
                                                                                 params.next<Parameter>()...};
     return [&]<std::size_t... w, std::size_t... s, std::size_t... j>(
         std::index_sequence<w...>, std::index_sequence<s...>, std::index_sequence<j...>) {
-      Results results = op.call(call.inputs[0], std::get<w>(given)..., lowered::maybe(call.state(s))...,
-                                std::get<sizeof...(Tensor) + j>(given)..., call.form.detach_reset,
-                                name_of(call.form.surrogate), arguments_of(call), call.form.spiking, call.store_states,
-                                given_lengths(call), given_start(call));
+      Results results =
+          op.call(call.inputs[0], std::get<w>(given)..., lowered::maybe(call.state(s))...,
+                  std::get<sizeof...(Tensor) + j>(given)..., call.form.detach_reset, name_of(call.form.surrogate),
+                  arguments_of(call), call.form.spiking, call.store_states, given_lengths(call), given_start(call));
       return MultistepResults{{std::move(std::get<0>(results))}, {std::move(std::get<1 + s>(results))...}, {}};
     }
     (std::index_sequence_for<Tensor...>{}, std::index_sequence_for<State...>{},
@@ -243,9 +244,9 @@ void call_any(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (std::size_t s = 0; s < n_states; ++s) call.add_state((next++)->toOptional<at::Tensor>());
   add_params(call, kind, next);
   const std::vector<double> surrogate_args = options[2].toDoubleVector();
-  const MultistepCall& finished = call.finish(options[0].toBool(), options[1].toStringView(), surrogate_args,
-                                              options[3].toBool(), options[4].toBool(),
-                                              options[5].toOptional<at::Tensor>(), options[6].toOptional<at::Tensor>());
+  const MultistepCall& finished =
+      call.finish(options[0].toBool(), options[1].toStringView(), surrogate_args, options[3].toBool(),
+                  options[4].toBool(), options[5].toOptional<at::Tensor>(), options[6].toOptional<at::Tensor>());
   MultistepResults results = was_dispatched_by_all(finished) ? run(finished) : call_public(finished);
   torch::jit::drop(*stack, n_arguments);
   stack->emplace_back(std::move(results.outputs[0]));

@@ -72,8 +72,8 @@ void define_public(torch::Library& library, NeuronKind kind) {
 }
 
 // <neuron>_forward and <neuron>_backward. params has one entry for each parameter in the order of neurons.def, None
-// where it is the number in `numbers`. lengths and start are as in samples.h. needs_grad is over x, the states and the parameters; the result has one tensor
-// for each true entry.
+// where it is the number in `numbers`. lengths and start are as in samples.h. needs_grad is over x, the states and the
+// parameters; the result has one tensor for each true entry.
 void define_lowered(torch::Library& library, NeuronKind kind) {
   const PredefinedCell& cell = predefined_cell(kind);
   std::string given, results, grads;
@@ -89,7 +89,8 @@ void define_lowered(torch::Library& library, NeuronKind kind) {
   define(cell.name + "_forward(Tensor x, " + given + "Tensor?[] params, float[] numbers, *, " + options +
          "bool save, Tensor? lengths=None, Tensor? start=None) -> (Tensor spikes, " + results + "Tensor checkpoints)");
   define(cell.name + "_backward(Tensor? grad_spikes, " + grads + "Tensor x, " + given +
-         "Tensor checkpoints, Tensor?[] params, float[] numbers, *, " + options + "bool[] needs_grad, Tensor? lengths=None, Tensor? start=None) -> Tensor[]");
+         "Tensor checkpoints, Tensor?[] params, float[] numbers, *, " + options +
+         "bool[] needs_grad, Tensor? lengths=None, Tensor? start=None) -> Tensor[]");
 }
 
 SPIKEFORGE_SCHEMAS(library) {

@@ -201,9 +201,9 @@ void set_arguments(MultistepCall& call, at::TensorList arguments) {
 RecurrentResults call_forward(const RecurrentCall& call, bool save) {
   static const auto handle = traced::find<Forward>("spikeforge::recurrent_run_forward");
   const MaybeTensor spikes = call.spikes.defined() ? MaybeTensor(call.spikes) : std::nullopt;
-  const auto [outputs, states, saved] = handle.call(traced::HandedOn(call).text(), arguments_of(call), call.w, spikes,
-                                                    call.into, call.delay, call.store_states, save,
-                                                    given_lengths(call), given_start(call));
+  const auto [outputs, states, saved] =
+      handle.call(traced::HandedOn(call).text(), arguments_of(call), call.w, spikes, call.into, call.delay,
+                  call.store_states, save, given_lengths(call), given_start(call));
   RecurrentResults results;
   results.outputs = traced::tensors_of(outputs);
   results.states = traced::tensors_of(states);

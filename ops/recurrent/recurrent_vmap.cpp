@@ -67,8 +67,11 @@ Lists one_of(const Maps& maps, const MultistepCall& call, std::int64_t i) {
 template <class Always>
 Lists folded(const Maps& maps, const MultistepCall& call, const Always& always) {
   const auto list = [](const Folded& tensors) { return Tensors(tensors.begin(), tensors.end()); };
-  Lists lists{list(maps.folded(call.inputs, in_sequence)), list(maps.folded(call.states, in_step)), {},
-              maps.folded_samples(call.lengths, in_step), maps.folded_samples(call.start, in_sequence)};
+  Lists lists{list(maps.folded(call.inputs, in_sequence)),
+              list(maps.folded(call.states, in_step)),
+              {},
+              maps.folded_samples(call.lengths, in_step),
+              maps.folded_samples(call.start, in_sequence)};
   for (std::size_t j = 0; j < call.params.size(); ++j)
     lists.params.push_back(maps.folded_param(call.params[j], call.inputs[0].dim() - 1, always(j)));
   return lists;

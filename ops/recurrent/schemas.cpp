@@ -14,10 +14,12 @@ SPIKEFORGE_SCHEMAS(library) {
   const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
   define(
       "recurrent_run(str neuron, Tensor[] inputs, Tensor w, Tensor[] states, Tensor[] params, Tensor? spikes=None, *, "
-      "int into=0, int delay=1, bool store_states=False, Tensor? lengths=None, Tensor? start=None) -> (Tensor[] outputs, Tensor[] states)");
+      "int into=0, int delay=1, bool store_states=False, Tensor? lengths=None, Tensor? start=None) -> (Tensor[] "
+      "outputs, Tensor[] states)");
   define(
       "recurrent_run_forward(str neuron, Tensor[] arguments, Tensor w, Tensor? spikes, *, int into, int delay, "
-      "bool store_states, bool save, Tensor? lengths=None, Tensor? start=None) -> (Tensor[] outputs, Tensor[] states, Tensor[] saved)");
+      "bool store_states, bool save, Tensor? lengths=None, Tensor? start=None) -> (Tensor[] outputs, Tensor[] states, "
+      "Tensor[] saved)");
   define(
       "recurrent_run_backward(str neuron, Tensor?[] grads, Tensor[] arguments, Tensor w, Tensor checkpoints, "
       "bool[] needs_grad, *, int into, int delay, bool store_states, Tensor? lengths=None, Tensor? start=None) -> "

@@ -218,8 +218,7 @@ Schedule schedule_of(const BackwardLaunch& launch, int multiprocessors) {
 }
 
 std::int64_t neurons_at_once(const ForwardLaunch& launch, const Schedule& schedule, int multiprocessors) {
-  if (launch.has_samples() || schedule.staged || !schedule.neighbours || !any_by_channel(launch))
-    return launch.neurons;
+  if (launch.has_samples() || schedule.staged || !schedule.neighbours || !any_by_channel(launch)) return launch.neurons;
   return neurons_in_turns(launch, schedule, multiprocessors, /*blocks=*/16);
 }
 
