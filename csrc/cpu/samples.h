@@ -37,6 +37,7 @@ class TileSamples {
   // whose last step was step t - 1,
   template <class Use>
   void each_of_length(std::int64_t t, const Use& use) const {
+    if (t < shortest_) return;
     each_run(lengths_, [&](std::int64_t first, std::int64_t last, std::int64_t sample) {
       if (length_of(sample) == t) use(first, last);
     });
@@ -45,6 +46,7 @@ class TileSamples {
   // that have no step t,
   template <class Use>
   void each_ended(std::int64_t t, const Use& use) const {
+    if (t < shortest_) return;
     each_run(lengths_, [&](std::int64_t first, std::int64_t last, std::int64_t sample) {
       if (length_of(sample) <= t) use(first, last);
     });

@@ -1,6 +1,9 @@
 // How an operator's CPU kernels are spread over threads: for predefined and traced neurons alike.
 #pragma once
 
+#include <spikeforge/cpu/program.h>
+#include <spikeforge/ops/common/multistep.h>
+
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
@@ -39,25 +42,33 @@ Tiles tiles_of_lengths(std::int64_t neurons, std::int64_t sample, std::int64_t s
 // Memory that this thread keeps from call to call, on a cache line.
 void* thread_scratch(std::size_t bytes);
 
-// kernel(begin, end, scratch) for every tile, with so many bytes of scratch memory.
-template <class Kernel>
-void run_tiles(const Tiles& tiles, std::size_t scratch_bytes, const Kernel& kernel) {
-  at::parallel_for(0, tiles.count, tiles.one_thread ? tiles.count : 1, [&](std::int64_t first, std::int64_t last) {
-    void* const scratch = thread_scratch(scratch_bytes);
-    for (std::int64_t t = first; t < last; ++t) kernel(tiles.begin(t), tiles.end(tiles.begin(t)), scratch);
-  });
-}
-
-// The same where tiles take different times: a thread that is done takes the next one.
-template <class Kernel>
-void run_uneven_tiles(const Tiles& tiles, std::size_t scratch_bytes, const Kernel& kernel) {
-  const std::int64_t threads = tiles.one_thread ? 1 : std::min<std::int64_t>(at::get_num_threads(), tiles.count);
-  std::atomic<std::int64_t> next = 0;
-  at::parallel_for(0, threads, 1, [&](std::int64_t, std::int64_t) {
-    void* const scratch = thread_scratch(scratch_bytes);
-    for (std::int64_t t = next++; t < tiles.count; t = next++)
-      kernel(tiles.begin(t), tiles.end(tiles.begin(t)), scratch);
-  });
+// The cell's loop over every tile; `scratch_bytes` and `run` are those of a direction. The values of tensor parameters
+// are checked as they are loaded.
+template <class AnyLaunch, class ScratchBytes, class Run>
+void run_tiles(const MultistepCall& call, const Tiles& tiles, const AnyLaunch& launch, const cpu::Program& program,
+               ScratchBytes scratch_bytes, Run run) {
+  std::atomic<bool> all_legal = true;
+  const std::size_t bytes = scratch_bytes(launch, program.context, tiles.size);
+  const auto run_tile = [&](std::int64_t tile, void* scratch) {
+    const std::int64_t begin = tiles.begin(tile);
+    if (!run(launch, program.context, begin, tiles.end(begin), scratch))
+      all_legal.store(false, std::memory_order_relaxed);
+  };
+  if (launch.lengths.data == nullptr) {
+    at::parallel_for(0, tiles.count, tiles.one_thread ? tiles.count : 1, [&](std::int64_t first, std::int64_t last) {
+      void* const scratch = thread_scratch(bytes);
+      for (std::int64_t t = first; t < last; ++t) run_tile(t, scratch);
+    });
+  } else {
+    // Tiles take different times: a thread that is done takes the next one.
+    std::atomic<std::int64_t> next = 0;
+    const std::int64_t threads = tiles.one_thread ? 1 : std::min<std::int64_t>(at::get_num_threads(), tiles.count);
+    at::parallel_for(0, threads, 1, [&](std::int64_t, std::int64_t) {
+      void* const scratch = thread_scratch(bytes);
+      for (std::int64_t t = next++; t < tiles.count; t = next++) run_tile(t, scratch);
+    });
+  }
+  if (!all_legal) refuse_values(call);
 }
 
 }  // namespace spikeforge::ops
