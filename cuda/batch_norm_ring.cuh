@@ -335,6 +335,7 @@ class RingBackward {
     const BackwardArgs<typename Spec::Cell>* a;
     const TileRing* ring;
     int t0, length;
+    typename Multistep<Spec>::template Starts<Multistep<Spec>::C> starts;  // none: sequences are whole
 
     __device__ __forceinline__ Pack input(int u, int c) const { return ring->row(c, u); }
     __device__ __forceinline__ Pack upstream(int u, int c) const {
@@ -355,7 +356,7 @@ class RingBackward {
     using Loop = Multistep<Spec>;
     static_assert(Loop::C == Block::steps, "a sequence is a segment");
     typename Loop::template SegmentOf<RowsOfRing<Spec>> segment;
-    static_cast<RowsOfRing<Spec>&>(segment) = {&a, &ring_, 0, steps_};
+    static_cast<RowsOfRing<Spec>&>(segment) = {&a, &ring_, 0, steps_, {}};
     Loop::backward_rows(a, cells, n, segment, grad, own);
   }
 

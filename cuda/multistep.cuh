@@ -17,6 +17,8 @@
 //   spread       for each parameter which neurons have the same
 //   packed_bits  forward: of each number of the first output, which is written as bits too; 0: it is not
 //   wide         whether neurons are too many to be counted in 32 bits, where a parameter's channels are
+//   has_lengths, has_start   in kernels of samples alone: whether they differ in length, and whether they start anew.
+//                A thread's neurons are then of one sample, and it takes no others; the arguments are WithSamples
 //
 // Arguments are sequences of 8-byte words in the order of the structs below; the host writes them in that order, and
 // zeros for the one element of an empty list.
@@ -74,6 +76,42 @@ struct BackwardArgs {
   void* grad_params[room(Cell::n_params)];
 };
 
+// How long the samples are, and before which steps they start anew: of neuron i, sample (i / inner) % count.
+struct SampleArgs {
+  const int* lengths;
+  long long lengths_inner, lengths_count;
+  const bool* start;
+  long long start_inner, start_count, start_stride;
+};
+
+template <class Args>
+struct WithSamples : Args {
+  SampleArgs samples;
+};
+
+// Whether a Spec's kernels are of samples.
+template <class Spec, class = int>
+struct SamplesOf {
+  static constexpr bool has_lengths = false, has_start = false;
+};
+template <class Spec>
+struct SamplesOf<Spec, decltype(static_cast<int>(Spec::has_lengths))> {
+  static constexpr bool has_lengths = Spec::has_lengths, has_start = Spec::has_start;
+};
+
+// Neurons of a sample that ends after so many steps.
+template <class Neurons>
+struct OfSample : Neurons {
+  int steps = 0;
+  const bool* anew = nullptr;  // whether it starts anew before step 0
+  long long anew_stride = 0;
+
+  OfSample() = default;
+  __device__ __forceinline__ OfSample(Neurons neurons) : Neurons(neurons) {}
+
+  __device__ __forceinline__ OfSample further(long long neurons) const { return Neurons::further(neurons); }
+};
+
 template <int... k>
 struct Indices {};
 template <int n, int... k>
@@ -93,7 +131,16 @@ struct Multistep {
   static constexpr int C = Spec::checkpoint;
   static_assert((C & (C - 1)) == 0, "a power of two");
   static constexpr int I = Cell::n_inputs, O = Cell::n_outputs, S = Cell::n_states, P = Cell::n_params;
-  using Neurons = Lanes<W, Spec::neighbours>;
+  static constexpr bool has_lengths = SamplesOf<Spec>::has_lengths, has_start = SamplesOf<Spec>::has_start;
+  template <bool of_samples, class AnyLanes>
+  struct NeuronsOf {
+    using type = AnyLanes;
+  };
+  template <class AnyLanes>
+  struct NeuronsOf<true, AnyLanes> {
+    using type = OfSample<AnyLanes>;
+  };
+  using Neurons = typename NeuronsOf<has_lengths || has_start, Lanes<W, Spec::neighbours>>::type;
   using InputPack = Pack<Input, W, Spec::neighbours>;
   using StatePack = Pack<F, W, Spec::neighbours>;
 
@@ -227,6 +274,99 @@ struct Multistep {
     }
   }
 
+  // ---- samples ----
+
+  template <class Args>
+  static __device__ __forceinline__ Neurons neurons_of(const Args& a, long long thread, long long at_once) {
+    Neurons n = Neurons::of(thread, at_once);
+    if constexpr (has_lengths || has_start) {
+      const SampleArgs& samples = static_cast<const WithSamples<Args>&>(a).samples;
+      n.steps = static_cast<int>(a.steps);
+      if constexpr (has_lengths) {
+        const int length = samples.lengths[n.first / samples.lengths_inner % samples.lengths_count];
+        n.steps = length < 0 ? 0 : length < n.steps ? length : n.steps;
+      }
+      if constexpr (has_start) {
+        n.anew = samples.start + n.first / samples.start_inner % samples.start_count;
+        n.anew_stride = samples.start_stride;
+      }
+    }
+    return n;
+  }
+
+  template <class Args>
+  static __device__ __forceinline__ int steps_of(const Args& a, const Neurons& n) {
+    if constexpr (has_lengths)
+      return n.steps;
+    else
+      return static_cast<int>(a.steps);
+  }
+
+  // Whether the sample has no step t, though there is one.
+  static __device__ __forceinline__ bool is_behind(const Neurons& n, int t) {
+    if constexpr (has_lengths)
+      return t >= n.steps;
+    else
+      return false;
+  }
+
+  // Whether the thread's sample starts anew before each of so many steps: read ahead, as the steps are.
+  template <int steps>
+  struct Starts {
+    bool before[has_start ? steps : 1];
+
+    __device__ __forceinline__ void load(const Neurons& n, int u, long long t, bool there) {
+      if constexpr (has_start) before[u] = there && n.anew[t * n.anew_stride];
+    }
+  };
+
+  template <int steps>
+  static __device__ __forceinline__ void restart(const Cells& cells, const Starts<steps>& starts, int u,
+                                                 F (&state)[W][room(S)]) {
+    if constexpr (has_start) {
+      if (!starts.before[u]) return;
+#pragma unroll
+      for (int k = 0; k < W; ++k) cells.cell[k].initial(state[k]);
+    }
+  }
+
+  // Gradients of the states at which samples start anew.
+  struct OfStarts {
+    F state[has_start ? W : 1][room(S)];
+
+    __device__ __forceinline__ OfStarts() {
+      if constexpr (has_start)
+        for (auto& of_neuron : state)
+          for (F& sum : of_neuron) sum = F(0);
+    }
+  };
+
+  // The gradient of these states is that of the cell's own, and none of those before.
+  template <int steps>
+  static __device__ __forceinline__ void cut(const Starts<steps>& starts, int u, F (&grad_state)[W][room(S)],
+                                             OfStarts& of_starts) {
+    if constexpr (has_start) {
+#pragma unroll
+      for (int k = 0; k < W; ++k)
+#pragma unroll
+        for (int s = 0; s < S; ++s) {
+          of_starts.state[k][s] += select(starts.before[u], grad_state[k][s], F(0));
+          grad_state[k][s] = select(starts.before[u], F(0), grad_state[k][s]);
+        }
+    }
+  }
+
+  // Zeros behind the sample's end, in every `apart`-th row.
+  template <class Row, class Args>
+  static __device__ __forceinline__ void clear_behind(const Args& a, void* data, const Neurons& n, int first = 0,
+                                                      int apart = 1) {
+    if constexpr (has_lengths) {
+      Cursor<Row> rows = rows_of<Row>(data, n.steps + first, a.neurons, n, apart);
+      for (int t = n.steps + first; t < a.steps; t += apart)
+        Neurons::store(rows.next(), Pack<Row, W, Spec::neighbours>{});
+    }
+  }
+
   // A tensor of ours, [T, N] or [N], from row t on.
   template <class T>
   static __device__ __forceinline__ Cursor<T> rows_of(void* data, long long t, long long neurons, Neurons n,
@@ -355,53 +495,67 @@ struct Multistep {
 
   template <class Args>
   static __device__ __forceinline__ Turns turns(const Args& a, long long thread, long long at_once) {
-    return {Neurons::of(thread, at_once), at_once, 0, a.neurons};
+    return {neurons_of(a, thread, at_once), at_once, 0, a.neurons};
   }
 
   static __device__ __forceinline__ void forward(const ForwardArgs<Cell>& a, Turns turns) {
     Neurons n = turns.first;
     ForwardCursors cursors(a, n);
     InputPack x[K][I];
-    load_first(a, cursors, x);
+    Starts<K> starts;
+    load_first(a, n, cursors, x, starts);
     const Cells cells(a, n);
-    walk_sequence(a, cells, n, cursors, x);
+    walk_sequence(a, cells, n, cursors, x, starts);
     if (!Spec::in_turns) return;
     for (n = n.further(turns.apart); turns.have(n); n = n.further(turns.apart)) {
       ForwardCursors next(a, n);
-      load_first(a, next, x);
-      walk_sequence(a, cells, n, next, x);
+      load_first(a, n, next, x, starts);
+      walk_sequence(a, cells, n, next, x, starts);
     }
   }
 
-  static __device__ __forceinline__ void load_first(const ForwardArgs<Cell>& a, ForwardCursors& from,
-                                                    InputPack (&x)[K][I]) {
+  static __device__ __forceinline__ void load_first(const ForwardArgs<Cell>& a, Neurons n, ForwardCursors& from,
+                                                    InputPack (&x)[K][I], Starts<K>& starts) {
 #pragma unroll
-    for (int u = 0; u < K; ++u) from.load_inputs(x[u], u < static_cast<int>(a.steps));
+    for (int u = 0; u < K; ++u) {
+      from.load_inputs(x[u], u < steps_of(a, n));
+      starts.load(n, u, u, u < steps_of(a, n));
+    }
   }
 
   // Row t is computed from x[t % K], which then takes up row t + K: K rows are on their way at any time.
   static __device__ __forceinline__ void walk_sequence(const ForwardArgs<Cell>& a, const Cells& cells, Neurons n,
-                                                       ForwardCursors& cursors, InputPack (&x)[K][I]) {
-    const int steps = static_cast<int>(a.steps);
+                                                       ForwardCursors& cursors, InputPack (&x)[K][I],
+                                                       Starts<K>& starts) {
+    const int steps = steps_of(a, n);
     F state[W][room(S)];
     load_initial(a, cells, n, state);
     int t0 = 0;
     for (; t0 + 2 * K <= steps; t0 += K) {
 #pragma unroll
       for (int u = 0; u < K; ++u) {
+        restart(cells, starts, u, state);
         step_and_store<K>(cells, x[u], t0 + u, u, cursors, state);
         cursors.load_inputs(x[u], true);
+        starts.load(n, u, t0 + u + K, true);
         if (u % 2 == 1 && never(a)) return;
       }
     }
     for (; t0 < steps; t0 += K) {
 #pragma unroll
       for (int u = 0; u < K; ++u) {
+        if (t0 + u < steps) restart(cells, starts, u, state);
         if (t0 + u < steps) step_and_store<K>(cells, x[u], t0 + u, u, cursors, state);
         cursors.load_inputs(x[u], t0 + u + K < steps);
+        starts.load(n, u, t0 + u + K, t0 + u + K < steps);
       }
     }
     store_last(cursors, state);
+#pragma unroll
+    for (int c = 0; c < O; ++c) clear_behind<Input>(a, a.y[c], n);
+#pragma unroll
+    for (int s = 0; s < S; ++s)
+      if (Spec::store_states) clear_behind<F>(a, a.states[s], n);
   }
 
   // The sequence of a thread's neurons, of at most or just `most` steps, each of whose rows load(row, t) gives.
@@ -508,6 +662,7 @@ struct Multistep {
     static constexpr bool is_shared = false;
     int t0, length;
     InputPack x[C][I], grad_y[C][O];
+    Starts<C> starts;
 
     __device__ __forceinline__ const InputPack& input(int u, int c) const { return x[u][c]; }
     __device__ __forceinline__ const InputPack& upstream(int u, int c) const { return grad_y[u][c]; }
@@ -522,7 +677,9 @@ struct Multistep {
   template <Behind behind>
   static __device__ __forceinline__ void load_rows(const BackwardArgs<Cell>& a, Neurons n, int t0, SegmentRows& to) {
     to.t0 = t0;
-    to.length = static_cast<int>(a.steps) - t0;
+    to.length = steps_of(a, n) - t0;
+#pragma unroll
+    for (int u = 0; u < C; ++u) to.starts.load(n, u, t0 + u, behind == Behind::none || u < to.length);
 #pragma unroll
     for (int c = 0; c < I; ++c) {
       Cursor<const Input> rows = rows_of<Input>(a.x[c], t0, n);
@@ -549,7 +706,7 @@ struct Multistep {
 
   static __device__ __forceinline__ void load_state(const BackwardArgs<Cell>& a, const Cells& cells, int t0, Neurons n,
                                                     F (&state)[W][room(S)]) {
-    if (t0 == 0 || t0 >= a.steps) {
+    if (t0 == 0 || t0 >= a.steps || is_behind(n, t0)) {
       load_initial(a, cells, n, state);
       return;
     }
@@ -567,6 +724,7 @@ struct Multistep {
   static __device__ __forceinline__ void recompute(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
                                                    Segment& segment) {
     load_state(a, cells, segment.t0, n, segment.before[0]);
+    restart(cells, segment.starts, 0, segment.before[0]);
 #pragma unroll
     for (int u = 0; u + 1 < C; ++u) {
       if (behind == Behind::skipped && u + 1 >= segment.length) break;
@@ -582,6 +740,7 @@ struct Multistep {
         for (int s = 0; s < S; ++s) segment.before[u + 1][k][s] = segment.before[u][k][s];
         cells.cell[k].step(x, segment.before[u + 1][k], y);
       }
+      restart(cells, segment.starts, u + 1, segment.before[u + 1]);
     }
   }
 
@@ -638,7 +797,7 @@ struct Multistep {
   template <Behind behind, class Segment>
   static __device__ __forceinline__ void walk_back(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
                                                    const Segment& segment, F (&grad_state)[W][room(S)],
-                                                   F (&grad_param)[W][room(P)]) {
+                                                   F (&grad_param)[W][room(P)], OfStarts& of_starts) {
     Cursor<Input> rows[I];
 #pragma unroll
     for (int c = 0; c < I; ++c) rows[c] = rows_of<Input>(a.grad_x[c], segment.t0 + C - 1, a.neurons, n, -1);
@@ -649,6 +808,7 @@ struct Multistep {
       if (behind != Behind::skipped || there) {
         if (Spec::store_states && there) add_grad_states(a, segment.t0 + u, n, grad_state);
         vjp<behind>(cells, segment, u, true, grad_state, grad_x, grad_param);
+        cut(segment.starts, u, grad_state, of_starts);
       }
 #pragma unroll
       for (int c = 0; c < I; ++c) {
@@ -663,6 +823,7 @@ struct Multistep {
   struct Gradients {
     F state[W][room(S)];
     F param[W][room(P)];
+    OfStarts of_starts;
 
     __device__ __forceinline__ Gradients() {
       clear_states();
@@ -695,10 +856,13 @@ struct Multistep {
     }
   }
 
-  static __device__ __forceinline__ void finish_grad_params(const Cells& cells, const F (&own)[W][room(S)],
-                                                            Gradients& grad) {
+  static __device__ __forceinline__ void finish_grad_params(const Cells& cells, F (&own)[W][room(S)], Gradients& grad) {
 #pragma unroll
-    for (int k = 0; k < W; ++k) cells.cell[k].finish(own[k], grad.param[k]);
+    for (int k = 0; k < W; ++k) {
+      if constexpr (has_start)
+        for (int s = 0; s < S; ++s) own[k][s] += grad.of_starts.state[k][s];
+      cells.cell[k].finish(own[k], grad.param[k]);
+    }
   }
 
   static __device__ __forceinline__ void store_grad_params(const BackwardArgs<Cell>& a, Neurons n,
@@ -729,20 +893,28 @@ struct Multistep {
     load_rows<behind>(a, n, t0, segment);
     if (never(a)) return;
     recompute<behind>(a, cells, n, segment);
-    walk_back<behind>(a, cells, n, segment, grad.state, grad.param);
+    walk_back<behind>(a, cells, n, segment, grad.state, grad.param, grad.of_starts);
   }
 
   // The whole sequence of a thread's neurons.
   static __device__ __forceinline__ void walk_sequence(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
                                                        Gradients& grad) {
-    const int steps = static_cast<int>(a.steps);
+    const int steps = steps_of(a, n);
     if (!Spec::store_states) add_grad_states(a, 0, n, grad.state);
+    clear_grad_x(a, n);
     int t0 = (steps - 1) & ~(C - 1);
     if (Spec::ragged && t0 + C > steps && t0 >= 0) {
       backward_segment<Behind::skipped>(a, cells, n, t0, grad);
       t0 -= C;
     }
     for (; t0 >= 0; t0 -= C) backward_segment<Behind::none>(a, cells, n, t0, grad);
+  }
+
+  static __device__ __forceinline__ void clear_grad_x(const BackwardArgs<Cell>& a, Neurons n, int first = 0,
+                                                      int apart = 1) {
+#pragma unroll
+    for (int c = 0; c < I; ++c)
+      if (Spec::wants_grad_x(c)) clear_behind<Input>(a, a.grad_x[c], n, first, apart);
   }
 
   static __device__ __forceinline__ void backward(const BackwardArgs<Cell>& a) {
@@ -813,7 +985,7 @@ struct Multistep {
     if (!Spec::store_states) add_grad_states(a, 0, n, grad.state);
     recompute<behind>(a, cells, n, segment);
     if constexpr (Segment::is_shared) asm volatile("" ::: "memory");  // read once more, rather than kept in registers
-    walk_back<behind>(a, cells, n, segment, grad.state, grad.param);
+    walk_back<behind>(a, cells, n, segment, grad.state, grad.param, grad.of_starts);
     store_grad_initial(a, n, grad, own);
   }
 
@@ -834,12 +1006,14 @@ struct Multistep {
                                                   const Segment& segment, AffineMaps& map) {
     const int lane = threadIdx.x % 32;
     F unused_param[W][room(P)] = {}, unused_x[I][W];
+    OfStarts unused_states;
     F grad[W][room(S)] = {};
 #pragma unroll
     for (int u = C - 1; u >= 0; --u) {
       if (Spec::store_states && (behind == Behind::none || u < segment.length))
         add_grad_states(a, segment.t0 + u, n, grad);
       vjp<behind>(cells, segment, u, true, grad, unused_x, unused_param);
+      cut(segment.starts, u, grad, unused_states);
     }
 #pragma unroll
     for (int s = 0; s < S; ++s)
@@ -852,7 +1026,10 @@ struct Multistep {
 #pragma unroll
         for (int k = 0; k < W; ++k) grad[k][s] = F(s == from);
 #pragma unroll
-      for (int u = C - 1; u >= 0; --u) vjp<behind>(cells, segment, u, false, grad, unused_x, unused_param);
+      for (int u = C - 1; u >= 0; --u) {
+        vjp<behind>(cells, segment, u, false, grad, unused_x, unused_param);
+        cut(segment.starts, u, grad, unused_states);
+      }
 #pragma unroll
       for (int s = 0; s < S; ++s)
 #pragma unroll
@@ -887,19 +1064,24 @@ struct Multistep {
   }
 
   // Adds up what the warps of the block found for their segments, in their order, for the first of them.
-  static __device__ __forceinline__ void join_params(AffineMaps (&shared)[G], int g, F (&grad_param)[W][room(P)]) {
+  static __device__ __forceinline__ void join_params(AffineMaps (&shared)[G], int g, Gradients& grad) {
+#pragma unroll
+    for (int j = 0; j < P; ++j)
+      if (Cell::mixes_params ? any_grad_param() : Spec::wants_grad_param(j)) join(shared, g, grad.param, j);
+    if constexpr (has_start)
+      for (int s = 0; any_grad_param() && s < S; ++s) join(shared, g, grad.of_starts.state, s);
+  }
+
+  template <int count>
+  static __device__ __forceinline__ void join(AffineMaps (&shared)[G], int g, F (&sums)[W][count], int j) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int j = 0; j < P; ++j) {
-      if (!(Cell::mixes_params ? any_grad_param() : Spec::wants_grad_param(j))) continue;
+    for (int k = 0; k < W; ++k) shared[g].constant[0][k][lane] = sums[k][j];
+    __syncthreads();
 #pragma unroll
-      for (int k = 0; k < W; ++k) shared[g].constant[0][k][lane] = grad_param[k][j];
-      __syncthreads();
-#pragma unroll
-      for (int k = 0; k < W; ++k)
-        for (int other = 1; other < G; ++other) grad_param[k][j] += shared[other].constant[0][k][lane];
-      __syncthreads();
-    }
+    for (int k = 0; k < W; ++k)
+      for (int other = 1; other < G; ++other) sums[k][j] += shared[other].constant[0][k][lane];
+    __syncthreads();
   }
 
   // Of no steps, a segment's map is the identity.
@@ -922,24 +1104,38 @@ struct Multistep {
       apply(maps[other], grad.state);
     }
     __syncthreads();
-    walk_back<behind>(a, cells, n, segment, arriving, grad.param);
+    walk_back<behind>(a, cells, n, segment, arriving, grad.param, grad.of_starts);
+  }
+
+  // The block's warps have the same neurons, so all of them find the same.
+  static __device__ __forceinline__ int longest_of_warp(int steps) {
+    if constexpr (has_lengths) {
+#pragma unroll
+      for (int distance = 16; distance > 0; distance /= 2) {
+        const int other = __shfl_xor_sync(0xffffffffu, steps, distance);
+        steps = other > steps ? other : steps;
+      }
+    }
+    return steps;
   }
 
   static __device__ __forceinline__ void backward_time_parallel(const BackwardArgs<Cell>& a) {
     __shared__ AffineMaps maps[G];
-    const Neurons n = Neurons::of(static_cast<long long>(blockIdx.x) * 32 + threadIdx.x % 32, a.neurons);
+    const Neurons n = neurons_of(a, static_cast<long long>(blockIdx.x) * 32 + threadIdx.x % 32, a.neurons);
     const Cells cells(a, n);
     Gradients grad;
-    const int steps = static_cast<int>(a.steps);
+    const int steps = longest_of_warp(steps_of(a, n));
     if (!Spec::store_states) add_grad_states(a, 0, n, grad.state);
     const int g = threadIdx.x / 32;
+    clear_grad_x(a, n, g, G);
     int t0 = (steps - 1) / (C * G) * (C * G) + g * C;
     if (Spec::ragged && t0 - g * C + C * G > steps) {
       backward_group<Behind::dropped>(a, cells, n, t0, maps, grad);
       t0 -= C * G;
     }
-    for (; t0 >= 0; t0 -= C * G) backward_group<Behind::none>(a, cells, n, t0, maps, grad);
-    join_params(maps, g, grad.param);
+    for (; t0 >= 0; t0 -= C * G)
+      backward_group<has_lengths ? Behind::dropped : Behind::none>(a, cells, n, t0, maps, grad);
+    join_params(maps, g, grad);
     if (g == 0) {
       F own[W][room(S)] = {};
       store_grad_initial(a, n, grad, own);

@@ -29,4 +29,21 @@ struct ParamView {
   std::int64_t count = 1;
 };
 
+// Which neurons belong to one sample, and share what is said of it: neuron i to sample (i / inner) % count.
+struct SamplesView {
+  std::int64_t inner = 1;
+  std::int64_t count = 1;
+};
+
+// How many steps each sample has; null: all there are.
+struct LengthsView : SamplesView {
+  const std::int32_t* data = nullptr;  // [count], each between 0 and T
+};
+
+// Before which steps a sample starts anew; null: none.
+struct StartView : SamplesView {
+  const bool* data = nullptr;  // [T, count]
+  std::int64_t time_stride = 0;
+};
+
 }  // namespace spikeforge

@@ -123,7 +123,7 @@ class CompiledRows {
            T* /*grad_before*/) const {
     const Stored* const x = row_of(launch.inputs[0], t, x_);
     const Stored* const grad_y = row_of(launch.grad_outputs[0], t, grad_y_);
-    const Stored* const after = tile_.template row_after<Stored>(launch.grad_outputs[0], t - 1, launch.steps - 1);
+    const Stored* const after = tile_.template row_after<Stored>(launch.grad_outputs[0], t - 1, tile_.steps - 1);
     const Stored* const later = tile_.template row_later<Stored>(launch.inputs[0], t, segment);
     auto* const grad_x = static_cast<Stored*>(launch.grad_inputs[0]);
     run({.launch = &launch_,
@@ -140,13 +140,17 @@ class CompiledRows {
         tile_.writing_of(grad_x, launch.steps));
   }
 
+  void forget(std::int64_t first, std::int64_t last) const {
+    for (std::int64_t i = first; i < last; ++i)
+      for (int j = 0; j < P; ++j) grad_param_[i / lanes * P + j].value[i % lanes] = 0;
+  }
+
   void finish(const BackwardLaunch& launch, const T* grad) const {
     with_cells([&](auto&& cells) {
       for (std::int64_t v = 0; v < vectors_; ++v) {
         V* const grad_param = grad_param_ + v * P;
-        V grad_own[S];  // of the states that the cell made itself
-        for (int s = 0; s < S; ++s)
-          grad_own[s] = launch.initial[s].data != nullptr ? V(0) : load_row<T>(grad + s * tile_.padded + v * lanes);
+        V grad_own[S];
+        for (int s = 0; s < S; ++s) grad_own[s] = load_row<T>(grad + s * tile_.padded + v * lanes);
         cells[v].finish(grad_own, grad_param);
         for (int j = 0; j < P; ++j)
           if (launch.grad_params[j] != nullptr)

@@ -41,10 +41,11 @@ class Product {
     return static_cast<std::size_t>(most_samples * width) * (sizeof(T) + sizeof(std::int32_t)) + 64;
   }
 
-  static void run(const Feedback& feedback, std::int64_t t, std::int64_t begin, std::int64_t end, void* scratch) {
+  static void run(const Feedback& feedback, std::int64_t t, std::int64_t begin, std::int64_t end, bool hears,
+                  void* scratch) {
     const std::int64_t width = feedback.width, samples = (end - begin) / width;
     Stored* const sum = static_cast<Stored*>(feedback.sum) + t * feedback.sum_stride;
-    const Stored* const heard = heard_at(feedback, t - feedback.delay);
+    const Stored* const heard = hears ? heard_at(feedback, t - feedback.delay) : nullptr;
     if (heard == nullptr) return copy_added(feedback, t, begin, end, sum);
     Heard of_block;
     of_block.numbers = static_cast<T*>(scratch);

@@ -32,8 +32,9 @@ struct Feedback {
   std::int64_t sum_stride = 0;
 
   std::size_t scratch_bytes = 0;
-  // The samples of the neurons [begin, end).
-  void (*run)(const Feedback&, std::int64_t t, std::int64_t begin, std::int64_t end, void* scratch) = nullptr;
+  // The samples of the neurons [begin, end); where they do not hear, the sum is what is added.
+  void (*run)(const Feedback&, std::int64_t t, std::int64_t begin, std::int64_t end, bool hears,
+              void* scratch) = nullptr;
 };
 
 // Chooses `run` for sequences of a type, and says how much memory it takes.

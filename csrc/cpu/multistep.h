@@ -14,9 +14,14 @@
 //   advance(launch, t, before, after)   the states alone
 //   vjp(launch, t, segment, before, grad, grad_before)
 //                                  `grad` is that of the states after the step, grad_before that of `before`
-//   finish(launch, grad)           gradients of parameters; `grad` is that of the first states
+//   forget(first, last)            what the vjps summed for the gradients of parameters of these neurons of the tile
+//   finish(launch, grad)           gradients of parameters; `grad` is that of the states that the cell made itself
 //
 // States are rows of `tile.padded` numbers, one state after the other.
+//
+// A tile goes on to the end of its longest sample. Where its samples differ in length, the others are computed to that
+// end, but nothing comes of it: results behind a sample's end are made zero, its last states are kept aside, and in the
+// backward pass its gradients are put in, and its sums begun, where its last step is reached.
 //
 // What bounds the loop is memory. Hence results that no cache would hold are written past the caches, and each row
 // fetches the one that is read next: the processor's own prefetch starts anew with every row. LIF, float32, T=16,
@@ -29,6 +34,7 @@
 
 #include <spikeforge/cpu/kernels.h>
 #include <spikeforge/cpu/numbers.h>
+#include <spikeforge/cpu/samples.h>
 #include <spikeforge/cpu/scratch.h>
 #include <spikeforge/cpu/spike_bits.h>
 #include <spikeforge/cpu/tile.h>
@@ -37,6 +43,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <utility>
 
 namespace spikeforge::cpu {
@@ -47,6 +54,7 @@ class Multistep {
   using T = typename Rows::Number;
   using Stored = typename Rows::Stored;
 
+  const TileSamples samples_;
   const Tile tile_;
   const std::size_t n_states_;
   const Feedback* const feedback_;
@@ -55,13 +63,15 @@ class Multistep {
 
   Multistep(const Launch& launch, const LoopContext& context, std::int64_t begin, std::int64_t end, Scratch& scratch,
             bool reads_results = false)
-      : tile_(launch, begin, end, /*is_read_again=*/reads_results || context.feedback != nullptr),
+      : samples_(launch, begin, end),
+        tile_(launch, begin, end, samples_.longest(),
+              /*is_read_again=*/reads_results || context.feedback != nullptr || samples_.differ()),
         n_states_(launch.initial.size()),
         feedback_(context.feedback),
         scratch_(scratch),
         rows_(tile_, context, scratch) {}
 
-  std::int64_t steps() const { return tile_.launch.steps; }
+  std::int64_t steps() const { return tile_.steps; }
   std::size_t padded() const { return static_cast<std::size_t>(tile_.padded); }
 
   T* take_states(std::int64_t steps = 1) {
@@ -82,11 +92,102 @@ class Multistep {
     }
   }
 
+  // ---- samples ----
+
+  T* take_states_if(bool needed) { return needed ? take_states() : nullptr; }
+
+  // One number of each state, of these neurons of the tile.
+  void copy_states(const T* from, T* to, std::int64_t first, std::int64_t last) const {
+    for (std::size_t s = 0; s < n_states_; ++s)
+      std::memcpy(to + s * padded() + first, from + s * padded() + first,
+                  static_cast<std::size_t>(last - first) * sizeof(T));
+  }
+
+  // The states of samples that start anew before step t; `fresh` are the cell's own.
+  void restart(std::int64_t t, const T* fresh, T* states) const {
+    if (samples_.have_starts())
+      samples_.each_start(t, [&](std::int64_t first, std::int64_t last) { copy_states(fresh, states, first, last); });
+  }
+
+  // The gradient of these belongs to the states that the cell made itself, and none to those before.
+  void cut(std::int64_t t, T* grad, T* own) const {
+    if (!samples_.have_starts()) return;
+    samples_.each_start(t, [&](std::int64_t first, std::int64_t last) {
+      for (std::size_t s = 0; s < n_states_; ++s)
+        for (std::int64_t i = first; i < last; ++i) {
+          T& number = grad[s * padded() + static_cast<std::size_t>(i)];
+          own[s * padded() + static_cast<std::size_t>(i)] += number;
+          number = 0;
+        }
+    });
+  }
+
+  // The states of samples of t steps, after the last one.
+  void keep_last(std::int64_t t, const T* states, T* kept) const {
+    if (samples_.differ())
+      samples_.each_of_length(t,
+                              [&](std::int64_t first, std::int64_t last) { copy_states(states, kept, first, last); });
+  }
+
+  // Zeros in row t of a result.
+  template <class Element>
+  void clear(void* result, std::int64_t t, std::int64_t first, std::int64_t last) const {
+    if (result != nullptr)
+      std::memset(static_cast<void*>(tile_.result<Element>(result, t) + first), 0,
+                  static_cast<std::size_t>(last - first) * sizeof(Element));
+  }
+  // Of the samples that have no step t, though others of the tile have.
+  template <class Element>
+  void clear_ended(std::span<void* const> results, std::int64_t t) const {
+    if (!samples_.differ()) return;
+    samples_.each_ended(t, [&](std::int64_t first, std::int64_t last) {
+      for (void* const result : results) clear<Element>(result, t, first, last);
+    });
+  }
+  // Where no sample of the tile has a step.
+  template <class Element>
+  void clear_behind(std::span<void* const> results) const {
+    alignas(line_bytes) static constexpr char zeros[4096] = {};
+    const std::int64_t rows = tile_.launch.steps;
+    for (void* const result : results)
+      for (std::int64_t t = steps(); t < rows; ++t) {
+        if (tile_.writing_of(static_cast<Element*>(result), rows) == Writing::cached) {
+          clear<Element>(result, t, 0, tile_.count);
+          continue;
+        }
+        char* to = reinterpret_cast<char*>(tile_.result<Element>(result, t));
+        for (auto left = static_cast<std::size_t>(tile_.count) * sizeof(Element); left > 0;) {
+          const std::size_t bytes = left < sizeof zeros ? left : sizeof zeros;
+          stream_bytes(to, zeros, bytes);
+          to += bytes;
+          left -= bytes;
+        }
+      }
+  }
+
+  // Backward: of the samples whose last step is step t - 1, what comes from behind it.
+  void enter(const BackwardLaunch& launch, std::int64_t t, T* grad, T* own) {
+    if (!samples_.differ()) return;
+    samples_.each_of_length(t, [&](std::int64_t first, std::int64_t last) {
+      for (T* const rows : {grad, own})
+        for (std::size_t s = 0; rows != nullptr && s < n_states_; ++s)
+          std::memset(rows + s * padded() + first, 0, static_cast<std::size_t>(last - first) * sizeof(T));
+      if (!launch.store_states) add_grad_states(launch, 0, grad, first, last);
+      rows_.forget(first, last);
+    });
+  }
+
   // ---- what comes back to the neurons, of a recurrent call ----
 
   void* take_feedback() { return scratch_.take<char>(feedback_ != nullptr ? feedback_->scratch_bytes : 0); }
   void feed_back(std::int64_t t, void* memory) const {
-    if (feedback_ != nullptr) feedback_->run(*feedback_, t, tile_.begin, tile_.begin + tile_.count, memory);
+    if (feedback_ == nullptr) return;
+    if (!tile_.launch.has_samples())
+      return feedback_->run(*feedback_, t, tile_.begin, tile_.begin + tile_.count, /*hears=*/true, memory);
+    samples_.each_present(t, feedback_->delay, feedback_->width,
+                          [&](std::int64_t first, std::int64_t last, bool hears) {
+                            feedback_->run(*feedback_, t, tile_.begin + first, tile_.begin + last, hears, memory);
+                          });
   }
 
   // ---- rows of states in the caller's memory ----
@@ -140,48 +241,74 @@ class Multistep {
     rows_.take_forward(launch);
     T* states = take_states();
     T* next = take_next(states);
+    T* const kept = take_states_if(samples_.have_lengths());
+    T* const fresh = take_states_if(samples_.have_starts());
     void* const for_feedback = take_feedback();
     if (scratch_.counts_only() || !rows_.is_legal()) return;
     load_initial(states);
+    if (fresh != nullptr) rows_.initial(fresh);
+    keep_last(0, states, kept);
     for (std::int64_t t = 0; t < steps(); ++t) {
+      restart(t, fresh, states);
       if (launch.checkpoints != nullptr && t > 0 && t % launch.checkpoint_length == 0)
         store_checkpoint(launch, t, states);
       feed_back(t, for_feedback);
       rows_.step(launch, t, states, next);
       std::swap(states, next);
       if (launch.packed.bits != 0) pack_output(launch, t);
+      keep_last(t + 1, states, kept);
       if (launch.store_states) store_states(launch, t, states);
+      clear_ended<Stored>(launch.outputs, t);
+      if (launch.store_states) clear_ended<T>(launch.states, t);
     }
-    if (!launch.store_states) store_states(launch, 0, states);
+    clear_behind<Stored>(launch.outputs);
+    if (launch.store_states)
+      clear_behind<T>(launch.states);
+    else
+      store_states(launch, 0, samples_.differ() ? kept : states);
     end_of_stream();
   }
 
   // ---- backward: segments from the last to the first, each recomputed from its checkpoint ----
 
   void backward(const BackwardLaunch& launch) {
-    const std::int64_t length = launch.checkpoint_length < steps() ? launch.checkpoint_length : steps();
+    const std::int64_t length = launch.checkpoint_length < launch.steps ? launch.checkpoint_length : launch.steps;
     rows_.take_backward(launch);
     T* const before = take_states(length);  // the states before each step of the segment
     T* grad = take_states();
     T* grad_before = take_next(grad);
+    T* const fresh = take_states_if(samples_.have_starts());
+    T* const own = take_states_if(samples_.have_starts());
     void* const for_feedback = take_feedback();
     if (scratch_.counts_only() || !rows_.is_legal()) return;
 
     std::memset(grad, 0, n_states_ * padded() * sizeof(T));
-    if (!launch.store_states) add_grad_states(launch, 0, grad);
+    if (!launch.store_states) add_grad_states(launch, 0, grad, 0, tile_.count);
+    if (fresh != nullptr) {
+      rows_.initial(fresh);
+      std::memset(own, 0, n_states_ * padded() * sizeof(T));
+    }
     const std::int64_t last = steps() == 0 ? -1 : (steps() - 1) / length * length;
     for (std::int64_t t0 = last; t0 >= 0; t0 -= length) {
       const Segment segment{t0, t0 + length < steps() ? t0 + length : steps(), last};
-      recompute(launch, segment, before);
+      recompute(launch, segment, fresh, before);
       for (std::int64_t t = segment.t1 - 1; t >= t0; --t) {
-        if (launch.store_states) add_grad_states(launch, t, grad);
+        enter(launch, t + 1, grad, own);
+        if (launch.store_states) add_grad_states(launch, t, grad, 0, tile_.count);
         feed_back(t, for_feedback);
         rows_.vjp(launch, t, segment, states_before(before, t - t0), grad, grad_before);
         std::swap(grad, grad_before);
+        cut(t, grad, own);
+        clear_ended<Stored>(launch.grad_inputs, t);
       }
     }
+    enter(launch, 0, grad, own);
+    clear_behind<Stored>(launch.grad_inputs);
     store_grad_states(launch, grad);
-    if (launch.any_grad_param) rows_.finish(launch, grad);
+    if (launch.any_grad_param) {
+      keep_own(launch, own, grad);
+      rows_.finish(launch, grad);
+    }
     end_of_stream();
   }
 
@@ -190,24 +317,29 @@ class Multistep {
     return before + static_cast<std::size_t>(i) * n_states_ * padded();
   }
 
-  void recompute(const BackwardLaunch& launch, const Segment& segment, T* before) {
+  void recompute(const BackwardLaunch& launch, const Segment& segment, const T* fresh, T* before) {
     segment.t0 == 0 ? load_initial(before) : load_checkpoint(launch, segment.t0, before);
-    for (std::int64_t t = segment.t0; t + 1 < segment.t1; ++t)
-      rows_.advance(launch, t, states_before(before, t - segment.t0), states_before(before, t + 1 - segment.t0));
+    restart(segment.t0, fresh, before);
+    for (std::int64_t t = segment.t0; t + 1 < segment.t1; ++t) {
+      T* const after = states_before(before, t + 1 - segment.t0);
+      rows_.advance(launch, t, states_before(before, t - segment.t0), after);
+      restart(t + 1, fresh, after);
+    }
   }
 
-  // As far as the caller sent one.
-  void add_grad_states(const BackwardLaunch& launch, std::int64_t t, T* grad) const {
+  // As far as the caller sent one, of these neurons of the tile.
+  void add_grad_states(const BackwardLaunch& launch, std::int64_t t, T* grad, std::int64_t first,
+                       std::int64_t last) const {
     for (std::size_t s = 0; s < n_states_; ++s) {
       const SequenceView& view = launch.grad_states[s];
       if (view.data == nullptr) continue;
       T* const sum = grad + s * padded();
       if (view.neuron_stride == 0) {
         const T number = static_cast<const T*>(view.data)[t * view.time_stride];
-        for (std::int64_t i = 0; i < tile_.count; ++i) sum[i] += number;
+        for (std::int64_t i = first; i < last; ++i) sum[i] += number;
       } else {
         const T* const row = tile_.row<T>(view, t);
-        for (std::int64_t i = 0; i < tile_.count; ++i) sum[i] += row[i];
+        for (std::int64_t i = first; i < last; ++i) sum[i] += row[i];
       }
     }
   }
@@ -219,6 +351,16 @@ class Multistep {
           store_numbers<T>(grad + s * padded(), static_cast<decltype(stored)*>(launch.grad_initial[s]) + tile_.begin,
                            tile_.count);
         });
+  }
+
+  // Of the gradients of the first states, what belongs to those that the cell made itself; with all it made later.
+  void keep_own(const BackwardLaunch& launch, const T* own, T* grad) const {
+    for (std::size_t s = 0; s < n_states_; ++s) {
+      T* const row = grad + s * padded();
+      if (launch.initial[s].data != nullptr) std::memset(row, 0, padded() * sizeof(T));
+      if (own == nullptr) continue;
+      for (std::size_t i = 0; i < padded(); ++i) row[i] += own[s * padded() + i];
+    }
   }
 
   static std::size_t forward_scratch(const ForwardLaunch& launch, const LoopContext& context, std::int64_t neurons) {

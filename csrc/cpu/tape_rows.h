@@ -116,7 +116,7 @@ class TapeRows {
     argument += program_.hoisted;
     for (std::size_t k = 0; k < program_.outputs; ++k) {
       vjp_.argument(argument++) = read(launch.grad_outputs[k], t, row_of(grad_outputs_, k).data);
-      fetch(tile_.row_after<Stored>(launch.grad_outputs[k], t - 1, launch_.steps - 1));
+      fetch(tile_.row_after<Stored>(launch.grad_outputs[k], t - 1, tile_.steps - 1));
     }
     for (std::size_t s = 0; s < program_.states; ++s) vjp_.argument(argument++) = row_of(grad, s);
 
@@ -134,6 +134,11 @@ class TapeRows {
       const T* const more = row_of(factors_, k).data;
       for (std::int64_t i = 0; i < tile_.padded; ++i) sum[i] += more[i];
     }
+  }
+
+  void forget(std::int64_t first, std::int64_t last) const {
+    for (std::size_t k = 0; k < summed_; ++k)
+      std::memset(row_of(sums_, k).data + first, 0, static_cast<std::size_t>(last - first) * sizeof(T));
   }
 
   void finish(const BackwardLaunch& launch, const T* /*grad*/) {

@@ -23,14 +23,16 @@ struct Segment {
 enum class Writing { cached, streamed, staged };
 
 struct Tile {
-  Tile(const Launch& launch, std::int64_t begin, std::int64_t end, bool is_read_again = false)
+  Tile(const Launch& launch, std::int64_t begin, std::int64_t end, std::int64_t steps, bool is_read_again = false)
       : launch(launch),
+        steps(steps),
         begin(begin),
         count(end - begin),
         padded((end - begin + granule - 1) / granule * granule),
         is_read_again(is_read_again) {}
 
   const Launch& launch;
+  const std::int64_t steps;  // of its longest sample
   const std::int64_t begin, count;
   const std::int64_t padded;  // elements of a row in scratch memory
   const bool is_read_again;   // rows of results are, a few steps later
@@ -53,7 +55,7 @@ struct Tile {
   template <class Element>
   const Element* row_after(const SequenceView& view, std::int64_t t, std::int64_t first) const {
     if (!is_dense(view)) return nullptr;
-    if (t >= 0 && t < launch.steps) return row<Element>(view, t);
+    if (t >= 0 && t < steps) return row<Element>(view, t);
     return begin + count < launch.neurons ? row<Element>(view, first) + count : nullptr;
   }
 
@@ -62,7 +64,7 @@ struct Tile {
   template <class Element>
   const Element* row_later(const SequenceView& view, std::int64_t t, const Segment& segment) const {
     if (segment.t0 > 0) return row_after<Element>(view, 2 * segment.t0 - 1 - t, 0);
-    const std::int64_t row = launch.steps - 1 - t;
+    const std::int64_t row = steps - 1 - t;
     return row < segment.last ? nullptr : row_after<Element>(view, -1, row);
   }
 

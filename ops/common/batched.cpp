@@ -10,10 +10,20 @@ std::int64_t step_rank(const MultistepCall& call) {
   return call.inputs.empty() || call.inputs[0].dim() == 0 ? 0 : call.inputs[0].dim() - 1;
 }
 
+void find_samples(FoldingLevel& level, const MultistepCall& call) {
+  level.find(call.lengths);
+  level.find(call.start);
+}
+void fold_samples(const FoldingLevel& level, MultistepCall& call) {
+  call.lengths = level.folded_samples(call.lengths, in_step);
+  call.start = level.folded_samples(call.start, in_sequence);
+}
+
 template <class Run>
 MultistepResults batched(const MultistepCall& call, Run run) {
   FoldingLevel level;
   for (const at::TensorList list : {call.inputs, call.states, call.params}) level.find(list);
+  find_samples(level, call);
   const Folded inputs = level.folded(call.inputs, in_sequence), states = level.folded(call.states, in_step);
   Folded params;
   for (const at::Tensor& param : call.params)
@@ -23,6 +33,7 @@ MultistepResults batched(const MultistepCall& call, Run run) {
   folded.states = states;
   folded.params = params;
   folded.bits = 0;
+  fold_samples(level, folded);
   MultistepResults results = run(folded);
   const bool has_checkpoints = results.checkpoints.defined() && results.checkpoints.dim() > in_checkpoints;
   return {level.all_mapped(std::move(results.outputs), in_sequence),
@@ -47,6 +58,7 @@ Tensors backward_batched(const BackwardCall& call, Tensors (*run)(const Backward
   for (const at::TensorList list : {call.inputs, call.states, call.params, call.grad_outputs, call.grad_states})
     level.find(list);
   level.find(call.checkpoints);
+  find_samples(level, call);
   const Folded inputs = level.folded(call.inputs, in_sequence), states = level.folded(call.states, in_step),
                grad_outputs = level.folded(call.grad_outputs, in_sequence),
                grad_states = level.folded(call.grad_states, call.store_states ? in_sequence : in_step);
@@ -60,6 +72,7 @@ Tensors backward_batched(const BackwardCall& call, Tensors (*run)(const Backward
   folded.params = params;
   folded.grad_outputs = grad_outputs;
   folded.grad_states = grad_states;
+  fold_samples(level, folded);
   folded.checkpoints = level.folded(call.checkpoints, in_checkpoints);
   Tensors results = run(folded);
   auto* result = results.begin();

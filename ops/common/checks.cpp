@@ -3,6 +3,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -43,6 +44,12 @@ std::string expected(const CellParam& param, double number, DType arithmetic) {
 std::string text_of(const CellParam& param, double number) {
   if (param.legal == Legal::between && std::isfinite(number)) return std::to_string(static_cast<std::int64_t>(number));
   return c10::str(number);
+}
+
+bool broadcasts(c10::SymIntArrayRef sizes, c10::SymIntArrayRef shape) {
+  bool fits = sizes.size() == shape.size();
+  for (std::size_t d = 0; fits && d < sizes.size(); ++d) fits = sizes[d] == 1 || sizes[d] == shape[d];
+  return fits;
 }
 
 // "[3, 5]", of element i of a contiguous tensor.
@@ -134,6 +141,27 @@ void check_values(const char* op, const CellParam& param, const at::Tensor& valu
     TORCH_CHECK_VALUE(range.contains(numbers[i]), op, ": ", param.name, " ", expected(param, numbers[i], arithmetic),
                       ", but is ", text_of(param, numbers[i]),
                       all.numel() == 1 ? std::string() : " at " + index_of(i, all.sizes()));
+}
+
+void check_samples(const Leader& leader, const at::Tensor& lengths, const at::Tensor& start) {
+  const c10::SymIntArrayRef sizes = leader.tensor.sym_sizes();
+  if (lengths.defined()) {
+    TORCH_CHECK_VALUE(broadcasts(lengths.sym_sizes(), sizes.slice(1)), leader.op, ": lengths must have shape [",
+                      sizes.size() > 1 ? sizes[1] : c10::SymInt(1),
+                      "], one for each sample, or one that broadcasts against ", sizes.slice(1),
+                      " with as many dimensions, but has ", lengths.sym_sizes());
+    TORCH_CHECK_TYPE(lengths.layout() == c10::kStrided && lengths.scalar_type() == at::kInt, leader.op,
+                     ": lengths must be dense int32 or int64, but is ", lengths.scalar_type());
+    check_device(leader, "lengths", lengths);
+  }
+  if (!start.defined()) return;
+  TORCH_CHECK_VALUE(broadcasts(start.sym_sizes(), sizes) && start.sym_size(0) == sizes[0], leader.op,
+                    ": start must have shape ", sizes.slice(0, std::min<std::size_t>(sizes.size(), 2)),
+                    ", one for each step and sample, or one that broadcasts against ", sizes,
+                    " with as many dimensions and steps, but has ", start.sym_sizes());
+  TORCH_CHECK_TYPE(start.layout() == c10::kStrided && start.scalar_type() == at::kBool, leader.op,
+                   ": start must be dense bool, but is ", start.scalar_type());
+  check_device(leader, "start", start);
 }
 
 void check_gradient(const Leader& leader, const char* prefix, const char* name, const at::Tensor& grad,

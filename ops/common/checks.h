@@ -38,6 +38,9 @@ void check_number(const char* op, const CellParam& param, double number, DType a
 void check_values(const char* op, const CellParam& param, const at::Tensor& values, DType arithmetic);
 void check_positive(const char* op, const char* name, double number);
 
+// Lengths and starts of samples as kernels take them (samples.h).
+void check_samples(const Leader& leader, const at::Tensor& lengths, const at::Tensor& start);
+
 // Has exactly this shape and type. `prefix` and `name` together are the argument's: grad_ and v.
 void check_gradient(const Leader& leader, const char* prefix, const char* name, const at::Tensor& grad,
                     c10::SymIntArrayRef shape, c10::ScalarType type);

@@ -10,6 +10,8 @@ namespace {
 // and 14 in inference, 117 and 106 in training, N=2^13 28 and 17, 186 and 142; T=1000, N=128 28 and 44, 152 and 176.
 constexpr std::int64_t least_share = 65536;
 constexpr std::int64_t granule = 64;
+// Neurons of a tile of several samples, which goes on to the end of the longest.
+constexpr std::int64_t least_of_samples = 128;
 
 class ThreadScratch {
  public:
@@ -54,6 +56,18 @@ Tiles tiles_of_samples(std::int64_t samples, std::int64_t width, std::int64_t st
   const std::int64_t share = ceil_divide(samples, threads);
   const std::int64_t size = ceil_divide(share, ceil_divide(share, largest));
   return {neurons, size * width, ceil_divide(samples, size), threads == 1};
+}
+
+Tiles tiles_of_lengths(std::int64_t neurons, std::int64_t sample, std::int64_t steps, std::int64_t largest) {
+  if (neurons == 0 || neurons % sample != 0) return tiles_of(neurons, steps, largest);
+  const bool one_thread = threads_for(neurons, steps) == 1;
+  const std::int64_t together = std::max<std::int64_t>(least_of_samples / sample, 1);
+  if (together > 1) {
+    const std::int64_t size = std::min(together * sample, neurons);
+    return {neurons, size, ceil_divide(neurons, size), one_thread};
+  }
+  const std::int64_t size = ceil_divide(ceil_divide(sample, ceil_divide(sample, largest)), granule) * granule;
+  return {neurons, size, neurons / sample * ceil_divide(sample, size), one_thread, sample};
 }
 
 void* thread_scratch(std::size_t bytes) {

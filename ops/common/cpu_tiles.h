@@ -14,9 +14,19 @@
 
 namespace spikeforge::ops {
 
+// A tile ends with its sample, of `sample` neurons; all, where none is told from another.
 struct Tiles {
   std::int64_t neurons, size, count;
   bool one_thread;
+  std::int64_t sample = neurons;
+
+  std::int64_t begin(std::int64_t tile) const {
+    const std::int64_t of_a_sample = sample == neurons ? count : (sample + size - 1) / size;
+    return tile / of_a_sample * sample + tile % of_a_sample * size;
+  }
+  std::int64_t end(std::int64_t begin) const {
+    return std::min(begin + size, sample == neurons ? neurons : std::min((begin / sample + 1) * sample, neurons));
+  }
 };
 
 // As many tiles for each thread, of about the same size and none above `largest`, a multiple of 64; they end on whole
@@ -25,6 +35,9 @@ Tiles tiles_of(std::int64_t neurons, std::int64_t steps, std::int64_t largest);
 
 // Of whole samples of so many neurons each, at most `largest` a tile.
 Tiles tiles_of_samples(std::int64_t samples, std::int64_t width, std::int64_t steps, std::int64_t largest);
+
+// Where samples, of `sample` neurons each, differ in length: tiles of one, or of several where it has few neurons.
+Tiles tiles_of_lengths(std::int64_t neurons, std::int64_t sample, std::int64_t steps, std::int64_t largest);
 
 // Memory that this thread keeps from call to call, on a cache line.
 void* thread_scratch(std::size_t bytes);
@@ -36,12 +49,25 @@ void run_tiles(const MultistepCall& call, const Tiles& tiles, const AnyLaunch& l
                ScratchBytes scratch_bytes, Run run) {
   std::atomic<bool> all_legal = true;
   const std::size_t bytes = scratch_bytes(launch, program.context, tiles.size);
-  at::parallel_for(0, tiles.count, tiles.one_thread ? tiles.count : 1, [&](std::int64_t first, std::int64_t last) {
-    void* const scratch = thread_scratch(bytes);
-    for (std::int64_t t = first; t < last; ++t)
-      if (!run(launch, program.context, t * tiles.size, std::min((t + 1) * tiles.size, tiles.neurons), scratch))
-        all_legal.store(false, std::memory_order_relaxed);
-  });
+  const auto run_tile = [&](std::int64_t tile, void* scratch) {
+    const std::int64_t begin = tiles.begin(tile);
+    if (!run(launch, program.context, begin, tiles.end(begin), scratch))
+      all_legal.store(false, std::memory_order_relaxed);
+  };
+  if (launch.lengths.data == nullptr) {
+    at::parallel_for(0, tiles.count, tiles.one_thread ? tiles.count : 1, [&](std::int64_t first, std::int64_t last) {
+      void* const scratch = thread_scratch(bytes);
+      for (std::int64_t t = first; t < last; ++t) run_tile(t, scratch);
+    });
+  } else {
+    // Tiles take different times: a thread that is done takes the next one.
+    std::atomic<std::int64_t> next = 0;
+    const std::int64_t threads = tiles.one_thread ? 1 : std::min<std::int64_t>(at::get_num_threads(), tiles.count);
+    at::parallel_for(0, threads, 1, [&](std::int64_t, std::int64_t) {
+      void* const scratch = thread_scratch(bytes);
+      for (std::int64_t t = next++; t < tiles.count; t = next++) run_tile(t, scratch);
+    });
+  }
   if (!all_legal) refuse_values(call);
 }
 

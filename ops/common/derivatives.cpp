@@ -85,6 +85,20 @@ class AsText {
 
   const TracedCell& cell() const { return *cell_; }
 
+  // A text's states start anew at its constants, which are 0 where a predefined neuron is written.
+  void check_starts() const {
+    if (!call_.start.defined() || is_text()) return;
+    for (std::size_t s = 0; s < states(); ++s) {
+      const int param = starts_[s].param;
+      const bool zero = param < 0 ? starts_[s].number == 0
+                                  : !call_.param(static_cast<std::size_t>(param)).defined() &&
+                                        call_.numbers[static_cast<std::size_t>(param)] == 0;
+      TORCH_CHECK_NOT_IMPLEMENTED(zero, call_.cell->name,
+                                  ": its second derivative, or forward mode, with start: ", call_.cell->states[s],
+                                  " must start at the number 0");
+    }
+  }
+
   Lists values(const ByArgument& given) const {
     Lists lists;
     for (std::size_t i = 0; i < inputs(); ++i) lists.inputs.push_back(given[i]);
@@ -169,8 +183,11 @@ class AsText {
 // The call of the jvp's cell.
 class JvpCall {
  public:
-  JvpCall(const AsText& as_text, const ByArgument& values, const ByArgument& tangents)
+  JvpCall(const MultistepCall& of, const AsText& as_text, const ByArgument& values, const ByArgument& tangents)
       : lists_(as_text.values(values)) {
+    as_text.check_starts();
+    call.lengths = of.lengths;
+    call.start = of.start;
     const Lists of_tangents = as_text.tangents(tangents);
     inputs_ = append(lists_.inputs, of_tangents.inputs);
     append(lists_.states, of_tangents.states);
@@ -224,7 +241,7 @@ ByArgument gradients_by_argument(const BackwardCall& call, Tensors listed) {
 }
 
 Tangents run_with_tangents(const MultistepCall& call, const ByArgument& tangents) {
-  JvpCall jvp(AsText(call), tensors_of(call), tangents);
+  JvpCall jvp(call, AsText(call), tensors_of(call), tangents);
   jvp.call.store_states = call.store_states;
   MultistepResults both = call_run(jvp.call);
   const std::size_t outputs = call.cell->outputs.size(), states = call.cell->states.size();
@@ -240,7 +257,7 @@ ByArgument gradients_with_tangents(const MultistepCall& call, const ByArgument& 
                                    at::TensorList grads_of_tangents, c10::ArrayRef<bool> wanted) {
   const AsText as_text(call);
   const ByArgument given = tensors_of(call);
-  JvpCall jvp(as_text, given, tangents);
+  JvpCall jvp(call, as_text, given, tangents);
   BackwardCall& backward = jvp.call;
   backward.store_states = call.store_states;
   {

@@ -47,6 +47,11 @@ class FoldingLevel : public VmapLevel {
     return param;
   }
 
+  // Lengths or starts of samples: of one element there where they are the same for all maps.
+  at::Tensor folded_samples(const at::Tensor& t, std::int64_t place) const {
+    return t.defined() && !maps(t) ? t.unsqueeze(place) : folded(t, place);
+  }
+
   // The gradient of one of `dims` dimensions, without those that aligned it.
   static at::Tensor without_alignment(at::Tensor grad, std::int64_t dims) {
     while (grad.dim() > 1 + dims) grad = grad.squeeze(1);

@@ -10,6 +10,7 @@
 #endif
 
 #include <algorithm>
+#include <optional>
 
 namespace spikeforge::ops {
 namespace {
@@ -125,23 +126,37 @@ ParamView view_expanded(const at::Tensor& param, c10::ScalarType type, const Pla
           .count = layout.neurons};
 }
 
-ParamView view_tensor(const at::Tensor& param, const PlainLayout& layout, Copies& copies) {
-  const std::int64_t missing = static_cast<std::int64_t>(layout.sizes.size()) - param.dim();
-  std::int64_t inner = 1;
-  std::int64_t count = 1;
+// Where the value of neuron i is (i / inner) % count elements behind the first, of a tensor with these sizes and
+// strides that broadcasts against a step; nothing where its dimensions make another run, or an order of their own.
+std::optional<SamplesView> run_of(at::IntArrayRef sizes, at::IntArrayRef strides, const PlainLayout& layout) {
+  const std::int64_t missing = static_cast<std::int64_t>(layout.sizes.size() - sizes.size());
+  SamplesView view;
   bool ended = false;  // the run of varying dimensions
   for (const int d : memory_order<std::int64_t>(layout.sizes, layout.strides)) {
-    const bool varies = d >= missing && param.size(d - missing) != 1;
+    const bool varies = d >= missing && sizes[d - missing] != 1;
     if (!varies) {
-      if (count == 1) inner *= layout.sizes[d];
-      ended = count > 1;
+      if (view.count == 1) view.inner *= layout.sizes[d];
+      ended = view.count > 1;
       continue;
     }
-    // Another run, or an order of its own: rare enough for a copy.
-    if (ended || (param.stride(d - missing) != count)) return view_expanded(param, param.scalar_type(), layout, copies);
-    count *= param.size(d - missing);
+    if (ended || (strides[d - missing] != view.count)) return std::nullopt;
+    view.count *= sizes[d - missing];
   }
-  return {.data = param.const_data_ptr(), .type = dtype_of(param.scalar_type()), .inner = inner, .count = count};
+  return view;
+}
+
+// Of dimensions that were expanded, one element.
+at::Tensor without_expanded(at::Tensor t, std::int64_t from = 0) {
+  for (std::int64_t d = from; d < t.dim(); ++d)
+    if (t.stride(d) == 0 && t.size(d) > 1) t = t.narrow(d, 0, 1);
+  return t;
+}
+
+ParamView view_tensor(const at::Tensor& param, const PlainLayout& layout, Copies& copies) {
+  const std::optional<SamplesView> run = run_of(param.sizes(), param.strides(), layout);
+  if (!run) return view_expanded(param, param.scalar_type(), layout, copies);  // rare enough for a copy
+  return {
+      .data = param.const_data_ptr(), .type = dtype_of(param.scalar_type()), .inner = run->inner, .count = run->count};
 }
 
 }  // namespace
@@ -229,6 +244,22 @@ ParamView view_param(const at::Tensor& param, c10::ScalarType x, c10::ScalarType
     return view_tensor(copies.emplace_back(param.to(state)), layout, copies);
   }
   return view_tensor(param.is_neg() ? copies.emplace_back(param.resolve_neg()) : param, layout, copies);
+}
+
+LengthsView view_lengths(const at::Tensor& given, const PlainLayout& layout, Copies& copies) {
+  const at::Tensor lengths = without_expanded(given);
+  if (const std::optional<SamplesView> run = run_of(lengths.sizes(), lengths.strides(), layout))
+    return {*run, lengths.const_data_ptr<std::int32_t>()};
+  const at::Tensor& spread = copy_into(layout.empty_step(lengths.options()), lengths, copies);
+  return {{.inner = 1, .count = layout.neurons}, spread.const_data_ptr<std::int32_t>()};
+}
+
+StartView view_start(const at::Tensor& given, const PlainLayout& layout, Copies& copies) {
+  const at::Tensor start = without_expanded(given, /*from=*/1);
+  if (const std::optional<SamplesView> run = run_of(start.sizes().slice(1), start.strides().slice(1), layout))
+    return {*run, start.const_data_ptr<bool>(), start.stride(0)};
+  const at::Tensor& spread = copy_into(layout.empty_sequence(start.options()), start, copies);
+  return {{.inner = 1, .count = layout.neurons}, spread.const_data_ptr<bool>(), layout.neurons};
 }
 
 at::Tensor sum_over_neurons(const at::Tensor& grad, const at::Tensor& param) {

@@ -69,6 +69,11 @@ SequenceView view_step(const at::Tensor& step, const PlainLayout& layout, Copies
 ParamView view_param(const at::Tensor& param, c10::ScalarType x, c10::ScalarType state, const PlainLayout& layout,
                      Copies& copies);
 
+// Of int32 lengths that broadcast against `shape`, and of bools [T, ...] that broadcast against [T, *shape]. One that
+// varies along dimensions which are no neighbours in memory order is spread over all neurons.
+LengthsView view_lengths(const at::Tensor& lengths, const PlainLayout& layout, Copies& copies);
+StartView view_start(const at::Tensor& start, const PlainLayout& layout, Copies& copies);
+
 // A parameter's gradient from that of each neuron, summed over the neurons that share it. Deterministic: torch's sum
 // has a fixed order.
 at::Tensor sum_over_neurons(const at::Tensor& grad, const at::Tensor& param);

@@ -57,6 +57,7 @@ void check_arguments(const MultistepCall& call) {
       check_param(leader, cell.params[j].name.c_str(), call.param(j));
     else
       check_number(leader.op, cell.params[j], call.numbers[j], arithmetic_of(call));
+  check_samples(leader, call.lengths, call.start);
 }
 
 void refuse_values(const MultistepCall& call) {
@@ -65,6 +66,16 @@ void refuse_values(const MultistepCall& call) {
     if (call.param(j).defined())
       check_values(cell.forward_op.c_str(), cell.params[j], call.param(j), arithmetic_of(call));
   TORCH_CHECK(false, cell.forward_op, ": a parameter was changed during the call");
+}
+
+void check_lengths(const MultistepCall& call) {
+  if (!call.lengths.defined()) return;
+  const std::int64_t steps = call.inputs[0].size(0);
+  const at::Tensor all = call.lengths.contiguous();
+  const auto* const lengths = all.const_data_ptr<std::int32_t>();
+  for (std::int64_t i = 0; i < all.numel(); ++i)
+    TORCH_CHECK_VALUE(0 <= lengths[i] && lengths[i] <= steps, call.cell->forward_op, ": lengths must lie in [0, ",
+                      steps, "], the steps of ", call.cell->inputs[0], ", but one is ", lengths[i], ", of sample ", i);
 }
 
 void check_dense(const MultistepCall& call) {
@@ -181,6 +192,8 @@ LaunchStorage::LaunchStorage(const MultistepCall& call, const Prepared& prepared
     if (const at::Tensor& state = call.state(s); state.defined())
       initial_[s] = {.data = data_of_step(state, layout, copies_), .type = dtype_of(state.scalar_type())};
   for (std::size_t j = 0; j < call.cell->params.size(); ++j) params_.push_back(view_of(call, j, layout, copies_));
+  if (call.lengths.defined()) lengths_ = view_lengths(call.lengths, layout, copies_);
+  if (call.start.defined()) start_ = view_start(call.start, layout, copies_);
 }
 
 void LaunchStorage::describe(Launch& launch) const {
@@ -195,6 +208,8 @@ void LaunchStorage::describe(Launch& launch) const {
   launch.inputs = inputs_;
   launch.initial = initial_;
   launch.params = params_;
+  launch.lengths = lengths_;
+  launch.start = start_;
 }
 
 SequenceView LaunchStorage::view_maybe(const at::Tensor& t, bool is_sequence) {
@@ -215,7 +230,9 @@ DescribedForward::DescribedForward(const MultistepCall& call, const Prepared& pr
   launch.states = states_;
   if (results.checkpoints.defined() && results.checkpoints.numel() > 0)
     launch.checkpoints = results.checkpoints.mutable_data_ptr();
-  if (results.packed.numbers.defined() && PackedOutput::has_whole_bytes(launch.neurons, call.bits))
+  // What is behind the end of a sample is not on the loop's way.
+  const bool is_in_loop = !call.has_samples() && PackedOutput::has_whole_bytes(launch.neurons, call.bits);
+  if (results.packed.numbers.defined() && is_in_loop)
     launch.packed = {.bits = static_cast<std::uint8_t>(call.bits),
                      .numbers = results.packed.numbers.mutable_data_ptr<std::uint8_t>(),
                      .valid = static_cast<std::uint8_t*>(results.packed.valid.mutable_data_ptr())};

@@ -34,7 +34,11 @@ struct MultistepCall {
   // Of each number of the first output, which is kept besides for the backward passes of products that read it; 0: it
   // is not.
   std::int64_t bits = 0;
+  // Undefined: none. In terms of x: int32 that broadcasts against a step, with as many dimensions, and bool that
+  // broadcasts against x, with as many steps (samples.h).
+  at::Tensor lengths, start;
 
+  bool has_samples() const { return lengths.defined() || start.defined(); }
   const at::Tensor& state(std::size_t s) const { return states.empty() ? undefined : states[s]; }
   const at::Tensor& param(std::size_t j) const { return params.empty() ? undefined : params[j]; }
 
@@ -66,6 +70,8 @@ void for_each_argument(const MultistepCall& call, Body&& body) {
 void check_arguments(const MultistepCall& call);
 // Names the first value of a tensor that is not legal, of a call that has one. Throws ValueError.
 [[noreturn]] void refuse_values(const MultistepCall& call);
+// Names the first length that is not one of a sequence of T steps. Reads them, so only on the CPU. Throws ValueError.
+void check_lengths(const MultistepCall& call);
 // Refuses other layouts than dense ones in words; the dispatcher, which has no kernels for them, would not find any.
 void check_dense(const MultistepCall& call);
 
@@ -128,6 +134,8 @@ class LaunchStorage {
   c10::SmallVector<SequenceView, 2> inputs_;
   c10::SmallVector<StateView, 2> initial_;
   c10::SmallVector<ParamView, 10> params_;
+  LengthsView lengths_;
+  StartView start_;
 };
 
 class DescribedForward : LaunchStorage {

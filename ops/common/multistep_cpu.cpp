@@ -7,6 +7,8 @@ namespace spikeforge::ops {
 namespace {
 
 Tiles tiles_of_call(const Launch& launch, const cpu::Program& program) {
+  if (launch.lengths.data != nullptr)
+    return tiles_of_lengths(launch.neurons, launch.lengths.inner, launch.steps, program.largest_tile);
   return tiles_of(launch.neurons, launch.steps, program.largest_tile);
 }
 
@@ -14,6 +16,7 @@ Tiles tiles_of_call(const Launch& launch, const cpu::Program& program) {
 
 MultistepResults forward_cpu(const MultistepCall& call, bool save) {
   const Prepared prepared = prepare(call);
+  check_lengths(call);
   MultistepResults results = allocate_forward(call, prepared, save);
   const DescribedForward described(call, prepared, results);
   kernels::note(described.launch);

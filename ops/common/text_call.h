@@ -4,7 +4,7 @@
 
 #include <spikeforge/graph/text.h>
 #include <spikeforge/kernels/multistep/traced_cell.h>
-#include <spikeforge/ops/common/multistep.h>
+#include <spikeforge/ops/common/samples.h>
 
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -34,15 +34,18 @@ namespace traced {
 using List = std::vector<at::Tensor>;
 using OptionalTensorList = c10::List<std::optional<at::Tensor>>;
 using MaybeList = std::optional<at::TensorList>;
+using OptionalTensor = const std::optional<at::Tensor>&;
 
 using Outputs = std::tuple<List, List>;
-using Run = Outputs(std::string_view, at::TensorList, at::TensorList, at::TensorList, bool, std::int64_t);
+using Run = Outputs(std::string_view, at::TensorList, at::TensorList, at::TensorList, bool, std::int64_t,
+                    OptionalTensor, OptionalTensor);
 using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, MaybeList, MaybeList, bool, bool,
-                                             std::int64_t);
+                                             std::int64_t, OptionalTensor, OptionalTensor);
 using ForwardOfLists = std::tuple<List, List, List>(std::string_view, at::TensorList, at::TensorList, at::TensorList,
-                                                    bool, bool, std::int64_t);
+                                                    bool, bool, std::int64_t, OptionalTensor, OptionalTensor);
 using Backward = List(std::string_view, const OptionalTensorList&, const OptionalTensorList&, at::TensorList,
-                      at::TensorList, at::TensorList, at::TensorList, c10::List<bool>, bool);
+                      at::TensorList, at::TensorList, at::TensorList, c10::List<bool>, bool, OptionalTensor,
+                      OptionalTensor);
 
 template <class Signature>
 c10::TypedOperatorHandle<Signature> find(const char* name, const char* overload = "") {
@@ -98,26 +101,31 @@ inline MultistepResults results_of(const List& outputs, const List& states, cons
 // A kernel of run for the dispatcher.
 template <MultistepResults (*run)(const MultistepCall&)>
 Outputs run_kernel(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
-                   bool store_states, std::int64_t bits) {
-  const MultistepCall call = traced_call(neuron, inputs, states, params, store_states, bits);
+                   bool store_states, std::int64_t bits, OptionalTensor lengths, OptionalTensor start) {
+  MultistepCall call = traced_call(neuron, inputs, states, params, store_states, bits);
+  set_samples(call, lengths, start);
   check_dense(call);
   return outputs_of(run(call));
 }
 
 template <MultistepResults (*forward)(const MultistepCall&, bool save)>
 std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorList inputs, MaybeList states,
-                                            MaybeList params, bool store_states, bool save, std::int64_t bits) {
+                                            MaybeList params, bool store_states, bool save, std::int64_t bits,
+                                            OptionalTensor lengths, OptionalTensor start) {
   const at::TensorList none;
-  const MultistepResults results =
-      forward(traced_call(neuron, inputs, states.value_or(none), params.value_or(none), store_states, bits), save);
+  MultistepCall call = traced_call(neuron, inputs, states.value_or(none), params.value_or(none), store_states, bits);
+  call.lengths = lengths.value_or(at::Tensor());
+  call.start = start.value_or(at::Tensor());
+  const MultistepResults results = forward(call, save);
   return {list_of(results.outputs), list_of(results.states), kept_of(results)};
 }
 
 template <MultistepResults (*forward)(const MultistepCall&, bool save)>
 std::tuple<List, List, List> forward_kernel_of_lists(std::string_view neuron, at::TensorList inputs,
                                                      at::TensorList states, at::TensorList params, bool store_states,
-                                                     bool save, std::int64_t bits) {
-  return forward_kernel<forward>(neuron, inputs, states, params, store_states, save, bits);
+                                                     bool save, std::int64_t bits, OptionalTensor lengths,
+                                                     OptionalTensor start) {
+  return forward_kernel<forward>(neuron, inputs, states, params, store_states, save, bits, lengths, start);
 }
 
 // Both overloads.
@@ -198,9 +206,10 @@ List backward_kernel(std::string_view neuron, const OptionalTensorList& grad_out
                      const OptionalTensorList& grad_states, at::TensorList inputs, at::TensorList states,
                      at::TensorList params, at::TensorList checkpoints,
                      c10::List<bool> needs_grad,  // NOLINT(performance-unnecessary-value-param): the dispatcher's
-                     bool store_states) {
-  const GivenBackward given(neuron, grad_outputs, grad_states, inputs, states, params, checkpoints, needs_grad,
-                            store_states);
+                     bool store_states, OptionalTensor lengths, OptionalTensor start) {
+  GivenBackward given(neuron, grad_outputs, grad_states, inputs, states, params, checkpoints, needs_grad, store_states);
+  given.call.lengths = lengths.value_or(at::Tensor());
+  given.call.start = start.value_or(at::Tensor());
   return list_of(backward(given.call));
 }
 
@@ -210,7 +219,8 @@ List backward_kernel(std::string_view neuron, const OptionalTensorList& grad_out
 inline MultistepResults call_run(const MultistepCall& call) {
   static const auto op = traced::find<traced::Run>("spikeforge::run");
   const auto [outputs, states] = op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call),
-                                         call.params, call.store_states, call.bits);
+                                         call.params, call.store_states, call.bits, given_lengths(call),
+                                         given_start(call));
   return traced::results_of(outputs, states, {});
 }
 
@@ -220,7 +230,7 @@ inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
   const traced::HandedOn neuron(call);
   const auto call_with = [&](const auto& handle) {
     return handle.call(neuron.text(), call.inputs, traced::given_states(call), call.params, call.store_states, save,
-                       call.bits);
+                       call.bits, given_lengths(call), given_start(call));
   };
   const auto [outputs, states, kept] = traced::is_wrapped(call) ? call_with(of_lists) : call_with(op);
   return traced::results_of(outputs, states, kept);
@@ -230,8 +240,8 @@ inline Tensors call_run_backward(const BackwardCall& call) {
   static const auto op = traced::find<traced::Backward>("spikeforge::run_backward");
   return traced::tensors_of(op.call(traced::HandedOn(call).text(), traced::optional_list(call.grad_outputs),
                                     traced::optional_list(call.grad_states), call.inputs, traced::given_states(call),
-                                    call.params, call.checkpoints, traced::needs_grad_of_given(call),
-                                    call.store_states));
+                                    call.params, call.checkpoints, traced::needs_grad_of_given(call), call.store_states,
+                                    given_lengths(call), given_start(call)));
 }
 
 }  // namespace spikeforge::ops

@@ -52,7 +52,8 @@ struct LoihiOptions {
   std::int64_t reset_interval = 1;
   std::int64_t reset_offset = 0;
   std::int64_t refractory_period = 1;
-  bool store_states = false;  // sequences of states, [T, *shape], rather than the last ones
+  bool store_states = false;                           // sequences of states, [T, *shape], rather than the last ones
+  std::optional<at::Tensor> lengths = {}, start = {};  // of samples, as for other neurons (neuron.h)
 };
 
 // Spikes are 0 or 1, of a ternary neuron -1, 0 or 1. The counter is undefined in LoihiForm::plain.

@@ -1,7 +1,7 @@
 // The lowered operator loihi_forward, beneath loihi_lif, loihi_ternary_lif and their forms.
 #include <spikeforge/kernels/multistep/loihi_cells.h>
 #include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/multistep.h>
+#include <spikeforge/ops/common/samples.h>
 #include <spikeforge/ops/loihi/connections.h>
 
 #include <ATen/core/List.h>
@@ -57,7 +57,9 @@ void check_values(const MultistepCall& call) {
 // A kernel for the dispatcher. None is a state of 0, or a parameter that is a number. `reads` where there are values.
 template <MultistepResults (*forward)(const MultistepCall&, bool save), bool reads>
 std::vector<at::Tensor> loihi_forward(const at::Tensor& x, const LoihiTensors& states, const LoihiTensors& params,
-                                      at::IntArrayRef numbers, bool ternary, std::string_view form, bool store_states) {
+                                      at::IntArrayRef numbers, bool ternary, std::string_view form, bool store_states,
+                                      const std::optional<at::Tensor>& lengths,
+                                      const std::optional<at::Tensor>& start) {
   const LoihiCell& cell = loihi_cell(ternary, parse_form(form));
   TORCH_CHECK_VALUE(states.size() == cell.states.size(), cell.name, ": states must have ", cell.states.size(),
                     " entries, but has ", states.size());
@@ -73,6 +75,7 @@ std::vector<at::Tensor> loihi_forward(const at::Tensor& x, const LoihiTensors& s
   call.params = given_params;
   call.numbers = doubles;
   call.store_states = store_states;
+  set_samples(call, lengths, start);
   check_arguments(call);  // what is wrong with shapes and types comes first
   check_thresholds(cell, call);
   if constexpr (reads) check_values(call);

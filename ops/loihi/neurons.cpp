@@ -18,7 +18,8 @@ namespace {
 using at::Tensor;
 using MaybeTensor = std::optional<Tensor>;
 using Forward = std::vector<Tensor>(const Tensor&, const c10::List<MaybeTensor>&, const c10::List<MaybeTensor>&,
-                                    at::IntArrayRef, bool, std::string_view, bool);
+                                    at::IntArrayRef, bool, std::string_view, bool, const MaybeTensor&,
+                                    const MaybeTensor&);
 
 // A call in the order of the cell's states and parameters.
 struct LoihiCall {
@@ -26,6 +27,7 @@ struct LoihiCall {
   c10::List<MaybeTensor> states, params;
   std::vector<std::int64_t> numbers;
   bool store_states = false;
+  MaybeTensor lengths, start;
 
   void add(MaybeTensor tensor, std::int64_t number) {
     params.push_back(std::move(tensor));
@@ -36,15 +38,16 @@ struct LoihiCall {
 std::vector<Tensor> run(const LoihiCell& cell, const LoihiCall& call) {
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("spikeforge::loihi_forward", "").typed<Forward>();
-  return op.call(call.x, call.states, call.params, call.numbers, cell.ternary, name_of(cell.form), call.store_states);
+  return op.call(call.x, call.states, call.params, call.numbers, cell.ternary, name_of(cell.form), call.store_states,
+                 call.lengths, call.start);
 }
 
-// All overloads of one operator: x, the states, the parameters, store_states. A parameter is a number, or a tensor
-// whose None is the default.
+// All overloads of one operator: x, the states, the parameters, store_states, lengths, start. A parameter is a number,
+// or a tensor whose None is the default.
 template <bool ternary, LoihiForm form>
 void run_boxed(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   const LoihiCell& cell = loihi_cell(ternary, form);
-  const std::vector<c10::IValue> arguments = torch::jit::pop(*stack, 2 + cell.states.size() + cell.params.size());
+  const std::vector<c10::IValue> arguments = torch::jit::pop(*stack, 4 + cell.states.size() + cell.params.size());
   auto next = arguments.begin();
   LoihiCall call;
   call.x = (next++)->toTensor();
@@ -56,7 +59,9 @@ void run_boxed(const c10::OperatorHandle&, torch::jit::Stack* stack) {
     else
       call.add(given.toOptional<Tensor>(), static_cast<std::int64_t>(param.default_value));
   }
-  call.store_states = next->toBool();
+  call.store_states = (next++)->toBool();
+  call.lengths = (next++)->toOptional<Tensor>();
+  call.start = (next++)->toOptional<Tensor>();
   for (Tensor& result : run(cell, call)) torch::jit::push(*stack, std::move(result));
 }
 
@@ -95,6 +100,8 @@ LoihiResults run(const Tensor& x, const LoihiState& state, bool ternary, const L
   }
   if (o.form == LoihiForm::refractory) call.add(std::nullopt, o.refractory_period);
   call.store_states = o.store_states;
+  call.lengths = o.lengths;
+  call.start = o.start;
   std::vector<Tensor> results = run(loihi_cell(ternary, o.form), call);
   results.resize(4);
   return {std::move(results[0]), std::move(results[1]), std::move(results[2]), std::move(results[3])};

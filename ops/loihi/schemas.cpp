@@ -33,8 +33,8 @@ std::string neuron(bool ternary, const Form& form, Overload overload) {
          (state.empty() ? "" : "Tensor? " + state + "=None, ") + "*, " + param("du", "0") + param("dv", "0") +
          (overload == Overload::bias ? "Tensor bias_mant, " : param("bias_mant", "0")) + param("bias_exp", "0") +
          (ternary ? param("vth_hi", "10") + param("vth_lo", "-10") : param("vth", "10")) + form.numbers +
-         "bool store_states=False) -> (Tensor spikes, Tensor u, Tensor v" + (state.empty() ? "" : ", Tensor " + state) +
-         ")";
+         "bool store_states=False, Tensor? lengths=None, Tensor? start=None) -> (Tensor spikes, Tensor u, Tensor v" +
+         (state.empty() ? "" : ", Tensor " + state) + ")";
 }
 
 const std::string arrival = "int weight_exp=0, int num_message_bits=0) -> (Tensor y, Tensor buffer)";
@@ -49,7 +49,7 @@ SPIKEFORGE_SCHEMAS(library) {
         define(neuron(ternary, form, overload));
   define(
       "loihi_forward(Tensor x, Tensor?[] states, Tensor?[] params, int[] numbers, *, bool ternary, str form, bool "
-      "store_states) -> Tensor[]");
+      "store_states, Tensor? lengths=None, Tensor? start=None) -> Tensor[]");
 
   define("loihi_prepare_weights(Tensor weight, *, int num_weight_bits=8, str? sign_mode=None) -> Tensor");
   define("loihi_dense(Tensor x, Tensor weight, Tensor? buffer=None, *, int delay=1, " + arrival);

@@ -2,6 +2,7 @@
 // through the dispatcher. A neuron has one or two states, and decay_input or not; everything else is alike.
 #pragma once
 
+#include <spikeforge/ops/common/samples.h>
 #include <spikeforge/ops/common/surrogate.h>
 #include <spikeforge/ops/neuron/signature.h>
 
@@ -44,7 +45,7 @@ class Unpacked {
   template <class... State>
   Unpacked(NeuronKind kind, const at::Tensor& x, const OptionalTensorList& params, c10::ArrayRef<double> numbers,
            CellForm form, std::string_view surrogate, c10::ArrayRef<double> surrogate_args, bool store_v,
-           const State&... states)
+           OptionalTensor lengths, OptionalTensor start, const State&... states)
       : states_{states.has_value() ? *states : at::Tensor()...} {
     const Cell& cell = predefined_cell(kind);
     const std::size_t n_params = cell.params.size();
@@ -67,6 +68,8 @@ class Unpacked {
     call.form.surrogate = parsed.kind;
     call.surrogate_args = parsed.args;
     call.store_states = store_v;
+    call.lengths = lengths.value_or(at::Tensor());
+    call.start = start.value_or(at::Tensor());
   }
   Unpacked(const Unpacked&) = delete;
   Unpacked& operator=(const Unpacked&) = delete;
@@ -106,10 +109,10 @@ struct Forward<kind, Types<State...>, Types<Decay...>> {
   static Results call(const at::Tensor& x, State... states, const OptionalTensorList& params,
                       c10::ArrayRef<double> numbers, Decay... decay_input, bool hard_reset, bool detach_reset,
                       std::string_view surrogate, c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v,
-                      bool save) {
+                      bool save, OptionalTensor lengths, OptionalTensor start) {
     const Unpacked<MultistepCall> unpacked(kind, x, params, numbers,
                                            form(hard_reset, detach_reset, spiking, decay_input...), surrogate,
-                                           surrogate_args, store_v, states...);
+                                           surrogate_args, store_v, lengths, start, states...);
     MultistepResults results = run(unpacked.call, save);
     // The operator returns a tensor in any case.
     if (!results.checkpoints.defined()) results.checkpoints = at::empty({0}, results.states[0].options());
@@ -120,15 +123,16 @@ struct Forward<kind, Types<State...>, Types<Decay...>> {
   }
 
   using Signature = Results(const at::Tensor&, State..., const OptionalTensorList&, c10::ArrayRef<double>, Decay...,
-                            bool, bool, std::string_view, c10::ArrayRef<double>, bool, bool, bool);
+                            bool, bool, std::string_view, c10::ArrayRef<double>, bool, bool, bool, OptionalTensor,
+                            OptionalTensor);
 
   static MultistepResults call_through(const c10::TypedOperatorHandle<Signature>& op, const MultistepCall& call,
                                        bool save) {
     return [&]<std::size_t... s>(std::index_sequence<s...>) {
-      Results results =
-          op.call(call.inputs[0], maybe(call.state(s))..., params_of(call), call.numbers,
-                  static_cast<Decay>(call.form.decay_input)..., call.form.hard_reset, call.form.detach_reset,
-                  name_of(call.form.surrogate), arguments_of(call), call.form.spiking, call.store_states, save);
+      Results results = op.call(call.inputs[0], maybe(call.state(s))..., params_of(call), call.numbers,
+                                static_cast<Decay>(call.form.decay_input)..., call.form.hard_reset,
+                                call.form.detach_reset, name_of(call.form.surrogate), arguments_of(call),
+                                call.form.spiking, call.store_states, save, given_lengths(call), given_start(call));
       return MultistepResults{{std::move(std::get<0>(results))},
                               {std::move(std::get<1 + s>(results))...},
                               std::move(std::get<1 + sizeof...(State)>(results)),
@@ -149,9 +153,9 @@ struct Backward<kind, Types<State...>, Types<Decay...>> {
                                       c10::ArrayRef<double> numbers, Decay... decay_input, bool hard_reset,
                                       bool detach_reset, std::string_view surrogate,
                                       c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v,
-                                      c10::List<bool> needs_grad) {
+                                      c10::List<bool> needs_grad, OptionalTensor lengths, OptionalTensor start) {
     Unpacked<BackwardCall> unpacked(kind, x, params, numbers, form(hard_reset, detach_reset, spiking, decay_input...),
-                                    surrogate, surrogate_args, store_v, states...);
+                                    surrogate, surrogate_args, store_v, lengths, start, states...);
     BackwardCall& call = unpacked.call;
     const at::Tensor grad_output = grad_spikes.value_or(at::Tensor());
     const std::array<at::Tensor, sizeof...(State)> grad_of_states{grad_states.value_or(at::Tensor())...};
@@ -168,7 +172,8 @@ struct Backward<kind, Types<State...>, Types<Decay...>> {
 
   using Signature = std::vector<at::Tensor>(OptionalTensor, State..., const at::Tensor&, State..., const at::Tensor&,
                                             const OptionalTensorList&, c10::ArrayRef<double>, Decay..., bool, bool,
-                                            std::string_view, c10::ArrayRef<double>, bool, bool, c10::List<bool>);
+                                            std::string_view, c10::ArrayRef<double>, bool, bool, c10::List<bool>,
+                                            OptionalTensor, OptionalTensor);
 
   static Tensors call_through(const c10::TypedOperatorHandle<Signature>& op, const BackwardCall& call) {
     c10::List<bool> needs_grad;
@@ -179,7 +184,7 @@ struct Backward<kind, Types<State...>, Types<Decay...>> {
           op.call(maybe(call.grad_outputs[0]), maybe(call.grad_states[s])..., call.inputs[0], maybe(call.state(s))...,
                   call.checkpoints, params_of(call), call.numbers, static_cast<Decay>(call.form.decay_input)...,
                   call.form.hard_reset, call.form.detach_reset, name_of(call.form.surrogate), arguments_of(call),
-                  call.form.spiking, call.store_states, needs_grad);
+                  call.form.spiking, call.store_states, needs_grad, given_lengths(call), given_start(call));
       return Tensors(results.begin(), results.end());
     }
     (std::index_sequence_for<State...>{});

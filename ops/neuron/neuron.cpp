@@ -31,7 +31,7 @@ template <NeuronKind kind, class Arguments>
 SpikesAndStates<kind> run(PublicCall& call, const Arguments& a) {
   add_params(call, predefined_cell(kind).name.c_str(), a);
   const MultistepCall& finished = call.finish(a.detach_reset, a.surrogate, a.surrogate_args, a.spiking, a.store_v,
-                                              /*bits=*/0);
+                                              /*bits=*/0, a.lengths, a.start);
   // Numbers are checked by the operator, but not once they are tensors.
   for (std::size_t j = 0; j < finished.cell->params.size(); ++j)
     if (!finished.param(j).defined())

@@ -15,6 +15,10 @@
 //                                   Z = W + (a (H - v_rest) - W) / tau_w; W = Z + b S
 //   adaptive_lif(x, v, a, {})       as LIF, which fires where H >= v_threshold + b A; A = decay A + S
 //
+// `lengths`, int32 or int64 [B], says how many steps each sample has, an index of x's dimension 1; spikes behind them
+// are 0, gradients are those of each sample alone, and the states returned those after its last step. Before the steps
+// where `start`, bool [T, B], is true a sample's states start anew, as where none are given.
+//
 // Vr is v_reset, or 0 under soft reset, which is v_reset = std::nullopt. A neuron fires where H >= v_threshold. Each
 // returns (spikes, states...). Equations: Fang et al., Science Advances 9, eadi1480 (2023); csrc/neuron/<neuron>.h has
 // each with its derivative, and docs/derivations.md how it comes about.
@@ -62,13 +66,14 @@ using SpikesAndStates = std::conditional_t<state_count(kind) == 1, std::tuple<at
 #define SPIKEFORGE_PARAM(name, default_value, legal) Param name = default_value;
 #define SPIKEFORGE_V_RESET(default_value) std::optional<Param> v_reset = default_value;
 #define SPIKEFORGE_DECAY_INPUT() bool decay_input = true;
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)          \
-  struct Struct##Arguments {                                                      \
-    params bool detach_reset = false; /* no gradient through S in the reset */    \
-    std::string surrogate = "sigmoid";                                            \
-    std::vector<double> surrogate_args = {}; /* none: its defaults */             \
-    bool spiking = true;                     /* else the surrogate's primitive */ \
-    bool store_v = false;                                                         \
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)           \
+  struct Struct##Arguments {                                                       \
+    params bool detach_reset = false; /* no gradient through S in the reset */     \
+    std::string surrogate = "sigmoid";                                             \
+    std::vector<double> surrogate_args = {}; /* none: its defaults */              \
+    bool spiking = true;                     /* else the surrogate's primitive */  \
+    bool store_v = false;                                                          \
+    MaybeTensor lengths = {}, start = {}; /* of samples that are shorter than T */ \
   };
 #include <spikeforge/neuron/neurons.def>
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/samples.h>
 #include <spikeforge/ops/neuron/lowered.h>
 
 #include <ATen/core/stack.h>
@@ -61,7 +62,8 @@ class PublicCall {
 
   // The options that all neurons share, and the call: what it points to lies here.
   const MultistepCall& finish(bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args,
-                              bool spiking, bool store_v, std::int64_t bits) {
+                              bool spiking, bool store_v, std::int64_t bits,
+                              const std::optional<at::Tensor>& lengths, const std::optional<at::Tensor>& start) {
     if (bits != 0) check_bits(cell_.name.c_str(), bits);
     call_.form.detach_reset = detach_reset;
     call_.form.spiking = spiking;
@@ -73,6 +75,7 @@ class PublicCall {
     call_.states = {states_.data(), n_states_};
     if (any_tensor_) call_.params = {params_.data(), n_params_};
     call_.numbers = {numbers_.data(), n_params_};
+    set_samples(call_, lengths, start);
     check_dense(call_);  // here already: the dispatcher has no kernel for other layouts to say it
     return call_;
   }
@@ -151,12 +154,13 @@ struct Public<kind, Overload, Types<Tensor...>, Types<State...>, Types<Parameter
   template <Run run>
   static Results call(const at::Tensor& x, Tensor... tensors, State... states, Parameter... params, bool detach_reset,
                       std::string_view surrogate, c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v,
-                      std::int64_t bits) {
+                      std::int64_t bits, OptionalTensor lengths, OptionalTensor start) {
     PublicCall call(kind, x);
     (call.add_state(states), ...);
     (call.add(tensors), ...);
     (call.add(params), ...);
-    MultistepResults results = run(call.finish(detach_reset, surrogate, surrogate_args, spiking, store_v, bits));
+    MultistepResults results =
+        run(call.finish(detach_reset, surrogate, surrogate_args, spiking, store_v, bits, lengths, start));
     return [&]<std::size_t... s>(std::index_sequence<s...>) {
       return Results(std::move(results.outputs[0]), std::move(results.states[s])...);
     }
@@ -164,7 +168,7 @@ struct Public<kind, Overload, Types<Tensor...>, Types<State...>, Types<Parameter
   }
 
   using Signature = Results(const at::Tensor&, Tensor..., State..., Parameter..., bool, std::string_view,
-                            c10::ArrayRef<double>, bool, bool, std::int64_t);
+                            c10::ArrayRef<double>, bool, bool, std::int64_t, OptionalTensor, OptionalTensor);
 
   static MultistepResults call_through(const MultistepCall& call) {
     static const auto op = lowered::find<Signature>(predefined_cell(kind).name, Overload::overload);
@@ -177,7 +181,8 @@ struct Public<kind, Overload, Types<Tensor...>, Types<State...>, Types<Parameter
       Results results =
           op.call(call.inputs[0], std::get<w>(given)..., lowered::maybe(call.state(s))...,
                   std::get<sizeof...(Tensor) + j>(given)..., call.form.detach_reset, name_of(call.form.surrogate),
-                  arguments_of(call), call.form.spiking, call.store_states, call.bits);
+                  arguments_of(call), call.form.spiking, call.store_states, call.bits, given_lengths(call),
+                  given_start(call));
       return MultistepResults{{std::move(std::get<0>(results))}, {std::move(std::get<1 + s>(results))...}, {}, {}};
     }
     (std::index_sequence_for<Tensor...>{}, std::index_sequence_for<State...>{},
@@ -219,6 +224,8 @@ inline bool was_dispatched_by_all(const MultistepCall& call) {
   c10::DispatchKeySet seen = call.inputs[0].key_set(), asked;
   for (std::size_t s = 0; s < call.cell->states.size(); ++s)
     if (call.state(s).defined()) seen = seen | call.state(s).key_set();
+  for (const at::Tensor* t : {&call.lengths, &call.start})
+    if (t->defined()) seen = seen | t->key_set();
   for (const at::Tensor& param : call.params)
     if (param.defined()) asked = asked | param.key_set();
   return (asked - seen).empty();
@@ -227,7 +234,7 @@ inline bool was_dispatched_by_all(const MultistepCall& call) {
 // The kernel of the overload `any`.
 template <Run run, NeuronKind kind>
 void call_any(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  constexpr std::size_t n_options = 6;
+  constexpr std::size_t n_options = 8;
   const std::size_t n_arguments = op.schema().arguments().size();
   const c10::IValue* const arguments = stack->data() + (stack->size() - n_arguments);
   const c10::IValue* const options = arguments + (n_arguments - n_options);
@@ -240,8 +247,10 @@ void call_any(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (std::size_t s = 0; s < n_states; ++s) call.add_state((next++)->toOptional<at::Tensor>());
   add_params(call, kind, next);
   const std::vector<double> surrogate_args = options[2].toDoubleVector();
-  const MultistepCall& finished = call.finish(options[0].toBool(), options[1].toStringView(), surrogate_args,
-                                              options[3].toBool(), options[4].toBool(), options[5].toInt());
+  const MultistepCall& finished =
+      call.finish(options[0].toBool(), options[1].toStringView(), surrogate_args, options[3].toBool(),
+                  options[4].toBool(), options[5].toInt(), options[6].toOptional<at::Tensor>(),
+                  options[7].toOptional<at::Tensor>());
   MultistepResults results = was_dispatched_by_all(finished) ? run(finished) : call_public(finished);
   torch::jit::drop(*stack, n_arguments);
   stack->emplace_back(std::move(results.outputs[0]));

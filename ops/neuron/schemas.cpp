@@ -11,7 +11,7 @@ namespace {
 
 const std::string common =
     "bool detach_reset=False, str surrogate=\"sigmoid\", float[] surrogate_args=[], bool spiking=True, bool "
-    "store_v=False, int bits=0)";
+    "store_v=False, int bits=0, Tensor? lengths=None, Tensor? start=None)";
 
 // With a point, since a Scalar without one is an integer.
 std::string decimal(double number) {
@@ -72,8 +72,8 @@ void define_public(torch::Library& library, NeuronKind kind) {
 }
 
 // <neuron>_forward and <neuron>_backward. params has one entry for each parameter in the order of neurons.def, None
-// where it is the number in `numbers`. needs_grad is over x, the states and the parameters; the result has one tensor
-// for each true entry.
+// where it is the number in `numbers`. lengths and start are as in samples.h. needs_grad is over x, the states and the
+// parameters; the result has one tensor for each true entry.
 void define_lowered(torch::Library& library, NeuronKind kind) {
   const PredefinedCell& cell = predefined_cell(kind);
   std::string given, results, grads;
@@ -87,9 +87,10 @@ void define_lowered(torch::Library& library, NeuronKind kind) {
       "bool hard_reset, bool detach_reset, str surrogate, float[] surrogate_args, bool spiking, bool store_v, ";
   const auto define = [&](const std::string& schema) { library.def(schema.c_str(), {at::Tag::pt2_compliant_tag}); };
   define(cell.name + "_forward(Tensor x, " + given + "Tensor?[] params, float[] numbers, *, " + options +
-         "bool save) -> (Tensor spikes, " + results + "Tensor checkpoints)");
+         "bool save, Tensor? lengths=None, Tensor? start=None) -> (Tensor spikes, " + results + "Tensor checkpoints)");
   define(cell.name + "_backward(Tensor? grad_spikes, " + grads + "Tensor x, " + given +
-         "Tensor checkpoints, Tensor?[] params, float[] numbers, *, " + options + "bool[] needs_grad) -> Tensor[]");
+         "Tensor checkpoints, Tensor?[] params, float[] numbers, *, " + options +
+         "bool[] needs_grad, Tensor? lengths=None, Tensor? start=None) -> Tensor[]");
 }
 
 SPIKEFORGE_SCHEMAS(library) {

@@ -1,6 +1,8 @@
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/recurrent/call.h>
 
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/logical_or.h>
 #include <c10/util/Exception.h>
 
 #include <limits>
@@ -35,6 +37,9 @@ void check_options(const char* name, const MultistepCall& call, const at::Tensor
   TORCH_CHECK_TYPE(w.scalar_type() == x.scalar_type(), name, ": w must be ", x.scalar_type(), ", the type of ",
                    leader.name, ", but is ", w.scalar_type(), "; pass w.to(", leader.name, ".dtype)");
   check_device(leader, "w", w);
+  for (const at::Tensor* t : {&call.lengths, &call.start})
+    TORCH_CHECK_VALUE(!t->defined() || t->sym_size(-1) == 1, name, ": ", t == &call.start ? "start" : "lengths",
+                      " must be the same for all neurons of a sample, but has shape ", t->sym_sizes());
 }
 
 void check_spikes(const RecurrentCall& call) {
@@ -150,6 +155,17 @@ Tensors backward_meta(const RecurrentBackwardCall& call) {
   return reduce_and_list(call, gradients);
 }
 
+at::Tensor is_unheard(const at::Tensor& start, std::int64_t delay) {
+  at::Tensor any = start;
+  for (std::int64_t back = 1; back < delay && back < start.sym_size(0); ++back) {
+    c10::SymDimVector pad(static_cast<std::size_t>(2 * start.dim()), 0);
+    pad[pad.size() - 2] = back;
+    pad.back() = -back;
+    any = at::logical_or(any, at::constant_pad_nd_symint(start, pad));
+  }
+  return any;
+}
+
 template Preparation<std::int64_t> prepare_samples(const MultistepCall&);
 template RecurrentResults allocate(const RecurrentCall&, const Prepared&, bool);
 
@@ -185,8 +201,9 @@ void set_arguments(MultistepCall& call, at::TensorList arguments) {
 RecurrentResults call_forward(const RecurrentCall& call, bool save) {
   static const auto handle = traced::find<Forward>("spikeforge::recurrent_run_forward");
   const MaybeTensor spikes = call.spikes.defined() ? MaybeTensor(call.spikes) : std::nullopt;
-  const auto [outputs, states, saved] = handle.call(traced::HandedOn(call).text(), arguments_of(call), call.w, spikes,
-                                                    call.into, call.delay, call.store_states, save);
+  const auto [outputs, states, saved] =
+      handle.call(traced::HandedOn(call).text(), arguments_of(call), call.w, spikes, call.into, call.delay,
+                  call.store_states, save, given_lengths(call), given_start(call));
   RecurrentResults results;
   results.outputs = traced::tensors_of(outputs);
   results.states = traced::tensors_of(states);
@@ -209,7 +226,8 @@ Tensors call_backward(const RecurrentBackwardCall& call) {
     if (has_states || !is_state) needs_grad.push_back(call.needs_grad[i]);
   }
   return traced::tensors_of(handle.call(traced::HandedOn(call).text(), grads, arguments_of(call), call.w,
-                                        call.checkpoints, needs_grad, call.into, call.delay, call.store_states));
+                                        call.checkpoints, needs_grad, call.into, call.delay, call.store_states,
+                                        given_lengths(call), given_start(call)));
 }
 
 }  // namespace spikeforge::ops::recurrent

@@ -22,6 +22,7 @@ namespace spikeforge::ops::recurrent {
 using traced::List;
 using traced::OptionalTensorList;
 using MaybeTensor = std::optional<at::Tensor>;
+using traced::OptionalTensor;
 
 struct RecurrentCall : MultistepCall {
   at::Tensor w;
@@ -74,6 +75,9 @@ class DescribedBackward {
   at::Tensor w_;
 };
 
+// Where a sample does not hear what it was `delay` steps before, since it starts anew between; as `start`.
+at::Tensor is_unheard(const at::Tensor& start, std::int64_t delay);
+
 // [rows, H] of [..., H].
 inline at::Tensor in_rows(const at::Tensor& t) { return t.reshape_symint({-1, t.sym_size(-1)}); }
 
@@ -95,11 +99,11 @@ Tensors backward_stepped(const RecurrentBackwardCall& call);
 
 // Argument types of the operators.
 using Run = traced::Outputs(std::string_view, at::TensorList, const at::Tensor&, at::TensorList, at::TensorList,
-                            const MaybeTensor&, std::int64_t, std::int64_t, bool);
+                            const MaybeTensor&, std::int64_t, std::int64_t, bool, OptionalTensor, OptionalTensor);
 using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, const at::Tensor&, const MaybeTensor&,
-                                             std::int64_t, std::int64_t, bool, bool);
+                                             std::int64_t, std::int64_t, bool, bool, OptionalTensor, OptionalTensor);
 using Backward = List(std::string_view, const OptionalTensorList&, at::TensorList, const at::Tensor&, const at::Tensor&,
-                      c10::List<bool>, std::int64_t, std::int64_t, bool);
+                      c10::List<bool>, std::int64_t, std::int64_t, bool, OptionalTensor, OptionalTensor);
 
 RecurrentResults call_forward(const RecurrentCall& call, bool save);
 Tensors call_backward(const RecurrentBackwardCall& call);
@@ -116,9 +120,10 @@ MultistepCall call_of(std::string_view neuron, bool store_states);
 template <RecurrentResults (*run)(const RecurrentCall&)>
 traced::Outputs run_kernel(std::string_view neuron, at::TensorList inputs, const at::Tensor& w, at::TensorList states,
                            at::TensorList params, const MaybeTensor& spikes, std::int64_t into, std::int64_t delay,
-                           bool store_states) {
-  const RecurrentCall call{traced_call(neuron, inputs, states, params, store_states), w, spikes.value_or(at::Tensor()),
-                           into, delay};
+                           bool store_states, OptionalTensor lengths, OptionalTensor start) {
+  RecurrentCall call{traced_call(neuron, inputs, states, params, store_states), w, spikes.value_or(at::Tensor()), into,
+                     delay};
+  set_samples(call, lengths, start);
   check(call);
   return traced::outputs_of(run(call));
 }
@@ -126,9 +131,12 @@ traced::Outputs run_kernel(std::string_view neuron, at::TensorList inputs, const
 template <RecurrentResults (*forward)(const RecurrentCall&, bool save)>
 std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorList arguments, const at::Tensor& w,
                                             const MaybeTensor& spikes, std::int64_t into, std::int64_t delay,
-                                            bool store_states, bool save) {
+                                            bool store_states, bool save, OptionalTensor lengths,
+                                            OptionalTensor start) {
   RecurrentCall call{call_of(neuron, store_states), w, spikes.value_or(at::Tensor()), into, delay};
   set_arguments(call, arguments);
+  call.lengths = lengths.value_or(at::Tensor());
+  call.start = start.value_or(at::Tensor());
   check(call);
   const RecurrentResults results = forward(call, save);
   List saved;
@@ -142,7 +150,8 @@ template <Tensors (*backward)(const RecurrentBackwardCall&)>
 List backward_kernel(std::string_view neuron, const OptionalTensorList& grads, at::TensorList arguments,
                      const at::Tensor& w, const at::Tensor& checkpoints,
                      c10::List<bool> needs_grad,  // NOLINT(performance-unnecessary-value-param): the dispatcher's
-                     std::int64_t into, std::int64_t delay, bool store_states) {
+                     std::int64_t into, std::int64_t delay, bool store_states, OptionalTensor lengths,
+                     OptionalTensor start) {
   RecurrentBackwardCall call;
   static_cast<MultistepCall&>(call) = call_of(neuron, store_states);
   set_arguments(call, arguments);
@@ -150,6 +159,8 @@ List backward_kernel(std::string_view neuron, const OptionalTensorList& grads, a
   call.into = into;
   call.delay = delay;
   call.checkpoints = checkpoints;
+  call.lengths = lengths.value_or(at::Tensor());
+  call.start = start.value_or(at::Tensor());
   check(call, grads, needs_grad);
   Tensors all;
   for (const std::optional<at::Tensor> grad : grads) all.push_back(grad.value_or(at::Tensor()));

@@ -21,6 +21,8 @@ struct RecurrentOptions {
   std::int64_t into = 0;                            // the input that what comes back is added to
   std::int64_t delay = 1;                           // in steps, at least 1
   bool store_states = false;
+  std::optional<at::Tensor> lengths = std::nullopt;  // of samples, and before which steps they start anew (neuron.h);
+  std::optional<at::Tensor> start = std::nullopt;    // nothing comes back across a start
 };
 
 // What the neuron does with s[t - delay] @ w added to one of its inputs at each step t, s being its first output. The

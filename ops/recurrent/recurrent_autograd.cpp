@@ -23,8 +23,17 @@ bool any_tensor(const RecurrentCall& call, Predicate&& is) {
 
 // Of a call's matrix and spikes, by the gradient g of its currents.
 struct Shifted {
-  const at::Tensor &g, &s, &spikes;
+  at::Tensor g;  // of what is heard
+  const at::Tensor &s, &spikes;
   std::int64_t delay;
+
+  // `start` may be undefined: nothing is heard of the steps before it.
+  Shifted(const at::Tensor& of_current, const at::Tensor& s, const at::Tensor& spikes, const at::Tensor& start,
+          std::int64_t delay)
+      : g(start.defined() ? of_current.masked_fill(is_unheard(start, delay), 0) : of_current),
+        s(s),
+        spikes(spikes),
+        delay(delay) {}
 
   c10::SymInt steps() const { return g.sym_size(0); }
   // What the steps that hear `spikes` have for g.
@@ -99,7 +108,7 @@ struct RecurrentRule {
     call.grad_states = at::TensorList(grads).slice(call.cell->outputs.size(), call.cell->states.size());
 
     ByArgument found = gradients_by_argument(call, run_backward(call));
-    const Shifted shifted{found[into], tensors[tensors.size() - 2], spikes, call.delay};
+    const Shifted shifted(found[into], tensors[tensors.size() - 2], spikes, call.start, call.delay);
     const at::Tensor of_w = ctx->needs_input_grad(w_at) ? shifted.of_w() : at::Tensor();
     const at::Tensor of_spikes =
         has_spikes && ctx->needs_input_grad(w_at + 1) ? shifted.of_spikes(call.w) : at::Tensor();

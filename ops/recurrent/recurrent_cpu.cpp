@@ -42,6 +42,7 @@ c10::SmallVector<SequenceView, 4> replaced(std::span<const SequenceView> views, 
 
 RecurrentResults forward_cpu(const RecurrentCall& call, bool save) {
   const Prepared prepared = prepare_samples(call);
+  check_lengths(call);
   RecurrentResults results = allocate(call, prepared, save);
   DescribedForward described(call, prepared, results);
   RecurrentForwardLaunch& launch = described.launch;

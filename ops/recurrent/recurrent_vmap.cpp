@@ -16,6 +16,8 @@ class Maps : public FoldingLevel {
  public:
   explicit Maps(const MultistepCall& call) {
     for (const at::TensorList list : {call.inputs, call.states, call.params}) find(list);
+    find(call.lengths);
+    find(call.start);
   }
   using FoldingLevel::find;
   using VmapLevel::find;
@@ -45,22 +47,31 @@ class Maps : public FoldingLevel {
 // A call's tensors, in its own lists.
 struct Lists {
   Tensors inputs, states, params;
+  at::Tensor lengths, start;
   void set(MultistepCall& call) const {
     call.inputs = inputs;
     call.states = states;
     call.params = params;
+    call.lengths = lengths;
+    call.start = start;
   }
 };
 
 Lists one_of(const Maps& maps, const MultistepCall& call, std::int64_t i) {
-  return {maps.one_of(call.inputs, i), maps.one_of(call.states, i), maps.one_of(call.params, i)};
+  const auto one = [&](const at::Tensor& t) { return t.defined() ? maps.one(t, i) : t; };
+  return {maps.one_of(call.inputs, i), maps.one_of(call.states, i), maps.one_of(call.params, i), one(call.lengths),
+          one(call.start)};
 }
 
 // always(j): whether parameter j is to have a dimension for the maps.
 template <class Always>
 Lists folded(const Maps& maps, const MultistepCall& call, const Always& always) {
   const auto list = [](const Folded& tensors) { return Tensors(tensors.begin(), tensors.end()); };
-  Lists lists{list(maps.folded(call.inputs, in_sequence)), list(maps.folded(call.states, in_step)), {}};
+  Lists lists{list(maps.folded(call.inputs, in_sequence)),
+              list(maps.folded(call.states, in_step)),
+              {},
+              maps.folded_samples(call.lengths, in_step),
+              maps.folded_samples(call.start, in_sequence)};
   for (std::size_t j = 0; j < call.params.size(); ++j)
     lists.params.push_back(maps.folded_param(call.params[j], call.inputs[0].dim() - 1, always(j)));
   return lists;

@@ -14,13 +14,16 @@ SPIKEFORGE_SCHEMAS(library) {
   const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
   define(
       "recurrent_run(str neuron, Tensor[] inputs, Tensor w, Tensor[] states, Tensor[] params, Tensor? spikes=None, *, "
-      "int into=0, int delay=1, bool store_states=False) -> (Tensor[] outputs, Tensor[] states)");
+      "int into=0, int delay=1, bool store_states=False, Tensor? lengths=None, Tensor? start=None) -> (Tensor[] "
+      "outputs, Tensor[] states)");
   define(
       "recurrent_run_forward(str neuron, Tensor[] arguments, Tensor w, Tensor? spikes, *, int into, int delay, "
-      "bool store_states, bool save) -> (Tensor[] outputs, Tensor[] states, Tensor[] saved)");
+      "bool store_states, bool save, Tensor? lengths=None, Tensor? start=None) -> (Tensor[] outputs, Tensor[] states, "
+      "Tensor[] saved)");
   define(
       "recurrent_run_backward(str neuron, Tensor?[] grads, Tensor[] arguments, Tensor w, Tensor checkpoints, "
-      "bool[] needs_grad, *, int into, int delay, bool store_states) -> Tensor[]");
+      "bool[] needs_grad, *, int into, int delay, bool store_states, Tensor? lengths=None, Tensor? start=None) -> "
+      "Tensor[]");
 }
 
 // Nothing will be differentiated, so nothing is saved.
@@ -56,7 +59,7 @@ std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> recurrent_run(const
                                                                            const RecurrentOptions& options) {
   static const auto handle = ops::traced::find<ops::recurrent::Run>("spikeforge::recurrent_run");
   return handle.call(neuron.text(), inputs, w, states, params, options.spikes, options.into, options.delay,
-                     options.store_states);
+                     options.store_states, options.lengths, options.start);
 }
 
 }  // namespace spikeforge

@@ -6,6 +6,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/stack.h>
@@ -33,6 +34,19 @@ at::Tensor empty_sequence(const MultistepCall& call, bool of_states) {
   return at::empty_symint(x.sym_sizes(), x.options().dtype(of_states ? state_type(x.scalar_type()) : x.scalar_type()));
 }
 
+// Of a call of the steps [t, t + count), the lengths and starts.
+void set_steps(MultistepCall& steps, const MultistepCall& of, std::int64_t t, std::int64_t count) {
+  if (of.lengths.defined()) steps.lengths = at::clamp(of.lengths - t, 0, count);
+  if (of.start.defined()) steps.start = of.start.narrow(0, t, count);
+}
+
+// What is heard at step t over `delay` steps, or zeros where a sample starts anew between.
+at::Tensor as_heard(const at::Tensor& start, std::int64_t t, std::int64_t delay, const at::Tensor& heard) {
+  if (!start.defined()) return heard;
+  const std::int64_t from = std::max<std::int64_t>(t - delay + 1, 0);
+  return heard.masked_fill(start.narrow(0, from, t - from + 1).any(0, /*keepdim=*/true), 0);
+}
+
 // x[t] with what comes back.
 at::Tensor current_of(const RecurrentCall& call, std::int64_t t, const List& spikes) {
   const at::Tensor x = call.x().narrow(0, t, 1);
@@ -44,6 +58,7 @@ at::Tensor current_of(const RecurrentCall& call, std::int64_t t, const List& spi
     heard = call.spikes.narrow(0, t, 1);
   else
     return x;
+  heard = as_heard(call.start, t, call.delay, heard);
   return at::addmm(in_rows(x), in_rows(heard), call.w).view_symint(x.sym_sizes());
 }
 
@@ -53,6 +68,7 @@ MultistepResults run_no_step(const MultistepCall& call) {
   Tensors inputs;
   for (const at::Tensor& input : call.inputs) inputs.push_back(input.narrow(0, 0, 0));
   none.inputs = inputs;
+  set_steps(none, call, 0, 0);
   return call_run(none);
 }
 
@@ -76,6 +92,7 @@ RecurrentResults forward_stepped(const RecurrentCall& call, bool save) {
     }
     step.inputs = inputs;
     step.states = now;
+    set_steps(step, call, t, 1);
     MultistepResults results = call_run(step);
     for (std::size_t k = 0; k < outputs; ++k) rows[k].push_back(results.outputs[k]);
     now = std::move(results.states);
@@ -118,6 +135,7 @@ std::vector<Tensors> states_in_segment(const RecurrentBackwardCall& call, std::i
   segment.inputs = inputs;
   segment.states = first;
   segment.store_states = true;
+  set_steps(segment, call, t0, t1 - t0 - 1);
   const MultistepResults results = call_run(segment);
   for (std::int64_t i = 0; i < t1 - t0 - 1; ++i) {
     Tensors& states = before.emplace_back();
@@ -163,7 +181,8 @@ Tensors backward_stepped(const RecurrentBackwardCall& call) {
       for (const at::Tensor& grad : call.grad_outputs)
         grad_outputs.push_back(grad.defined() ? grad.narrow(0, t, 1) : grad);
       if (t + call.delay < steps) {
-        const at::Tensor& of_current = grads[into][static_cast<std::size_t>(steps - 1 - t - call.delay)];
+        const at::Tensor of_current = as_heard(call.start, t + call.delay, call.delay,
+                                               grads[into][static_cast<std::size_t>(steps - 1 - t - call.delay)]);
         const at::Tensor own = grad_outputs[0];
         const at::Tensor rows = in_rows(of_current);
         grad_outputs[0] = (own.defined() ? at::addmm(in_rows(own), rows, w_transposed) : at::mm(rows, w_transposed))
@@ -177,6 +196,7 @@ Tensors backward_stepped(const RecurrentBackwardCall& call) {
       static_cast<MultistepCall&>(step) = call;
       step.store_states = false;
       step.inputs = step_inputs;
+      set_steps(step, call, t, 1);
       step.states = before[static_cast<std::size_t>(t - t0)];
       step.params = wide_params;
       step.grad_outputs = grad_outputs;

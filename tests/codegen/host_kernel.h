@@ -41,11 +41,10 @@ template <class F> F __shfl_xor_sync(unsigned, F x, int) { return x; }
 
 inline std::string host_source(const kernels::KernelSpec& spec) {
   const jit::KernelSource source = print_source(spec);
-  const bool is_forward = spec.loop.direction == kernels::Direction::forward;
   return host_as_device + source.text +
          fmt::format(R"(
 extern "C" void run(const void* words, unsigned long bytes, unsigned blocks, unsigned block) {{
-  spikeforge::{}<spikeforge::Spec::Cell> args;
+  {} args;
   if (bytes != sizeof args) std::abort();
   std::memcpy(&args, words, bytes);
   blockDim.x = block;
@@ -53,7 +52,7 @@ extern "C" void run(const void* words, unsigned long bytes, unsigned blocks, uns
     for (threadIdx.x = 0; threadIdx.x < block; ++threadIdx.x) {}(args);
 }}
 )",
-                     is_forward ? "ForwardArgs" : "BackwardArgs", source.entry);
+                     arguments_of(spec.loop), source.entry);
 }
 
 // Tests run a kernel with many numbers.

@@ -21,6 +21,7 @@ struct Form {
   bool store_states, with_tensors;
   std::int64_t channels = 0, inner = 1;  // of parameters that are tensors; 0: one value a neuron
   std::uint8_t bits = 0;                 // of each number of the first output
+  std::int64_t samples = 0;              // that differ in length, and start anew now and then; 0: none are told apart
 };
 
 template <class F>
@@ -83,6 +84,9 @@ class Comparison {
         grad_params(cell.stages.params, N) {
     Dice dice(seed);
     for (Sequences<F>* sequences : {&x, &grad_y, &grad_states, &initial, &params}) sequences->fill(dice);
+    for (std::int64_t b = 0; b < form.samples; ++b)
+      lengths_.push_back(b == 0 ? 0 : b == 1 ? static_cast<int>(T) : static_cast<int>(dice.uniform(0, T + 1)));
+    for (std::int64_t i = 0; i < T * form.samples; ++i) start_.push_back(dice.uniform(0, 1) < .2);
   }
 
   void run() {
@@ -109,6 +113,10 @@ class Comparison {
       launch.inputs = inputs;
       launch.initial = initial_views;
       launch.params = param_views;
+      if (form_.samples == 0) return;
+      const SamplesView samples{.inner = N / form_.samples, .count = form_.samples};
+      launch.lengths = {samples, lengths_.data()};
+      launch.start = {samples, reinterpret_cast<const bool*>(start_.data()), form_.samples};
     };
     const auto outputs = y.pointers(), last = states.pointers(), to_x = grad_x.pointers();
     auto to_initial = grad_initial.pointers(), to_params = grad_params.pointers();
@@ -173,16 +181,29 @@ class Comparison {
     return params.at(form_.with_tensors ? i / form_.inner % channels_ : 0);
   }
 
+  std::int64_t sample_of(std::int64_t i) const { return i / (N / form_.samples); }
+  std::int64_t length_of(std::int64_t i) const {
+    return form_.samples == 0 ? T : lengths_[static_cast<std::size_t>(sample_of(i))];
+  }
+  bool starts(std::int64_t i, std::int64_t t) const {
+    return form_.samples != 0 && start_[static_cast<std::size_t>(t * form_.samples + sample_of(i))] != 0;
+  }
+
+  std::vector<F> own_states() const {
+    std::vector<F> state;
+    for (const graph::State& each : cell_.graph.signature().states) state.push_back(static_cast<F>(each.initial));
+    return state;
+  }
+
   // Adds to `sums` what the neuron adds to the factors of its parameters' gradients.
   void check_neuron(std::int64_t i, std::vector<F>& sums) {
     const autodiff::Stages& stages = cell_.stages;
     const std::vector<F> hoisted = evaluated(stages.prologue, params_of(i));
-    std::vector<F> state = initial.at(i);
-    if (!form_.with_tensors)
-      for (std::size_t s = 0; s < state.size(); ++s)
-        state[s] = static_cast<F>(cell_.graph.signature().states[s].initial);
+    const std::int64_t length = length_of(i);
+    std::vector<F> state = form_.with_tensors ? initial.at(i) : own_states();
     std::vector<std::vector<F>> before;
-    for (std::int64_t t = 0; t < T; ++t) {
+    for (std::int64_t t = 0; t < length; ++t) {
+      if (starts(i, t)) state = own_states();
       before.push_back(state);
       const std::vector<F> next = evaluated(stages.step, joined<F>({x.at(t * N + i), state, hoisted}));
       const auto first_state = next.begin() + static_cast<std::ptrdiff_t>(stages.outputs);
@@ -191,13 +212,18 @@ class Comparison {
       if (form_.store_states) same(states.at(t * N + i), state, "state", i, t);
     }
     if (!form_.store_states) same(states.at(i), state, "last state", i, T);
+    for (std::int64_t t = length; t < T; ++t) {
+      same(y.at(t * N + i), std::vector<F>(stages.outputs), "output behind the end", i, t);
+      same(grad_x.at(t * N + i), std::vector<F>(stages.inputs), "input gradient behind the end", i, t);
+      if (form_.store_states) same(states.at(t * N + i), std::vector<F>(stages.states), "state behind the end", i, t);
+    }
 
     std::vector<F> grad(stages.states, F(0));
     const auto add = [](std::vector<F>& to, const std::vector<F>& values) {
       for (std::size_t k = 0; k < to.size(); ++k) to[k] = to[k] + values[k];
     };
     if (!form_.store_states) add(grad, grad_states.at(i));
-    for (std::int64_t t = T - 1; t >= 0; --t) {
+    for (std::int64_t t = length - 1; t >= 0; --t) {
       if (form_.store_states) add(grad, grad_states.at(t * N + i));
       const std::vector<F> all = evaluated(
           stages.backward,
@@ -207,6 +233,7 @@ class Comparison {
       same(grad_x.at(t * N + i), {all.begin(), to_states}, "input gradient", i, t);
       grad.assign(to_states, to_factors);
       add(sums, {to_factors, all.end()});
+      if (starts(i, t)) grad.assign(grad.size(), F(0));
     }
     if (form_.with_tensors) same(grad_initial.at(i), grad, "initial gradient", i, 0);
   }
@@ -222,6 +249,8 @@ class Comparison {
   const std::int64_t T, N, channels_;
   std::int64_t at_once_ = 0;
   bool takes_turns_ = false;
+  std::vector<std::int32_t> lengths_;
+  std::vector<char> start_;
   Sequences<F> x, grad_y, grad_states, initial, params, y, states, grad_x, grad_initial, grad_params;
   std::vector<std::uint8_t> packed_ = std::vector<std::uint8_t>(static_cast<std::size_t>(T * N / 2));
   std::uint8_t valid_ = 1;
@@ -273,6 +302,15 @@ TEST_CASE("the first output is written as bits too, and it is told where it has 
        {"neuron counts(x; n) { s = spike(x - 0.5, atan(2)) + 2 * spike(n, atan(2)); return s, x\n n' = n + x }",
         "neuron some(x) { return floor(4 * x) }"})
     check<float>(text, {.steps = 21, .neurons = 1000, .store_states = false, .with_tensors = true, .bits = 4});
+}
+
+TEST_CASE("samples end and start anew by themselves") {
+  for (const char* text : {"neuron leaky(x; v = 0.25; tau, th) { h = v + (x - v) / tau\n s = spike(h - th, atan(2))\n"
+                           " return s\n v' = select(s, 0, h) }",
+                           "neuron scaled(x, y;; a, b) { return spike(a * x - b, atan(2)), y * a }"}) {
+    check<float>(text, {.steps = 21, .neurons = 1200, .store_states = false, .with_tensors = true, .samples = 5});
+    check<double>(text, {.steps = 37, .neurons = 231, .store_states = true, .with_tensors = false, .samples = 7});
+  }
 }
 
 TEST_CASE("where parameters repeat themselves, a thread takes other neurons in turns") {

@@ -14,7 +14,7 @@ from documentation import PAGES, anchors, code, marked, prose, table
 from conftest import REPOSITORY, library_path
 
 NEURONS = list(reference.NEURONS)
-COMMON = ["detach_reset", "surrogate", "surrogate_args", "spiking", "store_v", "bits"]
+COMMON = ["detach_reset", "surrogate", "surrogate_args", "spiking", "store_v", "bits", "lengths", "start"]
 
 
 def run(*command, cwd=REPOSITORY):

@@ -44,6 +44,10 @@ def csr(rows=6, cols=7, nnz=15, dtype=torch.int64):
     return integers(0, cols, nnz), begins.to(dtype), dict(rows=rows, cols=cols)
 
 
+def samples(steps=4, count=2):
+    return dict(lengths=integers(0, steps + 1, count), start=torch.rand(steps, count) < 0.3)
+
+
 def neuron_calls(schema):
     """With everything given that may be, and with nothing."""
     for full in (False, True):
@@ -51,6 +55,8 @@ def neuron_calls(schema):
         for a in schema.arguments:
             if a.name == "x":
                 arguments[a.name] = torch.randn(4, 2, 5, dtype=random.choice([torch.float32, torch.float64, torch.bfloat16])).requires_grad_()
+            elif a.name in ("lengths", "start"):
+                arguments |= {a.name: samples()[a.name]} if full else {}
             elif a.name == "w" and schema.name.endswith("plif"):
                 arguments[a.name] = torch.randn(()).to(arguments["x"].dtype)
             elif a.name == "v_reset" and schema.overload_name:
@@ -74,6 +80,8 @@ def loihi_calls(schema):
         for a in schema.arguments:
             if a.name == "x":
                 arguments[a.name] = integers(-3, 4, 4, 2, 5)
+            elif a.name in ("lengths", "start"):
+                arguments |= {a.name: samples()[a.name]} if full else {}
             elif a.name == "bias_mant" and schema.overload_name == "bias":
                 arguments[a.name] = integers(0, 4, 5)
             elif full and str(a.type) == "Optional[Tensor]":
@@ -95,7 +103,7 @@ def public_calls(schema):
     elif name in ("run",):
         x = torch.randn(4, 2, 5, requires_grad=True)
         yield dict(neuron=TEXT, inputs=[x], states=[torch.rand(2, 5)], params=[torch.rand(5)])
-        yield dict(neuron=TEXT, inputs=[x], states=[], params=[torch.rand(())], store_states=True, bits=4)
+        yield dict(neuron=TEXT, inputs=[x], states=[], params=[torch.rand(())], store_states=True, bits=4, **samples())
         yield dict(neuron=TWO, inputs=[x.double(), torch.rand(4, 2, 5).double()], states=[torch.rand(2, 5).double(), torch.rand(2, 5).double()], params=[])
     elif name == "recurrent_run":
         x = torch.randn(4, 2, 5, requires_grad=True)

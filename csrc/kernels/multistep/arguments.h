@@ -55,6 +55,18 @@ class ArgumentWords {
     add_list(launch.grad_params);
   }
 
+  // SampleArgs.
+  void add_samples(const Launch& launch) {
+    if (!launch.has_samples()) return;
+    add(launch.lengths.data);
+    add(launch.lengths.inner);
+    add(launch.lengths.count);
+    add(launch.start.data);
+    add(launch.start.inner);
+    add(launch.start.count);
+    add(launch.start.time_stride);
+  }
+
   template <class T>
   void add_list(std::span<const T> list) {
     for (const T& item : list) add(item);
@@ -91,11 +103,13 @@ class Arguments : public ArgumentWords {
     add_results(launch);
     add(launch.packed.numbers);
     add(launch.packed.valid);
+    add_samples(launch);
   }
 
   Arguments(const BackwardLaunch& launch, std::int64_t at_once) {
     add_common(launch, at_once);
     add_gradients(launch);
+    add_samples(launch);
   }
 
  private:

@@ -25,6 +25,13 @@ struct Launch {
   std::span<const SequenceView> inputs;  // [T, N]
   std::span<const StateView> initial;    // null: the cell's own
   std::span<const ParamView> params;
+
+  // A neuron's steps end with its sample: behind them nothing is read, and results are zero. Before a step at which the
+  // sample starts anew, its states are the cell's own, whatever the initial ones.
+  LengthsView lengths;
+  StartView start;
+
+  bool has_samples() const { return lengths.data != nullptr || start.data != nullptr; }
 };
 
 // Whether a backward pass will be asked for the gradient by an argument: inputs, then states, then parameters.

@@ -63,6 +63,22 @@ int choose_width(const Launch& launch, int widest, int narrowest, int multiproce
   return width;
 }
 
+// Whether so many neighbours are always of one sample.
+bool in_one_sample(const Launch& launch, int width) {
+  const auto fits = [width](const auto& view) {
+    return view.data == nullptr || view.count == 1 || view.inner % width == 0;
+  };
+  return fits(launch.lengths) && fits(launch.start);
+}
+
+// Neighbours of one sample, where there are samples.
+void set_width(Schedule& schedule, const auto& launch, int width) {
+  if (launch.has_samples())
+    while (width > 1 && !(rows_aligned(launch, width) && in_one_sample(launch, width))) width /= 2;
+  schedule.width = static_cast<std::uint8_t>(width);
+  schedule.neighbours = rows_aligned(launch, width);
+}
+
 std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
 
 int power_of_two_from(std::int64_t least, int most) {
@@ -90,7 +106,7 @@ void choose_rows(Schedule& schedule, const Launch& launch, const CellSize& cell,
   while (rows > most_in_registers && rows * pack * cell.inputs > 384) rows /= 2;
   // Copies to shared memory are of 4, 8 or 16 bytes.
   schedule.staged = rows > 16 && launch.steps >= rows && schedule.neighbours && pack >= 4 &&
-                    rows_of_a_turn * loops_of_turns * step <= most_unrolled;
+                    rows_of_a_turn * loops_of_turns * step <= most_unrolled && !launch.has_samples();
   if (!schedule.staged) rows = power_of_two_from(launch.steps, std::min(rows, most_in_registers));
   schedule.rows = static_cast<std::uint8_t>(rows);
 }
@@ -168,8 +184,7 @@ Schedule schedule_of(const ForwardLaunch& launch, int multiprocessors) {
   const int narrowest = size_of(launch.type) == 2 && rows_aligned(launch, 2) ? 2 : 1;
   int width = choose_width(launch, widest, narrowest, multiprocessors);
   while (width > 1 && 2 * 4 * width * cell.forward_cost > most_unrolled) width /= 2;
-  schedule.width = static_cast<std::uint8_t>(width);
-  schedule.neighbours = rows_aligned(launch, width);
+  set_width(schedule, launch, width);
   choose_rows(schedule, launch, cell, multiprocessors);
   schedule.checkpoint = static_cast<std::uint8_t>(launch.checkpoint_length);
   schedule.in_turns = neurons_at_once(launch, schedule, multiprocessors) < launch.neurons;
@@ -189,14 +204,13 @@ Schedule schedule_of(const BackwardLaunch& launch, int multiprocessors) {
   const bool half = size_of(launch.type) == 2;
   int width = choose_width(launch, std::clamp(80 / registers, half ? 2 : 1, 4), 1, multiprocessors);
   while (width > 1 && segment * width * (cell.forward_cost + cell.backward_cost) > most_unrolled) width /= 2;
-  schedule.width = static_cast<std::uint8_t>(width);
-  schedule.neighbours = rows_aligned(launch, width);
+  set_width(schedule, launch, width);
   int segments = segments_at_once(launch, segment, multiprocessors);
   if (forced_segments != 0) segments = forced_segments;
-  if (!can_be_time_parallel(cell, segment, width)) segments = 1;
+  if (!can_be_time_parallel(cell, segment, schedule.width)) segments = 1;
   schedule.segments = static_cast<std::uint8_t>(segments);
   schedule.checkpoint = static_cast<std::uint8_t>(segment);
-  schedule.ragged = launch.steps % (segment * schedule.segments) != 0;
+  schedule.ragged = launch.lengths.data != nullptr || launch.steps % (segment * schedule.segments) != 0;
   schedule.one_segment = 0 < launch.steps && launch.steps <= segment;
   schedule.in_turns = neurons_at_once(launch, schedule, multiprocessors) < launch.neurons;
   schedule.one_segment = schedule.one_segment && schedule.in_turns;
@@ -204,13 +218,13 @@ Schedule schedule_of(const BackwardLaunch& launch, int multiprocessors) {
 }
 
 std::int64_t neurons_at_once(const ForwardLaunch& launch, const Schedule& schedule, int multiprocessors) {
-  if (schedule.staged || !schedule.neighbours || !any_by_channel(launch)) return launch.neurons;
+  if (launch.has_samples() || schedule.staged || !schedule.neighbours || !any_by_channel(launch)) return launch.neurons;
   return neurons_in_turns(launch, schedule, multiprocessors, /*blocks=*/16);
 }
 
 std::int64_t neurons_at_once(const BackwardLaunch& launch, const Schedule& schedule, int multiprocessors) {
   // Sums of doubles over turns leave no registers for the rest: plif would spill on sm_90.
-  if (schedule.segments > 1 || !schedule.neighbours || launch.type == DType::f64 ||
+  if (launch.has_samples() || schedule.segments > 1 || !schedule.neighbours || launch.type == DType::f64 ||
       !(launch.any_grad_param || any_by_channel(launch)))
     return launch.neurons;
   return neurons_in_turns(launch, schedule, multiprocessors, /*blocks=*/schedule.one_segment ? 3 : 6);

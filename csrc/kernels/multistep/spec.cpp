@@ -96,6 +96,8 @@ KernelSpec common_spec(Direction direction, const Launch& launch, const Schedule
                .type = launch.type,
                .schedule = schedule,
                .store_states = launch.store_states,
+               .has_lengths = launch.lengths.data != nullptr,
+               .has_start = launch.start.data != nullptr,
                .form = launch.cell->canonical(launch.form)};
   for (std::size_t i = 0; i < launch.cell->inputs.size(); ++i) spec.places.push_back({});
   for (const StateView& state : launch.initial) spec.places.push_back({.operand = operand_of(state.data, state.type)});
@@ -228,6 +230,8 @@ std::string print_members(const KernelSpec& spec, const CellText& cell) {
        schedule.neighbours, schedule.staged, schedule.ragged, schedule.in_turns, schedule.one_segment);
   line("  static constexpr int max_block = {}, packed_bits = {};", max_block_size(schedule), loop.packed_bits);
   line("  static constexpr bool save = {}, store_states = {}, wide = {};", loop.save, loop.store_states, loop.wide);
+  if (loop.has_lengths || loop.has_start)
+    line("  static constexpr bool has_lengths = {}, has_start = {};", loop.has_lengths, loop.has_start);
   line += lookup("Source", "initial", places.states, operand);
   line += lookup("Source", "param", places.params, operand);
   line += lookup("Spread", "spread", places.params, spread);
@@ -255,6 +259,12 @@ std::string print_loop(const KernelSpec& spec, const CellText& cell) {
   return line.take();
 }
 
+std::string arguments_of(const LoopSpec& loop) {
+  const std::string args = fmt::format("spikeforge::{}<spikeforge::Spec::Cell>",
+                                       loop.direction == Direction::forward ? "ForwardArgs" : "BackwardArgs");
+  return loop.has_lengths || loop.has_start ? fmt::format("spikeforge::WithSamples<{}>", args) : args;
+}
+
 jit::KernelSource print_source(const KernelSpec& spec) {
   const Schedule& schedule = spec.loop.schedule;
   const bool is_forward = spec.loop.direction == Direction::forward;
@@ -270,8 +280,7 @@ jit::KernelSource print_source(const KernelSpec& spec) {
   const char* const blocks = has_bound ? ", spikeforge::blocks_of_one_segment" : "";
   line("extern \"C\" __global__ void __launch_bounds__({}{}) spikeforge_{}(", max_block_size(schedule), blocks,
        direction);
-  line("    const __grid_constant__ spikeforge::{}<spikeforge::Spec::Cell> args) {{",
-       is_forward ? "ForwardArgs" : "BackwardArgs");
+  line("    const __grid_constant__ {} args) {{", arguments_of(spec.loop));
   line("  spikeforge::Multistep<spikeforge::Spec>::{}{}(args);", direction,
        schedule.segments > 1 ? "_time_parallel"
        : schedule.staged     ? "_staged"

@@ -36,6 +36,7 @@ struct LoopSpec {
   bool store_states = false;
   std::uint8_t packed_bits = 0;  // forward: of each number of the first output, which is written as bits too
   bool wide = false;             // where parameters have channels: whether neurons are too many for 32 bits
+  bool has_lengths = false, has_start = false;
   CellForm form;
 
   bool operator==(const LoopSpec&) const = default;
@@ -72,6 +73,9 @@ KernelSpec spec_of(const ForwardLaunch& launch, const Schedule& schedule);
 KernelSpec spec_of(const BackwardLaunch& launch, const Schedule& schedule);
 
 jit::KernelSource print_source(const KernelSpec& spec);
+
+// The type of its kernel's argument.
+std::string arguments_of(const LoopSpec& loop);
 
 // What a Spec's members have to say of the cell, its types, and the places of a call: for any loop that runs cells.
 std::string print_members(const KernelSpec& spec, const CellText& cell);

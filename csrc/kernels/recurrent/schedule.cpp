@@ -66,6 +66,7 @@ bool are_rows(const RecurrentBackwardLaunch& launch) {
 
 template <class AnyLaunch>
 bool is_served(const AnyLaunch& launch, const jit::Device& device) {
+  if (launch.has_samples()) return false;  // stepped
   const Recurrence& recurrence = launch.recurrence;
   return device.major >= 8 && !launch.cell->is_integer && launch.type != DType::f64 && launch.steps > 0 &&
          launch.steps < most_counted && launch.neurons > 0 && launch.neurons < most_counted && recurrence.delay == 1 &&

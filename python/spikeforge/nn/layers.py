@@ -13,6 +13,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from spikeforge._numbers import is_number, state_type
+from spikeforge.nn import samples
 from spikeforge.nn.containers import Container, Sequential, TimeDistributed
 from spikeforge.nn.errors import ERRORS, explained
 from spikeforge.nn.neurons import PredefinedNeuron
@@ -147,6 +148,7 @@ class BatchNormNeuron(Container):
 
     def _run(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         """The neuron's states by their own names."""
+        samples.refuse(self, self._memory.samples, "statistics would be over what is behind the ends of sequences")
         modules = self._modules  # attributes of a module take several times as long
         neuron, norm, x = modules["neuron"], modules["norm"], inputs[0]
         residual = None

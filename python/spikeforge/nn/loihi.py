@@ -19,7 +19,7 @@ from spikeforge.nn.stateful import State, StatefulModule, States, shape_of
 ops = torch.ops.spikeforge
 FORMS = {"plain": "", "reset": "_reset", "refractory": "_refractory"}
 STEPS = ("reset_interval", "reset_offset", "refractory_period")  # always numbers
-RESERVED = ("x", "u", "v", "phase", "wait", "store_states")
+RESERVED = ("x", "u", "v", "phase", "wait", "store_states", "lengths", "start")
 
 
 class LoihiModule(StatefulModule):
@@ -63,6 +63,8 @@ class LoihiLIF(LoihiModule):
     Raises:
         ValueError: for a constant out of range, and one that the operator of this form does not have.
     """
+
+    takes_samples = True
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ class LoihiLIF(LoihiModule):
             keywords |= {name: torch.full((), keywords[name], dtype=torch.int32, device=x.device) for name in numbers}
         keywords |= {name: getattr(self, name) for name in self._tensors}
         states = (state.get(name) for name in self.state_names)
-        spikes, *after = self._call(op, x, state, *states, store_states=store, **keywords)
+        spikes, *after = self._call(op, x, state, *states, store_states=store, **keywords, **(self._memory.samples or {}))
         return spikes, dict(zip(self.state_names, after))
 
     def extra_repr(self) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from spikeforge.nn import samples
 from spikeforge.nn.errors import ERRORS, explained
 from spikeforge.nn.neurons import PredefinedNeuron
 from spikeforge.nn.own import Neuron
@@ -130,7 +131,15 @@ def run_loop(
     x = inputs[into]
     weight, bias = (None if t is None else t.to(x.dtype) for t in (linear.weight, linear.bias))
     comes_behind = loop.back.delay > 0  # the Linear's results are on their way, or else the neuron's
-    if not comes_behind:
+    told = neuron._memory.samples or {}
+    if comes_behind and "start" in told:
+        # Where a sample starts anew not even a bias arrives.
+        arriving = torch.zeros_like(x) if bias is None else bias.expand_as(x)
+        first = torch.zeros_like(x[:delay]) if line is None else line[: x.shape[0]]
+        arriving = torch.cat((first, arriving[delay:]))
+        nothing = samples.unheard(told["start"], delay)
+        inputs[into] = x + arriving.masked_fill(samples.beside(nothing, arriving), 0)
+    elif not comes_behind:
         inputs[into] = x if bias is None else x + bias
     elif line is not None or bias is not None:
         steps = x.shape[0]
@@ -140,12 +149,17 @@ def run_loop(
     spikes = None if comes_behind else line
 
     def layer(text: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor]):
-        return OPERATOR(text, inputs, weight.t(), states, params, spikes, into=into, delay=delay)
+        of_samples = text_of(neuron).samples_of(neuron)
+        return OPERATOR(text, inputs, weight.t(), states, params, spikes, into=into, delay=delay, **of_samples)
 
     try:
         outputs, after = text_of(neuron).call(neuron, inputs, state, False, layer)
     except ERRORS as error:
         raise explained(neuron, error, inputs, state)
+    if told:
+        through = (lambda y: nn.functional.linear(y, weight, bias)) if comes_behind else None
+        leaving = samples.leaving(outputs[0], delay, line, **told, through=through)
+        return tuple(outputs), dict(zip(neuron.state_names, after)), leaving
     recent = outputs[0][-delay:]
     leaving = nn.functional.linear(recent, weight, bias) if comes_behind else recent
     if leaving.shape[0] < delay:

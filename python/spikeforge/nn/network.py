@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spikeforge.nn.containers import Container
+from spikeforge.nn import samples
 from spikeforge.nn.loops import Loop, find_loop, prepare_loop, run_loop, takes
 from spikeforge.nn.parts import check_called_once_a_step, part_at_rest, run_part
 from spikeforge.nn.plan import Stage, make_plan, path_without_delay
@@ -88,6 +89,8 @@ class Network(Container):
     A call takes the network's inputs and returns its outputs, a tensor or a tuple, in the order in which connections
     name them.
     """
+
+    takes_samples = True
 
     def __init__(self, *, stateful: bool = False, persistent_state: bool = False):
         super().__init__(stateful=stateful, persistent_state=persistent_state)
@@ -384,10 +387,19 @@ class Network(Container):
 
     def _shift(self, run: Run, connection: Connection, sequence: Tensor) -> Tensor:
         """The sequence, later by the delay."""
+        told = self._memory.samples or {}
         line = run.lines.get(connection.state)
         if line is None:
             line = sequence.new_zeros((connection.delay, *sequence.shape[1:]))
         self._check_line(run, connection, line, sequence)
+        if told:
+            samples.refuse(self, run.store, "store_states, of a network with delays")
+            run.after[connection.state] = samples.leaving(sequence, connection.delay, line, **told)
+            shifted = torch.cat((line, sequence))[: sequence.shape[0]]
+            if "start" not in told:
+                return shifted
+            nothing = samples.unheard(told["start"], connection.delay)
+            return shifted.masked_fill(samples.beside(nothing, shifted), 0)
         both, steps = torch.cat((line, sequence)), sequence.shape[0]
         # Cloned, or it would keep the whole sequence.
         after = both.unfold(0, connection.delay, 1)[1:].movedim(-1, 1) if run.store else both[steps:]
@@ -427,8 +439,9 @@ class Network(Container):
     def _run_loop(self, run: Run, stage: Stage) -> None:
         if run.steps == 0:
             raise ValueError(f"{self._title()}: a loop of connections needs at least one step")
-        if run.steps > 1 and self._run_at_once(run, stage):
+        if (run.steps > 1 or self._memory.samples) and self._run_at_once(run, stage):
             return
+        samples.refuse(self, self._memory.samples, f"{', '.join(stage.parts)} are stepped ({self._why_stepped(stage)})")
         within = [c for c in self._connections if c.source.part in stage.parts and c.target.part in stage.parts]
         into = [c for c in self._connections if c.source.part not in stage.parts and c.target.part in stage.parts]
         rows_into = {id(c): self._arriving(run, c).split(1) for c in into}
@@ -457,6 +470,10 @@ class Network(Container):
         """What is one operator over time, or why not."""
         touching = [c for c in self._connections if c.source.part in stage.parts or c.target.part in stage.parts]
         return find_loop(self, stage.parts, touching)
+
+    def _why_stepped(self, stage: Stage) -> str:
+        loop = self._loop(stage)
+        return loop if isinstance(loop, str) else "the operator does not take its input"
 
     def _run_at_once(self, run: Run, stage: Stage) -> bool:
         loop = self._loop(stage)

@@ -59,6 +59,7 @@ class PredefinedNeuron(ConstantsModule):
     """
 
     _op_name: str
+    takes_samples = True
     _required: tuple[str, ...] = ()  # constants that the operator takes as tensors only
     state_names = ("v",)
 
@@ -158,7 +159,8 @@ class PredefinedNeuron(ConstantsModule):
     def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
         """Spikes ``[T, *shape]`` of x ``[T, *shape]``; see :class:`~spikeforge.nn.StatefulModule` for the states."""
         quick = self._quick
-        if state is not ... or store_states or quick.memory.keeping:
+        memory = quick.memory
+        if state is not ... or store_states or memory.keeping or memory.samples:
             return self._forward((x,), state, store_states)
         try:
             keywords = quick.keywords
@@ -179,6 +181,8 @@ class PredefinedNeuron(ConstantsModule):
             keywords = {**quick.keywords, **taken_by(self, quick.taken, x.dim()), **state}
             if store:
                 keywords["store_v"] = True
+            if quick.memory.samples:
+                keywords |= quick.memory.samples
             spikes, *after = (quick.op if is_dynamo_compiling() else quick.builtin)(x, **keywords)
         except ERRORS as error:
             raise explained(self, error, inputs, state)

@@ -54,6 +54,8 @@ class Neuron(ConstantsModule):
         ValueError: for a text that is not legal, a parameter that is missing, and one that the neuron does not have.
     """
 
+    takes_samples = True
+
     def __init__(
         self, neuron: str | Traced, *, stateful: bool = False, persistent_state: bool = False, **params: Number
     ):
@@ -104,7 +106,7 @@ class Neuron(ConstantsModule):
         See :class:`~spikeforge.nn.StatefulModule`.
         """
         quick = self._quick
-        if len(inputs) != quick.inputs or state is not ... or store_states or quick.memory.keeping:
+        if len(inputs) != quick.inputs or state is not ... or store_states or quick.memory.keeping or quick.memory.samples:
             return super().forward(*inputs, state=state, store_states=store_states)
         try:
             outputs, _ = quick.cell.call(self, inputs, NO_STATE, False)

@@ -22,6 +22,7 @@ from torch.nn.modules.module import (
 )
 
 from spikeforge._numbers import HALF_TYPES
+from spikeforge.nn import samples
 
 State = dict[str, Tensor]
 States = Mapping[str, Tensor] | None
@@ -34,11 +35,12 @@ MODULE_CALL = Module.__call__  # tools that look into networks replace it
 class Memory:
     """What a module keeps between calls: nothing, unless ``keeping``."""
 
-    __slots__ = ("keeping", "states")
+    __slots__ = ("keeping", "samples", "states")
 
     def __init__(self, keeping: bool = False, states: State | None = None):
         self.keeping = keeping
         self.states = states
+        self.samples: State | None = None  # lengths and starts, within the call that gave them
 
     def detached(self) -> State | None:
         return self.states and {name: value.detach() for name, value in self.states.items()}
@@ -59,6 +61,11 @@ class StatefulModule(nn.Module):
     - with ``stateful=True``, or within ``keep_state(net)``, ``y = module(x)`` goes on from where the last call ended,
       until :func:`reset_`.
 
+    Samples of a batch ``[T, B, ...]`` that differ in length: ``y = module(x, lengths=lengths)``, int ``[B]``, with
+    outputs of zero behind their ends, which are not read, gradients as of each sample alone, and the states after its
+    last step. ``start=start``, bool ``[T, B]``, has a sample's states start anew before those steps. A
+    ``PackedSequence`` or a nested (jagged) tensor gives one of its kind.
+
     T steps at once, one after the other by :meth:`step`, or in pieces give the same bits.
 
     Args:
@@ -67,6 +74,7 @@ class StatefulModule(nn.Module):
     """
 
     state_names: tuple[str, ...] = ()
+    takes_samples = False  # what has states of its own: whether it knows lengths and starts
 
     def __init__(self, *, stateful: bool = False, persistent_state: bool = False):
         super().__init__()
@@ -78,6 +86,9 @@ class StatefulModule(nn.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As that of nn.Module, whose way to `forward` costs a quarter of a small neuron: taken where it is needed."""
+        if kwargs or (args and type(args[0]) is not Tensor):
+            if samples.say_more(args, kwargs):
+                return samples.call(self, args, kwargs)
         own = self.__dict__
         hooked = (
             own["_forward_hooks"]

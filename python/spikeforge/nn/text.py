@@ -128,11 +128,20 @@ class TextCell:
         states = self._states(module, inputs, state, params) if state or not self.starts_by_itself else []
         if layer is not None:
             return layer(self.text, inputs, states, params)
+        if module._memory.samples:
+            return run(self.text, inputs, states, params, store_states=store, **self.samples_of(module))
         return (
             run(self.text, inputs, states, params, store_states=True)
             if store
             else run(self.text, inputs, states, params)
         )
+
+    def samples_of(self, module: ConstantsModule) -> Mapping[str, Tensor]:
+        """The lengths and starts that a module is told of."""
+        samples = module._memory.samples or {}
+        if "start" in samples and not self.starts_by_itself:
+            raise ValueError("start: the states must start at numbers, but one starts at a tensor")
+        return samples
 
     def _numbers_of(self, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
         return {

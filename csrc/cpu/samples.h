@@ -1,0 +1,125 @@
+// The samples that neighbouring neurons belong to: how many steps they have, and where they start anew.
+#pragma once
+
+#include <spikeforge/kernels/multistep/launch.h>
+
+#include <cstdint>
+
+namespace spikeforge::cpu {
+inline namespace CPU_CAPABILITY {
+
+class TileSamples {
+ public:
+  TileSamples(const Launch& launch, std::int64_t begin, std::int64_t end)
+      : lengths_(launch.lengths),
+        start_(launch.start),
+        steps_(launch.steps),
+        begin_(begin),
+        end_(end),
+        longest_(launch.steps),
+        shortest_(launch.steps) {
+    if (!have_lengths() || begin == end) return;
+    longest_ = 0;
+    each_run(lengths_, [&](std::int64_t, std::int64_t, std::int64_t sample) {
+      const std::int64_t length = length_of(sample);
+      longest_ = length > longest_ ? length : longest_;
+      shortest_ = length < shortest_ ? length : shortest_;
+    });
+  }
+
+  bool have_lengths() const { return lengths_.data != nullptr; }
+  bool have_starts() const { return start_.data != nullptr; }
+  std::int64_t longest() const { return longest_; }
+  bool differ() const { return shortest_ != longest_; }
+
+  // use(first, last) for neurons [first, last) of the tile that are of one sample, or of several such:
+
+  // whose last step was step t - 1,
+  template <class Use>
+  void each_of_length(std::int64_t t, const Use& use) const {
+    if (t < shortest_) return;
+    each_run(lengths_, [&](std::int64_t first, std::int64_t last, std::int64_t sample) {
+      if (length_of(sample) == t) use(first, last);
+    });
+  }
+
+  // that have no step t,
+  template <class Use>
+  void each_ended(std::int64_t t, const Use& use) const {
+    if (t < shortest_) return;
+    each_run(lengths_, [&](std::int64_t first, std::int64_t last, std::int64_t sample) {
+      if (length_of(sample) <= t) use(first, last);
+    });
+  }
+
+  // and that start anew before step t.
+  template <class Use>
+  void each_start(std::int64_t t, const Use& use) const {
+    const bool* const row = start_.data + t * start_.time_stride;
+    each_run(start_, [&](std::int64_t first, std::int64_t last, std::int64_t sample) {
+      if (row[sample]) use(first, last);
+    });
+  }
+
+  // Of a recurrent call: use(first, last, hears) for the samples that have a step t. One hears what it was `delay`
+  // steps before, or in a backward pass, where that is negative, will be so many later, unless it starts anew between.
+  template <class Use>
+  void each_present(std::int64_t t, std::int64_t delay, std::int64_t width, const Use& use) const {
+    Run run{0, 0, false};
+    for (std::int64_t n = begin_; n < end_; n += width) {
+      const bool present = t < length_at(n), hears = present && this->hears(t, delay, n);
+      if (present && run.last == n - begin_ && run.last > run.first && run.hears == hears) {
+        run.last += width;
+        continue;
+      }
+      if (run.last > run.first) use(run.first, run.last, run.hears);
+      run = {n - begin_, n - begin_ + (present ? width : 0), hears};
+    }
+    if (run.last > run.first) use(run.first, run.last, run.hears);
+  }
+
+ private:
+  struct Run {
+    std::int64_t first, last;
+    bool hears;
+  };
+
+  static std::int64_t sample_of(const SamplesView& view, std::int64_t neuron) {
+    return neuron / view.inner % view.count;
+  }
+
+  std::int64_t length_of(std::int64_t sample) const {
+    const std::int64_t length = lengths_.data[sample];
+    return length < 0 ? 0 : length < steps_ ? length : steps_;
+  }
+  std::int64_t length_at(std::int64_t neuron) const {
+    return have_lengths() ? length_of(sample_of(lengths_, neuron)) : steps_;
+  }
+
+  bool hears(std::int64_t t, std::int64_t delay, std::int64_t neuron) const {
+    const std::int64_t from = delay > 0 ? (t < delay ? 0 : t - delay + 1) : t + 1, to = delay > 0 ? t : t - delay;
+    if (delay < 0 && to >= length_at(neuron)) return false;
+    if (!have_starts()) return true;
+    const bool* const column = start_.data + sample_of(start_, neuron);
+    for (std::int64_t at = from; at <= to; ++at)
+      if (column[at * start_.time_stride]) return false;
+    return true;
+  }
+
+  template <class Use>
+  void each_run(const SamplesView& view, const Use& use) const {
+    std::int64_t sample = sample_of(view, begin_), next = (begin_ / view.inner + 1) * view.inner;
+    for (std::int64_t first = begin_; first < end_; first = next, next += view.inner) {
+      use(first - begin_, (next < end_ ? next : end_) - begin_, sample);
+      if (++sample == view.count) sample = 0;
+    }
+  }
+
+  const LengthsView lengths_;
+  const StartView start_;
+  const std::int64_t steps_, begin_, end_;
+  std::int64_t longest_, shortest_;
+};
+
+}  // namespace CPU_CAPABILITY
+}  // namespace spikeforge::cpu

@@ -1,0 +1,163 @@
+"""Batches of sequences that differ in length, or that start anew on the way: what a module's call is told of them.
+
+``net(x, lengths=lengths, start=start)`` tells all neurons at and below `net`; a ``PackedSequence`` and a nested
+(jagged) tensor say themselves how long their sequences are, and the result is of their kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+if TYPE_CHECKING:
+    from spikeforge.nn.stateful import StatefulModule
+
+NAMES = ("lengths", "start")
+
+
+def say_more(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the arguments of a call say more of samples than that all have all steps."""
+    return bool(kwargs) and ("lengths" in kwargs or "start" in kwargs) or bool(args) and is_ragged(args[0])
+
+
+def is_ragged(x: Any) -> bool:
+    return isinstance(x, PackedSequence) or isinstance(x, Tensor) and x.is_nested
+
+
+def call(module: StatefulModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``module(*args, **kwargs)``, whose neurons are told of `lengths` and `start` for as long as it takes."""
+    given = {name: kwargs.pop(name) for name in NAMES if kwargs.get(name, ...) is not ...}
+    given = {name: value for name, value in given.items() if value is not None}
+    if args and is_ragged(args[0]):
+        return _call_ragged(module, args, kwargs, given)
+    if not given:
+        return module(*args, **kwargs)
+    told = _told_modules(module)
+    before = [one._memory.samples for one in told]
+    try:
+        for one in told:
+            one._memory.samples = given
+        return module(*args, **kwargs)
+    finally:
+        for one, samples in zip(told, before):
+            one._memory.samples = samples
+
+
+def _told_modules(module: StatefulModule) -> list[StatefulModule]:
+    from spikeforge.nn.stateful import StatefulModule
+
+    told = [one for one in module.modules() if isinstance(one, StatefulModule)]
+    for one in told:
+        if one.state_names and not one.takes_samples:
+            raise ValueError(f"{one._title()}: takes neither lengths nor start")
+    for one in module.modules():
+        if isinstance(one, _BatchNorm) and (one.training or one.running_mean is None):
+            refuse(module, True, "statistics of a batch norm would be over what is behind the ends of sequences")
+    return told
+
+
+def refuse(module: StatefulModule, told: Any, why: str) -> None:
+    if told:
+        raise ValueError(f"{module._title()}: takes neither lengths nor start: {why}")
+
+
+# --- sequences that know how long they are
+
+
+def _call_ragged(
+    module: StatefulModule, args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Tensor]
+) -> Any:
+    if "lengths" in given:
+        kind = "PackedSequence" if isinstance(args[0], PackedSequence) else "nested tensor"
+        raise ValueError(f"{module._title()}: lengths are those of the {kind}; give none beside it")
+    first = args[0]
+    padded, lengths, back = _padded(module, first)
+    inputs = [padded] + [_padded(module, x)[0] if is_ragged(x) else x for x in args[1:]]
+    if kwargs.get("store_states"):
+        raise ValueError(f"{module._title()}: store_states is for padded sequences; pass those, and lengths=")
+    result = module(*inputs, **kwargs, **given, lengths=lengths)
+    hands_on = "state" in kwargs or len(args) > module.n_inputs
+    outputs, after = result if hands_on else (result, None)
+    outputs = tuple(back(y) for y in outputs) if isinstance(outputs, tuple) else back(outputs)
+    return (outputs, after) if hands_on else outputs
+
+
+def _padded(module: StatefulModule, x: PackedSequence | Tensor) -> tuple[Tensor, Tensor, Callable[[Tensor], Any]]:
+    """``[T, B, ...]``, the lengths, and what makes such a sequence of its kind again."""
+    if isinstance(x, PackedSequence):
+        padded, lengths = pad_packed_sequence(x)
+        order = x.sorted_indices
+
+        def pack(y: Tensor) -> PackedSequence:
+            y = y if order is None else y.index_select(1, order)
+            by_length = lengths if order is None else lengths[order.cpu()]
+            packed = pack_padded_sequence(y, by_length)
+            return PackedSequence(packed.data, packed.batch_sizes, order, x.unsorted_indices)
+
+        return padded, lengths.to(padded.device), pack
+    if x.layout != torch.jagged or x._ragged_idx != 1:
+        raise ValueError(
+            f"{module._title()}: a nested tensor must be jagged, [B, T of each, ...]: torch.nested.nested_tensor(list, "
+            "layout=torch.jagged)"
+        )
+    values, offsets = x.values(), x.offsets()
+    lengths = offsets.diff()
+    sample = torch.repeat_interleave(lengths)
+    step = torch.arange(values.shape[0], device=values.device) - offsets[sample]
+    padded = values.new_zeros((x._get_max_seqlen(), lengths.shape[0], *values.shape[1:])).index_put(
+        (step, sample), values
+    )
+
+    def nest(y: Tensor) -> Tensor:
+        return torch.nested.nested_tensor_from_jagged(y[step, sample], offsets)
+
+    return padded, lengths, nest
+
+
+# --- what is on its way through a delay
+
+
+def unheard(start: Tensor, delay: int) -> Tensor:
+    """Where a sample starts anew within the last `delay` steps, so that nothing arrives: ``[T, B]``."""
+    found = start
+    for back in range(1, min(delay, start.shape[0])):
+        found = found | torch.cat((torch.zeros_like(start[:back]), start[:-back]))
+    return found
+
+
+def leaving(
+    sent: Tensor,
+    delay: int,
+    before: Tensor | None,
+    lengths: Tensor | None = None,
+    start: Tensor | None = None,
+    through: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """What is on its way after the last step of each sample: `through` of its last `delay` steps of `sent` ``[T, B,
+    ...]``, or of what was on its way `before`; zeros where it has been sent before the sample starts anew."""
+    steps, device = sent.shape[0], sent.device
+    ends = torch.full((sent.shape[1],), steps, device=device) if lengths is None else lengths.long()
+    places = ends + torch.arange(-delay, 0, device=device).unsqueeze(1)  # steps, [delay, B]
+    recent = torch.cat((sent, sent.new_zeros((1, *sent.shape[1:])))).take_along_dim(
+        beside(places.where(places >= 0, steps), sent), 0
+    )
+    recent = recent if through is None else through(recent)
+    before = torch.zeros_like(recent) if before is None else before
+    earlier = before.take_along_dim(beside((places + delay).clamp(max=delay - 1), before), 0)
+    recent = recent.where(beside(places >= 0, recent), earlier)
+    if start is None or not steps:
+        return recent
+    present = start & (torch.arange(steps, device=device).unsqueeze(1) < ends)
+    from_step = present.flip(0).cumsum(0).flip(0)  # starts from each step on
+    from_step = torch.cat((from_step, torch.zeros_like(from_step[:1])))
+    return recent.masked_fill(beside(from_step.gather(0, (places + 1).clamp(min=0)) > 0, recent), 0)
+
+
+def beside(of_samples: Tensor, x: Tensor) -> Tensor:
+    """``[n, B]`` with as many dimensions as x."""
+    return of_samples.reshape(*of_samples.shape, *[1] * (x.dim() - of_samples.dim()))

@@ -1,0 +1,455 @@
+"""lengths and start: samples of a batch that end before T, or start anew on the way.
+
+The oracle runs each sample, and each of its stretches between two starts, by itself: in float64 by the plain loops of
+reference.py, or by the operator without lengths, whose bits must come back. What is behind a sample's end is NaN, in
+inputs and in upstream gradients: whoever reads it gives NaN.
+"""
+
+import pytest
+import torch
+from torch.library import opcheck
+from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence, unpack_sequence
+
+import reference
+from cases import BOUND, Inputs, Options, assert_within, prepare_call, random_parameters, random_states, random_x
+from reference import NEURONS
+
+import spikeforge.nn as snn
+
+ops = torch.ops.spikeforge
+STEPS, LENGTHS = 19, (7, 19, 0, 16, 8)
+LEAKY = """neuron leaky(x, y; v = 0.25, a; tau) {
+  h = v + (x - v) / tau
+  s = spike(h - 1 + 0.1 * y - a, atan(2))
+  return s, h * y
+  v' = select(s, 0, h)
+  a' = 0.9 * a + 0.2 * s
+}"""
+
+
+def samples(device, lengths=LENGTHS, steps=STEPS, starts=True):
+    start = torch.rand(steps, len(lengths)) < 0.15
+    start[0, ::2] = True
+    start[steps // 2] = True
+    return torch.tensor(lengths, dtype=torch.int32, device=device), start.to(device) if starts else None
+
+
+def behind(t, lengths):
+    """t [T, B, ...], NaN behind each sample's end."""
+    steps = torch.arange(t.shape[0], device=t.device).view(-1, 1)
+    return t.masked_fill((steps >= lengths).view(*t.shape[:2], *[1] * (t.dim() - 2)), float("nan"))
+
+
+def stretches(b, lengths, start):
+    """[t0, t1) between starts, the first of which goes on from the given states unless it starts at once."""
+    begins = [t for t in range(int(lengths[b])) if start is not None and start[t, b]]
+    begins = begins if begins[:1] == [0] else [0, *begins]
+    return list(zip(begins, [*begins[1:], int(lengths[b])]))
+
+
+def joined(run, steps, lengths, start, given):
+    """run(b, t0, t1, states) of all stretches: sequences [T, B, ...], zero behind the ends, and the last states."""
+    columns, last = [], []
+    for b in range(len(lengths)):
+        parts, states = [], None
+        for t0, t1 in stretches(b, lengths, start):
+            begins = start is not None and t1 > t0 and bool(start[t0, b])
+            sequences, states = run(b, t0, t1, None if begins else given)
+            parts.append(sequences)
+        padded = []
+        for pieces in zip(*parts):
+            whole = torch.cat(pieces)
+            padded.append(torch.cat((whole, whole.new_zeros(steps - whole.shape[0], *whole.shape[1:]))))
+        columns.append(padded)
+        last.append(states)
+    sequences = [torch.stack(of_all, 1) for of_all in zip(*columns)]
+    return sequences, [torch.stack(of_all) for of_all in zip(*last)]
+
+
+def of_neuron(value, b, shape):
+    """A parameter as sample b has it."""
+    return value.expand(shape)[b] if torch.is_tensor(value) and value.dim() else value
+
+
+def by_reference(neuron, inputs, options, lengths, start, store):
+    shape = inputs.x.shape[1:]
+    given = [s for s in (inputs.v, inputs.w) if s is not None]
+
+    def run(b, t0, t1, states):
+        params = {name: of_neuron(value, b, shape) for name, value in inputs.params.items()}
+        v, w = (*(s[b] for s in states), None)[:2] if states else (None, None)
+        found = reference.run(neuron, inputs.x[t0:t1, b], v, w, params=params, **options.reference())
+        kept = [s for s in (found.v, found.w) if s is not None]
+        return [found.spikes, *kept], [s for s in (found.v_last, found.w_last) if s is not None]
+
+    (spikes, *sequences), last = joined(run, inputs.x.shape[0], lengths, start, given)
+    return spikes, *(sequences if store else last)
+
+
+def with_samples(neuron, inputs, options, lengths, start, store=False):
+    overload, args, kwargs = prepare_call(neuron, inputs, options, store)
+    return overload(*args, **kwargs, lengths=lengths, start=start)
+
+
+def compare(neuron, shape, device, lengths, start, *, store, states, options=Options(), kind="per channel", layout=None):
+    x = random_x(neuron, STEPS, (len(lengths), *shape), torch.float64, device)
+    if layout is not None:
+        x = layout(x)
+    params = random_parameters(neuron, x.shape[1:], kind, torch.float64, device)
+    if options.soft:
+        del params["v_reset"]
+    inputs = Inputs(behind(x, lengths), params=params)
+    if states:
+        inputs.v, inputs.w = random_states(neuron, x.shape[1:], torch.float64, device)
+    inputs = inputs.map(lambda name, t: t.requires_grad_())
+    found = with_samples(neuron, inputs, options, lengths, start, store)
+    host = inputs.map(lambda name, t: t.detach().cpu().requires_grad_())
+    expected = by_reference(neuron, host, options, lengths.cpu(), None if start is None else start.cpu(), store)
+    upstream = [torch.randn(y.shape, dtype=y.dtype) for y in expected]
+    leaves, host_leaves = inputs.tensors(), host.tensors()
+    nan = [behind(g.to(device), lengths) if g.shape == x.shape else g.to(device) for g in upstream]
+    grads = torch.autograd.grad(found, list(leaves.values()), nan, allow_unused=True)
+    wanted = torch.autograd.grad(expected, list(host_leaves.values()), upstream, allow_unused=True)
+    for k, (y, e) in enumerate(zip(found, expected)):
+        assert_within(f"{neuron} result {k}", y.cpu(), e.detach(), 1e-10, torch.tensor(1.0))
+    for name, grad, e in zip(leaves, grads, wanted):
+        if e is None:
+            assert grad is None or not grad.any(), name
+            continue
+        e = e.nan_to_num(0) if name == "x" else e
+        assert_within(f"{neuron} gradient of {name}", grad.cpu(), e, 1e-10, e.abs().max().clamp(min=1))
+
+
+@pytest.mark.parametrize("neuron", NEURONS)
+def test_samples_are_as_each_alone(neuron, device):
+    lengths, start = samples(device)
+    compare(neuron, (3,), device, lengths, start, store=False, states=False)
+    compare(neuron, (3, 2), device, lengths, None, store=True, states=True)
+
+
+@pytest.mark.parametrize("soft, store, states, starts", [(False, False, True, True), (True, True, False, True), (False, True, True, False)])
+def test_samples_of_many_neurons_are_as_each_alone(soft, store, states, starts, device):
+    """A tile of the CPU is of one sample, and a block of the GPU."""
+    lengths, start = samples(device, starts=starts)
+    options = Options(soft=soft, surrogate="atan")
+    compare("lif", (40, 5), device, lengths, start, store=store, states=states, options=options, kind="per neuron")
+
+
+def test_starts_alone_and_lengths_alone(device):
+    lengths, start = samples(device, lengths=(STEPS,) * 4)
+    compare("lif", (6,), device, lengths, start, store=False, states=True)
+    x = random_x("lif", STEPS, (4, 6), torch.float64, device)
+    assert torch.equal(ops.lif(x, start=start)[0], ops.lif(x, lengths=lengths, start=start)[0])
+    assert torch.equal(ops.lif(x, lengths=lengths)[0], ops.lif(x)[0])
+
+
+LAYOUTS = {
+    "channels last": lambda x: x.movedim(2, -1).contiguous().movedim(-1, 2),
+    "samples last": lambda x: x.movedim(1, -1).contiguous().movedim(-1, 1),
+    "batch first": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_samples_are_found_in_any_layout(name, device):
+    lengths, start = samples(device)
+    compare("adaptive_lif", (3, 4), device, lengths, start, store=False, states=True, layout=LAYOUTS[name])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("inner", [2, 200])
+def test_each_type_has_the_bits_of_each_sample_alone(dtype, inner, device):
+    lengths, start = samples(device)
+    x = random_x("lif", STEPS, (len(LENGTHS), inner), dtype, device)
+    v = random_states("lif", x.shape[1:], dtype, device)[0]
+    tau = torch.tensor(2.5, dtype=dtype, device=device)
+    x, given = behind(x, lengths).requires_grad_(), v.clone().requires_grad_()
+    upstream = torch.randn_like(x)
+
+    def run(b, t0, t1, states):
+        y, last = ops.lif(x[t0:t1, b], None if states is None else states[0][b], tau=tau, v_reset=0.25)
+        return [y], [last]
+
+    y, last = ops.lif(x, given, tau=tau, v_reset=0.25, lengths=lengths, start=start)
+    (expected,), (expected_last,) = joined(run, STEPS, lengths, start, [given])
+    assert torch.equal(y, expected) and torch.equal(last, expected_last)
+    grads = torch.autograd.grad((y, last), (x, given), (behind(upstream, lengths), torch.ones_like(last)))
+    wanted = torch.autograd.grad((expected, expected_last), (x, given), (upstream, torch.ones_like(last)))
+    for grad, e in zip(grads, wanted):
+        e = e.nan_to_num(0)
+        if device.type == "cpu":
+            assert torch.equal(grad, e)
+        else:  # segments side by side are joined, which rounds otherwise
+            assert_within("gradient", grad, e.double(), BOUND[dtype])
+
+
+def test_a_text_is_as_each_sample_alone(device):
+    lengths, start = samples(device)
+    x, y = (torch.randn(STEPS, len(LENGTHS), 70, dtype=torch.float64, device=device) + 0.6 for _ in range(2))
+    tau = torch.rand(70, dtype=torch.float64, device=device) + 1.5
+    leaves = [behind(x, lengths), behind(y, lengths), tau]
+    leaves = [t.requires_grad_() for t in leaves]
+
+    def run(b, t0, t1, states):
+        inputs = [leaves[0][t0:t1, b], leaves[1][t0:t1, b]]
+        outputs, last = ops.run(LEAKY, inputs, [], [leaves[2]])
+        return outputs, last
+
+    outputs, last = ops.run(LEAKY, leaves[:2], [], leaves[2:], lengths=lengths, start=start)
+    expected, expected_last = joined(run, STEPS, lengths, start, None)
+    for found, e in zip((*outputs, *last), (*expected, *expected_last)):
+        assert torch.equal(found, e)
+    upstream = [torch.randn_like(t) for t in (*outputs, *last)]
+    nan = [behind(g, lengths) if g.shape == x.shape else g for g in upstream]
+    grads = torch.autograd.grad((*outputs, *last), leaves, nan)
+    wanted = torch.autograd.grad((*expected, *expected_last), leaves, upstream)
+    for name, grad, e in zip("x y tau".split(), grads, wanted):
+        assert_within(f"gradient of {name}", grad, e.nan_to_num(0), 1e-10)
+
+
+def test_long_sequences_of_few_neurons_are_as_each_alone(device):
+    """On a GPU the backward pass computes segments side by side."""
+    steps, lengths = 300, torch.tensor((300, 41, 0, 128, 299, 7), dtype=torch.int32, device=device)
+    start = (torch.rand(steps, 6) < 0.02).to(device)
+    x = behind(random_x("izhikevich", steps, (6, 4), torch.float64, device), lengths).requires_grad_()
+    rest = torch.tensor(0.05, dtype=torch.float64, device=device, requires_grad=True)
+
+    def neuron(x, **samples):
+        numbers = [torch.tensor(n, dtype=torch.float64, device=device) for n in (-0.1, 0.0)]
+        return ops.izhikevich(x, w_rest=rest, v_rest=numbers[0], v_reset=numbers[1], a=torch.tensor(0.1).double().to(device), **samples)
+
+    def run(b, t0, t1, states):
+        y, *last = neuron(x[t0:t1, b])
+        return [y], last
+
+    found = neuron(x, lengths=lengths, start=start)
+    (expected,), last = joined(run, steps, lengths, start, None)
+    assert torch.equal(found[0], expected) and all(map(torch.equal, found[1:], last))
+    upstream = [torch.randn_like(t) for t in found]
+    nan = [behind(upstream[0], lengths), *upstream[1:]]
+    grads = torch.autograd.grad(found, (x, rest), nan)
+    wanted = torch.autograd.grad((expected, *last), (x, rest), upstream)
+    for name, grad, e in zip(("x", "w_rest"), grads, wanted):
+        assert_within(f"gradient of {name}", grad, e.nan_to_num(0), 1e-9)
+
+
+def test_loihi_is_as_each_sample_alone(device):
+    lengths, start = samples(device)
+    x = torch.randint(-500, 3000, (STEPS, len(LENGTHS), 9), dtype=torch.int32).to(device)
+
+    def run(b, t0, t1, states):
+        y, *last = ops.loihi_lif(x[t0:t1, b], du=400, dv=300, vth=20)
+        return [y], last
+
+    found = ops.loihi_lif(x, du=400, dv=300, vth=20, lengths=lengths, start=start)
+    (expected,), last = joined(run, STEPS, lengths, start, None)
+    assert expected.any() and torch.equal(found[0], expected) and all(map(torch.equal, found[1:], last))
+
+
+# --- shapes, compilers, transforms ---------------------------------------------------------------------------------
+
+
+def test_no_steps_and_no_samples(device):
+    v = torch.randn(3, 2, device=device)
+    none = torch.zeros(3, dtype=torch.int64, device=device)
+    y, last = ops.lif(torch.zeros(0, 3, 2, device=device), v, lengths=none, start=torch.zeros(0, 3, dtype=torch.bool, device=device))
+    assert y.shape == (0, 3, 2) and torch.equal(last, v)
+    y, last = ops.lif(torch.full((4, 3, 2), torch.nan, device=device), v, lengths=none)
+    assert not y.any() and torch.equal(last, v)
+    y, _ = ops.lif(torch.zeros(4, 0, 2, device=device), lengths=none[:0])
+    assert y.shape == (4, 0, 2)
+
+
+def test_opcheck_of_samples():
+    lengths, start = samples("cpu", (3, 0, 4), steps=4)
+    x = torch.randn(4, 3, 2, dtype=torch.float64, requires_grad=True)
+    opcheck(ops.lif.default, (x,), dict(lengths=lengths, start=start))
+    opcheck(ops.run.default, (LEAKY, [x, x], [], [torch.tensor(2.0).double()]), dict(lengths=lengths, start=start))
+    aligned = dict(lengths=lengths.view(3, 1), start=start.view(4, 3, 1))
+    numbers = dict(decay_input=True, hard_reset=True, detach_reset=False, surrogate="atan", surrogate_args=[2.0], spiking=True)
+    opcheck(ops.lif_forward.default, (x, None, [None] * 3, [2.0, 1.0, 0.0]), dict(numbers, store_v=False, save=True, **aligned))
+
+
+def test_compiled_with_dynamic_shapes():
+    @torch.compile(dynamic=True, fullgraph=True)
+    def run(x, lengths, start):
+        return ops.lif(x, lengths=lengths, start=start)
+
+    for count in (3, 5):
+        lengths, start = samples("cpu", LENGTHS[:count])
+        x = behind(torch.randn(STEPS, count, 4), lengths).requires_grad_()
+        found, expected = run(x, lengths, start), ops.lif(x, lengths=lengths, start=start)
+        assert all(map(torch.equal, found, expected))
+        assert torch.equal(*(torch.autograd.grad(y.sum() + v.sum(), x)[0] for y, v in (found, expected)))
+
+
+@pytest.mark.parametrize("in_dims", [(1, 0, 1), (1, None, None), (None, 0, 1)])
+def test_vmap_over_samples(in_dims):
+    x = torch.randn(STEPS, 2, 5, 3, dtype=torch.float64)
+    lengths = torch.tensor([LENGTHS, LENGTHS[::-1]])
+    start = torch.rand(STEPS, 2, 5) < 0.2
+    given = [t if d is not None else t.select(e, 0) for t, d, e in zip((x, lengths, start), in_dims, (1, 0, 1))]
+
+    def loss(x, lengths, start):
+        y, v = ops.lif(x, v_reset=-0.2, lengths=lengths, start=start)
+        return y.sum() + (v * v).sum(), y
+
+    grads, y = torch.vmap(torch.func.grad(loss, has_aux=True), in_dims)(*given)
+    for i in range(2):
+        one = [t if d is None else t.select(d, i) for t, d in zip(given, in_dims)]
+        grad, expected = torch.func.grad(loss, has_aux=True)(*one)
+        assert torch.equal(grads[i], grad) and torch.equal(y[i], expected)
+
+
+def test_second_derivatives_and_forward_mode():
+    lengths, start = samples("cpu")
+    x = torch.randn(STEPS, len(LENGTHS), 2, dtype=torch.float64)
+
+    def smooth(x, start=None):
+        y, v = ops.lif(x, spiking=False, lengths=lengths, start=start)
+        return y.sum(0) + v
+
+    assert torch.autograd.gradgradcheck(lambda x: smooth(x, start), x.clone().requires_grad_())
+    assert torch.autograd.gradcheck(lambda x: smooth(x, start), x.clone().requires_grad_(), check_forward_ad=True)
+    with pytest.raises(NotImplementedError, match="v must start at the number 0"):
+        torch.func.jvp(lambda x: ops.lif(x, v_reset=0.5, start=start)[0], (x,), (x,))
+
+
+WRONG = [
+    (dict(lengths=torch.tensor([1, 2])), ValueError, r"lengths must have shape \[3\]"),
+    (dict(lengths=torch.tensor([1, 2, 5])), ValueError, r"lengths must lie in \[0, 4\]"),
+    (dict(lengths=torch.tensor([1, -1, 2])), ValueError, "lengths must lie in"),
+    (dict(lengths=torch.tensor([1, 2**40, 2])), ValueError, "lengths must lie in"),
+    (dict(lengths=torch.tensor([1.0, 2.0, 3.0])), TypeError, "lengths must be dense int32 or int64, but is Float"),
+    (dict(start=torch.zeros(4, 2, dtype=torch.bool)), ValueError, r"start must have shape \[4, 3\]"),
+    (dict(start=torch.zeros(3, dtype=torch.bool)), ValueError, r"start must have shape \[4, 3\]"),
+    (dict(start=torch.zeros(4, 3)), TypeError, "start must be dense bool, but is Float"),
+]
+
+
+@pytest.mark.parametrize("wrong, error, message", WRONG)
+def test_wrong_samples_are_refused(wrong, error, message):
+    with pytest.raises(error, match=message):
+        ops.lif(torch.zeros(4, 3, 2), **wrong)
+    with pytest.raises(error, match=message):
+        ops.run("neuron same(x) { return x }", [torch.zeros(4, 3, 2)], [], [], **wrong)
+    with pytest.raises(ValueError, match=r"must be \[T, B, \*shape\]"):
+        ops.lif(torch.zeros(4), lengths=torch.tensor(3))
+
+
+# --- recurrent layers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delay", [1, 3])
+@pytest.mark.parametrize("width", [4, 70])
+def test_a_recurrent_layer_is_as_each_sample_alone(delay, width, device):
+    lengths, start = samples(device)
+    options = dict(dtype=torch.float64, device=device)
+    x, y = (torch.randn(STEPS, len(LENGTHS), width, **options) + 0.6 for _ in range(2))
+    w = torch.randn(width, width, **options) / width**0.5
+    tau, before = torch.tensor(2.0, **options), (torch.rand(delay, len(LENGTHS), width, **options) < 0.3).double()
+    leaves = [behind(x, lengths), behind(y, lengths), w, tau, before]
+    x, y, w, tau, before = [t.requires_grad_() for t in leaves]
+
+    def run(b, t0, t1, given):
+        spikes = before[:, b : b + 1] if given is not None else None
+        outputs, last = ops.recurrent_run(
+            LEAKY, [x[t0:t1, b : b + 1], y[t0:t1, b : b + 1]], w, [], [tau], spikes, delay=delay
+        )
+        return [t.squeeze(1) for t in outputs], [t.squeeze(0) for t in last]
+
+    outputs, last = ops.recurrent_run(LEAKY, [x, y], w, [], [tau], before, delay=delay, lengths=lengths, start=start)
+    expected, expected_last = joined(run, STEPS, lengths, start, ())
+    leaves = [x, y, w, tau, before]
+    for found, e in zip((*outputs, *last), (*expected, *expected_last)):
+        assert_within("result", found, e, 1e-10, torch.tensor(1.0, device=device))
+    upstream = [torch.randn_like(t) for t in (*outputs, *last)]
+    nan = [behind(g, lengths) if g.shape == x.shape else g for g in upstream]
+    grads = torch.autograd.grad((*outputs, *last), leaves, nan)
+    wanted = torch.autograd.grad((*expected, *expected_last), leaves, upstream)
+    for name, grad, e in zip("x y w tau spikes".split(), grads, wanted):
+        assert_within(f"gradient of {name}", grad, e.nan_to_num(0), 1e-10)
+
+
+# --- modules -------------------------------------------------------------------------------------------------------
+
+
+def net_of(*, recurrent):
+    torch.manual_seed(3)
+    hidden = snn.Recurrent(snn.LIF(tau=3.0), torch.nn.Linear(6, 6)) if recurrent else snn.AdaptiveLIF()
+    return snn.Sequential(snn.TimeDistributed(torch.nn.Linear(4, 6)), hidden, snn.LI()).double()
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_a_network_tells_its_neurons(recurrent):
+    net, (lengths, start) = net_of(recurrent=recurrent), samples("cpu")
+    x = torch.randn(STEPS, len(LENGTHS), 4, dtype=torch.float64)
+
+    def run(b, t0, t1, states):
+        y, after = net(x[t0:t1, b : b + 1], None)
+        return [y.squeeze(1)], [s.squeeze(0) if s.shape[0] == 1 and s.dim() == 2 else s.squeeze(1) for s in after.values()]
+
+    keep = [b for b in range(len(LENGTHS)) if LENGTHS[b] > 0]  # a layer needs a step to know its output
+    x, lengths, start = x[:, keep], lengths[keep], start[:, keep]
+    start[0] = True
+    y, after = net(x, None, lengths=lengths, start=start)
+    (expected,), last = joined(run, STEPS, lengths, start, None)
+    assert_within("outputs", y, expected, 1e-12)
+    for name, found, e in zip(after, after.values(), last):
+        e = e if found.shape == e.shape else e.movedim(0, 1)
+        assert_within(name, found, e, 1e-12, torch.tensor(1.0))
+    assert net[1]._memory.samples is None
+
+
+def test_a_network_goes_on_behind_the_ends():
+    """Chunks of a stream, in which episodes start anew, give what the whole gives."""
+    net = net_of(recurrent=True)
+    _, start = samples("cpu", (STEPS,) * 5)
+    x = torch.randn(STEPS, 5, 4, dtype=torch.float64)
+    whole = net(x, start=start)
+    state, pieces = None, []
+    for chunk, starts in zip(x.split(5), start.split(5)):
+        y, state = net(chunk, state, start=starts)
+        pieces.append(y)
+    assert_within("outputs", torch.cat(pieces), whole, 1e-12)
+
+
+@pytest.mark.parametrize("sort", [False, True])
+def test_packed_sequences(sort):
+    net = net_of(recurrent=False)
+    sequences = [torch.randn(n, 4, dtype=torch.float64) for n in (9, 7, 3) + (() if sort else (11, 1))]
+    packed = pack_sequence(sequences, enforce_sorted=sort)
+    packed = packed._replace(data=packed.data.requires_grad_())
+    y, state = net(packed, None)
+    assert [n.shape[0] for n in unpack_sequence(y)] == [s.shape[0] for s in sequences]
+    for found, sequence in zip(unpack_sequence(y), sequences):
+        assert_within("output", found, net(sequence.unsqueeze(1)).squeeze(1), 1e-12)
+    assert state["1.v"].shape == (len(sequences), 6)
+    padded, lengths = pad_packed_sequence(y)
+    assert torch.equal(pack_padded_sequence(padded, lengths, enforce_sorted=sort).data, y.data)
+    assert torch.autograd.grad(y.data.sum(), packed.data)[0].isfinite().all()
+
+
+def test_nested_tensors():
+    net = net_of(recurrent=True)
+    sequences = [torch.randn(n, 4, dtype=torch.float64, requires_grad=True) for n in (9, 1, 12)]
+    nested = torch.nested.as_nested_tensor(sequences, layout=torch.jagged)
+    y = net(nested)
+    assert y.is_nested and y.layout == torch.jagged
+    for found, sequence in zip(y.unbind(), sequences):
+        assert_within("output", found, net(sequence.unsqueeze(1)).squeeze(1), 1e-12)
+    y.values().sum().backward()
+    assert all(s.grad is not None and s.grad.any() for s in sequences)
+
+
+def test_what_knows_no_samples_refuses_them():
+    x, lengths = torch.randn(4, 3, 2), torch.tensor([1, 2, 4])
+    with pytest.raises(ValueError, match="takes neither lengths nor start"):
+        snn.Delay(1)(x, lengths=lengths)
+    with pytest.raises(ValueError, match="takes neither lengths nor start: .*statistics"):
+        snn.Sequential(snn.TimeDistributed(torch.nn.BatchNorm1d(2)), snn.LIF())(x, lengths=lengths)
+    stepped = snn.Recurrent(snn.LIF(), torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()))
+    with pytest.raises(ValueError, match="takes neither lengths nor start: .*stepped"):
+        stepped(x, lengths=lengths)
+    with pytest.raises(ValueError, match="must start at numbers"):
+        snn.LIF(v_reset=snn.Learnable(0.1), strict=True)(x, start=torch.zeros(4, 3, dtype=torch.bool))
