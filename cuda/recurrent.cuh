@@ -1,7 +1,7 @@
 // What the forward and the backward loop over time of a recurrent layer on the GPU share (recurrent_forward.cuh,
-// recurrent_backward.cuh): who does what, rows on their way, what a step tells the next, and its product. A cell's first
-// output comes back to one of its inputs at the next step, through a matrix that stays in registers. The loops run any
-// cell, as the multistep loop does, and share its way of making cells, states and parameters.
+// recurrent_backward.cuh): who does what, rows on their way, what a step tells the next, and its product. A cell's
+// first output comes back to one of its inputs at the next step, through a matrix that stays in registers. The loops
+// run any cell, as the multistep loop does, and share its way of making cells, states and parameters.
 //
 // geometry.h says how neurons and samples are laid over blocks. What a step made, spikes forward and gradients of the
 // current backward, goes as 16-bit numbers to every block of the cluster by stores that count their bytes on a barrier

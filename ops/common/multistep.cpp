@@ -212,6 +212,7 @@ DescribedForward::DescribedForward(const MultistepCall& call, const Prepared& pr
   describe(launch);
   launch.outputs = outputs_;
   launch.states = states_;
+  launch.scan = call.scan;
   if (results.checkpoints.defined() && results.checkpoints.numel() > 0)
     launch.checkpoints = results.checkpoints.mutable_data_ptr();
 }

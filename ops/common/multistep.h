@@ -30,6 +30,7 @@ struct MultistepCall {
   CellForm form;
   SurrogateArgs surrogate_args{};
   bool store_states = false;
+  bool scan = false;  // forward; of a cell whose composition there is (kernels/scan)
 
   const at::Tensor& state(std::size_t s) const { return states.empty() ? undefined : states[s]; }
   const at::Tensor& param(std::size_t j) const { return params.empty() ? undefined : params[j]; }

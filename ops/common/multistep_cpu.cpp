@@ -1,6 +1,7 @@
 #include <spikeforge/cpu/program.h>
 #include <spikeforge/ops/common/cpu_tiles.h>
 #include <spikeforge/ops/common/multistep.h>
+#include <spikeforge/ops/common/scan_cpu.h>
 
 #include <algorithm>
 #include <atomic>
@@ -30,6 +31,7 @@ MultistepResults forward_cpu(const MultistepCall& call, bool save) {
   const DescribedForward described(call, prepared, results);
   kernels::note(described.launch);
   if (call.store_states && prepared.layout.steps == 0) return results;  // of any number of neurons, all empty
+  if (call.scan && scan_cpu(described.launch)) return results;
   const cpu::Program program = cpu::program_of(described.launch);
   run(call, described.launch, program, program.loop.forward_scratch, program.loop.forward);
   return results;

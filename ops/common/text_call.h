@@ -25,9 +25,10 @@ namespace spikeforge::ops {
 // where the neurons in use leave no room for one more; `caller` begins the message.
 std::shared_ptr<const TracedCell> cell_of(std::string_view text, const char* caller = "run");
 
-// Throws ValueError unless there are as many tensors as the neuron takes.
+// Throws ValueError unless there are as many tensors as the neuron takes; with `scan` also where its states are not
+// affine in themselves, or too many.
 MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
-                          bool store_states);
+                          bool store_states, bool scan = false);
 
 namespace traced {
 
@@ -36,10 +37,10 @@ using OptionalTensorList = c10::List<std::optional<at::Tensor>>;
 using MaybeList = std::optional<at::TensorList>;
 
 using Outputs = std::tuple<List, List>;
-using Run = Outputs(std::string_view, at::TensorList, at::TensorList, at::TensorList, bool);
-using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, MaybeList, MaybeList, bool, bool);
+using Run = Outputs(std::string_view, at::TensorList, at::TensorList, at::TensorList, bool, bool);
+using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, MaybeList, MaybeList, bool, bool, bool);
 using ForwardOfLists = std::tuple<List, List, List>(std::string_view, at::TensorList, at::TensorList, at::TensorList,
-                                                    bool, bool);
+                                                    bool, bool, bool);
 using Backward = List(std::string_view, const OptionalTensorList&, const OptionalTensorList&, at::TensorList,
                       at::TensorList, at::TensorList, at::TensorList, c10::List<bool>, bool);
 
@@ -82,18 +83,18 @@ class HandedOn {
 // A kernel of run for the dispatcher.
 template <MultistepResults (*run)(const MultistepCall&)>
 Outputs run_kernel(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
-                   bool store_states) {
-  const MultistepCall call = traced_call(neuron, inputs, states, params, store_states);
+                   bool store_states, bool scan) {
+  const MultistepCall call = traced_call(neuron, inputs, states, params, store_states, scan);
   check_dense(call);
   return outputs_of(run(call));
 }
 
 template <MultistepResults (*forward)(const MultistepCall&, bool save)>
 std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorList inputs, MaybeList states,
-                                            MaybeList params, bool store_states, bool save) {
+                                            MaybeList params, bool store_states, bool save, bool scan) {
   const at::TensorList none;
   MultistepResults results =
-      forward(traced_call(neuron, inputs, states.value_or(none), params.value_or(none), store_states), save);
+      forward(traced_call(neuron, inputs, states.value_or(none), params.value_or(none), store_states, scan), save);
   List checkpoints;
   if (results.checkpoints.defined()) checkpoints.push_back(std::move(results.checkpoints));
   return {list_of(results.outputs), list_of(results.states), std::move(checkpoints)};
@@ -102,8 +103,8 @@ std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorL
 template <MultistepResults (*forward)(const MultistepCall&, bool save)>
 std::tuple<List, List, List> forward_kernel_of_lists(std::string_view neuron, at::TensorList inputs,
                                                      at::TensorList states, at::TensorList params, bool store_states,
-                                                     bool save) {
-  return forward_kernel<forward>(neuron, inputs, states, params, store_states, save);
+                                                     bool save, bool scan) {
+  return forward_kernel<forward>(neuron, inputs, states, params, store_states, save, scan);
 }
 
 // Both overloads.
@@ -195,8 +196,8 @@ List backward_kernel(std::string_view neuron, const OptionalTensorList& grad_out
 // Calls through the dispatcher. States are all given, or none is.
 inline MultistepResults call_run(const MultistepCall& call) {
   static const auto op = traced::find<traced::Run>("spikeforge::run");
-  const auto [outputs, states] =
-      op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call), call.params, call.store_states);
+  const auto [outputs, states] = op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call),
+                                         call.params, call.store_states, call.scan);
   return {traced::tensors_of(outputs), traced::tensors_of(states), {}};
 }
 
@@ -205,7 +206,8 @@ inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
   static const auto of_lists = traced::find<traced::ForwardOfLists>("spikeforge::run_forward", "lists");
   const traced::HandedOn neuron(call);
   const auto call_with = [&](const auto& handle) {
-    return handle.call(neuron.text(), call.inputs, traced::given_states(call), call.params, call.store_states, save);
+    return handle.call(neuron.text(), call.inputs, traced::given_states(call), call.params, call.store_states, save,
+                       call.scan);
   };
   const auto [outputs, states, checkpoints] = traced::is_wrapped(call) ? call_with(of_lists) : call_with(op);
   return {traced::tensors_of(outputs), traced::tensors_of(states), checkpoints.empty() ? at::Tensor() : checkpoints[0]};

@@ -6,8 +6,9 @@ namespace spikeforge::ops {
 namespace {
 
 // `neuron` is neuron text (docs/neuron_text.md). inputs are [T, *shape]; states, [] for the neuron's constants, and the
-// states returned are [*shape], or with store_states sequences [T, *shape]; params broadcast against shape. print_cuda
-// gives the source of the kernels that a GPU would run for inputs of a type.
+// states returned are [*shape], or with store_states sequences [T, *shape]; params broadcast against shape. With scan,
+// of a neuron whose next states are affine in its states, steps may be taken side by side, which rounds in another way.
+// print_cuda gives the source of the kernels that a GPU would run for inputs of a type.
 //
 // None is an empty list for run_forward: a package of AOTInductor (torch 2.11) passes it where a list was empty. But
 // the dispatcher does not look into lists that may be None: where torch.func wraps one of their tensors, `lists` is
@@ -15,14 +16,14 @@ namespace {
 SPIKEFORGE_SCHEMAS(library) {
   const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
   define(
-      "run(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states=False) -> "
-      "(Tensor[] outputs, Tensor[] states)");
+      "run(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states=False, "
+      "bool scan=False) -> (Tensor[] outputs, Tensor[] states)");
   define(
       "run_forward(str neuron, Tensor[] inputs, Tensor[]? states, Tensor[]? params, *, bool store_states, "
-      "bool save) -> (Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
+      "bool save, bool scan=False) -> (Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
   define(
       "run_forward.lists(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states, "
-      "bool save) -> (Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
+      "bool save, bool scan=False) -> (Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
   define(
       "run_backward(str neuron, Tensor?[] grad_outputs, Tensor?[] grad_states, Tensor[] inputs, Tensor[] states, "
       "Tensor[] params, Tensor[] checkpoints, bool[] needs_grad, *, bool store_states) -> Tensor[]");

@@ -15,9 +15,9 @@ Neuron::Neuron(const graph::Cell& cell) : Neuron(graph::print(cell)) {}
 std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> Neuron::operator()(at::TensorList inputs,
                                                                                 at::TensorList states,
                                                                                 at::TensorList params,
-                                                                                bool store_states) const {
+                                                                                bool store_states, bool scan) const {
   static const auto op = ops::traced::find<ops::traced::Run>("spikeforge::run");
-  return op.call(text_, inputs, states, params, store_states);
+  return op.call(text_, inputs, states, params, store_states, scan);
 }
 
 std::vector<at::Tensor> Neuron::input_gradients(at::TensorList inputs, at::TensorList params,

@@ -456,7 +456,7 @@ def recurrent_run(
 
 def run(
     neuron: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor], *,
-    store_states: bool = False,
+    store_states: bool = False, scan: bool = False,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """A neuron written as text over whole sequences: inputs [T, *shape] in the order of the text, states, parameters.
     Returns (outputs, states)."""
