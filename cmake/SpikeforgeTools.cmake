@@ -21,7 +21,6 @@ foreach(linker mold lld)
 endforeach()
 
 set(SPIKEFORGE_SANITIZE "" CACHE STRING "Sanitizers for every target of this project, as -fsanitize= takes them")
-option(SPIKEFORGE_SANITIZE_TESTS "Instrument the tests' own code too, which takes four times as long to compile" ON)
 if(SPIKEFORGE_SANITIZE)
   # Without vptr: it asks for the type information of c10::DynamicType, which torch does not export.
   target_compile_options(spikeforge_options INTERFACE

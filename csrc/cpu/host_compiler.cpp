@@ -185,11 +185,13 @@ bool run(std::vector<std::string> words, const std::string& folder, const std::s
   return WIFEXITED(*status) && WEXITSTATUS(*status) == 0;
 }
 
-// The first line that speaks of an error, else the first.
+// The first line that speaks of an error, else the first; and what compilers show below it, indented: the source.
 std::string first_error(std::string_view log) {
   std::size_t from = log.find("error");
   from = from == std::string_view::npos ? 0 : log.rfind('\n', from) + 1;
-  return std::string(log.substr(from, log.find('\n', from) - from));
+  std::size_t end = log.find('\n', from);
+  while (end != std::string_view::npos && log.substr(end + 1).starts_with(' ')) end = log.find('\n', end + 1);
+  return std::string(log.substr(from, end - from));
 }
 
 // Where a command is found, with what changes when it is replaced.
@@ -252,13 +254,22 @@ std::string compile(const std::string& command, const std::vector<std::string>& 
   return bytes;
 }
 
+const HostCompiler* named(const std::string& name) {
+  if (name.empty() || name == "0" || name == "off") return nullptr;
+  return new HostCompiler(name == "1" || name == "on" ? "c++" : name, jit::longest_compilation());
+}
+
 }  // namespace
 
 const HostCompiler* HostCompiler::get() {
-  static const HostCompiler* const wanted = []() -> const HostCompiler* {
+  static const HostCompiler* const wanted = named(environment("SPIKEFORGE_HOST_COMPILER"));
+  return wanted;
+}
+
+const HostCompiler* HostCompiler::asked_for() {
+  static const HostCompiler* const wanted = [] {
     const std::string name = environment("SPIKEFORGE_HOST_COMPILER");
-    if (name.empty() || name == "0" || name == "off") return nullptr;
-    return new HostCompiler(name == "1" || name == "on" ? "c++" : name, jit::longest_compilation());
+    return named(name.empty() ? "c++" : name);
   }();
   return wanted;
 }

@@ -33,11 +33,14 @@ class HostCompiler {
   // Null: none is wanted.
   static const HostCompiler* get();
 
+  // For what a program asked to have compiled: c++ where the variable is not set. Null where it is 0.
+  static const HostCompiler* asked_for();
+
   explicit HostCompiler(std::string command, std::chrono::milliseconds longest = std::chrono::minutes(2));
 
   // A shared object of `text`, which includes what embedded_host_headers() and torch have, for the instruction set that
   // capability() names; from the cache on disk, else compiled. `name` is for people. Throws std::runtime_error with the
-  // first of the compiler's errors, and where the compiler takes longer than it may, which then is ended with all that
+  // first of the compiler's errors and the line that it is about, and where the compiler takes longer than it may, which then is ended with all that
   // it started.
   SharedObject load(const std::string& name, const std::string& text) const;
 

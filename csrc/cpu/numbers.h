@@ -75,10 +75,5 @@ auto with_type(DType type, F&& f) {
   return f(T());
 }
 
-template <class T>
-T number_at(const void* data, DType type, std::int64_t i) {
-  return with_type<T>(type, [&](auto stored) { return static_cast<T>(static_cast<const decltype(stored)*>(data)[i]); });
-}
-
 }  // namespace CPU_CAPABILITY
 }  // namespace spikeforge::cpu

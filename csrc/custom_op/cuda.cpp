@@ -22,6 +22,8 @@ class CudaKernelOfOperator final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
     const Operator& op = *op_;
+    if (op.definition.cuda.index() == 0 && op.definition.cpu_for_missing_devices)
+      return op.run_on_cpu_by_copies(*stack);
     TORCH_CHECK_NOT_IMPLEMENTED(op.definition.cuda.index() != 0, op.name,
                                 " has a kernel for the CPU only: give it .cuda(...), or call it with CPU tensors");
 #ifdef SPIKEFORGE_WITH_CUDA

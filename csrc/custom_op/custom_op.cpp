@@ -109,6 +109,11 @@ CustomOp& CustomOp::cuda(Kernel kernel) {
   return *this;
 }
 
+CustomOp& CustomOp::cpu_for_missing_devices() {
+  definition_.cpu_for_missing_devices = true;
+  return *this;
+}
+
 CustomOp& CustomOp::compute(const Compute& function) {
   definition_.cpu = function;
   definition_.cuda = function;

@@ -24,7 +24,8 @@
 namespace spikeforge {
 namespace custom_op {
 class Registration;
-}
+struct DefinitionAccess;
+}  // namespace custom_op
 
 // A registered operator. While it lives, torch knows the operator; it is moved, not copied. To give it up while another
 // thread calls the operator is an error of the program, as with any code that is unloaded.
@@ -63,6 +64,9 @@ class SPIKEFORGE_API CustomOp {
   CustomOp& cuda(custom_op::CudaKernel kernel);
   CustomOp& cuda(custom_op::Kernel kernel);  // a host function, which launches what it likes
 
+  // Calls with tensors of a device without a kernel run the CPU's, on copies, and a warning says so once.
+  CustomOp& cpu_for_missing_devices();
+
   // The gradient: a function, or the name of an operator that is registered already. That one takes a Tensor for each
   // result's gradient, then the arguments of this operator (and its results, under save_results), and gives one
   // gradient for each differentiable argument. Without a vjp the operator refuses to be differentiated.
@@ -99,6 +103,7 @@ class SPIKEFORGE_API CustomOp {
   CustomOp& compute(const custom_op::Compute& function);
 
  private:
+  friend struct custom_op::DefinitionAccess;
   custom_op::Definition definition_;
 };
 

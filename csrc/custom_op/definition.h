@@ -92,6 +92,7 @@ struct Definition {
   std::variant<std::monostate, Vjp, std::string> vjp;  // a function, or the name of an operator
   std::optional<Jvp> jvp;
   std::optional<Batching> batching;
+  bool cpu_for_missing_devices = false;
   bool save_results = false;
   bool zero_all = false;
   std::vector<std::size_t> zeroed;

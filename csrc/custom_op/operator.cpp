@@ -120,6 +120,8 @@ void check_parts(const Operator& op) {
   TORCH_CHECK_VALUE(said.shapes || computes, op.name, ": it has no shape function: give it .shapes(...)");
   TORCH_CHECK_VALUE(said.cpu.index() != 0 || said.cuda.index() != 0, op.name,
                     ": it has no kernel: give it .cpu(...), .cuda(...), or both");
+  TORCH_CHECK_VALUE(said.cpu.index() != 0 || !said.cpu_for_missing_devices, op.name,
+                    ": it has no CPU function to run for missing devices");
   for (const auto& [argument, dtypes] : said.dtypes)
     TORCH_CHECK_VALUE(holds_tensors(op.kinds[place_of(op.schema, argument, "dtypes")]), op.name, ": dtypes names ",
                       argument, ", which is no tensor");
@@ -177,27 +179,7 @@ class Functor : public c10::OperatorKernel {
 class CpuKernel final : public Functor {
  public:
   using Functor::Functor;
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    const Operator& op = *op_;
-    TORCH_CHECK_NOT_IMPLEMENTED(op.definition.cpu.index() != 0, op.name,
-                                " has a kernel for CUDA only: give it .cpu(...), or call it with CUDA tensors");
-    const at::Tensor& leader = prepare(op, *stack);
-    const Arguments in = op.arguments(op.values(*stack));
-    if (const auto* const compute = std::get_if<Compute>(&op.definition.cpu)) {
-      TensorVector results = call_of_user(op.name, "its function", [&] { return (*compute)(in); });
-      op.check_results("its function", results);
-      return op.replace(*stack, std::move(results));
-    }
-    TensorVector out = op.allocate(in, leader);
-    c10::SmallVector<std::int64_t, 8> numels;
-    for (const at::Tensor& t : out) numels.push_back(t.numel());
-    if (op.cuda_kernels() != nullptr) op.cuda_kernels()->note(in, out);
-    call_of_user(op.name, "its CPU function", [&] { std::get<Kernel>(op.definition.cpu)(out, in); });
-    for (std::size_t i = 0; i < out.size(); ++i)
-      TORCH_CHECK_VALUE(out[i].numel() == numels[i], op.name, ": its CPU function resized result ", i, ", from ",
-                        numels[i], " to ", out[i].numel(), " elements; sizes are the shape function's");
-    op.replace(*stack, std::move(out));
-  }
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) { op_->run_on_cpu(*stack); }
 };
 
 class MetaKernel final : public Functor {
@@ -271,6 +253,42 @@ void Operator::check_results(const char* whose, const TensorVector& results) con
 void Operator::replace(torch::jit::Stack& stack, TensorVector results) const {
   torch::jit::drop(stack, argument_count());
   for (at::Tensor& t : results) stack.emplace_back(std::move(t));
+}
+
+void Operator::run_on_cpu(torch::jit::Stack& stack) const {
+  TORCH_CHECK_NOT_IMPLEMENTED(definition.cpu.index() != 0, name,
+                              " has a kernel for CUDA only: give it .cpu(...), or call it with CUDA tensors");
+  const at::Tensor& leader = prepare(*this, stack);
+  const Arguments in = arguments(values(stack));
+  if (const auto* const compute = std::get_if<Compute>(&definition.cpu)) {
+    TensorVector results = call_of_user(name, "its function", [&] { return (*compute)(in); });
+    check_results("its function", results);
+    if (cuda_kernels_ != nullptr) cuda_kernels_->note(in, results);
+    return replace(stack, std::move(results));
+  }
+  TensorVector out = allocate(in, leader);
+  c10::SmallVector<std::int64_t, 8> numels;
+  for (const at::Tensor& t : out) numels.push_back(t.numel());
+  if (cuda_kernels_ != nullptr) cuda_kernels_->note(in, out);
+  call_of_user(name, "its CPU function", [&] { std::get<Kernel>(definition.cpu)(out, in); });
+  for (std::size_t i = 0; i < out.size(); ++i)
+    TORCH_CHECK_VALUE(out[i].numel() == numels[i], name, ": its CPU function resized result ", i, ", from ", numels[i],
+                      " to ", out[i].numel(), " elements; sizes are the shape function's");
+  replace(stack, std::move(out));
+}
+
+void Operator::run_on_cpu_by_copies(torch::jit::Stack& stack) const {
+  const at::Device device = prepare(*this, stack).device();
+  std::call_once(warned_of_copies_, [&] {
+    TORCH_WARN(name, " has no kernel for ", device, ": its CPU function runs on copies of the arguments, and its "
+               "results are copied back");
+  });
+  const std::size_t first = stack.size() - argument_count();
+  for (std::size_t i = 0; i < argument_count(); ++i)
+    stack[first + i] =
+        exchanged(kinds[i], stack[first + i], [](const at::Tensor& t) { return t.defined() ? t.cpu() : t; });
+  run_on_cpu(stack);
+  for (std::size_t i = stack.size() - result_count(); i < stack.size(); ++i) stack[i] = stack[i].toTensor().to(device);
 }
 
 torch::CppFunction Operator::cpu_kernel(std::shared_ptr<const Operator> self) {

@@ -1,10 +1,14 @@
 // How an operator's CPU kernels are spread over threads: for predefined and traced neurons alike.
 #pragma once
 
+#include <spikeforge/cpu/program.h>
+#include <spikeforge/ops/common/multistep.h>
+
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -25,14 +29,20 @@ Tiles tiles_of_samples(std::int64_t samples, std::int64_t width, std::int64_t st
 // Memory that this thread keeps from call to call, on a cache line.
 void* thread_scratch(std::size_t bytes);
 
-// kernel(begin, end, scratch) for every tile, with so many bytes of scratch memory.
-template <class Kernel>
-void run_tiles(const Tiles& tiles, std::size_t scratch_bytes, const Kernel& kernel) {
+// The cell's loop over every tile; `scratch_bytes` and `run` are those of a direction. The values of tensor parameters
+// are checked as they are loaded.
+template <class AnyLaunch, class ScratchBytes, class Run>
+void run_tiles(const MultistepCall& call, const Tiles& tiles, const AnyLaunch& launch, const cpu::Program& program,
+               ScratchBytes scratch_bytes, Run run) {
+  std::atomic<bool> all_legal = true;
+  const std::size_t bytes = scratch_bytes(launch, program.context, tiles.size);
   at::parallel_for(0, tiles.count, tiles.one_thread ? tiles.count : 1, [&](std::int64_t first, std::int64_t last) {
-    void* const scratch = thread_scratch(scratch_bytes);
+    void* const scratch = thread_scratch(bytes);
     for (std::int64_t t = first; t < last; ++t)
-      kernel(t * tiles.size, std::min((t + 1) * tiles.size, tiles.neurons), scratch);
+      if (!run(launch, program.context, t * tiles.size, std::min((t + 1) * tiles.size, tiles.neurons), scratch))
+        all_legal.store(false, std::memory_order_relaxed);
   });
+  if (!all_legal) refuse_values(call);
 }
 
 }  // namespace spikeforge::ops

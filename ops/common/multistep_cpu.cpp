@@ -1,26 +1,14 @@
-#include <spikeforge/cpu/program.h>
 #include <spikeforge/ops/common/cpu_tiles.h>
-#include <spikeforge/ops/common/multistep.h>
 #include <spikeforge/ops/common/scan_cpu.h>
 
 #include <algorithm>
-#include <atomic>
 #include <functional>
 
 namespace spikeforge::ops {
 namespace {
 
-// The values of tensor parameters are checked as they are loaded.
-template <class AnyLaunch, class ScratchBytes, class Run>
-void run(const MultistepCall& call, const AnyLaunch& launch, const cpu::Program& program, ScratchBytes scratch_bytes,
-         Run run) {
-  const Tiles tiles = tiles_of(launch.neurons, launch.steps, program.largest_tile);
-  std::atomic<bool> all_legal = true;
-  run_tiles(tiles, scratch_bytes(launch, program.context, tiles.size),
-            [&](std::int64_t begin, std::int64_t end, void* scratch) {
-              if (!run(launch, program.context, begin, end, scratch)) all_legal.store(false, std::memory_order_relaxed);
-            });
-  if (!all_legal) refuse_values(call);
+Tiles tiles_of(const Launch& launch, const cpu::Program& program) {
+  return tiles_of(launch.neurons, launch.steps, program.largest_tile);
 }
 
 }  // namespace
@@ -33,7 +21,8 @@ MultistepResults forward_cpu(const MultistepCall& call, bool save) {
   if (call.store_states && prepared.layout.steps == 0) return results;  // of any number of neurons, all empty
   if (call.scan && scan_cpu(described.launch)) return results;
   const cpu::Program program = cpu::program_of(described.launch);
-  run(call, described.launch, program, program.loop.forward_scratch, program.loop.forward);
+  run_tiles(call, tiles_of(described.launch, program), described.launch, program, program.loop.forward_scratch,
+            program.loop.forward);
   return results;
 }
 
@@ -48,7 +37,8 @@ Tensors backward_cpu(const BackwardCall& call) {
   if (prepared.layout.steps == 0 && std::none_of(of_states, call.needs_grad.end(), std::identity()))
     return reduce_and_list(call, gradients);
   const cpu::Program program = cpu::program_of(described.launch);
-  run(call, described.launch, program, program.loop.backward_scratch, program.loop.backward);
+  run_tiles(call, tiles_of(described.launch, program), described.launch, program, program.loop.backward_scratch,
+            program.loop.backward);
   return reduce_and_list(call, gradients);
 }
 

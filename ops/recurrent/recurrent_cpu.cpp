@@ -1,4 +1,3 @@
-#include <spikeforge/cpu/program.h>
 #include <spikeforge/ops/common/cpu_tiles.h>
 #include <spikeforge/ops/recurrent/call.h>
 
@@ -7,7 +6,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <atomic>
 
 namespace spikeforge::ops::recurrent {
 namespace {
@@ -24,21 +22,12 @@ at::Tensor in_panels(const at::Tensor& matrix) {
   return padded.view({padded.size(0), padded.size(1) / columns, columns}).transpose(0, 1).contiguous();
 }
 
-Tiles tiles_of_call(const Recurrence& recurrence, std::int64_t steps, std::int64_t largest) {
-  const std::int64_t samples = std::max(largest / std::max<std::int64_t>(recurrence.width, 1), least_samples);
-  return tiles_of_samples(recurrence.batch, recurrence.width, steps, samples);
-}
-
-template <class AnyLaunch, class ScratchBytes, class Run>
-void run(const MultistepCall& call, const AnyLaunch& launch, const cpu::Program& program, ScratchBytes scratch_bytes,
-         Run run) {
-  const Tiles tiles = tiles_of_call(launch.recurrence, launch.steps, program.largest_tile);
-  std::atomic<bool> all_legal = true;
-  run_tiles(tiles, scratch_bytes(launch, program.context, tiles.size),
-            [&](std::int64_t begin, std::int64_t end, void* scratch) {
-              if (!run(launch, program.context, begin, end, scratch)) all_legal.store(false, std::memory_order_relaxed);
-            });
-  if (!all_legal) refuse_values(call);
+template <class AnyLaunch>
+Tiles tiles_of(const AnyLaunch& launch, const cpu::Program& program) {
+  const Recurrence& recurrence = launch.recurrence;
+  const std::int64_t samples =
+      std::max<std::int64_t>(program.largest_tile / std::max<std::int64_t>(recurrence.width, 1), least_samples);
+  return tiles_of_samples(recurrence.batch, recurrence.width, launch.steps, samples);
 }
 
 // A list of views with another in one place.
@@ -75,7 +64,7 @@ RecurrentResults forward_cpu(const RecurrentCall& call, bool save) {
   cpu::Program program = cpu::program_of(launch);
   choose_feedback(launch.type, feedback);
   program.context.feedback = &feedback;
-  run(call, launch, program, program.loop.forward_scratch, program.loop.forward);
+  run_tiles(call, tiles_of(launch, program), launch, program, program.loop.forward_scratch, program.loop.forward);
   return results;
 }
 
@@ -103,7 +92,7 @@ Tensors backward_cpu(const RecurrentBackwardCall& call) {
   cpu::Program program = cpu::program_of(launch);
   choose_feedback(launch.type, feedback);
   program.context.feedback = &feedback;
-  run(call, launch, program, program.loop.backward_scratch, program.loop.backward);
+  run_tiles(call, tiles_of(launch, program), launch, program, program.loop.backward_scratch, program.loop.backward);
   return reduce_and_list(call, gradients);
 }
 

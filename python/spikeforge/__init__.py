@@ -9,6 +9,7 @@
     spikeforge.count        counts spikes and synaptic operations
     spikeforge.plot         draws spikes and states
     spikeforge.nir          loads and saves NIR graphs
+    spikeforge.custom_op    makes an operator of torch of functions and CUDA source
     spikeforge.ops          the operators
 
 `python -m spikeforge.demo` trains a network to read handwritten digits.
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from spikeforge import demo, nir, nn, ops, plot, surrogate
     from spikeforge.accelerate import accelerate
     from spikeforge.count import count
+    from spikeforge.custom_op import CudaKernel, CustomOp, custom_op
     from spikeforge.monitor import Monitor
     from spikeforge.packed import packed_activations
     from spikeforge.trace.core import from_core
@@ -62,12 +64,15 @@ _load()
 
 # Functions and classes, and the module that each is in.
 _FROM = {
+    "CudaKernel": "custom_op",
+    "CustomOp": "custom_op",
     "Monitor": "monitor",
     "TracedNeuron": "trace",
     "accelerate": "accelerate",
     "add_gradient": "trace",
     "count": "count",
     "custom_gradient": "trace",
+    "custom_op": "custom_op",
     "detach": "trace",
     "from_core": "trace",
     "neuron": "trace",
@@ -80,6 +85,8 @@ _FROM = {
 }
 
 __all__ = [
+    "CudaKernel",
+    "CustomOp",
     "Monitor",
     "TracedNeuron",
     "__version__",
@@ -87,6 +94,7 @@ __all__ = [
     "add_gradient",
     "count",
     "custom_gradient",
+    "custom_op",
     "demo",
     "detach",
     "from_core",

@@ -5,6 +5,7 @@
 #include <spikeforge/kernels/multistep/arguments.h>
 #include <spikeforge/kernels/multistep/plan.h>
 
+#include <map>
 #include <string>
 
 #include "catch.h"
@@ -55,12 +56,18 @@ extern "C" void run(const void* words, unsigned long bytes, unsigned blocks, uns
                      is_forward ? "ForwardArgs" : "BackwardArgs", source.entry);
 }
 
+// Tests run a kernel with many numbers.
+inline const HostCompiled& compiled_once(const std::string& source) {
+  static std::map<std::string, HostCompiled> compiled;
+  return compiled.try_emplace(source, source, "-w").first->second;
+}
+
 // As a device of so many multiprocessors would; returns the schedule that it has there.
 template <class AnyLaunch>
 kernels::Schedule run_on_host(const AnyLaunch& launch, int multiprocessors) {
   const auto [schedule, spec, at_once] = kernels::plan(launch, multiprocessors);
   REQUIRE(schedule.segments == 1);
-  const HostCompiled code(host_source(spec), "-w");
+  const HostCompiled& code = compiled_once(host_source(spec));
   const kernels::Grid grid = grid_of(schedule, at_once, 1);
   const kernels::Arguments arguments(launch, at_once);
   code.function<void(const void*, unsigned long, unsigned, unsigned)>("run")(

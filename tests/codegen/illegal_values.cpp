@@ -96,6 +96,7 @@ TEST_CASE("an illegal value of a tensor makes its neuron NaN, and no other") {
 TEST_CASE("a neuron of Loihi with an illegal value fires at every step, and no other does") {
   for (const bool ternary : {false, true})
     for (const LoihiForm form : {LoihiForm::plain, LoihiForm::reset, LoihiForm::refractory}) {
+      if (ternary == (form == LoihiForm::plain)) continue;  // whose parameters others have too
       const LoihiCell& cell = loihi_cell(ternary, form);
       for (std::size_t j = 0; j < cell.params.size(); ++j) {
         const CellParam& param = cell.params[j];

@@ -106,14 +106,18 @@ TEST_CASE("the kernels of pooling compute what their windows say") {
   const Pool pools[] = {{.down = {2, 2, 0, 1}, .across = {2, 2, 0, 1}}, {.down = {3, 2, 1, 1}, .across = {3, 2, 1, 1}},
                         {.down = {3, 1, 1, 1}, .across = {2, 3, 0, 1}}, {.down = {2, 3, 1, 2}, .across = {3, 1, 1, 3}},
                         {.down = {9, 3, 4, 1}, .across = {8, 8, 2, 1}}, {.down = {1, 2, 0, 1}, .across = {5, 4, 2, 1}}};
+  bool by_twos = false;
   for (Pool pool : pools)
     for (const bool is_mean : {false, true}) {
       if (is_mean && (pool.down.dilation > 1 || pool.across.dilation > 1)) continue;
       pool.is_mean = is_mean;
       pool.counts_padding = false;
       check_pool(pool, 1, 11, 13);
-      check_pool(pool, 4, 9, 10);
-      check_pool(pool, 6, 17, 9);
+      by_twos = !by_twos;
+      if (by_twos)
+        check_pool(pool, 6, 17, 9);
+      else
+        check_pool(pool, 4, 9, 10);
     }
 }
 

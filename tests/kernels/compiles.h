@@ -4,11 +4,17 @@
 #include <spikeforge/jit/errors.h>
 #include <spikeforge/jit/nvrtc.h>
 
+#include <cstddef>
 #include <string>
 
 #include "catch.h"
 
 namespace spikeforge::tests {
+
+// Of a list, the one numbered `first` and every so many from there.
+struct Share {
+  std::size_t first = 0, every = 1;
+};
 
 inline void check_compiles(const std::string& arch, const jit::KernelSource& source, int most_spilled) {
   INFO(arch << "\n" << source.text);

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -96,10 +97,12 @@ struct Case {
 };
 
 // Weights take 128 of the 255 registers of a thread where a layer is as wide as its schedule goes, those of float32
-// 192: what is read once a step is parked then.
-int most_spilled(const Case& c) {
+// 192: what is read once a step is parked then. In blocks by themselves, which are twice as wide as those of clusters,
+// sm_120 parks 48 numbers, where sm_80 parks seven.
+int most_spilled(const Case& c, const jit::Device& device) {
   if (c.type == DType::f32) return c.width > 256 ? 320 : 64;
-  return c.width > 128 ? 160 : 0;
+  if (c.width <= 128) return 0;
+  return device.major == 12 ? 400 : 160;
 }
 
 // Both passes of a layer. Nothing is said where there is no kernel.
@@ -109,22 +112,23 @@ void check_layer(const Case& c, const jit::Device& device) {
   const std::string arch = jit::name_of_arch(device);
   if (const auto schedule = schedule_on(layer.forward, device)) {
     CHECK(schedule->geometry.forward_bytes() <= most_shared_bytes(device));
-    check_compiles(arch, print_source(spec_of(layer.forward, schedule->geometry)), most_spilled(c));
+    check_compiles(arch, print_source(spec_of(layer.forward, schedule->geometry)), most_spilled(c, device));
   }
   if (const auto schedule = schedule_on(layer.backward, device)) {
     CHECK(schedule->geometry.backward_bytes() <= most_shared_bytes(device));
-    check_compiles(arch, print_source(spec_of(layer.backward, schedule->geometry)), most_spilled(c));
+    check_compiles(arch, print_source(spec_of(layer.backward, schedule->geometry)), most_spilled(c, device));
   }
 }
 
+// Every width with every type, the neurons and numbers of samples taken in turn.
 void check_all(const jit::Device& device) {
+  constexpr std::array texts = {lif, adapting, two_inputs, graded};
+  std::size_t turn = 0;
   for (const DType type : {DType::f16, DType::bf16, DType::f32})
-    for (const std::int64_t width : {30, 128, 256, 512, 1024})
-      for (const std::int64_t batch : {64, 256})
-        for (const char* text : {lif, adapting, two_inputs, graded}) {
-          if (batch == 256 && text != lif) continue;
-          check_layer({text, type, width, batch}, device);
-        }
+    for (const std::int64_t width : {30, 128, 256, 512, 1024}) {
+      check_layer({lif, type, width, turn % 2 == 0 ? 64 : 256}, device);
+      check_layer({texts[1 + turn++ % 3], type, width, 64}, device);
+    }
 }
 
 int blocks_of(const Layer& layer, const jit::Device& device) {

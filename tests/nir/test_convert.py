@@ -82,8 +82,8 @@ def check(graph, x, folder, names=("output",), dtype="float64", **options):
     return expected
 
 
-@pytest.mark.long(but=r"^[0-2]$")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.long(but=r"^0$")
+@pytest.mark.parametrize("seed", range(6))
 def test_a_random_graph_gives_its_bits(seed, tmp_path):
     print("seed", seed)
     random = np.random.default_rng(100 + seed)
@@ -93,6 +93,7 @@ def test_a_random_graph_gives_its_bits(seed, tmp_path):
           comparison=comparison, cuba_current=current, recurrent_start=STARTS[seed % 2])  # fmt: skip
 
 
+@pytest.mark.long(but="float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_neuron_gives_its_bits(dtype, tmp_path):
     random = np.random.default_rng(7)
@@ -215,7 +216,7 @@ def without_outputs(graph):
     return {"nodes": nodes, "edges": [(a, b) for a, b in graph["edges"] if b in nodes]}
 
 
-@pytest.mark.long(but="float32")
+@pytest.mark.long(but="every_neuron-float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("graph_of", [every_neuron, lambda r: without_outputs(layers(r)), lambda r: without_outputs(convolutions_over_one_dimension(r))])
 def test_every_node_comes_back_as_it_was(graph_of, dtype, tmp_path):
@@ -225,8 +226,8 @@ def test_every_node_comes_back_as_it_was(graph_of, dtype, tmp_path):
     check_back(tmp_path, "again.pt")
 
 
-@pytest.mark.long(but=r"^[01]$")
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.long(but=r"^0$")
+@pytest.mark.parametrize("seed", range(4))
 def test_a_random_graph_comes_back_as_it_was(seed, tmp_path):
     print("seed", seed)
     random = np.random.default_rng(200 + seed)
@@ -268,6 +269,7 @@ def small_network(random, weights="float32"):
     }  # fmt: skip
 
 
+@pytest.mark.long(but="float16")
 @pytest.mark.parametrize("weights", ["float16", "float32", "float64"])
 def test_what_was_trained_in_python_comes_back_and_the_rest_as_it_was(weights, tmp_path):
     graph = small_network(np.random.default_rng(1), weights)
@@ -301,6 +303,7 @@ def test_what_was_trained_in_python_comes_back_and_the_rest_as_it_was(weights, t
     np.testing.assert_array_equal(net(torch.tensor(x).float()).detach().numpy(), expected)
 
 
+@pytest.mark.long(but="float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_graph_does_not_double_the_file(dtype, tmp_path):
     random = np.random.default_rng(2)
@@ -426,12 +429,11 @@ def test_a_damaged_file_is_refused(tmp_path):
     assert not refused(content)
     (root,) = [name for name in content if name.endswith("/data.pkl")]
     tensors = [name for name in content if "/data/" in name]
-    for name in tensors[:6]:
-        if content[name]:
-            assert refused(content | {name: content[name][:-1]}), name
+    for name in [name for name in tensors if content[name]][:2]:
+        assert refused(content | {name: content[name][:-1]}), name
     assert refused({name: data for name, data in content.items() if name != tensors[1]})
     random = np.random.default_rng(6)
-    for place in random.integers(len(content[root]), size=10):
+    for place in random.integers(len(content[root]), size=5):
         pickle = bytearray(content[root])
         pickle[place] ^= 1 << int(random.integers(8))
         refused(content | {root: bytes(pickle)})
@@ -443,8 +445,7 @@ def test_a_damaged_file_is_refused(tmp_path):
         b"\x80\x02X\xff\xff\xff\xff.",
     ):
         assert refused(content | {root: bomb})
-    for length in random.integers(len(content[root]), size=3):
-        assert refused(content | {root: content[root][:length]})
+    assert refused(content | {root: content[root][: random.integers(len(content[root]))]})
     whole = (tmp_path / "net.pt").read_bytes()
     weight = whole.find(content[tensors[1]])
     (tmp_path / "flipped.pt").write_bytes(whole[:weight] + bytes([whole[weight] ^ 1]) + whole[weight + 1 :])

@@ -74,15 +74,17 @@ def test_any_number_of_threads(threads, on_cpu):
     assert_same_gradients(results, on_cpu, f"{threads} threads")
 
 
-def supported(level):
+@pytest.fixture(params=["default", "avx2", "avx512"])
+def level(request):
+    """An instruction set other than the best, which is what this process uses."""
     flags = Path("/proc/cpuinfo").read_text().split() if Path("/proc/cpuinfo").exists() else []
-    return {"default": True, "avx2": "avx2" in flags and "fma" in flags, "avx512": "avx512bw" in flags}[level]
+    supported = ["default"] + ["avx2"] * ("avx2" in flags and "fma" in flags) + ["avx512"] * ("avx512bw" in flags)
+    if request.param not in supported[:-1]:
+        pytest.skip(f"of {', '.join(supported)}, the last is used here")
+    return request.param
 
 
-@pytest.mark.parametrize("level", ["default", "avx2", "avx512"])
 def test_any_instruction_set(level, on_cpu, tmp_path):
-    if not supported(level):
-        pytest.skip(f"this processor has no {level}")
     results = in_another_process("cpu", tmp_path, SPIKEFORGE_CPU_CAPABILITY=level)
     assert_same_forward(results, on_cpu, level, EXACT)
     assert_same_gradients({n: r for n, r in results.items() if n.split()[0] in EXACT}, on_cpu, level)
@@ -154,10 +156,7 @@ def one_steps():
             yield neuron, inputs, call(neuron, inputs, Options())[1]
 
 
-@pytest.mark.parametrize("level", ["default", "avx2", "avx512"])
 def test_exponentials_agree_between_instruction_sets(level, tmp_path):
-    if not supported(level):
-        pytest.skip(f"this processor has no {level}")
     file = tmp_path / "h.pt"
     environment = dict(os.environ, SPIKEFORGE_CPU_CAPABILITY=level, PYTHONPATH=str(WORKER.parent))
     subprocess.run([sys.executable, "-c", ONE_STEP, str(file)], env=environment, check=True, timeout=300)

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -69,6 +70,12 @@ class Operator {
   // In place of the arguments.
   void replace(torch::jit::Stack& stack, TensorVector results) const;
 
+  // The CPU's kernel: the results in place of the arguments, which are checked and lie on the CPU.
+  void run_on_cpu(torch::jit::Stack& stack) const;
+
+  // The same for arguments of another device, by copies. A warning says so once.
+  void run_on_cpu_by_copies(torch::jit::Stack& stack) const;
+
   // Compiles ahead of the first call.
   void compile(const std::string& arch, const torch::jit::Stack& stack) const;
 
@@ -83,6 +90,7 @@ class Operator {
 
  private:
   std::unique_ptr<CudaKernels> cuda_kernels_;  // null without a CUDA source
+  mutable std::once_flag warned_of_copies_;
 };
 
 template <class Visit>

@@ -257,10 +257,7 @@ jit::KernelSource print_source(const KernelSpec& spec) {
   line("#include <spikeforge/cuda/multistep.cuh>");
   line += print_loop(spec, cell);
   line("");
-  // Rows of two turns fill registers, of which a multiprocessor has enough for the blocks of neurons_at_once if a
-  // thread takes no more than 128: without the bound PLIF's took 168, and 1.63 of the bytes' time rather than 1.26
-  // (float16).
-  const char* const blocks = schedule.one_segment ? ", 4" : "";
+  const char* const blocks = schedule.one_segment ? ", spikeforge::blocks_of_one_segment" : "";
   line("extern \"C\" __global__ void __launch_bounds__({}{}) spikeforge_{}(", max_block_size(schedule), blocks,
        direction);
   line("    const __grid_constant__ spikeforge::{}<spikeforge::Spec::Cell> args) {{",

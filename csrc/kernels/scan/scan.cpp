@@ -202,7 +202,8 @@ std::optional<ScanPlan> plan_scan(const ForwardLaunch& launch, int multiprocesso
   constexpr int longest_unrolled = 5000;    // instructions
   const int cost = schedule.rows * (cell.forward_cost + composed.forward_cost);
   if (inputs > most_inputs || cost > longest_unrolled || composed.is_too_long()) return std::nullopt;
-  schedule.segments = inputs > most_inputs / 2 ? 8 : 16;
+  // Of doubles, and of many inputs, a thread needs more registers than 16 warps leave it.
+  schedule.segments = launch.type == DType::f64 || inputs > most_inputs / 2 ? 8 : 16;
   while (!fits_shared(launch, schedule)) schedule.segments /= 2;
   return plan_of(launch, schedule);
 }

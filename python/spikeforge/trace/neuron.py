@@ -20,7 +20,7 @@ _MOST_NUMBERS = 256  # as tensors, kept by a neuron
 
 def neuron(function: Callable | None = None, *, states: Mapping[str, Any] | None = None,
            constants: Mapping[str, Any] | None = None, name: str | None = None) -> Any:
-    """Makes a neuron of a Python function that computes one step.
+    """Makes a neuron of a Python function that computes one step::
 
         @spikeforge.neuron(states={"v": 0.0})
         def lif(x, v, *, tau=2.0):

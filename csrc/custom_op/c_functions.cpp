@@ -1,0 +1,278 @@
+#include <spikeforge/base/once_map.h>
+#include <spikeforge/cpu/host_compiler.h>
+#include <spikeforge/custom_op/internal/c_functions.h>
+#include <spikeforge/custom_op/internal/cuda_source.h>
+
+#include <c10/util/Exception.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdlib>
+#include <fmt/format.h>
+#include <memory>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+namespace spikeforge::custom_op {
+namespace {
+
+void check_kinds(const Operator& op) {
+  for (std::size_t i = 0; i < op.argument_count(); ++i) {
+    const ArgumentKind kind = op.kinds[i];
+    TORCH_CHECK_VALUE(
+        kind != ArgumentKind::other && kind != ArgumentKind::tensor_list && kind != ArgumentKind::maybe_tensor_list,
+        op.name, ": argument ", op.argument_name(i), " of type ", op.schema.arguments()[i].type()->repr_str(),
+        " cannot be given to a CPU function of C: it takes Tensor, Tensor?, int, float, Scalar and bool. A Python "
+        "function takes any");
+  }
+}
+
+at::Tensor tensor_or_none(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : at::Tensor(); }
+
+// The parameters of a call.
+class Parameters {
+ public:
+  Parameters(const Operator& op, Tensors out, const Arguments& in) {
+    std::size_t tensors = out.size();
+    for (const ArgumentKind kind : op.kinds) tensors += holds_tensors(kind) ? 1 : 0;
+    data_.reserve(tensors);
+    dims_.reserve(tensors);
+    sizes_.reserve(tensors);
+    for (std::size_t i = 0; i < op.argument_count(); ++i) {
+      switch (op.kinds[i]) {
+        case ArgumentKind::integer:
+          integers_.push_back(in.integer(i));
+          break;
+        case ArgumentKind::truth:
+          integers_.push_back(in.flag(i) ? 1 : 0);
+          break;
+        case ArgumentKind::number:
+          numbers_.push_back(in.number(i));
+          break;
+        default:
+          add(in.value(i).isNone() ? nullptr : &in.value(i).toTensor(), /*is_result=*/false);
+      }
+    }
+    for (const at::Tensor& t : out) add(&t, /*is_result=*/true);
+  }
+
+  void call(CFunction function) {
+    function(data_.data(), dims_.data(), sizes_.data(), integers_.data(), numbers_.data());
+  }
+
+ private:
+  void add(const at::Tensor* t, bool is_result) {
+    if (t == nullptr || !t->defined()) {
+      data_.push_back(nullptr);
+      dims_.push_back(0);
+      sizes_.push_back(nullptr);
+      return;
+    }
+    data_.push_back(is_result ? t->mutable_data_ptr() : const_cast<void*>(t->const_data_ptr()));
+    dims_.push_back(t->dim());
+    sizes_.push_back(const_cast<std::int64_t*>(t->sizes().data()));
+  }
+
+  c10::SmallVector<void*, 8> data_;
+  c10::SmallVector<std::int64_t, 8> dims_, integers_;
+  c10::SmallVector<std::int64_t*, 8> sizes_;
+  c10::SmallVector<double, 8> numbers_;
+};
+
+// --- At an address
+
+class AtAddresses {
+ public:
+  AtAddresses(std::map<c10::ScalarType, CFunction> functions, const Operator& op)
+      : functions_(std::move(functions)), op_(op) {
+    for (std::size_t i = 0; i < op.argument_count(); ++i) {
+      if (!holds_tensors(op.kinds[i])) continue;
+      if (op.kinds[i] == ArgumentKind::tensor && leading_ == none) leading_ = i;
+      if (i != leading_ && !op.definition.dtypes.contains(op.argument_name(i))) of_the_same_dtype_.push_back(i);
+    }
+  }
+
+  CFunction function_for(const Arguments& in) const {
+    const c10::ScalarType dtype = in.value(leading_).toTensor().scalar_type();
+    const auto found = functions_.find(dtype);
+    if (found == functions_.end()) refuse(dtype);
+    for (const std::size_t i : of_the_same_dtype_) {
+      const c10::IValue& value = in.value(i);
+      TORCH_CHECK_TYPE(!value.isTensor() || value.toTensor().scalar_type() == dtype, op_.name, ": ",
+                       op_.argument_name(i), " must be ", dtype, ", as ", op_.argument_name(leading_), " is, but is ",
+                       value.toTensor().scalar_type(), ": its CPU function is one of C, which takes no other; name ",
+                       op_.argument_name(i), "'s dtype in dtypes where it differs");
+    }
+    return found->second;
+  }
+
+ private:
+  [[noreturn]] void refuse(c10::ScalarType dtype) const {
+    std::string list;
+    for (const auto& [offered, function] : functions_)
+      list += (list.empty() ? "" : " or ") + std::string(toString(offered));
+    TORCH_CHECK_TYPE(false, op_.name, ": ", op_.argument_name(leading_), " must be ", list,
+                     " on the CPU, which its functions are for, but is ", dtype);
+  }
+
+  static constexpr std::size_t none = -1;
+  const std::map<c10::ScalarType, CFunction> functions_;
+  const Operator& op_;
+  std::size_t leading_ = none;  // the first Tensor
+  std::vector<std::size_t> of_the_same_dtype_;
+};
+
+// --- Of source
+
+const char* host_type_of(c10::ScalarType type) {
+  switch (type) {
+    case c10::kFloat:
+      return "float";
+    case c10::kDouble:
+      return "double";
+    case c10::kHalf:
+      return "c10::Half";
+    case c10::kBFloat16:
+      return "c10::BFloat16";
+    case c10::kBool:
+      return "bool";
+    case c10::kByte:
+      return "std::uint8_t";
+    case c10::kChar:
+      return "std::int8_t";
+    case c10::kShort:
+      return "std::int16_t";
+    case c10::kInt:
+      return "std::int32_t";
+    case c10::kLong:
+      return "std::int64_t";
+    default:
+      return nullptr;
+  }
+}
+
+class OfSource {
+ public:
+  OfSource(std::string source, std::string entry, const Operator& op)
+      : source_(std::move(source)), entry_(std::move(entry)), op_(op) {
+    TORCH_CHECK_VALUE(!source_.empty() && !entry_.empty(), op.name,
+                      ": its CPU function is C++ source, which needs a text, and the name of a function in it");
+  }
+
+  CFunction function_for(Tensors out, const Arguments& in) {
+    std::string key;
+    each_tensor(out, in, [&](const std::string& name, const at::Tensor& t, bool) {
+      if (t.defined())
+        TORCH_CHECK_VALUE(t.dim() <= 8, op_.name, ": ", name, " has ", t.dim(),
+                          " dimensions, but a CPU source takes at most 8");
+      key.push_back(static_cast<char>(t.defined() ? t.scalar_type() : c10::ScalarType::Undefined));
+    });
+    return compiled_.get(key, [&] { return compile(out, in); }).value->function;
+  }
+
+ private:
+  struct Compiled {
+    cpu::SharedObject object;
+    CFunction function;
+  };
+
+  template <class Visit>
+  void each_tensor(Tensors out, const Arguments& in, Visit&& visit) const {
+    for (std::size_t i = 0; i < op_.argument_count(); ++i)
+      if (holds_tensors(op_.kinds[i])) visit(op_.argument_name(i), tensor_or_none(in.value(i)), false);
+    for (std::size_t i = 0; i < out.size(); ++i) visit(op_.result_name(i), out[i], true);
+  }
+
+  Compiled compile(Tensors out, const Arguments& in) const {
+    const cpu::HostCompiler* const compiler = cpu::HostCompiler::asked_for();
+    TORCH_CHECK(compiler != nullptr, op_.name,
+                ": its CPU function is C++ source, which SPIKEFORGE_HOST_COMPILER=0 forbids to compile; give a Python "
+                "function or the address of a compiled one");
+    try {
+      cpu::SharedObject object = compiler->load(op_.name, print(out, in));
+      const auto function = reinterpret_cast<CFunction>(object.find("spikeforge_custom_op"));
+      return {std::move(object), function};
+    } catch (const std::runtime_error& error) {
+      TORCH_CHECK(false, op_.name, ": its CPU source was not compiled: ", error.what(), line_of(error.what()));
+    }
+  }
+
+  // The line of the source that an error is about, which the compiler cannot show: it is in no file.
+  std::string line_of(std::string_view message) const {
+    const std::size_t at = message.find(op_.name + ":");
+    if (at == std::string_view::npos) return "";
+    const int number = std::atoi(message.data() + at + op_.name.size() + 1);
+    std::istringstream lines(source_);
+    std::string line;
+    int read = 0;
+    while (read < number && std::getline(lines, line)) ++read;
+    return number > 0 && read == number ? fmt::format("\n{:>6} | {}", number, line) : "";
+  }
+
+  std::string print(Tensors out, const Arguments& in) const {
+    using Kind = CudaParameter::Kind;
+    std::string text =
+        "#include <spikeforge/custom_op/internal/host_array.h>\nusing spikeforge::Array;\nusing spikeforge::convert;\n";
+    std::vector<CudaParameter> parameters;
+    std::string values;
+    std::size_t tensors = 0, integers = 0, numbers = 0;
+    const auto add = [&](const std::string& name, Kind kind, const std::string& value) {
+      parameters.push_back({name, kind, ""});
+      values += (values.empty() ? "" : ", ") + value;
+    };
+    const auto add_tensor = [&](const std::string& name, const at::Tensor& t, Kind kind) {
+      const char* const type = t.defined() ? host_type_of(t.scalar_type()) : "float";
+      TORCH_CHECK_TYPE(type != nullptr, op_.name, ": ", name, " is ", t.scalar_type(),
+                       ", which CPU sources do not know: they take Float, Double, Half, BFloat16, Bool, Byte, Char, "
+                       "Short, Int and Long");
+      text += fmt::format("using {}_t = {};\n", name, type);
+      add(name, kind, fmt::format("{{data[{0}], dims[{0}], sizes[{0}]}}", tensors++));
+    };
+    for (std::size_t i = 0; i < op_.argument_count(); ++i) {
+      const std::string name = op_.argument_name(i);
+      switch (op_.kinds[i]) {
+        case ArgumentKind::integer:
+          add(name, Kind::integer, fmt::format("integers[{}]", integers++));
+          break;
+        case ArgumentKind::truth:
+          add(name, Kind::truth, fmt::format("integers[{}] != 0", integers++));
+          break;
+        case ArgumentKind::number:
+          add(name, Kind::number, fmt::format("numbers[{}]", numbers++));
+          break;
+        default:
+          add_tensor(name, tensor_or_none(in.value(i)), Kind::argument);
+      }
+    }
+    for (std::size_t i = 0; i < out.size(); ++i) add_tensor(op_.result_name(i), out[i], Kind::result);
+    return text + fmt::format("#line 1 \"{}\"\n", op_.name) + print_program(source_, entry_, parameters) +
+           fmt::format(
+               "extern \"C\" __attribute__((visibility(\"default\"))) void spikeforge_custom_op(\n"
+               "    void** data, std::int64_t* dims, std::int64_t** sizes, std::int64_t* integers, double* numbers) {{\n"
+               "  {}({});\n"
+               "}}\n",
+               entry_, values);
+  }
+
+  const std::string source_, entry_;
+  const Operator& op_;
+  OnceMap<std::string, Compiled, std::hash<std::string>> compiled_;
+};
+
+}  // namespace
+
+Kernel kernel_at(const std::map<c10::ScalarType, CFunction>& functions, const std::shared_ptr<const Operator>& op) {
+  check_kinds(*op);
+  const auto kernel = std::make_shared<const AtAddresses>(functions, *op);
+  return [op, kernel](Tensors out, const Arguments& in) { Parameters(*op, out, in).call(kernel->function_for(in)); };
+}
+
+Kernel kernel_of_source(const std::string& source, const std::string& entry,
+                        const std::shared_ptr<const Operator>& op) {
+  check_kinds(*op);
+  const auto kernel = std::make_shared<OfSource>(source, entry, *op);
+  return
+      [op, kernel](Tensors out, const Arguments& in) { Parameters(*op, out, in).call(kernel->function_for(out, in)); };
+}
+
+}  // namespace spikeforge::custom_op

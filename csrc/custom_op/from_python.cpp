@@ -1,0 +1,380 @@
+// How Python registers operators: through operators of the namespace spikeforge_custom_op, which
+// python/spikeforge/custom_op.py calls. What C++ gives as functions, Python gives as the names of operators that it gave
+// a kernel, so that nothing here knows Python, and a function of Python meets every mode and transform of torch as an
+// operator does. From there on it is a CustomOp.
+#include <spikeforge/custom_op/custom_op.h>
+#include <spikeforge/custom_op/internal/c_functions.h>
+#include <spikeforge/custom_op/internal/operator.h>
+#include <spikeforge/custom_op/internal/remembered.h>
+#include <spikeforge/ops/common/library.h>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+namespace spikeforge::custom_op {
+
+struct DefinitionAccess {
+  static Definition& of(CustomOp& op) { return op.definition_; }
+};
+
+namespace {
+
+// --- Functions that are operators
+
+// An operator that Python implements. Its entry in the dispatcher stays as long as this, whatever Python does.
+class Function {
+ public:
+  explicit Function(const std::string& name)
+      : entry_(std::make_shared<c10::RegistrationHandleRAII>(
+            c10::Dispatcher::singleton().registerName(c10::OperatorName(name, "")))),
+        handle_(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), "")) {}
+
+  // With `before` and `after` around the call's arguments. Gives the operator's first result.
+  c10::IValue operator()(const Arguments& in, torch::jit::Stack before = {}, torch::jit::Stack after = {}) const {
+    torch::jit::Stack stack = std::move(before);
+    for (std::size_t i = 0; i < in.count(); ++i) stack.push_back(in.value(i));
+    for (c10::IValue& value : after) stack.push_back(std::move(value));
+    handle_.callBoxed(stack);
+    return std::move(stack.at(0));
+  }
+
+ private:
+  std::shared_ptr<c10::RegistrationHandleRAII> entry_;
+  c10::OperatorHandle handle_;
+};
+
+c10::List<at::Tensor> list_of(Tensors tensors) {
+  c10::List<at::Tensor> list;
+  for (const at::Tensor& t : tensors) list.push_back(t);
+  return list;
+}
+
+// The function gives tensors of the meta device.
+ShapeFunction shapes_by(const std::string& name) {
+  const auto known = std::make_shared<Remembered<std::vector<Result>>>();
+  return [function = Function(name), known](const Arguments& in) {
+    return known->get(in, [&] {
+      std::vector<Result> results;
+      for (const at::Tensor& t : function(in).toTensorVector()) results.push_back({t.sym_sizes(), t.scalar_type()});
+      return results;
+    });
+  };
+}
+
+// What is returned must be as the shape function said, and tensors of its own: compiled programs take both for granted.
+Compute computed_by(const std::string& name, const char* whose, const ShapeFunction& shapes,
+                    const std::shared_ptr<const Operator>& op) {
+  return [function = Function(name), whose, shapes, op](const Arguments& in) {
+    TensorVector results = function(in).toTensorVector();
+    op->check_results(whose, results);
+    const std::vector<Result> said = shapes(in);
+    TORCH_CHECK_VALUE(said.size() == results.size(), op->name, ": its shape function must describe ", results.size(),
+                      results.size() == 1 ? " result" : " results", ", as its schema has, but describes ", said.size());
+    TensorVector others;
+    for (std::size_t i = 0; i < in.count(); ++i)
+      exchanged(op->kinds[i], in.value(i), [&](const at::Tensor& t) {
+        if (t.defined()) others.push_back(t);
+        return t;
+      });
+    const at::Device device = others.at(0).device();  // of all of them
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      at::Tensor& result = results[i];
+      TORCH_CHECK_VALUE(result.sym_sizes() == c10::SymIntArrayRef(said[i].sizes), op->name, ": ", whose,
+                        " gave result ", i, " the shape ", result.sym_sizes(), ", but its shape function says ",
+                        c10::SymIntArrayRef(said[i].sizes));
+      TORCH_CHECK_TYPE(result.scalar_type() == said[i].dtype, op->name, ": ", whose, " gave result ", i,
+                       " the dtype ", result.scalar_type(), ", but its shape function says ", said[i].dtype);
+      TORCH_CHECK_VALUE(result.device() == device, op->name, ": ", whose, " gave result ", i, " on ", result.device(),
+                        ", but its arguments are on ", device);
+      const bool shares = std::ranges::any_of(others, [&](const at::Tensor& t) { return result.is_alias_of(t); });
+      result = shares ? result.clone(at::MemoryFormat::Contiguous) : result.contiguous();
+      others.push_back(result);
+    }
+    return results;
+  };
+}
+
+Jvp jvp_by(const std::string& name) {
+  return [function = Function(name)](const Arguments& in, Tensors tangents) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const at::Tensor& t : tangents) list.push_back(t.defined() ? std::optional(t) : std::nullopt);
+    return function(in, {c10::IValue(std::move(list))}).toTensorVector();
+  };
+}
+
+Batching batching_by(const std::string& name) {
+  return [function = Function(name)](const Arguments& in, std::int64_t size) {
+    c10::List<bool> mapped;
+    for (std::size_t i = 0; i < in.count(); ++i) mapped.push_back(in.is_mapped(i));
+    return function(in, {c10::IValue(size), c10::IValue(std::move(mapped))}).toTensorVector();
+  };
+}
+
+// The operator itself, to whose kernels one more dimension is nothing new: every tensor gets it.
+Batching batched_itself(const std::shared_ptr<const Operator>& op) {
+  return [op](const Arguments& in, std::int64_t size) {
+    torch::jit::Stack stack;
+    for (std::size_t i = 0; i < in.count(); ++i)
+      stack.push_back(exchanged(op->kinds[i], in.value(i), [&](const at::Tensor& t) {
+        if (!t.defined() || in.is_mapped(i)) return t;
+        std::vector<c10::SymInt> sizes = t.sym_sizes().vec();
+        sizes.insert(sizes.begin(), size);
+        return t.expand_symint(sizes);
+      }));
+    c10::Dispatcher::singleton()
+        .findSchemaOrThrow(op->schema.name().c_str(), op->schema.overload_name().c_str())
+        .callBoxed(&stack);
+    TensorVector results;
+    for (c10::IValue& value : stack) results.push_back(std::move(value).toTensor());
+    return results;
+  };
+}
+
+// --- What Python says: a dict of names, numbers and lists.
+
+class Parts {
+ public:
+  explicit Parts(const c10::IValue& dict) : dict_(dict.toGenericDict()) {}
+
+  bool has(const char* key) const { return dict_.contains(key); }
+  std::string text(const char* key) const { return dict_.at(key).toStringRef(); }
+  std::int64_t integer(const char* key) const { return dict_.at(key).toInt(); }
+
+  // Empty where they are not there: Python cannot pass an empty list.
+  std::vector<std::int64_t> integers(const char* key) const {
+    return has(key) ? dict_.at(key).toIntVector() : std::vector<std::int64_t>();
+  }
+  std::vector<std::string> texts(const char* key) const {
+    std::vector<std::string> all;
+    if (!has(key)) return all;
+    for (const c10::IValue& value : dict_.at(key).toListRef()) all.push_back(value.toStringRef());
+    return all;
+  }
+  bool is_text(const char* key) const { return dict_.at(key).isString(); }
+
+ private:
+  c10::Dict<c10::IValue, c10::IValue> dict_;
+};
+
+c10::ScalarType dtype_of(std::int64_t number) { return static_cast<c10::ScalarType>(number); }
+
+Dim3 dim3_of(const std::vector<std::int64_t>& numbers) {
+  return {.x = numbers.at(0), .y = numbers.at(1), .z = numbers.at(2)};
+}
+
+Extent extent_of(const Parts& parts, const char* key) {
+  if (!parts.is_text(key)) return dim3_of(parts.integers(key));
+  const auto known = std::make_shared<Remembered<std::vector<std::int64_t>>>();
+  return [function = Function(parts.text(key)), known](const Arguments& in, Tensors out) {
+    return dim3_of(known->get(in, [&] { return function(in, {}, {c10::IValue(list_of(out))}).toIntVector(); }));
+  };
+}
+
+CudaKernel cuda_of(const Parts& parts) {
+  CudaKernel kernel{.source = parts.text("cuda_source"), .entry = parts.text("cuda_entry")};
+  kernel.block = extent_of(parts, "cuda_block");
+  if (parts.has("cuda_grid"))
+    kernel.grid = extent_of(parts, "cuda_grid");
+  else if (!parts.is_text("cuda_block"))
+    kernel.grid = one_thread_an_element(parts.integers("cuda_block").at(0));
+  kernel.shared_bytes = parts.integer("cuda_shared_bytes");
+  kernel.options = parts.texts("cuda_options");
+  const std::vector<std::string> headers = parts.texts("cuda_headers");  // name, text, name, text, ...
+  for (std::size_t i = 0; i + 1 < headers.size(); i += 2) kernel.headers.emplace_back(headers[i], headers[i + 1]);
+  return kernel;
+}
+
+// The operator as far as its schema tells.
+std::shared_ptr<const Operator> described(const std::string& schema, const Parts& parts) {
+  Definition definition;
+  definition.schema = schema;
+  definition.cpu = Compute([](const Arguments&) { return TensorVector(); });
+  if (parts.has("names_differentiable")) {
+    definition.names_differentiable = true;
+    definition.differentiable = parts.texts("differentiable");
+  }
+  definition.save_results = parts.has("save_results");
+  if (parts.has("dtypes")) {
+    const std::vector<std::string> names = parts.texts("dtypes");
+    const std::vector<std::int64_t> numbers = parts.integers("dtypes_offered");  // one for each of the names
+    for (std::size_t i = 0; i < names.size(); ++i)
+      definition.dtypes[names[i]].push_back(dtype_of(numbers.at(i)));
+  }
+  return std::make_shared<const Operator>(std::move(definition));
+}
+
+std::map<c10::ScalarType, CFunction> functions_at(const Parts& parts) {
+  std::map<c10::ScalarType, CFunction> functions;
+  const std::vector<std::int64_t> dtypes = parts.integers("cpu_dtypes"), addresses = parts.integers("cpu_addresses");
+  for (std::size_t i = 0; i < dtypes.size(); ++i)
+    functions[dtype_of(dtypes[i])] = reinterpret_cast<CFunction>(addresses.at(i));  // NOLINT(performance-no-int-to-ptr)
+  return functions;
+}
+
+CustomOp custom_op_of(const std::string& schema, const Parts& parts) {
+  const std::shared_ptr<const Operator> read = described(schema, parts);
+  CustomOp op(schema);
+  const ShapeFunction shapes = shapes_by(parts.text("shapes"));
+  op.shapes(shapes);
+  Definition& definition = DefinitionAccess::of(op);
+  if (parts.has("cpu")) definition.cpu = computed_by(parts.text("cpu"), "its CPU function", shapes, read);
+  if (parts.has("cpu_addresses")) op.cpu(kernel_at(functions_at(parts), read));
+  if (parts.has("cpu_source")) op.cpu(kernel_of_source(parts.text("cpu_source"), parts.text("cpu_entry"), read));
+  if (parts.has("cuda")) definition.cuda = computed_by(parts.text("cuda"), "its CUDA function", shapes, read);
+  if (parts.has("cuda_source")) op.cuda(cuda_of(parts));
+  if (parts.has("cpu_for_missing_devices")) op.cpu_for_missing_devices();
+  if (parts.has("vjp")) op.vjp(parts.text("vjp"));
+  if (parts.has("jvp")) op.jvp(jvp_by(parts.text("jvp")));
+  if (parts.has("vmap")) op.batching(batching_by(parts.text("vmap")));
+  if (parts.has("vmap_batched")) op.batching(batched_itself(read));
+  if (parts.has("names_differentiable")) op.differentiable(parts.texts("differentiable"));
+  if (parts.has("save_results")) op.save_results();
+  if (parts.has("zero_results")) {
+    std::vector<std::size_t> places;
+    for (const std::int64_t place : parts.integers("zero_results")) places.push_back(static_cast<std::size_t>(place));
+    op.zero_results(std::move(places));
+  }
+  for (const auto& [argument, dtypes] : read->definition.dtypes) op.dtypes(argument, dtypes);
+  return op;
+}
+
+// --- Schemas of the functions
+
+using ArgumentList = std::vector<c10::Argument>;
+
+c10::Argument plain(const std::string& name, c10::TypePtr type) { return {name, std::move(type)}; }
+
+
+// Without defaults, which torch would leave out of a call, and in a row, as a function is given them.
+ArgumentList in_a_row(const Operator& op) {
+  ArgumentList row;
+  for (const c10::Argument& a : op.schema.arguments()) row.emplace_back(a.name(), a.type(), a.real_type(), a.N());
+  return row;
+}
+
+std::string schema_of_function(const Operator& op, const std::string& name, const std::string& part) {
+  const c10::TypePtr tensor = c10::TensorType::get(), tensors = c10::ListType::ofTensors();
+  ArgumentList takes, gives;  // what is added to the operator's arguments has an underscore before its name
+  const auto tensor_for_each_result = [&](const char* what) {
+    for (std::size_t i = 0; i < op.result_count(); ++i) takes.push_back(plain(what + std::to_string(i), tensor));
+  };
+  const auto take = [&](ArgumentList row) { takes.insert(takes.end(), row.begin(), row.end()); };
+
+  if (part == "vjp") tensor_for_each_result("_gradient");
+  if (part == "jvp") takes.push_back(plain("_tangents", c10::ListType::ofOptionalTensors()));
+  if (part == "vmap") {
+    takes.push_back(plain("_size", c10::IntType::get()));
+    takes.push_back(plain("_mapped", c10::ListType::ofBools()));
+  }
+  take(in_a_row(op));
+  if (part == "vjp" && op.definition.save_results) tensor_for_each_result("_result");
+  const bool is_extent = part == "grid" || part == "block";
+  if (is_extent) takes.push_back(plain("_results", tensors));
+
+  if (part == "vjp") {
+    for (std::size_t i = 0; i < op.argument_count(); ++i)
+      if (op.is_differentiable[i]) {
+        const bool is_list = op.kinds[i] == ArgumentKind::tensor_list || op.kinds[i] == ArgumentKind::maybe_tensor_list;
+        gives.push_back(plain("", is_list ? tensors : tensor));
+      }
+  } else {
+    gives.push_back(plain("", is_extent ? static_cast<c10::TypePtr>(c10::ListType::ofInts()) : tensors));
+  }
+  std::ostringstream text;
+  text << c10::FunctionSchema(name, "", std::move(takes), std::move(gives));
+  return text.str();
+}
+
+// --- Operators of the namespace
+
+// Python holds a number.
+class Registered {
+ public:
+  static Registered& get() {
+    static Registered& all = *new Registered();
+    return all;
+  }
+
+  std::int64_t add(RegisteredOp op) {
+    const std::scoped_lock lock(mutex_);
+    ops_.emplace(++last_, std::make_shared<const RegisteredOp>(std::move(op)));
+    return last_;
+  }
+
+  std::shared_ptr<const RegisteredOp> find(std::int64_t number) const {
+    const std::scoped_lock lock(mutex_);
+    const auto at = ops_.find(number);
+    TORCH_CHECK_VALUE(at != ops_.end(), "spikeforge_custom_op: there is no operator ", number, " any more");
+    return at->second;
+  }
+
+  void remove(std::int64_t number) {
+    std::shared_ptr<const RegisteredOp> op;  // goes without the lock
+    const std::scoped_lock lock(mutex_);
+    if (const auto at = ops_.find(number); at != ops_.end()) {
+      op = std::move(at->second);
+      ops_.erase(at);
+    }
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::int64_t, std::shared_ptr<const RegisteredOp>> ops_;
+  std::int64_t last_ = 0;
+};
+
+using torch::jit::Stack;
+
+// (str schema, Dict parts, str name, str part) -> str
+void function_schema(Stack& stack) {
+  const std::string part = torch::jit::pop(stack).toStringRef(), name = torch::jit::pop(stack).toStringRef();
+  const Parts parts(torch::jit::pop(stack));
+  const std::string schema = torch::jit::pop(stack).toStringRef();
+  torch::jit::push(stack, schema_of_function(*described(schema, parts), name, part));
+}
+
+// (str schema, Dict parts) -> int
+void register_operator(Stack& stack) {
+  const Parts parts(torch::jit::pop(stack));
+  const std::string schema = torch::jit::pop(stack).toStringRef();
+  torch::jit::push(stack, Registered::get().add(custom_op_of(schema, parts).registered()));
+}
+
+// (int number, str arch, Any[] arguments) -> ()
+void compile(Stack& stack) {
+  const std::vector<c10::IValue> arguments = torch::jit::pop(stack).toListRef().vec();
+  const std::string arch = torch::jit::pop(stack).toStringRef();
+  Registered::get().find(torch::jit::pop(stack).toInt())->compile(arch, arguments);
+}
+
+// (int number) -> ()
+void unregister(Stack& stack) { Registered::get().remove(torch::jit::pop(stack).toInt()); }
+
+template <void (*function)(Stack&)>
+void boxed(const c10::OperatorHandle&, Stack* stack) {
+  function(*stack);
+}
+template <void (*function)(Stack&)>
+torch::CppFunction kernel() {
+  return torch::CppFunction::makeFromBoxedFunction<&boxed<function>>();
+}
+
+SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_custom_op, given), library, C10_UID) {
+  library.def("function_schema(str schema, Dict(str, Any) parts, str name, str part) -> str",
+              kernel<function_schema>());
+  library.def("register_operator(str schema, Dict(str, Any) parts) -> int", kernel<register_operator>());
+  library.def("compile(int operator_number, str arch, Any[] arguments) -> ()", kernel<compile>());
+  library.def("unregister(int operator_number) -> ()", kernel<unregister>());
+}
+
+}  // namespace
+}  // namespace spikeforge::custom_op

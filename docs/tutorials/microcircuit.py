@@ -1,0 +1,145 @@
+"""
+Events and microcircuits
+========================
+
+In a network as the cortex has it, each neuron reaches few others, and few fire at a time. Then a step should cost what the spikes cost,
+not what the connections do. This tutorial simulates the network of Vogels and Abbott (J. Neurosci. 25, 10786, 2005), a benchmark of
+simulators (Brette et al., J. Comput. Neurosci. 23, 349, 2007): 4,000 neurons with synaptic conductances, four excitatory ones to an inhibitory
+one, each with 80 random targets.
+"""
+
+# %%
+# The neuron
+# ----------
+# Its voltage v, in mV, is driven by two conductances, relative to the leak:
+#
+# .. math::
+#
+#    \tau_m \dot v = (E_l - v) + g_e\,(E_e - v) + g_i\,(E_i - v) + I, \qquad \tau_e \dot g_e = -g_e, \qquad \tau_i \dot g_i = -g_i
+#
+# A spike at -50 mV resets it to -60 mV, where it rests for 5 ms. As a function of one step of 0.1 ms it is a neuron with four states and
+# two inputs, the excitatory and inhibitory spikes that arrive:
+
+import math
+import time
+
+import torch
+from matplotlib import pyplot
+
+import spikeforge
+
+DT = 0.1  # ms
+EXCITATORY, INHIBITORY, TARGETS = 3200, 800, 80
+NEURONS = EXCITATORY + INHIBITORY
+
+
+@spikeforge.neuron(states={"v": -60.0, "g_e": 0.0, "g_i": 0.0, "wait": 0.0})
+def coba(x_e, x_i, v, g_e, g_i, wait, *, drive=20.0):
+    h = v + DT / 20 * (-60 - v - g_e * v + g_i * (-80 - v) + drive)
+    resting = wait > 0
+    s = spikeforge.where(resting, 0.0, spikeforge.spike(h + 50, "atan"))
+    return s, {
+        "v": spikeforge.where(resting, v, spikeforge.select(s, -60.0, h)),
+        "g_e": g_e * math.exp(-DT / 5) + 0.6 * x_e,  # a spike brings 6 nS, of a leak of 10 nS
+        "g_i": g_i * math.exp(-DT / 10) + 6.7 * x_i,
+        "wait": spikeforge.select(s, 5 / DT, torch.clamp(wait - 1, min=0)),
+    }
+
+
+# %%
+# The connections
+# ---------------
+# Each neuron has the same number of targets, so the matrix is a table: a row for each neuron, with its targets (the ELL form; matrices with
+# rows of any length are CSR). All synapses of a kind weigh the same, so there is one weight and no more. One matrix serves both kinds of
+# synapse: excitatory spikes arrive in its first 4,000 columns, inhibitory ones in the next.
+
+torch.manual_seed(0)
+targets = torch.randint(NEURONS, (NEURONS, TARGETS), dtype=torch.int32).sort(1).values
+targets[EXCITATORY:] += NEURONS
+one = torch.ones(1)
+
+
+def arriving(spikes):
+    """How many excitatory and inhibitory spikes reach each neuron: [2, NEURONS]. It reads the rows of those that fired alone."""
+    counts = torch.ops.spikeforge.event_ellmv(one, targets, spikes, cols=2 * NEURONS, transpose=True)
+    return counts.view(2, NEURONS)
+
+
+# %%
+# It does what a dense matrix would do:
+
+spikes = (torch.rand(NEURONS) < 0.02).float()
+matrix = torch.zeros(NEURONS, 2 * NEURONS)
+matrix.scatter_add_(1, targets.long(), torch.ones(NEURONS, TARGETS))
+assert torch.equal(arriving(spikes), (spikes @ matrix).view(2, NEURONS))
+del matrix
+
+# %%
+# Half a second of its life
+# -------------------------
+# Spikes of a step arrive in the next one, so steps follow each other: a product, and a step of the neurons. Voltages begin anywhere.
+
+STEPS = 5000
+states = {"v": -60 + 10 * torch.rand(NEURONS)}
+spikes, fired = torch.zeros(NEURONS), []
+start = time.perf_counter()
+with torch.no_grad():
+    for _ in range(STEPS):
+        x_e, x_i = arriving(spikes).unsqueeze(1)
+        outputs, states = coba(x_e, x_i, **states)
+        spikes = outputs[0]
+        fired.append(spikes.nonzero()[:, 0])
+seconds = time.perf_counter() - start
+
+steps = torch.cat([torch.full_like(who, step) for step, who in enumerate(fired)])
+neurons = torch.cat(fired)
+rate = len(neurons) / NEURONS / (STEPS * DT / 1000)
+print(f"{NEURONS} neurons, {NEURONS * TARGETS:,} synapses, {STEPS * DT:.0f} ms: {rate:.1f} Hz, {1e6 * seconds / STEPS:.0f} us a step")
+assert 5 < rate < 40
+
+# %%
+# The network keeps itself busy, and its neurons fire irregularly: the coefficient of variation of a neuron's intervals, which is 0 for a clock
+# and 1 for a random process, is above 1 here, since spikes come in bursts.
+
+# sphinx_gallery_thumbnail_number = 1
+figure, (raster, rates) = pyplot.subplots(2, figsize=(8, 6), sharex=True, height_ratios=[3, 1], layout="constrained")
+shown = neurons % 8 == 0
+raster.plot(steps[shown] * DT, neurons[shown], ",", color="black")
+raster.axhline(EXCITATORY, color="C3", linewidth=0.8)
+raster.set(ylabel="neuron (inhibitory ones above the line)")
+counts = torch.bincount(steps // 50, minlength=STEPS // 50)
+rates.plot(torch.arange(len(counts)) * 5 + 2.5, counts / NEURONS / 0.005, color="black")
+rates.set(xlabel="time (ms)", ylabel="rate (Hz)")
+
+variations = []
+for neuron in range(0, NEURONS, 20):
+    intervals = steps[(neurons == neuron) & (steps > 1000)].diff().float()
+    if len(intervals) > 3:
+        variations.append((intervals.std() / intervals.mean()).item())
+variation = sum(variations) / len(variations)
+print(f"coefficient of variation {variation:.2f}, of {len(variations)} neurons")
+assert 0.7 < variation < 2
+pyplot.show()
+
+# %%
+# What a step costs
+# -----------------
+# The product costs what the spikes cost. Ten times as many take longer; a step of silence is almost free.
+
+
+def microseconds(share):
+    events = (torch.rand(NEURONS) < share).float()
+    times = []
+    for _ in range(50):
+        start = time.perf_counter()
+        arriving(events)
+        times.append(1e6 * (time.perf_counter() - start))
+    return min(times)
+
+
+print("share that fires, us a product:", {share: round(microseconds(share), 1) for share in (0.0, 0.001, 0.01, 0.1, 1.0)})
+assert microseconds(0.001) < microseconds(1.0)
+
+# %%
+# ``examples/coba`` is the same network as a program, up to 400,000 neurons, which a GPU steps as a CUDA graph:
+# ``python examples/coba/run.py --scale 100 --device cuda``. :doc:`../events` has the products, matrices that are never stored, and plasticity.

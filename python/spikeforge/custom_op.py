@@ -1,0 +1,534 @@
+"""Operators of one's own, registered from Python: what spikeforge::CustomOp is in C++, with no compiler.
+
+The registration, its checks, the launch of the CUDA source and the derivatives are those of C++ (csrc/custom_op). What
+is given here as a Python function becomes an operator as well, which the C++ side calls by its name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from spikeforge import _library
+
+_library.load()
+
+_CPP = torch.ops.spikeforge_custom_op
+_FUNCTIONS = "spikeforge_functions"  # the namespace of the Python functions
+_numbers = itertools.count()
+_registered: dict[str, CustomOp] = {}  # keeps functions and compiled code for as long as torch may call them
+_former: dict[str, torch._ops.OpOverload] = {}  # of names that were free for a while
+
+# torch's numbers of its dtypes (c10::ScalarType), as operators take them.
+_DTYPE_NUMBERS = {
+    dtype: number
+    for number, dtype in enumerate(
+        (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
+    )
+} | {torch.complex64: 9, torch.complex128: 10, torch.bool: 11, torch.bfloat16: 15}
+
+Extent = int | Sequence[int] | Callable[..., int | Sequence[int]]
+
+
+@dataclass(frozen=True)
+class CudaKernel:
+    """CUDA source that NVRTC compiles when it is first used, and how it is launched.
+
+    source: the text. Its kernel takes the schema's arguments, then its results: `Array<const x_t> x` for a Tensor x,
+        `long long` for int, `double` for float, `bool`, `Array<y_t> y` for a result y. docs/custom_operators.md has more.
+    entry: the name of its `extern "C" __global__` function; by default that of the operator, without its namespace.
+    grid, block: blocks, and threads a block: an int, up to three, or a function of the arguments, then the results, that
+        gives them from their sizes. By default one thread for each element of the first result, in blocks of 256.
+    shared_bytes: of dynamic shared memory.
+    options: of NVRTC.
+    headers: texts that the source may include, by their names.
+    """
+
+    source: str
+    entry: str | None = None
+    grid: Extent | None = None
+    block: Extent = 256
+    shared_bytes: int = 0
+    options: Sequence[str] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class CustomOp:
+    """An operator that `spikeforge.custom_op` registered. Called, it is `torch.ops.<namespace>.<name>`.
+
+    name: "mine::event_sum".
+    overload: torch's handle, for torch.library.opcheck and graphs.
+    """
+
+    # The parameters of a CPU function at an address, as numba.cfunc takes them.
+    cfunc_signature = "void(CPointer(voidptr), CPointer(int64), CPointer(CPointer(int64)), CPointer(int64), CPointer(float64))"
+
+    def __init__(self, schema: str, parts: _Parts) -> None:
+        self._parts = parts
+        self._number = parts.register()
+        parsed = torch._C.parse_schema(schema)
+        self.name: str = parsed.name + (f".{parsed.overload_name}" if parsed.overload_name else "")
+        self.overload = _overload(self.name)
+        _registered[self.name] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.overload(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<spikeforge.CustomOp {self.overload._schema}>"
+
+    def compile(self, arch: str, *args: Any) -> None:
+        """Compiles the CUDA source for a GPU ("sm_90") and the dtypes of these arguments. Needs no GPU.
+
+        Raises RuntimeError for a source that does not compile, with its numbered lines around the error.
+        """
+        _CPP.compile(self._number, arch, list(args))
+
+    def unregister(self) -> None:
+        """Takes the operator out of torch, so that its name is free. Nothing may be calling it meanwhile."""
+        if _registered.pop(self.name, None) is None:
+            return
+        _CPP.unregister(self._number)
+        self._parts.close()
+        _former[self.name] = self.overload
+        namespace, local = self.name.split(".")[0].split("::")
+        operators = getattr(torch.ops, namespace)
+        if local in vars(operators):  # what torch keeps of an operator that was looked up
+            delattr(operators, local)
+            operators._dir.remove(local)
+
+
+def _overload(name: str) -> torch._ops.OpOverload:
+    """torch's handle of an operator that is registered."""
+    packet, _, overload = name.partition(".")
+    namespace, local = packet.split("::")
+    packet = getattr(getattr(torch.ops, namespace), local)
+    fresh = getattr(packet, overload or "default")
+    former = _former.pop(name, None)
+    if former is None:
+        return fresh
+    # To C++ the name has one handle for the life of the process: it takes what the new one says.
+    vars(former).update(vars(fresh))
+    setattr(packet, overload or "default", former)
+    return former
+
+
+def custom_op(
+    schema: str,
+    *,
+    shapes: Any,
+    cpu: Any = None,
+    cuda: str | CudaKernel | Callable[..., Any] | None = None,
+    vjp: Callable[..., Any] | str | CustomOp | None = None,
+    jvp: Callable[..., Any] | None = None,
+    vmap: Callable[..., Any] | Literal["batched"] | None = None,
+    differentiable: Sequence[str] | None = None,
+    save_results: bool = False,
+    zero_results: bool | Sequence[int] = False,
+    dtypes: Mapping[str, torch.dtype | Sequence[torch.dtype]] | None = None,
+    on_missing_device: Literal["error", "cpu"] = "error",
+) -> CustomOp:
+    """Registers an operator of one's own, `torch.ops.<namespace>.<name>`, and returns it.
+
+        scaled = spikeforge.custom_op(
+            "mine::scaled(Tensor x, float factor) -> Tensor y",
+            shapes="x",
+            cpu=lambda x, factor: x * factor,
+            cuda='''extern "C" __global__ void scaled(Array<const x_t> x, double factor, Array<y_t> y) {
+                      const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+                      if (i < x.numel) y[i] = factor * x[i];
+                    }''',
+            vjp=lambda grad, x, factor: grad * factor,
+        )
+
+    Functions get the arguments in the schema's order, each by position, defaults filled in; tensors are contiguous.
+
+    schema: in torch's language, "namespace::name(Tensor x, int n, float a=1.0) -> (Tensor y, Tensor z)".
+    shapes: what each result is: the name of an argument that it is like; a tuple of its sizes, with the dtype of the
+        first tensor; or (sizes, dtype). A size may be the name of an int argument, a dtype the name of an argument that
+        has it, or that is it. Several results take a list of these. A function of the arguments gives the same, or
+        tensors; it sees no data, and is called once for each combination of shapes, dtypes and numbers, so that it is
+        the place to refuse wrong shapes.
+    cpu: a function that returns the results, new tensors as `shapes` says; or the address of a compiled function, as an
+        int, a numba.cfunc or a function of ctypes, for the dtype of `dtypes`, or a dict of them by the dtype of the
+        first tensor (`CustomOp.cfunc_signature` has its parameters); or C++ source, a str, whose function of the
+        operator's name takes what a CUDA kernel would, compiled by the machine's compiler when it is first used.
+    cuda: CUDA source, a CudaKernel, or a function that returns the results.
+    vjp: a function of the gradients of the results, then the arguments (then the results, under `save_results`), that
+        returns the gradients of the differentiable arguments; or another operator that takes and gives the same.
+        Without it the operator refuses to be differentiated.
+    jvp: a function of the tangents of the differentiable arguments, then the arguments, that returns those of the
+        results. Without it forward-mode differentiation is refused.
+    vmap: for torch.vmap: a function as torch.library.register_vmap takes it, (info, in_dims, *args) -> (results,
+        out_dims), where in_dims are 0 or None; "batched", where the operator itself takes tensors with one more
+        dimension in front; or None: it runs once for each slice.
+    differentiable: the arguments that have a gradient; by default all tensors.
+    save_results: the vjp gets the results.
+    zero_results: results begin as zeros, for CUDA kernels and compiled functions that add to them: all, or some.
+    dtypes: the dtypes that arguments may have, by their names; others are a TypeError.
+    on_missing_device: "cpu" runs `cpu` on copies of tensors on a device that has no kernel, and warns once.
+
+    Raises ValueError for a schema that cannot be read or served, a name that is taken, and parts that do not fit.
+    """
+    if on_missing_device not in ("error", "cpu"):
+        raise ValueError(f'{schema}: on_missing_device must be "error" or "cpu", but is {on_missing_device!r}')
+    parts = _Parts(schema, differentiable, save_results, dtypes)
+    try:
+        parts.add("shapes", _shapes(parts, shapes))
+        _add_cpu(parts, cpu)
+        _add_cuda(parts, cuda)
+        _add_rules(parts, vjp, jvp, vmap)
+        if zero_results is not False:
+            parts["zero_results"] = list(range(len(parts.results)) if zero_results is True else zero_results)
+        if on_missing_device == "cpu":
+            parts["cpu_for_missing_devices"] = 1
+        return CustomOp(schema, parts)
+    except BaseException:
+        parts.close()
+        raise
+
+
+# --- What is passed to C++ -------------------------------------------------------------------------------------------
+
+
+class _Parts:
+    """The parts of an operator by the names that C++ has for them, and the operators that its functions are."""
+
+    def __init__(
+        self,
+        schema: str,
+        differentiable: Sequence[str] | None,
+        save_results: bool,
+        dtypes: Mapping[str, torch.dtype | Sequence[torch.dtype]] | None,
+    ) -> None:
+        self.schema = schema
+        self._dict: dict[str, Any] = {}
+        self._library: torch.library.Library | None = None
+        self._functions: dict[str, list[Callable[..., Any]]] = {}
+        self.kept: list[Any] = []  # what an address belongs to
+        self.differentiable = differentiable
+        self.dtypes = {name: _listed(allowed, torch.dtype) for name, allowed in (dtypes or {}).items()}
+        if differentiable is not None:
+            self["names_differentiable"] = 1
+            self["differentiable"] = list(differentiable)
+        if save_results:
+            self["save_results"] = 1
+        if self.dtypes:
+            pairs = [(name, dtype) for name, allowed in self.dtypes.items() for dtype in allowed]
+            self["dtypes"] = [name for name, _ in pairs]
+            self["dtypes_offered"] = [_number_of(dtype) for _, dtype in pairs]
+        _CPP.function_schema(schema, self._dict, "spikeforge_functions::probe", "shapes")  # refuses what is no schema
+        parsed = torch._C.parse_schema(schema)
+        self.name: str = parsed.name
+        self.arguments: list[str] = [argument.name for argument in parsed.arguments]
+        self.kinds: list[str] = [str(argument.type) for argument in parsed.arguments]
+        self.results: list[str] = [result.name for result in parsed.returns]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if value != []:  # torch cannot tell the type of an empty list
+            self._dict[key] = value
+
+    def local_name(self) -> str:
+        return self.name.split("::")[1].split(".")[0]
+
+    def add(self, part: str, function: Callable[..., Any], key: str | None = None) -> None:
+        """Makes a function an operator, whose name is the part's value."""
+        name = f"{re.sub(r'[^A-Za-z0-9_]', '_', self.name)}_{part}_{next(_numbers)}"
+        if self._library is None:
+            self._library = torch.library.Library(_FUNCTIONS, "FRAGMENT")
+        full = f"{_FUNCTIONS}::{name}"
+        schema = _CPP.function_schema(self.schema, self._dict, full, part)
+        self._library.define(schema.removeprefix(f"{_FUNCTIONS}::"))
+        # Rules are traced through; the others run where autograd is done.
+        is_rule = part in ("vjp", "jvp", "vmap")
+        held = self._functions[name] = [function]  # torch never gives up what it is handed
+        self._library.impl(
+            name, lambda *args: held[0](*args), "CompositeImplicitAutograd" if is_rule else "CompositeExplicitAutograd"
+        )
+        self[key or part] = full
+
+    def register(self) -> int:
+        return _CPP.register_operator(self.schema, self._dict)
+
+    def close(self) -> None:
+        if self._library is not None:
+            self._library._destroy()
+            self._library = None
+        for held in self._functions.values():
+            held.clear()
+        self.kept.clear()
+
+
+def _number_of(dtype: torch.dtype) -> int:
+    if dtype not in _DTYPE_NUMBERS:
+        raise TypeError(f"custom operators do not know {dtype}")
+    return _DTYPE_NUMBERS[dtype]
+
+
+def _listed(value: Any, kind: type) -> list[Any]:
+    return [value] if isinstance(value, kind) else list(value)
+
+
+def _tensors(name: str, whose: str, returned: Any) -> list[Tensor]:
+    """What a function returned, as a list of tensors."""
+    results = [returned] if isinstance(returned, Tensor) else returned
+    if not isinstance(results, (list, tuple)) or not all(isinstance(result, Tensor) for result in results):
+        raise TypeError(f"{name}: {whose} must return a tensor for each result, but returned {_described(returned)}")
+    return list(results)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"a {type(value).__name__} of {', '.join(type(element).__name__ for element in value) or 'nothing'}"
+    return f"a {type(value).__name__}"
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+
+def _shapes(parts: _Parts, shapes: Any) -> Callable[..., list[Tensor]]:
+    """A function of the arguments that gives a meta tensor for each result."""
+    if shapes is None:
+        raise ValueError(f"{parts.name}: it has no shape function: give shapes=")
+    name, count = parts.name, len(parts.results)
+
+    def evaluate(*args: Any) -> list[Tensor]:
+        said = shapes(*args) if callable(shapes) else shapes
+        named = dict(zip(parts.arguments, args))
+        return [_meta(name, spec, named) for spec in _specs(said, count)]
+
+    if not callable(shapes):
+        _check_names(parts, shapes)
+    return evaluate
+
+
+def _is_sizes(spec: Any) -> bool:
+    return isinstance(spec, (tuple, list)) and all(isinstance(size, (int, str, torch.SymInt)) for size in spec)
+
+
+def _specs(said: Any, count: int) -> Sequence[Any]:
+    """One description a result. A list has one for each; what one result is may stand alone."""
+    if isinstance(said, list) and not (count == 1 and said and _is_sizes(said) and not isinstance(said[0], str)):
+        return said
+    if isinstance(said, tuple) and count > 1 and not _is_sizes(said) and len(said) == count:
+        return said
+    return [said]
+
+
+def _meta(name: str, spec: Any, arguments: dict[str, Any]) -> Tensor:
+    first = next(value for value in arguments.values() if isinstance(value, Tensor))
+    if isinstance(spec, str):
+        spec = arguments[spec]
+    if hasattr(spec, "shape") and hasattr(spec, "dtype"):
+        sizes, dtype = tuple(spec.shape), spec.dtype
+    elif _is_sizes(spec):
+        sizes, dtype = spec, first.dtype
+    elif isinstance(spec, (tuple, list)) and len(spec) == 2 and _is_sizes(spec[0]):
+        sizes, dtype = spec
+    else:
+        raise TypeError(
+            f"{name}: shapes must give the name of an argument, sizes, (sizes, dtype) or a tensor for each result, but "
+            f"gave {spec!r}"
+        )
+    if isinstance(dtype, str):
+        dtype = arguments[dtype]
+    dtype = dtype.dtype if isinstance(dtype, Tensor) else dtype
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"{name}: shapes must give a torch.dtype for each result, but gave {dtype!r}")
+    sizes = [arguments[size] if isinstance(size, str) else size for size in sizes]
+    if any(isinstance(size, int) and size < 0 for size in sizes):
+        raise ValueError(f"{name}: its shape function gives the shape {sizes}: sizes must not be negative")
+    return torch.empty(sizes, dtype=dtype, device="meta")
+
+
+def _check_names(parts: _Parts, said: Any) -> None:
+    """A name in fixed shapes must be an argument's."""
+    if isinstance(said, str) and said not in parts.arguments:
+        raise ValueError(f"{parts.name}: shapes names {said}, which its schema, {parts.schema}, does not have")
+    if isinstance(said, (list, tuple)):
+        for element in said:
+            _check_names(parts, element)
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+def _add_function(parts: _Parts, part: str, whose: str, function: Callable[..., Any]) -> None:
+    name = parts.name
+    parts.add(part, lambda *args: _tensors(name, whose, function(*args)))
+
+
+def _add_cpu(parts: _Parts, cpu: Any) -> None:
+    if cpu is None:
+        return
+    if isinstance(cpu, str):
+        parts["cpu_source"], parts["cpu_entry"] = cpu, parts.local_name()
+    elif isinstance(cpu, Mapping):
+        if not cpu:
+            raise ValueError(f"{parts.name}: cpu is a dict without a function")
+        _add_addresses(parts, {dtype: _address(parts, function) for dtype, function in cpu.items()})
+    elif _is_compiled(cpu):
+        leading = next(name for name, kind in zip(parts.arguments, parts.kinds) if kind == "Tensor")
+        offered = parts.dtypes.get(leading, [])
+        if len(offered) != 1:
+            raise ValueError(
+                f"{parts.name}: cpu is one compiled function, which is for one dtype: name that of {leading} in dtypes, "
+                "or give a dict of functions by dtype"
+            )
+        _add_addresses(parts, {offered[0]: _address(parts, cpu)})
+    elif callable(cpu):
+        _add_function(parts, "cpu", "its CPU function", cpu)
+    else:
+        raise TypeError(
+            f"{parts.name}: cpu must be a function, the address of one, C++ source or a dict of addresses by dtype, but "
+            f"is {_described(cpu)}"
+        )
+
+
+def _is_compiled(function: Any) -> bool:
+    is_address = isinstance(function, int) and not isinstance(function, bool)
+    return is_address or isinstance(function, ctypes._CFuncPtr) or isinstance(getattr(function, "address", None), int)
+
+
+def _add_addresses(parts: _Parts, addresses: dict[torch.dtype, int]) -> None:
+    parts["cpu_dtypes"] = [_number_of(dtype) for dtype in addresses]
+    parts["cpu_addresses"] = list(addresses.values())
+
+
+def _address(parts: _Parts, function: Any) -> int:
+    if not _is_compiled(function):
+        raise TypeError(
+            f"{parts.name}: cpu must give the address of a compiled function for a dtype: an int, a numba.cfunc or a "
+            f"function of ctypes; but gave {_described(function)}"
+        )
+    parts.kept.append(function)
+    if isinstance(function, int):
+        address = function
+    elif isinstance(function, ctypes._CFuncPtr):
+        address = ctypes.cast(function, ctypes.c_void_p).value or 0
+    else:
+        address = function.address
+        takes = getattr(getattr(function, "ctypes", None), "argtypes", None)
+        if takes is not None and len(takes) != 5:
+            raise TypeError(
+                f"{parts.name}: its compiled CPU function takes {len(takes)} parameters, but must have the signature "
+                f"{CustomOp.cfunc_signature}"
+            )
+    if address <= 0:
+        raise ValueError(f"{parts.name}: {address} is no address of a function")
+    return address
+
+
+def _add_cuda(parts: _Parts, cuda: str | CudaKernel | Callable[..., Any] | None) -> None:
+    if cuda is None:
+        return
+    if isinstance(cuda, str):
+        cuda = CudaKernel(cuda)
+    if not isinstance(cuda, CudaKernel):
+        if not callable(cuda):
+            raise TypeError(f"{parts.name}: cuda must be CUDA source, a CudaKernel or a function, but is {_described(cuda)}")
+        return _add_function(parts, "cuda", "its CUDA function", cuda)
+    parts["cuda_source"] = cuda.source
+    parts["cuda_entry"] = parts.local_name() if cuda.entry is None else cuda.entry
+    parts["cuda_shared_bytes"] = cuda.shared_bytes
+    parts["cuda_options"] = list(cuda.options)
+    parts["cuda_headers"] = [word for header in cuda.headers.items() for word in header]
+    for part, extent in (("grid", cuda.grid), ("block", cuda.block)):
+        if callable(extent):
+            parts.add(part, _extent_function(parts.name, part, extent), key=f"cuda_{part}")
+        elif extent is not None:
+            parts[f"cuda_{part}"] = _dim3(parts.name, part, extent)
+
+
+def _extent_function(name: str, part: str, extent: Callable[..., Any]) -> Callable[..., list[int]]:
+    return lambda *args: _dim3(name, part, extent(*args[:-1], *args[-1]))
+
+
+def _dim3(name: str, part: str, extent: Any) -> list[int]:
+    numbers = [extent] if isinstance(extent, int) else list(extent)
+    if not 1 <= len(numbers) <= 3 or not all(isinstance(number, int) for number in numbers):
+        raise ValueError(f"{name}: the {part} of its CUDA kernel must be one to three ints, but is {extent!r}")
+    return numbers + [1] * (3 - len(numbers))
+
+
+# --- derivatives and vmap --------------------------------------------------------------------------------------------
+
+
+def _add_rules(parts: _Parts, vjp: Any, jvp: Any, vmap: Any) -> None:
+    if isinstance(vjp, str):
+        parts["vjp"] = vjp
+    elif isinstance(vjp, CustomOp):
+        parts["vjp"] = vjp.name
+    elif vjp is not None:
+        parts.add("vjp", _vjp_function(parts, vjp))
+    if jvp is not None:
+        parts.add("jvp", _jvp_function(parts, jvp))
+    if vmap == "batched":
+        parts["vmap_batched"] = 1
+    elif vmap is not None:
+        if not callable(vmap):
+            raise ValueError(f'{parts.name}: vmap must be a function, "batched" or None, but is {vmap!r}')
+        parts.add("vmap", _vmap_function(parts, vmap))
+
+
+def _differentiable(parts: _Parts) -> list[int]:
+    """Places of the arguments that have a gradient."""
+    named = parts.differentiable
+    is_tensor = ["Tensor" in kind for kind in parts.kinds]
+    return [i for i, name in enumerate(parts.arguments) if (is_tensor[i] if named is None else name in named)]
+
+
+def _vjp_function(parts: _Parts, vjp: Callable[..., Any]) -> Callable[..., Any]:
+    name, count = parts.name, len(_differentiable(parts))
+
+    def gradients(*args: Any) -> Any:
+        given = vjp(*args)
+        if count == 1 and not (isinstance(given, (list, tuple)) and len(given) == 1):
+            return given
+        if not isinstance(given, (list, tuple)) or len(given) != count:
+            number = len(given) if isinstance(given, (list, tuple)) else 1
+            raise ValueError(
+                f"{name}: its vjp must give {count} gradients, one for each differentiable argument, but gave {number}"
+            )
+        return given[0] if count == 1 else tuple(given)
+
+    return gradients
+
+
+def _jvp_function(parts: _Parts, jvp: Callable[..., Any]) -> Callable[..., Any]:
+    name, places = parts.name, _differentiable(parts)
+
+    def tangents(flat: list[Tensor | None], *args: Any) -> list[Tensor]:
+        rest = iter(flat)
+        taken = [[next(rest) for _ in args[i]] if isinstance(args[i], (list, tuple)) else next(rest) for i in places]
+        return _tensors(name, "its jvp", jvp(*taken, *args))
+
+    return tangents
+
+
+def _vmap_function(parts: _Parts, vmap: Callable[..., Any]) -> Callable[..., Any]:
+    name, count = parts.name, len(parts.results)
+
+    def batched(size: int, mapped: list[bool], *args: Any) -> list[Tensor]:
+        info = SimpleNamespace(batch_size=size, randomness="error")
+        returned = vmap(info, tuple(0 if is_mapped else None for is_mapped in mapped), *args)
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise TypeError(f"{name}: its vmap must return (results, out_dims), but returned {_described(returned)}")
+        results = _tensors(name, "its vmap", returned[0])
+        dims = returned[1] if isinstance(returned[1], (list, tuple)) else [returned[1]] * count
+        if len(dims) != len(results):
+            raise ValueError(f"{name}: its vmap gave {len(results)} results, but {len(dims)} out_dims")
+        return [
+            result.expand(size, *result.shape) if dim is None else result.movedim(dim, 0)
+            for result, dim in zip(results, dims)
+        ]
+
+    return batched

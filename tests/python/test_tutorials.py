@@ -1,0 +1,88 @@
+"""The pages for newcomers: the tour and the tutorials run as they stand, and the reference leaves no public name out."""
+
+import importlib
+import os
+import re
+import runpy
+import subprocess
+import sys
+
+import pytest
+import spikeforge
+from documentation import PAGES, code
+
+from conftest import REPOSITORY, library_path
+
+FOLDER = REPOSITORY / "docs" / "tutorials"
+TUTORIALS = sorted(path.stem for path in FOLDER.glob("*.py"))
+NEEDS = {
+    "accelerate_spikingjelly": ["spikingjelly"],
+    "exchange_nir": ["spikingjelly", "nir", "libspikeforge_nir_nn.so"],
+    "custom_operator": ["libspikeforge_example_operators.so"],
+    "deploy_to_cpp": ["../bin/deploy"],
+}
+TOUR = [
+    "tour, an operator", "tour, a gradient", "tour, a network", "tour, states", "tour, a look inside", "tour, an own neuron",
+    "tour, a device", "tour, a file for C++",
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_tutorial_runs_by_itself(name, tmp_path):
+    for needed in NEEDS.get(name, []):
+        if "/" in needed or needed.endswith(".so"):
+            if not (library_path().parent / needed).exists():
+                pytest.skip(f"{needed} was not built")
+        else:
+            pytest.importorskip(needed)
+    environment = {**os.environ, "MPLBACKEND": "agg", "SPIKEFORGE_LIBRARY": str(library_path().absolute())}
+    done = subprocess.run([sys.executable, FOLDER / f"{name}.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def test_the_tutorial_of_hierarchies_prints_its_table(monkeypatch, capsys):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    runpy.run_path(str(FOLDER / "loihi_layers.py"), run_name="__main__")
+    assert "   4 |   8   8   8 |   0   1   0 |   8  10   8" in capsys.readouterr().out
+
+
+def test_the_tour_runs_from_its_first_block_to_its_last(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = re.findall(r"^<!-- test: (tour, .+) -->$", PAGES["docs/tour.md"], re.MULTILINE)
+    assert names == TOUR
+    session = {"__name__": "__main__"}
+    for name in names:
+        exec(compile(code(name), f"docs/tour.md, {name}", "exec"), session)
+    assert capsys.readouterr().out.endswith("True\n") and (tmp_path / "network.pt").exists()
+
+
+def test_the_first_call_of_the_install_page_prints_what_it_shows(capsys):
+    exec(code("a first call"), {})
+    assert capsys.readouterr().out in PAGES["docs/install.md"].split("```\n")
+
+
+def test_every_tutorial_is_in_the_index():
+    missing = [name for name in TUTORIALS if f"](tutorials/{name}.py)" not in PAGES["docs/README.md"]]
+    assert not missing, f"docs/README.md does not list {', '.join(missing)}"
+
+
+def reference():
+    return "".join(path.read_text() for path in sorted((REPOSITORY / "docs" / "api").glob("*.rst")))
+
+
+def test_the_reference_has_each_operator_once():
+    listed = " ".join(re.findall(r"^\.\. operators:: ((?:.*\n(?:   .+\n)*))", reference(), re.MULTILINE)).split()
+    assert sorted(listed) == sorted(spikeforge.ops.__all__)
+
+
+@pytest.mark.parametrize("module", ["spikeforge", "spikeforge.nn", "spikeforge.nir", "spikeforge.plot"])
+def test_the_reference_has_each_public_name(module):
+    try:
+        names = set(importlib.import_module(module).__all__)
+    except ImportError as error:  # NIR without HDF5
+        pytest.skip(str(error))
+    listed = {name.split(".")[-1] for name in re.findall(r"^\.\. auto(?:class|function):: (\S+)$", reference(), re.MULTILINE)}
+    others = {"__version__", "COLORS", "demo", "nir", "nn", "ops", "plot", "surrogate"}  # a number, colours, modules
+    missing = sorted(names - listed - others)
+    assert not missing, f"docs/api does not name {', '.join(missing)} of {module}"
