@@ -8,7 +8,7 @@ namespace spikeforge::ops {
 namespace {
 
 Tiles tiles_of(const Launch& launch, const cpu::Program& program) {
-  return tiles_of(launch.neurons, launch.steps, program.largest_tile);
+  return ops::tiles_of(launch.neurons, launch.steps, program.largest_tile);
 }
 
 }  // namespace

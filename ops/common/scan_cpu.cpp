@@ -193,7 +193,7 @@ class ScanOnCpu {
 std::int64_t segments_of(const ForwardLaunch& launch) {
   constexpr std::int64_t fewest = 3;
   constexpr std::int64_t least_share = 65536;  // of neurons times steps, as in cpu_tiles.cpp
-  const std::int64_t tiles = tiles_of(launch.neurons, launch.steps, launch.neurons).count;
+  const std::int64_t tiles = ops::tiles_of(launch.neurons, launch.steps, launch.neurons).count;
   if (tiles == 0) return 1;
   const std::int64_t segments =
       std::min<std::int64_t>(at::get_num_threads() / tiles, launch.neurons * launch.steps / least_share);

@@ -1187,6 +1187,8 @@ def run(
         inputs: each [T, *shape], of one floating-point dtype.
         states: each [*shape]; [] starts all of them at the text's own numbers.
         params: numbers' tensors that broadcast against shape, in the order of the text; each gets its gradient.
+        scan: let steps be taken side by side, of few neurons over a long sequence, which rounds in another way.
+            For 1 to 4 states, of which the next are affine in them.
         store_states: return the states after each step rather than the last ones.
 
     Raises:
