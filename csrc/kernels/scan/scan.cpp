@@ -201,6 +201,8 @@ std::optional<ScanPlan> plan_scan(const ForwardLaunch& launch, int multiprocesso
   constexpr std::size_t most_inputs = 128;  // registers
   constexpr int longest_unrolled = 5000;    // instructions
   const int cost = schedule.rows * (cell.forward_cost + composed.forward_cost);
+  // Doubles of more inputs and states would spill.
+  if (launch.type == DType::f64 && cell.states.size() * cell.inputs.size() > 4) return std::nullopt;
   if (inputs > most_inputs || cost > longest_unrolled || composed.is_too_long()) return std::nullopt;
   // Of doubles, and of many inputs, a thread needs more registers than 16 warps leave it.
   schedule.segments = launch.type == DType::f64 || inputs > most_inputs / 2 ? 8 : 16;
@@ -215,7 +217,12 @@ std::optional<ScanPlan> plan_scan(const BackwardLaunch& launch, int multiprocess
   constexpr std::int64_t fewest = 4, widest = 4;
   if (launch.steps > longest || launch.neurons == 0 || forced == 1) return std::nullopt;
   if (forced == 0 && launch.neurons * fewest > 32 * widest * multiprocessors) return std::nullopt;
-  const Schedule schedule = schedule_of(launch, multiprocessors);
+  Schedule schedule = schedule_of(launch, multiprocessors);
+  // The maps of two states take more registers than 16 warps leave a thread (sm_100 and sm_120 would spill).
+  if (launch.cell->states.size() > 1 && schedule.segments > 8) {
+    schedule.segments = 8;
+    schedule.ragged = launch.steps % (std::int64_t{schedule.checkpoint} * schedule.segments) != 0;
+  }
   if (schedule.segments == 1 || !fits_shared(launch, schedule)) return std::nullopt;
   const ScanPlan plan = plan_of(launch, schedule);
   const std::int64_t blocks = std::min(plan.tiles, multiprocessors / plan.groups);
