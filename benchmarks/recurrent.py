@@ -19,6 +19,7 @@ import sys
 import time
 
 import torch
+from contestants import TRACED, Fire
 from torch import nn
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -31,9 +32,7 @@ except ModuleNotFoundError:  # not installed: the package of this clone
 
 ops = torch.ops.spikeforge
 TAU = 2.0
-LIF = (
-    "neuron lif(x; v) { h = v + (x - v) * 0.5; s = spike(h - 1, sigmoid(4)); return s; v' = select(s, 0, h) }"
-)
+LIF = TRACED["traced lif"]
 
 
 # --- contestants: each gives the spikes of x and w -------------------------------------------------------------------
@@ -53,24 +52,12 @@ def loop_of_run(x, w):
     return torch.stack(rows)
 
 
-class Spike(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, u):
-        ctx.save_for_backward(u)
-        return (u >= 0).to(u.dtype)
-
-    @staticmethod
-    def backward(ctx, grad):
-        s = torch.sigmoid(4 * ctx.saved_tensors[0])
-        return grad * 4 * s * (1 - s)
-
-
 def torch_loop(x, w):
     s = v = torch.zeros_like(x[0])
     rows = []
     for row in x:
         h = v + (torch.addmm(row, s, w) - v) / TAU
-        s = Spike.apply(h - 1)
+        s = Fire.apply(h - 1)
         v = (1 - s) * h
         rows.append(s)
     return torch.stack(rows)

@@ -416,14 +416,16 @@ struct Multistep {
     Cursor<F> checkpoints;  // one state after the other
     PackedRow<Neurons, W, Spec::packed_bits> packed;
 
-    __device__ __forceinline__ ForwardCursors(const ForwardArgs<Cell>& a, Neurons n)
-        : checkpoints(rows_of<F>(a.checkpoints, 0, a.neurons, n)), packed(a.packed, a.packed_valid, a.neurons, n) {
+    // From step t on, the first of a segment.
+    __device__ __forceinline__ ForwardCursors(const ForwardArgs<Cell>& a, Neurons n, long long t = 0)
+        : checkpoints(rows_of<F>(a.checkpoints, t > 0 ? (t / C - 1) * S : 0, a.neurons, n)),
+          packed(a.packed, a.packed_valid, a.neurons, n) {
 #pragma unroll
-      for (int c = 0; c < I; ++c) x[c] = rows_of<Input>(a.x[c], 0, n);
+      for (int c = 0; c < I; ++c) x[c] = rows_of<Input>(a.x[c], t, n);
 #pragma unroll
-      for (int c = 0; c < O; ++c) y[c] = rows_of<Input>(a.y[c], 0, a.neurons, n);
+      for (int c = 0; c < O; ++c) y[c] = rows_of<Input>(a.y[c], t, a.neurons, n);
 #pragma unroll
-      for (int s = 0; s < S; ++s) states[s] = rows_of<F>(a.states[s], 0, a.neurons, n);
+      for (int s = 0; s < S; ++s) states[s] = rows_of<F>(a.states[s], Spec::store_states ? t : 0, a.neurons, n);
     }
 
     __device__ __forceinline__ void load_inputs(InputPack (&row)[I], bool there) {
@@ -1037,6 +1039,8 @@ struct Multistep {
     }
   }
 
+  // Without its constant: to a column of another map.
+  template <bool with_constant = true>
   static __device__ __forceinline__ void apply(const AffineMaps& map, F (&grad)[W][room(S)]) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -1044,7 +1048,7 @@ struct Multistep {
       F result[room(S)];
 #pragma unroll
       for (int s = 0; s < S; ++s) {
-        result[s] = map.constant[s][k][lane];
+        result[s] = with_constant ? map.constant[s][k][lane] : F(0);
 #pragma unroll
         for (int from = 0; from < S; ++from) {
           // Nothing comes of nothing, even where the product of a segment's derivatives is infinite.

@@ -217,7 +217,9 @@ DETAILS = {
         ["tau", "decay_input", "decay", "b"], source="the charge of " + FANG, states="v, a",
         starts="v at v_reset (0 under soft reset), a at 0", b="how much the threshold rises with a"),
     "run": f"""
-Args:{TEXT_CALL.format(shape="")}{TEXT_BITS}{TEXT_RESULTS}
+Args:{TEXT_CALL.format(shape="")}{TEXT_BITS}
+    scan: let steps be taken side by side, of few neurons over a long sequence, which rounds in another way.
+        For 1 to 4 states, of which the next are affine in them.{TEXT_RESULTS}
 
 Returns:
     The outputs, each [T, *shape], and the states.""",

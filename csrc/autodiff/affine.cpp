@@ -7,7 +7,6 @@
 
 #include <numeric>
 #include <optional>
-#include <stdexcept>
 #include <vector>
 
 namespace spikeforge::autodiff {
@@ -19,6 +18,8 @@ using graph::Op;
 using graph::Value;
 
 using Term = std::optional<Value>;  // nothing: 0
+
+Term scaled(const Term& a, const Value& factor) { return a ? Term(*a * factor) : a; }
 
 // A_1 .. A_n, b of one node.
 using Form = std::vector<Term>;
@@ -87,8 +88,14 @@ class Extraction {
       case Op::multiply: {
         if (varies(x[0]) == varies(x[1])) break;
         const std::size_t linear = varies(x[0]) ? 0 : 1;
-        return of(linear) ? Term(*of(linear) * factor(1 - linear)) : Term();
+        return scaled(of(linear), factor(1 - linear));
       }
+      case Op::divide:
+        if (varies(x[1])) break;
+        return of(0) ? Term(*of(0) / factor(1)) : Term();
+      case Op::lerp:
+        if (varies(x[2])) break;
+        return sum(of(0), scaled(sum(of(1), negative(of(0))), factor(2)));
       case Op::where:
         if (varies(x[0])) break;
         if (!of(1) && !of(2)) return {};
@@ -96,7 +103,7 @@ class Extraction {
       default:
         break;
     }
-    throw std::logic_error(fmt::format("affine_map: node {} ({}) is not affine", id, info(graph_[id].op).name));
+    throw NotAffine(graph_[id].op, fmt::format("affine_map: node {} ({}) is not affine", id, info(graph_[id].op).name));
   }
 
   const Graph& graph_;

@@ -1,6 +1,7 @@
 #include <spikeforge/cpu/channel_statistics.h>
 #include <spikeforge/cpu/event_kernels.h>
 #include <spikeforge/cpu/feedback.h>
+#include <spikeforge/cpu/fired_product.h>
 #include <spikeforge/cpu/kernels.h>
 #include <spikeforge/cpu/loihi_products.h>
 #include <spikeforge/cpu/pooling.h>
@@ -22,6 +23,7 @@ struct Choice {
   const SpikeBits* bits;
   const PoolingKernels* pooling;
   ChooseFeedback choose_feedback;
+  const FiredKernels* fired;
 };
 
 enum Level { level_default, level_avx2, level_avx512 };
@@ -44,7 +46,7 @@ Level allowed() {
   Choice {                                                                                                     \
 #set, {predefined_loop_##set, traced_loop_##set, loihi_loop_##set }, &loihi_products_##set(),              \
            &event_kernels_##set(), &channel_statistics_##set(), &spike_bits_##set(), &pooling_kernels_##set(), \
-           choose_feedback_##set                                                                               \
+           choose_feedback_##set, &fired_kernels_##set()                                                       \
   }
 
 Choice choose() {
@@ -76,6 +78,7 @@ const ChannelStatistics& channel_statistics() { return *choice().statistics; }
 const SpikeBits& spike_bits() { return *choice().bits; }
 const PoolingKernels& pooling_kernels() { return *choice().pooling; }
 void choose_feedback(DType type, Feedback& feedback) { choice().choose_feedback(type, feedback); }
+const FiredKernels& fired_kernels() { return *choice().fired; }
 const char* capability() { return choice().name; }
 
 }  // namespace spikeforge::cpu

@@ -55,9 +55,9 @@ NeuronImpl::NeuronImpl(NeuronOptions options)
 }
 
 NeuronModule::Results NeuronImpl::call(at::TensorList inputs, const Tensors& states, bool store) const {
-  const Layer alone = [](const spikeforge::Neuron& neuron, at::TensorList x, at::TensorList given,
-                         at::TensorList params, bool storing) -> Results {
-    auto [outputs, next] = neuron(x, given, params, storing);
+  const Layer alone = [scan = options_.scan()](const spikeforge::Neuron& neuron, at::TensorList x, at::TensorList given,
+                                               at::TensorList params, bool storing) -> Results {
+    auto [outputs, next] = neuron(x, given, params, storing, scan);
     return {std::move(outputs), std::move(next)};
   };
   return call_in(alone, inputs, states, store);
@@ -98,6 +98,7 @@ Script NeuronImpl::script() const {
                    .text = options_.neuron().text(),
                    .inputs = inputs_.size() == 1 ? Names{"x"} : inputs_,
                    .outputs = outputs_.size(),
+                   .scan = options_.scan(),
                    .states = {},
                    .params = {}};
   for (std::size_t i = 0; i < initial_.size(); ++i) result.states.push_back({state_names()[i], initial_[i]});
@@ -126,7 +127,7 @@ NeuronOptions LIOptions::neuron() const {
         const Value next = decay_input ? v + 1 / tau * (x - (v - v_rest)) : v - 1 / tau * (v - v_rest) + x;
         return spikeforge::step({next}, {next});
       }));
-  return options.param("tau", tau_).param("v_rest", v_rest_).persistent_state(persistent_);
+  return options.param("tau", tau_).param("v_rest", v_rest_).persistent_state(persistent_).scan(scan_);
 }
 
 }  // namespace spikeforge::nn

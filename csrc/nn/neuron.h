@@ -20,15 +20,19 @@ class SPIKEFORGE_API NeuronOptions {
   NeuronOptions& param(std::string name, Constant constant);
   // The states are part of what save() writes.
   NeuronOptions& persistent_state(bool on) { return persistent_ = on, *this; }
+  // As `scan` of a spikeforge::Neuron's call, where the module runs alone: not within a layer with batch norm or a
+  // residual, nor in a recurrent one.
+  NeuronOptions& scan(bool on) { return scan_ = on, *this; }
 
   const spikeforge::Neuron& neuron() const { return neuron_; }
   const std::vector<std::pair<std::string, Constant>>& params() const { return params_; }
   bool persistent_state() const { return persistent_; }
+  bool scan() const { return scan_; }
 
  private:
   spikeforge::Neuron neuron_;
   std::vector<std::pair<std::string, Constant>> params_;
-  bool persistent_ = false;
+  bool persistent_ = false, scan_ = false;
 };
 
 class SPIKEFORGE_API NeuronImpl : public NeuronModule {
@@ -71,13 +75,14 @@ class SPIKEFORGE_API LIOptions {
   // Without: V = V - (V - v_rest) / tau + X.
   LIOptions& decay_input(bool on) { return decay_input_ = on, *this; }
   LIOptions& persistent_state(bool on) { return persistent_ = on, *this; }
+  LIOptions& scan(bool on) { return scan_ = on, *this; }  // as NeuronOptions'
 
   bool decay_input() const { return decay_input_; }
   NeuronOptions neuron() const;
 
  private:
   Constant tau_ = 2.0, v_rest_ = 0.0;
-  bool decay_input_ = true, persistent_ = false;
+  bool decay_input_ = true, persistent_ = false, scan_ = false;
 };
 
 class SPIKEFORGE_API LIImpl : public NeuronImpl {

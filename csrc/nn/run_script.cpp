@@ -40,7 +40,8 @@ Script RunScript::script() const {
     if (!value.is_tensor()) methods.insert(script::number_of);
   }
   result.forward = "out, states = torch.ops.spikeforge.run(self.neuron_text, " + in_brackets(result.inputs) + ", " +
-                   in_brackets(starts) + ", " + in_brackets(constants) + ", store_states=False)\n";
+                   in_brackets(starts) + ", " + in_brackets(constants) + ", store_states=False" +
+                   (scan ? ", scan=True)\n" : ")\n");
   for (std::size_t i = 0; i < states.size(); ++i)
     result.forward += script::member(states[i].name) + " = states[" + std::to_string(i) + "]\n";
   Names results;

@@ -37,6 +37,7 @@ struct MultistepCall {
   // Undefined: none. In terms of x: int32 that broadcasts against a step, with as many dimensions, and bool that
   // broadcasts against x, with as many steps (samples.h).
   at::Tensor lengths, start;
+  bool scan = false;  // forward; of a cell whose composition there is (kernels/scan)
 
   bool has_samples() const { return lengths.defined() || start.defined(); }
   const at::Tensor& state(std::size_t s) const { return states.empty() ? undefined : states[s]; }

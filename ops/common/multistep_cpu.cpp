@@ -1,4 +1,5 @@
 #include <spikeforge/ops/common/cpu_tiles.h>
+#include <spikeforge/ops/common/scan_cpu.h>
 
 #include <algorithm>
 #include <functional>
@@ -22,7 +23,7 @@ MultistepResults forward_cpu(const MultistepCall& call, bool save) {
   kernels::note(described.launch);
   if (described.launch.packed.bits != 0) *described.launch.packed.valid = 1;
   const bool is_nothing = call.store_states && prepared.layout.steps == 0;  // of any number of neurons, all empty
-  if (!is_nothing) {
+  if (!is_nothing && !(described.launch.scan && scan_cpu(described.launch))) {
     const cpu::Program program = cpu::program_of(described.launch);
     run_tiles(call, tiles_of_call(described.launch, program), described.launch, program, program.loop.forward_scratch,
               program.loop.forward);

@@ -70,6 +70,15 @@ class PartlySummed {
   c10::SmallVector<kernels::PartialSums, 10> left_;  // of each parameter; of no size where nothing has to be summed
 };
 
+// What blocks of x's device tell each other lies in `shared`.
+auto memory_for_blocks(const at::Tensor& x, at::Tensor& shared) {
+  return [&](std::size_t bytes) {
+    const auto options = x.options().dtype(at::kByte).memory_format(std::nullopt);
+    shared = at::empty({static_cast<std::int64_t>(bytes)}, options);
+    return shared.mutable_data_ptr();
+  };
+}
+
 // Of a call that autograd will take back, from what requires a gradient. In a graph that was compiled nothing does:
 // there inputs and parameters mostly get one.
 bool wants_gradient(const void* of, std::size_t argument) {
@@ -99,7 +108,8 @@ MultistepResults forward_cuda(const MultistepCall& call, bool save) {
   DescribedForward described(call, prepared, results);
   if (save) described.launch.to_come = {wants_gradient, &call};
   if (described.launch.packed.bits != 0) results.packed.valid.fill_(true);
-  kernels::launch(described.launch, gpu_of(x), stream_of(x));
+  at::Tensor shared;
+  kernels::launch(described.launch, gpu_of(x), stream_of(x), memory_for_blocks(x, shared));
   described.pack_rest(results);
   return results;
 }
@@ -112,7 +122,8 @@ Tensors backward_cuda(const BackwardCall& call) {
   Gradients gradients = allocate_backward(call, prepared);
   DescribedBackward described(call, prepared, gradients);
   PartlySummed summed(call, prepared, described, gradients);
-  kernels::launch(described.launch, gpu_of(x), stream_of(x));
+  at::Tensor shared;
+  kernels::launch(described.launch, gpu_of(x), stream_of(x), memory_for_blocks(x, shared));
   summed.finish(gradients, gpu_of(x), stream_of(x));
   return reduce_and_list(call, gradients);
 }

@@ -1,4 +1,5 @@
 #include <spikeforge/graph/errors.h>
+#include <spikeforge/kernels/scan/composition.h>
 #include <spikeforge/ops/common/text_call.h>
 
 #include <c10/util/Exception.h>
@@ -26,6 +27,14 @@ void check_list(const Cell& cell, const char* what, const Names& names, at::Tens
                     names.size() == 1 ? " tensor" : " tensors", listed(names), ", but has ", given.size());
   for (std::size_t i = 0; i < given.size(); ++i)
     TORCH_CHECK_VALUE(given[i].defined(), cell.forward_op, ": ", name_of(names[i]), " is an undefined tensor");
+}
+
+void check_scan(const TracedCell& cell) {
+  try {
+    composition_of(cell);
+  } catch (const graph::GraphError& error) {
+    TORCH_CHECK_VALUE(false, cell.forward_op, ": scan=True: ", error.what());
+  }
 }
 
 // What a thread ran last: for a program of a few neurons the table of all is not asked again, and its lock not taken.
@@ -79,7 +88,7 @@ std::shared_ptr<const TracedCell> cell_of(std::string_view text, const char* cal
 }
 
 MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
-                          bool store_states, std::int64_t bits) {
+                          bool store_states, std::int64_t bits, bool scan) {
   const std::shared_ptr<const TracedCell> held = cell_of(neuron);
   const TracedCell& cell = *held;
   check_list(cell, "inputs", cell.inputs, inputs);
@@ -87,6 +96,7 @@ MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::Te
   if (!states.empty()) check_list(cell, "states", cell.states, states);
   check_list(cell, "params", cell.params, params);
   if (bits != 0) check_bits(cell.forward_op.c_str(), bits);
+  if (scan) check_scan(cell);
   MultistepCall call;
   call.cell = &cell;
   call.holder = held;
@@ -95,6 +105,7 @@ MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::Te
   call.params = params;
   call.store_states = store_states;
   call.bits = bits;
+  call.scan = scan;
   return call;
 }
 

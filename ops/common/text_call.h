@@ -25,9 +25,10 @@ namespace spikeforge::ops {
 // where the neurons in use leave no room for one more; `caller` begins the message.
 std::shared_ptr<const TracedCell> cell_of(std::string_view text, const char* caller = "run");
 
-// Throws ValueError unless there are as many tensors as the neuron takes.
+// Throws ValueError unless there are as many tensors as the neuron takes; with `scan` also where its states are not
+// affine in themselves, or too many.
 MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
-                          bool store_states, std::int64_t bits = 0);
+                          bool store_states, std::int64_t bits = 0, bool scan = false);
 
 namespace traced {
 
@@ -38,11 +39,11 @@ using OptionalTensor = const std::optional<at::Tensor>&;
 
 using Outputs = std::tuple<List, List>;
 using Run = Outputs(std::string_view, at::TensorList, at::TensorList, at::TensorList, bool, std::int64_t,
-                    OptionalTensor, OptionalTensor);
+                    OptionalTensor, OptionalTensor, bool);
 using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, MaybeList, MaybeList, bool, bool,
-                                             std::int64_t, OptionalTensor, OptionalTensor);
+                                             std::int64_t, OptionalTensor, OptionalTensor, bool);
 using ForwardOfLists = std::tuple<List, List, List>(std::string_view, at::TensorList, at::TensorList, at::TensorList,
-                                                    bool, bool, std::int64_t, OptionalTensor, OptionalTensor);
+                                                    bool, bool, std::int64_t, OptionalTensor, OptionalTensor, bool);
 using Backward = List(std::string_view, const OptionalTensorList&, const OptionalTensorList&, at::TensorList,
                       at::TensorList, at::TensorList, at::TensorList, c10::List<bool>, bool, OptionalTensor,
                       OptionalTensor);
@@ -101,8 +102,8 @@ inline MultistepResults results_of(const List& outputs, const List& states, cons
 // A kernel of run for the dispatcher.
 template <MultistepResults (*run)(const MultistepCall&)>
 Outputs run_kernel(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
-                   bool store_states, std::int64_t bits, OptionalTensor lengths, OptionalTensor start) {
-  MultistepCall call = traced_call(neuron, inputs, states, params, store_states, bits);
+                   bool store_states, std::int64_t bits, OptionalTensor lengths, OptionalTensor start, bool scan) {
+  MultistepCall call = traced_call(neuron, inputs, states, params, store_states, bits, scan);
   set_samples(call, lengths, start);
   check_dense(call);
   return outputs_of(run(call));
@@ -111,9 +112,10 @@ Outputs run_kernel(std::string_view neuron, at::TensorList inputs, at::TensorLis
 template <MultistepResults (*forward)(const MultistepCall&, bool save)>
 std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorList inputs, MaybeList states,
                                             MaybeList params, bool store_states, bool save, std::int64_t bits,
-                                            OptionalTensor lengths, OptionalTensor start) {
+                                            OptionalTensor lengths, OptionalTensor start, bool scan) {
   const at::TensorList none;
-  MultistepCall call = traced_call(neuron, inputs, states.value_or(none), params.value_or(none), store_states, bits);
+  MultistepCall call =
+      traced_call(neuron, inputs, states.value_or(none), params.value_or(none), store_states, bits, scan);
   call.lengths = lengths.value_or(at::Tensor());
   call.start = start.value_or(at::Tensor());
   const MultistepResults results = forward(call, save);
@@ -124,8 +126,8 @@ template <MultistepResults (*forward)(const MultistepCall&, bool save)>
 std::tuple<List, List, List> forward_kernel_of_lists(std::string_view neuron, at::TensorList inputs,
                                                      at::TensorList states, at::TensorList params, bool store_states,
                                                      bool save, std::int64_t bits, OptionalTensor lengths,
-                                                     OptionalTensor start) {
-  return forward_kernel<forward>(neuron, inputs, states, params, store_states, save, bits, lengths, start);
+                                                     OptionalTensor start, bool scan) {
+  return forward_kernel<forward>(neuron, inputs, states, params, store_states, save, bits, lengths, start, scan);
 }
 
 // Both overloads.
@@ -220,7 +222,7 @@ inline MultistepResults call_run(const MultistepCall& call) {
   static const auto op = traced::find<traced::Run>("spikeforge::run");
   const auto [outputs, states] = op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call),
                                          call.params, call.store_states, call.bits, given_lengths(call),
-                                         given_start(call));
+                                         given_start(call), call.scan);
   return traced::results_of(outputs, states, {});
 }
 
@@ -230,7 +232,7 @@ inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
   const traced::HandedOn neuron(call);
   const auto call_with = [&](const auto& handle) {
     return handle.call(neuron.text(), call.inputs, traced::given_states(call), call.params, call.store_states, save,
-                       call.bits, given_lengths(call), given_start(call));
+                       call.bits, given_lengths(call), given_start(call), call.scan);
   };
   const auto [outputs, states, kept] = traced::is_wrapped(call) ? call_with(of_lists) : call_with(op);
   return traced::results_of(outputs, states, kept);

@@ -81,6 +81,10 @@ at::Tensor is_unheard(const at::Tensor& start, std::int64_t delay);
 // [rows, H] of [..., H].
 inline at::Tensor in_rows(const at::Tensor& t) { return t.reshape_symint({-1, t.sym_size(-1)}); }
 
+// spikes^T gradients, of [rows, H] each, by the rows of gradients whose neuron fired; nothing where another product is
+// to be used: not on a CPU, under a tracer, of numbers that are no spikes, or where many fire.
+std::optional<at::Tensor> fired_product(const at::Tensor& spikes, const at::Tensor& gradients);
+
 // ---- the kernels of the lowered operators, on each device ----
 
 RecurrentResults forward_cpu(const RecurrentCall& call, bool save);

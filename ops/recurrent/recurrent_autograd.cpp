@@ -42,7 +42,9 @@ struct Shifted {
   // Of all pairs of steps that lie the delay apart, in one product.
   at::Tensor of_w() const {
     const auto product = [](const at::Tensor& heard, const at::Tensor& of_current) {
-      return at::mm(in_rows(heard).t(), in_rows(of_current));
+      const at::Tensor spikes = in_rows(heard), gradients = in_rows(of_current);
+      if (auto fired = fired_product(spikes, gradients)) return *std::move(fired);
+      return at::mm(spikes.t(), gradients);
     };
     at::Tensor sum;
     if (steps() > delay) sum = product(s.slice_symint(0, 0, steps() - delay), g.slice_symint(0, delay));

@@ -10,7 +10,8 @@ namespace {
 // one for each sample, and start [T, B] are as in samples.h. print_cuda gives the source of the kernels that a GPU
 // would run for inputs of a type. With `bits`, 1 or 4, what is recorded for a backward pass has the first output in so
 // many bits a number too, for the products that read it; run_forward gives them, and whether all are such numbers,
-// behind the checkpoints.
+// behind the checkpoints. With scan, of a neuron whose next states are affine in its states, steps may be taken side by
+// side, which rounds in another way.
 //
 // None is an empty list for run_forward: a package of AOTInductor (torch 2.11) passes it where a list was empty. But
 // the dispatcher does not look into lists that may be None: where torch.func wraps one of their tensors, `lists` is
@@ -19,15 +20,15 @@ SPIKEFORGE_SCHEMAS(library) {
   const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
   define(
       "run(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states=False, int bits=0, "
-      "Tensor? lengths=None, Tensor? start=None) -> (Tensor[] outputs, Tensor[] states)");
+      "Tensor? lengths=None, Tensor? start=None, bool scan=False) -> (Tensor[] outputs, Tensor[] states)");
   define(
       "run_forward(str neuron, Tensor[] inputs, Tensor[]? states, Tensor[]? params, *, bool store_states, bool save, "
-      "int bits=0, Tensor? lengths=None, Tensor? start=None) -> (Tensor[] outputs, Tensor[] states, Tensor[] "
-      "checkpoints)");
+      "int bits=0, Tensor? lengths=None, Tensor? start=None, bool scan=False) -> (Tensor[] outputs, Tensor[] states, "
+      "Tensor[] checkpoints)");
   define(
       "run_forward.lists(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states, bool "
-      "save, int bits=0, Tensor? lengths=None, Tensor? start=None) -> (Tensor[] outputs, Tensor[] states, Tensor[] "
-      "checkpoints)");
+      "save, int bits=0, Tensor? lengths=None, Tensor? start=None, bool scan=False) -> (Tensor[] outputs, Tensor[] "
+      "states, Tensor[] checkpoints)");
   define(
       "run_backward(str neuron, Tensor?[] grad_outputs, Tensor?[] grad_states, Tensor[] inputs, Tensor[] states, "
       "Tensor[] params, Tensor[] checkpoints, bool[] needs_grad, *, bool store_states, Tensor? lengths=None, Tensor? "

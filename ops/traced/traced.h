@@ -50,12 +50,15 @@ class SPIKEFORGE_API Neuron {
   // the inputs' type, or float32 beside half types.
   //
   // Gives the outputs, [T, *shape] of the inputs' type and layout, and the last states, [*shape], float32 beside half
-  // types; with `store_states` their sequences [T, *shape]. All of it is differentiable, once. `lengths` and `start`
-  // say how long each sample is, an index of dimension 1, and where it starts anew (neuron.h). Errors are
-  // c10::TypeError and c10::ValueError and name the neuron and the argument.
+  // types; with `store_states` their sequences [T, *shape]. With `scan` the steps may be taken side by side, as a scan
+  // over time, which rounds in another way; c10::ValueError unless the next states are affine in the states, and these
+  // are 1 to 4. `lengths` and `start` say how long each sample is, an index of dimension 1, and where it starts anew
+  // (neuron.h); with them the loop runs. All of it is differentiable, once. Errors are c10::TypeError and
+  // c10::ValueError and name the neuron and the argument.
   std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> operator()(
       at::TensorList inputs, at::TensorList states = {}, at::TensorList params = {}, bool store_states = false,
-      const std::optional<at::Tensor>& lengths = {}, const std::optional<at::Tensor>& start = {}) const;
+      bool scan = false, const std::optional<at::Tensor>& lengths = {},
+      const std::optional<at::Tensor>& start = {}) const;
 
   // Of a neuron without states and one step, [1, *shape]: the gradients of those inputs that are wanted, in their
   // order, from those of all outputs. What an operator made of a neuron (custom_op/elementwise.h) is differentiated by.

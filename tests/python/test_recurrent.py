@@ -157,6 +157,32 @@ def test_types(dtype, device):
     assert_like_the_loop(SMOOTH, call, bound)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_the_gradient_of_the_matrix_is_a_product_of_spikes_and_gradients_where_few_fire(dtype):
+    """On the CPU the rows of those that fired are added, of more steps and samples than are listed at once."""
+    torch.manual_seed(4)
+    x = (torch.randn(60, 41, 70, dtype=torch.float64) - 0.3).to(dtype).requires_grad_()
+    w = (torch.randn(70, 70, dtype=torch.float64) * 0.1).to(dtype).requires_grad_()
+    upstream = torch.randn(60, 41, 70).to(dtype)
+    tau = torch.tensor(2.0, dtype=torch.promote_types(dtype, torch.float32))
+
+    def run(threads):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        (s,), _ = ops.recurrent_run(LEAKY[0], [x], w, [], [tau])
+        grads = torch.autograd.grad(s, (x, w), upstream)
+        torch.set_num_threads(before)
+        return s.detach(), *grads
+
+    s, grad_x, grad_w = run(1)
+    assert 0.01 < s.double().mean() < 0.15
+    exact = torch.einsum("tbi,tbj->ij", s[:-1].double(), grad_x[1:].double())
+    bound = {torch.float64: 1e-12, torch.float32: 1e-6}.get(dtype, 1e-2)
+    assert grad_w.dtype == dtype
+    torch.testing.assert_close(grad_w.double(), exact, rtol=0, atol=bound * largest(exact))
+    assert torch.equal(grad_w, run(4)[2]), "the sums depend on the number of threads"
+
+
 # What decides a kernel on a GPU: a block alone, clusters of 4, 8 and 16, one tile of samples or several, whole tiles and
 # neurons that are read together, or not.
 LAYERS = [(33, 16, 128), (1, 3, 40), (50, 9, 99), (18, 260, 64), (24, 9, 200), (24, 5, 256), (21, 260, 250), (24, 70, 384), (40, 20, 500)]

@@ -45,9 +45,8 @@ bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device);
 // Whether its launch moves running statistics too.
 bool moves_running(const BatchNormForward& layer, const jit::Device& device);
 
-// Of a layer that fits. `allocate` gives device memory for what blocks tell each other, good until the stream has
-// passed the launch. The device must be current; nothing is waited for.
-using Allocate = std::function<void*(std::size_t bytes)>;
+// Of a layer that fits. The device must be current; nothing is waited for.
+using kernels::Allocate;
 void launch(const BatchNormForward& layer, const jit::Device& device, void* stream, const Allocate& allocate);
 void launch(const BatchNormBackward& layer, const jit::Device& device, void* stream, const Allocate& allocate);
 

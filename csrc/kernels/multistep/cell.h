@@ -101,6 +101,8 @@ class Cell {
   // What others keep for the cell, and what goes with it.
   Slot loaded_kernels;     // launch.cpp
   Slot recurrent_kernels;  // kernels/recurrent/launch.cpp
+  Slot scan_kernels;       // kernels/scan/scan.cpp
+  Slot composition;        // kernels/scan/composition.cpp
   Slot layer_kernels;      // kernels/layer/batch_norm.cpp
   Slot cpu_program;        // cpu/traced_program.cpp
   Slot compiled_tapes;     // cpu/compiled_tapes.cpp

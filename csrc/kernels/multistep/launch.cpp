@@ -1,10 +1,10 @@
-#include <spikeforge/jit/compile_ahead.h>
 #include <spikeforge/jit/recorder.h>
 #include <spikeforge/jit/spec_table.h>
 #include <spikeforge/kernels/multistep/arguments.h>
 #include <spikeforge/kernels/multistep/channel_sums.h>
 #include <spikeforge/kernels/multistep/launch.h>
 #include <spikeforge/kernels/multistep/plan.h>
+#include <spikeforge/kernels/scan/scan.h>
 
 #include <cstdint>
 #include <limits>
@@ -12,17 +12,11 @@
 namespace spikeforge::kernels {
 namespace {
 
-// While the forward pass's kernel is compiled, the backward pass's is too.
-void prepare_next(const ForwardLaunch& launch, const jit::Device& device) {
-  if (launch.to_come.is_wanted == nullptr) return;
-  jit::compile_ahead(jit::KernelCache::get(), print_source(foretold_backward(launch, device.multiprocessors)),
-                     jit::name_of_arch(device));
-}
-void prepare_next(const BackwardLaunch&, const jit::Device&) {}
-
 template <class AnyLaunch>
-void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream) {
+void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate) {
   if (launch.neurons == 0) return;
+  if (const auto scan = plan_scan(launch, device.multiprocessors))
+    return launch_scan(launch, *scan, device, stream, allocate);
   const auto [schedule, spec, at_once] = plan(launch, device.multiprocessors);
   const Grid grid = grid_of(schedule, at_once, device.multiprocessors);
   // No memory holds the results of so many neurons: there are no steps, and nothing is to be written.
@@ -49,6 +43,7 @@ template <class AnyLaunch>
 void note_any(const AnyLaunch& launch) {
   if (launch.neurons == 0) return;
   jit::note([&](const jit::Device& device, const jit::Want& want) {
+    if (const auto scan = plan_scan(launch, device.multiprocessors)) want(print_scan(launch, *scan));
     const Plan chosen = plan(launch, device.multiprocessors);
     want(print_source(chosen.spec));
     note_more(launch, chosen, want);
@@ -57,11 +52,11 @@ void note_any(const AnyLaunch& launch) {
 
 }  // namespace
 
-void launch(const ForwardLaunch& launch, const jit::Device& device, void* stream) {
-  launch_any(launch, device, stream);
+void launch(const ForwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate) {
+  launch_any(launch, device, stream, allocate);
 }
-void launch(const BackwardLaunch& launch, const jit::Device& device, void* stream) {
-  launch_any(launch, device, stream);
+void launch(const BackwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate) {
+  launch_any(launch, device, stream, allocate);
 }
 
 void note(const ForwardLaunch& launch) { note_any(launch); }

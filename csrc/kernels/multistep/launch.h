@@ -7,7 +7,9 @@
 #include <spikeforge/jit/device.h>
 #include <spikeforge/kernels/multistep/cell.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 namespace spikeforge {
@@ -57,6 +59,7 @@ struct ForwardLaunch : Launch {
   void* checkpoints = nullptr;     // [(T - 1) / checkpoint_length, states, N]; null: not saved
   PackedOutput packed;
   GradientsToCome to_come;  // asked where the kernel has to be compiled, never by a hot call
+  bool scan = false;  // the states are affine in themselves, and may be rounded as a scan over time rounds them
 };
 
 // Gradients that autograd did not define, and results that nobody asked for, are null.
@@ -74,10 +77,13 @@ struct BackwardLaunch : Launch {
 
 namespace kernels {
 
+// Gives device memory for what blocks tell each other, good until the stream has passed the launch.
+using Allocate = std::function<void*(std::size_t bytes)>;
+
 // From a launch to a running kernel: chooses a schedule, finds the kernel for the spec, launches it. The device must be
 // current, and the stream, a cudaStream_t, one of its own. Nothing is waited for.
-void launch(const ForwardLaunch& launch, const jit::Device& device, void* stream);
-void launch(const BackwardLaunch& launch, const jit::Device& device, void* stream);
+void launch(const ForwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate);
+void launch(const BackwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate);
 
 // Notes the kernels that a launch on a GPU would need, where a pack is recorded: what every call on the CPU does.
 void note(const ForwardLaunch& launch);

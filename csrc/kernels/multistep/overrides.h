@@ -1,6 +1,6 @@
 // For tests and measurements: SPIKEFORGE_VECTOR_WIDTH, SPIKEFORGE_PREFETCH, SPIKEFORGE_CHECKPOINT, SPIKEFORGE_SEGMENTS
-// and SPIKEFORGE_TURNS override what a schedule would choose; SPIKEFORGE_CLUSTER, SPIKEFORGE_SPLIT and SPIKEFORGE_TILES
-// choose among a recurrent layer's.
+// and SPIKEFORGE_TURNS override what a schedule would choose, SPIKEFORGE_SCAN_BLOCKS how many blocks share neurons;
+// SPIKEFORGE_CLUSTER, SPIKEFORGE_SPLIT and SPIKEFORGE_TILES choose among a recurrent layer's.
 #pragma once
 
 #include <bit>

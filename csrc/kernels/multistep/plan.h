@@ -23,4 +23,8 @@ Plan plan(const AnyLaunch& launch, int multiprocessors) {
 // from a layer behind, and for no state. Reads launch.to_come.
 KernelSpec foretold_backward(const ForwardLaunch& launch, int multiprocessors);
 
+// Of a launch whose kernel has to be compiled: begins to compile that of the backward pass, if there will be one.
+void prepare_next(const ForwardLaunch& launch, const jit::Device& device);
+inline void prepare_next(const BackwardLaunch&, const jit::Device&) {}
+
 }  // namespace spikeforge::kernels

@@ -1,4 +1,5 @@
-// A kernel's arguments: the 8-byte words of cuda/recurrent.cuh's argument structs, in their order.
+// A kernel's arguments: the 8-byte words of the argument structs of cuda/recurrent_forward.cuh and
+// recurrent_backward.cuh, in their order.
 #pragma once
 
 #include <spikeforge/kernels/multistep/arguments.h>

@@ -108,7 +108,7 @@ jit::KernelSource print_source(const RecurrentSpec& spec) {
   const char* const direction = forward ? "forward" : "backward";
 
   codegen::Lines line;
-  line("#include <spikeforge/cuda/recurrent.cuh>");
+  line("#include <spikeforge/cuda/recurrent_{}.cuh>", direction);
   line += cell.text;
   line("");
   line("namespace spikeforge {{");
@@ -125,7 +125,7 @@ jit::KernelSource print_source(const RecurrentSpec& spec) {
        direction);
   line("    const __grid_constant__ spikeforge::Recurrent{}Args<spikeforge::Spec::Cell> args) {{",
        forward ? "Forward" : "Backward");
-  line("  spikeforge::Recurrent<spikeforge::Spec>::{}(args);", direction);
+  line("  spikeforge::Recurrent{}<spikeforge::Spec>::{}(args);", forward ? "Forward" : "Backward", direction);
   line("}}");
   return {.name = fmt::format("{}_recurrent_{}", cell.name, direction),
           .entry = fmt::format("spikeforge_recurrent_{}", direction),

@@ -23,6 +23,7 @@ struct RunScript {
   std::string text;
   Names inputs;
   std::size_t outputs = 1;
+  bool scan = false;
   std::vector<State> states;
   std::vector<Constant> params;
 

@@ -43,6 +43,9 @@ class Neuron(ConstantsModule):
 
     Args:
         neuron: text (``docs/neuron_text.md``), or what ``@spikeforge.neuron`` made of a function.
+        scan: of a neuron whose next states are affine in its states, that steps may be taken side by side, which rounds
+            in another way (``docs/own_neurons.md``). Within a layer with batch norm, a residual or a recurrence the
+            neuron runs step by step.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
         params: the neuron's parameters by name, each a number, a tensor, an ``nn.Parameter`` or
             :class:`~spikeforge.nn.Learnable`.
@@ -51,14 +54,22 @@ class Neuron(ConstantsModule):
     tuple where it has several outputs. States that are not given start at the numbers of the neuron's header.
 
     Raises:
-        ValueError: for a text that is not legal, a parameter that is missing, and one that the neuron does not have.
+        ValueError: for a text that is not legal, a parameter that is missing, one that the neuron does not have, and
+            with ``scan`` a neuron whose next states are not affine in its states.
     """
 
     takes_samples = True
 
     def __init__(
-        self, neuron: str | Traced, *, stateful: bool = False, persistent_state: bool = False, **params: Number
+        self,
+        neuron: str | Traced,
+        *,
+        scan: bool = False,
+        stateful: bool = False,
+        persistent_state: bool = False,
+        **params: Number,
     ):
+        self._check_flag("scan", scan)
         super().__init__(stateful=stateful, persistent_state=persistent_state)
         text = neuron if isinstance(neuron, str) else getattr(neuron, "text", None)
         if not isinstance(text, str):
@@ -72,7 +83,7 @@ class Neuron(ConstantsModule):
         self.in_ports = ("in",) if self.n_inputs == 1 else header.inputs
         params = dict(getattr(neuron, "defaults", {}), **params)
         self._check_given(header.params, params)
-        cell = TextCell(text, self.n_inputs, header.params, header.states, getattr(neuron, "initial_states", None))
+        cell = TextCell(text, self.n_inputs, header.params, header.states, getattr(neuron, "initial_states", None), scan=scan)
         self._quick = QuickText(self._memory, cell)
         try:
             self.n_outputs = cell.check()
@@ -141,7 +152,7 @@ class LI(Neuron):
         tau: time constant in steps, above 0.
         v_rest: what V leaks to.
         decay_input: False for V = V - (V - v_rest) / tau + X.
-        stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
+        scan, stateful, persistent_state: see :class:`~spikeforge.nn.Neuron`.
     """
 
     _positive = ("tau",)
@@ -152,13 +163,16 @@ class LI(Neuron):
         tau: Number = 2.0,
         v_rest: Number = 0.0,
         decay_input: bool = True,
+        scan: bool = False,
         stateful: bool = False,
         persistent_state: bool = False,
     ):
         self._check_flag("decay_input", decay_input)
         step = "v + 1 / tau * (x - (v - v_rest))" if decay_input else "v - 1 / tau * (v - v_rest) + x"
         text = f"neuron LI(x; v; tau, v_rest) {{\n  next = {step}\n  return next\n  v' = next\n}}\n"
-        super().__init__(text, tau=tau, v_rest=v_rest, stateful=stateful, persistent_state=persistent_state)
+        super().__init__(
+            text, scan=scan, tau=tau, v_rest=v_rest, stateful=stateful, persistent_state=persistent_state
+        )
         self.decay_input = decay_input
 
     def _prepare(self) -> None:

@@ -64,9 +64,10 @@ class TextCell:
         params: the constants that the text has as parameters.
         initial: where each state starts: a number, or the name of a constant.
         rule: gives the initial states of inputs and parameters instead, or [] where the text says it all.
+        scan: whether steps may be taken side by side.
     """
 
-    __slots__ = ("initial", "inputs", "made", "numbers", "params", "rule", "starts_by_itself", "taken", "text")
+    __slots__ = ("initial", "inputs", "made", "numbers", "params", "rule", "scan", "starts_by_itself", "taken", "text")
 
     def __init__(
         self,
@@ -75,10 +76,12 @@ class TextCell:
         params: Sequence[str],
         initial: Mapping[str, float | str],
         rule: Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor]] | None = None,
+        scan: bool = False,
     ):
         # torch.compile copies it into a comment of the code that it writes.
         self.text = torch.ops.spikeforge.text_on_a_line(text)
         self.inputs, self.params, self.initial, self.rule = inputs, tuple(params), dict(initial), rule
+        self.scan = scan
         self.starts_by_itself = rule is None and not any(isinstance(value, str) for value in self.initial.values())
         self.renew({}, ())
 
@@ -89,12 +92,12 @@ class TextCell:
         self.made: dict[torch.dtype, dict[str, Tensor]] = {}  # the numbers as tensors, for each type
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.text, self.inputs, self.params, self.initial, self.rule, self.numbers, self.taken)
+        return _restored, (self.text, self.inputs, self.params, self.initial, self.rule, self.numbers, self.taken, self.scan)
 
     def check(self) -> int:
         """How many outputs there are; ValueError where the text is not legal."""
         nothing, one = torch.empty(0, device="cpu"), torch.ones((), device="cpu")
-        outputs, _ = OPERATOR(self.text, [nothing] * self.inputs, [], [one] * len(self.params))
+        outputs, _ = OPERATOR(self.text, [nothing] * self.inputs, [], [one] * len(self.params), scan=self.scan)
         return len(outputs)
 
     def call(
@@ -130,6 +133,8 @@ class TextCell:
             return layer(self.text, inputs, states, params)
         if module._memory.samples:
             return run(self.text, inputs, states, params, store_states=store, **self.samples_of(module))
+        if self.scan:
+            return run(self.text, inputs, states, params, store_states=store, scan=True)
         return (
             run(self.text, inputs, states, params, store_states=True)
             if store
@@ -169,9 +174,9 @@ class TextCell:
 
 
 def _restored(
-    text: str, inputs: int, params: tuple, initial: dict, rule: Any, numbers: dict, taken: tuple
+    text: str, inputs: int, params: tuple, initial: dict, rule: Any, numbers: dict, taken: tuple, scan: bool = False
 ) -> TextCell:
-    cell = TextCell(text, inputs, params, initial, rule)
+    cell = TextCell(text, inputs, params, initial, rule, scan)
     cell.numbers, cell.taken = numbers, taken
     return cell
 

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Few neurons and long sequences: a leaky integrator and a resonator by run(scan=True), beside the loop and torch's scan.
+
+Columns are microseconds, the least of all rounds, in which contestants take turns: on a GPU from CUDA graphs replayed, so that no
+launch from Python is in them, on a CPU by the clock. "bytes" is the time of a copy of what a pass must move (inference: x and the
+output; training: x, the output, their gradients and x once more), measured in the same run on a copy too large for any cache.
+"associative_scan" is torch._higher_order_ops.associative_scan under torch.compile, where this torch has it for the device: forward
+alone, of the integrator alone. "LIF, backward" is the backward pass of a spiking LIF, which many blocks share as well.
+
+    python benchmarks/scan.py --device cuda --json benchmarks/results/scan_h200.json
+    python benchmarks/scan.py --steps 16384 --neurons 64
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import sys
+import time
+
+import torch
+from contestants import TRACED
+from recurrent import as_graph
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+try:
+    import spikeforge  # noqa: F401
+except ModuleNotFoundError:  # not installed: the package of this clone
+    sys.path.insert(0, str(ROOT / "python"))
+    os.environ.setdefault("SPIKEFORGE_LIBRARY", str(ROOT / "build/release/lib/libspikeforge.so"))
+    import spikeforge  # noqa: F401
+
+ops = torch.ops.spikeforge
+TAU = 20.0
+LI = "neuron li(x; v) { n = v + (x - v) * 0.05; return n; v' = n }"
+RESONATOR = (
+    "neuron resonator(x; u, w) { p = 0.936 * u - 0.29 * w + x; q = 0.29 * u + 0.936 * w; return p; u' = p; w' = q }"
+)
+
+
+def by_torch(x):
+    """The integrator by torch's scan: of pairs (factor, summand)."""
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    def compose(first, second):
+        return first[0] * second[0], second[0] * first[1] + second[1]
+
+    factor = torch.full_like(x, 1 - 1 / TAU)
+    return associative_scan(compose, (factor, x / TAU), dim=0, combine_mode="pointwise")[1]
+
+
+def timed(call, device, repeats):
+    if device == "cuda":
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(repeats):
+            call()
+        end.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end) * 1e3 / repeats
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - start) * 1e6 / repeats
+
+
+def bytes_per_microsecond(device):
+    source = torch.randn(2**28 if device == "cuda" else 2**25, device=device)
+    target = torch.empty_like(source)
+    target.copy_(source)
+    return 2 * source.nbytes / min(timed(lambda: target.copy_(source), device, 3) for _ in range(5))
+
+
+def inference(text, x, scan):
+    def call():
+        with torch.no_grad():
+            return ops.run(text, [x], [], [], scan=scan)
+
+    return call
+
+
+def training(text, x, upstream, scan):
+    leaf = x.detach().requires_grad_()
+
+    def call():
+        (y,), _ = ops.run(text, [leaf], [], [], scan=scan)
+        return torch.autograd.grad(y, leaf, upstream)
+
+    return call
+
+
+def backward(text, x, upstream):
+    """The lowered operator alone, on what a forward pass saved."""
+    _, _, checkpoints = ops.run_forward(text, [x], [], [], store_states=False, save=True)
+    return lambda: ops.run_backward(text, [upstream], [None], [x], [], [], checkpoints, [True], store_states=False)
+
+
+def contestants(x, upstream, device):
+    calls = {}
+    for name, text in (("LI", LI), ("resonator", RESONATOR)):
+        for scan in (True, False):
+            how = "scan" if scan else "loop"
+            calls[f"{name}, {how}"] = inference(text, x, scan)
+            calls[f"{name}, {how}, training"] = training(text, x, upstream, scan)
+    calls["LIF, backward"] = backward(TRACED["traced lif"], x, upstream)
+    if x.dtype == torch.float32:
+        try:
+            compiled = torch.compile(by_torch, fullgraph=True, dynamic=False)
+            with torch.no_grad():
+                difference = (compiled(x) - ops.run(LI, [x], [], [])[0][0]).abs().max().item()
+            if difference > 1e-3:
+                raise RuntimeError(f"associative_scan is {difference} off")
+            calls["LI, associative_scan"] = lambda: compiled(x)
+        except Exception as error:  # noqa: BLE001: whatever this torch says of this device
+            print(f"associative_scan is not measured: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
+    return calls
+
+
+def measure(options, steps, neurons, speed):
+    torch.manual_seed(0)
+    like = dict(device=options.device, dtype=getattr(torch, options.dtype))
+    x, upstream = (torch.randn(steps, neurons, **like) for _ in range(2))
+    calls = contestants(x, upstream, options.device)
+    for name, call in calls.items():
+        call()
+        if options.device == "cuda":
+            calls[name] = as_graph(call)
+    repeats = 20 if options.device == "cuda" else 1
+    least = dict.fromkeys(calls, float("inf"))
+    for _ in range(options.rounds):
+        for name, call in calls.items():
+            least[name] = min(least[name], timed(call, options.device, repeats))
+    moved = {"inference": 2 * x.nbytes / speed, "training": 5 * x.nbytes / speed, "backward": 3 * x.nbytes / speed}
+    return {"T": steps, "N": neurons, "bytes_us": moved, "us": least}
+
+
+def print_row(row):
+    print(f"T = {row['T']}, N = {row['N']}")
+    for name, us in row["us"].items():
+        kind = "training" if name.endswith("training") else "backward" if name.endswith("backward") else "inference"
+        print(f"  {name:26} {us:10.1f} us {us / row['bytes_us'][kind]:8.1f} of the bytes' time")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--steps", type=int, nargs="+", default=[1024, 16384])
+    parser.add_argument("--neurons", type=int, nargs="+", default=[64, 512])
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    gpu = options.device == "cuda"
+    speed = bytes_per_microsecond(options.device)
+    device = torch.cuda.get_device_name() if gpu else f"cpu, {torch.get_num_threads()} threads"
+    print(f"{device}, {options.dtype}, a copy at {speed / 1e3:.0f} GB/s")
+    rows = [measure(options, steps, neurons, speed) for steps in options.steps for neurons in options.neurons]
+    for row in rows:
+        print_row(row)
+    if options.json:
+        named = dict(torch=torch.__version__, device=device, dtype=options.dtype, copy_gb_s=speed / 1e3)
+        options.json.write_text(json.dumps({**named, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

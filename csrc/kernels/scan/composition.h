@@ -1,0 +1,15 @@
+// The composition of a traced cell's steps, as a cell of its own: what a scan over time runs beside the cell.
+#pragma once
+
+#include <spikeforge/kernels/multistep/traced_cell.h>
+
+namespace spikeforge {
+
+// Of a scan: a map has the square of them.
+constexpr std::size_t most_scanned_states = 4;
+
+// Made once. Throws GraphError, with the reason, where there is none: a next state that is not affine in the states, no
+// states, or more than most_scanned_states.
+const TracedCell& composition_of(const TracedCell& cell);
+
+}  // namespace spikeforge

@@ -1,0 +1,250 @@
+#include <spikeforge/codegen/lines.h>
+#include <spikeforge/jit/spec_table.h>
+#include <spikeforge/kernels/multistep/arguments.h>
+#include <spikeforge/kernels/multistep/overrides.h>
+#include <spikeforge/kernels/multistep/plan.h>
+#include <spikeforge/kernels/multistep/spec.h>
+#include <spikeforge/kernels/scan/composition.h>
+#include <spikeforge/kernels/scan/scan.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace spikeforge::kernels {
+namespace {
+
+std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
+
+std::int64_t segment_of(const ForwardLaunch&, const Schedule& schedule) { return schedule.rows; }
+std::int64_t segment_of(const BackwardLaunch&, const Schedule& schedule) { return schedule.checkpoint; }
+
+template <class AnyLaunch>
+ScanPlan plan_of(const AnyLaunch& launch, const Schedule& schedule) {
+  return {schedule, divided(launch.neurons, neurons_of_a_warp(schedule)),
+          divided(launch.steps, segment_of(launch, schedule) * schedule.segments)};
+}
+
+std::size_t size_of_number(const Launch& launch) { return size_of(compute_type(launch.type)); }
+
+// Of a warp's neurons.
+std::size_t bytes_of_map(const Launch& launch, const Schedule& schedule) {
+  const std::size_t states = launch.cell->states.size();
+  return states * (states + 1) * static_cast<std::size_t>(neurons_of_a_warp(schedule)) * size_of_number(launch);
+}
+
+// A warp has its map, and a part of those of other blocks, in the 48 KiB of shared memory that every block may have.
+bool fits_shared(const Launch& launch, const Schedule& schedule) {
+  return 2 * schedule.segments * bytes_of_map(launch, schedule) <= 48 << 10;
+}
+
+// ---- the composition's launch, as far as it decides a kernel ----
+
+class Composed {
+ public:
+  explicit Composed(const ForwardLaunch& launch)
+      : cell_(composition_of(static_cast<const TracedCell&>(*launch.cell))),
+        initial_(cell_.states.size()),
+        none_(std::max(cell_.states.size(), cell_.outputs.size())),
+        launch(launch) {
+    this->launch.cell = &cell_;
+    this->launch.initial = initial_;
+    this->launch.outputs = std::span(none_).first(cell_.outputs.size());
+    this->launch.states = std::span(none_).first(cell_.states.size());
+    this->launch.checkpoints = nullptr;
+    this->launch.store_states = false;
+  }
+  Composed(const Composed&) = delete;
+  Composed& operator=(const Composed&) = delete;
+
+ private:
+  const TracedCell& cell_;
+  std::vector<StateView> initial_;
+  std::vector<void*> none_;
+
+ public:
+  ForwardLaunch launch;
+};
+
+// ---- specs ----
+
+// What is kept of the composition does not keep its cell.
+struct ScanForwardSpec {
+  KernelSpec run, composition;  // which follows from the first
+  bool operator==(const ScanForwardSpec& other) const { return run == other.run; }
+};
+struct ScanBackwardSpec {
+  KernelSpec run;
+  bool operator==(const ScanBackwardSpec&) const = default;
+};
+struct HashOfScanSpec {
+  template <class Spec>
+  std::size_t operator()(const Spec& spec) const {
+    return HashOfSpec()(spec.run);
+  }
+};
+
+ScanForwardSpec scan_spec(const ForwardLaunch& launch, const ScanPlan& plan) {
+  return {spec_of(launch, plan.schedule), spec_of(Composed(launch).launch, plan.schedule)};
+}
+ScanBackwardSpec scan_spec(const BackwardLaunch& launch, const ScanPlan& plan) {
+  return {spec_of(launch, plan.schedule)};
+}
+
+// A kernel of what stands in `line` so far; `of` are the arguments of the template Scan or ScanBackward.
+jit::KernelSource end_of_source(codegen::Lines& line, const KernelSpec& run, std::string_view scan, std::string_view of,
+                                std::string_view direction) {
+  const CellText cell = run.cell->device_text(run.loop.form);
+  const std::string entry = fmt::format("spikeforge_scan_{}", direction);
+  line("");
+  line("extern \"C\" __global__ void __launch_bounds__({}) {}(", max_block_size(run.loop.schedule), entry);
+  line("    const __grid_constant__ spikeforge::{}Args<spikeforge::Spec::Cell> args) {{", scan);
+  line("  spikeforge::{}<{}>::{}(args);", scan, of, direction);
+  line("}}");
+  return {.name = fmt::format("{}_scan_{}", cell.name, direction), .entry = entry, .text = line.take()};
+}
+
+jit::KernelSource print_source(const ScanForwardSpec& spec) {
+  codegen::Lines line;
+  line("#include <spikeforge/cuda/scan.cuh>");
+  line += print_loop(spec.run, spec.run.cell->device_text(spec.run.loop.form));
+  line("");
+  // Both have the same names.
+  line("namespace spikeforge::composition {{");
+  line += print_loop(spec.composition, spec.composition.cell->device_text(spec.composition.loop.form));
+  line("}}  // namespace spikeforge::composition");
+  return end_of_source(line, spec.run, "Scan", "spikeforge::Spec, spikeforge::composition::spikeforge::Spec",
+                       "forward");
+}
+
+jit::KernelSource print_source(const ScanBackwardSpec& spec) {
+  codegen::Lines line;
+  line("#include <spikeforge/cuda/scan.cuh>");
+  line += print_loop(spec.run, spec.run.cell->device_text(spec.run.loop.form));
+  return end_of_source(line, spec.run, "ScanBackward", "spikeforge::Spec", "backward");
+}
+
+// ---- launches ----
+
+struct Tables {  // of a cell
+  jit::SpecTables<ScanForwardSpec, HashOfScanSpec> forward;
+  jit::SpecTables<ScanBackwardSpec, HashOfScanSpec> backward;
+};
+auto& table_for(const ForwardLaunch&, Tables& tables) { return tables.forward; }
+auto& table_for(const BackwardLaunch&, Tables& tables) { return tables.backward; }
+
+// SharedMaps of cuda/scan.cuh.
+struct SharedMaps {
+  void *maps, *sums;
+  std::int64_t blocks;
+};
+
+std::size_t bytes_of_sums(const ForwardLaunch&, const ScanPlan&) { return 0; }
+std::size_t bytes_of_sums(const BackwardLaunch& launch, const ScanPlan& plan) {
+  if (!launch.any_grad_param) return 0;
+  return launch.params.size() * neurons_of_a_warp(plan.schedule) * size_of_number(launch);
+}
+
+// As many of the same neurons as the device holds at once, or fewer that take no more turns.
+std::int64_t blocks_of(const ScanPlan& plan, std::int64_t at_once) {
+  static const int forced = override_of("SPIKEFORGE_SCAN_BLOCKS");
+  std::int64_t blocks = std::clamp<std::int64_t>(at_once / plan.groups, 1, plan.tiles);
+  if (forced != 0) blocks = std::min<std::int64_t>(blocks, forced);
+  return divided(plan.tiles, divided(plan.tiles, blocks));
+}
+
+template <class AnyLaunch>
+void launch_any(const AnyLaunch& launch, const ScanPlan& plan, const jit::Device& device, void* stream,
+                const Allocate& allocate) {
+  const auto spec = scan_spec(launch, plan);
+  Tables& tables = launch.cell->scan_kernels.template get<Tables>([] { return Tables(); });
+  const jit::LoadedKernel& kernel =
+      table_for(launch, tables).of(device).get(spec, device, [&] { prepare_next(launch, device); });
+  const unsigned block = max_block_size(plan.schedule);
+  const std::int64_t blocks = blocks_of(plan, std::int64_t{kernel.blocks_at_once(block)} * device.multiprocessors);
+  const auto all = static_cast<std::size_t>(plan.groups * blocks);
+  // Maps of three turns; cuda/scan.cuh says why.
+  const std::size_t of_maps = blocks == 1 ? 0 : 3 * all * bytes_of_map(launch, plan.schedule);
+  const std::size_t of_sums = blocks == 1 ? 0 : all * bytes_of_sums(launch, plan);
+  SharedMaps shared{nullptr, nullptr, blocks};
+  if (of_maps > 0) {
+    shared.maps = allocate(of_maps + of_sums);
+    shared.sums = static_cast<char*>(shared.maps) + of_maps;
+  }
+  Arguments arguments(launch, launch.neurons);
+  arguments.append(shared);
+  if (blocks > 1) return kernel.launch_together(static_cast<unsigned>(all), block, 0, stream, arguments.data());
+  kernel.launch({static_cast<unsigned>(all), 1, 1}, block, 0, stream, arguments.data(), arguments.bytes());
+}
+
+}  // namespace
+
+// Neither has a kernel for sequences whose steps, with those of the blocks' next turns, are too many for an int.
+std::optional<ScanPlan> plan_scan(const ForwardLaunch& launch, int multiprocessors) {
+  static const int forced = override_of("SPIKEFORGE_SCAN_BLOCKS");
+  constexpr std::int64_t longest = std::int64_t{1} << 30, shortest = 512;
+  if (!launch.scan || launch.steps > longest || launch.neurons == 0) return std::nullopt;
+  // More neurons fill the device without: at T = 1024 the loop takes 1.99 of the bytes' time for 2^13 of them.
+  constexpr std::int64_t most_neurons = 64;  // of a multiprocessor
+  if (forced == 0 && (launch.steps < shortest || launch.neurons >= most_neurons * multiprocessors)) return std::nullopt;
+
+  const auto& cell = static_cast<const TracedCell&>(*launch.cell);
+  const TracedCell& composed = composition_of(cell);
+  Schedule schedule;
+  schedule.checkpoint = static_cast<std::uint8_t>(launch.checkpoint_length);
+  schedule.rows = static_cast<std::uint8_t>(std::max<std::int64_t>(launch.checkpoint_length, 8));
+  // A thread holds the inputs of its segment and of the next.
+  const std::size_t inputs = 2 * cell.inputs.size() * schedule.rows * (launch.type == DType::f64 ? 2 : 1);
+  constexpr std::size_t most_inputs = 128;  // registers
+  constexpr int longest_unrolled = 5000;    // instructions
+  const int cost = schedule.rows * (cell.forward_cost + composed.forward_cost);
+  // Doubles of more inputs and states would spill.
+  if (launch.type == DType::f64 && cell.states.size() * cell.inputs.size() > 4) return std::nullopt;
+  if (inputs > most_inputs || cost > longest_unrolled || composed.is_too_long()) return std::nullopt;
+  // Of doubles, and of many inputs, a thread needs more registers than 16 warps leave it.
+  schedule.segments = launch.type == DType::f64 || inputs > most_inputs / 2 ? 8 : 16;
+  while (!fits_shared(launch, schedule)) schedule.segments /= 2;
+  return plan_of(launch, schedule);
+}
+
+std::optional<ScanPlan> plan_scan(const BackwardLaunch& launch, int multiprocessors) {
+  static const int forced = override_of("SPIKEFORGE_SCAN_BLOCKS");
+  constexpr std::int64_t longest = std::int64_t{1} << 30;
+  // A turn takes a block about as long as the blocks take to tell each other.
+  constexpr std::int64_t fewest = 4, widest = 4;
+  if (launch.steps > longest || launch.neurons == 0 || launch.has_samples() || forced == 1) return std::nullopt;
+  const bool is_short = launch.steps < 2 * fewest * launch.checkpoint_length;
+  if (forced == 0 && (is_short || launch.neurons * fewest > 32 * widest * multiprocessors)) return std::nullopt;
+  Schedule schedule = schedule_of(launch, multiprocessors);
+  // The maps of two states take more registers than 16 warps leave a thread (sm_100 and sm_120 would spill).
+  if (launch.cell->states.size() > 1 && schedule.segments > 8) {
+    schedule.segments = 8;
+    schedule.ragged = launch.steps % (std::int64_t{schedule.checkpoint} * schedule.segments) != 0;
+  }
+  if (schedule.segments == 1 || !fits_shared(launch, schedule)) return std::nullopt;
+  const ScanPlan plan = plan_of(launch, schedule);
+  const std::int64_t blocks = std::min(plan.tiles, multiprocessors / plan.groups);
+  if (blocks < (forced == 0 ? fewest : 2)) return std::nullopt;
+  return plan;
+}
+
+jit::KernelSource print_scan(const ForwardLaunch& launch, const ScanPlan& plan) {
+  return print_source(scan_spec(launch, plan));
+}
+jit::KernelSource print_scan(const BackwardLaunch& launch, const ScanPlan& plan) {
+  return print_source(scan_spec(launch, plan));
+}
+
+void launch_scan(const ForwardLaunch& launch, const ScanPlan& plan, const jit::Device& device, void* stream,
+                 const Allocate& allocate) {
+  launch_any(launch, plan, device, stream, allocate);
+}
+void launch_scan(const BackwardLaunch& launch, const ScanPlan& plan, const jit::Device& device, void* stream,
+                 const Allocate& allocate) {
+  launch_any(launch, plan, device, stream, allocate);
+}
+
+}  // namespace spikeforge::kernels

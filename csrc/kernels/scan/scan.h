@@ -1,0 +1,33 @@
+// Time-parallel passes over the whole GPU (cuda/scan.cuh), for neurons too few to fill it: a scan over time forward,
+// and a backward pass of many blocks for the same neurons. kernels::launch asks here first.
+#pragma once
+
+#include <spikeforge/jit/device.h>
+#include <spikeforge/jit/kernel_cache.h>
+#include <spikeforge/kernels/multistep/launch.h>
+#include <spikeforge/kernels/multistep/schedule.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace spikeforge::kernels {
+
+struct ScanPlan {
+  Schedule schedule;
+  std::int64_t groups;  // of a warp's neurons
+  std::int64_t tiles;   // of the sequence: blocks of the same neurons at most
+};
+
+// Nothing where the loop alone is at least as fast, or the cell does not fit.
+std::optional<ScanPlan> plan_scan(const ForwardLaunch& launch, int multiprocessors);
+std::optional<ScanPlan> plan_scan(const BackwardLaunch& launch, int multiprocessors);
+
+jit::KernelSource print_scan(const ForwardLaunch& launch, const ScanPlan& plan);
+jit::KernelSource print_scan(const BackwardLaunch& launch, const ScanPlan& plan);
+
+void launch_scan(const ForwardLaunch& launch, const ScanPlan& plan, const jit::Device& device, void* stream,
+                 const Allocate& allocate);
+void launch_scan(const BackwardLaunch& launch, const ScanPlan& plan, const jit::Device& device, void* stream,
+                 const Allocate& allocate);
+
+}  // namespace spikeforge::kernels

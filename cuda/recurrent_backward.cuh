@@ -1,0 +1,360 @@
+// The backward pass of a recurrent layer on the GPU (recurrent.cuh): steps from the last to the first. Ahead of every
+// `history` of them, while what the last one sent is on its way, the states before each are recomputed from the
+// checkpoint at or before them.
+#pragma once
+
+#include <spikeforge/cuda/recurrent.cuh>
+
+namespace spikeforge {
+
+template <class Cell>
+struct RecurrentBackwardArgs {
+  long long steps, neurons;
+  long long batch, width;
+  double constants[max_surrogate_args];
+  Rows x[Cell::n_inputs];  // with the current
+  const void* initial[room(Cell::n_states)];
+  ParamSource params[room(Cell::n_params)];
+  const void* weights;
+  Rows grad_y[Cell::n_outputs];
+  Rows grad_states[room(Cell::n_states)];
+  const void* checkpoints;
+  void* grad_x[Cell::n_inputs];
+  void* grad_initial[room(Cell::n_states)];
+  void* grad_params[room(Cell::n_params)];  // [N]: of neurons, at their samples or at one of several
+};
+
+template <class Spec>
+struct RecurrentBackward : Recurrent<Spec> {
+  using Base = Recurrent<Spec>;
+  using typename Base::Cell, typename Base::Cells, typename Base::Exchange, typename Base::F, typename Base::Lane,
+      typename Base::Numbers, typename Base::Product, typename Base::StateNumbers, typename Base::States,
+      typename Base::T, typename Base::Values;
+  template <class E, int depth>
+  using Ring = typename Base::template Ring<E, depth>;
+  using Base::ahead, Base::blocks, Base::C, Base::G, Base::I, Base::O, Base::P, Base::S, Base::shape, Base::tiles,
+      Base::W;
+  using Base::load_initial, Base::pack_state;
+
+  static constexpr int L = shape.history, input_rows = shape.input_rows();
+
+  struct BackwardRings {
+    Ring<T, input_rows> x[I];
+    Ring<T, ahead> grad_y[O];
+    Ring<F, L> states[room(S)];  // before each step
+    Ring<F, 2> checkpoints[room(S)];
+    Ring<F, ahead> grad_states[room(S)];
+
+    __device__ __forceinline__ explicit BackwardRings(unsigned char* memory) {
+#pragma unroll
+      for (int i = 0; i < I; ++i) x[i] = Ring<T, input_rows>(memory);
+#pragma unroll
+      for (int o = 0; o < O; ++o) grad_y[o] = Ring<T, ahead>(memory);
+#pragma unroll
+      for (int s = 0; s < S; ++s) {
+        states[s] = Ring<F, L>(memory);
+        checkpoints[s] = Ring<F, 2>(memory);
+      }
+      if (Spec::store_states)
+#pragma unroll
+        for (int s = 0; s < S; ++s) grad_states[s] = Ring<F, ahead>(memory);
+    }
+
+    __device__ __forceinline__ void load_x(const RecurrentBackwardArgs<Cell>& a, const Lane& at, int t) const {
+      if (t < 0) return;
+#pragma unroll
+      for (int i = 0; i < I; ++i) x[i].load(t, row_of<T>(a.x[i], t), at);
+    }
+
+    __device__ __forceinline__ void load_grads(const RecurrentBackwardArgs<Cell>& a, const Lane& at, int t) const {
+      if (t < 0) return;
+#pragma unroll
+      for (int o = 0; o < O; ++o) {
+        if (!Spec::has_grad_y(o)) continue;
+        const T* const row = row_of<T>(a.grad_y[o], t);
+        if (Spec::one_grad_y(o))
+          grad_y[o].fill(t, *row, at);
+        else
+          grad_y[o].load(t, row, at);
+      }
+#pragma unroll
+      for (int s = 0; s < S; ++s) {
+        if (!Spec::store_states || !Spec::has_grad_state(s)) continue;
+        const F* const row = row_of<F>(a.grad_states[s], t);
+        if (Spec::one_grad_state(s))
+          grad_states[s].fill(t, *row, at);
+        else
+          grad_states[s].load(t, row, at);
+      }
+    }
+
+    // The states before step C * which.
+    __device__ __forceinline__ void load_checkpoint(const RecurrentBackwardArgs<Cell>& a, const Lane& at,
+                                                    int which) const {
+      if (which < 1) return;
+#pragma unroll
+      for (int s = 0; s < S; ++s)
+        checkpoints[s].load(which, static_cast<const F*>(a.checkpoints) + times((which - 1) * S + s, a.neurons), at);
+    }
+  };
+
+  // Of the states before steps t - t % L to t, of a tile.
+  static __device__ __forceinline__ void recompute(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
+                                                   const Lane& at, const BackwardRings& rings, int t, int n) {
+    const int kept_from = t / L * L;
+    States state;
+    int u = t / C * C;
+    if (u == 0) {
+      load_initial(a, cells, at, n, state);
+    } else {
+#pragma unroll
+      for (int s = 0; s < S; ++s)
+#pragma unroll
+        for (int g = 0; g < G; ++g) {
+          const StateNumbers numbers = rings.checkpoints[s].slot(u / C, n, g);
+#pragma unroll
+          for (int j = 0; j < W; ++j) state[g][j][s] = numbers.lane[j];
+        }
+    }
+    Numbers next[I][G];
+    const auto read_inputs = [&](int u) {
+#pragma unroll
+      for (int i = 0; i < I; ++i)
+#pragma unroll
+        for (int g = 0; g < G; ++g) next[i][g] = rings.x[i].slot(u, n, g);
+    };
+    read_inputs(u);
+#pragma unroll 1
+    for (;; ++u) {
+      F in[I][G][W];
+#pragma unroll
+      for (int i = 0; i < I; ++i)
+#pragma unroll
+        for (int g = 0; g < G; ++g) next[i][g].unpack(in[i][g]);
+      if (u < t) read_inputs(u + 1);  // ahead of what is written: the compiler moves no load across
+      if (u >= kept_from)
+#pragma unroll
+        for (int s = 0; s < S; ++s)
+#pragma unroll
+          for (int g = 0; g < G; ++g) rings.states[s].slot(u, n, g) = pack_state(state, g, s);
+      if (u == t) return;
+#pragma unroll
+      for (int g = 0; g < G; ++g)
+#pragma unroll
+        for (int j = 0; j < W; ++j) {
+          F x[I], y[O];
+#pragma unroll
+          for (int i = 0; i < I; ++i) x[i] = in[i][g][j];
+          cells[j].step(x, state[g][j], y);
+        }
+    }
+  }
+
+  struct Gradients {
+    F state[tiles][G][W][room(S)];
+    F param[W][room(P)];  // of all samples of the lane
+  };
+
+  static __device__ __forceinline__ void backward(const RecurrentBackwardArgs<Cell>& a) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    unsigned char* rest = memory;
+    const Lane at(a);
+    const Exchange exchange(rest, at);
+    Product product;
+    product.template load<true>(a.weights, at, rest);
+    const BackwardRings rings(rest);
+    const Cells cells(a, at);
+    Gradients grad = {};
+    if (!Spec::store_states)
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) add_last_grad_states(a, at, n, grad.state[n]);
+
+    const int last = static_cast<int>(a.steps) - 1;
+    // Rows come in the order in which they are used: at step t those of t - ahead, and of the inputs as many before as
+    // a recomputation may need.
+#pragma unroll 1
+    for (int t = last; t > last - (C - 1) - ahead; --t) rings.load_x(a, at, t);
+#pragma unroll 1
+    for (int t = last; t > last - ahead; --t) rings.load_grads(a, at, t);
+    rings.load_checkpoint(a, at, last / C);
+    rings.load_checkpoint(a, at, last / C - 1);
+    end_of_copies();
+    wait_for_copies<0>();
+    exchange.open([](int, int) { return F(0); });
+
+    constexpr int on_their_way = ahead < C ? ahead - 1 : C - 1;
+#pragma unroll 1
+    for (int t = last; t >= 0; --t) {
+      const int k = last - t;
+      wait_for_copies<on_their_way>();
+      if (k == 0 || t % L == L - 1)
+#pragma unroll 1
+        for (int n = 0; n < at.count; ++n) recompute(a, cells, at, rings, t, n);
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) {
+        if (n > 0 && n >= at.count) break;
+        Step step;
+        read_step(at, rings, t, n, step, grad.state[n]);
+        if (in_two) vjp<Part::known>(cells, at, n, step, grad.state[n], grad.param);
+        exchange.wait(k, n);
+        product(exchange.memory + exchange.offset(k - 1, n), at, n, step.sums);
+        vjp<in_two ? Part::sums : Part::both>(cells, at, n, step, grad.state[n], grad.param);
+        tell_and_store(a, at, t, n, step, [&](int g, const Values& current) {
+          if (t > 0) exchange.put(at, k, n, g, current);
+        });
+      }
+      rings.load_x(a, at, t - (C - 1) - ahead);
+      rings.load_grads(a, at, t - ahead);
+      if (t % C == 0) rings.load_checkpoint(a, at, t / C - 2);
+      end_of_copies();
+      exchange.end_of_step();
+    }
+    store_gradients(a, cells, at, grad);
+    exchange.close();
+  }
+
+  // Of the states after the last step.
+  static __device__ __forceinline__ void add_last_grad_states(const RecurrentBackwardArgs<Cell>& a, const Lane& at,
+                                                              int n, States& grad) {
+#pragma unroll
+    for (int s = 0; s < S; ++s) {
+      if (!Spec::has_grad_state(s)) continue;
+      const F* const row = static_cast<const F*>(a.grad_states[s].data);
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        StateNumbers numbers;
+        if (Spec::one_grad_state(s))
+          numbers.fill(*row);
+        else
+          numbers = at.load(row, n, g);
+#pragma unroll
+        for (int j = 0; j < W; ++j) grad[g][j][s] += numbers.lane[j];
+      }
+    }
+  }
+
+  // What a step back reads, and the gradients of its inputs.
+  struct Step {
+    F x[I][G][W], state[room(S)][G][W], grad_y[O][G][W], grad_x[I][G][W];
+    Values sums;
+  };
+
+  static __device__ __forceinline__ void read_step(const Lane& at, const BackwardRings& rings, int t, int n, Step& step,
+                                                   States& grad_state) {
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+#pragma unroll
+      for (int i = 0; i < I; ++i) rings.x[i].slot(t, n, g).unpack(step.x[i][g]);
+#pragma unroll
+      for (int s = 0; s < S; ++s) rings.states[s].slot(t, n, g).unpack(step.state[s][g]);
+#pragma unroll
+      for (int o = 0; o < O; ++o) {
+        if (Spec::has_grad_y(o))
+          rings.grad_y[o].slot(t, n, g).unpack(step.grad_y[o][g]);
+        else
+#pragma unroll
+          for (int j = 0; j < W; ++j) step.grad_y[o][g][j] = F(0);
+      }
+#pragma unroll
+      for (int s = 0; s < S; ++s)
+        if (Spec::store_states && Spec::has_grad_state(s))
+#pragma unroll
+          for (int j = 0; j < W; ++j) grad_state[g][j][s] += rings.grad_states[s].slot(t, n, g).lane[j];
+    }
+  }
+
+  // A vjp is linear in what comes in. In a cluster its part that does not come through the matrix is computed while the
+  // other part is on its way, and so is what both of them share.
+  static constexpr bool in_two = blocks > 1;
+  enum class Part { known, sums, both };
+
+  template <Part part>
+  static __device__ __forceinline__ void vjp(const Cells& cells, const Lane& at, int n, Step& step, States& grad_state,
+                                             F (&grad_param)[W][room(P)]) {
+#pragma unroll
+    for (int g = 0; g < G; ++g)
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        F x[I], state[room(S)], grad_out[O], grad[room(S)], grad_x[I], sum[room(P)];
+#pragma unroll
+        for (int i = 0; i < I; ++i) x[i] = step.x[i][g][j];
+#pragma unroll
+        for (int s = 0; s < S; ++s) {
+          state[s] = step.state[s][g][j];
+          grad[s] = part == Part::sums ? F(0) : grad_state[g][j][s];
+        }
+#pragma unroll
+        for (int o = 0; o < O; ++o) grad_out[o] = part == Part::sums ? F(0) : step.grad_y[o][g][j];
+        if (part != Part::known) grad_out[0] += step.sums[g][j];
+#pragma unroll
+        for (int p = 0; p < P; ++p) sum[p] = grad_param[j][p];
+        cells[j].vjp(x, state, grad_out, grad, grad_x, sum);
+#pragma unroll
+        for (int i = 0; i < I; ++i)
+          step.grad_x[i][g][j] = part == Part::sums ? step.grad_x[i][g][j] + grad_x[i] : grad_x[i];
+#pragma unroll
+        for (int s = 0; s < S; ++s) grad_state[g][j][s] = part == Part::sums ? grad_state[g][j][s] + grad[s] : grad[s];
+#pragma unroll
+        for (int p = 0; p < P; ++p) grad_param[j][p] = select(at.has_sample(n, g), sum[p], grad_param[j][p]);
+      }
+  }
+
+  // What goes to others is rounded as what is stored.
+  template <class Tell>
+  static __device__ __forceinline__ void tell_and_store(const RecurrentBackwardArgs<Cell>& a, const Lane& at, int t,
+                                                        int n, Step& step, const Tell& tell) {
+    Numbers grad_x[I][G];
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+#pragma unroll
+      for (int i = 0; i < I; ++i) grad_x[i][g].pack(step.grad_x[i][g]);
+      tell(g, step.grad_x[Spec::into]);
+    }
+    const long long row = times(t, a.neurons);
+#pragma unroll
+    for (int g = 0; g < G; ++g)
+#pragma unroll
+      for (int i = 0; i < I; ++i)
+        if (Spec::wants_grad_x(i)) at.store(static_cast<T*>(a.grad_x[i]) + row, n, g, grad_x[i][g]);
+  }
+
+  // use(n, g) for each sample that is the lane's.
+  template <class Use>
+  static __device__ __forceinline__ void for_each_sample(const Lane& at, const Use& use) {
+#pragma unroll
+    for (int n = 0; n < tiles; ++n)
+#pragma unroll
+      for (int g = 0; g < G; ++g)
+        if (n < at.count && at.has_sample(n, g)) use(n, g);
+  }
+
+  // A parameter's gradient stands at the lane's first sample; at its others there are zeros.
+  static __device__ __forceinline__ void store_gradients(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
+                                                         const Lane& at, Gradients& grad) {
+    F own_initial[W][room(S)] = {};
+    for_each_sample(at, [&](int n, int g) {
+#pragma unroll
+      for (int j = 0; j < W; ++j)
+#pragma unroll
+        for (int s = 0; s < S; ++s) {
+          const F value = grad.state[n][g][j][s];
+          const bool given = Spec::initial(s) != Source::absent;
+          if (!given) own_initial[j][s] += value;
+          if (given && Spec::wants_grad_initial(s) && at.has_neuron(j))
+            store_as<F>(Spec::initial(s), a.grad_initial[s], at.index(n, g, j), value);
+        }
+    });
+#pragma unroll
+    for (int j = 0; j < W; ++j) cells[j].finish(own_initial[j], grad.param[j]);
+    for_each_sample(at, [&](int n, int g) {
+#pragma unroll
+      for (int j = 0; j < W; ++j)
+#pragma unroll
+        for (int p = 0; p < P; ++p)
+          if (Spec::wants_grad_param(p) && at.has_neuron(j))
+            static_cast<F*>(a.grad_params[p])[at.index(n, g, j)] = n == 0 && g == 0 ? grad.param[j][p] : F(0);
+    });
+  }
+};
+
+}  // namespace spikeforge

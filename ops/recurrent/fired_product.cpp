@@ -1,0 +1,82 @@
+#include <spikeforge/cpu/fired_product.h>
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/cpu_tiles.h>
+#include <spikeforge/ops/recurrent/call.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+
+namespace spikeforge::ops::recurrent {
+namespace {
+
+// Rows whose spikes are listed at a time, and summed before they are added to the others.
+constexpr std::int64_t rows_at_once = 2048;
+// Of the neurons, beyond which the dense product is at least as fast.
+constexpr double densest = 1. / 6;
+
+// Numbers in memory of the CPU, of which nobody looks at the calls.
+bool is_plain(const at::Tensor& t) {
+  const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
+  const c10::DispatchKeySet keys = ((t.key_set() | local.included_) - local.excluded_ - c10::autograd_dispatch_keyset)
+                                       .remove(c10::DispatchKey::BackendSelect)
+                                       .remove(c10::DispatchKey::ADInplaceOrView);
+  return keys.highestPriorityTypeId() == c10::DispatchKey::CPU && t.layout() == c10::kStrided &&
+         is_supported(t.scalar_type());
+}
+
+// How many fired, or -1 where a number is neither 0 nor 1.
+std::int64_t list(const cpu::FiredProduct& product, DType type, const void* spikes) {
+  constexpr std::int64_t rows_of_a_thread = 128;
+  std::atomic<std::int64_t> total = 0;
+  std::atomic<bool> all_legal = true;
+  at::parallel_for(0, product.rows, rows_of_a_thread, [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t count = cpu::fired_kernels().list(product, type, spikes, begin, end);
+    if (count < 0) all_legal.store(false, std::memory_order_relaxed);
+    total.fetch_add(count, std::memory_order_relaxed);
+  });
+  return all_legal ? total.load() : -1;
+}
+
+}  // namespace
+
+std::optional<at::Tensor> fired_product(const at::Tensor& spikes, const at::Tensor& gradients) {
+  if (at::GradMode::is_enabled() || !is_plain(spikes) || !is_plain(gradients)) return std::nullopt;
+  const at::Tensor heard = spikes.contiguous(), of_current = gradients.contiguous();
+  const std::int64_t rows = heard.size(0), width = heard.size(1);
+  constexpr std::int64_t least_work = 1 << 20;
+  if (rows * width * width < least_work || width > std::numeric_limits<std::int32_t>::max()) return std::nullopt;
+  const DType type = dtype_of(heard.scalar_type());
+  const auto options = heard.options().dtype(state_type(heard.scalar_type()));
+  const at::Tensor product = at::zeros({width, width}, options);
+  const at::Tensor fired = at::empty({std::min(rows, rows_at_once), width + 1}, options.dtype(at::kInt));
+  const std::int64_t columns = cpu::fired_panel_bytes / product.element_size();
+  const auto sums_bytes = static_cast<std::size_t>(width * cpu::fired_panel_bytes);
+  for (std::int64_t first = 0; first < rows; first += rows_at_once) {
+    const auto at = [&](const at::Tensor& t) {
+      return static_cast<const char*>(t.const_data_ptr()) + first * width * t.element_size();
+    };
+    cpu::FiredProduct part{.rows = std::min(rows_at_once, rows - first),
+                           .width = width,
+                           .fired = fired.mutable_data_ptr<std::int32_t>(),
+                           .gradients = at(of_current),
+                           .product = product.mutable_data_ptr()};
+    part.counts = part.fired + part.rows * width;
+    const std::int64_t count = list(part, type, at(heard));
+    if (count < 0 || (first == 0 && static_cast<double>(count) > densest * static_cast<double>(part.rows * width)))
+      return std::nullopt;
+    at::parallel_for(0, (width + columns - 1) / columns, 1, [&](std::int64_t begin, std::int64_t end) {
+      void* const sums = thread_scratch(sums_bytes);
+      for (std::int64_t p = begin; p < end; ++p) cpu::fired_kernels().add(part, type, p * columns, sums);
+    });
+  }
+  return product.to(heard.scalar_type());
+}
+
+}  // namespace spikeforge::ops::recurrent

@@ -1,0 +1,141 @@
+// Time-parallel passes of many blocks for the same neurons: when there is one, that it fits, and that it compiles.
+#include <spikeforge/base/somewhere.h>
+#include <spikeforge/kernels/scan/composition.h>
+#include <spikeforge/kernels/scan/scan.h>
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "catch.h"
+#include "compiles.h"
+
+namespace spikeforge::tests {
+namespace {
+
+using namespace kernels;
+
+constexpr const char* integrator = "neuron li(x; v; tau) { n = v + (x - v) / tau; return n; v' = n }";
+constexpr const char* resonator =
+    "neuron resonator(x; u, w; d, o) { return spike(u - 1, atan(2)); u' = d * (u * cos(o) - w * sin(o)) + x\n"
+    "w' = d * (u * sin(o) + w * cos(o)) }";
+constexpr const char* cascade =
+    "neuron cascade(x, y; i, j, v) { k = 0.9 * i + x; l = 0.8 * j + y; n = 0.7 * v + k - l; return n, k; i' = k; "
+    "j' = l; v' = n }";
+constexpr const char* four =
+    "neuron four(x; a, b, c, d) { return d; a' = 0.9 * a + x; b' = 0.9 * b + a; c' = 0.9 * c + b; d' = 0.9 * d + c }";
+constexpr const char* spiking =
+    "neuron lif(x; v; tau) { h = v + (x - v) / tau; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }";
+
+constexpr int of_an_h200 = 132;
+
+struct FewNeurons {
+  FewNeurons(const char* text, DType type, std::int64_t steps, std::int64_t neurons, bool store_states = false)
+      : cell(intern(text)),
+        inputs(cell->inputs.size(), {somewhere(), neurons, 1}),
+        grads(cell->outputs.size(), {somewhere(), neurons, 1}),
+        grad_states(cell->states.size(), {somewhere(), neurons, 1}),
+        initial(cell->states.size(), {somewhere(), compute_type(type)}),
+        params(cell->params.size(), {.data = somewhere(), .type = type, .count = neurons}),
+        outputs(cell->outputs.size(), somewhere()),
+        states(cell->states.size(), somewhere()),
+        grad_inputs(cell->inputs.size(), somewhere()),
+        grad_params(cell->params.size(), somewhere()) {
+    for (Launch* const launch : {static_cast<Launch*>(&forward), static_cast<Launch*>(&backward)}) {
+      launch->cell = cell.get();
+      launch->type = type;
+      launch->steps = steps;
+      launch->neurons = neurons;
+      launch->checkpoint_length = cell->checkpoint_length(type);
+      launch->store_states = store_states;
+      launch->inputs = inputs;
+      launch->initial = initial;
+      launch->params = params;
+    }
+    forward.outputs = outputs;
+    forward.states = states;
+    forward.checkpoints = somewhere();
+    forward.scan = true;
+    backward.grad_outputs = grads;
+    backward.grad_states = grad_states;
+    backward.checkpoints = somewhere();
+    backward.any_grad_input = true;
+    backward.any_grad_param = !params.empty();
+    backward.grad_inputs = grad_inputs;
+    backward.grad_initial = states;
+    backward.grad_params = grad_params;
+  }
+  FewNeurons(const FewNeurons&) = delete;
+  FewNeurons& operator=(const FewNeurons&) = delete;
+
+  std::shared_ptr<const TracedCell> cell;
+  std::vector<SequenceView> inputs, grads, grad_states;
+  std::vector<StateView> initial;
+  std::vector<ParamView> params;
+  std::vector<void*> outputs, states, grad_inputs, grad_params;
+  ForwardLaunch forward;
+  BackwardLaunch backward;
+};
+
+bool scans(const FewNeurons& call) { return plan_scan(call.forward, of_an_h200).has_value(); }
+bool shares(const FewNeurons& call) { return plan_scan(call.backward, of_an_h200).has_value(); }
+
+// ptxas may park a register or two, as in other kernels.
+void check_kernels(const std::string& arch, const FewNeurons& call) {
+  const auto forward = plan_scan(call.forward, of_an_h200);
+  if (forward) check_compiles(arch, print_scan(call.forward, *forward), 0);
+  if (const auto backward = plan_scan(call.backward, of_an_h200))
+    check_compiles(arch, print_scan(call.backward, *backward), 24);
+}
+
+void check_scans(const std::string& arch) {
+  for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::f64})
+    for (const char* text : {integrator, resonator, cascade, four})
+      for (const bool store_states : {false, true})
+        check_kernels(arch, FewNeurons(text, type, 16383, 64, store_states));
+}
+
+}  // namespace
+
+TEST_CASE("few neurons of a long sequence are scanned, and many are not") {
+  CHECK(scans(FewNeurons(integrator, DType::f32, 16384, 64)));
+  CHECK(scans(FewNeurons(integrator, DType::f32, 1024, 4096)));
+  CHECK_FALSE(scans(FewNeurons(integrator, DType::f32, 1024, 1 << 15)));
+  CHECK_FALSE(scans(FewNeurons(integrator, DType::f32, 100, 64)));
+  CHECK_FALSE(scans(FewNeurons(integrator, DType::f32, 0, 64)));
+  CHECK_FALSE(scans(FewNeurons(integrator, DType::f32, 16384, 0)));
+  FewNeurons step_by_step(integrator, DType::f32, 16384, 64);
+  step_by_step.forward.scan = false;
+  CHECK_FALSE(scans(step_by_step));
+}
+
+TEST_CASE("a backward pass of few neurons takes many blocks for them, whatever the cell") {
+  CHECK(shares(FewNeurons(spiking, DType::f32, 16384, 64)));
+  CHECK(shares(FewNeurons(spiking, DType::f32, 1024, 512)));
+  CHECK_FALSE(shares(FewNeurons(spiking, DType::f32, 1024, 4096)));
+  CHECK_FALSE(shares(FewNeurons(spiking, DType::f32, 256, 64)));
+}
+
+TEST_CASE("a scan of a few neurons fills the device with its first tiles") {
+  const auto plan = plan_scan(FewNeurons(integrator, DType::f32, 16384, 64).forward, of_an_h200);
+  REQUIRE(plan.has_value());
+  CHECK(plan->groups == 2);
+  CHECK(plan->tiles == 64);
+}
+
+TEST_CASE("usual scans compile for sm_90 without spills") {
+  for (const char* text : {integrator, resonator})
+    for (const DType type : {DType::f32, DType::f64}) check_kernels("sm_90", FewNeurons(text, type, 16383, 64));
+}
+TEST_CASE("backward passes of many blocks compile for sm_90") {
+  const FewNeurons call(spiking, DType::f32, 16384, 64);
+  check_compiles("sm_90", print_scan(call.backward, plan_scan(call.backward, of_an_h200).value()), 0);
+}
+
+TEST_CASE("scans compile for every architecture without spills", "[long]") {
+  for (const char* arch : {"sm_80", "sm_90", "sm_100", "sm_120"}) check_scans(arch);
+}
+
+}  // namespace spikeforge::tests
