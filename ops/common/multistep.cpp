@@ -232,8 +232,7 @@ DescribedForward::DescribedForward(const MultistepCall& call, const Prepared& pr
   if (results.checkpoints.defined() && results.checkpoints.numel() > 0)
     launch.checkpoints = results.checkpoints.mutable_data_ptr();
   // What is behind the end of a sample is not on the loop's way, and a scan has none.
-  const bool is_in_loop = !call.has_samples() && !call.scan &&
-                          PackedOutput::has_whole_bytes(launch.neurons, call.bits);
+  const bool is_in_loop = !call.has_samples() && !call.scan && PackedOutput::has_whole_bytes(launch.neurons, call.bits);
   if (results.packed.numbers.defined() && is_in_loop)
     launch.packed = {.bits = static_cast<std::uint8_t>(call.bits),
                      .numbers = results.packed.numbers.mutable_data_ptr<std::uint8_t>(),

@@ -220,9 +220,9 @@ List backward_kernel(std::string_view neuron, const OptionalTensorList& grad_out
 // Calls through the dispatcher. States are all given, or none is.
 inline MultistepResults call_run(const MultistepCall& call) {
   static const auto op = traced::find<traced::Run>("spikeforge::run");
-  const auto [outputs, states] = op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call),
-                                         call.params, call.store_states, call.bits, given_lengths(call),
-                                         given_start(call), call.scan);
+  const auto [outputs, states] =
+      op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call), call.params, call.store_states,
+              call.bits, given_lengths(call), given_start(call), call.scan);
   return traced::results_of(outputs, states, {});
 }
 

@@ -62,8 +62,8 @@ class PublicCall {
 
   // The options that all neurons share, and the call: what it points to lies here.
   const MultistepCall& finish(bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args,
-                              bool spiking, bool store_v, std::int64_t bits,
-                              const std::optional<at::Tensor>& lengths, const std::optional<at::Tensor>& start) {
+                              bool spiking, bool store_v, std::int64_t bits, const std::optional<at::Tensor>& lengths,
+                              const std::optional<at::Tensor>& start) {
     if (bits != 0) check_bits(cell_.name.c_str(), bits);
     call_.form.detach_reset = detach_reset;
     call_.form.spiking = spiking;
@@ -178,11 +178,10 @@ struct Public<kind, Overload, Types<Tensor...>, Types<State...>, Types<Parameter
                                                                                 params.next<Parameter>()...};
     return [&]<std::size_t... w, std::size_t... s, std::size_t... j>(
         std::index_sequence<w...>, std::index_sequence<s...>, std::index_sequence<j...>) {
-      Results results =
-          op.call(call.inputs[0], std::get<w>(given)..., lowered::maybe(call.state(s))...,
-                  std::get<sizeof...(Tensor) + j>(given)..., call.form.detach_reset, name_of(call.form.surrogate),
-                  arguments_of(call), call.form.spiking, call.store_states, call.bits, given_lengths(call),
-                  given_start(call));
+      Results results = op.call(call.inputs[0], std::get<w>(given)..., lowered::maybe(call.state(s))...,
+                                std::get<sizeof...(Tensor) + j>(given)..., call.form.detach_reset,
+                                name_of(call.form.surrogate), arguments_of(call), call.form.spiking, call.store_states,
+                                call.bits, given_lengths(call), given_start(call));
       return MultistepResults{{std::move(std::get<0>(results))}, {std::move(std::get<1 + s>(results))...}, {}, {}};
     }
     (std::index_sequence_for<Tensor...>{}, std::index_sequence_for<State...>{},
@@ -247,10 +246,9 @@ void call_any(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (std::size_t s = 0; s < n_states; ++s) call.add_state((next++)->toOptional<at::Tensor>());
   add_params(call, kind, next);
   const std::vector<double> surrogate_args = options[2].toDoubleVector();
-  const MultistepCall& finished =
-      call.finish(options[0].toBool(), options[1].toStringView(), surrogate_args, options[3].toBool(),
-                  options[4].toBool(), options[5].toInt(), options[6].toOptional<at::Tensor>(),
-                  options[7].toOptional<at::Tensor>());
+  const MultistepCall& finished = call.finish(options[0].toBool(), options[1].toStringView(), surrogate_args,
+                                              options[3].toBool(), options[4].toBool(), options[5].toInt(),
+                                              options[6].toOptional<at::Tensor>(), options[7].toOptional<at::Tensor>());
   MultistepResults results = was_dispatched_by_all(finished) ? run(finished) : call_public(finished);
   torch::jit::drop(*stack, n_arguments);
   stack->emplace_back(std::move(results.outputs[0]));

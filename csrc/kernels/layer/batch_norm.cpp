@@ -213,8 +213,8 @@ std::int64_t most_in_ring(const BatchNormBackward& layer) {
 }
 
 // A ring of tiles, where a multiprocessor has room for three at least: with two, 16 steps of float16 backward take 11.0
-// passes rather than 9.1. Its strips may be of any width, so that a thread there writes whole bytes of bits. What a thread copies at once is 16 bytes, or 8 where sequences are long: their states stay in
-// registers.
+// passes rather than 9.1. Its strips may be of any width, so that a thread there writes whole bytes of bits. What a
+// thread copies at once is 16 bytes, or 8 where sequences are long: their states stay in registers.
 template <class Layer>
 std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedule, const jit::Device& device) {
   constexpr int threads = 384, most_slots = 8, least_slots = 3, most_unrolled = 4000;

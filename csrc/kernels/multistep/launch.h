@@ -59,7 +59,7 @@ struct ForwardLaunch : Launch {
   void* checkpoints = nullptr;     // [(T - 1) / checkpoint_length, states, N]; null: not saved
   PackedOutput packed;
   GradientsToCome to_come;  // asked where the kernel has to be compiled, never by a hot call
-  bool scan = false;  // the states are affine in themselves, and may be rounded as a scan over time rounds them
+  bool scan = false;        // the states are affine in themselves, and may be rounded as a scan over time rounds them
 };
 
 // Gradients that autograd did not define, and results that nobody asked for, are null.
