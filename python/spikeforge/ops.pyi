@@ -12,7 +12,7 @@ def adaptive_lif(
     x: Tensor, v: Tensor | None = None, a: Tensor | None = None, *, tau: float = 2.0, decay_input: bool = True,
     v_threshold: float = 1.0, v_reset: float | None = 0.0, decay: float = 0.9, b: float = 0.1,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False, bits: int = 0,
+    store_v: bool = False, bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Leaky integrate-and-fire whose threshold v_threshold + b a rises with each of its own spikes, over a whole
     sequence: x [T, *shape], time first. Returns (spikes, v, a).
@@ -49,7 +49,7 @@ def adaptive_lif(
     x: Tensor, v: Tensor | None = None, a: Tensor | None = None, *, tau: Tensor | None = None, decay_input: bool = True,
     v_threshold: Tensor | None = None, v_reset: Tensor | None, decay: Tensor | None = None, b: Tensor | None = None,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False, bits: int = 0,
+    store_v: bool = False, bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
 def adaptive_lif(
@@ -57,7 +57,7 @@ def adaptive_lif(
     decay_input: bool = True, v_threshold: float | Tensor | None = 1.0, v_reset: float | Tensor | None = 0.0,
     decay: float | Tensor | None = 0.9, b: float | Tensor | None = 0.1, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
-    bits: int = 0,
+    bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 def avg_pool2d(
@@ -111,7 +111,7 @@ def batch_norm_run_tracked(
     neuron: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor], running_mean: Tensor,
     running_var: Tensor, num_batches_tracked: Tensor, weight: Tensor | None = None, bias: Tensor | None = None,
     residual: Tensor | None = None, *, residual_mode: str = "add", channel_dim: int = 2, eps: float = 1e-05,
-    momentum: float | None = 0.1, store_states: bool = False,
+    momentum: float | None = 0.1, store_states: bool = False, bits: int = 0,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """batch_norm_run with the statistics of its input, towards which running ones move in the same pass; not for
     compilers. Returns (outputs, states)."""
@@ -218,7 +218,7 @@ def eif(
     x: Tensor, v: Tensor | None = None, *, tau: float = 2.0, delta_t: float = 1.0, theta_rh: float = 0.8,
     v_threshold: float = 1.0, v_rest: float = 0.0, v_reset: float | None = -0.1, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
-    bits: int = 0,
+    bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Exponential integrate-and-fire over a whole sequence: x [T, *shape], time first. Returns (spikes, v).
 
@@ -255,6 +255,7 @@ def eif(
     theta_rh: Tensor | None = None, v_threshold: Tensor | None = None, v_rest: Tensor | None = None,
     v_reset: Tensor | None, detach_reset: bool = False, surrogate: str = "sigmoid",
     surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def eif(
@@ -262,7 +263,7 @@ def eif(
     theta_rh: float | Tensor | None = 0.8, v_threshold: float | Tensor | None = 1.0,
     v_rest: float | Tensor | None = 0.0, v_reset: float | Tensor | None = -0.1, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
-    bits: int = 0,
+    bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 def ellmm(
@@ -440,7 +441,7 @@ def event_linear(events: Tensor, weight: Tensor, bias: Tensor | None = None, *, 
 def integrate_and_fire(
     x: Tensor, v: Tensor | None = None, *, v_threshold: float = 1.0, v_reset: float | None = 0.0,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False, bits: int = 0,
+    store_v: bool = False, bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Integrate-and-fire over a whole sequence: x [T, *shape], time first. Returns (spikes, v).
 
@@ -471,13 +472,14 @@ def integrate_and_fire(
 def integrate_and_fire(
     x: Tensor, v: Tensor | None = None, *, v_threshold: Tensor | None = None, v_reset: Tensor | None,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False, bits: int = 0,
+    store_v: bool = False, bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def integrate_and_fire(
     x: Tensor, v: Tensor | None = None, *, v_threshold: float | Tensor | None = 1.0,
     v_reset: float | Tensor | None = 0.0, detach_reset: bool = False, surrogate: str = "sigmoid",
     surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 @overload
@@ -486,6 +488,7 @@ def izhikevich(
     v_threshold: float = 1.0, v_rest: float = -0.1, w_rest: float = 0.0, v_reset: float | None = 0.0,
     tau_w: float = 2.0, a: float = 0.0, b: float = 0.0, detach_reset: bool = False, surrogate: str = "sigmoid",
     surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Izhikevich's neuron with its recovery variable w, over a whole sequence: x [T, *shape], time first. Returns
     (spikes, v, w).
@@ -528,6 +531,7 @@ def izhikevich(
     v_rest: Tensor | None = None, w_rest: Tensor | None = None, v_reset: Tensor | None, tau_w: Tensor | None = None,
     a: Tensor | None = None, b: Tensor | None = None, detach_reset: bool = False, surrogate: str = "sigmoid",
     surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
 def izhikevich(
@@ -536,7 +540,7 @@ def izhikevich(
     v_rest: float | Tensor | None = -0.1, w_rest: float | Tensor | None = 0.0, v_reset: float | Tensor | None = 0.0,
     tau_w: float | Tensor | None = 2.0, a: float | Tensor | None = 0.0, b: float | Tensor | None = 0.0,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False, bits: int = 0,
+    store_v: bool = False, bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 def jit_csrmm(
@@ -597,6 +601,7 @@ def lif(
     x: Tensor, v: Tensor | None = None, *, tau: float = 2.0, decay_input: bool = True, v_threshold: float = 1.0,
     v_reset: float | None = 0.0, detach_reset: bool = False, surrogate: str = "sigmoid",
     surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Leaky integrate-and-fire over a whole sequence: x [T, *shape], time first. Returns (spikes, v).
 
@@ -630,13 +635,14 @@ def lif(
     x: Tensor, v: Tensor | None = None, *, tau: Tensor | None = None, decay_input: bool = True,
     v_threshold: Tensor | None = None, v_reset: Tensor | None, detach_reset: bool = False, surrogate: str = "sigmoid",
     surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def lif(
     x: Tensor, v: Tensor | None = None, *, tau: float | Tensor | None = 2.0, decay_input: bool = True,
     v_threshold: float | Tensor | None = 1.0, v_reset: float | Tensor | None = 0.0, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
-    bits: int = 0,
+    bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 def linear(
@@ -710,7 +716,8 @@ def loihi_dense(
 @overload
 def loihi_lif(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: int = 0, dv: int = 0, bias_mant: int = 0,
-    bias_exp: int = 0, vth: int = 10, store_states: bool = False,
+    bias_exp: int = 0, vth: int = 10, store_states: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """LIF in Loihi's fixed-point arithmetic (int32): x [T, *shape], time first. Returns (spikes, u, v).
 
@@ -735,20 +742,21 @@ def loihi_lif(
 @overload
 def loihi_lif(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: int = 0, dv: int = 0, bias_mant: Tensor,
-    bias_exp: int = 0, vth: int = 10, store_states: bool = False,
+    bias_exp: int = 0, vth: int = 10, store_states: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_lif(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: Tensor | None = None, dv: Tensor | None = None,
     bias_mant: Tensor | None = None, bias_exp: Tensor | None = None, vth: Tensor | None = None,
-    store_states: bool = False,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 @overload
 def loihi_lif_refractory(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *, du: int = 0,
     dv: int = 0, bias_mant: int = 0, bias_exp: int = 0, vth: int = 10, refractory_period: int = 1,
-    store_states: bool = False,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """LIF with a refractory period, in Loihi's fixed-point arithmetic (int32): x [T, *shape], time first. Returns
     (spikes, u, v, wait).
@@ -776,20 +784,21 @@ def loihi_lif_refractory(
 def loihi_lif_refractory(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *, du: int = 0,
     dv: int = 0, bias_mant: Tensor, bias_exp: int = 0, vth: int = 10, refractory_period: int = 1,
-    store_states: bool = False,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_lif_refractory(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *,
     du: Tensor | None = None, dv: Tensor | None = None, bias_mant: Tensor | None = None, bias_exp: Tensor | None = None,
-    vth: Tensor | None = None, refractory_period: int = 1, store_states: bool = False,
+    vth: Tensor | None = None, refractory_period: int = 1, store_states: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 
 @overload
 def loihi_lif_reset(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *, du: int = 0,
     dv: int = 0, bias_mant: int = 0, bias_exp: int = 0, vth: int = 10, reset_interval: int = 1, reset_offset: int = 0,
-    store_states: bool = False,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """LIF whose states are reset every `reset_interval` steps, in Loihi's fixed-point arithmetic (int32): x [T,
     *shape], time first. Returns (spikes, u, v, phase).
@@ -817,13 +826,14 @@ def loihi_lif_reset(
 def loihi_lif_reset(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *, du: int = 0,
     dv: int = 0, bias_mant: Tensor, bias_exp: int = 0, vth: int = 10, reset_interval: int = 1, reset_offset: int = 0,
-    store_states: bool = False,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_lif_reset(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *,
     du: Tensor | None = None, dv: Tensor | None = None, bias_mant: Tensor | None = None, bias_exp: Tensor | None = None,
     vth: Tensor | None = None, reset_interval: int = 1, reset_offset: int = 0, store_states: bool = False,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 
 def loihi_prepare_weights(weight: Tensor, *, num_weight_bits: int = 8, sign_mode: str | None = None) -> Tensor:
@@ -886,7 +896,8 @@ def loihi_sparse(
 @overload
 def loihi_ternary_lif(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: int = 0, dv: int = 0, bias_mant: int = 0,
-    bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, store_states: bool = False,
+    bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, store_states: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """LIF with spikes -1, 0 and 1, in Loihi's fixed-point arithmetic (int32): x [T, *shape], time first. Returns
     (spikes, u, v).
@@ -912,20 +923,22 @@ def loihi_ternary_lif(
 @overload
 def loihi_ternary_lif(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: int = 0, dv: int = 0, bias_mant: Tensor,
-    bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, store_states: bool = False,
+    bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, store_states: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_ternary_lif(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: Tensor | None = None, dv: Tensor | None = None,
     bias_mant: Tensor | None = None, bias_exp: Tensor | None = None, vth_hi: Tensor | None = None,
-    vth_lo: Tensor | None = None, store_states: bool = False,
+    vth_lo: Tensor | None = None, store_states: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 @overload
 def loihi_ternary_lif_refractory(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *, du: int = 0,
     dv: int = 0, bias_mant: int = 0, bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, refractory_period: int = 1,
-    store_states: bool = False,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """LIF with spikes -1, 0 and 1 and a refractory period, in Loihi's fixed-point arithmetic (int32): x [T, *shape],
     time first. Returns (spikes, u, v, wait).
@@ -953,20 +966,21 @@ def loihi_ternary_lif_refractory(
 def loihi_ternary_lif_refractory(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *, du: int = 0,
     dv: int = 0, bias_mant: Tensor, bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, refractory_period: int = 1,
-    store_states: bool = False,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_ternary_lif_refractory(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *,
     du: Tensor | None = None, dv: Tensor | None = None, bias_mant: Tensor | None = None, bias_exp: Tensor | None = None,
     vth_hi: Tensor | None = None, vth_lo: Tensor | None = None, refractory_period: int = 1, store_states: bool = False,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 
 @overload
 def loihi_ternary_lif_reset(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *, du: int = 0,
     dv: int = 0, bias_mant: int = 0, bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, reset_interval: int = 1,
-    reset_offset: int = 0, store_states: bool = False,
+    reset_offset: int = 0, store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """LIF with spikes -1, 0 and 1, reset every `reset_interval` steps, in Loihi's fixed-point arithmetic (int32): x [T,
     *shape], time first. Returns (spikes, u, v, phase).
@@ -994,14 +1008,14 @@ def loihi_ternary_lif_reset(
 def loihi_ternary_lif_reset(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *, du: int = 0,
     dv: int = 0, bias_mant: Tensor, bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, reset_interval: int = 1,
-    reset_offset: int = 0, store_states: bool = False,
+    reset_offset: int = 0, store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_ternary_lif_reset(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *,
     du: Tensor | None = None, dv: Tensor | None = None, bias_mant: Tensor | None = None, bias_exp: Tensor | None = None,
     vth_hi: Tensor | None = None, vth_lo: Tensor | None = None, reset_interval: int = 1, reset_offset: int = 0,
-    store_states: bool = False,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 
 def max_pool2d(
@@ -1052,6 +1066,7 @@ def plif(
     x: Tensor, w: Tensor, v: Tensor | None = None, *, decay_input: bool = True, v_threshold: float = 1.0,
     v_reset: float | None = 0.0, detach_reset: bool = False, surrogate: str = "sigmoid",
     surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Leaky integrate-and-fire with 1/tau = sigmoid(w), over a whole sequence: x [T, *shape], time first. Returns
     (spikes, v).
@@ -1086,13 +1101,14 @@ def plif(
     x: Tensor, w: Tensor, v: Tensor | None = None, *, decay_input: bool = True, v_threshold: Tensor | None = None,
     v_reset: Tensor | None, detach_reset: bool = False, surrogate: str = "sigmoid",
     surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def plif(
     x: Tensor, w: Tensor, v: Tensor | None = None, *, decay_input: bool = True,
     v_threshold: float | Tensor | None = 1.0, v_reset: float | Tensor | None = 0.0, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
-    bits: int = 0,
+    bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 def print_cuda(neuron: str, dtype: torch.dtype) -> str:
@@ -1111,7 +1127,7 @@ def qif(
     x: Tensor, v: Tensor | None = None, *, tau: float = 2.0, v_c: float = 0.8, a0: float = 1.0,
     v_threshold: float = 1.0, v_rest: float = 0.0, v_reset: float | None = -0.1, detach_reset: bool = False,
     surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False,
-    bits: int = 0,
+    bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Quadratic integrate-and-fire over a whole sequence: x [T, *shape], time first. Returns (spikes, v).
 
@@ -1147,7 +1163,7 @@ def qif(
     x: Tensor, v: Tensor | None = None, *, tau: Tensor | None = None, v_c: Tensor | None = None,
     a0: Tensor | None = None, v_threshold: Tensor | None = None, v_rest: Tensor | None = None, v_reset: Tensor | None,
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
-    store_v: bool = False, bits: int = 0,
+    store_v: bool = False, bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def qif(
@@ -1155,6 +1171,7 @@ def qif(
     a0: float | Tensor | None = 1.0, v_threshold: float | Tensor | None = 1.0, v_rest: float | Tensor | None = 0.0,
     v_reset: float | Tensor | None = -0.1, detach_reset: bool = False, surrogate: str = "sigmoid",
     surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 def record_kernels(archs: Sequence[str]) -> None:
@@ -1173,6 +1190,7 @@ def records_kernels() -> bool:
 def recurrent_run(
     neuron: str, inputs: Sequence[Tensor], w: Tensor, states: Sequence[Tensor], params: Sequence[Tensor],
     spikes: Tensor | None = None, *, into: int = 0, delay: int = 1, store_states: bool = False,
+    lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """A neuron written as text whose first output comes back to it through w, `delay` steps later: inputs [T, *batch,
     H]. Returns (outputs, states).
@@ -1200,7 +1218,8 @@ def recurrent_run(
 
 def run(
     neuron: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor], *,
-    store_states: bool = False, bits: int = 0,
+    store_states: bool = False, bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
+    scan: bool = False,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """A neuron written as text over whole sequences: inputs [T, *shape] in the order of the text, states, parameters.
     Returns (outputs, states).
@@ -1212,6 +1231,8 @@ def run(
         params: numbers' tensors that broadcast against shape, in the order of the text; each gets its gradient.
         bits: keep the first output in so many bits of each number too, 1 or 4, which `linear` and `convolution` that
             read it then take.
+        scan: let steps be taken side by side, of few neurons over a long sequence, which rounds in another way.
+            For 1 to 4 states, of which the next are affine in them.
         store_states: return the states after each step rather than the last ones.
 
     Raises:
