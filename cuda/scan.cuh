@@ -320,7 +320,7 @@ struct ScanBackward {
       __syncthreads();
     }
     if (Loop::any_grad_param()) {
-      Loop::join_params(maps, at.warp, grad.param);
+      Loop::join_params(maps, at.warp, grad);
       add_blocks(at, grad.param);
     }
     if (at.warp != 0 || at.place != (at.tiles - 1) % at.blocks) return;
