@@ -224,8 +224,9 @@ bool can_be_moved(const Running& running, c10::ScalarType type) {
 }
 
 // What run(launch) gives results for; nothing where it says that it does not.
-template <class Run, class Moves>
-std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, Moves&& moves_running, Run&& run) {
+template <class Run, class Moves, class Writes>
+std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, Moves&& moves_running,
+                                           Writes&& writes_bits, Run&& run) {
   const at::Tensor& x = layer.inputs[0];
   const c10::ScalarType type = state_type(x.scalar_type());
   const auto options = x.options().dtype(type).memory_format(std::nullopt);
@@ -243,8 +244,7 @@ std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, Mo
       traced_call(cell->text, arguments.inputs, layer.states, arguments.params, layer.store_states, layer.bits);
   const Prepared prepared = prepare(call);
   results.run = allocate_forward(call, prepared, save);
-  const DescribedForward described(call, prepared, results.run);
-  if (described.launch.packed.bits != 0) results.run.packed.valid.fill_(true);
+  DescribedForward described(call, prepared, results.run);
   const at::Tensor weight = readable(layer.weight, type), bias = readable(layer.bias, type);
   OneForward one{.run = described.launch,
                  .eps = layer.eps,
@@ -253,6 +253,12 @@ std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, Mo
                  .mean = results.mean.mutable_data_ptr(),
                  .var = results.var.mutable_data_ptr(),
                  .rstd = numbers.rstd.mutable_data_ptr()};
+  if (described.launch.packed.bits != 0) {
+    if (writes_bits(one))
+      results.run.packed.valid.fill_(true);
+    else
+      described.launch.packed = {};
+  }
   Running* const running = layer.running;
   const bool moves = running != nullptr && can_be_moved(*running, type) && moves_running(one);
   if (moves) {
@@ -343,7 +349,7 @@ void check(const LayerBackward& layer) {
 LayerResults layer_forward_cpu(const LayerCall& layer, bool save) {
   if (jit::recorder() != nullptr)
     forward_in_one(
-        layer, save, [](const OneForward&) { return false; },
+        layer, save, [](const OneForward&) { return false; }, [](const OneForward&) { return true; },
         [](const OneForward& one) {
           note(one);
           return false;
@@ -391,6 +397,7 @@ LayerResults layer_forward_cuda(const LayerCall& layer, bool save) {
   const c10::cuda::OptionalCUDAGuard guard(x.device());
   auto results = forward_in_one(
       layer, save, [&](const OneForward& one) { return moves_running(one, gpu_of(x)); },
+      [&](const OneForward& one) { return writes_bits(one, gpu_of(x)); },
       [&](const OneForward& one) { return launch_on(x, one); });
   return results ? std::move(*results) : forward_of_parts(layer, save);
 }

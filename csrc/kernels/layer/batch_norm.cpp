@@ -14,6 +14,7 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -178,12 +179,12 @@ std::size_t kinds_of_rows(const BatchNormBackward& layer) {
   return layer.sums.inputs.size() + static_cast<std::size_t>(std::ranges::count_if(layer.sums.grad_outputs, is_read));
 }
 
-// Of what a thread of so many neurons has of a row of bits.
-std::int64_t threads_of_a_byte(const BatchNormForward& layer, int width) {
-  const int bits = layer.run.packed.bits * width;
-  return 0 < bits && bits < 8 ? 8 / bits : 1;
+// Threads that share a byte of a row's bits, where rows are whole bytes. Strips are as wide as that without bits too:
+// these change the order of no sum.
+std::int64_t unit_of(const BatchNormForward& layer, int width) {
+  return std::gcd(period_of(layer.run) / width, std::max<std::int64_t>(8 / width, 1));
 }
-std::int64_t threads_of_a_byte(const BatchNormBackward&, int /*width*/) { return 1; }
+std::int64_t unit_of(const BatchNormBackward&, int /*width*/) { return 1; }
 
 bool rows_aligned(const BatchNormForward& layer, int width) { return kernels::rows_aligned(layer.run, width); }
 bool rows_aligned(const BatchNormBackward& layer, int width) {
@@ -213,7 +214,7 @@ std::int64_t most_in_ring(const BatchNormBackward& layer) {
 }
 
 // A ring of tiles, where a multiprocessor has room for three at least: with two, 16 steps of float16 backward take 11.0
-// passes rather than 9.1. Its strips may be of any width, so that a thread there writes whole bytes of bits. What a
+// passes rather than 9.1. What a
 // thread copies at once is 16 bytes, or 8 where sequences are long: their states stay in registers.
 template <class Layer>
 std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedule, const jit::Device& device) {
@@ -234,7 +235,7 @@ std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedul
            !rows_aligned(layer, static_cast<int>(width)) || shift.inner * shift.count % width != 0;
   };
   while (width > 1 && is_too_wide()) width /= 2;
-  if (width * size < 4 || is_too_wide() || threads_of_a_byte(layer, static_cast<int>(width)) > 1) return std::nullopt;
+  if (width * size < 4 || is_too_wide()) return std::nullopt;
   const std::size_t slot = kinds_of_rows(layer) * static_cast<std::size_t>(steps * threads * width * size);
   const std::size_t slots =
       (static_cast<std::size_t>(kernels::most_shared_bytes(device)) - scratch_bytes(static_cast<int>(width), threads)) /
@@ -495,7 +496,7 @@ void launch_layer(const Layer& layer, const jit::Device& device, void* stream, c
   if (schedule.block.slots == 0) {
     const int width = schedule.loop.width;
     const std::int64_t blocks = kernel.blocks_at_once(threads) * multiprocessors;
-    const ChannelTiles tiles = tiles_of(run, width, threads_of_a_byte(layer, width), blocks);
+    const ChannelTiles tiles = tiles_of(run, width, unit_of(layer, width), blocks);
     return launch_tiles(layer, kernel, tiles, threads, 0, stream, allocate);
   }
   const std::size_t shared = ring_bytes(layer, schedule);
@@ -503,18 +504,10 @@ void launch_layer(const Layer& layer, const jit::Device& device, void* stream, c
   launch_tiles(layer, kernel, *ring_tiles_of(run, schedule, multiprocessors), threads, shared, stream, allocate);
 }
 
-template <class Layer>
-void note_layer(const Layer& layer) {
-  jit::note([&](const jit::Device& device, const jit::Want& want) {
-    if (fits_one_launch(layer, device)) want(source_of(layer, device));
-  });
-}
-
 }  // namespace
 
 bool fits_one_launch(const BatchNormForward& layer, const jit::Device& device) {
-  return fits(layer.run, schedule_of(layer, device).loop) &&
-         PackedOutput::has_whole_bytes(period_of(layer.run), layer.run.packed.bits);
+  return fits(layer.run, schedule_of(layer, device).loop);
 }
 
 bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device) {
@@ -532,6 +525,14 @@ bool moves_running(const BatchNormForward& layer, const jit::Device& device) {
   return fits_one_launch(layer, device) && schedule_of(layer, device).block.slots > 0;
 }
 
+// Strips of a ring may be of any width: threads do not share bytes there.
+bool writes_bits(const BatchNormForward& layer, const jit::Device& device) {
+  const LayerSchedule schedule = schedule_of(layer, device);
+  const std::int64_t bits = layer.run.packed.bits;
+  return PackedOutput::has_whole_bytes(period_of(layer.run), bits) &&
+         (schedule.block.slots == 0 || bits * schedule.loop.width >= 8);
+}
+
 void launch(const BatchNormForward& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
   launch_layer(layer, device, stream, allocate);
 }
@@ -539,8 +540,20 @@ void launch(const BatchNormBackward& layer, const jit::Device& device, void* str
   launch_layer(layer, device, stream, allocate);
 }
 
-void note(const BatchNormForward& layer) { note_layer(layer); }
-void note(const BatchNormBackward& layer) { note_layer(layer); }
+void note(const BatchNormForward& layer) {
+  ForwardLaunch without_bits = layer.run;
+  without_bits.packed = {};
+  const BatchNormForward packed_behind{.run = without_bits};
+  jit::note([&](const jit::Device& device, const jit::Want& want) {
+    const BatchNormForward& launched = writes_bits(layer, device) ? layer : packed_behind;
+    if (fits_one_launch(launched, device)) want(source_of(launched, device));
+  });
+}
+void note(const BatchNormBackward& layer) {
+  jit::note([&](const jit::Device& device, const jit::Want& want) {
+    if (fits_one_launch(layer, device)) want(source_of(layer, device));
+  });
+}
 
 jit::KernelSource source_of(const BatchNormForward& layer, const jit::Device& device) {
   return print_source(spec_of(layer, device));

@@ -45,6 +45,9 @@ bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device);
 // Whether its launch moves running statistics too.
 bool moves_running(const BatchNormForward& layer, const jit::Device& device);
 
+// Whether its launch writes the bits that it asks for; else they are packed behind it.
+bool writes_bits(const BatchNormForward& layer, const jit::Device& device);
+
 // Of a layer that fits. The device must be current; nothing is waited for.
 using kernels::Allocate;
 void launch(const BatchNormForward& layer, const jit::Device& device, void* stream, const Allocate& allocate);
