@@ -16,17 +16,6 @@
 namespace spikeforge::custom_op {
 namespace {
 
-void check_kinds(const Operator& op) {
-  for (std::size_t i = 0; i < op.argument_count(); ++i) {
-    const ArgumentKind kind = op.kinds[i];
-    TORCH_CHECK_VALUE(
-        kind != ArgumentKind::other && kind != ArgumentKind::tensor_list && kind != ArgumentKind::maybe_tensor_list,
-        op.name, ": argument ", op.argument_name(i), " of type ", op.schema.arguments()[i].type()->repr_str(),
-        " cannot be given to a CPU function of C: it takes Tensor, Tensor?, int, float, Scalar and bool. A Python "
-        "function takes any");
-  }
-}
-
 at::Tensor tensor_or_none(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : at::Tensor(); }
 
 // The parameters of a call.
@@ -263,14 +252,14 @@ class OfSource {
 }  // namespace
 
 Kernel kernel_at(const std::map<c10::ScalarType, CFunction>& functions, const std::shared_ptr<const Operator>& op) {
-  check_kinds(*op);
+  op->check_no_lists("a CPU function of C", "A Python function takes any");
   const auto kernel = std::make_shared<const AtAddresses>(functions, *op);
   return [op, kernel](Tensors out, const Arguments& in) { Parameters(*op, out, in).call(kernel->function_for(in)); };
 }
 
 Kernel kernel_of_source(const std::string& source, const std::string& entry,
                         const std::shared_ptr<const Operator>& op) {
-  check_kinds(*op);
+  op->check_no_lists("a CPU function of C", "A Python function takes any");
   const auto kernel = std::make_shared<OfSource>(source, entry, *op);
   return
       [op, kernel](Tensors out, const Arguments& in) { Parameters(*op, out, in).call(kernel->function_for(out, in)); };

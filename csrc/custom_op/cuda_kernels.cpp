@@ -118,14 +118,7 @@ CudaKernels::CudaKernels(const CudaKernel& kernel, const Operator& op) : kernel_
       ": its CUDA kernel needs a source, and an entry, the name of an extern \"C\" __global__ function in it");
   TORCH_CHECK_VALUE(!kernel.grid.is_empty(), op.name, ": the grid of its CUDA kernel is an empty function");
   TORCH_CHECK_VALUE(!kernel.block.is_empty(), op.name, ": the block of its CUDA kernel is an empty function");
-  for (std::size_t i = 0; i < op.argument_count(); ++i) {
-    const ArgumentKind kind = op.kinds[i];
-    TORCH_CHECK_VALUE(
-        kind != ArgumentKind::other && kind != ArgumentKind::tensor_list && kind != ArgumentKind::maybe_tensor_list,
-        op.name, ": argument ", op.argument_name(i), " of type ", op.schema.arguments()[i].type()->repr_str(),
-        " cannot be given to a CUDA source: it takes Tensor, Tensor?, int, float, Scalar and bool. A host "
-        "function, .cuda(function), takes any");
-  }
+  op.check_no_lists("a CUDA source", "A host function, .cuda(function), takes any");
 }
 
 std::string CudaKernels::key(const Arguments& in, Tensors out, int arch) const {

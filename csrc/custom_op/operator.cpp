@@ -245,6 +245,15 @@ TensorVector Operator::allocate(const Arguments& in, const at::Tensor& leader) c
   return out;
 }
 
+void Operator::check_no_lists(const char* taker, const char* otherwise) const {
+  for (std::size_t i = 0; i < argument_count(); ++i)
+    TORCH_CHECK_VALUE(kinds[i] != ArgumentKind::other && kinds[i] != ArgumentKind::tensor_list &&
+                          kinds[i] != ArgumentKind::maybe_tensor_list,
+                      name, ": argument ", argument_name(i), " of type ", schema.arguments()[i].type()->repr_str(),
+                      " cannot be given to ", taker, ": it takes Tensor, Tensor?, int, float, Scalar and bool. ",
+                      otherwise);
+}
+
 void Operator::check_results(const char* whose, const TensorVector& results) const {
   TORCH_CHECK_VALUE(results.size() == result_count(), name, ": ", whose, " must give ", result_count(),
                     result_count() == 1 ? " tensor" : " tensors", ", one for each result, but gave ", results.size());

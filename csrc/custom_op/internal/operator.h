@@ -64,6 +64,9 @@ class Operator {
   // The results, allocated on the device of `leader` as the shape function says.
   TensorVector allocate(const Arguments& in, const at::Tensor& leader) const;
 
+  // That a function without lists takes all arguments: `taker` is what it is, `otherwise` who takes any.
+  void check_no_lists(const char* taker, const char* otherwise) const;
+
   // That a function gave one defined tensor a result.
   void check_results(const char* whose, const TensorVector& results) const;
 
