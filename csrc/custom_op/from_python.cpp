@@ -250,7 +250,7 @@ CustomOp custom_op_of(const std::string& schema, const Parts& parts) {
 
 using ArgumentList = std::vector<c10::Argument>;
 
-c10::Argument plain(const std::string& name, c10::TypePtr type) { return {name, std::move(type)}; }
+c10::Argument plain(const std::string& name, const c10::TypePtr& type) { return {name, type}; }
 
 // Without defaults, which torch would leave out of a call, and in a row, as a function is given them.
 ArgumentList in_a_row(const Operator& op) {

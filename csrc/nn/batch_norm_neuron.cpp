@@ -145,7 +145,8 @@ Tensors BatchNormNeuronImpl::advance(at::TensorList inputs, std::int64_t steps) 
   }
   std::optional<ResidualConnection> residual;
   if (!options_.residual().empty()) residual = {.tensor = inputs[1], .mode = options_.residual()};
-  const auto count = static_cast<double>(x.numel() / std::max<std::int64_t>(x.size(channel_dim), 1));
+  const std::int64_t of_a_channel = x.numel() / std::max<std::int64_t>(x.size(channel_dim), 1);
+  const auto count = static_cast<double>(of_a_channel);
   const NeuronModule::Layer layer = [&](const spikeforge::Neuron& neuron, at::TensorList given, at::TensorList states,
                                         at::TensorList params, bool store) -> NeuronModule::Results {
     auto [outputs, next, mean, var] = batch_norm_run(neuron, given, states, params, around, residual, store);

@@ -76,13 +76,13 @@ struct BatchNormRule {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       results = is_wrapped(layer) ? forward_of_parts(layer, /*save=*/true) : call_layer_forward(layer, /*save=*/true);
     }
-    const auto& [center, scale, shift, rstd] = results.numbers;
+    const Numbers& numbers = results.numbers;
     // The gradient of a sum is that of both: no residual is kept for it.
     const bool adds = adds_residual(layer);
     LayerCall kept = layer;
     if (adds) kept.residual.reset();
     const std::shared_ptr<const TracedCell> cell = layer_cell(kept.neuron, kept.joins());
-    const LayerArguments arguments(kept, center, scale, shift);
+    const LayerArguments arguments(kept, numbers.center, numbers.scale, numbers.shift);
     const MultistepCall call =
         traced_call(cell->text, arguments.inputs, layer.states, arguments.params, layer.store_states);
     variable_list given = given_tensors(call);
@@ -93,7 +93,7 @@ struct BatchNormRule {
 
     record<BatchNormRule, PackedResultNode<BatchNormRule>>(given, [&](AutogradContext* ctx) {
       variable_list saved(given.begin(), given.begin() + static_cast<std::ptrdiff_t>(count));
-      saved.insert(saved.end(), {rstd, results.run.checkpoints});
+      saved.insert(saved.end(), {numbers.rstd, results.run.checkpoints});
       Kept::save(ctx, call, std::move(saved));
       keep_bits(ctx, layer.bits, results.run);
       ctx->saved_data["has_weight"] = layer.weight.defined();

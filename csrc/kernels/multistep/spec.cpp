@@ -153,6 +153,7 @@ std::string legal_values(std::span<const CellParam> params, std::span<const Plac
   if (rules.empty()) rules.push_back({"Legal::unchecked", "0", "0", "0"});
   const auto list = [&](std::string_view type, std::string_view name, const auto& text) {
     std::vector<std::string> answers;
+    answers.reserve(rules.size());
     for (const Rule& rule : rules) answers.push_back(text(rule));
     return table(type, name, answers);
   };

@@ -40,7 +40,7 @@ Integers integers(const Array& values) {
 
 class DescriptionWriter {
  public:
-  c10::impl::GenericList rows() { return std::move(rows_); }
+  c10::impl::GenericList rows() const { return rows_; }
 
   void part(const nn::Part& part, const std::string& path) { module(*part.module(), path); }
 
@@ -59,7 +59,7 @@ class DescriptionWriter {
     c10::impl::GenericDict values = empty_dict();
   };
 
-  void add(Row row) { rows_.push_back(std::move(row.values)); }
+  void add(const Row& row) { rows_.push_back(row.values); }
   static std::string below(const std::string& path, const std::string& name) {
     return path.empty() ? name : path + "." + name;
   }

@@ -18,7 +18,7 @@ namespace {
 
 class PythonOptions {
  public:
-  explicit PythonOptions(c10::impl::GenericDict values) : values_(std::move(values)) {}
+  explicit PythonOptions(const c10::impl::GenericDict& values) : values_(values) {}
 
   ModuleOptions module() const {
     ModuleOptions options;
