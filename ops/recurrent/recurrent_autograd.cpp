@@ -57,7 +57,7 @@ struct Shifted {
   }
 
   at::Tensor of_spikes(const at::Tensor& w) const {
-    const at::Tensor found = at::matmul(first(), w.t());
+    at::Tensor found = at::matmul(first(), w.t());
     const c10::SymInt missing = c10::SymInt(delay) - found.sym_size(0);
     if (missing <= 0) return found;
     c10::SymDimVector pad(static_cast<std::size_t>(2 * found.dim()), 0);

@@ -49,7 +49,7 @@ at::Tensor as_heard(const at::Tensor& start, std::int64_t t, std::int64_t delay,
 
 // x[t] with what comes back.
 at::Tensor current_of(const RecurrentCall& call, std::int64_t t, const List& spikes) {
-  const at::Tensor x = call.x().narrow(0, t, 1);
+  at::Tensor x = call.x().narrow(0, t, 1);
   const std::int64_t from = t - call.delay;
   at::Tensor heard;
   if (from >= 0)
