@@ -201,6 +201,7 @@ namespace {
 // ---- one launch each way ----
 
 using OneForward = spikeforge::layers::BatchNormForward;
+using spikeforge::layers::Besides;
 using OneBackward = spikeforge::layers::BatchNormBackward;
 
 // In the arithmetic's type, and dense.
@@ -224,9 +225,8 @@ bool can_be_moved(const Running& running, c10::ScalarType type) {
 }
 
 // What run(launch) gives results for; nothing where it says that it does not.
-template <class Run, class Moves, class Writes>
-std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, Moves&& moves_running,
-                                           Writes&& writes_bits, Run&& run) {
+template <class Run, class Ask>
+std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, Ask&& done_besides, Run&& run) {
   const at::Tensor& x = layer.inputs[0];
   const c10::ScalarType type = state_type(x.scalar_type());
   const auto options = x.options().dtype(type).memory_format(std::nullopt);
@@ -253,14 +253,14 @@ std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, Mo
                  .mean = results.mean.mutable_data_ptr(),
                  .var = results.var.mutable_data_ptr(),
                  .rstd = numbers.rstd.mutable_data_ptr()};
-  if (described.launch.packed.bits != 0) {
-    if (writes_bits(one))
-      results.run.packed.valid.fill_(true);
-    else
-      described.launch.packed = {};
-  }
   Running* const running = layer.running;
-  const bool moves = running != nullptr && can_be_moved(*running, type) && moves_running(one);
+  const bool asks_for_bits = described.launch.packed.bits != 0;
+  const Besides besides = running != nullptr || asks_for_bits ? done_besides(one) : Besides();
+  if (!besides.writes_bits)
+    described.launch.packed = {};
+  else if (asks_for_bits)
+    results.run.packed.valid.fill_(true);
+  const bool moves = running != nullptr && can_be_moved(*running, type) && besides.moves_running;
   if (moves) {
     one.running_mean = running->mean.mutable_data_ptr();
     one.running_var = running->var.mutable_data_ptr();
@@ -349,7 +349,7 @@ void check(const LayerBackward& layer) {
 LayerResults layer_forward_cpu(const LayerCall& layer, bool save) {
   if (jit::recorder() != nullptr)
     forward_in_one(
-        layer, save, [](const OneForward&) { return false; }, [](const OneForward&) { return true; },
+        layer, save, [](const OneForward&) { return Besides{.writes_bits = true}; },
         [](const OneForward& one) {
           note(one);
           return false;
@@ -396,8 +396,7 @@ LayerResults layer_forward_cuda(const LayerCall& layer, bool save) {
   const at::Tensor& x = layer.inputs[0];
   const c10::cuda::OptionalCUDAGuard guard(x.device());
   auto results = forward_in_one(
-      layer, save, [&](const OneForward& one) { return moves_running(one, gpu_of(x)); },
-      [&](const OneForward& one) { return writes_bits(one, gpu_of(x)); },
+      layer, save, [&](const OneForward& one) { return done_besides(one, gpu_of(x)); },
       [&](const OneForward& one) { return launch_on(x, one); });
   return results ? std::move(*results) : forward_of_parts(layer, save);
 }

@@ -327,12 +327,10 @@ struct HashOfLayerSpec {
   }
 };
 
-ForwardSpec spec_of(const BatchNormForward& layer, const jit::Device& device) {
-  const LayerSchedule schedule = schedule_of(layer, device);
+ForwardSpec spec_of(const BatchNormForward& layer, const LayerSchedule& schedule) {
   return {kernels::spec_of(layer.run, schedule.loop), schedule.block};
 }
-BackwardSpec spec_of(const BatchNormBackward& layer, const jit::Device& device) {
-  const LayerSchedule schedule = schedule_of(layer, device);
+BackwardSpec spec_of(const BatchNormBackward& layer, const LayerSchedule& schedule) {
   BackwardSpec spec{kernels::spec_of(layer.sums, schedule.loop), kernels::spec_of(layer.gradient, schedule.loop),
                     schedule.block};
   const auto params = params_of(spec.sums);
@@ -488,7 +486,7 @@ template <class Layer>
 void launch_layer(const Layer& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
   const Launch& run = first_loop(layer);
   const LayerSchedule schedule = schedule_of(layer, device);
-  const auto spec = spec_of(layer, device);
+  const auto spec = spec_of(layer, schedule);
   Kernels& kernels = run.cell->layer_kernels.get<Kernels>([] { return Kernels(); });
   const jit::LoadedKernel& kernel = tables_for(spec, kernels).of(device).get(spec, device);
   const unsigned threads = schedule.block.threads;
@@ -521,16 +519,14 @@ bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device) 
   return fits(layer.sums, schedule_of(layer, device).loop) && sums_of(layer) <= most_sums;
 }
 
-bool moves_running(const BatchNormForward& layer, const jit::Device& device) {
-  return fits_one_launch(layer, device) && schedule_of(layer, device).block.slots > 0;
-}
-
 // Strips of a ring may be of any width: threads do not share bytes there.
-bool writes_bits(const BatchNormForward& layer, const jit::Device& device) {
+Besides done_besides(const BatchNormForward& layer, const jit::Device& device) {
   const LayerSchedule schedule = schedule_of(layer, device);
+  const bool has_ring = schedule.block.slots > 0;
   const std::int64_t bits = layer.run.packed.bits;
-  return PackedOutput::has_whole_bytes(period_of(layer.run), bits) &&
-         (schedule.block.slots == 0 || bits * schedule.loop.width >= 8);
+  return {.moves_running = has_ring,
+          .writes_bits = PackedOutput::has_whole_bytes(period_of(layer.run), bits) &&
+                         (!has_ring || bits * schedule.loop.width >= 8)};
 }
 
 void launch(const BatchNormForward& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
@@ -545,7 +541,7 @@ void note(const BatchNormForward& layer) {
   without_bits.packed = {};
   const BatchNormForward packed_behind{.run = without_bits};
   jit::note([&](const jit::Device& device, const jit::Want& want) {
-    const BatchNormForward& launched = writes_bits(layer, device) ? layer : packed_behind;
+    const BatchNormForward& launched = done_besides(layer, device).writes_bits ? layer : packed_behind;
     if (fits_one_launch(launched, device)) want(source_of(launched, device));
   });
 }
@@ -556,10 +552,10 @@ void note(const BatchNormBackward& layer) {
 }
 
 jit::KernelSource source_of(const BatchNormForward& layer, const jit::Device& device) {
-  return print_source(spec_of(layer, device));
+  return print_source(spec_of(layer, schedule_of(layer, device)));
 }
 jit::KernelSource source_of(const BatchNormBackward& layer, const jit::Device& device) {
-  return print_source(spec_of(layer, device));
+  return print_source(spec_of(layer, schedule_of(layer, device)));
 }
 
 }  // namespace spikeforge::layers

@@ -22,7 +22,7 @@ struct BatchNormForward {
   double eps = 0;
   const void *weight = nullptr, *bias = nullptr;  // null: 1 and 0
   void *mean = nullptr, *var = nullptr, *rstd = nullptr;
-  // Running statistics, which move towards those of the input (moves_running); null: there are none. `batches` counts
+  // Running statistics, which move towards those of the input (Besides); null: there are none. `batches` counts
   // the calls.
   void *running_mean = nullptr, *running_var = nullptr;
   std::int64_t* batches = nullptr;
@@ -42,11 +42,12 @@ struct BatchNormBackward {
 bool fits_one_launch(const BatchNormForward& layer, const jit::Device& device);
 bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device);
 
-// Whether its launch moves running statistics too.
-bool moves_running(const BatchNormForward& layer, const jit::Device& device);
-
-// Whether its launch writes the bits that it asks for; else they are packed behind it.
-bool writes_bits(const BatchNormForward& layer, const jit::Device& device);
+// What the launch of a layer that fits does besides; the caller does the rest.
+struct Besides {
+  bool moves_running = false;  // running statistics
+  bool writes_bits = false;    // those that the loop asks for
+};
+Besides done_besides(const BatchNormForward& layer, const jit::Device& device);
 
 // Of a layer that fits. The device must be current; nothing is waited for.
 using kernels::Allocate;
