@@ -15,17 +15,17 @@
 namespace spikeforge {
 namespace layers {
 
-template <class Spec>
+template <class Spec, class Tiles = ChannelTiles>
 struct NormaliseAndRunArgs {
   ForwardArgs<typename Spec::Cell> run;
-  NormaliseArguments<ChannelTiles> norm;
+  NormaliseArguments<Tiles> norm;
 };
 
-template <class Sums, class Gradient>
+template <class Sums, class Gradient, class Tiles = ChannelTiles>
 struct NormaliseAndRunGradArgs {
   BackwardArgs<typename Sums::Cell> sums;
   BackwardArgs<typename Gradient::Cell> gradient;
-  NormaliseGradArguments<ChannelTiles> norm;
+  NormaliseGradArguments<Tiles> norm;
 };
 
 constexpr int block_of_tile = 256;

@@ -20,17 +20,9 @@ namespace layers {
 namespace ring {
 
 template <class Spec>
-struct NormaliseAndRunArgs {
-  ForwardArgs<typename Spec::Cell> run;
-  NormaliseArguments<RingTiles> norm;
-};
-
+using NormaliseAndRunArgs = layers::NormaliseAndRunArgs<Spec, RingTiles>;
 template <class Sums, class Gradient>
-struct NormaliseAndRunGradArgs {
-  BackwardArgs<typename Sums::Cell> sums;
-  BackwardArgs<typename Gradient::Cell> gradient;
-  NormaliseGradArguments<RingTiles> norm;
-};
+using NormaliseAndRunGradArgs = layers::NormaliseAndRunGradArgs<Sums, Gradient, RingTiles>;
 
 // The last `count` parameters of a cell, for the channels of a thread's neurons, from a block's table of its channels.
 template <class Spec, class Block, int count>

@@ -29,6 +29,7 @@
 #include <spikeforge/neuron/surrogate.h>
 #include <spikeforge/cuda/packed_row.cuh>
 #include <spikeforge/cuda/rows.cuh>
+#include <spikeforge/cuda/samples.cuh>
 
 namespace spikeforge {
 
@@ -74,42 +75,6 @@ struct BackwardArgs {
   void* grad_initial[room(Cell::n_states)];
   // One value for each neuron of `at_once`, or a warp of them where it shares the parameter; summed afterwards.
   void* grad_params[room(Cell::n_params)];
-};
-
-// How long the samples are, and before which steps they start anew: of neuron i, sample (i / inner) % count.
-struct SampleArgs {
-  const int* lengths;
-  long long lengths_inner, lengths_count;
-  const bool* start;
-  long long start_inner, start_count, start_stride;
-};
-
-template <class Args>
-struct WithSamples : Args {
-  SampleArgs samples;
-};
-
-// Whether a Spec's kernels are of samples.
-template <class Spec, class = int>
-struct SamplesOf {
-  static constexpr bool has_lengths = false, has_start = false;
-};
-template <class Spec>
-struct SamplesOf<Spec, decltype(static_cast<int>(Spec::has_lengths))> {
-  static constexpr bool has_lengths = Spec::has_lengths, has_start = Spec::has_start;
-};
-
-// Neurons of a sample that ends after so many steps.
-template <class Neurons>
-struct OfSample : Neurons {
-  int steps = 0;
-  const bool* anew = nullptr;  // whether it starts anew before step 0
-  long long anew_stride = 0;
-
-  OfSample() = default;
-  __device__ __forceinline__ OfSample(Neurons neurons) : Neurons(neurons) {}
-
-  __device__ __forceinline__ OfSample further(long long neurons) const { return Neurons::further(neurons); }
 };
 
 template <int... k>
