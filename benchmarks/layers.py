@@ -17,23 +17,16 @@ those and writes x's gradient.
 import argparse
 import gc
 import json
-import os
 import pathlib
 import statistics
-import sys
 from functools import partial
 
+import this_clone  # noqa: F401
 import torch
 from measure import REPEATS, TIMERS, Clock, Copy, in_one_line
 from torch import nn
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-try:
-    import spikeforge.nn as snn
-except ModuleNotFoundError:  # not installed: the package of this clone
-    sys.path.insert(0, str(ROOT / "python"))
-    os.environ.setdefault("SPIKEFORGE_LIBRARY", str(ROOT / "build/release/lib/libspikeforge.so"))
-    import spikeforge.nn as snn
+import spikeforge.nn as snn
 
 CACHE = 3 * 50 * 2**20  # bytes, beyond which tensors come from memory
 IMAGES = [(512, 7), (256, 14), (128, 28), (64, 56), (64, 112)]  # channels and side, of ResNets

@@ -10,36 +10,14 @@ written in any case. The least of all rounds, in which both take turns.
 
 import argparse
 import json
-import os
 import pathlib
-import sys
-import time
 
+import this_clone  # noqa: F401
 import torch
-
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-try:
-    import spikeforge  # noqa: F401
-except ModuleNotFoundError:  # not installed: the package of this clone
-    sys.path.insert(0, str(ROOT / "python"))
-    os.environ.setdefault("SPIKEFORGE_LIBRARY", str(ROOT / "build/release/lib/libspikeforge.so"))
-    import spikeforge  # noqa: F401
+from measure import Clock, by_events
 
 ops = torch.ops.spikeforge
 LIF = "neuron lif(x; v) { h = v + (x - v) * 0.5; s = spike(h - 1, sigmoid(4)); return s; v' = select(s, 0, h) }"
-
-
-def seconds(run, device):
-    if device == "cuda":
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) / 1000
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
 
 
 def contestants(args, inner):
@@ -79,12 +57,13 @@ def main():
     parser.add_argument("--recurrent", action="store_true")
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
+    seconds = by_events if args.device == "cuda" else Clock(args.device)
     rows = []
     print(f"{'neurons':>8} {'':>10} {'all, ms':>9} {'lengths, ms':>12} {'share':>6} {'time':>6} {'time / share':>13}")
     for inner in args.inner:
         share, cases = contestants(args, inner)
         for name, (whole, ending) in cases.items():
-            times = [(seconds(whole, args.device), seconds(ending, args.device)) for _ in range(args.rounds + 2)][2:]
+            times = [(seconds([whole]), seconds([ending])) for _ in range(args.rounds + 2)][2:]
             least = [min(column) for column in zip(*times)]
             ratio = least[1] / least[0]
             rows.append(dict(inner=inner, what=name, whole=least[0], lengths=least[1], share=share))

@@ -13,22 +13,14 @@ multiply x by a matrix as well."""
 
 import argparse
 import json
-import os
 import pathlib
 import sys
 import time
 
+import this_clone  # noqa: F401
 import torch
 from contestants import TRACED, Fire
 from torch import nn
-
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-try:
-    import spikeforge  # noqa: F401
-except ModuleNotFoundError:  # not installed: the package of this clone
-    sys.path.insert(0, str(ROOT / "python"))
-    os.environ.setdefault("SPIKEFORGE_LIBRARY", str(ROOT / "build/release/lib/libspikeforge.so"))
-    import spikeforge  # noqa: F401
 
 ops = torch.ops.spikeforge
 TAU = 2.0

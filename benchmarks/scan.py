@@ -13,22 +13,14 @@ alone, of the integrator alone. "LIF, backward" is the backward pass of a spikin
 
 import argparse
 import json
-import os
 import pathlib
 import sys
-import time
 
+import this_clone  # noqa: F401
 import torch
 from contestants import TRACED
+from measure import Clock, Copy, by_events
 from recurrent import as_graph
-
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-try:
-    import spikeforge  # noqa: F401
-except ModuleNotFoundError:  # not installed: the package of this clone
-    sys.path.insert(0, str(ROOT / "python"))
-    os.environ.setdefault("SPIKEFORGE_LIBRARY", str(ROOT / "build/release/lib/libspikeforge.so"))
-    import spikeforge  # noqa: F401
 
 ops = torch.ops.spikeforge
 TAU = 20.0
@@ -47,28 +39,6 @@ def by_torch(x):
 
     factor = torch.full_like(x, 1 - 1 / TAU)
     return associative_scan(compose, (factor, x / TAU), dim=0, combine_mode="pointwise")[1]
-
-
-def timed(call, device, repeats):
-    if device == "cuda":
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(repeats):
-            call()
-        end.record()
-        torch.cuda.synchronize()
-        return start.elapsed_time(end) * 1e3 / repeats
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return (time.perf_counter() - start) * 1e6 / repeats
-
-
-def bytes_per_microsecond(device):
-    source = torch.randn(2**28 if device == "cuda" else 2**25, device=device)
-    target = torch.empty_like(source)
-    target.copy_(source)
-    return 2 * source.nbytes / min(timed(lambda: target.copy_(source), device, 3) for _ in range(5))
 
 
 def inference(text, x, scan):
@@ -116,7 +86,7 @@ def contestants(x, upstream, device):
     return calls
 
 
-def measure(options, steps, neurons, speed):
+def measure(options, steps, neurons, seconds, speed):
     torch.manual_seed(0)
     like = dict(device=options.device, dtype=getattr(torch, options.dtype))
     x, upstream = (torch.randn(steps, neurons, **like) for _ in range(2))
@@ -129,7 +99,7 @@ def measure(options, steps, neurons, speed):
     least = dict.fromkeys(calls, float("inf"))
     for _ in range(options.rounds):
         for name, call in calls.items():
-            least[name] = min(least[name], timed(call, options.device, repeats))
+            least[name] = min(least[name], 1e6 * seconds([call] * repeats))
     moved = {"inference": 2 * x.nbytes / speed, "training": 5 * x.nbytes / speed, "backward": 3 * x.nbytes / speed}
     return {"T": steps, "N": neurons, "bytes_us": moved, "us": least}
 
@@ -151,10 +121,12 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     gpu = options.device == "cuda"
-    speed = bytes_per_microsecond(options.device)
+    seconds = by_events if gpu else Clock(options.device)
+    copy = Copy(options.device)
+    speed = max(copy.bytes_per_second(seconds) for _ in range(5)) / 1e6  # bytes a microsecond
     device = torch.cuda.get_device_name() if gpu else f"cpu, {torch.get_num_threads()} threads"
     print(f"{device}, {options.dtype}, a copy at {speed / 1e3:.0f} GB/s")
-    rows = [measure(options, steps, neurons, speed) for steps in options.steps for neurons in options.neurons]
+    rows = [measure(options, steps, neurons, seconds, speed) for steps in options.steps for neurons in options.neurons]
     for row in rows:
         print_row(row)
     if options.json:
