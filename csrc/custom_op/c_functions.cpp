@@ -2,6 +2,7 @@
 #include <spikeforge/cpu/host_compiler.h>
 #include <spikeforge/custom_op/internal/c_functions.h>
 #include <spikeforge/custom_op/internal/cuda_source.h>
+#include <spikeforge/custom_op/internal/element_types.h>
 
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
@@ -113,33 +114,6 @@ class AtAddresses {
 
 // --- Of source
 
-const char* host_type_of(c10::ScalarType type) {
-  switch (type) {
-    case c10::kFloat:
-      return "float";
-    case c10::kDouble:
-      return "double";
-    case c10::kHalf:
-      return "c10::Half";
-    case c10::kBFloat16:
-      return "c10::BFloat16";
-    case c10::kBool:
-      return "bool";
-    case c10::kByte:
-      return "std::uint8_t";
-    case c10::kChar:
-      return "std::int8_t";
-    case c10::kShort:
-      return "std::int16_t";
-    case c10::kInt:
-      return "std::int32_t";
-    case c10::kLong:
-      return "std::int64_t";
-    default:
-      return nullptr;
-  }
-}
-
 class OfSource {
  public:
   OfSource(std::string source, std::string entry, const Operator& op)
@@ -210,10 +184,8 @@ class OfSource {
       values += (values.empty() ? "" : ", ") + value;
     };
     const auto add_tensor = [&](const std::string& name, const at::Tensor& t, Kind kind) {
-      const char* const type = t.defined() ? host_type_of(t.scalar_type()) : "float";
-      TORCH_CHECK_TYPE(type != nullptr, op_.name, ": ", name, " is ", t.scalar_type(),
-                       ", which CPU sources do not know: they take Float, Double, Half, BFloat16, Bool, Byte, Char, "
-                       "Short, Int and Long");
+      const char* const type =
+          t.defined() ? element_type(op_.name, name, t.scalar_type(), "CPU sources").host : "float";
       text += fmt::format("using {}_t = {};\n", name, type);
       add(name, kind, fmt::format("{{data[{0}], dims[{0}], sizes[{0}]}}", tensors++));
     };

@@ -1,6 +1,7 @@
 #include <spikeforge/custom_op/internal/call_of_user.h>
 #include <spikeforge/custom_op/internal/cuda_kernels.h>
 #include <spikeforge/custom_op/internal/cuda_source.h>
+#include <spikeforge/custom_op/internal/element_types.h>
 #include <spikeforge/jit/recorder.h>
 
 #include <algorithm>
@@ -21,40 +22,8 @@ struct ArrayArgument {
   std::array<long long, 8> sizes;
 };
 
-const char* cuda_type_of(c10::ScalarType type) {
-  switch (type) {
-    case c10::kFloat:
-      return "float";
-    case c10::kDouble:
-      return "double";
-    case c10::kHalf:
-      return "spikeforge::f16";
-    case c10::kBFloat16:
-      return "spikeforge::bf16";
-    case c10::kBool:
-      return "bool";
-    case c10::kByte:
-      return "unsigned char";
-    case c10::kChar:
-      return "signed char";
-    case c10::kShort:
-      return "short";
-    case c10::kInt:
-      return "int";
-    case c10::kLong:
-      return "long long";
-    default:
-      return nullptr;
-  }
-}
-
-std::string type_name(const Operator& op, const std::string& tensor, c10::ScalarType type) {
-  const char* const name = cuda_type_of(type);
-  TORCH_CHECK_TYPE(
-      name != nullptr, op.name, ": ", tensor, " is ", type,
-      ", which CUDA kernels do not know: they take Float, Double, Half, BFloat16, Bool, Byte, Char, Short, Int "
-      "and Long");
-  return name;
+const char* element_name(const Operator& op, const std::string& tensor, c10::ScalarType type) {
+  return element_type(op.name, tensor, type, "CUDA kernels").cuda;
 }
 
 at::Tensor tensor_of(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : at::Tensor(); }
@@ -151,13 +120,13 @@ decltype(auto) CudaKernels::with_source(const Arguments& in, Tensors out, Use&& 
         break;
       default: {
         const at::Tensor t = tensor_of(in.value(i));
-        parameters.push_back({name, Kind::argument, t.defined() ? type_name(op_, name, t.scalar_type()) : "float"});
+        parameters.push_back({name, Kind::argument, t.defined() ? element_name(op_, name, t.scalar_type()) : "float"});
       }
     }
   }
   for (std::size_t i = 0; i < out.size(); ++i) {
     const std::string name = op_.result_name(i);
-    parameters.push_back({name, Kind::result, type_name(op_, name, out[i].scalar_type())});
+    parameters.push_back({name, Kind::result, element_name(op_, name, out[i].scalar_type())});
   }
 
   // The types come before the source by an option, so that the lines of the source keep their numbers.
