@@ -50,7 +50,7 @@ void check_round_trip(const nn::Part& part, const at::Tensor& x, nir::Report* re
   CHECK(at::equal(y, expected[0]));
 }
 
-at::Tensor input(std::initializer_list<std::int64_t> shape) { return at::randn(shape).abs() * 1.5; }
+at::Tensor input(std::initializer_list<std::int64_t> shape) { return inputs(shape, c10::kFloat).abs() * 1.5; }
 
 std::string refused(const nn::Part& part, const at::Tensor& x) {
   try {
@@ -90,6 +90,7 @@ TEST_CASE("layers, sequences and networks within networks come back with the sam
                      nn::Delay(2), nn::Recurrent(nn::LIF(nn::LIFOptions().v_threshold(.02)), torch::nn::Linear(8, 8)),
                      torch::nn::Linear(torch::nn::LinearOptions(8, 3).bias(false)), nn::LI());
   net->eval();
+  round_parameters(*net);
   check_round_trip(net, input({12, 2, 1, 6, 14}) * 2);
 }
 
@@ -102,9 +103,10 @@ TEST_CASE("a small convolutional network exported with dt = 1e-4 fires as before
   nn::Sequential net(conv(1, 8), nn::IF(nn::IFOptions().v_threshold(.5)), torch::nn::AvgPool2d(2), conv(8, 12),
                      lif(.02), torch::nn::AvgPool2d(2), torch::nn::Flatten(), torch::nn::Linear(12 * 7 * 7, 10),
                      lif(.01));
+  round_parameters(*net);
   net->eval();
   const c10::NoGradGuard no_grad;
-  const at::Tensor x = at::rand({12, 2, 1, 28, 28}), expected = net->forward(x);
+  const at::Tensor x = inputs({12, 2, 1, 28, 28}, c10::kFloat).clamp(0, 1), expected = net->forward(x);
   CHECK(expected.sum().item<double>() > 5);
   CHECK(expected.sum().item<double>() < 0.95 * static_cast<double>(expected.numel()));
 
@@ -131,6 +133,7 @@ TEST_CASE("branches, repeated connections and delays of connections come back wi
   net->connect("c.out", "a.in", {.delay = 2});
   net->connect("c.out", "out");
   net->connect("in", "out", {.delay = 1});
+  round_parameters(*net);
   check_round_trip(net, input({30, 2, 4}));
 }
 
@@ -138,7 +141,7 @@ TEST_CASE("an imported graph is exported as it was") {
   const nir::Graph graph = network();
   nn::Composite net = nir::to_module(graph, in_float64());
   nn::Composite back = nir::to_module(nir::from_module(net, at::zeros({2, 4, 5}, c10::kDouble), dt), in_float64());
-  const at::Tensor x = at::randn({60, 2, 4, 5}, c10::kDouble) + .5, y = net->forward(x);
+  const at::Tensor x = inputs({60, 2, 4, 5}) + .5, y = net->forward(x);
   CHECK(y.sum().item<double>() > 10);
   CHECK(at::equal(y, back->forward(x)));
 

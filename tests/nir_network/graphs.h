@@ -13,6 +13,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
+#include <cmath>
 #include <random>
 
 #include "catch.h"
@@ -21,11 +22,28 @@ namespace spikeforge::test {
 
 constexpr double dt = 1e-3;
 
-inline nir::Array between(double low, double high, nir::Shape shape) {
+inline nir::Array between(double low, double high, nir::Shape shape, double quantum = 0) {
   static std::mt19937 random(1);
   std::vector<double> values(static_cast<std::size_t>(nir::count_of(shape)));
-  for (double& value : values) value = std::uniform_real_distribution<double>(low, high)(random);
+  for (double& value : values) {
+    value = std::uniform_real_distribution<double>(low, high)(random);
+    if (quantum > 0) value = std::round(value / quantum) * quantum;
+  }
   return nir::Array::of<double>(std::move(shape), values);
+}
+
+// Weights and inputs of few bits: the sums of a layer are exact, in whatever order a BLAS takes them.
+inline nir::Array weights(double low, double high, nir::Shape shape) {
+  return between(low, high, std::move(shape), /*quantum=*/1 / 64.);
+}
+
+inline at::Tensor inputs(at::IntArrayRef sizes, at::ScalarType dtype = c10::kDouble) {
+  return (at::randn(sizes, dtype) * 64).round() / 64;
+}
+
+inline void round_parameters(torch::nn::Module& module) {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& values : module.parameters()) values.copy_((values * 64).round() / 64);
 }
 
 inline nir::LIF lif(const nir::Shape& s) {
@@ -39,18 +57,18 @@ inline nir::Graph network() {
   graph.nodes = {
       {"cell.lif", {lif({5}), {}}},
       {"conv",
-       {Conv2d{{}, between(-.6, .8, {3, 2, 3, 3}), {1, 1}, {PaddingMode::same, {}}, {1, 1}, 1, between(-.1, .1, {3})},
+       {Conv2d{{}, weights(-.6, .8, {3, 2, 3, 3}), {1, 1}, {PaddingMode::same, {}}, {1, 1}, 1, weights(-.1, .1, {3})},
         {}}},
       {"cuba",
        {CubaLIF{between(3 * dt, 9 * dt, {5}), between(3 * dt, 9 * dt, {5}), between(1, 3, {5}), between(-.2, .2, {5}),
                 between(.1, .4, {5}), between(-.1, .1, {5}), between(.5, 2, {5})},
         {}}},
-      {"dense", {Affine{between(-.5, .6, {5, 60}), between(0, .5, {5})}, {}}},
+      {"dense", {Affine{weights(-.5, .6, {5, 60}), weights(0, .5, {5})}, {}}},
       {"flat", {Flatten{0, -1, {}}, {}}},
       {"input", {Input{{2, 4, 5}}, {}}},
       {"lif", {lif({3, 4, 5}), {}}},
       {"output", {Output{Shape{5}}, {}}},
-      {"w", {Linear{between(-1, 1, {5, 5})}, {}}}};
+      {"w", {Linear{weights(-1, 1, {5, 5})}, {}}}};
   graph.edges = {{"input", "conv"},     {"conv", "lif"},   {"lif", "flat"},      {"flat", "dense"}, {"w", "cell.lif"},
                  {"dense", "cell.lif"}, {"cell.lif", "w"}, {"cell.lif", "cuba"}, {"dense", "cuba"}, {"cuba", "output"}};
   return graph;

@@ -80,7 +80,7 @@ TEST_CASE("ten million parameters are imported soon, into at most 2.2 times the 
 TEST_CASE("an imported network gives the same bits stepped, in chunks and over all steps, for each sample") {
   for (const auto dtype : {c10::kFloat, c10::kDouble}) {
     nn::Composite net = nir::to_module(network(), {.dt = dt, .dtype = dtype});
-    const at::Tensor x = at::randn({15, 3, 2, 4, 5}, dtype);
+    const at::Tensor x = inputs({15, 3, 2, 4, 5}, dtype);
     const at::Tensor whole = net->forward(x);
     CHECK(whole.sizes() == at::IntArrayRef({15, 3, 5}));
     CHECK(whole.sum().item<double>() > 10);
@@ -100,7 +100,7 @@ TEST_CASE("an imported network gives the same bits stepped, in chunks and over a
 
 TEST_CASE("a batch is its samples one by one, and an input needs no batch") {
   nn::Composite net = nir::to_module(network(), in_float64());
-  const at::Tensor x = at::randn({10, 3, 2, 4, 5}, c10::kDouble);
+  const at::Tensor x = inputs({10, 3, 2, 4, 5});
   const at::Tensor whole = net->forward(x);
   net->reset();
   CHECK(at::equal(net->forward(x.select(1, 1)), whole.select(1, 1)));
@@ -113,7 +113,7 @@ TEST_CASE("weights are parameters with gradients, constants of neurons only if a
     CHECK(parameters.contains("dense.weight"));
     CHECK(parameters.contains("lif.tau") == learn);
     CHECK(net->named_buffers().contains("lif.tau") != learn);
-    net->forward(at::randn({10, 2, 2, 4, 5}, c10::kDouble)).sum().backward();
+    net->forward(inputs({10, 2, 2, 4, 5})).sum().backward();
     for (const auto& item : parameters) {
       CAPTURE(item.key());
       REQUIRE(item.value().grad().defined());
@@ -126,14 +126,14 @@ TEST_CASE("weights are parameters with gradients, constants of neurons only if a
 TEST_CASE("calling layers once for all steps changes last bits at most") {
   nir::ModuleOptions folded = in_float64();
   folded.fold_time = true;
-  const at::Tensor x = at::randn({10, 3, 2, 4, 5}, c10::kDouble);
+  const at::Tensor x = inputs({10, 3, 2, 4, 5});
   const nir::Graph graph = network();
   CHECK(at::equal(nir::to_module(graph, folded)->forward(x), nir::to_module(graph, in_float64())->forward(x)));
 }
 
 TEST_CASE("clone, reset and a network within another") {
   nn::Composite net = nir::to_module(network(), in_float64());
-  const at::Tensor x = at::randn({8, 2, 2, 4, 5}, c10::kDouble);
+  const at::Tensor x = inputs({8, 2, 2, 4, 5});
   const at::Tensor first = net->forward(x), second = net->forward(x);
   nn::Composite copy(std::dynamic_pointer_cast<nn::CompositeImpl>(net->clone()));
   CHECK(at::equal(copy->forward(x), net->forward(x)));
