@@ -4,13 +4,16 @@
 // look-up; a SIMD type brings its own, found by argument-dependent look-up. Comparisons give a mask (`bool` for
 // scalars) that only `select`, `both`, `either` and `inverse` read. SPIKEFORGE_ROLLED stands before a loop that is not
 // worth a kernel's registers.
+// SPIKEFORGE_PLAIN_FN is SPIKEFORGE_FN of a function that is no template.
 #pragma once
 
 #if defined(__CUDACC__)
 #define SPIKEFORGE_FN __device__ __forceinline__
+#define SPIKEFORGE_PLAIN_FN SPIKEFORGE_FN
 #define SPIKEFORGE_ROLLED _Pragma("unroll 1")
 #else
 #define SPIKEFORGE_FN
+#define SPIKEFORGE_PLAIN_FN inline
 #define SPIKEFORGE_ROLLED _Pragma("GCC unroll 1")
 #include <cmath>
 #endif

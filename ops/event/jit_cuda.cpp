@@ -28,7 +28,7 @@ at::Tensor largest(const at::Tensor& t) {
 at::Tensor limits_of(const JitCall& call) {
   at::Tensor weight = largest(call.weights);
   if (call.draw.distribution == Distribution::normal)
-    weight = largest(call.weights.select(0, 0)).add(largest(call.weights.select(0, 1)), event::largest_normal);
+    weight = largest(call.weights.select(0, 0)).add(largest(call.weights.select(0, 1)), largest_normal);
   const at::Tensor entry = call.options.values == Values::event ? at::ones({}, weight.options()) : largest(call.x);
   return at::stack({weight, entry});
 }

@@ -6,42 +6,14 @@
 // whose state begins at a hash of seed, row and piece. From one connection to the next there are
 //   1 + floor(surprise(u) * columns_a_bit)      surprise(u) = -log2(u), columns_a_bit = -1 / log2(1 - prob)
 // columns: the geometric distribution. A weight's own random number is a hash of the piece and the column. All of it is
-// whole numbers, and float operations that are rounded alike everywhere: no contraction, no library function.
+// whole numbers and the operations of neuron/random.h.
 #pragma once
 
 #include <spikeforge/kernels/event/arguments.h>
-#include <spikeforge/neuron/portable.h>
-
-// Of functions that are no templates.
-#if defined(__CUDACC__)
-#define SPIKEFORGE_PLAIN_FN SPIKEFORGE_FN
-#else
-#define SPIKEFORGE_PLAIN_FN inline
-#include <cstring>
-#endif
+#include <spikeforge/neuron/random.h>
 
 namespace spikeforge {
 namespace event {
-
-SPIKEFORGE_PLAIN_FN unsigned bits_of(float x) {
-#if defined(__CUDACC__)
-  return __float_as_uint(x);
-#else
-  unsigned bits = 0;
-  std::memcpy(&bits, &x, sizeof bits);
-  return bits;
-#endif
-}
-
-SPIKEFORGE_PLAIN_FN float float_of(unsigned bits) {
-#if defined(__CUDACC__)
-  return __uint_as_float(bits);
-#else
-  float x = 0;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-#endif
-}
 
 // All 64 bits depend on all: the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 SPIKEFORGE_PLAIN_FN unsigned long long mixed(unsigned long long x) {
@@ -63,53 +35,6 @@ struct Stream {
     return x >> turn | x << ((32 - turn) & 31);
   }
 };
-
-// log2((1 + s) / (1 - s)) for |s| <= 0.172, to a float's precision.
-SPIKEFORGE_PLAIN_FN float log2_of_ratio(float s) {
-  const float q = s * s;
-  return s * (2.885390082F + q * (0.9617966939F + q * (0.5770780164F + q * (0.4121985831F + q * 0.3205989980F))));
-}
-
-// -log2((u + 1) / 2^32), from 0 to 32. Close to 0 it is as precise as anywhere: small probabilities live there.
-SPIKEFORGE_PLAIN_FN float surprise(unsigned u) {
-  const unsigned below = ~u;
-  if (below < 1257966796U) {  // (u + 1) / 2^32 is above sqrt(1/2)
-    const float y = static_cast<float>(below) * 2.3283064365386963e-10F;
-    return log2_of_ratio(y / (2.0F - y));
-  }
-  const unsigned bits = bits_of(static_cast<float>(u + 1));
-  int exponent = static_cast<int>(bits >> 23) - 127;
-  float m = float_of((bits & 0x7fffffU) | 0x3f800000U);
-  if (m > 1.41421354F) {
-    m *= 0.5F;
-    ++exponent;
-  }
-  return static_cast<float>(32 - exponent) - log2_of_ratio((m - 1.0F) / (m + 1.0F));
-}
-
-// Above 0 and below 1.
-SPIKEFORGE_PLAIN_FN float uniform_of(unsigned u) {
-  return (static_cast<float>(u >> 9) + 0.5F) * 1.1920928955078125e-7F;
-}
-
-// The normal quantile (Wichura, Applied Statistics 37, 1988, AS 241, PPND7: seven digits) of a uniform number.
-SPIKEFORGE_PLAIN_FN float normal_of(float u) {
-  const float q = u - 0.5F;
-  if (abs(q) <= 0.425F) {
-    const float r = 0.180625F - q * q;
-    return q * (((59.109374720F * r + 159.29113202F) * r + 50.434271938F) * r + 3.3871327179F) /
-           (((67.187563600F * r + 78.757757664F) * r + 17.895169469F) * r + 1.0F);
-  }
-  // ln of a tail's probability, which is a multiple of 2^-24 below 0.075.
-  const float tail = q < 0 ? u : 1.0F - u;
-  const float t = sqrt(surprise(static_cast<unsigned>(tail * 4294967296.0F) - 1U) * 0.693147181F) - 1.6F;
-  const float z = (((0.17023821103F * t + 1.3067284816F) * t + 2.7568153900F) * t + 1.4234372777F) /
-                  ((0.12021132975F * t + 0.73700164250F) * t + 1.0F);
-  return q < 0 ? -z : z;
-}
-
-// The largest |z| that normal_of gives is below this.
-constexpr double largest_normal = 5.5;
 
 // The random number of a connection's weight; 0 of a constant.
 template <Distribution distribution>
@@ -154,5 +79,3 @@ SPIKEFORGE_FN void for_each_connection(const RandomRows& matrix, Int row, Int pi
 
 }  // namespace event
 }  // namespace spikeforge
-
-#undef SPIKEFORGE_PLAIN_FN

@@ -1,0 +1,102 @@
+// Random numbers with the same bits on every device: a counter's, and the distributions. C++17.
+//
+// All of it is whole numbers, and float operations that are rounded alike everywhere: no contraction, no library
+// function.
+#pragma once
+
+#include <spikeforge/neuron/portable.h>
+
+#if !defined(__CUDACC__)
+#include <cstring>
+#endif
+
+namespace spikeforge {
+
+// Philox4x32-10 (Salmon, Moraes, Dror and Shaw, SC 2011): four random words for each counter and key.
+struct PhiloxWords {
+  unsigned word[4];
+};
+
+SPIKEFORGE_PLAIN_FN PhiloxWords philox(PhiloxWords counter, unsigned long long key) {
+  auto low = static_cast<unsigned>(key), high = static_cast<unsigned>(key >> 32);
+  unsigned(&c)[4] = counter.word;
+  for (int round = 0; round < 10; ++round) {
+    const unsigned long long first = 0xd2511f53ULL * c[0], second = 0xcd9e8d57ULL * c[2];
+    c[0] = static_cast<unsigned>(second >> 32) ^ c[1] ^ low;
+    c[1] = static_cast<unsigned>(second);
+    c[2] = static_cast<unsigned>(first >> 32) ^ c[3] ^ high;
+    c[3] = static_cast<unsigned>(first);
+    low += 0x9e3779b9U;
+    high += 0xbb67ae85U;
+  }
+  return counter;
+}
+
+SPIKEFORGE_PLAIN_FN unsigned as_bits(float x) {
+#if defined(__CUDACC__)
+  return __float_as_uint(x);
+#else
+  unsigned bits = 0;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+#endif
+}
+
+SPIKEFORGE_PLAIN_FN float as_float(unsigned bits) {
+#if defined(__CUDACC__)
+  return __uint_as_float(bits);
+#else
+  float x = 0;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+#endif
+}
+
+// log2((1 + s) / (1 - s)) for |s| <= 0.172, to a float's precision.
+SPIKEFORGE_PLAIN_FN float log2_of_ratio(float s) {
+  const float q = s * s;
+  return s * (2.885390082F + q * (0.9617966939F + q * (0.5770780164F + q * (0.4121985831F + q * 0.3205989980F))));
+}
+
+// -log2((u + 1) / 2^32), from 0 to 32. Close to 0 it is as precise as anywhere: small probabilities live there.
+SPIKEFORGE_PLAIN_FN float surprise(unsigned u) {
+  const unsigned below = ~u;
+  if (below < 1257966796U) {  // (u + 1) / 2^32 is above sqrt(1/2)
+    const float y = static_cast<float>(below) * 2.3283064365386963e-10F;
+    return log2_of_ratio(y / (2.0F - y));
+  }
+  const unsigned bits = as_bits(static_cast<float>(u + 1));
+  int exponent = static_cast<int>(bits >> 23) - 127;
+  float m = as_float((bits & 0x7fffffU) | 0x3f800000U);
+  if (m > 1.41421354F) {
+    m *= 0.5F;
+    ++exponent;
+  }
+  return static_cast<float>(32 - exponent) - log2_of_ratio((m - 1.0F) / (m + 1.0F));
+}
+
+// Above 0 and below 1.
+SPIKEFORGE_PLAIN_FN float uniform_of(unsigned u) {
+  return (static_cast<float>(u >> 9) + 0.5F) * 1.1920928955078125e-7F;
+}
+
+// The normal quantile (Wichura, Applied Statistics 37, 1988, AS 241, PPND7: seven digits) of a uniform number.
+SPIKEFORGE_PLAIN_FN float normal_of(float u) {
+  const float q = u - 0.5F;
+  if (abs(q) <= 0.425F) {
+    const float r = 0.180625F - q * q;
+    return q * (((59.109374720F * r + 159.29113202F) * r + 50.434271938F) * r + 3.3871327179F) /
+           (((67.187563600F * r + 78.757757664F) * r + 17.895169469F) * r + 1.0F);
+  }
+  // ln of a tail's probability, which is a multiple of 2^-24 below 0.075.
+  const float tail = q < 0 ? u : 1.0F - u;
+  const float t = sqrt(surprise(static_cast<unsigned>(tail * 4294967296.0F) - 1U) * 0.693147181F) - 1.6F;
+  const float z = (((0.17023821103F * t + 1.3067284816F) * t + 2.7568153900F) * t + 1.4234372777F) /
+                  ((0.12021132975F * t + 0.73700164250F) * t + 1.0F);
+  return q < 0 ? -z : z;
+}
+
+// The largest |z| that normal_of gives is below this.
+constexpr double largest_normal = 5.5;
+
+}  // namespace spikeforge
