@@ -10,6 +10,7 @@ import pytest
 import reference
 import torch
 from documentation import PAGES, anchors, code, marked, prose, table
+from spikeforge import surrogate
 
 from conftest import REPOSITORY, library_path
 
@@ -93,6 +94,22 @@ def test_the_programs_are_as_short_as_they_claim():
 
     assert len(statements(code("quick start in Python"))) <= 10
     assert len(statements(code("quick start in C++"))) <= 15
+
+
+def test_an_operator_and_a_module_take_a_surrogate_as_its_page_says():
+    names = {}
+    exec(code("surrogates in Python"), names)
+    x = names["x"]
+    of_both = [torch.autograd.grad(spikes.sum(), x)[0] for spikes in (names["spikes"], names["same"])]
+    assert torch.equal(names["spikes"], names["same"]) and torch.equal(*of_both)
+    assert isinstance(names["layer"].surrogate, surrogate.ATan)
+
+
+def test_surrogates_are_as_wide_as_their_page_says():
+    for name, width in [("sigmoid", 0.44), ("atan", 0.32), ("fast_sigmoid", 0.017), ("zenke_super_spike", 0.0041)]:
+        assert f" {width}" in PAGES["docs/surrogates.md"]
+        peak, half = surrogate.SURROGATES[name]().gradient(torch.tensor([0, width], dtype=torch.float64))
+        assert peak == 1 and abs(half - 0.5) < 0.01, name
 
 
 # --- tables ------------------------------------------------------------------------------------------------------------
