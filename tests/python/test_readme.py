@@ -88,6 +88,16 @@ def test_the_program_of_the_deployment_page_runs_what_its_script_saved(installed
     assert "the read-out after the last step" in output and "CPUFloatType{4,3}" in output
 
 
+def test_the_programs_of_the_deployment_page_in_python_go_on_from_its_script(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    session = {"__name__": "__main__"}
+    for name in ["save.py of deployment", "a stream, traced", "torch.export of a network"]:
+        exec(compile(code(name), f"docs/deployment.md, {name}", "exec"), session)
+        if name != "save.py of deployment":
+            assert capsys.readouterr().out.endswith("True\n"), name
+    assert session["whole"].sum() > 0 and (tmp_path / "stream.pt").exists()
+
+
 def test_the_programs_are_as_short_as_they_claim():
     def statements(program):
         return [line for line in program.splitlines() if line.strip() and not line.startswith(("#include", "import"))]
