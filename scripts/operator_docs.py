@@ -55,7 +55,8 @@ Args:
     surrogate_args: its numbers, in the order of their table; [] for the defaults.
     spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
     store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-    bits: 1 saves memory in training, where `linear` or `convolution` read the spikes; 0 where none does.{SAMPLES}
+    bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not pack; 0 where\
+ none does.{SAMPLES}
 
 Parameters are numbers, or tensors that broadcast against shape and get their gradients.
 
@@ -76,8 +77,8 @@ TEXT_CALL = """
     states: each [*shape]; [] starts all of them at the text's own numbers.
     params: numbers' tensors that broadcast against shape, in the order of the text; each gets its gradient."""
 TEXT_BITS = """
-    bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which saves memory in training where\
- `linear` or `convolution` read it; 0 where none does."""
+    bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and `convolution`\
+ that read it in training then need not pack; 0 where none does."""
 TEXT_RESULTS = """
     store_states: return the states after each step rather than the last ones.
 

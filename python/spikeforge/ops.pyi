@@ -35,7 +35,8 @@ def adaptive_lif(
         surrogate_args: its numbers, in the order of their table; [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1 saves memory in training, where `linear` or `convolution` read the spikes; 0 where none does.
+        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
+            pack; 0 where none does.
         lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
             end.
         start: before which steps samples start anew, bool [T, B].
@@ -110,8 +111,8 @@ def batch_norm_run(
         residual_mode: "add", s + r; "and", s r; or "iand", (1 - s) r.
         channel_dim: any dimension of x but time.
         eps: added to the variance, 0 or more.
-        bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which saves memory in
-            training where `linear` or `convolution` read it; 0 where none does.
+        bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and
+            `convolution` that read it in training then need not pack; 0 where none does.
         store_states: return the states after each step rather than the last ones.
 
     Raises:
@@ -146,8 +147,8 @@ def batch_norm_run_tracked(
         channel_dim: any dimension of x but time.
         eps: added to the variance, 0 or more.
         momentum: how far running statistics move; None makes them the means over all calls.
-        bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which saves memory in
-            training where `linear` or `convolution` read it; 0 where none does.
+        bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and
+            `convolution` that read it in training then need not pack; 0 where none does.
         store_states: return the states after each step rather than the last ones.
 
     Raises:
@@ -312,7 +313,8 @@ def eif(
         surrogate_args: its numbers, in the order of their table; [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1 saves memory in training, where `linear` or `convolution` read the spikes; 0 where none does.
+        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
+            pack; 0 where none does.
         lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
             end.
         start: before which steps samples start anew, bool [T, B].
@@ -556,7 +558,8 @@ def integrate_and_fire(
         surrogate_args: its numbers, in the order of their table; [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1 saves memory in training, where `linear` or `convolution` read the spikes; 0 where none does.
+        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
+            pack; 0 where none does.
         lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
             end.
         start: before which steps samples start anew, bool [T, B].
@@ -616,7 +619,8 @@ def izhikevich(
         surrogate_args: its numbers, in the order of their table; [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1 saves memory in training, where `linear` or `convolution` read the spikes; 0 where none does.
+        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
+            pack; 0 where none does.
         lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
             end.
         start: before which steps samples start anew, bool [T, B].
@@ -749,7 +753,8 @@ def lif(
         surrogate_args: its numbers, in the order of their table; [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1 saves memory in training, where `linear` or `convolution` read the spikes; 0 where none does.
+        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
+            pack; 0 where none does.
         lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
             end.
         start: before which steps samples start anew, bool [T, B].
@@ -1295,7 +1300,8 @@ def plif(
         surrogate_args: its numbers, in the order of their table; [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1 saves memory in training, where `linear` or `convolution` read the spikes; 0 where none does.
+        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
+            pack; 0 where none does.
         lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
             end.
         start: before which steps samples start anew, bool [T, B].
@@ -1360,7 +1366,8 @@ def qif(
         surrogate_args: its numbers, in the order of their table; [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1 saves memory in training, where `linear` or `convolution` read the spikes; 0 where none does.
+        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
+            pack; 0 where none does.
         lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
             end.
         start: before which steps samples start anew, bool [T, B].
@@ -1447,8 +1454,8 @@ def run(
         inputs: each [T, *shape], of one floating-point dtype.
         states: each [*shape]; [] starts all of them at the text's own numbers.
         params: numbers' tensors that broadcast against shape, in the order of the text; each gets its gradient.
-        bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which saves memory in
-            training where `linear` or `convolution` read it; 0 where none does.
+        bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and
+            `convolution` that read it in training then need not pack; 0 where none does.
         scan: let steps be taken side by side, of few neurons over a long sequence, which rounds in another way.
             For 1 to 4 states, of which the next are affine in them.
         lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
