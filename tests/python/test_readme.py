@@ -52,6 +52,13 @@ def test_the_python_program_of_floating_point_neurons_runs():
     assert 0 < names["spikes"].mean() < 1 and names["u"].shape == (4, 8)
 
 
+def test_the_python_program_of_samples_of_different_lengths_runs():
+    names = {}
+    exec(code("samples of different lengths"), names)
+    spikes = names["spikes"]
+    assert spikes[:20].sum() > 0 and spikes[20:, 1].sum() == 0 and spikes[57:, 2].sum() == 0
+
+
 def test_the_python_programs_of_recurrent_layers_run():
     names = {}
     exec(code("a recurrent layer"), names)
