@@ -20,15 +20,24 @@ def as_restructured_text(lines):
     return SHAPE.sub(literal, PAGE.sub(r":doc:`/\1`", "\n".join(lines))).split("\n")
 
 
+def signature(overloads):
+    """One for all overloads, which have the same names: each argument with all of its types, and the first one's default."""
+    first = overloads[0]
+    lists = [overload.args.args + overload.args.kwonlyargs for overload in overloads]
+    for arguments in zip(*lists, strict=True):
+        kinds = [kind for argument in arguments for kind in ast.unparse(argument.annotation).split(" | ")]
+        kinds = sorted(dict.fromkeys(kinds), key="None".__eq__)  # None comes last
+        arguments[0].annotation = ast.parse(" | ".join(kinds), mode="eval").body
+    return f"{first.name}({ast.unparse(first.args)}) -> {ast.unparse(first.returns)}"
+
+
 def read_stubs():
-    """The signatures and the docstring of each operator. Of overloads the last alone is kept: it takes what all others take."""
+    """The signature and the docstring of each operator."""
     operators = {}
     for node in ast.parse(STUBS.read_text()).body:
         if isinstance(node, ast.FunctionDef):
-            signature = f"{node.name}({ast.unparse(node.args)}) -> {ast.unparse(node.returns)}"
-            _, docstring = operators.get(node.name, (None, None))
-            operators[node.name] = signature, docstring or ast.get_docstring(node)
-    return operators
+            operators.setdefault(node.name, []).append(node)
+    return {name: (signature(overloads), ast.get_docstring(overloads[0])) for name, overloads in operators.items()}
 
 
 class Operators(SphinxDirective):

@@ -3,6 +3,13 @@
 They are docstrings in Google's style. `write_stubs` joins them to its DESCRIPTIONS.
 """
 
+# --- what several of them take
+
+DTYPES = "float16, bfloat16, float32 or float64"
+SAMPLES = """
+    lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its end.
+    start: before which steps samples start anew, bool [T, B]."""
+
 # --- predefined neurons
 
 FANG = "Fang et al., Science Advances 9, eadi1480 (2023)"
@@ -23,23 +30,33 @@ ARGUMENTS = {
 }
 
 
-def neuron(equations, parameters, source=FANG, states="v", starts="v at v_reset, or 0 under soft reset", **changed):
+STATES = {
+    "v": "voltage before the first step, [*shape]; where it is not given, v_reset, or 0 under soft reset",
+    "w": "recovery before the first step, [*shape]; where it is not given, w_rest",
+    "a": "how far the threshold has adapted before the first step, [*shape]; where it is not given, 0",
+}
+
+
+def neuron(equations, parameters, source=FANG, states="v", **changed):
     words = ARGUMENTS | changed
+    starts = "\n".join(f"    {name}: {STATES[name]}." for name in states)
     own = "\n".join(f"    {name}: {words[name]}." for name in parameters)
     return f"""
 {equations} It fires where h >= v_threshold; then v is v_reset, or under soft reset h less the threshold.
 
 Args:
-    x: input, [T, *shape], of float16, bfloat16, float32 or float64.
-    {states}: states before the first step, [*shape]; where they are not given they start anew, {starts}.
+    x: input, [T, *shape], of {DTYPES}.
+{starts}
 {own}
     v_threshold: where it fires.
     v_reset: the voltage after a spike; None is soft reset. Leaks lead there, or to 0 under soft reset.
     detach_reset: no gradient flows through the spike in the reset.
-    surrogate: name of the spike's derivative; `surrogate_args` are its numbers, [] for the defaults.
+    surrogate: name of the spike's derivative (docs/surrogates.md).
+    surrogate_args: its numbers, in the order of their table; [] for the defaults.
     spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
     store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-    bits: 1, keep the spikes as bits too, which `linear` and `convolution` that read them then take.
+    bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not pack; 0 where\
+ none does.{SAMPLES}
 
 Parameters are numbers, or tensors that broadcast against shape and get their gradients.
 
@@ -60,7 +77,8 @@ TEXT_CALL = """
     states: each [*shape]; [] starts all of them at the text's own numbers.
     params: numbers' tensors that broadcast against shape, in the order of the text; each gets its gradient."""
 TEXT_BITS = """
-    bits: keep the first output in so many bits of each number too, 1 or 4, which `linear` and `convolution` that read it then take."""
+    bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and `convolution`\
+ that read it in training then need not pack; 0 where none does."""
 TEXT_RESULTS = """
     store_states: return the states after each step rather than the last ones.
 
@@ -68,26 +86,40 @@ Raises:
     ValueError: for a text that is not legal, with its line; for a number or a shape of tensors that does not fit.
     TypeError: for dtypes that do not fit."""
 
+NORM = """
+    weight: what the normalised number is multiplied by, [C]; None is 1.
+    bias: what is then added, [C]; None is 0."""
+RESIDUAL = """
+    residual: of the spikes' shape, joined to the first output.
+    residual_mode: "add", s + r; "and", s r; or "iand", (1 - s) r.
+    channel_dim: any dimension of x but time.
+    eps: added to the variance, 0 or more."""
+
 # --- events
 
+MATRIX_SIZES = """
+    rows: of the stored matrix.
+    cols: of the stored matrix."""
+UNCHECKED = """
+    unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes other memory."""
 ROWS_OF = "rows that fired alone are read"
 PRODUCT = """
 A e sums for each row what its nonzeros meet; with `transpose`, e A scatters from the rows, of which {read}.
 
 Args:
-    weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+    weights: [nonzeros], or a single element that all share; {dtypes}.
     indices: int32{indices}.{indptr}
-    {entries}: {shape}; with `transpose`, [..., rows{n}].
-    {rows}cols: of the stored matrix, whatever the order.
+    {entries}: {shape}; with `transpose`, [..., rows{n}]; {boolean}{dtypes}, whatever that of the weights is.
+    {sizes}
     transpose: e A rather than A e.{graded}
-    deterministic: the same bits in every call, also where a GPU adds in any order.
-    unchecked: trust the indices, rather than reading the matrix at its first call.
+    deterministic: the same bits in every call, also where a GPU adds in any order.{unchecked}
 
 Returns:
     [..., rows{n}], or with `transpose` [..., cols{n}], of the weights' dtype. Gradients reach weights and {entries}.
 
 Raises:
-    ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call)."""
+    ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
+    TypeError: for other dtypes, and for what is not dense."""
 GRADED = "\n    graded: an event counts its number rather than 1."
 
 
@@ -98,7 +130,8 @@ def product(csr, events, matrix):
         indices=" [nonzeros], the columns of row 0, then those of row 1, in any order" if csr else ", the columns, [rows, nonzeros a row]",
         indptr="\n    indptr: int32 or int64 [rows + 1], where rows begin." if csr else "",
         entries=entries, shape="[..., cols, n]" if matrix else "[..., cols]", n=", n" if matrix else "",
-        rows="rows, " if csr else "", graded=GRADED if events else "",
+        sizes=(MATRIX_SIZES if csr else "\n    cols: of the stored matrix.").strip(), graded=GRADED if events else "",
+        boolean="bool, " if events else "", dtypes=DTYPES, unchecked=UNCHECKED,
     )
 
 
@@ -107,31 +140,58 @@ Each entry of the [rows, cols] matrix is a nonzero with probability `prob`; `see
 drawn anew in each call.
 
 Args:
-    weights: the numbers of the law: [1] for "constant", [2] for "uniform" (from, to) and "normal" (mean, deviation).
-    values: what entries are: "event" (1 where > 0), "graded" (their number where > 0) or "number".
+    weights: the numbers of the law: [1] for "constant", [2] for "uniform" (from, to) and "normal" (mean, deviation); {dtypes}.
+    events: [..., cols{n}]; with `transpose`, [..., rows{n}]; {dtypes}, or bool unless `values` is "number".{sizes}
+    prob: of each entry to be a nonzero, 0 to 1.
+    seed: which matrix it is.
+    law: of the nonzeros: "constant", "uniform" or "normal". Where they are does not depend on it.
     transpose: e A, [..., rows{n}] in and [..., cols{n}] out.
+    values: what entries are: "event" (1 where > 0), "graded" (their number where > 0) or "number".
+    deterministic: the same bits in every call, also where a GPU adds in any order.
+
+Returns:
+    [..., rows{n}], or with `transpose` [..., cols{n}], of the weights' dtype. Gradients reach weights and events.
 
 Raises:
-    ValueError: for a probability, a law or a shape that is not legal."""
+    ValueError: for a probability, a law or a shape that is not legal.
+    TypeError: for other dtypes, and for what is not dense."""
+
+
+def random(n):
+    return RANDOM.format(n=n, sizes=MATRIX_SIZES, dtypes=DTYPES)
+
 
 STDP = """
 For every {line} with an event, w_ij += trace_{other} of its nonzeros; those weights are then clipped to w_min and w_max.
 
 Args:
-    weights: [nonzeros].
-    indices, indptr: {matrix}.
-    events: [{size}], true or > 0.
-    trace: [{other_size}], what a nonzero gains.
+    weights: [nonzeros], one for each; {dtypes}.{matrix}
+    events: [{size}], an event where true or > 0; bool, {dtypes}.
+    trace: [{other_size}], what a nonzero gains; of the weights' dtype, or float32 beside half types.{sizes}
+    w_min: what weights that changed are raised to; None sets no bound.
+    w_max: what weights that changed are lowered to; None sets no bound.{unchecked}
+
+There are no gradients. {writes}
 
 Raises:
-    ValueError: for shapes that do not fit, and for an index out of bounds."""
+    ValueError: for shapes that do not fit, for a single weight that all share, for w_min above w_max, and for an index out of\
+ bounds (on a GPU at the next call).
+    TypeError: for other dtypes."""
+ROWS = """
+    indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
+    indptr: int32 or int64 [rows + 1], where rows begin."""
+COLUMNS = """
+    indices: of the transpose, int32 [nonzeros]: what `csr_transpose` gives of the CSR matrix, computed once.
+    indptr: of the transpose, [cols + 1], from there too.
+    slots: which of the weights each nonzero of the transpose has, int64 [nonzeros], from there too."""
 
 
-def stdp(pre):
+def stdp(pre, in_place):
     return STDP.format(
         line="row i" if pre else "column j", other="j" if pre else "i", size="rows" if pre else "cols",
         other_size="cols" if pre else "rows",
-        matrix="of the CSR matrix" if pre else "(and slots) what `csr_transpose` gives of the CSR matrix, computed once",
+        matrix=ROWS if pre else COLUMNS, sizes=MATRIX_SIZES, unchecked=UNCHECKED, dtypes=DTYPES,
+        writes="The weights are changed in place." if in_place else "The weights given stay as they are.",
     )
 
 
@@ -140,14 +200,17 @@ def stdp(pre):
 LOIHI_NEURON = """
 Args:
     x: int32, [T, *shape], in the units of the voltage.
-    u, v: current and voltage before the first step, int32 [*shape]; 0 where they are not given.
+    u: current before the first step, int32 [*shape]; 0 where it is not given.
+    v: voltage before the first step, int32 [*shape]; 0 where it is not given.{state}
     du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
     dv: v decays by dv / 4096 a step, 0 to 4095.
-    bias_mant, bias_exp: the bias is bias_mant * 2**bias_exp, -4096 to 4095 and -31 to 7.
+    bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
+    bias_exp: its exponent, -31 to 7.
     {threshold}
-    {extra}store_states: return the states after each step rather than the last ones.
+    {extra}store_states: return the states after each step rather than the last ones.{samples}
 
-Parameters are numbers, or int32 tensors that broadcast against shape. There are no gradients, as integers have none.
+Parameters are numbers, or int32 tensors that broadcast against shape: all of the one kind, but for a tensor `bias_mant` beside\
+ numbers. Among tensors None is the default. There are no gradients, as integers have none.
 
 Raises:
     ValueError: for a number out of its range.
@@ -156,16 +219,23 @@ Raises:
 Source: the fixed-point models of Lava (github.com/lava-nc/lava), which compute what the chip computes."""
 
 
-def loihi(ternary=False, extra=""):
+def loihi(ternary=False, extra="", state=""):
     threshold = (
-        "vth_hi, vth_lo: it fires 1 where v > 64 vth_hi and -1 where v < 64 vth_lo." if ternary
+        "vth_hi: it fires 1 where v > 64 vth_hi, -131071 to 131071.\n"
+        "    vth_lo: it fires -1 where v < 64 vth_lo, -131071 to 131071." if ternary
         else "vth: it fires where v > 64 vth, 0 to 131071."
     )
-    return LOIHI_NEURON.format(threshold=threshold, extra=extra)
+    return LOIHI_NEURON.format(threshold=threshold, extra=extra, state=state, samples=SAMPLES)
 
 
-RESET = "reset_interval, reset_offset: states are set to 0 every so many steps, counted by the state `phase`.\n    "
-REFRACTORY = "refractory_period: steps for which v rests after a spike, counted by the state `wait`.\n    "
+RESET = {
+    "extra": "reset_interval: u and v are set to 0 every so many steps, 1 or more.\n    reset_offset: the number of such a step, counted from 1 and modulo `reset_interval`; u and v are 0 ahead of it.\n    ",
+    "state": "\n    phase: steps so far modulo `reset_interval`, int32 [*shape]; 0 where it is not given.",
+}
+REFRACTORY = {
+    "extra": "refractory_period: steps for which v stays as it is after a spike.\n    ",
+    "state": "\n    wait: for how many steps v still stays as it is, int32 [*shape]; 0 where it is not given.",
+}
 CONNECTION = """
 Args:
     x: int32 messages, [T, *batch, in].
@@ -179,27 +249,40 @@ Returns:
 
 Raises:
     ValueError: for a shape or a number out of its range.
-    TypeError: for anything but int32."""
+    TypeError: for another dtype."""
 
 # --- layers
 
 POOLING = """
 Args:
     x: images with any dimensions before the channels, plain or channels last; the result lies alike.
-    kernel_size, stride, padding{dilation}: a number for both dimensions, or one for each; stride is kernel_size where it is [].
-    ceil_mode: as torch's.{more}
+    kernel_size: rows and columns of a window, of at most 256 places.
+    stride: from a window to the next, in rows and columns; kernel_size where it is [].
+    padding: what is put around an image, in rows and columns, {padding}; at most half of kernel_size.{dilation}
+    ceil_mode: round the number of windows up, not down: the last one may reach over the edge.{more}
+
+Instead of two numbers a single one is for both dimensions.
 
 Raises:
-    ValueError: for a window of more than 256 places, and for what does not fit."""
+    ValueError: for a window of more than 256 places, and for what does not fit.
+    TypeError: for a dtype other than {dtypes}, and for what is not dense."""
 PRODUCT_OF_SPIKES = """
 Args:
-    x: {x}; spikes 0 or 1, or counts up to 15 with `bits=4`.
-    weight, bias: as torch's.
+    x: {x}, of {dtypes}; spikes 0 or 1, or counts up to 15 with `bits=4`.
+    weight: {weight}.
+    bias: [out], or None.{geometry}
     bits: how many bits of each number of x are kept, 1 or 4; 0 keeps x as it is.
     recompute: the result is not kept by what follows, but made again in the backward pass.
 
 Raises:
-    ValueError: on the CPU, for a number that does not fit in these bits. On a GPU it makes the weight's gradient NaN."""
+    ValueError: for shapes that do not fit, and on the CPU for a number that does not fit in these bits. On a GPU it makes the\
+ weight's gradient NaN.
+    TypeError: for another dtype of x, and for what is not dense."""
+GEOMETRY = """
+    stride: a number for each dimension of space, or one for all.
+    padding: likewise, of zeros.
+    dilation: likewise.
+    groups: parts into which the channels are divided."""
 
 DETAILS = {
     "integrate_and_fire": neuron("h = v + x.", []),
@@ -210,16 +293,15 @@ DETAILS = {
                   ["tau", "delta_t", "theta_rh", "v_rest"]),
     "izhikevich": neuron(
         "h = v + (x + a0 (v - v_rest) (v - v_c) - w) / tau; next w = w + (a (h - v_rest) - w) / tau_w + b s.",
-        ["tau", "v_c", "a0", "v_rest", "w_rest", "tau_w", "a", "b"], states="v, w",
-        starts="v at v_reset (0 under soft reset), w at w_rest"),
+        ["tau", "v_c", "a0", "v_rest", "w_rest", "tau_w", "a", "b"], states="vw"),
     "adaptive_lif": neuron(
         "The charge h is that of `lif`. The threshold is v_threshold + b a, where next a = decay a + s.",
-        ["tau", "decay_input", "decay", "b"], source="the charge of " + FANG, states="v, a",
-        starts="v at v_reset (0 under soft reset), a at 0", b="how much the threshold rises with a"),
+        ["tau", "decay_input", "decay", "b"], source="the charge of " + FANG, states="va",
+        b="how much the threshold rises with a"),
     "run": f"""
 Args:{TEXT_CALL.format(shape="")}{TEXT_BITS}
     scan: let steps be taken side by side, of few neurons over a long sequence, which rounds in another way.
-        For 1 to 4 states, of which the next are affine in them.{TEXT_RESULTS}
+        For 1 to 4 states, of which the next are affine in them.{SAMPLES}{TEXT_RESULTS}
 
 Returns:
     The outputs, each [T, *shape], and the states.""",
@@ -230,19 +312,35 @@ Args:{TEXT_CALL.format(shape=" = [T, *batch, H]")}
     w: [H, H]; w[i, j] leads from neuron i to neuron j.
     spikes: s before the first step, [delay, *batch, H], the oldest first; zeros where it is not given.
     into: the input that the current is added to.
-    delay: in steps, 1 or more.{TEXT_RESULTS}
+    delay: in steps, 1 or more.{SAMPLES}{TEXT_RESULTS}
 
 Returns:
     The outputs, each [T, *batch, H], and the states.""",
     "batch_norm_run": f"""
 The first input x becomes (x - mean) / sqrt(var + eps) * weight + bias, with one number for each channel.
 
+Args:{TEXT_CALL.format(shape="")}{NORM}
+    mean: [C]; where it is not given, mean and var are those of x over all dimensions but the channels'.
+    var: [C], beside mean.{RESIDUAL}{TEXT_BITS}{TEXT_RESULTS}
+
+Returns:
+    The outputs, the states, and the mean and the variance that were used.""",
+    "batch_norm_run_tracked": f"""
 Args:{TEXT_CALL.format(shape="")}
-    weight, bias: [C], or None.
-    mean, var: [C]; where they are not given, those of x over all dimensions but the channels'.
-    residual: of the spikes' shape, joined to the first output as `residual_mode` says: "add", "and" or "iand".
-    channel_dim: any dimension of x but time.{TEXT_BITS}{TEXT_RESULTS}""",
+    running_mean: [C], moved towards the mean of x, in place.
+    running_var: [C], moved towards the variance of x (divided by the count less one), in place.
+    num_batches_tracked: int64, counted up in place.{NORM}{RESIDUAL}
+    momentum: how far running statistics move; None makes them the means over all calls.{TEXT_BITS}{TEXT_RESULTS}
+
+Returns:
+    The outputs and the states.""",
     "text_on_a_line": """
+Args:
+    neuron: the neuron text.
+
+Raises:
+    ValueError: for a text that is not legal, with its line.
+
 Inductor (torch 2.11) writes line breaks in an argument into code that does not parse: packages for GPUs want a text on one line.""",
     "print_cuda": """
 Args:
@@ -260,72 +358,135 @@ Raises:
     ValueError: for any other name.
 
 Source: the floating-point models of Lava (github.com/lava-nc/lava).""",
-    "channel_statistics": """
+    "channel_statistics": f"""
 Args:
-    x: a sequence with its channels at `channel_dim`.
+    x: a sequence [T, B, C, ...] of {DTYPES}.
+    channel_dim: where the channels are: any dimension but time; negative ones count from the end.
 
 Returns:
-    mean and var, [C], over all other dimensions; the variance is divided by the count. In float32 for half types.""",
-    "max_pool2d": POOLING.format(dilation=", dilation", more="") + "\n\nOne byte is kept for each result, where torch keeps eight.",
+    mean and var, [C], over all other dimensions; the variance is divided by the count. In float32 for half types.
+
+Raises:
+    ValueError: for an x without elements, and a dimension that it does not have.
+    TypeError: for another dtype, and for sparse tensors.""",
+    "max_pool2d": POOLING.format(
+        dilation="\n    dilation: from a place of a window to the next, in rows and columns.", more="", dtypes=DTYPES,
+        padding="which is never the maximum") + "\n\nOne byte is kept for each result, where torch keeps eight.",
     "max_pool2d_with_places": """
 Args:
     x: images with any dimensions before the channels.
     windows: kernel_size, stride, padding and dilation, of rows and columns each: eight numbers.
+    ceil_mode: round the number of windows up, not down.
 
-Places are uint8, counted row by row in the window.""",
+Returns:
+    The maxima, and the places as uint8, counted row by row in the window.
+
+Raises:
+    ValueError: for windows of more than 256 places, and for what does not fit.
+    TypeError: as `max_pool2d`.""",
     "avg_pool2d": POOLING.format(
-        dilation="", more="\n    count_include_pad: padding counts in a mean.\n    divisor_override: divide sums by this instead."),
-    "linear": PRODUCT_OF_SPIKES.format(x="[..., in]"),
-    "convolution": PRODUCT_OF_SPIKES.format(x="[B, C, ...] with 1 to 3 dimensions of space"),
-    "pack_spikes": """
+        dilation="", dtypes=DTYPES, padding="of zeros", more="\n    count_include_pad: padding counts in a mean.\n    divisor_override: divide sums by this instead."),
+    "linear": PRODUCT_OF_SPIKES.format(x="[..., in]", weight="[out, in]", geometry="", dtypes=DTYPES),
+    "convolution": PRODUCT_OF_SPIKES.format(
+        x="[B, C, ...] with 1 to 3 dimensions of space", weight="[out, C / groups, *kernel]", geometry=GEOMETRY, dtypes=DTYPES),
+    "pack_spikes": f"""
 Args:
-    x: numbers of any floating-point dtype, dense in some order of its dimensions.
-    bits: 1 or 4.""",
+    x: numbers of {DTYPES}, dense in some order of its dimensions.
+    bits: 1, for numbers 0 and 1; or 4, for 0 to 15.
+
+Returns:
+    The bits, uint8 [bytes], and whether all numbers were such, bool [].
+
+Raises:
+    ValueError: for other bits.
+    TypeError: for another dtype, and for what is not dense.""",
     "unpack_spikes": """
 Args:
-    packed, valid: what `pack_spikes` gave.
-    size, stride, dtype: of the tensor to make.""",
+    packed: what `pack_spikes` gave.
+    valid: what it gave beside it.
+    size: of the tensor to make.
+    stride: of the tensor to make, that of a dense one.
+    bits: those that `pack_spikes` was given.
+    dtype: of the tensor to make.
+
+Raises:
+    ValueError: for a size whose numbers these are not.
+    TypeError: for another dtype.""",
     "event_csrmv": product(True, True, False), "event_csrmm": product(True, True, True),
     "csrmv": product(True, False, False), "csrmm": product(True, False, True),
     "event_ellmv": product(False, True, False), "event_ellmm": product(False, True, True),
     "ellmv": product(False, False, False), "ellmm": product(False, False, True),
-    "jit_csrmv": RANDOM.format(n=""), "jit_csrmm": RANDOM.format(n=", n"),
-    "event_linear": """
+    "jit_csrmv": random(""), "jit_csrmm": random(", n"),
+    "event_linear": f"""
 Args:
-    events: [..., in], an event where true or > 0; or int32 bits [..., ceil(in / 32)].
-    weight: [in, out]; rows of inputs that did not fire are not read.
-    bias: [out], or None.
-    graded: an event counts its number rather than 1.
+    events: [..., in], an event where true or > 0; bool, {DTYPES}. Or int32 bits [..., ceil(in / 32)] of `pack_events`.
+    weight: [in, out], of {DTYPES}; rows of inputs that did not fire are not read.
+    bias: [out], of the weight's dtype, or None.
+    graded: an event counts its number rather than 1; not of bits.
 
 Returns:
     [..., out] of the weight's dtype. Gradients reach events (straight through), weight and bias.
 
 Raises:
-    ValueError: for shapes that do not fit.""",
-    "pack_events": "\nAn entry is an event where it is true or > 0; entry 32 w + b is bit b of word w.",
-    "unpack_events": "\nReturns:\n    bool, [..., n].",
+    ValueError: for shapes and devices that do not fit, and for bits with `graded`.
+    TypeError: for other dtypes, and for what is not dense.""",
+    "pack_events": f"""
+Args:
+    events: [..., n], an event where true or > 0; bool, {DTYPES}.
+
+Returns:
+    int32, [..., ceil(n / 32)]: entry 32 w + b is bit b of word w.
+
+Raises:
+    ValueError: for a tensor without dimensions.
+    TypeError: for other dtypes.""",
+    "unpack_events": """
+Args:
+    packed: int32, [..., ceil(n / 32)].
+    n: how many entries a row has.
+
+Returns:
+    bool, [..., n].
+
+Raises:
+    ValueError: for a shape that does not hold n entries.
+    TypeError: for anything but int32.""",
     "csr_check": """
 Args:
     indices: int32 [nonzeros], in [0, cols).
     indptr: int32 or int64 [rows + 1], rising from 0 to the number of nonzeros.
+    rows: of the matrix.
+    cols: of the matrix.
     sorted: also refuse rows whose columns fall.
 
 Raises:
     ValueError: names the row and the index that are wrong.""",
-    "csr_transpose": "\nRaises:\n    ValueError: for an index out of bounds.",
-    "stdp_pre": stdp(True), "stdp_pre_": stdp(True), "stdp_post": stdp(False), "stdp_post_": stdp(False),
+    "csr_transpose": f"""
+Args:{ROWS}
+    rows: of the matrix.
+    cols: of the matrix.
+
+Returns:
+    indices and indptr of the transpose, and slots: which nonzero of the matrix each of its nonzeros is.
+
+Raises:
+    ValueError: for an index out of bounds.""",
+    "stdp_pre": stdp(True, False), "stdp_pre_": stdp(True, True),
+    "stdp_post": stdp(False, False), "stdp_post_": stdp(False, True),
     "loihi_lif": loihi(), "loihi_ternary_lif": loihi(True),
-    "loihi_lif_reset": loihi(extra=RESET), "loihi_ternary_lif_reset": loihi(True, RESET),
-    "loihi_lif_refractory": loihi(extra=REFRACTORY), "loihi_ternary_lif_refractory": loihi(True, REFRACTORY),
+    "loihi_lif_reset": loihi(**RESET), "loihi_ternary_lif_reset": loihi(True, **RESET),
+    "loihi_lif_refractory": loihi(**REFRACTORY), "loihi_ternary_lif_refractory": loihi(True, **REFRACTORY),
     "loihi_dense": CONNECTION.format(
         weight="weight: int32 [out, in], prepared by `loihi_prepare_weights`, -256 to 255.\n    delay: in steps, 0 to 64.",
         buffer="[delay, *batch, out]"),
     "loihi_sparse": CONNECTION.format(
-        weight="crow_indices, col_indices, values: the prepared weights [out, in] in CSR: int64 [out + 1], int64 and int32 "
-               "[nonzeros].\n    delay: in steps, 0 to 64.",
+        weight="crow_indices: where the rows of the weights [out, in] begin, int64 [out + 1].\n"
+               "    col_indices: of their nonzeros, int64.\n"
+               "    values: of their nonzeros, int32, prepared by `loihi_prepare_weights`.\n    delay: in steps, 0 to 64.",
         buffer="[delay, *batch, out]"),
     "loihi_delay_dense": CONNECTION.format(
-        weight="weight, delays: int32 [out, in]: prepared weights, and steps of each synapse, 0 to max_delay.",
+        weight="weight: int32 [out, in], prepared by `loihi_prepare_weights`, -256 to 255.\n"
+               "    delays: of each synapse, int32 [out, in] steps, 0 to max_delay.",
         buffer="[max_delay, *batch, out]").replace(
             "    weight_exp", "    max_delay: the longest delay, 0 to 63.\n    weight_exp", 1),
     "loihi_prepare_weights": """
@@ -337,9 +498,13 @@ Args:
 Source: Lava's Dense (github.com/lava-nc/lava).""",
     "loihi_quantize": """
 Args:
-    weight, bias: of the layer, [out, in] and [out] or None.
-    tau, decay_input, v_threshold: of the `lif` behind it, with a hard reset to 0.
-    input_scale, largest_message: what a message of 1 is worth, and the largest that comes.
+    weight: of the layer, [out, in].
+    bias: of the layer, [out], or None.
+    tau: of the `lif` behind it, with a hard reset to 0.
+    decay_input: of the `lif`.
+    v_threshold: of the `lif`.
+    input_scale: what a message of 1 is worth.
+    largest_message: the largest that comes.
     num_weight_bits: 1 to 8.
 
 Returns:
@@ -361,6 +526,9 @@ Args:
 Raises:
     RuntimeError: where there is no NVRTC, or nothing was recorded.""",
     "load_kernel_pack": """
+Args:
+    path: of the file.
+
 Raises:
     ValueError: for a file that is no pack of this build of the library.""",
 }

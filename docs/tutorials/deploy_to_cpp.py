@@ -125,7 +125,7 @@ else:
 #    #include <torch/script.h>
 #
 #    int main() {
-#      torch::jit::Module net = torch::jit::load("network.pt");
+#      torch::jit::Module net = spikeforge::load_screened("network.pt");  // looks through the file first
 #      at::Tensor scores = net.forward({torch::rand({20, 1, 12})}).toTensor();
 #    }
 

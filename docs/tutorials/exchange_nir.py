@@ -5,7 +5,7 @@ Exchanging networks through NIR
 `NIR <https://neuroir.org>`_ is a file format for spiking networks, between simulators and chips. Here a network of SpikingJelly goes to a
 file, is run, trained and saved again by spikeforge, and ends where it came from, with the same spikes at each border.
 
-It needs ``nir``, SpikingJelly 2.0, and a build of the C++ libraries, which read and write the files.
+It needs ``nir``, SpikingJelly 2.0, and ``spikeforge.nir``, which is there if HDF5 was when spikeforge was installed (:doc:`../install`).
 """
 
 # %%

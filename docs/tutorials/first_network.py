@@ -69,8 +69,9 @@ print(f"x is {list(x.shape)}, an input fires {x.sum(0).mean():.2f} times in a sa
 # A network
 # ---------
 # Layers of torch come between neurons. ``TimeDistributed`` calls one for all steps at once. ``Learnable`` makes a time constant a
-# parameter: here one for each of 64 neurons, which stays above 1. With ``decay_input=False`` an input is added to v as it is, rather
-# than divided by tau. The read-out ``LI`` integrates and never fires; how high its voltage is on the average is the network's answer.
+# parameter: here one for each of 64 neurons, which is taken as 1 where training leads it below. (There it has no gradient: :doc:`../tour`
+# has the line that brings it back.) With ``decay_input=False`` an input is added to v as it is, rather than divided by tau. The read-out
+# ``LI`` integrates and never fires; how high its voltage is on the average is the network's answer.
 
 net = nn.Sequential(
     snn.TimeDistributed(nn.Linear(INPUTS, 64)),

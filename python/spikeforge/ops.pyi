@@ -22,8 +22,8 @@ def adaptive_lif(
 
     Args:
         x: input, [T, *shape], of float16, bfloat16, float32 or float64.
-        v, a: states before the first step, [*shape]; where they are not given they start anew, v at v_reset (0 under
-            soft reset), a at 0.
+        v: voltage before the first step, [*shape]; where it is not given, v_reset, or 0 under soft reset.
+        a: how far the threshold has adapted before the first step, [*shape]; where it is not given, 0.
         tau: time constant in steps, > 0.
         decay_input: divide x by tau too.
         decay: what is left of a after a step, 0 to 1.
@@ -31,10 +31,15 @@ def adaptive_lif(
         v_threshold: where it fires.
         v_reset: the voltage after a spike; None is soft reset. Leaks lead there, or to 0 under soft reset.
         detach_reset: no gradient flows through the spike in the reset.
-        surrogate: name of the spike's derivative; `surrogate_args` are its numbers, [] for the defaults.
+        surrogate: name of the spike's derivative (docs/surrogates.md).
+        surrogate_args: its numbers, in the order of their table; [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1, keep the spikes as bits too, which `linear` and `convolution` that read them then take.
+        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
+            pack; 0 where none does.
+        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
+            end.
+        start: before which steps samples start anew, bool [T, B].
 
     Parameters are numbers, or tensors that broadcast against shape and get their gradients.
 
@@ -68,14 +73,18 @@ def avg_pool2d(
 
     Args:
         x: images with any dimensions before the channels, plain or channels last; the result lies alike.
-        kernel_size, stride, padding: a number for both dimensions, or one for each; stride is kernel_size where it is
-            [].
-        ceil_mode: as torch's.
+        kernel_size: rows and columns of a window, of at most 256 places.
+        stride: from a window to the next, in rows and columns; kernel_size where it is [].
+        padding: what is put around an image, in rows and columns, of zeros; at most half of kernel_size.
+        ceil_mode: round the number of windows up, not down: the last one may reach over the edge.
         count_include_pad: padding counts in a mean.
         divisor_override: divide sums by this instead.
 
+    Instead of two numbers a single one is for both dimensions.
+
     Raises:
         ValueError: for a window of more than 256 places, and for what does not fit.
+        TypeError: for a dtype other than float16, bfloat16, float32 or float64, and for what is not dense.
     """
 
 def batch_norm_run(
@@ -94,17 +103,24 @@ def batch_norm_run(
         inputs: each [T, *shape], of one floating-point dtype.
         states: each [*shape]; [] starts all of them at the text's own numbers.
         params: numbers' tensors that broadcast against shape, in the order of the text; each gets its gradient.
-        weight, bias: [C], or None.
-        mean, var: [C]; where they are not given, those of x over all dimensions but the channels'.
-        residual: of the spikes' shape, joined to the first output as `residual_mode` says: "add", "and" or "iand".
+        weight: what the normalised number is multiplied by, [C]; None is 1.
+        bias: what is then added, [C]; None is 0.
+        mean: [C]; where it is not given, mean and var are those of x over all dimensions but the channels'.
+        var: [C], beside mean.
+        residual: of the spikes' shape, joined to the first output.
+        residual_mode: "add", s + r; "and", s r; or "iand", (1 - s) r.
         channel_dim: any dimension of x but time.
-        bits: keep the first output in so many bits of each number too, 1 or 4, which `linear` and `convolution` that
-            read it then take.
+        eps: added to the variance, 0 or more.
+        bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and
+            `convolution` that read it in training then need not pack; 0 where none does.
         store_states: return the states after each step rather than the last ones.
 
     Raises:
         ValueError: for a text that is not legal, with its line; for a number or a shape of tensors that does not fit.
         TypeError: for dtypes that do not fit.
+
+    Returns:
+        The outputs, the states, and the mean and the variance that were used.
     """
 
 def batch_norm_run_tracked(
@@ -114,16 +130,48 @@ def batch_norm_run_tracked(
     momentum: float | None = 0.1, store_states: bool = False, bits: int = 0,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """batch_norm_run with the statistics of its input, towards which running ones move in the same pass; not for
-    compilers. Returns (outputs, states)."""
+    compilers. Returns (outputs, states).
+
+    Args:
+        neuron: the neuron text.
+        inputs: each [T, *shape], of one floating-point dtype.
+        states: each [*shape]; [] starts all of them at the text's own numbers.
+        params: numbers' tensors that broadcast against shape, in the order of the text; each gets its gradient.
+        running_mean: [C], moved towards the mean of x, in place.
+        running_var: [C], moved towards the variance of x (divided by the count less one), in place.
+        num_batches_tracked: int64, counted up in place.
+        weight: what the normalised number is multiplied by, [C]; None is 1.
+        bias: what is then added, [C]; None is 0.
+        residual: of the spikes' shape, joined to the first output.
+        residual_mode: "add", s + r; "and", s r; or "iand", (1 - s) r.
+        channel_dim: any dimension of x but time.
+        eps: added to the variance, 0 or more.
+        momentum: how far running statistics move; None makes them the means over all calls.
+        bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and
+            `convolution` that read it in training then need not pack; 0 where none does.
+        store_states: return the states after each step rather than the last ones.
+
+    Raises:
+        ValueError: for a text that is not legal, with its line; for a number or a shape of tensors that does not fit.
+        TypeError: for dtypes that do not fit.
+
+    Returns:
+        The outputs and the states.
+    """
 
 def channel_statistics(x: Tensor, channel_dim: int = 2) -> tuple[Tensor, Tensor]:
     """Mean and biased variance of each channel of x [T, B, C, ...]. Returns (mean, var).
 
     Args:
-        x: a sequence with its channels at `channel_dim`.
+        x: a sequence [T, B, C, ...] of float16, bfloat16, float32 or float64.
+        channel_dim: where the channels are: any dimension but time; negative ones count from the end.
 
     Returns:
         mean and var, [C], over all other dimensions; the variance is divided by the count. In float32 for half types.
+
+    Raises:
+        ValueError: for an x without elements, and a dimension that it does not have.
+        TypeError: for another dtype, and for sparse tensors.
     """
 
 def convolution(
@@ -133,14 +181,21 @@ def convolution(
     """torch's convolution of spikes (1 to 3 dimensions of space) that keeps bits of x for its backward pass.
 
     Args:
-        x: [B, C, ...] with 1 to 3 dimensions of space; spikes 0 or 1, or counts up to 15 with `bits=4`.
-        weight, bias: as torch's.
+        x: [B, C, ...] with 1 to 3 dimensions of space, of float16, bfloat16, float32 or float64; spikes 0 or 1, or
+            counts up to 15 with `bits=4`.
+        weight: [out, C / groups, *kernel].
+        bias: [out], or None.
+        stride: a number for each dimension of space, or one for all.
+        padding: likewise, of zeros.
+        dilation: likewise.
+        groups: parts into which the channels are divided.
         bits: how many bits of each number of x are kept, 1 or 4; 0 keeps x as it is.
         recompute: the result is not kept by what follows, but made again in the backward pass.
 
     Raises:
-        ValueError: on the CPU, for a number that does not fit in these bits. On a GPU it makes the weight's gradient
-            NaN.
+        ValueError: for shapes that do not fit, and on the CPU for a number that does not fit in these bits. On a GPU it
+            makes the weight's gradient NaN.
+        TypeError: for another dtype of x, and for what is not dense.
     """
 
 def csr_check(indices: Tensor, indptr: Tensor, *, rows: int, cols: int, sorted: bool = True) -> None:
@@ -149,6 +204,8 @@ def csr_check(indices: Tensor, indptr: Tensor, *, rows: int, cols: int, sorted: 
     Args:
         indices: int32 [nonzeros], in [0, cols).
         indptr: int32 or int64 [rows + 1], rising from 0 to the number of nonzeros.
+        rows: of the matrix.
+        cols: of the matrix.
         sorted: also refuse rows whose columns fall.
 
     Raises:
@@ -158,6 +215,15 @@ def csr_check(indices: Tensor, indptr: Tensor, *, rows: int, cols: int, sorted: 
 def csr_transpose(indices: Tensor, indptr: Tensor, *, rows: int, cols: int) -> tuple[Tensor, Tensor, Tensor]:
     """The transpose of a CSR matrix, and for each of its nonzeros the slot it has in the original. Returns (indices,
     indptr, slots).
+
+    Args:
+        indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
+        indptr: int32 or int64 [rows + 1], where rows begin.
+        rows: of the matrix.
+        cols: of the matrix.
+
+    Returns:
+        indices and indptr of the transpose, and slots: which nonzero of the matrix each of its nonzeros is.
 
     Raises:
         ValueError: for an index out of bounds.
@@ -172,20 +238,24 @@ def csrmm(
     A e sums for each row what its nonzeros meet; with `transpose`, e A scatters from the rows, of which all are read.
 
     Args:
-        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+        weights: [nonzeros], or a single element that all share; float16, bfloat16, float32 or float64.
         indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
         indptr: int32 or int64 [rows + 1], where rows begin.
-        matrix: [..., cols, n]; with `transpose`, [..., rows, n].
-        rows, cols: of the stored matrix, whatever the order.
+        matrix: [..., cols, n]; with `transpose`, [..., rows, n]; float16, bfloat16, float32 or float64, whatever that
+            of the weights is.
+        rows: of the stored matrix.
+        cols: of the stored matrix.
         transpose: e A rather than A e.
         deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
 
     Returns:
         [..., rows, n], or with `transpose` [..., cols, n], of the weights' dtype. Gradients reach weights and matrix.
 
     Raises:
         ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes, and for what is not dense.
     """
 
 def csrmv(
@@ -197,20 +267,24 @@ def csrmv(
     A e sums for each row what its nonzeros meet; with `transpose`, e A scatters from the rows, of which all are read.
 
     Args:
-        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+        weights: [nonzeros], or a single element that all share; float16, bfloat16, float32 or float64.
         indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
         indptr: int32 or int64 [rows + 1], where rows begin.
-        vector: [..., cols]; with `transpose`, [..., rows].
-        rows, cols: of the stored matrix, whatever the order.
+        vector: [..., cols]; with `transpose`, [..., rows]; float16, bfloat16, float32 or float64, whatever that of the
+            weights is.
+        rows: of the stored matrix.
+        cols: of the stored matrix.
         transpose: e A rather than A e.
         deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
 
     Returns:
         [..., rows], or with `transpose` [..., cols], of the weights' dtype. Gradients reach weights and vector.
 
     Raises:
         ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes, and for what is not dense.
     """
 
 @overload
@@ -227,8 +301,7 @@ def eif(
 
     Args:
         x: input, [T, *shape], of float16, bfloat16, float32 or float64.
-        v: states before the first step, [*shape]; where they are not given they start anew, v at v_reset, or 0 under
-            soft reset.
+        v: voltage before the first step, [*shape]; where it is not given, v_reset, or 0 under soft reset.
         tau: time constant in steps, > 0.
         delta_t: sharpness of the exponential, > 0.
         theta_rh: the rheobase threshold, from where the exponential takes over.
@@ -236,10 +309,15 @@ def eif(
         v_threshold: where it fires.
         v_reset: the voltage after a spike; None is soft reset. Leaks lead there, or to 0 under soft reset.
         detach_reset: no gradient flows through the spike in the reset.
-        surrogate: name of the spike's derivative; `surrogate_args` are its numbers, [] for the defaults.
+        surrogate: name of the spike's derivative (docs/surrogates.md).
+        surrogate_args: its numbers, in the order of their table; [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1, keep the spikes as bits too, which `linear` and `convolution` that read them then take.
+        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
+            pack; 0 where none does.
+        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
+            end.
+        start: before which steps samples start anew, bool [T, B].
 
     Parameters are numbers, or tensors that broadcast against shape and get their gradients.
 
@@ -275,19 +353,22 @@ def ellmm(
     A e sums for each row what its nonzeros meet; with `transpose`, e A scatters from the rows, of which all are read.
 
     Args:
-        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+        weights: [nonzeros], or a single element that all share; float16, bfloat16, float32 or float64.
         indices: int32, the columns, [rows, nonzeros a row].
-        matrix: [..., cols, n]; with `transpose`, [..., rows, n].
-        cols: of the stored matrix, whatever the order.
+        matrix: [..., cols, n]; with `transpose`, [..., rows, n]; float16, bfloat16, float32 or float64, whatever that
+            of the weights is.
+        cols: of the stored matrix.
         transpose: e A rather than A e.
         deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
 
     Returns:
         [..., rows, n], or with `transpose` [..., cols, n], of the weights' dtype. Gradients reach weights and matrix.
 
     Raises:
         ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes, and for what is not dense.
     """
 
 def ellmv(
@@ -299,19 +380,22 @@ def ellmv(
     A e sums for each row what its nonzeros meet; with `transpose`, e A scatters from the rows, of which all are read.
 
     Args:
-        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+        weights: [nonzeros], or a single element that all share; float16, bfloat16, float32 or float64.
         indices: int32, the columns, [rows, nonzeros a row].
-        vector: [..., cols]; with `transpose`, [..., rows].
-        cols: of the stored matrix, whatever the order.
+        vector: [..., cols]; with `transpose`, [..., rows]; float16, bfloat16, float32 or float64, whatever that of the
+            weights is.
+        cols: of the stored matrix.
         transpose: e A rather than A e.
         deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
 
     Returns:
         [..., rows], or with `transpose` [..., cols], of the weights' dtype. Gradients reach weights and vector.
 
     Raises:
         ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes, and for what is not dense.
     """
 
 def event_csrmm(
@@ -325,21 +409,25 @@ def event_csrmm(
     alone are read.
 
     Args:
-        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+        weights: [nonzeros], or a single element that all share; float16, bfloat16, float32 or float64.
         indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
         indptr: int32 or int64 [rows + 1], where rows begin.
-        events: [..., cols, n]; with `transpose`, [..., rows, n].
-        rows, cols: of the stored matrix, whatever the order.
+        events: [..., cols, n]; with `transpose`, [..., rows, n]; bool, float16, bfloat16, float32 or float64, whatever
+            that of the weights is.
+        rows: of the stored matrix.
+        cols: of the stored matrix.
         transpose: e A rather than A e.
         graded: an event counts its number rather than 1.
         deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
 
     Returns:
         [..., rows, n], or with `transpose` [..., cols, n], of the weights' dtype. Gradients reach weights and events.
 
     Raises:
         ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes, and for what is not dense.
     """
 
 def event_csrmv(
@@ -352,21 +440,25 @@ def event_csrmv(
     alone are read.
 
     Args:
-        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+        weights: [nonzeros], or a single element that all share; float16, bfloat16, float32 or float64.
         indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
         indptr: int32 or int64 [rows + 1], where rows begin.
-        events: [..., cols]; with `transpose`, [..., rows].
-        rows, cols: of the stored matrix, whatever the order.
+        events: [..., cols]; with `transpose`, [..., rows]; bool, float16, bfloat16, float32 or float64, whatever that
+            of the weights is.
+        rows: of the stored matrix.
+        cols: of the stored matrix.
         transpose: e A rather than A e.
         graded: an event counts its number rather than 1.
         deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
 
     Returns:
         [..., rows], or with `transpose` [..., cols], of the weights' dtype. Gradients reach weights and events.
 
     Raises:
         ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes, and for what is not dense.
     """
 
 def event_ellmm(
@@ -379,20 +471,23 @@ def event_ellmm(
     alone are read.
 
     Args:
-        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+        weights: [nonzeros], or a single element that all share; float16, bfloat16, float32 or float64.
         indices: int32, the columns, [rows, nonzeros a row].
-        events: [..., cols, n]; with `transpose`, [..., rows, n].
-        cols: of the stored matrix, whatever the order.
+        events: [..., cols, n]; with `transpose`, [..., rows, n]; bool, float16, bfloat16, float32 or float64, whatever
+            that of the weights is.
+        cols: of the stored matrix.
         transpose: e A rather than A e.
         graded: an event counts its number rather than 1.
         deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
 
     Returns:
         [..., rows, n], or with `transpose` [..., cols, n], of the weights' dtype. Gradients reach weights and events.
 
     Raises:
         ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes, and for what is not dense.
     """
 
 def event_ellmv(
@@ -405,36 +500,41 @@ def event_ellmv(
     alone are read.
 
     Args:
-        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+        weights: [nonzeros], or a single element that all share; float16, bfloat16, float32 or float64.
         indices: int32, the columns, [rows, nonzeros a row].
-        events: [..., cols]; with `transpose`, [..., rows].
-        cols: of the stored matrix, whatever the order.
+        events: [..., cols]; with `transpose`, [..., rows]; bool, float16, bfloat16, float32 or float64, whatever that
+            of the weights is.
+        cols: of the stored matrix.
         transpose: e A rather than A e.
         graded: an event counts its number rather than 1.
         deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
 
     Returns:
         [..., rows], or with `transpose` [..., cols], of the weights' dtype. Gradients reach weights and events.
 
     Raises:
         ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes, and for what is not dense.
     """
 
 def event_linear(events: Tensor, weight: Tensor, bias: Tensor | None = None, *, graded: bool = False) -> Tensor:
     """Adds up the rows of weight [in, out] whose inputs fired; events [..., in], or bits of pack_events.
 
     Args:
-        events: [..., in], an event where true or > 0; or int32 bits [..., ceil(in / 32)].
-        weight: [in, out]; rows of inputs that did not fire are not read.
-        bias: [out], or None.
-        graded: an event counts its number rather than 1.
+        events: [..., in], an event where true or > 0; bool, float16, bfloat16, float32 or float64. Or int32 bits [...,
+            ceil(in / 32)] of `pack_events`.
+        weight: [in, out], of float16, bfloat16, float32 or float64; rows of inputs that did not fire are not read.
+        bias: [out], of the weight's dtype, or None.
+        graded: an event counts its number rather than 1; not of bits.
 
     Returns:
         [..., out] of the weight's dtype. Gradients reach events (straight through), weight and bias.
 
     Raises:
-        ValueError: for shapes that do not fit.
+        ValueError: for shapes and devices that do not fit, and for bits with `graded`.
+        TypeError: for other dtypes, and for what is not dense.
     """
 
 @overload
@@ -449,16 +549,20 @@ def integrate_and_fire(
 
     Args:
         x: input, [T, *shape], of float16, bfloat16, float32 or float64.
-        v: states before the first step, [*shape]; where they are not given they start anew, v at v_reset, or 0 under
-            soft reset.
+        v: voltage before the first step, [*shape]; where it is not given, v_reset, or 0 under soft reset.
 
         v_threshold: where it fires.
         v_reset: the voltage after a spike; None is soft reset. Leaks lead there, or to 0 under soft reset.
         detach_reset: no gradient flows through the spike in the reset.
-        surrogate: name of the spike's derivative; `surrogate_args` are its numbers, [] for the defaults.
+        surrogate: name of the spike's derivative (docs/surrogates.md).
+        surrogate_args: its numbers, in the order of their table; [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1, keep the spikes as bits too, which `linear` and `convolution` that read them then take.
+        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
+            pack; 0 where none does.
+        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
+            end.
+        start: before which steps samples start anew, bool [T, B].
 
     Parameters are numbers, or tensors that broadcast against shape and get their gradients.
 
@@ -498,8 +602,8 @@ def izhikevich(
 
     Args:
         x: input, [T, *shape], of float16, bfloat16, float32 or float64.
-        v, w: states before the first step, [*shape]; where they are not given they start anew, v at v_reset (0 under
-            soft reset), w at w_rest.
+        v: voltage before the first step, [*shape]; where it is not given, v_reset, or 0 under soft reset.
+        w: recovery before the first step, [*shape]; where it is not given, w_rest.
         tau: time constant in steps, > 0.
         v_c: the critical voltage, above which v runs away.
         a0: sharpness of the square.
@@ -511,10 +615,15 @@ def izhikevich(
         v_threshold: where it fires.
         v_reset: the voltage after a spike; None is soft reset. Leaks lead there, or to 0 under soft reset.
         detach_reset: no gradient flows through the spike in the reset.
-        surrogate: name of the spike's derivative; `surrogate_args` are its numbers, [] for the defaults.
+        surrogate: name of the spike's derivative (docs/surrogates.md).
+        surrogate_args: its numbers, in the order of their table; [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1, keep the spikes as bits too, which `linear` and `convolution` that read them then take.
+        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
+            pack; 0 where none does.
+        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
+            end.
+        start: before which steps samples start anew, bool [T, B].
 
     Parameters are numbers, or tensors that broadcast against shape and get their gradients.
 
@@ -555,12 +664,24 @@ def jit_csrmm(
 
     Args:
         weights: the numbers of the law: [1] for "constant", [2] for "uniform" (from, to) and "normal" (mean,
-            deviation).
-        values: what entries are: "event" (1 where > 0), "graded" (their number where > 0) or "number".
+            deviation); float16, bfloat16, float32 or float64.
+        events: [..., cols, n]; with `transpose`, [..., rows, n]; float16, bfloat16, float32 or float64, or bool unless
+            `values` is "number".
+        rows: of the stored matrix.
+        cols: of the stored matrix.
+        prob: of each entry to be a nonzero, 0 to 1.
+        seed: which matrix it is.
+        law: of the nonzeros: "constant", "uniform" or "normal". Where they are does not depend on it.
         transpose: e A, [..., rows, n] in and [..., cols, n] out.
+        values: what entries are: "event" (1 where > 0), "graded" (their number where > 0) or "number".
+        deterministic: the same bits in every call, also where a GPU adds in any order.
+
+    Returns:
+        [..., rows, n], or with `transpose` [..., cols, n], of the weights' dtype. Gradients reach weights and events.
 
     Raises:
         ValueError: for a probability, a law or a shape that is not legal.
+        TypeError: for other dtypes, and for what is not dense.
     """
 
 def jit_csrmv(
@@ -575,12 +696,24 @@ def jit_csrmv(
 
     Args:
         weights: the numbers of the law: [1] for "constant", [2] for "uniform" (from, to) and "normal" (mean,
-            deviation).
-        values: what entries are: "event" (1 where > 0), "graded" (their number where > 0) or "number".
+            deviation); float16, bfloat16, float32 or float64.
+        events: [..., cols]; with `transpose`, [..., rows]; float16, bfloat16, float32 or float64, or bool unless
+            `values` is "number".
+        rows: of the stored matrix.
+        cols: of the stored matrix.
+        prob: of each entry to be a nonzero, 0 to 1.
+        seed: which matrix it is.
+        law: of the nonzeros: "constant", "uniform" or "normal". Where they are does not depend on it.
         transpose: e A, [..., rows] in and [..., cols] out.
+        values: what entries are: "event" (1 where > 0), "graded" (their number where > 0) or "number".
+        deterministic: the same bits in every call, also where a GPU adds in any order.
+
+    Returns:
+        [..., rows], or with `transpose` [..., cols], of the weights' dtype. Gradients reach weights and events.
 
     Raises:
         ValueError: for a probability, a law or a shape that is not legal.
+        TypeError: for other dtypes, and for what is not dense.
     """
 
 def lava_neuron(name: str) -> str:
@@ -610,17 +743,21 @@ def lif(
 
     Args:
         x: input, [T, *shape], of float16, bfloat16, float32 or float64.
-        v: states before the first step, [*shape]; where they are not given they start anew, v at v_reset, or 0 under
-            soft reset.
+        v: voltage before the first step, [*shape]; where it is not given, v_reset, or 0 under soft reset.
         tau: time constant in steps, > 0.
         decay_input: divide x by tau too.
         v_threshold: where it fires.
         v_reset: the voltage after a spike; None is soft reset. Leaks lead there, or to 0 under soft reset.
         detach_reset: no gradient flows through the spike in the reset.
-        surrogate: name of the spike's derivative; `surrogate_args` are its numbers, [] for the defaults.
+        surrogate: name of the spike's derivative (docs/surrogates.md).
+        surrogate_args: its numbers, in the order of their table; [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1, keep the spikes as bits too, which `linear` and `convolution` that read them then take.
+        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
+            pack; 0 where none does.
+        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
+            end.
+        start: before which steps samples start anew, bool [T, B].
 
     Parameters are numbers, or tensors that broadcast against shape and get their gradients.
 
@@ -651,18 +788,23 @@ def linear(
     """torch's linear layer of spikes that keeps bits of x for its backward pass.
 
     Args:
-        x: [..., in]; spikes 0 or 1, or counts up to 15 with `bits=4`.
-        weight, bias: as torch's.
+        x: [..., in], of float16, bfloat16, float32 or float64; spikes 0 or 1, or counts up to 15 with `bits=4`.
+        weight: [out, in].
+        bias: [out], or None.
         bits: how many bits of each number of x are kept, 1 or 4; 0 keeps x as it is.
         recompute: the result is not kept by what follows, but made again in the backward pass.
 
     Raises:
-        ValueError: on the CPU, for a number that does not fit in these bits. On a GPU it makes the weight's gradient
-            NaN.
+        ValueError: for shapes that do not fit, and on the CPU for a number that does not fit in these bits. On a GPU it
+            makes the weight's gradient NaN.
+        TypeError: for another dtype of x, and for what is not dense.
     """
 
 def load_kernel_pack(path: str) -> int:
     """Adds a file of compiled GPU kernels to those of this process; how many it has.
+
+    Args:
+        path: of the file.
 
     Raises:
         ValueError: for a file that is no pack of this build of the library.
@@ -677,7 +819,8 @@ def loihi_delay_dense(
 
     Args:
         x: int32 messages, [T, *batch, in].
-        weight, delays: int32 [out, in]: prepared weights, and steps of each synapse, 0 to max_delay.
+        weight: int32 [out, in], prepared by `loihi_prepare_weights`, -256 to 255.
+        delays: of each synapse, int32 [out, in] steps, 0 to max_delay.
         buffer: what is still on its way, int32 [max_delay, *batch, out]; 0 where it is not given.
         max_delay: the longest delay, 0 to 63.
         weight_exp: sums are shifted to the left by it, or arithmetically to the right, -8 to 7.
@@ -688,7 +831,7 @@ def loihi_delay_dense(
 
     Raises:
         ValueError: for a shape or a number out of its range.
-        TypeError: for anything but int32.
+        TypeError: for another dtype.
     """
 
 def loihi_dense(
@@ -710,7 +853,7 @@ def loihi_dense(
 
     Raises:
         ValueError: for a shape or a number out of its range.
-        TypeError: for anything but int32.
+        TypeError: for another dtype.
     """
 
 @overload
@@ -723,15 +866,20 @@ def loihi_lif(
 
     Args:
         x: int32, [T, *shape], in the units of the voltage.
-        u, v: current and voltage before the first step, int32 [*shape]; 0 where they are not given.
+        u: current before the first step, int32 [*shape]; 0 where it is not given.
+        v: voltage before the first step, int32 [*shape]; 0 where it is not given.
         du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
         dv: v decays by dv / 4096 a step, 0 to 4095.
-        bias_mant, bias_exp: the bias is bias_mant * 2**bias_exp, -4096 to 4095 and -31 to 7.
+        bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
+        bias_exp: its exponent, -31 to 7.
         vth: it fires where v > 64 vth, 0 to 131071.
         store_states: return the states after each step rather than the last ones.
+        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
+            end.
+        start: before which steps samples start anew, bool [T, B].
 
-    Parameters are numbers, or int32 tensors that broadcast against shape. There are no gradients, as integers have
-    none.
+    Parameters are numbers, or int32 tensors that broadcast against shape: all of the one kind, but for a tensor
+    `bias_mant` beside numbers. Among tensors None is the default. There are no gradients, as integers have none.
 
     Raises:
         ValueError: for a number out of its range.
@@ -763,16 +911,22 @@ def loihi_lif_refractory(
 
     Args:
         x: int32, [T, *shape], in the units of the voltage.
-        u, v: current and voltage before the first step, int32 [*shape]; 0 where they are not given.
+        u: current before the first step, int32 [*shape]; 0 where it is not given.
+        v: voltage before the first step, int32 [*shape]; 0 where it is not given.
+        wait: for how many steps v still stays as it is, int32 [*shape]; 0 where it is not given.
         du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
         dv: v decays by dv / 4096 a step, 0 to 4095.
-        bias_mant, bias_exp: the bias is bias_mant * 2**bias_exp, -4096 to 4095 and -31 to 7.
+        bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
+        bias_exp: its exponent, -31 to 7.
         vth: it fires where v > 64 vth, 0 to 131071.
-        refractory_period: steps for which v rests after a spike, counted by the state `wait`.
+        refractory_period: steps for which v stays as it is after a spike.
         store_states: return the states after each step rather than the last ones.
+        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
+            end.
+        start: before which steps samples start anew, bool [T, B].
 
-    Parameters are numbers, or int32 tensors that broadcast against shape. There are no gradients, as integers have
-    none.
+    Parameters are numbers, or int32 tensors that broadcast against shape: all of the one kind, but for a tensor
+    `bias_mant` beside numbers. Among tensors None is the default. There are no gradients, as integers have none.
 
     Raises:
         ValueError: for a number out of its range.
@@ -805,16 +959,23 @@ def loihi_lif_reset(
 
     Args:
         x: int32, [T, *shape], in the units of the voltage.
-        u, v: current and voltage before the first step, int32 [*shape]; 0 where they are not given.
+        u: current before the first step, int32 [*shape]; 0 where it is not given.
+        v: voltage before the first step, int32 [*shape]; 0 where it is not given.
+        phase: steps so far modulo `reset_interval`, int32 [*shape]; 0 where it is not given.
         du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
         dv: v decays by dv / 4096 a step, 0 to 4095.
-        bias_mant, bias_exp: the bias is bias_mant * 2**bias_exp, -4096 to 4095 and -31 to 7.
+        bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
+        bias_exp: its exponent, -31 to 7.
         vth: it fires where v > 64 vth, 0 to 131071.
-        reset_interval, reset_offset: states are set to 0 every so many steps, counted by the state `phase`.
+        reset_interval: u and v are set to 0 every so many steps, 1 or more.
+        reset_offset: the number of such a step, counted from 1 and modulo `reset_interval`; u and v are 0 ahead of it.
         store_states: return the states after each step rather than the last ones.
+        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
+            end.
+        start: before which steps samples start anew, bool [T, B].
 
-    Parameters are numbers, or int32 tensors that broadcast against shape. There are no gradients, as integers have
-    none.
+    Parameters are numbers, or int32 tensors that broadcast against shape: all of the one kind, but for a tensor
+    `bias_mant` beside numbers. Among tensors None is the default. There are no gradients, as integers have none.
 
     Raises:
         ValueError: for a number out of its range.
@@ -855,9 +1016,13 @@ def loihi_quantize(
     (weights, bias_mant, bias_exp, weight_exp, dv, vth, scale, weight_error, bias_error, threshold_error, decay_error).
 
     Args:
-        weight, bias: of the layer, [out, in] and [out] or None.
-        tau, decay_input, v_threshold: of the `lif` behind it, with a hard reset to 0.
-        input_scale, largest_message: what a message of 1 is worth, and the largest that comes.
+        weight: of the layer, [out, in].
+        bias: of the layer, [out], or None.
+        tau: of the `lif` behind it, with a hard reset to 0.
+        decay_input: of the `lif`.
+        v_threshold: of the `lif`.
+        input_scale: what a message of 1 is worth.
+        largest_message: the largest that comes.
         num_weight_bits: 1 to 8.
 
     Returns:
@@ -878,8 +1043,9 @@ def loihi_sparse(
 
     Args:
         x: int32 messages, [T, *batch, in].
-        crow_indices, col_indices, values: the prepared weights [out, in] in CSR: int64 [out + 1], int64 and int32
-            [nonzeros].
+        crow_indices: where the rows of the weights [out, in] begin, int64 [out + 1].
+        col_indices: of their nonzeros, int64.
+        values: of their nonzeros, int32, prepared by `loihi_prepare_weights`.
         delay: in steps, 0 to 64.
         buffer: what is still on its way, int32 [delay, *batch, out]; 0 where it is not given.
         weight_exp: sums are shifted to the left by it, or arithmetically to the right, -8 to 7.
@@ -890,7 +1056,7 @@ def loihi_sparse(
 
     Raises:
         ValueError: for a shape or a number out of its range.
-        TypeError: for anything but int32.
+        TypeError: for another dtype.
     """
 
 @overload
@@ -904,15 +1070,21 @@ def loihi_ternary_lif(
 
     Args:
         x: int32, [T, *shape], in the units of the voltage.
-        u, v: current and voltage before the first step, int32 [*shape]; 0 where they are not given.
+        u: current before the first step, int32 [*shape]; 0 where it is not given.
+        v: voltage before the first step, int32 [*shape]; 0 where it is not given.
         du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
         dv: v decays by dv / 4096 a step, 0 to 4095.
-        bias_mant, bias_exp: the bias is bias_mant * 2**bias_exp, -4096 to 4095 and -31 to 7.
-        vth_hi, vth_lo: it fires 1 where v > 64 vth_hi and -1 where v < 64 vth_lo.
+        bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
+        bias_exp: its exponent, -31 to 7.
+        vth_hi: it fires 1 where v > 64 vth_hi, -131071 to 131071.
+        vth_lo: it fires -1 where v < 64 vth_lo, -131071 to 131071.
         store_states: return the states after each step rather than the last ones.
+        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
+            end.
+        start: before which steps samples start anew, bool [T, B].
 
-    Parameters are numbers, or int32 tensors that broadcast against shape. There are no gradients, as integers have
-    none.
+    Parameters are numbers, or int32 tensors that broadcast against shape: all of the one kind, but for a tensor
+    `bias_mant` beside numbers. Among tensors None is the default. There are no gradients, as integers have none.
 
     Raises:
         ValueError: for a number out of its range.
@@ -945,16 +1117,23 @@ def loihi_ternary_lif_refractory(
 
     Args:
         x: int32, [T, *shape], in the units of the voltage.
-        u, v: current and voltage before the first step, int32 [*shape]; 0 where they are not given.
+        u: current before the first step, int32 [*shape]; 0 where it is not given.
+        v: voltage before the first step, int32 [*shape]; 0 where it is not given.
+        wait: for how many steps v still stays as it is, int32 [*shape]; 0 where it is not given.
         du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
         dv: v decays by dv / 4096 a step, 0 to 4095.
-        bias_mant, bias_exp: the bias is bias_mant * 2**bias_exp, -4096 to 4095 and -31 to 7.
-        vth_hi, vth_lo: it fires 1 where v > 64 vth_hi and -1 where v < 64 vth_lo.
-        refractory_period: steps for which v rests after a spike, counted by the state `wait`.
+        bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
+        bias_exp: its exponent, -31 to 7.
+        vth_hi: it fires 1 where v > 64 vth_hi, -131071 to 131071.
+        vth_lo: it fires -1 where v < 64 vth_lo, -131071 to 131071.
+        refractory_period: steps for which v stays as it is after a spike.
         store_states: return the states after each step rather than the last ones.
+        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
+            end.
+        start: before which steps samples start anew, bool [T, B].
 
-    Parameters are numbers, or int32 tensors that broadcast against shape. There are no gradients, as integers have
-    none.
+    Parameters are numbers, or int32 tensors that broadcast against shape: all of the one kind, but for a tensor
+    `bias_mant` beside numbers. Among tensors None is the default. There are no gradients, as integers have none.
 
     Raises:
         ValueError: for a number out of its range.
@@ -987,16 +1166,24 @@ def loihi_ternary_lif_reset(
 
     Args:
         x: int32, [T, *shape], in the units of the voltage.
-        u, v: current and voltage before the first step, int32 [*shape]; 0 where they are not given.
+        u: current before the first step, int32 [*shape]; 0 where it is not given.
+        v: voltage before the first step, int32 [*shape]; 0 where it is not given.
+        phase: steps so far modulo `reset_interval`, int32 [*shape]; 0 where it is not given.
         du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
         dv: v decays by dv / 4096 a step, 0 to 4095.
-        bias_mant, bias_exp: the bias is bias_mant * 2**bias_exp, -4096 to 4095 and -31 to 7.
-        vth_hi, vth_lo: it fires 1 where v > 64 vth_hi and -1 where v < 64 vth_lo.
-        reset_interval, reset_offset: states are set to 0 every so many steps, counted by the state `phase`.
+        bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
+        bias_exp: its exponent, -31 to 7.
+        vth_hi: it fires 1 where v > 64 vth_hi, -131071 to 131071.
+        vth_lo: it fires -1 where v < 64 vth_lo, -131071 to 131071.
+        reset_interval: u and v are set to 0 every so many steps, 1 or more.
+        reset_offset: the number of such a step, counted from 1 and modulo `reset_interval`; u and v are 0 ahead of it.
         store_states: return the states after each step rather than the last ones.
+        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
+            end.
+        start: before which steps samples start anew, bool [T, B].
 
-    Parameters are numbers, or int32 tensors that broadcast against shape. There are no gradients, as integers have
-    none.
+    Parameters are numbers, or int32 tensors that broadcast against shape: all of the one kind, but for a tensor
+    `bias_mant` beside numbers. Among tensors None is the default. There are no gradients, as integers have none.
 
     Raises:
         ValueError: for a number out of its range.
@@ -1026,12 +1213,18 @@ def max_pool2d(
 
     Args:
         x: images with any dimensions before the channels, plain or channels last; the result lies alike.
-        kernel_size, stride, padding, dilation: a number for both dimensions, or one for each; stride is kernel_size
-            where it is [].
-        ceil_mode: as torch's.
+        kernel_size: rows and columns of a window, of at most 256 places.
+        stride: from a window to the next, in rows and columns; kernel_size where it is [].
+        padding: what is put around an image, in rows and columns, which is never the maximum; at most half of
+            kernel_size.
+        dilation: from a place of a window to the next, in rows and columns.
+        ceil_mode: round the number of windows up, not down: the last one may reach over the edge.
+
+    Instead of two numbers a single one is for both dimensions.
 
     Raises:
         ValueError: for a window of more than 256 places, and for what does not fit.
+        TypeError: for a dtype other than float16, bfloat16, float32 or float64, and for what is not dense.
 
     One byte is kept for each result, where torch keeps eight.
     """
@@ -1042,14 +1235,28 @@ def max_pool2d_with_places(x: Tensor, windows: Sequence[int], ceil_mode: bool) -
     Args:
         x: images with any dimensions before the channels.
         windows: kernel_size, stride, padding and dilation, of rows and columns each: eight numbers.
+        ceil_mode: round the number of windows up, not down.
 
-    Places are uint8, counted row by row in the window.
+    Returns:
+        The maxima, and the places as uint8, counted row by row in the window.
+
+    Raises:
+        ValueError: for windows of more than 256 places, and for what does not fit.
+        TypeError: as `max_pool2d`.
     """
 
 def pack_events(events: Tensor) -> Tensor:
     """Events [..., n] as bits, [..., ceil(n / 32)] of int32.
 
-    An entry is an event where it is true or > 0; entry 32 w + b is bit b of word w.
+    Args:
+        events: [..., n], an event where true or > 0; bool, float16, bfloat16, float32 or float64.
+
+    Returns:
+        int32, [..., ceil(n / 32)]: entry 32 w + b is bit b of word w.
+
+    Raises:
+        ValueError: for a tensor without dimensions.
+        TypeError: for other dtypes.
     """
 
 def pack_spikes(x: Tensor, bits: int = 1) -> tuple[Tensor, Tensor]:
@@ -1057,8 +1264,15 @@ def pack_spikes(x: Tensor, bits: int = 1) -> tuple[Tensor, Tensor]:
     (packed, valid).
 
     Args:
-        x: numbers of any floating-point dtype, dense in some order of its dimensions.
-        bits: 1 or 4.
+        x: numbers of float16, bfloat16, float32 or float64, dense in some order of its dimensions.
+        bits: 1, for numbers 0 and 1; or 4, for 0 to 15.
+
+    Returns:
+        The bits, uint8 [bytes], and whether all numbers were such, bool [].
+
+    Raises:
+        ValueError: for other bits.
+        TypeError: for another dtype, and for what is not dense.
     """
 
 @overload
@@ -1076,17 +1290,21 @@ def plif(
 
     Args:
         x: input, [T, *shape], of float16, bfloat16, float32 or float64.
-        v: states before the first step, [*shape]; where they are not given they start anew, v at v_reset, or 0 under
-            soft reset.
+        v: voltage before the first step, [*shape]; where it is not given, v_reset, or 0 under soft reset.
         w: 1 / tau = sigmoid(w): a tensor that broadcasts against shape.
         decay_input: divide x by tau too.
         v_threshold: where it fires.
         v_reset: the voltage after a spike; None is soft reset. Leaks lead there, or to 0 under soft reset.
         detach_reset: no gradient flows through the spike in the reset.
-        surrogate: name of the spike's derivative; `surrogate_args` are its numbers, [] for the defaults.
+        surrogate: name of the spike's derivative (docs/surrogates.md).
+        surrogate_args: its numbers, in the order of their table; [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1, keep the spikes as bits too, which `linear` and `convolution` that read them then take.
+        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
+            pack; 0 where none does.
+        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
+            end.
+        start: before which steps samples start anew, bool [T, B].
 
     Parameters are numbers, or tensors that broadcast against shape and get their gradients.
 
@@ -1136,8 +1354,7 @@ def qif(
 
     Args:
         x: input, [T, *shape], of float16, bfloat16, float32 or float64.
-        v: states before the first step, [*shape]; where they are not given they start anew, v at v_reset, or 0 under
-            soft reset.
+        v: voltage before the first step, [*shape]; where it is not given, v_reset, or 0 under soft reset.
         tau: time constant in steps, > 0.
         v_c: the critical voltage, above which v runs away.
         a0: sharpness of the square.
@@ -1145,10 +1362,15 @@ def qif(
         v_threshold: where it fires.
         v_reset: the voltage after a spike; None is soft reset. Leaks lead there, or to 0 under soft reset.
         detach_reset: no gradient flows through the spike in the reset.
-        surrogate: name of the spike's derivative; `surrogate_args` are its numbers, [] for the defaults.
+        surrogate: name of the spike's derivative (docs/surrogates.md).
+        surrogate_args: its numbers, in the order of their table; [] for the defaults.
         spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
         store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1, keep the spikes as bits too, which `linear` and `convolution` that read them then take.
+        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
+            pack; 0 where none does.
+        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
+            end.
+        start: before which steps samples start anew, bool [T, B].
 
     Parameters are numbers, or tensors that broadcast against shape and get their gradients.
 
@@ -1206,6 +1428,9 @@ def recurrent_run(
         spikes: s before the first step, [delay, *batch, H], the oldest first; zeros where it is not given.
         into: the input that the current is added to.
         delay: in steps, 1 or more.
+        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
+            end.
+        start: before which steps samples start anew, bool [T, B].
         store_states: return the states after each step rather than the last ones.
 
     Raises:
@@ -1229,10 +1454,13 @@ def run(
         inputs: each [T, *shape], of one floating-point dtype.
         states: each [*shape]; [] starts all of them at the text's own numbers.
         params: numbers' tensors that broadcast against shape, in the order of the text; each gets its gradient.
-        bits: keep the first output in so many bits of each number too, 1 or 4, which `linear` and `convolution` that
-            read it then take.
+        bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and
+            `convolution` that read it in training then need not pack; 0 where none does.
         scan: let steps be taken side by side, of few neurons over a long sequence, which rounds in another way.
             For 1 to 4 states, of which the next are affine in them.
+        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
+            end.
+        start: before which steps samples start anew, bool [T, B].
         store_states: return the states after each step rather than the last ones.
 
     Raises:
@@ -1253,13 +1481,25 @@ def stdp_post(
     w_max.
 
     Args:
-        weights: [nonzeros].
-        indices, indptr: (and slots) what `csr_transpose` gives of the CSR matrix, computed once.
-        events: [cols], true or > 0.
-        trace: [rows], what a nonzero gains.
+        weights: [nonzeros], one for each; float16, bfloat16, float32 or float64.
+        indices: of the transpose, int32 [nonzeros]: what `csr_transpose` gives of the CSR matrix, computed once.
+        indptr: of the transpose, [cols + 1], from there too.
+        slots: which of the weights each nonzero of the transpose has, int64 [nonzeros], from there too.
+        events: [cols], an event where true or > 0; bool, float16, bfloat16, float32 or float64.
+        trace: [rows], what a nonzero gains; of the weights' dtype, or float32 beside half types.
+        rows: of the stored matrix.
+        cols: of the stored matrix.
+        w_min: what weights that changed are raised to; None sets no bound.
+        w_max: what weights that changed are lowered to; None sets no bound.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
+
+    There are no gradients. The weights given stay as they are.
 
     Raises:
-        ValueError: for shapes that do not fit, and for an index out of bounds.
+        ValueError: for shapes that do not fit, for a single weight that all share, for w_min above w_max, and for an
+            index out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes.
     """
 
 def stdp_post_(
@@ -1272,13 +1512,25 @@ def stdp_post_(
     w_max.
 
     Args:
-        weights: [nonzeros].
-        indices, indptr: (and slots) what `csr_transpose` gives of the CSR matrix, computed once.
-        events: [cols], true or > 0.
-        trace: [rows], what a nonzero gains.
+        weights: [nonzeros], one for each; float16, bfloat16, float32 or float64.
+        indices: of the transpose, int32 [nonzeros]: what `csr_transpose` gives of the CSR matrix, computed once.
+        indptr: of the transpose, [cols + 1], from there too.
+        slots: which of the weights each nonzero of the transpose has, int64 [nonzeros], from there too.
+        events: [cols], an event where true or > 0; bool, float16, bfloat16, float32 or float64.
+        trace: [rows], what a nonzero gains; of the weights' dtype, or float32 beside half types.
+        rows: of the stored matrix.
+        cols: of the stored matrix.
+        w_min: what weights that changed are raised to; None sets no bound.
+        w_max: what weights that changed are lowered to; None sets no bound.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
+
+    There are no gradients. The weights are changed in place.
 
     Raises:
-        ValueError: for shapes that do not fit, and for an index out of bounds.
+        ValueError: for shapes that do not fit, for a single weight that all share, for w_min above w_max, and for an
+            index out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes.
     """
 
 def stdp_pre(
@@ -1290,13 +1542,24 @@ def stdp_pre(
     For every row i with an event, w_ij += trace_j of its nonzeros; those weights are then clipped to w_min and w_max.
 
     Args:
-        weights: [nonzeros].
-        indices, indptr: of the CSR matrix.
-        events: [rows], true or > 0.
-        trace: [cols], what a nonzero gains.
+        weights: [nonzeros], one for each; float16, bfloat16, float32 or float64.
+        indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
+        indptr: int32 or int64 [rows + 1], where rows begin.
+        events: [rows], an event where true or > 0; bool, float16, bfloat16, float32 or float64.
+        trace: [cols], what a nonzero gains; of the weights' dtype, or float32 beside half types.
+        rows: of the stored matrix.
+        cols: of the stored matrix.
+        w_min: what weights that changed are raised to; None sets no bound.
+        w_max: what weights that changed are lowered to; None sets no bound.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
+
+    There are no gradients. The weights given stay as they are.
 
     Raises:
-        ValueError: for shapes that do not fit, and for an index out of bounds.
+        ValueError: for shapes that do not fit, for a single weight that all share, for w_min above w_max, and for an
+            index out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes.
     """
 
 def stdp_pre_(
@@ -1308,17 +1571,34 @@ def stdp_pre_(
     For every row i with an event, w_ij += trace_j of its nonzeros; those weights are then clipped to w_min and w_max.
 
     Args:
-        weights: [nonzeros].
-        indices, indptr: of the CSR matrix.
-        events: [rows], true or > 0.
-        trace: [cols], what a nonzero gains.
+        weights: [nonzeros], one for each; float16, bfloat16, float32 or float64.
+        indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
+        indptr: int32 or int64 [rows + 1], where rows begin.
+        events: [rows], an event where true or > 0; bool, float16, bfloat16, float32 or float64.
+        trace: [cols], what a nonzero gains; of the weights' dtype, or float32 beside half types.
+        rows: of the stored matrix.
+        cols: of the stored matrix.
+        w_min: what weights that changed are raised to; None sets no bound.
+        w_max: what weights that changed are lowered to; None sets no bound.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
+
+    There are no gradients. The weights are changed in place.
 
     Raises:
-        ValueError: for shapes that do not fit, and for an index out of bounds.
+        ValueError: for shapes that do not fit, for a single weight that all share, for w_min above w_max, and for an
+            index out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes.
     """
 
 def text_on_a_line(neuron: str) -> str:
     """A neuron text without line breaks and comments, which says the same.
+
+    Args:
+        neuron: the neuron text.
+
+    Raises:
+        ValueError: for a text that is not legal, with its line.
 
     Inductor (torch 2.11) writes line breaks in an argument into code that does not parse: packages for GPUs want a text
     on one line.
@@ -1327,8 +1607,16 @@ def text_on_a_line(neuron: str) -> str:
 def unpack_events(packed: Tensor, n: int) -> Tensor:
     """The n events of each row of bits that pack_events made.
 
+    Args:
+        packed: int32, [..., ceil(n / 32)].
+        n: how many entries a row has.
+
     Returns:
         bool, [..., n].
+
+    Raises:
+        ValueError: for a shape that does not hold n entries.
+        TypeError: for anything but int32.
     """
 
 def unpack_spikes(
@@ -1337,8 +1625,16 @@ def unpack_spikes(
     """The tensor that pack_spikes was given, of a size and stride; NaN where its numbers were not valid.
 
     Args:
-        packed, valid: what `pack_spikes` gave.
-        size, stride, dtype: of the tensor to make.
+        packed: what `pack_spikes` gave.
+        valid: what it gave beside it.
+        size: of the tensor to make.
+        stride: of the tensor to make, that of a dense one.
+        bits: those that `pack_spikes` was given.
+        dtype: of the tensor to make.
+
+    Raises:
+        ValueError: for a size whose numbers these are not.
+        TypeError: for another dtype.
     """
 
 def write_kernel_pack(path: str) -> int:

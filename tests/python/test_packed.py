@@ -414,3 +414,11 @@ def test_the_page_of_bits(capsys):
     exec(code("layers in Python"), names)
     exec(code("bits in Python"), names)
     assert names["weight"].grad.abs().sum() > 0
+
+
+def test_the_page_of_bits_by_the_neuron():
+    names = {"torch": torch}
+    exec(code("bits of a neuron"), names)
+    weight, spikes = names["weight"], names["spikes"]
+    assert spikes.sum() > 0
+    torch.testing.assert_close(weight.grad, spikes.detach().sum((0, 1)).expand_as(weight))

@@ -562,6 +562,16 @@ def test_the_guides_program_runs(capsys):
         names["event_sum"].unregister()
 
 
+def test_the_guides_function_of_numba_runs(capsys):
+    pytest.importorskip("numba")
+    names = {}
+    exec(code("numba function of the guide"), names)
+    try:
+        assert capsys.readouterr().out == "tensor([2., 2., 2.])\n"
+    finally:
+        names["scaled_by"].unregister()
+
+
 @pytest.mark.parametrize("part", sorted(inspect.signature(custom_op).parameters))
 def test_every_part_is_in_the_guide(part):
     assert re.search(rf"^\|.*`{part}=?[`\"]", PAGES["docs/custom_operators.md"], re.MULTILINE)

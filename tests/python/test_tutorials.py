@@ -1,5 +1,6 @@
 """The pages for newcomers: the tour and the tutorials run as they stand, and the reference leaves no public name out."""
 
+import ast
 import importlib
 import os
 import re
@@ -74,6 +75,18 @@ def reference():
 def test_the_reference_has_each_operator_once():
     listed = " ".join(re.findall(r"^\.\. operators:: ((?:.*\n(?:   .+\n)*))", reference(), re.MULTILINE)).split()
     assert sorted(listed) == sorted(spikeforge.ops.__all__)
+
+
+def test_the_reference_describes_each_argument_of_each_operator():
+    undescribed = []
+    for node in ast.parse((REPOSITORY / "python/spikeforge/ops.pyi").read_text()).body:
+        text = ast.get_docstring(node) if isinstance(node, ast.FunctionDef) else None
+        if text is None:  # another overload of the one that has a docstring
+            continue
+        described = re.findall(r"^    (\w+): ", text.partition("\nArgs:\n")[2], re.MULTILINE)
+        wanted = [argument.arg for argument in node.args.args + node.args.kwonlyargs]
+        undescribed += [f"{argument} of {node.name}" for argument in wanted if argument not in described]
+    assert not undescribed, f"scripts/operator_docs.py does not describe {', '.join(undescribed)}"
 
 
 @pytest.mark.parametrize("module", ["spikeforge", "spikeforge.nn", "spikeforge.nir", "spikeforge.plot"])

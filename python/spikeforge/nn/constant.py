@@ -48,7 +48,10 @@ class Learnable(Constant):
 
     Args:
         value: where it starts, a number or a tensor. The tensor is copied.
-        min, max: bounds. The optimiser may leave them; the neuron takes ``torch.clamp(parameter, min, max)``.
+        min: lower bound. The optimiser may leave the bounds; the neuron takes ``torch.clamp(parameter, min, max)``, so
+            that the gradient is 0 beyond them. ``with torch.no_grad(): lif.tau.clamp_(min=1.0)`` after
+            ``optimizer.step()`` brings a parameter back.
+        max: upper bound.
         per_channel: so many channels, each with its own value.
         shape: as an alternative, the parameter's shape.
         dim: where the channels lie in x, time first.
