@@ -255,10 +255,10 @@ NumberType number_type(c10::ScalarType type) {
 }
 
 event::Law law_of(const NumberLaw& law) {
-  const auto kind = law.law == "uniform"     ? event::NumberLaw::uniform
-                    : law.law == "normal"    ? event::NumberLaw::normal
-                    : law.law == "lognormal" ? event::NumberLaw::lognormal
-                                             : event::NumberLaw::constant;
+  const auto kind = law.law == "uniform"     ? event::LawKind::uniform
+                    : law.law == "normal"    ? event::LawKind::normal
+                    : law.law == "lognormal" ? event::LawKind::lognormal
+                                             : event::LawKind::constant;
   return {law.first, law.second, law.low, law.high, kind, law.redraw ? 1 : 0};
 }
 

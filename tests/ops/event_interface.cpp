@@ -1,5 +1,6 @@
 // <spikeforge/ops/event.h>: what the operators compute is tested elsewhere; here, that C++ reaches each of them with
 // its arguments in their places, beside dense matrices in float64.
+#include <spikeforge/ops/connect.h>
 #include <spikeforge/ops/event.h>
 
 #include <ATen/ATen.h>
@@ -117,6 +118,31 @@ TEST_CASE("weights change with spikes from C++") {
                stdp_post_(m, by_columns(m), at::tensor({0, 1, 0, 1}, at::kInt).to(at::kBool), of_rows, {.most = 3.0});
              }),
              at::tensor({0.0, 1.0, 5.0, -1.0, 0.0}, at::kDouble)));
+}
+
+TEST_CASE("networks are drawn from C++, as one matrix of several projections") {
+  const NeuronRange excitatory{0, 80}, inhibitory{80, 100};
+  const Network network = connect(100, 100,
+                                  {{.rule = "fixed_in_degree",
+                                    .sources = excitatory,
+                                    .targets = inhibitory,
+                                    .amount = 9,
+                                    .multapses = false,
+                                    .weight = {.law = "normal", .first = 2, .second = 0.1, .low = 1.9},
+                                    .delay = {.first = 15}},
+                                   {.rule = "one_to_one", .sources = inhibitory, .targets = {0, 20}, .weight = {.first = -1}}},
+                                  7, at::kDouble);
+  CHECK(network.indices.size(0) == 200);
+  CHECK(network.indptr.size(0) == 101);
+  CHECK(network.delays.scalar_type() == at::kByte);
+  CHECK(network.delays.sum().item<int>() == 180 * 15 + 20);
+  const Connections matrix{network.weights, network.indices, network.indptr, 100, 100};
+  matrix.check();
+  const at::Tensor arriving = event_mv(matrix, at::ones({100}, at::kDouble), {.transpose = true});
+  CHECK(at::equal(arriving.slice(0, 0, 20), at::full({20}, -1.0, at::kDouble)));
+  CHECK(arriving.slice(0, 80).gt(9 * 1.9 - 1e-9).all().item<bool>());
+  CHECK_THROWS_AS(connect(100, 100, {{.rule = "fixed_probability", .sources = excitatory, .targets = {90, 200}}}, 7),
+                  c10::ValueError);
 }
 
 }  // namespace spikeforge::test

@@ -43,9 +43,10 @@ jit::KernelSource print_source(const ConnectSpec& spec) {
           .entry = name,
           .text = fmt::format(R"(#include <spikeforge/cuda/connect.cuh>
 
-extern "C" __global__ void __launch_bounds__({block}) {name}(
-    const __grid_constant__ spikeforge::event::ConnectArguments args) {{
-  spikeforge::event::{function}(args);
+using namespace spikeforge;
+
+extern "C" __global__ void __launch_bounds__({block}) {name}(const __grid_constant__ event::ConnectArguments args) {{
+  event::{function}(args);
 }}
 )",
                               fmt::arg("block", block), fmt::arg("name", name), fmt::arg("function", function))};

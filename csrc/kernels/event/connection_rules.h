@@ -33,10 +33,10 @@ struct Lines {
 //   normal      of mean first and deviation second
 //   lognormal   e to the power of such a normal number
 // Those out of [low, high] are drawn again, or else are low or high.
-enum class NumberLaw : int { constant, uniform, normal, lognormal };
+enum class LawKind : int { constant, uniform, normal, lognormal };
 struct Law {
   double first, second, low, high;
-  NumberLaw law;
+  LawKind kind;
   int redraws;
 };
 
@@ -143,15 +143,15 @@ SPIKEFORGE_PLAIN_FN float exponential(float x) {
 SPIKEFORGE_PLAIN_FN float number_of_word(const Law& law, unsigned word) {
   const float u = uniform_of(word);
   const auto first = static_cast<float>(law.first), second = static_cast<float>(law.second);
-  if (law.law == NumberLaw::uniform) return first + (second - first) * u;
+  if (law.kind == LawKind::uniform) return first + (second - first) * u;
   const float x = first + second * normal_of(u);
-  return law.law == NumberLaw::normal ? x : exponential(x);
+  return law.kind == LawKind::normal ? x : exponential(x);
 }
 
 // The number of a connection; `of` is 0 or 1, weights or delays.
 SPIKEFORGE_PLAIN_FN double number_of_connection(const Lines& lines, const Law& law, Place line, Place position,
                                                 const PhiloxWords& words, int of) {
-  if (law.law == NumberLaw::constant) return law.first;
+  if (law.kind == LawKind::constant) return law.first;
   const int place = static_cast<int>(2 * (position & 1)) + of;
   auto number = static_cast<double>(number_of_word(law, words.word[place]));
   for (unsigned attempt = 1; law.redraws != 0 && !(number >= law.low && number <= law.high); ++attempt)
