@@ -1,4 +1,5 @@
-// Networks drawn on a GPU (csrc/kernels/event/connection_rules.h): a kernel for each step, the same numbers as on the CPU.
+// Networks drawn on a GPU (csrc/kernels/event/connection_rules.h): a kernel for each step, the same numbers as on the
+// CPU.
 #pragma once
 
 #include <spikeforge/kernels/event/connection_rules.h>
@@ -95,7 +96,8 @@ __device__ __forceinline__ void draw(const ConnectArguments& a) {
   for_each_block(lines.count, [&](Place line) {
     int* const places = a.indices + a.starts[line];
     const int count = a.counts[line];
-    const bool by_one = a.rule == PlaceRule::probable || (a.rule == PlaceRule::distinct && is_dense(lines, line, count));
+    const bool by_one =
+        a.rule == PlaceRule::probable || (a.rule == PlaceRule::distinct && is_dense(lines, line, count));
     if (by_one) {
       if (threadIdx.x != 0) return;
       int written = 0;

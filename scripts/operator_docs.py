@@ -302,6 +302,25 @@ Returns:
 
 Raises:
     ValueError: for shapes that do not fit.""",
+    "connect": """
+The same network for any number of threads and on every device. Lists hold what `spikeforge.connect` says of its projections, one after the
+other.
+
+Args:
+    rows, cols: of the matrix; column j belongs to neuron j % rows.
+    rules: names of rules, one a projection.
+    ranges: begin and end of its rows, begin and end of its columns.
+    amounts: the probability, degree or number of connections.
+    choices: whether autapses, and multapses, are allowed; whether weights, and delays, out of bounds are drawn again.
+    laws: names of the laws of weights and of delays.
+    numbers: of each law first, second, low and high.
+    arrays: of the rule "arrays": sources, targets, and of the law "array" weights and delays.
+
+Returns:
+    indices int32 [connections]; indptr int64 [rows + 1]; weights [connections], or [1] where all are the same; delays alike, uint8 or int32.
+
+Raises:
+    ValueError: for what cannot be drawn; it names the projection.""",
     "pack_events": "\nAn entry is an event where it is true or > 0; entry 32 w + b is bit b of word w.",
     "unpack_events": "\nReturns:\n    bool, [..., n].",
     "csr_check": """

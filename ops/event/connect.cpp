@@ -11,8 +11,10 @@
 #include <ATen/ops/argsort.h>
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/util/Exception.h>
 
@@ -38,8 +40,8 @@ constexpr double most_exponent = 88;         // e^x is a float
 enum class Rule { all_to_all, one_to_one, fixed_probability, fixed_out_degree, fixed_in_degree, fixed_total, arrays };
 
 Rule parse_rule(std::string_view name) {
-  constexpr std::string_view names[] = {"all_to_all",      "one_to_one",  "fixed_probability", "fixed_out_degree",
-                                        "fixed_in_degree", "fixed_total", "arrays"};
+  constexpr std::string_view names[] = {
+      "all_to_all", "one_to_one", "fixed_probability", "fixed_out_degree", "fixed_in_degree", "fixed_total", "arrays"};
   const auto* const found = std::ranges::find(names, name);
   TORCH_CHECK_VALUE(found != std::end(names), "connect: a rule must be \"all_to_all\", \"one_to_one\", ",
                     "\"fixed_probability\", \"fixed_out_degree\", \"fixed_in_degree\", \"fixed_total\" or \"arrays\", ",
@@ -69,15 +71,14 @@ void check_degree(const std::string& where, const Projection& p, bool out, std::
   TORCH_CHECK_VALUE(p.amount >= 0 && p.amount < most_neurons && p.amount == std::floor(p.amount), where,
                     "a degree must be a whole number from 0 to 2^31, but is ", p.amount);
   const std::int64_t own = first_own_column(p, rows);
-  const bool meets = !p.autapses && std::max(p.sources.begin + own, p.targets.begin) <
-                                        std::min(p.sources.end + own, p.targets.end);
+  const bool meets =
+      !p.autapses && std::max(p.sources.begin + own, p.targets.begin) < std::min(p.sources.end + own, p.targets.end);
   const std::int64_t others_there = size_of(others) - (meets ? 1 : 0);
   const char* const which = out ? "out-degree" : "in-degree";
   if (size_of(out ? p.sources : p.targets) == 0) return;
-  if (p.multapses)
-    TORCH_CHECK_VALUE(p.amount == 0 || others_there > 0, where, "an ", which, " of ", p.amount,
-                      " needs a neuron to connect with, but there is none");
-  else
+  TORCH_CHECK_VALUE(p.amount == 0 || others_there > 0, where, "an ", which, " of ", p.amount,
+                    " needs a neuron to connect with, but there is none");
+  if (!p.multapses)
     TORCH_CHECK_VALUE(p.amount <= static_cast<double>(others_there), where, "the ", which, " must be at most ",
                       others_there, ", the number of neurons that there are without multapses, but is ", p.amount);
 }
@@ -89,7 +90,8 @@ void check_total(const std::string& where, const Projection& p, std::int64_t row
                         p.amount <= most_of_a_row * static_cast<double>(std::max<std::int64_t>(n, 1)),
                     where, "the number of connections must be a whole number from 0 to 2^30 a source, but is ",
                     p.amount);
-  const bool only_itself = !p.autapses && n == 1 && m == 1 && p.targets.begin == p.sources.begin + first_own_column(p, rows);
+  const bool only_itself =
+      !p.autapses && n == 1 && m == 1 && p.targets.begin == p.sources.begin + first_own_column(p, rows);
   TORCH_CHECK_VALUE(p.amount == 0 || (n > 0 && m > 0 && !only_itself), where, p.amount,
                     " connections need neurons to connect, but there are none");
 }
@@ -116,18 +118,17 @@ double share_within(const NumberLaw& law) {
 
 void check_law(const std::string& where, const char* name, const NumberLaw& law, bool in_array) {
   const bool is_known = law.law == "constant" || law.law == "uniform" || law.law == "normal" || law.law == "lognormal";
-  TORCH_CHECK_VALUE(is_known || (in_array && law.law == "array"), where, "the law of ", name,
-                    R"( must be "constant", "uniform", "normal" or "lognormal", or "array" of the rule "arrays", but is ")",
-                    law.law.substr(0, 40), "\"");
+  TORCH_CHECK_VALUE(
+      is_known || (in_array && law.law == "array"), where, "the law of ", name,
+      R"( must be "constant", "uniform", "normal" or "lognormal", or "array" of the rule "arrays", but is ")",
+      law.law.substr(0, 40), "\"");
   if (law.law == "array") return;
-  TORCH_CHECK_VALUE(std::isfinite(static_cast<float>(law.first)) && std::isfinite(static_cast<float>(law.second)), where,
-                    "the numbers of ", name, "'s law must be finite, but are ", law.first, " and ", law.second);
-  if (law.law == "uniform")
-    TORCH_CHECK_VALUE(law.first <= law.second, where, "a uniform ", name, " must be from a number to one that is not ",
-                      "below it, but is from ", law.first, " to ", law.second);
-  else
-    TORCH_CHECK_VALUE(law.second >= 0, where, "the standard deviation of ", name, " must not be negative, but is ",
-                      law.second);
+  TORCH_CHECK_VALUE(std::isfinite(static_cast<float>(law.first)) && std::isfinite(static_cast<float>(law.second)),
+                    where, "the numbers of ", name, "'s law must be finite, but are ", law.first, " and ", law.second);
+  TORCH_CHECK_VALUE(law.law != "uniform" || law.first <= law.second, where, "a uniform ", name,
+                    " must be from a number to one that is not below it, but is from ", law.first, " to ", law.second);
+  TORCH_CHECK_VALUE(law.law == "uniform" || law.second >= 0, where, "the standard deviation of ", name,
+                    " must not be negative, but is ", law.second);
   const double reach = std::abs(law.first) + largest_normal * law.second;
   TORCH_CHECK_VALUE(law.law != "lognormal" || reach < most_exponent - 1, where, "a lognormal ", name,
                     " must have a finite number, but its logarithm may be ", reach);
@@ -176,7 +177,8 @@ void check_indices(const std::string& where, const char* name, const at::Tensor&
 
 void check_numbers_of_arrays(const std::string& where, const char* name, const at::Tensor& t, bool are_delays,
                              std::int64_t count, c10::Device device) {
-  const bool fits = are_delays ? at::isIntegralType(t.scalar_type(), /*includeBool=*/false) : is_supported(t.scalar_type());
+  const bool fits =
+      are_delays ? at::isIntegralType(t.scalar_type(), /*includeBool=*/false) : is_supported(t.scalar_type());
   TORCH_CHECK_TYPE(fits, where, name, are_delays ? " must be whole numbers" : " must be floating point", ", but is ",
                    t.scalar_type());
   TORCH_CHECK_VALUE(t.dim() == 1 && t.size(0) == count, where, name, " must have shape [", count,
@@ -213,8 +215,9 @@ void check_projection(std::size_t i, const Projection& p, std::int64_t rows, std
                     p.targets.begin, ":", p.targets.end);
   switch (rule) {
     case Rule::one_to_one:
-      TORCH_CHECK_VALUE(size_of(p.sources) == size_of(p.targets), where, "one_to_one needs as many targets as sources, ",
-                        size_of(p.sources), ", but has ", size_of(p.targets));
+      TORCH_CHECK_VALUE(size_of(p.sources) == size_of(p.targets), where,
+                        "one_to_one needs as many targets as sources, ", size_of(p.sources), ", but has ",
+                        size_of(p.targets));
       break;
     case Rule::fixed_probability:
       TORCH_CHECK_VALUE(p.amount >= 0 && p.amount <= 1, where, "a probability must be from 0 to 1, but is ", p.amount);
@@ -268,7 +271,7 @@ T* at_address(const at::Tensor& t) {
 }
 
 // The one number of all connections, if there is one.
-std::optional<double> common_number(c10::ArrayRef<Projection> projections, NumberLaw Projection::* law) {
+std::optional<double> common_number(c10::ArrayRef<Projection> projections, NumberLaw Projection::*law) {
   std::optional<double> number;
   for (const Projection& p : projections) {
     const NumberLaw& given = p.*law;
@@ -367,9 +370,8 @@ class Drawing {
     const at::Tensor order = at::argsort(p_.source_indices, /*stable=*/true, /*dim=*/0);
     const at::Tensor row = p_.source_indices.index_select(0, order).to(at::kLong);
     const at::Tensor before = counts.cumsum(0, at::kLong).sub_(counts);
-    const at::Tensor sorted = at::arange(row.size(0), row.options())
-                                  .sub_(before.index_select(0, row))
-                                  .add_(starts.index_select(0, row));
+    const at::Tensor sorted =
+        at::arange(row.size(0), row.options()).sub_(before.index_select(0, row)).add_(starts.index_select(0, row));
     at::Tensor slots = at::empty_like(sorted);
     return slots.index_copy_(0, order, sorted);
   }
@@ -419,9 +421,8 @@ class Drawing {
 
   void run(ConnectStep step, const ConnectArguments& args) const {
     if (args.lines.count == 0) return;
-    jit::note_by_arch([&](const jit::Device&, const jit::Want& want) {
-      want(event::print_source(event::spec_of(step, args.type)));
-    });
+    jit::note_by_arch(
+        [&](const jit::Device&, const jit::Want& want) { want(event::print_source(event::spec_of(step, args.type))); });
 #if defined(SPIKEFORGE_WITH_CUDA)
     if (options_.device().is_cuda()) return connect_cuda(step, args, at::empty({0}, options_));
 #endif
@@ -437,8 +438,7 @@ class Drawing {
 
 class Matrix {
  public:
-  Matrix(std::int64_t rows, std::vector<Drawing> drawings, at::TensorOptions options)
-      : drawings_(std::move(drawings)) {
+  Matrix(std::int64_t rows, std::vector<Drawing> drawings, at::TensorOptions options) : drawings_(std::move(drawings)) {
     const at::Tensor of_rows = at::zeros({rows}, options.dtype(at::kLong));
     for (const Drawing& drawing : drawings_) {
       counts_.push_back(drawing.counts());
@@ -499,7 +499,7 @@ Network draw(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> pro
   std::vector<Drawing> drawings;
   for (std::size_t i = 0; i < projections.size(); ++i) drawings.emplace_back(projections[i], i, seed, rows, options);
   Matrix matrix(rows, std::move(drawings), options);
-  const auto numbers = [&](NumberLaw Projection::* law, c10::ScalarType number_type) {
+  const auto numbers = [&](NumberLaw Projection::*law, c10::ScalarType number_type) {
     const std::optional<double> one = common_number(projections, law);
     const auto of_type = options.dtype(number_type);
     if (!one) return at::empty({matrix.nnz}, of_type);
@@ -512,7 +512,8 @@ Network draw(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> pro
   return std::move(matrix.result);
 }
 
-// ---- the operator, whose lists are of all projections: ranges and choices have four, numbers eight of each, laws two ----
+// ---- the operator, whose lists are of all projections: ranges and choices have four, numbers eight of each, laws two
+// ----
 
 using Strings = c10::List<std::string>;
 
@@ -523,8 +524,9 @@ void check_length(const char* name, std::size_t length, std::size_t each, std::s
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> connect_op(
     std::int64_t rows, std::int64_t cols, const Strings& rules, c10::IntArrayRef ranges, c10::ArrayRef<double> amounts,
-    const c10::List<bool>& choices, const Strings& laws, c10::ArrayRef<double> numbers, const c10::List<at::Tensor>& arrays,
-    std::int64_t seed, std::optional<c10::ScalarType> dtype, std::optional<c10::Device> device) {
+    const c10::List<bool>& choices, const Strings& laws, c10::ArrayRef<double> numbers,
+    const c10::List<at::Tensor>& arrays, std::int64_t seed, std::optional<c10::ScalarType> dtype,
+    std::optional<c10::Device> device) {
   const std::size_t count = rules.size();
   check_length("ranges", ranges.size(), 4, count);
   check_length("amounts", amounts.size(), 1, count);
@@ -559,8 +561,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> connect_op(
     }
     projections.push_back(std::move(p));
   }
-  TORCH_CHECK_VALUE(next == arrays.size(), "connect: arrays must have ", next, " tensors, those of the rules \"arrays\", but has ",
-                    arrays.size());
+  TORCH_CHECK_VALUE(next == arrays.size(), "connect: arrays must have ", next,
+                    " tensors, those of the rules \"arrays\", but has ", arrays.size());
   Network network = draw(rows, cols, projections, seed, dtype.value_or(c10::get_default_dtype_as_scalartype()),
                          device.value_or(c10::Device(c10::kCPU)));
   return {std::move(network.indices), std::move(network.indptr), std::move(network.weights), std::move(network.delays)};

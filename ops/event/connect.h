@@ -19,8 +19,8 @@ struct NeuronRange {
 };
 
 // What numbers are drawn from: "constant" first; "uniform" from first to second; "normal" of mean first and standard
-// deviation second; "lognormal", e to the power of such a number; "array" of the rule "arrays", given numbers. Those out
-// of [low, high] are low or high, or drawn again where `redraw`. A law is drawn in float32.
+// deviation second; "lognormal", e to the power of such a number; "array" of the rule "arrays", given numbers. Those
+// out of [low, high] are low or high, or drawn again where `redraw`. A law is drawn in float32.
 struct NumberLaw {
   std::string_view law = "constant";
   double first = 1, second = 0;
@@ -40,9 +40,9 @@ struct Projection {
   std::string_view rule = "all_to_all";
   NeuronRange sources, targets;
   double amount = 0;
-  bool autapses = true;   // a neuron may be connected with itself
-  bool multapses = true;  // of fixed degrees: two neurons may be connected several times
-  NumberLaw weight, delay;  // a delay in steps, rounded to a whole number
+  bool autapses = true;                                 // a neuron may be connected with itself
+  bool multapses = true;                                // of fixed degrees: two neurons may be connected several times
+  NumberLaw weight, delay;                              // a delay in steps, rounded to a whole number
   at::Tensor source_indices = {}, target_indices = {};  // of arrays: int32 or int64 [connections]
   at::Tensor weights = {}, delays = {};                 // of the law "array": [connections]
 };
@@ -56,8 +56,8 @@ struct Network {
 };
 
 // The same network for any number of threads and on every device. Memory beyond the result: 12 bytes a row, and of a
-// fixed in-degree 4, of arrays about 40 bytes for each connection of the largest such projection. Throws c10::ValueError
-// and c10::TypeError.
+// fixed in-degree 4, of arrays about 40 bytes for each connection of the largest such projection. Throws
+// c10::ValueError and c10::TypeError.
 SPIKEFORGE_API Network connect(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections,
                                std::int64_t seed, at::ScalarType weight_type = at::kFloat,
                                c10::Device device = c10::kCPU);

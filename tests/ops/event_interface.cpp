@@ -122,16 +122,17 @@ TEST_CASE("weights change with spikes from C++") {
 
 TEST_CASE("networks are drawn from C++, as one matrix of several projections") {
   const NeuronRange excitatory{0, 80}, inhibitory{80, 100};
-  const Network network = connect(100, 100,
-                                  {{.rule = "fixed_in_degree",
-                                    .sources = excitatory,
-                                    .targets = inhibitory,
-                                    .amount = 9,
-                                    .multapses = false,
-                                    .weight = {.law = "normal", .first = 2, .second = 0.1, .low = 1.9},
-                                    .delay = {.first = 15}},
-                                   {.rule = "one_to_one", .sources = inhibitory, .targets = {0, 20}, .weight = {.first = -1}}},
-                                  7, at::kDouble);
+  const Network network =
+      connect(100, 100,
+              {{.rule = "fixed_in_degree",
+                .sources = excitatory,
+                .targets = inhibitory,
+                .amount = 9,
+                .multapses = false,
+                .weight = {.law = "normal", .first = 2, .second = 0.1, .low = 1.9},
+                .delay = {.first = 15}},
+               {.rule = "one_to_one", .sources = inhibitory, .targets = {0, 20}, .weight = {.first = -1}}},
+              7, at::kDouble);
   CHECK(network.indices.size(0) == 200);
   CHECK(network.indptr.size(0) == 101);
   CHECK(network.delays.scalar_type() == at::kByte);

@@ -159,6 +159,14 @@ def public_calls(schema):
         for transpose in (False, True):
             x = (40 if not transpose else 30,) + ((3,) if name.endswith("mm") else ())
             yield dict(weights=torch.randn(2), events=torch.randn(x), rows=30, cols=40, prob=0.1, seed=3, law="normal", transpose=transpose)
+    elif name == "connect":
+        infinity = float("inf")
+        yield dict(rows=6, cols=12, rules=["fixed_in_degree", "fixed_total", "arrays"], ranges=[0, 4, 6, 12, 1, 6, 0, 6, 0, 2, 3, 5], amounts=[3.0, 40.0, 0.0],
+                   choices=[False, False, False, True] + [True] * 8, laws=["normal", "lognormal", "uniform", "constant", "array", "array"],
+                   numbers=[1.0, 0.1, 0.0, infinity, 3.0, 1.0, 1.0, 30.0, 0.0, 1.0, -infinity, infinity, 2.0, 0.0, 0.0, 9.0] + [0.0] * 8,
+                   arrays=[integers(0, 2, 5), integers(0, 2, 5), torch.rand(5), integers(1, 9, 5)], seed=3, dtype=torch.float32)
+        yield dict(rows=5, cols=5, rules=["fixed_out_degree", "fixed_probability"], ranges=[0, 5, 0, 5, 0, 5, 0, 5], amounts=[3.0, 0.5], choices=[False] * 8,
+                   laws=["constant"] * 4, numbers=[1.0, 0.0, 0.0, 2.0] * 4, arrays=[])
     elif name == "csr_check" or name == "csr_transpose":
         indices, indptr, size = csr()
         yield dict(indices=indices, indptr=indptr, **size, **(dict(sorted=False) if name == "csr_check" else {}))

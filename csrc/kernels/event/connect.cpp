@@ -34,7 +34,8 @@ ConnectSpec spec_of(ConnectStep step, NumberType type) {
 }
 
 jit::KernelSource print_source(const ConnectSpec& spec) {
-  constexpr const char* steps[] = {"count_lines", "count_places", "draw", "count_rows", "place_rows", "sort", "numbers"};
+  constexpr const char* steps[] = {"count_lines", "count_places", "draw",   "count_rows",
+                                   "place_rows",  "sort",         "numbers"};
   constexpr const char* types[] = {"f16", "bf16", "float", "double", "unsigned char", "int"};
   std::string function = steps[static_cast<int>(spec.step)];
   const std::string name = "connect_" + function;

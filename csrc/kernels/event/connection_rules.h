@@ -3,8 +3,8 @@
 //
 // A projection is a matrix of `count` lines of `width` places: its rows or, where every column has the same number of
 // connections, its columns. Every random number is a word of Philox at a counter of seed, projection, line, position in
-// the line and attempt, so that each can be drawn by anybody at any time: the same network for any number of threads and
-// on every device. A whole number below n is floor(word n / 2^32), which is uneven by n / 2^32 at most.
+// the line and attempt, so that each can be drawn by anybody at any time: the same network for any number of threads
+// and on every device. A whole number below n is floor(word n / 2^32), which is uneven by n / 2^32 at most.
 #pragma once
 
 #include <spikeforge/neuron/random.h>
@@ -18,13 +18,13 @@ using Place = long long;
 enum class Purpose : unsigned { places, numbers, lines, count };
 
 struct Lines {
-  unsigned long long seed;
-  unsigned projection;
-  int without_own;  // the place own + l of line l, if it has that, has no connection
-  Place count, width;
-  Place own;
-  float places_a_bit;  // of fixed probability: -1 / log2(1 - p)
-  int first;           // of the matrix's columns, of place 0
+  unsigned long long seed = 0;
+  unsigned projection = 0;
+  int without_own = 0;  // the place own + l of line l, if it has that, has no connection
+  Place count = 0, width = 0;
+  Place own = 0;
+  float places_a_bit = 0;  // of fixed probability: -1 / log2(1 - p)
+  int first = 0;           // of the matrix's columns, of place 0
 };
 
 // Of the numbers of a projection's connections:
@@ -35,12 +35,13 @@ struct Lines {
 // Those out of [low, high] are drawn again, or else are low or high.
 enum class LawKind : int { constant, uniform, normal, lognormal };
 struct Law {
-  double first, second, low, high;
-  LawKind kind;
-  int redraws;
+  double first = 0, second = 0, low = 0, high = 0;
+  LawKind kind = LawKind::constant;
+  int redraws = 0;
 };
 
-SPIKEFORGE_PLAIN_FN PhiloxWords words_of(const Lines& lines, Purpose purpose, Place line, Place block, unsigned attempt) {
+SPIKEFORGE_PLAIN_FN PhiloxWords words_of(const Lines& lines, Purpose purpose, Place line, Place block,
+                                         unsigned attempt) {
   const unsigned stream = lines.projection * static_cast<unsigned>(Purpose::count) + static_cast<unsigned>(purpose);
   return philox({{static_cast<unsigned>(block), static_cast<unsigned>(line), stream, attempt}}, lines.seed);
 }
@@ -135,8 +136,10 @@ SPIKEFORGE_PLAIN_FN float exponential(float x) {
   const float n = floor(x * 1.44269504F + 0.5F);
   const float r = (x - n * 0.693145752F) - n * 1.42860677e-6F;  // ln 2 in two parts, of which the first has few bits
   const float power =
-      1.0F + r * (1.0F + r * (0.5F + r * (0.166666667F + r * (4.16666667e-2F +
-                                                             r * (8.33333333e-3F + r * (1.38888889e-3F + r * 1.98412698e-4F))))));
+      1.0F +
+      r * (1.0F +
+           r * (0.5F + r * (0.166666667F +
+                            r * (4.16666667e-2F + r * (8.33333333e-3F + r * (1.38888889e-3F + r * 1.98412698e-4F))))));
   return power * as_float(static_cast<unsigned>(static_cast<int>(n) + 127) << 23);
 }
 
@@ -162,7 +165,7 @@ SPIKEFORGE_PLAIN_FN double number_of_connection(const Lines& lines, const Law& l
 // ---- one step of the making, on a device ----
 
 enum class ConnectStep : int {
-  count_lines,  // of `total` connections: counted[line] += 1
+  count_lines,   // of `total` connections: counted[line] += 1
   count_places,  // of fixed probability: counted[line]
   draw,          // fills the places of all lines, by `rule`
   count_rows,    // counted[drawn[i]] += 1
@@ -175,19 +178,19 @@ enum class NumberType : int { f16, bf16, f32, f64, u8, i32 };
 
 // A line's connections lie at starts[line], counts[line] of them.
 struct ConnectArguments {
-  Lines lines;
-  Law law;
-  Place total;
-  const Place* starts;
-  const int* counts;
-  int* counted;
-  int* indices;      // written
-  const int* drawn;  // [total], `degree` a line
-  void* numbers;
-  PlaceRule rule;
-  NumberType type;
-  int degree;
-  int of;  // 0: weights, 1: delays, which are rounded to whole numbers
+  Lines lines = {};
+  Law law = {};
+  Place total = 0;
+  const Place* starts = nullptr;
+  const int* counts = nullptr;
+  int* counted = nullptr;
+  int* indices = nullptr;      // written
+  const int* drawn = nullptr;  // [total], `degree` a line
+  void* numbers = nullptr;
+  PlaceRule rule = PlaceRule::all;
+  NumberType type = NumberType::f16;
+  int degree = 1;
+  int of = 0;  // 0: weights, 1: delays, which are rounded to whole numbers
 };
 
 static_assert(sizeof(Lines) == 6 * 8, "words without padding");
