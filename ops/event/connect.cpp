@@ -1,5 +1,6 @@
 // connect: networks drawn by rule. Rows are counted first, projection by projection; then every projection fills its
 // part of each row. csrc/kernels/event/connection_rules.h says how places and numbers are drawn.
+#include <spikeforge/jit/recorder.h>
 #include <spikeforge/kernels/event/connect.h>
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/library.h>
