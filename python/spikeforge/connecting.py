@@ -81,8 +81,9 @@ def connect(
         for law in laws:
             lists["laws"].append(law.law)
             lists["numbers"] += [float(law.first), float(law.second), float(law.low), float(law.high)]
-        given = [rule.sources, rule.targets, *(x for x, law in zip((p.weight, p.delay), laws) if law.law == "array")]
-        lists["arrays"] += [t.to(device or "cpu") for t in given if isinstance(t, Tensor)]
+        if rule.rule == "arrays":
+            given = [value for value, law in zip((p.weight, p.delay), laws) if law.law == "array"]
+            lists["arrays"] += [torch.as_tensor(t).to(device or "cpu") for t in (rule.sources, rule.targets, *given)]
     drawn = torch.ops.spikeforge.connect(rows, cols, **lists, seed=seed, dtype=dtype, device=device)
     return Connectivity(*drawn, rows=rows, cols=cols)
 

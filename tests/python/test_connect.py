@@ -258,15 +258,15 @@ def equal(a, b):
 def test_any_number_of_threads_draws_the_same_network():
     threads = torch.get_num_threads()
     made = []
-    big = [Projection(slice(0, 3000), slice(0, 3000), rule, **LAWS) for rule in EVERY_RULE[2:]]
+    big = [Projection(slice(0, 1000), slice(0, 1000), rule, **LAWS) for rule in EVERY_RULE[2:]]
     try:
         for count in (1, 2, 5):
             torch.set_num_threads(count)
-            made.append(spikeforge.connect(3000, 3000, big, seed=1))
+            made.append(spikeforge.connect(1000, 1000, big, seed=1))
     finally:
         torch.set_num_threads(threads)
     assert equal(made[0], made[1]) and equal(made[0], made[2])
-    assert not torch.equal(made[0].weights, spikeforge.connect(3000, 3000, big, seed=2).weights)
+    assert not torch.equal(made[0].weights, spikeforge.connect(1000, 1000, big, seed=2).weights)
 
 
 def test_a_gpu_draws_the_same_network(cuda):
