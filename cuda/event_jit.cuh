@@ -39,26 +39,12 @@ __device__ __forceinline__ void deliver_drawn(const Adder<S, false>& adder, cons
 }
 
 template <class S, Distribution distribution>
-__device__ __forceinline__ void jit_gather(const JitArguments& args) {
+__device__ __forceinline__ void sum_drawn_rows(const JitArguments& args) {
   const ProductArguments& a = args.product;
   const RandomRows& matrix = args.matrix;
   const JitWeights<S, distribution> weights(a);
   const Int groups = static_cast<Int>(gridDim.x) * blockDim.x / S::lanes;
   const int lane = threadIdx.x % S::lanes;
-  if constexpr (S::delays != Delays::none) {
-    int shift = 0;
-    if constexpr (S::sums == Sums::fixed) shift = doublings<S::homogeneous>(a);
-    const Adder<S, false> adder(a, shift);
-    if (!adder.ring.begun) return;
-    for (Int row = (static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x) / S::lanes; row < a.rows; row += groups)
-      for (Int piece = lane; piece < matrix.pieces; piece += S::lanes)
-        for_each_connection<distribution>(matrix, row, piece, [&](const Connection& connection) {
-          const auto x = S::entry(a, a.cols, connection.column, 0);
-          if (S::contributes(x))
-            deliver_drawn<S>(adder, args.delays, weights, connection, blockIdx.y * a.rows + row, x);
-        });
-    return;
-  }
   for (Int row = (static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x) / S::lanes; row < a.rows; row += groups)
     for (Int c0 = 0; c0 < a.n; c0 += S::columns) {
       typename S::Sum sums[S::columns] = {};
@@ -82,6 +68,33 @@ __device__ __forceinline__ void jit_gather(const JitArguments& args) {
           static_cast<typename S::Weight*>(a.y)[(blockIdx.y * a.rows + row) * a.n + c0 + c] = S::result(a, sum);
       }
     }
+}
+
+template <class S, Distribution distribution>
+__device__ __forceinline__ void deliver_drawn_rows(const JitArguments& args) {
+  const ProductArguments& a = args.product;
+  const RandomRows& matrix = args.matrix;
+  const JitWeights<S, distribution> weights(a);
+  int shift = 0;
+  if constexpr (S::sums == Sums::fixed) shift = doublings<S::homogeneous>(a);
+  const Adder<S, false> adder(a, shift);
+  if (!adder.ring.begun) return;
+  const Int groups = static_cast<Int>(gridDim.x) * blockDim.x / S::lanes;
+  const int lane = threadIdx.x % S::lanes;
+  for (Int row = (static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x) / S::lanes; row < a.rows; row += groups)
+    for (Int piece = lane; piece < matrix.pieces; piece += S::lanes)
+      for_each_connection<distribution>(matrix, row, piece, [&](const Connection& connection) {
+        const auto x = S::entry(a, a.cols, connection.column, 0);
+        if (S::contributes(x)) deliver_drawn<S>(adder, args.delays, weights, connection, blockIdx.y * a.rows + row, x);
+      });
+}
+
+template <class S, Distribution distribution>
+__device__ __forceinline__ void jit_gather(const JitArguments& args) {
+  if constexpr (S::delays == Delays::none)
+    sum_drawn_rows<S, distribution>(args);
+  else
+    deliver_drawn_rows<S, distribution>(args);
 }
 
 template <class S, Distribution distribution>

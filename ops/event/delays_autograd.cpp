@@ -23,10 +23,10 @@ at::Tensor counted(const at::Tensor& x, Values values, c10::ScalarType type) {
   if (values == Values::number) return x.to(type);
   const at::Tensor active = x.gt(0);
   const at::Tensor zero = at::zeros({}, x.options().dtype(type));
-  const at::Tensor count = values == Values::event ? active.to(type) : at::where(active, x.to(type), zero);
+  at::Tensor count = values == Values::event ? active.to(type) : at::where(active, x.to(type), zero);
   if (x.scalar_type() == c10::ScalarType::Bool) return count;
   const at::Tensor through = at::nan_to_num(x, 0, 0, 0).to(type);
-  return count.detach() + (through - through.detach());
+  return count.detach().add(through.sub(through.detach()));
 }
 
 class Delayed {

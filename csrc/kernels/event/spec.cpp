@@ -107,7 +107,7 @@ Bounds bounds(const KernelSpec& spec) {
       return {256, spec.sums == Sums::fixed ? 2 : 4};
     case Kernel::scatter:
       if (spec.in_shared_memory) return {1024, 1};
-      return {256, spec.sums == Sums::fixed ? 2 : spec.sums == Sums::floats ? 3 : 4};
+      return {256, spec.sums == Sums::fixed ? 2 : spec.sums == Sums::floats || spec.delays != Delays::none ? 3 : 4};
     default:
       return {1024, 1};
   }
