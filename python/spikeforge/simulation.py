@@ -84,6 +84,10 @@ class Network:
         self.seed = seed
         self.dtype = dtype or torch.get_default_dtype()
         self.weight_dtype = weight_dtype or self.dtype
+        if self.dtype not in (torch.float32, torch.float64) or (self.weight_dtype == torch.float64) != (self.dtype == torch.float64):
+            raise TypeError(
+                f"Network: states are float32 or, with float64 weights, float64, but are {self.dtype} beside weights in {self.weight_dtype}"
+            )
         self.device = torch.device(device)
         self.deterministic = deterministic
         self.populations: list[Population] = []
