@@ -50,7 +50,7 @@ def dense_loop(made, steps):
     matrices = torch.zeros(10, m.rows, m.cols, dtype=torch.float64)
     matrices.index_put_((m.delays.long(), row, m.indices.long()), m.weights, accumulate=True)
     v = torch.cat([torch.linspace(0, 0.9, 60), torch.zeros(40)]).double()
-    leak = torch.cat([torch.full((60,), 0.9).double(), torch.linspace(0.8, 0.95, 25).double(), torch.full((15,), 0.8).double()])
+    leak = torch.cat([torch.tensor([0.9] * 60, dtype=torch.float64), torch.linspace(0.8, 0.95, 25).double(), torch.tensor([0.8] * 15, dtype=torch.float64)])
     wait = torch.zeros(100)
     past, fired, voltages = [], [], []
     for _ in range(steps):
