@@ -114,7 +114,15 @@ std::tuple<at::Tensor, at::Tensor> take_meta(const at::Tensor& buffer, const at:
   return {std::move(arrivals), at::empty_symint(buffer.sym_sizes(), buffer.options())};
 }
 
-// The public operators; Buffer is at::Tensor& of those that change it.
+// torch's own way with views that negate takes what an operator returns for what it changes.
+at::Tensor take_negated_(const at::Tensor& buffer, const at::Tensor& step) {
+  const at::Tensor resolved = buffer.resolve_neg();
+  at::Tensor arrivals = call_take_(resolved, step.resolve_neg());
+  if (buffer.is_neg()) buffer.copy_(resolved);
+  return arrivals;
+}
+
+// The public operators.
 template <auto run>
 auto csr(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& indptr, const at::Tensor& events,
          const at::Tensor& delays, const at::Tensor& buffer, const at::Tensor& step, c10::SymInt rows, c10::SymInt cols,
@@ -185,6 +193,8 @@ SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("take_arrivals", TORCH_FN(take));
   library.impl("take_arrivals_", TORCH_FN(take_));
 }
+
+SPIKEFORGE_KERNELS(Negative, library) { library.impl("take_arrivals_", TORCH_FN(take_negated_)); }
 
 SPIKEFORGE_KERNELS(Meta, library) {
   library.impl("csr_deliver", TORCH_FN(deliver_kernel<deliver_meta>));

@@ -242,17 +242,15 @@ def test_gradients_have_their_arguments_types(device):
 
 @both_orders
 def test_opcheck(transpose, device):
-    for shared in (False, True):
-        m, weights, x, delays, buffer = small(device, shared, transpose, (2,), entries="mixed")
-        step = torch.tensor(2)
-        for gradients in (False, True):
-            w, e, b = (t.detach().requires_grad_(gradients) for t in (weights, x, buffer))
-            arguments = w, m.indices, m.indptr, e, delays, b, step
-            torch.library.opcheck(ops.event_csrmv_delayed.default, arguments, dict(m.size, transpose=transpose))
-            torch.library.opcheck(ops.take_arrivals.default, (b, step))
-            if not gradients:
-                torch.library.opcheck(ops.event_csrmv_delayed_.default, arguments, dict(m.size, transpose=transpose))
-                torch.library.opcheck(ops.take_arrivals_.default, (b, step))
+    step = torch.tensor(2)
+    m, weights, x, delays, buffer = small(device, not transpose, transpose, (2,), entries="mixed")
+    torch.library.opcheck(ops.event_csrmv_delayed.default, (weights, m.indices, m.indptr, x, delays, buffer, step), dict(m.size, transpose=transpose))
+    arguments = weights.detach(), m.indices, m.indptr, x.detach(), delays, buffer.detach(), step
+    torch.library.opcheck(ops.event_csrmv_delayed_.default, arguments, dict(m.size, transpose=transpose))
+    if transpose:
+        torch.library.opcheck(ops.event_csrmv_delayed.default, arguments, dict(m.size, transpose=transpose))
+        torch.library.opcheck(ops.take_arrivals.default, (buffer, step))
+        torch.library.opcheck(ops.take_arrivals_.default, (buffer.detach(), step))
     indices = torch.randint(8, (5, 3), dtype=torch.int32, device=device)
     weights, x = (torch.randn(shape, dtype=torch.float64, device=device, requires_grad=True) for shape in ((5, 3), (5 if transpose else 8,)))
     buffer = torch.zeros(2, 8 if transpose else 5, dtype=torch.float64, device=device)
