@@ -114,7 +114,17 @@ std::tuple<at::Tensor, at::Tensor> take_meta(const at::Tensor& buffer, const at:
   return {std::move(arrivals), at::empty_symint(buffer.sym_sizes(), buffer.options())};
 }
 
-// torch's own way with views that negate takes what an operator returns for what it changes.
+// Of views that negate: torch's own way takes what an operator returns for what it changes.
+void deliver_negated_(const DeliverCall& call) {
+  const auto& [weights, indices, indptr, x, options] = call.product;
+  const at::Tensor w = weights.resolve_neg(), columns = indices.resolve_neg(), entries = x.resolve_neg(),
+                   delays = call.delays.resolve_neg(), buffer = call.buffer.resolve_neg(),
+                   step = call.step.resolve_neg();
+  const std::optional<at::Tensor> begins = indptr ? std::optional(indptr->resolve_neg()) : std::nullopt;
+  call_deliver_({{w, columns, begins, entries, options}, delays, buffer, step});
+  if (call.buffer.is_neg()) call.buffer.copy_(buffer);
+}
+
 at::Tensor take_negated_(const at::Tensor& buffer, const at::Tensor& step) {
   const at::Tensor resolved = buffer.resolve_neg();
   at::Tensor arrivals = call_take_(resolved, step.resolve_neg());
@@ -194,7 +204,10 @@ SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("take_arrivals_", TORCH_FN(take_));
 }
 
-SPIKEFORGE_KERNELS(Negative, library) { library.impl("take_arrivals_", TORCH_FN(take_negated_)); }
+SPIKEFORGE_KERNELS(Negative, library) {
+  library.impl("csr_deliver_", TORCH_FN(deliver_kernel<deliver_negated_>));
+  library.impl("take_arrivals_", TORCH_FN(take_negated_));
+}
 
 SPIKEFORGE_KERNELS(Meta, library) {
   library.impl("csr_deliver", TORCH_FN(deliver_kernel<deliver_meta>));

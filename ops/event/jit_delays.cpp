@@ -129,6 +129,15 @@ void jit_deliver_autograd_(const JitDeliverCall& call) {
                    [&] { call_jit_deliver_(call); });
 }
 
+// As of csr_deliver_.
+void jit_deliver_negated_(const JitDeliverCall& call) {
+  const auto& [weights, x, options, draw] = call.product;
+  const at::Tensor w = weights.resolve_neg(), entries = x.resolve_neg(), buffer = call.buffer.resolve_neg(),
+                   step = call.step.resolve_neg();
+  call_jit_deliver_({{w, entries, options, draw}, call.delays, buffer, step});
+  if (call.buffer.is_neg()) call.buffer.copy_(buffer);
+}
+
 // What public operators are lowered to knows how to map.
 void register_jit_delayed(torch::Library& library) {
   library.impl("jit_csrmv_delayed", TORCH_FN(jit_deliver_kernel<call_jit_deliver>));
@@ -160,6 +169,10 @@ SPIKEFORGE_KERNELS(FuncTorchBatched, library) { register_jit_delayed(library); }
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("jit_deliver", TORCH_FN(jit_deliver_kernel<jit_deliver>));
   library.impl("jit_deliver_", TORCH_FN(jit_deliver_kernel<jit_deliver_in_place>));
+}
+
+SPIKEFORGE_KERNELS(Negative, library) {
+  library.impl("jit_deliver_", TORCH_FN(jit_deliver_kernel<jit_deliver_negated_>));
 }
 
 SPIKEFORGE_KERNELS(Meta, library) {

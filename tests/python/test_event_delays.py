@@ -481,6 +481,16 @@ def test_a_buffer_that_is_not_contiguous_changes_in_place(device):
     assert torch.equal(ops.take_arrivals_(wide.T, torch.tensor(3, device=device)), expected[3]) and wide.eq(0).all()
 
 
+def test_a_buffer_that_is_seen_negated_changes_in_place():
+    m = matrix("random")
+    arguments = m, torch.ones(1), torch.ones(m.rows), torch.ones(1, dtype=torch.uint8)
+    start, step = torch.rand(4, m.cols), torch.tensor(2)
+    expected, beneath = deliver(*arguments, start, step, transpose=True), -start
+    deliver(*arguments, torch._neg_view(beneath), step, in_place=True, transpose=True)
+    assert torch.equal(-beneath, expected)
+    assert torch.equal(ops.take_arrivals_(torch._neg_view(beneath), step), expected[2]) and beneath[2].eq(0).all()
+
+
 # ---- on a GPU ----
 
 def test_a_captured_graph_advances_the_step(cuda):
