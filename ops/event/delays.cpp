@@ -13,7 +13,7 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 
@@ -114,7 +114,25 @@ std::tuple<at::Tensor, at::Tensor> take_meta(const at::Tensor& buffer, const at:
   return {std::move(arrivals), at::empty_symint(buffer.sym_sizes(), buffer.options())};
 }
 
-// The public operators; Buffer is at::Tensor& of those that change it.
+// Of views that negate: torch's own way takes what an operator returns for what it changes.
+void deliver_negated_(const DeliverCall& call) {
+  const auto& [weights, indices, indptr, x, options] = call.product;
+  const at::Tensor w = weights.resolve_neg(), columns = indices.resolve_neg(), entries = x.resolve_neg(),
+                   delays = call.delays.resolve_neg(), buffer = call.buffer.resolve_neg(),
+                   step = call.step.resolve_neg();
+  const std::optional<at::Tensor> begins = indptr ? std::optional(indptr->resolve_neg()) : std::nullopt;
+  call_deliver_({{w, columns, begins, entries, options}, delays, buffer, step});
+  if (call.buffer.is_neg()) call.buffer.copy_(buffer);
+}
+
+at::Tensor take_negated_(const at::Tensor& buffer, const at::Tensor& step) {
+  const at::Tensor resolved = buffer.resolve_neg();
+  at::Tensor arrivals = call_take_(resolved, step.resolve_neg());
+  if (buffer.is_neg()) buffer.copy_(resolved);
+  return arrivals;
+}
+
+// The public operators.
 template <auto run>
 auto csr(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& indptr, const at::Tensor& events,
          const at::Tensor& delays, const at::Tensor& buffer, const at::Tensor& step, c10::SymInt rows, c10::SymInt cols,
@@ -167,12 +185,17 @@ SPIKEFORGE_SCHEMAS(library) {
   define("take_arrivals_(Tensor(a!) buffer, Tensor step) -> Tensor");
 }
 
-SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) {
+// What public operators are lowered to knows how to map; torch would call them map by map.
+void register_public(torch::Library& library) {
   library.impl("event_csrmv_delayed", TORCH_FN(csr<call_deliver>));
   library.impl("event_csrmv_delayed_", TORCH_FN(csr<call_deliver_>));
   library.impl("event_ellmv_delayed", TORCH_FN(ell<call_deliver>));
   library.impl("event_ellmv_delayed_", TORCH_FN(ell<call_deliver_>));
 }
+
+SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { register_public(library); }
+
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) { register_public(library); }
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("csr_deliver", TORCH_FN(deliver_kernel<deliver>));
@@ -181,16 +204,16 @@ SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("take_arrivals_", TORCH_FN(take_));
 }
 
+SPIKEFORGE_KERNELS(Negative, library) {
+  library.impl("csr_deliver_", TORCH_FN(deliver_kernel<deliver_negated_>));
+  library.impl("take_arrivals_", TORCH_FN(take_negated_));
+}
+
 SPIKEFORGE_KERNELS(Meta, library) {
   library.impl("csr_deliver", TORCH_FN(deliver_kernel<deliver_meta>));
   library.impl("csr_deliver_", TORCH_FN(deliver_kernel<check_deliver>));
   library.impl("take_arrivals", TORCH_FN(take_meta));
   library.impl("take_arrivals_", TORCH_FN(take_meta_));
-}
-
-SPIKEFORGE_KERNELS(Autograd, library) {
-  for (const char* const name : {"csr_deliver_", "take_arrivals_"})
-    library.impl(name, torch::autograd::autogradNotImplementedFallback());
 }
 
 }  // namespace
@@ -234,15 +257,14 @@ ChangedBuffer::ChangedBuffer(const char* op, const at::Tensor& buffer) : buffer_
   TORCH_CHECK_VALUE(
       at::has_internal_overlap(buffer) != at::MemOverlap::Yes, op,
       ": a buffer that changes must have memory of its own for each element, but elements of it share it");
+  TORCH_CHECK_VALUE(!buffer.is_inference() || c10::InferenceMode::is_enabled(), op,
+                    ": a buffer of torch.inference_mode() may change in that mode alone");
   changed_ = buffer.contiguous();
 }
 
 void ChangedBuffer::write_back() const {
-  // Autograd asks for the version of what it saved. copy_ counts by itself.
-  if (buffer_.is_contiguous())
-    buffer_.unsafeGetTensorImpl()->bump_version();
-  else
-    buffer_.copy_(changed_);
+  if (!buffer_.is_contiguous()) buffer_.copy_(changed_);
+  buffer_.unsafeGetTensorImpl()->bump_version();  // autograd asks for that of what it saved
 }
 
 std::vector<std::int64_t> slot_offsets(const at::Tensor& buffer, const at::Tensor& step) {

@@ -129,6 +129,10 @@ at::Tensor deliver_autograd(const DeliverCall& call) {
       });
 }
 
+void deliver_autograd_(const DeliverCall& call) {
+  without_gradient(call.name(), {call.product.weights, call.product.x, call.buffer}, [&] { call_deliver_(call); });
+}
+
 struct TakeRule {
   static constexpr bool is_traceable = true;
 
@@ -162,9 +166,15 @@ std::tuple<at::Tensor, at::Tensor> take_autograd(const at::Tensor& buffer, const
   return {results[0], results[1]};
 }
 
+at::Tensor take_autograd_(const at::Tensor& buffer, const at::Tensor& step) {
+  return without_gradient("take_arrivals", {buffer}, [&] { return call_take_(buffer, step); });
+}
+
 SPIKEFORGE_KERNELS(Autograd, library) {
   library.impl("csr_deliver", TORCH_FN(deliver_kernel<deliver_autograd>));
+  library.impl("csr_deliver_", TORCH_FN(deliver_kernel<deliver_autograd_>));
   library.impl("take_arrivals", TORCH_FN(take_autograd));
+  library.impl("take_arrivals_", TORCH_FN(take_autograd_));
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 // and not what the ring holds.
 //
 // By rows (A e) a thread owns the rows that it adds to. By columns (e A) it owns columns, which it finds in each active
-// row where columns ascend; where they do not, one thread adds all. Every element of the ring is added to in the order
-// of the matrix, by whichever thread: any number of threads gives the same bits. Several vectors are shared out whole.
+// row where columns ascend; where they do not, one thread adds all. Several vectors are shared out whole. The same
+// number of threads gives the same bits.
 #include <spikeforge/kernels/event/note.h>
 #include <spikeforge/ops/event/delays.h>
 #include <spikeforge/ops/event/prepared.h>

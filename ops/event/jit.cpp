@@ -54,10 +54,15 @@ SPIKEFORGE_SCHEMAS(library) {
               {at::Tag::pt2_compliant_tag});
 }
 
-SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) {
+// What they are lowered to knows how to map; torch would call them map by map.
+void register_jit(torch::Library& library) {
   library.impl("jit_csrmv", TORCH_FN(jit_csr<false>));
   library.impl("jit_csrmm", TORCH_FN(jit_csr<true>));
 }
+
+SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { register_jit(library); }
+
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) { register_jit(library); }
 
 SPIKEFORGE_KERNELS(Meta, library) { library.impl("jit_product", TORCH_FN(jit_kernel<jit_product_meta>)); }
 

@@ -15,7 +15,6 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 
 #include <cmath>
 
@@ -125,34 +124,55 @@ at::Tensor jit_deliver_autograd(const JitDeliverCall& call) {
       });
 }
 
+void jit_deliver_autograd_(const JitDeliverCall& call) {
+  without_gradient(jit_deliver_name, {call.product.weights, call.product.x, call.buffer},
+                   [&] { call_jit_deliver_(call); });
+}
+
+// As of csr_deliver_.
+void jit_deliver_negated_(const JitDeliverCall& call) {
+  const auto& [weights, x, options, draw] = call.product;
+  const at::Tensor w = weights.resolve_neg(), entries = x.resolve_neg(), buffer = call.buffer.resolve_neg(),
+                   step = call.step.resolve_neg();
+  call_jit_deliver_({{w, entries, options, draw}, call.delays, buffer, step});
+  if (call.buffer.is_neg()) call.buffer.copy_(buffer);
+}
+
+// What public operators are lowered to knows how to map.
+void register_jit_delayed(torch::Library& library) {
+  library.impl("jit_csrmv_delayed", TORCH_FN(jit_deliver_kernel<call_jit_deliver>));
+  library.impl("jit_csrmv_delayed_", TORCH_FN(jit_deliver_kernel<call_jit_deliver_>));
+}
+
 SPIKEFORGE_SCHEMAS(library) {
   for (const bool in_place : {false, true}) {
     const std::string end = in_place ? "_" : "";
     const std::string middle =
         std::string(", Tensor") + (in_place ? "(a!)" : "") +
         " buffer, Tensor step, *, SymInt rows, SymInt cols, float prob, int seed, float[] delays";
-    const std::string result = std::string("bool deterministic");
     const std::string returns = std::string(") -> ") + (in_place ? "()" : "Tensor");
-    library.def(("jit_csrmv_delayed" + end + "(Tensor weights, Tensor events" + middle +
-                 ", str law=\"constant\", str delay_law=\"constant\", bool transpose=False, str values=\"event\", " +
-                 result + "=False" + returns)
-                    .c_str(),
-                {at::Tag::pt2_compliant_tag});
-    library.def(("jit_deliver" + end + "(Tensor weights, Tensor x" + middle +
-                 ", str law, str delay_law, bool transpose, str values, " + result + returns)
-                    .c_str(),
-                {at::Tag::pt2_compliant_tag});
+    const auto define = [&](const std::string& name, const std::string& options) {
+      library.def((name + middle + options + returns).c_str(), {at::Tag::pt2_compliant_tag});
+    };
+    define("jit_csrmv_delayed" + end + "(Tensor weights, Tensor events",
+           ", str law=\"constant\", str delay_law=\"constant\", bool transpose=False, str values=\"event\", bool "
+           "deterministic=False");
+    define("jit_deliver" + end + "(Tensor weights, Tensor x",
+           ", str law, str delay_law, bool transpose, str values, bool deterministic");
   }
 }
 
-SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) {
-  library.impl("jit_csrmv_delayed", TORCH_FN(jit_deliver_kernel<call_jit_deliver>));
-  library.impl("jit_csrmv_delayed_", TORCH_FN(jit_deliver_kernel<call_jit_deliver_>));
-}
+SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { register_jit_delayed(library); }
+
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) { register_jit_delayed(library); }
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("jit_deliver", TORCH_FN(jit_deliver_kernel<jit_deliver>));
   library.impl("jit_deliver_", TORCH_FN(jit_deliver_kernel<jit_deliver_in_place>));
+}
+
+SPIKEFORGE_KERNELS(Negative, library) {
+  library.impl("jit_deliver_", TORCH_FN(jit_deliver_kernel<jit_deliver_negated_>));
 }
 
 SPIKEFORGE_KERNELS(Meta, library) {
@@ -162,7 +182,7 @@ SPIKEFORGE_KERNELS(Meta, library) {
 
 SPIKEFORGE_KERNELS(Autograd, library) {
   library.impl("jit_deliver", TORCH_FN(jit_deliver_kernel<jit_deliver_autograd>));
-  library.impl("jit_deliver_", torch::autograd::autogradNotImplementedFallback());
+  library.impl("jit_deliver_", TORCH_FN(jit_deliver_kernel<jit_deliver_autograd_>));
 }
 
 // f(arguments of the lowered operators), in their order.

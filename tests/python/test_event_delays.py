@@ -4,6 +4,7 @@ import pytest
 import torch
 from events import KINDS, assert_close, contribution, from_lengths, matrix, ops, random_entries, random_weights
 from test_event_jit import mixed
+from torch.utils._python_dispatch import TorchDispatchMode
 
 both_orders = pytest.mark.parametrize("transpose", [False, True], ids=["gather", "scatter"])
 both_weights = pytest.mark.parametrize("shared", [False, True], ids=["heterogeneous", "homogeneous"])
@@ -17,7 +18,7 @@ def sum_type(dtype):
 def random_delays(m, kind, slots):
     if kind == "one":
         return torch.tensor([slots - 1], dtype=torch.int32)
-    return torch.randint(slots, (len(m.indices),), dtype=torch.uint8 if kind == "bytes" else torch.int32)
+    return torch.randint(min(slots, 256), (len(m.indices),), dtype=torch.uint8 if kind == "bytes" else torch.int32)
 
 
 def of_each_delay(m, weights, delays, slots):
@@ -48,7 +49,7 @@ def check(m, shared, dtype, entries, kind, transpose, values, batch, device, slo
     expected = delivered(of_each_delay(m, weights, delays, slots), x, before, step, transpose, values)
     options |= dict(transpose=transpose, graded=values == "graded")
     for on in {"cpu", device.type}:
-        buffer = before.to(device)
+        buffer = before.to(device, copy=True)
         arguments = m.to(device), weights.to(device), x.to(device), delays.to(device), buffer, torch.tensor(step, device=on)
         after = deliver(*arguments, **options)
         assert after.dtype == before.dtype and torch.equal(buffer.cpu(), before)
@@ -93,7 +94,7 @@ def test_ell(transpose, shared, device):
         weights = torch.randn((1,) if shared else (rows, width), dtype=torch.float64)
         x, before = random_entries((2, rows if transpose else cols), torch.float64), torch.randn(slots, 2, cols if transpose else rows, dtype=torch.float64)
         expected = delivered(of_each_delay(m, weights.flatten(), delays.flatten(), slots), x, before, 7, transpose, "graded")
-        buffer, step = before.to(device), torch.tensor(7)
+        buffer, step = before.to(device, copy=True), torch.tensor(7)
         arguments = weights.to(device), indices.to(device), x.to(device), delays.to(device), buffer, step
         options = dict(cols=cols, transpose=transpose, graded=True)
         assert_close(ops.event_ellmv_delayed(*arguments, **options), expected)
@@ -102,7 +103,7 @@ def test_ell(transpose, shared, device):
 
 
 @both_weights
-def test_any_number_of_threads_gives_the_same_bits(shared):
+def test_the_same_number_of_threads_gives_the_same_bits(shared):
     """Threads own columns where columns of a row ascend, and one of them does all where not."""
     before = torch.get_num_threads()
     try:
@@ -112,11 +113,14 @@ def test_any_number_of_threads_gives_the_same_bits(shared):
             for transpose in (False, True):
                 x = random_entries(m.rows if transpose else m.cols, torch.bool, 0.5)
                 start, results = torch.randn(6, m.cols if transpose else m.rows), []
-                for threads in (1, 2, 7):
+                for threads in (1, 3, 3, 7):
                     torch.set_num_threads(threads)
                     results.append(deliver(m, weights, x, delays, start, torch.tensor(3), transpose=transpose))
-                assert_close(results[0], delivered(of_each_delay(m, weights, delays, 6), x, start, 3, transpose, "event"))
-                assert all(torch.equal(results[0], result) for result in results)
+                for result in results:
+                    assert_close(result, delivered(of_each_delay(m, weights, delays, 6), x, start, 3, transpose, "event"))
+                assert torch.equal(results[1], results[2])
+                if not transpose or not sort:
+                    assert all(torch.equal(results[0], result) for result in results)
     finally:
         torch.set_num_threads(before)
 
@@ -158,6 +162,18 @@ def test_weights_of_what_is_no_event_have_no_influence(transpose, device):
         assert_close(deliver(m.to(device), poisoned.to(device), x.to(device), delays.to(device), buffer.to(device), step, **options), expected)
         nothing = deliver(m.to(device), torch.tensor([torch.nan], device=device), torch.zeros_like(x, device=device), delays.to(device), buffer.to(device), step, **options)
         assert nothing.eq(0).all()
+
+
+class Calls(TorchDispatchMode):
+    """Of the library's operators, beneath public ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names += [func._schema.name] if func.namespace == "spikeforge" else []
+        return func(*args, **(kwargs or {}))
 
 
 # ---- gradients ----
@@ -226,17 +242,15 @@ def test_gradients_have_their_arguments_types(device):
 
 @both_orders
 def test_opcheck(transpose, device):
-    for shared in (False, True):
-        m, weights, x, delays, buffer = small(device, shared, transpose, (2,), entries="mixed")
-        step = torch.tensor(2)
-        for gradients in (False, True):
-            w, e, b = (t.detach().requires_grad_(gradients) for t in (weights, x, buffer))
-            arguments = w, m.indices, m.indptr, e, delays, b, step
-            torch.library.opcheck(ops.event_csrmv_delayed.default, arguments, dict(m.size, transpose=transpose))
-            torch.library.opcheck(ops.take_arrivals.default, (b, step))
-            if not gradients:
-                torch.library.opcheck(ops.event_csrmv_delayed_.default, arguments, dict(m.size, transpose=transpose))
-                torch.library.opcheck(ops.take_arrivals_.default, (b, step))
+    step = torch.tensor(2)
+    m, weights, x, delays, buffer = small(device, not transpose, transpose, (2,), entries="mixed")
+    torch.library.opcheck(ops.event_csrmv_delayed.default, (weights, m.indices, m.indptr, x, delays, buffer, step), dict(m.size, transpose=transpose))
+    arguments = weights.detach(), m.indices, m.indptr, x.detach(), delays, buffer.detach(), step
+    torch.library.opcheck(ops.event_csrmv_delayed_.default, arguments, dict(m.size, transpose=transpose))
+    if transpose:
+        torch.library.opcheck(ops.event_csrmv_delayed.default, arguments, dict(m.size, transpose=transpose))
+        torch.library.opcheck(ops.take_arrivals.default, (buffer, step))
+        torch.library.opcheck(ops.take_arrivals_.default, (buffer.detach(), step))
     indices = torch.randint(8, (5, 3), dtype=torch.int32, device=device)
     weights, x = (torch.randn(shape, dtype=torch.float64, device=device, requires_grad=True) for shape in ((5, 3), (5 if transpose else 8,)))
     buffer = torch.zeros(2, 8 if transpose else 5, dtype=torch.float64, device=device)
@@ -245,10 +259,15 @@ def test_opcheck(transpose, device):
 
 def test_the_form_in_place_refuses_gradients(device):
     m, weights, x, delays, buffer = small(device, False, True)
-    held = buffer * 1
-    deliver(m, weights, x, delays, held, torch.tensor(0), in_place=True, transpose=True)
-    with pytest.raises(RuntimeError, match="derivative for spikeforge::csr_deliver_ is not implemented"):
-        held.sum().backward()
+    for given in ((weights, x.detach(), buffer.detach()), (weights.detach(), x, buffer.detach()), (weights.detach(), x.detach(), buffer * 1)):
+        before = given[2].detach().clone()
+        with pytest.raises(NotImplementedError, match="event_csrmv_delayed_: what changes in place has no gradient; call event_csrmv_delayed"):
+            deliver(m, given[0], given[1], delays, given[2], torch.tensor(0), in_place=True, transpose=True)
+        assert torch.equal(given[2], before)
+    with pytest.raises(NotImplementedError, match="take_arrivals_: what changes in place has no gradient"):
+        ops.take_arrivals_(buffer * 1, torch.tensor(0))
+    with torch.no_grad():
+        deliver(m, weights, x, delays, buffer.clone(), torch.tensor(0), in_place=True, transpose=True)
     left = torch.zeros_like(buffer)
     version = left._version
     deliver(m, weights.detach(), x.detach(), delays, left, torch.tensor(0), in_place=True, transpose=True)
@@ -263,7 +282,10 @@ def test_vmap(transpose, device):
     call = lambda w, x, d, b, s: deliver(m, w, x, d, b, s, transpose=transpose)
     each = lambda **at: torch.stack([call(*(t[i] if name in at else t for name, t in given.items())) for i in range(4)])
     given = dict(w=weights, x=x, d=delays, b=buffer.movedim(1, 0), s=step)
-    together = torch.vmap(call, (None, 0, None, 0, None))(*given.values())
+    with Calls() as calls:
+        together = torch.vmap(call, (None, 0, None, 0, None))(*given.values())
+        torch.vmap(lambda x: ops.event_csrmv(weights, m.indices, m.indptr, x, **m.size, transpose=transpose))(x)
+    assert calls.names == ["spikeforge::csr_deliver", "spikeforge::csr_product"]  # all maps at once
     torch.testing.assert_close(together, each(x=0, b=0))
     torch.testing.assert_close(torch.vmap(call, (None, 0, None, None, None))(weights, x, delays, buffer[:, 0], step), torch.stack([call(weights, e, delays, buffer[:, 0], step) for e in x]))
     several = torch.randn(4, len(weights), dtype=torch.float64, device=device)
@@ -339,7 +361,7 @@ def test_drawn_matrices(law, numbers, transpose, device):
             before = torch.randn(slots, 2, cols if transpose else rows, dtype=sum_type(dtype))
             expected = delivered(at * dense, x, before, 9, transpose, values)
             for deterministic in (False, True):
-                arguments = weights.to(device), x.to(device), before.to(device), torch.tensor(9, device=device)
+                arguments = weights.to(device), x.to(device), before.to(device, copy=True), torch.tensor(9, device=device)
                 options = dict(where, **drawn, law=law, transpose=transpose, values=values, deterministic=deterministic)
                 after = ops.jit_csrmv_delayed(*arguments, **options)
                 assert_close(after, expected, torch.float64 if dtype == torch.float64 else torch.float32)
@@ -457,6 +479,16 @@ def test_a_buffer_that_is_not_contiguous_changes_in_place(device):
     deliver(*arguments, wide.T, torch.tensor(2), in_place=True, transpose=True)
     assert torch.equal(wide.T, expected) and expected[3].sum() == len(m.indices)
     assert torch.equal(ops.take_arrivals_(wide.T, torch.tensor(3, device=device)), expected[3]) and wide.eq(0).all()
+
+
+def test_a_buffer_that_is_seen_negated_changes_in_place():
+    m = matrix("random")
+    arguments = m, torch.ones(1), torch.ones(m.rows), torch.ones(1, dtype=torch.uint8)
+    start, step = torch.rand(4, m.cols), torch.tensor(2)
+    expected, beneath = deliver(*arguments, start, step, transpose=True), -start
+    deliver(*arguments, torch._neg_view(beneath), step, in_place=True, transpose=True)
+    assert torch.equal(-beneath, expected)
+    assert torch.equal(ops.take_arrivals_(torch._neg_view(beneath), step), expected[2]) and beneath[2].eq(0).all()
 
 
 # ---- on a GPU ----
