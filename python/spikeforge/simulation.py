@@ -17,6 +17,7 @@ from spikeforge.nn.own import Traced
 from spikeforge.nn.text import read_header
 from spikeforge.rules import Law, Rule
 
+LARGEST_TABLED = 20.0  # rate: above it a table has many entries, and its smallest are below a float's precision
 STEPS_AT_ONCE = 20  # on a GPU in one CUDA graph; what is recorded is listed as often
 
 
@@ -206,6 +207,18 @@ class Drive:
     rates: Tensor
     weight: float
 
+    def table(self) -> Tensor | None:
+        """Of one rate for all, that is not large: P(count <= k) for k = 0, 1, ..., as far as float32 tells them from 1."""
+        rate = float(self.rates[0]) if len(self.rates) else 0.0
+        if rate > LARGEST_TABLED or not bool((self.rates == rate).all()):
+            return None
+        below, term, count = [], math.exp(-rate), 0
+        while not below or below[-1] < 1 - 2**-24 and count < 100:
+            below.append((below[-1] if below else 0.0) + term)
+            count += 1
+            term *= rate / count
+        return torch.tensor(below, dtype=torch.float32)
+
 
 def _input_of(targets: Population, name: str | None) -> int:
     if name is None:
@@ -221,18 +234,6 @@ def _spread(population: Population, name: str, value: Any, dtype: torch.dtype) -
     if t.dim() > 0 and t.shape != (len(population),):
         raise ValueError(f"Network: {name} of {population.name} must be a number or have shape [{len(population)}], but has {list(t.shape)}")
     return t.expand(len(population))
-
-
-def _neighbours(drives: Sequence[Drive]) -> list[Drive]:
-    """Drives of the same weight and input that lie side by side are one, whose numbers are drawn in one call."""
-    joined: list[Drive] = []
-    for drive in sorted(drives, key=lambda d: (d.into, d.weight, d.start)):
-        last = joined[-1] if joined else None
-        if last and (last.into, last.weight, last.stop) == (drive.into, drive.weight, drive.start):
-            last.rates, last.stop = torch.cat([last.rates, drive.rates]), drive.stop
-        else:
-            joined.append(dataclasses.replace(drive))
-    return joined
 
 
 class Group:
@@ -291,9 +292,13 @@ class Running:
             if self.current is None:
                 self.current = torch.zeros(self.columns, dtype=dtype, device=device)
             self.current[shifted(population, into)] += _spread(population, "current", current, dtype).to(device)
-        self.drives = _neighbours(network._drives)
-        for drive in self.drives:
-            drive.rates = drive.rates.to(device, dtype)
+        # Poisson numbers of one rate are uniform ones, looked up: a third of torch.poisson's time.
+        self.drives = [dataclasses.replace(drive, rates=drive.rates.to(device, dtype)) for drive in network._drives]
+        tables = [drive.table() for drive in network._drives]
+        self.tables = [table if table is None else table.to(device) for table in tables]
+        lengths = [0 if table is None else drive.stop - drive.start for drive, table in zip(self.drives, tables)]
+        self.uniform = torch.zeros(sum(lengths), dtype=torch.float32, device=device)
+        self.uniforms = self.uniform.split(lengths) if lengths else ()
         self.generator = torch.Generator(device).manual_seed(network.seed)
         self.deterministic = network.deterministic
 
@@ -303,9 +308,15 @@ class Running:
         arriving = ops.take_arrivals_(self.buffer, self.step)
         if self.current is not None:
             arriving += self.current
-        for drive in self.drives:
+        if len(self.uniform):
+            self.uniform.uniform_(generator=self.generator)
+        for drive, table, uniform in zip(self.drives, self.tables, self.uniforms):
+            if table is None:
+                counts = torch.poisson(drive.rates, self.generator)
+            else:
+                counts = torch.bucketize(uniform, table, out_int32=True, right=True)
             first = drive.into * self.size
-            arriving[first + drive.start : first + drive.stop].add_(torch.poisson(drive.rates, self.generator), alpha=drive.weight)
+            arriving[first + drive.start : first + drive.stop].add_(counts, alpha=drive.weight)
         inputs = arriving.view(-1, 1, self.size)
         for group in self.groups:
             mine = inputs[..., group.start : group.stop].unbind()[: group.inputs]

@@ -1,5 +1,7 @@
 """Networks stepped with delays: beside a dense loop in float64, resumed, recorded, refused."""
 
+import math
+
 import pytest
 import torch
 
@@ -111,23 +113,42 @@ def test_any_number_of_threads_and_of_steps_a_call_gives_the_same_spikes():
 
 
 def test_drive_is_poisson():
+    """Of one rate for all, of another for each, and of a large one, which are drawn in different ways."""
+    each = torch.cat([torch.full((750,), 0.4), torch.full((750,), 2.9)])
     made = spikeforge.Network(seed=2)
-    neurons = made.populate("still", 3000, "neuron still(x; v) { n = v + x; return 0 * n; v' = n }")
-    made.drive(neurons, torch.cat([torch.full((1500,), 0.4), torch.full((1500,), 2.9)]), weight=2.0)
-    v = spikeforge.simulate(made, 50, states=[(neurons, "v", range(3000))]).states[0]
-    counts = torch.diff(v, dim=0, prepend=torch.zeros(1, 3000)).double() / 2
-    assert torch.equal(counts, counts.round())
-    for part, rate in ((counts[:, :1500], 0.4), (counts[:, 1500:], 2.9)):
+    text = "neuron still(x; v) { n = v + x; return 0 * n; v' = n }"
+    populations = [made.populate(name, 1500, text) for name in ("one", "each", "large")]
+    for population, rate in zip(populations, (1.3, each, 40.0)):
+        made.drive(population, rate, weight=2.0)
+    states = spikeforge.simulate(made, 50, states=[(p, "v", range(1500)) for p in populations]).states
+    one, other, large = (torch.diff(v, dim=0, prepend=torch.zeros(1, 1500)).double() / 2 for v in states)
+    for part, rate in ((one, 1.3), (other[:, :750], 0.4), (other[:, 750:], 2.9), (large, 40.0)):
         n = part.numel()
+        assert torch.equal(part, part.round()) and part.min() >= 0
         assert abs(part.mean() - rate) < 5 * (rate / n) ** 0.5
         assert abs(part.var() - rate) < 5 * rate * ((2 + 1 / rate) / n) ** 0.5
-    assert abs(torch.corrcoef(counts[:, :40].T).fill_diagonal_(0)).max() < 5 / 50**0.5
+        assert abs((part == round(rate)).double().mean() - math.exp(round(rate) * math.log(rate) - rate - math.lgamma(round(rate) + 1))) < 5 * (0.25 / n) ** 0.5
+    assert abs(torch.corrcoef(one[:, :40].T).fill_diagonal_(0)).max() < 5 / 50**0.5
 
 
 def test_a_gpu_gives_the_spikes_of_the_cpu(cuda):
-    for drive in (False, True):
-        here, there = (spikeforge.simulate(network(device, drive)[0], 90) for device in ("cpu", cuda))
-        assert listed(here) == listed(there)
+    here, there = (spikeforge.simulate(network(device, drive=False)[0], 90) for device in ("cpu", cuda))
+    assert listed(here) == listed(there)
+
+
+def test_a_graph_of_a_gpu_draws_anew_and_goes_on_where_it_was_saved(cuda):
+    """Steps of one call are replays of a graph, but for the last ones."""
+    whole = listed(spikeforge.simulate(network(cuda)[0], 90))
+    made, _ = network(cuda)
+    first = listed(spikeforge.simulate(made, 37))
+    saved = made.state_dict()
+    rest = listed(spikeforge.simulate(made, 53))
+    resumed, _ = network(cuda)
+    resumed.load_state_dict(saved)
+    assert listed(spikeforge.simulate(resumed, 53)) == rest
+    assert first == whole[: len(first)]
+    expected = len(spikeforge.simulate(network()[0], 90).steps)
+    assert abs(len(whole) - expected) < 0.25 * expected
 
 
 def test_what_a_network_cannot_be_is_refused_in_words():
