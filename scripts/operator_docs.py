@@ -355,8 +355,7 @@ Returns:
 Raises:
     ValueError: for shapes that do not fit.""",
     "connect": """
-The same network for any number of threads and on every device. Lists hold what `spikeforge.connect` says of its projections, one after the
-other.
+The same network for any number of threads and on every device. Lists are of all projections, one after the other.
 
 Args:
     rows, cols: of the matrix; column j belongs to neuron j % rows.

@@ -126,6 +126,35 @@ def channel_statistics(x: Tensor, channel_dim: int = 2) -> tuple[Tensor, Tensor]
         mean and var, [C], over all other dimensions; the variance is divided by the count. In float32 for half types.
     """
 
+def connect(
+    rows: int, cols: int, rules: Sequence[str], ranges: Sequence[int], amounts: Sequence[float],
+    choices: Sequence[bool], laws: Sequence[str], numbers: Sequence[float], arrays: Sequence[Tensor], *, seed: int = 0,
+    dtype: torch.dtype | None = None, device: torch.device | str | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Draws a network by the rules of projections, as a CSR matrix with weights and delays; spikeforge.connect calls
+    it. Returns (indices, indptr, weights, delays).
+
+    The same network for any number of threads and on every device. Lists are of all projections, one after the other.
+
+    Args:
+        rows, cols: of the matrix; column j belongs to neuron j % rows.
+        rules: names of rules, one a projection.
+        ranges: begin and end of its rows, begin and end of its columns.
+        amounts: the probability, degree or number of connections.
+        choices: whether autapses, and multapses, are allowed; whether weights, and delays, out of bounds are drawn
+            again.
+        laws: names of the laws of weights and of delays.
+        numbers: of each law first, second, low and high.
+        arrays: of the rule "arrays": sources, targets, and of the law "array" weights and delays.
+
+    Returns:
+        indices int32 [connections]; indptr int64 [rows + 1]; weights [connections], or [1] where all are the same;
+        delays alike, uint8 or int32.
+
+    Raises:
+        ValueError: for what cannot be drawn; it names the projection.
+    """
+
 def convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sequence[int] = [1], padding: Sequence[int] = [0],
     dilation: Sequence[int] = [1], groups: int = 1, *, bits: int = 1, recompute: bool = False,

@@ -57,6 +57,11 @@ def test_the_python_program_of_events_runs():
     assert "spikes reached" in output and "are on their way" in output
 
 
+def test_the_python_program_of_networks_runs():
+    program = code("networks in Python") + "\nassert 800 < len(steps) < 30_000 and network.size == 1000\n"
+    assert "v of the first is" in run(sys.executable, "-c", program)
+
+
 def build_against(prefix, program, folder):
     (folder / "main.cpp").write_text(program)
     (folder / "CMakeLists.txt").write_text(code("quick start, CMakeLists.txt"))
