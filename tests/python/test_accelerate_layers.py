@@ -100,7 +100,7 @@ def test_what_is_found_and_said():
     spikeforge.accelerate(net)
     done = layers(net, torch.rand(2, 1, 2, 8, 8))
     assert done.normalised == (("1", "2"), ("4.1", "5")) and done.pooled == ("3",)
-    assert str(done).splitlines()[:2] == ["2 batch normalisations run in the pass of a neuron", "  1  in  2"]
+    assert str(done).splitlines()[:2] == ["batch normalisations that run in the pass of a neuron: 2", "  1  in  2"]
 
 
 def test_the_program_of_the_page_prints_what_is_shown_there(capsys):
