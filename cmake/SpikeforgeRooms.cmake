@@ -44,6 +44,7 @@ spikeforge_room(nir csrc/nir SEES base)
 
 # The operators' C++ headers, one a family, are public: fronts see them, and nothing else of ops/.
 set(operator_headers
+    ops/event/connect.h    ops/connect.h
     ops/event/event.h      ops/event.h
     ops/layer/layer.h      ops/layer.h
     ops/loihi/loihi.h      ops/loihi.h

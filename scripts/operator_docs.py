@@ -135,6 +135,54 @@ def product(csr, events, matrix):
     )
 
 
+DELAYED = """
+What arrives at step t stands in buffer[t % slots]; an event of step t through a connection of delay d is added to
+buffer[(t + d) % slots].
+
+Args:
+    weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+    indices: int32{indices}.{indptr}
+    events: [*batch, cols], true or > 0; with `transpose`, [*batch, rows].
+    delays: uint8 or int32, of the shape of indices or a single element, from 0 to slots - 1.
+    buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for half types.
+    step: int64, 0-dimensional, on the CPU or the buffer's device.
+    {rows}cols, transpose, graded, deterministic, unchecked: as of `event_csrmv`.
+{end}
+Raises:
+    ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next call)."""
+DELAYED_NEW = """
+Returns:
+    The new buffer. Gradients reach weights, events (straight through) and buffer.
+"""
+
+
+def delayed(csr, in_place=False):
+    return DELAYED.format(
+        indices=" [nonzeros], the columns of row 0, then those of row 1" if csr else ", the columns, [rows, nonzeros a row]",
+        indptr="\n    indptr: int32 or int64 [rows + 1], where rows begin." if csr else "",
+        rows="rows, " if csr else "", end="" if in_place else DELAYED_NEW,
+    )
+
+
+DRAWN_DELAYS = """
+The matrix is that of `jit_csrmv` with the same seed; each nonzero has a delay too, drawn from a hash of its place.
+
+Args:
+    weights, events, rows, cols, prob, seed, law, transpose, values: as of `jit_csrmv`.
+    buffer, step: as of `event_csrmv_delayed`.
+    delays: the numbers of the law: [d] for "constant", [first, last] for "uniform" (whole numbers, both of them too), [mean, deviation] for
+        "normal" (rounded, and clipped to the slots).
+
+Raises:
+    ValueError: for a probability, a law, a delay or a shape that is not legal."""
+TAKE = """
+Args:
+    buffer: [slots, *batch, neurons], float32 or float64.
+    step: int64, 0-dimensional, on the CPU or the buffer's device.
+
+Raises:
+    ValueError: for a step below 0, and for shapes that do not fit."""
+
 RANDOM = """
 Each entry of the [rows, cols] matrix is a nonzero with probability `prob`; `seed` says which matrix it is, on every device alike. It is
 drawn anew in each call.
@@ -416,6 +464,27 @@ Raises:
     "csrmv": product(True, False, False), "csrmm": product(True, False, True),
     "event_ellmv": product(False, True, False), "event_ellmm": product(False, True, True),
     "ellmv": product(False, False, False), "ellmm": product(False, False, True),
+    ValueError: for shapes that do not fit.""",
+    "connect": """
+The same network for any number of threads and on every device. Lists are of all projections, one after the other.
+
+Args:
+    rows, cols: of the matrix; column j belongs to neuron j % rows.
+    rules: names of rules, one a projection.
+    ranges: begin and end of its rows, begin and end of its columns.
+    amounts: the probability, degree or number of connections.
+    choices: whether autapses, and multapses, are allowed; whether weights, and delays, out of bounds are drawn again.
+    laws: names of the laws of weights and of delays.
+    numbers: of each law first, second, low and high.
+    arrays: of the rule "arrays": sources, targets, and of the law "array" weights and delays.
+
+Returns:
+    indices int32 [connections]; indptr int64 [rows + 1]; weights [connections], or [1] where all are the same; delays alike, uint8 or int32.
+
+Raises:
+    ValueError: for what cannot be drawn; it names the projection.""",
+    "pack_events": "\nAn entry is an event where it is true or > 0; entry 32 w + b is bit b of word w.",
+    "unpack_events": "\nReturns:\n    bool, [..., n].",
     "jit_csrmv": random(""), "jit_csrmm": random(", n"),
     "event_linear": f"""
 Args:
@@ -451,6 +520,24 @@ Returns:
 Raises:
     ValueError: for a shape that does not hold n entries.
     TypeError: for anything but int32.""",
+    "connect": """
+The same network for any number of threads and on every device. Lists are of all projections, one after the other.
+
+Args:
+    rows, cols: of the matrix; column j belongs to neuron j % rows.
+    rules: names of rules, one a projection.
+    ranges: begin and end of its rows, begin and end of its columns.
+    amounts: the probability, degree or number of connections.
+    choices: whether autapses, and multapses, are allowed; whether weights, and delays, out of bounds are drawn again.
+    laws: names of the laws of weights and of delays.
+    numbers: of each law first, second, low and high.
+    arrays: of the rule "arrays": sources, targets, and of the law "array" weights and delays.
+
+Returns:
+    indices int32 [connections]; indptr int64 [rows + 1]; weights [connections], or [1] where all are the same; delays alike, uint8 or int32.
+
+Raises:
+    ValueError: for what cannot be drawn; it names the projection.""",
     "csr_check": """
 Args:
     indices: int32 [nonzeros], in [0, cols).

@@ -9,6 +9,8 @@
     spikeforge.count        counts spikes and synaptic operations
     spikeforge.plot         draws spikes and states
     spikeforge.nir          loads and saves NIR graphs
+    spikeforge.connect      draws networks by the rules of spikeforge.rules
+    spikeforge.simulate     steps a spikeforge.Network of populations and projections
     spikeforge.custom_op    makes an operator of torch of functions and CUDA source
     spikeforge.ops          the operators
 
@@ -28,12 +30,14 @@ from typing import TYPE_CHECKING, Any
 from spikeforge._version import __version__
 
 if TYPE_CHECKING:
-    from spikeforge import demo, nir, nn, ops, plot, surrogate
+    from spikeforge import demo, nir, nn, ops, plot, rules, surrogate
     from spikeforge.accelerate import accelerate
+    from spikeforge.connecting import Connectivity, Projection, connect
     from spikeforge.count import count
     from spikeforge.custom_op import CudaKernel, CustomOp, custom_op
     from spikeforge.monitor import Monitor
     from spikeforge.packed import packed_activations
+    from spikeforge.simulation import Network, Recording, simulate
     from spikeforge.trace.core import from_core
     from spikeforge.trace.neuron import TracedNeuron, neuron
     from spikeforge.trace.primitives import (
@@ -64,12 +68,17 @@ _load()
 
 # Functions and classes, and the module that each is in.
 _FROM = {
+    "Connectivity": "connecting",
     "CudaKernel": "custom_op",
     "CustomOp": "custom_op",
     "Monitor": "monitor",
+    "Network": "simulation",
+    "Projection": "connecting",
+    "Recording": "simulation",
     "TracedNeuron": "trace",
     "accelerate": "accelerate",
     "add_gradient": "trace",
+    "connect": "connecting",
     "count": "count",
     "custom_gradient": "trace",
     "custom_op": "custom_op",
@@ -78,6 +87,7 @@ _FROM = {
     "neuron": "trace",
     "packed_activations": "packed",
     "select": "trace",
+    "simulate": "simulation",
     "spike": "trace",
     "spike_strict": "trace",
     "surrogate_gradient": "trace",
@@ -85,13 +95,18 @@ _FROM = {
 }
 
 __all__ = [
+    "Connectivity",
     "CudaKernel",
     "CustomOp",
     "Monitor",
+    "Network",
+    "Projection",
+    "Recording",
     "TracedNeuron",
     "__version__",
     "accelerate",
     "add_gradient",
+    "connect",
     "count",
     "custom_gradient",
     "custom_op",
@@ -104,7 +119,9 @@ __all__ = [
     "ops",
     "packed_activations",
     "plot",
+    "rules",
     "select",
+    "simulate",
     "spike",
     "spike_strict",
     "surrogate",

@@ -70,7 +70,14 @@ def test_the_python_programs_of_recurrent_layers_run():
 
 def test_the_python_program_of_events_runs():
     program = code("events in Python") + "\nassert weights.grad.sum() == 50 * spikes.sum() and len(arriving) == cols\n"
-    assert "spikes reached" in run(sys.executable, "-c", program)
+    program += code("events with delays") + "\nassert 0 < buffer.sum() < arrived\n"
+    output = run(sys.executable, "-c", program)
+    assert "spikes reached" in output and "are on their way" in output
+
+
+def test_the_python_program_of_networks_runs():
+    program = code("networks in Python") + "\nassert 800 < len(steps) < 30_000 and network.size == 1000\n"
+    assert "v of the first is" in run(sys.executable, "-c", program)
 
 
 def build_against(prefix, program, folder):

@@ -19,7 +19,7 @@ using recurrent::Geometry;
 
 constexpr std::int64_t samples_of_a_tile = 8;
 
-std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
+std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
 
 bool is_forward(const RecurrentForwardLaunch&) { return true; }
 bool is_forward(const RecurrentBackwardLaunch&) { return false; }
@@ -137,7 +137,7 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
   const bool forward = is_forward(launch);
   const Cell& cell = *launch.cell;
   const std::int64_t width = launch.recurrence.width;
-  const std::int64_t all_tiles = divided(launch.recurrence.batch, samples_of_a_tile);
+  const std::int64_t all_tiles = divided_up(launch.recurrence.batch, samples_of_a_tile);
   const int cost = cell.forward_cost + (forward ? 0 : cell.forward_cost + cell.backward_cost);
   std::optional<RecurrentSchedule> best;
   std::int64_t best_time = 0;
@@ -146,7 +146,7 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
     if (forced_split != 0 && division.split != forced_split) continue;
     if (width > (launch.type == DType::f32 ? division.most_floats : division.most_halves)) continue;
     const std::int64_t unit = 32 * std::max(division.blocks, division.split);
-    const std::int64_t padded = divided(width, unit) * unit;
+    const std::int64_t padded = divided_up(width, unit) * unit;
     if (padded > 1024) continue;
     Geometry shape{};
     shape.padded = static_cast<int>(padded);
@@ -183,10 +183,10 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
       const std::int64_t clusters = std::min(room(larger), all_tiles);
       if (clusters < 1) continue;
       // A second tile costs half of what the first does, if it is computed while the first is on its way.
-      const std::int64_t time = divided(all_tiles, clusters * tiles) * (1 + tiles);
+      const std::int64_t time = divided_up(all_tiles, clusters * tiles) * (1 + tiles);
       if (best && time >= best_time) continue;
       best_time = time;
-      best = {.geometry = larger, .clusters = std::max(clusters, divided(all_tiles, tiles))};
+      best = {.geometry = larger, .clusters = std::max(clusters, divided_up(all_tiles, tiles))};
       if (clusters * tiles >= all_tiles) break;
     }
   }

@@ -1,0 +1,23 @@
+// The kernels that draw networks.
+#pragma once
+
+#include <spikeforge/jit/device.h>
+#include <spikeforge/jit/kernel_cache.h>
+#include <spikeforge/kernels/event/connection_rules.h>
+
+namespace spikeforge::event {
+
+struct ConnectSpec {
+  ConnectStep step;
+  NumberType type;  // of the step numbers; f16 of the others
+
+  bool operator==(const ConnectSpec&) const = default;
+};
+
+ConnectSpec spec_of(ConnectStep step, NumberType type);
+jit::KernelSource print_source(const ConnectSpec& spec);
+
+// On a stream of the device, whose context is current. Throws what KernelCache does.
+void launch(ConnectStep step, const ConnectArguments& args, const jit::Device& device, void* stream);
+
+}  // namespace spikeforge::event

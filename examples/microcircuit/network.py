@@ -1,0 +1,123 @@
+"""The cortical microcircuit of Potjans and Diesmann (Cerebral Cortex 24, 785, 2014): the eight populations under a square
+millimetre of early sensory cortex, 77,169 neurons and 0.3 billion synapses. README.md beside this file says where each
+number is from.
+"""
+
+import math
+
+import torch
+
+import spikeforge
+from spikeforge import rules
+
+DT = 0.1  # ms
+
+NAMES = ("L23E", "L23I", "L4E", "L4I", "L5E", "L5I", "L6E", "L6I")
+NEURONS = (20683, 5834, 21915, 5479, 4850, 1065, 14395, 2948)
+# Of a connection of two neurons: rows are targets, columns sources.
+PROBABILITIES = (
+    (0.1009, 0.1689, 0.0437, 0.0818, 0.0323, 0.0000, 0.0076, 0.0000),
+    (0.1346, 0.1371, 0.0316, 0.0515, 0.0755, 0.0000, 0.0042, 0.0000),
+    (0.0077, 0.0059, 0.0497, 0.1350, 0.0067, 0.0003, 0.0453, 0.0000),
+    (0.0691, 0.0029, 0.0794, 0.1597, 0.0033, 0.0000, 0.1057, 0.0000),
+    (0.1004, 0.0622, 0.0505, 0.0057, 0.0831, 0.3726, 0.0204, 0.0000),
+    (0.0548, 0.0269, 0.0257, 0.0022, 0.0600, 0.3158, 0.0086, 0.0000),
+    (0.0156, 0.0066, 0.0211, 0.0166, 0.0572, 0.0197, 0.0396, 0.2252),
+    (0.0364, 0.0010, 0.0034, 0.0005, 0.0277, 0.0080, 0.0658, 0.1443),
+)
+
+LEAK, THRESHOLD = -65.0, -50.0  # mV; the reset is the leak
+CAPACITY = 250.0  # pF
+TAU_M, TAU_SYN = 10.0, 0.5  # ms
+REFRACTORY = 2.0  # ms
+INITIAL_MEAN = (-68.28, -63.16, -63.33, -63.45, -63.11, -61.66, -66.72, -61.43)  # mV
+INITIAL_DEVIATION = (5.36, 4.57, 4.74, 4.94, 4.94, 4.55, 5.46, 4.48)
+
+POTENTIAL = 0.15  # mV, the peak that an excitatory spike causes; from L4E to L23E it is twice that
+INHIBITION = -4.0  # times an excitatory weight
+WEIGHT_DEVIATION = 0.1  # of the mean
+DELAY_E, DELAY_I = 1.5, 0.75  # ms
+DELAY_DEVIATION = 0.5  # of the mean
+
+EXTERNAL_DEGREES = (1600, 1500, 2100, 1900, 2000, 1900, 2900, 2100)
+EXTERNAL_RATE = 8.0  # spikes/s
+# Spikes/s of one run of the whole network, which scaled ones are to keep.
+RATES = (0.903, 2.965, 4.414, 5.876, 7.569, 8.633, 1.105, 7.829)
+
+
+def weight_of_potential(peak):
+    """pA, of a current that decays with TAU_SYN, for a potential that peaks at so many mV."""
+    a, b = TAU_M / (TAU_SYN - TAU_M), TAU_SYN / (TAU_SYN - TAU_M)
+    ratio = TAU_M / TAU_SYN
+    return peak / (TAU_M * TAU_SYN / (CAPACITY * (TAU_SYN - TAU_M)) * (ratio**a - ratio**b))
+
+
+WEIGHT = weight_of_potential(POTENTIAL)
+
+# Solved exactly from step to step (Rotter and Diesmann, Biological Cybernetics 81, 1999). v is relative to the leak.
+_V, _I = math.exp(-DT / TAU_M), math.exp(-DT / TAU_SYN)
+NEURON = f"""
+neuron microcircuit(x; v, i, wait; current) {{
+  h = {_V!r} * v + {TAU_SYN * TAU_M / (CAPACITY * (TAU_M - TAU_SYN)) * (_V - _I)!r} * i + {TAU_M / CAPACITY * (1 - _V)!r} * current
+  resting = wait > 0
+  s = where(resting, 0, spike(h - {THRESHOLD - LEAK!r}, none))
+  return s
+  v' = where(resting, v, select(s, 0, h))
+  i' = {_I!r} * i + x
+  wait' = select(s, {round(REFRACTORY / DT)}, maximum(wait - 1, 0))
+}}
+"""
+
+
+def is_excitatory(population):
+    return NAMES[population].endswith("E")
+
+
+def connections(target, source):
+    """Of the whole network, so many that a pair is connected with its probability, several times or once."""
+    pairs = NEURONS[target] * NEURONS[source]
+    return math.log(1 - PROBABILITIES[target][source]) / math.log1p(-1 / pairs)
+
+
+def mean_weight(target, source):
+    if not is_excitatory(source):
+        return INHIBITION * WEIGHT
+    return 2 * WEIGHT if (NAMES[target], NAMES[source]) == ("L23E", "L4E") else WEIGHT
+
+
+def missing_current(target, degrees, external):
+    """pA, of what fewer and stronger synapses leave of the mean input: a share sqrt(degrees)."""
+    mean = sum(connections(target, s) / NEURONS[target] * mean_weight(target, s) * RATES[s] for s in range(len(NAMES)))
+    mean += EXTERNAL_DEGREES[target] * WEIGHT * EXTERNAL_RATE if external else 0
+    return (1 - math.sqrt(degrees)) * TAU_SYN * mean / 1000
+
+
+def build(scale=1.0, degrees=None, drive="poisson", seed=0, dtype=torch.float32, weight_dtype=None, device="cpu"):
+    """The network with `scale` of its neurons, each with `degrees` (scale) of its synapses, and the populations."""
+    degrees = scale if degrees is None else degrees
+    network = spikeforge.Network(seed=seed, dtype=dtype, weight_dtype=weight_dtype, device=device)
+    generator = torch.Generator().manual_seed(seed)
+    populations = []
+    for i, name in enumerate(NAMES):
+        size = round(scale * NEURONS[i])
+        v = (INITIAL_MEAN[i] - LEAK) + INITIAL_DEVIATION[i] * torch.randn(size, generator=generator)
+        current = missing_current(i, degrees, drive == "poisson")
+        if drive == "dc":
+            current += EXTERNAL_RATE / 1000 * EXTERNAL_DEGREES[i] * WEIGHT * TAU_SYN
+        populations.append(network.populate(name, size, NEURON, states={"v": v}, current=current))
+    for t, target in enumerate(populations):
+        for s, source in enumerate(populations):
+            weight = mean_weight(t, s) / math.sqrt(degrees)
+            bound = {"low": 0.0} if weight > 0 else {"high": 0.0}
+            delay = (DELAY_E if is_excitatory(s) else DELAY_I) / DT
+            network.project(
+                source,
+                target,
+                rules.fixed_total(round(connections(t, s) * scale * degrees)),
+                weight=rules.normal(weight, WEIGHT_DEVIATION * abs(weight), **bound),
+                delay=rules.normal(delay, DELAY_DEVIATION * delay, low=0.5, redraw=True),  # rounded: a step at least
+            )
+        if drive == "poisson":
+            rate = EXTERNAL_DEGREES[t] * degrees * EXTERNAL_RATE / 1000 * DT
+            network.drive(target, rate, weight=WEIGHT / math.sqrt(degrees))
+    return network, populations

@@ -1,0 +1,14 @@
+#include <spikeforge/kernels/event/connect.h>
+#include <spikeforge/ops/common/on_stream.h>
+#include <spikeforge/ops/event/connect_steps.h>
+
+#include <c10/cuda/CUDAGuard.h>
+
+namespace spikeforge::ops::sparse {
+
+void connect_cuda(event::ConnectStep step, const event::ConnectArguments& args, const at::Tensor& beside) {
+  const c10::cuda::OptionalCUDAGuard guard(beside.device());
+  event::launch(step, args, gpu_of(beside), stream_of(beside));
+}
+
+}  // namespace spikeforge::ops::sparse

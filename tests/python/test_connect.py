@@ -1,0 +1,364 @@
+"""Networks drawn by rule: the definition once more in Python's integers, degrees, distributions, threads, devices, errors."""
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import torch
+
+import spikeforge
+from spikeforge import Projection, rules
+
+SQUARE = (slice(0, 60), slice(0, 60))
+APART = (slice(10, 50), slice(60, 160))  # of 160 neurons
+LAWS = dict(weight=rules.normal(2.0, 0.5), delay=rules.uniform(1, 20))
+
+
+# ---- the definition: csrc/kernels/event/connection_rules.h ----
+
+def philox(counter, key):
+    (a, b, c, d), low, high = counter, key & 0xFFFFFFFF, key >> 32
+    for _ in range(10):
+        first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = second >> 32 ^ b ^ low, second & 0xFFFFFFFF, first >> 32 ^ d ^ high, first & 0xFFFFFFFF
+        low, high = (low + 0x9E3779B9) & 0xFFFFFFFF, (high + 0xBB67AE85) & 0xFFFFFFFF
+    return a, b, c, d
+
+
+PLACES, NUMBERS, LINES = range(3)
+
+
+class Line:
+    """Of a projection of `width` places a line, without the place `own`, if that is not None."""
+
+    def __init__(self, seed, number, line, width, own):
+        self.seed, self.number, self.line, self.width, self.own = seed & (2**64 - 1), number, line, width, own
+        self.legal = [p for p in range(width) if p != own]
+
+    def word(self, position, purpose=PLACES, attempt=0, each=4, of=0):
+        words = philox((position // each, self.line, 3 * self.number + purpose, attempt), self.seed)
+        return words[position % each * (4 // each) + of]
+
+    def drawn(self, position, attempt=0):
+        return self.legal[len(self.legal) * self.word(position, attempt=attempt) >> 32]
+
+    def distinct(self, wanted):
+        if 2 * wanted > len(self.legal):
+            chosen = []
+            for i, place in enumerate(self.legal):
+                if (len(self.legal) - i) * self.word(i) >> 32 < wanted - len(chosen):
+                    chosen.append(place)
+            return chosen
+        places, attempt = sorted(map(self.drawn, range(wanted))), 1
+        while len(set(places)) < wanted:
+            again = [i for i in range(1, wanted) if places[i] == places[i - 1]]
+            for i in again:
+                places[i] = self.drawn(i, attempt)
+            places, attempt = sorted(places), attempt + 1
+        return places
+
+    def probable(self, p):
+        place, draw, chosen = 0, 0, []
+        while True:
+            u = (self.word(draw) + 1) / 2**32
+            place, draw = place + math.floor(math.log(u) / math.log1p(-p)), draw + 1
+            if place >= self.width:
+                return chosen
+            chosen += [place] if place != self.own else []
+            place += 1
+
+    def uniform(self, position, of):
+        return ((self.word(position, NUMBERS, each=2, of=of) >> 9) + 0.5) / 2**23
+
+
+def line_of(connection, seed, number, lines, width, own_of):
+    for attempt in range(100):
+        words = philox((connection // 2, 0, 3 * number + LINES, attempt), seed)[connection % 2 * 2:]
+        line, place = lines * words[0] >> 32, width * words[1] >> 32
+        if place != own_of(line):
+            return line
+
+
+def redrawn(rule, sources, targets, seed, number=0):
+    """Rows of (column, weight's and delay's uniform number)."""
+    n, m = sources.stop - sources.start, targets.stop - targets.start
+    shift = sources.start - targets.start
+    own = lambda line, sign, width: line + sign * shift if not rule.autapses and 0 <= line + sign * shift < width else None
+    rows = [Line(seed, number, i, m, own(i, 1, m)) for i in range(n)]
+    k = int(rule.amount)
+    if rule.rule == "fixed_in_degree":
+        columns = [Line(seed, number, j, n, own(j, -1, n)) for j in range(m)]
+        places = [[] for _ in rows]
+        for j, column in enumerate(columns):
+            for i in map(column.drawn, range(k)) if rule.multapses else column.distinct(k):
+                places[i].append(j)
+    elif rule.rule == "fixed_total":
+        lines = [line_of(c, seed, number, n, m, lambda i: rows[i].own) for c in range(k)]
+        places = [list(map(row.drawn, range(lines.count(i)))) for i, row in enumerate(rows)]
+    else:
+        of_row = {
+            "all_to_all": lambda row: row.legal,
+            "one_to_one": lambda row: [row.line],
+            "fixed_probability": lambda row: row.probable(rule.amount),
+            "fixed_out_degree": lambda row: list(map(row.drawn, range(k))) if rule.multapses else row.distinct(k),
+        }[rule.rule]
+        places = list(map(of_row, rows))
+    return [[(targets.start + p, row.uniform(i, 0), row.uniform(i, 1)) for i, p in enumerate(of)] for row, of in zip(rows, places)]
+
+
+EVERY_RULE = [
+    rules.all_to_all(), rules.all_to_all(autapses=False), rules.fixed_probability(0.2), rules.fixed_probability(0.3, autapses=False),
+    rules.fixed_total(900), rules.fixed_total(900, autapses=False),
+    *(rule(k, autapses=a, multapses=m) for rule in (rules.fixed_out_degree, rules.fixed_in_degree)
+      for k, a, m in ((15, True, True), (15, False, False), (35, False, False), (39, True, False), (12, False, True))),
+]
+
+
+def text(rule):
+    return f"{rule.rule}-{rule.amount:g}" + ("" if rule.autapses else "-no_autapses") + ("" if rule.multapses else "-no_multapses")
+
+
+def lists(connectivity):
+    columns, begins = connectivity.indices.tolist(), connectivity.indptr.tolist()
+    return [columns[a:b] for a, b in zip(begins, begins[1:])]
+
+
+@pytest.mark.parametrize("rule", [*EVERY_RULE, rules.one_to_one()], ids=text)
+def test_connections_and_numbers_are_those_of_the_definition(rule):
+    for sources, targets, seed in ((*SQUARE, 3), (APART[0], slice(30, 70), 2**60 + 5)):
+        drawn = spikeforge.connect(160, 160, [Projection(sources, targets, rule, **LAWS)], seed=seed, dtype=torch.float64)
+        rows = redrawn(rule, sources, targets, seed)
+        got = lists(drawn)
+        assert got[sources] == [[column for column, *_ in row] for row in rows]
+        assert sum(map(len, got)) == sum(map(len, rows))
+        weights = [2 + 0.5 * NormalDist().inv_cdf(w) for row in rows for _, w, _ in row]
+        delays = [math.floor(1 + 19 * d + 0.5) for row in rows for *_, d in row]
+        torch.testing.assert_close(drawn.weights, torch.tensor(weights, dtype=torch.float64), rtol=0, atol=2e-6)
+        assert (drawn.delays.long() - torch.tensor(delays)).abs().sum() <= 1  # a float's rounding
+        assert drawn.delays.dtype == torch.uint8
+        torch.ops.spikeforge.csr_check(drawn.indices, drawn.indptr, rows=160, cols=160, sorted=False)
+
+
+def pairs(connectivity):
+    row = torch.repeat_interleave(torch.arange(connectivity.rows), connectivity.indptr.diff())
+    return row, connectivity.indices.long()
+
+
+@pytest.mark.parametrize("rule", EVERY_RULE, ids=text)
+def test_degrees_autapses_and_multapses_are_as_the_rule_says(rule):
+    sources, targets = slice(5, 305), slice(100, 500)
+    row, column = pairs(spikeforge.connect(500, 500, [Projection(sources, targets, rule)], seed=11))
+    assert row.min() >= 5 and row.max() < 305 and column.min() >= 100 and column.max() < 500
+    if not rule.autapses:
+        assert not (row == column).any()
+    if not rule.multapses:
+        assert len(torch.unique(row * 500 + column)) == len(row)
+    if rule.rule == "fixed_out_degree":
+        assert row.bincount(minlength=305)[5:].eq(rule.amount).all()
+    if rule.rule == "fixed_in_degree":
+        assert column.bincount(minlength=500)[100:].eq(rule.amount).all()
+    if rule.rule == "fixed_total":
+        assert len(row) == rule.amount
+    if rule.rule == "all_to_all":
+        assert len(row) == 300 * 400 - (0 if rule.autapses else 205)
+
+
+# ---- distributions: at fixed seeds, within five standard deviations, or a Kolmogorov-Smirnov distance of probability 1e-4 ----
+
+def assert_uniform(counts, expected):
+    """Counts of cells that should be `expected`, by the normal limit of chi-square."""
+    chi = ((counts.double() - expected) ** 2 / expected).sum().item()
+    freedom = counts.numel() - 1
+    assert abs(chi - freedom) < 5 * math.sqrt(2 * freedom), (chi, freedom)
+
+
+@pytest.mark.parametrize("rule", [rules.fixed_total(600_000), rules.fixed_out_degree(400), rules.fixed_in_degree(300),
+                                  rules.fixed_total(600_000, autapses=False)], ids=text)
+def test_every_pair_is_as_likely_with_multapses(rule):
+    row, column = pairs(spikeforge.connect(2000, 2000, [Projection(slice(0, 1500), slice(0, 2000), rule)], seed=5))
+    cells = (row // 50 * 40 + column // 50).bincount(minlength=1200)
+    own = 0 if rule.autapses else 50  # of those on the diagonal, which have fewer pairs
+    share = torch.full((30, 40), 2500.0).double()
+    share.diagonal().sub_(own)
+    expected = share.flatten() / share.sum() * 600_000
+    assert_uniform(cells, expected)
+
+
+@pytest.mark.parametrize("rule", [rules.fixed_out_degree(2, multapses=False), rules.fixed_out_degree(3, multapses=False)], ids=text)
+def test_every_set_of_different_targets_is_as_likely(rule):
+    """Of 5 targets there are 10 sets of 2, which are drawn again where they meet, and 10 of 3, which are selected."""
+    drawn = spikeforge.connect(50_000, 5, [Projection(slice(0, 50_000), slice(0, 5), rule)], seed=8)
+    sets = (1 << drawn.indices.view(50_000, -1)).sum(1)
+    assert_uniform(sets.bincount()[sets.unique()], 5000.0)
+    assert len(sets.unique()) == 10
+
+
+def test_fixed_probability_is_binomial():
+    for p in (0.003, 0.1, 0.7, 1.0, 0.0):
+        drawn = spikeforge.connect(4000, 1000, [Projection(slice(0, 4000), slice(0, 1000), rules.fixed_probability(p))], seed=2)
+        degrees = drawn.indptr.diff().double()
+        deviation = math.sqrt(1000 * p * (1 - p))
+        assert abs(degrees.mean() - 1000 * p) <= 5 * deviation / math.sqrt(4000)
+        assert abs(degrees.std() - deviation) <= 5 * deviation / math.sqrt(8000)
+        of_columns = drawn.indices.bincount(minlength=1000).double()
+        assert abs(of_columns - 4000 * p).max() <= 5.5 * math.sqrt(4000 * p * (1 - p))
+
+
+def ks(numbers, cdf):
+    numbers = numbers.double().sort().values
+    n = len(numbers)
+    at = torch.tensor([cdf(x) for x in numbers.tolist()], dtype=torch.float64)
+    steps = torch.arange(n + 1, dtype=torch.float64) / n
+    return max((at - steps[:-1]).max().item(), (steps[1:] - at).max().item()) * math.sqrt(n)
+
+
+def numbers_of(law, dtype=torch.float32, count=20_000):
+    return spikeforge.connect(1, 1, [Projection(slice(0, 1), slice(0, 1), rules.fixed_total(count), weight=law)], seed=4, dtype=dtype).weights
+
+
+def test_numbers_have_the_distribution_of_their_law():
+    normal = NormalDist(1.0, 2.0)
+    assert ks(numbers_of(rules.uniform(-1, 3)), lambda x: (x + 1) / 4) < 2.2
+    assert ks(numbers_of(rules.normal(1, 2)), normal.cdf) < 2.2
+    assert ks(numbers_of(rules.lognormal(1, 2)), lambda x: normal.cdf(math.log(x))) < 2.2
+    low, high = normal.cdf(0.5), normal.cdf(4)
+    again = numbers_of(rules.normal(1, 2, low=0.5, high=4, redraw=True))
+    assert ks(again, lambda x: (normal.cdf(x) - low) / (high - low)) < 2.2 and again.min() >= 0.5 and again.max() <= 4
+    clipped = numbers_of(rules.normal(1, 2, low=0.5, high=4))
+    assert torch.equal(clipped, numbers_of(rules.normal(1, 2)).clamp(0.5, 4))
+
+
+def test_weights_and_delays_are_independent_and_halves_are_rounded():
+    p = Projection(slice(0, 1), slice(0, 1), rules.fixed_total(50_000), weight=rules.normal(0, 1), delay=rules.normal(30, 5))
+    drawn = spikeforge.connect(1, 1, [p], seed=6)
+    assert abs(np.corrcoef(drawn.weights, drawn.delays)[0, 1]) < 5 / math.sqrt(50_000)
+    assert abs(np.corrcoef(drawn.weights[:-1], drawn.weights[1:])[0, 1]) < 5 / math.sqrt(50_000)
+    for dtype in (torch.float16, torch.bfloat16):
+        assert torch.equal(spikeforge.connect(1, 1, [p], seed=6, dtype=dtype).weights, drawn.weights.to(dtype))
+
+
+# ---- what networks are made of ----
+
+def microcircuit():
+    """Several projections into the same rows, of every rule."""
+    populations = [slice(0, 80), slice(80, 100), slice(100, 180), slice(180, 200)]
+    made = []
+    for i, (rule, (a, b)) in enumerate(zip(EVERY_RULE, ((a, b) for a in populations for b in populations))):
+        if not rule.multapses:
+            rule = rules.fixed_in_degree(9, autapses=rule.autapses, multapses=False)
+        made.append(Projection(a, b, rule, weight=rules.normal(i, 0.1), delay=rules.normal(15, 7.5, low=0.5, redraw=True)))
+    return made
+
+
+def equal(a, b):
+    return all(torch.equal(x.cpu(), y.cpu()) for x, y in zip((a.indices, a.indptr, a.weights, a.delays), (b.indices, b.indptr, b.weights, b.delays)))
+
+
+def test_any_number_of_threads_draws_the_same_network():
+    threads = torch.get_num_threads()
+    made = []
+    big = [Projection(slice(0, 1000), slice(0, 1000), rule, **LAWS) for rule in EVERY_RULE[2:]]
+    try:
+        for count in (1, 2, 5):
+            torch.set_num_threads(count)
+            made.append(spikeforge.connect(1000, 1000, big, seed=1))
+    finally:
+        torch.set_num_threads(threads)
+    assert equal(made[0], made[1]) and equal(made[0], made[2])
+    assert not torch.equal(made[0].weights, spikeforge.connect(1000, 1000, big, seed=2).weights)
+
+
+def test_a_gpu_draws_the_same_network(cuda):
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        for projections, n in ((microcircuit(), 200), ([Projection(slice(0, 3000), slice(0, 3000), rule, **LAWS) for rule in EVERY_RULE], 3000)):
+            assert equal(*(spikeforge.connect(n, n, projections, seed=3, dtype=dtype, device=device) for device in ("cpu", cuda)))
+
+
+def test_projections_of_one_matrix_do_not_see_each_other():
+    projections = microcircuit()
+    whole = spikeforge.connect(200, 200, projections, seed=9)
+    fewer = spikeforge.connect(200, 200, projections[:5], seed=9)
+    row, column = pairs(whole)
+    of_first = lambda c: [(r, j, w) for r, j, w in zip(*(t.tolist() for t in (*pairs(c), c.weights)))]
+    kept = [t for t in of_first(whole) if round(t[2]) < 5]
+    assert kept == of_first(fewer)
+    for i, p in enumerate(projections):
+        here = (whole.weights - i).abs() < 0.5
+        assert row[here].min() >= p.sources.start and row[here].max() < p.sources.stop
+        assert column[here].min() >= p.targets.start and column[here].max() < p.targets.stop
+
+
+def test_one_number_for_all_is_kept_once_and_long_delays_are_wide():
+    p = Projection(slice(0, 9), slice(0, 9), rules.all_to_all(), weight=0.1, delay=3)
+    drawn = spikeforge.connect(9, 9, [p, p], dtype=torch.float64)
+    assert drawn.weights.tolist() == [0.1] and drawn.delays.tolist() == [3] and len(drawn.indices) == 162
+    far = Projection(slice(0, 9), slice(0, 9), rules.all_to_all(), weight=0.2, delay=300)
+    drawn = spikeforge.connect(9, 9, [p, far], dtype=torch.float64)
+    assert drawn.delays.dtype == torch.int32 and drawn.delays.tolist() == ([3] * 9 + [300] * 9) * 9
+    assert drawn.weights.tolist() == ([0.1] * 9 + [0.2] * 9) * 9
+    nothing = spikeforge.connect(4, 5, [])
+    assert nothing.indptr.tolist() == [0] * 5 and len(nothing.indices) == 0
+
+
+def test_arrays_are_taken_as_they_are():
+    source, target = torch.tensor([3, 0, 3, 1, 0]), torch.tensor([0, 1, 1, 0, 1], dtype=torch.int32)
+    weight, delay = torch.tensor([1.0, 2, 3, 4, 5]), torch.tensor([9, 8, 7, 6, 500])
+    given = Projection(slice(2, 6), slice(4, 6), rules.arrays(source, target), weight=weight, delay=delay)
+    other = Projection(slice(2, 6), slice(0, 4), rules.one_to_one(), weight=7.0, delay=1)
+    drawn = spikeforge.connect(6, 6, [other, given, other])
+    assert lists(drawn) == [[], [], [0, 5, 5, 0], [1, 4, 1], [2, 2], [3, 4, 5, 3]]
+    assert drawn.weights.tolist() == [7, 2, 5, 7, 7, 4, 7, 7, 7, 7, 1, 3, 7]
+    assert drawn.delays.tolist() == [1, 8, 500, 1, 1, 6, 1, 1, 1, 1, 9, 7, 1]
+    drawn = spikeforge.connect(6, 6, [Projection(slice(2, 6), slice(4, 6), rules.arrays(source, target), weight=rules.normal(1, 1))], seed=1)
+    assert len(drawn.weights.unique()) == 5
+
+
+WRONG = {
+    "projection 0: sources must be a range within the 9 rows, but is 3:12": dict(sources=slice(3, 12)),
+    "projection 0: targets must be a range within the 9 columns, but is -1:4": dict(targets=slice(-1, 4)),
+    "sources must be a slice begin:end": dict(sources=slice(None, 4)),
+    "a probability must be from 0 to 1, but is nan": dict(rule=rules.fixed_probability(math.nan)),
+    "a probability must be from 0 to 1, but is -0.1": dict(rule=rules.fixed_probability(-0.1)),
+    r"a degree must be a whole number from 0 to 2\^31, but is -1": dict(rule=rules.fixed_out_degree(-1)),
+    r"a degree must be a whole number from 0 to 2\^31, but is 1.5": dict(rule=rules.fixed_in_degree(1.5)),
+    "the out-degree must be at most 4, the number of neurons that there are without multapses, but is 5":
+        dict(rule=rules.fixed_out_degree(5, autapses=False, multapses=False)),
+    "the in-degree must be at most 5, .* but is 6": dict(rule=rules.fixed_in_degree(6, multapses=False)),
+    "an in-degree of 2 needs a neuron to connect with, but there is none": dict(sources=slice(3, 3), rule=rules.fixed_in_degree(2)),
+    r"the number of connections must be a whole number from 0 to 2\^30 a source, but is 1e\+30": dict(rule=rules.fixed_total(1e30)),
+    "5 connections need neurons to connect, but there are none": dict(sources=slice(2, 3), targets=slice(2, 3), rule=rules.fixed_total(5, autapses=False)),
+    "one_to_one needs as many targets as sources, 5, but has 4": dict(targets=slice(0, 4), rule=rules.one_to_one()),
+    "the standard deviation of weight must not be negative, but is -1": dict(weight=rules.normal(0, -1)),
+    "the numbers of weight's law must be finite, but are nan": dict(weight=math.nan),
+    "a uniform weight must be from a number to one that is not below it": dict(weight=rules.uniform(2, 1)),
+    "weight must have low <= high": dict(weight=rules.normal(0, 1, low=2, high=1)),
+    "weight is drawn again until it is from 9 to inf, where fewer than one in a thousand are": dict(weight=rules.normal(0, 1, low=9, redraw=True)),
+    "a lognormal weight must have a finite number": dict(weight=rules.lognormal(0, 50)),
+    r"a delay must be from 0 to 2\^31 steps, but this law gives ones from": dict(delay=rules.normal(15, 7.5)),
+    r"a delay must be from 0 to 2\^31 steps": dict(delay=-1),
+    r'or "array" of the rule "arrays", but is "array"': dict(weight=torch.ones(3)),
+    "sources must be from 0 to 4, the neurons of their range, but are from 0 to 5": dict(rule=rules.arrays([0, 5], [1, 1])),
+    "there must be as many targets as sources, 2, but there are 1": dict(rule=rules.arrays([0, 4], [1])),
+    r"weights must have shape \[2\], one a connection, but has \[3\]": dict(rule=rules.arrays([0, 4], [1, 2]), weight=torch.ones(3)),
+    "delays must be from 0 to": dict(rule=rules.arrays([0, 4], [1, 2]), delay=torch.tensor([1, -2])),
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_what_cannot_be_drawn_is_refused_in_words(words):
+    right = dict(sources=slice(0, 5), targets=slice(0, 5), rule=rules.all_to_all())
+    with pytest.raises(ValueError, match=words):
+        spikeforge.connect(9, 9, [Projection(**{**right, **WRONG[words]})])
+
+
+def test_wrong_types_and_lists_are_refused_in_words():
+    p = Projection(slice(0, 5), slice(0, 5), rules.all_to_all())
+    with pytest.raises(TypeError, match="connect: weights must be float16, bfloat16, float32 or float64"):
+        spikeforge.connect(9, 9, [p], dtype=torch.int32)
+    with pytest.raises(ValueError, match=r"connect: rows must be from 0 to 2\^31"):
+        spikeforge.connect(-9, 9, [p])
+    with pytest.raises(ValueError, match="connect: ranges must have 4 elements for each of the 1 rules, but has 3"):
+        torch.ops.spikeforge.connect(9, 9, ["all_to_all"], [0, 1, 2], [0.0], [True] * 4, ["constant"] * 2, [0.0] * 8, [])
+    with pytest.raises(ValueError, match='connect: a rule must be "all_to_all", .* but is "some"'):
+        torch.ops.spikeforge.connect(9, 9, ["some"], [0, 1, 2, 3], [0.0], [True] * 4, ["constant"] * 2, [0.0] * 8, [])

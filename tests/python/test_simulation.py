@@ -1,0 +1,176 @@
+"""Networks stepped with delays: beside a dense loop in float64, resumed, recorded, refused."""
+
+import math
+
+import pytest
+import torch
+
+import spikeforge
+from spikeforge import rules
+
+LIF = """
+neuron lif(x; v, wait; leak) {
+  h = leak * v + x
+  resting = wait > 0
+  s = where(resting, 0, spike(h - 1, none))
+  return s
+  v' = where(resting, v, select(s, 0, h))
+  wait' = select(s, 3, maximum(wait - 1, 0))
+}
+"""
+TWO_INPUTS = "neuron two(a, b; v) { h = 0.8 * v + a - b; s = spike(h - 1, none); return s; v' = select(s, 0, h) }"
+
+
+def network(device="cpu", drive=True, seed=3, dtype=torch.float64):
+    """Two kinds of neuron, one of them with two inputs; every connection has a weight and a delay of its own."""
+    made = spikeforge.Network(seed=seed, dtype=dtype, device=device)
+    a = made.populate("a", 60, LIF, states={"v": torch.linspace(0, 0.9, 60)}, leak=0.9)
+    b = made.populate("b", 25, LIF, leak=torch.linspace(0.8, 0.95, 25))
+    c = made.populate("c", 15, TWO_INPUTS)
+    weights, delays = rules.normal(0.12, 0.03), rules.uniform(1, 9)
+    for source in (a, b, c):
+        for target in (a, b, c):
+            made.project(source, target, rules.fixed_total(4 * len(target)), weight=weights, delay=delays)
+    made.project(a, c, rules.fixed_in_degree(3), weight=0.1, delay=4, into="b")
+    made.inject(a, 0.07)
+    made.inject(c, torch.linspace(0.1, 0.3, 15), into="a")
+    if drive:
+        made.drive(a, 0.3, weight=0.2)
+        made.drive(b, torch.linspace(0.5, 2, 25), weight=0.2)
+        made.drive(c, 0.5, weight=0.4, into="a")
+    return made, (a, b, c)
+
+
+def listed(recording):
+    return sorted(zip(recording.steps.tolist(), recording.neurons.tolist()))
+
+
+def dense_loop(made, steps):
+    """The same network without drive, by dense matrices, one for each delay: spikes, and v of all neurons."""
+    m = made.build()
+    row = torch.repeat_interleave(torch.arange(m.rows), m.indptr.diff())
+    matrices = torch.zeros(10, m.rows, m.cols, dtype=torch.float64)
+    matrices.index_put_((m.delays.long(), row, m.indices.long()), m.weights, accumulate=True)
+    v = torch.cat([torch.linspace(0, 0.9, 60), torch.zeros(40)]).double()
+    leak = torch.cat([torch.tensor([0.9] * 60, dtype=torch.float64), torch.linspace(0.8, 0.95, 25).double(), torch.tensor([0.8] * 15, dtype=torch.float64)])
+    wait = torch.zeros(100)
+    past, fired, voltages = [], [], []
+    for _ in range(steps):
+        arriving = sum((past[-d] @ matrices[d] for d in range(1, min(10, len(past) + 1))), torch.zeros(200).double())
+        x = arriving[:100].clone()
+        x[:60] += 0.07
+        x[85:] += torch.linspace(0.1, 0.3, 15).double() - arriving[185:]
+        h = leak * v + x
+        s = ((h >= 1) & (wait <= 0)).double()
+        v = torch.where(wait > 0, v, torch.where(s > 0, 0.0, h))
+        wait = torch.where(s > 0, 3.0, (wait - 1).clamp(min=0))
+        wait[85:] = 0  # its neurons are never refractory
+        past.append(s)
+        fired.append(s)
+        voltages.append(v)
+    return torch.stack(fired), torch.stack(voltages)
+
+
+def test_a_network_is_its_dense_loop():
+    made, (a, b, c) = network(drive=False)
+    recording = spikeforge.simulate(made, 150, states=[(a, "v", range(60)), (c, "v", [0, 14])])
+    fired, voltages = dense_loop(made, 150)
+    assert fired.sum(0).gt(0).sum() > 50 and fired[:, 60:85].sum() > 20 and fired[:, 85:].sum() > 20
+    assert listed(recording) == [tuple(pair) for pair in fired.nonzero().tolist()]
+    torch.testing.assert_close(recording.states[0], voltages[:, :60], rtol=0, atol=1e-12)
+    torch.testing.assert_close(recording.states[1], voltages[:, [85, 99]], rtol=0, atol=1e-12)
+    steps, neurons = recording.of(c)
+    assert torch.equal(neurons, recording.neurons[recording.neurons >= 85] - 85) and len(steps) == fired[:, 85:].sum()
+
+
+def test_a_network_goes_on_where_it_was_saved():
+    whole = spikeforge.simulate(network()[0], 90)
+    made, _ = network()
+    first = spikeforge.simulate(made, 37)
+    saved = made.state_dict()
+    rest = spikeforge.simulate(made, 53)
+    assert listed(whole) == listed(first) + listed(rest) and len(whole.steps) > 200
+    resumed, _ = network()
+    resumed.load_state_dict(saved)
+    assert listed(spikeforge.simulate(resumed, 53)) == listed(rest)
+    assert listed(spikeforge.simulate(network(seed=4)[0], 90)) != listed(whole)
+    with pytest.raises(ValueError, match="Network: this is the state of another network"):
+        other = spikeforge.Network()
+        other.populate("a", 3, LIF, leak=0.5)
+        other.load_state_dict(saved)
+
+
+def test_any_number_of_threads_and_of_steps_a_call_gives_the_same_spikes():
+    whole = spikeforge.simulate(network()[0], 60)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1 if threads > 1 else 2)
+        made, _ = network()
+        pieces = [spikeforge.simulate(made, n) for n in (1, 0, 25, 34)]
+    finally:
+        torch.set_num_threads(threads)
+    assert sum(map(listed, pieces), []) == listed(whole)
+
+
+def test_drive_is_poisson():
+    """Of one rate for all, of another for each, and of a large one, which are drawn in different ways."""
+    each = torch.cat([torch.full((750,), 0.4), torch.full((750,), 2.9)])
+    made = spikeforge.Network(seed=2)
+    text = "neuron still(x; v) { n = v + x; return 0 * n; v' = n }"
+    populations = [made.populate(name, 1500, text) for name in ("one", "each", "large")]
+    for population, rate in zip(populations, (1.3, each, 40.0)):
+        made.drive(population, rate, weight=2.0)
+    states = spikeforge.simulate(made, 50, states=[(p, "v", range(1500)) for p in populations]).states
+    one, other, large = (torch.diff(v, dim=0, prepend=torch.zeros(1, 1500)).double() / 2 for v in states)
+    for part, rate in ((one, 1.3), (other[:, :750], 0.4), (other[:, 750:], 2.9), (large, 40.0)):
+        n = part.numel()
+        assert torch.equal(part, part.round()) and part.min() >= 0
+        assert abs(part.mean() - rate) < 5 * (rate / n) ** 0.5
+        assert abs(part.var() - rate) < 5 * rate * ((2 + 1 / rate) / n) ** 0.5
+        assert abs((part == round(rate)).double().mean() - math.exp(round(rate) * math.log(rate) - rate - math.lgamma(round(rate) + 1))) < 5 * (0.25 / n) ** 0.5
+    assert abs(torch.corrcoef(one[:, :40].T).fill_diagonal_(0)).max() < 5 / 50**0.5
+
+
+def test_a_gpu_gives_the_spikes_of_the_cpu(cuda):
+    here, there = (spikeforge.simulate(network(device, drive=False)[0], 90) for device in ("cpu", cuda))
+    assert listed(here) == listed(there)
+
+
+def test_a_graph_of_a_gpu_draws_anew_and_goes_on_where_it_was_saved(cuda):
+    """Steps of one call are replays of a graph, but for the last ones."""
+    whole = listed(spikeforge.simulate(network(cuda)[0], 90))
+    made, _ = network(cuda)
+    first = listed(spikeforge.simulate(made, 37))
+    saved = made.state_dict()
+    rest = listed(spikeforge.simulate(made, 53))
+    resumed, _ = network(cuda)
+    resumed.load_state_dict(saved)
+    assert listed(spikeforge.simulate(resumed, 53)) == rest
+    assert first == whole[: len(first)]
+    expected = len(spikeforge.simulate(network()[0], 90).steps)
+    assert abs(len(whole) - expected) < 0.25 * expected
+
+
+def test_what_a_network_cannot_be_is_refused_in_words():
+    made, (a, _, c) = network()
+    for error, words, call in [
+        (ValueError, "the neuron of d has no parameter beta; it has leak", lambda: made.populate("d", 5, LIF, leak=1.0, beta=2)),
+        (ValueError, "the parameter leak of d is not given", lambda: made.populate("d", 5, LIF)),
+        (ValueError, "the neuron of d has no state u; it has v, wait", lambda: made.populate("d", 5, LIF, leak=1, states={"u": 0})),
+        (ValueError, r"v of d must be a number or have shape \[5\], but has \[4\]", lambda: made.populate("d", 5, LIF, leak=1, states={"v": torch.rand(4)})),
+        (ValueError, "the rate that drives a must be finite and not negative, but is -1", lambda: made.drive(a, -1.0)),
+        (ValueError, "the rate that drives a must be finite and not negative, but is nan", lambda: made.drive(a, float("nan"))),
+        (ValueError, "the neuron of c has no input z; its inputs: a, b", lambda: made.inject(c, 1.0, into="z")),
+        (ValueError, "simulate: steps must not be negative, but is -1", lambda: spikeforge.simulate(made, -1)),
+        (ValueError, "simulate: the neuron of a has no state u; it has v, wait", lambda: spikeforge.simulate(made, 1, states=[(a, "u", [0])])),
+        (ValueError, "simulate: neurons of c must be numbers from 0 to 14", lambda: spikeforge.simulate(made, 1, states=[(c, "v", [15])])),
+        (RuntimeError, "populate must come before the network is built", lambda: made.populate("d", 5, LIF, leak=1.0)),
+        (TypeError, "states are float32 or, with float64 weights, float64", lambda: spikeforge.Network(dtype=torch.float16)),
+    ]:
+        with pytest.raises(error, match=words):
+            call()
+    late = spikeforge.Network()
+    p = late.populate("p", 3, LIF, leak=0.5)
+    late.project(p, p, rules.all_to_all(), delay=0)
+    with pytest.raises(ValueError, match="a delay must be at least 1 step, but one is 0"):
+        late.build()
