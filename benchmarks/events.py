@@ -6,7 +6,8 @@
     python benchmarks/events.py --device cuda --tune        # kernel times of several schedules, in under two minutes
 
 Times are the best of several rounds. On the CPU `reading` is what torch takes to read indices and weights. On a GPU `kernels` is the sum of a call's kernels, the mean of 20, and `wall` is what
-calls cost in a row; the ratio is to the bytes of indices (and weights), at the speed of a copy measured in the same run.
+calls cost in a row; the ratio is to the bytes of indices (and weights, and delays), at the speed of a copy measured in the same run.
+`e A +d` delivers to a ring of 16 slots, with a delay of one byte for each connection.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import torch
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LIBRARY = os.environ.get("SPIKEFORGE_LIBRARY", ROOT / "build/release/lib/libspikeforge.so")
 ACTIVITIES = [1.0, 0.1, 0.01, 0.001]
+DELAYED, SLOTS = "e A +d", 16
 
 
 def matrix(size, row, device):
@@ -120,15 +122,19 @@ def measure(options, size, row):
     indices, indptr = matrix(size, row, device)
     speed = copy_speed(device)
     all_weights = {"shared": torch.full((1,), 0.5, device=device), "each": torch.rand(len(indices), device=device)}
+    delays = torch.randint(SLOTS, (len(indices),), dtype=torch.uint8, device=device)
+    ring, step = torch.zeros(SLOTS, size, device=device), torch.tensor(0, device=device)
     lines = []
     # Peers come when all of ours is measured: threads that they start stay awake for a while.
     for name, weights in all_weights.items():
-        floor = (4 if name == "shared" else 8) * len(indices) / speed
-        for transpose in (False, True):
+        for order in ("A e", "e A", DELAYED):
+            floor = ((4 if name == "shared" else 8) + (order == DELAYED)) * len(indices) / speed
             for activity in ACTIVITIES:
                 e = events(size, activity, device)
-                call = lambda: torch.ops.spikeforge.event_csrmv(weights, indices, indptr, e, rows=size, cols=size, transpose=transpose)
-                line = dict(order="e A" if transpose else "A e", weights=name, activity=activity, wall=wall(call, device))
+                call = lambda: torch.ops.spikeforge.event_csrmv(weights, indices, indptr, e, rows=size, cols=size, transpose=order == "e A")
+                if order == DELAYED:
+                    call = lambda: torch.ops.spikeforge.event_csrmv_delayed_(weights, indices, indptr, e, delays, ring, step, rows=size, cols=size, transpose=True)
+                line = dict(order=order, weights=name, activity=activity, wall=wall(call, device))
                 if device == "cuda":
                     line["kernels"] = sum(kernel_times(call).values())
                 else:
@@ -138,7 +144,7 @@ def measure(options, size, row):
                 print(show(line), flush=True)
     for name, weights in () if options.no_peers else all_weights.items():
         for peer, make in peers(indices, indptr, weights, size, device).items():
-            for line in (line for line in lines if line["weights"] == name):
+            for line in (line for line in lines if line["weights"] == name and line["order"] != DELAYED):
                 try:
                     line[peer] = wall(make(events(size, line["activity"], device), line["order"] == "e A"), device, rounds=3)
                 except Exception as error:  # whatever a peer throws: its column stays empty
@@ -150,7 +156,7 @@ def measure(options, size, row):
 
 
 def show(line):
-    head = f"{line['order']}  {line['weights']:6}  {line['activity']:6.1%}"
+    head = f"{line['order']:6}  {line['weights']:6}  {line['activity']:6.1%}"
     times = "  ".join(f"{name} {value:8.4f}" for name, value in line.items() if isinstance(value, float) and name not in ("activity", "ratio"))
     return f"{head}  {times}  ratio {line['ratio']:.2f}"
 

@@ -5,6 +5,7 @@
 //   event_weights.cuh         what changes weights: their gradient, and plasticity
 //   event_jit.cuh             matrices that are drawn anew
 //   event_linear.cuh          dense ones
+//   event_deliver.cuh           A e to the ring of what is on its way
 //   event_check.cuh           whether the numbers of a stored matrix are in range
 #pragma once
 
@@ -68,8 +69,9 @@ __device__ __forceinline__ bool is_refused(const ProductArguments& a) {
 
 // What is known when a kernel is compiled. Indptr: bytes of an element, 0 where rows have one width. Lanes: threads
 // that share a row. Columns: of them, those that take vectors side by side. InSharedMemory: bits, or private sums.
+// Delays: results are added to a ring.
 template <class Weight_, class X_, Values values_, bool homogeneous_, int indptr_, Sums sums_, int lanes_, int columns_,
-          int unroll_, bool in_shared_memory_, bool transpose_>
+          int unroll_, bool in_shared_memory_, bool transpose_, Delays delays_>
 struct Spec {
   using Weight = Weight_;
   using X = X_;
@@ -78,6 +80,7 @@ struct Spec {
   static constexpr bool homogeneous = homogeneous_, in_shared_memory = in_shared_memory_, transpose = transpose_;
   static constexpr int indptr = indptr_, lanes = lanes_, columns = columns_, unroll = unroll_;
   static constexpr Sums sums = sums_;
+  static constexpr Delays delays = delays_;
   static constexpr bool counts = homogeneous && values == Values::event;
   using Sum = typename Choose<counts, unsigned, Compute>::type;
 
@@ -109,16 +112,57 @@ struct Spec {
   }
   // Where nothing contributed the result is 0, whatever the weight.
   template <class Sum>
-  static __device__ __forceinline__ Weight result(const ProductArguments& a, Sum sum) {
+  static __device__ __forceinline__ Compute weighted(const ProductArguments& a, Sum sum) {
     if constexpr (!homogeneous)
-      return round(sum);
+      return sum;
     else {
-      if (values != Values::number && sum == 0) return round(0);
+      if (values != Values::number && sum == 0) return 0;
       if constexpr (counts)
-        return round(static_cast<Compute>(static_cast<double>(weight(a, 0)) * static_cast<double>(sum)));
+        return static_cast<Compute>(static_cast<double>(weight(a, 0)) * static_cast<double>(sum));
       else
-        return round(weight(a, 0) * sum);
+        return weight(a, 0) * sum;
     }
+  }
+  template <class Sum>
+  static __device__ __forceinline__ Weight result(const ProductArguments& a, Sum sum) {
+    return round(weighted(a, sum));
+  }
+};
+
+// The slots of what is on its way, seen from the step of a call. Nothing is delivered in a step before the first.
+template <class S>
+struct Ring {
+  Int size;  // elements of a slot
+  int now = 0, slots;
+  int same = 0;  // delay of all
+  bool begun;
+
+  __device__ __forceinline__ explicit Ring(const ProductArguments& a)
+      : size(a.slot_size), slots(static_cast<int>(a.ring_slots)) {
+    if constexpr (S::delays == Delays::none) return;
+    const Int step = a.step != nullptr ? *a.step : a.now;
+    begun = step >= 0;
+    now = static_cast<int>(step % a.ring_slots);
+    if constexpr (S::delays == Delays::one)
+      same = a.delay_bytes == 1 ? *static_cast<const unsigned char*>(a.delays) : *static_cast<const int*>(a.delays);
+  }
+  static __device__ __forceinline__ int delay_of(const ProductArguments& a, Int k) {
+    if constexpr (S::delays == Delays::bytes)
+      return __ldcs(static_cast<const unsigned char*>(a.delays) + k);
+    else
+      return __ldcs(static_cast<const int*>(a.delays) + k);
+  }
+  __device__ __forceinline__ int delay(const ProductArguments& a, Int k) const {
+    if constexpr (S::delays == Delays::bytes || S::delays == Delays::words)
+      return delay_of(a, k);
+    else
+      return same;
+  }
+  // Where the slot begins in which what takes so many steps arrives.
+  __device__ __forceinline__ Int offset(int delay) const {
+    if constexpr (S::delays == Delays::none) return 0;
+    const int slot = now + delay;
+    return (slot < slots ? slot : slot - slots) * size;
   }
 };
 

@@ -8,7 +8,7 @@ namespace spikeforge {
 namespace event {
 
 template <class S, class Index>
-__device__ __forceinline__ bool is_wrong(const ProductArguments& a, Int first, Int step) {
+__device__ __forceinline__ bool is_wrong(const ProductArguments& a, Int delays, Int first, Int step) {
   const auto below = [](Int x, Int bound) {
     return static_cast<unsigned long long>(x) < static_cast<unsigned long long>(bound);
   };
@@ -17,6 +17,8 @@ __device__ __forceinline__ bool is_wrong(const ProductArguments& a, Int first, I
   for (Int k = first; k < a.nnz; k += step) wrong |= !below(indices[k], a.cols);
   if (a.slots != nullptr)
     for (Int k = first; k < a.nnz; k += step) wrong |= !below(a.slots[k], a.nnz);
+  if constexpr (S::delays != Delays::none)
+    for (Int k = first; k < delays; k += step) wrong |= !below(Ring<S>::delay_of(a, k), a.ring_slots);
   if constexpr (S::indptr != 0) {
     for (Int row = first; row < a.rows; row += step) wrong |= S::begin(a, row) > S::begin(a, row + 1);
     if (first == 0) wrong |= S::begin(a, 0) != 0 || S::begin(a, a.rows) != a.nnz;
@@ -26,7 +28,7 @@ __device__ __forceinline__ bool is_wrong(const ProductArguments& a, Int first, I
 
 template <class S, class Index>
 __device__ __forceinline__ void check(const CheckArguments& a) {
-  const bool wrong = is_wrong<S, Index>(a.product, static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x,
+  const bool wrong = is_wrong<S, Index>(a.product, a.delays, static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x,
                                         static_cast<Int>(gridDim.x) * blockDim.x);
   const bool of_block = __syncthreads_or(wrong) != 0;
   if (threadIdx.x != 0) return;

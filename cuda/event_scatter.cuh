@@ -6,6 +6,8 @@
 // Sums are counts where weights are homogeneous and entries are events: whole numbers, the same in any order. Else they
 // are floats; or in the deterministic way 64-bit whole numbers, scaled by the largest weight and entry (`limits`) so
 // that no sum of them overflows.
+//
+// With delays floats are added to the ring itself; other sums are of the whole ring, to which finish adds them.
 #pragma once
 
 #include <spikeforge/cuda/event.cuh>
@@ -25,7 +27,7 @@ __device__ __forceinline__ void limits(const ProductArguments& a) {
   };
   for (Int k = first; k < (S::homogeneous ? 1 : a.nnz); k += threads) raise(weight, S::weight(a, k));
   if constexpr (S::values != Values::event) {
-    for (Int i = first; i < a.batches * a.rows * a.n; i += threads) {
+    for (Int i = first; i < a.batches * (S::transpose ? a.rows : a.cols) * a.n; i += threads) {
       const auto x = static_cast<const typename S::X*>(a.x)[i];
       if (S::contributes(x)) raise(entry, S::contribution(x));
     }
@@ -86,13 +88,27 @@ struct Adder {
 
   const ProductArguments& a;
   Doubled scaled;  // of fixed sums
+  Ring<S> ring;
+  typename S::Compute shared = 1;  // the weight of all, where no finish multiplies by it
+
+  // Fixed sums are doubled so many times.
+  __device__ __forceinline__ Adder(const ProductArguments& a, int doublings) : a(a), scaled(doublings), ring(a) {
+    if constexpr (S::homogeneous && S::delays != Delays::none && S::sums == Sums::floats) shared = S::weight(a, 0);
+  }
 
   static __device__ __forceinline__ Stored* own() {
     extern __shared__ unsigned long long memory[];  // aligned for any sum
     return reinterpret_cast<Stored*>(memory);
   }
 
-  // What an entry contributes through a nonzero of this weight; a homogeneous one is for finish.
+  __device__ __forceinline__ typename S::Compute weight(Int k) const {
+    if constexpr (S::homogeneous)
+      return shared;
+    else
+      return S::weight(a, k);
+  }
+
+  // What an entry contributes through a nonzero of this weight.
   __device__ __forceinline__ void add(Int at, typename S::Compute weight, typename S::X x) const {
     if constexpr (S::sums == Sums::counts) {
       add_plain(at, 1u);
@@ -131,13 +147,16 @@ __device__ __forceinline__ void add_task(const Adder<S, to_own>& adder, const Ta
     for_nonzeros<unroll>(a.indices, task.first, task.first + task.count, lane / S::columns, step,
                          [&](const int(&columns)[unroll], Int k, const Wave& wave) {
                            typename S::Compute weights[unroll];  // loads do not pass additions
+                           int delays[unroll];
 #pragma unroll
-                           for (int u = 0; u < unroll; ++u)
-                             weights[u] = S::homogeneous || !wave.has(u) ? 1 : S::weight(a, k + u * step);
+                           for (int u = 0; u < unroll; ++u) {
+                             weights[u] = wave.has(u) ? adder.weight(k + u * step) : 1;
+                             delays[u] = wave.has(u) ? adder.ring.delay(a, k + u * step) : 0;
+                           }
 #pragma unroll
                            for (int u = 0; u < unroll; ++u) {
                              if (!wave.has(u)) break;
-                             adder.add(base + columns[u] * a.n + c, weights[u], x);
+                             adder.add(base + adder.ring.offset(delays[u]) + columns[u] * a.n + c, weights[u], x);
                            }
                          });
   }
@@ -268,25 +287,30 @@ __device__ __forceinline__ void add_tasks(const Adder<S, to_own>& adder, Int cou
 }
 
 template <class S>
-__device__ __forceinline__ typename S::Weight result_of_sum(const ProductArguments& a, Int at, int shift) {
+__device__ __forceinline__ typename S::Compute result_of_sum(const ProductArguments& a, Int at, int shift) {
   if constexpr (S::sums == Sums::counts)
-    return S::result(a, __ldcg(static_cast<const unsigned*>(a.sums) + at));
+    return S::weighted(a, __ldcg(static_cast<const unsigned*>(a.sums) + at));
   else if constexpr (S::sums == Sums::floats)
-    return S::result(a, __ldcg(static_cast<const typename S::Compute*>(a.sums) + at));
+    return S::weighted(a, __ldcg(static_cast<const typename S::Compute*>(a.sums) + at));
   else
-    return S::result(a, static_cast<typename S::Compute>(
-                            Doubled(-shift)(static_cast<double>(__ldcg(static_cast<const long long*>(a.sums) + at))) +
-                            static_cast<double>(__ldcg(a.infinities + at))));
+    return S::weighted(a, static_cast<typename S::Compute>(
+                              Doubled(-shift)(static_cast<double>(__ldcg(static_cast<const long long*>(a.sums) + at))) +
+                              static_cast<double>(__ldcg(a.infinities + at))));
 }
 
-// Sums to results, where the two differ.
+// Sums to results, where the two differ; with delays, sums of the whole ring to what it holds.
 template <class S>
 __device__ __forceinline__ void finish(const ProductArguments& a) {
   int shift = 0;
   if constexpr (S::sums == Sums::fixed) shift = doublings<S::homogeneous>(a);
   const Int threads = static_cast<Int>(gridDim.x) * blockDim.x;
-  for (Int at = static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x; at < a.batches * a.cols * a.n; at += threads)
-    static_cast<typename S::Weight*>(a.y)[at] = result_of_sum<S>(a, at, shift);
+  const Int count = S::delays == Delays::none ? a.batches * a.cols * a.n : a.ring_slots * a.slot_size;
+  for (Int at = static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x; at < count; at += threads) {
+    if constexpr (S::delays == Delays::none)
+      static_cast<typename S::Weight*>(a.y)[at] = S::round(result_of_sum<S>(a, at, shift));
+    else
+      static_cast<typename S::Compute*>(a.y)[at] += result_of_sum<S>(a, at, shift);
+  }
 }
 
 // To sums of the block's own, which go to those in memory.
@@ -296,7 +320,7 @@ __device__ __forceinline__ void add_tasks_by_own(const ProductArguments& a, Int 
   auto* const own = Own::own();
   for (Int i = threadIdx.x; i < a.cols * a.n; i += blockDim.x) own[i] = 0;
   __syncthreads();
-  add_tasks(Own{a, Doubled(0)}, count);
+  add_tasks(Own(a, 0), count);
   __syncthreads();
   for (Int i = threadIdx.x; i < a.cols * a.n; i += blockDim.x)
     if (own[i] != 0) add_to(static_cast<typename Own::Stored*>(a.sums) + i, own[i]);
@@ -306,11 +330,12 @@ template <class S>
 __device__ __forceinline__ void scatter(const ProductArguments& a) {
   int shift = 0;
   if constexpr (S::sums == Sums::fixed) shift = doublings<S::homogeneous>(a);
-  const Adder<S, false> adder{a, Doubled(shift)};
+  const Adder<S, false> adder(a, shift);
+  if (S::delays != Delays::none && !adder.ring.begun) return;
   find_tasks(adder);
   const Int listed = wait_for_grid(a.grid_barrier, 1);
 
-  const bool in_place = a.sums == a.y;
+  const bool in_place = S::delays != Delays::none || a.sums == a.y;
   if (listed > 0) {
     bool by_own = false;
     if constexpr (S::in_shared_memory) {

@@ -102,6 +102,54 @@ def product(csr, events, matrix):
     )
 
 
+DELAYED = """
+What arrives at step t stands in buffer[t % slots]; an event of step t through a connection of delay d is added to
+buffer[(t + d) % slots].
+
+Args:
+    weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+    indices: int32{indices}.{indptr}
+    events: [*batch, cols], true or > 0; with `transpose`, [*batch, rows].
+    delays: uint8 or int32, of the shape of indices or a single element, from 0 to slots - 1.
+    buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for half types.
+    step: int64, 0-dimensional, on the CPU or the buffer's device.
+    {rows}cols, transpose, graded, deterministic, unchecked: as of `event_csrmv`.
+{end}
+Raises:
+    ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next call)."""
+DELAYED_NEW = """
+Returns:
+    The new buffer. Gradients reach weights, events (straight through) and buffer.
+"""
+
+
+def delayed(csr, in_place=False):
+    return DELAYED.format(
+        indices=" [nonzeros], the columns of row 0, then those of row 1" if csr else ", the columns, [rows, nonzeros a row]",
+        indptr="\n    indptr: int32 or int64 [rows + 1], where rows begin." if csr else "",
+        rows="rows, " if csr else "", end="" if in_place else DELAYED_NEW,
+    )
+
+
+DRAWN_DELAYS = """
+The matrix is that of `jit_csrmv` with the same seed; each nonzero has a delay too, drawn from a hash of its place.
+
+Args:
+    weights, events, rows, cols, prob, seed, law, transpose, values: as of `jit_csrmv`.
+    buffer, step: as of `event_csrmv_delayed`.
+    delays: the numbers of the law: [d] for "constant", [first, last] for "uniform" (whole numbers, both of them too), [mean, deviation] for
+        "normal" (rounded, and clipped to the slots).
+
+Raises:
+    ValueError: for a probability, a law, a delay or a shape that is not legal."""
+TAKE = """
+Args:
+    buffer: [slots, *batch, neurons], float32 or float64.
+    step: int64, 0-dimensional, on the CPU or the buffer's device.
+
+Raises:
+    ValueError: for a step below 0, and for shapes that do not fit."""
+
 RANDOM = """
 Each entry of the [rows, cols] matrix is a nonzero with probability `prob`; `seed` says which matrix it is, on every device alike. It is
 drawn anew in each call.
@@ -289,6 +337,10 @@ Args:
     "csrmv": product(True, False, False), "csrmm": product(True, False, True),
     "event_ellmv": product(False, True, False), "event_ellmm": product(False, True, True),
     "ellmv": product(False, False, False), "ellmm": product(False, False, True),
+    "event_csrmv_delayed": delayed(True), "event_csrmv_delayed_": delayed(True, True),
+    "event_ellmv_delayed": delayed(False), "event_ellmv_delayed_": delayed(False, True),
+    "jit_csrmv_delayed": DRAWN_DELAYS, "jit_csrmv_delayed_": DRAWN_DELAYS,
+    "take_arrivals": TAKE, "take_arrivals_": TAKE,
     "jit_csrmv": RANDOM.format(n=""), "jit_csrmm": RANDOM.format(n=", n"),
     "event_linear": """
 Args:

@@ -18,6 +18,7 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 namespace {
 
+using event::Ring;
 using event::Rows;
 using event::Values;
 using event::Weights;
@@ -173,11 +174,11 @@ struct Pieces {
   std::int64_t shortest = std::numeric_limits<std::int64_t>::max();
 
   // The next ones of the share, from row `a` of its list on.
-  void read(const Rows& matrix, const Share& share, std::int64_t& a) {
+  void read(const Share& share, std::int64_t& a) {
     *this = {};
     for (; count < rows_together && a < share.count && share.starts[a] < share.last; ++count, ++a) {
       const std::int64_t before = share.starts[a];
-      const std::int64_t begin = matrix.begin(share.rows[a]) - before;
+      const std::int64_t begin = share.begins[a] - before;
       const std::int64_t first = begin + std::max(share.first, before);
       const std::int64_t last = begin + std::min(share.starts[a + 1], share.last);
       of[count] = {share.rows[a], first, last};
@@ -240,9 +241,9 @@ void for_each_nonzero(const Rows& matrix, const Share& share, Start&& start, Fet
 
   auto a = std::upper_bound(share.starts, share.starts + share.count + 1, share.first) - share.starts - 1;
   Pieces now, next;
-  now.read(matrix, share, a);
+  now.read(share, a);
   while (now.count > 0) {
-    next.read(matrix, share, a);
+    next.read(share, a);
     Lines lines(next, fetch);
     for (int p = 0; p < now.count; ++p) start(p, now.of[p].row);
     std::int64_t done = 0;
@@ -309,6 +310,87 @@ void scatter_typed(const Rows& matrix, const Weights& weights, const Prepared& x
 
 void scatter(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share, void* sums) {
   with_element(weights.type, [&](auto w) { scatter_typed<decltype(w)>(matrix, weights, x, share, sums); });
+}
+
+// ---- to a ring ----
+
+// Calls f(place) where place(k) is the sums, in C, in which nonzero k arrives.
+template <class C, class F>
+void with_places(const Ring& ring, F&& f) {
+  const std::int64_t mask = ring.same_delay ? 0 : -1;
+  const auto of = [&](const auto* delays) {
+    f([=, sums = static_cast<C*>(ring.sums), offsets = ring.offsets](std::int64_t k) {
+      return sums + offsets[delays[k & mask]];
+    });
+  };
+  if (ring.wide_delays)
+    of(static_cast<const std::int32_t*>(ring.delays));
+  else
+    of(static_cast<const std::uint8_t*>(ring.delays));
+}
+
+void fetch_delays(const Ring& ring, std::int64_t k) {
+  if (ring.same_delay) return;
+  if (ring.wide_delays)
+    fetch_line(static_cast<const std::int32_t*>(ring.delays), k);
+  else
+    fetch_line(static_cast<const std::uint8_t*>(ring.delays), k);
+}
+
+template <class W>
+void deliver_typed(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share,
+                   const Ring& ring) {
+  using C = Compute<W>;
+  const auto* const w = static_cast<const W*>(weights.data);
+  const auto* const entries = static_cast<const C*>(x.entries);
+  const C shared = weights.homogeneous ? static_cast<C>(w[0]) : C(1);
+  C entry[rows_together];
+  const auto start = [&](int p, std::int32_t row) {
+    entry[p] = x.values == Values::event ? shared : entries[row] * shared;
+  };
+  const auto fetch = [&](std::int64_t k) {
+    fetch_line(matrix.indices, k);
+    fetch_delays(ring, k);
+    if (!weights.homogeneous) fetch_line(w, k);
+  };
+  with_places<C>(ring, [&](auto&& place) {
+    if (weights.homogeneous)
+      for_each_nonzero(matrix, share, start, fetch,
+                       [&](int p, std::int64_t k, std::uint32_t column) { place(k)[column] += entry[p]; });
+    else
+      for_each_nonzero(matrix, share, start, fetch, [&](int p, std::int64_t k, std::uint32_t column) {
+        place(k)[column] += entry[p] * static_cast<C>(w[k]);
+      });
+  });
+}
+
+void deliver(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share, const Ring& ring) {
+  with_element(weights.type, [&](auto w) { deliver_typed<decltype(w)>(matrix, weights, x, share, ring); });
+}
+
+template <class W>
+void deliver_rows_typed(const Rows& matrix, const Weights& weights, const Prepared& x, std::int64_t begin,
+                        std::int64_t end, const Ring& ring) {
+  using C = Compute<W>;
+  const auto* const w = static_cast<const W*>(weights.data);
+  const auto* const entries = static_cast<const C*>(x.entries);
+  const std::int64_t mask = weights.homogeneous ? 0 : -1;
+  with_places<C>(ring, [&](auto&& place) {
+    for (std::int64_t i = begin; i < end; ++i)
+      for (std::int64_t k = matrix.begin(i); k < matrix.end(i); ++k) {
+        const std::int32_t column = matrix.indices[k];
+        if (x.values == Values::event) {
+          if (is_event(x.bits, column)) place(k)[i] += static_cast<C>(w[k & mask]);
+        } else if (x.values == Values::number || entries[column] != 0) {
+          place(k)[i] += entries[column] * static_cast<C>(w[k & mask]);
+        }
+      }
+  });
+}
+
+void deliver_rows(const Rows& matrix, const Weights& weights, const Prepared& x, std::int64_t begin, std::int64_t end,
+                  const Ring& ring) {
+  with_element(weights.type, [&](auto w) { deliver_rows_typed<decltype(w)>(matrix, weights, x, begin, end, ring); });
 }
 
 // Of a block of columns at a time: first their sums, then what these weigh, so that both are vectors.
@@ -493,7 +575,8 @@ void linear(const LinearSum& sum) {
   with_element(sum.type, [&](auto w) { linear_typed<decltype(w)>(sum); });
 }
 
-constexpr EventKernels kernels = {gather, scatter, finish, gather_many, scatter_many, weight_gradient, linear};
+constexpr EventKernels kernels = {gather,      scatter,      deliver,         deliver_rows, finish,
+                                  gather_many, scatter_many, weight_gradient, linear};
 
 }  // namespace
 }  // namespace CPU_CAPABILITY

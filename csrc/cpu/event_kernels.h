@@ -20,6 +20,7 @@ struct Prepared {
 // A part of the nonzeros of some rows: those from `first` to `last`, counted over the rows of the list.
 struct Share {
   const std::int32_t* rows = nullptr;    // of the matrix
+  const std::int64_t* begins = nullptr;  // of the nonzeros of each in the matrix
   const std::int64_t* starts = nullptr;  // [count + 1]: nonzeros of the rows before
   std::int64_t count = 0;
   std::int64_t first = 0, last = 0;
@@ -46,6 +47,12 @@ struct EventKernels {
   // Adds a share of active rows to sums[cols]: uint32 counts of events where weights are homogeneous, else the compute
   // type. `entries` is of Prepared, and null for events.
   void (*scatter)(const event::Rows&, const event::Weights&, const Prepared&, const Share&, void* sums);
+
+  // Adds what a share of active rows delivers to a ring.
+  void (*deliver)(const event::Rows&, const event::Weights&, const Prepared&, const Share&, const event::Ring&);
+  // By rows: what arrives at the rows [begin, end).
+  void (*deliver_rows)(const event::Rows&, const event::Weights&, const Prepared&, std::int64_t begin, std::int64_t end,
+                       const event::Ring&);
 
   // y[begin, end) from the sums of all `parts`, which lie `part_bytes` apart.
   void (*finish)(const event::Weights&, event::Values, const void* sums, std::int64_t parts, std::int64_t part_bytes,

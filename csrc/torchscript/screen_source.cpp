@@ -61,7 +61,7 @@ bool is_tensors(const c10::TypePtr& type) {
 // Those that compute take or give tensors; the others tell the library where its files are. What public operators are
 // lowered to trusts its arguments more.
 bool is_ours(const std::string& name) {
-  for (const char* lowered : {"_forward", "_backward", "_product", "_grad"})
+  for (const char* lowered : {"_forward", "_backward", "_product", "_grad", "_deliver", "_deliver_"})
     if (name.ends_with(lowered)) return false;
   const auto all = jit::getAllOperatorsFor(c10::Symbol::fromQualString("spikeforge::" + name));
   return !all.empty() && std::all_of(all.begin(), all.end(), [](const auto& one) {

@@ -17,6 +17,7 @@ constexpr std::int64_t numbers_of_a_thread = 1 << 16;
 template <class F>
 auto with_integers(const at::Tensor& contiguous, F&& f) {
   if (contiguous.scalar_type() == c10::ScalarType::Int) return f(contiguous.const_data_ptr<std::int32_t>());
+  if (contiguous.scalar_type() == c10::ScalarType::Byte) return f(contiguous.const_data_ptr<std::uint8_t>());
   return f(contiguous.const_data_ptr<std::int64_t>());
 }
 
@@ -31,6 +32,7 @@ bool lie_below(const Index* numbers, std::int64_t n, std::int64_t bound) {
 }
 
 bool lie_below(const at::Tensor& numbers, std::int64_t bound) {
+  if (numbers.scalar_type() == c10::ScalarType::Byte && bound > 255) return true;
   const at::Tensor dense = numbers.contiguous();
   std::atomic<bool> right = true;
   with_integers(dense, [&](const auto* begin) {
@@ -59,7 +61,7 @@ bool are_row_begins(const at::Tensor& indptr, std::int64_t nnz) {
 bool is_right(const StoredMatrix& m) {
   const std::int64_t nnz = m.indices->numel();
   return (m.indptr == nullptr || are_row_begins(*m.indptr, nnz)) && lie_below(*m.indices, m.cols) &&
-         (m.slots == nullptr || lie_below(*m.slots, nnz));
+         (m.slots == nullptr || lie_below(*m.slots, nnz)) && (m.delays == nullptr || lie_below(*m.delays, m.ring));
 }
 
 template <class Begin>
@@ -93,6 +95,16 @@ void refuse_slots(const StoredMatrix& m, const std::int64_t* slots, std::int64_t
                       nnz - 1, ", but slots[", k, "] is ", slots[k]);
 }
 
+void refuse_delays(const StoredMatrix& m) {
+  const at::Tensor delays = m.delays->cpu().contiguous();
+  with_integers(delays, [&](const auto* begin) {
+    for (std::int64_t k = 0; k < delays.numel(); ++k)
+      TORCH_CHECK_VALUE(begin[k] >= 0 && begin[k] < m.ring, m.op, ": delays must be from 0 to ", m.ring - 1,
+                        ", for the buffer has ", m.ring, " slots, but delays[", k, "] is ",
+                        static_cast<std::int64_t>(begin[k]));
+  });
+}
+
 MatrixMemory<bool>& on_the_host() {
   static auto& verified = *new MatrixMemory<bool>;  // threads may still call at the end of the process
   return verified;
@@ -104,6 +116,11 @@ void remember(const StoredMatrix& matrix, const std::optional<MatrixKey>& key) {
 #if defined(SPIKEFORGE_WITH_CUDA)
   if (matrix.indices->is_cuda()) remember_on_gpu(matrix, *key);
 #endif
+}
+
+MatrixMemory<bool>& ascending() {
+  static auto& matrices = *new MatrixMemory<bool>;
+  return matrices;
 }
 
 // Past the checks of the accessors: every call comes by here.
@@ -122,8 +139,9 @@ std::optional<MatrixKey> MatrixKey::of(const StoredMatrix& matrix) {
   std::optional<MatrixKey> key(std::in_place);
   key->rows = matrix.rows;
   key->cols = matrix.cols;
+  key->ring = matrix.ring;
   std::size_t i = 0;
-  for (const at::Tensor* const t : {matrix.indices, matrix.indptr, matrix.slots}) {
+  for (const at::Tensor* const t : {matrix.indices, matrix.indptr, matrix.slots, matrix.delays}) {
     if (t != nullptr) {
       const c10::VariableVersion& version = t->unsafeGetTensorImpl()->version_counter();
       // A tensor of inference mode has no version.
@@ -142,7 +160,10 @@ event::KernelSpec check_kernel(const StoredMatrix& matrix) {
   const std::uint8_t indptr_bytes = matrix.indptr == nullptr                                ? 0
                                     : matrix.indptr->scalar_type() == c10::ScalarType::Long ? 8
                                                                                             : 4;
-  return event::check_of(indptr_bytes, matrix.indices->scalar_type() == c10::ScalarType::Long);
+  event::Delays delays{};
+  if (matrix.delays != nullptr)
+    delays = matrix.delays->scalar_type() == c10::ScalarType::Byte ? event::Delays::bytes : event::Delays::words;
+  return event::check_of(indptr_bytes, matrix.indices->scalar_type() == c10::ScalarType::Long, delays);
 }
 
 // Of what tells most matrices apart: every call asks.
@@ -177,6 +198,7 @@ void check_numbers(const StoredMatrix& matrix, bool sorted) {
     const at::Tensor slots = matrix.slots->cpu().contiguous();
     refuse_slots(matrix, slots.const_data_ptr<std::int64_t>(), nnz);
   }
+  if (matrix.delays != nullptr) refuse_delays(matrix);
   remember(matrix, key);
 }
 
@@ -185,6 +207,31 @@ void verify(const StoredMatrix& matrix) {
   if (key && on_the_host().find(*key)) return;
   if (!is_right(matrix)) check_numbers(matrix, /*sorted=*/false);
   remember(matrix, key);
+}
+
+bool columns_ascend(const StoredMatrix& matrix) {
+  StoredMatrix alone = matrix;
+  alone.delays = nullptr;
+  alone.ring = 0;
+  const std::optional<MatrixKey> key = MatrixKey::of(alone);
+  if (!key) return false;
+  if (const std::optional<bool> known = ascending().find(*key)) return *known;
+  const at::Tensor indices = matrix.indices->contiguous();
+  const auto* const columns = indices.const_data_ptr<std::int32_t>();
+  const at::Tensor indptr = matrix.indptr == nullptr ? at::Tensor() : matrix.indptr->contiguous();
+  std::atomic<bool> ascend = true;
+  const auto read = [&](const auto& begin_of) {
+    at::parallel_for(0, matrix.rows, 1024, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i)
+        if (!never_decreases(columns + begin_of(i), begin_of(i + 1) - begin_of(i))) ascend = false;
+    });
+  };
+  if (indptr.defined())
+    with_integers(indptr, [&](const auto* begins) { read([=](std::int64_t i) { return std::int64_t{begins[i]}; }); });
+  else
+    read([width = indices.size(1)](std::int64_t i) { return i * width; });
+  ascending().set(*key, alone, ascend);
+  return ascend;
 }
 
 }  // namespace spikeforge::ops

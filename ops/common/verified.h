@@ -18,13 +18,15 @@
 namespace spikeforge::ops {
 
 // What kernels take for granted of a matrix [rows, cols] in memory: indices lie in [0, cols); indptr begins with 0,
-// never decreases and ends with their number; slots, where there are any, lie in [0, that number).
+// never decreases and ends with their number; slots, where there are any, lie in [0, that number); delays in [0, ring).
 struct StoredMatrix {
   const char* op = nullptr;             // begins messages
   const at::Tensor* indices = nullptr;  // int32 or int64: [nnz], or in ELL form [rows, width]
   const at::Tensor* indptr = nullptr;   // int32 or int64 [rows + 1]; null in ELL form
   const at::Tensor* slots = nullptr;    // int64 [nnz], or null
+  const at::Tensor* delays = nullptr;   // uint8 or int32: [nnz], one, or null
   std::int64_t rows = 0, cols = 0;
+  std::int64_t ring = 0;                 // slots of what is on its way
   const char* indices_name = "indices";  // in messages
   const char* indptr_name = "indptr";
   const char* cols_name = "cols";
@@ -41,6 +43,9 @@ void check_numbers(const StoredMatrix& matrix, bool sorted);
 // died. A change that torch does not see (through numpy, or .data) is not seen here either; a tensor of inference mode
 // has no version, and is read at every call.
 void verify(const StoredMatrix& matrix);
+
+// Whether columns of no row of a matrix on the CPU decrease, which is remembered too; false where it could not be.
+bool columns_ascend(const StoredMatrix& matrix);
 
 // The same for a matrix on a GPU, without waiting for it: what is not remembered is checked by a kernel on the current
 // stream, and what it found is thrown at a later call. Until that is known, kernels of the matrix leave as soon as this
@@ -62,8 +67,8 @@ struct MatrixKey {
     std::array<std::int64_t, 2> sizes{}, strides{};
     bool operator==(const Numbers&) const = default;
   };
-  std::array<Numbers, 3> tensors{};
-  std::int64_t rows = 0, cols = 0;
+  std::array<Numbers, 4> tensors{};
+  std::int64_t rows = 0, cols = 0, ring = 0;
   bool operator==(const MatrixKey&) const = default;
 
   // None where a change of the numbers could not be told.
@@ -87,7 +92,7 @@ class MatrixMemory {
   void set(const MatrixKey& key, const StoredMatrix& matrix, Value value) {
     Entry entry{{}, std::move(value)};
     std::size_t i = 0;
-    for (const at::Tensor* const t : {matrix.indices, matrix.indptr, matrix.slots})
+    for (const at::Tensor* const t : {matrix.indices, matrix.indptr, matrix.slots, matrix.delays})
       if (t != nullptr) entry.storages.at(i++) = Storage(t->storage().getWeakStorageImpl());
     const std::scoped_lock lock(mutex_);
     if (entries_.size() >= limit_) {
@@ -102,7 +107,7 @@ class MatrixMemory {
   static constexpr std::size_t least = 64, most = 4096;  // entries
   using Storage = std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>>;
   struct Entry {
-    std::array<Storage, 3> storages;
+    std::array<Storage, 4> storages;
     Value value;
     bool is_dead() const {
       for (const Storage& storage : storages)

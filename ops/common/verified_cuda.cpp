@@ -119,6 +119,7 @@ SharedCheck launch_check(const StoredMatrix& matrix, void* stream) {
   const at::Tensor dense = indices.contiguous();
   const at::Tensor indptr = matrix.indptr == nullptr ? at::Tensor() : matrix.indptr->contiguous();
   const at::Tensor slots = matrix.slots == nullptr ? at::Tensor() : matrix.slots->contiguous();
+  const at::Tensor delays = matrix.delays == nullptr ? at::Tensor() : matrix.delays->contiguous();
   auto check = std::make_shared<Check>(matrix, stream, event::Answer::none);
   const event::CheckArguments args{
       .product = {.indices = static_cast<const int*>(dense.const_data_ptr()),
@@ -126,7 +127,10 @@ SharedCheck launch_check(const StoredMatrix& matrix, void* stream) {
                   .rows = matrix.rows,
                   .cols = matrix.cols,
                   .nnz = dense.numel(),
-                  .slots = slots.defined() ? static_cast<const event::Int*>(slots.const_data_ptr()) : nullptr},
+                  .slots = slots.defined() ? static_cast<const event::Int*>(slots.const_data_ptr()) : nullptr,
+                  .delays = delays.defined() ? delays.const_data_ptr() : nullptr,
+                  .ring_slots = matrix.ring},
+      .delays = delays.defined() ? delays.numel() : 0,
       .refused = static_cast<unsigned*>(check->refused.mutable_data_ptr()),
       .answer = check->answer_word()};
   constexpr std::int64_t block = 256;

@@ -60,14 +60,14 @@ class VmapLevel {
     return mapped(at::stack(results));
   }
 
+  const c10::SymInt& size() const { return size_; }
+
  protected:
   // Null where t is the same for all.
   const at::functorch::BatchedTensorImpl* of(const at::Tensor& t) const {
     const auto* const batched = at::functorch::maybeGetBatchedImpl(t);
     return batched != nullptr && batched->level() == id_ ? batched : nullptr;
   }
-
-  const c10::SymInt& size() const { return size_; }
 
  private:
   c10::impl::ExcludeDispatchKeyGuard guard_{c10::DispatchKey::FuncTorchBatched};

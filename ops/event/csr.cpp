@@ -86,7 +86,8 @@ SPIKEFORGE_SCHEMAS(library) {
       "transpose, bool matrix, str values, bool unchecked=False) -> Tensor");
 }
 
-SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) {
+// What public operators are lowered to knows how to map; torch would call them map by map.
+void register_products(torch::Library& library) {
   library.impl("event_csrmv", TORCH_FN((Operator<false, bool>::csr)));
   library.impl("event_csrmm", TORCH_FN((Operator<true, bool>::csr)));
   library.impl("csrmv", TORCH_FN((Operator<false>::csr)));
@@ -96,6 +97,10 @@ SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) {
   library.impl("ellmv", TORCH_FN((Operator<false>::ell)));
   library.impl("ellmm", TORCH_FN((Operator<true>::ell)));
 }
+
+SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { register_products(library); }
+
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) { register_products(library); }
 
 SPIKEFORGE_KERNELS(Meta, library) {
   library.impl("csr_product", TORCH_FN(product_kernel<product_meta>));

@@ -3,6 +3,7 @@
 #include <spikeforge/kernels/event/plan.h>
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/on_stream.h>
+#include <spikeforge/ops/event/delays.h>
 #include <spikeforge/ops/event/product.h>
 
 #include <ATen/ops/empty.h>
@@ -78,6 +79,39 @@ class Launcher {
     });
   }
 
+  // To a ring: y, whose results are those of all batches and slots.
+  void deliver(const at::Tensor& delays, const at::Tensor& step) {
+    point_at_ring(delays, step);
+    const event::ScatterPlan plan = plan_delivery(product_, device_);
+    const bool fixed = plan.sums == event::Sums::fixed;
+    const at::Tensor limits = fixed ? at::zeros({2}, x_.options().dtype(at::kLong)) : at::Tensor();
+    if (fixed) args_.limits = static_cast<unsigned long long*>(limits.mutable_data_ptr());
+    for (const event::Step& step_of_limits : plan.limits) run(step_of_limits);
+
+    const at::Tensor sums = plan.in_place ? y_ : bytes(plan.sum_bytes * product_.ring).zero_();
+    const at::Tensor infinities = at::zeros({fixed ? product_.ring : 0}, x_.options().dtype(at::kFloat));
+    auto* const first_sum = static_cast<char*>(sums.mutable_data_ptr());
+    auto* const first_infinity = fixed ? infinities.mutable_data_ptr<float>() : nullptr;
+    const std::int64_t out = product_.transpose ? product_.cols : product_.rows;
+    args_.chunk = plan.chunk;
+    args_.rows_at_once = plan.rows_at_once;
+    for_batches(plan.batches_at_once, [&](std::int64_t first, std::int64_t count) {
+      const at::Tensor workspace = bytes(barrier_bytes + event::task_bytes * plan.tasks * count);
+      auto* const memory = static_cast<char*>(workspace.mutable_data_ptr());
+      clear(memory, barrier_bytes);
+      args_.grid_barrier = reinterpret_cast<event::GridBarrier*>(memory);
+      args_.tasks = reinterpret_cast<event::Task*>(memory + barrier_bytes);
+      args_.batches = count;
+      args_.sums = first_sum + first * out * plan.sum_bytes;
+      args_.infinities = fixed ? first_infinity + first * out : nullptr;
+      run(plan.scatter, product_.transpose ? 1 : count);
+    });
+    args_.y = y_.mutable_data_ptr();
+    args_.sums = first_sum;
+    args_.infinities = first_infinity;
+    for (const event::Step& finish : plan.finish) run(finish);
+  }
+
   void weight_gradient(const at::Tensor& grad) {
     args_.grad = grad.const_data_ptr();
     run(plan_weight_gradient(product_, device_));
@@ -96,6 +130,17 @@ class Launcher {
       point_at(first);
       f(first, std::min(most, product_.batches - first));
     }
+  }
+
+  void point_at_ring(const at::Tensor& delays, const at::Tensor& step) {
+    args_.delays = delays.const_data_ptr();
+    args_.delay_bytes = delays.element_size();
+    args_.ring_slots = y_.size(0);
+    args_.slot_size = y_.numel() / y_.size(0);
+    if (step.is_cpu())
+      args_.now = *step.const_data_ptr<std::int64_t>();
+    else
+      args_.step = static_cast<const event::Int*>(step.const_data_ptr());
   }
 
   void point_at(std::int64_t batch) {
@@ -175,4 +220,32 @@ SPIKEFORGE_KERNELS(CUDA, library) {
 }
 
 }  // namespace
+
+void deliver_cuda(const DeliverCall& call) {
+  const auto& [weights, indices, indptr, x, options] = call.product;
+  const c10::cuda::OptionalCUDAGuard guard(x.device());
+  const HeldRows held = hold_rows(call.product);
+  if (held.rows.nnz == 0 || call.buffer.numel() == 0 || x.numel() == 0) return;
+  const at::Tensor delays = call.delays.contiguous();
+  const unsigned* const refused = options.unchecked ? nullptr : verify_on_gpu(stored_matrix(call));
+  Launcher(weights, held, x, call.buffer, gpu_delivery(call, held.rows), refused).deliver(delays, call.step);
+}
+
+void take_cuda(const at::Tensor& buffer, const at::Tensor& step, const at::Tensor& arrivals) {
+  if (arrivals.numel() == 0) return;
+  const c10::cuda::OptionalCUDAGuard guard(buffer.device());
+  const jit::Device& device = gpu_of(buffer);
+  const event::ProductArguments args{.y = arrivals.mutable_data_ptr(),
+                                     .sums = buffer.mutable_data_ptr(),
+                                     .step = static_cast<const event::Int*>(step.const_data_ptr()),
+                                     .ring_slots = buffer.size(0),
+                                     .slot_size = arrivals.numel()};
+  constexpr std::int64_t block = 256;
+  const std::int64_t blocks =
+      std::clamp<std::int64_t>((args.slot_size + block - 1) / block, 1, std::int64_t{8} * device.multiprocessors);
+  jit::SpecTable<event::KernelSpec>::of(device)
+      .get(event::take_of(dtype_of(buffer.scalar_type())), device)
+      .launch({static_cast<unsigned>(blocks), 1, 1}, block, 0, stream_of(buffer), &args, sizeof args);
+}
+
 }  // namespace spikeforge::ops::sparse

@@ -28,6 +28,18 @@ at::Tensor differentiable(std::string_view op, at::TensorList inputs, Compute&& 
   })[0];
 }
 
+// The same of an operator that changes its argument in place, `op` and an underscore: what a gradient would be of is
+// gone.
+template <class Compute>
+auto without_gradient(const char* op, at::TensorList inputs, Compute&& compute) {
+  autograd::refuse_tangents(op, std::any_of(inputs.begin(), inputs.end(), autograd::has_tangent));
+  TORCH_CHECK_NOT_IMPLEMENTED(std::none_of(inputs.begin(), inputs.end(), autograd::wants_gradient), op,
+                              "_: what changes in place has no gradient; call ", op,
+                              ", which gives a new tensor, or detach the arguments that require one");
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return compute();
+}
+
 inline void save_options(AutogradContext* ctx, const Options& options) {
   ctx->saved_data["rows"] = options.rows;
   ctx->saved_data["cols"] = options.cols;

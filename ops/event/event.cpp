@@ -1,5 +1,5 @@
 #include <spikeforge/ops/event.h>
-#include <spikeforge/ops/event/jit.h>
+#include <spikeforge/ops/event/jit_delays.h>
 #include <spikeforge/ops/event/linear.h>
 #include <spikeforge/ops/event/product.h>
 
@@ -33,6 +33,32 @@ at::Tensor product(const RandomConnections& m, const at::Tensor& x, bool matrix,
                                 {m.prob, m.seed, distribution}});
 }
 
+template <auto deliver>
+auto delivered(const Connections& m, const at::Tensor& events, const at::Tensor& delays, const at::Tensor& buffer,
+               const at::Tensor& step, const EventProductOptions& o) {
+  return deliver({{m.weights,
+                   m.indices,
+                   m.indptr,
+                   events,
+                   {m.rows, m.cols, o.transpose, false, values_of(o), o.deterministic, m.unchecked}},
+                  delays,
+                  buffer,
+                  step});
+}
+
+template <auto deliver>
+auto delivered(const RandomConnections& m, const at::Tensor& events, const DrawnDelays& delays,
+               const at::Tensor& buffer, const at::Tensor& step, const EventProductOptions& o) {
+  const char* const op = ops::sparse::jit_deliver_name;
+  return deliver({{m.weights,
+                   events,
+                   {m.rows, m.cols, o.transpose, false, values_of(o), o.deterministic},
+                   {m.prob, m.seed, ops::sparse::parse_distribution(op, m.law)}},
+                  ops::sparse::parse_delay_law(op, delays.law, delays.numbers),
+                  buffer,
+                  step});
+}
+
 const at::Tensor& indptr_of(const Connections& matrix, const char* op) {
   TORCH_CHECK_VALUE(matrix.indptr.has_value(), op, ": the matrix must have indptr; the ELL form has none");
   return *matrix.indptr;
@@ -63,6 +89,31 @@ at::Tensor event_mv(const RandomConnections& matrix, const at::Tensor& events, c
 }
 at::Tensor event_mm(const RandomConnections& matrix, const at::Tensor& events, const EventProductOptions& options) {
   return product(matrix, events, true, options);
+}
+
+at::Tensor event_mv_delayed(const Connections& matrix, const at::Tensor& events, const at::Tensor& delays,
+                            const at::Tensor& buffer, const at::Tensor& step, const EventProductOptions& options) {
+  return delivered<ops::sparse::call_deliver>(matrix, events, delays, buffer, step, options);
+}
+void event_mv_delayed_(const Connections& matrix, const at::Tensor& events, const at::Tensor& delays,
+                       const at::Tensor& buffer, const at::Tensor& step, const EventProductOptions& options) {
+  delivered<ops::sparse::call_deliver_>(matrix, events, delays, buffer, step, options);
+}
+at::Tensor event_mv_delayed(const RandomConnections& matrix, const at::Tensor& events, const DrawnDelays& delays,
+                            const at::Tensor& buffer, const at::Tensor& step, const EventProductOptions& options) {
+  return delivered<ops::sparse::call_jit_deliver>(matrix, events, delays, buffer, step, options);
+}
+void event_mv_delayed_(const RandomConnections& matrix, const at::Tensor& events, const DrawnDelays& delays,
+                       const at::Tensor& buffer, const at::Tensor& step, const EventProductOptions& options) {
+  delivered<ops::sparse::call_jit_deliver_>(matrix, events, delays, buffer, step, options);
+}
+
+std::pair<at::Tensor, at::Tensor> take_arrivals(const at::Tensor& buffer, const at::Tensor& step) {
+  auto [arrivals, left] = ops::sparse::call_take(buffer, step);
+  return {std::move(arrivals), std::move(left)};
+}
+at::Tensor take_arrivals_(const at::Tensor& buffer, const at::Tensor& step) {
+  return ops::sparse::call_take_(buffer, step);
 }
 
 at::Tensor event_linear(const at::Tensor& events, const at::Tensor& weight, const std::optional<at::Tensor>& bias,

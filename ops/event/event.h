@@ -1,5 +1,6 @@
 // Products of sparse matrices with events, and what spikes do to weights: the C++ face of torch.ops.spikeforge's
-// event_csrmv, jit_csrmv, event_linear, stdp_pre and their like, where every argument is explained (docs/events.md).
+// event_csrmv, event_csrmv_delayed, jit_csrmv, event_linear, stdp_pre and their like, where every argument is explained
+// (docs/events.md).
 //
 // Matrices are stored by rows, one for each neuron that fires. An entry x of `events` is an event where it is true, or
 // x > 0; NaN is none. All of it runs on CPU and GPU; products and event_linear have gradients, straight through for
@@ -13,6 +14,8 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace spikeforge {
 
@@ -66,6 +69,35 @@ SPIKEFORGE_API at::Tensor event_mv(const RandomConnections& matrix, const at::Te
                                    const EventProductOptions& options = {});
 SPIKEFORGE_API at::Tensor event_mm(const RandomConnections& matrix, const at::Tensor& events,
                                    const EventProductOptions& options = {});
+
+// Products whose results arrive some steps later. What arrives at step t stands in buffer[t % slots]; an event of step
+// t through a connection of delay d is added to buffer[(t + d) % slots], with 0 <= d < slots. `buffer` is [slots, ...,
+// out] of the weights' type, float32 beside half types, where `events` are [..., in]; `step` is int64, 0-dimensional,
+// on the CPU or the buffer's device. `delays` are uint8 or int32, of the shape of indices, or one element for all. The
+// names that end with _ change the buffer, and have no gradient.
+SPIKEFORGE_API at::Tensor event_mv_delayed(const Connections& matrix, const at::Tensor& events,
+                                           const at::Tensor& delays, const at::Tensor& buffer, const at::Tensor& step,
+                                           const EventProductOptions& options = {});
+SPIKEFORGE_API void event_mv_delayed_(const Connections& matrix, const at::Tensor& events, const at::Tensor& delays,
+                                      const at::Tensor& buffer, const at::Tensor& step,
+                                      const EventProductOptions& options = {});
+
+// Delays that are drawn with the matrix: of law "constant" d; "uniform" the first and the last of whole numbers;
+// "normal" mean and deviation, rounded and clipped to the slots.
+struct DrawnDelays {
+  std::vector<double> numbers;
+  std::string_view law = "constant";
+};
+SPIKEFORGE_API at::Tensor event_mv_delayed(const RandomConnections& matrix, const at::Tensor& events,
+                                           const DrawnDelays& delays, const at::Tensor& buffer, const at::Tensor& step,
+                                           const EventProductOptions& options = {});
+SPIKEFORGE_API void event_mv_delayed_(const RandomConnections& matrix, const at::Tensor& events,
+                                      const DrawnDelays& delays, const at::Tensor& buffer, const at::Tensor& step,
+                                      const EventProductOptions& options = {});
+
+// What arrives at a step, [..., out], and the buffer without it; or the slot is zero afterwards.
+SPIKEFORGE_API std::pair<at::Tensor, at::Tensor> take_arrivals(const at::Tensor& buffer, const at::Tensor& step);
+SPIKEFORGE_API at::Tensor take_arrivals_(const at::Tensor& buffer, const at::Tensor& step);
 
 // events [..., in], or their bits, times weight [in, out], plus bias [out]; rows of other inputs are not read.
 SPIKEFORGE_API at::Tensor event_linear(const at::Tensor& events, const at::Tensor& weight,

@@ -37,7 +37,7 @@ at::Tensor jit_csr(const at::Tensor& weights, const at::Tensor& events, c10::Sym
 }
 
 at::Tensor jit_product_meta(const JitCall& call) {
-  check_jit(call);
+  check_jit(jit_name(call.options.matrix), call);
   return at::empty_symint(result_sizes(call.x, call.options), call.weights.options());
 }
 
@@ -54,10 +54,15 @@ SPIKEFORGE_SCHEMAS(library) {
               {at::Tag::pt2_compliant_tag});
 }
 
-SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) {
+// What they are lowered to knows how to map; torch would call them map by map.
+void register_jit(torch::Library& library) {
   library.impl("jit_csrmv", TORCH_FN(jit_csr<false>));
   library.impl("jit_csrmm", TORCH_FN(jit_csr<true>));
 }
+
+SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { register_jit(library); }
+
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) { register_jit(library); }
 
 SPIKEFORGE_KERNELS(Meta, library) { library.impl("jit_product", TORCH_FN(jit_kernel<jit_product_meta>)); }
 
@@ -71,9 +76,8 @@ Distribution parse_distribution(const char* op, std::string_view name) {
 
 const char* jit_name(bool matrix) { return matrix ? "jit_csrmm" : "jit_csrmv"; }
 
-void check_jit(const JitCall& call) {
+void check_jit(const char* op, const JitCall& call) {
   const auto& [weights, x, options, draw] = call;
-  const char* const op = jit_name(options.matrix);
   TORCH_CHECK_TYPE(weights.layout() == c10::kStrided && is_supported(weights.scalar_type()), op,
                    ": weights must be a dense float16, bfloat16, float32 or float64 tensor, but is ", weights.layout(),
                    " ", weights.scalar_type());
@@ -126,6 +130,7 @@ event::KernelSpec gpu_jit(const JitCall& call, const RandomRows& matrix) {
 
 event::KernelSpec gpu_jit_finish(event::KernelSpec spec) {
   spec.kernel = event::Kernel::finish;
+  if (spec.delays != event::Delays::none) spec.delays = event::Delays::one;  // whichever: they are not read
   spec.transpose = false;
   spec.distribution = {};
   return spec;

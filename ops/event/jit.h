@@ -27,7 +27,7 @@ Distribution parse_distribution(const char* op, std::string_view name);
 const char* jit_name(bool matrix);
 
 // Every check of a product: all that kernels take for granted.
-void check_jit(const JitCall& call);
+void check_jit(const char* op, const JitCall& call);
 
 // Whether there is nothing to draw, or nowhere to put it: the result is zeros.
 bool is_empty(const JitCall& call);

@@ -1,8 +1,9 @@
 // Products of a random matrix on the CPU. By rows a thread owns its results; by columns every thread adds to sums of
-// its own, which are then added up in the order of the threads.
+// its own, which are then added up in the order of the threads. With delays a thread owns pieces of all rows instead,
+// so that it adds to the ring itself.
 #include <spikeforge/kernels/event/note.h>
 #include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/event/jit.h>
+#include <spikeforge/ops/event/jit_delays.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/where.h>
@@ -14,6 +15,7 @@
 namespace spikeforge::ops::sparse {
 namespace {
 
+using event::Connection;
 using event::for_each_connection;
 using event::weight_of;
 
@@ -50,8 +52,8 @@ struct Random {
   void gather(const Sum* x, Sum* y, std::int64_t begin, std::int64_t end) const {
     for (std::int64_t row = begin; row < end; ++row)
       for (std::int64_t piece = 0; piece < matrix.pieces; ++piece)
-        for_each_connection<distribution>(
-            matrix, row, piece, [&](std::int64_t column, float drawn) { add(y + row * n, x + column * n, drawn); });
+        for_each_connection<distribution>(matrix, row, piece,
+                                          [&](const Connection& c) { add(y + row * n, x + c.column * n, c.drawn); });
   }
 
   // x [rows, n] to y [cols, n]
@@ -60,8 +62,8 @@ struct Random {
       const Sum* const entries = x + row * n;
       if (!numbers && std::all_of(entries, entries + n, [](Sum e) { return e == 0; })) continue;
       for (std::int64_t piece = 0; piece < matrix.pieces; ++piece)
-        for_each_connection<distribution>(
-            matrix, row, piece, [&](std::int64_t column, float drawn) { add(y + column * n, entries, drawn); });
+        for_each_connection<distribution>(matrix, row, piece,
+                                          [&](const Connection& c) { add(y + c.column * n, entries, c.drawn); });
     }
   }
 };
@@ -115,7 +117,7 @@ at::Tensor sums_of(const JitCall& call, const RandomRows& matrix) {
 }
 
 at::Tensor jit_product_cpu(const JitCall& call) {
-  check_jit(call);
+  check_jit(jit_name(call.options.matrix), call);
   const c10::SymDimVector sizes = result_sizes(call.x, call.options);
   if (is_empty(call)) return at::zeros_symint(sizes, call.weights.options());
 
@@ -137,7 +139,84 @@ at::Tensor jit_product_cpu(const JitCall& call) {
   return sums.to(call.weights.scalar_type()).view_symint(sizes);
 }
 
+// What is delivered to a ring; x and to are of one vector.
+template <Distribution distribution, class Sum>
+struct RandomDelivery {
+  RandomRows matrix;
+  event::RandomDelays delays;
+  const std::int64_t* offsets;  // of each delay
+  Sum first, second;
+  bool numbers;
+
+  void add(Sum* to, Sum entry, const Connection& c) const {
+    if (numbers || entry != 0)
+      to[offsets[delay_of(delays, c)]] += weight_of<distribution>(first, second, c.drawn) * entry;
+  }
+  void gather(const Sum* x, Sum* to, std::int64_t begin, std::int64_t end) const {
+    for (std::int64_t row = begin; row < end; ++row)
+      for (std::int64_t piece = 0; piece < matrix.pieces; ++piece)
+        for_each_connection<distribution>(matrix, row, piece,
+                                          [&](const Connection& c) { add(to + row, x[c.column], c); });
+  }
+  void scatter(const Sum* x, Sum* to, std::int64_t begin, std::int64_t end) const {
+    for (std::int64_t row = 0; row < matrix.rows; ++row)
+      for (std::int64_t piece = begin; piece < end && (numbers || x[row] != 0); ++piece)
+        for_each_connection<distribution>(matrix, row, piece,
+                                          [&](const Connection& c) { add(to + c.column, x[row], c); });
+  }
+};
+
+template <Distribution distribution, class Sum>
+void deliver_drawn(const JitDeliverCall& call) {
+  const auto& [w, x, options, draw] = call.product;
+  const auto type = c10::CppTypeToScalarType<Sum>::value;
+  const at::Tensor numbers = w.to(type), entries = entries_of(x, options.values, type);
+  const auto* const weights = numbers.const_data_ptr<Sum>();
+  const auto* const from = entries.const_data_ptr<Sum>();
+  auto* const to = call.buffer.mutable_data_ptr<Sum>();
+  const RandomRows matrix = random_rows(call.product);
+  const std::vector<std::int64_t> offsets = slot_offsets(call.buffer, call.step);
+  const RandomDelivery<distribution, Sum> delivery{matrix,
+                                                   random_delays(call),
+                                                   offsets.data(),
+                                                   weights[0],
+                                                   distribution == Distribution::constant ? Sum(0) : weights[1],
+                                                   options.values == Values::number};
+  const Vectors vectors = vectors_of(x, false);
+  const bool transpose = options.transpose;
+  const std::int64_t out = transpose ? matrix.cols : matrix.rows;
+  const std::int64_t items = transpose ? matrix.pieces : matrix.rows;
+  const double work = static_cast<double>(matrix.rows) * (static_cast<double>(matrix.cols) * draw.prob + 1);
+  const auto grain = static_cast<std::int64_t>(least_work * static_cast<double>(items) / work) + 1;
+  for (std::int64_t v = 0; v < vectors.batches; ++v)
+    at::parallel_for(0, items, grain, [&](std::int64_t begin, std::int64_t end) {
+      const Sum* const of_vector = from + v * vectors.length;
+      transpose ? delivery.scatter(of_vector, to + v * out, begin, end)
+                : delivery.gather(of_vector, to + v * out, begin, end);
+    });
+}
+
+template <Distribution distribution>
+void deliver_drawn(const JitDeliverCall& call) {
+  if (call.buffer.scalar_type() == c10::ScalarType::Double)
+    deliver_drawn<distribution, double>(call);
+  else
+    deliver_drawn<distribution, float>(call);
+}
+
 SPIKEFORGE_KERNELS(CPU, library) { library.impl("jit_product", TORCH_FN(jit_kernel<jit_product_cpu>)); }
 
 }  // namespace
+
+void jit_deliver_cpu(const JitDeliverCall& call) {
+  switch (call.product.draw.distribution) {
+    case Distribution::constant:
+      return deliver_drawn<Distribution::constant>(call);
+    case Distribution::uniform:
+      return deliver_drawn<Distribution::uniform>(call);
+    default:
+      return deliver_drawn<Distribution::normal>(call);
+  }
+}
+
 }  // namespace spikeforge::ops::sparse

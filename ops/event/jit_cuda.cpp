@@ -1,7 +1,7 @@
 #include <spikeforge/jit/spec_table.h>
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/on_stream.h>
-#include <spikeforge/ops/event/jit.h>
+#include <spikeforge/ops/event/jit_delays.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -52,7 +52,8 @@ class JitLauncher {
   }
 
   void gather() {
-    for_batches([&](std::int64_t count) { launch(spec_, args_, args_.product.rows * spec_.lanes, count); });
+    for_batches(
+        [&](std::int64_t, std::int64_t count) { launch(spec_, args_, args_.product.rows * spec_.lanes, count); });
   }
 
   void scatter() {
@@ -62,7 +63,7 @@ class JitLauncher {
     if (fixed) product.limits = static_cast<unsigned long long*>(limits.mutable_data_ptr());
     const std::int64_t results = product.cols * vectors_.n;
     const std::int64_t size = event::size_of_sum(spec_.sums, spec_.weight);
-    for_batches([&](std::int64_t count) {
+    for_batches([&](std::int64_t, std::int64_t count) {
       const at::Tensor sums = at::zeros({size * results * count}, y_.options().dtype(at::kByte));
       const at::Tensor infinities = at::zeros({fixed ? results * count : 0}, y_.options().dtype(at::kFloat));
       product.sums = sums.mutable_data_ptr();
@@ -71,6 +72,38 @@ class JitLauncher {
       launch(spec_, args_, product.rows * args_.matrix.pieces, count);
       launch(gpu_jit_finish(spec_), product, results * count, 1);
     });
+  }
+
+  // To a ring, which is y.
+  void deliver(const JitDeliverCall& call) {
+    event::ProductArguments& product = args_.product;
+    const std::vector<event::KernelSpec> specs = gpu_jit_delivery(call, args_.matrix);
+    spec_ = specs[0];
+    args_.delays = random_delays(call);
+    product.nnz = std::max(product.rows, product.cols);  // that may arrive in one place
+    product.ring_slots = y_.size(0);
+    product.slot_size = y_.numel() / y_.size(0);
+    if (call.step.is_cpu())
+      product.now = *call.step.const_data_ptr<std::int64_t>();
+    else
+      product.step = static_cast<const event::Int*>(call.step.const_data_ptr());
+    const bool direct = spec_.sums == event::Sums::floats, fixed = spec_.sums == event::Sums::fixed;
+    const at::Tensor limits = fixed ? limits_of(call_) : at::Tensor();
+    if (fixed) product.limits = static_cast<unsigned long long*>(limits.mutable_data_ptr());
+    const std::int64_t size = event::size_of_sum(spec_.sums, spec_.weight);
+    const at::Tensor sums = direct ? y_ : at::zeros({size * y_.numel()}, y_.options().dtype(at::kByte));
+    const at::Tensor infinities = at::zeros({fixed ? y_.numel() : 0}, y_.options().dtype(at::kFloat));
+    auto* const first_sum = static_cast<char*>(sums.mutable_data_ptr());
+    const std::int64_t out = spec_.transpose ? product.cols : product.rows;
+    for_batches([&](std::int64_t first, std::int64_t count) {
+      product.sums = first_sum + first * out * size;
+      product.infinities = fixed ? infinities.mutable_data_ptr<float>() + first * out : nullptr;
+      launch(spec_, args_, product.rows * (spec_.transpose ? args_.matrix.pieces : spec_.lanes), count);
+    });
+    product.y = y_.mutable_data_ptr();
+    product.sums = first_sum;
+    product.infinities = fixed ? infinities.mutable_data_ptr<float>() : nullptr;
+    if (!direct) launch(specs[1], product, y_.numel(), 1);
   }
 
  private:
@@ -82,7 +115,7 @@ class JitLauncher {
       args_.product.x =
           static_cast<const char*>(x.const_data_ptr()) + first * vectors_.length * vectors_.n * x.element_size();
       args_.product.y = static_cast<char*>(y_.mutable_data_ptr()) + first * out * vectors_.n * y_.element_size();
-      f(std::min(most_jit_batches, vectors_.batches - first));
+      f(first, std::min(most_jit_batches, vectors_.batches - first));
     }
   }
 
@@ -106,7 +139,7 @@ class JitLauncher {
 };
 
 at::Tensor jit_product_cuda(const JitCall& call) {
-  check_jit(call);
+  check_jit(jit_name(call.options.matrix), call);
   const c10::cuda::OptionalCUDAGuard guard(call.x.device());
   const c10::SymDimVector sizes = result_sizes(call.x, call.options);
   if (is_empty(call)) return at::zeros_symint(sizes, call.weights.options());
@@ -125,4 +158,10 @@ at::Tensor jit_product_cuda(const JitCall& call) {
 SPIKEFORGE_KERNELS(CUDA, library) { library.impl("jit_product", TORCH_FN(jit_kernel<jit_product_cuda>)); }
 
 }  // namespace
+
+void jit_deliver_cuda(const JitDeliverCall& call) {
+  const c10::cuda::OptionalCUDAGuard guard(call.buffer.device());
+  JitLauncher(call.product, call.buffer).deliver(call);
+}
+
 }  // namespace spikeforge::ops::sparse

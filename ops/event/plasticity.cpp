@@ -87,20 +87,6 @@ void check_stdp(const StdpCall& call) {
   check_same_device(op, "slots", *slots, indices);
 }
 
-// Whether what is written to one may be read from the other. Storages do not tell: two may be of the same memory.
-bool share_memory(const at::Tensor& a, const at::Tensor& b) {
-  if (a.numel() == 0 || b.numel() == 0) return false;
-  const auto range = [](const at::Tensor& t) {
-    std::int64_t last = 0;
-    for (std::int64_t d = 0; d < t.dim(); ++d) last += (t.size(d) - 1) * t.stride(d);
-    const auto begin = reinterpret_cast<std::uintptr_t>(t.const_data_ptr());
-    return std::pair(begin, begin + static_cast<std::uintptr_t>((last + 1) * t.element_size()));
-  };
-  const auto [a_begin, a_end] = range(a);
-  const auto [b_begin, b_end] = range(b);
-  return a_begin < b_end && b_begin < a_end;
-}
-
 void stdp_(const StdpCall& call) {
   check_stdp(call);
   const at::Tensor& weights = call.weights;

@@ -97,9 +97,10 @@ void check_entries(const char* op, const char* argument, const at::Tensor& x, co
                     options.transpose ? " under transpose" : "", ", but has ", shape_text(x));
 }
 
-void check_product(const ProductCall& call) {
+void check_product(const ProductCall& call) { check_product(call.name(), call); }
+
+void check_product(const char* op, const ProductCall& call) {
   const auto& [weights, indices, indptr, x, options] = call;
-  const char* const op = call.name();
   const char* const argument = options.values != Values::number ? "events" : options.matrix ? "matrix" : "vector";
 
   TORCH_CHECK_TYPE(weights.layout() == c10::kStrided && is_supported(weights.scalar_type()), op,
@@ -166,6 +167,19 @@ Vectors vectors_of(const at::Tensor& t, bool matrix) {
 event::EntryType entry_type_of(c10::ScalarType type) {
   if (type == c10::ScalarType::Bool) return event::EntryType::boolean;
   return event::entry_type(dtype_of(type));
+}
+
+bool share_memory(const at::Tensor& a, const at::Tensor& b) {
+  if (a.numel() == 0 || b.numel() == 0) return false;
+  const auto range = [](const at::Tensor& t) {
+    std::int64_t last = 0;
+    for (std::int64_t d = 0; d < t.dim(); ++d) last += (t.size(d) - 1) * t.stride(d);
+    const auto begin = reinterpret_cast<std::uintptr_t>(t.const_data_ptr());
+    return std::pair(begin, begin + static_cast<std::uintptr_t>((last + 1) * t.element_size()));
+  };
+  const auto [a_begin, a_end] = range(a);
+  const auto [b_begin, b_end] = range(b);
+  return a_begin < b_end && b_begin < a_end;
 }
 
 HeldRows hold_rows(const at::Tensor& indices, const std::optional<at::Tensor>& indptr, std::int64_t rows,

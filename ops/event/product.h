@@ -80,6 +80,7 @@ struct WeightGradCall {
 
 // Every check of a call: all that kernels take for granted, but for the numbers of the matrix.
 void check_product(const ProductCall& call);
+void check_product(const char* op, const ProductCall& call);
 void check_weight_grad(const WeightGradCall& call);
 
 // Through the dispatcher.
@@ -162,6 +163,9 @@ void with_entries(const at::Tensor& x, F&& f) {
       return f(x.const_data_ptr<double>());
   }
 }
+
+// Whether what is written to one may be read from the other. Storages do not tell: two may be of the same memory.
+bool share_memory(const at::Tensor& a, const at::Tensor& b);
 
 // The contiguous tensors that a view points into, kept for as long as it.
 struct HeldRows {

@@ -1,8 +1,10 @@
 // torch.vmap of products: entries that are mapped are one more leading dimension. Where weights or indices are mapped
-// there is a matrix for each map, and a gradient of weights is one for each map too: those are computed one by one.
+// there is a matrix for each map, and a gradient of weights is one for each map too: those are computed one by one. In
+// a buffer of what is on its way the mapped dimension stands behind the slots.
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/vmap_level.h>
-#include <spikeforge/ops/event/jit.h>
+#include <spikeforge/ops/event/delays.h>
+#include <spikeforge/ops/event/jit_delays.h>
 #include <spikeforge/ops/event/linear.h>
 #include <spikeforge/ops/event/product.h>
 
@@ -36,6 +38,115 @@ at::Tensor jit_product_batched(const JitCall& call) {
   });
 }
 
+// With the mapped dimension as the first one of the batch, whether t has it or not.
+at::Tensor entries_of_all(const VmapLevel& level, const at::Tensor& x) {
+  if (level.maps(x)) return level.first(x);
+  c10::SymDimVector sizes(x.sym_sizes().begin(), x.sym_sizes().end());
+  sizes.insert(sizes.begin(), level.size());
+  return x.unsqueeze(0).expand_symint(sizes);
+}
+at::Tensor buffer_of_all(const VmapLevel& level, const at::Tensor& buffer) {
+  return entries_of_all(level, buffer).movedim(0, 1);
+}
+
+void check_buffer_is_mapped(const char* op, const VmapLevel& level, const at::Tensor& buffer) {
+  TORCH_CHECK_VALUE(level.maps(buffer), op,
+                    ": under vmap a buffer that changes in place must be mapped, as what changes it is");
+}
+
+bool maps_matrix(const VmapLevel& level, const DeliverCall& call) {
+  const auto& [weights, indices, indptr, x, options] = call.product;
+  return level.maps(weights) || level.maps(indices) || level.maps(indptr) || level.maps(call.delays) ||
+         level.maps(call.step);
+}
+
+// Calls f with the call of map i, tensors of which live as long as f runs.
+template <class F>
+auto with_one(const VmapLevel& level, const DeliverCall& call, std::int64_t i, F&& f) {
+  const auto& [weights, indices, indptr, x, options] = call.product;
+  return f({{level.one(weights, i), level.one(indices, i), level.one(indptr, i), level.one(x, i), options},
+            level.one(call.delays, i),
+            level.one(call.buffer, i),
+            level.one(call.step, i)});
+}
+
+at::Tensor deliver_batched(const DeliverCall& call) {
+  const auto& [weights, indices, indptr, x, options] = call.product;
+  const VmapLevel level(weights, indices, indptr, x, call.delays, call.buffer, call.step);
+  if (maps_matrix(level, call))
+    return level.each([&](std::int64_t i) { return with_one(level, call, i, call_deliver); });
+  const at::Tensor entries = entries_of_all(level, x);
+  return level.mapped(
+      call_deliver(
+          {{weights, indices, indptr, entries, options}, call.delays, buffer_of_all(level, call.buffer), call.step}),
+      1);
+}
+
+void deliver_batched_(const DeliverCall& call) {
+  const auto& [weights, indices, indptr, x, options] = call.product;
+  const VmapLevel level(weights, indices, indptr, x, call.delays, call.buffer, call.step);
+  check_buffer_is_mapped(call.name(), level, call.buffer);
+  if (maps_matrix(level, call)) {
+    const std::int64_t count = level.size().guard_int(__FILE__, __LINE__);
+    for (std::int64_t i = 0; i < count; ++i) with_one(level, call, i, call_deliver_);
+    return;
+  }
+  const at::Tensor entries = entries_of_all(level, x);
+  call_deliver_(
+      {{weights, indices, indptr, entries, options}, call.delays, buffer_of_all(level, call.buffer), call.step});
+}
+
+at::Tensor jit_deliver_batched(const JitDeliverCall& call) {
+  const auto& [weights, x, options, draw] = call.product;
+  const VmapLevel level(weights, x, call.buffer, call.step);
+  if (level.maps(weights) || level.maps(call.step))
+    return level.each([&](std::int64_t i) {
+      return call_jit_deliver(
+          {{level.one(call.product.weights, i), level.one(call.product.x, i), call.product.options, call.product.draw},
+           call.delays,
+           level.one(call.buffer, i),
+           level.one(call.step, i)});
+    });
+  return level.mapped(call_jit_deliver({{weights, entries_of_all(level, x), options, draw},
+                                        call.delays,
+                                        buffer_of_all(level, call.buffer),
+                                        call.step}),
+                      1);
+}
+
+void jit_deliver_batched_(const JitDeliverCall& call) {
+  const auto& [weights, x, options, draw] = call.product;
+  const VmapLevel level(weights, x, call.buffer, call.step);
+  check_buffer_is_mapped(jit_deliver_name, level, call.buffer);
+  TORCH_CHECK_VALUE(!level.maps(weights) && !level.maps(call.step), jit_deliver_name,
+                    ": under vmap weights and step must be the same for all maps of a buffer that changes in place");
+  call_jit_deliver_(
+      {{weights, entries_of_all(level, x), options, draw}, call.delays, buffer_of_all(level, call.buffer), call.step});
+}
+
+at::Tensor take_batched_(const at::Tensor& buffer, const at::Tensor& step) {
+  const VmapLevel level(buffer, step);
+  check_buffer_is_mapped("take_arrivals", level, buffer);
+  if (level.maps(step))
+    return level.each([&](std::int64_t i) { return call_take_(level.one(buffer, i), level.one(step, i)); });
+  return level.mapped(call_take_(buffer_of_all(level, buffer), step));
+}
+
+std::tuple<at::Tensor, at::Tensor> take_batched(const at::Tensor& buffer, const at::Tensor& step) {
+  const VmapLevel level(buffer, step);
+  if (!level.maps(step)) {
+    auto [arrivals, left] = call_take(level.first(buffer).movedim(0, 1), step);
+    return {level.mapped(arrivals), level.mapped(left, 1)};
+  }
+  std::vector<at::Tensor> left;
+  at::Tensor arrivals = level.each([&](std::int64_t i) {
+    auto [arrived, rest] = call_take(level.one(buffer, i), level.one(step, i));
+    left.push_back(rest);
+    return arrived;
+  });
+  return {arrivals, level.mapped(at::stack(left))};
+}
+
 at::Tensor event_linear_batched(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                                 bool graded) {
   const VmapLevel level(x, weight, bias);
@@ -54,6 +165,12 @@ SPIKEFORGE_KERNELS(FuncTorchBatched, library) {
   library.impl("csr_product", TORCH_FN(product_kernel<product_batched>));
   library.impl("csr_weight_grad", TORCH_FN(weight_grad_kernel<weight_grad_batched>));
   library.impl("jit_product", TORCH_FN(jit_kernel<jit_product_batched>));
+  library.impl("csr_deliver", TORCH_FN(deliver_kernel<deliver_batched>));
+  library.impl("csr_deliver_", TORCH_FN(deliver_kernel<deliver_batched_>));
+  library.impl("jit_deliver", TORCH_FN(jit_deliver_kernel<jit_deliver_batched>));
+  library.impl("jit_deliver_", TORCH_FN(jit_deliver_kernel<jit_deliver_batched_>));
+  library.impl("take_arrivals", TORCH_FN(take_batched));
+  library.impl("take_arrivals_", TORCH_FN(take_batched_));
   library.impl("event_linear", TORCH_FN(event_linear_batched));
   library.impl("event_linear_weight_grad", TORCH_FN(event_linear_weight_grad_batched));
 }

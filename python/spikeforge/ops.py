@@ -17,7 +17,7 @@ _library.load()
 
 _NAMESPACE = "spikeforge::"
 # The halves of an operator that autograd and compilers name: anything may change in them.
-_INNER = ("_forward", "_backward", "_product", "_grad")
+_INNER = ("_forward", "_backward", "_product", "_grad", "_deliver", "_deliver_")
 
 __all__ = sorted(
     {

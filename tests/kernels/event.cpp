@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch.h"
@@ -112,10 +113,52 @@ std::vector<KernelSpec> check_specs() {
   return list;
 }
 
+// Of products with delays, stored and drawn: every kind of delay with every kind of sum, the types taken in turn.
+std::vector<KernelSpec> delayed_specs() {
+  std::vector<KernelSpec> list;
+  int turn = 0;
+  for (const event::Delays delays :
+       {event::Delays::one, event::Delays::bytes, event::Delays::words, event::Delays::drawn})
+    for (const Sums sums : {Sums::counts, Sums::floats, Sums::fixed})
+      for (const bool homogeneous : {false, true})
+        for (const bool transpose : {false, true}) {
+          if (sums == Sums::counts && !homogeneous) continue;
+          const bool drawn = delays == event::Delays::drawn;
+          const event::Values values = sums == Sums::counts  ? event::Values::event
+                                       : sums == Sums::fixed ? event::Values::graded
+                                                             : static_cast<event::Values>(turn % 3);
+          KernelSpec spec{.kernel = drawn ? (transpose ? Kernel::jit_scatter : Kernel::jit_gather)
+                                          : (transpose ? Kernel::scatter : Kernel::deliver),
+                          .weight = static_cast<DType>(turn % 4),
+                          .entry = event::entry_type(static_cast<DType>(turn / 2 % 4)),
+                          .values = values,
+                          .homogeneous = homogeneous,
+                          .indptr_bytes = std::array<std::uint8_t, 3>{0, 4, 8}[turn % 3],
+                          .sums = sums,
+                          .lanes = std::array<std::uint8_t, 3>{32, 1, 8}[turn % 3],
+                          .unroll = static_cast<std::uint8_t>(sums == Sums::fixed && !transpose ? 1
+                                                              : turn % 4 == 3 && !homogeneous   ? 4
+                                                                                                : 8),
+                          .transpose = transpose,
+                          .delays = delays};
+          if (drawn) spec.distribution = homogeneous ? event::Distribution::constant : event::Distribution::normal;
+          list.push_back(spec);
+          if (delays == event::Delays::one && sums != Sums::floats) {
+            spec.kernel = Kernel::finish;
+            list.push_back(spec);
+          }
+          ++turn;
+        }
+  for (const DType type : {DType::f32, DType::f64}) list.push_back(event::take_of(type));
+  for (const event::Delays delays : {event::Delays::bytes, event::Delays::words})
+    list.push_back(event::check_of(8, false, delays));
+  return list;
+}
+
 void check_arch(const std::string& arch, Share share) {
   const std::vector<KernelSpec> specs = all_specs();
   REQUIRE(specs.size() > 40);
-  for (const std::vector<KernelSpec>& list : {specs, jit_specs(), linear_specs(), check_specs()})
+  for (const std::vector<KernelSpec>& list : {specs, jit_specs(), linear_specs(), check_specs(), delayed_specs()})
     for (std::size_t i = share.first; i < list.size(); i += share.every)
       check_compiles(arch, print_source(list[i]), allowed_spill(list[i]));
 }
@@ -134,7 +177,8 @@ TEST_CASE("kernels of sparse products compile for sm_120, and spill little", "[l
 TEST_CASE("a pack has the kernels of a product for any number of multiprocessors") {
   for (const event::Values values : {event::Values::event, event::Values::number})
     for (const bool transpose : {false, true})
-      for (const std::int64_t n : {1, 5}) {
+      for (const auto& [n, delays] : std::vector<std::pair<std::int64_t, event::Delays>>{
+               {1, event::Delays::none}, {5, event::Delays::none}, {1, event::Delays::bytes}}) {
         const event::Product product{.weight = DType::f32,
                                      .entry = event::EntryType::f32,
                                      .values = values,
@@ -143,12 +187,15 @@ TEST_CASE("a pack has the kernels of a product for any number of multiprocessors
                                      .rows = 1000,
                                      .cols = 9000,
                                      .nnz = 5'000'000,
-                                     .n = n};
+                                     .n = n,
+                                     .delays = delays,
+                                     .ring = 90'000};
         const std::vector<KernelSpec> packed = kernels_of(product, {9, 0, 132});
         for (const int multiprocessors : {16, 56, 132, 1000}) {
           const jit::Device device{9, 0, multiprocessors};
-          const std::vector<event::Step> steps =
-              transpose ? std::vector{plan_scatter(product, device).scatter} : plan_gather(product, device).steps;
+          const std::vector<event::Step> steps = transpose || delays != event::Delays::none
+                                                     ? std::vector{plan_delivery(product, device).scatter}
+                                                     : plan_gather(product, device).steps;
           CHECK(packed.size() == steps.size());
           for (const event::Step& step : steps)
             CHECK(std::find(packed.begin(), packed.end(), step.spec) != packed.end());

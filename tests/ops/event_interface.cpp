@@ -90,6 +90,41 @@ TEST_CASE("a random matrix from C++ is the same in every product") {
       has_text("jit_csrmv: law must be"));
 }
 
+TEST_CASE("what is sent through connections with delays arrives, from C++") {
+  const Connections m = some_connections(false);
+  const at::Tensor delays = at::tensor({0, 2, 1, 0, 2}, at::kByte), fired = at::ones({3}, at::kDouble);
+  const at::Tensor buffer = at::zeros({3, 4}, at::kDouble), step = at::scalar_tensor(4, at::kLong);
+  const at::Tensor sent = event_mv_delayed(m, fired, delays, buffer, step, {.transpose = true});
+  at::Tensor right = at::zeros({3, 4}, at::kDouble);
+  right[1][0] = 1.0, right[1][1] = 4.0;   // of delay 0
+  right[2][1] = -3.0;                     // 1
+  right[0][3] = 2.0, right[0][2] = 0.25;  // 2
+  CHECK(same(sent, right));
+  CHECK(same(buffer, at::zeros_like(buffer)));
+  event_mv_delayed_(m, fired, delays, buffer, step, {.transpose = true});
+  CHECK(same(buffer, right));
+  const auto [arrivals, left] = take_arrivals(buffer, step);
+  CHECK(same(arrivals, right[1]));
+  CHECK(same(take_arrivals_(buffer, step), arrivals));
+  CHECK(same(buffer, left));
+  CHECK(buffer[1].eq(0).all().item<bool>());
+}
+
+TEST_CASE("a random matrix from C++ delivers all that it sends") {
+  const RandomConnections m{.weights = at::ones({1}, at::kDouble), .rows = 20, .cols = 30, .prob = 0.3, .seed = 5};
+  const at::Tensor fired = at::ones({20}, at::kDouble), step = at::scalar_tensor(1, at::kLong);
+  const at::Tensor buffer = at::zeros({6, 30}, at::kDouble);
+  const at::Tensor sent =
+      event_mv_delayed(m, fired, {.numbers = {1, 3}, .law = "uniform"}, buffer, step, {.transpose = true});
+  CHECK(same(sent.sum(0), event_mv(m, fired, {.transpose = true})));
+  CHECK(sent[1].eq(0).all().item<bool>());  // of delay 0
+  CHECK(sent[2].gt(0).any().item<bool>());
+  event_mv_delayed_(m, fired, {.numbers = {1, 3}, .law = "uniform"}, buffer, step, {.transpose = true});
+  CHECK(same(buffer, sent));
+  CHECK_THROWS_WITH(event_mv_delayed(m, fired, {.numbers = {6}}, buffer, step, {.transpose = true}),
+                    has_text("jit_csrmv_delayed: delays must be below 6"));
+}
+
 TEST_CASE("dense weights and bits from C++") {
   const at::Tensor weight = at::arange(12, at::kDouble).view({3, 4}), bias = at::ones({4}, at::kDouble);
   const at::Tensor events = at::tensor({1, 0, 1, 0, 0, 0}, at::kInt).to(at::kBool).view({2, 3});

@@ -52,7 +52,9 @@ def test_the_python_program_of_events_runs():
     program = code("events in Python").replace("build/release/lib/libspikeforge.so", str(library_path()))
     assert str(library_path()) in program
     program += "\nassert weights.grad.sum() == 50 * spikes.sum() and len(arriving) == cols\n"
-    assert "spikes reached" in run(sys.executable, "-c", program)
+    program += code("events with delays") + "\nassert 0 < buffer.sum() < arrived\n"
+    output = run(sys.executable, "-c", program)
+    assert "spikes reached" in output and "are on their way" in output
 
 
 def build_against(prefix, program, folder):

@@ -155,6 +155,25 @@ def public_calls(schema):
                 yield dict(weights=torch.randn(1), indices=indices, indptr=indptr, **size, **common)
             else:
                 yield dict(weights=torch.randn(6, 4, requires_grad=True), indices=integers(0, 7, 6, 4), cols=7, **common)
+    elif re.fullmatch(r"event_(csr|ell)mv_delayed_?", name):
+        for transpose in (False, True):
+            indices, indptr, size = csr(dtype=random.choice([torch.int32, torch.int64]))
+            sides = [size["rows"], size["cols"]]
+            into, out = sides if transpose else reversed(sides)
+            gradients = not name.endswith("_")
+            common = dict(events=torch.randn(2, into, requires_grad=gradients), buffer=torch.randn(3, 2, out, requires_grad=gradients), step=torch.tensor(4), transpose=transpose)
+            if "csr" in name:
+                yield dict(weights=torch.randn(15, requires_grad=gradients), indices=indices, indptr=indptr, delays=integers(0, 3, 15), **size, **common)
+                yield dict(weights=torch.randn(1).half(), indices=indices, indptr=indptr, delays=integers(0, 3, 1, dtype=torch.uint8), **size, **common)
+            else:
+                yield dict(weights=torch.randn(6, 4, requires_grad=gradients), indices=integers(0, 7, 6, 4), delays=integers(0, 3, 6, 4, dtype=torch.uint8), cols=7, **common)
+    elif name in ("jit_csrmv_delayed", "jit_csrmv_delayed_"):
+        gradients = not name.endswith("_")
+        for transpose in (False, True):
+            yield dict(weights=torch.randn(2), events=torch.randn(2, 30 if transpose else 40, requires_grad=gradients), buffer=torch.zeros(3, 2, 40 if transpose else 30), step=torch.tensor(4),
+                       rows=30, cols=40, prob=0.1, seed=3, delays=[1.0, 2.0], law="normal", delay_law="uniform", transpose=transpose)
+    elif name in ("take_arrivals", "take_arrivals_"):
+        yield dict(buffer=torch.randn(3, 2, 5, requires_grad=not name.endswith("_")), step=torch.tensor(4))
     elif name in ("jit_csrmv", "jit_csrmm"):
         for transpose in (False, True):
             x = (40 if not transpose else 30,) + ((3,) if name.endswith("mm") else ())

@@ -15,6 +15,10 @@ enum class Values : unsigned char { event, graded, number };
 // What a sum by columns is made of: cuda/event_scatter.cuh.
 enum class Sums : unsigned char { counts, floats, fixed };
 
+// How many steps later what goes through a connection arrives: at once; all of it after the same number of steps; after
+// a number of its own, kept in a byte or an int, or drawn.
+enum class Delays : unsigned char { none, one, bytes, words, drawn };
+
 // Of the weights of a random matrix:
 //   constant   weights [1]: w
 //   uniform    weights [2]: low + (high - low) u
@@ -56,11 +60,20 @@ struct ProductArguments {
   double least = 0, most = 0;  // of plasticity
   // Null, or not 0 where a number of the matrix is out of range: nothing of it is read then.
   const unsigned* refused = nullptr;
+  // With delays y is a ring in the compute type, which is added to: [slots, all batches, out]. What arrives at step t
+  // stands in slot t % slots.
+  const void* delays = nullptr;  // [nnz], or one
+  const Int* step = nullptr;     // on the device, or null: `now`
+  Int now = 0, ring_slots = 0;
+  Int slot_size = 0;    // elements of a slot
+  Int delay_bytes = 0;  // of a delay that all share
 };
 
-// Of `product` the matrix is read, whose indices may be Int. Blocks count themselves in `refused`[1].
+// Of `product` the matrix is read, whose indices may be Int, and of delays so many. Blocks count themselves in
+// `refused`[1].
 struct CheckArguments {
   ProductArguments product;
+  Int delays;
   unsigned* refused;
   unsigned* answer;  // in the host's memory: 0 until all is read, then an Answer
 };
@@ -76,10 +89,21 @@ struct RandomRows {
   float columns_a_bit;
 };
 
+// Delays that are drawn, whole numbers:
+//   constant   first
+//   uniform    from first to second, both of them too
+//   normal     mean first, deviation second: rounded, and clipped to [0, most]
+struct RandomDelays {
+  float first, second;
+  int most;
+  Distribution distribution;
+};
+
 // Of `product` what is not about a stored matrix is read.
 struct JitArguments {
   ProductArguments product;
   RandomRows matrix;
+  RandomDelays delays;
 };
 
 struct LinearArguments {
@@ -96,10 +120,12 @@ constexpr int inputs_at_once = 1024;  // of event_linear, in a block
 static_assert(sizeof(Int) == 8 && sizeof(void*) == 8, "host and device agree on a word");
 static_assert(sizeof(GridBarrier) == 2 * 8, "no padding");
 static_assert(sizeof(Task) == 3 * 8, "padded to a word");
-static_assert(sizeof(ProductArguments) == 27 * 8, "words without padding");
-static_assert(sizeof(CheckArguments) == sizeof(ProductArguments) + 2 * 8, "words without padding");
+static_assert(sizeof(ProductArguments) == 33 * 8, "words without padding");
+static_assert(sizeof(CheckArguments) == sizeof(ProductArguments) + 3 * 8, "words without padding");
 static_assert(sizeof(RandomRows) == 6 * 8, "padded to a word");
-static_assert(sizeof(JitArguments) == sizeof(ProductArguments) + sizeof(RandomRows), "words without padding");
+static_assert(sizeof(RandomDelays) == 2 * 8, "padded to a word");
+static_assert(sizeof(JitArguments) == sizeof(ProductArguments) + sizeof(RandomRows) + sizeof(RandomDelays),
+              "words without padding");
 static_assert(sizeof(LinearArguments) == 10 * 8, "words without padding");
 
 }  // namespace event

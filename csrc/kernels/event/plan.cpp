@@ -116,6 +116,30 @@ Step pack_step(const Product& p, std::int64_t words, const jit::Device& device) 
   return {.spec = spec, .blocks = grid(words * 32, 256, 8, device), .threads = 256};
 }
 
+// Floats go to a ring as they are.
+Sums sums_of(const Product& p) {
+  if (p.delays != Delays::none && !p.deterministic) return Sums::floats;
+  return sums_by_columns(p.values, p.homogeneous, p.deterministic);
+}
+
+std::vector<Step> limits_steps(const Product& p, Sums sums, const jit::Device& device) {
+  if (sums != Sums::fixed) return {};
+  KernelSpec spec = spec_of(Kernel::limits, p);
+  spec.sums = sums;
+  spec.transpose = p.transpose;
+  return {{.spec = spec, .blocks = grid(p.nnz, 256, 4, device), .threads = 256}};
+}
+
+std::vector<Step> finish_steps(const Product& p, Sums sums, const jit::Device& device) {
+  if (p.delays == Delays::none || sums == Sums::floats) return {};
+  KernelSpec spec = spec_of(Kernel::finish, p);
+  spec.sums = sums;
+  spec.delays = Delays::one;  // whichever: they are not read
+  spec.entry = EntryType::f32;
+  spec.indptr_bytes = 0;
+  return {{.spec = spec, .blocks = grid(p.ring, 256, 8, device), .threads = 256}};
+}
+
 // The kernel of a product by rows, for so many rows or tiles of them, each for a group of lanes. A row goes to a whole
 // block where a group would be busy with it when all else is done: where it is long, and much longer than others. Where
 // there are too few rows to keep all warps busy shorter ones do, and rows are spread over all multiprocessors. Measured
@@ -188,36 +212,37 @@ ScatterPlan plan_scatter(const Product& p, const jit::Device& device) {
   const Choices chosen = choices();
   const std::int64_t results = p.cols * p.n;
   ScatterPlan plan;
-  plan.sums = sums_by_columns(p.values, p.homogeneous, p.deterministic);
+  plan.sums = sums_of(p);
   plan.sum_bytes = size_of_sum(plan.sums, p.weight);
   const bool fixed = plan.sums == Sums::fixed;
-  plan.in_place = plan.sums == Sums::floats && !p.homogeneous && p.weight == compute_type(p.weight) &&
-                  results * p.batches >= chosen.in_place_from;
+  const bool to_ring = p.delays != Delays::none;
+  plan.in_place = plan.sums == Sums::floats && (to_ring || (!p.homogeneous && p.weight == compute_type(p.weight) &&
+                                                            results * p.batches >= chosen.in_place_from));
   plan.chunk = floor_to_power(or_default(chosen.chunk, 256));
 
-  if (fixed) {
-    KernelSpec limits = spec_of(Kernel::limits, p);
-    limits.sums = plan.sums;
-    plan.limits = {{.spec = limits, .blocks = grid(p.nnz, 256, 4, device), .threads = 256}};
-  }
+  plan.limits = limits_steps(p, plan.sums, device);
+  plan.finish = finish_steps(p, plan.sums, device);
 
   KernelSpec spec = spec_of(Kernel::scatter, p);
   spec.sums = plan.sums;
+  spec.delays = p.delays;
   spec.columns = columns_of(p);
   const std::int64_t own_bytes = plan.sum_bytes * results;
   const std::int64_t most_own_bytes = most_shared_bytes(device) - shared_bytes_of_lists;
-  spec.in_shared_memory = !fixed && p.batches == 1 && chosen.private_allowed != 0 && own_bytes <= most_own_bytes;
+  spec.in_shared_memory =
+      !fixed && !to_ring && p.batches == 1 && chosen.private_allowed != 0 && own_bytes <= most_own_bytes;
   spec.unroll = unroll_of(p, 8, chosen);
   // From so many nonzeros a column sums of every block's own pay for themselves, for one vector or several.
   plan.private_from = (chosen.private_from >= 0 ? chosen.private_from : 32) * p.cols;
   plan.tasks = p.rows + p.nnz / plan.chunk;
 
-  const std::int64_t each =
-      (plan.in_place ? 0 : plan.sum_bytes * results) + (fixed ? 4 * results : 0) + task_bytes * plan.tasks + 1;
+  // Sums of a ring are there once, whatever the batches.
+  const std::int64_t of_sums = to_ring ? 0 : (plan.in_place ? 0 : plan.sum_bytes * results) + (fixed ? 4 * results : 0);
+  const std::int64_t each = of_sums + task_bytes * plan.tasks + 1;
   plan.batches_at_once = std::clamp<std::int64_t>(most_workspace / each, 1, p.batches);
   // Blocks wait for each other: no more than fit the device.
   const auto [threads, blocks] = bounds(spec);
-  const std::int64_t wanted = std::max(32 * plan.tasks, results) * plan.batches_at_once;
+  const std::int64_t wanted = std::max(32 * plan.tasks, to_ring ? 0 : results) * plan.batches_at_once;
   plan.scatter = {.spec = spec,
                   .blocks = grid(wanted, threads, blocks, device),
                   .threads = threads,
@@ -228,24 +253,51 @@ ScatterPlan plan_scatter(const Product& p, const jit::Device& device) {
   return plan;
 }
 
+ScatterPlan plan_delivery(const Product& p, const jit::Device& device) {
+  if (p.transpose) return plan_scatter(p, device);
+  const Choices chosen = choices();
+  ScatterPlan plan;
+  plan.sums = sums_of(p);
+  plan.sum_bytes = size_of_sum(plan.sums, p.weight);
+  plan.in_place = plan.sums == Sums::floats;
+  plan.batches_at_once = std::min(p.batches, most_grid_y);
+  plan.limits = limits_steps(p, plan.sums, device);
+  plan.finish = finish_steps(p, plan.sums, device);
+  KernelSpec spec = spec_of(Kernel::deliver, p);
+  spec.sums = plan.sums;
+  spec.delays = p.delays;
+  spec.lanes = static_cast<std::uint8_t>(
+      or_default(chosen.lanes, std::clamp<std::int64_t>(floor_to_power(mean_row(p) / 8), 1, 32)));
+  spec.unroll = plan.sums == Sums::fixed ? 1 : unroll_of(p, 8, chosen);
+  const auto [threads, blocks] = bounds(spec);
+  plan.scatter = {.spec = spec, .blocks = grid(p.rows * spec.lanes, threads, 2 * blocks, device), .threads = threads};
+  return plan;
+}
+
+KernelSpec take_of(DType compute) {
+  return {.kernel = Kernel::take, .weight = compute, .entry = EntryType::f32, .delays = Delays::drawn};
+}
+
 std::vector<KernelSpec> kernels_of(const Product& p, const jit::Device& device) {
   std::vector<KernelSpec> kernels;
   if (p.nnz == 0) return kernels;
-  if (p.transpose) {
-    const ScatterPlan plan = plan_scatter(p, device);
+  if (p.transpose || p.delays != Delays::none) {
+    const ScatterPlan plan = plan_delivery(p, device);
     for (const Step& step : plan.limits) kernels.push_back(step.spec);
     kernels.push_back(plan.scatter.spec);
+    for (const Step& step : plan.finish) kernels.push_back(step.spec);
   } else {
     for (const Step& step : plan_gather(p, device).steps) kernels.push_back(step.spec);
   }
   return kernels;
 }
 
-KernelSpec check_of(std::uint8_t indptr_bytes, bool wide_indices) {
+KernelSpec check_of(std::uint8_t indptr_bytes, bool wide_indices, Delays delays) {
   return {.kernel = Kernel::check,
           .weight = DType::f32,
           .entry = EntryType::f32,
           .indptr_bytes = indptr_bytes,
+          .delays = delays,
           .wide_indices = wide_indices};
 }
 

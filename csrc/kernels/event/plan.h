@@ -21,6 +21,8 @@ struct Product {
   bool deterministic = false;
   std::int64_t rows = 0, cols = 0, nnz = 0;
   std::int64_t n = 1, batches = 1;  // vectors side by side, and one after the other
+  Delays delays{};                  // of what is delivered to a ring
+  std::int64_t ring = 0;            // elements of it
 };
 
 // What a sum by columns is made of, and the bytes of one.
@@ -57,14 +59,19 @@ struct ScatterPlan {
   std::int64_t tasks = 0;    // of a batch, at most
   std::vector<Step> limits;  // once, before all batches, where sums are fixed
   Step scatter;              // of a full number of batches
+  std::vector<Step> finish;  // once, behind all batches, where sums are of a whole ring
 };
 ScatterPlan plan_scatter(const Product& product, const jit::Device& device);
+
+// Either order to a ring, whose sums are those of a scatter; by rows a batch is a row of the grid.
+ScatterPlan plan_delivery(const Product& product, const jit::Device& device);
+KernelSpec take_of(DType compute);
 
 // Of the weights, where every nonzero has its own: x and the result's gradient, of `product.weight`, are read.
 Step plan_weight_gradient(const Product& product, const jit::Device& device);
 
-// The kernel that looks at the numbers of a stored matrix; `indptr_bytes` as above.
-KernelSpec check_of(std::uint8_t indptr_bytes, bool wide_indices);
+// The kernel that looks at the numbers of a stored matrix; `indptr_bytes` as above. Of delays: bytes, words or none.
+KernelSpec check_of(std::uint8_t indptr_bytes, bool wide_indices, Delays delays = Delays::none);
 
 // The kernels of a product, which are the same on all devices of an architecture: their multiprocessors decide how many
 // blocks there are and which rows are long, and no spec.

@@ -30,6 +30,15 @@ struct Rows {
   std::int64_t end(std::int64_t row) const { return begin(row + 1); }
 };
 
+// What is on its way: what a nonzero delivers is added to sums[offsets[its delay] + where it goes].
+struct Ring {
+  void* sums = nullptr;                   // in the compute type of the weights
+  const std::int64_t* offsets = nullptr;  // of each delay
+  const void* delays = nullptr;           // one a nonzero, or one for all
+  bool wide_delays = false;               // int32, else uint8
+  bool same_delay = false;
+};
+
 // One number a nonzero, or one for all.
 struct Weights {
   const void* data = nullptr;

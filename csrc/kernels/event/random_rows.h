@@ -5,8 +5,8 @@
 // columns (a power of two, set by prob alone), each with a stream of random numbers of its own (PCG32, O'Neill 2014),
 // whose state begins at a hash of seed, row and piece. From one connection to the next there are
 //   1 + floor(surprise(u) * columns_a_bit)      surprise(u) = -log2(u), columns_a_bit = -1 / log2(1 - prob)
-// columns: the geometric distribution. A weight's own random number is a hash of the piece and the column. All of it is
-// whole numbers and the operations of neuron/random.h.
+// columns: the geometric distribution. The random numbers of a weight and of a delay are the halves of a hash of the
+// piece and the column. All of it is whole numbers and the operations of neuron/random.h.
 #pragma once
 
 #include <spikeforge/kernels/event/arguments.h>
@@ -36,14 +36,22 @@ struct Stream {
   }
 };
 
-// The random number of a connection's weight; 0 of a constant.
+struct Connection {
+  Int column;
+  unsigned long long key;  // of its piece
+  float drawn;             // the random number of its weight; 0 of a constant
+};
+
+SPIKEFORGE_PLAIN_FN unsigned long long hash_of(unsigned long long key, Int column) {
+  return mixed(key ^ (golden * static_cast<unsigned long long>(column + 1)));
+}
+
 template <Distribution distribution>
 SPIKEFORGE_FN float draw(unsigned long long key, Int column) {
   if constexpr (distribution == Distribution::constant) {
     return 0.0F;
   } else {
-    const unsigned long long hash = mixed(key ^ (golden * static_cast<unsigned long long>(column + 1)));
-    const float u = uniform_of(static_cast<unsigned>(hash >> 32));
+    const float u = uniform_of(static_cast<unsigned>(hash_of(key, column) >> 32));
     return distribution == Distribution::normal ? normal_of(u) : u;
   }
 }
@@ -58,7 +66,17 @@ SPIKEFORGE_FN C weight_of(C first, C second, float drawn) {
     return first + second * static_cast<C>(drawn);
 }
 
-// Calls visit(column, drawn) for every connection of a piece, in the order of columns.
+SPIKEFORGE_PLAIN_FN int delay_of(const RandomDelays& delays, const Connection& connection) {
+  if (delays.distribution == Distribution::constant) return static_cast<int>(delays.first);
+  const float u = uniform_of(static_cast<unsigned>(hash_of(connection.key, connection.column)));
+  const bool uniform = delays.distribution == Distribution::uniform;
+  const float x = uniform ? delays.first + (delays.second - delays.first + 1.0F) * u
+                          : delays.first + delays.second * normal_of(u) + 0.5F;
+  const float most = uniform ? delays.second : static_cast<float>(delays.most);
+  return x < 0.0F ? 0 : x < most ? static_cast<int>(x) : static_cast<int>(most);
+}
+
+// Calls visit(connection) for every Connection of a piece, in the order of columns.
 template <Distribution distribution, class Visit>
 SPIKEFORGE_FN void for_each_connection(const RandomRows& matrix, Int row, Int piece, Visit&& visit) {
   const unsigned long long of_row = mixed(matrix.seed + golden * static_cast<unsigned long long>(row + 1));
@@ -72,7 +90,7 @@ SPIKEFORGE_FN void for_each_connection(const RandomRows& matrix, Int row, Int pi
     if (!(gap < static_cast<float>(end - column))) return;
     column += static_cast<Int>(gap);
     if (column >= end) return;
-    visit(column, draw<distribution>(key, column));
+    visit(Connection{column, key, draw<distribution>(key, column)});
     ++column;
   }
 }

@@ -26,7 +26,9 @@ Function function_of(Kernel kernel) {
                                     {"jit_gather", "event_jit.cuh", "JitArguments"},
                                     {"jit_scatter", "event_jit.cuh", "JitArguments"},
                                     {"linear", "event_linear.cuh", "LinearArguments"},
-                                    {"check", "event_check.cuh", "CheckArguments"}};
+                                    {"check", "event_check.cuh", "CheckArguments"},
+                                    {"deliver", "event_deliver.cuh"},
+                                    {"take", "event_deliver.cuh"}};
   return functions[static_cast<int>(kernel)];
 }
 
@@ -46,6 +48,7 @@ bool reads_a_matrix(Kernel kernel) {
     case Kernel::scatter:
     case Kernel::weight_gradient:
     case Kernel::plasticity:
+    case Kernel::deliver:
       return true;
     default:
       return false;
@@ -74,6 +77,11 @@ const char* name_of(Values values) {
   return names[static_cast<int>(values)];
 }
 
+const char* name_of(Delays delays) {
+  constexpr const char* names[] = {"none", "one", "bytes", "words", "drawn"};
+  return names[static_cast<int>(delays)];
+}
+
 const char* name_of(Distribution distribution) {
   constexpr const char* names[] = {"constant", "uniform", "normal"};
   return names[static_cast<int>(distribution)];
@@ -89,14 +97,17 @@ Bounds bounds(const KernelSpec& spec) {
     case Kernel::jit_scatter:
     case Kernel::linear:
     case Kernel::check:
+    case Kernel::take:
       return {256, 1};
     case Kernel::gather_bits:
       return {512, 2};
     case Kernel::gather:
       return {256, spec.columns == 1 || spec.weight == DType::f64 ? 4 : 5};
+    case Kernel::deliver:
+      return {256, spec.sums == Sums::fixed ? 2 : 4};
     case Kernel::scatter:
       if (spec.in_shared_memory) return {1024, 1};
-      return {256, spec.sums == Sums::fixed ? 2 : spec.sums == Sums::floats ? 3 : 4};
+      return {256, spec.sums == Sums::fixed ? 2 : spec.sums == Sums::floats || spec.delays != Delays::none ? 3 : 4};
     default:
       return {1024, 1};
   }
@@ -106,10 +117,10 @@ jit::KernelSource print_source(const KernelSpec& spec) {
   const Function function = function_of(spec.kernel);
   const std::string name = fmt::format("event_{}", function.name);
   const auto [threads, blocks] = bounds(spec);
-  const std::string kernel =
-      fmt::format("Spec<{}, {}, Values::{}, {}, {}, Sums::{}, {}, {}, {}, {}, {}>", spikeforge::cuda_name(spec.weight),
-                  cuda_name(spec.entry), name_of(spec.values), spec.homogeneous, spec.indptr_bytes, name_of(spec.sums),
-                  spec.lanes, spec.columns, spec.unroll, spec.in_shared_memory, spec.transpose);
+  const std::string kernel = fmt::format(
+      "Spec<{}, {}, Values::{}, {}, {}, Sums::{}, {}, {}, {}, {}, {}, Delays::{}>", spikeforge::cuda_name(spec.weight),
+      cuda_name(spec.entry), name_of(spec.values), spec.homogeneous, spec.indptr_bytes, name_of(spec.sums), spec.lanes,
+      spec.columns, spec.unroll, spec.in_shared_memory, spec.transpose, name_of(spec.delays));
   return {.name = name,
           .entry = name,
           .text = fmt::format(R"(#include <spikeforge/cuda/{header}>

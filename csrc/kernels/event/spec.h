@@ -20,10 +20,13 @@ enum class Kernel : std::uint8_t {
   jit_gather,
   jit_scatter,
   linear,
-  check
+  check,
+  deliver,
+  take
 };
 
 const char* name_of(Values values);
+const char* name_of(Delays delays);
 const char* name_of(Distribution distribution);
 
 // What follows the kernel are template arguments of Spec in cuda/event.cuh, where they are explained.
@@ -40,6 +43,7 @@ struct KernelSpec {
   std::uint8_t unroll = 4;
   bool in_shared_memory = false;
   bool transpose = false;
+  Delays delays{};
   Distribution distribution{};  // of jit_gather and jit_scatter; constant weights are homogeneous
   bool packed = false;          // of linear: events are bits
   bool wide_indices = false;    // of check: they are int64

@@ -1,0 +1,78 @@
+// Products whose results arrive later, beneath event_csrmv_delayed, event_ellmv_delayed and take_arrivals: what is on
+// its way stands in a ring of slots.
+#pragma once
+
+#include <spikeforge/ops/event/product.h>
+
+#include <tuple>
+#include <vector>
+
+namespace spikeforge::ops::sparse {
+
+// csr_deliver: the product's result goes to buffer[(step + delay) % slots].
+struct DeliverCall {
+  ProductCall product;
+  const at::Tensor& delays;  // uint8 or int32: of the shape of indices, or one element
+  const at::Tensor& buffer;  // [slots, *batch, out], in the type of sums
+  const at::Tensor& step;    // int64, 0-dimensional
+
+  const char* name() const;
+};
+
+// The slots of a buffer, and the step of a call, whatever the matrix: every check.
+void check_ring(const char* op, const at::Tensor& weights, const at::Tensor& x, const Options& options,
+                const at::Tensor& buffer, const at::Tensor& step);
+
+void check_deliver(const DeliverCall& call);
+
+// The buffer of an operator that changes it, once all is checked: what its kernels change, which is written back. What
+// they read may share its memory, and is read as it was.
+class ChangedBuffer {
+ public:
+  ChangedBuffer(const char* op, const at::Tensor& buffer);
+
+  const at::Tensor& contiguous() const { return changed_; }
+  // t, or a copy that has memory of its own.
+  at::Tensor apart(const at::Tensor& t) const { return share_memory(t, changed_) ? t.clone() : t; }
+  void write_back() const;
+
+ private:
+  const at::Tensor& buffer_;
+  at::Tensor changed_;
+};
+
+// Where slots begin, seen from a step: element d is where what takes d steps arrives.
+std::vector<std::int64_t> slot_offsets(const at::Tensor& buffer, const at::Tensor& step);
+
+StoredMatrix stored_matrix(const DeliverCall& call);
+event::Product gpu_delivery(const DeliverCall& call, const event::Rows& rows);
+
+// Of a call whose checks are done, with a contiguous buffer.
+void deliver_cpu(const DeliverCall& call);
+void deliver_cuda(const DeliverCall& call);
+// Of a contiguous buffer and a step that are on a GPU.
+void take_cuda(const at::Tensor& buffer, const at::Tensor& step, const at::Tensor& arrivals);
+
+// The lowered operators, through the dispatcher.
+at::Tensor call_deliver(const DeliverCall& call);
+void call_deliver_(const DeliverCall& call);
+std::tuple<at::Tensor, at::Tensor> call_take(const at::Tensor& buffer, const at::Tensor& step);
+at::Tensor call_take_(const at::Tensor& buffer, const at::Tensor& step);
+
+// A kernel for the dispatcher.
+template <auto run>
+auto deliver_kernel(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
+                    const at::Tensor& x, const at::Tensor& delays, const at::Tensor& buffer, const at::Tensor& step,
+                    c10::SymInt rows, c10::SymInt cols, bool transpose, std::string_view values, bool deterministic,
+                    bool unchecked) {
+  return run({{weights,
+               indices,
+               indptr,
+               x,
+               {std::move(rows), std::move(cols), transpose, false, parse_values(values), deterministic, unchecked}},
+              delays,
+              buffer,
+              step});
+}
+
+}  // namespace spikeforge::ops::sparse

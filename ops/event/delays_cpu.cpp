@@ -1,0 +1,129 @@
+// Products with delays on the CPU: what is delivered is added to the ring itself, so that a call costs what it delivers
+// and not what the ring holds.
+//
+// By rows (A e) a thread owns the rows that it adds to. By columns (e A) it owns columns, which it finds in each active
+// row where columns ascend; where they do not, one thread adds all. Several vectors are shared out whole. The same
+// number of threads gives the same bits.
+#include <spikeforge/kernels/event/note.h>
+#include <spikeforge/ops/event/delays.h>
+#include <spikeforge/ops/event/prepared.h>
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+namespace spikeforge::ops::sparse {
+namespace {
+
+// The nonzeros of active rows whose columns lie in [begin, end).
+Active between(const Rows& matrix, const Active& active, std::int64_t begin, std::int64_t end) {
+  Active own(static_cast<std::int64_t>(active.rows.size()));
+  for (std::size_t a = 0; a < active.rows.size(); ++a) {
+    const std::int32_t* const first = matrix.indices + active.begins[a];
+    const std::int32_t* const last = first + (active.starts[a + 1] - active.starts[a]);
+    const std::int32_t* const from = std::lower_bound(first, last, begin);
+    const std::int32_t* const until = std::lower_bound(from, last, end);
+    if (from < until) own.add(active.rows[a], from - matrix.indices, until - matrix.indices);
+  }
+  own.finish();
+  return own;
+}
+
+class Delivery {
+ public:
+  Delivery(const DeliverCall& call, const HeldRows& held)
+      : call_(call),
+        matrix_(held.rows),
+        in_(vectors_of(call.product.x, false)),
+        weights_{call.product.weights.const_data_ptr(), dtype_of(call.product.weights.scalar_type()),
+                 call.product.weights.numel() == 1},
+        offsets_(slot_offsets(call.buffer, call.step)),
+        delays_(call.delays.contiguous()) {}
+
+  void run() const {
+    if (weights_.type == DType::f64)
+      run_in<double>();
+    else
+      run_in<float>();
+  }
+
+ private:
+  template <class C>
+  void run_in() const {
+    const Options& options = call_.product.options;
+    if (options.transpose && in_.count() > 1) {
+      at::parallel_for(0, in_.count(), 1, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t v = first; v < last; ++v) deliver<C>(v);
+      });
+      return;
+    }
+    for (std::int64_t v = 0; v < in_.count(); ++v) deliver<C>(v);
+  }
+
+  template <class C>
+  void deliver(std::int64_t v) const {
+    const Values values = call_.product.options.values;
+    const bool events = values == Values::event;
+    const Bits bits = events ? pack(call_.product.x, in_, v) : Bits();
+    const std::vector<C> entries = events ? std::vector<C>() : contributions<C>(call_.product.x, in_, values, v, 1);
+    const cpu::Prepared x{values, bits.data(), entries.data()};
+    const event::Ring ring = ring_of(v, sizeof(C));
+    if (!call_.product.options.transpose) {
+      for_rows(matrix_, 1, [&](std::int64_t begin, std::int64_t end) {
+        kernels_.deliver_rows(matrix_, weights_, x, begin, end, ring);
+      });
+      return;
+    }
+    const Active active = events ? active_rows(matrix_, bits) : active_rows(matrix_, entries, values);
+    const std::int64_t parts = parts_for(active.total);
+    if (parts == 1 || !columns_ascend(stored_matrix(call_))) {
+      kernels_.deliver(matrix_, weights_, x, active.share(0, 1), ring);
+      return;
+    }
+    at::parallel_for(0, parts, 1, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t part = first; part < last; ++part) {
+        const Active own = between(matrix_, active, matrix_.cols * part / parts, matrix_.cols * (part + 1) / parts);
+        kernels_.deliver(matrix_, weights_, x, own.share(0, 1), ring);
+      }
+    });
+  }
+
+  event::Ring ring_of(std::int64_t v, std::size_t size) const {
+    const Options& options = call_.product.options;
+    const std::int64_t out = options.transpose ? matrix_.cols : matrix_.rows;
+    return {.sums = static_cast<char*>(call_.buffer.mutable_data_ptr()) + v * out * static_cast<std::int64_t>(size),
+            .offsets = offsets_.data(),
+            .delays = delays_.const_data_ptr(),
+            .wide_delays = delays_.scalar_type() == c10::ScalarType::Int,
+            .same_delay = delays_.numel() == 1};
+  }
+
+  const cpu::EventKernels& kernels_ = cpu::event_kernels();
+  const DeliverCall& call_;
+  const Rows& matrix_;
+  Vectors in_;
+  event::Weights weights_;
+  std::vector<std::int64_t> offsets_;
+  at::Tensor delays_;
+};
+
+}  // namespace
+
+void deliver_cpu(const DeliverCall& call) {
+  const HeldRows held = hold_rows(call.product);
+  const StoredMatrix stored = stored_matrix(call);
+  const bool unchecked = call.product.options.unchecked;
+  if (unchecked)
+    check_indptr(call.name(), held.rows);
+  else
+    verify(stored);
+  event::note_kernels([&](const jit::Device& device) {
+    std::vector<event::KernelSpec> specs = kernels_of(gpu_delivery(call, held.rows), device);
+    if (!specs.empty() && !unchecked) specs.push_back(check_kernel(stored));
+    return specs;
+  });
+  if (call.buffer.numel() == 0) return;
+  Delivery(call, held).run();
+}
+
+}  // namespace spikeforge::ops::sparse

@@ -1,0 +1,267 @@
+// jit_csrmv_delayed: a random matrix whose connections have a weight and a delay, both drawn anew at every call.
+//   delay_law   delays
+//   constant    [1]   d
+//   uniform     [2]   whole numbers from first to last, both of them too
+//   normal      [2]   mean and standard deviation, rounded and clipped to the slots of the buffer
+// The matrix is that of jit_csrmv with the same seed; buffer and step are as of event_csrmv_delayed.
+#include <spikeforge/kernels/event/note.h>
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/library.h>
+#include <spikeforge/ops/event/differentiation.h>
+#include <spikeforge/ops/event/jit_delays.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <cmath>
+
+namespace spikeforge::ops::sparse {
+namespace {
+
+void jit_deliver_in_place(const JitDeliverCall& call) {
+  check_jit_deliver(call);
+  const auto& [weights, x, options, draw] = call.product;
+  const ChangedBuffer changed(jit_deliver_name, call.buffer);
+  if (!is_empty(call.product)) {
+    const at::Tensor own_weights = changed.apart(weights).contiguous(), own_x = changed.apart(x).contiguous(),
+                     own_step = changed.apart(call.step);
+    const JitDeliverCall dense{{own_weights, own_x, options, draw}, call.delays, changed.contiguous(), own_step};
+    if (call.buffer.is_cuda()) {
+#if defined(SPIKEFORGE_WITH_CUDA)
+      jit_deliver_cuda(dense);
+#endif
+    } else {
+      event::note_kernels([&](const jit::Device&) { return gpu_jit_delivery(dense, random_rows(dense.product)); });
+      jit_deliver_cpu(dense);
+    }
+  }
+  changed.write_back();
+}
+
+at::Tensor jit_deliver(const JitDeliverCall& call) {
+  check_jit_deliver(call);
+  at::Tensor result = call.buffer.clone(at::MemoryFormat::Contiguous);
+  jit_deliver_in_place({call.product, call.delays, result, call.step});
+  return result;
+}
+
+at::Tensor jit_deliver_meta(const JitDeliverCall& call) {
+  check_jit_deliver(call);
+  return at::empty_symint(call.buffer.sym_sizes(), call.buffer.options());
+}
+
+// Of the entries. A connection of delay d brings back what stands d slots behind the step: the other order delivers
+// each slot of the gradient to slots that are counted in delays, of which those that fit are added up.
+at::Tensor delivered_back(const JitDeliverCall& call, const at::Tensor& grad) {
+  const auto& [weights, x, options, draw] = call.product;
+  const at::Tensor w = weights.to(grad.scalar_type());
+  const std::int64_t slots = grad.sym_size(0).guard_int(__FILE__, __LINE__);
+  const at::Tensor step = call.step.to(grad.device());
+  const at::Tensor start = at::zeros({}, call.step.options());
+  c10::SymDimVector sizes(x.sym_sizes().begin(), x.sym_sizes().end());
+  sizes.insert(sizes.begin(), slots);
+  at::Tensor sum;
+  for (std::int64_t slot = 0; slot < slots; ++slot) {
+    const at::Tensor of_slot = grad.select(0, slot), nothing = at::zeros_symint(sizes, grad.options());
+    const at::Tensor by_delay =
+        call_jit_deliver({{w, of_slot, transposed(options), draw}, call.delays, nothing, start});
+    const at::Tensor delay = step.neg().add(slot).remainder(slots).unsqueeze(0);
+    const at::Tensor part = by_delay.index_select(0, delay).squeeze(0);
+    sum = sum.defined() ? sum.add(part) : part;
+  }
+  return sum.to(x.scalar_type());
+}
+
+at::Tensor delivered_by_weights(const JitDeliverCall& call, const at::Tensor& grad) {
+  const auto& [weights, x, options, draw] = call.product;
+  const std::int64_t count = draw.distribution == Distribution::constant ? 1 : 2;
+  std::vector<at::Tensor> sums;
+  for (const at::Tensor& unit : at::eye(count, grad.options()).unbind()) {
+    const at::Tensor nothing = at::zeros_like(grad);
+    sums.push_back(call_jit_deliver({{unit, x, options, draw}, call.delays, nothing, call.step}).mul(grad).sum());
+  }
+  return at::stack(sums).to(weights.scalar_type());
+}
+
+struct JitDeliverRule {
+  static constexpr bool is_traceable = true;
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const auto& data = ctx->saved_data;
+    const JitDeliverCall call{{saved[0],
+                               saved[1],
+                               saved_options(ctx),
+                               {data.at("prob").toDouble(), data.at("seed").toInt(),
+                                static_cast<Distribution>(data.at("distribution").toInt())}},
+                              {static_cast<Distribution>(data.at("delay_distribution").toInt()),
+                               data.at("first").toDouble(), data.at("second").toDouble()},
+                              grads[0],
+                              saved[2]};
+    at::Tensor grad_weights, grad_x;
+    if (ctx->needs_input_grad(0)) grad_weights = delivered_by_weights(call, grads[0]);
+    if (ctx->needs_input_grad(1)) grad_x = delivered_back(call, grads[0]);
+    return {grad_weights, grad_x, grads[0]};
+  }
+};
+
+at::Tensor jit_deliver_autograd(const JitDeliverCall& call) {
+  const auto& [weights, x, options, draw] = call.product;
+  return differentiable<JitDeliverRule>(
+      jit_deliver_name, {weights, x, call.buffer}, [&] { return call_jit_deliver(call); },
+      [&](AutogradContext* ctx) {
+        ctx->save_for_backward({call.product.weights, call.product.x, call.step.clone()});
+        save_options(ctx, call.product.options);
+        ctx->saved_data["prob"] = call.product.draw.prob;
+        ctx->saved_data["seed"] = call.product.draw.seed;
+        ctx->saved_data["distribution"] = static_cast<std::int64_t>(call.product.draw.distribution);
+        ctx->saved_data["delay_distribution"] = static_cast<std::int64_t>(call.delays.distribution);
+        ctx->saved_data["first"] = call.delays.first;
+        ctx->saved_data["second"] = call.delays.second;
+      });
+}
+
+void jit_deliver_autograd_(const JitDeliverCall& call) {
+  without_gradient(jit_deliver_name, {call.product.weights, call.product.x, call.buffer},
+                   [&] { call_jit_deliver_(call); });
+}
+
+// As of csr_deliver_.
+void jit_deliver_negated_(const JitDeliverCall& call) {
+  const auto& [weights, x, options, draw] = call.product;
+  const at::Tensor w = weights.resolve_neg(), entries = x.resolve_neg(), buffer = call.buffer.resolve_neg(),
+                   step = call.step.resolve_neg();
+  call_jit_deliver_({{w, entries, options, draw}, call.delays, buffer, step});
+  if (call.buffer.is_neg()) call.buffer.copy_(buffer);
+}
+
+// What public operators are lowered to knows how to map.
+void register_jit_delayed(torch::Library& library) {
+  library.impl("jit_csrmv_delayed", TORCH_FN(jit_deliver_kernel<call_jit_deliver>));
+  library.impl("jit_csrmv_delayed_", TORCH_FN(jit_deliver_kernel<call_jit_deliver_>));
+}
+
+SPIKEFORGE_SCHEMAS(library) {
+  for (const bool in_place : {false, true}) {
+    const std::string end = in_place ? "_" : "";
+    const std::string middle =
+        std::string(", Tensor") + (in_place ? "(a!)" : "") +
+        " buffer, Tensor step, *, SymInt rows, SymInt cols, float prob, int seed, float[] delays";
+    const std::string returns = std::string(") -> ") + (in_place ? "()" : "Tensor");
+    const auto define = [&](const std::string& name, const std::string& options) {
+      library.def((name + middle + options + returns).c_str(), {at::Tag::pt2_compliant_tag});
+    };
+    define("jit_csrmv_delayed" + end + "(Tensor weights, Tensor events",
+           ", str law=\"constant\", str delay_law=\"constant\", bool transpose=False, str values=\"event\", bool "
+           "deterministic=False");
+    define("jit_deliver" + end + "(Tensor weights, Tensor x",
+           ", str law, str delay_law, bool transpose, str values, bool deterministic");
+  }
+}
+
+SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { register_jit_delayed(library); }
+
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) { register_jit_delayed(library); }
+
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
+  library.impl("jit_deliver", TORCH_FN(jit_deliver_kernel<jit_deliver>));
+  library.impl("jit_deliver_", TORCH_FN(jit_deliver_kernel<jit_deliver_in_place>));
+}
+
+SPIKEFORGE_KERNELS(Negative, library) {
+  library.impl("jit_deliver_", TORCH_FN(jit_deliver_kernel<jit_deliver_negated_>));
+}
+
+SPIKEFORGE_KERNELS(Meta, library) {
+  library.impl("jit_deliver", TORCH_FN(jit_deliver_kernel<jit_deliver_meta>));
+  library.impl("jit_deliver_", TORCH_FN(jit_deliver_kernel<check_jit_deliver>));
+}
+
+SPIKEFORGE_KERNELS(Autograd, library) {
+  library.impl("jit_deliver", TORCH_FN(jit_deliver_kernel<jit_deliver_autograd>));
+  library.impl("jit_deliver_", TORCH_FN(jit_deliver_kernel<jit_deliver_autograd_>));
+}
+
+// f(arguments of the lowered operators), in their order.
+template <class Op>
+auto jit_call_with(const Op& op, const JitDeliverCall& call) {
+  const auto& [weights, x, o, draw] = call.product;
+  const std::array<double, 2> numbers = {call.delays.first, call.delays.second};
+  const at::ArrayRef<double> delays(numbers.data(), call.delays.distribution == Distribution::constant ? 1 : 2);
+  return op.call(weights, x, call.buffer, call.step, o.rows, o.cols, draw.prob, draw.seed, delays,
+                 name_of(draw.distribution), name_of(call.delays.distribution), o.transpose, name_of(o.values),
+                 o.deterministic);
+}
+
+}  // namespace
+
+DelayLaw parse_delay_law(const char* op, std::string_view name, at::ArrayRef<double> numbers) {
+  DelayLaw law;
+  bool known = false;
+  for (const auto each : {Distribution::constant, Distribution::uniform, Distribution::normal})
+    if (name == name_of(each)) {
+      law.distribution = each;
+      known = true;
+    }
+  TORCH_CHECK_VALUE(known, op, R"(: delay_law must be "constant", "uniform" or "normal", but is ")", name, "\"");
+  const std::size_t count = law.distribution == Distribution::constant ? 1 : 2;
+  TORCH_CHECK_VALUE(numbers.size() == count, op, ": delays must be ", count, " numbers under the law \"", name,
+                    "\", but are ", numbers.size());
+  law.first = numbers[0];
+  law.second = count == 2 ? numbers[1] : 0;
+  return law;
+}
+
+void check_jit_deliver(const JitDeliverCall& call) {
+  const char* const op = jit_deliver_name;
+  const auto& [product, delays, buffer, step] = call;
+  check_jit(op, product);
+  check_ring(op, product.weights, product.x, product.options, buffer, step);
+  const c10::SymInt slots = buffer.sym_size(0);
+  const auto [distribution, first, second] = delays;
+  if (distribution == Distribution::normal) {
+    TORCH_CHECK_VALUE(std::isfinite(first) && std::isfinite(second) && second >= 0, op,
+                      ": delays must be a mean and a standard deviation of 0 or more, but are ", first, " and ",
+                      second);
+    return;
+  }
+  const double last = distribution == Distribution::uniform ? second : first;
+  TORCH_CHECK_VALUE(first == std::floor(first) && last == std::floor(last) && first >= 0 && first <= last, op,
+                    ": delays must be whole numbers from 0 on, the last not before the first, but are ", first, " and ",
+                    last);
+  TORCH_CHECK_VALUE(last <= 16777216.0 && c10::SymInt(static_cast<std::int64_t>(last)) < slots, op,
+                    ": delays must be below ", slots, ", for the buffer has ", slots, " slots, but the largest is ",
+                    last);
+}
+
+event::RandomDelays random_delays(const JitDeliverCall& call) {
+  return {.first = static_cast<float>(call.delays.first),
+          .second = static_cast<float>(call.delays.second),
+          .most = static_cast<int>(call.buffer.size(0) - 1),
+          .distribution = call.delays.distribution};
+}
+
+std::vector<event::KernelSpec> gpu_jit_delivery(const JitDeliverCall& call, const RandomRows& matrix) {
+  event::KernelSpec spec = gpu_jit(call.product, matrix);
+  const Options& options = call.product.options;
+  spec.delays = event::Delays::drawn;
+  spec.sums =
+      is_deterministic(options) ? event::sums_by_columns(options.values, spec.homogeneous, true) : event::Sums::floats;
+  if (spec.sums == event::Sums::floats) return {spec};
+  return {spec, gpu_jit_finish(spec)};
+}
+
+at::Tensor call_jit_deliver(const JitDeliverCall& call) {
+  static const auto op = find_operator<decltype(jit_deliver_kernel<jit_deliver>)>("spikeforge::jit_deliver");
+  return jit_call_with(op, call);
+}
+
+void call_jit_deliver_(const JitDeliverCall& call) {
+  static const auto op = find_operator<decltype(jit_deliver_kernel<jit_deliver_in_place>)>("spikeforge::jit_deliver_");
+  jit_call_with(op, call);
+}
+
+}  // namespace spikeforge::ops::sparse

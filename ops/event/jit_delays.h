@@ -1,0 +1,59 @@
+// Products of a random matrix whose results arrive later, beneath jit_csrmv_delayed: weights and delays are drawn.
+#pragma once
+
+#include <spikeforge/ops/event/delays.h>
+#include <spikeforge/ops/event/jit.h>
+
+#include <string_view>
+
+namespace spikeforge::ops::sparse {
+
+// The law of delays, and its numbers: [d] of "constant", [first, last] of "uniform", [mean, deviation] of "normal".
+struct DelayLaw {
+  Distribution distribution{};
+  double first = 0, second = 0;
+};
+DelayLaw parse_delay_law(const char* op, std::string_view name, at::ArrayRef<double> numbers);
+
+// jit_deliver
+struct JitDeliverCall {
+  JitCall product;
+  DelayLaw delays;
+  const at::Tensor& buffer;  // as of csr_deliver
+  const at::Tensor& step;
+};
+
+constexpr const char* jit_deliver_name = "jit_csrmv_delayed";
+
+void check_jit_deliver(const JitDeliverCall& call);
+
+event::RandomDelays random_delays(const JitDeliverCall& call);
+
+// The kernels of a GPU, in their order.
+std::vector<event::KernelSpec> gpu_jit_delivery(const JitDeliverCall& call, const RandomRows& matrix);
+
+// Of a call whose checks are done, with connections and a contiguous buffer.
+void jit_deliver_cpu(const JitDeliverCall& call);
+void jit_deliver_cuda(const JitDeliverCall& call);
+
+// The lowered operators, through the dispatcher.
+at::Tensor call_jit_deliver(const JitDeliverCall& call);
+void call_jit_deliver_(const JitDeliverCall& call);
+
+// A kernel for the dispatcher.
+template <auto run>
+auto jit_deliver_kernel(const at::Tensor& weights, const at::Tensor& x, const at::Tensor& buffer,
+                        const at::Tensor& step, c10::SymInt rows, c10::SymInt cols, double prob, std::int64_t seed,
+                        at::ArrayRef<double> delays, std::string_view law, std::string_view delay_law, bool transpose,
+                        std::string_view values, bool deterministic) {
+  const char* const op = jit_deliver_name;
+  return run({{weights,
+               x,
+               {std::move(rows), std::move(cols), transpose, false, parse_values(values, op), deterministic},
+               {prob, seed, parse_distribution(op, law)}},
+              parse_delay_law(op, delay_law, delays),
+              buffer,
+              step});
+}
+
+}  // namespace spikeforge::ops::sparse
