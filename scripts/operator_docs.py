@@ -146,7 +146,10 @@ Args:
     delays: uint8 or int32, of the shape of indices or a single element, from 0 to slots - 1.
     buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for half types.
     step: int64, 0-dimensional, on the CPU or the buffer's device.
-    {rows}cols, transpose, graded, deterministic, unchecked: as of `event_csrmv`.
+{sizes}
+    transpose: e A rather than A e.
+    graded: an event counts its number rather than 1.
+    deterministic: the same bits in every call, also where a GPU adds in any order.{unchecked}
 {end}
 Raises:
     ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next call)."""
@@ -160,18 +163,28 @@ def delayed(csr, in_place=False):
     return DELAYED.format(
         indices=" [nonzeros], the columns of row 0, then those of row 1" if csr else ", the columns, [rows, nonzeros a row]",
         indptr="\n    indptr: int32 or int64 [rows + 1], where rows begin." if csr else "",
-        rows="rows, " if csr else "", end="" if in_place else DELAYED_NEW,
+        sizes=(MATRIX_SIZES if csr else "\n    cols: of the stored matrix.").strip("\n"), unchecked=UNCHECKED,
+        end="" if in_place else DELAYED_NEW,
     )
 
 
-DRAWN_DELAYS = """
+DRAWN_DELAYS = f"""
 The matrix is that of `jit_csrmv` with the same seed; each nonzero has a delay too, drawn from a hash of its place.
 
 Args:
-    weights, events, rows, cols, prob, seed, law, transpose, values: as of `jit_csrmv`.
-    buffer, step: as of `event_csrmv_delayed`.
+    weights: the numbers of the law: [1] for "constant", [2] for "uniform" (from, to) and "normal" (mean, deviation); {DTYPES}.
+    events: [*batch, cols]; with `transpose`, [*batch, rows]; {DTYPES}, or bool unless `values` is "number".
+    buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for half types.
+    step: int64, 0-dimensional, on the CPU or the buffer's device.
     delays: the numbers of the law: [d] for "constant", [first, last] for "uniform" (whole numbers, both of them too), [mean, deviation] for
-        "normal" (rounded, and clipped to the slots).
+        "normal" (rounded, and clipped to the slots).{MATRIX_SIZES}
+    prob: of each entry to be a nonzero, 0 to 1.
+    seed: which matrix it is.
+    law: of the weights: "constant", "uniform" or "normal".
+    delay_law: of the delays: "constant", "uniform" or "normal".
+    transpose: e A rather than A e.
+    values: what entries are: "event" (1 where > 0), "graded" (their number where > 0) or "number".
+    deterministic: the same bits in every call, also where a GPU adds in any order.
 
 Raises:
     ValueError: for a probability, a law, a delay or a shape that is not legal."""
@@ -464,27 +477,10 @@ Raises:
     "csrmv": product(True, False, False), "csrmm": product(True, False, True),
     "event_ellmv": product(False, True, False), "event_ellmm": product(False, True, True),
     "ellmv": product(False, False, False), "ellmm": product(False, False, True),
-    ValueError: for shapes that do not fit.""",
-    "connect": """
-The same network for any number of threads and on every device. Lists are of all projections, one after the other.
-
-Args:
-    rows, cols: of the matrix; column j belongs to neuron j % rows.
-    rules: names of rules, one a projection.
-    ranges: begin and end of its rows, begin and end of its columns.
-    amounts: the probability, degree or number of connections.
-    choices: whether autapses, and multapses, are allowed; whether weights, and delays, out of bounds are drawn again.
-    laws: names of the laws of weights and of delays.
-    numbers: of each law first, second, low and high.
-    arrays: of the rule "arrays": sources, targets, and of the law "array" weights and delays.
-
-Returns:
-    indices int32 [connections]; indptr int64 [rows + 1]; weights [connections], or [1] where all are the same; delays alike, uint8 or int32.
-
-Raises:
-    ValueError: for what cannot be drawn; it names the projection.""",
-    "pack_events": "\nAn entry is an event where it is true or > 0; entry 32 w + b is bit b of word w.",
-    "unpack_events": "\nReturns:\n    bool, [..., n].",
+    "event_csrmv_delayed": delayed(True), "event_csrmv_delayed_": delayed(True, True),
+    "event_ellmv_delayed": delayed(False), "event_ellmv_delayed_": delayed(False, True),
+    "jit_csrmv_delayed": DRAWN_DELAYS, "jit_csrmv_delayed_": DRAWN_DELAYS,
+    "take_arrivals": TAKE, "take_arrivals_": TAKE,
     "jit_csrmv": random(""), "jit_csrmm": random(", n"),
     "event_linear": f"""
 Args:
@@ -524,7 +520,9 @@ Raises:
 The same network for any number of threads and on every device. Lists are of all projections, one after the other.
 
 Args:
-    rows, cols: of the matrix; column j belongs to neuron j % rows.
+    rows: of the matrix.
+    cols: of the matrix; column j belongs to neuron j % rows.
+    seed: which network it is.
     rules: names of rules, one a projection.
     ranges: begin and end of its rows, begin and end of its columns.
     amounts: the probability, degree or number of connections.
@@ -532,6 +530,8 @@ Args:
     laws: names of the laws of weights and of delays.
     numbers: of each law first, second, low and high.
     arrays: of the rule "arrays": sources, targets, and of the law "array" weights and delays.
+    dtype: of the weights, float64, float32 or float16; None: torch's default.
+    device: where the matrix is made.
 
 Returns:
     indices int32 [connections]; indptr int64 [rows + 1]; weights [connections], or [1] where all are the same; delays alike, uint8 or int32.

@@ -546,6 +546,62 @@ def event_csrmv_delayed_(
             call).
     """
 
+def event_csrmv_delayed(
+    weights: Tensor, indices: Tensor, indptr: Tensor, events: Tensor, delays: Tensor, buffer: Tensor, step: Tensor, *,
+    rows: int, cols: int, transpose: bool = False, graded: bool = False, deterministic: bool = False,
+    unchecked: bool = False,
+) -> Tensor:
+    """Product of a CSR matrix and events, entries that are true or > 0, which arrives after the delay of each
+    connection: the buffer of what is on its way.
+
+    What arrives at step t stands in buffer[t % slots]; an event of step t through a connection of delay d is added to
+    buffer[(t + d) % slots].
+
+    Args:
+        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+        indices: int32 [nonzeros], the columns of row 0, then those of row 1.
+        indptr: int32 or int64 [rows + 1], where rows begin.
+        events: [*batch, cols], true or > 0; with `transpose`, [*batch, rows].
+        delays: uint8 or int32, of the shape of indices or a single element, from 0 to slots - 1.
+        buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
+            half types.
+        step: int64, 0-dimensional, on the CPU or the buffer's device.
+        rows, cols, transpose, graded, deterministic, unchecked: as of `event_csrmv`.
+
+    Returns:
+        The new buffer. Gradients reach weights, events (straight through) and buffer.
+
+    Raises:
+        ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next
+            call).
+    """
+
+def event_csrmv_delayed_(
+    weights: Tensor, indices: Tensor, indptr: Tensor, events: Tensor, delays: Tensor, buffer: Tensor, step: Tensor, *,
+    rows: int, cols: int, transpose: bool = False, graded: bool = False, deterministic: bool = False,
+    unchecked: bool = False,
+) -> None:
+    """event_csrmv_delayed that adds to the buffer in place.
+
+    What arrives at step t stands in buffer[t % slots]; an event of step t through a connection of delay d is added to
+    buffer[(t + d) % slots].
+
+    Args:
+        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+        indices: int32 [nonzeros], the columns of row 0, then those of row 1.
+        indptr: int32 or int64 [rows + 1], where rows begin.
+        events: [*batch, cols], true or > 0; with `transpose`, [*batch, rows].
+        delays: uint8 or int32, of the shape of indices or a single element, from 0 to slots - 1.
+        buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
+            half types.
+        step: int64, 0-dimensional, on the CPU or the buffer's device.
+        rows, cols, transpose, graded, deterministic, unchecked: as of `event_csrmv`.
+
+    Raises:
+        ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next
+            call).
+    """
+
 def event_ellmm(
     weights: Tensor, indices: Tensor, events: Tensor, *, cols: int, transpose: bool = False, graded: bool = False,
     deterministic: bool = False, unchecked: bool = False,
@@ -602,6 +658,57 @@ def event_ellmv(
     Raises:
         ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
         TypeError: for other dtypes, and for what is not dense.
+    """
+
+def event_ellmv_delayed(
+    weights: Tensor, indices: Tensor, events: Tensor, delays: Tensor, buffer: Tensor, step: Tensor, *, cols: int,
+    transpose: bool = False, graded: bool = False, deterministic: bool = False, unchecked: bool = False,
+) -> Tensor:
+    """event_csrmv_delayed of a matrix with equally many nonzeros a row.
+
+    What arrives at step t stands in buffer[t % slots]; an event of step t through a connection of delay d is added to
+    buffer[(t + d) % slots].
+
+    Args:
+        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+        indices: int32, the columns, [rows, nonzeros a row].
+        events: [*batch, cols], true or > 0; with `transpose`, [*batch, rows].
+        delays: uint8 or int32, of the shape of indices or a single element, from 0 to slots - 1.
+        buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
+            half types.
+        step: int64, 0-dimensional, on the CPU or the buffer's device.
+        cols, transpose, graded, deterministic, unchecked: as of `event_csrmv`.
+
+    Returns:
+        The new buffer. Gradients reach weights, events (straight through) and buffer.
+
+    Raises:
+        ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next
+            call).
+    """
+
+def event_ellmv_delayed_(
+    weights: Tensor, indices: Tensor, events: Tensor, delays: Tensor, buffer: Tensor, step: Tensor, *, cols: int,
+    transpose: bool = False, graded: bool = False, deterministic: bool = False, unchecked: bool = False,
+) -> None:
+    """event_ellmv_delayed that adds to the buffer in place.
+
+    What arrives at step t stands in buffer[t % slots]; an event of step t through a connection of delay d is added to
+    buffer[(t + d) % slots].
+
+    Args:
+        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+        indices: int32, the columns, [rows, nonzeros a row].
+        events: [*batch, cols], true or > 0; with `transpose`, [*batch, rows].
+        delays: uint8 or int32, of the shape of indices or a single element, from 0 to slots - 1.
+        buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
+            half types.
+        step: int64, 0-dimensional, on the CPU or the buffer's device.
+        cols, transpose, graded, deterministic, unchecked: as of `event_csrmv`.
+
+    Raises:
+        ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next
+            call).
     """
 
 def event_ellmv_delayed(
@@ -850,6 +957,46 @@ def jit_csrmv(
     Raises:
         ValueError: for a probability, a law or a shape that is not legal.
         TypeError: for other dtypes, and for what is not dense.
+    """
+
+def jit_csrmv_delayed(
+    weights: Tensor, events: Tensor, buffer: Tensor, step: Tensor, *, rows: int, cols: int, prob: float, seed: int,
+    delays: Sequence[float], law: str = "constant", delay_law: str = "constant", transpose: bool = False,
+    values: str = "event", deterministic: bool = False,
+) -> Tensor:
+    """event_csrmv_delayed of a random matrix that is never stored, with drawn delays.
+
+    The matrix is that of `jit_csrmv` with the same seed; each nonzero has a delay too, drawn from a hash of its place.
+
+    Args:
+        weights, events, rows, cols, prob, seed, law, transpose, values: as of `jit_csrmv`.
+        buffer, step: as of `event_csrmv_delayed`.
+        delays: the numbers of the law: [d] for "constant", [first, last] for "uniform" (whole numbers, both of them
+            too), [mean, deviation] for
+            "normal" (rounded, and clipped to the slots).
+
+    Raises:
+        ValueError: for a probability, a law, a delay or a shape that is not legal.
+    """
+
+def jit_csrmv_delayed_(
+    weights: Tensor, events: Tensor, buffer: Tensor, step: Tensor, *, rows: int, cols: int, prob: float, seed: int,
+    delays: Sequence[float], law: str = "constant", delay_law: str = "constant", transpose: bool = False,
+    values: str = "event", deterministic: bool = False,
+) -> None:
+    """jit_csrmv_delayed that adds to the buffer in place.
+
+    The matrix is that of `jit_csrmv` with the same seed; each nonzero has a delay too, drawn from a hash of its place.
+
+    Args:
+        weights, events, rows, cols, prob, seed, law, transpose, values: as of `jit_csrmv`.
+        buffer, step: as of `event_csrmv_delayed`.
+        delays: the numbers of the law: [d] for "constant", [first, last] for "uniform" (whole numbers, both of them
+            too), [mean, deviation] for
+            "normal" (rounded, and clipped to the slots).
+
+    Raises:
+        ValueError: for a probability, a law, a delay or a shape that is not legal.
     """
 
 def jit_csrmv_delayed(
@@ -1765,6 +1912,28 @@ def stdp_pre_(
         ValueError: for shapes that do not fit, for a single weight that all share, for w_min above w_max, and for an
             index out of bounds (on a GPU at the next call).
         TypeError: for other dtypes.
+    """
+
+def take_arrivals(buffer: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+    """What arrives at a step, buffer[step % slots], and the buffer with zero there. Returns (arrivals, buffer).
+
+    Args:
+        buffer: [slots, *batch, neurons], float32 or float64.
+        step: int64, 0-dimensional, on the CPU or the buffer's device.
+
+    Raises:
+        ValueError: for a step below 0, and for shapes that do not fit.
+    """
+
+def take_arrivals_(buffer: Tensor, step: Tensor) -> Tensor:
+    """What arrives at a step, buffer[step % slots], which is zero then.
+
+    Args:
+        buffer: [slots, *batch, neurons], float32 or float64.
+        step: int64, 0-dimensional, on the CPU or the buffer's device.
+
+    Raises:
+        ValueError: for a step below 0, and for shapes that do not fit.
     """
 
 def take_arrivals(buffer: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,6 +40,8 @@ with torch.no_grad():
     of_events += (ops.csrmv(synapses, indices, indptr, events, rows=3, cols=3, transpose=True, deterministic=True),)
     of_events += (ops.event_linear(events, torch.ones(3, 40, device=device)),)
     of_events += tuple(ops.jit_csrmv(synapses[:1], events, rows=3, cols=50, prob=0.5, seed=1, transpose=t) for t in (True,))
+    step = torch.tensor(5, device=device)
+    of_events += ops.take_arrivals(ops.event_csrmv_delayed(synapses, indices, indptr, events, indices.byte() % 2, torch.zeros(2, 3, device=device), step, rows=3, cols=3, transpose=True), step)
     of_events += (ops.stdp_pre(synapses, indices, indptr, events, arrived, rows=3, cols=3),)
 if device == "cpu":
     print(ops.write_kernel_pack(sys.argv[2]))
@@ -60,9 +62,9 @@ def pack(tmp_path_factory):
     done = run([path, "cpu"])
     assert done.returncode == 0, done.stderr
     # lif forward and backward, the neuron forward and backward, lif in half, loihi_lif; of events 2 by rows, 3 for
-    # their gradients and by columns, 2 that are deterministic, linear, 2 of a drawn matrix, plasticity, and the check of
-    # a matrix: on two architectures.
-    assert int(done.stdout) == 38
+    # their gradients and by columns, 2 that are deterministic, linear, 2 of a drawn matrix, plasticity, the check of a
+    # matrix; with delays the product, its check and what arrives: on two architectures.
+    assert int(done.stdout) == 44
     return path
 
 
