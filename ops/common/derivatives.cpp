@@ -188,6 +188,8 @@ class JvpCall {
     as_text.check_starts();
     call.lengths = of.lengths;
     call.start = of.start;
+    call.seed = of.seed;
+    call.offset = of.offset;
     const Lists of_tangents = as_text.tangents(tangents);
     inputs_ = append(lists_.inputs, of_tangents.inputs);
     append(lists_.states, of_tangents.states);

@@ -181,6 +181,7 @@ MultistepCall call_of(std::string_view neuron, bool store_states) {
   MultistepCall call;
   call.holder = cell_of(neuron, op);
   call.cell = call.holder.get();
+  refuse_draws(*call.cell, op);
   call.store_states = store_states;
   return call;
 }

@@ -98,6 +98,7 @@ KernelSpec common_spec(Direction direction, const Launch& launch, const Schedule
                .store_states = launch.store_states,
                .has_lengths = launch.lengths.data != nullptr,
                .has_start = launch.start.data != nullptr,
+               .draws = launch.cell->draws,
                .form = launch.cell->canonical(launch.form)};
   for (std::size_t i = 0; i < launch.cell->inputs.size(); ++i) spec.places.push_back({});
   for (const StateView& state : launch.initial) spec.places.push_back({.operand = operand_of(state.data, state.type)});
@@ -261,9 +262,10 @@ std::string print_loop(const KernelSpec& spec, const CellText& cell) {
 }
 
 std::string arguments_of(const LoopSpec& loop) {
-  const std::string args = fmt::format("spikeforge::{}<spikeforge::Spec::Cell>",
+  std::string args = fmt::format("spikeforge::{}<spikeforge::Spec::Cell>",
                                        loop.direction == Direction::forward ? "ForwardArgs" : "BackwardArgs");
-  return loop.has_lengths || loop.has_start ? fmt::format("spikeforge::WithSamples<{}>", args) : args;
+  if (loop.has_lengths || loop.has_start) args = fmt::format("spikeforge::WithSamples<{}>", args);
+  return loop.draws ? fmt::format("spikeforge::WithDraws<{}>", args) : args;
 }
 
 jit::KernelSource print_source(const KernelSpec& spec) {
