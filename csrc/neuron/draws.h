@@ -75,6 +75,9 @@ SPIKEFORGE_PLAIN_FN double as_double(DoubleWord bits) {
 #endif
 }
 
+SPIKEFORGE_PLAIN_FN float nan_float() { return as_float(0x7fc00000U); }
+SPIKEFORGE_PLAIN_FN double nan_double() { return as_double(0x7ff8000000000000ULL); }
+
 // ---- functions that are rounded alike everywhere ----
 
 // ln((1 + s) / (1 - s)) for |s| <= 0.172: 2 s (1 + s^2 / 3 + s^4 / 5 + ...).
@@ -271,7 +274,7 @@ SPIKEFORGE_PLAIN_FN double large_poisson_of(DoubleWord bits, double rate) {
 
 SPIKEFORGE_PLAIN_FN double poisson_of(DoubleWord bits, double rate) {
   constexpr double least_of_rejection = 16, most = 1.7976931348623157e308;
-  if (!(0 <= rate && rate <= most)) return 0.0 * rate / 0.0;
+  if (!(0 <= rate && rate <= most)) return nan_double();
   return rate < least_of_rejection ? small_poisson_of(uniform_of(bits), rate) : large_poisson_of(bits, rate);
 }
 
@@ -284,13 +287,13 @@ SPIKEFORGE_PLAIN_FN double uniform(DoubleWord bits) { return uniform_of(bits); }
 
 // p in whole parts of 2^32, rounded up: where it is tiny too, no draw is lost to the uniform number's rounding.
 SPIKEFORGE_PLAIN_FN float bernoulli(Word bits, float p) {
-  if (!(0.0F <= p && p <= 1.0F)) return 0.0F * p / 0.0F;
+  if (!(0.0F <= p && p <= 1.0F)) return nan_float();
   const float scaled = p * 4294967296.0F;
   const auto whole = static_cast<DoubleWord>(scaled);
   return bits < whole + (static_cast<float>(whole) < scaled ? 1U : 0U) ? 1.0F : 0.0F;
 }
 SPIKEFORGE_PLAIN_FN double bernoulli(DoubleWord bits, double p) {
-  if (!(0.0 <= p && p <= 1.0)) return 0.0 * p / 0.0;
+  if (!(0.0 <= p && p <= 1.0)) return nan_double();
   return uniform_of(bits) < p ? 1.0 : 0.0;
 }
 
