@@ -14,6 +14,9 @@
 #include <spikeforge/neuron/random.h>
 
 namespace spikeforge {
+#if defined(CPU_CAPABILITY)
+inline namespace CPU_CAPABILITY {
+#endif
 
 using Word = unsigned;
 using DoubleWord = unsigned long long;
@@ -302,4 +305,7 @@ SPIKEFORGE_FN F poisson(Bits first, Bits second, F rate) {
   return static_cast<F>(poisson_of(DoubleWord{high_word(first)} << 32 | high_word(second), static_cast<double>(rate)));
 }
 
+#if defined(CPU_CAPABILITY)
+}  // namespace CPU_CAPABILITY
+#endif
 }  // namespace spikeforge

@@ -11,6 +11,10 @@
 #endif
 
 namespace spikeforge {
+#if defined(CPU_CAPABILITY)
+// Compiled once for each instruction set: no two of them share a symbol.
+inline namespace CPU_CAPABILITY {
+#endif
 
 // Philox4x32-10 (Salmon, Moraes, Dror and Shaw, SC 2011): four random words for each counter and key.
 struct PhiloxWords {
@@ -99,4 +103,7 @@ SPIKEFORGE_PLAIN_FN float normal_of(float u) {
 // The largest |z| that normal_of gives is below this.
 constexpr double largest_normal = 5.5;
 
+#if defined(CPU_CAPABILITY)
+}  // namespace CPU_CAPABILITY
+#endif
 }  // namespace spikeforge

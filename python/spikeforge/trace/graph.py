@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -35,6 +36,11 @@ class Node:
     @property
     def is_leaf(self) -> bool:
         return self.op in (ARGUMENT, CONSTANT, TRUTH)
+
+
+def draws(text: str) -> bool:
+    """Whether a neuron's text draws random numbers."""
+    return re.search(rf"\b({'|'.join(sorted(DRAWS))})\(", text) is not None
 
 
 def is_name(text: str) -> bool:

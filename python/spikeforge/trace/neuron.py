@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import re
 from dataclasses import replace
 from typing import Any, Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from . import loop, signature
+from . import graph, loop, signature
 from .initial import Initial, Lost, read_rule, state_type
 from .record import Step, record
 from .signature import Signature
 
 _run = torch.ops.spikeforge.run
-_DRAW = re.compile(r"\b(bernoulli|normal|poisson|uniform)\(")
 _MOST_NUMBERS = 256  # as tensors, kept by a neuron
 
 
@@ -97,7 +95,7 @@ class TracedNeuron:
         self.__doc__, self.__name__ = function.__doc__, self.name
         self.__module__ = getattr(function, "__module__", __name__)
         self.__qualname__ = getattr(function, "__qualname__", self.name)
-        self.draws = _DRAW.search(self.text) is not None
+        self.draws = graph.draws(self.text)
         self._check_text()
 
     def _check_text(self) -> None:
