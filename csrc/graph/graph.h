@@ -11,6 +11,7 @@
 #include <spikeforge/graph/op.h>
 #include <spikeforge/graph/surrogate.h>
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
