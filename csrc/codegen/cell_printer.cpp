@@ -158,8 +158,8 @@ class Body {
     const Node& node = graph_[id];
     std::vector<std::string> operands;
     for (std::uint32_t word = node.draw.number; word < node.draw.number + graph::info(node.op).words; ++word)
-      operands.push_back(fmt::format("{}.bits({})", block_name(node.draw.once, word / words_of_a_block),
-                                     word % words_of_a_block));
+      operands.push_back(
+          fmt::format("{}.bits({})", block_name(node.draw.once, word / words_of_a_block), word % words_of_a_block));
     for (const Id x : graph_.operands(id)) operands.push_back(name(x));
     return fmt::format("{}({})", graph::info(node.op).name, fmt::join(operands, ", "));
   }

@@ -143,8 +143,12 @@ struct Operations {
 
   // Of rows of random bits, each as wide as a number.
   using Bits = std::conditional_t<std::is_same_v<T, float>, Word, DoubleWord>;
-  static V normal(V bits) { return drawn([](Bits b) { return spikeforge::normal(b); }, bits); }
-  static V uniform(V bits) { return drawn([](Bits b) { return spikeforge::uniform(b); }, bits); }
+  static V normal(V bits) {
+    return drawn([](Bits b) { return spikeforge::normal(b); }, bits);
+  }
+  static V uniform(V bits) {
+    return drawn([](Bits b) { return spikeforge::uniform(b); }, bits);
+  }
   static V bernoulli(V bits, V p) {
     T given[V::size()];
     p.store(given);
@@ -154,8 +158,8 @@ struct Operations {
     T given[V::size()], others[V::size()];
     rate.store(given);
     second.store(others);
-    return drawn(
-        [&](Bits b, int i) { return spikeforge::poisson(b, __builtin_bit_cast(Bits, others[i]), given[i]); }, first);
+    return drawn([&](Bits b, int i) { return spikeforge::poisson(b, __builtin_bit_cast(Bits, others[i]), given[i]); },
+                 first);
   }
 
   template <class Law>

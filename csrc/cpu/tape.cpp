@@ -90,8 +90,7 @@ class TapeMaker {
                                                     : MultiplyAdd::minus_addend;
     const std::vector<Id> sources = multiply_adds_.sources(graph_, id);
     const std::uint32_t words = graph::info(node.op).words;
-    for (std::uint32_t i = 0; i < words; ++i)
-      instruction.operands[i] = row_of({node.draw.number + i, node.draw.once});
+    for (std::uint32_t i = 0; i < words; ++i) instruction.operands[i] = row_of({node.draw.number + i, node.draw.once});
     for (std::size_t i = 0; i < sources.size(); ++i) instruction.operands[words + i] = row_[sources[i]];
     // Element by element, an operand's row may become the result's.
     for (const Id source : sources)

@@ -202,8 +202,7 @@ class TapeRows {
 
   // The random bits that a tape takes.
   void draw(const Frame& frame, std::int64_t begin, std::int64_t end) const {
-    if (!frame.tape->drawn.empty())
-      draws_.fill(frame.tape->drawn, frame.rows + frame.tape->bits(0), now_, begin, end);
+    if (!frame.tape->drawn.empty()) draws_.fill(frame.tape->drawn, frame.rows + frame.tape->bits(0), now_, begin, end);
   }
 
   // The tape on one piece of the rows after the other; after_piece(begin, end) follows each. What is fetched meanwhile
@@ -336,7 +335,7 @@ class TapeRows {
   const TapeFunctions functions_;
   Scratch& scratch_;
   const DrawRows<T> draws_;
-  std::int64_t now_ = 0;  // the step that is computed
+  std::int64_t now_ = 0;      // the step that is computed
   T* zeros_;                  // a granule
   const Stored** fetched_;    // rows that are read soon
   std::size_t fetching_ = 0;  // how many

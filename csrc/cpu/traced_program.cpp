@@ -75,7 +75,8 @@ TracedProgram::TracedProgram(const autodiff::Stages& stages)
 }
 
 bool TracedProgram::hoisted_varies(std::size_t k, std::span<const ParamView> given) const {
-  return hoisted_drawn_[k] || std::ranges::any_of(hoisted_from_[k], [&](std::size_t j) { return given[j].data != nullptr; });
+  return hoisted_drawn_[k] ||
+         std::ranges::any_of(hoisted_from_[k], [&](std::size_t j) { return given[j].data != nullptr; });
 }
 
 std::int64_t TracedProgram::forward_tile(DType type) const { return tile_of(live_rows(step), type); }

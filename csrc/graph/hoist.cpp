@@ -59,9 +59,8 @@ std::vector<bool> hoistable_nodes(const Graph& graph, std::size_t first, std::si
   const std::vector<bool> drawn = drawn_anew(graph);
   std::vector<bool> hoistable(graph.size());
   for (Id id = 0; id < graph.size(); ++id)
-    hoistable[id] =
-        info(graph[id].op).form != Form::leaf && graph.kind(id) == Kind::number && !drawn[id] &&
-        !depends.beyond(id, first, count);
+    hoistable[id] = info(graph[id].op).form != Form::leaf && graph.kind(id) == Kind::number && !drawn[id] &&
+                    !depends.beyond(id, first, count);
   return hoistable;
 }
 

@@ -303,7 +303,8 @@ Id Parser::draw(const Token& function) {
   const Token name = expect_name("a draw, such as normal()");
   const std::optional<Op> law = find_call(name.text);
   if (!law || !is_draw(*law))
-    fail(name, fmt::format("{} takes a draw itself, such as bernoulli(0.5), but found {}", function.text, quoted(name)));
+    fail(name,
+         fmt::format("{} takes a draw itself, such as bernoulli(0.5), but found {}", function.text, quoted(name)));
   expect("(", "after the draw");
   const std::vector<Id> list = operands();
   expect(")", fmt::format("or \",\" after the operands of {}", name.text));

@@ -130,9 +130,7 @@ SPIKEFORGE_PLAIN_FN double exp_of(double x) {
 // ---- uniform and normal ----
 
 // Above 0 and below 1.
-SPIKEFORGE_PLAIN_FN double uniform_of(DoubleWord bits) {
-  return (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52;
-}
+SPIKEFORGE_PLAIN_FN double uniform_of(DoubleWord bits) { return (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52; }
 
 // The normal quantile (Wichura, Applied Statistics 37, 1988, AS 241, PPND16: 16 digits) of a uniform number.
 SPIKEFORGE_PLAIN_FN double normal_of(double u) {
@@ -245,7 +243,6 @@ SPIKEFORGE_PLAIN_FN double log_of_poisson(double k, double rate) {
 // By inversion: the probabilities are gone through from 0 on. Behind the 2^-53 that is left of u they end.
 SPIKEFORGE_PLAIN_FN double small_poisson_of(double u, double rate) {
   double p = exp_of(-rate), k = 0;
-  SPIKEFORGE_ROLLED
   while (u > p && (k < rate || p > 0x1p-56)) {
     u -= p;
     k += 1;

@@ -63,7 +63,7 @@ class SPIKEFORGE_API NeuronImpl : public NeuronModule {
   Names param_names_;             // theirs
   mutable Tensors params_;        // they as tensors, the numbers in this type
   mutable std::optional<at::ScalarType> params_type_;
-  bool draws_ = false;                            // random numbers
+  bool draws_ = false;  // random numbers
 };
 TORCH_MODULE(Neuron);
 

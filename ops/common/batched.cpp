@@ -21,10 +21,10 @@ void fold_samples(const FoldingLevel& level, MultistepCall& call) {
 
 void check_not_mapped(const MultistepCall& call) {
   for (const at::Tensor* t : {&call.seed, &call.offset})
-    TORCH_CHECK_NOT_IMPLEMENTED(!t->defined() || at::functorch::maybeGetBatchedImpl(*t) == nullptr,
-                                call.cell->forward_op,
-                                ": torch.vmap over seeds or offsets is not supported; give one seed for all maps, which "
-                                "draw different numbers by it");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !t->defined() || at::functorch::maybeGetBatchedImpl(*t) == nullptr, call.cell->forward_op,
+        ": torch.vmap over seeds or offsets is not supported; give one seed for all maps, which "
+        "draw different numbers by it");
 }
 
 template <class Run>

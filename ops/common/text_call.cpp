@@ -30,7 +30,8 @@ void check_list(const Cell& cell, const char* what, const Names& names, at::Tens
 }
 
 void check_scan(const TracedCell& cell) {
-  TORCH_CHECK_VALUE(!cell.draws, cell.forward_op, ": scan=True: the neuron draws random numbers, and a scan draws none");
+  TORCH_CHECK_VALUE(!cell.draws, cell.forward_op,
+                    ": scan=True: the neuron draws random numbers, and a scan draws none");
   try {
     composition_of(cell);
   } catch (const graph::GraphError& error) {

@@ -27,7 +27,8 @@ SPIKEFORGE_SCHEMAS(library) {
       {at::Tag::pt2_compliant_tag, at::Tag::nondeterministic_seeded});
   define(
       "run_forward(str neuron, Tensor[] inputs, Tensor[]? states, Tensor[]? params, *, bool store_states, bool save, "
-      "int bits=0, Tensor? lengths=None, Tensor? start=None, bool scan=False, Tensor? seed=None, Tensor? offset=None) -> "
+      "int bits=0, Tensor? lengths=None, Tensor? start=None, bool scan=False, Tensor? seed=None, Tensor? offset=None) "
+      "-> "
       "(Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
   define(
       "run_forward.lists(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states, bool "

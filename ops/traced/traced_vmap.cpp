@@ -14,9 +14,10 @@ void check_randomness(const MultistepCall& call) {
   if (!level.has_value() || level->key() != at::functorch::TransformType::Vmap) return;
   TORCH_CHECK_VALUE(level->randomness() != Randomness::Error, call.cell->forward_op,
                     ": the neuron draws random numbers; call torch.vmap with randomness=\"different\", or give a seed");
-  TORCH_CHECK_NOT_IMPLEMENTED(level->randomness() != Randomness::Same, call.cell->forward_op,
-                              ": torch.vmap with randomness=\"same\" is not supported: the maps draw different numbers, "
-                              "as neurons of one call");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      level->randomness() != Randomness::Same, call.cell->forward_op,
+      ": torch.vmap with randomness=\"same\" is not supported: the maps draw different numbers, "
+      "as neurons of one call");
 }
 
 // Where no seed is given the maps draw as torch.vmap was told that they may.

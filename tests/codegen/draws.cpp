@@ -25,7 +25,8 @@ constexpr std::int64_t seed = 0x0123456789abcdef;
 Word word(std::uint64_t neuron, std::uint64_t step, unsigned draw, unsigned stream) {
   const auto low = [](std::uint64_t x) { return static_cast<unsigned>(x); };
   const auto high = [](std::uint64_t x) { return static_cast<unsigned>(x >> 32) & 0xffffU; };
-  return philox({{low(neuron), high(neuron) | stream << 16, low(step), high(step) | draw / 4 << 16}}, seed).word[draw % 4];
+  return philox({{low(neuron), high(neuron) | stream << 16, low(step), high(step) | draw / 4 << 16}}, seed)
+      .word[draw % 4];
 }
 
 template <class F>
@@ -58,8 +59,8 @@ struct Run {
   }
 
   void hand(std::int64_t t, std::int64_t i) {
-    const auto neuron = static_cast<std::uint64_t>(
-        i / (form.fast * form.slow) * (form.fast * form.slow) + i % form.fast * form.slow + i / form.fast % form.slow);
+    const auto neuron = static_cast<std::uint64_t>(i / (form.fast * form.slow) * (form.fast * form.slow) +
+                                                   i % form.fast * form.slow + i / form.fast % form.slow);
     const auto step = static_cast<std::uint64_t>(form.offset + t);
     const auto at = static_cast<std::size_t>(t * form.neurons + i);
     inputs[1][at] = uniform(bits<F>(neuron, (std::uint64_t{1} << 48) - 1, 0));

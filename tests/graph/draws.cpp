@@ -31,7 +31,8 @@ std::string draws_in(const std::string& body) { return draws_of(parse("neuron n(
 
 TEST_CASE("each draw of a text is another, numbered in its order") {
   CHECK(draws_in("return normal() + normal(); v' = uniform()") == "normal 0, normal 1, uniform 2");
-  CHECK(draws_in("return poisson(p) * normal(); v' = draw_once(bernoulli(p))") == "poisson 0, normal 2, bernoulli 3 once");
+  CHECK(draws_in("return poisson(p) * normal(); v' = draw_once(bernoulli(p))") ==
+        "poisson 0, normal 2, bernoulli 3 once");
   CHECK(draws_in("a = normal(); return a * a; v' = a") == "normal 0");
   CHECK(draws_in("a = draw(normal(), 7); return a + normal(); v' = draw(normal(), 7)") == "normal 7, normal 8");
 }
@@ -63,8 +64,9 @@ TEST_CASE("a lambda draws in the order of need, whatever the compiler's") {
 }
 
 TEST_CASE("what is drawn once is computed before the steps, and nothing else that is drawn") {
-  const Cell cell = parse("neuron n(x; v; tau) { k = 1 / (tau + draw_once(uniform())); return x * k * (tau * normal())\n"
-                          " v' = v }");
+  const Cell cell = parse(
+      "neuron n(x; v; tau) { k = 1 / (tau + draw_once(uniform())); return x * k * (tau * normal())\n"
+      " v' = v }");
   const Hoisted split = hoist(cell.graph(), 2, 1);
   CHECK(draws_of(split.prologue) == "uniform 0 once");
   CHECK(draws_of(split.inner) == "normal 1");

@@ -263,7 +263,7 @@ std::string print_loop(const KernelSpec& spec, const CellText& cell) {
 
 std::string arguments_of(const LoopSpec& loop) {
   std::string args = fmt::format("spikeforge::{}<spikeforge::Spec::Cell>",
-                                       loop.direction == Direction::forward ? "ForwardArgs" : "BackwardArgs");
+                                 loop.direction == Direction::forward ? "ForwardArgs" : "BackwardArgs");
   if (loop.has_lengths || loop.has_start) args = fmt::format("spikeforge::WithSamples<{}>", args);
   return loop.draws ? fmt::format("spikeforge::WithDraws<{}>", args) : args;
 }
