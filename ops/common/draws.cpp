@@ -1,7 +1,6 @@
 #include <spikeforge/ops/common/draws.h>
 
 #include <ATen/ops/randint.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
 #include <limits>
@@ -39,9 +38,6 @@ void set_draws(MultistepCall& call, const std::optional<at::Tensor>& seed, const
 
 MultistepCall with_seed(MultistepCall call) {
   if (!call.cell->draws || call.seed.defined()) return call;
-  // One seed, whatever torch.vmap maps: its maps are neurons of one call, and draw by their index.
-  constexpr c10::DispatchKeySet of_vmap{c10::DispatchKey::FuncTorchVmapMode, c10::DispatchKey::FuncTorchBatched};
-  const c10::impl::ExcludeDispatchKeyGuard no_vmap(of_vmap);
   call.seed = at::randint(std::numeric_limits<std::int64_t>::max(), /*size=*/{},
                           at::TensorOptions(at::kLong).device(call.inputs[0].device()));
   return call;

@@ -2,29 +2,26 @@
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/text_call.h>
 
-#include <ATen/functorch/DynamicLayer.h>
+#include <ATen/functorch/BatchedTensorImpl.h>
 #include <c10/util/Exception.h>
 
 namespace spikeforge::ops {
 namespace {
 
-void check_randomness(const MultistepCall& call) {
-  using Randomness = at::functorch::RandomnessType;
-  const auto level = at::functorch::maybeCurrentDynamicLayer();
-  if (!level.has_value() || level->key() != at::functorch::TransformType::Vmap) return;
-  TORCH_CHECK_VALUE(level->randomness() != Randomness::Error, call.cell->forward_op,
-                    ": the neuron draws random numbers; call torch.vmap with randomness=\"different\", or give a seed");
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      level->randomness() != Randomness::Same, call.cell->forward_op,
-      ": torch.vmap with randomness=\"same\" is not supported: the maps draw different numbers, "
-      "as neurons of one call");
+// Where no seed is given torch.vmap is asked for one, which it gives as it was told that random operations may: none,
+// and it says so; one for each map, of which one is enough, since the maps draw as neurons of one call; or the same.
+MultistepCall with_seed_of_maps(const MultistepCall& call) {
+  MultistepCall seeded = with_seed(call);
+  if (call.seed.defined() || !seeded.seed.defined()) return seeded;
+  const auto* const batched = at::functorch::maybeGetBatchedImpl(seeded.seed);
+  TORCH_CHECK_NOT_IMPLEMENTED(batched != nullptr, call.cell->forward_op,
+                              ": torch.vmap with randomness=\"same\" is not supported: the maps draw different numbers, "
+                              "as neurons of one call");
+  seeded.seed = batched->value().select(batched->bdim(), 0);
+  return seeded;
 }
 
-// Where no seed is given the maps draw as torch.vmap was told that they may.
-MultistepResults map_run(const MultistepCall& call) {
-  if (call.cell->draws && !call.seed.defined()) check_randomness(call);
-  return run_batched(with_seed(call), call_run);
-}
+MultistepResults map_run(const MultistepCall& call) { return run_batched(with_seed_of_maps(call), call_run); }
 MultistepResults map_run_forward(const MultistepCall& call, bool save) {
   return forward_batched(call, save, call_run_forward);
 }

@@ -369,8 +369,10 @@ def test_vmap_draws_for_each_map():
     assert not torch.equal(y[:, 0] - x[:, 0], y[:, 1] - x[:, 1])
     mapped = torch.vmap(lambda x: run(text, x)[0][0], in_dims=1)(x)
     assert torch.equal(mapped.transpose(0, 1), run(text, x)[0][0])
-    with pytest.raises(ValueError, match=r"run\(n\): the neuron draws random numbers; call torch.vmap with"):
+    with pytest.raises(RuntimeError, match="random operation while in randomness error mode"):
         torch.vmap(f, in_dims=1)(x)
+    with pytest.raises(NotImplementedError, match=r'run\(n\): torch.vmap with randomness="same" is not supported'):
+        torch.vmap(f, in_dims=1, randomness="same")(x)
     with pytest.raises(NotImplementedError, match="torch.vmap over seeds"):
         torch.vmap(lambda s: ops.run(text, [x], [], [], seed=s)[0][0])(torch.arange(3))
 
