@@ -95,19 +95,20 @@ SPIKEFORGE_PLAIN_FN float surprise_of_tail(float p) {
 }
 
 // The normal quantile (Wichura, Applied Statistics 37, 1988, AS 241, PPND7: seven digits) of a uniform number. Both of
-// its cases are computed: of the 32 numbers of a warp, or the lanes of a vector, some are in either.
+// its cases are computed, up to the one division: of the 32 numbers of a warp, or the lanes of a vector, some are in
+// either.
 SPIKEFORGE_PLAIN_FN float normal_of(float u) {
   const float q = u - 0.5F;
+  const bool is_central = abs(q) <= 0.425F;
   const float r = 0.180625F - q * q;
-  const float central = q * (((59.109374720F * r + 159.29113202F) * r + 50.434271938F) * r + 3.3871327179F) /
-                        (((67.187563600F * r + 78.757757664F) * r + 17.895169469F) * r + 1.0F);
+  const float central = q * (((59.109374720F * r + 159.29113202F) * r + 50.434271938F) * r + 3.3871327179F);
+  const float below_central = ((67.187563600F * r + 78.757757664F) * r + 17.895169469F) * r + 1.0F;
   // ln of a tail's probability, which is a multiple of 2^-24.
   const float tail = q < 0 ? u : 1.0F - u;
   const float t = sqrt(surprise_of_tail(tail) * 0.693147181F) - 1.6F;
-  const float z = (((0.17023821103F * t + 1.3067284816F) * t + 2.7568153900F) * t + 1.4234372777F) /
-                  ((0.12021132975F * t + 0.73700164250F) * t + 1.0F);
-  const float outer = q < 0 ? -z : z;
-  return abs(q) <= 0.425F ? central : outer;
+  const float outer = ((0.17023821103F * t + 1.3067284816F) * t + 2.7568153900F) * t + 1.4234372777F;
+  const float below_outer = (0.12021132975F * t + 0.73700164250F) * t + 1.0F;
+  return (is_central ? central : q < 0 ? -outer : outer) / (is_central ? below_central : below_outer);
 }
 
 // The largest |z| that normal_of gives is below this.
