@@ -77,6 +77,7 @@ Recurrence recurrence_of(const Prepared& prepared, std::int64_t into, std::int64
 }  // namespace
 
 void check(const RecurrentCall& call) {
+  refuse_draws(*call.cell, op);
   check_arguments(call);
   check_options(op, call, call.w, call.into, call.delay);
   check_spikes(call);

@@ -127,7 +127,6 @@ traced::Outputs run_kernel(std::string_view neuron, at::TensorList inputs, const
                            bool store_states, OptionalTensor lengths, OptionalTensor start) {
   RecurrentCall call{traced_call(neuron, inputs, states, params, store_states), w, spikes.value_or(at::Tensor()), into,
                      delay};
-  refuse_draws(*call.cell, op);
   set_samples(call, lengths, start);
   check(call);
   return traced::outputs_of(run(call));

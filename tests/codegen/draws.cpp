@@ -17,15 +17,15 @@ constexpr const char* drawing =
 constexpr const char* handed =
     "neuron handed(x, o, n, u, b, c; v; tau, p) { k = 1 / (tau + o); h = v + (x + n - v) * k\n"
     " s = spike(h - 1 - u, atan(2)); return s, h * b + c + 0 * p\n v' = select(s, 0, h) }";
-constexpr std::size_t draws = 5;
+constexpr std::size_t n_draws = 5;
 
-constexpr std::int64_t seed = 0x0123456789abcdef;
+constexpr std::int64_t seed_of_draws = 0x0123456789abcdef;
 
 // Word d of a neuron at a step, by the counter that draws.h describes.
 Word word(std::uint64_t neuron, std::uint64_t step, unsigned draw, unsigned stream) {
   const auto low = [](std::uint64_t x) { return static_cast<unsigned>(x); };
   const auto high = [](std::uint64_t x) { return static_cast<unsigned>(x >> 32) & 0xffffU; };
-  return philox({{low(neuron), high(neuron) | stream << 16, low(step), high(step) | draw / 4 << 16}}, seed)
+  return philox({{low(neuron), high(neuron) | stream << 16, low(step), high(step) | draw / 4 << 16}}, seed_of_draws)
       .word[draw % 4];
 }
 
@@ -37,13 +37,13 @@ auto bits(std::uint64_t neuron, std::uint64_t step, unsigned draw) {
     return DoubleWord{word(neuron, step, draw, 0)} << 32 | word(neuron, step, draw, 1);
 }
 
-struct Form {
+struct DrawForm {
   std::int64_t steps, neurons, offset, fast = 1, slow = 1;
 };
 
 template <class F>
-struct Run {
-  Run(const Form& form, const char* text, bool is_handed) : form(form), cell(intern(text)) {
+struct DrawRun {
+  DrawRun(const DrawForm& form, const char* text, bool is_handed) : form(form), cell(intern(text)) {
     const auto size = static_cast<std::size_t>(form.steps * form.neurons);
     Dice dice(3);
     for (std::size_t i = 0; i < cell->inputs.size(); ++i) inputs.emplace_back(size);
@@ -98,7 +98,8 @@ struct Run {
       launch.inputs = x;
       launch.initial = initial;
       launch.params = params;
-      launch.draws = {.seed_number = seed, .offset_number = form.offset, .fast = form.fast, .slow = form.slow};
+      launch.draws = {
+          .seed_number = seed_of_draws, .offset_number = form.offset, .fast = form.fast, .slow = form.slow};
     };
     const auto y = pointers(outputs), to_x = pointers(grad_inputs);
     const std::vector<void*> last = {state.data()}, none = {nullptr}, to_params = {grad_tau.data(), nullptr};
@@ -120,17 +121,17 @@ struct Run {
     run_on_host(backward, 1);
   }
 
-  Form form;
+  DrawForm form;
   std::shared_ptr<const TracedCell> cell;
   std::vector<std::vector<F>> inputs, outputs, grad_outputs, grad_inputs;
   std::vector<F> state, grad_tau, grad_p;
 };
 
 template <class F>
-void check(const Form& form) {
+void check_draws(const DrawForm& form) {
   INFO("T = " << form.steps << ", N = " << form.neurons << ", " << 8 * sizeof(F) << " bits");
-  Run<F> drew(form, drawing, false), given(form, handed, true);
-  REQUIRE(given.inputs.size() == 1 + draws);
+  DrawRun<F> drew(form, drawing, false), given(form, handed, true);
+  REQUIRE(given.inputs.size() == 1 + n_draws);
   drew.run();
   given.run();
   for (std::size_t k = 0; k < 2; ++k) CHECK(same_bits(drew.outputs[k], given.outputs[k]));
@@ -142,12 +143,12 @@ void check(const Form& form) {
 }  // namespace
 
 TEST_CASE("a kernel that draws computes what one does that is handed the numbers") {
-  check<float>({.steps = 21, .neurons = 1001, .offset = 0});
-  check<double>({.steps = 16, .neurons = 400, .offset = (std::int64_t{5} << 32) + 3});
+  check_draws<float>({.steps = 21, .neurons = 1001, .offset = 0});
+  check_draws<double>({.steps = 16, .neurons = 400, .offset = (std::int64_t{5} << 32) + 3});
 }
 
 TEST_CASE("a neuron draws by its place in the shape, in whichever order memory has it") {
-  check<float>({.steps = 5, .neurons = 2 * 12 * 7, .offset = 2, .fast = 7, .slow = 12});
+  check_draws<float>({.steps = 5, .neurons = 2 * 12 * 7, .offset = 2, .fast = 7, .slow = 12});
 }
 
 }  // namespace spikeforge::test
