@@ -19,7 +19,8 @@
 //   wide         whether neurons are too many to be counted in 32 bits, where a parameter's channels are
 //   has_lengths, has_start   in kernels of samples alone: whether they differ in length, and whether they start anew.
 //                A thread's neurons are then of one sample, and it takes no others; the arguments are WithSamples
-// A cell that draws random numbers has `draws`, and the arguments are WithDraws; a thread takes no other neurons.
+// A cell that draws random numbers has `draws`, and the arguments are WithDraws; a thread takes no other neurons. The
+// Spec has draws_in_order: whether neurons lie in memory as in the shape.
 //
 // Arguments are sequences of 8-byte words in the order of the structs below; the host writes them in that order, and
 // zeros for the one element of an empty list.
@@ -223,7 +224,7 @@ struct Multistep {
   };
   template <int width>
   struct DrawsOfCells<true, width> {
-    using type = NeuronDraws<width>;
+    using type = NeuronDraws<width, Spec::draws_in_order, Spec::neighbours>;
   };
   using CellDraws = typename DrawsOfCells<draws, W>::type;
 

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -106,7 +105,6 @@ class Body {
   Body(Lines& line, const Graph& graph, const std::vector<std::string>& sources, graph::MultiplyAdds multiply_adds = {})
       : graph_(graph), multiply_adds_(std::move(multiply_adds)) {
     const std::vector<bool> needed = multiply_adds_.live_nodes(graph, graph.results());
-    print_blocks(line, needed);
     for (Id id = 0; id < graph.size(); ++id) {
       if (!needed[id] || is_literal(id)) continue;
       const bool is_boolean = graph.kind(id) == graph::Kind::boolean;
@@ -139,27 +137,12 @@ class Body {
     return expression(graph_[id], operands);
   }
 
-  // The blocks of random words that draws take, each once.
-  void print_blocks(Lines& line, const std::vector<bool>& needed) const {
-    std::set<std::pair<bool, std::uint32_t>> blocks;
-    for (Id id = 0; id < graph_.size(); ++id)
-      for (std::uint32_t i = 0; needed[id] && i < graph::info(graph_[id].op).words; ++i)
-        blocks.insert({graph_[id].draw.once, (graph_[id].draw.number + i) / words_of_a_block});
-    for (const auto& [once, block] : blocks)
-      line("    const DrawnBlock<F> {}(draws, {}, {});", block_name(once, block), once, block);
-  }
-
-  static std::string block_name(bool once, std::uint32_t block) {
-    return fmt::format("{}{}", once ? "once" : "block", block);
-  }
-
   // Its law, of its bits and its operands.
   std::string draw(Id id) const {
     const Node& node = graph_[id];
     std::vector<std::string> operands;
     for (std::uint32_t word = node.draw.number; word < node.draw.number + graph::info(node.op).words; ++word)
-      operands.push_back(
-          fmt::format("{}.bits({})", block_name(node.draw.once, word / words_of_a_block), word % words_of_a_block));
+      operands.push_back(fmt::format("drawn_bits<F>(draws, {}, {})", node.draw.once, word));
     for (const Id x : graph_.operands(id)) operands.push_back(name(x));
     return fmt::format("{}({})", graph::info(node.op).name, fmt::join(operands, ", "));
   }
@@ -176,8 +159,6 @@ class Body {
     const std::string& name = graph_.name(id);
     return graph::is_name(name) ? "  // " + name : "";
   }
-
-  static constexpr std::uint32_t words_of_a_block = 4;
 
   const Graph& graph_;
   const graph::MultiplyAdds multiply_adds_;

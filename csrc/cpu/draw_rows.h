@@ -15,7 +15,6 @@ inline namespace CPU_CAPABILITY {
 
 // A neuron's place in the shape, of its place in memory.
 inline DoubleWord index_of(const DrawsView& view, std::int64_t i) {
-  if (view.fast == 1) return static_cast<DoubleWord>(i);
   const std::int64_t row = i / view.fast, column = i % view.fast;
   return static_cast<DoubleWord>(row / view.slow * (view.fast * view.slow) + column * view.slow + row % view.slow);
 }
@@ -23,7 +22,7 @@ inline DoubleWord index_of(const DrawsView& view, std::int64_t i) {
 template <class T>
 class DrawRows {
  public:
-  using Bits = typename Operations<T>::Bits;
+  using Bits = typename DrawnBits<T>::type;
 
   // Of the neurons from `first` on.
   DrawRows(const DrawsView& view, std::int64_t first)
@@ -33,38 +32,40 @@ class DrawRows {
   void fill(std::span<const graph::Draw> drawn, const Row<T>* rows, std::int64_t t, std::int64_t begin,
             std::int64_t end) const {
     const DoubleWord step = static_cast<DoubleWord>(view_.offset_number) + static_cast<DoubleWord>(t);
-    for (std::size_t i = 0; i < drawn.size(); ++i) {
-      const unsigned block = drawn[i].number / 4;
-      T* target[4] = {};
-      bool is_first = true;
-      for (std::size_t j = 0; j < drawn.size(); ++j)
-        if (drawn[j].number / 4 == block && drawn[j].once == drawn[i].once) {
-          target[drawn[j].number % 4] = rows[j].data;
-          is_first = is_first && j >= i;
-        }
-      if (is_first) fill_block(drawn[i].once, block, step, target, begin, end);
-    }
+    for (std::size_t i = 0; i < drawn.size(); ++i)
+      view_.fast == 1 ? fill_in_order(drawn[i], step, rows[i].data, begin, end)
+                      : fill_in_any_order(drawn[i], step, rows[i].data, begin, end);
   }
 
  private:
-  static constexpr int chunk = 64;
+  static constexpr int chunk = 64;  // fours
 
-  void fill_block(bool once, unsigned block, DoubleWord step, T* const (&target)[4], std::int64_t begin,
-                  std::int64_t end) const {
-    for (std::int64_t at = begin; at < end; at += chunk) {
-      const int count = static_cast<int>(end - at < chunk ? end - at : chunk);
-      DoubleWord neuron[chunk];
-      for (int i = 0; i < chunk; ++i) neuron[i] = static_cast<DoubleWord>(first_ + at + i);
-      if (view_.fast != 1)
-        for (int i = 0; i < count; ++i) neuron[i] = index_of(view_, first_ + at + i);
-      Bits bits[4][chunk];
+  void fill_in_order(const graph::Draw& draw, DoubleWord step, T* row, std::int64_t begin, std::int64_t end) const {
+    for (std::int64_t at = begin; at < end;) {
+      const auto index = static_cast<DoubleWord>(first_ + at);
+      const std::int64_t before = static_cast<std::int64_t>(index % 4);  // neurons of its four that are not asked for
+      Bits bits[chunk][4];
       for (int i = 0; i < chunk; ++i) {
-        const DrawnBlock<T> drawn({key_, neuron[i], step}, once, block);
-        for (int w = 0; w < 4; ++w) bits[w][i] = drawn.bits(w);
+        const DoubleWord four = index / 4 + static_cast<DoubleWord>(i);
+        const PhiloxWords high = words_of(key_, four, step, draw.once, draw.number, 0);
+        if constexpr (sizeof(T) == 4) {
+          for (int k = 0; k < 4; ++k) bits[i][k] = high.word[k];
+        } else {
+          const PhiloxWords low = words_of(key_, four, step, draw.once, draw.number, 1);
+          for (int k = 0; k < 4; ++k) bits[i][k] = DoubleWord{high.word[k]} << 32 | low.word[k];
+        }
       }
-      for (int w = 0; w < 4; ++w)
-        if (target[w] != nullptr)
-          std::memcpy(static_cast<void*>(target[w] + at), bits[w], static_cast<std::size_t>(count) * sizeof(T));
+      const std::int64_t there = 4 * chunk - before, count = end - at < there ? end - at : there;
+      std::memcpy(static_cast<void*>(row + at), &bits[0][0] + before, static_cast<std::size_t>(count) * sizeof(T));
+      at += count;
+    }
+  }
+
+  void fill_in_any_order(const graph::Draw& draw, DoubleWord step, T* row, std::int64_t begin, std::int64_t end) const {
+    for (std::int64_t at = begin; at < end; ++at) {
+      const DoubleWord index = index_of(view_, first_ + at);
+      const Bits bits = drawn_bits<T>({key_, index / 4, static_cast<Word>(index % 4), step}, draw.once, draw.number);
+      std::memcpy(static_cast<void*>(row + at), &bits, sizeof bits);
     }
   }
 

@@ -142,7 +142,7 @@ struct Operations {
   static V add_gradient(V f, V, V) { return f; }
 
   // Of rows of random bits, each as wide as a number.
-  using Bits = std::conditional_t<std::is_same_v<T, float>, Word, DoubleWord>;
+  using Bits = typename DrawnBits<T>::type;
   static V normal(V bits) {
     return drawn([](Bits b) { return spikeforge::normal(b); }, bits);
   }

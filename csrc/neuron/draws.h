@@ -3,12 +3,12 @@
 // Bits are those of a counter, so that nothing is stored, and the backward pass, other schedules and pieces of a
 // sequence draw the same: Philox's key is the seed, and its counter
 //
-//   word 0   the neuron's index, bits 0 to 31        word 2   the step, bits 0 to 31
-//   word 1   bits 32 to 47; the stream << 16         word 3   bits 32 to 47; the block << 16
+//   word 0   the neuron's index / 4, bits 0 to 31      word 2   the step, bits 0 to 31
+//   word 1   bits 32 to 47; the stream << 16           word 3   bits 32 to 47; the draw's number << 16
 //
-// Draw d of a neuron takes word d % 4 of block d / 4. In double precision the same word of stream 1 follows: its lower
-// bits. So float32 and float64 draw the same numbers, as far as float32 goes. Draws that are made once have the step
-// 2^48 - 1.
+// The neuron takes word index % 4: four neighbours share a call. In double precision the same word of stream 1 follows:
+// its lower bits. So float32 and float64 draw the same numbers, as far as float32 goes. Draws that are made once have
+// the step 2^48 - 1.
 #pragma once
 
 #include <spikeforge/neuron/random.h>
@@ -21,39 +21,51 @@ inline namespace CPU_CAPABILITY {
 using Word = unsigned;
 using DoubleWord = unsigned long long;
 
-// The neuron's, of a step.
+// A neuron's, of a step.
 struct Draws {
-  DoubleWord key, neuron, step;
+  DoubleWord key, four;  // the index / 4
+  Word lane;             // the index % 4
+  DoubleWord step;
 };
 
 constexpr DoubleWord step_of_once = (DoubleWord{1} << 48) - 1;
 
-SPIKEFORGE_PLAIN_FN PhiloxWords block_of(const Draws& draws, bool once, unsigned block, unsigned stream) {
-  const DoubleWord step = once ? step_of_once : draws.step;
-  const PhiloxWords counter{{static_cast<Word>(draws.neuron),
-                             (static_cast<Word>(draws.neuron >> 32) & 0xffffU) | (stream << 16),
-                             static_cast<Word>(step), (static_cast<Word>(step >> 32) & 0xffffU) | (block << 16)}};
-  return philox(counter, draws.key);
+// Of four neighbours.
+SPIKEFORGE_PLAIN_FN PhiloxWords words_of(DoubleWord key, DoubleWord four, DoubleWord step, bool once, unsigned draw,
+                                         unsigned stream) {
+  if (once) step = step_of_once;
+  return philox({{static_cast<Word>(four), (static_cast<Word>(four >> 32) & 0xffffU) | (stream << 16),
+                  static_cast<Word>(step), (static_cast<Word>(step >> 32) & 0xffffU) | (draw << 16)}},
+                key);
 }
 
-// The bits of four draws.
+SPIKEFORGE_PLAIN_FN Word chosen(const PhiloxWords& words, Word lane) {
+  const Word even = lane < 2 ? words.word[0] : words.word[2], odd = lane < 2 ? words.word[1] : words.word[3];
+  return lane % 2 == 0 ? even : odd;
+}
+
+// The bits of a draw, as wide as a number.
 template <class F>
-struct DrawnBlock;
+struct DrawnBits;
 template <>
-struct DrawnBlock<float> {
-  PhiloxWords words;
-
-  SPIKEFORGE_FN DrawnBlock(const Draws& draws, bool once, unsigned block) : words(block_of(draws, once, block, 0)) {}
-  SPIKEFORGE_FN Word bits(int i) const { return words.word[i]; }
+struct DrawnBits<float> {
+  using type = Word;
+  static SPIKEFORGE_FN Word of(const Draws& draws, bool once, unsigned draw) {
+    return chosen(words_of(draws.key, draws.four, draws.step, once, draw, 0), draws.lane);
+  }
 };
 template <>
-struct DrawnBlock<double> {
-  PhiloxWords high, low;
-
-  SPIKEFORGE_FN DrawnBlock(const Draws& draws, bool once, unsigned block)
-      : high(block_of(draws, once, block, 0)), low(block_of(draws, once, block, 1)) {}
-  SPIKEFORGE_FN DoubleWord bits(int i) const { return DoubleWord{high.word[i]} << 32 | low.word[i]; }
+struct DrawnBits<double> {
+  using type = DoubleWord;
+  static SPIKEFORGE_FN DoubleWord of(const Draws& draws, bool once, unsigned draw) {
+    return DoubleWord{DrawnBits<float>::of(draws, once, draw)} << 32 |
+           chosen(words_of(draws.key, draws.four, draws.step, once, draw, 1), draws.lane);
+  }
 };
+template <class F>
+SPIKEFORGE_FN typename DrawnBits<F>::type drawn_bits(const Draws& draws, bool once, unsigned draw) {
+  return DrawnBits<F>::of(draws, once, draw);
+}
 
 SPIKEFORGE_PLAIN_FN Word high_word(Word bits) { return bits; }
 SPIKEFORGE_PLAIN_FN Word high_word(DoubleWord bits) { return static_cast<Word>(bits >> 32); }

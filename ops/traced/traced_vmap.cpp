@@ -14,9 +14,10 @@ MultistepCall with_seed_of_maps(const MultistepCall& call) {
   MultistepCall seeded = with_seed(call);
   if (call.seed.defined() || !seeded.seed.defined()) return seeded;
   const auto* const batched = at::functorch::maybeGetBatchedImpl(seeded.seed);
-  TORCH_CHECK_NOT_IMPLEMENTED(batched != nullptr, call.cell->forward_op,
-                              ": torch.vmap with randomness=\"same\" is not supported: the maps draw different numbers, "
-                              "as neurons of one call");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      batched != nullptr, call.cell->forward_op,
+      ": torch.vmap with randomness=\"same\" is not supported: the maps draw different numbers, "
+      "as neurons of one call");
   seeded.seed = batched->value().select(batched->bdim(), 0);
   return seeded;
 }

@@ -25,8 +25,8 @@ constexpr std::int64_t seed_of_draws = 0x0123456789abcdef;
 Word word(std::uint64_t neuron, std::uint64_t step, unsigned draw, unsigned stream) {
   const auto low = [](std::uint64_t x) { return static_cast<unsigned>(x); };
   const auto high = [](std::uint64_t x) { return static_cast<unsigned>(x >> 32) & 0xffffU; };
-  return philox({{low(neuron), high(neuron) | stream << 16, low(step), high(step) | draw / 4 << 16}}, seed_of_draws)
-      .word[draw % 4];
+  return philox({{low(neuron / 4), high(neuron / 4) | stream << 16, low(step), high(step) | draw << 16}}, seed_of_draws)
+      .word[neuron % 4];
 }
 
 template <class F>
@@ -98,8 +98,7 @@ struct DrawRun {
       launch.inputs = x;
       launch.initial = initial;
       launch.params = params;
-      launch.draws = {
-          .seed_number = seed_of_draws, .offset_number = form.offset, .fast = form.fast, .slow = form.slow};
+      launch.draws = {.seed_number = seed_of_draws, .offset_number = form.offset, .fast = form.fast, .slow = form.slow};
     };
     const auto y = pointers(outputs), to_x = pointers(grad_inputs);
     const std::vector<void*> last = {state.data()}, none = {nullptr}, to_params = {grad_tau.data(), nullptr};

@@ -62,11 +62,13 @@ def words(draw, steps, neurons, seed, offset, once, stream=0):
     step = numpy.full(steps, 2**48 - 1) if once else (numpy.arange(steps) + offset) % 2**48
     step = step.astype(numpy.uint64)[:, None]
     neuron = numpy.arange(neurons, dtype=numpy.uint64)[None, :]
+    four = neuron // numpy.uint64(4)
     shift, low16 = numpy.uint64(32), numpy.uint64(0xFFFF)
-    counter = [neuron & numpy.uint64(0xFFFFFFFF), (neuron >> shift & low16) | numpy.uint64(stream << 16),
-               step & numpy.uint64(0xFFFFFFFF), (step >> shift & low16) | numpy.uint64(draw // 4 << 16)]
+    counter = [four & numpy.uint64(0xFFFFFFFF), (four >> shift & low16) | numpy.uint64(stream << 16),
+               step & numpy.uint64(0xFFFFFFFF), (step >> shift & low16) | numpy.uint64(draw << 16)]
     counter = [numpy.broadcast_to(word, (steps, neurons)) for word in counter]
-    return philox(counter, seed % 2**64)[draw % 4]
+    lane = numpy.broadcast_to(neuron % numpy.uint64(4), (steps, neurons))
+    return numpy.choose(lane.astype(numpy.int64), philox(counter, seed % 2**64))
 
 
 def uniform(dtype, draw, *where):
@@ -115,7 +117,7 @@ def test_draws_are_philox_of_neuron_step_and_draw(device, dtype):
     steps, neurons = 7, 1001
     where = (steps, neurons, SEED, OFFSET, False)
     once = (steps, neurons, SEED, OFFSET, True)
-    # Poisson takes two words, so that the last draw is number 6, in the second block; draw_once is number 2.
+    # Poisson takes two numbers, so that the last draw is number 6.
     text = "neuron n(x) { return uniform(), normal(), draw_once(uniform()), bernoulli(0.3), poisson(2.5), normal() }"
     u, n1, o, b, c, n2 = drawn(text, dtype, steps, neurons, device)
     assert torch.equal(u.double(), uniform(dtype, 0, *where))
