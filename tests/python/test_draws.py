@@ -132,7 +132,8 @@ def test_draws_are_philox_of_neuron_step_and_draw(device, dtype):
 def test_float32_and_float64_draw_the_same_numbers():
     text = "neuron n(x) { return uniform(), normal(), poisson(40), draw_once(normal()) }"
     for single, double in zip(drawn(text), drawn(text, torch.float64)):
-        torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=1e-6)
+        # A tail has few of the 2^23 uniform numbers: half a one of them is most of the difference.
+        torch.testing.assert_close(single.double(), double, rtol=0, atol=5e-3)
 
 
 def test_seeds_steps_neurons_and_draws_are_all_different():
@@ -161,8 +162,11 @@ def test_a_neuron_does_what_one_does_that_is_handed_the_numbers(device, dtype):
                    for t in (*y, *states))
         results.append([*y, *states, *torch.autograd.grad(loss, arguments[:2])])
     assert results[0][0].mean() > 0.05
-    for drew, given in zip(*results):
-        torch.testing.assert_close(drew, given, rtol=0, atol=0)
+    for drew, given in zip(results[0][:-2], results[1][:-2]):
+        assert torch.equal(drew, given)
+    # What is drawn once is computed once, so that derivatives are multiplied in another order.
+    for drew, given in zip(results[0][-2:], results[1][-2:]):
+        assert (drew - given).abs().max() <= (1e-5 if dtype == torch.float32 else 1e-13) * given.abs().max()
 
 
 def test_the_laws():
