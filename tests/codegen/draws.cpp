@@ -1,5 +1,5 @@
 // Kernels of cells that draw, the loop included, beside those of cells that are handed the same numbers as inputs: the
-// same bits, forward and backward, whatever the width, the layout and the piece of a sequence.
+// same bits forward, whatever the width, the layout and the piece of a sequence.
 #include <spikeforge/kernels/multistep/traced_cell.h>
 #include <spikeforge/neuron/draws.h>
 
@@ -7,6 +7,9 @@
 #include "../graph/random_graph.h"
 #include "catch.h"
 #include "host_kernel.h"
+
+#include <algorithm>
+#include <cmath>
 
 namespace spikeforge::test {
 namespace {
@@ -126,6 +129,17 @@ struct DrawRun {
   std::vector<F> state, grad_tau, grad_p;
 };
 
+// What is drawn once is computed once, so that derivatives are multiplied in another order.
+template <class F>
+bool are_close(const std::vector<F>& a, const std::vector<F>& b) {
+  F largest = 0, apart = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(b[i]));
+    apart = std::max(apart, std::abs(a[i] - b[i]));
+  }
+  return largest > 0 && apart <= largest * (sizeof(F) == 4 ? F(1e-5) : F(1e-13));
+}
+
 template <class F>
 void check_draws(const DrawForm& form) {
   INFO("T = " << form.steps << ", N = " << form.neurons << ", " << 8 * sizeof(F) << " bits");
@@ -135,8 +149,8 @@ void check_draws(const DrawForm& form) {
   given.run();
   for (std::size_t k = 0; k < 2; ++k) CHECK(same_bits(drew.outputs[k], given.outputs[k]));
   CHECK(same_bits(drew.state, given.state));
-  CHECK(same_bits(drew.grad_inputs[0], given.grad_inputs[0]));
-  CHECK(same_bits(drew.grad_tau, given.grad_tau));
+  CHECK(are_close(drew.grad_inputs[0], given.grad_inputs[0]));
+  CHECK(are_close(drew.grad_tau, given.grad_tau));
 }
 
 }  // namespace
