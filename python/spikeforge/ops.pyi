@@ -1219,7 +1219,7 @@ def recurrent_run(
 def run(
     neuron: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor], *,
     store_states: bool = False, bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
-    scan: bool = False,
+    scan: bool = False, seed: Tensor | None = None, offset: Tensor | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """A neuron written as text over whole sequences: inputs [T, *shape] in the order of the text, states, parameters.
     Returns (outputs, states).
@@ -1233,6 +1233,10 @@ def run(
             read it then take.
         scan: let steps be taken side by side, of few neurons over a long sequence, which rounds in another way.
             For 1 to 4 states, of which the next are affine in them.
+        seed: of a neuron that draws random numbers: int64 of one element, on the CPU or x's device; equal seeds draw
+            equal numbers. By default
+            torch's generator gives one.
+        offset: the number of the first step, as `seed`; by default 0.
         store_states: return the states after each step rather than the last ones.
 
     Raises:
