@@ -62,8 +62,8 @@ class Backward final : public Node {
     const Operator& op = *op_;
     TORCH_CHECK_NOT_IMPLEMENTED(
         op.definition.vjp.index() != 0, op.name,
-        " has no vjp, so it cannot be differentiated: give the CustomOp a .vjp(...), or detach() "
-        "the arguments of the call");
+        " has no vjp, so it cannot be differentiated: define it with one (vjp), or detach() the "
+        "arguments of the call");
     std::vector<char> wanted(op.argument_count());
     for (std::size_t s = 0; s < slots_.size(); ++s) {
       if (!task_should_compute_output(s)) continue;

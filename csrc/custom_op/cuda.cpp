@@ -24,8 +24,9 @@ class CudaKernelOfOperator final : public c10::OperatorKernel {
     const Operator& op = *op_;
     if (op.definition.cuda.index() == 0 && op.definition.cpu_for_missing_devices)
       return op.run_on_cpu_by_copies(*stack);
-    TORCH_CHECK_NOT_IMPLEMENTED(op.definition.cuda.index() != 0, op.name,
-                                " has a kernel for the CPU only: give it .cuda(...), or call it with CPU tensors");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        op.definition.cuda.index() != 0, op.name,
+        " has a kernel for the CPU only: define it with one for CUDA (cuda), or call it with CPU tensors");
 #ifdef SPIKEFORGE_WITH_CUDA
     const at::Tensor& leader = prepare(op, *stack);
     const c10::cuda::CUDAGuard guard(leader.device());

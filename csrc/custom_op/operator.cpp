@@ -117,9 +117,9 @@ void check_parts(const Operator& op) {
   check_not_empty(op, "jvp", said.jvp ? &*said.jvp : nullptr);
   check_not_empty(op, "batching", said.batching ? &*said.batching : nullptr);
   const bool computes = std::holds_alternative<Compute>(said.cpu);
-  TORCH_CHECK_VALUE(said.shapes || computes, op.name, ": it has no shape function: give it .shapes(...)");
+  TORCH_CHECK_VALUE(said.shapes || computes, op.name, ": it has no shape function (shapes)");
   TORCH_CHECK_VALUE(said.cpu.index() != 0 || said.cuda.index() != 0, op.name,
-                    ": it has no kernel: give it .cpu(...), .cuda(...), or both");
+                    ": it has no kernel: neither for the CPU (cpu) nor for CUDA (cuda)");
   TORCH_CHECK_VALUE(said.cpu.index() != 0 || !said.cpu_for_missing_devices, op.name,
                     ": it has no CPU function to run for missing devices");
   for (const auto& [argument, dtypes] : said.dtypes)
@@ -267,8 +267,9 @@ void Operator::replace(torch::jit::Stack& stack, TensorVector results) const {
 }
 
 void Operator::run_on_cpu(torch::jit::Stack& stack) const {
-  TORCH_CHECK_NOT_IMPLEMENTED(definition.cpu.index() != 0, name,
-                              " has a kernel for CUDA only: give it .cpu(...), or call it with CUDA tensors");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      definition.cpu.index() != 0, name,
+      " has a kernel for CUDA only: define it with one for the CPU (cpu), or call it with CUDA tensors");
   const at::Tensor& leader = prepare(*this, stack);
   const Arguments in = arguments(values(stack));
   if (const auto* const compute = std::get_if<Compute>(&definition.cpu)) {

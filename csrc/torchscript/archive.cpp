@@ -1,3 +1,4 @@
+#include <spikeforge/base/byte_cursor.h>
 #include <spikeforge/base/file_io.h>
 #include <spikeforge/base/printable.h>
 #include <spikeforge/torchscript/internal/archive.h>
@@ -28,33 +29,8 @@ constexpr std::uint64_t most_unpacked = std::uint64_t{256} << 20;
 
 [[noreturn]] void damaged(const std::string& what) { refuse("it is damaged: " + what); }
 
-// Numbers and text where they lie, and nothing outside.
-class Cursor {
- public:
-  Cursor(std::string_view bytes, std::size_t at) : bytes_(bytes.substr(std::min(at, bytes.size()))) {}
-
-  std::uint64_t number(std::size_t length) {
-    const std::string_view digits = text(length);
-    std::uint64_t value = 0;
-    for (std::size_t i = length; i-- > 0;) value = value << 8 | static_cast<unsigned char>(digits[i]);
-    return value;
-  }
-  std::string_view text(std::size_t length) {
-    if (length > bytes_.size()) damaged("it is cut short");
-    const std::string_view front = bytes_.substr(0, length);
-    bytes_.remove_prefix(length);
-    return front;
-  }
-  bool takes(std::string_view mark) {
-    if (!bytes_.starts_with(mark)) return false;
-    bytes_.remove_prefix(mark.size());
-    return true;
-  }
-  bool is_at_end() const { return bytes_.empty(); }
-
- private:
-  std::string_view bytes_;
-};
+[[noreturn]] void cut_short() { damaged("it is cut short"); }
+using Cursor = ByteCursor<cut_short>;
 
 struct Directory {
   std::uint64_t count, size, offset;
@@ -123,10 +99,10 @@ Entry read_entry(Cursor& cursor, std::uint64_t& in_file, std::uint64_t& unpacked
   cursor.text(12);
   if (name > longest_name) refuse("it has a record with a name of " + std::to_string(name) + " letters");
   entry.name = cursor.text(name);
-  Cursor fields(cursor.text(extra), 0);
+  Cursor fields(cursor.text(extra));
   while (!fields.is_at_end()) {
     const std::uint64_t id = fields.number(2);
-    Cursor field(fields.text(fields.number(2)), 0);
+    Cursor field(fields.text(fields.number(2)));
     if (id != 1) continue;
     for (std::uint64_t* number : {&entry.size, &stored})  // those that are too large, in this order
       if (*number == 0xffffffff) *number = field.number(8);
@@ -220,7 +196,7 @@ Archive::Archive(const std::string& file) {
   adapter_ = memory;
   const std::string_view bytes = memory->bytes();
   const Directory directory = find_directory(bytes);
-  Cursor cursor(bytes.substr(directory.offset, directory.size), 0);
+  Cursor cursor(bytes.substr(directory.offset, directory.size));
   std::vector<Entry> entries;
   std::uint64_t in_file = directory.offset, unpacked = 0;
   for (std::uint64_t i = 0; i < directory.count; ++i) entries.push_back(read_entry(cursor, in_file, unpacked));

@@ -9,6 +9,7 @@ have their own of each. ``name`` and ``args`` are what they take, ``text`` is ho
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -519,6 +520,14 @@ SURROGATES: dict[str, type[Surrogate]] = {
 }
 
 
+def unknown(name: str, besides: tuple[str, ...] = ()) -> ValueError:
+    """The error of a name that is none; `besides` are legal too."""
+    known = (*SURROGATES, *besides)
+    near = difflib.get_close_matches(name, known, 1)
+    meant = f'; did you mean "{near[0]}"?' if near else ""
+    return ValueError(f'unknown surrogate "{name}"; known are {", ".join(known)}{meant}')
+
+
 def of(surrogate: str | Surrogate | Custom) -> Surrogate | Custom:
     """The object of that name with its defaults, or the object itself.
 
@@ -530,7 +539,7 @@ def of(surrogate: str | Surrogate | Custom) -> Surrogate | Custom:
         return surrogate
     if isinstance(surrogate, str):
         if surrogate not in SURROGATES:
-            raise ValueError(f'unknown surrogate "{surrogate}"; known are {", ".join(SURROGATES)}')
+            raise unknown(surrogate)
         return SURROGATES[surrogate]()
     if isinstance(surrogate, type) and issubclass(surrogate, Surrogate):
         raise TypeError(

@@ -3,6 +3,7 @@
 #include <spikeforge/nn/containers.h>
 #include <spikeforge/nn/delay.h>
 #include <spikeforge/nn/neuron.h>
+#include <spikeforge/nn/neuron_module.h>
 #include <spikeforge/nn/neurons.h>
 #include <spikeforge/nn/time_distributed.h>
 #include <spikeforge/torchscript/torchscript.h>
@@ -157,12 +158,29 @@ TEST_CASE("an imported graph is exported as it was") {
   CHECK(!at::equal(other_y, y));
 }
 
+TEST_CASE("bounds of learned constants come back") {
+  nn::Sequential net(nn::LIF(nn::LIFOptions()
+                                 .tau(nn::Learnable(1.5, {.min = 1.2}))
+                                 .v_threshold(nn::Learnable(.5, {.min = .25, .max = 2.}))),
+                     nn::LI(nn::LIOptions().tau(nn::Learnable(3.0, {.max = 4.}))));
+  nn::Composite back = again(nir::from_module(net, at::zeros({4}), dt), {.dt = dt});
+  const auto bounds = [&](const char* path, const char* name) {
+    return std::dynamic_pointer_cast<nn::NeuronModule>(back->named_children()[path])->bounds_of(name);
+  };
+  CHECK(bounds("0", "tau").min == 1.2);
+  CHECK(!bounds("0", "tau").max);
+  CHECK(bounds("0", "v_threshold").min == .25);
+  CHECK(bounds("0", "v_threshold").max == 2.);
+  CHECK(bounds("1", "tau").max == 4.);
+}
+
 TEST_CASE("what NIR cannot say is told once, and kept from nobody who asks for something else") {
   nn::Sequential net(nn::LIF(nn::LIFOptions().v_reset(std::nullopt)), nn::LIF(nn::LIFOptions().v_reset(std::nullopt)));
   nir::Report report;
   nir::Graph graph = nir::from_module(net, at::zeros({4}), dt, &report);
-  CHECK(report.warnings.size() == 3);  // soft reset, the threshold itself, surrogates
-  CHECK_THAT(report.warnings[0], has_text("soft reset"));
+  REQUIRE(report.warnings.size() == 1);
+  for (const char* const what : {"soft reset", "threshold itself", "(0, 1)"})
+    CHECK_THAT(report.warnings[0], has_text(what));
 
   const auto first = [](const nn::Composite& made) { return made->named_children()["0"]; };
   CHECK(std::dynamic_pointer_cast<nn::LIFImpl>(first(nir::to_module(graph, {.dt = dt}))));

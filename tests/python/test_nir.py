@@ -149,6 +149,17 @@ def test_a_graph_trains_and_what_it_learned_is_saved(tmp_path):
     assert torch.equal(again(x), net(x))  # the reset is in the metadata
 
 
+def test_bounds_of_what_is_learned_come_back_and_another_dt_is_told(tmp_path):
+    net = nn.Sequential(nn.Linear(3, 3), LIF(tau=Learnable(1.5, min=1.2), v_threshold=Learnable(0.5, min=0.25, max=2.0)))
+    path = tmp_path / "a.nir"
+    with pytest.warns(UserWarning, match=r"threshold itself, where others fire above it \(1\)"):
+        graphs.save(net, torch.zeros(3), path, dt=DT)
+    lif = next(module for module in graphs.load(path, dt=DT).modules() if isinstance(module, LIF))
+    assert repr(lif) == repr(net[1]) and "[1.2, inf]" in repr(lif) and "[0.25, 2" in repr(lif)
+    with pytest.warns(UserWarning, match="saved with dt = 0.001, but loaded with dt = 0.0005"):
+        graphs.load(path, dt=DT / 2)
+
+
 def test_a_graph_prints_itself_as_a_table():
     net = nn.Sequential(nn.Linear(3, 2), LIF(tau=2.0))
     text = str(graphs.to_graph(net, torch.zeros(3), dt=0.5))

@@ -214,6 +214,14 @@ def test_compiled_modules_keep_their_states(kind):
 
 
 @every
+def test_traced_before_any_call(kind):
+    module, x = made(kind)
+    # TorchScript checks the trace with a second one: what the first call makes must not be part of either.
+    traced = torch.jit.trace(module, x)
+    assert agree(kind, traced(x), module(x))
+
+
+@every
 @pytest.mark.long(but=r"LIF learned|Neuron|block|Network")
 def test_exported(kind, device, tmp_path):
     module, x = made(kind, device)

@@ -580,7 +580,7 @@ BAD = {
     "numbers as booleans": (lambda x, v: (x & v, v), TypeError, ["needs a boolean", "comparison"]),
     "heaviside": (lambda x, v: (torch.heaviside(x, v), v), TypeError, ["spikeforge.spike"]),
     "clamp": (lambda x, v: (torch.clamp(x), v), (TypeError, ValueError), ["clamp"]),
-    "surrogate": (lambda x, v: (spike(x, "hat"), v), ValueError, ["none is called 'hat'", "atan"]),
+    "surrogate": (lambda x, v: (spike(x, "hat"), v), ValueError, ['unknown surrogate "hat"', "atan"]),
     "surrogate's class": (lambda x, v: (spike(x, surrogate.ATan), v), TypeError, [r"write ATan\(\)"]),
     "surrogate's type": (lambda x, v: (spike(x, 2.0), v), TypeError, ["not float"]),
     "expression": (lambda x, v: (spike(x, surrogate.Custom("1 / width")), v), ValueError, ['nothing above is called "width"']),

@@ -115,7 +115,7 @@ class DescriptionWriter {
     if (notes)
       for (const auto& note : values_of(*notes))
         row.values.insert(std::string(notes_prefix) + note.key().toStringRef(), note.value());
-    add(std::move(row));
+    add(row);
   }
 
   static void constants(const nn::NeuronImpl& neuron, Row& row) {
@@ -151,7 +151,7 @@ class DescriptionWriter {
       row.set("kernel_size", integers(*m->options.kernel_size())).set("stride", integers(*m->options.stride()));
       row.set("padding", integers(*m->options.padding()));
       if (m->options.divisor_override()) row.set("divisor_override", *m->options.divisor_override());
-      return add(std::move(row));
+      return add(row);
     }
     if (const auto* m = dynamic_cast<const WindowPoolImpl*>(&module))
       return add(Row(path, "WindowPool")
@@ -176,7 +176,7 @@ class DescriptionWriter {
     row.set("stride", integers(*o.stride())).set("dilation", integers(*o.dilation()));
     if (const auto* numbers = std::get_if<torch::ExpandingArray<D>>(&o.padding()))
       row.set("padding", integers(**numbers));
-    add(std::move(row));
+    add(row);
   }
 
   c10::impl::GenericList rows_{c10::DictType::create(c10::StringType::get(), c10::AnyType::get())};

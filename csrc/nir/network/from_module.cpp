@@ -9,7 +9,7 @@
 #include <spikeforge/nn/time_distributed.h>
 
 #include <c10/core/GradMode.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
@@ -34,7 +34,8 @@ class Exporter {
  public:
   explicit Exporter(double dt) : dt_(dt) {}
 
-  const std::vector<std::string>& lost() const { return lost_; }
+  // What other programs will do otherwise, and which neurons.
+  const std::map<std::string, std::vector<std::string>>& lost() const { return lost_; }
 
   Graph graph_of(const nn::Part& part, const std::string& path, const Shape& shape) {
     if (const auto* network = dynamic_cast<const nn::CompositeImpl*>(part.module().get()))
@@ -211,13 +212,15 @@ class Exporter {
   std::optional<Node> node_of(const nn::Part& part, const std::string& path, const Shape& shape) {
     const torch::nn::Module& module = *part.module();
     std::optional<Node> neuron;
+    std::vector<std::string> lost;
     try {
-      neuron = node_of_neuron(module, shape, dt_, lost_);
+      neuron = node_of_neuron(module, shape, dt_, lost);
     } catch (const Error& error) {
       refuse(path, error.reason);
     } catch (const c10::Error& error) {
       refuse(path, error.what_without_backtrace());
     }
+    for (const std::string& what : lost) lost_[what].push_back(path);
     if (neuron) return neuron;
     if (dynamic_cast<const nn::TimeDistributedImpl*>(&module)) return layer_of(*module.children()[0], path, shape);
     return layer_of(module, path, shape);
@@ -325,8 +328,15 @@ class Exporter {
   }
 
   double dt_;
-  std::vector<std::string> lost_;
+  std::map<std::string, std::vector<std::string>> lost_;
 };
+
+std::string listed(const std::vector<std::string>& paths) {
+  constexpr std::size_t most = 4;
+  std::string list = fmt::format("{}", fmt::join(std::span(paths).first(std::min(most, paths.size())), ", "));
+  if (paths.size() > most) list += fmt::format(" and {} more", paths.size() - most);
+  return list;
+}
 
 }  // namespace
 
@@ -338,10 +348,11 @@ Graph from_module(const nn::Part& module, const at::Tensor& x, double dt, Report
   Graph graph = exporter.graph_of(module, "", x.sizes().vec());
   validate(graph);
   infer_shapes(graph, ShapeRule::strict);
-  std::set<std::string> told;
-  for (const std::string& what : exporter.lost())
-    if (told.insert(what).second && report)
-      report->warn(fmt::format("what NIR cannot say is in the metadata, which other programs do not read: {}", what));
+  std::vector<std::string> lost;
+  for (const auto& [what, paths] : exporter.lost()) lost.push_back(fmt::format("{} ({})", what, listed(paths)));
+  if (!lost.empty() && report)
+    report->warn(fmt::format("what NIR cannot say is in the metadata, which other programs do not read: {}",
+                             fmt::join(lost, "; ")));
   return graph;
 }
 

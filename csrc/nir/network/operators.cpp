@@ -4,6 +4,7 @@
 #include <spikeforge/nir/network/description.h>
 #include <spikeforge/nir/network/from_module.h>
 #include <spikeforge/nir/network/option_words.h>
+#include <spikeforge/nir/network/restore.h>
 #include <spikeforge/nir/network/to_module.h>
 #include <spikeforge/nir/network/values.h>
 #include <spikeforge/nir/read.h>
@@ -91,12 +92,22 @@ auto in_file(const std::string& file, Function&& function) {
   }
 }
 
+void warn_of_other_dt(const Graph& graph, const ModuleOptions& options, Report& report) {
+  const auto saved = dt_of_metadata(graph);
+  if (saved && *saved != options.dt)
+    report.warn(
+        fmt::format("saved with dt = {}, but loaded with dt = {}: neurons are stepped by NIR's equations, and an "
+                    "input of as many steps lasts another time",
+                    *saved, options.dt));
+}
+
 // (str path, Dict options) -> (description, warnings)
 void load_file(torch::jit::Stack& stack) {
   const PythonOptions options(torch::jit::pop(stack).toGenericDict());
   const std::string path = torch::jit::pop(stack).toStringRef();
   Report report;
   Graph graph = read(path, options.limits(), &report);
+  warn_of_other_dt(graph, options.module(), report);
   const nn::Composite network = in_file(path, [&] { return to_module(std::move(graph), options.module()); });
   torch::jit::push(stack, description_of(network), texts(report));
 }
@@ -107,6 +118,7 @@ void load_values(torch::jit::Stack& stack) {
   const auto values = torch::jit::pop(stack).toGenericDict();
   Report report;
   Graph graph = graph_of(group_of_values(values), options.limits(), report);
+  warn_of_other_dt(graph, options.module(), report);
   torch::jit::push(stack, description_of(to_module(std::move(graph), options.module())), texts(report));
 }
 

@@ -43,6 +43,10 @@ class Notes {
       if (given == word.text) return word.value;
     return {};
   }
+  std::optional<double> number(std::string_view name) const {
+    const Array* value = array(name);
+    return value && value->count() == 1 ? std::optional(value->at(0)) : std::nullopt;
+  }
   const Member* learned() const { return group_ ? group_->find("learned") : nullptr; }
   std::optional<Surrogate> surrogate() const {
     Surrogate surrogate{text("surrogate")};
@@ -90,17 +94,19 @@ struct NamedConstant {
   std::string name;
   Param value;
   bool is_learned = false;
+  nn::Bounds bounds;
 };
 using NamedConstants = std::vector<NamedConstant>;
 
 void add_live(NamedConstants& constants, const torch::nn::Module& module, const std::string& name,
               const Param& initial) {
-  NamedConstant constant{name, initial};
+  NamedConstant constant{name, initial, /*is_learned=*/false, /*bounds=*/{}};
   const auto parameters = module.named_parameters(/*recurse=*/false), buffers = module.named_buffers(/*recurse=*/false);
   if (const at::Tensor* learned = parameters.find(name)) {
     const auto* neuron = dynamic_cast<const nn::NeuronModule*>(&module);
     constant.value = neuron != nullptr ? neuron->bounded(name, *learned) : Param(*learned);
     constant.is_learned = true;
+    if (neuron != nullptr) constant.bounds = neuron->bounds_of(name);
   } else if (const at::Tensor* buffer = buffers.find(name)) {
     constant.value = *buffer;
   }
@@ -167,6 +173,8 @@ void note(Group& notes, const NamedConstants& constants) {
   for (const NamedConstant& constant : constants) {
     notes.members.push_back({constant.name, array_of(as_double(constant.value))});
     if (constant.is_learned) learned.values.push_back(constant.name);
+    if (constant.bounds.min) add(notes, constant.name + "_min", std::vector{*constant.bounds.min});
+    if (constant.bounds.max) add(notes, constant.name + "_max", std::vector{*constant.bounds.max});
   }
   if (learned.values.empty()) return;
   learned.shape = {static_cast<std::int64_t>(learned.values.size())};
@@ -248,7 +256,6 @@ template <class Options>
 void note_losses(const nn::Predefined<Options>& neuron, std::vector<std::string>& lost) {
   if (!neuron.options().call().v_reset) lost.emplace_back("soft reset, which others take for a reset to 0");
   if (!neuron.options().strict()) lost.emplace_back("firing at the threshold itself, where others fire above it");
-  lost.emplace_back("surrogates");
   for (const NamedConstant& constant : constants_of(neuron))
     if (neuron.bounds_of(constant.name).any()) lost.emplace_back("bounds of learned constants");
 }
@@ -289,7 +296,9 @@ std::optional<nn::Constant> constant(const Notes& notes, const std::string& name
       is_learned = std::find(names->values.begin(), names->values.end(), name) != names->values.end();
   const auto type = nn::state_type(options.dtype);
   const bool is_number = value.dim() == 0;
-  if (is_learned) return nn::Constant(nn::Learnable(value.to(options.device, type)));
+  if (is_learned)
+    return nn::Constant(nn::Learnable(value.to(options.device, type),
+                                      {.min = notes.number(name + "_min"), .max = notes.number(name + "_max")}));
   if (is_number) return nn::Constant(value.item<double>());
   return nn::Constant(value.to(options.device, type));
 }
@@ -344,6 +353,7 @@ std::optional<Node> node_of_neuron(const torch::nn::Module& module, const Shape&
     return Node{leaky_integrator(*neuron, shape, dt), metadata_with(notes_of(*neuron))};
   return with_neuron(module, [&](const char* name, const auto& neuron) {
     Group notes = notes_of(name, neuron);
+    add(notes, "dt", std::vector{dt});
     note_losses(neuron, lost);
     const NamedConstants constants = constants_of(neuron);
     return Node{Fields(constants, shape, dt).node(neuron.options().call()), metadata_with(std::move(notes))};
@@ -368,6 +378,14 @@ std::optional<Node> node_of_metadata(const Node& node, const Shape& shape, doubl
   if (!module) return {};
   std::vector<std::string> lost;
   return node_of_neuron(*module->module(), shape, dt, lost);
+}
+
+std::optional<double> dt_of_metadata(const Graph& graph) {
+  for (const NamedNode& node : graph.nodes) {
+    const Graph* const nested = std::get_if<Graph>(&node.node.kind);
+    if (const auto dt = nested ? dt_of_metadata(*nested) : Notes(node.node).number("dt")) return dt;
+  }
+  return {};
 }
 
 CellOptions decide(const Node& node, const ModuleOptions& options) {

@@ -23,6 +23,9 @@ std::optional<nn::Part> neuron_of_metadata(const Node& node, const ModuleOptions
 // The node as which the module of a node's metadata is exported; nothing where they are of no module.
 std::optional<Node> node_of_metadata(const Node& node, const Shape& shape, double dt);
 
+// The dt with which a graph's modules were exported, where the metadata say one.
+std::optional<double> dt_of_metadata(const Graph& graph);
+
 // What a node's cell depends on: the options, else the node's metadata, else the defaults.
 CellOptions decide(const Node& node, const ModuleOptions& options);
 

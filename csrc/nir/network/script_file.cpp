@@ -1,3 +1,4 @@
+#include <spikeforge/base/byte_cursor.h>
 #include <spikeforge/nir/array.h>
 #include <spikeforge/nir/byte_source.h>
 #include <spikeforge/nir/error.h>
@@ -26,36 +27,12 @@ namespace {
 
 // --- The archive: a zip file (APPNOTE.TXT of PKWARE, sections 4.3 and 4.5.3), of which torch packs nothing but code.
 
-// Numbers and text where they lie, and nothing outside.
-class Cursor {
- public:
-  explicit Cursor(std::string_view bytes) : bytes_(bytes) {}
+[[noreturn]] void cut_short() { fail("is damaged: something in it is cut short"); }
+using Cursor = ByteCursor<cut_short>;
 
-  std::uint64_t number(std::size_t length) {
-    const std::string_view digits = text(length);
-    std::uint64_t value = 0;
-    for (std::size_t i = length; i-- > 0;) value = value << 8 | static_cast<unsigned char>(digits[i]);
-    return value;
-  }
-  std::string_view text(std::size_t length) {
-    if (length > bytes_.size()) fail("is damaged: something in it is cut short");
-    const std::string_view front = bytes_.substr(0, length);
-    bytes_.remove_prefix(length);
-    return front;
-  }
-  void expect(std::string_view mark) {
-    if (text(mark.size()) != mark) fail("is damaged: its directory leads nowhere");
-  }
-  std::string line() {
-    const std::string_view all = text(std::min(bytes_.find('\n'), bytes_.size()));
-    text(1);
-    return std::string(all);
-  }
-  bool is_at_end() const { return bytes_.empty(); }
-
- private:
-  std::string_view bytes_;
-};
+void expect(Cursor& cursor, std::string_view mark) {
+  if (!cursor.takes(mark)) fail("is damaged: its directory leads nowhere");
+}
 
 class ZipFile {
  public:
@@ -86,7 +63,7 @@ class ZipFile {
     constexpr std::size_t fixed = 30;
     const std::string local = bytes(entry.offset, fixed);
     Cursor cursor(local);
-    cursor.expect("PK\3\4");
+    expect(cursor, "PK\3\4");
     cursor.text(22);
     const std::uint64_t names = cursor.number(2), start = entry.offset + fixed + names + cursor.number(2);
     const std::span<std::byte> all(static_cast<std::byte*>(into), entry.size);
@@ -135,7 +112,7 @@ class ZipFile {
   }
 
   static std::pair<std::string, Entry> read_entry(Cursor& cursor) {
-    cursor.expect("PK\1\2");
+    expect(cursor, "PK\1\2");
     cursor.text(6);
     const std::uint64_t method = cursor.number(2);
     cursor.text(4);
@@ -273,9 +250,9 @@ class ScriptReader {
         break;
       }
       case 'c': {
-        const std::string module = cursor.line();
+        const std::string_view module = cursor.line();
         take_memory(of_text + 2 * module.size());
-        push(c10::IValue::make_capsule(c10::make_intrusive<Global>(module + "." + cursor.line())));
+        push(c10::IValue::make_capsule(c10::make_intrusive<Global>(fmt::format("{}.{}", module, cursor.line()))));
         break;
       }
       case 'q':

@@ -38,18 +38,20 @@ class Layers:
     in_pieces: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"{len(self.normalised)} batch normalisations run in the pass of a neuron"]
+        if not (self.normalised or self.joined or self.pooled):
+            return "no layer of SpikingJelly's in this network that its neurons could take along"
+        lines = [f"batch normalisations that run in the pass of a neuron: {len(self.normalised)}"]
         lines += [f"  {norm}  in  {neuron}" for norm, neuron in self.normalised]
         if self.joined:
-            lines += [f"{len(self.joined)} residuals are joined there"]
+            lines += [f"residuals that are joined there: {len(self.joined)}"]
             lines += [f"  {mode} in {module}  in  {neuron}" for module, neuron, mode in self.joined]
-        lines += [f"{len(self.pooled)} max poolings keep a byte for each maximum"]
+        lines += [f"max poolings that keep a byte for each maximum: {len(self.pooled)}"]
         lines += [f"  {name}" for name in self.pooled]
         if self.recomputed:
-            lines += [f"{len(self.recomputed)} products are made again in the backward pass, of so many bits a number"]
+            lines += [f"products that are made again in the backward pass, of so many bits a number: {len(self.recomputed)}"]
             lines += [f"  {name}  {bits or 'all'}" for name, bits in self.recomputed]
         if self.in_pieces:
-            lines += [f"{len(self.in_pieces)} of them are computed in pieces of the batch, with their neurons"]
+            lines += [f"of them in pieces of the batch, with their neurons: {len(self.in_pieces)}"]
             lines += [f"  {name}" for name in self.in_pieces]
         return "\n".join(lines)
 

@@ -223,12 +223,14 @@ def _neuron(row: Row, device: torch.device, state: torch.dtype) -> nn.Module:
     options: dict[str, Any] = {name: bool(notes[name]) for name in FLAGS if name in notes}
     if "surrogate" in notes:
         options["surrogate"] = surrogate_of(notes)
-    known = {"module", "learned", "surrogate", "surrogate_args", *FLAGS}
+    bounds = {f"{name}_{end}" for name in learned for end in ("min", "max")}
+    known = {"module", "learned", "surrogate", "surrogate_args", *FLAGS, *bounds}
     for name, value in notes.items():
         if name in known:
             continue
         if name in learned:
-            options[name] = spiking.Learnable(value.to(device, state), dim=-1)
+            low, high = (None if end is None else float(end) for end in (notes.get(f"{name}_min"), notes.get(f"{name}_max")))
+            options[name] = spiking.Learnable(value.to(device, state), min=low, max=high, dim=-1)
         else:
             options[name] = value.item() if value.dim() == 0 else spiking.Constant(value.to(device, state), dim=-1)
     if row["kind"] in ("IF", "LIF", "PLIF", "CubaLIF"):

@@ -145,6 +145,9 @@ class Describer:
             raise ValueError(f"{row['path'] or '/'}: a neuron with spiking=False has no node in NIR")
         row["kind"] = KINDS[type(module)]
         notes = {"module": row["kind"], "learned": learned, **constants}
+        for name in learned:
+            place = module._placements[name]
+            notes |= {f"{name}_{end}": bound for end, bound in (("min", place.min), ("max", place.max)) if bound is not None}
         notes |= {name: getattr(module, name) for name in FLAGS if hasattr(module, name)}
         if hasattr(module, "surrogate"):
             if isinstance(module.surrogate, surrogates.Custom):

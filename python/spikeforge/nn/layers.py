@@ -291,7 +291,7 @@ def operator_for(x: Tensor) -> Any:
 def is_better_apart(x: Tensor) -> bool:
     """Whether a predefined neuron comes after torch's normalisation: on the CPU it is compiled, and a text would be
     interpreted. But what is recorded there runs on a GPU."""
-    return x.device.type == "cpu" and (is_compiling() or not records_kernels())
+    return x.device.type == "cpu" and (is_compiling() or torch._C._get_tracing_state() is not None or not records_kernels())
 
 
 def statistics_of(norm: nn.Module, x: Tensor) -> tuple[Tensor | None, Tensor | None, int | Tensor]:

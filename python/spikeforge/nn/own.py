@@ -74,7 +74,8 @@ class Neuron(ConstantsModule):
         super().__init__(stateful=stateful, persistent_state=persistent_state)
         text = neuron if isinstance(neuron, str) else getattr(neuron, "text", None)
         if not isinstance(text, str):
-            raise TypeError(f"Neuron: it must be neuron text or a traced function, but is {type(neuron).__name__}")
+            hint = "; decorate it with @spikeforge.neuron(states={...})" if callable(neuron) else ""
+            raise TypeError(f"Neuron: it must be neuron text or a traced function, but is {type(neuron).__name__}{hint}")
         header = read_header(text)
         self.text = text
         self.name = header.name

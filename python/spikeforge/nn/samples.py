@@ -22,7 +22,7 @@ NAMES = ("lengths", "start")
 
 def say_more(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether the arguments of a call say more of samples than that all have all steps."""
-    return bool(kwargs) and ("lengths" in kwargs or "start" in kwargs) or bool(args) and is_ragged(args[0])
+    return "lengths" in kwargs or "start" in kwargs or len(args) > 0 and is_ragged(args[0])
 
 
 def is_ragged(x: Any) -> bool:

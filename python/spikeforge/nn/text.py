@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +120,7 @@ class TextCell:
         else:
             numbers, run = self.made.get(x.dtype), BUILTIN
             if numbers is None:
-                with torch.inference_mode(False):
+                with torch.inference_mode(False), _not_traced():
                     numbers = self.made[x.dtype] = self._numbers_of(x.dtype, torch.device("cpu"))
         if self.taken:
             tensors = taken_by(module, self.taken, x.dim())
@@ -248,6 +249,17 @@ def _spike(module: Any) -> str:
     if isinstance(module.surrogate, Custom):
         return module.surrogate.spike("u", strict=module.strict)
     return f"{'spike_strict' if module.strict else 'spike'}(u, {module.surrogate.text})"
+
+
+@contextmanager
+def _not_traced() -> Iterator[None]:
+    """What is made within is a constant of the graph that torch.jit.trace makes."""
+    state = torch._C._get_tracing_state()
+    torch._C._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        torch._C._set_tracing_state(state)
 
 
 def _check_taken(positive: Sequence[str], taken: Mapping[str, Tensor]) -> None:

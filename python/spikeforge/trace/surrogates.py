@@ -31,7 +31,7 @@ def named(name: str, args: tuple[float, ...] = ()) -> Rule:
     if name == "none":
         return Rule(lambda x: x.detach() * 0, "none")
     if name not in surrogates.SURROGATES:
-        raise ValueError(f"surrogate: none is called {name!r}; there are none, {', '.join(surrogates.SURROGATES)}")
+        raise surrogates.unknown(name, ("none",))
     made = surrogates.SURROGATES[name](*args)
     return Rule(made.gradient, f"{name}({', '.join(map(number_text, made.args))})" if made.args else name)
 
