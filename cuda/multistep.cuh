@@ -1070,9 +1070,11 @@ struct Multistep {
         result[s] = with_constant ? map.constant[s][k][lane] : F(0);
 #pragma unroll
         for (int from = 0; from < S; ++from) {
-          // Nothing comes of nothing, even where the product of a segment's derivatives is infinite.
-          const F factor = select(grad[k][from] == F(0), F(0), map.linear[s][from][k][lane]);
-          result[s] = fma(factor, grad[k][from], result[s]);
+          // Nothing comes of nothing, even where the product of a segment's derivatives is infinite; nor of an infinite
+          // gradient across a branch that was not taken, whose derivative is 0.
+          const F factor = map.linear[s][from][k][lane];
+          const bool is_nothing = factor == F(0) || grad[k][from] == F(0);
+          result[s] = select(is_nothing, result[s], fma(factor, grad[k][from], result[s]));
         }
       }
 #pragma unroll

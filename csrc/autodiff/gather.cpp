@@ -23,10 +23,16 @@ struct Product {
   Id base;
   std::optional<Value> factor;  // nothing: 1
   bool negative = false;
+  std::optional<Value> mask{};  // 0 where it is false, whatever the factor and the base: an infinite base is not chosen
 
   Value signed_factor() const {
     const Value magnitude = factor.value_or(1);
-    return negative ? -magnitude : magnitude;
+    const Value chosen = negative ? -magnitude : magnitude;
+    return mask ? where(*mask, chosen, 0) : chosen;
+  }
+
+  Product where_holds(const Value& condition) const {
+    return {base, factor, negative, mask ? *mask && condition : condition};
   }
 };
 
@@ -80,7 +86,8 @@ class Gathering {
       return;
     }
     Sum sum = sum_at(id);
-    const bool plain = sum.products.size() == 1 && !sum.rest && !sum.products[0].factor && !sum.products[0].negative;
+    const Product* first = sum.products.empty() ? nullptr : &sum.products[0];
+    const bool plain = sum.products.size() == 1 && !sum.rest && !first->factor && !first->negative && !first->mask;
     if (!plain && (uses_[id] > 1 || sum.products.size() > most_products)) sum = only(id_of(total(sum)));
     sums_[id] = std::move(sum);
   }
@@ -143,8 +150,8 @@ class Gathering {
 
   // What is not chosen has the factor 0, however steep it is.
   static Sum chosen(const Value& condition, Sum sum, Sum other) {
-    for (Product& product : sum.products) product = {product.base, where(condition, product.signed_factor(), 0)};
-    for (Product& product : other.products) product = {product.base, where(condition, 0, product.signed_factor())};
+    for (Product& product : sum.products) product = product.where_holds(condition);
+    for (Product& product : other.products) product = product.where_holds(!condition);
     if (sum.rest) sum.rest = where(condition, *sum.rest, 0);
     if (other.rest) other.rest = where(condition, 0, *other.rest);
     return added(std::move(sum), other);
@@ -157,10 +164,12 @@ class Gathering {
     for (const Product& product : sum.products) {
       const Value base = recording_.value(product.base);
       const Value term = product.factor ? base * *product.factor : base;
-      if (result)
-        result = product.negative ? *result - term : term + *result;
+      const std::optional<Value> others = result;
+      if (others)
+        result = product.negative ? *others - term : term + *others;
       else
         result = product.negative ? -term : term;
+      if (product.mask) result = where(*product.mask, *result, others.value_or(0));
     }
     return *result;
   }

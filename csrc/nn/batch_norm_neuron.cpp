@@ -9,7 +9,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <ostream>
+#include <utility>
+#include <vector>
 
 namespace spikeforge::nn {
 namespace {
@@ -59,10 +62,11 @@ std::optional<at::Tensor> scaled(const Norm& norm, const at::Tensor& x, double s
   return at::full({norm.options.num_features()}, scale, x.options().dtype(state_type(x.scalar_type())));
 }
 
-// As torch does: by the variance that is divided by one less.
+// As torch does: by the variance that is divided by one less, and not at all by no numbers.
 void update_running(const Norm& norm, const at::Tensor& mean, const at::Tensor& var, double count) {
   const at::NoGradGuard no_grad;
   norm.num_batches_tracked.add_(1);
+  if (count == 0) return;
   const auto momentum = norm.options.momentum();
   const auto move = [&](const at::Tensor& running, const at::Tensor& now) {
     if (momentum)
@@ -73,6 +77,28 @@ void update_running(const Norm& norm, const at::Tensor& mean, const at::Tensor& 
   move(norm.running_mean, mean.detach().to(norm.running_mean.scalar_type()));
   move(norm.running_var, (var.detach() * (count / (count - 1))).to(norm.running_var.scalar_type()));
 }
+
+// torch's norm moves its running statistics before the neuron sees its result: where the neuron refuses a call, they
+// are as before it.
+class UnmovedByErrors {
+ public:
+  UnmovedByErrors(const torch::nn::Module& module, const Norm& norm) {
+    if (!module.is_training() || !norm.running_mean.defined()) return;
+    for (const at::Tensor* t : {&norm.running_mean, &norm.running_var, &norm.num_batches_tracked})
+      moved_.emplace_back(*t, t->clone());
+  }
+  UnmovedByErrors(const UnmovedByErrors&) = delete;
+  UnmovedByErrors& operator=(const UnmovedByErrors&) = delete;
+  ~UnmovedByErrors() {
+    if (std::uncaught_exceptions() == outer_exceptions_) return;
+    const at::NoGradGuard no_grad;
+    for (const auto& [t, before] : moved_) t.copy_(before);
+  }
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> moved_;
+  int outer_exceptions_ = std::uncaught_exceptions();
+};
 
 }  // namespace
 
@@ -131,6 +157,7 @@ Tensors BatchNormNeuronImpl::advance(at::TensorList inputs, std::int64_t steps) 
   const Norm norm = *norm_in(*norm_);
   const at::Tensor& x = inputs[0];
   if (is_better_apart(x)) {
+    const UnmovedByErrors unmoved(*norm_, norm);
     const at::Tensor y = norm.forward(*norm_, x.flatten(0, 1)).unflatten(0, {x.size(0), x.size(1)});
     return {joined(neuron_->run({&y, 1}, steps)[0], inputs)};
   }

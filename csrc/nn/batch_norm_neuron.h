@@ -41,6 +41,8 @@ class SPIKEFORGE_API BatchNormNeuronImpl : public Stateful {
       : BatchNormNeuronImpl(norm.ptr(), neuron.ptr(), std::move(options)) {}
 
   Names input_names() const override { return options_.residual().empty() ? Names{"in"} : Names{"in", "residual"}; }
+  // Statistics would be over what is behind the ends of sequences.
+  bool takes_samples() const override { return false; }
   Tensors at_rest(at::TensorList inputs) override;
   void set_path(const std::string& path) override;
   void expect(std::int64_t steps) override;

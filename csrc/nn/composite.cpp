@@ -1,4 +1,5 @@
 #include <spikeforge/nn/composite.h>
+#include <spikeforge/nn/internal/told_samples.h>
 #include <spikeforge/nn/internal/variable.h>
 #include <spikeforge/nn/neuron_module.h>
 #include <spikeforge/nn/recording.h>
@@ -20,6 +21,13 @@ namespace {
 
 std::size_t find(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) - names.begin();
+}
+
+// Of `count` steps like those of a sequence.
+at::Tensor zeros_of(const at::Tensor& sequence, std::int64_t count) {
+  std::vector<std::int64_t> sizes = sequence.sizes().vec();
+  sizes[0] = count;
+  return at::zeros(sizes, sequence.options());
 }
 
 std::string listed(const Names& names) { return names.empty() ? "none" : c10::Join(", ", names); }
@@ -363,10 +371,16 @@ Names CompositeImpl::state_names() const {
   return names;
 }
 
-at::Tensor CompositeImpl::own_state(std::size_t i) const {
-  const auto& line = edges_[delayed_[i]].line;
-  if (line.empty()) return {};
-  return line.size() == 1 ? line[0] : at::cat(Tensors(line.begin(), line.end()));
+at::Tensor CompositeImpl::own_state(std::size_t i) const { return waiting(edges_[delayed_[i]]); }
+
+at::Tensor CompositeImpl::waiting(const Edge& edge) {
+  if (edge.line.empty()) return {};
+  return edge.line.size() == 1 ? edge.line[0] : at::cat(Tensors(edge.line.begin(), edge.line.end()));
+}
+
+void CompositeImpl::set_line(Edge& edge, const at::Tensor& waiting) {
+  edge.line.clear();
+  for (at::Tensor& row : waiting.split(1)) edge.line.push_back(std::move(row));
 }
 
 void CompositeImpl::set_own_state(std::size_t i, at::Tensor value) {
@@ -375,7 +389,7 @@ void CompositeImpl::set_own_state(std::size_t i, at::Tensor value) {
   if (!value.defined()) return;
   TORCH_CHECK_VALUE(value.dim() >= 1 && value.size(0) == edge.connection.delay, title(), ": the state ", edge.state,
                     " must be [", edge.connection.delay, ", *shape], but has shape ", value.sizes());
-  for (at::Tensor& row : value.split(1)) edge.line.push_back(std::move(row));
+  set_line(edge, value);
 }
 
 void CompositeImpl::check_line(const Edge& edge, const at::Tensor& next) const {
@@ -393,6 +407,11 @@ at::Tensor CompositeImpl::shift(Edge& edge, const at::Tensor& sequence) const {
   const std::int64_t delay = edge.connection.delay, steps = sequence.size(0);
   check_line(edge, sequence);
   if (steps == 0) return sequence;
+  if (samples().any()) {
+    const at::Tensor line = edge.line.empty() ? zeros_of(sequence, delay) : waiting(edge);
+    set_line(edge, leaving(samples(), sequence, delay, line));
+    return without_unheard(samples(), at::cat({line, sequence}).narrow(0, 0, steps), delay);
+  }
   if (edge.line.empty()) edge.line.assign(delay, at::zeros_like(sequence.narrow(0, 0, 1)));
   Tensors arriving;
   const std::int64_t from_line = std::min(delay, steps);
@@ -534,7 +553,8 @@ std::optional<CompositeImpl::Loop> CompositeImpl::find_loop(const Stage& stage) 
 // All steps of a loop that is one operator. False, and nothing is changed: it has to be stepped, in whose words what is
 // wrong is refused.
 bool CompositeImpl::run_at_once(Run& run, const Stage& stage) {
-  const std::optional<Loop> loop = run.steps > 1 ? find_loop(stage) : std::nullopt;
+  const bool is_told = samples().any();
+  const std::optional<Loop> loop = run.steps > (is_told ? 0 : 1) ? find_loop(stage) : std::nullopt;
   if (!loop) return false;
   Edge &there = edges_[loop->there], &back = edges_[loop->back];
   Edge& delayed = back.connection.delay > 0 ? back : there;
@@ -561,11 +581,16 @@ bool CompositeImpl::run_at_once(Run& run, const Stage& stage) {
   if (!delayed.line.empty()) {
     const at::Tensor& first = delayed.line.front();
     if (first.sizes().slice(1) != x.sizes().slice(1) || first.scalar_type() != x.scalar_type()) return false;
-    line = at::cat(Tensors(delayed.line.begin(), delayed.line.end()));
+    line = waiting(delayed);
   }
 
   if (!results_wait) {
     if (bias.defined()) x = x + bias;
+  } else if (samples().start.defined()) {  // where a sample starts anew not even a bias arrives
+    const std::int64_t early = std::min(delay, run.steps);
+    const at::Tensor later = bias.defined() ? bias.expand_as(x) : at::zeros_like(x);
+    const at::Tensor first = line.defined() ? line.narrow(0, 0, early) : zeros_of(x, early);
+    x = x + without_unheard(samples(), at::cat({first, later.narrow(0, early, run.steps - early)}), delay);
   } else if (line.defined() || bias.defined()) {
     const std::int64_t early = std::min(delay, run.steps);
     at::Tensor first = x.narrow(0, 0, early), later = x.narrow(0, early, run.steps - early);
@@ -573,7 +598,10 @@ bool CompositeImpl::run_at_once(Run& run, const Stage& stage) {
     if (bias.defined()) later = later + bias;
     x = at::cat({first, later});
   }
-  RecurrentOptions options{.into = back.to.index, .delay = delay};
+  RecurrentOptions options{.into = back.to.index,
+                           .delay = delay,
+                           .lengths = maybe_given(samples().lengths),
+                           .start = maybe_given(samples().start)};
   if (!results_wait && line.defined()) options.spikes = line;
   const NeuronModule::Layer layer = [&](const spikeforge::Neuron& cell, at::TensorList given, at::TensorList states,
                                         at::TensorList params, bool store) -> NeuronModule::Results {
@@ -585,15 +613,28 @@ bool CompositeImpl::run_at_once(Run& run, const Stage& stage) {
   run.outputs[loop->node] = loop->neuron->run(inputs, run.steps);
 
   const at::Tensor& spikes = run.outputs[loop->node][0];
+  const auto through = [&](const at::Tensor& y) { return at::linear(y, weight, bias); };
+  if (is_told) {
+    set_line(delayed,
+             results_wait ? leaving(samples(), spikes, delay, line, through) : leaving(samples(), spikes, delay, line));
+    return true;
+  }
   const std::int64_t leaving = std::min(delay, run.steps);
   at::Tensor recent = spikes.narrow(0, run.steps - leaving, leaving);
   if (delayed.line.empty()) delayed.line.assign(delay, at::zeros_like(recent.narrow(0, 0, 1)));
-  recent = results_wait ? at::linear(recent, weight, bias) : recent.clone();
+  recent = results_wait ? through(recent) : recent.clone();
   for (at::Tensor& row : recent.split(1)) {
     delayed.line.pop_front();
     delayed.line.push_back(std::move(row));
   }
   return true;
+}
+
+void CompositeImpl::refuse_samples(const Stage& stage) const {
+  if (!samples().any()) return;
+  Names names;
+  for (const int node : stage.nodes) names.push_back(nodes_[node].name);
+  TORCH_CHECK_VALUE(false, title(), ": takes neither lengths nor start: ", listed(names), " are stepped");
 }
 
 // Before the first step: what is on its way through delays is not there yet.
@@ -657,7 +698,9 @@ Tensors CompositeImpl::advance(at::TensorList inputs, std::int64_t steps) {
   };
   for (const Stage& stage : plan_) {
     if (stage.is_loop) {
-      if (!run_at_once(run, stage)) run_loop(run, stage);
+      if (run_at_once(run, stage)) continue;
+      refuse_samples(stage);
+      run_loop(run, stage);
       continue;
     }
     Node& node = nodes_[stage.nodes[0]];

@@ -77,6 +77,7 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   std::shared_ptr<Recording> record(const std::string& name);
 
   void expect(std::int64_t steps) override;
+  bool takes_samples() const override { return true; }
   Tensors at_rest(at::TensorList inputs) override;
   // Its parts by name, in the order of adding, and what connects them, in the order of connecting.
   struct Wire {
@@ -147,6 +148,8 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   void make_plan() const;
   void check_new_name(const std::string& name, const char* what) const;
 
+  static at::Tensor waiting(const Edge& edge);  // undefined: nothing
+  static void set_line(Edge& edge, const at::Tensor& waiting);
   void check_line(const Edge& edge, const at::Tensor& next) const;
   at::Tensor shift(Edge& edge, const at::Tensor& sequence) const;
   at::Tensor arriving(const Run& run, Edge& edge) const;
@@ -156,6 +159,7 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   struct Loop;
   std::optional<Loop> find_loop(const Stage& stage) const;
   bool run_at_once(Run& run, const Stage& stage);
+  void refuse_samples(const Stage& stage) const;
 
   CompositeOptions options_;
   std::vector<Node> nodes_;

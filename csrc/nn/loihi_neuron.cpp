@@ -1,5 +1,6 @@
 #include <spikeforge/kernels/multistep/loihi_cells.h>
 #include <spikeforge/nn/internal/loihi_call.h>
+#include <spikeforge/nn/internal/told_samples.h>
 #include <spikeforge/nn/loihi.h>
 
 #include <ATen/ExpandUtils.h>
@@ -99,6 +100,8 @@ NeuronModule::Results LoihiLIFImpl::call(at::TensorList inputs, const Tensors& s
   if (states.size() > 2) state.counter = states[2];
   LoihiOptions options = call_;
   options.store_states = store;
+  options.lengths = maybe_given(samples().lengths);
+  options.start = maybe_given(samples().start);
   LoihiResults results = call_as(title(), [&] {
     return options_.ternary() ? loihi_ternary_lif(inputs[0], state, options) : loihi_lif(inputs[0], state, options);
   });

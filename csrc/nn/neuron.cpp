@@ -1,6 +1,7 @@
 #include <spikeforge/graph/internal/dependence.h>
 #include <spikeforge/graph/text.h>
 #include <spikeforge/nn/internal/run_script.h>
+#include <spikeforge/nn/internal/told_samples.h>
 #include <spikeforge/nn/neuron.h>
 #include <spikeforge/ops/common/checks.h>
 
@@ -57,9 +58,10 @@ NeuronImpl::NeuronImpl(NeuronOptions options)
 }
 
 NeuronModule::Results NeuronImpl::call(at::TensorList inputs, const Tensors& states, bool store) const {
-  const Layer alone = [scan = options_.scan()](const spikeforge::Neuron& neuron, at::TensorList x, at::TensorList given,
-                                               at::TensorList params, bool storing) -> Results {
-    auto [outputs, next] = neuron(x, given, params, storing, scan);
+  const Layer alone = [&](const spikeforge::Neuron& neuron, at::TensorList x, at::TensorList given,
+                          at::TensorList params, bool storing) -> Results {
+    auto [outputs, next] = neuron(x, given, params, storing, options_.scan() && !samples().any(),
+                                  maybe_given(samples().lengths), maybe_given(samples().start));
     return {std::move(outputs), std::move(next)};
   };
   return call_in(alone, inputs, states, store);

@@ -1,3 +1,4 @@
+#include <spikeforge/nn/internal/told_samples.h>
 #include <spikeforge/nn/neuron_module.h>
 
 #include <ATen/ops/clamp.h>
@@ -50,9 +51,29 @@ Tensors NeuronModule::advance(at::TensorList inputs, std::int64_t steps) {
     return std::move(outputs);
   }
   sequences_ = std::move(states);
-  if (steps > 0)  // copied, or each last state would keep its whole sequence
-    for (std::size_t i = 0; i < states_.size(); ++i) states_[i] = sequences_[i].select(0, steps - 1).clone();
+  if (steps > 0) keep_last(inputs, steps);
   return std::move(outputs);
+}
+
+// Of the sequences: copied, or each last state would keep its whole sequence.
+void NeuronModule::keep_last(at::TensorList inputs, std::int64_t steps) {
+  if (!samples().lengths.defined()) {
+    for (std::size_t i = 0; i < states_.size(); ++i) states_[i] = sequences_[i].select(0, steps - 1).clone();
+    return;
+  }
+  // A sample of no steps keeps the state before them.
+  Tensors nothing;
+  for (const at::Tensor& x : inputs) nothing.push_back(x.narrow(0, 0, 0));
+  const Samples told = std::exchange(samples_, {});
+  Tensors before = call(nothing, states_, false).states;
+  samples_ = told;
+  for (std::size_t i = 0; i < states_.size(); ++i)
+    states_[i] = leaving({.lengths = told.lengths}, sequences_[i], 1, before[i].unsqueeze(0)).squeeze(0);
+}
+
+void NeuronModule::check_starts(bool are_numbers) const {
+  TORCH_CHECK_VALUE(are_numbers || !samples().start.defined(), title(),
+                    ": start: the states must start at numbers, but one starts at a tensor");
 }
 
 NeuronModule::Results NeuronModule::call_in(const Layer& /*layer*/, at::TensorList /*inputs*/,

@@ -12,6 +12,7 @@ namespace spikeforge::nn {
 class SPIKEFORGE_API NeuronModule : public Stateful {
  public:
   Names state_names() const override { return names_; }
+  bool takes_samples() const override { return true; }
   at::Tensor own_state(std::size_t i) const override { return states_[i]; }
 
   // Of a learned constant; none of others.
@@ -52,6 +53,8 @@ class SPIKEFORGE_API NeuronModule : public Stateful {
   virtual Results call_in(const Layer& layer, at::TensorList inputs, const Tensors& states, bool store) const;
 
   Tensors advance(at::TensorList inputs, std::int64_t steps) final;
+  // Throws c10::ValueError where samples start anew, and a state's start is no constant of the text that runs.
+  void check_starts(bool are_numbers) const;
   void set_own_state(std::size_t i, at::Tensor value) override { states_[i] = std::move(value); }
   bool stores_states() const override { return true; }
   at::Tensor own_sequence(std::size_t i) const override { return sequences_[i]; }
@@ -63,6 +66,7 @@ class SPIKEFORGE_API NeuronModule : public Stateful {
 
  private:
   void check_live(const at::Tensor& x) const;
+  void keep_last(at::TensorList inputs, std::int64_t steps);
 
   Names names_;
   std::vector<std::pair<std::string, Bounds>> bounds_;  // of learned constants that have some

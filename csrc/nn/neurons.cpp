@@ -1,8 +1,10 @@
 #include <spikeforge/nn/internal/predefined.h>
 #include <spikeforge/nn/internal/run_script.h>
+#include <spikeforge/nn/internal/told_samples.h>
 
 #include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <cmath>
 #include <ostream>
 
@@ -53,22 +55,18 @@ at::Tensor spread(const at::Tensor& x, const Param& value) {
   return value.tensor().to(options).expand(x.sizes().slice(1));
 }
 
-// Where the second state starts: w at w_rest; others at 0.
-template <class Call>
-Param second_start(const Call& call) {
-  if constexpr (requires { call.w_rest; })
-    return call.w_rest;
-  else
-    return 0.0;
-}
-
-// Where the operators start: v at v_reset, or 0 under soft reset.
 template <class Call>
 Tensors initial(const at::Tensor& x, const Tensors& states, const Call& call) {
+  const std::vector<Param> starts = starts_of(call, states.size());
   Tensors all = states;
-  if (!all[0].defined()) all[0] = spread(x, call.v_reset.value_or(Param(0.0)));
-  if (all.size() > 1 && !all[1].defined()) all[1] = spread(x, second_start(call));
+  for (std::size_t s = 0; s < all.size(); ++s)
+    if (!all[s].defined()) all[s] = spread(x, starts[s]);
   return all;
+}
+
+template <class Call>
+bool starts_at_numbers(const Call& call, std::size_t states) {
+  return std::ranges::none_of(starts_of(call, states), &Param::is_tensor);
 }
 
 template <class Options>
@@ -118,7 +116,9 @@ NeuronModule::Results Predefined<Options>::call(at::TensorList inputs, const Ten
   if (has_bounds()) within = call_within_bounds();
   const auto& arguments = within ? *within : call_;
   if (cell_) {
-    auto [outputs, next] = (*cell_)({x}, initial(x, states, arguments), tensors_of(arguments), store);
+    check_starts(starts_at_numbers(arguments, states.size()));
+    auto [outputs, next] = (*cell_)({x}, initial(x, states, arguments), tensors_of(arguments), store, /*scan=*/false,
+                                    maybe_given(samples().lengths), maybe_given(samples().start));
     return {std::move(outputs), std::move(next)};
   }
   if constexpr (!is_always_traced<Options>) {
@@ -129,10 +129,12 @@ NeuronModule::Results Predefined<Options>::call(at::TensorList inputs, const Ten
           },
           run_operator(x, states, call));
     };
-    if (!store) return run(arguments);
-    auto storing = arguments;
-    storing.store_v = true;
-    return run(storing);
+    if (!store && !samples().any()) return run(arguments);
+    auto told = arguments;
+    told.store_v = store;
+    told.lengths = maybe_given(samples().lengths);
+    told.start = maybe_given(samples().start);
+    return run(told);
   }
   return {};
 }
@@ -141,6 +143,7 @@ template <class Options>
 NeuronModule::Results Predefined<Options>::call_in(const Layer& layer, at::TensorList inputs, const Tensors& states,
                                                    bool store) const {
   const auto arguments = has_bounds() ? call_within_bounds() : call_;
+  check_starts(starts_at_numbers(arguments, states.size()));
   if (!cell_ && !cell_in_layer_) cell_in_layer_ = traced_cell(call_, options_.strict());
   const at::Tensor& x = inputs[0];
   return layer(cell_ ? *cell_ : *cell_in_layer_, {&x, 1}, initial(x, states, arguments), tensors_of(arguments), store);
@@ -211,8 +214,9 @@ Script Predefined<Options>::cell_script() const {
     }
     result.states.push_back(state);
   };
-  add(call_.v_reset.value_or(Param(0.0)), "v_reset");
-  if (neuron.states.size() > 1) add(second_start(call_), "w_rest");
+  const std::vector<Param> starts = starts_of(call_, neuron.states.size());
+  add(starts[0], "v_reset");
+  if (starts.size() > 1) add(starts[1], "w_rest");
 
   auto constants = neuron.constants;
   if (call_.v_reset) constants.emplace_back("v_reset", *call_.v_reset);

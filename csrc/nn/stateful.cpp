@@ -1,3 +1,4 @@
+#include <spikeforge/nn/internal/told_samples.h>
 #include <spikeforge/nn/recording.h>
 #include <spikeforge/nn/stateful.h>
 
@@ -49,10 +50,10 @@ std::pair<Stateful*, std::size_t> find_state(const Stateful& root, const std::st
 
 }  // namespace
 
-at::Tensor Stateful::forward(const at::Tensor& x_seq) {
+at::Tensor Stateful::forward(const at::Tensor& x_seq, const Samples& samples) {
   TORCH_CHECK_VALUE(x_seq.defined() && x_seq.dim() >= 1, title(), ": x_seq must be [T, *shape], but is ",
                     x_seq.defined() ? "0-dimensional" : "undefined");
-  Tensors outputs = run({&x_seq, 1}, x_seq.size(0));
+  Tensors outputs = run({&x_seq, 1}, x_seq.size(0), samples);
   TORCH_CHECK_VALUE(!outputs.empty(), title(), ": it has no output");
   return std::move(outputs[0]);
 }
@@ -62,7 +63,11 @@ at::Tensor Stateful::step(const at::Tensor& x) {
   return forward(x.unsqueeze(0)).squeeze(0);
 }
 
-Tensors Stateful::run(at::TensorList inputs, std::int64_t steps) {
+Tensors Stateful::run(at::TensorList inputs, std::int64_t steps, const Samples& samples) {
+  if (samples.any()) {
+    const ToldSamples told(*this, samples, inputs, steps);
+    return run(inputs, steps);
+  }
   Tensors outputs = recordings_.empty() ? advance(inputs, steps) : run_and_record(inputs, steps);
   write_buffers();
   return outputs;
@@ -84,6 +89,7 @@ Tensors Stateful::run_and_record(at::TensorList inputs, std::int64_t steps) {
       std::any_of(recordings_.begin(), recordings_.end(), [](const auto& r) { return r.lock()->is_state(); });
   const bool stored = records_states && stores_states();
   if (records_states && !stored && steps > 1) {
+    TORCH_CHECK_VALUE(!samples_.any(), title(), ": takes neither lengths nor start while its states are recorded");
     std::vector<Tensors> rows;
     for (std::int64_t t = 0; t < steps; ++t) {
       Tensors row;

@@ -11,14 +11,18 @@
 // integers. clone() copies them, without their history.
 //
 // Errors are c10::ValueError and c10::TypeError and begin with the module: "LIF 'hidden.lif': ...". Input whose shape,
-// type or device is not that of the states is one of them.
+// type or device is not that of the states is one of them, and so are samples (samples.h) that something here or below
+// cannot know.
 #pragma once
 
 #include <spikeforge/base/export.h>
+#include <spikeforge/nn/samples.h>
 #include <spikeforge/nn/script.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any_value.h>
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
@@ -37,12 +41,14 @@ class Recording;
 
 class SPIKEFORGE_API Stateful : public torch::nn::Module {
  public:
-  // [T, *shape] to [T, ...]: the first output of a module with one input.
-  at::Tensor forward(const at::Tensor& x_seq);
+  // [T, *shape] to [T, ...]: the first output of a module with one input. With `samples` x_seq is [T, B, *shape].
+  at::Tensor forward(const at::Tensor& x_seq, const Samples& samples = {});
   // [*shape] to [...].
   at::Tensor step(const at::Tensor& x);
   // All inputs to all outputs, over `steps` steps: [steps, ...] each.
-  Tensors run(at::TensorList inputs, std::int64_t steps);
+  Tensors run(at::TensorList inputs, std::int64_t steps, const Samples& samples = {});
+  // Whether it, or what it is made of, knows samples; where not, they are refused.
+  virtual bool takes_samples() const { return state_names().empty(); }
 
   // What it gives before the first step, [1, ...] each, if these [1, ...] came in: what has states has been silent. Its
   // states stay as they are.
@@ -106,9 +112,15 @@ class SPIKEFORGE_API Stateful : public torch::nn::Module {
   // Of a state that is to be registered as a buffer; at construction, in the order of state_names().
   void make_persistent(const std::string& name);
   bool keeping_sequences() const { return store_states_; }
+  // What the call under way has been told of.
+  const Samples& samples() const { return samples_; }
+  Samples samples_;
+
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(Samples())})
 
  private:
   friend class Recording;
+  friend class ToldSamples;
 
   void clone_(torch::nn::Module& from, const std::optional<torch::Device>& device) final;
   void assign(const Stateful& from);

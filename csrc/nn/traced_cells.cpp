@@ -44,7 +44,10 @@ spikeforge::Neuron make(const Call& call, const StepOf& step_of) {
 
   const auto constants = constants_of(call);
   graph::Signature signature{neuron.module, {"x"}, {}, {}};
-  for (const std::string& state : neuron.states) signature.states.emplace_back(state);
+  // Samples that start anew do so at constants of the text, whatever states a call is given.
+  const std::vector<Param> starts = starts_of(call, neuron.states.size());
+  for (std::size_t s = 0; s < starts.size(); ++s)
+    signature.states.emplace_back(neuron.states[s], starts[s].is_tensor() ? 0.0 : starts[s].number());
   for (const auto& [name, param] : constants)
     if (param.is_tensor()) signature.params.emplace_back(name);
 

@@ -143,22 +143,31 @@ void check_values(const char* op, const CellParam& param, const at::Tensor& valu
                       all.numel() == 1 ? std::string() : " at " + index_of(i, all.sizes()));
 }
 
-void check_samples(const Leader& leader, const at::Tensor& lengths, const at::Tensor& start) {
+void check_lengths_shape(const Leader& leader, const at::Tensor& lengths, c10::SymIntArrayRef given) {
   const c10::SymIntArrayRef sizes = leader.tensor.sym_sizes();
+  TORCH_CHECK_VALUE(broadcasts(lengths.sym_sizes(), sizes.slice(1)), leader.op, ": lengths must have shape [",
+                    sizes.size() > 1 ? sizes[1] : c10::SymInt(1),
+                    "], one for each sample, or one that broadcasts against ", sizes.slice(1),
+                    " with as many dimensions, but has ", given);
+}
+
+void check_start_shape(const Leader& leader, const at::Tensor& start, c10::SymIntArrayRef given) {
+  const c10::SymIntArrayRef sizes = leader.tensor.sym_sizes();
+  TORCH_CHECK_VALUE(broadcasts(start.sym_sizes(), sizes) && start.sym_size(0) == sizes[0], leader.op,
+                    ": start must have shape ", sizes.slice(0, std::min<std::size_t>(sizes.size(), 2)),
+                    ", one for each step and sample, or one that broadcasts against ", sizes,
+                    " with as many dimensions and steps, but has ", given);
+}
+
+void check_samples(const Leader& leader, const at::Tensor& lengths, const at::Tensor& start) {
   if (lengths.defined()) {
-    TORCH_CHECK_VALUE(broadcasts(lengths.sym_sizes(), sizes.slice(1)), leader.op, ": lengths must have shape [",
-                      sizes.size() > 1 ? sizes[1] : c10::SymInt(1),
-                      "], one for each sample, or one that broadcasts against ", sizes.slice(1),
-                      " with as many dimensions, but has ", lengths.sym_sizes());
+    check_lengths_shape(leader, lengths, lengths.sym_sizes());
     TORCH_CHECK_TYPE(lengths.layout() == c10::kStrided && lengths.scalar_type() == at::kInt, leader.op,
                      ": lengths must be dense int32 or int64, but is ", lengths.scalar_type());
     check_device(leader, "lengths", lengths);
   }
   if (!start.defined()) return;
-  TORCH_CHECK_VALUE(broadcasts(start.sym_sizes(), sizes) && start.sym_size(0) == sizes[0], leader.op,
-                    ": start must have shape ", sizes.slice(0, std::min<std::size_t>(sizes.size(), 2)),
-                    ", one for each step and sample, or one that broadcasts against ", sizes,
-                    " with as many dimensions and steps, but has ", start.sym_sizes());
+  check_start_shape(leader, start, start.sym_sizes());
   TORCH_CHECK_TYPE(start.layout() == c10::kStrided && start.scalar_type() == at::kBool, leader.op,
                    ": start must be dense bool, but is ", start.scalar_type());
   check_device(leader, "start", start);

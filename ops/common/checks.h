@@ -40,6 +40,9 @@ void check_positive(const char* op, const char* name, double number);
 
 // Lengths and starts of samples as kernels take them (samples.h).
 void check_samples(const Leader& leader, const at::Tensor& lengths, const at::Tensor& start);
+// Their shapes, with as many dimensions as kernels take; `given` is how a caller gave them.
+void check_lengths_shape(const Leader& leader, const at::Tensor& lengths, c10::SymIntArrayRef given);
+void check_start_shape(const Leader& leader, const at::Tensor& start, c10::SymIntArrayRef given);
 
 // Has exactly this shape and type. `prefix` and `name` together are the argument's: grad_ and v.
 void check_gradient(const Leader& leader, const char* prefix, const char* name, const at::Tensor& grad,

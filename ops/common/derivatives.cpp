@@ -25,15 +25,23 @@ namespace spikeforge::ops {
 namespace {
 
 using Mask = std::vector<bool>;
-using Choices = std::tuple<bool, bool, bool, bool, SurrogateKind, SurrogateArgs>;
+using Choices = std::tuple<bool, bool, bool, bool, SurrogateKind, SurrogateArgs, bool>;
 
-graph::Cell written(NeuronKind kind, const CellForm& form, const graph::Surrogate& surrogate) {
+// With `starts` its states start anew where a second input is 1: a text's own start at constants, these at parameters.
+graph::Cell written(NeuronKind kind, const CellForm& form, const graph::Surrogate& surrogate, bool starts) {
   const PredefinedCell& cell = predefined_cell(kind);
   graph::Signature signature{cell.name, cell.inputs, {}, {}};
+  if (starts) signature.inputs.emplace_back("start");
   for (const std::string& state : cell.states) signature.states.emplace_back(state);
   for (const CellParam& param : cell.params) signature.params.push_back(param.name);
+  const std::vector<InitialState> initial = initial_states(kind, form.hard_reset);
   return graph::trace(signature, [&](graph::Values inputs, graph::Values states, graph::Values params) {
-    WrittenStep step = written_step(kind, form, /*strict=*/false, surrogate, params, inputs[0], states);
+    std::vector<graph::Value> before(states.begin(), states.end());
+    if (starts)
+      for (std::size_t s = 0; s < before.size(); ++s)
+        before[s] = where(inputs[1] != 0,
+                          initial[s].param < 0 ? graph::Value(initial[s].number) : params[initial[s].param], before[s]);
+    WrittenStep step = written_step(kind, form, /*strict=*/false, surrogate, params, inputs[0], before);
     return graph::Step{{step.spike}, std::move(step.next_states)};
   });
 }
@@ -41,12 +49,12 @@ graph::Cell written(NeuronKind kind, const CellForm& form, const graph::Surrogat
 std::shared_ptr<const TracedCell> written_cell(const MultistepCall& call) {
   const auto& cell = static_cast<const PredefinedCell&>(*call.cell);
   const CellForm& form = call.form;
-  const Choices choices{form.hard_reset,  form.detach_reset, form.spiking,
-                        form.decay_input, form.surrogate,    call.surrogate_args};
+  const Choices choices{form.hard_reset, form.detach_reset,   form.spiking,        form.decay_input,
+                        form.surrogate,  call.surrogate_args, call.start.defined()};
   auto& texts = cell.derivatives.get<DerivedTexts<Choices>>([] { return DerivedTexts<Choices>(); });
   return cell_of(texts.get(choices, [&] {
     return graph::on_a_line(
-        graph::print(written(cell.kind, form, graph::Surrogate{form.surrogate, call.surrogate_args})));
+        graph::print(written(cell.kind, form, {form.surrogate, call.surrogate_args}, call.start.defined())));
   }));
 }
 
@@ -67,7 +75,7 @@ struct Lists {
 };
 
 // A call as one of a text. For a text that is the call itself; a predefined neuron's numbers become tensors, and states
-// that start at a parameter are made of it.
+// that start at a parameter are made of it; where its samples start anew is one input more.
 class AsText {
  public:
   explicit AsText(const MultistepCall& call) : call_(call) {
@@ -85,23 +93,16 @@ class AsText {
 
   const TracedCell& cell() const { return *cell_; }
 
-  // A text's states start anew at its constants, which are 0 where a predefined neuron is written.
-  void check_starts() const {
-    if (!call_.start.defined() || is_text()) return;
-    for (std::size_t s = 0; s < states(); ++s) {
-      const int param = starts_[s].param;
-      const bool zero = param < 0 ? starts_[s].number == 0
-                                  : !call_.param(static_cast<std::size_t>(param)).defined() &&
-                                        call_.numbers[static_cast<std::size_t>(param)] == 0;
-      TORCH_CHECK_NOT_IMPLEMENTED(zero, call_.cell->name,
-                                  ": its second derivative, or forward mode, with start: ", call_.cell->states[s],
-                                  " must start at the number 0");
-    }
-  }
+  // What `run` is to be given as `start`.
+  at::Tensor start() const { return is_text() ? call_.start : at::Tensor(); }
 
   Lists values(const ByArgument& given) const {
     Lists lists;
     for (std::size_t i = 0; i < inputs(); ++i) lists.inputs.push_back(given[i]);
+    if (has_start_input()) {
+      const at::Tensor& x = call_.inputs[0];
+      lists.inputs.push_back(call_.start.to(x.scalar_type()).expand_symint(x.sym_sizes()));
+    }
     for (std::size_t j = 0; j < params(); ++j) {
       const at::Tensor& param = given[inputs() + states() + j];
       const double number = j < call_.numbers.size() ? call_.numbers[j] : 0;  // v_reset, under soft reset
@@ -110,7 +111,7 @@ class AsText {
     if (has_states())
       for (std::size_t s = 0; s < states(); ++s) {
         const at::Tensor& state = given[inputs() + s];
-        lists.states.push_back(state.defined() ? state : start(s, lists.params));
+        lists.states.push_back(state.defined() ? state : initial(s, lists.params));
       }
     return lists;
   }
@@ -119,6 +120,7 @@ class AsText {
   Lists tangents(const ByArgument& given) const {
     Lists lists;
     for (std::size_t i = 0; i < inputs(); ++i) lists.inputs.push_back(given[i]);
+    if (has_start_input()) lists.inputs.emplace_back();
     for (std::size_t j = 0; j < params(); ++j) lists.params.push_back(given[inputs() + states() + j]);
     if (has_states())
       for (std::size_t s = 0; s < states(); ++s) {
@@ -159,6 +161,7 @@ class AsText {
 
  private:
   bool is_text() const { return call_.cell->maker == Cell::Maker::traced; }
+  bool has_start_input() const { return !is_text() && call_.start.defined(); }
   bool given_state(std::size_t s) const { return call_.state(s).defined(); }
   bool has_states() const { return !is_text() || (states() > 0 && given_state(0)); }
   bool starts_at_param(std::size_t s) const { return !is_text() && !given_state(s) && starts_[s].param >= 0; }
@@ -168,7 +171,7 @@ class AsText {
 
   // A parameter of one number may be on the CPU, a state may not.
   at::Tensor spread(const at::Tensor& param) const { return param.to(state_options_).expand_symint(step_); }
-  at::Tensor start(std::size_t s, const Tensors& params) const {
+  at::Tensor initial(std::size_t s, const Tensors& params) const {
     if (starts_at_param(s)) return spread(params[starts_[s].param]);
     return at::full_symint(step_, starts_[s].number, state_options_);
   }
@@ -185,9 +188,8 @@ class JvpCall {
  public:
   JvpCall(const MultistepCall& of, const AsText& as_text, const ByArgument& values, const ByArgument& tangents)
       : lists_(as_text.values(values)) {
-    as_text.check_starts();
     call.lengths = of.lengths;
-    call.start = of.start;
+    call.start = as_text.start();
     call.seed = of.seed;
     call.offset = of.offset;
     const Lists of_tangents = as_text.tangents(tangents);

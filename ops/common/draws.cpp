@@ -9,7 +9,7 @@ namespace spikeforge::ops {
 namespace {
 
 void check_one_number(const MultistepCall& call, const char* name, const at::Tensor& t) {
-  const char* const op = call.cell->forward_op.c_str();
+  const char* const op = call.op_name();
   TORCH_CHECK_TYPE(t.scalar_type() == at::kLong, op, ": ", name, " must be int64, but is ", t.scalar_type());
   TORCH_CHECK_VALUE(t.dim() == 0, op, ": ", name, " must be a 0-dimensional tensor, but has shape ", t.sym_sizes());
   const at::Tensor& x = call.inputs[0];
@@ -30,7 +30,7 @@ const std::int64_t* placed(const at::Tensor& t, std::int64_t& number) {
 
 void set_draws(MultistepCall& call, const std::optional<at::Tensor>& seed, const std::optional<at::Tensor>& offset) {
   if (!seed.has_value() && !offset.has_value()) return;
-  TORCH_CHECK_VALUE(call.cell->draws, call.cell->forward_op, ": ", seed.has_value() ? "seed" : "offset",
+  TORCH_CHECK_VALUE(call.cell->draws, call.op_name(), ": ", seed.has_value() ? "seed" : "offset",
                     " is given, but the neuron draws no random numbers");
   call.seed = seed.value_or(at::Tensor());
   call.offset = offset.value_or(at::Tensor());
@@ -45,7 +45,7 @@ MultistepCall with_seed(MultistepCall call) {
 
 void check_draws(const MultistepCall& call) {
   if (!call.cell->draws) return;
-  TORCH_CHECK_VALUE(call.seed.defined(), call.cell->forward_op,
+  TORCH_CHECK_VALUE(call.seed.defined(), call.op_name(),
                     ": the neuron draws random numbers, so that it needs a seed here");
   check_one_number(call, "seed", call.seed);
   if (call.offset.defined()) check_one_number(call, "offset", call.offset);

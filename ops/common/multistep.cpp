@@ -36,8 +36,7 @@ ParamView view_of(const MultistepCall& call, std::size_t j, const PlainLayout& l
   const c10::ScalarType type = call.inputs[0].scalar_type();
   const ParamView view = view_param(call.param(j), type, state_type(type), layout, copies);
   // Where a tensor's one number was read, it can be checked whatever the device.
-  if (view.data == nullptr)
-    check_number(call.cell->forward_op.c_str(), call.cell->params[j], view.number, arithmetic_of(call));
+  if (view.data == nullptr) check_number(call.op_name(), call.cell->params[j], view.number, arithmetic_of(call));
   return view;
 }
 
@@ -45,7 +44,9 @@ ParamView view_of(const MultistepCall& call, std::size_t j, const PlainLayout& l
 
 void check_arguments(const MultistepCall& call) {
   const Cell& cell = *call.cell;
-  const Leader leader{cell.forward_op.c_str(), cell.inputs[0].c_str(), call.inputs[0]};
+  const Leader leader{call.op_name(), cell.inputs[0].c_str(), call.inputs[0]};
+  TORCH_CHECK_TYPE(!leader.tensor.is_nested(), leader.op, ": ", leader.name,
+                   " must be a dense tensor, but is nested; pad its sequences, and pass lengths");
   TORCH_CHECK_TYPE(leader.tensor.layout() == c10::kStrided, leader.op, ": ", leader.name,
                    " must be a dense tensor, but its layout is ", leader.tensor.layout(), "; pass ", leader.name,
                    ".to_dense()");
@@ -65,24 +66,32 @@ void check_arguments(const MultistepCall& call) {
 void refuse_values(const MultistepCall& call) {
   const Cell& cell = *call.cell;
   for (std::size_t j = 0; j < cell.params.size(); ++j)
-    if (call.param(j).defined())
-      check_values(cell.forward_op.c_str(), cell.params[j], call.param(j), arithmetic_of(call));
-  TORCH_CHECK(false, cell.forward_op, ": a parameter was changed during the call");
+    if (call.param(j).defined()) check_values(call.op_name(), cell.params[j], call.param(j), arithmetic_of(call));
+  TORCH_CHECK(false, call.op_name(), ": a parameter was changed during the call");
 }
 
 void check_lengths(const MultistepCall& call) {
-  if (!call.lengths.defined()) return;
-  const std::int64_t steps = call.inputs[0].size(0);
-  const at::Tensor all = call.lengths.contiguous();
-  const auto* const lengths = all.const_data_ptr<std::int32_t>();
-  for (std::int64_t i = 0; i < all.numel(); ++i)
-    TORCH_CHECK_VALUE(0 <= lengths[i] && lengths[i] <= steps, call.cell->forward_op, ": lengths must lie in [0, ",
-                      steps, "], the steps of ", call.cell->inputs[0], ", but one is ", lengths[i], ", of sample ", i);
+  if (call.lengths.defined()) check_lengths(call, call.lengths, call.inputs[0].size(0));
+}
+
+void check_lengths(const MultistepCall& call, const at::Tensor& lengths, std::int64_t steps) {
+  const at::Tensor all = lengths.contiguous();
+  const auto check = [&](const auto* numbers) {
+    for (std::int64_t i = 0; i < all.numel(); ++i)
+      TORCH_CHECK_VALUE(0 <= numbers[i] && numbers[i] <= steps, call.op_name(), ": lengths must lie in [0, ", steps,
+                        "], the steps of ", call.cell->inputs[0], ", but one is ", numbers[i], ", of sample ", i);
+  };
+  if (all.scalar_type() == at::kLong)
+    check(all.const_data_ptr<std::int64_t>());
+  else
+    check(all.const_data_ptr<std::int32_t>());
 }
 
 void check_dense(const MultistepCall& call) {
   bool dense = true;
-  for_each_argument(call, [&](const at::Tensor& t) { dense = dense && (!t.defined() || t.layout() == c10::kStrided); });
+  for_each_argument(call, [&](const at::Tensor& t) {
+    dense = dense && (!t.defined() || (t.layout() == c10::kStrided && !t.is_nested()));
+  });
   if (!dense) check_arguments(call);
 }
 

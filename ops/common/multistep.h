@@ -39,8 +39,10 @@ struct MultistepCall {
   at::Tensor lengths, start;
   // Of a cell that draws random numbers: int64 tensors of one element (draws.h). Without an offset the first step is 0.
   at::Tensor seed, offset;
-  bool scan = false;  // forward; of a cell whose composition there is (kernels/scan)
+  bool scan = false;         // forward; of a cell whose composition there is (kernels/scan)
+  const char* op = nullptr;  // as messages begin, of an operator that is not the cell's own
 
+  const char* op_name() const { return op != nullptr ? op : cell->forward_op.c_str(); }
   bool has_samples() const { return lengths.defined() || start.defined(); }
   const at::Tensor& state(std::size_t s) const { return states.empty() ? undefined : states[s]; }
   const at::Tensor& param(std::size_t j) const { return params.empty() ? undefined : params[j]; }
@@ -75,6 +77,8 @@ void check_arguments(const MultistepCall& call);
 [[noreturn]] void refuse_values(const MultistepCall& call);
 // Names the first length that is not one of a sequence of T steps. Reads them, so only on the CPU. Throws ValueError.
 void check_lengths(const MultistepCall& call);
+// The same of others than the call's, int64 or int32.
+void check_lengths(const MultistepCall& call, const at::Tensor& lengths, std::int64_t steps);
 // Refuses other layouts than dense ones in words; the dispatcher, which has no kernels for them, would not find any.
 void check_dense(const MultistepCall& call);
 

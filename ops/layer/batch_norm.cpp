@@ -20,9 +20,6 @@
 namespace spikeforge::ops::layers {
 namespace {
 
-constexpr const char* batch_norm_op = "batch_norm_run";
-constexpr const char* tracked_op = "batch_norm_run_tracked";
-
 SPIKEFORGE_SCHEMAS(library) {
   library.def(
       "batch_norm_run(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, Tensor? weight=None, "
@@ -60,10 +57,9 @@ std::int64_t dim_of_channels(const Leader& leader, std::int64_t channel_dim) {
   return dim;
 }
 
-graph::Residual residual_named(std::string_view mode) {
+graph::Residual residual_named(const char* op, std::string_view mode) {
   const auto residual = graph::residual_of(mode);
-  TORCH_CHECK_VALUE(residual.has_value(), batch_norm_op, ": residual_mode must be add, and or iand, but is '", mode,
-                    "'");
+  TORCH_CHECK_VALUE(residual.has_value(), op, ": residual_mode must be add, and or iand, but is '", mode, "'");
   return *residual;
 }
 
@@ -71,34 +67,34 @@ void check(const LayerCall& call) {
   const MultistepCall neuron = traced_call(call.neuron, call.inputs, call.states, call.params, call.store_states);
   refuse_draws(*neuron.cell, batch_norm_op);
   const at::Tensor& x = call.inputs[0];
-  const Leader leader{batch_norm_op, neuron.cell->inputs[0].c_str(), x};
+  const Leader leader{call.op, neuron.cell->inputs[0].c_str(), x};
   check_leader(leader);
   const c10::SymInt channels = x.sym_size(dim_of_channels(leader, call.channel_dim));
   const std::array<std::pair<const char*, const at::Tensor*>, 4> of_channels{
       {{"weight", &call.weight}, {"bias", &call.bias}, {"mean", &call.mean}, {"var", &call.var}}};
   for (const auto& [name, numbers] : of_channels) {
     if (!numbers->defined()) continue;
-    TORCH_CHECK_VALUE(numbers->dim() == 1 && numbers->sym_size(0) == channels, batch_norm_op, ": ", name,
+    TORCH_CHECK_VALUE(numbers->dim() == 1 && numbers->sym_size(0) == channels, call.op, ": ", name,
                       " must have shape [", channels, "], one number for each channel, but has ", numbers->sym_sizes());
     check_type(leader, name, *numbers);
     check_device(leader, name, *numbers);
   }
-  TORCH_CHECK_VALUE(call.mean.defined() == call.var.defined(), batch_norm_op,
+  TORCH_CHECK_VALUE(call.mean.defined() == call.var.defined(), call.op,
                     ": mean and var are given together, or neither: then they are those of ", leader.name);
-  TORCH_CHECK_VALUE(std::isfinite(call.eps) && call.eps >= 0, batch_norm_op,
-                    ": eps must be finite and not below 0, but is ", call.eps);
-  residual_named(call.residual_mode);
-  if (call.bits != 0) check_bits(batch_norm_op, call.bits);
+  TORCH_CHECK_VALUE(std::isfinite(call.eps) && call.eps >= 0, call.op, ": eps must be finite and not below 0, but is ",
+                    call.eps);
+  residual_named(call.op, call.residual_mode);
+  if (call.bits != 0) check_bits(call.op, call.bits);
   if (call.residual.defined()) {
-    TORCH_CHECK_VALUE(call.residual.sym_sizes() == x.sym_sizes(), batch_norm_op, ": residual must have shape ",
-                      x.sym_sizes(), ", that of ", leader.name, ", but has ", call.residual.sym_sizes());
-    TORCH_CHECK_TYPE(call.residual.scalar_type() == x.scalar_type(), batch_norm_op, ": residual must be ",
-                     x.scalar_type(), ", the type of ", leader.name, ", but is ", call.residual.scalar_type());
+    TORCH_CHECK_VALUE(call.residual.sym_sizes() == x.sym_sizes(), call.op, ": residual must have shape ", x.sym_sizes(),
+                      ", that of ", leader.name, ", but has ", call.residual.sym_sizes());
+    TORCH_CHECK_TYPE(call.residual.scalar_type() == x.scalar_type(), call.op, ": residual must be ", x.scalar_type(),
+                     ", the type of ", leader.name, ", but is ", call.residual.scalar_type());
     check_device(leader, "residual", call.residual);
   }
   if (call.has_statistics()) return;
   const auto numbers = x.sym_numel().maybe_as_int(), of = channels.maybe_as_int();
-  TORCH_CHECK_VALUE(!numbers || !of || *of == 0 || *numbers / *of > 1, batch_norm_op,
+  TORCH_CHECK_VALUE(!numbers || !of || *numbers == 0 || *numbers / *of > 1, call.op,
                     ": statistics need more than one number for each channel, but ", leader.name, " has shape ",
                     x.sym_sizes(), "; pass mean and var, or call eval() on a module");
 }
@@ -142,6 +138,7 @@ void move_running(Running& running, const LayerCall& call, const at::Tensor& mea
   const at::NoGradGuard no_grad;
   const at::Scalar count = numbers_of_a_channel(call.inputs[0], call.channel_dim);
   running.batches.add_(1);
+  if (call.inputs[0].numel() == 0) return;
   const auto move = [&](const at::Tensor& to, const at::Tensor& now) {
     const at::Tensor here = now.detach().to(to.scalar_type());
     if (running.momentum)
@@ -153,13 +150,15 @@ void move_running(Running& running, const LayerCall& call, const at::Tensor& mea
   move(running.var, var.detach() * (count.toDouble() / (count.toDouble() - 1)));
 }
 
-LayerCall checked_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
-                       const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& mean,
-                       const MaybeTensor& var, const MaybeTensor& residual, std::string_view residual_mode,
-                       std::int64_t channel_dim, double eps, bool store_states, std::int64_t bits) {
+LayerCall checked_call(const char* op, std::string_view neuron, at::TensorList inputs, at::TensorList states,
+                       at::TensorList params, const MaybeTensor& weight, const MaybeTensor& bias,
+                       const MaybeTensor& mean, const MaybeTensor& var, const MaybeTensor& residual,
+                       std::string_view residual_mode, std::int64_t channel_dim, double eps, bool store_states,
+                       std::int64_t bits) {
   const auto given = [](const MaybeTensor& t) { return t.value_or(at::Tensor()); };
-  LayerCall call{neuron,     inputs,          states,        params,      given(weight), given(bias),  given(mean),
-                 given(var), given(residual), residual_mode, channel_dim, eps,           store_states, bits};
+  LayerCall call{op,          neuron,       inputs,     states,          params,        given(weight),
+                 given(bias), given(mean),  given(var), given(residual), residual_mode, channel_dim,
+                 eps,         store_states, bits};
   check(call);
   if (call.channel_dim < 0) call.channel_dim += call.inputs[0].dim();
   return call;
@@ -227,7 +226,7 @@ Results composed(const LayerCall& call) {
     std::get<3>(results) = call.var.clone();
     return results;
   }
-  const auto [mean, var] = call_channel_statistics(call.inputs[0], call.channel_dim);
+  const auto [mean, var] = statistics_of_input(call.inputs[0], call.channel_dim);
   return composed(call, mean, var);
 }
 

@@ -23,6 +23,9 @@ using traced::List;
 using MaybeTensor = std::optional<at::Tensor>;
 using Results = std::tuple<List, List, at::Tensor, at::Tensor>;
 
+inline constexpr const char* batch_norm_op = "batch_norm_run";
+inline constexpr const char* tracked_op = "batch_norm_run_tracked";
+
 // Running statistics of a layer in training, which move towards those of its input: the variance's is divided by one
 // less.
 struct Running {
@@ -32,6 +35,7 @@ struct Running {
 };
 
 struct LayerCall {
+  const char* op;  // as messages begin
   std::string_view neuron;
   at::TensorList inputs, states, params;
   at::Tensor weight, bias, mean, var, residual;  // undefined: none
@@ -54,7 +58,7 @@ struct LayerCall {
 void check(const LayerCall& call);
 
 // Throws ValueError for no residual_mode.
-graph::Residual residual_named(std::string_view mode);
+graph::Residual residual_named(const char* op, std::string_view mode);
 
 // channel_dim counted from the front. Throws ValueError for one that the leader does not have, or that is time.
 std::int64_t dim_of_channels(const Leader& leader, std::int64_t channel_dim);
@@ -64,6 +68,9 @@ std::tuple<at::Tensor, at::Tensor> statistics_in_torch(const at::Tensor& x, std:
 
 // Of the input where a call brings none, through the dispatcher.
 std::pair<at::Tensor, at::Tensor> call_channel_statistics(const at::Tensor& x, std::int64_t channel_dim);
+
+// By which a layer normalises; 0 and 1 where the input has no elements.
+std::pair<at::Tensor, at::Tensor> statistics_of_input(const at::Tensor& x, std::int64_t channel_dim);
 
 // 1 / sqrt(var + eps), and that times the weight.
 struct Scale {
@@ -132,10 +139,11 @@ at::Scalar numbers_of_a_channel(const at::Tensor& x, std::int64_t channel_dim);
 at::Tensor beside(const at::Tensor& numbers, const at::Tensor& x, std::int64_t channel_dim);
 
 // With the channel's dimension counted from the front. Throws as check() does.
-LayerCall checked_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
-                       const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& mean,
-                       const MaybeTensor& var, const MaybeTensor& residual, std::string_view residual_mode,
-                       std::int64_t channel_dim, double eps, bool store_states, std::int64_t bits);
+LayerCall checked_call(const char* op, std::string_view neuron, at::TensorList inputs, at::TensorList states,
+                       at::TensorList params, const MaybeTensor& weight, const MaybeTensor& bias,
+                       const MaybeTensor& mean, const MaybeTensor& var, const MaybeTensor& residual,
+                       std::string_view residual_mode, std::int64_t channel_dim, double eps, bool store_states,
+                       std::int64_t bits);
 
 // A kernel of batch_norm_run for the dispatcher.
 template <Results (*run)(const LayerCall&)>
@@ -143,8 +151,8 @@ Results kernel(std::string_view neuron, at::TensorList inputs, at::TensorList st
                const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& mean, const MaybeTensor& var,
                const MaybeTensor& residual, std::string_view residual_mode, std::int64_t channel_dim, double eps,
                bool store_states, std::int64_t bits) {
-  return run(checked_call(neuron, inputs, states, params, weight, bias, mean, var, residual, residual_mode, channel_dim,
-                          eps, store_states, bits));
+  return run(checked_call(batch_norm_op, neuron, inputs, states, params, weight, bias, mean, var, residual,
+                          residual_mode, channel_dim, eps, store_states, bits));
 }
 
 // Of batch_norm_run_tracked.
@@ -155,7 +163,7 @@ std::tuple<List, List> tracked_kernel(std::string_view neuron, at::TensorList in
                                       const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& residual,
                                       std::string_view residual_mode, std::int64_t channel_dim, double eps,
                                       std::optional<double> momentum, bool store_states, std::int64_t bits) {
-  LayerCall call = checked_call(neuron, inputs, states, params, weight, bias, /*mean=*/std::nullopt,
+  LayerCall call = checked_call(tracked_op, neuron, inputs, states, params, weight, bias, /*mean=*/std::nullopt,
                                 /*var=*/std::nullopt, residual, residual_mode, channel_dim, eps, store_states, bits);
   Running running{running_mean, running_var, num_batches_tracked, momentum};
   check(running, call);

@@ -140,7 +140,7 @@ struct BatchNormRule {
       // The numbers' own derivatives are wanted too.
       const at::Tensor& x = arguments[0];
       const auto beside_x = [&](const at::Tensor& t) { return beside(t, x, layer.channel_dim); };
-      const auto [mean, var] = call_channel_statistics(x, layer.channel_dim);
+      const auto [mean, var] = statistics_of_input(x, layer.channel_dim);
       const Scale factors = scale_of(var, affine.weight, ctx->saved_data.at("eps").toDouble());
       layer.rstd = beside_x(factors.rstd);
       arguments[layer.mean_at()] = beside_x(mean);

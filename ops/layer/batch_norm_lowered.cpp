@@ -148,7 +148,7 @@ at::Scalar numbers_of_a_channel(const at::Tensor& x, std::int64_t channel_dim) {
 
 LayerResults forward_of_parts(const LayerCall& layer, bool save) {
   LayerResults results;
-  std::tie(results.mean, results.var) = call_channel_statistics(layer.inputs[0], layer.channel_dim);
+  std::tie(results.mean, results.var) = statistics_of_input(layer.inputs[0], layer.channel_dim);
   const at::Tensor& mean = results.mean;
   const auto row = [&](const at::Tensor& t, double otherwise) {
     if (!t.defined()) return at::full_like(mean, otherwise).unsqueeze(0);
@@ -394,6 +394,7 @@ bool calls_go_to_cuda(const LayerCall& call) {
 
 LayerResults layer_forward_cuda(const LayerCall& layer, bool save) {
   const at::Tensor& x = layer.inputs[0];
+  if (x.numel() == 0) return forward_of_parts(layer, save);
   const c10::cuda::OptionalCUDAGuard guard(x.device());
   auto results = forward_in_one(
       layer, save, [&](const OneForward& one) { return done_besides(one, gpu_of(x)); },
@@ -404,7 +405,7 @@ LayerResults layer_forward_cuda(const LayerCall& layer, bool save) {
 ByArgument layer_backward_cuda(const LayerBackward& layer) {
   const at::Tensor& x = layer.run.inputs[0];
   const c10::cuda::OptionalCUDAGuard guard(x.device());
-  if (layer.run.needs_grad[0])
+  if (layer.run.needs_grad[0] && x.numel() != 0)
     if (auto found = backward_in_one(layer, [&](const OneBackward& one) { return launch_on(x, one); }))
       return std::move(*found);
   return backward_of_parts(layer, /*is_differentiated=*/false);
@@ -430,9 +431,9 @@ std::tuple<List, List, at::Tensor, at::Tensor, List, List> forward_kernel(
     const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& residual, std::string_view residual_mode,
     std::int64_t channel_dim, double eps, bool store_states, bool save, std::int64_t bits) {
   const at::TensorList none;
-  const LayerCall call =
-      checked_call(neuron, inputs, states.value_or(none), params.value_or(none), weight, bias, /*mean=*/std::nullopt,
-                   /*var=*/std::nullopt, residual, residual_mode, channel_dim, eps, store_states, bits);
+  const LayerCall call = checked_call(
+      forward_op, neuron, inputs, states.value_or(none), params.value_or(none), weight, bias, /*mean=*/std::nullopt,
+      /*var=*/std::nullopt, residual, residual_mode, channel_dim, eps, store_states, bits);
   const LayerResults results = forward(call, save);
   const Numbers& numbers = results.numbers;
   return {traced::list_of(results.run.outputs),
@@ -451,7 +452,7 @@ List backward_kernel(std::string_view neuron, const traced::OptionalTensorList& 
                      c10::List<bool> needs_grad,  // NOLINT(performance-unnecessary-value-param): the dispatcher's
                      std::optional<std::string_view> residual_mode, std::int64_t channel_dim, bool store_states) {
   const std::optional<graph::Residual> residual =
-      residual_mode ? std::optional(residual_named(*residual_mode)) : std::nullopt;
+      residual_mode ? std::optional(residual_named(backward_op, *residual_mode)) : std::nullopt;
   const auto cell = layer_cell(neuron, residual);
   const traced::GivenBackward given(cell->text, grad_outputs, grad_states, inputs, states, params, checkpoints,
                                     needs_grad, store_states);

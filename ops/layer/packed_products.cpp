@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -182,24 +183,31 @@ struct PackedConvolutionRule {
   }
 };
 
+void check_matches(const char* op, const char* name, const at::Tensor& t, const at::Tensor& x) {
+  TORCH_CHECK_TYPE(t.scalar_type() == x.scalar_type(), op, ": ", name, " must be ", x.scalar_type(),
+                   ", the type of x, but is ", t.scalar_type());
+  TORCH_CHECK_VALUE(t.device() == x.device(), op, ": ", name, " must be on ", x.device(),
+                    ", the device of x, but is on ", t.device());
+}
+
+void check_tensors(const char* op, const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias) {
+  TORCH_CHECK_TYPE(is_supported(x.scalar_type()) && x.layout() == c10::kStrided, op,
+                   ": x must be dense, and float16, bfloat16, float32 or float64, but is ", x.scalar_type(), ", ",
+                   x.layout());
+  check_matches(op, "weight", weight, x);
+  if (!bias.has_value() || !bias->defined()) return;
+  TORCH_CHECK_VALUE(bias->dim() == 1 && bias->sym_size(0) == weight.sym_size(0), op, ": bias must have shape [",
+                    weight.sym_size(0), "], a number for each of the outputs of weight, but has ", bias->sym_sizes());
+  check_matches(op, "bias", *bias, x);
+}
+
 // The product by torch; recorded by Rule with x as bits where the weight's gradient will be wanted. `keep` saves what
 // else Rule reads. Transforms of torch.func, and forward mode, have torch's own derivatives.
 template <class Rule, class Product, class Keep>
 at::Tensor packed_product(const char* op, const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias,
                           const Keeping& keeping, const Product& product, const Keep& keep) {
   if (keeping.bits != 0) check_bits(op, keeping.bits);
-  TORCH_CHECK_TYPE(is_supported(x.scalar_type()) && x.layout() == c10::kStrided, op,
-                   ": x must be dense, and float16, bfloat16, float32 or float64, but is ", x.scalar_type(), ", ",
-                   x.layout());
   const bool has_bias = bias.has_value() && bias->defined();
-  TORCH_CHECK_VALUE(weight.device() == x.device(), op, ": weight must be on ", x.device(),
-                    ", the device of x, but is on ", weight.device());
-  if (has_bias) {
-    TORCH_CHECK_VALUE(bias->dim() == 1 && bias->sym_size(0) == weight.sym_size(0), op, ": bias must have shape [",
-                      weight.sym_size(0), "], a number for each of the outputs of weight, but has ", bias->sym_sizes());
-    TORCH_CHECK_VALUE(bias->device() == x.device(), op, ": bias must be on ", x.device(),
-                      ", the device of x, but is on ", bias->device());
-  }
   variable_list inputs{x, weight};
   if (has_bias) inputs.push_back(*bias);
   const auto any = [&](auto&& is) { return std::any_of(inputs.begin(), inputs.end(), is); };
@@ -228,31 +236,42 @@ at::Tensor packed_product(const char* op, const at::Tensor& x, const at::Tensor&
   })[0];
 }
 
+void check_linear(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias) {
+  TORCH_CHECK_VALUE(weight.dim() == 2, "linear: weight must have shape [out, in], but has ", weight.sym_sizes());
+  TORCH_CHECK_VALUE(x.dim() >= 1 && x.sym_size(-1) == weight.sym_size(1), "linear: x must have shape [..., ",
+                    weight.sym_size(1), "] beside a weight [out, in] of shape ", weight.sym_sizes(), ", but has shape ",
+                    x.sym_sizes());
+  check_tensors("linear", x, weight, bias);
+}
+
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, std::int64_t /*bits*/,
                   bool /*recompute*/) {
+  check_linear(x, weight, bias);
   return at::linear(x, weight, bias);
 }
 
 at::Tensor linear_autograd(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, std::int64_t bits,
                            bool recompute) {
-  TORCH_CHECK_VALUE(weight.dim() == 2, "linear: weight must have shape [out, in], but has ", weight.sym_sizes());
-  TORCH_CHECK_VALUE(x.dim() >= 1, "linear: x must have shape [..., in], but is 0-dimensional");
+  check_linear(x, weight, bias);
   return packed_product<PackedLinearRule>(
       "linear", x, weight, bias, {bits, recompute}, [&] { return at::linear(x, weight, bias); },
       [](AutogradContext*) {});
 }
 
 // One number for each dimension of space.
-std::vector<c10::SymInt> expanded(const char* name, at::IntArrayRef given, std::size_t dims) {
+std::vector<c10::SymInt> expanded(const char* name, at::IntArrayRef given, std::size_t dims, std::int64_t least) {
   TORCH_CHECK_VALUE(given.size() == 1 || given.size() == dims, "convolution: ", name, " must have one entry, or ", dims,
                     ", but has ", given.size());
+  for (const std::int64_t n : given)
+    TORCH_CHECK_VALUE(n >= least, "convolution: ", name, " must not be below ", least, ", but is ", given);
   std::vector<c10::SymInt> all(dims, given[0]);
   if (given.size() == dims) std::copy(given.begin(), given.end(), all.begin());
   return all;
 }
 
-Geometry geometry_of(const at::Tensor& x, const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding,
-                     at::IntArrayRef dilation, std::int64_t groups) {
+// Throws TypeError and ValueError for tensors and numbers that do not fit together.
+Geometry geometry_of(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, at::IntArrayRef stride,
+                     at::IntArrayRef padding, at::IntArrayRef dilation, std::int64_t groups) {
   TORCH_CHECK_VALUE(
       weight.dim() >= 3 && weight.dim() <= 5,
       "convolution: weight must have shape [out, in / groups, *kernel] with 1 to 3 dimensions of space, but has ",
@@ -260,21 +279,37 @@ Geometry geometry_of(const at::Tensor& x, const at::Tensor& weight, at::IntArray
   TORCH_CHECK_VALUE(x.dim() == weight.dim(), "convolution: x must have ", weight.dim(),
                     " dimensions, [N, in, *space], beside a weight of shape ", weight.sym_sizes(), ", but has shape ",
                     x.sym_sizes());
+  TORCH_CHECK_VALUE(groups >= 1 && weight.sym_size(0) % groups == 0,
+                    "convolution: groups must divide the outputs of weight, ", weight.sym_size(0), ", but is ", groups);
+  TORCH_CHECK_VALUE(x.sym_size(1) == weight.sym_size(1) * groups, "convolution: x must have ",
+                    weight.sym_size(1) * groups, " channels, in dimension 1, beside a weight of shape ",
+                    weight.sym_sizes(), groups > 1 ? c10::str(" and ", groups, " groups") : std::string(),
+                    ", but has shape ", x.sym_sizes());
+  check_tensors("convolution", x, weight, bias);
   const auto dims = static_cast<std::size_t>(weight.dim() - 2);
-  return {expanded("stride", stride, dims), expanded("padding", padding, dims), expanded("dilation", dilation, dims),
-          groups};
+  Geometry geometry{expanded("stride", stride, dims, 1), expanded("padding", padding, dims, 0),
+                    expanded("dilation", dilation, dims, 1), groups};
+  for (std::size_t d = 0; d < dims; ++d) {
+    const auto of = static_cast<std::int64_t>(d) + 2;
+    const c10::SymInt padded = x.sym_size(of) + geometry.padding[d] * 2;
+    const c10::SymInt window = geometry.dilation[d] * (weight.sym_size(of) - 1) + 1;
+    TORCH_CHECK_VALUE(window <= padded, "convolution: the kernel must not be larger than x, but takes ", window,
+                      " places of ", padded, " in dimension ", of, " of x, of shape ", x.sym_sizes(),
+                      ", with its padding");
+  }
+  return geometry;
 }
 
 at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, at::IntArrayRef stride,
                        at::IntArrayRef padding, at::IntArrayRef dilation, std::int64_t groups, std::int64_t /*bits*/,
                        bool /*recompute*/) {
-  return convolve(x, weight, bias, geometry_of(x, weight, stride, padding, dilation, groups));
+  return convolve(x, weight, bias, geometry_of(x, weight, bias, stride, padding, dilation, groups));
 }
 
 at::Tensor convolution_autograd(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias,
                                 at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
                                 std::int64_t groups, std::int64_t bits, bool recompute) {
-  const Geometry options = geometry_of(x, weight, stride, padding, dilation, groups);
+  const Geometry options = geometry_of(x, weight, bias, stride, padding, dilation, groups);
   return packed_product<PackedConvolutionRule>(
       "convolution", x, weight, bias, {bits, recompute}, [&] { return convolve(x, weight, bias, options); },
       [&](AutogradContext* ctx) { PackedConvolutionRule::keep(ctx, options); });

@@ -12,7 +12,9 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mean.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/square.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <vector>
@@ -126,6 +128,13 @@ std::pair<at::Tensor, at::Tensor> call_channel_statistics(const at::Tensor& x, s
   static const auto handle = traced::find<ChannelStatistics>("spikeforge::channel_statistics");
   auto [mean, var] = handle.call(x, channel_dim);
   return {std::move(mean), std::move(var)};
+}
+
+std::pair<at::Tensor, at::Tensor> statistics_of_input(const at::Tensor& x, std::int64_t channel_dim) {
+  const auto numbers = x.sym_numel().maybe_as_int();
+  if (!numbers || *numbers > 0) return call_channel_statistics(x, channel_dim);
+  const auto options = x.options().dtype(state_type(x.scalar_type())).memory_format(std::nullopt);
+  return {at::zeros_symint({x.sym_size(channel_dim)}, options), at::ones_symint({x.sym_size(channel_dim)}, options)};
 }
 
 }  // namespace spikeforge::ops::layers

@@ -11,7 +11,6 @@
 namespace spikeforge::ops::recurrent {
 namespace {
 
-constexpr const char* op = "recurrent_run";
 constexpr const char* backward_op = "recurrent_run_backward";
 
 Leader leader_of(const char* name, const MultistepCall& call) {
@@ -184,6 +183,7 @@ MultistepCall call_of(std::string_view neuron, bool store_states) {
   call.cell = call.holder.get();
   refuse_draws(*call.cell, op);
   call.store_states = store_states;
+  call.op = op;
   return call;
 }
 

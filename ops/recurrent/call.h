@@ -24,6 +24,8 @@ using traced::OptionalTensorList;
 using MaybeTensor = std::optional<at::Tensor>;
 using traced::OptionalTensor;
 
+inline constexpr const char* op = "recurrent_run";  // as messages begin
+
 struct RecurrentCall : MultistepCall {
   at::Tensor w;
   at::Tensor spikes;  // undefined: none before the first step
@@ -127,6 +129,7 @@ traced::Outputs run_kernel(std::string_view neuron, at::TensorList inputs, const
                            bool store_states, OptionalTensor lengths, OptionalTensor start) {
   RecurrentCall call{traced_call(neuron, inputs, states, params, store_states), w, spikes.value_or(at::Tensor()), into,
                      delay};
+  call.op = op;
   set_samples(call, lengths, start);
   check(call);
   return traced::outputs_of(run(call));

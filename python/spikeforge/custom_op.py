@@ -98,7 +98,16 @@ class CustomOp:
         _CPP.compile(self._number, arch, list(args))
 
     def unregister(self) -> None:
-        """Takes the operator out of torch, so that its name is free. Nothing may be calling it meanwhile."""
+        """Takes the operator out of torch, so that its name is free. Nothing may be calling it meanwhile.
+
+        Raises:
+            RuntimeError: while one of its own functions runs.
+        """
+        if self._parts.running:
+            raise RuntimeError(
+                f"{self.name}: unregister() was called while one of its functions runs, which torch then returns to; "
+                "call it when the operator has returned"
+            )
         if _registered.pop(self.name, None) is None:
             return
         _CPP.unregister(self._number)
@@ -221,6 +230,7 @@ class _Parts:
         self._dict: dict[str, Any] = {}
         self._library: torch.library.Library | None = None
         self._functions: dict[str, list[Callable[..., Any]]] = {}
+        self.running: list[str] = []  # names of the functions that are being called
         self.kept: list[Any] = []  # what an address belongs to
         self.differentiable = differentiable
         self.dtypes = {name: _listed(allowed, torch.dtype) for name, allowed in (dtypes or {}).items()}
@@ -257,10 +267,17 @@ class _Parts:
         self._library.define(schema.removeprefix(f"{_FUNCTIONS}::"))
         # Rules are traced through; the others run where autograd is done.
         is_rule = part in ("vjp", "jvp", "vmap")
-        held = self._functions[name] = [function]  # torch never gives up what it is handed
-        self._library.impl(
-            name, lambda *args: held[0](*args), "CompositeImplicitAutograd" if is_rule else "CompositeExplicitAutograd"
-        )
+        held, running = [function], self.running  # torch never gives up what it is handed
+        self._functions[name] = held
+
+        def call(*args: Any) -> Any:
+            running.append(name)
+            try:
+                return held[0](*args)
+            finally:
+                running.pop()
+
+        self._library.impl(name, call, "CompositeImplicitAutograd" if is_rule else "CompositeExplicitAutograd")
         self[key or part] = full
 
     def register(self) -> int:
@@ -495,20 +512,41 @@ def _differentiable(parts: _Parts) -> list[int]:
 
 
 def _vjp_function(parts: _Parts, vjp: Callable[..., Any]) -> Callable[..., Any]:
-    name, count = parts.name, len(_differentiable(parts))
+    name, places = parts.name, _differentiable(parts)
+    count, is_list = len(places), ["List[" in parts.kinds[i] for i in places]
 
     def gradients(*args: Any) -> Any:
         given = vjp(*args)
-        if count == 1 and not (isinstance(given, (list, tuple)) and len(given) == 1):
-            return given
-        if not isinstance(given, (list, tuple)) or len(given) != count:
-            number = len(given) if isinstance(given, (list, tuple)) else 1
+        row = _row_of_gradients(given, is_list)
+        if len(row) != count:
             raise ValueError(
-                f"{name}: its vjp must give {count} gradients, one for each differentiable argument, but gave {number}"
+                f"{name}: its vjp must give {count} {'gradient' if count == 1 else 'gradients'}, one for each "
+                f"differentiable argument, but gave {len(row)}"
             )
-        return given[0] if count == 1 else tuple(given)
+        for place, takes_list, gradient in zip(places, is_list, row):
+            if not _is_gradient(gradient, takes_list):
+                wanted = "a list of tensors" if takes_list else "a tensor or None"
+                raise TypeError(
+                    f"{name}: its vjp must give {wanted} as the gradient of {parts.arguments[place]}, but gave "
+                    f"{_described(gradient)}"
+                )
+        return row[0] if count == 1 else tuple(row)
 
     return gradients
+
+
+def _row_of_gradients(given: Any, is_list: Sequence[bool]) -> Sequence[Any]:
+    """One for each differentiable argument: that of the only one may stand alone."""
+    if not isinstance(given, (list, tuple)):
+        return [given]
+    is_alone = is_list == [True] and not (len(given) == 1 and isinstance(given[0], (list, tuple)))
+    return [given] if is_alone else given
+
+
+def _is_gradient(value: Any, takes_list: bool) -> bool:
+    if not takes_list:
+        return value is None or isinstance(value, Tensor)
+    return isinstance(value, (list, tuple)) and all(isinstance(t, Tensor) for t in value)
 
 
 def _jvp_function(parts: _Parts, jvp: Callable[..., Any]) -> Callable[..., Any]:

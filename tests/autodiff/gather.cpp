@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace spikeforge::autodiff {
 
@@ -58,6 +59,19 @@ TEST_CASE("the gathered vjp of a LIF waits for the next step in one multiplicati
   return t4, t3 - t4
 }
 )");
+}
+
+TEST_CASE("a branch that was not taken has no gradient, however large that by the next state") {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const Cell cell = graph::parse("neuron n(x; v) { h = 0.5 * v + x; return h; v' = where(h >= 1, 0.25 * v, h) }");
+  const Graph graph = gathered(vjp(cell.graph()), {3, 1});
+  // x, v, and the gradients by the output and by v'.
+  CHECK(graph::evaluate<double>(graph, std::vector<double>{3, 1, 2, infinity}) == std::vector<double>{2, infinity});
+  CHECK(graph::evaluate<double>(graph, std::vector<double>{0, 1, 2, 4}) == std::vector<double>{6, 3});
+
+  const Cell reset = graph::parse("neuron n(x; v) { h = 0.5 * v + x; return h; v' = where(h >= 1, 0, h) }");
+  const Graph detached = gathered(vjp(reset.graph()), {3, 1});
+  CHECK(graph::evaluate<double>(detached, std::vector<double>{3, 1, 2, infinity}) == std::vector<double>{2, 1});
 }
 
 TEST_CASE("a branch that was not taken has no gradient, however steep") {

@@ -51,7 +51,7 @@ TEST_CASE("the stages of an adaptive neuron") {
   t2 = h - (1 + a)
   t3 = surrogate_gradient(t2, atan(2))
   t4 = grad1 * ((0 - h) * t3) + (grad2 * t3 + grad0 * t3)
-  t5 = t4 + grad1 * where(t2 >= 0, 0, 1)
+  t5 = t4 + where(t2 >= 0, 0, grad1)
   t6 = t5 * decay
   return t6, t5 - t6, grad2 * 0.9 - t4, t5 * t1
 }

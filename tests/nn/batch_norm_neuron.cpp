@@ -162,6 +162,24 @@ TEST_CASE("a BatchNormNeuron is copied, saved, moved, and part of a network") {
   CHECK(text.str().find("BatchNormNeuron(residual=add, scale=2)") != std::string::npos);
 }
 
+TEST_CASE("a call that fails leaves a BatchNormNeuron's running statistics, and so does an empty batch") {
+  const Tensor taus = at::full({7}, 2.0, at::kDouble);
+  const auto check = [&](auto refusing, auto neuron) {
+    const BatchNorm2d norm = seasoned(3), before = copy_of(norm);
+    BatchNormNeuron wrong(norm, refusing), layer(norm, neuron);
+    CHECK_THAT(message_of([&] { wrong->forward(at::randn({4, 2, 3, 5, 5}, at::kDouble)); }), has_text("tau"));
+    check_buffers(norm, before);
+    const Tensor nothing = at::randn({4, 0, 3, 5, 5}, at::kDouble).requires_grad_();
+    const Tensor spikes = layer->forward(nothing);
+    spikes.sum().backward();
+    CHECK((spikes.sizes() == nothing.sizes() && nothing.grad().sizes() == nothing.sizes()));
+    before->num_batches_tracked.add_(1);
+    check_buffers(norm, before);
+  };
+  check(nn::LIF(nn::LIFOptions().tau(taus)), nn::LIF());
+  check(nn::Neuron(nn::NeuronOptions(std::string(leaky)).param("tau", taus)), text_neuron());
+}
+
 TEST_CASE("what a BatchNormNeuron does not take is refused in words") {
   const auto starts = [](const std::string& message, const std::string& start) {
     INFO(message);

@@ -412,10 +412,13 @@ def test_second_derivatives_where_no_state_is_given(device):
 
 
 @pytest.mark.parametrize("shape", [(4, 0, 3), (4, 2, 3, 0), (0, 2, 3)])
-def test_nothing_has_gradients_of_zero(shape, device):
+@pytest.mark.parametrize("given", [True, False])
+def test_nothing_has_gradients_of_zero(shape, given, device):
     x = torch.randn(shape, device=device, requires_grad=True)
     c = torch.ones(3, device=device, requires_grad=True)
-    spikes = ops.batch_norm_run(SMOOTH, [x], [], [torch.tensor(2.0)], c, c, c.detach(), c.detach())[0][0]
+    statistics = (c.detach(), c.detach()) if given else ()
+    spikes = ops.batch_norm_run(SMOOTH, [x], [], [torch.tensor(2.0)], c, c, *statistics)[0][0]
+    assert spikes.shape == shape and torch.autograd.grad(spikes.sum(), x, retain_graph=True)[0].shape == shape
     tau = torch.full((3, *(1,) * (len(shape) - 3)), 2.0, device=device, requires_grad=True)
     for result, leaf in ((spikes, c), (ops.run(SMOOTH, [x], [], [tau])[0][0], tau), (ops.lif(x, tau=tau)[0], tau)):
         assert torch.equal(torch.autograd.grad(result.sum(), leaf)[0], torch.zeros_like(leaf))
@@ -440,7 +443,6 @@ def wrong_calls():
     yield r"residual must have shape \[4, 3, 5, 6\], that of x, but has \[3, 5, 6\]", ValueError, dict(residual=x[0])
     yield "residual must be Float, the type of x, but is Half", TypeError, dict(residual=x.half())
     yield r"statistics need more than one number for each channel, but x has shape \[1, 1, 5\]", ValueError, dict(inputs=[x[:1, :1, :, 0]])
-    yield "statistics need more than one number for each channel", ValueError, dict(inputs=[x[:0]])
     yield "x must be float16, bfloat16, float32 or float64, but is Long", TypeError, dict(inputs=[x.long()])
     yield r"inputs must have 1 tensor \(x\), but has 0", ValueError, dict(inputs=[])
     yield r"params must have 1 tensor \(tau\), but has 0", ValueError, dict(params=[])
@@ -556,8 +558,9 @@ def test_running_statistics_that_cannot_be_moved_are_refused_in_words():
         (c.double(), count, None, "running_mean must be"),
         (c, count.float(), None, "num_batches_tracked must be int64"),
         (c, count, c, "running_mean must not share memory with another argument"),
+        (c, count, torch.ones(4), r"weight must have shape \[5\]"),
     ):
-        with pytest.raises((ValueError, TypeError), match=words):
+        with pytest.raises((ValueError, TypeError), match="batch_norm_run_tracked: " + words):
             ops.batch_norm_run_tracked(SPIKING, [x], [], [torch.tensor(2.0)], mean, torch.ones(5), batches, weight)
     assert torch.equal(c, torch.ones(5)) and count == 0
 
@@ -691,6 +694,34 @@ def test_both_ways_of_a_layer_refuse_and_count_alike(neuron, device):
     y = layer(x.requires_grad_())
     layer.train()(x.detach())
     y.sum().backward()  # of the statistics that it had
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("neuron", ["LIF", "text"])
+@pytest.mark.parametrize("momentum", [0.3, None])
+def test_an_empty_batch_is_as_torchs_normalisation_takes_it(neuron, training, momentum, device):
+    norm = nn.BatchNorm2d(3, momentum=momentum).to(device).train(training)
+    layer = snn.BatchNormNeuron(copy.deepcopy(norm), NEURONS[neuron]()).to(device).train(training)
+    x = torch.empty(4, 0, 3, 5, 5, device=device, requires_grad=True)
+    norm(x.flatten(0, 1))
+    y, state = layer(x, None)
+    assert y.shape == x.shape and state["neuron.v"].shape == (0, 3, 5, 5)
+    y.sum().backward()
+    assert x.grad.shape == x.shape and not layer.norm.weight.grad.any()
+    torch.testing.assert_close(dict(layer.norm.named_buffers()), dict(norm.named_buffers()), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("neuron", ["LIF", "text"])
+@pytest.mark.parametrize("through_time", [False, True])
+def test_a_call_that_fails_leaves_running_statistics(neuron, through_time, device):
+    norms = [nn.BatchNorm1d(3) for _ in range(4)]
+    layer = snn.BatchNormNeuron(nn.ModuleList(norms) if through_time else norms[0], NEURONS[neuron]()).to(device)
+    x = torch.randn(4, 2, 3, device=device)
+    before = {name: t.clone() for name, t in layer.named_buffers()}
+    layer.neuron.tau = nn.Parameter(torch.full((5,), 2.0, device=device))
+    with pytest.raises(ValueError, match="tau"):
+        layer(x)
+    torch.testing.assert_close(dict(layer.named_buffers()), before, rtol=0, atol=0)
 
 
 # --- batch normalisation through time

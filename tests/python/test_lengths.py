@@ -311,17 +311,39 @@ def test_second_derivatives_and_forward_mode():
 
     assert torch.autograd.gradgradcheck(lambda x: smooth(x, start), x.clone().requires_grad_())
     assert torch.autograd.gradcheck(lambda x: smooth(x, start), x.clone().requires_grad_(), check_forward_ad=True)
-    with pytest.raises(NotImplementedError, match="v must start at the number 0"):
-        torch.func.jvp(lambda x: ops.lif(x, v_reset=0.5, start=start)[0], (x,), (x,))
+
+
+@pytest.mark.parametrize("neuron", ["lif", "izhikevich"])
+def test_second_derivatives_where_states_start_anew_at_parameters(neuron):
+    """v_reset and w_rest are where a state begins again: a tensor each, and another number for each neuron."""
+    lengths, start = samples("cpu", (7, 5, 0), steps=7)
+    x = torch.randn(7, 3, 2, dtype=torch.float64)
+    params = [torch.rand(2, dtype=torch.float64) * 0.4 + low for low in (2.0, -0.3, 0.1)]
+    names = ("tau", "v_reset", "w_rest")[: 3 if neuron == "izhikevich" else 2]
+
+    def call(x, *params, **options):
+        given = dict(zip(names, params), lengths=lengths, start=start, v_threshold=torch.tensor(1.0, dtype=x.dtype))
+        return getattr(ops, neuron)(x, **given, **options)
+
+    def smooth(*leaves):
+        y, *states = call(*leaves, spiking=False)
+        return y.sum(0) + sum(states)
+
+    leaves = [t.requires_grad_() for t in (x, *params[: len(names)])]
+    assert torch.autograd.gradcheck(smooth, leaves, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(smooth, leaves)
+    torch.autograd.gradgradcheck(lambda tau: smooth(x.detach(), tau, *params[1 : len(names)]), [leaves[1]])
+    values, _ = torch.func.jvp(lambda x: call(x * 3, *params)[0], (x.detach(),), (x.detach(),))
+    assert torch.equal(values, call(x * 3, *params)[0]) and values.any()
 
 
 WRONG = [
-    (dict(lengths=torch.tensor([1, 2])), ValueError, r"lengths must have shape \[3\]"),
+    (dict(lengths=torch.tensor([1, 2])), ValueError, r"lengths must have shape \[3\].* but has \[2\]"),
     (dict(lengths=torch.tensor([1, 2, 5])), ValueError, r"lengths must lie in \[0, 4\]"),
     (dict(lengths=torch.tensor([1, -1, 2])), ValueError, "lengths must lie in"),
-    (dict(lengths=torch.tensor([1, 2**40, 2])), ValueError, "lengths must lie in"),
+    (dict(lengths=torch.tensor([1, 2**40, 2])), ValueError, "lengths must lie in .* but one is 1099511627776, of sample 1"),
     (dict(lengths=torch.tensor([1.0, 2.0, 3.0])), TypeError, "lengths must be dense int32 or int64, but is Float"),
-    (dict(start=torch.zeros(4, 2, dtype=torch.bool)), ValueError, r"start must have shape \[4, 3\]"),
+    (dict(start=torch.zeros(4, 2, dtype=torch.bool)), ValueError, r"start must have shape \[4, 3\].* but has \[4, 2\]"),
     (dict(start=torch.zeros(3, dtype=torch.bool)), ValueError, r"start must have shape \[4, 3\]"),
     (dict(start=torch.zeros(4, 3)), TypeError, "start must be dense bool, but is Float"),
 ]
@@ -333,6 +355,9 @@ def test_wrong_samples_are_refused(wrong, error, message):
         ops.lif(torch.zeros(4, 3, 2), **wrong)
     with pytest.raises(error, match=message):
         ops.run("neuron same(x) { return x }", [torch.zeros(4, 3, 2)], [], [], **wrong)
+    with pytest.raises(error, match="^recurrent_run: " + message):
+        x = torch.zeros(4, 3, 2)
+        ops.recurrent_run(LEAKY, [x, x], torch.eye(2), [], [torch.tensor(2.0)], **wrong)
     with pytest.raises(ValueError, match=r"must be \[T, B, \*shape\]"):
         ops.lif(torch.zeros(4), lengths=torch.tensor(3))
 
@@ -440,6 +465,28 @@ def test_nested_tensors():
         assert_within("output", found, net(sequence.unsqueeze(1)).squeeze(1), 1e-12)
     y.values().sum().backward()
     assert all(s.grad is not None and s.grad.any() for s in sequences)
+
+
+def test_a_nested_tensor_of_another_layout_is_refused_in_words():
+    nested = torch.nested.nested_tensor([torch.randn(n, 4) for n in (3, 5)], layout=torch.strided)
+    for call in (snn.LIF(), net_of(recurrent=True), lambda x: snn.LIF()(x, None)):
+        with pytest.raises(ValueError, match="a nested tensor must be jagged"):
+            call(nested)
+    with pytest.raises(TypeError, match="lif: x must be a dense tensor, but is nested; pad its sequences, and pass lengths"):
+        ops.lif(nested)
+
+
+def test_lists_are_lengths_and_starts():
+    net, x = net_of(recurrent=True), torch.randn(5, 3, 4, dtype=torch.float64)
+    start = torch.rand(5, 3) < 0.4
+    expected = net(x, lengths=torch.tensor([5, 2, 4]), start=start)
+    assert torch.equal(net(x, lengths=[5, 2, 4], start=start.tolist()), expected)
+    assert torch.equal(net(x, lengths=(5, 2, 4), start=start), expected)
+    for wrong in (5, [1.5, 2.0, 3.0], [True, False, True], "abc", [[5, 2, 4]]):
+        with pytest.raises(TypeError, match="lengths must be a tensor, or a list of ints, but is"):
+            net(x, lengths=wrong)
+    with pytest.raises(TypeError, match="start must be a tensor, or a list of rows of bools, but is"):
+        net(x, start=[True] * 5)
 
 
 def test_what_knows_no_samples_refuses_them():

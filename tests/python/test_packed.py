@@ -233,8 +233,19 @@ def test_a_product_under_autocast_leaves_torchs_their_gradients(device):
         (r"weight must have shape \[out, in\]", lambda x, w: ops.linear(x, w[0])),
         (r"weight must have shape \[out, in / groups, \*kernel\]", lambda x, w: ops.convolution(x, w)),
         ("x must have 3 dimensions", lambda x, w: ops.convolution(x, w[None])),
+        (r"linear: x must have shape \[\.\.\., 7\] .*, but has shape \[4, 6\]", lambda x, w: ops.linear(x[:, 1:], w)),
+        (r"linear: x must have shape \[\.\.\., 7\] .*, but has shape \[\]", lambda x, w: ops.linear(x[0, 0], w.detach())),
+        (r"convolution: x must have 7 channels, .* but has shape \[1, 4, 7\]", lambda x, w: ops.convolution(x[None], w[:, :, None])),
+        (r"x must have 14 channels, .* and 2 groups, but", lambda x, w: ops.convolution(x[None], w[:4, :, None], groups=2)),
+        ("groups must divide the outputs of weight, 5, but is 2", lambda x, w: ops.convolution(x.T[None], w[..., None], groups=2)),
+        ("stride must not be below 1, but is", lambda x, w: ops.convolution(x.T[None], w[..., None], stride=0)),
+        ("padding must not be below 0, but is", lambda x, w: ops.convolution(x.T[None], w[..., None], padding=-1)),
+        (
+            "the kernel must not be larger than x, but takes 9 places of 6 in dimension 2 of x",
+            lambda x, w: ops.convolution(x.T[None], w[..., None].expand(5, 7, 5), padding=1, dilation=2),
+        ),
         ("linear: bits must be 1, for 0 and 1, or 4", lambda x, w: ops.linear(x, w.detach(), bits=7)),
-        ("stride must have one entry, or 1, but has 2", lambda x, w: ops.convolution(x[None], w[None], stride=[1, 1])),
+        ("stride must have one entry, or 1, but has 2", lambda x, w: ops.convolution(x.T[None], w[..., None], stride=[1, 1])),
     ],
 )
 def test_wrong_products_are_refused_in_words(words, call):
@@ -251,6 +262,10 @@ def test_weight_and_bias_fit_x():
         ops.linear(x, weight.to("meta"))
     with pytest.raises(ValueError, match="convolution: bias must be on cpu"):
         ops.convolution(x[None], weight[:, :, None].expand(5, 7, 1)[:, :4], torch.zeros(5, device="meta"))
+    with pytest.raises(TypeError, match="linear: weight must be Float, the type of x, but is Double"):
+        ops.linear(x, weight.double())
+    with torch.inference_mode(), pytest.raises(ValueError, match=r"linear: x must have shape \[\.\.\., 7\]"):
+        ops.linear(x[:, 1:], weight)
 
 
 # --- packed_activations

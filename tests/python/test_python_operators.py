@@ -395,6 +395,21 @@ def test_a_name_that_is_free_again_may_get_another_schema(register, compiler):
     torch.library.opcheck(torch.ops.mine_py.again.default, (torch.zeros(1), torch.ones(1)))
 
 
+@pytest.mark.parametrize("part", ["cpu", "vjp", "shapes"])
+def test_an_operator_is_not_unregistered_by_its_own_functions(register, part):
+    functions = dict(shapes=lambda x: x, cpu=lambda x: x + 1, vjp=lambda g, x: g)
+
+    def ends_it(*args, function=functions[part]):
+        op.unregister()
+        return function(*args)
+
+    op = register("mine_py::within(Tensor x) -> Tensor", **functions | {part: ends_it})
+    with pytest.raises(RuntimeError, match=r"mine_py::within: unregister\(\) was called while one of its functions runs"):
+        op(torch.ones(2, requires_grad=True)).sum().backward()
+    op.unregister()
+    assert not hasattr(torch.ops.mine_py, "within")
+
+
 def test_a_backward_pass_after_its_operator_went_says_so(register):
     op = exponential(register, vjp=lambda g, x, a: g)
     y = op(torch.ones(1, requires_grad=True))
@@ -471,6 +486,9 @@ WRONG_CALLS = {
     "has a kernel for CUDA only": dict(cpu=None, cuda=identity),
     "its vjp must give 1 gradient|its vjp gave no gradient for x": dict(vjp=lambda *args: None),
     "its vjp must give x a gradient of its shape": dict(vjp=lambda g, h, x: g[:1]),
+    "its vjp must give a tensor or None as the gradient of x, but gave a float": dict(vjp=lambda g, h, x: 2.0),
+    "its vjp must give 1 gradient, one for each differentiable argument, but gave 2": dict(vjp=lambda g, h, x: (g, h)),
+    "its vjp must give a tensor or None as the gradient of x, but gave a list of Tensor": dict(vjp=lambda g, h, x: [[g]]),
     "mine_py::g has no vjp": dict(),
 }
 

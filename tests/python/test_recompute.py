@@ -302,6 +302,8 @@ def test_the_page_fuses_any_forward(capsys):
 def test_recompute_is_refused_in_words():
     with pytest.raises(ValueError, match="fuse: recompute=True needs inputs"):
         snn.fuse(nn.Sequential(snn.LIF()), recompute=True)
+    with pytest.raises(TypeError, match="fuse: recompute must be True or False, but is 'a'"):
+        snn.fuse(nn.Sequential(snn.LIF()), torch.ones(1, 1, 1), recompute="a")
     with pytest.raises(TypeError, match="BatchNormNeuron: recompute must be True or False, but is 1"):
         snn.BatchNormNeuron(nn.BatchNorm1d(3), snn.LIF(), recompute=1)
 

@@ -427,6 +427,23 @@ def test_gradcheck(given, store_states, device):
     assert torch.autograd.gradcheck(function, (*inputs, *states, *params))
 
 
+@pytest.mark.parametrize("upstream", [float("inf"), float("nan")])
+def test_what_was_not_chosen_stops_any_gradient_as_torchs_where_does(upstream, device):
+    text = "neuron n(x; v) { h = 0.5 * v + x; return h; v' = where(h >= 1, 0.25, h) }"
+    x = (torch.rand(64, 40, dtype=torch.float64, device=device) * 1.5).requires_grad_()
+    (y,), (v,) = ops.run(text, [x], [], [])
+    rows, state = [], torch.zeros_like(x[0])
+    for step in x:
+        h = 0.5 * state + step
+        rows.append(h)
+        state = torch.where(h >= 1, 0.25, h)
+    assert torch.equal(y, torch.stack(rows)) and torch.equal(v, state)
+    grads = [torch.ones_like(y), torch.full_like(v, upstream)]
+    (found,), (expected,) = (torch.autograd.grad(of, x, grads) for of in ((y, v), (torch.stack(rows), state)))
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    assert expected.isfinite().any(0).all() and not expected.isfinite().all()
+
+
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 def test_opcheck(grad, device):
     for dtype in (torch.float32, torch.float16):

@@ -31,7 +31,16 @@ std::vector<std::pair<const char*, Param>> constants_of(const Call& call) {
   return constants;
 }
 
-// The tensors among them.
+// Where each of the states starts: v at v_reset, or 0 under soft reset; w at w_rest; others at 0.
+template <class Call>
+std::vector<Param> starts_of(const Call& call, std::size_t states) {
+  std::vector<Param> starts(states, Param(0.0));
+  if (call.v_reset) starts[0] = *call.v_reset;
+  if constexpr (requires { call.w_rest; }) starts[1] = call.w_rest;
+  return starts;
+}
+
+// The tensors among its constants.
 template <class Call>
 Tensors tensors_of(const Call& call) {
   Tensors tensors;

@@ -4,7 +4,7 @@ pass over memory."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any
 
@@ -172,7 +172,8 @@ class BatchNormNeuron(Container):
     ) -> tuple[Tensor, State]:
         neuron = self._modules["neuron"]
         if self._is_better_apart(norm, x):
-            spikes, after = neuron._advance((_normalised(norm, x),), state, store)
+            with _unmoved_by_errors([norm]):
+                spikes, after = neuron._advance((_normalised(norm, x),), state, store)
             return joined(spikes, residual), after
         mean, var, count = statistics_of(norm, x)
         mode, other = residual or ("add", None)
@@ -206,8 +207,9 @@ class BatchNormNeuron(Container):
         # Of the parts of one split: the gradient of each slice would be as large as x.
         rows = x.split(1)
         if all(self._is_better_apart(norm, x) for norm in norms):
-            y = torch.cat([_normalised(norm, row) for norm, row in zip(norms, rows)])
-            spikes, after = neuron._advance((y,), state, store)
+            with _unmoved_by_errors(norms):
+                y = torch.cat([_normalised(norm, row) for norm, row in zip(norms, rows)])
+                spikes, after = neuron._advance((y,), state, store)
             return joined(spikes, residual), after
         others = [None] * steps if residual is None else [(residual[0], row) for row in residual[1].split(1)]
         spikes, sequences, last = [], [], state
@@ -279,6 +281,24 @@ def _normalised(norm: nn.Module, x: Tensor) -> Tensor:
     return norm(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
+class _unmoved_by_errors:
+    """A normalisation moves its running statistics before the neuron sees its result: where the neuron refuses a
+    call, they are as before it."""
+
+    def __init__(self, norms: Iterable[nn.Module]):
+        moved = [] if is_compiling() else [norm for norm in norms if norm.training and norm.track_running_stats]
+        self.buffers = [b for norm in moved for b in norm._buffers.values() if b is not None]
+        self.before = [buffer.clone() for buffer in self.buffers]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
+        if kind is not None:
+            for buffer, before in zip(self.buffers, self.before):
+                buffer.copy_(before)
+
+
 def is_eager(x: Tensor) -> bool:
     return (type(x) is Tensor or type(x) is nn.Parameter) and not is_compiling()
 
@@ -340,6 +360,8 @@ def update_running(norm: nn.Module, mean: Tensor, var: Tensor, count: int | Tens
     buffers = norm._buffers
     running, batches = [buffers["running_mean"], buffers["running_var"]], buffers["num_batches_tracked"]
     batches.add_(1)
+    if isinstance(count, int) and count == 0:
+        return
     factor = norm.momentum if norm.momentum is not None else 1.0 / batches
     found = [mean.detach(), var.detach() * (count / (count - 1))]
     if mean.dtype != running[0].dtype:
@@ -401,6 +423,8 @@ def fuse(net: nn.Module, *inputs: Any, recompute: bool = False) -> list[str]:
     Returns:
         The names of the neurons that were fused.
     """
+    if not isinstance(recompute, bool):
+        raise TypeError(f"fuse: recompute must be True or False, but is {recompute!r}")
     if inputs:
         from spikeforge.nn.watched import fuse_watched  # it takes this module
 

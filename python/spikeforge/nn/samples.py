@@ -37,6 +37,8 @@ def call(module: StatefulModule, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return _call_ragged(module, args, kwargs, given)
     if not given:
         return module(*args, **kwargs)
+    device = next((x.device for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
+    given = {name: _tensor(module, name, value, device) for name, value in given.items()}
     told = _told_modules(module)
     before = [one._memory.samples for one in told]
     try:
@@ -46,6 +48,22 @@ def call(module: StatefulModule, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     finally:
         for one, samples in zip(told, before):
             one._memory.samples = samples
+
+
+def _tensor(module: StatefulModule, name: str, value: Any, device: torch.device | None) -> Tensor:
+    """Lengths and starts as people write them."""
+    if isinstance(value, Tensor):
+        return value
+    kind, dtype, what = (int, torch.int64, "ints") if name == "lengths" else (bool, torch.bool, "rows of bools")
+    rows = [value] if name == "lengths" else value
+    if isinstance(value, (list, tuple)) and all(
+        isinstance(row, (list, tuple)) and all(type(n) is kind for n in row) for row in rows
+    ):
+        try:
+            return torch.tensor(value, dtype=dtype, device=device)
+        except (ValueError, RuntimeError):  # rows that differ in length, or a number beyond int64
+            pass
+    raise TypeError(f"{module._title()}: {name} must be a tensor, or a list of {what}, but is {value!r:.60}")
 
 
 def _told_modules(module: StatefulModule) -> list[StatefulModule]:

@@ -1,0 +1,39 @@
+// What modules do with the lengths and starts that they are told of, besides handing them to operators.
+#pragma once
+
+#include <spikeforge/nn/stateful.h>
+
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace spikeforge::nn {
+
+// For as long as it lives, all modules at and below `module` are told. Throws c10::ValueError where one of them cannot
+// know samples, and for shapes that do not fit `inputs`.
+class ToldSamples {
+ public:
+  ToldSamples(Stateful& module, const Samples& samples, at::TensorList inputs, std::int64_t steps);
+  ~ToldSamples();
+  ToldSamples(const ToldSamples&) = delete;
+  ToldSamples& operator=(const ToldSamples&) = delete;
+
+ private:
+  std::vector<std::pair<Stateful*, Samples>> before_;
+};
+
+// As an operator takes them.
+inline std::optional<at::Tensor> maybe_given(const at::Tensor& t) {
+  return t.defined() ? std::optional(t) : std::nullopt;
+}
+
+// A sequence with zeros where its sample has started anew within the last `delay` steps, so that nothing arrives.
+at::Tensor without_unheard(const Samples& samples, const at::Tensor& arriving, std::int64_t delay);
+
+// The last `delay` steps of each sample, [delay, B, *shape]: `through` of those of `sent`, or of what was on its way
+// `before` (undefined: zeros); zeros where the sample has started anew since.
+at::Tensor leaving(const Samples& samples, const at::Tensor& sent, std::int64_t delay, const at::Tensor& before,
+                   const std::function<at::Tensor(const at::Tensor&)>& through = nullptr);
+
+}  // namespace spikeforge::nn
