@@ -19,6 +19,8 @@
 //   wide         whether neurons are too many to be counted in 32 bits, where a parameter's channels are
 //   has_lengths, has_start   in kernels of samples alone: whether they differ in length, and whether they start anew.
 //                A thread's neurons are then of one sample, and it takes no others; the arguments are WithSamples
+// A cell that draws random numbers has `draws`, and the arguments are WithDraws; a thread takes no other neurons. The
+// Spec has draws_in_order: whether neurons lie in memory as in the shape.
 //
 // Arguments are sequences of 8-byte words in the order of the structs below; the host writes them in that order, and
 // zeros for the one element of an empty list.
@@ -27,6 +29,7 @@
 #include <spikeforge/neuron/cell.h>
 #include <spikeforge/neuron/options.h>
 #include <spikeforge/neuron/surrogate.h>
+#include <spikeforge/cuda/draws.cuh>
 #include <spikeforge/cuda/packed_row.cuh>
 #include <spikeforge/cuda/rows.cuh>
 #include <spikeforge/cuda/samples.cuh>
@@ -97,6 +100,7 @@ struct Multistep {
   static_assert((C & (C - 1)) == 0, "a power of two");
   static constexpr int I = Cell::n_inputs, O = Cell::n_outputs, S = Cell::n_states, P = Cell::n_params;
   static constexpr bool has_lengths = SamplesOf<Spec>::has_lengths, has_start = SamplesOf<Spec>::has_start;
+  static constexpr bool draws = DrawsOf<Cell>::any;
   template <bool of_samples, class AnyLanes>
   struct NeuronsOf {
     using type = AnyLanes;
@@ -199,24 +203,74 @@ struct Multistep {
   };
 
   // A value that is not legal is NaN in all that the neuron computes: no kernel can refuse it.
-  static __device__ __forceinline__ Cell make_cell(const double* constants, const Params& given, int k) {
+  template <class CellDraws>
+  static __device__ __forceinline__ Cell make_cell(const double* constants, const Params& given, int k,
+                                                   const CellDraws& of_cell) {
     F params[room(P)];
 #pragma unroll
     for (int j = 0; j < P; ++j) params[j] = !checks_params() || given.legal[k] ? given.of[k][j] : poison(j);
-    return Cell(params, typename Spec::Surrogate(constants), Options{});
+    if constexpr (draws)
+      return Cell(params, typename Spec::Surrogate(constants), Options{}, of_cell.at(k, 0));
+    else
+      return Cell(params, typename Spec::Surrogate(constants), Options{});
   }
 
-  struct Cells {
+  // ---- random numbers ----
+
+  struct NoDraws {};
+  template <bool any, int width>
+  struct DrawsOfCells {
+    using type = NoDraws;
+  };
+  template <int width>
+  struct DrawsOfCells<true, width> {
+    using type = NeuronDraws<width, Spec::draws_in_order, Spec::neighbours>;
+  };
+  using CellDraws = typename DrawsOfCells<draws, W>::type;
+
+  template <class Args>
+  static __device__ __forceinline__ CellDraws draws_of(const Args& a, Neurons n) {
+    if constexpr (!draws)
+      return {};
+    else if constexpr (has_lengths || has_start)
+      return {static_cast<const WithDraws<WithSamples<Args>>&>(a).draws, n};
+    else
+      return {static_cast<const WithDraws<Args>&>(a).draws, n};
+  }
+
+  struct Cells : CellDraws {
     Cell cell[W];
 
     template <class Args, class Given = NoneGiven>
     __device__ __forceinline__ Cells(const Args& a, Neurons n, const Given& given = {})
-        : Cells(a.constants, Params(a, n, given), typename IndicesBelow<W>::type{}) {}
+        : Cells(a.constants, Params(a, n, given), draws_of(a, n), typename IndicesBelow<W>::type{}) {}
+
+    // Step t of the sequence, of the thread's neuron k.
+    __device__ __forceinline__ void step(int k, long long t, const F* x, F* state, F* y) const {
+      if constexpr (draws)
+        cell[k].step(x, state, y, this->at(k, t));
+      else
+        cell[k].step(x, state, y);
+    }
+    __device__ __forceinline__ void vjp(int k, long long t, const F* x, const F* state, const F* grad_y, F* grad_state,
+                                        F* grad_x, F* grad_param) const {
+      if constexpr (draws)
+        cell[k].vjp(x, state, grad_y, grad_state, grad_x, grad_param, this->at(k, t));
+      else
+        cell[k].vjp(x, state, grad_y, grad_state, grad_x, grad_param);
+    }
+    __device__ __forceinline__ void finish(int k, const F* grad_initial, F* grad_param) const {
+      if constexpr (draws)
+        cell[k].finish(grad_initial, grad_param, this->at(k, 0));
+      else
+        cell[k].finish(grad_initial, grad_param);
+    }
 
    private:
     template <int... k>
-    __device__ __forceinline__ Cells(const double* constants, const Params& params, Indices<k...>)
-        : cell{make_cell(constants, params, k)...} {}
+    __device__ __forceinline__ Cells(const double* constants, const Params& params, const CellDraws& of_cells,
+                                     Indices<k...>)
+        : CellDraws(of_cells), cell{make_cell(constants, params, k, of_cells)...} {}
   };
 
   template <class Args>
@@ -426,7 +480,7 @@ struct Multistep {
       F x_k[I], y_k[O];
 #pragma unroll
       for (int c = 0; c < I; ++c) x_k[c] = in[c][k];
-      cells.cell[k].step(x_k, state[k], y_k);
+      cells.step(k, t, x_k, state[k], y_k);
 #pragma unroll
       for (int c = 0; c < O; ++c) out[c][k] = y_k[c];
     }
@@ -705,7 +759,7 @@ struct Multistep {
         for (int c = 0; c < I; ++c) x[c] = in[c][k];
 #pragma unroll
         for (int s = 0; s < S; ++s) segment.before[u + 1][k][s] = segment.before[u][k][s];
-        cells.cell[k].step(x, segment.before[u + 1][k], y);
+        cells.step(k, segment.t0 + u, x, segment.before[u + 1][k], y);
       }
       restart(cells, segment.starts, u + 1, segment.before[u + 1]);
     }
@@ -742,7 +796,7 @@ struct Multistep {
 #pragma unroll
       for (int c = 0; c < O; ++c) grad_out[c] = !with_grad_y ? F(0) : Spec::ones_grad_y(c) ? F(1) : grad_y[c][k];
       if constexpr (behind != Behind::dropped) {
-        cells.cell[k].vjp(x, segment.before[u][k], grad_out, grad_state[k], grad_in, grad_param[k]);
+        cells.vjp(k, segment.t0 + u, x, segment.before[u][k], grad_out, grad_state[k], grad_in, grad_param[k]);
       } else {
         const bool there = u < segment.length;
         F grad_before[room(S)], grad_sum[room(P)];
@@ -750,7 +804,7 @@ struct Multistep {
         for (int s = 0; s < S; ++s) grad_before[s] = grad_state[k][s];
 #pragma unroll
         for (int j = 0; j < P; ++j) grad_sum[j] = grad_param[k][j];
-        cells.cell[k].vjp(x, segment.before[u][k], grad_out, grad_before, grad_in, grad_sum);
+        cells.vjp(k, segment.t0 + u, x, segment.before[u][k], grad_out, grad_before, grad_in, grad_sum);
 #pragma unroll
         for (int s = 0; s < S; ++s) grad_state[k][s] = select(there, grad_before[s], grad_state[k][s]);
 #pragma unroll
@@ -828,7 +882,7 @@ struct Multistep {
     for (int k = 0; k < W; ++k) {
       if constexpr (has_start)
         for (int s = 0; s < S; ++s) own[k][s] += grad.of_starts.state[k][s];
-      cells.cell[k].finish(own[k], grad.param[k]);
+      cells.finish(k, own[k], grad.param[k]);
     }
   }
 

@@ -362,7 +362,10 @@ DETAILS = {
     "run": f"""
 Args:{TEXT_CALL.format(shape="")}{TEXT_BITS}
     scan: let steps be taken side by side, of few neurons over a long sequence, which rounds in another way.
-        For 1 to 4 states, of which the next are affine in them.{SAMPLES}{TEXT_RESULTS}
+        For 1 to 4 states, of which the next are affine in them.
+    seed: of a neuron that draws random numbers: int64 of one element, on the CPU or x's device; equal seeds draw equal numbers. By default
+        torch's generator gives one.
+    offset: the number of the first step, as `seed`; by default 0.{SAMPLES}{TEXT_RESULTS}
 
 Returns:
     The outputs, each [T, *shape], and the states.""",

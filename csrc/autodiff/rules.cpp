@@ -158,6 +158,12 @@ Contributions argument(const Site&) { return constant_everywhere; }
 Contributions constant(const Site&) { return constant_everywhere; }
 Contributions truth(const Site&) { return constant_everywhere; }
 
+// Draws, of which the derivative of an expectation is not that of the number.
+Contributions normal(const Site&) { return constant_everywhere; }
+Contributions uniform(const Site&) { return constant_everywhere; }
+Contributions bernoulli(const Site&) { return constant_everywhere; }
+Contributions poisson(const Site&) { return constant_everywhere; }
+
 }  // namespace rules
 
 Contributions contributions(graph::Op op, const Site& site) {

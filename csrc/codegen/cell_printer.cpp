@@ -2,10 +2,12 @@
 #include <spikeforge/codegen/cell_printer.h>
 #include <spikeforge/codegen/lines.h>
 #include <spikeforge/graph/internal/copy.h>
+#include <spikeforge/graph/internal/dependence.h>
 #include <spikeforge/graph/internal/multiply_adds.h>
 #include <spikeforge/graph/internal/number_text.h>
 
 #include <cmath>
+#include <cstdint>
 #include <optional>
 #include <stdexcept>
 #include <string_view>
@@ -78,6 +80,10 @@ std::string expression(const Node& node, const std::array<std::string, graph::mo
     case Op::spike_strict:
     case Op::detach:
     case Op::add_gradient:
+    case Op::normal:
+    case Op::uniform:
+    case Op::bernoulli:
+    case Op::poisson:
       throw std::logic_error(fmt::format("print_cell: {} is no plain arithmetic", name));
     default:
       break;
@@ -125,9 +131,20 @@ class Body {
 
   std::string value(Id id) const {
     if (const std::optional<std::size_t> product = multiply_adds_.product_in(id)) return multiply_add(id, *product);
+    if (is_draw(graph_[id].op)) return draw(id);
     std::array<std::string, graph::most_operands> operands;
     for (std::size_t i = 0; i < graph_.operands(id).size(); ++i) operands[i] = name(graph_.operands(id)[i]);
     return expression(graph_[id], operands);
+  }
+
+  // Its law, of its bits and its operands.
+  std::string draw(Id id) const {
+    const Node& node = graph_[id];
+    std::vector<std::string> operands;
+    for (std::uint32_t word = node.draw.number; word < node.draw.number + graph::info(node.op).words; ++word)
+      operands.push_back(fmt::format("drawn_bits<F>(draws, {}, {})", node.draw.once, word));
+    for (const Id x : graph_.operands(id)) operands.push_back(name(x));
+    return fmt::format("{}({})", graph::info(node.op).name, fmt::join(operands, ", "));
   }
 
   // a b + c, c + a b, a b - c and c - a b.
@@ -150,13 +167,18 @@ class Body {
 class CellPrinter {
  public:
   CellPrinter(const graph::Cell& cell, const autodiff::Stages& stages)
-      : cell_(cell), stages_(stages), finish_reads_(live_nodes(stages.epilogue)), slots_(stages.factors) {
+      : cell_(cell),
+        stages_(stages),
+        draws_(graph::draws(cell.graph())),
+        finish_reads_(live_nodes(stages.epilogue)),
+        slots_(stages.factors) {
     std::size_t used = 0;
     for (std::size_t k = 0; k < stages.factors; ++k)
       if (!autodiff::is_zero(stages.backward, first_factor() + k)) slots_[k] = fmt::format("grad_param[{}]", used++);
   }
 
   std::string print() {
+    if (draws_) line("#include <spikeforge/neuron/draws.h>");
     line("#include <spikeforge/neuron/functions.h>");
     line("#include <spikeforge/neuron/options.h>");
     line("");
@@ -167,6 +189,7 @@ class CellPrinter {
     line("  static constexpr int n_inputs = {}, n_outputs = {}, n_states = {}, n_params = {};", stages_.inputs,
          stages_.outputs, stages_.states, stages_.params);
     line("  static constexpr bool mixes_params = true;");
+    if (draws_) line("  static constexpr bool draws = true;");
     constructor();
     initial();
     step();
@@ -181,7 +204,7 @@ class CellPrinter {
  private:
   void constructor() {
     line("");
-    line("  SPIKEFORGE_FN Neuron(const F* p, const NoSurrogate<F>&, NoOptions) {{");
+    line("  SPIKEFORGE_FN Neuron(const F* p, const NoSurrogate<F>&, NoOptions{}) {{", draws_argument());
     const Body body(line, stages_.prologue, list("p", stages_.params));
     for (std::size_t k = 0; k < stages_.hoisted; ++k) line("    hoisted_{} = {};", k, body.result(k));
     for (std::size_t j = 0; j < stages_.params; ++j)
@@ -200,7 +223,7 @@ class CellPrinter {
 
   void step() {
     line("");
-    line("  SPIKEFORGE_FN void step(const F* x, F* state, F* y) const {{");
+    line("  SPIKEFORGE_FN void step(const F* x, F* state, F* y{}) const {{", draws_argument());
     const Body body(line, stages_.step, of_a_step());
     for (std::size_t i = 0; i < stages_.outputs; ++i) line("    y[{}] = {};", i, body.result(i));
     for (std::size_t s = 0; s < stages_.states; ++s) line("    state[{}] = {};", s, body.result(stages_.outputs + s));
@@ -210,7 +233,7 @@ class CellPrinter {
   void vjp() {
     line("");
     line("  SPIKEFORGE_FN void vjp(const F* x, const F* state, const F* grad_y, F* grad_state, F* grad_x,");
-    line("                         F* grad_param) const {{");
+    line("                         F* grad_param{}) const {{", draws_argument());
     std::vector<std::string> sources = of_a_step();
     append(sources, list("grad_y", stages_.outputs));
     append(sources, list("grad_state", stages_.states));
@@ -225,7 +248,7 @@ class CellPrinter {
 
   void finish() {
     line("");
-    line("  SPIKEFORGE_FN void finish(const F* grad_initial, F* grad_param) const {{");
+    line("  SPIKEFORGE_FN void finish(const F* grad_initial, F* grad_param{}) const {{", draws_argument());
     std::vector<std::string> sources = numbered("param_", stages_.params);
     append(sources, slots_);
     const Body body(line, stages_.epilogue, sources);
@@ -240,6 +263,8 @@ class CellPrinter {
     for (std::size_t j = 0; j < stages_.params; ++j)
       if (finish_reads_[j]) line("  F param_{};  // {}", j, cell_.signature().params[j]);
   }
+
+  std::string_view draws_argument() const { return draws_ ? ", const Draws& draws" : ""; }
 
   std::size_t first_factor() const { return stages_.inputs + stages_.states; }
 
@@ -268,6 +293,7 @@ class CellPrinter {
 
   const graph::Cell& cell_;
   const autodiff::Stages& stages_;
+  const bool draws_;
   std::vector<bool> finish_reads_;  // for each argument of the epilogue
   std::vector<std::string> slots_;  // where the gradient by a factor is summed; empty: it is 0
   Lines line;                       // called as a function

@@ -6,6 +6,8 @@
 //     step, vjp     the graphs of these names; vjp adds the gradient of each factor to a slot of grad_param, of which
 //                   there are never more than parameters
 //     finish        the epilogue
+//     draws         is there if the cell draws random numbers: constructor, step, vjp and finish then take Draws
+//                   (neuron/draws.h) behind the rest
 //
 // It is C++17 for NVRTC, nvcc and the host compiler, and calls what neuron/functions.h declares. Every node of a graph
 // is a local v<id>; what it is called in the neuron stands behind it.

@@ -39,8 +39,9 @@ namespace {
 
 // As the library's own kernels are compiled (CMakeLists.txt, csrc/cpu/CMakeLists.txt): the bits depend on it.
 std::vector<std::string> options_of(std::string_view capability) {
-  std::vector<std::string> options = {"-std=c++20",          "-O3",      "-fPIC", "-shared", "-ffp-contract=off",
-                                      "-fvisibility=hidden", "-DNDEBUG", "-w"};
+  std::vector<std::string> options = {
+      "-std=c++20",          "-O3",      "-fPIC", "-shared",         "-ffp-contract=off",
+      "-fvisibility=hidden", "-DNDEBUG", "-w",    "-fno-math-errno", "-fno-trapping-math"};
   const auto add = [&](const char* name, std::initializer_list<const char*> more) {
     options.push_back(fmt::format("-DCPU_CAPABILITY={}", name));
     options.push_back(fmt::format("-DCPU_CAPABILITY_{}", name));

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <spikeforge/cpu/vec.h>
+#include <spikeforge/neuron/draws.h>
 #include <spikeforge/neuron/surrogate.h>
 
 #include <ATen/cpu/vec/vec.h>
@@ -139,6 +140,41 @@ struct Operations {
   static V select(V s, V a, V b) { return choose(s == V(T(1)), a, b); }
   static V detach(V x) { return x; }
   static V add_gradient(V f, V, V) { return f; }
+
+  // Of rows of random bits, each as wide as a number.
+  using Bits = typename DrawnBits<T>::type;
+  static V normal(V bits) {
+    return drawn([](Bits b) { return spikeforge::normal(b); }, bits);
+  }
+  static V uniform(V bits) {
+    return drawn([](Bits b) { return spikeforge::uniform(b); }, bits);
+  }
+  static V bernoulli(V bits, V p) {
+    T given[V::size()];
+    p.store(given);
+    return drawn([&](Bits b, int i) { return spikeforge::bernoulli(b, given[i]); }, bits);
+  }
+  static V poisson(V first, V second, V rate) {
+    T given[V::size()], others[V::size()];
+    rate.store(given);
+    second.store(others);
+    return drawn([&](Bits b, int i) { return spikeforge::poisson(b, __builtin_bit_cast(Bits, others[i]), given[i]); },
+                 first);
+  }
+
+  template <class Law>
+  static V drawn(Law law, V bits) {
+    T numbers[V::size()];
+    bits.store(numbers);
+    for (int i = 0; i < V::size(); ++i) {
+      const Bits b = __builtin_bit_cast(Bits, numbers[i]);
+      if constexpr (std::is_invocable_v<Law, Bits, int>)
+        numbers[i] = law(b, i);
+      else
+        numbers[i] = law(b);
+    }
+    return V::loadu(numbers);
+  }
 };
 
 template <class T, template <class> class Surrogate>

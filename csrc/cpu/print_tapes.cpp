@@ -26,9 +26,6 @@ std::string_view function_of(const Instruction& instruction) {
 
 // A row of the tape is a local r<row>.
 void print(Lines& line, const Tape& tape, const std::string& function) {
-  const auto operands_of = [](const Instruction& instruction) {
-    return instruction.multiply_add == MultiplyAdd::no ? graph::info(instruction.op).arity : 3;
-  };
   std::vector<bool> is_read(tape.rows());
   for (const Instruction& instruction : tape.instructions)
     for (int i = 0; i < operands_of(instruction); ++i) is_read[instruction.operands[i]] = true;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
 
 namespace spikeforge::cpu {
@@ -27,7 +28,8 @@ class TapeMaker {
         live_(multiply_adds.live_nodes(graph, results_)),
         row_(graph.size(), nowhere),
         last_use_(graph.size(), 0) {
-    tape_.arguments = static_cast<std::uint32_t>(graph.argument_count());
+    find_draws();
+    tape_.arguments = static_cast<std::uint32_t>(graph.argument_count() + tape_.drawn.size());
     tape_.results = static_cast<std::uint32_t>(results_.size());
     for (Id id = 0; id < graph.size(); ++id) {
       if (!live_[id]) continue;
@@ -51,6 +53,19 @@ class TapeMaker {
   }
 
  private:
+  void find_draws() {
+    std::set<graph::Draw> drawn;
+    for (Id id = 0; id < graph_.size(); ++id)
+      for (std::uint32_t i = 0; live_[id] && i < graph::info(graph_[id].op).words; ++i)
+        drawn.insert({graph_[id].draw.number + i, graph_[id].draw.once});
+    tape_.drawn.assign(drawn.begin(), drawn.end());
+  }
+
+  std::uint32_t row_of(const graph::Draw& draw) const {
+    const auto place = std::ranges::lower_bound(tape_.drawn, draw);
+    return tape_.bits(static_cast<std::size_t>(place - tape_.drawn.begin()));
+  }
+
   // Arguments and constants have rows of their own, and a node that is a result is computed where it belongs.
   void place_known_rows() {
     std::size_t constant = 0;
@@ -74,7 +89,9 @@ class TapeMaker {
                                  : *product == 1    ? MultiplyAdd::minus_product
                                                     : MultiplyAdd::minus_addend;
     const std::vector<Id> sources = multiply_adds_.sources(graph_, id);
-    for (std::size_t i = 0; i < sources.size(); ++i) instruction.operands[i] = row_[sources[i]];
+    const std::uint32_t words = graph::info(node.op).words;
+    for (std::uint32_t i = 0; i < words; ++i) instruction.operands[i] = row_of({node.draw.number + i, node.draw.once});
+    for (std::size_t i = 0; i < sources.size(); ++i) instruction.operands[words + i] = row_[sources[i]];
     // Element by element, an operand's row may become the result's.
     for (const Id source : sources)
       if (last_use_[source] == id) release(source);
@@ -106,6 +123,12 @@ class TapeMaker {
 };
 
 }  // namespace
+
+int operands_of(const Instruction& instruction) {
+  if (instruction.multiply_add != MultiplyAdd::no) return 3;
+  const graph::OpInfo& info = graph::info(instruction.op);
+  return static_cast<int>(info.words) + info.arity;
+}
 
 Tape tape_of(const Graph& graph, std::span<const std::size_t> wanted, const graph::MultiplyAdds& multiply_adds) {
   std::vector<Id> results;

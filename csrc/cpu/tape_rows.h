@@ -4,6 +4,7 @@
 // type; else it is staged in scratch memory.
 #pragma once
 
+#include <spikeforge/cpu/draw_rows.h>
 #include <spikeforge/cpu/kernels.h>
 #include <spikeforge/cpu/numbers.h>
 #include <spikeforge/cpu/param_rows.h>
@@ -38,9 +39,11 @@ class TapeRows {
         launch_(tile.launch),
         program_(*context.program),
         functions_(context.functions),
-        scratch_(scratch) {
+        scratch_(scratch),
+        draws_(tile.launch.draws, tile.begin) {
     for (const ParamView& param : launch_.params)
       if (param.data != nullptr) is_uniform_ = false;
+    if (!program_.prologue.drawn.empty()) is_uniform_ = false;
     zeros_ = scratch.take<T>(granule);
     fetched_ = scratch.take<const Stored*>(program_.inputs + program_.outputs);
     if (zeros_) std::memset(zeros_, 0, granule * sizeof(T));
@@ -50,6 +53,7 @@ class TapeRows {
 
   void take_forward(const ForwardLaunch&) {
     temporaries_ = take_rows(larger(program_.prologue.temporaries, program_.step.temporaries));
+    bits_ = take_rows(larger(program_.prologue.drawn.size(), program_.step.drawn.size()));
     take_params();
     step_ = take_frame(program_.step, functions_.step);
     inputs_ = take_rows(program_.inputs);
@@ -61,6 +65,8 @@ class TapeRows {
     const Tape& vjp = program_.backward(launch.any_grad_input, launch.any_grad_param);
     temporaries_ = take_rows(larger(larger(program_.prologue.temporaries, program_.epilogue.temporaries),
                                     larger(program_.advance.temporaries, vjp.temporaries)));
+    bits_ = take_rows(larger(larger(program_.prologue.drawn.size(), program_.epilogue.drawn.size()),
+                             larger(program_.advance.drawn.size(), vjp.drawn.size())));
     take_params();
     step_ = take_frame(program_.advance, functions_.advance);
     vjp_ = take_frame(vjp, functions_.backward);
@@ -190,7 +196,13 @@ class TapeRows {
       frame.rows[tape.constant(i)] = {row, 0};
     }
     for (std::size_t i = 0; i < tape.temporaries; ++i) frame.rows[tape.temporary(i)] = row_of(temporaries_, i);
+    for (std::size_t i = 0; i < tape.drawn.size(); ++i) frame.rows[tape.bits(i)] = row_of(bits_, i);
     return frame;
+  }
+
+  // The random bits that a tape takes.
+  void draw(const Frame& frame, std::int64_t begin, std::int64_t end) const {
+    if (!frame.tape->drawn.empty()) draws_.fill(frame.tape->drawn, frame.rows + frame.tape->bits(0), now_, begin, end);
   }
 
   // The tape on one piece of the rows after the other; after_piece(begin, end) follows each. What is fetched meanwhile
@@ -202,6 +214,7 @@ class TapeRows {
     const auto count = static_cast<std::int64_t>(frame.tape->instructions.size());
     for (std::int64_t begin = 0; begin < tile_.padded; begin += each_piece) {
       const std::int64_t end = begin + each_piece < tile_.padded ? begin + each_piece : tile_.padded;
+      draw(frame, begin, end);
       if (frame.function != nullptr) {
         frame.function(frame.rows, begin, end);
         fetch_lines(begin, end);
@@ -251,7 +264,8 @@ class TapeRows {
     return {staging, 1};
   }
 
-  void bind_inputs(const Frame& frame, std::int64_t t) const {
+  void bind_inputs(const Frame& frame, std::int64_t t) {
+    now_ = t;
     for (std::size_t i = 0; i < program_.inputs; ++i)
       frame.argument(i) = read(launch_.inputs[i], t, row_of(inputs_, i).data);
   }
@@ -304,6 +318,7 @@ class TapeRows {
     if (scratch_.counts_only()) return;
     for (std::size_t j = 0; j < program_.params; ++j) prologue.argument(j) = params_[j];
     for (std::size_t k = 0; k < program_.hoisted; ++k) prologue.result(k) = {hoisted + k * hoisted_row, 1};
+    draw(prologue, 0, static_cast<std::int64_t>(hoisted_row));
     run_tape<T>(program_.prologue, prologue.kernels, prologue.rows, static_cast<std::int64_t>(hoisted_row));
     for (std::size_t k = 0; k < program_.hoisted; ++k)
       hoisted_[k] = {hoisted + k * hoisted_row, program_.hoisted_varies(k, launch_.params) ? 1 : 0};
@@ -319,12 +334,15 @@ class TapeRows {
   const TracedProgram& program_;
   const TapeFunctions functions_;
   Scratch& scratch_;
+  const DrawRows<T> draws_;
+  std::int64_t now_ = 0;      // the step that is computed
   T* zeros_;                  // a granule
   const Stored** fetched_;    // rows that are read soon
   std::size_t fetching_ = 0;  // how many
   bool is_uniform_ = true;    // all neurons have the same parameters
   bool is_legal_ = true;
   T* temporaries_ = nullptr;  // shared by the tapes
+  T* bits_ = nullptr;         // random ones, by them too
   Row<T>*params_ = nullptr, *hoisted_ = nullptr;
   Frame step_, vjp_, epilogue_;  // backward, step_ is the advance
   T *inputs_ = nullptr, *outputs_ = nullptr, *grad_outputs_ = nullptr, *grad_inputs_ = nullptr;  // staging

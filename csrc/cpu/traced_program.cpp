@@ -53,7 +53,9 @@ TracedProgram::TracedProgram(const autodiff::Stages& stages)
       advance(tape_of(stages.step, range(stages.outputs, stages.states))),
       epilogue(tape_of(stages.epilogue)) {
   const graph::Dependence depends(stages.prologue);
+  const std::vector<bool> drawn = graph::drawn(stages.prologue);
   for (const graph::Id id : stages.prologue.results()) {
+    hoisted_drawn_.push_back(drawn[id]);
     std::vector<std::size_t>& from = hoisted_from_.emplace_back();
     for (std::size_t j = 0; j < params; ++j)
       if (depends.on(id, j)) from.push_back(j);
@@ -73,7 +75,8 @@ TracedProgram::TracedProgram(const autodiff::Stages& stages)
 }
 
 bool TracedProgram::hoisted_varies(std::size_t k, std::span<const ParamView> given) const {
-  return std::ranges::any_of(hoisted_from_[k], [&](std::size_t j) { return given[j].data != nullptr; });
+  return hoisted_drawn_[k] ||
+         std::ranges::any_of(hoisted_from_[k], [&](std::size_t j) { return given[j].data != nullptr; });
 }
 
 std::int64_t TracedProgram::forward_tile(DType type) const { return tile_of(live_rows(step), type); }

@@ -27,7 +27,8 @@ struct TracedProgram {
   std::vector<double> initial;      // of each state, where none is given
   std::vector<std::size_t> summed;  // factors whose gradient is not always 0
 
-  // Whether number k of what is hoisted differs from neuron to neuron: it depends on a parameter that is a tensor.
+  // Whether number k of what is hoisted differs from neuron to neuron: it depends on a parameter that is a tensor, or
+  // on a draw.
   bool hoisted_varies(std::size_t k, std::span<const ParamView> params) const;
 
   // Neurons to run at a time, so that the rows of a step stay in a cache near the processor. `segment` is the number of
@@ -40,6 +41,7 @@ struct TracedProgram {
 
   Tape backward_[2][2];
   std::vector<std::vector<std::size_t>> hoisted_from_;  // of which parameters
+  std::vector<bool> hoisted_drawn_;
 };
 
 // That of a cell, made once.

@@ -1,6 +1,7 @@
 // An element-wise operator is a neuron without states, run for one step: its kernels are a neuron's.
 #include <spikeforge/custom_op/elementwise.h>
 #include <spikeforge/custom_op/internal/operator.h>
+#include <spikeforge/graph/internal/dependence.h>
 #include <spikeforge/ops/traced.h>
 
 #include <ATen/ExpandUtils.h>
@@ -113,6 +114,8 @@ CustomOp elementwise(std::string schema, std::size_t arity, const ElementwiseBod
   TORCH_CHECK_VALUE(cell.output_count() == plan.results, read.name, ": its lambda must return ", plan.results,
                     plan.results == 1 ? " value" : " values", ", one for each result, but returns ",
                     cell.output_count());
+  TORCH_CHECK_NOT_IMPLEMENTED(!graph::draws(cell.graph()), read.name,
+                              ": an element-wise operator draws no random numbers; pass them as an argument");
   plan.neuron = Neuron(cell);
 
   CustomOp op(std::move(schema));

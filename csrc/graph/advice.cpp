@@ -13,8 +13,9 @@ struct Advice {
 constexpr Advice all_advice[] = {
     {"; write where(condition, a, b) for a choice", " if else elif then ? "},
     {"; the text is one step, which the operator repeats over time: it has no loops", " for while "},
-    {"; a step draws no random numbers: draw them outside, torch.randn_like(x), and pass them as an input",
-     " randn rand randint random normal uniform bernoulli poisson dropout randn_like rand_like "},
+    {"; write normal(), uniform(), bernoulli(p) or poisson(rate) for a random number",
+     " randn rand randint random randn_like rand_like gauss "},
+    {"; write x * draw_once(bernoulli(keep)) / keep for dropout with one mask in all steps", " dropout "},
     {"; a neuron computes element by element: compute the product outside, and pass it as an input",
      " @ matmul mm bmm dot einsum linear conv conv1d conv2d conv3d "},
     {"; a neuron computes element by element and sees no other neuron: reduce outside, and pass the result as an input",

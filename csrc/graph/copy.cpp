@@ -21,9 +21,7 @@ Id copy_node(Graph& to, const Graph& from, Id id, std::span<const Id> copies) {
   std::array<Id, most_operands> operands{};
   for (std::size_t i = 0; i < from.operands(id).size(); ++i) operands[i] = copies[node.operands[i]];
   const std::span<const Id> used(operands.data(), from.operands(id).size());
-  const Id copy = node.op == Op::constant ? to.constant(node.number)
-                  : node.op == Op::truth  ? to.truth(node.number != 0)
-                                          : to.make(node.op, used, node.surrogate);
+  const Id copy = to.like(node, used);
   if (!from.name(id).empty()) to.set_name(copy, from.name(id));
   return copy;
 }

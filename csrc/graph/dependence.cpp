@@ -1,3 +1,4 @@
+#include <spikeforge/graph/internal/copy.h>
 #include <spikeforge/graph/internal/dependence.h>
 
 namespace spikeforge::graph {
@@ -10,6 +11,35 @@ Dependence::Dependence(const Graph& graph) : bits_(graph.size()) {
       for (std::size_t i = 0; i < graph.argument_count(); ++i)
         if (bits_[operand][i]) bits_[id][i] = true;
   }
+}
+
+bool draws(const Graph& graph) {
+  const std::vector<bool> live = live_nodes(graph);
+  for (Id id = 0; id < graph.size(); ++id)
+    if (live[id] && is_draw(graph[id].op)) return true;
+  return false;
+}
+
+namespace {
+
+template <class Predicate>
+std::vector<bool> dependent(const Graph& graph, Predicate&& is_source) {
+  std::vector<bool> depends(graph.size());
+  for (Id id = 0; id < graph.size(); ++id) {
+    depends[id] = is_source(graph[id]);
+    for (const Id operand : graph.operands(id)) depends[id] = depends[id] || depends[operand];
+  }
+  return depends;
+}
+
+}  // namespace
+
+std::vector<bool> drawn(const Graph& graph) {
+  return dependent(graph, [](const Node& node) { return is_draw(node.op); });
+}
+
+std::vector<bool> drawn_anew(const Graph& graph) {
+  return dependent(graph, [](const Node& node) { return is_draw(node.op) && !node.draw.once; });
 }
 
 bool Dependence::beyond(Id node, std::size_t first, std::size_t count) const {

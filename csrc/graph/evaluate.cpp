@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cmath>
+#include <stdexcept>
 
 namespace spikeforge::graph {
 namespace {
@@ -119,6 +120,9 @@ template <class F>
 F evaluate_node(const Node& node, std::span<const F> operands) {
   switch (node.op) {
 #define SPIKEFORGE_LEAF(name, result)
+#define SPIKEFORGE_DRAW(name, ...) \
+  case Op::name:                   \
+    throw std::logic_error("evaluate: a draw has no value without a seed");
 #define SPIKEFORGE_OP(name, ...) \
   case Op::name:                 \
     return call(Meaning<F>::name, node, operands);

@@ -1,9 +1,11 @@
 #include <spikeforge/graph/errors.h>
 #include <spikeforge/graph/graph.h>
 #include <spikeforge/graph/internal/fold.h>
+#include <spikeforge/graph/internal/number_text.h>
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -28,7 +30,7 @@ bool is_commutative(Op op) {
 }
 
 // All of a node. Numbers count by their bits: 0 and -0 are two constants, and NaN is equal to itself.
-std::array<std::uint64_t, 10> words_of(const Node& node) {
+std::array<std::uint64_t, 11> words_of(const Node& node) {
   static_assert(sizeof(Node::operands) == 3 * sizeof(Id));
   const std::uint64_t surrogate = node.surrogate.kind ? 1 + static_cast<std::uint64_t>(*node.surrogate.kind) : 0;
   return {static_cast<std::uint64_t>(node.op),
@@ -40,7 +42,17 @@ std::array<std::uint64_t, 10> words_of(const Node& node) {
           std::bit_cast<std::uint64_t>(node.surrogate.args[0]),
           std::bit_cast<std::uint64_t>(node.surrogate.args[1]),
           std::bit_cast<std::uint64_t>(node.surrogate.args[2]),
-          std::bit_cast<std::uint64_t>(node.surrogate.args[3])};
+          std::bit_cast<std::uint64_t>(node.surrogate.args[3]),
+          node.draw.number * std::uint64_t{2} + node.draw.once};
+}
+
+// Of a law's number that is known.
+void check_law(Op law, double number) {
+  const std::string_view name = info(law).text;
+  if (law == Op::bernoulli && !(0 <= number && number <= 1))
+    throw GraphError(fmt::format("{}: the probability must lie in [0, 1], but is {}", name, text_of(number)));
+  if (law == Op::poisson && !(0 <= number && std::isfinite(number)))
+    throw GraphError(fmt::format("{}: the rate must be finite and not negative, but is {}", name, text_of(number)));
 }
 
 const char* noun(Kind kind) { return kind == Kind::number ? "a number" : "a boolean"; }
@@ -107,12 +119,43 @@ void Graph::check(Op op, std::span<const Id> operands) const {
 }
 
 Id Graph::make(Op op, std::span<const Id> operands, const Surrogate& surrogate) {
+  if (is_draw(op)) return draw(op, operands, {.number = next_draw_});
   check(op, operands);
   if (const std::optional<Id> same = fold(*this, op, operands, surrogate)) return *same;
   Node node{.op = op};
   for (std::size_t i = 0; i < operands.size(); ++i) node.operands[i] = operands[i];
   if (info(op).form == Form::spike) node.surrogate = surrogate;
   return number(node);
+}
+
+Id Graph::draw(Op law, std::span<const Id> operands, Draw which) {
+  check(law, operands);
+  Node node{.op = law, .draw = which};
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    node.operands[i] = operands[i];
+    if (is(operands[i], Op::constant)) check_law(law, nodes_[operands[i]].number);
+  }
+  const std::size_t before = nodes_.size();
+  const Id id = number(node);
+  if (nodes_.size() > before) take_words(law, which);
+  return id;
+}
+
+void Graph::take_words(Op law, Draw which) {
+  const std::uint32_t count = info(law).words;
+  if (which.number >= most_draws || most_draws - which.number < count)
+    throw GraphError(fmt::format("{}: the draws of a neuron are numbered below {}", info(law).text, most_draws));
+  for (std::uint32_t i = 0; i < count; ++i)
+    if (!taken_words_.insert({which.number + i, which.once}).second)
+      throw GraphError(fmt::format("{}: another draw has number {}", info(law).text, which.number + i));
+  next_draw_ = std::max(next_draw_, which.number + count);
+}
+
+Id Graph::like(const Node& node, std::span<const Id> operands) {
+  if (node.op == Op::constant) return constant(node.number);
+  if (node.op == Op::truth) return truth(node.number != 0);
+  if (is_draw(node.op)) return draw(node.op, operands, node.draw);
+  return make(node.op, operands, node.surrogate);
 }
 
 void Graph::add_result(Id id) {

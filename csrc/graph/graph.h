@@ -11,11 +11,13 @@
 #include <spikeforge/graph/op.h>
 #include <spikeforge/graph/surrogate.h>
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,11 +28,23 @@ namespace spikeforge::graph {
 
 using Id = std::uint32_t;  // a node's place in its graph
 
+// Which random bits a draw takes: words number, number + 1, ... of the neuron's in each step, or of those that stay the
+// same in all steps.
+struct Draw {
+  std::uint32_t number = 0;
+  bool once = false;
+
+  auto operator<=>(const Draw&) const = default;
+};
+
+constexpr std::uint32_t most_draws = 8192;  // words
+
 struct Node {
   Op op{};
   std::array<Id, most_operands> operands{};  // the first info(op).arity of them
   double number = 0;                         // of a constant; of a truth, 0 or 1
   Surrogate surrogate{};                     // of a spike, spike_strict or surrogate_gradient
+  Draw draw{};                               // of a draw
 };
 
 class SPIKEFORGE_API Graph {
@@ -44,11 +58,15 @@ class SPIKEFORGE_API Graph {
   Id argument(std::string name);
   Id constant(double number);
   Id truth(bool value);
-  // Throws GraphError where the number or the kinds of the operands are wrong.
+  // Throws GraphError where the number or the kinds of the operands are wrong. A draw is another each time.
   Id make(Op op, std::span<const Id> operands, const Surrogate& surrogate = {});
   Id make(Op op, std::initializer_list<Id> operands, const Surrogate& surrogate = {}) {
     return make(op, std::span(operands.begin(), operands.size()), surrogate);
   }
+  // Throws GraphError also for words that another draw takes.
+  Id draw(Op law, std::span<const Id> operands, Draw which);
+  // A node as one of any graph, of these operands; a draw has the same bits.
+  Id like(const Node& node, std::span<const Id> operands);
   // What the graph computes: numbers. The same node may be several results.
   void add_result(Id id);
   // A name for readers; the first one given stays. Constants have none.
@@ -65,6 +83,8 @@ class SPIKEFORGE_API Graph {
   const std::string& name(Id id) const { return names_[id]; }  // empty: none
   std::span<const Id> results() const { return results_; }
 
+  std::uint32_t next_draw() const { return next_draw_; }  // the first number behind all that are taken
+
   bool is(Id id, Op op) const { return nodes_[id].op == op; }
   bool is_constant(Id id, double number) const { return is(id, Op::constant) && nodes_[id].number == number; }
 
@@ -78,9 +98,12 @@ class SPIKEFORGE_API Graph {
 
   Id number(const Node& node);
   void check(Op op, std::span<const Id> operands) const;
+  void take_words(Op law, Draw which);
 
   std::size_t most_nodes_;
   std::size_t argument_count_ = 0;
+  std::uint32_t next_draw_ = 0;
+  std::set<Draw> taken_words_;
   std::vector<Node> nodes_;
   std::vector<std::string> names_;
   std::vector<Id> results_;

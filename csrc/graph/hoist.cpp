@@ -56,10 +56,11 @@ Graph inner_graph(const Graph& graph, std::span<const Id> hoisted, std::size_t f
 
 std::vector<bool> hoistable_nodes(const Graph& graph, std::size_t first, std::size_t count) {
   const Dependence depends(graph);
+  const std::vector<bool> drawn = drawn_anew(graph);
   std::vector<bool> hoistable(graph.size());
   for (Id id = 0; id < graph.size(); ++id)
-    hoistable[id] =
-        info(graph[id].op).form != Form::leaf && graph.kind(id) == Kind::number && !depends.beyond(id, first, count);
+    hoistable[id] = info(graph[id].op).form != Form::leaf && graph.kind(id) == Kind::number && !drawn[id] &&
+                    !depends.beyond(id, first, count);
   return hoistable;
 }
 

@@ -6,10 +6,6 @@ namespace {
 
 Id lower_node(Graph& to, const Node& node, std::span<const Id> x) {
   switch (node.op) {
-    case Op::constant:
-      return to.constant(node.number);
-    case Op::truth:
-      return to.truth(node.number != 0);
     case Op::spike:
     case Op::spike_strict: {
       const Op above = node.op == Op::spike ? Op::greater_equal : Op::greater;
@@ -21,7 +17,7 @@ Id lower_node(Graph& to, const Node& node, std::span<const Id> x) {
     case Op::add_gradient:
       return x[0];
     default:
-      return to.make(node.op, x, node.surrogate);
+      return to.like(node, x);
   }
 }
 

@@ -11,7 +11,7 @@ constexpr auto boolean = Kind::boolean;
 
 constexpr OpInfo describe(std::string_view name, std::string_view text, Form form, int precedence, Kind result,
                           std::initializer_list<Kind> operands) {
-  OpInfo op{name, text, form, precedence, result, 0, {}, {}};
+  OpInfo op{name, text, form, precedence, result, 0, {}, {}, 0};
   for (const Kind operand : operands) op.operands[op.arity++] = operand;
   return op;
 }
@@ -26,6 +26,7 @@ constexpr auto with_defaults = [] {
   std::array<OpInfo, std::size(described)> ops{};
   for (std::size_t i = 0; i < ops.size(); ++i) ops[i] = described[i];
 #define SPIKEFORGE_DEFAULTED(name, second) ops[static_cast<std::size_t>(Op::name)].last_default = second;
+#define SPIKEFORGE_DRAW(name, count, ...) ops[static_cast<std::size_t>(Op::name)].words = count;
 #include <spikeforge/graph/ops.def>
   return ops;
 }();
@@ -42,7 +43,9 @@ std::optional<Op> find(Predicate&& is_it) {
 const OpInfo& info(Op op) { return with_defaults[static_cast<std::size_t>(op)]; }
 
 std::optional<Op> find_call(std::string_view text) {
-  return find([=](const OpInfo& op) { return (op.form == Form::call || op.form == Form::spike) && op.text == text; });
+  return find([=](const OpInfo& op) {
+    return (op.form == Form::call || op.form == Form::spike || op.form == Form::draw) && op.text == text;
+  });
 }
 
 std::optional<Op> find_infix(std::string_view text) {

@@ -16,7 +16,7 @@ enum class Op : std::uint8_t {
 };
 
 enum class Kind : std::uint8_t { number, boolean };
-enum class Form : std::uint8_t { leaf, prefix, infix, call, spike };
+enum class Form : std::uint8_t { leaf, prefix, infix, call, spike, draw };
 
 constexpr int most_operands = 3;
 
@@ -29,9 +29,12 @@ struct OpInfo {
   int arity;
   std::array<Kind, most_operands> operands;
   std::optional<double> last_default;  // the last operand may be left out
+  std::uint32_t words = 0;             // of random bits, that a draw takes
 };
 
 SPIKEFORGE_API const OpInfo& info(Op op);
+
+inline bool is_draw(Op op) { return info(op).form == Form::draw; }
 
 // The operation that a call in neuron text names.
 std::optional<Op> find_call(std::string_view text);

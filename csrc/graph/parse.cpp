@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <unordered_map>
@@ -92,6 +93,7 @@ class Parser {
   Id primary();
   Id named(const Token& name);
   Id call(const Token& function);
+  Id draw(const Token& function);
   Id custom_gradient(const Token& function, std::span<const Id> operands);
   std::vector<Id> operands();
   Surrogate surrogate();
@@ -295,7 +297,32 @@ std::vector<Id> Parser::operands() {
   return list;
 }
 
+// draw(law, number), or draw_once(law) with or without one.
+Id Parser::draw(const Token& function) {
+  expect("(", "after the function");
+  const Token name = expect_name("a draw, such as normal()");
+  const std::optional<Op> law = find_call(name.text);
+  if (!law || !is_draw(*law))
+    fail(name,
+         fmt::format("{} takes a draw itself, such as bernoulli(0.5), but found {}", function.text, quoted(name)));
+  expect("(", "after the draw");
+  const std::vector<Id> list = operands();
+  expect(")", fmt::format("or \",\" after the operands of {}", name.text));
+  Draw which{.number = graph().next_draw(), .once = function.text == "draw_once"};
+  if (!which.once || sees(",")) {
+    expect(",", "and the draw's number");
+    const Token token = token_;
+    const double given = constant();
+    if (!(given >= 0 && given < most_draws && std::trunc(given) == given))
+      fail(token, fmt::format("the number of a draw is a whole one below {}", most_draws));
+    which.number = static_cast<std::uint32_t>(given);
+  }
+  expect(")", fmt::format("to end {}", function.text));
+  return at(name, [&] { return graph().draw(*law, list, which); });
+}
+
 Id Parser::call(const Token& function) {
+  if (function.text == "draw" || function.text == "draw_once") return draw(function);
   const std::optional<Op> op = find_call(function.text);
   const bool is_custom_gradient = function.text == "custom_gradient";
   if (!op && !is_custom_gradient)
@@ -313,6 +340,10 @@ Id Parser::call(const Token& function) {
   expect(")", fmt::format("or \",\" after the operands of {}", function.text));
   if (is_custom_gradient) return custom_gradient(function, list);
   const OpInfo& known = info(*op);
+  if (known.form == Form::draw && list.size() > static_cast<std::size_t>(known.arity))
+    fail(function, fmt::format("{0} takes {1} operand{2}, but {3} are given; write mean + deviation * normal(), or "
+                               "low + (high - low) * uniform()",
+                               function.text, known.arity, known.arity == 1 ? "" : "s", list.size()));
   if (known.last_default && list.size() + 1 == static_cast<std::size_t>(known.arity))
     list.push_back(at(function, [&] { return graph().constant(*known.last_default); }));
   return make(function, *op, list, beside);

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 namespace spikeforge::graph {
@@ -33,6 +34,7 @@ class Body {
       if (!graph.name(id).empty()) names_.insert(graph.name(id));
       if (!live[id]) continue;
       for (const Id operand : graph.operands(id)) ++uses_[operand];
+      draws_ += is_draw(graph[id].op);
     }
     for (const Id result : graph.results()) ++uses_[result];
     for (Id id = 0; id < graph.size(); ++id)
@@ -51,13 +53,16 @@ class Body {
     }
     expressions_[id] = expression(id);
     if (info(node.op).form == Form::leaf) return;
-    if (graph_.name(id).empty() && uses_[id] == 1 && expressions_[id].text.size() <= longest_inline) return;
+    // Draws are numbered in the order of the text, so that one among several stands where it is made.
+    const bool may_be_inline = !is_draw(node.op) || draws_ == 1;
+    if (graph_.name(id).empty() && uses_[id] == 1 && may_be_inline && expressions_[id].text.size() <= longest_inline)
+      return;
     const std::string name = graph_.name(id).empty() ? new_name() : graph_.name(id);
     statements_ += fmt::format("  {} = {}\n", name, expressions_[id].text);
     expressions_[id] = {name};
   }
 
-  Expression expression(Id id) const {
+  Expression expression(Id id) {
     const Node& node = graph_[id];
     const OpInfo& known = info(node.op);
     const auto operand = [&](std::size_t i) -> const Expression& { return expressions_[node.operands[i]]; };
@@ -75,12 +80,22 @@ class Body {
       }
       case Form::call:
       case Form::spike:
+      case Form::draw:
         break;
     }
     std::vector<std::string_view> operands;
     for (const Id x : graph_.operands(id)) operands.push_back(expressions_[x].text);
     const std::string surrogate = known.form == Form::spike ? ", " + text_of(node.surrogate) : "";
-    return {fmt::format("{}({}{})", known.text, fmt::join(operands, ", "), surrogate)};
+    const std::string call = fmt::format("{}({}{})", known.text, fmt::join(operands, ", "), surrogate);
+    return {known.form == Form::draw ? draw(node, call) : call};
+  }
+
+  // With its number where that is not the next.
+  std::string draw(const Node& node, const std::string& call) {
+    const bool is_next = node.draw.number == next_draw_;
+    next_draw_ = std::max(next_draw_, node.draw.number + info(node.op).words);
+    if (is_next) return node.draw.once ? fmt::format("draw_once({})", call) : call;
+    return fmt::format("{}({}, {})", node.draw.once ? "draw_once" : "draw", call, node.draw.number);
   }
 
   static Expression leaf(const Node& node) {
@@ -102,6 +117,8 @@ class Body {
   std::set<std::string, std::less<>> names_;
   std::string statements_;
   int count_ = 0;
+  int draws_ = 0;
+  std::uint32_t next_draw_ = 0;
 };
 
 std::string header(const Signature& signature) {

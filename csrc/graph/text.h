@@ -17,6 +17,7 @@
 //   prefixed   = ("-" | "not") prefixed | primary
 //   primary    = number | "inf" | "nan" | "true" | "false" | name | "(" expression ")" | call
 //   call       = function "(" [expression {"," expression}] ")"      also custom_gradient
+//              | "draw" "(" call "," number ")" | "draw_once" "(" call ["," number] ")"      the call is a draw
 //              | ("spike" | "spike_strict" | "surrogate_gradient") "(" expression "," surrogate ")"
 //   surrogate  = name ["(" [constant {"," constant}] ")"]    of surrogate.def, or none
 //   constant   = ["-"] (number | "inf" | "nan")
@@ -25,7 +26,8 @@
 //
 // Functions are those of ops.def. Numbers are double precision, rounded to the type computed in. Within parentheses a
 // line break is a space. # begins a comment. custom_gradient(f, x, d, ...) is short for
-// add_gradient(detach(f), x, d) and so on.
+// add_gradient(detach(f), x, d) and so on. Draws are numbered in the order of the text, each after the largest number
+// before it, unless one is said: what is made of a neuron keeps its draws by that.
 #pragma once
 
 #include <spikeforge/base/export.h>

@@ -31,13 +31,27 @@ std::vector<Id> order_of_need(const Graph& graph) {
   return order;
 }
 
+// A draw, numbered in this order too.
+Id numbered(Graph& to, const Graph& from, Id id, std::span<const Id> copies, std::uint32_t& next) {
+  Node node = from[id];
+  node.draw.number = next;
+  next += info(node.op).words;
+  std::vector<Id> operands;
+  for (const Id operand : from.operands(id)) operands.push_back(copies[operand]);
+  return to.like(node, operands);
+}
+
 Cell in_order_of_need(const Cell& cell) {
   const Graph& graph = cell.graph();
   Cell ordered(cell.signature());
   std::vector<Id> copies(graph.size());
   for (Id id = 0; id < graph.argument_count(); ++id) copies[id] = id;
-  for (const Id id : order_of_need(graph))
-    if (!graph.is(id, Op::argument)) copies[id] = copy_node(ordered.graph(), graph, id, copies);
+  std::uint32_t draws = 0;
+  for (const Id id : order_of_need(graph)) {
+    if (graph.is(id, Op::argument)) continue;
+    copies[id] = is_draw(graph[id].op) ? numbered(ordered.graph(), graph, id, copies, draws)
+                                       : copy_node(ordered.graph(), graph, id, copies);
+  }
   std::vector<Id> results;
   for (const Id result : graph.results()) results.push_back(copies[result]);
   ordered.finish(std::span(results).first(cell.output_count()), std::span(results).last(cell.state_count()));

@@ -46,4 +46,14 @@ Value apply(Op op, std::initializer_list<Value> operands, const Surrogate& surro
   return recording.value(recording.graph().make(op, ids, surrogate));
 }
 
+Value make_once(const Value& draw) {
+  const Recording& recording = Recording::current("draw_once");
+  Graph& graph = recording.graph();
+  const Id id = recording.id(draw, "draw_once");
+  const Node node = graph[id];
+  if (!is_draw(node.op)) throw GraphError("draw_once: takes a draw itself, such as bernoulli(0.5)");
+  const std::vector<Id> operands(graph.operands(id).begin(), graph.operands(id).end());
+  return recording.value(graph.draw(node.op, operands, {node.draw.number, /*once=*/true}));
+}
+
 }  // namespace spikeforge::graph

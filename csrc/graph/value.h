@@ -34,6 +34,9 @@ concept Foreign = !std::is_same_v<T, Value> && !std::is_constructible_v<bool, co
 // Adds a node to the graph under way. Throws GraphError.
 SPIKEFORGE_API Value apply(Op op, std::initializer_list<Value> operands, const Surrogate& surrogate = {});
 
+// That draw, made once for all steps. Throws GraphError for what is no draw.
+SPIKEFORGE_API Value make_once(const Value& draw);
+
 class SPIKEFORGE_API Value {
  public:
   // A constant; of bool, true or false.
@@ -111,6 +114,9 @@ class SPIKEFORGE_API Value {
   // s a + (1 - s) b; select(detach(s), a, b) stops it.
   friend Value select(const Value& s, const Value& a, const Value& b) { return apply(Op::select, {s, a, b}); }
 
+  // The draw x, made once for all steps: draw_once(bernoulli(.5)) is a mask that stays.
+  friend Value draw_once(const Value& x) { return make_once(x); }
+
   // x, as a constant for differentiation.
   friend Value detach(const Value& x) { return apply(Op::detach, {x}); }
 
@@ -137,6 +143,14 @@ class SPIKEFORGE_API Value {
   double number_ = 0;
   bool is_truth_ = false;
 };
+
+// Random numbers, anew in each neuron and step; each call is a draw of its own. They are constants for differentiation.
+// Nothing finds these by their arguments: write spikeforge::normal().
+inline Value normal() { return apply(Op::normal, {}); }
+inline Value uniform() { return apply(Op::uniform, {}); }  // above 0 and below 1
+// 1 with this probability, else 0.
+inline Value bernoulli(const Value& probability) { return apply(Op::bernoulli, {probability}); }
+inline Value poisson(const Value& rate) { return apply(Op::poisson, {rate}); }
 
 // While it lives, Values made on this thread become nodes of `graph`. Recordings may be nested: only the innermost
 // records, and Values of two do not mix.

@@ -11,6 +11,10 @@
 #endif
 
 namespace spikeforge {
+#if defined(CPU_CAPABILITY)
+// Compiled once for each instruction set: no two of them share a symbol.
+inline namespace CPU_CAPABILITY {
+#endif
 
 // Philox4x32-10 (Salmon, Moraes, Dror and Shaw, SC 2011): four random words for each counter and key.
 struct PhiloxWords {
@@ -80,23 +84,37 @@ SPIKEFORGE_PLAIN_FN float uniform_of(unsigned u) {
   return (static_cast<float>(u >> 9) + 0.5F) * 1.1920928955078125e-7F;
 }
 
-// The normal quantile (Wichura, Applied Statistics 37, 1988, AS 241, PPND7: seven digits) of a uniform number.
+// -log2(p) of a multiple p of 2^-24 that is at most a half, as surprise() has it.
+SPIKEFORGE_PLAIN_FN float surprise_of_tail(float p) {
+  const unsigned bits = as_bits(p);
+  const int exponent = static_cast<int>(bits >> 23) - 127;
+  const float m = as_float((bits & 0x7fffffU) | 0x3f800000U);
+  const bool is_large = m > 1.41421354F;
+  const float scaled = is_large ? 0.5F * m : m;
+  return static_cast<float>(is_large ? -1 - exponent : -exponent) - log2_of_ratio((scaled - 1.0F) / (scaled + 1.0F));
+}
+
+// The normal quantile (Wichura, Applied Statistics 37, 1988, AS 241, PPND7: seven digits) of a uniform number. Both of
+// its cases are computed, up to the one division: of the 32 numbers of a warp, or the lanes of a vector, some are in
+// either.
 SPIKEFORGE_PLAIN_FN float normal_of(float u) {
   const float q = u - 0.5F;
-  if (abs(q) <= 0.425F) {
-    const float r = 0.180625F - q * q;
-    return q * (((59.109374720F * r + 159.29113202F) * r + 50.434271938F) * r + 3.3871327179F) /
-           (((67.187563600F * r + 78.757757664F) * r + 17.895169469F) * r + 1.0F);
-  }
-  // ln of a tail's probability, which is a multiple of 2^-24 below 0.075.
+  const bool is_central = abs(q) <= 0.425F;
+  const float r = 0.180625F - q * q;
+  const float central = q * (((59.109374720F * r + 159.29113202F) * r + 50.434271938F) * r + 3.3871327179F);
+  const float below_central = ((67.187563600F * r + 78.757757664F) * r + 17.895169469F) * r + 1.0F;
+  // ln of a tail's probability, which is a multiple of 2^-24.
   const float tail = q < 0 ? u : 1.0F - u;
-  const float t = sqrt(surprise(static_cast<unsigned>(tail * 4294967296.0F) - 1U) * 0.693147181F) - 1.6F;
-  const float z = (((0.17023821103F * t + 1.3067284816F) * t + 2.7568153900F) * t + 1.4234372777F) /
-                  ((0.12021132975F * t + 0.73700164250F) * t + 1.0F);
-  return q < 0 ? -z : z;
+  const float t = sqrt(surprise_of_tail(tail) * 0.693147181F) - 1.6F;
+  const float outer = ((0.17023821103F * t + 1.3067284816F) * t + 2.7568153900F) * t + 1.4234372777F;
+  const float below_outer = (0.12021132975F * t + 0.73700164250F) * t + 1.0F;
+  return (is_central ? central : q < 0 ? -outer : outer) / (is_central ? below_central : below_outer);
 }
 
 // The largest |z| that normal_of gives is below this.
 constexpr double largest_normal = 5.5;
 
+#if defined(CPU_CAPABILITY)
+}  // namespace CPU_CAPABILITY
+#endif
 }  // namespace spikeforge

@@ -1,3 +1,4 @@
+#include <spikeforge/graph/internal/dependence.h>
 #include <spikeforge/graph/text.h>
 #include <spikeforge/nn/internal/run_script.h>
 #include <spikeforge/nn/internal/told_samples.h>
@@ -35,6 +36,7 @@ NeuronImpl::NeuronImpl(NeuronOptions options)
   const graph::Cell cell = graph::parse(options_.neuron().text());
   const graph::Signature& signature = cell.signature();
   name_ = signature.name;
+  draws_ = graph::draws(cell.graph());
   inputs_ = signature.inputs.size() == 1 ? Names{"in"} : signature.inputs;
   if (cell.output_count() == 1)
     outputs_ = {"out"};

@@ -45,7 +45,7 @@ class SPIKEFORGE_API NeuronImpl : public NeuronModule {
   const NeuronOptions& options() const { return options_; }
   void pretty_print(std::ostream& stream) const override;
   Script script() const override;
-  bool takes_layer() const override { return true; }
+  bool takes_layer() const override { return !draws_; }  // layers draw no random numbers
   bool runs_as_text() const override { return true; }
 
  protected:
@@ -63,6 +63,7 @@ class SPIKEFORGE_API NeuronImpl : public NeuronModule {
   Names param_names_;             // theirs
   mutable Tensors params_;        // they as tensors, the numbers in this type
   mutable std::optional<at::ScalarType> params_type_;
+  bool draws_ = false;  // random numbers
 };
 TORCH_MODULE(Neuron);
 

@@ -46,7 +46,7 @@ inline c10::DispatchKeySet keys_of(at::TensorList list) {
 }
 inline c10::DispatchKeySet keys_of(const MultistepCall& call) {
   return keys_of(call.inputs) | keys_of(call.states) | keys_of(call.params) | keys_of(call.lengths) |
-         keys_of(call.start);
+         keys_of(call.start) | keys_of(call.seed) | keys_of(call.offset);
 }
 inline c10::DispatchKeySet keys_of(const BackwardCall& call) {
   return keys_of(static_cast<const MultistepCall&>(call)) | keys_of(call.grad_outputs) | keys_of(call.grad_states) |
@@ -91,7 +91,7 @@ inline void find_neuron(AutogradContext* ctx, MultistepCall& call) {
 // pass: another cell by its number, so that no surrogate's name is read again.
 class SavedCall {
  public:
-  static constexpr int lengths = 1, start = 2;
+  static constexpr int lengths = 1, start = 2, seed = 4, offset = 8;
 
   static c10::List<double> pack(const MultistepCall& call) {
     c10::List<double> list;
@@ -103,7 +103,8 @@ class SavedCall {
     list.push_back(call.form.decay_input);
     list.push_back(static_cast<double>(call.form.surrogate));
     list.push_back(call.store_states);
-    list.push_back((call.lengths.defined() ? lengths : 0) + (call.start.defined() ? start : 0));
+    list.push_back((call.lengths.defined() ? lengths : 0) + (call.start.defined() ? start : 0) +
+                   (call.seed.defined() ? seed : 0) + (call.offset.defined() ? offset : 0));
     for (const double arg : call.surrogate_args) list.push_back(arg);
     for_each_argument(call, [&](const at::Tensor& t) { list.push_back(t.defined()); });
     for (const double number : call.numbers) list.push_back(number);
@@ -124,7 +125,7 @@ class SavedCall {
     call.form.decay_input = next() != 0;
     call.form.surrogate = static_cast<SurrogateKind>(next());
     call.store_states = next() != 0;
-    samples_ = static_cast<int>(next());
+    others_ = static_cast<int>(next());
     for (double& arg : call.surrogate_args) arg = next();
     for (std::size_t i = 0; i < call.cell->arguments(); ++i) given_.push_back(next() != 0);
     while (read < list.size()) numbers_.push_back(next());
@@ -135,11 +136,11 @@ class SavedCall {
 
   // Whether the call has a tensor for an input, a state or a parameter, counted in this order.
   bool given(std::size_t argument) const { return given_[argument]; }
-  // Whether it has lengths, or starts.
-  bool has(int what) const { return (samples_ & what) != 0; }
+  // Whether it has lengths, starts, a seed, an offset.
+  bool has(int what) const { return (others_ & what) != 0; }
 
  private:
-  int samples_ = 0;
+  int others_ = 0;
   c10::SmallVector<bool, 16> given_;
   c10::SmallVector<double, 10> numbers_;
 };
@@ -151,7 +152,7 @@ class Kept {
   static void save(AutogradContext* ctx, const MultistepCall& call, variable_list tensors) {
     ctx->set_materialize_grads(false);
     if (!tensors.empty()) tensors[0] = Recomputed::keep(ctx, first_input, tensors[0]);
-    for (const at::Tensor* t : {&call.lengths, &call.start})
+    for (const at::Tensor* t : {&call.lengths, &call.start, &call.seed, &call.offset})
       if (t->defined()) tensors.push_back(*t);
     ctx->save_for_backward(std::move(tensors));
     ctx->saved_data["call"] = SavedCall::pack(call);
@@ -159,6 +160,8 @@ class Kept {
   }
 
   explicit Kept(AutogradContext* ctx) : saved_(ctx, call), tensors_(ctx->get_saved_variables()) {
+    if (saved_.has(SavedCall::offset)) call.offset = taken_from_end();
+    if (saved_.has(SavedCall::seed)) call.seed = taken_from_end();
     if (saved_.has(SavedCall::start)) call.start = taken_from_end();
     if (saved_.has(SavedCall::lengths)) call.lengths = taken_from_end();
     arguments_.resize(call.cell->arguments());

@@ -19,8 +19,17 @@ void fold_samples(const FoldingLevel& level, MultistepCall& call) {
   call.start = level.folded_samples(call.start, in_sequence);
 }
 
+void check_not_mapped(const MultistepCall& call) {
+  for (const at::Tensor* t : {&call.seed, &call.offset})
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !t->defined() || at::functorch::maybeGetBatchedImpl(*t) == nullptr, call.cell->forward_op,
+        ": torch.vmap over seeds or offsets is not supported; give one seed for all maps, which "
+        "draw different numbers by it");
+}
+
 template <class Run>
 MultistepResults batched(const MultistepCall& call, Run run) {
+  check_not_mapped(call);
   FoldingLevel level;
   for (const at::TensorList list : {call.inputs, call.states, call.params}) level.find(list);
   find_samples(level, call);
@@ -54,6 +63,7 @@ MultistepResults forward_batched(const MultistepCall& call, bool save,
 }
 
 Tensors backward_batched(const BackwardCall& call, Tensors (*run)(const BackwardCall&)) {
+  check_not_mapped(call);
   FoldingLevel level;
   for (const at::TensorList list : {call.inputs, call.states, call.params, call.grad_outputs, call.grad_states})
     level.find(list);

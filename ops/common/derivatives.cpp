@@ -190,6 +190,8 @@ class JvpCall {
       : lists_(as_text.values(values)) {
     call.lengths = of.lengths;
     call.start = as_text.start();
+    call.seed = of.seed;
+    call.offset = of.offset;
     const Lists of_tangents = as_text.tangents(tangents);
     inputs_ = append(lists_.inputs, of_tangents.inputs);
     append(lists_.states, of_tangents.states);

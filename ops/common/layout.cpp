@@ -206,12 +206,36 @@ Layout<Int> layout_of(const at::Tensor& x) {
   return layout;
 }
 
+// From the slowest dimension in memory on: as in the shape, then those from j on, then those from i on up to j.
+template <class Int>
+std::optional<Order<Int>> order_of(const Layout<Int>& layout) {
+  auto order = memory_order<Int>(layout.sizes, layout.strides);
+  std::reverse(order.begin(), order.end());
+  auto sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  const auto [in_memory, in_shape] = std::mismatch(order.begin(), order.end(), sorted.begin());
+  Order<Int> parts{Int(1), Int(1)};
+  if (in_memory == order.end()) return parts;
+  const auto j = std::find(in_shape, sorted.end(), *in_memory);
+  std::rotate(in_shape, j, sorted.end());
+  if (!std::equal(order.begin(), order.end(), sorted.begin())) return std::nullopt;
+  // What stood before j in the shape is fast in memory.
+  const auto moved = order.end() - (j - in_shape);
+  for (auto d = in_memory; d != order.end(); ++d) {
+    Int& part = d < moved ? parts.slow : parts.fast;
+    part = part * layout.sizes[*d];
+  }
+  return parts;
+}
+
 template struct Layout<std::int64_t>;
 template struct Layout<c10::SymInt>;
 template at::Tensor with_dense_steps<std::int64_t>(const at::Tensor&);
 template at::Tensor with_dense_steps<c10::SymInt>(const at::Tensor&);
 template Layout<std::int64_t> layout_of(const at::Tensor&);
 template Layout<c10::SymInt> layout_of(const at::Tensor&);
+template std::optional<Order<std::int64_t>> order_of(const Layout<std::int64_t>&);
+template std::optional<Order<c10::SymInt>> order_of(const Layout<c10::SymInt>&);
 
 const void* data_of_step(const at::Tensor& step, const PlainLayout& layout, Copies& copies) {
   if (same_strides(layout.sizes, step.strides(), layout.strides)) return step.const_data_ptr();

@@ -46,6 +46,15 @@ at::Tensor with_dense_steps(const at::Tensor& x);
 template <class Int>
 Layout<Int> layout_of(const at::Tensor& x);
 
+// The order of a layout's neurons where it is that of the shape, or one in which a slow and a fast part of the
+// dimensions have changed places, as channels have in channels-last: of so many neurons each. Nothing for another.
+template <class Int>
+struct Order {
+  Int fast, slow;
+};
+template <class Int>
+std::optional<Order<Int>> order_of(const Layout<Int>& layout);
+
 // Copies that had to be made, to be kept for as long as something points to them.
 using Copies = std::vector<at::Tensor>;
 

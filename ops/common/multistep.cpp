@@ -1,4 +1,5 @@
 #include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/draws.h>
 #include <spikeforge/ops/common/multistep.h>
 
 #include <c10/util/Exception.h>
@@ -59,6 +60,7 @@ void check_arguments(const MultistepCall& call) {
     else
       check_number(leader.op, cell.params[j], call.numbers[j], arithmetic_of(call));
   check_samples(leader, call.lengths, call.start);
+  check_draws(call);
 }
 
 void refuse_values(const MultistepCall& call) {
@@ -100,6 +102,10 @@ Preparation<Int> prepare(const MultistepCall& call) {
   Preparation<Int> prepared;
   prepared.first_input = with_dense_steps<Int>(call.inputs[0]);
   prepared.layout = layout_of<Int>(prepared.first_input);
+  if (call.cell->draws && !order_of(prepared.layout)) {
+    prepared.first_input = prepared.first_input.contiguous();
+    prepared.layout = layout_of<Int>(prepared.first_input);
+  }
   prepared.options = prepared.first_input.options();
   prepared.state_options = prepared.options.dtype(state_type(type));
   prepared.checkpoint_length = call.cell->is_integer ? 1 : call.cell->checkpoint_length(dtype_of(type));
@@ -203,6 +209,7 @@ LaunchStorage::LaunchStorage(const MultistepCall& call, const Prepared& prepared
   for (std::size_t j = 0; j < call.cell->params.size(); ++j) params_.push_back(view_of(call, j, layout, copies_));
   if (call.lengths.defined()) lengths_ = view_lengths(call.lengths, layout, copies_);
   if (call.start.defined()) start_ = view_start(call.start, layout, copies_);
+  if (call.cell->draws) draws_ = view_draws(call, layout);
 }
 
 void LaunchStorage::describe(Launch& launch) const {
@@ -219,6 +226,7 @@ void LaunchStorage::describe(Launch& launch) const {
   launch.params = params_;
   launch.lengths = lengths_;
   launch.start = start_;
+  launch.draws = draws_;
 }
 
 SequenceView LaunchStorage::view_maybe(const at::Tensor& t, bool is_sequence) {

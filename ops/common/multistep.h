@@ -37,6 +37,8 @@ struct MultistepCall {
   // Undefined: none. In terms of x: int32 that broadcasts against a step, with as many dimensions, and bool that
   // broadcasts against x, with as many steps (samples.h).
   at::Tensor lengths, start;
+  // Of a cell that draws random numbers: int64 tensors of one element (draws.h). Without an offset the first step is 0.
+  at::Tensor seed, offset;
   bool scan = false;         // forward; of a cell whose composition there is (kernels/scan)
   const char* op = nullptr;  // as messages begin, of an operator that is not the cell's own
 
@@ -141,6 +143,7 @@ class LaunchStorage {
   c10::SmallVector<ParamView, 10> params_;
   LengthsView lengths_;
   StartView start_;
+  DrawsView draws_;
 };
 
 class DescribedForward : LaunchStorage {

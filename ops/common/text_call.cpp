@@ -30,6 +30,8 @@ void check_list(const Cell& cell, const char* what, const Names& names, at::Tens
 }
 
 void check_scan(const TracedCell& cell) {
+  TORCH_CHECK_VALUE(!cell.draws, cell.forward_op,
+                    ": scan=True: the neuron draws random numbers, and a scan draws none");
   try {
     composition_of(cell);
   } catch (const graph::GraphError& error) {
@@ -85,6 +87,12 @@ std::shared_ptr<const TracedCell> cell_of(std::string_view text, const char* cal
   } catch (const NoRoomForCell& full) {
     TORCH_CHECK(false, caller, ": ", full.what());
   }
+}
+
+void refuse_draws(const Cell& cell, const char* op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!cell.draws, op, ": neuron ", cell.name,
+                              " draws random numbers, which only run() does; draw them outside, and pass them as an "
+                              "input");
 }
 
 MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,

@@ -4,6 +4,7 @@
 
 #include <spikeforge/graph/text.h>
 #include <spikeforge/kernels/multistep/traced_cell.h>
+#include <spikeforge/ops/common/draws.h>
 #include <spikeforge/ops/common/samples.h>
 
 #include <ATen/core/List.h>
@@ -30,6 +31,9 @@ std::shared_ptr<const TracedCell> cell_of(std::string_view text, const char* cal
 MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
                           bool store_states, std::int64_t bits = 0, bool scan = false);
 
+// Throws NotImplementedError for a neuron that draws random numbers; `op` is what does not run it.
+void refuse_draws(const Cell& cell, const char* op);
+
 namespace traced {
 
 using List = std::vector<at::Tensor>;
@@ -39,14 +43,16 @@ using OptionalTensor = const std::optional<at::Tensor>&;
 
 using Outputs = std::tuple<List, List>;
 using Run = Outputs(std::string_view, at::TensorList, at::TensorList, at::TensorList, bool, std::int64_t,
-                    OptionalTensor, OptionalTensor, bool);
+                    OptionalTensor, OptionalTensor, bool, OptionalTensor, OptionalTensor);
 using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, MaybeList, MaybeList, bool, bool,
-                                             std::int64_t, OptionalTensor, OptionalTensor, bool);
+                                             std::int64_t, OptionalTensor, OptionalTensor, bool, OptionalTensor,
+                                             OptionalTensor);
 using ForwardOfLists = std::tuple<List, List, List>(std::string_view, at::TensorList, at::TensorList, at::TensorList,
-                                                    bool, bool, std::int64_t, OptionalTensor, OptionalTensor, bool);
+                                                    bool, bool, std::int64_t, OptionalTensor, OptionalTensor, bool,
+                                                    OptionalTensor, OptionalTensor);
 using Backward = List(std::string_view, const OptionalTensorList&, const OptionalTensorList&, at::TensorList,
                       at::TensorList, at::TensorList, at::TensorList, c10::List<bool>, bool, OptionalTensor,
-                      OptionalTensor);
+                      OptionalTensor, OptionalTensor, OptionalTensor);
 
 template <class Signature>
 c10::TypedOperatorHandle<Signature> find(const char* name, const char* overload = "") {
@@ -102,9 +108,11 @@ inline MultistepResults results_of(const List& outputs, const List& states, cons
 // A kernel of run for the dispatcher.
 template <MultistepResults (*run)(const MultistepCall&)>
 Outputs run_kernel(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
-                   bool store_states, std::int64_t bits, OptionalTensor lengths, OptionalTensor start, bool scan) {
+                   bool store_states, std::int64_t bits, OptionalTensor lengths, OptionalTensor start, bool scan,
+                   OptionalTensor seed, OptionalTensor offset) {
   MultistepCall call = traced_call(neuron, inputs, states, params, store_states, bits, scan);
   set_samples(call, lengths, start);
+  set_draws(call, seed, offset);
   check_dense(call);
   return outputs_of(run(call));
 }
@@ -112,12 +120,14 @@ Outputs run_kernel(std::string_view neuron, at::TensorList inputs, at::TensorLis
 template <MultistepResults (*forward)(const MultistepCall&, bool save)>
 std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorList inputs, MaybeList states,
                                             MaybeList params, bool store_states, bool save, std::int64_t bits,
-                                            OptionalTensor lengths, OptionalTensor start, bool scan) {
+                                            OptionalTensor lengths, OptionalTensor start, bool scan,
+                                            OptionalTensor seed, OptionalTensor offset) {
   const at::TensorList none;
   MultistepCall call =
       traced_call(neuron, inputs, states.value_or(none), params.value_or(none), store_states, bits, scan);
   call.lengths = lengths.value_or(at::Tensor());
   call.start = start.value_or(at::Tensor());
+  set_draws(call, seed, offset);
   const MultistepResults results = forward(call, save);
   return {list_of(results.outputs), list_of(results.states), kept_of(results)};
 }
@@ -126,8 +136,10 @@ template <MultistepResults (*forward)(const MultistepCall&, bool save)>
 std::tuple<List, List, List> forward_kernel_of_lists(std::string_view neuron, at::TensorList inputs,
                                                      at::TensorList states, at::TensorList params, bool store_states,
                                                      bool save, std::int64_t bits, OptionalTensor lengths,
-                                                     OptionalTensor start, bool scan) {
-  return forward_kernel<forward>(neuron, inputs, states, params, store_states, save, bits, lengths, start, scan);
+                                                     OptionalTensor start, bool scan, OptionalTensor seed,
+                                                     OptionalTensor offset) {
+  return forward_kernel<forward>(neuron, inputs, states, params, store_states, save, bits, lengths, start, scan, seed,
+                                 offset);
 }
 
 // Both overloads.
@@ -208,10 +220,12 @@ List backward_kernel(std::string_view neuron, const OptionalTensorList& grad_out
                      const OptionalTensorList& grad_states, at::TensorList inputs, at::TensorList states,
                      at::TensorList params, at::TensorList checkpoints,
                      c10::List<bool> needs_grad,  // NOLINT(performance-unnecessary-value-param): the dispatcher's
-                     bool store_states, OptionalTensor lengths, OptionalTensor start) {
+                     bool store_states, OptionalTensor lengths, OptionalTensor start, OptionalTensor seed,
+                     OptionalTensor offset) {
   GivenBackward given(neuron, grad_outputs, grad_states, inputs, states, params, checkpoints, needs_grad, store_states);
   given.call.lengths = lengths.value_or(at::Tensor());
   given.call.start = start.value_or(at::Tensor());
+  set_draws(given.call, seed, offset);
   return list_of(backward(given.call));
 }
 
@@ -222,7 +236,7 @@ inline MultistepResults call_run(const MultistepCall& call) {
   static const auto op = traced::find<traced::Run>("spikeforge::run");
   const auto [outputs, states] =
       op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call), call.params, call.store_states,
-              call.bits, given_lengths(call), given_start(call), call.scan);
+              call.bits, given_lengths(call), given_start(call), call.scan, given_seed(call), given_offset(call));
   return traced::results_of(outputs, states, {});
 }
 
@@ -232,7 +246,8 @@ inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
   const traced::HandedOn neuron(call);
   const auto call_with = [&](const auto& handle) {
     return handle.call(neuron.text(), call.inputs, traced::given_states(call), call.params, call.store_states, save,
-                       call.bits, given_lengths(call), given_start(call), call.scan);
+                       call.bits, given_lengths(call), given_start(call), call.scan, given_seed(call),
+                       given_offset(call));
   };
   const auto [outputs, states, kept] = traced::is_wrapped(call) ? call_with(of_lists) : call_with(op);
   return traced::results_of(outputs, states, kept);
@@ -243,7 +258,7 @@ inline Tensors call_run_backward(const BackwardCall& call) {
   return traced::tensors_of(op.call(traced::HandedOn(call).text(), traced::optional_list(call.grad_outputs),
                                     traced::optional_list(call.grad_states), call.inputs, traced::given_states(call),
                                     call.params, call.checkpoints, traced::needs_grad_of_given(call), call.store_states,
-                                    given_lengths(call), given_start(call)));
+                                    given_lengths(call), given_start(call), given_seed(call), given_offset(call)));
 }
 
 }  // namespace spikeforge::ops

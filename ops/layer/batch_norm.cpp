@@ -65,6 +65,7 @@ graph::Residual residual_named(const char* op, std::string_view mode) {
 
 void check(const LayerCall& call) {
   const MultistepCall neuron = traced_call(call.neuron, call.inputs, call.states, call.params, call.store_states);
+  refuse_draws(*neuron.cell, batch_norm_op);
   const at::Tensor& x = call.inputs[0];
   const Leader leader{call.op, neuron.cell->inputs[0].c_str(), x};
   check_leader(leader);

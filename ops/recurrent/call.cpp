@@ -76,6 +76,7 @@ Recurrence recurrence_of(const Prepared& prepared, std::int64_t into, std::int64
 }  // namespace
 
 void check(const RecurrentCall& call) {
+  refuse_draws(*call.cell, op);
   check_arguments(call);
   check_options(op, call, call.w, call.into, call.delay);
   check_spikes(call);
@@ -180,6 +181,7 @@ MultistepCall call_of(std::string_view neuron, bool store_states) {
   MultistepCall call;
   call.holder = cell_of(neuron, op);
   call.cell = call.holder.get();
+  refuse_draws(*call.cell, op);
   call.store_states = store_states;
   call.op = op;
   return call;

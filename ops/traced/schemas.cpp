@@ -11,34 +11,39 @@ namespace {
 // would run for inputs of a type. With `bits`, 1 or 4, what is recorded for a backward pass has the first output in so
 // many bits a number too, for the products that read it; run_forward gives them, and whether all are such numbers,
 // behind the checkpoints. With scan, of a neuron whose next states are affine in its states, steps may be taken side by
-// side, which rounds in another way.
+// side, which rounds in another way. Of a neuron that draws random numbers `seed` and `offset`, int64 of one element,
+// say which: by default the generator of x's device gives a seed, and the first step is 0. So `run` is an operator that
+// draws, for torch.compile, and the lowered ones, which are always given a seed, are none.
 //
 // None is an empty list for run_forward: a package of AOTInductor (torch 2.11) passes it where a list was empty. But
 // the dispatcher does not look into lists that may be None: where torch.func wraps one of their tensors, `lists` is
 // called.
 SPIKEFORGE_SCHEMAS(library) {
   const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
-  define(
+  library.def(
       "run(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states=False, int bits=0, "
-      "Tensor? lengths=None, Tensor? start=None, bool scan=False) -> (Tensor[] outputs, Tensor[] states)");
+      "Tensor? lengths=None, Tensor? start=None, bool scan=False, Tensor? seed=None, Tensor? offset=None) -> "
+      "(Tensor[] outputs, Tensor[] states)",
+      {at::Tag::pt2_compliant_tag, at::Tag::nondeterministic_seeded});
   define(
       "run_forward(str neuron, Tensor[] inputs, Tensor[]? states, Tensor[]? params, *, bool store_states, bool save, "
-      "int bits=0, Tensor? lengths=None, Tensor? start=None, bool scan=False) -> (Tensor[] outputs, Tensor[] states, "
-      "Tensor[] checkpoints)");
+      "int bits=0, Tensor? lengths=None, Tensor? start=None, bool scan=False, Tensor? seed=None, Tensor? offset=None) "
+      "-> "
+      "(Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
   define(
       "run_forward.lists(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states, bool "
-      "save, int bits=0, Tensor? lengths=None, Tensor? start=None, bool scan=False) -> (Tensor[] outputs, Tensor[] "
-      "states, Tensor[] checkpoints)");
+      "save, int bits=0, Tensor? lengths=None, Tensor? start=None, bool scan=False, Tensor? seed=None, Tensor? "
+      "offset=None) -> (Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
   define(
       "run_backward(str neuron, Tensor?[] grad_outputs, Tensor?[] grad_states, Tensor[] inputs, Tensor[] states, "
       "Tensor[] params, Tensor[] checkpoints, bool[] needs_grad, *, bool store_states, Tensor? lengths=None, Tensor? "
-      "start=None) -> Tensor[]");
+      "start=None, Tensor? seed=None, Tensor? offset=None) -> Tensor[]");
   define("print_cuda(str neuron, ScalarType dtype) -> str");
   define("text_on_a_line(str neuron) -> str");
 }
 
 // Nothing will be differentiated, so nothing is saved.
-MultistepResults run_inference(const MultistepCall& call) { return call_run_forward(call, /*save=*/false); }
+MultistepResults run_inference(const MultistepCall& call) { return call_run_forward(with_seed(call), /*save=*/false); }
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("run", TORCH_FN(traced::run_kernel<run_inference>));

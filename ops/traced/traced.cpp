@@ -14,9 +14,10 @@ Neuron::Neuron(const graph::Cell& cell) : Neuron(graph::print(cell)) {}
 
 std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> Neuron::operator()(
     at::TensorList inputs, at::TensorList states, at::TensorList params, bool store_states, bool scan,
-    const std::optional<at::Tensor>& lengths, const std::optional<at::Tensor>& start) const {
+    const std::optional<at::Tensor>& lengths, const std::optional<at::Tensor>& start,
+    const std::optional<at::Tensor>& seed, const std::optional<at::Tensor>& offset) const {
   static const auto op = ops::traced::find<ops::traced::Run>("spikeforge::run");
-  return op.call(text_, inputs, states, params, store_states, /*bits=*/0, lengths, start, scan);
+  return op.call(text_, inputs, states, params, store_states, /*bits=*/0, lengths, start, scan, seed, offset);
 }
 
 std::vector<at::Tensor> Neuron::input_gradients(at::TensorList inputs, at::TensorList params,

@@ -28,10 +28,14 @@
 
 namespace spikeforge {
 
+using graph::bernoulli;
 using graph::GraphError;
+using graph::normal;
+using graph::poisson;
 using graph::State;
 using graph::Step;
 using graph::step;
+using graph::uniform;
 using graph::Value;
 using graph::Values;
 namespace surrogate = graph::surrogate;
@@ -53,12 +57,14 @@ class SPIKEFORGE_API Neuron {
   // types; with `store_states` their sequences [T, *shape]. With `scan` the steps may be taken side by side, as a scan
   // over time, which rounds in another way; c10::ValueError unless the next states are affine in the states, and these
   // are 1 to 4. `lengths` and `start` say how long each sample is, an index of dimension 1, and where it starts anew
-  // (neuron.h); with them the loop runs. All of it is differentiable, once. Errors are c10::TypeError and
-  // c10::ValueError and name the neuron and the argument.
+  // (neuron.h); with them the loop runs. `seed` and `offset`, int64 of one element, on the CPU or the inputs' device,
+  // are those of a neuron that draws random numbers: equal ones give equal numbers, and a sequence goes on by the
+  // states and an offset of the steps so far; without a seed torch's generator gives one. All of it is differentiable,
+  // once. Errors are c10::TypeError and c10::ValueError and name the neuron and the argument.
   std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> operator()(
       at::TensorList inputs, at::TensorList states = {}, at::TensorList params = {}, bool store_states = false,
-      bool scan = false, const std::optional<at::Tensor>& lengths = {},
-      const std::optional<at::Tensor>& start = {}) const;
+      bool scan = false, const std::optional<at::Tensor>& lengths = {}, const std::optional<at::Tensor>& start = {},
+      const std::optional<at::Tensor>& seed = {}, const std::optional<at::Tensor>& offset = {}) const;
 
   // Of a neuron without states and one step, [1, *shape]: the gradients of those inputs that are wanted, in their
   // order, from those of all outputs. What an operator made of a neuron (custom_op/elementwise.h) is differentiated by.

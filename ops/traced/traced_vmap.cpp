@@ -2,10 +2,27 @@
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/text_call.h>
 
+#include <ATen/functorch/BatchedTensorImpl.h>
+#include <c10/util/Exception.h>
+
 namespace spikeforge::ops {
 namespace {
 
-MultistepResults map_run(const MultistepCall& call) { return run_batched(call, call_run); }
+// Where no seed is given torch.vmap is asked for one, which it gives as it was told that random operations may: none,
+// and it says so; one for each map, of which one is enough, since the maps draw as neurons of one call; or the same.
+MultistepCall with_seed_of_maps(const MultistepCall& call) {
+  MultistepCall seeded = with_seed(call);
+  if (call.seed.defined() || !seeded.seed.defined()) return seeded;
+  const auto* const batched = at::functorch::maybeGetBatchedImpl(seeded.seed);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      batched != nullptr, call.cell->forward_op,
+      ": torch.vmap with randomness=\"same\" is not supported: the maps draw different numbers, "
+      "as neurons of one call");
+  seeded.seed = batched->value().select(batched->bdim(), 0);
+  return seeded;
+}
+
+MultistepResults map_run(const MultistepCall& call) { return run_batched(with_seed_of_maps(call), call_run); }
 MultistepResults map_run_forward(const MultistepCall& call, bool save) {
   return forward_batched(call, save, call_run_forward);
 }

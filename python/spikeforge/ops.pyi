@@ -185,7 +185,9 @@ def connect(
     The same network for any number of threads and on every device. Lists are of all projections, one after the other.
 
     Args:
-        rows, cols: of the matrix; column j belongs to neuron j % rows.
+        rows: of the matrix.
+        cols: of the matrix; column j belongs to neuron j % rows.
+        seed: which network it is.
         rules: names of rules, one a projection.
         ranges: begin and end of its rows, begin and end of its columns.
         amounts: the probability, degree or number of connections.
@@ -194,6 +196,8 @@ def connect(
         laws: names of the laws of weights and of delays.
         numbers: of each law first, second, low and high.
         arrays: of the rule "arrays": sources, targets, and of the law "array" weights and delays.
+        dtype: of the weights, float64, float32 or float16; None: torch's default.
+        device: where the matrix is made.
 
     Returns:
         indices int32 [connections]; indptr int64 [rows + 1]; weights [connections], or [1] where all are the same;
@@ -510,7 +514,13 @@ def event_csrmv_delayed(
         buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
             half types.
         step: int64, 0-dimensional, on the CPU or the buffer's device.
-        rows, cols, transpose, graded, deterministic, unchecked: as of `event_csrmv`.
+        rows: of the stored matrix.
+        cols: of the stored matrix.
+        transpose: e A rather than A e.
+        graded: an event counts its number rather than 1.
+        deterministic: the same bits in every call, also where a GPU adds in any order.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
 
     Returns:
         The new buffer. Gradients reach weights, events (straight through) and buffer.
@@ -539,63 +549,13 @@ def event_csrmv_delayed_(
         buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
             half types.
         step: int64, 0-dimensional, on the CPU or the buffer's device.
-        rows, cols, transpose, graded, deterministic, unchecked: as of `event_csrmv`.
-
-    Raises:
-        ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next
-            call).
-    """
-
-def event_csrmv_delayed(
-    weights: Tensor, indices: Tensor, indptr: Tensor, events: Tensor, delays: Tensor, buffer: Tensor, step: Tensor, *,
-    rows: int, cols: int, transpose: bool = False, graded: bool = False, deterministic: bool = False,
-    unchecked: bool = False,
-) -> Tensor:
-    """Product of a CSR matrix and events, entries that are true or > 0, which arrives after the delay of each
-    connection: the buffer of what is on its way.
-
-    What arrives at step t stands in buffer[t % slots]; an event of step t through a connection of delay d is added to
-    buffer[(t + d) % slots].
-
-    Args:
-        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
-        indices: int32 [nonzeros], the columns of row 0, then those of row 1.
-        indptr: int32 or int64 [rows + 1], where rows begin.
-        events: [*batch, cols], true or > 0; with `transpose`, [*batch, rows].
-        delays: uint8 or int32, of the shape of indices or a single element, from 0 to slots - 1.
-        buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
-            half types.
-        step: int64, 0-dimensional, on the CPU or the buffer's device.
-        rows, cols, transpose, graded, deterministic, unchecked: as of `event_csrmv`.
-
-    Returns:
-        The new buffer. Gradients reach weights, events (straight through) and buffer.
-
-    Raises:
-        ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next
-            call).
-    """
-
-def event_csrmv_delayed_(
-    weights: Tensor, indices: Tensor, indptr: Tensor, events: Tensor, delays: Tensor, buffer: Tensor, step: Tensor, *,
-    rows: int, cols: int, transpose: bool = False, graded: bool = False, deterministic: bool = False,
-    unchecked: bool = False,
-) -> None:
-    """event_csrmv_delayed that adds to the buffer in place.
-
-    What arrives at step t stands in buffer[t % slots]; an event of step t through a connection of delay d is added to
-    buffer[(t + d) % slots].
-
-    Args:
-        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
-        indices: int32 [nonzeros], the columns of row 0, then those of row 1.
-        indptr: int32 or int64 [rows + 1], where rows begin.
-        events: [*batch, cols], true or > 0; with `transpose`, [*batch, rows].
-        delays: uint8 or int32, of the shape of indices or a single element, from 0 to slots - 1.
-        buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
-            half types.
-        step: int64, 0-dimensional, on the CPU or the buffer's device.
-        rows, cols, transpose, graded, deterministic, unchecked: as of `event_csrmv`.
+        rows: of the stored matrix.
+        cols: of the stored matrix.
+        transpose: e A rather than A e.
+        graded: an event counts its number rather than 1.
+        deterministic: the same bits in every call, also where a GPU adds in any order.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
 
     Raises:
         ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next
@@ -677,7 +637,12 @@ def event_ellmv_delayed(
         buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
             half types.
         step: int64, 0-dimensional, on the CPU or the buffer's device.
-        cols, transpose, graded, deterministic, unchecked: as of `event_csrmv`.
+        cols: of the stored matrix.
+        transpose: e A rather than A e.
+        graded: an event counts its number rather than 1.
+        deterministic: the same bits in every call, also where a GPU adds in any order.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
 
     Returns:
         The new buffer. Gradients reach weights, events (straight through) and buffer.
@@ -704,58 +669,12 @@ def event_ellmv_delayed_(
         buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
             half types.
         step: int64, 0-dimensional, on the CPU or the buffer's device.
-        cols, transpose, graded, deterministic, unchecked: as of `event_csrmv`.
-
-    Raises:
-        ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next
-            call).
-    """
-
-def event_ellmv_delayed(
-    weights: Tensor, indices: Tensor, events: Tensor, delays: Tensor, buffer: Tensor, step: Tensor, *, cols: int,
-    transpose: bool = False, graded: bool = False, deterministic: bool = False, unchecked: bool = False,
-) -> Tensor:
-    """event_csrmv_delayed of a matrix with equally many nonzeros a row.
-
-    What arrives at step t stands in buffer[t % slots]; an event of step t through a connection of delay d is added to
-    buffer[(t + d) % slots].
-
-    Args:
-        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
-        indices: int32, the columns, [rows, nonzeros a row].
-        events: [*batch, cols], true or > 0; with `transpose`, [*batch, rows].
-        delays: uint8 or int32, of the shape of indices or a single element, from 0 to slots - 1.
-        buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
-            half types.
-        step: int64, 0-dimensional, on the CPU or the buffer's device.
-        cols, transpose, graded, deterministic, unchecked: as of `event_csrmv`.
-
-    Returns:
-        The new buffer. Gradients reach weights, events (straight through) and buffer.
-
-    Raises:
-        ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next
-            call).
-    """
-
-def event_ellmv_delayed_(
-    weights: Tensor, indices: Tensor, events: Tensor, delays: Tensor, buffer: Tensor, step: Tensor, *, cols: int,
-    transpose: bool = False, graded: bool = False, deterministic: bool = False, unchecked: bool = False,
-) -> None:
-    """event_ellmv_delayed that adds to the buffer in place.
-
-    What arrives at step t stands in buffer[t % slots]; an event of step t through a connection of delay d is added to
-    buffer[(t + d) % slots].
-
-    Args:
-        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
-        indices: int32, the columns, [rows, nonzeros a row].
-        events: [*batch, cols], true or > 0; with `transpose`, [*batch, rows].
-        delays: uint8 or int32, of the shape of indices or a single element, from 0 to slots - 1.
-        buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
-            half types.
-        step: int64, 0-dimensional, on the CPU or the buffer's device.
-        cols, transpose, graded, deterministic, unchecked: as of `event_csrmv`.
+        cols: of the stored matrix.
+        transpose: e A rather than A e.
+        graded: an event counts its number rather than 1.
+        deterministic: the same bits in every call, also where a GPU adds in any order.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
 
     Raises:
         ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next
@@ -969,11 +888,25 @@ def jit_csrmv_delayed(
     The matrix is that of `jit_csrmv` with the same seed; each nonzero has a delay too, drawn from a hash of its place.
 
     Args:
-        weights, events, rows, cols, prob, seed, law, transpose, values: as of `jit_csrmv`.
-        buffer, step: as of `event_csrmv_delayed`.
+        weights: the numbers of the law: [1] for "constant", [2] for "uniform" (from, to) and "normal" (mean,
+            deviation); float16, bfloat16, float32 or float64.
+        events: [*batch, cols]; with `transpose`, [*batch, rows]; float16, bfloat16, float32 or float64, or bool unless
+            `values` is "number".
+        buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
+            half types.
+        step: int64, 0-dimensional, on the CPU or the buffer's device.
         delays: the numbers of the law: [d] for "constant", [first, last] for "uniform" (whole numbers, both of them
             too), [mean, deviation] for
             "normal" (rounded, and clipped to the slots).
+        rows: of the stored matrix.
+        cols: of the stored matrix.
+        prob: of each entry to be a nonzero, 0 to 1.
+        seed: which matrix it is.
+        law: of the weights: "constant", "uniform" or "normal".
+        delay_law: of the delays: "constant", "uniform" or "normal".
+        transpose: e A rather than A e.
+        values: what entries are: "event" (1 where > 0), "graded" (their number where > 0) or "number".
+        deterministic: the same bits in every call, also where a GPU adds in any order.
 
     Raises:
         ValueError: for a probability, a law, a delay or a shape that is not legal.
@@ -989,51 +922,25 @@ def jit_csrmv_delayed_(
     The matrix is that of `jit_csrmv` with the same seed; each nonzero has a delay too, drawn from a hash of its place.
 
     Args:
-        weights, events, rows, cols, prob, seed, law, transpose, values: as of `jit_csrmv`.
-        buffer, step: as of `event_csrmv_delayed`.
+        weights: the numbers of the law: [1] for "constant", [2] for "uniform" (from, to) and "normal" (mean,
+            deviation); float16, bfloat16, float32 or float64.
+        events: [*batch, cols]; with `transpose`, [*batch, rows]; float16, bfloat16, float32 or float64, or bool unless
+            `values` is "number".
+        buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
+            half types.
+        step: int64, 0-dimensional, on the CPU or the buffer's device.
         delays: the numbers of the law: [d] for "constant", [first, last] for "uniform" (whole numbers, both of them
             too), [mean, deviation] for
             "normal" (rounded, and clipped to the slots).
-
-    Raises:
-        ValueError: for a probability, a law, a delay or a shape that is not legal.
-    """
-
-def jit_csrmv_delayed(
-    weights: Tensor, events: Tensor, buffer: Tensor, step: Tensor, *, rows: int, cols: int, prob: float, seed: int,
-    delays: Sequence[float], law: str = "constant", delay_law: str = "constant", transpose: bool = False,
-    values: str = "event", deterministic: bool = False,
-) -> Tensor:
-    """event_csrmv_delayed of a random matrix that is never stored, with drawn delays.
-
-    The matrix is that of `jit_csrmv` with the same seed; each nonzero has a delay too, drawn from a hash of its place.
-
-    Args:
-        weights, events, rows, cols, prob, seed, law, transpose, values: as of `jit_csrmv`.
-        buffer, step: as of `event_csrmv_delayed`.
-        delays: the numbers of the law: [d] for "constant", [first, last] for "uniform" (whole numbers, both of them
-            too), [mean, deviation] for
-            "normal" (rounded, and clipped to the slots).
-
-    Raises:
-        ValueError: for a probability, a law, a delay or a shape that is not legal.
-    """
-
-def jit_csrmv_delayed_(
-    weights: Tensor, events: Tensor, buffer: Tensor, step: Tensor, *, rows: int, cols: int, prob: float, seed: int,
-    delays: Sequence[float], law: str = "constant", delay_law: str = "constant", transpose: bool = False,
-    values: str = "event", deterministic: bool = False,
-) -> None:
-    """jit_csrmv_delayed that adds to the buffer in place.
-
-    The matrix is that of `jit_csrmv` with the same seed; each nonzero has a delay too, drawn from a hash of its place.
-
-    Args:
-        weights, events, rows, cols, prob, seed, law, transpose, values: as of `jit_csrmv`.
-        buffer, step: as of `event_csrmv_delayed`.
-        delays: the numbers of the law: [d] for "constant", [first, last] for "uniform" (whole numbers, both of them
-            too), [mean, deviation] for
-            "normal" (rounded, and clipped to the slots).
+        rows: of the stored matrix.
+        cols: of the stored matrix.
+        prob: of each entry to be a nonzero, 0 to 1.
+        seed: which matrix it is.
+        law: of the weights: "constant", "uniform" or "normal".
+        delay_law: of the delays: "constant", "uniform" or "normal".
+        transpose: e A rather than A e.
+        values: what entries are: "event" (1 where > 0), "graded" (their number where > 0) or "number".
+        deterministic: the same bits in every call, also where a GPU adds in any order.
 
     Raises:
         ValueError: for a probability, a law, a delay or a shape that is not legal.
@@ -1767,7 +1674,7 @@ def recurrent_run(
 def run(
     neuron: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor], *,
     store_states: bool = False, bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
-    scan: bool = False,
+    scan: bool = False, seed: Tensor | None = None, offset: Tensor | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """A neuron written as text over whole sequences: inputs [T, *shape] in the order of the text, states, parameters.
     Returns (outputs, states).
@@ -1781,6 +1688,10 @@ def run(
             `convolution` that read it in training then need not pack; 0 where none does.
         scan: let steps be taken side by side, of few neurons over a long sequence, which rounds in another way.
             For 1 to 4 states, of which the next are affine in them.
+        seed: of a neuron that draws random numbers: int64 of one element, on the CPU or x's device; equal seeds draw
+            equal numbers. By default
+            torch's generator gives one.
+        offset: the number of the first step, as `seed`; by default 0.
         lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
             end.
         start: before which steps samples start anew, bool [T, B].
@@ -1912,28 +1823,6 @@ def stdp_pre_(
         ValueError: for shapes that do not fit, for a single weight that all share, for w_min above w_max, and for an
             index out of bounds (on a GPU at the next call).
         TypeError: for other dtypes.
-    """
-
-def take_arrivals(buffer: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-    """What arrives at a step, buffer[step % slots], and the buffer with zero there. Returns (arrivals, buffer).
-
-    Args:
-        buffer: [slots, *batch, neurons], float32 or float64.
-        step: int64, 0-dimensional, on the CPU or the buffer's device.
-
-    Raises:
-        ValueError: for a step below 0, and for shapes that do not fit.
-    """
-
-def take_arrivals_(buffer: Tensor, step: Tensor) -> Tensor:
-    """What arrives at a step, buffer[step % slots], which is zero then.
-
-    Args:
-        buffer: [slots, *batch, neurons], float32 or float64.
-        step: int64, 0-dimensional, on the CPU or the buffer's device.
-
-    Raises:
-        ValueError: for a step below 0, and for shapes that do not fit.
     """
 
 def take_arrivals(buffer: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:

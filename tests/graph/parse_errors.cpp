@@ -159,8 +159,7 @@ TEST_CASE("surrogates' and custom gradients' errors") {
 
 TEST_CASE("what others write is answered with what is written here") {
   const std::string choice = "; write where(condition, a, b) for a choice";
-  const std::string noise =
-      "; a step draws no random numbers: draw them outside, torch.randn_like(x), and pass them as an input";
+  const std::string noise = "; write normal(), uniform(), bernoulli(p) or poisson(rate) for a random number";
   const std::string product =
       "; a neuron computes element by element: compute the product outside, and pass it as an input";
   CHECK(error_in("a = 1 if x > 0 else 2") ==
@@ -170,7 +169,9 @@ TEST_CASE("what others write is answered with what is written here") {
   CHECK(error_in("a = x > 0 ? 1 : 2") == "'?' has no meaning here" + choice);
   CHECK(error_in("a = x + randn(1)") == "no function is called \"randn\"" + noise);
   CHECK(error_in("a = x + 0.1 * noise_like") == "nothing above is called \"noise_like\"");
-  CHECK(error_in("a = bernoulli(x)") == "no function is called \"bernoulli\"" + noise);
+  CHECK(error_in("a = dropout(x, 0.5)") ==
+        "no function is called \"dropout\"; write x * draw_once(bernoulli(keep)) / keep for dropout with one mask in "
+        "all steps");
   CHECK(error_in("a = x @ v") == "'@' has no meaning here" + product);
   CHECK(error_in("a = matmul(x, v)") == "no function is called \"matmul\"" + product);
   CHECK(
@@ -186,6 +187,19 @@ TEST_CASE("what others write is answered with what is written here") {
   CHECK_THAT(error_in("a = mean(x)"), has_text("reduce outside, and pass the result as an input"));
   // These are names like any other.
   CHECK(error_in("mean = x; sum = mean + 1; if = 2") == "no error");
+}
+
+TEST_CASE("draws that cannot be are refused") {
+  CHECK(error_in("a = bernoulli(1.5)") == "bernoulli: the probability must lie in [0, 1], but is 1.5");
+  CHECK(error_in("a = bernoulli(nan)") == "bernoulli: the probability must lie in [0, 1], but is nan");
+  CHECK(error_in("a = poisson(-1)") == "poisson: the rate must be finite and not negative, but is -1");
+  CHECK(error_in("a = bernoulli()") == "bernoulli takes 1 operand, but 0 are given");
+  CHECK_THAT(error_in("a = normal(0, 1)"), has_text("write mean + deviation * normal()"));
+  CHECK_THAT(error_in("a = draw_once(x)"), has_text("draw_once takes a draw itself, such as bernoulli(0.5)"));
+  CHECK(error_in("a = draw(normal())") == "expected \",\" and the draw's number, but found \")\"");
+  CHECK(error_in("a = draw(normal(), -1)") == "the number of a draw is a whole one below 8192");
+  CHECK(error_in("a = poisson(1); b = draw(normal(), 1)") == "normal: another draw has number 1");
+  CHECK(error_in("a = draw(poisson(1), 8191)") == "poisson: the draws of a neuron are numbered below 8192");
 }
 
 TEST_CASE("text from strangers is bounded in size, depth and nodes") {

@@ -61,7 +61,7 @@ Family predefined_cells() {
   return family;
 }
 
-// One state, as most have; several of everything; and no state.
+// One state, as most have; several of everything; no state; and every draw.
 Family traced_cells() {
   Family family{.cells = {}, .types = floating, .has_form = false};
   static std::vector<std::shared_ptr<const TracedCell>> held;
@@ -70,7 +70,9 @@ Family traced_cells() {
         " v' = select(s, low, h) }",
         "neuron adaptive(x, y; v, w; tau, a, b) { h = v + (x - v - w) / tau; s = spike(h - 1, sigmoid(4))\n"
         " return s, h * y\n v' = h - s; w' = a * w + b * s }",
-        "neuron scaled(x;; a, b) { return spike(a * x - b, atan(2)) }"})
+        "neuron scaled(x;; a, b) { return spike(a * x - b, atan(2)) }",
+        "neuron noisy(x; v; tau, p) { k = 1 / (tau + draw_once(uniform())); h = v + (x + normal() - v) * k\n"
+        " s = spike(h - 1, atan(2)); return s, poisson(p * p) * h + uniform()\n v' = h * (1 - s) * bernoulli(p) }"})
     family.cells.push_back(held.emplace_back(intern(text)).get());
   return family;
 }

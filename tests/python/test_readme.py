@@ -38,6 +38,7 @@ def test_the_python_program_runs_and_learns_tau():
 def test_the_python_program_of_a_neuron_of_ones_own_runs():
     program = code("a neuron as text") + "\nassert 0 < spikes.mean() < 1 and tau.grad.abs().sum() > 0\n"
     program += code("a scan") + "\nassert v.shape == x.shape\n"
+    program += code("a neuron that draws")
     assert "of all steps fired" in run(sys.executable, "-c", program)
 
 

@@ -27,6 +27,7 @@ ops = torch.ops.spikeforge
 TEXT = "neuron leaky(x; v; k) { h = 0.5 * v + x * k; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }"
 TWO = "neuron two(x, y; v, w) { h = 0.5 * v + x - w; s = spike(h - 1, sigmoid(4)); return s; v' = select(s, 0, h); w' = 0.9 * w + y * s }"
 AFFINE = "neuron affine(x; v) { n = 0.5 * v + x; return n; v' = n }"
+NOISY = "neuron noisy(x; v; k) { h = 0.5 * v + x * k + normal(); s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) * draw_once(uniform()) }"
 # They write files, or change what later calls do: their arguments are strings, and paths.
 UNTOUCHED = {"record_kernels", "records_kernels", "write_kernel_pack", "load_kernel_pack", "print_cuda", "text_on_a_line"}
 
@@ -107,6 +108,7 @@ def public_calls(schema):
         yield dict(neuron=TEXT, inputs=[x], states=[], params=[torch.rand(())], store_states=True, bits=4, **samples())
         yield dict(neuron=TWO, inputs=[x.double(), torch.rand(4, 2, 5).double()], states=[torch.rand(2, 5).double(), torch.rand(2, 5).double()], params=[])
         yield dict(neuron=AFFINE, inputs=[x], states=[], params=[], scan=True)
+        yield dict(neuron=NOISY, inputs=[x], states=[torch.rand(2, 5)], params=[torch.rand(5)], seed=torch.tensor(3), offset=torch.tensor(1))
     elif name == "recurrent_run":
         x = torch.randn(4, 2, 5, requires_grad=True)
         yield dict(neuron=TEXT, inputs=[x], w=torch.randn(5, 5, requires_grad=True), states=[torch.rand(2, 5)], params=[torch.rand(5)], spikes=torch.rand(2, 2, 5), delay=2)

@@ -19,4 +19,11 @@ class Dependence {
   std::vector<std::vector<bool>> bits_;
 };
 
+// Whether any result needs a draw.
+bool draws(const Graph& graph);
+
+// Nodes that depend on a draw; and those that differ from step to step by it, since it is not made once.
+std::vector<bool> drawn(const Graph& graph);
+std::vector<bool> drawn_anew(const Graph& graph);
+
 }  // namespace spikeforge::graph

@@ -67,6 +67,17 @@ class ArgumentWords {
     add(launch.start.time_stride);
   }
 
+  // DrawArgs.
+  void add_draws(const Launch& launch) {
+    if (!launch.cell->draws) return;
+    add(launch.draws.seed);
+    add(launch.draws.seed_number);
+    add(launch.draws.offset);
+    add(launch.draws.offset_number);
+    add(launch.draws.fast);
+    add(launch.draws.slow);
+  }
+
   template <class T>
   void add_list(std::span<const T> list) {
     for (const T& item : list) add(item);
@@ -104,12 +115,14 @@ class Arguments : public ArgumentWords {
     add(launch.packed.numbers);
     add(launch.packed.valid);
     add_samples(launch);
+    add_draws(launch);
   }
 
   Arguments(const BackwardLaunch& launch, std::int64_t at_once) {
     add_common(launch, at_once);
     add_gradients(launch);
     add_samples(launch);
+    add_draws(launch);
   }
 
  private:

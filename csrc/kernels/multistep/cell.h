@@ -93,6 +93,7 @@ class Cell {
   std::vector<std::string> outputs;
   std::vector<CellParam> params;
 
+  bool draws = false;       // random numbers: a call has a seed
   bool is_integer = false;  // int32 throughout, and forward only
   int kept_values = 0;      // numbers of a step that its backward pass keeps, besides the incoming gradients
   int forward_cost = 0;     // of a step, in simple instructions: what bounds unrolling; of no account where it is 0

@@ -14,6 +14,17 @@
 
 namespace spikeforge {
 
+// What a cell that draws random numbers draws by. Neuron i of memory has the index of its place in the shape, whatever
+// the layout: of a fast and a slow part of i, which stand the other way round there,
+//   i / (fast slow) * (fast slow) + i % fast * slow + i / fast % slow.
+struct DrawsView {
+  const std::int64_t* seed = nullptr;  // on the device; null: the number
+  std::int64_t seed_number = 0;
+  const std::int64_t* offset = nullptr;  // of the first step
+  std::int64_t offset_number = 0;
+  std::int64_t fast = 1, slow = 1;
+};
+
 struct Launch {
   const Cell* cell = nullptr;
   CellForm form;
@@ -32,6 +43,8 @@ struct Launch {
   // sample starts anew, its states are the cell's own, whatever the initial ones.
   LengthsView lengths;
   StartView start;
+
+  DrawsView draws;
 
   bool has_samples() const { return lengths.data != nullptr || start.data != nullptr; }
 };

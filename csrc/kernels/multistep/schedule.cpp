@@ -218,14 +218,15 @@ Schedule schedule_of(const BackwardLaunch& launch, int multiprocessors) {
 }
 
 std::int64_t neurons_at_once(const ForwardLaunch& launch, const Schedule& schedule, int multiprocessors) {
-  if (launch.has_samples() || schedule.staged || !schedule.neighbours || !any_by_channel(launch)) return launch.neurons;
+  if (launch.has_samples() || launch.cell->draws || schedule.staged || !schedule.neighbours || !any_by_channel(launch))
+    return launch.neurons;
   return neurons_in_turns(launch, schedule, multiprocessors, /*blocks=*/16);
 }
 
 std::int64_t neurons_at_once(const BackwardLaunch& launch, const Schedule& schedule, int multiprocessors) {
   // Sums of doubles over turns leave no registers for the rest: plif would spill on sm_90.
-  if (launch.has_samples() || schedule.segments > 1 || !schedule.neighbours || launch.type == DType::f64 ||
-      !(launch.any_grad_param || any_by_channel(launch)))
+  if (launch.has_samples() || launch.cell->draws || schedule.segments > 1 || !schedule.neighbours ||
+      launch.type == DType::f64 || !(launch.any_grad_param || any_by_channel(launch)))
     return launch.neurons;
   return neurons_in_turns(launch, schedule, multiprocessors, /*blocks=*/schedule.one_segment ? 3 : 6);
 }

@@ -98,6 +98,8 @@ KernelSpec common_spec(Direction direction, const Launch& launch, const Schedule
                .store_states = launch.store_states,
                .has_lengths = launch.lengths.data != nullptr,
                .has_start = launch.start.data != nullptr,
+               .draws = launch.cell->draws,
+               .draws_in_order = launch.cell->draws && launch.draws.fast == 1,
                .form = launch.cell->canonical(launch.form)};
   for (std::size_t i = 0; i < launch.cell->inputs.size(); ++i) spec.places.push_back({});
   for (const StateView& state : launch.initial) spec.places.push_back({.operand = operand_of(state.data, state.type)});
@@ -231,6 +233,7 @@ std::string print_members(const KernelSpec& spec, const CellText& cell) {
        schedule.neighbours, schedule.staged, schedule.ragged, schedule.in_turns, schedule.one_segment);
   line("  static constexpr int max_block = {}, packed_bits = {};", max_block_size(schedule), loop.packed_bits);
   line("  static constexpr bool save = {}, store_states = {}, wide = {};", loop.save, loop.store_states, loop.wide);
+  if (loop.draws) line("  static constexpr bool draws_in_order = {};", loop.draws_in_order);
   if (loop.has_lengths || loop.has_start)
     line("  static constexpr bool has_lengths = {}, has_start = {};", loop.has_lengths, loop.has_start);
   line += lookup("Source", "initial", places.states, operand);
@@ -261,9 +264,10 @@ std::string print_loop(const KernelSpec& spec, const CellText& cell) {
 }
 
 std::string arguments_of(const LoopSpec& loop) {
-  const std::string args = fmt::format("spikeforge::{}<spikeforge::Spec::Cell>",
-                                       loop.direction == Direction::forward ? "ForwardArgs" : "BackwardArgs");
-  return loop.has_lengths || loop.has_start ? fmt::format("spikeforge::WithSamples<{}>", args) : args;
+  std::string args = fmt::format("spikeforge::{}<spikeforge::Spec::Cell>",
+                                 loop.direction == Direction::forward ? "ForwardArgs" : "BackwardArgs");
+  if (loop.has_lengths || loop.has_start) args = fmt::format("spikeforge::WithSamples<{}>", args);
+  return loop.draws ? fmt::format("spikeforge::WithDraws<{}>", args) : args;
 }
 
 jit::KernelSource print_source(const KernelSpec& spec) {

@@ -37,6 +37,7 @@ struct LoopSpec {
   std::uint8_t packed_bits = 0;  // forward: of each number of the first output, which is written as bits too
   bool wide = false;             // where parameters have channels: whether neurons are too many for 32 bits
   bool has_lengths = false, has_start = false;
+  bool draws = false, draws_in_order = false;  // whether the cell does, and neurons lie in memory as in the shape
   CellForm form;
 
   bool operator==(const LoopSpec&) const = default;

@@ -94,6 +94,13 @@ int cost_of(Op op) {
     case Op::detach:
     case Op::add_gradient:
       return 1;
+    case Op::uniform:
+    case Op::bernoulli:
+      return 40;  // mostly Philox's multiplications
+    case Op::normal:
+      return 60;
+    case Op::poisson:
+      return 300;
   }
   return 1;
 }
@@ -109,10 +116,11 @@ int cost_of(const Graph& graph) {
 int count_kept_values(const autodiff::Stages& stages) {
   const Graph& backward = stages.backward;
   const graph::Dependence depends(backward);
+  const std::vector<bool> drawn = drawn_anew(backward);
   const std::size_t at_step = stages.inputs + stages.states;
   const std::size_t upstream = at_step + stages.hoisted;
   const auto is_of_the_step = [&](Id id) {
-    return !depends.beyond(id, 0, upstream) && depends.beyond(id, at_step, stages.hoisted);
+    return !depends.beyond(id, 0, upstream) && (drawn[id] || depends.beyond(id, at_step, stages.hoisted));
   };
   const std::vector<bool> live = live_nodes(backward);
   std::vector<bool> kept(backward.size());
@@ -152,6 +160,7 @@ TracedCell::TracedCell(std::string_view text)
   for (const graph::State& state : signature.states) states.push_back(state.name);
   for (const std::string& param : signature.params) params.push_back({param});
   outputs.resize(graph.output_count());
+  draws = graph::draws(graph.graph());
   kept_values = count_kept_values(stages);
   forward_cost = cost_of(stages.step);
   backward_cost = cost_of(stages.backward);

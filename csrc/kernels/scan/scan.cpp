@@ -215,7 +215,8 @@ std::optional<ScanPlan> plan_scan(const BackwardLaunch& launch, int multiprocess
   constexpr std::int64_t longest = std::int64_t{1} << 30;
   // A turn takes a block about as long as the blocks take to tell each other.
   constexpr std::int64_t fewest = 4, widest = 4;
-  if (launch.steps > longest || launch.neurons == 0 || launch.has_samples() || forced == 1) return std::nullopt;
+  if (launch.steps > longest || launch.neurons == 0 || launch.has_samples() || launch.cell->draws || forced == 1)
+    return std::nullopt;
   const bool is_short = launch.steps < 2 * fewest * launch.checkpoint_length;
   if (forced == 0 && (is_short || launch.neurons * fewest > 32 * widest * multiprocessors)) return std::nullopt;
   Schedule schedule = schedule_of(launch, multiprocessors);

@@ -95,6 +95,8 @@ class BatchNormNeuron(Container):
                 f"BatchNormNeuron: neuron must have one input and one output, but {type(neuron).__name__} has "
                 f"{neuron.n_inputs} and {len(neuron.out_ports)}"
             )
+        if isinstance(neuron, Neuron) and neuron._draws:
+            raise TypeError(f"BatchNormNeuron: neuron must not draw random numbers, as {neuron.name} does: put norm before it")
         if residual is not None and residual not in RESIDUALS:
             raise ValueError(f"BatchNormNeuron: residual must be None, 'add', 'and' or 'iand', but is {residual!r}")
         if not is_number(scale) or not math.isfinite(scale):

@@ -73,6 +73,8 @@ def _why_not_neuron(module: nn.Module) -> str:
         return f"{type(module).__name__} is no neuron with its own equations alone"
     if isinstance(module, PredefinedNeuron) and not module.spiking:
         return "spiking=False"
+    if isinstance(module, Neuron) and module._draws:
+        return "it draws random numbers"
     return ""
 
 

@@ -14,6 +14,7 @@ from spikeforge.nn.errors import ERRORS, explained, first_line
 from spikeforge.nn.neurons import Number, PredefinedNeuron, Quick, WithDecayInput
 from spikeforge.nn.stateful import NO_STATE, Memory, State, States
 from spikeforge.nn.text import TextCell, predefined_cell, read_header
+from spikeforge.trace.graph import draws
 
 
 @runtime_checkable
@@ -92,6 +93,10 @@ class Neuron(ConstantsModule):
             raise type(error)(f"{self._title()}: {first_line(error)}") from None
         self.out_ports = ("out",) if self.n_outputs == 1 else tuple(f"out{i}" for i in range(self.n_outputs))
         self._set_constants({name: params[name] for name in header.params})
+
+    @property
+    def _draws(self) -> bool:
+        return draws(self._quick.cell.text)
 
     def _prepare(self) -> None:
         self._quick.cell.renew(self._numbers, self._taken)

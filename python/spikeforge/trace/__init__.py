@@ -2,10 +2,24 @@
 
 from .core import from_core
 from .neuron import TracedNeuron, neuron
-from .primitives import add_gradient, custom_gradient, detach, select, spike, spike_strict, surrogate_gradient, where
+from .primitives import (
+    add_gradient,
+    bernoulli,
+    custom_gradient,
+    detach,
+    draw_once,
+    normal,
+    poisson,
+    select,
+    spike,
+    spike_strict,
+    surrogate_gradient,
+    uniform,
+    where,
+)
 from .value import Value
 
 __all__ = [
-    "TracedNeuron", "Value", "add_gradient", "custom_gradient", "detach", "from_core", "neuron", "select", "spike",
-    "spike_strict", "surrogate_gradient", "where",
+    "TracedNeuron", "Value", "add_gradient", "bernoulli", "custom_gradient", "detach", "draw_once", "from_core",
+    "neuron", "normal", "poisson", "select", "spike", "spike_strict", "surrogate_gradient", "uniform", "where",
 ]

@@ -12,8 +12,10 @@ from .make import fail, operand
 from .value import Value
 
 _ADVICE = (
-    ("a step draws no random numbers: draw them outside (torch.rand_like(x)), and pass them as an input",
-     "rand randn rand_like randn_like randint bernoulli poisson normal uniform dropout multinomial exponential"),
+    ("write spikeforge.normal(), uniform(), bernoulli(p) or poisson(rate) for a random number",
+     "rand randn randint randint_like normal uniform multinomial exponential"),
+    ("write x * spikeforge.draw_once(spikeforge.bernoulli(keep)) / keep, which keeps one mask in all steps, or x * "
+     "spikeforge.bernoulli(keep) / keep", "dropout alpha_dropout feature_dropout"),
     ("a neuron computes element by element: compute the product outside, and pass it as an input",
      "matmul mm bmm mv dot einsum linear bilinear conv1d conv2d conv3d addmm baddbmm outer"),
     ("a neuron computes element by element and sees no other neuron: reduce outside, and pass the result as an input",

@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 import torch
 
-from .make import boolean, constant, fail, is_boolean, number, op, operand, recording_for
+from .make import boolean, constant, draw, fail, is_boolean, number, op, operand, recording_for
 from .value import FLOATING, Value
 
 TABLE: dict[str, Callable[..., Value]] = {}
@@ -24,6 +24,31 @@ def taken_as(*names: str) -> Callable:
         return function
 
     return add
+
+
+# --- draws, as torch has them of a tensor ---
+
+
+@taken_as("randn_like")
+def _randn_like(input: Any) -> Value:
+    number("randn_like", input)
+    return draw("normal", what="randn_like")
+
+
+@taken_as("rand_like")
+def _rand_like(input: Any) -> Value:
+    number("rand_like", input)
+    return draw("uniform", what="rand_like")
+
+
+@taken_as("bernoulli")
+def _bernoulli(input: Any) -> Value:
+    return draw("bernoulli", input)
+
+
+@taken_as("poisson")
+def _poisson(input: Any) -> Value:
+    return draw("poisson", input)
 
 
 # --- of one value -----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -11,6 +12,7 @@ from typing import Any
 COMPARISONS = {"less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=", "equal": "==", "not_equal": "!="}
 JUNCTIONS = ("logical_and", "logical_or", "logical_not")
 BOOLEAN = frozenset((*COMPARISONS, *JUNCTIONS, "truth"))
+DRAWS = frozenset(("bernoulli", "normal", "poisson", "uniform"))
 ARGUMENT, CONSTANT, TRUTH = "argument", "constant", "truth"
 RESERVED = frozenset(("and", "false", "inf", "nan", "neuron", "not", "or", "return", "true"))
 LONGEST_NAME = 64
@@ -25,6 +27,7 @@ class Node:
     number: float = 0.0  # of a constant; a truth is 1 or 0
     surrogate: str = ""  # as neuron text, of a spike
     name: str = ""  # of an argument
+    once: bool = False  # of a draw: the same in all steps
 
     @property
     def is_boolean(self) -> bool:
@@ -33,6 +36,11 @@ class Node:
     @property
     def is_leaf(self) -> bool:
         return self.op in (ARGUMENT, CONSTANT, TRUTH)
+
+
+def draws(text: str) -> bool:
+    """Whether a neuron's text draws random numbers."""
+    return re.search(rf"\b({'|'.join(sorted(DRAWS))})\(", text) is not None
 
 
 def is_name(text: str) -> bool:
@@ -45,7 +53,7 @@ def _is_telling(variable: str) -> bool:
 
 
 class Recording:
-    """Collects the nodes of one trace. Equal operations on equal operands are one node."""
+    """Collects the nodes of one trace. Equal operations on equal operands are one node, but draws are always others."""
 
     def __init__(self, neuron: str, code: CodeType | None):
         self.neuron = neuron
@@ -72,6 +80,11 @@ class Recording:
 
     def operation(self, op: str, operands: tuple[Node, ...], surrogate: str = "") -> Node:
         return self._node((op, *map(id, operands), surrogate), Node(op, operands, surrogate=surrogate))
+
+    def draw(self, law: str, operands: tuple[Node, ...], once: bool = False) -> Node:
+        node = Node(law, operands, once=once)
+        self.nodes.append(node)
+        return node
 
     def _node(self, key: Any, node: Node) -> Node:
         known = self._known.setdefault(key, node)

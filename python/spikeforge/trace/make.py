@@ -80,6 +80,27 @@ def op(name: str, *operands: Any, surrogate: str = "", what: str = "") -> Value:
     return Value(node, recording)
 
 
+def draw(law: str, *operands: Any, what: str = "") -> Value:
+    """A random number of the law, anew in each neuron and step."""
+    what = what or law
+    if graph.current() is None:
+        raise TypeError(f"{what}: draws in the function of a traced neuron alone; of a tensor, use torch's functions "
+                        f"({place.here()})")
+    nodes = tuple(number(what, x) for x in operands)
+    recording = recording_for(what)
+    recording.see(place.user_frame(), node_of)
+    return Value(recording.draw(law, nodes), recording)
+
+
+def once(x: Any) -> Value:
+    """The draw x, made once for all steps."""
+    node = operand("draw_once", x)
+    if node.op not in graph.DRAWS:
+        fail("draw_once: takes a draw itself, such as bernoulli(0.5)")
+    recording = recording_for("draw_once")
+    return Value(recording.draw(node.op, node.operands, once=True), recording)
+
+
 def constant(x: float) -> Value:
     recording = recording_for("a constant")
     return Value(recording.constant(float(x)), recording)

@@ -9,7 +9,7 @@ from typing import Any, Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from . import loop, signature
+from . import graph, loop, signature
 from .initial import Initial, Lost, read_rule, state_type
 from .record import Step, record
 from .signature import Signature
@@ -68,6 +68,7 @@ class TracedNeuron:
         defaults: the numbers and tensors of parameters that a call may leave out.
         constants: the Python values that the function was traced with.
         step: the function itself, of tensors or of another neuron's values.
+        draws: whether it draws random numbers; a call then takes a seed.
     """
 
     name: str
@@ -94,12 +95,14 @@ class TracedNeuron:
         self.__doc__, self.__name__ = function.__doc__, self.name
         self.__module__ = getattr(function, "__module__", __name__)
         self.__qualname__ = getattr(function, "__qualname__", self.name)
+        self.draws = graph.draws(self.text)
         self._check_text()
 
     def _check_text(self) -> None:
         none, one = (torch.ones(shape, dtype=torch.float32, device="cpu") for shape in ((0, 1), ()))
         try:
-            _run(self.text, [none] * len(self.inputs), [], [one] * len(self.params))
+            _run(self.text, [none] * len(self.inputs), [], [one] * len(self.params),
+                 **(self._draw_arguments(0, None, {}) if self.draws else {}))
         except ValueError as error:
             first = str(error).splitlines()[0]
             raise ValueError(f"{self.name}: the function's equations are no legal neuron: {first}") from None
@@ -136,26 +139,41 @@ class TracedNeuron:
 
     # --- calls ---
 
-    def __call__(self, *args: Any, store_states: bool = False, **named: Any) -> tuple[Any, dict[str, Tensor]]:
+    def __call__(self, *args: Any, store_states: bool = False, seed: Any = None, offset: Any = None,
+                 **named: Any) -> tuple[Any, dict[str, Tensor]]:
         """Runs all steps.
 
         Args:
             args: the inputs, each [T, *shape], and then, where given, the states [*shape]; None for one to start anew.
             store_states: give the states of all steps, [T, *shape], rather than the last ones.
+            seed: of a neuron that draws random numbers: a whole number, or an int64 tensor of one, which a captured
+                CUDA graph reads each time. Equal seeds draw equal numbers; by default torch's generator gives one.
+            offset: the number of the first step, as `seed`; by default 0. A sequence goes on by its states, its seed
+                and the number of steps so far.
             named: parameters, numbers or tensors that broadcast against shape; states may be given by their names too.
 
         Returns:
             The output [T, *shape], or a tuple of outputs, and a dict of states, which the next call takes as `**states`.
         """
-        if len(args) == len(self.inputs) and self._starts_at_numbers:  # the short way of a plain call
+        draws = {} if seed is None and offset is None else self._draw_arguments(seed, offset, named)
+        if len(args) == len(self.inputs) and self._starts_at_numbers and not draws:  # the short way of a plain call
             params = self._params_alone(args[0], named)
             if params is not None:
                 return self._returned(*(_run(self.text, args, [], params, store_states=True) if store_states
                                         else _run(self.text, args, [], params)))
         inputs, states, params = self._arguments(args, named)
         given = self._initial(inputs, states, params)
-        outputs, last = _run(self.text, inputs, given, params, store_states=store_states)
+        outputs, last = _run(self.text, inputs, given, params, store_states=store_states, **draws)
         return self._returned(outputs, last)
+
+    def _draw_arguments(self, seed: Any, offset: Any, named: dict[str, Any]) -> dict[str, Tensor]:
+        """What `run` takes of them; one that is the name of an argument of the neuron's own is that argument."""
+        given = {name: x for name, x in (("seed", seed), ("offset", offset)) if x is not None}
+        for name in (*self.inputs, *self.states, *self.params):
+            if name in given:
+                named[name] = given.pop(name)
+        return {name: x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.int64, device="cpu")
+                for name, x in given.items()}
 
     def _params_alone(self, x: Any, named: dict[str, Any]) -> list[Tensor] | None:
         """The parameters of a call that names nothing else and leaves none out; otherwise None."""
@@ -172,7 +190,10 @@ class TracedNeuron:
         return params if taken == len(named) else None
 
     def loop(self, *args: Any, store_states: bool = False, **named: Any) -> tuple[Any, dict[str, Tensor]]:
-        """The same by the function itself, in torch's operations, step by step under autograd: slow, for checking."""
+        """The same by the function itself, in torch's operations, step by step under autograd: slow, for checking.
+
+        What the function draws by torch's functions (`torch.randn_like(x)`), the loop draws from torch's generator.
+        """
         if self.step is None:
             raise ValueError(f"{self.name}: its function is not at hand: a neuron that was unpickled where its module "
                              "cannot be imported has its text only")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import functions
-from .make import fail, op
+from .make import draw, fail, once, op
 from .surrogates import Rule, resolve
 from .value import Value
 
@@ -108,6 +108,43 @@ def custom_gradient(f: Any, x: Any, d: Any, *more: Any) -> Any:
     for by, derivative in zip(pairs[::2], pairs[1::2]):
         result = add_gradient(result, by, derivative)
     return result
+
+
+def normal() -> Value:
+    """A normal random number of mean 0 and standard deviation 1, anew in each neuron and step.
+
+    As all draws it is made of the call's seed, is drawn again in the backward pass, and is a constant for
+    differentiation. `torch.randn_like(x)` of a value is the same.
+    """
+    return draw("normal")
+
+
+def uniform() -> Value:
+    """A uniform random number, above 0 and below 1, anew in each neuron and step."""
+    return draw("uniform")
+
+
+def bernoulli(p: Any) -> Value:
+    """1 with probability p, else 0, anew in each neuron and step; its gradient by p is 0.
+
+    Args:
+        p: a value or a number in [0, 1]; for a tensor's value that lies elsewhere the result is NaN.
+    """
+    return draw("bernoulli", p)
+
+
+def poisson(rate: Any) -> Value:
+    """A Poisson random number, anew in each neuron and step; its gradient by the rate is 0.
+
+    Args:
+        rate: a value or a number, finite and not negative; for a tensor's value that is neither the result is NaN.
+    """
+    return draw("poisson", rate)
+
+
+def draw_once(x: Any) -> Value:
+    """The draw x, made once for all steps: `draw_once(bernoulli(0.5))` is a mask that stays over time."""
+    return once(x)
 
 
 def _broadcast(like: Tensor, operands: tuple) -> tuple[Tensor, ...]:

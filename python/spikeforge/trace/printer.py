@@ -66,7 +66,8 @@ def _write(node: Node, text_of: Callable[[Node], tuple[str, int]]) -> tuple[str,
         left = within(node.operands[0], binds if chains else binds + 1)
         return f"{left} {symbol} {within(node.operands[1], binds + 1)}", binds
     operands = [text_of(operand)[0] for operand in node.operands]
-    return f"{node.op}({', '.join(operands + [node.surrogate] * bool(node.surrogate))})", _PRIMARY
+    call = f"{node.op}({', '.join(operands + [node.surrogate] * bool(node.surrogate))})"
+    return f"draw_once({call})" if node.once else call, _PRIMARY
 
 
 class _Body:
