@@ -118,7 +118,7 @@ def test_a_network_in_pieces_takes_the_same_step(device):
     twin = copy.deepcopy(net)
     layers(twin, x, recompute=True)
     done = layers(net, x, recompute=True, pieces=4)
-    assert done.in_pieces == ("0",) and str(done).endswith("1 of them are computed in pieces of the batch, with their neurons\n  0")
+    assert done.in_pieces == ("0",) and str(done).endswith("of them in pieces of the batch, with their neurons: 1\n  0")
 
     def step(net, x):
         with Largest() as largest:

@@ -566,7 +566,7 @@ BAD = {
     "linear": (lambda x, v: (torch.nn.Linear(2, 2)(x), v), TypeError, ["linear is no function", "element by element"]),
     "sum": (lambda x, v: (x.sum(), v), TypeError, ["sum is no function", "reduce outside"]),
     "max of one": (lambda x, v: (torch.max(x), v), TypeError, ["max", "reduce outside"]),
-    "random": (lambda x, v: (torch.rand_like(x), v), TypeError, ["rand_like", "draw them outside"]),
+    "random": (lambda x, v: (torch.randperm(x), v), TypeError, ["randperm"]),
     "unknown": (lambda x, v: (torch.lgamma(x), v), TypeError, ["lgamma is no function of a neuron's values", "there are: abs absolute acos add"]),
     "shape": (lambda x, v: (torch.zeros(x.shape), v), AttributeError, ["shape"]),
     "index": (lambda x, v: (x[0], v), TypeError, ["one element"]),
