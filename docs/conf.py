@@ -32,7 +32,7 @@ extensions = [
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!spikeforge\.).*"),  # types of torch and Python, which have pages of their own
-    ("py:class", r"spikeforge\.(trace\.(signature|initial)\.|nn\.own\.|custom_op\._).*"),  # of constructors that nobody calls
+    ("py:class", r"spikeforge\.(trace\.(signature|initial|value)\.|nn\.own\.|custom_op\._|simulation\.Population).*"),  # made by others alone
 ]
 
 # --- markdown, as GitHub shows it

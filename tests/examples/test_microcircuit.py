@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,11 +20,7 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/python")]
 
 def load(name):
     """Another example has a module of the same name."""
-    import os
-
-    from conftest import library_path
-
-    os.environ.setdefault("SPIKEFORGE_LIBRARY", str(library_path()))
+    os.environ.setdefault("SPIKEFORGE_LIBRARY", str(ROOT / "build/release/lib/libspikeforge.so"))
     spec = importlib.util.spec_from_file_location(f"microcircuit_{name}", FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
