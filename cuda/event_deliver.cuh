@@ -13,8 +13,7 @@ namespace event {
 
 template <class S>
 __device__ __forceinline__ void deliver(const ProductArguments& a) {
-  int shift = 0;
-  if constexpr (S::sums == Sums::fixed) shift = doublings<S::homogeneous>(a);
+  const int shift = doublings<S>(a);
   const Adder<S, false> adder(a, shift);
   if (!adder.ring.begun) return;
   const Int groups = static_cast<Int>(gridDim.x) * blockDim.x / S::lanes;

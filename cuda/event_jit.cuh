@@ -75,8 +75,7 @@ __device__ __forceinline__ void deliver_drawn_rows(const JitArguments& args) {
   const ProductArguments& a = args.product;
   const RandomRows& matrix = args.matrix;
   const JitWeights<S, distribution> weights(a);
-  int shift = 0;
-  if constexpr (S::sums == Sums::fixed) shift = doublings<S::homogeneous>(a);
+  const int shift = doublings<S>(a);
   const Adder<S, false> adder(a, shift);
   if (!adder.ring.begun) return;
   const Int groups = static_cast<Int>(gridDim.x) * blockDim.x / S::lanes;
@@ -102,8 +101,7 @@ __device__ __forceinline__ void jit_scatter(const JitArguments& args) {
   const ProductArguments& a = args.product;
   const RandomRows& matrix = args.matrix;
   const JitWeights<S, distribution> weights(a);
-  int shift = 0;
-  if constexpr (S::sums == Sums::fixed) shift = doublings<S::homogeneous>(a);
+  const int shift = doublings<S>(a);
   const Adder<S, false> adder(a, shift);
   if (S::delays != Delays::none && !adder.ring.begun) return;
   const Int base = blockIdx.y * a.cols * a.n;

@@ -45,10 +45,11 @@ __device__ __forceinline__ void limits(const ProductArguments& a) {
 
 constexpr int most_doublings = 2044;  // products that more are asked for are below 2^-1983, which is 0
 
-// So many doublings of a product of weight and entry that the sum of all nonzeros stays below 2^62.
-template <bool homogeneous>
+// So many doublings of a product of weight and entry that the sum of all nonzeros stays below 2^62; of fixed sums.
+template <class S>
 __device__ __forceinline__ int doublings(const ProductArguments& a) {
-  const unsigned long long weight = homogeneous ? 0x3ff0000000000000ull : a.limits[0];  // 1
+  if constexpr (S::sums != Sums::fixed) return 0;
+  const unsigned long long weight = S::homogeneous ? 0x3ff0000000000000ull : a.limits[0];  // 1
   const unsigned long long entry = a.limits[1];
   if (weight == 0 || entry == 0) return 0;
   const auto above = [](unsigned long long bits) { return static_cast<int>(bits >> 52) - 1022; };  // it is below 2^this
@@ -301,8 +302,7 @@ __device__ __forceinline__ typename S::Compute result_of_sum(const ProductArgume
 // Sums to results, where the two differ; with delays, sums of the whole ring to what it holds.
 template <class S>
 __device__ __forceinline__ void finish(const ProductArguments& a) {
-  int shift = 0;
-  if constexpr (S::sums == Sums::fixed) shift = doublings<S::homogeneous>(a);
+  const int shift = doublings<S>(a);
   const Int threads = static_cast<Int>(gridDim.x) * blockDim.x;
   const Int count = S::delays == Delays::none ? a.batches * a.cols * a.n : a.ring_slots * a.slot_size;
   for (Int at = static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x; at < count; at += threads) {
@@ -328,8 +328,7 @@ __device__ __forceinline__ void add_tasks_by_own(const ProductArguments& a, Int 
 
 template <class S>
 __device__ __forceinline__ void scatter(const ProductArguments& a) {
-  int shift = 0;
-  if constexpr (S::sums == Sums::fixed) shift = doublings<S::homogeneous>(a);
+  const int shift = doublings<S>(a);
   const Adder<S, false> adder(a, shift);
   if (S::delays != Delays::none && !adder.ring.begun) return;
   find_tasks(adder);

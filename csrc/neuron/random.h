@@ -62,6 +62,17 @@ SPIKEFORGE_PLAIN_FN float log2_of_ratio(float s) {
   return s * (2.885390082F + q * (0.9617966939F + q * (0.5770780164F + q * (0.4121985831F + q * 0.3205989980F))));
 }
 
+// exponent - log2(x) of a normal number x above 0. A select rather than a branch: of a warp's numbers, or the lanes of
+// a vector, some are on either side.
+SPIKEFORGE_PLAIN_FN float minus_log2(int exponent, float x) {
+  const unsigned bits = as_bits(x);
+  const float m = as_float((bits & 0x7fffffU) | 0x3f800000U);
+  const bool is_large = m > 1.41421354F;
+  const float scaled = is_large ? 0.5F * m : m;
+  exponent -= static_cast<int>(bits >> 23) - 127 + (is_large ? 1 : 0);
+  return static_cast<float>(exponent) - log2_of_ratio((scaled - 1.0F) / (scaled + 1.0F));
+}
+
 // -log2((u + 1) / 2^32), from 0 to 32. Close to 0 it is as precise as anywhere: small probabilities live there.
 SPIKEFORGE_PLAIN_FN float surprise(unsigned u) {
   const unsigned below = ~u;
@@ -69,29 +80,12 @@ SPIKEFORGE_PLAIN_FN float surprise(unsigned u) {
     const float y = static_cast<float>(below) * 2.3283064365386963e-10F;
     return log2_of_ratio(y / (2.0F - y));
   }
-  const unsigned bits = as_bits(static_cast<float>(u + 1));
-  int exponent = static_cast<int>(bits >> 23) - 127;
-  float m = as_float((bits & 0x7fffffU) | 0x3f800000U);
-  if (m > 1.41421354F) {
-    m *= 0.5F;
-    ++exponent;
-  }
-  return static_cast<float>(32 - exponent) - log2_of_ratio((m - 1.0F) / (m + 1.0F));
+  return minus_log2(32, static_cast<float>(u + 1));
 }
 
 // Above 0 and below 1.
 SPIKEFORGE_PLAIN_FN float uniform_of(unsigned u) {
   return (static_cast<float>(u >> 9) + 0.5F) * 1.1920928955078125e-7F;
-}
-
-// -log2(p) of a multiple p of 2^-24 that is at most a half, as surprise() has it.
-SPIKEFORGE_PLAIN_FN float surprise_of_tail(float p) {
-  const unsigned bits = as_bits(p);
-  const int exponent = static_cast<int>(bits >> 23) - 127;
-  const float m = as_float((bits & 0x7fffffU) | 0x3f800000U);
-  const bool is_large = m > 1.41421354F;
-  const float scaled = is_large ? 0.5F * m : m;
-  return static_cast<float>(is_large ? -1 - exponent : -exponent) - log2_of_ratio((scaled - 1.0F) / (scaled + 1.0F));
 }
 
 // The normal quantile (Wichura, Applied Statistics 37, 1988, AS 241, PPND7: seven digits) of a uniform number. Both of
@@ -105,7 +99,7 @@ SPIKEFORGE_PLAIN_FN float normal_of(float u) {
   const float below_central = ((67.187563600F * r + 78.757757664F) * r + 17.895169469F) * r + 1.0F;
   // ln of a tail's probability, which is a multiple of 2^-24.
   const float tail = q < 0 ? u : 1.0F - u;
-  const float t = sqrt(surprise_of_tail(tail) * 0.693147181F) - 1.6F;
+  const float t = sqrt(minus_log2(0, tail) * 0.693147181F) - 1.6F;
   const float outer = ((0.17023821103F * t + 1.3067284816F) * t + 2.7568153900F) * t + 1.4234372777F;
   const float below_outer = (0.12021132975F * t + 0.73700164250F) * t + 1.0F;
   return (is_central ? central : q < 0 ? -outer : outer) / (is_central ? below_central : below_outer);

@@ -68,10 +68,10 @@ SPIKEFORGE_KERNELS(Meta, library) { library.impl("jit_product", TORCH_FN(jit_ker
 
 }  // namespace
 
-Distribution parse_distribution(const char* op, std::string_view name) {
+Distribution parse_distribution(const char* op, std::string_view name, const char* argument) {
   for (const auto each : {Distribution::constant, Distribution::uniform, Distribution::normal})
     if (name == name_of(each)) return each;
-  TORCH_CHECK_VALUE(false, op, R"(: law must be "constant", "uniform" or "normal", but is ")", name, "\"");
+  TORCH_CHECK_VALUE(false, op, ": ", argument, R"( must be "constant", "uniform" or "normal", but is ")", name, "\"");
 }
 
 const char* jit_name(bool matrix) { return matrix ? "jit_csrmm" : "jit_csrmv"; }
@@ -81,7 +81,7 @@ void check_jit(const char* op, const JitCall& call) {
   TORCH_CHECK_TYPE(weights.layout() == c10::kStrided && is_supported(weights.scalar_type()), op,
                    ": weights must be a dense float16, bfloat16, float32 or float64 tensor, but is ", weights.layout(),
                    " ", weights.scalar_type());
-  const int count = draw.distribution == Distribution::constant ? 1 : 2;
+  const std::int64_t count = numbers_of(draw.distribution);
   TORCH_CHECK_VALUE(weights.dim() == 1 && weights.sym_size(0) == count, op, ": weights must have shape [", count,
                     "] under the law \"", name_of(draw.distribution), "\", but has ", weights.sym_sizes());
   check_size(op, options.rows, options.cols);

@@ -22,7 +22,9 @@ struct JitCall {
   Draw draw;
 };
 
-Distribution parse_distribution(const char* op, std::string_view name);
+Distribution parse_distribution(const char* op, std::string_view name, const char* argument = "law");
+// How many a distribution is described by.
+inline std::int64_t numbers_of(Distribution law) { return law == Distribution::constant ? 1 : 2; }
 
 const char* jit_name(bool matrix);
 

@@ -16,7 +16,7 @@ namespace {
 
 at::Tensor gradient_of_weights(const JitCall& call, const at::Tensor& grad) {
   const auto type = state_type(call.weights.scalar_type());
-  const std::int64_t count = call.draw.distribution == Distribution::constant ? 1 : 2;
+  const std::int64_t count = numbers_of(call.draw.distribution);
   std::vector<at::Tensor> sums;
   for (const at::Tensor& unit : at::eye(count, call.weights.options().dtype(type)).unbind())
     sums.push_back(call_jit({unit, call.x, call.options, call.draw}).mul(grad.to(type)).sum());

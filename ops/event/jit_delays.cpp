@@ -77,7 +77,7 @@ at::Tensor delivered_back(const JitDeliverCall& call, const at::Tensor& grad) {
 
 at::Tensor delivered_by_weights(const JitDeliverCall& call, const at::Tensor& grad) {
   const auto& [weights, x, options, draw] = call.product;
-  const std::int64_t count = draw.distribution == Distribution::constant ? 1 : 2;
+  const std::int64_t count = numbers_of(draw.distribution);
   std::vector<at::Tensor> sums;
   for (const at::Tensor& unit : at::eye(count, grad.options()).unbind()) {
     const at::Tensor nothing = at::zeros_like(grad);
@@ -190,7 +190,7 @@ template <class Op>
 auto jit_call_with(const Op& op, const JitDeliverCall& call) {
   const auto& [weights, x, o, draw] = call.product;
   const std::array<double, 2> numbers = {call.delays.first, call.delays.second};
-  const at::ArrayRef<double> delays(numbers.data(), call.delays.distribution == Distribution::constant ? 1 : 2);
+  const at::ArrayRef<double> delays(numbers.data(), static_cast<std::size_t>(numbers_of(call.delays.distribution)));
   return op.call(weights, x, call.buffer, call.step, o.rows, o.cols, draw.prob, draw.seed, delays,
                  name_of(draw.distribution), name_of(call.delays.distribution), o.transpose, name_of(o.values),
                  o.deterministic);
@@ -200,14 +200,8 @@ auto jit_call_with(const Op& op, const JitDeliverCall& call) {
 
 DelayLaw parse_delay_law(const char* op, std::string_view name, at::ArrayRef<double> numbers) {
   DelayLaw law;
-  bool known = false;
-  for (const auto each : {Distribution::constant, Distribution::uniform, Distribution::normal})
-    if (name == name_of(each)) {
-      law.distribution = each;
-      known = true;
-    }
-  TORCH_CHECK_VALUE(known, op, R"(: delay_law must be "constant", "uniform" or "normal", but is ")", name, "\"");
-  const std::size_t count = law.distribution == Distribution::constant ? 1 : 2;
+  law.distribution = parse_distribution(op, name, "delay_law");
+  const auto count = static_cast<std::size_t>(numbers_of(law.distribution));
   TORCH_CHECK_VALUE(numbers.size() == count, op, ": delays must be ", count, " numbers under the law \"", name,
                     "\", but are ", numbers.size());
   law.first = numbers[0];

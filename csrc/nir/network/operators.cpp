@@ -107,8 +107,9 @@ void load_file(torch::jit::Stack& stack) {
   const std::string path = torch::jit::pop(stack).toStringRef();
   Report report;
   Graph graph = read(path, options.limits(), &report);
-  warn_of_other_dt(graph, options.module(), report);
-  const nn::Composite network = in_file(path, [&] { return to_module(std::move(graph), options.module()); });
+  const ModuleOptions module = options.module();
+  warn_of_other_dt(graph, module, report);
+  const nn::Composite network = in_file(path, [&] { return to_module(std::move(graph), module); });
   torch::jit::push(stack, description_of(network), texts(report));
 }
 
@@ -118,8 +119,9 @@ void load_values(torch::jit::Stack& stack) {
   const auto values = torch::jit::pop(stack).toGenericDict();
   Report report;
   Graph graph = graph_of(group_of_values(values), options.limits(), report);
-  warn_of_other_dt(graph, options.module(), report);
-  torch::jit::push(stack, description_of(to_module(std::move(graph), options.module())), texts(report));
+  const ModuleOptions module = options.module();
+  warn_of_other_dt(graph, module, report);
+  torch::jit::push(stack, description_of(to_module(std::move(graph), module)), texts(report));
 }
 
 struct Exported {

@@ -32,20 +32,17 @@ class Notes {
     const Strings* strings = get<Strings>(name);
     return strings && strings->values.size() == 1 ? strings->values[0] : "";
   }
-  bool flag(std::string_view name) const {
+  std::optional<double> number(std::string_view name) const {
     const Array* value = array(name);
-    return value && value->count() == 1 && value->at(0) != 0;
+    return value && value->count() == 1 ? std::optional(value->at(0)) : std::nullopt;
   }
+  bool flag(std::string_view name) const { return number(name).value_or(0) != 0; }
   template <class E, std::size_t N>
   std::optional<E> word(std::string_view name, const Word<E> (&words)[N]) const {
     const std::string given = text(name);
     for (const Word<E>& word : words)
       if (given == word.text) return word.value;
     return {};
-  }
-  std::optional<double> number(std::string_view name) const {
-    const Array* value = array(name);
-    return value && value->count() == 1 ? std::optional(value->at(0)) : std::nullopt;
   }
   const Member* learned() const { return group_ ? group_->find("learned") : nullptr; }
   std::optional<Surrogate> surrogate() const {
