@@ -34,7 +34,7 @@ namespace autograd {
 template <class Predicate>
 bool any_tensor(const MultistepCall& call, Predicate&& is) {
   bool found = false;
-  for_each_argument(call, [&](const at::Tensor& t) { found = found || (t.defined() && is(t)); });
+  for_each_tensor(call, [&](const at::Tensor& t) { found = found || is(t); });
   return found;
 }
 
@@ -53,20 +53,30 @@ inline c10::DispatchKeySet keys_of(const BackwardCall& call) {
          call.checkpoints.key_set();
 }
 
-// What the dispatcher would call below autograd. Where no mode, transform, tracer, profiler or subclass of a tensor
-// looks at calls on the way, these are the device's kernels, and the way there would be a tenth of a small call.
-template <const Lowered& lowered, class Call>
-const Lowered& below(const Call& call) {
+// The key whose kernel the dispatcher would call. Where a mode, a transform, a tracer or a subclass of a tensor looks at
+// calls on the way it is theirs; where a profiler does, none.
+template <class Call>
+c10::DispatchKey next_key(const Call& call) {
+  if (at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value()) return c10::DispatchKey::Undefined;
   const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
   const c10::DispatchKeySet asked =
       ((keys_of(call) | local.included_) - local.excluded_).remove(c10::DispatchKey::BackendSelect);
-  const c10::DispatchKey next = asked.highestPriorityTypeId();
-  if (at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value()) return lowered;
+  return asked.highestPriorityTypeId();
+}
+
+// What the dispatcher would call below autograd. Where nobody looks at calls on the way, these are the device's kernels,
+// and the way there would be a tenth of a small call.
+template <const Lowered& lowered, class Call>
+const Lowered& below(const Call& call, c10::DispatchKey next) {
   if (next == c10::DispatchKey::CPU) return cpu_kernels;
 #ifdef SPIKEFORGE_WITH_CUDA
   if (next == c10::DispatchKey::CUDA && call.inputs[0].is_cuda()) return cuda_kernels;
 #endif
   return lowered;
+}
+template <const Lowered& lowered, class Call>
+const Lowered& below(const Call& call) {
+  return below<lowered>(call, next_key(call));
 }
 
 inline bool any_dual(at::TensorList list) { return std::any_of(list.begin(), list.end(), has_tangent); }
@@ -114,9 +124,9 @@ class SavedCall {
   // `call` then points into this object.
   SavedCall(AutogradContext* ctx, MultistepCall& call) {
     find_neuron(ctx, call);
-    const c10::List<double> list = ctx->saved_data.at("call").toDoubleList();
+    const std::vector<double> list = ctx->saved_data.at("call").toDoubleVector();
     std::size_t read = 0;
-    const auto next = [&] { return list.get(read++); };
+    const auto next = [&] { return list[read++]; };
     const auto number = static_cast<std::size_t>(next());
     if (call.cell == nullptr) call.cell = &cell_of_number(number);
     call.form.hard_reset = next() != 0;
@@ -319,17 +329,16 @@ inline void set_tangents(MultistepResults& results, const Tangents& of) {
 inline variable_list given_tensors(const MultistepCall& call) {
   variable_list given;
   given.reserve(call.cell->arguments());
-  for_each_argument(call, [&](const at::Tensor& t) {
-    if (t.defined()) given.push_back(t);
-  });
+  for_each_tensor(call, [&](const at::Tensor& t) { given.push_back(t); });
   return given;
 }
 
 // A lowered operator may have left it to us to pack.
-inline void keep_bits(AutogradContext* ctx, std::int64_t bits, const MultistepResults& results) {
+template <class Rule>
+void keep_bits(PackedResultNode<Rule>& node, std::int64_t bits, const MultistepResults& results) {
   if (bits == 0) return;
   const bool is_packed = results.packed.numbers.defined();
-  PackedResult::keep(ctx, is_packed ? results.packed : call_pack(results.outputs[0], bits), bits);
+  node.keep(is_packed ? results.packed : call_pack(results.outputs[0], bits), bits);
 }
 
 template <const Lowered& lowered>
@@ -337,14 +346,15 @@ MultistepResults recorded(const MultistepCall& call) {
   const variable_list given = given_tensors(call);
   MultistepResults results;
   using Rule = MultistepRule<lowered>;
-  record<Rule, PackedResultNode<Rule>>(given, [&](AutogradContext* ctx) {
+  using Node = PackedResultNode<Rule>;
+  record<Rule, Node>(given, [&](Node& node) {
     results = below<lowered>(call).forward(call, /*save=*/true);
     variable_list saved;
     saved.reserve(given.size() + 1);
     saved.assign(given.begin(), given.end());
     saved.push_back(results.checkpoints);
-    Kept::save(ctx, call, std::move(saved));
-    keep_bits(ctx, call.bits, results);
+    Kept::save(&node.ctx_, call, std::move(saved));
+    keep_bits(node, call.bits, results);
     Tensors all = results.outputs;
     all.append(results.states.begin(), results.states.end());
     return all;
@@ -358,7 +368,8 @@ MultistepResults recorded(const MultistepCall& call) {
 template <const Lowered& lowered>
 MultistepResults forward_autograd(const MultistepCall& call, bool save) {
   using namespace autograd;
-  const bool is_recorded = any_tensor(call, wants_gradient);
+  const bool is_recorded =
+      at::GradMode::is_enabled() && any_tensor(call, [](const at::Tensor& t) { return t.requires_grad(); });
   if (any_tensor(call, has_tangent)) {
     const AtValues<MultistepCall> at(call);
     Tangents with_tangents = run_with_tangents(at.call, at.tangents);
@@ -379,6 +390,17 @@ MultistepResults forward_autograd(const MultistepCall& call, bool save) {
 template <const Lowered& lowered>
 MultistepResults run_autograd(const MultistepCall& call) {
   return forward_autograd<lowered>(call, /*save=*/false);
+}
+
+// A public operator's call from C++: autograd's kernel, or below it the device's, at once where nobody looks at calls on
+// the way there; else through the dispatcher.
+template <const Lowered& lowered>
+MultistepResults call_at_once(const MultistepCall& call, MultistepResults (*dispatched)(const MultistepCall&)) {
+  const c10::DispatchKey next = autograd::next_key(call);
+  if (next == c10::DispatchKey::AutogradCPU || next == c10::DispatchKey::AutogradCUDA)
+    return run_autograd<lowered>(call);
+  const Lowered& below = autograd::below<lowered>(call, next);
+  return &below == &lowered ? dispatched(call) : below.forward(call, /*save=*/false);
 }
 
 // Of the lowered backward operators.

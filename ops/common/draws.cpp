@@ -36,8 +36,10 @@ void set_draws(MultistepCall& call, const std::optional<at::Tensor>& seed, const
   call.offset = offset.value_or(at::Tensor());
 }
 
+bool needs_seed(const MultistepCall& call) { return call.cell->draws && !call.seed.defined(); }
+
 MultistepCall with_seed(MultistepCall call) {
-  if (!call.cell->draws || call.seed.defined()) return call;
+  if (!needs_seed(call)) return call;
   call.seed = at::randint(std::numeric_limits<std::int64_t>::max(), /*size=*/{},
                           at::TensorOptions(at::kLong).device(call.inputs[0].device()));
   return call;

@@ -15,7 +15,9 @@ namespace spikeforge::ops {
 // Sets those of a call whose inputs are set. Throws ValueError where its cell does not draw.
 void set_draws(MultistepCall& call, const std::optional<at::Tensor>& seed, const std::optional<at::Tensor>& offset);
 
-// A call of a public operator, with a seed of the default generator of x's device where it draws and has none.
+// Of a public operator: whether the call draws, and has none yet.
+bool needs_seed(const MultistepCall& call);
+// A call of a public operator, with a seed of the default generator of x's device where it needs one.
 MultistepCall with_seed(MultistepCall call);
 
 // Of a call of which `prepare` asks everything: that there is a seed where the cell draws, and that it is what it must

@@ -63,8 +63,18 @@ c10::SmallVector<int, 6> memory_order(View<Int> sizes, View<Int> strides) {
   return order;
 }
 
+// In the order of the shape, as most are. Of an empty step nothing is known here.
+bool is_contiguous(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  std::int64_t expected = 1;
+  for (std::size_t d = sizes.size(); d-- > 0; expected *= sizes[d])
+    if (sizes[d] != 1 && strides[d] != expected) return false;
+  return expected != 0;
+}
+
 template <class Int>
 bool is_dense(View<Int> sizes, View<Int> strides) {
+  if constexpr (std::is_same_v<Int, std::int64_t>)
+    if (is_contiguous(sizes, strides)) return true;
   Int expected = 1;
   for (const int d : memory_order<Int>(sizes, strides)) {
     if (strides[d] != expected) return false;
@@ -150,6 +160,20 @@ at::Tensor without_expanded(at::Tensor t, std::int64_t from = 0) {
   for (std::int64_t d = from; d < t.dim(); ++d)
     if (t.stride(d) == 0 && t.size(d) > 1) t = t.narrow(d, 0, 1);
   return t;
+}
+
+// The one number of a tensor in the host's memory. item() calls an operator for it, which takes as long as all else of
+// a parameter.
+double number_of(const at::Tensor& t) {
+  if (t.is_neg()) return t.item<double>();
+  switch (t.scalar_type()) {
+    case c10::ScalarType::Float:
+      return *t.const_data_ptr<float>();
+    case c10::ScalarType::Double:
+      return *t.const_data_ptr<double>();
+    default:
+      return t.item<double>();
+  }
 }
 
 ParamView view_tensor(const at::Tensor& param, const PlainLayout& layout, Copies& copies) {
@@ -261,7 +285,7 @@ SequenceView view_step(const at::Tensor& step, const PlainLayout& layout, Copies
 
 ParamView view_param(const at::Tensor& param, c10::ScalarType x, c10::ScalarType state, const PlainLayout& layout,
                      Copies& copies) {
-  if (param.is_cpu() && param.numel() == 1) return {.number = param.item<double>()};
+  if (param.is_cpu() && param.numel() == 1) return {.number = number_of(param)};
   if (param.scalar_type() != x && param.scalar_type() != state) {
     // What keeps its strides is read as it would have been in its own type.
     if (!param.is_non_overlapping_and_dense()) return view_expanded(param, state, layout, copies);

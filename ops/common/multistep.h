@@ -71,6 +71,14 @@ void for_each_argument(const MultistepCall& call, Body&& body) {
   for (std::size_t j = 0; j < call.cell->params.size(); ++j) body(call.param(j));
 }
 
+// Those alone that the call has: of lists that are empty, as most are, nothing is asked.
+template <class Body>
+void for_each_tensor(const MultistepCall& call, Body&& body) {
+  for (const at::TensorList list : {call.inputs, call.states, call.params})
+    for (const at::Tensor& t : list)
+      if (t.defined()) body(t);
+}
+
 // Types, shapes and devices, and numbers that are not legal. Throws TypeError and ValueError.
 void check_arguments(const MultistepCall& call);
 // Names the first value of a tensor that is not legal, of a call that has one. Throws ValueError.

@@ -28,32 +28,27 @@ class PackedResult {
       return {};
     return node->packed(bits);
   }
-
-  static void keep(AutogradContext* ctx, Packed packed, std::int64_t bits) {
-    ctx->saved_data[key_of_numbers] = std::move(packed.numbers);
-    ctx->saved_data[key_of_valid] = std::move(packed.valid);
-    ctx->saved_data[key_of_bits] = bits;
-  }
-
- protected:
-  static constexpr const char *key_of_numbers = "packed", *key_of_valid = "packed_valid", *key_of_bits = "packed_bits";
 };
 
-// Of a rule that keeps what keep() is given, or nothing.
+// Of a rule whose forward pass keeps them, or not.
 template <class Rule>
-class PackedResultNode final : public torch::autograd::CppNode<Rule>, public PackedResult {
+class PackedResultNode final : public RuleNode<Rule>, public PackedResult {
  public:
-  Packed packed(std::int64_t bits) const override {
-    const auto& data = this->ctx_.saved_data;
-    const auto kept = data.find(key_of_bits);
-    if (kept == data.end() || kept->second.toInt() != bits) return {};
-    return {data.at(key_of_numbers).toTensor(), data.at(key_of_valid).toTensor()};
+  void keep(Packed packed, std::int64_t bits) {
+    packed_ = std::move(packed);
+    bits_ = bits;
   }
 
+  Packed packed(std::int64_t bits) const override { return bits == bits_ ? packed_ : Packed{}; }
+
   void release_variables() override {
-    torch::autograd::CppNode<Rule>::release_variables();
-    for (const char* const key : {key_of_numbers, key_of_valid, key_of_bits}) this->ctx_.saved_data.erase(key);
+    RuleNode<Rule>::release_variables();
+    keep({}, /*bits=*/0);
   }
+
+ private:
+  Packed packed_;
+  std::int64_t bits_ = 0;
 };
 
 }  // namespace spikeforge::ops::autograd

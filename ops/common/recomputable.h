@@ -26,7 +26,7 @@ class Recomputable {
 // The node of a rule that has `static at::Tensor again(AutogradContext*)` and says in saved_data["recompute"] whether
 // it is to be asked.
 template <class Rule>
-class RecomputableNode final : public torch::autograd::CppNode<Rule>, public Recomputable {
+class RecomputableNode final : public RuleNode<Rule>, public Recomputable {
  public:
   bool is_willing() const override { return this->ctx_.saved_data.at("recompute").toBool(); }
   at::Tensor again() override {

@@ -14,6 +14,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -26,11 +28,22 @@ inline bool wants_gradient(const at::Tensor& t) {
   return at::GradMode::is_enabled() && t.defined() && t.requires_grad();
 }
 
+// The node of a rule. torch asks for its name in every backward pass, and would demangle that of its type each time.
+template <class Rule>
+class RuleNode : public torch::autograd::CppNode<Rule> {
+ public:
+  std::string name() const override {
+    static const std::string demangled = torch::autograd::CppNode<Rule>::name();
+    return demangled;
+  }
+};
+
 // The results of forward(context), differentiable by `inputs`, of which one at least requires a gradient. Rule has
 //   static constexpr bool is_traceable;
 //   static variable_list backward(AutogradContext*, const variable_list& grads);   one gradient for each input
-// `forward` saves in the context what backward needs, and calls operators below autograd.
-template <class Rule, class Node = torch::autograd::CppNode<Rule>, class Forward>
+// `forward` saves in the context what backward needs, and calls operators below autograd. One that takes a Node& is
+// given the node, and its context is there.
+template <class Rule, class Node = RuleNode<Rule>, class Forward>
 auto record(at::TensorList inputs, Forward&& forward) {
   const auto node = make_node<Node>();
   torch::autograd::edge_list edges;
@@ -45,7 +58,10 @@ auto record(at::TensorList inputs, Forward&& forward) {
   node->set_ctx_grad_fn(node);
   auto outputs = [&] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return std::forward<Forward>(forward)(&node->ctx_);
+    if constexpr (std::is_invocable_v<Forward, Node&>)
+      return std::forward<Forward>(forward)(*node);
+    else
+      return std::forward<Forward>(forward)(&node->ctx_);
   }();
   for (const at::Tensor& output : outputs) {
     torch::autograd::set_history(output, node);

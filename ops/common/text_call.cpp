@@ -97,7 +97,7 @@ void refuse_draws(const Cell& cell, const char* op) {
 
 MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
                           bool store_states, std::int64_t bits, bool scan) {
-  const std::shared_ptr<const TracedCell> held = cell_of(neuron);
+  std::shared_ptr<const TracedCell> held = cell_of(neuron);
   const TracedCell& cell = *held;
   check_list(cell, "inputs", cell.inputs, inputs);
   TORCH_CHECK_VALUE(!cell.is_too_long() || !inputs[0].is_cuda(), cell.forward_op, ": ", cell.why_too_long());
@@ -107,7 +107,7 @@ MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::Te
   if (scan) check_scan(cell);
   MultistepCall call;
   call.cell = &cell;
-  call.holder = held;
+  call.holder = std::move(held);
   call.inputs = inputs;
   call.states = states;
   call.params = params;

@@ -12,6 +12,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,9 +61,12 @@ c10::TypedOperatorHandle<Signature> find(const char* name, const char* overload 
 }
 
 inline List list_of(const Tensors& tensors) { return {tensors.begin(), tensors.end()}; }
+inline List list_of(Tensors&& tensors) {
+  return {std::make_move_iterator(tensors.begin()), std::make_move_iterator(tensors.end())};
+}
 inline Tensors tensors_of(const List& list) { return {list.begin(), list.end()}; }
-inline Outputs outputs_of(const MultistepResults& results) {
-  return {list_of(results.outputs), list_of(results.states)};
+inline Outputs outputs_of(MultistepResults&& results) {
+  return {list_of(std::move(results.outputs)), list_of(std::move(results.states))};
 }
 
 inline std::string_view text_of(const MultistepCall& call) { return static_cast<const TracedCell*>(call.cell)->text; }

@@ -91,11 +91,13 @@ struct BatchNormRule {
     const std::size_t count = given.size();
     if (adds) given.push_back(layer.residual);
 
-    record<BatchNormRule, PackedResultNode<BatchNormRule>>(given, [&](AutogradContext* ctx) {
+    using Node = PackedResultNode<BatchNormRule>;
+    record<BatchNormRule, Node>(given, [&](Node& node) {
+      AutogradContext* const ctx = &node.ctx_;
       variable_list saved(given.begin(), given.begin() + static_cast<std::ptrdiff_t>(count));
       saved.insert(saved.end(), {numbers.rstd, results.run.checkpoints});
       Kept::save(ctx, call, std::move(saved));
-      keep_bits(ctx, layer.bits, results.run);
+      keep_bits(node, layer.bits, results.run);
       ctx->saved_data["has_weight"] = layer.weight.defined();
       ctx->saved_data["has_bias"] = layer.bias.defined();
       ctx->saved_data["channel_dim"] = layer.channel_dim;

@@ -73,7 +73,7 @@ class PublicCall {
     call_.store_states = store_v;
     call_.bits = bits;
     call_.states = {states_.data(), n_states_};
-    if (any_tensor_) call_.params = {params_.data(), n_params_};
+    call_.params = params_;
     call_.numbers = {numbers_.data(), n_params_};
     set_samples(call_, lengths, start);
     check_dense(call_);  // here already: the dispatcher has no kernel for other layouts to say it
@@ -84,9 +84,11 @@ class PublicCall {
   const CellParam& next() const { return cell_.params[n_params_]; }
 
   void add(at::Tensor tensor, double number) {
-    any_tensor_ = any_tensor_ || tensor.defined();
-    numbers_[n_params_] = number;
-    params_[n_params_++] = std::move(tensor);
+    if (tensor.defined()) {
+      params_.resize(cell_.params.size());
+      params_[n_params_] = std::move(tensor);
+    }
+    numbers_[n_params_++] = number;
   }
 
   double real(const at::Scalar& number) const {
@@ -102,9 +104,8 @@ class PublicCall {
   std::array<at::Tensor, 2> states_;
   std::size_t n_states_ = 0;
   std::array<double, most_params> numbers_{};
-  std::array<at::Tensor, most_params> params_;
   std::size_t n_params_ = 0;
-  bool any_tensor_ = false;
+  c10::SmallVector<at::Tensor, most_params> params_;  // empty where all are numbers
 };
 
 // A call's parameters in the form of an overload, one after the other.
@@ -195,6 +196,9 @@ struct Public<kind, Overload, Types<Tensor...>, Types<State...>, Types<Parameter
     return true;
   }
 };
+
+// A call from C++ (neuron_autograd.cpp).
+MultistepResults call_from_cpp(const MultistepCall& call);
 
 // Calls through the dispatcher, in the overload that fits.
 inline MultistepResults call_public(const MultistepCall& call) {

@@ -2,6 +2,7 @@
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/text_call.h>
 #include <spikeforge/ops/traced.h>
+#include <spikeforge/ops/traced/call_from_cpp.h>
 #include <spikeforge/ops/traced/print_cuda.h>
 
 #include <ATen/ops/empty.h>
@@ -16,8 +17,11 @@ std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> Neuron::operator()(
     at::TensorList inputs, at::TensorList states, at::TensorList params, bool store_states, bool scan,
     const std::optional<at::Tensor>& lengths, const std::optional<at::Tensor>& start,
     const std::optional<at::Tensor>& seed, const std::optional<at::Tensor>& offset) const {
-  static const auto op = ops::traced::find<ops::traced::Run>("spikeforge::run");
-  return op.call(text_, inputs, states, params, store_states, /*bits=*/0, lengths, start, scan, seed, offset);
+  ops::MultistepCall call = ops::traced_call(text_, inputs, states, params, store_states, /*bits=*/0, scan);
+  ops::set_samples(call, lengths, start);
+  ops::set_draws(call, seed, offset);
+  ops::check_dense(call);
+  return ops::traced::outputs_of(ops::call_run_from_cpp(call));
 }
 
 std::vector<at::Tensor> Neuron::input_gradients(at::TensorList inputs, at::TensorList params,

@@ -1,13 +1,16 @@
 #include <spikeforge/ops/common/autograd.h>
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/text_call.h>
+#include <spikeforge/ops/traced/call_from_cpp.h>
 
 namespace spikeforge::ops {
 namespace {
 
 constexpr Lowered lowered_run{call_run_forward, call_run_backward};
 
-MultistepResults run_with_seed(const MultistepCall& call) { return run_autograd<lowered_run>(with_seed(call)); }
+MultistepResults run_with_seed(const MultistepCall& call) {
+  return run_autograd<lowered_run>(needs_seed(call) ? with_seed(call) : call);
+}
 
 SPIKEFORGE_KERNELS(Autograd, library) {
   library.impl("run", TORCH_FN(traced::run_kernel<run_with_seed>));
@@ -16,4 +19,9 @@ SPIKEFORGE_KERNELS(Autograd, library) {
 }
 
 }  // namespace
+
+MultistepResults call_run_from_cpp(const MultistepCall& call) {
+  return needs_seed(call) ? call_run(call) : call_at_once<lowered_run>(call, call_run);
+}
+
 }  // namespace spikeforge::ops
