@@ -1,0 +1,49 @@
+// Draws one projection into a matrix: what each step of the devices is given (kernels/event/connection_rules.h), rule
+// by rule.
+#pragma once
+
+#include <spikeforge/kernels/event/connection_rules.h>
+#include <spikeforge/ops/event/connect_projection.h>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorOptions.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace spikeforge::ops::sparse {
+
+// Of projection `number` of a matrix, which outlives it.
+class Drawing {
+ public:
+  Drawing(const Projection& p, std::size_t number, std::int64_t seed, std::int64_t rows, at::TensorOptions options);
+
+  // int32 [sources], the connections of each.
+  at::Tensor counts() const;
+
+  // Of the rows that begin at `starts`, int64 [sources], and have so many connections.
+  void fill_indices(const at::Tensor& indices, const at::Tensor& starts, const at::Tensor& counts) const;
+  void fill_numbers(const at::Tensor& numbers, const NumberLaw& law, int of, const at::Tensor& starts,
+                    const at::Tensor& counts) const;
+
+  // Of arrays: where each connection goes to, by rows and within a row in the arrays' order.
+  at::Tensor slots(const at::Tensor& starts, const at::Tensor& counts) const;
+
+  bool is_of_arrays() const { return rule_ == ConnectionRule::arrays; }
+  const Projection& projection() const { return p_; }
+
+ private:
+  event::PlaceRule rule_of_places() const;
+  at::Tensor without_own(at::Tensor counts) const;
+  // Of a fixed in-degree: int32 [targets * degree].
+  at::Tensor sources_of_targets() const;
+  void run(event::ConnectStep step, const event::ConnectArguments& args) const;
+
+  const Projection& p_;
+  ConnectionRule rule_;
+  at::TensorOptions options_;  // of int32 on the device
+  event::Lines by_rows_{};
+  std::int64_t degree_ = 0;
+};
+
+}  // namespace spikeforge::ops::sparse

@@ -1,0 +1,217 @@
+#include <spikeforge/kernels/event/connection_rules.h>
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/event/connect_projection.h>
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <string>
+
+namespace spikeforge::ops::sparse {
+namespace {
+
+constexpr std::int64_t most_neurons = std::int64_t{1} << 31;
+constexpr double most_of_a_row = 1LL << 30;  // of a fixed total, on average: rows are counted in 32 bits
+constexpr double least_kept = 1e-3;          // of the numbers of a law that is drawn again
+constexpr double most_exponent = 88;         // e^x is a float
+
+// How messages begin.
+std::string of_projection(std::size_t i) { return "connect: projection " + std::to_string(i) + ": "; }
+
+void check_range(const std::string& where, const char* name, const NeuronRange& range, std::int64_t size,
+                 const char* of) {
+  TORCH_CHECK_VALUE(range.begin >= 0 && range.begin <= range.end && range.end <= size, where, name,
+                    " must be a range within the ", size, " ", of, ", but is ", range.begin, ":", range.end);
+}
+
+// By row, of the smallest row where autapses are none; targets of a source, or sources of a target.
+void check_degree(const std::string& where, const Projection& p, bool out, std::int64_t rows) {
+  const NeuronRange& others = out ? p.targets : p.sources;
+  TORCH_CHECK_VALUE(p.amount >= 0 && p.amount < most_neurons && p.amount == std::floor(p.amount), where,
+                    "a degree must be a whole number from 0 to 2^31, but is ", p.amount);
+  const std::int64_t own = first_own_column(p, rows);
+  const bool meets =
+      !p.autapses && std::max(p.sources.begin + own, p.targets.begin) < std::min(p.sources.end + own, p.targets.end);
+  const std::int64_t others_there = size_of(others) - (meets ? 1 : 0);
+  const char* const which = out ? "out-degree" : "in-degree";
+  if (size_of(out ? p.sources : p.targets) == 0) return;
+  TORCH_CHECK_VALUE(p.amount == 0 || others_there > 0, where, "an ", which, " of ", p.amount,
+                    " needs a neuron to connect with, but there is none");
+  if (!p.multapses)
+    TORCH_CHECK_VALUE(p.amount <= static_cast<double>(others_there), where, "the ", which, " must be at most ",
+                      others_there, ", the number of neurons that there are without multapses, but is ", p.amount);
+}
+
+void check_total(const std::string& where, const Projection& p, std::int64_t rows) {
+  TORCH_CHECK_VALUE(p.multapses, where, "fixed_total draws with replacement: multapses must be allowed");
+  const std::int64_t n = size_of(p.sources), m = size_of(p.targets);
+  TORCH_CHECK_VALUE(p.amount >= 0 && p.amount == std::floor(p.amount) &&
+                        p.amount <= most_of_a_row * static_cast<double>(std::max<std::int64_t>(n, 1)),
+                    where, "the number of connections must be a whole number from 0 to 2^30 a source, but is ",
+                    p.amount);
+  const bool only_itself =
+      !p.autapses && n == 1 && m == 1 && p.targets.begin == p.sources.begin + first_own_column(p, rows);
+  TORCH_CHECK_VALUE(p.amount == 0 || (n > 0 && m > 0 && !only_itself), where, p.amount,
+                    " connections need neurons to connect, but there are none");
+}
+
+double normal_cdf(double z) { return 0.5 * std::erfc(-z / std::sqrt(2.0)); }
+
+// Of numbers that are not drawn again, or clipped.
+double share_within(const NumberLaw& law) {
+  const auto below = [&](double x) {
+    if (law.law == "lognormal") x = x > 0 ? std::log(x) : -std::numeric_limits<double>::infinity();
+    return law.second == 0 ? (x >= law.first ? 1.0 : 0.0) : normal_cdf((x - law.first) / law.second);
+  };
+  if (law.law == "constant") return law.first >= law.low && law.first <= law.high ? 1 : 0;
+  if (law.law == "uniform") {
+    if (law.first == law.second) return law.first >= law.low && law.first <= law.high ? 1 : 0;
+    return (std::min(law.high, law.second) - std::max(law.low, law.first)) / (law.second - law.first);
+  }
+  if (law.second == 0) {
+    const double number = law.law == "normal" ? law.first : std::exp(law.first);
+    return number >= law.low && number <= law.high ? 1 : 0;
+  }
+  return below(law.high) - below(law.low);
+}
+
+void check_law(const std::string& where, const char* name, const NumberLaw& law, bool in_array) {
+  const bool is_known = law.law == "constant" || law.law == "uniform" || law.law == "normal" || law.law == "lognormal";
+  TORCH_CHECK_VALUE(
+      is_known || (in_array && law.law == "array"), where, "the law of ", name,
+      R"( must be "constant", "uniform", "normal" or "lognormal", or "array" of the rule "arrays", but is ")",
+      law.law.substr(0, 40), "\"");
+  if (law.law == "array") return;
+  TORCH_CHECK_VALUE(std::isfinite(static_cast<float>(law.first)) && std::isfinite(static_cast<float>(law.second)),
+                    where, "the numbers of ", name, "'s law must be finite, but are ", law.first, " and ", law.second);
+  TORCH_CHECK_VALUE(law.law != "uniform" || law.first <= law.second, where, "a uniform ", name,
+                    " must be from a number to one that is not below it, but is from ", law.first, " to ", law.second);
+  TORCH_CHECK_VALUE(law.law == "uniform" || law.second >= 0, where, "the standard deviation of ", name,
+                    " must not be negative, but is ", law.second);
+  const double reach = std::abs(law.first) + largest_normal * law.second;
+  TORCH_CHECK_VALUE(law.law != "lognormal" || reach < most_exponent - 1, where, "a lognormal ", name,
+                    " must have a finite number, but its logarithm may be ", reach);
+  TORCH_CHECK_VALUE(law.low <= law.high, where, name, " must have low <= high, but they are ", law.low, " and ",
+                    law.high);
+  TORCH_CHECK_VALUE(!law.redraw || share_within(law) >= least_kept, where, name, " is drawn again until it is from ",
+                    law.low, " to ", law.high, ", where fewer than one in a thousand are");
+}
+
+void check_delay(const std::string& where, const NumberLaw& law) {
+  if (law.law == "array") return;
+  const auto [least, most] = limits_of(law);
+  TORCH_CHECK_VALUE(least >= 0 && most < 2147483647.0, where,
+                    "a delay must be from 0 to 2^31 steps, but this law gives ones from ", least, " to ", most,
+                    ": bound it by low and high");
+}
+
+void check_indices(const std::string& where, const char* name, const at::Tensor& t, std::int64_t size,
+                   c10::Device device) {
+  TORCH_CHECK_TYPE(t.scalar_type() == at::kInt || t.scalar_type() == at::kLong, where, name,
+                   " must be int32 or int64, but is ", t.scalar_type());
+  TORCH_CHECK_VALUE(t.dim() == 1, where, name, " must have shape [connections], but has ", t.sizes());
+  TORCH_CHECK_VALUE(t.device() == device, where, name, " must be on ", device, ", but is on ", t.device());
+  if (t.numel() == 0) return;
+  const auto least = t.min().item<std::int64_t>(), most = t.max().item<std::int64_t>();
+  TORCH_CHECK_VALUE(least >= 0 && most < size, where, name, " must be from 0 to ", size - 1,
+                    ", the neurons of their range, but are from ", least, " to ", most);
+}
+
+void check_numbers_of_arrays(const std::string& where, const char* name, const at::Tensor& t, bool are_delays,
+                             std::int64_t count, c10::Device device) {
+  const bool fits =
+      are_delays ? at::isIntegralType(t.scalar_type(), /*includeBool=*/false) : is_supported(t.scalar_type());
+  TORCH_CHECK_TYPE(fits, where, name, are_delays ? " must be whole numbers" : " must be floating point", ", but is ",
+                   t.scalar_type());
+  TORCH_CHECK_VALUE(t.dim() == 1 && t.size(0) == count, where, name, " must have shape [", count,
+                    "], one a connection, but has ", t.sizes());
+  TORCH_CHECK_VALUE(t.device() == device, where, name, " must be on ", device, ", but is on ", t.device());
+  if (!are_delays || count == 0) return;
+  const auto least = t.min().item<std::int64_t>(), most = t.max().item<std::int64_t>();
+  TORCH_CHECK_VALUE(least >= 0 && most < most_neurons, where, "delays must be from 0 to 2^31, but are from ", least,
+                    " to ", most);
+}
+
+void check_arrays(const std::string& where, const Projection& p, c10::Device device) {
+  TORCH_CHECK_VALUE(p.source_indices.defined() && p.target_indices.defined(), where,
+                    "arrays needs the sources and targets of connections");
+  check_indices(where, "sources", p.source_indices, size_of(p.sources), device);
+  check_indices(where, "targets", p.target_indices, size_of(p.targets), device);
+  const std::int64_t count = p.source_indices.size(0);
+  TORCH_CHECK_VALUE(p.target_indices.size(0) == count, where, "there must be as many targets as sources, ", count,
+                    ", but there are ", p.target_indices.size(0));
+  TORCH_CHECK_VALUE((p.weight.law == "array") == p.weights.defined() && (p.delay.law == "array") == p.delays.defined(),
+                    where, "an array of weights or delays must be given where the law is \"array\", and nowhere else");
+  if (p.weights.defined()) check_numbers_of_arrays(where, "weights", p.weights, false, count, device);
+  if (p.delays.defined()) check_numbers_of_arrays(where, "delays", p.delays, true, count, device);
+}
+
+}  // namespace
+
+ConnectionRule parse_rule(std::string_view name) {
+  constexpr std::string_view names[] = {
+      "all_to_all", "one_to_one", "fixed_probability", "fixed_out_degree", "fixed_in_degree", "fixed_total", "arrays"};
+  const auto* const found = std::ranges::find(names, name);
+  TORCH_CHECK_VALUE(found != std::end(names), "connect: a rule must be \"all_to_all\", \"one_to_one\", ",
+                    "\"fixed_probability\", \"fixed_out_degree\", \"fixed_in_degree\", \"fixed_total\" or \"arrays\", ",
+                    "but is \"", name.substr(0, 40), "\"");
+  return static_cast<ConnectionRule>(found - std::begin(names));
+}
+
+// The least and the most that a law may give.
+std::pair<double, double> limits_of(const NumberLaw& law) {
+  double least = law.first, most = law.first;
+  if (law.law == "uniform") {
+    most = law.second;
+  } else if (law.law != "constant") {
+    least -= largest_normal * law.second;
+    most += largest_normal * law.second;
+  }
+  if (law.law == "lognormal") {
+    least = std::exp(least);
+    most = std::exp(most);
+  }
+  if (law.law == "constant" && !law.redraw) return {least, most};
+  return {std::clamp(least, law.low, law.high), std::clamp(most, law.low, law.high)};
+}
+
+void check_projection(std::size_t i, const Projection& p, std::int64_t rows, std::int64_t cols, c10::Device device) {
+  const std::string where = of_projection(i);
+  const ConnectionRule rule = parse_rule(p.rule);
+  check_range(where, "sources", p.sources, rows, "rows");
+  check_range(where, "targets", p.targets, cols, "columns");
+  TORCH_CHECK_VALUE(p.autapses || rows == 0 || p.targets.begin == p.targets.end ||
+                        p.targets.begin / rows == (p.targets.end - 1) / rows,
+                    where, "without autapses targets must be columns of one period of ", rows, ", the rows, but are ",
+                    p.targets.begin, ":", p.targets.end);
+  switch (rule) {
+    case ConnectionRule::one_to_one:
+      TORCH_CHECK_VALUE(size_of(p.sources) == size_of(p.targets), where,
+                        "one_to_one needs as many targets as sources, ", size_of(p.sources), ", but has ",
+                        size_of(p.targets));
+      break;
+    case ConnectionRule::fixed_probability:
+      TORCH_CHECK_VALUE(p.amount >= 0 && p.amount <= 1, where, "a probability must be from 0 to 1, but is ", p.amount);
+      break;
+    case ConnectionRule::fixed_out_degree:
+    case ConnectionRule::fixed_in_degree:
+      check_degree(where, p, rule == ConnectionRule::fixed_out_degree, rows);
+      break;
+    case ConnectionRule::fixed_total:
+      check_total(where, p, rows);
+      break;
+    case ConnectionRule::arrays:
+      check_arrays(where, p, device);
+      break;
+    default:
+      break;
+  }
+  check_law(where, "weight", p.weight, rule == ConnectionRule::arrays);
+  check_law(where, "delay", p.delay, rule == ConnectionRule::arrays);
+  check_delay(where, p.delay);
+}
+
+}  // namespace spikeforge::ops::sparse
