@@ -81,7 +81,7 @@ class ArgumentWords {
   template <class T>
   void add_list(std::span<const T> list) {
     for (const T& item : list) add(item);
-    if (list.empty()) add(T{});  // room() in cuda/multistep.cuh
+    if (list.empty()) add(T{});  // room() in cuda/multistep_neurons.cuh
   }
 
   void add(const void* pointer) { words_.push_back(reinterpret_cast<std::uintptr_t>(pointer)); }
