@@ -35,13 +35,11 @@ struct BackwardArgs {
 template <class Spec>
 struct MultistepBackward : MultistepNeurons<Spec> {
   using Base = MultistepNeurons<Spec>;
-  using typename Base::Cell, typename Base::Cells, typename Base::F, typename Base::Input, typename Base::InputPack,
-      typename Base::Neurons, typename Base::OfStarts, typename Base::StatePack, typename Base::Turns;
-  template <int steps>
-  using Starts = typename Base::template Starts<steps>;
   using Base::C, Base::I, Base::O, Base::P, Base::S, Base::W;
   using Base::cut, Base::has_start, Base::is_behind, Base::load, Base::load_initial, Base::never, Base::restart,
       Base::shared, Base::steps_of, Base::turns;
+  using typename Base::Cell, typename Base::Cells, typename Base::F, typename Base::Input, typename Base::InputPack,
+      typename Base::Neurons, typename Base::OfStarts, typename Base::StatePack, typename Base::Turns;
 
   // What is done about steps behind the end of the sequence: there are none, they are skipped; or they are computed on
   // zeros and their results dropped, since branches would part what the passes over a segment share.
@@ -52,7 +50,7 @@ struct MultistepBackward : MultistepNeurons<Spec> {
     static constexpr bool is_shared = false;
     int t0, length;
     InputPack x[C][I], grad_y[C][O];
-    Starts<C> starts;
+    typename Base::template Starts<C> starts;
 
     __device__ __forceinline__ const InputPack& input(int u, int c) const { return x[u][c]; }
     __device__ __forceinline__ const InputPack& upstream(int u, int c) const { return grad_y[u][c]; }

@@ -24,12 +24,10 @@ struct ForwardArgs {
 template <class Spec>
 struct MultistepForward : MultistepNeurons<Spec> {
   using Base = MultistepNeurons<Spec>;
-  using typename Base::Cell, typename Base::Cells, typename Base::F, typename Base::Input, typename Base::InputPack,
-      typename Base::Neurons, typename Base::Turns;
-  template <int steps>
-  using Starts = typename Base::template Starts<steps>;
   using Base::C, Base::I, Base::O, Base::S, Base::W;
   using Base::load_initial, Base::never, Base::restart, Base::steps_of, Base::store_state, Base::turns;
+  using typename Base::Cell, typename Base::Cells, typename Base::F, typename Base::Input, typename Base::InputPack,
+      typename Base::Neurons, typename Base::Turns;
 
   static constexpr int K = Spec::rows;
   static_assert((K & (K - 1)) == 0, "a power of two: step_and_store");
@@ -114,7 +112,7 @@ struct MultistepForward : MultistepNeurons<Spec> {
     Neurons n = turns.first;
     ForwardCursors cursors(a, n);
     InputPack x[K][I];
-    Starts<K> starts;
+    typename Base::template Starts<K> starts;
     load_first(a, n, cursors, x, starts);
     const Cells cells(a, n);
     walk_sequence(a, cells, n, cursors, x, starts);
@@ -127,7 +125,7 @@ struct MultistepForward : MultistepNeurons<Spec> {
   }
 
   static __device__ __forceinline__ void load_first(const ForwardArgs<Cell>& a, Neurons n, ForwardCursors& from,
-                                                    InputPack (&x)[K][I], Starts<K>& starts) {
+                                                    InputPack (&x)[K][I], typename Base::template Starts<K>& starts) {
 #pragma unroll
     for (int u = 0; u < K; ++u) {
       from.load_inputs(x[u], u < steps_of(a, n));
@@ -138,7 +136,7 @@ struct MultistepForward : MultistepNeurons<Spec> {
   // Row t is computed from x[t % K], which then takes up row t + K: K rows are on their way at any time.
   static __device__ __forceinline__ void walk_sequence(const ForwardArgs<Cell>& a, const Cells& cells, Neurons n,
                                                        ForwardCursors& cursors, InputPack (&x)[K][I],
-                                                       Starts<K>& starts) {
+                                                       typename Base::template Starts<K>& starts) {
     const int steps = steps_of(a, n);
     F state[W][room(S)];
     load_initial(a, cells, n, state);
