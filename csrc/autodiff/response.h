@@ -4,9 +4,9 @@
 //   cell:      inputs x        states v      params p -> outputs y    next states v'
 //   response:  input  z        states u      params p -> output  u'0  next states u'
 //
-// u is the tangent of v by the input `into`, along the states that the cell has by itself, where its inputs are 0 and its
-// spikes 0: u' = ∂v'/∂v u + ∂v'/∂x z. Where these derivatives depend on v, the states v stand before u; a cell that is
-// affine between its spikes has u alone.
+// u is the tangent of v by the input `into`, along the states that the cell has by itself, where its inputs are 0 and
+// its spikes 0: u' = ∂v'/∂v u + ∂v'/∂x z. Where these derivatives depend on v, the states v stand before u; a cell that
+// is affine between its spikes has u alone.
 #pragma once
 
 #include <spikeforge/graph/cell.h>

@@ -22,8 +22,8 @@ std::tuple<List, List, List> local_jacobian(std::string_view neuron, at::TensorL
   static_cast<MultistepCall&>(call) = traced_call(neuron, inputs, states, params, /*store_states=*/false);
   const Cell& cell = *call.cell;
   refuse_draws(cell, jacobian_op);
-  TORCH_CHECK_VALUE(into >= 0 && into < static_cast<std::int64_t>(inputs.size()), jacobian_op, ": into must be the index of one of ",
-                    inputs.size(), " inputs, but is ", into);
+  TORCH_CHECK_VALUE(into >= 0 && into < static_cast<std::int64_t>(inputs.size()), jacobian_op,
+                    ": into must be the index of one of ", inputs.size(), " inputs, but is ", into);
   TORCH_CHECK_VALUE(!states.empty() || cell.states.empty(), jacobian_op, ": states must be given");
 
   // Every neuron of every sample has its own derivative by a parameter.

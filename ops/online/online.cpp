@@ -1,5 +1,5 @@
-// online_linear: torch's product, `run`, and the operators of eligibility.h around it. Each of them is differentiable or
-// opaque by itself, so that this one is what they are.
+// online_linear: torch's product, `run`, and the operators of eligibility.h around it. Each of them is differentiable
+// or opaque by itself, so that this one is what they are.
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/online.h>
@@ -41,8 +41,7 @@ at::TensorList part(at::TensorList list, std::size_t first, std::size_t count) {
 
 void append(List& list, List more) { list.insert(list.end(), more.begin(), more.end()); }
 
-std::tuple<List, List> run(std::string_view text, at::TensorList inputs, at::TensorList states,
-                           at::TensorList params) {
+std::tuple<List, List> run(std::string_view text, at::TensorList inputs, at::TensorList states, at::TensorList params) {
   static const auto handle = traced::find<traced::Run>("spikeforge::run");
   return handle.call(text, inputs, states, params, /*store_states=*/false, /*bits=*/0, {}, {}, /*scan=*/false, {}, {});
 }
@@ -54,8 +53,8 @@ struct Call {
   at::TensorList params;
   at::TensorList traces;  // none: the first call
   std::int64_t into;
-  List inputs;  // the neuron's
-  List states;  // before the call, none of them with a gradient
+  List inputs;                        // the neuron's
+  List states;                        // before the call, none of them with a gradient
   std::vector<std::int64_t> learned;  // which parameters
 
   std::size_t state_count() const { return states.size(); }
@@ -125,8 +124,8 @@ List states_by_synapses(const Call& call) {
 List traces_of_synapses(const Call& call) {
   static const auto jacobian = traced::find<LocalJacobian>("spikeforge::local_jacobian");
   static const auto advance = traced::find<AdvanceEligibility>("spikeforge::advance_eligibility");
-  const auto [transitions, drives, param_drives] = jacobian.call(
-      call.neuron, detached(call.inputs), call.states, detached(call.params), call.into, call.learned);
+  const auto [transitions, drives, param_drives] =
+      jacobian.call(call.neuron, detached(call.inputs), call.states, detached(call.params), call.into, call.learned);
   const std::size_t count = call.state_count();
   std::size_t next = 0;
   const auto traces = [&] {
@@ -135,7 +134,8 @@ List traces_of_synapses(const Call& call) {
   List all = advance.call(traces(), transitions, drives, call.x.detach());
   if (call.bias.defined()) {
     List summed;
-    for (std::size_t k = 0; k < count; ++k) summed.push_back(drives[k].sum(0, /*keepdim=*/false, transitions[k].scalar_type()));
+    for (std::size_t k = 0; k < count; ++k)
+      summed.push_back(drives[k].sum(0, /*keepdim=*/false, transitions[k].scalar_type()));
     append(all, advance.call(traces(), transitions, summed, {}));
   }
   for (std::size_t i = 0; i < call.learned.size(); ++i)
@@ -183,15 +183,24 @@ std::tuple<List, List, List> online_linear(std::string_view neuron, const at::Te
   const OnlineTraces rule = rule_of(rule_name);
   const std::shared_ptr<const TracedCell> cell = cell_of(neuron, op);
   refuse_draws(*cell, op);
-  Call call{.neuron = neuron, .x = x, .weight = weight, .bias = bias.value_or(at::Tensor()), .params = params,
-            .traces = traces, .into = into, .inputs = {}, .states = {}, .learned = {}};
+  Call call{.neuron = neuron,
+            .x = x,
+            .weight = weight,
+            .bias = bias.value_or(at::Tensor()),
+            .params = params,
+            .traces = traces,
+            .into = into,
+            .inputs = {},
+            .states = {},
+            .learned = {}};
   check(x, weight, call.bias);
   call.inputs = inputs_of(*cell, call, inputs.value_or(at::TensorList()));
   call.states = states_of(*cell, call, states);
   for (std::size_t j = 0; j < params.size(); ++j) {
-    TORCH_CHECK_VALUE(rule == OnlineTraces::eprop || params[j].numel() == 1, op,
-                      ": rule=\"ottt\": the traces of inputs are of all neurons, so that parameters must be numbers, but ",
-                      cell->params[j].name, " has shape ", params[j].sym_sizes());
+    TORCH_CHECK_VALUE(
+        rule == OnlineTraces::eprop || params[j].numel() == 1, op,
+        ": rule=\"ottt\": the traces of inputs are of all neurons, so that parameters must be numbers, but ",
+        cell->params[j].name, " has shape ", params[j].sym_sizes());
     if (params[j].requires_grad()) call.learned.push_back(static_cast<std::int64_t>(j));
   }
   const std::size_t wanted = traces_wanted(call, rule);
@@ -199,7 +208,8 @@ std::tuple<List, List, List> online_linear(std::string_view neuron, const at::Te
                     " of the call before, or none, but are ", traces.size());
 
   const bool of_synapses = rule == OnlineTraces::eprop;
-  auto [outputs, next] = run(neuron, call.inputs, of_synapses ? states_by_synapses(call) : states_by_inputs(call), params);
+  auto [outputs, next] =
+      run(neuron, call.inputs, of_synapses ? states_by_synapses(call) : states_by_inputs(call), params);
   return {std::move(outputs), std::move(next), of_synapses ? traces_of_synapses(call) : traces_of_inputs(call)};
 }
 

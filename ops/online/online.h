@@ -28,9 +28,9 @@ struct OnlineLayer {
 
 // What a neuron's trace is of.
 //
-// e-prop (Bellec et al. 2020, "A solution to the learning dilemma for recurrent networks of spiking neurons"): a trace for
-// each synapse, e = dv/dw: e[t] = ∂v[t]/∂v[t-1] e[t-1] + ∂v[t]/∂w, where both are the neuron's own derivatives. Exact for
-// a layer by itself: the gradients of all pieces sum to those of backpropagation through time.
+// e-prop (Bellec et al. 2020, "A solution to the learning dilemma for recurrent networks of spiking neurons"): a trace
+// for each synapse, e = dv/dw: e[t] = ∂v[t]/∂v[t-1] e[t-1] + ∂v[t]/∂w, where both are the neuron's own derivatives.
+// Exact for a layer by itself: the gradients of all pieces sum to those of backpropagation through time.
 //
 // OTTT (Xiao et al. 2022, "Online training through time for spiking neural networks"): a trace for each input, which is
 // what it leaves in a neuron that does not fire (autodiff/response.h); the reset is not differentiated. The parameters
@@ -39,14 +39,15 @@ enum class OnlineTraces : std::uint8_t { eprop, ottt };
 
 struct OnlineOptions {
   OnlineTraces traces = OnlineTraces::eprop;
-  std::int64_t into = 0;           // the input that x weight^T + bias is added to
-  std::vector<at::Tensor> inputs;  // of a neuron with several: one for each; those of `into` are added to. [T, *batch, N]
+  std::int64_t into = 0;  // the input that x weight^T + bias is added to
+  std::vector<at::Tensor> inputs =
+      {};  // of a neuron with several: one for each; those of `into` are added to. [T, *batch, N]
 };
 
-// x is [T, *batch, I], weight [N, I], bias [N] or undefined; states and params are those of the neuron, states [*batch, N]
-// or none. Gradients of this piece's outputs and states reach x, weight, bias and params; what came before the piece
-// counts by the traces alone, and gives no gradient to earlier x. The gradient of params is exact under e-prop, and that
-// of this piece alone under OTTT. Traces: under e-prop for each state [*batch, N, I], with a bias for each state
+// x is [T, *batch, I], weight [N, I], bias [N] or undefined; states and params are those of the neuron, states [*batch,
+// N] or none. Gradients of this piece's outputs and states reach x, weight, bias and params; what came before the piece
+// counts by the traces alone, and gives no gradient to earlier x. The gradient of params is exact under e-prop, and
+// that of this piece alone under OTTT. Traces: under e-prop for each state [*batch, N, I], with a bias for each state
 // [*batch, N], and for each of params that requires a gradient for each state [*batch, N]; under OTTT [*batch, I]
 // for each state of the response, and [*batch, 1] with a bias; in the states' type.
 //

@@ -9,14 +9,14 @@ SPIKEFORGE_SCHEMAS(library) {
   const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
   define(
       "online_linear(str neuron, Tensor x, Tensor weight, Tensor? bias, Tensor[] states, Tensor[] params, Tensor[] "
-      "traces, *, str rule=\"eprop\", int into=0, Tensor[]? inputs=None) -> (Tensor[] outputs, Tensor[] states, Tensor[] "
+      "traces, *, str rule=\"eprop\", int into=0, Tensor[]? inputs=None) -> (Tensor[] outputs, Tensor[] states, "
+      "Tensor[] "
       "traces)");
   define(
       "local_jacobian(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, int into, int[] of_params) -> "
       "(Tensor[] transitions, Tensor[] drives, Tensor[] param_drives)");
   define("with_eligibility(Tensor state, Tensor leaf, Tensor trace, bool outer=False) -> Tensor");
-  define(
-      "advance_eligibility(Tensor[] traces, Tensor[] transitions, Tensor[] drives, Tensor? x=None) -> Tensor[]");
+  define("advance_eligibility(Tensor[] traces, Tensor[] transitions, Tensor[] drives, Tensor? x=None) -> Tensor[]");
   define("trace_of_input(str neuron, int into=0) -> str");
 }
 
