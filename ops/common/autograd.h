@@ -53,8 +53,8 @@ inline c10::DispatchKeySet keys_of(const BackwardCall& call) {
          call.checkpoints.key_set();
 }
 
-// The key whose kernel the dispatcher would call. Where a mode, a transform, a tracer or a subclass of a tensor looks at
-// calls on the way it is theirs; where a profiler does, none.
+// The key whose kernel the dispatcher would call. Where a mode, a transform, a tracer or a subclass of a tensor looks
+// at calls on the way it is theirs; where a profiler does, none.
 template <class Call>
 c10::DispatchKey next_key(const Call& call) {
   if (at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value()) return c10::DispatchKey::Undefined;
@@ -64,8 +64,8 @@ c10::DispatchKey next_key(const Call& call) {
   return asked.highestPriorityTypeId();
 }
 
-// What the dispatcher would call below autograd. Where nobody looks at calls on the way, these are the device's kernels,
-// and the way there would be a tenth of a small call.
+// What the dispatcher would call below autograd. Where nobody looks at calls on the way, these are the device's
+// kernels, and the way there would be a tenth of a small call.
 template <const Lowered& lowered, class Call>
 const Lowered& below(const Call& call, c10::DispatchKey next) {
   if (next == c10::DispatchKey::CPU) return cpu_kernels;
@@ -392,8 +392,8 @@ MultistepResults run_autograd(const MultistepCall& call) {
   return forward_autograd<lowered>(call, /*save=*/false);
 }
 
-// A public operator's call from C++: autograd's kernel, or below it the device's, at once where nobody looks at calls on
-// the way there; else through the dispatcher.
+// A public operator's call from C++: autograd's kernel, or below it the device's, at once where nobody looks at calls
+// on the way there; else through the dispatcher.
 template <const Lowered& lowered>
 MultistepResults call_at_once(const MultistepCall& call, MultistepResults (*dispatched)(const MultistepCall&)) {
   const c10::DispatchKey next = autograd::next_key(call);

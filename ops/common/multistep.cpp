@@ -89,9 +89,7 @@ void check_lengths(const MultistepCall& call, const at::Tensor& lengths, std::in
 
 void check_dense(const MultistepCall& call) {
   bool dense = true;
-  for_each_tensor(call, [&](const at::Tensor& t) {
-    dense = dense && t.layout() == c10::kStrided && !t.is_nested();
-  });
+  for_each_tensor(call, [&](const at::Tensor& t) { dense = dense && t.layout() == c10::kStrided && !t.is_nested(); });
   if (!dense) check_arguments(call);
 }
 

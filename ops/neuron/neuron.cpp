@@ -30,8 +30,8 @@ void add(PublicCall& call, const char* op, const char* name, const std::optional
 template <NeuronKind kind, class Arguments>
 SpikesAndStates<kind> run(PublicCall& call, const Arguments& a) {
   add_params(call, predefined_cell(kind).name.c_str(), a);
-  MultistepResults results = call_from_cpp(call.finish(a.detach_reset, a.surrogate, a.surrogate_args, a.spiking,
-                                                       a.store_v, /*bits=*/0, a.lengths, a.start));
+  MultistepResults results = call_from_cpp(
+      call.finish(a.detach_reset, a.surrogate, a.surrogate_args, a.spiking, a.store_v, /*bits=*/0, a.lengths, a.start));
   return [&]<std::size_t... s>(std::index_sequence<s...>) {
     return SpikesAndStates<kind>(std::move(results.outputs[0]), std::move(results.states[s])...);
   }
