@@ -80,6 +80,13 @@ def test_the_programs_of_learning_online_run(capsys):
     assert names["w"].grad.abs().sum() > 0 and names["tau"].grad.abs().sum() > 0
 
 
+def test_the_program_of_learned_delays_runs():
+    names = {}
+    exec(code("learned delays"), names)
+    layer = names["net"][0]
+    assert layer.delay.grad.abs().sum() > 0 and bool((layer.delay == layer.delay.round()).all())
+
+
 def test_the_python_program_of_events_runs():
     program = code("events in Python") + "\nassert weights.grad.sum() == 50 * spikes.sum() and len(arriving) == cols\n"
     program += code("events with delays") + "\nassert 0 < buffer.sum() < arrived\n"
