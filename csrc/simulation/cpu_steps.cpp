@@ -1,0 +1,259 @@
+#include <spikeforge/ops/common/cpu_tiles.h>
+#include <spikeforge/ops/common/text_call.h>
+#include <spikeforge/simulation/internal/cpu_steps.h>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace spikeforge::simulation {
+namespace {
+
+// A thread with fewer is not worth waking: one takes about as long as the parallel region does.
+constexpr std::int64_t least_neurons = 1024;
+constexpr std::int64_t granule = 64;  // parts begin on cache lines
+// The kernel walks 16 rows and more side by side, in an order that depends on where they begin; fewer one by one.
+constexpr std::int64_t most_rows = 15;
+
+}  // namespace
+
+CpuSteps::Cell::Cell(const TracedCell& cell, std::vector<at::Tensor> given_inputs, const at::Tensor& output,
+                     std::vector<at::Tensor> given_states, std::vector<at::Tensor> given_params,
+                     const std::optional<at::Tensor>& seed)
+    : inputs(std::move(given_inputs)), states(std::move(given_states)), params(std::move(given_params)) {
+  call.cell = &cell;
+  call.inputs = inputs;
+  call.states = states;
+  call.params = params;
+  call.seed = seed.value_or(at::Tensor());
+  prepared = ops::prepare(call);
+  results.outputs.resize(cell.outputs.size());  // the others are computed, and go nowhere
+  results.outputs[0] = output;
+  results.states.append(states.begin(), states.end());  // in place: a tile is loaded before it is stored
+  described.emplace(call, prepared, results);
+  program = cpu::program_of(described->launch);
+  scratch_bytes = program.loop.forward_scratch(described->launch, program.context, program.largest_tile);
+}
+
+void CpuSteps::Cell::run(std::int64_t begin, std::int64_t end) const {
+  void* const scratch = ops::thread_scratch(scratch_bytes);
+  for (std::int64_t first = begin; first < end; first += program.largest_tile)
+    program.loop.forward(described->launch, program.context, first, std::min(first + program.largest_tile, end),
+                         scratch);
+}
+
+CpuSteps::CpuSteps(Running& running)
+    : running_(running),
+      kernels_(cpu::event_kernels()),
+      slots_(running.buffer_.size(0)),
+      arriving_(at::zeros({running.columns()}, running.options())),
+      driven_(at::zeros({running.columns()}, running.options())),
+      offsets_(static_cast<std::size_t>(slots_)) {
+  const Connectivity& matrix = running.matrix();
+  matrix_ = {.indices = matrix.indices.const_data_ptr<std::int32_t>(),
+             .indptr = matrix.indptr.const_data_ptr(),
+             .wide_indptr = true,
+             .rows = running.size(),
+             .cols = running.columns(),
+             .nnz = matrix.indices.numel()};
+  weights_ = {matrix.weights.const_data_ptr(), ops::dtype_of(matrix.weights.scalar_type()),
+              matrix.weights.numel() == 1};
+  ring_ = {.sums = running.buffer_.mutable_data_ptr(),
+           .offsets = offsets_.data(),
+           .delays = matrix.delays.const_data_ptr(),
+           .wide_delays = matrix.delays.scalar_type() == at::kInt,
+           .same_delay = matrix.delays.numel() == 1};
+  const std::int64_t size = running.size();
+  for (const Group& group : running.groups_) {
+    if (group.size() == 0) continue;
+    std::vector<at::Tensor> inputs;
+    for (std::size_t k = 0; k < group.cell->inputs.size(); ++k)
+      inputs.push_back(
+          arriving_.narrow(0, static_cast<std::int64_t>(k) * size + group.begin, group.size()).unsqueeze(0));
+    const at::Tensor spikes = running.spikes_.narrow(0, group.begin, group.size()).unsqueeze(0);
+    groups_.emplace_back(*group.cell, std::move(inputs), spikes, group.states, group.params, group.seed);
+  }
+  for (const Drive& drive : running.drives_) {
+    const std::shared_ptr<const TracedCell> cell =
+        ops::cell_of(drive.input.neuron.text(), "Network");  // which the drive's neuron keeps
+    const auto columns = [&](const at::Tensor& t) { return t.narrow(0, drive.first, drive.size).unsqueeze(0); };
+    drives_.emplace_back(*cell, std::vector{columns(arriving_)}, columns(driven_), std::vector<at::Tensor>(),
+                         drive.input.params, drive.seed);
+  }
+}
+
+void CpuSteps::divide() {
+  const std::int64_t size = running_.size();
+  const std::int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
+  const std::int64_t count = std::clamp<std::int64_t>(size / least_neurons, 1, threads);
+  parts_.resize(static_cast<std::size_t>(count));
+  const auto boundary = [&](std::int64_t p) { return p == count ? size : size * p / count / granule * granule; };
+  for (std::int64_t p = 0; p < count; ++p) {
+    Part& part = parts_[static_cast<std::size_t>(p)];
+    part.begin = boundary(p);
+    part.end = boundary(p + 1);
+  }
+}
+
+void CpuSteps::set_step(std::int64_t step) {
+  step_ = step;
+  for (std::int64_t d = 0; d < slots_; ++d)  // from the step before, whose spikes are delivered
+    offsets_[static_cast<std::size_t>(d)] = (step - 1 + d) % slots_ * running_.columns();
+  for (std::deque<Cell>* const cells : {&groups_, &drives_})
+    for (Cell& cell : *cells) cell.described->launch.draws.offset_number = step;
+}
+
+void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {
+  if (steps == 0) return;
+  divide();
+  const std::int64_t first = running_.step();
+  const bool is_double = arriving_.scalar_type() == at::kDouble;
+  for (std::int64_t i = 0; i < steps; ++i) {
+    set_step(first + i);
+    const auto count = static_cast<std::int64_t>(parts_.size());
+    at::parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t p = begin; p < end; ++p) {
+        Part& part = parts_[static_cast<std::size_t>(p)];
+        is_double ? run_part<double>(part) : run_part<float>(part);
+      }
+    });
+    fired_.clear();
+    for (const Part& part : parts_) fired_.insert(fired_.end(), part.fired.begin(), part.fired.end());
+    this->record(i, first + i, record);
+  }
+  set_step(first + steps);
+  flush();
+  running_.step_.fill_(first + steps);
+}
+
+template <class T>
+void CpuSteps::run_part(Part& part) {
+  deliver(part);
+  const std::int64_t size = running_.size();
+  for (std::int64_t column = 0; column < running_.columns(); column += size) {
+    take<T>(column + part.begin, column + part.end);
+    drive<T>(column + part.begin, column + part.end);
+  }
+  std::size_t next = 0;
+  for (const Group& group : running_.groups_) {
+    if (group.size() == 0) continue;
+    const Cell& cell = groups_[next++];
+    const std::int64_t begin = std::max(part.begin, group.begin), end = std::min(part.end, group.end);
+    if (begin < end) cell.run(begin - group.begin, end - group.begin);
+  }
+  list_fired<T>(part);
+}
+
+// What the spikes of the step before send to the part's neurons.
+void CpuSteps::deliver(Part& part) const {
+  if (fired_.empty() || matrix_.nnz == 0) return;
+  const std::int64_t size = running_.size();
+  for (std::int64_t column = 0; column < running_.columns(); column += size)
+    deliver_to(part, column + part.begin, column + part.end);
+}
+
+void CpuSteps::deliver_to(Part& part, std::int64_t first, std::int64_t last) const {
+  const bool are_all = first == 0 && last == matrix_.cols;
+  for (std::size_t next = 0; next < fired_.size();) {
+    part.rows.clear();
+    part.begins.clear();
+    part.starts.clear();
+    std::int64_t total = 0;
+    for (; next < fired_.size() && std::ssize(part.rows) < most_rows; ++next) {
+      const std::int64_t row = fired_[next];
+      std::int64_t begin = matrix_.begin(row), end = matrix_.end(row);
+      if (!are_all) {
+        const std::int32_t* const to = std::lower_bound(matrix_.indices + begin, matrix_.indices + end, last);
+        begin = std::lower_bound(matrix_.indices + begin, to, first) - matrix_.indices;
+        end = to - matrix_.indices;
+      }
+      if (begin == end) continue;
+      part.rows.push_back(static_cast<std::int32_t>(row));
+      part.begins.push_back(begin);
+      part.starts.push_back(total);
+      total += end - begin;
+    }
+    part.starts.push_back(total);
+    const cpu::Share share{part.rows.data(), part.begins.data(), part.starts.data(), std::ssize(part.rows), 0, total};
+    const cpu::Prepared events{event::Values::event};
+    if (total > 0) kernels_.deliver(matrix_, weights_, events, share, ring_);
+  }
+}
+
+// What arrives now, and the constant current.
+template <class T>
+void CpuSteps::take(std::int64_t first, std::int64_t last) const {
+  const auto count = static_cast<std::size_t>(last - first);
+  T* const slot = static_cast<T*>(ring_.sums) + step_ % slots_ * running_.columns() + first;
+  T* const to = arriving_.mutable_data_ptr<T>() + first;
+  if (running_.current_.defined()) {
+    const T* const current = running_.current_.const_data_ptr<T>() + first;
+    for (std::size_t i = 0; i < count; ++i) to[i] = slot[i] + current[i];
+  } else {
+    std::memcpy(to, slot, count * sizeof(T));
+  }
+  std::memset(slot, 0, count * sizeof(T));
+}
+
+template <class T>
+void CpuSteps::drive(std::int64_t first, std::int64_t last) const {
+  for (std::size_t i = 0; i < drives_.size(); ++i) {
+    const Drive& drive = running_.drives_[i];
+    const std::int64_t begin = std::max(first, drive.first), end = std::min(last, drive.first + drive.size);
+    if (begin >= end) continue;
+    drives_[i].run(begin - drive.first, end - drive.first);
+    std::memcpy(arriving_.mutable_data_ptr<T>() + begin, driven_.const_data_ptr<T>() + begin,
+                static_cast<std::size_t>(end - begin) * sizeof(T));
+  }
+}
+
+// A block of neurons of which none fired, as most are, costs a vector comparison or two.
+template <class T>
+void CpuSteps::list_fired(Part& part) const {
+  constexpr std::int64_t block = 64;
+  const T* const spikes = running_.spikes_.const_data_ptr<T>();
+  part.fired.clear();
+  for (std::int64_t first = part.begin; first < part.end; first += block) {
+    const std::int64_t last = std::min(first + block, part.end);
+    int any = 0;
+    for (std::int64_t i = first; i < last; ++i) any |= spikes[i] > 0 ? 1 : 0;
+    if (any == 0) continue;
+    for (std::int64_t i = first; i < last; ++i)
+      if (spikes[i] > 0) part.fired.push_back(i);
+  }
+}
+
+void CpuSteps::record(std::int64_t row, std::int64_t step, const CpuRecord& record) const {
+  if (record.spikes != nullptr) {
+    record.spikes->neurons.insert(record.spikes->neurons.end(), fired_.begin(), fired_.end());
+    record.spikes->steps.insert(record.spikes->steps.end(), fired_.size(), step);
+  }
+  for (std::size_t k = 0; k < record.probes.size(); ++k) {
+    const Probe& probe = record.probes[k];
+    const at::Tensor& state = probe.group->states[probe.state];
+    const auto* const neurons = probe.neurons.const_data_ptr<std::int64_t>();
+    const std::int64_t count = probe.neurons.numel();
+    const auto gather = [&](auto* to, const auto* from) {
+      for (std::int64_t i = 0; i < count; ++i) to[row * count + i] = from[neurons[i]];
+    };
+    if (state.scalar_type() == at::kDouble)
+      gather(record.states[k].mutable_data_ptr<double>(), state.const_data_ptr<double>());
+    else
+      gather(record.states[k].mutable_data_ptr<float>(), state.const_data_ptr<float>());
+  }
+}
+
+// So that between calls all is in the tensors that a state is saved as.
+void CpuSteps::flush() {
+  const auto count = static_cast<std::int64_t>(parts_.size());
+  at::parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t p = begin; p < end; ++p) deliver(parts_[static_cast<std::size_t>(p)]);
+  });
+  fired_.clear();
+}
+
+}  // namespace spikeforge::simulation
