@@ -28,6 +28,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace spikeforge {
@@ -54,7 +55,7 @@ struct Population {
 };
 
 // A number for all neurons of a population, or a tensor [size].
-class PerNeuron {
+class SPIKEFORGE_API PerNeuron {
  public:
   PerNeuron(double number);       // NOLINT(google-explicit-constructor)
   PerNeuron(at::Tensor numbers);  // NOLINT(google-explicit-constructor)

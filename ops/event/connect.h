@@ -38,11 +38,11 @@ struct NumberLaw {
 // Column j belongs to neuron j % rows: a matrix may have several columns for each neuron.
 struct Projection {
   std::string_view rule = "all_to_all";
-  NeuronRange sources, targets;
+  NeuronRange sources = {}, targets = {};
   double amount = 0;
   bool autapses = true;                                 // a neuron may be connected with itself
   bool multapses = true;                                // of fixed degrees: two neurons may be connected several times
-  NumberLaw weight, delay;                              // a delay in steps, rounded to a whole number
+  NumberLaw weight = {}, delay = {};                    // a delay in steps, rounded to a whole number
   at::Tensor source_indices = {}, target_indices = {};  // of arrays: int32 or int64 [connections]
   at::Tensor weights = {}, delays = {};                 // of the law "array": [connections]
 };

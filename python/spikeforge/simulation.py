@@ -269,7 +269,7 @@ def simulate(
     for count, piece in pieces:
         recorded.append(piece)
         done += count
-        if progress:
+        if progress and done:
             _show(done, steps, time.perf_counter() - begun)
     if len(recorded) == 1:
         return recorded[0]
