@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -86,17 +87,16 @@ CpuSteps::CpuSteps(Running& running)
   }
 }
 
-void CpuSteps::divide() {
+CpuSteps::Parts CpuSteps::divided(std::int64_t threads) const {
   const std::int64_t size = running_.size();
-  const std::int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
   const std::int64_t count = std::clamp<std::int64_t>(size / least_neurons, 1, threads);
-  parts_.resize(static_cast<std::size_t>(count));
+  Parts parts(static_cast<std::size_t>(count));
   const auto boundary = [&](std::int64_t p) { return p == count ? size : size * p / count / granule * granule; };
   for (std::int64_t p = 0; p < count; ++p) {
-    Part& part = parts_[static_cast<std::size_t>(p)];
-    part.begin = boundary(p);
-    part.end = boundary(p + 1);
+    parts[static_cast<std::size_t>(p)].begin = boundary(p);
+    parts[static_cast<std::size_t>(p)].end = boundary(p + 1);
   }
+  return parts;
 }
 
 void CpuSteps::set_step(std::int64_t step) {
@@ -109,25 +109,33 @@ void CpuSteps::set_step(std::int64_t step) {
 
 void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {
   if (steps == 0) return;
-  divide();
+  using Clock = std::chrono::steady_clock;
+  const std::int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
+  shared_ = divided(threads);
+  alone_ = divided(1);
   const std::int64_t first = running_.step();
-  const bool is_double = arriving_.scalar_type() == at::kDouble;
   for (std::int64_t i = 0; i < steps; ++i) {
+    const Clock::time_point begun = Clock::now();
     set_step(first + i);
-    const auto count = static_cast<std::int64_t>(parts_.size());
-    at::parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t p = begin; p < end; ++p) {
-        Part& part = parts_[static_cast<std::size_t>(p)];
-        is_double ? run_part<double>(part) : run_part<float>(part);
-      }
-    });
-    fired_.clear();
-    for (const Part& part : parts_) fired_.insert(fired_.end(), part.fired.begin(), part.fired.end());
+    run_step(choice_.shares() ? shared_ : alone_);
+    choice_.took(Clock::now() - begun);
     this->record(i, first + i, record);
   }
   set_step(first + steps);
   flush();
   running_.step_.fill_(first + steps);
+}
+
+void CpuSteps::run_step(Parts& parts) {
+  const bool is_double = arriving_.scalar_type() == at::kDouble;
+  at::parallel_for(0, std::ssize(parts), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t p = begin; p < end; ++p) {
+      Part& part = parts[static_cast<std::size_t>(p)];
+      is_double ? run_part<double>(part) : run_part<float>(part);
+    }
+  });
+  fired_.clear();
+  for (const Part& part : parts) fired_.insert(fired_.end(), part.fired.begin(), part.fired.end());
 }
 
 template <class T>
@@ -249,10 +257,7 @@ void CpuSteps::record(std::int64_t row, std::int64_t step, const CpuRecord& reco
 
 // So that between calls all is in the tensors that a state is saved as.
 void CpuSteps::flush() {
-  const auto count = static_cast<std::int64_t>(parts_.size());
-  at::parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t p = begin; p < end; ++p) deliver(parts_[static_cast<std::size_t>(p)]);
-  });
+  deliver(alone_.front());
   fired_.clear();
 }
 

@@ -108,7 +108,7 @@ Population Network::populate(const std::string& name, std::int64_t size, const N
   const auto take = [&](const NamedNumbers& given, const std::string& key, std::optional<double> initial) {
     const auto found = given.find(key);
     TORCH_CHECK_VALUE(found != given.end() || initial, "Network: the parameter ", key, " of ", name, " is not given");
-    const PerNeuron value = found != given.end() ? found->second : PerNeuron(*initial);
+    PerNeuron value = found != given.end() ? found->second : PerNeuron(*initial);
     simulation::check_size(name, key, value, size);
     return value;
   };

@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t steps_at_once = 20;  // that operators take before what they recorded is listed
 
 at::Tensor tensor_of(const std::vector<std::int64_t>& numbers) {
-  const at::Tensor t = at::empty({std::ssize(numbers)}, at::kLong);
+  at::Tensor t = at::empty({std::ssize(numbers)}, at::kLong);
   if (!numbers.empty()) std::memcpy(t.mutable_data_ptr(), numbers.data(), numbers.size() * sizeof(std::int64_t));
   return t;
 }

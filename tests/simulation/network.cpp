@@ -92,7 +92,7 @@ Recording by_threads(int threads) {
   const int before = at::get_num_threads();
   at::set_num_threads(threads);
   Network network = large_network();
-  Recording recording = simulate(network, 40);
+  Recording recording = simulate(network, 1100);  // threads share some of them, whichever is faster
   at::set_num_threads(before);
   return recording;
 }
@@ -134,7 +134,7 @@ TEST_CASE("a network goes on where its state was saved, and pieces of any length
 
 TEST_CASE("any number of threads gives the same spikes") {
   const Recording one = by_threads(1);
-  CHECK(one.steps.numel() > 1000);
+  CHECK(one.steps.numel() > 10000);
   for (const int threads : {2, 3, 5}) CHECK(same(by_threads(threads), one));
 }
 

@@ -1,4 +1,4 @@
-// Steps of a network on the CPU: one parallel region a step, and no tensor made in it.
+// Steps of a network on the CPU: one parallel region a step at most, and no tensor made in it.
 //
 // A thread owns neurons, and the columns of their inputs. In a step it first adds what the spikes of the step before
 // send to its columns, which it finds in every row since columns ascend; then it takes what arrives now, adds current
@@ -11,6 +11,7 @@
 #include <spikeforge/cpu/program.h>
 #include <spikeforge/ops/common/multistep.h>
 #include <spikeforge/simulation/internal/running.h>
+#include <spikeforge/simulation/internal/thread_choice.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -66,7 +67,10 @@ class CpuSteps {
     std::vector<std::int64_t> begins, starts;
   };
 
-  void divide();
+  using Parts = std::vector<Part>;
+
+  Parts divided(std::int64_t threads) const;
+  void run_step(Parts& parts);
   void set_step(std::int64_t step);
   template <class T>
   void run_part(Part& part);
@@ -89,7 +93,8 @@ class CpuSteps {
   const std::int64_t slots_;
   at::Tensor arriving_, driven_;  // [columns]
   std::deque<Cell> groups_, drives_;
-  std::vector<Part> parts_;
+  Parts shared_, alone_;  // the neurons by threads, and all as one part
+  ThreadChoice choice_;
   std::vector<std::int64_t> offsets_;  // where what takes so many steps arrives, of the spikes that are delivered
   std::vector<std::int64_t> fired_;    // in the last step, not yet delivered
   std::int64_t step_ = 0;
