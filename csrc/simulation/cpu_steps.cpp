@@ -1,5 +1,4 @@
 #include <spikeforge/ops/common/cpu_tiles.h>
-#include <spikeforge/ops/common/text_call.h>
 #include <spikeforge/simulation/internal/cpu_steps.h>
 
 #include <ATen/Parallel.h>
@@ -16,7 +15,8 @@ namespace {
 
 // A thread with fewer is not worth waking: one takes about as long as the parallel region does.
 constexpr std::int64_t least_neurons = 1024;
-constexpr std::int64_t granule = 64;  // parts begin on cache lines
+constexpr std::int64_t granule = 64;       // parts begin on cache lines
+constexpr std::int64_t least_tabled = 32;  // columns of one rate, which pay for its table within some steps
 // The kernel walks 16 rows and more side by side, in an order that depends on where they begin; fewer one by one.
 constexpr std::int64_t most_rows = 15;
 
@@ -50,9 +50,9 @@ void CpuSteps::Cell::run(std::int64_t begin, std::int64_t end) const {
 CpuSteps::CpuSteps(Running& running)
     : running_(running),
       kernels_(cpu::event_kernels()),
+      poisson_(cpu::poisson_kernels()),
       slots_(running.buffer_.size(0)),
       arriving_(at::zeros({running.columns()}, running.options())),
-      driven_(at::zeros({running.columns()}, running.options())),
       offsets_(static_cast<std::size_t>(slots_)) {
   const Connectivity& matrix = running.matrix();
   matrix_ = {.indices = matrix.indices.const_data_ptr<std::int32_t>(),
@@ -68,23 +68,46 @@ CpuSteps::CpuSteps(Running& running)
            .delays = matrix.delays.const_data_ptr(),
            .wide_delays = matrix.delays.scalar_type() == at::kInt,
            .same_delay = matrix.delays.numel() == 1};
-  const std::int64_t size = running.size();
-  for (const Group& group : running.groups_) {
+  make_groups();
+  make_drives();
+}
+
+void CpuSteps::make_groups() {
+  const std::int64_t size = running_.size();
+  for (const Group& group : running_.groups_) {
     if (group.size() == 0) continue;
     std::vector<at::Tensor> inputs;
     for (std::size_t k = 0; k < group.cell->inputs.size(); ++k)
       inputs.push_back(
           arriving_.narrow(0, static_cast<std::int64_t>(k) * size + group.begin, group.size()).unsqueeze(0));
-    const at::Tensor spikes = running.spikes_.narrow(0, group.begin, group.size()).unsqueeze(0);
+    const at::Tensor spikes = running_.spikes_.narrow(0, group.begin, group.size()).unsqueeze(0);
     groups_.emplace_back(*group.cell, std::move(inputs), spikes, group.states, group.params, group.seed);
   }
-  for (const Drive& drive : running.drives_) {
-    const std::shared_ptr<const TracedCell> cell =
-        ops::cell_of(drive.input.neuron.text(), "Network");  // which the drive's neuron keeps
-    const auto columns = [&](const at::Tensor& t) { return t.narrow(0, drive.first, drive.size).unsqueeze(0); };
-    drives_.emplace_back(*cell, std::vector{columns(arriving_)}, columns(driven_), std::vector<at::Tensor>(),
-                         drive.input.params, drive.seed);
+}
+
+void CpuSteps::make_drives() {
+  for (const PoissonLayer& layer : running_.drives_)
+    drives_.push_back({static_cast<std::uint64_t>(layer.seed.item<std::int64_t>()), runs_of(layer)});
+}
+
+std::vector<CpuSteps::PoissonRun> CpuSteps::runs_of(const PoissonLayer& layer) {
+  const at::Tensor rates = layer.rates.to(at::kDouble), weights = layer.weights.to(at::kDouble);
+  const auto* const rate = rates.const_data_ptr<double>();
+  const auto* const weight = weights.const_data_ptr<double>();
+  std::vector<PoissonRun> runs;
+  for (std::int64_t begin = 0, end = 0; begin < running_.columns(); begin = end) {
+    while (end < running_.columns() && rate[end] == rate[begin] && weight[end] == weight[begin]) ++end;
+    if (rate[begin] == 0) continue;
+    PoissonRun run{begin, end, weight[begin], {.rate = rate[begin]}};
+    if (end - begin >= least_tabled) {
+      const auto [table, is_new] = thresholds_.try_emplace(rate[begin]);
+      if (is_new) table->second = cpu::poisson_thresholds(rate[begin]);
+      run.input.thresholds = table->second.data();
+      run.input.count = static_cast<int>(table->second.size());
+    }
+    runs.push_back(run);
   }
+  return runs;
 }
 
 CpuSteps::Parts CpuSteps::divided(std::int64_t threads) const {
@@ -103,8 +126,7 @@ void CpuSteps::set_step(std::int64_t step) {
   step_ = step;
   for (std::int64_t d = 0; d < slots_; ++d)  // from the step before, whose spikes are delivered
     offsets_[static_cast<std::size_t>(d)] = (step - 1 + d) % slots_ * running_.columns();
-  for (std::deque<Cell>* const cells : {&groups_, &drives_})
-    for (Cell& cell : *cells) cell.described->launch.draws.offset_number = step;
+  for (Cell& cell : groups_) cell.described->launch.draws.offset_number = step;
 }
 
 void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {
@@ -144,7 +166,7 @@ void CpuSteps::run_part(Part& part) {
   const std::int64_t size = running_.size();
   for (std::int64_t column = 0; column < running_.columns(); column += size) {
     take<T>(column + part.begin, column + part.end);
-    drive<T>(column + part.begin, column + part.end);
+    drive(column + part.begin, column + part.end);
   }
   std::size_t next = 0;
   for (const Group& group : running_.groups_) {
@@ -207,15 +229,18 @@ void CpuSteps::take(std::int64_t first, std::int64_t last) const {
   std::memset(slot, 0, count * sizeof(T));
 }
 
-template <class T>
 void CpuSteps::drive(std::int64_t first, std::int64_t last) const {
-  for (std::size_t i = 0; i < drives_.size(); ++i) {
-    const Drive& drive = running_.drives_[i];
-    const std::int64_t begin = std::max(first, drive.first), end = std::min(last, drive.first + drive.size);
-    if (begin >= end) continue;
-    drives_[i].run(begin - drive.first, end - drive.first);
-    std::memcpy(arriving_.mutable_data_ptr<T>() + begin, driven_.const_data_ptr<T>() + begin,
-                static_cast<std::size_t>(end - begin) * sizeof(T));
+  const DType type = ops::dtype_of(arriving_.scalar_type());
+  char* const arriving = static_cast<char*>(arriving_.mutable_data_ptr());
+  const auto bytes = static_cast<std::int64_t>(size_of(type));
+  for (const PoissonDrive& drive : drives_) {
+    const auto ends_before = [](const PoissonRun& run, std::int64_t column) { return run.end <= column; };
+    auto run = std::lower_bound(drive.runs.begin(), drive.runs.end(), first, ends_before);
+    for (; run != drive.runs.end() && run->begin < last; ++run) {
+      const std::int64_t begin = std::max(first, run->begin), end = std::min(last, run->end);
+      const cpu::PoissonDraws draws{drive.key, static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(begin)};
+      poisson_.add(run->input, draws, run->weight, type, end - begin, arriving + begin * bytes);
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace spikeforge {
@@ -142,8 +143,10 @@ void Network::drive(const Population& targets, const PerNeuron& rate, const Driv
   simulation::check_size(targets.name, "rate", rate, targets.size());
   const at::Tensor rates = rate.tensor().detach().to(c10::kCPU, at::kDouble).contiguous();
   const auto* const numbers = rates.const_data_ptr<double>();
-  const auto* const wrong = std::find_if(numbers, numbers + rates.numel(),
-                                         [](double r) { return !(r >= 0 && r <= std::numeric_limits<double>::max()); });
+  const double most =
+      description_->dtype == at::kDouble ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  const auto* const wrong =
+      std::find_if(numbers, numbers + rates.numel(), [&](double rate) { return !(rate >= 0 && rate <= most); });
   TORCH_CHECK_VALUE(wrong == numbers + rates.numel(), "Network: the rate that drives ", targets.name,
                     " must be finite and not negative, but is ", *wrong);
   description_->drives.push_back({to, rates, options.weight});

@@ -16,7 +16,7 @@
 namespace spikeforge::simulation {
 namespace {
 
-// Different for each group, each drive, and from those of connections.
+// Different for each group, each layer of drives, and from those of connections.
 enum class Stream : unsigned { group = 1, drive = 2 };
 
 at::Tensor seed_of(std::int64_t seed, Stream stream, std::size_t number) {
@@ -48,7 +48,8 @@ at::Tensor gathered(const std::vector<const PerNeuron*>& values, const std::vect
 Running::Running(const Description& description)
     : populations_(description.populations),
       deterministic_(description.options.deterministic),
-      size_(description.size()) {
+      size_(description.size()),
+      poisson_("neuron poisson_input(x;; weight, rate) { return x + weight * poisson(rate) }") {
   const auto options = at::TensorOptions(description.dtype).device(description.options.device);
   make_groups(description);
   std::size_t inputs = 1;
@@ -112,16 +113,24 @@ void Running::connect(const Description& description) {
 }
 
 void Running::make_drives(const Description& description) {
-  for (std::size_t i = 0; i < description.drives.size(); ++i) {
-    const DescribedDrive& described = description.drives[i];
+  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> taken;  // of each layer
+  for (const DescribedDrive& described : description.drives) {
     const Targets& to = described.targets;
-    std::optional<PoissonInput> input =
-        to.begin == to.end ? std::nullopt : poisson_input(described.rates, described.weight, buffer_.options());
-    if (!input) continue;
-    drives_.push_back({.first = to.input * size_ + to.begin,
-                       .size = to.end - to.begin,
-                       .input = std::move(*input),
-                       .seed = seed_of(description.options.seed, Stream::drive, i)});
+    const std::int64_t begin = to.input * size_ + to.begin, end = to.input * size_ + to.end;
+    const auto is_free = [&](const auto& columns) {
+      return std::ranges::all_of(columns,
+                                 [&](const auto& other) { return other.second <= begin || end <= other.first; });
+    };
+    const auto layer = static_cast<std::size_t>(std::ranges::find_if(taken, is_free) - taken.begin());
+    if (layer == taken.size()) {
+      taken.emplace_back();
+      drives_.push_back({.rates = at::zeros({columns_}, buffer_.options()),
+                         .weights = at::zeros({columns_}, buffer_.options()),
+                         .seed = seed_of(description.options.seed, Stream::drive, layer)});
+    }
+    taken[layer].emplace_back(begin, end);
+    drives_[layer].rates.slice(0, begin, end).copy_(described.rates);
+    drives_[layer].weights.slice(0, begin, end).fill_(described.weight);
   }
 }
 
@@ -180,13 +189,12 @@ void Running::load_state(at::TensorList state) {
 }
 
 const at::Tensor& Running::advance() {
-  const at::Tensor arriving = take_arrivals_(buffer_, step_);
+  at::Tensor arriving = take_arrivals_(buffer_, step_);
   if (current_.defined()) arriving.add_(current_);
-  for (const Drive& drive : drives_) {
-    const at::Tensor part = arriving.narrow(0, drive.first, drive.size);
+  for (const PoissonLayer& drive : drives_) {
     const auto [driven, none] =
-        drive.input.neuron({part.unsqueeze(0)}, {}, drive.input.params, false, false, {}, {}, drive.seed, step_);
-    part.copy_(driven[0][0]);
+        poisson_({arriving.unsqueeze(0)}, {}, {drive.weights, drive.rates}, false, false, {}, {}, drive.seed, step_);
+    arriving = driven[0][0];
   }
   const at::Tensor inputs = arriving.view({-1, 1, size_});
   for (const Group& group : groups_) {

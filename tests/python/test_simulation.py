@@ -7,7 +7,7 @@ import torch
 
 import spikeforge
 from spikeforge import rules
-from test_draws import philox, uniform
+from test_draws import philox, poisson
 
 LIF = """
 neuron lif(x; v, wait; leak) {
@@ -132,28 +132,38 @@ def test_drive_is_poisson():
     assert abs(torch.corrcoef(one[:, :40].T).fill_diagonal_(0)).max() < 5 / 50**0.5
 
 
-def key_of(seed, stream, number):
-    """Of a drive (stream 2) of a network."""
-    low, high, *_ = philox([number, stream, 0, 0x6E657477], seed)
+def key_of(seed, layer):
+    """Of a network's drives, in layers in which none overlaps another."""
+    low, high, *_ = philox([layer, 2, 0, 0x6E657477], seed)
     return int(low) | int(high) << 32
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_drive_is_a_table_looked_up_by_philox(dtype):
-    """Counts are the number of probabilities P(count <= k) below a uniform number of neuron and step."""
+def test_drive_is_what_the_operation_poisson_draws(dtype):
+    """Of the column, the step and the layer's key: common rates, others for each neuron, one drive over another."""
     made = spikeforge.Network(seed=19, dtype=dtype)
     text = "neuron still(x; v) { n = v + x; return 0 * n; v' = n }"
-    populations = [made.populate(name, size, text) for name, size in (("a", 70), ("b", 33))]
-    rates = (0.128, 2.3)
+    sizes, rates = (300, 133, 40, 35), (0.125, 2.25, torch.arange(40) / 8, 12.0)
+    populations = [made.populate(name, size, text) for name, size in zip("abcd", sizes)]
     for population, rate in zip(populations, rates):
         made.drive(population, rate)
+    made.drive(populations[1], 0.5, weight=100)
     spikeforge.simulate(made, 3)
-    states = spikeforge.simulate(made, 40, states=[(p, "v", range(len(p))) for p in populations]).states
-    for number, (population, rate, v) in enumerate(zip(populations, rates, states)):
-        u = uniform(dtype, 0, 40, len(population), key_of(19, 2, number), 3, False)
-        terms = torch.tensor([math.exp(-rate) * rate**k / math.factorial(k) for k in range(40)], dtype=torch.float64)
-        expected = torch.searchsorted(terms.cumsum(0), u.contiguous())
-        assert torch.equal(v[1:] - v[:-1], expected[1:].to(dtype)) and expected.max() >= 2
+    v = torch.cat(spikeforge.simulate(made, 40, states=[(p, "v", range(len(p))) for p in populations]).states, 1)
+
+    def counts(rates, layer):
+        """[40, 508] from step 3 on."""
+        numbers = torch.zeros(40, 508).double()
+        for rate in rates.unique()[rates.unique() > 0].tolist():
+            of_rate = poisson(0, rate, 40, 508, key_of(19, layer), 3, False)
+            numbers = torch.where(rates == rate, of_rate, numbers)
+        return numbers
+
+    lower = torch.cat([torch.as_tensor(rate).expand(size) for rate, size in zip(rates, sizes)]).double()
+    upper = torch.zeros(508).double()
+    upper[300:433] = 0.5
+    expected = counts(lower, 0) + 100 * counts(upper, 1)
+    assert torch.equal((v[1:] - v[:-1]).double(), expected[1:]) and expected[:, 300:433].max() > 200
 
 
 def test_a_gpu_gives_the_spikes_of_the_cpu(cuda):

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <spikeforge/cpu/event_kernels.h>
+#include <spikeforge/cpu/poisson_input.h>
 #include <spikeforge/cpu/program.h>
 #include <spikeforge/ops/common/multistep.h>
 #include <spikeforge/simulation/internal/running.h>
@@ -16,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -69,6 +71,21 @@ class CpuSteps {
 
   using Parts = std::vector<Part>;
 
+  // Poisson input of neighbouring columns, with the same numbers.
+  struct PoissonRun {
+    std::int64_t begin = 0, end = 0;
+    double weight = 0;
+    cpu::PoissonInput input;
+  };
+  struct PoissonDrive {
+    std::uint64_t key = 0;
+    std::vector<PoissonRun> runs;
+  };
+
+  void make_groups();
+  void make_drives();
+  std::vector<PoissonRun> runs_of(const PoissonLayer& layer);
+
   Parts divided(std::int64_t threads) const;
   void run_step(Parts& parts);
   void set_step(std::int64_t step);
@@ -78,7 +95,6 @@ class CpuSteps {
   void deliver_to(Part& part, std::int64_t first, std::int64_t last) const;
   template <class T>
   void take(std::int64_t first, std::int64_t last) const;
-  template <class T>
   void drive(std::int64_t first, std::int64_t last) const;
   template <class T>
   void list_fired(Part& part) const;
@@ -87,13 +103,16 @@ class CpuSteps {
 
   Running& running_;
   const cpu::EventKernels& kernels_;
+  const cpu::PoissonKernels& poisson_;
   event::Rows matrix_;
   event::Weights weights_;
   event::Ring ring_;
   const std::int64_t slots_;
-  at::Tensor arriving_, driven_;  // [columns]
-  std::deque<Cell> groups_, drives_;
-  Parts shared_, alone_;  // the neurons by threads, and all as one part
+  at::Tensor arriving_;  // [columns]
+  std::deque<Cell> groups_;
+  std::vector<PoissonDrive> drives_;
+  std::map<double, std::vector<std::uint32_t>> thresholds_;  // by rates
+  Parts shared_, alone_;                                     // the neurons by threads, and all as one part
   ThreadChoice choice_;
   std::vector<std::int64_t> offsets_;  // where what takes so many steps arrives, of the spikes that are delivered
   std::vector<std::int64_t> fired_;    // in the last step, not yet delivered

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <spikeforge/simulation/internal/description.h>
-#include <spikeforge/simulation/internal/poisson.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -27,10 +26,10 @@ struct Group {
   std::int64_t size() const { return end - begin; }
 };
 
-// Poisson input of neighbouring columns.
-struct Drive {
-  std::int64_t first = 0, size = 0;
-  PoissonInput input;
+// Poisson input of columns, each at most once: drives that overlap are in several of these. A number is one of column,
+// step and seed.
+struct PoissonLayer {
+  at::Tensor rates, weights;  // [columns]; 0 where nothing comes
   at::Tensor seed;
 };
 
@@ -83,7 +82,8 @@ class Running {
   std::int64_t size_ = 0, columns_ = 0;
   std::vector<Group> groups_;
   std::vector<std::size_t> group_of_;  // of each population
-  std::vector<Drive> drives_;
+  const Neuron poisson_;
+  std::vector<PoissonLayer> drives_;
   Connectivity matrix_;
   at::Tensor buffer_;   // [slots, columns]: what is on its way
   at::Tensor step_;     // int64, 0-dimensional, on the device
