@@ -1,5 +1,5 @@
 // Poisson input on the CPU, in one instruction set: the numbers that the operation poisson of neuron text draws, as its
-// draw 0, of neighbouring neurons of one rate, by a table in place of the probabilities one by one.
+// draw 0, of neighbouring neurons; of one rate by a table in place of the probabilities one by one.
 #pragma once
 
 #include <spikeforge/base/dtype.h>
@@ -9,11 +9,18 @@
 
 namespace spikeforge::cpu {
 
+// Of one rate and weight.
 struct PoissonInput {
-  double rate = 0;
-  // Of poisson_thresholds; none: numbers are computed one by one.
-  const std::uint32_t* thresholds = nullptr;
+  double rate = 0, weight = 0;
+  const std::uint32_t* thresholds = nullptr;  // of poisson_thresholds
   int count = 0;
+};
+
+// Of others for each neuron.
+struct PoissonInputs {
+  const double* rates = nullptr;
+  const double* none = nullptr;  // probability_of_none of each rate
+  const double* weights = nullptr;
 };
 
 // Which random bits: neuron/draws.h.
@@ -22,9 +29,10 @@ struct PoissonDraws {
   std::uint64_t first = 0;  // index of the first neuron
 };
 
+// x[i] += weight * number of neuron first + i, for n of them, float32 or float64.
 struct PoissonKernels {
-  // x[i] += weight * number of neuron first + i, for n of them, float32 or float64.
-  void (*add)(const PoissonInput& input, const PoissonDraws& draws, double weight, DType type, std::int64_t n, void* x);
+  void (*add)(const PoissonInput& input, const PoissonDraws& draws, DType type, std::int64_t n, void* x);
+  void (*add_each)(const PoissonInputs& inputs, const PoissonDraws& draws, DType type, std::int64_t n, void* x);
 };
 
 const PoissonKernels& poisson_kernels_default();
@@ -35,8 +43,12 @@ const PoissonKernels& poisson_kernels_avx512();
 const PoissonKernels& poisson_kernels();
 
 // The upper words of the least 64 random bits that give more than k, for k = 0, 1, ...: a number is above k where its
-// upper word is above that; where it is the same its lower word decides. None for a rate whose numbers do not rise with
-// their bits.
+// upper word is above that; where it is the same its lower word decides. For a rate below 16: the numbers of others do
+// not rise with their bits.
 std::vector<std::uint32_t> poisson_thresholds(double rate);
+bool has_poisson_thresholds(double rate);
+
+// Where inversion begins, of a rate that has thresholds.
+double probability_of_none(double rate);
 
 }  // namespace spikeforge::cpu

@@ -5,9 +5,12 @@
 
 namespace spikeforge::cpu {
 
+bool has_poisson_thresholds(double rate) { return rate < 16; }  // by inversion in poisson_of
+
+double probability_of_none(double rate) { return has_poisson_thresholds(rate) ? exp_of(-rate) : 0; }
+
 std::vector<std::uint32_t> poisson_thresholds(double rate) {
-  constexpr double least_of_rejection = 16;  // of poisson_of; inversion below it
-  if (!(rate < least_of_rejection)) return {};
+  if (!has_poisson_thresholds(rate)) return {};
   std::vector<std::uint32_t> thresholds;
   const double most = poisson_of(~DoubleWord{0}, rate);
   DoubleWord least = 0;

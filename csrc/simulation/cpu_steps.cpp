@@ -20,6 +20,12 @@ constexpr std::int64_t least_tabled = 32;  // columns of one rate, which pay for
 // The kernel walks 16 rows and more side by side, in an order that depends on where they begin; fewer one by one.
 constexpr std::int64_t most_rows = 15;
 
+std::vector<double> numbers_of(const at::Tensor& t) {
+  const at::Tensor numbers = t.to(at::kDouble);
+  const auto* const begin = numbers.const_data_ptr<double>();
+  return {begin, begin + numbers.numel()};
+}
+
 }  // namespace
 
 CpuSteps::Cell::Cell(const TracedCell& cell, std::vector<at::Tensor> given_inputs, const at::Tensor& output,
@@ -86,26 +92,43 @@ void CpuSteps::make_groups() {
 }
 
 void CpuSteps::make_drives() {
-  for (const PoissonLayer& layer : running_.drives_)
-    drives_.push_back({static_cast<std::uint64_t>(layer.seed.item<std::int64_t>()), runs_of(layer)});
+  for (const PoissonLayer& layer : running_.drives_) {
+    PoissonDrive drive{.key = static_cast<std::uint64_t>(layer.seed.item<std::int64_t>()),
+                       .runs = {},
+                       .rates = numbers_of(layer.rates),
+                       .none = {},
+                       .weights = numbers_of(layer.weights)};
+    drive.runs = runs_of(drive);
+    const auto has_each = std::ranges::any_of(drive.runs, [](const PoissonRun& run) { return !run.of_all; });
+    for (std::size_t i = 0; has_each && i < drive.rates.size(); ++i)
+      drive.none.push_back(cpu::probability_of_none(drive.rates[i]));
+    drives_.push_back(std::move(drive));
+  }
 }
 
-std::vector<CpuSteps::PoissonRun> CpuSteps::runs_of(const PoissonLayer& layer) {
-  const at::Tensor rates = layer.rates.to(at::kDouble), weights = layer.weights.to(at::kDouble);
-  const auto* const rate = rates.const_data_ptr<double>();
-  const auto* const weight = weights.const_data_ptr<double>();
+std::vector<CpuSteps::PoissonRun> CpuSteps::runs_of(const PoissonDrive& drive) {
   std::vector<PoissonRun> runs;
+  const auto same = [&](std::int64_t i, std::int64_t j) {
+    const auto a = static_cast<std::size_t>(i), b = static_cast<std::size_t>(j);
+    return drive.rates[a] == drive.rates[b] && drive.weights[a] == drive.weights[b];
+  };
   for (std::int64_t begin = 0, end = 0; begin < running_.columns(); begin = end) {
-    while (end < running_.columns() && rate[end] == rate[begin] && weight[end] == weight[begin]) ++end;
-    if (rate[begin] == 0) continue;
-    PoissonRun run{begin, end, weight[begin], {.rate = rate[begin]}};
-    if (end - begin >= least_tabled) {
-      const auto [table, is_new] = thresholds_.try_emplace(rate[begin]);
-      if (is_new) table->second = cpu::poisson_thresholds(rate[begin]);
-      run.input.thresholds = table->second.data();
-      run.input.count = static_cast<int>(table->second.size());
+    while (end < running_.columns() && same(begin, end)) ++end;
+    const double rate = drive.rates[static_cast<std::size_t>(begin)];
+    if (rate == 0) continue;
+    if (end - begin >= least_tabled && cpu::has_poisson_thresholds(rate)) {
+      const auto [table, is_new] = thresholds_.try_emplace(rate);
+      if (is_new) table->second = cpu::poisson_thresholds(rate);
+      runs.push_back({begin, end,
+                      cpu::PoissonInput{.rate = rate,
+                                        .weight = drive.weights[static_cast<std::size_t>(begin)],
+                                        .thresholds = table->second.data(),
+                                        .count = static_cast<int>(table->second.size())}});
+    } else if (!runs.empty() && runs.back().end == begin && !runs.back().of_all) {
+      runs.back().end = end;
+    } else {
+      runs.push_back({begin, end, std::nullopt});
     }
-    runs.push_back(run);
   }
   return runs;
 }
@@ -239,7 +262,13 @@ void CpuSteps::drive(std::int64_t first, std::int64_t last) const {
     for (; run != drive.runs.end() && run->begin < last; ++run) {
       const std::int64_t begin = std::max(first, run->begin), end = std::min(last, run->end);
       const cpu::PoissonDraws draws{drive.key, static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(begin)};
-      poisson_.add(run->input, draws, run->weight, type, end - begin, arriving + begin * bytes);
+      void* const to = arriving + begin * bytes;
+      if (run->of_all)
+        poisson_.add(*run->of_all, draws, type, end - begin, to);
+      else
+        poisson_.add_each({&drive.rates[static_cast<std::size_t>(begin)], &drive.none[static_cast<std::size_t>(begin)],
+                           &drive.weights[static_cast<std::size_t>(begin)]},
+                          draws, type, end - begin, to);
     }
   }
 }

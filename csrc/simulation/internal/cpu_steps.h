@@ -71,20 +71,20 @@ class CpuSteps {
 
   using Parts = std::vector<Part>;
 
-  // Poisson input of neighbouring columns, with the same numbers.
+  // Poisson input of neighbouring columns.
   struct PoissonRun {
     std::int64_t begin = 0, end = 0;
-    double weight = 0;
-    cpu::PoissonInput input;
+    std::optional<cpu::PoissonInput> of_all;  // of one rate; none: each has its own
   };
   struct PoissonDrive {
     std::uint64_t key = 0;
     std::vector<PoissonRun> runs;
+    std::vector<double> rates, none, weights;  // [columns]
   };
 
   void make_groups();
   void make_drives();
-  std::vector<PoissonRun> runs_of(const PoissonLayer& layer);
+  std::vector<PoissonRun> runs_of(const PoissonDrive& drive);
 
   Parts divided(std::int64_t threads) const;
   void run_step(Parts& parts);
