@@ -59,7 +59,7 @@ CpuSteps::CpuSteps(Running& running)
       poisson_(cpu::poisson_kernels()),
       slots_(running.buffer_.size(0)),
       arriving_(at::zeros({running.columns()}, running.options())),
-      offsets_(static_cast<std::size_t>(slots_)) {
+      offsets_(static_cast<std::size_t>(2 * slots_)) {
   const Connectivity& matrix = running.matrix();
   matrix_ = {.indices = matrix.indices.const_data_ptr<std::int32_t>(),
              .indptr = matrix.indptr.const_data_ptr(),
@@ -70,10 +70,12 @@ CpuSteps::CpuSteps(Running& running)
   weights_ = {matrix.weights.const_data_ptr(), ops::dtype_of(matrix.weights.scalar_type()),
               matrix.weights.numel() == 1};
   ring_ = {.sums = running.buffer_.mutable_data_ptr(),
-           .offsets = offsets_.data(),
+           .offsets = nullptr,
            .delays = matrix.delays.const_data_ptr(),
            .wide_delays = matrix.delays.scalar_type() == at::kInt,
            .same_delay = matrix.delays.numel() == 1};
+  for (std::size_t i = 0; i < offsets_.size(); ++i)
+    offsets_[i] = static_cast<std::int64_t>(i) % slots_ * running.columns();
   make_groups();
   make_drives();
 }
@@ -113,6 +115,7 @@ std::vector<CpuSteps::PoissonRun> CpuSteps::runs_of(const PoissonDrive& drive) {
     return drive.rates[a] == drive.rates[b] && drive.weights[a] == drive.weights[b];
   };
   for (std::int64_t begin = 0, end = 0; begin < running_.columns(); begin = end) {
+    end = begin + 1;
     while (end < running_.columns() && same(begin, end)) ++end;
     const double rate = drive.rates[static_cast<std::size_t>(begin)];
     if (rate == 0) continue;
@@ -147,8 +150,7 @@ CpuSteps::Parts CpuSteps::divided(std::int64_t threads) const {
 
 void CpuSteps::set_step(std::int64_t step) {
   step_ = step;
-  for (std::int64_t d = 0; d < slots_; ++d)  // from the step before, whose spikes are delivered
-    offsets_[static_cast<std::size_t>(d)] = (step - 1 + d) % slots_ * running_.columns();
+  ring_.offsets = &offsets_[static_cast<std::size_t>((step + slots_ - 1) % slots_)];  // from the step before
   for (Cell& cell : groups_) cell.described->launch.draws.offset_number = step;
 }
 

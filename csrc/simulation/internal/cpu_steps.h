@@ -114,7 +114,7 @@ class CpuSteps {
   std::map<double, std::vector<std::uint32_t>> thresholds_;  // by rates
   Parts shared_, alone_;                                     // the neurons by threads, and all as one part
   ThreadChoice choice_;
-  std::vector<std::int64_t> offsets_;  // where what takes so many steps arrives, of the spikes that are delivered
+  std::vector<std::int64_t> offsets_;  // of the slots, twice: where what takes so many steps arrives, from each on
   std::vector<std::int64_t> fired_;    // in the last step, not yet delivered
   std::int64_t step_ = 0;
 };
