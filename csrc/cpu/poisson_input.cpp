@@ -98,7 +98,8 @@ void add_each_typed(const PoissonInputs& inputs, const PoissonDraws& draws, std:
     for (std::int64_t i = 0; i < count; ++i) {
       const DoubleWord bits = DoubleWord{high[before + i]} << 32 | low[before + i];
       const double rate = inputs.rates[at + i];
-      const double number = rate < 16 ? inverted(uniform_of(bits), rate, inputs.none[at + i]) : poisson_of(bits, rate);
+      const double number =
+          is_inverted(rate) ? inverted(uniform_of(bits), rate, inputs.none[at + i]) : poisson_of(bits, rate);
       x[at + i] += static_cast<T>(inputs.weights[at + i]) * static_cast<T>(number);
     }
   });

@@ -42,13 +42,14 @@ const PoissonKernels& poisson_kernels_avx512();
 // Of the widest set, as loops() chooses.
 const PoissonKernels& poisson_kernels();
 
-// The upper words of the least 64 random bits that give more than k, for k = 0, 1, ...: a number is above k where its
-// upper word is above that; where it is the same its lower word decides. For a rate below 16: the numbers of others do
-// not rise with their bits.
-std::vector<std::uint32_t> poisson_thresholds(double rate);
-bool has_poisson_thresholds(double rate);
+// Rates that poisson_of inverts: the numbers of others do not rise with their bits.
+constexpr bool is_inverted(double rate) { return rate < 16; }
 
-// Where inversion begins, of a rate that has thresholds.
+// Of such a rate: the upper words of the least 64 random bits that give more than k, for k = 0, 1, ... A number is
+// above k where its upper word is above that; where it is the same its lower word decides.
+std::vector<std::uint32_t> poisson_thresholds(double rate);
+
+// Where inversion begins; 0 of other rates.
 double probability_of_none(double rate);
 
 }  // namespace spikeforge::cpu

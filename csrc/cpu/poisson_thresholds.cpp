@@ -5,12 +5,10 @@
 
 namespace spikeforge::cpu {
 
-bool has_poisson_thresholds(double rate) { return rate < 16; }  // by inversion in poisson_of
-
-double probability_of_none(double rate) { return has_poisson_thresholds(rate) ? exp_of(-rate) : 0; }
+double probability_of_none(double rate) { return is_inverted(rate) ? exp_of(-rate) : 0; }
 
 std::vector<std::uint32_t> poisson_thresholds(double rate) {
-  if (!has_poisson_thresholds(rate)) return {};
+  if (!is_inverted(rate)) return {};
   std::vector<std::uint32_t> thresholds;
   const double most = poisson_of(~DoubleWord{0}, rate);
   DoubleWord least = 0;

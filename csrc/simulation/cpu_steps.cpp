@@ -119,7 +119,7 @@ std::vector<CpuSteps::PoissonRun> CpuSteps::runs_of(const PoissonDrive& drive) {
     while (end < running_.columns() && same(begin, end)) ++end;
     const double rate = drive.rates[static_cast<std::size_t>(begin)];
     if (rate == 0) continue;
-    if (end - begin >= least_tabled && cpu::has_poisson_thresholds(rate)) {
+    if (end - begin >= least_tabled && cpu::is_inverted(rate)) {
       const auto [table, is_new] = thresholds_.try_emplace(rate);
       if (is_new) table->second = cpu::poisson_thresholds(rate);
       runs.push_back({begin, end,

@@ -71,7 +71,7 @@ TEST_CASE("Poisson input is what the operation poisson draws, whatever neuron an
   const std::uint64_t far = (std::uint64_t{1} << 34) - 6;  // the neurons' fours go over 32 bits
   for (const double rate : {1e-9, 0.128, 2.3, 15.9, 40.0}) {
     const std::vector<std::uint32_t> thresholds = cpu::poisson_thresholds(rate);
-    CHECK(thresholds.empty() == !cpu::has_poisson_thresholds(rate));
+    CHECK(thresholds.empty() == !cpu::is_inverted(rate));
     const cpu::PoissonInput input{rate, 0, thresholds.data(), static_cast<int>(thresholds.size())};
     for (const Set& set : instruction_sets())
       for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{7}, far})
