@@ -96,42 +96,73 @@ at::Tensor with_eligibility_autograd(const at::Tensor& state, const at::Tensor& 
   })[0];
 }
 
+}  // namespace
+
 // ---- advance_eligibility ----
 
-List advance_eligibility(at::TensorList traces, at::TensorList transitions, at::TensorList drives,
-                         const std::optional<at::Tensor>& x) {
+void check_advance(at::TensorList traces, at::TensorList transitions, at::TensorList drives,
+                   const std::optional<at::Tensor>& x) {
   constexpr const char* op = "advance_eligibility";
   const std::size_t states = drives.size();
   TORCH_CHECK_VALUE(transitions.size() == states * states, op, ": transitions must have ", states * states,
                     " tensors, which is one for each pair of states, but has ", transitions.size());
   TORCH_CHECK_VALUE(traces.empty() || traces.size() == states, op, ": traces must have ", states,
                     " tensors, one for each state, or none, but has ", traces.size());
+  if (states == 0) return;
+  const at::Tensor& like = transitions[0];
+  const bool of_synapses = x.has_value() && x->defined();
+  const auto check_list = [&](const char* name, at::TensorList list, c10::SymIntArrayRef shape) {
+    for (std::size_t i = 0; i < list.size(); ++i)
+      TORCH_CHECK_VALUE(list[i].sym_sizes() == shape && list[i].device() == like.device(), op, ": ", name,
+                        " must have shape ", shape, " on ", like.device(), ", but number ", i, " has ",
+                        list[i].sym_sizes(), " on ", list[i].device());
+  };
+  TORCH_CHECK_TYPE(like.scalar_type() == at::kFloat || like.scalar_type() == at::kDouble, op,
+                   ": transitions must be float32 or float64, but are ", like.scalar_type());
+  check_list("transitions", transitions, like.sym_sizes());
+  c10::SymDimVector trace(like.sym_sizes()), drive(like.sym_sizes());
+  if (of_synapses) {
+    TORCH_CHECK_VALUE(like.dim() >= 1 && x->dim() == like.dim() + 1 && x->device() == like.device() &&
+                          x->sym_sizes().slice(1, like.dim() - 1) == like.sym_sizes().slice(0, like.dim() - 1),
+                      op, ": x must have shape [T, *batch, I] on ", like.device(), ", beside transitions of shape ",
+                      like.sym_sizes(), ", but has ", x->sym_sizes(), " on ", x->device());
+    trace.push_back(x->sym_size(-1));
+    drive.insert(drive.begin(), x->sym_size(0));
+  }
+  check_list("drives", drives, drive);
+  check_list("traces", traces, trace);
+}
+
+List advance_by_torch(at::TensorList traces, at::TensorList transitions, at::TensorList drives,
+                      const std::optional<at::Tensor>& x) {
   const bool of_synapses = x.has_value() && x->defined();
   List next;
-  for (std::size_t k = 0; k < states; ++k) {
+  for (std::size_t k = 0; k < drives.size(); ++k) {
     const auto type = transitions[k].scalar_type();
     at::Tensor driven = drives[k].to(type);
     if (of_synapses) {
-      const at::Tensor d = with_one_batch(driven, 1, 1), z = with_one_batch(*x, 1, 1).to(type);
-      TORCH_CHECK_VALUE(d.dim() == 3 && z.dim() == 3 && d.sym_sizes().slice(0, 2) == z.sym_sizes().slice(0, 2), op,
-                        ": x must have the steps and samples of drives, ", drives[k].sym_sizes(), ", but has ",
-                        x->sym_sizes());
-      driven = at::bmm(d.permute({1, 2, 0}), z.transpose(0, 1));
-      c10::SymDimVector shape(drives[k].sym_sizes().slice(1));
+      c10::SymDimVector shape(transitions[k].sym_sizes());
       shape.push_back(x->sym_size(-1));
-      driven = driven.view_symint(shape);
+      const at::Tensor z = with_one_batch(*x, 1, 1).to(type);
+      driven = at::bmm(with_one_batch(driven, 1, 1).permute({1, 2, 0}), z.transpose(0, 1)).view_symint(shape);
     } else {
       driven = driven.clone();
     }
     for (std::size_t l = 0; l < traces.size(); ++l) {
-      TORCH_CHECK_VALUE(traces[l].sym_sizes() == driven.sym_sizes(), op, ": traces must have shape ",
-                        driven.sym_sizes(), ", but number ", l, " has ", traces[l].sym_sizes());
-      const at::Tensor& transition = transitions[k * states + l];
+      const at::Tensor& transition = transitions[k * drives.size() + l];
       driven.addcmul_(of_synapses ? transition.unsqueeze(-1) : transition, traces[l]);
     }
     next.push_back(std::move(driven));
   }
   return next;
+}
+
+namespace {
+
+List advance_eligibility(at::TensorList traces, at::TensorList transitions, at::TensorList drives,
+                         const std::optional<at::Tensor>& x) {
+  check_advance(traces, transitions, drives, x);
+  return advance_by_torch(traces, transitions, drives, x);
 }
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {

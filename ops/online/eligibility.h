@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -33,6 +34,13 @@ using WithEligibility = at::Tensor(const at::Tensor&, const at::Tensor&, const a
 //   e_k [*batch, N, I] = Σ_l transitions_kl e_l + Σ_t drives_k[t] x[t]
 // No traces, which are zeros. Without x, drives are those of a parameter, and e is [*batch, N].
 using AdvanceEligibility = List(at::TensorList, at::TensorList, at::TensorList, const std::optional<at::Tensor>&);
+
+// Throws ValueError and TypeError.
+void check_advance(at::TensorList traces, at::TensorList transitions, at::TensorList drives,
+                   const std::optional<at::Tensor>& x);
+// On any device.
+List advance_by_torch(at::TensorList traces, at::TensorList transitions, at::TensorList drives,
+                      const std::optional<at::Tensor>& x);
 
 // The text of autodiff::response. Throws ValueError.
 std::string response_text(std::string_view neuron, std::int64_t into);
