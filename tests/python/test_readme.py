@@ -124,6 +124,12 @@ def test_the_program_of_a_network_runs_alike_in_pieces_and_is_drawn(installed_pa
 
 
 @pytest.mark.long
+def test_the_cpp_program_of_networks_of_populations_fires(installed_package, tmp_path):
+    spikes, excitatory = map(int, re.findall(r"\d+", run(build_against(installed_package, code("networks in C++"), tmp_path))))
+    assert 100 < excitatory < spikes < 100_000
+
+
+@pytest.mark.long
 def test_the_program_of_the_deployment_page_runs_what_its_script_saved(installed_package, tmp_path):
     (tmp_path / "save.py").write_text(code("save.py of deployment"))
     run(sys.executable, tmp_path / "save.py", cwd=tmp_path)
