@@ -264,7 +264,7 @@ Args:
     u: current before the first step, int32 [*shape]; 0 where it is not given.
     v: voltage before the first step, int32 [*shape]; 0 where it is not given.{state}
     du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
-    dv: v decays by dv / 4096 a step, 0 to 4095.
+    dv: v decays by dv / 4096 a step, 0 to 4096.
     bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
     bias_exp: its exponent, -31 to 7.
     {threshold}
@@ -282,9 +282,9 @@ Source: the fixed-point models of Lava (github.com/lava-nc/lava), which compute 
 
 def loihi(ternary=False, extra="", state=""):
     threshold = (
-        "vth_hi: it fires 1 where v > 64 vth_hi, -131071 to 131071.\n"
-        "    vth_lo: it fires -1 where v < 64 vth_lo, -131071 to 131071." if ternary
-        else "vth: it fires where v > 64 vth, 0 to 131071."
+        "vth_hi: it fires 1 where v > 64 vth_hi, -131072 to 131072.\n"
+        "    vth_lo: it fires -1 where v < 64 vth_lo, -131072 to 131072." if ternary
+        else "vth: it fires where v > 64 vth, 0 to 131072."
     )
     return LOIHI_NEURON.format(threshold=threshold, extra=extra, state=state, samples=SAMPLES)
 

@@ -5,7 +5,8 @@ from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.delay import Delay
 from spikeforge.nn.encoders import Latency, Poisson, Repeat
 from spikeforge.nn.layers import BatchNormNeuron, fuse
-from spikeforge.nn.loihi import LoihiDelayDense, LoihiDense, LoihiLIF, LoihiSparse
+from spikeforge.nn.lava import LavaConv, LavaDelayDense, LavaDense, LavaLIF, deploy, set_run_config_
+from spikeforge.nn.loihi import LoihiConv, LoihiDelayDense, LoihiDense, LoihiLIF, LoihiSparse
 from spikeforge.nn.network import Network, Recurrent
 from spikeforge.nn.neurons import EIF, IF, LIF, PLIF, QIF, AdaptiveLIF, Izhikevich
 from spikeforge.nn.own import LI, CubaLIF, Neuron
@@ -25,7 +26,12 @@ __all__ = [
     "LI",
     "LIF",
     "Latency",
+    "LavaConv",
+    "LavaDelayDense",
+    "LavaDense",
+    "LavaLIF",
     "Learnable",
+    "LoihiConv",
     "LoihiDelayDense",
     "LoihiDense",
     "LoihiLIF",
@@ -42,10 +48,12 @@ __all__ = [
     "StatefulModule",
     "TimeDistributed",
     "call",
+    "deploy",
     "detach_",
     "fuse",
     "get_states",
     "keep_state",
     "reset_",
+    "set_run_config_",
     "set_states_",
 ]
