@@ -533,7 +533,9 @@ def test_a_parameter_out_of_its_range_is_refused_by_name(name):
     (lambda: ops.loihi_quantize(W), TypeError, "loihi_quantize: weight must be floating point"),
     (lambda: ops.loihi_quantize(W.float(), tau=0.5), ValueError, "loihi_quantize: tau must be finite and >= 1, but is 0.5"),
     (lambda: ops.loihi_quantize(W.float() + 1, v_threshold=1e9), ValueError, r"loihi_quantize: no weight_exp in \[-8, 7\] fits"),
-    (lambda: ops.lava_neuron("rf"), ValueError, "lava_neuron: name must be lif, ternary_lif"),
+    (lambda: ops.lava_neuron("odd"), ValueError, "lava_neuron: name must be lif, ternary_lif, .* but is odd"),
+    (lambda: ops.loihi_neuron("odd"), ValueError, "loihi_neuron: name must be lif, lif_reset, .* but is odd"),
+    (lambda: ops.loihi_neuron("rf", surrogate="none"), ValueError, "loihi_neuron: surrogate none is for neurons of one's own"),
 ], ids=lambda v: v if isinstance(v, str) else "")
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
