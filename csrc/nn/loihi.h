@@ -5,9 +5,9 @@
 //                  LoihiLIF(LoihiLIFOptions().du(4095).dv(128).bias_mant(bias).vth(10)));
 //   at::Tensor spikes = net(x_seq);  // int32, [T, *batch, in] to [T, *batch, out]
 //
-// All tensors are int32 (indices int64), copied, and registered as buffers, which to() leaves integers. Constants out of
-// range are refused at construction. Integers have no gradients; of a float32 or float64 input that holds whole numbers
-// LoihiLIF makes the same spikes, of its type, with the gradients of the operator (docs/loihi.md).
+// All tensors are int32 (indices int64), copied, and registered as buffers, which to() leaves integers. Constants out
+// of range are refused at construction. Integers have no gradients; of a float32 or float64 input that holds whole
+// numbers LoihiLIF makes the same spikes, of its type, with the gradients of the operator (docs/loihi.md).
 #pragma once
 
 #include <spikeforge/nn/neuron_module.h>

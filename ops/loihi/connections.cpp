@@ -261,8 +261,8 @@ YAndBuffer conv(const Tensor& x, const Tensor& weight, const OptionalTensor& buf
   check_number(op, "groups", groups, 1, std::numeric_limits<std::int32_t>::max());
   TORCH_CHECK_VALUE(
       weight.dim() == 4 && weight.sym_size(1) * groups == x.sym_size(-3) && weight.sym_size(0) % groups == 0, op,
-      ": weight must have shape [out, in / groups, height, width] with in = ", x.sym_size(-3), " and out a multiple of ",
-      groups, " groups, but has ", weight.sym_sizes());
+      ": weight must have shape [out, in / groups, height, width] with in = ", x.sym_size(-3),
+      " and out a multiple of ", groups, " groups, but has ", weight.sym_sizes());
   Tensor patches = at::constant_pad_nd(connection.rows(), {around[1], around[1], around[0], around[0]});
   for (std::int64_t d = 0; d < 2; ++d) {
     const c10::SymInt window = (weight.sym_size(2 + d) - 1) * apart[d] + 1;

@@ -7,9 +7,7 @@
 #include <spikeforge/ops/loihi/neuron_call.h>
 
 #include <ATen/ops/bitwise_left_shift.h>
-#include <ATen/ops/bitwise_right_shift.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
@@ -24,7 +22,6 @@ using Number = Loihi<false, LoihiForm::plain>;  // for the order of its paramete
 
 // States and parameters are of x's type, or int32.
 Tensor as_x(const char* op, const char* name, const Tensor& t, const Tensor& x) {
-  check_device({op, "x", x}, name, t);
   TORCH_CHECK_TYPE(t.scalar_type() == x.scalar_type() || t.scalar_type() == at::kInt, op, ": ", name, " must be ",
                    x.scalar_type(), " or Int beside a ", x.scalar_type(), " x, but is ", t.scalar_type());
   return t.to(x.scalar_type());
@@ -57,7 +54,8 @@ Tensor shifted_bias(const LoihiCell& cell, const LoihiCall& call) {
   }
   const Tensor exp = param(cell, call, Number::bias_exp).detach().to(at::kLong);
   const Tensor one = at::scalar_tensor(1, exp.options());
-  const Tensor up = at::bitwise_left_shift(one, exp.clamp_min(0)), down = at::bitwise_left_shift(one, exp.neg().clamp_min(0));
+  const Tensor up = at::bitwise_left_shift(one, exp.clamp_min(0)),
+               down = at::bitwise_left_shift(one, exp.neg().clamp_min(0));
   const Tensor product = mant.mul(up.to(mant.scalar_type())).div(down.to(mant.scalar_type()));
   return straight_through(product.detach().floor(), product);
 }
@@ -84,6 +82,7 @@ std::vector<at::Tensor> run_differentiably(const LoihiCell& cell, const LoihiCal
     }
     states.push_back(as_x(op, name, *given, x));
     check_state({op, "x", x}, name, states.back());
+    check_whole(op, name, states.back());
     check_elements(op, name, states.back(), s == 2 ? 0 : -most_state, most_state);
   }
   if (!any) states.clear();
@@ -94,7 +93,8 @@ std::vector<at::Tensor> run_differentiably(const LoihiCell& cell, const LoihiCal
     params.push_back(j == Number::bias_mant ? shifted_bias(cell, call) : param(cell, call, j));
   }
   auto [outputs, after] =
-      run.call(fixed_lif_text(cell, surrogate_text(op, call.surrogate, call.surrogate_args), call.detach_reset), x, states, params, call.store_states,
+      run.call(fixed_lif_text(cell, surrogate_text(op, call.surrogate, call.surrogate_args), call.detach_reset), x,
+               states, params, call.store_states,
                /*bits=*/0, call.lengths, call.start, /*scan=*/false, /*seed=*/{}, /*offset=*/{});
   std::vector<Tensor> all{std::move(outputs[0])};
   for (Tensor& state : after) all.push_back(std::move(state));

@@ -39,8 +39,8 @@ std::string fired(const char* name, const char* distance, const char* threshold,
   return fmt::format("\n  {} = spike_strict({}, {})", name, in_thresholds(distance, threshold, "64"), surrogate);
 }
 
-// Loihi 2's threshold that rises by theta_step at a spike, and a refractory state r, which 2 theta is added to. `excess`
-// is the threshold beyond 64 theta_0.
+// Loihi 2's threshold that rises by theta_step at a spike, and a refractory state r, which 2 theta is added to.
+// `excess` is the threshold beyond 64 theta_0.
 std::string atrlif_text(const std::string& surrogate) {
   return "neuron loihi_atrlif(x; u, v, excess, r; du, dv, dtheta, dr, theta_0, theta_step, bias_mant) {" +
          charged("u", "v") + "\n  keep_theta = 4096 - dtheta\n  keep_r = 4096 - dr" +
@@ -85,8 +85,9 @@ constexpr const char* sent = R"(
 
 // gain is 2^(spike_exp + state_exp), unit 2^state_exp.
 std::string delta_text() {
-  return std::string("neuron loihi_delta(x; act, residue; vth, gain, unit) {\n"
-                     "  act_next = gain * custom_gradient(trunc(x), x, 1)") +
+  return std::string(
+             "neuron loihi_delta(x; act, residue; vth, gain, unit) {\n"
+             "  act_next = gain * custom_gradient(trunc(x), x, 1)") +
          sent + "}\n";
 }
 

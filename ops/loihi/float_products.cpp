@@ -43,10 +43,10 @@ struct Sums {
 };
 
 void check_floats(const char* op, const Tensor& x, const Tensor& weight) {
-  TORCH_CHECK_TYPE((x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble) &&
-                       weight.scalar_type() == x.scalar_type(),
-                   op, ": x and weights must be float32 or float64, both of one type, but are ", x.scalar_type(),
-                   " and ", weight.scalar_type());
+  TORCH_CHECK_TYPE(
+      (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble) && weight.scalar_type() == x.scalar_type(), op,
+      ": x and weights must be float32 or float64, both of one type, but are ", x.scalar_type(), " and ",
+      weight.scalar_type());
 }
 
 // ---- below autograd ----
@@ -139,16 +139,16 @@ Tensor float_product_autograd(const Tensor& x, const Tensor& weight, std::int64_
                               std::int64_t weight_exp, std::int64_t bits) {
   using Signature = Tensor(const Tensor&, const Tensor&, std::int64_t, std::int64_t, std::int64_t);
   static const auto op = find_product<Signature>("spikeforge::loihi_float_product");
-  return recorded_product<FloatProductRule>(
-      "loihi_float_product", {x, weight}, {}, {num_message_bits, weight_exp, bits},
-      [&] { return op.call(x, weight, num_message_bits, weight_exp, bits); });
+  return recorded_product<FloatProductRule>("loihi_float_product", {x, weight}, {},
+                                            {num_message_bits, weight_exp, bits},
+                                            [&] { return op.call(x, weight, num_message_bits, weight_exp, bits); });
 }
 
 Tensor float_sparse_product_autograd(const Tensor& x, const Tensor& crow_indices, const Tensor& col_indices,
                                      const Tensor& values, std::int64_t num_message_bits, std::int64_t weight_exp,
                                      std::int64_t bits) {
-  using Signature = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, std::int64_t,
-                           std::int64_t);
+  using Signature =
+      Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, std::int64_t, std::int64_t);
   static const auto op = find_product<Signature>("spikeforge::loihi_float_sparse_product");
   return recorded_product<FloatSparseProductRule>(
       "loihi_float_sparse_product", {x, values}, {crow_indices, col_indices}, {num_message_bits, weight_exp, bits},

@@ -131,7 +131,8 @@ const std::string& lava_neuron(std::string_view name) {
   const auto found = texts().find(name);
   TORCH_CHECK_VALUE(found != texts().end(),
                     "lava_neuron: name must be lif, ternary_lif, lif_reset, lif_refractory, atrlif, rf, sigma, delta, "
-                    "sigma_delta or sigma_delta_unit, but is ", name);
+                    "sigma_delta or sigma_delta_unit, but is ",
+                    name);
   return found->second;
 }
 

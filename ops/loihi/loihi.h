@@ -4,8 +4,9 @@
 // Tensors are int32 (weights before their preparation aside) and have no gradients; or they are float32 or float64, all
 // that a call has of one type, hold whole numbers, and the call gives the same numbers and is differentiable: the
 // gradient goes straight through rounding, shifts and wraps, a spike's is the surrogate's (docs/loihi.md). x is
-// [T, *shape], time first; states are [*shape]. Errors are c10::TypeError and c10::ValueError and name operator and argument. A number out of
-// its range is refused; so is a tensor with a value out of range, if it is on the CPU: tensors on a GPU are not read.
+// [T, *shape], time first; states are [*shape]. Errors are c10::TypeError and c10::ValueError and name operator and
+// argument. A number out of its range is refused; so is a tensor with a value out of range, if it is on the CPU:
+// tensors on a GPU are not read.
 #pragma once
 
 #include <spikeforge/base/export.h>
@@ -82,9 +83,9 @@ SPIKEFORGE_API LoihiResults loihi_ternary_lif(const at::Tensor& x, const LoihiSt
 SPIKEFORGE_API at::Tensor loihi_prepare_weights(const at::Tensor& weight, std::int64_t num_weight_bits = 8,
                                                 std::optional<std::string_view> sign_mode = std::nullopt);
 
-// Floating-point weights as whole numbers that the chip holds, of their own type: to the nearest ones, or with `truncate`
-// those of loihi_prepare_weights. The gradient is that of the clip: straight through within the range of the sign mode,
-// ends included, and 0 outside.
+// Floating-point weights as whole numbers that the chip holds, of their own type: to the nearest ones, or with
+// `truncate` those of loihi_prepare_weights. The gradient is that of the clip: straight through within the range of the
+// sign mode, ends included, and 0 outside.
 SPIKEFORGE_API at::Tensor loihi_fake_quantize(const at::Tensor& weight, std::int64_t num_weight_bits = 8,
                                               std::optional<std::string_view> sign_mode = std::nullopt,
                                               bool truncate = false);
@@ -134,9 +135,9 @@ struct LoihiConvGeometry {
   std::int64_t groups = 1;
 };
 
-// x [T, *batch, in, height, width], prepared weights [out, in / groups, kernel height, kernel width] in torch's order: a
-// cross-correlation (Lava's kernels are these turned around, and its dimensions width, height, channels). y and buffer
-// are [., *batch, out, height, width]. Sums wrap around at 24 bits.
+// x [T, *batch, in, height, width], prepared weights [out, in / groups, kernel height, kernel width] in torch's order:
+// a cross-correlation (Lava's kernels are these turned around, and its dimensions width, height, channels). y and
+// buffer are [., *batch, out, height, width]. Sums wrap around at 24 bits.
 SPIKEFORGE_API Arrivals loihi_conv(const at::Tensor& x, const at::Tensor& weight,
                                    const LoihiConvGeometry& geometry = {},
                                    const std::optional<at::Tensor>& buffer = std::nullopt,
@@ -176,13 +177,13 @@ SPIKEFORGE_API FixedLayer loihi_quantize(const FloatLayer& layer, std::int64_t n
 // ---- as neuron text (<spikeforge/ops/traced.h>) ----
 
 // Lava's floating-point neurons. Inputs x, states u, v and phase or wait; parameters du, dv, bias, vth (or vth_hi,
-// vth_lo), and interval, offset or period: lif, ternary_lif, lif_reset, lif_refractory. Besides atrlif, rf, sigma, delta,
-// sigma_delta and sigma_delta_unit, whose names docs/loihi.md lists.
+// vth_lo), and interval, offset or period: lif, ternary_lif, lif_reset, lif_refractory. Besides atrlif, rf, sigma,
+// delta, sigma_delta and sigma_delta_unit, whose names docs/loihi.md lists.
 SPIKEFORGE_API const std::string& lava_neuron(std::string_view name);
 
-// Fixed-point neurons on floating-point numbers that are whole: lif and ternary_lif and their forms, whose operators are
-// those above, and atrlif, rf, delta, sigma_delta and sigma_delta_unit. Their spikes have this surrogate, which sees the
-// distance above the threshold in units of it.
+// Fixed-point neurons on floating-point numbers that are whole: lif and ternary_lif and their forms, whose operators
+// are those above, and atrlif, rf, delta, sigma_delta and sigma_delta_unit. Their spikes have this surrogate, which
+// sees the distance above the threshold in units of it.
 SPIKEFORGE_API std::string loihi_neuron(std::string_view name, std::string_view surrogate = "sigmoid",
                                         const std::vector<double>& surrogate_args = {});
 

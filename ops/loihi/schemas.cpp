@@ -64,7 +64,8 @@ SPIKEFORGE_SCHEMAS(library) {
       arrival);
   define("loihi_delay_dense(Tensor x, Tensor weight, Tensor delays, Tensor? buffer=None, *, int max_delay, " + arrival);
   define(
-      "loihi_conv(Tensor x, Tensor weight, Tensor? buffer=None, *, int[2] stride=1, int[2] padding=0, int[2] dilation=1, "
+      "loihi_conv(Tensor x, Tensor weight, Tensor? buffer=None, *, int[2] stride=1, int[2] padding=0, int[2] "
+      "dilation=1, "
       "int groups=1, int delay=1, " +
       arrival);
   // [rows, in] x [out, in] -> [rows, out], exact modulo 2^32.
@@ -74,8 +75,7 @@ SPIKEFORGE_SCHEMAS(library) {
       "Tensor");
   // The same, shifted by weight_exp and wrapped around at `bits`, of floating-point tensors that hold whole numbers:
   // differentiable.
-  define(
-      "loihi_float_product(Tensor x, Tensor weight, int num_message_bits, int weight_exp, int bits) -> Tensor");
+  define("loihi_float_product(Tensor x, Tensor weight, int num_message_bits, int weight_exp, int bits) -> Tensor");
   define(
       "loihi_float_sparse_product(Tensor x, Tensor crow_indices, Tensor col_indices, Tensor values, int "
       "num_message_bits, int weight_exp, int bits) -> Tensor");

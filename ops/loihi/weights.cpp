@@ -116,7 +116,8 @@ OptimizedWeights loihi_optimize_weight_bits(const at::Tensor& weight, std::optio
   ops::check_weights(op, weight, 8, sign_mode);
   const at::Tensor w = weight.detach().to(at::kCPU).clamp(-512, 512).to(at::kInt);
   TORCH_CHECK_VALUE(w.numel() > 0, op, ": weight must have an element at least");
-  if (!sign_mode) sign_mode = w.ge(0).all().item<bool>() ? "excitatory" : w.le(0).all().item<bool>() ? "inhibitory" : "mixed";
+  if (!sign_mode)
+    sign_mode = w.ge(0).all().item<bool>() ? "excitatory" : w.le(0).all().item<bool>() ? "inhibitory" : "mixed";
   const bool excitatory = *sign_mode == "excitatory", inhibitory = *sign_mode == "inhibitory";
   const std::int64_t least = excitatory ? 0 : inhibitory ? -255 : -256, most = inhibitory ? 0 : 255;
   ops::check_elements(op, "weight", w, least, most);

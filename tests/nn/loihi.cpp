@@ -308,10 +308,11 @@ TEST_CASE("what fixed-point modules refuse, in words") {
                net->set_state("dense.buffer", at::zeros({2, 4, 2}, at::kInt));
              }),
              has_text("LoihiDense 'dense': the state buffer must be [1, *batch, 2], but is [2, 4, 2]"));
-  CHECK_THAT(message_of([&] {
-               net->set_state("lif.u", at::zeros({4, 2}, at::kHalf));
-             }),
-             has_text("LoihiLIF 'lif': the state u must be int32, or of the floating-point type of the input, but is Half"));
+  CHECK_THAT(
+      message_of([&] {
+        net->set_state("lif.u", at::zeros({4, 2}, at::kHalf));
+      }),
+      has_text("LoihiLIF 'lif': the state u must be int32, or of the floating-point type of the input, but is Half"));
   net->set_state("lif.v", at::full({4, 2}, 1 << 24, at::kInt));
   CHECK_THAT(message_of([&] {
                net->forward(at::full({2, 4, 3}, 1, at::kInt));
@@ -319,7 +320,9 @@ TEST_CASE("what fixed-point modules refuse, in words") {
              has_text("LoihiLIF 'lif': loihi_lif: v must lie in"));
   LoihiLIF lif;
   lif(at::full({1, 2}, 1, at::kInt));
-  CHECK_THAT(message_of([&] { lif(at::full({1, 2}, 1.0, at::kHalf)); }),
+  CHECK_THAT(message_of([&] {
+               lif(at::full({1, 2}, 1.0, at::kHalf));
+             }),
              has_text("LoihiLIF: x must be int32, or float32 or float64 to be differentiated, but is Half"));
   CHECK_THAT(message_of([&] {
                lif(at::full({1, 3}, 1, at::kInt));

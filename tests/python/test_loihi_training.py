@@ -1,12 +1,16 @@
 """Loihi's operators on floating-point tensors: the bits of the integers, and straight-through gradients, against a loop of
 torch in float64 whose rounding, wraps and spikes are functions with their own derivatives."""
 
+import os
 import random
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import library_path
 
 from test_loihi import EDGES, PER_NEURON, csr, draw_case, every_kind, expected, messages, names, on, op_of
 
@@ -405,3 +409,21 @@ def test_opcheck_of_floats(device, seeded):
     torch.library.opcheck(ops.loihi_conv.default, (floats(3, 2, 4, 6, 5), floats(6, 2, 3, 3)), dict(groups=2, padding=[1], stride=[2]))
     torch.library.opcheck(ops.loihi_float_product.default, (x[0].detach().requires_grad_(), w, 0, 1, 24))
     torch.library.opcheck(ops.loihi_fake_quantize.default, (torch.randn(3, 4, device=device, requires_grad=True),))
+
+
+PROGRAM = """
+import sys, torch
+torch.ops.load_library(sys.argv[1])
+ops = torch.ops.spikeforge
+ops.record_kernels(["sm_80", "sm_90", "sm_100", "sm_120"])
+spikes, u, v = ops.loihi_lif(torch.ones(3, 8, requires_grad=True), dv=100, vth=3)
+(spikes.sum() + v.sum()).backward()
+print(ops.write_kernel_pack(sys.argv[2]))
+"""
+
+
+def test_the_kernels_of_training_compile_for_every_architecture(tmp_path):
+    """The forward and the backward kernel, without a GPU."""
+    command = [sys.executable, "-c", PROGRAM, str(library_path()), str(tmp_path / "pack")]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "SPIKEFORGE_CACHE_DIR": "off"})
+    assert done.returncode == 0 and int(done.stdout) == 2 * 4, done.stderr
