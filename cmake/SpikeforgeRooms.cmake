@@ -34,7 +34,7 @@ spikeforge_room(kernels csrc/kernels SEES codegen jit)
 spikeforge_room(cpu csrc/cpu SEES kernels)
 spikeforge_room(cuda cuda SEES neuron kernels)
 spikeforge_room(ops/common ops/common SEES cpu kernels)
-foreach(family neuron traced event layer loihi recurrent)
+foreach(family neuron traced event layer loihi recurrent online)
   spikeforge_room(ops/${family} ops/${family} SEES ops_common)
 endforeach()
 spikeforge_room(nn csrc/nn SEES graph)
@@ -50,6 +50,7 @@ set(operator_headers
     ops/loihi/loihi.h      ops/loihi.h
     ops/loihi/lava.h       ops/lava.h
     ops/neuron/neuron.h    ops/neuron.h
+    ops/online/online.h    ops/online.h
     ops/pack/kernel_pack.h ops/kernel_pack.h
     ops/recurrent/recurrent.h ops/recurrent.h
     ops/traced/traced.h    ops/traced.h)

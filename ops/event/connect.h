@@ -42,7 +42,7 @@ struct Projection {
   double amount = 0;
   bool autapses = true;                                 // a neuron may be connected with itself
   bool multapses = true;                                // of fixed degrees: two neurons may be connected several times
-  NumberLaw weight, delay;                              // a delay in steps, rounded to a whole number
+  NumberLaw weight = {}, delay = {};                    // a delay in steps, rounded to a whole number
   at::Tensor source_indices = {}, target_indices = {};  // of arrays: int32 or int64 [connections]
   at::Tensor weights = {}, delays = {};                 // of the law "array": [connections]
 };

@@ -25,9 +25,27 @@ void check_number(const char* op, const char* name, std::int64_t value, std::int
                     value);
 }
 
+namespace {
+
+// As Python names it.
+const char* python_name(c10::ScalarType type) {
+  switch (type) {
+    case at::kInt:
+      return "int32";
+    case at::kLong:
+      return "int64";
+    case at::kDouble:
+      return "float64";
+    default:
+      return "float32";
+  }
+}
+
+}  // namespace
+
 void check_integers(const char* op, const char* name, const at::Tensor& t, c10::ScalarType type, const at::Tensor& x) {
   TORCH_CHECK_TYPE(t.scalar_type() == type, op, ": ", name, " must be ", type, ", but is ", t.scalar_type(), "; pass ",
-                   name, type == at::kInt ? ".to(torch.int32)" : ".to(torch.int64)");
+                   name, ".to(torch.", python_name(type), ")");
   TORCH_CHECK_TYPE(t.layout() == c10::kStrided, op, ": ", name, " must be a dense tensor, but its layout is ",
                    t.layout());
   TORCH_CHECK_VALUE(t.device() == x.device(), op, ": ", name, " must be on ", x.device(),

@@ -297,7 +297,7 @@ TEST_CASE("what fixed-point modules refuse, in words") {
   CHECK_THAT(message_of([&] {
                net->forward(at::full({2, 4, 3}, 1.0));
              }),
-             has_text("LoihiDense 'dense': loihi_dense: x must be Int, but is Float"));
+             has_text("LoihiDense 'dense': x must be int32, as the weights are, but is Float"));
   CHECK_THAT(message_of([&] {
                net->forward(at::full({2, 4, 2}, 1, at::kInt));
              }),

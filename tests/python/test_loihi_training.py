@@ -339,7 +339,7 @@ W = torch.zeros(2, 4)
     (lambda: ops.loihi_lif(X, vth=X[0, :3]), ValueError, r"loihi_lif: vth must broadcast"),
     (lambda: ops.loihi_lif(X, X[0, :3]), ValueError, r"loihi_lif: u must have shape \[4\]"),
     (lambda: ops.loihi_lif(X, surrogate="odd"), ValueError, "loihi_lif: .*odd"),
-    (lambda: ops.loihi_dense(X, W.int()), TypeError, "loihi_dense: weight must be Float, but is Int"),
+    (lambda: ops.loihi_dense(X, W.int()), TypeError, r"loihi_dense: weight must be Float, but is Int; pass weight.to\(torch.float32\)"),
     (lambda: ops.loihi_dense(X, W + 0.5), ValueError, "loihi_dense: weight must hold whole numbers, but has others; loihi_fake_quantize makes them"),
     (lambda: ops.loihi_dense(X, W + 256), ValueError, r"loihi_dense: weight must lie in \[-256, 255\]"),
     (lambda: ops.loihi_float_product(X, W.double(), 0, 0, 32), TypeError, "loihi_float_product: x and weights must be float32 or float64, both of one type"),

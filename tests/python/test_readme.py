@@ -86,6 +86,17 @@ def test_the_python_programs_of_recurrent_layers_run():
     assert names["bias"].grad.abs().sum() > 0
 
 
+def test_the_programs_of_learning_online_run(capsys):
+    names = {}
+    exec(code("learning while a sequence runs"), names)
+    assert names["online"].traces == [[], []]
+    exec(code("the trace of an input"), names)
+    printed, shown = capsys.readouterr().out.strip(), code("the trace of an input").strip().splitlines()[-1]
+    assert shown == f"# {printed}"
+    exec(code("one layer that learns online"), names)
+    assert names["w"].grad.abs().sum() > 0 and names["tau"].grad.abs().sum() > 0
+
+
 def test_the_python_program_of_events_runs():
     program = code("events in Python") + "\nassert weights.grad.sum() == 50 * spikes.sum() and len(arriving) == cols\n"
     program += code("events with delays") + "\nassert 0 < buffer.sum() < arrived\n"
