@@ -114,21 +114,29 @@ at::Tensor loihi_fake_quantize(const at::Tensor& weight, std::int64_t num_weight
 OptimizedWeights loihi_optimize_weight_bits(const at::Tensor& weight, std::optional<std::string_view> sign_mode) {
   constexpr const char* op = "loihi_optimize_weight_bits";
   ops::check_weights(op, weight, 8, sign_mode);
-  const at::Tensor w = weight.detach().to(at::kCPU).clamp(-512, 512).to(at::kInt);
+  const at::Tensor w = ops::as_integers(weight.detach().to(at::kCPU));
   TORCH_CHECK_VALUE(w.numel() > 0, op, ": weight must have an element at least");
-  if (!sign_mode)
-    sign_mode = w.ge(0).all().item<bool>() ? "excitatory" : w.le(0).all().item<bool>() ? "inhibitory" : "mixed";
-  const bool excitatory = *sign_mode == "excitatory", inhibitory = *sign_mode == "inhibitory";
-  const std::int64_t least = excitatory ? 0 : inhibitory ? -255 : -256, most = inhibitory ? 0 : 255;
+  const auto lowest = w.min().item<std::int64_t>(), highest = w.max().item<std::int64_t>();
+  if (!sign_mode) {
+    sign_mode = "mixed";
+    if (highest <= 0) sign_mode = "inhibitory";
+    if (lowest >= 0) sign_mode = "excitatory";
+  }
+  const ops::WeightFormat format(w, /*num_weight_bits=*/8, sign_mode);
+  const auto least = format.least.item<std::int64_t>(), most = format.most.item<std::int64_t>();
   ops::check_elements(op, "weight", w, least, most);
 
-  OptimizedWeights result{w};
-  const auto lowest = w.min().item<std::int64_t>(), highest = w.max().item<std::int64_t>();
-  if (lowest == 0 && highest == 0) return result.num_weight_bits = 1, result;
+  OptimizedWeights result{.weights = w};
+  if (lowest == 0 && highest == 0) {
+    result.num_weight_bits = 1;
+    return result;
+  }
   constexpr std::int64_t least_exponent = -8;
-  while (result.weight_exp > least_exponent && lowest * (std::int64_t{2} << -result.weight_exp) >= least &&
-         highest * (std::int64_t{2} << -result.weight_exp) <= most)
-    --result.weight_exp;
+  const auto fits = [&](std::int64_t exponent) {
+    const std::int64_t factor = std::int64_t{1} << -exponent;
+    return lowest * factor >= least && highest * factor <= most;
+  };
+  while (result.weight_exp > least_exponent && fits(result.weight_exp - 1)) --result.weight_exp;
   result.weights = w.bitwise_left_shift(-result.weight_exp);
   const auto keeps = [&](std::int64_t bits) {
     return result.weights.equal(loihi_prepare_weights(result.weights, bits, sign_mode));
