@@ -14,7 +14,7 @@ import digits
 import spikeforge.nn as snn
 
 STEPS_OF_A_PIXEL = 16  # a pixel is an integer from 0 to 16, and so is its message
-SCALE = 64  # the chip's units in a threshold of 1
+SCALE = 256  # the chip's units in a threshold of 1: weights from -1 to 1, in steps of 1/128
 
 
 def neurons(*shape):
@@ -28,8 +28,8 @@ class Network(nn.Module):
     def __init__(self, steps):
         super().__init__()
         self.steps = steps
-        # Messages from 0 to 16: a weight of the chip stands for a 16th of what it is elsewhere.
-        self.first = snn.LavaConv(1, 32, 3, padding=1, delay=0, num_message_bits=6, weight_exp=-4, scale=SCALE)
+        # Messages from 0 to 16: a weight of the chip stands for an 8th of what it is elsewhere.
+        self.first = snn.LavaConv(1, 32, 3, padding=1, delay=0, num_message_bits=6, weight_exp=-3, scale=SCALE)
         self.rest = snn.Sequential(
             neurons(32, 1, 1),
             snn.LavaConv(32, 64, 3, padding=1, stride=2, delay=0, scale=SCALE),
