@@ -406,6 +406,23 @@ Returns:
 Raises:
     ValueError: for shapes that do not fit, and traces of another layer.
     NotImplementedError: for a neuron that draws random numbers.""",
+    "delayed_linear": """
+y[t] is the sum of weight[o, i] x[t - delay[o, i], i], and bias[o]. docs/delays.md says how delays between steps are spread.
+
+Args:
+    x: [T, *batch, I].
+    weight: [O, I].
+    delay: in steps, [O, I] or, one for each input, [I]; below 0 and above max_delay it counts as these.
+    bias: [O].
+    max_delay: the longest delay, 0 to 4096.
+    interpolation: "linear", "triangle" or "gauss".
+    width: of triangle and gauss, in steps.
+    past: the inputs of the max_delay steps before, [max_delay, *batch, I], the oldest first; zeros where it is not given.
+
+Returns:
+    y, [T, *batch, O].
+
+Source: Hammouamri, Khalfaoui-Hassani and Masquelier, ICLR 2024.""",
     "local_jacobian": """
 How a neuron's states after some steps depend on those before, and on what came in. Nothing of it has a gradient.
 

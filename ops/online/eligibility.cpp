@@ -3,6 +3,7 @@
 #include <spikeforge/graph/errors.h>
 #include <spikeforge/graph/text.h>
 #include <spikeforge/kernels/multistep/traced_cell.h>
+#include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/derived_texts.h>
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/record.h>
@@ -119,6 +120,13 @@ void check_advance(at::TensorList traces, at::TensorList transitions, at::Tensor
   };
   TORCH_CHECK_TYPE(like.scalar_type() == at::kFloat || like.scalar_type() == at::kDouble, op,
                    ": transitions must be float32 or float64, but are ", like.scalar_type());
+  for (const auto& [name, list] : {std::pair{"transitions", transitions}, {"traces", traces}})
+    for (const at::Tensor& t : list)
+      TORCH_CHECK_TYPE(t.scalar_type() == like.scalar_type(), op, ": ", name, " must all be ", like.scalar_type(),
+                       ", but one is ", t.scalar_type());
+  for (const at::Tensor& t : drives)
+    TORCH_CHECK_TYPE(is_supported(t.scalar_type()), op, ": drives must be of a floating type, but one is ",
+                     t.scalar_type());
   check_list("transitions", transitions, like.sym_sizes());
   c10::SymDimVector trace(like.sym_sizes()), drive(like.sym_sizes());
   if (of_synapses) {
@@ -126,6 +134,7 @@ void check_advance(at::TensorList traces, at::TensorList transitions, at::Tensor
                           x->sym_sizes().slice(1, like.dim() - 1) == like.sym_sizes().slice(0, like.dim() - 1),
                       op, ": x must have shape [T, *batch, I] on ", like.device(), ", beside transitions of shape ",
                       like.sym_sizes(), ", but has ", x->sym_sizes(), " on ", x->device());
+    TORCH_CHECK_TYPE(is_supported(x->scalar_type()), op, ": x must be of a floating type, but is ", x->scalar_type());
     trace.push_back(x->sym_size(-1));
     drive.insert(drive.begin(), x->sym_size(0));
   }

@@ -337,6 +337,32 @@ def csrmv(
         TypeError: for other dtypes, and for what is not dense.
     """
 
+def delayed_linear(
+    x: Tensor, weight: Tensor, delay: Tensor, bias: Tensor | None = None, *, max_delay: int,
+    interpolation: str = "linear", width: float = 0.5, past: Tensor | None = None,
+) -> Tensor:
+    """A linear layer over x [T, *batch, I] that hears each input some steps later; weights and delays are learned.
+
+    y[t] is the sum of weight[o, i] x[t - delay[o, i], i], and bias[o]. docs/delays.md says how delays between steps are
+    spread.
+
+    Args:
+        x: [T, *batch, I].
+        weight: [O, I].
+        delay: in steps, [O, I] or, one for each input, [I]; below 0 and above max_delay it counts as these.
+        bias: [O].
+        max_delay: the longest delay, 0 to 4096.
+        interpolation: "linear", "triangle" or "gauss".
+        width: of triangle and gauss, in steps.
+        past: the inputs of the max_delay steps before, [max_delay, *batch, I], the oldest first; zeros where it is not
+            given.
+
+    Returns:
+        y, [T, *batch, O].
+
+    Source: Hammouamri, Khalfaoui-Hassani and Masquelier, ICLR 2024.
+    """
+
 @overload
 def eif(
     x: Tensor, v: Tensor | None = None, *, tau: float = 2.0, delta_t: float = 1.0, theta_rh: float = 0.8,

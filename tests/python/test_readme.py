@@ -97,6 +97,13 @@ def test_the_programs_of_learning_online_run(capsys):
     assert names["w"].grad.abs().sum() > 0 and names["tau"].grad.abs().sum() > 0
 
 
+def test_the_program_of_learned_delays_runs():
+    names = {}
+    exec(code("learned delays"), names)
+    layer = names["net"][0]
+    assert layer.delay.grad.abs().sum() > 0 and bool((layer.delay == layer.delay.round()).all())
+
+
 def test_the_python_program_of_events_runs():
     program = code("events in Python") + "\nassert weights.grad.sum() == 50 * spikes.sum() and len(arriving) == cols\n"
     program += code("events with delays") + "\nassert 0 < buffer.sum() < arrived\n"
@@ -131,6 +138,12 @@ def test_the_program_of_a_network_runs_alike_in_pieces_and_is_drawn(installed_pa
     assert "v after 60 steps" in output and "the same spikes" in output
     run(sys.executable, REPOSITORY / "scripts" / "plot_monitor.py", tmp_path / "recording")
     assert (tmp_path / "recording" / "recording.png").stat().st_size > 10_000
+
+
+@pytest.mark.long
+def test_the_cpp_program_of_networks_of_populations_fires(installed_package, tmp_path):
+    spikes, excitatory = map(int, re.findall(r"\d+", run(build_against(installed_package, code("networks in C++"), tmp_path))))
+    assert 100 < excitatory < spikes < 100_000
 
 
 @pytest.mark.long

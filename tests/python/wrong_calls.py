@@ -120,6 +120,13 @@ def public_calls(schema):
         yield dict(neuron=TEXT, x=x, weight=w, bias=torch.randn(5), states=[torch.rand(3, 5)], params=[torch.rand(5)], traces=[torch.rand(3, 5, 4), torch.rand(3, 5)])
         yield dict(neuron=TEXT, x=x, weight=w, bias=None, states=[], params=[torch.rand(())], traces=[torch.rand(3, 4)], rule="ottt")
         yield dict(neuron=TWO, x=x.detach(), weight=w, bias=None, states=[], params=[], traces=[], into=1, inputs=[torch.rand(2, 3, 5), torch.rand(2, 3, 5)])
+    elif re.fullmatch(r"delayed_linear(_forward|_backward)?", name):
+        x, w = torch.randn(6, 2, 5, requires_grad=True), torch.randn(3, 5, requires_grad=True)
+        for delay, form, past in ((torch.rand(3, 5, requires_grad=True), "gauss", torch.rand(4, 2, 5)), (torch.rand(5), "linear", None)):
+            given = dict(x=x, weight=w, delay=delay, max_delay=4, interpolation=form, width=0.5, past=past)
+            if name.endswith("backward"):
+                given = dict(grad=torch.randn(6, 2, 3), **{key: value.detach() if isinstance(value, torch.Tensor) else value for key, value in given.items()})
+            yield given
     elif name == "local_jacobian":
         yield dict(neuron=TEXT, inputs=[torch.randn(2, 3, 5)], states=[torch.rand(3, 5)], params=[torch.rand(())], into=0, of_params=[0])
     elif name == "with_eligibility":

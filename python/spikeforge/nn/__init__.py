@@ -3,6 +3,7 @@
 from spikeforge.nn.constant import Constant, Learnable
 from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.delay import Delay
+from spikeforge.nn.delayed_linear import DelayedLinear
 from spikeforge.nn.encoders import Latency, Poisson, Repeat
 from spikeforge.nn.layers import BatchNormNeuron, fuse
 from spikeforge.nn.lava import LavaConv, LavaDelayDense, LavaDense, LavaLIF, deploy, set_run_config_
@@ -20,6 +21,7 @@ __all__ = [
     "Constant",
     "CubaLIF",
     "Delay",
+    "DelayedLinear",
     "EIF",
     "IF",
     "Izhikevich",
