@@ -260,31 +260,35 @@ def stdp(pre, in_place):
 
 LOIHI_NEURON = """
 Args:
-    x: int32, [T, *shape], in the units of the voltage.
-    u: current before the first step, int32 [*shape]; 0 where it is not given.
-    v: voltage before the first step, int32 [*shape]; 0 where it is not given.{state}
+    x: [T, *shape], of which 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up to 2**17.
+    u: current before the first step, [*shape], of the type of x; 0 where it is not given.
+    v: voltage before the first step, [*shape], of the type of x; 0 where it is not given.{state}
     du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
-    dv: v decays by dv / 4096 a step, 0 to 4095.
+    dv: v decays by dv / 4096 a step, 0 to 4096.
     bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
     bias_exp: its exponent, -31 to 7.
     {threshold}
     {extra}store_states: return the states after each step rather than the last ones.{samples}
+    surrogate: of a floating-point x: it sees the voltage above the threshold, in units of the threshold.
+    surrogate_args: its numbers, in the order of docs/surrogates.md; [] for its defaults.
+    detach_reset: of a floating-point x: no gradient flows through the spike in the reset.
 
-Parameters are numbers, or int32 tensors that broadcast against shape: all of the one kind, but for a tensor `bias_mant` beside\
- numbers. Among tensors None is the default. There are no gradients, as integers have none.
+Parameters are numbers, or tensors that broadcast against shape: all of the one kind, but for a tensor `bias_mant` beside\
+ numbers. Among tensors None is the default. They are int32, or beside a floating-point x of its type. Of a floating-point x\
+ the results have its type and the same values, and gradients, straight through rounding and wraps; integers have none.
 
 Raises:
     ValueError: for a number out of its range.
-    TypeError: for anything but int32.
+    TypeError: for another dtype.
 
 Source: the fixed-point models of Lava (github.com/lava-nc/lava), which compute what the chip computes."""
 
 
 def loihi(ternary=False, extra="", state=""):
     threshold = (
-        "vth_hi: it fires 1 where v > 64 vth_hi, -131071 to 131071.\n"
-        "    vth_lo: it fires -1 where v < 64 vth_lo, -131071 to 131071." if ternary
-        else "vth: it fires where v > 64 vth, 0 to 131071."
+        "vth_hi: it fires 1 where v > 64 vth_hi, -131072 to 131072.\n"
+        "    vth_lo: it fires -1 where v < 64 vth_lo, -131072 to 131072." if ternary
+        else "vth: it fires where v > 64 vth, 0 to 131072."
     )
     return LOIHI_NEURON.format(threshold=threshold, extra=extra, state=state, samples=SAMPLES)
 
@@ -299,14 +303,15 @@ REFRACTORY = {
 }
 CONNECTION = """
 Args:
-    x: int32 messages, [T, *batch, in].
+    x: messages, [T, *batch, in]: int32, or float32 or float64 that hold whole numbers.
     {weight}
-    buffer: what is still on its way, int32 {buffer}; 0 where it is not given.
+    buffer: what is still on its way, {buffer}, of the type of x; 0 where it is not given.
     weight_exp: sums are shifted to the left by it, or arithmetically to the right, -8 to 7.
     num_message_bits: 0 where a message is a spike, and anything but 0 counts as 1.
 
 Returns:
-    y [T, *batch, out], and the buffer after the last step. Sums are exact modulo 2**32.
+    y [T, *batch, out], and the buffer after the last step. Sums are exact modulo 2**32. Of a floating-point x, beside weights\
+ of its type, they have gradients: those of the product of numbers, straight through the shift.
 
 Raises:
     ValueError: for a shape or a number out of its range.
@@ -499,8 +504,9 @@ Returns:
     The source of the kernels of the forward and the backward pass. It needs no GPU.""",
     "lava_neuron": """
 Args:
-    name: "lif", "ternary_lif", "lif_reset" or "lif_refractory". Parameters are du, dv, bias and vth (vth_hi and vth_lo), then interval and\
- offset, or period. They fire strictly above the threshold.
+    name: "lif", "ternary_lif", "lif_reset" or "lif_refractory", whose parameters are du, dv, bias and vth (vth_hi and vth_lo), then interval\
+ and offset, or period, and which fire strictly above the threshold; or "atrlif", "rf", "sigma", "delta", "sigma_delta" or\
+ "sigma_delta_unit", whose names docs/loihi.md lists.
 
 Raises:
     ValueError: for any other name.
@@ -651,18 +657,59 @@ Raises:
     "loihi_lif_reset": loihi(**RESET), "loihi_ternary_lif_reset": loihi(True, **RESET),
     "loihi_lif_refractory": loihi(**REFRACTORY), "loihi_ternary_lif_refractory": loihi(True, **REFRACTORY),
     "loihi_dense": CONNECTION.format(
-        weight="weight: int32 [out, in], prepared by `loihi_prepare_weights`, -256 to 255.\n    delay: in steps, 0 to 64.",
+        weight="weight: [out, in], of the type of x, prepared by `loihi_prepare_weights` or `loihi_fake_quantize`, -256 to 255.\n    delay: in steps, 0 to 64.",
         buffer="[delay, *batch, out]"),
     "loihi_sparse": CONNECTION.format(
         weight="crow_indices: where the rows of the weights [out, in] begin, int64 [out + 1].\n"
                "    col_indices: of their nonzeros, int64.\n"
-               "    values: of their nonzeros, int32, prepared by `loihi_prepare_weights`.\n    delay: in steps, 0 to 64.",
+               "    values: of their nonzeros, of the type of x, prepared by `loihi_prepare_weights` or `loihi_fake_quantize`.\n    delay: in steps, 0 to 64.",
         buffer="[delay, *batch, out]"),
     "loihi_delay_dense": CONNECTION.format(
-        weight="weight: int32 [out, in], prepared by `loihi_prepare_weights`, -256 to 255.\n"
+        weight="weight: [out, in], of the type of x, prepared by `loihi_prepare_weights` or `loihi_fake_quantize`, -256 to 255.\n"
                "    delays: of each synapse, int32 [out, in] steps, 0 to max_delay.",
         buffer="[max_delay, *batch, out]").replace(
             "    weight_exp", "    max_delay: the longest delay, 0 to 63.\n    weight_exp", 1),
+    "loihi_conv": CONNECTION.format(
+        weight="weight: [out, in / groups, height, width], of the type of x, prepared, -256 to 255, as that of torch's conv2d.\n"
+               "    stride: in height and width.\n    padding: zeros around an image, in height and width.\n"
+               "    dilation: in height and width.\n    groups: of channels.\n    delay: in steps, 0 to 64.",
+        buffer="[delay, *batch, out, height, width]").replace("[T, *batch, in]", "[T, *batch, in, height, width]").replace(
+            "y [T, *batch, out]", "y [T, *batch, out, height, width]").replace(
+            "Sums are exact modulo 2**32.", "Sums wrap around at 24 bits.").replace("through the shift", "through shift and wrap"),
+    "loihi_fake_quantize": """
+Args:
+    weight: floating point.
+    num_weight_bits: 1 to 8.
+    sign_mode: "mixed", "excitatory" or "inhibitory"; read off the weights, truncated toward zero, where it is not given.
+    truncate: as `loihi_prepare_weights` does, and not to the nearest number that the chip has.
+
+Returns:
+    Whole numbers in the type of weight. The gradient is that of a clip to the range of the sign mode.
+
+Raises:
+    ValueError: for a NaN, and a number out of its range.
+    TypeError: for weights that are no floating-point numbers.""",
+    "loihi_optimize_weight_bits": """
+Args:
+    weight: whole numbers in the range of the sign mode; others are truncated toward zero.
+    sign_mode: "mixed", "excitatory" or "inhibitory"; read off the weights where it is not given.
+
+Returns:
+    The weights times the largest 2**-weight_exp that fits, int32 on the CPU; the fewest bits that hold these; and weight_exp, -8 to 0.
+
+Raises:
+    ValueError: for a weight out of the range.""",
+    "loihi_neuron": """
+Args:
+    name: lif, lif_reset, lif_refractory, one of these with ternary_ before it, atrlif, rf, delta, sigma_delta or sigma_delta_unit.
+    surrogate: of its spikes.
+    surrogate_args: the surrogate's numbers; [] for its defaults.
+
+Returns:
+    The neuron text, for `run`: on float32 or float64 that hold whole numbers.
+
+Raises:
+    ValueError: for another name.""",
     "loihi_prepare_weights": """
 Args:
     weight: int32, clipped to -256 and 255.

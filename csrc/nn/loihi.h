@@ -5,8 +5,9 @@
 //                  LoihiLIF(LoihiLIFOptions().du(4095).dv(128).bias_mant(bias).vth(10)));
 //   at::Tensor spikes = net(x_seq);  // int32, [T, *batch, in] to [T, *batch, out]
 //
-// All tensors are int32 (indices int64), copied, and registered as buffers, which to() leaves integers. Nothing has
-// gradients. Constants out of range are refused at construction.
+// All tensors are int32 (indices int64), copied, and registered as buffers, which to() leaves integers. Constants out
+// of range are refused at construction. Integers have no gradients; of a float32 or float64 input that holds whole
+// numbers LoihiLIF makes the same spikes, of its type, with the gradients of the operator (docs/loihi.md).
 #pragma once
 
 #include <spikeforge/nn/neuron_module.h>
@@ -36,19 +37,31 @@ class SPIKEFORGE_API LoihiLIFOptions {
   LoihiLIFOptions& reset_interval(std::int64_t steps) { return set("reset_interval", steps); }
   LoihiLIFOptions& reset_offset(std::int64_t steps) { return set("reset_offset", steps); }
   LoihiLIFOptions& refractory_period(std::int64_t steps) { return set("refractory_period", steps); }
+  // Of a floating-point input.
+  LoihiLIFOptions& surrogate(std::string name, std::vector<double> args = {}) {
+    surrogate_ = std::move(name);
+    surrogate_args_ = std::move(args);
+    return *this;
+  }
+  LoihiLIFOptions& detach_reset(bool on) { return detach_reset_ = on, *this; }
   // The states are part of what save() writes.
   LoihiLIFOptions& persistent_state(bool on) { return persistent_ = on, *this; }
 
   const Given& given() const { return given_; }
   bool ternary() const { return ternary_; }
   LoihiForm form() const { return form_; }
+  const std::string& surrogate() const { return surrogate_; }
+  const std::vector<double>& surrogate_args() const { return surrogate_args_; }
+  bool detach_reset() const { return detach_reset_; }
   bool persistent_state() const { return persistent_; }
 
  private:
   LoihiLIFOptions& set(const char* name, LoihiNumber number);
 
   Given given_;
-  bool ternary_ = false, persistent_ = false;
+  bool ternary_ = false, persistent_ = false, detach_reset_ = false;
+  std::string surrogate_ = "sigmoid";
+  std::vector<double> surrogate_args_;
   LoihiForm form_ = LoihiForm::plain;
 };
 

@@ -54,6 +54,8 @@ Tensors LoihiConnection::advance(at::TensorList inputs, std::int64_t steps) {
   TORCH_CHECK_VALUE(inputs.size() == 1 && inputs[0].defined() && inputs[0].dim() >= 2 && inputs[0].size(0) == steps,
                     title(), ": takes one input, [T, *batch, in]");
   const at::Tensor& x = inputs[0];
+  TORCH_CHECK_TYPE(x.scalar_type() == at::kInt, title(), ": x must be int32, as the weights are, but is ",
+                   x.scalar_type(), "; pass x.to(torch.int32)");
   if (buffer_.defined()) {
     const std::vector<std::int64_t> shape = buffer_shape(x);
     TORCH_CHECK_VALUE(buffer_.sizes() == shape, title(), ": the state buffer has shape ", buffer_.sizes(),

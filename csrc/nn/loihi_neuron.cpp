@@ -57,6 +57,9 @@ LoihiLIFOptions& LoihiLIFOptions::set(const char* name, LoihiNumber number) {
 LoihiLIFImpl::LoihiLIFImpl(LoihiLIFOptions options)
     : NeuronModule(loihi_states_of(options), options.persistent_state()), options_(std::move(options)) {
   call_.form = options_.form();
+  call_.surrogate = options_.surrogate();
+  call_.surrogate_args = options_.surrogate_args();
+  call_.detach_reset = options_.detach_reset();
   const Names names = loihi_params_of(options_);
   std::vector<std::int64_t> shape;
   at::TensorOptions place(at::kInt);
@@ -78,19 +81,28 @@ LoihiLIFImpl::LoihiLIFImpl(LoihiLIFOptions options)
       place = place.device(own.device());
     }
   }
-  // No steps: the operator checks its arguments, and that is all.
+  // No steps: the operator checks its arguments, and that is all; those of a floating-point input too.
   shape.insert(shape.begin(), 0);
-  LoihiLIFImpl::call({at::zeros(shape, place)}, Tensors(state_names().size()), false);
+  for (const at::ScalarType type : {at::kInt, at::kFloat})
+    LoihiLIFImpl::call({at::zeros(shape, place.dtype(type))}, Tensors(state_names().size()), false);
 }
 
+namespace {
+
+bool is_loihi_type(const at::Tensor& t) {
+  return t.scalar_type() == at::kInt || t.scalar_type() == at::kFloat || t.scalar_type() == at::kDouble;
+}
+
+}  // namespace
+
 void LoihiLIFImpl::check_input(const at::Tensor& x) const {
-  TORCH_CHECK_TYPE(x.scalar_type() == at::kInt, title(), ": x must be int32, but is ", x.scalar_type(),
-                   "; pass x.to(torch.int32)");
+  TORCH_CHECK_TYPE(is_loihi_type(x), title(), ": x must be int32, or float32 or float64 to be differentiated, but is ",
+                   x.scalar_type(), "; pass x.to(torch.int32)");
 }
 
 void LoihiLIFImpl::set_own_state(std::size_t i, at::Tensor value) {
-  TORCH_CHECK_TYPE(!value.defined() || value.scalar_type() == at::kInt, title(), ": the state ", state_names()[i],
-                   " must be int32, but is ", value.scalar_type());
+  TORCH_CHECK_TYPE(!value.defined() || is_loihi_type(value), title(), ": the state ", state_names()[i],
+                   " must be int32, or of the floating-point type of the input, but is ", value.scalar_type());
   NeuronModule::set_own_state(i, std::move(value));
 }
 
@@ -130,6 +142,10 @@ Script LoihiLIFImpl::script() const {
       text = "torch.full([], " + text + ", dtype=x.dtype, device=x.device)";
     arguments += ", " + name + "=" + text;
   }
+  if (options_.surrogate() != LoihiOptions().surrogate)
+    arguments += ", surrogate=" + script::quoted(options_.surrogate());
+  if (!options_.surrogate_args().empty()) arguments += ", surrogate_args=" + script::list(options_.surrogate_args());
+  if (options_.detach_reset()) arguments += ", detach_reset=True";
   result.forward +=
       targets + " = torch.ops.spikeforge." + operator_of(options_).name + "(" + arguments + ")\nreturn spikes";
   return result;

@@ -7,11 +7,14 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include <array>
+#include <limits>
 #include <tuple>
 
 namespace spikeforge {
@@ -22,9 +25,27 @@ void check_number(const char* op, const char* name, std::int64_t value, std::int
                     value);
 }
 
+namespace {
+
+// As Python names it.
+const char* python_name(c10::ScalarType type) {
+  switch (type) {
+    case at::kInt:
+      return "int32";
+    case at::kLong:
+      return "int64";
+    case at::kDouble:
+      return "float64";
+    default:
+      return "float32";
+  }
+}
+
+}  // namespace
+
 void check_integers(const char* op, const char* name, const at::Tensor& t, c10::ScalarType type, const at::Tensor& x) {
   TORCH_CHECK_TYPE(t.scalar_type() == type, op, ": ", name, " must be ", type, ", but is ", t.scalar_type(), "; pass ",
-                   name, type == at::kInt ? ".to(torch.int32)" : ".to(torch.int64)");
+                   name, ".to(torch.", python_name(type), ")");
   TORCH_CHECK_TYPE(t.layout() == c10::kStrided, op, ": ", name, " must be a dense tensor, but its layout is ",
                    t.layout());
   TORCH_CHECK_VALUE(t.device() == x.device(), op, ": ", name, " must be on ", x.device(),
@@ -33,10 +54,30 @@ void check_integers(const char* op, const char* name, const at::Tensor& t, c10::
 
 void check_elements(const char* op, const char* name, const at::Tensor& t, std::int64_t least, std::int64_t most) {
   if (!t.is_cpu() || at::isTensorSubclassLike(t) || t.numel() == 0) return;
-  const auto [low, high] = at::aminmax(t);
+  const auto [low, high] = at::aminmax(t.detach());
   const auto lowest = low.item<std::int64_t>(), highest = high.item<std::int64_t>();
   TORCH_CHECK_VALUE(least <= lowest && highest <= most, op, ": ", name, " must lie in [", least, ", ", most,
                     "], but has values from ", lowest, " to ", highest);
+}
+
+void check_whole(const char* op, const char* name, const at::Tensor& t) {
+  if (!t.is_cpu() || at::isTensorSubclassLike(t) || !at::isFloatingType(t.scalar_type())) return;
+  const at::Tensor values = t.detach();
+  TORCH_CHECK_VALUE(values.eq(values.trunc()).all().item<bool>(), op, ": ", name,
+                    " must hold whole numbers, but has others; loihi_fake_quantize makes them of weights");
+}
+
+at::Tensor straight_through(const at::Tensor& value, const at::Tensor& source) {
+  return value.add(source.sub(source.detach()));
+}
+
+at::Tensor shifted_sums(const at::Tensor& sums, std::int64_t weight_exp, std::int64_t bits) {
+  at::Tensor result = sums;
+  if (weight_exp > 0) result = result.bitwise_left_shift(weight_exp);
+  if (weight_exp < 0) result = result.bitwise_right_shift(-weight_exp);
+  // To the top of an int32 and back, with its sign.
+  if (bits < 32) result = result.bitwise_left_shift(32 - bits).bitwise_right_shift(32 - bits);
+  return result;
 }
 
 namespace {
@@ -44,25 +85,44 @@ namespace {
 using at::Tensor;
 using YAndBuffer = std::tuple<Tensor, Tensor>;
 using Product = Tensor(const Tensor&, const Tensor&, std::int64_t);
+using FloatProduct = Tensor(const Tensor&, const Tensor&, std::int64_t, std::int64_t, std::int64_t);
 using SparseProduct = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t);
+using FloatSparseProduct = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t,
+                                  std::int64_t, std::int64_t);
 using Dense = YAndBuffer(const Tensor&, const Tensor&, const OptionalTensor&, std::int64_t, std::int64_t, std::int64_t);
 using Sparse = YAndBuffer(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
                           std::int64_t, std::int64_t, std::int64_t);
 using DelayDense = YAndBuffer(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&, std::int64_t,
                               std::int64_t, std::int64_t);
+using Conv = YAndBuffer(const Tensor&, const Tensor&, const OptionalTensor&, at::IntArrayRef, at::IntArrayRef,
+                        at::IntArrayRef, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
+using Shape = Sizes<c10::SymInt>;
 
 template <class Signature>
 c10::TypedOperatorHandle<Signature> find(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 
-// A call of a connection, for its checks and shapes. All tensors lie beside x.
+// The width of a sum: an int32's, and that of the chip, at which a convolution wraps around.
+constexpr std::int64_t full_width = 32, chip_width = 24;
+
+// A call of a connection, for its checks, shapes and products. All tensors lie beside x, and are int32 as it is, or of
+// its floating-point type where gradients are wanted.
 class Connection {
  public:
-  Connection(const char* op, const Tensor& x, std::int64_t weight_exp, std::int64_t num_message_bits)
-      : op_(op), x_(x), weight_exp_(weight_exp) {
-    check_type("x", x, at::kInt);
-    TORCH_CHECK_VALUE(x.dim() >= 2, op, ": x must have shape [T, *batch, in], but has ", x.sym_sizes());
+  // `dims` are those of x behind the batch, of which `described` speaks.
+  Connection(const char* op, const Tensor& x, std::int64_t weight_exp, std::int64_t num_message_bits,
+             std::int64_t dims = 1, const char* described = "in", std::int64_t bits = full_width)
+      : op_(op),
+        x_(x),
+        weight_exp_(weight_exp),
+        num_message_bits_(num_message_bits),
+        dims_(dims),
+        bits_(bits),
+        type_(x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble ? x.scalar_type() : at::kInt) {
+    check_type("x", x, type_);
+    TORCH_CHECK_VALUE(x.dim() >= 1 + dims, op, ": x must have shape [T, *batch, ", described, "], but has ",
+                      x.sym_sizes());
     check_number(op, "weight_exp", weight_exp, -8, 7);
     check_number(op, "num_message_bits", num_message_bits, 0, 32);
   }
@@ -72,7 +132,8 @@ class Connection {
   }
 
   void check_weight(const char* name, const Tensor& weight) const {
-    check_type(name, weight, at::kInt);
+    check_type(name, weight, type_);
+    check_whole(op_, name, weight);
     check_elements(op_, name, weight, least_weight, most_weight);
   }
 
@@ -83,40 +144,56 @@ class Connection {
                       matrix.sym_sizes());
   }
 
-  // x as [rows, in].
+  // x as [rows, ...].
   Tensor rows() const {
-    c10::SymInt rows = 1;
-    for (std::int64_t d = 0; d < x_.dim() - 1; ++d) rows = rows * x_.sym_size(d);
-    return x_.reshape_symint({rows, x_.sym_size(-1)});
+    Shape shape{1};
+    for (std::int64_t d = 0; d < x_.dim() - dims_; ++d) shape[0] = shape[0] * x_.sym_size(d);
+    for (std::int64_t d = x_.dim() - dims_; d < x_.dim(); ++d) shape.push_back(x_.sym_size(d));
+    return x_.reshape_symint(shape);
   }
 
-  // [first, *batch, out]
-  Sizes<c10::SymInt> sizes(const c10::SymInt& first, const c10::SymInt& out) const {
-    Sizes<c10::SymInt> result{first};
-    for (std::int64_t d = 1; d < x_.dim() - 1; ++d) result.push_back(x_.sym_size(d));
-    result.push_back(out);
+  // The sums [rows, out] of [rows, in] and [out, in], shifted and as wide as they may be.
+  Tensor product(const Tensor& rows, const Tensor& weight) const {
+    static const auto integers = find<Product>("spikeforge::loihi_product");
+    static const auto floats = find<FloatProduct>("spikeforge::loihi_float_product");
+    if (type_ != at::kInt) return floats.call(rows, weight, num_message_bits_, weight_exp_, bits_);
+    return shifted_sums(integers.call(rows, weight, num_message_bits_), weight_exp_, bits_);
+  }
+  Tensor product(const Tensor& rows, const Tensor& crow_indices, const Tensor& col_indices,
+                 const Tensor& values) const {
+    static const auto integers = find<SparseProduct>("spikeforge::loihi_sparse_product");
+    static const auto floats = find<FloatSparseProduct>("spikeforge::loihi_float_sparse_product");
+    if (type_ != at::kInt)
+      return floats.call(rows, crow_indices, col_indices, values, num_message_bits_, weight_exp_, bits_);
+    return shifted_sums(integers.call(rows, crow_indices, col_indices, values, num_message_bits_), weight_exp_, bits_);
+  }
+
+  // Sums [rows, ...] as [T, *batch, ...].
+  Tensor steps(const Tensor& sums) const {
+    return sums.reshape_symint(sizes(x_.sym_size(0), sums.sym_sizes().slice(1)));
+  }
+
+  // [first, *batch, *out]
+  Shape sizes(const c10::SymInt& first, c10::SymIntArrayRef out) const {
+    Shape result{first};
+    for (std::int64_t d = 1; d < x_.dim() - dims_; ++d) result.push_back(x_.sym_size(d));
+    result.append(out.begin(), out.end());
     return result;
   }
 
-  // The sums [rows, out] as [T, *batch, out], shifted.
-  Tensor shifted(const Tensor& sums) const {
-    Tensor steps = sums.view_symint(sizes(x_.sym_size(0), sums.sym_size(1)));
-    if (weight_exp_ == 0) return steps;
-    return weight_exp_ > 0 ? steps.bitwise_left_shift(weight_exp_) : steps.bitwise_right_shift(-weight_exp_);
-  }
-
-  Tensor buffer_or_zeros(const OptionalTensor& buffer, std::int64_t slots, const c10::SymInt& out) const {
-    const Sizes<c10::SymInt> expected = sizes(slots, out);
+  Tensor buffer_or_zeros(const OptionalTensor& buffer, std::int64_t slots, c10::SymIntArrayRef out) const {
+    const Shape expected = sizes(slots, out);
     if (!buffer.has_value() || !buffer->defined()) return at::zeros_symint(expected, x_.options());
     TORCH_CHECK_VALUE(buffer->sym_sizes() == c10::SymIntArrayRef(expected), op_, ": buffer must have shape ",
                       c10::SymIntArrayRef(expected), ", [delay, *batch, out], but has ", buffer->sym_sizes());
-    check_type("buffer", *buffer, at::kInt);
+    check_type("buffer", *buffer, type_);
     return *buffer;
   }
 
   // What arrives in these steps, and what later, where every message is on its way for `delay` steps.
   YAndBuffer delayed(const Tensor& sent, const OptionalTensor& buffer, std::int64_t delay) const {
-    const Tensor before = buffer_or_zeros(buffer, delay, sent.sym_size(-1));
+    check_number(op_, "delay", delay, 0, most_delay + 1);
+    const Tensor before = buffer_or_zeros(buffer, delay, sent.sym_sizes().slice(x_.dim() - dims_));
     if (delay == 0) return {sent, before.clone()};
     const c10::SymInt steps = x_.sym_size(0);
     const c10::SymInt left = (steps - delay).max(0);  // of `sent`, what arrives at once
@@ -127,24 +204,21 @@ class Connection {
  private:
   const char* op_;
   const Tensor& x_;
-  std::int64_t weight_exp_;
+  std::int64_t weight_exp_, num_message_bits_, dims_, bits_;
+  c10::ScalarType type_;
 };
 
 YAndBuffer dense(const Tensor& x, const Tensor& weight, const OptionalTensor& buffer, std::int64_t delay,
                  std::int64_t weight_exp, std::int64_t num_message_bits) {
-  static const auto product = find<Product>("spikeforge::loihi_product");
   const Connection connection("loihi_dense", x, weight_exp, num_message_bits);
   connection.check_matrix("weight", weight);
   connection.check_weight("weight", weight);
-  check_number("loihi_dense", "delay", delay, 0, most_delay + 1);
-  const Tensor sums = product.call(connection.rows(), weight, num_message_bits);
-  return connection.delayed(connection.shifted(sums), buffer, delay);
+  return connection.delayed(connection.steps(connection.product(connection.rows(), weight)), buffer, delay);
 }
 
 YAndBuffer sparse(const Tensor& x, const Tensor& crow_indices, const Tensor& col_indices, const Tensor& values,
                   const OptionalTensor& buffer, std::int64_t delay, std::int64_t weight_exp,
                   std::int64_t num_message_bits) {
-  static const auto product = find<SparseProduct>("spikeforge::loihi_sparse_product");
   constexpr const char* op = "loihi_sparse";
   const Connection connection(op, x, weight_exp, num_message_bits);
   connection.check_type("crow_indices", crow_indices, at::kLong);
@@ -155,14 +229,12 @@ YAndBuffer sparse(const Tensor& x, const Tensor& crow_indices, const Tensor& col
   TORCH_CHECK_VALUE(values.dim() == 1 && col_indices.sym_sizes() == values.sym_sizes(), op,
                     ": col_indices and values must have the same shape [nnz], but have ", col_indices.sym_sizes(),
                     " and ", values.sym_sizes());
-  check_number(op, "delay", delay, 0, most_delay + 1);
-  const Tensor sums = product.call(connection.rows(), crow_indices, col_indices, values, num_message_bits);
-  return connection.delayed(connection.shifted(sums), buffer, delay);
+  const Tensor sums = connection.product(connection.rows(), crow_indices, col_indices, values);
+  return connection.delayed(connection.steps(sums), buffer, delay);
 }
 
 YAndBuffer delay_dense(const Tensor& x, const Tensor& weight, const Tensor& delays, const OptionalTensor& buffer,
                        std::int64_t max_delay, std::int64_t weight_exp, std::int64_t num_message_bits) {
-  static const auto product = find<Product>("spikeforge::loihi_product");
   constexpr const char* op = "loihi_delay_dense";
   const Connection connection(op, x, weight_exp, num_message_bits);
   connection.check_matrix("weight", weight);
@@ -176,21 +248,71 @@ YAndBuffer delay_dense(const Tensor& x, const Tensor& weight, const Tensor& dela
   const c10::SymInt steps = x.sym_size(0), out = weight.sym_size(0);
   const std::int64_t slots = max_delay + 1;
   const Tensor rows = connection.rows();
-  // What arrives in these steps, and in `slots` steps after them.
-  const Tensor arriving = at::cat(
+  // [slots + T, *batch, out]: what arrives in these steps, and in `slots` steps after them.
+  Tensor arriving = at::cat(
       {connection.buffer_or_zeros(buffer, slots, out), at::zeros_symint(connection.sizes(steps, out), x.options())});
   for (std::int64_t delay = 0; delay <= max_delay; ++delay) {
-    const Tensor sums = product.call(rows, weight.mul(delays.eq(delay)), num_message_bits);
-    arriving.narrow_symint(0, 1 + delay, steps).add_(connection.shifted(sums));
+    const Tensor sums = connection.steps(connection.product(rows, weight.mul(delays.eq(delay))));
+    const Tensor earlier = at::zeros_symint(connection.sizes(1 + delay, out), x.options()),
+                 later = at::zeros_symint(connection.sizes(max_delay - delay, out), x.options());
+    arriving = arriving.add(at::cat({earlier, sums, later}));
   }
   return {arriving.narrow_symint(0, 0, steps).clone(), arriving.narrow_symint(0, steps, slots).clone()};
 }
 
-SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
+// One number for each of two dimensions, or one for both.
+std::array<std::int64_t, 2> pair(const char* op, const char* name, at::IntArrayRef given, std::int64_t least) {
+  TORCH_CHECK_VALUE(given.size() == 1 || given.size() == 2, op, ": ", name, " must be 1 or 2 numbers, but is ", given);
+  for (const std::int64_t number : given)
+    TORCH_CHECK_VALUE(number >= least, op, ": ", name, " must be ", least, " or more, but is ", given);
+  return {given.front(), given.back()};
+}
+
+YAndBuffer conv(const Tensor& x, const Tensor& weight, const OptionalTensor& buffer, at::IntArrayRef stride,
+                at::IntArrayRef padding, at::IntArrayRef dilation, std::int64_t groups, std::int64_t delay,
+                std::int64_t weight_exp, std::int64_t num_message_bits) {
+  constexpr const char* op = "loihi_conv";
+  const Connection connection(op, x, weight_exp, num_message_bits, /*dims=*/3, "channels, height, width", chip_width);
+  connection.check_weight("weight", weight);
+  const auto steps = pair(op, "stride", stride, 1), around = pair(op, "padding", padding, 0),
+             apart = pair(op, "dilation", dilation, 1);
+  check_number(op, "groups", groups, 1, std::numeric_limits<std::int32_t>::max());
+  TORCH_CHECK_VALUE(
+      weight.dim() == 4 && weight.sym_size(1) * groups == x.sym_size(-3) && weight.sym_size(0) % groups == 0, op,
+      ": weight must have shape [out, in / groups, height, width] with in = ", x.sym_size(-3),
+      " and out a multiple of ", groups, " groups, but has ", weight.sym_sizes());
+  Tensor patches = at::constant_pad_nd(connection.rows(), {around[1], around[1], around[0], around[0]});
+  for (std::int64_t d = 0; d < 2; ++d) {
+    const c10::SymInt window = (weight.sym_size(2 + d) - 1) * apart[d] + 1;
+    TORCH_CHECK_VALUE(weight.sym_size(2 + d) >= 1 && window <= patches.sym_size(2 + d), op,
+                      ": the kernel must be no larger than the padded input, but spans ", window, " of ",
+                      patches.sym_size(2 + d));
+    patches = patches.unfold(2 + d, window.guard_int(__FILE__, __LINE__), steps[d]).slice(-1, 0, {}, apart[d]);
+  }
+  // [rows, channels, height, width, kernel's height, its width] as a row for each place.
+  const c10::SymInt rows = patches.sym_size(0), height = patches.sym_size(2), width = patches.sym_size(3);
+  patches = patches.permute({0, 2, 3, 1, 4, 5});
+  const c10::SymInt in = weight.sym_size(1), out = weight.sym_size(0) / groups;
+  c10::SmallVector<Tensor, 4> sums;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    const Tensor messages = patches.narrow_symint(3, in * g, in).flatten(3).flatten(0, 2);
+    sums.push_back(connection.product(messages, weight.narrow_symint(0, out * g, out).flatten(1)));
+  }
+  const Tensor sent = at::cat(sums, 1).view_symint({rows, height, width, out * groups}).permute({0, 3, 1, 2});
+  return connection.delayed(connection.steps(sent), buffer, delay);
+}
+
+void register_connections(torch::Library& library) {
   library.impl("loihi_dense", TORCH_FN(dense));
   library.impl("loihi_sparse", TORCH_FN(sparse));
   library.impl("loihi_delay_dense", TORCH_FN(delay_dense));
+  library.impl("loihi_conv", TORCH_FN(conv));
 }
+
+SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { register_connections(library); }
+
+// What they are made of knows how to map; torch would call them map by map.
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) { register_connections(library); }
 
 Arrivals named(YAndBuffer results) { return {std::move(std::get<0>(results)), std::move(std::get<1>(results))}; }
 
@@ -216,6 +338,13 @@ Arrivals loihi_delay_dense(const at::Tensor& x, const at::Tensor& weight, const 
                            const LoihiConnectionOptions& options) {
   static const auto op = ops::find<ops::DelayDense>("spikeforge::loihi_delay_dense");
   return ops::named(op.call(x, weight, delays, buffer, max_delay, options.weight_exp, options.num_message_bits));
+}
+
+Arrivals loihi_conv(const at::Tensor& x, const at::Tensor& weight, const LoihiConvGeometry& geometry,
+                    const std::optional<at::Tensor>& buffer, const LoihiConnectionOptions& options) {
+  static const auto op = ops::find<ops::Conv>("spikeforge::loihi_conv");
+  return ops::named(op.call(x, weight, buffer, geometry.stride, geometry.padding, geometry.dilation, geometry.groups,
+                            options.delay, options.weight_exp, options.num_message_bits));
 }
 
 }  // namespace spikeforge

@@ -20,5 +20,14 @@ void check_integers(const char* op, const char* name, const at::Tensor& t, c10::
 void check_number(const char* op, const char* name, std::int64_t value, std::int64_t least, std::int64_t most);
 // The same of a tensor's values, where they can be read at once: on the CPU, and not while a graph is traced.
 void check_elements(const char* op, const char* name, const at::Tensor& t, std::int64_t least, std::int64_t most);
+// Where they can be read: throws ValueError unless the values of a floating-point tensor are whole numbers.
+void check_whole(const char* op, const char* name, const at::Tensor& t);
+
+// `value` with the gradient of `source`, which has its shape and is finite.
+at::Tensor straight_through(const at::Tensor& value, const at::Tensor& source);
+
+// Sums, int32, shifted to the left by weight_exp or arithmetically to the right, and wrapped around at this many bits,
+// with a sign.
+at::Tensor shifted_sums(const at::Tensor& sums, std::int64_t weight_exp, std::int64_t bits);
 
 }  // namespace spikeforge::ops

@@ -55,6 +55,68 @@ const std::map<std::string, std::string, std::less<>>& texts() {
   v' = select(s, 0, h)
   wait' = where(h > vth, period, maximum(wait - 1, 0))
 }
+)"},
+      // excess is the threshold beyond theta_0, which a spike raises; r is what it adds 2 theta to.
+      {"atrlif", R"(neuron lava_atrlif(x; u, v, excess, r; du, dv, dtheta, dr, theta_0, theta_step, bias) {
+  current = u * (1 - du) + x
+  h = v * (1 - dv) + current + bias
+  above = excess * (1 - dtheta)
+  theta = theta_0 + above
+  refractory = r * (1 - dr)
+  s = spike(h - refractory - theta, sigmoid)
+  return s
+  u' = current
+  v' = h
+  excess' = above + theta_step * s
+  r' = refractory + 2 * theta * s
+}
+)"},
+      // It fires above vth as im passes 0 from below.
+      {"rf", R"(neuron lava_rf(x_re, x_im; re, im; sin_decay, cos_decay, vth) {
+  re_next = cos_decay * re - sin_decay * im + x_re
+  im_next = sin_decay * re + cos_decay * im + x_im
+  above = spike(re_next - vth, sigmoid)
+  return where(im_next >= 0 and im < 0, above, 0)
+  re' = re_next
+  im' = im_next
+}
+)"},
+      {"sigma", R"(neuron lava_sigma(x; sigma) {
+  next = sigma + x
+  return next
+  sigma' = next
+}
+)"},
+      // A change below vth is kept for later; the gradient is that of the whole change.
+      {"delta", R"(neuron lava_delta(x; act, residue; vth) {
+  change = x - act + residue
+  sent = custom_gradient(where(abs(change) >= vth, change, 0), change, 1)
+  return sent
+  act' = x
+  residue' = change - sent
+}
+)"},
+      {"sigma_delta", R"(neuron lava_sigma_delta(x; sigma, act, residue; bias, vth) {
+  next = sigma + x
+  active = relu(next + bias)
+  change = active - act + residue
+  sent = custom_gradient(where(abs(change) >= vth, change, 0), change, 1)
+  return sent
+  sigma' = next
+  act' = active
+  residue' = change - sent
+}
+)"},
+      {"sigma_delta_unit", R"(neuron lava_sigma_delta_unit(x; sigma, act, residue; bias, vth) {
+  next = sigma + x
+  active = next + bias
+  change = active - act + residue
+  sent = custom_gradient(where(abs(change) >= vth, change, 0), change, 1)
+  return sent
+  sigma' = next
+  act' = active
+  residue' = change - sent
+}
 )"}};
   return texts;
 }
@@ -68,7 +130,9 @@ SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
 const std::string& lava_neuron(std::string_view name) {
   const auto found = texts().find(name);
   TORCH_CHECK_VALUE(found != texts().end(),
-                    "lava_neuron: name must be lif, ternary_lif, lif_reset or lif_refractory, but is ", name);
+                    "lava_neuron: name must be lif, ternary_lif, lif_reset, lif_refractory, atrlif, rf, sigma, delta, "
+                    "sigma_delta or sigma_delta_unit, but is ",
+                    name);
   return found->second;
 }
 

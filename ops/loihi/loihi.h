@@ -1,9 +1,12 @@
 // Lava's neurons and connections, and Loihi's integer arithmetic bit for bit: the C++ face of the operators
 // torch.ops.spikeforge.loihi_* and of lava_neuron. The equations are in <spikeforge/neuron/loihi.h>.
 //
-// All tensors are int32 (weights before their preparation aside) and have no gradients. x is [T, *shape], time first;
-// states are [*shape]. Errors are c10::TypeError and c10::ValueError and name operator and argument. A number out of
-// its range is refused; so is a tensor with a value out of range, if it is on the CPU: tensors on a GPU are not read.
+// Tensors are int32 (weights before their preparation aside) and have no gradients; or they are float32 or float64, all
+// that a call has of one type, hold whole numbers, and the call gives the same numbers and is differentiable: the
+// gradient goes straight through rounding, shifts and wraps, a spike's is the surrogate's (docs/loihi.md). x is
+// [T, *shape], time first; states are [*shape]. Errors are c10::TypeError and c10::ValueError and name operator and
+// argument. A number out of its range is refused; so is a tensor with a value out of range, if it is on the CPU:
+// tensors on a GPU are not read.
 #pragma once
 
 #include <spikeforge/base/export.h>
@@ -17,10 +20,11 @@
 #include <string_view>
 #include <utility>
 #include <variant>
+#include <vector>
 
 namespace spikeforge {
 
-// A parameter: an integer, or an int32 tensor that broadcasts against shape.
+// A parameter: an integer, or a tensor that broadcasts against shape: int32, or beside a floating-point x of its type.
 class LoihiNumber {
  public:
   LoihiNumber(std::int64_t number) : value_(number) {}           // NOLINT(google-explicit-constructor)
@@ -43,17 +47,21 @@ struct LoihiState {
 
 struct LoihiOptions {
   LoihiNumber du = 0;         // [-1, 4095]; u decays by (du + 1) / 4096 a step
-  LoihiNumber dv = 0;         // [0, 4095]; v decays by dv / 4096 a step
+  LoihiNumber dv = 0;         // [0, 4096]; v decays by dv / 4096 a step; 4096 forgets all of it, as in Lava
   LoihiNumber bias_mant = 0;  // [-4096, 4095]
   LoihiNumber bias_exp = 0;   // [-31, 7]
-  LoihiNumber vth = 10;       // [0, 131071], in units of 64 of v; of a ternary neuron the upper one, down to -131071
-  LoihiNumber vth_lo = -10;   // [-131071, 131071]; of a ternary neuron
+  LoihiNumber vth = 10;       // [0, 131072], in units of 64 of v; of a ternary neuron the upper one, down to -131072
+  LoihiNumber vth_lo = -10;   // [-131072, 131072]; of a ternary neuron
   LoihiForm form = LoihiForm::plain;
   std::int64_t reset_interval = 1;
   std::int64_t reset_offset = 0;
   std::int64_t refractory_period = 1;
   bool store_states = false;                           // sequences of states, [T, *shape], rather than the last ones
   std::optional<at::Tensor> lengths = {}, start = {};  // of samples, as for other neurons (neuron.h)
+  // Of a floating-point x. The surrogate sees h / (64 vth) - 1, the voltage above the threshold in units of it.
+  std::string surrogate = "sigmoid";
+  std::vector<double> surrogate_args = {};  // none: its defaults
+  bool detach_reset = false;
 };
 
 // Spikes are 0 or 1, of a ternary neuron -1, 0 or 1. The counter is undefined in LoihiForm::plain.
@@ -74,6 +82,23 @@ SPIKEFORGE_API LoihiResults loihi_ternary_lif(const at::Tensor& x, const LoihiSt
 // negative, inhibitory if none is positive, else mixed.
 SPIKEFORGE_API at::Tensor loihi_prepare_weights(const at::Tensor& weight, std::int64_t num_weight_bits = 8,
                                                 std::optional<std::string_view> sign_mode = std::nullopt);
+
+// Floating-point weights as whole numbers that the chip holds, of their own type: to the nearest ones, or with
+// `truncate` those of loihi_prepare_weights. The gradient is that of the clip: straight through within the range of the
+// sign mode, ends included, and 0 outside.
+SPIKEFORGE_API at::Tensor loihi_fake_quantize(const at::Tensor& weight, std::int64_t num_weight_bits = 8,
+                                              std::optional<std::string_view> sign_mode = std::nullopt,
+                                              bool truncate = false);
+
+// Integers in the range of their sign mode (inferred where it is not given) in as few bits as hold them: the weights
+// times the largest 2^-weight_exp (weight_exp from -8 to 0) that fits, and the fewest bits that keep these. The product
+// with the new weights, shifted by weight_exp, is that with the old ones. Reads the weights on the host.
+struct OptimizedWeights {
+  at::Tensor weights;  // int32, on the CPU
+  std::int64_t num_weight_bits = 8, weight_exp = 0;
+};
+SPIKEFORGE_API OptimizedWeights loihi_optimize_weight_bits(const at::Tensor& weight,
+                                                           std::optional<std::string_view> sign_mode = std::nullopt);
 
 struct LoihiConnectionOptions {
   std::int64_t delay = 1;             // [0, 64] steps until a message arrives; 1 is Lava's own
@@ -103,6 +128,20 @@ SPIKEFORGE_API Arrivals loihi_delay_dense(const at::Tensor& x, const at::Tensor&
                                           std::int64_t max_delay,
                                           const std::optional<at::Tensor>& buffer = std::nullopt,
                                           const LoihiConnectionOptions& options = {});
+
+// A convolution of two dimensions: height, width; one number stands for both.
+struct LoihiConvGeometry {
+  std::vector<std::int64_t> stride = {1}, padding = {0}, dilation = {1};
+  std::int64_t groups = 1;
+};
+
+// x [T, *batch, in, height, width], prepared weights [out, in / groups, kernel height, kernel width] in torch's order:
+// a cross-correlation (Lava's kernels are these turned around, and its dimensions width, height, channels). y and
+// buffer are [., *batch, out, height, width]. Sums wrap around at 24 bits.
+SPIKEFORGE_API Arrivals loihi_conv(const at::Tensor& x, const at::Tensor& weight,
+                                   const LoihiConvGeometry& geometry = {},
+                                   const std::optional<at::Tensor>& buffer = std::nullopt,
+                                   const LoihiConnectionOptions& options = {});
 
 // ---- from a float network ----
 
@@ -135,11 +174,17 @@ struct FixedLayer {
 // with the weights' largest magnitude at the end of its range: 2^k times it for an integer k, the exponent.
 SPIKEFORGE_API FixedLayer loihi_quantize(const FloatLayer& layer, std::int64_t num_weight_bits = 8);
 
-// ---- in floating point ----
+// ---- as neuron text (<spikeforge/ops/traced.h>) ----
 
-// Lava's floating-point neurons as neuron text (<spikeforge/ops/traced.h>): lif, ternary_lif, lif_reset,
-// lif_refractory. Inputs x; states u, v and phase or wait; parameters du, dv, bias, vth (or vth_hi, vth_lo), and
-// interval, offset or period.
+// Lava's floating-point neurons. Inputs x, states u, v and phase or wait; parameters du, dv, bias, vth (or vth_hi,
+// vth_lo), and interval, offset or period: lif, ternary_lif, lif_reset, lif_refractory. Besides atrlif, rf, sigma,
+// delta, sigma_delta and sigma_delta_unit, whose names docs/loihi.md lists.
 SPIKEFORGE_API const std::string& lava_neuron(std::string_view name);
+
+// Fixed-point neurons on floating-point numbers that are whole: lif and ternary_lif and their forms, whose operators
+// are those above, and atrlif, rf, delta, sigma_delta and sigma_delta_unit. Their spikes have this surrogate, which
+// sees the distance above the threshold in units of it.
+SPIKEFORGE_API std::string loihi_neuron(std::string_view name, std::string_view surrogate = "sigmoid",
+                                        const std::vector<double>& surrogate_args = {});
 
 }  // namespace spikeforge

@@ -1,8 +1,10 @@
-// The public operators of Loihi's neurons, each lowered to loihi_forward.
-#include <spikeforge/kernels/multistep/loihi_cells.h>
+// The public operators of Loihi's neurons, each lowered to loihi_forward, or, where x is floating point, to the text of
+// differentiable_neurons.cpp.
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/loihi.h>
+#include <spikeforge/ops/loihi/neuron_call.h>
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -21,67 +23,84 @@ using Forward = std::vector<Tensor>(const Tensor&, const c10::List<MaybeTensor>&
                                     at::IntArrayRef, bool, std::string_view, bool, const MaybeTensor&,
                                     const MaybeTensor&);
 
-// A call in the order of the cell's states and parameters.
-struct LoihiCall {
-  Tensor x;
-  c10::List<MaybeTensor> states, params;
-  std::vector<std::int64_t> numbers;
-  bool store_states = false;
-  MaybeTensor lengths, start;
-
-  void add(MaybeTensor tensor, std::int64_t number) {
-    params.push_back(std::move(tensor));
-    numbers.push_back(number);
-  }
-};
-
 std::vector<Tensor> run(const LoihiCell& cell, const LoihiCall& call) {
+  if (at::isFloatingType(call.x.scalar_type())) return run_differentiably(cell, call);
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("spikeforge::loihi_forward", "").typed<Forward>();
   return op.call(call.x, call.states, call.params, call.numbers, cell.ternary, name_of(cell.form), call.store_states,
                  call.lengths, call.start);
 }
 
-// All overloads of one operator: x, the states, the parameters, store_states, lengths, start. A parameter is a number,
-// or a tensor whose None is the default.
+std::int64_t whole_number(const LoihiCell& cell, const CellParam& param, const c10::IValue& given) {
+  TORCH_CHECK_TYPE(given.isInt(), cell.name, ": ", param.name, " must be a whole number, but is ", given);
+  return given.toInt();
+}
+
+// How many arguments an operator has.
+std::size_t arguments_of(const LoihiCell& cell) { return 7 + cell.states.size() + cell.params.size(); }
+
+// All overloads of one operator: x, the states, the parameters, store_states, lengths, start, surrogate,
+// surrogate_args, detach_reset. A parameter is a number, or a tensor whose None is the default.
 template <bool ternary, LoihiForm form>
 void run_boxed(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   const LoihiCell& cell = loihi_cell(ternary, form);
-  const std::vector<c10::IValue> arguments = torch::jit::pop(*stack, 4 + cell.states.size() + cell.params.size());
+  const std::vector<c10::IValue> arguments = torch::jit::pop(*stack, arguments_of(cell));
   auto next = arguments.begin();
   LoihiCall call;
   call.x = (next++)->toTensor();
   for (std::size_t s = 0; s < cell.states.size(); ++s) call.states.push_back((next++)->toOptional<Tensor>());
   for (const CellParam& param : cell.params) {
     const c10::IValue& given = *next++;
-    if (given.isInt())
-      call.add(std::nullopt, given.toInt());
+    if (given.isScalar())
+      call.add(std::nullopt, whole_number(cell, param, given));
     else
       call.add(given.toOptional<Tensor>(), static_cast<std::int64_t>(param.default_value));
   }
   call.store_states = (next++)->toBool();
   call.lengths = (next++)->toOptional<Tensor>();
   call.start = (next++)->toOptional<Tensor>();
+  call.surrogate = (next++)->toStringRef();
+  call.surrogate_args = (next++)->toDoubleVector();
+  call.detach_reset = (next++)->toBool();
   for (Tensor& result : run(cell, call)) torch::jit::push(*stack, std::move(result));
 }
 
+// Integers have no gradients: the operator stays whole. Another x is handed to what autograd knows.
 template <bool ternary, LoihiForm form>
-void register_neuron(torch::Library& library) {
-  // A bias often differs from neuron to neuron where nothing else does: an overload takes a tensor of it beside
-  // numbers.
-  for (const char* const overload : {"", ".bias", ".tensor"})
-    library.impl((loihi_cell(ternary, form).name + overload).c_str(),
-                 torch::CppFunction::makeFromBoxedFunction<run_boxed<ternary, form>>());
+void autograd_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const Tensor& x = torch::jit::peek(*stack, 0, arguments_of(loihi_cell(ternary, form))).toTensor();
+  if (at::isFloatingType(x.scalar_type())) return run_boxed<ternary, form>(op, stack);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
 }
 
-SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
-  register_neuron<false, LoihiForm::plain>(library);
-  register_neuron<false, LoihiForm::reset>(library);
-  register_neuron<false, LoihiForm::refractory>(library);
-  register_neuron<true, LoihiForm::plain>(library);
-  register_neuron<true, LoihiForm::reset>(library);
-  register_neuron<true, LoihiForm::refractory>(library);
+// A bias often differs from neuron to neuron where nothing else does: an overload takes a tensor of it beside numbers.
+void register_overloads(torch::Library& library, const LoihiCell& cell, torch::CppFunction (*kernel)()) {
+  for (const char* const overload : {"", ".bias", ".tensor"}) library.impl((cell.name + overload).c_str(), kernel());
 }
+
+template <bool ternary, LoihiForm form>
+void register_neuron(torch::Library& library, bool differentiable) {
+  using torch::CppFunction;
+  const LoihiCell& cell = loihi_cell(ternary, form);
+  if (differentiable)
+    register_overloads(library, cell,
+                       [] { return CppFunction::makeFromBoxedFunction<autograd_boxed<ternary, form>>(); });
+  else
+    register_overloads(library, cell, [] { return CppFunction::makeFromBoxedFunction<run_boxed<ternary, form>>(); });
+}
+
+void register_neurons(torch::Library& library, bool differentiable) {
+  register_neuron<false, LoihiForm::plain>(library, differentiable);
+  register_neuron<false, LoihiForm::reset>(library, differentiable);
+  register_neuron<false, LoihiForm::refractory>(library, differentiable);
+  register_neuron<true, LoihiForm::plain>(library, differentiable);
+  register_neuron<true, LoihiForm::reset>(library, differentiable);
+  register_neuron<true, LoihiForm::refractory>(library, differentiable);
+}
+
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { register_neurons(library, /*differentiable=*/false); }
+SPIKEFORGE_KERNELS(Autograd, library) { register_neurons(library, /*differentiable=*/true); }
 
 LoihiResults run(const Tensor& x, const LoihiState& state, bool ternary, const LoihiOptions& o) {
   LoihiCall call;
@@ -102,6 +121,9 @@ LoihiResults run(const Tensor& x, const LoihiState& state, bool ternary, const L
   call.store_states = o.store_states;
   call.lengths = o.lengths;
   call.start = o.start;
+  call.surrogate = o.surrogate;
+  call.surrogate_args = o.surrogate_args;
+  call.detach_reset = o.detach_reset;
   std::vector<Tensor> results = run(loihi_cell(ternary, o.form), call);
   results.resize(4);
   return {std::move(results[0]), std::move(results[1]), std::move(results[2]), std::move(results[3])};

@@ -16,6 +16,7 @@ from spikeforge.accelerate.replacing import Replaced
 from spikeforge.nn.containers import Container, TimeDistributed
 from spikeforge.nn.delay import Delay
 from spikeforge.nn.encoders import Encoder
+from spikeforge.nn.lava import LavaConnection, LavaDelayDense, LavaDense
 from spikeforge.nn.loihi import LoihiConnection, LoihiDelayDense, LoihiDense, LoihiSparse
 from spikeforge.nn.network import Network
 from spikeforge.nn.stateful import StatefulModule, as_tuple
@@ -189,7 +190,7 @@ def _aligned(row: Iterable[str], widths: Sequence[int]) -> Iterator[str]:
 
 
 def _is_neuron(module: nn.Module) -> bool:
-    others = (Container, TimeDistributed, Delay, LoihiConnection)
+    others = (Container, TimeDistributed, Delay, LoihiConnection, LavaConnection)
     return isinstance(module, (Encoder, Replaced)) or (
         isinstance(module, StatefulModule) and bool(module.state_names) and not isinstance(module, others)
     )
@@ -274,7 +275,7 @@ class Operations(Counter):
         leading = x.shape[: x.dim() - fan_out.dim()]
         active = (x != 0).sum(tuple(range(len(leading))), dtype=torch.int64) if leading else x != 0
         events = (active * fan_out).sum()
-        others = events if isinstance(module, LoihiConnection) else fan_out.sum() * math.prod(leading)
+        others = events if isinstance(module, (LoihiConnection, LavaConnection)) else fan_out.sum() * math.prod(leading)
         self.add("accumulates", events * spiking)
         self.add("multiply_accumulates", others * ~spiking)
 
@@ -296,7 +297,7 @@ def find_synapses(module: nn.Module) -> Synapses | None:
         return _OfConvolution()
     if isinstance(module, LoihiSparse):
         return _of_sparse
-    return _of_dense if isinstance(module, (LoihiDense, LoihiDelayDense)) else None
+    return _of_dense if isinstance(module, (LoihiDense, LoihiDelayDense, LavaDense, LavaDelayDense)) else None
 
 
 def _of_linear(module: nn.Module, x: Tensor) -> Tensor:

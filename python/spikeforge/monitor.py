@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from spikeforge._hooks import Hooks, Watcher, check_call, modules_along, networks_around, watched
 from spikeforge.nn.containers import Container, TimeDistributed
+from spikeforge.nn.lava import LavaConnection
 from spikeforge.nn.loihi import LoihiConnection
 from spikeforge.nn.network import Network
 from spikeforge.nn.stateful import StatefulModule, _join, as_tuple, has_states, shape_of
@@ -332,7 +333,7 @@ def _out_ports(module: nn.Module) -> tuple[str, ...]:
 
 def _states(module: nn.Module) -> tuple[str, ...]:
     """Those that it writes as sequences."""
-    has_sequences = isinstance(module, StatefulModule) and not isinstance(module, (Container, LoihiConnection))
+    has_sequences = isinstance(module, StatefulModule) and not isinstance(module, (Container, LoihiConnection, LavaConnection))
     return module.state_names if has_sequences else ()
 
 

@@ -993,8 +993,9 @@ def lava_neuron(name: str) -> str:
     """The neuron text of one of Lava's floating-point neurons, for `run`.
 
     Args:
-        name: "lif", "ternary_lif", "lif_reset" or "lif_refractory". Parameters are du, dv, bias and vth (vth_hi and
-            vth_lo), then interval and offset, or period. They fire strictly above the threshold.
+        name: "lif", "ternary_lif", "lif_reset" or "lif_refractory", whose parameters are du, dv, bias and vth (vth_hi
+            and vth_lo), then interval and offset, or period, and which fire strictly above the threshold; or "atrlif",
+            "rf", "sigma", "delta", "sigma_delta" or "sigma_delta_unit", whose names docs/loihi.md lists.
 
     Raises:
         ValueError: for any other name.
@@ -1106,6 +1107,37 @@ def local_jacobian(
         each state of each parameter, [*shape].
     """
 
+def loihi_conv(
+    x: Tensor, weight: Tensor, buffer: Tensor | None = None, *, stride: Sequence[int] = [1, 1],
+    padding: Sequence[int] = [0, 0], dilation: Sequence[int] = [1, 1], groups: int = 1, delay: int = 1,
+    weight_exp: int = 0, num_message_bits: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Convolution of Loihi, of two dimensions, after `delay` steps, whose sums wrap around at 24 bits. Returns (y,
+    buffer).
+
+    Args:
+        x: messages, [T, *batch, in, height, width]: int32, or float32 or float64 that hold whole numbers.
+        weight: [out, in / groups, height, width], of the type of x, prepared, -256 to 255, as that of torch's conv2d.
+        stride: in height and width.
+        padding: zeros around an image, in height and width.
+        dilation: in height and width.
+        groups: of channels.
+        delay: in steps, 0 to 64.
+        buffer: what is still on its way, [delay, *batch, out, height, width], of the type of x; 0 where it is not
+            given.
+        weight_exp: sums are shifted to the left by it, or arithmetically to the right, -8 to 7.
+        num_message_bits: 0 where a message is a spike, and anything but 0 counts as 1.
+
+    Returns:
+        y [T, *batch, out, height, width], and the buffer after the last step. Sums wrap around at 24 bits. Of a
+        floating-point x, beside weights of its type, they have gradients: those of the product of numbers, straight
+        through shift and wrap.
+
+    Raises:
+        ValueError: for a shape or a number out of its range.
+        TypeError: for another dtype.
+    """
+
 def loihi_delay_dense(
     x: Tensor, weight: Tensor, delays: Tensor, buffer: Tensor | None = None, *, max_delay: int, weight_exp: int = 0,
     num_message_bits: int = 0,
@@ -1114,16 +1146,17 @@ def loihi_delay_dense(
     buffer).
 
     Args:
-        x: int32 messages, [T, *batch, in].
-        weight: int32 [out, in], prepared by `loihi_prepare_weights`, -256 to 255.
+        x: messages, [T, *batch, in]: int32, or float32 or float64 that hold whole numbers.
+        weight: [out, in], of the type of x, prepared by `loihi_prepare_weights` or `loihi_fake_quantize`, -256 to 255.
         delays: of each synapse, int32 [out, in] steps, 0 to max_delay.
-        buffer: what is still on its way, int32 [max_delay, *batch, out]; 0 where it is not given.
+        buffer: what is still on its way, [max_delay, *batch, out], of the type of x; 0 where it is not given.
         max_delay: the longest delay, 0 to 63.
         weight_exp: sums are shifted to the left by it, or arithmetically to the right, -8 to 7.
         num_message_bits: 0 where a message is a spike, and anything but 0 counts as 1.
 
     Returns:
-        y [T, *batch, out], and the buffer after the last step. Sums are exact modulo 2**32.
+        y [T, *batch, out], and the buffer after the last step. Sums are exact modulo 2**32. Of a floating-point x,
+        beside weights of its type, they have gradients: those of the product of numbers, straight through the shift.
 
     Raises:
         ValueError: for a shape or a number out of its range.
@@ -1137,161 +1170,241 @@ def loihi_dense(
     """Dense connection of Loihi: x [T, *batch, in] to [T, *batch, out], after `delay` steps. Returns (y, buffer).
 
     Args:
-        x: int32 messages, [T, *batch, in].
-        weight: int32 [out, in], prepared by `loihi_prepare_weights`, -256 to 255.
+        x: messages, [T, *batch, in]: int32, or float32 or float64 that hold whole numbers.
+        weight: [out, in], of the type of x, prepared by `loihi_prepare_weights` or `loihi_fake_quantize`, -256 to 255.
         delay: in steps, 0 to 64.
-        buffer: what is still on its way, int32 [delay, *batch, out]; 0 where it is not given.
+        buffer: what is still on its way, [delay, *batch, out], of the type of x; 0 where it is not given.
         weight_exp: sums are shifted to the left by it, or arithmetically to the right, -8 to 7.
         num_message_bits: 0 where a message is a spike, and anything but 0 counts as 1.
 
     Returns:
-        y [T, *batch, out], and the buffer after the last step. Sums are exact modulo 2**32.
+        y [T, *batch, out], and the buffer after the last step. Sums are exact modulo 2**32. Of a floating-point x,
+        beside weights of its type, they have gradients: those of the product of numbers, straight through the shift.
 
     Raises:
         ValueError: for a shape or a number out of its range.
         TypeError: for another dtype.
     """
 
-@overload
-def loihi_lif(
-    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: int = 0, dv: int = 0, bias_mant: int = 0,
-    bias_exp: int = 0, vth: int = 10, store_states: bool = False, lengths: Tensor | None = None,
-    start: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """LIF in Loihi's fixed-point arithmetic (int32): x [T, *shape], time first. Returns (spikes, u, v).
+def loihi_fake_quantize(
+    weight: Tensor, *, num_weight_bits: int = 8, sign_mode: str | None = None, truncate: bool = False,
+) -> Tensor:
+    """Weights as Loihi stores them, as floating-point numbers with the gradient of a clip.
 
     Args:
-        x: int32, [T, *shape], in the units of the voltage.
-        u: current before the first step, int32 [*shape]; 0 where it is not given.
-        v: voltage before the first step, int32 [*shape]; 0 where it is not given.
+        weight: floating point.
+        num_weight_bits: 1 to 8.
+        sign_mode: "mixed", "excitatory" or "inhibitory"; read off the weights, truncated toward zero, where it is not
+            given.
+        truncate: as `loihi_prepare_weights` does, and not to the nearest number that the chip has.
+
+    Returns:
+        Whole numbers in the type of weight. The gradient is that of a clip to the range of the sign mode.
+
+    Raises:
+        ValueError: for a NaN, and a number out of its range.
+        TypeError: for weights that are no floating-point numbers.
+    """
+
+@overload
+def loihi_lif(
+    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: float = 0, dv: float = 0, bias_mant: float = 0,
+    bias_exp: float = 0, vth: float = 10, store_states: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [],
+    detach_reset: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """LIF in Loihi's fixed-point arithmetic: x [T, *shape], time first. Returns (spikes, u, v).
+
+    Args:
+        x: [T, *shape], of which 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up
+            to 2**17.
+        u: current before the first step, [*shape], of the type of x; 0 where it is not given.
+        v: voltage before the first step, [*shape], of the type of x; 0 where it is not given.
         du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
-        dv: v decays by dv / 4096 a step, 0 to 4095.
+        dv: v decays by dv / 4096 a step, 0 to 4096.
         bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
         bias_exp: its exponent, -31 to 7.
-        vth: it fires where v > 64 vth, 0 to 131071.
+        vth: it fires where v > 64 vth, 0 to 131072.
         store_states: return the states after each step rather than the last ones.
         lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
             end.
         start: before which steps samples start anew, bool [T, B].
+        surrogate: of a floating-point x: it sees the voltage above the threshold, in units of the threshold.
+        surrogate_args: its numbers, in the order of docs/surrogates.md; [] for its defaults.
+        detach_reset: of a floating-point x: no gradient flows through the spike in the reset.
 
-    Parameters are numbers, or int32 tensors that broadcast against shape: all of the one kind, but for a tensor
-    `bias_mant` beside numbers. Among tensors None is the default. There are no gradients, as integers have none.
+    Parameters are numbers, or tensors that broadcast against shape: all of the one kind, but for a tensor `bias_mant`
+    beside numbers. Among tensors None is the default. They are int32, or beside a floating-point x of its type. Of a
+    floating-point x the results have its type and the same values, and gradients, straight through rounding and wraps;
+    integers have none.
 
     Raises:
         ValueError: for a number out of its range.
-        TypeError: for anything but int32.
+        TypeError: for another dtype.
 
     Source: the fixed-point models of Lava (github.com/lava-nc/lava), which compute what the chip computes.
     """
 @overload
 def loihi_lif(
-    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: int = 0, dv: int = 0, bias_mant: Tensor,
-    bias_exp: int = 0, vth: int = 10, store_states: bool = False, lengths: Tensor | None = None,
-    start: Tensor | None = None,
+    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: float = 0, dv: float = 0, bias_mant: Tensor,
+    bias_exp: float = 0, vth: float = 10, store_states: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [],
+    detach_reset: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_lif(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: Tensor | None = None, dv: Tensor | None = None,
     bias_mant: Tensor | None = None, bias_exp: Tensor | None = None, vth: Tensor | None = None,
-    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None, surrogate: str = "sigmoid",
+    surrogate_args: Sequence[float] = [], detach_reset: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 @overload
 def loihi_lif_refractory(
-    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *, du: int = 0,
-    dv: int = 0, bias_mant: int = 0, bias_exp: int = 0, vth: int = 10, refractory_period: int = 1,
-    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
+    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *, du: float = 0,
+    dv: float = 0, bias_mant: float = 0, bias_exp: float = 0, vth: float = 10, refractory_period: int = 1,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None, surrogate: str = "sigmoid",
+    surrogate_args: Sequence[float] = [], detach_reset: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """LIF with a refractory period, in Loihi's fixed-point arithmetic (int32): x [T, *shape], time first. Returns
-    (spikes, u, v, wait).
+    """LIF with a refractory period, in Loihi's fixed-point arithmetic: x [T, *shape], time first. Returns (spikes, u,
+    v, wait).
 
     Args:
-        x: int32, [T, *shape], in the units of the voltage.
-        u: current before the first step, int32 [*shape]; 0 where it is not given.
-        v: voltage before the first step, int32 [*shape]; 0 where it is not given.
+        x: [T, *shape], of which 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up
+            to 2**17.
+        u: current before the first step, [*shape], of the type of x; 0 where it is not given.
+        v: voltage before the first step, [*shape], of the type of x; 0 where it is not given.
         wait: for how many steps v still stays as it is, int32 [*shape]; 0 where it is not given.
         du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
-        dv: v decays by dv / 4096 a step, 0 to 4095.
+        dv: v decays by dv / 4096 a step, 0 to 4096.
         bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
         bias_exp: its exponent, -31 to 7.
-        vth: it fires where v > 64 vth, 0 to 131071.
+        vth: it fires where v > 64 vth, 0 to 131072.
         refractory_period: steps for which v stays as it is after a spike.
         store_states: return the states after each step rather than the last ones.
         lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
             end.
         start: before which steps samples start anew, bool [T, B].
+        surrogate: of a floating-point x: it sees the voltage above the threshold, in units of the threshold.
+        surrogate_args: its numbers, in the order of docs/surrogates.md; [] for its defaults.
+        detach_reset: of a floating-point x: no gradient flows through the spike in the reset.
 
-    Parameters are numbers, or int32 tensors that broadcast against shape: all of the one kind, but for a tensor
-    `bias_mant` beside numbers. Among tensors None is the default. There are no gradients, as integers have none.
+    Parameters are numbers, or tensors that broadcast against shape: all of the one kind, but for a tensor `bias_mant`
+    beside numbers. Among tensors None is the default. They are int32, or beside a floating-point x of its type. Of a
+    floating-point x the results have its type and the same values, and gradients, straight through rounding and wraps;
+    integers have none.
 
     Raises:
         ValueError: for a number out of its range.
-        TypeError: for anything but int32.
+        TypeError: for another dtype.
 
     Source: the fixed-point models of Lava (github.com/lava-nc/lava), which compute what the chip computes.
     """
 @overload
 def loihi_lif_refractory(
-    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *, du: int = 0,
-    dv: int = 0, bias_mant: Tensor, bias_exp: int = 0, vth: int = 10, refractory_period: int = 1,
-    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
+    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *, du: float = 0,
+    dv: float = 0, bias_mant: Tensor, bias_exp: float = 0, vth: float = 10, refractory_period: int = 1,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None, surrogate: str = "sigmoid",
+    surrogate_args: Sequence[float] = [], detach_reset: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_lif_refractory(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *,
     du: Tensor | None = None, dv: Tensor | None = None, bias_mant: Tensor | None = None, bias_exp: Tensor | None = None,
     vth: Tensor | None = None, refractory_period: int = 1, store_states: bool = False, lengths: Tensor | None = None,
-    start: Tensor | None = None,
+    start: Tensor | None = None, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [],
+    detach_reset: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 
 @overload
 def loihi_lif_reset(
-    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *, du: int = 0,
-    dv: int = 0, bias_mant: int = 0, bias_exp: int = 0, vth: int = 10, reset_interval: int = 1, reset_offset: int = 0,
-    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
+    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *, du: float = 0,
+    dv: float = 0, bias_mant: float = 0, bias_exp: float = 0, vth: float = 10, reset_interval: int = 1,
+    reset_offset: int = 0, store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
+    surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], detach_reset: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """LIF whose states are reset every `reset_interval` steps, in Loihi's fixed-point arithmetic (int32): x [T,
-    *shape], time first. Returns (spikes, u, v, phase).
+    """LIF whose states are reset every `reset_interval` steps, in Loihi's fixed-point arithmetic: x [T, *shape], time
+    first. Returns (spikes, u, v, phase).
 
     Args:
-        x: int32, [T, *shape], in the units of the voltage.
-        u: current before the first step, int32 [*shape]; 0 where it is not given.
-        v: voltage before the first step, int32 [*shape]; 0 where it is not given.
+        x: [T, *shape], of which 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up
+            to 2**17.
+        u: current before the first step, [*shape], of the type of x; 0 where it is not given.
+        v: voltage before the first step, [*shape], of the type of x; 0 where it is not given.
         phase: steps so far modulo `reset_interval`, int32 [*shape]; 0 where it is not given.
         du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
-        dv: v decays by dv / 4096 a step, 0 to 4095.
+        dv: v decays by dv / 4096 a step, 0 to 4096.
         bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
         bias_exp: its exponent, -31 to 7.
-        vth: it fires where v > 64 vth, 0 to 131071.
+        vth: it fires where v > 64 vth, 0 to 131072.
         reset_interval: u and v are set to 0 every so many steps, 1 or more.
         reset_offset: the number of such a step, counted from 1 and modulo `reset_interval`; u and v are 0 ahead of it.
         store_states: return the states after each step rather than the last ones.
         lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
             end.
         start: before which steps samples start anew, bool [T, B].
+        surrogate: of a floating-point x: it sees the voltage above the threshold, in units of the threshold.
+        surrogate_args: its numbers, in the order of docs/surrogates.md; [] for its defaults.
+        detach_reset: of a floating-point x: no gradient flows through the spike in the reset.
 
-    Parameters are numbers, or int32 tensors that broadcast against shape: all of the one kind, but for a tensor
-    `bias_mant` beside numbers. Among tensors None is the default. There are no gradients, as integers have none.
+    Parameters are numbers, or tensors that broadcast against shape: all of the one kind, but for a tensor `bias_mant`
+    beside numbers. Among tensors None is the default. They are int32, or beside a floating-point x of its type. Of a
+    floating-point x the results have its type and the same values, and gradients, straight through rounding and wraps;
+    integers have none.
 
     Raises:
         ValueError: for a number out of its range.
-        TypeError: for anything but int32.
+        TypeError: for another dtype.
 
     Source: the fixed-point models of Lava (github.com/lava-nc/lava), which compute what the chip computes.
     """
 @overload
 def loihi_lif_reset(
-    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *, du: int = 0,
-    dv: int = 0, bias_mant: Tensor, bias_exp: int = 0, vth: int = 10, reset_interval: int = 1, reset_offset: int = 0,
-    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
+    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *, du: float = 0,
+    dv: float = 0, bias_mant: Tensor, bias_exp: float = 0, vth: float = 10, reset_interval: int = 1,
+    reset_offset: int = 0, store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
+    surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], detach_reset: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_lif_reset(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *,
     du: Tensor | None = None, dv: Tensor | None = None, bias_mant: Tensor | None = None, bias_exp: Tensor | None = None,
     vth: Tensor | None = None, reset_interval: int = 1, reset_offset: int = 0, store_states: bool = False,
-    lengths: Tensor | None = None, start: Tensor | None = None,
+    lengths: Tensor | None = None, start: Tensor | None = None, surrogate: str = "sigmoid",
+    surrogate_args: Sequence[float] = [], detach_reset: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+
+def loihi_neuron(name: str, *, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = []) -> str:
+    """Fixed-point neurons of Loihi as neuron text, on floating-point numbers that are whole.
+
+    Args:
+        name: lif, lif_reset, lif_refractory, one of these with ternary_ before it, atrlif, rf, delta, sigma_delta or
+            sigma_delta_unit.
+        surrogate: of its spikes.
+        surrogate_args: the surrogate's numbers; [] for its defaults.
+
+    Returns:
+        The neuron text, for `run`: on float32 or float64 that hold whole numbers.
+
+    Raises:
+        ValueError: for another name.
+    """
+
+def loihi_optimize_weight_bits(weight: Tensor, *, sign_mode: str | None = None) -> tuple[Tensor, int, int]:
+    """Integer weights in the fewest bits, and the exponent that makes up for it. Returns (weights, num_weight_bits,
+    weight_exp).
+
+    Args:
+        weight: whole numbers in the range of the sign mode; others are truncated toward zero.
+        sign_mode: "mixed", "excitatory" or "inhibitory"; read off the weights where it is not given.
+
+    Returns:
+        The weights times the largest 2**-weight_exp that fits, int32 on the CPU; the fewest bits that hold these; and
+        weight_exp, -8 to 0.
+
+    Raises:
+        ValueError: for a weight out of the range.
+    """
 
 def loihi_prepare_weights(weight: Tensor, *, num_weight_bits: int = 8, sign_mode: str | None = None) -> Tensor:
     """Weights as Loihi's Dense stores them: rounded to the chip's bits.
@@ -1338,17 +1451,18 @@ def loihi_sparse(
     buffer).
 
     Args:
-        x: int32 messages, [T, *batch, in].
+        x: messages, [T, *batch, in]: int32, or float32 or float64 that hold whole numbers.
         crow_indices: where the rows of the weights [out, in] begin, int64 [out + 1].
         col_indices: of their nonzeros, int64.
-        values: of their nonzeros, int32, prepared by `loihi_prepare_weights`.
+        values: of their nonzeros, of the type of x, prepared by `loihi_prepare_weights` or `loihi_fake_quantize`.
         delay: in steps, 0 to 64.
-        buffer: what is still on its way, int32 [delay, *batch, out]; 0 where it is not given.
+        buffer: what is still on its way, [delay, *batch, out], of the type of x; 0 where it is not given.
         weight_exp: sums are shifted to the left by it, or arithmetically to the right, -8 to 7.
         num_message_bits: 0 where a message is a spike, and anything but 0 counts as 1.
 
     Returns:
-        y [T, *batch, out], and the buffer after the last step. Sums are exact modulo 2**32.
+        y [T, *batch, out], and the buffer after the last step. Sums are exact modulo 2**32. Of a floating-point x,
+        beside weights of its type, they have gradients: those of the product of numbers, straight through the shift.
 
     Raises:
         ValueError: for a shape or a number out of its range.
@@ -1357,148 +1471,177 @@ def loihi_sparse(
 
 @overload
 def loihi_ternary_lif(
-    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: int = 0, dv: int = 0, bias_mant: int = 0,
-    bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, store_states: bool = False, lengths: Tensor | None = None,
-    start: Tensor | None = None,
+    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: float = 0, dv: float = 0, bias_mant: float = 0,
+    bias_exp: float = 0, vth_hi: float = 10, vth_lo: float = -10, store_states: bool = False,
+    lengths: Tensor | None = None, start: Tensor | None = None, surrogate: str = "sigmoid",
+    surrogate_args: Sequence[float] = [], detach_reset: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """LIF with spikes -1, 0 and 1, in Loihi's fixed-point arithmetic (int32): x [T, *shape], time first. Returns
-    (spikes, u, v).
+    """LIF with spikes -1, 0 and 1, in Loihi's fixed-point arithmetic: x [T, *shape], time first. Returns (spikes, u,
+    v).
 
     Args:
-        x: int32, [T, *shape], in the units of the voltage.
-        u: current before the first step, int32 [*shape]; 0 where it is not given.
-        v: voltage before the first step, int32 [*shape]; 0 where it is not given.
+        x: [T, *shape], of which 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up
+            to 2**17.
+        u: current before the first step, [*shape], of the type of x; 0 where it is not given.
+        v: voltage before the first step, [*shape], of the type of x; 0 where it is not given.
         du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
-        dv: v decays by dv / 4096 a step, 0 to 4095.
+        dv: v decays by dv / 4096 a step, 0 to 4096.
         bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
         bias_exp: its exponent, -31 to 7.
-        vth_hi: it fires 1 where v > 64 vth_hi, -131071 to 131071.
-        vth_lo: it fires -1 where v < 64 vth_lo, -131071 to 131071.
+        vth_hi: it fires 1 where v > 64 vth_hi, -131072 to 131072.
+        vth_lo: it fires -1 where v < 64 vth_lo, -131072 to 131072.
         store_states: return the states after each step rather than the last ones.
         lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
             end.
         start: before which steps samples start anew, bool [T, B].
+        surrogate: of a floating-point x: it sees the voltage above the threshold, in units of the threshold.
+        surrogate_args: its numbers, in the order of docs/surrogates.md; [] for its defaults.
+        detach_reset: of a floating-point x: no gradient flows through the spike in the reset.
 
-    Parameters are numbers, or int32 tensors that broadcast against shape: all of the one kind, but for a tensor
-    `bias_mant` beside numbers. Among tensors None is the default. There are no gradients, as integers have none.
+    Parameters are numbers, or tensors that broadcast against shape: all of the one kind, but for a tensor `bias_mant`
+    beside numbers. Among tensors None is the default. They are int32, or beside a floating-point x of its type. Of a
+    floating-point x the results have its type and the same values, and gradients, straight through rounding and wraps;
+    integers have none.
 
     Raises:
         ValueError: for a number out of its range.
-        TypeError: for anything but int32.
+        TypeError: for another dtype.
 
     Source: the fixed-point models of Lava (github.com/lava-nc/lava), which compute what the chip computes.
     """
 @overload
 def loihi_ternary_lif(
-    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: int = 0, dv: int = 0, bias_mant: Tensor,
-    bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, store_states: bool = False, lengths: Tensor | None = None,
-    start: Tensor | None = None,
+    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: float = 0, dv: float = 0, bias_mant: Tensor,
+    bias_exp: float = 0, vth_hi: float = 10, vth_lo: float = -10, store_states: bool = False,
+    lengths: Tensor | None = None, start: Tensor | None = None, surrogate: str = "sigmoid",
+    surrogate_args: Sequence[float] = [], detach_reset: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_ternary_lif(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, *, du: Tensor | None = None, dv: Tensor | None = None,
     bias_mant: Tensor | None = None, bias_exp: Tensor | None = None, vth_hi: Tensor | None = None,
     vth_lo: Tensor | None = None, store_states: bool = False, lengths: Tensor | None = None,
-    start: Tensor | None = None,
+    start: Tensor | None = None, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [],
+    detach_reset: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 @overload
 def loihi_ternary_lif_refractory(
-    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *, du: int = 0,
-    dv: int = 0, bias_mant: int = 0, bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, refractory_period: int = 1,
-    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
+    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *, du: float = 0,
+    dv: float = 0, bias_mant: float = 0, bias_exp: float = 0, vth_hi: float = 10, vth_lo: float = -10,
+    refractory_period: int = 1, store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
+    surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], detach_reset: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """LIF with spikes -1, 0 and 1 and a refractory period, in Loihi's fixed-point arithmetic (int32): x [T, *shape],
-    time first. Returns (spikes, u, v, wait).
+    """LIF with spikes -1, 0 and 1 and a refractory period, in Loihi's fixed-point arithmetic: x [T, *shape], time
+    first. Returns (spikes, u, v, wait).
 
     Args:
-        x: int32, [T, *shape], in the units of the voltage.
-        u: current before the first step, int32 [*shape]; 0 where it is not given.
-        v: voltage before the first step, int32 [*shape]; 0 where it is not given.
+        x: [T, *shape], of which 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up
+            to 2**17.
+        u: current before the first step, [*shape], of the type of x; 0 where it is not given.
+        v: voltage before the first step, [*shape], of the type of x; 0 where it is not given.
         wait: for how many steps v still stays as it is, int32 [*shape]; 0 where it is not given.
         du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
-        dv: v decays by dv / 4096 a step, 0 to 4095.
+        dv: v decays by dv / 4096 a step, 0 to 4096.
         bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
         bias_exp: its exponent, -31 to 7.
-        vth_hi: it fires 1 where v > 64 vth_hi, -131071 to 131071.
-        vth_lo: it fires -1 where v < 64 vth_lo, -131071 to 131071.
+        vth_hi: it fires 1 where v > 64 vth_hi, -131072 to 131072.
+        vth_lo: it fires -1 where v < 64 vth_lo, -131072 to 131072.
         refractory_period: steps for which v stays as it is after a spike.
         store_states: return the states after each step rather than the last ones.
         lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
             end.
         start: before which steps samples start anew, bool [T, B].
+        surrogate: of a floating-point x: it sees the voltage above the threshold, in units of the threshold.
+        surrogate_args: its numbers, in the order of docs/surrogates.md; [] for its defaults.
+        detach_reset: of a floating-point x: no gradient flows through the spike in the reset.
 
-    Parameters are numbers, or int32 tensors that broadcast against shape: all of the one kind, but for a tensor
-    `bias_mant` beside numbers. Among tensors None is the default. There are no gradients, as integers have none.
+    Parameters are numbers, or tensors that broadcast against shape: all of the one kind, but for a tensor `bias_mant`
+    beside numbers. Among tensors None is the default. They are int32, or beside a floating-point x of its type. Of a
+    floating-point x the results have its type and the same values, and gradients, straight through rounding and wraps;
+    integers have none.
 
     Raises:
         ValueError: for a number out of its range.
-        TypeError: for anything but int32.
+        TypeError: for another dtype.
 
     Source: the fixed-point models of Lava (github.com/lava-nc/lava), which compute what the chip computes.
     """
 @overload
 def loihi_ternary_lif_refractory(
-    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *, du: int = 0,
-    dv: int = 0, bias_mant: Tensor, bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, refractory_period: int = 1,
-    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
+    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *, du: float = 0,
+    dv: float = 0, bias_mant: Tensor, bias_exp: float = 0, vth_hi: float = 10, vth_lo: float = -10,
+    refractory_period: int = 1, store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
+    surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], detach_reset: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_ternary_lif_refractory(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, wait: Tensor | None = None, *,
     du: Tensor | None = None, dv: Tensor | None = None, bias_mant: Tensor | None = None, bias_exp: Tensor | None = None,
     vth_hi: Tensor | None = None, vth_lo: Tensor | None = None, refractory_period: int = 1, store_states: bool = False,
-    lengths: Tensor | None = None, start: Tensor | None = None,
+    lengths: Tensor | None = None, start: Tensor | None = None, surrogate: str = "sigmoid",
+    surrogate_args: Sequence[float] = [], detach_reset: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 
 @overload
 def loihi_ternary_lif_reset(
-    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *, du: int = 0,
-    dv: int = 0, bias_mant: int = 0, bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, reset_interval: int = 1,
-    reset_offset: int = 0, store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
+    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *, du: float = 0,
+    dv: float = 0, bias_mant: float = 0, bias_exp: float = 0, vth_hi: float = 10, vth_lo: float = -10,
+    reset_interval: int = 1, reset_offset: int = 0, store_states: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [],
+    detach_reset: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """LIF with spikes -1, 0 and 1, reset every `reset_interval` steps, in Loihi's fixed-point arithmetic (int32): x [T,
+    """LIF with spikes -1, 0 and 1, reset every `reset_interval` steps, in Loihi's fixed-point arithmetic: x [T,
     *shape], time first. Returns (spikes, u, v, phase).
 
     Args:
-        x: int32, [T, *shape], in the units of the voltage.
-        u: current before the first step, int32 [*shape]; 0 where it is not given.
-        v: voltage before the first step, int32 [*shape]; 0 where it is not given.
+        x: [T, *shape], of which 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up
+            to 2**17.
+        u: current before the first step, [*shape], of the type of x; 0 where it is not given.
+        v: voltage before the first step, [*shape], of the type of x; 0 where it is not given.
         phase: steps so far modulo `reset_interval`, int32 [*shape]; 0 where it is not given.
         du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
-        dv: v decays by dv / 4096 a step, 0 to 4095.
+        dv: v decays by dv / 4096 a step, 0 to 4096.
         bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
         bias_exp: its exponent, -31 to 7.
-        vth_hi: it fires 1 where v > 64 vth_hi, -131071 to 131071.
-        vth_lo: it fires -1 where v < 64 vth_lo, -131071 to 131071.
+        vth_hi: it fires 1 where v > 64 vth_hi, -131072 to 131072.
+        vth_lo: it fires -1 where v < 64 vth_lo, -131072 to 131072.
         reset_interval: u and v are set to 0 every so many steps, 1 or more.
         reset_offset: the number of such a step, counted from 1 and modulo `reset_interval`; u and v are 0 ahead of it.
         store_states: return the states after each step rather than the last ones.
         lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its
             end.
         start: before which steps samples start anew, bool [T, B].
+        surrogate: of a floating-point x: it sees the voltage above the threshold, in units of the threshold.
+        surrogate_args: its numbers, in the order of docs/surrogates.md; [] for its defaults.
+        detach_reset: of a floating-point x: no gradient flows through the spike in the reset.
 
-    Parameters are numbers, or int32 tensors that broadcast against shape: all of the one kind, but for a tensor
-    `bias_mant` beside numbers. Among tensors None is the default. There are no gradients, as integers have none.
+    Parameters are numbers, or tensors that broadcast against shape: all of the one kind, but for a tensor `bias_mant`
+    beside numbers. Among tensors None is the default. They are int32, or beside a floating-point x of its type. Of a
+    floating-point x the results have its type and the same values, and gradients, straight through rounding and wraps;
+    integers have none.
 
     Raises:
         ValueError: for a number out of its range.
-        TypeError: for anything but int32.
+        TypeError: for another dtype.
 
     Source: the fixed-point models of Lava (github.com/lava-nc/lava), which compute what the chip computes.
     """
 @overload
 def loihi_ternary_lif_reset(
-    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *, du: int = 0,
-    dv: int = 0, bias_mant: Tensor, bias_exp: int = 0, vth_hi: int = 10, vth_lo: int = -10, reset_interval: int = 1,
-    reset_offset: int = 0, store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
+    x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *, du: float = 0,
+    dv: float = 0, bias_mant: Tensor, bias_exp: float = 0, vth_hi: float = 10, vth_lo: float = -10,
+    reset_interval: int = 1, reset_offset: int = 0, store_states: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [],
+    detach_reset: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 @overload
 def loihi_ternary_lif_reset(
     x: Tensor, u: Tensor | None = None, v: Tensor | None = None, phase: Tensor | None = None, *,
     du: Tensor | None = None, dv: Tensor | None = None, bias_mant: Tensor | None = None, bias_exp: Tensor | None = None,
     vth_hi: Tensor | None = None, vth_lo: Tensor | None = None, reset_interval: int = 1, reset_offset: int = 0,
-    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None,
+    store_states: bool = False, lengths: Tensor | None = None, start: Tensor | None = None, surrogate: str = "sigmoid",
+    surrogate_args: Sequence[float] = [], detach_reset: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 
 def max_pool2d(

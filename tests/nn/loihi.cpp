@@ -4,6 +4,7 @@
 #include <spikeforge/nn/monitor.h>
 #include <spikeforge/nn/simulation.h>
 
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 #include <torch/cuda.h>
@@ -259,7 +260,7 @@ TEST_CASE("what fixed-point modules refuse, in words") {
   CHECK(message_of([] { LoihiLIF(LoihiLIFOptions().du(5000)); }) ==
         "LoihiLIF: loihi_lif: du must lie in [-1, 4095], but is 5000");
   CHECK(message_of([] { LoihiLIF(LoihiLIFOptions().dv(at::full({3}, -1, at::kInt))); }) ==
-        "LoihiLIF: loihi_lif: dv must lie in [0, 4095], but has values from -1 to -1");
+        "LoihiLIF: loihi_lif: dv must lie in [0, 4096], but has values from -1 to -1");
   CHECK_THAT(message_of([] { LoihiLIF(LoihiLIFOptions().bias_mant(at::full({3}, 1.0))); }),
              has_text("LoihiLIF: loihi_lif: bias_mant must be Int beside a Int x, but is Float"));
   CHECK(message_of([] { LoihiLIF(LoihiLIFOptions().vth_lo(3)); }) ==
@@ -296,7 +297,7 @@ TEST_CASE("what fixed-point modules refuse, in words") {
   CHECK_THAT(message_of([&] {
                net->forward(at::full({2, 4, 3}, 1.0));
              }),
-             has_text("LoihiDense 'dense': loihi_dense: x must be Int, but is Float"));
+             has_text("LoihiDense 'dense': x must be int32, as the weights are, but is Float"));
   CHECK_THAT(message_of([&] {
                net->forward(at::full({2, 4, 2}, 1, at::kInt));
              }),
@@ -307,10 +308,11 @@ TEST_CASE("what fixed-point modules refuse, in words") {
                net->set_state("dense.buffer", at::zeros({2, 4, 2}, at::kInt));
              }),
              has_text("LoihiDense 'dense': the state buffer must be [1, *batch, 2], but is [2, 4, 2]"));
-  CHECK_THAT(message_of([&] {
-               net->set_state("lif.u", at::zeros({4, 2}));
-             }),
-             has_text("LoihiLIF 'lif': the state u must be int32, but is Float"));
+  CHECK_THAT(
+      message_of([&] {
+        net->set_state("lif.u", at::zeros({4, 2}, at::kHalf));
+      }),
+      has_text("LoihiLIF 'lif': the state u must be int32, or of the floating-point type of the input, but is Half"));
   net->set_state("lif.v", at::full({4, 2}, 1 << 24, at::kInt));
   CHECK_THAT(message_of([&] {
                net->forward(at::full({2, 4, 3}, 1, at::kInt));
@@ -318,11 +320,30 @@ TEST_CASE("what fixed-point modules refuse, in words") {
              has_text("LoihiLIF 'lif': loihi_lif: v must lie in"));
   LoihiLIF lif;
   lif(at::full({1, 2}, 1, at::kInt));
-  CHECK_THAT(message_of([&] { lif(at::full({1, 2}, 1.0)); }), has_text("LoihiLIF: x must be int32, but is Float"));
+  CHECK_THAT(message_of([&] {
+               lif(at::full({1, 2}, 1.0, at::kHalf));
+             }),
+             has_text("LoihiLIF: x must be int32, or float32 or float64 to be differentiated, but is Half"));
   CHECK_THAT(message_of([&] {
                lif(at::full({1, 3}, 1, at::kInt));
              }),
              has_text("LoihiLIF: the state u has shape [2], but a step of the input has [3]; call reset()"));
+}
+
+TEST_CASE("a fixed-point neuron has the same spikes of floats, and gradients") {
+  using namespace nn;
+  at::manual_seed(loihi_seed);
+  const Tensor x = random_ints(-40, 90, {12, 4, 3}), bias = random_ints(-50, 50, {3});
+  const LoihiLIFOptions options = LoihiLIFOptions().du(900).dv(300).bias_mant(bias).bias_exp(2).vth(50);
+  const Tensor reals = x.to(at::kDouble).requires_grad_();
+  const Tensor spikes = LoihiLIF(LoihiLIFOptions(options))(reals);
+  CHECK(at::equal(spikes.to(at::kInt), LoihiLIF(LoihiLIFOptions(options))(x)));
+  spikes.sum().backward();
+  const Tensor by_sigmoid = reals.grad().clone();
+  CHECK(by_sigmoid.abs().sum().item<double>() > 0);
+  reals.mutable_grad() = Tensor();
+  LoihiLIF(LoihiLIFOptions(options).surrogate("atan", {3.0}).detach_reset(true))(reals).sum().backward();
+  CHECK(!at::allclose(reals.grad(), by_sigmoid));
 }
 
 }  // namespace spikeforge::test

@@ -67,9 +67,48 @@ TEST_CASE("a layer is quantised with its worst errors") {
   REQUIRE_THROWS_AS(loihi_quantize({.weight = at::zeros({1, 1}), .tau = 0.5}), c10::ValueError);
 }
 
-TEST_CASE("Lava's floating-point neurons are texts") {
-  for (const char* name : {"lif", "ternary_lif", "lif_reset", "lif_refractory"})
+TEST_CASE("Lava's neurons are texts, in floating point and in fixed point") {
+  for (const char* name : {"lif", "ternary_lif", "lif_reset", "lif_refractory", "sigma"})
     REQUIRE_NOTHROW(Neuron(lava_neuron(name)));
+  for (const char* name : {"lif", "ternary_lif_reset", "lif_refractory"})
+    REQUIRE_NOTHROW(Neuron(loihi_neuron(name, "atan", {2.0})));
+  for (const char* name : {"atrlif", "rf", "delta", "sigma_delta", "sigma_delta_unit"}) {
+    REQUIRE_NOTHROW(Neuron(lava_neuron(name)));
+    REQUIRE_NOTHROW(Neuron(loihi_neuron(name)));
+  }
+  REQUIRE_THROWS_AS(loihi_neuron("sigma"), c10::ValueError);
+}
+
+TEST_CASE("a step of training in fixed point has the integers' spikes, and a gradient for each parameter") {
+  at::manual_seed(20263);
+  const at::Tensor x = at::randint(0, 2, {9, 5, 6}, at::kInt);
+  const at::Tensor weight = at::randn({4, 6}).requires_grad_(), bias = at::arange(4, at::kFloat).requires_grad_();
+  const at::Tensor prepared = loihi_fake_quantize(weight * 64);
+  const LoihiConnectionOptions at_once{.delay = 0};
+  const auto spikes_of = [&](const at::Tensor& messages, const at::Tensor& weights, const at::Tensor& mant) {
+    return loihi_lif(loihi_dense(messages, weights, {}, at_once).y, {}, {.dv = 300, .bias_mant = mant, .vth = 40})
+        .spikes;
+  };
+  const at::Tensor spikes = spikes_of(x.to(at::kFloat), prepared, bias);
+  REQUIRE(spikes.to(at::kInt).equal(spikes_of(x, prepared.detach().to(at::kInt), bias.detach().to(at::kInt))));
+  spikes.sum().backward();
+  REQUIRE(weight.grad().abs().sum().item<double>() > 0);
+  REQUIRE(bias.grad().abs().min().item<double>() > 0);
+}
+
+TEST_CASE("a convolution in fixed point wraps around at 24 bits") {
+  const at::Tensor x = at::full({1, 1, 1, 2}, 1 << 15, at::kInt), weight = at::full({1, 1, 1, 2}, 128, at::kInt);
+  const LoihiConnectionOptions options{.delay = 0, .num_message_bits = 17};
+  REQUIRE(loihi_conv(x, weight, {}, {}, options).y.item<int>() == -(1 << 23));
+  REQUIRE(
+      loihi_conv(x, weight, {.padding = {0, 1}}, {}, options).y.flatten().equal(ints({1 << 22, -(1 << 23), 1 << 22})));
+}
+
+TEST_CASE("weights in the fewest bits have an exponent that makes up for it") {
+  const OptimizedWeights optimized = loihi_optimize_weight_bits(ints({1, 2, 3}));
+  REQUIRE(optimized.weights.equal(ints({64, 128, 192})));
+  REQUIRE(optimized.num_weight_bits == 2);
+  REQUIRE(optimized.weight_exp == -6);
 }
 
 }  // namespace spikeforge::test

@@ -86,18 +86,18 @@ def expected(x, states, params, ternary, form):
 # Numbers at every edge, and anything in between.
 EDGES = {
     "du": [-1, 0, 1, 2047, 4094, 4095],
-    "dv": [0, 1, 2048, 4095],
+    "dv": [0, 1, 2048, 4095, 4096],
     "bias_mant": [-4096, -1, 0, 1, 4095],
     "bias_exp": [-31, -12, -3, -1, 0, 7],
-    "vth": [0, 1, 8, 2000, 131071],
-    "vth_hi": [-5, 0, 1, 2000, 131071],
-    "vth_lo": [-131071, -2000, -5],
+    "vth": [0, 1, 8, 2000, 131072],
+    "vth_hi": [-5, 0, 1, 2000, 131072],
+    "vth_lo": [-131072, -2000, -5],
     "reset_interval": [1, 2, 7],
     "reset_offset": [-3, 0, 1, 9],
     "refractory_period": [0, 1, 3],
 }
-LIMITS = {"du": (-1, 4095), "dv": (0, 4095), "bias_mant": (-4096, 4095), "bias_exp": (-31, 7), "vth": (0, 131071),
-          "vth_hi": (-131071, 131071), "vth_lo": (-131071, 131071)}
+LIMITS = {"du": (-1, 4095), "dv": (0, 4096), "bias_mant": (-4096, 4095), "bias_exp": (-31, 7), "vth": (0, 131072),
+          "vth_hi": (-131072, 131072), "vth_lo": (-131072, 131072)}
 
 
 def draw(name, rng):
@@ -172,7 +172,7 @@ def test_the_edges_of_the_wrap_of_u_and_of_saturation(device):
     x = torch.tensor([[1, 2, -1, -2, 1, -1]], dtype=torch.int32)
     spikes, u, v = ops.loihi_lif(x.to(device), u.to(device), du=-1, dv=4095, vth=131071)
     assert u.tolist() == [M, 64 - M, M, M - 64, M - 1, 1 - M]
-    # The largest threshold, 64 * 131071, is M - 64.
+    # 64 * 131071 is M - 64, the largest threshold of the chip's 17 bits; that of 2^17 is beyond every v.
     assert v.tolist() == [0, 64 - M, 0, M - 64, 0, 1 - M] and spikes.tolist() == [[1, 0, 1, 0, 1, 0]]
 
 
@@ -488,14 +488,13 @@ def test_a_parameter_out_of_its_range_is_refused_by_name(name):
         with pytest.raises(ValueError, match=words + f"has values from 0 to {value}" if value > 0 else words):
             op(X, **{name: torch.tensor([0, 0, 0, value], dtype=torch.int32)})
     for value in (low, high):
-        legal = {"vth_lo": {"vth_hi": 131071}, "vth_hi": {"vth_lo": -131071}}.get(name, {}) | {name: value}
+        legal = {"vth_lo": {"vth_hi": 131072}, "vth_hi": {"vth_lo": -131072}}.get(name, {}) | {name: value}
         op(X, **legal)
         op(X, **{k: torch.tensor(number, dtype=torch.int32) for k, number in legal.items()})
 
 
 @pytest.mark.parametrize("call, error, words", [
     (lambda: ops.loihi_lif(X.long()), TypeError, r"loihi_lif: x must be int32, but is Long; pass x.to\(torch.int32\)"),
-    (lambda: ops.loihi_lif(X.float().requires_grad_()), TypeError, "loihi_lif: x must be int32, but is Float"),
     (lambda: ops.loihi_lif(torch.tensor(1, dtype=torch.int32)), ValueError, "loihi_lif: x must have shape"),
     (lambda: ops.loihi_lif(X, torch.zeros(3, dtype=torch.int32)), ValueError, r"loihi_lif: u must have shape \[4\]"),
     (lambda: ops.loihi_lif(X, None, torch.zeros(4)), TypeError, "loihi_lif: v must be Int beside a Int x, but is Float"),
@@ -534,7 +533,9 @@ def test_a_parameter_out_of_its_range_is_refused_by_name(name):
     (lambda: ops.loihi_quantize(W), TypeError, "loihi_quantize: weight must be floating point"),
     (lambda: ops.loihi_quantize(W.float(), tau=0.5), ValueError, "loihi_quantize: tau must be finite and >= 1, but is 0.5"),
     (lambda: ops.loihi_quantize(W.float() + 1, v_threshold=1e9), ValueError, r"loihi_quantize: no weight_exp in \[-8, 7\] fits"),
-    (lambda: ops.lava_neuron("rf"), ValueError, "lava_neuron: name must be lif, ternary_lif"),
+    (lambda: ops.lava_neuron("odd"), ValueError, "lava_neuron: name must be lif, ternary_lif, .* but is odd"),
+    (lambda: ops.loihi_neuron("odd"), ValueError, "loihi_neuron: name must be lif, lif_reset, .* but is odd"),
+    (lambda: ops.loihi_neuron("rf", surrogate="none"), ValueError, "loihi_neuron: surrogate none is for neurons of one's own"),
 ], ids=lambda v: v if isinstance(v, str) else "")
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):

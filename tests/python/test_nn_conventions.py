@@ -490,5 +490,7 @@ def test_the_table_names_all_modules():
         "get_states",
         "set_states_",
         "fuse",
+        "deploy",
+        "set_run_config_",
     }
     assert named == set(snn.__all__) - helpers

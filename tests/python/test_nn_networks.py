@@ -510,8 +510,8 @@ def test_a_network_of_loihis_modules():
         (lambda: snn.LoihiLIF(form="soft"), "LoihiLIF: form must be plain, reset, refractory, but is 'soft'"),
         (lambda: snn.LoihiLIF(du=1.0), "LoihiLIF: du must be a whole number or an int32 tensor, but is float"),
         (
-            lambda: snn.LoihiLIF()(torch.rand(3, 4)),
-            r"LoihiLIF: x must be int32, but is float32; pass x.to\(torch.int32\)",
+            lambda: snn.LoihiLIF()(torch.rand(3, 4).half()),
+            r"LoihiLIF: x must be int32 or float32 or float64, but is float16; pass x.to\(torch.int32\)",
         ),
         (
             lambda: snn.LoihiLIF()(spikes_of(3, 4), {"v": spikes_of(3)}),

@@ -53,6 +53,23 @@ def test_the_python_program_of_floating_point_neurons_runs():
     assert 0 < names["spikes"].mean() < 1 and names["u"].shape == (4, 8)
 
 
+def test_the_python_programs_of_training_in_fixed_point_run():
+    names = {}
+    exec(code("training in fixed point in Python"), names)
+    assert names["loss"] < 0.01 and 0.1 < names["fixed"].float().mean() < 0.3
+    exec(code("lava modules in Python"), names)
+    assert (names["floating"] == names["fixed"]).float().mean() > 0.9 and names["fixed"].any()
+
+
+def test_the_table_of_lavas_other_neurons_names_their_arguments():
+    for names, arguments, fixed in table("other neurons of Lava"):
+        for name in re.findall(r"`(\w+)`", names):
+            header = re.search(r"\((.*?)\)", torch.ops.spikeforge.lava_neuron(name))[1]
+            assert re.sub(r"\s*=[^,;]*", "", header).strip() == arguments.strip("; ").strip(), name
+            if fixed != "the same text":
+                torch.ops.spikeforge.loihi_neuron(name)
+
+
 def test_the_python_program_of_samples_of_different_lengths_runs():
     names = {}
     exec(code("samples of different lengths"), names)

@@ -32,7 +32,7 @@ NOISY = "neuron noisy(x; v; k) { h = 0.5 * v + x * k + normal(); s = spike(h - 1
 UNTOUCHED = {"record_kernels", "records_kernels", "write_kernel_pack", "load_kernel_pack", "print_cuda", "text_on_a_line"}
 
 SECONDS_A_CALL = 120
-READS_WEIGHTS = {"loihi_quantize"}  # on the host: there is no answer without numbers
+READS_WEIGHTS = {"loihi_quantize", "loihi_optimize_weight_bits"}  # on the host: there is no answer without numbers
 
 
 # ---- right calls ----
@@ -77,11 +77,13 @@ def schema_states(schema):
 
 
 def loihi_calls(schema):
-    for full in (False, True):
+    """Of integers, and of floats that hold some."""
+    for full, dtype in ((False, torch.int32), (True, torch.int32), (True, torch.float32)):
         arguments = {}
+        integers = lambda low, high, *size: torch.randint(low, high, size).to(dtype)
         for a in schema.arguments:
             if a.name == "x":
-                arguments[a.name] = integers(-3, 4, 4, 2, 5)
+                arguments[a.name] = integers(-3, 4, 4, 2, 5).requires_grad_(dtype.is_floating_point)
             elif a.name in ("lengths", "start"):
                 arguments |= {a.name: samples()[a.name]} if full else {}
             elif a.name == "bias_mant" and schema.overload_name == "bias":
@@ -98,10 +100,10 @@ def public_calls(schema):
     """Argument names to values."""
     name = schema.name.partition("::")[2]
     names = [a.name for a in schema.arguments]
-    if "surrogate" in names and "numbers" not in names:
-        yield from neuron_calls(schema)
-    elif name.startswith(("loihi_lif", "loihi_ternary")):
+    if name.startswith(("loihi_lif", "loihi_ternary")):
         yield from loihi_calls(schema)
+    elif "surrogate" in names and "numbers" not in names and name != "loihi_neuron":
+        yield from neuron_calls(schema)
     elif name in ("run",):
         x = torch.randn(4, 2, 5, requires_grad=True)
         yield dict(neuron=TEXT, inputs=[x], states=[torch.rand(2, 5)], params=[torch.rand(5)])
@@ -236,21 +238,38 @@ def public_calls(schema):
         for batch in ((2,), (9,)):
             yield dict(x=integers(-3, 4, 5, *batch, 4), weight=integers(-9, 9, 3, 4), **delays)
         yield dict(x=integers(-3, 4, 5, 4), weight=integers(-9, 9, 3, 4), buffer=integers(0, 9, 3 if delays else 1, 3), **delays)
+        yield dict(x=integers(-3, 4, 5, 4).float(), weight=integers(-9, 9, 3, 4).float().requires_grad_(), **delays)
+    elif name == "loihi_conv":
+        yield dict(x=integers(-3, 4, 5, 2, 4, 6, 5), weight=integers(-9, 9, 6, 2, 3, 2), groups=2, padding=[1, 0], stride=[2])
+        yield dict(x=integers(-3, 4, 5, 4, 6, 5).float(), weight=integers(-9, 9, 3, 4, 3, 2).float().requires_grad_(), dilation=[2, 1])
     elif name == "loihi_sparse":
         indices, indptr, _ = csr(3, 4, 6)
         yield dict(x=integers(-3, 4, 5, 2, 4), crow_indices=indptr, col_indices=indices.long(), values=integers(-9, 9, 6))
+        yield dict(x=integers(-3, 4, 5, 4).float(), crow_indices=indptr, col_indices=indices.long(), values=integers(-9, 9, 6).float().requires_grad_())
     elif name == "loihi_product":
         for rows in (2, 9):
             yield dict(x=integers(-3, 4, rows, 4), weight=integers(-9, 9, 3, 4), num_message_bits=random.choice([0, 24]))
     elif name == "loihi_sparse_product":
         indices, indptr, _ = csr(3, 4, 6)
         yield dict(x=integers(-3, 4, 5, 4), crow_indices=indptr, col_indices=indices.long(), values=integers(-9, 9, 6), num_message_bits=random.choice([0, 24]))
+    elif name == "loihi_float_product":
+        yield dict(x=integers(-3, 4, 5, 4).double(), weight=integers(-9, 9, 3, 4).double().requires_grad_(), num_message_bits=3, weight_exp=-1, bits=24)
+    elif name == "loihi_float_sparse_product":
+        indices, indptr, _ = csr(3, 4, 6)
+        yield dict(x=integers(-3, 4, 5, 4).float(), crow_indices=indptr, col_indices=indices.long(), values=integers(-9, 9, 6).float().requires_grad_(), num_message_bits=0, weight_exp=2, bits=32)
     elif name == "loihi_forward":
         yield dict(x=integers(-3, 4, 4, 2, 5), states=[integers(0, 4, 2, 5), None], params=[None, integers(0, 4, 5), None, None, None], numbers=[1, 2, 3, 0, 9], ternary=False, form="plain", store_states=True)
         yield dict(x=integers(-3, 4, 4, 2, 5), states=[None] * 3, params=[None] * 7, numbers=[1, 2, 3, 0, 9, -9, 2], ternary=True, form="refractory", store_states=False)
     elif name == "loihi_prepare_weights":
         yield dict(weight=torch.randn(3, 4))
         yield dict(weight=integers(-9, 9, 3, 4), sign_mode="mixed")
+    elif name == "loihi_fake_quantize":
+        yield dict(weight=torch.randn(3, 4, requires_grad=True), truncate=True)
+        yield dict(weight=torch.randn(3, 4), sign_mode="mixed", num_weight_bits=5)
+    elif name == "loihi_optimize_weight_bits":
+        yield dict(weight=integers(-9, 9, 3, 4), sign_mode="mixed")
+    elif name == "loihi_neuron":
+        yield dict(name="atrlif", surrogate="atan", surrogate_args=[2.0])
     elif name == "loihi_quantize":
         yield dict(weight=torch.randn(3, 4), bias=torch.randn(3))
     elif name == "lava_neuron":

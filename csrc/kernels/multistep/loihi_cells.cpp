@@ -14,20 +14,20 @@ constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
 // A threshold below every voltage: the neuron fires at every step.
 constexpr std::int64_t always_reached = -(std::int64_t{1} << 25);
 
-// The widths of the hardware's fields; besides, Lava's own: du = -1 is no decay at all, and a negative exponent shifts
-// to the right, by as much as an int32 has.
+// The widths of the hardware's fields; besides, Lava's own: du = -1 is no decay at all, dv = 4096 forgets all of v, a
+// threshold of 2^17 is never reached, and a negative exponent shifts to the right, by as much as an int32 has.
 std::vector<CellParam> params_of(bool ternary, LoihiForm form) {
   const auto between = [](const char* name, double otherwise, std::int64_t low, std::int64_t high,
                           std::int64_t poison = 0) {
     return CellParam{name, otherwise, Legal::between, low, high, poison};
   };
-  std::vector<CellParam> params = {between("du", 0, -1, 4095), between("dv", 0, 0, 4095),
+  std::vector<CellParam> params = {between("du", 0, -1, 4095), between("dv", 0, 0, 4096),
                                    between("bias_mant", 0, -4096, 4095), between("bias_exp", 0, -31, 7)};
   if (ternary) {
-    params.push_back(between("vth_hi", 10, -131071, 131071, always_reached));
-    params.push_back(between("vth_lo", -10, -131071, 131071, always_reached));
+    params.push_back(between("vth_hi", 10, -131072, 131072, always_reached));
+    params.push_back(between("vth_lo", -10, -131072, 131072, always_reached));
   } else {
-    params.push_back(between("vth", 10, 0, 131071, always_reached));
+    params.push_back(between("vth", 10, 0, 131072, always_reached));
   }
   if (form == LoihiForm::reset) {
     params.push_back(between("reset_interval", 1, 1, most, 1));

@@ -6,7 +6,8 @@ from spikeforge.nn.delay import Delay
 from spikeforge.nn.delayed_linear import DelayedLinear
 from spikeforge.nn.encoders import Latency, Poisson, Repeat
 from spikeforge.nn.layers import BatchNormNeuron, fuse
-from spikeforge.nn.loihi import LoihiDelayDense, LoihiDense, LoihiLIF, LoihiSparse
+from spikeforge.nn.lava import LavaConv, LavaDelayDense, LavaDense, LavaLIF, deploy, set_run_config_
+from spikeforge.nn.loihi import LoihiConv, LoihiDelayDense, LoihiDense, LoihiLIF, LoihiSparse
 from spikeforge.nn.network import Network, Recurrent
 from spikeforge.nn.neurons import EIF, IF, LIF, PLIF, QIF, AdaptiveLIF, Izhikevich
 from spikeforge.nn.own import LI, CubaLIF, Neuron
@@ -27,7 +28,12 @@ __all__ = [
     "LI",
     "LIF",
     "Latency",
+    "LavaConv",
+    "LavaDelayDense",
+    "LavaDense",
+    "LavaLIF",
     "Learnable",
+    "LoihiConv",
     "LoihiDelayDense",
     "LoihiDense",
     "LoihiLIF",
@@ -44,10 +50,12 @@ __all__ = [
     "StatefulModule",
     "TimeDistributed",
     "call",
+    "deploy",
     "detach_",
     "fuse",
     "get_states",
     "keep_state",
     "reset_",
+    "set_run_config_",
     "set_states_",
 ]

@@ -1,7 +1,7 @@
 """Loihi's fixed-point neurons and connections as modules: the operators ``torch.ops.spikeforge.loihi_*``, bit for bit.
 
-All tensors are int32 (indices int64), copied and registered as buffers. Nothing has gradients. What is out of range is
-refused at construction. ``docs/loihi.md`` has the ranges.
+All tensors are int32 (indices int64), copied and registered as buffers. What is out of range is refused at construction.
+``docs/loihi.md`` has the ranges. Integers have no gradients: :mod:`spikeforge.nn.lava` has modules that learn.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spikeforge import surrogate as surrogates
 from spikeforge.nn.errors import ERRORS, first_line
 from spikeforge.nn.stateful import State, StatefulModule, States, shape_of
 
 ops = torch.ops.spikeforge
 FORMS = {"plain": "", "reset": "_reset", "refractory": "_refractory"}
 STEPS = ("reset_interval", "reset_offset", "refractory_period")  # always numbers
-RESERVED = ("x", "u", "v", "phase", "wait", "store_states", "lengths", "start")
+RESERVED = ("x", "u", "v", "phase", "wait", "store_states", "lengths", "start", "surrogate", "surrogate_args", "detach_reset")
 
 
 class LoihiModule(StatefulModule):
     """What they share: calls in the name of the module."""
+
+    _taken = (torch.int32,)  # types of x
 
     def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
         """int32 ``[T, *shape]`` to int32; see :class:`~spikeforge.nn.StatefulModule` for the states."""
@@ -40,9 +43,10 @@ class LoihiModule(StatefulModule):
             return TypeError(
                 f"{self._title()}: x must be an int32 tensor [T, *shape], time first, but is {type(x).__name__}"
             )
-        if x.dtype != torch.int32:
+        if x.dtype not in self._taken:
             kind = str(x.dtype).removeprefix("torch.")
-            return TypeError(f"{self._title()}: x must be int32, but is {kind}; pass x.to(torch.int32)")
+            taken = " or ".join(str(dtype).removeprefix("torch.") for dtype in self._taken)
+            return TypeError(f"{self._title()}: x must be {taken}, but is {kind}; pass x.to(torch.int32)")
         kind = type(error) if isinstance(error, (TypeError, ValueError)) else RuntimeError
         kept = self._memory.keeping and state is self._memory.states
         mend = "call spikeforge.nn.reset_(net)" if kept else "pass None"
@@ -56,6 +60,9 @@ class LoihiLIF(LoihiModule):
         ternary: it fires 1 above vth_hi and -1 below vth_lo, in place of vth.
         form: "plain"; "reset", which takes reset_interval and reset_offset; or "refractory", which takes
             refractory_period.
+        surrogate: a name, or an object of :mod:`spikeforge.surrogate`; of an x of float32 or float64 that holds whole
+            numbers, whose spikes are of its type and have gradients.
+        detach_reset: no gradient flows through the spike in the reset.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
         constants: du, dv, bias_mant, bias_exp, vth (or vth_hi and vth_lo), numbers or int32 tensors that broadcast
             against a step.
@@ -65,12 +72,15 @@ class LoihiLIF(LoihiModule):
     """
 
     takes_samples = True
+    _taken = (torch.int32, torch.float32, torch.float64)
 
     def __init__(
         self,
         *,
         ternary: bool = False,
         form: str = "plain",
+        surrogate: str | surrogates.Surrogate = "sigmoid",
+        detach_reset: bool = False,
         stateful: bool = False,
         persistent_state: bool = False,
         **constants: int | Tensor,
@@ -78,7 +88,11 @@ class LoihiLIF(LoihiModule):
         super().__init__(stateful=stateful, persistent_state=persistent_state)
         if form not in FORMS:
             raise ValueError(f"LoihiLIF: form must be {', '.join(FORMS)}, but is {form!r}")
-        self.ternary, self.form = ternary, form
+        self._check_flag("detach_reset", detach_reset)
+        self.ternary, self.form, self.detach_reset = ternary, form, detach_reset
+        self.surrogate = surrogates.of(surrogate)
+        if isinstance(self.surrogate, surrogates.Custom):
+            raise TypeError("LoihiLIF: surrogate must be one of the table of docs/surrogates.md, but is a Custom one")
         self.op_name = f"loihi{'_ternary' * ternary}_lif{FORMS[form]}"
         schema = getattr(ops, self.op_name).default._schema
         self.state_names = tuple(a.name for a in schema.arguments if a.name in RESERVED[1:5])
@@ -120,6 +134,9 @@ class LoihiLIF(LoihiModule):
             numbers = [name for name in keywords if name not in STEPS]
             keywords |= {name: torch.full((), keywords[name], dtype=torch.int32, device=x.device) for name in numbers}
         keywords |= {name: getattr(self, name) for name in self._tensors}
+        if isinstance(x, Tensor) and x.is_floating_point():
+            keywords |= {"surrogate": self.surrogate.name, "surrogate_args": list(self.surrogate.args)}
+            keywords["detach_reset"] = self.detach_reset
         states = (state.get(name) for name in self.state_names)
         spikes, *after = self._call(op, x, state, *states, store_states=store, **keywords, **(self._memory.samples or {}))
         return spikes, dict(zip(self.state_names, after))
@@ -142,7 +159,7 @@ class LoihiConnection(LoihiModule):
         op: Any,
         tensors: Mapping[str, Tensor],
         slots: int,
-        numbers: Mapping[str, int],
+        numbers: Mapping[str, Any],
         *,
         stateful: bool,
         persistent_state: bool,
@@ -155,11 +172,11 @@ class LoihiConnection(LoihiModule):
                 raise TypeError(f"{self._title()}: {name} must be a tensor, but is {type(value).__name__}")
             self.register_buffer(name, value.detach().clone())
         first = getattr(self, self._tensors[0])
-        self._send(torch.zeros((0, self._inputs()), dtype=torch.int32, device=first.device), {})
+        self._send(torch.zeros((0, *self._input_shape()), dtype=torch.int32, device=first.device), {})
 
-    def _inputs(self) -> int:
+    def _input_shape(self) -> tuple[int, ...]:
         weight = getattr(self, self._tensors[0])
-        return weight.shape[1] if weight.dim() == 2 else 1
+        return (weight.shape[1] if weight.dim() == 2 else 1,)
 
     def _outputs(self) -> int:
         return getattr(self, self._tensors[0]).shape[0]
@@ -224,9 +241,9 @@ class LoihiSparse(LoihiConnection):
         numbers = {"delay": delay, "weight_exp": weight_exp, "num_message_bits": num_message_bits}
         super().__init__("loihi_sparse", tensors, delay, numbers, stateful=stateful, persistent_state=persistent_state)
 
-    def _inputs(self) -> int:
+    def _input_shape(self) -> tuple[int, ...]:
         # How many inputs there are, each input says for itself.
-        return max(int(self.col_indices.max()) if self.col_indices.numel() else 0, 0) + 1
+        return (max(int(self.col_indices.max()) if self.col_indices.numel() else 0, 0) + 1,)
 
     def _outputs(self) -> int:
         return self.crow_indices.shape[0] - 1
@@ -250,3 +267,38 @@ class LoihiDelayDense(LoihiConnection):
             "loihi_delay_dense", {"weight": weight, "delays": delays}, max_delay + 1, numbers, stateful=stateful,
             persistent_state=persistent_state,
         )  # fmt: skip
+
+
+class LoihiConv(LoihiConnection):
+    """``loihi_conv``: a convolution, ``[T, *batch, channels, height, width]``, whose sums wrap around at 24 bits.
+
+    Args:
+        weight: prepared, ``[out, in / groups, height, width]``, as that of ``nn.Conv2d``.
+        stride, padding, dilation: a number, or one for each dimension.
+        groups: as those of ``nn.Conv2d``.
+        delay, weight_exp, num_message_bits, stateful, persistent_state: as those of :class:`LoihiDense`.
+    """
+
+    def __init__(
+        self, weight: Tensor, *, stride: int | Sequence[int] = 1, padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1, groups: int = 1, delay: int = 1, weight_exp: int = 0,
+        num_message_bits: int = 0, stateful: bool = False, persistent_state: bool = False,
+    ):  # fmt: skip
+        given = {"stride": stride, "padding": padding, "dilation": dilation}
+        numbers = {name: [value] if isinstance(value, int) else list(value) for name, value in given.items()}
+        numbers |= {"groups": groups, "delay": delay, "weight_exp": weight_exp, "num_message_bits": num_message_bits}
+        super().__init__(
+            "loihi_conv", {"weight": weight}, delay, numbers, stateful=stateful, persistent_state=persistent_state
+        )
+
+    def _input_shape(self) -> tuple[int, ...]:
+        if self.weight.dim() != 4:
+            return (1, 1, 1)
+        # As large as the kernel, so that it fits.
+        (height, width), apart = self.weight.shape[2:], self._numbers["dilation"]
+        spans = [(n - 1) * d + 1 for n, d in zip((height, width), (apart[0], apart[-1]))]
+        return (self.weight.shape[1] * self._numbers["groups"], *spans)
+
+    def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        y = self._send(inputs[0], {})[0]
+        return (torch.zeros_like(y) if self._slots else y,)

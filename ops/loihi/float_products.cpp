@@ -1,0 +1,168 @@
+// Products of messages and weights that floating-point tensors hold as whole numbers. The forward pass is that of the
+// integers; the derivative is that of a product of numbers, straight through the shift and the wrap.
+#include <spikeforge/ops/common/library.h>
+#include <spikeforge/ops/common/record.h>
+#include <spikeforge/ops/loihi/connections.h>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/mm.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace spikeforge::ops {
+namespace {
+
+using at::Tensor;
+using autograd::AutogradContext;
+using autograd::variable_list;
+
+template <class Signature>
+c10::TypedOperatorHandle<Signature> find_product(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+// How the sums of a product are read.
+struct Sums {
+  std::int64_t num_message_bits, weight_exp, bits;
+
+  Tensor messages(const Tensor& x) const { return num_message_bits == 0 ? x.ne(0) : x; }
+  Tensor result(const Tensor& sums, const Tensor& x) const {
+    return shifted_sums(sums, weight_exp, bits).to(x.scalar_type());
+  }
+  Tensor grad_sums(const Tensor& grad) const { return grad.mul(std::ldexp(1.0, static_cast<int>(weight_exp))); }
+
+  void save(AutogradContext* ctx) const {
+    ctx->saved_data["sums"] = c10::List<std::int64_t>({num_message_bits, weight_exp, bits});
+  }
+  static Sums saved(AutogradContext* ctx) {
+    const c10::List<std::int64_t> list = ctx->saved_data.at("sums").toIntList();
+    return {list.get(0), list.get(1), list.get(2)};
+  }
+};
+
+void check_floats(const char* op, const Tensor& x, const Tensor& weight) {
+  TORCH_CHECK_TYPE(
+      (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble) && weight.scalar_type() == x.scalar_type(), op,
+      ": x and weights must be float32 or float64, both of one type, but are ", x.scalar_type(), " and ",
+      weight.scalar_type());
+}
+
+// ---- below autograd ----
+
+Tensor float_product(const Tensor& x, const Tensor& weight, std::int64_t num_message_bits, std::int64_t weight_exp,
+                     std::int64_t bits) {
+  using Product = Tensor(const Tensor&, const Tensor&, std::int64_t);
+  static const auto product = find_product<Product>("spikeforge::loihi_product");
+  const Sums sums{num_message_bits, weight_exp, bits};
+  check_floats("loihi_float_product", x, weight);
+  return sums.result(product.call(sums.messages(x).to(at::kInt), weight.to(at::kInt), num_message_bits), x);
+}
+
+Tensor float_sparse_product(const Tensor& x, const Tensor& crow_indices, const Tensor& col_indices,
+                            const Tensor& values, std::int64_t num_message_bits, std::int64_t weight_exp,
+                            std::int64_t bits) {
+  using Product = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t);
+  static const auto product = find_product<Product>("spikeforge::loihi_sparse_product");
+  const Sums sums{num_message_bits, weight_exp, bits};
+  check_floats("loihi_float_sparse_product", x, values);
+  const Tensor messages = sums.messages(x).to(at::kInt);
+  return sums.result(product.call(messages, crow_indices, col_indices, values.to(at::kInt), num_message_bits), x);
+}
+
+// ---- derivatives ----
+
+// Straight through what makes a spike of a message: by x the gradient is that of the message.
+struct FloatProductRule {
+  static constexpr bool is_traceable = true;
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const Sums sums = Sums::saved(ctx);
+    const Tensor grad = sums.grad_sums(grads[0]);
+    Tensor grad_x, grad_weight;
+    if (ctx->needs_input_grad(0)) grad_x = at::mm(grad, saved[1]);
+    if (ctx->needs_input_grad(1)) grad_weight = at::mm(grad.t(), sums.messages(saved[0]).to(grad.scalar_type()));
+    return {grad_x, grad_weight};
+  }
+};
+
+struct FloatSparseProductRule {
+  static constexpr bool is_traceable = true;
+  using Csr = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, c10::SymInt, c10::SymInt, bool, bool,
+                     bool);
+  using WeightGrad = Tensor(const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, c10::SymInt,
+                            c10::SymInt, bool, bool, std::string_view, bool);
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    static const auto csrmm = find_product<Csr>("spikeforge::csrmm");
+    static const auto weight_grad = find_product<WeightGrad>("spikeforge::csr_weight_grad");
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &values = saved[1];
+    const Sums sums = Sums::saved(ctx);
+    // The forward pass has verified the matrix.
+    const Tensor grad = sums.grad_sums(grads[0]).t().contiguous(), col_indices = saved[3].to(at::kInt);
+    const c10::SymInt rows = saved[2].sym_size(0) - 1, cols = x.sym_size(1);
+    Tensor grad_x, grad_values;
+    if (ctx->needs_input_grad(0))
+      grad_x = csrmm
+                   .call(values, col_indices, saved[2], grad, rows, cols, /*transpose=*/true, /*deterministic=*/false,
+                         /*unchecked=*/true)
+                   .t();
+    if (ctx->needs_input_grad(1))
+      grad_values = weight_grad.call(sums.messages(x).to(grad.scalar_type()).t().contiguous(), grad, col_indices,
+                                     saved[2], rows, cols, /*transpose=*/false, /*matrix=*/true, "number",
+                                     /*unchecked=*/true);
+    return {grad_x, grad_values};
+  }
+};
+
+template <class Rule, class Compute>
+Tensor recorded_product(const char* op, const variable_list& inputs, const variable_list& others, const Sums& sums,
+                        Compute&& compute) {
+  autograd::refuse_tangents(op, std::any_of(inputs.begin(), inputs.end(), autograd::has_tangent));
+  if (std::none_of(inputs.begin(), inputs.end(), autograd::wants_gradient)) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return compute();
+  }
+  return autograd::record<Rule>(inputs, [&](AutogradContext* ctx) {
+    variable_list saved = inputs;
+    saved.insert(saved.end(), others.begin(), others.end());
+    ctx->save_for_backward(std::move(saved));
+    sums.save(ctx);
+    return variable_list{compute()};
+  })[0];
+}
+
+Tensor float_product_autograd(const Tensor& x, const Tensor& weight, std::int64_t num_message_bits,
+                              std::int64_t weight_exp, std::int64_t bits) {
+  using Signature = Tensor(const Tensor&, const Tensor&, std::int64_t, std::int64_t, std::int64_t);
+  static const auto op = find_product<Signature>("spikeforge::loihi_float_product");
+  return recorded_product<FloatProductRule>("loihi_float_product", {x, weight}, {},
+                                            {num_message_bits, weight_exp, bits},
+                                            [&] { return op.call(x, weight, num_message_bits, weight_exp, bits); });
+}
+
+Tensor float_sparse_product_autograd(const Tensor& x, const Tensor& crow_indices, const Tensor& col_indices,
+                                     const Tensor& values, std::int64_t num_message_bits, std::int64_t weight_exp,
+                                     std::int64_t bits) {
+  using Signature =
+      Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, std::int64_t, std::int64_t);
+  static const auto op = find_product<Signature>("spikeforge::loihi_float_sparse_product");
+  return recorded_product<FloatSparseProductRule>(
+      "loihi_float_sparse_product", {x, values}, {crow_indices, col_indices}, {num_message_bits, weight_exp, bits},
+      [&] { return op.call(x, crow_indices, col_indices, values, num_message_bits, weight_exp, bits); });
+}
+
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
+  library.impl("loihi_float_product", TORCH_FN(float_product));
+  library.impl("loihi_float_sparse_product", TORCH_FN(float_sparse_product));
+}
+SPIKEFORGE_KERNELS(Autograd, library) {
+  library.impl("loihi_float_product", TORCH_FN(float_product_autograd));
+  library.impl("loihi_float_sparse_product", TORCH_FN(float_sparse_product_autograd));
+}
+
+}  // namespace
+}  // namespace spikeforge::ops

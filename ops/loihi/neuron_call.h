@@ -1,0 +1,39 @@
+// A call of one of Loihi's neurons, in the order of the cell's states and parameters, and what runs it.
+#pragma once
+
+#include <spikeforge/kernels/multistep/loihi_cells.h>
+
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace spikeforge::ops {
+
+struct LoihiCall {
+  using MaybeTensor = std::optional<at::Tensor>;
+
+  at::Tensor x;
+  c10::List<MaybeTensor> states, params;
+  std::vector<std::int64_t> numbers;
+  bool store_states = false;
+  MaybeTensor lengths, start;
+  // Of a call with floating-point numbers.
+  std::string surrogate = "sigmoid";
+  std::vector<double> surrogate_args;
+  bool detach_reset = false;
+
+  void add(MaybeTensor tensor, std::int64_t number) {
+    params.push_back(std::move(tensor));
+    numbers.push_back(number);
+  }
+};
+
+// Spikes and states of a call whose x is floating point, to be differentiated.
+std::vector<at::Tensor> run_differentiably(const LoihiCell& cell, const LoihiCall& call);
+
+}  // namespace spikeforge::ops

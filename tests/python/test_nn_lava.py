@@ -1,0 +1,184 @@
+"""Lava's modules: in floating point against plain torch, in fixed point against the integers that they deploy."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import spikeforge.nn as snn
+
+ops = torch.ops.spikeforge
+
+
+def spikes_of(*shape, device="cpu", most=2):
+    return torch.randint(0, most, shape, device=device).float()
+
+
+def lif_by_hand(x, du, dv, bias, vth):
+    u = v = torch.zeros_like(x[0])
+    spikes = []
+    for row in x:
+        u = u * (1 - du) + row
+        v = v * (1 - dv) + u + bias
+        s = (v > vth).to(x)
+        v = v * (1 - s)
+        spikes.append(s)
+    return torch.stack(spikes)
+
+
+def later(sent, delay):
+    return torch.cat([torch.zeros_like(sent[:1]).expand(delay, *sent.shape[1:]), sent])[: len(sent)]
+
+
+def connections(run_config):
+    torch.manual_seed(2)
+    delays = torch.randint(0, 3, (4, 6), dtype=torch.int32)
+    options = dict(scale=200, run_config=run_config)
+    return {
+        "dense": (snn.LavaDense(6, 4, delay=2, **options), (6,)),
+        "dense of messages": (snn.LavaDense(6, 4, delay=0, num_message_bits=6, weight_exp=1, **options), (6,)),
+        "delay dense": (snn.LavaDelayDense(6, 4, delays, **options), (6,)),
+        "conv": (snn.LavaConv(2, 4, 3, padding=1, stride=2, groups=2, **options), (2, 5, 6)),
+    }
+
+
+@pytest.mark.parametrize("name", connections("fixed"))
+def test_a_connection_in_fixed_point_is_what_it_deploys(name, device):
+    module, shape = connections("fixed")[name]
+    module = module.to(device)
+    x = spikes_of(7, 3, *shape, device=device, most=2 if module.num_message_bits == 0 else 30)
+    integers = snn.deploy(module)
+    want, state = integers(x.int(), None)
+    got, kept = module(x, None)
+    assert got.dtype == torch.float32 and torch.equal(got, want.float()) and want.any()
+    assert state.keys() == kept.keys() and all(torch.equal(kept[k], state[k].float()) for k in state)
+    first, between = module(x[:3], None)
+    rest, _ = module(x[3:], between)
+    assert torch.equal(torch.cat([first, rest]), got)
+    got.square().sum().backward()
+    assert module.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", connections("float"))
+def test_a_connection_in_floating_point_is_torchs_and_later(name, device):
+    module, shape = connections("float")[name]
+    module = module.double().to(device)
+    x = spikes_of(7, 3, *shape, device=device, most=2 if module.num_message_bits == 0 else 30).double()
+    if name == "conv":
+        sent = F.conv2d(x.flatten(0, 1), module.weight, stride=2, padding=1, groups=2)
+        want = later(sent.unflatten(0, (7, 3)), 1)
+    elif name == "delay dense":
+        want = sum(later(F.linear(x, module.weight * (module.delays == d)), 1 + d) for d in range(3))
+    else:
+        want = later(F.linear(x, module.weight), module.delay)
+    torch.testing.assert_close(module(x), want)
+    first, between = module(x[:3], None)
+    rest, _ = module(x[3:], between)
+    torch.testing.assert_close(torch.cat([first, rest]), want)
+    if module.num_message_bits == 0:
+        torch.testing.assert_close(module(-3 * x), want), "anything but 0 is a spike"
+    # One network, the other arithmetic: off by the rounding of the weights.
+    fixed = snn.set_run_config_(copy.deepcopy(module), "fixed")(x)
+    fan_in = module.weight[0].numel()
+    assert (fixed / module.scale - want).abs().max() <= fan_in * 30 * 2**module.weight_exp / module.scale + 1e-9
+
+
+@pytest.mark.parametrize("run_config", ["float", "fixed"])
+def test_the_neuron_is_its_equations_in_both(run_config, device):
+    torch.manual_seed(4)
+    k, constants = 512, dict(du=0.25, dv=0.125, vth=1.5)
+    bias = torch.nn.Parameter(torch.randint(-40, 40, (5,)) / k)
+    lif = snn.LavaLIF(**constants, bias=bias, scale=k, run_config=run_config).to(device)
+    x = torch.randint(-k // 2, k, (20, 3, 5), device=device) / k
+    spikes, states = lif(x * (k if run_config == "fixed" else 1), store_states=True)
+    want = lif_by_hand(x.double().cpu(), **constants, bias=bias.detach().double().cpu())
+    # No tie lies within the rounding of these steps.
+    assert torch.equal(spikes.detach().cpu().double(), want) and 0.05 < want.mean() < 0.9
+    assert states["v"].shape == x.shape
+    spikes.sum().backward()
+    assert lif.bias.grad.abs().min() > 0
+    if run_config == "fixed":
+        integers = snn.deploy(lif)
+        assert torch.equal(integers((x * k).int()).float(), spikes)
+
+
+def network(scale=128, **options):
+    torch.manual_seed(1)
+    bias = torch.nn.Parameter(torch.zeros(12))
+    return snn.Sequential(
+        snn.LavaDense(8, 12, delay=1, scale=scale, **options),
+        snn.LavaLIF(du=0.5, dv=0.1, vth=1.0, bias=bias, scale=scale, **options),
+        snn.LavaDense(12, 3, delay=0, scale=scale, **options),
+        snn.LavaLIF(du=1.0, dv=0.2, vth=1.0, scale=scale, **options),
+    )
+
+
+def test_both_configurations_have_nearly_the_same_gradients(device):
+    """The surrogate sees thresholds in both; what differs is the rounding of weights to a 256th and its spikes."""
+    x = spikes_of(10, 64, 8, device=device)
+    grads = []
+    for run_config in ("float", "fixed"):
+        net = network(scale=512, run_config=run_config).to(device)
+        spikes = net(x)
+        (spikes.mean(0) - 0.5).square().sum().backward()
+        grads.append(torch.cat([p.grad.flatten() for p in net.parameters()]))
+    assert F.cosine_similarity(*grads, dim=0) > 0.99 and 0.9 < grads[0].norm() / grads[1].norm() < 1.1
+
+
+def test_a_network_that_learns_in_fixed_point_deploys_with_its_spikes(device):
+    torch.manual_seed(0)
+    x = spikes_of(12, 30, 8, device=device)
+    label = (x[..., :4].sum((0, 2)) > x[..., 4:].sum((0, 2))).long()
+    net = network().to(device)
+    optimizer = torch.optim.Adam(net.parameters(), lr=2e-2)
+    losses = []
+    for _ in range(40):
+        loss = F.cross_entropy(net(x).sum(0), label)
+        optimizer.zero_grad(), loss.backward(), optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.6 * losses[0]
+    spikes = net(x).detach()
+    chip = snn.deploy(snn.set_run_config_(net, "float"))
+    assert not any(p.requires_grad for p in chip.parameters()) and not list(chip.parameters())
+    assert torch.equal(chip(x.int()).float(), spikes) and spikes.any()
+    assert isinstance(chip[0], snn.LoihiDense) and isinstance(net[0], snn.LavaDense)
+    step = [chip(x[:5].int(), None), None]
+    step[1] = chip(x[5:].int(), step[0][1])
+    assert torch.equal(torch.cat([step[0][0], step[1][0]]).float(), spikes)
+
+
+def test_a_network_with_a_loop_deploys(device):
+    torch.manual_seed(1)
+    net = snn.Network()
+    net.add("dense", snn.LavaDense(4, 4, delay=0, scale=256))
+    net.add("lif", snn.LavaLIF(du=0.9, dv=0.1, vth=0.5, bias=0.2, scale=256))
+    net.add("back", snn.LavaDense(4, 4, delay=0, scale=256))
+    net.connect("in", "dense.in")
+    net.connect("dense.out", "lif.in")
+    net.connect("lif.out", "back.in")
+    net.connect("back.out", "lif.in", delay=1)
+    net.connect("lif.out", "out")
+    net = net.to(device)
+    x = spikes_of(15, 2, 4, device=device)
+    spikes = net(x)
+    assert torch.equal(snn.deploy(net)(x.int()).float(), spikes) and 0 < spikes.mean() < 1
+
+
+@pytest.mark.parametrize("wrong, message", [
+    (lambda: snn.LavaDense(3, 4, run_config="loihi"), "LavaDense: run_config must be float or fixed, but is 'loihi'"),
+    (lambda: snn.LavaDense(3, 4, scale=0), "LavaDense: scale must be a whole number of 1 or more, but is 0"),
+    (lambda: snn.LavaDense(3, 4, delay=65), r"LavaDense: .*delay must lie in \[0, 64\]"),
+    (lambda: snn.LavaDense(3, 4, sign_mode="odd"), "LavaDense: .*sign_mode must be mixed"),
+    (lambda: snn.LavaLIF(du=1.5), r"LavaLIF: du must lie in \[0, 1\], but is 1.5"),
+    (lambda: snn.LavaLIF(vth=0), "LavaLIF: vth must be above 0, but is 0"),
+    (lambda: snn.LavaLIF(vth=1e4), "LavaLIF: at scale 64, .*vth must lie in"),
+    (lambda: snn.LavaLIF()(torch.zeros(3, 4, dtype=torch.int32)), r"LavaLIF: x must be a floating-point tensor \[T, \*shape\], time first, but is int32"),
+    (lambda: snn.LavaDense(3, 4)(torch.zeros(2, 5)), "LavaDense: .*weight must have shape"),
+    (lambda: snn.LavaDense(3, 4)(torch.zeros(2, 3), store_states=True), "LavaDense: store_states is for neurons"),
+    (lambda: snn.set_run_config_(torch.nn.Linear(2, 2), "float"), "set_run_config_: there is no module of Lava's"),
+    (lambda: snn.deploy(torch.nn.Linear(2, 2)), "deploy: there is no module of Lava's"),
+], ids=lambda v: v if isinstance(v, str) else "")
+def test_what_is_refused(wrong, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        wrong()
