@@ -337,35 +337,46 @@ void fetch_delays(const Ring& ring, std::int64_t k) {
     fetch_line(static_cast<const std::uint8_t*>(ring.delays), k);
 }
 
+// Pieces of rows in a block of columns may be short, and lie anywhere.
+constexpr std::int64_t pieces_ahead = 8;
+
 template <class W>
-void deliver_typed(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share,
+void deliver_typed(const Rows& matrix, const Weights& weights, const Prepared& x, const Columns& columns,
                    const Ring& ring) {
   using C = Compute<W>;
   const auto* const w = static_cast<const W*>(weights.data);
   const auto* const entries = static_cast<const C*>(x.entries);
   const C shared = weights.homogeneous ? static_cast<C>(w[0]) : C(1);
-  C entry[rows_together];
-  const auto start = [&](int p, std::int32_t row) {
-    entry[p] = x.values == Values::event ? shared : entries[row] * shared;
-  };
   const auto fetch = [&](std::int64_t k) {
     fetch_line(matrix.indices, k);
     fetch_delays(ring, k);
     if (!weights.homogeneous) fetch_line(w, k);
   };
+  const auto walk = [&](auto&& add) {
+    for (std::int64_t until = columns.begin; until < columns.end;) {
+      until = std::min(until + columns.block, columns.end);
+      for (std::int64_t a = 0; a < columns.count; ++a) {
+        if (a + pieces_ahead < columns.count) fetch(columns.next[a + pieces_ahead]);
+        const std::int64_t last = columns.begins[a] + (columns.starts[a + 1] - columns.starts[a]);
+        const C entry = x.values == Values::event ? shared : entries[columns.rows[a]] * shared;
+        std::int64_t k = columns.next[a];
+        for (; k < last && matrix.indices[k] < until; ++k) add(k, static_cast<std::uint32_t>(matrix.indices[k]), entry);
+        columns.next[a] = k;
+      }
+    }
+  };
   with_places<C>(ring, [&](auto&& place) {
     if (weights.homogeneous)
-      for_each_nonzero(matrix, share, start, fetch,
-                       [&](int p, std::int64_t k, std::uint32_t column) { place(k)[column] += entry[p]; });
+      walk([&](std::int64_t k, std::uint32_t column, C entry) { place(k)[column] += entry; });
     else
-      for_each_nonzero(matrix, share, start, fetch, [&](int p, std::int64_t k, std::uint32_t column) {
-        place(k)[column] += entry[p] * static_cast<C>(w[k]);
+      walk([&](std::int64_t k, std::uint32_t column, C entry) {
+        place(k)[column] += entry * static_cast<C>(w[k]);
       });
   });
 }
 
-void deliver(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share, const Ring& ring) {
-  with_element(weights.type, [&](auto w) { deliver_typed<decltype(w)>(matrix, weights, x, share, ring); });
+void deliver(const Rows& matrix, const Weights& weights, const Prepared& x, const Columns& columns, const Ring& ring) {
+  with_element(weights.type, [&](auto w) { deliver_typed<decltype(w)>(matrix, weights, x, columns, ring); });
 }
 
 template <class W>
