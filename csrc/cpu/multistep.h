@@ -21,8 +21,8 @@
 //
 // A tile goes on to the end of its longest sample. Where its samples differ in length, a step is one of the ranges of
 // neurons that have it. What shares a granule with them is computed too, but nothing comes of it: results behind a
-// sample's end are made zero, its last states are kept aside, and in the backward pass its gradients are put in, and its
-// sums begun, where its last step is reached.
+// sample's end are made zero, its last states are kept aside, and in the backward pass its gradients are put in, and
+// its sums begun, where its last step is reached.
 //
 // What bounds the loop is memory. Hence results that no cache would hold are written past the caches, and each row
 // fetches the one that is read next: the processor's own prefetch starts anew with every row. LIF, float32, T=16,

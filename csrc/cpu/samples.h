@@ -135,8 +135,7 @@ class TileSamples {
       const std::int64_t length = length_of(sample);
       if (length > t) {
         until_ = length < until_ ? length : until_;
-        append(present_, n_present_,
-               {first / granule * granule, (last + granule - 1) / granule * granule});
+        append(present_, n_present_, {first / granule * granule, (last + granule - 1) / granule * granule});
       } else {
         since_ = length > since_ ? length : since_;
         append(ended_, n_ended_, {first, last});

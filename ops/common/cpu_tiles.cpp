@@ -98,9 +98,8 @@ Tiles tiles_of_lengths(const LengthsView& lengths, std::int64_t neurons, std::in
   if (neurons == 0 || neurons % lengths.inner != 0) return tiles_of(neurons, steps, largest);
   std::int64_t total = 0;  // steps of all samples
   for (std::int64_t i = 0; i < neurons / lengths.inner; ++i) total += length_of(lengths, i);
-  const std::int64_t most =
-      std::max(std::min(std::min(most_together, largest) / lengths.inner, samples_together),
-               least_together / lengths.inner);
+  const std::int64_t most = std::max(std::min(std::min(most_together, largest) / lengths.inner, samples_together),
+                                     least_together / lengths.inner);
   return most > 1 ? tiles_of_several(lengths, neurons, total, most)
                   : tiles_of_one(lengths.inner, neurons, total, largest);
 }
