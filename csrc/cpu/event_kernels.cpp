@@ -314,12 +314,14 @@ void scatter(const Rows& matrix, const Weights& weights, const Prepared& x, cons
 
 // ---- to a ring ----
 
-// Calls f(offset) where offset(k) is that of the slot in which nonzero k arrives.
-template <class F>
-void with_offsets(const Ring& ring, F&& f) {
+// Calls f(place) where place(k) is the sums, in C, in which nonzero k arrives.
+template <class C, class F>
+void with_places(const Ring& ring, F&& f) {
   const std::int64_t mask = ring.same_delay ? 0 : -1;
   const auto of = [&](const auto* delays) {
-    f([=, offsets = ring.offsets](std::int64_t k) { return offsets[delays[k & mask]]; });
+    f([=, sums = static_cast<C*>(ring.sums), offsets = ring.offsets](std::int64_t k) {
+      return sums + offsets[delays[k & mask]];
+    });
   };
   if (ring.wide_delays)
     of(static_cast<const std::int32_t*>(ring.delays));
@@ -335,25 +337,12 @@ void fetch_delays(const Ring& ring, std::int64_t k) {
     fetch_line(static_cast<const std::uint8_t*>(ring.delays), k);
 }
 
-// Rows may be short, and lie anywhere.
-constexpr std::int64_t rows_ahead = 8;
+// Pieces of rows in a block of columns may be short, and lie anywhere.
+constexpr std::int64_t pieces_ahead = 8;
 
-// Calls use(row, first, last) for the nonzeros of a share, row by row; `fetch`(k) is told where the next rows begin.
-template <class Fetch, class Use>
-void for_each_row(const Share& share, Fetch&& fetch, Use&& use) {
-  if (share.first >= share.last) return;
-  auto a = std::upper_bound(share.starts, share.starts + share.count + 1, share.first) - share.starts - 1;
-  for (; a < share.count && share.starts[a] < share.last; ++a) {
-    if (a + rows_ahead < share.count) fetch(share.begins[a + rows_ahead]);
-    const std::int64_t before = share.starts[a], begin = share.begins[a] - before;
-    use(share.rows[a], begin + std::max(share.first, before), begin + std::min(share.starts[a + 1], share.last));
-  }
-}
-
-// Calls add(place, number) for what the nonzeros of a share deliver; places are counted from where the ring begins.
-template <class W, class Add>
-void for_each_delivered(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share,
-                        const Ring& ring, Add&& add) {
+template <class W>
+void deliver_typed(const Rows& matrix, const Weights& weights, const Prepared& x, const Columns& columns,
+                   const Ring& ring) {
   using C = Compute<W>;
   const auto* const w = static_cast<const W*>(weights.data);
   const auto* const entries = static_cast<const C*>(x.entries);
@@ -363,80 +352,29 @@ void for_each_delivered(const Rows& matrix, const Weights& weights, const Prepar
     fetch_delays(ring, k);
     if (!weights.homogeneous) fetch_line(w, k);
   };
-  with_offsets(ring, [&](auto&& offset) {
-    for_each_row(share, fetch, [&](std::int32_t row, std::int64_t first, std::int64_t last) {
-      const C entry = x.values == Values::event ? shared : entries[row] * shared;
-      if (weights.homogeneous)
-        for (std::int64_t k = first; k < last; ++k) add(offset(k) + matrix.indices[k], entry);
-      else
-        for (std::int64_t k = first; k < last; ++k) add(offset(k) + matrix.indices[k], entry * static_cast<C>(w[k]));
-    });
-  });
-}
-
-template <class W>
-void deliver_typed(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share,
-                   const Ring& ring) {
-  auto* const sums = static_cast<Compute<W>*>(ring.sums);
-  for_each_delivered<W>(matrix, weights, x, share, ring,
-                        [=](std::int64_t place, Compute<W> number) { sums[place] += number; });
-}
-
-void deliver(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share, const Ring& ring) {
-  with_element(weights.type, [&](auto w) { deliver_typed<decltype(w)>(matrix, weights, x, share, ring); });
-}
-
-void count_bins(const Rows& matrix, const Share& share, const Ring& ring, const Bins& bins) {
-  const auto fetch = [&](std::int64_t k) {
-    fetch_line(matrix.indices, k);
-    fetch_delays(ring, k);
+  const auto walk = [&](auto&& add) {
+    for (std::int64_t until = columns.begin; until < columns.end;) {
+      until = std::min(until + columns.block, columns.end);
+      for (std::int64_t a = 0; a < columns.count; ++a) {
+        if (a + pieces_ahead < columns.count) fetch(columns.next[a + pieces_ahead]);
+        const std::int64_t last = columns.begins[a] + (columns.starts[a + 1] - columns.starts[a]);
+        const C entry = x.values == Values::event ? shared : entries[columns.rows[a]] * shared;
+        std::int64_t k = columns.next[a];
+        for (; k < last && matrix.indices[k] < until; ++k) add(k, static_cast<std::uint32_t>(matrix.indices[k]), entry);
+        columns.next[a] = k;
+      }
+    }
   };
-  with_offsets(ring, [&](auto&& offset) {
-    for_each_row(share, fetch, [&](std::int32_t, std::int64_t first, std::int64_t last) {
-      for (std::int64_t k = first; k < last; ++k) ++bins.next[(offset(k) + matrix.indices[k]) >> bins.shift];
-    });
+  with_places<C>(ring, [&](auto&& place) {
+    if (weights.homogeneous)
+      walk([&](std::int64_t k, std::uint32_t column, C entry) { place(k)[column] += entry; });
+    else
+      walk([&](std::int64_t k, std::uint32_t column, C entry) { place(k)[column] += entry * static_cast<C>(w[k]); });
   });
 }
 
-template <class W>
-void fill_bins_typed(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share,
-                     const Ring& ring, const Bins& bins) {
-  using C = Compute<W>;
-  const std::int64_t mask = (std::int64_t{1} << bins.shift) - 1;
-  auto* const numbers = static_cast<C*>(bins.numbers);
-  if (numbers == nullptr)
-    for_each_delivered<W>(matrix, weights, x, share, ring, [=](std::int64_t place, C) {
-      bins.places[bins.next[place >> bins.shift]++] = static_cast<std::uint32_t>(place & mask);
-    });
-  else
-    for_each_delivered<W>(matrix, weights, x, share, ring, [=](std::int64_t place, C number) {
-      const std::int64_t at = bins.next[place >> bins.shift]++;
-      bins.places[at] = static_cast<std::uint32_t>(place & mask);
-      numbers[at] = number;
-    });
-}
-
-void fill_bins(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share, const Ring& ring,
-               const Bins& bins) {
-  with_element(weights.type, [&](auto w) { fill_bins_typed<decltype(w)>(matrix, weights, x, share, ring, bins); });
-}
-
-template <class W>
-void add_bin_typed(const Weights& weights, const Bins& bins, std::int64_t first, std::int64_t last, Compute<W>* sums) {
-  using C = Compute<W>;
-  if (const auto* const numbers = static_cast<const C*>(bins.numbers)) {
-    for (std::int64_t i = first; i < last; ++i) sums[bins.places[i]] += numbers[i];
-    return;
-  }
-  const C shared = static_cast<C>(*static_cast<const W*>(weights.data));
-  for (std::int64_t i = first; i < last; ++i) sums[bins.places[i]] += shared;
-}
-
-void add_bin(const Weights& weights, const Bins& bins, std::int64_t first, std::int64_t last, void* sums) {
-  with_element(weights.type, [&](auto w) {
-    using W = decltype(w);
-    add_bin_typed<W>(weights, bins, first, last, static_cast<Compute<W>*>(sums));
-  });
+void deliver(const Rows& matrix, const Weights& weights, const Prepared& x, const Columns& columns, const Ring& ring) {
+  with_element(weights.type, [&](auto w) { deliver_typed<decltype(w)>(matrix, weights, x, columns, ring); });
 }
 
 template <class W>
@@ -446,15 +384,14 @@ void deliver_rows_typed(const Rows& matrix, const Weights& weights, const Prepar
   const auto* const w = static_cast<const W*>(weights.data);
   const auto* const entries = static_cast<const C*>(x.entries);
   const std::int64_t mask = weights.homogeneous ? 0 : -1;
-  auto* const sums = static_cast<C*>(ring.sums);
-  with_offsets(ring, [&](auto&& offset) {
+  with_places<C>(ring, [&](auto&& place) {
     for (std::int64_t i = begin; i < end; ++i)
       for (std::int64_t k = matrix.begin(i); k < matrix.end(i); ++k) {
         const std::int32_t column = matrix.indices[k];
         if (x.values == Values::event) {
-          if (is_event(x.bits, column)) sums[offset(k) + i] += static_cast<C>(w[k & mask]);
+          if (is_event(x.bits, column)) place(k)[i] += static_cast<C>(w[k & mask]);
         } else if (x.values == Values::number || entries[column] != 0) {
-          sums[offset(k) + i] += entries[column] * static_cast<C>(w[k & mask]);
+          place(k)[i] += entries[column] * static_cast<C>(w[k & mask]);
         }
       }
   });
@@ -647,8 +584,8 @@ void linear(const LinearSum& sum) {
   with_element(sum.type, [&](auto w) { linear_typed<decltype(w)>(sum); });
 }
 
-constexpr EventKernels kernels = {gather,       scatter, deliver,     count_bins,   fill_bins,       add_bin,
-                                  deliver_rows, finish,  gather_many, scatter_many, weight_gradient, linear};
+constexpr EventKernels kernels = {gather,      scatter,      deliver,         deliver_rows, finish,
+                                  gather_many, scatter_many, weight_gradient, linear};
 
 }  // namespace
 }  // namespace CPU_CAPABILITY

@@ -26,13 +26,15 @@ struct Share {
   std::int64_t first = 0, last = 0;
 };
 
-// What is delivered, sorted by where it arrives: to bins of 2^shift neighbouring sums of a ring, and in a bin in the
-// order in which it was sent.
-struct Bins {
-  int shift = 0;
-  std::int64_t* next = nullptr;     // of each bin: how many there are of a share, or where its next one goes
-  std::uint32_t* places = nullptr;  // in the bin
-  void* numbers = nullptr;          // in the compute type; null: all are the one weight
+// Some columns of active rows, walked block by block, and in a block row by row: sums have the same order whatever the
+// blocks are. In blocks that are not all columns, those of each row ascend.
+struct Columns {
+  const std::int32_t* rows = nullptr;    // of the matrix
+  const std::int64_t* begins = nullptr;  // of the nonzeros of each in the matrix
+  const std::int64_t* starts = nullptr;  // [count + 1]: nonzeros of the rows before
+  std::int64_t* next = nullptr;          // [count]: the first nonzero of each that is left, of those in these columns
+  std::int64_t count = 0;
+  std::int64_t begin = 0, end = 0, block = 0;
 };
 
 // Of event_linear: columns [begin, end) of one vector's result, the sum of the rows `inputs` of weight [in, out].
@@ -57,14 +59,8 @@ struct EventKernels {
   // type. `entries` is of Prepared, and null for events.
   void (*scatter)(const event::Rows&, const event::Weights&, const Prepared&, const Share&, void* sums);
 
-  // Adds what the nonzeros of a share deliver to a ring, one after the other.
-  void (*deliver)(const event::Rows&, const event::Weights&, const Prepared&, const Share&, const event::Ring&);
-  // Counts the nonzeros of a share for each bin, or puts them there.
-  void (*count_bins)(const event::Rows&, const Share&, const event::Ring&, const Bins&);
-  void (*fill_bins)(const event::Rows&, const event::Weights&, const Prepared&, const Share&, const event::Ring&,
-                    const Bins&);
-  // Adds those from `first` up to `last`, which are of one bin, to its sums.
-  void (*add_bin)(const event::Weights&, const Bins&, std::int64_t first, std::int64_t last, void* sums);
+  // Adds what some columns of active rows deliver to a ring.
+  void (*deliver)(const event::Rows&, const event::Weights&, const Prepared&, const Columns&, const event::Ring&);
   // By rows: what arrives at the rows [begin, end).
   void (*deliver_rows)(const event::Rows&, const event::Weights&, const Prepared&, std::int64_t begin, std::int64_t end,
                        const event::Ring&);

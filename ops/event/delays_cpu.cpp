@@ -1,42 +1,26 @@
 // Products with delays on the CPU: what is delivered is added to the ring itself, so that a call costs what it delivers
 // and not what the ring holds.
 //
-// By rows (A e) a thread owns the rows that it adds to. By columns (e A), what goes to a ring that is larger than a
-// cache is first sorted into bins, pieces of the ring that stay in one, of which threads own some; what goes to a
-// smaller one is added as it comes, by threads that own columns, where those of each row ascend, else by one. Several
-// vectors are shared out whole. Sums go by rows in any case: any number of threads gives the same bits.
+// By rows (A e) a thread owns the rows that it adds to. By columns (e A) it owns columns, where those of each row
+// ascend, and goes through them in blocks whose slots stay in its cache; where they do not, one thread adds all.
+// Several vectors are shared out whole. Sums go by rows in any case: any number of threads gives the same bits.
 #include <spikeforge/kernels/event/note.h>
 #include <spikeforge/ops/event/delays.h>
 #include <spikeforge/ops/event/prepared.h>
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <utility>
 
 namespace spikeforge::ops::sparse {
 namespace {
 
-// The nonzeros of active rows whose columns lie in [begin, end).
-Active between(const Rows& matrix, const Active& active, std::int64_t begin, std::int64_t end) {
-  Active own(static_cast<std::int64_t>(active.rows.size()));
-  for (std::size_t a = 0; a < active.rows.size(); ++a) {
-    const std::int32_t* const first = matrix.indices + active.begins[a];
-    const std::int32_t* const last = first + (active.starts[a + 1] - active.starts[a]);
-    const std::int32_t* const from = std::lower_bound(first, last, begin);
-    const std::int32_t* const until = std::lower_bound(from, last, end);
-    if (from < until) own.add(active.rows[a], from - matrix.indices, until - matrix.indices);
-  }
-  own.finish();
-  return own;
-}
-
-// Of sums, 256 KiB of float32, and at most so many bins, which are written side by side.
-constexpr int least_shift = 16;
-constexpr std::int64_t most_bins = 256;
-// A ring below is not worth the sorting, nor is one that gets less than an event for each cache line.
-constexpr std::int64_t least_ring = std::int64_t{2} << 20;
+// Bytes of the ring that are gone through at once, of all slots: a part of a second-level cache. What a call costs
+// beyond is the ring's own way through the cache: sorting what is sent by where it arrives, before it is added, took
+// longer, with 10^6 events and rings of 6 and 26 MB.
+constexpr std::int64_t block_bytes = std::int64_t{256} << 10;
+// Nonzeros of a row in a block, for which leaving one row for the next is worth it.
+constexpr std::int64_t least_piece = 8;
 constexpr std::int64_t line_bytes = 64;
 
 class Delivery {
@@ -85,62 +69,50 @@ class Delivery {
       return;
     }
     const Active active = events ? active_rows(matrix_, bits) : active_rows(matrix_, entries, values);
-    const std::int64_t parts = parts_for(active.total),
-                       bytes = call_.buffer.numel() / in_.count() * static_cast<std::int64_t>(sizeof(C));
-    if (bytes >= least_ring && active.total >= bytes / line_bytes) return deliver_in_bins<C>(x, active, ring, parts);
-    if (parts == 1 || !columns_ascend(stored_matrix(call_))) {
-      kernels_.deliver(matrix_, weights_, x, active.share(0, 1), ring);
-      return;
-    }
+    const std::int64_t block = block_of(active, sizeof(C)), parts = parts_for(active.total);
+    const bool ascend = (parts > 1 || block < matrix_.cols) && columns_ascend(stored_matrix(call_));
+    if (!ascend) return deliver_columns(x, active, ring, active.begins, 0, matrix_.cols, matrix_.cols);
     at::parallel_for(0, parts, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t part = first; part < last; ++part) {
-        const Active own = between(matrix_, active, matrix_.cols * part / parts, matrix_.cols * (part + 1) / parts);
-        kernels_.deliver(matrix_, weights_, x, own.share(0, 1), ring);
+        const std::int64_t begin = matrix_.cols * part / parts, end = matrix_.cols * (part + 1) / parts;
+        deliver_columns(x, active, ring, from_column(active, begin), begin, end, block);
       }
     });
   }
 
-  // Each part of the nonzeros is sorted by a thread, behind what the parts before it have for the same bin.
-  template <class C>
-  void deliver_in_bins(const cpu::Prepared& x, const Active& active, const event::Ring& ring,
-                       std::int64_t parts) const {
-    const std::int64_t size = call_.buffer.numel();
-    cpu::Bins bins{.shift = least_shift};
-    while (size >> bins.shift >= most_bins) ++bins.shift;
-    const std::int64_t count = (size >> bins.shift) + 1;
-    std::vector<std::int64_t> next(static_cast<std::size_t>(parts * count)), starts;
-    const auto for_parts = [&](auto&& use) {
-      at::parallel_for(0, parts, 1, [&](std::int64_t first, std::int64_t last) {
-        for (std::int64_t part = first; part < last; ++part) {
-          cpu::Bins own = bins;
-          own.next = next.data() + part * count;
-          use(active.share(part, parts), own);
-        }
-      });
-    };
-    for_parts([&](const cpu::Share& share, const cpu::Bins& own) { kernels_.count_bins(matrix_, share, ring, own); });
-    std::int64_t total = 0;
-    for (std::int64_t bin = 0; bin < count; ++bin) {
-      starts.push_back(total);
-      for (std::int64_t part = 0; part < parts; ++part)
-        total += std::exchange(next[static_cast<std::size_t>(part * count + bin)], total);
-    }
-    starts.push_back(total);
+  // Columns of a block: all, where few events go to each line of the ring, or few of a row to a block.
+  std::int64_t block_of(const Active& active, std::size_t size) const {
+    const auto rows = static_cast<std::int64_t>(active.rows.size());
+    const std::int64_t column = static_cast<std::int64_t>(offsets_.size() * size), bytes = column * matrix_.cols;
+    const std::int64_t blocks =
+        std::min(bytes / block_bytes, active.total / std::max<std::int64_t>(rows * least_piece, 1));
+    if (blocks < 2 || active.total * line_bytes < bytes) return matrix_.cols;
+    return (matrix_.cols + blocks - 1) / blocks;
+  }
 
-    const bool is_counted = x.values == Values::event && weights_.homogeneous;
-    const at::Tensor places = at::empty({total}, at::kInt),
-                     numbers = at::empty({is_counted ? 0 : total}, call_.buffer.options());
-    bins.places = static_cast<std::uint32_t*>(places.mutable_data_ptr());
-    bins.numbers = is_counted ? nullptr : numbers.mutable_data_ptr();
-    for_parts([&](const cpu::Share& share, const cpu::Bins& own) {
-      kernels_.fill_bins(matrix_, weights_, x, share, ring, own);
-    });
-    at::parallel_for(0, count, (count + parts - 1) / parts, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t bin = first; bin < last; ++bin) {
-        const auto i = static_cast<std::size_t>(bin);
-        kernels_.add_bin(weights_, bins, starts[i], starts[i + 1], static_cast<C*>(ring.sums) + (bin << bins.shift));
-      }
-    });
+  // Of each row the first nonzero from a column on.
+  std::vector<std::int64_t> from_column(const Active& active, std::int64_t column) const {
+    if (column == 0) return active.begins;
+    std::vector<std::int64_t> first(active.rows.size());
+    for (std::size_t a = 0; a < first.size(); ++a) {
+      const std::int32_t* const begin = matrix_.indices + active.begins[a];
+      const std::int32_t* const end = begin + (active.starts[a + 1] - active.starts[a]);
+      first[a] = std::lower_bound(begin, end, column) - matrix_.indices;
+    }
+    return first;
+  }
+
+  void deliver_columns(const cpu::Prepared& x, const Active& active, const event::Ring& ring,
+                       std::vector<std::int64_t> next, std::int64_t begin, std::int64_t end, std::int64_t block) const {
+    const cpu::Columns columns{.rows = active.rows.data(),
+                               .begins = active.begins.data(),
+                               .starts = active.starts.data(),
+                               .next = next.data(),
+                               .count = static_cast<std::int64_t>(active.rows.size()),
+                               .begin = begin,
+                               .end = end,
+                               .block = block};
+    kernels_.deliver(matrix_, weights_, x, columns, ring);
   }
 
   event::Ring ring_of(std::int64_t v, std::size_t size) const {

@@ -105,7 +105,7 @@ def test_ell(transpose, shared, device):
 @both_weights
 @pytest.mark.parametrize("slots, cols", [(6, 700), (300, 2300)], ids=["small ring", "ring beyond a cache"])
 def test_any_number_of_threads_gives_the_same_bits(slots, cols, shared):
-    """Threads own columns where those of a row ascend, and one of them does all where not; to a large ring it goes by bins."""
+    """Threads own columns where those of a row ascend, and one of them does all where not."""
     before = torch.get_num_threads()
     torch.manual_seed(3)
     try:
