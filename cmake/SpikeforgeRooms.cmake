@@ -34,12 +34,13 @@ spikeforge_room(kernels csrc/kernels SEES codegen jit)
 spikeforge_room(cpu csrc/cpu SEES kernels)
 spikeforge_room(cuda cuda SEES neuron kernels)
 spikeforge_room(ops/common ops/common SEES cpu kernels)
-foreach(family neuron traced event layer loihi recurrent)
+foreach(family neuron traced event layer loihi recurrent online)
   spikeforge_room(ops/${family} ops/${family} SEES ops_common)
 endforeach()
 spikeforge_room(nn csrc/nn SEES graph)
 spikeforge_room(torchscript csrc/torchscript SEES nn)
 spikeforge_room(custom_op csrc/custom_op SEES graph)
+spikeforge_room(simulation csrc/simulation SEES graph)
 spikeforge_room(nir csrc/nir SEES base)
 
 # The operators' C++ headers, one a family, are public: fronts see them, and nothing else of ops/.
@@ -50,6 +51,7 @@ set(operator_headers
     ops/loihi/loihi.h      ops/loihi.h
     ops/loihi/lava.h       ops/lava.h
     ops/neuron/neuron.h    ops/neuron.h
+    ops/online/online.h    ops/online.h
     ops/pack/kernel_pack.h ops/kernel_pack.h
     ops/recurrent/recurrent.h ops/recurrent.h
     ops/traced/traced.h    ops/traced.h)
@@ -64,20 +66,21 @@ function(spikeforge_link_operators)
   endwhile()
 endfunction()
 spikeforge_link_operators()
-foreach(room ops_common nn custom_op)
+foreach(room ops_common nn custom_op simulation)
   target_link_libraries(spikeforge_room_${room} INTERFACE spikeforge_room_operators)
 endforeach()
 
 # What a program that uses the library may include.
 add_library(spikeforge_room_public INTERFACE)
 target_link_libraries(spikeforge_room_public INTERFACE
-  spikeforge_room_custom_op spikeforge_room_nn spikeforge_room_torchscript)
+  spikeforge_room_custom_op spikeforge_room_nn spikeforge_room_simulation spikeforge_room_torchscript)
 
 # Of these rooms all is installed but internal/.
 set(installed_rooms
     csrc/custom_op custom_op
     csrc/graph graph
     csrc/nn nn
+    csrc/simulation simulation
     csrc/torchscript torchscript)
 
 function(spikeforge_install_headers)

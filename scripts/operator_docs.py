@@ -380,6 +380,90 @@ Args:{TEXT_CALL.format(shape=" = [T, *batch, H]")}
 
 Returns:
     The outputs, each [T, *batch, H], and the states.""",
+    "online_linear": """
+The neuron behind x weight^T + bias, with traces in the place of the steps before. docs/online.md derives them.
+
+Args:
+    neuron: its text.
+    x: [T, *batch, I], the steps of this call.
+    weight: [N, I].
+    bias: [N].
+    states: before the call, each [*batch, N]; none for the text's own.
+    params: the neuron's, which broadcast against [*batch, N].
+    traces: what the call before returned; none before the first.
+    rule: "eprop" or "ottt".
+    into: the input that the product is added to.
+    inputs: one [T, *batch, N] for each input of the neuron; none where the product is the only one.
+
+Returns:
+    The outputs, each [T, *batch, N]; the states; and the traces.
+
+Raises:
+    ValueError: for shapes that do not fit, and traces of another layer.
+    NotImplementedError: for a neuron that draws random numbers.""",
+    "delayed_linear": """
+y[t] is the sum of weight[o, i] x[t - delay[o, i], i], and bias[o]. docs/delays.md says how delays between steps are spread.
+
+Args:
+    x: [T, *batch, I].
+    weight: [O, I].
+    delay: in steps, [O, I] or, one for each input, [I]; below 0 and above max_delay it counts as these.
+    bias: [O].
+    max_delay: the longest delay, 0 to 4096.
+    interpolation: "linear", "triangle" or "gauss".
+    width: of triangle and gauss, in steps.
+    past: the inputs of the max_delay steps before, [max_delay, *batch, I], the oldest first; zeros where it is not given.
+
+Returns:
+    y, [T, *batch, O].
+
+Source: Hammouamri, Khalfaoui-Hassani and Masquelier, ICLR 2024.""",
+    "local_jacobian": """
+How a neuron's states after some steps depend on those before, and on what came in. Nothing of it has a gradient.
+
+Args:
+    neuron: its text.
+    inputs: each [T, *shape].
+    states: before the steps, each [*shape].
+    params: broadcast against shape.
+    into: which input.
+    of_params: which parameters.
+
+Returns:
+    dv_k / du_l for each pair of states, row after row, [*shape]; dv_k / dx[t] for each state, [T, *shape]; and dv_k / dp for
+    each state of each parameter, [*shape].""",
+    "with_eligibility": """
+A state, whose gradient goes on to a leaf by a trace: d state / d leaf.
+
+Args:
+    state: [*batch, N].
+    leaf: what was trained: a weight [N, I], or what broadcasts against the state.
+    trace: [*batch, N, I] of a weight; with outer [*batch, I]; else [*batch, N] or [*batch, 1].
+    outer: the trace is that of inputs, the same for all neurons.
+
+Returns:
+    The state.""",
+    "advance_eligibility": """
+e_k becomes the sum of transitions_kl e_l and of drives_k[t] x[t].
+
+Args:
+    traces: one for each state, [*batch, N, I]; none for zeros.
+    transitions: one for each pair of states, [*batch, N].
+    drives: one for each state, [T, *batch, N]; without x [*batch, N].
+    x: [T, *batch, I].
+
+Returns:
+    The traces.""",
+    "trace_of_input": """
+What an input leaves in the states of a neuron that does not fire, as neuron text: run on x, its states are the traces of
+rule="ottt".
+
+Args:
+    neuron: its text.
+    into: which input.
+
+Returns:
+    The text.""",
     "batch_norm_run": f"""
 The first input x becomes (x - mean) / sqrt(var + eps) * weight + bias, with one number for each channel.
 

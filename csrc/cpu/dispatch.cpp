@@ -4,6 +4,7 @@
 #include <spikeforge/cpu/fired_product.h>
 #include <spikeforge/cpu/kernels.h>
 #include <spikeforge/cpu/loihi_products.h>
+#include <spikeforge/cpu/poisson_input.h>
 #include <spikeforge/cpu/pooling.h>
 #include <spikeforge/cpu/spike_bits.h>
 
@@ -22,6 +23,7 @@ struct Choice {
   const ChannelStatistics* statistics;
   const SpikeBits* bits;
   const PoolingKernels* pooling;
+  const PoissonKernels* poisson;
   ChooseFeedback choose_feedback;
   const FiredKernels* fired;
 };
@@ -46,7 +48,7 @@ Level allowed() {
   Choice {                                                                                                     \
 #set, {predefined_loop_##set, traced_loop_##set, loihi_loop_##set }, &loihi_products_##set(),              \
            &event_kernels_##set(), &channel_statistics_##set(), &spike_bits_##set(), &pooling_kernels_##set(), \
-           choose_feedback_##set, &fired_kernels_##set()                                                       \
+           &poisson_kernels_##set(), choose_feedback_##set, &fired_kernels_##set()                             \
   }
 
 Choice choose() {
@@ -77,6 +79,7 @@ const EventKernels& event_kernels() { return *choice().event; }
 const ChannelStatistics& channel_statistics() { return *choice().statistics; }
 const SpikeBits& spike_bits() { return *choice().bits; }
 const PoolingKernels& pooling_kernels() { return *choice().pooling; }
+const PoissonKernels& poisson_kernels() { return *choice().poisson; }
 void choose_feedback(DType type, Feedback& feedback) { choice().choose_feedback(type, feedback); }
 const FiredKernels& fired_kernels() { return *choice().fired; }
 const char* capability() { return choice().name; }

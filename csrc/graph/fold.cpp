@@ -73,6 +73,10 @@ std::optional<Id> fold(Graph& graph, Op op, std::span<const Id> x, const Surroga
       if (is_plus_zero(graph, x[1])) return x[0];
       if (graph.is(x[1], Op::neg)) return graph.make(Op::add, {x[0], graph.operands(x[1])[0]});
       return std::nullopt;
+    case Op::select:  // of what is no spike any more
+      if (graph.is_constant(x[0], 0)) return x[2];
+      if (graph.is_constant(x[0], 1)) return x[1];
+      return std::nullopt;
     case Op::where:
       return fold_where(graph, x[0], x[1], x[2]);
     case Op::detach:

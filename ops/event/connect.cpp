@@ -477,7 +477,7 @@ class Matrix {
     }
   }
 
-  Network result;
+  Connectivity result;
   std::int64_t nnz = 0;
 
  private:
@@ -489,8 +489,8 @@ class Matrix {
   std::vector<at::Tensor> counts_;
 };
 
-Network draw(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections, std::int64_t seed,
-             c10::ScalarType type, c10::Device device) {
+Connectivity draw(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections, std::int64_t seed,
+                  c10::ScalarType type, c10::Device device) {
   check_size("connect", rows, cols);
   for (std::size_t i = 0; i < projections.size(); ++i) check_projection(i, projections[i], rows, cols, device);
   TORCH_CHECK_TYPE(is_supported(type), "connect: weights must be float16, bfloat16, float32 or float64, but are ",
@@ -564,9 +564,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> connect_op(
   }
   TORCH_CHECK_VALUE(next == arrays.size(), "connect: arrays must have ", next,
                     " tensors, those of the rules \"arrays\", but has ", arrays.size());
-  Network network = draw(rows, cols, projections, seed, dtype.value_or(c10::get_default_dtype_as_scalartype()),
-                         device.value_or(c10::Device(c10::kCPU)));
-  return {std::move(network.indices), std::move(network.indptr), std::move(network.weights), std::move(network.delays)};
+  Connectivity drawn = draw(rows, cols, projections, seed, dtype.value_or(c10::get_default_dtype_as_scalartype()),
+                            device.value_or(c10::Device(c10::kCPU)));
+  return {std::move(drawn.indices), std::move(drawn.indptr), std::move(drawn.weights), std::move(drawn.delays)};
 }
 
 SPIKEFORGE_SCHEMAS(library) {
@@ -593,8 +593,8 @@ SPIKEFORGE_KERNELS(Meta, library) { library.impl("connect", TORCH_FN(connect_met
 
 namespace spikeforge {
 
-Network connect(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections, std::int64_t seed,
-                at::ScalarType weight_type, c10::Device device) {
+Connectivity connect(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections, std::int64_t seed,
+                     at::ScalarType weight_type, c10::Device device) {
   return ops::sparse::draw(rows, cols, projections, seed, weight_type, device);
 }
 

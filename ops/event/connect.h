@@ -38,17 +38,17 @@ struct NumberLaw {
 // Column j belongs to neuron j % rows: a matrix may have several columns for each neuron.
 struct Projection {
   std::string_view rule = "all_to_all";
-  NeuronRange sources, targets;
+  NeuronRange sources = {}, targets = {};
   double amount = 0;
   bool autapses = true;                                 // a neuron may be connected with itself
   bool multapses = true;                                // of fixed degrees: two neurons may be connected several times
-  NumberLaw weight, delay;                              // a delay in steps, rounded to a whole number
+  NumberLaw weight = {}, delay = {};                    // a delay in steps, rounded to a whole number
   at::Tensor source_indices = {}, target_indices = {};  // of arrays: int32 or int64 [connections]
   at::Tensor weights = {}, delays = {};                 // of the law "array": [connections]
 };
 
 // A matrix by rows, as event products take it. Within a row connections stand in the order of projections.
-struct Network {
+struct Connectivity {
   at::Tensor indices;  // int32 [connections]: columns
   at::Tensor indptr;   // int64 [rows + 1]
   at::Tensor weights;  // [connections], or [1] where all projections have the same constant
@@ -58,8 +58,8 @@ struct Network {
 // The same network for any number of threads and on every device. Memory beyond the result: 12 bytes a row, and of a
 // fixed in-degree 4, of arrays about 40 bytes for each connection of the largest such projection. Throws
 // c10::ValueError and c10::TypeError.
-SPIKEFORGE_API Network connect(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections,
-                               std::int64_t seed, at::ScalarType weight_type = at::kFloat,
-                               c10::Device device = c10::kCPU);
+SPIKEFORGE_API Connectivity connect(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections,
+                                    std::int64_t seed, at::ScalarType weight_type = at::kFloat,
+                                    c10::Device device = c10::kCPU);
 
 }  // namespace spikeforge

@@ -1,5 +1,5 @@
 // The layer around a neuron: the C++ face of torch.ops.spikeforge.batch_norm_run, channel_statistics, linear,
-// convolution, max_pool2d and avg_pool2d, where every argument is explained (docs/layers.md).
+// convolution, delayed_linear, max_pool2d and avg_pool2d, where every argument is explained (docs/layers.md).
 //
 //   auto [spikes, states, mean, var] =
 //       spikeforge::batch_norm_run(lif, {x}, {}, {tau}, {.weight = bn->weight, .bias = bn->bias});
@@ -71,6 +71,22 @@ struct ConvolutionOptions {
 SPIKEFORGE_API at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight,
                                       const std::optional<at::Tensor>& bias = std::nullopt,
                                       const ConvolutionOptions& options = {});
+
+// ---- delays that are learned ----
+
+struct DelayedLinearOptions {
+  std::optional<at::Tensor> bias = std::nullopt;  // [O]
+  std::string_view interpolation = "linear";  // how a delay that is not whole is spread over steps; "triangle", "gauss"
+  double width = 0.5;                         // of triangle and gauss, in steps
+  std::optional<at::Tensor> past =
+      std::nullopt;  // the inputs of the max_delay steps before [max_delay, *batch, I]; none: 0
+};
+
+// y[t] = Σ_i weight[o, i] x[t - delay[o, i], i] + bias[o]: x [T, *batch, I], weight [O, I], delay [O, I] or, one for
+// each input, [I], from 0 to max_delay steps (at most 4096), which need not be whole: docs/delays.md says how they are
+// spread over whole steps. Differentiable by all tensors, once. Memory does not grow with max_delay but by the past.
+SPIKEFORGE_API at::Tensor delayed_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay,
+                                         std::int64_t max_delay, const DelayedLinearOptions& options = {});
 
 // ---- pooling of sequences ----
 

@@ -5,9 +5,9 @@
 #include <spikeforge/ops/common/recomputable.h>
 #include <spikeforge/ops/common/text_call.h>
 #include <spikeforge/ops/layer.h>
+#include <spikeforge/ops/layer/lowering.h>
 #include <spikeforge/ops/layer/packed.h>
 
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/linear.h>
@@ -329,20 +329,6 @@ const auto& convolution_op() {
   static const auto handle = traced::find<Convolution>("spikeforge::convolution");
   return handle;
 }
-
-struct Lowering {
-  explicit Lowering(const at::Tensor& x)
-      : device(x.device().type()),
-        type(at::autocast::get_autocast_dtype(device)),
-        guard(c10::autocast_dispatch_keyset) {}
-
-  at::Tensor operator()(const at::Tensor& t) const { return at::autocast::cached_cast(type, t, device); }
-  MaybeTensor operator()(const MaybeTensor& t) const { return at::autocast::cached_cast(type, t, device); }
-
-  c10::DeviceType device;
-  c10::ScalarType type;
-  c10::impl::ExcludeDispatchKeyGuard guard;
-};
 
 at::Tensor linear_autocast(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, std::int64_t bits,
                            bool recompute) {

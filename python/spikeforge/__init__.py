@@ -6,6 +6,7 @@
     spikeforge.accelerate   replaces the neurons of a network of SpikingJelly, snnTorch or Norse
     spikeforge.Monitor      records outputs and states while a network runs
     spikeforge.packed_activations   keeps spikes as bits for the backward pass
+    spikeforge.Online       trains a network while its sequence runs
     spikeforge.count        counts spikes and synaptic operations
     spikeforge.plot         draws spikes and states
     spikeforge.nir          loads and saves NIR graphs
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from spikeforge.count import count
     from spikeforge.custom_op import CudaKernel, CustomOp, custom_op
     from spikeforge.monitor import Monitor
+    from spikeforge.online import Online
     from spikeforge.packed import packed_activations
     from spikeforge.simulation import Network, Recording, simulate
     from spikeforge.trace.core import from_core
@@ -78,6 +80,7 @@ _FROM = {
     "CustomOp": "custom_op",
     "Monitor": "monitor",
     "Network": "simulation",
+    "Online": "online",
     "Projection": "connecting",
     "Recording": "simulation",
     "TracedNeuron": "trace",

@@ -65,6 +65,23 @@ def adaptive_lif(
     bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
+def advance_eligibility(
+    traces: Sequence[Tensor], transitions: Sequence[Tensor], drives: Sequence[Tensor], x: Tensor | None = None,
+) -> list[Tensor]:
+    """Traces [*batch, N, I] after the steps that transitions and drives are of.
+
+    e_k becomes the sum of transitions_kl e_l and of drives_k[t] x[t].
+
+    Args:
+        traces: one for each state, [*batch, N, I]; none for zeros.
+        transitions: one for each pair of states, [*batch, N].
+        drives: one for each state, [T, *batch, N]; without x [*batch, N].
+        x: [T, *batch, I].
+
+    Returns:
+        The traces.
+    """
+
 def avg_pool2d(
     x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = [], padding: Sequence[int] = [0, 0],
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
@@ -318,6 +335,32 @@ def csrmv(
     Raises:
         ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
         TypeError: for other dtypes, and for what is not dense.
+    """
+
+def delayed_linear(
+    x: Tensor, weight: Tensor, delay: Tensor, bias: Tensor | None = None, *, max_delay: int,
+    interpolation: str = "linear", width: float = 0.5, past: Tensor | None = None,
+) -> Tensor:
+    """A linear layer over x [T, *batch, I] that hears each input some steps later; weights and delays are learned.
+
+    y[t] is the sum of weight[o, i] x[t - delay[o, i], i], and bias[o]. docs/delays.md says how delays between steps are
+    spread.
+
+    Args:
+        x: [T, *batch, I].
+        weight: [O, I].
+        delay: in steps, [O, I] or, one for each input, [I]; below 0 and above max_delay it counts as these.
+        bias: [O].
+        max_delay: the longest delay, 0 to 4096.
+        interpolation: "linear", "triangle" or "gauss".
+        width: of triangle and gauss, in steps.
+        past: the inputs of the max_delay steps before, [max_delay, *batch, I], the oldest first; zeros where it is not
+            given.
+
+    Returns:
+        y, [T, *batch, O].
+
+    Source: Hammouamri, Khalfaoui-Hassani and Masquelier, ICLR 2024.
     """
 
 @overload
@@ -1040,6 +1083,29 @@ def load_kernel_pack(path: str) -> int:
         ValueError: for a file that is no pack of this build of the library.
     """
 
+def local_jacobian(
+    neuron: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor], into: int,
+    of_params: Sequence[int],
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """The derivatives of a neuron's states after some steps by those before, by an input and by parameters. Returns
+    (transitions, drives, param_drives).
+
+    How a neuron's states after some steps depend on those before, and on what came in. Nothing of it has a gradient.
+
+    Args:
+        neuron: its text.
+        inputs: each [T, *shape].
+        states: before the steps, each [*shape].
+        params: broadcast against shape.
+        into: which input.
+        of_params: which parameters.
+
+    Returns:
+        dv_k / du_l for each pair of states, row after row, [*shape]; dv_k / dx[t] for each state, [T, *shape]; and dv_k
+        / dp for
+        each state of each parameter, [*shape].
+    """
+
 def loihi_delay_dense(
     x: Tensor, weight: Tensor, delays: Tensor, buffer: Tensor | None = None, *, max_delay: int, weight_exp: int = 0,
     num_message_bits: int = 0,
@@ -1475,6 +1541,35 @@ def max_pool2d_with_places(x: Tensor, windows: Sequence[int], ceil_mode: bool) -
         TypeError: as `max_pool2d`.
     """
 
+def online_linear(
+    neuron: str, x: Tensor, weight: Tensor, bias: Tensor | None, states: Sequence[Tensor], params: Sequence[Tensor],
+    traces: Sequence[Tensor], *, rule: str = "eprop", into: int = 0, inputs: Sequence[Tensor] | None = None,
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """A neuron behind x weight^T + bias that learns from a piece of a sequence, x [T, *batch, I]; traces stand for what
+    came before. Returns (outputs, states, traces).
+
+    The neuron behind x weight^T + bias, with traces in the place of the steps before. docs/online.md derives them.
+
+    Args:
+        neuron: its text.
+        x: [T, *batch, I], the steps of this call.
+        weight: [N, I].
+        bias: [N].
+        states: before the call, each [*batch, N]; none for the text's own.
+        params: the neuron's, which broadcast against [*batch, N].
+        traces: what the call before returned; none before the first.
+        rule: "eprop" or "ottt".
+        into: the input that the product is added to.
+        inputs: one [T, *batch, N] for each input of the neuron; none where the product is the only one.
+
+    Returns:
+        The outputs, each [T, *batch, N]; the states; and the traces.
+
+    Raises:
+        ValueError: for shapes that do not fit, and traces of another layer.
+        NotImplementedError: for a neuron that draws random numbers.
+    """
+
 def pack_events(events: Tensor) -> Tensor:
     """Events [..., n] as bits, [..., ceil(n / 32)] of int32.
 
@@ -1860,6 +1955,21 @@ def text_on_a_line(neuron: str) -> str:
     on one line.
     """
 
+def trace_of_input(neuron: str, into: int = 0) -> str:
+    """The neuron text whose states are what an input leaves in a neuron that does not fire.
+
+    What an input leaves in the states of a neuron that does not fire, as neuron text: run on x, its states are the
+    traces of
+    rule="ottt".
+
+    Args:
+        neuron: its text.
+        into: which input.
+
+    Returns:
+        The text.
+    """
+
 def unpack_events(packed: Tensor, n: int) -> Tensor:
     """The n events of each row of bits that pack_events made.
 
@@ -1891,6 +2001,21 @@ def unpack_spikes(
     Raises:
         ValueError: for a size whose numbers these are not.
         TypeError: for another dtype.
+    """
+
+def with_eligibility(state: Tensor, leaf: Tensor, trace: Tensor, outer: bool = False) -> Tensor:
+    """A state [*batch, N] whose gradient goes on to a leaf by a trace, d state / d leaf.
+
+    A state, whose gradient goes on to a leaf by a trace: d state / d leaf.
+
+    Args:
+        state: [*batch, N].
+        leaf: what was trained: a weight [N, I], or what broadcasts against the state.
+        trace: [*batch, N, I] of a weight; with outer [*batch, I]; else [*batch, N] or [*batch, 1].
+        outer: the trace is that of inputs, the same for all neurons.
+
+    Returns:
+        The state.
     """
 
 def write_kernel_pack(path: str) -> int:

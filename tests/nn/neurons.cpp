@@ -104,7 +104,7 @@ TEST_CASE("a learned constant stays within its bounds, and has the gradient of c
   // Whatever an optimiser does, no step makes it illegal.
   nn::PLIF plif(nn::PLIFOptions().w(Learnable(0.0, {.max = 2})));
   nn::EIF eif(nn::EIFOptions().tau(Learnable(2.0, {.min = 1})).delta_t(Learnable(1.0, {.min = .1})).strict(true));
-  nn::IF soft(nn::IFOptions().v_threshold(Learnable(1.0, {.min = .2})).v_reset(std::nullopt));
+  nn::IF soft(nn::IFOptions().v_threshold(Learnable(4.0, {.min = .2})).v_reset(std::nullopt));
   nn::LI li(nn::LIOptions().tau(Learnable(2.0, {.min = 1})));
   nn::Neuron own(nn::NeuronOptions(std::string(adaptive)).param("tau", Learnable(2.0, {.min = 1})).param("beta", .3));
   for (Stateful* module : std::initializer_list<Stateful*>{plif.get(), eif.get(), soft.get(), li.get(), own.get()}) {

@@ -157,7 +157,7 @@ TEST_CASE("weights change with spikes from C++") {
 
 TEST_CASE("networks are drawn from C++, as one matrix of several projections") {
   const NeuronRange excitatory{0, 80}, inhibitory{80, 100};
-  const Network network =
+  const Connectivity network =
       connect(100, 100,
               {{.rule = "fixed_in_degree",
                 .sources = excitatory,

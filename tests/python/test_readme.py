@@ -69,6 +69,24 @@ def test_the_python_programs_of_recurrent_layers_run():
     assert names["bias"].grad.abs().sum() > 0
 
 
+def test_the_programs_of_learning_online_run(capsys):
+    names = {}
+    exec(code("learning while a sequence runs"), names)
+    assert names["online"].traces == [[], []]
+    exec(code("the trace of an input"), names)
+    printed, shown = capsys.readouterr().out.strip(), code("the trace of an input").strip().splitlines()[-1]
+    assert shown == f"# {printed}"
+    exec(code("one layer that learns online"), names)
+    assert names["w"].grad.abs().sum() > 0 and names["tau"].grad.abs().sum() > 0
+
+
+def test_the_program_of_learned_delays_runs():
+    names = {}
+    exec(code("learned delays"), names)
+    layer = names["net"][0]
+    assert layer.delay.grad.abs().sum() > 0 and bool((layer.delay == layer.delay.round()).all())
+
+
 def test_the_python_program_of_events_runs():
     program = code("events in Python") + "\nassert weights.grad.sum() == 50 * spikes.sum() and len(arriving) == cols\n"
     program += code("events with delays") + "\nassert 0 < buffer.sum() < arrived\n"
@@ -103,6 +121,12 @@ def test_the_program_of_a_network_runs_alike_in_pieces_and_is_drawn(installed_pa
     assert "v after 60 steps" in output and "the same spikes" in output
     run(sys.executable, REPOSITORY / "scripts" / "plot_monitor.py", tmp_path / "recording")
     assert (tmp_path / "recording" / "recording.png").stat().st_size > 10_000
+
+
+@pytest.mark.long
+def test_the_cpp_program_of_networks_of_populations_fires(installed_package, tmp_path):
+    spikes, excitatory = map(int, re.findall(r"\d+", run(build_against(installed_package, code("networks in C++"), tmp_path))))
+    assert 100 < excitatory < spikes < 100_000
 
 
 @pytest.mark.long

@@ -113,6 +113,31 @@ def public_calls(schema):
         x = torch.randn(4, 2, 5, requires_grad=True)
         yield dict(neuron=TEXT, inputs=[x], w=torch.randn(5, 5, requires_grad=True), states=[torch.rand(2, 5)], params=[torch.rand(5)], spikes=torch.rand(2, 2, 5), delay=2)
         yield dict(neuron=TWO, inputs=[x.double(), torch.rand(4, 2, 5).double()], w=torch.randn(5, 5).double(), states=[], params=[], into=1, store_states=True)
+    elif name == "online_linear":
+        x, w = torch.randn(2, 3, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+        yield dict(neuron=TEXT, x=x, weight=w, bias=torch.randn(5), states=[torch.rand(3, 5)], params=[torch.rand(5)], traces=[torch.rand(3, 5, 4), torch.rand(3, 5)])
+        yield dict(neuron=TEXT, x=x, weight=w, bias=None, states=[], params=[torch.rand(())], traces=[torch.rand(3, 4)], rule="ottt")
+        yield dict(neuron=TWO, x=x.detach(), weight=w, bias=None, states=[], params=[], traces=[], into=1, inputs=[torch.rand(2, 3, 5), torch.rand(2, 3, 5)])
+    elif re.fullmatch(r"delayed_linear(_forward|_backward)?", name):
+        x, w = torch.randn(6, 2, 5, requires_grad=True), torch.randn(3, 5, requires_grad=True)
+        for delay, form, past in ((torch.rand(3, 5, requires_grad=True), "gauss", torch.rand(4, 2, 5)), (torch.rand(5), "linear", None)):
+            given = dict(x=x, weight=w, delay=delay, max_delay=4, interpolation=form, width=0.5, past=past)
+            if name.endswith("backward"):
+                given = dict(grad=torch.randn(6, 2, 3), **{key: value.detach() if isinstance(value, torch.Tensor) else value for key, value in given.items()})
+            yield given
+    elif name == "local_jacobian":
+        yield dict(neuron=TEXT, inputs=[torch.randn(2, 3, 5)], states=[torch.rand(3, 5)], params=[torch.rand(())], into=0, of_params=[0])
+    elif name == "with_eligibility":
+        state, w = torch.rand(3, 5, requires_grad=True), torch.rand(5, 4, requires_grad=True)
+        yield dict(state=state, leaf=w, trace=torch.rand(3, 5, 4))
+        yield dict(state=state, leaf=w, trace=torch.rand(3, 4), outer=True)
+        yield dict(state=state, leaf=torch.rand((), requires_grad=True), trace=torch.rand(3, 5))
+    elif name == "advance_eligibility":
+        square, drives = [torch.rand(3, 5) for _ in range(4)], [torch.rand(2, 3, 5) for _ in range(2)]
+        yield dict(traces=[torch.rand(3, 5, 4), torch.rand(3, 5, 4)], transitions=square, drives=drives, x=torch.rand(2, 3, 4))
+        yield dict(traces=[], transitions=square, drives=square[:2])
+    elif name == "trace_of_input":
+        yield dict(neuron=TEXT)
     elif name == "batch_norm_run":
         x, c = torch.randn(4, 2, 5, 3, requires_grad=True), torch.rand(5)
         yield dict(neuron=TEXT, inputs=[x], states=[torch.rand(2, 5, 3)], params=[torch.rand(3)], weight=c, bias=c, residual=torch.rand(4, 2, 5, 3), residual_mode="iand", bits=1)

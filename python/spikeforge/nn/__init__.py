@@ -3,6 +3,7 @@
 from spikeforge.nn.constant import Constant, Learnable
 from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.delay import Delay
+from spikeforge.nn.delayed_linear import DelayedLinear
 from spikeforge.nn.encoders import Latency, Poisson, Repeat
 from spikeforge.nn.layers import BatchNormNeuron, fuse
 from spikeforge.nn.loihi import LoihiDelayDense, LoihiDense, LoihiLIF, LoihiSparse
@@ -19,6 +20,7 @@ __all__ = [
     "Constant",
     "CubaLIF",
     "Delay",
+    "DelayedLinear",
     "EIF",
     "IF",
     "Izhikevich",

@@ -95,7 +95,10 @@ def _result(name: str, what: str, x: Any) -> Node:
         raise TypeError(f"{name}: {what} must be a value or a number, not {type(x).__name__}")
     node = operand(what, x)
     if node.is_boolean:
-        raise TypeError(f"{name}: {what} is a boolean: write spikeforge.where(condition, 1, 0)")
+        raise TypeError(
+            f"{name}: {what} is a boolean: write spikeforge.spike(h - threshold), which has a gradient, or where(condition, 1, 0), "
+            "which has none"
+        )
     return node
 
 

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""The cortical microcircuit of examples/microcircuit, beside the same one in NEST where a Python that has it is named.
+
+    python benchmarks/microcircuit.py --threads 1 2 --scale 0.1
+    python benchmarks/microcircuit.py --threads 1 2 --scale 0.1 --nest-python ~/nest/bin/python
+
+Microseconds a step of 0.1 ms with recording of all spikes: the best and the median of pieces of 10 ms, after 50 ms; and the
+mean rate of all neurons. NEST draws its own connections and its own Poisson input, of the same laws and rates.
+"""
+
+import argparse
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+WARM_UP, PIECE = 50.0, 10.0  # ms
+
+
+def figures(run, spikes, neurons, step, pieces):
+    """Of run(milliseconds) and of spikes(), how many there were since the last call."""
+    run(WARM_UP)
+    spikes()
+    times = []
+    for _ in range(pieces):
+        start = time.perf_counter()
+        run(PIECE)
+        times.append((time.perf_counter() - start) * step / PIECE * 1e6)
+    return dict(best=min(times), median=statistics.median(times), rate=spikes() / neurons / (pieces * PIECE / 1000))
+
+
+def circuit(scale):
+    """The numbers of the example, for a program that has no torch."""
+    import network as m
+
+    return dict(
+        step=m.DT, leak=m.LEAK, threshold=m.THRESHOLD, capacity=m.CAPACITY, tau_m=m.TAU_M, tau_syn=m.TAU_SYN, refractory=m.REFRACTORY,
+        weight_deviation=m.WEIGHT_DEVIATION, delay_deviation=m.DELAY_DEVIATION, external_weight=m.WEIGHT / math.sqrt(scale),
+        populations=[dict(
+            size=round(scale * m.NEURONS[t]), current=m.missing_current(t, scale, True), mean=m.INITIAL_MEAN[t], deviation=m.INITIAL_DEVIATION[t],
+            external_rate=m.EXTERNAL_DEGREES[t] * scale * m.EXTERNAL_RATE,
+            sources=[dict(
+                connections=round(m.connections(t, s) * scale * scale), weight=m.mean_weight(t, s) / math.sqrt(scale),
+                delay=m.DELAY_E if m.is_excitatory(s) else m.DELAY_I,
+            ) for s in range(8)],
+        ) for t in range(8)],
+    )
+
+
+def ours(scale, threads, pieces):
+    import network as m
+    import torch
+
+    import spikeforge
+
+    torch.set_num_threads(threads)
+    net, _ = m.build(scale)
+    net.build()
+    count = [0]
+
+    def run(milliseconds):
+        count[0] += len(spikeforge.simulate(net, round(milliseconds / m.DT)).steps)
+
+    def spikes():
+        counted, count[0] = count[0], 0
+        return counted
+
+    return figures(run, spikes, net.size, m.DT, pieces)
+
+
+def nest_(of, threads, pieces):
+    import nest
+
+    nest.set_verbosity("M_ERROR")
+    nest.SetKernelStatus(dict(resolution=of["step"], local_num_threads=threads, rng_seed=1))
+    populations = []
+    for p in of["populations"]:
+        made = nest.Create("iaf_psc_exp", p["size"], params=dict(
+            E_L=of["leak"], V_reset=of["leak"], V_th=of["threshold"], C_m=of["capacity"], tau_m=of["tau_m"], tau_syn_ex=of["tau_syn"],
+            tau_syn_in=of["tau_syn"], t_ref=of["refractory"], I_e=p["current"]))
+        made.V_m = nest.random.normal(p["mean"], p["deviation"])
+        populations.append(made)
+    recorder = nest.Create("spike_recorder")
+    for targets, p in zip(populations, of["populations"]):
+        for sources, c in zip(populations, p["sources"]):
+            if c["connections"] == 0:
+                continue
+            signs = dict(min=0.0) if c["weight"] > 0 else dict(max=0.0)
+            weight = nest.math.redraw(nest.random.normal(c["weight"], of["weight_deviation"] * abs(c["weight"])), **{"min": -1e9, "max": 1e9, **signs})
+            delay = nest.math.redraw(nest.random.normal(c["delay"], of["delay_deviation"] * c["delay"]), min=of["step"] / 2, max=1e9)
+            nest.Connect(sources, targets, dict(rule="fixed_total_number", N=c["connections"]), dict(weight=weight, delay=delay))
+        drive = nest.Create("poisson_generator", params=dict(rate=p["external_rate"]))
+        nest.Connect(drive, targets, syn_spec=dict(weight=of["external_weight"], delay=1.5))
+        nest.Connect(targets, recorder)
+    seen = [0]
+
+    def spikes():
+        before, seen[0] = seen[0], recorder.n_events
+        return seen[0] - before
+
+    return figures(nest.Simulate, spikes, sum(p["size"] for p in of["populations"]), of["step"], pieces)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=0.1)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--pieces", type=int, default=50)
+    parser.add_argument("--nest-python", help="a Python that has NEST")
+    parser.add_argument("--nest", action="store_true", help=argparse.SUPPRESS)  # what that Python runs
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    if options.nest:
+        print("\n" + json.dumps(nest_(json.load(sys.stdin), options.threads[0], options.pieces)))
+        return
+
+    os.environ.setdefault("SPIKEFORGE_LIBRARY", str(ROOT / "build/release/lib/libspikeforge.so"))
+    sys.path[:0] = [str(ROOT / "python"), str(ROOT / "examples/microcircuit")]
+    lines = []
+
+    def show(name, threads, found):
+        print(f"{name:11} {threads:3} threads {found['best']:9.1f} us a step (median {found['median']:.1f}), {found['rate']:.2f} spikes/s a neuron", flush=True)
+        lines.append(dict(name=name, threads=threads, **found))
+
+    for threads in options.threads:
+        show("spikeforge", threads, ours(options.scale, threads, options.pieces))
+        if options.nest_python:
+            command = [options.nest_python, __file__, "--nest", "--threads", str(threads), "--pieces", str(options.pieces)]
+            numbers = json.dumps(circuit(options.scale))
+            printed = subprocess.run(command, input=numbers, check=True, capture_output=True, text=True).stdout
+            show("NEST", threads, json.loads(printed.splitlines()[-1]))
+    if options.json:
+        options.json.write_text(json.dumps(dict(scale=options.scale, lines=lines), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+// What an input leaves in the states of a neuron that does not fire: the trace of a synapse before it, of which online
+// learning without traces of its own neuron makes its gradients.
+//
+//   cell:      inputs x        states v      params p -> outputs y    next states v'
+//   response:  input  z        states u      params p -> output  u'0  next states u'
+//
+// u is the tangent of v by the input `into`, along the states that the cell has by itself, where its inputs are 0 and
+// its spikes 0: u' = ∂v'/∂v u + ∂v'/∂x z. Where these derivatives depend on v, the states v stand before u; a cell that
+// is affine between its spikes has u alone.
+#pragma once
+
+#include <spikeforge/graph/cell.h>
+
+#include <cstddef>
+
+namespace spikeforge::autodiff {
+
+// The last state_count() states of the response are u. Throws GraphError for a cell without states, or one that
+// becomes too large.
+graph::Cell response(const graph::Cell& cell, std::size_t into);
+
+}  // namespace spikeforge::autodiff

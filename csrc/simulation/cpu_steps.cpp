@@ -1,0 +1,320 @@
+#include <spikeforge/ops/common/cpu_tiles.h>
+#include <spikeforge/simulation/internal/cpu_steps.h>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+namespace spikeforge::simulation {
+namespace {
+
+// A thread with fewer is not worth waking: one takes about as long as the parallel region does.
+constexpr std::int64_t least_neurons = 1024;
+constexpr std::int64_t granule = 64;       // parts begin on cache lines
+constexpr std::int64_t least_tabled = 32;  // columns of one rate, which pay for its table within some steps
+// The kernel walks 16 rows and more side by side, in an order that depends on where they begin; fewer one by one.
+constexpr std::int64_t most_rows = 15;
+
+std::vector<double> numbers_of(const at::Tensor& t) {
+  const at::Tensor numbers = t.to(at::kDouble);
+  const auto* const begin = numbers.const_data_ptr<double>();
+  return {begin, begin + numbers.numel()};
+}
+
+}  // namespace
+
+CpuSteps::Cell::Cell(const TracedCell& cell, std::vector<at::Tensor> given_inputs, const at::Tensor& output,
+                     std::vector<at::Tensor> given_states, std::vector<at::Tensor> given_params,
+                     const std::optional<at::Tensor>& seed)
+    : inputs(std::move(given_inputs)), states(std::move(given_states)), params(std::move(given_params)) {
+  call.cell = &cell;
+  call.inputs = inputs;
+  call.states = states;
+  call.params = params;
+  call.seed = seed.value_or(at::Tensor());
+  prepared = ops::prepare(call);
+  results.outputs.resize(cell.outputs.size());  // the others are computed, and go nowhere
+  results.outputs[0] = output;
+  results.states.append(states.begin(), states.end());  // in place: a tile is loaded before it is stored
+  described.emplace(call, prepared, results);
+  program = cpu::program_of(described->launch);
+  scratch_bytes = program.loop.forward_scratch(described->launch, program.context, program.largest_tile);
+}
+
+void CpuSteps::Cell::run(std::int64_t begin, std::int64_t end) const {
+  void* const scratch = ops::thread_scratch(scratch_bytes);
+  for (std::int64_t first = begin; first < end; first += program.largest_tile)
+    program.loop.forward(described->launch, program.context, first, std::min(first + program.largest_tile, end),
+                         scratch);
+}
+
+CpuSteps::CpuSteps(Running& running)
+    : running_(running),
+      kernels_(cpu::event_kernels()),
+      poisson_(cpu::poisson_kernels()),
+      slots_(running.buffer_.size(0)),
+      arriving_(at::zeros({running.columns()}, running.options())),
+      offsets_(static_cast<std::size_t>(2 * slots_)) {
+  const Connectivity& matrix = running.matrix();
+  matrix_ = {.indices = matrix.indices.const_data_ptr<std::int32_t>(),
+             .indptr = matrix.indptr.const_data_ptr(),
+             .wide_indptr = true,
+             .rows = running.size(),
+             .cols = running.columns(),
+             .nnz = matrix.indices.numel()};
+  weights_ = {matrix.weights.const_data_ptr(), ops::dtype_of(matrix.weights.scalar_type()),
+              matrix.weights.numel() == 1};
+  ring_ = {.sums = running.buffer_.mutable_data_ptr(),
+           .offsets = nullptr,
+           .delays = matrix.delays.const_data_ptr(),
+           .wide_delays = matrix.delays.scalar_type() == at::kInt,
+           .same_delay = matrix.delays.numel() == 1};
+  for (std::size_t i = 0; i < offsets_.size(); ++i)
+    offsets_[i] = static_cast<std::int64_t>(i) % slots_ * running.columns();
+  make_groups();
+  make_drives();
+}
+
+void CpuSteps::make_groups() {
+  const std::int64_t size = running_.size();
+  for (const Group& group : running_.groups_) {
+    if (group.size() == 0) continue;
+    std::vector<at::Tensor> inputs;
+    for (std::size_t k = 0; k < group.cell->inputs.size(); ++k)
+      inputs.push_back(
+          arriving_.narrow(0, static_cast<std::int64_t>(k) * size + group.begin, group.size()).unsqueeze(0));
+    const at::Tensor spikes = running_.spikes_.narrow(0, group.begin, group.size()).unsqueeze(0);
+    groups_.emplace_back(*group.cell, std::move(inputs), spikes, group.states, group.params, group.seed);
+  }
+}
+
+void CpuSteps::make_drives() {
+  for (const PoissonLayer& layer : running_.drives_) {
+    PoissonDrive drive{.key = static_cast<std::uint64_t>(layer.seed.item<std::int64_t>()),
+                       .runs = {},
+                       .rates = numbers_of(layer.rates),
+                       .none = {},
+                       .weights = numbers_of(layer.weights)};
+    drive.runs = runs_of(drive);
+    const auto has_each = std::ranges::any_of(drive.runs, [](const PoissonRun& run) { return !run.of_all; });
+    for (std::size_t i = 0; has_each && i < drive.rates.size(); ++i)
+      drive.none.push_back(cpu::probability_of_none(drive.rates[i]));
+    drives_.push_back(std::move(drive));
+  }
+}
+
+std::vector<CpuSteps::PoissonRun> CpuSteps::runs_of(const PoissonDrive& drive) {
+  std::vector<PoissonRun> runs;
+  const auto same = [&](std::int64_t i, std::int64_t j) {
+    const auto a = static_cast<std::size_t>(i), b = static_cast<std::size_t>(j);
+    return drive.rates[a] == drive.rates[b] && drive.weights[a] == drive.weights[b];
+  };
+  for (std::int64_t begin = 0, end = 0; begin < running_.columns(); begin = end) {
+    end = begin + 1;
+    while (end < running_.columns() && same(begin, end)) ++end;
+    const double rate = drive.rates[static_cast<std::size_t>(begin)];
+    if (rate == 0) continue;
+    if (end - begin >= least_tabled && cpu::is_inverted(rate)) {
+      const auto [table, is_new] = thresholds_.try_emplace(rate);
+      if (is_new) table->second = cpu::poisson_thresholds(rate);
+      runs.push_back({begin, end,
+                      cpu::PoissonInput{.rate = rate,
+                                        .weight = drive.weights[static_cast<std::size_t>(begin)],
+                                        .thresholds = table->second.data(),
+                                        .count = static_cast<int>(table->second.size())}});
+    } else if (!runs.empty() && runs.back().end == begin && !runs.back().of_all) {
+      runs.back().end = end;
+    } else {
+      runs.push_back({begin, end, std::nullopt});
+    }
+  }
+  return runs;
+}
+
+CpuSteps::Parts CpuSteps::divided(std::int64_t threads) const {
+  const std::int64_t size = running_.size();
+  const std::int64_t count = std::clamp<std::int64_t>(size / least_neurons, 1, threads);
+  Parts parts(static_cast<std::size_t>(count));
+  const auto boundary = [&](std::int64_t p) { return p == count ? size : size * p / count / granule * granule; };
+  for (std::int64_t p = 0; p < count; ++p) {
+    parts[static_cast<std::size_t>(p)].begin = boundary(p);
+    parts[static_cast<std::size_t>(p)].end = boundary(p + 1);
+  }
+  return parts;
+}
+
+void CpuSteps::set_step(std::int64_t step) {
+  step_ = step;
+  ring_.offsets = &offsets_[static_cast<std::size_t>((step + slots_ - 1) % slots_)];  // from the step before
+  for (Cell& cell : groups_) cell.described->launch.draws.offset_number = step;
+}
+
+void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {
+  if (steps == 0) return;
+  using Clock = std::chrono::steady_clock;
+  const std::int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
+  shared_ = divided(threads);
+  alone_ = divided(1);
+  const std::int64_t first = running_.step();
+  for (std::int64_t i = 0; i < steps; ++i) {
+    const Clock::time_point begun = Clock::now();
+    set_step(first + i);
+    run_step(choice_.shares() ? shared_ : alone_);
+    choice_.took(Clock::now() - begun);
+    this->record(i, first + i, record);
+  }
+  set_step(first + steps);
+  flush();
+  running_.step_.fill_(first + steps);
+}
+
+void CpuSteps::run_step(Parts& parts) {
+  const bool is_double = arriving_.scalar_type() == at::kDouble;
+  at::parallel_for(0, std::ssize(parts), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t p = begin; p < end; ++p) {
+      Part& part = parts[static_cast<std::size_t>(p)];
+      is_double ? run_part<double>(part) : run_part<float>(part);
+    }
+  });
+  fired_.clear();
+  for (const Part& part : parts) fired_.insert(fired_.end(), part.fired.begin(), part.fired.end());
+}
+
+template <class T>
+void CpuSteps::run_part(Part& part) {
+  deliver(part);
+  const std::int64_t size = running_.size();
+  for (std::int64_t column = 0; column < running_.columns(); column += size) {
+    take<T>(column + part.begin, column + part.end);
+    drive(column + part.begin, column + part.end);
+  }
+  std::size_t next = 0;
+  for (const Group& group : running_.groups_) {
+    if (group.size() == 0) continue;
+    const Cell& cell = groups_[next++];
+    const std::int64_t begin = std::max(part.begin, group.begin), end = std::min(part.end, group.end);
+    if (begin < end) cell.run(begin - group.begin, end - group.begin);
+  }
+  list_fired<T>(part);
+}
+
+// What the spikes of the step before send to the part's neurons.
+void CpuSteps::deliver(Part& part) const {
+  if (fired_.empty() || matrix_.nnz == 0) return;
+  const std::int64_t size = running_.size();
+  for (std::int64_t column = 0; column < running_.columns(); column += size)
+    deliver_to(part, column + part.begin, column + part.end);
+}
+
+void CpuSteps::deliver_to(Part& part, std::int64_t first, std::int64_t last) const {
+  const bool are_all = first == 0 && last == matrix_.cols;
+  for (std::size_t next = 0; next < fired_.size();) {
+    part.rows.clear();
+    part.begins.clear();
+    part.starts.clear();
+    std::int64_t total = 0;
+    for (; next < fired_.size() && std::ssize(part.rows) < most_rows; ++next) {
+      const std::int64_t row = fired_[next];
+      std::int64_t begin = matrix_.begin(row), end = matrix_.end(row);
+      if (!are_all) {
+        const std::int32_t* const to = std::lower_bound(matrix_.indices + begin, matrix_.indices + end, last);
+        begin = std::lower_bound(matrix_.indices + begin, to, first) - matrix_.indices;
+        end = to - matrix_.indices;
+      }
+      if (begin == end) continue;
+      part.rows.push_back(static_cast<std::int32_t>(row));
+      part.begins.push_back(begin);
+      part.starts.push_back(total);
+      total += end - begin;
+    }
+    part.starts.push_back(total);
+    const cpu::Share share{part.rows.data(), part.begins.data(), part.starts.data(), std::ssize(part.rows), 0, total};
+    const cpu::Prepared events{event::Values::event};
+    if (total > 0) kernels_.deliver(matrix_, weights_, events, share, ring_);
+  }
+}
+
+// What arrives now, and the constant current.
+template <class T>
+void CpuSteps::take(std::int64_t first, std::int64_t last) const {
+  const auto count = static_cast<std::size_t>(last - first);
+  T* const slot = static_cast<T*>(ring_.sums) + step_ % slots_ * running_.columns() + first;
+  T* const to = arriving_.mutable_data_ptr<T>() + first;
+  if (running_.current_.defined()) {
+    const T* const current = running_.current_.const_data_ptr<T>() + first;
+    for (std::size_t i = 0; i < count; ++i) to[i] = slot[i] + current[i];
+  } else {
+    std::memcpy(to, slot, count * sizeof(T));
+  }
+  std::memset(slot, 0, count * sizeof(T));
+}
+
+void CpuSteps::drive(std::int64_t first, std::int64_t last) const {
+  const DType type = ops::dtype_of(arriving_.scalar_type());
+  char* const arriving = static_cast<char*>(arriving_.mutable_data_ptr());
+  const auto bytes = static_cast<std::int64_t>(size_of(type));
+  for (const PoissonDrive& drive : drives_) {
+    const auto ends_before = [](const PoissonRun& run, std::int64_t column) { return run.end <= column; };
+    auto run = std::lower_bound(drive.runs.begin(), drive.runs.end(), first, ends_before);
+    for (; run != drive.runs.end() && run->begin < last; ++run) {
+      const std::int64_t begin = std::max(first, run->begin), end = std::min(last, run->end);
+      const cpu::PoissonDraws draws{drive.key, static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(begin)};
+      void* const to = arriving + begin * bytes;
+      if (run->of_all)
+        poisson_.add(*run->of_all, draws, type, end - begin, to);
+      else
+        poisson_.add_each({&drive.rates[static_cast<std::size_t>(begin)], &drive.none[static_cast<std::size_t>(begin)],
+                           &drive.weights[static_cast<std::size_t>(begin)]},
+                          draws, type, end - begin, to);
+    }
+  }
+}
+
+// A block of neurons of which none fired, as most are, costs a vector comparison or two.
+template <class T>
+void CpuSteps::list_fired(Part& part) const {
+  constexpr std::int64_t block = 64;
+  const T* const spikes = running_.spikes_.const_data_ptr<T>();
+  part.fired.clear();
+  for (std::int64_t first = part.begin; first < part.end; first += block) {
+    const std::int64_t last = std::min(first + block, part.end);
+    int any = 0;
+    for (std::int64_t i = first; i < last; ++i) any |= spikes[i] > 0 ? 1 : 0;
+    if (any == 0) continue;
+    for (std::int64_t i = first; i < last; ++i)
+      if (spikes[i] > 0) part.fired.push_back(i);
+  }
+}
+
+void CpuSteps::record(std::int64_t row, std::int64_t step, const CpuRecord& record) const {
+  if (record.spikes != nullptr) {
+    record.spikes->neurons.insert(record.spikes->neurons.end(), fired_.begin(), fired_.end());
+    record.spikes->steps.insert(record.spikes->steps.end(), fired_.size(), step);
+  }
+  for (std::size_t k = 0; k < record.probes.size(); ++k) {
+    const Probe& probe = record.probes[k];
+    const at::Tensor& state = probe.group->states[probe.state];
+    const auto* const neurons = probe.neurons.const_data_ptr<std::int64_t>();
+    const std::int64_t count = probe.neurons.numel();
+    const auto gather = [&](auto* to, const auto* from) {
+      for (std::int64_t i = 0; i < count; ++i) to[row * count + i] = from[neurons[i]];
+    };
+    if (state.scalar_type() == at::kDouble)
+      gather(record.states[k].mutable_data_ptr<double>(), state.const_data_ptr<double>());
+    else
+      gather(record.states[k].mutable_data_ptr<float>(), state.const_data_ptr<float>());
+  }
+}
+
+// So that between calls all is in the tensors that a state is saved as.
+void CpuSteps::flush() {
+  deliver(alone_.front());
+  fired_.clear();
+}
+
+}  // namespace spikeforge::simulation

@@ -1,0 +1,171 @@
+// How Python makes and steps networks: operators of the namespace spikeforge_simulation, which
+// python/spikeforge/simulation.py calls, on an object that holds a Network. Populations go by their number.
+#include <spikeforge/ops/common/library.h>
+#include <spikeforge/simulation/internal/recorder.h>
+#include <spikeforge/simulation/network.h>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <torch/custom_class.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace spikeforge::simulation {
+namespace {
+
+struct HeldNetwork : torch::CustomClassHolder {
+  explicit HeldNetwork(const NetworkOptions& options) : network(options) {}
+  Network network;
+  std::optional<Recorder> recorder;  // whose tensors a CUDA graph knows
+};
+
+using Held = c10::intrusive_ptr<HeldNetwork>;
+using Strings = c10::List<std::string>;
+using Lists = c10::List<at::Tensor>;
+
+Held network(std::int64_t seed, at::ScalarType dtype, at::ScalarType weight_dtype, c10::Device device,
+             bool deterministic) {
+  return c10::make_intrusive<HeldNetwork>(NetworkOptions{seed, dtype, weight_dtype, device, deterministic});
+}
+
+NamedNumbers named(const Strings& names, const Lists& numbers) {
+  NamedNumbers all;
+  for (std::size_t i = 0; i < names.size(); ++i) all.emplace(names.get(i), numbers.get(i));
+  return all;
+}
+
+void populate(const Held& held, const std::string& name, std::int64_t size, std::string neuron,
+              const Strings& param_names, const Lists& params, const Strings& state_names, const Lists& states) {
+  held->network.populate(name, size, Neuron(std::move(neuron)), named(param_names, params), named(state_names, states));
+}
+
+Population population(const Held& held, std::int64_t number) {
+  return held->network.populations().at(static_cast<std::size_t>(number));
+}
+
+// As of the operator connect: numbers and laws of weights, then of delays.
+void project(const Held& held, std::int64_t sources, std::int64_t targets, const std::string& rule, double amount,
+             const c10::List<bool>& choices, const Strings& laws, c10::ArrayRef<double> numbers, const Lists& arrays,
+             const std::string& into) {
+  const std::string law_names[] = {laws.get(0), laws.get(1)};
+  const auto law = [&](std::size_t which) -> NumberLaw {
+    const double* const n = numbers.data() + 4 * which;
+    return {law_names[which], n[0], n[1], n[2], n[3], choices.get(2 + which)};
+  };
+  Projection how{.rule = rule,
+                 .sources = {},
+                 .targets = {},
+                 .amount = amount,
+                 .autapses = choices.get(0),
+                 .multapses = choices.get(1),
+                 .weight = law(0),
+                 .delay = law(1)};
+  std::size_t next = 0;
+  if (rule == "arrays") {
+    how.source_indices = arrays.get(next++);
+    how.target_indices = arrays.get(next++);
+    if (law_names[0] == "array") how.weights = arrays.get(next++);
+    if (law_names[1] == "array") how.delays = arrays.get(next++);
+  }
+  held->network.project(population(held, sources), population(held, targets), how, into);
+}
+
+void drive(const Held& held, std::int64_t targets, const at::Tensor& rate, double weight, const std::string& into) {
+  held->network.drive(population(held, targets), rate, {weight, into});
+}
+
+void inject(const Held& held, std::int64_t targets, const at::Tensor& current, const std::string& into) {
+  held->network.inject(population(held, targets), current, into);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> build(const Held& held) {
+  const at::NoGradGuard no_grad;
+  const Connectivity& matrix = held->network.build();
+  return {matrix.indices, matrix.indptr, matrix.weights, matrix.delays};
+}
+
+std::vector<at::Tensor> state(const Held& held) { return held->network.state(); }
+
+void load_state(const Held& held, const Lists& tensors) {
+  const at::NoGradGuard no_grad;
+  held->network.load_state(tensors.vec());
+}
+
+std::int64_t step(const Held& held) { return held->network.step(); }
+
+std::vector<StateProbe> probes(const Held& held, c10::IntArrayRef populations, const Strings& states,
+                               const Lists& neurons) {
+  std::vector<StateProbe> asked;
+  for (std::size_t i = 0; i < populations.size(); ++i) {
+    const at::Tensor numbers = neurons.get(i).to(c10::kCPU, at::kLong).contiguous();
+    const Population of = population(held, populations[i]);
+    TORCH_CHECK_VALUE(numbers.dim() == 1, "simulate: neurons of ", of.name, " must be numbers from 0 to ",
+                      of.size() - 1, ", but have shape ", numbers.sizes());
+    const auto* const begin = numbers.const_data_ptr<std::int64_t>();
+    asked.push_back({of, states.get(i), {begin, begin + numbers.numel()}});
+  }
+  return asked;
+}
+
+std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>> simulate(const Held& held, std::int64_t steps, bool spikes,
+                                                                     c10::IntArrayRef populations,
+                                                                     const Strings& states, const Lists& neurons) {
+  Recording recording =
+      spikeforge::simulate(held->network, steps, {spikes, probes(held, populations, states, neurons)});
+  return {std::move(recording.steps), std::move(recording.neurons), std::move(recording.states)};
+}
+
+// What `advance` records into from here on.
+std::tuple<at::Tensor, std::vector<at::Tensor>> record(const Held& held, std::int64_t steps, bool spikes,
+                                                       c10::IntArrayRef populations, const Strings& states,
+                                                       const Lists& neurons) {
+  Running& running = held->network.running();
+  std::vector<Probe> found;
+  for (const StateProbe& asked : probes(held, populations, states, neurons)) found.push_back(running.probe(asked));
+  held->recorder.emplace(running, steps, spikes, std::move(found));
+  return {held->recorder->fired(), held->recorder->states()};
+}
+
+void advance(const Held& held, std::int64_t steps) {
+  const at::NoGradGuard no_grad;
+  TORCH_CHECK(held->recorder.has_value(), "simulate: what is recorded must be said before steps are");
+  held->recorder->run(steps);
+}
+
+SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), library, C10_UID) {
+  library.class_<HeldNetwork>("Network");
+  const std::string held = "__torch__.torch.classes.spikeforge_simulation.Network network";
+  const auto define = [&](const char* name, const char* rest, auto&& kernel) {
+    library.def((std::string(name) + "(" + held + rest).c_str(), std::forward<decltype(kernel)>(kernel));
+  };
+  library.def(
+      "network(int seed, ScalarType dtype, ScalarType weight_dtype, Device device, bool deterministic) -> "
+      "__torch__.torch.classes.spikeforge_simulation.Network",
+      TORCH_FN(network));
+  define("populate",
+         ", str name, int size, str neuron, str[] param_names, Tensor[] params, str[] state_names, Tensor[] states) -> "
+         "()",
+         TORCH_FN(populate));
+  define("project",
+         ", int sources, int targets, str rule, float amount, bool[] choices, str[] laws, float[] numbers, Tensor[] "
+         "arrays, str into) -> ()",
+         TORCH_FN(project));
+  define("drive", ", int targets, Tensor rate, float weight, str into) -> ()", TORCH_FN(drive));
+  define("inject", ", int targets, Tensor current, str into) -> ()", TORCH_FN(inject));
+  define("build", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)", TORCH_FN(build));
+  define("state", ") -> Tensor[]", TORCH_FN(state));
+  define("load_state", ", Tensor[] tensors) -> ()", TORCH_FN(load_state));
+  define("step", ") -> int", TORCH_FN(step));
+  const char* const recorded = ", int steps, bool spikes, int[] populations, str[] states, Tensor[] neurons) -> ";
+  define("simulate", (std::string(recorded) + "(Tensor steps, Tensor neurons, Tensor[] states)").c_str(),
+         TORCH_FN(simulate));
+  define("record", (std::string(recorded) + "(Tensor fired, Tensor[] states)").c_str(), TORCH_FN(record));
+  define("advance", ", int steps) -> ()", TORCH_FN(advance));
+}
+
+}  // namespace
+}  // namespace spikeforge::simulation

@@ -1,0 +1,122 @@
+// Steps of a network on the CPU: one parallel region a step at most, and no tensor made in it.
+//
+// A thread owns neurons, and the columns of their inputs. In a step it first adds what the spikes of the step before
+// send to its columns, which it finds in every row since columns ascend; then it takes what arrives now, adds current
+// and drive, steps its neurons and lists those that fired. So nothing that a step of a thread reads is written by
+// another but the list of spikes, for a spike is on its way for at least one step. What is added to a column is added
+// in the order of the rows: any number of threads gives the same bits.
+#pragma once
+
+#include <spikeforge/cpu/event_kernels.h>
+#include <spikeforge/cpu/poisson_input.h>
+#include <spikeforge/cpu/program.h>
+#include <spikeforge/ops/common/multistep.h>
+#include <spikeforge/simulation/internal/running.h>
+#include <spikeforge/simulation/internal/thread_choice.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace spikeforge::simulation {
+
+struct SpikeList {
+  std::vector<std::int64_t> steps, neurons;
+};
+
+// What is recorded of the steps of a call.
+struct CpuRecord {
+  SpikeList* spikes = nullptr;  // null: they are not recorded
+  std::vector<Probe> probes;
+  std::vector<at::Tensor> states;  // [steps, neurons of the probe]
+};
+
+class CpuSteps {
+ public:
+  explicit CpuSteps(Running& running);
+
+  void run(std::int64_t steps, const CpuRecord& record);
+
+ private:
+  // A cell that is run for one step after the other, on the same memory.
+  struct Cell {
+    Cell(const TracedCell& cell, std::vector<at::Tensor> inputs, const at::Tensor& output,
+         std::vector<at::Tensor> states, std::vector<at::Tensor> params, const std::optional<at::Tensor>& seed);
+    Cell(const Cell&) = delete;
+    Cell& operator=(const Cell&) = delete;
+
+    // Of its neurons [begin, end).
+    void run(std::int64_t begin, std::int64_t end) const;
+
+    const std::vector<at::Tensor> inputs, states, params;
+    ops::MultistepCall call;
+    ops::MultistepResults results;
+    ops::Prepared prepared;
+    std::optional<ops::DescribedForward> described;
+    cpu::Program program;
+    std::size_t scratch_bytes = 0;
+  };
+
+  // The neurons of a thread.
+  struct Part {
+    std::int64_t begin = 0, end = 0;
+    std::vector<std::int64_t> fired;
+    // Rows whose connections go to columns of the part.
+    std::vector<std::int32_t> rows;
+    std::vector<std::int64_t> begins, starts;
+  };
+
+  using Parts = std::vector<Part>;
+
+  // Poisson input of neighbouring columns.
+  struct PoissonRun {
+    std::int64_t begin = 0, end = 0;
+    std::optional<cpu::PoissonInput> of_all;  // of one rate; none: each has its own
+  };
+  struct PoissonDrive {
+    std::uint64_t key = 0;
+    std::vector<PoissonRun> runs;
+    std::vector<double> rates, none, weights;  // [columns]
+  };
+
+  void make_groups();
+  void make_drives();
+  std::vector<PoissonRun> runs_of(const PoissonDrive& drive);
+
+  Parts divided(std::int64_t threads) const;
+  void run_step(Parts& parts);
+  void set_step(std::int64_t step);
+  template <class T>
+  void run_part(Part& part);
+  void deliver(Part& part) const;
+  void deliver_to(Part& part, std::int64_t first, std::int64_t last) const;
+  template <class T>
+  void take(std::int64_t first, std::int64_t last) const;
+  void drive(std::int64_t first, std::int64_t last) const;
+  template <class T>
+  void list_fired(Part& part) const;
+  void record(std::int64_t row, std::int64_t step, const CpuRecord& record) const;
+  void flush();
+
+  Running& running_;
+  const cpu::EventKernels& kernels_;
+  const cpu::PoissonKernels& poisson_;
+  event::Rows matrix_;
+  event::Weights weights_;
+  event::Ring ring_;
+  const std::int64_t slots_;
+  at::Tensor arriving_;  // [columns]
+  std::deque<Cell> groups_;
+  std::vector<PoissonDrive> drives_;
+  std::map<double, std::vector<std::uint32_t>> thresholds_;  // by rates
+  Parts shared_, alone_;                                     // the neurons by threads, and all as one part
+  ThreadChoice choice_;
+  std::vector<std::int64_t> offsets_;  // of the slots, twice: where what takes so many steps arrives, from each on
+  std::vector<std::int64_t> fired_;    // in the last step, not yet delivered
+  std::int64_t step_ = 0;
+};
+
+}  // namespace spikeforge::simulation

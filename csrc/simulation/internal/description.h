@@ -1,0 +1,59 @@
+// What a network is told before it is built.
+#pragma once
+
+#include <spikeforge/kernels/multistep/traced_cell.h>
+#include <spikeforge/simulation/network.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace spikeforge::simulation {
+
+// An input of neighbouring neurons: what arrives there are the columns `input` * size + begin and on.
+struct Targets {
+  std::int64_t begin = 0, end = 0, input = 0;
+};
+
+struct DescribedPopulation {
+  Neuron neuron;
+  std::shared_ptr<const TracedCell> cell;
+  std::vector<PerNeuron> states, params;  // all, in the order of the cell
+};
+
+struct DescribedProjection {
+  Projection how;  // its names are text that stays; its targets are neurons
+  std::int64_t input = 0;
+};
+
+struct DescribedDrive {
+  Targets targets;
+  at::Tensor rates;  // float64, on the CPU: [], or one for each neuron
+  double weight = 1;
+};
+
+struct DescribedCurrent {
+  Targets targets;
+  at::Tensor current;  // [], or one for each neuron
+};
+
+struct Description {
+  NetworkOptions options;
+  at::ScalarType dtype{}, weight_dtype{};
+  std::vector<Population> populations;
+  std::vector<DescribedPopulation> neurons;  // of each of them
+  std::vector<DescribedProjection> projections;
+  std::vector<DescribedDrive> drives;
+  std::vector<DescribedCurrent> currents;
+  std::deque<std::string> names;  // what string_views of projections point to
+
+  std::int64_t size() const { return populations.empty() ? 0 : populations.back().end; }
+  // The number of this population. Throws ValueError where it is of another network.
+  std::size_t number_of(const Population& population) const;
+  std::string_view own(std::string_view name) { return names.emplace_back(name); }
+};
+
+}  // namespace spikeforge::simulation

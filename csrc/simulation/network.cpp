@@ -1,0 +1,175 @@
+#include <spikeforge/ops/common/text_call.h>
+#include <spikeforge/simulation/internal/description.h>
+#include <spikeforge/simulation/internal/running.h>
+#include <spikeforge/simulation/network.h>
+
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace spikeforge {
+
+using simulation::DescribedPopulation;
+using simulation::Description;
+using simulation::Running;
+using simulation::Targets;
+
+namespace simulation {
+namespace {
+
+std::string listed(const std::vector<std::string>& names) {
+  if (names.empty()) return "none";
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+  return list;
+}
+
+std::vector<std::string> param_names(const Cell& cell) {
+  std::vector<std::string> names;
+  for (const CellParam& param : cell.params) names.push_back(param.name);
+  return names;
+}
+
+void check_size(const std::string& population, const std::string& name, const PerNeuron& value, std::int64_t size) {
+  const at::Tensor& t = value.tensor();
+  TORCH_CHECK_TYPE(at::isFloatingType(t.scalar_type()) || at::isIntegralType(t.scalar_type(), /*includeBool=*/true),
+                   "Network: ", name, " of ", population, " must be real numbers, but is ", t.scalar_type());
+  TORCH_CHECK_VALUE(value.is_number() || (t.dim() == 1 && t.size(0) == size), "Network: ", name, " of ", population,
+                    " must be a number or have shape [", size, "], but has ", t.sizes());
+}
+
+void check_names(const std::string& population, const char* kind, const NamedNumbers& given,
+                 const std::vector<std::string>& known) {
+  for (const auto& [name, value] : given)
+    TORCH_CHECK_VALUE(std::ranges::find(known, name) != known.end(), "Network: the neuron of ", population, " has no ",
+                      kind, " ", name, "; it has ", listed(known));
+}
+
+}  // namespace
+
+std::size_t Description::number_of(const Population& population) const {
+  const auto found = std::ranges::find_if(populations, [&](const Population& p) {
+    return p.name == population.name && p.begin == population.begin && p.end == population.end;
+  });
+  TORCH_CHECK_VALUE(found != populations.end(), "Network: ", population.name, ", neurons ", population.begin, " to ",
+                    population.end, ", is no population of this network");
+  return static_cast<std::size_t>(found - populations.begin());
+}
+
+namespace {
+
+// The neurons of a population, and which of their inputs has this name.
+Targets targets_of(const Description& description, const Population& population, const std::string& into) {
+  const DescribedPopulation& described = description.neurons[description.number_of(population)];
+  const std::vector<std::string>& inputs = described.cell->inputs;
+  const auto found = into.empty() ? inputs.begin() : std::ranges::find(inputs, into);
+  TORCH_CHECK_VALUE(found != inputs.end(), "Network: the neuron of ", population.name, " has no input ", into,
+                    "; its inputs: ", listed(inputs));
+  return {population.begin, population.end, found - inputs.begin()};
+}
+
+}  // namespace
+}  // namespace simulation
+
+PerNeuron::PerNeuron(double number) : numbers_(at::scalar_tensor(number, at::kDouble)) {}
+PerNeuron::PerNeuron(at::Tensor numbers) : numbers_(std::move(numbers)) {
+  TORCH_CHECK_VALUE(numbers_.defined(), "Network: numbers of neurons must be a tensor that is defined");
+}
+
+Network::Network(const NetworkOptions& options) : description_(std::make_unique<Description>()) {
+  description_->options = options;
+  const at::ScalarType dtype = options.dtype.value_or(c10::get_default_dtype_as_scalartype());
+  const at::ScalarType weights = options.weight_dtype.value_or(dtype);
+  const bool fits = (dtype == at::kFloat && weights != at::kDouble) || (dtype == at::kDouble && weights == at::kDouble);
+  TORCH_CHECK_TYPE(fits, "Network: states are float32 or, with float64 weights, float64, but are ", dtype,
+                   " beside weights in ", weights);
+  description_->dtype = dtype;
+  description_->weight_dtype = weights;
+  description_->options.dtype = dtype;
+  description_->options.weight_dtype = weights;
+}
+Network::Network(Network&&) noexcept = default;
+Network& Network::operator=(Network&&) noexcept = default;
+Network::~Network() = default;
+
+Population Network::populate(const std::string& name, std::int64_t size, const Neuron& neuron,
+                             const NamedNumbers& params, const NamedNumbers& states) {
+  TORCH_CHECK(running_ == nullptr, "Network: populate must come before the network is built or simulated");
+  TORCH_CHECK_VALUE(size >= 0, "Network: the size of ", name, " must not be negative, but is ", size);
+  DescribedPopulation described{
+      .neuron = neuron, .cell = ops::cell_of(neuron.text(), "Network"), .states = {}, .params = {}};
+  const Cell& cell = *described.cell;
+  const std::vector<std::string> known_params = simulation::param_names(cell);
+  simulation::check_names(name, "state", states, cell.states);
+  simulation::check_names(name, "parameter", params, known_params);
+  const auto take = [&](const NamedNumbers& given, const std::string& key, std::optional<double> initial) {
+    const auto found = given.find(key);
+    TORCH_CHECK_VALUE(found != given.end() || initial, "Network: the parameter ", key, " of ", name, " is not given");
+    PerNeuron value = found != given.end() ? found->second : PerNeuron(*initial);
+    simulation::check_size(name, key, value, size);
+    return value;
+  };
+  for (const graph::State& state : described.cell->graph.signature().states)
+    described.states.push_back(take(states, state.name, state.initial));
+  for (const std::string& key : known_params) described.params.push_back(take(params, key, std::nullopt));
+  const std::int64_t begin = description_->size();
+  description_->populations.push_back({name, begin, begin + size});
+  description_->neurons.push_back(std::move(described));
+  return description_->populations.back();
+}
+
+void Network::project(const Population& sources, const Population& targets, const Projection& how,
+                      const std::string& into) {
+  TORCH_CHECK(running_ == nullptr, "Network: project must come before the network is built or simulated");
+  description_->number_of(sources);
+  const Targets to = simulation::targets_of(*description_, targets, into);
+  simulation::DescribedProjection projection{how, to.input};
+  Projection& own = projection.how;
+  own.rule = description_->own(how.rule);
+  own.weight.law = description_->own(how.weight.law);
+  own.delay.law = description_->own(how.delay.law);
+  own.sources = {sources.begin, sources.end};
+  own.targets = {to.begin, to.end};
+  description_->projections.push_back(std::move(projection));
+}
+
+void Network::drive(const Population& targets, const PerNeuron& rate, const DriveOptions& options) {
+  TORCH_CHECK(running_ == nullptr, "Network: drive must come before the network is built or simulated");
+  const Targets to = simulation::targets_of(*description_, targets, options.into);
+  simulation::check_size(targets.name, "rate", rate, targets.size());
+  const at::Tensor rates = rate.tensor().detach().to(c10::kCPU, at::kDouble).contiguous();
+  const auto* const numbers = rates.const_data_ptr<double>();
+  const double most =
+      description_->dtype == at::kDouble ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  const auto* const wrong =
+      std::find_if(numbers, numbers + rates.numel(), [&](double rate) { return !(rate >= 0 && rate <= most); });
+  TORCH_CHECK_VALUE(wrong == numbers + rates.numel(), "Network: the rate that drives ", targets.name,
+                    " must be finite and not negative, but is ", *wrong);
+  description_->drives.push_back({to, rates, options.weight});
+}
+
+void Network::inject(const Population& targets, const PerNeuron& current, const std::string& into) {
+  TORCH_CHECK(running_ == nullptr, "Network: inject must come before the network is built or simulated");
+  const Targets to = simulation::targets_of(*description_, targets, into);
+  simulation::check_size(targets.name, "current", current, targets.size());
+  description_->currents.push_back({to, current.tensor().detach()});
+}
+
+Running& Network::running() {
+  if (running_ == nullptr) running_ = std::make_unique<Running>(*description_);
+  return *running_;
+}
+
+const Connectivity& Network::build() { return running().matrix(); }
+std::int64_t Network::size() const { return description_->size(); }
+std::int64_t Network::step() { return running_ == nullptr ? 0 : running_->step(); }
+const std::vector<Population>& Network::populations() const { return description_->populations; }
+const NetworkOptions& Network::options() const { return description_->options; }
+std::vector<at::Tensor> Network::state() { return running().state(); }
+void Network::load_state(at::TensorList state) { running().load_state(state); }
+
+}  // namespace spikeforge

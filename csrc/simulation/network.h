@@ -1,0 +1,148 @@
+// Networks of populations, simulated: neurons of any kind, projections with delays, what drives them, and recordings
+// (docs/networks.md).
+//
+//   Network network({.seed = 1});
+//   const Population excitatory = network.populate("excitatory", 800, neuron, {{"leak", 0.99}});
+//   const Population inhibitory = network.populate("inhibitory", 200, neuron, {{"leak", at::rand({200})}});
+//   network.project(excitatory, inhibitory, {.rule = "fixed_in_degree", .amount = 80,
+//                                            .weight = {.law = "normal", .first = 0.3, .second = 0.03, .low = 0},
+//                                            .delay = {.first = 15}});
+//   network.drive(excitatory, 1.0, {.weight = 0.35});
+//   const Recording recording = simulate(network, 1000, {.states = {{excitatory, "v", {0, 1}}}});
+//
+// A step takes what arrives now, adds currents and drive, steps all neurons, and sends their spikes on their way: a
+// spike of step t over a connection of delay d is input of step t + d. Errors are c10::ValueError and c10::TypeError,
+// and c10::Error for what comes too late.
+#pragma once
+
+#include <spikeforge/base/export.h>
+#include <spikeforge/ops/connect.h>
+#include <spikeforge/ops/traced.h>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/util/ArrayRef.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace spikeforge {
+
+namespace simulation {
+struct Description;
+class Running;
+}  // namespace simulation
+
+struct NetworkOptions {
+  std::int64_t seed = 0;                                      // of connections, drive, and neurons that draw
+  std::optional<at::ScalarType> dtype = std::nullopt;         // of states and what is on its way: float32 or float64
+  std::optional<at::ScalarType> weight_dtype = std::nullopt;  // e.g. float16 to halve their memory; else dtype
+  c10::Device device = c10::kCPU;
+  bool deterministic = false;  // on a GPU the same bits at every run
+};
+
+// Neurons begin, ..., end - 1 of a network, which are alike but for their numbers.
+struct Population {
+  std::string name;
+  std::int64_t begin = 0, end = 0;
+
+  std::int64_t size() const { return end - begin; }
+};
+
+// A number for all neurons of a population, or a tensor [size].
+class SPIKEFORGE_API PerNeuron {
+ public:
+  PerNeuron(double number);       // NOLINT(google-explicit-constructor)
+  PerNeuron(at::Tensor numbers);  // NOLINT(google-explicit-constructor)
+
+  bool is_number() const { return numbers_.dim() == 0; }
+  const at::Tensor& tensor() const { return numbers_; }  // 0-dimensional of a number
+
+ private:
+  at::Tensor numbers_;
+};
+using NamedNumbers = std::map<std::string, PerNeuron>;
+
+// `into` is the input of the targets' neuron; by default its first.
+struct DriveOptions {
+  double weight = 1;
+  std::string into = {};
+};
+
+class SPIKEFORGE_API Network {
+ public:
+  explicit Network(const NetworkOptions& options = {});
+  Network(Network&&) noexcept;
+  Network& operator=(Network&&) noexcept;
+  ~Network();
+
+  // Adds `size` neurons, whose first output says where it is above 0 that they fire. Their inputs are what projections
+  // and drive go into. `params` has every parameter of the neuron, `states` those states that do not start as the
+  // neuron says.
+  Population populate(const std::string& name, std::int64_t size, const Neuron& neuron, const NamedNumbers& params = {},
+                      const NamedNumbers& states = {});
+
+  // Connects two populations: the rule, weights and delays of `how`, whose ranges are not read (connect.h). A delay is
+  // of at least a step.
+  void project(const Population& sources, const Population& targets, const Projection& how,
+               const std::string& into = {});
+
+  // In each step a neuron gets `weight` times a Poisson number of mean `rate`. The same seed gives the same numbers
+  // on every device and for any number of threads: they are Philox's, of drive, neuron and step.
+  void drive(const Population& targets, const PerNeuron& rate, const DriveOptions& options = {});
+
+  // Adds a constant to an input in each step.
+  void inject(const Population& targets, const PerNeuron& current, const std::string& into = {});
+
+  // Draws the connections, which the first step does else; nothing can be added then. Rows are neurons; column
+  // k size() + j is input k of neuron j. On the CPU the columns of a row ascend.
+  const Connectivity& build();
+
+  std::int64_t size() const;  // neurons
+  std::int64_t step();        // steps so far
+  const std::vector<Population>& populations() const;
+  const NetworkOptions& options() const;  // as given, with dtypes
+
+  // Everything that changes in a step: a network with the same populations, projections and seed goes on with it as
+  // this one does. Copies.
+  std::vector<at::Tensor> state();
+  void load_state(at::TensorList state);
+
+  // The tensors of a network under way; builds it. For what is written by steps, not for users.
+  simulation::Running& running();
+
+ private:
+  std::unique_ptr<simulation::Description> description_;
+  std::unique_ptr<simulation::Running> running_;
+};
+
+// Of which neurons, counted within the population, which state is recorded.
+struct StateProbe {
+  Population population;
+  std::string state;
+  std::vector<std::int64_t> neurons;
+};
+
+struct SimulateOptions {
+  bool spikes = true;  // whether they are recorded
+  std::vector<StateProbe> states = {};
+};
+
+struct Recording {
+  at::Tensor steps, neurons;       // int64 [spikes], by steps and then by neurons: when each was, and whose
+  std::vector<at::Tensor> states;  // [steps of the call, neurons chosen] for each probe, after each step
+
+  // Steps and neurons of a population, whose first neuron is 0 then.
+  SPIKEFORGE_API std::pair<at::Tensor, at::Tensor> of(const Population& population) const;
+};
+
+// Steps a network on, from where the last call left it. Throws ValueError for negative steps, and for a state or a
+// neuron that is not there.
+SPIKEFORGE_API Recording simulate(Network& network, std::int64_t steps, const SimulateOptions& options = {});
+
+}  // namespace spikeforge

@@ -1,0 +1,66 @@
+#include <spikeforge/simulation/internal/sort_rows.h>
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace spikeforge::simulation {
+namespace {
+
+// Numbers of connections, whatever they are.
+struct Column {
+  char* data = nullptr;
+  std::size_t bytes = 0;  // of a number; 0: one for all
+};
+
+Column column_of(const at::Tensor& t, std::int64_t nnz) {
+  if (t.numel() != nnz) return {};
+  return {static_cast<char*>(t.mutable_data_ptr()), static_cast<std::size_t>(t.element_size())};
+}
+
+// What a thread uses again for every row.
+struct Scratch {
+  std::vector<std::uint64_t> order;  // the column, then the place within the row
+  std::vector<char> numbers;
+};
+
+void arrange(const Column& column, std::int64_t first, Scratch& scratch) {
+  if (column.bytes == 0) return;
+  const std::size_t count = scratch.order.size();
+  char* const row = column.data + static_cast<std::size_t>(first) * column.bytes;
+  scratch.numbers.assign(row, row + count * column.bytes);
+  for (std::size_t i = 0; i < count; ++i)
+    std::memcpy(row + i * column.bytes, scratch.numbers.data() + (scratch.order[i] & 0xffffffffU) * column.bytes,
+                column.bytes);
+}
+
+}  // namespace
+
+void sort_rows(const Connectivity& matrix) {
+  const std::int64_t nnz = matrix.indices.numel();
+  if (nnz == 0) return;
+  auto* const indices = matrix.indices.mutable_data_ptr<std::int32_t>();
+  const auto* const begins = matrix.indptr.const_data_ptr<std::int64_t>();
+  // One number for all stays as it is; of a single connection there is nothing to sort.
+  const Column weights = column_of(matrix.weights, nnz), delays = column_of(matrix.delays, nnz);
+  at::parallel_for(0, matrix.indptr.numel() - 1, 64, [&](std::int64_t begin, std::int64_t end) {
+    Scratch scratch;
+    for (std::int64_t i = begin; i < end; ++i) {
+      std::int32_t* const row = indices + begins[i];
+      const auto count = static_cast<std::size_t>(begins[i + 1] - begins[i]);
+      if (std::is_sorted(row, row + count)) continue;
+      scratch.order.resize(count);
+      for (std::size_t k = 0; k < count; ++k) scratch.order[k] = static_cast<std::uint64_t>(row[k]) << 32 | k;
+      std::ranges::sort(scratch.order);
+      for (std::size_t k = 0; k < count; ++k) row[k] = static_cast<std::int32_t>(scratch.order[k] >> 32);
+      arrange(weights, begins[i], scratch);
+      arrange(delays, begins[i], scratch);
+    }
+  });
+}
+
+}  // namespace spikeforge::simulation

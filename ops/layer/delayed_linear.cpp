@@ -1,0 +1,345 @@
+// delayed_linear: y[t] = Σ_i w[o, i] x[t - d[o, i], i] + b[o], with delays d that are learned and need not be whole:
+//   y[t] = Σ_k x[t - k] (w ∘ κ_k(d))^T + b,   k = 0 .. max_delay,
+// where κ spreads a delay over whole steps. A product for each k, none of whose matrices is kept. Of one delay for
+// each input, x is spread once, and there is one product.
+//
+// Khalfaoui-Hassani, Pellegrini and Masquelier 2023, "Dilated convolution with learnable spacings" (ICLR), and
+// Hammouamri, Khalfaoui-Hassani and Masquelier 2024, "Learning delays in spiking neural networks using dilated
+// convolutions with learnable spacings" (ICLR): the three forms of κ.
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/library.h>
+#include <spikeforge/ops/common/record.h>
+#include <spikeforge/ops/common/text_call.h>
+#include <spikeforge/ops/layer.h>
+#include <spikeforge/ops/layer/lowering.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/abs.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/floor.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/sign.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+
+#include <array>
+#include <cmath>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+namespace spikeforge::ops::layers {
+namespace {
+
+namespace delayed {
+
+using autograd::AutogradContext;
+using autograd::variable_list;
+using MaybeTensor = std::optional<at::Tensor>;
+
+constexpr const char* op = "delayed_linear";
+constexpr std::int64_t longest = 4096;  // a product for each step of it
+constexpr const char* backward_op = "delayed_linear_backward";
+
+using Forward = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, std::int64_t, std::string_view,
+                           double, const MaybeTensor&);
+using Backward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
+                                                                            const at::Tensor&, const at::Tensor&,
+                                                                            std::int64_t, std::string_view, double,
+                                                                            const MaybeTensor&);
+
+SPIKEFORGE_SCHEMAS(library) {
+  const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
+  define(
+      "delayed_linear(Tensor x, Tensor weight, Tensor delay, Tensor? bias=None, *, int max_delay, str "
+      "interpolation=\"linear\", float width=0.5, Tensor? past=None) -> Tensor");
+  define(
+      "delayed_linear_forward(Tensor x, Tensor weight, Tensor delay, int max_delay, str interpolation, float width, "
+      "Tensor? past) -> Tensor");
+  define(
+      "delayed_linear_backward(Tensor grad, Tensor x, Tensor weight, Tensor delay, int max_delay, str interpolation, "
+      "float width, Tensor? past) -> (Tensor, Tensor, Tensor, Tensor)");
+}
+
+enum class Interpolation : std::uint8_t { linear, triangle, gauss };
+
+Interpolation interpolation_of(std::string_view name) {
+  constexpr std::array names = {"linear", "triangle", "gauss"};
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (name == names[i]) return static_cast<Interpolation>(i);
+  TORCH_CHECK_VALUE(false, op, ": interpolation must be \"linear\", \"triangle\" or \"gauss\", but is \"", name, "\"");
+}
+
+// κ_k(d), and its derivative by d:
+//   linear     1 - f at k = ⌊d⌋ and f at k = ⌊d⌋ + 1, f = d - ⌊d⌋: at a whole delay the derivative is that to the right
+//   triangle   max(0, 1 + width - |k - d|) / Σ_k
+//   gauss      exp(-(k - d)² / (2 width²)) / Σ_k
+// Delays below 0 or above max_delay are taken as these, and have the gradient of clamp.
+class Spread {
+ public:
+  Spread(const at::Tensor& delay, std::int64_t most, Interpolation form, double width)
+      : form_(form), width_(width), most_(most), inside_(delay.ge(0).logical_and_(delay.le(most))) {
+    delay_ = at::clamp(delay, 0, most);
+    if (form == Interpolation::linear) {
+      floor_ = at::floor(delay_).clamp_max_(static_cast<double>(most > 0 ? most - 1 : 0));
+      return;
+    }
+    sum_ = at::zeros_like(delay_);
+    slope_of_sum_ = at::zeros_like(delay_);
+    for (std::int64_t k = 0; k <= most; ++k) {
+      const auto [value, slope] = unscaled(k);
+      sum_.add_(value);
+      slope_of_sum_.add_(slope);
+    }
+  }
+
+  at::Tensor value(std::int64_t k) const {
+    if (form_ != Interpolation::linear) return unscaled(k).first.div_(sum_);
+    const at::Tensor fraction = delay_ - floor_;
+    return floor_.eq(k) * (1 - fraction) + floor_.eq(k - 1) * fraction;
+  }
+
+  at::Tensor slope(std::int64_t k) const {
+    at::Tensor slope;
+    if (form_ == Interpolation::linear) {
+      if (most_ == 0) return at::zeros_like(delay_);
+      slope = (floor_.eq(k - 1).to(delay_.scalar_type()) - floor_.eq(k).to(delay_.scalar_type()));
+    } else {
+      const auto [value, derivative] = unscaled(k);
+      slope = (derivative - value * slope_of_sum_ / sum_) / sum_;
+    }
+    return slope * inside_;
+  }
+
+ private:
+  std::pair<at::Tensor, at::Tensor> unscaled(std::int64_t k) const {
+    const at::Tensor away = static_cast<double>(k) - delay_;
+    if (form_ == Interpolation::gauss) {
+      at::Tensor value = at::exp(away.square().mul_(-.5 / (width_ * width_)));
+      at::Tensor slope = value * away / (width_ * width_);
+      return {std::move(value), std::move(slope)};
+    }
+    at::Tensor value = (1 + width_ - at::abs(away)).clamp_min_(0);
+    at::Tensor slope = at::sign(away) * value.gt(0);
+    return {std::move(value), std::move(slope)};
+  }
+
+  Interpolation form_;
+  double width_;
+  std::int64_t most_;
+  at::Tensor inside_, delay_, floor_, sum_, slope_of_sum_;
+};
+
+void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay, std::int64_t max_delay, double width,
+           const MaybeTensor& past) {
+  TORCH_CHECK_TYPE(is_supported(x.scalar_type()), op, ": x must be float16, bfloat16, float32 or float64, but is ",
+                   x.scalar_type());
+  TORCH_CHECK_VALUE(x.dim() >= 2, op, ": x must have shape [T, *batch, I], but has ", x.sym_sizes());
+  TORCH_CHECK_VALUE(weight.dim() == 2 && weight.sym_size(1) == x.sym_size(-1), op, ": weight must have shape [O, ",
+                    x.sym_size(-1), "], for x of shape ", x.sym_sizes(), ", but has ", weight.sym_sizes());
+  TORCH_CHECK_TYPE(weight.scalar_type() == x.scalar_type(), op, ": weight must be ", x.scalar_type(),
+                   ", the type of x, but is ", weight.scalar_type());
+  TORCH_CHECK_VALUE(
+      delay.sym_sizes() == weight.sym_sizes() || (delay.dim() == 1 && delay.sym_size(0) == weight.sym_size(1)), op,
+      ": delay must have the shape of weight, ", weight.sym_sizes(), ", or one for each input, [", weight.sym_size(1),
+      "], but has ", delay.sym_sizes());
+  TORCH_CHECK_TYPE(at::isFloatingType(delay.scalar_type()), op, ": delay must be of a floating type, but is ",
+                   delay.scalar_type());
+  for (const auto& [name, tensor] : {std::pair{"weight", &weight}, {"delay", &delay}})
+    TORCH_CHECK_VALUE(tensor->device() == x.device(), op, ": ", name, " must be on ", x.device(),
+                      ", the device of x, but is on ", tensor->device());
+  TORCH_CHECK_VALUE(max_delay >= 0 && max_delay <= longest, op, ": max_delay must be from 0 to ", longest, ", but is ",
+                    max_delay);
+  TORCH_CHECK_VALUE(std::isfinite(width) && width > 0, op, ": width must be above 0, but is ", width);
+  if (!past) return;
+  c10::SymDimVector shape(x.sym_sizes());
+  shape[0] = max_delay;
+  TORCH_CHECK_VALUE(past->sym_sizes() == c10::SymIntArrayRef(shape) && past->device() == x.device(), op,
+                    ": past must have shape ", shape, " on ", x.device(),
+                    ", the inputs of the max_delay steps before, but has ", past->sym_sizes(), " on ", past->device());
+  TORCH_CHECK_TYPE(past->scalar_type() == x.scalar_type(), op, ": past must be ", x.scalar_type(),
+                   ", the type of x, but is ", past->scalar_type());
+}
+
+// The steps before, and x: [max_delay + T, *batch, I].
+at::Tensor with_past(const at::Tensor& x, std::int64_t max_delay, const MaybeTensor& past) {
+  if (max_delay == 0) return x.contiguous();
+  c10::SymDimVector shape(x.sym_sizes());
+  shape[0] = max_delay;
+  return at::cat({past ? *past : at::zeros_symint(shape, x.options()), x});
+}
+
+// What was k steps before each step.
+at::Tensor before(const at::Tensor& all, std::int64_t k, std::int64_t max_delay) {
+  return all.narrow_symint(0, max_delay - k, all.sym_size(0) - max_delay);
+}
+at::Tensor rows(const at::Tensor& t) { return t.reshape_symint({-1, t.sym_size(-1)}); }
+
+// Sums over k are in this type.
+c10::ScalarType wide(const at::Tensor& x) { return state_type(x.scalar_type()); }
+
+at::Tensor spread_inputs(const at::Tensor& all, const Spread& spread, std::int64_t max_delay) {
+  at::Tensor sum;
+  for (std::int64_t k = 0; k <= max_delay; ++k) {
+    const at::Tensor then = before(all, k, max_delay).to(wide(all));
+    sum = k == 0 ? then * spread.value(k) : sum.addcmul_(then, spread.value(k));
+  }
+  return sum.to(all.scalar_type());
+}
+
+at::Tensor forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay, std::int64_t max_delay,
+                   std::string_view interpolation, double width, const MaybeTensor& past) {
+  const Interpolation form = interpolation_of(interpolation);
+  check(x, weight, delay, max_delay, width, past);
+  const Spread spread(delay.to(wide(x)), max_delay, form, width);
+  const at::Tensor all = with_past(x, max_delay, past);
+  c10::SymDimVector shape(x.sym_sizes());
+  shape.back() = weight.sym_size(0);
+  if (delay.dim() == 1) return at::mm(rows(spread_inputs(all, spread, max_delay)), weight.t()).view_symint(shape);
+  at::Tensor sum;
+  for (std::int64_t k = 0; k <= max_delay; ++k) {
+    const at::Tensor matrix = (weight * spread.value(k)).to(x.scalar_type());
+    const at::Tensor part = at::mm(rows(before(all, k, max_delay)), matrix.t()).to(wide(x));
+    sum = k == 0 ? part : sum.add_(part);
+  }
+  return sum.to(x.scalar_type()).view_symint(shape);
+}
+
+// Of x, weight, delay and past.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad, const at::Tensor& x,
+                                                                    const at::Tensor& weight, const at::Tensor& delay,
+                                                                    std::int64_t max_delay,
+                                                                    std::string_view interpolation, double width,
+                                                                    const MaybeTensor& past) {
+  const Interpolation form = interpolation_of(interpolation);
+  check(x, weight, delay, max_delay, width, past);
+  c10::SymDimVector shape(x.sym_sizes());
+  shape.back() = weight.sym_size(0);
+  TORCH_CHECK_VALUE(grad.sym_sizes() == c10::SymIntArrayRef(shape) && grad.device() == x.device(), backward_op,
+                    ": grad must have shape ", shape, " on ", x.device(), ", but has ", grad.sym_sizes(), " on ",
+                    grad.device());
+  TORCH_CHECK_TYPE(grad.scalar_type() == x.scalar_type(), backward_op, ": grad must be ", x.scalar_type(),
+                   ", the type of x, but is ", grad.scalar_type());
+  const Spread spread(delay.to(wide(x)), max_delay, form, width);
+  const at::Tensor all = with_past(x, max_delay, past), g = rows(grad);
+  const bool of_inputs = delay.dim() == 1;
+  at::Tensor grad_all = at::zeros_symint(all.sym_sizes(), all.options().dtype(wide(x)));
+  at::Tensor grad_delay = at::zeros_symint(delay.sym_sizes(), delay.options().dtype(wide(x))), grad_weight;
+  if (of_inputs) {
+    grad_weight = at::mm(g.t(), rows(spread_inputs(all, spread, max_delay)));
+    const at::Tensor of_x = at::mm(g, weight).to(wide(x)).view_symint(x.sym_sizes());
+    for (std::int64_t k = 0; k <= max_delay; ++k) {
+      before(grad_all, k, max_delay).addcmul_(of_x, spread.value(k));
+      const at::Tensor product = rows(of_x * before(all, k, max_delay));
+      grad_delay.addcmul_(product.sum(0), spread.slope(k));
+    }
+  } else {
+    const at::Tensor w = weight.to(wide(x));
+    grad_weight = at::zeros_like(w);
+    for (std::int64_t k = 0; k <= max_delay; ++k) {
+      const at::Tensor value = spread.value(k), then = before(all, k, max_delay);
+      const at::Tensor matrix = (w * value).to(x.scalar_type());
+      before(grad_all, k, max_delay).add_(at::mm(g, matrix).view_symint(then.sym_sizes()));
+      const at::Tensor of_matrix = at::mm(g.t(), rows(then)).to(wide(x));
+      grad_weight.addcmul_(value, of_matrix);
+      grad_delay.addcmul_(w * spread.slope(k), of_matrix);
+    }
+  }
+  const auto cast = [](const at::Tensor& t, const at::Tensor& like) { return t.to(like.scalar_type()); };
+  return {cast(grad_all.narrow_symint(0, max_delay, x.sym_size(0)), x).contiguous(), cast(grad_weight, weight),
+          cast(grad_delay, delay), cast(grad_all.narrow_symint(0, 0, max_delay), x).contiguous()};
+}
+
+struct Rule {
+  static constexpr bool is_traceable = true;
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    static const auto handle = traced::find<Backward>("spikeforge::delayed_linear_backward");
+    const variable_list saved = ctx->get_saved_variables();
+    const bool has_past = saved.size() > 3;
+    auto [x, weight, delay, past] =
+        handle.call(grads[0], saved[0], saved[1], saved[2], ctx->saved_data.at("max_delay").toInt(),
+                    ctx->saved_data.at("interpolation").toStringView(), ctx->saved_data.at("width").toDouble(),
+                    has_past ? MaybeTensor(saved[3]) : std::nullopt);
+    variable_list list{x, weight, delay};
+    if (has_past) list.push_back(past);
+    return list;
+  }
+};
+
+at::Tensor call_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay, std::int64_t max_delay,
+                        std::string_view interpolation, double width, const MaybeTensor& past) {
+  static const auto handle = traced::find<Forward>("spikeforge::delayed_linear_forward");
+  return handle.call(x, weight, delay, max_delay, interpolation, width, past);
+}
+
+at::Tensor forward_autograd(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay,
+                            std::int64_t max_delay, std::string_view interpolation, double width,
+                            const MaybeTensor& past) {
+  variable_list inputs{x, weight, delay};
+  if (past) inputs.push_back(*past);
+  const auto compute = [&] {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return call_forward(x, weight, delay, max_delay, interpolation, width, past);
+  };
+  const auto any = [&](bool (*is)(const at::Tensor&)) {
+    for (const at::Tensor& input : inputs)
+      if (is(input)) return true;
+    return false;
+  };
+  autograd::refuse_tangents(op, any(autograd::has_tangent));
+  if (!any(autograd::wants_gradient)) return compute();
+  return autograd::record<Rule>(inputs, [&](AutogradContext* ctx) {
+    variable_list results{compute()};
+    ctx->save_for_backward(inputs);
+    ctx->saved_data["max_delay"] = max_delay;
+    ctx->saved_data["interpolation"] = std::string(interpolation);
+    ctx->saved_data["width"] = width;
+    return results;
+  })[0];
+}
+
+at::Tensor forward_autocast(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay,
+                            std::int64_t max_delay, std::string_view interpolation, double width,
+                            const MaybeTensor& past) {
+  const Lowering lower(x);
+  return call_forward(lower(x), lower(weight), delay, max_delay, interpolation, width, lower(past));
+}
+
+at::Tensor call(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay, const MaybeTensor& bias,
+                std::int64_t max_delay, std::string_view interpolation, double width, const MaybeTensor& past) {
+  TORCH_CHECK_VALUE(!bias || (bias->dim() == 1 && weight.dim() == 2 && bias->sym_size(0) == weight.sym_size(0)), op,
+                    ": bias must have shape [O], as many as weight has rows, ", weight.sym_sizes(), ", but has ",
+                    bias ? bias->sym_sizes() : c10::SymIntArrayRef());
+  const at::Tensor y = call_forward(x, weight, delay, max_delay, interpolation, width, past);
+  return bias ? y + bias->to(y.scalar_type()) : y;
+}
+
+SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { library.impl(op, TORCH_FN(call)); }
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
+  library.impl("delayed_linear_forward", TORCH_FN(forward));
+  library.impl(backward_op, TORCH_FN(backward));
+}
+SPIKEFORGE_KERNELS(AutocastCPU, library) { library.impl("delayed_linear_forward", TORCH_FN(forward_autocast)); }
+SPIKEFORGE_KERNELS(AutocastCUDA, library) { library.impl("delayed_linear_forward", TORCH_FN(forward_autocast)); }
+SPIKEFORGE_KERNELS(Autograd, library) {
+  library.impl("delayed_linear_forward", TORCH_FN(forward_autograd));
+  library.impl(backward_op, torch::autograd::autogradNotImplementedFallback());
+}
+
+}  // namespace delayed
+}  // namespace
+}  // namespace spikeforge::ops::layers
+
+namespace spikeforge {
+
+at::Tensor delayed_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay,
+                          std::int64_t max_delay, const DelayedLinearOptions& options) {
+  return ops::layers::delayed::call(x, weight, delay, options.bias, max_delay, options.interpolation, options.width,
+                                    options.past);
+}
+
+}  // namespace spikeforge

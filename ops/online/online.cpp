@@ -1,0 +1,234 @@
+// online_linear: torch's product, `run`, and the operators of eligibility.h around it. Each of them is differentiable
+// or opaque by itself, so that this one is what they are.
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/library.h>
+#include <spikeforge/ops/online.h>
+#include <spikeforge/ops/online/eligibility.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+namespace spikeforge::ops::online {
+namespace {
+
+constexpr const char* op = "online_linear";
+constexpr std::array rules = {"eprop", "ottt"};
+
+using OnlineLinear = std::tuple<List, List, List>(std::string_view, const at::Tensor&, const at::Tensor&,
+                                                  const std::optional<at::Tensor>&, at::TensorList, at::TensorList,
+                                                  at::TensorList, std::string_view, std::int64_t, traced::MaybeList);
+
+OnlineTraces rule_of(std::string_view name) {
+  for (std::size_t i = 0; i < rules.size(); ++i)
+    if (name == rules[i]) return static_cast<OnlineTraces>(i);
+  TORCH_CHECK_VALUE(false, op, ": rule must be \"eprop\" or \"ottt\", but is \"", name, "\"");
+}
+
+List detached(at::TensorList tensors) {
+  List list;
+  for (const at::Tensor& t : tensors) list.push_back(t.detach());
+  return list;
+}
+
+at::TensorList part(at::TensorList list, std::size_t first, std::size_t count) { return list.slice(first, count); }
+
+void append(List& list, List more) { list.insert(list.end(), more.begin(), more.end()); }
+
+std::tuple<List, List> run(std::string_view text, at::TensorList inputs, at::TensorList states, at::TensorList params) {
+  static const auto handle = traced::find<traced::Run>("spikeforge::run");
+  return handle.call(text, inputs, states, params, /*store_states=*/false, /*bits=*/0, {}, {}, /*scan=*/false, {}, {});
+}
+
+// A call: the layer as it is, and what of it has traces.
+struct Call {
+  std::string_view neuron;
+  at::Tensor x, weight, bias;  // bias undefined: none
+  at::TensorList params;
+  at::TensorList traces;  // none: the first call
+  std::int64_t into;
+  List inputs;                        // the neuron's
+  List states;                        // before the call, none of them with a gradient
+  std::vector<std::int64_t> learned;  // which parameters
+
+  std::size_t state_count() const { return states.size(); }
+  std::size_t leaf_count() const { return 1 + (bias.defined() ? 1 : 0) + learned.size(); }
+  at::Tensor ones() const { return at::ones({1}, x.options()).expand_symint(with_last(x, 1)); }
+
+  static c10::SymDimVector with_last(const at::Tensor& t, c10::SymInt size) {
+    c10::SymDimVector shape(t.sym_sizes());
+    shape.back() = std::move(size);
+    return shape;
+  }
+};
+
+void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  TORCH_CHECK_TYPE(is_supported(x.scalar_type()), op, ": x must be float16, bfloat16, float32 or float64, but is ",
+                   x.scalar_type());
+  TORCH_CHECK_VALUE(x.dim() >= 2, op, ": x must have shape [T, *batch, I], but has ", x.sym_sizes());
+  TORCH_CHECK_VALUE(weight.dim() == 2 && weight.sym_size(1) == x.sym_size(-1), op, ": weight must have shape [N, ",
+                    x.sym_size(-1), "], for x of shape ", x.sym_sizes(), ", but has ", weight.sym_sizes());
+  TORCH_CHECK_VALUE(!bias.defined() || (bias.dim() == 1 && bias.sym_size(0) == weight.sym_size(0)), op,
+                    ": bias must have shape [", weight.sym_size(0), "], but has ", bias.sym_sizes());
+}
+
+// The neuron's inputs, of which the product is one.
+List inputs_of(const TracedCell& cell, const Call& call, at::TensorList given) {
+  TORCH_CHECK_VALUE(call.into >= 0 && call.into < static_cast<std::int64_t>(cell.inputs.size()), op,
+                    ": into must be the index of one of ", cell.inputs.size(), " inputs, but is ", call.into);
+  TORCH_CHECK_VALUE(given.empty() ? cell.inputs.size() == 1 : given.size() == cell.inputs.size(), op,
+                    ": inputs must have ", cell.inputs.size(), " tensors, one for each input of neuron ", cell.name,
+                    ", but has ", given.size());
+  List inputs(given.begin(), given.end());
+  if (inputs.empty()) inputs.resize(1);
+  at::Tensor& into = inputs[static_cast<std::size_t>(call.into)];
+  at::Tensor current = at::linear(call.x, call.weight, call.bias.defined() ? std::optional(call.bias) : std::nullopt);
+  into = into.defined() ? into + current : std::move(current);
+  return inputs;
+}
+
+// Those of the neuron's constants, where none are given: the states after no steps.
+List states_of(const TracedCell& cell, const Call& call, at::TensorList given) {
+  if (!given.empty() || cell.states.empty()) return detached(given);
+  List none;
+  for (const at::Tensor& input : call.inputs) none.push_back(input.detach().narrow(0, 0, 0));
+  return std::get<1>(run(call.neuron, none, {}, detached(call.params)));
+}
+
+// `states`, of which the gradient goes on to what has traces in them: `leaf`, by those of `traces` from `first` on.
+void lead(List& states, const at::Tensor& leaf, at::TensorList traces, bool outer) {
+  static const auto handle = traced::find<WithEligibility>("spikeforge::with_eligibility");
+  for (std::size_t k = 0; k < states.size(); ++k) states[k] = handle.call(states[k], leaf, traces[k], outer);
+}
+
+// ---- e-prop ----
+
+List states_by_synapses(const Call& call) {
+  List states = call.states;
+  if (call.traces.empty()) return states;
+  const std::size_t count = call.state_count();
+  std::size_t next = 0;
+  const auto traces = [&] { return part(call.traces, std::exchange(next, next + count), count); };
+  lead(states, call.weight, traces(), /*outer=*/false);
+  if (call.bias.defined()) lead(states, call.bias, traces(), false);
+  for (const std::int64_t j : call.learned) lead(states, call.params[static_cast<std::size_t>(j)], traces(), false);
+  return states;
+}
+
+List traces_of_synapses(const Call& call) {
+  static const auto jacobian = traced::find<LocalJacobian>("spikeforge::local_jacobian");
+  static const auto advance = traced::find<AdvanceEligibility>("spikeforge::advance_eligibility");
+  const auto [transitions, drives, param_drives] =
+      jacobian.call(call.neuron, detached(call.inputs), call.states, detached(call.params), call.into, call.learned);
+  const std::size_t count = call.state_count();
+  std::size_t next = 0;
+  const auto traces = [&] {
+    return call.traces.empty() ? call.traces : part(call.traces, std::exchange(next, next + count), count);
+  };
+  List all = advance.call(traces(), transitions, drives, call.x.detach());
+  if (call.bias.defined()) {
+    List summed;
+    for (std::size_t k = 0; k < count; ++k)
+      summed.push_back(drives[k].sum(0, /*keepdim=*/false, transitions[k].scalar_type()));
+    append(all, advance.call(traces(), transitions, summed, {}));
+  }
+  for (std::size_t i = 0; i < call.learned.size(); ++i)
+    append(all, advance.call(traces(), transitions, part(param_drives, i * count, count), {}));
+  return all;
+}
+
+// ---- OTTT ----
+
+// The last states of a response are the traces of the neuron's.
+at::TensorList of_states(const Call& call, at::TensorList response) {
+  return part(response, response.size() - call.state_count(), call.state_count());
+}
+
+List states_by_inputs(const Call& call) {
+  List states = call.states;
+  if (call.traces.empty()) return states;
+  const std::size_t leaves = call.bias.defined() ? 2 : 1, count = call.traces.size() / leaves;
+  lead(states, call.weight, of_states(call, part(call.traces, 0, count)), /*outer=*/true);
+  if (call.bias.defined()) lead(states, call.bias, of_states(call, part(call.traces, count, count)), false);
+  return states;
+}
+
+List traces_of_inputs(const Call& call) {
+  const std::string text = response_text(call.neuron, call.into);
+  const List params = detached(call.params);
+  const std::size_t leaves = call.bias.defined() ? 2 : 1, count = call.traces.size() / leaves;
+  List all = std::get<1>(run(text, call.x.detach(), part(call.traces, 0, count), params));
+  if (call.bias.defined()) append(all, std::get<1>(run(text, call.ones(), part(call.traces, count, count), params)));
+  return all;
+}
+
+// ----
+
+std::size_t traces_wanted(const Call& call, OnlineTraces rule) {
+  if (rule == OnlineTraces::eprop) return call.leaf_count() * call.state_count();
+  const std::shared_ptr<const TracedCell> response = cell_of(response_text(call.neuron, call.into), op);
+  return (call.bias.defined() ? 2 : 1) * response->states.size();
+}
+
+std::tuple<List, List, List> online_linear(std::string_view neuron, const at::Tensor& x, const at::Tensor& weight,
+                                           const std::optional<at::Tensor>& bias, at::TensorList states,
+                                           at::TensorList params, at::TensorList traces, std::string_view rule_name,
+                                           std::int64_t into, traced::MaybeList inputs) {
+  const OnlineTraces rule = rule_of(rule_name);
+  const std::shared_ptr<const TracedCell> cell = cell_of(neuron, op);
+  refuse_draws(*cell, op);
+  Call call{.neuron = neuron,
+            .x = x,
+            .weight = weight,
+            .bias = bias.value_or(at::Tensor()),
+            .params = params,
+            .traces = traces,
+            .into = into,
+            .inputs = {},
+            .states = {},
+            .learned = {}};
+  check(x, weight, call.bias);
+  call.inputs = inputs_of(*cell, call, inputs.value_or(at::TensorList()));
+  call.states = states_of(*cell, call, states);
+  for (std::size_t j = 0; j < params.size(); ++j) {
+    TORCH_CHECK_VALUE(
+        rule == OnlineTraces::eprop || params[j].numel() == 1, op,
+        ": rule=\"ottt\": the traces of inputs are of all neurons, so that parameters must be numbers, but ",
+        cell->params[j].name, " has shape ", params[j].sym_sizes());
+    if (params[j].requires_grad()) call.learned.push_back(static_cast<std::int64_t>(j));
+  }
+  const std::size_t wanted = traces_wanted(call, rule);
+  TORCH_CHECK_VALUE(traces.empty() || traces.size() == wanted, op, ": traces must be the ", wanted,
+                    " of the call before, or none, but are ", traces.size());
+
+  const bool of_synapses = rule == OnlineTraces::eprop;
+  auto [outputs, next] =
+      run(neuron, call.inputs, of_synapses ? states_by_synapses(call) : states_by_inputs(call), params);
+  return {std::move(outputs), std::move(next), of_synapses ? traces_of_synapses(call) : traces_of_inputs(call)};
+}
+
+SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { library.impl(op, TORCH_FN(online_linear)); }
+
+}  // namespace
+}  // namespace spikeforge::ops::online
+
+namespace spikeforge {
+
+OnlineLayer online_linear(const Neuron& neuron, const at::Tensor& x, const at::Tensor& weight,
+                          const std::optional<at::Tensor>& bias, at::TensorList states, at::TensorList params,
+                          at::TensorList traces, const OnlineOptions& options) {
+  static const auto handle = ops::traced::find<ops::online::OnlineLinear>("spikeforge::online_linear");
+  auto [outputs, next, next_traces] =
+      handle.call(neuron.text(), x, weight, bias, states, params, traces,
+                  ops::online::rules[static_cast<std::size_t>(options.traces)], options.into,
+                  options.inputs.empty() ? std::nullopt : ops::traced::MaybeList(options.inputs));
+  return {std::move(outputs), std::move(next), std::move(next_traces)};
+}
+
+}  // namespace spikeforge

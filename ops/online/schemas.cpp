@@ -1,0 +1,24 @@
+// The operators' public contract. All but online_linear and trace_of_input are beneath it.
+#include <spikeforge/ops/common/library.h>
+#include <spikeforge/ops/online/eligibility.h>
+
+namespace spikeforge::ops::online {
+namespace {
+
+SPIKEFORGE_SCHEMAS(library) {
+  const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
+  define(
+      "online_linear(str neuron, Tensor x, Tensor weight, Tensor? bias, Tensor[] states, Tensor[] params, Tensor[] "
+      "traces, *, str rule=\"eprop\", int into=0, Tensor[]? inputs=None) -> (Tensor[] outputs, Tensor[] states, "
+      "Tensor[] "
+      "traces)");
+  define(
+      "local_jacobian(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, int into, int[] of_params) -> "
+      "(Tensor[] transitions, Tensor[] drives, Tensor[] param_drives)");
+  define("with_eligibility(Tensor state, Tensor leaf, Tensor trace, bool outer=False) -> Tensor");
+  define("advance_eligibility(Tensor[] traces, Tensor[] transitions, Tensor[] drives, Tensor? x=None) -> Tensor[]");
+  define("trace_of_input(str neuron, int into=0) -> str");
+}
+
+}  // namespace
+}  // namespace spikeforge::ops::online

@@ -1,0 +1,112 @@
+"""A linear layer whose delays are learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import EllipsisType
+
+import torch
+from torch import Tensor, nn
+
+from spikeforge._numbers import is_number
+from spikeforge.nn.containers import Sequential, TimeDistributed
+from spikeforge.nn.delay import Delay
+from spikeforge.nn.errors import ERRORS, first_line
+from spikeforge.nn.stateful import State, StatefulModule, States, shape_of
+
+OPERATOR = torch.ops.spikeforge.delayed_linear.default
+FORMS = ("linear", "triangle", "gauss")
+
+
+class DelayedLinear(StatefulModule):
+    """A linear layer with a delay for each synapse or each input, which is learned as the weights are:
+    ``y[t] = Σ_i weight[o, i] x[t - delay[o, i], i] + bias[o]``. State: x, the last inputs.
+
+    Args:
+        in_features, out_features: sizes of x ``[T, *batch, in]`` and y ``[T, *batch, out]``.
+        max_delay: the longest, in steps.
+        per: "synapse", delays are ``[out, in]``; or "input", ``[in]``, which costs one product in place of
+            ``max_delay + 1``.
+        delay: where delays start, a number or a tensor of that shape; by default uniform from 0 to max_delay.
+        interpolation: how a delay that is not whole is spread over steps: "linear" over its two neighbours,
+            "triangle" and "gauss" over ``width`` steps about it. A wide form learns from afar, and is narrowed while
+            training goes on: set ``layer.width``.
+        width: of triangle and gauss, in steps.
+        bias: whether there is one.
+        stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
+
+    Delays outside of 0 and max_delay count as these, and are not moved. The weights start as those of ``nn.Linear``.
+    Source: Hammouamri, Khalfaoui-Hassani and Masquelier, ICLR 2024.
+    """
+
+    state_names = ("x",)
+
+    def __init__(
+        self, in_features: int, out_features: int, max_delay: int, *, per: str = "synapse", delay: float | Tensor | None = None,
+        interpolation: str = "linear", width: float = 0.5, bias: bool = True, stateful: bool = False,
+        persistent_state: bool = False,
+    ):  # fmt: skip
+        super().__init__(stateful=stateful, persistent_state=persistent_state)
+        for name, value, legal in (("per", per, ("synapse", "input")), ("interpolation", interpolation, FORMS)):
+            if value not in legal:
+                raise ValueError(f"DelayedLinear: {name} must be {' or '.join(map(repr, legal))}, but is {value!r}")
+        if isinstance(max_delay, bool) or not isinstance(max_delay, int) or max_delay < 0:
+            raise ValueError(f"DelayedLinear: max_delay must be a whole number, 0 or more, but is {max_delay!r}")
+        self.in_features, self.out_features, self.max_delay = in_features, out_features, max_delay
+        self.interpolation, self.width = interpolation, width
+        bound = 1 / math.sqrt(in_features) if in_features else 0.0
+        draw = lambda *shape: nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
+        self.weight = draw(out_features, in_features)
+        self.bias = draw(out_features) if bias else None
+        shape = (in_features,) if per == "input" else (out_features, in_features)
+        if delay is None:
+            delay = max_delay * torch.rand(shape)
+        elif not is_number(delay) and not isinstance(delay, Tensor):
+            raise TypeError(f"DelayedLinear: delay must be a number or a tensor, but is {type(delay).__name__}")
+        elif isinstance(delay, Tensor) and delay.shape not in (shape, ()):
+            raise ValueError(f"DelayedLinear: delay must have shape {list(shape)}, but has {shape_of(delay)}")
+        self.delay = nn.Parameter(torch.zeros(shape) + torch.as_tensor(delay).detach())
+
+    def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
+        """``[T, *batch, in]`` to ``[T, *batch, out]``."""
+        return self._forward((x,), state, store_states)
+
+    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
+        x, past = inputs[0], state.get("x")
+        try:
+            y = OPERATOR(x, self.weight, self.delay, self.bias, max_delay=self.max_delay, interpolation=self.interpolation,
+                         width=self.width, past=past)  # fmt: skip
+        except ERRORS as error:
+            raise type(error)(f"{self._title()}: {first_line(error)}") from None
+        if not self.max_delay:
+            return y, {"x": x.new_zeros((len(x), 0, *x.shape[1:]) if store else (0, *x.shape[1:]))}
+        both = torch.cat((x.new_zeros(self.max_delay, *x.shape[1:]) if past is None else past, x))
+        if store:
+            return y, {"x": both.unfold(0, self.max_delay, 1)[1:].movedim(-1, 1).clone()}
+        return y, {"x": both[len(x) :].clone()}
+
+    @torch.no_grad()
+    def round_(self) -> DelayedLinear:
+        """Rounds the delays to whole steps, as deployment has them, and spreads them no more."""
+        self.delay.copy_(self.delay.clamp(0, self.max_delay).round())
+        self.interpolation = "linear"
+        return self
+
+    @torch.no_grad()
+    def deployed(self) -> Sequential:
+        """Of one delay for each input: a :class:`Delay` and an ``nn.Linear`` that compute the same with whole delays, for
+        NIR and TorchScript."""
+        if self.delay.dim() != 1:
+            raise ValueError("DelayedLinear: a delay for each synapse is no Delay before a Linear; it needs per='input'")
+        linear = nn.Linear(self.in_features, self.out_features, self.bias is not None).to(self.weight)
+        linear.weight.copy_(self.weight)
+        if self.bias is not None:
+            linear.bias.copy_(self.bias)
+        steps = self.delay.clamp(0, self.max_delay).round().long()
+        return Sequential(Delay(steps), TimeDistributed(linear))
+
+    def extra_repr(self) -> str:
+        per = "input" if self.delay.dim() == 1 else "synapse"
+        form = self.interpolation if self.interpolation == "linear" else f"{self.interpolation}, width={self.width}"
+        return f"{self.in_features}, {self.out_features}, max_delay={self.max_delay}, per={per}, interpolation={form}"

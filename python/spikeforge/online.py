@@ -1,0 +1,309 @@
+"""Learning while a sequence runs, in memory that does not grow with its steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from spikeforge.nn.containers import Sequential, TimeDistributed
+from spikeforge.nn.loops import _why_not_linear, _why_not_neuron, text_of
+from spikeforge.nn.network import Recurrent
+from spikeforge.nn.parts import foreign_neurons
+from spikeforge.nn.stateful import has_states
+
+ops = torch.ops.spikeforge
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+RULES = ("eprop", "ottt")
+FEEDBACKS = ("symmetric", "random")
+
+
+class Online(nn.Module):
+    """A network that learns from each piece of a sequence as it comes, with traces in place of the past.
+
+    ::
+
+        net = nn.Sequential(nn.Linear(700, 128), snn.LIF(), nn.Linear(128, 20), snn.LI(tau=20.0))
+        online = spikeforge.Online(net)
+        for x in pieces:                    # [T, B, 700]: T steps at once, most often 1
+            loss(online(x)).backward()      # adds to the gradients of net's parameters
+
+    States and traces stay from one call to the next, and no graph does: after a million steps a call takes the memory
+    of the first. Within a piece gradients are those of backpropagation through time; what came before it counts by the
+    traces. ``docs/online.md`` says what each rule drops.
+
+    Args:
+        net: layers one after the other, in ``nn.Sequential`` of torch or of spikeforge: ``nn.Linear`` and, with
+            ``rule="ottt"``, ``nn.Conv1d`` to ``nn.Conv3d``; the neurons of :mod:`spikeforge.nn`;
+            ``Recurrent(neuron, nn.Linear)``; and layers without weights or states, which see a step at a time. A layer
+            with weights stands directly before a neuron, or behind the last one.
+        rule: "eprop", a trace for each synapse: exact for a layer by itself. Or "ottt", a trace for each input.
+        feedback: "symmetric": gradients go back through the weights. Or "random": through fixed random matrices in
+            the place of all ``nn.Linear`` but the first, drawn from ``generator``.
+
+    Raises:
+        ValueError: for a network that has something else in it; the message names the part.
+    """
+
+    def __init__(
+        self, net: nn.Module, *, rule: str = "eprop", feedback: str = "symmetric", generator: torch.Generator | None = None
+    ):
+        super().__init__()
+        for name, value, legal in (("rule", rule, RULES), ("feedback", feedback, FEEDBACKS)):
+            if value not in legal:
+                raise ValueError(f"Online: {name} must be {' or '.join(map(repr, legal))}, but is {value!r}")
+        self.net, self.rule, self.feedback = net, rule, feedback
+        self._layers = _layers(list(_flat(net)), rule)
+        if not any(layer.neuron is not None for layer in self._layers):
+            raise ValueError("Online: the network has no neuron")
+        if feedback == "random":
+            for i, layer in enumerate(self._layers):
+                if i > 0 and isinstance(layer.product, nn.Linear):
+                    self.register_buffer(f"feedback{i}", _drawn_like(layer.product.weight, generator))
+        self.reset()
+
+    def reset(self, samples: Tensor | None = None) -> None:
+        """States and traces start anew before the next call.
+
+        Args:
+            samples: bool ``[B]``, those of which; by default all, and their number may change then.
+        """
+        if samples is None:
+            self._memories = [_Memory() for _ in self._layers]
+            return
+        for memory in self._memories:
+            memory.restart = samples if memory.restart is None else memory.restart | samples
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the network gives for a piece ``[T, B, ...]``."""
+        if x.dim() < 3:
+            raise ValueError(f"Online: x must be [T, B, ...], time first, but has {x.dim()} dimensions")
+        for i, (layer, memory) in enumerate(zip(self._layers, self._memories)):
+            x = layer(x, memory, self.rule, getattr(self, f"feedback{i}", None))
+        return x
+
+    @property
+    def traces(self) -> list[list[Tensor]]:
+        """Of each layer with a neuron, in their order; ``docs/online.md`` says of what shape."""
+        return [memory.traces for layer, memory in zip(self._layers, self._memories) if layer.neuron is not None]
+
+    def extra_repr(self) -> str:
+        return f"rule={self.rule!r}, feedback={self.feedback!r}"
+
+
+@dataclasses.dataclass
+class _Memory:
+    """What a layer keeps from one piece to the next."""
+
+    states: list[Tensor] = dataclasses.field(default_factory=list)
+    traces: list[Tensor] = dataclasses.field(default_factory=list)
+    heard: Tensor | None = None  # [1, B, N + 1], of a recurrent layer: its spikes, and 1, of which its bias is the weight
+    restart: Tensor | None = None  # bool [B]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layer:
+    """A product and its neuron, one of them, or a layer without weights."""
+
+    product: nn.Module | None
+    neuron: nn.Module | None = None
+    back: nn.Linear | None = None  # of a recurrent layer
+
+    def __call__(self, x: Tensor, memory: _Memory, rule: str, feedback: Tensor | None) -> Tensor:
+        if self.neuron is None:
+            if feedback is None:
+                return _over_time(self.product, x)
+            return _over_time(self.product, x.detach()) + _led_back(x, feedback)
+        if self.back is None:
+            return self._piece(x, memory, rule, feedback)
+        return torch.cat([self._piece(step, memory, rule, feedback) for step in x.split(1)])
+
+    def _piece(self, x: Tensor, memory: _Memory, rule: str, feedback: Tensor | None) -> Tensor:
+        like = x
+        if self.product is not None:
+            with torch.no_grad():
+                like = x.new_empty(()).expand(len(x), *_over_time(self.product, x[:0]).shape[1:])
+        text, starts, params = self._asked(like)
+        self._start_anew(memory, rule, text, starts, params, like, x)
+        states = memory.states or starts
+        if isinstance(self.product, nn.Linear):
+            external = None if feedback is None else [_led_back(x, feedback)]
+            weight, bias = self._weights()
+            before = self._with_heard(x if feedback is None else x.detach(), memory)
+            outputs, states, memory.traces = ops.online_linear(
+                text, before, weight, bias, states, params, memory.traces, rule=rule, inputs=external
+            )
+        elif self.product is not None:
+            outputs, states, memory.traces = self._convolved(text, x, states, params, memory.traces, like)
+        else:
+            outputs, states = ops.run(text, [x], states, params)
+        memory.states = [state.detach() for state in states]
+        if self.back is not None:
+            spikes = outputs[0].detach()
+            memory.heard = torch.cat([spikes, spikes.new_ones(()).expand_as(spikes[..., :1])], -1)
+        return outputs[0]
+
+    def _with_heard(self, x: Tensor, memory: _Memory) -> Tensor:
+        if self.back is None:
+            return x
+        heard = memory.heard if memory.heard is not None else x.new_zeros(1, *x.shape[1:-1], self.back.in_features + 1)
+        return torch.cat([x, heard], -1)
+
+    def _weights(self) -> tuple[Tensor, Tensor | None]:
+        """[N, I] and [N] of a Linear; what comes back is input behind the others."""
+        weight, bias = self.product.weight, self.product.bias
+        if self.back is None:
+            return weight, bias
+        of_ones = weight.new_zeros(len(weight), 1) if self.back.bias is None else self.back.bias[:, None]
+        return torch.cat([weight, self.back.weight, of_ones], 1), bias
+
+    def _asked(self, like: Tensor) -> tuple[str, Sequence[Tensor], Sequence[Tensor]]:
+        """The neuron's text, where its states start ([]: as the text says), and its parameters."""
+        asked: list = []
+
+        def layer(text: str, _: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor]):
+            asked.extend((text, states, params))
+            return [], []
+
+        text_of(self.neuron).call(self.neuron, [like], {}, False, layer)
+        return tuple(asked)
+
+    def _start_anew(self, memory: _Memory, rule: str, text: str, starts: Sequence[Tensor], params: Sequence[Tensor],
+                    like: Tensor, x: Tensor) -> None:  # fmt: skip
+        restart, memory.restart = memory.restart, None
+        if restart is None or not memory.states:
+            return
+        if restart.shape != like.shape[1:2]:
+            raise ValueError(f"Online: samples of reset must be [{like.shape[1]}], but has {list(restart.shape)}")
+        with torch.no_grad():  # after no steps states are where they start
+            _, begin = ops.run(text, [like[:0]], starts, params)
+            traces = [torch.zeros_like(trace) for trace in memory.traces]
+            if rule == "ottt" and traces:
+                of_x = ops.run(ops.trace_of_input(text), [self._with_heard(x[:1], memory)[:0]], [], params)[1]
+                of_bias = [trace.flatten(1)[:, :1] for trace in of_x]
+                traces = [*of_x, *of_bias][: len(traces)]
+        chosen = lambda old, new: torch.where(restart.to(old.device).view(-1, *[1] * (old.dim() - 1)), new, old)
+        memory.states = [chosen(old, new) for old, new in zip(memory.states, begin)]
+        memory.traces = [chosen(old, new) for old, new in zip(memory.traces, traces)]
+        if memory.heard is not None:
+            memory.heard = chosen(memory.heard[0], torch.zeros_like(memory.heard[0]))[None]
+
+    def _convolved(self, text: str, x: Tensor, states: Sequence[Tensor], params: Sequence[Tensor], traces: Sequence[Tensor],
+                   like: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:  # fmt: skip
+        """What online_linear does with rule="ottt", of a convolution: its gradient by a trace is that of the trace's own
+        product, which goes on to the states and adds nothing to them."""
+        conv = self.product
+        of_x = traces[: len(traces) // (1 if conv.bias is None else 2)]
+        if not states:
+            states = ops.run(text, [like[:0]], [], params)[1]
+        kept = of_x[len(of_x) - len(states) :] if traces else []
+        images = torch.cat([x.flatten(0, 1), *(trace.to(x.dtype) for trace in kept)])
+        currents = conv._conv_forward(images, conv.weight, None)
+        current, *shares = currents.split([x.shape[0] * x.shape[1], *[x.shape[1]] * len(kept)])
+        current = current.unflatten(0, x.shape[:2])
+        if conv.bias is not None:
+            by_channel = lambda t: t.view(-1, *[1] * (x.dim() - 3))
+            current = current + by_channel(conv.bias)
+            of_bias = traces[len(traces) - len(states) :] if traces else []
+            shares = [share + trace.view(-1, *[1] * (x.dim() - 2)) * by_channel(conv.bias) for share, trace in zip(shares, of_bias)]
+        led = [state.detach() for state in states]
+        if shares:
+            led = [state + (share - share.detach()) for state, share in zip(led, shares)]
+        outputs, after = ops.run(text, [current], led, params)
+        with torch.no_grad():
+            response, ones = ops.trace_of_input(text), x.new_ones(()).expand(*x.shape[:2], 1)
+            new = ops.run(response, [x], of_x, params)[1]
+            if conv.bias is not None:
+                new = [*new, *ops.run(response, [ones], traces[len(of_x) :], params)[1]]
+        return outputs, after, new
+
+
+class _RandomFeedback(torch.autograd.Function):
+    """Zeros, in the place of the product of x; the gradient goes back through other weights."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        return x.new_zeros(*x.shape[:-1], weight.shape[0])
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        return grad @ ctx.saved_tensors[0].to(grad.dtype), None
+
+
+def _led_back(x: Tensor, feedback: Tensor) -> Tensor:
+    return _RandomFeedback.apply(x, feedback)
+
+
+def _drawn_like(weight: Tensor, generator: torch.Generator | None) -> Tensor:
+    bound = weight.shape[1] ** -0.5  # as torch draws a Linear's
+    return torch.empty(weight.shape, dtype=weight.dtype).uniform_(-bound, bound, generator=generator).to(weight.device)
+
+
+def _over_time(module: nn.Module, x: Tensor) -> Tensor:
+    """A layer without time on every step."""
+    return module(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+# --- the network as layers
+
+
+def _flat(net: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    if isinstance(net, TimeDistributed):
+        yield from _flat(net.module, prefix + "module.")
+    elif isinstance(net, (nn.Sequential, Sequential)) and type(net).forward in (nn.Sequential.forward, Sequential.forward):
+        for name, part in net.named_children():
+            yield from _flat(part, f"{prefix}{name}.")
+    else:
+        yield prefix[:-1] or "0", net
+
+
+def _layers(parts: list[tuple[str, nn.Module]], rule: str) -> list[_Layer]:
+    kinds = [_kind_of(name, part, rule) for name, part in parts]
+    last = max((i for i, kind in enumerate(kinds) if kind == "neuron"), default=-1)
+    layers: list[_Layer] = []
+    for i, ((name, part), kind) in enumerate(zip(parts, kinds)):
+        shown = f"{name} ({type(part).__name__})"
+        product = parts[i - 1][1] if i > 0 and kinds[i - 1] == "product" else None
+        if kind == "product":
+            if i > last:
+                layers.append(_Layer(part))
+            elif kinds[i + 1] != "neuron":
+                raise ValueError(f"Online: {shown} must stand directly before a neuron, or behind the last one")
+        elif kind == "neuron":
+            neuron, back = (part.cell, part.module) if isinstance(part, Recurrent) else (part, None)
+            if product is None and (back is not None or any(p.requires_grad for p in part.parameters())):
+                raise ValueError(f"Online: {shown} learns, so that a Linear must stand directly before it")
+            if back is not None and not isinstance(product, nn.Linear):
+                raise ValueError(f"Online: before {shown} must stand a Linear, but there is a {type(product).__name__}")
+            layers.append(_Layer(product, neuron, back))
+        else:
+            if i < last and any(True for _ in part.parameters()):
+                raise ValueError(f"Online: {shown} has parameters, of which no traces are kept; only behind the last neuron")
+            layers.append(_Layer(part))
+    return layers
+
+
+def _kind_of(name: str, part: nn.Module, rule: str) -> str:
+    shown = f"{name} ({type(part).__name__})"
+    if isinstance(part, CONVOLUTIONS):
+        if rule == "eprop":
+            raise ValueError(f'Online: {shown}: a trace for each synapse of a convolution would be larger than all else; take rule="ottt"')
+        return "product"
+    if type(part) is nn.Linear:
+        return "product"
+    if isinstance(part, Recurrent):
+        reason = _why_not_linear(part.module) or _why_not_neuron(part.cell)
+        if reason or part.module.in_features != part.module.out_features:
+            raise ValueError(f"Online: {shown}: {reason}")
+        return "neuron"
+    if has_states(part):
+        reason = _why_not_neuron(part)
+        if reason:
+            raise ValueError(f"Online: {shown}: {reason}")
+        return "neuron"
+    for neuron in foreign_neurons(part):
+        raise ValueError(f"Online: {shown} has the states of {type(neuron).__name__}; spikeforge.accelerate replaces it")
+    return "layer"

@@ -1,0 +1,176 @@
+"""Learned delays against plain loops, and gradcheck."""
+
+import pytest
+import torch
+from torch import nn
+
+import spikeforge.nn as snn
+
+ops = torch.ops.spikeforge
+MOST = 4
+
+
+def kernel(form, d, width):
+    """κ_k(d) for k = 0 .. MOST, [MOST + 1, *d.shape], from the papers' formulas."""
+    k = torch.arange(MOST + 1, dtype=d.dtype).view(-1, *[1] * d.dim())
+    d = d.clamp(0, MOST)
+    if form == "linear":
+        return (1 - (k - d).abs()).clamp(min=0)
+    raw = (1 + width - (k - d).abs()).clamp(min=0) if form == "triangle" else torch.exp(-((k - d) ** 2) / (2 * width**2))
+    return raw / raw.sum(0)
+
+
+def looped(x, w, d, b, form, width, past=None):
+    """Every synapse and every step by itself, in float64."""
+    x, w, d = x.double(), w.double(), d.double().expand(w.shape)
+    all = torch.cat([torch.zeros(MOST, *x.shape[1:], dtype=x.dtype) if past is None else past.double(), x])
+    k = kernel(form, d, width)
+    rows = []
+    for t in range(len(x)):
+        rows.append(sum(torch.einsum("...i,oi->...o", all[MOST + t - j], w * k[j]) for j in range(MOST + 1)))
+    return torch.stack(rows) + (0 if b is None else b.double())
+
+
+def numbers(per, dtype=torch.float64, device="cpu"):
+    make = lambda *shape: torch.randn(shape).to(device, dtype)
+    d = MOST * torch.rand((5,) if per == "input" else (3, 5))
+    d.view(-1)[0], d.view(-1)[1] = -1.5, MOST + 0.5  # beyond its bounds
+    return make(6, 2, 5), make(3, 5), d.to(device, torch.float32 if dtype in (torch.half, torch.bfloat16) else dtype), make(3), make(MOST, 2, 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("per", ["synapse", "input"])
+@pytest.mark.parametrize("form", ["linear", "triangle", "gauss"])
+def test_each_synapse_hears_its_own_past(form, per, dtype, device):
+    x, w, d, b, past = numbers(per, dtype, device)
+    bound = {torch.float64: 1e-10, torch.float32: 1e-5}.get(dtype, 2e-2)
+    leaves = [t.requires_grad_() for t in (x, w, d, past)]
+    got = ops.delayed_linear(x, w, d, b, max_delay=MOST, interpolation=form, width=0.8, past=past)
+    on_cpu = [t.detach().cpu().double().requires_grad_() for t in leaves]
+    wanted = looped(on_cpu[0], on_cpu[1], on_cpu[2], b.cpu(), form, 0.8, on_cpu[3])
+    assert got.dtype == dtype and got.shape == (6, 2, 3)
+    assert (got.cpu().double() - wanted).abs().max() <= bound * wanted.abs().max()
+    upstream = torch.randn(wanted.shape, dtype=torch.float64)
+    for one, want in zip(
+        torch.autograd.grad(got, leaves, upstream.to(device, dtype)),
+        torch.autograd.grad(wanted, on_cpu, upstream.to(dtype).double()),
+    ):
+        assert (one.cpu().double() - want).abs().max() <= bound * want.abs().max()
+
+
+@pytest.mark.parametrize("per", ["synapse", "input"])
+@pytest.mark.parametrize("form", ["linear", "triangle", "gauss"])
+def test_gradcheck(form, per):
+    x, w, d, b, past = (t.requires_grad_() for t in numbers(per))
+    call = lambda x, w, d, b, past: ops.delayed_linear(x, w, d, b, max_delay=MOST, interpolation=form, width=0.8, past=past)
+    torch.autograd.gradcheck(call, (x, w, d, b, past))
+
+
+def test_a_whole_delay_is_learned_to_the_right():
+    x = torch.randn(8, 1, 1, dtype=torch.float64)
+    w, d = torch.ones(1, 1, dtype=torch.float64), torch.full((1, 1), 2.0, dtype=torch.float64, requires_grad=True)
+    y = ops.delayed_linear(x, w, d, max_delay=MOST)
+    assert torch.equal(y[2:], x[:-2]) and y[:2].abs().max() == 0
+    y.sum().backward()
+    assert torch.isclose(d.grad, x[: 8 - 3].sum() - x[: 8 - 2].sum()).all()
+    last = torch.full((1, 1), float(MOST), dtype=torch.float64, requires_grad=True)  # there is nothing to the right
+    y = ops.delayed_linear(x, w, last, max_delay=MOST)
+    assert torch.equal(y[MOST:], x[:-MOST])
+    y.sum().backward()
+    assert torch.isclose(last.grad, x[: 8 - MOST].sum() - x[: 8 - MOST + 1].sum()).all()
+
+
+@pytest.mark.parametrize("per", ["synapse", "input"])
+def test_pieces_are_the_whole(per, device):
+    layer = snn.DelayedLinear(5, 3, MOST, per=per, interpolation="gauss").to(device, torch.float64)
+    x = torch.randn(9, 2, 5, dtype=torch.float64, device=device)
+    whole, (state) = layer(x, None)
+    y1, first = layer(x[:2], None)  # shorter than the longest delay
+    y2, last = layer(x[2:], first)
+    torch.testing.assert_close(torch.cat([y1, y2]), whole)
+    assert torch.equal(last["x"], x[-MOST:]) and torch.equal(state["x"], last["x"])
+    _, stored = layer(x, None, store_states=True)
+    assert torch.equal(stored["x"][1], first["x"]) and stored["x"].shape == (9, MOST, 2, 5)
+    with snn.keep_state(layer):
+        kept = torch.cat([layer(x[:2]), layer(x[2:])])
+    torch.testing.assert_close(kept, whole)
+    in_net = snn.Sequential(layer, snn.LIF().to(device))
+    torch.testing.assert_close(in_net(x), snn.LIF().to(device)(whole))
+
+
+def test_it_compiles_and_deploys(tmp_path):
+    nir = pytest.importorskip("nir")
+    import spikeforge.nir
+
+    layer = snn.DelayedLinear(5, 3, MOST, per="input", interpolation="gauss", width=1.5)
+    x = torch.randn(7, 2, 5)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), layer(x))
+    exported = torch.export.export(layer, (x,)).module()
+    torch.testing.assert_close(exported(x), layer(x))
+    layer.round_()
+    net = layer.deployed()
+    torch.testing.assert_close(net(x), layer(x))
+    spikeforge.nir.save(snn.Sequential(net[0], net[1].module, snn.LI(tau=2.0)), x[0, 0], tmp_path / "net.nir", dt=1e-3)
+    assert any(isinstance(node, nir.Delay) for node in nir.read(tmp_path / "net.nir").nodes.values())
+    back = spikeforge.nir.load(tmp_path / "net.nir", dt=1e-3)
+    torch.testing.assert_close(back(x), snn.LI(tau=2.0)(net(x)), rtol=1e-4, atol=1e-5)
+
+
+def test_autocast_is_that_of_linear(device):
+    layer, x = snn.DelayedLinear(5, 3, MOST, delay=0.0).to(device), torch.randn(6, 2, 5, device=device)
+    with torch.autocast(device.type, torch.bfloat16):
+        y, wanted = layer(x), nn.functional.linear(x, layer.weight, layer.bias)
+    assert y.dtype == wanted.dtype == torch.bfloat16
+    torch.testing.assert_close(y, wanted, rtol=2e-2, atol=2e-2)
+    y.sum().backward()
+    assert layer.weight.grad.dtype == layer.delay.grad.dtype == torch.float32
+
+
+def test_a_delay_is_found():
+    """x comes at random; the target is x three steps before: the delay moves there from afar."""
+    torch.manual_seed(5)
+    layer = snn.DelayedLinear(1, 1, 8, delay=6.5, interpolation="gauss", width=3.0, bias=False)
+    optimizer = torch.optim.Adam([{"params": [layer.weight], "lr": 0.02}, {"params": [layer.delay], "lr": 0.1}])
+    for i in range(300):
+        layer.width = 3.0 * (1 - i / 300) + 0.3
+        x = torch.randn(64, 8, 1)
+        loss = (layer(x)[3:] - x[:-3]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    layer.round_()
+    assert layer.delay.item() == 3
+    assert abs(layer.weight.item() - 1) < 0.1
+
+
+def call(**changes):
+    arguments = dict(x=torch.rand(6, 2, 5), weight=torch.rand(3, 5), delay=torch.rand(3, 5), max_delay=MOST) | changes
+    return lambda: ops.delayed_linear(**arguments)
+
+
+REFUSED = {
+    "x": (call(x=torch.rand(5)), ValueError, r"x must have shape \[T, \*batch, I\]"),
+    "x's type": (call(x=torch.ones(6, 2, 5).int()), TypeError, "x must be float16"),
+    "weight": (call(weight=torch.rand(5, 3)), ValueError, r"weight must have shape \[O, 5\]"),
+    "weight's type": (call(weight=torch.rand(3, 5).double()), TypeError, "weight must be Float"),
+    "delay": (call(delay=torch.rand(3)), ValueError, "delay must have the shape of weight"),
+    "delay's type": (call(delay=torch.ones(3, 5).int()), TypeError, "delay must be of a floating type"),
+    "bias": (call(bias=torch.rand(5)), ValueError, "bias must have shape"),
+    "max_delay": (call(max_delay=-1), ValueError, "max_delay must be from 0 to 4096, but is -1"),
+    "interpolation": (call(interpolation="cubic"), ValueError, '"gauss", but is "cubic"'),
+    "width": (call(interpolation="gauss", width=0.0), ValueError, "width must be above 0"),
+    "past": (call(past=torch.rand(3, 2, 5)), ValueError, r"past must have shape \[4, 2, 5\]"),
+    "module's per": (lambda: snn.DelayedLinear(3, 3, 2, per="neuron"), ValueError, "'synapse' or 'input'"),
+    "module's delay": (lambda: snn.DelayedLinear(3, 3, 2, delay=torch.rand(2)), ValueError, r"delay must have shape \[3, 3\]"),
+    "module's max_delay": (lambda: snn.DelayedLinear(3, 3, 2.5), ValueError, "max_delay must be a whole number"),
+    "module's x": (lambda: snn.DelayedLinear(3, 3, 2)(torch.rand(4, 2, 5)), ValueError, "DelayedLinear: weight must have shape"),
+    "deployed": (lambda: snn.DelayedLinear(3, 3, 2).deployed(), ValueError, "per='input'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    run, kind, words = REFUSED[name]
+    with pytest.raises(kind, match=words):
+        run()

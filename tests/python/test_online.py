@@ -1,0 +1,342 @@
+"""Online learning: traces against plain loops in float64, written from the papers' equations."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import spikeforge
+import spikeforge.nn as snn
+
+ops = torch.ops.spikeforge
+
+LIF = "neuron lif(x; v; tau) { h = v + (x - v) / tau; s = spike(h - 1, atan(2)); return s, h\n v' = select(s, 0, h) }"
+ALIF = (
+    "neuron alif(x, g; v, a; tau, b) { h = v + (x + g - v) / tau; s = spike(h - 1 - b * a, atan(2)); return s, h\n"
+    "v' = h - s; a' = 0.9 * a + s }"
+)
+QUADRATIC = "neuron q(x; v = 0.1; c) { h = v + 0.5 * (x + 0.3 * v * (v - c)); s = spike(h - 1, atan(2)); return s\n v' = select(s, 0.1, h) }"
+
+
+class Spike(torch.autograd.Function):
+    """The step function with the derivative of atan, alpha = 2."""
+
+    @staticmethod
+    def forward(ctx, u):
+        ctx.save_for_backward(u)
+        return (u >= 0).to(u.dtype)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (u,) = ctx.saved_tensors
+        return grad / (1 + (torch.pi * u).square())
+
+
+def lif_step(x, v, tau):
+    h = v + (x - v) / tau
+    s = Spike.apply(h - 1)
+    return s, (s * 0 + (1 - s) * h,)
+
+
+def alif_step(x, v, a, tau, b):
+    h = v + (x - v) / tau
+    s = Spike.apply(h - 1 - b * a)
+    return s, (h - s, 0.9 * a + s)
+
+
+CELLS = {"lif": (LIF, lif_step, 1, (2.0,)), "alif": (ALIF, alif_step, 2, (2.0, 0.3))}
+
+
+def leaves(params, dtype=torch.float64, device="cpu", n=4, i=5, per_neuron=False):
+    make = lambda t: t.to(device, dtype).requires_grad_()
+    return (
+        make(torch.randn(n, i)),
+        make(torch.randn(n)),
+        [make(torch.full((n,) if per_neuron else (), p) + 0.1 * torch.rand((n,) if per_neuron else ())) for p in params],
+    )
+
+
+@pytest.mark.parametrize("piece", [1, 4, 12])
+@pytest.mark.parametrize("per_neuron", [False, True])
+@pytest.mark.parametrize("name", CELLS)
+def test_eprop_of_a_layer_is_backpropagation_through_time(name, per_neuron, piece, device):
+    text, step, states, params = CELLS[name]
+    x = 3 * torch.randn(12, 3, 5, dtype=torch.float64)
+    grad = torch.randn(12, 3, 4, dtype=torch.float64)
+    w, b, p = leaves(params, per_neuron=per_neuron)
+
+    v = [torch.zeros(3, 4, dtype=torch.float64) for _ in range(states)]
+    spikes = []
+    for t in range(12):
+        s, v = step(x[t] @ w.T + b, *v, *p)
+        spikes.append(s)
+    wanted = torch.autograd.grad((torch.stack(spikes) * grad).sum(), [w, b, *p])
+
+    w, b, *p = (t.detach().to(device).requires_grad_() for t in (w, b, *p))
+    external = lambda t: None if name == "lif" else [torch.zeros(piece, 3, 4, dtype=torch.float64, device=device)] * 2
+    now, traces, got = [], [], []
+    for t in range(0, 12, piece):
+        (s, *_), now, traces = ops.online_linear(
+            text, x[t : t + piece].to(device), w, b, now, p, traces, inputs=external(t)
+        )
+        (s * grad[t : t + piece].to(device)).sum().backward()
+        got.append(s.detach().cpu())
+    assert torch.equal(torch.cat(got), torch.stack(spikes).detach())
+    assert 0.05 < torch.cat(got).mean() < 0.95
+    for leaf, one in zip((w, b, *p), wanted):
+        torch.testing.assert_close(leaf.grad.cpu(), one, rtol=1e-10, atol=1e-10)
+
+
+def test_ottt_is_its_paper(device):
+    """dL/dW = Σ_t (dL/ds[t] · surrogate · dh/dI) â[t], â[t] = λ â[t-1] + z[t]: Xiao et al. 2022, equations 8 and 9."""
+    x = 1.5 * torch.randn(10, 3, 5, dtype=torch.float64)
+    grad = torch.randn(10, 3, 4, dtype=torch.float64)
+    w, b, (tau,) = leaves((2.0,))
+    w, b, tau = w.detach(), b.detach(), tau.detach()
+    v, trace, trace_of_one, want, want_b = 0.0, 0.0, 0.0, 0.0, 0.0
+    for t in range(10):
+        h = v + (x[t] @ w.T + b - v) / tau
+        v = torch.where(h >= 1, 0.0, h)
+        trace = (1 - 1 / tau) * trace + x[t]
+        trace_of_one = (1 - 1 / tau) * trace_of_one + 1
+        signal = grad[t] / (1 + (torch.pi * (h - 1)).square()) / tau
+        want = want + signal.T @ trace
+        want_b = want_b + signal.sum(0) * trace_of_one
+
+    w, b = w.to(device).requires_grad_(), b.to(device).requires_grad_()
+    states, traces = [], []
+    for t in range(10):
+        (s, _), states, traces = ops.online_linear(
+            LIF, x[t : t + 1].to(device), w, b, states, [tau.to(device)], traces, rule="ottt"
+        )
+        (s[0] * grad[t].to(device)).sum().backward()
+    assert [t.shape for t in traces] == [(3, 5), (3, 1)]
+    torch.testing.assert_close(w.grad.cpu(), want, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(b.grad.cpu(), want_b, rtol=1e-10, atol=1e-10)
+
+
+def test_the_trace_of_an_input_is_the_leak():
+    assert str(ops.trace_of_input(LIF)) == (
+        "neuron lif(tangent0; tangent1; tau) { t1 = tangent1 + (tangent0 - tangent1) * (1 / tau); return t1; tangent1' = t1 }"
+    )
+    # That of a neuron that is not affine follows the states that it has by itself.
+    x = torch.randn(7, 3, dtype=torch.float64)
+    v, u = torch.full((3,), 0.1, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    for t in range(7):
+        u = u + 0.5 * (x[t] + 0.3 * (2 * v - 1.2) * u)
+        v = v + 0.5 * 0.3 * v * (v - 1.2)
+    _, states = ops.run(ops.trace_of_input(QUADRATIC), [x], [], [torch.tensor(1.2, dtype=torch.float64)])
+    torch.testing.assert_close(states[1], u, rtol=1e-12, atol=1e-12)
+    # A surrogate of one's own is silent with its spike.
+    own = spikeforge.neuron(states={"v": 0.0})(own_surrogate)
+    assert "0.25" not in ops.trace_of_input(own.text)
+
+
+def own_surrogate(x, v):
+    h = 0.5 * v + x
+    s = spikeforge.spike(h - 1, lambda u: 0.25 / (1 + u * u))
+    return s, {"v": h - s}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_types(dtype, device):
+    x = (1.5 * torch.randn(6, 3, 5)).to(device, dtype)
+    w, b, p = leaves((2.0,), dtype, device)
+    p = [t.detach().float().requires_grad_() for t in p]
+    now, traces = [], []
+    for t in range(6):
+        (s, _), now, traces = ops.online_linear(LIF, x[t : t + 1], w, b, now, p, traces)
+        s.float().sum().backward()
+    state = torch.float32
+    assert s.dtype == dtype and w.grad.dtype == dtype and all(t.dtype == state for t in (*now, *traces, p[0].grad))
+    # Against one call: the same neuron's backpropagation, on the same rounded numbers.
+    w2, b2, p2 = (t.detach().requires_grad_() for t in (w, b, p[0]))
+    (s, _), _, _ = ops.online_linear(LIF, x, w2, b2, [], [p2], [])
+    s.float().sum().backward()
+    bound = 1e-5 if dtype == torch.float32 else 2e-2
+    for got, wanted in ((w, w2), (b, b2), (p[0], p2)):
+        assert (got.grad - wanted.grad).abs().max() <= bound * max(1, wanted.grad.abs().max())
+
+
+def pieces(net, online, x, grad, length=1):
+    out = []
+    for t in range(0, len(x), length):
+        y = online(x[t : t + length])
+        (y * grad[t : t + length]).sum().backward()
+        out.append(y.detach())
+    return torch.cat(out)
+
+
+def test_a_recurrent_layer_drops_the_path_through_its_own_spikes():
+    torch.set_default_dtype(torch.float64)
+    try:
+        net = nn.Sequential(nn.Linear(5, 6), snn.Recurrent(snn.LIF(surrogate="atan"), nn.Linear(6, 6)))
+        x, grad = 2 * torch.randn(9, 3, 5), torch.randn(9, 3, 6)
+        out = pieces(net, spikeforge.Online(net), x, grad)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    got = [p.grad for p in net.parameters()]
+    w, b, r, c = net.parameters()
+    v, heard, spikes = torch.zeros(3, 6, dtype=torch.float64), None, []
+    for t in range(9):
+        current = x[t] @ w.T + b + (0 if heard is None else heard.detach() @ r.T + c)
+        heard, (v,) = lif_step(current, v, 2.0)
+        spikes.append(heard)
+    assert torch.equal(out, torch.stack(spikes).detach()) and 0.05 < out.mean() < 0.95
+    for one, wanted in zip(got, torch.autograd.grad((torch.stack(spikes) * grad).sum(), [w, b, r, c])):
+        torch.testing.assert_close(one, wanted, rtol=1e-10, atol=1e-10)
+
+
+def two_layers(dtype=torch.float64):
+    return nn.Sequential(
+        nn.Linear(5, 6), snn.LIF(surrogate="atan"), nn.Linear(6, 4), snn.LI(tau=3.0), nn.Linear(4, 2)
+    ).to(dtype)
+
+
+@pytest.mark.parametrize("feedback", ["symmetric", "random"])
+def test_the_hidden_layer_learns_by_the_signal_of_its_step(feedback):
+    """Bellec et al. 2020: dE/dW_ji = Σ_t L_j[t] e_ji[t], L_j the gradient that step t sends back to s_j[t]."""
+    net, x, grad = two_layers(), 2 * torch.randn(9, 3, 5, dtype=torch.float64), torch.randn(9, 3, 2, dtype=torch.float64)
+    online = spikeforge.Online(net, feedback=feedback, generator=torch.Generator().manual_seed(3))
+    out = pieces(net, online, x, grad)
+    first, _, second, _, last = net
+    back = [second.weight, last.weight] if feedback == "symmetric" else [online.feedback1, online.feedback2]
+    assert feedback == "symmetric" or not torch.equal(online.feedback1, second.weight)
+    v, e, want = torch.zeros(3, 6, dtype=torch.float64), 0.0, 0.0
+    for t in range(9):
+        h = v + (x[t] @ first.weight.T + first.bias - v) / 2
+        s = (h >= 1).double()
+        sigma = 1 / (1 + (torch.pi * (h - 1)).square())
+        signal = (grad[t] @ back[1]) / 3 @ back[0]
+        of_h = 0.5 * e + 0.5 * x[t][:, None, :]  # dh/dw
+        want = want + (signal[:, :, None] * sigma[:, :, None] * of_h).sum(0)
+        e = (1 - s - h * sigma)[:, :, None] * of_h  # of v = (1 - s) h
+        v = (1 - s) * h
+    torch.testing.assert_close(first.weight.grad, want, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(out, net_over_time(net, x), rtol=1e-10, atol=1e-10)
+
+
+def net_over_time(net, x):
+    with torch.no_grad():
+        return snn.Sequential(*[m if isinstance(m, snn.StatefulModule) else snn.TimeDistributed(m) for m in net])(x)
+
+
+def test_a_convolution_of_one_pixel_is_a_linear_layer(device):
+    linear = nn.Sequential(nn.Linear(5, 6), snn.AdaptiveLIF(), nn.Linear(6, 2), snn.LI(tau=3.0)).to(device)
+    conv = nn.Sequential(nn.Conv2d(5, 6, 1), snn.AdaptiveLIF(), nn.Flatten(), nn.Linear(6, 2), snn.LI(tau=3.0)).to(device)
+    with torch.no_grad():
+        for a, b in zip(conv.parameters(), linear.parameters()):
+            a.copy_(b.view(a.shape))
+    x, grad = 2 * torch.randn(8, 3, 5, device=device), torch.randn(8, 3, 2, device=device)
+    for net, online, images in (
+        (linear, spikeforge.Online(linear, rule="ottt"), x),
+        (conv, spikeforge.Online(conv, rule="ottt"), x[..., None, None]),
+    ):
+        net.out = pieces(net, online, images, grad, length=2)
+        online.reset(torch.tensor([True, False, True]))
+        net.again = online(images[:1]).detach()
+    torch.testing.assert_close(conv.out, linear.out, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(conv.again, linear.again, rtol=1e-5, atol=1e-5)
+    for a, b in zip(conv.parameters(), linear.parameters()):
+        assert b.grad.abs().max() > 0
+        torch.testing.assert_close(a.grad.view(b.shape), b.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rule", ["eprop", "ottt"])
+def test_some_samples_start_anew(rule):
+    """They then learn as those of a network that has seen nothing, and the others as if nothing had been."""
+    x, grad = 2 * torch.randn(6, 2, 5, dtype=torch.float64), torch.randn(6, 2, 6, dtype=torch.float64)
+    one = snn.Recurrent(snn.LIF(), nn.Linear(6, 6)) if rule == "eprop" else snn.Neuron(QUADRATIC, c=1.2)
+    net = nn.Sequential(nn.Linear(5, 6), one).double()
+
+    def gradients(x, grad, reset_at=None):
+        net.zero_grad()
+        online = spikeforge.Online(net, rule=rule)
+        for t in range(len(x)):
+            if t == reset_at:
+                online.reset(torch.tensor([True, False]))
+            (online(x[t : t + 1]) * grad[t : t + 1]).sum().backward()
+        return [p.grad.clone() for p in net.parameters()]
+
+    got = gradients(x, grad, reset_at=3)
+    parts = [gradients(x[:3, :1], grad[:3, :1]), gradients(x[3:, :1], grad[3:, :1]), gradients(x[:, 1:], grad[:, 1:])]
+    for g, *wanted in zip(got, *parts):
+        torch.testing.assert_close(g, sum(wanted), rtol=1e-10, atol=1e-10)
+        assert wanted[1].abs().max() > 0
+
+
+def test_nothing_of_the_past_is_kept():
+    net = two_layers(torch.float32)
+    online = spikeforge.Online(net)
+    alive, counts = [], []
+    for t in range(30):
+        x = torch.rand(1, 3, 5)
+        alive.append(weakref.ref(x))
+        online(x).sum().backward()
+        del x
+        gc.collect()
+        counts.append(sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects()))
+        assert sum(ref() is not None for ref in alive) <= 1
+    assert len(set(counts[2:])) == 1
+
+
+def test_operators(device):
+    """Traces of a compiled call are those of an eager one."""
+    w, b, (tau,) = leaves((2.0,), torch.float32, device)
+    x = torch.randn(2, 3, 5, device=device)
+
+    def piece(x, w, b, tau, states, traces):
+        (s, _), states, traces = ops.online_linear(LIF, x, w, b, states, [tau], traces)
+        return s.sum(), states, traces
+
+    compiled = torch.compile(piece, fullgraph=True, backend="aot_eager")
+    results = []
+    for call in (piece, compiled):
+        _, states, traces = call(x, w, b, tau, [], [])
+        loss, states, traces = call(x, w, b, tau, [s.detach() for s in states], traces)
+        results.append((*torch.autograd.grad(loss, [w, b, tau]), *states, *traces))
+    for a, c in zip(*results):
+        torch.testing.assert_close(a, c)
+    with pytest.raises(NotImplementedError, match="forward mode|forward-mode|tangent"):
+        torch.func.jvp(lambda w: ops.with_eligibility(torch.rand(3, 4), w, torch.rand(3, 4, 5)), (w.detach().cpu(),), (w.detach().cpu(),))
+
+
+def call_with(**changes):
+    x = torch.rand(2, 3, 5)
+    arguments = dict(neuron=LIF, x=x, weight=torch.rand(4, 5), bias=None, states=[], params=[torch.tensor(2.0)], traces=[]) | changes
+    return lambda: ops.online_linear(**arguments)
+
+
+REFUSED = {
+    "rule": (call_with(rule="bptt"), ValueError, '"eprop" or "ottt", but is "bptt"'),
+    "x": (call_with(x=torch.rand(5)), ValueError, r"x must have shape \[T, \*batch, I\]"),
+    "x's type": (call_with(x=torch.ones(2, 3, 5).int()), TypeError, "x must be float16"),
+    "weight": (call_with(weight=torch.rand(5, 4)), ValueError, r"weight must have shape \[N, 5\]"),
+    "bias": (call_with(bias=torch.rand(5)), ValueError, r"bias must have shape \[4\]"),
+    "into": (call_with(into=1), ValueError, "into must be the index of one of 1 inputs, but is 1"),
+    "inputs": (call_with(neuron=ALIF, params=[torch.tensor(2.0)] * 2), ValueError, "inputs must have 2 tensors, one for each input of neuron alif"),
+    "traces": (call_with(traces=[torch.rand(3, 4, 5)] * 2), ValueError, "traces must be the 1 of the call before, or none, but are 2"),
+    "trace's shape": (call_with(traces=[torch.rand(3, 4, 6)]), ValueError, "fits no state of shape"),
+    "trace's type": (call_with(traces=[torch.rand(3, 4, 5).double()]), TypeError, "trace must be Float"),
+    "parameters": (call_with(rule="ottt", params=[torch.rand(4)]), ValueError, "parameters must be numbers, but tau has shape"),
+    "random": (call_with(neuron="neuron n(x; v) { h = v + x + normal(); return spike(h - 1, atan(2)); v' = h }", params=[]), NotImplementedError, "online_linear: neuron n draws random numbers"),
+    "stateless": (call_with(neuron="neuron n(x) { return spike(x - 1, atan(2)) }", params=[], rule="ottt"), ValueError, "n has no state"),
+    "module's rule": (lambda: spikeforge.Online(two_layers(), rule="bptt"), ValueError, "'eprop' or 'ottt'"),
+    "module's feedback": (lambda: spikeforge.Online(two_layers(), feedback=True), ValueError, "'symmetric' or 'random'"),
+    "no neuron": (lambda: spikeforge.Online(nn.Linear(3, 3)), ValueError, "the network has no neuron"),
+    "batch norm": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), snn.LIF())), ValueError, r"0 \(Linear\) must stand directly before a neuron"),
+    "norm alone": (lambda: spikeforge.Online(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3), snn.LIF())), ValueError, r"0 \(BatchNorm1d\) has parameters"),
+    "convolution": (lambda: spikeforge.Online(nn.Sequential(nn.Conv2d(3, 3, 1), snn.LIF())), ValueError, 'take rule="ottt"'),
+    "learned alone": (lambda: spikeforge.Online(nn.Sequential(snn.PLIF())), ValueError, r"0 \(PLIF\) learns"),
+    "other network": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), snn.Network())), ValueError, r"1 \(Network\): Network is no neuron"),
+    "no time": (lambda: spikeforge.Online(two_layers())(torch.rand(3, 5)), ValueError, "time first, but has 2 dimensions"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    call, kind, words = REFUSED[name]
+    with pytest.raises(kind, match=words):
+        call()
