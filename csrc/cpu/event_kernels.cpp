@@ -337,12 +337,43 @@ void fetch_delays(const Ring& ring, std::int64_t k) {
     fetch_line(static_cast<const std::uint8_t*>(ring.delays), k);
 }
 
+template <class W>
+void deliver_typed(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share,
+                   const Ring& ring) {
+  using C = Compute<W>;
+  const auto* const w = static_cast<const W*>(weights.data);
+  const auto* const entries = static_cast<const C*>(x.entries);
+  const C shared = weights.homogeneous ? static_cast<C>(w[0]) : C(1);
+  C entry[rows_together];
+  const auto start = [&](int p, std::int32_t row) {
+    entry[p] = x.values == Values::event ? shared : entries[row] * shared;
+  };
+  const auto fetch = [&](std::int64_t k) {
+    fetch_line(matrix.indices, k);
+    fetch_delays(ring, k);
+    if (!weights.homogeneous) fetch_line(w, k);
+  };
+  with_places<C>(ring, [&](auto&& place) {
+    if (weights.homogeneous)
+      for_each_nonzero(matrix, share, start, fetch,
+                       [&](int p, std::int64_t k, std::uint32_t column) { place(k)[column] += entry[p]; });
+    else
+      for_each_nonzero(matrix, share, start, fetch, [&](int p, std::int64_t k, std::uint32_t column) {
+        place(k)[column] += entry[p] * static_cast<C>(w[k]);
+      });
+  });
+}
+
+void deliver(const Rows& matrix, const Weights& weights, const Prepared& x, const Share& share, const Ring& ring) {
+  with_element(weights.type, [&](auto w) { deliver_typed<decltype(w)>(matrix, weights, x, share, ring); });
+}
+
 // Pieces of rows in a block of columns may be short, and lie anywhere.
 constexpr std::int64_t pieces_ahead = 8;
 
 template <class W>
-void deliver_typed(const Rows& matrix, const Weights& weights, const Prepared& x, const Columns& columns,
-                   const Ring& ring) {
+void deliver_columns_typed(const Rows& matrix, const Weights& weights, const Prepared& x, const Columns& columns,
+                           const Ring& ring) {
   using C = Compute<W>;
   const auto* const w = static_cast<const W*>(weights.data);
   const auto* const entries = static_cast<const C*>(x.entries);
@@ -373,8 +404,9 @@ void deliver_typed(const Rows& matrix, const Weights& weights, const Prepared& x
   });
 }
 
-void deliver(const Rows& matrix, const Weights& weights, const Prepared& x, const Columns& columns, const Ring& ring) {
-  with_element(weights.type, [&](auto w) { deliver_typed<decltype(w)>(matrix, weights, x, columns, ring); });
+void deliver_columns(const Rows& matrix, const Weights& weights, const Prepared& x, const Columns& columns,
+                     const Ring& ring) {
+  with_element(weights.type, [&](auto w) { deliver_columns_typed<decltype(w)>(matrix, weights, x, columns, ring); });
 }
 
 template <class W>
@@ -584,8 +616,8 @@ void linear(const LinearSum& sum) {
   with_element(sum.type, [&](auto w) { linear_typed<decltype(w)>(sum); });
 }
 
-constexpr EventKernels kernels = {gather,      scatter,      deliver,         deliver_rows, finish,
-                                  gather_many, scatter_many, weight_gradient, linear};
+constexpr EventKernels kernels = {gather, scatter,     deliver,      deliver_columns, deliver_rows,
+                                  finish, gather_many, scatter_many, weight_gradient, linear};
 
 }  // namespace
 }  // namespace CPU_CAPABILITY

@@ -59,8 +59,11 @@ struct EventKernels {
   // type. `entries` is of Prepared, and null for events.
   void (*scatter)(const event::Rows&, const event::Weights&, const Prepared&, const Share&, void* sums);
 
-  // Adds what some columns of active rows deliver to a ring.
-  void (*deliver)(const event::Rows&, const event::Weights&, const Prepared&, const Columns&, const event::Ring&);
+  // Adds what a share of active rows delivers to a ring.
+  void (*deliver)(const event::Rows&, const event::Weights&, const Prepared&, const Share&, const event::Ring&);
+  // The same of some columns of active rows, row by row.
+  void (*deliver_columns)(const event::Rows&, const event::Weights&, const Prepared&, const Columns&,
+                          const event::Ring&);
   // By rows: what arrives at the rows [begin, end).
   void (*deliver_rows)(const event::Rows&, const event::Weights&, const Prepared&, std::int64_t begin, std::int64_t end,
                        const event::Ring&);

@@ -112,7 +112,7 @@ class Delivery {
                                .begin = begin,
                                .end = end,
                                .block = block};
-    kernels_.deliver(matrix_, weights_, x, columns, ring);
+    kernels_.deliver_columns(matrix_, weights_, x, columns, ring);
   }
 
   event::Ring ring_of(std::int64_t v, std::size_t size) const {
