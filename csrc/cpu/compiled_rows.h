@@ -106,21 +106,22 @@ class CompiledRows {
     });
   }
 
-  void step(const ForwardLaunch& launch, std::int64_t t, const T* before, T* after) const {
+  void step(const ForwardLaunch& launch, std::int64_t t, Ranges ranges, const T* before, T* after) const {
     const Stored* const x = row_of(launch.inputs[0], t, x_);
     auto* const y = static_cast<Stored*>(launch.outputs[0]);
     const Stored* const next = tile_.template row_after<Stored>(launch.inputs[0], t + 1, 0);
-    run<true>(step_of(x, next, before, after, tile_.template result<Stored>(y, t)), tile_.writing_of(y, launch.steps));
+    run<true>(step_of(ranges, x, next, before, after, tile_.template result<Stored>(y, t)),
+              tile_.writing_of(y, launch.steps));
   }
 
-  void advance(const BackwardLaunch& launch, std::int64_t t, const T* before, T* after) const {
+  void advance(const BackwardLaunch& launch, std::int64_t t, Ranges ranges, const T* before, T* after) const {
     const Stored* const x = row_of(launch.inputs[0], t, x_);
     const Stored* const next = tile_.template row_after<Stored>(launch.inputs[0], t + 1, 0);
-    run<false>(step_of(x, next, before, after, nullptr), Writing::cached);
+    run<false>(step_of(ranges, x, next, before, after, nullptr), Writing::cached);
   }
 
-  void vjp(const BackwardLaunch& launch, std::int64_t t, const Segment& segment, const T* before, T* grad,
-           T* /*grad_before*/) const {
+  void vjp(const BackwardLaunch& launch, std::int64_t t, Ranges ranges, const Segment& segment, const T* before,
+           T* grad, T* /*grad_before*/) const {
     const Stored* const x = row_of(launch.inputs[0], t, x_);
     const Stored* const grad_y = row_of(launch.grad_outputs[0], t, grad_y_);
     const Stored* const after = tile_.template row_after<Stored>(launch.grad_outputs[0], t - 1, tile_.steps - 1);
@@ -128,6 +129,7 @@ class CompiledRows {
     auto* const grad_x = static_cast<Stored*>(launch.grad_inputs[0]);
     run({.launch = &launch_,
          .own = own_of(0),
+         .ranges = ranges,
          .x = x,
          .grad_y = grad_y,
          .after = after != nullptr ? after : grad_y,
@@ -381,9 +383,16 @@ class CompiledRows {
       use(CommonCell<NoSurrogate<V>, SpikingOptions>(launch_, own));
   }
 
+  // Those of a range among the first `vectors` of a row.
+  static std::int64_t first_vector(const Range& range) { return range.first / lanes; }
+  static std::int64_t last_vector(const Range& range, std::int64_t vectors) {
+    return range.last / lanes < vectors ? range.last / lanes : vectors;
+  }
+
   struct Step {
     const Launch* launch;
     Own own;
+    Ranges ranges;
     const Stored *x, *after;  // the row that is read next
     const T* before;
     T* state;             // may be `before`
@@ -395,24 +404,28 @@ class CompiledRows {
 
   template <class Cells, bool outputs>
   [[gnu::noinline]] static void step_row(const Step& step) {
-    const auto [launch, own, x, after, before, state, stride, y, stream, vectors] = step;
+    const auto [launch, own, ranges, x, after, before, state, stride, y, stream, vectors] = step;
     const Cells cells(*launch, own);
-    for (std::int64_t v = 0; v < vectors; ++v) {
-      prefetch(after + v * lanes);
-      V now[S];
-      for (int s = 0; s < S; ++s) now[s] = load_row<T>(before + s * stride + v * lanes);
-      const V in = load_row<T>(x + v * lanes);
-      V out;
-      const auto& cell = cells[v];
-      cell.step(&in, now, &out);
-      for (int s = 0; s < S; ++s) store_row<T>(state + s * stride + v * lanes, now[s]);
-      if constexpr (outputs) write(y + v * lanes, out, stream);
+    for (const Range& range : ranges) {
+      const std::int64_t last = last_vector(range, vectors);
+      for (std::int64_t v = first_vector(range); v < last; ++v) {
+        prefetch(after + v * lanes);
+        V now[S];
+        for (int s = 0; s < S; ++s) now[s] = load_row<T>(before + s * stride + v * lanes);
+        const V in = load_row<T>(x + v * lanes);
+        V out;
+        const auto& cell = cells[v];
+        cell.step(&in, now, &out);
+        for (int s = 0; s < S; ++s) store_row<T>(state + s * stride + v * lanes, now[s]);
+        if constexpr (outputs) write(y + v * lanes, out, stream);
+      }
     }
   }
 
   struct VjpStep {
     const Launch* launch;
     Own own;
+    Ranges ranges;
     const Stored *x, *grad_y, *after, *later;  // the rows that are read next, and in the next segment
     const T* before;
     T* grad_state;
@@ -425,25 +438,28 @@ class CompiledRows {
 
   template <class Cells, bool with_params>
   [[gnu::noinline]] static void vjp_row(const VjpStep& step) {
-    const auto [launch, own, x, grad_y, after, later, before, grad_state, stride, grad_param, grad_x, stream, vectors] =
-        step;
+    const auto [launch, own, ranges, x, grad_y, after, later, before, grad_state, stride, grad_param, grad_x, stream,
+                vectors] = step;
     const Cells cells(*launch, own);
-    for (std::int64_t v = 0; v < vectors; ++v) {
-      prefetch(after + v * lanes);
-      prefetch(later + v * lanes);
-      const V in = load_row<T>(x + v * lanes), grad_out = load_row<T>(grad_y + v * lanes);
-      V state[S], grad[S], params[P] = {};
-      for (int s = 0; s < S; ++s) state[s] = load_row<T>(before + s * stride + v * lanes);
-      for (int s = 0; s < S; ++s) grad[s] = load_row<T>(grad_state + s * stride + v * lanes);
-      if constexpr (with_params)
-        for (int j = 0; j < P; ++j) params[j] = grad_param[v * P + j];
-      V grad_in;
-      const auto& cell = cells[v];
-      cell.vjp(&in, state, &grad_out, grad, &grad_in, params);
-      for (int s = 0; s < S; ++s) store_row<T>(grad_state + s * stride + v * lanes, grad[s]);
-      if constexpr (with_params)
-        for (int j = 0; j < P; ++j) grad_param[v * P + j] = params[j];
-      write(grad_x + v * lanes, grad_in, stream);
+    for (const Range& range : ranges) {
+      const std::int64_t last = last_vector(range, vectors);
+      for (std::int64_t v = first_vector(range); v < last; ++v) {
+        prefetch(after + v * lanes);
+        prefetch(later + v * lanes);
+        const V in = load_row<T>(x + v * lanes), grad_out = load_row<T>(grad_y + v * lanes);
+        V state[S], grad[S], params[P] = {};
+        for (int s = 0; s < S; ++s) state[s] = load_row<T>(before + s * stride + v * lanes);
+        for (int s = 0; s < S; ++s) grad[s] = load_row<T>(grad_state + s * stride + v * lanes);
+        if constexpr (with_params)
+          for (int j = 0; j < P; ++j) params[j] = grad_param[v * P + j];
+        V grad_in;
+        const auto& cell = cells[v];
+        cell.vjp(&in, state, &grad_out, grad, &grad_in, params);
+        for (int s = 0; s < S; ++s) store_row<T>(grad_state + s * stride + v * lanes, grad[s]);
+        if constexpr (with_params)
+          for (int j = 0; j < P; ++j) grad_param[v * P + j] = params[j];
+        write(grad_x + v * lanes, grad_in, stream);
+      }
     }
   }
 
@@ -474,9 +490,10 @@ class CompiledRows {
     use_for_vjps<AnySurrogate<V>, CellForm, with_params>();
   }
 
-  Step step_of(const Stored* x, const Stored* after, const T* before, T* state, Stored* y) const {
+  Step step_of(Ranges ranges, const Stored* x, const Stored* after, const T* before, T* state, Stored* y) const {
     return {.launch = &launch_,
             .own = own_of(0),
+            .ranges = ranges,
             .x = x,
             .after = after != nullptr ? after : x,
             .before = before,
@@ -541,6 +558,7 @@ class CompiledRows {
     last.x = last.after = tail_of(step.x, x);
     last.y = y;
     last.stream = false;
+    last.ranges = {&tail_range, 1};
     last.vectors = 1;
     step_(last);
     if constexpr (outputs) store_tail(step.y, y);
@@ -557,10 +575,13 @@ class CompiledRows {
     last.grad_y = tail_of(step.grad_y, grad_y);
     last.grad_x = grad_x;
     last.stream = false;
+    last.ranges = {&tail_range, 1};
     last.vectors = 1;
     vjp_(last);
     store_tail(step.grad_x, grad_x);
   }
+
+  static constexpr Range tail_range{0, lanes};
 
   const Tile& tile_;
   const Launch& launch_;

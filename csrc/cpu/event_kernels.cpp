@@ -368,6 +368,47 @@ void deliver(const Rows& matrix, const Weights& weights, const Prepared& x, cons
   with_element(weights.type, [&](auto w) { deliver_typed<decltype(w)>(matrix, weights, x, share, ring); });
 }
 
+// Pieces of rows in a block of columns may be short, and lie anywhere.
+constexpr std::int64_t pieces_ahead = 8;
+
+template <class W>
+void deliver_columns_typed(const Rows& matrix, const Weights& weights, const Prepared& x, const Columns& columns,
+                           const Ring& ring) {
+  using C = Compute<W>;
+  const auto* const w = static_cast<const W*>(weights.data);
+  const auto* const entries = static_cast<const C*>(x.entries);
+  const C shared = weights.homogeneous ? static_cast<C>(w[0]) : C(1);
+  const auto fetch = [&](std::int64_t k) {
+    fetch_line(matrix.indices, k);
+    fetch_delays(ring, k);
+    if (!weights.homogeneous) fetch_line(w, k);
+  };
+  const auto walk = [&](auto&& add) {
+    for (std::int64_t until = columns.begin; until < columns.end;) {
+      until = std::min(until + columns.block, columns.end);
+      for (std::int64_t a = 0; a < columns.count; ++a) {
+        if (a + pieces_ahead < columns.count) fetch(columns.next[a + pieces_ahead]);
+        const std::int64_t last = columns.begins[a] + (columns.starts[a + 1] - columns.starts[a]);
+        const C entry = x.values == Values::event ? shared : entries[columns.rows[a]] * shared;
+        std::int64_t k = columns.next[a];
+        for (; k < last && matrix.indices[k] < until; ++k) add(k, static_cast<std::uint32_t>(matrix.indices[k]), entry);
+        columns.next[a] = k;
+      }
+    }
+  };
+  with_places<C>(ring, [&](auto&& place) {
+    if (weights.homogeneous)
+      walk([&](std::int64_t k, std::uint32_t column, C entry) { place(k)[column] += entry; });
+    else
+      walk([&](std::int64_t k, std::uint32_t column, C entry) { place(k)[column] += entry * static_cast<C>(w[k]); });
+  });
+}
+
+void deliver_columns(const Rows& matrix, const Weights& weights, const Prepared& x, const Columns& columns,
+                     const Ring& ring) {
+  with_element(weights.type, [&](auto w) { deliver_columns_typed<decltype(w)>(matrix, weights, x, columns, ring); });
+}
+
 template <class W>
 void deliver_rows_typed(const Rows& matrix, const Weights& weights, const Prepared& x, std::int64_t begin,
                         std::int64_t end, const Ring& ring) {
@@ -575,8 +616,8 @@ void linear(const LinearSum& sum) {
   with_element(sum.type, [&](auto w) { linear_typed<decltype(w)>(sum); });
 }
 
-constexpr EventKernels kernels = {gather,      scatter,      deliver,         deliver_rows, finish,
-                                  gather_many, scatter_many, weight_gradient, linear};
+constexpr EventKernels kernels = {gather, scatter,     deliver,      deliver_columns, deliver_rows,
+                                  finish, gather_many, scatter_many, weight_gradient, linear};
 
 }  // namespace
 }  // namespace CPU_CAPABILITY

@@ -26,6 +26,17 @@ struct Share {
   std::int64_t first = 0, last = 0;
 };
 
+// Some columns of active rows, walked block by block, and in a block row by row: sums have the same order whatever the
+// blocks are. In blocks that are not all columns, those of each row ascend.
+struct Columns {
+  const std::int32_t* rows = nullptr;    // of the matrix
+  const std::int64_t* begins = nullptr;  // of the nonzeros of each in the matrix
+  const std::int64_t* starts = nullptr;  // [count + 1]: nonzeros of the rows before
+  std::int64_t* next = nullptr;          // [count]: the first nonzero of each that is left, of those in these columns
+  std::int64_t count = 0;
+  std::int64_t begin = 0, end = 0, block = 0;
+};
+
 // Of event_linear: columns [begin, end) of one vector's result, the sum of the rows `inputs` of weight [in, out].
 struct LinearSum {
   DType type{};
@@ -50,6 +61,9 @@ struct EventKernels {
 
   // Adds what a share of active rows delivers to a ring.
   void (*deliver)(const event::Rows&, const event::Weights&, const Prepared&, const Share&, const event::Ring&);
+  // The same of some columns of active rows, row by row.
+  void (*deliver_columns)(const event::Rows&, const event::Weights&, const Prepared&, const Columns&,
+                          const event::Ring&);
   // By rows: what arrives at the rows [begin, end).
   void (*deliver_rows)(const event::Rows&, const event::Weights&, const Prepared&, std::int64_t begin, std::int64_t end,
                        const event::Ring&);

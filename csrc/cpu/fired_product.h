@@ -1,6 +1,6 @@
 // The gradient of a recurrent layer's matrix on the CPU, in one instruction set: of spikes [rows, width] and gradients
 // [rows, width] the product of the first, transposed, and the second. The rows of gradients are added to those of the
-// neurons that fired, in panels of columns that stay in the cache.
+// neurons that fired, neuron by neuron, in panels of columns that stay in the cache.
 #pragma once
 
 #include <spikeforge/base/dtype.h>
@@ -9,14 +9,17 @@
 
 namespace spikeforge::cpu {
 
-// Columns at once: the sums of 512 neurons take 64 KiB. With a cache line, two and four, 8000 rows of 512 neurons of
-// which 12 % fire, float32: 35, 21 and 22 ms on one Zen 4 core, where the dense product takes 45.
-constexpr std::int64_t fired_panel_bytes = 128;
+// Columns at once, whose sums stay in registers: with four vectors of AVX-512 additions do not wait for each other.
+constexpr std::int64_t fired_panel_bytes = 256;
+// Rows at once, which are summed before they are added to the others: a panel of them takes 256 KiB.
+constexpr std::int64_t fired_rows = 1024;
 
 struct FiredProduct {
-  std::int64_t rows = 0, width = 0;
-  std::int32_t* fired = nullptr;   // [rows, width]: of each row the neurons that fired, at its beginning
-  std::int32_t* counts = nullptr;  // [rows]: how many
+  std::int64_t rows = 0, width = 0;  // at most fired_rows
+  std::int32_t* fired = nullptr;     // [rows, width]: of each row the neurons that fired, at its beginning
+  std::int32_t* counts = nullptr;    // [rows]: how many
+  std::uint16_t* when = nullptr;     // [width, rows]: of each neuron the rows in which it fired, at its beginning
+  std::int32_t* times = nullptr;     // [width]: how many
   const void* gradients = nullptr;
   void* product = nullptr;  // [width, width] of the compute type, to which is added
 };
@@ -24,8 +27,10 @@ struct FiredProduct {
 struct FiredKernels {
   // Lists the rows [begin, end) of spikes; how many fired, or -1 where a number is neither 0 nor 1.
   std::int64_t (*list)(const FiredProduct&, DType, const void* spikes, std::int64_t begin, std::int64_t end);
-  // All rows, for the panel of columns from `column` on; `sums` has room for [width] panels, on a cache line.
-  void (*add)(const FiredProduct&, DType, std::int64_t column, void* sums);
+  // Lists all rows by neuron, from what is listed by row.
+  void (*turn)(const FiredProduct&);
+  // All rows, for the panel of columns from `column` on; `panel` has room for that of each row, on a cache line.
+  void (*add)(const FiredProduct&, DType, std::int64_t column, void* panel);
 };
 
 const FiredKernels& fired_kernels_default();

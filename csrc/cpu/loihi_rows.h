@@ -52,7 +52,7 @@ class LoihiRows {
 
   void initial(int* states) const { std::memset(states, 0, static_cast<std::size_t>(S * tile_.padded) * sizeof(int)); }
 
-  void step(const ForwardLaunch& launch, std::int64_t t, const int* /*before*/, int* states) const {
+  void step(const ForwardLaunch& launch, std::int64_t t, Ranges, const int* /*before*/, int* states) const {
     const int* const x = tile_.row<int>(launch.inputs[0], t);
     int* const y = tile_.result<int>(launch.outputs[0], t);
     if (shared_)

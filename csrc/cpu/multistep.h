@@ -10,18 +10,19 @@
 //   is_legal()                     whether the tile's parameters are, once they are loaded; if not, nothing is computed
 //   take_forward(launch), take_backward(launch)   memory, and what does not change over the steps
 //   initial(states)                the cell's own states before the first step
-//   step(launch, t, before, after)
-//   advance(launch, t, before, after)   the states alone
-//   vjp(launch, t, segment, before, grad, grad_before)
+//   step(launch, t, ranges, before, after)   of the neurons in `ranges`, as all below; others may be computed too
+//   advance(launch, t, ranges, before, after)   the states alone
+//   vjp(launch, t, ranges, segment, before, grad, grad_before)
 //                                  `grad` is that of the states after the step, grad_before that of `before`
 //   forget(first, last)            what the vjps summed for the gradients of parameters of these neurons of the tile
 //   finish(launch, grad)           gradients of parameters; `grad` is that of the states that the cell made itself
 //
 // States are rows of `tile.padded` numbers, one state after the other.
 //
-// A tile goes on to the end of its longest sample. Where its samples differ in length, the others are computed to that
-// end, but nothing comes of it: results behind a sample's end are made zero, its last states are kept aside, and in the
-// backward pass its gradients are put in, and its sums begun, where its last step is reached.
+// A tile goes on to the end of its longest sample. Where its samples differ in length, a step is one of the ranges of
+// neurons that have it. What shares a granule with them is computed too, but nothing comes of it: results behind a
+// sample's end are made zero, its last states are kept aside, and in the backward pass its gradients are put in, and
+// its sums begun, where its last step is reached.
 //
 // What bounds the loop is memory. Hence results that no cache would hold are written past the caches, and each row
 // fetches the one that is read next: the processor's own prefetch starts anew with every row. LIF, float32, T=16,
@@ -54,7 +55,7 @@ class Multistep {
   using T = typename Rows::Number;
   using Stored = typename Rows::Stored;
 
-  const TileSamples samples_;
+  TileSamples samples_;
   const Tile tile_;
   const std::size_t n_states_;
   const Feedback* const feedback_;
@@ -63,9 +64,11 @@ class Multistep {
 
   Multistep(const Launch& launch, const LoopContext& context, std::int64_t begin, std::int64_t end, Scratch& scratch,
             bool reads_results = false)
-      : samples_(launch, begin, end),
+      : samples_(launch, begin, end, scratch),
         tile_(launch, begin, end, samples_.longest(),
-              /*is_read_again=*/reads_results || context.feedback != nullptr || samples_.differ()),
+              /*is_read_again=*/reads_results || context.feedback != nullptr ||
+                  (samples_.differ() && !samples_.are_whole_granules()),
+              /*in_ranges=*/samples_.differ()),
         n_states_(launch.initial.size()),
         feedback_(context.feedback),
         scratch_(scratch),
@@ -131,38 +134,26 @@ class Multistep {
 
   // Zeros in row t of a result.
   template <class Element>
-  void clear(void* result, std::int64_t t, std::int64_t first, std::int64_t last) const {
-    if (result != nullptr)
-      std::memset(static_cast<void*>(tile_.result<Element>(result, t) + first), 0,
-                  static_cast<std::size_t>(last - first) * sizeof(Element));
+  void clear(void* result, std::int64_t t, const Range& range) const {
+    if (result == nullptr) return;
+    void* const to = tile_.result<Element>(result, t) + range.first;
+    const std::size_t bytes = static_cast<std::size_t>(range.last - range.first) * sizeof(Element);
+    if (tile_.writing_of(static_cast<Element*>(result), tile_.launch.steps) == Writing::cached)
+      std::memset(to, 0, bytes);
+    else
+      stream_zeros(to, bytes);
   }
   // Of the samples that have no step t, though others of the tile have.
   template <class Element>
-  void clear_ended(std::span<void* const> results, std::int64_t t) const {
-    if (!samples_.differ()) return;
-    samples_.each_ended(t, [&](std::int64_t first, std::int64_t last) {
-      for (void* const result : results) clear<Element>(result, t, first, last);
-    });
+  void clear_ended(std::span<void* const> results, std::int64_t t) {
+    for (const Range& range : samples_.ended(t))
+      for (void* const result : results) clear<Element>(result, t, range);
   }
   // Where no sample of the tile has a step.
   template <class Element>
   void clear_behind(std::span<void* const> results) const {
-    alignas(line_bytes) static constexpr char zeros[4096] = {};
-    const std::int64_t rows = tile_.launch.steps;
     for (void* const result : results)
-      for (std::int64_t t = steps(); t < rows; ++t) {
-        if (tile_.writing_of(static_cast<Element*>(result), rows) == Writing::cached) {
-          clear<Element>(result, t, 0, tile_.count);
-          continue;
-        }
-        char* to = reinterpret_cast<char*>(tile_.result<Element>(result, t));
-        for (auto left = static_cast<std::size_t>(tile_.count) * sizeof(Element); left > 0;) {
-          const std::size_t bytes = left < sizeof zeros ? left : sizeof zeros;
-          stream_bytes(to, zeros, bytes);
-          to += bytes;
-          left -= bytes;
-        }
-      }
+      for (std::int64_t t = steps(); t < tile_.launch.steps; ++t) clear<Element>(result, t, {0, tile_.count});
   }
 
   // Backward: of the samples whose last step is step t - 1, what comes from behind it.
@@ -253,7 +244,7 @@ class Multistep {
       if (launch.checkpoints != nullptr && t > 0 && t % launch.checkpoint_length == 0)
         store_checkpoint(launch, t, states);
       feed_back(t, for_feedback);
-      rows_.step(launch, t, states, next);
+      rows_.step(launch, t, samples_.present(t), states, next);
       std::swap(states, next);
       if (launch.packed.bits != 0) pack_output(launch, t);
       keep_last(t + 1, states, kept);
@@ -296,7 +287,7 @@ class Multistep {
         enter(launch, t + 1, grad, own);
         if (launch.store_states) add_grad_states(launch, t, grad, 0, tile_.count);
         feed_back(t, for_feedback);
-        rows_.vjp(launch, t, segment, states_before(before, t - t0), grad, grad_before);
+        rows_.vjp(launch, t, samples_.present(t), segment, states_before(before, t - t0), grad, grad_before);
         std::swap(grad, grad_before);
         cut(t, grad, own);
         clear_ended<Stored>(launch.grad_inputs, t);
@@ -322,7 +313,7 @@ class Multistep {
     restart(segment.t0, fresh, before);
     for (std::int64_t t = segment.t0; t + 1 < segment.t1; ++t) {
       T* const after = states_before(before, t + 1 - segment.t0);
-      rows_.advance(launch, t, states_before(before, t - segment.t0), after);
+      rows_.advance(launch, t, samples_.present(t), states_before(before, t - segment.t0), after);
       restart(t + 1, fresh, after);
     }
   }

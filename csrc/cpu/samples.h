@@ -1,8 +1,11 @@
 // The samples that neighbouring neurons belong to: how many steps they have, and where they start anew.
 #pragma once
 
+#include <spikeforge/cpu/scratch.h>
+#include <spikeforge/cpu/tile.h>
 #include <spikeforge/kernels/multistep/launch.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace spikeforge::cpu {
@@ -10,15 +13,19 @@ inline namespace CPU_CAPABILITY {
 
 class TileSamples {
  public:
-  TileSamples(const Launch& launch, std::int64_t begin, std::int64_t end)
+  TileSamples(const Launch& launch, std::int64_t begin, std::int64_t end, Scratch& scratch)
       : lengths_(launch.lengths),
         start_(launch.start),
         steps_(launch.steps),
         begin_(begin),
         end_(end),
+        all_{0, (end - begin + granule - 1) / granule * granule},
         longest_(launch.steps),
         shortest_(launch.steps) {
     if (!have_lengths() || begin == end) return;
+    const auto most_runs = static_cast<std::size_t>((end - begin) / lengths_.inner + 2);
+    present_ = scratch.take<Range>(most_runs);
+    ended_ = scratch.take<Range>(most_runs);
     longest_ = 0;
     each_run(lengths_, [&](std::int64_t, std::int64_t, std::int64_t sample) {
       const std::int64_t length = length_of(sample);
@@ -31,24 +38,30 @@ class TileSamples {
   bool have_starts() const { return start_.data != nullptr; }
   std::int64_t longest() const { return longest_; }
   bool differ() const { return shortest_ != longest_; }
+  // Whether no granule of neurons is of two samples.
+  bool are_whole_granules() const { return lengths_.inner % granule == 0 && begin_ % granule == 0; }
+
+  // The granules in which a sample has step t: between two ends of samples they stay the same.
+  Ranges present(std::int64_t t) {
+    if (!differ()) return {&all_, 1};
+    list_at(t);
+    return {present_, n_present_};
+  }
+  // The neurons whose samples have no step t, though others of the tile have.
+  Ranges ended(std::int64_t t) {
+    if (t < shortest_ || !differ()) return {};
+    list_at(t);
+    return {ended_, n_ended_};
+  }
 
   // use(first, last) for neurons [first, last) of the tile that are of one sample, or of several such:
 
   // whose last step was step t - 1,
   template <class Use>
   void each_of_length(std::int64_t t, const Use& use) const {
-    if (t < shortest_) return;
+    if (t < shortest_ || (since_ < t && t < until_)) return;
     each_run(lengths_, [&](std::int64_t first, std::int64_t last, std::int64_t sample) {
       if (length_of(sample) == t) use(first, last);
-    });
-  }
-
-  // that have no step t,
-  template <class Use>
-  void each_ended(std::int64_t t, const Use& use) const {
-    if (t < shortest_) return;
-    each_run(lengths_, [&](std::int64_t first, std::int64_t last, std::int64_t sample) {
-      if (length_of(sample) <= t) use(first, last);
     });
   }
 
@@ -106,6 +119,30 @@ class TileSamples {
     return true;
   }
 
+  static void append(Range* ranges, std::size_t& count, Range range) {
+    if (count > 0 && range.first <= ranges[count - 1].last)
+      ranges[count - 1].last = range.last;
+    else
+      ranges[count++] = range;
+  }
+
+  void list_at(std::int64_t t) {
+    if (since_ <= t && t < until_) return;
+    since_ = 0;
+    until_ = steps_ + 1;
+    n_present_ = n_ended_ = 0;
+    each_run(lengths_, [&](std::int64_t first, std::int64_t last, std::int64_t sample) {
+      const std::int64_t length = length_of(sample);
+      if (length > t) {
+        until_ = length < until_ ? length : until_;
+        append(present_, n_present_, {first / granule * granule, (last + granule - 1) / granule * granule});
+      } else {
+        since_ = length > since_ ? length : since_;
+        append(ended_, n_ended_, {first, last});
+      }
+    });
+  }
+
   template <class Use>
   void each_run(const SamplesView& view, const Use& use) const {
     std::int64_t sample = sample_of(view, begin_), next = (begin_ / view.inner + 1) * view.inner;
@@ -118,7 +155,12 @@ class TileSamples {
   const LengthsView lengths_;
   const StartView start_;
   const std::int64_t steps_, begin_, end_;
+  const Range all_;
   std::int64_t longest_, shortest_;
+  // What is listed holds from a step on up to another; samples end at these two.
+  Range *present_ = nullptr, *ended_ = nullptr;
+  std::size_t n_present_ = 0, n_ended_ = 0;
+  std::int64_t since_ = 0, until_ = 0;
 };
 
 }  // namespace CPU_CAPABILITY

@@ -89,7 +89,7 @@ class TapeRows {
       for (std::int64_t i = 0; i < tile_.padded; ++i) states[s * padded() + i] = static_cast<T>(program_.initial[s]);
   }
 
-  void step(const ForwardLaunch& launch, std::int64_t t, T* before, T* after) {
+  void step(const ForwardLaunch& launch, std::int64_t t, Ranges ranges, T* before, T* after) {
     bind_inputs(step_, t);
     for (std::size_t i = 0; i < program_.inputs; ++i) fetch(tile_.row_after<Stored>(launch.inputs[i], t + 1, 0));
     for (std::size_t k = 0; k < program_.outputs; ++k)
@@ -98,23 +98,24 @@ class TapeRows {
       step_.argument(program_.inputs + s) = row_of(before, s);
       step_.result(program_.outputs + s) = row_of(after, s);
     }
-    run(step_, [&](std::int64_t begin, std::int64_t end) {
+    run(step_, ranges, [&](std::int64_t begin, std::int64_t end) {
       for (std::size_t k = 0; k < program_.outputs; ++k)
         write(step_.result(k), row_of(outputs_, k).data, launch.outputs[k], t, begin, end);
     });
   }
 
-  void advance(const BackwardLaunch& launch, std::int64_t t, T* before, T* after) {
+  void advance(const BackwardLaunch& launch, std::int64_t t, Ranges ranges, T* before, T* after) {
     bind_inputs(step_, t);
     for (std::size_t i = 0; i < program_.inputs; ++i) fetch(tile_.row_after<Stored>(launch.inputs[i], t + 1, 0));
     for (std::size_t s = 0; s < program_.states; ++s) {
       step_.argument(program_.inputs + s) = row_of(before, s);
       step_.result(s) = row_of(after, s);
     }
-    run(step_);
+    run(step_, ranges);
   }
 
-  void vjp(const BackwardLaunch& launch, std::int64_t t, const Segment& segment, T* before, T* grad, T* grad_before) {
+  void vjp(const BackwardLaunch& launch, std::int64_t t, Ranges ranges, const Segment& segment, T* before, T* grad,
+           T* grad_before) {
     bind_inputs(vjp_, t);
     for (std::size_t i = 0; i < program_.inputs; ++i) fetch(tile_.row_later<Stored>(launch.inputs[i], t, segment));
     std::size_t argument = program_.inputs, result = 0;
@@ -131,14 +132,15 @@ class TapeRows {
       vjp_.result(result++) = target(launch.grad_inputs[k], t, row_of(grad_inputs_, k).data);
     for (std::size_t s = 0; s < program_.states; ++s) vjp_.result(result++) = row_of(grad_before, s);
     for (std::size_t k = 0; k < summed_; ++k) vjp_.result(result++) = row_of(factors_, k);
-    run(vjp_, [&](std::int64_t begin, std::int64_t end) {
+    run(vjp_, ranges, [&](std::int64_t begin, std::int64_t end) {
       for (std::size_t k = 0; k < wanted; ++k)
         write(vjp_.result(k), row_of(grad_inputs_, k).data, launch.grad_inputs[k], t, begin, end);
     });
     for (std::size_t k = 0; k < summed_; ++k) {
       T* const sum = row_of(sums_, k).data;
       const T* const more = row_of(factors_, k).data;
-      for (std::int64_t i = 0; i < tile_.padded; ++i) sum[i] += more[i];
+      for (const Range& range : ranges)
+        for (std::int64_t i = range.first; i < range.last; ++i) sum[i] += more[i];
     }
   }
 
@@ -155,7 +157,8 @@ class TapeRows {
     for (std::size_t k = 0; k < program_.factors; ++k) epilogue_.argument(program_.params + k) = {zeros_, 0};
     for (std::size_t k = 0; k < program_.summed.size(); ++k)
       epilogue_.argument(program_.params + program_.summed[k]) = row_of(sums_, k);
-    run(epilogue_);
+    const Range all{0, tile_.padded};
+    run(epilogue_, {&all, 1});
     for (std::size_t j = 0; j < program_.params; ++j)
       if (launch.grad_params[j] != nullptr)
         store_numbers<T, T>(row_of(grad_params_, j).data, static_cast<T*>(launch.grad_params[j]) + tile_.begin,
@@ -208,12 +211,20 @@ class TapeRows {
   // The tape on one piece of the rows after the other; after_piece(begin, end) follows each. What is fetched meanwhile
   // comes a few lines after each instruction: the processor waits for more at once.
   template <class AfterPiece>
-  void run(const Frame& frame, const AfterPiece& after_piece) {
+  void run(const Frame& frame, Ranges ranges, const AfterPiece& after_piece) {
+    for (const Range& range : ranges) run(frame, range, after_piece);
+    fetching_ = 0;
+  }
+  void run(const Frame& frame, Ranges ranges) {
+    run(frame, ranges, [](std::int64_t, std::int64_t) {});
+  }
+  template <class AfterPiece>
+  void run(const Frame& frame, const Range& range, const AfterPiece& after_piece) {
     constexpr std::int64_t line = line_bytes / static_cast<std::int64_t>(sizeof(Stored));
     const std::int64_t each_piece = frame.function != nullptr ? compiled_piece : piece;
     const auto count = static_cast<std::int64_t>(frame.tape->instructions.size());
-    for (std::int64_t begin = 0; begin < tile_.padded; begin += each_piece) {
-      const std::int64_t end = begin + each_piece < tile_.padded ? begin + each_piece : tile_.padded;
+    for (std::int64_t begin = range.first; begin < range.last; begin += each_piece) {
+      const std::int64_t end = begin + each_piece < range.last ? begin + each_piece : range.last;
       draw(frame, begin, end);
       if (frame.function != nullptr) {
         frame.function(frame.rows, begin, end);
@@ -228,10 +239,6 @@ class TapeRows {
       }
       after_piece(begin, end);
     }
-    fetching_ = 0;
-  }
-  void run(const Frame& frame) {
-    run(frame, [](std::int64_t, std::int64_t) {});
   }
 
   // Takes note of a row that is read soon, for run() to fetch; null: nothing.

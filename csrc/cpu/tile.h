@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
@@ -17,25 +18,35 @@ struct Segment {
   std::int64_t last;  // where the last one of all begins
 };
 
+// Neighbouring neurons of a tile, from `first` up to `last`.
+struct Range {
+  std::int64_t first, last;
+};
+// In ascending order, whole granules each: they end within the tile's padded rows.
+using Ranges = std::span<const Range>;
+
 // How a result of so many rows is written: past the caches, where it is too large for its reader to find it there; from
 // the registers, where rows begin on cache lines, else from a piece of a row that is put together in the cache. Staging
 // costs 5 % (float16, forward), an odd N written through the caches 25 % (float32).
 enum class Writing { cached, streamed, staged };
 
 struct Tile {
-  Tile(const Launch& launch, std::int64_t begin, std::int64_t end, std::int64_t steps, bool is_read_again = false)
+  Tile(const Launch& launch, std::int64_t begin, std::int64_t end, std::int64_t steps, bool is_read_again = false,
+       bool in_ranges = false)
       : launch(launch),
         steps(steps),
         begin(begin),
         count(end - begin),
         padded((end - begin + granule - 1) / granule * granule),
-        is_read_again(is_read_again) {}
+        is_read_again(is_read_again),
+        in_ranges(in_ranges) {}
 
   const Launch& launch;
   const std::int64_t steps;  // of its longest sample
   const std::int64_t begin, count;
   const std::int64_t padded;  // elements of a row in scratch memory
   const bool is_read_again;   // rows of results are, a few steps later
+  const bool in_ranges;       // rows are written range by range, which are not staged
 
   static bool is_dense(const SequenceView& view) { return view.data != nullptr && view.neuron_stride != 0; }
 
@@ -74,7 +85,8 @@ struct Tile {
     if (data == nullptr || is_read_again || rows * launch.neurons * element < large_result) return Writing::cached;
     const bool aligned =
         reinterpret_cast<std::uintptr_t>(data) % line_bytes == 0 && launch.neurons * element % line_bytes == 0;
-    return aligned ? Writing::streamed : Writing::staged;
+    if (aligned) return Writing::streamed;
+    return in_ranges ? Writing::cached : Writing::staged;
   }
 };
 

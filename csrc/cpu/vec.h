@@ -290,6 +290,17 @@ inline void stream_bytes(void* to, const void* from, std::size_t count) {
   std::memcpy(target + i, source + i, count - i);
 }
 
+inline void stream_zeros(void* to, std::size_t count) {
+  alignas(line_bytes) static constexpr char zeros[4096] = {};
+  char* target = static_cast<char*>(to);
+  while (count > 0) {
+    const std::size_t bytes = count < sizeof zeros ? count : sizeof zeros;
+    stream_bytes(target, zeros, bytes);
+    target += bytes;
+    count -= bytes;
+  }
+}
+
 // After the last of them.
 inline void end_of_stream() {
 #if defined(__x86_64__)

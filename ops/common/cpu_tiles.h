@@ -11,21 +11,21 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace spikeforge::ops {
 
-// A tile ends with its sample, of `sample` neurons; all, where none is told from another.
 struct Tiles {
-  std::int64_t neurons, size, count;
+  std::int64_t neurons, size, count;  // size: of the largest
   bool one_thread;
-  std::int64_t sample = neurons;
+  std::vector<std::int64_t> ends = {};  // empty: of tiles of one size
 
   std::int64_t begin(std::int64_t tile) const {
-    const std::int64_t of_a_sample = sample == neurons ? count : (sample + size - 1) / size;
-    return tile / of_a_sample * sample + tile % of_a_sample * size;
+    if (ends.empty()) return tile * size;
+    return tile == 0 ? 0 : ends[static_cast<std::size_t>(tile - 1)];
   }
-  std::int64_t end(std::int64_t begin) const {
-    return std::min(begin + size, sample == neurons ? neurons : std::min((begin / sample + 1) * sample, neurons));
+  std::int64_t end(std::int64_t tile) const {
+    return ends.empty() ? std::min((tile + 1) * size, neurons) : ends[static_cast<std::size_t>(tile)];
   }
 };
 
@@ -36,8 +36,9 @@ Tiles tiles_of(std::int64_t neurons, std::int64_t steps, std::int64_t largest);
 // Of whole samples of so many neurons each, at most `largest` a tile.
 Tiles tiles_of_samples(std::int64_t samples, std::int64_t width, std::int64_t steps, std::int64_t largest);
 
-// Where samples, of `sample` neurons each, differ in length: tiles of one, or of several where it has few neurons.
-Tiles tiles_of_lengths(std::int64_t neurons, std::int64_t sample, std::int64_t steps, std::int64_t largest);
+// Where samples differ in length: tiles of a part of one, or of several where they have few neurons. Threads get about
+// as many steps each.
+Tiles tiles_of_lengths(const LengthsView& lengths, std::int64_t neurons, std::int64_t steps, std::int64_t largest);
 
 // Memory that this thread keeps from call to call, on a cache line.
 void* thread_scratch(std::size_t bytes);
@@ -50,8 +51,7 @@ void run_tiles(const MultistepCall& call, const Tiles& tiles, const AnyLaunch& l
   std::atomic<bool> all_legal = true;
   const std::size_t bytes = scratch_bytes(launch, program.context, tiles.size);
   const auto run_tile = [&](std::int64_t tile, void* scratch) {
-    const std::int64_t begin = tiles.begin(tile);
-    if (!run(launch, program.context, begin, tiles.end(begin), scratch))
+    if (!run(launch, program.context, tiles.begin(tile), tiles.end(tile), scratch))
       all_legal.store(false, std::memory_order_relaxed);
   };
   if (launch.lengths.data == nullptr) {

@@ -9,7 +9,7 @@ namespace {
 
 Tiles tiles_of_call(const Launch& launch, const cpu::Program& program) {
   if (launch.lengths.data != nullptr)
-    return tiles_of_lengths(launch.neurons, launch.lengths.inner, launch.steps, program.largest_tile);
+    return tiles_of_lengths(launch.lengths, launch.neurons, launch.steps, program.largest_tile);
   return tiles_of(launch.neurons, launch.steps, program.largest_tile);
 }
 

@@ -16,8 +16,6 @@
 namespace spikeforge::ops::recurrent {
 namespace {
 
-// Rows whose spikes are listed at a time, and summed before they are added to the others.
-constexpr std::int64_t rows_at_once = 2048;
 // Of the neurons, beyond which the dense product is at least as fast.
 constexpr double densest = 1. / 6;
 
@@ -55,25 +53,29 @@ std::optional<at::Tensor> fired_product(const at::Tensor& spikes, const at::Tens
   const DType type = dtype_of(heard.scalar_type());
   const auto options = heard.options().dtype(state_type(heard.scalar_type()));
   const at::Tensor product = at::zeros({width, width}, options);
-  const at::Tensor fired = at::empty({std::min(rows, rows_at_once), width + 1}, options.dtype(at::kInt));
+  const at::Tensor fired = at::empty({std::min(rows, cpu::fired_rows) + 1, width + 1}, options.dtype(at::kInt));
+  const at::Tensor when = at::empty({width, std::min(rows, cpu::fired_rows)}, options.dtype(at::kShort));
   const std::int64_t columns = cpu::fired_panel_bytes / product.element_size();
-  const auto sums_bytes = static_cast<std::size_t>(width * cpu::fired_panel_bytes);
-  for (std::int64_t first = 0; first < rows; first += rows_at_once) {
+  const auto panel_bytes = static_cast<std::size_t>(std::min(rows, cpu::fired_rows) * cpu::fired_panel_bytes);
+  for (std::int64_t first = 0; first < rows; first += cpu::fired_rows) {
     const auto at = [&](const at::Tensor& t) {
       return static_cast<const char*>(t.const_data_ptr()) + first * width * t.element_size();
     };
-    cpu::FiredProduct part{.rows = std::min(rows_at_once, rows - first),
+    cpu::FiredProduct part{.rows = std::min(cpu::fired_rows, rows - first),
                            .width = width,
                            .fired = fired.mutable_data_ptr<std::int32_t>(),
+                           .when = static_cast<std::uint16_t*>(when.mutable_data_ptr()),
                            .gradients = at(of_current),
                            .product = product.mutable_data_ptr()};
     part.counts = part.fired + part.rows * width;
+    part.times = part.counts + part.rows;
     const std::int64_t count = list(part, type, at(heard));
     if (count < 0 || (first == 0 && static_cast<double>(count) > densest * static_cast<double>(part.rows * width)))
       return std::nullopt;
+    cpu::fired_kernels().turn(part);
     at::parallel_for(0, (width + columns - 1) / columns, 1, [&](std::int64_t begin, std::int64_t end) {
-      void* const sums = thread_scratch(sums_bytes);
-      for (std::int64_t p = begin; p < end; ++p) cpu::fired_kernels().add(part, type, p * columns, sums);
+      void* const panel = thread_scratch(panel_bytes);
+      for (std::int64_t p = begin; p < end; ++p) cpu::fired_kernels().add(part, type, p * columns, panel);
     });
   }
   return product.to(heard.scalar_type());

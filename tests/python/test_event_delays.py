@@ -103,26 +103,35 @@ def test_ell(transpose, shared, device):
 
 
 @both_weights
-def test_the_same_number_of_threads_gives_the_same_bits(shared):
-    """Threads own columns where columns of a row ascend, and one of them does all where not."""
+@pytest.mark.parametrize("slots, cols", [(6, 700), (300, 2300)], ids=["small ring", "ring beyond a cache"])
+def test_any_number_of_threads_gives_the_same_bits(slots, cols, shared):
+    """Threads own columns where those of a row ascend, and one of them does all where not."""
     before = torch.get_num_threads()
+    torch.manual_seed(3)
     try:
         for sort in (True, False):
-            m = from_lengths(torch.randint(0, 300, (2000,)), 700, sort=sort)
-            weights, delays = random_weights(m, shared, torch.float32), random_delays(m, "bytes", 6)
-            for transpose in (False, True):
-                x = random_entries(m.rows if transpose else m.cols, torch.bool, 0.5)
-                start, results = torch.randn(6, m.cols if transpose else m.rows), []
-                for threads in (1, 3, 3, 7):
+            m = from_lengths(torch.randint(0, 300, (700,)), cols, sort=sort)
+            weights, delays = random_weights(m, shared, torch.float32), random_delays(m, "words", slots)
+            for transpose, entries in ((False, torch.bool), (True, torch.bool), (True, torch.float32)):
+                x = random_entries(m.rows if transpose else m.cols, entries, 0.5)
+                start, results = torch.randn(slots, m.cols if transpose else m.rows), []
+                for threads in (1, 2, 3):
                     torch.set_num_threads(threads)
-                    results.append(deliver(m, weights, x, delays, start, torch.tensor(3), transpose=transpose))
-                for result in results:
-                    assert_close(result, delivered(of_each_delay(m, weights, delays, 6), x, start, 3, transpose, "event"))
-                assert torch.equal(results[1], results[2])
-                if not transpose or not sort:
-                    assert all(torch.equal(results[0], result) for result in results)
+                    graded = entries == torch.float32
+                    results.append(deliver(m, weights, x, delays, start, torch.tensor(3), transpose=transpose, graded=graded))
+                assert all(torch.equal(results[0], result) for result in results)
+                assert_close(results[0], delivered_one_by_one(m, weights, x, delays, start, 3, transpose))
     finally:
         torch.set_num_threads(before)
+
+
+def delivered_one_by_one(m, weights, x, delays, buffer, step, transpose):
+    """The float64 buffer to which each connection is added."""
+    rows, cols = m.row_of_connections(), m.indices.long()
+    entries = contribution(x, "event" if x.dtype == torch.bool else "graded").double()
+    sent = entries[rows if transpose else cols] * weights.double()
+    slots = (step + delays.long()) % len(buffer)
+    return buffer.double().index_put((slots, cols if transpose else rows), sent, accumulate=True)
 
 
 @both_orders

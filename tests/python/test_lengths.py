@@ -157,7 +157,7 @@ def test_samples_are_found_in_any_layout(name, device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("inner", [2, 200])
+@pytest.mark.parametrize("inner", [2, 64, 200])
 def test_each_type_has_the_bits_of_each_sample_alone(dtype, inner, device):
     lengths, start = samples(device)
     x = random_x("lif", STEPS, (len(LENGTHS), inner), dtype, device)
@@ -205,6 +205,33 @@ def test_a_text_is_as_each_sample_alone(device):
     wanted = torch.autograd.grad((*expected, *expected_last), leaves, upstream)
     for name, grad, e in zip("x y tau".split(), grads, wanted):
         assert_within(f"gradient of {name}", grad, e.nan_to_num(0), 1e-10)
+
+
+@pytest.mark.parametrize("batch, inner", [(130, 1), (70, 40), (70, 64), (66, 1100)])
+def test_a_batch_of_many_samples_is_as_one_without_lengths_up_to_its_ends(batch, inner, device):
+    """Several samples are a tile of the CPU, several tiles a thread's; results of the last one are written past its caches."""
+    torch.manual_seed(5)
+    steps, text = 31, "neuron n(x; v) { h = 0.5 * v + x; s = spike(h - 1, sigmoid(4)); return s; v' = select(s, 0, h) }"
+    lengths = torch.randint(steps + 1, (batch,), device=device)
+    ended = (torch.arange(steps, device=device).view(-1, 1) >= lengths).unsqueeze(-1)
+    x, upstream = (torch.rand(steps, batch, inner, device=device) * 1.5 for _ in range(2))
+    threads = torch.get_num_threads()
+    try:
+        for run in (lambda x, **told: ops.lif(x, **told)[0], lambda x, **told: ops.run(text, [x], [], [], **told)[0][0]):
+            whole, padded = x.clone().requires_grad_(), x.masked_fill(ended, torch.nan).requires_grad_()
+            expected = run(whole).masked_fill(ended, 0)
+            (wanted,) = torch.autograd.grad(expected, whole, upstream)
+            for count in (1, 2):
+                torch.set_num_threads(count)
+                y = run(padded, lengths=lengths)
+                (grad,) = torch.autograd.grad(y, padded, upstream.masked_fill(ended, torch.nan))
+                assert torch.equal(y, expected)
+                if device.type == "cpu":
+                    assert torch.equal(grad, wanted)
+                else:
+                    assert_within("gradient", grad, wanted.double(), BOUND[torch.float32])
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_long_sequences_of_few_neurons_are_as_each_alone(device):
