@@ -60,7 +60,7 @@ class Product {
       if (dense)
         multiply(static_cast<int>(count), feedback, of_block, t, first, sum);
       else
-        for (int s = 0; s < count; ++s) add_rows(feedback, of_block, s, t, first + s * width, sum);
+        add_rows(static_cast<int>(count), feedback, of_block, t, first, sum);
       b += count;
     }
   }
@@ -149,23 +149,28 @@ class Product {
       }
   }
 
-  static void add_rows(const Feedback& feedback, const Heard& heard, int s, std::int64_t t, std::int64_t first,
+  // Sample by sample in a block of columns, whose rows stay in the cache meanwhile.
+  static void add_rows(int samples, const Feedback& feedback, const Heard& heard, std::int64_t t, std::int64_t first,
                        Stored* sum) {
+    for (std::int64_t column = 0; column < feedback.width; column += block)
+      for (int s = 0; s < samples; ++s) add_block(feedback, heard, s, t, first + s * feedback.width, column, sum);
+  }
+
+  static void add_block(const Feedback& feedback, const Heard& heard, int s, std::int64_t t, std::int64_t first,
+                        std::int64_t column, Stored* sum) {
     const std::int64_t width = feedback.width, count = heard.counts[s];
     const std::int32_t* const where = heard.where + s * width;
     const T* const numbers = heard.numbers + s * width;
-    for (std::int64_t column = 0; column < width; column += block) {
-      const T* const rows = panel_of(feedback, column);
-      V sums[1][block_vectors];
-      for (V& each : sums[0]) each = V(0);
-      for (std::int64_t k = 0; k < count; ++k) {
-        const std::int64_t i = where[k];
-        const T* const row = rows + i * panel;
-        const V factor(numbers[i]);
-        for (int v = 0; v < block_vectors; ++v) sums[0][v] = fma(factor, load_row<T>(row + v * lanes), sums[0][v]);
-      }
-      finish(feedback, sums, t, first, column, sum);
+    const T* const rows = panel_of(feedback, column);
+    V sums[1][block_vectors];
+    for (V& each : sums[0]) each = V(0);
+    for (std::int64_t k = 0; k < count; ++k) {
+      const std::int64_t i = where[k];
+      const T* const row = rows + i * panel;
+      const V factor(numbers[i]);
+      for (int v = 0; v < block_vectors; ++v) sums[0][v] = fma(factor, load_row<T>(row + v * lanes), sums[0][v]);
     }
+    finish(feedback, sums, t, first, column, sum);
   }
 
   template <int samples>

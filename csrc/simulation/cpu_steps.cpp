@@ -317,4 +317,6 @@ void CpuSteps::flush() {
   fired_.clear();
 }
 
+void always_share(Network& network) { network.running().cpu_steps().always_share(); }
+
 }  // namespace spikeforge::simulation

@@ -2,12 +2,13 @@
 // python/spikeforge/simulation.py calls, on an object that holds a Network. Populations go by their number.
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/simulation/internal/recorder.h>
+#include <spikeforge/simulation/internal/undifferentiated.h>
 #include <spikeforge/simulation/network.h>
 
-#include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <torch/custom_class.h>
 
+#include <atomic>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -21,11 +22,38 @@ struct HeldNetwork : torch::CustomClassHolder {
   explicit HeldNetwork(const NetworkOptions& options) : network(options) {}
   Network network;
   std::optional<Recorder> recorder;  // whose tensors a CUDA graph knows
+  std::atomic_flag is_in_use;
 };
 
 using Held = c10::intrusive_ptr<HeldNetwork>;
 using Strings = c10::List<std::string>;
 using Lists = c10::List<at::Tensor>;
+
+// Operators run without Python's lock, and a network is no thing for two threads.
+class Use {
+ public:
+  explicit Use(const Held& held) : flag_(held->is_in_use) {
+    TORCH_CHECK(!flag_.test_and_set(), "Network: another thread is using this network: one at a time can");
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  ~Use() { flag_.clear(); }
+
+ private:
+  std::atomic_flag& flag_;
+};
+
+// The kernel of an operator, for one thread at a time.
+template <auto>
+struct Alone;
+template <class Result, class... Args, Result (*kernel)(const Held&, Args...)>
+struct Alone<kernel> {
+  static Result call(const Held& held, Args... args) {
+    const Use use(held);
+    const Undifferentiated mode;
+    return kernel(held, std::forward<Args>(args)...);
+  }
+};
 
 Held network(std::int64_t seed, at::ScalarType dtype, at::ScalarType weight_dtype, c10::Device device,
              bool deterministic) {
@@ -82,27 +110,36 @@ void inject(const Held& held, std::int64_t targets, const at::Tensor& current, c
   held->network.inject(population(held, targets), current, into);
 }
 
+// Copies but for the weights, which steps read where they are.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> build(const Held& held) {
-  const at::NoGradGuard no_grad;
   const Connectivity& matrix = held->network.build();
-  return {matrix.indices, matrix.indptr, matrix.weights, matrix.delays};
+  return {matrix.indices.clone(), matrix.indptr.clone(), matrix.weights.detach(), matrix.delays.clone()};
 }
+
+std::int64_t connections(const Held& held) { return held->network.build().indices.numel(); }
 
 std::vector<at::Tensor> state(const Held& held) { return held->network.state(); }
 
-void load_state(const Held& held, const Lists& tensors) {
-  const at::NoGradGuard no_grad;
-  held->network.load_state(tensors.vec());
-}
+void load_state(const Held& held, const Lists& tensors) { held->network.load_state(tensors.vec()); }
 
-std::int64_t step(const Held& held) { return held->network.step(); }
+// What comes before steps, also before those that a CUDA graph takes: the network is built and as it was. The number
+// of steps so far.
+std::int64_t begin(const Held& held) {
+  const Running& running = held->network.running();
+  running.check_weights();
+  return running.step();
+}
 
 std::vector<StateProbe> probes(const Held& held, c10::IntArrayRef populations, const Strings& states,
                                const Lists& neurons) {
   std::vector<StateProbe> asked;
   for (std::size_t i = 0; i < populations.size(); ++i) {
-    const at::Tensor numbers = neurons.get(i).to(c10::kCPU, at::kLong).contiguous();
+    const at::Tensor given = neurons.get(i);
     const Population of = population(held, populations[i]);
+    TORCH_CHECK_TYPE(at::isIntegralType(given.scalar_type(), /*includeBool=*/false), "simulate: neurons of ", of.name,
+                     " must be whole numbers, those of the neurons, but are ", given.scalar_type(),
+                     given.scalar_type() == at::kBool ? "; of a mask pass mask.nonzero().flatten()" : "");
+    const at::Tensor numbers = given.to(c10::kCPU, at::kLong).contiguous();
     TORCH_CHECK_VALUE(numbers.dim() == 1, "simulate: neurons of ", of.name, " must be numbers from 0 to ",
                       of.size() - 1, ", but have shape ", numbers.sizes());
     const auto* const begin = numbers.const_data_ptr<std::int64_t>();
@@ -131,7 +168,6 @@ std::tuple<at::Tensor, std::vector<at::Tensor>> record(const Held& held, std::in
 }
 
 void advance(const Held& held, std::int64_t steps) {
-  const at::NoGradGuard no_grad;
   TORCH_CHECK(held->recorder.has_value(), "simulate: what is recorded must be said before steps are");
   held->recorder->run(steps);
 }
@@ -149,22 +185,23 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), libr
   define("populate",
          ", str name, int size, str neuron, str[] param_names, Tensor[] params, str[] state_names, Tensor[] states) -> "
          "()",
-         TORCH_FN(populate));
+         TORCH_FN(Alone<populate>::call));
   define("project",
          ", int sources, int targets, str rule, float amount, bool[] choices, str[] laws, float[] numbers, Tensor[] "
          "arrays, str into) -> ()",
-         TORCH_FN(project));
-  define("drive", ", int targets, Tensor rate, float weight, str into) -> ()", TORCH_FN(drive));
-  define("inject", ", int targets, Tensor current, str into) -> ()", TORCH_FN(inject));
-  define("build", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)", TORCH_FN(build));
-  define("state", ") -> Tensor[]", TORCH_FN(state));
-  define("load_state", ", Tensor[] tensors) -> ()", TORCH_FN(load_state));
-  define("step", ") -> int", TORCH_FN(step));
+         TORCH_FN(Alone<project>::call));
+  define("drive", ", int targets, Tensor rate, float weight, str into) -> ()", TORCH_FN(Alone<drive>::call));
+  define("inject", ", int targets, Tensor current, str into) -> ()", TORCH_FN(Alone<inject>::call));
+  define("build", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)", TORCH_FN(Alone<build>::call));
+  define("state", ") -> Tensor[]", TORCH_FN(Alone<state>::call));
+  define("load_state", ", Tensor[] tensors) -> ()", TORCH_FN(Alone<load_state>::call));
+  define("connections", ") -> int", TORCH_FN(Alone<connections>::call));
+  define("begin", ") -> int", TORCH_FN(Alone<begin>::call));
   const char* const recorded = ", int steps, bool spikes, int[] populations, str[] states, Tensor[] neurons) -> ";
   define("simulate", (std::string(recorded) + "(Tensor steps, Tensor neurons, Tensor[] states)").c_str(),
-         TORCH_FN(simulate));
-  define("record", (std::string(recorded) + "(Tensor fired, Tensor[] states)").c_str(), TORCH_FN(record));
-  define("advance", ", int steps) -> ()", TORCH_FN(advance));
+         TORCH_FN(Alone<simulate>::call));
+  define("record", (std::string(recorded) + "(Tensor fired, Tensor[] states)").c_str(), TORCH_FN(Alone<record>::call));
+  define("advance", ", int steps) -> ()", TORCH_FN(Alone<advance>::call));
 }
 
 }  // namespace

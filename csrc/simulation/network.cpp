@@ -1,8 +1,10 @@
 #include <spikeforge/ops/common/text_call.h>
 #include <spikeforge/simulation/internal/description.h>
 #include <spikeforge/simulation/internal/running.h>
+#include <spikeforge/simulation/internal/undifferentiated.h>
 #include <spikeforge/simulation/network.h>
 
+#include <ATen/Context.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/util/Exception.h>
@@ -32,6 +34,27 @@ std::vector<std::string> param_names(const Cell& cell) {
   std::vector<std::string> names;
   for (const CellParam& param : cell.params) names.push_back(param.name);
   return names;
+}
+
+// Columns of the matrix, neurons times inputs, are 32-bit numbers.
+void check_columns(const Description& description, const std::string& name, std::int64_t size, const Cell& cell) {
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  std::size_t inputs = std::max<std::size_t>(cell.inputs.size(), 1);
+  for (const DescribedPopulation& other : description.neurons) inputs = std::max(inputs, other.cell->inputs.size());
+  const std::int64_t most_neurons = most / static_cast<std::int64_t>(inputs);
+  TORCH_CHECK_VALUE(size <= most_neurons - description.size(), "Network: ", name, " has ", size,
+                    " neurons, but a network whose neurons have ", inputs, " inputs has at most ", most_neurons,
+                    ", and this one has ", description.size());
+}
+
+// What a network keeps is its own: who gave it may write it.
+at::Tensor copied(const at::Tensor& t) { return t.defined() ? t.detach().clone() : t; }
+
+// Of numbers that are kept in this type.
+void check_finite(const std::string& what, const at::Tensor& numbers, at::ScalarType type) {
+  const at::Tensor are_finite = numbers.to(type).isfinite();
+  TORCH_CHECK_VALUE(are_finite.all().item<bool>(), "Network: ", what, " must be finite in ", type, ", but one is ",
+                    numbers.masked_select(are_finite.logical_not())[0].item<double>());
 }
 
 void check_size(const std::string& population, const std::string& name, const PerNeuron& value, std::int64_t size) {
@@ -84,9 +107,16 @@ Network::Network(const NetworkOptions& options) : description_(std::make_unique<
   description_->options = options;
   const at::ScalarType dtype = options.dtype.value_or(c10::get_default_dtype_as_scalartype());
   const at::ScalarType weights = options.weight_dtype.value_or(dtype);
-  const bool fits = (dtype == at::kFloat && weights != at::kDouble) || (dtype == at::kDouble && weights == at::kDouble);
-  TORCH_CHECK_TYPE(fits, "Network: states are float32 or, with float64 weights, float64, but are ", dtype,
-                   " beside weights in ", weights);
+  const bool is_narrow = weights == at::kFloat || weights == at::kHalf || weights == at::kBFloat16;
+  const bool fits = (dtype == at::kFloat && is_narrow) || (dtype == at::kDouble && weights == at::kDouble);
+  TORCH_CHECK_TYPE(fits,
+                   "Network: states are float32 or, with float64 weights, float64, and weights beside float32 are "
+                   "float16, bfloat16 or float32, but states are ",
+                   dtype, " beside weights in ", weights);
+  TORCH_CHECK_VALUE(options.device.is_cpu() || options.device.is_cuda(),
+                    "Network: device must be a CPU or a GPU, but is ", options.device);
+  TORCH_CHECK_VALUE(options.device.is_cpu() || at::hasCUDA(), "Network: device is ", options.device,
+                    ", but there is no GPU that torch can use");
   description_->dtype = dtype;
   description_->weight_dtype = weights;
   description_->options.dtype = dtype;
@@ -100,9 +130,11 @@ Population Network::populate(const std::string& name, std::int64_t size, const N
                              const NamedNumbers& params, const NamedNumbers& states) {
   TORCH_CHECK(running_ == nullptr, "Network: populate must come before the network is built or simulated");
   TORCH_CHECK_VALUE(size >= 0, "Network: the size of ", name, " must not be negative, but is ", size);
+  const simulation::Undifferentiated mode;
   DescribedPopulation described{
       .neuron = neuron, .cell = ops::cell_of(neuron.text(), "Network"), .states = {}, .params = {}};
   const Cell& cell = *described.cell;
+  simulation::check_columns(*description_, name, size, cell);
   const std::vector<std::string> known_params = simulation::param_names(cell);
   simulation::check_names(name, "state", states, cell.states);
   simulation::check_names(name, "parameter", params, known_params);
@@ -111,7 +143,7 @@ Population Network::populate(const std::string& name, std::int64_t size, const N
     TORCH_CHECK_VALUE(found != given.end() || initial, "Network: the parameter ", key, " of ", name, " is not given");
     PerNeuron value = found != given.end() ? found->second : PerNeuron(*initial);
     simulation::check_size(name, key, value, size);
-    return value;
+    return PerNeuron(simulation::copied(value.tensor()));
   };
   for (const graph::State& state : described.cell->graph.signature().states)
     described.states.push_back(take(states, state.name, state.initial));
@@ -127,8 +159,15 @@ void Network::project(const Population& sources, const Population& targets, cons
   TORCH_CHECK(running_ == nullptr, "Network: project must come before the network is built or simulated");
   description_->number_of(sources);
   const Targets to = simulation::targets_of(*description_, targets, into);
+  const simulation::Undifferentiated mode;
   simulation::DescribedProjection projection{how, to.input};
   Projection& own = projection.how;
+  for (at::Tensor Projection::*const array :
+       {&Projection::source_indices, &Projection::target_indices, &Projection::weights, &Projection::delays})
+    own.*array = simulation::copied(how.*array);
+  if (own.weights.defined() && at::isFloatingType(own.weights.scalar_type()))
+    simulation::check_finite("weights of " + sources.name + " to " + targets.name, own.weights,
+                             description_->weight_dtype);
   own.rule = description_->own(how.rule);
   own.weight.law = description_->own(how.weight.law);
   own.delay.law = description_->own(how.delay.law);
@@ -139,9 +178,10 @@ void Network::project(const Population& sources, const Population& targets, cons
 
 void Network::drive(const Population& targets, const PerNeuron& rate, const DriveOptions& options) {
   TORCH_CHECK(running_ == nullptr, "Network: drive must come before the network is built or simulated");
+  const simulation::Undifferentiated mode;
   const Targets to = simulation::targets_of(*description_, targets, options.into);
   simulation::check_size(targets.name, "rate", rate, targets.size());
-  const at::Tensor rates = rate.tensor().detach().to(c10::kCPU, at::kDouble).contiguous();
+  const at::Tensor rates = rate.tensor().detach().to(c10::kCPU, at::kDouble).clone().contiguous();
   const auto* const numbers = rates.const_data_ptr<double>();
   const double most =
       description_->dtype == at::kDouble ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
@@ -149,17 +189,22 @@ void Network::drive(const Population& targets, const PerNeuron& rate, const Driv
       std::find_if(numbers, numbers + rates.numel(), [&](double rate) { return !(rate >= 0 && rate <= most); });
   TORCH_CHECK_VALUE(wrong == numbers + rates.numel(), "Network: the rate that drives ", targets.name,
                     " must be finite and not negative, but is ", *wrong);
+  simulation::check_finite("the weight of what drives " + targets.name, at::scalar_tensor(options.weight, at::kDouble),
+                           description_->dtype);
   description_->drives.push_back({to, rates, options.weight});
 }
 
 void Network::inject(const Population& targets, const PerNeuron& current, const std::string& into) {
   TORCH_CHECK(running_ == nullptr, "Network: inject must come before the network is built or simulated");
   const Targets to = simulation::targets_of(*description_, targets, into);
+  const simulation::Undifferentiated mode;
   simulation::check_size(targets.name, "current", current, targets.size());
-  description_->currents.push_back({to, current.tensor().detach()});
+  simulation::check_finite("the current of " + targets.name, current.tensor().detach(), description_->dtype);
+  description_->currents.push_back({to, simulation::copied(current.tensor())});
 }
 
 Running& Network::running() {
+  const simulation::Undifferentiated mode;
   if (running_ == nullptr) running_ = std::make_unique<Running>(*description_);
   return *running_;
 }
@@ -170,6 +215,9 @@ std::int64_t Network::step() { return running_ == nullptr ? 0 : running_->step()
 const std::vector<Population>& Network::populations() const { return description_->populations; }
 const NetworkOptions& Network::options() const { return description_->options; }
 std::vector<at::Tensor> Network::state() { return running().state(); }
-void Network::load_state(at::TensorList state) { running().load_state(state); }
+void Network::load_state(at::TensorList state) {
+  const simulation::Undifferentiated mode;
+  running().load_state(state);
+}
 
 }  // namespace spikeforge

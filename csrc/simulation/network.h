@@ -12,7 +12,7 @@
 //
 // A step takes what arrives now, adds currents and drive, steps all neurons, and sends their spikes on their way: a
 // spike of step t over a connection of delay d is input of step t + d. Errors are c10::ValueError and c10::TypeError,
-// and c10::Error for what comes too late.
+// and c10::Error for what comes too late. What is given is copied. One thread at a time may use a network.
 #pragma once
 
 #include <spikeforge/base/export.h>
@@ -41,7 +41,7 @@ class Running;
 struct NetworkOptions {
   std::int64_t seed = 0;                                      // of connections, drive, and neurons that draw
   std::optional<at::ScalarType> dtype = std::nullopt;         // of states and what is on its way: float32 or float64
-  std::optional<at::ScalarType> weight_dtype = std::nullopt;  // e.g. float16 to halve their memory; else dtype
+  std::optional<at::ScalarType> weight_dtype = std::nullopt;  // e.g. float16 to halve their memory; by default dtype
   c10::Device device = c10::kCPU;
   bool deterministic = false;  // on a GPU the same bits at every run
 };
@@ -99,8 +99,9 @@ class SPIKEFORGE_API Network {
   // Adds a constant to an input in each step.
   void inject(const Population& targets, const PerNeuron& current, const std::string& into = {});
 
-  // Draws the connections, which the first step does else; nothing can be added then. Rows are neurons; column
-  // k size() + j is input k of neuron j. On the CPU the columns of a row ascend.
+  // Draws the connections, which the first step does otherwise; nothing can be added then. Rows are neurons; column
+  // k size() + j is input k of neuron j. On the CPU the columns of a row ascend. The tensors are the network's own:
+  // weights may be written between steps, the others must not be.
   const Connectivity& build();
 
   std::int64_t size() const;  // neurons
@@ -109,7 +110,8 @@ class SPIKEFORGE_API Network {
   const NetworkOptions& options() const;  // as given, with dtypes
 
   // Everything that changes in a step: a network with the same populations, projections and seed goes on with it as
-  // this one does. Copies.
+  // this one does. Copies, and builds the network. load_state throws ValueError for other sizes or types, and for a
+  // number of steps that is none.
   std::vector<at::Tensor> state();
   void load_state(at::TensorList state);
 

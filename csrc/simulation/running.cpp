@@ -60,6 +60,7 @@ Running::Running(const Description& description)
   const std::int64_t slots = delays.numel() == 0 ? 2 : delays.max().item<std::int64_t>() + 1;
   buffer_ = at::zeros({slots, columns_}, options);
   step_ = at::zeros({}, options.dtype(at::kLong));
+  weights_at_ = matrix_.weights.const_data_ptr();
   spikes_ = at::zeros({size_}, options);
   make_drives(description);
   make_current(description);
@@ -172,6 +173,12 @@ std::vector<at::Tensor> Running::changing() const {
   return tensors;
 }
 
+void Running::check_weights() const {
+  const at::Tensor& weights = matrix_.weights;
+  const bool are_there = weights.const_data_ptr() == weights_at_ && weights.storage().nbytes() >= weights.nbytes();
+  TORCH_CHECK_VALUE(are_there, "Network: the weights of a built network may be written, but not resized");
+}
+
 std::vector<at::Tensor> Running::state() const {
   std::vector<at::Tensor> copies;
   for (const at::Tensor& t : changing()) copies.push_back(t.clone());
@@ -185,6 +192,9 @@ void Running::load_state(at::TensorList state) {
     fits = state[i].defined() && state[i].sizes() == tensors[i].sizes() &&
            state[i].scalar_type() == tensors[i].scalar_type();
   TORCH_CHECK_VALUE(fits, "Network: this is the state of another network: its sizes or types are others");
+  constexpr std::int64_t most_steps = std::int64_t{1} << 62;
+  const auto step = state[1].item<std::int64_t>();
+  TORCH_CHECK_VALUE(0 <= step && step < most_steps, "Network: a state's step must be from 0 to 2^62, but is ", step);
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(state[i]);
 }
 

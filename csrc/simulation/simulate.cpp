@@ -1,9 +1,9 @@
 #include <spikeforge/jit/recorder.h>
 #include <spikeforge/simulation/internal/cpu_steps.h>
 #include <spikeforge/simulation/internal/recorder.h>
+#include <spikeforge/simulation/internal/undifferentiated.h>
 #include <spikeforge/simulation/network.h>
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -64,8 +64,9 @@ Recording by_operators(Running& running, std::int64_t steps, bool spikes, std::v
 
 Recording simulate(Network& network, std::int64_t steps, const SimulateOptions& options) {
   TORCH_CHECK_VALUE(steps >= 0, "simulate: steps must not be negative, but is ", steps);
-  const at::NoGradGuard no_grad;
+  const simulation::Undifferentiated mode;
   simulation::Running& running = network.running();
+  running.check_weights();
   std::vector<simulation::Probe> probes;
   for (const StateProbe& asked : options.states) probes.push_back(running.probe(asked));
   // Operators note their kernels where a pack is recorded.

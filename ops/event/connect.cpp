@@ -13,6 +13,7 @@
 #include <c10/util/Exception.h>
 
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -93,9 +94,16 @@ class Matrix {
   std::vector<at::Tensor> counts_;
 };
 
+// Columns are 32-bit numbers.
+void check_sizes(std::int64_t rows, std::int64_t cols) {
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  TORCH_CHECK_VALUE(rows >= 0 && rows <= most, "connect: rows must be from 0 to 2^31 - 1, but is ", rows);
+  TORCH_CHECK_VALUE(cols >= 0 && cols <= most, "connect: cols must be from 0 to 2^31 - 1, but is ", cols);
+}
+
 Connectivity draw(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections, std::int64_t seed,
                   c10::ScalarType type, c10::Device device) {
-  check_size("connect", rows, cols);
+  check_sizes(rows, cols);
   for (std::size_t i = 0; i < projections.size(); ++i) check_projection(i, projections[i], rows, cols, device);
   TORCH_CHECK_TYPE(is_supported(type), "connect: weights must be float16, bfloat16, float32 or float64, but are ",
                    type);

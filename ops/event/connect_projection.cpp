@@ -129,6 +129,7 @@ void check_numbers_of_arrays(const std::string& where, const char* name, const a
   TORCH_CHECK_VALUE(t.dim() == 1 && t.size(0) == count, where, name, " must have shape [", count,
                     "], one a connection, but has ", t.sizes());
   TORCH_CHECK_VALUE(t.device() == device, where, name, " must be on ", device, ", but is on ", t.device());
+  if (!are_delays) TORCH_CHECK_VALUE(t.isfinite().all().item<bool>(), where, name, " must be finite, but one is not");
   if (!are_delays || count == 0) return;
   const auto least = t.min().item<std::int64_t>(), most = t.max().item<std::int64_t>();
   TORCH_CHECK_VALUE(least >= 0 && most < most_neurons, where, "delays must be from 0 to 2^31, but are from ", least,

@@ -72,7 +72,7 @@ def connect(
     """
     lists: dict[str, list] = {name: [] for name in ("rules", "ranges", "amounts", "choices", "laws", "numbers", "arrays")}
     for i, p in enumerate(projections):
-        rule = p.rule
+        rule = _rule(f"connect: projection {i}", p.rule)
         lists["rules"].append(rule.rule)
         lists["ranges"] += [*_ends(i, "sources", p.sources), *_ends(i, "targets", p.targets)]
         lists["amounts"].append(float(rule.amount))
@@ -92,6 +92,12 @@ def _ends(i: int, name: str, neurons: slice) -> tuple[int, int]:
     if not isinstance(neurons, slice) or neurons.start is None or neurons.stop is None or neurons.step not in (None, 1):
         raise ValueError(f"connect: projection {i}: {name} must be a slice begin:end, but is {neurons!r}")
     return neurons.start, neurons.stop
+
+
+def _rule(where: str, rule: Rule) -> Rule:
+    if isinstance(rule, Rule):
+        return rule
+    raise TypeError(f"{where}: rule must be one of spikeforge.rules, such as rules.all_to_all(), but is {rule!r}")
 
 
 def _law(i: int, name: str, value: float | Law | Tensor) -> Law:

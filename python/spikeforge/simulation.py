@@ -5,17 +5,19 @@ The network itself is C++ (``<spikeforge/simulation/network.h>``), which this ca
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from spikeforge.connecting import Connectivity, _law
+from spikeforge.connecting import Connectivity, _law, _rule
 from spikeforge.nn.own import Traced
 from spikeforge.nn.text import read_header
 from spikeforge.rules import Law, Rule
@@ -23,9 +25,10 @@ from spikeforge.rules import Law, Rule
 _CPP = torch.ops.spikeforge_simulation
 STEPS_AT_ONCE = 20  # on a GPU in one CUDA graph; what is recorded is listed as often
 STEPS_OF_PROGRESS = 100  # between two looks at the clock
+STEPS_UNINTERRUPTED = 1000  # on the CPU in one operator, within which Python sees no signal
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Population:
     """Neurons ``start`` to ``stop - 1`` of a network, which are alike but for their numbers."""
 
@@ -39,6 +42,9 @@ class Population:
 
     def __len__(self) -> int:
         return self.stop - self.start
+
+    def __repr__(self) -> str:
+        return f"Population({self.name!r}, neurons {self.start}:{self.stop})"
 
     @property
     def neurons(self) -> slice:
@@ -68,12 +74,13 @@ class Network:
     """Populations, projections between them and what drives them, for :func:`simulate`.
 
     A step takes what arrives now, adds drive, steps all neurons, and sends their spikes on their way: a spike of step t
-    over a connection of delay d is input of step t + d.
+    over a connection of delay d is input of step t + d. Tensors that it is given are copied. One thread at a time can use it.
 
     Args:
         seed: of connections, drive, and neurons that draw random numbers.
         dtype: of states, weights and what is on its way; by default torch's.
         weight_dtype: of the weights alone, e.g. float16 to halve their memory.
+        device: a CPU or a GPU.
         deterministic: on a GPU the same bits at every run.
     """
 
@@ -93,9 +100,9 @@ class Network:
         self.deterministic = deterministic
         self.populations: list[Population] = []
         self._held = _CPP.network(seed, self.dtype, self.weight_dtype, self.device, deterministic)
-        self._projected = 0
-        self._matrix: Connectivity | None = None
+        self._projections: list[str] = []  # in words
         self._captured: Captured | None = None
+        self._stepping: dict[str, int] = {}  # "thread": which one
 
     @property
     def size(self) -> int:
@@ -145,7 +152,9 @@ class Network:
             delay: in steps, at least 1.
             into: the input of the targets' neuron that spikes arrive at; by default its first.
         """
-        laws = [_law(self._projected, "weight", weight), _law(self._projected, "delay", delay)]
+        number = len(self._projections)
+        rule = _rule(f"Network: projection {number}", rule)
+        laws = [_law(number, "weight", weight), _law(number, "delay", delay)]
         arrays = []
         if rule.rule == "arrays":
             given = [value for value, law in zip((weight, delay), laws) if law.law == "array"]
@@ -155,12 +164,15 @@ class Network:
             [rule.autapses, rule.multapses, laws[0].redraw, laws[1].redraw], [law.law for law in laws],
             [float(n) for law in laws for n in (law.first, law.second, law.low, law.high)], arrays, into or "",
         )
-        self._projected += 1
+        self._projections.append(
+            f"{sources.name} to {targets.name}, {into or 'first input'}: {rule.rule} {rule.amount:g}, autapses {rule.autapses}, "
+            f"multapses {rule.multapses}, weight {laws[0]}, delay {laws[1]}"
+        )
 
     def drive(self, targets: Population, rate: float | Tensor, *, weight: float = 1.0, into: str | None = None) -> None:
         """Poisson input: in each step a neuron gets ``weight`` times a Poisson number of mean ``rate``, a number or [size].
 
-        The same seed gives the same numbers on every device and for any number of threads.
+        A rate is of a step: of ``rate_hz`` in steps of ``dt_ms`` it is ``rate_hz * dt_ms / 1000``. The same seed gives the same numbers on every device and for any number of threads.
         """
         _CPP.drive(self._held, self._number(targets), _numbers(rate), float(weight), into or "")
 
@@ -169,29 +181,83 @@ class Network:
         _CPP.inject(self._held, self._number(targets), _numbers(current), into or "")
 
     def build(self) -> Connectivity:
-        """Draws the connections, which the first :func:`simulate` does else; nothing can be added then.
+        """Draws the connections, which the first :func:`simulate` does otherwise; nothing can be added then.
 
-        Column k * size + j is input k of neuron j. On the CPU the columns of a row ascend.
+        Column k * size + j is input k of neuron j. On the CPU the columns of a row ascend. ``weights`` are the network's own:
+        what is written there (in place; their size stays) holds from the next step on. ``indices``, ``indptr`` and ``delays``
+        are copies, made at each call.
         """
-        if self._matrix is None:
-            indices, indptr, weights, delays = _CPP.build(self._held)
-            inputs = max((len(p.inputs) for p in self.populations), default=1)
-            self._matrix = Connectivity(indices, indptr, weights, delays, rows=self.size, cols=self.size * inputs)
-        return self._matrix
+        indices, indptr, weights, delays = _CPP.build(self._held)
+        inputs = max((len(p.inputs) for p in self.populations), default=1)
+        return Connectivity(indices, indptr, weights, delays, rows=self.size, cols=self.size * inputs)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that changes in a step: with it the network goes on as this one does."""
-        return {"tensors": _CPP.state(self._held)}
+        """Everything that changes in a step, and what the network is: with it the same network goes on as this one does.
+
+        Builds the network. Weights are not part of it, also where they were written.
+        """
+        return {"tensors": _CPP.state(self._held), "network": self._fingerprint()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where the network of :meth:`state_dict` was, which has the same populations, projections and seed."""
+        """Goes on where the network of :meth:`state_dict` was, which has the same populations, projections and seed.
+
+        Raises:
+            ValueError: for the state of another network, and for what is none.
+        """
+        for key in ("tensors", "network"):
+            if key not in state:
+                raise ValueError(f"Network: a state is what state_dict() gives, but this one has no {key!r}")
+        own, given = self._fingerprint(), state["network"]
+        for key, value in own.items():
+            if key not in given or given[key] != value:
+                raise ValueError(f"Network: this is the state of another network: its {_first_difference(key, given.get(key), value)}")
         _CPP.load_state(self._held, list(state["tensors"]))
 
+    def _fingerprint(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "populations": [f"{p.name}, neurons {p.start}:{p.stop}, {p.text}" for p in self.populations],
+            "projections": list(self._projections),
+            "connections": _CPP.connections(self._held),
+        }
+
+    def __reduce__(self):
+        raise TypeError("Network: a network can be neither copied nor pickled; make it again, and load_state_dict() this one's state_dict()")
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """For all pieces of a simulation; operators refuse a second thread in a piece."""
+        me = threading.get_ident()
+        if self._stepping.setdefault("thread", me) != me:
+            raise RuntimeError("Network: another thread is using this network: one at a time can")
+        try:
+            yield
+        finally:
+            self._stepping.pop("thread", None)
+
     def _number(self, population: Population) -> int:
+        """Of a copy, too."""
+        if not isinstance(population, Population):
+            raise TypeError(f"Network: a population must be what populate() gave, but is {population!r}")
         for i, own in enumerate(self.populations):
-            if own is population:
+            if (own.name, own.start, own.stop, own.text) == (population.name, population.start, population.stop, population.text):
                 return i
         raise ValueError(f"Network: {population.name} is no population of this network")
+
+
+def _first_difference(key: str, given: Any, own: Any) -> str:
+    if isinstance(given, list) and isinstance(own, list):
+        if len(given) != len(own):
+            return f"{key} are {len(given)}, but this one's are {len(own)}"
+        given, own = next((a, b) for a, b in zip(given, own) if a != b)
+        return f"{key} have '{given}', but this one's have '{own}'"
+    return f"{key} is {given}, but this one's is {own}" if key == "seed" else f"{key} are {given}, but this one's are {own}"
+
+
+def _chosen(neurons: Tensor | Sequence[int]) -> Tensor:
+    """Whose type the operator checks; no numbers have none."""
+    numbers = torch.as_tensor(neurons, device="cpu")
+    return numbers if numbers.numel() else numbers.long()
 
 
 def _numbers(value: float | Tensor) -> Tensor:
@@ -249,37 +315,43 @@ def simulate(
 ) -> Recording:
     """Steps a network on, from where the last call left it.
 
-    On a GPU the steps are replays of a CUDA graph, which is captured once for what is recorded and kept.
+    On a GPU the steps are replays of a CUDA graph, which is captured once for what is recorded and kept. An interrupt comes
+    between pieces of 1000 steps (20 on a GPU): the network stands after the last whole piece then.
 
     Args:
         spikes: whether they are recorded.
-        states: of which neurons (counted within the population) which state is recorded after each step.
+        states: of which neurons (whole numbers, counted within the population) which state is recorded after each step.
         progress: shows a bar, where there is a terminal.
 
     Raises:
         ValueError: for a state or a neuron that is not there, and negative steps.
+        TypeError: for neurons that are no whole numbers, such as a mask.
+        RuntimeError: where another thread is using the network.
     """
     if steps < 0:
         raise ValueError(f"simulate: steps must not be negative, but is {steps}")
-    neurons = [torch.as_tensor(each[2], dtype=torch.int64, device="cpu") for each in states]
+    neurons = [_chosen(each[2]) for each in states]
     asked: Asked = (spikes, [network._number(each[0]) for each in states], [each[1] for each in states], neurons)
-    network.build()
-    pieces = _on_gpu(network, steps, asked) if network.device.type == "cuda" else _on_cpu(network, steps, asked, progress)
-    recorded, begun, done = [], time.perf_counter(), 0
-    for count, piece in pieces:
-        recorded.append(piece)
-        done += count
-        if progress and done:
-            _show(done, steps, time.perf_counter() - begun)
-    if len(recorded) == 1:
-        return recorded[0]
-    joined = lambda tensors: torch.cat(list(tensors))
-    each_state = zip(*(piece.states for piece in recorded))
-    return Recording(joined(p.steps for p in recorded), joined(p.neurons for p in recorded), [joined(s) for s in each_state])
+    with network._alone():
+        pieces = _on_gpu(network, steps, asked) if network.device.type == "cuda" else _on_cpu(network, steps, asked, progress)
+        recorded, begun, done = [], time.perf_counter(), 0
+        kept: list[Tensor] = []  # states of all steps: those of a piece are copied there, so that none are twice in memory
+        for count, piece in pieces:
+            if not kept:
+                kept = [t.new_empty(steps, t.size(1)) for t in piece.states]
+            for whole, part in zip(kept, piece.states):
+                whole[done : done + count] = part
+            recorded.append((piece.steps, piece.neurons))
+            done += count
+            if progress and done:
+                _show(done, steps, time.perf_counter() - begun)
+        when, who = (torch.cat(each) for each in zip(*recorded))
+        return Recording(when, who, kept)
 
 
 def _on_cpu(network: Network, steps: int, asked: Asked, progress: bool):
-    most = STEPS_OF_PROGRESS if progress else max(steps, 1)
+    most = STEPS_OF_PROGRESS if progress else STEPS_UNINTERRUPTED
+    _CPP.begin(network._held)
     for done in range(0, max(steps, 1), most):
         count = min(most, steps - done)
         yield count, Recording(*_CPP.simulate(network._held, count, *asked))
@@ -287,9 +359,10 @@ def _on_cpu(network: Network, steps: int, asked: Asked, progress: bool):
 
 @torch.no_grad()
 def _on_gpu(network: Network, steps: int, asked: Asked):
+    first = _CPP.begin(network._held)
     if network._captured is None or not network._captured.is_of(asked):
         network._captured = Captured(network, asked)
-    captured, first = network._captured, _CPP.step(network._held)
+    captured = network._captured
     nothing = torch.zeros(0, dtype=torch.int64, device=network.device)
     yield 0, Recording(nothing, nothing, [t[:0].clone() for t in captured.states])
     for done in range(0, steps, STEPS_AT_ONCE):

@@ -341,6 +341,7 @@ WRONG = {
     "sources must be from 0 to 4, the neurons of their range, but are from 0 to 5": dict(rule=rules.arrays([0, 5], [1, 1])),
     "there must be as many targets as sources, 2, but there are 1": dict(rule=rules.arrays([0, 4], [1])),
     r"weights must have shape \[2\], one a connection, but has \[3\]": dict(rule=rules.arrays([0, 4], [1, 2]), weight=torch.ones(3)),
+    "weights must be finite, but one is not": dict(rule=rules.arrays([0, 4], [1, 2]), weight=torch.tensor([1, math.nan])),
     "delays must be from 0 to": dict(rule=rules.arrays([0, 4], [1, 2]), delay=torch.tensor([1, -2])),
 }
 

@@ -1,6 +1,10 @@
 """Networks stepped with delays: beside a dense loop in float64, resumed, recorded, refused."""
 
+import copy
 import math
+import pickle
+import signal
+import threading
 
 import pytest
 import torch
@@ -95,22 +99,148 @@ def test_a_network_goes_on_where_it_was_saved():
     resumed.load_state_dict(saved)
     assert listed(spikeforge.simulate(resumed, 53)) == listed(rest)
     assert listed(spikeforge.simulate(network(seed=4)[0], 90)) != listed(whole)
-    with pytest.raises(ValueError, match="Network: this is the state of another network"):
-        other = spikeforge.Network()
-        other.populate("a", 3, LIF, leak=0.5)
-        other.load_state_dict(saved)
+
+
+def test_a_state_of_another_network_or_of_a_step_that_cannot_be_is_refused():
+    made, (a, _, _) = network()
+    saved = made.state_dict()
+    other = spikeforge.Network(seed=3)
+    other.populate("a", 3, LIF, leak=0.5)
+    fewer, (p, _, _) = network()
+    fewer.project(p, p, rules.one_to_one())
+    for refused, words in ((network(seed=4)[0], "its seed is 3, but this one's is 4"), (other, "its populations are 3, but this one's are 1"),
+                           (fewer, "its projections are 10, but this one's are 11")):
+        with pytest.raises(ValueError, match="Network: this is the state of another network: " + words):
+            refused.load_state_dict(saved)
+    for state, words in (({}, "has no 'tensors'"), ({"tensors": saved["tensors"]}, "has no 'network'"),
+                         ({**saved, "tensors": saved["tensors"][:-1]}, "its sizes or types are others")):
+        with pytest.raises(ValueError, match=words):
+            made.load_state_dict(state)
+    for step in (-5, 2**62, 2**63 - 3):
+        saved["tensors"][1].fill_(step)
+        with pytest.raises(ValueError, match=rf"a state's step must be from 0 to 2\^62, but is {step}"):
+            made.load_state_dict(saved)
+    assert len(spikeforge.simulate(made, 20).steps) > 0
+
+
+def large_network():
+    """So many neurons that two threads share a step, in the first steps whatever they take."""
+    made = spikeforge.Network(seed=3)
+    many = made.populate("many", 2500, LIF, states={"v": torch.linspace(0, 1.2, 2500)}, leak=0.9)
+    few = made.populate("few", 700, TWO_INPUTS)
+    for target, into in ((many, "x"), (few, "a"), (few, "b")):
+        made.project(many, target, rules.fixed_in_degree(20), weight=rules.normal(0.1, 0.05), delay=rules.uniform(1, 3), into=into)
+    made.drive(many, 0.5, weight=0.2)
+    return made
 
 
 def test_any_number_of_threads_and_of_steps_a_call_gives_the_same_spikes():
-    whole = spikeforge.simulate(network()[0], 60)
     threads = torch.get_num_threads()
     try:
-        torch.set_num_threads(1 if threads > 1 else 2)
-        made, _ = network()
-        pieces = [spikeforge.simulate(made, n) for n in (1, 0, 25, 34)]
+        torch.set_num_threads(1)
+        whole = spikeforge.simulate(large_network(), 1100)
+        torch.set_num_threads(2)
+        made = large_network()
+        pieces = [spikeforge.simulate(made, n) for n in (1, 0, 2, 1057, 40)]
     finally:
         torch.set_num_threads(threads)
-    assert sum(map(listed, pieces), []) == listed(whole)
+    assert (whole.steps < 4).sum() > 100 and (whole.neurons >= 2500).any()
+    assert torch.equal(torch.cat([p.steps for p in pieces]), whole.steps)
+    assert torch.equal(torch.cat([p.neurons for p in pieces]), whole.neurons)
+
+
+def test_what_a_network_was_given_and_what_it_hands_out_is_not_what_it_steps_by():
+    whole = listed(spikeforge.simulate(network()[0], 60))
+    made = spikeforge.Network(seed=3, dtype=torch.float64)
+    v, rate, current = torch.zeros(40).double(), torch.ones(40).double(), torch.full((40,), 0.1).double()
+    sources, weights, delays = torch.arange(40), torch.full((40,), 0.5).double(), torch.full((40,), 2)
+    p = made.populate("p", 40, LIF, states={"v": v}, leak=0.9)
+    made.project(p, p, rules.arrays(sources, sources), weight=weights, delay=delays)
+    made.drive(p, rate, weight=0.1)
+    made.inject(p, current)
+    for t in (v, rate, current, weights):
+        t.fill_(math.nan)
+    sources.fill_(10**8)
+    delays.fill_(-1)
+    recording = spikeforge.simulate(made, 60, states=[(p, "v", range(40))])
+    assert recording.states[0].isfinite().all() and len(recording.steps) > 40
+
+    made, _ = network()
+    m = made.build()
+    m.indices.fill_(10**8)
+    m.indptr.fill_(-1)
+    m.delays.resize_(1).fill_(255)
+    assert listed(spikeforge.simulate(made, 60)) == whole
+
+
+def test_weights_of_a_built_network_may_be_written_but_not_resized():
+    made, _ = network(drive=False)
+    weights = made.build().weights
+    weights.mul_(0.8)
+    fired, _ = dense_loop(made, 100)
+    assert listed(spikeforge.simulate(made, 100)) == [tuple(pair) for pair in fired.nonzero().tolist()]
+    weights.resize_(10**6)
+    with pytest.raises(ValueError, match="the weights of a built network may be written, but not resized"):
+        spikeforge.simulate(made, 1)
+
+
+def test_a_second_thread_is_refused():
+    made, _ = network()
+    failures = []
+
+    def use(call):
+        try:
+            call()
+        except RuntimeError as error:
+            failures.append(str(error))
+
+    def in_thread(call):
+        thread = threading.Thread(target=use, args=(call,))
+        thread.start()
+        return thread
+
+    with made._alone():  # between two pieces of a simulation
+        in_thread(lambda: spikeforge.simulate(made, 1)).join()
+    assert len(failures) == 1 and "Network: another thread is using this network" in failures.pop()
+    operators = torch.ops.spikeforge_simulation
+    stepping = in_thread(lambda: [operators.simulate(made._held, 5000, False, [], [], []) for _ in range(1000) if not failures])
+    while stepping.is_alive() and not failures:
+        use(lambda: operators.state(made._held))
+    stepping.join()
+    assert all("Network: another thread is using this network" in failure for failure in failures) and failures
+    spikeforge.simulate(made, 1)
+
+
+def test_a_simulation_is_interrupted_between_pieces():
+    made = spikeforge.Network()
+    made.populate("p", 3, LIF, leak=0.5)
+    with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.05, signal.raise_signal, [signal.SIGINT]).start()
+        spikeforge.simulate(made, 10**7, spikes=False)
+    done = made.state_dict()["tensors"][1].item()
+    assert done < 10**7 and done % 1000 == 0
+    assert len(spikeforge.simulate(made, 1000).steps) == 0
+
+
+def test_a_network_of_inference_mode_is_stepped_outside_of_it_too():
+    whole = spikeforge.simulate(network()[0], 60)
+    with torch.inference_mode():
+        made, _ = network()
+        first = spikeforge.simulate(made, 20)
+        saved = made.state_dict()
+    rest = spikeforge.simulate(made, 40)
+    assert listed(first) + listed(rest) == listed(whole)
+    made.load_state_dict(saved)
+    assert listed(spikeforge.simulate(made, 40)) == listed(rest)
+
+
+def test_populations_are_keys_and_found_when_copied():
+    made, (a, _, c) = network()
+    assert {a: 1, c: 2}[a] == 1 and repr(a) == "Population('a', neurons 0:60)"
+    made.inject(copy.deepcopy(a), 0.1)
+    for call in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="Network: a network can be neither copied nor pickled"):
+            call(made)
 
 
 def test_drive_is_poisson():
@@ -207,14 +337,32 @@ def test_what_a_network_cannot_be_is_refused_in_words():
         (ValueError, "the rate that drives a must be finite and not negative, but is -1", lambda: made.drive(a, -1.0)),
         (ValueError, "the rate that drives a must be finite and not negative, but is nan", lambda: made.drive(a, float("nan"))),
         (ValueError, "the neuron of c has no input z; its inputs: a, b", lambda: made.inject(c, 1.0, into="z")),
+        (ValueError, "the weight of what drives a must be finite in Double, but one is inf", lambda: made.drive(a, 1.0, weight=math.inf)),
+        (ValueError, "the current of a must be finite in Double, but one is nan", lambda: made.inject(a, math.nan)),
+        (ValueError, "weights of a to a must be finite in Double, but one is -inf",
+         lambda: made.project(a, a, rules.arrays([0], [1]), weight=torch.tensor([-math.inf]))),
+        (ValueError, r"d has 4611686018427387904 neurons, but a network whose neurons have 2 inputs has at most 1073741823, and this one has 100",
+         lambda: made.populate("d", 2**62, LIF, leak=1.0)),
+        (TypeError, "Network: projection 10: rule must be one of spikeforge.rules, such as rules.all_to_all.., but is 'all_to_all'",
+         lambda: made.project(a, a, "all_to_all")),
+        (TypeError, "rule must be one of spikeforge.rules, .*but is <function all_to_all", lambda: made.project(a, a, rules.all_to_all)),
+        (TypeError, "a population must be what populate.. gave, but is 'a'", lambda: made.drive("a", 1.0)),
         (ValueError, "simulate: steps must not be negative, but is -1", lambda: spikeforge.simulate(made, -1)),
         (ValueError, "simulate: the neuron of a has no state u; it has v, wait", lambda: spikeforge.simulate(made, 1, states=[(a, "u", [0])])),
         (ValueError, "simulate: neurons of c must be numbers from 0 to 14", lambda: spikeforge.simulate(made, 1, states=[(c, "v", [15])])),
+        (TypeError, "neurons of a must be whole numbers, .*but are Bool; of a mask pass", lambda: spikeforge.simulate(made, 1, states=[(a, "v", torch.ones(60) > 0)])),
+        (TypeError, "neurons of a must be whole numbers, .*but are Float", lambda: spikeforge.simulate(made, 1, states=[(a, "v", [0.5])])),
         (RuntimeError, "populate must come before the network is built", lambda: made.populate("d", 5, LIF, leak=1.0)),
         (TypeError, "states are float32 or, with float64 weights, float64", lambda: spikeforge.Network(dtype=torch.float16)),
+        (TypeError, "states are Float beside weights in Int", lambda: spikeforge.Network(dtype=torch.float32, weight_dtype=torch.int32)),
+        (ValueError, "device must be a CPU or a GPU, but is meta", lambda: spikeforge.Network(device="meta")),
+        (ValueError, r"connect: rows must be from 0 to 2\^31 - 1, but is 2147483648", lambda: spikeforge.connect(2**31, 2**31, [])),
     ]:
         with pytest.raises(error, match=words):
             call()
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="device is cuda, but there is no GPU that torch can use"):
+            spikeforge.Network(device="cuda")
     late = spikeforge.Network()
     p = late.populate("p", 3, LIF, leak=0.5)
     late.project(p, p, rules.all_to_all(), delay=0)

@@ -40,6 +40,9 @@ class CpuSteps {
 
   void run(std::int64_t steps, const CpuRecord& record);
 
+  // Every step by all threads, whether or not that is faster.
+  void always_share() { choice_.always_share(); }
+
  private:
   // A cell that is run for one step after the other, on the same memory.
   struct Cell {

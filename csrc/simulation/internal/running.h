@@ -57,7 +57,10 @@ class Running {
   // Throws ValueError for a population, a state or a neuron that is not there.
   Probe probe(const StateProbe& asked) const;
 
-  // What changes in a step.
+  // Throws ValueError where who was given the weights has resized them: kernels and graphs know their address.
+  void check_weights() const;
+
+  // What changes in a step; the second is the number of steps so far.
   std::vector<at::Tensor> state() const;
   void load_state(at::TensorList state);
 
@@ -85,6 +88,7 @@ class Running {
   const Neuron poisson_;
   std::vector<PoissonLayer> drives_;
   Connectivity matrix_;
+  const void* weights_at_ = nullptr;
   at::Tensor buffer_;   // [slots, columns]: what is on its way
   at::Tensor step_;     // int64, 0-dimensional, on the device
   at::Tensor spikes_;   // [size], of the last step

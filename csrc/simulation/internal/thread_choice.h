@@ -3,7 +3,13 @@
 // sharing may take ten times as long as not sharing. Results are the same.
 #pragma once
 
+#include <spikeforge/base/export.h>
+
 #include <chrono>
+
+namespace spikeforge {
+class Network;
+}
 
 namespace spikeforge::simulation {
 
@@ -11,7 +17,10 @@ class ThreadChoice {
  public:
   using Duration = std::chrono::steady_clock::duration;
 
-  bool shares() const { return at_ < trial || (at_ >= 2 * trial && shared_ < alone_); }
+  // Whichever is faster.
+  void always_share() { always_ = true; }
+
+  bool shares() const { return always_ || at_ < trial || (at_ >= 2 * trial && shared_ < alone_); }
 
   // Of the step that shares() was asked for.
   void took(Duration duration) {
@@ -19,14 +28,21 @@ class ThreadChoice {
       shared_ += duration;
     else if (at_ < 2 * trial)
       alone_ += duration;
-    if (++at_ == period) *this = {};
+    if (++at_ == period) {
+      at_ = 0;
+      shared_ = alone_ = {};
+    }
   }
 
  private:
   static constexpr int trial = 4, period = 1024;  // steps
 
+  bool always_ = false;
   int at_ = 0;
   Duration shared_{}, alone_{};
 };
+
+// Builds a network on the CPU whose threads share every step, so that a test of them does not hang on the clock.
+SPIKEFORGE_API void always_share(Network& network);
 
 }  // namespace spikeforge::simulation
