@@ -95,7 +95,7 @@ Recording by_threads(int threads) {
   at::set_num_threads(threads);
   Network network = large_network();
   simulation::always_share(network);
-  Recording recording = simulate(network, 300);
+  Recording recording = simulate(network, 120);
   at::set_num_threads(before);
   return recording;
 }
@@ -137,8 +137,8 @@ TEST_CASE("a network goes on where its state was saved, and pieces of any length
 
 TEST_CASE("any number of threads gives the same spikes") {
   const Recording one = by_threads(1);
-  CHECK(one.steps.numel() > 3000);
-  for (const int threads : {2, 3, 5}) CHECK(same(by_threads(threads), one));
+  CHECK(one.steps.numel() > 1000);
+  for (const int threads : {2, 5}) CHECK(same(by_threads(threads), one));
 }
 
 TEST_CASE("columns of a built network ascend, with the weights and delays that were drawn for them") {
