@@ -399,6 +399,7 @@ Args:
     rule: "eprop" or "ottt".
     into: the input that the product is added to.
     inputs: one [T, *batch, N] for each input of the neuron; none where the product is the only one.
+    learned: which parameters have traces under e-prop; by default those that require a gradient at this call.
 
 Returns:
     The outputs, each [T, *batch, N]; the states; and the traces.

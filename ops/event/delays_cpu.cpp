@@ -15,8 +15,8 @@
 namespace spikeforge::ops::sparse {
 namespace {
 
-// Bytes of the ring that are gone through at once, of all slots: a part of a second-level cache. Sorting what is sent by
-// where it arrives, before it is added, took longer (10^6 events, rings of 6 and 26 MB).
+// Bytes of the ring that are gone through at once, of all slots: a part of a second-level cache. Sorting what is sent
+// by where it arrives, before it is added, took longer (10^6 events, rings of 6 and 26 MB).
 constexpr std::int64_t block_bytes = std::int64_t{256} << 10;
 // Nonzeros of a row in a block, for which leaving one row for the next is worth it.
 constexpr std::int64_t least_piece = 8;

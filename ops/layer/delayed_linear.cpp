@@ -20,6 +20,7 @@
 #include <ATen/ops/exp.h>
 #include <ATen/ops/floor.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/round.h>
 #include <ATen/ops/sign.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -28,8 +29,8 @@
 #include <array>
 #include <cmath>
 #include <optional>
-#include <tuple>
 #include <utility>
+#include <vector>
 
 namespace spikeforge::ops::layers {
 namespace {
@@ -46,10 +47,8 @@ constexpr const char* backward_op = "delayed_linear_backward";
 
 using Forward = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, std::int64_t, std::string_view,
                            double, const MaybeTensor&);
-using Backward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
-                                                                            const at::Tensor&, const at::Tensor&,
-                                                                            std::int64_t, std::string_view, double,
-                                                                            const MaybeTensor&);
+using Backward = std::vector<at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                         std::int64_t, std::string_view, double, const MaybeTensor&, c10::List<bool>);
 
 SPIKEFORGE_SCHEMAS(library) {
   const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
@@ -61,7 +60,7 @@ SPIKEFORGE_SCHEMAS(library) {
       "Tensor? past) -> Tensor");
   define(
       "delayed_linear_backward(Tensor grad, Tensor x, Tensor weight, Tensor delay, int max_delay, str interpolation, "
-      "float width, Tensor? past) -> (Tensor, Tensor, Tensor, Tensor)");
+      "float width, Tensor? past, bool[] needs_grad) -> Tensor[]");
 }
 
 enum class Interpolation : std::uint8_t { linear, triangle, gauss };
@@ -74,7 +73,9 @@ Interpolation interpolation_of(std::string_view name) {
 }
 
 // κ_k(d), and its derivative by d:
-//   linear     1 - f at k = ⌊d⌋ and f at k = ⌊d⌋ + 1, f = d - ⌊d⌋: at a whole delay the derivative is that to the right
+//   linear     1 - f at k = ⌊d⌋ and f at k = ⌊d⌋ + 1, f = d - ⌊d⌋: at a whole delay the derivative is that to the
+//   right,
+//              and at max_delay that to the left
 //   triangle   max(0, 1 + width - |k - d|) / Σ_k
 //   gauss      exp(-(k - d)² / (2 width²)) / Σ_k
 // Delays below 0 or above max_delay are taken as these, and have the gradient of clamp.
@@ -118,7 +119,9 @@ class Spread {
   std::pair<at::Tensor, at::Tensor> unscaled(std::int64_t k) const {
     const at::Tensor away = static_cast<double>(k) - delay_;
     if (form_ == Interpolation::gauss) {
-      at::Tensor value = at::exp(away.square().mul_(-.5 / (width_ * width_)));
+      // Times a number for each delay, which the sum has too, so that a narrow one does not vanish between two steps.
+      const at::Tensor nearest = delay_ - at::round(delay_);
+      at::Tensor value = at::exp((away.square() - nearest.square()).mul_(-.5 / (width_ * width_)));
       at::Tensor slope = value * away / (width_ * width_);
       return {std::move(value), std::move(slope)};
     }
@@ -176,7 +179,7 @@ at::Tensor with_past(const at::Tensor& x, std::int64_t max_delay, const MaybeTen
 at::Tensor before(const at::Tensor& all, std::int64_t k, std::int64_t max_delay) {
   return all.narrow_symint(0, max_delay - k, all.sym_size(0) - max_delay);
 }
-at::Tensor rows(const at::Tensor& t) { return t.reshape_symint({-1, t.sym_size(-1)}); }
+at::Tensor rows(const at::Tensor& t) { return t.flatten(0, -2); }
 
 // Sums over k are in this type.
 c10::ScalarType wide(const at::Tensor& x) { return state_type(x.scalar_type()); }
@@ -198,22 +201,21 @@ at::Tensor forward(const at::Tensor& x, const at::Tensor& weight, const at::Tens
   const at::Tensor all = with_past(x, max_delay, past);
   c10::SymDimVector shape(x.sym_sizes());
   shape.back() = weight.sym_size(0);
-  if (delay.dim() == 1) return at::mm(rows(spread_inputs(all, spread, max_delay)), weight.t()).view_symint(shape);
+  if (delay.dim() == 1) return at::mm(rows(spread_inputs(all, spread, max_delay)), weight.t()).reshape_symint(shape);
   at::Tensor sum;
   for (std::int64_t k = 0; k <= max_delay; ++k) {
     const at::Tensor matrix = (weight * spread.value(k)).to(x.scalar_type());
     const at::Tensor part = at::mm(rows(before(all, k, max_delay)), matrix.t()).to(wide(x));
     sum = k == 0 ? part : sum.add_(part);
   }
-  return sum.to(x.scalar_type()).view_symint(shape);
+  return sum.to(x.scalar_type()).reshape_symint(shape);
 }
 
-// Of x, weight, delay and past.
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad, const at::Tensor& x,
-                                                                    const at::Tensor& weight, const at::Tensor& delay,
-                                                                    std::int64_t max_delay,
-                                                                    std::string_view interpolation, double width,
-                                                                    const MaybeTensor& past) {
+// Those that are needed of the gradients of x, weight, delay and past, in this order.
+std::vector<at::Tensor> backward(
+    const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay,
+    std::int64_t max_delay, std::string_view interpolation, double width, const MaybeTensor& past,
+    c10::List<bool> needs_grad) {  // NOLINT(performance-unnecessary-value-param): the dispatcher's
   const Interpolation form = interpolation_of(interpolation);
   check(x, weight, delay, max_delay, width, past);
   c10::SymDimVector shape(x.sym_sizes());
@@ -223,34 +225,46 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(const at::Te
                     grad.device());
   TORCH_CHECK_TYPE(grad.scalar_type() == x.scalar_type(), backward_op, ": grad must be ", x.scalar_type(),
                    ", the type of x, but is ", grad.scalar_type());
+  TORCH_CHECK_VALUE(
+      needs_grad.size() == 4 && (past || !needs_grad.get(3)), backward_op,
+      ": needs_grad must have 4 entries, of x, weight, delay and past, and the last be false without past");
+  const bool of_x = needs_grad.get(0) || needs_grad.get(3), of_matrix = needs_grad.get(1) || needs_grad.get(2);
   const Spread spread(delay.to(wide(x)), max_delay, form, width);
   const at::Tensor all = with_past(x, max_delay, past), g = rows(grad);
-  const bool of_inputs = delay.dim() == 1;
   at::Tensor grad_all = at::zeros_symint(all.sym_sizes(), all.options().dtype(wide(x)));
-  at::Tensor grad_delay = at::zeros_symint(delay.sym_sizes(), delay.options().dtype(wide(x))), grad_weight;
-  if (of_inputs) {
-    grad_weight = at::mm(g.t(), rows(spread_inputs(all, spread, max_delay)));
-    const at::Tensor of_x = at::mm(g, weight).to(wide(x)).view_symint(x.sym_sizes());
+  at::Tensor grad_delay = at::zeros_symint(delay.sym_sizes(), delay.options().dtype(wide(x)));
+  at::Tensor grad_weight = at::zeros_symint(weight.sym_sizes(), weight.options().dtype(wide(x)));
+  if (delay.dim() == 1) {
+    if (of_matrix) grad_weight = at::mm(g.t(), rows(spread_inputs(all, spread, max_delay)));
+    const at::Tensor of_spread = at::mm(g, weight).to(wide(x)).reshape_symint(x.sym_sizes());
     for (std::int64_t k = 0; k <= max_delay; ++k) {
-      before(grad_all, k, max_delay).addcmul_(of_x, spread.value(k));
-      const at::Tensor product = rows(of_x * before(all, k, max_delay));
-      grad_delay.addcmul_(product.sum(0), spread.slope(k));
+      if (of_x) before(grad_all, k, max_delay).addcmul_(of_spread, spread.value(k));
+      if (of_matrix) grad_delay.addcmul_(rows(of_spread * before(all, k, max_delay)).sum(0), spread.slope(k));
     }
   } else {
     const at::Tensor w = weight.to(wide(x));
-    grad_weight = at::zeros_like(w);
     for (std::int64_t k = 0; k <= max_delay; ++k) {
       const at::Tensor value = spread.value(k), then = before(all, k, max_delay);
-      const at::Tensor matrix = (w * value).to(x.scalar_type());
-      before(grad_all, k, max_delay).add_(at::mm(g, matrix).view_symint(then.sym_sizes()));
-      const at::Tensor of_matrix = at::mm(g.t(), rows(then)).to(wide(x));
-      grad_weight.addcmul_(value, of_matrix);
-      grad_delay.addcmul_(w * spread.slope(k), of_matrix);
+      if (of_x) {
+        const at::Tensor matrix = (w * value).to(x.scalar_type());
+        before(grad_all, k, max_delay).add_(at::mm(g, matrix).reshape_symint(then.sym_sizes()));
+      }
+      if (of_matrix) {
+        const at::Tensor product = at::mm(g.t(), rows(then)).to(wide(x));
+        grad_weight.addcmul_(value, product);
+        grad_delay.addcmul_(w * spread.slope(k), product);
+      }
     }
   }
-  const auto cast = [](const at::Tensor& t, const at::Tensor& like) { return t.to(like.scalar_type()); };
-  return {cast(grad_all.narrow_symint(0, max_delay, x.sym_size(0)), x).contiguous(), cast(grad_weight, weight),
-          cast(grad_delay, delay), cast(grad_all.narrow_symint(0, 0, max_delay), x).contiguous()};
+  std::vector<at::Tensor> list;
+  const auto add = [&](std::size_t i, const at::Tensor& gradient, const at::Tensor& like) {
+    if (needs_grad.get(i)) list.push_back(gradient.to(like.scalar_type()).contiguous());
+  };
+  add(0, grad_all.narrow_symint(0, max_delay, x.sym_size(0)), x);
+  add(1, grad_weight, weight);
+  add(2, grad_delay, delay);
+  add(3, grad_all.narrow_symint(0, 0, max_delay), x);
+  return list;
 }
 
 struct Rule {
@@ -260,12 +274,16 @@ struct Rule {
     static const auto handle = traced::find<Backward>("spikeforge::delayed_linear_backward");
     const variable_list saved = ctx->get_saved_variables();
     const bool has_past = saved.size() > 3;
-    auto [x, weight, delay, past] =
+    c10::List<bool> needs_grad;
+    for (std::size_t i = 0; i < 4; ++i) needs_grad.push_back(i < saved.size() && ctx->needs_input_grad(i));
+    std::vector<at::Tensor> gradients =
         handle.call(grads[0], saved[0], saved[1], saved[2], ctx->saved_data.at("max_delay").toInt(),
                     ctx->saved_data.at("interpolation").toStringView(), ctx->saved_data.at("width").toDouble(),
-                    has_past ? MaybeTensor(saved[3]) : std::nullopt);
-    variable_list list{x, weight, delay};
-    if (has_past) list.push_back(past);
+                    has_past ? MaybeTensor(saved[3]) : std::nullopt, needs_grad);
+    variable_list list(saved.size());
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < list.size(); ++i)
+      if (needs_grad.get(i)) list[i] = std::move(gradients[next++]);
     return list;
   }
 };
@@ -314,6 +332,8 @@ at::Tensor call(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&
   TORCH_CHECK_VALUE(!bias || (bias->dim() == 1 && weight.dim() == 2 && bias->sym_size(0) == weight.sym_size(0)), op,
                     ": bias must have shape [O], as many as weight has rows, ", weight.sym_sizes(), ", but has ",
                     bias ? bias->sym_sizes() : c10::SymIntArrayRef());
+  TORCH_CHECK_TYPE(!bias || at::isFloatingType(bias->scalar_type()), op, ": bias must be of a floating type, but is ",
+                   bias ? bias->scalar_type() : at::kFloat);
   const at::Tensor y = call_forward(x, weight, delay, max_delay, interpolation, width, past);
   return bias ? y + bias->to(y.scalar_type()) : y;
 }

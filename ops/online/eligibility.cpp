@@ -71,6 +71,9 @@ void check_eligibility(const at::Tensor& state, const at::Tensor& leaf, const at
     refuse(outer || trace.sym_size(-2) == state.sym_size(-1));
   } else {
     refuse(trace.sym_size(-1) == state.sym_size(-1) || trace.sym_size(-1) == 1);
+    refuse(leaf.dim() <= state.dim());
+    for (std::int64_t d = 1; d <= leaf.dim(); ++d)
+      refuse(leaf.sym_size(-d) == state.sym_size(-d) || leaf.sym_size(-d) == 1);
   }
 }
 
@@ -154,12 +157,12 @@ List advance_by_torch(at::TensorList traces, at::TensorList transitions, at::Ten
       shape.push_back(x->sym_size(-1));
       const at::Tensor z = with_one_batch(*x, 1, 1).to(type);
       driven = at::bmm(with_one_batch(driven, 1, 1).permute({1, 2, 0}), z.transpose(0, 1)).view_symint(shape);
-    } else {
+    } else if (traces.empty()) {
       driven = driven.clone();
     }
     for (std::size_t l = 0; l < traces.size(); ++l) {
       const at::Tensor& transition = transitions[k * drives.size() + l];
-      driven.addcmul_(of_synapses ? transition.unsqueeze(-1) : transition, traces[l]);
+      driven = driven.addcmul(of_synapses ? transition.unsqueeze(-1) : transition, traces[l]);
     }
     next.push_back(std::move(driven));
   }
@@ -179,6 +182,7 @@ SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("advance_eligibility", TORCH_FN(advance_eligibility));
 }
 
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) { library.impl("advance_eligibility", TORCH_FN(advance_eligibility)); }
 SPIKEFORGE_KERNELS(Autograd, library) {
   library.impl("with_eligibility", TORCH_FN(with_eligibility_autograd));
   library.impl("advance_eligibility", torch::autograd::autogradNotImplementedFallback());

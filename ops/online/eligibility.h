@@ -18,9 +18,8 @@ using traced::List;
 // The neuron's own derivatives over the steps of a call, by its last states v, from its first ones u:
 //   transitions   ∂v_k / ∂u_l        [*batch, N], row after row
 //   drives        ∂v_k / ∂x[t]       [T, *batch, N] for each k, x being the input `into`
-//   param_drives  ∂v_k / ∂p          [*batch, N] for each k, for each parameter of `of_params`, of which each neuron
-//   has
-//                                    its own then
+//   param_drives  ∂v_k / ∂p          [*batch, N] for each k, for each parameter of `of_params`: its value is each
+//                                    neuron's own there
 using LocalJacobian = std::tuple<List, List, List>(std::string_view, at::TensorList, at::TensorList, at::TensorList,
                                                    std::int64_t, at::IntArrayRef);
 

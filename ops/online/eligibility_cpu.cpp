@@ -13,7 +13,10 @@
 namespace spikeforge::ops::online {
 namespace {
 
-constexpr std::int64_t most_steps = 4;   // beyond them a matrix product is faster
+// Beyond them torch's matrix product, of wider vectors, makes up for going over the traces twice. One step of 32
+// samples, 700 inputs and 128 neurons with its backward pass takes 8.4 ms so, and 12.4 ms by torch's operators (one
+// thread).
+constexpr std::int64_t most_steps = 4;
 constexpr std::int64_t grain = 1 << 14;  // numbers for each thread at least
 
 // e_k[r, :] = Σ_l transitions_kl[r] e_l[r, :] + Σ_t drives_k[t, r] x[t, r / N, :], for rows r = b N + n.

@@ -33,6 +33,11 @@ std::tuple<List, List, List> local_jacobian(std::string_view neuron, at::TensorL
     TORCH_CHECK_VALUE(j >= 0 && j < static_cast<std::int64_t>(params.size()), jacobian_op,
                       ": of_params must be indices of ", params.size(), " parameters, but has ", j);
     at::Tensor& param = own[static_cast<std::size_t>(j)];
+    bool fits = param.dim() <= static_cast<std::int64_t>(shape.size());
+    for (std::int64_t d = 1; fits && d <= param.dim(); ++d)
+      fits = param.sym_size(-d) == shape[shape.size() - static_cast<std::size_t>(d)] || param.sym_size(-d) == 1;
+    TORCH_CHECK_VALUE(fits, jacobian_op, ": ", cell.params[static_cast<std::size_t>(j)].name, " has shape ",
+                      param.sym_sizes(), ", which does not broadcast against ", shape, ", the shape of a step");
     param = param.to(inputs[0].device()).expand_symint(shape).contiguous();
   }
   call.params = own;
@@ -66,6 +71,7 @@ std::tuple<List, List, List> local_jacobian(std::string_view neuron, at::TensorL
 }
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { library.impl(jacobian_op, TORCH_FN(local_jacobian)); }
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) { library.impl(jacobian_op, TORCH_FN(local_jacobian)); }
 SPIKEFORGE_KERNELS(Autograd, library) { library.impl(jacobian_op, torch::autograd::autogradNotImplementedFallback()); }
 
 }  // namespace

@@ -23,7 +23,8 @@ constexpr std::array rules = {"eprop", "ottt"};
 
 using OnlineLinear = std::tuple<List, List, List>(std::string_view, const at::Tensor&, const at::Tensor&,
                                                   const std::optional<at::Tensor>&, at::TensorList, at::TensorList,
-                                                  at::TensorList, std::string_view, std::int64_t, traced::MaybeList);
+                                                  at::TensorList, std::string_view, std::int64_t, traced::MaybeList,
+                                                  at::OptionalIntArrayRef);
 
 OnlineTraces rule_of(std::string_view name) {
   for (std::size_t i = 0; i < rules.size(); ++i)
@@ -179,7 +180,8 @@ std::size_t traces_wanted(const Call& call, OnlineTraces rule) {
 std::tuple<List, List, List> online_linear(std::string_view neuron, const at::Tensor& x, const at::Tensor& weight,
                                            const std::optional<at::Tensor>& bias, at::TensorList states,
                                            at::TensorList params, at::TensorList traces, std::string_view rule_name,
-                                           std::int64_t into, traced::MaybeList inputs) {
+                                           std::int64_t into, traced::MaybeList inputs,
+                                           at::OptionalIntArrayRef learned) {
   const OnlineTraces rule = rule_of(rule_name);
   const std::shared_ptr<const TracedCell> cell = cell_of(neuron, op);
   refuse_draws(*cell, op);
@@ -201,8 +203,12 @@ std::tuple<List, List, List> online_linear(std::string_view neuron, const at::Te
         rule == OnlineTraces::eprop || params[j].numel() == 1, op,
         ": rule=\"ottt\": the traces of inputs are of all neurons, so that parameters must be numbers, but ",
         cell->params[j].name, " has shape ", params[j].sym_sizes());
-    if (params[j].requires_grad()) call.learned.push_back(static_cast<std::int64_t>(j));
+    if (!learned && params[j].requires_grad()) call.learned.push_back(static_cast<std::int64_t>(j));
   }
+  if (learned) call.learned = learned->vec();
+  for (const std::int64_t j : call.learned)
+    TORCH_CHECK_VALUE(j >= 0 && j < static_cast<std::int64_t>(params.size()), op, ": learned must be indices of ",
+                      params.size(), " parameters, but has ", j);
   const std::size_t wanted = traces_wanted(call, rule);
   TORCH_CHECK_VALUE(traces.empty() || traces.size() == wanted, op, ": traces must be the ", wanted,
                     " of the call before, or none, but are ", traces.size());
@@ -214,6 +220,7 @@ std::tuple<List, List, List> online_linear(std::string_view neuron, const at::Te
 }
 
 SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { library.impl(op, TORCH_FN(online_linear)); }
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) { library.impl(op, TORCH_FN(online_linear)); }
 
 }  // namespace
 }  // namespace spikeforge::ops::online
@@ -227,7 +234,8 @@ OnlineLayer online_linear(const Neuron& neuron, const at::Tensor& x, const at::T
   auto [outputs, next, next_traces] =
       handle.call(neuron.text(), x, weight, bias, states, params, traces,
                   ops::online::rules[static_cast<std::size_t>(options.traces)], options.into,
-                  options.inputs.empty() ? std::nullopt : ops::traced::MaybeList(options.inputs));
+                  options.inputs.empty() ? std::nullopt : ops::traced::MaybeList(options.inputs),
+                  options.learned.has_value() ? at::OptionalIntArrayRef(*options.learned) : std::nullopt);
   return {std::move(outputs), std::move(next), std::move(next_traces)};
 }
 

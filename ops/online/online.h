@@ -40,16 +40,18 @@ enum class OnlineTraces : std::uint8_t { eprop, ottt };
 struct OnlineOptions {
   OnlineTraces traces = OnlineTraces::eprop;
   std::int64_t into = 0;  // the input that x weight^T + bias is added to
-  std::vector<at::Tensor> inputs =
-      {};  // of a neuron with several: one for each; those of `into` are added to. [T, *batch, N]
+  // Of a neuron with several inputs: one for each, [T, *batch, N]; that of `into` is added to.
+  std::vector<at::Tensor> inputs = {};
+  // Which parameters have traces under e-prop; by default those that require a gradient at this call.
+  std::optional<std::vector<std::int64_t>> learned = std::nullopt;
 };
 
 // x is [T, *batch, I], weight [N, I], bias [N] or undefined; states and params are those of the neuron, states [*batch,
 // N] or none. Gradients of this piece's outputs and states reach x, weight, bias and params; what came before the piece
 // counts by the traces alone, and gives no gradient to earlier x. The gradient of params is exact under e-prop, and
 // that of this piece alone under OTTT. Traces: under e-prop for each state [*batch, N, I], with a bias for each state
-// [*batch, N], and for each of params that requires a gradient for each state [*batch, N]; under OTTT [*batch, I]
-// for each state of the response, and [*batch, 1] with a bias; in the states' type.
+// [*batch, N], and for each learned one of params for each state [*batch, N]; under OTTT [*batch, I] for each state of
+// the response, and [*batch, 1] with a bias; in the states' type.
 //
 // Errors are c10::TypeError and c10::ValueError and name the operator and the argument; c10::NotImplementedError for a
 // neuron that draws random numbers.

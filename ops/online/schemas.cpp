@@ -8,10 +8,9 @@ namespace {
 SPIKEFORGE_SCHEMAS(library) {
   const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
   define(
-      "online_linear(str neuron, Tensor x, Tensor weight, Tensor? bias, Tensor[] states, Tensor[] params, Tensor[] "
-      "traces, *, str rule=\"eprop\", int into=0, Tensor[]? inputs=None) -> (Tensor[] outputs, Tensor[] states, "
-      "Tensor[] "
-      "traces)");
+      "online_linear(str neuron, Tensor x, Tensor weight, Tensor? bias, Tensor[] states, Tensor[] params, "
+      "Tensor[] traces, *, str rule=\"eprop\", int into=0, Tensor[]? inputs=None, int[]? learned=None) -> "
+      "(Tensor[] outputs, Tensor[] states, Tensor[] traces)");
   define(
       "local_jacobian(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, int into, int[] of_params) -> "
       "(Tensor[] transitions, Tensor[] drives, Tensor[] param_drives)");

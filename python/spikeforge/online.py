@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from spikeforge.nn.containers import Sequential, TimeDistributed
-from spikeforge.nn.loops import _why_not_linear, _why_not_neuron, text_of
+from spikeforge.nn.loops import _has_hooks, _why_not_linear, _why_not_neuron, text_of
 from spikeforge.nn.network import Recurrent
+from spikeforge.nn.own import Neuron
 from spikeforge.nn.parts import foreign_neurons
 from spikeforge.nn.stateful import has_states
 
@@ -31,8 +32,8 @@ class Online(nn.Module):
             loss(online(x)).backward()      # adds to the gradients of net's parameters
 
     States and traces stay from one call to the next, and no graph does: after a million steps a call takes the memory
-    of the first. Within a piece gradients are those of backpropagation through time; what came before it counts by the
-    traces. ``docs/online.md`` says what each rule drops.
+    of the first. Within a piece gradients are those of backpropagation through time, but for what comes back to the
+    neurons of a ``Recurrent``; what came before it counts by the traces. ``docs/online.md`` says what each rule drops.
 
     Args:
         net: layers one after the other, in ``nn.Sequential`` of torch or of spikeforge: ``nn.Linear`` and, with
@@ -41,7 +42,7 @@ class Online(nn.Module):
             with weights stands directly before a neuron, or behind the last one.
         rule: "eprop", a trace for each synapse: exact for a layer by itself. Or "ottt", a trace for each input.
         feedback: "symmetric": gradients go back through the weights. Or "random": through fixed random matrices in
-            the place of all ``nn.Linear`` but the first, drawn from ``generator``.
+            the place of every ``nn.Linear`` that has a layer with weights before it, drawn from ``generator``.
 
     Raises:
         ValueError: for a network that has something else in it; the message names the part.
@@ -59,8 +60,9 @@ class Online(nn.Module):
         if not any(layer.neuron is not None for layer in self._layers):
             raise ValueError("Online: the network has no neuron")
         if feedback == "random":
+            learns = [isinstance(layer.product, (nn.Linear, *CONVOLUTIONS)) for layer in self._layers]
             for i, layer in enumerate(self._layers):
-                if i > 0 and isinstance(layer.product, nn.Linear):
+                if isinstance(layer.product, nn.Linear) and any(learns[:i]):
                     self.register_buffer(f"feedback{i}", _drawn_like(layer.product.weight, generator))
         self.reset()
 
@@ -72,16 +74,31 @@ class Online(nn.Module):
         """
         if samples is None:
             self._memories = [_Memory() for _ in self._layers]
+            self._restart: Tensor | None = None
             return
-        for memory in self._memories:
-            memory.restart = samples if memory.restart is None else memory.restart | samples
+        if not isinstance(samples, Tensor) or samples.dtype != torch.bool or samples.dim() != 1:
+            raise TypeError("Online: samples of reset must be a bool tensor [B]")
+        if self._restart is not None and self._restart.shape != samples.shape:
+            raise ValueError(f"Online: samples of reset must be {list(self._restart.shape)}, as before, but are {list(samples.shape)}")
+        self._restart = samples.clone() if self._restart is None else self._restart | samples
 
     def forward(self, x: Tensor) -> Tensor:
         """What the network gives for a piece ``[T, B, ...]``."""
         if x.dim() < 3:
             raise ValueError(f"Online: x must be [T, B, ...], time first, but has {x.dim()} dimensions")
+        batch = x.shape[1]
+        if self._restart is not None and len(self._restart) != batch:
+            raise ValueError(f"Online: samples of reset were [{len(self._restart)}], but x has {batch} samples")
+        for memory in self._memories:
+            if memory.states and memory.states[0].shape[0] != batch:
+                kept = memory.states[0].shape[0]
+                raise ValueError(f"Online: x has {batch} samples, but the states kept are of {kept}; call reset() to start anew")
+        if not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled():
+            for memory in self._memories:
+                memory.leave_inference_mode()
+        restart, self._restart = self._restart, None
         for i, (layer, memory) in enumerate(zip(self._layers, self._memories)):
-            x = layer(x, memory, self.rule, getattr(self, f"feedback{i}", None))
+            x = layer(x, memory, self.rule, getattr(self, f"feedback{i}", None), restart)
         return x
 
     @property
@@ -99,57 +116,68 @@ class _Memory:
 
     states: list[Tensor] = dataclasses.field(default_factory=list)
     traces: list[Tensor] = dataclasses.field(default_factory=list)
-    heard: Tensor | None = None  # [1, B, N + 1], of a recurrent layer: its spikes, and 1, of which its bias is the weight
-    restart: Tensor | None = None  # bool [B]
+    last_spikes: Tensor | None = None  # [1, B, ..., N + 1] of a recurrent layer: with a 1, of which its bias is the weight
+
+    def leave_inference_mode(self) -> None:
+        """What was kept by a call in inference mode could not take part in a graph."""
+        clone = lambda t: t.clone() if t.is_inference() else t
+        self.states, self.traces = [clone(t) for t in self.states], [clone(t) for t in self.traces]
+        self.last_spikes = None if self.last_spikes is None else clone(self.last_spikes)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Layer:
-    """A product and its neuron, one of them, or a layer without weights."""
+    """A product and its neuron, one of them, or a layer without weights as the product."""
 
     product: nn.Module | None
     neuron: nn.Module | None = None
     back: nn.Linear | None = None  # of a recurrent layer
 
-    def __call__(self, x: Tensor, memory: _Memory, rule: str, feedback: Tensor | None) -> Tensor:
+    def __call__(self, x: Tensor, memory: _Memory, rule: str, feedback: Tensor | None, restart: Tensor | None) -> Tensor:
         if self.neuron is None:
             if feedback is None:
                 return _over_time(self.product, x)
-            return _over_time(self.product, x.detach()) + _led_back(x, feedback)
-        if self.back is None:
-            return self._piece(x, memory, rule, feedback)
-        return torch.cat([self._piece(step, memory, rule, feedback) for step in x.split(1)])
+            return _over_time(self.product, x.detach()) + _RandomFeedback.apply(x, feedback)
+        if self.back is None or not len(x):
+            return self._piece(x, memory, rule, feedback, restart)
+        first, *rest = x.split(1)
+        steps = [self._piece(first, memory, rule, feedback, restart)]
+        steps += [self._piece(step, memory, rule, feedback, None) for step in rest]
+        return torch.cat(steps)
 
-    def _piece(self, x: Tensor, memory: _Memory, rule: str, feedback: Tensor | None) -> Tensor:
-        like = x
+    def _piece(self, x: Tensor, memory: _Memory, rule: str, feedback: Tensor | None, restart: Tensor | None) -> Tensor:
+        current_like = x  # of the neuron's shape
         if self.product is not None:
             with torch.no_grad():
-                like = x.new_empty(()).expand(len(x), *_over_time(self.product, x[:0]).shape[1:])
-        text, starts, params = self._asked(like)
-        self._start_anew(memory, rule, text, starts, params, like, x)
+                current_like = x.new_empty(()).expand(len(x), *_over_time(self.product, x[:0]).shape[1:])
+        text, starts, params = self._text_and_parameters(current_like)
+        if restart is not None and memory.states:
+            self._start_anew(memory, rule, text, starts, params, current_like, x, restart)
         states = memory.states or starts
         if isinstance(self.product, nn.Linear):
-            external = None if feedback is None else [_led_back(x, feedback)]
             weight, bias = self._weights()
-            before = self._with_heard(x if feedback is None else x.detach(), memory)
             outputs, states, memory.traces = ops.online_linear(
-                text, before, weight, bias, states, params, memory.traces, rule=rule, inputs=external
-            )
+                text, self._with_last_spikes(x if feedback is None else x.detach(), memory), weight, bias, states, params,
+                memory.traces, rule=rule, inputs=None if feedback is None else [_RandomFeedback.apply(x, feedback)],
+                learned=self._learned(),
+            )  # fmt: skip
         elif self.product is not None:
-            outputs, states, memory.traces = self._convolved(text, x, states, params, memory.traces, like)
+            outputs, states, memory.traces = self._convolved(text, x, states, params, memory.traces, current_like)
         else:
             outputs, states = ops.run(text, [x], states, params)
         memory.states = [state.detach() for state in states]
-        if self.back is not None:
+        if self.back is not None and len(x):
             spikes = outputs[0].detach()
-            memory.heard = torch.cat([spikes, spikes.new_ones(()).expand_as(spikes[..., :1])], -1)
+            memory.last_spikes = torch.cat([spikes, spikes.new_ones(()).expand_as(spikes[..., :1])], -1)
         return outputs[0]
 
-    def _with_heard(self, x: Tensor, memory: _Memory) -> Tensor:
+    def _with_last_spikes(self, x: Tensor, memory: _Memory) -> Tensor:
         if self.back is None:
             return x
-        heard = memory.heard if memory.heard is not None else x.new_zeros(1, *x.shape[1:-1], self.back.in_features + 1)
-        return torch.cat([x, heard], -1)
+        spikes = memory.last_spikes
+        if spikes is None:
+            spikes = x.new_zeros(1, *x.shape[1:-1], self.back.in_features + 1)
+        return torch.cat([x, spikes[: len(x)]], -1)
 
     def _weights(self) -> tuple[Tensor, Tensor | None]:
         """[N, I] and [N] of a Linear; what comes back is input behind the others."""
@@ -159,59 +187,59 @@ class _Layer:
         of_ones = weight.new_zeros(len(weight), 1) if self.back.bias is None else self.back.bias[:, None]
         return torch.cat([weight, self.back.weight, of_ones], 1), bias
 
-    def _asked(self, like: Tensor) -> tuple[str, Sequence[Tensor], Sequence[Tensor]]:
+    def _learned(self) -> list[int]:
+        """Which of the neuron's parameters have traces: always the same, whatever requires a gradient at a call."""
+        own = dict(self.neuron.named_parameters())
+        return [j for j, name in enumerate(text_of(self.neuron).params) if name in own]
+
+    def _text_and_parameters(self, current_like: Tensor) -> tuple[str, Sequence[Tensor], Sequence[Tensor]]:
         """The neuron's text, where its states start ([]: as the text says), and its parameters."""
-        asked: list = []
+        told: list = []
 
         def layer(text: str, _: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor]):
-            asked.extend((text, states, params))
+            told.extend((text, states, params))
             return [], []
 
-        text_of(self.neuron).call(self.neuron, [like], {}, False, layer)
-        return tuple(asked)
+        text_of(self.neuron).call(self.neuron, [current_like], {}, False, layer)
+        return tuple(told)
 
     def _start_anew(self, memory: _Memory, rule: str, text: str, starts: Sequence[Tensor], params: Sequence[Tensor],
-                    like: Tensor, x: Tensor) -> None:  # fmt: skip
-        restart, memory.restart = memory.restart, None
-        if restart is None or not memory.states:
-            return
-        if restart.shape != like.shape[1:2]:
-            raise ValueError(f"Online: samples of reset must be [{like.shape[1]}], but has {list(restart.shape)}")
+                    current_like: Tensor, x: Tensor, restart: Tensor) -> None:  # fmt: skip
         with torch.no_grad():  # after no steps states are where they start
-            _, begin = ops.run(text, [like[:0]], starts, params)
+            _, states = ops.run(text, [current_like[:0]], starts, params)
             traces = [torch.zeros_like(trace) for trace in memory.traces]
             if rule == "ottt" and traces:
-                of_x = ops.run(ops.trace_of_input(text), [self._with_heard(x[:1], memory)[:0]], [], params)[1]
-                of_bias = [trace.flatten(1)[:, :1] for trace in of_x]
+                of_x = ops.run(ops.trace_of_input(text), [self._with_last_spikes(x[:0], memory)], [], params)[1]
+                of_bias = [t[..., :1] if isinstance(self.product, nn.Linear) else t.flatten(1)[:, :1] for t in of_x]
                 traces = [*of_x, *of_bias][: len(traces)]
         chosen = lambda old, new: torch.where(restart.to(old.device).view(-1, *[1] * (old.dim() - 1)), new, old)
-        memory.states = [chosen(old, new) for old, new in zip(memory.states, begin)]
+        memory.states = [chosen(old, new) for old, new in zip(memory.states, states)]
         memory.traces = [chosen(old, new) for old, new in zip(memory.traces, traces)]
-        if memory.heard is not None:
-            memory.heard = chosen(memory.heard[0], torch.zeros_like(memory.heard[0]))[None]
+        if memory.last_spikes is not None:
+            memory.last_spikes = chosen(memory.last_spikes[0], torch.zeros_like(memory.last_spikes[0]))[None]
 
     def _convolved(self, text: str, x: Tensor, states: Sequence[Tensor], params: Sequence[Tensor], traces: Sequence[Tensor],
-                   like: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:  # fmt: skip
+                   current_like: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:  # fmt: skip
         """What online_linear does with rule="ottt", of a convolution: its gradient by a trace is that of the trace's own
         product, which goes on to the states and adds nothing to them."""
         conv = self.product
         of_x = traces[: len(traces) // (1 if conv.bias is None else 2)]
         if not states:
-            states = ops.run(text, [like[:0]], [], params)[1]
+            states = ops.run(text, [current_like[:0]], [], params)[1]
         kept = of_x[len(of_x) - len(states) :] if traces else []
         images = torch.cat([x.flatten(0, 1), *(trace.to(x.dtype) for trace in kept)])
         currents = conv._conv_forward(images, conv.weight, None)
         current, *shares = currents.split([x.shape[0] * x.shape[1], *[x.shape[1]] * len(kept)])
         current = current.unflatten(0, x.shape[:2])
         if conv.bias is not None:
-            by_channel = lambda t: t.view(-1, *[1] * (x.dim() - 3))
-            current = current + by_channel(conv.bias)
+            by_channel = conv.bias.view(-1, *[1] * (x.dim() - 3))
+            current = current + by_channel
             of_bias = traces[len(traces) - len(states) :] if traces else []
-            shares = [share + trace.view(-1, *[1] * (x.dim() - 2)) * by_channel(conv.bias) for share, trace in zip(shares, of_bias)]
-        led = [state.detach() for state in states]
+            shares = [share + trace.view(-1, *[1] * (x.dim() - 2)) * by_channel for share, trace in zip(shares, of_bias)]
+        before = [state.detach() for state in states]
         if shares:
-            led = [state + (share - share.detach()) for state, share in zip(led, shares)]
-        outputs, after = ops.run(text, [current], led, params)
+            before = [state + (share - share.detach()) for state, share in zip(before, shares)]
+        outputs, after = ops.run(text, [current], before, params)
         with torch.no_grad():
             response, ones = ops.trace_of_input(text), x.new_ones(()).expand(*x.shape[:2], 1)
             new = ops.run(response, [x], of_x, params)[1]
@@ -233,10 +261,6 @@ class _RandomFeedback(torch.autograd.Function):
         return grad @ ctx.saved_tensors[0].to(grad.dtype), None
 
 
-def _led_back(x: Tensor, feedback: Tensor) -> Tensor:
-    return _RandomFeedback.apply(x, feedback)
-
-
 def _drawn_like(weight: Tensor, generator: torch.Generator | None) -> Tensor:
     bound = weight.shape[1] ** -0.5  # as torch draws a Linear's
     return torch.empty(weight.shape, dtype=weight.dtype).uniform_(-bound, bound, generator=generator).to(weight.device)
@@ -254,7 +278,7 @@ def _flat(net: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     if isinstance(net, TimeDistributed):
         yield from _flat(net.module, prefix + "module.")
     elif isinstance(net, (nn.Sequential, Sequential)) and type(net).forward in (nn.Sequential.forward, Sequential.forward):
-        for name, part in net.named_children():
+        for name, part in net._modules.items():  # a module may stand in several places
             yield from _flat(part, f"{prefix}{name}.")
     else:
         yield prefix[:-1] or "0", net
@@ -272,12 +296,15 @@ def _layers(parts: list[tuple[str, nn.Module]], rule: str) -> list[_Layer]:
                 layers.append(_Layer(part))
             elif kinds[i + 1] != "neuron":
                 raise ValueError(f"Online: {shown} must stand directly before a neuron, or behind the last one")
+            elif reason := _why_not_product(part):
+                raise ValueError(f"Online: {shown}: {reason}, which traces would not see")
         elif kind == "neuron":
             neuron, back = (part.cell, part.module) if isinstance(part, Recurrent) else (part, None)
             if product is None and (back is not None or any(p.requires_grad for p in part.parameters())):
                 raise ValueError(f"Online: {shown} learns, so that a Linear must stand directly before it")
             if back is not None and not isinstance(product, nn.Linear):
                 raise ValueError(f"Online: before {shown} must stand a Linear, but there is a {type(product).__name__}")
+            text_of(neuron)  # written now: a graph's tracer could not
             layers.append(_Layer(product, neuron, back))
         else:
             if i < last and any(True for _ in part.parameters()):
@@ -292,18 +319,29 @@ def _kind_of(name: str, part: nn.Module, rule: str) -> str:
         if rule == "eprop":
             raise ValueError(f'Online: {shown}: a trace for each synapse of a convolution would be larger than all else; take rule="ottt"')
         return "product"
-    if type(part) is nn.Linear:
+    if isinstance(part, nn.Linear):
         return "product"
-    if isinstance(part, Recurrent):
-        reason = _why_not_linear(part.module) or _why_not_neuron(part.cell)
-        if reason or part.module.in_features != part.module.out_features:
-            raise ValueError(f"Online: {shown}: {reason}")
-        return "neuron"
-    if has_states(part):
-        reason = _why_not_neuron(part)
+    if isinstance(part, Recurrent) or has_states(part):
+        recurrent = isinstance(part, Recurrent)
+        reason = _why_not_linear(part.module) if recurrent else ""
+        neuron = part.cell if recurrent else part
+        reason = reason or _why_not_neuron(neuron)
+        if not reason and (_has_hooks(part) or _has_hooks(neuron)):
+            reason = "it has hooks, which would not be called"
+        if not reason and isinstance(neuron, Neuron) and neuron.n_inputs != 1:
+            reason = f"it has {neuron.n_inputs} inputs"
         if reason:
-            raise ValueError(f"Online: {shown}: {reason}")
+            raise ValueError(f"Online: {shown} cannot learn online: {reason}")
         return "neuron"
     for neuron in foreign_neurons(part):
         raise ValueError(f"Online: {shown} has the states of {type(neuron).__name__}; spikeforge.accelerate replaces it")
+    if isinstance(part, nn.RNNBase):
+        raise ValueError(f"Online: {shown} has states of its own, which no piece would hand on")
     return "layer"
+
+
+def _why_not_product(part: nn.Module) -> str:
+    kind = next(kind for kind in (nn.Linear, *CONVOLUTIONS) if isinstance(part, kind))
+    if type(part).forward is not kind.forward or (kind is not nn.Linear and type(part)._conv_forward is not kind._conv_forward):
+        return "it has a forward of its own"
+    return "it has hooks" if _has_hooks(part) else ""

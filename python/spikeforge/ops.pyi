@@ -1687,6 +1687,7 @@ def max_pool2d_with_places(x: Tensor, windows: Sequence[int], ceil_mode: bool) -
 def online_linear(
     neuron: str, x: Tensor, weight: Tensor, bias: Tensor | None, states: Sequence[Tensor], params: Sequence[Tensor],
     traces: Sequence[Tensor], *, rule: str = "eprop", into: int = 0, inputs: Sequence[Tensor] | None = None,
+    learned: Sequence[int] | None = None,
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """A neuron behind x weight^T + bias that learns from a piece of a sequence, x [T, *batch, I]; traces stand for what
     came before. Returns (outputs, states, traces).
@@ -1704,6 +1705,7 @@ def online_linear(
         rule: "eprop" or "ottt".
         into: the input that the product is added to.
         inputs: one [T, *batch, N] for each input of the neuron; none where the product is the only one.
+        learned: which parameters have traces under e-prop; by default those that require a gradient at this call.
 
     Returns:
         The outputs, each [T, *batch, N]; the states; and the traces.

@@ -243,14 +243,16 @@ class Call {
 // adaptive_lif on sm_100 and sm_120. Where registers are what lacks: Izhikevich's with ten parameters a neuron, forward
 // 40, on sm_80, and time-parallel in float64 with their gradients 864, on sm_90; time-parallel passes of 16 warps,
 // which have 128 registers a thread, 56, in qif on sm_90; those in float64 of a smooth neuron, which gradients are
-// checked with, with erf's primitive eight times over, 1760, on sm_90. Neurons in turns that add up gradients of
-// parameters 40, in qif and, with multi_gaussian, adaptive_lif, on sm_80 and sm_120.
+// checked with, with erf's primitive eight times over, 1760, on sm_90; time-parallel ones of a neuron that draws by
+// every law, Poisson's loops among them, 156, on sm_120. Neurons in turns that add up gradients of parameters 40, in
+// qif and, with multi_gaussian, adaptive_lif, on sm_80 and sm_120.
 constexpr int spilled_by_doubles = 56;
 constexpr int spilled_by_sines = 64;
 constexpr int spilled_by_ten_tensors = 40;
 constexpr int spilled_by_ten_gradients = 864;
 constexpr int spilled_by_sixteen_warps = 56;
 constexpr int spilled_by_smooth_erf = 1760;
+constexpr int spilled_by_draws = 156;
 constexpr int spilled_by_sums = 40;
 
 int allowed_spill(const KernelSpec& spec) {
@@ -266,6 +268,7 @@ int allowed_spill(const KernelSpec& spec) {
   const bool is_parallel = loop.schedule.segments > 1;
   const auto wanted = std::ranges::count(params, true, &kernels::Place::wanted);
   if (loop.type != DType::f64) {
+    if (is_parallel && spec.cell->draws) return spilled_by_draws;
     if (loop.schedule.segments >= 16) return spilled_by_sixteen_warps;
     return loop.schedule.in_turns && wanted >= 3 ? spilled_by_sums : parked_bytes;
   }

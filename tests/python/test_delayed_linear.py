@@ -80,6 +80,45 @@ def test_a_whole_delay_is_learned_to_the_right():
     assert torch.isclose(last.grad, x[: 8 - MOST].sum() - x[: 8 - MOST + 1].sum()).all()
 
 
+def test_a_narrow_gauss_is_the_nearest_step(device):
+    for width in (0.03, 1e-3):
+        x, d = torch.randn(9, 1, 1, device=device), torch.tensor([2.4], device=device, requires_grad=True)
+        y = ops.delayed_linear(x, torch.ones(1, 1, device=device), d, max_delay=MOST, interpolation="gauss", width=width)
+        torch.testing.assert_close(y[2:], x[:-2])
+        y.sum().backward()
+        assert d.grad.isfinite().all()
+
+
+def test_no_features_and_frozen_arguments():
+    layer = snn.DelayedLinear(0, 2, 3)
+    assert torch.equal(layer(torch.rand(4, 2, 0)), layer.bias.expand(4, 2, 2))
+    none = snn.DelayedLinear(2, 0, 3)
+    none(torch.rand(4, 2, 2)).sum().backward()
+    assert none.weight.grad.shape == (0, 2)
+    x, w, d, b, past = numbers("synapse")
+    for wanted in ((x,), (w,), (d,), (past,), (w, past)):
+        leaves = [t.requires_grad_(any(t is one for one in wanted)) for t in (x, w, d, past)]
+        y = ops.delayed_linear(leaves[0], leaves[1], leaves[2], max_delay=MOST, past=leaves[3])
+        some = torch.autograd.grad(y.square().sum(), wanted)
+        for t in leaves:
+            t.requires_grad_()
+        y = ops.delayed_linear(leaves[0], leaves[1], leaves[2], max_delay=MOST, past=leaves[3])
+        for one, want in zip(some, torch.autograd.grad(y.square().sum(), wanted)):
+            torch.testing.assert_close(one, want)
+
+
+def test_a_checkpoint_has_its_form():
+    layer = snn.DelayedLinear(3, 2, MOST, interpolation="gauss", width=3.0)
+    layer.width = 0.7
+    other = snn.DelayedLinear(3, 2, MOST)
+    other.load_state_dict(layer.state_dict())
+    x = torch.randn(6, 2, 3)
+    assert torch.equal(other(x), layer(x)) and (other.interpolation, other.width) == ("gauss", 0.7)
+    with torch.no_grad():
+        layer.delay.fill_(-3.0)
+    assert layer.clamp_().delay.abs().max() == 0
+
+
 @pytest.mark.parametrize("per", ["synapse", "input"])
 def test_pieces_are_the_whole(per, device):
     layer = snn.DelayedLinear(5, 3, MOST, per=per, interpolation="gauss").to(device, torch.float64)
@@ -162,9 +201,11 @@ REFUSED = {
     "width": (call(interpolation="gauss", width=0.0), ValueError, "width must be above 0"),
     "past": (call(past=torch.rand(3, 2, 5)), ValueError, r"past must have shape \[4, 2, 5\]"),
     "module's per": (lambda: snn.DelayedLinear(3, 3, 2, per="neuron"), ValueError, "'synapse' or 'input'"),
-    "module's delay": (lambda: snn.DelayedLinear(3, 3, 2, delay=torch.rand(2)), ValueError, r"delay must have shape \[3, 3\]"),
-    "module's max_delay": (lambda: snn.DelayedLinear(3, 3, 2.5), ValueError, "max_delay must be a whole number"),
+    "module's delay": (lambda: snn.DelayedLinear(3, 3, 2, delay=torch.rand(2)), ValueError, r"delay must be real and have shape \[3, 3\]"),
+    "module's max_delay": (lambda: snn.DelayedLinear(3, 3, 2.5), ValueError, "max_delay must be a whole number from 0 to 4096"),
     "module's x": (lambda: snn.DelayedLinear(3, 3, 2)(torch.rand(4, 2, 5)), ValueError, "DelayedLinear: weight must have shape"),
+    "module's width": (lambda: snn.DelayedLinear(3, 3, 2, width=0.0), ValueError, "width must be above 0"),
+    "bias's type": (call(bias=torch.ones(3).int()), TypeError, "bias must be of a floating type"),
     "deployed": (lambda: snn.DelayedLinear(3, 3, 2).deployed(), ValueError, "per='input'"),
 }
 

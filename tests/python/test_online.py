@@ -1,5 +1,6 @@
 """Online learning: traces against plain loops in float64, written from the papers' equations."""
 
+import copy
 import gc
 import weakref
 
@@ -267,6 +268,82 @@ def test_some_samples_start_anew(rule):
         assert wanted[1].abs().max() > 0
 
 
+def test_a_module_may_stand_in_several_places():
+    pool, linear, neuron = nn.Dropout(0.0), nn.Linear(6, 6), snn.LIF(v_reset=None)
+    net = nn.Sequential(pool, linear, neuron, pool, linear, neuron, linear).double()
+    x, grad = 3 * torch.randn(5, 3, 6, dtype=torch.float64), torch.randn(5, 3, 6, dtype=torch.float64)
+    out = pieces(net, spikeforge.Online(net), x, grad)
+    with torch.no_grad():
+        torch.testing.assert_close(out, net(x))
+
+
+@pytest.mark.parametrize("rule", ["eprop", "ottt"])
+def test_what_is_between_the_pieces(rule):
+    """A call without gradients, in inference mode, of no steps, with a frozen constant, a copy: all go on alike."""
+    tau = snn.Learnable(2.0, min=1.1, max=10.0) if rule == "eprop" else 2.0
+    net = nn.Sequential(nn.Linear(5, 6), snn.LIF(tau=tau), nn.Linear(6, 2))
+    x = 3 * torch.randn(4, 3, 5)
+    online = spikeforge.Online(net, rule=rule)
+    with torch.no_grad():
+        online(x[:1])
+    with torch.inference_mode():
+        online(x[1:2])
+    assert online(x[:0]).shape == (0, 3, 2)
+    again = copy.deepcopy(online)
+    for p in net[1].parameters():
+        p.requires_grad_(False)
+    online(x[2:]).sum().backward()
+    other = spikeforge.Online(again.net, rule=rule)
+    for part in x.split(1):
+        other(part)
+    for a, b in zip(online.traces[0], other.traces[0]):
+        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(again(x[2:]), online.net(x)[2:], rtol=1e-4, atol=1e-5)
+    (again(x[2:]).sum()).backward()
+    torch.testing.assert_close(torch.compile(online, fullgraph=True, backend="aot_eager")(x[2:]).shape, (2, 3, 2))
+
+
+def test_a_recurrent_layer_takes_no_steps_and_pieces():
+    net = nn.Sequential(nn.Linear(5, 6), snn.Recurrent(snn.LIF(), nn.Linear(6, 6)))
+    online, stepped = spikeforge.Online(net), spikeforge.Online(net)
+    x = 3 * torch.randn(5, 3, 5)
+    assert online(x[:0]).shape == (0, 3, 6)
+    torch.testing.assert_close(online(x), torch.cat([stepped(step) for step in x.split(1)]))
+    for a, b in zip(online.traces[0], stepped.traces[0]):
+        torch.testing.assert_close(a, b)
+
+
+def test_more_batch_dimensions_start_anew():
+    net = nn.Sequential(nn.Linear(5, 6), snn.LIF(), nn.Linear(6, 2))
+    for rule in ("eprop", "ottt"):
+        online = spikeforge.Online(net, rule=rule)
+        x = 3 * torch.randn(2, 2, 3, 5)  # [T, B, E, I]
+        online(x)
+        done = torch.tensor([True, False])
+        online.reset(done)
+        done.zero_()  # the caller's own
+        torch.testing.assert_close(online(x)[:, 0], net(x)[:, 0])
+        with pytest.raises(ValueError, match=r"samples of reset were \[3\], but x has 2"):
+            online.reset(torch.ones(3, dtype=torch.bool))
+            online(x)
+        with pytest.raises(TypeError, match="bool tensor"):
+            online.reset([True, False])
+    with pytest.raises(ValueError, match="the states kept are of 2; call reset"):
+        spikeforge_online = spikeforge.Online(net)
+        spikeforge_online(x)
+        spikeforge_online(x[:, :1])
+
+
+def test_random_feedback_is_of_what_has_weights_before_it():
+    net = nn.Sequential(nn.Dropout(0.0), nn.Linear(5, 6), snn.LIF(), nn.Linear(6, 2))
+    online = spikeforge.Online(net, feedback="random")
+    assert [name for name, _ in online.named_buffers()] == ["feedback2"]
+    conv = nn.Sequential(nn.Conv1d(2, 3, 1), snn.LIF(), nn.Flatten(), nn.Linear(12, 2))
+    online = spikeforge.Online(conv, rule="ottt", feedback="random")
+    online(torch.randn(2, 3, 2, 4)).sum().backward()
+    assert [name for name, _ in online.named_buffers()] == ["feedback2"] and conv[0].weight.grad.abs().sum() > 0
+
+
 def test_nothing_of_the_past_is_kept():
     net = two_layers(torch.float32)
     online = spikeforge.Online(net)
@@ -299,6 +376,8 @@ def test_operators(device):
         results.append((*torch.autograd.grad(loss, [w, b, tau]), *states, *traces))
     for a, c in zip(*results):
         torch.testing.assert_close(a, c)
+    per_sample = torch.vmap(lambda x: ops.online_linear(LIF, x, w, b, [], [tau], [])[2][0])(x.transpose(0, 1).unsqueeze(2))
+    torch.testing.assert_close(per_sample[:, 0], ops.online_linear(LIF, x, w, b, [], [tau], [])[2][0])
     with pytest.raises(NotImplementedError, match="forward mode|forward-mode|tangent"):
         torch.func.jvp(lambda w: ops.with_eligibility(torch.rand(3, 4), w, torch.rand(3, 4, 5)), (w.detach().cpu(),), (w.detach().cpu(),))
 
@@ -330,7 +409,15 @@ REFUSED = {
     "norm alone": (lambda: spikeforge.Online(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3), snn.LIF())), ValueError, r"0 \(BatchNorm1d\) has parameters"),
     "convolution": (lambda: spikeforge.Online(nn.Sequential(nn.Conv2d(3, 3, 1), snn.LIF())), ValueError, 'take rule="ottt"'),
     "learned alone": (lambda: spikeforge.Online(nn.Sequential(snn.PLIF())), ValueError, r"0 \(PLIF\) learns"),
-    "other network": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), snn.Network())), ValueError, r"1 \(Network\): Network is no neuron"),
+    "other network": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), snn.Network())), ValueError, r"1 \(Network\) cannot learn online: Network is no neuron"),
+    "hooks": (lambda: spikeforge.Online(nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 3)), snn.LIF())), ValueError, "0 .Linear.: it has hooks"),
+    "own forward": (lambda: spikeforge.Online(nn.Sequential(type("Own", (nn.Conv1d,), {"forward": lambda self, x: x})(3, 3, 1), snn.LIF()), rule="ottt"), ValueError, "0 .Own.: it has a forward of its own"),
+    "two inputs": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), snn.Neuron(ALIF, tau=2.0, b=0.3))), ValueError, "it has 2 inputs"),
+    "smooth": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), snn.LIF(spiking=False))), ValueError, "cannot learn online: spiking=False"),
+    "LSTM": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), snn.LIF(), nn.LSTM(3, 3))), ValueError, "2 .LSTM. has states of its own"),
+    "leaf": (lambda: ops.with_eligibility(torch.rand(3, 6), torch.rand(7), torch.rand(3, 6)), ValueError, "and leaf of shape .7."),
+    "parameter's shape": (lambda: ops.local_jacobian(LIF, [torch.rand(2, 3, 5)], [torch.rand(3, 5)], [torch.rand(4)], 0, [0]), ValueError, "tau has shape .4., which does not broadcast"),
+    "learned": (call_with(learned=[3]), ValueError, "learned must be indices of 1 parameters, but has 3"),
     "no time": (lambda: spikeforge.Online(two_layers())(torch.rand(3, 5)), ValueError, "time first, but has 2 dimensions"),
 }
 

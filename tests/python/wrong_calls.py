@@ -125,7 +125,7 @@ def public_calls(schema):
         for delay, form, past in ((torch.rand(3, 5, requires_grad=True), "gauss", torch.rand(4, 2, 5)), (torch.rand(5), "linear", None)):
             given = dict(x=x, weight=w, delay=delay, max_delay=4, interpolation=form, width=0.5, past=past)
             if name.endswith("backward"):
-                given = dict(grad=torch.randn(6, 2, 3), **{key: value.detach() if isinstance(value, torch.Tensor) else value for key, value in given.items()})
+                given = dict(grad=torch.randn(6, 2, 3), needs_grad=[True, past is None, True, past is not None], **{key: value.detach() if isinstance(value, torch.Tensor) else value for key, value in given.items()})
             yield given
     elif name == "local_jacobian":
         yield dict(neuron=TEXT, inputs=[torch.randn(2, 3, 5)], states=[torch.rand(3, 5)], params=[torch.rand(())], into=0, of_params=[0])

@@ -16,6 +16,7 @@ from spikeforge.nn.errors import ERRORS, first_line
 from spikeforge.nn.stateful import State, StatefulModule, States, shape_of
 
 OPERATOR = torch.ops.spikeforge.delayed_linear.default
+LONGEST = 4096  # as the operator has it
 FORMS = ("linear", "triangle", "gauss")
 
 
@@ -36,7 +37,9 @@ class DelayedLinear(StatefulModule):
         bias: whether there is one.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
 
-    Delays outside of 0 and max_delay count as these, and are not moved. The weights start as those of ``nn.Linear``.
+    Delays outside of 0 to max_delay count as the nearer bound, and stay where they are, without a gradient: call
+    :meth:`clamp_` after the optimiser's step. The weights start as those of ``nn.Linear``. A ``state_dict`` has
+    ``interpolation`` and ``width``, too.
     Source: Hammouamri, Khalfaoui-Hassani and Masquelier, ICLR 2024.
     """
 
@@ -51,8 +54,10 @@ class DelayedLinear(StatefulModule):
         for name, value, legal in (("per", per, ("synapse", "input")), ("interpolation", interpolation, FORMS)):
             if value not in legal:
                 raise ValueError(f"DelayedLinear: {name} must be {' or '.join(map(repr, legal))}, but is {value!r}")
-        if isinstance(max_delay, bool) or not isinstance(max_delay, int) or max_delay < 0:
-            raise ValueError(f"DelayedLinear: max_delay must be a whole number, 0 or more, but is {max_delay!r}")
+        if isinstance(max_delay, bool) or not isinstance(max_delay, int) or not 0 <= max_delay <= LONGEST:
+            raise ValueError(f"DelayedLinear: max_delay must be a whole number from 0 to {LONGEST}, but is {max_delay!r}")
+        if not is_number(width) or not 0 < width < math.inf:
+            raise ValueError(f"DelayedLinear: width must be above 0, but is {width!r}")
         self.in_features, self.out_features, self.max_delay = in_features, out_features, max_delay
         self.interpolation, self.width = interpolation, width
         bound = 1 / math.sqrt(in_features) if in_features else 0.0
@@ -64,8 +69,8 @@ class DelayedLinear(StatefulModule):
             delay = max_delay * torch.rand(shape)
         elif not is_number(delay) and not isinstance(delay, Tensor):
             raise TypeError(f"DelayedLinear: delay must be a number or a tensor, but is {type(delay).__name__}")
-        elif isinstance(delay, Tensor) and delay.shape not in (shape, ()):
-            raise ValueError(f"DelayedLinear: delay must have shape {list(shape)}, but has {shape_of(delay)}")
+        elif isinstance(delay, Tensor) and (delay.is_complex() or delay.shape not in (shape, ())):
+            raise ValueError(f"DelayedLinear: delay must be real and have shape {list(shape)}, but is {delay.dtype} of {shape_of(delay)}")
         self.delay = nn.Parameter(torch.zeros(shape) + torch.as_tensor(delay).detach())
 
     def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
@@ -81,10 +86,24 @@ class DelayedLinear(StatefulModule):
             raise type(error)(f"{self._title()}: {first_line(error)}") from None
         if not self.max_delay:
             return y, {"x": x.new_zeros((len(x), 0, *x.shape[1:]) if store else (0, *x.shape[1:]))}
+        if not store and len(x) >= self.max_delay:
+            return y, {"x": x[len(x) - self.max_delay :].clone()}
         both = torch.cat((x.new_zeros(self.max_delay, *x.shape[1:]) if past is None else past, x))
         if store:
             return y, {"x": both.unfold(0, self.max_delay, 1)[1:].movedim(-1, 1).clone()}
         return y, {"x": both[len(x) :].clone()}
+
+    @torch.no_grad()
+    def clamp_(self) -> DelayedLinear:
+        """Brings delays that an optimiser's step has led out of 0 to max_delay back to the nearer bound."""
+        self.delay.clamp_(0, self.max_delay)
+        return self
+
+    def get_extra_state(self) -> dict[str, object]:
+        return {"interpolation": self.interpolation, "width": self.width}
+
+    def set_extra_state(self, state: dict[str, object]) -> None:
+        self.interpolation, self.width = str(state["interpolation"]), float(state["width"])  # type: ignore[arg-type]
 
     @torch.no_grad()
     def round_(self) -> DelayedLinear:
