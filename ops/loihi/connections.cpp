@@ -12,9 +12,12 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <array>
 #include <limits>
+#include <string>
+#include <string_view>
 #include <tuple>
 
 namespace spikeforge {
@@ -28,16 +31,22 @@ void check_number(const char* op, const char* name, std::int64_t value, std::int
 namespace {
 
 // As Python names it.
-const char* python_name(c10::ScalarType type) {
+std::string python_name(c10::ScalarType type) {
   switch (type) {
     case at::kInt:
       return "int32";
     case at::kLong:
       return "int64";
+    case at::kHalf:
+      return "float16";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kFloat:
+      return "float32";
     case at::kDouble:
       return "float64";
     default:
-      return "float32";
+      return c10::toString(type);
   }
 }
 
@@ -55,16 +64,21 @@ void check_integers(const char* op, const char* name, const at::Tensor& t, c10::
 void check_elements(const char* op, const char* name, const at::Tensor& t, std::int64_t least, std::int64_t most) {
   if (!t.is_cpu() || at::isTensorSubclassLike(t) || t.numel() == 0) return;
   const auto [low, high] = at::aminmax(t.detach());
-  const auto lowest = low.item<std::int64_t>(), highest = high.item<std::int64_t>();
-  TORCH_CHECK_VALUE(least <= lowest && highest <= most, op, ": ", name, " must lie in [", least, ", ", most,
-                    "], but has values from ", lowest, " to ", highest);
+  const auto lowest = low.item<double>(), highest = high.item<double>();
+  if (static_cast<double>(least) <= lowest && highest <= static_cast<double>(most)) return;
+  // In the fewest digits: without an exponent where a whole number has few.
+  C10_THROW_ERROR(ValueError, fmt::format("{}: {} must lie in [{}, {}], but has values from {} to {}", op, name, least,
+                                          most, lowest, highest));
 }
 
 void check_whole(const char* op, const char* name, const at::Tensor& t) {
   if (!t.is_cpu() || at::isTensorSubclassLike(t) || !at::isFloatingType(t.scalar_type())) return;
   const at::Tensor values = t.detach();
   TORCH_CHECK_VALUE(values.eq(values.trunc()).all().item<bool>(), op, ": ", name,
-                    " must hold whole numbers, but has others; loihi_fake_quantize makes them of weights");
+                    " must hold whole numbers, but has others",
+                    std::string_view(name) == "weight" || std::string_view(name) == "values"
+                        ? "; loihi_fake_quantize makes them of weights"
+                        : "");
 }
 
 at::Tensor straight_through(const at::Tensor& value, const at::Tensor& source) {
@@ -105,6 +119,7 @@ c10::TypedOperatorHandle<Signature> find(const char* name) {
 
 // The width of a sum: an int32's, and that of the chip, at which a convolution wraps around.
 constexpr std::int64_t full_width = 32, chip_width = 24;
+constexpr std::int64_t most_sum = std::int64_t{1} << 31;  // as float32 rounds it
 
 // A call of a connection, for its checks, shapes and products. All tensors lie beside x, and are int32 as it is, or of
 // its floating-point type where gradients are wanted.
@@ -120,6 +135,9 @@ class Connection {
         dims_(dims),
         bits_(bits),
         type_(x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble ? x.scalar_type() : at::kInt) {
+    TORCH_CHECK_TYPE(x.scalar_type() == type_ || !at::isFloatingType(x.scalar_type()), op,
+                     ": x must be int32, or float32 or float64 to be differentiated, but is ",
+                     python_name(x.scalar_type()));
     check_type("x", x, type_);
     TORCH_CHECK_VALUE(x.dim() >= 1 + dims, op, ": x must have shape [T, *batch, ", described, "], but has ",
                       x.sym_sizes());
@@ -187,6 +205,10 @@ class Connection {
     TORCH_CHECK_VALUE(buffer->sym_sizes() == c10::SymIntArrayRef(expected), op_, ": buffer must have shape ",
                       c10::SymIntArrayRef(expected), ", [delay, *batch, out], but has ", buffer->sym_sizes());
     check_type("buffer", *buffer, type_);
+    if (type_ != at::kInt) {
+      check_whole(op_, "buffer", *buffer);
+      check_elements(op_, "buffer", *buffer, -most_sum, most_sum);
+    }
     return *buffer;
   }
 
@@ -260,11 +282,15 @@ YAndBuffer delay_dense(const Tensor& x, const Tensor& weight, const Tensor& dela
   return {arriving.narrow_symint(0, 0, steps).clone(), arriving.narrow_symint(0, steps, slots).clone()};
 }
 
+constexpr std::int64_t most_number = std::numeric_limits<std::int32_t>::max();
+
 // One number for each of two dimensions, or one for both.
 std::array<std::int64_t, 2> pair(const char* op, const char* name, at::IntArrayRef given, std::int64_t least) {
   TORCH_CHECK_VALUE(given.size() == 1 || given.size() == 2, op, ": ", name, " must be 1 or 2 numbers, but is ", given);
-  for (const std::int64_t number : given)
+  for (const std::int64_t number : given) {
     TORCH_CHECK_VALUE(number >= least, op, ": ", name, " must be ", least, " or more, but is ", given);
+    TORCH_CHECK_VALUE(number <= most_number, op, ": ", name, " must be ", most_number, " or less, but is ", given);
+  }
   return {given.front(), given.back()};
 }
 
@@ -276,7 +302,7 @@ YAndBuffer conv(const Tensor& x, const Tensor& weight, const OptionalTensor& buf
   connection.check_weight("weight", weight);
   const auto steps = pair(op, "stride", stride, 1), around = pair(op, "padding", padding, 0),
              apart = pair(op, "dilation", dilation, 1);
-  check_number(op, "groups", groups, 1, std::numeric_limits<std::int32_t>::max());
+  check_number(op, "groups", groups, 1, most_number);
   TORCH_CHECK_VALUE(
       weight.dim() == 4 && weight.sym_size(1) * groups == x.sym_size(-3) && weight.sym_size(0) % groups == 0, op,
       ": weight must have shape [out, in / groups, height, width] with in = ", x.sym_size(-3),

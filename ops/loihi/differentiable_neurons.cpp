@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace spikeforge::ops {
@@ -19,6 +20,9 @@ namespace {
 using at::Tensor;
 using MaybeTensor = LoihiCall::MaybeTensor;
 using Number = Loihi<false, LoihiForm::plain>;  // for the order of its parameters
+
+// Of u and v; and of counters and what they are compared with, which float32 counts one by one up to here.
+constexpr std::int64_t most_state = std::int64_t{1} << 23;
 
 // States and parameters are of x's type, or int32.
 Tensor as_x(const char* op, const char* name, const Tensor& t, const Tensor& x) {
@@ -39,7 +43,8 @@ Tensor param(const LoihiCell& cell, const LoihiCall& call, std::size_t j) {
     check_elements(op, name, tensor, described.least, described.most);
     return tensor;
   }
-  check_number(op, name, call.numbers[j], described.least, described.most);
+  check_number(op, name, call.numbers[j], std::max<std::int64_t>(described.least, -most_state),
+               std::min<std::int64_t>(described.most, most_state));
   return at::scalar_tensor(call.numbers[j], at::TensorOptions(call.x.scalar_type()));
 }
 
@@ -69,7 +74,6 @@ std::vector<at::Tensor> run_differentiably(const LoihiCell& cell, const LoihiCal
   TORCH_CHECK_TYPE(x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble, op,
                    ": x must be int32, or float32 or float64 to be differentiated, but is ", x.scalar_type());
   TORCH_CHECK_VALUE(x.dim() >= 1, op, ": x must have shape [T, *shape], but has ", x.sym_sizes());
-  constexpr std::int64_t most_state = std::int64_t{1} << 23;
   c10::SmallVector<Tensor, 3> states;
   bool any = false;
   for (std::size_t s = 0; s < cell.states.size(); ++s) {
@@ -87,6 +91,7 @@ std::vector<at::Tensor> run_differentiably(const LoihiCell& cell, const LoihiCal
   }
   if (!any) states.clear();
 
+  check_thresholds(cell, call.params, call.numbers);
   c10::SmallVector<Tensor, 8> params;
   for (std::size_t j = 0; j < cell.params.size(); ++j) {
     if (j == Number::bias_exp) continue;

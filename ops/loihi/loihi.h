@@ -78,8 +78,8 @@ SPIKEFORGE_API LoihiResults loihi_ternary_lif(const at::Tensor& x, const LoihiSt
 
 // Weights as the chip holds them: truncated toward zero; clipped to 8 bits and a sign, [0, 255] (excitatory), [-255, 0]
 // (inhibitory) or [-256, 255] (mixed); the lowest 8 - num_weight_bits of them cleared, one more in mixed mode, towards
-// minus infinity (inhibitory ones towards zero). The mode without a word about it: excitatory if no truncated weight is
-// negative, inhibitory if none is positive, else mixed.
+// minus infinity (inhibitory ones towards zero). The mode without a word about it: excitatory if no weight is negative,
+// inhibitory if none is positive, else mixed; the signs are those before the truncation.
 SPIKEFORGE_API at::Tensor loihi_prepare_weights(const at::Tensor& weight, std::int64_t num_weight_bits = 8,
                                                 std::optional<std::string_view> sign_mode = std::nullopt);
 

@@ -3,6 +3,7 @@
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/samples.h>
 #include <spikeforge/ops/loihi/connections.h>
+#include <spikeforge/ops/loihi/neuron_call.h>
 
 #include <ATen/core/List.h>
 #include <c10/util/Exception.h>
@@ -13,9 +14,22 @@
 #include <vector>
 
 namespace spikeforge::ops {
-namespace {
 
 using LoihiTensors = c10::List<std::optional<at::Tensor>>;
+
+void check_thresholds(const LoihiCell& cell, const LoihiTensors& params, c10::ArrayRef<std::int64_t> numbers) {
+  using Ternary = Loihi<true, LoihiForm::plain>;
+  const auto is_tensor = [&](std::size_t j) {
+    const std::optional<at::Tensor> given = params.get(j);
+    return given.has_value() && given->defined();
+  };
+  if (!cell.ternary || is_tensor(Ternary::vth) || is_tensor(Ternary::vth_lo)) return;
+  const std::int64_t high = numbers[Ternary::vth], low = numbers[Ternary::vth_lo];
+  TORCH_CHECK_VALUE(low <= high, cell.name, ": vth_lo must not be above vth_hi, but is ", low, ", and vth_hi is ",
+                    high);
+}
+
+namespace {
 
 LoihiForm parse_form(std::string_view name) {
   for (const LoihiForm form : {LoihiForm::plain, LoihiForm::reset, LoihiForm::refractory})
@@ -27,15 +41,6 @@ Tensors undefined_for_none(const LoihiTensors& list) {
   Tensors tensors;
   for (const std::optional<at::Tensor> t : list) tensors.push_back(t.value_or(at::Tensor()));
   return tensors;
-}
-
-void check_thresholds(const LoihiCell& cell, const MultistepCall& call) {
-  using Ternary = Loihi<true, LoihiForm::plain>;
-  if (!cell.ternary || call.param(Ternary::vth).defined() || call.param(Ternary::vth_lo).defined()) return;
-  const auto high = static_cast<std::int64_t>(call.numbers[Ternary::vth]);
-  const auto low = static_cast<std::int64_t>(call.numbers[Ternary::vth_lo]);
-  TORCH_CHECK_VALUE(low <= high, cell.name, ": vth_lo must not be above vth_hi, but is ", low, ", and vth_hi is ",
-                    high);
 }
 
 // Refuses tensors with a value out of range. Reads those on the CPU, and no others.
@@ -77,7 +82,7 @@ std::vector<at::Tensor> loihi_forward(const at::Tensor& x, const LoihiTensors& s
   call.store_states = store_states;
   set_samples(call, lengths, start);
   check_arguments(call);  // what is wrong with shapes and types comes first
-  check_thresholds(cell, call);
+  check_thresholds(cell, params, numbers);
   if constexpr (reads) check_values(call);
   MultistepResults results = forward(call, /*save=*/false);
   std::vector<at::Tensor> all{std::move(results.outputs[0])};

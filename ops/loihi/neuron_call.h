@@ -5,6 +5,7 @@
 
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
 
 #include <cstdint>
 #include <optional>
@@ -32,6 +33,10 @@ struct LoihiCall {
     numbers.push_back(number);
   }
 };
+
+// Throws ValueError if both thresholds of a ternary neuron are numbers, and the lower one lies above the upper.
+void check_thresholds(const LoihiCell& cell, const c10::List<std::optional<at::Tensor>>& params,
+                      c10::ArrayRef<std::int64_t> numbers);
 
 // Spikes and states of a call whose x is floating point, to be differentiated.
 std::vector<at::Tensor> run_differentiably(const LoihiCell& cell, const LoihiCall& call);

@@ -36,10 +36,11 @@ struct WeightFormat {
   Tensor bits;         // how many of these are
   Tensor sign;         // -1 where they are cleared towards zero from below
 
-  // Of these integers.
+  // Of these weights. The mode is that of their own signs, not of the integers': a layer whose weights are all below 1
+  // in magnitude has integers of 0 alone, and would never have another sign.
   WeightFormat(const Tensor& w, std::int64_t num_weight_bits, const SignMode& sign_mode) {
     const auto known = [&](bool is) { return at::scalar_tensor(is, w.options().dtype(at::kBool)); };
-    const auto number = [&](std::int64_t value) { return at::scalar_tensor(value, w.options()); };
+    const auto number = [&](std::int64_t value) { return at::scalar_tensor(value, w.options().dtype(at::kInt)); };
     const Tensor excitatory = sign_mode ? known(*sign_mode == "excitatory") : w.ge(0).all();
     const Tensor inhibitory =
         sign_mode ? known(*sign_mode == "inhibitory") : w.le(0).all().logical_and(excitatory.logical_not());
@@ -61,8 +62,8 @@ Tensor as_integers(const Tensor& weight) { return weight.clamp(-512, 512).to(at:
 
 Tensor prepare_weights(const Tensor& weight, std::int64_t num_weight_bits, SignMode sign_mode) {
   check_weights("loihi_prepare_weights", weight, num_weight_bits, sign_mode);
-  const Tensor w = as_integers(weight.detach());
-  return WeightFormat(w, num_weight_bits, sign_mode).cleared(w);
+  const Tensor values = weight.detach();
+  return WeightFormat(values, num_weight_bits, sign_mode).cleared(as_integers(values));
 }
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
@@ -76,7 +77,7 @@ Tensor fake_quantize(const Tensor& weight, std::int64_t num_weight_bits, SignMod
                    weight.scalar_type());
   check_weights(op, weight, num_weight_bits, sign_mode);
   const Tensor values = weight.detach();
-  const WeightFormat format(as_integers(values), num_weight_bits, sign_mode);
+  const WeightFormat format(values, num_weight_bits, sign_mode);
   Tensor integers = as_integers(values);
   if (!truncate) {
     const Tensor step = at::bitwise_left_shift(at::scalar_tensor(1, format.bits.options()), format.bits);
@@ -114,8 +115,10 @@ at::Tensor loihi_fake_quantize(const at::Tensor& weight, std::int64_t num_weight
 OptimizedWeights loihi_optimize_weight_bits(const at::Tensor& weight, std::optional<std::string_view> sign_mode) {
   constexpr const char* op = "loihi_optimize_weight_bits";
   ops::check_weights(op, weight, 8, sign_mode);
-  const at::Tensor w = ops::as_integers(weight.detach().to(at::kCPU));
-  TORCH_CHECK_VALUE(w.numel() > 0, op, ": weight must have an element at least");
+  const at::Tensor given = weight.detach().to(at::kCPU);
+  TORCH_CHECK_VALUE(given.numel() > 0, op, ": weight must have an element at least");
+  ops::check_whole(op, "weight", given);
+  const at::Tensor w = ops::as_integers(given);
   const auto lowest = w.min().item<std::int64_t>(), highest = w.max().item<std::int64_t>();
   if (!sign_mode) {
     sign_mode = "mixed";
@@ -124,7 +127,7 @@ OptimizedWeights loihi_optimize_weight_bits(const at::Tensor& weight, std::optio
   }
   const ops::WeightFormat format(w, /*num_weight_bits=*/8, sign_mode);
   const auto least = format.least.item<std::int64_t>(), most = format.most.item<std::int64_t>();
-  ops::check_elements(op, "weight", w, least, most);
+  ops::check_elements(op, "weight", given, least, most);
 
   OptimizedWeights result{.weights = w};
   if (lowest == 0 && highest == 0) {

@@ -122,7 +122,7 @@ def test_fixed_point_has_the_bits_of_its_equations(name, dtype, device, seeded):
         want = by_hand(step, states, p, [x.long() for x in xs], fixed=True)
         for a, b in zip((got, *after), want, strict=True):
             assert torch.equal(a.cpu().double(), b)
-        assert 0 < want[0].ne(0).double().mean() < 1 or low < -40
+        assert want[0].any() and (low < -40 or not want[0].all()), "large inputs may send something at every step"
 
 
 @pytest.mark.parametrize("name", FLOATING)

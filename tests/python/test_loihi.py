@@ -393,8 +393,8 @@ def test_connections_without_steps_inputs_or_outputs(device):
 
 
 def prepared_by_hand(weights, bits, mode):
+    mode = mode or ("excitatory" if min(weights) >= 0 else "inhibitory" if max(weights) <= 0 else "mixed")
     w = [int(value) for value in weights]  # toward zero
-    mode = mode or ("excitatory" if min(w) >= 0 else "inhibitory" if max(w) <= 0 else "mixed")
     low, high = {"excitatory": (0, 255), "inhibitory": (-255, 0), "mixed": (-256, 255)}[mode]
     w = [max(low, min(high, value)) for value in w]
     step = 2 ** (8 - bits + (mode == "mixed"))

@@ -323,6 +323,32 @@ def test_weights_in_the_fewest_bits_give_the_same_product(seeded):
         assert torch.equal(old, new)
 
 
+def test_small_weights_of_both_signs_keep_their_signs(device):
+    """Truncated, all of them are 0, which says nothing of signs."""
+    weight = torch.tensor([-1.4, 1.4, -0.6, 0.6], device=device)
+    for scale in (1.0, 0.5):
+        leaf = (scale * weight).requires_grad_()
+        got = ops.loihi_fake_quantize(leaf)
+        want = (scale * weight.double() / 2).round() * 2
+        assert torch.equal(got.detach().double(), want) and want.any() == (scale == 1)
+        got.sum().backward()
+        assert leaf.grad.tolist() == [1.0] * 4
+    assert ops.loihi_fake_quantize(weight.abs() - 0.5).tolist() == [1.0, 1.0, 0.0, 0.0], "one sign has odd numbers"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_longest_waits_that_floats_count(dtype):
+    most = 2**23
+    x = torch.full((2, 3), 2000)
+    for op, numbers in ((ops.loihi_lif_refractory, dict(refractory_period=most)),
+                        (ops.loihi_lif_reset, dict(reset_interval=most, reset_offset=-most))):
+        want, got = op(x.int(), **numbers), op(x.to(dtype), **numbers)
+        assert all(torch.equal(a, b.int()) for a, b in zip(want, got, strict=True)) and want[0].any()
+        for name in numbers:
+            with pytest.raises(ValueError, match=f"{name} must lie in"):
+                op(x.to(dtype), **{name: most + 1})
+
+
 # --- errors ----------------------------------------------------------------------------------------------------------------
 
 X = torch.zeros(3, 4)
@@ -333,6 +359,18 @@ W = torch.zeros(2, 4)
     (lambda: ops.loihi_lif(X.half()), TypeError, "loihi_lif: x must be int32, or float32 or float64 to be differentiated, but is Half"),
     (lambda: ops.loihi_lif(X, X[0].double()), TypeError, "loihi_lif: u must be Float or Int beside a Float x, but is Double"),
     (lambda: ops.loihi_lif(X, bias_mant=X[0] + 0.5), ValueError, "loihi_lif: bias_mant must hold whole numbers, but has others"),
+    (lambda: ops.loihi_lif(X, du=X[0] + torch.inf), ValueError, r"loihi_lif: du must lie in \[-1, 4095\], but has values from inf to inf"),
+    (lambda: ops.loihi_lif(X, X[0] - 1e30), ValueError, r"loihi_lif: u must lie in \[-8388608, 8388608\], but has values from -1.*e\+30"),
+    (lambda: ops.loihi_lif(X, bias_mant=X[0] + torch.nan), ValueError, "loihi_lif: bias_mant must hold whole numbers, but has others$"),
+    (lambda: ops.loihi_ternary_lif(X, vth_hi=-5, vth_lo=5), ValueError, "loihi_ternary_lif: vth_lo must not be above vth_hi, but is 5, and vth_hi is -5"),
+    (lambda: ops.loihi_dense(X, W - 1e30), ValueError, r"loihi_dense: weight must lie in \[-256, 255\], but has values from -1.*e\+30"),
+    (lambda: ops.loihi_dense(X.half(), W), TypeError, "loihi_dense: x must be int32, or float32 or float64 to be differentiated, but is float16"),
+    (lambda: ops.loihi_dense(X, W, X[:1, :2] + 1.7), ValueError, "loihi_dense: buffer must hold whole numbers, but has others$"),
+    (lambda: ops.loihi_dense(X, W, X[:1, :2] + torch.nan), ValueError, "loihi_dense: buffer must hold whole numbers"),
+    (lambda: ops.loihi_delay_dense(X, W, W.int(), X[:1, :2] + torch.inf, max_delay=0), ValueError, "loihi_delay_dense: buffer must lie in"),
+    (lambda: ops.loihi_conv(torch.zeros(2, 3, 5, 5), torch.zeros(2, 3, 3, 3), stride=[2**62]), ValueError, "loihi_conv: stride must be 2147483647 or less"),
+    (lambda: ops.loihi_optimize_weight_bits(W + 0.5), ValueError, "loihi_optimize_weight_bits: weight must hold whole numbers"),
+    (lambda: ops.loihi_optimize_weight_bits(W.int() + 70000), ValueError, "weight must lie in .*, but has values from 70000 to 70000"),
     (lambda: ops.loihi_lif(X, du=X[0] + 4096), ValueError, r"loihi_lif: du must lie in \[-1, 4095\], but has values from 4096 to 4096"),
     (lambda: ops.loihi_lif(X, dv=5000), ValueError, r"loihi_lif: dv must lie in \[0, 4096\], but is 5000"),
     (lambda: ops.loihi_lif(X, dv=0.5), TypeError, "loihi_lif: dv must be a whole number, but is 0.5"),

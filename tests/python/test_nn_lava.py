@@ -165,13 +165,83 @@ def test_a_network_with_a_loop_deploys(device):
     assert torch.equal(snn.deploy(net)(x.int()).float(), spikes) and 0 < spikes.mean() < 1
 
 
+def test_wide_layers_learn_with_both_signs():
+    """Their weights are all below one of the chip's units at first."""
+    layer = snn.LavaDense(5000, 10)
+    layer(torch.ones(2, 1, 5000)).sum().backward()
+    assert (layer.weight.detach() * layer.scale).abs().max() < 1 and layer.weight.grad.ne(0).all()
+    with torch.no_grad():
+        layer.weight[:, 0], layer.weight[:, 1] = -3 / layer.scale, 3.0 / layer.scale
+    assert {-4.0, 0.0, 4.0} == set(layer.quantized_weight().unique().tolist())
+
+
+def looped(**options):
+    torch.manual_seed(1)
+    net = snn.Network(**options)
+    net.add("dense", snn.LavaDense(4, 4, delay=2, scale=256, **options))
+    net.add("lif", snn.LavaLIF(du=0.9, dv=0.1, vth=0.5, bias=0.2, scale=256, **options))
+    net.connect("in", "dense.in")
+    net.connect("dense.out", "lif.in", delay=1)
+    net.connect("lif.out", "out")
+    return net
+
+
+def test_another_run_configuration_forgets_all_kept_states():
+    x = spikes_of(5, 2, 4)
+    net = looped(stateful=True)
+    net(x)
+    assert len(snn.get_states(net)) == 4
+    assert not snn.get_states(snn.set_run_config_(net, "float"))
+    net(x)
+    net.lif.run_config = "float"
+    assert "lif.v" in snn.get_states(net), "nothing has changed"
+    net.lif.run_config = "fixed"
+    assert "lif.v" not in snn.get_states(net) and "dense.buffer" in snn.get_states(net)
+
+
+def test_saved_states_are_of_a_run_configuration():
+    x = spikes_of(5, 2, 4)
+    net = looped(stateful=True, persistent_state=True)
+    net(x)
+    saved = net.state_dict()
+    same = looped(stateful=True, persistent_state=True)
+    same.load_state_dict(saved)
+    assert torch.equal(same(x), net(x))
+    with pytest.raises(RuntimeError, match="lif: the saved states are of run_config fixed, but the module's is float"):
+        snn.set_run_config_(same, "float").load_state_dict(saved)
+    assert not (snn.get_states(same).keys() & {"lif.v", "lif.u", "dense.buffer"})
+
+
+def test_what_is_deployed_keeps_flags_and_shared_modules():
+    x = spikes_of(9, 2, 4)
+    net = looped(stateful=True, persistent_state=True).eval()
+    want = net(x)
+    chip = snn.deploy(net)  # in the midst of a sequence: it starts anew
+    assert torch.equal(torch.cat([chip(x[:4].int()), chip(x[4:].int())]).float(), want) and want.any()
+    assert not chip.training and not chip.lif.training and chip.lif.stateful and chip.lif.persistent_state
+    assert "lif.v" in chip.state_dict()
+    lif = snn.LavaLIF(vth=0.5)
+    twice = snn.deploy(torch.nn.ModuleList([lif, torch.nn.ModuleDict({"again": lif}), snn.LavaLIF(vth=0.5)]))
+    assert twice[0] is twice[1]["again"] and twice[0] is not twice[2]
+
+
 @pytest.mark.parametrize("wrong, message", [
     (lambda: snn.LavaDense(3, 4, run_config="loihi"), "LavaDense: run_config must be float or fixed, but is 'loihi'"),
     (lambda: snn.LavaDense(3, 4, scale=0), "LavaDense: scale must be a whole number of 1 or more, but is 0"),
     (lambda: snn.LavaDense(3, 4, delay=65), r"LavaDense: .*delay must lie in \[0, 64\]"),
     (lambda: snn.LavaDense(3, 4, sign_mode="odd"), "LavaDense: .*sign_mode must be mixed"),
     (lambda: snn.LavaLIF(du=1.5), r"LavaLIF: du must lie in \[0, 1\], but is 1.5"),
-    (lambda: snn.LavaLIF(vth=0), "LavaLIF: vth must be above 0, but is 0"),
+    (lambda: snn.LavaLIF(vth=0), "LavaLIF: vth must be above 0 and finite, but is 0"),
+    (lambda: snn.LavaLIF(vth=0.001), "LavaLIF: at scale 64, vth must be 1 of the chip's units or more, but is 0.001"),
+    (lambda: snn.LavaLIF(vth=float("inf")), "LavaLIF: vth must be above 0 and finite, but is inf"),
+    (lambda: snn.LavaLIF(bias=1e9), r"LavaLIF: at scale 64, bias must lie in \[-63.9844, 63.9844\], but has values from 1e\+09 to 1e\+09"),
+    (lambda: snn.LavaLIF(bias=torch.tensor([0.0, torch.nan])), "LavaLIF: at scale 64, bias must lie in"),
+    (lambda: snn.LavaDense(3, 4)(torch.zeros(2, 3).half()), "LavaDense: x must be float32 or float64 in fixed point, but is float16"),
+    (lambda: snn.LavaDense(3, 4, delay=2, run_config="float")(torch.zeros(2, 3), {"buffer": torch.zeros(1, 4)}), r"LavaDense: buffer must have shape \[2, 4\], \[delay, \*batch, out\], but has \[1, 4\]"),
+    (lambda: snn.LavaConv(3, 4, 3, groups=2), "LavaConv: groups must be 1 or more and divide in_channels and out_channels, but is 2 of 3 and 4"),
+    (lambda: snn.LavaConv(3, 4, 3, groups=0), "LavaConv: groups must be 1 or more"),
+    (lambda: snn.LavaDelayDense(2, 1, torch.tensor([[0.5, 1.0]])), "LavaDelayDense: delays must be whole numbers"),
+    (lambda: snn.LavaDelayDense(2, 1, torch.tensor([[0, 2**40]])), r"LavaDelayDense: .*max_delay must lie in \[0, 63\]"),
     (lambda: snn.LavaLIF(vth=1e4), "LavaLIF: at scale 64, .*vth must lie in"),
     (lambda: snn.LavaLIF()(torch.zeros(3, 4, dtype=torch.int32)), r"LavaLIF: x must be a floating-point tensor \[T, \*shape\], time first, but is int32"),
     (lambda: snn.LavaDense(3, 4)(torch.zeros(2, 5)), "LavaDense: .*weight must have shape"),

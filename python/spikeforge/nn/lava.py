@@ -22,7 +22,7 @@ from spikeforge._numbers import is_number
 from spikeforge.nn.errors import ERRORS, first_line
 from spikeforge.nn.loihi import LoihiConv, LoihiDelayDense, LoihiDense, LoihiLIF
 from spikeforge.nn.network import Network
-from spikeforge.nn.stateful import State, StatefulModule, shape_of
+from spikeforge.nn.stateful import State, StatefulModule, reset_, shape_of
 
 ops = torch.ops.spikeforge
 RUN_CONFIGS = ("float", "fixed")
@@ -59,18 +59,43 @@ class LavaModule(StatefulModule):
         self.run_config = run_config
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "run_config" and value not in RUN_CONFIGS:
-            raise ValueError(f"{self._title()}: run_config must be float or fixed, but is {value!r}")
+        if name == "run_config":
+            if value not in RUN_CONFIGS:
+                raise ValueError(f"{self._title()}: run_config must be float or fixed, but is {value!r}")
+            if value != self.__dict__.get(name):
+                self._memory.states = None  # of the other arithmetic
         super().__setattr__(name, value)
 
     def deployed(self) -> StatefulModule:
-        """The module of integers that computes what this one does in the configuration "fixed"."""
+        """The module of integers that computes what this one does in the configuration "fixed", without kept states."""
         raise NotImplementedError
+
+    def _flags(self) -> dict[str, bool]:
+        return {"stateful": self.stateful, "persistent_state": self.persistent_state}
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.persistent_state and self._memory.states:
+            destination[prefix + "run_config"] = torch.tensor(RUN_CONFIGS.index(self.run_config))
+
+    def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors):
+        saved = state_dict.pop(prefix + "run_config", None) if self.persistent_state else None
+        if saved is not None and RUN_CONFIGS[int(saved)] != self.run_config:
+            errors.append(
+                f"{prefix.removesuffix('.') or self._title()}: the saved states are of run_config "
+                f"{RUN_CONFIGS[int(saved)]}, but the module's is {self.run_config}"
+            )
+            for name in self.state_names:
+                state_dict.pop(prefix + name, None)
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
 
     def _called(self, x: Any, run: Any) -> Any:
         if not isinstance(x, Tensor) or not x.is_floating_point():
             kind = str(x.dtype).removeprefix("torch.") if isinstance(x, Tensor) else type(x).__name__
             raise TypeError(f"{self._title()}: x must be a floating-point tensor [T, *shape], time first, but is {kind}")
+        if self.run_config == "fixed" and x.dtype not in (torch.float32, torch.float64):
+            kind = str(x.dtype).removeprefix("torch.")
+            raise TypeError(f"{self._title()}: x must be float32 or float64 in fixed point, but is {kind}")
         try:
             return run()
         except ERRORS as error:
@@ -86,8 +111,9 @@ class LavaLIF(LavaModule):
 
     Args:
         du, dv: how much of u and v is lost in a step, 0 to 1; 1 is no memory.
-        bias: a number, a tensor that broadcasts against a step, or an ``nn.Parameter``.
-        vth: the threshold, above 0.
+        bias: a number, a tensor that broadcasts against a step, or an ``nn.Parameter``; up to ±4095 / scale. One that
+            learns beyond that is clipped in fixed point.
+        vth: the threshold; above 0, also in the chip's units.
         scale: how many of the chip's units a 1 is: the same in all modules of a network.
         run_config: "float" or "fixed".
         surrogate: a name, or an object of :mod:`spikeforge.surrogate`. It sees the voltage above the threshold in units
@@ -115,8 +141,10 @@ class LavaLIF(LavaModule):
         for name, value in (("du", du), ("dv", dv)):
             if not 0 <= value <= 1:
                 raise ValueError(f"LavaLIF: {name} must lie in [0, 1], but is {value}")
-        if not vth > 0:
-            raise ValueError(f"LavaLIF: vth must be above 0, but is {vth}")
+        if not 0 < vth < math.inf:
+            raise ValueError(f"LavaLIF: vth must be above 0 and finite, but is {vth}")
+        if round(scale * vth) < 1:
+            raise ValueError(f"LavaLIF: at scale {scale}, vth must be 1 of the chip's units or more, but is {vth}")
         self._check_flag("detach_reset", detach_reset)
         self.du, self.dv, self.vth, self.detach_reset = float(du), float(dv), float(vth), detach_reset
         if isinstance(bias, nn.Parameter):
@@ -127,7 +155,17 @@ class LavaLIF(LavaModule):
         if isinstance(found, surrogates.Custom):
             raise TypeError("LavaLIF: surrogate must be one of the table of docs/surrogates.md, but is a Custom one")
         self.surrogate = found
+        self._check_bias()
         self.deployed()  # the chip's numbers are in their ranges
+
+    def _check_bias(self) -> None:
+        largest = LARGEST_MANTISSA / self.scale
+        if not (self.bias.detach().double().abs() * self.scale).round().le(LARGEST_MANTISSA).all():
+            least, most = (float(bound) for bound in self.bias.detach().aminmax())
+            raise ValueError(
+                f"LavaLIF: at scale {self.scale}, bias must lie in [{-largest:g}, {largest:g}], but has values from "
+                f"{least:g} to {most:g}"
+            )
 
     def _numbers(self) -> dict[str, int]:
         return {
@@ -163,7 +201,8 @@ class LavaLIF(LavaModule):
 
     def deployed(self) -> LoihiLIF:
         try:
-            return LoihiLIF(bias_mant=self.bias_mant().detach().to(torch.int32), **self._numbers())
+            bias_mant = self.bias_mant().detach().to(torch.int32)
+            return LoihiLIF(bias_mant=bias_mant, **self._numbers(), **self._flags())
         except ValueError as error:
             raise ValueError(f"{self._title()}: at scale {self.scale}, {first_line(error)}") from None
 
@@ -229,8 +268,17 @@ class LavaConnection(LavaModule):
         sent = self._sent(self._message(x))
         if buffer is None:
             buffer = sent.new_zeros((self._slots, *sent.shape[1:]))
+        self._check_buffer(buffer, sent)
         arriving = torch.cat([buffer, sent])
         return arriving[: len(x)], arriving[len(x) :].clone()
+
+    def _check_buffer(self, buffer: Tensor, sent: Tensor) -> None:
+        expected = (self._slots, *sent.shape[1:])
+        if buffer.shape != expected:
+            raise ValueError(f"buffer must have shape {list(expected)}, [delay, *batch, out], but has {shape_of(buffer)}")
+        if buffer.dtype != sent.dtype:
+            kinds = (str(t.dtype).removeprefix("torch.") for t in (sent, buffer))
+            raise TypeError("buffer must be {}, as what is sent, but is {}".format(*kinds))
 
     def _sent(self, message: Tensor) -> Tensor:
         raise NotImplementedError
@@ -252,7 +300,7 @@ class LavaDense(LavaConnection):
         delay: in steps, 0 to 64; 1 is Lava's own.
         num_message_bits: 0 where messages are spikes, and anything but 0 counts as 1.
         num_weight_bits: 1 to 8.
-        sign_mode: "mixed", "excitatory" or "inhibitory"; read off the weights where it is not given.
+        sign_mode: "mixed", "excitatory" or "inhibitory"; None reads it off the weights' signs at each call.
         weight_exp: the chip's weights stand for 2**weight_exp times as much, -8 to 7: with 0 their range is
             -256 / scale to 255 / scale.
         scale: how many of the chip's units a 1 is: the same in all modules of a network.
@@ -262,7 +310,7 @@ class LavaDense(LavaConnection):
 
     def __init__(
         self, in_features: int, out_features: int, *, delay: int = 1, num_message_bits: int = 0,
-        num_weight_bits: int = 8, sign_mode: str | None = None, weight_exp: int = 0, scale: int = 64,
+        num_weight_bits: int = 8, sign_mode: str | None = "mixed", weight_exp: int = 0, scale: int = 64,
         run_config: str = "fixed", stateful: bool = False, persistent_state: bool = False,
     ):  # fmt: skip
         self.delay = delay
@@ -280,7 +328,7 @@ class LavaDense(LavaConnection):
         return F.linear(message, self.weight)
 
     def deployed(self) -> LoihiDense:
-        return LoihiDense(self._integers(), delay=self._slots, **self._numbers())
+        return LoihiDense(self._integers(), delay=self._slots, **self._numbers(), **self._flags())
 
 
 class LavaDelayDense(LavaConnection):
@@ -296,16 +344,23 @@ class LavaDelayDense(LavaConnection):
 
     def __init__(
         self, in_features: int, out_features: int, delays: Tensor, *, max_delay: int | None = None,
-        num_message_bits: int = 0, num_weight_bits: int = 8, sign_mode: str | None = None, weight_exp: int = 0,
+        num_message_bits: int = 0, num_weight_bits: int = 8, sign_mode: str | None = "mixed", weight_exp: int = 0,
         scale: int = 64, run_config: str = "fixed", stateful: bool = False, persistent_state: bool = False,
     ):  # fmt: skip
-        self.max_delay = int(delays.max()) if max_delay is None else max_delay
+        if not isinstance(delays, Tensor):
+            raise TypeError(f"LavaDelayDense: delays must be a tensor, but is {type(delays).__name__}")
+        if delays.shape != (out_features, in_features):
+            raise ValueError(f"LavaDelayDense: delays must be {[out_features, in_features]}, but is {shape_of(delays)}")
+        if delays.is_floating_point() and not (delays == delays.trunc()).all():
+            raise ValueError("LavaDelayDense: delays must be whole numbers, but has others")
+        most = int(delays.max().clamp(-1, 64)) if delays.numel() else 0
+        self.max_delay = most if max_delay is None else max_delay
         super().__init__(
             torch.empty(out_features, in_features), self.max_delay + 1, num_message_bits=num_message_bits,
             num_weight_bits=num_weight_bits, sign_mode=sign_mode, weight_exp=weight_exp, scale=scale,
             run_config=run_config, stateful=stateful, persistent_state=persistent_state,
         )  # fmt: skip
-        self.register_buffer("delays", delays.detach().to(torch.int32, copy=True))
+        self.register_buffer("delays", delays.detach().clamp(-1, 64).to(torch.int32, copy=True))
         self._check_numbers()
 
     def _fixed(self, x: Tensor, buffer: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -320,11 +375,14 @@ class LavaDelayDense(LavaConnection):
             sent = F.linear(message, self.weight * (self.delays == delay))
             arriving = arriving + F.pad(sent, (0, 0) * (sent.dim() - 1) + (1 + delay, self.max_delay - delay))
         if buffer is not None:
+            self._check_buffer(buffer, sent)
             arriving = arriving + F.pad(buffer, (0, 0) * (buffer.dim() - 1) + (0, len(x)))
         return arriving[: len(x)], arriving[len(x) :].clone()
 
     def deployed(self) -> LoihiDelayDense:
-        return LoihiDelayDense(self._integers(), self.delays, max_delay=self.max_delay, **self._numbers())
+        return LoihiDelayDense(
+            self._integers(), self.delays, max_delay=self.max_delay, **self._numbers(), **self._flags()
+        )
 
 
 class LavaConv(LavaConnection):
@@ -342,10 +400,15 @@ class LavaConv(LavaConnection):
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: int | Sequence[int], *, stride: int | Sequence[int] = 1,
         padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, groups: int = 1, delay: int = 1,
-        num_message_bits: int = 0, num_weight_bits: int = 8, sign_mode: str | None = None, weight_exp: int = 0,
+        num_message_bits: int = 0, num_weight_bits: int = 8, sign_mode: str | None = "mixed", weight_exp: int = 0,
         scale: int = 64, run_config: str = "fixed", stateful: bool = False, persistent_state: bool = False,
     ):  # fmt: skip
         pair = lambda n: [n, n] if isinstance(n, int) else list(n)
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise ValueError(
+                "LavaConv: groups must be 1 or more and divide in_channels and out_channels, but is "
+                f"{groups} of {in_channels} and {out_channels}"
+            )
         self.delay, self.groups = delay, groups
         self.geometry = {"stride": pair(stride), "padding": pair(padding), "dilation": pair(dilation)}
         super().__init__(
@@ -367,13 +430,16 @@ class LavaConv(LavaConnection):
         return sent.reshape(*message.shape[:-3], *sent.shape[1:])
 
     def deployed(self) -> LoihiConv:
-        return LoihiConv(self._integers(), delay=self._slots, groups=self.groups, **self.geometry, **self._numbers())
+        return LoihiConv(
+            self._integers(), delay=self._slots, groups=self.groups, **self.geometry, **self._numbers(), **self._flags()
+        )
 
 
 def set_run_config_(net: nn.Module, run_config: str) -> nn.Module:
     """Has all Lava modules at and below `net` run in ``"float"`` or in ``"fixed"``, and returns `net`.
 
-    States that were kept are of the other arithmetic, and are forgotten.
+    States that are kept at and below `net` are of the other arithmetic, and are forgotten; where a module of a
+    stateful network is switched alone, by its own ``run_config``, :func:`reset_` forgets those that the network keeps.
 
     Raises:
         ValueError: for another configuration, and a network without such modules.
@@ -383,27 +449,37 @@ def set_run_config_(net: nn.Module, run_config: str) -> nn.Module:
         raise ValueError("set_run_config_: there is no module of Lava's in the network")
     for module in found:
         module.run_config = run_config
-        module._memory.states = None
+    reset_(net)
     return net
 
 
 def deploy(net: nn.Module) -> nn.Module:
     """A copy of `net` with Loihi's integer modules in the place of Lava's: int32 in, int32 out.
 
-    Its spikes are those of `net` in the configuration ``"fixed"``, whatever that is now.
+    Its spikes are those of `net` in the configuration ``"fixed"``, whatever that is now. It keeps states where `net`
+    does, and starts anew.
 
     Raises:
         ValueError: for a network without modules of Lava's.
     """
     if not any(isinstance(module, LavaModule) for module in net.modules()):
         raise ValueError("deploy: there is no module of Lava's in the network")
-    if isinstance(net, LavaModule):
-        return net.deployed()
     copied = copy.deepcopy(net)
+    reset_(copied)
+    made: dict[nn.Module, nn.Module] = {}  # a module that is used twice stays one
+    if isinstance(copied, LavaModule):
+        return _deployed(copied, made)
     for parent in list(copied.modules()):
         for name, child in parent._modules.items():
             if isinstance(child, LavaModule):
-                parent._modules[name] = child.deployed()
+                parent._modules[name] = _deployed(child, made)
                 if isinstance(parent, Network):
                     parent._plan = None
     return copied
+
+
+def _deployed(module: LavaModule, made: dict[nn.Module, nn.Module]) -> nn.Module:
+    if module not in made:
+        made[module] = module.deployed().train(module.training)
+        made[module]._path = module._path
+    return made[module]
