@@ -113,6 +113,7 @@ __all__ = [
     "CustomOp",
     "Monitor",
     "Network",
+    "Online",
     "Projection",
     "Recording",
     "TracedNeuron",

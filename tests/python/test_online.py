@@ -347,16 +347,21 @@ def test_random_feedback_is_of_what_has_weights_before_it():
 def test_nothing_of_the_past_is_kept():
     net = two_layers(torch.float32)
     online = spikeforge.Online(net)
-    alive, counts = [], []
-    for t in range(30):
-        x = torch.rand(1, 3, 5)
-        alive.append(weakref.ref(x))
-        online(x).sum().backward()
+
+    def steps(count):
+        """How many of the inputs live on, and how many tensors there are then."""
+        alive = []
+        for _ in range(count):
+            x = torch.rand(1, 3, 5)
+            alive.append(weakref.ref(x))
+            online(x).sum().backward()
         del x
         gc.collect()
-        counts.append(sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects()))
-        assert sum(ref() is not None for ref in alive) <= 1
-    assert len(set(counts[2:])) == 1
+        return sum(ref() is not None for ref in alive), sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
+
+    steps(2)
+    (alive, few), (still_alive, many) = steps(3), steps(30)
+    assert alive == still_alive == 0 and few == many
 
 
 def test_operators(device):
