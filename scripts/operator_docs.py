@@ -702,7 +702,7 @@ Raises:
     ValueError: for a weight out of the range.""",
     "loihi_neuron": """
 Args:
-    name: lif, lif_reset, lif_refractory, one of these with ternary_ before it, atrlif, rf, delta, sigma_delta or sigma_delta_unit.
+    name: lif, lif_reset, lif_refractory, ternary_lif, ternary_lif_reset, ternary_lif_refractory, atrlif, rf, delta, sigma_delta or sigma_delta_unit.
     surrogate: of its spikes.
     surrogate_args: the surrogate's numbers; [] for its defaults.
 

@@ -1378,8 +1378,8 @@ def loihi_neuron(name: str, *, surrogate: str = "sigmoid", surrogate_args: Seque
     """Fixed-point neurons of Loihi as neuron text, on floating-point numbers that are whole.
 
     Args:
-        name: lif, lif_reset, lif_refractory, one of these with ternary_ before it, atrlif, rf, delta, sigma_delta or
-            sigma_delta_unit.
+        name: lif, lif_reset, lif_refractory, ternary_lif, ternary_lif_reset, ternary_lif_refractory, atrlif, rf, delta,
+            sigma_delta or sigma_delta_unit.
         surrogate: of its spikes.
         surrogate_args: the surrogate's numbers; [] for its defaults.
 
