@@ -85,7 +85,7 @@ def test_eprop_of_a_layer_is_backpropagation_through_time(name, per_neuron, piec
         (s * grad[t : t + piece].to(device)).sum().backward()
         got.append(s.detach().cpu())
     assert torch.equal(torch.cat(got), torch.stack(spikes).detach())
-    assert 0.05 < torch.cat(got).mean() < 0.95
+    assert 0.01 < torch.cat(got).mean() < 0.99
     for leaf, one in zip((w, b, *p), wanted):
         torch.testing.assert_close(leaf.grad.cpu(), one, rtol=1e-10, atol=1e-10)
 
@@ -174,7 +174,7 @@ def test_a_recurrent_layer_drops_the_path_through_its_own_spikes():
     torch.set_default_dtype(torch.float64)
     try:
         net = nn.Sequential(nn.Linear(5, 6), snn.Recurrent(snn.LIF(surrogate="atan"), nn.Linear(6, 6)))
-        x, grad = 2 * torch.randn(9, 3, 5), torch.randn(9, 3, 6)
+        x, grad = 6 * torch.randn(9, 3, 5), torch.randn(9, 3, 6)
         out = pieces(net, spikeforge.Online(net), x, grad)
     finally:
         torch.set_default_dtype(torch.float32)
@@ -185,7 +185,7 @@ def test_a_recurrent_layer_drops_the_path_through_its_own_spikes():
         current = x[t] @ w.T + b + (0 if heard is None else heard.detach() @ r.T + c)
         heard, (v,) = lif_step(current, v, 2.0)
         spikes.append(heard)
-    assert torch.equal(out, torch.stack(spikes).detach()) and 0.05 < out.mean() < 0.95
+    assert torch.equal(out, torch.stack(spikes).detach()) and 0.02 < out.mean() < 0.98
     for one, wanted in zip(got, torch.autograd.grad((torch.stack(spikes) * grad).sum(), [w, b, r, c])):
         torch.testing.assert_close(one, wanted, rtol=1e-10, atol=1e-10)
 
@@ -248,7 +248,7 @@ def test_a_convolution_of_one_pixel_is_a_linear_layer(device):
 @pytest.mark.parametrize("rule", ["eprop", "ottt"])
 def test_some_samples_start_anew(rule):
     """They then learn as those of a network that has seen nothing, and the others as if nothing had been."""
-    x, grad = 2 * torch.randn(6, 2, 5, dtype=torch.float64), torch.randn(6, 2, 6, dtype=torch.float64)
+    x, grad = 8 * torch.randn(6, 2, 5, dtype=torch.float64), torch.randn(6, 2, 6, dtype=torch.float64)
     one = snn.Recurrent(snn.LIF(), nn.Linear(6, 6)) if rule == "eprop" else snn.Neuron(QUADRATIC, c=1.2)
     net = nn.Sequential(nn.Linear(5, 6), one).double()
 
