@@ -134,7 +134,7 @@ std::vector<StateProbe> probes(const Held& held, c10::IntArrayRef populations, c
                                const Lists& neurons) {
   std::vector<StateProbe> asked;
   for (std::size_t i = 0; i < populations.size(); ++i) {
-    const at::Tensor given = neurons.get(i);
+    const at::Tensor& given = neurons.get(i);
     const Population of = population(held, populations[i]);
     TORCH_CHECK_TYPE(at::isIntegralType(given.scalar_type(), /*includeBool=*/false), "simulate: neurons of ", of.name,
                      " must be whole numbers, those of the neurons, but are ", given.scalar_type(),
