@@ -14,7 +14,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -69,6 +71,22 @@ auto record(at::TensorList inputs, Forward&& forward) {
   }
   node->save_variables_to_ctx();
   return outputs;
+}
+
+// The result of compute(), which calls operators below autograd; recorded where a gradient by one of `inputs` is
+// wanted, after keep(context) has saved what Rule::backward needs.
+template <class Rule, class Compute, class Keep>
+at::Tensor differentiable(std::string_view op, at::TensorList inputs, Compute&& compute, Keep&& keep) {
+  refuse_tangents(op, std::any_of(inputs.begin(), inputs.end(), has_tangent));
+  if (std::none_of(inputs.begin(), inputs.end(), wants_gradient)) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return compute();
+  }
+  return record<Rule>(inputs, [&](AutogradContext* ctx) {
+    variable_list results{compute()};
+    keep(ctx);
+    return results;
+  })[0];
 }
 
 }  // namespace spikeforge::ops::autograd

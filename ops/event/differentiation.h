@@ -12,23 +12,9 @@ namespace spikeforge::ops::sparse {
 using autograd::AutogradContext;
 using autograd::variable_list;
 
-// The result of compute(), which calls operators below autograd; recorded where a gradient by one of `inputs` is
-// wanted, after keep(context) has saved what Rule::backward needs.
-template <class Rule, class Compute, class Keep>
-at::Tensor differentiable(std::string_view op, at::TensorList inputs, Compute&& compute, Keep&& keep) {
-  autograd::refuse_tangents(op, std::any_of(inputs.begin(), inputs.end(), autograd::has_tangent));
-  if (std::none_of(inputs.begin(), inputs.end(), autograd::wants_gradient)) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return compute();
-  }
-  return autograd::record<Rule>(inputs, [&](AutogradContext* ctx) {
-    variable_list results{compute()};
-    keep(ctx);
-    return results;
-  })[0];
-}
+using autograd::differentiable;
 
-// The same of an operator that changes its argument in place, `op` and an underscore: what a gradient would be of is
+// The result of an operator that changes its argument in place, `op` and an underscore: what a gradient would be of is
 // gone.
 template <class Compute>
 auto without_gradient(const char* op, at::TensorList inputs, Compute&& compute) {

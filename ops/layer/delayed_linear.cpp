@@ -73,9 +73,8 @@ Interpolation interpolation_of(std::string_view name) {
 }
 
 // κ_k(d), and its derivative by d:
-//   linear     1 - f at k = ⌊d⌋ and f at k = ⌊d⌋ + 1, f = d - ⌊d⌋: at a whole delay the derivative is that to the
-//   right,
-//              and at max_delay that to the left
+//   linear     1 - f at k = ⌊d⌋ and f at k = ⌊d⌋ + 1, f = d - ⌊d⌋; at a whole delay the derivative is the one to the
+//              right, at max_delay the one to the left
 //   triangle   max(0, 1 + width - |k - d|) / Σ_k
 //   gauss      exp(-(k - d)² / (2 width²)) / Σ_k
 // Delays below 0 or above max_delay are taken as these, and have the gradient of clamp.
@@ -299,25 +298,14 @@ at::Tensor forward_autograd(const at::Tensor& x, const at::Tensor& weight, const
                             const MaybeTensor& past) {
   variable_list inputs{x, weight, delay};
   if (past) inputs.push_back(*past);
-  const auto compute = [&] {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return call_forward(x, weight, delay, max_delay, interpolation, width, past);
-  };
-  const auto any = [&](bool (*is)(const at::Tensor&)) {
-    for (const at::Tensor& input : inputs)
-      if (is(input)) return true;
-    return false;
-  };
-  autograd::refuse_tangents(op, any(autograd::has_tangent));
-  if (!any(autograd::wants_gradient)) return compute();
-  return autograd::record<Rule>(inputs, [&](AutogradContext* ctx) {
-    variable_list results{compute()};
-    ctx->save_for_backward(inputs);
-    ctx->saved_data["max_delay"] = max_delay;
-    ctx->saved_data["interpolation"] = std::string(interpolation);
-    ctx->saved_data["width"] = width;
-    return results;
-  })[0];
+  return autograd::differentiable<Rule>(
+      op, inputs, [&] { return call_forward(x, weight, delay, max_delay, interpolation, width, past); },
+      [&](AutogradContext* ctx) {
+        ctx->save_for_backward(inputs);
+        ctx->saved_data["max_delay"] = max_delay;
+        ctx->saved_data["interpolation"] = std::string(interpolation);
+        ctx->saved_data["width"] = width;
+      });
 }
 
 at::Tensor forward_autocast(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay,

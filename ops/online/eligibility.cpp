@@ -85,19 +85,13 @@ at::Tensor with_eligibility(const at::Tensor& state, const at::Tensor& leaf, con
 at::Tensor with_eligibility_autograd(const at::Tensor& state, const at::Tensor& leaf, const at::Tensor& trace,
                                      bool outer) {
   static const auto handle = traced::find<WithEligibility>("spikeforge::with_eligibility");
-  const auto compute = [&] {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return handle.call(state, leaf, trace, outer);
-  };
-  autograd::refuse_tangents("with_eligibility", autograd::has_tangent(state) || autograd::has_tangent(leaf));
-  if (!autograd::wants_gradient(state) && !autograd::wants_gradient(leaf)) return compute();
-  return autograd::record<EligibilityRule>({state, leaf}, [&](AutogradContext* ctx) {
-    variable_list results{compute()};
-    ctx->save_for_backward({trace});
-    ctx->saved_data["outer"] = outer;
-    ctx->saved_data["size"] = leaf.sym_sizes().vec();
-    return results;
-  })[0];
+  return autograd::differentiable<EligibilityRule>(
+      "with_eligibility", {state, leaf}, [&] { return handle.call(state, leaf, trace, outer); },
+      [&](AutogradContext* ctx) {
+        ctx->save_for_backward({trace});
+        ctx->saved_data["outer"] = outer;
+        ctx->saved_data["size"] = leaf.sym_sizes().vec();
+      });
 }
 
 }  // namespace

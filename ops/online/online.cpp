@@ -10,7 +10,6 @@
 #include <ATen/ops/ones.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
@@ -57,9 +56,10 @@ struct Call {
   List inputs;                        // the neuron's
   List states;                        // before the call, none of them with a gradient
   std::vector<std::int64_t> learned;  // which parameters
+  std::string response;               // the text of which traces of inputs are the states
 
   std::size_t state_count() const { return states.size(); }
-  std::size_t leaf_count() const { return 1 + (bias.defined() ? 1 : 0) + learned.size(); }
+  std::size_t product_leaves() const { return bias.defined() ? 2 : 1; }
   at::Tensor ones() const { return at::ones({1}, x.options()).expand_symint(with_last(x, 1)); }
 
   static c10::SymDimVector with_last(const at::Tensor& t, c10::SymInt size) {
@@ -102,7 +102,7 @@ List states_of(const TracedCell& cell, const Call& call, at::TensorList given) {
   return std::get<1>(run(call.neuron, none, {}, detached(call.params)));
 }
 
-// `states`, of which the gradient goes on to what has traces in them: `leaf`, by those of `traces` from `first` on.
+// `states`, of which the gradient goes on to `leaf` by its traces, one for each.
 void lead(List& states, const at::Tensor& leaf, at::TensorList traces, bool outer) {
   static const auto handle = traced::find<WithEligibility>("spikeforge::with_eligibility");
   for (std::size_t k = 0; k < states.size(); ++k) states[k] = handle.call(states[k], leaf, traces[k], outer);
@@ -154,27 +154,26 @@ at::TensorList of_states(const Call& call, at::TensorList response) {
 List states_by_inputs(const Call& call) {
   List states = call.states;
   if (call.traces.empty()) return states;
-  const std::size_t leaves = call.bias.defined() ? 2 : 1, count = call.traces.size() / leaves;
+  const std::size_t count = call.traces.size() / call.product_leaves();
   lead(states, call.weight, of_states(call, part(call.traces, 0, count)), /*outer=*/true);
   if (call.bias.defined()) lead(states, call.bias, of_states(call, part(call.traces, count, count)), false);
   return states;
 }
 
 List traces_of_inputs(const Call& call) {
-  const std::string text = response_text(call.neuron, call.into);
   const List params = detached(call.params);
-  const std::size_t leaves = call.bias.defined() ? 2 : 1, count = call.traces.size() / leaves;
-  List all = std::get<1>(run(text, call.x.detach(), part(call.traces, 0, count), params));
-  if (call.bias.defined()) append(all, std::get<1>(run(text, call.ones(), part(call.traces, count, count), params)));
+  const std::size_t count = call.traces.size() / call.product_leaves();
+  List all = std::get<1>(run(call.response, call.x.detach(), part(call.traces, 0, count), params));
+  if (call.bias.defined())
+    append(all, std::get<1>(run(call.response, call.ones(), part(call.traces, count, count), params)));
   return all;
 }
 
 // ----
 
 std::size_t traces_wanted(const Call& call, OnlineTraces rule) {
-  if (rule == OnlineTraces::eprop) return call.leaf_count() * call.state_count();
-  const std::shared_ptr<const TracedCell> response = cell_of(response_text(call.neuron, call.into), op);
-  return (call.bias.defined() ? 2 : 1) * response->states.size();
+  if (rule == OnlineTraces::eprop) return (call.product_leaves() + call.learned.size()) * call.state_count();
+  return call.product_leaves() * cell_of(call.response, op)->states.size();
 }
 
 std::tuple<List, List, List> online_linear(std::string_view neuron, const at::Tensor& x, const at::Tensor& weight,
@@ -194,7 +193,8 @@ std::tuple<List, List, List> online_linear(std::string_view neuron, const at::Te
             .into = into,
             .inputs = {},
             .states = {},
-            .learned = {}};
+            .learned = {},
+            .response = {}};
   check(x, weight, call.bias);
   call.inputs = inputs_of(*cell, call, inputs.value_or(at::TensorList()));
   call.states = states_of(*cell, call, states);
@@ -209,6 +209,7 @@ std::tuple<List, List, List> online_linear(std::string_view neuron, const at::Te
   for (const std::int64_t j : call.learned)
     TORCH_CHECK_VALUE(j >= 0 && j < static_cast<std::int64_t>(params.size()), op, ": learned must be indices of ",
                       params.size(), " parameters, but has ", j);
+  if (rule == OnlineTraces::ottt) call.response = response_text(neuron, into);
   const std::size_t wanted = traces_wanted(call, rule);
   TORCH_CHECK_VALUE(traces.empty() || traces.size() == wanted, op, ": traces must be the ", wanted,
                     " of the call before, or none, but are ", traces.size());
