@@ -28,29 +28,16 @@ std::vector<double> numbers_of(const at::Tensor& t) {
 
 }  // namespace
 
-CpuSteps::Cell::Cell(const TracedCell& cell, std::vector<at::Tensor> given_inputs, const at::Tensor& output,
-                     std::vector<at::Tensor> given_states, std::vector<at::Tensor> given_params,
-                     const std::optional<at::Tensor>& seed)
-    : inputs(std::move(given_inputs)), states(std::move(given_states)), params(std::move(given_params)) {
-  call.cell = &cell;
-  call.inputs = inputs;
-  call.states = states;
-  call.params = params;
-  call.seed = seed.value_or(at::Tensor());
-  prepared = ops::prepare(call);
-  results.outputs.resize(cell.outputs.size());  // the others are computed, and go nowhere
-  results.outputs[0] = output;
-  results.states.append(states.begin(), states.end());  // in place: a tile is loaded before it is stored
-  described.emplace(call, prepared, results);
-  program = cpu::program_of(described->launch);
-  scratch_bytes = program.loop.forward_scratch(described->launch, program.context, program.largest_tile);
+CpuSteps::Cell::Cell(const Group& group, std::vector<at::Tensor> inputs, const at::Tensor& output)
+    : GroupCall(group, std::move(inputs), output, {}) {
+  program = cpu::program_of(launch());
+  scratch_bytes = program.loop.forward_scratch(launch(), program.context, program.largest_tile);
 }
 
 void CpuSteps::Cell::run(std::int64_t begin, std::int64_t end) const {
   void* const scratch = ops::thread_scratch(scratch_bytes);
   for (std::int64_t first = begin; first < end; first += program.largest_tile)
-    program.loop.forward(described->launch, program.context, first, std::min(first + program.largest_tile, end),
-                         scratch);
+    program.loop.forward(launch(), program.context, first, std::min(first + program.largest_tile, end), scratch);
 }
 
 CpuSteps::CpuSteps(Running& running)
@@ -89,7 +76,7 @@ void CpuSteps::make_groups() {
       inputs.push_back(
           arriving_.narrow(0, static_cast<std::int64_t>(k) * size + group.begin, group.size()).unsqueeze(0));
     const at::Tensor spikes = running_.spikes_.narrow(0, group.begin, group.size()).unsqueeze(0);
-    groups_.emplace_back(*group.cell, std::move(inputs), spikes, group.states, group.params, group.seed);
+    groups_.emplace_back(group, std::move(inputs), spikes);
   }
 }
 
@@ -151,7 +138,7 @@ CpuSteps::Parts CpuSteps::divided(std::int64_t threads) const {
 void CpuSteps::set_step(std::int64_t step) {
   step_ = step;
   ring_.offsets = &offsets_[static_cast<std::size_t>((step + slots_ - 1) % slots_)];  // from the step before
-  for (Cell& cell : groups_) cell.described->launch.draws.offset_number = step;
+  for (Cell& cell : groups_) cell.launch().draws.offset_number = step;
 }
 
 void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {

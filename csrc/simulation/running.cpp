@@ -1,6 +1,7 @@
 #include <spikeforge/neuron/random.h>
 #include <spikeforge/ops/event.h>
 #include <spikeforge/simulation/internal/cpu_steps.h>
+#include <spikeforge/simulation/internal/gpu_steps.h>
 #include <spikeforge/simulation/internal/running.h>
 #include <spikeforge/simulation/internal/sort_rows.h>
 
@@ -228,6 +229,14 @@ const at::Tensor& Running::advance() {
 CpuSteps& Running::cpu_steps() {
   if (cpu_steps_ == nullptr) cpu_steps_ = std::make_unique<CpuSteps>(*this);
   return *cpu_steps_;
+}
+
+GpuSteps* Running::gpu_steps() {
+  if (gpu_steps_ == nullptr && has_gpu_steps_) {
+    gpu_steps_ = GpuSteps::make(*this);
+    has_gpu_steps_ = gpu_steps_ != nullptr;
+  }
+  return gpu_steps_.get();
 }
 
 }  // namespace spikeforge::simulation

@@ -1,0 +1,67 @@
+// What the host hands to the kernel that steps a network (cuda/network.cuh), and both of them read: C++17 for the host
+// compiler and NVRTC.
+#pragma once
+
+#include <spikeforge/kernels/event/arguments.h>
+
+namespace spikeforge {
+namespace network {
+
+using Int = long long;
+
+// Who sends a spike on its way, and when. A connection of delay 1 has to be served in the step of the spike, before the
+// barrier that ends it; longer ones may wait for the next step.
+//   own             the block whose neuron fired, at once: where rows are short
+//   own_and_later   that block what takes one step, and all blocks the rest in the next step
+//   later           all blocks in the next step: where nothing takes one step
+//   together        all blocks at once, behind a barrier of its own: where much takes one step
+enum class Sending : unsigned char { own, own_and_later, later, together };
+
+// The connections of a neuron that fired.
+struct Spike {
+  Int first;
+  int count, unused;
+};
+
+// Poisson input, [columns] each: `rates` and `weights` in the type of the network, `none` the probability of no event.
+struct Drive {
+  const void* rates;
+  const double* none;
+  const void* weights;
+  unsigned long long key;
+};
+
+// A state of a neuron, counted within the network, that is recorded: to[row * stride] becomes what `from` holds.
+struct Probe {
+  Int neuron;
+  const void* from;
+  void* to;
+  Int stride;
+};
+
+constexpr int most_drives = 4;
+
+// Columns are inputs: column k size + j is input k of neuron j.
+struct Arguments {
+  event::ProductArguments matrix;  // indices, indptr, weights, delays
+  Int steps, size, columns, slots;
+  void* ring;                  // [slots, columns]
+  Int* step;                   // so many steps were before; raised at the end
+  const void* current;         // [columns], or null
+  void* spikes;                // [size]: the first output of the last step
+  unsigned char* fired;        // [steps, size], or null
+  Spike* lists;                // [3, size]: of steps t with the same t % 3
+  int* counts;                 // [3]: of their spikes, 0 before the first step
+  const Probe* probes;         // by neurons
+  Int probe_count, probe_row;  // their row of the first step
+  Int own_threads;             // of a block, that step its neurons; the others send what goes later
+  Int pieces;                  // in which a row is shared among warps
+  Drive drives[most_drives];
+};
+
+static_assert(sizeof(Spike) == 16 && sizeof(Drive) == 4 * 8 && sizeof(Probe) == 4 * 8, "no padding");
+static_assert(sizeof(Arguments) == sizeof(event::ProductArguments) + (4 + 8 + 4 + 4 * most_drives) * 8,
+              "words without padding");
+
+}  // namespace network
+}  // namespace spikeforge

@@ -1,0 +1,161 @@
+#include <spikeforge/cpu/poisson_input.h>
+#include <spikeforge/jit/recorder.h>
+#include <spikeforge/simulation/internal/gpu_steps.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+
+#if defined(SPIKEFORGE_WITH_CUDA)
+#include <spikeforge/ops/common/on_stream.h>
+#endif
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+
+namespace spikeforge::simulation {
+namespace {
+
+// float64, of the rates of a drive; there are few different ones.
+at::Tensor probabilities_of_none(const at::Tensor& rates) {
+  at::Tensor none = rates.to(at::kDouble).to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+  std::map<double, double> known;
+  auto* const numbers = none.mutable_data_ptr<double>();
+  for (std::int64_t i = 0; i < none.numel(); ++i) {
+    const auto [entry, is_new] = known.try_emplace(numbers[i]);
+    if (is_new) entry->second = cpu::probability_of_none(numbers[i]);
+    numbers[i] = entry->second;
+  }
+  return none.to(rates.device());
+}
+
+}  // namespace
+
+std::unique_ptr<GpuSteps> GpuSteps::make(Running& running) {
+  if (!running.options().device().is_cuda() || running.deterministic_ || running.size() == 0 ||
+      jit::recorder() != nullptr)
+    return nullptr;
+  std::unique_ptr<GpuSteps> steps(new GpuSteps(running));
+  return steps->plan() ? std::move(steps) : nullptr;
+}
+
+GpuSteps::GpuSteps(Running& running)
+    : running_(running),
+      lists_(at::empty({3, running.size(), 2}, running.options().dtype(at::kLong))),
+      counts_(at::empty({3}, running.options().dtype(at::kInt))) {
+  static_assert(sizeof(network::Spike) == 2 * sizeof(std::int64_t));
+  make_groups();
+  make_drives();
+  const Connectivity& matrix = running.matrix();
+  const at::Tensor& delays = matrix.delays;
+  const bool is_connected = matrix.indices.numel() > 0;
+  launch_.type = ops::dtype_of(running.options().dtype().toScalarType());
+  launch_.groups = groups_;
+  launch_.weights = {matrix.weights.const_data_ptr(), ops::dtype_of(matrix.weights.scalar_type()),
+                     matrix.weights.numel() == 1};
+  launch_.delays = delays.numel() == 1                 ? event::Delays::one
+                   : delays.scalar_type() == at::kByte ? event::Delays::bytes
+                                                       : event::Delays::words;
+  if (is_connected) {
+    launch_.least_delay = delays.min().item<std::int64_t>();
+    launch_.next_step = delays.eq(1).sum().item<std::int64_t>();
+    if (delays.numel() == 1) launch_.next_step *= matrix.indices.numel();
+  }
+  network::Arguments& a = launch_.arguments;
+  a.matrix.indices = matrix.indices.const_data_ptr<std::int32_t>();
+  a.matrix.indptr = matrix.indptr.const_data_ptr();
+  a.matrix.rows = running.size();
+  a.matrix.cols = running.columns();
+  a.matrix.nnz = matrix.indices.numel();
+  a.matrix.weights = launch_.weights.data;
+  a.matrix.delays = delays.const_data_ptr();
+  a.matrix.delay_bytes = delays.element_size();
+  a.size = running.size();
+  a.columns = running.columns();
+  a.slots = running.buffer_.size(0);
+  a.ring = running.buffer_.mutable_data_ptr();
+  a.step = static_cast<network::Int*>(running.step_.mutable_data_ptr());
+  a.current = running.current_.defined() ? running.current_.const_data_ptr() : nullptr;
+  a.spikes = running.spikes_.mutable_data_ptr();
+  a.lists = static_cast<network::Spike*>(lists_.mutable_data_ptr());
+  a.counts = counts_.mutable_data_ptr<int>();
+}
+
+void GpuSteps::make_groups() {
+  for (const Group& group : running_.groups_) {
+    if (group.size() == 0) continue;
+    const at::Tensor own = running_.spikes_.narrow(0, group.begin, group.size()).unsqueeze(0);
+    const GroupCall& call =
+        calls_.emplace_back(group, std::vector<at::Tensor>(group.cell->inputs.size(), own), own, running_.step_);
+    groups_.push_back({&call.launch(), group.begin});
+  }
+}
+
+void GpuSteps::make_drives() {
+  launch_.drives = static_cast<int>(running_.drives_.size());
+  if (launch_.drives > network::most_drives) return;
+  for (std::size_t d = 0; d < running_.drives_.size(); ++d) {
+    const PoissonLayer& layer = running_.drives_[d];
+    none_.push_back(probabilities_of_none(layer.rates));
+    launch_.arguments.drives[d] = {.rates = layer.rates.const_data_ptr(),
+                                   .none = none_.back().const_data_ptr<double>(),
+                                   .weights = layer.weights.const_data_ptr(),
+                                   .key = static_cast<unsigned long long>(layer.seed.item<std::int64_t>())};
+  }
+}
+
+#if defined(SPIKEFORGE_WITH_CUDA)
+bool GpuSteps::plan() {
+  const jit::Device& device = ops::gpu_of(running_.buffer_);
+  const auto plan = kernels::plan_of(launch_, device);
+  if (!plan) return false;
+  plan_ = *plan;
+  const c10::DeviceGuard guard(running_.buffer_.device());
+  ops::stream_of(running_.buffer_);  // makes its context current
+  kernel_ = &jit::KernelCache::get().get(print_source(launch_, plan_), jit::name_of_arch(device));
+  return true;
+}
+
+void GpuSteps::run(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
+  if (steps == 0) return;
+  const c10::DeviceGuard guard(running_.buffer_.device());
+  counts_.zero_();
+  launch_.arguments.steps = steps;
+  launch_.arguments.fired =
+      fired.defined() ? reinterpret_cast<unsigned char*>(fired.mutable_data_ptr<bool>()) : nullptr;
+  launch_.arguments.probe_row = row;
+  kernels::launch(launch_, plan_, *kernel_, ops::stream_of(running_.buffer_));
+}
+#else
+bool GpuSteps::plan() { return false; }
+void GpuSteps::run(std::int64_t, const at::Tensor&, std::int64_t) {}
+#endif
+
+void GpuSteps::record(const std::vector<Probe>& probes, const std::vector<at::Tensor>& states) {
+  std::vector<network::Probe> all;
+  for (std::size_t k = 0; k < probes.size(); ++k) {
+    const Probe& probe = probes[k];
+    const at::Tensor& state = probe.group->states[probe.state];
+    const std::int64_t bytes = state.element_size();
+    const at::Tensor chosen = probe.neurons.cpu();
+    const auto* const neurons = chosen.const_data_ptr<std::int64_t>();
+    auto* const to = static_cast<char*>(states[k].mutable_data_ptr());
+    const auto* const from = static_cast<const char*>(state.const_data_ptr());
+    for (std::int64_t i = 0; i < chosen.numel(); ++i)
+      all.push_back({.neuron = probe.group->begin + neurons[i],
+                     .from = from + neurons[i] * bytes,
+                     .to = to + i * bytes,
+                     .stride = chosen.numel()});
+  }
+  std::ranges::stable_sort(all, {}, &network::Probe::neuron);
+  const std::int64_t bytes = std::ssize(all) * static_cast<std::int64_t>(sizeof(network::Probe));
+  at::Tensor listed = at::empty({bytes}, at::kByte);
+  if (bytes > 0) std::memcpy(listed.mutable_data_ptr(), all.data(), static_cast<std::size_t>(bytes));
+  probes_ = listed.to(running_.options().device());
+  launch_.arguments.probes = static_cast<const network::Probe*>(probes_.const_data_ptr());
+  launch_.arguments.probe_count = std::ssize(all);
+}
+
+}  // namespace spikeforge::simulation
