@@ -53,14 +53,17 @@ struct Plan {
   static constexpr bool has_later = sending == Sending::own_and_later || sending == Sending::later;
 };
 
-// A block's spikes of this turn and the one before. Counters are one more: one is cleared while two are in use.
-template <int threads>
+// A block's neurons that are taken at once, by threads: where their connections are, and who has fired. What is told of
+// one turn is read while the next one is under way; counters are one more, since one is cleared meanwhile.
+template <class Plan>
 struct Shared {
-  Spike spikes[2][threads];
+  static constexpr int kept = Plan::resident ? 1 : 2;
+  Spike rows[kept][Plan::threads];
+  unsigned short fired[2][Plan::threads];
   int found[3];
 };
 
-// Which of a spike's connections are sent.
+// Which of a spike's connections are sent: all, or those of delay 1, or the others.
 enum class Part { all, next_step, after_next };
 
 template <class Matrix>
@@ -79,11 +82,11 @@ struct Sender {
                                                : *static_cast<const int*>(net.matrix.delays);
   }
 
-  __device__ __forceinline__ int delay(Int k) const {
-    if constexpr (Matrix::delays == event::Delays::one)
-      return same_delay;
-    else
-      return event::Ring<Matrix>::delay_of(net.matrix, k);
+  __device__ __forceinline__ Spike row_of(Int neuron) const {
+    if (net.matrix.nnz == 0) return {};
+    const Int first = Matrix::begin(net.matrix, neuron);
+    const int count = static_cast<int>(Matrix::begin(net.matrix, neuron + 1) - first);
+    return {first, count, net.near != nullptr ? net.near[neuron] : 0};
   }
 
   // Every `stride`-th connection from `lane` on, of a spike in the step whose slot is `now`. Loads wait together.
@@ -91,25 +94,26 @@ struct Sender {
   __device__ __forceinline__ void send(const Spike& spike, int lane, int stride, int now) const {
     F* const ring = static_cast<F*>(net.ring);
     const int slots = static_cast<int>(net.slots);
-    for (int i = lane; i < spike.count; i += unroll * stride) {
+    const int end = part == Part::next_step ? spike.near : spike.count;
+    for (int i = lane + (part == Part::after_next ? spike.near : 0); i < end; i += unroll * stride) {
       int column[unroll], late[unroll];
       F weight[unroll];
-      bool goes[unroll];
 #pragma unroll
       for (int u = 0; u < unroll; ++u) {
-        goes[u] = i + u * stride < spike.count;
-        late[u] = goes[u] ? delay(spike.first + i + u * stride) : 0;
-        if (part == Part::next_step) goes[u] = goes[u] && late[u] == 1;
-      }
-#pragma unroll
-      for (int u = 0; u < unroll; ++u) {
+        const bool is_there = i + u * stride < end;
         const Int k = spike.first + i + u * stride;
-        column[u] = goes[u] ? __ldcs(net.matrix.indices + k) : 0;
-        weight[u] = Matrix::homogeneous ? shared : goes[u] ? Matrix::weight(net.matrix, k) : F(0);
+        column[u] = is_there ? __ldcs(net.matrix.indices + k) : -1;
+        weight[u] = Matrix::homogeneous ? shared : is_there ? Matrix::weight(net.matrix, k) : F(0);
+        if constexpr (part == Part::next_step)
+          late[u] = 1;
+        else if constexpr (Matrix::delays == event::Delays::one)
+          late[u] = same_delay;
+        else
+          late[u] = is_there ? event::Ring<Matrix>::delay_of(net.matrix, k) : 0;
       }
 #pragma unroll
       for (int u = 0; u < unroll; ++u) {
-        if (!goes[u] || (part == Part::after_next && late[u] == 1)) continue;
+        if (column[u] < 0) break;
         const int slot = now + late[u];
         event::add_to(ring + (slot < slots ? slot : slot - slots) * net.columns + column[u], weight[u]);
       }
@@ -132,12 +136,13 @@ struct Sender {
 
   // What a block found, by `warps` warps, of which this is one.
   template <Part part>
-  __device__ __forceinline__ void send_own(const Spike* spikes, int found, int now, int warp, int warps) const {
+  __device__ __forceinline__ void send_own(const Spike* rows, const unsigned short* fired, int found, int now, int warp,
+                                           int warps) const {
     if (found == 0) return;
     const int of_a_row = found < warps ? warps / found : 1, rows_at_once = warps / of_a_row;
     if (warp >= rows_at_once * of_a_row) return;
     for (int row = warp / of_a_row; row < found; row += rows_at_once)
-      send<part>(spikes[row], warp % of_a_row * 32 + (threadIdx.x & 31), of_a_row * 32, now);
+      send<part>(rows[fired[row]], warp % of_a_row * 32 + (threadIdx.x & 31), of_a_row * 32, now);
   }
 
  private:
@@ -147,6 +152,7 @@ struct Sender {
     spike.first = static_cast<Int>(static_cast<unsigned long long>(static_cast<unsigned>(words.y)) << 32 |
                                    static_cast<unsigned>(words.x));
     spike.count = words.z;
+    spike.near = words.w;
     return spike;
   }
 };
@@ -202,23 +208,37 @@ struct GroupSteps : MultistepNeurons<Spec> {
       for (int d = 0; d < D; ++d)
 #pragma unroll
         for (int c = 0; c < I; ++c) {
+          const Drive& drive = net.drives[d];
           const Int column = c * net.size + neuron;
-          const F rate = static_cast<const F*>(net.drives[d].rates)[column];
+          const int table = drive.tables[column];
           by[d][c] = 0;
-          if (rate == 0) continue;
-          by[d][c] = static_cast<const F*>(net.drives[d].weights)[column] *
-                     static_cast<F>(number(net.drives[d], column, step, static_cast<double>(rate)));
+          if (table == not_driven) continue;
+          by[d][c] = static_cast<const F*>(drive.weights)[column] * static_cast<F>(number(drive, column, step, table));
         }
     }
 
    private:
     // As poisson(rate) of neuron text, its draws 0 and 1.
-    static __device__ __forceinline__ double number(const Drive& drive, Int column, DoubleWord step, double rate) {
+    static __device__ __forceinline__ double number(const Drive& drive, Int column, DoubleWord step, int table) {
       const auto word = [&](unsigned draw) {
-        return DoubleWord{chosen(words_of(drive.key, static_cast<DoubleWord>(column) / 4, step, false, draw, 0),
-                                 static_cast<Word>(column % 4))};
+        return chosen(words_of(drive.key, static_cast<DoubleWord>(column) / 4, step, false, draw, 0),
+                      static_cast<Word>(column % 4));
       };
-      const DoubleWord bits = word(0) << 32 | word(1);
+      const Word high = word(0);
+      if (table != no_table) {
+        const unsigned* threshold = drive.thresholds + table;
+        int k = 0;
+        while (high > *threshold) {  // the last one is above all
+          ++threshold;
+          ++k;
+        }
+        if (high != *threshold) return k;
+      }
+      return by_all_bits(drive, column, DoubleWord{high} << 32 | word(1));
+    }
+
+    static __device__ __noinline__ double by_all_bits(const Drive& drive, Int column, DoubleWord bits) {
+      const double rate = static_cast<double>(static_cast<const F*>(drive.rates)[column]);
       return rate < least_of_rejection ? inverted_poisson_of(uniform_of(bits), rate, drive.none[column])
                                        : large_poisson_of(bits, rate);
     }
@@ -228,13 +248,13 @@ struct GroupSteps : MultistepNeurons<Spec> {
   struct Walk {
     const Arguments& net;
     const Group& group;
-    Shared<Plan::threads>& shared;
+    Shared<Plan>& shared;
     int now;       // the slot of what arrives
     int turn = 0;  // of neurons that a block takes at once
 
     // Neuron i of the group. Threads without one come along: none may be missing at a barrier.
     __device__ __forceinline__ void step(int t, Int i, bool is_there, const Cells& cells, States& state,
-                                         const Driven& driven, const Spike& row) const {
+                                         const Driven& driven) const {
       if (!is_there) return;
       const Int neuron = group.begin + i;
       F* const slot = static_cast<F*>(net.ring) + now * net.columns + neuron;
@@ -253,7 +273,7 @@ struct GroupSteps : MultistepNeurons<Spec> {
       const bool fires = y[0] > 0;
       if (net.fired != nullptr) net.fired[t * net.size + neuron] = fires;
       if (t == net.steps - 1) static_cast<F*>(net.spikes)[neuron] = y[0];
-      if (fires && row.count > 0) tell(t, row);
+      if (fires) tell(t);
     }
 
     __device__ __forceinline__ void store(Int i, const States& state) const {
@@ -261,9 +281,14 @@ struct GroupSteps : MultistepNeurons<Spec> {
       for (int s = 0; s < S; ++s) static_cast<F*>(group.states[s])[i] = state[0][s];
     }
 
+    __device__ __forceinline__ Spike* rows() const { return shared.rows[Plan::resident ? 0 : turn % 2]; }
+
    private:
-    __device__ __forceinline__ void tell(int t, const Spike& row) const {
-      if constexpr (Plan::has_own) shared.spikes[turn % 2][atomicAdd(&shared.found[turn % 3], 1)] = row;
+    __device__ __forceinline__ void tell(int t) const {
+      const Spike& row = rows()[threadIdx.x];
+      if (row.count == 0) return;
+      if constexpr (Plan::has_own)
+        shared.fired[turn % 2][atomicAdd(&shared.found[turn % 3], 1)] = static_cast<unsigned short>(threadIdx.x);
       if constexpr (Plan::sending != Sending::own) {
         const int list = t % 3;
         net.lists[list * net.size + atomicAdd(net.counts + list, 1)] = row;
@@ -271,13 +296,7 @@ struct GroupSteps : MultistepNeurons<Spec> {
     }
   };
 
-  static __device__ __forceinline__ Spike row_of(const Arguments& net, Int neuron) {
-    if (net.matrix.nnz == 0) return {};
-    const Int first = Matrix::begin(net.matrix, neuron);
-    return {first, static_cast<int>(Matrix::begin(net.matrix, neuron + 1) - first), 0};
-  }
-
-  static __device__ __forceinline__ void run(const Arguments& net, const Group& group, Shared<Plan::threads>& shared) {
+  static __device__ __forceinline__ void run(const Arguments& net, const Group& group, Shared<Plan>& shared) {
     const Int block = blockIdx.x - group.first_block;
     const Int begin = at_most(block * group.share, group.neurons), end = at_most(begin + group.share, group.neurons);
     const DoubleWord first_step = *net.step;
@@ -296,11 +315,11 @@ struct GroupSteps : MultistepNeurons<Spec> {
     const Cells own_cells(group, Neurons{own, own});
     States own_state;
     Driven own_driven;
-    Spike own_row{};
+    Walk walk{net, group, shared, static_cast<int>(first_step % slots)};
     if constexpr (Plan::resident) {
       Base::load_initial(group, own_cells, Neurons{own, own}, own_state);
       if (has_own) {
-        own_row = row_of(net, group.begin + own);
+        walk.rows()[threadIdx.x] = sender.row_of(group.begin + own);
         own_driven.draw(net, group.begin + own, first_step);
       }
     }
@@ -314,14 +333,13 @@ struct GroupSteps : MultistepNeurons<Spec> {
       sender.template send_listed<part>(list, slot, later_warp, static_cast<Int>(later_warps) * gridDim.x);
     };
 
-    Walk walk{net, group, shared, static_cast<int>(first_step % slots)};
     const auto send_own = [&] {
       if constexpr (Plan::has_own) {
         constexpr Part part = Plan::sending == Sending::own ? Part::all : Part::next_step;
         if (threadIdx.x == 0) shared.found[(walk.turn + 1) % 3] = 0;
         asm volatile("bar.sync 1, %0;" ::"r"(own_threads) : "memory");
-        sender.template send_own<part>(shared.spikes[walk.turn % 2], shared.found[walk.turn % 3], walk.now, warp,
-                                       own_warps);
+        sender.template send_own<part>(walk.rows(), shared.fired[walk.turn % 2], shared.found[walk.turn % 3], walk.now,
+                                       warp, own_warps);
         ++walk.turn;
       }
     };
@@ -332,7 +350,7 @@ struct GroupSteps : MultistepNeurons<Spec> {
       if (Plan::sending != Sending::own && blockIdx.x == 0 && threadIdx.x == 0) net.counts[(t + 1) % 3] = 0;
       if constexpr (Plan::resident) {
         if (is_owner) {
-          walk.step(t, own, has_own, own_cells, own_state, own_driven, own_row);
+          walk.step(t, own, has_own, own_cells, own_state, own_driven);
           if (net.probe_count > 0 && has_own) walk.store(own, own_state);
           send_own();
         }
@@ -345,7 +363,8 @@ struct GroupSteps : MultistepNeurons<Spec> {
           Driven driven;
           Base::load_initial(group, cells, Neurons{i, i}, state);
           driven.draw(net, group.begin + i, first_step + t);
-          walk.step(t, i, is_there, cells, state, driven, row_of(net, group.begin + i));
+          walk.rows()[threadIdx.x] = sender.row_of(group.begin + i);
+          walk.step(t, i, is_there, cells, state, driven);
           if (is_there) walk.store(i, state);
           send_own();
         }

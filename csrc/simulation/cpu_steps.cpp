@@ -16,7 +16,6 @@ namespace {
 // A thread with fewer is not worth waking: one takes about as long as the parallel region does.
 constexpr std::int64_t least_neurons = 1024;
 constexpr std::int64_t granule = 64;       // parts begin on cache lines
-constexpr std::int64_t least_tabled = 32;  // columns of one rate, which pay for its table within some steps
 // The kernel walks 16 rows and more side by side, in an order that depends on where they begin; fewer one by one.
 constexpr std::int64_t most_rows = 15;
 
@@ -106,7 +105,7 @@ std::vector<CpuSteps::PoissonRun> CpuSteps::runs_of(const PoissonDrive& drive) {
     while (end < running_.columns() && same(begin, end)) ++end;
     const double rate = drive.rates[static_cast<std::size_t>(begin)];
     if (rate == 0) continue;
-    if (end - begin >= least_tabled && cpu::is_inverted(rate)) {
+    if (end - begin >= cpu::least_tabled && cpu::is_inverted(rate)) {
       const auto [table, is_new] = thresholds_.try_emplace(rate);
       if (is_new) table->second = cpu::poisson_thresholds(rate);
       runs.push_back({begin, end,

@@ -13,22 +13,48 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <span>
 #include <utility>
 
 namespace spikeforge::simulation {
 namespace {
 
-// float64, of the rates of a drive; there are few different ones.
-at::Tensor probabilities_of_none(const at::Tensor& rates) {
-  at::Tensor none = rates.to(at::kDouble).to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
-  std::map<double, double> known;
-  auto* const numbers = none.mutable_data_ptr<double>();
-  for (std::int64_t i = 0; i < none.numel(); ++i) {
-    const auto [entry, is_new] = known.try_emplace(numbers[i]);
-    if (is_new) entry->second = cpu::probability_of_none(numbers[i]);
-    numbers[i] = entry->second;
+
+// What the kernel looks up of a drive's rates, of which few are different.
+struct RateTables {
+  std::vector<double> none;
+  std::vector<std::int32_t> tables, thresholds;
+
+  explicit RateTables(const at::Tensor& rates) {
+    const at::Tensor numbers = rates.to(at::kCPU, at::kDouble);
+    const std::span<const double> all(numbers.const_data_ptr<double>(), static_cast<std::size_t>(numbers.numel()));
+    std::map<double, std::int64_t> columns_of;
+    for (const double rate : all) ++columns_of[rate];
+    std::map<double, std::pair<double, std::int32_t>> known;
+    for (const auto& [rate, columns] : columns_of)
+      known[rate] = {cpu::probability_of_none(rate), rate == 0 ? network::not_driven : table_of(rate, columns)};
+    for (const double rate : all) {
+      none.push_back(known[rate].first);
+      tables.push_back(known[rate].second);
+    }
   }
-  return none.to(rates.device());
+
+ private:
+  std::int32_t table_of(double rate, std::int64_t columns) {
+    if (columns < cpu::least_tabled || !cpu::is_inverted(rate)) return network::no_table;
+    const auto place = static_cast<std::int32_t>(thresholds.size());
+    for (const std::uint32_t threshold : cpu::poisson_thresholds(rate))
+      thresholds.push_back(static_cast<std::int32_t>(threshold));
+    thresholds.push_back(-1);  // the largest word, which ends the search
+    return place;
+  }
+};
+
+template <class T>
+at::Tensor on_device(const std::vector<T>& numbers, at::ScalarType type, c10::Device device) {
+  at::Tensor t = at::empty({std::ssize(numbers)}, type);
+  if (!numbers.empty()) std::memcpy(t.mutable_data_ptr(), numbers.data(), numbers.size() * sizeof(T));
+  return t.to(device);
 }
 
 }  // namespace
@@ -60,8 +86,9 @@ GpuSteps::GpuSteps(Running& running)
                                                        : event::Delays::words;
   if (is_connected) {
     launch_.least_delay = delays.min().item<std::int64_t>();
-    launch_.next_step = delays.eq(1).sum().item<std::int64_t>();
-    if (delays.numel() == 1) launch_.next_step *= matrix.indices.numel();
+    launch_.next_step = running.near_.defined()    ? running.near_.sum().item<std::int64_t>()
+                        : launch_.least_delay == 1 ? matrix.indices.numel()
+                                                   : 0;
   }
   network::Arguments& a = launch_.arguments;
   a.matrix.indices = matrix.indices.const_data_ptr<std::int32_t>();
@@ -72,6 +99,7 @@ GpuSteps::GpuSteps(Running& running)
   a.matrix.weights = launch_.weights.data;
   a.matrix.delays = delays.const_data_ptr();
   a.matrix.delay_bytes = delays.element_size();
+  a.near = running.near_.defined() ? running.near_.const_data_ptr<int>() : nullptr;
   a.size = running.size();
   a.columns = running.columns();
   a.slots = running.buffer_.size(0);
@@ -98,10 +126,17 @@ void GpuSteps::make_drives() {
   if (launch_.drives > network::most_drives) return;
   for (std::size_t d = 0; d < running_.drives_.size(); ++d) {
     const PoissonLayer& layer = running_.drives_[d];
-    none_.push_back(probabilities_of_none(layer.rates));
+    const RateTables found(layer.rates);
+    const c10::Device device = layer.rates.device();
+    const at::Tensor none = on_device(found.none, at::kDouble, device),
+                     tables = on_device(found.tables, at::kInt, device),
+                     thresholds = on_device(found.thresholds, at::kInt, device);
+    rate_tables_.insert(rate_tables_.end(), {none, tables, thresholds});
     launch_.arguments.drives[d] = {.rates = layer.rates.const_data_ptr(),
-                                   .none = none_.back().const_data_ptr<double>(),
+                                   .none = none.const_data_ptr<double>(),
                                    .weights = layer.weights.const_data_ptr(),
+                                   .tables = tables.const_data_ptr<int>(),
+                                   .thresholds = static_cast<const unsigned*>(thresholds.const_data_ptr()),
                                    .key = static_cast<unsigned long long>(layer.seed.item<std::int64_t>())};
   }
 }

@@ -2,6 +2,7 @@
 #include <spikeforge/ops/event.h>
 #include <spikeforge/simulation/internal/cpu_steps.h>
 #include <spikeforge/simulation/internal/gpu_steps.h>
+#include <spikeforge/simulation/internal/near_first.h>
 #include <spikeforge/simulation/internal/running.h>
 #include <spikeforge/simulation/internal/sort_rows.h>
 
@@ -112,6 +113,7 @@ void Running::connect(const Description& description) {
   TORCH_CHECK_VALUE(!is_connected || matrix_.delays.min().item<std::int64_t>() >= 1,
                     "Network: a delay must be at least 1 step, but one is 0");
   if (options.device.is_cpu()) sort_rows(matrix_);
+  if (options.device.is_cuda()) near_ = near_first(matrix_);
 }
 
 void Running::make_drives(const Description& description) {

@@ -17,19 +17,24 @@ using Int = long long;
 //   together        all blocks at once, behind a barrier of its own: where much takes one step
 enum class Sending : unsigned char { own, own_and_later, later, together };
 
-// The connections of a neuron that fired.
+// The connections of a neuron that fired, of which `near` have delay 1 and come first.
 struct Spike {
   Int first;
-  int count, unused;
+  int count, near;
 };
 
 // Poisson input, [columns] each: `rates` and `weights` in the type of the network, `none` the probability of no event.
+// Of a rate that many columns have there are thresholds, from the place that `tables` names on: a number is above k
+// where the upper word of its random bits is above threshold k; where it is the same, the lower word decides.
 struct Drive {
   const void* rates;
   const double* none;
   const void* weights;
+  const int* tables;  // or no_table; not_driven where the rate is 0
+  const unsigned* thresholds;
   unsigned long long key;
 };
+constexpr int no_table = -1, not_driven = -2;
 
 // A state of a neuron, counted within the network, that is recorded: to[row * stride] becomes what `from` holds.
 struct Probe {
@@ -44,6 +49,7 @@ constexpr int most_drives = 4;
 // Columns are inputs: column k size + j is input k of neuron j.
 struct Arguments {
   event::ProductArguments matrix;  // indices, indptr, weights, delays
+  const int* near;                 // [size], where each connection has a delay of its own
   Int steps, size, columns, slots;
   void* ring;                  // [slots, columns]
   Int* step;                   // so many steps were before; raised at the end
@@ -59,8 +65,19 @@ struct Arguments {
   Drive drives[most_drives];
 };
 
-static_assert(sizeof(Spike) == 16 && sizeof(Drive) == 4 * 8 && sizeof(Probe) == 4 * 8, "no padding");
-static_assert(sizeof(Arguments) == sizeof(event::ProductArguments) + (4 + 8 + 4 + 4 * most_drives) * 8,
+// Of near_first.cuh: the matrix, which changes, and how many connections of a row have delay 1.
+struct NearArguments {
+  const Int* indptr;  // [rows + 1]
+  Int rows;
+  int* indices;
+  void* weights;
+  void* delays;
+  int* near;  // [rows]
+};
+
+static_assert(sizeof(Spike) == 16 && sizeof(Drive) == 6 * 8 && sizeof(Probe) == 4 * 8, "no padding");
+static_assert(sizeof(NearArguments) == 6 * 8 &&
+                  sizeof(Arguments) == sizeof(event::ProductArguments) + (5 + 8 + 4 + 6 * most_drives) * 8,
               "words without padding");
 
 }  // namespace network

@@ -83,7 +83,7 @@ jit::KernelSource print_source(const NetworkLaunch& launch, const NetworkPlan& p
   line("}};");
   line("extern \"C\" __global__ void __launch_bounds__({}, 1) spikeforge_network(const __grid_constant__ Args args) {{",
        plan.threads);
-  line("  __shared__ Shared<{}> shared;", plan.threads);
+  line("  __shared__ Shared<Kernel> shared;");
   for (std::size_t g = 0; g < launch.groups.size(); ++g) {
     if (g + 1 < launch.groups.size())
       line("  if (blockIdx.x < {}) return GroupSteps<Spec{}, Kernel>::run(args.network, args.group{}, shared);",

@@ -52,6 +52,12 @@ std::optional<NetworkPlan> plan_of(const NetworkLaunch& launch, const jit::Devic
 
 jit::KernelSource print_source(const NetworkLaunch& launch, const NetworkPlan& plan);
 
+// Brings the connections of delay 1 to the front of each row, and says in `near` how many they are. Weights and delays
+// of so many bytes each; weights of 0 bytes are not touched.
+void bring_near_first(const network::NearArguments& arguments, int weight_bytes, int delay_bytes,
+                      const jit::Device& device, void* stream);
+jit::KernelSource print_near_first(int weight_bytes, int delay_bytes);
+
 // Launches so many steps, which `launch.arguments` say; nothing is waited for. The device must be current.
 void launch(const NetworkLaunch& launch, const NetworkPlan& plan, const jit::LoadedKernel& kernel, void* stream);
 

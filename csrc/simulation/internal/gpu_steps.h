@@ -35,7 +35,7 @@ class GpuSteps {
   Running& running_;
   std::deque<GroupCall> calls_;
   std::vector<kernels::NetworkGroup> groups_;
-  std::vector<at::Tensor> none_;  // of each drive: the probability of no event, float64
+  std::vector<at::Tensor> rate_tables_;  // what drives point to
   at::Tensor lists_, counts_, probes_;
   kernels::NetworkLaunch launch_;
   kernels::NetworkPlan plan_;

@@ -92,6 +92,7 @@ class Running {
   const Neuron poisson_;
   std::vector<PoissonLayer> drives_;
   Connectivity matrix_;
+  at::Tensor near_;  // int32 [size], on a GPU: how many connections of a row have delay 1, and come first
   const void* weights_at_ = nullptr;
   at::Tensor buffer_;   // [slots, columns]: what is on its way
   at::Tensor step_;     // int64, 0-dimensional, on the device
