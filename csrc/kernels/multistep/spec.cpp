@@ -263,10 +263,15 @@ std::string print_loop(const KernelSpec& spec, const CellText& cell) {
   return line.take();
 }
 
+std::string with_samples(const std::string& args, const LoopSpec& loop) {
+  return loop.has_lengths || loop.has_start ? fmt::format("spikeforge::WithSamples<{}>", args) : args;
+}
+
 std::string arguments_of(const LoopSpec& loop) {
-  std::string args = fmt::format("spikeforge::{}<spikeforge::Spec::Cell>",
-                                 loop.direction == Direction::forward ? "ForwardArgs" : "BackwardArgs");
-  if (loop.has_lengths || loop.has_start) args = fmt::format("spikeforge::WithSamples<{}>", args);
+  const std::string args =
+      with_samples(fmt::format("spikeforge::{}<spikeforge::Spec::Cell>",
+                               loop.direction == Direction::forward ? "ForwardArgs" : "BackwardArgs"),
+                   loop);
   return loop.draws ? fmt::format("spikeforge::WithDraws<{}>", args) : args;
 }
 
