@@ -324,6 +324,7 @@ class Ring {
   }
 
   __device__ __forceinline__ void wait() const { wait_for_copies<Block::slots - 1>(); }
+  __device__ __forceinline__ const Place<Spec>& place() const { return place_; }
 
   __device__ __forceinline__ Pack& row(int kind, int t) const {
     return packs()[slot_ + (kind * Block::steps + t) * Block::threads + static_cast<int>(threadIdx.x)];
