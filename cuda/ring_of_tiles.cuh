@@ -14,7 +14,7 @@ namespace ring {
 template <class Spec>
 struct Unit {
   using Turns = typename Multistep<Spec>::Turns;
-  using Neurons = Lanes<Spec::width, true>;
+  using Neurons = typename Multistep<Spec>::Neurons;
   int number, strip;
   int column;  // the thread's first neuron, in the period
   int turns;   // 0: none of its neurons is there

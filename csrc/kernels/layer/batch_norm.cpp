@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace spikeforge::layers {
@@ -216,7 +217,7 @@ std::int64_t most_in_ring(const BatchNormBackward& layer) {
 
 // Bytes of x up to which the backward pass keeps x's gradient between its passes rather than run the loop twice. What
 // does not stay in the ring is written and read once more, and the cache has room for it.
-constexpr std::int64_t most_kept = 64'000'000;
+constexpr std::int64_t most_kept = 40'000'000;
 
 bool keeps_gradient(const BatchNormForward&) { return false; }
 bool keeps_gradient(const BatchNormBackward& layer) {
@@ -225,12 +226,19 @@ bool keeps_gradient(const BatchNormBackward& layer) {
          layer.sums.steps * layer.sums.neurons * size_of(layer.sums.type) <= most_kept;
 }
 
+// Threads of a block: more of them wait longer for each other than they gain (with 512, forward, T = 4, 5.6 passes of
+// 13 MB become 7.1). Backward, states of 16 steps fill the registers of 256.
+template <class Layer>
+std::int64_t threads_of(const Layer&, std::int64_t steps) {
+  return std::is_same_v<Layer, BatchNormBackward> && steps > 8 ? 256 : 384;
+}
+
 // A ring of tiles, where a multiprocessor has room for three at least: with two, 16 steps of float16 backward take 11.0
-// passes rather than 9.1. What a
-// thread copies at once is 16 bytes, or 8 where sequences are long: their states stay in registers.
+// passes rather than 9.1. What a thread copies at once is 16 bytes, or 8 where sequences are long: their states stay in
+// registers.
 template <class Layer>
 std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedule, const jit::Device& device) {
-  constexpr int threads = 384, most_slots = 8, least_slots = 3, most_unrolled = 4000;
+  constexpr int most_slots = 8, least_slots = 3, most_unrolled = 4000;
   const Launch& run = first_loop(layer);
   const ParamView& shift = shift_of(run);
   const std::int64_t steps = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(run.steps)));
@@ -241,6 +249,7 @@ std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedul
     return std::nullopt;
   const std::int64_t states = std::max<std::int64_t>(static_cast<std::int64_t>(run.cell->states.size()), 1);
   const std::int64_t most_states = states == 1 ? 64 : 32;  // adaptive neurons of 64 spill 160 bytes on sm_120
+  const std::int64_t threads = threads_of(layer, steps);
   std::int64_t width = (steps <= 4 ? 16 : 8) / size;
   const auto is_too_wide = [&] {
     return width * steps * states > most_states || width * steps * code_of_a_step(layer) > most_unrolled ||
@@ -259,7 +268,8 @@ std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedul
   loop.staged = false;
   loop.segments = 1;
   loop.rows = static_cast<std::uint8_t>(steps);
-  schedule.block = {.threads = threads,
+  loop.whole_stores = true;
+  schedule.block = {.threads = static_cast<std::uint16_t>(threads),
                     .slots = static_cast<std::uint16_t>(std::min<std::size_t>(slots, most_slots)),
                     .steps = static_cast<std::uint16_t>(steps),
                     .is_exact = run.steps == steps,

@@ -233,6 +233,7 @@ std::string print_members(const KernelSpec& spec, const CellText& cell) {
        schedule.neighbours, schedule.staged, schedule.ragged, schedule.in_turns, schedule.one_segment);
   line("  static constexpr int max_block = {}, packed_bits = {};", max_block_size(schedule), loop.packed_bits);
   line("  static constexpr bool save = {}, store_states = {}, wide = {};", loop.save, loop.store_states, loop.wide);
+  if (schedule.whole_stores) line("  static constexpr bool whole_stores = true;");
   if (loop.draws) line("  static constexpr bool draws_in_order = {};", loop.draws_in_order);
   if (loop.has_lengths || loop.has_start)
     line("  static constexpr bool has_lengths = {}, has_start = {};", loop.has_lengths, loop.has_start);
