@@ -88,8 +88,8 @@ struct Pack<f16, 8, true> : PairPack<f16, 8> {};
 template <>
 struct Pack<bf16, 8, true> : PairPack<bf16, 8> {};
 
-// In accesses of 16 bytes, or of 8. Left to itself the compiler takes some of a loop's stores apart into words, which
-// memory takes four times as long for.
+// In accesses of 16 bytes, or of 8. Left to itself the compiler takes some of a loop's stores apart into words, each an
+// access of its own (batch norm and LIF, 26 MB of float32 on an H200: 10.6 passes rather than 9.3).
 template <class Values>
 __device__ __forceinline__ void store_whole(void* to, const Values& values) {
 #if __CUDA_ARCH__ >= 800
