@@ -9,6 +9,7 @@
 //   slots     tiles in the ring of a block
 //   steps     of a sequence in the ring, at most; a power of two
 //   is_exact  whether sequences have as many
+//   keeps     backward: whether the first pass leaves x's gradient, as far as it knows it, for the second to complete
 #pragma once
 
 #include <spikeforge/neuron/functions.h>
@@ -23,6 +24,13 @@ template <class Spec>
 using NormaliseAndRunArgs = layers::NormaliseAndRunArgs<Spec, RingTiles>;
 template <class Sums, class Gradient>
 using NormaliseAndRunGradArgs = layers::NormaliseAndRunGradArgs<Sums, Gradient, RingTiles>;
+
+// x's gradient is that of `sums` too.
+template <class Sums>
+struct KeptGradArgs {
+  BackwardArgs<typename Sums::Cell> sums;
+  NormaliseGradArguments<RingTiles> norm;
+};
 
 // The last `count` parameters of a cell, for the channels of a thread's neurons, from a block's table of its channels.
 template <class Spec, class Block, int count>
@@ -251,16 +259,21 @@ __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec
 
 // ---- backward ----
 
-// Both passes over the block's tiles, with the rows of inputs and of upstream gradients in the ring.
-template <class Sums, class Gradient, class Block>
+// Both passes over the block's tiles, with the rows of inputs and of upstream gradients in the ring; where x's gradient
+// is kept, it takes the place of the first of these.
+template <class Sums, class Block>
 class RingBackward {
  public:
-  using Args = NormaliseAndRunGradArgs<Sums, Gradient>;
+  using Args = BackwardArgs<typename Sums::Cell>;
   using Input = typename Sums::Input;
   static constexpr int I = Multistep<Sums>::I, O = Multistep<Sums>::O;
 
   __device__ __forceinline__ RingBackward(const Args& a, const Place<Sums>& place)
-      : a_(a), each_(place.tiles.each), steps_(static_cast<int>(a.sums.steps)), ring_(place) {
+      : a_(a),
+        each_(place.tiles.each),
+        first_staying_(place.tiles.units * place.tiles.each - Block::slots),
+        steps_(static_cast<int>(a.steps)),
+        ring_(place) {
     ring_.fill(Copy{a_, steps_});
   }
 
@@ -268,13 +281,14 @@ class RingBackward {
   __device__ __forceinline__ void add_up(const Unit<Sums>& unit, const ParamsOfTable<Sums, Block, 3>& params,
                                          Take&& take) {
     using Loop = Multistep<Sums>;
-    const typename Loop::Cells cells(a_.sums, unit.neurons(0), params);
+    const typename Loop::Cells cells(a_, unit.neurons(0), params);
     typename Loop::Gradients grad;
     typename Sums::Compute own[Sums::width][room(Loop::S)] = {};
 #pragma unroll 1
     for (int turn = 0; turn < each_; ++turn) {
       ring_.wait();
-      if (turn < unit.turns) run_back<Sums>(a_.sums, cells, unit.neurons(turn), grad, own);
+      const bool stays = unit.number * each_ + turn >= first_staying_;
+      if (turn < unit.turns) run_back<Sums>(a_, cells, unit.neurons(turn), stays, grad, own);
       ring_.go_down(Copy{a_, steps_});
     }
     if (unit.turns == 0) return;
@@ -283,16 +297,55 @@ class RingBackward {
   }
   __device__ __forceinline__ void turn() { ring_.turn(); }
 
-  __device__ __forceinline__ void run(const Unit<Gradient>& unit, const ParamsOfTable<Gradient, Block, 5>& params) {
+  // x's gradient, by the cell that knows of the statistics.
+  template <class Gradient>
+  __device__ __forceinline__ void run(const BackwardArgs<typename Gradient::Cell>& a, const Unit<Gradient>& unit,
+                                      const ParamsOfTable<Gradient, Block, 5>& params) {
     using Loop = Multistep<Gradient>;
-    const typename Loop::Cells cells(a_.gradient, unit.neurons(0), params);
+    const typename Loop::Cells cells(a, unit.neurons(0), params);
     typename Loop::Gradients grad;
     typename Gradient::Compute own[Gradient::width][room(Loop::S)] = {};
 #pragma unroll 1
     for (int turn = each_ - 1; turn >= 0; --turn) {
       ring_.wait();
-      if (turn < unit.turns) run_back<Gradient>(a_.gradient, cells, unit.neurons(turn), grad, own);
+      if (turn < unit.turns) run_back<Gradient>(a, cells, unit.neurons(turn), true, grad, own);
       ring_.go_up(Copy{a_, steps_});
+    }
+  }
+
+  // What the statistics add to x's gradient that was kept (graph::Layer).
+  __device__ __forceinline__ void complete(const Unit<Sums>& unit, const typename Sums::Compute* center,
+                                           const typename Sums::Compute* offset, const typename Sums::Compute* slope) {
+    using Loop = Multistep<Sums>;
+    constexpr int W = Sums::width;
+    typename Sums::Compute mean[W], constant[W], factor[W];
+    const ChannelsOfLanes<W> channels(place_of_ring(), unit);
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      mean[k] = center[channels.of[k]];
+      constant[k] = offset[channels.of[k]];
+      factor[k] = slope[channels.of[k]];
+    }
+#pragma unroll 1
+    for (int turn = each_ - 1; turn >= 0; --turn) {
+      ring_.wait();
+      if (turn < unit.turns) {
+        auto rows = Loop::template rows_of<Input>(a_.grad_x[0], 0, a_.neurons, unit.neurons(turn));
+#pragma unroll
+        for (int t = 0; t < Block::steps; ++t) {
+          Input* const row = rows.next();
+          if (!Block::is_exact && t >= steps_) continue;
+          typename Sums::Compute x[W], grad[W];
+          ring_.row(0, t).unpack(x);
+          ring_.row(I, t).unpack(grad);
+#pragma unroll
+          for (int k = 0; k < W; ++k) grad[k] += fma(factor[k], x[k] - mean[k], constant[k]);
+          typename Loop::InputPack values;
+          values.pack(grad);
+          Loop::Neurons::store(row, values);
+        }
+      }
+      ring_.go_up(CopyKept{a_, steps_});
     }
   }
 
@@ -305,6 +358,9 @@ class RingBackward {
     return kind;
   }
   using TileRing = Ring<Sums, Block, kind_of(O)>;
+  static_assert(!Block::keeps || in_ring(0), "a place for x's gradient");
+
+  __device__ __forceinline__ const Place<Sums>& place_of_ring() const { return ring_.place(); }
 
   struct Copy {
     const Args& a;
@@ -312,10 +368,19 @@ class RingBackward {
 
     __device__ __forceinline__ void operator()(const TileRing& ring, long long neuron) const {
 #pragma unroll
-      for (int c = 0; c < I; ++c) ring.copy(c, a.sums.x[c], steps, neuron);
+      for (int c = 0; c < I; ++c) ring.copy(c, a.x[c], steps, neuron);
 #pragma unroll
       for (int c = 0; c < O; ++c)
-        if (in_ring(c)) ring.copy(kind_of(c), a.sums.grad_y[c], steps, neuron);
+        if (in_ring(c)) ring.copy(kind_of(c), a.grad_y[c], steps, neuron);
+    }
+  };
+  struct CopyKept {
+    const Args& a;
+    const int steps;
+
+    __device__ __forceinline__ void operator()(const TileRing& ring, long long neuron) const {
+      ring.copy(0, a.x[0], steps, neuron);
+      ring.copy(I, {a.grad_x[0], a.neurons}, steps, neuron);
     }
   };
 
@@ -328,6 +393,7 @@ class RingBackward {
     const TileRing* ring;
     int t0, length;
     typename Multistep<Spec>::template Starts<Multistep<Spec>::C> starts;  // none: sequences are whole
+    mutable Pack kept[Block::keeps ? Block::steps : 1];                    // x's gradient
 
     __device__ __forceinline__ Pack input(int u, int c) const { return ring->row(c, u); }
     __device__ __forceinline__ Pack upstream(int u, int c) const {
@@ -340,32 +406,53 @@ class RingBackward {
         pack.fill(convert<Input>(0.f));
       return pack;
     }
+    __device__ __forceinline__ void store_grad_x(Input* row, int u, int c, const Pack& values) const {
+      if (Block::keeps && c == 0)
+        kept[u] = values;
+      else
+        Multistep<Spec>::Neurons::store(row, values);
+    }
   };
 
   template <class Spec, class Cells, class Gradients, class F, int W, int S>
   __device__ __forceinline__ void run_back(const BackwardArgs<typename Spec::Cell>& a, const Cells& cells,
-                                           typename Multistep<Spec>::Neurons n, Gradients& grad, F (&own)[W][S]) {
+                                           typename Multistep<Spec>::Neurons n, bool stays, Gradients& grad,
+                                           F (&own)[W][S]) {
     using Loop = Multistep<Spec>;
     static_assert(Loop::C == Block::steps, "a sequence is a segment");
     typename Loop::template SegmentOf<RowsOfRing<Spec>> segment;
-    static_cast<RowsOfRing<Spec>&>(segment) = {&a, &ring_, 0, steps_, {}};
+    static_cast<RowsOfRing<Spec>&>(segment) = {&a, &ring_, 0, steps_, {}, {}};
     Loop::backward_rows(a, cells, n, segment, grad, own);
+    if constexpr (Block::keeps) keep(n, segment, stays);
+  }
+
+  // Written behind the walk, since the compiler would read x once more behind what is written.
+  template <class Neurons>
+  __device__ __forceinline__ void keep(Neurons n, const RowsOfRing<Sums>& segment, bool stays) const {
+    auto rows = Multistep<Sums>::template rows_of<Input>(a_.grad_x[0], 0, a_.neurons, n);
+#pragma unroll
+    for (int t = 0; t < Block::steps; ++t) {
+      Input* const row = rows.next();
+      if (!Block::is_exact && t >= steps_) continue;
+      ring_.row(I, t) = segment.kept[t];
+      if (!stays) Neurons::store(row, segment.kept[t]);
+    }
   }
 
   const Args& a_;
-  const int each_, steps_;
+  const int each_, first_staying_, steps_;
   TileRing ring_;
 };
 
-// The loop runs twice: for the sums, which are the gradients by scale and shift and by what parameters the neuron has
-// besides; and for the gradient of x.
-template <class Sums, class Gradient, class Block>
-__device__ __forceinline__ void normalise_and_run_grad(const NormaliseAndRunGradArgs<Sums, Gradient>& a) {
+// The loop runs for the sums, which are the gradients by scale and shift and by what parameters the neuron has besides;
+// finish(passes, place, table) makes x's gradient, with the block's channels' center, scale, shift, offset and slope.
+template <class Sums, class Block, class Finish>
+__device__ __forceinline__ void add_up_and(const BackwardArgs<typename Sums::Cell>& a,
+                                           const NormaliseGradArguments<RingTiles>& norm, Finish&& finish) {
   using F = typename Sums::Compute;
   constexpr int W = Sums::width, P = Sums::Cell::n_params, S = wanted_params<Sums>(), C = Block::threads;
   // Of the block's channels: center, scale and shift; rstd, and then offset and slope.
   __shared__ F table[5 * C];
-  const NormaliseGradArguments<RingTiles>& norm = a.norm;
   const GridBarrier barrier;
   const Place<Sums> place(norm.tiles);
   auto* const partial = static_cast<ring::Sums<F, S>*>(norm.partial);
@@ -374,10 +461,10 @@ __device__ __forceinline__ void normalise_and_run_grad(const NormaliseAndRunGrad
   F numbers[4];
   if (channel >= 0) {
 #pragma unroll
-    for (int i = 0; i < 3; ++i) numbers[i] = number_of(a.sums.params[P - 3 + i].data, channel, F(0));
+    for (int i = 0; i < 3; ++i) numbers[i] = number_of(a.params[P - 3 + i].data, channel, F(0));
     numbers[3] = number_of(norm.rstd, channel, F(0));
   }
-  RingBackward<Sums, Gradient, Block> passes(a, place);
+  RingBackward<Sums, Block> passes(a, place);
   if (channel >= 0)
 #pragma unroll
     for (int i = 0; i < 4; ++i) table[i * C + own] = numbers[i];
@@ -414,12 +501,32 @@ __device__ __forceinline__ void normalise_and_run_grad(const NormaliseAndRunGrad
     int s = 0;
 #pragma unroll
     for (int j = 0; j < P - 2; ++j)
-      if (Sums::wants_grad_param(j)) store(a.sums.grad_params[j], sum[s++]);
+      if (Sums::wants_grad_param(j)) store(a.grad_params[j], sum[s++]);
   });
-  const Place<Gradient> place_of_gradient(norm.tiles);
-  for_units_backwards<Gradient>(place_of_gradient, [&](const Unit<Gradient>& unit) {
-    passes.run(unit, {table, place_of_gradient, unit});
-  });
+  finish(passes, place, static_cast<const F*>(table));
+}
+
+// The loop runs once more, for the gradient of x.
+template <class Sums, class Gradient, class Block>
+__device__ __forceinline__ void normalise_and_run_grad(const NormaliseAndRunGradArgs<Sums, Gradient>& a) {
+  add_up_and<Sums, Block>(
+      a.sums, a.norm, [&](RingBackward<Sums, Block>& passes, const Place<Sums>&, const typename Sums::Compute* table) {
+        const Place<Gradient> place(a.norm.tiles);
+        for_units_backwards<Gradient>(place, [&](const Unit<Gradient>& unit) {
+          passes.run(a.gradient, unit, {table, place, unit});
+        });
+      });
+}
+
+template <class Sums, class Block>
+__device__ __forceinline__ void normalise_and_run_grad_kept(const KeptGradArgs<Sums>& a) {
+  add_up_and<Sums, Block>(
+      a.sums, a.norm,
+      [&](RingBackward<Sums, Block>& passes, const Place<Sums>& place, const typename Sums::Compute* table) {
+        for_units_backwards<Sums>(place, [&](const Unit<Sums>& unit) {
+          passes.complete(unit, table, table + 3 * Block::threads, table + 4 * Block::threads);
+        });
+      });
 }
 
 }  // namespace ring

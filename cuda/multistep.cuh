@@ -17,6 +17,7 @@
 //   spread       for each parameter which neurons have the same
 //   packed_bits  forward: of each number of the first output, which is written as bits too; 0: it is not
 //   wide         whether neurons are too many to be counted in 32 bits, where a parameter's channels are
+//   whole_stores in some kernels alone: whether stores of neighbours are one access whatever the compiler prefers
 //   has_lengths, has_start   in kernels of samples alone: whether they differ in length, and whether they start anew.
 //                A thread's neurons are then of one sample, and it takes no others; the arguments are WithSamples
 // A cell that draws random numbers has `draws`, and the arguments are WithDraws; a thread takes no other neurons. The

@@ -54,6 +54,10 @@ struct MultistepBackward : MultistepNeurons<Spec> {
 
     __device__ __forceinline__ const InputPack& input(int u, int c) const { return x[u][c]; }
     __device__ __forceinline__ const InputPack& upstream(int u, int c) const { return grad_y[u][c]; }
+    // Of input c, at `row`.
+    __device__ __forceinline__ void store_grad_x(Input* row, int, int, const InputPack& values) const {
+      Neurons::store(row, values);
+    }
   };
   // With rows from wherever they are.
   template <class SegmentRows>
@@ -204,7 +208,7 @@ struct MultistepBackward : MultistepNeurons<Spec> {
         InputPack values;
         values.pack(grad_x[c]);
         Input* row = rows[c].next();
-        if (Spec::wants_grad_x(c) && there) Neurons::store(row, values);
+        if (Spec::wants_grad_x(c) && there) segment.store_grad_x(row, u, c, values);
       }
     }
   }

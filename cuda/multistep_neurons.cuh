@@ -23,6 +23,16 @@ struct IndicesBelow<0, k...> {
   using type = Indices<k...>;
 };
 
+// Whether a Spec asks for it.
+template <class Spec, class = int>
+struct StoresOf {
+  static constexpr bool whole = false;
+};
+template <class Spec>
+struct StoresOf<Spec, decltype(static_cast<int>(Spec::whole_stores))> {
+  static constexpr bool whole = Spec::whole_stores;
+};
+
 template <class Spec>
 struct MultistepNeurons {
   using Cell = typename Spec::Cell;
@@ -43,7 +53,7 @@ struct MultistepNeurons {
   struct NeuronsOf<true, AnyLanes> {
     using type = OfSample<AnyLanes>;
   };
-  using Neurons = typename NeuronsOf<has_lengths || has_start, Lanes<W, Spec::neighbours>>::type;
+  using Neurons = typename NeuronsOf<has_lengths || has_start, Lanes<W, Spec::neighbours, StoresOf<Spec>::whole>>::type;
   using InputPack = Pack<Input, W, Spec::neighbours>;
   using StatePack = Pack<F, W, Spec::neighbours>;
 

@@ -5,8 +5,9 @@
 //
 // geometry.h says how neurons and samples are laid over blocks. What a step made, spikes forward and gradients of the
 // current backward, goes as 16-bit numbers to every block of the cluster by stores that count their bytes on a barrier
-// of the receiver: a step waits for one way through the network and for nothing else. Two buffers suffice, as no block
-// can be two steps ahead. A single block has its shared memory and __syncthreads.
+// of the receiver: a step waits for one way through the network and for nothing else. A step hears what was made
+// `delay` steps before; buffers for twice as many suffice, as no block can be further ahead. A single block has its
+// shared memory and __syncthreads.
 //
 // A float32 weight is the sum of three bf16 numbers, and so is a value on its way unless it is a spike; of their
 // products those are summed that float32 would notice. Within a cluster, spikes go as bits.
@@ -18,11 +19,13 @@
 //   vectors      whether a lane's neurons are read in one access
 //   has_first    forward: whether outputs before the first step are given; else they are 0
 //   save         forward: whether currents and checkpoints are saved
+//   has_lengths, has_start   as the multistep loop's: the arguments are WithSamples then
 #pragma once
 
 #include <spikeforge/kernels/recurrent/geometry.h>
 #include <spikeforge/cuda/cluster.cuh>
 #include <spikeforge/cuda/multistep.cuh>
+#include <spikeforge/cuda/recurrent_samples.cuh>
 #include <spikeforge/cuda/tensor_core.cuh>
 
 namespace spikeforge {
@@ -47,7 +50,8 @@ struct Recurrent {
   static constexpr int C = Spec::checkpoint;
 
   static constexpr recurrent::Geometry shape = Spec::geometry;
-  static constexpr int H = shape.padded, blocks = shape.blocks, tiles = shape.tiles, split = shape.split;
+  static constexpr int H = shape.padded, blocks = shape.blocks, tiles = shape.tiles, split = shape.split,
+                       delay = shape.delay;
   static constexpr int own = shape.own(), threads = shape.threads(), ahead = shape.ahead;
   static constexpr int W = shape.lane_neurons(), G = shape.lane_samples();
   static constexpr int exchange_bytes = shape.exchange_bytes(), partial_bytes = shape.partial_bytes();
@@ -65,6 +69,7 @@ struct Recurrent {
   using Values = F[G][W];  // a lane's own, of a tile
   using Numbers = Pack<T, W, true>;
   using StateNumbers = Pack<F, W, true>;
+  using Samples = LayerSamples<Spec>;
 
   // A lane's constant, kept in a register: the compiler would compute it anew in every step.
   static __device__ __forceinline__ int kept(int x) { return __shfl_sync(~0u, x, threadIdx.x % 32); }
@@ -147,7 +152,7 @@ struct Recurrent {
         : of{typename Loop::Cells(a, neuron(at.index(0, 0, j)))...} {}
   };
 
-  static __device__ __forceinline__ typename Loop::Neurons neuron(int i) { return {i, i}; }
+  static __device__ __forceinline__ typename Loop::Neurons neuron(int i) { return Lanes<1, Spec::neighbours>{i, i}; }
 
   using States = F[G][W][room(S)];
 
@@ -170,6 +175,40 @@ struct Recurrent {
 #pragma unroll
     for (int j = 0; j < W; ++j) numbers.lane[j] = state[g][j][s];
     return numbers;
+  }
+
+  // ---- samples ----
+
+  // Of the cell itself, in place of the state of a sample that starts anew before step t.
+  static __device__ __forceinline__ void restart(const Cells& cells, const Samples& samples, int t, int n,
+                                                 States& state) {
+    if constexpr (Samples::has_start)
+#pragma unroll
+      for (int g = 0; g < G; ++g)
+        if (samples.starts_before(t, n, g))
+#pragma unroll
+          for (int j = 0; j < W; ++j) cells[j].initial(state[g][j]);
+  }
+
+  static __device__ __forceinline__ void drop_unheard(Samples& samples, int n, Values& sums) {
+    if constexpr (Samples::has_start)
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        const bool hears = samples.hears(n, g);
+#pragma unroll
+        for (int j = 0; j < W; ++j) sums[g][j] = select(hears, sums[g][j], F(0));
+      }
+  }
+
+  // Rows behind the last step of the cluster's samples.
+  template <class E, class Args>
+  static __device__ __forceinline__ void clear_behind(const Args& a, const Lane& at, const Samples& samples,
+                                                      void* data) {
+    if constexpr (Samples::has_lengths)
+      for (int t = samples.steps; t < static_cast<int>(a.steps); ++t)
+        for (int n = 0; n < at.count; ++n)
+#pragma unroll
+          for (int g = 0; g < G; ++g) at.store(static_cast<E*>(data) + times(t, a.neurons), n, g, Pack<E, W, true>{});
   }
 
   // ---- rows on their way ----
@@ -230,9 +269,9 @@ struct Recurrent {
   // c.
   static __device__ __forceinline__ int bits_place(int odd, int neuron) { return neuron / 32 * 32 + odd * 16; }
 
-  // Step t's messages lie in buffer t % 2; those of step -1 are made by open().
+  // Step t's messages lie in buffer t % buffers; those of steps before 0 are made by open().
   struct Exchange {
-    static constexpr int message = shape.message_bytes(), half = tiles * message;
+    static constexpr int buffers = 2 * delay, message = shape.message_bytes(), buffer = tiles * message;
     unsigned char* memory;
     int told[G];  // where the lane's numbers lie in a message, or the warp's bits
 
@@ -244,43 +283,51 @@ struct Recurrent {
                                : place(at.sample(g), at.neuron));
     }
 
-    __device__ __forceinline__ int offset(int t, int n) const { return (t & 1) * half + n * message; }
-    __device__ __forceinline__ int barrier_offset(int t, int n) const { return 2 * half + 8 * ((t & 1) * tiles + n); }
+    static __device__ __forceinline__ int which(int t) { return static_cast<unsigned>(t + buffers) % buffers; }
+    __device__ __forceinline__ int offset(int t, int n) const { return which(t) * buffer + n * message; }
+    __device__ __forceinline__ int barrier_offset(int t, int n) const {
+      return buffers * buffer + 8 * (which(t) * tiles + n);
+    }
     __device__ __forceinline__ ByteBarrier barrier(int t, int n) const {
       return {shared_address(memory) + barrier_offset(t, n)};
     }
 
-    // `first(sample, neuron)` are the numbers of step -1, of a sample among those of the cluster.
+    // `first(t, sample, neuron)` are the numbers of a step before 0, of a sample among those of the cluster.
     template <class First>
     __device__ __forceinline__ void open(const First& first) const {
-      if (as_bits) {
-        for (int i = threadIdx.x; i < half / 4; i += threads)
-          reinterpret_cast<unsigned*>(memory + offset(-1, 0))[i] = 0;
-      }
-      for (int i = threadIdx.x; !as_bits && i < tiles * 4 * H; i += threads) {
-        const int n = i / (4 * H), sample = i / (H / 2) % 8, neuron = i % (H / 2) * 2;
-        unsigned words[sent];
-        split_pair<Half>(first(8 * n + sample, neuron), first(8 * n + sample, neuron + 1), words);
+      for (int t = -delay; t < 0; ++t) {
+        if (as_bits) {
+          for (int i = threadIdx.x; i < buffer / 4; i += threads)
+            reinterpret_cast<unsigned*>(memory + offset(t, 0))[i] = 0;
+        }
+        for (int i = threadIdx.x; !as_bits && i < tiles * 4 * H; i += threads) {
+          const int n = i / (4 * H), sample = i / (H / 2) % 8, neuron = i % (H / 2) * 2;
+          unsigned words[sent];
+          split_pair<Half>(first(t, 8 * n + sample, neuron), first(t, 8 * n + sample, neuron + 1), words);
 #pragma unroll
-        for (int p = 0; p < sent; ++p)
-          *reinterpret_cast<unsigned*>(memory + offset(-1, n) + p * piece_bytes + place(sample, neuron)) = words[p];
+          for (int p = 0; p < sent; ++p)
+            *reinterpret_cast<unsigned*>(memory + offset(t, n) + p * piece_bytes + place(sample, neuron)) = words[p];
+        }
       }
       if (blocks > 1 && threadIdx.x == 0) {
-        for (int n = 0; n < tiles; ++n) {
-          barrier(0, n).init();
-          barrier(1, n).init();
-        }
+        for (int t = 0; t < buffers; ++t)
+          for (int n = 0; n < tiles; ++n) barrier(t, n).init();
         ByteBarrier::publish();
-        for (int n = 0; n < tiles; ++n) barrier(0, n).expect(message);
+        for (int t = 0; t < delay; ++t)
+          for (int n = 0; n < tiles; ++n) barrier(t, n).expect(message);
       }
       close();
     }
 
-    // Until all that step t - 1 made of a tile is here.
+    // What step t hears.
+    __device__ __forceinline__ const unsigned char* heard(int t, int n) const { return memory + offset(t - delay, n); }
+
+    // Until all of it is here.
     __device__ __forceinline__ void wait(int t, int n) const {
       if (blocks == 1) return;
-      barrier(t - 1, n).wait((t - 1) >> 1 & 1);
-      if (threadIdx.x == 0) barrier(t - 1, n).expect(message);  // of step t + 1
+      const unsigned times_used = static_cast<unsigned>(t + delay) / buffers;
+      barrier(t - delay, n).wait((times_used & 1) ^ 1);
+      if (threadIdx.x == 0) barrier(t - delay, n).expect(message);  // of step t + delay
     }
 
     __device__ __forceinline__ void put(const Lane& at, int t, int n, int g, const Values& values) const {
@@ -473,6 +520,8 @@ struct Recurrent {
 #pragma unroll
         for (int j = 0; j < W; ++j) sums[0][j] += values.lane[j];
       }
+      // Where a step does not wait for the one before, a warp could write the next sums before these are read.
+      if (blocks > 1 && delay > 1) named_barrier(1 + at.row, 32 * split);
     }
   };
 };

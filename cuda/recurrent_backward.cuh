@@ -28,13 +28,13 @@ template <class Spec>
 struct RecurrentBackward : Recurrent<Spec> {
   using Base = Recurrent<Spec>;
   using typename Base::Cell, typename Base::Cells, typename Base::Exchange, typename Base::F, typename Base::Lane,
-      typename Base::Numbers, typename Base::Product, typename Base::StateNumbers, typename Base::States,
-      typename Base::T, typename Base::Values;
+      typename Base::Numbers, typename Base::Product, typename Base::Samples, typename Base::StateNumbers,
+      typename Base::States, typename Base::T, typename Base::Values;
   template <class E, int depth>
   using Ring = typename Base::template Ring<E, depth>;
-  using Base::ahead, Base::blocks, Base::C, Base::G, Base::I, Base::O, Base::P, Base::S, Base::shape, Base::tiles,
-      Base::W;
-  using Base::load_initial, Base::pack_state;
+  using Base::ahead, Base::blocks, Base::C, Base::delay, Base::G, Base::I, Base::O, Base::P, Base::S, Base::shape,
+      Base::tiles, Base::W;
+  using Base::drop_unheard, Base::load_initial, Base::pack_state, Base::restart;
 
   static constexpr int L = shape.history, input_rows = shape.input_rows();
 
@@ -100,7 +100,8 @@ struct RecurrentBackward : Recurrent<Spec> {
 
   // Of the states before steps t - t % L to t, of a tile.
   static __device__ __forceinline__ void recompute(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
-                                                   const Lane& at, const BackwardRings& rings, int t, int n) {
+                                                   const Lane& at, const BackwardRings& rings, const Samples& samples,
+                                                   int t, int n) {
     const int kept_from = t / L * L;
     States state;
     int u = t / C * C;
@@ -132,6 +133,7 @@ struct RecurrentBackward : Recurrent<Spec> {
 #pragma unroll
         for (int g = 0; g < G; ++g) next[i][g].unpack(in[i][g]);
       if (u < t) read_inputs(u + 1);  // ahead of what is written: the compiler moves no load across
+      restart(cells, samples, u, n, state);
       if (u >= kept_from)
 #pragma unroll
         for (int s = 0; s < S; ++s)
@@ -152,7 +154,8 @@ struct RecurrentBackward : Recurrent<Spec> {
 
   struct Gradients {
     F state[tiles][G][W][room(S)];
-    F param[W][room(P)];  // of all samples of the lane
+    F param[W][room(P)];                               // of all samples of the lane
+    F at_starts[Samples::has_start ? W : 1][room(S)];  // of the cell's own states there, likewise
   };
 
   static __device__ __forceinline__ void backward(const RecurrentBackwardArgs<Cell>& a) {
@@ -164,12 +167,13 @@ struct RecurrentBackward : Recurrent<Spec> {
     product.template load<true>(a.weights, at, rest);
     const BackwardRings rings(rest);
     const Cells cells(a, at);
+    Samples samples(a, at);
     Gradients grad = {};
     if (!Spec::store_states)
 #pragma unroll
       for (int n = 0; n < tiles; ++n) add_last_grad_states(a, at, n, grad.state[n]);
 
-    const int last = static_cast<int>(a.steps) - 1;
+    const int last = samples.steps - 1;
     // Rows come in the order in which they are used: at step t those of t - ahead, and of the inputs as many before as
     // a recomputation may need.
 #pragma unroll 1
@@ -180,27 +184,30 @@ struct RecurrentBackward : Recurrent<Spec> {
     rings.load_checkpoint(a, at, last / C - 1);
     end_of_copies();
     wait_for_copies<0>();
-    exchange.open([](int, int) { return F(0); });
+    exchange.open([](int, int, int) { return F(0); });
 
     constexpr int on_their_way = ahead < C ? ahead - 1 : C - 1;
 #pragma unroll 1
     for (int t = last; t >= 0; --t) {
       const int k = last - t;
       wait_for_copies<on_their_way>();
+      if (k == 0 || t % Samples::word == Samples::word - 1) samples.read_starts(a, at, t);
       if (k == 0 || t % L == L - 1)
 #pragma unroll 1
-        for (int n = 0; n < at.count; ++n) recompute(a, cells, at, rings, t, n);
+        for (int n = 0; n < at.count; ++n) recompute(a, cells, at, rings, samples, t, n);
 #pragma unroll
       for (int n = 0; n < tiles; ++n) {
         if (n > 0 && n >= at.count) break;
         Step step;
-        read_step(at, rings, t, n, step, grad.state[n]);
-        if (in_two) vjp<Part::known>(cells, at, n, step, grad.state[n], grad.param);
+        read_step(at, rings, samples, t, n, step, grad.state[n]);
+        if (in_two) vjp<Part::known>(cells, at, samples, t, n, step, grad.state[n], grad.param);
         exchange.wait(k, n);
-        product(exchange.memory + exchange.offset(k - 1, n), at, n, step.sums);
-        vjp<in_two ? Part::sums : Part::both>(cells, at, n, step, grad.state[n], grad.param);
-        tell_and_store(a, at, t, n, step, [&](int g, const Values& current) {
-          if (t > 0) exchange.put(at, k, n, g, current);
+        product(exchange.heard(k, n), at, n, step.sums);
+        drop_unheard(samples, n, step.sums);
+        vjp<in_two ? Part::sums : Part::both>(cells, at, samples, t, n, step, grad.state[n], grad.param);
+        cut(at, samples, t, n, grad);
+        tell_and_store(a, at, samples, t, n, step, [&](int g, const Values& current) {
+          if (t >= delay) exchange.put(at, k, n, g, current);
         });
       }
       rings.load_x(a, at, t - (C - 1) - ahead);
@@ -210,6 +217,9 @@ struct RecurrentBackward : Recurrent<Spec> {
       exchange.end_of_step();
     }
     store_gradients(a, cells, at, grad);
+#pragma unroll
+    for (int i = 0; i < I; ++i)
+      if (Spec::wants_grad_x(i)) Base::template clear_behind<T>(a, at, samples, a.grad_x[i]);
     exchange.close();
   }
 
@@ -239,8 +249,8 @@ struct RecurrentBackward : Recurrent<Spec> {
     Values sums;
   };
 
-  static __device__ __forceinline__ void read_step(const Lane& at, const BackwardRings& rings, int t, int n, Step& step,
-                                                   States& grad_state) {
+  static __device__ __forceinline__ void read_step(const Lane& at, const BackwardRings& rings, const Samples& samples,
+                                                   int t, int n, Step& step, States& grad_state) {
 #pragma unroll
     for (int g = 0; g < G; ++g) {
 #pragma unroll
@@ -257,7 +267,7 @@ struct RecurrentBackward : Recurrent<Spec> {
       }
 #pragma unroll
       for (int s = 0; s < S; ++s)
-        if (Spec::store_states && Spec::has_grad_state(s))
+        if (Spec::store_states && Spec::has_grad_state(s) && samples.has(t, n, g))
 #pragma unroll
           for (int j = 0; j < W; ++j) grad_state[g][j][s] += rings.grad_states[s].slot(t, n, g).lane[j];
     }
@@ -269,10 +279,11 @@ struct RecurrentBackward : Recurrent<Spec> {
   enum class Part { known, sums, both };
 
   template <Part part>
-  static __device__ __forceinline__ void vjp(const Cells& cells, const Lane& at, int n, Step& step, States& grad_state,
-                                             F (&grad_param)[W][room(P)]) {
+  static __device__ __forceinline__ void vjp(const Cells& cells, const Lane& at, const Samples& samples, int t, int n,
+                                             Step& step, States& grad_state, F (&grad_param)[W][room(P)]) {
 #pragma unroll
-    for (int g = 0; g < G; ++g)
+    for (int g = 0; g < G; ++g) {
+      const bool there = samples.has(t, n, g);
 #pragma unroll
       for (int j = 0; j < W; ++j) {
         F x[I], state[room(S)], grad_out[O], grad[room(S)], grad_x[I], sum[room(P)];
@@ -293,21 +304,48 @@ struct RecurrentBackward : Recurrent<Spec> {
         for (int i = 0; i < I; ++i)
           step.grad_x[i][g][j] = part == Part::sums ? step.grad_x[i][g][j] + grad_x[i] : grad_x[i];
 #pragma unroll
-        for (int s = 0; s < S; ++s) grad_state[g][j][s] = part == Part::sums ? grad_state[g][j][s] + grad[s] : grad[s];
+        for (int s = 0; s < S; ++s) {
+          const F before = part == Part::sums ? grad_state[g][j][s] + grad[s] : grad[s];
+          grad_state[g][j][s] = select(there, before, grad_state[g][j][s]);
+        }
 #pragma unroll
-        for (int p = 0; p < P; ++p) grad_param[j][p] = select(at.has_sample(n, g), sum[p], grad_param[j][p]);
+        for (int p = 0; p < P; ++p) grad_param[j][p] = select(there && at.has_sample(n, g), sum[p], grad_param[j][p]);
+      }
+    }
+  }
+
+  // States at which a sample starts anew are the cell's own, and none come before them.
+  static __device__ __forceinline__ void cut(const Lane& at, Samples& samples, int t, int n, Gradients& grad) {
+    if constexpr (Samples::has_start)
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        const bool is_cut = samples.starts_before(t, n, g);
+        samples.close_ears(n, g, is_cut);
+#pragma unroll
+        for (int j = 0; j < W; ++j)
+#pragma unroll
+          for (int s = 0; s < S; ++s) {
+            F& of_state = grad.state[n][g][j][s];
+            grad.at_starts[j][s] += select(is_cut && at.has_sample(n, g), of_state, F(0));
+            of_state = select(is_cut, F(0), of_state);
+          }
       }
   }
 
-  // What goes to others is rounded as what is stored.
+  // What goes to others is rounded as what is stored. Behind the end of a sample that is zeros.
   template <class Tell>
-  static __device__ __forceinline__ void tell_and_store(const RecurrentBackwardArgs<Cell>& a, const Lane& at, int t,
-                                                        int n, Step& step, const Tell& tell) {
+  static __device__ __forceinline__ void tell_and_store(const RecurrentBackwardArgs<Cell>& a, const Lane& at,
+                                                        const Samples& samples, int t, int n, Step& step,
+                                                        const Tell& tell) {
     Numbers grad_x[I][G];
 #pragma unroll
     for (int g = 0; g < G; ++g) {
 #pragma unroll
-      for (int i = 0; i < I; ++i) grad_x[i][g].pack(step.grad_x[i][g]);
+      for (int i = 0; i < I; ++i) {
+#pragma unroll
+        for (int j = 0; j < W; ++j) step.grad_x[i][g][j] = select(samples.has(t, n, g), step.grad_x[i][g][j], F(0));
+        grad_x[i][g].pack(step.grad_x[i][g]);
+      }
       tell(g, step.grad_x[Spec::into]);
     }
     const long long row = times(t, a.neurons);
@@ -332,6 +370,11 @@ struct RecurrentBackward : Recurrent<Spec> {
   static __device__ __forceinline__ void store_gradients(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
                                                          const Lane& at, Gradients& grad) {
     F own_initial[W][room(S)] = {};
+    if constexpr (Samples::has_start)
+#pragma unroll
+      for (int j = 0; j < W; ++j)
+#pragma unroll
+        for (int s = 0; s < S; ++s) own_initial[j][s] = grad.at_starts[j][s];
     for_each_sample(at, [&](int n, int g) {
 #pragma unroll
       for (int j = 0; j < W; ++j)

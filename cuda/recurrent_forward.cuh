@@ -14,7 +14,7 @@ struct RecurrentForwardArgs {
   const void* initial[room(Cell::n_states)];
   ParamSource params[room(Cell::n_params)];
   const void* weights;  // [width, width], from and to
-  const void* first;    // [N]: the outputs before the first step
+  const void* first;    // [delay, N]: the outputs before the first step
   void* y[Cell::n_outputs];
   void* states[room(Cell::n_states)];  // [N], or [T, N] where the sequences are stored
   void* checkpoints;                   // [(T - 1) / checkpoint, n_states, N]
@@ -25,11 +25,12 @@ template <class Spec>
 struct RecurrentForward : Recurrent<Spec> {
   using Base = Recurrent<Spec>;
   using typename Base::Cell, typename Base::Cells, typename Base::Exchange, typename Base::F, typename Base::Lane,
-      typename Base::Numbers, typename Base::Product, typename Base::States, typename Base::T, typename Base::Values;
+      typename Base::Numbers, typename Base::Product, typename Base::Samples, typename Base::StateNumbers,
+      typename Base::States, typename Base::T, typename Base::Values;
   template <class E, int depth>
   using Ring = typename Base::template Ring<E, depth>;
-  using Base::ahead, Base::C, Base::G, Base::I, Base::O, Base::S, Base::tiles, Base::W;
-  using Base::load_initial, Base::pack_state;
+  using Base::ahead, Base::C, Base::delay, Base::G, Base::I, Base::O, Base::S, Base::tiles, Base::W;
+  using Base::drop_unheard, Base::load_initial, Base::pack_state, Base::restart;
 
   static __device__ __forceinline__ void forward(const RecurrentForwardArgs<Cell>& a) {
     extern __shared__ __align__(128) unsigned char memory[];
@@ -39,6 +40,7 @@ struct RecurrentForward : Recurrent<Spec> {
     Product product;
     product.template load<false>(a.weights, at, rest);
     const Cells cells(a, at);
+    Samples samples(a, at);
     F state[tiles][G][W][room(S)];
 #pragma unroll
     for (int n = 0; n < tiles; ++n) load_initial(a, cells, at, n, state[n]);
@@ -46,7 +48,7 @@ struct RecurrentForward : Recurrent<Spec> {
 #pragma unroll
     for (int i = 0; i < I; ++i) x[i] = Ring<T, ahead>(rest);
 
-    const int steps = static_cast<int>(a.steps);
+    const int steps = samples.steps;
     const auto load = [&](int t) {
 #pragma unroll
       for (int i = 0; i < I; ++i)
@@ -55,16 +57,18 @@ struct RecurrentForward : Recurrent<Spec> {
     };
 #pragma unroll 1
     for (int t = 0; t < ahead; ++t) load(t);
-    exchange.open([&](int sample, int h) {
+    exchange.open([&](int t, int sample, int h) {
       const int b = at.first_tile * 8 + sample;
       return Spec::has_first && b < at.batch && h < at.width
-                 ? convert<F>(convert<float>(static_cast<const T*>(a.first)[b * at.width + h]))
+                 ? convert<F>(
+                       convert<float>((static_cast<const T*>(a.first) + times(t + delay, a.neurons))[b * at.width + h]))
                  : F(0);
     });
 
 #pragma unroll 1
     for (int t = 0; t < steps; ++t) {
       wait_for_copies<ahead - 1>();
+      if (t % Samples::word == 0) samples.read_starts(a, at, t);
 #pragma unroll
       for (int n = 0; n < tiles; ++n) {
         if (n > 0 && n >= at.count) break;
@@ -75,9 +79,12 @@ struct RecurrentForward : Recurrent<Spec> {
           for (int g = 0; g < G; ++g) x[i].slot(t, n, g).unpack(in[i][g]);
         exchange.wait(t, n);
         Values sums;
-        product(exchange.memory + exchange.offset(t - 1, n), at, n, sums);
-        step_and_store(a, cells, at, t, n, in, sums, state[n], [&](int g, const Values& y) {
-          if (t + 1 < steps) exchange.put(at, t, n, g, y);
+        product(exchange.heard(t, n), at, n, sums);
+#pragma unroll
+        for (int g = 0; g < G; ++g) samples.close_ears(n, g, samples.starts_before(t, n, g));
+        drop_unheard(samples, n, sums);
+        step_and_store(a, cells, at, samples, t, n, in, sums, state[n], [&](int g, const Values& y) {
+          if (t + delay < steps) exchange.put(at, t, n, g, y);
         });
       }
       load(t + ahead);
@@ -87,13 +94,19 @@ struct RecurrentForward : Recurrent<Spec> {
 #pragma unroll
       for (int n = 0; n < tiles; ++n)
         if (n < at.count) store_states(a, at, n, state[n], 0);
+#pragma unroll
+    for (int o = 0; o < O; ++o) Base::template clear_behind<T>(a, at, samples, a.y[o]);
+    if (Spec::store_states)
+#pragma unroll
+      for (int s = 0; s < S; ++s) Base::template clear_behind<F>(a, at, samples, a.states[s]);
     exchange.close();
   }
 
   template <class Tell>
   static __device__ __forceinline__ void step_and_store(const RecurrentForwardArgs<Cell>& a, const Cells& cells,
-                                                        const Lane& at, int t, int n, F (&in)[I][G][W],
-                                                        const Values& sums, States& state, const Tell& tell) {
+                                                        const Lane& at, const Samples& samples, int t, int n,
+                                                        F (&in)[I][G][W], const Values& sums, States& state,
+                                                        const Tell& tell) {
     F out[O][G][W];
     Numbers current[G];
 #pragma unroll
@@ -104,6 +117,7 @@ struct RecurrentForward : Recurrent<Spec> {
       current[g].unpack(in[Spec::into][g]);
     }
     if (Spec::save && t > 0 && t % C == 0) store_checkpoint(a, at, n, state, t / C - 1);
+    restart(cells, samples, t, n, state);
 #pragma unroll
     for (int g = 0; g < G; ++g) {
 #pragma unroll
@@ -111,7 +125,7 @@ struct RecurrentForward : Recurrent<Spec> {
         F x[I], y[O];
 #pragma unroll
         for (int i = 0; i < I; ++i) x[i] = in[i][g][j];
-        cells[j].step(x, state[g][j], y);
+        step(cells[j], samples.has(t, n, g), x, state[g][j], y);
 #pragma unroll
         for (int o = 0; o < O; ++o) out[o][g][j] = y[o];
       }
@@ -128,15 +142,41 @@ struct RecurrentForward : Recurrent<Spec> {
         at.store(static_cast<T*>(a.y[o]) + row, n, g, y);
       }
     }
-    if (Spec::store_states) store_states(a, at, n, state, row);
+    if (Spec::store_states) store_states(a, at, n, state, row, [&](int g) { return samples.has(t, n, g); });
+  }
+
+  // The step of a sample that has it; behind its end, states stay and outputs are zero.
+  static __device__ __forceinline__ void step(const Cell& cell, bool there, const F* x, F* state, F* y) {
+    if constexpr (!Samples::has_lengths) {
+      cell.step(x, state, y);
+    } else {
+      F next[room(S)];
+#pragma unroll
+      for (int s = 0; s < S; ++s) next[s] = state[s];
+      cell.step(x, next, y);
+#pragma unroll
+      for (int s = 0; s < S; ++s) state[s] = select(there, next[s], state[s]);
+#pragma unroll
+      for (int o = 0; o < O; ++o) y[o] = select(there, y[o], F(0));
+    }
   }
 
   static __device__ __forceinline__ void store_states(const RecurrentForwardArgs<Cell>& a, const Lane& at, int n,
                                                       const States& state, long long row) {
+    store_states(a, at, n, state, row, [](int) { return true; });
+  }
+
+  // Zeros of samples that are not there.
+  template <class IsThere>
+  static __device__ __forceinline__ void store_states(const RecurrentForwardArgs<Cell>& a, const Lane& at, int n,
+                                                      const States& state, long long row, const IsThere& is_there) {
 #pragma unroll
     for (int s = 0; s < S; ++s)
 #pragma unroll
-      for (int g = 0; g < G; ++g) at.store(static_cast<F*>(a.states[s]) + row, n, g, pack_state(state, g, s));
+      for (int g = 0; g < G; ++g) {
+        const StateNumbers numbers = is_there(g) ? pack_state(state, g, s) : StateNumbers{};
+        at.store(static_cast<F*>(a.states[s]) + row, n, g, numbers);
+      }
   }
 
   static __device__ __forceinline__ void store_checkpoint(const RecurrentForwardArgs<Cell>& a, const Lane& at, int n,

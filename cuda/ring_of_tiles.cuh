@@ -14,7 +14,7 @@ namespace ring {
 template <class Spec>
 struct Unit {
   using Turns = typename Multistep<Spec>::Turns;
-  using Neurons = Lanes<Spec::width, true>;
+  using Neurons = typename Multistep<Spec>::Neurons;
   int number, strip;
   int column;  // the thread's first neuron, in the period
   int turns;   // 0: none of its neurons is there
@@ -324,6 +324,7 @@ class Ring {
   }
 
   __device__ __forceinline__ void wait() const { wait_for_copies<Block::slots - 1>(); }
+  __device__ __forceinline__ const Place<Spec>& place() const { return place_; }
 
   __device__ __forceinline__ Pack& row(int kind, int t) const {
     return packs()[slot_ + (kind * Block::steps + t) * Block::threads + static_cast<int>(threadIdx.x)];

@@ -88,9 +88,30 @@ struct Pack<f16, 8, true> : PairPack<f16, 8> {};
 template <>
 struct Pack<bf16, 8, true> : PairPack<bf16, 8> {};
 
+// In accesses of 16 bytes, or of 8. Left to itself the compiler takes some of a loop's stores apart into words, each an
+// access of its own (batch norm and LIF, 26 MB of float32 on an H200: 10.6 passes rather than 9.3).
+template <class Values>
+__device__ __forceinline__ void store_whole(void* to, const Values& values) {
+#if __CUDA_ARCH__ >= 800
+  constexpr int words = sizeof(Values) / 4;
+  unsigned word[words];
+  memcpy(word, &values, sizeof values);
+  if constexpr (words % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < words; i += 4)
+      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(static_cast<unsigned*>(to) + i), "r"(word[i]),
+                   "r"(word[i + 1]), "r"(word[i + 2]), "r"(word[i + 3]));
+  } else {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(word[0]), "r"(word[1]));
+  }
+#else
+  *static_cast<Values*>(to) = values;
+#endif
+}
+
 // Which neurons a thread owns. Neighbours are read in one access, if rows start at a multiple of W elements. Else the
 // thread's neurons lie a warp apart: W accesses, each of 32 neighbours for the warp, behind one address.
-template <int W, bool neighbours>
+template <int W, bool neighbours, bool whole_stores = false>
 struct Lanes {
   static constexpr int stride = neighbours ? 1 : 32;
   static constexpr int span = neighbours ? W : 32 * W;  // neurons of a thread, or of a warp
@@ -133,7 +154,9 @@ struct Lanes {
 
   template <class T>
   static __device__ __forceinline__ void store(T* p, const Pack<T, W, neighbours>& values) {
-    if constexpr (neighbours) {
+    if constexpr (neighbours && whole_stores && sizeof values % 8 == 0) {
+      store_whole(p, values);
+    } else if constexpr (neighbours) {
       *reinterpret_cast<Pack<T, W, neighbours>*>(p) = values;
     } else {
 #pragma unroll

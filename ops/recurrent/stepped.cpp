@@ -40,6 +40,11 @@ void set_steps(MultistepCall& steps, const MultistepCall& of, std::int64_t t, st
   if (of.start.defined()) steps.start = of.start.narrow(0, t, count);
 }
 
+// Of step t's states, as the sequence has them: zeros of samples that have ended.
+at::Tensor unless_ended(const MultistepCall& call, std::int64_t t, const at::Tensor& state) {
+  return call.lengths.defined() ? state.masked_fill(call.lengths <= t, 0) : state;
+}
+
 // What is heard at step t over `delay` steps, or zeros where a sample starts anew between.
 at::Tensor as_heard(const at::Tensor& start, std::int64_t t, std::int64_t delay, const at::Tensor& heard) {
   if (!start.defined()) return heard;
@@ -97,7 +102,7 @@ RecurrentResults forward_stepped(const RecurrentCall& call, bool save) {
     for (std::size_t k = 0; k < outputs; ++k) rows[k].push_back(results.outputs[k]);
     now = std::move(results.states);
     if (call.store_states)
-      for (std::size_t s = 0; s < states; ++s) stored[s].push_back(now[s].unsqueeze(0));
+      for (std::size_t s = 0; s < states; ++s) stored[s].push_back(unless_ended(call, t, now[s]).unsqueeze(0));
   }
   RecurrentResults results;
   for (const List& of_output : rows) results.outputs.push_back(joined(of_output, empty_sequence(call, false)));
@@ -190,7 +195,8 @@ Tensors backward_stepped(const RecurrentBackwardCall& call) {
       }
       if (call.store_states)
         for (std::size_t s = 0; s < states; ++s)
-          if (const at::Tensor& grad = call.grad_states[s]; grad.defined()) add_to(grad_states[s], grad.select(0, t));
+          if (const at::Tensor& grad = call.grad_states[s]; grad.defined())
+            add_to(grad_states[s], unless_ended(call, t, grad.select(0, t)));
 
       BackwardCall step;
       static_cast<MultistepCall&>(step) = call;

@@ -423,6 +423,21 @@ def test_a_recurrent_layer_is_as_each_sample_alone(delay, width, device):
         assert_within(f"gradient of {name}", grad, e.nan_to_num(0), 1e-10)
 
 
+def test_a_recurrent_layer_that_is_stepped_stores_zeros_behind_the_ends():
+    """As under forward mode: what the sequence of states has there is no result, and has no gradient."""
+    text = "neuron filter(x; v) { h = 0.5 * v + x; return tanh(h); v' = h }"
+    lengths, start = samples("cpu")
+    x, w = torch.randn(STEPS, len(LENGTHS), 5, dtype=torch.float64), torch.randn(5, 5, dtype=torch.float64)
+
+    def states(x):
+        return ops.recurrent_run(text, [x], w, [], [], store_states=True, lengths=lengths, start=start)[1][0]
+
+    stepped, tangent = torch.func.jvp(states, (x,), (torch.ones_like(x),))
+    torch.testing.assert_close(stepped, states(x), rtol=1e-12, atol=1e-12)
+    ended = torch.arange(STEPS).view(-1, 1) >= torch.as_tensor(LENGTHS)
+    assert not tangent[ended].any() and tangent[~ended].any()
+
+
 # --- modules -------------------------------------------------------------------------------------------------------
 
 

@@ -226,6 +226,38 @@ def test_layers_on_a_gpu_fire_as_on_a_cpu(shape, dtype, cuda):
             assert error < bound
 
 
+@pytest.mark.parametrize("delay", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(70, 9, 99), (40, 260, 64), (37, 17, 250), (40, 70, 384), (70, 150, 512), (36, 11, 1000)], ids=str)
+def test_samples_and_delays_on_a_gpu_are_as_on_a_cpu(shape, dtype, delay, cuda):
+    """Samples end anywhere and start anew on the way; what lies behind their ends is NaN."""
+    steps, batch, width = shape
+    generator = torch.Generator().manual_seed(width)
+    lengths = torch.randint(steps + 1, (batch,), generator=generator, dtype=torch.int32)
+    lengths[:8] = lengths[:8] // 2  # the first tile ends early
+    start = torch.rand(steps, batch, generator=generator) < 0.06
+    ended = (torch.arange(steps).view(-1, 1) >= lengths).unsqueeze(-1)
+    for has_lengths, has_start, given in [(True, True, True), (False, True, False), (True, False, False), (False, False, False)]:
+        made = make(LEAKY, steps, (batch,), width, dtype=dtype, device="cuda", delay=delay, spikes=given, states=given)
+        call = few_bits(made, dtype)
+        call["params"] = [(p.detach().float() * 8).round().div(8).requires_grad_() for p in call["params"]]
+        if has_lengths:
+            call["inputs"] = [x.detach().masked_fill(ended.cuda(), torch.nan).requires_grad_() for x in call["inputs"]]
+        expected_call = on_cpu(call)
+        options = dict(store_states=given, delay=delay)
+        samples = dict(lengths=lengths if has_lengths else None, start=start if has_start else None)
+        on_gpu = {name: t if t is None else t.cuda() for name, t in samples.items()}
+        found = ops.recurrent_run(LEAKY[0], **call, **options, **on_gpu)
+        expected = ops.recurrent_run(LEAKY[0], **expected_call, **options, **samples)
+        assert 0.01 < expected[0][0].float().mean() < 0.6
+        for a, b in zip((*found[0], *found[1]), (*expected[0], *expected[1])):
+            assert torch.equal(a.cpu(), b)
+        bound = {torch.float32: 1e-5, torch.float16: 5e-3}[dtype]
+        for g, value in zip(gradients(found, call), gradients(expected, expected_call)):
+            error = (g.cpu().double() - value.double()).norm() / value.double().norm().clamp(min=1e-30)
+            assert error < bound
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("width", [60, 320, 700])
 def test_cells_of_several_states_and_inputs_on_a_gpu(width, dtype, cuda):

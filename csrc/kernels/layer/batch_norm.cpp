@@ -1,3 +1,4 @@
+#include <spikeforge/base/bounded_list.h>
 #include <spikeforge/base/hash.h>
 #include <spikeforge/codegen/lines.h>
 #include <spikeforge/jit/recorder.h>
@@ -18,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace spikeforge::layers {
@@ -37,7 +39,7 @@ struct Block {
   std::uint16_t threads = 256, slots = 0;
   std::uint16_t steps = 1;  // of a sequence there, a power of two
   bool is_exact = false;    // whether sequences have as many
-  bool unused = false;      // whole words
+  bool keeps = false;       // backward: x's gradient, until the statistics' part is known
 
   bool operator==(const Block&) const = default;
 };
@@ -213,12 +215,33 @@ std::int64_t most_in_ring(const BatchNormBackward& layer) {
   return size_of(layer.sums.type) == 2 ? std::numeric_limits<std::int64_t>::max() : 40'000'000;
 }
 
+// Bytes of x up to which the backward pass keeps x's gradient between its passes rather than run the loop twice. What
+// does not stay in the ring is written and read once more, and the cache has room for it. Passes over x, T = 4,
+// float16, channels last, the loop twice and kept: 6 MB 13.2, 11.2; 13 MB 8.5, 6.9; 26 MB 7.5, 7.0; 51 MB 6.9, 7.0 (an
+// H200).
+constexpr std::int64_t most_kept = 40'000'000;
+
+bool keeps_gradient(const BatchNormForward&) { return false; }
+bool keeps_gradient(const BatchNormBackward& layer) {
+  const SequenceView& upstream = layer.sums.grad_outputs[0];
+  return upstream.data != nullptr && upstream.neuron_stride != 0 && layer.gradient.grad_inputs[0] != nullptr &&
+         layer.sums.steps * layer.sums.neurons * size_of(layer.sums.type) <= most_kept;
+}
+
+// Threads of a block: more of them wait longer for each other than they gain (with 512, forward, T = 4, 5.6 passes of
+// 13 MB become 7.1). Backward, states of 16 steps fill the registers of 256 (float16, 26 MB: 8.2 passes; without a ring
+// 9.4).
+template <class Layer>
+std::int64_t threads_of(const Layer&, std::int64_t steps) {
+  return std::is_same_v<Layer, BatchNormBackward> && steps > 8 ? 256 : 384;
+}
+
 // A ring of tiles, where a multiprocessor has room for three at least: with two, 16 steps of float16 backward take 11.0
-// passes rather than 9.1. What a
-// thread copies at once is 16 bytes, or 8 where sequences are long: their states stay in registers.
+// passes rather than 9.1. What a thread copies at once is 16 bytes, or 8 where sequences are long: their states stay in
+// registers.
 template <class Layer>
 std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedule, const jit::Device& device) {
-  constexpr int threads = 384, most_slots = 8, least_slots = 3, most_unrolled = 4000;
+  constexpr int most_slots = 8, least_slots = 3, most_unrolled = 4000;
   const Launch& run = first_loop(layer);
   const ParamView& shift = shift_of(run);
   const std::int64_t steps = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(run.steps)));
@@ -229,6 +252,7 @@ std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedul
     return std::nullopt;
   const std::int64_t states = std::max<std::int64_t>(static_cast<std::int64_t>(run.cell->states.size()), 1);
   const std::int64_t most_states = states == 1 ? 64 : 32;  // adaptive neurons of 64 spill 160 bytes on sm_120
+  const std::int64_t threads = threads_of(layer, steps);
   std::int64_t width = (steps <= 4 ? 16 : 8) / size;
   const auto is_too_wide = [&] {
     return width * steps * states > most_states || width * steps * code_of_a_step(layer) > most_unrolled ||
@@ -247,10 +271,12 @@ std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedul
   loop.staged = false;
   loop.segments = 1;
   loop.rows = static_cast<std::uint8_t>(steps);
-  schedule.block = {.threads = threads,
+  loop.whole_stores = true;
+  schedule.block = {.threads = static_cast<std::uint16_t>(threads),
                     .slots = static_cast<std::uint16_t>(std::min<std::size_t>(slots, most_slots)),
                     .steps = static_cast<std::uint16_t>(steps),
-                    .is_exact = run.steps == steps};
+                    .is_exact = run.steps == steps,
+                    .keeps = keeps_gradient(layer)};
   return ring_tiles_of(run, schedule, device.multiprocessors) ? std::optional(schedule) : std::nullopt;
 }
 
@@ -330,9 +356,27 @@ struct HashOfLayerSpec {
 ForwardSpec spec_of(const BatchNormForward& layer, const LayerSchedule& schedule) {
   return {kernels::spec_of(layer.run, schedule.loop), schedule.block};
 }
+// The first loop's launch where it makes x's gradient as well, which the statistics' part is added to.
+class WithGradient {
+ public:
+  explicit WithGradient(const BatchNormBackward& layer) : launch(layer.sums) {
+    for (void* const grad : launch.grad_inputs) grads_.push_back(grad);
+    grads_.items()[0] = layer.gradient.grad_inputs[0];
+    launch.grad_inputs = std::as_const(grads_).items();
+    launch.any_grad_input = true;
+  }
+  WithGradient(const WithGradient&) = delete;
+  WithGradient& operator=(const WithGradient&) = delete;
+  BackwardLaunch launch;
+
+ private:
+  BoundedList<void*, graph::most_arguments> grads_;
+};
+
 BackwardSpec spec_of(const BatchNormBackward& layer, const LayerSchedule& schedule) {
-  BackwardSpec spec{kernels::spec_of(layer.sums, schedule.loop), kernels::spec_of(layer.gradient, schedule.loop),
-                    schedule.block};
+  const WithGradient kept(layer);
+  BackwardSpec spec{kernels::spec_of(schedule.block.keeps ? kept.launch : layer.sums, schedule.loop),
+                    kernels::spec_of(layer.gradient, schedule.loop), schedule.block};
   const auto params = params_of(spec.sums);
   for (Place& place : params.last(2)) place.wanted = true;  // scale and shift
   spec.gradient.places.items().back().grad = GradKind::ones;
@@ -341,6 +385,7 @@ BackwardSpec spec_of(const BatchNormBackward& layer, const LayerSchedule& schedu
 
 std::string print_gradient(const ForwardSpec&) { return {}; }
 std::string print_gradient(const BackwardSpec& spec) {
+  if (spec.block.keeps) return {};
   codegen::Lines line;
   // Both loops have the same names.
   line("namespace spikeforge::gradient {{");
@@ -369,7 +414,7 @@ jit::KernelSource print_kernel(const Spec& spec, std::string_view suffix, std::s
   if (has_ring) {
     line("struct Block {{");
     line("  static constexpr int threads = {}, slots = {}, steps = {};", block.threads, block.slots, block.steps);
-    line("  static constexpr bool is_exact = {};", block.is_exact);
+    line("  static constexpr bool is_exact = {}, keeps = {};", block.is_exact, block.keeps);
     line("}};");
     line("");
   }
@@ -387,6 +432,8 @@ jit::KernelSource print_source(const ForwardSpec& spec) {
   return print_kernel(spec, "_batch_norm", "normalise_and_run", "NormaliseAndRunArgs", "spikeforge::Spec");
 }
 jit::KernelSource print_source(const BackwardSpec& spec) {
+  if (spec.block.keeps)
+    return print_kernel(spec, "_batch_norm_grad", "normalise_and_run_grad_kept", "KeptGradArgs", "spikeforge::Spec");
   return print_kernel(spec, "_batch_norm_grad", "normalise_and_run_grad", "NormaliseAndRunGradArgs",
                       "spikeforge::Spec, spikeforge::gradient::spikeforge::Spec");
 }
@@ -409,7 +456,7 @@ double share_of_an_element(const Launch& run) {
 // ---- arguments ----
 
 template <class Tiles>
-Arguments arguments_of(const BatchNormForward& layer, const Tiles& tiles, void* partial) {
+Arguments arguments_of(const BatchNormForward& layer, const Tiles& tiles, bool /*keeps*/, void* partial) {
   const ForwardLaunch& run = layer.run;
   NormaliseArguments<Tiles> norm{.tiles = tiles,
                                  .samples = {},
@@ -441,10 +488,11 @@ Arguments arguments_of(const BatchNormForward& layer, const Tiles& tiles, void* 
 }
 
 template <class Tiles>
-Arguments arguments_of(const BatchNormBackward& layer, const Tiles& tiles, void* partial) {
+Arguments arguments_of(const BatchNormBackward& layer, const Tiles& tiles, bool keeps, void* partial) {
   const std::span<const ParamView> params = layer.gradient.params;
-  Arguments arguments(layer.sums, layer.sums.neurons);
-  arguments.append(Arguments(layer.gradient, layer.gradient.neurons));
+  const WithGradient kept(layer);
+  Arguments arguments(keeps ? kept.launch : layer.sums, layer.sums.neurons);
+  if (!keeps) arguments.append(Arguments(layer.gradient, layer.gradient.neurons));
   arguments.append(NormaliseGradArguments<Tiles>{.tiles = tiles,
                                                  .share = share_of_an_element(layer.sums),
                                                  .rstd = layer.rstd,
@@ -476,10 +524,10 @@ std::size_t ring_bytes(const Layer& layer, const LayerSchedule& schedule) {
 }
 
 template <class Layer, class Tiles>
-void launch_tiles(const Layer& layer, const jit::LoadedKernel& kernel, const Tiles& tiles, unsigned threads,
+void launch_tiles(const Layer& layer, const jit::LoadedKernel& kernel, const Tiles& tiles, const Block& block,
                   std::size_t shared, void* stream, const Allocate& allocate) {
-  const Arguments arguments = arguments_of(layer, tiles, allocate(partial_bytes(tiles, sums_of(layer))));
-  kernel.launch_together(blocks_of(tiles), threads, static_cast<unsigned>(shared), stream, arguments.data());
+  const Arguments arguments = arguments_of(layer, tiles, block.keeps, allocate(partial_bytes(tiles, sums_of(layer))));
+  kernel.launch_together(blocks_of(tiles), block.threads, static_cast<unsigned>(shared), stream, arguments.data());
 }
 
 template <class Layer>
@@ -495,11 +543,11 @@ void launch_layer(const Layer& layer, const jit::Device& device, void* stream, c
     const int width = schedule.loop.width;
     const std::int64_t blocks = kernel.blocks_at_once(threads) * multiprocessors;
     const ChannelTiles tiles = tiles_of(run, width, unit_of(layer, width), blocks);
-    return launch_tiles(layer, kernel, tiles, threads, 0, stream, allocate);
+    return launch_tiles(layer, kernel, tiles, schedule.block, 0, stream, allocate);
   }
   const std::size_t shared = ring_bytes(layer, schedule);
   kernel.allow_shared(static_cast<int>(shared), jit::Driver::get().device());  // a kernel always has the same
-  launch_tiles(layer, kernel, *ring_tiles_of(run, schedule, multiprocessors), threads, shared, stream, allocate);
+  launch_tiles(layer, kernel, *ring_tiles_of(run, schedule, multiprocessors), schedule.block, shared, stream, allocate);
 }
 
 }  // namespace

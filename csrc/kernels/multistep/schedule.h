@@ -17,6 +17,7 @@ struct Schedule {
   bool ragged = false;          // backward: whether T is no multiple of what is computed at once
   bool in_turns = false;        // whether a thread takes other neurons after its first
   bool one_segment = false;     // backward, in turns: whether the sequence is no longer than a segment
+  bool whole_stores = false;    // whether the compiler must not take a store of neighbours apart
 
   bool operator==(const Schedule&) const = default;
 };

@@ -233,6 +233,7 @@ std::string print_members(const KernelSpec& spec, const CellText& cell) {
        schedule.neighbours, schedule.staged, schedule.ragged, schedule.in_turns, schedule.one_segment);
   line("  static constexpr int max_block = {}, packed_bits = {};", max_block_size(schedule), loop.packed_bits);
   line("  static constexpr bool save = {}, store_states = {}, wide = {};", loop.save, loop.store_states, loop.wide);
+  if (schedule.whole_stores) line("  static constexpr bool whole_stores = true;");
   if (loop.draws) line("  static constexpr bool draws_in_order = {};", loop.draws_in_order);
   if (loop.has_lengths || loop.has_start)
     line("  static constexpr bool has_lengths = {}, has_start = {};", loop.has_lengths, loop.has_start);
@@ -263,10 +264,15 @@ std::string print_loop(const KernelSpec& spec, const CellText& cell) {
   return line.take();
 }
 
+std::string with_samples(const std::string& args, const LoopSpec& loop) {
+  return loop.has_lengths || loop.has_start ? fmt::format("spikeforge::WithSamples<{}>", args) : args;
+}
+
 std::string arguments_of(const LoopSpec& loop) {
-  std::string args = fmt::format("spikeforge::{}<spikeforge::Spec::Cell>",
-                                 loop.direction == Direction::forward ? "ForwardArgs" : "BackwardArgs");
-  if (loop.has_lengths || loop.has_start) args = fmt::format("spikeforge::WithSamples<{}>", args);
+  const std::string args =
+      with_samples(fmt::format("spikeforge::{}<spikeforge::Spec::Cell>",
+                               loop.direction == Direction::forward ? "ForwardArgs" : "BackwardArgs"),
+                   loop);
   return loop.draws ? fmt::format("spikeforge::WithDraws<{}>", args) : args;
 }
 

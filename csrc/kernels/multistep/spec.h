@@ -75,6 +75,9 @@ KernelSpec spec_of(const BackwardLaunch& launch, const Schedule& schedule);
 
 jit::KernelSource print_source(const KernelSpec& spec);
 
+// The argument type `args`, or that of samples.
+std::string with_samples(const std::string& args, const LoopSpec& loop);
+
 // The type of its kernel's argument.
 std::string arguments_of(const LoopSpec& loop);
 

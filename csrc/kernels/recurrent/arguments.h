@@ -14,11 +14,13 @@ class RecurrentArguments : public ArgumentWords {
     add(launch.spikes.data);
     add_results(launch);
     add(launch.current);
+    add_samples(launch);
   }
 
   explicit RecurrentArguments(const RecurrentBackwardLaunch& launch) {
     add_call(launch, launch.recurrence);
     add_gradients(launch);
+    add_samples(launch);
   }
 
  private:

@@ -23,6 +23,7 @@ struct Geometry {
   int split;    // warps that share a sum: 1, 2 or 4
   int element;  // bytes of a number of the tensor's type
   int sent;     // 16-bit numbers that stand for a value on its way: 1, or 3 for a float32; 0: a spike is a bit
+  int delay;    // steps after which what a step made is heard
   int inputs, outputs, states;
   int ahead;             // rows on their way from memory
   int checkpoint;        // backward: steps between saved states
@@ -39,11 +40,12 @@ struct Geometry {
   }  // of a block, at a step: 8 x own x tiles
 
   // In the order in which they lie in shared memory, each a multiple of 16 bytes: what the blocks of a cluster tell
-  // each other, twice; its barriers; sums of warps that share neurons; rows on their way.
+  // each other, in twice as many buffers as the delay has steps; their barriers; sums of warps that share neurons; rows
+  // on their way.
   SPIKEFORGE_ON_BOTH constexpr int message_bytes() const {
     return sent == 0 ? padded : sent * 16 * padded;
   }  // of a tile
-  SPIKEFORGE_ON_BOTH constexpr int exchange_bytes() const { return 2 * tiles * message_bytes() + 16 * tiles; }
+  SPIKEFORGE_ON_BOTH constexpr int exchange_bytes() const { return 2 * delay * tiles * (message_bytes() + 8); }
   SPIKEFORGE_ON_BOTH constexpr int partial_bytes() const {
     return tiles * split * (split - 1) * own() * lane_neurons() * 4;
   }

@@ -18,6 +18,7 @@ namespace {
 using recurrent::Geometry;
 
 constexpr std::int64_t samples_of_a_tile = 8;
+constexpr std::int64_t most_delay = 64;  // what is on its way lies in shared memory
 
 std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
 
@@ -66,13 +67,12 @@ bool are_rows(const RecurrentBackwardLaunch& launch) {
 
 template <class AnyLaunch>
 bool is_served(const AnyLaunch& launch, const jit::Device& device) {
-  if (launch.has_samples()) return false;  // stepped
   const Recurrence& recurrence = launch.recurrence;
   return device.major >= 8 && !launch.cell->is_integer && launch.type != DType::f64 && launch.steps > 0 &&
-         launch.steps < most_counted && launch.neurons > 0 && launch.neurons < most_counted && recurrence.delay == 1 &&
-         are_rows(launch) && std::ranges::all_of(launch.params, [&](const ParamView& param) {
-           return is_by_neuron(param, recurrence.width);
-         });
+         launch.steps < most_counted && launch.neurons > 0 && launch.neurons < most_counted &&
+         recurrence.delay <= most_delay && are_rows(launch) &&
+         std::ranges::all_of(launch.params,
+                             [&](const ParamView& param) { return is_by_neuron(param, recurrence.width); });
 }
 
 // Instructions that a kernel is unrolled to at most: see multistep/schedule.cpp.
@@ -155,6 +155,7 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
     shape.tiles = 1;
     shape.element = static_cast<int>(size_of(launch.type));
     shape.sent = numbers_sent(launch, division.blocks);
+    shape.delay = static_cast<int>(launch.recurrence.delay);
     shape.inputs = static_cast<int>(cell.inputs.size());
     shape.outputs = static_cast<int>(cell.outputs.size());
     shape.states = static_cast<int>(cell.states.size());

@@ -7,25 +7,15 @@
 #include <algorithm>
 #include <array>
 #include <span>
+#include <string>
 
 namespace spikeforge::kernels {
 namespace {
 
 // In the order of Geometry's members.
-std::array<int, 13> numbers_of(const recurrent::Geometry& g) {
-  return {g.padded,
-          g.blocks,
-          g.tiles,
-          g.split,
-          g.element,
-          g.sent,
-          g.inputs,
-          g.outputs,
-          g.states,
-          g.ahead,
-          g.checkpoint,
-          g.history,
-          g.state_gradients ? 1 : 0};
+std::array<int, 14> numbers_of(const recurrent::Geometry& g) {
+  return {g.padded, g.blocks,  g.tiles,  g.split, g.element,    g.sent,    g.delay,
+          g.inputs, g.outputs, g.states, g.ahead, g.checkpoint, g.history, g.state_gradients ? 1 : 0};
 }
 
 // The loop over time is another, but a lane's neurons are made one by one as those of a multistep loop of width 1.
@@ -106,6 +96,8 @@ jit::KernelSource print_source(const RecurrentSpec& spec) {
   const CellText cell = spec.step.cell->device_text(spec.step.loop.form);
   const bool forward = spec.step.loop.direction == Direction::forward;
   const char* const direction = forward ? "forward" : "backward";
+  const char* const name = forward ? "Forward" : "Backward";
+  const std::string args = fmt::format("spikeforge::Recurrent{}Args<spikeforge::Spec::Cell>", name);
 
   codegen::Lines line;
   line("#include <spikeforge/cuda/recurrent_{}.cuh>", direction);
@@ -123,9 +115,8 @@ jit::KernelSource print_source(const RecurrentSpec& spec) {
   line("");
   line("extern \"C\" __global__ void __launch_bounds__({}, 1) spikeforge_recurrent_{}(", spec.geometry.threads(),
        direction);
-  line("    const __grid_constant__ spikeforge::Recurrent{}Args<spikeforge::Spec::Cell> args) {{",
-       forward ? "Forward" : "Backward");
-  line("  spikeforge::Recurrent{}<spikeforge::Spec>::{}(args);", forward ? "Forward" : "Backward", direction);
+  line("    const __grid_constant__ {} args) {{", with_samples(args, spec.step.loop));
+  line("  spikeforge::Recurrent{}<spikeforge::Spec>::{}(args);", name, direction);
   line("}}");
   return {.name = fmt::format("{}_recurrent_{}", cell.name, direction),
           .entry = fmt::format("spikeforge_recurrent_{}", direction),
