@@ -30,6 +30,11 @@ struct DelayedSums {
   const void* of = nullptr;
   std::int64_t of_stride = 0, length = 0;
   void* sums = nullptr;
+  // Where a step is a vector, the steps of each row of `in` that are not all zero, or null. `of` is then zero for as
+  // many steps before and behind as a delay has at most.
+  const std::uint16_t* steps = nullptr;  // [columns, steps_stride]
+  std::int64_t steps_stride = 0;
+  const std::int32_t* step_counts = nullptr;  // [columns]
 };
 
 // Between a sequence [steps, samples, features] and rows of features, a step of which has the samples [first, first +
@@ -47,6 +52,9 @@ struct DelayedKernels {
               std::int64_t end);
   // The rows [row, last_row).
   void (*sums)(const DelayedSums&, DType type, std::int64_t row, std::int64_t last_row);
+  // Lists the steps of a row that are not all zero, of at most 65536; how many these are. A step is a vector; `list` has
+  // room for one more than there are.
+  std::int64_t (*list)(DType type, const void* row, std::int64_t steps, std::uint16_t* list);
   void (*to_rows)(const SequenceRows&, DType, const void* x, void* rows);
   void (*from_rows)(const SequenceRows&, DType, const void* rows, void* x);
 };

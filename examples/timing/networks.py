@@ -1,32 +1,33 @@
 """The networks that are compared: a hidden layer of LIF neurons and a leaky readout, of one size each, which differ in how
 the hidden layer hears the past."""
 
-import torch
 from data import CHANNELS, CLASSES
 from torch import nn
 
-import spikeforge
 import spikeforge.nn as snn
 
-TAU = 2.0  # steps, of the hidden neurons
-SURROGATE = snn.surrogate.atan(alpha=2.0) if hasattr(snn, "surrogate") else None
+TAU = 2.0  # steps: a neuron by itself forgets a volley before the next one comes
 
 
 def lif():
-    return snn.LIF(tau=TAU, v_reset=None, decay_input=False, surrogate="atan")
+    return snn.LIF(tau=TAU, decay_input=False, v_reset=None, surrogate="atan")
 
 
-def readout(hidden):
-    return [nn.Linear(hidden, CLASSES), snn.LI(tau=10.0)]
+def layers(first, *hidden):
+    """Scores [T, B, CLASSES] of spikes [T, B, CHANNELS]."""
+    return snn.Sequential(first, *hidden, nn.Linear(first.out_features, CLASSES), snn.LI(tau=20.0))
 
 
-def plain(hidden, max_delay):
-    return snn.Sequential(nn.Linear(CHANNELS, hidden), lif(), *readout(hidden))
+def plain(width):
+    """No past but what neurons keep."""
+    return layers(nn.Linear(CHANNELS, width), lif())
 
 
-def delays(hidden, max_delay):
-    return snn.Sequential(snn.DelayedLinear(CHANNELS, hidden, max_delay), lif(), *readout(hidden))
+def delays(width):
+    """A learned delay for each synapse."""
+    return layers(snn.DelayedLinear(CHANNELS, width, max_delay=25), lif())
 
 
-def recurrent(hidden, max_delay):
-    return snn.Sequential(nn.Linear(CHANNELS, hidden), snn.Recurrent(lif(), nn.Linear(hidden, hidden)), *readout(hidden))
+def recurrent(width):
+    """Spikes that come back a step later."""
+    return layers(nn.Linear(CHANNELS, width), snn.Recurrent(lif(), nn.Linear(width, width)))

@@ -14,6 +14,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace spikeforge::ops::layers::delayed {
 namespace {
@@ -48,6 +49,16 @@ class Layout {
   // [groups, features, ...], zero.
   at::Tensor zeros(std::int64_t features, std::int64_t steps) const {
     return at::zeros({groups_, features, length(steps) + vector_}, at::TensorOptions(type_));
+  }
+
+  // That, where `count` steps from `step` on are read next: what would be written twice is left open.
+  at::Tensor open(std::int64_t features, std::int64_t steps, std::int64_t step, std::int64_t count) const {
+    if (groups_ * lanes_ != samples_) return zeros(features, steps);
+    at::Tensor rows = at::empty({groups_, features, length(steps) + vector_}, at::TensorOptions(type_));
+    rows.narrow(2, 0, step * lanes_).zero_();
+    const std::int64_t end = (step + count) * lanes_;
+    rows.narrow(2, end, rows.size(2) - end).zero_();
+    return rows;
   }
 
   // The steps of `rows` from `step` on, as `sequence` [steps, *batch, features] has them.
@@ -207,9 +218,44 @@ void add(const Taps& taps, const Layout& layout, std::int64_t max_delay, const a
   });
 }
 
+// The steps of rows in which something is, where these are so few that products with the others are worth leaving out:
+// those of spikes, mostly.
+class Listed {
+ public:
+  Listed(const at::Tensor& rows, const Layout& layout, std::int64_t steps) : stride_(steps + 1) {
+    if (layout.lanes() != layout.vector() || steps > most_steps) return;
+    const std::int64_t count = rows.size(0) * rows.size(1);
+    steps_.resize(static_cast<std::size_t>(count * stride_));
+    counts_.resize(static_cast<std::size_t>(count));
+    at::parallel_for(0, count, std::max<std::int64_t>(1, grain / stride_), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const auto* const row = static_cast<const char*>(rows.const_data_ptr()) + i * rows.stride(1) * rows.element_size();
+        counts_[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(
+            cpu::delayed_kernels().list(dtype_of(layout.type()), row, steps, steps_.data() + i * stride_));
+      }
+    });
+    few_ = std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0}) * 2 < count * steps;
+  }
+
+  void tell(cpu::DelayedSums& sums, std::int64_t row) const {
+    if (!few_) return;
+    sums.steps = steps_.data() + row * stride_;
+    sums.steps_stride = stride_;
+    sums.step_counts = counts_.data() + row;
+  }
+
+ private:
+  static constexpr std::int64_t most_steps = 1 << 16;
+
+  std::int64_t stride_;
+  std::vector<std::uint16_t> steps_;
+  std::vector<std::int32_t> counts_;
+  bool few_ = false;
+};
+
 // Of each coefficient the sum of products of `of`, from its step max_delay on, with the rows `in`.
 at::Tensor sums(const Taps& taps, const Layout& layout, std::int64_t max_delay, const at::Tensor& of,
-                const at::Tensor& in) {
+                const at::Tensor& in, const Listed& listed) {
   at::Tensor sums = at::zeros(taps.coefficients.sizes(), taps.coefficients.options());
   const auto& kernels = cpu::delayed_kernels();
   const DType type = dtype_of(layout.type());
@@ -225,6 +271,7 @@ at::Tensor sums(const Taps& taps, const Layout& layout, std::int64_t max_delay, 
       s.of_stride = of.stride(1);
       s.length = layout.length(layout.steps());
       s.sums = sums.mutable_data_ptr();
+      listed.tell(s, group * in.size(1));
       if (of_matrix) {
         kernels.sums(s, type, begin, end);
         continue;
@@ -234,6 +281,7 @@ at::Tensor sums(const Taps& taps, const Layout& layout, std::int64_t max_delay, 
         one.product = of_feature(s.product, i, in.element_size());
         one.of = static_cast<const char*>(s.of) + i * s.of_stride * of.element_size();
         one.sums = static_cast<char*>(s.sums) + i * s.product.taps * in.element_size();
+        listed.tell(one, group * in.size(1) + i);
         kernels.sums(one, type, 0, 1);
       }
     }
@@ -243,7 +291,8 @@ at::Tensor sums(const Taps& taps, const Layout& layout, std::int64_t max_delay, 
 
 // The steps before x, and x.
 at::Tensor rows_with_past(const Call& call, const Layout& layout) {
-  at::Tensor rows = layout.zeros(call.x.size(-1), call.max_delay + layout.steps());
+  const std::int64_t steps = call.max_delay + layout.steps(), first = call.past ? 0 : call.max_delay;
+  at::Tensor rows = layout.open(call.x.size(-1), steps, first, steps - first);
   if (call.past) layout.read(*call.past, rows, 0);
   layout.read(call.x, rows, call.max_delay);
   return rows;
@@ -285,7 +334,7 @@ Gradients backward_cpu(const Call& call, const at::Tensor& grad, const Wanted& w
   if (layout.empty() || call.weight.numel() == 0) return gradients;
 
   const at::Tensor weight = call.weight.to(layout.type());
-  at::Tensor upstream = layout.zeros(grad.size(-1), 2 * most + steps);  // zero before and behind the sequence
+  at::Tensor upstream = layout.open(grad.size(-1), 2 * most + steps, most, steps);  // zero before and behind it
   layout.read(grad, upstream, most);
   at::Tensor all, factor = weight;
   if (wanted.weight || wanted.delay) all = rows_with_past(call, layout);
@@ -299,6 +348,8 @@ Gradients backward_cpu(const Call& call, const at::Tensor& grad, const Wanted& w
     factor = at::Tensor();
   }
 
+  std::optional<Listed> listed;
+  if (all.defined()) listed.emplace(all, layout, most + steps);
   const std::int64_t from = wanted.past ? 0 : most;
   at::Tensor grad_all;
   if (wanted.x || wanted.past) grad_all = layout.zeros(call.x.size(-1), most + steps - from);
@@ -306,7 +357,7 @@ Gradients backward_cpu(const Call& call, const at::Tensor& grad, const Wanted& w
     if (grad_all.defined())
       add(taps.backward(factor), layout, most, upstream, from, grad_all, most + steps - from);
     if (!all.defined()) return;
-    const at::Tensor products = sums(taps.forward({}), layout, most, upstream, all);
+    const at::Tensor products = sums(taps.forward({}), layout, most, upstream, all, *listed);
     for (std::int64_t tap = 0; tap < taps.count(); ++tap) {
       const at::Tensor k = taps.k(tap), product = products.select(-1, tap);
       if (wanted.weight && !call.of_inputs()) gradients.weight.addcmul_(call.spread.value(k), product);
