@@ -24,6 +24,7 @@ import spikeforge  # noqa: E402
 import spikeforge.nn as snn  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+UPDATE_EVERY = 25  # steps, online
 
 
 def scores(y, lengths):
@@ -32,27 +33,31 @@ def scores(y, lengths):
     return (y * inside.unsqueeze(-1)).sum(0) / lengths.unsqueeze(-1)
 
 
-def learn_from_the_whole(net, x, lengths, labels):
+def learn_from_the_whole(net, x, lengths, labels, update):
     """Backpropagation through time."""
     y = scores(net(x), lengths)
     cross_entropy(y, labels).backward()
+    update()
     return y.detach()
 
 
-def learn_online(online, x, lengths, labels):
-    """A loss at each step, of what the readout says then; the past counts by traces alone."""
+def learn_online(online, x, lengths, labels, update):
+    """A loss at each step, of what the readout says then; the past counts by traces alone, and weights change while the
+    sequence runs."""
     online.reset()
     total = torch.zeros(x.shape[1], data.CLASSES)
     for t, step in enumerate(x.split(1)):
         y = online(step)[0]
         going_on = t < lengths
-        weights = going_on / lengths / len(labels)
-        (cross_entropy(y, labels, reduction="none") * weights).sum().backward()
+        (cross_entropy(y, labels, reduction="none") * going_on).mean().backward()
         total += y.detach() * going_on.unsqueeze(-1)
+        if (t + 1) % UPDATE_EVERY == 0:
+            update()
+    update()
     return total / lengths.unsqueeze(-1)
 
 
-# name: network, learning rate of delays in units of that of weights, and how it learns
+# name: network, and how it learns
 CONTESTANTS = {
     "no delays": (networks.plain, learn_from_the_whole),
     "learned delays": (networks.delays, learn_from_the_whole),
@@ -69,7 +74,8 @@ def accuracy(net, samples, batch):
     return right / len(samples)
 
 
-def optimizer_of(net, options, steps):
+def optimizer_of(net, options, batches):
+    """A function for each update, and one for each batch."""
     delays = [layer for layer in net.modules() if isinstance(layer, snn.DelayedLinear)]
     of_delays = [layer.delay for layer in delays]
     others = [p for p in net.parameters() if not any(p is d for d in of_delays)]
@@ -77,17 +83,16 @@ def optimizer_of(net, options, steps):
     if of_delays:
         groups.append({"params": of_delays, "lr": options.delay_rate})
     optimizer = torch.optim.Adam(groups)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, [g["lr"] for g in groups], total_steps=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, [g["lr"] for g in groups], total_steps=batches)
 
-    def step():
+    def update():
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        schedule.step()
         for layer in delays:
             layer.clamp_()
 
-    return step
+    return update, schedule.step
 
 
 def train(name, training, test, options):
@@ -98,14 +103,14 @@ def train(name, training, test, options):
     learner = spikeforge.Online(net) if learn is learn_online else net
     epochs = options.online_epochs if learn is learn_online else options.epochs
     batches = -(-len(training) // options.batch)
-    step = optimizer_of(net, options, epochs * batches)
+    update, next_batch = optimizer_of(net, options, epochs * batches)
     generator = torch.Generator().manual_seed(options.seed)
     start, curve = time.monotonic(), []
     for epoch in range(epochs):
         right = 0
         for x, lengths, labels in training.batches(options.batch, generator):
-            right += (learn(learner, x, lengths, labels).argmax(1) == labels).sum().item()
-            step()
+            right += (learn(learner, x, lengths, labels, update).argmax(1) == labels).sum().item()
+            next_batch()
         if epoch == epochs - 1:
             for layer in net.modules():
                 if isinstance(layer, snn.DelayedLinear):
