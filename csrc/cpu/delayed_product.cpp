@@ -55,7 +55,8 @@ class Delayed {
     const std::int64_t block = columns_at_once(p, n * lanes);
     for (std::int64_t c = 0; c < p.columns; c += block)
       for (std::int64_t r = row; r < last_row; ++r)
-        (p.taps == 2 ? add_columns<n, 2> : add_columns<n, 0>)(p, r, c, c + block < p.columns ? c + block : p.columns, j);
+        (p.taps == 2 ? add_columns<n, 2> : add_columns<n, 0>)(p, r, c, c + block < p.columns ? c + block : p.columns,
+                                                              j);
     return n;
   }
 

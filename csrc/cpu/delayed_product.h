@@ -52,8 +52,8 @@ struct DelayedKernels {
               std::int64_t end);
   // The rows [row, last_row).
   void (*sums)(const DelayedSums&, DType type, std::int64_t row, std::int64_t last_row);
-  // Lists the steps of a row that are not all zero, of at most 65536; how many these are. A step is a vector; `list` has
-  // room for one more than there are.
+  // Lists the steps of a row that are not all zero, of at most 65536; how many these are. A step is a vector; `list`
+  // has room for one more than there are.
   std::int64_t (*list)(DType type, const void* row, std::int64_t steps, std::uint16_t* list);
   void (*to_rows)(const SequenceRows&, DType, const void* x, void* rows);
   void (*from_rows)(const SequenceRows&, DType, const void* rows, void* x);

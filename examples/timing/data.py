@@ -20,7 +20,7 @@ GAP = 5  # steps
 PERIOD = GAP * GROUPS
 SHORTEST, LONGEST = 100, 250  # steps of a sample
 TAKES_PART = 0.5
-AT_RANDOM = 0.002  # spikes a step
+AT_RANDOM = 0.015  # spikes a step
 
 
 @dataclasses.dataclass
@@ -31,6 +31,9 @@ class Samples:
 
     def __len__(self):
         return len(self.labels)
+
+    def first(self, count):
+        return Samples(self.spikes[:count], self.lengths[:count], self.labels[:count])
 
     def batches(self, size, generator=None):
         """(spikes [T, B, CHANNELS] as floats, lengths, labels), with a generator in a new order."""

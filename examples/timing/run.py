@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Who tells classes apart by timing alone? A network without delays, one with learned delays, a recurrent one, and that one
-trained online by e-prop, on the set that data.py makes from a seed.
+"""Who tells classes apart by timing alone? A network without delays, one with learned delays, a recurrent one, and one that
+learns online by e-prop, on the set that data.py makes from a seed. "slow" neurons have a time constant of 15 steps, the
+others 2.
 
     python examples/timing/run.py                              # some minutes on two cores
     python examples/timing/run.py --networks delays --epochs 5
@@ -60,9 +61,10 @@ def learn_online(online, x, lengths, labels, update):
 # name: network, and how it learns
 CONTESTANTS = {
     "no delays": (networks.plain, learn_from_the_whole),
+    "no delays, slow": (networks.slow(networks.plain), learn_from_the_whole),
     "learned delays": (networks.delays, learn_from_the_whole),
     "recurrent": (networks.recurrent, learn_from_the_whole),
-    "recurrent, e-prop": (networks.recurrent, learn_online),
+    "recurrent, slow, e-prop": (networks.slow(networks.recurrent), learn_online),
 }
 
 
@@ -102,6 +104,8 @@ def train(name, training, test, options):
     net = make(options.width)
     learner = spikeforge.Online(net) if learn is learn_online else net
     epochs = options.online_epochs if learn is learn_online else options.epochs
+    if learn is learn_online:
+        training = training.first(options.online_training)
     batches = -(-len(training) // options.batch)
     update, next_batch = optimizer_of(net, options, epochs * batches)
     generator = torch.Generator().manual_seed(options.seed)
@@ -118,7 +122,7 @@ def train(name, training, test, options):
         curve.append(accuracy(net, test, options.batch))
         spent = time.monotonic() - start
         left = spent / (epoch + 1) * (epochs - epoch - 1)
-        print(f"{name:18} epoch {epoch + 1:2}/{epochs}: training {right / len(training):6.1%}, test {curve[-1]:6.1%}, {spent:4.0f} s, {left:4.0f} s to go", flush=True)
+        print(f"{name:24} epoch {epoch + 1:2}/{epochs}: training {right / len(training):6.1%}, test {curve[-1]:6.1%}, {spent:4.0f} s, {left:4.0f} s to go", flush=True)
     return curve, time.monotonic() - start, sum(p.numel() for p in net.parameters())
 
 
@@ -151,6 +155,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--online-epochs", type=int, default=6)
     parser.add_argument("--training", type=int, default=1280, help="samples")
+    parser.add_argument("--online-training", type=int, default=640, help="samples, online, where each step is a call")
     parser.add_argument("--test", type=int, default=400, help="samples")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rate", type=float, default=5e-3)
@@ -161,9 +166,9 @@ def main():
     training, test = (data.samples(count, seed) for count, seed in ((options.training, 1), (options.test, 2)))
     results = {name: train(name, training, test, options) for name in options.networks}
     print(f"\n{data.CLASSES} classes by timing alone, {options.width} hidden neurons, {len(training)} samples to learn from")
-    print(f"{'':18} {'test accuracy':>14} {'parameters':>11} {'seconds':>8}")
+    print(f"{'':24} {'test accuracy':>14} {'parameters':>11} {'seconds':>8}")
     for name, (curve, spent, count) in results.items():
-        print(f"{name:18} {curve[-1]:>14.1%} {count:>11} {spent:>8.0f}")
+        print(f"{name:24} {curve[-1]:>14.1%} {count:>11} {spent:>8.0f}")
     draw({name: curve for name, (curve, _, _) in results.items()}, test, options.picture)
     print(f"picture: {options.picture}")
 

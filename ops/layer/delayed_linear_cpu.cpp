@@ -1,5 +1,5 @@
-// delayed_linear on the CPU. A product for each of max_delay + 1 steps would multiply by zeros for the most part: a delay
-// of the linear form has two steps. So sequences become rows of features in which a delay is a shift
+// delayed_linear on the CPU. A product for each of max_delay + 1 steps would multiply by zeros for the most part: a
+// delay of the linear form has two steps. So sequences become rows of features in which a delay is a shift
 // (csrc/cpu/delayed_product.h), and the work is that of as many products as a delay has steps, whatever max_delay is.
 #include <spikeforge/cpu/delayed_product.h>
 #include <spikeforge/ops/common/checks.h>
@@ -196,18 +196,19 @@ void add(const Taps& taps, const Layout& layout, std::int64_t max_delay, const a
   const std::int64_t length = layout.length(steps);
   if (!of_matrix) {
     const std::int64_t features = out.size(1);
-    at::parallel_for(0, layout.groups() * features, std::max<std::int64_t>(1, grain / std::max<std::int64_t>(1, length)),
-                     [&](std::int64_t begin, std::int64_t end) {
-                       for (std::int64_t i = begin; i < end; ++i)
-                         kernels.add(of_feature(product(i / features), i % features, in.element_size()), type, 0, 1, 0,
-                                     length);
-                     });
+    at::parallel_for(
+        0, layout.groups() * features, std::max<std::int64_t>(1, grain / std::max<std::int64_t>(1, length)),
+        [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t i = begin; i < end; ++i)
+            kernels.add(of_feature(product(i / features), i % features, in.element_size()), type, 0, 1, 0, length);
+        });
     return;
   }
   // Tiles of a group, and where they are too few for all threads, blocks of rows of them.
   const std::int64_t tile = cpu::delayed_tile * layout.vector(), tiles = (length + tile - 1) / tile;
   const std::int64_t rows = out.size(1), work = layout.groups() * tiles;
-  const std::int64_t blocks = std::clamp<std::int64_t>(4 * at::get_num_threads() / work, 1, std::max<std::int64_t>(1, rows / 8));
+  const std::int64_t blocks =
+      std::clamp<std::int64_t>(4 * at::get_num_threads() / work, 1, std::max<std::int64_t>(1, rows / 8));
   const std::int64_t each = (rows + blocks - 1) / blocks;
   at::parallel_for(0, work * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
@@ -229,7 +230,8 @@ class Listed {
     counts_.resize(static_cast<std::size_t>(count));
     at::parallel_for(0, count, std::max<std::int64_t>(1, grain / stride_), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
-        const auto* const row = static_cast<const char*>(rows.const_data_ptr()) + i * rows.stride(1) * rows.element_size();
+        const auto* const row =
+            static_cast<const char*>(rows.const_data_ptr()) + i * rows.stride(1) * rows.element_size();
         counts_[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(
             cpu::delayed_kernels().list(dtype_of(layout.type()), row, steps, steps_.data() + i * stride_));
       }
@@ -301,9 +303,8 @@ at::Tensor rows_with_past(const Call& call, const Layout& layout) {
 // x spread by a delay for each input: [groups, I, steps * lanes].
 at::Tensor spread_rows(const Call& call, const Layout& layout, const at::Tensor& all) {
   const at::Tensor spread = layout.zeros(call.x.size(-1), layout.steps());
-  each_taps(call, layout, [&](const TapsOf& taps) {
-    add(taps.forward({}), layout, call.max_delay, all, 0, spread, layout.steps());
-  });
+  each_taps(call, layout,
+            [&](const TapsOf& taps) { add(taps.forward({}), layout, call.max_delay, all, 0, spread, layout.steps()); });
   return spread.narrow(2, 0, layout.steps() * layout.lanes());
 }
 
@@ -313,15 +314,15 @@ at::Tensor forward_cpu(const Call& call) {
   const Layout layout(call);
   const std::int64_t out_features = call.weight.size(0);
   if (layout.empty() || call.x.size(-1) == 0)
-    return at::zeros({c10::multiply_integers(call.x.sizes().slice(0, static_cast<std::size_t>(call.x.dim()) - 1)),
-                      out_features}, at::TensorOptions(layout.type()));
+    return at::zeros(
+        {c10::multiply_integers(call.x.sizes().slice(0, static_cast<std::size_t>(call.x.dim()) - 1)), out_features},
+        at::TensorOptions(layout.type()));
   const at::Tensor weight = call.weight.to(layout.type());
   const at::Tensor all = rows_with_past(call, layout);
   if (call.of_inputs()) return layout.written(at::matmul(weight, spread_rows(call, layout, all)), layout.steps());
   const at::Tensor y = layout.zeros(out_features, layout.steps());
-  each_taps(call, layout, [&](const TapsOf& taps) {
-    add(taps.forward(weight), layout, call.max_delay, all, 0, y, layout.steps());
-  });
+  each_taps(call, layout,
+            [&](const TapsOf& taps) { add(taps.forward(weight), layout, call.max_delay, all, 0, y, layout.steps()); });
   return layout.written(y, layout.steps());
 }
 
@@ -340,8 +341,7 @@ Gradients backward_cpu(const Call& call, const at::Tensor& grad, const Wanted& w
   if (wanted.weight || wanted.delay) all = rows_with_past(call, layout);
   if (call.of_inputs()) {
     const at::Tensor g = upstream.narrow(2, most * layout.lanes(), steps * layout.lanes());
-    if (wanted.weight)
-      gradients.weight = at::bmm(g, spread_rows(call, layout, all).transpose(1, 2)).sum(0);
+    if (wanted.weight) gradients.weight = at::bmm(g, spread_rows(call, layout, all).transpose(1, 2)).sum(0);
     const at::Tensor of_spread = at::matmul(weight.t(), g);
     upstream = layout.zeros(call.x.size(-1), 2 * most + steps);
     upstream.narrow(2, most * layout.lanes(), steps * layout.lanes()).copy_(of_spread);
@@ -354,8 +354,7 @@ Gradients backward_cpu(const Call& call, const at::Tensor& grad, const Wanted& w
   at::Tensor grad_all;
   if (wanted.x || wanted.past) grad_all = layout.zeros(call.x.size(-1), most + steps - from);
   each_taps(call, layout, [&](const TapsOf& taps) {
-    if (grad_all.defined())
-      add(taps.backward(factor), layout, most, upstream, from, grad_all, most + steps - from);
+    if (grad_all.defined()) add(taps.backward(factor), layout, most, upstream, from, grad_all, most + steps - from);
     if (!all.defined()) return;
     const at::Tensor products = sums(taps.forward({}), layout, most, upstream, all, *listed);
     for (std::int64_t tap = 0; tap < taps.count(); ++tap) {

@@ -103,8 +103,8 @@ void check_gradient(const at::Tensor& grad, const at::Tensor& trace) {
   TORCH_CHECK_TYPE(is_supported(grad.scalar_type()), op, ": grad must be of a floating type, but is ",
                    grad.scalar_type());
   TORCH_CHECK_VALUE(grad.dim() >= 1, op, ": grad must have shape [*batch, N], but has no dimension");
-  TORCH_CHECK_VALUE(trace.dim() == grad.dim() + 1 && trace.sym_sizes().slice(0, static_cast<std::size_t>(grad.dim())) ==
-                                                         grad.sym_sizes(),
+  TORCH_CHECK_VALUE(trace.dim() == grad.dim() + 1 &&
+                        trace.sym_sizes().slice(0, static_cast<std::size_t>(grad.dim())) == grad.sym_sizes(),
                     op, ": trace must have shape [*batch, N, I], for grad of shape ", grad.sym_sizes(), ", but has ",
                     trace.sym_sizes());
   TORCH_CHECK_TYPE(trace.scalar_type() == grad.scalar_type(), op, ": trace must be ", grad.scalar_type(),

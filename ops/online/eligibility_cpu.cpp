@@ -82,8 +82,8 @@ List advance_cpu(at::TensorList traces, at::TensorList transitions, at::TensorLi
   return next;
 }
 
-// to[n, :] = Σ_b grad[b, n] trace[b, n, :], some samples at a time: the sum, which stays in a cache, is read and written
-// less often than traces are read.
+// to[n, :] = Σ_b grad[b, n] trace[b, n, :], some samples at a time: the sum, which stays in a cache, is read and
+// written less often than traces are read.
 template <class T>
 void sum_over_samples(const T* grad, const T* trace, T* to, std::int64_t samples, std::int64_t neurons,
                       std::int64_t inputs, std::int64_t n) {
