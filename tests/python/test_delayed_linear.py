@@ -196,6 +196,23 @@ def test_pieces_are_the_whole(per, device):
     torch.testing.assert_close(in_net(x), snn.LIF().to(device)(whole))
 
 
+def test_what_comes_back_has_learned_delays():
+    torch.manual_seed(0)
+    layer = snn.Recurrent(snn.LIF(), snn.DelayedLinear(8, 8, MOST)).double()
+    back, x = layer.module, 2 * torch.rand(20, 3, 8, dtype=torch.float64)
+    wanted, v = [], torch.zeros(3, 8, dtype=torch.float64)
+    for t in range(len(x)):
+        h = v + (x[t] - v) / 2
+        if t > 0:
+            h = h + looped(torch.stack(wanted), back.weight, back.delay, back.bias, "linear", 0.5)[-1] / 2
+        wanted.append((h >= 1).double())
+        v = torch.where(h >= 1, 0.0, h)
+    spikes = layer(x)
+    assert torch.equal(spikes, torch.stack(wanted)) and 0.1 < spikes.mean() < 0.9
+    spikes.sum().backward()
+    assert back.delay.grad.abs().max() > 0
+
+
 def test_it_compiles_and_deploys(tmp_path):
     nir = pytest.importorskip("nir")
     import spikeforge.nir
