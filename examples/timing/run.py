@@ -152,7 +152,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=list(CONTESTANTS), default=list(CONTESTANTS))
     parser.add_argument("--width", type=int, default=64, help="hidden neurons")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=16)
     parser.add_argument("--online-epochs", type=int, default=6)
     parser.add_argument("--training", type=int, default=1280, help="samples")
     parser.add_argument("--online-training", type=int, default=640, help="samples, online, where each step is a call")

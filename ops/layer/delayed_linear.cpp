@@ -100,6 +100,13 @@ Spread::Spread(const at::Tensor& delay, std::int64_t most, Interpolation form, d
   }
 }
 
+Spread Spread::expanded(c10::IntArrayRef sizes) const {
+  Spread whole = *this;
+  for (at::Tensor* t : {&whole.inside_, &whole.delay_, &whole.first_, &whole.sum_, &whole.slope_of_sum_})
+    if (t->defined()) *t = t->expand(sizes);
+  return whole;
+}
+
 template <class K>
 at::Tensor Spread::value_at(const K& k) const {
   if (form_ != Interpolation::linear) return unscaled(k).first.div_(sum_);

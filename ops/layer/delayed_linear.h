@@ -35,6 +35,9 @@ class Spread {
   std::int64_t steps() const { return steps_; }
   const at::Tensor& first() const { return first_; }
 
+  // The same of delays that are expanded so.
+  Spread expanded(c10::IntArrayRef sizes) const;
+
   // Of one step, or of each delay's own.
   at::Tensor value(std::int64_t k) const { return value_at(static_cast<double>(k)); }
   at::Tensor value(const at::Tensor& k) const { return value_at(k); }

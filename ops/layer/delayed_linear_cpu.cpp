@@ -327,6 +327,15 @@ at::Tensor forward_cpu(const Call& call) {
 }
 
 Gradients backward_cpu(const Call& call, const at::Tensor& grad, const Wanted& wanted) {
+  if (call.of_inputs() && call.spread.steps() <= 2) {
+    // So few products cost less than to keep what x was spread to, and leave out steps in which nothing comes.
+    Call whole = call;
+    whole.delay = call.delay.expand(call.weight.sizes());
+    whole.spread = call.spread.expanded(call.weight.sizes());
+    Gradients gradients = backward_cpu(whole, grad, wanted);
+    gradients.delay = gradients.delay.sum(0);
+    return gradients;
+  }
   const Layout layout(call);
   const std::int64_t steps = layout.steps(), most = call.max_delay;
   const auto zeros = [&](const at::Tensor& like) { return at::zeros(like.sizes(), at::TensorOptions(layout.type())); };
