@@ -14,7 +14,7 @@ the CPU, torch's allocations on a GPU.
 import argparse
 import json
 import pathlib
-import resource
+import re
 import subprocess
 import sys
 import time
@@ -98,7 +98,8 @@ def peak_of(options, rule, steps):
     if options.device == "cuda":
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    status = pathlib.Path("/proc/self/status").read_text()  # getrusage would count what this process was forked from
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 
 
 def measure_memory(options):
