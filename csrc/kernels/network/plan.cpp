@@ -1,0 +1,97 @@
+#include <spikeforge/kernels/network/launch.h>
+
+#include <algorithm>
+
+namespace spikeforge::kernels {
+namespace {
+
+using network::Sending;
+
+constexpr std::int64_t warp = 32;
+constexpr std::int64_t most_argument_bytes = 32000;  // CUDA takes 32764
+
+// Connections of a row that a block may send by itself: a multiprocessor adds to memory slowly, and the others wait.
+constexpr std::int64_t most_own = 512;
+
+std::int64_t whole_warps(std::int64_t threads) { return (threads + warp - 1) / warp * warp; }
+
+Sending sending_of(const NetworkLaunch& launch, std::int64_t neurons) {
+  const std::int64_t of_a_row = launch.arguments.matrix.nnz / std::max<std::int64_t>(neurons, 1);
+  if (of_a_row <= most_own) return Sending::own;
+  if (launch.least_delay > 1) return Sending::later;
+  return launch.next_step / neurons <= most_own ? Sending::own_and_later : Sending::together;
+}
+
+// Numbers that a thread keeps of a neuron from step to step, in 4 bytes.
+std::int64_t kept_numbers(const NetworkLaunch& launch) {
+  std::size_t most = 0;
+  for (const NetworkGroup& group : launch.groups) {
+    const Cell& cell = *group.launch->cell;
+    most = std::max(most, cell.states.size() + cell.params.size() +
+                              cell.inputs.size() * (1 + static_cast<std::size_t>(launch.drives)));
+  }
+  return static_cast<std::int64_t>(most * size_of(launch.type) / 4);
+}
+
+struct Threads {
+  std::int64_t block = 0;
+  std::int64_t registers = 0;  // that a thread has for what its neurons keep
+};
+// The more neurons a thread steps, the more of what it reads is on its way at once; but a block of few threads hides
+// less, and leaves none to those that send later. So the largest block comes first in which all fit.
+constexpr Threads choices[] = {{768, 12}, {512, 48}};
+
+std::size_t argument_bytes(const NetworkLaunch& launch) {
+  std::size_t bytes = sizeof launch.arguments;
+  for (const NetworkGroup& group : launch.groups) {
+    const Cell& cell = *group.launch->cell;
+    constexpr std::size_t most_words_of_one = 4;
+    bytes += 8 * (4 + max_surrogate_args + 6 + most_words_of_one * (cell.arguments() + cell.states.size() + 3));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::optional<NetworkPlan> plan_of(const NetworkLaunch& launch, const jit::Device& device) {
+  if (launch.drives > network::most_drives || launch.groups.empty() ||
+      std::ssize(launch.groups) > device.multiprocessors || argument_bytes(launch) > most_argument_bytes)
+    return std::nullopt;
+  std::int64_t neurons = 0;
+  for (const NetworkGroup& group : launch.groups) neurons += group.launch->neurons;
+  NetworkPlan plan;
+  plan.sending = sending_of(launch, neurons);
+
+  // Every group has a block at least, and the others as many as its neurons are of all.
+  const std::int64_t spare = device.multiprocessors - std::ssize(launch.groups);
+  std::int64_t largest = 0;
+  for (const NetworkGroup& group : launch.groups) {
+    const std::int64_t own = group.launch->neurons;
+    const std::int64_t most_blocks = 1 + spare * own / neurons;
+    const std::int64_t share = whole_warps((own + most_blocks - 1) / most_blocks);
+    plan.groups.push_back({plan.blocks, share});
+    plan.blocks += (own + share - 1) / share;
+    largest = std::max(largest, share);
+  }
+
+  // What goes later is sent by warps that have no neurons; in small blocks some are left for what goes at once.
+  constexpr std::int64_t to_send = 128, most_width = 8;
+  const bool is_sent_later = plan.sending == Sending::own_and_later || plan.sending == Sending::later;
+  const std::int64_t of_one = std::max<std::int64_t>(kept_numbers(launch), 1);
+  for (const Threads& choice : choices) {
+    const std::int64_t owners = choice.block - (is_sent_later ? to_send : 0);
+    plan.threads = choice.block;
+    plan.width = (largest + owners - 1) / owners;
+    plan.resident = plan.width <= most_width && plan.width * of_one <= choice.registers;
+    if (plan.resident) break;
+  }
+  if (!plan.resident) plan.width = std::clamp<std::int64_t>(choices[1].registers / 2 / of_one, 1, 4);
+  plan.own_threads = plan.threads;
+  if (plan.resident && is_sent_later)
+    plan.own_threads = std::max(whole_warps((largest + plan.width - 1) / plan.width), plan.threads / 2);
+  constexpr std::int64_t at_once = 4 * warp;  // connections that a warp has on their way
+  plan.pieces = std::clamp<std::int64_t>((launch.arguments.matrix.nnz / neurons + at_once - 1) / at_once, 1, 1024);
+  return plan;
+}
+
+}  // namespace spikeforge::kernels
