@@ -30,11 +30,13 @@ FORMS = {  # delay [O, I] or [I], and how it is spread
 
 def seconds(call, device):
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    # Of one thread the processor's time, which other programs of the machine disturb less.
+    clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
     synchronize()
-    start = time.perf_counter()
+    start = clock()
     call()
     synchronize()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def least(calls, rounds, device):
@@ -61,7 +63,8 @@ def measure(options, max_delay, hidden):
     upstream = torch.randn(options.steps, options.batch, options.outputs, **like)
     of = [x] if hidden else []
     calls = {"linear": lambda: training(lambda: linear(x, w), [w, *of], upstream)}
-    for name, (per, form, width) in FORMS.items():
+    for name in options.forms:
+        per, form, width = FORMS[name]
         shape = (options.inputs,) if per == "input" else (options.outputs, options.inputs)
         d = (max_delay * torch.rand(shape, device=options.device)).requires_grad_()
         call = lambda d=d, form=form, width=width: ops.delayed_linear(x, w, d, max_delay=max_delay, interpolation=form, width=width)
@@ -88,6 +91,7 @@ def main():
     parser.add_argument("--outputs", type=int, default=128)
     parser.add_argument("--rate", type=float, default=0.02, help="of the spikes of x")
     parser.add_argument("--max-delay", type=int, nargs="+", default=[25, 100])
+    parser.add_argument("--forms", nargs="+", choices=list(FORMS), default=list(FORMS))
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", type=pathlib.Path)
