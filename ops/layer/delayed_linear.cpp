@@ -28,6 +28,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <optional>

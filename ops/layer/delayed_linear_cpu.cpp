@@ -12,9 +12,12 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <vector>
 
 namespace spikeforge::ops::layers::delayed {
 namespace {
