@@ -449,6 +449,15 @@ Args:
 
 Returns:
     The state.""",
+    "eligibility_gradient": """
+Σ_b grad[b, n] trace[b, n, i], over all of *batch.
+
+Args:
+    grad: [*batch, N].
+    trace: [*batch, N, I], of its type.
+
+Returns:
+    [N, I].""",
     "advance_eligibility": """
 e_k becomes the sum of transitions_kl e_l and of drives_k[t] x[t].
 

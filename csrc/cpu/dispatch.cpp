@@ -1,4 +1,5 @@
 #include <spikeforge/cpu/channel_statistics.h>
+#include <spikeforge/cpu/delayed_product.h>
 #include <spikeforge/cpu/event_kernels.h>
 #include <spikeforge/cpu/feedback.h>
 #include <spikeforge/cpu/fired_product.h>
@@ -26,6 +27,7 @@ struct Choice {
   const PoissonKernels* poisson;
   ChooseFeedback choose_feedback;
   const FiredKernels* fired;
+  const DelayedKernels* delayed;
 };
 
 enum Level { level_default, level_avx2, level_avx512 };
@@ -48,7 +50,7 @@ Level allowed() {
   Choice {                                                                                                     \
 #set, {predefined_loop_##set, traced_loop_##set, loihi_loop_##set }, &loihi_products_##set(),              \
            &event_kernels_##set(), &channel_statistics_##set(), &spike_bits_##set(), &pooling_kernels_##set(), \
-           &poisson_kernels_##set(), choose_feedback_##set, &fired_kernels_##set()                             \
+           &poisson_kernels_##set(), choose_feedback_##set, &fired_kernels_##set(), &delayed_kernels_##set()   \
   }
 
 Choice choose() {
@@ -82,6 +84,7 @@ const PoolingKernels& pooling_kernels() { return *choice().pooling; }
 const PoissonKernels& poisson_kernels() { return *choice().poisson; }
 void choose_feedback(DType type, Feedback& feedback) { choice().choose_feedback(type, feedback); }
 const FiredKernels& fired_kernels() { return *choice().fired; }
+const DelayedKernels& delayed_kernels() { return *choice().delayed; }
 const char* capability() { return choice().name; }
 
 }  // namespace spikeforge::cpu

@@ -1,7 +1,8 @@
 // delayed_linear: y[t] = Σ_i w[o, i] x[t - d[o, i], i] + b[o], with delays d that are learned and need not be whole:
 //   y[t] = Σ_k x[t - k] (w ∘ κ_k(d))^T + b,   k = 0 .. max_delay,
-// where κ spreads a delay over whole steps. A product for each k, none of whose matrices is kept. Of one delay for
-// each input, x is spread once, and there is one product.
+// where κ spreads a delay over whole steps. On the CPU products are made of shifted sequences (delayed_linear_cpu.cpp);
+// elsewhere there is one for each k, none of whose matrices is kept. Of one delay for each input, x is spread once, and
+// there is one product.
 //
 // Khalfaoui-Hassani, Pellegrini and Masquelier 2023, "Dilated convolution with learnable spacings" (ICLR), and
 // Hammouamri, Khalfaoui-Hassani and Masquelier 2024, "Learning delays in spiking neural networks using dilated
@@ -11,6 +12,7 @@
 #include <spikeforge/ops/common/record.h>
 #include <spikeforge/ops/common/text_call.h>
 #include <spikeforge/ops/layer.h>
+#include <spikeforge/ops/layer/delayed_linear.h>
 #include <spikeforge/ops/layer/lowering.h>
 
 #include <ATen/TensorOperators.h>
@@ -26,23 +28,20 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
 
-namespace spikeforge::ops::layers {
+namespace spikeforge::ops::layers::delayed {
 namespace {
-
-namespace delayed {
 
 using autograd::AutogradContext;
 using autograd::variable_list;
-using MaybeTensor = std::optional<at::Tensor>;
 
 constexpr const char* op = "delayed_linear";
-constexpr std::int64_t longest = 4096;  // a product for each step of it
 constexpr const char* backward_op = "delayed_linear_backward";
 
 using Forward = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, std::int64_t, std::string_view,
@@ -63,7 +62,9 @@ SPIKEFORGE_SCHEMAS(library) {
       "float width, Tensor? past, bool[] needs_grad) -> Tensor[]");
 }
 
-enum class Interpolation : std::uint8_t { linear, triangle, gauss };
+}  // namespace
+
+// ---- how a delay is spread ----
 
 Interpolation interpolation_of(std::string_view name) {
   constexpr std::array names = {"linear", "triangle", "gauss"};
@@ -72,68 +73,79 @@ Interpolation interpolation_of(std::string_view name) {
   TORCH_CHECK_VALUE(false, op, ": interpolation must be \"linear\", \"triangle\" or \"gauss\", but is \"", name, "\"");
 }
 
-// κ_k(d), and its derivative by d:
-//   linear     1 - f at k = ⌊d⌋ and f at k = ⌊d⌋ + 1, f = d - ⌊d⌋; at a whole delay the derivative is the one to the
-//              right, at max_delay the one to the left
-//   triangle   max(0, 1 + width - |k - d|) / Σ_k
-//   gauss      exp(-(k - d)² / (2 width²)) / Σ_k
-// Delays below 0 or above max_delay are taken as these, and have the gradient of clamp.
-class Spread {
- public:
-  Spread(const at::Tensor& delay, std::int64_t most, Interpolation form, double width)
-      : form_(form), width_(width), most_(most), inside_(delay.ge(0).logical_and_(delay.le(most))) {
-    delay_ = at::clamp(delay, 0, most);
-    if (form == Interpolation::linear) {
-      floor_ = at::floor(delay_).clamp_max_(static_cast<double>(most > 0 ? most - 1 : 0));
-      return;
-    }
-    sum_ = at::zeros_like(delay_);
-    slope_of_sum_ = at::zeros_like(delay_);
-    for (std::int64_t k = 0; k <= most; ++k) {
-      const auto [value, slope] = unscaled(k);
-      sum_.add_(value);
-      slope_of_sum_.add_(slope);
-    }
+Spread::Spread(const at::Tensor& delay, std::int64_t most, Interpolation form, double width)
+    : form_(form), width_(width), most_(most), inside_(delay.ge(0).logical_and_(delay.le(most))) {
+  delay_ = at::clamp(delay, 0, most);
+  double reach = 0;  // to the first step
+  if (form == Interpolation::linear) {
+    steps_ = 2;
+  } else if (form == Interpolation::triangle) {
+    reach = 1 + width;
+    steps_ = static_cast<std::int64_t>(std::min(std::ceil(2 * reach), double{longest})) + 1;
+  } else {
+    const double deviations = delay.scalar_type() == at::kDouble ? 9.2 : 6.5;  // 4e-19 and 7e-10 of the nearest step's
+    reach = std::sqrt(deviations * deviations * width * width + .25);
+    steps_ = static_cast<std::int64_t>(std::min(2 * reach, double{longest})) + 2;
   }
-
-  at::Tensor value(std::int64_t k) const {
-    if (form_ != Interpolation::linear) return unscaled(k).first.div_(sum_);
-    const at::Tensor fraction = delay_ - floor_;
-    return floor_.eq(k) * (1 - fraction) + floor_.eq(k - 1) * fraction;
+  steps_ = std::min(steps_, most + 1);
+  const auto last_first = static_cast<double>(most + 1 - steps_);
+  first_ = (form == Interpolation::linear ? at::floor(delay_) : at::ceil(delay_ - reach)).nan_to_num_(0);
+  first_.clamp_(0, last_first);
+  if (form == Interpolation::linear) return;
+  sum_ = at::zeros_like(delay_);
+  slope_of_sum_ = at::zeros_like(delay_);
+  for (std::int64_t n = 0; n < steps_; ++n) {
+    const auto [value, slope] = unscaled(first_ + n);
+    sum_.add_(value);
+    slope_of_sum_.add_(slope);
   }
+}
 
-  at::Tensor slope(std::int64_t k) const {
-    at::Tensor slope;
-    if (form_ == Interpolation::linear) {
-      if (most_ == 0) return at::zeros_like(delay_);
-      slope = (floor_.eq(k - 1).to(delay_.scalar_type()) - floor_.eq(k).to(delay_.scalar_type()));
-    } else {
-      const auto [value, derivative] = unscaled(k);
-      slope = (derivative - value * slope_of_sum_ / sum_) / sum_;
-    }
-    return slope * inside_;
+Spread Spread::expanded(c10::IntArrayRef sizes) const {
+  Spread whole = *this;
+  for (at::Tensor* t : {&whole.inside_, &whole.delay_, &whole.first_, &whole.sum_, &whole.slope_of_sum_})
+    if (t->defined()) *t = t->expand(sizes);
+  return whole;
+}
+
+template <class K>
+at::Tensor Spread::value_at(const K& k) const {
+  if (form_ != Interpolation::linear) return unscaled(k).first.div_(sum_);
+  const at::Tensor fraction = delay_ - first_;
+  return first_.eq(k) * (1 - fraction) + first_.eq(k - 1) * fraction;
+}
+
+template <class K>
+at::Tensor Spread::slope_at(const K& k) const {
+  at::Tensor slope;
+  if (form_ == Interpolation::linear) {
+    if (most_ == 0) return at::zeros_like(delay_);
+    slope = (first_.eq(k - 1).to(delay_.scalar_type()) - first_.eq(k).to(delay_.scalar_type()));
+  } else {
+    const auto [value, derivative] = unscaled(k);
+    slope = (derivative - value * slope_of_sum_ / sum_) / sum_;
   }
+  return slope * inside_;
+}
 
- private:
-  std::pair<at::Tensor, at::Tensor> unscaled(std::int64_t k) const {
-    const at::Tensor away = static_cast<double>(k) - delay_;
-    if (form_ == Interpolation::gauss) {
-      // Times a number for each delay, which the sum has too, so that a narrow one does not vanish between two steps.
-      const at::Tensor nearest = delay_ - at::round(delay_);
-      at::Tensor value = at::exp((away.square() - nearest.square()).mul_(-.5 / (width_ * width_)));
-      at::Tensor slope = value * away / (width_ * width_);
-      return {std::move(value), std::move(slope)};
-    }
-    at::Tensor value = (1 + width_ - at::abs(away)).clamp_min_(0);
-    at::Tensor slope = at::sign(away) * value.gt(0);
+template <class K>
+std::pair<at::Tensor, at::Tensor> Spread::unscaled(const K& k) const {
+  const at::Tensor away = k - delay_;
+  if (form_ == Interpolation::gauss) {
+    // Times a number for each delay, which the sum has too, so that a narrow one does not vanish between two steps.
+    const at::Tensor nearest = delay_ - at::round(delay_);
+    at::Tensor value = at::exp((away.square() - nearest.square()).mul_(-.5 / (width_ * width_)));
+    at::Tensor slope = value * away / (width_ * width_);
     return {std::move(value), std::move(slope)};
   }
+  at::Tensor value = (1 + width_ - at::abs(away)).clamp_min_(0);
+  at::Tensor slope = at::sign(away) * value.gt(0);
+  return {std::move(value), std::move(slope)};
+}
 
-  Interpolation form_;
-  double width_;
-  std::int64_t most_;
-  at::Tensor inside_, delay_, floor_, sum_, slope_of_sum_;
-};
+// ----
+
+namespace {
 
 void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay, std::int64_t max_delay, double width,
            const MaybeTensor& past) {
@@ -192,48 +204,40 @@ at::Tensor spread_inputs(const at::Tensor& all, const Spread& spread, std::int64
   return sum.to(all.scalar_type());
 }
 
-at::Tensor forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay, std::int64_t max_delay,
-                   std::string_view interpolation, double width, const MaybeTensor& past) {
+Call checked(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay, std::int64_t max_delay,
+             std::string_view interpolation, double width, const MaybeTensor& past) {
   const Interpolation form = interpolation_of(interpolation);
   check(x, weight, delay, max_delay, width, past);
-  const Spread spread(delay.to(wide(x)), max_delay, form, width);
+  return {x, weight, delay, max_delay, past, Spread(delay.to(wide(x)), max_delay, form, width)};
+}
+
+c10::SymDimVector shape_of_result(const Call& call) {
+  c10::SymDimVector shape(call.x.sym_sizes());
+  shape.back() = call.weight.sym_size(0);
+  return shape;
+}
+
+at::Tensor forward_by_torch(const Call& call) {
+  const auto& [x, weight, delay, max_delay, past, spread] = call;
   const at::Tensor all = with_past(x, max_delay, past);
-  c10::SymDimVector shape(x.sym_sizes());
-  shape.back() = weight.sym_size(0);
-  if (delay.dim() == 1) return at::mm(rows(spread_inputs(all, spread, max_delay)), weight.t()).reshape_symint(shape);
+  if (call.of_inputs()) return at::mm(rows(spread_inputs(all, spread, max_delay)), weight.t());
   at::Tensor sum;
   for (std::int64_t k = 0; k <= max_delay; ++k) {
     const at::Tensor matrix = (weight * spread.value(k)).to(x.scalar_type());
     const at::Tensor part = at::mm(rows(before(all, k, max_delay)), matrix.t()).to(wide(x));
     sum = k == 0 ? part : sum.add_(part);
   }
-  return sum.to(x.scalar_type()).reshape_symint(shape);
+  return sum;
 }
 
-// Those that are needed of the gradients of x, weight, delay and past, in this order.
-std::vector<at::Tensor> backward(
-    const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay,
-    std::int64_t max_delay, std::string_view interpolation, double width, const MaybeTensor& past,
-    c10::List<bool> needs_grad) {  // NOLINT(performance-unnecessary-value-param): the dispatcher's
-  const Interpolation form = interpolation_of(interpolation);
-  check(x, weight, delay, max_delay, width, past);
-  c10::SymDimVector shape(x.sym_sizes());
-  shape.back() = weight.sym_size(0);
-  TORCH_CHECK_VALUE(grad.sym_sizes() == c10::SymIntArrayRef(shape) && grad.device() == x.device(), backward_op,
-                    ": grad must have shape ", shape, " on ", x.device(), ", but has ", grad.sym_sizes(), " on ",
-                    grad.device());
-  TORCH_CHECK_TYPE(grad.scalar_type() == x.scalar_type(), backward_op, ": grad must be ", x.scalar_type(),
-                   ", the type of x, but is ", grad.scalar_type());
-  TORCH_CHECK_VALUE(
-      needs_grad.size() == 4 && (past || !needs_grad.get(3)), backward_op,
-      ": needs_grad must have 4 entries, of x, weight, delay and past, and the last be false without past");
-  const bool of_x = needs_grad.get(0) || needs_grad.get(3), of_matrix = needs_grad.get(1) || needs_grad.get(2);
-  const Spread spread(delay.to(wide(x)), max_delay, form, width);
+Gradients backward_by_torch(const Call& call, const at::Tensor& grad, const Wanted& wanted) {
+  const auto& [x, weight, delay, max_delay, past, spread] = call;
+  const bool of_x = wanted.x || wanted.past, of_matrix = wanted.weight || wanted.delay;
   const at::Tensor all = with_past(x, max_delay, past), g = rows(grad);
   at::Tensor grad_all = at::zeros_symint(all.sym_sizes(), all.options().dtype(wide(x)));
   at::Tensor grad_delay = at::zeros_symint(delay.sym_sizes(), delay.options().dtype(wide(x)));
   at::Tensor grad_weight = at::zeros_symint(weight.sym_sizes(), weight.options().dtype(wide(x)));
-  if (delay.dim() == 1) {
+  if (call.of_inputs()) {
     if (of_matrix) grad_weight = at::mm(g.t(), rows(spread_inputs(all, spread, max_delay)));
     const at::Tensor of_spread = at::mm(g, weight).to(wide(x)).reshape_symint(x.sym_sizes());
     for (std::int64_t k = 0; k <= max_delay; ++k) {
@@ -255,14 +259,46 @@ std::vector<at::Tensor> backward(
       }
     }
   }
+  return {grad_all.narrow_symint(0, max_delay, x.sym_size(0)), grad_weight, grad_delay,
+          grad_all.narrow_symint(0, 0, max_delay)};
+}
+
+using ForwardOf = at::Tensor (*)(const Call&);
+using BackwardOf = Gradients (*)(const Call&, const at::Tensor&, const Wanted&);
+
+template <ForwardOf forward_of>
+at::Tensor forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay, std::int64_t max_delay,
+                   std::string_view interpolation, double width, const MaybeTensor& past) {
+  const Call call = checked(x, weight, delay, max_delay, interpolation, width, past);
+  return forward_of(call).to(x.scalar_type()).reshape_symint(shape_of_result(call));
+}
+
+// Those that are needed of the gradients of x, weight, delay and past, in this order.
+template <BackwardOf backward_of>
+std::vector<at::Tensor> backward(
+    const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay,
+    std::int64_t max_delay, std::string_view interpolation, double width, const MaybeTensor& past,
+    c10::List<bool> needs_grad) {  // NOLINT(performance-unnecessary-value-param): the dispatcher's
+  const Call call = checked(x, weight, delay, max_delay, interpolation, width, past);
+  const c10::SymDimVector shape = shape_of_result(call);
+  TORCH_CHECK_VALUE(grad.sym_sizes() == c10::SymIntArrayRef(shape) && grad.device() == x.device(), backward_op,
+                    ": grad must have shape ", shape, " on ", x.device(), ", but has ", grad.sym_sizes(), " on ",
+                    grad.device());
+  TORCH_CHECK_TYPE(grad.scalar_type() == x.scalar_type(), backward_op, ": grad must be ", x.scalar_type(),
+                   ", the type of x, but is ", grad.scalar_type());
+  TORCH_CHECK_VALUE(
+      needs_grad.size() == 4 && (past || !needs_grad.get(3)), backward_op,
+      ": needs_grad must have 4 entries, of x, weight, delay and past, and the last be false without past");
+  const Gradients gradients =
+      backward_of(call, grad, {needs_grad.get(0), needs_grad.get(1), needs_grad.get(2), needs_grad.get(3)});
   std::vector<at::Tensor> list;
   const auto add = [&](std::size_t i, const at::Tensor& gradient, const at::Tensor& like) {
     if (needs_grad.get(i)) list.push_back(gradient.to(like.scalar_type()).contiguous());
   };
-  add(0, grad_all.narrow_symint(0, max_delay, x.sym_size(0)), x);
-  add(1, grad_weight, weight);
-  add(2, grad_delay, delay);
-  add(3, grad_all.narrow_symint(0, 0, max_delay), x);
+  add(0, gradients.x, x);
+  add(1, gradients.weight, weight);
+  add(2, gradients.delay, delay);
+  add(3, gradients.past, x);
   return list;
 }
 
@@ -328,8 +364,12 @@ at::Tensor call(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&
 
 SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { library.impl(op, TORCH_FN(call)); }
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
-  library.impl("delayed_linear_forward", TORCH_FN(forward));
-  library.impl(backward_op, TORCH_FN(backward));
+  library.impl("delayed_linear_forward", TORCH_FN(forward<forward_by_torch>));
+  library.impl(backward_op, TORCH_FN(backward<backward_by_torch>));
+}
+SPIKEFORGE_KERNELS(CPU, library) {
+  library.impl("delayed_linear_forward", TORCH_FN(forward<forward_cpu>));
+  library.impl(backward_op, TORCH_FN(backward<backward_cpu>));
 }
 SPIKEFORGE_KERNELS(AutocastCPU, library) { library.impl("delayed_linear_forward", TORCH_FN(forward_autocast)); }
 SPIKEFORGE_KERNELS(AutocastCUDA, library) { library.impl("delayed_linear_forward", TORCH_FN(forward_autocast)); }
@@ -338,9 +378,8 @@ SPIKEFORGE_KERNELS(Autograd, library) {
   library.impl(backward_op, torch::autograd::autogradNotImplementedFallback());
 }
 
-}  // namespace delayed
 }  // namespace
-}  // namespace spikeforge::ops::layers
+}  // namespace spikeforge::ops::layers::delayed
 
 namespace spikeforge {
 

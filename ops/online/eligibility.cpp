@@ -9,6 +9,7 @@
 #include <spikeforge/ops/common/record.h>
 #include <spikeforge/ops/online/eligibility.h>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
@@ -33,10 +34,11 @@ at::Tensor with_one_batch(const at::Tensor& t, std::int64_t first, std::int64_t 
 // ---- with_eligibility ----
 
 at::Tensor leaf_gradient(const at::Tensor& grad, const at::Tensor& trace, bool outer, c10::SymIntArrayRef leaf) {
+  static const auto handle = traced::find<EligibilityGradient>("spikeforge::eligibility_gradient");
   if (outer) return at::mm(with_one_batch(grad, 0, 1).t(), with_one_batch(trace, 0, 1));
   if (trace.dim() == grad.dim()) return at::mul(grad, trace).sum_to_size_symint(leaf);
-  const at::Tensor g = with_one_batch(grad, 0, 1), e = with_one_batch(trace, 0, 2);
-  return at::bmm(g.t().unsqueeze(1), e.transpose(0, 1)).squeeze(1);
+  // The operator has no derivative, which a graph of this gradient would ask for.
+  return at::GradMode::is_enabled() ? gradient_by_torch(grad, trace) : handle.call(grad, trace);
 }
 
 struct EligibilityRule {
@@ -92,6 +94,35 @@ at::Tensor with_eligibility_autograd(const at::Tensor& state, const at::Tensor& 
         ctx->saved_data["outer"] = outer;
         ctx->saved_data["size"] = leaf.sym_sizes().vec();
       });
+}
+
+}  // namespace
+
+void check_gradient(const at::Tensor& grad, const at::Tensor& trace) {
+  constexpr const char* op = "eligibility_gradient";
+  TORCH_CHECK_TYPE(is_supported(grad.scalar_type()), op, ": grad must be of a floating type, but is ",
+                   grad.scalar_type());
+  TORCH_CHECK_VALUE(grad.dim() >= 1, op, ": grad must have shape [*batch, N], but has no dimension");
+  TORCH_CHECK_VALUE(trace.dim() == grad.dim() + 1 &&
+                        trace.sym_sizes().slice(0, static_cast<std::size_t>(grad.dim())) == grad.sym_sizes(),
+                    op, ": trace must have shape [*batch, N, I], for grad of shape ", grad.sym_sizes(), ", but has ",
+                    trace.sym_sizes());
+  TORCH_CHECK_TYPE(trace.scalar_type() == grad.scalar_type(), op, ": trace must be ", grad.scalar_type(),
+                   ", the type of grad, but is ", trace.scalar_type());
+  TORCH_CHECK_VALUE(trace.device() == grad.device(), op, ": trace must be on ", grad.device(),
+                    ", the device of grad, but is on ", trace.device());
+}
+
+at::Tensor gradient_by_torch(const at::Tensor& grad, const at::Tensor& trace) {
+  const at::Tensor g = with_one_batch(grad, 0, 1), e = with_one_batch(trace, 0, 2);
+  return at::bmm(g.t().unsqueeze(1), e.transpose(0, 1)).squeeze(1);
+}
+
+namespace {
+
+at::Tensor eligibility_gradient(const at::Tensor& grad, const at::Tensor& trace) {
+  check_gradient(grad, trace);
+  return gradient_by_torch(grad, trace);
 }
 
 }  // namespace
@@ -173,12 +204,17 @@ List advance_eligibility(at::TensorList traces, at::TensorList transitions, at::
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("with_eligibility", TORCH_FN(with_eligibility));
+  library.impl("eligibility_gradient", TORCH_FN(eligibility_gradient));
   library.impl("advance_eligibility", TORCH_FN(advance_eligibility));
 }
 
-SPIKEFORGE_KERNELS(FuncTorchBatched, library) { library.impl("advance_eligibility", TORCH_FN(advance_eligibility)); }
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) {
+  library.impl("eligibility_gradient", TORCH_FN(eligibility_gradient));
+  library.impl("advance_eligibility", TORCH_FN(advance_eligibility));
+}
 SPIKEFORGE_KERNELS(Autograd, library) {
   library.impl("with_eligibility", TORCH_FN(with_eligibility_autograd));
+  library.impl("eligibility_gradient", torch::autograd::autogradNotImplementedFallback());
   library.impl("advance_eligibility", torch::autograd::autogradNotImplementedFallback());
 }
 

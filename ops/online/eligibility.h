@@ -29,6 +29,15 @@ using LocalJacobian = std::tuple<List, List, List>(std::string_view, at::TensorL
 //   trace [*batch, N] or [*batch, 1]  Σ g trace, summed to the leaf's shape
 using WithEligibility = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool);
 
+// What goes on to a leaf [N, I] by a trace of synapses [*batch, N, I]. Traces are as many numbers as samples have
+// synapses: they are read once.
+using EligibilityGradient = at::Tensor(const at::Tensor&, const at::Tensor&);
+
+// Throws ValueError and TypeError.
+void check_gradient(const at::Tensor& grad, const at::Tensor& trace);
+// On any device, and differentiable.
+at::Tensor gradient_by_torch(const at::Tensor& grad, const at::Tensor& trace);
+
 // The traces after the steps that transitions and drives are of:
 //   e_k [*batch, N, I] = Σ_l transitions_kl e_l + Σ_t drives_k[t] x[t]
 // No traces, which are zeros. Without x, drives are those of a parameter, and e is [*batch, N].

@@ -6,6 +6,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <vector>
@@ -13,9 +14,7 @@
 namespace spikeforge::ops::online {
 namespace {
 
-// Beyond them torch's matrix product, of wider vectors, makes up for going over the traces twice. One step of 32
-// samples, 700 inputs and 128 neurons with its backward pass takes 8.4 ms so, and 12.4 ms by torch's operators (one
-// thread).
+// Beyond them torch's matrix product, of wider vectors, makes up for going over the traces twice.
 constexpr std::int64_t most_steps = 4;
 constexpr std::int64_t grain = 1 << 14;  // numbers for each thread at least
 
@@ -84,7 +83,53 @@ List advance_cpu(at::TensorList traces, at::TensorList transitions, at::TensorLi
   return next;
 }
 
-SPIKEFORGE_KERNELS(CPU, library) { library.impl("advance_eligibility", TORCH_FN(advance_cpu)); }
+// to[n, :] = Σ_b grad[b, n] trace[b, n, :], some samples at a time: the sum, which stays in a cache, is read and
+// written less often than traces are read.
+template <class T>
+void sum_over_samples(const T* grad, const T* trace, T* to, std::int64_t samples, std::int64_t neurons,
+                      std::int64_t inputs, std::int64_t n) {
+  constexpr std::int64_t at_once = 4;
+  const std::int64_t stride = neurons * inputs;
+  T* __restrict const sum = to + n * inputs;
+  std::fill_n(sum, inputs, T(0));
+  std::int64_t b = 0;
+  for (; b + at_once <= samples; b += at_once) {
+    const T* __restrict const e = trace + b * stride + n * inputs;
+    const T* const g = grad + b * neurons + n;
+    const T g0 = g[0], g1 = g[neurons], g2 = g[2 * neurons], g3 = g[3 * neurons];
+    for (std::int64_t i = 0; i < inputs; ++i)
+      sum[i] += (g0 * e[i] + g1 * e[i + stride]) + (g2 * e[i + 2 * stride] + g3 * e[i + 3 * stride]);
+  }
+  for (; b < samples; ++b) {
+    const T* __restrict const e = trace + b * stride + n * inputs;
+    const T g = grad[b * neurons + n];
+    for (std::int64_t i = 0; i < inputs; ++i) sum[i] += g * e[i];
+  }
+}
+
+at::Tensor gradient_cpu(const at::Tensor& grad, const at::Tensor& trace) {
+  check_gradient(grad, trace);
+  const auto type = grad.scalar_type();
+  if (type != at::kFloat && type != at::kDouble) return gradient_by_torch(grad, trace);
+  const at::Tensor g = grad.contiguous(), e = trace.contiguous();
+  const std::int64_t neurons = trace.size(-2), inputs = trace.size(-1);
+  const std::int64_t samples = c10::multiply_integers(grad.sizes().slice(0, static_cast<std::size_t>(grad.dim()) - 1));
+  at::Tensor sum = at::empty({neurons, inputs}, grad.options());
+  AT_DISPATCH_FLOATING_TYPES(type, "eligibility_gradient", [&] {
+    at::parallel_for(0, neurons, std::max<std::int64_t>(1, grain / std::max<std::int64_t>(1, inputs * samples)),
+                     [&](std::int64_t first, std::int64_t last) {
+                       for (std::int64_t n = first; n < last; ++n)
+                         sum_over_samples(g.const_data_ptr<scalar_t>(), e.const_data_ptr<scalar_t>(),
+                                          sum.mutable_data_ptr<scalar_t>(), samples, neurons, inputs, n);
+                     });
+  });
+  return sum;
+}
+
+SPIKEFORGE_KERNELS(CPU, library) {
+  library.impl("advance_eligibility", TORCH_FN(advance_cpu));
+  library.impl("eligibility_gradient", TORCH_FN(gradient_cpu));
+}
 
 }  // namespace
 }  // namespace spikeforge::ops::online

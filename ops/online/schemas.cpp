@@ -15,6 +15,7 @@ SPIKEFORGE_SCHEMAS(library) {
       "local_jacobian(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, int into, int[] of_params) -> "
       "(Tensor[] transitions, Tensor[] drives, Tensor[] param_drives)");
   define("with_eligibility(Tensor state, Tensor leaf, Tensor trace, bool outer=False) -> Tensor");
+  define("eligibility_gradient(Tensor grad, Tensor trace) -> Tensor");
   define("advance_eligibility(Tensor[] traces, Tensor[] transitions, Tensor[] drives, Tensor? x=None) -> Tensor[]");
   define("trace_of_input(str neuron, int into=0) -> str");
 }

@@ -420,6 +420,19 @@ def eif(
     bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
+def eligibility_gradient(grad: Tensor, trace: Tensor) -> Tensor:
+    """What the gradient of a state [*batch, N] is to a weight by its trace [*batch, N, I].
+
+    Σ_b grad[b, n] trace[b, n, i], over all of *batch.
+
+    Args:
+        grad: [*batch, N].
+        trace: [*batch, N, I], of its type.
+
+    Returns:
+        [N, I].
+    """
+
 def ellmm(
     weights: Tensor, indices: Tensor, matrix: Tensor, *, cols: int, transpose: bool = False,
     deterministic: bool = False, unchecked: bool = False,

@@ -10,24 +10,24 @@ ops = torch.ops.spikeforge
 MOST = 4
 
 
-def kernel(form, d, width):
-    """κ_k(d) for k = 0 .. MOST, [MOST + 1, *d.shape], from the papers' formulas."""
-    k = torch.arange(MOST + 1, dtype=d.dtype).view(-1, *[1] * d.dim())
-    d = d.clamp(0, MOST)
+def kernel(form, d, width, most=MOST):
+    """κ_k(d) for k = 0 .. most, [most + 1, *d.shape], from the papers' formulas."""
+    k = torch.arange(most + 1, dtype=d.dtype).view(-1, *[1] * d.dim())
+    d = d.clamp(0, most)
     if form == "linear":
         return (1 - (k - d).abs()).clamp(min=0)
     raw = (1 + width - (k - d).abs()).clamp(min=0) if form == "triangle" else torch.exp(-((k - d) ** 2) / (2 * width**2))
     return raw / raw.sum(0)
 
 
-def looped(x, w, d, b, form, width, past=None):
+def looped(x, w, d, b, form, width, past=None, most=MOST):
     """Every synapse and every step by itself, in float64."""
     x, w, d = x.double(), w.double(), d.double().expand(w.shape)
-    all = torch.cat([torch.zeros(MOST, *x.shape[1:], dtype=x.dtype) if past is None else past.double(), x])
-    k = kernel(form, d, width)
+    all = torch.cat([torch.zeros(most, *x.shape[1:], dtype=x.dtype) if past is None else past.double(), x])
+    k = kernel(form, d, width, most)
     rows = []
     for t in range(len(x)):
-        rows.append(sum(torch.einsum("...i,oi->...o", all[MOST + t - j], w * k[j]) for j in range(MOST + 1)))
+        rows.append(sum(torch.einsum("...i,oi->...o", all[most + t - j], w * k[j]) for j in range(most + 1)))
     return torch.stack(rows) + (0 if b is None else b.double())
 
 
@@ -56,6 +56,65 @@ def test_each_synapse_hears_its_own_past(form, per, dtype, device):
         torch.autograd.grad(wanted, on_cpu, upstream.to(dtype).double()),
     ):
         assert (one.cpu().double() - want).abs().max() <= bound * want.abs().max()
+
+
+# Samples that fill vectors and that do not, in one group and in several; spikes in few steps and numbers in all; more
+# steps of a delay than are taken at once; lengths about those of tiles.
+@pytest.mark.parametrize(
+    "form, width, shape, rate, dtype",
+    [
+        ("linear", 0.5, (37, 32, 21), 0.02, torch.float32),
+        ("linear", 0.5, (37, 32, 21), 1.0, torch.float32),
+        ("linear", 0.5, (1, 1, 40), 0.5, torch.float32),
+        ("linear", 0.5, (140, 16, 3), 0.02, torch.float64),
+        ("gauss", 5.0, (20, 40, 7), 0.05, torch.float64),
+        ("triangle", 3.0, (33, 16, 5), 0.01, torch.float32),
+        ("gauss", 0.3, (19, 17, 6), 1.0, torch.bfloat16),
+    ],
+)
+@pytest.mark.parametrize("per", ["synapse", "input"])
+def test_sizes_of_layers(form, width, shape, rate, dtype, per, device):
+    torch.manual_seed(len(form) + shape[0])
+    most, features, out = 13, shape[-1], 19
+    x = (torch.randn(shape) if rate == 1 else (torch.rand(shape) < rate)).to(device, dtype).requires_grad_()
+    w = torch.randn(out, features).to(device, dtype).requires_grad_()
+    d = (most * torch.rand((out, features) if per == "synapse" else features)).to(device, dtype).requires_grad_()
+    past = torch.randn(most, *shape[1:]).to(device, dtype).requires_grad_() if shape[0] != 37 else None
+    leaves = [x, w, d] + ([] if past is None else [past])
+    got = ops.delayed_linear(x, w, d, max_delay=most, interpolation=form, width=width, past=past)
+    on_cpu = [t.detach().cpu().double().requires_grad_() for t in leaves]
+    wanted = looped(*on_cpu[:3], None, form, width, *on_cpu[3:], most=most)
+    bound = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 3e-2}[dtype]
+    assert (got.cpu().double() - wanted).abs().max() <= bound * wanted.abs().max()
+    upstream = torch.randn(wanted.shape).to(dtype)
+    for one, want in zip(
+        torch.autograd.grad(got, leaves, upstream.to(device)), torch.autograd.grad(wanted, on_cpu, upstream.double())
+    ):
+        assert (one.cpu().double() - want).abs().max() <= bound * want.abs().max()
+
+
+def test_threads_change_no_bit(device):
+    if device.type != "cpu":
+        pytest.skip("threads are the CPU's")
+    torch.manual_seed(1)
+    x, w, d = torch.randn(40, 33, 50), torch.randn(30, 50), 9 * torch.rand(30, 50)
+    for t in (x, w, d):
+        t.requires_grad_()
+    found, threads = [], torch.get_num_threads()
+    try:
+        for count in (1, 2, 5):
+            torch.set_num_threads(count)
+            y = ops.delayed_linear(x, w, d, max_delay=9)
+            found.append([y.detach(), *torch.autograd.grad(y.square().sum(), (x, w, d))])
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other))
+
+
+def test_a_delay_that_is_no_number():
+    x, d = torch.randn(5, 2, 3), torch.full((4, 3), float("nan"))
+    assert ops.delayed_linear(x, torch.randn(4, 3), d, max_delay=MOST).isnan().all()
 
 
 @pytest.mark.parametrize("per", ["synapse", "input"])
@@ -135,6 +194,23 @@ def test_pieces_are_the_whole(per, device):
     torch.testing.assert_close(kept, whole)
     in_net = snn.Sequential(layer, snn.LIF().to(device))
     torch.testing.assert_close(in_net(x), snn.LIF().to(device)(whole))
+
+
+def test_what_comes_back_has_learned_delays():
+    torch.manual_seed(0)
+    layer = snn.Recurrent(snn.LIF(), snn.DelayedLinear(8, 8, MOST)).double()
+    back, x = layer.module, 2 * torch.rand(20, 3, 8, dtype=torch.float64)
+    wanted, v = [], torch.zeros(3, 8, dtype=torch.float64)
+    for t in range(len(x)):
+        h = v + (x[t] - v) / 2
+        if t > 0:
+            h = h + looped(torch.stack(wanted), back.weight, back.delay, back.bias, "linear", 0.5)[-1] / 2
+        wanted.append((h >= 1).double())
+        v = torch.where(h >= 1, 0.0, h)
+    spikes = layer(x)
+    assert torch.equal(spikes, torch.stack(wanted)) and 0.1 < spikes.mean() < 0.9
+    spikes.sum().backward()
+    assert back.delay.grad.abs().max() > 0
 
 
 def test_it_compiles_and_deploys(tmp_path):

@@ -387,6 +387,24 @@ def test_operators(device):
         torch.func.jvp(lambda w: ops.with_eligibility(torch.rand(3, 4), w, torch.rand(3, 4, 5)), (w.detach().cpu(),), (w.detach().cpu(),))
 
 
+@pytest.mark.parametrize("batch", [(), (1,), (4,), (11,), (3, 2), (0,)])
+def test_what_a_weight_gets_by_its_trace(batch, device):
+    torch.manual_seed(len(batch))
+    g, e = torch.randn(*batch, 7, dtype=torch.float64), torch.randn(*batch, 7, 9, dtype=torch.float64)
+    wanted = torch.einsum("bn,bni->ni", g.view(-1, 7), e.view(-1, 7, 9))
+    for dtype, bound in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        got = ops.eligibility_gradient(g.to(device, dtype), e.to(device, dtype))
+        torch.testing.assert_close(got.cpu().double(), wanted, rtol=0, atol=bound * (1 + wanted.abs().max().item()))
+    torch.library.opcheck(ops.eligibility_gradient.default, (g.to(device), e.to(device)))
+    # A gradient of the gradient goes by torch's own operators.
+    if batch == (4,):
+        w = torch.zeros(7, 9, dtype=torch.float64, requires_grad=True)
+        upstream = g.clone().requires_grad_()
+        (first,) = torch.autograd.grad(ops.with_eligibility(g, w, e), w, upstream, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), upstream)
+        torch.testing.assert_close(second, e.sum(-1))
+
+
 def call_with(**changes):
     x = torch.rand(2, 3, 5)
     arguments = dict(neuron=LIF, x=x, weight=torch.rand(4, 5), bias=None, states=[], params=[torch.tensor(2.0)], traces=[]) | changes

@@ -134,6 +134,8 @@ def public_calls(schema):
         yield dict(state=state, leaf=w, trace=torch.rand(3, 5, 4))
         yield dict(state=state, leaf=w, trace=torch.rand(3, 4), outer=True)
         yield dict(state=state, leaf=torch.rand((), requires_grad=True), trace=torch.rand(3, 5))
+    elif name == "eligibility_gradient":
+        yield dict(grad=torch.rand(3, 5), trace=torch.rand(3, 5, 4))
     elif name == "advance_eligibility":
         square, drives = [torch.rand(3, 5) for _ in range(4)], [torch.rand(2, 3, 5) for _ in range(2)]
         yield dict(traces=[torch.rand(3, 5, 4), torch.rand(3, 5, 4)], transitions=square, drives=drives, x=torch.rand(2, 3, 4))

@@ -1,0 +1,84 @@
+// What the operator delayed_linear is made of on any device, and its products on the CPU.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace spikeforge::ops::layers::delayed {
+
+using MaybeTensor = std::optional<at::Tensor>;
+
+constexpr std::int64_t longest = 4096;  // where there is a product for each step of it
+
+enum class Interpolation : std::uint8_t { linear, triangle, gauss };
+
+Interpolation interpolation_of(std::string_view name);  // throws ValueError
+
+// κ_k(d), and its derivative by d:
+//   linear     1 - f at k = ⌊d⌋ and f at k = ⌊d⌋ + 1, f = d - ⌊d⌋; at a whole delay the derivative is the one to the
+//              right, at max_delay the one to the left
+//   triangle   max(0, 1 + width - |k - d|) / Σ_k
+//   gauss      exp(-(k - d)² / (2 width²)) / Σ_k
+// Delays below 0 or above max_delay are taken as these, and have the gradient of clamp.
+class Spread {
+ public:
+  // Delays are float32 or float64.
+  Spread(const at::Tensor& delay, std::int64_t most, Interpolation form, double width);
+
+  // The steps of each delay from first() on, so many of them, have all of κ that its type tells from 0. Whole numbers,
+  // with delays that are NaN too.
+  std::int64_t steps() const { return steps_; }
+  const at::Tensor& first() const { return first_; }
+
+  // The same of delays that are expanded so.
+  Spread expanded(c10::IntArrayRef sizes) const;
+
+  // Of one step, or of each delay's own.
+  at::Tensor value(std::int64_t k) const { return value_at(static_cast<double>(k)); }
+  at::Tensor value(const at::Tensor& k) const { return value_at(k); }
+  at::Tensor slope(std::int64_t k) const { return slope_at(static_cast<double>(k)); }
+  at::Tensor slope(const at::Tensor& k) const { return slope_at(k); }
+
+ private:
+  template <class K>
+  at::Tensor value_at(const K& k) const;
+  template <class K>
+  at::Tensor slope_at(const K& k) const;
+  template <class K>
+  std::pair<at::Tensor, at::Tensor> unscaled(const K& k) const;
+
+  Interpolation form_;
+  double width_;
+  std::int64_t most_, steps_ = 1;
+  at::Tensor inside_, delay_, first_, sum_, slope_of_sum_;
+};
+
+// A call whose arguments are checked.
+struct Call {
+  at::Tensor x, weight, delay;
+  std::int64_t max_delay;
+  MaybeTensor past;
+  Spread spread;
+
+  bool of_inputs() const { return delay.dim() == 1; }  // a delay for each of them
+};
+
+// Which gradients are wanted; those of x and past, and of weight and delay, are made together.
+struct Wanted {
+  bool x, weight, delay, past;
+};
+
+// In the type of sums, or those that are not wanted undefined.
+struct Gradients {
+  at::Tensor x, weight, delay, past;
+};
+
+at::Tensor forward_cpu(const Call& call);
+Gradients backward_cpu(const Call& call, const at::Tensor& grad, const Wanted& wanted);
+
+}  // namespace spikeforge::ops::layers::delayed
