@@ -164,7 +164,9 @@ void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {
   for (std::int64_t i = 0; i < steps; ++i) {
     const Clock::time_point begun = Clock::now();
     set_step(first + i);
+    running_.arrive(first + i);
     run_step(choice_.shares() ? shared_ : alone_);
+    running_.fire(first + i, fired_);
     choice_.took(Clock::now() - begun);
     this->record(i, first + i, record);
   }

@@ -1,242 +1,347 @@
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/evaluate.h>
-#include <spikeforge/ops/common/cpu_tiles.h>
-#include <spikeforge/ops/event/plastic.h>
+// plastic_step, plastic_step_: connections that learn by a rule that is written as text (docs/plasticity.md).
+//
+// A connection from row i to column j is stored as the products store it, by `indices` and `indptr`; `by_columns` are
+// the indices, indptr and slots that csr_transpose gives, for rules with "on post", else an empty list. `states` are
+// those of the rule's header, [connections] each, the first of which are weights of any floating type and the others of
+// the type that they are computed in; where a state decays, behind them int32 [connections], the step that each is of.
+// `traces` are [rows] or [cols], in the order of the header. An entry of `pre` [rows] and `post` [cols] is a spike where
+// it is true, or x > 0. A step is, in this order: all traces decay; spikes before arrive, and then change their
+// traces; spikes after do; signals that come; each step. `sent`, [cols], is what arrived, or has no elements where
+// `sends` does not ask for it. With `refresh` nothing happens but that decaying states are brought to this step. The name
+// that ends with _ changes states and traces in place.
+#include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/library.h>
+#include <spikeforge/ops/common/plastic.h>
+#include <spikeforge/ops/event/product.h>
 
-#include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/List.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 
-#include <algorithm>
-#include <cmath>
-#include <mutex>
-#include <unordered_map>
+#include <tuple>
 #include <utility>
 
-namespace spikeforge::ops::plastic {
+namespace spikeforge::ops::sparse {
 namespace {
 
-constexpr std::int64_t least_share = 1 << 13;  // connections: a thread with fewer is not worth waking
-constexpr std::size_t most_rules = 256;        // texts that are kept
+constexpr const char* plastic_name = "plastic_step";
+using SignalList = c10::List<std::optional<at::Tensor>>;
 
-std::int64_t parts_for(std::int64_t work) {
-  return std::clamp<std::int64_t>(work / least_share, 1, at::in_parallel_region() ? 1 : at::get_num_threads());
-}
-
-struct Rules {
-  std::mutex mutex;
-  std::unordered_map<std::string, std::shared_ptr<const Rule>> by_text;
+struct PlasticArguments {
+  std::string_view rule;
+  at::TensorList states, traces;
+  const at::Tensor& indices;
+  const at::Tensor& indptr;
+  at::TensorList by_columns;
+  const at::Tensor& pre;
+  const at::Tensor& post;
+  const SignalList& signals;
+  const std::optional<at::Tensor>& step;
+  c10::ArrayRef<double> params;
+  std::int64_t rows, cols;
+  bool sends, refresh, unchecked;
 };
-Rules& rules() {
-  static auto* const all = new Rules;  // calls may come while the process ends
-  return *all;
+
+void check_spikes(const char* name, const at::Tensor& spikes, std::int64_t count, const char* length,
+                  const at::Tensor& indices) {
+  TORCH_CHECK_TYPE(spikes.layout() == c10::kStrided &&
+                       (spikes.scalar_type() == c10::ScalarType::Bool || is_supported(spikes.scalar_type())),
+                   plastic_name, ": ", name, " must be bool or floating point, but is ", spikes.layout(), " ",
+                   spikes.scalar_type());
+  TORCH_CHECK_VALUE(spikes.dim() == 1 && spikes.sym_size(0) == count, plastic_name, ": ", name, " must have shape [",
+                    length, "] = [", count, "], without a batch, whose samples would change the same weights, but has ",
+                    spikes.sym_sizes());
+  check_same_device(plastic_name, name, spikes, indices);
 }
 
-graph::Synapse parsed(std::string_view text, const char* op) {
-  try {
-    return graph::parse_synapse(text);
-  } catch (const graph::GraphError& error) {
-    TORCH_CHECK_VALUE(false, op, ": ", error.what());
+void check_states(const graph::Synapse& s, bool decays, const PlasticArguments& call) {
+  const std::size_t wanted = s.states.size() + (decays ? 1 : 0);
+  TORCH_CHECK_VALUE(call.states.size() == wanted, plastic_name, ": ", s.name, " has ", s.states.size(), " states",
+                    decays ? " and, as one decays, the steps that they are of" : "", ", but ", call.states.size(),
+                    " tensors are given");
+  const c10::ScalarType type = call.states[0].scalar_type();
+  TORCH_CHECK_TYPE(is_supported(type), plastic_name, ": ", s.states[0].name,
+                   " must be float16, bfloat16, float32 or float64, but is ", type);
+  for (std::size_t i = 0; i < wanted; ++i) {
+    const at::Tensor& state = call.states[i];
+    const std::string name = i < s.states.size() ? s.states[i].name : "the steps of states";
+    const c10::ScalarType own = i == 0 ? type : i < s.states.size() ? state_type(type) : at::kInt;
+    TORCH_CHECK_TYPE(state.layout() == c10::kStrided && state.scalar_type() == own, plastic_name, ": ", name,
+                     " must be a dense ", own, " tensor, but is ", state.layout(), " ", state.scalar_type());
+    TORCH_CHECK_VALUE(state.sym_sizes() == call.indices.sym_sizes(), plastic_name, ": ", name,
+                      " must have one element a connection, ", call.indices.sym_sizes(), ", but has ",
+                      state.sym_sizes());
+    check_same_device(plastic_name, name.c_str(), state, call.indices);
   }
 }
 
-}  // namespace
-
-bool Rule::states_decay() const {
-  return std::ranges::any_of(synapse.decays, [](const graph::Decay& decay) { return !decay.of_trace; });
+void check_traces(const graph::Synapse& s, const PlasticArguments& call) {
+  TORCH_CHECK_VALUE(call.traces.size() == s.traces.size(), plastic_name, ": ", s.name, " has ", s.traces.size(),
+                    " traces, but ", call.traces.size(), " tensors are given");
+  const c10::ScalarType type = state_type(call.states[0].scalar_type());
+  for (std::size_t i = 0; i < s.traces.size(); ++i) {
+    const at::Tensor& trace = call.traces[i];
+    const std::int64_t count = s.traces[i].after ? call.cols : call.rows;
+    TORCH_CHECK_TYPE(trace.layout() == c10::kStrided && trace.scalar_type() == type, plastic_name, ": ",
+                     s.traces[i].name, " must be a dense ", type, " tensor, but is ", trace.layout(), " ",
+                     trace.scalar_type());
+    TORCH_CHECK_VALUE(trace.dim() == 1 && trace.sym_size(0) == count, plastic_name, ": ", s.traces[i].name,
+                      " must have shape [", s.traces[i].after ? "cols" : "rows", "] = [", count, "], but has ",
+                      trace.sym_sizes());
+    check_same_device(plastic_name, s.traces[i].name.c_str(), trace, call.indices);
+  }
 }
 
-std::shared_ptr<const Rule> rule_of(std::string_view text, const char* op) {
-  Rules& known = rules();
-  const std::scoped_lock lock(known.mutex);
-  std::string key(text);
-  if (const auto found = known.by_text.find(key); found != known.by_text.end()) return found->second;
-  auto rule = std::make_shared<const Rule>(parsed(text, op));
-  if (known.by_text.size() >= most_rules) known.by_text.clear();
-  known.by_text.emplace(std::move(key), rule);
+void check_by_columns(const graph::Synapse& s, const PlasticArguments& call) {
+  if (!s.post && call.by_columns.empty()) return;
+  TORCH_CHECK_VALUE(call.by_columns.size() == 3, plastic_name,
+                    ": by_columns must be the three tensors of csr_transpose, which \"on post\" reads, but has ",
+                    call.by_columns.size());
+  const at::Tensor &indices = call.by_columns[0], &indptr = call.by_columns[1], &slots = call.by_columns[2];
+  check_matrix(plastic_name, indices, indptr, call.cols, call.rows);
+  check_same_device(plastic_name, "by_columns", indices, call.indices);
+  TORCH_CHECK_TYPE(slots.scalar_type() == c10::ScalarType::Long, plastic_name, ": slots must be int64, but is ",
+                   slots.scalar_type());
+  TORCH_CHECK_VALUE(
+      indices.sym_sizes() == call.indices.sym_sizes() && slots.sym_sizes() == call.indices.sym_sizes(), plastic_name,
+      ": by_columns must be of the same matrix, whose indices have shape ", call.indices.sym_sizes(), ", but have ",
+      indices.sym_sizes(), " and slots ", slots.sym_sizes());
+  check_same_device(plastic_name, "slots", slots, call.indices);
+}
+
+void check_signals(const graph::Synapse& s, const PlasticArguments& call) {
+  TORCH_CHECK_VALUE(call.signals.size() <= s.signals.size(), plastic_name, ": ", s.name, " has ", s.signals.size(),
+                    " signals, but ", call.signals.size(), " are given");
+  const c10::ScalarType type = state_type(call.states[0].scalar_type());
+  for (std::size_t i = 0; i < call.signals.size(); ++i) {
+    const std::optional<at::Tensor> signal = call.signals.get(i);
+    if (!signal) continue;
+    TORCH_CHECK_TYPE(signal->layout() == c10::kStrided && signal->scalar_type() == type, plastic_name, ": ",
+                     s.signals[i], " must be ", type, ", but is ", signal->layout(), " ", signal->scalar_type());
+    TORCH_CHECK_VALUE(signal->dim() == 0 || (signal->dim() == 1 && signal->sym_size(0) == call.cols), plastic_name,
+                      ": ", s.signals[i], " must be one number, of no dimension, or have shape [cols] = [", call.cols,
+                      "], but has ", signal->sym_sizes());
+    check_same_device(plastic_name, s.signals[i].c_str(), *signal, call.indices);
+  }
+}
+
+void check_step(bool decays, const PlasticArguments& call) {
+  if (!call.step) {
+    TORCH_CHECK_VALUE(!decays, plastic_name, ": step must be given, since a state of the connections decays");
+    return;
+  }
+  TORCH_CHECK_TYPE(call.step->layout() == c10::kStrided && call.step->scalar_type() == at::kLong, plastic_name,
+                   ": step must be an int64 tensor, but is ", call.step->layout(), " ", call.step->scalar_type());
+  TORCH_CHECK_VALUE(call.step->dim() == 0, plastic_name, ": step must be 0-dimensional, but has shape ",
+                    call.step->sym_sizes());
+  check_same_device(plastic_name, "step", *call.step, call.indices);
+}
+
+// Every check of a call, but for the numbers of the matrix. Returns the rule.
+std::shared_ptr<const plastic::Rule> check_plastic(const PlasticArguments& call) {
+  std::shared_ptr<const plastic::Rule> rule = plastic::rule_of(call.rule, plastic_name);
+  const graph::Synapse& s = rule->synapse;
+  check_matrix(plastic_name, call.indices, call.indptr, call.rows, call.cols);
+  check_states(s, rule->states_decay(), call);
+  check_traces(s, call);
+  check_by_columns(s, call);
+  check_spikes("pre", call.pre, call.rows, "rows", call.indices);
+  check_spikes("post", call.post, call.cols, "cols", call.indices);
+  check_step(rule->states_decay(), call);
+  check_signals(s, call);
   return rule;
 }
 
-BoundRule::BoundRule(std::shared_ptr<const Rule> rule, c10::ArrayRef<double> params, DType type, const char* op)
-    : rule_(std::move(rule)), type_(type) {
-  const graph::Synapse& s = rule_->synapse;
-  TORCH_CHECK_VALUE(params.size() == s.params.size(), op, ": ", s.name, " takes ", s.params.size(), " parameters, but ",
-                    params.size(), " are given");
-  const std::vector<double> given(params.begin(), params.end());
-  states_.resize(s.states.size());
-  for (const graph::Decay& decay : s.decays) {
-    const std::vector<double> numbers = graph::evaluate<double>(decay.graph, given);
-    const double tau = numbers[0], target = numbers[1];
-    const std::string& name = decay.of_trace ? s.traces[decay.number].name : s.states[decay.number].name;
-    TORCH_CHECK_VALUE(tau > 0, op, ": ", name, " of ", s.name, " must decay by a positive number of steps, but it is ",
-                      tau);
-    TORCH_CHECK_VALUE(std::isfinite(target), op, ": ", name, " of ", s.name, " must decay to a finite number, not ",
-                      target);
-    const double log_factor = -1 / tau;
-    if (decay.of_trace) {
-      trace_decays_.push_back({decay.number, std::exp(log_factor), target});
-      continue;
-    }
-    cpu::PlasticState& state = states_[decay.number];
-    state = {.data = nullptr,
-             .type = {},
-             .decays = true,
-             .log_factor = log_factor,
-             .target = target,
-             .factors = nullptr};
-    std::vector<double> left(cpu::plastic_factors);
-    for (std::size_t n = 0; n < left.size(); ++n) left[n] = std::exp(log_factor * static_cast<double>(n));
-    // A vector's numbers stay where they are when the list of vectors grows.
-    if (type == DType::f64)
-      state.factors = factors_.emplace_back(std::move(left)).data();
-    else
-      state.factors = narrow_factors_.emplace_back(left.begin(), left.end()).data();
-  }
-  const auto bind = [&](const cpu::PlasticBlock& block) {
-    if (block.reads.empty() && block.is_empty()) return;
-    numbers_.emplace_back(&block, type == DType::f64 ? block.numbers<double>(given) : block.numbers<float>(given));
-  };
-  const cpu::PlasticProgram& p = rule_->program;
-  for (const cpu::PlasticBlock* const block :
-       {&p.pre, &p.silent_pre, &p.pre_traces, &p.post, &p.post_traces, &p.each_step})
-    bind(*block);
-  for (const cpu::PlasticBlock& block : p.on_signal) bind(block);
-}
+at::ScalarType arithmetic_of(const PlasticArguments& call) { return state_type(call.states[0].scalar_type()); }
 
-const std::vector<double>& BoundRule::numbers(const cpu::PlasticBlock& block) const {
-  return std::ranges::find(numbers_, &block, [](const auto& entry) { return entry.first; })->second;
-}
-
-void Segments::clear() {
-  own.clear();
-  begins.clear();
-  ends.clear();
-  total = 0;
-}
-
-void Segments::add(std::int64_t neuron, std::int64_t begin, std::int64_t end) {
-  if (begin == end) return;
-  own.push_back(static_cast<std::int32_t>(neuron));
-  begins.push_back(begin);
-  ends.push_back(end);
-  total += end - begin;
-}
-
-cpu::PlasticCall Step::call(const Memory& memory, const cpu::PlasticBlock* block) const {
-  return {.type = rule_.type(),
-          .block = block,
-          .numbers = block == nullptr ? std::span<const double>() : std::span(rule_.numbers(*block)),
-          .states = memory.states,
-          .traces = memory.traces,
-          .signals = memory.signals,
-          .last = memory.last,
-          .now = memory.now,
-          .delays = matrix_.delays,
-          .wide_delays = matrix_.wide_delays,
-          .trace_offsets = memory.trace_offsets,
-          .sent = nullptr};
-}
-
-void Step::decay(const Memory& memory, bool after, std::int64_t count) const {
-  const cpu::PlasticKernels& kernels = cpu::plastic_kernels();
-  const auto bytes = static_cast<std::int64_t>(size_of(rule_.type()));
-  for (const BoundRule::TraceDecay& decay : rule_.trace_decays()) {
-    const cpu::PlasticTrace& trace = memory.traces[decay.trace];
-    if (trace.after != after) continue;
-    at::parallel_for(0, count, 1 << 15, [&](std::int64_t begin, std::int64_t end) {
-      kernels.decay(rule_.type(), static_cast<char*>(trace.data) + begin * bytes, end - begin, decay.factor,
-                    decay.target);
-    });
+// What changes must have memory of its own: results are written where they are.
+void check_memory(const PlasticArguments& call) {
+  std::vector<at::Tensor> changed(call.states.begin(), call.states.end());
+  changed.insert(changed.end(), call.traces.begin(), call.traces.end());
+  for (std::size_t i = 0; i < changed.size(); ++i) {
+    TORCH_CHECK_VALUE(changed[i].is_contiguous(), plastic_name,
+                      ": states and traces that change in place must be contiguous, but one has strides ",
+                      changed[i].strides());
+    for (std::size_t j = 0; j < i; ++j)
+      TORCH_CHECK_VALUE(!share_memory(changed[i], changed[j]), plastic_name,
+                        ": states and traces must have memory of their own each");
   }
 }
 
-// Threads own columns where sums are made of them, which are in the order of the segments then; else they share the
-// connections evenly.
-void Step::run(const cpu::PlasticCall& call, const Segments& segments, bool by_columns) const {
-  if (segments.total == 0) return;
-  const cpu::PlasticKernels& kernels = cpu::plastic_kernels();
-  const event::Rows& order = by_columns ? matrix_.columns : matrix_.rows;
-  const bool sums = call.sent != nullptr;
-  const std::int64_t parts = sums && !matrix_.columns_ascend ? 1 : parts_for(segments.total);
-  const std::size_t bytes = kernels.scratch(call);
-  const auto run_part = [&](const Segments& part) {
-    const cpu::PlasticWalk walk{.by_columns = by_columns,
-                                .own = part.own.data(),
-                                .begins = part.begins.data(),
-                                .ends = part.ends.data(),
-                                .count = std::ssize(part.own),
-                                .others = order.indices,
-                                .slots = by_columns ? matrix_.slots : nullptr};
-    kernels.connections(call, walk, thread_scratch(bytes));
-  };
-  if (parts == 1) return run_part(segments);
-  at::parallel_for(0, parts, 1, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t p = first; p < last; ++p) {
-      Segments part;
-      if (sums) {
-        const auto boundary = [&](std::int64_t q) { return static_cast<std::int32_t>(order.cols * q / parts); };
-        const std::int32_t from = boundary(p), to = boundary(p + 1);
-        for (std::size_t i = 0; i < segments.own.size(); ++i) {
-          const std::int32_t* const end = order.indices + segments.ends[i];
-          const std::int32_t* const low = std::lower_bound(order.indices + segments.begins[i], end, from);
-          part.add(segments.own[i], low - order.indices, std::lower_bound(low, end, to) - order.indices);
-        }
-      } else {
-        const std::int64_t from = segments.total * p / parts, to = segments.total * (p + 1) / parts;
-        std::int64_t before = 0;
-        for (std::size_t i = 0; i < segments.own.size() && before < to; ++i) {
-          const std::int64_t begin = segments.begins[i], count = segments.ends[i] - begin;
-          part.add(segments.own[i], begin + std::clamp<std::int64_t>(from - before, 0, count),
-                   begin + std::clamp<std::int64_t>(to - before, 0, count));
-          before += count;
-        }
-      }
-      run_part(part);
-    }
+std::vector<std::int32_t> places_of(const at::Tensor& spikes) {
+  std::vector<std::int32_t> places;
+  with_entries(spikes, [&](const auto* entries) {
+    for (std::int64_t i = 0; i < spikes.numel(); ++i)
+      if (entries[i] > 0) places.push_back(static_cast<std::int32_t>(i));
   });
+  return places;
 }
 
-void Step::arrive(const Memory& memory, const Segments& segments, void* sent) {
-  const cpu::PlasticBlock& block = sent != nullptr ? rule_.program().pre : rule_.program().silent_pre;
-  if (block.is_empty()) return;
-  cpu::PlasticCall given = call(memory, &block);
-  given.sent = sent;
-  run(given, segments, /*by_columns=*/false);
-}
+at::Tensor plastic_step_(const PlasticArguments& given) {
+  const std::shared_ptr<const plastic::Rule> rule = check_plastic(given);
+  TORCH_CHECK_NOT_IMPLEMENTED(given.indices.is_cpu(), plastic_name,
+                              ": plastic connections run on the CPU alone so far, but these are on ",
+                              given.indices.device());
+  check_memory(given);
+  const graph::Synapse& s = rule->synapse;
+  const at::ScalarType arithmetic = arithmetic_of(given);
+  const plastic::BoundRule bound(rule, given.params, dtype_of(arithmetic), plastic_name);
 
-void Step::fire(const Memory& memory, const std::vector<std::int32_t>& columns) {
-  const cpu::PlasticBlock& block = rule_.program().post;
-  if (block.is_empty()) return;
-  fired_.clear();
-  for (const std::int32_t column : columns)
-    fired_.add(column, matrix_.columns.begin(column), matrix_.columns.end(column));
-  run(call(memory, &block), fired_, /*by_columns=*/true);
-}
-
-void Step::change_traces(const Memory& memory, bool after, const std::vector<std::int32_t>& fired) {
-  const cpu::PlasticBlock& block = after ? rule_.program().post_traces : rule_.program().pre_traces;
-  if (block.is_empty() || fired.empty()) return;
-  const cpu::PlasticKernels& kernels = cpu::plastic_kernels();
-  const cpu::PlasticCall given = call(memory, &block);
-  kernels.neurons(given, fired.data(), std::ssize(fired), thread_scratch(kernels.scratch(given)));
-}
-
-void Step::run_all(const cpu::PlasticCall& call) {
-  if (all_.total == 0)
-    for (std::int64_t i = 0; i < matrix_.rows.rows; ++i) all_.add(i, matrix_.rows.begin(i), matrix_.rows.end(i));
-  run(call, all_, /*by_columns=*/false);
-}
-
-void Step::modulate(const Memory& memory, const std::vector<bool>& comes) {
-  for (std::size_t i = 0; i < comes.size(); ++i) {
-    const cpu::PlasticBlock& block = rule_.program().on_signal[i];
-    if (comes[i] && !block.is_empty()) run_all(call(memory, &block));
+  const auto apart = [&](const at::Tensor& t) {
+    for (const at::TensorList list : {given.states, given.traces})
+      for (const at::Tensor& changed : list)
+        if (share_memory(t, changed)) return t.clone().contiguous();
+    return t.contiguous();
+  };
+  const at::Tensor indices = apart(given.indices), indptr = apart(given.indptr), pre = apart(given.pre),
+                   post = apart(given.post);
+  const HeldRows held = hold_rows(indices, indptr, given.rows, given.cols);
+  const StoredMatrix stored{
+      .op = plastic_name, .indices = &indices, .indptr = &indptr, .rows = given.rows, .cols = given.cols};
+  check_indptr(plastic_name, held.rows);
+  if (!given.unchecked) verify(stored);
+  plastic::Matrix matrix;
+  matrix.rows = held.rows;
+  matrix.columns_ascend = given.sends && columns_ascend(stored);
+  at::Tensor slots;
+  std::optional<HeldRows> held_columns;
+  at::Tensor column_indices, column_indptr;
+  if (s.post) {
+    column_indices = apart(given.by_columns[0]);
+    column_indptr = apart(given.by_columns[1]);
+    slots = apart(given.by_columns[2]);
+    held_columns = hold_rows(column_indices, column_indptr, given.cols, given.rows);
+    check_indptr(plastic_name, held_columns->rows);
+    if (!given.unchecked)
+      verify({.op = plastic_name,
+              .indices = &column_indices,
+              .indptr = &column_indptr,
+              .slots = &slots,
+              .rows = given.cols,
+              .cols = given.rows,
+              .indices_name = "by_columns[0]",
+              .indptr_name = "by_columns[1]",
+              .cols_name = "rows"});
+    matrix.columns = held_columns->rows;
+    matrix.slots = slots.const_data_ptr<std::int64_t>();
   }
-  const cpu::PlasticBlock& each = rule_.program().each_step;
-  if (!each.is_empty()) run_all(call(memory, &each));
+
+  plastic::Memory memory;
+  memory.states = bound.states();
+  for (std::size_t i = 0; i < s.states.size(); ++i) {
+    memory.states[i].data = given.states[i].mutable_data_ptr();
+    memory.states[i].type = dtype_of(given.states[i].scalar_type());
+  }
+  if (rule->states_decay()) {
+    memory.last = static_cast<std::uint32_t*>(given.states.back().mutable_data_ptr());
+    memory.now = static_cast<std::uint32_t>(given.step->item<std::int64_t>());
+  }
+  for (std::size_t i = 0; i < s.traces.size(); ++i)
+    memory.traces.push_back({given.traces[i].mutable_data_ptr(), s.traces[i].after});
+  std::vector<at::Tensor> signals;
+  std::vector<bool> comes(s.signals.size());
+  memory.signals.resize(s.signals.size());
+  for (std::size_t i = 0; i < given.signals.size(); ++i) {
+    const std::optional<at::Tensor> signal = given.signals.get(i);
+    if (!signal) continue;
+    const at::Tensor& own = signals.emplace_back(apart(*signal));
+    memory.signals[i] = {own.const_data_ptr(), own.dim() == 1};
+    comes[i] = own.count_nonzero().item<std::int64_t>() > 0;
+  }
+
+  at::Tensor sent = at::zeros({given.sends ? given.cols : 0}, given.states[0].options().dtype(arithmetic));
+  plastic::Step step(bound, matrix);
+  if (given.refresh) {
+    step.refresh(memory);
+  } else {
+    const std::vector<std::int32_t> before = places_of(pre), after = places_of(post);
+    plastic::Segments arriving;
+    for (const std::int32_t row : before) arriving.add(row, held.rows.begin(row), held.rows.end(row));
+    step.decay(memory, false, given.rows);
+    step.decay(memory, true, given.cols);
+    step.arrive(memory, arriving, given.sends ? sent.mutable_data_ptr() : nullptr);
+    step.change_traces(memory, false, before);
+    step.fire(memory, after);
+    step.change_traces(memory, true, after);
+    step.modulate(memory, comes);
+  }
+  for (const at::TensorList list : {given.states, given.traces})
+    for (const at::Tensor& changed : list)
+      if (!changed.is_inference()) changed.unsafeGetTensorImpl()->bump_version();
+  return sent;
 }
 
-void Step::refresh(const Memory& memory) {
-  if (memory.last != nullptr) run_all(call(memory, nullptr));
+using PlasticResults = std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>, at::Tensor>;
+
+PlasticResults plastic_step(const PlasticArguments& given) {
+  check_plastic(given);
+  PlasticResults results;
+  for (const at::Tensor& state : given.states)
+    std::get<0>(results).push_back(state.clone(at::MemoryFormat::Contiguous));
+  for (const at::Tensor& trace : given.traces)
+    std::get<1>(results).push_back(trace.clone(at::MemoryFormat::Contiguous));
+  PlasticArguments own = given;
+  own.states = std::get<0>(results);
+  own.traces = std::get<1>(results);
+  std::get<2>(results) = plastic_step_(own);
+  return results;
 }
 
-}  // namespace spikeforge::ops::plastic
+at::Tensor plastic_step_meta_(const PlasticArguments& given) {
+  check_plastic(given);
+  return at::empty({given.sends ? given.cols : 0}, given.states[0].options().dtype(arithmetic_of(given)));
+}
+
+PlasticResults plastic_step_meta(const PlasticArguments& given) {
+  PlasticResults results;
+  for (const at::Tensor& state : given.states)
+    std::get<0>(results).push_back(at::empty_symint(state.sym_sizes(), state.options()));
+  for (const at::Tensor& trace : given.traces)
+    std::get<1>(results).push_back(at::empty_symint(trace.sym_sizes(), trace.options()));
+  std::get<2>(results) = plastic_step_meta_(given);
+  return results;
+}
+
+template <auto run>
+auto plastic_kernel(std::string_view rule, at::TensorList states, at::TensorList traces, const at::Tensor& indices,
+                    const at::Tensor& indptr, at::TensorList by_columns, const at::Tensor& pre, const at::Tensor& post,
+                    const SignalList& signals, const std::optional<at::Tensor>& step, c10::ArrayRef<double> params,
+                    std::int64_t rows, std::int64_t cols, bool sends, bool refresh, bool unchecked) {
+  TORCH_CHECK_VALUE(!states.empty(), plastic_name, ": states must have a tensor for each state of the rule");
+  return run({rule, states, traces, indices, indptr, by_columns, pre, post, signals, step, params, rows, cols, sends,
+              refresh, unchecked});
+}
+
+SPIKEFORGE_SCHEMAS(library) {
+  const std::string rest =
+      "Tensor indices, Tensor indptr, Tensor[] by_columns, Tensor pre, Tensor post, Tensor?[] signals, Tensor? "
+      "step=None, *, float[] params=[], int rows, int cols, bool sends=False, bool refresh=False, bool unchecked=False) "
+      "-> ";
+  library.def(("plastic_step(str rule, Tensor[] states, Tensor[] traces, " + rest +
+               "(Tensor[] states, Tensor[] traces, Tensor sent)")
+                  .c_str(),
+              {at::Tag::pt2_compliant_tag});
+  library.def(("plastic_step_(str rule, Tensor(a!)[] states, Tensor(b!)[] traces, " + rest + "Tensor").c_str(),
+              {at::Tag::pt2_compliant_tag});
+}
+
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
+  library.impl("plastic_step", TORCH_FN(plastic_kernel<plastic_step>));
+  library.impl("plastic_step_", TORCH_FN(plastic_kernel<plastic_step_>));
+}
+
+SPIKEFORGE_KERNELS(Meta, library) {
+  library.impl("plastic_step", TORCH_FN(plastic_kernel<plastic_step_meta>));
+  library.impl("plastic_step_", TORCH_FN(plastic_kernel<plastic_step_meta_>));
+}
+
+SPIKEFORGE_KERNELS(Autograd, library) {
+  for (const char* const name : {"plastic_step", "plastic_step_"})
+    library.impl(name, torch::autograd::autogradNotImplementedFallback());
+}
+
+}  // namespace
+}  // namespace spikeforge::ops::sparse

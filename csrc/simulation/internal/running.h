@@ -2,10 +2,12 @@
 #pragma once
 
 #include <spikeforge/simulation/internal/description.h>
+#include <spikeforge/simulation/internal/plastic.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -68,6 +70,11 @@ class Running {
   // graph once it has run.
   const at::Tensor& advance();
 
+  // Connections that learn: before a step what arrives in it, and after it what fired.
+  std::deque<PlasticConnections>& plastic() { return plastic_; }
+  void arrive(std::int64_t step);
+  void fire(std::int64_t step, const std::vector<std::int64_t>& fired);
+
   // What steps on the CPU by, made at the first call.
   CpuSteps& cpu_steps();
 
@@ -88,6 +95,7 @@ class Running {
   const Neuron poisson_;
   std::vector<PoissonLayer> drives_;
   Connectivity matrix_;
+  std::deque<PlasticConnections> plastic_;
   const void* weights_at_ = nullptr;
   at::Tensor buffer_;   // [slots, columns]: what is on its way
   at::Tensor step_;     // int64, 0-dimensional, on the device
