@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <type_traits>
+#include <utility>
 
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
@@ -13,6 +16,8 @@ namespace {
 
 // Connections that are taken at once: their rows stay in the first-level cache.
 constexpr std::int64_t connections_at_once = 512;
+// So many of one row are worth a piece of their own.
+constexpr std::int64_t least_in_place = 96;
 
 template <class T>
 class Piece {
@@ -64,26 +69,44 @@ class Piece {
     for (std::size_t i = 0; i < tape.temporaries; ++i) rows_[tape.temporary(i)] = row_of(temporaries, i);
   }
 
+  // Long rows are read where they are, and short ones put together.
   void connections(const PlasticWalk& walk) {
     by_columns_ = walk.by_columns;
+    const bool sums = block_ != nullptr && block_->sends && call_.sent != nullptr;
     std::int64_t filled = 0;
+    const auto flush = [&] {
+      if (filled > 0) run_filled(std::exchange(filled, 0));
+    };
     for (std::int64_t i = 0; i < walk.count; ++i) {
-      for (std::int64_t place = walk.begins[i]; place < walk.ends[i];) {
-        const std::int64_t count = std::min(connections_at_once - filled, walk.ends[i] - place);
-        for (std::int64_t k = 0; k < count; ++k) {
-          own_[filled + k] = walk.own[i];
-          other_[filled + k] = walk.others[place + k];
-          connection_[filled + k] = walk.slots == nullptr ? place + k : walk.slots[place + k];
-        }
-        filled += count;
-        place += count;
-        if (filled == connections_at_once) {
-          run_connections(filled);
-          filled = 0;
+      std::int64_t place = walk.begins[i];
+      const std::int64_t end = walk.ends[i];
+      if (end - place >= least_in_place) {
+        if (sums) flush();  // in the order of the walk
+        const std::int64_t pieces = (end - place + connections_at_once - 1) / connections_at_once;
+        for (const std::int64_t each = (end - place + pieces - 1) / pieces; place < end; place += taken_.count) {
+          taken_ = {.count = std::min(each, end - place),
+                    .first = place,
+                    .list = walk.slots == nullptr ? nullptr : walk.slots + place,
+                    .same_own = true,
+                    .own = walk.own + i,
+                    .other = walk.others + place};
+          run_connections();
         }
       }
+      while (place < end) {
+        const std::int64_t count = std::min(connections_at_once - filled, end - place);
+        std::fill_n(own_ + filled, count, walk.own[i]);
+        std::copy_n(walk.others + place, count, other_ + filled);
+        if (walk.slots == nullptr)
+          std::iota(connection_ + filled, connection_ + filled + count, place);
+        else
+          std::copy_n(walk.slots + place, count, connection_ + filled);
+        filled += count;
+        place += count;
+        if (filled == connections_at_once) flush();
+      }
     }
-    if (filled > 0) run_connections(filled);
+    flush();
   }
 
   void neurons(const std::int32_t* fired, std::int64_t count) {
@@ -113,35 +136,59 @@ class Piece {
     for (std::int64_t i = 0; i < n; ++i) to[i] = from[places[i]];
   }
 
-  void run_connections(std::int64_t n) {
-    gather_states(n);
+  void run_filled(std::int64_t count) {
+    taken_ = {.count = count, .first = 0, .list = connection_, .same_own = false, .own = own_, .other = other_};
+    run_connections();
+  }
+
+  void run_connections() {
+    const std::int64_t n = taken_.count;
+    gather_states();
     if (block_ != nullptr) {
-      gather_traces(n);
-      gather_signals(n);
+      gather_traces();
+      gather_signals();
       run_tape<T>(block_->tape, kernels_, rows_, padded(n));
     }
-    scatter_states(n);
-    if (block_ != nullptr && block_->sends && call_.sent != nullptr) {
-      T* const sent = static_cast<T*>(call_.sent);
-      const T* const from = rows_[block_->tape.result(block_->changed.size())].data;
-      const std::int32_t* const columns = by_columns_ ? own_ : other_;
-      for (std::int64_t i = 0; i < n; ++i) sent[columns[i]] += from[i];
-    }
+    scatter_states();
+    if (block_ == nullptr || !block_->sends || call_.sent == nullptr) return;
+    T* const sent = static_cast<T*>(call_.sent);
+    const T* const from = rows_[block_->tape.result(block_->changed.size())].data;
+    for (std::int64_t i = 0; i < n; ++i) sent[taken_.other[i]] += from[i];
+  }
+
+  // Calls f with the number of connection i as a function of i.
+  template <class Function>
+  void with_numbers(Function&& function) const {
+    if (taken_.list == nullptr)
+      function([first = taken_.first](std::int64_t i) { return first + i; });
+    else
+      function([list = taken_.list](std::int64_t i) { return list[i]; });
+  }
+
+  // One for each connection of what the neurons have on its own side, or on the other.
+  void gather_neurons(const T* from, bool own, T* to) const {
+    if (own && taken_.same_own)
+      std::fill_n(to, taken_.count, from[*taken_.own]);
+    else
+      gather(from, own ? taken_.own : taken_.other, to, taken_.count);
   }
 
   // Decaying states are brought up to this step, all of them: they share the step that they are of.
-  void gather_states(std::int64_t n) {
-    if (call_.last != nullptr)
-      for (std::int64_t i = 0; i < n; ++i) elapsed_[i] = call_.now - call_.last[connection_[i]];
-    for (std::size_t s = 0; s < call_.states.size(); ++s) {
-      const PlasticState& state = call_.states[s];
-      if (!state.decays && !(block_ != nullptr && reads(s))) continue;
-      T* const to = row_of(states_, s).data;
-      with_memory(state, [&](const auto* from) {
-        for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(from[connection_[i]]);
-      });
-      if (state.decays) decay(state, to, n);
-    }
+  void gather_states() {
+    const std::int64_t n = taken_.count;
+    with_numbers([&](const auto& number) {
+      if (call_.last != nullptr)
+        for (std::int64_t i = 0; i < n; ++i) elapsed_[i] = call_.now - call_.last[number(i)];
+      for (std::size_t s = 0; s < call_.states.size(); ++s) {
+        const PlasticState& state = call_.states[s];
+        if (!state.decays && !(block_ != nullptr && reads(s))) continue;
+        T* const to = row_of(states_, s).data;
+        with_memory(state, [&](const auto* from) {
+          for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(from[number(i)]);
+        });
+        if (state.decays) decay(state, to, n);
+      }
+    });
   }
 
   void decay(const PlasticState& state, T* values, std::int64_t n) const {
@@ -156,58 +203,64 @@ class Piece {
     }
   }
 
-  void gather_traces(std::int64_t n) {
+  void gather_traces() {
     bool shifts = false;
     for (std::size_t i = 0; i < block_->traces; ++i) {
       if (!reads(block_->states + i)) continue;
       T* const to = rows_[block_->states + i].data;
-      const bool after = call_.traces[i].after;
-      const std::int32_t* const places = after == by_columns_ ? own_ : other_;
+      const bool after = call_.traces[i].after, own = after == by_columns_;
       const T* const from = trace_data(i);
       if (after || call_.trace_offsets == nullptr) {
-        gather(from, places, to, n);
+        gather_neurons(from, own, to);
         continue;
       }
-      if (!shifts) find_shifts(n);
+      if (!shifts) find_shifts();
       shifts = true;
-      for (std::int64_t k = 0; k < n; ++k) to[k] = from[shift_[k] + places[k]];
+      const std::int32_t* const neurons = own ? taken_.own : taken_.other;
+      for (std::int64_t k = 0; k < taken_.count; ++k)
+        to[k] = from[shift_[k] + neurons[own && taken_.same_own ? 0 : k]];
     }
   }
 
-  void find_shifts(std::int64_t n) {
-    const auto find = [&](const auto* delays) {
-      for (std::int64_t k = 0; k < n; ++k) shift_[k] = call_.trace_offsets[delays[connection_[k]]];
-    };
-    if (call_.wide_delays)
-      find(static_cast<const std::int32_t*>(call_.delays));
-    else
-      find(static_cast<const std::uint8_t*>(call_.delays));
+  void find_shifts() {
+    with_numbers([&](const auto& number) {
+      const auto find = [&](const auto* delays) {
+        for (std::int64_t k = 0; k < taken_.count; ++k) shift_[k] = call_.trace_offsets[delays[number(k)]];
+      };
+      if (call_.wide_delays)
+        find(static_cast<const std::int32_t*>(call_.delays));
+      else
+        find(static_cast<const std::uint8_t*>(call_.delays));
+    });
   }
 
-  void gather_signals(std::int64_t n) {
+  void gather_signals() {
     const std::size_t first = block_->states + block_->traces + block_->hoisted;
     for (std::size_t i = 0; i < block_->signals; ++i) {
       const PlasticSignal& signal = call_.signals[i];
       if (signal.data == nullptr || !signal.of_columns || !reads(first + i)) continue;
-      gather(static_cast<const T*>(signal.data), by_columns_ ? own_ : other_, rows_[first + i].data, n);
+      gather_neurons(static_cast<const T*>(signal.data), by_columns_, rows_[first + i].data);
     }
   }
 
-  void scatter_states(std::int64_t n) {
-    for (std::size_t s = 0; s < call_.states.size(); ++s) {
-      const PlasticState& state = call_.states[s];
-      const T* from = state.decays ? row_of(states_, s).data : nullptr;
-      if (block_ != nullptr)
-        for (std::size_t k = 0; k < block_->changed.size(); ++k)
-          if (block_->changed[k] == s) from = rows_[block_->tape.result(k)].data;
-      if (from == nullptr) continue;
-      with_memory(state, [&](auto* to) {
-        using Stored = std::remove_pointer_t<decltype(to)>;
-        for (std::int64_t i = 0; i < n; ++i) to[connection_[i]] = static_cast<Stored>(from[i]);
-      });
-    }
-    if (call_.last != nullptr)
-      for (std::int64_t i = 0; i < n; ++i) call_.last[connection_[i]] = call_.now;
+  void scatter_states() {
+    const std::int64_t n = taken_.count;
+    with_numbers([&](const auto& number) {
+      for (std::size_t s = 0; s < call_.states.size(); ++s) {
+        const PlasticState& state = call_.states[s];
+        const T* from = state.decays ? row_of(states_, s).data : nullptr;
+        if (block_ != nullptr)
+          for (std::size_t k = 0; k < block_->changed.size(); ++k)
+            if (block_->changed[k] == s) from = rows_[block_->tape.result(k)].data;
+        if (from == nullptr) continue;
+        with_memory(state, [&](auto* to) {
+          using Stored = std::remove_pointer_t<decltype(to)>;
+          for (std::int64_t i = 0; i < n; ++i) to[number(i)] = static_cast<Stored>(from[i]);
+        });
+      }
+      if (call_.last != nullptr)
+        for (std::int64_t i = 0; i < n; ++i) call_.last[number(i)] = call_.now;
+    });
   }
 
   template <class Function>
@@ -224,8 +277,18 @@ class Piece {
     }
   }
 
+  // The connections of a piece.
+  struct Taken {
+    std::int64_t count = 0;
+    std::int64_t first = 0;              // their numbers are first, first + 1, ...
+    const std::int64_t* list = nullptr;  // or these
+    bool same_own = false;               // own is one neuron
+    const std::int32_t *own = nullptr, *other = nullptr;
+  };
+
   const PlasticCall& call_;
   const PlasticBlock* const block_;
+  Taken taken_;
   bool by_columns_ = false;
   std::int64_t *connection_, *shift_;
   std::int32_t *own_, *other_;

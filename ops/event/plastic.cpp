@@ -21,6 +21,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -171,11 +172,19 @@ void check_memory(const PlasticArguments& call) {
   }
 }
 
+// A block without a spike, as most are, costs a vector comparison or two.
 std::vector<std::int32_t> places_of(const at::Tensor& spikes) {
+  constexpr std::int64_t block = 64;
   std::vector<std::int32_t> places;
+  const std::int64_t count = spikes.numel();
   with_entries(spikes, [&](const auto* entries) {
-    for (std::int64_t i = 0; i < spikes.numel(); ++i)
-      if (entries[i] > 0) places.push_back(static_cast<std::int32_t>(i));
+    for (std::int64_t first = 0; first < count; first += block) {
+      const std::int64_t last = std::min(first + block, count);
+      int any = 0;
+      for (std::int64_t i = first; i < last; ++i) any |= entries[i] > 0 ? 1 : 0;
+      for (std::int64_t i = first; any != 0 && i < last; ++i)
+        if (entries[i] > 0) places.push_back(static_cast<std::int32_t>(i));
+    }
   });
   return places;
 }
