@@ -50,7 +50,7 @@ Level allowed() {
   Choice {                                                                                                     \
 #set, {predefined_loop_##set, traced_loop_##set, loihi_loop_##set }, &loihi_products_##set(),              \
            &event_kernels_##set(), &channel_statistics_##set(), &spike_bits_##set(), &pooling_kernels_##set(), \
-           &poisson_kernels_##set(), choose_feedback_##set, &fired_kernels_##set(), &plastic_kernels_##set() \
+           &poisson_kernels_##set(), choose_feedback_##set, &fired_kernels_##set(), &plastic_kernels_##set()   \
   }
 
 Choice choose() {

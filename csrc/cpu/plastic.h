@@ -16,7 +16,8 @@
 
 namespace spikeforge::cpu {
 
-// A block of a rule as a tape, whose arguments are the connection's states, traces, numbers made of parameters, signals.
+// A block of a rule as a tape, whose arguments are the connection's states, traces, numbers made of parameters,
+// signals.
 struct PlasticBlock {
   PlasticBlock() = default;
   // Of a block's results the states' and what is sent, or with `of_traces` the traces'.
@@ -50,7 +51,7 @@ struct PlasticState {
   void* data = nullptr;
   DType type{};  // of its memory
   bool decays = false;
-  double log_factor = 0;          // what is left after a step: exp(log_factor)
+  double log_factor = 0;  // what is left after a step: exp(log_factor)
   double target = 0;
   const void* factors = nullptr;  // [plastic_factors] in the arithmetic's type: what is left after 0, 1, ... steps
 };

@@ -63,8 +63,9 @@ class Piece {
     for (std::size_t i = 0; i < tape.results; ++i) rows_[tape.result(i)] = row_of(results, i);
     for (std::size_t i = 0; i < tape.constants.size(); ++i) {
       const Constant& constant = tape.constants[i];
-      bind_uniform(rows_[tape.constant(i)], constant.is_truth ? Operations<T>::mask(constant.number != 0)
-                                                              : at::vec::Vectorized<T>(static_cast<T>(constant.number)));
+      bind_uniform(rows_[tape.constant(i)], constant.is_truth
+                                                ? Operations<T>::mask(constant.number != 0)
+                                                : at::vec::Vectorized<T>(static_cast<T>(constant.number)));
     }
     for (std::size_t i = 0; i < tape.temporaries; ++i) rows_[tape.temporary(i)] = row_of(temporaries, i);
   }
@@ -217,8 +218,7 @@ class Piece {
       if (!shifts) find_shifts();
       shifts = true;
       const std::int32_t* const neurons = own ? taken_.own : taken_.other;
-      for (std::int64_t k = 0; k < taken_.count; ++k)
-        to[k] = from[shift_[k] + neurons[own && taken_.same_own ? 0 : k]];
+      for (std::int64_t k = 0; k < taken_.count; ++k) to[k] = from[shift_[k] + neurons[own && taken_.same_own ? 0 : k]];
     }
   }
 

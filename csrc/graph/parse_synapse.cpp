@@ -96,8 +96,9 @@ void SynapseParser::header() {
         [&](const Token& name) { made_.states.emplace_back(std::string(name.text), initial()); });
   if (made_.states.empty()) fail(first, "a synapse has at least one state, its weight");
   if (take_if(";"))
-    names("a trace's name", bound, seen,
-          [&](const Token& name) { made_.traces.push_back({std::string(name.text), initial(), false}); });
+    names("a trace's name", bound, seen, [&](const Token& name) {
+      made_.traces.push_back({std::string(name.text), initial(), false});
+    });
   if (take_if(";"))
     names("a parameter's name", bound, seen, [&](const Token& name) { made_.params.emplace_back(name.text); });
   if (take_if(";"))
@@ -113,9 +114,10 @@ void SynapseParser::part() {
   if (take_if("on")) return on();
   if (take_if("each")) return each();
   if (take_if("decay")) return decay();
-  fail(token_, fmt::format("expected on pre {{ ... }}, on post {{ ... }}, each step {{ ... }} or decay name by tau, but "
-                           "found {}",
-                           quoted(token_)));
+  fail(token_,
+       fmt::format("expected on pre {{ ... }}, on post {{ ... }}, each step {{ ... }} or decay name by tau, but "
+                   "found {}",
+                   quoted(token_)));
 }
 
 void SynapseParser::on() {

@@ -177,8 +177,7 @@ std::string printed(const Synapse& synapse, std::string_view event, const Synaps
 
 std::string printed(const Synapse& synapse, const Decay& decay) {
   const Body body(decay.graph, /*no_statements=*/true);
-  const std::string& name =
-      decay.of_trace ? synapse.traces[decay.number].name : synapse.states[decay.number].name;
+  const std::string& name = decay.of_trace ? synapse.traces[decay.number].name : synapse.states[decay.number].name;
   const std::string target = body[decay.graph.results()[1]];
   return fmt::format("  decay {} by {}{}\n", name, body[decay.graph.results()[0]],
                      target == "0" ? "" : " to " + target);

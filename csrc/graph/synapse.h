@@ -1,5 +1,6 @@
 // A rule by which the weights of connections change: what happens to a connection and to the traces of its neurons at a
-// spike before it, at a spike after it, in each step, and where a signal comes. docs/plasticity.md tells what a step is.
+// spike before it, at a spike after it, in each step, and where a signal comes. docs/plasticity.md tells what a step
+// is.
 //
 //   synapse    = "synapse" name "(" states [";" [states] [";" [names] [";" [names]]]] ")" "{" {part} "}"
 //                                                            states of a connection, of which the first is its weight;
@@ -33,9 +34,9 @@ struct Trace {
 
 // What happens at an event. Arguments: states, traces, parameters, signals.
 struct SynapseBlock {
-  Graph graph;                        // results: next values of `states`, then of `traces`, then what is sent
-  std::vector<std::size_t> states;    // that change, by their numbers
-  std::vector<std::size_t> traces;    // of the neuron that fired
+  Graph graph;                      // results: next values of `states`, then of `traces`, then what is sent
+  std::vector<std::size_t> states;  // that change, by their numbers
+  std::vector<std::size_t> traces;  // of the neuron that fired
   bool sends = false;
   bool sends_by_itself = false;  // the text says nothing of it: the first state, as it is before
 };

@@ -148,10 +148,18 @@ read_synapse(const std::string& text) {
     of_traces.push_back(trace.initial);
     after.push_back(trace.after ? 1 : 0);
   }
-  return {s.name, states, traces, s.params, s.signals, of_states, of_traces, after, rule->states_decay(),
-          s.post.has_value(), graph::print(s)};
+  return {s.name,
+          states,
+          traces,
+          s.params,
+          s.signals,
+          of_states,
+          of_traces,
+          after,
+          rule->states_decay(),
+          s.post.has_value(),
+          graph::print(s)};
 }
-
 
 void drive(const Held& held, std::int64_t targets, const at::Tensor& rate, double weight, const std::string& into) {
   held->network.drive(population(held, targets), rate, {weight, into});
@@ -245,9 +253,8 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), libr
          ", int projection) -> (Tensor indices, Tensor indptr, Tensor delays, Tensor[] states, Tensor[] traces)",
          TORCH_FN(Alone<learned>::call));
   define("modulate", ", str signal, Tensor value) -> ()", TORCH_FN(Alone<modulate>::call));
-  library.def(
-      "read_synapse(str text) -> (str, str[], str[], str[], str[], float[], float[], int[], bool, bool, str)",
-      TORCH_FN(read_synapse));
+  library.def("read_synapse(str text) -> (str, str[], str[], str[], str[], float[], float[], int[], bool, bool, str)",
+              TORCH_FN(read_synapse));
   define("drive", ", int targets, Tensor rate, float weight, str into) -> ()", TORCH_FN(Alone<drive>::call));
   define("inject", ", int targets, Tensor current, str into) -> ()", TORCH_FN(Alone<inject>::call));
   define("build", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)", TORCH_FN(Alone<build>::call));

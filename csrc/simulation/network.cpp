@@ -213,10 +213,8 @@ std::size_t Network::project(const Population& sources, const Population& target
   std::vector<double> params = simulation::params_of(rule->synapse, plasticity.params);
   // Refuses what they cannot be.
   const ops::plastic::BoundRule checked(rule, params, ops::dtype_of(description_->dtype), "Network");
-  simulation::DescribedProjection projection =
-      simulation::described(*description_, sources, targets, how, into);
-  description_->plastic.push_back(
-      {std::move(projection.how), projection.input, std::move(rule), std::move(params)});
+  simulation::DescribedProjection projection = simulation::described(*description_, sources, targets, how, into);
+  description_->plastic.push_back({std::move(projection.how), projection.input, std::move(rule), std::move(params)});
   return description_->plastic.size() - 1;
 }
 

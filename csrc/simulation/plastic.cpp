@@ -45,8 +45,7 @@ void PlasticConnections::connect(const Description& description, std::int64_t co
     TORCH_CHECK_VALUE(shortest_ >= 1, "Network: a delay must be at least 1 step, but one is 0");
   }
   sort_by_delay();
-  const ByColumns by_columns = spikeforge::by_columns(
-      {matrix_.weights, matrix_.indices, matrix_.indptr, rows_, cols_});
+  const ByColumns by_columns = spikeforge::by_columns({matrix_.weights, matrix_.indices, matrix_.indptr, rows_, cols_});
   by_columns_ = by_columns.indices;
   columns_begin_ = by_columns.indptr;
   slots_of_ = by_columns.slots;
@@ -88,8 +87,7 @@ void PlasticConnections::make_memory() {
   const std::int64_t nnz = matrix_.indices.numel();
   const auto options = at::TensorOptions(dtype_);
   states_.push_back(matrix_.weights);
-  for (std::size_t i = 1; i < s.states.size(); ++i)
-    states_.push_back(at::full({nnz}, s.states[i].initial, options));
+  for (std::size_t i = 1; i < s.states.size(); ++i) states_.push_back(at::full({nnz}, s.states[i].initial, options));
   if (rule_.rule().states_decay()) last_ = at::full({nnz}, -1, at::kInt);
   for (const graph::Trace& trace : s.traces) {
     after_.push_back(trace.after ? at::full({cols_}, trace.initial, options)
@@ -113,7 +111,8 @@ ops::plastic::Memory PlasticConnections::memory(std::int64_t step) const {
   for (std::size_t i = 0; i < after_.size(); ++i)
     memory.traces.push_back({after_[i].mutable_data_ptr(), rule_.synapse().traces[i].after});
   for (const at::Tensor& signal : signals_)
-    memory.signals.push_back({signal.defined() ? signal.const_data_ptr() : nullptr, signal.defined() && signal.dim() == 1});
+    memory.signals.push_back(
+        {signal.defined() ? signal.const_data_ptr() : nullptr, signal.defined() && signal.dim() == 1});
   if (last_.defined()) memory.last = static_cast<std::uint32_t*>(last_.mutable_data_ptr());
   memory.now = static_cast<std::uint32_t>(step);
   if (slots() > 1) memory.trace_offsets = offsets_.data();

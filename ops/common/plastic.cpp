@@ -77,12 +77,8 @@ BoundRule::BoundRule(std::shared_ptr<const Rule> rule, c10::ArrayRef<double> par
       continue;
     }
     cpu::PlasticState& state = states_[decay.number];
-    state = {.data = nullptr,
-             .type = {},
-             .decays = true,
-             .log_factor = log_factor,
-             .target = target,
-             .factors = nullptr};
+    state = {
+        .data = nullptr, .type = {}, .decays = true, .log_factor = log_factor, .target = target, .factors = nullptr};
     std::vector<double> left(cpu::plastic_factors);
     for (std::size_t n = 0; n < left.size(); ++n) left[n] = std::exp(log_factor * static_cast<double>(n));
     // A vector's numbers stay where they are when the list of vectors grows.

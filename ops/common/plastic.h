@@ -1,5 +1,5 @@
-// Plastic connections beneath plastic_step and networks: a rule with numbers for its parameters, and what it does at the
-// events of a step on the CPU.
+// Plastic connections beneath plastic_step and networks: a rule with numbers for its parameters, and what it does at
+// the events of a step on the CPU.
 #pragma once
 
 #include <spikeforge/cpu/plastic.h>
@@ -60,7 +60,7 @@ class BoundRule {
   std::shared_ptr<const Rule> rule_;
   DType type_;
   std::vector<cpu::PlasticState> states_;
-  std::vector<std::vector<double>> factors_;  // of each state that decays: what is left of it after so many steps
+  std::vector<std::vector<double>> factors_;        // of each state that decays: what is left of it after so many steps
   std::vector<std::vector<float>> narrow_factors_;  // the same in float
   std::vector<TraceDecay> trace_decays_;
   std::vector<std::pair<const cpu::PlasticBlock*, std::vector<double>>> numbers_;

@@ -4,11 +4,11 @@
 // the indices, indptr and slots that csr_transpose gives, for rules with "on post", else an empty list. `states` are
 // those of the rule's header, [connections] each, the first of which are weights of any floating type and the others of
 // the type that they are computed in; where a state decays, behind them int32 [connections], the step that each is of.
-// `traces` are [rows] or [cols], in the order of the header. An entry of `pre` [rows] and `post` [cols] is a spike where
-// it is true, or x > 0. A step is, in this order: all traces decay; spikes before arrive, and then change their
+// `traces` are [rows] or [cols], in the order of the header. An entry of `pre` [rows] and `post` [cols] is a spike
+// where it is true, or x > 0. A step is, in this order: all traces decay; spikes before arrive, and then change their
 // traces; spikes after do; signals that come; each step. `sent`, [cols], is what arrived, or has no elements where
-// `sends` does not ask for it. With `refresh` nothing happens but that decaying states are brought to this step. The name
-// that ends with _ changes states and traces in place.
+// `sends` does not ask for it. With `refresh` nothing happens but that decaying states are brought to this step. The
+// name that ends with _ changes states and traces in place.
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/plastic.h>
@@ -106,10 +106,9 @@ void check_by_columns(const graph::Synapse& s, const PlasticArguments& call) {
   check_same_device(plastic_name, "by_columns", indices, call.indices);
   TORCH_CHECK_TYPE(slots.scalar_type() == c10::ScalarType::Long, plastic_name, ": slots must be int64, but is ",
                    slots.scalar_type());
-  TORCH_CHECK_VALUE(
-      indices.sym_sizes() == call.indices.sym_sizes() && slots.sym_sizes() == call.indices.sym_sizes(), plastic_name,
-      ": by_columns must be of the same matrix, whose indices have shape ", call.indices.sym_sizes(), ", but have ",
-      indices.sym_sizes(), " and slots ", slots.sym_sizes());
+  TORCH_CHECK_VALUE(indices.sym_sizes() == call.indices.sym_sizes() && slots.sym_sizes() == call.indices.sym_sizes(),
+                    plastic_name, ": by_columns must be of the same matrix, whose indices have shape ",
+                    call.indices.sym_sizes(), ", but have ", indices.sym_sizes(), " and slots ", slots.sym_sizes());
   check_same_device(plastic_name, "slots", slots, call.indices);
 }
 
@@ -327,7 +326,8 @@ auto plastic_kernel(std::string_view rule, at::TensorList states, at::TensorList
 SPIKEFORGE_SCHEMAS(library) {
   const std::string rest =
       "Tensor indices, Tensor indptr, Tensor[] by_columns, Tensor pre, Tensor post, Tensor?[] signals, Tensor? "
-      "step=None, *, float[] params=[], int rows, int cols, bool sends=False, bool refresh=False, bool unchecked=False) "
+      "step=None, *, float[] params=[], int rows, int cols, bool sends=False, bool refresh=False, bool "
+      "unchecked=False) "
       "-> ";
   library.def(("plastic_step(str rule, Tensor[] states, Tensor[] traces, " + rest +
                "(Tensor[] states, Tensor[] traces, Tensor sent)")

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from spikeforge.online import Online
     from spikeforge.packed import packed_activations
     from spikeforge.plasticity import Plastic, Synapse, synapse
-    from spikeforge.simulation import Network, Recording, simulate
+    from spikeforge.simulation import Learned, Network, Recording, simulate
     from spikeforge.trace.core import from_core
     from spikeforge.trace.neuron import TracedNeuron, neuron
     from spikeforge.trace.primitives import (
@@ -80,6 +80,7 @@ _FROM = {
     "Connectivity": "connecting",
     "CudaKernel": "custom_op",
     "CustomOp": "custom_op",
+    "Learned": "simulation",
     "Monitor": "monitor",
     "Network": "simulation",
     "Online": "online",
@@ -116,6 +117,7 @@ __all__ = [
     "Connectivity",
     "CudaKernel",
     "CustomOp",
+    "Learned",
     "Monitor",
     "Network",
     "Online",

@@ -133,5 +133,4 @@ class Parser {
   Scope scope_;             // of names in it
 };
 
-
 }  // namespace spikeforge::graph

@@ -6,8 +6,8 @@
 // sees, where the neurons before are as many steps behind as the shortest delay takes.
 #pragma once
 
-#include <spikeforge/ops/connect.h>
 #include <spikeforge/ops/common/plastic.h>
+#include <spikeforge/ops/connect.h>
 #include <spikeforge/simulation/internal/description.h>
 
 #include <ATen/core/Tensor.h>
