@@ -4,16 +4,21 @@
 
 #include <spikeforge/cpu/plastic.h>
 #include <spikeforge/graph/synapse.h>
+#include <spikeforge/jit/kernel_cache.h>
+#include <spikeforge/kernels/event/plastic.h>
 #include <spikeforge/kernels/event/product.h>
 
 #include <c10/util/ArrayRef.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -27,6 +32,11 @@ struct Rule {
 
   // Whether a state of the connections decays, so that each needs to know the step that it is of.
   bool states_decay() const;
+
+  // Kernels of GPUs that were asked for: by architecture, part, signal and type of the weights.
+  using KernelKey = std::tuple<int, event::PlasticPart, std::size_t, DType>;
+  mutable std::mutex mutex;
+  mutable std::map<KernelKey, const jit::LoadedKernel*> kernels;
 };
 
 // The rule of a text; the same one for the same text. Throws ValueError, with line, column and caret where the text

@@ -9,11 +9,14 @@
 // traces; spikes after do; signals that come; each step. `sent`, [cols], is what arrived, or has no elements where
 // `sends` does not ask for it. With `refresh` nothing happens but that decaying states are brought to this step. The
 // name that ends with _ changes states and traces in place.
+#include <spikeforge/jit/recorder.h>
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/plastic.h>
+#include <spikeforge/ops/event/plastic_step.h>
 #include <spikeforge/ops/event/product.h>
 
+#include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/empty.h>
@@ -188,93 +191,197 @@ std::vector<std::int32_t> places_of(const at::Tensor& spikes) {
   return places;
 }
 
-at::Tensor plastic_step_(const PlasticArguments& given) {
-  const std::shared_ptr<const plastic::Rule> rule = check_plastic(given);
-  TORCH_CHECK_NOT_IMPLEMENTED(given.indices.is_cpu(), plastic_name,
-                              ": plastic connections run on the CPU alone so far, but these are on ",
-                              given.indices.device());
-  check_memory(given);
-  const graph::Synapse& s = rule->synapse;
-  const at::ScalarType arithmetic = arithmetic_of(given);
-  const plastic::BoundRule bound(rule, given.params, dtype_of(arithmetic), plastic_name);
+// The tensors of a call whose checks are done, which share no memory with what changes.
+struct PlasticTensors {
+  PlasticTensors(const PlasticArguments& call, const graph::Synapse& s)
+      : indices(apart(call, call.indices)),
+        indptr(apart(call, call.indptr)),
+        pre(apart(call, call.pre)),
+        post(apart(call, call.post)),
+        signals(s.signals.size()),
+        rows(hold_rows(indices, indptr, call.rows, call.cols)) {
+    if (s.post) {
+      column_indices = apart(call, call.by_columns[0]);
+      column_indptr = apart(call, call.by_columns[1]);
+      slots = apart(call, call.by_columns[2]);
+      columns = hold_rows(column_indices, column_indptr, call.cols, call.rows);
+    }
+    for (std::size_t i = 0; i < call.signals.size(); ++i)
+      if (const std::optional<at::Tensor> signal = call.signals.get(i)) signals[i] = apart(call, *signal);
+  }
+  PlasticTensors(const PlasticTensors&) = delete;
+  PlasticTensors& operator=(const PlasticTensors&) = delete;
 
-  const auto apart = [&](const at::Tensor& t) {
-    for (const at::TensorList list : {given.states, given.traces})
+  static at::Tensor apart(const PlasticArguments& call, const at::Tensor& t) {
+    for (const at::TensorList list : {call.states, call.traces})
       for (const at::Tensor& changed : list)
         if (share_memory(t, changed)) return t.clone().contiguous();
     return t.contiguous();
-  };
-  const at::Tensor indices = apart(given.indices), indptr = apart(given.indptr), pre = apart(given.pre),
-                   post = apart(given.post);
-  const HeldRows held = hold_rows(indices, indptr, given.rows, given.cols);
-  const StoredMatrix stored{
-      .op = plastic_name, .indices = &indices, .indptr = &indptr, .rows = given.rows, .cols = given.cols};
-  check_indptr(plastic_name, held.rows);
-  if (!given.unchecked) verify(stored);
-  plastic::Matrix matrix;
-  matrix.rows = held.rows;
-  matrix.columns_ascend = given.sends && columns_ascend(stored);
-  at::Tensor slots;
-  std::optional<HeldRows> held_columns;
-  at::Tensor column_indices, column_indptr;
-  if (s.post) {
-    column_indices = apart(given.by_columns[0]);
-    column_indptr = apart(given.by_columns[1]);
-    slots = apart(given.by_columns[2]);
-    held_columns = hold_rows(column_indices, column_indptr, given.cols, given.rows);
-    check_indptr(plastic_name, held_columns->rows);
-    if (!given.unchecked)
-      verify({.op = plastic_name,
-              .indices = &column_indices,
-              .indptr = &column_indptr,
-              .slots = &slots,
-              .rows = given.cols,
-              .cols = given.rows,
-              .indices_name = "by_columns[0]",
-              .indptr_name = "by_columns[1]",
-              .cols_name = "rows"});
-    matrix.columns = held_columns->rows;
-    matrix.slots = slots.const_data_ptr<std::int64_t>();
   }
 
+  StoredMatrix stored(const PlasticArguments& call) const {
+    return {.op = plastic_name, .indices = &indices, .indptr = &indptr, .rows = call.rows, .cols = call.cols};
+  }
+  StoredMatrix stored_by_columns(const PlasticArguments& call) const {
+    return {.op = plastic_name,
+            .indices = &column_indices,
+            .indptr = &column_indptr,
+            .slots = &slots,
+            .rows = call.cols,
+            .cols = call.rows,
+            .indices_name = "by_columns[0]",
+            .indptr_name = "by_columns[1]",
+            .cols_name = "rows"};
+  }
+
+  const at::Tensor indices, indptr, pre, post;
+  std::vector<at::Tensor> signals;  // undefined: not given
+  HeldRows rows;
+  at::Tensor column_indices, column_indptr, slots;  // undefined where no spike after does anything
+  std::optional<HeldRows> columns;
+};
+
+void step_on_cpu(const PlasticArguments& given, const plastic::BoundRule& bound, const PlasticTensors& tensors,
+                 const at::Tensor& sent) {
+  const graph::Synapse& s = bound.synapse();
+  const StoredMatrix stored = tensors.stored(given);
+  check_indptr(plastic_name, tensors.rows.rows);
+  if (!given.unchecked) verify(stored);
+  plastic::Matrix matrix;
+  matrix.rows = tensors.rows.rows;
+  matrix.columns_ascend = given.sends && columns_ascend(stored);
+  if (tensors.columns) {
+    check_indptr(plastic_name, tensors.columns->rows);
+    if (!given.unchecked) verify(tensors.stored_by_columns(given));
+    matrix.columns = tensors.columns->rows;
+    matrix.slots = tensors.slots.const_data_ptr<std::int64_t>();
+  }
   plastic::Memory memory;
   memory.states = bound.states();
   for (std::size_t i = 0; i < s.states.size(); ++i) {
     memory.states[i].data = given.states[i].mutable_data_ptr();
     memory.states[i].type = dtype_of(given.states[i].scalar_type());
   }
-  if (rule->states_decay()) {
+  if (bound.rule().states_decay()) {
     memory.last = static_cast<std::uint32_t*>(given.states.back().mutable_data_ptr());
     memory.now = static_cast<std::uint32_t>(given.step->item<std::int64_t>());
   }
   for (std::size_t i = 0; i < s.traces.size(); ++i)
     memory.traces.push_back({given.traces[i].mutable_data_ptr(), s.traces[i].after});
-  std::vector<at::Tensor> signals;
   std::vector<bool> comes(s.signals.size());
   memory.signals.resize(s.signals.size());
-  for (std::size_t i = 0; i < given.signals.size(); ++i) {
-    const std::optional<at::Tensor> signal = given.signals.get(i);
-    if (!signal) continue;
-    const at::Tensor& own = signals.emplace_back(apart(*signal));
-    memory.signals[i] = {own.const_data_ptr(), own.dim() == 1};
-    comes[i] = own.count_nonzero().item<std::int64_t>() > 0;
+  for (std::size_t i = 0; i < tensors.signals.size(); ++i) {
+    const at::Tensor& signal = tensors.signals[i];
+    if (!signal.defined()) continue;
+    memory.signals[i] = {signal.const_data_ptr(), signal.dim() == 1};
+    comes[i] = signal.count_nonzero().item<std::int64_t>() > 0;
   }
 
-  at::Tensor sent = at::zeros({given.sends ? given.cols : 0}, given.states[0].options().dtype(arithmetic));
   plastic::Step step(bound, matrix);
-  if (given.refresh) {
-    step.refresh(memory);
+  if (given.refresh) return step.refresh(memory);
+  const std::vector<std::int32_t> before = places_of(tensors.pre), after = places_of(tensors.post);
+  plastic::Segments arriving;
+  for (const std::int32_t row : before) arriving.add(row, matrix.rows.begin(row), matrix.rows.end(row));
+  step.decay(memory, false, given.rows);
+  step.decay(memory, true, given.cols);
+  step.arrive(memory, arriving, given.sends ? sent.mutable_data_ptr() : nullptr);
+  step.change_traces(memory, false, before);
+  step.fire(memory, after);
+  step.change_traces(memory, true, after);
+  step.modulate(memory, comes);
+}
+
+// Kernels of a step, for a pack.
+void note_step(const PlasticArguments& given, const plastic::Rule& rule, const PlasticTensors& tensors) {
+  jit::note_by_arch([&](const jit::Device&, const jit::Want& want) {
+    std::vector<bool> signals;
+    for (const at::Tensor& signal : tensors.signals) signals.push_back(signal.defined());
+    for_parts(rule, signals, given.sends, given.refresh, [&](event::PlasticPart part, std::size_t signal) {
+      want(print_source(rule.synapse, part, signal, dtype_of(given.states[0].scalar_type())));
+    });
+    if (given.unchecked) return;
+    want(print_source(check_kernel(tensors.stored(given))));
+    if (tensors.columns) want(print_source(check_kernel(tensors.stored_by_columns(given))));
+  });
+}
+
+#if defined(SPIKEFORGE_WITH_CUDA)
+void step_on_gpu(const PlasticArguments& given, const plastic::BoundRule& bound, const PlasticTensors& tensors,
+                 const at::Tensor& sent) {
+  const graph::Synapse& s = bound.synapse();
+  const auto check_count = [&](const char* what, std::size_t count, int most) {
+    TORCH_CHECK_NOT_IMPLEMENTED(count <= static_cast<std::size_t>(most), plastic_name, ": on a GPU a rule has at most ",
+                                most, " ", what, ", but ", s.name, " has ", count);
+  };
+  check_count("states", s.states.size(), event::most_plastic_states);
+  check_count("traces", s.traces.size(), event::most_plastic_traces);
+  check_count("parameters", s.params.size(), event::most_plastic_params);
+  check_count("signals", s.signals.size(), event::most_plastic_signals);
+  if (given.sends) at::globalContext().alertNotDeterministic("plastic_step with sends, on a GPU");
+
+  GpuStep step{.rule = bound,
+               .args = {},
+               .weight = dtype_of(given.states[0].scalar_type()),
+               .rows = tensors.rows.rows,
+               .columns = tensors.columns ? &tensors.columns->rows : nullptr,
+               .slots = tensors.columns ? tensors.slots.const_data_ptr<std::int64_t>() : nullptr,
+               .pre = tensors.pre.gt(0),
+               .post = tensors.post.gt(0),
+               .comes = {},
+               .sends = given.sends,
+               .refresh = given.refresh};
+  if (!given.unchecked) {
+    step.args.refused[0] = verify_on_gpu(tensors.stored(given));
+    if (tensors.columns) step.args.refused[1] = verify_on_gpu(tensors.stored_by_columns(given));
+  }
+  for (std::size_t i = 0; i < s.states.size(); ++i) {
+    step.args.states[i] = given.states[i].mutable_data_ptr();
+    step.args.log_factor[i] = bound.states()[i].log_factor;
+    step.args.target[i] = bound.states()[i].target;
+  }
+  if (bound.rule().states_decay()) {
+    step.args.last = static_cast<unsigned*>(given.states.back().mutable_data_ptr());
+    if (given.step->is_cpu())
+      step.args.now = *given.step->const_data_ptr<std::int64_t>();
+    else
+      step.args.step = static_cast<const event::Int*>(given.step->const_data_ptr());
+  }
+  for (std::size_t i = 0; i < s.traces.size(); ++i) step.args.traces[i] = given.traces[i].mutable_data_ptr();
+  std::copy(given.params.begin(), given.params.end(), step.args.params);
+  for (std::size_t i = 0; i < tensors.signals.size(); ++i) {
+    const at::Tensor& signal = tensors.signals[i];
+    step.comes.push_back(signal.defined() ? signal.ne(0).any() : at::Tensor());
+    if (!signal.defined()) continue;
+    step.args.signals[i] = signal.const_data_ptr();
+    if (signal.dim() == 1) step.args.signals_of_columns |= event::Int{1} << i;
+  }
+  step.args.sent = given.sends ? sent.mutable_data_ptr() : nullptr;
+  if (!given.refresh)
+    for (const plastic::BoundRule::TraceDecay& decay : bound.trace_decays()) {
+      const at::Tensor& trace = given.traces[decay.trace];
+      if (decay.target == 0)
+        trace.mul_(decay.factor);
+      else
+        trace.sub_(decay.target).mul_(decay.factor).add_(decay.target);
+    }
+  launch_plastic(step, given.states[0]);
+}
+#endif
+
+at::Tensor plastic_step_(const PlasticArguments& given) {
+  const std::shared_ptr<const plastic::Rule> rule = check_plastic(given);
+  check_memory(given);
+  const at::ScalarType arithmetic = state_type(given.states[0].scalar_type());
+  const plastic::BoundRule bound(rule, given.params, dtype_of(arithmetic), plastic_name);
+  const PlasticTensors tensors(given, rule->synapse);
+  at::Tensor sent = at::zeros({given.sends ? given.cols : 0}, given.states[0].options().dtype(arithmetic));
+  if (given.indices.is_cuda()) {
+#if defined(SPIKEFORGE_WITH_CUDA)
+    step_on_gpu(given, bound, tensors, sent);
+#endif
   } else {
-    const std::vector<std::int32_t> before = places_of(pre), after = places_of(post);
-    plastic::Segments arriving;
-    for (const std::int32_t row : before) arriving.add(row, held.rows.begin(row), held.rows.end(row));
-    step.decay(memory, false, given.rows);
-    step.decay(memory, true, given.cols);
-    step.arrive(memory, arriving, given.sends ? sent.mutable_data_ptr() : nullptr);
-    step.change_traces(memory, false, before);
-    step.fire(memory, after);
-    step.change_traces(memory, true, after);
-    step.modulate(memory, comes);
+    note_step(given, *rule, tensors);
+    step_on_cpu(given, bound, tensors, sent);
   }
   for (const at::TensorList list : {given.states, given.traces})
     for (const at::Tensor& changed : list)
