@@ -133,7 +133,7 @@ struct PlasticOptions {
 };
 // In place, a step of connections that learn by a rule, which is synapse text (docs/plasticity.md): `states`
 // [connections] begin with matrix.weights; `traces` are [rows] or [cols]. Spikes `pre` [rows] arrive and neurons `post`
-// [cols] fire. Returns what arrives [cols], or no elements. `columns` is by_columns(matrix). On the CPU.
+// [cols] fire. Returns what arrives [cols], or no elements. `columns` is by_columns(matrix).
 SPIKEFORGE_API at::Tensor plastic_step_(std::string_view rule, at::TensorList states, at::TensorList traces,
                                         const Connections& matrix, const ByColumns& columns, const at::Tensor& pre,
                                         const at::Tensor& post, const PlasticOptions& options = {});

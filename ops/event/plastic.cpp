@@ -140,7 +140,8 @@ void check_step(bool decays, const PlasticArguments& call) {
                    ": step must be an int64 tensor, but is ", call.step->layout(), " ", call.step->scalar_type());
   TORCH_CHECK_VALUE(call.step->dim() == 0, plastic_name, ": step must be 0-dimensional, but has shape ",
                     call.step->sym_sizes());
-  check_same_device(plastic_name, "step", *call.step, call.indices);
+  TORCH_CHECK_VALUE(call.step->is_cpu() || call.step->device() == call.indices.device(), plastic_name,
+                    ": step must be on the CPU or on ", call.indices.device(), ", but is on ", call.step->device());
 }
 
 // Every check of a call, but for the numbers of the matrix. Returns the rule.

@@ -1778,13 +1778,13 @@ def plastic_step(
     Returns:
         The new states and traces, and what arrived, [cols], or without `sends` no elements.
 
-    There are no gradients, and no batch. It runs on the CPU.
+    There are no gradients, and no batch. On a GPU sums of what arrives are in any order.
 
     Raises:
         ValueError: for a text that cannot be read, with its line and column, for shapes that do not fit, and an index
             out of bounds.
         TypeError: for other dtypes.
-        NotImplementedError: on a GPU.
+        NotImplementedError: on a GPU for a rule of more than 8 states, 16 traces, 32 parameters or 8 signals.
     """
 
 def plastic_step_(
@@ -1819,13 +1819,14 @@ def plastic_step_(
     Returns:
         what arrived, [cols], or without `sends` no elements.
 
-    There are no gradients, and no batch. States and traces are changed in place. It runs on the CPU.
+    There are no gradients, and no batch. States and traces are changed in place. On a GPU sums of what arrives are in
+    any order.
 
     Raises:
         ValueError: for a text that cannot be read, with its line and column, for shapes that do not fit, and an index
             out of bounds.
         TypeError: for other dtypes.
-        NotImplementedError: on a GPU.
+        NotImplementedError: on a GPU for a rule of more than 8 states, 16 traces, 32 parameters or 8 signals.
     """
 
 @overload

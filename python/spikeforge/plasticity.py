@@ -88,7 +88,7 @@ def _numbers(rule: str, names: Sequence[str], given: Mapping[str, Any]) -> dict[
 
 
 class Plastic:
-    """Connections from ``rows`` to ``cols`` neurons that learn by a rule, on the CPU.
+    """Connections from ``rows`` to ``cols`` neurons that learn by a rule, on the weights' device.
 
     A step's cost is that of the connections of the neurons that fired, and of a number for each trace of a neuron. Of a rule
     with ``each step``, and where a signal comes, it is that of all connections.
@@ -117,12 +117,12 @@ class Plastic:
             if weights.dim() != 2:
                 raise ValueError(f"Plastic: dense weights must have shape [rows, cols], but have {list(weights.shape)}")
             rows, cols = weights.shape
-            indices = torch.arange(cols, dtype=torch.int32).repeat(rows, 1)
+            indices = torch.arange(cols, dtype=torch.int32, device=weights.device).repeat(rows, 1)
         if indptr is None:
             if indices.dim() != 2:
                 raise ValueError(f"Plastic: indices without indptr must have shape [rows, connections a row], but have {list(indices.shape)}")
             rows, width = indices.shape
-            indptr = torch.arange(rows + 1) * width
+            indptr = torch.arange(rows + 1, device=indices.device) * width
         if rows is None or cols is None:
             raise ValueError("Plastic: rows and cols of the matrix must be given")
         self.rule, self.rows, self.cols = rule, rows, cols
@@ -135,7 +135,7 @@ class Plastic:
             if key not in names[1:]:
                 raise ValueError(f"Plastic: the rule {rule.name} has no state {key} besides the weights; it has {', '.join(names[1:]) or 'none'}")
         own = weights.detach().flatten().clone()
-        kind = dict(dtype=torch.float64 if own.dtype == torch.float64 else torch.float32)
+        kind = dict(dtype=torch.float64 if own.dtype == torch.float64 else torch.float32, device=own.device)
         rest = [torch.as_tensor(given.get(key, rule.states[key]), **kind).expand(self.shape).flatten().clone() for key in names[1:]]
         self._states = [own, *rest]
         if rule.states_decay:
@@ -152,7 +152,7 @@ class Plastic:
     def states(self) -> dict[str, Tensor]:
         """The states of the connections by name, all brought to the last step, in the shape of the weights."""
         if self.rule.states_decay and self._step > 0:
-            nobody = torch.zeros(self.rows, dtype=torch.bool), torch.zeros(self.cols, dtype=torch.bool)
+            nobody = (self._states[0].new_zeros(size, dtype=torch.bool) for size in (self.rows, self.cols))
             self._call(*nobody, [], self._step - 1, refresh=True)
         return {key: t.view(self.shape) for key, t in zip(self.rule.states, self._states)}
 
@@ -185,7 +185,7 @@ class Plastic:
             if key not in self.rule.signals:
                 raise ValueError(f"Plastic: the rule {self.rule.name} has no signal {key}; it has {', '.join(self.rule.signals) or 'none'}")
         kind = torch.float64 if self._states[0].dtype == torch.float64 else torch.float32
-        return [torch.as_tensor(signals[key], dtype=kind) if key in signals else None for key in self.rule.signals]
+        return [torch.as_tensor(signals[key], dtype=kind, device=self._states[0].device) if key in signals else None for key in self.rule.signals]
 
     def _call(self, pre: Tensor, post: Tensor, signals: list[Tensor | None], step: Tensor, **options: bool) -> Tensor:
         return _OPS.plastic_step_(

@@ -161,36 +161,54 @@ def weights_and_equations(name, m, dtype=torch.float64, delay=None):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 @pytest.mark.parametrize("name", RULES)
-def test_a_rule_is_its_equations(name, dtype):
+def test_a_rule_is_its_equations(name, dtype, device):
     for kind in ("random", "duplicates", "unsorted", "empty"):
         m = matrix(kind)
         rule, weights, expected = weights_and_equations(name, m, dtype)
-        plastic = spikeforge.Plastic(rule, weights, m.indices, m.indptr, **m.size)
+        at = m.to(device)
+        plastic = spikeforge.Plastic(rule, weights.to(device), at.indices, at.indptr, **m.size)
         for t in range(25):
             pre, post = torch.rand(m.rows) < 0.2, torch.rand(m.cols) < 0.2
             reward = {"reward": 0.5 + t / 10} if name == "reward" and t % 7 == 3 else {}
             arrives = expected.step(t, pre, post, *reward.values())
-            sent = plastic.send(pre, post.to(dtype), **reward)
+            sent = plastic.send(pre.to(device), post.to(device, dtype), **reward).cpu()
             torch.testing.assert_close(sent.double(), arrives, rtol=0, atol=10 * TOLERANCE[dtype] * float(arrives.abs().max().clamp_min(1)) if arrives.numel() else 1)
         tolerance = dict(rtol=0, atol=3 * TOLERANCE[dtype])
-        torch.testing.assert_close(plastic.weights.double(), expected.w, **tolerance)
+        torch.testing.assert_close(plastic.weights.cpu().double(), expected.w, **tolerance)
         for key, trace in plastic.traces.items():
-            torch.testing.assert_close(trace.double(), {**expected.b, **expected.a}[key], **tolerance)
+            torch.testing.assert_close(trace.cpu().double(), {**expected.b, **expected.a}[key], **tolerance)
         if name == "reward":
-            torch.testing.assert_close(plastic.states["c"].double(), expected.c, **tolerance)
+            torch.testing.assert_close(plastic.states["c"].cpu().double(), expected.c, **tolerance)
 
 
-def test_dense_and_ell_connections_learn_as_those_by_rows():
+def test_each_step_and_a_signal_for_each_neuron(device):
+    rule = spikeforge.synapse("synapse s(w, c = 1; x; k; m) { on pre { x' = x + k }; on m { c' = c * 0.5 + x * m }; each step { w' = w + k * c - m }; decay c by 4 to 2; decay x by 5 }", k=0.25)
+    weights, targets = torch.rand(6, 4, dtype=torch.float64), torch.linspace(-1, 1, 4, dtype=torch.float64)
+    plastic = spikeforge.Plastic(rule, weights.to(device))
+    w, c, x = weights.clone(), torch.ones_like(weights), torch.zeros(6, dtype=torch.float64)
+    for t in range(20):
+        pre, m = torch.rand(6) < 0.3, targets * (t % 3 == 0)
+        plastic.step(pre.to(device), torch.zeros(4, dtype=torch.bool, device=device), **({"m": m.to(device)} if t % 3 < 2 else {}))
+        x, c = decayed(x, 5), decayed(c, 4, 2.0)
+        x = x + 0.25 * pre
+        if t % 3 == 0:
+            c = c * 0.5 + x[:, None] * m
+        w = w + 0.25 * c - m
+    torch.testing.assert_close(plastic.weights.cpu(), w, rtol=1e-12, atol=0)
+    torch.testing.assert_close(plastic.states["c"].cpu(), c, rtol=1e-12, atol=0)
+
+
+def test_dense_and_ell_connections_learn_as_those_by_rows(device):
     rule = RULES["pair"][0]
-    weights = torch.rand(7, 5, dtype=torch.float64)
-    columns = torch.arange(5, dtype=torch.int32).repeat(7, 1)
+    weights = torch.rand(7, 5, dtype=torch.float64, device=device)
+    columns = torch.arange(5, dtype=torch.int32, device=device).repeat(7, 1)
     made = [
         spikeforge.Plastic(rule, weights),
         spikeforge.Plastic(rule, weights, columns, cols=5),
-        spikeforge.Plastic(rule, weights.flatten(), columns.flatten(), torch.arange(0, 36, 5), rows=7, cols=5),
+        spikeforge.Plastic(rule, weights.flatten(), columns.flatten(), torch.arange(0, 36, 5, device=device), rows=7, cols=5),
     ]
     for _ in range(10):
-        pre, post = torch.rand(7) < 0.4, torch.rand(5) < 0.4
+        pre, post = torch.rand(7).to(device) < 0.4, torch.rand(5).to(device) < 0.4
         for each in made:
             each.step(pre, post)
     assert made[0].weights.shape == (7, 5) and not torch.equal(made[0].weights, weights)
