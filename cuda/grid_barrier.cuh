@@ -54,4 +54,35 @@ class GridBarrier {
   unsigned before_;
 };
 
+// For many waits, in two halves: what a block does between them need not be seen by the others.
+class SplitGridBarrier {
+ public:
+  __device__ __forceinline__ SplitGridBarrier() {
+    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(before_) : "l"(barrier_of_launch()) : "memory");
+  }
+
+  // What the block wrote before is seen by all that wait.
+  __device__ __forceinline__ void arrive() const {
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    const unsigned own = blockIdx.x == 0 ? highest - (gridDim.x - 1) : 1u;
+    asm volatile("red.release.gpu.add.u32 [%0], %1;" : : "l"(barrier_of_launch()), "r"(own) : "memory");
+  }
+
+  // Until all have arrived as often as this block.
+  __device__ __forceinline__ void wait() {
+    if (threadIdx.x == 0) {
+      unsigned now;
+      do asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(barrier_of_launch()) : "memory");
+      while (((now ^ before_) & highest) == 0);
+    }
+    before_ ^= highest;
+    __syncthreads();
+  }
+
+ private:
+  static constexpr unsigned highest = 1u << 31;
+  unsigned before_;  // of which the highest bit counts
+};
+
 }  // namespace spikeforge

@@ -26,17 +26,6 @@ double number_of(const PoissonDraws& draws, std::uint64_t index, double rate) {
   return poisson_of(word(0) << 32 | word(1), rate);
 }
 
-// As poisson_of where it inverts, whose first probability, `none`, is known.
-double inverted(double u, double rate, double none) {
-  double p = none, k = 0;
-  while (u > p && (k < rate || p > 0x1p-56)) {
-    u -= p;
-    k += 1;
-    p *= rate / k;
-  }
-  return k;
-}
-
 // Of neurons side by side: how many thresholds are below their words. False where a word is one of them.
 bool count_below(const std::uint32_t* words, const PoissonInput& input, std::int32_t* numbers) {
   std::uint32_t ties = 0;
@@ -99,7 +88,7 @@ void add_each_typed(const PoissonInputs& inputs, const PoissonDraws& draws, std:
       const DoubleWord bits = DoubleWord{high[before + i]} << 32 | low[before + i];
       const double rate = inputs.rates[at + i];
       const double number =
-          is_inverted(rate) ? inverted(uniform_of(bits), rate, inputs.none[at + i]) : poisson_of(bits, rate);
+          is_inverted(rate) ? inverted_poisson_of(uniform_of(bits), rate, inputs.none[at + i]) : poisson_of(bits, rate);
       x[at + i] += static_cast<T>(inputs.weights[at + i]) * static_cast<T>(number);
     }
   });

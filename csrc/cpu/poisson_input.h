@@ -49,6 +49,8 @@ constexpr bool is_inverted(double rate) { return rate < 16; }
 // above k where its upper word is above that; where it is the same its lower word decides.
 std::vector<std::uint32_t> poisson_thresholds(double rate);
 
+constexpr std::int64_t least_tabled = 32;  // neurons of one rate, which pay for its table within some steps
+
 // Where inversion begins; 0 of other rates.
 double probability_of_none(double rate);
 

@@ -93,6 +93,7 @@ struct Definition {
   std::optional<Jvp> jvp;
   std::optional<Batching> batching;
   bool cpu_for_missing_devices = false;
+  std::function<void(const Arguments& in)> say_copies;  // once, before copies run; null: torch's warning
   bool save_results = false;
   bool zero_all = false;
   std::vector<std::size_t> zeroed;

@@ -230,7 +230,10 @@ CustomOp custom_op_of(const std::string& schema, const Parts& parts) {
   if (parts.has("cpu_source")) op.cpu(kernel_of_source(parts.text("cpu_source"), parts.text("cpu_entry"), read));
   if (parts.has("cuda")) definition.cuda = computed_by(parts.text("cuda"), "its CUDA function", shapes, read);
   if (parts.has("cuda_source")) op.cuda(cuda_of(parts));
-  if (parts.has("cpu_for_missing_devices")) op.cpu_for_missing_devices();
+  if (parts.has("copies")) {  // torch's own warning of an operator does not reach Python's
+    op.cpu_for_missing_devices();
+    definition.say_copies = [say = Function(parts.text("copies"))](const Arguments& in) { say(in); };
+  }
   if (parts.has("vjp")) op.vjp(parts.text("vjp"));
   if (parts.has("jvp")) op.jvp(jvp_by(parts.text("jvp")));
   if (parts.has("vmap")) op.batching(batching_by(parts.text("vmap")));

@@ -292,6 +292,7 @@ void Operator::run_on_cpu(torch::jit::Stack& stack) const {
 void Operator::run_on_cpu_by_copies(torch::jit::Stack& stack) const {
   const at::Device device = prepare(*this, stack).device();
   std::call_once(warned_of_copies_, [&] {
+    if (definition.say_copies) return definition.say_copies(arguments(values(stack)));
     TORCH_WARN(name, " has no kernel for ", device,
                ": its CPU function runs on copies of the arguments, and its "
                "results are copied back");

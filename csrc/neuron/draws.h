@@ -252,9 +252,10 @@ SPIKEFORGE_PLAIN_FN double log_of_poisson(double k, double rate) {
   return -deviance(k, rate) - stirling_error(k) - 0.918938533204672741780 - 0.5 * log_of(k);
 }
 
-// By inversion: the probabilities are gone through from 0 on. Behind the 2^-53 that is left of u they end.
-SPIKEFORGE_PLAIN_FN double small_poisson_of(double u, double rate) {
-  double p = exp_of(-rate), k = 0;
+// By inversion: the probabilities are gone through from 0 on, which has `none`, exp_of(-rate). Behind the 2^-53 that is
+// left of u they end.
+SPIKEFORGE_PLAIN_FN double inverted_poisson_of(double u, double rate, double none) {
+  double p = none, k = 0;
   while (u > p && (k < rate || p > 0x1p-56)) {
     u -= p;
     k += 1;
@@ -284,10 +285,13 @@ SPIKEFORGE_PLAIN_FN double large_poisson_of(DoubleWord bits, double rate) {
   return floor(rate);
 }
 
+constexpr double least_of_rejection = 16;  // smaller rates are inverted
+
 SPIKEFORGE_PLAIN_FN double poisson_of(DoubleWord bits, double rate) {
-  constexpr double least_of_rejection = 16, most = 1.7976931348623157e308;
+  constexpr double most = 1.7976931348623157e308;
   if (!(0 <= rate && rate <= most)) return nan_double();
-  return rate < least_of_rejection ? small_poisson_of(uniform_of(bits), rate) : large_poisson_of(bits, rate);
+  return rate < least_of_rejection ? inverted_poisson_of(uniform_of(bits), rate, exp_of(-rate))
+                                   : large_poisson_of(bits, rate);
 }
 
 // ---- the laws, as neuron text names them ----

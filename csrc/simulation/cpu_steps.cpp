@@ -15,8 +15,7 @@ namespace {
 
 // A thread with fewer is not worth waking: one takes about as long as the parallel region does.
 constexpr std::int64_t least_neurons = 1024;
-constexpr std::int64_t granule = 64;       // parts begin on cache lines
-constexpr std::int64_t least_tabled = 32;  // columns of one rate, which pay for its table within some steps
+constexpr std::int64_t granule = 64;  // parts begin on cache lines
 // The kernel walks 16 rows and more side by side, in an order that depends on where they begin; fewer one by one.
 constexpr std::int64_t most_rows = 15;
 
@@ -28,29 +27,16 @@ std::vector<double> numbers_of(const at::Tensor& t) {
 
 }  // namespace
 
-CpuSteps::Cell::Cell(const TracedCell& cell, std::vector<at::Tensor> given_inputs, const at::Tensor& output,
-                     std::vector<at::Tensor> given_states, std::vector<at::Tensor> given_params,
-                     const std::optional<at::Tensor>& seed)
-    : inputs(std::move(given_inputs)), states(std::move(given_states)), params(std::move(given_params)) {
-  call.cell = &cell;
-  call.inputs = inputs;
-  call.states = states;
-  call.params = params;
-  call.seed = seed.value_or(at::Tensor());
-  prepared = ops::prepare(call);
-  results.outputs.resize(cell.outputs.size());  // the others are computed, and go nowhere
-  results.outputs[0] = output;
-  results.states.append(states.begin(), states.end());  // in place: a tile is loaded before it is stored
-  described.emplace(call, prepared, results);
-  program = cpu::program_of(described->launch);
-  scratch_bytes = program.loop.forward_scratch(described->launch, program.context, program.largest_tile);
+CpuSteps::Cell::Cell(const Group& group, std::vector<at::Tensor> inputs, const at::Tensor& output)
+    : GroupCall(group, std::move(inputs), output, {}) {
+  program = cpu::program_of(launch());
+  scratch_bytes = program.loop.forward_scratch(launch(), program.context, program.largest_tile);
 }
 
 void CpuSteps::Cell::run(std::int64_t begin, std::int64_t end) const {
   void* const scratch = ops::thread_scratch(scratch_bytes);
   for (std::int64_t first = begin; first < end; first += program.largest_tile)
-    program.loop.forward(described->launch, program.context, first, std::min(first + program.largest_tile, end),
-                         scratch);
+    program.loop.forward(launch(), program.context, first, std::min(first + program.largest_tile, end), scratch);
 }
 
 CpuSteps::CpuSteps(Running& running)
@@ -89,7 +75,7 @@ void CpuSteps::make_groups() {
       inputs.push_back(
           arriving_.narrow(0, static_cast<std::int64_t>(k) * size + group.begin, group.size()).unsqueeze(0));
     const at::Tensor spikes = running_.spikes_.narrow(0, group.begin, group.size()).unsqueeze(0);
-    groups_.emplace_back(*group.cell, std::move(inputs), spikes, group.states, group.params, group.seed);
+    groups_.emplace_back(group, std::move(inputs), spikes);
   }
 }
 
@@ -119,7 +105,7 @@ std::vector<CpuSteps::PoissonRun> CpuSteps::runs_of(const PoissonDrive& drive) {
     while (end < running_.columns() && same(begin, end)) ++end;
     const double rate = drive.rates[static_cast<std::size_t>(begin)];
     if (rate == 0) continue;
-    if (end - begin >= least_tabled && cpu::is_inverted(rate)) {
+    if (end - begin >= cpu::least_tabled && cpu::is_inverted(rate)) {
       const auto [table, is_new] = thresholds_.try_emplace(rate);
       if (is_new) table->second = cpu::poisson_thresholds(rate);
       runs.push_back({begin, end,
@@ -151,7 +137,7 @@ CpuSteps::Parts CpuSteps::divided(std::int64_t threads) const {
 void CpuSteps::set_step(std::int64_t step) {
   step_ = step;
   ring_.offsets = &offsets_[static_cast<std::size_t>((step + slots_ - 1) % slots_)];  // from the step before
-  for (Cell& cell : groups_) cell.described->launch.draws.offset_number = step;
+  for (Cell& cell : groups_) cell.launch().draws.offset_number = step;
 }
 
 void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {

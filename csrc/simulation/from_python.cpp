@@ -189,6 +189,12 @@ std::int64_t begin(const Held& held) {
   return running.step();
 }
 
+// Whether `simulate` is the fastest way: on a GPU whose steps are operators a graph of them is.
+bool simulates(const Held& held) {
+  Running& running = held->network.running();
+  return running.options().device().is_cpu() || running.gpu_steps() != nullptr;
+}
+
 std::vector<StateProbe> probes(const Held& held, c10::IntArrayRef populations, const Strings& states,
                                const Lists& neurons) {
   std::vector<StateProbe> asked;
@@ -262,6 +268,7 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), libr
   define("load_state", ", Tensor[] tensors) -> ()", TORCH_FN(Alone<load_state>::call));
   define("connections", ") -> int", TORCH_FN(Alone<connections>::call));
   define("begin", ") -> int", TORCH_FN(Alone<begin>::call));
+  define("simulates", ") -> bool", TORCH_FN(Alone<simulates>::call));
   const char* const recorded = ", int steps, bool spikes, int[] populations, str[] states, Tensor[] neurons) -> ";
   define("simulate", (std::string(recorded) + "(Tensor steps, Tensor neurons, Tensor[] states)").c_str(),
          TORCH_FN(Alone<simulate>::call));

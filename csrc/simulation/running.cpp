@@ -1,6 +1,8 @@
 #include <spikeforge/neuron/random.h>
 #include <spikeforge/ops/event.h>
 #include <spikeforge/simulation/internal/cpu_steps.h>
+#include <spikeforge/simulation/internal/gpu_steps.h>
+#include <spikeforge/simulation/internal/near_first.h>
 #include <spikeforge/simulation/internal/running.h>
 #include <spikeforge/simulation/internal/sort_rows.h>
 
@@ -114,6 +116,7 @@ void Running::connect(const Description& description) {
   TORCH_CHECK_VALUE(!is_connected || matrix_.delays.min().item<std::int64_t>() >= 1,
                     "Network: a delay must be at least 1 step, but one is 0");
   if (options.device.is_cpu()) sort_rows(matrix_);
+  if (options.device.is_cuda()) near_ = near_first(matrix_);
 }
 
 void Running::make_drives(const Description& description) {
@@ -252,6 +255,14 @@ const at::Tensor& Running::advance() {
 CpuSteps& Running::cpu_steps() {
   if (cpu_steps_ == nullptr) cpu_steps_ = std::make_unique<CpuSteps>(*this);
   return *cpu_steps_;
+}
+
+GpuSteps* Running::gpu_steps() {
+  if (gpu_steps_ == nullptr && has_gpu_steps_) {
+    gpu_steps_ = GpuSteps::make(*this);
+    has_gpu_steps_ = gpu_steps_ != nullptr;
+  }
+  return gpu_steps_.get();
 }
 
 }  // namespace spikeforge::simulation

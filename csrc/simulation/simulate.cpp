@@ -1,5 +1,6 @@
 #include <spikeforge/jit/recorder.h>
 #include <spikeforge/simulation/internal/cpu_steps.h>
+#include <spikeforge/simulation/internal/gpu_steps.h>
 #include <spikeforge/simulation/internal/recorder.h>
 #include <spikeforge/simulation/internal/undifferentiated.h>
 #include <spikeforge/simulation/network.h>
@@ -34,29 +35,72 @@ Recording on_cpu(Running& running, std::int64_t steps, bool spikes, std::vector<
   return {tensor_of(list.steps), tensor_of(list.neurons), std::move(record.states)};
 }
 
+// Of steps on a GPU, which are listed behind each piece of them.
+class GpuRecord {
+ public:
+  GpuRecord(const Running& running, std::int64_t steps, const std::vector<Probe>& probes)
+      : first_(running.step()),
+        when_{at::empty({0}, running.options().dtype(at::kLong))},
+        who_{when_.front()},
+        states_(states_of(running, steps, probes)) {}
+
+  // Steps done, ..., done + count - 1 of the call, from `fired` [at least count, neurons].
+  void list(const at::Tensor& fired, std::int64_t done, std::int64_t count) {
+    const at::Tensor places = fired.slice(0, 0, count).nonzero();
+    when_.push_back(places.select(1, 0).add(first_ + done));
+    who_.push_back(places.select(1, 1));
+  }
+
+  std::vector<at::Tensor>& states() { return states_; }
+
+  Recording take() { return {at::cat(when_), at::cat(who_), std::move(states_)}; }
+
+ private:
+  static std::vector<at::Tensor> states_of(const Running& running, std::int64_t steps,
+                                           const std::vector<Probe>& probes) {
+    std::vector<at::Tensor> states;
+    for (const Probe& probe : probes) states.push_back(at::empty({steps, probe.neurons.numel()}, running.options()));
+    return states;
+  }
+
+  const std::int64_t first_;
+  std::vector<at::Tensor> when_, who_, states_;
+};
+
 Recording by_operators(Running& running, std::int64_t steps, bool spikes, std::vector<Probe> probes) {
-  const auto whole = running.options().dtype(at::kLong);
-  std::vector<at::Tensor> when{at::empty({0}, whole)}, who{at::empty({0}, whole)};
-  Recording recording;
-  for (const Probe& probe : probes)
-    recording.states.push_back(at::empty({steps, probe.neurons.numel()}, running.options()));
-  const std::int64_t first = running.step();
+  GpuRecord record(running, steps, probes);
   Recorder recorder(running, std::min(steps, steps_at_once), spikes, std::move(probes));
   for (std::int64_t done = 0; done < steps;) {
     const std::int64_t count = std::min(steps_at_once, steps - done);
     recorder.run(count);
-    if (spikes) {
-      const at::Tensor places = recorder.fired().slice(0, 0, count).nonzero();
-      when.push_back(places.select(1, 0).add(first + done));
-      who.push_back(places.select(1, 1));
-    }
-    for (std::size_t k = 0; k < recording.states.size(); ++k)
-      recording.states[k].slice(0, done, done + count).copy_(recorder.states()[k].slice(0, 0, count));
+    if (spikes) record.list(recorder.fired(), done, count);
+    for (std::size_t k = 0; k < record.states().size(); ++k)
+      record.states()[k].slice(0, done, done + count).copy_(recorder.states()[k].slice(0, 0, count));
     done += count;
   }
-  recording.steps = at::cat(when);
-  recording.neurons = at::cat(who);
-  return recording;
+  return record.take();
+}
+
+// Steps of a launch: so many that launching costs nothing beside them, and that spikes of all neurons take little room.
+std::int64_t steps_of_a_launch(const Running& running) {
+  constexpr std::int64_t most = 256, most_spikes = std::int64_t{1} << 24;
+  return std::clamp(most_spikes / std::max<std::int64_t>(running.size(), 1), steps_at_once, most);
+}
+
+Recording by_one_kernel(Running& running, std::int64_t steps, bool spikes, std::vector<Probe> probes) {
+  GpuRecord record(running, steps, probes);
+  GpuSteps& walk = *running.gpu_steps();
+  walk.record(probes, record.states());
+  const std::int64_t most = steps_of_a_launch(running);
+  const at::Tensor fired =
+      spikes ? at::empty({std::min(steps, most), running.size()}, running.options().dtype(at::kBool)) : at::Tensor();
+  for (std::int64_t done = 0; done < steps;) {
+    const std::int64_t count = std::min(most, steps - done);
+    walk.run(count, fired, done);
+    if (spikes) record.list(fired, done, count);
+    done += count;
+  }
+  return record.take();
 }
 
 }  // namespace
@@ -71,7 +115,10 @@ Recording simulate(Network& network, std::int64_t steps, const SimulateOptions& 
   for (const StateProbe& asked : options.states) probes.push_back(running.probe(asked));
   // Operators note their kernels where a pack is recorded.
   const bool is_on_cpu = running.options().device().is_cpu() && jit::recorder() == nullptr;
-  return (is_on_cpu ? simulation::on_cpu : simulation::by_operators)(running, steps, options.spikes, std::move(probes));
+  const auto by = is_on_cpu                        ? simulation::on_cpu
+                  : running.gpu_steps() != nullptr ? simulation::by_one_kernel
+                                                   : simulation::by_operators;
+  return by(running, steps, options.spikes, std::move(probes));
 }
 
 std::pair<at::Tensor, at::Tensor> Recording::of(const Population& population) const {

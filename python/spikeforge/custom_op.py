@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -206,7 +207,7 @@ def custom_op(
         if zero_results is not False:
             parts["zero_results"] = list(range(len(parts.results)) if zero_results is True else zero_results)
         if on_missing_device == "cpu":
-            parts["cpu_for_missing_devices"] = 1
+            parts.add("copies", _say_copies(parts.name))
         return CustomOp(schema, parts)
     except BaseException:
         parts.close()
@@ -314,6 +315,17 @@ def _described(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"a {type(value).__name__} of {', '.join(type(element).__name__ for element in value) or 'nothing'}"
     return f"a {type(value).__name__}"
+
+
+def _say_copies(name: str) -> Callable[..., list[Tensor]]:
+    def say(*args: Any) -> list[Tensor]:
+        tensors = itertools.chain.from_iterable(arg if isinstance(arg, (list, tuple)) else [arg] for arg in args)
+        device = next(t.device for t in tensors if isinstance(t, Tensor))
+        copies = "its CPU function runs on copies of the arguments, and its results are copied back"
+        warnings.warn(f"{name} has no kernel for {device}: {copies}", stacklevel=2)
+        return []
+
+    return say
 
 
 # --- shapes ----------------------------------------------------------------------------------------------------------

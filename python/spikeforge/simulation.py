@@ -24,9 +24,9 @@ from spikeforge.plasticity import Synapse
 from spikeforge.rules import Law, Rule
 
 _CPP = torch.ops.spikeforge_simulation
-STEPS_AT_ONCE = 20  # on a GPU in one CUDA graph; what is recorded is listed as often
+STEPS_AT_ONCE = 20  # in one CUDA graph; what is recorded is listed as often
 STEPS_OF_PROGRESS = 100  # between two looks at the clock
-STEPS_UNINTERRUPTED = 1000  # on the CPU in one operator, within which Python sees no signal
+STEPS_UNINTERRUPTED = 1000  # in one operator, within which Python sees no signal
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -368,8 +368,10 @@ def simulate(
 ) -> Recording:
     """Steps a network on, from where the last call left it.
 
-    On a GPU the steps are replays of a CUDA graph, which is captured once for what is recorded and kept. An interrupt comes
-    between pieces of 1000 steps (20 on a GPU): the network stands after the last whole piece then.
+    On a GPU one kernel walks over many steps. Where the network is deterministic (or has more kinds of neuron than the GPU has
+    multiprocessors, or more than four drives of the same input) the steps are replays of a CUDA graph, which is captured once for
+    what is recorded and kept. An interrupt comes between pieces of 1000 steps (20 of a graph): the network stands after the last
+    whole piece then.
 
     Args:
         spikes: whether they are recorded.
@@ -386,7 +388,7 @@ def simulate(
     neurons = [_chosen(each[2]) for each in states]
     asked: Asked = (spikes, [network._number(each[0]) for each in states], [each[1] for each in states], neurons)
     with network._alone():
-        pieces = _on_gpu(network, steps, asked) if network.device.type == "cuda" else _on_cpu(network, steps, asked, progress)
+        pieces = _by_pieces(network, steps, asked, progress) if _CPP.simulates(network._held) else _by_graph(network, steps, asked)
         recorded, begun, done = [], time.perf_counter(), 0
         kept: list[Tensor] = []  # states of all steps: those of a piece are copied there, so that none are twice in memory
         for count, piece in pieces:
@@ -402,7 +404,7 @@ def simulate(
         return Recording(when, who, kept)
 
 
-def _on_cpu(network: Network, steps: int, asked: Asked, progress: bool):
+def _by_pieces(network: Network, steps: int, asked: Asked, progress: bool):
     most = STEPS_OF_PROGRESS if progress else STEPS_UNINTERRUPTED
     _CPP.begin(network._held)
     for done in range(0, max(steps, 1), most):
@@ -411,7 +413,7 @@ def _on_cpu(network: Network, steps: int, asked: Asked, progress: bool):
 
 
 @torch.no_grad()
-def _on_gpu(network: Network, steps: int, asked: Asked):
+def _by_graph(network: Network, steps: int, asked: Asked):
     first = _CPP.begin(network._held)
     if network._captured is None or not network._captured.is_of(asked):
         network._captured = Captured(network, asked)

@@ -93,7 +93,8 @@ def leaves(dtype, device, x, states, params):
     """The call's tensors as floats that require gradients, and those: the counter is none."""
     leaf = lambda t: t.to(device, dtype).requires_grad_()
     x, states = leaf(x), [t if t is None else leaf(t) if i < 2 else t.to(device, dtype) for i, t in enumerate(states)]
-    params = {k: leaf(t) if isinstance(t, torch.Tensor) and k != "bias_exp" else t for k, t in params.items()}
+    of_its_own = lambda k, t: t.to(device) if k == "bias_exp" else leaf(t)
+    params = {k: of_its_own(k, t) if isinstance(t, torch.Tensor) else t for k, t in params.items()}
     return x, states, params, [t for t in (x, *states[:2], *params.values()) if isinstance(t, torch.Tensor) and t.requires_grad]
 
 
@@ -128,7 +129,7 @@ def test_floats_have_the_bits_of_the_integers_and_the_gradients_of_the_loop(tern
         torch.autograd.backward(oracle, upstream)
         torch.autograd.backward(results[:3], [g.to(device, dtype) for g in upstream])
         for got, want in zip(wanted, leaves64, strict=True):
-            close(got.grad, want.grad if want.grad is not None else torch.zeros_like(want), 1e-6 if dtype is torch.float64 else 2e-5)  # surrogates are computed in haste
+            close(got.grad, want.grad if want.grad is not None else torch.zeros_like(want), 5e-6 if dtype is torch.float64 else 2e-5)  # surrogates are computed in haste
     assert fired > 0
 
 

@@ -303,28 +303,86 @@ def test_a_gpu_gives_the_spikes_of_the_cpu(cuda):
         assert listed(here) == listed(there)
 
 
-def test_the_graph_of_a_gpu_is_kept_until_something_else_is_recorded(cuda):
-    made, (a, _, _) = network(cuda)
+def many(device, sending, dtype=torch.float64, **options):
+    """A network whose spikes a GPU sends in this way: by how many connections a neuron has, and how many of delay 1."""
+    made = spikeforge.Network(seed=11, dtype=dtype, device=device, **options)
+    small = sending == "own"
+    a = made.populate("a", 150_000 if small else 700, LIF, states={"v": torch.linspace(0, 1.1, 150_000 if small else 700)}, leak=0.9)
+    b = made.populate("b", 1000, TWO_INPUTS)
+    delay = {"own": rules.uniform(1, 5), "own_and_later": rules.uniform(1, 9), "later": rules.uniform(2, 300), "together": 1}[sending]
+    degree = 5 if small else 600
+    made.project(a, a, rules.fixed_out_degree(degree), weight=0.1 if sending == "together" else rules.normal(0.02, 0.03), delay=delay)
+    made.project(a, b, rules.fixed_out_degree(degree), weight=0.1 if sending == "together" else rules.normal(0.03, 0.02), delay=delay)
+    made.project(b, a, rules.fixed_out_degree(degree), weight=0.1 if sending == "together" else rules.normal(-0.01, 0.02), delay=delay, into="x")
+    made.drive(a, 0.9, weight=0.09)
+    made.drive(b, torch.linspace(1, 30, 1000), weight=0.01, into="a")
+    made.drive(b, 0.2, weight=0.3, into="b")
+    made.drive(b, 0.2, weight=0.1, into="b")
+    made.inject(b, 0.02)
+    return made, (a, b)
+
+
+@pytest.mark.parametrize("sending", ["own", "own_and_later", "later", "together"])
+def test_a_gpu_gives_the_spikes_of_the_cpu_whoever_sends_them(cuda, sending):
+    """In pieces of one step and of many, with states of neurons anywhere, some of them twice."""
+    chosen = [0, 31, 32, 699, 5, 5]
+    recorded = []
+    for device in ("cpu", cuda):
+        made, (a, b) = many(device, sending)
+        states = [(a, "v", chosen), (b, "v", [999, 0]), (a, "wait", [3])]
+        pieces = [spikeforge.simulate(made, n, states=states) for n in (1, 2, 57)]
+        recorded.append(([listed(p) for p in pieces], [p.states for p in pieces], made.state_dict()["tensors"]))
+    (spikes, voltages, state), (of_gpu, voltages_of_gpu, state_of_gpu) = recorded
+    assert of_gpu == spikes and len(spikes[-1]) > 1000 and len(spikes[0]) > 0
+    for here, there in zip(sum(voltages, []), sum(voltages_of_gpu, [])):
+        torch.testing.assert_close(there.cpu(), here, rtol=0, atol=1e-12)
+    for here, there in zip(state, state_of_gpu):
+        torch.testing.assert_close(there.cpu(), here, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("sending", ["own_and_later", "together"])
+def test_a_gpu_goes_on_where_it_was_saved(cuda, sending):
+    whole = listed(spikeforge.simulate(many(cuda, sending)[0], 90))
+    made, _ = many(cuda, sending)
+    first = listed(spikeforge.simulate(made, 37))
+    saved = made.state_dict()
+    rest = listed(spikeforge.simulate(made, 53))
+    resumed, _ = many(cuda, sending)
+    resumed.load_state_dict(saved)
+    assert listed(spikeforge.simulate(resumed, 53)) == rest
+    assert first + rest == whole and len(rest) > 1000
+
+
+def test_float16_weights_and_float32_states_keep_the_rates_on_a_gpu(cuda):
+    counts = [len(spikeforge.simulate(many(device, "own_and_later", torch.float32, weight_dtype=torch.float16)[0], 200).steps) for device in ("cpu", cuda)]
+    assert counts[0] > 5000 and abs(counts[1] - counts[0]) < 0.05 * counts[0]
+
+
+def test_a_deterministic_network_is_replays_of_a_graph_that_is_kept(cuda):
+    """Until something else is recorded; and the last steps are none of it."""
+    made, (a, _) = many(cuda, "later", deterministic=True)
     pieces = [spikeforge.simulate(made, 40)]
     graph = made._captured.graph
     pieces.append(spikeforge.simulate(made, 25))
     assert graph is not None and made._captured.graph is graph
+    saved = made.state_dict()
     pieces.append(spikeforge.simulate(made, 25, states=[(a, "v", [3])]))
     assert made._captured.graph is not graph and pieces[-1].states[0].shape == (25, 1)
-    assert sum(map(listed, pieces), []) == listed(spikeforge.simulate(network(cuda)[0], 90))
-
-
-def test_a_graph_of_a_gpu_draws_anew_and_goes_on_where_it_was_saved(cuda):
-    """Steps of one call are replays of a graph, but for the last ones."""
-    whole = listed(spikeforge.simulate(network(cuda)[0], 90))
-    made, _ = network(cuda)
-    first = listed(spikeforge.simulate(made, 37))
-    saved = made.state_dict()
-    rest = listed(spikeforge.simulate(made, 53))
-    resumed, _ = network(cuda)
+    whole, *others = (listed(spikeforge.simulate(many(device, "later", deterministic=True)[0], 90)) for device in (cuda, cuda, "cpu"))
+    assert sum(map(listed, pieces), []) == whole and others == [whole, whole]
+    resumed, _ = many(cuda, "later", deterministic=True)
     resumed.load_state_dict(saved)
-    assert listed(spikeforge.simulate(resumed, 53)) == rest
-    assert first == whole[: len(first)]
+    assert listed(spikeforge.simulate(resumed, 25)) == listed(pieces[-1])
+
+
+def test_more_drives_than_the_kernel_takes_are_stepped_by_operators(cuda):
+    recorded = []
+    for device in ("cpu", cuda):
+        made, (a, _, _) = network(device)
+        for _ in range(4):
+            made.drive(a, 0.1, weight=0.1)
+        recorded.append(listed(spikeforge.simulate(made, 50)))
+    assert recorded[0] == recorded[1] and len(recorded[0]) > 100
 
 
 def test_what_a_network_cannot_be_is_refused_in_words():

@@ -113,14 +113,17 @@ Bounds bounds(const KernelSpec& spec) {
   }
 }
 
+std::string print_type(const KernelSpec& spec) {
+  return fmt::format("Spec<{}, {}, Values::{}, {}, {}, Sums::{}, {}, {}, {}, {}, {}, Delays::{}>",
+                     spikeforge::cuda_name(spec.weight), cuda_name(spec.entry), name_of(spec.values), spec.homogeneous,
+                     spec.indptr_bytes, name_of(spec.sums), spec.lanes, spec.columns, spec.unroll,
+                     spec.in_shared_memory, spec.transpose, name_of(spec.delays));
+}
+
 jit::KernelSource print_source(const KernelSpec& spec) {
   const Function function = function_of(spec.kernel);
   const std::string name = fmt::format("event_{}", function.name);
   const auto [threads, blocks] = bounds(spec);
-  const std::string kernel = fmt::format(
-      "Spec<{}, {}, Values::{}, {}, {}, Sums::{}, {}, {}, {}, {}, {}, Delays::{}>", spikeforge::cuda_name(spec.weight),
-      cuda_name(spec.entry), name_of(spec.values), spec.homogeneous, spec.indptr_bytes, name_of(spec.sums), spec.lanes,
-      spec.columns, spec.unroll, spec.in_shared_memory, spec.transpose, name_of(spec.delays));
   return {.name = name,
           .entry = name,
           .text = fmt::format(R"(#include <spikeforge/cuda/{header}>
@@ -131,7 +134,7 @@ extern "C" __global__ void __launch_bounds__({threads}, {blocks}) {name}(const {
 }}
 }}
 )",
-                              fmt::arg("header", function.header), fmt::arg("kernel", kernel),
+                              fmt::arg("header", function.header), fmt::arg("kernel", print_type(spec)),
                               fmt::arg("threads", threads), fmt::arg("blocks", blocks), fmt::arg("name", name),
                               fmt::arg("arguments", function.arguments), fmt::arg("call", print_call(spec)),
                               fmt::arg("guard", reads_a_matrix(spec.kernel) ? "if (is_refused(args)) return; " : ""))};

@@ -5,6 +5,7 @@
 #include <spikeforge/kernels/event/product.h>
 
 #include <cstdint>
+#include <string>
 
 namespace spikeforge::event {
 
@@ -56,6 +57,9 @@ struct Bounds {
   int threads, blocks;
 };
 Bounds bounds(const KernelSpec& spec);
+
+// Spec of cuda/event.cuh, for any kernel that reads such a matrix.
+std::string print_type(const KernelSpec& spec);
 
 jit::KernelSource print_source(const KernelSpec& spec);
 

@@ -10,7 +10,7 @@
 #include <spikeforge/cpu/event_kernels.h>
 #include <spikeforge/cpu/poisson_input.h>
 #include <spikeforge/cpu/program.h>
-#include <spikeforge/ops/common/multistep.h>
+#include <spikeforge/simulation/internal/group_call.h>
 #include <spikeforge/simulation/internal/running.h>
 #include <spikeforge/simulation/internal/thread_choice.h>
 
@@ -44,21 +44,13 @@ class CpuSteps {
   void always_share() { choice_.always_share(); }
 
  private:
-  // A cell that is run for one step after the other, on the same memory.
-  struct Cell {
-    Cell(const TracedCell& cell, std::vector<at::Tensor> inputs, const at::Tensor& output,
-         std::vector<at::Tensor> states, std::vector<at::Tensor> params, const std::optional<at::Tensor>& seed);
-    Cell(const Cell&) = delete;
-    Cell& operator=(const Cell&) = delete;
+  // A group whose cell is run for one step after the other, on the same memory.
+  struct Cell : GroupCall {
+    Cell(const Group& group, std::vector<at::Tensor> inputs, const at::Tensor& output);
 
     // Of its neurons [begin, end).
     void run(std::int64_t begin, std::int64_t end) const;
 
-    const std::vector<at::Tensor> inputs, states, params;
-    ops::MultistepCall call;
-    ops::MultistepResults results;
-    ops::Prepared prepared;
-    std::optional<ops::DescribedForward> described;
     cpu::Program program;
     std::size_t scratch_bytes = 0;
   };

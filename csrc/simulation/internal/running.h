@@ -15,6 +15,7 @@
 namespace spikeforge::simulation {
 
 class CpuSteps;
+class GpuSteps;
 
 // Neighbouring populations of one neuron, which are stepped together: neurons begin, ..., end - 1.
 struct Group {
@@ -77,9 +78,12 @@ class Running {
 
   // What steps on the CPU by, made at the first call.
   CpuSteps& cpu_steps();
+  // What steps on a GPU by, made at the first call, or null: then operators do.
+  GpuSteps* gpu_steps();
 
  private:
   friend class CpuSteps;
+  friend class GpuSteps;
 
   void make_groups(const Description& description);
   void connect(const Description& description);
@@ -95,6 +99,7 @@ class Running {
   const Neuron poisson_;
   std::vector<PoissonLayer> drives_;
   Connectivity matrix_;
+  at::Tensor near_;  // int32 [size], on a GPU: how many connections of a row have delay 1, and come first
   std::deque<PlasticConnections> plastic_;
   const void* weights_at_ = nullptr;
   at::Tensor buffer_;   // [slots, columns]: what is on its way
@@ -102,6 +107,8 @@ class Running {
   at::Tensor spikes_;   // [size], of the last step
   at::Tensor current_;  // [columns]; undefined where there is none
   std::unique_ptr<CpuSteps> cpu_steps_;
+  std::unique_ptr<GpuSteps> gpu_steps_;
+  bool has_gpu_steps_ = true;  // unless it was tried and there are none
 };
 
 }  // namespace spikeforge::simulation

@@ -1,0 +1,84 @@
+// What the host hands to the kernel that steps a network (cuda/network.cuh), and both of them read: C++17 for the host
+// compiler and NVRTC.
+#pragma once
+
+#include <spikeforge/kernels/event/arguments.h>
+
+namespace spikeforge {
+namespace network {
+
+using Int = long long;
+
+// Who sends a spike on its way, and when. A connection of delay 1 has to be served in the step of the spike, before the
+// barrier that ends it; longer ones may wait for the next step.
+//   own             the block whose neuron fired, at once: where rows are short
+//   own_and_later   that block what takes one step, and all blocks the rest in the next step
+//   later           all blocks in the next step: where nothing takes one step
+//   together        all blocks at once, behind a barrier of its own: where much takes one step
+enum class Sending : unsigned char { own, own_and_later, later, together };
+
+// The connections of a neuron that fired, of which `near` have delay 1 and come first.
+struct Spike {
+  Int first;
+  int count, near;
+};
+
+// Poisson input, [columns] each: `rates` and `weights` in the type of the network, `none` the probability of no event.
+// Of a rate that many columns have there are thresholds, from the place that `tables` names on: a number is above k
+// where the upper word of its random bits is above threshold k; where it is the same, the lower word decides.
+struct Drive {
+  const void* rates;
+  const double* none;
+  const void* weights;
+  const int* tables;  // or no_table; not_driven where the rate is 0
+  const unsigned* thresholds;
+  unsigned long long key;
+};
+constexpr int no_table = -1, not_driven = -2;
+
+// A state of a neuron, counted within the network, that is recorded: to[row * stride] becomes what `from` holds.
+struct Probe {
+  Int neuron;
+  const void* from;
+  void* to;
+  Int stride;
+};
+
+constexpr int most_drives = 4;
+
+// Columns are inputs: column k size + j is input k of neuron j.
+struct Arguments {
+  event::ProductArguments matrix;  // indices, indptr, weights, delays
+  const int* near;                 // [size], where each connection has a delay of its own
+  Int steps, size, columns, slots;
+  void* ring;                  // [slots, columns]
+  Int* step;                   // so many steps were before; raised at the end
+  const void* current;         // [columns], or null
+  void* spikes;                // [size]: the first output of the last step
+  unsigned char* fired;        // [steps, size], or null
+  Spike* lists;                // [3, size]: of steps t with the same t % 3
+  int* counts;                 // [3]: of their spikes, 0 before the first step
+  const Probe* probes;         // by neurons
+  Int probe_count, probe_row;  // their row of the first step
+  Int own_threads;             // of a block, that step its neurons; the others send what goes later
+  Int pieces;                  // in which a row is shared among warps
+  Drive drives[most_drives];
+};
+
+// Of near_first.cuh: the matrix, which changes, and how many connections of a row have delay 1.
+struct NearArguments {
+  const Int* indptr;  // [rows + 1]
+  Int rows;
+  int* indices;
+  void* weights;
+  void* delays;
+  int* near;  // [rows]
+};
+
+static_assert(sizeof(Spike) == 16 && sizeof(Drive) == 6 * 8 && sizeof(Probe) == 4 * 8, "no padding");
+static_assert(sizeof(NearArguments) == 6 * 8 &&
+                  sizeof(Arguments) == sizeof(event::ProductArguments) + (5 + 8 + 4 + 6 * most_drives) * 8,
+              "words without padding");
+
+}  // namespace network
+}  // namespace spikeforge

@@ -1,0 +1,115 @@
+#include <spikeforge/codegen/lines.h>
+#include <spikeforge/kernels/event/spec.h>
+#include <spikeforge/kernels/multistep/arguments.h>
+#include <spikeforge/kernels/multistep/spec.h>
+#include <spikeforge/kernels/network/launch.h>
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <string>
+
+namespace spikeforge::kernels {
+namespace {
+
+const char* name_of(network::Sending sending) {
+  constexpr const char* names[] = {"own", "own_and_later", "later", "together"};
+  return names[static_cast<int>(sending)];
+}
+
+// A thread has one neuron at a time.
+KernelSpec spec_of_one(const ForwardLaunch& launch) {
+  KernelSpec spec = spec_of(launch, Schedule{});
+  for (Place& place : params_of(spec))  // neurons of a warp may be of two channels here
+    if (place.spread == Spread::by_warp) place.spread = Spread::by_channel;
+  return spec;
+}
+
+event::KernelSpec matrix_of(const NetworkLaunch& launch) {
+  return {.kernel = event::Kernel::scatter,
+          .weight = launch.weights.type,
+          .entry = event::EntryType::boolean,
+          .values = event::Values::event,
+          .homogeneous = launch.weights.homogeneous,
+          .indptr_bytes = sizeof(event::Int),
+          .sums = event::Sums::floats,
+          .transpose = true,
+          .delays = launch.delays};
+}
+
+// GroupArguments of cuda/network.cuh, and draws behind them.
+class GroupWords : public ArgumentWords {
+ public:
+  GroupWords(const NetworkGroup& group, const NetworkPlan::Share& share) {
+    add(group.launch->neurons);
+    add(group.begin);
+    add(share.first_block);
+    add(share.neurons);
+    add_cell(*group.launch);
+    add_list(group.launch->states);
+    add_draws(*group.launch);
+  }
+};
+
+}  // namespace
+
+jit::KernelSource print_source(const NetworkLaunch& launch, const NetworkPlan& plan) {
+  codegen::Lines line;
+  line("#include <spikeforge/cuda/network.cuh>");
+  for (std::size_t g = 0; g < launch.groups.size(); ++g) {
+    const KernelSpec spec = spec_of_one(*launch.groups[g].launch);
+    const CellText cell = spec.cell->device_text(spec.loop.form);
+    line("#define Neuron Neuron{}  // every cell is printed by this name", g);
+    line += cell.text;
+    line("");
+    line("namespace spikeforge {{");
+    line("struct Spec{} {{", g);
+    line += print_members(spec, cell);
+    line("}};");
+    line("}}  // namespace spikeforge");
+    line("#undef Neuron");
+  }
+  line("");
+  line("namespace spikeforge {{");
+  line("namespace event {{");
+  line("using MatrixOfNetwork = {};", event::print_type(matrix_of(launch)));
+  line("}}");
+  line("namespace network {{");
+  line("using Kernel = Plan<event::MatrixOfNetwork, {}, Sending::{}, {}, {}>;", launch.drives, name_of(plan.sending),
+       plan.resident, plan.threads);
+  line("struct Args {{");
+  line("  Arguments network;");
+  for (std::size_t g = 0; g < launch.groups.size(); ++g) line("  GroupOf<Spec{0}::Cell>::type group{0};", g);
+  line("}};");
+  line("extern \"C\" __global__ void __launch_bounds__({}, 1) spikeforge_network(const __grid_constant__ Args args) {{",
+       plan.threads);
+  line("  __shared__ Shared<Kernel> shared;");
+  for (std::size_t g = 0; g < launch.groups.size(); ++g) {
+    if (g + 1 < launch.groups.size())
+      line("  if (blockIdx.x < {}) return GroupSteps<Spec{}, Kernel>::run(args.network, args.group{}, shared);",
+           plan.groups[g + 1].first_block, g, g);
+    else
+      line("  GroupSteps<Spec{0}, Kernel>::run(args.network, args.group{0}, shared);", g);
+  }
+  line("}}");
+  line("}}  // namespace network");
+  line("}}  // namespace spikeforge");
+  return {.name = "network", .entry = "spikeforge_network", .text = line.take()};
+}
+
+void launch(const NetworkLaunch& launch, const NetworkPlan& plan, const jit::LoadedKernel& kernel, void* stream) {
+  network::Arguments arguments = launch.arguments;
+  arguments.own_threads = plan.own_threads;
+  arguments.pieces = plan.pieces;
+  std::vector<std::byte> bytes(sizeof arguments);
+  std::memcpy(bytes.data(), &arguments, sizeof arguments);
+  for (std::size_t g = 0; g < launch.groups.size(); ++g) {
+    const GroupWords words(launch.groups[g], plan.groups[g]);
+    const auto* const first = static_cast<const std::byte*>(words.data());
+    bytes.insert(bytes.end(), first, first + words.bytes());
+  }
+  kernel.launch_together(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.threads), 0, stream,
+                         bytes.data());
+}
+
+}  // namespace spikeforge::kernels

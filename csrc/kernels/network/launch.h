@@ -1,0 +1,64 @@
+// A network of populations as one kernel that walks over its steps (cuda/network.cuh).
+#pragma once
+
+#include <spikeforge/jit/device.h>
+#include <spikeforge/jit/kernel_cache.h>
+#include <spikeforge/kernels/event/product.h>
+#include <spikeforge/kernels/multistep/launch.h>
+#include <spikeforge/kernels/network/arguments.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace spikeforge::kernels {
+
+// Neighbouring neurons of one cell, from number `begin` of the network on: a launch of one step, whose states are
+// initial and results in one, and whose inputs and outputs are not read.
+struct NetworkGroup {
+  const ForwardLaunch* launch = nullptr;
+  std::int64_t begin = 0;
+};
+
+// `arguments` lack what the plan says, and what a call of steps is about.
+struct NetworkLaunch {
+  DType type{};  // float32 or float64
+  std::span<const NetworkGroup> groups;
+  event::Weights weights;
+  event::Delays delays{};
+  std::int64_t least_delay = 1;
+  std::int64_t next_step = 0;  // connections of delay 1
+  int drives = 0;
+  network::Arguments arguments{};
+};
+
+// How a network is laid over a GPU: the one place that chooses, and why.
+struct NetworkPlan {
+  network::Sending sending{};
+  bool resident = false;     // a thread has one neuron at most
+  std::int64_t threads = 0;  // of a block
+  std::int64_t blocks = 0;
+  std::int64_t own_threads = 0, pieces = 1;  // network::Arguments
+  struct Share {
+    std::int64_t first_block = 0, neurons = 0;  // of a block
+  };
+  std::vector<Share> groups;
+};
+
+// Nothing where there is no such kernel: more kinds of neuron than blocks, more drives than it takes, or too many
+// arguments.
+std::optional<NetworkPlan> plan_of(const NetworkLaunch& launch, const jit::Device& device);
+
+jit::KernelSource print_source(const NetworkLaunch& launch, const NetworkPlan& plan);
+
+// Brings the connections of delay 1 to the front of each row, and says in `near` how many they are. Weights and delays
+// of so many bytes each; weights of 0 bytes are not touched.
+void bring_near_first(const network::NearArguments& arguments, int weight_bytes, int delay_bytes,
+                      const jit::Device& device, void* stream);
+jit::KernelSource print_near_first(int weight_bytes, int delay_bytes);
+
+// Launches so many steps, which `launch.arguments` say; nothing is waited for. The device must be current.
+void launch(const NetworkLaunch& launch, const NetworkPlan& plan, const jit::LoadedKernel& kernel, void* stream);
+
+}  // namespace spikeforge::kernels

@@ -1,0 +1,195 @@
+#include <spikeforge/cpu/poisson_input.h>
+#include <spikeforge/jit/recorder.h>
+#include <spikeforge/simulation/internal/gpu_steps.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+
+#if defined(SPIKEFORGE_WITH_CUDA)
+#include <spikeforge/ops/common/on_stream.h>
+#endif
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <span>
+#include <utility>
+
+namespace spikeforge::simulation {
+namespace {
+
+// What the kernel looks up of a drive's rates, of which few are different.
+struct RateTables {
+  std::vector<double> none;
+  std::vector<std::int32_t> tables, thresholds;
+
+  explicit RateTables(const at::Tensor& rates) {
+    const at::Tensor numbers = rates.to(at::kCPU, at::kDouble);
+    const std::span<const double> all(numbers.const_data_ptr<double>(), static_cast<std::size_t>(numbers.numel()));
+    std::map<double, std::int64_t> columns_of;
+    for (const double rate : all) ++columns_of[rate];
+    std::map<double, std::pair<double, std::int32_t>> known;
+    for (const auto& [rate, columns] : columns_of)
+      known[rate] = {cpu::probability_of_none(rate), rate == 0 ? network::not_driven : table_of(rate, columns)};
+    for (const double rate : all) {
+      none.push_back(known[rate].first);
+      tables.push_back(known[rate].second);
+    }
+  }
+
+ private:
+  std::int32_t table_of(double rate, std::int64_t columns) {
+    if (columns < cpu::least_tabled || !cpu::is_inverted(rate)) return network::no_table;
+    const auto place = static_cast<std::int32_t>(thresholds.size());
+    for (const std::uint32_t threshold : cpu::poisson_thresholds(rate))
+      thresholds.push_back(static_cast<std::int32_t>(threshold));
+    thresholds.push_back(-1);  // the largest word, which ends the search
+    return place;
+  }
+};
+
+template <class T>
+at::Tensor on_device(const std::vector<T>& numbers, at::ScalarType type, c10::Device device) {
+  at::Tensor t = at::empty({std::ssize(numbers)}, type);
+  if (!numbers.empty()) std::memcpy(t.mutable_data_ptr(), numbers.data(), numbers.size() * sizeof(T));
+  return t.to(device);
+}
+
+}  // namespace
+
+std::unique_ptr<GpuSteps> GpuSteps::make(Running& running) {
+  if (!running.options().device().is_cuda() || running.deterministic_ || running.size() == 0 ||
+      jit::recorder() != nullptr)
+    return nullptr;
+  std::unique_ptr<GpuSteps> steps(new GpuSteps(running));
+  return steps->plan() ? std::move(steps) : nullptr;
+}
+
+GpuSteps::GpuSteps(Running& running)
+    : running_(running),
+      lists_(at::empty({3, running.size(), 2}, running.options().dtype(at::kLong))),
+      counts_(at::empty({3}, running.options().dtype(at::kInt))) {
+  static_assert(sizeof(network::Spike) == 2 * sizeof(std::int64_t));
+  make_groups();
+  make_drives();
+  const Connectivity& matrix = running.matrix();
+  const at::Tensor& delays = matrix.delays;
+  const bool is_connected = matrix.indices.numel() > 0;
+  launch_.type = ops::dtype_of(running.options().dtype().toScalarType());
+  launch_.groups = groups_;
+  launch_.weights = {matrix.weights.const_data_ptr(), ops::dtype_of(matrix.weights.scalar_type()),
+                     matrix.weights.numel() == 1};
+  launch_.delays = delays.numel() == 1                 ? event::Delays::one
+                   : delays.scalar_type() == at::kByte ? event::Delays::bytes
+                                                       : event::Delays::words;
+  if (is_connected) {
+    launch_.least_delay = delays.min().item<std::int64_t>();
+    launch_.next_step = running.near_.defined()    ? running.near_.sum().item<std::int64_t>()
+                        : launch_.least_delay == 1 ? matrix.indices.numel()
+                                                   : 0;
+  }
+  network::Arguments& a = launch_.arguments;
+  a.matrix.indices = matrix.indices.const_data_ptr<std::int32_t>();
+  a.matrix.indptr = matrix.indptr.const_data_ptr();
+  a.matrix.rows = running.size();
+  a.matrix.cols = running.columns();
+  a.matrix.nnz = matrix.indices.numel();
+  a.matrix.weights = launch_.weights.data;
+  a.matrix.delays = delays.const_data_ptr();
+  a.matrix.delay_bytes = delays.element_size();
+  a.near = running.near_.defined() ? running.near_.const_data_ptr<int>() : nullptr;
+  a.size = running.size();
+  a.columns = running.columns();
+  a.slots = running.buffer_.size(0);
+  a.ring = running.buffer_.mutable_data_ptr();
+  a.step = static_cast<network::Int*>(running.step_.mutable_data_ptr());
+  a.current = running.current_.defined() ? running.current_.const_data_ptr() : nullptr;
+  a.spikes = running.spikes_.mutable_data_ptr();
+  a.lists = static_cast<network::Spike*>(lists_.mutable_data_ptr());
+  a.counts = counts_.mutable_data_ptr<int>();
+}
+
+void GpuSteps::make_groups() {
+  for (const Group& group : running_.groups_) {
+    if (group.size() == 0) continue;
+    const at::Tensor own = running_.spikes_.narrow(0, group.begin, group.size()).unsqueeze(0);
+    const GroupCall& call =
+        calls_.emplace_back(group, std::vector<at::Tensor>(group.cell->inputs.size(), own), own, running_.step_);
+    groups_.push_back({&call.launch(), group.begin});
+  }
+}
+
+void GpuSteps::make_drives() {
+  launch_.drives = static_cast<int>(running_.drives_.size());
+  if (launch_.drives > network::most_drives) return;
+  for (std::size_t d = 0; d < running_.drives_.size(); ++d) {
+    const PoissonLayer& layer = running_.drives_[d];
+    const RateTables found(layer.rates);
+    const c10::Device device = layer.rates.device();
+    const at::Tensor none = on_device(found.none, at::kDouble, device),
+                     tables = on_device(found.tables, at::kInt, device),
+                     thresholds = on_device(found.thresholds, at::kInt, device);
+    rate_tables_.insert(rate_tables_.end(), {none, tables, thresholds});
+    launch_.arguments.drives[d] = {.rates = layer.rates.const_data_ptr(),
+                                   .none = none.const_data_ptr<double>(),
+                                   .weights = layer.weights.const_data_ptr(),
+                                   .tables = tables.const_data_ptr<int>(),
+                                   .thresholds = static_cast<const unsigned*>(thresholds.const_data_ptr()),
+                                   .key = static_cast<unsigned long long>(layer.seed.item<std::int64_t>())};
+  }
+}
+
+#if defined(SPIKEFORGE_WITH_CUDA)
+bool GpuSteps::plan() {
+  const jit::Device& device = ops::gpu_of(running_.buffer_);
+  const auto plan = kernels::plan_of(launch_, device);
+  if (!plan) return false;
+  plan_ = *plan;
+  const c10::DeviceGuard guard(running_.buffer_.device());
+  ops::stream_of(running_.buffer_);  // makes its context current
+  kernel_ = &jit::KernelCache::get().get(print_source(launch_, plan_), jit::name_of_arch(device));
+  return true;
+}
+
+void GpuSteps::run(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
+  if (steps == 0) return;
+  const c10::DeviceGuard guard(running_.buffer_.device());
+  counts_.zero_();
+  launch_.arguments.steps = steps;
+  launch_.arguments.fired =
+      fired.defined() ? reinterpret_cast<unsigned char*>(fired.mutable_data_ptr<bool>()) : nullptr;
+  launch_.arguments.probe_row = row;
+  kernels::launch(launch_, plan_, *kernel_, ops::stream_of(running_.buffer_));
+}
+#else
+bool GpuSteps::plan() { return false; }
+void GpuSteps::run(std::int64_t, const at::Tensor&, std::int64_t) {}
+#endif
+
+void GpuSteps::record(const std::vector<Probe>& probes, const std::vector<at::Tensor>& states) {
+  std::vector<network::Probe> all;
+  for (std::size_t k = 0; k < probes.size(); ++k) {
+    const Probe& probe = probes[k];
+    const at::Tensor& state = probe.group->states[probe.state];
+    const std::int64_t bytes = state.element_size();
+    const at::Tensor chosen = probe.neurons.cpu();
+    const auto* const neurons = chosen.const_data_ptr<std::int64_t>();
+    auto* const to = static_cast<char*>(states[k].mutable_data_ptr());
+    const auto* const from = static_cast<const char*>(state.const_data_ptr());
+    for (std::int64_t i = 0; i < chosen.numel(); ++i)
+      all.push_back({.neuron = probe.group->begin + neurons[i],
+                     .from = from + neurons[i] * bytes,
+                     .to = to + i * bytes,
+                     .stride = chosen.numel()});
+  }
+  std::ranges::stable_sort(all, {}, &network::Probe::neuron);
+  const std::int64_t bytes = std::ssize(all) * static_cast<std::int64_t>(sizeof(network::Probe));
+  at::Tensor listed = at::empty({bytes}, at::kByte);
+  if (bytes > 0) std::memcpy(listed.mutable_data_ptr(), all.data(), static_cast<std::size_t>(bytes));
+  probes_ = listed.to(running_.options().device());
+  launch_.arguments.probes = static_cast<const network::Probe*>(probes_.const_data_ptr());
+  launch_.arguments.probe_count = std::ssize(all);
+}
+
+}  // namespace spikeforge::simulation

@@ -1,0 +1,31 @@
+// One step of a group's neurons as a multistep call whose states are changed in place.
+#pragma once
+
+#include <spikeforge/ops/common/multistep.h>
+#include <spikeforge/simulation/internal/running.h>
+
+#include <optional>
+#include <vector>
+
+namespace spikeforge::simulation {
+
+class GroupCall {
+ public:
+  // Inputs and output are [1, neurons]. `offset` is the number of steps before, on the network's device, or undefined
+  // where the launch will say it.
+  GroupCall(const Group& group, std::vector<at::Tensor> inputs, const at::Tensor& output, const at::Tensor& offset);
+  GroupCall(const GroupCall&) = delete;
+  GroupCall& operator=(const GroupCall&) = delete;
+
+  const ForwardLaunch& launch() const { return described_->launch; }
+  ForwardLaunch& launch() { return described_->launch; }
+
+ private:
+  const std::vector<at::Tensor> inputs_, states_, params_;
+  ops::MultistepCall call_;
+  ops::MultistepResults results_;
+  ops::Prepared prepared_;
+  std::optional<ops::DescribedForward> described_;
+};
+
+}  // namespace spikeforge::simulation

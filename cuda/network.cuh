@@ -1,0 +1,393 @@
+// Steps of a network of populations, as many as the host likes, in one cooperative launch: a block owns neurons, and
+// one grid barrier ends a step (two, where spikes are sent together).
+//
+// In a step a thread takes what arrives for its neuron out of the ring, adds current and drive, steps the neuron's cell
+// and tells of its spike. A spike's connections are read from memory and added to the slots in which they arrive; who
+// does that is Sending's. While a block waits for the others it draws what drives its neurons in the next step.
+//
+// What arrives at step t stands in slot t % slots. Its owner clears it in that step, in which nothing can be added to
+// it: delays are 1 to slots - 1.
+#pragma once
+
+#include <spikeforge/kernels/network/arguments.h>
+#include <spikeforge/neuron/draws.h>
+#include <spikeforge/neuron/functions.h>
+#include <spikeforge/cuda/event_scatter.cuh>
+#include <spikeforge/cuda/grid_barrier.cuh>
+#include <spikeforge/cuda/multistep_neurons.cuh>
+
+namespace spikeforge {
+namespace network {
+
+// min of portable.h is for numbers of neurons.
+__device__ __forceinline__ Int at_most(Int x, Int most) { return x < most ? x : most; }
+
+// Neighbouring neurons of one cell, which some blocks own, `share` each.
+template <class Cell>
+struct GroupArguments {
+  Int neurons, begin;  // how many, and the first, of the network's
+  Int first_block, share;
+  double constants[max_surrogate_args];
+  Rows x[Cell::n_inputs];                     // not read: inputs come from the ring
+  const void* initial[room(Cell::n_states)];  // the states themselves
+  ParamSource params[room(Cell::n_params)];
+  void* states[room(Cell::n_states)];
+};
+template <class Cell, bool draws = DrawsOf<Cell>::any>
+struct GroupOf {
+  using type = GroupArguments<Cell>;
+};
+template <class Cell>
+struct GroupOf<Cell, true> {
+  using type = WithDraws<GroupArguments<Cell>>;
+};
+
+// What is known when a kernel is compiled. Resident: a thread has one neuron at most, which stays in its registers.
+template <class Matrix_, int drives_, Sending sending_, bool resident_, int threads_>
+struct Plan {
+  using Matrix = Matrix_;
+  static constexpr int drives = drives_, threads = threads_;
+  static constexpr Sending sending = sending_;
+  static constexpr bool resident = resident_;
+  static constexpr bool has_own = sending == Sending::own || sending == Sending::own_and_later;
+  static constexpr bool has_later = sending == Sending::own_and_later || sending == Sending::later;
+};
+
+// A block's neurons that are taken at once, by threads: where their connections are, and who has fired. What is told of
+// one turn is read while the next one is under way; counters are one more, since one is cleared meanwhile.
+template <class Plan>
+struct Shared {
+  static constexpr int kept = Plan::resident ? 1 : 2;
+  Spike rows[kept][Plan::threads];
+  unsigned short fired[2][Plan::threads];
+  int found[3];
+};
+
+// Which of a spike's connections are sent: all, or those of delay 1, or the others.
+enum class Part { all, next_step, after_next };
+
+template <class Matrix>
+struct Sender {
+  using F = typename Matrix::Compute;
+  static constexpr int unroll = 4;
+
+  const Arguments& net;
+  F shared = 1;  // the weight of all
+  int same_delay = 1;
+
+  __device__ __forceinline__ explicit Sender(const Arguments& net) : net(net) {
+    if (Matrix::homogeneous && net.matrix.nnz > 0) shared = Matrix::weight(net.matrix, 0);
+    if (Matrix::delays == event::Delays::one && net.matrix.nnz > 0)
+      same_delay = net.matrix.delay_bytes == 1 ? *static_cast<const unsigned char*>(net.matrix.delays)
+                                               : *static_cast<const int*>(net.matrix.delays);
+  }
+
+  __device__ __forceinline__ Spike row_of(Int neuron) const {
+    if (net.matrix.nnz == 0) return {};
+    const Int first = Matrix::begin(net.matrix, neuron);
+    const int count = static_cast<int>(Matrix::begin(net.matrix, neuron + 1) - first);
+    return {first, count, net.near != nullptr ? net.near[neuron] : 0};
+  }
+
+  // Every `stride`-th connection from `lane` on, of a spike in the step whose slot is `now`. Loads wait together.
+  template <Part part>
+  __device__ __forceinline__ void send(const Spike& spike, int lane, int stride, int now) const {
+    F* const ring = static_cast<F*>(net.ring);
+    const int slots = static_cast<int>(net.slots);
+    const int end = part == Part::next_step ? spike.near : spike.count;
+    for (int i = lane + (part == Part::after_next ? spike.near : 0); i < end; i += unroll * stride) {
+      int column[unroll], late[unroll];
+      F weight[unroll];
+#pragma unroll
+      for (int u = 0; u < unroll; ++u) {
+        const bool is_there = i + u * stride < end;
+        const Int k = spike.first + i + u * stride;
+        column[u] = is_there ? __ldcs(net.matrix.indices + k) : -1;
+        weight[u] = Matrix::homogeneous ? shared : is_there ? Matrix::weight(net.matrix, k) : F(0);
+        if constexpr (part == Part::next_step)
+          late[u] = 1;
+        else if constexpr (Matrix::delays == event::Delays::one)
+          late[u] = same_delay;
+        else
+          late[u] = is_there ? event::Ring<Matrix>::delay_of(net.matrix, k) : 0;
+      }
+#pragma unroll
+      for (int u = 0; u < unroll; ++u) {
+        if (column[u] < 0) break;
+        const int slot = now + late[u];
+        event::add_to(ring + (slot < slots ? slot : slot - slots) * net.columns + column[u], weight[u]);
+      }
+    }
+  }
+
+  // The listed spikes of a step, in pieces that warp number `warp` of `warps` in all shares with the others.
+  template <Part part>
+  __device__ __forceinline__ void send_listed(int list, int now, Int warp, Int warps) const {
+    const Spike* const spikes = net.lists + list * net.size;
+    const int pieces = static_cast<int>(net.pieces);
+    // The first one is on its way before it is known whether it is there.
+    Spike spike = load(spikes + at_most(warp / pieces, net.size - 1));
+    const Int tasks = static_cast<Int>(__ldcg(net.counts + list)) * pieces;
+    for (Int task = warp; task < tasks; task += warps) {
+      if (task != warp) spike = load(spikes + task / pieces);
+      send<part>(spike, static_cast<int>(task % pieces) * 32 + (threadIdx.x & 31), pieces * 32, now);
+    }
+  }
+
+  // What a block found, by `warps` warps, of which this is one.
+  template <Part part>
+  __device__ __forceinline__ void send_own(const Spike* rows, const unsigned short* fired, int found, int now, int warp,
+                                           int warps) const {
+    if (found == 0) return;
+    const int of_a_row = found < warps ? warps / found : 1, rows_at_once = warps / of_a_row;
+    if (warp >= rows_at_once * of_a_row) return;
+    for (int row = warp / of_a_row; row < found; row += rows_at_once)
+      send<part>(rows[fired[row]], warp % of_a_row * 32 + (threadIdx.x & 31), of_a_row * 32, now);
+  }
+
+ private:
+  static __device__ __forceinline__ Spike load(const Spike* at) {
+    const int4 words = __ldcg(reinterpret_cast<const int4*>(at));
+    Spike spike;
+    spike.first = static_cast<Int>(static_cast<unsigned long long>(static_cast<unsigned>(words.y)) << 32 |
+                                   static_cast<unsigned>(words.x));
+    spike.count = words.z;
+    spike.near = words.w;
+    return spike;
+  }
+};
+
+// What is recorded of the states of a block's neurons.
+template <class F>
+struct OwnProbes {
+  Int first, last;
+
+  // Of neurons `begin` to `end` - 1.
+  __device__ __forceinline__ OwnProbes(const Arguments& net, Int begin, Int end)
+      : first(first_from(net, begin)), last(first_from(net, end)) {}
+
+  __device__ __forceinline__ void record(const Arguments& net, int t) const {
+    for (Int i = first + threadIdx.x; i < last; i += blockDim.x) {
+      const Probe& probe = net.probes[i];
+      static_cast<F*>(probe.to)[(net.probe_row + t) * probe.stride] = *static_cast<const F*>(probe.from);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ Int first_from(const Arguments& net, Int neuron) {
+    Int low = 0, high = net.probe_count;
+    while (low < high) {
+      const Int middle = (low + high) / 2;
+      if (net.probes[middle].neuron < neuron)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low;
+  }
+};
+
+template <class Spec, class Plan>
+struct GroupSteps : MultistepNeurons<Spec> {
+  using Base = MultistepNeurons<Spec>;
+  using Base::I, Base::O, Base::S;
+  using typename Base::Cell, typename Base::Cells, typename Base::F, typename Base::Neurons;
+  using Group = GroupArguments<Cell>;  // with draws behind it, where the cell draws
+  using Matrix = typename Plan::Matrix;
+  using States = F[1][room(S)];
+  static constexpr int D = Plan::drives;
+
+  // What drives a neuron in a step.
+  struct Driven {
+    F by[room(D)][I];
+
+    __device__ __forceinline__ Driven() : by{} {}
+
+    __device__ __forceinline__ void draw(const Arguments& net, Int neuron, DoubleWord step) {
+#pragma unroll
+      for (int d = 0; d < D; ++d)
+#pragma unroll
+        for (int c = 0; c < I; ++c) {
+          const Drive& drive = net.drives[d];
+          const Int column = c * net.size + neuron;
+          const int table = drive.tables[column];
+          by[d][c] = 0;
+          if (table == not_driven) continue;
+          by[d][c] = static_cast<const F*>(drive.weights)[column] * static_cast<F>(number(drive, column, step, table));
+        }
+    }
+
+   private:
+    // As poisson(rate) of neuron text, its draws 0 and 1.
+    static __device__ __forceinline__ double number(const Drive& drive, Int column, DoubleWord step, int table) {
+      const auto word = [&](unsigned draw) {
+        return chosen(words_of(drive.key, static_cast<DoubleWord>(column) / 4, step, false, draw, 0),
+                      static_cast<Word>(column % 4));
+      };
+      const Word high = word(0);
+      if (table != no_table) {
+        const unsigned* threshold = drive.thresholds + table;
+        int k = 0;
+        while (high > *threshold) {  // the last one is above all
+          ++threshold;
+          ++k;
+        }
+        if (high != *threshold) return k;
+      }
+      return by_all_bits(drive, column, DoubleWord{high} << 32 | word(1));
+    }
+
+    static __device__ __noinline__ double by_all_bits(const Drive& drive, Int column, DoubleWord bits) {
+      const double rate = static_cast<double>(static_cast<const F*>(drive.rates)[column]);
+      return rate < least_of_rejection ? inverted_poisson_of(uniform_of(bits), rate, drive.none[column])
+                                       : large_poisson_of(bits, rate);
+    }
+  };
+
+  // A thread's part in the walk over time.
+  struct Walk {
+    const Arguments& net;
+    const Group& group;
+    Shared<Plan>& shared;
+    int now;       // the slot of what arrives
+    int turn = 0;  // of neurons that a block takes at once
+
+    // Neuron i of the group. Threads without one come along: none may be missing at a barrier.
+    __device__ __forceinline__ void step(int t, Int i, bool is_there, const Cells& cells, States& state,
+                                         const Driven& driven) const {
+      if (!is_there) return;
+      const Int neuron = group.begin + i;
+      F* const slot = static_cast<F*>(net.ring) + now * net.columns + neuron;
+      F x[I], y[O];
+#pragma unroll
+      for (int c = 0; c < I; ++c) x[c] = __ldcg(slot + c * net.size);
+#pragma unroll
+      for (int c = 0; c < I; ++c) slot[c * net.size] = 0;
+#pragma unroll
+      for (int c = 0; c < I; ++c) {
+        if (net.current != nullptr) x[c] += static_cast<const F*>(net.current)[c * net.size + neuron];
+#pragma unroll
+        for (int d = 0; d < D; ++d) x[c] += driven.by[d][c];
+      }
+      cells.step(0, t, x, state[0], y);
+      const bool fires = y[0] > 0;
+      if (net.fired != nullptr) net.fired[t * net.size + neuron] = fires;
+      if (t == net.steps - 1) static_cast<F*>(net.spikes)[neuron] = y[0];
+      if (fires) tell(t);
+    }
+
+    __device__ __forceinline__ void store(Int i, const States& state) const {
+#pragma unroll
+      for (int s = 0; s < S; ++s) static_cast<F*>(group.states[s])[i] = state[0][s];
+    }
+
+    __device__ __forceinline__ Spike* rows() const { return shared.rows[Plan::resident ? 0 : turn % 2]; }
+
+   private:
+    __device__ __forceinline__ void tell(int t) const {
+      const Spike& row = rows()[threadIdx.x];
+      if (row.count == 0) return;
+      if constexpr (Plan::has_own)
+        shared.fired[turn % 2][atomicAdd(&shared.found[turn % 3], 1)] = static_cast<unsigned short>(threadIdx.x);
+      if constexpr (Plan::sending != Sending::own) {
+        const int list = t % 3;
+        net.lists[list * net.size + atomicAdd(net.counts + list, 1)] = row;
+      }
+    }
+  };
+
+  static __device__ __forceinline__ void run(const Arguments& net, const Group& group, Shared<Plan>& shared) {
+    const Int block = blockIdx.x - group.first_block;
+    const Int begin = at_most(block * group.share, group.neurons), end = at_most(begin + group.share, group.neurons);
+    const DoubleWord first_step = *net.step;
+    const int slots = static_cast<int>(net.slots), steps = static_cast<int>(net.steps);
+    const int own_threads = static_cast<int>(net.own_threads);
+    const bool is_owner = static_cast<int>(threadIdx.x) < own_threads;
+    const Sender<Matrix> sender(net);
+    const OwnProbes<F> probes(net, group.begin + begin, group.begin + end);
+    SplitGridBarrier barrier;
+    if (threadIdx.x < 3) shared.found[threadIdx.x] = 0;
+    __syncthreads();
+
+    // Of the only neuron, where there is one.
+    const Int own = at_most(begin + threadIdx.x, group.neurons - 1);
+    const bool has_own = begin + threadIdx.x < end;
+    const Cells own_cells(group, Neurons{own, own});
+    States own_state;
+    Driven own_driven;
+    Walk walk{net, group, shared, static_cast<int>(first_step % slots)};
+    if constexpr (Plan::resident) {
+      Base::load_initial(group, own_cells, Neurons{own, own}, own_state);
+      if (has_own) {
+        walk.rows()[threadIdx.x] = sender.row_of(group.begin + own);
+        own_driven.draw(net, group.begin + own, first_step);
+      }
+    }
+
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32, own_warps = own_threads / 32;
+    const bool all_send_later = own_warps == warps;
+    const int later_warps = all_send_later ? warps : warps - own_warps;
+    const Int later_warp = static_cast<Int>(all_send_later ? warp : warp - own_warps) * gridDim.x + blockIdx.x;
+    const auto send_later = [&](int list, int slot) {
+      constexpr Part part = Plan::sending == Sending::own_and_later ? Part::after_next : Part::all;
+      sender.template send_listed<part>(list, slot, later_warp, static_cast<Int>(later_warps) * gridDim.x);
+    };
+
+    const auto send_own = [&] {
+      if constexpr (Plan::has_own) {
+        constexpr Part part = Plan::sending == Sending::own ? Part::all : Part::next_step;
+        if (threadIdx.x == 0) shared.found[(walk.turn + 1) % 3] = 0;
+        asm volatile("bar.sync 1, %0;" ::"r"(own_threads) : "memory");
+        sender.template send_own<part>(walk.rows(), shared.fired[walk.turn % 2], shared.found[walk.turn % 3], walk.now,
+                                       warp, own_warps);
+        ++walk.turn;
+      }
+    };
+
+    int before = walk.now;
+    for (int t = 0; t < steps; ++t) {
+      if (t > 0) barrier.wait();
+      if (Plan::sending != Sending::own && blockIdx.x == 0 && threadIdx.x == 0) net.counts[(t + 1) % 3] = 0;
+      if constexpr (Plan::resident) {
+        if (is_owner) {
+          walk.step(t, own, has_own, own_cells, own_state, own_driven);
+          if (net.probe_count > 0 && has_own) walk.store(own, own_state);
+          send_own();
+        }
+      } else if (is_owner) {
+        for (Int first = begin; first < end; first += own_threads) {
+          const Int i = at_most(first + threadIdx.x, end - 1);
+          const bool is_there = first + threadIdx.x < end;
+          const Cells cells(group, Neurons{i, i});
+          States state;
+          Driven driven;
+          Base::load_initial(group, cells, Neurons{i, i}, state);
+          driven.draw(net, group.begin + i, first_step + t);
+          walk.rows()[threadIdx.x] = sender.row_of(group.begin + i);
+          walk.step(t, i, is_there, cells, state, driven);
+          if (is_there) walk.store(i, state);
+          send_own();
+        }
+      }
+      if (Plan::has_later && t > 0 && (!is_owner || all_send_later)) send_later((t - 1) % 3, before);
+      if constexpr (Plan::sending == Sending::together) {
+        barrier.arrive();
+        barrier.wait();
+        sender.template send_listed<Part::all>(t % 3, walk.now, static_cast<Int>(warp) * gridDim.x + blockIdx.x,
+                                               static_cast<Int>(warps) * gridDim.x);
+      }
+      barrier.arrive();
+      probes.record(net, t);
+      if (Plan::resident && t + 1 < steps && has_own) own_driven.draw(net, group.begin + own, first_step + t + 1);
+      before = walk.now;
+      walk.now = walk.now + 1 == slots ? 0 : walk.now + 1;
+    }
+    barrier.wait();
+    if (Plan::has_later && (!is_owner || all_send_later)) send_later((steps - 1) % 3, before);
+    if (Plan::resident && has_own) walk.store(own, own_state);
+    if (blockIdx.x == 0 && threadIdx.x == 0) *net.step = static_cast<Int>(first_step) + steps;
+  }
+};
+
+}  // namespace network
+}  // namespace spikeforge

@@ -1,0 +1,145 @@
+// Networks on a GPU: how they are laid over its blocks, and that their kernels compile.
+#include <spikeforge/base/somewhere.h>
+#include <spikeforge/kernels/multistep/traced_cell.h>
+#include <spikeforge/kernels/network/launch.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "catch.h"
+#include "compiles.h"
+
+namespace spikeforge::tests {
+namespace {
+
+using namespace kernels;
+using network::Sending;
+
+constexpr jit::Device hopper{9, 0, 132};
+
+constexpr const char* cortical =
+    "neuron cortical(x; v, i, wait; current) { h = 0.99 * v + 0.0004 * i + 0.0004 * current; r = wait > 0; "
+    "s = where(r, 0, spike(h - 15, none)); return s; v' = where(r, v, select(s, 0, h)); i' = 0.8 * i + x; "
+    "wait' = select(s, 20, maximum(wait - 1, 0)) }";
+constexpr const char* noisy =
+    "neuron noisy(a, b; v; leak) { h = leak * v + a - b + 0.1 * normal(); s = spike(h - 1, none); return s; "
+    "v' = select(s, 0, h) }";
+
+// Of `sizes` neurons each, in this order; rows have so many connections.
+struct Network {
+  Network(DType type, const std::vector<std::pair<const char*, std::int64_t>>& sizes, std::int64_t of_a_row) {
+    launches.reserve(sizes.size());
+    std::int64_t neurons = 0;
+    for (const auto& [text, size] : sizes) {
+      cells.push_back(intern(text));
+      const TracedCell& cell = *cells.back();
+      initial.emplace_back(cell.states.size(), StateView{somewhere(), type});
+      params.emplace_back(cell.params.size(), ParamView{.data = somewhere(), .type = type, .count = size});
+      inputs.emplace_back(cell.inputs.size());
+      pointers.emplace_back(cell.states.size(), somewhere());
+      ForwardLaunch& step = launches.emplace_back();
+      step.cell = &cell;
+      step.type = type;
+      step.steps = 1;
+      step.neurons = size;
+      step.inputs = inputs.back();
+      step.initial = initial.back();
+      step.params = params.back();
+      step.states = pointers.back();
+      groups.push_back({&step, neurons});
+      neurons += size;
+    }
+    launch = {
+        .type = type, .groups = groups, .weights = {somewhere(), DType::f16, false}, .delays = event::Delays::bytes};
+    launch.arguments.size = neurons;
+    launch.arguments.matrix.nnz = neurons * of_a_row;
+  }
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+
+  NetworkPlan plan(const jit::Device& device = hopper) const { return plan_of(launch, device).value(); }
+
+  std::vector<std::shared_ptr<const TracedCell>> cells;
+  std::vector<std::vector<StateView>> initial;
+  std::vector<std::vector<ParamView>> params;
+  std::vector<std::vector<SequenceView>> inputs;
+  std::vector<std::vector<void*>> pointers;
+  std::vector<ForwardLaunch> launches;
+  std::vector<NetworkGroup> groups;
+  NetworkLaunch launch;
+};
+
+TEST_CASE("every neuron of a network has a block, and no block more than the largest share") {
+  const std::vector<std::pair<std::int64_t, std::int64_t>> sizes{
+      {1, 1}, {100, 5}, {4000, 400000}, {77169, 1}, {320000, 80000}};
+  for (const auto& [a, b] : sizes) {
+    const Network made(DType::f32, {{cortical, a}, {noisy, b}}, 80);
+    const NetworkPlan plan = made.plan();
+    INFO(a << " and " << b << " neurons");
+    REQUIRE(plan.groups.size() == 2);
+    CHECK(plan.blocks <= hopper.multiprocessors);
+    const std::int64_t blocks[] = {plan.groups[1].first_block, plan.blocks - plan.groups[1].first_block};
+    const std::int64_t neurons[] = {a, b};
+    for (std::size_t g = 0; g < 2; ++g) {
+      CHECK(plan.groups[g].neurons % 32 == 0);
+      CHECK(blocks[g] * plan.groups[g].neurons >= neurons[g]);
+      CHECK((blocks[g] - 1) * plan.groups[g].neurons < neurons[g]);
+      if (plan.resident) CHECK(plan.groups[g].neurons <= plan.own_threads);
+    }
+    CHECK(plan.own_threads <= plan.threads);
+  }
+}
+
+TEST_CASE("who sends spikes follows from the length of rows and from delays of one step") {
+  Network made(DType::f32, {{cortical, 77169}}, 80);
+  CHECK(made.plan().sending == Sending::own);
+  made.launch.arguments.matrix.nnz = std::int64_t{77169} * 3880;
+  made.launch.least_delay = 2;
+  CHECK(made.plan().sending == Sending::later);
+  CHECK(made.plan().resident);
+  CHECK(made.plan().own_threads < made.plan().threads);
+  made.launch.least_delay = 1;
+  made.launch.next_step = std::int64_t{77169} * 60;
+  CHECK(made.plan().sending == Sending::own_and_later);
+  made.launch.next_step = made.launch.arguments.matrix.nnz;
+  CHECK(made.plan().sending == Sending::together);
+  made.launch.drives = network::most_drives + 1;
+  CHECK(!plan_of(made.launch, hopper).has_value());
+}
+
+TEST_CASE("kernels of networks compile for every architecture") {
+  const jit::Device device =
+      GENERATE(jit::Device{8, 0, 108}, jit::Device{9, 0, 132}, jit::Device{10, 0, 148}, jit::Device{12, 0, 170});
+  const std::string arch = jit::name_of_arch(device);
+  const auto check = [&](Network& made, Sending expected) {
+    const NetworkPlan plan = made.plan(device);
+    CHECK(plan.sending == expected);
+    // Numbers that a neuron reads once a step, where a thread has 64 or 80 registers.
+    check_compiles(arch, print_source(made.launch, plan), plan.threads == 1024 ? 200 : plan.threads == 768 ? 112 : 0);
+  };
+  Network cortex(DType::f32, {{cortical, 77169}}, 3880);
+  cortex.launch.drives = 1;
+  cortex.launch.next_step = 100;
+  check(cortex, Sending::own_and_later);
+  cortex.launch.least_delay = 2;
+  check(cortex, Sending::later);
+  Network both(DType::f64, {{cortical, 500000}, {noisy, 200000}}, 3880);
+  both.launch.drives = 2;
+  both.launch.next_step = both.launch.arguments.matrix.nnz;
+  both.launch.delays = event::Delays::one;
+  both.launch.weights.homogeneous = true;
+  check(both, Sending::together);
+  Network small(DType::f32, {{noisy, 3200}, {cortical, 800}}, 80);
+  small.launch.weights.type = DType::f32;
+  check(small, Sending::own);
+}
+
+TEST_CASE("kernels that bring connections of delay 1 to the front compile") {
+  const std::string arch = GENERATE("sm_80", "sm_90", "sm_100", "sm_120");
+  for (const int weight_bytes : {0, 2, 4, 8})
+    for (const int delay_bytes : {1, 4}) check_compiles(arch, print_near_first(weight_bytes, delay_bytes), 0);
+}
+
+}  // namespace
+}  // namespace spikeforge::tests
