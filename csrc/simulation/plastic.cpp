@@ -211,6 +211,10 @@ Learned PlasticConnections::learned(std::int64_t step) {
   return learned;
 }
 
+bool PlasticConnections::are_there() const {
+  return std::ranges::all_of(states_, [](const at::Tensor& t) { return t.storage().nbytes() >= t.nbytes(); });
+}
+
 std::vector<at::Tensor> PlasticConnections::changing() const {
   std::vector<at::Tensor> tensors = states_;
   if (last_.defined()) tensors.push_back(last_);

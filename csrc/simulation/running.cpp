@@ -186,7 +186,9 @@ std::vector<at::Tensor> Running::changing() const {
 void Running::check_weights() const {
   const at::Tensor& weights = matrix_.weights;
   const bool are_there = weights.const_data_ptr() == weights_at_ && weights.storage().nbytes() >= weights.nbytes();
-  TORCH_CHECK_VALUE(are_there, "Network: the weights of a built network may be written, but not resized");
+  const bool are_all_there = std::ranges::all_of(plastic_, [](const PlasticConnections& p) { return p.are_there(); });
+  TORCH_CHECK_VALUE(are_there && are_all_there,
+                    "Network: the weights of a built network may be written, but not resized");
 }
 
 std::vector<at::Tensor> Running::state() const {

@@ -372,6 +372,9 @@ def test_weights_of_a_network_may_be_written():
     assert made.weights(number).eq(0).all()
     spikeforge.simulate(made, 5)
     assert made.weights(number).numel() > 100
+    made.weights(number).untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="Network: the weights of a built network may be written, but not resized"):
+        spikeforge.simulate(made, 1)
 
 
 # ---- texts and arguments ----

@@ -52,8 +52,9 @@ TEST_CASE("connections learn from C++, alike in the CPU's own steps and by opera
   CHECK(learned.matrix.indptr.numel() == 61);
   CHECK(learned.states[0].second.max().item<double>() > 0.021);
   CHECK(at::allclose(learned.states[0].second, there.network.learned(second).states[0].second, 1e-12, 0));
-  CHECK_THROWS_WITH(here.network.learned(1), "Network: 1 projections learn, so that there is no number 1");
-  CHECK_THROWS_WITH(here.network.modulate("n", 1), "Network: no projection learns by a rule with the signal n");
+  CHECK_THROWS_WITH(here.network.learned(1), has_text("Network: 1 projections learn, so that there is no number 1"));
+  CHECK_THROWS_WITH(here.network.modulate("n", 1),
+                    has_text("Network: no projection learns by a rule with the signal n"));
 }
 
 }  // namespace spikeforge::test

@@ -39,6 +39,9 @@ class PlasticConnections {
   Learned learned(std::int64_t step);
   const graph::Synapse& synapse() const { return rule_.synapse(); }
 
+  // Whether states still have their memory: who is given them may write them, and not resize them.
+  bool are_there() const;
+
   // What changes in a step, in memory of its own; after it was written, `loaded` must be called.
   std::vector<at::Tensor> changing() const;
   void loaded();
