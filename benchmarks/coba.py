@@ -17,8 +17,8 @@ import time
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-LIBRARY = os.environ.get("SPIKEFORGE_LIBRARY", ROOT / "build/release/lib/libspikeforge.so")
-sys.path.insert(0, str(ROOT / "examples/coba"))
+os.environ.setdefault("SPIKEFORGE_LIBRARY", str(ROOT / "build/release/lib/libspikeforge.so"))
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "examples/coba")]
 STEPS, ROUNDS = 1000, 5
 
 
@@ -34,15 +34,10 @@ def best(run, neurons):
 
 
 def ours(coba, connectivity, voltage, device):
-    recorder = coba.Recorder(coba.Network(connectivity, voltage, device=device))
+    import spikeforge
 
-    def run():
-        total = torch.zeros((), dtype=torch.long, device=device)
-        for _ in range(STEPS // recorder.steps):
-            total += recorder.run().sum()
-        return total.item()
-
-    return best(run, connectivity.neurons)
+    network, _ = coba.build(connectivity, voltage, device=device)
+    return best(lambda: len(spikeforge.simulate(network, STEPS).steps), connectivity.neurons)
 
 
 def brainevent_(coba, connectivity, voltage):
@@ -86,7 +81,6 @@ def main():
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
-    torch.ops.load_library(str(LIBRARY))
     import network as coba
 
     lines = []

@@ -3,8 +3,12 @@
 
     python benchmarks/microcircuit.py --threads 1 2 --scale 0.1
     python benchmarks/microcircuit.py --threads 1 2 --scale 0.1 --nest-python ~/nest/bin/python
+    python benchmarks/microcircuit.py --device cuda --scale 0.1 1 3 10 --json benchmarks/results/microcircuit_h200.json
 
-Microseconds a step of 0.1 ms with recording of all spikes: the best and the median of pieces of 10 ms, after 50 ms; and the
+On a GPU: how long it takes to draw the network, a step with recording of all spikes and without, the best of five seconds each, and the
+real-time factor, for Poisson drive and a constant one. A scale above 1 has more neurons, each with as many synapses as at 1.
+
+On the CPU microseconds a step of 0.1 ms with recording of all spikes: the best and the median of pieces of 10 ms, after 50 ms; and the
 mean rate of all neurons. NEST draws its own connections and its own Poisson input, of the same laws and rates.
 """
 
@@ -73,6 +77,37 @@ def ours(scale, threads, pieces):
     return figures(run, spikes, net.size, m.DT, pieces)
 
 
+def on_gpu(scale, drive, rounds=5):
+    import network as m
+    import torch
+
+    import spikeforge
+
+    torch.cuda.reset_peak_memory_stats()
+    start = time.perf_counter()
+    net, _ = m.build(scale, min(scale, 1.0), drive, device="cuda")
+    matrix = net.build()
+    torch.cuda.synchronize()
+    drawn = time.perf_counter() - start
+    connections = len(matrix.indices)
+    del matrix
+    steps = round(1000 / m.DT)
+
+    def best(**options):
+        times, spikes = [], 0
+        for _ in range(rounds):
+            begun = time.perf_counter()
+            spikes += len(spikeforge.simulate(net, steps, **options).steps)
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - begun) / steps * 1e6)
+        return min(times), spikes / (rounds * steps)
+
+    spikeforge.simulate(net, round(WARM_UP / m.DT))
+    microseconds, spikes = best()
+    return dict(neurons=net.size, connections=connections, drawn=drawn, microseconds=microseconds, unrecorded=best(spikes=False)[0], spikes=spikes,
+                real_time_factor=microseconds / m.DT / 1000, gibibytes=torch.cuda.max_memory_allocated() / 2**30)
+
+
 def nest_(of, threads, pieces):
     import nest
 
@@ -108,7 +143,8 @@ def nest_(of, threads, pieces):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=0.1)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--scale", type=float, nargs="+", default=[0.1])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--pieces", type=int, default=50)
     parser.add_argument("--nest-python", help="a Python that has NEST")
@@ -122,20 +158,34 @@ def main():
     os.environ.setdefault("SPIKEFORGE_LIBRARY", str(ROOT / "build/release/lib/libspikeforge.so"))
     sys.path[:0] = [str(ROOT / "python"), str(ROOT / "examples/microcircuit")]
     lines = []
+    if options.device == "cuda":
+        import torch
+
+        for scale in options.scale:
+            for drive in ("poisson", "dc"):
+                found = on_gpu(scale, drive)
+                torch.cuda.empty_cache()
+                lines.append(dict(scale=scale, drive=drive, **found))
+                print(f"scale {scale:4g}, {drive:7}: {found['connections'] / 1e6:7.1f} M connections drawn in {found['drawn']:.2f} s, {found['gibibytes']:.2f} GiB; "
+                      f"{found['spikes']:.1f} spikes a step, {found['microseconds']:.2f} us ({found['unrecorded']:.2f} unrecorded): real-time factor {found['real_time_factor']:.3f}", flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(dict(device=torch.cuda.get_device_name(), torch=torch.__version__, lines=lines), indent=1) + "\n")
+        return
 
     def show(name, threads, found):
         print(f"{name:11} {threads:3} threads {found['best']:9.1f} us a step (median {found['median']:.1f}), {found['rate']:.2f} spikes/s a neuron", flush=True)
         lines.append(dict(name=name, threads=threads, **found))
 
+    (scale,) = options.scale
     for threads in options.threads:
-        show("spikeforge", threads, ours(options.scale, threads, options.pieces))
+        show("spikeforge", threads, ours(scale, threads, options.pieces))
         if options.nest_python:
             command = [options.nest_python, __file__, "--nest", "--threads", str(threads), "--pieces", str(options.pieces)]
-            numbers = json.dumps(circuit(options.scale))
+            numbers = json.dumps(circuit(scale))
             printed = subprocess.run(command, input=numbers, check=True, capture_output=True, text=True).stdout
             show("NEST", threads, json.loads(printed.splitlines()[-1]))
     if options.json:
-        options.json.write_text(json.dumps(dict(scale=options.scale, lines=lines), indent=1) + "\n")
+        options.json.write_text(json.dumps(dict(scale=scale, lines=lines), indent=1) + "\n")
 
 
 if __name__ == "__main__":

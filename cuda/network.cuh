@@ -42,24 +42,26 @@ struct GroupOf<Cell, true> {
   using type = WithDraws<GroupArguments<Cell>>;
 };
 
-// What is known when a kernel is compiled. Resident: a thread has one neuron at most, which stays in its registers.
-template <class Matrix_, int drives_, Sending sending_, bool resident_, int threads_>
+// What is known when a kernel is compiled. Resident: a block takes all of its neurons at once, which stay in the
+// registers of their threads; so many `at_once`, at most.
+template <class Matrix_, int drives_, Sending sending_, bool resident_, int threads_, int at_once_>
 struct Plan {
   using Matrix = Matrix_;
-  static constexpr int drives = drives_, threads = threads_;
+  static constexpr int drives = drives_, threads = threads_, at_once = at_once_;
   static constexpr Sending sending = sending_;
   static constexpr bool resident = resident_;
   static constexpr bool has_own = sending == Sending::own || sending == Sending::own_and_later;
   static constexpr bool has_later = sending == Sending::own_and_later || sending == Sending::later;
+  static constexpr bool keeps_rows =
+      resident && at_once <= threads;  // of connections, of which there is room for these
 };
 
-// A block's neurons that are taken at once, by threads: where their connections are, and who has fired. What is told of
-// one turn is read while the next one is under way; counters are one more, since one is cleared meanwhile.
+// Which of a block's neurons have fired, counted from the first of a turn. What is told of one turn is read while the
+// next one is under way; counters are one more, since one is cleared meanwhile.
 template <class Plan>
 struct Shared {
-  static constexpr int kept = Plan::resident ? 1 : 2;
-  Spike rows[kept][Plan::threads];
-  unsigned short fired[2][Plan::threads];
+  Spike rows[Plan::keeps_rows ? Plan::at_once : 1];
+  unsigned short fired[Plan::resident ? 1 : 2][Plan::at_once];
   int found[3];
 };
 
@@ -134,15 +136,14 @@ struct Sender {
     }
   }
 
-  // What a block found, by `warps` warps, of which this is one.
-  template <Part part>
-  __device__ __forceinline__ void send_own(const Spike* rows, const unsigned short* fired, int found, int now, int warp,
-                                           int warps) const {
+  // What a block found, by `warps` warps, of which this is one. row(i) says where the connections of the i-th are.
+  template <Part part, class Row>
+  __device__ __forceinline__ void send_own(int found, const Row& row, int now, int warp, int warps) const {
     if (found == 0) return;
     const int of_a_row = found < warps ? warps / found : 1, rows_at_once = warps / of_a_row;
     if (warp >= rows_at_once * of_a_row) return;
-    for (int row = warp / of_a_row; row < found; row += rows_at_once)
-      send<part>(rows[fired[row]], warp % of_a_row * 32 + (threadIdx.x & 31), of_a_row * 32, now);
+    for (int i = warp / of_a_row; i < found; i += rows_at_once)
+      send<part>(row(i), warp % of_a_row * 32 + (threadIdx.x & 31), of_a_row * 32, now);
   }
 
  private:
@@ -190,11 +191,10 @@ struct OwnProbes {
 template <class Spec, class Plan>
 struct GroupSteps : MultistepNeurons<Spec> {
   using Base = MultistepNeurons<Spec>;
-  using Base::I, Base::O, Base::S;
+  using Base::I, Base::O, Base::S, Base::W;
   using typename Base::Cell, typename Base::Cells, typename Base::F, typename Base::Neurons;
   using Group = GroupArguments<Cell>;  // with draws behind it, where the cell draws
   using Matrix = typename Plan::Matrix;
-  using States = F[1][room(S)];
   static constexpr int D = Plan::drives;
 
   // What drives a neuron in a step.
@@ -244,57 +244,173 @@ struct GroupSteps : MultistepNeurons<Spec> {
     }
   };
 
+  // A thread's neurons of those that its block takes at once, from number `base` of the group on. Threads without any
+  // come along, for none may be missing at a barrier: they read what others do.
+  struct Turn {
+    const Int base, end;
+    const Neurons n;
+    const Cells cells;
+    F state[W][room(S)];
+    Driven driven[W];
+
+    __device__ __forceinline__ Turn(const Group& group, Int base, Int end)
+        : base(base), end(end), n(neurons(group, base)), cells(group, n) {
+      Base::load_initial(group, cells, n, state);
+    }
+
+    __device__ __forceinline__ bool has(int k) const { return n.own(k) && n.neuron(k) < end; }
+
+    __device__ __forceinline__ void draw(const Arguments& net, const Group& group, DoubleWord step) {
+#pragma unroll
+      for (int k = 0; k < W; ++k)
+        if (has(k)) driven[k].draw(net, group.begin + n.neuron(k), step);
+    }
+
+    __device__ __forceinline__ void store(const Group& group) const {
+#pragma unroll
+      for (int k = 0; k < W; ++k)
+#pragma unroll
+        for (int s = 0; s < S; ++s)
+          if (has(k)) static_cast<F*>(group.states[s])[n.neuron(k)] = state[k][s];
+    }
+
+   private:
+    static __device__ __forceinline__ Neurons neurons(const Group& group, Int base) {
+      if constexpr (W == 1) {
+        const Int start = base + threadIdx.x;
+        return {at_most(start, group.neurons - 1), start};
+      } else {
+        const Int start = base + threadIdx.x / 32 * Neurons::span;
+        return {at_most(start, group.neurons - Neurons::span) + (threadIdx.x & 31), start};
+      }
+    }
+  };
+
   // A thread's part in the walk over time.
   struct Walk {
     const Arguments& net;
     const Group& group;
     Shared<Plan>& shared;
+    const Sender<Matrix>& sender;
     int now;       // the slot of what arrives
-    int turn = 0;  // of neurons that a block takes at once
+    int turn = 0;  // how many there were
 
-    // Neuron i of the group. Threads without one come along: none may be missing at a barrier.
-    __device__ __forceinline__ void step(int t, Int i, bool is_there, const Cells& cells, States& state,
-                                         const Driven& driven) const {
-      if (!is_there) return;
-      const Int neuron = group.begin + i;
-      F* const slot = static_cast<F*>(net.ring) + now * net.columns + neuron;
-      F x[I], y[O];
+    __device__ __forceinline__ void step(int t, Turn& own) const {
+      F x[W][I];
 #pragma unroll
-      for (int c = 0; c < I; ++c) x[c] = __ldcg(slot + c * net.size);
+      for (int k = 0; k < W; ++k)
 #pragma unroll
-      for (int c = 0; c < I; ++c) slot[c * net.size] = 0;
+        for (int c = 0; c < I; ++c)
+          if (own.has(k)) x[k][c] = __ldcg(slot(own, k) + c * net.size);
+#pragma unroll
+      for (int k = 0; k < W; ++k)
+        if (own.has(k)) step(t, own, k, x[k]);
+    }
+
+    // What those that were found have to send at once.
+    __device__ __forceinline__ void send_own(Int base, int own_threads) {
+      if constexpr (Plan::has_own) {
+        constexpr Part part = Plan::sending == Sending::own ? Part::all : Part::next_step;
+        if (threadIdx.x == 0) shared.found[(turn + 1) % 3] = 0;
+        asm volatile("bar.sync 1, %0;" ::"r"(own_threads) : "memory");
+        const unsigned short* const who = fired();
+        sender.template send_own<part>(
+            shared.found[turn % 3], [&](int i) { return row_of(base, who[i]); }, now, threadIdx.x / 32,
+            own_threads / 32);
+        ++turn;
+      }
+    }
+
+    __device__ __forceinline__ void keep_rows(const Turn& own) const {
+      if constexpr (Plan::keeps_rows) {
+#pragma unroll
+        for (int k = 0; k < W; ++k)
+          if (own.has(k)) shared.rows[own.n.neuron(k) - own.base] = sender.row_of(group.begin + own.n.neuron(k));
+      }
+    }
+
+   private:
+    __device__ __forceinline__ F* slot(const Turn& own, int k) const {
+      return static_cast<F*>(net.ring) + now * net.columns + group.begin + own.n.neuron(k);
+    }
+
+    __device__ __forceinline__ void step(int t, Turn& own, int k, F (&x)[I]) const {
+      const Int neuron = group.begin + own.n.neuron(k);
+      F y[O];
 #pragma unroll
       for (int c = 0; c < I; ++c) {
+        slot(own, k)[c * net.size] = 0;
         if (net.current != nullptr) x[c] += static_cast<const F*>(net.current)[c * net.size + neuron];
 #pragma unroll
-        for (int d = 0; d < D; ++d) x[c] += driven.by[d][c];
+        for (int d = 0; d < D; ++d) x[c] += own.driven[k].by[d][c];
       }
-      cells.step(0, t, x, state[0], y);
+      own.cells.step(k, t, x, own.state[k], y);
       const bool fires = y[0] > 0;
       if (net.fired != nullptr) net.fired[t * net.size + neuron] = fires;
       if (t == net.steps - 1) static_cast<F*>(net.spikes)[neuron] = y[0];
-      if (fires) tell(t);
+      if (fires) tell(t, own.base, static_cast<int>(own.n.neuron(k) - own.base));
     }
 
-    __device__ __forceinline__ void store(Int i, const States& state) const {
-#pragma unroll
-      for (int s = 0; s < S; ++s) static_cast<F*>(group.states[s])[i] = state[0][s];
-    }
-
-    __device__ __forceinline__ Spike* rows() const { return shared.rows[Plan::resident ? 0 : turn % 2]; }
-
-   private:
-    __device__ __forceinline__ void tell(int t) const {
-      const Spike& row = rows()[threadIdx.x];
-      if (row.count == 0) return;
-      if constexpr (Plan::has_own)
-        shared.fired[turn % 2][atomicAdd(&shared.found[turn % 3], 1)] = static_cast<unsigned short>(threadIdx.x);
+    // Of neuron `i` from the first of the turn on.
+    __device__ __forceinline__ void tell(int t, Int base, int i) const {
+      if constexpr (Plan::has_own) fired()[atomicAdd(&shared.found[turn % 3], 1)] = static_cast<unsigned short>(i);
       if constexpr (Plan::sending != Sending::own) {
         const int list = t % 3;
-        net.lists[list * net.size + atomicAdd(net.counts + list, 1)] = row;
+        net.lists[list * net.size + atomicAdd(net.counts + list, 1)] = row_of(base, i);
       }
     }
+
+    __device__ __forceinline__ Spike row_of(Int base, int i) const {
+      if constexpr (Plan::keeps_rows)
+        return shared.rows[i];
+      else
+        return sender.row_of(group.begin + base + i);
+    }
+
+    __device__ __forceinline__ unsigned short* fired() const { return shared.fired[Plan::resident ? 0 : turn % 2]; }
   };
+
+  // A block's neurons, which stay in registers from the first step to the last.
+  struct Resident {
+    Walk& walk;
+    Turn own;
+    const DoubleWord first_step;
+
+    __device__ __forceinline__ Resident(Walk& walk, Int begin, Int end, DoubleWord first_step)
+        : walk(walk), own(walk.group, begin, end), first_step(first_step) {
+      walk.keep_rows(own);
+      own.draw(walk.net, walk.group, first_step);
+    }
+    __device__ __forceinline__ void step(int t, int own_threads) {
+      walk.step(t, own);
+      if (walk.net.probe_count > 0) own.store(walk.group);
+      walk.send_own(own.base, own_threads);
+    }
+    __device__ __forceinline__ void prepare(int t) { own.draw(walk.net, walk.group, first_step + t); }
+    __device__ __forceinline__ void end() const { own.store(walk.group); }
+  };
+
+  // Those of a block that has too many for that: as many at once as its threads take.
+  struct InTurns {
+    Walk& walk;
+    const Int begin, last;
+    const DoubleWord first_step;
+
+    __device__ __forceinline__ InTurns(Walk& walk, Int begin, Int end, DoubleWord first_step)
+        : walk(walk), begin(begin), last(end), first_step(first_step) {}
+    __device__ __forceinline__ void step(int t, int own_threads) {
+      for (Int base = begin; base < last; base += own_threads * W) {
+        Turn own(walk.group, base, last);
+        own.draw(walk.net, walk.group, first_step + t);
+        walk.step(t, own);
+        own.store(walk.group);
+        walk.send_own(base, own_threads);
+      }
+    }
+    __device__ __forceinline__ void prepare(int) const {}
+    __device__ __forceinline__ void end() const {}
+  };
+  using Owned = typename event::Choose<Plan::resident, Resident, InTurns>::type;
 
   static __device__ __forceinline__ void run(const Arguments& net, const Group& group, Shared<Plan>& shared) {
     const Int block = blockIdx.x - group.first_block;
@@ -309,67 +425,24 @@ struct GroupSteps : MultistepNeurons<Spec> {
     if (threadIdx.x < 3) shared.found[threadIdx.x] = 0;
     __syncthreads();
 
-    // Of the only neuron, where there is one.
-    const Int own = at_most(begin + threadIdx.x, group.neurons - 1);
-    const bool has_own = begin + threadIdx.x < end;
-    const Cells own_cells(group, Neurons{own, own});
-    States own_state;
-    Driven own_driven;
-    Walk walk{net, group, shared, static_cast<int>(first_step % slots)};
-    if constexpr (Plan::resident) {
-      Base::load_initial(group, own_cells, Neurons{own, own}, own_state);
-      if (has_own) {
-        walk.rows()[threadIdx.x] = sender.row_of(group.begin + own);
-        own_driven.draw(net, group.begin + own, first_step);
-      }
-    }
-
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32, own_warps = own_threads / 32;
     const bool all_send_later = own_warps == warps;
     const int later_warps = all_send_later ? warps : warps - own_warps;
     const Int later_warp = static_cast<Int>(all_send_later ? warp : warp - own_warps) * gridDim.x + blockIdx.x;
     const auto send_later = [&](int list, int slot) {
+      if (is_owner && !all_send_later) return;
       constexpr Part part = Plan::sending == Sending::own_and_later ? Part::after_next : Part::all;
       sender.template send_listed<part>(list, slot, later_warp, static_cast<Int>(later_warps) * gridDim.x);
     };
 
-    const auto send_own = [&] {
-      if constexpr (Plan::has_own) {
-        constexpr Part part = Plan::sending == Sending::own ? Part::all : Part::next_step;
-        if (threadIdx.x == 0) shared.found[(walk.turn + 1) % 3] = 0;
-        asm volatile("bar.sync 1, %0;" ::"r"(own_threads) : "memory");
-        sender.template send_own<part>(walk.rows(), shared.fired[walk.turn % 2], shared.found[walk.turn % 3], walk.now,
-                                       warp, own_warps);
-        ++walk.turn;
-      }
-    };
-
+    Walk walk{net, group, shared, sender, static_cast<int>(first_step % slots)};
+    Owned owned(walk, begin, end, first_step);
     int before = walk.now;
     for (int t = 0; t < steps; ++t) {
       if (t > 0) barrier.wait();
       if (Plan::sending != Sending::own && blockIdx.x == 0 && threadIdx.x == 0) net.counts[(t + 1) % 3] = 0;
-      if constexpr (Plan::resident) {
-        if (is_owner) {
-          walk.step(t, own, has_own, own_cells, own_state, own_driven);
-          if (net.probe_count > 0 && has_own) walk.store(own, own_state);
-          send_own();
-        }
-      } else if (is_owner) {
-        for (Int first = begin; first < end; first += own_threads) {
-          const Int i = at_most(first + threadIdx.x, end - 1);
-          const bool is_there = first + threadIdx.x < end;
-          const Cells cells(group, Neurons{i, i});
-          States state;
-          Driven driven;
-          Base::load_initial(group, cells, Neurons{i, i}, state);
-          driven.draw(net, group.begin + i, first_step + t);
-          walk.rows()[threadIdx.x] = sender.row_of(group.begin + i);
-          walk.step(t, i, is_there, cells, state, driven);
-          if (is_there) walk.store(i, state);
-          send_own();
-        }
-      }
-      if (Plan::has_later && t > 0 && (!is_owner || all_send_later)) send_later((t - 1) % 3, before);
+      if (is_owner) owned.step(t, own_threads);
+      if (Plan::has_later && t > 0) send_later((t - 1) % 3, before);
       if constexpr (Plan::sending == Sending::together) {
         barrier.arrive();
         barrier.wait();
@@ -378,13 +451,13 @@ struct GroupSteps : MultistepNeurons<Spec> {
       }
       barrier.arrive();
       probes.record(net, t);
-      if (Plan::resident && t + 1 < steps && has_own) own_driven.draw(net, group.begin + own, first_step + t + 1);
+      if (t + 1 < steps) owned.prepare(t + 1);
       before = walk.now;
       walk.now = walk.now + 1 == slots ? 0 : walk.now + 1;
     }
     barrier.wait();
-    if (Plan::has_later && (!is_owner || all_send_later)) send_later((steps - 1) % 3, before);
-    if (Plan::resident && has_own) walk.store(own, own_state);
+    if (Plan::has_later) send_later((steps - 1) % 3, before);
+    owned.end();
     if (blockIdx.x == 0 && threadIdx.x == 0) *net.step = static_cast<Int>(first_step) + steps;
   }
 };

@@ -83,7 +83,7 @@ Recording by_operators(Running& running, std::int64_t steps, bool spikes, std::v
 
 // Steps of a launch: so many that launching costs nothing beside them, and that spikes of all neurons take little room.
 std::int64_t steps_of_a_launch(const Running& running) {
-  constexpr std::int64_t most = 256, most_spikes = std::int64_t{1} << 24;
+  constexpr std::int64_t most = 1024, most_spikes = std::int64_t{1} << 27;
   return std::clamp(most_spikes / std::max<std::int64_t>(running.size(), 1), steps_at_once, most);
 }
 

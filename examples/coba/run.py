@@ -14,36 +14,34 @@ import time
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LIBRARY = os.environ.get("SPIKEFORGE_LIBRARY", ROOT / "build/release/lib/libspikeforge.so")
+os.environ.setdefault("SPIKEFORGE_LIBRARY", str(ROOT / "build/release/lib/libspikeforge.so"))
+sys.path.insert(0, str(ROOT / "python"))
+
+import network as coba  # noqa: E402
+
+import spikeforge  # noqa: E402
+
+SHOWN = 4000  # neurons of the raster
 
 
-def progress(done, all_, start):
-    if not sys.stderr.isatty():
-        return
-    spent = time.perf_counter() - start
-    filled = 40 * done // all_
-    left = spent / max(1, done) * (all_ - done)
-    end = "\n" if done == all_ else ""
-    print(f"\r[{'#' * filled}{'.' * (40 - filled)}] {done}/{all_} steps, {left:4.1f} s left", end=end, file=sys.stderr)
-
-
-def plot(path, fired, dt):
-    """fired: bool [steps, some neurons]; above who fired when, below how often they did, in Hz over 5 ms."""
+def plot(path, recording, steps, neurons):
+    """Above who fired when, below how often they did, in Hz over 5 ms."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, (raster, rate) = pyplot.subplots(2, 1, figsize=(9, 6), sharex=True, height_ratios=[3, 1])
-    step, neuron = fired.nonzero().T
-    raster.plot(step * dt, neuron, ",", color="black")
+    when, who = recording.steps.cpu() * coba.DT, recording.neurons.cpu()
+    shown = who % max(1, neurons // SHOWN) == 0
+    raster.plot(when[shown], who[shown], ",", color="black")
     raster.set_ylabel("neuron")
-    window = round(5 / dt)
-    counts = fired[: len(fired) // window * window].float().mean(1).view(-1, window).mean(1) * 1000 / dt
-    rate.plot(torch.arange(len(counts)) * 5 + 2.5, counts, color="black")
+    counts = torch.bincount((when / 5).long(), minlength=int(steps * coba.DT / 5))
+    rate.plot(torch.arange(len(counts)) * 5 + 2.5, counts / neurons * 200, color="black")
     rate.set_ylabel("rate (Hz)")
     rate.set_xlabel("time (ms)")
     figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
 
 
@@ -57,33 +55,19 @@ def main():
     parser.add_argument("--plot", default="build/coba.png", help="where the raster goes; empty: nowhere")
     options = parser.parse_args()
 
-    torch.ops.load_library(str(LIBRARY))
-    import network as coba
-
     connectivity = coba.random_connectivity(options.scale, options.seed)
-    network = coba.Network(connectivity, coba.random_voltage(connectivity.neurons, options.seed + 1), options.drive,
-                           device=options.device)
-    recorder = coba.Recorder(network)
+    voltage = coba.random_voltage(connectivity.neurons, options.seed + 1)
+    network, _ = coba.build(connectivity, voltage, options.drive, device=options.device)
+    network.build()
     steps = round(options.milliseconds / coba.DT)
-    shown = slice(None, None, max(1, connectivity.neurons // 4000))
-    total = torch.zeros((), dtype=torch.long, device=options.device)
-    pieces = []
     start = time.perf_counter()
-    done = 0
-    while done < steps:
-        fired = recorder.run()[: steps - done]
-        total += fired.sum()
-        if options.plot:
-            pieces.append(fired[:, shown].clone())
-        done += len(fired)
-        if done % 200 == 0 or done == steps:
-            progress(done, steps, start)
-    rate = total.item() / connectivity.neurons / (options.milliseconds / 1000)
+    recording = spikeforge.simulate(network, steps, progress=True)
+    spikes = len(recording.steps)
     spent = time.perf_counter() - start
+    rate = spikes / connectivity.neurons / (options.milliseconds / 1000)
     print(f"{connectivity.neurons} neurons, {options.milliseconds:g} ms: {rate:.1f} Hz; {spent:.2f} s, {spent / steps * 1e6:.1f} us a step")
     if options.plot:
-        pathlib.Path(options.plot).parent.mkdir(parents=True, exist_ok=True)
-        plot(options.plot, torch.cat(pieces).cpu(), coba.DT)
+        plot(pathlib.Path(options.plot), recording, steps, connectivity.neurons)
         print(f"raster: {options.plot}")
 
 

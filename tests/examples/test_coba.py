@@ -11,18 +11,12 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples/coba"))
-sys.path.insert(0, str(ROOT / "tests/python"))
+
+import network as coba  # noqa: E402
+
+import spikeforge  # noqa: E402
 
 MILLISECONDS = 120
-
-
-def load():
-    from conftest import library_path
-
-    torch.ops.load_library(str(library_path()))
-    import network
-
-    return network
 
 
 def reference(connectivity, v, drive, steps):
@@ -57,12 +51,10 @@ def reference(connectivity, v, drive, steps):
 def test_the_mean_rate_is_that_of_an_independent_simulation(device):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA GPU on this machine")
-    coba = load()
     connectivity = coba.random_connectivity(seed=3)
     voltage = coba.random_voltage(connectivity.neurons, seed=4)
     steps = round(MILLISECONDS / coba.DT)
-    recorder = coba.Recorder(coba.Network(connectivity, voltage, device=device))
-    total = sum(int(recorder.run().sum()) for _ in range(steps // recorder.steps))
+    total = len(spikeforge.simulate(coba.build(connectivity, voltage, device=device)[0], steps).steps)
     expected = reference(connectivity, voltage, 20.0, steps)
     print(f"{total} spikes, {expected} expected: {total / connectivity.neurons / MILLISECONDS * 1000:.1f} Hz")
     assert expected > 10000 and total == pytest.approx(expected, rel=0.02)
@@ -72,13 +64,10 @@ def test_the_mean_rate_is_that_of_an_independent_simulation(device):
 def test_larger_networks_have_a_rate_of_the_same_order(device):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA GPU on this machine")
-    coba = load()
     rates = []
     for scale in (1, 5) if device == "cpu" else (1, 10, 100):
         connectivity = coba.random_connectivity(scale)
-        recorder = coba.Recorder(coba.Network(connectivity, coba.random_voltage(connectivity.neurons), device=device))
-        runs = 1000 // recorder.steps
-        total = sum(int(recorder.run().sum()) for _ in range(runs))
-        rates.append(total / connectivity.neurons / (runs * recorder.steps * coba.DT) * 1000)
+        network, _ = coba.build(connectivity, coba.random_voltage(connectivity.neurons), device=device)
+        rates.append(len(spikeforge.simulate(network, 1000).steps) / connectivity.neurons / (1000 * coba.DT) * 1000)
     print(rates)
     assert max(rates) < 1.2 * min(rates)

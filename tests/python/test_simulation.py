@@ -306,10 +306,11 @@ def test_a_gpu_gives_the_spikes_of_the_cpu(cuda):
 def many(device, sending, dtype=torch.float64, **options):
     """A network whose spikes a GPU sends in this way: by how many connections a neuron has, and how many of delay 1."""
     made = spikeforge.Network(seed=11, dtype=dtype, device=device, **options)
-    small = sending == "own"
-    a = made.populate("a", 150_000 if small else 700, LIF, states={"v": torch.linspace(0, 1.1, 150_000 if small else 700)}, leak=0.9)
+    small = sending.startswith("own, ")
+    size = {"own, resident": 150_000, "own, in turns": 450_000}.get(sending, 700)
+    a = made.populate("a", size, LIF, states={"v": torch.linspace(0, 1.1, size)}, leak=0.9)
     b = made.populate("b", 1000, TWO_INPUTS)
-    delay = {"own": rules.uniform(1, 5), "own_and_later": rules.uniform(1, 9), "later": rules.uniform(2, 300), "together": 1}[sending]
+    delay = rules.uniform(1, 5) if small else {"own_and_later": rules.uniform(1, 9), "later": rules.uniform(2, 300), "together": 1}[sending]
     degree = 5 if small else 600
     made.project(a, a, rules.fixed_out_degree(degree), weight=0.1 if sending == "together" else rules.normal(0.02, 0.03), delay=delay)
     made.project(a, b, rules.fixed_out_degree(degree), weight=0.1 if sending == "together" else rules.normal(0.03, 0.02), delay=delay)
@@ -322,7 +323,7 @@ def many(device, sending, dtype=torch.float64, **options):
     return made, (a, b)
 
 
-@pytest.mark.parametrize("sending", ["own", "own_and_later", "later", "together"])
+@pytest.mark.parametrize("sending", ["own, resident", "own, in turns", "own_and_later", "later", "together"])
 def test_a_gpu_gives_the_spikes_of_the_cpu_whoever_sends_them(cuda, sending):
     """In pieces of one step and of many, with states of neurons anywhere, some of them twice."""
     chosen = [0, 31, 32, 699, 5, 5]

@@ -17,9 +17,9 @@ const char* name_of(network::Sending sending) {
   return names[static_cast<int>(sending)];
 }
 
-// A thread has one neuron at a time.
-KernelSpec spec_of_one(const ForwardLaunch& launch) {
-  KernelSpec spec = spec_of(launch, Schedule{});
+// A thread's neurons lie a warp apart, so that its accesses are those of neighbours.
+KernelSpec spec_of_step(const ForwardLaunch& launch, std::int64_t width) {
+  KernelSpec spec = spec_of(launch, {.width = static_cast<std::uint8_t>(width), .neighbours = width == 1});
   for (Place& place : params_of(spec))  // neurons of a warp may be of two channels here
     if (place.spread == Spread::by_warp) place.spread = Spread::by_channel;
   return spec;
@@ -57,7 +57,8 @@ jit::KernelSource print_source(const NetworkLaunch& launch, const NetworkPlan& p
   codegen::Lines line;
   line("#include <spikeforge/cuda/network.cuh>");
   for (std::size_t g = 0; g < launch.groups.size(); ++g) {
-    const KernelSpec spec = spec_of_one(*launch.groups[g].launch);
+    const ForwardLaunch& step = *launch.groups[g].launch;
+    const KernelSpec spec = spec_of_step(step, plan.width_of(step.neurons));
     const CellText cell = spec.cell->device_text(spec.loop.form);
     line("#define Neuron Neuron{}  // every cell is printed by this name", g);
     line += cell.text;
@@ -75,8 +76,8 @@ jit::KernelSource print_source(const NetworkLaunch& launch, const NetworkPlan& p
   line("using MatrixOfNetwork = {};", event::print_type(matrix_of(launch)));
   line("}}");
   line("namespace network {{");
-  line("using Kernel = Plan<event::MatrixOfNetwork, {}, Sending::{}, {}, {}>;", launch.drives, name_of(plan.sending),
-       plan.resident, plan.threads);
+  line("using Kernel = Plan<event::MatrixOfNetwork, {}, Sending::{}, {}, {}, {}>;", launch.drives,
+       name_of(plan.sending), plan.resident, plan.threads, plan.threads * plan.width);
   line("struct Args {{");
   line("  Arguments network;");
   for (std::size_t g = 0; g < launch.groups.size(); ++g) line("  GroupOf<Spec{0}::Cell>::type group{0};", g);

@@ -36,14 +36,18 @@ struct NetworkLaunch {
 // How a network is laid over a GPU: the one place that chooses, and why.
 struct NetworkPlan {
   network::Sending sending{};
-  bool resident = false;     // a thread has one neuron at most
+  bool resident = false;     // a block's neurons stay in the registers of its threads
   std::int64_t threads = 0;  // of a block
+  std::int64_t width = 1;    // neurons that a thread has at once, of groups that have so many for a warp; else 1
   std::int64_t blocks = 0;
   std::int64_t own_threads = 0, pieces = 1;  // network::Arguments
   struct Share {
     std::int64_t first_block = 0, neurons = 0;  // of a block
   };
   std::vector<Share> groups;
+
+  // Of a group of so many neurons.
+  std::int64_t width_of(std::int64_t neurons) const { return neurons < 32 * width ? 1 : width; }
 };
 
 // Nothing where there is no such kernel: more kinds of neuron than blocks, more drives than it takes, or too many

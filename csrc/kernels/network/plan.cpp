@@ -22,25 +22,24 @@ Sending sending_of(const NetworkLaunch& launch, std::int64_t neurons) {
   return launch.next_step / neurons <= most_own ? Sending::own_and_later : Sending::together;
 }
 
-// Whether a thread's numbers are few.
-bool is_small(const NetworkLaunch& launch) {
-  constexpr std::size_t most_numbers = 12;
-  return launch.type == DType::f32 && std::ranges::all_of(launch.groups, [&](const NetworkGroup& group) {
-           const Cell& cell = *group.launch->cell;
-           const std::size_t driven = cell.inputs.size() * static_cast<std::size_t>(launch.drives);
-           return cell.arguments() + cell.outputs.size() + driven <= most_numbers;
-         });
+// Numbers that a thread keeps of a neuron from step to step, in 4 bytes.
+std::int64_t kept_numbers(const NetworkLaunch& launch) {
+  std::size_t most = 0;
+  for (const NetworkGroup& group : launch.groups) {
+    const Cell& cell = *group.launch->cell;
+    most = std::max(most, cell.states.size() + cell.params.size() +
+                              cell.inputs.size() * (1 + static_cast<std::size_t>(launch.drives)));
+  }
+  return static_cast<std::int64_t>(most * size_of(launch.type) / 4);
 }
 
-// Of a block. Those of 512 have 128 registers each, of 768 have 80: enough for a usual neuron in float32, which 64 are
-// not. A network whose neurons all fit on chip at once is the faster for it; of spikes that are sent by others than the
-// neurons' threads there are to be some warps.
-std::int64_t threads_of(const NetworkLaunch& launch, Sending sending, std::int64_t largest_share) {
-  constexpr std::int64_t few = 512, some = 768, many = 1024, to_send = 128;
-  if (!is_small(launch)) return few;
-  const std::int64_t wanted = largest_share + (sending == Sending::own ? 0 : to_send);
-  return wanted <= few ? few : wanted <= some ? some : many;
-}
+struct Threads {
+  std::int64_t block = 0;
+  std::int64_t registers = 0;  // that a thread has for what its neurons keep
+};
+// The more neurons a thread steps, the more of what it reads is on its way at once; but a block of few threads hides
+// less, and leaves none to those that send later. So the largest block comes first in which all fit.
+constexpr Threads choices[] = {{768, 12}, {512, 48}};
 
 std::size_t argument_bytes(const NetworkLaunch& launch) {
   std::size_t bytes = sizeof launch.arguments;
@@ -75,12 +74,21 @@ std::optional<NetworkPlan> plan_of(const NetworkLaunch& launch, const jit::Devic
     largest = std::max(largest, share);
   }
 
-  plan.threads = threads_of(launch, plan.sending, largest);
-  plan.resident = largest <= plan.threads;
-  // What goes later is sent by warps that have no neurons, as long as a half of them are left for what goes at once.
-  const bool are_some_free =
-      plan.resident && (plan.sending == Sending::own_and_later || plan.sending == Sending::later);
-  plan.own_threads = are_some_free ? std::max(largest, plan.threads / 2) : plan.threads;
+  // What goes later is sent by warps that have no neurons; in small blocks some are left for what goes at once.
+  constexpr std::int64_t to_send = 128, most_width = 8;
+  const bool is_sent_later = plan.sending == Sending::own_and_later || plan.sending == Sending::later;
+  const std::int64_t of_one = std::max<std::int64_t>(kept_numbers(launch), 1);
+  for (const Threads& choice : choices) {
+    const std::int64_t owners = choice.block - (is_sent_later ? to_send : 0);
+    plan.threads = choice.block;
+    plan.width = (largest + owners - 1) / owners;
+    plan.resident = plan.width <= most_width && plan.width * of_one <= choice.registers;
+    if (plan.resident) break;
+  }
+  if (!plan.resident) plan.width = std::clamp<std::int64_t>(choices[1].registers / 2 / of_one, 1, 4);
+  plan.own_threads = plan.threads;
+  if (plan.resident && is_sent_later)
+    plan.own_threads = std::max(whole_warps((largest + plan.width - 1) / plan.width), plan.threads / 2);
   constexpr std::int64_t at_once = 4 * warp;  // connections that a warp has on their way
   plan.pieces = std::clamp<std::int64_t>((launch.arguments.matrix.nnz / neurons + at_once - 1) / at_once, 1, 1024);
   return plan;

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""What the populations of the microcircuit do, over several seeds: rates beside published ones, and how far apart the
+distributions of rates, of irregularity and of correlations are (Kolmogorov-Smirnov distances) between seeds, and from another
+simulation that was saved.
+
+    python examples/microcircuit/ensemble.py --scale 1 --seeds 10 --milliseconds 10000 --device cuda --save build/gpu.pt
+    python examples/microcircuit/ensemble.py --scale 1 --seeds 1 --milliseconds 10000 --double --beside build/gpu.pt
+"""
+
+import argparse
+import itertools
+import os
+import pathlib
+import sys
+
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+os.environ.setdefault("SPIKEFORGE_LIBRARY", str(ROOT / "build/release/lib/libspikeforge.so"))
+sys.path.insert(0, str(ROOT / "python"))
+
+import activity  # noqa: E402
+import network as microcircuit  # noqa: E402
+
+import spikeforge  # noqa: E402
+
+WARM_UP = 500.0  # ms
+KINDS = ("rates", "irregularity", "correlations")
+
+
+def simulate(scale, seed, milliseconds, device, dtype):
+    """For each population the numbers of each kind."""
+    network, populations = microcircuit.build(scale, seed=seed, device=device, dtype=dtype)
+    first, steps = round(WARM_UP / microcircuit.DT), round(milliseconds / microcircuit.DT)
+    spikeforge.simulate(network, first, spikes=False)
+    recording = spikeforge.simulate(network, steps)
+    told = {}
+    for population in populations:
+        when, who = (t.cpu() for t in recording.of(population))
+        told[population.name] = dict(
+            rates=activity.rates(who, len(population), milliseconds).double(),
+            irregularity=activity.irregularity(when, who, len(population)).double(),
+            correlations=activity.correlations(when, who, len(population), first, first + steps, microcircuit.DT).double(),
+        )
+    return told
+
+
+def distance(a, b):
+    """Kolmogorov's and Smirnov's: the largest difference of the two distribution functions."""
+    if len(a) == 0 or len(b) == 0:
+        return float("nan")
+    a, b = a.sort().values, b.sort().values
+    at = torch.cat([a, b])
+    share = lambda x: torch.searchsorted(x, at, right=True).double() / len(x)
+    return float((share(a) - share(b)).abs().max())
+
+
+def table(runs):
+    """Means over seeds; of rates their standard deviation over seeds, too, and how many of these the published one is away."""
+    print(f"{'':6}{'rate':>8} {'± over seeds':>13} {'published':>10} {'away':>6} {'CV':>7} {'correlation':>12}")
+    for name, published in zip(microcircuit.NAMES, microcircuit.RATES):
+        rates = torch.stack([run[name]["rates"].mean() for run in runs])
+        deviation = rates.std() if len(runs) > 1 else torch.tensor(float("nan"))
+        means = [torch.stack([run[name][kind].mean() for run in runs]).mean() for kind in KINDS[1:]]
+        away = abs(rates.mean() - published) / deviation
+        print(f"{name:6}{rates.mean():8.3f} {deviation:13.3f} {published:10.3f} {away:6.1f} {means[0]:7.3f} {means[1]:12.4f}")
+
+
+def distances(pairs, title):
+    """Means, and in brackets the largest, over pairs of simulations."""
+    print(f"\n{title:30}" + "".join(f"{kind:>22}" for kind in KINDS))
+    for name in microcircuit.NAMES:
+        found = {kind: torch.tensor([distance(a[name][kind], b[name][kind]) for a, b in pairs]) for kind in KINDS}
+        print(f"{name:30}" + "".join(f"{found[kind].mean():14.4f} ({found[kind].max():.4f})"[-22:].rjust(22) for kind in KINDS))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=0.1)
+    parser.add_argument("--seeds", type=int, default=3, help="simulations, of the seeds 0 and on (default: 3)")
+    parser.add_argument("--milliseconds", type=float, default=2000, help="of biological time, after 500 (default: 2000)")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--double", action="store_true", help="float64 rather than float32")
+    parser.add_argument("--save", type=pathlib.Path, help="where all numbers go")
+    parser.add_argument("--beside", type=pathlib.Path, help="numbers that were saved, to look at beside these")
+    options = parser.parse_args()
+    dtype = torch.float64 if options.double else torch.float32
+    runs = []
+    for seed in range(options.seeds):
+        runs.append(simulate(options.scale, seed, options.milliseconds, options.device, dtype))
+        print(f"\rseed {seed} of {options.seeds} simulated", end="\n" if seed + 1 == options.seeds else "", file=sys.stderr, flush=True)
+    table(runs)
+    if len(runs) > 1:
+        distances(list(itertools.combinations(runs, 2)), "distance between two seeds")
+    if options.beside:
+        others = torch.load(options.beside)
+        distances(list(itertools.product(runs, others)), f"distance from {options.beside.name}")
+        distances(list(itertools.combinations(others, 2)), f"between those of {options.beside.name}")
+    if options.save:
+        options.save.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(runs, options.save)
+
+
+if __name__ == "__main__":
+    main()
