@@ -1,3 +1,4 @@
+#include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/text_call.h>
 #include <spikeforge/simulation/internal/description.h>
 #include <spikeforge/simulation/internal/running.h>
@@ -117,6 +118,7 @@ Network::Network(const NetworkOptions& options) : description_(std::make_unique<
                     "Network: device must be a CPU or a GPU, but is ", options.device);
   TORCH_CHECK_VALUE(options.device.is_cpu() || at::hasCUDA(), "Network: device is ", options.device,
                     ", but there is no GPU that torch can use");
+  description_->options.device = ops::numbered(options.device);
   description_->dtype = dtype;
   description_->weight_dtype = weights;
   description_->options.dtype = dtype;

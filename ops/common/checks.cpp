@@ -1,6 +1,7 @@
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/layout.h>
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -181,6 +182,11 @@ void check_gradient(const Leader& leader, const char* prefix, const char* name, 
                    grad.scalar_type());
   TORCH_CHECK_VALUE(grad.device() == leader.tensor.device(), leader.op, ": ", prefix, name, " must be on ",
                     leader.tensor.device(), ", the device of ", leader.name, ", but is on ", grad.device());
+}
+
+c10::Device numbered(c10::Device device) {
+  if (device.is_cpu() || device.has_index() || !c10::impl::hasDeviceGuardImpl(device.type())) return device;
+  return c10::impl::getDeviceGuardImpl(device.type())->getDevice();
 }
 
 }  // namespace spikeforge::ops

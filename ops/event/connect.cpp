@@ -104,6 +104,7 @@ void check_sizes(std::int64_t rows, std::int64_t cols) {
 Connectivity draw(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections, std::int64_t seed,
                   c10::ScalarType type, c10::Device device) {
   check_sizes(rows, cols);
+  device = numbered(device);
   for (std::size_t i = 0; i < projections.size(); ++i) check_projection(i, projections[i], rows, cols, device);
   TORCH_CHECK_TYPE(is_supported(type), "connect: weights must be float16, bfloat16, float32 or float64, but are ",
                    type);

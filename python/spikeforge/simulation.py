@@ -405,7 +405,8 @@ def simulate(
 
 
 def _by_pieces(network: Network, steps: int, asked: Asked, progress: bool):
-    most = STEPS_OF_PROGRESS if progress else STEPS_UNINTERRUPTED
+    is_shown = progress and sys.stderr.isatty() and network.device.type == "cpu"
+    most = STEPS_OF_PROGRESS if is_shown else STEPS_UNINTERRUPTED
     _CPP.begin(network._held)
     for done in range(0, max(steps, 1), most):
         count = min(most, steps - done)

@@ -354,6 +354,14 @@ def test_a_gpu_goes_on_where_it_was_saved(cuda, sending):
     assert first + rest == whole and len(rest) > 1000
 
 
+def test_arrays_connect_a_network_of_a_gpu_without_a_number(cuda):
+    made = spikeforge.Network(device=cuda)
+    a = made.populate("a", 3, LIF, leak=0.9)
+    made.project(a, a, rules.arrays([0, 1], [1, 2]), weight=torch.tensor([2.0, 2.0]))
+    made.inject(a, torch.tensor([1.0, 0, 0]))
+    assert listed(spikeforge.simulate(made, 3)) == [(0, 0), (1, 1), (2, 2)]
+
+
 def test_float16_weights_and_float32_states_keep_the_rates_on_a_gpu(cuda):
     counts = [len(spikeforge.simulate(many(device, "own_and_later", torch.float32, weight_dtype=torch.float16)[0], 200).steps) for device in ("cpu", cuda)]
     assert counts[0] > 5000 and abs(counts[1] - counts[0]) < 0.05 * counts[0]
