@@ -256,6 +256,34 @@ def stdp(pre, in_place):
     )
 
 
+def plastic(in_place):
+    return f"""
+Args:
+    rule: synapse text, docs/plasticity.md.
+    states: [nonzeros] each, in the order of the rule: weights of any floating dtype ({DTYPES}), others of the dtype that they are computed in. Where\
+ one decays, behind them int32 [nonzeros], the step that each nonzero is of.
+    traces: [rows] or [cols] each, in the order of the rule, of the dtype of the arithmetic.{ROWS}
+    by_columns: what `csr_transpose` gives, computed once, for rules with `on post`; else [].
+    pre: [rows], a spike that arrives where true or > 0; bool, {DTYPES}.
+    post: [cols], a spike where true or > 0; bool, {DTYPES}.
+    signals: a number, of no dimension, or [cols], or None, for each signal of the rule; [] for none.
+    step: int64, of no dimension, the number of the step; for rules with a state that decays.
+    params: a number for each parameter of the rule.{MATRIX_SIZES}
+    sends: sum what arrives at the neurons after.
+    refresh: do nothing but bring states that decay to this step.{UNCHECKED}
+
+Returns:
+    {"" if in_place else "The new states and traces, and "}what arrived, [cols], or without `sends` no elements.
+
+There are no gradients, and no batch.{" States and traces are changed in place." if in_place else ""} On a GPU sums of what arrives are\
+ in any order.
+
+Raises:
+    ValueError: for a text that cannot be read, with its line and column, for shapes that do not fit, and an index out of bounds.
+    TypeError: for other dtypes.
+    NotImplementedError: on a GPU for a rule of more than 8 states, 16 traces, 32 parameters or 8 signals."""
+
+
 # --- Loihi
 
 LOIHI_NEURON = """
@@ -663,6 +691,7 @@ Raises:
     ValueError: for an index out of bounds.""",
     "stdp_pre": stdp(True, False), "stdp_pre_": stdp(True, True),
     "stdp_post": stdp(False, False), "stdp_post_": stdp(False, True),
+    "plastic_step": plastic(False), "plastic_step_": plastic(True),
     "loihi_lif": loihi(), "loihi_ternary_lif": loihi(True),
     "loihi_lif_reset": loihi(**RESET), "loihi_ternary_lif_reset": loihi(True, **RESET),
     "loihi_lif_refractory": loihi(**REFRACTORY), "loihi_ternary_lif_refractory": loihi(True, **REFRACTORY),

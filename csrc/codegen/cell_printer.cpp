@@ -1,5 +1,6 @@
 #include <spikeforge/autodiff/vjp.h>
 #include <spikeforge/codegen/cell_printer.h>
+#include <spikeforge/codegen/internal/body.h>
 #include <spikeforge/codegen/lines.h>
 #include <spikeforge/graph/internal/copy.h>
 #include <spikeforge/graph/internal/dependence.h>
@@ -300,6 +301,13 @@ class CellPrinter {
 };
 
 }  // namespace
+
+std::vector<std::string> print_body(Lines& line, const Graph& graph, const std::vector<std::string>& sources) {
+  const Body body(line, graph, sources);
+  std::vector<std::string> results;
+  for (std::size_t i = 0; i < graph.results().size(); ++i) results.push_back(body.result(i));
+  return results;
+}
 
 std::string print_cell(const graph::Cell& cell, const autodiff::Stages& stages) {
   return CellPrinter(cell, stages).print();

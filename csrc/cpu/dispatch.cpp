@@ -5,6 +5,7 @@
 #include <spikeforge/cpu/fired_product.h>
 #include <spikeforge/cpu/kernels.h>
 #include <spikeforge/cpu/loihi_products.h>
+#include <spikeforge/cpu/plastic.h>
 #include <spikeforge/cpu/poisson_input.h>
 #include <spikeforge/cpu/pooling.h>
 #include <spikeforge/cpu/spike_bits.h>
@@ -28,6 +29,7 @@ struct Choice {
   ChooseFeedback choose_feedback;
   const FiredKernels* fired;
   const DelayedKernels* delayed;
+  const PlasticKernels* plastic;
 };
 
 enum Level { level_default, level_avx2, level_avx512 };
@@ -50,7 +52,8 @@ Level allowed() {
   Choice {                                                                                                     \
 #set, {predefined_loop_##set, traced_loop_##set, loihi_loop_##set }, &loihi_products_##set(),              \
            &event_kernels_##set(), &channel_statistics_##set(), &spike_bits_##set(), &pooling_kernels_##set(), \
-           &poisson_kernels_##set(), choose_feedback_##set, &fired_kernels_##set(), &delayed_kernels_##set()   \
+           &poisson_kernels_##set(), choose_feedback_##set, &fired_kernels_##set(), &delayed_kernels_##set(),  \
+           &plastic_kernels_##set()                                                                            \
   }
 
 Choice choose() {
@@ -85,6 +88,7 @@ const PoissonKernels& poisson_kernels() { return *choice().poisson; }
 void choose_feedback(DType type, Feedback& feedback) { choice().choose_feedback(type, feedback); }
 const FiredKernels& fired_kernels() { return *choice().fired; }
 const DelayedKernels& delayed_kernels() { return *choice().delayed; }
+const PlasticKernels& plastic_kernels() { return *choice().plastic; }
 const char* capability() { return choice().name; }
 
 }  // namespace spikeforge::cpu

@@ -1,6 +1,6 @@
 #include <spikeforge/graph/internal/advice.h>
-#include <spikeforge/graph/internal/lexer.h>
 #include <spikeforge/graph/internal/number_text.h>
+#include <spikeforge/graph/internal/parser.h>
 #include <spikeforge/graph/text.h>
 
 #include <fmt/format.h>
@@ -8,21 +8,10 @@
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <unordered_map>
+#include <set>
 
 namespace spikeforge::graph {
 namespace {
-
-std::string quoted(const Token& token) {
-  switch (token.kind) {
-    case Token::Kind::line_break:
-      return "the end of the line";
-    case Token::Kind::end:
-      return "the end of the text";
-    default:
-      return fmt::format("\"{}\"", token.text.substr(0, most_name_length));
-  }
-}
 
 std::optional<double> special_number(std::string_view word) {
   if (word == "inf") return std::numeric_limits<double>::infinity();
@@ -30,115 +19,37 @@ std::optional<double> special_number(std::string_view word) {
   return std::nullopt;
 }
 
-// One function a rule of the grammar in text.h.
-class Parser {
+class NeuronParser : Parser {
  public:
-  explicit Parser(std::string_view text) : lexer_(text), token_(lexer_.next()) {}
+  using Parser::Parser;
 
   Cell neuron();
 
  private:
-  // Tokens.
-  bool sees(std::string_view text) const {
-    return (token_.kind == Token::Kind::symbol || token_.kind == Token::Kind::name) && token_.text == text;
-  }
-  Token take() {
-    last_ = token_;
-    token_ = lexer_.next();
-    return last_;
-  }
-  bool take_if(std::string_view text) {
-    if (!sees(text)) return false;
-    take();
-    return true;
-  }
-  void expect(std::string_view text, std::string_view where) {
-    if (!take_if(text)) fail(token_, fmt::format("expected \"{}\" {}, but found {}", text, where, quoted(token_)));
-  }
-  Token expect_name(std::string_view what) {
-    if (token_.kind != Token::Kind::name || is_reserved(token_.text))
-      fail(token_, fmt::format("expected {}, but found {}", what, quoted(token_)));
-    return take();
-  }
-  void skip_line_breaks() {
-    while (token_.kind == Token::Kind::line_break) take();
-  }
-  [[noreturn]] void fail(const Token& at, const std::string& message) const { throw lexer_.error(at, message); }
-  // An error of the graph is one of the text at this place.
-  template <class Function>
-  auto at(const Token& place, Function&& function) const {
-    try {
-      return function();
-    } catch (const TextError&) {
-      throw;
-    } catch (const GraphError& error) {
-      fail(place, error.what());
-    }
-  }
-
-  // Header.
   Signature signature();
   void declare_arguments();
-
-  // Statements.
   void statement();
   void next_state(const Token& name);
   void outputs(const Token& keyword);
 
-  // Expressions.
-  Id expression() { return binary(1); }
-  Id binary(int precedence);
-  Id prefixed();
-  Id negated(const Token& minus);
-  Id primary();
-  Id named(const Token& name);
-  Id call(const Token& function);
-  Id draw(const Token& function);
-  Id custom_gradient(const Token& function, std::span<const Id> operands);
-  std::vector<Id> operands();
-  Surrogate surrogate();
-  double constant();
-  double number(const Token& token) const;
-
-  Id make(const Token& place, Op op, std::span<const Id> operands, const Surrogate& surrogate = {}) {
-    return at(place, [&] { return graph().make(op, operands, surrogate); });
-  }
-  Graph& graph() { return cell_->graph(); }
-
-  Lexer lexer_;
-  Token token_;  // the one to be read next
-  Token last_;
-  int nesting_ = 0;
   std::optional<Cell> cell_;
-  std::unordered_map<std::string_view, Id> scope_;
   std::vector<Id> outputs_;
   std::vector<std::optional<Id>> next_states_;
 };
 
-Cell Parser::neuron() {
+Cell NeuronParser::neuron() {
   skip_line_breaks();
   const Token keyword = token_;
   expect("neuron", "at the beginning");
   cell_ = at(keyword, [&] { return Cell(signature()); });
+  graph_ = &cell_->graph();
   declare_arguments();
   next_states_.resize(cell_->state_count());
 
   skip_line_breaks();
   expect("{", "before the equations");
-  while (!sees("}")) {
-    if (token_.kind == Token::Kind::line_break || sees(";")) {
-      take();
-      continue;
-    }
-    statement();
-    if (!sees(";") && !sees("}") && token_.kind != Token::Kind::line_break)
-      fail(token_, fmt::format("expected an operator or the end of the statement, but found {}{}", quoted(token_),
-                               advice_about(token_.text)));
-  }
-  const Token end = take();
-  skip_line_breaks();
-  if (token_.kind != Token::Kind::end)
-    fail(token_, fmt::format("expected nothing after the neuron, but found {}", quoted(token_)));
+  const Token end = statements([&] { statement(); });
+  end_of_text("neuron");
 
   if (outputs_.empty()) fail(end, "the neuron returns nothing: write return and its outputs");
   std::vector<Id> next;
@@ -151,55 +62,41 @@ Cell Parser::neuron() {
   return std::move(*cell_);
 }
 
-Signature Parser::signature() {
+Signature NeuronParser::signature() {
   Signature signature;
-  std::unordered_map<std::string_view, int> seen;
-  const auto add = [&](std::string_view what, auto& list) {
-    if (sees(";") || sees(")")) return;
-    do {
-      const Token name = expect_name(what);
-      if (++seen[name.text] > 1) fail(name, fmt::format("two arguments are called {}", quoted(name)));
-      if (seen.size() > most_arguments)
-        fail(name, fmt::format("a neuron has at most {} inputs, states and parameters together", most_arguments));
-      if (!is_name(name.text)) fail(name, fmt::format("a name has at most {} characters", most_name_length));
-      list.emplace_back(std::string(name.text));
-      if constexpr (std::is_same_v<decltype(list), std::vector<State>&>)
-        if (take_if("=")) list.back().initial = constant();
-    } while (take_if(","));
-  };
+  std::set<std::string_view> seen;
+  const std::string bound =
+      fmt::format("a neuron has at most {} inputs, states and parameters together", most_arguments);
   signature.name = std::string(expect_name("the neuron's name").text);
   expect("(", "after the neuron's name");
-  add("an input's name", signature.inputs);
-  if (take_if(";")) add("a state's name", signature.states);
-  if (take_if(";")) add("a parameter's name", signature.params);
+  names("an input's name", bound, seen, [&](const Token& name) { signature.inputs.emplace_back(name.text); });
+  if (take_if(";"))
+    names("a state's name", bound, seen, [&](const Token& name) {
+      signature.states.emplace_back(std::string(name.text));
+      if (take_if("=")) signature.states.back().initial = constant();
+    });
+  if (take_if(";"))
+    names("a parameter's name", bound, seen, [&](const Token& name) { signature.params.emplace_back(name.text); });
   expect(")", "or \",\" or \";\" after the arguments");
   return signature;
 }
 
 // By the strings of the signature, which stay where they are while the graph grows.
-void Parser::declare_arguments() {
+void NeuronParser::declare_arguments() {
   const Signature& s = cell_->signature();
   for (const std::string& input : s.inputs) scope_.emplace(input, scope_.size());
   for (const State& state : s.states) scope_.emplace(state.name, scope_.size());
   for (const std::string& param : s.params) scope_.emplace(param, scope_.size());
 }
 
-void Parser::statement() {
+void NeuronParser::statement() {
   if (sees("return")) return outputs(take());
   const Token name = expect_name("a statement: name = ..., state' = ... or return ...");
   if (take_if("'")) return next_state(name);
-  if (!sees("=") && !advice_about(name.text).empty())
-    fail(name, fmt::format("no statement begins with {}{}", quoted(name), advice_about(name.text)));
-  if (scope_.contains(name.text))
-    fail(name, fmt::format("{} has a value already; give this one another name", quoted(name)));
-  if (!is_name(name.text)) fail(name, fmt::format("a name has at most {} characters", most_name_length));
-  expect("=", "after the name");
-  const Id value = expression();
-  graph().set_name(value, name.text);
-  scope_.emplace(name.text, value);
+  assignment(name);
 }
 
-void Parser::next_state(const Token& name) {
+void NeuronParser::next_state(const Token& name) {
   for (std::size_t i = 0; i < next_states_.size(); ++i) {
     if (cell_->signature().states[i].name != name.text) continue;
     if (next_states_[i]) fail(name, fmt::format("{}' has a value already", name.text));
@@ -210,10 +107,35 @@ void Parser::next_state(const Token& name) {
   fail(name, fmt::format("{} is no state, so that it has no next value", quoted(name)));
 }
 
-void Parser::outputs(const Token& keyword) {
+void NeuronParser::outputs(const Token& keyword) {
   if (!outputs_.empty()) fail(keyword, "return stands once in a neuron: return a, b gives two outputs");
   do outputs_.push_back(expression());
   while (take_if(","));
+}
+
+}  // namespace
+
+std::string quoted(const Token& token) {
+  switch (token.kind) {
+    case Token::Kind::line_break:
+      return "the end of the line";
+    case Token::Kind::end:
+      return "the end of the text";
+    default:
+      return fmt::format("\"{}\"", token.text.substr(0, most_name_length));
+  }
+}
+
+void Parser::assignment(const Token& name) {
+  if (!sees("=") && !advice_about(name.text).empty())
+    fail(name, fmt::format("no statement begins with {}{}", quoted(name), advice_about(name.text)));
+  if (scope_.contains(name.text))
+    fail(name, fmt::format("{} has a value already; give this one another name", quoted(name)));
+  if (!is_name(name.text)) fail(name, fmt::format("a name has at most {} characters", most_name_length));
+  expect("=", "after the name");
+  const Id value = expression();
+  graph().set_name(value, name.text);
+  scope_.emplace(name.text, value);
 }
 
 // An expression of operators that bind at least as tightly. A long sum is a loop, not a recursion.
@@ -386,12 +308,10 @@ double Parser::number(const Token& token) const {
   return *value;
 }
 
-}  // namespace
-
 Cell parse(std::string_view text) {
   if (text.size() > most_text)
     throw TextError(fmt::format("a neuron text has at most {} bytes, and this one has more", most_text), 1, 1);
-  return Parser(text).neuron();
+  return NeuronParser(text).neuron();
 }
 
 }  // namespace spikeforge::graph

@@ -1,5 +1,6 @@
 #include <spikeforge/graph/internal/copy.h>
 #include <spikeforge/graph/internal/number_text.h>
+#include <spikeforge/graph/synapse.h>
 #include <spikeforge/graph/text.h>
 
 #include <fmt/format.h>
@@ -28,7 +29,9 @@ std::string within(const Expression& e, int at_least) {
 // Writes the statements of a graph's nodes, and then gives each result as an expression.
 class Body {
  public:
-  explicit Body(const Graph& graph) : graph_(graph), expressions_(graph.size()), uses_(graph.size()) {
+  // `no_statements`: for a place that has none, all is within the results.
+  explicit Body(const Graph& graph, bool no_statements = false)
+      : graph_(graph), no_statements_(no_statements), expressions_(graph.size()), uses_(graph.size()) {
     const std::vector<bool> live = live_nodes(graph);
     for (Id id = 0; id < graph.size(); ++id) {
       if (!graph.name(id).empty()) names_.insert(graph.name(id));
@@ -52,7 +55,7 @@ class Body {
       return;
     }
     expressions_[id] = expression(id);
-    if (info(node.op).form == Form::leaf) return;
+    if (info(node.op).form == Form::leaf || no_statements_) return;
     // Draws are numbered in the order of the text, so that one among several stands where it is made.
     const bool may_be_inline = !is_draw(node.op) || draws_ == 1;
     if (graph_.name(id).empty() && uses_[id] == 1 && may_be_inline && expressions_[id].text.size() <= longest_inline)
@@ -112,6 +115,7 @@ class Body {
   }
 
   const Graph& graph_;
+  const bool no_statements_;
   std::vector<Expression> expressions_;
   std::vector<int> uses_;
   std::set<std::string, std::less<>> names_;
@@ -121,12 +125,15 @@ class Body {
   std::uint32_t next_draw_ = 0;
 };
 
+// A state or a trace in a header.
+std::string declared(const std::string& name, double number) {
+  const std::string initial = text_of(number);
+  return initial == "0" ? name : fmt::format("{} = {}", name, initial);
+}
+
 std::string header(const Signature& signature) {
   std::vector<std::string> states;
-  for (const State& state : signature.states) {
-    const std::string initial = text_of(state.initial);
-    states.push_back(initial == "0" ? state.name : fmt::format("{} = {}", state.name, initial));
-  }
+  for (const State& state : signature.states) states.push_back(declared(state.name, state.initial));
   std::string text = fmt::format("neuron {}({}", signature.name, fmt::join(signature.inputs, ", "));
   if (!states.empty() || !signature.params.empty()) text += ";";
   if (!states.empty()) text += fmt::format(" {}", fmt::join(states, ", "));
@@ -134,7 +141,61 @@ std::string header(const Signature& signature) {
   return text + ") {\n";
 }
 
+std::string header(const Synapse& synapse) {
+  std::vector<std::string> states, traces;
+  for (const State& state : synapse.states) states.push_back(declared(state.name, state.initial));
+  for (const Trace& trace : synapse.traces) traces.push_back(declared(trace.name, trace.initial));
+  const std::string lists[] = {fmt::format("{}", fmt::join(states, ", ")), fmt::format("{}", fmt::join(traces, ", ")),
+                               fmt::format("{}", fmt::join(synapse.params, ", ")),
+                               fmt::format("{}", fmt::join(synapse.signals, ", "))};
+  std::string text = fmt::format("synapse {}({}", synapse.name, lists[0]);
+  for (std::size_t i = 1, last = 4; i < last; ++i) {
+    while (last > i && lists[last - 1].empty()) --last;
+    if (i < last) text += lists[i].empty() ? ";" : "; " + lists[i];
+  }
+  return text + ") {\n";
+}
+
+std::string printed(const Synapse& synapse, std::string_view event, const SynapseBlock& block) {
+  const Body body(block.graph);
+  std::string lines = body.statements();
+  const std::span<const Id> results = block.graph.results();
+  std::size_t next = 0;
+  for (const std::size_t i : block.states)
+    lines += fmt::format("  {}' = {}\n", synapse.states[i].name, body[results[next++]]);
+  for (const std::size_t i : block.traces)
+    lines += fmt::format("  {}' = {}\n", synapse.traces[i].name, body[results[next++]]);
+  if (block.sends && !block.sends_by_itself) lines += fmt::format("  send {}\n", body[results[next]]);
+  std::string text = fmt::format("  {} {{\n", event);
+  for (std::size_t begin = 0; begin < lines.size();) {
+    const std::size_t end = lines.find('\n', begin) + 1;
+    text += "  " + lines.substr(begin, end - begin);
+    begin = end;
+  }
+  return text + "  }\n";
+}
+
+std::string printed(const Synapse& synapse, const Decay& decay) {
+  const Body body(decay.graph, /*no_statements=*/true);
+  const std::string& name = decay.of_trace ? synapse.traces[decay.number].name : synapse.states[decay.number].name;
+  const std::string target = body[decay.graph.results()[1]];
+  return fmt::format("  decay {} by {}{}\n", name, body[decay.graph.results()[0]],
+                     target == "0" ? "" : " to " + target);
+}
+
 }  // namespace
+
+std::string print(const Synapse& synapse) {
+  std::string text = header(synapse);
+  const bool is_silent = synapse.pre.sends_by_itself && synapse.pre.states.empty() && synapse.pre.traces.empty();
+  if (!is_silent) text += printed(synapse, "on pre", synapse.pre);
+  if (synapse.post) text += printed(synapse, "on post", *synapse.post);
+  for (std::size_t i = 0; i < synapse.signals.size(); ++i)
+    if (synapse.on_signal[i]) text += printed(synapse, "on " + synapse.signals[i], *synapse.on_signal[i]);
+  if (synapse.each_step) text += printed(synapse, "each step", *synapse.each_step);
+  for (const Decay& decay : synapse.decays) text += printed(synapse, decay);
+  return text + "}\n";
+}
 
 std::string print(const Cell& cell) {
   const Body body(cell.graph());

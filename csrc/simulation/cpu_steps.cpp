@@ -15,7 +15,7 @@ namespace {
 
 // A thread with fewer is not worth waking: one takes about as long as the parallel region does.
 constexpr std::int64_t least_neurons = 1024;
-constexpr std::int64_t granule = 64;       // parts begin on cache lines
+constexpr std::int64_t granule = 64;  // parts begin on cache lines
 // The kernel walks 16 rows and more side by side, in an order that depends on where they begin; fewer one by one.
 constexpr std::int64_t most_rows = 15;
 
@@ -150,7 +150,9 @@ void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {
   for (std::int64_t i = 0; i < steps; ++i) {
     const Clock::time_point begun = Clock::now();
     set_step(first + i);
+    running_.arrive(first + i);
     run_step(choice_.shares() ? shared_ : alone_);
+    running_.fire(first + i, fired_);
     choice_.took(Clock::now() - begun);
     this->record(i, first + i, record);
   }

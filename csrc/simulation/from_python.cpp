@@ -1,6 +1,7 @@
 // How Python makes and steps networks: operators of the namespace spikeforge_simulation, which
 // python/spikeforge/simulation.py calls, on an object that holds a Network. Populations go by their number.
 #include <spikeforge/ops/common/library.h>
+#include <spikeforge/ops/common/plastic.h>
 #include <spikeforge/simulation/internal/recorder.h>
 #include <spikeforge/simulation/internal/undifferentiated.h>
 #include <spikeforge/simulation/network.h>
@@ -75,10 +76,12 @@ Population population(const Held& held, std::int64_t number) {
   return held->network.populations().at(static_cast<std::size_t>(number));
 }
 
-// As of the operator connect: numbers and laws of weights, then of delays.
-void project(const Held& held, std::int64_t sources, std::int64_t targets, const std::string& rule, double amount,
-             const c10::List<bool>& choices, const Strings& laws, c10::ArrayRef<double> numbers, const Lists& arrays,
-             const std::string& into) {
+// As of the operator connect: numbers and laws of weights, then of delays. With a rule the number of a projection that
+// learns, else -1.
+std::int64_t project(const Held& held, std::int64_t sources, std::int64_t targets, const std::string& rule,
+                     double amount, const c10::List<bool>& choices, const Strings& laws, c10::ArrayRef<double> numbers,
+                     const Lists& arrays, const std::string& into, const std::string& plasticity,
+                     const Strings& param_names, c10::ArrayRef<double> params) {
   const std::string law_names[] = {laws.get(0), laws.get(1)};
   const auto law = [&](std::size_t which) -> NumberLaw {
     const double* const n = numbers.data() + 4 * which;
@@ -99,7 +102,63 @@ void project(const Held& held, std::int64_t sources, std::int64_t targets, const
     if (law_names[0] == "array") how.weights = arrays.get(next++);
     if (law_names[1] == "array") how.delays = arrays.get(next++);
   }
-  held->network.project(population(held, sources), population(held, targets), how, into);
+  const Population from = population(held, sources), to = population(held, targets);
+  if (plasticity.empty()) {
+    held->network.project(from, to, how, into);
+    return -1;
+  }
+  Plasticity learns{.rule = plasticity};
+  for (std::size_t i = 0; i < param_names.size(); ++i) learns.params.emplace(param_names.get(i), params[i]);
+  return static_cast<std::int64_t>(held->network.project(from, to, how, learns, into));
+}
+
+// Copies but for states and traces.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>, std::vector<at::Tensor>> learned(
+    const Held& held, std::int64_t projection) {
+  const Learned now = held->network.learned(static_cast<std::size_t>(projection));
+  std::vector<at::Tensor> states, traces;
+  for (const auto& [name, state] : now.states) states.push_back(state.detach());
+  for (const auto& [name, trace] : now.traces) traces.push_back(trace.clone());
+  return {now.matrix.indices.clone(), now.matrix.indptr.clone(), now.matrix.delays.clone(), std::move(states),
+          std::move(traces)};
+}
+
+void modulate(const Held& held, const std::string& signal, const at::Tensor& value) {
+  held->network.modulate(signal, value);
+}
+
+// What a synapse text says: its name; names of states, traces, parameters and signals; what states and traces start at;
+// which traces are of neurons after; whether a state decays, and whether a spike after does anything; the text as the
+// library prints it.
+std::tuple<std::string, std::vector<std::string>, std::vector<std::string>, std::vector<std::string>,
+           std::vector<std::string>, std::vector<double>, std::vector<double>, std::vector<std::int64_t>, bool, bool,
+           std::string>
+read_synapse(const std::string& text) {
+  const std::shared_ptr<const ops::plastic::Rule> rule = ops::plastic::rule_of(text, "synapse");
+  const graph::Synapse& s = rule->synapse;
+  std::vector<std::string> states, traces;
+  std::vector<double> of_states, of_traces;
+  std::vector<std::int64_t> after;
+  for (const graph::State& state : s.states) {
+    states.push_back(state.name);
+    of_states.push_back(state.initial);
+  }
+  for (const graph::Trace& trace : s.traces) {
+    traces.push_back(trace.name);
+    of_traces.push_back(trace.initial);
+    after.push_back(trace.after ? 1 : 0);
+  }
+  return {s.name,
+          states,
+          traces,
+          s.params,
+          s.signals,
+          of_states,
+          of_traces,
+          after,
+          rule->states_decay(),
+          s.post.has_value(),
+          graph::print(s)};
 }
 
 void drive(const Held& held, std::int64_t targets, const at::Tensor& rate, double weight, const std::string& into) {
@@ -194,8 +253,14 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), libr
          TORCH_FN(Alone<populate>::call));
   define("project",
          ", int sources, int targets, str rule, float amount, bool[] choices, str[] laws, float[] numbers, Tensor[] "
-         "arrays, str into) -> ()",
+         "arrays, str into, str plasticity, str[] param_names, float[] params) -> int",
          TORCH_FN(Alone<project>::call));
+  define("learned",
+         ", int projection) -> (Tensor indices, Tensor indptr, Tensor delays, Tensor[] states, Tensor[] traces)",
+         TORCH_FN(Alone<learned>::call));
+  define("modulate", ", str signal, Tensor value) -> ()", TORCH_FN(Alone<modulate>::call));
+  library.def("read_synapse(str text) -> (str, str[], str[], str[], str[], float[], float[], int[], bool, bool, str)",
+              TORCH_FN(read_synapse));
   define("drive", ", int targets, Tensor rate, float weight, str into) -> ()", TORCH_FN(Alone<drive>::call));
   define("inject", ", int targets, Tensor current, str into) -> ()", TORCH_FN(Alone<inject>::call));
   define("build", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)", TORCH_FN(Alone<build>::call));

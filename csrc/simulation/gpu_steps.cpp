@@ -19,7 +19,6 @@
 namespace spikeforge::simulation {
 namespace {
 
-
 // What the kernel looks up of a drive's rates, of which few are different.
 struct RateTables {
   std::vector<double> none;

@@ -156,26 +156,93 @@ Population Network::populate(const std::string& name, std::int64_t size, const N
   return description_->populations.back();
 }
 
-void Network::project(const Population& sources, const Population& targets, const Projection& how,
-                      const std::string& into) {
-  TORCH_CHECK(running_ == nullptr, "Network: project must come before the network is built or simulated");
-  description_->number_of(sources);
-  const Targets to = simulation::targets_of(*description_, targets, into);
-  const simulation::Undifferentiated mode;
-  simulation::DescribedProjection projection{how, to.input};
+namespace simulation {
+namespace {
+
+// A projection between populations, whose tensors and names are the network's own.
+DescribedProjection described(Description& description, const Population& sources, const Population& targets,
+                              const Projection& how, const std::string& into) {
+  description.number_of(sources);
+  const Targets to = targets_of(description, targets, into);
+  DescribedProjection projection{how, to.input};
   Projection& own = projection.how;
   for (at::Tensor Projection::*const array :
        {&Projection::source_indices, &Projection::target_indices, &Projection::weights, &Projection::delays})
-    own.*array = simulation::copied(how.*array);
+    own.*array = copied(how.*array);
   if (own.weights.defined() && at::isFloatingType(own.weights.scalar_type()))
-    simulation::check_finite("weights of " + sources.name + " to " + targets.name, own.weights,
-                             description_->weight_dtype);
-  own.rule = description_->own(how.rule);
-  own.weight.law = description_->own(how.weight.law);
-  own.delay.law = description_->own(how.delay.law);
+    check_finite("weights of " + sources.name + " to " + targets.name, own.weights, description.weight_dtype);
+  own.rule = description.own(how.rule);
+  own.weight.law = description.own(how.weight.law);
+  own.delay.law = description.own(how.delay.law);
   own.sources = {sources.begin, sources.end};
   own.targets = {to.begin, to.end};
-  description_->projections.push_back(std::move(projection));
+  return projection;
+}
+
+// Of a rule, in its order.
+std::vector<double> params_of(const graph::Synapse& rule, const std::map<std::string, double>& given) {
+  for (const auto& [name, value] : given)
+    TORCH_CHECK_VALUE(std::ranges::find(rule.params, name) != rule.params.end(), "Network: the rule ", rule.name,
+                      " has no parameter ", name, "; it has ", listed(rule.params));
+  std::vector<double> params;
+  for (const std::string& name : rule.params) {
+    const auto found = given.find(name);
+    TORCH_CHECK_VALUE(found != given.end(), "Network: the parameter ", name, " of the rule ", rule.name,
+                      " is not given");
+    params.push_back(found->second);
+  }
+  return params;
+}
+
+}  // namespace
+}  // namespace simulation
+
+void Network::project(const Population& sources, const Population& targets, const Projection& how,
+                      const std::string& into) {
+  TORCH_CHECK(running_ == nullptr, "Network: project must come before the network is built or simulated");
+  const simulation::Undifferentiated mode;
+  description_->projections.push_back(simulation::described(*description_, sources, targets, how, into));
+}
+
+std::size_t Network::project(const Population& sources, const Population& targets, const Projection& how,
+                             const Plasticity& plasticity, const std::string& into) {
+  TORCH_CHECK(running_ == nullptr, "Network: project must come before the network is built or simulated");
+  TORCH_CHECK_NOT_IMPLEMENTED(description_->options.device.is_cpu(),
+                              "Network: projections that learn run on the CPU alone so far, but this network is on ",
+                              description_->options.device);
+  const simulation::Undifferentiated mode;
+  auto rule = ops::plastic::rule_of(plasticity.rule, "Network");
+  std::vector<double> params = simulation::params_of(rule->synapse, plasticity.params);
+  // Refuses what they cannot be.
+  const ops::plastic::BoundRule checked(rule, params, ops::dtype_of(description_->dtype), "Network");
+  simulation::DescribedProjection projection = simulation::described(*description_, sources, targets, how, into);
+  description_->plastic.push_back({std::move(projection.how), projection.input, std::move(rule), std::move(params)});
+  return description_->plastic.size() - 1;
+}
+
+Learned Network::learned(std::size_t projection) {
+  const simulation::Undifferentiated mode;
+  Running& now = running();
+  TORCH_CHECK_VALUE(projection < now.plastic().size(), "Network: ", now.plastic().size(),
+                    " projections learn, so that there is no number ", projection);
+  return now.plastic()[projection].learned(now.step());
+}
+
+void Network::modulate(const std::string& signal, const PerNeuron& value) {
+  const simulation::Undifferentiated mode;
+  Running& now = running();
+  std::vector<std::pair<simulation::PlasticConnections*, std::size_t>> found;
+  for (std::size_t i = 0; i < now.plastic().size(); ++i) {
+    const std::vector<std::string>& signals = now.plastic()[i].synapse().signals;
+    const auto at = std::ranges::find(signals, signal);
+    if (at == signals.end()) continue;
+    const NeuronRange& targets = description_->plastic[i].how.targets;
+    simulation::check_size("the rule " + now.plastic()[i].synapse().name, signal, value, targets.end - targets.begin);
+    found.emplace_back(&now.plastic()[i], static_cast<std::size_t>(at - signals.begin()));
+  }
+  TORCH_CHECK_VALUE(!found.empty(), "Network: no projection learns by a rule with the signal ", signal);
+  simulation::check_finite(signal, value.tensor().detach(), description_->dtype);
+  for (const auto& [connections, number] : found) connections->set_signal(number, value.tensor());
 }
 
 void Network::drive(const Population& targets, const PerNeuron& rate, const DriveOptions& options) {

@@ -74,6 +74,20 @@ struct DriveOptions {
   std::string into = {};
 };
 
+// A rule by which a projection learns, as synapse text (docs/plasticity.md), with a number for each of its parameters.
+struct Plasticity {
+  std::string rule;
+  std::map<std::string, double> params = {};
+};
+
+// The connections of a projection that learns: rows are its sources and columns its targets, both from 0. Tensors are
+// the network's own; weights, the first of the states, may be written between steps.
+struct Learned {
+  Connectivity matrix;
+  std::vector<std::pair<std::string, at::Tensor>> states;  // [connections] each
+  std::vector<std::pair<std::string, at::Tensor>> traces;  // [sources] or [targets] each
+};
+
 class SPIKEFORGE_API Network {
  public:
   explicit Network(const NetworkOptions& options = {});
@@ -91,6 +105,18 @@ class SPIKEFORGE_API Network {
   // of at least a step.
   void project(const Population& sources, const Population& targets, const Projection& how,
                const std::string& into = {});
+
+  // The same with connections that learn; returns the number of the projection, for `learned`. A spike reaches a
+  // connection when it arrives: what it sends, and what the rule makes of it, is of that step. On the CPU alone so far.
+  std::size_t project(const Population& sources, const Population& targets, const Projection& how,
+                      const Plasticity& plasticity, const std::string& into = {});
+
+  // What projections learned, whose states are of the last step; builds the network.
+  Learned learned(std::size_t projection);
+
+  // A signal of rules of this name, from the next step on until it is given anew: a number, or where all targets of the
+  // projections that have it are as many, one for each. Where all is 0 it does not come. Builds the network.
+  void modulate(const std::string& signal, const PerNeuron& value);
 
   // In each step a neuron gets `weight` times a Poisson number of mean `rate`. The same seed gives the same numbers
   // on every device and for any number of threads: they are Philox's, of drive, neuron and step.

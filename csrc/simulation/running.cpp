@@ -18,8 +18,8 @@
 namespace spikeforge::simulation {
 namespace {
 
-// Different for each group, each layer of drives, and from those of connections.
-enum class Stream : unsigned { group = 1, drive = 2 };
+// Different for each group, each layer of drives, each projection that learns, and from those of connections.
+enum class Stream : unsigned { group = 1, drive = 2, plastic = 3 };
 
 at::Tensor seed_of(std::int64_t seed, Stream stream, std::size_t number) {
   const PhiloxWords words = philox({{static_cast<unsigned>(number), static_cast<unsigned>(stream), 0, 0x6e657477U}},
@@ -66,6 +66,9 @@ Running::Running(const Description& description)
   spikes_ = at::zeros({size_}, options);
   make_drives(description);
   make_current(description);
+  for (const DescribedPlastic& plastic : description.plastic)
+    plastic_.emplace_back(plastic, description, columns_,
+                          seed_of(description.options.seed, Stream::plastic, plastic_.size()).item<std::int64_t>());
 }
 
 Running::~Running() = default;
@@ -173,13 +176,19 @@ Probe Running::probe(const StateProbe& asked) const {
 std::vector<at::Tensor> Running::changing() const {
   std::vector<at::Tensor> tensors{buffer_, step_, spikes_};
   for (const Group& group : groups_) tensors.insert(tensors.end(), group.states.begin(), group.states.end());
+  for (const PlasticConnections& plastic : plastic_) {
+    const std::vector<at::Tensor> more = plastic.changing();
+    tensors.insert(tensors.end(), more.begin(), more.end());
+  }
   return tensors;
 }
 
 void Running::check_weights() const {
   const at::Tensor& weights = matrix_.weights;
   const bool are_there = weights.const_data_ptr() == weights_at_ && weights.storage().nbytes() >= weights.nbytes();
-  TORCH_CHECK_VALUE(are_there, "Network: the weights of a built network may be written, but not resized");
+  const bool are_all_there = std::ranges::all_of(plastic_, [](const PlasticConnections& p) { return p.are_there(); });
+  TORCH_CHECK_VALUE(are_there && are_all_there,
+                    "Network: the weights of a built network may be written, but not resized");
 }
 
 std::vector<at::Tensor> Running::state() const {
@@ -199,9 +208,21 @@ void Running::load_state(at::TensorList state) {
   const auto step = state[1].item<std::int64_t>();
   TORCH_CHECK_VALUE(0 <= step && step < most_steps, "Network: a state's step must be from 0 to 2^62, but is ", step);
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(state[i]);
+  for (PlasticConnections& plastic : plastic_) plastic.loaded();
+}
+
+void Running::arrive(std::int64_t step) {
+  if (plastic_.empty()) return;
+  void* const slot = buffer_.select(0, step % buffer_.size(0)).mutable_data_ptr();
+  for (PlasticConnections& plastic : plastic_) plastic.arrive(step, slot);
+}
+
+void Running::fire(std::int64_t step, const std::vector<std::int64_t>& fired) {
+  for (PlasticConnections& plastic : plastic_) plastic.fire(step, fired);
 }
 
 const at::Tensor& Running::advance() {
+  if (!plastic_.empty()) arrive(step());
   at::Tensor arriving = take_arrivals_(buffer_, step_);
   if (current_.defined()) arriving.add_(current_);
   for (const PoissonLayer& drive : drives_) {
@@ -224,6 +245,11 @@ const at::Tensor& Running::advance() {
   const Connections connections{matrix_.weights, matrix_.indices, matrix_.indptr, size_, columns_};
   event_mv_delayed_(connections, spikes_, matrix_.delays, buffer_, step_,
                     {.transpose = true, .deterministic = deterministic_});
+  if (!plastic_.empty()) {
+    const at::Tensor fired = spikes_.gt(0).nonzero().flatten();
+    const auto* const begin = fired.const_data_ptr<std::int64_t>();
+    fire(step(), {begin, begin + fired.numel()});
+  }
   step_.add_(1);
   return spikes_;
 }

@@ -157,4 +157,21 @@ void stdp_post_(Connections& matrix, const ByColumns& columns, const at::Tensor&
           range.least, range.most, matrix.unchecked);
 }
 
+at::Tensor plastic_step_(std::string_view rule, at::TensorList states, at::TensorList traces, const Connections& matrix,
+                         const ByColumns& columns, const at::Tensor& pre, const at::Tensor& post,
+                         const PlasticOptions& options) {
+  using Signals = c10::List<std::optional<at::Tensor>>;
+  using Schema =
+      at::Tensor(std::string_view, at::TensorList, at::TensorList, const at::Tensor&, const at::Tensor&, at::TensorList,
+                 const at::Tensor&, const at::Tensor&, const Signals&, const std::optional<at::Tensor>&,
+                 c10::ArrayRef<double>, std::int64_t, std::int64_t, bool, bool, bool);
+  static const auto op = find_operator<Schema>("spikeforge::plastic_step_");
+  Signals signals;
+  for (const std::optional<at::Tensor>& signal : options.signals) signals.push_back(signal);
+  const std::vector<at::Tensor> by_columns{columns.indices, columns.indptr, columns.slots};
+  return op.call(rule, states, traces, matrix.indices, indptr_of(matrix, "plastic_step"), by_columns, pre, post,
+                 signals, options.step, options.params, matrix.rows, matrix.cols, options.sends, /*refresh=*/false,
+                 matrix.unchecked);
+}
+
 }  // namespace spikeforge

@@ -124,4 +124,18 @@ SPIKEFORGE_API void stdp_pre_(Connections& matrix, const at::Tensor& events, con
 SPIKEFORGE_API void stdp_post_(Connections& matrix, const ByColumns& columns, const at::Tensor& events,
                                const at::Tensor& trace, const ClipRange& range = {});
 
+// What a step of plastic_step_ is given besides. `params` are numbers for the rule's parameters, in its order.
+struct PlasticOptions {
+  std::vector<double> params = {};
+  std::vector<std::optional<at::Tensor>> signals = {};  // of no dimension or [cols] each
+  std::optional<at::Tensor> step = std::nullopt;        // int64, of no dimension; of rules with a state that decays
+  bool sends = false;                                   // whether what arrives is summed
+};
+// In place, a step of connections that learn by a rule, which is synapse text (docs/plasticity.md): `states`
+// [connections] begin with matrix.weights; `traces` are [rows] or [cols]. Spikes `pre` [rows] arrive and neurons `post`
+// [cols] fire. Returns what arrives [cols], or no elements. `columns` is by_columns(matrix).
+SPIKEFORGE_API at::Tensor plastic_step_(std::string_view rule, at::TensorList states, at::TensorList traces,
+                                        const Connections& matrix, const ByColumns& columns, const at::Tensor& pre,
+                                        const at::Tensor& post, const PlasticOptions& options = {});
+
 }  // namespace spikeforge

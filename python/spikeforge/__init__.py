@@ -12,6 +12,7 @@
     spikeforge.nir          loads and saves NIR graphs
     spikeforge.connect      draws networks by the rules of spikeforge.rules
     spikeforge.simulate     steps a spikeforge.Network of populations and projections
+    spikeforge.synapse      reads a rule by which connections learn; spikeforge.plasticity has some
     spikeforge.custom_op    makes an operator of torch of functions and CUDA source
     spikeforge.ops          the operators
 
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from spikeforge._version import __version__
 
 if TYPE_CHECKING:
-    from spikeforge import demo, nir, nn, ops, plot, rules, surrogate
+    from spikeforge import demo, nir, nn, ops, plasticity, plot, rules, surrogate
     from spikeforge.accelerate import accelerate
     from spikeforge.connecting import Connectivity, Projection, connect
     from spikeforge.count import count
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from spikeforge.monitor import Monitor
     from spikeforge.online import Online
     from spikeforge.packed import packed_activations
-    from spikeforge.simulation import Network, Recording, simulate
+    from spikeforge.plasticity import Plastic, Synapse, synapse
+    from spikeforge.simulation import Learned, Network, Recording, simulate
     from spikeforge.trace.core import from_core
     from spikeforge.trace.neuron import TracedNeuron, neuron
     from spikeforge.trace.primitives import (
@@ -78,11 +80,14 @@ _FROM = {
     "Connectivity": "connecting",
     "CudaKernel": "custom_op",
     "CustomOp": "custom_op",
+    "Learned": "simulation",
     "Monitor": "monitor",
     "Network": "simulation",
     "Online": "online",
+    "Plastic": "plasticity",
     "Projection": "connecting",
     "Recording": "simulation",
+    "Synapse": "plasticity",
     "TracedNeuron": "trace",
     "accelerate": "accelerate",
     "add_gradient": "trace",
@@ -103,6 +108,7 @@ _FROM = {
     "spike": "trace",
     "spike_strict": "trace",
     "surrogate_gradient": "trace",
+    "synapse": "plasticity",
     "uniform": "trace",
     "where": "trace",
 }
@@ -111,11 +117,14 @@ __all__ = [
     "Connectivity",
     "CudaKernel",
     "CustomOp",
+    "Learned",
     "Monitor",
     "Network",
     "Online",
+    "Plastic",
     "Projection",
     "Recording",
+    "Synapse",
     "TracedNeuron",
     "__version__",
     "accelerate",
@@ -135,6 +144,7 @@ __all__ = [
     "normal",
     "ops",
     "packed_activations",
+    "plasticity",
     "plot",
     "poisson",
     "rules",
@@ -144,6 +154,7 @@ __all__ = [
     "spike_strict",
     "surrogate",
     "surrogate_gradient",
+    "synapse",
     "uniform",
     "where",
 ]

@@ -1758,6 +1758,90 @@ def pack_spikes(x: Tensor, bits: int = 1) -> tuple[Tensor, Tensor]:
         TypeError: for another dtype, and for what is not dense.
     """
 
+def plastic_step(
+    rule: str, states: Sequence[Tensor], traces: Sequence[Tensor], indices: Tensor, indptr: Tensor,
+    by_columns: Sequence[Tensor], pre: Tensor, post: Tensor, signals: Sequence[Tensor | None],
+    step: Tensor | None = None, *, params: Sequence[float] = [], rows: int, cols: int, sends: bool = False,
+    refresh: bool = False, unchecked: bool = False,
+) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """A step of connections that learn by a synapse text: their states, the traces of their neurons, and what arrived.
+    Returns (states, traces, sent).
+
+    Args:
+        rule: synapse text, docs/plasticity.md.
+        states: [nonzeros] each, in the order of the rule: weights of any floating dtype (float16, bfloat16, float32 or
+            float64), others of the dtype that they are computed in. Where one decays, behind them int32 [nonzeros], the
+            step that each nonzero is of.
+        traces: [rows] or [cols] each, in the order of the rule, of the dtype of the arithmetic.
+        indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
+        indptr: int32 or int64 [rows + 1], where rows begin.
+        by_columns: what `csr_transpose` gives, computed once, for rules with `on post`; else [].
+        pre: [rows], a spike that arrives where true or > 0; bool, float16, bfloat16, float32 or float64.
+        post: [cols], a spike where true or > 0; bool, float16, bfloat16, float32 or float64.
+        signals: a number, of no dimension, or [cols], or None, for each signal of the rule; [] for none.
+        step: int64, of no dimension, the number of the step; for rules with a state that decays.
+        params: a number for each parameter of the rule.
+        rows: of the stored matrix.
+        cols: of the stored matrix.
+        sends: sum what arrives at the neurons after.
+        refresh: do nothing but bring states that decay to this step.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
+
+    Returns:
+        The new states and traces, and what arrived, [cols], or without `sends` no elements.
+
+    There are no gradients, and no batch. On a GPU sums of what arrives are in any order.
+
+    Raises:
+        ValueError: for a text that cannot be read, with its line and column, for shapes that do not fit, and an index
+            out of bounds.
+        TypeError: for other dtypes.
+        NotImplementedError: on a GPU for a rule of more than 8 states, 16 traces, 32 parameters or 8 signals.
+    """
+
+def plastic_step_(
+    rule: str, states: Sequence[Tensor], traces: Sequence[Tensor], indices: Tensor, indptr: Tensor,
+    by_columns: Sequence[Tensor], pre: Tensor, post: Tensor, signals: Sequence[Tensor | None],
+    step: Tensor | None = None, *, params: Sequence[float] = [], rows: int, cols: int, sends: bool = False,
+    refresh: bool = False, unchecked: bool = False,
+) -> Tensor:
+    """A step of connections that learn by a synapse text, in place; what arrived.
+
+    Args:
+        rule: synapse text, docs/plasticity.md.
+        states: [nonzeros] each, in the order of the rule: weights of any floating dtype (float16, bfloat16, float32 or
+            float64), others of the dtype that they are computed in. Where one decays, behind them int32 [nonzeros], the
+            step that each nonzero is of.
+        traces: [rows] or [cols] each, in the order of the rule, of the dtype of the arithmetic.
+        indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
+        indptr: int32 or int64 [rows + 1], where rows begin.
+        by_columns: what `csr_transpose` gives, computed once, for rules with `on post`; else [].
+        pre: [rows], a spike that arrives where true or > 0; bool, float16, bfloat16, float32 or float64.
+        post: [cols], a spike where true or > 0; bool, float16, bfloat16, float32 or float64.
+        signals: a number, of no dimension, or [cols], or None, for each signal of the rule; [] for none.
+        step: int64, of no dimension, the number of the step; for rules with a state that decays.
+        params: a number for each parameter of the rule.
+        rows: of the stored matrix.
+        cols: of the stored matrix.
+        sends: sum what arrives at the neurons after.
+        refresh: do nothing but bring states that decay to this step.
+        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
+            other memory.
+
+    Returns:
+        what arrived, [cols], or without `sends` no elements.
+
+    There are no gradients, and no batch. States and traces are changed in place. On a GPU sums of what arrives are in
+    any order.
+
+    Raises:
+        ValueError: for a text that cannot be read, with its line and column, for shapes that do not fit, and an index
+            out of bounds.
+        TypeError: for other dtypes.
+        NotImplementedError: on a GPU for a rule of more than 8 states, 16 traces, 32 parameters or 8 signals.
+    """
+
 @overload
 def plif(
     x: Tensor, w: Tensor, v: Tensor | None = None, *, decay_input: bool = True, v_threshold: float = 1.0,

@@ -20,6 +20,7 @@ from torch import Tensor
 from spikeforge.connecting import Connectivity, _law, _rule
 from spikeforge.nn.own import Traced
 from spikeforge.nn.text import read_header
+from spikeforge.plasticity import Synapse
 from spikeforge.rules import Law, Rule
 
 _CPP = torch.ops.spikeforge_simulation
@@ -49,6 +50,25 @@ class Population:
     @property
     def neurons(self) -> slice:
         return slice(self.start, self.stop)
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """Connections of a network that learn, as a matrix by rows: the sources, whose columns are the targets, both from 0.
+
+    Attributes:
+        indices, indptr: int32 [connections] and int64 [sources + 1].
+        delays: [connections], or [1] where all have the same.
+        states: [connections] each, by name, of the last step; the first are the weights. The network's own.
+        traces: [sources] or [targets] each, by name, of the last step; those of sources as many steps before as the shortest
+            delay takes.
+    """
+
+    indices: Tensor
+    indptr: Tensor
+    delays: Tensor
+    states: dict[str, Tensor]
+    traces: dict[str, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +121,7 @@ class Network:
         self.populations: list[Population] = []
         self._held = _CPP.network(seed, self.dtype, self.weight_dtype, self.device, deterministic)
         self._projections: list[str] = []  # in words
+        self._rules: list[Synapse] = []  # of the projections that learn
         self._captured: Captured | None = None
         self._stepping: dict[str, int] = {}  # "thread": which one
 
@@ -145,13 +166,21 @@ class Network:
         weight: float | Law | Tensor = 1.0,
         delay: float | Law | Tensor = 1,
         into: str | None = None,
-    ) -> None:
+        plasticity: Synapse | None = None,
+    ) -> int | None:
         """Connects two populations; see :class:`spikeforge.Projection`.
 
         Args:
             delay: in steps, at least 1.
             into: the input of the targets' neuron that spikes arrive at; by default its first.
+            plasticity: a rule by which the connections learn (``docs/plasticity.md``), on the CPU; the weight says what the first
+                of its states starts at.
+
+        Returns:
+            Of connections that learn a number, for :meth:`weights` and :meth:`learned`.
         """
+        if plasticity is not None and not isinstance(plasticity, Synapse):
+            raise TypeError(f"Network: plasticity must be a rule of spikeforge.synapse or spikeforge.plasticity, but is {plasticity!r}")
         number = len(self._projections)
         rule = _rule(f"Network: projection {number}", rule)
         laws = [_law(number, "weight", weight), _law(number, "delay", delay)]
@@ -159,15 +188,20 @@ class Network:
         if rule.rule == "arrays":
             given = [value for value, law in zip((weight, delay), laws) if law.law == "array"]
             arrays = [torch.as_tensor(t).to(self.device) for t in (rule.sources, rule.targets, *given)]
-        _CPP.project(
+        learns = _CPP.project(
             self._held, self._number(sources), self._number(targets), rule.rule, float(rule.amount),
             [rule.autapses, rule.multapses, laws[0].redraw, laws[1].redraw], [law.law for law in laws],
             [float(n) for law in laws for n in (law.first, law.second, law.low, law.high)], arrays, into or "",
+            plasticity.text if plasticity else "", *(map(list, (plasticity.params, plasticity.params.values())) if plasticity else ([], [])),
         )
         self._projections.append(
             f"{sources.name} to {targets.name}, {into or 'first input'}: {rule.rule} {rule.amount:g}, autapses {rule.autapses}, "
-            f"multapses {rule.multapses}, weight {laws[0]}, delay {laws[1]}"
+            f"multapses {rule.multapses}, weight {laws[0]}, delay {laws[1]}" + (f", {plasticity!r}" if plasticity else "")
         )
+        if plasticity is None:
+            return None
+        self._rules.append(plasticity)
+        return learns
 
     def drive(self, targets: Population, rate: float | Tensor, *, weight: float = 1.0, into: str | None = None) -> None:
         """Poisson input: in each step a neuron gets ``weight`` times a Poisson number of mean ``rate``, a number or [size].
@@ -191,10 +225,29 @@ class Network:
         inputs = max((len(p.inputs) for p in self.populations), default=1)
         return Connectivity(indices, indptr, weights, delays, rows=self.size, cols=self.size * inputs)
 
+    def learned(self, projection: int) -> Learned:
+        """The connections of a projection that learns, whose number :meth:`project` gave; builds the network."""
+        rule = self._rules[projection]
+        indices, indptr, delays, states, traces = _CPP.learned(self._held, projection)
+        return Learned(indices, indptr, delays, dict(zip(rule.states, states)), dict(zip(rule.traces, traces)))
+
+    def weights(self, projection: int) -> Tensor:
+        """[connections] of a projection that learns, as they are now: the network's own, so that what is written there holds."""
+        return next(iter(self.learned(projection).states.values()))
+
+    def modulate(self, **signals: float | Tensor) -> None:
+        """Signals of the rules of projections, from the next step on until they are given anew; builds the network.
+
+        Args:
+            signals: numbers, or a tensor with one for each target. Where all is 0 a signal does not come.
+        """
+        for name, value in signals.items():
+            _CPP.modulate(self._held, name, _numbers(value))
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes in a step, and what the network is: with it the same network goes on as this one does.
 
-        Builds the network. Weights are not part of it, also where they were written.
+        Builds the network. Weights that do not learn are not part of it, also where they were written; nor are signals.
         """
         return {"tensors": _CPP.state(self._held), "network": self._fingerprint()}
 

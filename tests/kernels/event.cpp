@@ -1,6 +1,7 @@
 #include "parked.h"
 
 #include <spikeforge/kernels/event/plan.h>
+#include <spikeforge/kernels/event/plastic.h>
 #include <spikeforge/kernels/event/spec.h>
 
 #include <algorithm>
@@ -155,12 +156,30 @@ std::vector<KernelSpec> delayed_specs() {
   return list;
 }
 
+// Every part of a rule that has all of them, the types taken in turn.
+std::vector<jit::KernelSource> plastic_sources() {
+  const graph::Synapse rule = graph::parse_synapse(
+      "synapse all(w, c; p, q; k, tau; m, n) { on pre { c' = c + k * q; p' = p + exp(k); send where(w > c, w, m) }; "
+      "on post { q' = q * (1 - k); w' = clamp(w + p, 0, 1) }; on n { w' = w + n * c }; each step { w' = w * k }; "
+      "decay c by tau to k; decay q by 2 }");
+  std::vector<jit::KernelSource> list;
+  int turn = 0;
+  for (int part = 0; part <= static_cast<int>(event::PlasticPart::refresh); ++part)
+    for (int twice = 0; twice < 2; ++twice)
+      list.push_back(
+          print_source(rule, static_cast<event::PlasticPart>(part), /*signal=*/1, static_cast<DType>(turn++ % 4)));
+  return list;
+}
+
 void check_arch(const std::string& arch, Share share) {
   const std::vector<KernelSpec> specs = all_specs();
   REQUIRE(specs.size() > 40);
   for (const std::vector<KernelSpec>& list : {specs, jit_specs(), linear_specs(), check_specs(), delayed_specs()})
     for (std::size_t i = share.first; i < list.size(); i += share.every)
       check_compiles(arch, print_source(list[i]), allowed_spill(list[i]));
+  const std::vector<jit::KernelSource> plastic = plastic_sources();
+  for (std::size_t i = share.first % plastic.size(); i < plastic.size(); i += share.every)
+    check_compiles(arch, plastic[i], spilled_by_plasticity);
 }
 
 }  // namespace

@@ -155,6 +155,21 @@ TEST_CASE("weights change with spikes from C++") {
              at::tensor({0.0, 1.0, 5.0, -1.0, 0.0}, at::kDouble)));
 }
 
+TEST_CASE("connections learn from C++ by a rule of text") {
+  const Connections m = some_connections(false);
+  const at::Tensor weights = m.weights.clone(), before = at::zeros({m.rows}, at::kDouble),
+                   after = at::ones({m.cols}, at::kDouble);
+  const at::Tensor sent = plastic_step_(
+      "synapse s(w; x, y; k) { on pre { x' = x + 1; w' = w - k * y }; on post { y' = y + 1; w' = w + x } }", {weights},
+      {before, after}, m, by_columns(m), at::tensor({1, 0, 0}, at::kInt).to(at::kBool), at::zeros({m.cols}, at::kBool),
+      {.params = {0.5}, .sends = true});
+  CHECK(same(sent, dense(m).select(0, 0)));
+  CHECK(same(before, at::tensor({1.0, 0.0, 0.0}, at::kDouble)));
+  constexpr std::int64_t first = 2;  // connections of row 0
+  CHECK(same(weights, m.weights - at::cat({at::full({first}, 0.5, at::kDouble),
+                                           at::zeros({weights.numel() - first}, at::kDouble)})));
+}
+
 TEST_CASE("networks are drawn from C++, as one matrix of several projections") {
   const NeuronRange excitatory{0, 80}, inhibitory{80, 100};
   const Connectivity network =

@@ -111,6 +111,12 @@ def test_the_python_program_of_events_runs():
     assert "spikes reached" in output and "are on their way" in output
 
 
+def test_the_python_program_of_plasticity_runs(capsys):
+    program = code("plasticity in Python") + "\nassert (network.weights(learns) != first).sum() > 100 and len(arrives) == 50\n"
+    exec(compile(program, "docs/plasticity.md", "exec"), {})
+    assert "weights changed" in capsys.readouterr().out
+
+
 def test_the_python_program_of_networks_runs():
     program = code("networks in Python") + "\nassert 800 < len(steps) < 30_000 and network.size == 1000\n"
     assert "v of the first is" in run(sys.executable, "-c", program)

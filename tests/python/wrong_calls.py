@@ -27,6 +27,7 @@ ops = torch.ops.spikeforge
 TEXT = "neuron leaky(x; v; k) { h = 0.5 * v + x * k; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }"
 TWO = "neuron two(x, y; v, w) { h = 0.5 * v + x - w; s = spike(h - 1, sigmoid(4)); return s; v' = select(s, 0, h); w' = 0.9 * w + y * s }"
 AFFINE = "neuron affine(x; v) { n = 0.5 * v + x; return n; v' = n }"
+STDP = "synapse stdp(w, c; x, y; tau; m) { on pre { x' = x + 1; c' = c - y }; on post { y' = y + 1; c' = c + x }; on m { w' = w + m * c }; decay c by tau; decay x by 2; decay y by 3 }"
 NOISY = "neuron noisy(x; v; k) { h = 0.5 * v + x * k + normal(); s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) * draw_once(uniform()) }"
 # They write files, or change what later calls do: their arguments are strings, and paths.
 UNTOUCHED = {"record_kernels", "records_kernels", "write_kernel_pack", "load_kernel_pack", "print_cuda", "text_on_a_line"}
@@ -228,6 +229,13 @@ def public_calls(schema):
         sizes = [size["rows"], size["cols"]]
         events, trace = reversed(sizes) if post else sizes
         yield dict(weights=torch.randn(15), indices=indices, indptr=indptr, **(dict(slots=slots) if post else {}), events=torch.rand(events) - 0.3, trace=torch.rand(trace), **size, w_max=1.0)
+    elif name.startswith("plastic_step"):
+        indices, indptr, size = csr()
+        given = dict(indices=indices, indptr=indptr, pre=torch.rand(size["rows"]) - 0.3, post=torch.rand(size["cols"]) < 0.5, **size)
+        before, after = torch.rand(size["rows"]), torch.rand(size["cols"])
+        columns = list(ops.csr_transpose(indices, indptr, **size))
+        yield dict(rule=STDP, states=[torch.randn(15), torch.rand(15), integers(-1, 3, 15)], traces=[before, after], by_columns=columns, signals=[torch.rand(size["cols"])], step=torch.tensor(3), params=[5.0], sends=True, **given)
+        yield dict(rule="synapse relay(w) { }", states=[torch.randn(15).half()], traces=[], by_columns=[], signals=[], **given)
     elif name == "event_linear":
         yield dict(events=torch.randn(3, 40, requires_grad=True), weight=torch.randn(40, 7, requires_grad=True), bias=torch.randn(7))
         yield dict(events=integers(0, 9, 3, 2), weight=torch.randn(40, 7))

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <spikeforge/kernels/multistep/traced_cell.h>
+#include <spikeforge/ops/common/plastic.h>
 #include <spikeforge/simulation/network.h>
 
 #include <cstdint>
@@ -29,6 +30,14 @@ struct DescribedProjection {
   std::int64_t input = 0;
 };
 
+// One that learns; how.targets are neurons.
+struct DescribedPlastic {
+  Projection how;
+  std::int64_t input = 0;
+  std::shared_ptr<const ops::plastic::Rule> rule;
+  std::vector<double> params;  // in the order of the rule
+};
+
 struct DescribedDrive {
   Targets targets;
   at::Tensor rates;  // float64, on the CPU: [], or one for each neuron
@@ -46,6 +55,7 @@ struct Description {
   std::vector<Population> populations;
   std::vector<DescribedPopulation> neurons;  // of each of them
   std::vector<DescribedProjection> projections;
+  std::vector<DescribedPlastic> plastic;
   std::vector<DescribedDrive> drives;
   std::vector<DescribedCurrent> currents;
   std::deque<std::string> names;  // what string_views of projections point to

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <spikeforge/simulation/internal/description.h>
+#include <spikeforge/simulation/internal/plastic.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -69,6 +71,11 @@ class Running {
   // graph once it has run.
   const at::Tensor& advance();
 
+  // Connections that learn: before a step what arrives in it, and after it what fired.
+  std::deque<PlasticConnections>& plastic() { return plastic_; }
+  void arrive(std::int64_t step);
+  void fire(std::int64_t step, const std::vector<std::int64_t>& fired);
+
   // What steps on the CPU by, made at the first call.
   CpuSteps& cpu_steps();
   // What steps on a GPU by, made at the first call, or null: then operators do.
@@ -93,6 +100,7 @@ class Running {
   std::vector<PoissonLayer> drives_;
   Connectivity matrix_;
   at::Tensor near_;  // int32 [size], on a GPU: how many connections of a row have delay 1, and come first
+  std::deque<PlasticConnections> plastic_;
   const void* weights_at_ = nullptr;
   at::Tensor buffer_;   // [slots, columns]: what is on its way
   at::Tensor step_;     // int64, 0-dimensional, on the device

@@ -1,0 +1,16 @@
+// The statements of a graph.
+#pragma once
+
+#include <spikeforge/codegen/lines.h>
+#include <spikeforge/graph/graph.h>
+
+#include <string>
+#include <vector>
+
+namespace spikeforge::codegen {
+
+// A local v<id> for each node that a result is made of; arguments are what `sources` say. Returns the results, as names
+// or literals.
+std::vector<std::string> print_body(Lines& line, const graph::Graph& graph, const std::vector<std::string>& sources);
+
+}  // namespace spikeforge::codegen

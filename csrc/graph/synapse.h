@@ -1,0 +1,71 @@
+// A rule by which the weights of connections change: what happens to a connection and to the traces of its neurons at a
+// spike before it, at a spike after it, in each step, and where a signal comes. docs/plasticity.md tells what a step
+// is.
+//
+//   synapse    = "synapse" name "(" states [";" [states] [";" [names] [";" [names]]]] ")" "{" {part} "}"
+//                                                            states of a connection, of which the first is its weight;
+//                                                            traces; parameters; signals
+//   part       = "on" ("pre" | "post" | name) block          the name is a signal's
+//              | "each" "step" block
+//              | "decay" name "by" expression ["to" expression]      of parameters; a state's or a trace's name
+//   block      = "{" {statement} "}"
+//   statement  = name "=" expression | name "'" "=" expression
+//              | "send" expression                           in "on pre" alone, once: what arrives at the target
+//
+// All else is as in neuron text (text.h). A trace belongs to the neurons before if "on pre" changes it, to those after
+// if "on post" does; its next value is made of traces of the same neuron and of parameters.
+#pragma once
+
+#include <spikeforge/base/export.h>
+#include <spikeforge/graph/cell.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace spikeforge::graph {
+
+struct Trace {
+  std::string name;
+  double initial = 0;
+  bool after = false;  // of the neurons after the connection, else of those before it
+};
+
+// What happens at an event. Arguments: states, traces, parameters, signals.
+struct SynapseBlock {
+  Graph graph;                      // results: next values of `states`, then of `traces`, then what is sent
+  std::vector<std::size_t> states;  // that change, by their numbers
+  std::vector<std::size_t> traces;  // of the neuron that fired
+  bool sends = false;
+  bool sends_by_itself = false;  // the text says nothing of it: the first state, as it is before
+};
+
+// A value becomes target + (value - target) exp(-1 / tau) in a step. The graph has the parameters as arguments, and the
+// results tau and target.
+struct Decay {
+  bool of_trace = false;
+  std::size_t number = 0;  // of the state or the trace
+  Graph graph;
+};
+
+struct Synapse {
+  std::string name;
+  std::vector<State> states;  // at least one
+  std::vector<Trace> traces;
+  std::vector<std::string> params, signals;
+  SynapseBlock pre;  // is there in every synapse, and sends
+  std::optional<SynapseBlock> post, each_step;
+  std::vector<std::optional<SynapseBlock>> on_signal;  // one for each signal
+  std::vector<Decay> decays;
+
+  std::size_t param(std::size_t i) const { return states.size() + traces.size() + i; }  // its argument of a block
+  std::size_t signal(std::size_t i) const { return param(params.size()) + i; }
+};
+
+// Throws TextError.
+SPIKEFORGE_API Synapse parse_synapse(std::string_view text);
+// print -> parse -> print is the identity.
+SPIKEFORGE_API std::string print(const Synapse& synapse);
+
+}  // namespace spikeforge::graph

@@ -1,0 +1,70 @@
+#include <spikeforge/codegen/plastic_printer.h>
+#include <spikeforge/kernels/event/plastic.h>
+#include <spikeforge/kernels/type_name.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+namespace spikeforge::event {
+namespace {
+
+const graph::SynapseBlock* block_of(const graph::Synapse& s, PlasticPart part, std::size_t signal) {
+  const auto found = [](const std::optional<graph::SynapseBlock>& block) { return block ? &*block : nullptr; };
+  switch (part) {
+    case PlasticPart::pre:
+    case PlasticPart::sending_pre:
+    case PlasticPart::pre_traces:
+      return &s.pre;
+    case PlasticPart::post:
+    case PlasticPart::post_traces:
+      return found(s.post);
+    case PlasticPart::signal:
+      return found(s.on_signal[signal]);
+    case PlasticPart::each_step:
+      return found(s.each_step);
+    case PlasticPart::refresh:
+      break;
+  }
+  return nullptr;
+}
+
+bool is_of_traces(PlasticPart part) { return part == PlasticPart::pre_traces || part == PlasticPart::post_traces; }
+
+}  // namespace
+
+bool has_part(const graph::Synapse& synapse, PlasticPart part, std::size_t signal) {
+  if (part == PlasticPart::sending_pre) return true;
+  if (part == PlasticPart::refresh)
+    return std::ranges::any_of(synapse.decays, [](const graph::Decay& decay) { return !decay.of_trace; });
+  const graph::SynapseBlock* const block = block_of(synapse, part, signal);
+  if (block == nullptr) return false;
+  return !(is_of_traces(part) ? block->traces : block->states).empty();
+}
+
+jit::KernelSource print_source(const graph::Synapse& synapse, PlasticPart part, std::size_t signal, DType weight) {
+  constexpr const char* names[] = {"pre",         "sending_pre", "pre_traces", "post",
+                                   "post_traces", "signal",      "each_step",  "refresh"};
+  const std::string name = fmt::format("plastic_{}", names[static_cast<int>(part)]);
+  const bool of_traces = is_of_traces(part);
+  const char* const arithmetic = cuda_name(compute_type(weight));
+  const std::string call =
+      of_traces ? fmt::format("plastic_traces<Block<{0}>, {0}>", arithmetic)
+                : fmt::format("plastic_connections<Block<{0}>, {0}, {1}>", arithmetic, cuda_name(weight));
+  const std::string block =
+      codegen::print_block(synapse, block_of(synapse, part, signal), of_traces, part == PlasticPart::sending_pre);
+  return {.name = name,
+          .entry = name,
+          .text = fmt::format(R"(#include <spikeforge/cuda/plastic.cuh>
+{block}namespace spikeforge {{
+namespace event {{
+extern "C" __global__ void __launch_bounds__({threads}) {name}(const PlasticArguments args) {{ {call}(args); }}
+}}
+}}
+)",
+                              fmt::arg("block", block), fmt::arg("threads", plastic_threads), fmt::arg("name", name),
+                              fmt::arg("call", call))};
+}
+
+}  // namespace spikeforge::event

@@ -1,0 +1,33 @@
+// Kernels of connections that learn on a GPU: one for each thing that a step does.
+#pragma once
+
+#include <spikeforge/base/dtype.h>
+#include <spikeforge/graph/synapse.h>
+#include <spikeforge/jit/kernel_cache.h>
+#include <spikeforge/kernels/event/plastic_arguments.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace spikeforge::event {
+
+enum class PlasticPart : std::uint8_t {
+  pre,          // spikes arrive
+  sending_pre,  // and what they send is added to sums by columns
+  pre_traces,
+  post,
+  post_traces,
+  signal,
+  each_step,
+  refresh  // states decay
+};
+
+constexpr int plastic_threads = 256;  // of a block
+
+// Whether a rule does anything there.
+bool has_part(const graph::Synapse& synapse, PlasticPart part, std::size_t signal = 0);
+
+// `weight` is the type of the weights; arithmetic is float, or double beside double. `signal` numbers the part's.
+jit::KernelSource print_source(const graph::Synapse& synapse, PlasticPart part, std::size_t signal, DType weight);
+
+}  // namespace spikeforge::event

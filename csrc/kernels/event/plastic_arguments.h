@@ -1,0 +1,41 @@
+// What the host hands to the kernels of connections that learn, and both of them read: C++17 for the host compiler and
+// NVRTC.
+#pragma once
+
+#include <spikeforge/kernels/event/arguments.h>
+
+namespace spikeforge {
+namespace event {
+
+// What a rule may have on a GPU, so that it fits a kernel's arguments.
+constexpr int most_plastic_states = 8, most_plastic_traces = 16, most_plastic_params = 32, most_plastic_signals = 8;
+
+struct PlasticArguments {
+  // Lines are rows, or columns where the matrix is read by columns.
+  Int lines, by_columns;
+  const int* others;  // the other end of each place
+  const void* indptr;
+  Int wide_indptr;              // whether it is of Int, else of int
+  const Int* slots;             // the connection of each place, or null: its number
+  const unsigned char* spikes;  // [lines], or null: all
+  const unsigned char* comes;   // null, or one that is 0 where the signal does not come
+  const unsigned* refused[2];   // null, or not 0 where a number of the matrix is out of range
+  void* states[most_plastic_states];
+  double log_factor[most_plastic_states], target[most_plastic_states];  // of those that decay
+  unsigned* last;   // of each connection: the step that its decaying states are of; null: none decays
+  const Int* step;  // on the device, or null: `now`
+  Int now;
+  void* traces[most_plastic_traces];
+  double params[most_plastic_params];
+  const void* signals[most_plastic_signals];  // null: 0
+  Int signals_of_columns;                     // a bit for each: whether it has a number for each column
+  void* sent;                                 // [columns], or null
+};
+
+static_assert(sizeof(PlasticArguments) == (14 + 3 * most_plastic_states + most_plastic_traces + most_plastic_params +
+                                           most_plastic_signals + 1) *
+                                              8,
+              "words without padding");
+
+}  // namespace event
+}  // namespace spikeforge

@@ -1,0 +1,83 @@
+// A projection that learns, in a network under way on the CPU: its connections, what its rule keeps, and its part in a
+// step.
+//
+// A spike of step s reaches a connection of delay d in step s + d, and the connection sees the traces of the neuron
+// before it as late: those of step t - d in step t. So they stand in a ring of the steps that some connection still
+// sees, where the neurons before are as many steps behind as the shortest delay takes.
+#pragma once
+
+#include <spikeforge/ops/common/plastic.h>
+#include <spikeforge/ops/connect.h>
+#include <spikeforge/simulation/internal/description.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace spikeforge::simulation {
+
+class PlasticConnections {
+ public:
+  // Draws the connections of a network of so many neurons and columns.
+  PlasticConnections(const DescribedPlastic& described, const Description& description, std::int64_t columns,
+                     std::int64_t seed);
+  PlasticConnections(const PlasticConnections&) = delete;
+  PlasticConnections& operator=(const PlasticConnections&) = delete;
+
+  // What the spikes that arrive in this step do, and what they send: added to `columns`, the slot of the step.
+  void arrive(std::int64_t step, void* columns);
+  // What the neurons do that fired in this step, in ascending order; then signals and "each step".
+  void fire(std::int64_t step, const std::vector<std::int64_t>& fired);
+
+  // Of steps that follow; undefined: it comes no more.
+  void set_signal(std::size_t number, const at::Tensor& value);
+
+  // Rows are sources and columns targets, both from 0; states are of the last step. The network's own.
+  Learned learned(std::int64_t step);
+  const graph::Synapse& synapse() const { return rule_.synapse(); }
+
+  // Whether states still have their memory: who is given them may write them, and not resize them.
+  bool are_there() const;
+
+  // What changes in a step, in memory of its own; after it was written, `loaded` must be called.
+  std::vector<at::Tensor> changing() const;
+  void loaded();
+
+ private:
+  void connect(const Description& description, std::int64_t columns, std::int64_t seed);
+  void sort_by_delay();
+  void make_memory();
+  ops::plastic::Memory memory(std::int64_t step) const;
+  void advance_traces(std::int64_t emitted);
+
+  std::int64_t slots() const { return longest_ - shortest_ + 1; }
+
+  const DescribedPlastic described_;
+  const ops::plastic::BoundRule rule_;
+  const std::int64_t rows_, cols_, first_column_;
+  at::ScalarType dtype_;
+
+  Connectivity matrix_;
+  at::Tensor by_columns_, columns_begin_, slots_of_;  // the matrix by columns
+  std::vector<std::int64_t> delays_;                  // that there are, in ascending order
+  std::int64_t shortest_ = 1, longest_ = 1;
+  ops::plastic::Matrix plain_;
+
+  std::vector<at::Tensor> states_;          // [connections] each
+  at::Tensor last_;                         // int32 [connections]; undefined where no state decays
+  std::vector<at::Tensor> before_, after_;  // of each trace: before its neuron's spike, and after it. [slots, rows] of
+                                            // the neurons before; of those after the second alone, [cols]
+  at::Tensor history_;                      // bool [longest + 1, rows]: which fired in the last steps
+  std::vector<std::vector<std::int32_t>> lists_;  // the same as lists
+  std::vector<at::Tensor> signals_;
+  std::vector<bool> comes_;
+  std::vector<std::int64_t> offsets_;  // of a delay: where the traces are that its connections see
+  ops::plastic::Segments segments_;
+  std::vector<std::int32_t> fired_columns_;
+  std::optional<ops::plastic::Step> step_;
+};
+
+}  // namespace spikeforge::simulation

@@ -1,0 +1,47 @@
+// A step of connections that learn on a GPU, beneath plastic_step.
+#pragma once
+
+#include <spikeforge/kernels/event/plastic.h>
+#include <spikeforge/ops/common/plastic.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace spikeforge::ops::sparse {
+
+// What a GPU's kernels are given, but for what is of one of them.
+struct GpuStep {
+  const plastic::BoundRule& rule;
+  event::PlasticArguments args;
+  DType weight{};
+  const event::Rows& rows;
+  const event::Rows* columns;
+  const std::int64_t* slots;
+  at::Tensor pre, post;           // bool
+  std::vector<at::Tensor> comes;  // bool, of no dimension; undefined: the signal is not given
+  bool sends, refresh;
+};
+
+// The parts of a step that its call asks for, in their order.
+template <class Part>
+void for_parts(const plastic::Rule& rule, const std::vector<bool>& signals, bool sends, bool refresh, Part&& part) {
+  using event::PlasticPart;
+  const auto if_there = [&](PlasticPart which, std::size_t signal = 0) {
+    if (has_part(rule.synapse, which, signal)) part(which, signal);
+  };
+  if (refresh) return if_there(PlasticPart::refresh);
+  if_there(sends ? PlasticPart::sending_pre : PlasticPart::pre);
+  if_there(PlasticPart::pre_traces);
+  if_there(PlasticPart::post);
+  if_there(PlasticPart::post_traces);
+  for (std::size_t i = 0; i < signals.size(); ++i)
+    if (signals[i]) if_there(PlasticPart::signal, i);
+  if_there(PlasticPart::each_step);
+}
+
+// Launches the kernels on the current stream of the device of `weights`.
+void launch_plastic(const GpuStep& step, const at::Tensor& weights);
+
+}  // namespace spikeforge::ops::sparse

@@ -1,0 +1,329 @@
+"""Connections that learn: a rule is written as text, and runs at the spikes before and after a connection.
+
+    spikeforge.synapse(text, **params)   a rule with numbers for its parameters
+    spikeforge.Plastic(rule, ...)        connections that learn by it, a step at a time
+    Network.project(plasticity=rule)     the same within a simulated network
+
+Rules that are there: :func:`pair_stdp`, :func:`triplet_stdp`, :func:`reward_stdp`, :func:`synaptic_scaling`,
+:func:`tsodyks_markram`. ``docs/plasticity.md`` tells what a step is, and the grammar.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_OPS = torch.ops.spikeforge
+
+
+@dataclasses.dataclass(frozen=True)
+class Synapse:
+    """A rule by which connections learn, and numbers for its parameters; made by :func:`synapse`.
+
+    Attributes:
+        text: the rule, as the library prints it.
+        name: of the rule.
+        params: the numbers, by name.
+        states: what each connection has and starts at, by name; the first is its weight.
+        traces: what each neuron has and starts at, by name.
+        after: the names of the traces that the neurons after a connection have; those before it have the others.
+        signals: what modulates it.
+    """
+
+    text: str
+    name: str
+    params: Mapping[str, float]
+    states: Mapping[str, float]
+    traces: Mapping[str, float]
+    after: frozenset[str]
+    signals: tuple[str, ...]
+    states_decay: bool
+    reads_columns: bool
+
+    def __call__(self, **params: float) -> Synapse:
+        """The same rule with other numbers for some parameters."""
+        return dataclasses.replace(self, params=_numbers(self.name, tuple(self.params), {**self.params, **params}))
+
+    def __repr__(self) -> str:
+        return f"Synapse({self.name}: {', '.join(f'{key}={value:g}' for key, value in self.params.items())})"
+
+
+def synapse(text: str, **params: float) -> Synapse:
+    """Reads a rule.
+
+    Args:
+        text: synapse text, ``docs/plasticity.md``.
+        params: a number for each parameter of the rule; time constants are in steps.
+
+    Raises:
+        ValueError: for a text that cannot be read, with its line and column, and for parameters that it does not have.
+    """
+    name, states, traces, names, signals, of_states, of_traces, after, decay, post, printed = torch.ops.spikeforge_simulation.read_synapse(text)
+    return Synapse(
+        printed,
+        name,
+        _numbers(name, names, params),
+        dict(zip(states, of_states)),
+        dict(zip(traces, of_traces)),
+        frozenset(trace for trace, is_after in zip(traces, after) if is_after),
+        tuple(signals),
+        decay,
+        post,
+    )
+
+
+def _numbers(rule: str, names: Sequence[str], given: Mapping[str, Any]) -> dict[str, float]:
+    for key in given:
+        if key not in names:
+            raise ValueError(f"synapse: the rule {rule} has no parameter {key}; it has {', '.join(names) or 'none'}")
+    for key in names:
+        if key not in given:
+            raise ValueError(f"synapse: the parameter {key} of the rule {rule} is not given")
+    return {key: float(given[key]) for key in names}
+
+
+class Plastic:
+    """Connections from ``rows`` to ``cols`` neurons that learn by a rule, on the weights' device.
+
+    A step's cost is that of the connections of the neurons that fired, and of a number for each trace of a neuron. Of a rule
+    with ``each step``, and where a signal comes, it is that of all connections.
+
+    Args:
+        rule: of :func:`synapse` or :mod:`spikeforge.plasticity`.
+        weights: [connections] of any floating type, which is copied.
+        indices, indptr: the matrix, as event products take it; without ``indptr`` indices are [rows, connections a row], and
+            without both weights are dense, [rows, cols].
+        rows, cols: of the matrix.
+        states: what other states of the connections start at, by name, where not as the rule says: numbers or tensors.
+    """
+
+    def __init__(
+        self,
+        rule: Synapse,
+        weights: Tensor,
+        indices: Tensor | None = None,
+        indptr: Tensor | None = None,
+        *,
+        rows: int | None = None,
+        cols: int | None = None,
+        states: Mapping[str, float | Tensor] | None = None,
+    ):
+        if indices is None:
+            if weights.dim() != 2:
+                raise ValueError(f"Plastic: dense weights must have shape [rows, cols], but have {list(weights.shape)}")
+            rows, cols = weights.shape
+            indices = torch.arange(cols, dtype=torch.int32, device=weights.device).repeat(rows, 1)
+        if indptr is None:
+            if indices.dim() != 2:
+                raise ValueError(f"Plastic: indices without indptr must have shape [rows, connections a row], but have {list(indices.shape)}")
+            rows, width = indices.shape
+            indptr = torch.arange(rows + 1, device=indices.device) * width
+        if rows is None or cols is None:
+            raise ValueError("Plastic: rows and cols of the matrix must be given")
+        self.rule, self.rows, self.cols = rule, rows, cols
+        self.shape = weights.shape
+        self._indices, self._indptr = indices.flatten(), indptr
+        self._by_columns = list(_OPS.csr_transpose(self._indices, indptr, rows=rows, cols=cols)) if rule.reads_columns else []
+        names = list(rule.states)
+        given = dict(states or {})
+        for key in given:
+            if key not in names[1:]:
+                raise ValueError(f"Plastic: the rule {rule.name} has no state {key} besides the weights; it has {', '.join(names[1:]) or 'none'}")
+        own = weights.detach().flatten().clone()
+        kind = dict(dtype=torch.float64 if own.dtype == torch.float64 else torch.float32, device=own.device)
+        rest = [torch.as_tensor(given.get(key, rule.states[key]), **kind).expand(self.shape).flatten().clone() for key in names[1:]]
+        self._states = [own, *rest]
+        if rule.states_decay:
+            self._states.append(torch.full_like(own, -1, dtype=torch.int32))
+        self._traces = [torch.full((cols if key in rule.after else rows,), value, **kind) for key, value in rule.traces.items()]
+        self._step = torch.tensor(0)
+
+    @property
+    def weights(self) -> Tensor:
+        """The weights, in the shape that they were given in. What is written there holds from the next step on."""
+        return self.states[next(iter(self.rule.states))]
+
+    @property
+    def states(self) -> dict[str, Tensor]:
+        """The states of the connections by name, all brought to the last step, in the shape of the weights."""
+        if self.rule.states_decay and self._step > 0:
+            nobody = (self._states[0].new_zeros(size, dtype=torch.bool) for size in (self.rows, self.cols))
+            self._call(*nobody, [], self._step - 1, refresh=True)
+        return {key: t.view(self.shape) for key, t in zip(self.rule.states, self._states)}
+
+    @property
+    def traces(self) -> dict[str, Tensor]:
+        """The traces of the neurons by name: [rows] of those before, [cols] of those after."""
+        return dict(zip(self.rule.traces, self._traces))
+
+    @torch.no_grad()
+    def step(self, pre: Tensor, post: Tensor, **signals: float | Tensor) -> None:
+        """One step: traces decay; spikes ``pre`` arrive; neurons ``post`` fire; signals come.
+
+        Args:
+            pre, post: bool or floating point, [rows] and [cols]: a spike where true, or above 0. With delays ``pre`` are those
+                that arrive in this step.
+            signals: numbers, or tensors [cols]; one that is 0, or not given, does not come.
+        """
+        self._call(pre, post, self._of(signals), self._step)
+        self._step += 1
+
+    @torch.no_grad()
+    def send(self, pre: Tensor, post: Tensor, **signals: float | Tensor) -> Tensor:
+        """As :meth:`step`, and returns what arrives at the neurons after the connections, [cols]."""
+        sent = self._call(pre, post, self._of(signals), self._step, sends=True)
+        self._step += 1
+        return sent
+
+    def _of(self, signals: Mapping[str, float | Tensor]) -> list[Tensor | None]:
+        for key in signals:
+            if key not in self.rule.signals:
+                raise ValueError(f"Plastic: the rule {self.rule.name} has no signal {key}; it has {', '.join(self.rule.signals) or 'none'}")
+        kind = torch.float64 if self._states[0].dtype == torch.float64 else torch.float32
+        return [torch.as_tensor(signals[key], dtype=kind, device=self._states[0].device) if key in signals else None for key in self.rule.signals]
+
+    def _call(self, pre: Tensor, post: Tensor, signals: list[Tensor | None], step: Tensor, **options: bool) -> Tensor:
+        return _OPS.plastic_step_(
+            self.rule.text, self._states, self._traces, self._indices, self._indptr, self._by_columns, pre, post, signals, step,
+            params=list(self.rule.params.values()), rows=self.rows, cols=self.cols, **options,
+        )
+
+
+# ---- rules ----
+
+def pair_stdp(
+    *, a_plus: float = 0.01, a_minus: float = 0.0105, tau_plus: float = 20.0, tau_minus: float = 20.0, w_min: float = 0.0, w_max: float = 1.0
+) -> Synapse:
+    """Pairs of spikes, all with all: w changes by a_plus exp(-dt / tau_plus) where the spike after follows, else by -a_minus exp(dt / tau_minus).
+
+    Song, Miller and Abbott, Nature Neuroscience 3 (2000). Time constants are in steps, as of all rules.
+    """
+    return synapse(PAIR_STDP, a_plus=a_plus, a_minus=a_minus, tau_plus=tau_plus, tau_minus=tau_minus, w_min=w_min, w_max=w_max)
+
+
+PAIR_STDP = """
+synapse pair_stdp(w; x, y; a_plus, a_minus, tau_plus, tau_minus, w_min, w_max) {
+  on pre {
+    w' = clamp(w - a_minus * y, w_min, w_max)
+    x' = x + 1
+  }
+  on post {
+    w' = clamp(w + a_plus * x, w_min, w_max)
+    y' = y + 1
+  }
+  decay x by tau_plus
+  decay y by tau_minus
+}
+"""
+
+
+def triplet_stdp(
+    *,
+    a2_plus: float = 0.0, a2_minus: float = 7.1e-3, a3_plus: float = 6.5e-3, a3_minus: float = 0.0,
+    tau_plus: float = 16.8, tau_minus: float = 33.7, tau_x: float = 101.0, tau_y: float = 114.0,
+    w_min: float = 0.0, w_max: float = math.inf,
+) -> Synapse:
+    """Pairs and triplets of spikes, all with all.
+
+    Pfister and Gerstner, Journal of Neuroscience 26 (2006). The defaults are its minimal model of visual cortex, for steps of 1 ms and
+    weights of about 1.
+    """
+    numbers = dict(locals())
+    return synapse(TRIPLET_STDP, **numbers)
+
+
+TRIPLET_STDP = """
+synapse triplet_stdp(w; r1, r2, o1, o2; a2_plus, a2_minus, a3_plus, a3_minus, tau_plus, tau_minus, tau_x, tau_y, w_min, w_max) {
+  on pre {
+    w' = clamp(w - o1 * (a2_minus + a3_minus * r2), w_min, w_max)
+    r1' = r1 + 1
+    r2' = r2 + 1
+  }
+  on post {
+    w' = clamp(w + r1 * (a2_plus + a3_plus * o2), w_min, w_max)
+    o1' = o1 + 1
+    o2' = o2 + 1
+  }
+  decay r1 by tau_plus
+  decay r2 by tau_x
+  decay o1 by tau_minus
+  decay o2 by tau_y
+}
+"""
+
+
+def reward_stdp(
+    *,
+    a_plus: float = 1.0, a_minus: float = 1.0, tau_plus: float = 20.0, tau_minus: float = 20.0, tau_c: float = 1000.0,
+    rate: float = 0.001, w_min: float = 0.0, w_max: float = 1.0,
+) -> Synapse:
+    """Pairs of spikes leave an eligibility c in the connection, which decays; a ``reward`` makes weights of it.
+
+    Izhikevich, Cerebral Cortex 17 (2007). A step with a reward costs all connections, others the spikes alone.
+    """
+    numbers = dict(locals())
+    return synapse(REWARD_STDP, **numbers)
+
+
+REWARD_STDP = """
+synapse reward_stdp(w, c; x, y; a_plus, a_minus, tau_plus, tau_minus, tau_c, rate, w_min, w_max; reward) {
+  on pre {
+    c' = c - a_minus * y
+    x' = x + 1
+  }
+  on post {
+    c' = c + a_plus * x
+    y' = y + 1
+  }
+  on reward { w' = clamp(w + rate * reward * c, w_min, w_max) }
+  decay c by tau_c
+  decay x by tau_plus
+  decay y by tau_minus
+}
+"""
+
+
+def synaptic_scaling(*, target: float = 0.01, beta: float = 1e-5, tau: float = 1000.0, w_max: float = math.inf) -> Synapse:
+    """Weights grow or shrink by the same share until the neuron after fires ``target`` times a step.
+
+    Turrigiano and others, Nature 391 (1998); van Rossum, Bi and Turrigiano, Journal of Neuroscience 20 (2000). ``scale`` is the signal:
+    give it now and then, as the number of steps since the last time, for such a step costs all connections.
+    """
+    return synapse(SYNAPTIC_SCALING, target=target, beta=beta, tau=tau, w_max=w_max)
+
+
+SYNAPTIC_SCALING = """
+synapse synaptic_scaling(w; r; target, beta, tau, w_max; scale) {
+  on post { r' = r + 1 / tau }
+  on scale { w' = clamp(w + scale * beta * w * (target - r), 0, w_max) }
+  decay r by tau
+}
+"""
+
+
+def tsodyks_markram(*, use: float = 0.5, tau_f: float = 20.0, tau_d: float = 100.0) -> Synapse:
+    """Short-term plasticity: a spike uses the share u of the resources x that are left, and sends w u x.
+
+    Tsodyks, Pawelzik and Markram, Neural Computation 10 (1998). u decays by tau_f and grows by ``use`` (1 - u) at a spike; x recovers by
+    tau_d. The weight itself stays.
+    """
+    return synapse(TSODYKS_MARKRAM, use=use, tau_f=tau_f, tau_d=tau_d)
+
+
+TSODYKS_MARKRAM = """
+synapse tsodyks_markram(w; u, x = 1; use, tau_f, tau_d) {
+  on pre {
+    used = u + use * (1 - u)
+    send w * used * x
+    u' = used
+    x' = x - used * x
+  }
+  decay u by tau_f
+  decay x by tau_d to 1
+}
+"""

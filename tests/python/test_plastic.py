@@ -1,0 +1,467 @@
+"""Rules of plasticity as text: beside float64 loops of their equations, published figures, and within networks."""
+
+import math
+
+import pytest
+import torch
+from events import TOLERANCE, matrix, ops
+
+import spikeforge
+from spikeforge import plasticity, rules
+
+
+def decayed(x, tau, target=0.0):
+    return target + (x - target) * math.exp(-1 / tau)
+
+
+class Equations:
+    """A rule's equations over all connections in each step, in float64: nothing is lazy, and delays look into the past."""
+
+    def __init__(self, p, before, after, row, col, delay, weights):
+        self.p, self.row, self.col, self.delay = p, row, col, delay
+        self.w = weights.double().clone()
+        self.c = torch.zeros_like(self.w)
+        self.seen = []  # of each step: traces of the neurons before, before their spikes and after them, and the spikes
+        self.b = {key: torch.full((size,), start, dtype=torch.float64) for key, (size, start) in before.items()}
+        self.a = {key: torch.full((size,), start, dtype=torch.float64) for key, (size, start) in after.items()}
+        self.start = {key: value.clone() for key, value in self.b.items()}
+
+    def past(self, which, key, t):
+        """Of each connection, at the step from which it sees the neuron before."""
+        steps = t - self.delay
+        values = torch.stack([step[which][key] for step in self.seen])
+        return torch.where(steps >= 0, values[steps.clamp_min(0), self.row], self.start[key][self.row])
+
+    def arrivals(self, t):
+        steps = t - self.delay
+        fired = torch.stack([step[2] for step in self.seen])
+        return (steps >= 0) & fired[steps.clamp_min(0), self.row]
+
+    def step(self, t, pre, post, reward=0.0):
+        """What arrives at each neuron after. Spikes before leave in this step; those with a delay of 0 arrive in it."""
+        self.decay()
+        earlier = {key: value.clone() for key, value in self.b.items()}
+        self.spike_before(pre)
+        self.seen.append((earlier, {key: value.clone() for key, value in self.b.items()}, pre.clone()))
+        arrives = self.arrivals(t)
+        sent = self.sends(t)
+        self.at_pre(t, arrives)
+        self.at_post(t, post[self.col])
+        self.spike_after(post)
+        self.modulate(reward)
+        return torch.zeros(self.size, dtype=torch.float64).index_add_(0, self.col[arrives], sent[arrives])
+
+    def spike_before(self, pre):
+        for key in self.b:
+            self.b[key] = self.b[key] + pre
+
+    def spike_after(self, post):
+        for key in self.a:
+            self.a[key] = self.a[key] + post
+
+    def sends(self, t):
+        return self.w.clone()
+
+    def at_post(self, t, fired):
+        pass
+
+    def modulate(self, reward):
+        pass
+
+
+class Pair(Equations):
+    def __init__(self, p, size, *rest):
+        self.size = size[1]
+        super().__init__(p, {"x": (size[0], 0.0)}, {"y": (size[1], 0.0)}, *rest)
+
+    def decay(self):
+        self.b["x"] = decayed(self.b["x"], self.p["tau_plus"])
+        self.a["y"] = decayed(self.a["y"], self.p["tau_minus"])
+
+    def at_pre(self, t, arrives):
+        down = (self.w - self.p["a_minus"] * self.a["y"][self.col]).clamp(self.p["w_min"], self.p["w_max"])
+        self.w = torch.where(arrives, down, self.w)
+
+    def at_post(self, t, fired):
+        up = (self.w + self.p["a_plus"] * self.past(1, "x", t)).clamp(self.p["w_min"], self.p["w_max"])
+        self.w = torch.where(fired, up, self.w)
+
+
+class Triplet(Equations):
+    def __init__(self, p, size, *rest):
+        self.size = size[1]
+        super().__init__(p, {"r1": (size[0], 0.0), "r2": (size[0], 0.0)}, {"o1": (size[1], 0.0), "o2": (size[1], 0.0)}, *rest)
+
+    def decay(self):
+        for traces, key, tau in ((self.b, "r1", "tau_plus"), (self.b, "r2", "tau_x"), (self.a, "o1", "tau_minus"), (self.a, "o2", "tau_y")):
+            traces[key] = decayed(traces[key], self.p[tau])
+
+    def at_pre(self, t, arrives):
+        change = self.a["o1"][self.col] * (self.p["a2_minus"] + self.p["a3_minus"] * self.past(0, "r2", t))
+        self.w = torch.where(arrives, (self.w - change).clamp(self.p["w_min"], self.p["w_max"]), self.w)
+
+    def at_post(self, t, fired):
+        change = self.past(1, "r1", t) * (self.p["a2_plus"] + self.p["a3_plus"] * self.a["o2"][self.col])
+        self.w = torch.where(fired, (self.w + change).clamp(self.p["w_min"], self.p["w_max"]), self.w)
+
+
+class Reward(Pair):
+    def decay(self):
+        super().decay()
+        self.c = decayed(self.c, self.p["tau_c"])
+
+    def at_pre(self, t, arrives):
+        self.c = torch.where(arrives, self.c - self.p["a_minus"] * self.a["y"][self.col], self.c)
+
+    def at_post(self, t, fired):
+        self.c = torch.where(fired, self.c + self.p["a_plus"] * self.past(1, "x", t), self.c)
+
+    def modulate(self, reward):
+        if reward != 0:
+            self.w = (self.w + self.p["rate"] * reward * self.c).clamp(self.p["w_min"], self.p["w_max"])
+
+
+class ShortTerm(Equations):
+    def __init__(self, p, size, *rest):
+        self.size = size[1]
+        super().__init__(p, {"u": (size[0], 0.0), "x": (size[0], 1.0)}, {}, *rest)
+
+    def decay(self):
+        self.b = {"u": decayed(self.b["u"], self.p["tau_f"]), "x": decayed(self.b["x"], self.p["tau_d"], 1.0)}
+
+    def used(self, u):
+        return u + self.p["use"] * (1 - u)
+
+    def spike_before(self, pre):
+        used = self.used(self.b["u"])
+        self.b["x"] = torch.where(pre, self.b["x"] - used * self.b["x"], self.b["x"])
+        self.b["u"] = torch.where(pre, used, self.b["u"])
+
+    def sends(self, t):
+        return self.w * self.used(self.past(0, "u", t)) * self.past(0, "x", t)
+
+    def at_pre(self, t, arrives):
+        pass
+
+
+RULES = {
+    "pair": (plasticity.pair_stdp(a_plus=0.1, a_minus=0.12, tau_minus=12.0, w_max=0.9), Pair),
+    "triplet": (plasticity.triplet_stdp(a2_plus=0.02, a2_minus=0.03, a3_plus=0.03, a3_minus=0.01, w_max=1.0), Triplet),
+    "reward": (plasticity.reward_stdp(tau_c=30.0, rate=0.05), Reward),
+    "short_term": (plasticity.tsodyks_markram(), ShortTerm),
+}
+
+
+def weights_and_equations(name, m, dtype=torch.float64, delay=None):
+    rule, equations = RULES[name]
+    weights = torch.rand(len(m.indices)).to(dtype)
+    delay = torch.zeros(len(m.indices), dtype=torch.long) if delay is None else delay
+    return rule, weights, equations(rule.params, (m.rows, m.cols), m.row_of_connections(), m.indices.long(), delay, weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_is_its_equations(name, dtype, device):
+    for kind in ("random", "duplicates", "unsorted", "empty"):
+        m = matrix(kind)
+        rule, weights, expected = weights_and_equations(name, m, dtype)
+        at = m.to(device)
+        plastic = spikeforge.Plastic(rule, weights.to(device), at.indices, at.indptr, **m.size)
+        for t in range(25):
+            pre, post = torch.rand(m.rows) < 0.2, torch.rand(m.cols) < 0.2
+            reward = {"reward": 0.5 + t / 10} if name == "reward" and t % 7 == 3 else {}
+            arrives = expected.step(t, pre, post, *reward.values())
+            sent = plastic.send(pre.to(device), post.to(device, dtype), **reward).cpu()
+            torch.testing.assert_close(sent.double(), arrives, rtol=0, atol=10 * TOLERANCE[dtype] * float(arrives.abs().max().clamp_min(1)) if arrives.numel() else 1)
+        tolerance = dict(rtol=0, atol=3 * TOLERANCE[dtype])
+        torch.testing.assert_close(plastic.weights.cpu().double(), expected.w, **tolerance)
+        for key, trace in plastic.traces.items():
+            torch.testing.assert_close(trace.cpu().double(), {**expected.b, **expected.a}[key], **tolerance)
+        if name == "reward":
+            torch.testing.assert_close(plastic.states["c"].cpu().double(), expected.c, **tolerance)
+
+
+def test_each_step_and_a_signal_for_each_neuron(device):
+    rule = spikeforge.synapse("synapse s(w, c = 1; x; k; m) { on pre { x' = x + k }; on m { c' = c * 0.5 + x * m }; each step { w' = w + k * c - m }; decay c by 4 to 2; decay x by 5 }", k=0.25)
+    weights, targets = torch.rand(6, 4, dtype=torch.float64), torch.linspace(-1, 1, 4, dtype=torch.float64)
+    plastic = spikeforge.Plastic(rule, weights.to(device))
+    w, c, x = weights.clone(), torch.ones_like(weights), torch.zeros(6, dtype=torch.float64)
+    for t in range(20):
+        pre, m = torch.rand(6) < 0.3, targets * (t % 3 == 0)
+        plastic.step(pre.to(device), torch.zeros(4, dtype=torch.bool, device=device), **({"m": m.to(device)} if t % 3 < 2 else {}))
+        x, c = decayed(x, 5), decayed(c, 4, 2.0)
+        x = x + 0.25 * pre
+        if t % 3 == 0:
+            c = c * 0.5 + x[:, None] * m
+        w = w + 0.25 * c - m
+    torch.testing.assert_close(plastic.weights.cpu(), w, rtol=1e-12, atol=0)
+    torch.testing.assert_close(plastic.states["c"].cpu(), c, rtol=1e-12, atol=0)
+
+
+def test_dense_and_ell_connections_learn_as_those_by_rows(device):
+    rule = RULES["pair"][0]
+    weights = torch.rand(7, 5, dtype=torch.float64, device=device)
+    columns = torch.arange(5, dtype=torch.int32, device=device).repeat(7, 1)
+    made = [
+        spikeforge.Plastic(rule, weights),
+        spikeforge.Plastic(rule, weights, columns, cols=5),
+        spikeforge.Plastic(rule, weights.flatten(), columns.flatten(), torch.arange(0, 36, 5, device=device), rows=7, cols=5),
+    ]
+    for _ in range(10):
+        pre, post = torch.rand(7).to(device) < 0.4, torch.rand(5).to(device) < 0.4
+        for each in made:
+            each.step(pre, post)
+    assert made[0].weights.shape == (7, 5) and not torch.equal(made[0].weights, weights)
+    assert all(torch.equal(each.weights.flatten(), made[0].weights.flatten()) for each in made)
+
+
+def test_any_number_of_threads_gives_the_same_bits():
+    rows, cols, per_row = 900, 1100, 200
+    indices = torch.stack([torch.randperm(cols)[:per_row].sort().values for _ in range(rows)]).int()
+    weights = torch.rand(rows, per_row)
+    spikes = [(torch.rand(rows) < 0.3, torch.rand(cols) < 0.3) for _ in range(4)]
+    threads, results = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            for rule in (RULES["triplet"][0], RULES["reward"][0], RULES["short_term"][0]):
+                plastic = spikeforge.Plastic(rule, weights, indices, cols=cols)
+                sent = [plastic.send(*each, **({"reward": 1.0} if rule.signals else {})) for each in spikes]
+                results.append([*sent, *plastic.states.values(), *plastic.traces.values()])
+    finally:
+        torch.set_num_threads(threads)
+    for other in (results[3:6], results[6:9]):
+        assert all(torch.equal(a, b) for first, second in zip(results[:3], other) for a, b in zip(first, second))
+
+
+# ---- published figures ----
+
+def test_a_pair_of_spikes_changes_a_weight_by_the_exponential_window():
+    """Bi and Poo 1998, as Song, Miller and Abbott wrote it: A exp(-|dt| / tau), which is up where the spike after follows."""
+    a_plus, a_minus, tau_plus, tau_minus = 0.8, 0.5, 17.0, 34.0
+    rule = plasticity.pair_stdp(a_plus=a_plus, a_minus=a_minus, tau_plus=tau_plus, tau_minus=tau_minus, w_min=-10.0, w_max=10.0)
+    differences = torch.arange(-60, 61)  # a synapse for each
+    n, begin = len(differences), 70
+    plastic = spikeforge.Plastic(rule, torch.zeros(n, dtype=torch.float64), torch.arange(n, dtype=torch.int32), torch.arange(n + 1), rows=n, cols=n)
+    for t in range(140):
+        plastic.step(torch.full((n,), t == begin), begin + differences == t)
+    dt = differences.double()
+    expected = torch.where(dt >= 0, a_plus * torch.exp(-dt / tau_plus), -a_minus * torch.exp(dt / tau_minus))
+    torch.testing.assert_close(plastic.weights, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_the_triplet_rule_depends_on_the_frequency_of_pairs_as_measured():
+    """60 pairs, 10 ms apart, at each frequency: what Sjöström and others measured in 2001, and the sums of the rule over all spikes."""
+    rule = plasticity.triplet_stdp(w_min=-10.0, w_max=10.0)
+    p = rule.params
+    measured = {  # frequency: (mean, standard error) where the spike after follows, and where it goes before
+        10: ((0.14, 0.10), (-0.41, 0.11)), 20: ((0.29, 0.14), (-0.34, 0.10)), 40: ((0.53, 0.11), (0.56, 0.32)), 50: ((0.56, 0.26), (0.75, 0.19)),
+    }  # fmt: skip
+    protocols = [(f, dt) for f in measured for dt in (10, -10)]
+    n, pairs = len(protocols), 60
+    pre = [100 + torch.arange(pairs) * (1000 // f) for f, _ in protocols]
+    post = [times + dt for times, (_, dt) in zip(pre, protocols)]
+    plastic = spikeforge.Plastic(rule, torch.zeros(n, dtype=torch.float64), torch.arange(n, dtype=torch.int32), torch.arange(n + 1), rows=n, cols=n)
+    raster = torch.zeros(2, 6200, n, dtype=torch.bool)
+    for k in range(n):
+        raster[0, pre[k], k] = raster[1, post[k], k] = True
+    for t in range(raster.size(1)):
+        plastic.step(raster[0, t], raster[1, t])
+    for k, (f, dt) in enumerate(protocols):
+        x, y = pre[k].double(), post[k].double()
+        trace = lambda at, spikes, tau: torch.where(spikes < at, torch.exp(-(at - spikes) / tau), 0.0).sum()
+        up = sum(trace(t, x, p["tau_plus"]) * (p["a2_plus"] + p["a3_plus"] * trace(t, y, p["tau_y"])) for t in y)
+        down = sum(trace(t, y, p["tau_minus"]) * (p["a2_minus"] + p["a3_minus"] * trace(t, x, p["tau_x"])) for t in x)
+        torch.testing.assert_close(plastic.weights[k], up - down, rtol=1e-10, atol=1e-12)
+        mean, error = measured[f][0 if dt > 0 else 1]
+        assert abs(float(plastic.weights[k]) - mean) < 2 * error, (f, dt, float(plastic.weights[k]))
+
+
+def test_short_term_plasticity_reaches_its_steady_state():
+    """Tsodyks, Pawelzik and Markram 1998: the fixed point of u and x at a regular rate, which depression and facilitation tell apart."""
+    for use, tau_f, tau_d in ((0.5, 0.01, 800.0), (0.05, 1000.0, 100.0)):
+        for interval in (5, 20, 100):
+            plastic = spikeforge.Plastic(plasticity.tsodyks_markram(use=use, tau_f=tau_f, tau_d=tau_d), torch.full((1, 1), 2.0, dtype=torch.float64))
+            for t in range(interval * (6000 // interval) + 1):
+                spike = torch.tensor([t % interval == 0])
+                sent = plastic.send(spike, torch.tensor([False]))
+            f, d = math.exp(-interval / tau_f), math.exp(-interval / tau_d)
+            u = use / (1 - (1 - use) * f)
+            x = (1 - d) / (1 - (1 - u) * d)
+            torch.testing.assert_close(float(sent), 2 * u * x, rtol=2e-3, atol=0)
+
+
+def test_synaptic_scaling_brings_neurons_to_their_rate():
+    rule = plasticity.synaptic_scaling(target=0.1, beta=0.02, tau=200.0)
+    plastic = spikeforge.Plastic(rule, torch.tensor([[0.2, 3.0]], dtype=torch.float64))
+    charge = torch.zeros(2, dtype=torch.float64)
+    arrives = torch.zeros(2, dtype=torch.float64)
+    for t in range(6000):
+        charge = charge + 0.1 * arrives  # an input of 1 makes a tenth of a spike
+        fires = charge >= 1
+        charge = charge - fires.double()
+        arrives = plastic.send(torch.tensor([True]), fires, **({"scale": 10.0} if t % 10 == 0 else {}))
+    torch.testing.assert_close(plastic.weights[0], torch.ones(2, dtype=torch.float64), rtol=0.1, atol=0)
+
+
+# ---- networks ----
+
+SPIKE = "neuron threshold(x; v, got) { h = 0.8 * v + x; s = where(h >= 1, 1, 0); return s; v' = where(h >= 1, 0, h); got' = x }"
+
+
+def learning_network(name, delay, dtype=torch.float64, seed=5):
+    made = spikeforge.Network(seed=seed, dtype=dtype)
+    a = made.populate("a", 40, SPIKE)
+    b = made.populate("b", 30, SPIKE)
+    made.drive(a, 0.15, weight=1.0)
+    made.drive(b, 0.05, weight=1.0, into="x")
+    made.project(b, a, rules.fixed_in_degree(3), weight=-0.1, delay=3)
+    number = made.project(a, b, rules.fixed_probability(0.3), weight=rules.uniform(0, 0.2), delay=delay, plasticity=RULES[name][0])
+    return made, a, b, number
+
+
+@pytest.mark.parametrize("delay", [3, rules.uniform(1, 7)], ids=["one", "each"])
+@pytest.mark.parametrize("name", RULES)
+def test_a_network_learns_by_the_equations(name, delay):
+    made, a, b, number = learning_network(name, delay)
+    learned = made.learned(number)
+    row = torch.repeat_interleave(torch.arange(40), learned.indptr.diff())
+    delays = learned.delays.long().expand(len(row))
+    rule, equations = RULES[name]
+    expected = equations(rule.params, (40, 30), row, learned.indices.long(), delays, next(iter(learned.states.values())))
+    steps, silent = 80, torch.zeros(30, dtype=torch.float64)
+    if name == "reward":
+        made.modulate(reward=0.3)
+    recording = spikeforge.simulate(made, steps, states=[(b, "got", range(30))])
+    fired = torch.zeros(steps, 70, dtype=torch.bool)
+    fired[recording.steps, recording.neurons] = True
+    assert 0.05 < fired.double().mean() < 0.6
+    arrives = torch.stack([expected.step(t, fired[t, :40], fired[t, 40:], 0.3 if name == "reward" else 0.0) for t in range(steps)])
+    # What a neuron of b got beyond its connections is the drive: whole numbers.
+    driven = recording.states[0] - arrives
+    torch.testing.assert_close(driven, driven.round(), rtol=0, atol=1e-9)
+    assert arrives.abs().max() > 0.1
+    now = made.learned(number)
+    torch.testing.assert_close(made.weights(number), expected.w, rtol=0, atol=1e-11)
+    for key in rule.after:
+        torch.testing.assert_close(now.traces[key], expected.a[key], rtol=0, atol=1e-11)
+    for key in set(rule.traces) - rule.after:
+        shortest = int(delays.min())
+        torch.testing.assert_close(now.traces[key], expected.seen[steps - 1 - shortest][1][key], rtol=0, atol=1e-11)
+    if name == "reward":
+        torch.testing.assert_close(now.states["c"], expected.c, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("delay", [3, rules.uniform(1, 7)], ids=["one", "each"])
+def test_a_network_that_learns_goes_on_from_its_state(delay):
+    one, *_ = learning_network("reward", delay)
+    one.modulate(reward=0.5)
+    spikeforge.simulate(one, 30)
+    other, _, _, number = learning_network("reward", delay)
+    other.modulate(reward=0.5)
+    other.load_state_dict(one.state_dict())
+    first, second = spikeforge.simulate(one, 30), spikeforge.simulate(other, 30)
+    assert torch.equal(first.steps, second.steps) and torch.equal(first.neurons, second.neurons) and len(first.steps) > 0
+    assert torch.equal(one.weights(number), other.weights(number))
+    assert one.learned(number).states["c"].ne(0).any()
+
+
+def test_weights_of_a_network_may_be_written():
+    made, _, b, number = learning_network("pair", 2)
+    made.weights(number).zero_()
+    assert made.weights(number).eq(0).all()
+    spikeforge.simulate(made, 5)
+    assert made.weights(number).numel() > 100
+    made.weights(number).untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="Network: the weights of a built network may be written, but not resized"):
+        spikeforge.simulate(made, 1)
+
+
+# ---- texts and arguments ----
+
+def test_a_printed_rule_reads_as_itself():
+    text = """
+    synapse all(w, c = 0.5; p, q = 1; k, tau; m, n) {
+      on pre { d = w * k; e = d + d; c' = c + e * q; p' = p + k; send where(d > 0 and m < 1, d, e * e) }  # a comment
+      on post { q' = q * (1 - k) }
+      on n { w' = w + n * c
+        c' = 0 }
+      each step { w' = w - 0.1 * w }
+      decay c by tau + tau * tau
+      decay q by tau to 1 / k
+    }"""
+    rule = spikeforge.synapse(text, k=0.5, tau=3)
+    assert spikeforge.synapse(rule.text, **rule.params) == rule
+    assert (list(rule.states.items()), list(rule.traces.items())) == ([("w", 0.0), ("c", 0.5)], [("p", 0.0), ("q", 1.0)])
+    assert rule.after == {"q"} and rule.signals == ("m", "n") and rule.states_decay and rule.reads_columns
+    assert "send where(d > 0 and m < 1, d, e * e)" in rule.text
+
+
+REFUSED = {
+    "synapse s() { }": "line 1, column 11: a synapse has at least one state, its weight",
+    "synapse s(w; x) { }": "column 19: trace x changes at no spike",
+    "synapse s(w; x) { on pre { x' = x }; on post { x' = x } }": "column 48: \"x\" is changed in on pre already",
+    "synapse s(w; x) { on pre { x' = w } }": "column 28: \"x\" is a trace of a neuron, which sees traces of the same neuron and parameters, but no w",
+    "synapse s(w; x) { on pre { x' = x }; each step { x' = 0 } }": "column 50: \"x\" is a trace, which changes in on pre or on post",
+    "synapse s(w) { on now { } }": "column 19: \"now\" is no event",
+    "synapse s(w) { on pre { w' = w; w' = 0 } }": "column 33: w' has a value already",
+    "synapse s(w) { on pre { }; on pre { } }": "column 31: each event stands once in a synapse",
+    "synapse s(w) { on pre { w' = w > 0 } }": "column 25: a state is a number, not a boolean",
+    "synapse s(w) { on pre { w' = w + normal() } }": "a synapse draws no random numbers",
+    "synapse s(w) { on post { send w } }": "column 26: send stands in on pre",
+    "synapse s(w;; tau) { decay w by w }": "column 33: nothing above is called \"w\"",
+    "synapse s(w;; tau) { decay v by tau }": "column 28: \"v\" is no state and no trace, and cannot decay",
+    "synapse s(w;;; pre) { }": "column 16: a signal cannot be called \"pre\"",
+    "synapse s(w) { w' = 0 }": "column 16: expected on pre { ... }, on post { ... }, each step { ... } or decay name by tau, but found \"w\"",
+    "neuron s(w) { return w }": "expected \"synapse\" at the beginning",
+}
+
+
+def test_wrong_texts_are_refused_where_they_are_wrong():
+    for text, words in REFUSED.items():
+        with pytest.raises(ValueError) as error:
+            spikeforge.synapse(text)
+        assert words in str(error.value), text
+
+
+def test_wrong_arguments_of_rules_are_refused_in_words():
+    rule = RULES["pair"][0]
+    with pytest.raises(ValueError, match="synapse: the rule pair_stdp has no parameter tau; it has a_plus, "):
+        rule(tau=1)
+    with pytest.raises(ValueError, match="synapse: the parameter k of the rule s is not given"):
+        spikeforge.synapse("synapse s(w;; k) { }")
+    weights = torch.rand(3, 4)
+    with pytest.raises(ValueError, match=r"plastic_step: pre must have shape \[rows\] = \[3\], without a batch.* but has \[2, 3\]"):
+        spikeforge.Plastic(rule, weights).step(torch.zeros(2, 3), torch.zeros(4))
+    with pytest.raises(ValueError, match="Plastic: the rule pair_stdp has no signal reward; it has none"):
+        spikeforge.Plastic(rule, weights).step(torch.zeros(3), torch.zeros(4), reward=1.0)
+    with pytest.raises(ValueError, match="plastic_step: x of pair_stdp must decay by a positive number of steps, but it is -1"):
+        spikeforge.Plastic(rule(tau_plus=-1.0), weights).step(torch.zeros(3), torch.zeros(4))
+    made, a, b, _ = learning_network("pair", 1)
+    with pytest.raises(TypeError, match="Network: plasticity must be a rule of spikeforge.synapse"):
+        made.project(a, b, rules.one_to_one(), plasticity="stdp")
+    with pytest.raises(ValueError, match="Network: no projection learns by a rule with the signal reward"):
+        made.modulate(reward=1.0)
+
+
+def call(text=plasticity.PAIR_STDP, dtype=torch.float32):
+    m = matrix("random")
+    rule = spikeforge.synapse(text, **RULES["pair"][0].params)
+    states = [torch.rand(len(m.indices), dtype=dtype)]
+    traces = [torch.rand(m.rows, dtype=dtype), torch.rand(m.cols, dtype=dtype)]
+    columns = list(ops.csr_transpose(m.indices, m.indptr, **m.size))
+    args = (rule.text, states, traces, m.indices, m.indptr, columns, torch.rand(m.rows) < 0.3, torch.rand(m.cols) < 0.3, [])
+    return args, dict(params=list(rule.params.values()), **m.size, sends=True)
+
+
+def test_the_operators_are_those_of_torch():
+    args, options = call()
+    before = [t.clone() for t in (*args[1], *args[2])]
+    states, traces, sent = ops.plastic_step(*args, **options)
+    assert all(torch.equal(a, b) for a, b in zip(before, (*args[1], *args[2])))
+    assert torch.equal(ops.plastic_step_(*args, **options), sent)
+    assert all(torch.equal(a, b) for a, b in zip((*states, *traces), (*args[1], *args[2]))) and not torch.equal(states[0], before[0])
+    for op in (ops.plastic_step, ops.plastic_step_):
+        torch.library.opcheck(op.default, *call()[:1], call()[1])
+    with pytest.raises(ValueError, match="plastic_step: states and traces must have memory of their own each"):
+        ops.plastic_step_(args[0], args[1], [args[1][0][:70], args[2][1]], *args[3:], **options)
