@@ -59,6 +59,7 @@ class GpuRecord {
   static std::vector<at::Tensor> states_of(const Running& running, std::int64_t steps,
                                            const std::vector<Probe>& probes) {
     std::vector<at::Tensor> states;
+    states.reserve(probes.size());
     for (const Probe& probe : probes) states.push_back(at::empty({steps, probe.neurons.numel()}, running.options()));
     return states;
   }
