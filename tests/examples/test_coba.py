@@ -1,19 +1,14 @@
 """The COBA network against a simulation that owes the library nothing: float64, plain torch, a loop."""
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from example import load
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "examples/coba"))
-
-import network as coba  # noqa: E402
-
+coba = load("coba", "network")
 import spikeforge  # noqa: E402
 
 MILLISECONDS = 120

@@ -1,6 +1,5 @@
 """The cortical microcircuit: what its program prints and draws, its statistics beside numpy's, its numbers beside the paper's."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -10,25 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from example import load
 
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples/microcircuit"
-sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/python")]
-
-
-def load(name):
-    """Another example has a module of the same name."""
-    os.environ.setdefault("SPIKEFORGE_LIBRARY", str(ROOT / "build/release/lib/libspikeforge.so"))
-    spec = importlib.util.spec_from_file_location(f"microcircuit_{name}", FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_its_numbers_are_those_of_the_paper():
-    network = load("network")
+    network = load("microcircuit", "network")
     assert sum(network.NEURONS) == 77169
     assert network.WEIGHT == pytest.approx(87.8, abs=0.05)
     total = sum(network.connections(t, s) for t in range(8) for s in range(8))
@@ -41,7 +31,7 @@ def test_its_numbers_are_those_of_the_paper():
 
 
 def test_statistics_are_those_of_plain_loops():
-    activity = load("activity")
+    activity = load("microcircuit", "activity")
     generator = np.random.default_rng(5)
     fired = generator.random((4000, 30)) < 0.02
     fired[:, 7] = fired[:, 8]  # the same spikes

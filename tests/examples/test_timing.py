@@ -1,6 +1,5 @@
 """The example of classes told apart by timing: its set, and who can tell them."""
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -9,17 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from example import load
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples/timing"
-
-
-def load(name):
-    """Another example has a module of the same name."""
-    spec = importlib.util.spec_from_file_location(f"timing_{name}", FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def run(*options):
@@ -32,7 +24,7 @@ def run(*options):
 
 
 def test_nothing_but_timing_tells_the_classes_apart():
-    data = load("data")
+    data = load("timing", "data")
     samples, few = data.samples(200, seed=5), data.samples(20, seed=5)
     assert torch.equal(few.spikes, data.samples(20, seed=5).spikes)
     assert not torch.equal(few.spikes, data.samples(20, seed=6).spikes)
