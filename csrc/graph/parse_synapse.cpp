@@ -28,7 +28,7 @@ class SynapseParser : Parser {
 
  private:
   void header();
-  void part();
+  bool part();  // whether a brace ends it
   void on();
   void each();
   void decay();
@@ -68,7 +68,7 @@ Synapse SynapseParser::synapse() {
   made_.on_signal.resize(made_.signals.size());
   skip_line_breaks();
   expect("{", "before the rule");
-  const Token end = statements([&] { part(); });
+  const Token end = statements([&] { return part(); });
   end_of_text("synapse");
   if (!pre_) {
     pre_.emplace();
@@ -110,10 +110,19 @@ void SynapseParser::header() {
   expect(")", "or \",\" or \";\" after the arguments");
 }
 
-void SynapseParser::part() {
-  if (take_if("on")) return on();
-  if (take_if("each")) return each();
-  if (take_if("decay")) return decay();
+bool SynapseParser::part() {
+  if (take_if("on")) {
+    on();
+    return true;
+  }
+  if (take_if("each")) {
+    each();
+    return true;
+  }
+  if (take_if("decay")) {
+    decay();
+    return false;
+  }
   fail(token_,
        fmt::format("expected on pre {{ ... }}, on post {{ ... }}, each step {{ ... }} or decay name by tau, but "
                    "found {}",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ class Synapse:
     states_decay: bool
     reads_columns: bool
 
-    def __call__(self, **params: float) -> Synapse:
+    def __call__(self, /, **params: float) -> Synapse:
         """The same rule with other numbers for some parameters."""
         return dataclasses.replace(self, params=_numbers(self.name, tuple(self.params), {**self.params, **params}))
 
@@ -53,7 +54,7 @@ class Synapse:
         return f"Synapse({self.name}: {', '.join(f'{key}={value:g}' for key, value in self.params.items())})"
 
 
-def synapse(text: str, **params: float) -> Synapse:
+def synapse(text: str, /, **params: float) -> Synapse:
     """Reads a rule.
 
     Args:
@@ -63,6 +64,8 @@ def synapse(text: str, **params: float) -> Synapse:
     Raises:
         ValueError: for a text that cannot be read, with its line and column, and for parameters that it does not have.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"synapse: a rule is text, but this is a {type(text).__name__}")
     name, states, traces, names, signals, of_states, of_traces, after, decay, post, printed = torch.ops.spikeforge_simulation.read_synapse(text)
     return Synapse(
         printed,
@@ -84,7 +87,18 @@ def _numbers(rule: str, names: Sequence[str], given: Mapping[str, Any]) -> dict[
     for key in names:
         if key not in given:
             raise ValueError(f"synapse: the parameter {key} of the rule {rule} is not given")
-    return {key: float(given[key]) for key in names}
+    return {key: _number(rule, key, given[key]) for key in names}
+
+
+def _number(rule: str, key: str, value: Any) -> float:
+    """Infinity may be a bound."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"synapse: the parameter {key} of the rule {rule} must be a number, but is {value!r}") from None
+    if math.isnan(number):
+        raise ValueError(f"synapse: the parameter {key} of the rule {rule} must be a number, but is nan")
+    return number
 
 
 class Plastic:
@@ -113,6 +127,10 @@ class Plastic:
         cols: int | None = None,
         states: Mapping[str, float | Tensor] | None = None,
     ):
+        if not isinstance(rule, Synapse):
+            raise TypeError(f"Plastic: the rule must be what spikeforge.synapse or spikeforge.plasticity gave, but is {rule!r}")
+        if not isinstance(weights, Tensor):
+            raise TypeError(f"Plastic: weights must be a tensor, but are a {type(weights).__name__}")
         if indices is None:
             if weights.dim() != 2:
                 raise ValueError(f"Plastic: dense weights must have shape [rows, cols], but have {list(weights.shape)}")
@@ -136,16 +154,50 @@ class Plastic:
                 raise ValueError(f"Plastic: the rule {rule.name} has no state {key} besides the weights; it has {', '.join(names[1:]) or 'none'}")
         own = weights.detach().flatten().clone()
         kind = dict(dtype=torch.float64 if own.dtype == torch.float64 else torch.float32, device=own.device)
-        rest = [torch.as_tensor(given.get(key, rule.states[key]), **kind).expand(self.shape).flatten().clone() for key in names[1:]]
+        rest = []
+        for key in names[1:]:
+            start = torch.as_tensor(given.get(key, rule.states[key]), **kind)
+            if start.dim() > 0 and start.shape != self.shape:
+                raise ValueError(f"Plastic: the state {key} must be a number or have the shape of the weights, {list(self.shape)}, but has {list(start.shape)}")
+            rest.append(start.expand(self.shape).flatten().clone())
         self._states = [own, *rest]
         if rule.states_decay:
             self._states.append(torch.full_like(own, -1, dtype=torch.int32))
         self._traces = [torch.full((cols if key in rule.after else rows,), value, **kind) for key, value in rule.traces.items()]
         self._step = torch.tensor(0)
+        self._in_use = threading.Lock()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that steps change, as copies."""
+        return {"states": [t.clone() for t in self._states], "traces": [t.clone() for t in self._traces], "step": int(self._step)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where connections of the same rule and matrix were.
+
+        Raises:
+            ValueError: for what is no state of such connections.
+        """
+        for key, own in (("states", self._states), ("traces", self._traces)):
+            given = state[key] if isinstance(state, Mapping) and key in state else None
+            sizes = [(t.shape, t.dtype) for t in own]
+            if not isinstance(given, (list, tuple)) or [(t.shape, t.dtype) for t in given] != sizes:
+                raise ValueError(f"Plastic: this is no state of such connections: its {key} have other sizes or types, or are not there")
+        for own, given in zip(self._states + self._traces, [*state["states"], *state["traces"]]):
+            own.copy_(given)
+        self._step = torch.tensor(int(state["step"]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_in_use"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _in_use=threading.Lock())
 
     @property
     def weights(self) -> Tensor:
-        """The weights, in the shape that they were given in. What is written there holds from the next step on."""
+        """The weights, in the shape that they were given in. What is written there holds from the next step on.
+
+        Where a state decays it is brought to the last step when it is asked for: then write to what was asked for after that step.
+        """
         return self.states[next(iter(self.rule.states))]
 
     @property
@@ -162,7 +214,7 @@ class Plastic:
         return dict(zip(self.rule.traces, self._traces))
 
     @torch.no_grad()
-    def step(self, pre: Tensor, post: Tensor, **signals: float | Tensor) -> None:
+    def step(self, pre: Tensor, post: Tensor, /, **signals: float | Tensor) -> None:
         """One step: traces decay; spikes ``pre`` arrive; neurons ``post`` fire; signals come.
 
         Args:
@@ -170,15 +222,22 @@ class Plastic:
                 that arrive in this step.
             signals: numbers, or tensors [cols]; one that is 0, or not given, does not come.
         """
-        self._call(pre, post, self._of(signals), self._step)
-        self._step += 1
+        self._advance(pre, post, signals)
 
     @torch.no_grad()
-    def send(self, pre: Tensor, post: Tensor, **signals: float | Tensor) -> Tensor:
+    def send(self, pre: Tensor, post: Tensor, /, **signals: float | Tensor) -> Tensor:
         """As :meth:`step`, and returns what arrives at the neurons after the connections, [cols]."""
-        sent = self._call(pre, post, self._of(signals), self._step, sends=True)
-        self._step += 1
-        return sent
+        return self._advance(pre, post, signals, sends=True)
+
+    def _advance(self, pre: Tensor, post: Tensor, signals: Mapping[str, float | Tensor], **options: bool) -> Tensor:
+        if not self._in_use.acquire(blocking=False):
+            raise RuntimeError("Plastic: another thread is in a step of these connections: one at a time can")
+        try:
+            sent = self._call(pre, post, self._of(signals), self._step, **options)
+            self._step += 1
+            return sent
+        finally:
+            self._in_use.release()
 
     def _of(self, signals: Mapping[str, float | Tensor]) -> list[Tensor | None]:
         for key in signals:

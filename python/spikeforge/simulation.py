@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import math
 import sys
 import threading
@@ -26,7 +27,8 @@ from spikeforge.rules import Law, Rule
 _CPP = torch.ops.spikeforge_simulation
 STEPS_AT_ONCE = 20  # in one CUDA graph; what is recorded is listed as often
 STEPS_OF_PROGRESS = 100  # between two looks at the clock
-STEPS_UNINTERRUPTED = 1000  # in one operator, within which Python sees no signal
+STEPS_UNINTERRUPTED = 1000  # in one operator, within which Python sees no signal, at most
+SECONDS_UNINTERRUPTED = 0.5
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -196,7 +198,7 @@ class Network:
         )
         self._projections.append(
             f"{sources.name} to {targets.name}, {into or 'first input'}: {rule.rule} {rule.amount:g}, autapses {rule.autapses}, "
-            f"multapses {rule.multapses}, weight {laws[0]}, delay {laws[1]}" + (f", {plasticity!r}" if plasticity else "")
+            f"multapses {rule.multapses}, weight {laws[0]}, delay {laws[1]}" + (f", {plasticity.text}, {dict(plasticity.params)}" if plasticity else "") + _digest(arrays)
         )
         if plasticity is None:
             return None
@@ -227,6 +229,10 @@ class Network:
 
     def learned(self, projection: int) -> Learned:
         """The connections of a projection that learns, whose number :meth:`project` gave; builds the network."""
+        if isinstance(projection, bool) or not isinstance(projection, int) or not 0 <= projection < len(self._rules):
+            raise ValueError(
+                f"Network: {len(self._rules)} projections learn, and project() gave their numbers, from 0 on; there is no {projection!r}"
+            )
         rule = self._rules[projection]
         indices, indptr, delays, states, traces = _CPP.learned(self._held, projection)
         return Learned(indices, indptr, delays, dict(zip(rule.states, states)), dict(zip(rule.traces, traces)))
@@ -258,7 +264,7 @@ class Network:
             ValueError: for the state of another network, and for what is none.
         """
         for key in ("tensors", "network"):
-            if key not in state:
+            if not isinstance(state, Mapping) or key not in state:
                 raise ValueError(f"Network: a state is what state_dict() gives, but this one has no {key!r}")
         own, given = self._fingerprint(), state["network"]
         for key, value in own.items():
@@ -296,6 +302,16 @@ class Network:
             if (own.name, own.start, own.stop, own.text) == (population.name, population.start, population.stop, population.text):
                 return i
         raise ValueError(f"Network: {population.name} is no population of this network")
+
+
+def _digest(arrays: Sequence[Tensor]) -> str:
+    """What tells connections that were given as arrays from others."""
+    if not arrays:
+        return ""
+    digest = hashlib.sha256()
+    for t in arrays:
+        digest.update(t.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return f", arrays {digest.hexdigest()[:16]}"
 
 
 def _first_difference(key: str, given: Any, own: Any) -> str:
@@ -370,8 +386,8 @@ def simulate(
 
     On a GPU one kernel walks over many steps. Where the network is deterministic (or has more kinds of neuron than the GPU has
     multiprocessors, or more than four drives of the same input) the steps are replays of a CUDA graph, which is captured once for
-    what is recorded and kept. An interrupt comes between pieces of 1000 steps (20 of a graph): the network stands after the last
-    whole piece then.
+    what is recorded and kept. An interrupt comes between pieces of half a second or 1000 steps (20 of a graph): the network stands
+    after the last whole piece then.
 
     Args:
         spikes: whether they are recorded.
@@ -405,12 +421,18 @@ def simulate(
 
 
 def _by_pieces(network: Network, steps: int, asked: Asked, progress: bool):
+    """Of as many steps as take about half a second, after a first look."""
     is_shown = progress and sys.stderr.isatty() and network.device.type == "cpu"
     most = STEPS_OF_PROGRESS if is_shown else STEPS_UNINTERRUPTED
+    at_once, done = most if network.device.type == "cuda" else min(most, STEPS_OF_PROGRESS), 0
     _CPP.begin(network._held)
-    for done in range(0, max(steps, 1), most):
-        count = min(most, steps - done)
+    while done < max(steps, 1):
+        count = min(at_once, steps - done)
+        begun = time.perf_counter()
         yield count, Recording(*_CPP.simulate(network._held, count, *asked))
+        done += max(count, 1)
+        spent = time.perf_counter() - begun
+        at_once = max(1, min(most, round(at_once * SECONDS_UNINTERRUPTED / max(spent, 1e-6))))
 
 
 @torch.no_grad()

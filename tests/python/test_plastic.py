@@ -1,6 +1,8 @@
 """Rules of plasticity as text: beside float64 loops of their equations, published figures, and within networks."""
 
+import copy
 import math
+import threading
 
 import pytest
 import torch
@@ -378,6 +380,66 @@ def test_weights_of_a_network_may_be_written():
 
 
 # ---- texts and arguments ----
+
+def test_connections_go_on_from_their_state(device):
+    """Also where a state decays, and in a copy."""
+    rule = spikeforge.synapse("synapse f(w; x; tau) { on pre { w' = w + x\n x' = x + 1 } decay w by tau\n decay x by tau }", tau=7.0)
+    draw = lambda: [torch.rand(n, device=device) < 0.4 for n in (4, 3)]
+    plastic = spikeforge.Plastic(rule, torch.rand(4, 3, dtype=torch.float64, device=device))
+    for _ in range(5):
+        plastic.step(*draw())
+    saved, copied = plastic.state_dict(), copy.deepcopy(plastic)
+    later = [draw() for _ in range(6)]
+    found = []
+    for each in (plastic, copied, spikeforge.Plastic(rule, torch.zeros(4, 3, dtype=torch.float64, device=device))):
+        if len(found) == 2:
+            each.load_state_dict(saved)
+        for pre, post in later:
+            each.step(pre, post)
+        found.append(each.weights.clone())
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2]) and found[0].max() > 1
+    with pytest.raises(ValueError, match="its states have other sizes or types"):
+        spikeforge.Plastic(rule, torch.zeros(4, 2, device=device)).load_state_dict(saved)
+    with pytest.raises(ValueError, match="Plastic: this is no state of such connections"):
+        plastic.load_state_dict(None)
+
+
+def test_a_second_thread_is_refused():
+    plastic, refused = spikeforge.Plastic(spikeforge.synapse("synapse f(w) { on pre { w' = w + 1 } }"), torch.zeros(300, 300)), []
+    pre, post = torch.ones(300, dtype=torch.bool), torch.zeros(300, dtype=torch.bool)
+
+    def walk():
+        for _ in range(200):
+            try:
+                plastic.step(pre, post)
+            except RuntimeError as error:
+                refused.append(str(error))
+
+    threads = [threading.Thread(target=walk) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert plastic.weights.min() == plastic.weights.max() == 600 - len(refused)
+    assert all("another thread is in a step" in words for words in refused)
+
+
+def test_the_state_of_a_network_with_another_rule_or_other_arrays_is_refused():
+    def network(sources, text, **params):
+        made = spikeforge.Network(seed=1)
+        a = made.populate("a", 4, "neuron n(x; v) { s = spike(v + x - 1, none); return s; v' = 0.5 * v + x }")
+        made.project(a, a, rules.arrays(sources, [0, 1]), plasticity=spikeforge.synapse(text, **params))
+        return made
+
+    text = "synapse f(w; x; t) { on pre { x' = x + 1 } on post { w' = w + x } decay x by t }"
+    state = network([0, 1], text, t=3.0).state_dict()
+    network([0, 1], text, t=3.0).load_state_dict(state)
+    for other in (network([2, 3], text, t=3.0), network([0, 1], text.replace("x + 1", "x + 2"), t=3.0), network([0, 1], text, t=3.0000001)):
+        with pytest.raises(ValueError, match="this is the state of another network"):
+            other.load_state_dict(state)
+    with pytest.raises(ValueError, match="1 projections learn.*there is no 1"):
+        network([0, 1], text, t=3.0).weights(1)
+
 
 def test_a_printed_rule_reads_as_itself():
     text = """

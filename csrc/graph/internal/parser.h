@@ -16,6 +16,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <vector>
+#include <type_traits>
 
 namespace spikeforge::graph {
 
@@ -90,8 +91,12 @@ class Parser {
         take();
         continue;
       }
-      statement();
-      if (!sees(";") && !sees("}") && token_.kind != Token::Kind::line_break)
+      bool is_closed = false;  // by a brace, behind which another may follow at once
+      if constexpr (std::is_same_v<decltype(statement()), bool>)
+        is_closed = statement();
+      else
+        statement();
+      if (!is_closed && !sees(";") && !sees("}") && token_.kind != Token::Kind::line_break)
         fail(token_, fmt::format("expected an operator or the end of the statement, but found {}{}", quoted(token_),
                                  advice_about(token_.text)));
     }
