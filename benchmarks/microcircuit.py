@@ -3,13 +3,15 @@
 
     python benchmarks/microcircuit.py --threads 1 2 --scale 0.1
     python benchmarks/microcircuit.py --threads 1 2 --scale 0.1 --nest-python ~/nest/bin/python
+    python benchmarks/microcircuit.py --threads 2 --scale 1 --pieces 245 --nest-python ~/nest/bin/python --nest-spikes build/nest.npz
     python benchmarks/microcircuit.py --device cuda --scale 0.1 1 3 10 --json benchmarks/results/microcircuit_h200.json
 
 On a GPU: how long it takes to draw the network, a step with recording of all spikes and without, the best of five seconds each, and the
 real-time factor, for Poisson drive and a constant one. A scale above 1 has more neurons, each with as many synapses as at 1.
 
 On the CPU microseconds a step of 0.1 ms with recording of all spikes: the best and the median of pieces of 10 ms, after 50 ms; and the
-mean rate of all neurons. NEST draws its own connections and its own Poisson input, of the same laws and rates.
+mean rate of all neurons. NEST draws its own connections and its own Poisson input, of the same laws and rates. Its spikes may be kept, for
+examples/microcircuit/ensemble.py.
 """
 
 import argparse
@@ -108,8 +110,9 @@ def on_gpu(scale, drive, rounds=5):
                 real_time_factor=microseconds / m.DT / 1000, gibibytes=torch.cuda.max_memory_allocated() / 2**30)
 
 
-def nest_(of, threads, pieces):
+def nest_(of, threads, pieces, keep):
     import nest
+    import numpy as np
 
     nest.set_verbosity("M_ERROR")
     nest.SetKernelStatus(dict(resolution=of["step"], local_num_threads=threads, rng_seed=1))
@@ -138,7 +141,12 @@ def nest_(of, threads, pieces):
         before, seen[0] = seen[0], recorder.n_events
         return seen[0] - before
 
-    return figures(nest.Simulate, spikes, sum(p["size"] for p in of["populations"]), of["step"], pieces)
+    found = figures(nest.Simulate, spikes, sum(p["size"] for p in of["populations"]), of["step"], pieces)
+    if keep:
+        steps, neurons = np.round(recorder.events["times"] / of["step"]).astype(np.int64), recorder.events["senders"] - 1
+        order = np.lexsort((neurons, steps))
+        np.savez_compressed(keep, steps=steps[order], neurons=neurons[order], last=round((WARM_UP + pieces * PIECE) / of["step"]))
+    return found
 
 
 def main():
@@ -148,11 +156,12 @@ def main():
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--pieces", type=int, default=50)
     parser.add_argument("--nest-python", help="a Python that has NEST")
+    parser.add_argument("--nest-spikes", help="where NEST's spikes go, of the last threads")
     parser.add_argument("--nest", action="store_true", help=argparse.SUPPRESS)  # what that Python runs
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     if options.nest:
-        print("\n" + json.dumps(nest_(json.load(sys.stdin), options.threads[0], options.pieces)))
+        print("\n" + json.dumps(nest_(json.load(sys.stdin), options.threads[0], options.pieces, options.nest_spikes)))
         return
 
     os.environ.setdefault("SPIKEFORGE_LIBRARY", str(ROOT / "build/release/lib/libspikeforge.so"))
@@ -181,6 +190,7 @@ def main():
         show("spikeforge", threads, ours(scale, threads, options.pieces))
         if options.nest_python:
             command = [options.nest_python, __file__, "--nest", "--threads", str(threads), "--pieces", str(options.pieces)]
+            command += ["--nest-spikes", options.nest_spikes] if options.nest_spikes else []
             numbers = json.dumps(circuit(scale))
             printed = subprocess.run(command, input=numbers, check=True, capture_output=True, text=True).stdout
             show("NEST", threads, json.loads(printed.splitlines()[-1]))

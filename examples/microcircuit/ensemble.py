@@ -13,6 +13,7 @@ import os
 import pathlib
 import sys
 
+import numpy as np
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -34,15 +35,37 @@ def simulate(scale, seed, milliseconds, device, dtype):
     first, steps = round(WARM_UP / microcircuit.DT), round(milliseconds / microcircuit.DT)
     spikeforge.simulate(network, first, spikes=False)
     recording = spikeforge.simulate(network, steps)
-    told = {}
-    for population in populations:
-        when, who = (t.cpu() for t in recording.of(population))
-        told[population.name] = dict(
-            rates=activity.rates(who, len(population), milliseconds).double(),
-            irregularity=activity.irregularity(when, who, len(population)).double(),
-            correlations=activity.correlations(when, who, len(population), first, first + steps, microcircuit.DT).double(),
+    found = [tuple(t.cpu() for t in recording.of(population)) for population in populations]
+    return told(found, [len(p) for p in populations], first, first + steps)
+
+
+def told(spikes, sizes, first, last):
+    """Of the spikes of each population, steps and neurons, in steps first to last - 1."""
+    milliseconds = (last - first) * microcircuit.DT
+    return {
+        name: dict(
+            rates=activity.rates(who, size, milliseconds).double(),
+            irregularity=activity.irregularity(when, who, size).double(),
+            correlations=activity.correlations(when, who, size, first, last, microcircuit.DT).double(),
         )
-    return told
+        for name, size, (when, who) in zip(microcircuit.NAMES, sizes, spikes)
+    }
+
+
+def saved(path, scale):
+    """Numbers that this program saved, or those of spikes that benchmarks/microcircuit.py kept of NEST."""
+    if path.suffix != ".npz":
+        return torch.load(path)
+    of = np.load(path)
+    steps, neurons = torch.from_numpy(of["steps"]), torch.from_numpy(of["neurons"]).long()
+    first, last = round(WARM_UP / microcircuit.DT), int(of["last"])
+    sizes = [round(scale * n) for n in microcircuit.NEURONS]
+    spikes, start = [], 0
+    for size in sizes:
+        here = (neurons >= start) & (neurons < start + size) & (steps >= first)
+        spikes.append((steps[here], neurons[here] - start))
+        start += size
+    return [told(spikes, sizes, first, last)]
 
 
 def distance(a, b):
@@ -93,9 +116,10 @@ def main():
     if len(runs) > 1:
         distances(list(itertools.combinations(runs, 2)), "distance between two seeds")
     if options.beside:
-        others = torch.load(options.beside)
+        others = saved(options.beside, options.scale)
         distances(list(itertools.product(runs, others)), f"distance from {options.beside.name}")
-        distances(list(itertools.combinations(others, 2)), f"between those of {options.beside.name}")
+        if len(others) > 1:
+            distances(list(itertools.combinations(others, 2)), f"between those of {options.beside.name}")
     if options.save:
         options.save.parent.mkdir(parents=True, exist_ok=True)
         torch.save(runs, options.save)
