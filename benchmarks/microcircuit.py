@@ -124,6 +124,8 @@ def nest_(of, threads, pieces, keep):
         made.V_m = nest.random.normal(p["mean"], p["deviation"])
         populations.append(made)
     recorder = nest.Create("spike_recorder")
+    for model in ("excitatory", "inhibitory"):  # of one model a thread has at most 2^27 connections
+        nest.CopyModel("static_synapse", model)
     for targets, p in zip(populations, of["populations"]):
         for sources, c in zip(populations, p["sources"]):
             if c["connections"] == 0:
@@ -131,7 +133,8 @@ def nest_(of, threads, pieces, keep):
             signs = dict(min=0.0) if c["weight"] > 0 else dict(max=0.0)
             weight = nest.math.redraw(nest.random.normal(c["weight"], of["weight_deviation"] * abs(c["weight"])), **{"min": -1e9, "max": 1e9, **signs})
             delay = nest.math.redraw(nest.random.normal(c["delay"], of["delay_deviation"] * c["delay"]), min=of["step"] / 2, max=1e9)
-            nest.Connect(sources, targets, dict(rule="fixed_total_number", N=c["connections"]), dict(weight=weight, delay=delay))
+            nest.Connect(sources, targets, dict(rule="fixed_total_number", N=c["connections"]),
+                         dict(synapse_model="excitatory" if c["weight"] > 0 else "inhibitory", weight=weight, delay=delay))
         drive = nest.Create("poisson_generator", params=dict(rate=p["external_rate"]))
         nest.Connect(drive, targets, syn_spec=dict(weight=of["external_weight"], delay=1.5))
         nest.Connect(targets, recorder)

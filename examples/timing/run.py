@@ -4,7 +4,7 @@ learns online by e-prop, on the set that data.py makes from a seed. "slow" neuro
 others 2.
 
     python examples/timing/run.py                              # some minutes on two cores
-    python examples/timing/run.py --networks delays --epochs 5
+    python examples/timing/run.py --networks "learned delays" --epochs 8
 
 It prints a line an epoch, in the end a table, and draws the accuracies and samples of two classes (build/timing.png).
 """

@@ -10,7 +10,9 @@
 #include <ATen/ops/ones.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <string>
 #include <utility>
 
@@ -206,9 +208,13 @@ std::tuple<List, List, List> online_linear(std::string_view neuron, const at::Te
     if (!learned && params[j].requires_grad()) call.learned.push_back(static_cast<std::int64_t>(j));
   }
   if (learned) call.learned = learned->vec();
-  for (const std::int64_t j : call.learned)
+  for (std::size_t k = 0; k < call.learned.size(); ++k) {
+    const std::int64_t j = call.learned[k];
     TORCH_CHECK_VALUE(j >= 0 && j < static_cast<std::int64_t>(params.size()), op, ": learned must be indices of ",
                       params.size(), " parameters, but has ", j);
+    const auto first = call.learned.begin(), here = first + static_cast<std::ptrdiff_t>(k);
+    TORCH_CHECK_VALUE(std::find(first, here, j) == here, op, ": learned has ", j, " twice");
+  }
   if (rule == OnlineTraces::ottt) call.response = response_text(neuron, into);
   const std::size_t wanted = traces_wanted(call, rule);
   TORCH_CHECK_VALUE(traces.empty() || traces.size() == wanted, op, ": traces must be the ", wanted,

@@ -96,9 +96,11 @@ class Online(nn.Module):
         if not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled():
             for memory in self._memories:
                 memory.leave_inference_mode()
-        restart, self._restart = self._restart, None
-        for i, (layer, memory) in enumerate(zip(self._layers, self._memories)):
-            x = layer(x, memory, self.rule, getattr(self, f"feedback{i}", None), restart)
+        # A call that fails in a layer has happened for none.
+        memories = [_Memory(memory.states, memory.traces, memory.last_spikes) for memory in self._memories]
+        for i, (layer, memory) in enumerate(zip(self._layers, memories)):
+            x = layer(x, memory, self.rule, getattr(self, f"feedback{i}", None), self._restart)
+        self._memories, self._restart = memories, None
         return x
 
     @property

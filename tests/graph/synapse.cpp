@@ -36,7 +36,7 @@ const std::string text =
 TEST_CASE("a synapse prints as it was written") {
   CHECK(print(parse_synapse(text)) == text);
   for (const char* const rule : {"synapse s(w) {\n}\n", "synapse s(w;;; m) {\n  on m {\n    w' = m\n  }\n}\n",
-                                  "synapse s(w; x) {\n  on pre {\n    x' = 1\n  }\n}\n"})
+                                 "synapse s(w; x) {\n  on pre {\n    x' = 1\n  }\n}\n"})
     CHECK(print(parse_synapse(rule)) == rule);
 }
 

@@ -291,3 +291,15 @@ def test_refused(name):
     run, kind, words = REFUSED[name]
     with pytest.raises(kind, match=words):
         run()
+
+
+def test_the_state_of_another_layer_is_refused():
+    state = snn.DelayedLinear(3, 4, 9).state_dict()
+    with pytest.raises(ValueError, match="the state of a layer with max_delay=9, but this one has 2"):
+        snn.DelayedLinear(3, 4, 2).load_state_dict(state)
+    snn.DelayedLinear(3, 4, 9).load_state_dict(state)
+    for form in ({}, None, {"interpolation": "xx", "width": 1.0}, {"interpolation": "gauss", "width": -1.0}):
+        with pytest.raises(ValueError, match="this is no state of such a layer"):
+            snn.DelayedLinear(3, 4, 9).load_state_dict({**state, "_extra_state": form})
+    with pytest.raises(ValueError, match="delay must be finite"):
+        snn.DelayedLinear(3, 4, 2, delay=float("nan"))

@@ -450,3 +450,21 @@ def test_refused(name):
     call, kind, words = REFUSED[name]
     with pytest.raises(kind, match=words):
         call()
+
+
+def test_a_call_that_fails_leaves_an_online_network_as_it_was():
+    """Its traces and states, and the samples that begin anew."""
+    make = lambda: spikeforge.Online(nn.Sequential(nn.Linear(5, 4), snn.LIF(), nn.Linear(4, 4), snn.LIF()))
+    torch.manual_seed(3)
+    broken = make()
+    whole = spikeforge.Online(copy.deepcopy(broken.net))
+    x, later = torch.rand(3, 2, 5), torch.rand(3, 2, 5)
+    for online in (broken, whole):
+        online(x)
+        online.reset(torch.tensor([True, False]))
+    weight = broken.net[2].weight.data
+    broken.net[2].weight.data = weight[:, :3]
+    with pytest.raises(RuntimeError):
+        broken(later)
+    broken.net[2].weight.data = weight
+    assert torch.equal(broken(later), whole(later))

@@ -416,3 +416,10 @@ def test_wrong_calls_are_refused_in_words(name):
     call = dict(neuron=LEAKY[0], inputs=[torch.rand(3, 2, 4)], w=torch.rand(4, 4), states=[], params=[torch.tensor(2.0)])
     with pytest.raises(error, match=words):
         ops.recurrent_run(**{**call, **change})
+
+
+def test_no_neurons_have_gradients_too(device):
+    x, w = torch.zeros(6, 3, 0, device=device, requires_grad=True), torch.zeros(0, 0, device=device, requires_grad=True)
+    text = "neuron lif(x; v) { h = 0.9 * v + x; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }"
+    torch.ops.spikeforge.recurrent_run(text, [x], w, [], [])[0][0].sum().backward()
+    assert x.grad.shape == (6, 3, 0) and w.grad.shape == (0, 0)

@@ -14,9 +14,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
-#include <type_traits>
 
 namespace spikeforge::graph {
 

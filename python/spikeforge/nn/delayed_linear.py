@@ -27,8 +27,7 @@ class DelayedLinear(StatefulModule):
     Args:
         in_features, out_features: sizes of x ``[T, *batch, in]`` and y ``[T, *batch, out]``.
         max_delay: the longest, in steps.
-        per: "synapse", delays are ``[out, in]``; or "input", ``[in]``, which costs one product in place of
-            ``max_delay + 1``.
+        per: "synapse", delays are ``[out, in]``; or "input", ``[in]``, which costs one product.
         delay: where delays start, a number or a tensor of that shape; by default uniform from 0 to max_delay.
         interpolation: how a delay that is not whole is spread over steps: "linear" over its two neighbours,
             "triangle" and "gauss" over ``width`` steps about it. A wide form learns from afar, and is narrowed while
@@ -39,7 +38,7 @@ class DelayedLinear(StatefulModule):
 
     Delays outside of 0 to max_delay count as the nearer bound, and stay where they are, without a gradient: call
     :meth:`clamp_` after the optimiser's step. The weights start as those of ``nn.Linear``. A ``state_dict`` has
-    ``interpolation`` and ``width``, too.
+    ``max_delay``, ``interpolation`` and ``width``, too; that of another ``max_delay`` is refused.
     Source: Hammouamri, Khalfaoui-Hassani and Masquelier, ICLR 2024.
     """
 
@@ -69,6 +68,8 @@ class DelayedLinear(StatefulModule):
             delay = max_delay * torch.rand(shape)
         elif not is_number(delay) and not isinstance(delay, Tensor):
             raise TypeError(f"DelayedLinear: delay must be a number or a tensor, but is {type(delay).__name__}")
+        elif not torch.isfinite(torch.as_tensor(delay)).all():
+            raise ValueError("DelayedLinear: delay must be finite, but is nan or infinite")
         elif isinstance(delay, Tensor) and (delay.is_complex() or delay.shape not in (shape, ())):
             raise ValueError(f"DelayedLinear: delay must be real and have shape {list(shape)}, but is {delay.dtype} of {shape_of(delay)}")
         self.delay = nn.Parameter(torch.zeros(shape) + torch.as_tensor(delay).detach())
@@ -100,10 +101,14 @@ class DelayedLinear(StatefulModule):
         return self
 
     def get_extra_state(self) -> dict[str, object]:
-        return {"interpolation": self.interpolation, "width": self.width}
+        return {"max_delay": self.max_delay, "interpolation": self.interpolation, "width": self.width}
 
     def set_extra_state(self, state: dict[str, object]) -> None:
-        self.interpolation, self.width = str(state["interpolation"]), float(state["width"])  # type: ignore[arg-type]
+        if not isinstance(state, Mapping) or state.get("interpolation") not in FORMS or not is_number(state.get("width")) or not 0 < state["width"] < math.inf:
+            raise ValueError(f"DelayedLinear: this is no state of such a layer: it says {state!r} of its form")
+        if state.get("max_delay", self.max_delay) != self.max_delay:
+            raise ValueError(f"DelayedLinear: this is the state of a layer with max_delay={state['max_delay']}, but this one has {self.max_delay}")
+        self.interpolation, self.width = str(state["interpolation"]), float(state["width"])
 
     @torch.no_grad()
     def round_(self) -> DelayedLinear:
