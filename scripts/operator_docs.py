@@ -478,7 +478,7 @@ Args:
 Returns:
     The state.""",
     "eligibility_gradient": """
-Σ_b grad[b, n] trace[b, n, i], over all of *batch.
+Σ_b grad[b, n] trace[b, n, i], over the whole batch.
 
 Args:
     grad: [*batch, N].

@@ -423,7 +423,7 @@ def eif(
 def eligibility_gradient(grad: Tensor, trace: Tensor) -> Tensor:
     """What the gradient of a state [*batch, N] is to a weight by its trace [*batch, N, I].
 
-    Σ_b grad[b, n] trace[b, n, i], over all of *batch.
+    Σ_b grad[b, n] trace[b, n, i], over the whole batch.
 
     Args:
         grad: [*batch, N].

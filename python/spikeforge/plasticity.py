@@ -1,4 +1,4 @@
-"""Connections that learn: a rule is written as text, and runs at the spikes before and after a connection.
+"""Connections that learn: a rule is written as text, and runs at the spikes before and after a connection::
 
     spikeforge.synapse(text, **params)   a rule with numbers for its parameters
     spikeforge.Plastic(rule, ...)        connections that learn by it, a step at a time
