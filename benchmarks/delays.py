@@ -13,10 +13,10 @@ milliseconds, the least of all rounds, in which contestants take turns, and the 
 import argparse
 import json
 import pathlib
-import time
 
 import this_clone  # noqa: F401
 import torch
+from measure import Clock, least
 from torch.nn.functional import linear
 
 ops = torch.ops.spikeforge
@@ -26,27 +26,6 @@ FORMS = {  # delay [O, I] or [I], and how it is spread
     "synapse, gauss 0.5": ("synapse", "gauss", 0.5),
     "synapse, gauss 5": ("synapse", "gauss", 5.0),
 }
-
-
-def seconds(call, device):
-    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
-    # Of one thread the processor's time, which other programs of the machine disturb less.
-    clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
-    synchronize()
-    start = clock()
-    call()
-    synchronize()
-    return clock() - start
-
-
-def least(calls, rounds, device):
-    best = dict.fromkeys(calls, float("inf"))
-    for number in range(-1, rounds):
-        for name, call in calls.items():
-            took = seconds(call, device)
-            if number >= 0:
-                best[name] = min(best[name], took)
-    return best
 
 
 def training(call, leaves, upstream):
@@ -69,7 +48,7 @@ def measure(options, max_delay, hidden):
         d = (max_delay * torch.rand(shape, device=options.device)).requires_grad_()
         call = lambda d=d, form=form, width=width: ops.delayed_linear(x, w, d, max_delay=max_delay, interpolation=form, width=width)
         calls[name] = lambda call=call, d=d: training(call, [w, d, *of], upstream)
-    return {"max_delay": max_delay, "hidden": hidden, "ms": {k: v * 1e3 for k, v in least(calls, options.rounds, options.device).items()}}
+    return {"max_delay": max_delay, "hidden": hidden, "ms": {k: v * 1e3 for k, v in least(calls, options.rounds, Clock(options.device, of_own_time=True)).items()}}
 
 
 def print_table(rows):

@@ -21,6 +21,7 @@ import time
 
 import this_clone  # noqa: F401
 import torch
+from measure import Clock, least
 from torch import nn
 
 import spikeforge
@@ -36,17 +37,6 @@ def network(options):
 
 def spikes(options):
     return (torch.rand(16, 1, options.batch, options.inputs, device=options.device) < options.rate).float()
-
-
-def seconds(call, device):
-    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
-    # Of one thread the processor's time, which other programs of the machine disturb less.
-    clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
-    synchronize()
-    start = clock()
-    call()
-    synchronize()
-    return clock() - start
 
 
 def learning_step(online, parameters, x, upstream):
@@ -79,13 +69,7 @@ def steps_of(options):
 
 
 def measure_time(options):
-    calls = steps_of(options)
-    best = dict.fromkeys(calls, float("inf"))
-    for number in range(-5, options.rounds):
-        for name, call in calls.items():
-            took = seconds(call, options.device)
-            if number >= 0:
-                best[name] = min(best[name], took)
+    best = least(steps_of(options), options.rounds, Clock(options.device, of_own_time=True), warm_up=5)
     return {name: value * 1e3 for name, value in best.items()}
 
 

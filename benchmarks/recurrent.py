@@ -20,6 +20,7 @@ import time
 import this_clone  # noqa: F401
 import torch
 from contestants import TRACED, Fire
+from measure import Clock, least
 from torch import nn
 
 ops = torch.ops.spikeforge
@@ -173,15 +174,6 @@ def as_graph(call):
     return replay
 
 
-def seconds(call, device):
-    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
-    synchronize()
-    start = time.perf_counter()
-    call()
-    synchronize()
-    return time.perf_counter() - start
-
-
 def measure(options, batch, width):
     torch.manual_seed(0)
     like = dict(device=options.device, dtype=getattr(torch, options.dtype))
@@ -194,13 +186,8 @@ def measure(options, batch, width):
         for name in ("recurrent_run", "torch loop"):
             calls[f"{name}, graph"] = as_graph(calls[name])
     rate = calls["recurrent_run"]().float().mean().item()
-    least = dict.fromkeys(calls, float("inf"))
-    for number in range(-1, options.rounds):
-        for name, call in calls.items():
-            took = seconds(call, options.device)
-            if number >= 0:
-                least[name] = min(least[name], took)
-    return {"T": options.steps, "B": batch, "H": width, "rate": rate, "ms": {k: v * 1e3 for k, v in least.items()}}
+    best = least(calls, options.rounds, Clock(options.device))
+    return {"T": options.steps, "B": batch, "H": width, "rate": rate, "ms": {k: v * 1e3 for k, v in best.items()}}
 
 
 def print_table(rows, steps):

@@ -28,36 +28,11 @@ __device__ __forceinline__ void wait_for_grid() {
   __syncthreads();
 }
 
-// The same for one wait of a launch, with a way to memory less: how the word stands before is read when the kernel
-// begins, since it does not change until this block has come.
+// The same with a way to memory less, how the word stands before is read when the kernel begins, since it does not
+// change until this block has come; and in two halves: what a block does between them need not be seen by the others.
 class GridBarrier {
  public:
   __device__ __forceinline__ GridBarrier() {
-    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(before_) : "l"(barrier_of_launch()) : "memory");
-  }
-
-  __device__ __forceinline__ void wait() const {
-    constexpr unsigned highest = 1u << 31;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      unsigned* const word = barrier_of_launch();
-      const unsigned own = blockIdx.x == 0 ? highest - (gridDim.x - 1) : 1u;
-      unsigned now;
-      asm volatile("red.release.gpu.add.u32 [%0], %1;" : : "l"(word), "r"(own) : "memory");
-      do asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
-      while (((now ^ before_) & highest) == 0);
-    }
-    __syncthreads();
-  }
-
- private:
-  unsigned before_;
-};
-
-// For many waits, in two halves: what a block does between them need not be seen by the others.
-class SplitGridBarrier {
- public:
-  __device__ __forceinline__ SplitGridBarrier() {
     asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(before_) : "l"(barrier_of_launch()) : "memory");
   }
 
@@ -78,6 +53,11 @@ class SplitGridBarrier {
     }
     before_ ^= highest;
     __syncthreads();
+  }
+
+  __device__ __forceinline__ void meet() {
+    arrive();
+    wait();
   }
 
  private:

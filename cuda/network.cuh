@@ -421,7 +421,7 @@ struct GroupSteps : MultistepNeurons<Spec> {
     const bool is_owner = static_cast<int>(threadIdx.x) < own_threads;
     const Sender<Matrix> sender(net);
     const OwnProbes<F> probes(net, group.begin + begin, group.begin + end);
-    SplitGridBarrier barrier;
+    GridBarrier barrier;
     if (threadIdx.x < 3) shared.found[threadIdx.x] = 0;
     __syncthreads();
 

@@ -263,7 +263,7 @@ __device__ __forceinline__ void finish_channels(const Place<Spec>& place, GridBa
   const int thread = static_cast<int>(threadIdx.x), sharers = place.tiles.sharers;
   const int group = thread / sharers, part = thread - group * sharers, groups = Block::threads / sharers;
   PartsOfChannel<F, S> parts(place, partial, group, part);
-  barrier.wait();
+  barrier.meet();
 #pragma unroll 1
   for (int number0 = 0;;) {
     F sum[S] = {};

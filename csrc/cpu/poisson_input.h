@@ -3,6 +3,7 @@
 #pragma once
 
 #include <spikeforge/base/dtype.h>
+#include <spikeforge/neuron/draws.h>
 
 #include <cstdint>
 #include <vector>
@@ -43,7 +44,7 @@ const PoissonKernels& poisson_kernels_avx512();
 const PoissonKernels& poisson_kernels();
 
 // Rates that poisson_of inverts: the numbers of others do not rise with their bits.
-constexpr bool is_inverted(double rate) { return rate < 16; }
+constexpr bool is_inverted(double rate) { return rate < least_of_rejection; }
 
 // Of such a rate: the upper words of the least 64 random bits that give more than k, for k = 0, 1, ... A number is
 // above k where its upper word is above that; where it is the same its lower word decides.

@@ -19,6 +19,8 @@
 #include <spikeforge/base/export.h>
 #include <spikeforge/graph/cell.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -59,6 +61,10 @@ struct Synapse {
   std::vector<std::optional<SynapseBlock>> on_signal;  // one for each signal
   std::vector<Decay> decays;
 
+  // Whether a state of the connections decays, so that each needs to know the step that it is of.
+  bool states_decay() const {
+    return std::ranges::any_of(decays, [](const Decay& decay) { return !decay.of_trace; });
+  }
   std::size_t param(std::size_t i) const { return states.size() + traces.size() + i; }  // its argument of a block
   std::size_t signal(std::size_t i) const { return param(params.size()) + i; }
 };

@@ -1,4 +1,5 @@
 #include <spikeforge/ops/common/cpu_tiles.h>
+#include <spikeforge/ops/common/fired.h>
 #include <spikeforge/simulation/internal/cpu_steps.h>
 
 #include <ATen/Parallel.h>
@@ -263,20 +264,11 @@ void CpuSteps::drive(std::int64_t first, std::int64_t last) const {
   }
 }
 
-// A block of neurons of which none fired, as most are, costs a vector comparison or two.
 template <class T>
 void CpuSteps::list_fired(Part& part) const {
-  constexpr std::int64_t block = 64;
-  const T* const spikes = running_.spikes_.const_data_ptr<T>();
   part.fired.clear();
-  for (std::int64_t first = part.begin; first < part.end; first += block) {
-    const std::int64_t last = std::min(first + block, part.end);
-    int any = 0;
-    for (std::int64_t i = first; i < last; ++i) any |= spikes[i] > 0 ? 1 : 0;
-    if (any == 0) continue;
-    for (std::int64_t i = first; i < last; ++i)
-      if (spikes[i] > 0) part.fired.push_back(i);
-  }
+  ops::for_each_fired(running_.spikes_.const_data_ptr<T>(), part.begin, part.end,
+                      [&](std::int64_t i) { part.fired.push_back(i); });
 }
 
 void CpuSteps::record(std::int64_t row, std::int64_t step, const CpuRecord& record) const {

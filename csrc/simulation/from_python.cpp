@@ -148,17 +148,8 @@ read_synapse(const std::string& text) {
     of_traces.push_back(trace.initial);
     after.push_back(trace.after ? 1 : 0);
   }
-  return {s.name,
-          states,
-          traces,
-          s.params,
-          s.signals,
-          of_states,
-          of_traces,
-          after,
-          rule->states_decay(),
-          s.post.has_value(),
-          graph::print(s)};
+  return {s.name,    states, traces,           s.params,           s.signals,      of_states,
+          of_traces, after,  s.states_decay(), s.post.has_value(), graph::print(s)};
 }
 
 void drive(const Held& held, std::int64_t targets, const at::Tensor& rate, double weight, const std::string& into) {

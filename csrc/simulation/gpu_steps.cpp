@@ -75,7 +75,6 @@ GpuSteps::GpuSteps(Running& running)
   make_drives();
   const Connectivity& matrix = running.matrix();
   const at::Tensor& delays = matrix.delays;
-  const bool is_connected = matrix.indices.numel() > 0;
   launch_.type = ops::dtype_of(running.options().dtype().toScalarType());
   launch_.groups = groups_;
   launch_.weights = {matrix.weights.const_data_ptr(), ops::dtype_of(matrix.weights.scalar_type()),
@@ -83,12 +82,10 @@ GpuSteps::GpuSteps(Running& running)
   launch_.delays = delays.numel() == 1                 ? event::Delays::one
                    : delays.scalar_type() == at::kByte ? event::Delays::bytes
                                                        : event::Delays::words;
-  if (is_connected) {
-    launch_.least_delay = delays.min().item<std::int64_t>();
-    launch_.next_step = running.near_.defined()    ? running.near_.sum().item<std::int64_t>()
-                        : launch_.least_delay == 1 ? matrix.indices.numel()
-                                                   : 0;
-  }
+  if (running.near_.defined())
+    launch_.next_step = running.near_.sum().item<std::int64_t>();
+  else if (delays.numel() == 1 && delays.item<std::int64_t>() == 1)
+    launch_.next_step = matrix.indices.numel();
   network::Arguments& a = launch_.arguments;
   a.matrix.indices = matrix.indices.const_data_ptr<std::int32_t>();
   a.matrix.indptr = matrix.indptr.const_data_ptr();

@@ -88,7 +88,7 @@ void PlasticConnections::make_memory() {
   const auto options = at::TensorOptions(dtype_);
   states_.push_back(matrix_.weights);
   for (std::size_t i = 1; i < s.states.size(); ++i) states_.push_back(at::full({nnz}, s.states[i].initial, options));
-  if (rule_.rule().states_decay()) last_ = at::full({nnz}, -1, at::kInt);
+  if (s.states_decay()) last_ = at::full({nnz}, -1, at::kInt);
   for (const graph::Trace& trace : s.traces) {
     after_.push_back(trace.after ? at::full({cols_}, trace.initial, options)
                                  : at::full({slots(), rows_}, trace.initial, options));

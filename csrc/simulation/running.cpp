@@ -260,11 +260,8 @@ CpuSteps& Running::cpu_steps() {
 }
 
 GpuSteps* Running::gpu_steps() {
-  if (gpu_steps_ == nullptr && has_gpu_steps_) {
-    gpu_steps_ = GpuSteps::make(*this);
-    has_gpu_steps_ = gpu_steps_ != nullptr;
-  }
-  return gpu_steps_.get();
+  if (!gpu_steps_) gpu_steps_ = GpuSteps::make(*this);
+  return gpu_steps_->get();
 }
 
 }  // namespace spikeforge::simulation

@@ -26,11 +26,17 @@ at::Tensor tensor_of(const std::vector<std::int64_t>& numbers) {
   return t;
 }
 
+std::vector<at::Tensor> states_of(const Running& running, std::int64_t steps, const std::vector<Probe>& probes) {
+  std::vector<at::Tensor> states;
+  states.reserve(probes.size());
+  for (const Probe& probe : probes) states.push_back(at::empty({steps, probe.neurons.numel()}, running.options()));
+  return states;
+}
+
 Recording on_cpu(Running& running, std::int64_t steps, bool spikes, std::vector<Probe> probes) {
   SpikeList list;
   CpuRecord record{.spikes = spikes ? &list : nullptr, .probes = std::move(probes), .states = {}};
-  for (const Probe& probe : record.probes)
-    record.states.push_back(at::empty({steps, probe.neurons.numel()}, running.options()));
+  record.states = states_of(running, steps, record.probes);
   running.cpu_steps().run(steps, record);
   return {tensor_of(list.steps), tensor_of(list.neurons), std::move(record.states)};
 }
@@ -56,14 +62,6 @@ class GpuRecord {
   Recording take() { return {at::cat(when_), at::cat(who_), std::move(states_)}; }
 
  private:
-  static std::vector<at::Tensor> states_of(const Running& running, std::int64_t steps,
-                                           const std::vector<Probe>& probes) {
-    std::vector<at::Tensor> states;
-    states.reserve(probes.size());
-    for (const Probe& probe : probes) states.push_back(at::empty({steps, probe.neurons.numel()}, running.options()));
-    return states;
-  }
-
   const std::int64_t first_;
   std::vector<at::Tensor> when_, who_, states_;
 };

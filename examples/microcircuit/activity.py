@@ -40,3 +40,12 @@ def correlations(steps, neurons, size, first, last, dt):
         return torch.zeros(0, dtype=torch.float64)
     coefficients = torch.corrcoef(counts)
     return coefficients[torch.triu(torch.ones_like(coefficients), 1) > 0]
+
+
+def of_population(steps, neurons, size, first, last, dt):
+    """The numbers of each kind, of spikes in steps first to last - 1."""
+    return {
+        "rates": rates(neurons, size, (last - first) * dt),
+        "irregularity": irregularity(steps, neurons, size),
+        "correlations": correlations(steps, neurons, size, first, last, dt),
+    }

@@ -41,13 +41,8 @@ def simulate(scale, seed, milliseconds, device, dtype):
 
 def told(spikes, sizes, first, last):
     """Of the spikes of each population, steps and neurons, in steps first to last - 1."""
-    milliseconds = (last - first) * microcircuit.DT
     return {
-        name: dict(
-            rates=activity.rates(who, size, milliseconds).double(),
-            irregularity=activity.irregularity(when, who, size).double(),
-            correlations=activity.correlations(when, who, size, first, last, microcircuit.DT).double(),
-        )
+        name: {kind: numbers.double() for kind, numbers in activity.of_population(when, who, size, first, last, microcircuit.DT).items()}
         for name, size, (when, who) in zip(microcircuit.NAMES, sizes, spikes)
     }
 

@@ -34,13 +34,8 @@ def measure(recording, populations, first, last):
         steps, neurons = recording.of(population)
         later = steps >= first
         steps, neurons = steps[later].cpu(), neurons[later].cpu()
-        told.append({
-            "name": population.name,
-            "neurons": len(population),
-            "rates": activity.rates(neurons, len(population), (last - first) * microcircuit.DT),
-            "irregularity": activity.irregularity(steps, neurons, len(population)),
-            "correlations": activity.correlations(steps, neurons, len(population), first, last, microcircuit.DT),
-        })
+        numbers = activity.of_population(steps, neurons, len(population), first, last, microcircuit.DT)
+        told.append({"name": population.name, "neurons": len(population), **numbers})
     return told
 
 

@@ -41,10 +41,6 @@ graph::Synapse parsed(std::string_view text, const char* op) {
 
 }  // namespace
 
-bool Rule::states_decay() const {
-  return std::ranges::any_of(synapse.decays, [](const graph::Decay& decay) { return !decay.of_trace; });
-}
-
 std::shared_ptr<const Rule> rule_of(std::string_view text, const char* op) {
   Rules& known = rules();
   const std::scoped_lock lock(known.mutex);

@@ -30,9 +30,6 @@ struct Rule {
   graph::Synapse synapse;
   cpu::PlasticProgram program;
 
-  // Whether a state of the connections decays, so that each needs to know the step that it is of.
-  bool states_decay() const;
-
   // Kernels of GPUs that were asked for: by architecture, part, signal and type of the weights.
   using KernelKey = std::tuple<int, event::PlasticPart, std::size_t, DType>;
   mutable std::mutex mutex;

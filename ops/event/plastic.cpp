@@ -11,6 +11,7 @@
 // name that ends with _ changes states and traces in place.
 #include <spikeforge/jit/recorder.h>
 #include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/fired.h>
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/plastic.h>
 #include <spikeforge/ops/event/plastic_step.h>
@@ -61,7 +62,8 @@ void check_spikes(const char* name, const at::Tensor& spikes, std::int64_t count
   check_same_device(plastic_name, name, spikes, indices);
 }
 
-void check_states(const graph::Synapse& s, bool decays, const PlasticArguments& call) {
+void check_states(const graph::Synapse& s, const PlasticArguments& call) {
+  const bool decays = s.states_decay();
   const std::size_t wanted = s.states.size() + (decays ? 1 : 0);
   TORCH_CHECK_VALUE(call.states.size() == wanted, plastic_name, ": ", s.name, " has ", s.states.size(), " states",
                     decays ? " and, as one decays, the steps that they are of" : "", ", but ", call.states.size(),
@@ -82,10 +84,12 @@ void check_states(const graph::Synapse& s, bool decays, const PlasticArguments& 
   }
 }
 
+at::ScalarType arithmetic_of(const PlasticArguments& call) { return state_type(call.states[0].scalar_type()); }
+
 void check_traces(const graph::Synapse& s, const PlasticArguments& call) {
   TORCH_CHECK_VALUE(call.traces.size() == s.traces.size(), plastic_name, ": ", s.name, " has ", s.traces.size(),
                     " traces, but ", call.traces.size(), " tensors are given");
-  const c10::ScalarType type = state_type(call.states[0].scalar_type());
+  const c10::ScalarType type = arithmetic_of(call);
   for (std::size_t i = 0; i < s.traces.size(); ++i) {
     const at::Tensor& trace = call.traces[i];
     const std::int64_t count = s.traces[i].after ? call.cols : call.rows;
@@ -118,7 +122,7 @@ void check_by_columns(const graph::Synapse& s, const PlasticArguments& call) {
 void check_signals(const graph::Synapse& s, const PlasticArguments& call) {
   TORCH_CHECK_VALUE(call.signals.size() <= s.signals.size(), plastic_name, ": ", s.name, " has ", s.signals.size(),
                     " signals, but ", call.signals.size(), " are given");
-  const c10::ScalarType type = state_type(call.states[0].scalar_type());
+  const c10::ScalarType type = arithmetic_of(call);
   for (std::size_t i = 0; i < call.signals.size(); ++i) {
     const std::optional<at::Tensor> signal = call.signals.get(i);
     if (!signal) continue;
@@ -131,9 +135,9 @@ void check_signals(const graph::Synapse& s, const PlasticArguments& call) {
   }
 }
 
-void check_step(bool decays, const PlasticArguments& call) {
+void check_step(const graph::Synapse& s, const PlasticArguments& call) {
   if (!call.step) {
-    TORCH_CHECK_VALUE(!decays, plastic_name, ": step must be given, since a state of the connections decays");
+    TORCH_CHECK_VALUE(!s.states_decay(), plastic_name, ": step must be given, since a state of the connections decays");
     return;
   }
   TORCH_CHECK_TYPE(call.step->layout() == c10::kStrided && call.step->scalar_type() == at::kLong, plastic_name,
@@ -149,17 +153,15 @@ std::shared_ptr<const plastic::Rule> check_plastic(const PlasticArguments& call)
   std::shared_ptr<const plastic::Rule> rule = plastic::rule_of(call.rule, plastic_name);
   const graph::Synapse& s = rule->synapse;
   check_matrix(plastic_name, call.indices, call.indptr, call.rows, call.cols);
-  check_states(s, rule->states_decay(), call);
+  check_states(s, call);
   check_traces(s, call);
   check_by_columns(s, call);
   check_spikes("pre", call.pre, call.rows, "rows", call.indices);
   check_spikes("post", call.post, call.cols, "cols", call.indices);
-  check_step(rule->states_decay(), call);
+  check_step(s, call);
   check_signals(s, call);
   return rule;
 }
-
-at::ScalarType arithmetic_of(const PlasticArguments& call) { return state_type(call.states[0].scalar_type()); }
 
 // What changes must have memory of its own: results are written where they are.
 void check_memory(const PlasticArguments& call) {
@@ -175,19 +177,10 @@ void check_memory(const PlasticArguments& call) {
   }
 }
 
-// A block without a spike, as most are, costs a vector comparison or two.
 std::vector<std::int32_t> places_of(const at::Tensor& spikes) {
-  constexpr std::int64_t block = 64;
   std::vector<std::int32_t> places;
-  const std::int64_t count = spikes.numel();
   with_entries(spikes, [&](const auto* entries) {
-    for (std::int64_t first = 0; first < count; first += block) {
-      const std::int64_t last = std::min(first + block, count);
-      int any = 0;
-      for (std::int64_t i = first; i < last; ++i) any |= entries[i] > 0 ? 1 : 0;
-      for (std::int64_t i = first; any != 0 && i < last; ++i)
-        if (entries[i] > 0) places.push_back(static_cast<std::int32_t>(i));
-    }
+    for_each_fired(entries, 0, spikes.numel(), [&](std::int64_t i) { places.push_back(static_cast<std::int32_t>(i)); });
   });
   return places;
 }
@@ -263,7 +256,7 @@ void step_on_cpu(const PlasticArguments& given, const plastic::BoundRule& bound,
     memory.states[i].data = given.states[i].mutable_data_ptr();
     memory.states[i].type = dtype_of(given.states[i].scalar_type());
   }
-  if (bound.rule().states_decay()) {
+  if (s.states_decay()) {
     memory.last = static_cast<std::uint32_t*>(given.states.back().mutable_data_ptr());
     memory.now = static_cast<std::uint32_t>(given.step->item<std::int64_t>());
   }
@@ -340,7 +333,7 @@ void step_on_gpu(const PlasticArguments& given, const plastic::BoundRule& bound,
     step.args.log_factor[i] = bound.states()[i].log_factor;
     step.args.target[i] = bound.states()[i].target;
   }
-  if (bound.rule().states_decay()) {
+  if (s.states_decay()) {
     step.args.last = static_cast<unsigned*>(given.states.back().mutable_data_ptr());
     if (given.step->is_cpu())
       step.args.now = *given.step->const_data_ptr<std::int64_t>();
@@ -372,7 +365,7 @@ void step_on_gpu(const PlasticArguments& given, const plastic::BoundRule& bound,
 at::Tensor plastic_step_(const PlasticArguments& given) {
   const std::shared_ptr<const plastic::Rule> rule = check_plastic(given);
   check_memory(given);
-  const at::ScalarType arithmetic = state_type(given.states[0].scalar_type());
+  const at::ScalarType arithmetic = arithmetic_of(given);
   const plastic::BoundRule bound(rule, given.params, dtype_of(arithmetic), plastic_name);
   const PlasticTensors tensors(given, rule->synapse);
   at::Tensor sent = at::zeros({given.sends ? given.cols : 0}, given.states[0].options().dtype(arithmetic));

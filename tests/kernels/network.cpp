@@ -95,11 +95,9 @@ TEST_CASE("who sends spikes follows from the length of rows and from delays of o
   Network made(DType::f32, {{cortical, 77169}}, 80);
   CHECK(made.plan().sending == Sending::own);
   made.launch.arguments.matrix.nnz = std::int64_t{77169} * 3880;
-  made.launch.least_delay = 2;
   CHECK(made.plan().sending == Sending::later);
   CHECK(made.plan().resident);
   CHECK(made.plan().own_threads < made.plan().threads);
-  made.launch.least_delay = 1;
   made.launch.next_step = std::int64_t{77169} * 60;
   CHECK(made.plan().sending == Sending::own_and_later);
   made.launch.next_step = made.launch.arguments.matrix.nnz;
@@ -122,7 +120,7 @@ TEST_CASE("kernels of networks compile for every architecture") {
   cortex.launch.drives = 1;
   cortex.launch.next_step = 100;
   check(cortex, Sending::own_and_later);
-  cortex.launch.least_delay = 2;
+  cortex.launch.next_step = 0;
   check(cortex, Sending::later);
   Network both(DType::f64, {{cortical, 500000}, {noisy, 200000}}, 3880);
   both.launch.drives = 2;

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 
 namespace spikeforge::event {
@@ -36,8 +35,7 @@ bool is_of_traces(PlasticPart part) { return part == PlasticPart::pre_traces || 
 
 bool has_part(const graph::Synapse& synapse, PlasticPart part, std::size_t signal) {
   if (part == PlasticPart::sending_pre) return true;
-  if (part == PlasticPart::refresh)
-    return std::ranges::any_of(synapse.decays, [](const graph::Decay& decay) { return !decay.of_trace; });
+  if (part == PlasticPart::refresh) return synapse.states_decay();
   const graph::SynapseBlock* const block = block_of(synapse, part, signal);
   if (block == nullptr) return false;
   return !(is_of_traces(part) ? block->traces : block->states).empty();

@@ -27,7 +27,6 @@ struct NetworkLaunch {
   std::span<const NetworkGroup> groups;
   event::Weights weights;
   event::Delays delays{};
-  std::int64_t least_delay = 1;
   std::int64_t next_step = 0;  // connections of delay 1
   int drives = 0;
   network::Arguments arguments{};

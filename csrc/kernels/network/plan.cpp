@@ -18,7 +18,7 @@ std::int64_t whole_warps(std::int64_t threads) { return (threads + warp - 1) / w
 Sending sending_of(const NetworkLaunch& launch, std::int64_t neurons) {
   const std::int64_t of_a_row = launch.arguments.matrix.nnz / std::max<std::int64_t>(neurons, 1);
   if (of_a_row <= most_own) return Sending::own;
-  if (launch.least_delay > 1) return Sending::later;
+  if (launch.next_step == 0) return Sending::later;
   return launch.next_step / neurons <= most_own ? Sending::own_and_later : Sending::together;
 }
 

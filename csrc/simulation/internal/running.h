@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -107,8 +108,7 @@ class Running {
   at::Tensor spikes_;   // [size], of the last step
   at::Tensor current_;  // [columns]; undefined where there is none
   std::unique_ptr<CpuSteps> cpu_steps_;
-  std::unique_ptr<GpuSteps> gpu_steps_;
-  bool has_gpu_steps_ = true;  // unless it was tried and there are none
+  std::optional<std::unique_ptr<GpuSteps>> gpu_steps_;  // once it was tried; null where operators have to do
 };
 
 }  // namespace spikeforge::simulation
