@@ -1,5 +1,5 @@
 #include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/copy.h>
+#include <spikeforge/graph/internal/order.h>
 #include <spikeforge/graph/trace.h>
 
 #include <fmt/format.h>
@@ -7,54 +7,9 @@
 namespace spikeforge::graph {
 namespace {
 
-// Nodes in the order in which the results need them, operands from the left. C++ leaves open which operand of a + b is
-// evaluated first; the text of a neuron, and whatever is kept under it, must not depend on the compiler's choice.
-std::vector<Id> order_of_need(const Graph& graph) {
-  std::vector<Id> order;
-  std::vector<bool> seen(graph.size()), placed(graph.size());
-  for (const Id result : graph.results()) {
-    std::vector<Id> pending = {result};
-    while (!pending.empty()) {
-      const Id id = pending.back();
-      if (!seen[id]) {
-        seen[id] = true;
-        const std::span<const Id> operands = graph.operands(id);
-        for (auto operand = operands.rbegin(); operand != operands.rend(); ++operand)
-          if (!placed[*operand]) pending.push_back(*operand);
-        continue;
-      }
-      pending.pop_back();
-      if (!placed[id]) order.push_back(id);
-      placed[id] = true;
-    }
-  }
-  return order;
-}
-
-// A draw, numbered in this order too.
-Id numbered(Graph& to, const Graph& from, Id id, std::span<const Id> copies, std::uint32_t& next) {
-  Node node = from[id];
-  node.draw.number = next;
-  next += info(node.op).words;
-  std::vector<Id> operands;
-  for (const Id operand : from.operands(id)) operands.push_back(copies[operand]);
-  return to.like(node, operands);
-}
-
 Cell in_order_of_need(const Cell& cell) {
-  const Graph& graph = cell.graph();
   Cell ordered(cell.signature());
-  std::vector<Id> copies(graph.size());
-  for (Id id = 0; id < graph.argument_count(); ++id) copies[id] = id;
-  std::uint32_t draws = 0;
-  for (const Id id : order_of_need(graph)) {
-    if (graph.is(id, Op::argument)) continue;
-    copies[id] = is_draw(graph[id].op) ? numbered(ordered.graph(), graph, id, copies, draws)
-                                       : copy_node(ordered.graph(), graph, id, copies);
-  }
-  std::vector<Id> results;
-  for (const Id result : graph.results()) results.push_back(copies[result]);
-  ordered.finish(std::span(results).first(cell.output_count()), std::span(results).last(cell.state_count()));
+  ordered.graph() = graph::in_order_of_need(cell.graph());
   return ordered;
 }
 

@@ -1,6 +1,6 @@
-"""Connections that learn: a rule is written as text, and runs at the spikes before and after a connection::
+"""Connections that learn: a rule is written as text or as Python functions, and runs at the spikes before and after a connection::
 
-    spikeforge.synapse(text, **params)   a rule with numbers for its parameters
+    spikeforge.synapse(rule, **params)   a rule with numbers for its parameters
     spikeforge.Plastic(rule, ...)        connections that learn by it, a step at a time
     Network.project(plasticity=rule)     the same within a simulated network
 
@@ -13,8 +13,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -54,19 +54,56 @@ class Synapse:
         return f"Synapse({self.name}: {', '.join(f'{key}={value:g}' for key, value in self.params.items())})"
 
 
-def synapse(text: str, /, **params: float) -> Synapse:
-    """Reads a rule.
+@overload
+def synapse(rule: str | type, /, **params: float) -> Synapse: ...
+@overload
+def synapse(**params: float) -> Callable[[type], Synapse]: ...
+
+
+def synapse(rule: str | type | None = None, /, **params: float) -> Synapse | Callable[[type], Synapse]:
+    """Reads a rule, from text or from a class of Python functions::
+
+        @spikeforge.synapse(a_plus=0.01, a_minus=0.012, tau=20)
+        class stdp:
+            states, traces = "w", ("x", "y")
+            decay = {"x": "tau", "y": "tau"}
+
+            def on_pre(w, x, y, a_minus):
+                return {"w": torch.clamp(w - a_minus * y, 0, 1), "x": x + 1}
+
+            def on_post(w, x, y, a_plus):
+                return {"w": torch.clamp(w + a_plus * x, 0, 1), "y": y + 1}
+
+    A function is called once, with values that record what is done with them, as those of :func:`spikeforge.neuron` are. Its
+    arguments are the names of states, traces, parameters and signals that it reads, in any order, without a ``self``; it
+    returns a dict of next values, of ``on_pre`` also what a spike sends, as ``"send"``.
 
     Args:
-        text: synapse text, ``docs/plasticity.md``.
-        params: a number for each parameter of the rule; time constants are in steps.
+        rule: synapse text, or a class with ``states``, ``traces`` and ``signals`` (names, or a dict of what they start at), ``decay``
+            (of each name a number, a parameter or a function of parameters, or a tuple of it and the value that it decays to)
+            and functions ``on_pre``, ``on_post``, ``on_`` and a signal, and ``each_step``; ``docs/plasticity.md``.
+        params: a number for each parameter of the rule, of a class all that it has; time constants are in steps.
 
     Raises:
         ValueError: for a text that cannot be read, with its line and column, and for parameters that it does not have.
+        TypeError: for functions that do what a rule cannot, with their line.
     """
+    if rule is None:
+        return lambda given: synapse(given, **params)
+    text = rule
+    if isinstance(rule, type):
+        from spikeforge.trace.synapse import text_of
+
+        text = text_of(rule, list(params))
     if not isinstance(text, str):
-        raise TypeError(f"synapse: a rule is text, but this is a {type(text).__name__}")
-    name, states, traces, names, signals, of_states, of_traces, after, decay, post, printed = torch.ops.spikeforge_simulation.read_synapse(text)
+        raise TypeError(f"synapse: a rule is text or a class of functions, but this is a {type(rule).__name__}")
+    try:
+        read = torch.ops.spikeforge_simulation.read_synapse(text)
+    except ValueError as error:
+        if isinstance(rule, str):
+            raise
+        raise ValueError(f"{rule.__name__}: its functions are no legal rule: {str(error).removeprefix('synapse: ')}") from None
+    name, states, traces, names, signals, of_states, of_traces, after, decay, post, printed = read
     return Synapse(
         printed,
         name,

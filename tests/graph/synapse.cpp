@@ -1,6 +1,7 @@
 #include <spikeforge/graph/errors.h>
 #include <spikeforge/graph/internal/verify.h>
 #include <spikeforge/graph/synapse.h>
+#include <spikeforge/graph/trace_synapse.h>
 
 #include "catch.h"
 
@@ -9,27 +10,36 @@
 namespace spikeforge::graph {
 namespace {
 
-const std::string text =
-    "synapse all(w, c = 0.5; p, q = 1; k, tau; m, n) {\n"
-    "  on pre {\n"
-    "    d = w * k\n"
-    "    c' = c + d * q\n"
-    "    p' = p + k\n"
-    "    send where(d > 0 and m < 1, d, d * d)\n"
-    "  }\n"
-    "  on post {\n"
-    "    q' = q * (1 - k)\n"
-    "  }\n"
-    "  on n {\n"
-    "    w' = w + n * c\n"
-    "    c' = 0\n"
-    "  }\n"
-    "  each step {\n"
-    "    w' = w - 0.1 * w\n"
-    "  }\n"
-    "  decay c by tau + tau * tau\n"
-    "  decay q by tau to 1 / k\n"
-    "}\n";
+// Its variable has this name.
+std::string written(const std::string& d) {
+  return "synapse all(w, c = 0.5; p, q = 1; k, tau; m, n) {\n"
+         "  on pre {\n"
+         "    " +
+         d +
+         " = w * k\n"
+         "    c' = c + " +
+         d +
+         " * q\n"
+         "    p' = p + k\n"
+         "    send where(" +
+         d + " > 0 and m < 1, " + d + ", " + d + " * " + d +
+         ")\n"
+         "  }\n"
+         "  on post {\n"
+         "    q' = q * (1 - k)\n"
+         "  }\n"
+         "  on n {\n"
+         "    w' = w + n * c\n"
+         "    c' = 0\n"
+         "  }\n"
+         "  each step {\n"
+         "    w' = w - 0.1 * w\n"
+         "  }\n"
+         "  decay c by tau + tau * tau\n"
+         "  decay q by tau to 1 / k\n"
+         "}\n";
+}
+const std::string text = written("d");
 
 }  // namespace
 
@@ -75,6 +85,47 @@ TEST_CASE("a synapse that is cut off anywhere is refused with a place") {
       CHECK(error.line >= 1);
     }
   }
+}
+
+TEST_CASE("a rule of C++ lambdas is that of its text") {
+  const double rest = 0;
+  const SynapseSignature signature{.name = "all",
+                                   .states = {"w", {"c", 0.5}},
+                                   .traces = {"p", {"q", 1}},
+                                   .params = {"k", "tau"},
+                                   .signals = {"m", "n"}};
+  SynapseEvents events{.on_pre =
+                           [](SynapseEvent& at) {
+                             const Value d = at["w"] * at["k"];
+                             at.send(where(d > 0 && at["m"] < 1, d, d * d));
+                             at.next("p", at["p"] + at["k"]);
+                             at.next("c", at["c"] + d * at["q"]);
+                           },
+                       .on_post = [](SynapseEvent& at) { at.next("q", at["q"] * (1 - at["k"])); },
+                       .on_signal = {{"n",
+                                      [&](SynapseEvent& at) {
+                                        at.next("w", at["w"] + at["n"] * at["c"]);
+                                        at.next("c", rest);
+                                      }}},
+                       .each_step = [](SynapseEvent& at) { at.next("w", at["w"] - 0.1 * at["w"]); },
+                       .decays = {{"c", [](const SynapseEvent& of) { return of["tau"] + of["tau"] * of["tau"]; }},
+                                  {"q", "tau", [](const SynapseEvent& of) { return 1 / of["k"]; }}}};
+  const Synapse made = trace_synapse(signature, events);
+  CHECK(print(made) == written("t1"));  // a variable of C++ has no name
+  CHECK(made.traces[1].after);
+  CHECK(print(trace_synapse({.name = "s", .states = {"w"}}, {})) == "synapse s(w) {\n}\n");
+
+  const auto refused = [&](SynapseEvents wrong, const char* words) {
+    CHECK_THROWS_WITH(trace_synapse(signature, wrong), test::has_text(words));
+  };
+  events.on_post = [](SynapseEvent& at) { at.next("p", at["p"]); };
+  refused(events, "synapse all: ");
+  events.on_post = [](SynapseEvent& at) { at.next("v", at["p"]); };
+  refused(events, "on post: v is no state and no trace");
+  events.on_post = [](SynapseEvent& at) { at.next("w", at["weight"]); };
+  refused(events, "nothing is called \"weight\" there");
+  events.on_post = [](SynapseEvent& at) { at.next("q", normal()); };
+  refused(events, "draws no random numbers");
 }
 
 }  // namespace spikeforge::graph

@@ -459,6 +459,66 @@ def test_a_printed_rule_reads_as_itself():
     assert "send where(d > 0 and m < 1, d, e * e)" in rule.text
 
 
+def test_a_rule_of_functions_is_that_of_its_text():
+    text = """
+    synapse every(w, c = 0.5; p, q = 1; k, tau; m, n) {
+      on pre { d = w * k; c' = c + d * q; p' = p + k; send where((d > 0) and (m < 1), d, d * d) }
+      on post { q' = q * (1 - k) }
+      on n { w' = w + n * c; c' = 0 }
+      each step { w' = w - 0.1 * w }
+      decay c by tau + tau * tau
+      decay q by tau to 1 / k
+    }"""
+
+    @spikeforge.synapse(k=0.5, tau=3)
+    class every:
+        states, traces, signals = {"w": 0, "c": 0.5}, {"p": 0, "q": 1}, "m, n"
+        decay = {"c": lambda tau: tau + tau * tau, "q": ("tau", lambda k: 1 / k)}
+
+        def on_pre(k, w, c, q, p, *, m):
+            d = w * k
+            return {"send": torch.where((d > 0) & (m < 1), d, d * d), "p": p + k, "c": c + d * q}
+
+        @staticmethod
+        def on_post(q, k):
+            return {"q": q * (1 - k)}
+
+        def on_n(w, c, n):
+            return {"w": w + n * c, "c": 0}
+
+        def each_step(w):
+            return {"w": w - 0.1 * w}
+
+    assert every == spikeforge.synapse(text, k=0.5, tau=3) and every(k=1).params == {"k": 1.0, "tau": 3.0}
+
+    @spikeforge.synapse
+    class silent:
+        states = "w"
+
+    assert silent == spikeforge.synapse("synapse silent(w) { }")
+
+
+def test_wrong_functions_of_a_rule_are_refused_in_words():
+    def refused(error, words, params={}, **members):
+        with pytest.raises(error, match=words):
+            spikeforge.synapse(type("r", (), {"states": "w", "traces": "x", **members}), **params)
+
+    refused(TypeError, r"r: on_pre takes v, which is none of the rule's names: w, x, k", {"k": 1}, on_pre=lambda v: {})
+    refused(TypeError, r"r: on_pre must return a dict of next values, such as \{'w': ...\}, but returns Value", on_pre=lambda w: w)
+    refused(ValueError, "r: on_post returns a value of 'send'; it can return those of w, x$", on_post=lambda w: {"send": w})
+    refused(ValueError, "r: on_spike is no event; a rule has states, traces, signals, decay, on_pre, on_post, on_m, each_step", signals=["m"], on_spike=lambda w: {})
+    refused(ValueError, "r: a state, trace, parameter or signal cannot be called 'not'", states="not")
+    refused(ValueError, "r: a state, trace, parameter or signal cannot be called send", signals="send")
+    refused(ValueError, "r: decay of x: tau is no parameter; there are k", {"k": 1}, decay={"x": "tau"})
+    refused(TypeError, "r: on_pre: x must be a value or a number, but is Tensor", on_pre=lambda x: {"x": torch.ones(1)})
+    refused(TypeError, "the truth of a value is not known while its function is traced", on_pre=lambda x: {"x": 1 if x > 0 else 0})
+    refused(ValueError, "r: its functions are no legal rule: .*\"x\" is a trace of a neuron.* but no w", on_pre=lambda w, x: {"x": w})
+    refused(ValueError, "r: its functions are no legal rule: .*a synapse draws no random numbers", on_pre=lambda x: {"x": torch.rand_like(x)})
+    refused(ValueError, "r: its functions are no legal rule: .*\"y\" is no state and no trace, and cannot decay", decay={"y": 2}, on_pre=lambda x: {"x": x})
+    with pytest.raises(TypeError, match="synapse: a rule is text or a class of functions, but this is a int"):
+        spikeforge.synapse(3)
+
+
 REFUSED = {
     "synapse s() { }": "line 1, column 11: a synapse has at least one state, its weight",
     "synapse s(w; x) { }": "column 19: trace x changes at no spike",

@@ -125,3 +125,10 @@ def print_neuron(recording: Recording, inputs: Sequence[str], states: Mapping[st
     lines = [*body.lines, "return " + ", ".join(body[node] for node in outputs)]
     lines += [f"{name}' = {body[node]}" for name, node in next_states.items()]
     return f"neuron {recording.neuron}({header}) {{\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
+
+
+def print_block(event: str, recording: Recording, next_values: Mapping[str, Node]) -> str:
+    """What happens at an event of a synapse, whose names the recording has as arguments; `send` is what a spike sends on."""
+    body = _Body(recording, list(next_values.values()))
+    lines = body.lines + [f"{'send' if name == 'send' else name + chr(39) + ' ='} {body[node]}" for name, node in next_values.items()]
+    return f"  {event} {{\n" + "".join(f"    {line}\n" for line in lines) + "  }\n"

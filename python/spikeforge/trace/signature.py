@@ -22,7 +22,7 @@ class Signature:
     constants: dict[str, Any] = field(default_factory=dict)  # Python values, the same in every call
 
 
-def _is_number(x: Any) -> bool:
+def is_number(x: Any) -> bool:
     return isinstance(x, numbers.Real) and not isinstance(x, bool)
 
 
@@ -58,7 +58,7 @@ def read(function: Callable, states: Sequence[str], constants: Mapping[str, Any]
             positional.append(p.name)
         elif p.name in constants:
             continue
-        elif p.default is p.empty or _is_number(p.default) or isinstance(p.default, torch.Tensor):
+        elif p.default is p.empty or is_number(p.default) or isinstance(p.default, torch.Tensor):
             params.append(p.name)
             if p.default is not p.empty:
                 result.defaults[p.name] = p.default
