@@ -148,6 +148,7 @@ void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {
   shared_ = divided(threads);
   alone_ = divided(1);
   const std::int64_t first = running_.step();
+  for (PlasticConnections& plastic : running_.plastic()) plastic.loaded();
   for (std::int64_t i = 0; i < steps; ++i) {
     const Clock::time_point begun = Clock::now();
     set_step(first + i);

@@ -60,7 +60,7 @@ at::Tensor on_device(const std::vector<T>& numbers, at::ScalarType type, c10::De
 
 std::unique_ptr<GpuSteps> GpuSteps::make(Running& running) {
   if (!running.options().device().is_cuda() || running.deterministic_ || running.size() == 0 ||
-      jit::recorder() != nullptr)
+      !running.plastic_.empty() || jit::recorder() != nullptr)
     return nullptr;
   std::unique_ptr<GpuSteps> steps(new GpuSteps(running));
   return steps->plan() ? std::move(steps) : nullptr;

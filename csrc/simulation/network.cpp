@@ -194,6 +194,17 @@ std::vector<double> params_of(const graph::Synapse& rule, const std::map<std::st
   return params;
 }
 
+// On a GPU what a rule sends is summed in any order; weights alone are in a fixed one, by a product before they learn.
+void check_deterministic(const Description& description, const graph::Synapse& rule) {
+  if (!description.options.deterministic || description.options.device.is_cpu()) return;
+  const bool weight_decays = std::ranges::any_of(
+      rule.decays, [](const graph::Decay& decay) { return !decay.of_trace && decay.number == 0; });
+  TORCH_CHECK_NOT_IMPLEMENTED(rule.pre.sends_by_itself && !weight_decays,
+                              "Network: a deterministic network on a GPU learns by rules that send their weight, which "
+                              "does not decay, but ",
+                              rule.name, weight_decays ? "'s weight decays" : " has a send of its own");
+}
+
 }  // namespace
 }  // namespace simulation
 
@@ -207,11 +218,9 @@ void Network::project(const Population& sources, const Population& targets, cons
 std::size_t Network::project(const Population& sources, const Population& targets, const Projection& how,
                              const Plasticity& plasticity, const std::string& into) {
   TORCH_CHECK(running_ == nullptr, "Network: project must come before the network is built or simulated");
-  TORCH_CHECK_NOT_IMPLEMENTED(description_->options.device.is_cpu(),
-                              "Network: projections that learn run on the CPU alone so far, but this network is on ",
-                              description_->options.device);
   const simulation::Undifferentiated mode;
   auto rule = ops::plastic::rule_of(plasticity.rule, "Network");
+  simulation::check_deterministic(*description_, rule->synapse);
   std::vector<double> params = simulation::params_of(rule->synapse, plasticity.params);
   // Refuses what they cannot be.
   const ops::plastic::BoundRule checked(rule, params, ops::dtype_of(description_->dtype), "Network");

@@ -107,7 +107,7 @@ class SPIKEFORGE_API Network {
                const std::string& into = {});
 
   // The same with connections that learn; returns the number of the projection, for `learned`. A spike reaches a
-  // connection when it arrives: what it sends, and what the rule makes of it, is of that step. On the CPU alone so far.
+  // connection when it arrives: what it sends, and what the rule makes of it, is of that step.
   std::size_t project(const Population& sources, const Population& targets, const Projection& how,
                       const Plasticity& plasticity, const std::string& into = {});
 

@@ -2,12 +2,14 @@
 #include <spikeforge/ops/common/layout.h>
 #include <spikeforge/ops/event.h>
 #include <spikeforge/simulation/internal/plastic.h>
+#include <spikeforge/simulation/internal/plastic_operators.h>
 #include <spikeforge/simulation/internal/sort_rows.h>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/repeat_interleave.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
@@ -23,20 +25,31 @@ PlasticConnections::PlasticConnections(const DescribedPlastic& described, const 
       rows_(described.how.sources.end - described.how.sources.begin),
       cols_(described.how.targets.end - described.how.targets.begin),
       first_column_(described.input * description.size() + described.how.targets.begin),
-      dtype_(description.dtype) {
+      dtype_(description.dtype),
+      on_cpu_(description.options.device.is_cpu()),
+      deterministic_(description.options.deterministic) {
   connect(description, columns, seed);
   make_memory();
+  if (!on_cpu_) return;
+  describe_to_cpu();
   step_.emplace(rule_, plain_);
+}
+
+PlasticConnections::~PlasticConnections() = default;
+
+PlasticOperators& PlasticConnections::operators() {
+  if (operators_ == nullptr) operators_ = std::make_unique<PlasticOperators>(*this, deterministic_);
+  return *operators_;
 }
 
 void PlasticConnections::connect(const Description& description, std::int64_t columns, std::int64_t seed) {
   Projection p = described_.how;
   p.targets = {first_column_, first_column_ + cols_};
-  matrix_ = spikeforge::connect(description.size(), columns, {p}, seed, description.weight_dtype, c10::kCPU);
+  matrix_ = spikeforge::connect(description.size(), columns, {p}, seed, description.weight_dtype,
+                                description.options.device);
   // The rows of the sources alone, and columns from 0.
   matrix_.indptr = matrix_.indptr.slice(0, p.sources.begin, p.sources.end + 1).contiguous();
   matrix_.indices.sub_(first_column_);
-  sort_rows(matrix_);
   const std::int64_t nnz = matrix_.indices.numel();
   if (matrix_.weights.numel() != nnz) matrix_.weights = matrix_.weights.expand({nnz}).contiguous();
   if (nnz > 0) {
@@ -45,6 +58,10 @@ void PlasticConnections::connect(const Description& description, std::int64_t co
     TORCH_CHECK_VALUE(shortest_ >= 1, "Network: a delay must be at least 1 step, but one is 0");
   }
   sort_by_delay();
+}
+
+void PlasticConnections::describe_to_cpu() {
+  const std::int64_t nnz = matrix_.indices.numel();
   const ByColumns by_columns = spikeforge::by_columns({matrix_.weights, matrix_.indices, matrix_.indptr, rows_, cols_});
   by_columns_ = by_columns.indices;
   columns_begin_ = by_columns.indptr;
@@ -67,17 +84,25 @@ void PlasticConnections::connect(const Description& description, std::int64_t co
             .wide_delays = matrix_.delays.scalar_type() == at::kInt};
 }
 
-// Those of one delay stand side by side in a row, so that spikes of each step before find theirs.
+// By rows, delays and columns: those of one delay stand side by side in a row, so that spikes of each step before find
+// theirs.
 void PlasticConnections::sort_by_delay() {
-  if (shortest_ == longest_) {
-    delays_ = {shortest_};
-    return;
-  }
+  delays_ = {shortest_};
+  const bool has_one = shortest_ == longest_;
+  if (on_cpu_) sort_rows(matrix_);
+  if (on_cpu_ && has_one) return;
   const at::Tensor counts = matrix_.indptr.diff();
-  const at::Tensor row = at::repeat_interleave(at::arange(rows_, matrix_.indptr.options()), counts);
-  const at::Tensor order = at::argsort(row.mul(longest_ + 1).add_(matrix_.delays), /*stable=*/true, /*dim=*/0);
-  for (at::Tensor* const t : {&matrix_.indices, &matrix_.weights, &matrix_.delays}) *t = t->index_select(0, order);
-  const at::Tensor are = at::zeros({longest_ + 1}, at::kBool).index_fill_(0, matrix_.delays.to(at::kLong), true);
+  at::Tensor key = at::repeat_interleave(at::arange(rows_, matrix_.indptr.options()), counts);
+  if (!has_one) key.mul_(longest_ + 1).add_(matrix_.delays);
+  if (!on_cpu_) key.mul_(cols_).add_(matrix_.indices);  // on the CPU they ascend already
+  const at::Tensor order = at::argsort(key, /*stable=*/true, /*dim=*/0);
+  matrix_.indices = matrix_.indices.index_select(0, order);
+  matrix_.weights = matrix_.weights.index_select(0, order);
+  if (has_one) return;
+  matrix_.delays = matrix_.delays.index_select(0, order);
+  const at::Tensor are =
+      at::zeros({longest_ + 1}, at::kBool).index_fill_(0, matrix_.delays.to(at::kCPU, at::kLong), true);
+  delays_.clear();
   for (std::int64_t d = shortest_; d <= longest_; ++d)
     if (are.const_data_ptr<bool>()[d]) delays_.push_back(d);
 }
@@ -85,19 +110,20 @@ void PlasticConnections::sort_by_delay() {
 void PlasticConnections::make_memory() {
   const graph::Synapse& s = rule_.synapse();
   const std::int64_t nnz = matrix_.indices.numel();
-  const auto options = at::TensorOptions(dtype_);
+  const auto options = at::TensorOptions(dtype_).device(matrix_.indices.device());
   states_.push_back(matrix_.weights);
   for (std::size_t i = 1; i < s.states.size(); ++i) states_.push_back(at::full({nnz}, s.states[i].initial, options));
-  if (s.states_decay()) last_ = at::full({nnz}, -1, at::kInt);
+  if (s.states_decay()) last_ = at::full({nnz}, -1, options.dtype(at::kInt));
   for (const graph::Trace& trace : s.traces) {
     after_.push_back(trace.after ? at::full({cols_}, trace.initial, options)
                                  : at::full({slots(), rows_}, trace.initial, options));
     before_.push_back(trace.after ? at::Tensor() : after_.back().clone());
   }
-  history_ = at::zeros({longest_ + 1, rows_}, at::kBool);
+  history_ = at::zeros({longest_ + 1, rows_}, options.dtype(at::kBool));
   lists_.resize(static_cast<std::size_t>(longest_ + 1));
   offsets_.resize(static_cast<std::size_t>(longest_ + 1));
-  signals_.resize(s.signals.size());
+  for (std::size_t i = 0; i < s.signals.size(); ++i)
+    signals_.push_back(on_cpu_ ? at::Tensor() : at::zeros({cols_}, options));
   comes_.resize(s.signals.size());
 }
 
@@ -196,12 +222,17 @@ void PlasticConnections::fire(std::int64_t step, const std::vector<std::int64_t>
 }
 
 void PlasticConnections::set_signal(std::size_t number, const at::Tensor& value) {
+  if (!on_cpu_) {
+    signals_[number].copy_(value.detach().expand({cols_}));
+    return;
+  }
   signals_[number] = value.defined() ? value.detach().to(dtype_).contiguous().clone() : at::Tensor();
   comes_[number] = value.defined() && signals_[number].count_nonzero().item<std::int64_t>() > 0;
 }
 
 Learned PlasticConnections::learned(std::int64_t step) {
-  if (step > 0) step_->refresh(memory(step - 1));
+  if (step > 0 && on_cpu_) step_->refresh(memory(step - 1));
+  if (step > 0 && !on_cpu_) operators().refresh(at::scalar_tensor(step - 1, at::kLong));
   const graph::Synapse& s = rule_.synapse();
   Learned learned{.matrix = matrix_, .states = {}, .traces = {}};
   for (std::size_t i = 0; i < s.states.size(); ++i) learned.states.emplace_back(s.states[i].name, states_[i]);
@@ -226,6 +257,7 @@ std::vector<at::Tensor> PlasticConnections::changing() const {
 }
 
 void PlasticConnections::loaded() {
+  if (!on_cpu_) return;
   const bool* flags = history_.const_data_ptr<bool>();
   for (std::vector<std::int32_t>& rows : lists_) {
     rows.clear();

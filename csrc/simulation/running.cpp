@@ -3,6 +3,7 @@
 #include <spikeforge/simulation/internal/cpu_steps.h>
 #include <spikeforge/simulation/internal/gpu_steps.h>
 #include <spikeforge/simulation/internal/near_first.h>
+#include <spikeforge/simulation/internal/plastic_operators.h>
 #include <spikeforge/simulation/internal/running.h>
 #include <spikeforge/simulation/internal/sort_rows.h>
 
@@ -208,7 +209,6 @@ void Running::load_state(at::TensorList state) {
   const auto step = state[1].item<std::int64_t>();
   TORCH_CHECK_VALUE(0 <= step && step < most_steps, "Network: a state's step must be from 0 to 2^62, but is ", step);
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(state[i]);
-  for (PlasticConnections& plastic : plastic_) plastic.loaded();
 }
 
 void Running::arrive(std::int64_t step) {
@@ -222,8 +222,8 @@ void Running::fire(std::int64_t step, const std::vector<std::int64_t>& fired) {
 }
 
 const at::Tensor& Running::advance() {
-  if (!plastic_.empty()) arrive(step());
   at::Tensor arriving = take_arrivals_(buffer_, step_);
+  for (PlasticConnections& plastic : plastic_) plastic.operators().arrive(step_, arriving);
   if (current_.defined()) arriving.add_(current_);
   for (const PoissonLayer& drive : drives_) {
     const auto [driven, none] =
@@ -245,11 +245,7 @@ const at::Tensor& Running::advance() {
   const Connections connections{matrix_.weights, matrix_.indices, matrix_.indptr, size_, columns_};
   event_mv_delayed_(connections, spikes_, matrix_.delays, buffer_, step_,
                     {.transpose = true, .deterministic = deterministic_});
-  if (!plastic_.empty()) {
-    const at::Tensor fired = spikes_.gt(0).nonzero().flatten();
-    const auto* const begin = fired.const_data_ptr<std::int64_t>();
-    fire(step(), {begin, begin + fired.numel()});
-  }
+  for (PlasticConnections& plastic : plastic_) plastic.operators().fire(step_, spikes_);
   step_.add_(1);
   return spikes_;
 }

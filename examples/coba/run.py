@@ -45,10 +45,24 @@ def plot(path, recording, steps, neurons):
     figure.savefig(path, dpi=120)
 
 
+def positive(text):
+    number = int(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return number
+
+
+def positive_number(text):
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return number
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=int, default=1, help="of 4,000 neurons (default: 1)")
-    parser.add_argument("--milliseconds", type=float, default=1000, help="of biological time (default: 1000)")
+    parser.add_argument("--scale", type=positive, default=1, help="of 4,000 neurons (default: 1)")
+    parser.add_argument("--milliseconds", type=positive_number, default=1000, help="of biological time (default: 1000)")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--drive", type=float, default=20, help="constant input to all neurons in mV (default: 20)")
     parser.add_argument("--seed", type=int, default=0)

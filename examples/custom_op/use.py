@@ -41,13 +41,20 @@ def milliseconds(function, repetitions, device):
     return 1000 * least
 
 
+def positive(text):
+    number = int(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return number
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", default=HERE / "build/libmine.so", help="the operators of this project")
     parser.add_argument("--spikeforge", default=os.environ.get("SPIKEFORGE_LIBRARY"), help="libspikeforge.so, if not found")
-    parser.add_argument("--size", type=int, default=50000, help="neurons, on both sides (default %(default)s)")
+    parser.add_argument("--size", type=positive, default=50000, help="neurons, on both sides (default %(default)s)")
     parser.add_argument("--density", type=float, default=0.01, help="share of pairs that are connected (default %(default)s)")
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--repetitions", type=positive, default=5)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args()
 

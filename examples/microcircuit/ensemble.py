@@ -92,11 +92,25 @@ def distances(pairs, title):
         print(f"{name:30}" + "".join(f"{found[kind].mean():14.4f} ({found[kind].max():.4f})"[-22:].rjust(22) for kind in KINDS))
 
 
+def positive(text):
+    number = int(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return number
+
+
+def positive_number(text):
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return number
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=0.1)
-    parser.add_argument("--seeds", type=int, default=3, help="simulations, of the seeds 0 and on (default: 3)")
-    parser.add_argument("--milliseconds", type=float, default=2000, help="of biological time, after 500 (default: 2000)")
+    parser.add_argument("--scale", type=positive_number, default=0.1)
+    parser.add_argument("--seeds", type=positive, default=3, help="simulations, of the seeds 0 and on (default: 3)")
+    parser.add_argument("--milliseconds", type=positive_number, default=2000, help="of biological time, after 500 (default: 2000)")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--double", action="store_true", help="float64 rather than float32")
     parser.add_argument("--save", type=pathlib.Path, help="where all numbers go")

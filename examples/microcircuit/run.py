@@ -90,11 +90,18 @@ def plot(path, recording, populations, told, last):
     figure.savefig(path, dpi=120)
 
 
+def positive_number(text):
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return number
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=0.1, help="share of the neurons, and of each one's synapses (default: 0.1)")
-    parser.add_argument("--in-degrees", type=float, help="share of each one's synapses, if it is another")
-    parser.add_argument("--milliseconds", type=float, default=1000, help="of biological time that are measured (default: 1000)")
+    parser.add_argument("--scale", type=positive_number, default=0.1, help="share of the neurons, and of each one's synapses (default: 0.1)")
+    parser.add_argument("--in-degrees", type=positive_number, help="share of each one's synapses, if it is another")
+    parser.add_argument("--milliseconds", type=positive_number, default=1000, help="of biological time that are measured (default: 1000)")
     parser.add_argument("--warm-up", type=float, default=500, help="milliseconds before that (default: 500)")
     parser.add_argument("--drive", choices=["poisson", "dc"], default="poisson")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])

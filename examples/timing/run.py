@@ -148,16 +148,23 @@ def draw(curves, test, path):
     figure.savefig(path, dpi=120)
 
 
+def positive(text):
+    number = int(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return number
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=list(CONTESTANTS), default=list(CONTESTANTS))
-    parser.add_argument("--width", type=int, default=64, help="hidden neurons")
-    parser.add_argument("--epochs", type=int, default=16)
-    parser.add_argument("--online-epochs", type=int, default=6)
-    parser.add_argument("--training", type=int, default=1280, help="samples")
-    parser.add_argument("--online-training", type=int, default=640, help="samples, online, where each step is a call")
-    parser.add_argument("--test", type=int, default=400, help="samples")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--width", type=positive, default=64, help="hidden neurons")
+    parser.add_argument("--epochs", type=positive, default=16)
+    parser.add_argument("--online-epochs", type=positive, default=6)
+    parser.add_argument("--training", type=positive, default=1280, help="samples")
+    parser.add_argument("--online-training", type=positive, default=640, help="samples, online, where each step is a call")
+    parser.add_argument("--test", type=positive, default=400, help="samples")
+    parser.add_argument("--batch", type=positive, default=32)
     parser.add_argument("--rate", type=float, default=5e-3)
     parser.add_argument("--delay-rate", type=float, default=0.1, help="steps")
     parser.add_argument("--seed", type=int, default=0)

@@ -142,17 +142,24 @@ def run(options):
         print(f"to run it: build/release/bin/deploy {path} {folder / 'held_out.csv'} --classes-last --batch 64")
 
 
+def positive(text):
+    number = int(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return number
+
+
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--data", default="build/data/digits.csv", help="the digits, as scripts/prepare_digits.py writes them")
     parser.add_argument("--output", default="build/traced_digits", help="folder for the model and the digits to try it on")
     parser.add_argument("--package", action="store_true", help="also compile the network to a package, which takes g++ and a minute")
-    parser.add_argument("--steps", type=int, default=8, help="time steps for each image")
-    parser.add_argument("--epochs", type=int, default=20, help="passes over the training digits")
-    parser.add_argument("--batch-size", type=int, default=64, help="images in a batch")
+    parser.add_argument("--steps", type=positive, default=8, help="time steps for each image")
+    parser.add_argument("--epochs", type=positive, default=20, help="passes over the training digits")
+    parser.add_argument("--batch-size", type=positive, default=64, help="images in a batch")
     parser.add_argument("--learning-rate", type=float, default=1e-2, help="Adam's, at its highest")
     parser.add_argument("--seed", type=int, default=0, help="for the first weights and the order of the digits")
-    parser.add_argument("--threads", type=int, default=1, help="threads of the CPU")
+    parser.add_argument("--threads", type=positive, default=1, help="threads of the CPU")
     return parser.parse_args()
 
 

@@ -170,7 +170,7 @@ at::Tensor plastic_step_(std::string_view rule, at::TensorList states, at::Tenso
   for (const std::optional<at::Tensor>& signal : options.signals) signals.push_back(signal);
   const std::vector<at::Tensor> by_columns{columns.indices, columns.indptr, columns.slots};
   return op.call(rule, states, traces, matrix.indices, indptr_of(matrix, "plastic_step"), by_columns, pre, post,
-                 signals, options.step, options.params, matrix.rows, matrix.cols, options.sends, /*refresh=*/false,
+                 signals, options.step, options.params, matrix.rows, matrix.cols, options.sends, options.refresh,
                  matrix.unchecked);
 }
 

@@ -6,6 +6,7 @@
 #include <spikeforge/ops/online/eligibility.h>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <c10/util/Exception.h>
@@ -71,6 +72,15 @@ struct Call {
   }
 };
 
+// Of the product's arguments beside x. Under autocast it casts them.
+void check_beside(const char* name, const at::Tensor& t, const at::Tensor& x) {
+  TORCH_CHECK_TYPE(is_supported(t.scalar_type()) &&
+                       (t.scalar_type() == x.scalar_type() || at::autocast::is_autocast_enabled(x.device().type())),
+                   op, ": ", name, " must be ", x.scalar_type(), ", the type of x, but is ", t.scalar_type());
+  TORCH_CHECK_VALUE(t.device() == x.device(), op, ": ", name, " must be on ", x.device(), ", the device of x, but is on ",
+                    t.device());
+}
+
 void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   TORCH_CHECK_TYPE(is_supported(x.scalar_type()), op, ": x must be float16, bfloat16, float32 or float64, but is ",
                    x.scalar_type());
@@ -79,6 +89,8 @@ void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias
                     x.sym_size(-1), "], for x of shape ", x.sym_sizes(), ", but has ", weight.sym_sizes());
   TORCH_CHECK_VALUE(!bias.defined() || (bias.dim() == 1 && bias.sym_size(0) == weight.sym_size(0)), op,
                     ": bias must have shape [", weight.sym_size(0), "], but has ", bias.sym_sizes());
+  check_beside("weight", weight, x);
+  if (bias.defined()) check_beside("bias", bias, x);
 }
 
 // The neuron's inputs, of which the product is one.
@@ -92,7 +104,16 @@ List inputs_of(const TracedCell& cell, const Call& call, at::TensorList given) {
   if (inputs.empty()) inputs.resize(1);
   at::Tensor& into = inputs[static_cast<std::size_t>(call.into)];
   at::Tensor current = at::linear(call.x, call.weight, call.bias.defined() ? std::optional(call.bias) : std::nullopt);
-  into = into.defined() ? into + current : std::move(current);
+  if (into.defined()) {
+    TORCH_CHECK_VALUE(into.sym_sizes() == current.sym_sizes(), op, ": inputs[", call.into, "] must have shape ",
+                      current.sym_sizes(), ", that of x times weight, but has ", into.sym_sizes());
+    TORCH_CHECK_TYPE(is_supported(into.scalar_type()), op, ": inputs[", call.into,
+                     "] must be float16, bfloat16, float32 or float64, but is ", into.scalar_type());
+    TORCH_CHECK_VALUE(into.device() == current.device(), op, ": inputs[", call.into, "] must be on ", current.device(),
+                      ", the device of x, but is on ", into.device());
+    current = into + current;
+  }
+  into = std::move(current);
   return inputs;
 }
 
@@ -178,6 +199,28 @@ std::size_t traces_wanted(const Call& call, OnlineTraces rule) {
   return call.product_leaves() * cell_of(call.response, op)->states.size();
 }
 
+// Traces of the call before, which begin with the batch: what follows is [N, I] or [N] under e-prop, [I] or [1] of
+// inputs.
+void check_traces(const Call& call, OnlineTraces rule) {
+  const bool of_inputs = rule == OnlineTraces::ottt;
+  const std::size_t count =
+      of_inputs ? call.traces.size() / call.product_leaves() : std::max<std::size_t>(call.state_count(), 1);
+  for (std::size_t i = 0; i < call.traces.size(); ++i) {
+    const at::Tensor& trace = call.traces[i];
+    const at::Tensor& state = call.states[i % call.state_count()];
+    c10::SymDimVector wanted(call.x.sym_sizes().slice(1, static_cast<std::size_t>(call.x.dim()) - 2));
+    if (!of_inputs) wanted.push_back(call.weight.sym_size(0));
+    if (i < count) wanted.push_back(call.x.sym_size(-1));
+    if (of_inputs && i >= count) wanted.emplace_back(1);
+    TORCH_CHECK_VALUE(trace.sym_sizes() == c10::SymIntArrayRef(wanted), op, ": traces[", i, "] must have shape ",
+                      c10::SymIntArrayRef(wanted), ", but has ", trace.sym_sizes());
+    TORCH_CHECK_TYPE(trace.scalar_type() == state.scalar_type(), op, ": traces[", i, "] must be ", state.scalar_type(),
+                     ", the type of states, but is ", trace.scalar_type());
+    TORCH_CHECK_VALUE(trace.device() == call.x.device(), op, ": traces[", i, "] must be on ", call.x.device(),
+                      ", the device of x, but is on ", trace.device());
+  }
+}
+
 std::tuple<List, List, List> online_linear(std::string_view neuron, const at::Tensor& x, const at::Tensor& weight,
                                            const std::optional<at::Tensor>& bias, at::TensorList states,
                                            at::TensorList params, at::TensorList traces, std::string_view rule_name,
@@ -219,6 +262,7 @@ std::tuple<List, List, List> online_linear(std::string_view neuron, const at::Te
   const std::size_t wanted = traces_wanted(call, rule);
   TORCH_CHECK_VALUE(traces.empty() || traces.size() == wanted, op, ": traces must be the ", wanted,
                     " of the call before, or none, but are ", traces.size());
+  if (call.state_count() == cell->states.size()) check_traces(call, rule);  // else `run` refuses the states
 
   const bool of_synapses = rule == OnlineTraces::eprop;
   auto [outputs, next] =

@@ -56,7 +56,8 @@ class Online(nn.Module):
             if value not in legal:
                 raise ValueError(f"Online: {name} must be {' or '.join(map(repr, legal))}, but is {value!r}")
         self.net, self.rule, self.feedback = net, rule, feedback
-        self._layers = _layers(list(_flat(net)), rule)
+        self._parts = list(_flat(net))
+        self._layers = _layers(self._parts, rule)
         if not any(layer.neuron is not None for layer in self._layers):
             raise ValueError("Online: the network has no neuron")
         if feedback == "random":
@@ -84,8 +85,11 @@ class Online(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """What the network gives for a piece ``[T, B, ...]``."""
+        if not isinstance(x, Tensor):
+            raise TypeError(f"Online: x must be a tensor [T, B, ...], but is {type(x).__name__}")
         if x.dim() < 3:
             raise ValueError(f"Online: x must be [T, B, ...], time first, but has {x.dim()} dimensions")
+        self._check_parts()
         batch = x.shape[1]
         if self._restart is not None and len(self._restart) != batch:
             raise ValueError(f"Online: samples of reset were [{len(self._restart)}], but x has {batch} samples")
@@ -102,6 +106,20 @@ class Online(nn.Module):
             x = layer(x, memory, self.rule, getattr(self, f"feedback{i}", None), self._restart)
         self._memories, self._restart = memories, None
         return x
+
+    def _check_parts(self) -> None:
+        """Traces are those of the layers that the network had."""
+        if torch.compiler.is_compiling():
+            return
+        now = list(_flat(self.net))
+        for (name, part), (_, before) in zip(now, self._parts):
+            if part is not before:
+                raise ValueError(
+                    f"Online: {name} is another {type(part).__name__} than when this was made, and traces are of the layer before: "
+                    "make Online anew of a network whose layers were replaced"
+                )
+        if len(now) != len(self._parts):
+            raise ValueError(f"Online: the network has {len(now)} layers, but had {len(self._parts)} when this was made: make Online anew")
 
     @property
     def traces(self) -> list[list[Tensor]]:
@@ -134,8 +152,11 @@ class _Layer:
     product: nn.Module | None
     neuron: nn.Module | None = None
     back: nn.Linear | None = None  # of a recurrent layer
+    name: str = ""  # of the product, for messages
 
     def __call__(self, x: Tensor, memory: _Memory, rule: str, feedback: Tensor | None, restart: Tensor | None) -> Tensor:
+        if isinstance(self.product, (nn.Linear, *CONVOLUTIONS)):
+            self._check_input(x)
         if self.neuron is None:
             if feedback is None:
                 return _over_time(self.product, x)
@@ -146,6 +167,19 @@ class _Layer:
         steps = [self._piece(first, memory, rule, feedback, restart)]
         steps += [self._piece(step, memory, rule, feedback, None) for step in rest]
         return torch.cat(steps)
+
+    def _check_input(self, x: Tensor) -> None:
+        product, weight = self.product, self.product.weight
+        is_linear = isinstance(product, nn.Linear)
+        width = product.in_features if is_linear else product.in_channels
+        has_shape = x.shape[-1] == width if is_linear else x.dim() == weight.dim() + 1 and x.shape[2] == width
+        shape = f"[T, B, ..., {width}]" if is_linear else f"[T, B, {width}{', size' * (weight.dim() - 2)}]"
+        if not has_shape:
+            raise ValueError(f"Online: {self.name} takes {shape}, but gets {list(x.shape)}")
+        if x.device != weight.device:
+            raise ValueError(f"Online: {self.name} is on {weight.device}, but gets a tensor on {x.device}")
+        if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise TypeError(f"Online: {self.name} is {str(weight.dtype).removeprefix('torch.')}, but gets {str(x.dtype).removeprefix('torch.')}")
 
     def _piece(self, x: Tensor, memory: _Memory, rule: str, feedback: Tensor | None, restart: Tensor | None) -> Tensor:
         current_like = x  # of the neuron's shape
@@ -295,7 +329,7 @@ def _layers(parts: list[tuple[str, nn.Module]], rule: str) -> list[_Layer]:
         product = parts[i - 1][1] if i > 0 and kinds[i - 1] == "product" else None
         if kind == "product":
             if i > last:
-                layers.append(_Layer(part))
+                layers.append(_Layer(part, name=shown))
             elif kinds[i + 1] != "neuron":
                 raise ValueError(f"Online: {shown} must stand directly before a neuron, or behind the last one")
             elif reason := _why_not_product(part):
@@ -307,7 +341,7 @@ def _layers(parts: list[tuple[str, nn.Module]], rule: str) -> list[_Layer]:
             if back is not None and not isinstance(product, nn.Linear):
                 raise ValueError(f"Online: before {shown} must stand a Linear, but there is a {type(product).__name__}")
             text_of(neuron)  # written now: a graph's tracer could not
-            layers.append(_Layer(product, neuron, back))
+            layers.append(_Layer(product, neuron, back, f"{parts[i - 1][0]} ({type(product).__name__})"))
         else:
             if i < last and any(True for _ in part.parameters()):
                 raise ValueError(f"Online: {shown} has parameters, of which no traces are kept; only behind the last neuron")

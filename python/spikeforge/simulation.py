@@ -175,7 +175,7 @@ class Network:
         Args:
             delay: in steps, at least 1.
             into: the input of the targets' neuron that spikes arrive at; by default its first.
-            plasticity: a rule by which the connections learn (``docs/plasticity.md``), on the CPU; the weight says what the first
+            plasticity: a rule by which the connections learn (``docs/plasticity.md``); the weight says what the first
                 of its states starts at.
 
         Returns:
@@ -241,7 +241,7 @@ class Network:
         """[connections] of a projection that learns, as they are now: the network's own, so that what is written there holds."""
         return next(iter(self.learned(projection).states.values()))
 
-    def modulate(self, **signals: float | Tensor) -> None:
+    def modulate(self, /, **signals: float | Tensor) -> None:
         """Signals of the rules of projections, from the next step on until they are given anew; builds the network.
 
         Args:
@@ -384,9 +384,9 @@ def simulate(
 ) -> Recording:
     """Steps a network on, from where the last call left it.
 
-    On a GPU one kernel walks over many steps. Where the network is deterministic (or has more kinds of neuron than the GPU has
-    multiprocessors, or more than four drives of the same input) the steps are replays of a CUDA graph, which is captured once for
-    what is recorded and kept. An interrupt comes between pieces of half a second or 1000 steps (20 of a graph): the network stands
+    On a GPU one kernel walks over many steps. Where the network is deterministic or learns (or has more kinds of neuron than the GPU
+    has multiprocessors, or more than four drives of the same input) the steps are replays of a CUDA graph, which is captured once
+    for what is recorded and kept. An interrupt comes between pieces of half a second or 1000 steps (20 of a graph): the network stands
     after the last whole piece then.
 
     Args:

@@ -311,8 +311,8 @@ def test_synaptic_scaling_brings_neurons_to_their_rate():
 SPIKE = "neuron threshold(x; v, got) { h = 0.8 * v + x; s = where(h >= 1, 1, 0); return s; v' = where(h >= 1, 0, h); got' = x }"
 
 
-def learning_network(name, delay, dtype=torch.float64, seed=5):
-    made = spikeforge.Network(seed=seed, dtype=dtype)
+def learning_network(name, delay, dtype=torch.float64, seed=5, **options):
+    made = spikeforge.Network(seed=seed, dtype=dtype, **options)
     a = made.populate("a", 40, SPIKE)
     b = made.populate("b", 30, SPIKE)
     made.drive(a, 0.15, weight=1.0)
@@ -324,42 +324,43 @@ def learning_network(name, delay, dtype=torch.float64, seed=5):
 
 @pytest.mark.parametrize("delay", [3, rules.uniform(1, 7)], ids=["one", "each"])
 @pytest.mark.parametrize("name", RULES)
-def test_a_network_learns_by_the_equations(name, delay):
-    made, a, b, number = learning_network(name, delay)
+def test_a_network_learns_by_the_equations(name, delay, device):
+    made, a, b, number = learning_network(name, delay, device=device)
     learned = made.learned(number)
-    row = torch.repeat_interleave(torch.arange(40), learned.indptr.diff())
-    delays = learned.delays.long().expand(len(row))
+    row = torch.repeat_interleave(torch.arange(40), learned.indptr.diff().cpu())
+    delays = learned.delays.cpu().long().expand(len(row))
     rule, equations = RULES[name]
-    expected = equations(rule.params, (40, 30), row, learned.indices.long(), delays, next(iter(learned.states.values())))
+    expected = equations(rule.params, (40, 30), row, learned.indices.cpu().long(), delays, next(iter(learned.states.values())).cpu())
     steps, silent = 80, torch.zeros(30, dtype=torch.float64)
     if name == "reward":
         made.modulate(reward=0.3)
     recording = spikeforge.simulate(made, steps, states=[(b, "got", range(30))])
     fired = torch.zeros(steps, 70, dtype=torch.bool)
-    fired[recording.steps, recording.neurons] = True
+    fired[recording.steps.cpu(), recording.neurons.cpu()] = True
     assert 0.05 < fired.double().mean() < 0.6
     arrives = torch.stack([expected.step(t, fired[t, :40], fired[t, 40:], 0.3 if name == "reward" else 0.0) for t in range(steps)])
     # What a neuron of b got beyond its connections is the drive: whole numbers.
-    driven = recording.states[0] - arrives
+    driven = recording.states[0].cpu() - arrives
     torch.testing.assert_close(driven, driven.round(), rtol=0, atol=1e-9)
     assert arrives.abs().max() > 0.1
     now = made.learned(number)
-    torch.testing.assert_close(made.weights(number), expected.w, rtol=0, atol=1e-11)
+    torch.testing.assert_close(made.weights(number).cpu(), expected.w, rtol=0, atol=1e-11)
     for key in rule.after:
-        torch.testing.assert_close(now.traces[key], expected.a[key], rtol=0, atol=1e-11)
+        torch.testing.assert_close(now.traces[key].cpu(), expected.a[key], rtol=0, atol=1e-11)
     for key in set(rule.traces) - rule.after:
         shortest = int(delays.min())
-        torch.testing.assert_close(now.traces[key], expected.seen[steps - 1 - shortest][1][key], rtol=0, atol=1e-11)
+        torch.testing.assert_close(now.traces[key].cpu(), expected.seen[steps - 1 - shortest][1][key], rtol=0, atol=1e-11)
     if name == "reward":
-        torch.testing.assert_close(now.states["c"], expected.c, rtol=0, atol=1e-11)
+        torch.testing.assert_close(now.states["c"].cpu(), expected.c, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("delay", [3, rules.uniform(1, 7)], ids=["one", "each"])
-def test_a_network_that_learns_goes_on_from_its_state(delay):
-    one, *_ = learning_network("reward", delay)
+def test_a_network_that_learns_goes_on_from_its_state(delay, device):
+    options = dict(device=device, deterministic=True)
+    one, *_ = learning_network("reward", delay, **options)
     one.modulate(reward=0.5)
     spikeforge.simulate(one, 30)
-    other, _, _, number = learning_network("reward", delay)
+    other, _, _, number = learning_network("reward", delay, **options)
     other.modulate(reward=0.5)
     other.load_state_dict(one.state_dict())
     first, second = spikeforge.simulate(one, 30), spikeforge.simulate(other, 30)
@@ -368,12 +369,51 @@ def test_a_network_that_learns_goes_on_from_its_state(delay):
     assert one.learned(number).states["c"].ne(0).any()
 
 
-def test_weights_of_a_network_may_be_written():
-    made, _, b, number = learning_network("pair", 2)
+@pytest.mark.parametrize("delay", [3, rules.uniform(1, 7)], ids=["one", "each"])
+@pytest.mark.parametrize("name", RULES)
+def test_a_network_that_learns_is_the_same_by_operators(name, delay):
+    """Those by which a GPU steps; and either way goes on from where the other was."""
+    one, _, b, number = learning_network(name, delay)
+    other, *_ = learning_network(name, delay)
+    cpp = torch.ops.spikeforge_simulation
+    for made in (one, other):
+        if name == "reward":
+            made.modulate(reward=torch.linspace(0, 0.4, 30))
+    spikeforge.simulate(one, 25)
+    cpp.record(other._held, 25, True, [], [], [])
+    cpp.advance(other._held, 25)
+    for _ in range(2):
+        for (key, a), b in zip(one.learned(number).states.items(), other.learned(number).states.values()):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12, msg=key)
+        for (key, a), b in zip(one.learned(number).traces.items(), other.learned(number).traces.values()):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12, msg=key)
+        first = spikeforge.simulate(one, 20)
+        assert len(first.steps) > 50
+        second = spikeforge.simulate(other, 20)
+        assert torch.equal(first.steps, second.steps) and torch.equal(first.neurons, second.neurons)
+
+
+def test_signals_come_and_end_between_steps(device):
+    """A graph of steps knows where they are."""
+    made, *_, number = learning_network("reward", 2, device=device, deterministic=True)
+    weights = [made.weights(number).clone()]
+    for reward in (None, 0.5, None, 0.0):
+        if reward is not None:
+            made.modulate(reward=reward)
+        spikeforge.simulate(made, 25)
+        weights.append(made.weights(number).clone())
+    changed = [not torch.equal(a, b) for a, b in zip(weights, weights[1:])]
+    assert changed == [False, True, True, False]
+
+
+def test_weights_of_a_network_may_be_written(device):
+    made, _, b, number = learning_network("pair", 2, device=device)
     made.weights(number).zero_()
     assert made.weights(number).eq(0).all()
     spikeforge.simulate(made, 5)
     assert made.weights(number).numel() > 100
+    if device.type == "cuda":
+        return  # a GPU's memory may not be given back under a graph
     made.weights(number).untyped_storage().resize_(0)
     with pytest.raises(ValueError, match="Network: the weights of a built network may be written, but not resized"):
         spikeforge.simulate(made, 1)

@@ -29,6 +29,13 @@ const graph::SynapseBlock* block_of(const graph::Synapse& s, PlasticPart part, s
   return nullptr;
 }
 
+// A trace may become what it is.
+bool changes_traces(const graph::Synapse& synapse, const graph::SynapseBlock& block) {
+  for (std::size_t k = 0; k < block.traces.size(); ++k)
+    if (block.graph.results()[block.states.size() + k] != synapse.states.size() + block.traces[k]) return true;
+  return false;
+}
+
 bool is_of_traces(PlasticPart part) { return part == PlasticPart::pre_traces || part == PlasticPart::post_traces; }
 
 }  // namespace
@@ -38,7 +45,7 @@ bool has_part(const graph::Synapse& synapse, PlasticPart part, std::size_t signa
   if (part == PlasticPart::refresh) return synapse.states_decay();
   const graph::SynapseBlock* const block = block_of(synapse, part, signal);
   if (block == nullptr) return false;
-  return !(is_of_traces(part) ? block->traces : block->states).empty();
+  return is_of_traces(part) ? changes_traces(synapse, *block) : !block->states.empty();
 }
 
 jit::KernelSource print_source(const graph::Synapse& synapse, PlasticPart part, std::size_t signal, DType weight) {

@@ -1,5 +1,5 @@
-// A projection that learns, in a network under way on the CPU: its connections, what its rule keeps, and its part in a
-// step.
+// A projection that learns, in a network under way: its connections, what its rule keeps, and its part in a step on the
+// CPU. plastic_operators.h is that of operators, on any device.
 //
 // A spike of step s reaches a connection of delay d in step s + d, and the connection sees the traces of the neuron
 // before it as late: those of step t - d in step t. So they stand in a ring of the steps that some connection still
@@ -13,11 +13,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace spikeforge::simulation {
+
+class PlasticOperators;
 
 class PlasticConnections {
  public:
@@ -26,6 +29,10 @@ class PlasticConnections {
                      std::int64_t seed);
   PlasticConnections(const PlasticConnections&) = delete;
   PlasticConnections& operator=(const PlasticConnections&) = delete;
+  ~PlasticConnections();
+
+  // What steps by operators, made at the first call.
+  PlasticOperators& operators();
 
   // What the spikes that arrive in this step do, and what they send: added to `columns`, the slot of the step.
   void arrive(std::int64_t step, void* columns);
@@ -42,13 +49,16 @@ class PlasticConnections {
   // Whether states still have their memory: who is given them may write them, and not resize them.
   bool are_there() const;
 
-  // What changes in a step, in memory of its own; after it was written, `loaded` must be called.
+  // What changes in a step, in memory of its own; after others wrote it, `loaded` must be called before `arrive`.
   std::vector<at::Tensor> changing() const;
   void loaded();
 
  private:
+  friend class PlasticOperators;
+
   void connect(const Description& description, std::int64_t columns, std::int64_t seed);
   void sort_by_delay();
+  void describe_to_cpu();
   void make_memory();
   ops::plastic::Memory memory(std::int64_t step) const;
   void advance_traces(std::int64_t emitted);
@@ -58,7 +68,8 @@ class PlasticConnections {
   const DescribedPlastic described_;
   const ops::plastic::BoundRule rule_;
   const std::int64_t rows_, cols_, first_column_;
-  at::ScalarType dtype_;
+  const at::ScalarType dtype_;
+  const bool on_cpu_, deterministic_;
 
   Connectivity matrix_;
   at::Tensor by_columns_, columns_begin_, slots_of_;  // the matrix by columns
@@ -72,12 +83,13 @@ class PlasticConnections {
                                             // the neurons before; of those after the second alone, [cols]
   at::Tensor history_;                      // bool [longest + 1, rows]: which fired in the last steps
   std::vector<std::vector<std::int32_t>> lists_;  // the same as lists
-  std::vector<at::Tensor> signals_;
-  std::vector<bool> comes_;
+  std::vector<at::Tensor> signals_;  // on a GPU [cols] each, at addresses that graphs know
+  std::vector<bool> comes_;          // on the CPU
   std::vector<std::int64_t> offsets_;  // of a delay: where the traces are that its connections see
   ops::plastic::Segments segments_;
   std::vector<std::int32_t> fired_columns_;
   std::optional<ops::plastic::Step> step_;
+  std::unique_ptr<PlasticOperators> operators_;
 };
 
 }  // namespace spikeforge::simulation

@@ -72,7 +72,7 @@ class Running {
   // graph once it has run.
   const at::Tensor& advance();
 
-  // Connections that learn: before a step what arrives in it, and after it what fired.
+  // Connections that learn: before a step on the CPU what arrives in it, and after it what fired.
   std::deque<PlasticConnections>& plastic() { return plastic_; }
   void arrive(std::int64_t step);
   void fire(std::int64_t step, const std::vector<std::int64_t>& fired);

@@ -135,6 +135,7 @@ def run_loop(
     comes_behind = loop.back.delay > 0  # the Linear's results are on their way, or else the neuron's
     told = neuron._memory.samples or {}
     if comes_behind and "start" in told:
+        samples.check_start(neuron._title(), told["start"], x)
         # Where a sample starts anew not even a bias arrives.
         arriving = torch.zeros_like(x) if bias is None else bias.expand_as(x)
         first = torch.zeros_like(x[:delay]) if line is None else line[: x.shape[0]]

@@ -394,6 +394,8 @@ class Network(Container):
         self._check_line(run, connection, line, sequence)
         if told:
             samples.refuse(self, run.store, "store_states, of a network with delays")
+            if "start" in told:
+                samples.check_start(self._title(), told["start"], sequence)
             run.after[connection.state] = samples.leaving(sequence, connection.delay, line, **told)
             shifted = torch.cat((line, sequence))[: sequence.shape[0]]
             if "start" not in told:

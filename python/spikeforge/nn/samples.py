@@ -140,6 +140,16 @@ def _padded(module: StatefulModule, x: PackedSequence | Tensor) -> tuple[Tensor,
 # --- what is on its way through a delay
 
 
+def check_start(title: str, start: Tensor, x: Tensor) -> None:
+    """As neurons check it, for what a delay does with it before they see it; x is ``[T, B, ...]``."""
+    if start.dtype is not torch.bool:
+        raise TypeError(f"{title}: start must be bool, but is {str(start.dtype).removeprefix('torch.')}")
+    sizes = list(start.shape)
+    fits = 2 <= len(sizes) <= x.dim() and sizes[0] == x.shape[0]
+    if not fits or any(size not in (1, wanted) for size, wanted in zip(sizes[1:], x.shape[1:])):
+        raise ValueError(f"{title}: start must have shape {list(x.shape[:2])}, one for each step and sample, but has {sizes}")
+
+
 def unheard(start: Tensor, delay: int) -> Tensor:
     """Where a sample starts anew within the last `delay` steps, so that nothing arrives: ``[T, B]``."""
     found = start

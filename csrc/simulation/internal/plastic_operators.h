@@ -1,0 +1,57 @@
+// The part of connections that learn in a step by operators, on any device. Nothing waits for a GPU, so that steps can
+// be captured in a CUDA graph.
+//
+// A line is a neuron before at one of the delays that there are: to operators it is a neuron of its own, whose
+// connections lie side by side, and whose spikes and traces are those of as many steps ago.
+#pragma once
+
+#include <spikeforge/ops/event.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace spikeforge::simulation {
+
+class PlasticConnections;
+
+class PlasticOperators {
+ public:
+  // `deterministic`: what arrives has the same bits at every run on a GPU too. The rule sends weights then.
+  PlasticOperators(PlasticConnections& connections, bool deterministic);
+  PlasticOperators(const PlasticOperators&) = delete;
+  PlasticOperators& operator=(const PlasticOperators&) = delete;
+
+  // What the spikes that arrive in this step, int64 of no dimension, do and send, which is added to `arriving`
+  // [columns].
+  void arrive(const at::Tensor& step, const at::Tensor& arriving);
+  // What neurons do whose entry of `spikes` [neurons] is above 0; then signals and "each step".
+  void fire(const at::Tensor& step, const at::Tensor& spikes);
+  // Brings states that decay to this step.
+  void refresh(const at::Tensor& step);
+
+ private:
+  void make_lines();
+  void advance_traces(const at::Tensor& emitted);
+  at::Tensor steps_ago(const at::Tensor& ring, const at::Tensor& step) const;
+  std::vector<at::Tensor> traces(const std::vector<at::Tensor>& rings, const at::Tensor& step) const;
+  std::vector<at::Tensor> states() const;
+  std::vector<std::optional<at::Tensor>> signals() const;
+  at::Tensor run(const std::string& rule, const std::vector<at::Tensor>& traces, const at::Tensor& pre,
+                 const at::Tensor& post, PlasticOptions options) const;
+  at::Tensor sums_of(const at::Tensor& pre, const at::Tensor& step) const;
+
+  PlasticConnections& connections_;
+  const bool deterministic_;
+  std::string before_, arrival_, after_;  // texts of the rule's parts
+  bool has_more_ = false;                 // whether the last does anything
+  at::Tensor delays_;                     // int64, those that there are
+  Connections lines_, unconnected_;       // of all neurons before, without connections
+  ByColumns columns_, no_columns_;
+  at::Tensor no_line_, no_column_, nobody_;  // bool: nothing fires
+};
+
+}  // namespace spikeforge::simulation
