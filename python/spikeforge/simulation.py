@@ -137,6 +137,7 @@ class Network:
         name: str,
         size: int,
         neuron: str | Traced,
+        /,
         *,
         states: Mapping[str, float | Tensor] | None = None,
         **params: float | Tensor,
@@ -147,9 +148,11 @@ class Network:
             neuron: text (``docs/neuron_text.md``) or what ``@spikeforge.neuron`` made of a function, without a gradient
                 of its spike. Its first output is the spike; its inputs are what projections and drive go ``into``.
             states: where states start, numbers or tensors [size]; else as the neuron's header says.
-            params: the neuron's parameters, numbers or tensors [size].
+            params: the neuron's parameters, numbers or tensors [size], by any name but ``states``.
         """
         text = neuron if isinstance(neuron, str) else neuron.text
+        if states is not None and not isinstance(states, Mapping):
+            raise TypeError(f"Network: states of {name} must be a dict of names and numbers, but are {states!r:.60}; a parameter cannot be called states here")
         params = {**getattr(neuron, "defaults", {}), **params}
         states = dict(states or {})
         _CPP.populate(self._held, name, size, text, list(params), _tensors(params), list(states), _tensors(states))

@@ -531,6 +531,20 @@ def test_lists_are_lengths_and_starts():
         net(x, start=[True] * 5)
 
 
+def test_a_loop_refuses_wrong_starts_as_neurons_do():
+    x = torch.rand(5, 3, 8)
+    behind = snn.Network()
+    behind.add("cell", snn.LIF())
+    behind.connect("in", "cell.in", delay=2)
+    behind.connect("cell.out", "out")
+    for net in (snn.Recurrent(snn.LIF(), torch.nn.Linear(8, 8)), behind):
+        with pytest.raises(TypeError, match="start must be bool, but is float32"):
+            net(x, start=torch.zeros(5, 3))
+        for shape in ([4, 3], [5, 2], [3]):
+            with pytest.raises(ValueError, match=r"start must have shape \[5, 3\], one for each step and sample, but has"):
+                net(x, start=torch.zeros(shape, dtype=torch.bool))
+
+
 def test_what_knows_no_samples_refuses_them():
     x, lengths = torch.randn(4, 3, 2), torch.tensor([1, 2, 4])
     with pytest.raises(ValueError, match="takes neither lengths nor start"):

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import spikeforge
 import spikeforge.nn as snn
 import torch
 from documentation import code, table
@@ -494,3 +495,19 @@ def test_the_table_names_all_modules():
         "set_run_config_",
     }
     assert named == set(snn.__all__) - helpers
+
+
+def test_parameters_of_own_neurons_named_as_arguments():
+    text = "neuron n(x; v; self) { h = self * v + x; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }"
+    x = torch.rand(3, 2)
+    assert torch.equal(snn.Neuron(text, self=0.5)(x), snn.Neuron(text.replace("self", "leak"), leak=0.5)(x))
+    for name in ("scan", "stateful", "persistent_state"):
+        with pytest.raises(ValueError, match=f"Neuron: n has a parameter {name}, which is what a module takes itself"):
+            snn.Neuron(text.replace("self", name), **{name: 0.5})
+
+    @spikeforge.neuron(states={"v": 0.0})
+    def own(x, v, *, self):
+        h = self * v + x
+        return spikeforge.spike(h - 1, "atan"), {"v": h}
+
+    assert torch.equal(own(x, self=0.5)[0], own.loop(x, self=0.5)[0]) and "self" not in own.fixed(self=0.5).params

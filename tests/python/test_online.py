@@ -420,8 +420,14 @@ REFUSED = {
     "into": (call_with(into=1), ValueError, "into must be the index of one of 1 inputs, but is 1"),
     "inputs": (call_with(neuron=ALIF, params=[torch.tensor(2.0)] * 2), ValueError, "inputs must have 2 tensors, one for each input of neuron alif"),
     "traces": (call_with(traces=[torch.rand(3, 4, 5)] * 2), ValueError, "traces must be the 1 of the call before, or none, but are 2"),
-    "trace's shape": (call_with(traces=[torch.rand(3, 4, 6)]), ValueError, "fits no state of shape"),
-    "trace's type": (call_with(traces=[torch.rand(3, 4, 5).double()]), TypeError, "trace must be Float"),
+    "trace's shape": (call_with(traces=[torch.rand(3, 4, 6)]), ValueError, r"traces\[0\] must have shape \[3, 4, 5\], but has \[3, 4, 6\]"),
+    "trace's type": (call_with(traces=[torch.rand(3, 4, 5).double()]), TypeError, r"traces\[0\] must be Float, the type of states, but is Double"),
+    "trace of inputs": (call_with(rule="ottt", traces=[torch.rand(3, 4)]), ValueError, r"traces\[0\] must have shape \[3, 5\], but has \[3, 4\]"),
+    "weight's type": (call_with(weight=torch.rand(4, 5).double()), TypeError, "weight must be Float, the type of x, but is Double"),
+    "bias's device": (call_with(bias=torch.empty(4, device="meta")), ValueError, "bias must be on cpu, the device of x, but is on meta"),
+    "input's shape": (call_with(inputs=[torch.rand(2, 3, 7)]), ValueError, r"inputs\[0\] must have shape \[2, 3, 4\], that of x times weight, but has \[2, 3, 7\]"),
+    "module's input": (lambda: spikeforge.Online(two_layers())(torch.rand(2, 3, 9)), ValueError, r"Online: 0 \(Linear\) takes \[T, B, ..., \d+\], but gets \[2, 3, 9\]"),
+    "module's type": (lambda: spikeforge.Online(nn.Sequential(nn.Conv1d(3, 4, 1), snn.LIF()), rule="ottt")(torch.rand(2, 2, 3, 5).double()), TypeError, r"Online: 0 \(Conv1d\) is float32, but gets float64"),
     "parameters": (call_with(rule="ottt", params=[torch.rand(4)]), ValueError, "parameters must be numbers, but tau has shape"),
     "random": (call_with(neuron="neuron n(x; v) { h = v + x + normal(); return spike(h - 1, atan(2)); v' = h }", params=[]), NotImplementedError, "online_linear: neuron n draws random numbers"),
     "stateless": (call_with(neuron="neuron n(x) { return spike(x - 1, atan(2)) }", params=[], rule="ottt"), ValueError, "n has no state"),
@@ -450,6 +456,20 @@ def test_refused(name):
     call, kind, words = REFUSED[name]
     with pytest.raises(kind, match=words):
         call()
+
+
+def test_a_layer_that_was_replaced_is_refused():
+    online = spikeforge.Online(nn.Sequential(nn.Linear(5, 4), snn.LIF()))
+    x = torch.rand(2, 3, 5)
+    online(x)
+    before, online.net[0] = online.net[0], nn.Linear(5, 4)
+    with pytest.raises(ValueError, match="Online: 0 is another Linear than when this was made"):
+        online(x)
+    online.net[0] = before
+    online(x)
+    online.net.append(nn.Linear(4, 2))
+    with pytest.raises(ValueError, match="Online: the network has 3 layers, but had 2 when this was made"):
+        online(x)
 
 
 def test_a_call_that_fails_leaves_an_online_network_as_it_was():

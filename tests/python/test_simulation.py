@@ -76,6 +76,14 @@ def dense_loop(made, steps):
     return torch.stack(fired), torch.stack(voltages)
 
 
+def test_a_parameter_may_have_the_name_of_an_argument():
+    made = spikeforge.Network()
+    text = "neuron n(x; v; self, name, size) { h = self * v + x + name; s = spike(h - size, none); return s; v' = select(s, 0, h) }"
+    made.populate("a", 3, text, self=0.5, name=0.1, size=2.0)
+    with pytest.raises(TypeError, match="Network: states of b must be a dict of names and numbers, but are 0.5; a parameter cannot be called states here"):
+        made.populate("b", 3, text.replace("self", "states"), states=0.5, name=0.1, size=2.0)
+
+
 def test_a_network_is_its_dense_loop():
     made, (a, b, c) = network(drive=False)
     recording = spikeforge.simulate(made, 150, states=[(a, "v", range(60)), (c, "v", [0, 14])])

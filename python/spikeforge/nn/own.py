@@ -63,6 +63,7 @@ class Neuron(ConstantsModule):
 
     def __init__(
         self,
+        /,
         neuron: str | Traced,
         *,
         scan: bool = False,
@@ -70,13 +71,16 @@ class Neuron(ConstantsModule):
         persistent_state: bool = False,
         **params: Number,
     ):
-        self._check_flag("scan", scan)
-        super().__init__(stateful=stateful, persistent_state=persistent_state)
         text = neuron if isinstance(neuron, str) else getattr(neuron, "text", None)
         if not isinstance(text, str):
             hint = "; decorate it with @spikeforge.neuron(states={...})" if callable(neuron) else ""
             raise TypeError(f"Neuron: it must be neuron text or a traced function, but is {type(neuron).__name__}{hint}")
         header = read_header(text)
+        for name in ("scan", "stateful", "persistent_state"):
+            if name in header.params:
+                raise ValueError(f"Neuron: {header.name} has a parameter {name}, which is what a module takes itself: call it something else")
+        super().__init__(stateful=stateful, persistent_state=persistent_state)
+        self._check_flag("scan", scan)
         self.text = text
         self.name = header.name
         self.input_names = header.inputs

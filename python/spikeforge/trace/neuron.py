@@ -119,7 +119,7 @@ class TracedNeuron:
         """The CUDA source of the forward and the backward kernel for inputs of this type. Needs no GPU."""
         return torch.ops.spikeforge.print_cuda(self.text, dtype)
 
-    def fixed(self, **constants: Any) -> TracedNeuron:
+    def fixed(self, /, **constants: Any) -> TracedNeuron:
         """The same neuron with some parameters or constants as Python values, which its function may branch on."""
         if self.step is None:
             raise ValueError(f"{self.name}: its function is not at hand, so that it cannot be traced again")
@@ -139,7 +139,7 @@ class TracedNeuron:
 
     # --- calls ---
 
-    def __call__(self, *args: Any, store_states: bool = False, seed: Any = None, offset: Any = None,
+    def __call__(self, /, *args: Any, store_states: bool = False, seed: Any = None, offset: Any = None,
                  **named: Any) -> tuple[Any, dict[str, Tensor]]:
         """Runs all steps.
 
@@ -189,7 +189,7 @@ class TracedNeuron:
             params.append(value if isinstance(value, Tensor) else self._number(name, value, state_type(x.dtype)))
         return params if taken == len(named) else None
 
-    def loop(self, *args: Any, store_states: bool = False, **named: Any) -> tuple[Any, dict[str, Tensor]]:
+    def loop(self, /, *args: Any, store_states: bool = False, **named: Any) -> tuple[Any, dict[str, Tensor]]:
         """The same by the function itself, in torch's operations, step by step under autograd: slow, for checking.
 
         What the function draws by torch's functions (`torch.randn_like(x)`), the loop draws from torch's generator.
