@@ -18,6 +18,7 @@ namespace {
 constexpr std::int64_t connections_at_once = 512;
 // So many of one row are worth a piece of their own.
 constexpr std::int64_t least_in_place = 96;
+constexpr std::int64_t line = 64;  // bytes of memory that come at once
 
 template <class T>
 class Piece {
@@ -91,6 +92,7 @@ class Piece {
                     .same_own = true,
                     .own = walk.own + i,
                     .other = walk.others + place};
+          look_ahead(walk, i, place + taken_.count);
           run_connections();
         }
       }
@@ -135,6 +137,42 @@ class Piece {
 
   static void gather(const T* from, const std::int32_t* places, T* to, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) to[i] = from[places[i]];
+  }
+
+  // What lies apart is asked for while the piece before is computed: of the next piece its states, and of the one after
+  // it the numbers that say where they are.
+  [[gnu::always_inline]] void look_ahead(const PlasticWalk& walk, std::int64_t segment, std::int64_t place) const {
+    const auto piece = [&] {
+      if (segment < walk.count && place == walk.ends[segment] && ++segment < walk.count) place = walk.begins[segment];
+      return segment < walk.count ? std::min(connections_at_once, walk.ends[segment] - place) : 0;
+    };
+    std::int64_t n = piece();
+    if (n == 0) return;
+    for (std::size_t s = 0; s < call_.states.size(); ++s) {
+      const PlasticState& state = call_.states[s];
+      if (!state.decays && !(block_ != nullptr && reads(s))) continue;
+      ask_for(state.data, static_cast<std::int64_t>(size_of(state.type)), walk.slots, place, n);
+    }
+    if (call_.last != nullptr) ask_for(call_.last, sizeof *call_.last, walk.slots, place, n);
+    place += n;
+    n = piece();
+    if (n == 0) return;
+    ask_for(walk.others, sizeof *walk.others, nullptr, place, n);
+    if (walk.slots != nullptr) ask_for(walk.slots, sizeof *walk.slots, nullptr, place, n);
+  }
+
+  // Of elements place, ..., place + n - 1, or of those that `slots` has there. GCC takes a function that only prefetches
+  // for one without effects, and leaves its calls out, so that it must be inlined.
+  [[gnu::always_inline]] static void ask_for(const void* data, std::int64_t bytes, const std::int64_t* slots, std::int64_t place,
+                      std::int64_t n) {
+    constexpr int to_second_level = 2;
+    const char* const from = static_cast<const char*>(data);
+    if (slots != nullptr) {
+      for (std::int64_t i = place; i < place + n; ++i) __builtin_prefetch(from + slots[i] * bytes, 0, to_second_level);
+    } else {
+      for (std::int64_t at = place * bytes; at < (place + n) * bytes; at += line)
+        __builtin_prefetch(from + at, 0, to_second_level);
+    }
   }
 
   void run_filled(std::int64_t count) {

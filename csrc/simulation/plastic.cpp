@@ -1,10 +1,12 @@
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/layout.h>
+#include <spikeforge/ops/common/result_memory.h>
 #include <spikeforge/ops/event.h>
 #include <spikeforge/simulation/internal/plastic.h>
 #include <spikeforge/simulation/internal/plastic_operators.h>
 #include <spikeforge/simulation/internal/sort_rows.h>
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>
 #include <ATen/ops/full.h>
@@ -17,6 +19,17 @@
 #include <utility>
 
 namespace spikeforge::simulation {
+namespace {
+
+// In large pages: connections of a column lie apart, and to look up where a small page is takes as long as its memory.
+at::Tensor in_large_pages(const at::Tensor& t) {
+  const at::Tensor moved =
+      at::detail::empty_generic(t.sizes(), ops::result_allocator(), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                t.scalar_type(), /*memory_format_opt=*/std::nullopt);
+  return moved.copy_(t);
+}
+
+}  // namespace
 
 PlasticConnections::PlasticConnections(const DescribedPlastic& described, const Description& description,
                                        std::int64_t columns, std::int64_t seed)
@@ -31,6 +44,9 @@ PlasticConnections::PlasticConnections(const DescribedPlastic& described, const 
   connect(description, columns, seed);
   make_memory();
   if (!on_cpu_) return;
+  for (at::Tensor& state : states_) state = in_large_pages(state);
+  if (last_.defined()) last_ = in_large_pages(last_);
+  matrix_.weights = states_[0];
   describe_to_cpu();
   step_.emplace(rule_, plain_);
 }
@@ -63,9 +79,9 @@ void PlasticConnections::connect(const Description& description, std::int64_t co
 void PlasticConnections::describe_to_cpu() {
   const std::int64_t nnz = matrix_.indices.numel();
   const ByColumns by_columns = spikeforge::by_columns({matrix_.weights, matrix_.indices, matrix_.indptr, rows_, cols_});
-  by_columns_ = by_columns.indices;
+  by_columns_ = in_large_pages(by_columns.indices);
   columns_begin_ = by_columns.indptr;
-  slots_of_ = by_columns.slots;
+  slots_of_ = in_large_pages(by_columns.slots);
   plain_ = {.rows = {.indices = matrix_.indices.const_data_ptr<std::int32_t>(),
                      .indptr = matrix_.indptr.const_data_ptr(),
                      .wide_indptr = true,
