@@ -2,6 +2,7 @@
 // python/spikeforge/simulation.py calls, on an object that holds a Network. Populations go by their number.
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/plastic.h>
+#include <spikeforge/simulation/internal/large_pages.h>
 #include <spikeforge/simulation/internal/recorder.h>
 #include <spikeforge/simulation/internal/undifferentiated.h>
 #include <spikeforge/simulation/network.h>
@@ -252,6 +253,7 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), libr
   define("modulate", ", str signal, Tensor value) -> ()", TORCH_FN(Alone<modulate>::call));
   library.def("read_synapse(str text) -> (str, str[], str[], str[], str[], float[], float[], int[], bool, bool, str)",
               TORCH_FN(read_synapse));
+  library.def("in_large_pages(Tensor t) -> Tensor", TORCH_FN(in_large_pages));
   define("drive", ", int targets, Tensor rate, float weight, str into) -> ()", TORCH_FN(Alone<drive>::call));
   define("inject", ", int targets, Tensor current, str into) -> ()", TORCH_FN(Alone<inject>::call));
   define("build", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)", TORCH_FN(Alone<build>::call));

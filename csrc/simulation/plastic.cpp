@@ -1,12 +1,11 @@
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/layout.h>
-#include <spikeforge/ops/common/result_memory.h>
 #include <spikeforge/ops/event.h>
+#include <spikeforge/simulation/internal/large_pages.h>
 #include <spikeforge/simulation/internal/plastic.h>
 #include <spikeforge/simulation/internal/plastic_operators.h>
 #include <spikeforge/simulation/internal/sort_rows.h>
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>
 #include <ATen/ops/full.h>
@@ -19,18 +18,6 @@
 #include <utility>
 
 namespace spikeforge::simulation {
-namespace {
-
-// In large pages: connections of a column lie apart, and to look up where a small page is takes as long as its memory.
-at::Tensor in_large_pages(const at::Tensor& t) {
-  const at::Tensor moved =
-      at::detail::empty_generic(t.sizes(), ops::result_allocator(), c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                t.scalar_type(), /*memory_format_opt=*/std::nullopt);
-  return moved.copy_(t);
-}
-
-}  // namespace
-
 PlasticConnections::PlasticConnections(const DescribedPlastic& described, const Description& description,
                                        std::int64_t columns, std::int64_t seed)
     : described_(described),

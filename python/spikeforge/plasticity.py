@@ -22,6 +22,12 @@ from torch import Tensor
 _OPS = torch.ops.spikeforge
 
 
+def _in_large_pages(t: Tensor) -> Tensor:
+    """A copy: connections that a spike reaches lie apart."""
+    return torch.ops.spikeforge_simulation.in_large_pages(t.detach())
+
+
+
 @dataclasses.dataclass(frozen=True)
 class Synapse:
     """A rule by which connections learn, and numbers for its parameters; made by :func:`synapse`.
@@ -183,7 +189,8 @@ class Plastic:
         self.rule, self.rows, self.cols = rule, rows, cols
         self.shape = weights.shape
         self._indices, self._indptr = indices.flatten(), indptr
-        self._by_columns = list(_OPS.csr_transpose(self._indices, indptr, rows=rows, cols=cols)) if rule.reads_columns else []
+        by_columns = _OPS.csr_transpose(self._indices, indptr, rows=rows, cols=cols) if rule.reads_columns else ()
+        self._by_columns = [_in_large_pages(t) for t in by_columns]
         names = list(rule.states)
         given = dict(states or {})
         for key in given:
@@ -200,6 +207,7 @@ class Plastic:
         self._states = [own, *rest]
         if rule.states_decay:
             self._states.append(torch.full_like(own, -1, dtype=torch.int32))
+        self._states = [_in_large_pages(t) for t in self._states]
         self._traces = [torch.full((cols if key in rule.after else rows,), value, **kind) for key, value in rule.traces.items()]
         self._step = torch.tensor(0)
         self._in_use = threading.Lock()
