@@ -112,6 +112,12 @@ def test_the_python_program_of_events_runs():
 
 
 def test_the_python_program_of_plasticity_runs(capsys):
+    functions = code("plasticity of functions") + """
+from spikeforge import plasticity
+text = plasticity.PAIR_STDP.replace("pair_stdp", "stdp").replace(", w_min, w_max) {", ") {").replace("w_min", "0").replace("w_max", "1")
+assert stdp == spikeforge.synapse(text, **stdp.params)
+"""
+    exec(functions, {})
     program = code("plasticity in Python") + "\nassert (network.weights(learns) != first).sum() > 100 and len(arrives) == 50\n"
     exec(compile(program, "docs/plasticity.md", "exec"), {})
     assert "weights changed" in capsys.readouterr().out
