@@ -161,10 +161,10 @@ class Piece {
     if (walk.slots != nullptr) ask_for(walk.slots, sizeof *walk.slots, nullptr, place, n);
   }
 
-  // Of elements place, ..., place + n - 1, or of those that `slots` has there. GCC takes a function that only prefetches
-  // for one without effects, and leaves its calls out, so that it must be inlined.
-  [[gnu::always_inline]] static void ask_for(const void* data, std::int64_t bytes, const std::int64_t* slots, std::int64_t place,
-                      std::int64_t n) {
+  // Of elements place, ..., place + n - 1, or of those that `slots` has there. GCC takes a function that only
+  // prefetches for one without effects, and leaves its calls out, so that it must be inlined.
+  [[gnu::always_inline]] static void ask_for(const void* data, std::int64_t bytes, const std::int64_t* slots,
+                                             std::int64_t place, std::int64_t n) {
     constexpr int to_second_level = 2;
     const char* const from = static_cast<const char*>(data);
     if (slots != nullptr) {

@@ -48,8 +48,8 @@ Graph in_order_of_need(const Graph& graph) {
   std::uint32_t draws = 0;
   for (const Id id : order_of_need(graph)) {
     if (graph.is(id, Op::argument)) continue;
-    copies[id] = is_draw(graph[id].op) ? numbered(ordered, graph, id, copies, draws)
-                                       : copy_node(ordered, graph, id, copies);
+    copies[id] =
+        is_draw(graph[id].op) ? numbered(ordered, graph, id, copies, draws) : copy_node(ordered, graph, id, copies);
   }
   for (const Id result : graph.results()) ordered.add_result(copies[result]);
   return ordered;

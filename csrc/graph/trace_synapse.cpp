@@ -16,9 +16,10 @@ std::size_t place_of(const List& list, std::string_view name) {
 
 void check(std::string_view what, std::string_view name) {
   if (!is_name(name))
-    throw GraphError(fmt::format("\"{}\" cannot name {}: a name is a letter or _, then letters, digits and _, at most "
-                                 "{} of them, and no reserved word",
-                                 name, what, most_name_length));
+    throw GraphError(
+        fmt::format("\"{}\" cannot name {}: a name is a letter or _, then letters, digits and _, at most "
+                    "{} of them, and no reserved word",
+                    name, what, most_name_length));
 }
 
 }  // namespace

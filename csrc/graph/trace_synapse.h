@@ -61,8 +61,8 @@ using OnSynapseEvent = std::function<void(SynapseEvent&)>;
 // A number made of parameters: a constant, a parameter, or a function of those in the event.
 class SPIKEFORGE_API OfParams {
  public:
-  OfParams(double number);           // NOLINT(google-explicit-constructor)
-  OfParams(const char* param);       // NOLINT(google-explicit-constructor)
+  OfParams(double number);      // NOLINT(google-explicit-constructor)
+  OfParams(const char* param);  // NOLINT(google-explicit-constructor)
   template <std::invocable<const SynapseEvent&> Lambda>
   OfParams(Lambda lambda) : value_(std::move(lambda)) {}  // NOLINT(google-explicit-constructor)
 

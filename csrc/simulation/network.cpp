@@ -197,8 +197,8 @@ std::vector<double> params_of(const graph::Synapse& rule, const std::map<std::st
 // On a GPU what a rule sends is summed in any order; weights alone are in a fixed one, by a product before they learn.
 void check_deterministic(const Description& description, const graph::Synapse& rule) {
   if (!description.options.deterministic || description.options.device.is_cpu()) return;
-  const bool weight_decays = std::ranges::any_of(
-      rule.decays, [](const graph::Decay& decay) { return !decay.of_trace && decay.number == 0; });
+  const bool weight_decays =
+      std::ranges::any_of(rule.decays, [](const graph::Decay& decay) { return !decay.of_trace && decay.number == 0; });
   TORCH_CHECK_NOT_IMPLEMENTED(rule.pre.sends_by_itself && !weight_decays,
                               "Network: a deterministic network on a GPU learns by rules that send their weight, which "
                               "does not decay, but ",

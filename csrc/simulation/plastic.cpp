@@ -48,8 +48,8 @@ PlasticOperators& PlasticConnections::operators() {
 void PlasticConnections::connect(const Description& description, std::int64_t columns, std::int64_t seed) {
   Projection p = described_.how;
   p.targets = {first_column_, first_column_ + cols_};
-  matrix_ = spikeforge::connect(description.size(), columns, {p}, seed, description.weight_dtype,
-                                description.options.device);
+  matrix_ =
+      spikeforge::connect(description.size(), columns, {p}, seed, description.weight_dtype, description.options.device);
   // The rows of the sources alone, and columns from 0.
   matrix_.indptr = matrix_.indptr.slice(0, p.sources.begin, p.sources.end + 1).contiguous();
   matrix_.indices.sub_(first_column_);

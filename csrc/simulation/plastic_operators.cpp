@@ -157,8 +157,7 @@ void PlasticOperators::fire(const at::Tensor& step, const at::Tensor& spikes) {
 
 void PlasticOperators::refresh(const at::Tensor& step) {
   const PlasticConnections& c = connections_;
-  if (c.last_.defined())
-    run(after_, traces(c.after_, step), no_line_, no_column_, {.step = step, .refresh = true});
+  if (c.last_.defined()) run(after_, traces(c.after_, step), no_line_, no_column_, {.step = step, .refresh = true});
 }
 
 }  // namespace spikeforge::simulation

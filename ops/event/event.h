@@ -130,7 +130,7 @@ struct PlasticOptions {
   std::vector<std::optional<at::Tensor>> signals = {};  // of no dimension or [cols] each
   std::optional<at::Tensor> step = std::nullopt;        // int64, of no dimension; of rules with a state that decays
   bool sends = false;                                   // whether what arrives is summed
-  bool refresh = false;  // brings states that decay to `step`, and does nothing else
+  bool refresh = false;                                 // brings states that decay to `step`, and does nothing else
 };
 // In place, a step of connections that learn by a rule, which is synapse text (docs/plasticity.md): `states`
 // [connections] begin with matrix.weights; `traces` are [rows] or [cols]. Spikes `pre` [rows] arrive and neurons `post`

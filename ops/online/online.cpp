@@ -77,8 +77,8 @@ void check_beside(const char* name, const at::Tensor& t, const at::Tensor& x) {
   TORCH_CHECK_TYPE(is_supported(t.scalar_type()) &&
                        (t.scalar_type() == x.scalar_type() || at::autocast::is_autocast_enabled(x.device().type())),
                    op, ": ", name, " must be ", x.scalar_type(), ", the type of x, but is ", t.scalar_type());
-  TORCH_CHECK_VALUE(t.device() == x.device(), op, ": ", name, " must be on ", x.device(), ", the device of x, but is on ",
-                    t.device());
+  TORCH_CHECK_VALUE(t.device() == x.device(), op, ": ", name, " must be on ", x.device(),
+                    ", the device of x, but is on ", t.device());
 }
 
 void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {

@@ -83,9 +83,9 @@ class PlasticConnections {
                                             // the neurons before; of those after the second alone, [cols]
   at::Tensor history_;                      // bool [longest + 1, rows]: which fired in the last steps
   std::vector<std::vector<std::int32_t>> lists_;  // the same as lists
-  std::vector<at::Tensor> signals_;  // on a GPU [cols] each, at addresses that graphs know
-  std::vector<bool> comes_;          // on the CPU
-  std::vector<std::int64_t> offsets_;  // of a delay: where the traces are that its connections see
+  std::vector<at::Tensor> signals_;               // on a GPU [cols] each, at addresses that graphs know
+  std::vector<bool> comes_;                       // on the CPU
+  std::vector<std::int64_t> offsets_;             // of a delay: where the traces are that its connections see
   ops::plastic::Segments segments_;
   std::vector<std::int32_t> fired_columns_;
   std::optional<ops::plastic::Step> step_;
