@@ -1,6 +1,7 @@
 #include <spikeforge/graph/errors.h>
 #include <spikeforge/graph/internal/verify.h>
 #include <spikeforge/graph/synapse.h>
+#include <spikeforge/graph/synapse_parts.h>
 #include <spikeforge/graph/trace_synapse.h>
 
 #include "catch.h"
@@ -126,6 +127,27 @@ TEST_CASE("a rule of C++ lambdas is that of its text") {
   refused(events, "nothing is called \"weight\" there");
   events.on_post = [](SynapseEvent& at) { at.next("q", normal()); };
   refused(events, "draws no random numbers");
+}
+
+TEST_CASE("a step of a synapse falls into parts, each a synapse with the same header") {
+  const SynapseParts parts = parts_of(parse_synapse(text));
+  const std::string header = text.substr(0, text.find('\n') + 1);
+  CHECK(print(parts.before) == header +
+                                   "  on pre {\n    p' = p + k\n  }\n"
+                                   "  on post {\n    q' = q\n  }\n}\n");
+  CHECK(print(parts.arrival) == header +
+                                    "  on pre {\n    d = w * k\n    c' = c + d * q\n    p' = p\n"
+                                    "    send where(d > 0 and m < 1, d, d * d)\n  }\n"
+                                    "  on post {\n    q' = q\n  }\n"
+                                    "  decay c by tau + tau * tau\n  decay q by tau to 1 / k\n}\n");
+  CHECK(print(parts.after) == header +
+                                  "  on pre {\n    p' = p\n  }\n"
+                                  "  on post {\n    q' = q * (1 - k)\n  }\n"
+                                  "  on n {\n    w' = w + n * c\n    c' = 0\n  }\n"
+                                  "  each step {\n    w' = w - 0.1 * w\n  }\n"
+                                  "  decay c by tau + tau * tau\n}\n");
+  for (const Synapse* const part : {&parts.before, &parts.arrival, &parts.after})
+    CHECK(print(parse_synapse(print(*part))) == print(*part));
 }
 
 }  // namespace spikeforge::graph

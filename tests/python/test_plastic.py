@@ -406,6 +406,11 @@ def test_signals_come_and_end_between_steps(device):
     assert changed == [False, True, True, False]
 
 
+def test_a_deterministic_network_on_a_gpu_sends_weights_alone(cuda):
+    with pytest.raises(NotImplementedError, match="learns by rules that send their weight, which does not decay, but tsodyks_markram has a send of its own"):
+        learning_network("short_term", 2, device=cuda, deterministic=True)
+
+
 def test_weights_of_a_network_may_be_written(device):
     made, _, b, number = learning_network("pair", 2, device=device)
     made.weights(number).zero_()
