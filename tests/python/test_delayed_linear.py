@@ -303,3 +303,72 @@ def test_the_state_of_another_layer_is_refused():
             snn.DelayedLinear(3, 4, 9).load_state_dict({**state, "_extra_state": form})
     with pytest.raises(ValueError, match="delay must be finite"):
         snn.DelayedLinear(3, 4, 2, delay=float("nan"))
+
+
+# ---- convolutions ----
+
+
+@pytest.mark.parametrize("form", ["linear", "triangle", "gauss"])
+def test_a_convolution_of_one_pixel_is_a_linear_layer(form, device):
+    """Values, and gradients of x, weight, delay and bias; delays beyond their bounds too."""
+    torch.manual_seed(3)
+    x, w, d, b, past = numbers("synapse", device=device)
+    conv = snn.DelayedConv1d(5, 3, 1, MOST, interpolation=form, width=0.8).to(device, torch.float64)
+    with torch.no_grad():
+        for own, given in ((conv.weight, w), (conv.delay, d), (conv.bias, b)):
+            own.copy_(given.view(own.shape))
+    leaves = [t.clone().requires_grad_() for t in (x, w, d, b)]
+    x = x.clone().requires_grad_()
+    wanted = ops.delayed_linear(*leaves, max_delay=MOST, interpolation=form, width=0.8, past=past)
+    got, state = conv(x.unsqueeze(-1), {"x": past.unsqueeze(-1)})
+    torch.testing.assert_close(got.squeeze(-1), wanted, rtol=0, atol=1e-12)
+    assert torch.equal(state["x"].squeeze(-1), torch.cat((past, x))[-MOST:])
+    upstream = torch.randn_like(wanted)
+    found = torch.autograd.grad(got, [x, conv.weight, conv.delay, conv.bias], upstream.unsqueeze(-1))
+    for one, want in zip(found, torch.autograd.grad(wanted, leaves, upstream)):
+        torch.testing.assert_close(one.view(want.shape), want, rtol=0, atol=1e-11)
+
+
+def test_each_weight_of_a_convolution_has_its_own_delay():
+    torch.manual_seed(4)
+    conv = snn.DelayedConv2d(4, 6, (2, 3), MOST, stride=(1, 2), padding=1, dilation=(2, 1), groups=2).double()
+    x = torch.randn(7, 2, 4, 5, 6, dtype=torch.float64)
+    k = kernel("linear", conv.delay.detach(), 0.5)
+    padded = torch.cat((torch.zeros(MOST, *x.shape[1:], dtype=x.dtype), x))
+    wanted = torch.stack([
+        sum(nn.functional.conv2d(padded[t + MOST - j], conv.weight * k[j], None, (1, 2), 1, (2, 1), 2) for j in range(MOST + 1)) for t in range(7)
+    ]) + conv.bias[:, None, None]  # fmt: skip
+    torch.testing.assert_close(conv(x), wanted, rtol=0, atol=1e-12)
+    first, state = conv(x[:3], None)
+    second, _ = conv(x[3:], state)
+    torch.testing.assert_close(torch.cat((first, second)), wanted, rtol=0, atol=1e-12)
+    conv.round_()
+    assert torch.equal(conv.delay, conv.delay.round()) and conv.kernel().ne(0).sum(2).max() == 1
+
+
+@pytest.mark.parametrize("form", ["linear", "triangle", "gauss"])
+def test_gradients_of_a_convolution(form):
+    torch.manual_seed(5)
+    conv = snn.DelayedConv1d(2, 2, 2, MOST, interpolation=form, width=0.7).double()
+    x = torch.randn(3, 1, 2, 3, dtype=torch.float64, requires_grad=True)
+    torch.autograd.gradcheck(lambda x, w, d: torch.func.functional_call(conv, {"weight": w, "delay": d}, (x,)), (x, conv.weight, conv.delay))
+
+
+def test_wrong_convolutions_are_refused():
+    for wrong, words in (
+        (dict(kernel_size=0), "DelayedConv1d: kernel_size must be 1 whole numbers from 1 on, or one for all, but is 0"),
+        (dict(stride=(1, 1)), "DelayedConv1d: stride must be 1 whole numbers"),
+        (dict(groups=2), "DelayedConv1d: groups must divide in_channels and out_channels, 3 and 4, but is 2"),
+        (dict(max_delay=-1), "DelayedConv1d: max_delay must be a whole number"),
+        (dict(delay=torch.zeros(3)), r"DelayedConv1d: delay must be real and have shape \[4, 3, 2\]"),
+        (dict(interpolation="cubic"), "DelayedConv1d: interpolation must be 'linear' or 'triangle' or 'gauss'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            snn.DelayedConv1d(**(dict(in_channels=3, out_channels=4, kernel_size=2, max_delay=3) | wrong))
+    conv = snn.DelayedConv1d(3, 4, 2, 3)
+    with pytest.raises(ValueError, match=r"DelayedConv1d: x must have shape \[T, B, 3, size\], but has \[2, 1, 4, 5\]"):
+        conv(torch.rand(2, 1, 4, 5))
+    with pytest.raises(ValueError, match=r"DelayedConv1d: the state x must have shape \[3, 1, 3, 5\], but has \[2, 1, 3, 5\]"):
+        conv(torch.rand(2, 1, 3, 5), {"x": torch.rand(2, 1, 3, 5)})
+    with pytest.raises(TypeError, match="DelayedConv1d: x must be torch.float32, the type of the weights, but is torch.float64"):
+        conv(torch.rand(2, 1, 3, 5).double())

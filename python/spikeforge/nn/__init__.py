@@ -3,6 +3,7 @@
 from spikeforge.nn.constant import Constant, Learnable
 from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.delay import Delay
+from spikeforge.nn.delayed_conv import DelayedConv1d, DelayedConv2d
 from spikeforge.nn.delayed_linear import DelayedLinear
 from spikeforge.nn.encoders import Latency, Poisson, Repeat
 from spikeforge.nn.layers import BatchNormNeuron, fuse
@@ -21,6 +22,8 @@ __all__ = [
     "Constant",
     "CubaLIF",
     "Delay",
+    "DelayedConv1d",
+    "DelayedConv2d",
     "DelayedLinear",
     "EIF",
     "IF",

@@ -1,10 +1,11 @@
-"""A linear layer whose delays are learned."""
+"""Layers whose delays are learned, and the linear one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from types import EllipsisType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +16,98 @@ from spikeforge.nn.delay import Delay
 from spikeforge.nn.errors import ERRORS, first_line
 from spikeforge.nn.stateful import State, StatefulModule, States, shape_of
 
+if TYPE_CHECKING:
+    from typing import Self
+
 OPERATOR = torch.ops.spikeforge.delayed_linear.default
 LONGEST = 4096  # as the operator has it
 FORMS = ("linear", "triangle", "gauss")
 
 
-class DelayedLinear(StatefulModule):
+class DelayedLayer(StatefulModule):
+    """What layers with learned delays share. State: x, the last ``max_delay`` inputs."""
+
+    state_names = ("x",)
+    weight: nn.Parameter
+    delay: nn.Parameter
+
+    def __init__(self, max_delay: int, interpolation: str, width: float, stateful: bool, persistent_state: bool):
+        super().__init__(stateful=stateful, persistent_state=persistent_state)
+        self._check("interpolation", interpolation, FORMS)
+        if isinstance(max_delay, bool) or not isinstance(max_delay, int) or not 0 <= max_delay <= LONGEST:
+            raise ValueError(f"{self._kind()}: max_delay must be a whole number from 0 to {LONGEST}, but is {max_delay!r}")
+        if not is_number(width) or not 0 < width < math.inf:
+            raise ValueError(f"{self._kind()}: width must be above 0, but is {width!r}")
+        self.max_delay, self.interpolation, self.width = max_delay, interpolation, width
+
+    def _kind(self) -> str:
+        return type(self).__name__
+
+    def _check(self, name: str, value: str, legal: tuple[str, ...]) -> None:
+        if value not in legal:
+            raise ValueError(f"{self._kind()}: {name} must be {' or '.join(map(repr, legal))}, but is {value!r}")
+
+    def _first_delays(self, shape: tuple[int, ...], delay: float | Tensor | None) -> nn.Parameter:
+        if delay is None:
+            delay = self.max_delay * torch.rand(shape)
+        elif not is_number(delay) and not isinstance(delay, Tensor):
+            raise TypeError(f"{self._kind()}: delay must be a number or a tensor, but is {type(delay).__name__}")
+        elif not torch.isfinite(torch.as_tensor(delay)).all():
+            raise ValueError(f"{self._kind()}: delay must be finite, but is nan or infinite")
+        elif isinstance(delay, Tensor) and (delay.is_complex() or delay.shape not in (shape, ())):
+            raise ValueError(f"{self._kind()}: delay must be real and have shape {list(shape)}, but is {delay.dtype} of {shape_of(delay)}")
+        return nn.Parameter(torch.zeros(shape) + torch.as_tensor(delay).detach())
+
+    def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
+        """x of all steps, time first, to y."""
+        return self._forward((x,), state, store_states)
+
+    def _computed(self, x: Tensor, past: Tensor | None) -> Tensor:
+        raise NotImplementedError
+
+    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
+        x, past = inputs[0], state.get("x")
+        try:
+            y = self._computed(x, past)
+        except ERRORS as error:
+            raise type(error)(f"{self._title()}: {first_line(error)}") from None
+        if not self.max_delay:
+            return y, {"x": x.new_zeros((len(x), 0, *x.shape[1:]) if store else (0, *x.shape[1:]))}
+        if not store and len(x) >= self.max_delay:
+            return y, {"x": x[len(x) - self.max_delay :].clone()}
+        both = torch.cat((x.new_zeros(self.max_delay, *x.shape[1:]) if past is None else past, x))
+        if store:
+            return y, {"x": both.unfold(0, self.max_delay, 1)[1:].movedim(-1, 1).clone()}
+        return y, {"x": both[len(x) :].clone()}
+
+    @torch.no_grad()
+    def clamp_(self) -> Self:
+        """Brings delays that an optimiser's step has led out of 0 to max_delay back to the nearer bound."""
+        self.delay.clamp_(0, self.max_delay)
+        return self
+
+    def get_extra_state(self) -> dict[str, object]:
+        return {"max_delay": self.max_delay, "interpolation": self.interpolation, "width": self.width}
+
+    def set_extra_state(self, state: dict[str, object]) -> None:
+        if not isinstance(state, Mapping) or state.get("interpolation") not in FORMS or not is_number(state.get("width")) or not 0 < state["width"] < math.inf:
+            raise ValueError(f"{self._kind()}: this is no state of such a layer: it says {state!r} of its form")
+        if state.get("max_delay", self.max_delay) != self.max_delay:
+            raise ValueError(f"{self._kind()}: this is the state of a layer with max_delay={state['max_delay']}, but this one has {self.max_delay}")
+        self.interpolation, self.width = str(state["interpolation"]), float(state["width"])
+
+    @torch.no_grad()
+    def round_(self) -> Self:
+        """Rounds the delays to whole steps, as deployment has them, and spreads them no more."""
+        self.delay.copy_(self.delay.clamp(0, self.max_delay).round())
+        self.interpolation = "linear"
+        return self
+
+    def _form(self) -> str:
+        return self.interpolation if self.interpolation == "linear" else f"{self.interpolation}, width={self.width}"
+
+
+class DelayedLinear(DelayedLayer):
     """A linear layer with a delay for each synapse or each input, which is learned as the weights are:
     ``y[t] = Σ_i weight[o, i] x[t - delay[o, i], i] + bias[o]``. State: x, the last inputs.
 
@@ -42,80 +129,24 @@ class DelayedLinear(StatefulModule):
     Source: Hammouamri, Khalfaoui-Hassani and Masquelier, ICLR 2024.
     """
 
-    state_names = ("x",)
-
     def __init__(
         self, in_features: int, out_features: int, max_delay: int, *, per: str = "synapse", delay: float | Tensor | None = None,
         interpolation: str = "linear", width: float = 0.5, bias: bool = True, stateful: bool = False,
         persistent_state: bool = False,
     ):  # fmt: skip
-        super().__init__(stateful=stateful, persistent_state=persistent_state)
-        for name, value, legal in (("per", per, ("synapse", "input")), ("interpolation", interpolation, FORMS)):
-            if value not in legal:
-                raise ValueError(f"DelayedLinear: {name} must be {' or '.join(map(repr, legal))}, but is {value!r}")
-        if isinstance(max_delay, bool) or not isinstance(max_delay, int) or not 0 <= max_delay <= LONGEST:
-            raise ValueError(f"DelayedLinear: max_delay must be a whole number from 0 to {LONGEST}, but is {max_delay!r}")
-        if not is_number(width) or not 0 < width < math.inf:
-            raise ValueError(f"DelayedLinear: width must be above 0, but is {width!r}")
-        self.in_features, self.out_features, self.max_delay = in_features, out_features, max_delay
-        self.interpolation, self.width = interpolation, width
+        super().__init__(max_delay, interpolation, width, stateful, persistent_state)
+        self._check("per", per, ("synapse", "input"))
+        self.in_features, self.out_features = in_features, out_features
         bound = 1 / math.sqrt(in_features) if in_features else 0.0
         draw = lambda *shape: nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
         self.weight = draw(out_features, in_features)
         self.bias = draw(out_features) if bias else None
         shape = (in_features,) if per == "input" else (out_features, in_features)
-        if delay is None:
-            delay = max_delay * torch.rand(shape)
-        elif not is_number(delay) and not isinstance(delay, Tensor):
-            raise TypeError(f"DelayedLinear: delay must be a number or a tensor, but is {type(delay).__name__}")
-        elif not torch.isfinite(torch.as_tensor(delay)).all():
-            raise ValueError("DelayedLinear: delay must be finite, but is nan or infinite")
-        elif isinstance(delay, Tensor) and (delay.is_complex() or delay.shape not in (shape, ())):
-            raise ValueError(f"DelayedLinear: delay must be real and have shape {list(shape)}, but is {delay.dtype} of {shape_of(delay)}")
-        self.delay = nn.Parameter(torch.zeros(shape) + torch.as_tensor(delay).detach())
+        self.delay = self._first_delays(shape, delay)
 
-    def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
-        """``[T, *batch, in]`` to ``[T, *batch, out]``."""
-        return self._forward((x,), state, store_states)
-
-    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
-        x, past = inputs[0], state.get("x")
-        try:
-            y = OPERATOR(x, self.weight, self.delay, self.bias, max_delay=self.max_delay, interpolation=self.interpolation,
-                         width=self.width, past=past)  # fmt: skip
-        except ERRORS as error:
-            raise type(error)(f"{self._title()}: {first_line(error)}") from None
-        if not self.max_delay:
-            return y, {"x": x.new_zeros((len(x), 0, *x.shape[1:]) if store else (0, *x.shape[1:]))}
-        if not store and len(x) >= self.max_delay:
-            return y, {"x": x[len(x) - self.max_delay :].clone()}
-        both = torch.cat((x.new_zeros(self.max_delay, *x.shape[1:]) if past is None else past, x))
-        if store:
-            return y, {"x": both.unfold(0, self.max_delay, 1)[1:].movedim(-1, 1).clone()}
-        return y, {"x": both[len(x) :].clone()}
-
-    @torch.no_grad()
-    def clamp_(self) -> DelayedLinear:
-        """Brings delays that an optimiser's step has led out of 0 to max_delay back to the nearer bound."""
-        self.delay.clamp_(0, self.max_delay)
-        return self
-
-    def get_extra_state(self) -> dict[str, object]:
-        return {"max_delay": self.max_delay, "interpolation": self.interpolation, "width": self.width}
-
-    def set_extra_state(self, state: dict[str, object]) -> None:
-        if not isinstance(state, Mapping) or state.get("interpolation") not in FORMS or not is_number(state.get("width")) or not 0 < state["width"] < math.inf:
-            raise ValueError(f"DelayedLinear: this is no state of such a layer: it says {state!r} of its form")
-        if state.get("max_delay", self.max_delay) != self.max_delay:
-            raise ValueError(f"DelayedLinear: this is the state of a layer with max_delay={state['max_delay']}, but this one has {self.max_delay}")
-        self.interpolation, self.width = str(state["interpolation"]), float(state["width"])
-
-    @torch.no_grad()
-    def round_(self) -> DelayedLinear:
-        """Rounds the delays to whole steps, as deployment has them, and spreads them no more."""
-        self.delay.copy_(self.delay.clamp(0, self.max_delay).round())
-        self.interpolation = "linear"
-        return self
+    def _computed(self, x: Tensor, past: Tensor | None) -> Tensor:
+        return OPERATOR(x, self.weight, self.delay, self.bias, max_delay=self.max_delay, interpolation=self.interpolation,
+                        width=self.width, past=past)  # fmt: skip
 
     @torch.no_grad()
     def deployed(self) -> Sequential:
@@ -132,5 +163,4 @@ class DelayedLinear(StatefulModule):
 
     def extra_repr(self) -> str:
         per = "input" if self.delay.dim() == 1 else "synapse"
-        form = self.interpolation if self.interpolation == "linear" else f"{self.interpolation}, width={self.width}"
-        return f"{self.in_features}, {self.out_features}, max_delay={self.max_delay}, per={per}, interpolation={form}"
+        return f"{self.in_features}, {self.out_features}, max_delay={self.max_delay}, per={per}, interpolation={self._form()}"
