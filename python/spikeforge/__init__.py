@@ -6,6 +6,7 @@
     spikeforge.accelerate   replaces the neurons of a network of SpikingJelly, snnTorch or Norse
     spikeforge.Monitor      records outputs and states while a network runs
     spikeforge.packed_activations   keeps spikes as bits for the backward pass
+    spikeforge.checkpointed runs sequences longer than memory
     spikeforge.Online       trains a network while its sequence runs
     spikeforge.count        counts spikes and synaptic operations
     spikeforge.plot         draws spikes and states
@@ -34,6 +35,7 @@ from spikeforge._version import __version__
 if TYPE_CHECKING:
     from spikeforge import demo, nir, nn, ops, plasticity, plot, rules, surrogate
     from spikeforge.accelerate import accelerate
+    from spikeforge.checkpointing import checkpointed
     from spikeforge.connecting import Connectivity, Projection, connect
     from spikeforge.count import count
     from spikeforge.custom_op import CudaKernel, CustomOp, custom_op
@@ -92,6 +94,7 @@ _FROM = {
     "accelerate": "accelerate",
     "add_gradient": "trace",
     "bernoulli": "trace",
+    "checkpointed": "checkpointing",
     "connect": "connecting",
     "count": "count",
     "custom_gradient": "trace",
@@ -130,6 +133,7 @@ __all__ = [
     "accelerate",
     "add_gradient",
     "bernoulli",
+    "checkpointed",
     "connect",
     "count",
     "custom_gradient",

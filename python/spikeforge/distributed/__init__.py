@@ -1,0 +1,5 @@
+"""Training over ranks, on torch.distributed."""
+
+from spikeforge.distributed.sharding import register
+
+register()
