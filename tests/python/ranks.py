@@ -61,9 +61,11 @@ def _require(backend, world_size):
 
 def _answers(pipes, deadline):
     waiting, answers, broken = dict(enumerate(pipes)), {}, {}
-    while waiting and not broken:
+    while waiting:
         wait(waiting.values(), max(0.0, deadline - time.monotonic()))
         ready = [rank for rank, pipe in waiting.items() if pipe.poll()]
+        if not ready and broken:
+            break
         if not ready:
             pytest.fail(f"rank {', '.join(map(str, waiting))} did not answer in time", pytrace=False)
         for rank in ready:
@@ -75,6 +77,7 @@ def _answers(pipes, deadline):
                 answers[rank] = torch.load(io.BytesIO(answer), weights_only=False)
             else:
                 broken[rank] = trace
+                deadline = min(deadline, time.monotonic() + 2)  # others may know better why
     if broken:
         pytest.fail("\n".join(f"rank {rank}: {trace}" for rank, trace in broken.items()), pytrace=False)
     return [answers[rank] for rank in range(len(pipes))]

@@ -281,7 +281,8 @@ def _unpack(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> DTensor:
     size = list(shape)
     for i, placement in enumerate(placements):
         if isinstance(placement, Shard):
-            size[placement.dim] = _share(size[placement.dim], mesh.size(i), mesh.get_local_rank(i))
+            first, last = own_range(size[placement.dim], mesh.size(i), mesh.get_local_rank(i))
+            size[placement.dim] = last - first
     own, stride = [0] * len(size), 1
     for dim in sorted(range(len(size)), key=lambda d: (strides[d], -d)):
         own[dim], stride = stride, stride * max(size[dim], 1)
@@ -289,10 +290,30 @@ def _unpack(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> DTensor:
     return _of_shards(local, mesh, placements, shape, strides)
 
 
-def _share(size: int, ranks: int, rank: int) -> int:
-    """How many of `size` a rank has, as torch.chunk deals them."""
-    each = -(-size // ranks)
-    return min(size, (rank + 1) * each) - min(size, rank * each)
+def own_range(count: int, ranks: int, rank: int) -> tuple[int, int]:
+    """First and last of `count` that a rank has, as torch.chunk deals them."""
+    each = -(-count // ranks)
+    return min(count, rank * each), min(count, (rank + 1) * each)
+
+
+def _rows_product(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> DTensor:
+    """Of rows on several ranks each has a part of the sum; of columns, columns."""
+    a, b = args
+    mesh, into_a, into_b, result = a.device_mesh, [], [], []
+    for of_a, of_b in zip(a.placements, b.placements):
+        rows = [p for p in (of_a, of_b) if _is_plain_shard(p) and p.dim < a.dim() - 1]
+        if rows:
+            placed = rows[0], rows[0], Partial()
+        elif _is_plain_shard(of_a):
+            placed = of_a, Replicate(), Shard(0)
+        elif _is_plain_shard(of_b):
+            placed = Replicate(), of_b, Shard(1)
+        else:
+            placed = Replicate(), Replicate(), Replicate()
+        for placements, placement in zip((into_a, into_b, result), placed):
+            placements.append(placement)
+    local = op(_redistributed(a, into_a), _redistributed(b, into_b))
+    return _wrapped(local, mesh, result, (a.shape[-1], b.shape[-1]))
 
 
 # --- registration
@@ -311,15 +332,18 @@ def _is_of_neurons(schema: Any) -> bool:
     return schema.name.endswith("_forward") and any(result.name == "checkpoints" for result in schema.returns)
 
 
-def register() -> None:
+def _register() -> None:
     """Tells torch how DTensor runs our operators; those of all neurons are found by their schemas."""
     schemas = [s for s in torch._C._jit_get_all_schemas() if s.name.startswith("spikeforge::")]
     neurons = {s.name.removeprefix("spikeforge::").removesuffix("_forward") for s in schemas if _is_of_neurons(s)}
     families = dict.fromkeys(neurons, NEURON) | FAMILIES
     rules = {f"{name}{part}": partial(_run, f) for name, f in families.items() for part in ("", "_forward", "_backward")}
-    rules |= {"pack_spikes": _pack, "unpack_spikes": _unpack}
+    rules |= {"pack_spikes": _pack, "unpack_spikes": _unpack, "rows_product": _rows_product}
     for schema in schemas:
         run = rules.get(schema.name.removeprefix("spikeforge::"))
         if run is not None:
             name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
             torch.library.register_torch_dispatch(name, DTensor, partial(_rule, run))
+
+
+_register()
