@@ -99,6 +99,7 @@ class Call:
         self.given = dict(zip((a.name for a in op._schema.arguments), args)) | kwargs
         leader = self._leader()
         self.shape, self.rank, self.mesh = leader.shape, leader.dim(), leader.device_mesh
+        self.order = _order_of(leader.shape, leader.stride())
         self.channel_dim = _channel_dim(self.rank, self.given)
         self.placements = self._common_placements(leader)
 
@@ -200,7 +201,9 @@ class Call:
             dim = self._dim_of_result(name, local, placement.dim)
             if dim is not None:
                 placements[i], shape[dim] = Shard(dim), self.shape[placement.dim]
-        return _wrapped(local, self.mesh, placements, shape)
+        hidden = self.rank - local.dim()
+        order = [d - hidden for d in self.order if d >= hidden] if hidden >= 0 and role is None else None
+        return _wrapped(local, self.mesh, placements, shape, order)
 
     def _dim_of_result(self, name: str, local: Tensor, d: int) -> int | None:
         if self.family.roles.get(name) == "channels":
@@ -227,7 +230,8 @@ class Call:
         for i, placement in enumerate(self.placements):
             if isinstance(placement, Shard) and placements[i].is_replicate():
                 placements[i] = Partial()
-        return _wrapped(local, self.mesh, placements, shape)
+        order = _order_of(of.shape, of.stride()) if len(shape) == of.dim() else None
+        return _wrapped(local, self.mesh, placements, shape, order)
 
 
 def _listed(value: Any, keep_none: bool = False) -> list[Any]:
@@ -256,11 +260,26 @@ def _of_shards(local: Tensor, mesh: Any, placements: Sequence[Placement], shape:
     return DTensor(local, DTensorSpec(mesh, tuple(placements), tensor_meta=meta), requires_grad=False)
 
 
-def _wrapped(local: Tensor, mesh: Any, placements: Sequence[Placement], shape: Sequence[int]) -> DTensor:
-    strides, stride = [0] * local.dim(), 1
-    for dim in sorted(range(local.dim()), key=lambda d: (local.stride(d), -d)):
-        strides[dim], stride = stride, stride * max(shape[dim], 1)
+def _wrapped(
+    local: Tensor, mesh: Any, placements: Sequence[Placement], shape: Sequence[int], order: Sequence[int] | None = None
+) -> DTensor:
+    """`order` has the dimensions from the slowest to the fastest: a rank without any numbers cannot tell."""
+    strides = _dense(shape, range(len(shape)) if order is None else order)
     return _of_shards(local, mesh, placements, shape, strides)
+
+
+def _dense(shape: Sequence[int], order: Sequence[int]) -> list[int]:
+    strides, stride = [0] * len(shape), 1
+    for dim in reversed(order):
+        strides[dim], stride = stride, stride * max(shape[dim], 1)
+    return strides
+
+
+def _order_of(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """From the slowest dimension to the fastest; as they are numbered where memory is not dense."""
+    order = sorted(range(len(shape)), key=lambda d: -strides[d])
+    is_dense = all(own == given or shape[d] == 1 for d, (own, given) in enumerate(zip(_dense(shape, order), strides)))
+    return order if is_dense else list(range(len(shape)))
 
 
 # --- spikes as bits: those of a shard, laid along the dimensions that are sharded
