@@ -19,7 +19,7 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._redistribute import redistribute_local_tensor
 
 # What ties a shard's draws to its place: an odd number, whose multiples differ in all bits of a seed.
-GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+GOLDEN = 0x9E3779B97F4A7C15
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Call:
             value = _redistributed(value, self._placed(name, value))
         elif value.dim() > 0 and role != "local":
             raise self._mixed(name)
-        return value + GOLDEN * self._shard_number() if role == "seed" else value
+        return value + _int64(GOLDEN * self._shard_number()) if role == "seed" else value
 
     def _shard_number(self) -> int:
         """Of the different shards of the leading tensor, which is this rank's."""
@@ -232,6 +232,10 @@ class Call:
                 placements[i] = Partial()
         order = _order_of(of.shape, of.stride()) if len(shape) == of.dim() else None
         return _wrapped(local, self.mesh, placements, shape, order)
+
+
+def _int64(number: int) -> int:
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _listed(value: Any, keep_none: bool = False) -> list[Any]:
