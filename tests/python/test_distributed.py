@@ -7,6 +7,7 @@ from torch import distributed, nn
 
 import spikeforge
 import spikeforge.nn as snn
+from documentation import code
 from ranks import on_ranks
 from spikeforge import rules
 
@@ -137,6 +138,15 @@ def product(mesh, homogeneous, kinds):
     return max((one - whole).abs().max().item() if one.numel() else 0.0 for one, whole in pairs)
 
 
+def of_the_page(mesh, x, own):
+    """Its programs run as they stand, on this device and as many ranks."""
+    names, text = {}, code("a sharded call") + code("a dealt matrix")
+    exec(text.replace('"cuda"', repr(mesh.device_type)).replace("(4,)", f"({mesh.size()},)"), names)
+    assert names["spikes"].placements == names["x"].placements and names["tau"].grad.placements[0].is_shard(0)
+    arrives = 0.1 * torch.bincount(names["matrix"].indices, minlength=4000)[names["share"](4000, mesh)]  # of each of 32 samples
+    return difference([names["arriving"].detach()], [arrives.expand(32, -1)])
+
+
 def differences(rank, world_size, device):
     """From one process, the largest of each kind."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -145,7 +155,7 @@ def differences(rank, world_size, device):
     mesh = init_device_mesh(device, (world_size,))
     x = (2 * torch.randn(STEPS, BATCH, 6, **F64)).to(device)
     own = slice(rank * BATCH // world_size, (rank + 1) * BATCH // world_size)
-    seen = {way.__name__: way(mesh, x, own) for way in (under_ddp, under_fsdp, on_shards, with_an_empty_batch)}
+    seen = {way.__name__: way(mesh, x, own) for way in (under_ddp, under_fsdp, on_shards, with_an_empty_batch, of_the_page)}
     products = [(homogeneous, kinds) for homogeneous in (False, True) for kinds in (1, 2)]
     return seen | {("product", *options): product(mesh, *options) for options in products}
 
@@ -165,6 +175,10 @@ def test_gradients_of_ranks_are_those_of_one_process(seen, way):
 
 def test_a_rank_without_samples_has_the_statistics_of_the_others(seen):
     assert seen["with_an_empty_batch"] < 1e-10
+
+
+def test_the_programs_of_the_page_run(seen):
+    assert seen["of_the_page"] < 1e-5
 
 
 @pytest.mark.parametrize("homogeneous", [False, True])
