@@ -28,7 +28,7 @@ import spikeforge.nn as snn
 
 INPUTS = 64
 # glibc raises the size from which memory is the system's own as it goes, and fragments its heap between what graphs keep.
-OF_GLIBC = {"MALLOC_MMAP_THRESHOLD_": "1000000"}
+OF_GLIBC = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
 class Sequence:
@@ -45,7 +45,8 @@ class Sequence:
 
 def network(options):
     torch.manual_seed(0)
-    parts = nn.Linear(INPUTS, options.neurons), snn.LIF(v_threshold=0.3), nn.Linear(options.neurons, 10), snn.LI(tau=10.0)
+    first, last = nn.Linear(INPUTS, options.neurons), nn.Linear(options.neurons, 10)
+    parts = snn.TimeDistributed(first), snn.LIF(v_threshold=0.3), snn.TimeDistributed(last), snn.LI(tau=10.0)
     return snn.Sequential(*parts).to(options.device)
 
 
@@ -113,8 +114,8 @@ def times(options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--neurons", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--neurons", type=int, default=256)
     parser.add_argument("--segment", type=int, default=1000, help="steps in a segment")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=pathlib.Path)

@@ -25,7 +25,8 @@ def checkpointed(
 ) -> tuple[Any, Any]:
     """Runs a sequence in segments, the states of one handed to the next, and computes each once more when its gradient is due.
 
-    So a sequence needs the memory of one segment and of the states between segments, and at most one more forward pass.
+    So a sequence needs the memory of one segment, of the states between segments and of autograd's nodes, a few for each operator
+    that `run` calls; and at most one more forward pass.
     Results and gradients are those of the whole sequence in one call: bit for bit where nothing is summed over steps, else
     within rounding. Random numbers are the same the second time, those of neurons that draw and torch's own.
 

@@ -89,7 +89,7 @@ def test_the_python_programs_of_recurrent_layers_run():
 def test_the_programs_of_long_sequences_run():
     names = {}
     exec(code("a sequence in segments"), names)
-    weight = names["net"][0].weight
+    weight = names["first"].module.weight
     assert names["loss"] > 0 and weight.grad.abs().max() > 0
     before = weight.detach().clone()
     exec(code("truncated backpropagation"), names)
