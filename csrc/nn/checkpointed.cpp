@@ -68,9 +68,9 @@ struct Call : torch::CustomClassHolder {
 
 // Of the states before a segment, and of the parameters behind them.
 struct SegmentRule : torch::autograd::Function<SegmentRule> {
-  static variable_list forward(AutogradContext* ctx, const c10::intrusive_ptr<Call>& call, const variable_list& given) {
+  static variable_list forward(AutogradContext* ctx, const c10::intrusive_ptr<Call>& call, at::TensorList given) {
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
-    ctx->save_for_backward(given);
+    ctx->save_for_backward(given.vec());
     ctx->set_materialize_grads(false);
     return (*call)(variable_list(given.begin(), given.begin() + call->n_states));
   }
@@ -133,7 +133,7 @@ Segment checkpointed(SegmentRun run, std::int64_t segments, const std::vector<at
     given.insert(given.end(), parameters.begin(), parameters.end());
     const auto n_states = static_cast<std::int64_t>(all.states.size());
     const auto call = c10::make_intrusive<Call>(run, number, n_states, RandomState(gpu_among(given)));
-    variable_list results = SegmentRule::apply(call, given);
+    variable_list results = SegmentRule::apply(call, at::TensorList(given));
     TORCH_CHECK_VALUE(number == 0 || results.size() == all.states.size() + 1, "checkpointed: segment ", number,
                       " returned ", results.size() - 1, " states, but those before ", all.states.size());
     all.output = all.output.defined() ? all.output + results[0] : results[0];

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/mm.h>
 #include <c10/core/DispatchKeySet.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 
 namespace spikeforge::ops {
 namespace {
@@ -20,6 +21,11 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 }
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { library.impl("rows_product", TORCH_FN(product)); }
+
+// Where something is to be differentiated, the product is of torch's operators.
+SPIKEFORGE_KERNELS(Autograd, library) {
+  library.impl("rows_product", torch::autograd::autogradNotImplementedFallback());
+}
 
 bool is_of_subclass(const at::Tensor& t) { return t.key_set().has(c10::DispatchKey::Python); }
 
