@@ -1,9 +1,11 @@
 """Operators on torch's DTensor: what ranks compute of their shards is what one process computes of the whole, and what
 is sharded over samples or neurons stays so."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
-from torch import nn
 
 import spikeforge  # noqa: F401, which registers the rules
 from ranks import on_ranks
@@ -225,3 +227,9 @@ def test_shards_give_what_the_whole_gives_and_stay_sharded_where_they_can(seen, 
 def test_what_is_true_of_single_calls(seen):
     for _, claims in seen:
         assert all(claims.values()), claims
+
+
+def test_rules_are_there_whatever_is_imported_first():
+    program = "import sys, spikeforge; before = set(sys.modules); import torch.distributed.tensor; print(set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "'spikeforge.distributed.sharding'" in done.stdout

@@ -42,6 +42,7 @@ class Family:
 #   channels [C, ...], along the dimension of channels;
 #   whole    on every rank, as a matrix is;
 #   seed     a number, and another one for each shard;
+#   saved    by a recurrent layer: what its neurons heard, and checkpoints;
 #   local    made by one operator for another on the same rank, of whatever shape.
 NEURON_ROLES = {"checkpoints": "local", "lengths": "samples", "start": "steps", "seed": "seed", "offset": "whole"}
 OF_CHANNELS = dict.fromkeys(("weight", "bias", "mean", "var", "rstd", "grad_mean", "grad_var", "numbers"), "channels")
@@ -64,19 +65,15 @@ def _channels(rank: int, given: dict[str, Any]) -> range:
 
 
 def _channel_dim(rank: int, given: dict[str, Any]) -> int:
-    return given.get("channel_dim", 2) % rank
+    return given.get("channel_dim", 2) % max(rank, 1)
 
 
 NEURON = Family(_all_but_time, roles=NEURON_ROLES)
 RECURRENT = Family(_samples, ("inputs", "arguments"), NEURON_ROLES | {"w": "whole", "saved": "saved"}, ("arguments",))
 # Statistics of the samples of all ranks are what a module computes by torch's operators, and hands in.
-NORMALISED = Family(
-    _channels, roles=NEURON_ROLES | OF_CHANNELS, differentiated=("inputs", "states", "params")
-)
+NORMALISED = Family(_channels, roles=NEURON_ROLES | OF_CHANNELS, differentiated=("inputs", "states", "params"))
 POOLING = Family(_all_but_images, ("x", "grad"))
-DELAYED = Family(
-    _samples, ("x",), dict.fromkeys(("weight", "delay", "bias"), "whole"), ("x", "weight", "delay", "past")
-)
+DELAYED = Family(_samples, ("x",), dict.fromkeys(("weight", "delay", "bias"), "whole"), ("x", "weight", "delay", "past"))
 STATISTICS = Family(_channels, roles=OF_CHANNELS)
 
 FAMILIES = {
@@ -117,7 +114,7 @@ class Call:
 
     def _common_placements(self, leader: DTensor) -> list[Placement]:
         """Those of the leading tensor: on each dimension of the mesh it is sharded as the first argument is that is
-        sharded over what may be."""
+        sharded over what may be. Gradients have no say: what is kept for them lies as the forward pass had it."""
         allowed = set(self.family.shardable(self.rank, self.given))
         found: list[Placement] = [Replicate()] * self.mesh.ndim
         others = [(n, t) for n, value in self.given.items() if not n.startswith("grad") for t in _listed(value)]
@@ -189,7 +186,7 @@ class Call:
     def whole(self, name: str, local: Any) -> Any:
         role = self.family.roles.get(name)
         if isinstance(local, (list, tuple)):
-            if role == "saved":  # of a recurrent layer: what its neurons heard, and checkpoints
+            if role == "saved":
                 return [self.whole("", one) if i == 0 else one for i, one in enumerate(local)]
             return [self.whole(name, one) for one in local]
         if role == "local":
@@ -259,7 +256,9 @@ def _redistributed(t: DTensor, placements: Sequence[Placement]) -> Tensor:
     return redistribute_local_tensor(t._local_tensor, t._spec, target)
 
 
-def _of_shards(local: Tensor, mesh: Any, placements: Sequence[Placement], shape: Sequence[int], stride: Sequence[int]) -> DTensor:
+def _of_shards(
+    local: Tensor, mesh: Any, placements: Sequence[Placement], shape: Sequence[int], stride: Sequence[int]
+) -> DTensor:
     meta = TensorMeta(torch.Size(shape), tuple(stride), local.dtype)
     return DTensor(local, DTensorSpec(mesh, tuple(placements), tensor_meta=meta), requires_grad=False)
 
@@ -306,9 +305,7 @@ def _unpack(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> DTensor:
         if isinstance(placement, Shard):
             first, last = own_range(size[placement.dim], mesh.size(i), mesh.get_local_rank(i))
             size[placement.dim] = last - first
-    own, stride = [0] * len(size), 1
-    for dim in sorted(range(len(size)), key=lambda d: (strides[d], -d)):
-        own[dim], stride = stride, stride * max(size[dim], 1)
+    own = _dense(size, _order_of(shape, strides))
     local = op(packed._local_tensor.flatten(), valid, size, own, *rest, **kwargs)
     return _of_shards(local, mesh, placements, shape, strides)
 
