@@ -22,7 +22,7 @@ import torch
 from torch import distributed
 
 
-def on_ranks(world_size, function, *args, backend="gloo", timeout=60):
+def on_ranks(world_size, function, *args, backend="gloo", timeout=120):
     """What `function(rank, *args)` returned on each rank, as torch.save can keep it, in the order of ranks.
 
     Fails with the trace of the first rank that raised, and, after `timeout` seconds, with those that did not answer:

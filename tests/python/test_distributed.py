@@ -164,7 +164,7 @@ def differences(rank, world_size, device):
 def seen(request):
     """Of all ranks."""
     count, device = request.param.split(" on ")
-    of_ranks = on_ranks(int(count), differences, int(count), device, backend="nccl" if device == "cuda" else "gloo", timeout=120)
+    of_ranks = on_ranks(int(count), differences, int(count), device, backend="nccl" if device == "cuda" else "gloo")
     return {name: max(of_rank[name] for of_rank in of_ranks) for name in of_ranks[0]}
 
 
