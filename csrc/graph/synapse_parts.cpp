@@ -1,7 +1,6 @@
 #include <spikeforge/graph/internal/copy.h>
 #include <spikeforge/graph/synapse_parts.h>
 
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,7 +13,7 @@ enum class Takes : std::uint8_t { states, traces, all };
 SynapseBlock chosen(const Synapse& synapse, const SynapseBlock& block, bool after, Takes takes) {
   const std::span<const Id> results = block.graph.results();
   std::vector<Id> wanted;
-  SynapseBlock made{.graph = {}, .states = {}, .traces = {}};
+  SynapseBlock made{.graph = Graph(), .states = {}, .traces = {}};
   if (takes != Takes::traces) {
     made.states = block.states;
     wanted.assign(results.begin(), results.begin() + static_cast<std::ptrdiff_t>(block.states.size()));
@@ -51,16 +50,13 @@ SynapseBlock idle(const Synapse& synapse, bool after) {
 }  // namespace
 
 SynapseParts parts_of(const Synapse& s) {
-  Synapse header{.name = s.name,
-                 .states = s.states,
-                 .traces = s.traces,
-                 .params = s.params,
-                 .signals = s.signals,
-                 .pre = {},
-                 .post = {},
-                 .each_step = {},
-                 .on_signal = std::vector<std::optional<SynapseBlock>>(s.signals.size()),
-                 .decays = {}};
+  Synapse header;
+  header.name = s.name;
+  header.states = s.states;
+  header.traces = s.traces;
+  header.params = s.params;
+  header.signals = s.signals;
+  header.on_signal.resize(s.signals.size());
   SynapseParts parts{header, header, header};
   parts.before.pre = chosen(s, s.pre, false, Takes::traces);
   parts.arrival.pre = chosen(s, s.pre, false, Takes::states);

@@ -63,7 +63,8 @@ class SynapseTracer {
   }
 
   Synapse synapse() {
-    made_.pre = events_.on_pre ? block(events_.on_pre, "on pre") : SynapseBlock{.graph = arguments(false)};
+    made_.pre = events_.on_pre ? block(events_.on_pre, "on pre")
+                               : SynapseBlock{.graph = arguments(false), .states = {}, .traces = {}};
     if (!made_.pre.sends) {
       made_.pre.sends = made_.pre.sends_by_itself = true;
       made_.pre.graph.add_result(0);
@@ -98,7 +99,7 @@ class SynapseTracer {
     const Recording recording(graph);
     SynapseEvent happens(recording);
     event(happens);
-    SynapseBlock block{.graph = {}, .states = {}, .traces = {}};
+    SynapseBlock block{.graph = Graph(), .states = {}, .traces = {}};
     const auto take = [&](const auto& list, std::vector<std::size_t>& changed) {
       for (std::size_t i = 0; i < list.size(); ++i)
         for (const auto& [name, value] : happens.next_)
