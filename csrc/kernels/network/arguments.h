@@ -62,7 +62,26 @@ struct Arguments {
   Int probe_count, probe_row;  // their row of the first step
   Int own_threads;             // of a block, that step its neurons; the others send what goes later
   Int pieces;                  // in which a row is shared among warps
+  // Of a network that has a part of the neurons of a larger one, of `whole`: the number of each there, by which it is
+  // driven, [size]; else null.
+  const int* numbers;
+  Int whole;
   Drive drives[most_drives];
+};
+
+// Of network_exchange.cuh: the spikes of some steps, from own neurons to a list, and from the lists of all ranks to the
+// ring. A list is how many there are, and then of each its step times the rank's neurons, plus the neuron; what exceeds
+// `room` is counted alone.
+struct ExchangeArguments {
+  Arguments network;           // whose matrix has rows of the whole network's neurons
+  const unsigned char* fired;  // [steps, neurons of this rank], which *network.step is behind
+  Int steps, room;
+  unsigned* own;         // [1 + room]; its count is 0 before, and again when all are sent
+  const unsigned* all;   // [ranks, 1 + room]
+  const int* numbers;    // [ranks, most neurons of a rank]: whose they are in the whole network
+  const Int* neurons;    // [ranks]
+  Int ranks, most_neurons;
+  unsigned* most;        // becomes the longest list that there was, if that is more than it is
 };
 
 // Of near_first.cuh: the matrix, which changes, and how many connections of a row have delay 1.
@@ -77,7 +96,8 @@ struct NearArguments {
 
 static_assert(sizeof(Spike) == 16 && sizeof(Drive) == 6 * 8 && sizeof(Probe) == 4 * 8, "no padding");
 static_assert(sizeof(NearArguments) == 6 * 8 &&
-                  sizeof(Arguments) == sizeof(event::ProductArguments) + (5 + 8 + 4 + 6 * most_drives) * 8,
+                  sizeof(Arguments) == sizeof(event::ProductArguments) + (5 + 8 + 6 + 6 * most_drives) * 8 &&
+                  sizeof(ExchangeArguments) == sizeof(Arguments) + 10 * 8,
               "words without padding");
 
 }  // namespace network

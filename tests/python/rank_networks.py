@@ -1,0 +1,181 @@
+"""The networks of test_ranks.py, and what each of its processes does with them: as a program it is one rank.
+
+    python rank_networks.py RANK RANKS STORE RESULT TASK
+
+saves what task TASK found, of rank 0 all and of others what they have, in RESULT.RANK.
+"""
+
+import datetime
+import os
+import pathlib
+import sys
+
+import torch
+
+import spikeforge
+from spikeforge import rules
+
+LIF = """
+neuron lif(x; v, wait; leak) {
+  h = leak * v + x
+  resting = wait > 0
+  s = where(resting, 0, spike(h - 1, none))
+  return s
+  v' = where(resting, v, select(s, 0, h))
+  wait' = select(s, 3, maximum(wait - 1, 0))
+}
+"""
+TWO_INPUTS = "neuron two(a, b; v) { h = 0.8 * v + a - b; s = spike(h - 1, none); return s; v' = select(s, 0, h) }"
+NOISY = "neuron noisy(x; v) { h = 0.9 * v + x + 0.05 * normal(); s = spike(h - 1, none); return s; v' = select(s, 0, h) }"
+TIMEOUT = 20  # s, of a process that waits for one that is gone
+STEPS = 90
+
+
+def split(group=None, device="cpu", dtype=torch.float32, seed=3, deterministic=False, noisy=True):
+    """Populations that all ranks have a share of: two inputs, every rule, drives that overlap, neurons that draw."""
+    made = spikeforge.Network(seed=seed, dtype=dtype, device=device, group=group, deterministic=deterministic)
+    a = made.populate("a", 61, LIF, states={"v": torch.linspace(0, 0.9, 61)}, leak=0.9)
+    b = made.populate("b", 26, LIF, leak=torch.linspace(0.8, 0.95, 26))
+    c = made.populate("c", 15, TWO_INPUTS)
+    d = made.populate("d", 37, NOISY if noisy else LIF.replace("lif", "other"), **({} if noisy else {"leak": 0.9}))
+    e = made.populate("e", 3, NOISY if noisy else LIF.replace("lif", "other"), **({} if noisy else {"leak": 0.9}))
+    weight, delay = rules.normal(0.09, 0.05), rules.uniform(2, 9)
+    for source in (a, b, c, d):
+        for target in (a, b, c):
+            made.project(source, target, rules.fixed_total(5 * len(target)), weight=weight, delay=delay)
+    made.project(a, d, rules.fixed_in_degree(6, autapses=False), weight=weight, delay=delay)
+    made.project(d, d, rules.fixed_in_degree(5, autapses=False, multapses=False), weight=weight, delay=2)
+    made.project(b, d, rules.fixed_out_degree(4), weight=0.1, delay=delay)
+    made.project(e, a, rules.all_to_all(), weight=0.02, delay=3)
+    made.project(a, a, rules.one_to_one(), weight=-0.1, delay=delay)
+    made.project(a, c, rules.fixed_probability(0.2), weight=0.1, delay=4, into="b")
+    made.project(c, e, rules.arrays(torch.arange(15), torch.arange(15) % 3), weight=torch.linspace(0.1, 0.3, 15), delay=torch.arange(15) + 2)
+    made.inject(a, 0.07)
+    made.inject(c, torch.linspace(0.1, 0.3, 15), into="a")
+    made.drive(a, 0.3, weight=0.2)
+    made.drive(b, torch.linspace(0.5, 2, 26), weight=0.15)
+    made.drive(b, 0.2, weight=0.1)
+    made.drive(c, 0.5, weight=0.3, into="a")
+    made.drive(d, 0.4, weight=0.15)
+    return made, (a, b, c, d, e)
+
+
+def areas(group=None, device="cpu", dtype=torch.float32, deterministic=False, count=5):
+    """Areas whose own connections take a step and more, and those between them 11 and more."""
+    made = spikeforge.Network(seed=5, dtype=dtype, device=device, group=group, deterministic=deterministic)
+    populations = []
+    for k in range(count):
+        e = made.populate(f"e{k}", 40, LIF, area=f"area {k}", leak=0.9)
+        i = made.populate(f"i{k}", 11, LIF, area=f"area {k}", leak=0.8)
+        populations.append((e, i))
+        for source, weight in ((e, 0.12), (i, -0.2)):
+            for target in (e, i):
+                made.project(source, target, rules.fixed_in_degree(7), weight=rules.normal(weight, 0.02), delay=rules.uniform(1, 5))
+        made.drive(e, 0.6, weight=0.3)
+        made.drive(i, 0.5, weight=0.3)
+    for k, (e, _) in enumerate(populations):
+        made.project(e, populations[(k + 1) % count][0], rules.fixed_total(150), weight=rules.normal(0.1, 0.02), delay=rules.uniform(11, 20))
+    return made, [p for pair in populations for p in pair]
+
+
+def run(made, steps=STEPS):
+    """In two calls, whose ends are not those of blocks; with states of neurons here and there."""
+    network, populations = made
+    probes = [(p, "v", [0, len(p) - 1, len(p) // 2]) for p in populations]
+    first = spikeforge.simulate(network, steps // 3 + 1, states=probes)
+    second = spikeforge.simulate(network, steps - steps // 3 - 1, states=probes)
+    found = [network.gather(r) if network.group else r for r in (first, second)]
+    states = [torch.cat(pair).cpu() for pair in zip(*(r.states for r in found))]
+    return {"steps": torch.cat([r.steps for r in found]).cpu(), "neurons": torch.cat([r.neurons for r in found]).cpu(), "states": states}
+
+
+def said(call, *arguments):
+    try:
+        call(*arguments)
+    except (ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return "nothing"
+
+
+def checks(rank, group, saved):
+    """Everything that ranks that live do, in one start of them."""
+    found = {"split": run(split(group)), "double": run(split(group, dtype=torch.float64))}
+    network, populations = split(group)
+    built = network.build()
+    found["built"] = (built.indices, built.indptr, built.weights, built.delays)
+    found["share"] = network.share()
+    spikeforge.simulate(network, 40)
+    state = network.state_dict()
+    found["state"] = state
+    found["after"] = run((network, populations), 30)
+    resumed = split(group)
+    resumed[0].load_state_dict(torch.load(saved))
+    found["resumed"] = run(resumed, 30)
+    if group.size() <= 5:
+        found["areas"] = run(areas(group))
+        network, _ = areas(group)
+        network.build()
+        found["share of areas"] = network.share()
+    quiet = spikeforge.Network(group=group)
+    quiet.populate("p", 3, LIF, leak=0.9)
+    found["quiet"] = len(spikeforge.simulate(quiet, 5).steps)
+    burst = spikeforge.Network(seed=1, group=group)  # more spikes of a block than lists have room for
+    p = burst.populate("p", 2000, LIF, leak=torch.linspace(0.5, 0.99, 2000))
+    burst.project(p, p, rules.one_to_one(), weight=0.1, delay=7)
+    burst.inject(p, torch.linspace(0.3, 1.2, 2000))
+    found["burst"] = {k: v for k, v in run((burst, [p]), 40).items()}
+    found["said"] = {
+        "seed": said(lambda: split(group, seed=3 + rank)[0].build()),
+        "populations": said(lambda: areas(group, count=5 + rank)[0].build()),
+        "few areas": said(lambda: areas(group, count=1)[0].build()),
+        "plastic": said(lambda: learning(group)),
+    }
+    network, _ = split(group)
+    network.build()
+    found["said"]["steps"] = said(lambda: spikeforge.simulate(network, 1 if rank == 0 else 2))
+    return found
+
+
+def learning(group):
+    made, (a, *_) = split(group)
+    made.project(a, a, rules.one_to_one(), delay=1, plasticity=spikeforge.plasticity.pair_stdp())
+
+
+def dies(rank, group, saved):
+    """Rank 1 is gone after a while."""
+    network, _ = split(group)
+    spikeforge.simulate(network, 5)
+    if rank == 1:
+        os._exit(0)
+    return {"said": said(lambda: spikeforge.simulate(network, 5))}
+
+
+def on_gpus(rank, group, saved):
+    device = torch.device("cuda", rank)
+    found = {}
+    for name, make in (("split", split), ("areas", areas)):
+        noise = {"noisy": False} if make is split else {}
+        found[name] = run(make(group, device=device, deterministic=True, **noise))
+        found[f"{name} by atomics"] = run(make(group, device=device), 400)
+    network, _ = areas(group, device=device)
+    network.build()
+    found["share of areas"] = network.share()
+    return found
+
+
+def main():
+    rank, ranks, store, result, task = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:6]
+    torch.set_num_threads(1)
+    backend = "nccl" if task == "on_gpus" else "gloo"
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+    torch.distributed.init_process_group(
+        backend, store=torch.distributed.FileStore(store, ranks), rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=TIMEOUT)
+    )
+    found = globals()[task](rank, torch.distributed.group.WORLD, str(pathlib.Path(store).with_name("saved.pt")))
+    torch.save(found, f"{result}.{rank}")
+    os._exit(0)  # a group whose processes are at different calls cannot be ended in order
+
+
+if __name__ == "__main__":
+    main()
