@@ -50,6 +50,8 @@ struct RateTables {
   }
 };
 
+constexpr std::int64_t steps_of_a_graph = 50;
+
 template <class T>
 at::Tensor on_device(const std::vector<T>& numbers, at::ScalarType type, c10::Device device) {
   at::Tensor t = at::empty({std::ssize(numbers)}, type);
@@ -160,7 +162,7 @@ bool GpuSteps::plan() {
 
 void GpuSteps::walk(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
   const c10::DeviceGuard guard(running_.buffer_.device());
-  counts_.zero_();
+  if (launch_.arguments.matrix.nnz > 0) counts_.zero_();  // of spikes that are sent later
   launch_.arguments.steps = steps;
   launch_.arguments.fired =
       fired.defined() ? reinterpret_cast<unsigned char*>(fired.mutable_data_ptr<bool>()) : nullptr;
@@ -177,13 +179,37 @@ void GpuSteps::run(std::int64_t steps, const at::Tensor& fired, std::int64_t row
     if (steps > 0) walk(steps, fired, row);
     return;
   }
+  const std::int64_t at_once = this->at_once();
+  if (!fired_in_graph_.defined())
+    fired_in_graph_ = at::empty({at_once, running_.size()}, running_.options().dtype(at::kBool));
+  for (std::int64_t done = 0; done < steps; done += at_once) {
+    const std::int64_t count = std::min(at_once, steps - done);
+    const at::Tensor here = fired_in_graph_.narrow(0, 0, count);
+    if (count == at_once && repeats() && graph_ != nullptr) {
+      graph_->replay();
+    } else {
+      run_blocks(count, here, row + done);
+      if (count == at_once && repeats())
+        graph_ = std::make_unique<LaunchGraph>(here, [&] { run_blocks(count, here, 0); });
+    }
+    if (fired.defined()) fired.narrow(0, done, count).copy_(here);
+  }
+}
+
+std::int64_t GpuSteps::at_once() const {
   const std::int64_t block = running_.block();
-  if (!fired.defined() && !fired_in_block_.defined())
-    fired_in_block_ = at::empty({block, running_.size()}, running_.options().dtype(at::kBool));
-  for (std::int64_t done = 0; done < steps; done += block) {
-    const std::int64_t count = std::min(block, steps - done);
-    const at::Tensor here = fired.defined() ? fired.narrow(0, done, count) : fired_in_block_.narrow(0, 0, count);
-    walk(count, here, row + done);
+  return block == 0 ? 1 : std::max(block, steps_of_a_graph / block * block);
+}
+
+// Whether launches take longer than what they launch, and are alike: states are recorded elsewhere each time.
+bool GpuSteps::repeats() const {
+  return 2 * running_.block() <= steps_of_a_graph && launch_.arguments.probe_count == 0;
+}
+
+void GpuSteps::run_blocks(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
+  for (std::int64_t done = 0; done < steps; done += running_.block()) {
+    const at::Tensor here = fired.narrow(0, done, std::min(running_.block(), steps - done));
+    walk(here.size(0), here, row + done);
     exchange_->run(here);
   }
 }
@@ -198,6 +224,7 @@ void GpuSteps::keep() {
 
 bool GpuSteps::goes_back() {
   if (exchange_ == nullptr || !exchange_->overflowed()) return false;
+  graph_ = nullptr;  // which knows the lists
   const std::vector<at::Tensor> now = running_.own_state();
   for (std::size_t i = 0; i < now.size(); ++i) now[i].copy_(kept_[i]);
   return true;

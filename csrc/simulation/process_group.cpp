@@ -24,7 +24,10 @@ class ProcessGroupRanks : public Ranks {
 
   void all_gather(const at::Tensor& own, const at::Tensor& all) override {
     at::Tensor from = own.view(-1), to = all.view(-1);
-    group_->_allgather_base(to, from)->wait();
+    c10d::AllgatherOptions options;
+    options.asyncOp = false;  // on the current stream
+    const auto work = group_->_allgather_base(to, from, options);
+    if (work) work->wait();
   }
 
  private:

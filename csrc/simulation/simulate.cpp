@@ -94,18 +94,18 @@ Recording by_operators(Running& running, std::int64_t steps, bool spikes, std::v
 }
 
 // Steps of a launch: so many that launching costs nothing beside them, and that spikes of all neurons take little room.
-std::int64_t steps_of_a_launch(const Running& running) {
+std::int64_t steps_of_a_launch(const Running& running, std::int64_t at_once) {
   constexpr std::int64_t most = 1024, most_spikes = std::int64_t{1} << 27;
   const std::int64_t steps =
       std::clamp(most_spikes / std::max<std::int64_t>(running.size(), 1), steps_at_once, most);
-  return running.block() == 0 ? steps : std::max(steps / running.block(), std::int64_t{1}) * running.block();
+  return std::max(steps / at_once, std::int64_t{1}) * at_once;
 }
 
 Recording by_one_kernel(Running& running, std::int64_t steps, bool spikes, std::vector<Probe> probes) {
   GpuRecord record(running, steps, probes);
   GpuSteps& walk = *running.gpu_steps();
   walk.record(probes, record.states());
-  const std::int64_t most = steps_of_a_launch(running);
+  const std::int64_t most = steps_of_a_launch(running, walk.at_once());
   const at::Tensor fired =
       spikes ? at::empty({std::min(steps, most), running.size()}, running.options().dtype(at::kBool)) : at::Tensor();
   for (std::int64_t done = 0; done < steps;) {

@@ -118,6 +118,26 @@ def test_a_rank_that_is_gone_is_missed_in_a_line(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_two_gpus_fire_as_one_does(tmp_path):
-    alone = {name: rank_networks.run(make("cuda"))for name, make in ()}
+    """Bit for bit where sums are deterministic; else as often."""
+    alone = {
+        "split": rank_networks.run(rank_networks.split(device="cuda", deterministic=True, noisy=False)),
+        "areas": rank_networks.run(rank_networks.areas(device="cuda", deterministic=True)),
+    }
+    counts = {
+        "split": len(rank_networks.run(rank_networks.split(device="cuda"), 400)["steps"]),
+        "areas": len(rank_networks.run(rank_networks.areas(device="cuda"), 400)["steps"]),
+    }
     for rank in start(tmp_path, 2, "on_gpus"):
-        pass
+        assert same(rank["split"], alone["split"]) and same(rank["areas"], alone["areas"])
+        for which, count in counts.items():
+            assert count > 1000 and abs(len(rank[f"{which} by atomics"]["steps"]) - count) < 0.05 * count
+        assert rank["share of areas"].block == 11
+        for which in ("areas", "split"):
+            assert same(rank[f"exact {which}"], rank_networks.run(rank_networks.exact(areas=which == "areas"), 240, states=False)), which
+
+
+@pytest.mark.gpu
+def test_areas_of_one_gpu_fire_as_those_of_the_cpu(cuda):
+    """Weights and rates are such that sums of a step are exact in any order."""
+    assert len(rank_networks.run(rank_networks.exact(device="cpu"))["steps"]) > 200
+    assert same(rank_networks.run(rank_networks.exact(device=cuda)), rank_networks.run(rank_networks.exact(device="cpu")))

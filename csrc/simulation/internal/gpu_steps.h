@@ -5,6 +5,7 @@
 #include <spikeforge/kernels/network/launch.h>
 #include <spikeforge/simulation/internal/gpu_exchange.h>
 #include <spikeforge/simulation/internal/group_call.h>
+#include <spikeforge/simulation/internal/launch_graph.h>
 #include <spikeforge/simulation/internal/running.h>
 
 #include <cstdint>
@@ -29,6 +30,9 @@ class GpuSteps {
   void keep();
   bool goes_back();
 
+  // Steps that are as fast as any; others are where they are no multiple of these.
+  std::int64_t at_once() const;
+
   // What `run` records of states from here on: [rows, neurons of the probe] each.
   void record(const std::vector<Probe>& probes, const std::vector<at::Tensor>& states);
 
@@ -39,6 +43,8 @@ class GpuSteps {
   void make_drives();
   bool plan();
   void walk(std::int64_t steps, const at::Tensor& fired, std::int64_t row);
+  void run_blocks(std::int64_t steps, const at::Tensor& fired, std::int64_t row);
+  bool repeats() const;
 
   Running& running_;
   std::deque<GroupCall> calls_;
@@ -49,7 +55,9 @@ class GpuSteps {
   kernels::NetworkPlan plan_;
   const jit::LoadedKernel* kernel_ = nullptr;
   std::unique_ptr<GpuExchange> exchange_;  // null: nothing goes between ranks or areas
-  at::Tensor fired_in_block_;              // bool [block, neurons], where they are not recorded
+  // Short blocks are replays of a graph of many.
+  std::unique_ptr<LaunchGraph> graph_;
+  at::Tensor fired_in_graph_;  // bool [steps, neurons]
   std::vector<at::Tensor> kept_;
 };
 
