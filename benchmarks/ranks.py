@@ -5,6 +5,7 @@
     torchrun --standalone --nproc_per_node 2 benchmarks/ranks.py --scale 0.05                  # two share its neurons
     torchrun --standalone --nproc_per_node 2 benchmarks/ranks.py --areas 2 --scale 0.05        # an area each
     torchrun --standalone --nproc_per_node 2 benchmarks/ranks.py --device cuda --areas 2 --scale 1
+    torchrun --standalone --nproc_per_node 2 benchmarks/ranks.py --late 1000 --areas 2         # each exchange 1 ms later, on the CPU
     torchrun --standalone --nproc_per_node 2 benchmarks/ranks.py --messages                    # an all-gather by bytes
     python benchmarks/ranks.py --model benchmarks/results/ranks_h200.json                      # fits, and extrapolates
 
@@ -31,6 +32,23 @@ import spikeforge  # noqa: E402
 
 WARM_UP = 500  # steps
 MESSAGES = [2**i for i in range(4, 23, 2)]  # bytes
+
+
+class Late(dist.ProcessGroup):
+    """A group whose messages take some microseconds more, as between machines that are far from each other."""
+
+    group_name = "late"
+
+    def __init__(self, group, microseconds):
+        super().__init__(group.rank(), group.size())
+        self.group, self.seconds = group, microseconds / 1e6
+        torch._C._distributed_c10d._register_process_group(self.group_name, self)
+
+    def allgather_into_tensor_coalesced(self, everything, own, options=None):
+        work = self.group.allgather_into_tensor_coalesced(everything, own)
+        work.wait()
+        time.sleep(self.seconds)
+        return work
 
 
 def start(device):
@@ -65,7 +83,7 @@ def step_of(options, group, device):
     after = made.share()
     steps = options.rounds * options.steps
     return dict(
-        scale=options.scale, areas=options.areas, drive=options.drive, ranks=group.size() if group else 1, neurons=share.neurons,
+        scale=options.scale, areas=options.areas, drive=options.drive, ranks=group.size() if group else 1, late=options.late, neurons=share.neurons,
         connections=share.connections, block=share.block, drawn=drawn, spikes=spikes, microseconds=min(times), mean=sum(times) / len(times),
         exchange=(after.seconds - before.seconds) / steps * 1e6, bytes_a_step=(after.bytes - before.bytes) / steps,
     )
@@ -128,6 +146,7 @@ def main():
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="of each process on the CPU")
+    parser.add_argument("--late", type=float, default=0, help="microseconds that are added to each exchange, on the CPU")
     parser.add_argument("--messages", action="store_true", help="time an all-gather alone")
     parser.add_argument("--model", type=pathlib.Path, help="what --json kept")
     parser.add_argument("--json", type=pathlib.Path)
@@ -137,6 +156,8 @@ def main():
         return
     torch.set_num_threads(options.threads)
     group, device = start(options.device)
+    if options.late:
+        group = Late(group, options.late)
     line = messages_of(group, device) if options.messages else step_of(options, group, device)
     if group is None or group.rank() == 0:
         print(json.dumps(line), flush=True)

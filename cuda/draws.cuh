@@ -38,8 +38,8 @@ struct DrawsOf<Cell, decltype(static_cast<int>(Cell::draws))> {
   static constexpr bool any = Cell::draws;
 };
 
-// Of a thread's W neurons. `in_order`: they lie in memory as in the shape, and the first has an index that is a multiple
-// of 4. Neighbours then begin with a multiple of W, and share calls of Philox.
+// Of a thread's W neurons. `in_order`: they lie in memory as in the shape, and the first has an index that is a
+// multiple of 4. Neighbours then begin with a multiple of W, and share calls of Philox.
 template <int W, bool in_order, bool neighbours>
 struct NeuronDraws {
   static constexpr bool share = in_order && neighbours && (W == 2 || W == 4);

@@ -214,7 +214,8 @@ struct GroupSteps : MultistepNeurons<Spec> {
           const int table = drive.tables[column];
           by[d][c] = 0;
           if (table == not_driven) continue;
-          by[d][c] = static_cast<const F*>(drive.weights)[column] * static_cast<F>(number(drive, column, index, step, table));
+          by[d][c] =
+              static_cast<const F*>(drive.weights)[column] * static_cast<F>(number(drive, column, index, step, table));
         }
     }
 

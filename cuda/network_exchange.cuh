@@ -49,7 +49,8 @@ __device__ __forceinline__ void send(const ExchangeArguments& a) {
       const Int step = place / neurons;
       const Spike spike = sender.row_of(a.numbers[rank * a.most_neurons + (place - step * neurons)]);
       const int now = static_cast<int>((first_step + step) % slots);
-      sender.template send<Part::all>(spike, static_cast<int>(task % pieces) * 32 + (threadIdx.x & 31), pieces * 32, now);
+      sender.template send<Part::all>(spike, static_cast<int>(task % pieces) * 32 + (threadIdx.x & 31), pieces * 32,
+                                      now);
     }
     task -= tasks;
   }

@@ -16,7 +16,8 @@ inline namespace CPU_CAPABILITY {
 // A neuron's place in the shape, of its place in memory.
 inline DoubleWord index_of(const DrawsView& view, std::int64_t i) {
   const std::int64_t row = i / view.fast, column = i % view.fast;
-  return static_cast<DoubleWord>(row / view.slow * (view.fast * view.slow) + column * view.slow + row % view.slow + view.first);
+  return static_cast<DoubleWord>(row / view.slow * (view.fast * view.slow) + column * view.slow + row % view.slow +
+                                 view.first);
 }
 
 template <class T>

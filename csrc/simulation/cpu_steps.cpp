@@ -30,9 +30,7 @@ std::vector<double> numbers_of(const at::Tensor& t) {
 
 CpuSteps::Cell::Cell(const Group& group, const GroupPart& part, std::vector<at::Tensor> inputs,
                      const at::Tensor& output)
-    : GroupCall(group, part, std::move(inputs), output, {}),
-      begin(group.begin + part.first),
-      end(begin + part.size) {
+    : GroupCall(group, part, std::move(inputs), output, {}), begin(group.begin + part.first), end(begin + part.size) {
   program = cpu::program_of(launch());
   scratch_bytes = program.loop.forward_scratch(launch(), program.context, program.largest_tile);
 }

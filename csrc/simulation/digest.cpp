@@ -26,7 +26,9 @@ class Digest {
   Digest& add(const at::Tensor& t) {
     if (!t.defined()) return add(std::int64_t{-1});
     const at::Tensor plain = t.cpu().contiguous();
-    return add(static_cast<std::int64_t>(plain.scalar_type())).add(plain.numel()).add(plain.const_data_ptr(), plain.nbytes());
+    return add(static_cast<std::int64_t>(plain.scalar_type()))
+        .add(plain.numel())
+        .add(plain.const_data_ptr(), plain.nbytes());
   }
   std::int64_t sum() const { return static_cast<std::int64_t>(sum_); }
 
@@ -69,7 +71,11 @@ std::int64_t of_populations(const Description& d) {
 std::int64_t of_projections(const Description& d) {
   Digest digest;
   for (const DescribedProjection& p : d.projections) {
-    digest.add(p.how.rule).add(p.how.sources.begin).add(p.how.sources.end).add(p.how.targets.begin).add(p.how.targets.end);
+    digest.add(p.how.rule)
+        .add(p.how.sources.begin)
+        .add(p.how.sources.end)
+        .add(p.how.targets.begin)
+        .add(p.how.targets.end);
     digest.add(p.input).add(p.how.amount).add(std::int64_t{p.how.autapses}).add(std::int64_t{p.how.multapses});
     add_law(digest, p.how.weight);
     add_law(digest, p.how.delay);
@@ -94,9 +100,12 @@ std::int64_t of_drive(const Description& d) {
 }  // namespace
 
 void check_alike(const Description& d) {
-  constexpr const char* names[] = {"another build of spikeforge or torch", "another seed",
-                                   "other dtypes, devices or `deterministic`", "other populations",
-                                   "other projections", "another drive or current"};
+  constexpr const char* names[] = {"another build of spikeforge or torch",
+                                   "another seed",
+                                   "other dtypes, devices or `deterministic`",
+                                   "other populations",
+                                   "other projections",
+                                   "another drive or current"};
   const std::vector<std::int64_t> own{of_build(),        d.options.seed,    of_options(d),
                                       of_populations(d), of_projections(d), of_drive(d)};
   const auto told = told_by_all(*d.options.ranks, own, d.options.device, "the description of the network");

@@ -122,8 +122,8 @@ void GpuSteps::make_groups() {
     for (const GroupPart& part : running_.parts_of(group)) {
       const std::int64_t first = group.begin + part.first;
       const at::Tensor own = running_.spikes_.narrow(0, first, part.size).unsqueeze(0);
-      const GroupCall& call = calls_.emplace_back(
-          group, part, std::vector<at::Tensor>(group.cell->inputs.size(), own), own, running_.step_);
+      const GroupCall& call = calls_.emplace_back(group, part, std::vector<at::Tensor>(group.cell->inputs.size(), own),
+                                                  own, running_.step_);
       groups_.push_back({&call.launch(), first});
     }
 }

@@ -18,7 +18,8 @@ LaunchGraph::LaunchGraph(const at::Tensor& beside, const std::function<void()>& 
   const c10::cuda::CUDAGuard device(beside.device());
   // The default stream cannot be captured. Nothing of another thread's is, as a process group's that looks after it.
   c10::cuda::getCurrentCUDAStream().synchronize();
-  const c10::cuda::CUDAStreamGuard stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, beside.device().index()));
+  const c10::cuda::CUDAStreamGuard stream(
+      c10::cuda::getStreamFromPool(/*isHighPriority=*/false, beside.device().index()));
   graph_->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
   launches();
   graph_->graph.capture_end();

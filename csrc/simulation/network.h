@@ -45,8 +45,9 @@ struct NetworkOptions {
   std::optional<at::ScalarType> weight_dtype = std::nullopt;  // e.g. float16 to halve their memory; by default dtype
   c10::Device device = c10::kCPU;
   bool deterministic = false;  // on a GPU the same bits at every run
-  // Who shares the network: every rank says the same of it, has some of its neurons, and what comes in to them. Building
-  // and simulating it, its state and load_state are calls that all of them make (docs/scaling.md). Null: nobody else.
+  // Who shares the network: every rank says the same of it, has some of its neurons, and what comes in to them.
+  // Building and simulating it, its state and load_state are calls that all of them make (docs/scaling.md). Null:
+  // nobody else.
   std::shared_ptr<Ranks> ranks = nullptr;
 };
 

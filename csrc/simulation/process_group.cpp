@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include <utility>
+#include <vector>
 #endif
 
 namespace spikeforge {
@@ -23,10 +24,12 @@ class ProcessGroupRanks : public Ranks {
   std::int64_t size() const override { return group_->getSize(); }
 
   void all_gather(const at::Tensor& own, const at::Tensor& all) override {
-    at::Tensor from = own.view(-1), to = all.view(-1);
+    std::vector<at::Tensor> from{own.view(-1)}, to{all.view(-1)};
     c10d::AllgatherOptions options;
     options.asyncOp = false;  // on the current stream
-    const auto work = group_->_allgather_base(to, from, options);
+    // A group that is written in Python has the second alone.
+    const auto work = own.is_cuda() ? group_->_allgather_base(to[0], from[0], options)
+                                    : group_->allgather_into_tensor_coalesced(to, from, options);
     if (work) work->wait();
   }
 
@@ -46,7 +49,8 @@ std::shared_ptr<Ranks> simulation::ranks_of_name(const std::string& name) {
 }
 #else
 std::shared_ptr<Ranks> simulation::ranks_of_name(const std::string&) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "Network: a group is given, but this library was built with a torch that has no torch.distributed");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "Network: a group is given, but this library was built with a torch that has no torch.distributed");
 }
 #endif
 

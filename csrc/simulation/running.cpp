@@ -156,7 +156,8 @@ void Running::connect(const Description& description) {
 
 void Running::connect_part(const Description& description, const std::vector<Projection>& projections) {
   const std::int64_t whole = partition_.whole(), inputs = description.inputs();
-  ConnectivityPart part{.columns = at::full({inputs * whole}, -1, at::kInt), .first_rows = {}, .rows = size_ + whole + 1};
+  ConnectivityPart part{
+      .columns = at::full({inputs * whole}, -1, at::kInt), .first_rows = {}, .rows = size_ + whole + 1};
   part.columns.index_copy_(0, partition_.whole_columns(inputs), at::arange(columns_, at::kInt));
   part.columns = part.columns.to(description.options.device);
   for (const DescribedProjection& p : description.projections) {
@@ -212,7 +213,8 @@ void Running::make_rings(const Description& description) {
     if (connections > 0)
       doublings_ = bits(all) - bits(connections) + static_cast<int>(exponent) - exponent_of(matrix_.weights);
     constexpr std::int64_t most_places = std::int64_t{1} << 32;  // Exchange's are 32-bit numbers
-    least = std::clamp<std::int64_t>(least, 1, std::max<std::int64_t>(most_places / std::max<std::int64_t>(partition_.whole(), 1), 1));
+    least = std::clamp<std::int64_t>(
+        least, 1, std::max<std::int64_t>(most_places / std::max<std::int64_t>(partition_.whole(), 1), 1));
   }
   if (any_between) block_ = std::min(least, most_block);
   if (exchange_) exchange_->set_block(block_);
@@ -230,7 +232,9 @@ Connectivity Running::connectivity() const {
   const at::Tensor row = numbers.to(counts.device()).repeat_interleave(counts, 0, matrix_.indices.numel());
   const at::Tensor column = partition_.whole_columns(inputs_).to(counts.device()).index_select(0, matrix_.indices);
   const at::Tensor order = at::argsort(row.mul(inputs_ * whole).add_(column), /*stable=*/true, 0, false);
-  const auto sorted = [&](const at::Tensor& t) { return t.numel() == row.numel() ? t.index_select(0, order) : t.clone(); };
+  const auto sorted = [&](const at::Tensor& t) {
+    return t.numel() == row.numel() ? t.index_select(0, order) : t.clone();
+  };
   at::Tensor indptr = at::zeros({whole + 1}, counts.options());
   indptr.slice(0, 1).copy_(at::bincount(row, {}, whole).cumsum(0));
   return {column.index_select(0, order).to(at::kInt), indptr, sorted(matrix_.weights), sorted(matrix_.delays)};
@@ -327,7 +331,8 @@ Probe Running::probe(const StateProbe& asked) const {
 std::vector<Changing> Running::changing() const {
   const at::Tensor columns = partition_.whole_columns(inputs_);
   const std::int64_t whole = partition_.whole();
-  std::vector<Changing> all{{buffer_, columns, inputs_ * whole}, {step_, {}, 0}, {spikes_, partition_.numbers(), whole}};
+  std::vector<Changing> all{
+      {buffer_, columns, inputs_ * whole}, {step_, {}, 0}, {spikes_, partition_.numbers(), whole}};
   for (const Group& group : groups_) {
     const at::Tensor own = partition_.numbers().slice(0, group.begin, group.end).sub(group.whole_begin);
     for (const at::Tensor& state : group.states) all.push_back({state, own, group.whole_end - group.whole_begin});
@@ -460,8 +465,7 @@ void Running::deliver_by_operators() {
   if (rows == size_) return send(spikes_, buffer_);
   const std::int64_t whole = partition_.whole();
   const at::Tensor fired = spikes_.gt(0).to(spikes_.scalar_type());
-  const at::Tensor of_all =
-      ranks_ == nullptr ? fired : joined_spikes(fired);
+  const at::Tensor of_all = ranks_ == nullptr ? fired : joined_spikes(fired);
   at::Tensor x = at::zeros({rows}, spikes_.options());
   if (has_own_weights) x.slice(0, rows - 1).fill_(std::ldexp(1.0, doublings_));
   x.slice(0, 0, size_).copy_(fired);

@@ -96,8 +96,7 @@ Recording by_operators(Running& running, std::int64_t steps, bool spikes, std::v
 // Steps of a launch: so many that launching costs nothing beside them, and that spikes of all neurons take little room.
 std::int64_t steps_of_a_launch(const Running& running, std::int64_t at_once) {
   constexpr std::int64_t most = 1024, most_spikes = std::int64_t{1} << 27;
-  const std::int64_t steps =
-      std::clamp(most_spikes / std::max<std::int64_t>(running.size(), 1), steps_at_once, most);
+  const std::int64_t steps = std::clamp(most_spikes / std::max<std::int64_t>(running.size(), 1), steps_at_once, most);
   return std::max(steps / at_once, std::int64_t{1}) * at_once;
 }
 
@@ -150,7 +149,8 @@ Recording gathered(const Network& network, const Recording& own) {
     all += told[static_cast<std::size_t>(r)][0];
   }
   const at::Tensor places = at::arange(before, before + count, at::kLong);
-  const at::Tensor spikes = simulation::joined(*ranks, at::stack({own.steps, own.neurons}), places, all, "recorded spikes");
+  const at::Tensor spikes =
+      simulation::joined(*ranks, at::stack({own.steps, own.neurons}), places, all, "recorded spikes");
   const at::Tensor order = at::argsort(spikes[0].mul(std::max<std::int64_t>(network.size(), 1)).add_(spikes[1]));
   return {spikes[0].index_select(0, order), spikes[1].index_select(0, order), own.states};
 }

@@ -72,8 +72,8 @@ struct ConnectivityPart {
 
 // Those connections that `connect` draws, bit for bit, which go to the columns of a part; their rows and columns are
 // numbered as the part says. A projection to none of its columns is not drawn. Another is drawn whole, one after the
-// other, and what is left out of it forgotten: memory beyond twice the result is 20 bytes, and those of its numbers, for
-// each connection of the largest projection.
+// other, and what is left out of it forgotten: memory beyond twice the result is 20 bytes, and those of its numbers,
+// for each connection of the largest projection.
 SPIKEFORGE_API Connectivity connect_part(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections,
                                          const ConnectivityPart& part, std::int64_t seed,
                                          at::ScalarType weight_type = at::kFloat, c10::Device device = c10::kCPU);

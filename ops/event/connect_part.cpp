@@ -67,8 +67,7 @@ Connectivity joined(std::vector<Kept> parts, const MatrixNumbers& numbers, std::
     const Connectivity& own = part.connections;
     const std::int64_t count = own.indices.numel();
     const at::Tensor shift = rows_of(next, part).sub(ends_of(part.counts).sub_(part.counts));
-    const at::Tensor places =
-        shift.repeat_interleave(part.counts, 0, count).add_(at::arange(count, shift.options()));
+    const at::Tensor places = shift.repeat_interleave(part.counts, 0, count).add_(at::arange(count, shift.options()));
     result.indices.index_copy_(0, places, own.indices);
     if (own.weights.defined()) result.weights.index_copy_(0, places, own.weights);
     if (own.delays.defined()) result.delays.index_copy_(0, places, own.delays);

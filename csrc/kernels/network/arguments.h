@@ -76,12 +76,12 @@ struct ExchangeArguments {
   Arguments network;           // whose matrix has rows of the whole network's neurons
   const unsigned char* fired;  // [steps, neurons of this rank], which *network.step is behind
   Int steps, room;
-  unsigned* own;         // [1 + room]; its count is 0 before, and again when all are sent
-  const unsigned* all;   // [ranks, 1 + room]
-  const int* numbers;    // [ranks, most neurons of a rank]: whose they are in the whole network
-  const Int* neurons;    // [ranks]
+  unsigned* own;        // [1 + room]; its count is 0 before, and again when all are sent
+  const unsigned* all;  // [ranks, 1 + room]
+  const int* numbers;   // [ranks, most neurons of a rank]: whose they are in the whole network
+  const Int* neurons;   // [ranks]
   Int ranks, most_neurons;
-  unsigned* most;        // becomes the longest list that there was, if that is more than it is
+  unsigned* most;  // becomes the longest list that there was, if that is more than it is
 };
 
 // Of near_first.cuh: the matrix, which changes, and how many connections of a row have delay 1.

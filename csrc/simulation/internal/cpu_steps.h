@@ -6,9 +6,9 @@
 // another but the list of spikes, for a spike is on its way for at least one step. What is added to a column is added
 // in the order of the rows: any number of threads gives the same bits.
 //
-// Spikes between areas or ranks are kept for as many steps as the shortest of their delays takes, told to all ranks, and
-// sent then, by steps and by neurons of the whole network. Where some stay within areas, they have a ring of their own,
-// so that the order of sums does not depend on who has which area.
+// Spikes between areas or ranks are kept for as many steps as the shortest of their delays takes, told to all ranks,
+// and sent then, by steps and by neurons of the whole network. Where some stay within areas, they have a ring of their
+// own, so that the order of sums does not depend on who has which area.
 #pragma once
 
 #include <spikeforge/cpu/event_kernels.h>
@@ -125,8 +125,8 @@ class CpuSteps {
   ThreadChoice choice_;
   std::vector<std::int64_t> offsets_;  // of the slots, twice: where what takes so many steps arrives, from each on
   std::vector<std::int64_t> fired_;    // in the last step, not yet delivered
-  // Of the steps of a block from first_of_block_ on: which own neurons fired; and what was told of the last block, which
-  // is not yet delivered.
+  // Of the steps of a block from first_of_block_ on: which own neurons fired; and what was told of the last block,
+  // which is not yet delivered.
   std::vector<std::vector<std::int64_t>> block_, told_;
   std::int64_t first_of_block_ = 0, first_told_ = 0;
   std::int64_t step_ = 0;

@@ -1,10 +1,10 @@
-// The spikes of some steps, from all ranks to all: lists of 32-bit numbers, or a bit for each neuron and step, whichever
-// is shorter.
+// The spikes of some steps, from all ranks to all: lists of 32-bit numbers, or a bit for each neuron and step,
+// whichever is shorter.
 //
-// Lists have room for `capacity` spikes, the same on all ranks, so that one call of all_gather tells both how many there
-// are and which. Where a rank has more, all see that, and tell again with more room. The room is that of the busiest
-// rank of late. How long a message is does not depend on what a call asks for: ranks that make different calls can say
-// so.
+// Lists have room for `capacity` spikes, the same on all ranks, so that one call of all_gather tells both how many
+// there are and which. Where a rank has more, all see that, and tell again with more room. The room is that of the
+// busiest rank of late. How long a message is does not depend on what a call asks for: ranks that make different calls
+// can say so.
 #pragma once
 
 #include <spikeforge/simulation/internal/partition.h>

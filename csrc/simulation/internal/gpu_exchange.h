@@ -1,5 +1,5 @@
-// Spikes between ranks or areas, of a network on a GPU, whose steps one kernel walks over. Nothing waits for the host: a
-// list has room for so many spikes, and who has looked at what is recorded asks whether that was enough.
+// Spikes between ranks or areas, of a network on a GPU, whose steps one kernel walks over. Nothing waits for the host:
+// a list has room for so many spikes, and who has looked at what is recorded asks whether that was enough.
 #pragma once
 
 #include <spikeforge/kernels/network/launch.h>

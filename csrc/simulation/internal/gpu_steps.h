@@ -21,8 +21,8 @@ class GpuSteps {
   // kernel does not take it (kernels/network/launch.h).
   static std::unique_ptr<GpuSteps> make(Running& running);
 
-  // Records into `fired`, bool [`steps`, neurons] or undefined, and into rows from `row` on of `states`. Where spikes go
-  // between ranks or areas, all of them are told and sent at the end, and before that after every block.
+  // Records into `fired`, bool [`steps`, neurons] or undefined, and into rows from `row` on of `states`. Where spikes
+  // go between ranks or areas, all of them are told and sent at the end, and before that after every block.
   void run(std::int64_t steps, const at::Tensor& fired, std::int64_t row);
 
   // Steps of a network under way are taken again where ranks had more spikes to tell than there was room for: `keep`
