@@ -7,6 +7,7 @@
 #include <spikeforge/simulation/internal/sort_rows.h>
 #include <spikeforge/simulation/internal/tell.h>
 
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>
 #include <ATen/ops/bincount.h>
@@ -147,9 +148,6 @@ void Running::connect(const Description& description) {
     matrix_ = spikeforge::connect(size_, columns_, projections, options.seed, description.weight_dtype, options.device);
   else
     connect_part(description, projections);
-  const bool is_connected = matrix_.indices.numel() > 0;
-  TORCH_CHECK_VALUE(!is_connected || matrix_.delays.min().item<std::int64_t>() >= 1,
-                    "Network: a delay must be at least 1 step, but one is 0");
   if (options.device.is_cpu()) sort_rows(matrix_);
   if (options.device.is_cuda()) near_ = near_first(matrix_);
 }
@@ -170,58 +168,67 @@ void Running::connect_part(const Description& description, const std::vector<Pro
 
 namespace {
 
-// The least delay of connections `first` and on of a matrix, and the most of all.
-std::pair<std::int64_t, std::int64_t> limits_of(const at::Tensor& delays, std::int64_t first, std::int64_t all,
-                                                std::int64_t none) {
-  const auto least = [&](const at::Tensor& t) { return t.min().item<std::int64_t>(); };
-  const std::int64_t most = delays.numel() == 0 ? 1 : delays.max().item<std::int64_t>();
-  if (first == all) return {none, most};
-  return {least(delays.numel() == 1 ? delays : delays.slice(0, first)), most};
-}
+constexpr std::int64_t most_block = 1024;  // steps without an exchange, also where nothing needs one
 
-// |weights| are below 2 to the power of this.
-int exponent_of(const at::Tensor& weights) {
-  if (weights.numel() == 0) return std::numeric_limits<int>::min() / 4;
-  int exponent = 0;
-  std::frexp(weights.abs().max().item<double>(), &exponent);
-  return exponent;
-}
+// What the connections of a rank are, and then of all: no rank knows alone how soon a spike of another may arrive, and
+// how late.
+struct Extent {
+  std::int64_t least = most_block, least_between = most_block, most = 1;  // delays
+  std::int64_t connections = 0;
+  std::int64_t exponent = std::numeric_limits<std::int32_t>::min();  // 2 to the power of this is above |weights|
+
+  // Of a matrix whose connections between areas or ranks begin with this one.
+  Extent(const Connectivity& matrix, std::int64_t first_between) : connections(matrix.indices.numel()) {
+    if (connections == 0) return;
+    const at::Tensor& delays = matrix.delays;
+    least = delays.min().item<std::int64_t>();
+    most = delays.max().item<std::int64_t>();
+    if (first_between < connections)
+      least_between = delays.numel() == 1 ? least : delays.slice(0, first_between).min().item<std::int64_t>();
+    const auto [low, high] = at::aminmax(matrix.weights);
+    int above = 0;
+    std::frexp(std::max(std::abs(low.item<double>()), std::abs(high.item<double>())), &above);
+    exponent = above;
+  }
+
+  void join(const Extent& own, Ranks& ranks, c10::Device device) {
+    const auto told = told_by_all(
+        ranks, {own.least, own.least_between, own.most, own.connections, own.exponent}, device, "the delays");
+    connections = 0;
+    for (const std::vector<std::int64_t>& rank : told) {
+      least = std::min(least, rank[0]);
+      least_between = std::min(least_between, rank[1]);
+      most = std::max(most, rank[2]);
+      connections += rank[3];
+      exponent = std::max(exponent, rank[4]);
+    }
+  }
+};
+
+int bits_of(std::int64_t n) { return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(n))); }
 
 }  // namespace
 
-// Ranks agree on what none knows alone: how soon a spike of another may arrive, and how late.
 void Running::make_rings(const Description& description) {
-  constexpr std::int64_t most_block = 1024;
   bool any_within = false, any_between = false;
   for (const DescribedProjection& p : description.projections)
     (stays_within(description, p.sources, p.targets) ? any_within : any_between) = true;
-  const std::int64_t connections = matrix_.indices.numel();
   const bool has_between = matrix_.indptr.numel() - 1 > size_;
-  const std::int64_t within = has_between ? matrix_.indptr[size_].item<std::int64_t>() : connections;
-  auto [least, most] = limits_of(matrix_.delays, within, connections, most_block);
-  if (ranks_ != nullptr) {
-    const auto told = told_by_all(*ranks_, {least, most, connections, exponent_of(matrix_.weights)},
-                                  description.options.device, "the delays");
-    std::int64_t all = 0, exponent = told[0][3];
-    for (const std::vector<std::int64_t>& rank : told) {
-      least = std::min(least, rank[0]);
-      most = std::max(most, rank[1]);
-      all += rank[2];
-      exponent = std::max(exponent, rank[3]);
-    }
-    const auto bits = [](std::int64_t n) { return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(n))); };
-    if (connections > 0)
-      doublings_ = bits(all) - bits(connections) + static_cast<int>(exponent) - exponent_of(matrix_.weights);
-    constexpr std::int64_t most_places = std::int64_t{1} << 32;  // Exchange's are 32-bit numbers
-    least = std::clamp<std::int64_t>(
-        least, 1, std::max<std::int64_t>(most_places / std::max<std::int64_t>(partition_.whole(), 1), 1));
+  const Extent own(matrix_, has_between ? matrix_.indptr[size_].item<std::int64_t>() : matrix_.indices.numel());
+  Extent all = own;
+  if (ranks_ != nullptr) all.join(own, *ranks_, description.options.device);
+  TORCH_CHECK_VALUE(all.least >= 1, "Network: a delay must be at least 1 step, but one is ", all.least);
+  if (own.connections > 0)
+    doublings_ = bits_of(all.connections) - bits_of(own.connections) + static_cast<int>(all.exponent - own.exponent);
+  if (any_between) {
+    constexpr std::int64_t most_places = std::int64_t{1} << 32;  // which are told as 32-bit numbers
+    block_ = std::clamp<std::int64_t>(most_places / std::max<std::int64_t>(partition_.whole(), 1), 1, all.least_between);
   }
-  if (any_between) block_ = std::min(least, most_block);
   if (exchange_) exchange_->set_block(block_);
   const auto options = at::TensorOptions(description.dtype).device(description.options.device);
-  buffer_ = at::zeros({most + 1, columns_}, options);
+  buffer_ = at::zeros({all.most + 1, columns_}, options);
   const bool sums_are_ordered = description.options.device.is_cpu() || deterministic_;
-  if (any_within && any_between && sums_are_ordered) between_ = at::zeros({most + 1, columns_}, options);
+  if (any_within && any_between && sums_are_ordered) between_ = at::zeros({all.most + 1, columns_}, options);
 }
 
 Connectivity Running::connectivity() const {

@@ -186,7 +186,7 @@ def main():
     if backend == "nccl":
         torch.cuda.set_device(rank)
     torch.distributed.init_process_group(
-        backend, store=torch.distributed.FileStore(store, ranks), rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=TIMEOUT)
+        backend, store=torch.distributed.FileStore(store, ranks), rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=TIMEOUT if backend == "gloo" else 3 * TIMEOUT)
     )
     found = globals()[task](rank, torch.distributed.group.WORLD, str(pathlib.Path(store).with_name("saved.pt")))
     torch.save(found, f"{result}.{rank}")
