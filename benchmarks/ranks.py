@@ -9,8 +9,8 @@
     torchrun --standalone --nproc_per_node 2 benchmarks/ranks.py --messages                    # an all-gather by bytes
     python benchmarks/ranks.py --model benchmarks/results/ranks_h200.json                      # fits, and extrapolates
 
-Microseconds a step without recording: the best of --rounds pieces. On a GPU exchange is what a step takes beyond that of a process that is
-alone, which --json keeps; on the CPU it is timed. Lines are added to the file of --json.
+Microseconds a step without recording: the best of --rounds pieces. What exchange takes of it is timed on the CPU; on a GPU it is what the
+step takes beyond that of a process alone. Lines are added to the file of --json.
 """
 
 import argparse
@@ -47,7 +47,9 @@ class Late(dist.ProcessGroup):
     def allgather_into_tensor_coalesced(self, everything, own, options=None):
         work = self.group.allgather_into_tensor_coalesced(everything, own)
         work.wait()
-        time.sleep(self.seconds)
+        end = time.perf_counter() + self.seconds
+        while time.perf_counter() < end:  # a process that sleeps may wake up later
+            pass
         return work
 
 
@@ -115,26 +117,36 @@ def fit(messages):
     return latency, per_byte
 
 
-def exchange(latency, per_byte, ranks, bytes_of_a_rank, block):
-    """Of a step: an all-gather in a tree of log2(ranks) latencies, whose last bytes come in one after the other."""
-    rounds = max(1, (ranks - 1).bit_length())
+def exchange(latency, per_byte, ranks, bytes_of_a_rank, block, is_ring=False):
+    """Microseconds of a step that an all-gather takes: as many latencies as there are rounds, of a tree or a ring, and what comes in
+    from all others one after the other."""
+    rounds = ranks - 1 if is_ring else (ranks - 1).bit_length()
     return (rounds * latency + (ranks - 1) * bytes_of_a_rank * per_byte) / block
 
 
-def model(path):
+def bytes_told(line):
+    """By each rank at an exchange: its spikes as 32-bit numbers, behind how many there are."""
+    return 4 * (line["spikes"] * line["block"] + 1)
+
+
+def model(path, network_latency, network_speed):
     kept = json.loads(path.read_text())["lines"]
     messages = next(line for line in kept if "messages" in line)
     latency, per_byte = fit(messages["messages"])
-    print(f"all-gather of {messages['ranks']} ranks: {latency:.1f} us and {1 / per_byte / 1e3:.1f} GB/s")
+    print(f"an all-gather of {messages['ranks']} ranks: {latency:.1f} us and {1e-3 / per_byte:.1f} GB/s")
     steps = [line for line in kept if "microseconds" in line]
-    for line in steps:
-        if line["ranks"] == 1:
-            continue
-        alone = [s for s in steps if s["ranks"] == 1 and s["neurons"] == line["neurons"]]
-        bytes_of_a_rank = 4 * (line["spikes"] * line["block"] + 4)
-        expected = exchange(latency, per_byte, line["ranks"], bytes_of_a_rank, line["block"])
-        text = f"scale {line['scale']:g}, {line['areas']} areas, {line['ranks']} ranks: {line['microseconds']:.1f} us a step, exchange by the model {expected:.1f} us"
-        print(text + (f", alone {alone[0]['microseconds']:.1f} us" if alone else ""))
+    shared = [line for line in steps if line["ranks"] > 1]
+    for line in shared:
+        own = exchange(latency, per_byte, line["ranks"], bytes_told(line), line["block"]) + line["late"] / line["block"]
+        alone = next((s for s in steps if s["ranks"] == 1 and s["areas"] * line["ranks"] == line["areas"] and s["scale"] == line["scale"]), None)
+        text = f"scale {line['scale']:g}, {line['areas']} areas, {line['ranks']} ranks, {line['late']:g} us late: {line['microseconds']:.1f} us a step, of which the all-gather should take {own:.2f}"
+        print(text + (f"; one rank {alone['microseconds']:.1f} us, model {alone['microseconds'] + own:.1f}" if alone else ""))
+    print(f"\nfrom here on all-gathers between machines of 8 ranks: {network_latency:g} us a round, {network_speed:g} GB/s")
+    for line in shared:
+        for ranks in (8, 64 * 8):
+            far = ranks > 8
+            cost = [exchange(network_latency if far else latency, 1e-3 / network_speed if far else per_byte, ranks, bytes_told(line), line["block"], ring) for ring in (False, True)]
+            print(f"block {line['block']:4}, {line['spikes']:.0f} spikes a step of a rank, {ranks:4} ranks: {cost[0]:.2f} us a step in a tree, {cost[1]:.2f} in a ring")
 
 
 def main():
@@ -149,10 +161,12 @@ def main():
     parser.add_argument("--late", type=float, default=0, help="microseconds that are added to each exchange, on the CPU")
     parser.add_argument("--messages", action="store_true", help="time an all-gather alone")
     parser.add_argument("--model", type=pathlib.Path, help="what --json kept")
+    parser.add_argument("--network-latency", type=float, default=10, help="microseconds between machines, which --model assumes")
+    parser.add_argument("--network-speed", type=float, default=50, help="GB/s of each rank between machines, likewise")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     if options.model:
-        model(options.model)
+        model(options.model, options.network_latency, options.network_speed)
         return
     torch.set_num_threads(options.threads)
     group, device = start(options.device)
