@@ -127,8 +127,11 @@ def cudnn(kind):
     return run
 
 
-def contestants(device):
-    found = {"recurrent_run": ours, "loop of run": loop_of_run, "torch loop": torch_loop}
+def contestants(device, peers):
+    found = {"recurrent_run": ours}
+    if not peers:
+        return found
+    found |= {"loop of run": loop_of_run, "torch loop": torch_loop}
     makers = {"Norse": norse_loop, "snnTorch": snntorch_loop, "SpikingJelly": spikingjelly_loop}
     if device == "cuda":
         makers |= {"cuDNN RNN": lambda: cudnn(nn.RNN), "cuDNN LSTM": lambda: cudnn(nn.LSTM)}
@@ -180,10 +183,10 @@ def measure(options, batch, width):
     x = (torch.randn(options.steps, batch, width, **like) * 1.5 + 0.2).requires_grad_()
     w = (torch.randn(width, width, **like) * width**-0.5).requires_grad_()
     upstream = torch.randn(options.steps, batch, width, **like)
-    calls = {name: lambda run=run: training(run, x, w, upstream) for name, run in contestants(options.device).items()}
+    calls = {name: lambda run=run: training(run, x, w, upstream) for name, run in contestants(options.device, options.peers).items()}
     calls["inference"] = lambda: inference(ours, x, w, upstream)
     if options.device == "cuda":
-        for name in ("recurrent_run", "torch loop"):
+        for name in {"recurrent_run", "torch loop"} & calls.keys():
             calls[f"{name}, graph"] = as_graph(calls[name])
     rate = calls["recurrent_run"]().float().mean().item()
     best = least(calls, options.rounds, Clock(options.device))
@@ -195,7 +198,8 @@ def print_table(rows, steps):
     print(f"{'H':>5} {'B':>4} {'fired':>6} " + " ".join(f"{name:>14}" for name in names) + f" {'ours / best':>12} {'us a step':>10}")
     for row in rows:
         ms = row["ms"]
-        best = min(value for name, value in ms.items() if not name.startswith(("recurrent_run", "inference", "loop of run", "cuDNN")))
+        others = (value for name, value in ms.items() if not name.startswith(("recurrent_run", "inference", "loop of run", "cuDNN")))
+        best = min(others, default=float("nan"))
         print(
             f"{row['H']:>5} {row['B']:>4} {row['rate']:>6.1%} " + " ".join(f"{ms[name]:>14.2f}" for name in names)
             + f" {ms['recurrent_run'] / best:>12.2f} {ms['recurrent_run'] / steps * 1e3:>10.2f}"
@@ -210,6 +214,7 @@ def main():
     parser.add_argument("--batch", type=int, nargs="+")
     parser.add_argument("--width", type=int, nargs="+")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--no-peers", dest="peers", action="store_false", help="only this library")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     gpu = options.device == "cuda"

@@ -16,6 +16,18 @@ namespace spikeforge {
 inline namespace CPU_CAPABILITY {
 #endif
 
+// Of all 64 bits.
+SPIKEFORGE_PLAIN_FN unsigned long long wide_product(unsigned a, unsigned b) {
+#if defined(__CUDACC__)
+  // One instruction; of the product of widened numbers a second, which adds 0, is left.
+  unsigned long long product;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
+#else
+  return static_cast<unsigned long long>(a) * b;
+#endif
+}
+
 // Philox4x32-10 (Salmon, Moraes, Dror and Shaw, SC 2011): four random words for each counter and key.
 struct PhiloxWords {
   unsigned word[4];
@@ -25,7 +37,7 @@ SPIKEFORGE_PLAIN_FN PhiloxWords philox(PhiloxWords counter, unsigned long long k
   auto low = static_cast<unsigned>(key), high = static_cast<unsigned>(key >> 32);
   unsigned(&c)[4] = counter.word;
   for (int round = 0; round < 10; ++round) {
-    const unsigned long long first = 0xd2511f53ULL * c[0], second = 0xcd9e8d57ULL * c[2];
+    const unsigned long long first = wide_product(0xd2511f53U, c[0]), second = wide_product(0xcd9e8d57U, c[2]);
     c[0] = static_cast<unsigned>(second >> 32) ^ c[1] ^ low;
     c[1] = static_cast<unsigned>(second);
     c[2] = static_cast<unsigned>(first >> 32) ^ c[3] ^ high;
@@ -54,6 +66,22 @@ SPIKEFORGE_PLAIN_FN float as_float(unsigned bits) {
   std::memcpy(&x, &bits, sizeof x);
   return x;
 #endif
+}
+
+// a b + c, rounded once on every device.
+SPIKEFORGE_PLAIN_FN float fused(float a, float b, float c) {
+#if defined(__CUDACC__)
+  return __fmaf_rn(a, b, c);
+#else
+  return std::fma(a, b, c);
+#endif
+}
+
+// c + x (more[0] + x (more[1] + ...)).
+SPIKEFORGE_PLAIN_FN float fused_polynomial(float, float c) { return c; }
+template <class... More>
+SPIKEFORGE_FN float fused_polynomial(float x, float c, More... more) {
+  return fused(fused_polynomial(x, more...), x, c);
 }
 
 // log2((1 + s) / (1 - s)) for |s| <= 0.172, to a float's precision.

@@ -121,11 +121,11 @@ TEST_CASE("kernels of networks compile for every architecture") {
   const jit::Device device =
       GENERATE(jit::Device{8, 0, 108}, jit::Device{9, 0, 132}, jit::Device{10, 0, 148}, jit::Device{12, 0, 170});
   const std::string arch = jit::name_of_arch(device);
-  const auto check = [&](Network& made, Sending expected) {
+  const auto check = [&](Network& made, Sending expected, int most_spilled = 0) {
     const NetworkPlan plan = made.plan(device);
     CHECK(plan.sending == expected);
     // Numbers that a neuron reads once a step, where a thread has 80 registers.
-    check_compiles(arch, print_source(made.launch, plan), plan.threads == 768 ? 112 : 0);
+    check_compiles(arch, print_source(made.launch, plan), plan.threads == 768 ? 112 : most_spilled);
   };
   Network cortex(DType::f32, {{cortical, 77169}}, 3880);
   cortex.launch.drives = 1;
@@ -138,7 +138,7 @@ TEST_CASE("kernels of networks compile for every architecture") {
   both.launch.next_step = both.launch.arguments.matrix.nnz;
   both.launch.delays = event::Delays::one;
   both.launch.weights.homogeneous = true;
-  check(both, Sending::together);
+  check(both, Sending::together, 16);  // two doubles, on sm_120
   Network large(DType::f32, {{cortical, 231507}, {noisy, 20}}, 1300);
   large.launch.drives = 1;
   large.launch.next_step = 100;

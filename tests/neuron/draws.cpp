@@ -29,6 +29,18 @@ TEST_CASE("the normal quantile in double precision is the inverse of the distrib
   CHECK(normal_of(.5) == 0);
 }
 
+TEST_CASE("the normal number in single precision is the quantile of the uniform one, as far as 23 bits go") {
+  double largest = 0;
+  bool is_odd = true;
+  for (Word k = 0; k < 1U << 23; k += k < 1000 ? 1 : 17) {
+    const Word bits = k << 9 | 0x155U;  // the other bits count for nothing
+    largest = std::max(largest, std::abs(normal(bits) / normal_of((k + .5) * 0x1p-23) - 1));
+    is_odd = is_odd && normal(~bits) == -normal(bits);
+  }
+  CHECK(largest < 1e-6);
+  CHECK(is_odd);
+}
+
 TEST_CASE("uniform numbers lie above 0 and below 1, and are the same in both types but for what is rounded") {
   for (const Word high : {0U, 511U, 512U, 0x80000000U, 0xffffffffU})
     for (const Word low : {0U, 0xffffffffU}) {

@@ -180,6 +180,8 @@ Schedule schedule_of(const ForwardLaunch& launch, int multiprocessors) {
   int widest = static_cast<int>(8 / size_of(launch.type));  // 8 bytes
   // Apart, wider costs nothing: float32, T = 16, N = 2^22 + 1, widths 1, 2, 4: 1.37, 1.25, 1.19.
   if (!rows_aligned(launch, widest)) widest = 4;
+  // Four neighbours share a call of Philox.
+  if (launch.cell->draws) widest = std::max(widest, 4);
   // Two halves can be staged, one cannot.
   const int narrowest = size_of(launch.type) == 2 && rows_aligned(launch, 2) ? 2 : 1;
   int width = choose_width(launch, widest, narrowest, multiprocessors);
