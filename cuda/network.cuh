@@ -361,6 +361,10 @@ struct GroupSteps : MultistepNeurons<Spec> {
         const int list = t % 3;
         net.lists[list * net.size + atomicAdd(net.counts + list, 1)] = row_of(base, i);
       }
+      if (net.told != nullptr) {
+        const unsigned at = atomicAdd(net.told, 1u);
+        if (at < net.room) net.told[1 + at] = static_cast<unsigned>(t * net.size + group.begin + base + i);
+      }
     }
 
     __device__ __forceinline__ Spike row_of(Int base, int i) const {

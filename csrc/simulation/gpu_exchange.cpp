@@ -22,7 +22,7 @@ constexpr std::int64_t first_room = 4096;  // spikes of a block, of a rank
 }  // namespace
 
 GpuExchange::GpuExchange(Running& running, const kernels::NetworkLaunch& steps)
-    : ranks_(running.shared_by()), steps_(steps), options_(running.options()) {
+    : ranks_(running.shared_by()), steps_(steps), options_(running.options()), side_(running.options().device()) {
   using Slices = std::vector<std::vector<Slice>>;
   const Slices slices =
       running.is_shared() ? running.exchange().slices() : Slices{{Slice{0, running.partition().whole(), 0}}};
@@ -51,6 +51,7 @@ GpuExchange::GpuExchange(Running& running, const kernels::NetworkLaunch& steps)
   arguments_.neurons = static_cast<const network::Int*>(neurons_.const_data_ptr());
   arguments_.ranks = std::ssize(slices);
   arguments_.most_neurons = most;
+  arguments_.left_out = -1;
   arguments_.most = static_cast<unsigned*>(most_.mutable_data_ptr());
   make_room(first_room);
 }
@@ -59,9 +60,14 @@ void GpuExchange::make_room(std::int64_t spikes) {
   const auto words = options_.dtype(at::kInt);
   own_ = at::zeros({1 + spikes}, words);
   all_ = ranks_ == nullptr ? own_ : at::zeros({arguments_.ranks, 1 + spikes}, words);
-  arguments_.room = spikes;
-  arguments_.own = static_cast<unsigned*>(own_.mutable_data_ptr());
+  arguments_.network.room = spikes;
+  arguments_.told = arguments_.network.told = static_cast<unsigned*>(own_.mutable_data_ptr());
   arguments_.all = static_cast<const unsigned*>(all_.const_data_ptr());
+}
+
+void GpuExchange::say_where(network::Arguments& steps) const {
+  steps.told = arguments_.network.told;
+  steps.room = arguments_.network.room;
 }
 
 bool GpuExchange::overflowed() {
@@ -73,17 +79,27 @@ bool GpuExchange::overflowed() {
 }
 
 #if defined(SPIKEFORGE_WITH_CUDA)
-void GpuExchange::run(const at::Tensor& fired) {
-  const c10::DeviceGuard guard(fired.device());
-  const jit::Device& device = ops::gpu_of(fired);
-  arguments_.fired = reinterpret_cast<const unsigned char*>(fired.const_data_ptr<bool>());
-  arguments_.steps = fired.size(0);
-  kernels::tell(arguments_, device, ops::stream_of(fired));
-  if (ranks_ != nullptr) all_gather(*ranks_, own_, all_, "the spikes");
-  kernels::send(steps_, arguments_, device, ops::stream_of(fired));
+// What this rank has told itself is sent while the others' is on its way.
+void GpuExchange::run(std::int64_t steps) {
+  const c10::DeviceGuard guard(own_.device());
+  const jit::Device& device = ops::gpu_of(own_);
+  arguments_.steps = steps;
+  if (ranks_ == nullptr) return kernels::send(steps_, arguments_, device, ops::stream_of(own_));
+  const std::int64_t rank = ranks_->rank();
+  network::ExchangeArguments own = arguments_, others = arguments_;
+  own.all = arguments_.told;
+  own.told = nullptr;
+  own.ranks = 1;
+  own.numbers += rank * arguments_.most_neurons;
+  own.neurons += rank;
+  others.left_out = rank;
+  side_.run([&] { kernels::send(steps_, own, device, ops::stream_of(own_)); });
+  all_gather(*ranks_, own_, all_, "the spikes");
+  side_.join();
+  kernels::send(steps_, others, device, ops::stream_of(own_));
 }
 #else
-void GpuExchange::run(const at::Tensor&) {}
+void GpuExchange::run(std::int64_t) {}
 #endif
 
 }  // namespace spikeforge::simulation

@@ -209,8 +209,9 @@ bool GpuSteps::repeats() const {
 void GpuSteps::run_blocks(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
   for (std::int64_t done = 0; done < steps; done += running_.block()) {
     const at::Tensor here = fired.narrow(0, done, std::min(running_.block(), steps - done));
+    exchange_->say_where(launch_.arguments);
     walk(here.size(0), here, row + done);
-    exchange_->run(here);
+    exchange_->run(here.size(0));
   }
 }
 

@@ -17,6 +17,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -403,26 +404,27 @@ void Running::fire(std::int64_t step, const std::vector<std::int64_t>& fired) {
   for (PlasticConnections& plastic : plastic_) plastic.fire(step, fired);
 }
 
+void Running::make_whole_drives() {
+  own_columns_ = partition_.whole_columns(inputs_).to(buffer_.device());
+  const auto spread = [&](const at::Tensor& own) {
+    return at::zeros({inputs_ * partition_.whole()}, own.options()).index_copy_(0, own_columns_, own);
+  };
+  for (const PoissonLayer& drive : drives_)
+    whole_drives_.push_back({.rates = spread(drive.rates), .weights = spread(drive.weights), .seed = drive.seed});
+}
+
 // What drives own neurons is what it would be of all.
 at::Tensor Running::driven(const at::Tensor& arriving) {
   at::Tensor x = arriving;
-  const bool is_part = !partition_.is_whole();
-  for (const PoissonLayer& drive : drives_) {
+  if (!partition_.is_whole() && size_ > 0 && !own_columns_.defined()) make_whole_drives();
+  for (const PoissonLayer& drive : partition_.is_whole() ? drives_ : whole_drives_) {
     const auto draw = [&](const at::Tensor& to, const at::Tensor& weights, const at::Tensor& rates) {
       return std::get<0>(
           poisson_({to.unsqueeze(0)}, {}, {weights, rates}, false, false, {}, {}, drive.seed, step_))[0][0];
     };
-    if (!is_part) {
-      x = draw(x, drive.weights, drive.rates);
-      continue;
-    }
-    if (size_ == 0) break;
-    const at::Tensor columns = partition_.whole_columns(inputs_).to(buffer_.device());
-    const auto spread = [&](const at::Tensor& own) {
-      return at::zeros({inputs_ * partition_.whole()}, own.options()).index_copy_(0, columns, own);
-    };
-    const at::Tensor nothing = at::zeros({inputs_ * partition_.whole()}, x.options());
-    x = x.add(draw(nothing, spread(drive.weights), spread(drive.rates)).index_select(0, columns));
+    x = partition_.is_whole()
+            ? draw(x, drive.weights, drive.rates)
+            : x.add(draw(at::zeros_like(drive.rates), drive.weights, drive.rates).index_select(0, own_columns_));
   }
   return x;
 }

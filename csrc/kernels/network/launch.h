@@ -61,11 +61,8 @@ void bring_near_first(const network::NearArguments& arguments, int weight_bytes,
                       const jit::Device& device, void* stream);
 jit::KernelSource print_near_first(int weight_bytes, int delay_bytes);
 
-// What ranks tell one another of a network's steps: which own neurons fired, and then, when all have told, what that
-// sends. `exchange.network` lacks what the launch of the steps has.
-jit::KernelSource print_tell();
+// Behind the steps of a network that ranks share: sends what all have told. `exchange.network` lacks what `launch` has.
 jit::KernelSource print_send(const NetworkLaunch& launch);
-void tell(const network::ExchangeArguments& exchange, const jit::Device& device, void* stream);
 void send(const NetworkLaunch& launch, const network::ExchangeArguments& exchange, const jit::Device& device,
           void* stream);
 

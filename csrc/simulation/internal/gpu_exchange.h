@@ -4,6 +4,7 @@
 
 #include <spikeforge/kernels/network/launch.h>
 #include <spikeforge/simulation/internal/running.h>
+#include <spikeforge/simulation/internal/side_stream.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -17,8 +18,11 @@ class GpuExchange {
   // `steps` is what the kernel of the steps is launched with, which outlives it.
   GpuExchange(Running& running, const kernels::NetworkLaunch& steps);
 
-  // Of so many steps behind the network's, in which those fired: bool [steps, own neurons].
-  void run(const at::Tensor& fired);
+  // Where the kernel of the steps is to list its spikes.
+  void say_where(network::Arguments& steps) const;
+
+  // Of the steps that were last, so many of them.
+  void run(std::int64_t steps);
 
   // Whether a list was too short since the last call, on any rank: then there is more room from here on. Waits.
   bool overflowed();
@@ -29,7 +33,8 @@ class GpuExchange {
   const std::shared_ptr<Ranks> ranks_;
   const kernels::NetworkLaunch& steps_;
   const at::TensorOptions options_;
-  at::Tensor near_, numbers_, neurons_, own_, all_, most_;
+  at::Tensor numbers_, neurons_, own_, all_, most_;
+  SideStream side_;
   network::ExchangeArguments arguments_{};
 };
 

@@ -126,6 +126,7 @@ class Running {
   std::vector<GroupPart> parts_of(const Group& group) const;
   void deliver_by_operators();
   at::Tensor joined_spikes(const at::Tensor& own);
+  void make_whole_drives();
   at::Tensor driven(const at::Tensor& arriving);
 
   const Partition partition_;
@@ -139,7 +140,8 @@ class Running {
   std::vector<Group> groups_;
   std::vector<std::size_t> group_of_;  // of each population
   const Neuron poisson_;
-  std::vector<PoissonLayer> drives_;
+  std::vector<PoissonLayer> drives_, whole_drives_;  // the second of all ranks' columns, for operators
+  at::Tensor own_columns_;                           // of all, likewise
   Connectivity matrix_;
   at::Tensor near_;  // int32 [size], on a GPU: how many connections of a row have delay 1, and come first
   std::deque<PlasticConnections> plastic_;
