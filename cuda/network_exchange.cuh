@@ -1,5 +1,5 @@
-// What the spikes of a network that several ranks share send to this one's neurons. Lists are in any order, and so are the
-// sums.
+// What the spikes of a network that several ranks share send to this one's neurons. Lists are in any order, and so are
+// the sums.
 #pragma once
 
 #include <spikeforge/cuda/network.cuh>

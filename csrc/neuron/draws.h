@@ -306,8 +306,8 @@ SPIKEFORGE_PLAIN_FN float normal(Word bits) {
   // rest = m 2^n with m between the roots of 1/2 and 2.
   const Word n_of_23_bits = (as_bits(rest) - 0x3f3504f3U) & 0xff800000U;
   const float m_less_1 = as_float(as_bits(rest) - n_of_23_bits) - 1.0F;
-  const float minus_log_of_m = fused_polynomial(m_less_1, -1.00000453F, 0.499902159F, -0.332580268F, 0.25403291F,
-                                                -0.220558837F, 0.142919004F);
+  const float minus_log_of_m =
+      fused_polynomial(m_less_1, -1.00000453F, 0.499902159F, -0.332580268F, 0.25403291F, -0.220558837F, 0.142919004F);
   constexpr float middle = 4.0F, minus_ln2_by_23_bits = -8.26295832e-08F;
   const float w = fused(minus_log_of_m, m_less_1,
                         fused(static_cast<float>(static_cast<int>(n_of_23_bits)), minus_ln2_by_23_bits, -middle));

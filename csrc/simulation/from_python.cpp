@@ -262,6 +262,14 @@ void advance(const Held& held, std::int64_t steps) {
   held->recorder->run(steps);
 }
 
+// Of what was recorded so, the numbers of neurons and states of several ranks.
+std::tuple<at::Tensor, std::vector<at::Tensor>> whole(const Held& held, const at::Tensor& neurons,
+                                                      const Lists& states) {
+  TORCH_CHECK(held->recorder.has_value(), "simulate: what is recorded must be said before it is read");
+  Recording found = in_whole(held->network.running(), held->recorder->probes(), {{}, neurons, states.vec()});
+  return {std::move(found.neurons), std::move(found.states)};
+}
+
 SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), library, C10_UID) {
   library.class_<HeldNetwork>("Network");
   const std::string held = "__torch__.torch.classes.spikeforge_simulation.Network network";
@@ -304,6 +312,8 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), libr
   define("simulate", (std::string(recorded) + "(Tensor steps, Tensor neurons, Tensor[] states)").c_str(),
          TORCH_FN(Alone<simulate>::call));
   define("record", (std::string(recorded) + "(Tensor fired, Tensor[] states)").c_str(), TORCH_FN(Alone<record>::call));
+  define("in_whole", ", Tensor neurons, Tensor[] states) -> (Tensor neurons, Tensor[] states)",
+         TORCH_FN(Alone<whole>::call));
   define("advance", ", int steps) -> ()", TORCH_FN(Alone<advance>::call));
 }
 

@@ -193,8 +193,8 @@ struct Extent {
   }
 
   void join(const Extent& own, Ranks& ranks, c10::Device device) {
-    const auto told = told_by_all(
-        ranks, {own.least, own.least_between, own.most, own.connections, own.exponent}, device, "the delays");
+    const auto told = told_by_all(ranks, {own.least, own.least_between, own.most, own.connections, own.exponent},
+                                  device, "the delays");
     connections = 0;
     for (const std::vector<std::int64_t>& rank : told) {
       least = std::min(least, rank[0]);
@@ -223,7 +223,8 @@ void Running::make_rings(const Description& description) {
     doublings_ = bits_of(all.connections) - bits_of(own.connections) + static_cast<int>(all.exponent - own.exponent);
   if (any_between) {
     constexpr std::int64_t most_places = std::int64_t{1} << 32;  // which are told as 32-bit numbers
-    block_ = std::clamp<std::int64_t>(most_places / std::max<std::int64_t>(partition_.whole(), 1), 1, all.least_between);
+    block_ =
+        std::clamp<std::int64_t>(most_places / std::max<std::int64_t>(partition_.whole(), 1), 1, all.least_between);
   }
   if (exchange_) exchange_->set_block(block_);
   const auto options = at::TensorOptions(description.dtype).device(description.options.device);

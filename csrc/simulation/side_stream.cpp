@@ -25,9 +25,7 @@ void SideStream::run(const std::function<void()>& launches) {
   streams_->joined.record(streams_->side);
 }
 
-void SideStream::join() {
-  streams_->joined.block(c10::cuda::getCurrentCUDAStream(streams_->side.device_index()));
-}
+void SideStream::join() { streams_->joined.block(c10::cuda::getCurrentCUDAStream(streams_->side.device_index())); }
 #else
 struct SideStream::Streams {};
 SideStream::SideStream(c10::Device) {}

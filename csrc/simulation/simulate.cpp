@@ -37,15 +37,6 @@ std::vector<at::Tensor> states_of(const Running& running, std::int64_t steps, co
   return states;
 }
 
-// Numbers of own neurons become those of the whole network, and states are told to all ranks, bit for bit.
-Recording whole(const Running& running, const std::vector<Probe>& probes, Recording own) {
-  if (!running.partition().is_whole())
-    own.neurons = running.partition().numbers().to(own.neurons.device()).index_select(0, own.neurons);
-  for (std::size_t k = 0; running.ranks() != nullptr && k < probes.size(); ++k)
-    own.states[k] = joined(*running.ranks(), own.states[k], probes[k].places, probes[k].asked, "recorded states");
-  return own;
-}
-
 Recording on_cpu(Running& running, std::int64_t steps, bool spikes, std::vector<Probe> probes) {
   SpikeList list;
   CpuRecord record{.spikes = spikes ? &list : nullptr, .probes = std::move(probes), .states = {}};
@@ -134,7 +125,7 @@ Recording simulate(Network& network, std::int64_t steps, const SimulateOptions& 
   const auto by = is_on_cpu                        ? simulation::on_cpu
                   : running.gpu_steps() != nullptr ? simulation::by_one_kernel
                                                    : simulation::by_operators;
-  return simulation::whole(running, probes, by(running, steps, options.spikes, probes));
+  return simulation::in_whole(running, probes, by(running, steps, options.spikes, probes));
 }
 
 Recording gathered(const Network& network, const Recording& own) {

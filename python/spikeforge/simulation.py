@@ -502,12 +502,17 @@ def _by_graph(network: Network, steps: int, asked: Asked):
         network._captured = Captured(network, asked)
     captured = network._captured
     nothing = torch.zeros(0, dtype=torch.int64, device=network.device)
-    yield 0, Recording(nothing, nothing, [t[:0].clone() for t in captured.states])
+
+    def recorded(step: Tensor, neuron: Tensor, count: int) -> Recording:
+        states = [t[:count].clone() for t in captured.states]
+        return Recording(step, neuron, states) if network.group is None else Recording(step, *_CPP.in_whole(network._held, neuron, states))
+
+    yield 0, recorded(nothing, nothing, 0)
     for done in range(0, steps, STEPS_AT_ONCE):
         count = min(STEPS_AT_ONCE, steps - done)
         captured.run(count)
         step, neuron = captured.fired[:count].nonzero().unbind(1)
-        yield count, Recording(step + (first + done), neuron, [t[:count].clone() for t in captured.states])
+        yield count, recorded(step + (first + done), neuron, count)
 
 
 def _show(done: int, steps: int, seconds: float) -> None:

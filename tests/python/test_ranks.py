@@ -38,6 +38,7 @@ def alone():
         "split": rank_networks.run(rank_networks.split()),
         "double": rank_networks.run(rank_networks.split(dtype=torch.float64)),
         "areas": rank_networks.run(rank_networks.areas()),
+        "no noise": rank_networks.run(rank_networks.split(noisy=False)),
         "built": rank_networks.split()[0].build(),
         "state": state,
         "after": rank_networks.run((network, populations), 30),
@@ -56,6 +57,7 @@ def test_ranks_together_fire_as_one_process_does(found, alone):
     for rank in found:
         for which in ("split", "double", "areas"):
             assert same(rank[which], alone[which]), which
+        assert same(rank["by operators"], alone["no noise"])
 
 
 def test_ranks_together_have_the_connections_of_one_process(found, alone):

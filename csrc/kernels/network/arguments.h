@@ -75,8 +75,8 @@ struct Arguments {
 
 // Of network_exchange.cuh: what the lists of all ranks send, to the ring.
 struct ExchangeArguments {
-  Arguments network;   // whose matrix has rows of the whole network's neurons
-  Int steps;           // that *network.step is behind the first of them
+  Arguments network;    // whose matrix has rows of the whole network's neurons
+  Int steps;            // that *network.step is behind the first of them
   const unsigned* all;  // [ranks, 1 + room]
   const int* numbers;   // [ranks, most neurons of a rank]: whose they are in the whole network
   const Int* neurons;   // [ranks]
