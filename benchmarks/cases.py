@@ -32,6 +32,10 @@ class Case:
         return 2 if self.neuron in ("izhikevich", "complicated lif") else 1
 
     @property
+    def draws(self):
+        return self.neuron == "noisy lif"
+
+    @property
     def name(self):
         parts = [self.neuron, "train" if self.training else "infer", f"T={self.steps}", f"N={size(self.neurons)}",
                  str(self.dtype).removeprefix("torch.")] + ([f"tau {self.learns}"] if self.learns else [])
@@ -84,6 +88,7 @@ CUDA = [
     *(train("traced lif", steps, neurons, dtype)
       for steps, neurons in ((32, 2**22), (4, 2**22), (1024, 2**15)) for dtype in (SINGLE, HALF)),
     *(train("complicated lif", 16, 2**22, dtype, 1.15) for dtype in (SINGLE, HALF)),
+    *(make("noisy lif", 32, 2**22, dtype, goal) for make in (infer, train) for dtype, goal in ((SINGLE, 1.15), (HALF, None))),
     train("lif", 4, 1024, SINGLE, 1.4, small=True),
     infer("lif", 4, 1024, SINGLE, 1.8, small=True),
     *(make("lif", 4, 1024, SINGLE, small=True, learns="one") for make in (train, infer)),
@@ -99,6 +104,7 @@ CPU = [
     *(train("lif", 256, 2**14, SINGLE, 1.6, threads) for threads in (1, 2)),
     *(make("traced lif", steps, neurons, SINGLE, threads=threads)
       for make in (infer, train) for steps, neurons in ((16, 2**20), (256, 2**14)) for threads in (1, 2)),
+    *(make("noisy lif", 16, 2**20, SINGLE, threads=1) for make in (infer, train)),
     train("lif", 16, 64, SINGLE, threads=1, small=True),
     infer("lif", 16, 64, SINGLE, threads=1, small=True),
     *(make("lif", 16, 64, SINGLE, threads=1, small=True, learns="one") for make in (train, infer)),

@@ -38,13 +38,15 @@ TRACED = {
     "traced lif": """neuron lif(x; v) { h = v + (x - v) * 0.5; s = spike(h - 1, sigmoid(4)); return s; v' = select(s, 0, h) }""",
     "complicated lif": (folder_of_neurons() / "complicated_lif.neuron").read_text().replace("; beta", "").replace(
         "beta", "0.5"),
+    "noisy lif": "neuron lif(x; v) { h = v + (x + 0.1 * normal() - v) * 0.5; s = spike(h - 1, sigmoid(4)); return s; v' = select(s, 0, h) }",
 }
 
 
 def spikeforge(case, device):
     if case.neuron in TRACED:
         text = TRACED[case.neuron]
-        return Neuron(lambda *inputs: torch.ops.spikeforge.run(text, inputs, [], [])[0])
+        seed = torch.tensor(0) if case.draws else None
+        return Neuron(lambda *inputs: torch.ops.spikeforge.run(text, inputs, [], [], seed=seed)[0])
     operator = getattr(torch.ops.spikeforge, case.neuron)  # as README calls it: torch looks for the overload
     numbers = NUMBERS[case.neuron]
     if case.neuron == "plif":
@@ -63,7 +65,7 @@ def spikeforge(case, device):
 def spikingjelly(case, device):
     """Its functional operators with a float32 state: a module in half precision falls back to a loop in Python, and so
     does everything in float64."""
-    if case.dtype == torch.float64 or case.learns:
+    if case.dtype == torch.float64 or case.learns or case.draws:
         return None
     try:
         functional = importlib.import_module("spikingjelly.activation_based.functional")

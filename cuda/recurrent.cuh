@@ -40,6 +40,21 @@ __device__ __forceinline__ const E* row_of(const Rows& rows, int t) {
   return static_cast<const E*>(rows.data) + times(t, rows.time_stride);
 }
 
+// The rows of a sequence one after the other: with a pointer that moves, an element's address is one instruction.
+template <class E>
+struct WalkedRows {
+  E* row;
+  long long stride;  // to the next
+
+  WalkedRows() = default;
+  __device__ __forceinline__ WalkedRows(const Rows& rows, int from, int by)
+      : row(row_of<E>(rows, from)), stride(by * rows.time_stride) {}
+  __device__ __forceinline__ WalkedRows(void* data, long long time_stride, int from, int by)
+      : row(static_cast<E*>(data) + times(from, time_stride)), stride(by * time_stride) {}
+
+  __device__ __forceinline__ void next() { row += stride; }
+};
+
 template <class Spec>
 struct Recurrent {
   using Loop = Multistep<Spec>;
@@ -64,6 +79,8 @@ struct Recurrent {
   static constexpr bool as_bits = shape.sent == 0;       // what is multiplied with it: spikes as bits,
   static constexpr int sent = as_bits ? 1 : shape.sent;  // or pieces of a number
   static_assert(!as_bits || blocks > 1, "");
+  // A block may tell itself what no step hears, and need not ask; others of a cluster may have left by then.
+  static constexpr bool alone = blocks == 1;
   using Half = typename Spec::Half;
 
   using Values = F[G][W];  // a lane's own, of a tile
@@ -73,6 +90,10 @@ struct Recurrent {
 
   // A lane's constant, kept in a register: the compiler would compute it anew in every step.
   static __device__ __forceinline__ int kept(int x) { return __shfl_sync(~0u, x, threadIdx.x % 32); }
+  static __device__ __forceinline__ unsigned char* kept(unsigned char* shared) {
+    return static_cast<unsigned char*>(
+        __cvta_shared_to_generic(static_cast<unsigned>(kept(static_cast<int>(shared_address(shared))))));
+  }
 
   // ---- who does what ----
 
@@ -272,8 +293,11 @@ struct Recurrent {
   // Step t's messages lie in buffer t % buffers; those of steps before 0 are made by open().
   struct Exchange {
     static constexpr int buffers = 2 * delay, message = shape.message_bytes(), buffer = tiles * message;
+    static constexpr int masks = Spec::vectors ? 1 : W / 2;
     unsigned char* memory;
     int told[G];  // where the lane's numbers lie in a message, or the warp's bits
+    // Of pairs of numbers. What is behind the last neuron must not be infinite: its weights are 0.
+    unsigned are_there[masks];
 
     __device__ __forceinline__ Exchange(unsigned char*& rest, const Lane& at) : memory(rest) {
       rest += exchange_bytes;
@@ -281,6 +305,11 @@ struct Recurrent {
       for (int g = 0; g < G; ++g)
         told[g] = kept(as_bits ? bits_place(at.sample(g) % 2, at.first_of_row()) + (split == 4 ? at.part / 2 * 8 : 0)
                                : place(at.sample(g), at.neuron));
+#pragma unroll
+      for (int i = 0; i < masks; ++i)
+        are_there[i] =
+            kept(Spec::vectors ? (at.has_neuron(0) ? ~0u : 0u)
+                               : (at.has_neuron(2 * i) ? 0xffffu : 0u) | (at.has_neuron(2 * i + 1) ? ~0xffffu : 0u));
     }
 
     static __device__ __forceinline__ int which(int t) { return static_cast<unsigned>(t + buffers) % buffers; }
@@ -359,12 +388,8 @@ struct Recurrent {
       for (int j = 0; j < W; j += 2) {
         unsigned pair[sent];
         split_pair<Half>(values[g][j], values[g][j + 1], pair);
-        // What is behind the last neuron must not be infinite: its weights are 0.
-        const unsigned there = Spec::vectors
-                                   ? (at.has_neuron(0) ? ~0u : 0u)
-                                   : (at.has_neuron(j) ? 0xffffu : 0u) | (at.has_neuron(j + 1) ? ~0xffffu : 0u);
 #pragma unroll
-        for (int p = 0; p < sent; ++p) words[p][j / 2] = pair[p] & there;
+        for (int p = 0; p < sent; ++p) words[p][j / 2] = pair[p] & are_there[Spec::vectors ? 0 : j / 2];
       }
 #pragma unroll
       for (int p = 0; p < sent; ++p) {

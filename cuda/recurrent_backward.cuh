@@ -32,11 +32,26 @@ struct RecurrentBackward : Recurrent<Spec> {
       typename Base::States, typename Base::T, typename Base::Values;
   template <class E, int depth>
   using Ring = typename Base::template Ring<E, depth>;
-  using Base::ahead, Base::blocks, Base::C, Base::delay, Base::G, Base::I, Base::O, Base::P, Base::S, Base::shape,
-      Base::tiles, Base::W;
+  using Base::ahead, Base::alone, Base::blocks, Base::C, Base::delay, Base::G, Base::I, Base::O, Base::P, Base::S,
+      Base::shape, Base::tiles, Base::W;
   using Base::drop_unheard, Base::load_initial, Base::pack_state, Base::restart;
 
-  static constexpr int L = shape.history, input_rows = shape.input_rows();
+  static constexpr int L = shape.history, input_rows = shape.input_rows;
+
+  // The next to come into the rings.
+  struct RowsBack {
+    WalkedRows<const T> x[I], grad_y[O];
+    WalkedRows<const F> grad_states[room(S)];
+
+    __device__ __forceinline__ RowsBack(const RecurrentBackwardArgs<Cell>& a, int last) {
+#pragma unroll
+      for (int i = 0; i < I; ++i) x[i] = {a.x[i], last, -1};
+#pragma unroll
+      for (int o = 0; o < O; ++o) grad_y[o] = {a.grad_y[o], last, -1};
+#pragma unroll
+      for (int s = 0; s < S; ++s) grad_states[s] = {a.grad_states[s], last, -1};
+    }
+  };
 
   struct BackwardRings {
     Ring<T, input_rows> x[I];
@@ -60,32 +75,38 @@ struct RecurrentBackward : Recurrent<Spec> {
         for (int s = 0; s < S; ++s) grad_states[s] = Ring<F, ahead>(memory);
     }
 
-    __device__ __forceinline__ void load_x(const RecurrentBackwardArgs<Cell>& a, const Lane& at, int t) const {
-      if (t < 0) return;
+    // Step t's, which `rows` stand at, and move on from.
+    __device__ __forceinline__ void load_x(const Lane& at, int t, RowsBack& rows) const {
+      if (t >= 0)
 #pragma unroll
-      for (int i = 0; i < I; ++i) x[i].load(t, row_of<T>(a.x[i], t), at);
+        for (int i = 0; i < I; ++i) x[i].load(t, rows.x[i].row, at);
+#pragma unroll
+      for (int i = 0; i < I; ++i) rows.x[i].next();
     }
 
-    __device__ __forceinline__ void load_grads(const RecurrentBackwardArgs<Cell>& a, const Lane& at, int t) const {
-      if (t < 0) return;
+    __device__ __forceinline__ void load_grads(const Lane& at, int t, RowsBack& rows) const {
+      if (t >= 0) {
 #pragma unroll
-      for (int o = 0; o < O; ++o) {
-        if (!Spec::has_grad_y(o)) continue;
-        const T* const row = row_of<T>(a.grad_y[o], t);
-        if (Spec::one_grad_y(o))
-          grad_y[o].fill(t, *row, at);
-        else
-          grad_y[o].load(t, row, at);
+        for (int o = 0; o < O; ++o)
+          if (Spec::has_grad_y(o)) load_row(grad_y[o], t, rows.grad_y[o].row, Spec::one_grad_y(o), at);
+#pragma unroll
+        for (int s = 0; s < S; ++s)
+          if (Spec::store_states && Spec::has_grad_state(s))
+            load_row(grad_states[s], t, rows.grad_states[s].row, Spec::one_grad_state(s), at);
       }
 #pragma unroll
-      for (int s = 0; s < S; ++s) {
-        if (!Spec::store_states || !Spec::has_grad_state(s)) continue;
-        const F* const row = row_of<F>(a.grad_states[s], t);
-        if (Spec::one_grad_state(s))
-          grad_states[s].fill(t, *row, at);
-        else
-          grad_states[s].load(t, row, at);
-      }
+      for (int o = 0; o < O; ++o) rows.grad_y[o].next();
+#pragma unroll
+      for (int s = 0; s < S; ++s) rows.grad_states[s].next();
+    }
+
+    template <class E, int depth>
+    static __device__ __forceinline__ void load_row(const Ring<E, depth>& ring, int t, const E* row, bool is_one,
+                                                    const Lane& at) {
+      if (is_one)
+        ring.fill(t, *row, at);
+      else
+        ring.load(t, row, at);
     }
 
     // The states before step C * which.
@@ -160,7 +181,7 @@ struct RecurrentBackward : Recurrent<Spec> {
 
   static __device__ __forceinline__ void backward(const RecurrentBackwardArgs<Cell>& a) {
     extern __shared__ __align__(128) unsigned char memory[];
-    unsigned char* rest = memory;
+    unsigned char* rest = Base::kept(memory);
     const Lane at(a);
     const Exchange exchange(rest, at);
     Product product;
@@ -176,10 +197,11 @@ struct RecurrentBackward : Recurrent<Spec> {
     const int last = samples.steps - 1;
     // Rows come in the order in which they are used: at step t those of t - ahead, and of the inputs as many before as
     // a recomputation may need.
+    RowsBack rows(a, last);
 #pragma unroll 1
-    for (int t = last; t > last - (C - 1) - ahead; --t) rings.load_x(a, at, t);
+    for (int t = last; t > last - (C - 1) - ahead; --t) rings.load_x(at, t, rows);
 #pragma unroll 1
-    for (int t = last; t > last - ahead; --t) rings.load_grads(a, at, t);
+    for (int t = last; t > last - ahead; --t) rings.load_grads(at, t, rows);
     rings.load_checkpoint(a, at, last / C);
     rings.load_checkpoint(a, at, last / C - 1);
     end_of_copies();
@@ -187,6 +209,9 @@ struct RecurrentBackward : Recurrent<Spec> {
     exchange.open([](int, int, int) { return F(0); });
 
     constexpr int on_their_way = ahead < C ? ahead - 1 : C - 1;
+    WalkedRows<T> grad_x[I];
+#pragma unroll
+    for (int i = 0; i < I; ++i) grad_x[i] = {a.grad_x[i], a.neurons, last, -1};
 #pragma unroll 1
     for (int t = last; t >= 0; --t) {
       const int k = last - t;
@@ -206,13 +231,15 @@ struct RecurrentBackward : Recurrent<Spec> {
         drop_unheard(samples, n, step.sums);
         vjp<in_two ? Part::sums : Part::both>(cells, at, samples, t, n, step, grad.state[n], grad.param);
         cut(at, samples, t, n, grad);
-        tell_and_store(a, at, samples, t, n, step, [&](int g, const Values& current) {
-          if (t >= delay) exchange.put(at, k, n, g, current);
+        tell_and_store(grad_x, at, samples, t, n, step, [&](int g, const Values& current) {
+          if (alone || t >= delay) exchange.put(at, k, n, g, current);
         });
       }
-      rings.load_x(a, at, t - (C - 1) - ahead);
-      rings.load_grads(a, at, t - ahead);
+      rings.load_x(at, t - (C - 1) - ahead, rows);
+      rings.load_grads(at, t - ahead, rows);
       if (t % C == 0) rings.load_checkpoint(a, at, t / C - 2);
+#pragma unroll
+      for (int i = 0; i < I; ++i) grad_x[i].next();
       end_of_copies();
       exchange.end_of_step();
     }
@@ -334,7 +361,7 @@ struct RecurrentBackward : Recurrent<Spec> {
 
   // What goes to others is rounded as what is stored. Behind the end of a sample that is zeros.
   template <class Tell>
-  static __device__ __forceinline__ void tell_and_store(const RecurrentBackwardArgs<Cell>& a, const Lane& at,
+  static __device__ __forceinline__ void tell_and_store(const WalkedRows<T> (&rows)[I], const Lane& at,
                                                         const Samples& samples, int t, int n, Step& step,
                                                         const Tell& tell) {
     Numbers grad_x[I][G];
@@ -348,12 +375,11 @@ struct RecurrentBackward : Recurrent<Spec> {
       }
       tell(g, step.grad_x[Spec::into]);
     }
-    const long long row = times(t, a.neurons);
 #pragma unroll
     for (int g = 0; g < G; ++g)
 #pragma unroll
       for (int i = 0; i < I; ++i)
-        if (Spec::wants_grad_x(i)) at.store(static_cast<T*>(a.grad_x[i]) + row, n, g, grad_x[i][g]);
+        if (Spec::wants_grad_x(i)) at.store(rows[i].row, n, g, grad_x[i][g]);
   }
 
   // use(n, g) for each sample that is the lane's.

@@ -29,12 +29,12 @@ struct RecurrentForward : Recurrent<Spec> {
       typename Base::States, typename Base::T, typename Base::Values;
   template <class E, int depth>
   using Ring = typename Base::template Ring<E, depth>;
-  using Base::ahead, Base::C, Base::delay, Base::G, Base::I, Base::O, Base::S, Base::tiles, Base::W;
+  using Base::ahead, Base::alone, Base::C, Base::delay, Base::G, Base::I, Base::O, Base::S, Base::tiles, Base::W;
   using Base::drop_unheard, Base::load_initial, Base::pack_state, Base::restart;
 
   static __device__ __forceinline__ void forward(const RecurrentForwardArgs<Cell>& a) {
     extern __shared__ __align__(128) unsigned char memory[];
-    unsigned char* rest = memory;
+    unsigned char* rest = Base::kept(memory);
     const Lane at(a);
     const Exchange exchange(rest, at);
     Product product;
@@ -49,10 +49,15 @@ struct RecurrentForward : Recurrent<Spec> {
     for (int i = 0; i < I; ++i) x[i] = Ring<T, ahead>(rest);
 
     const int steps = samples.steps;
+    WalkedRows<const T> next[I];
+#pragma unroll
+    for (int i = 0; i < I; ++i) next[i] = {a.x[i], 0, 1};
     const auto load = [&](int t) {
 #pragma unroll
-      for (int i = 0; i < I; ++i)
-        if (t < steps) x[i].load(t, row_of<T>(a.x[i], t), at);
+      for (int i = 0; i < I; ++i) {
+        if (t < steps) x[i].load(t, next[i].row, at);
+        next[i].next();
+      }
       end_of_copies();
     };
 #pragma unroll 1
@@ -65,6 +70,7 @@ struct RecurrentForward : Recurrent<Spec> {
                  : F(0);
     });
 
+    Results results(a);
 #pragma unroll 1
     for (int t = 0; t < steps; ++t) {
       wait_for_copies<ahead - 1>();
@@ -83,11 +89,12 @@ struct RecurrentForward : Recurrent<Spec> {
 #pragma unroll
         for (int g = 0; g < G; ++g) samples.close_ears(n, g, samples.starts_before(t, n, g));
         drop_unheard(samples, n, sums);
-        step_and_store(a, cells, at, samples, t, n, in, sums, state[n], [&](int g, const Values& y) {
-          if (t + delay < steps) exchange.put(at, t, n, g, y);
+        step_and_store(a, results, cells, at, samples, t, n, in, sums, state[n], [&](int g, const Values& y) {
+          if (alone || t + delay < steps) exchange.put(at, t, n, g, y);
         });
       }
       load(t + ahead);
+      results.next();
       exchange.end_of_step();
     }
     if (!Spec::store_states)
@@ -102,11 +109,27 @@ struct RecurrentForward : Recurrent<Spec> {
     exchange.close();
   }
 
+  // A step's rows of them.
+  struct Results {
+    WalkedRows<T> current, y[O];
+
+    __device__ __forceinline__ explicit Results(const RecurrentForwardArgs<Cell>& a)
+        : current(a.current, a.neurons, 0, 1) {
+#pragma unroll
+      for (int o = 0; o < O; ++o) y[o] = {a.y[o], a.neurons, 0, 1};
+    }
+    __device__ __forceinline__ void next() {
+      current.next();
+#pragma unroll
+      for (int o = 0; o < O; ++o) y[o].next();
+    }
+  };
+
   template <class Tell>
-  static __device__ __forceinline__ void step_and_store(const RecurrentForwardArgs<Cell>& a, const Cells& cells,
-                                                        const Lane& at, const Samples& samples, int t, int n,
-                                                        F (&in)[I][G][W], const Values& sums, States& state,
-                                                        const Tell& tell) {
+  static __device__ __forceinline__ void step_and_store(const RecurrentForwardArgs<Cell>& a, const Results& results,
+                                                        const Cells& cells, const Lane& at, const Samples& samples,
+                                                        int t, int n, F (&in)[I][G][W], const Values& sums,
+                                                        States& state, const Tell& tell) {
     F out[O][G][W];
     Numbers current[G];
 #pragma unroll
@@ -131,18 +154,18 @@ struct RecurrentForward : Recurrent<Spec> {
       }
       tell(g, out[0]);
     }
-    const long long row = times(t, a.neurons);
 #pragma unroll
     for (int g = 0; g < G; ++g) {
-      if (Spec::save) at.store(static_cast<T*>(a.current) + row, n, g, current[g]);
+      if (Spec::save) at.store(results.current.row, n, g, current[g]);
 #pragma unroll
       for (int o = 0; o < O; ++o) {
         Numbers y;
         y.pack(out[o][g]);
-        at.store(static_cast<T*>(a.y[o]) + row, n, g, y);
+        at.store(results.y[o].row, n, g, y);
       }
     }
-    if (Spec::store_states) store_states(a, at, n, state, row, [&](int g) { return samples.has(t, n, g); });
+    if (Spec::store_states)
+      store_states(a, at, n, state, times(t, a.neurons), [&](int g) { return samples.has(t, n, g); });
   }
 
   // The step of a sample that has it; behind its end, states stay and outputs are zero.

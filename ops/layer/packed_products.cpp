@@ -3,6 +3,7 @@
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/packed_result.h>
 #include <spikeforge/ops/common/recomputable.h>
+#include <spikeforge/ops/common/rows_product.h>
 #include <spikeforge/ops/common/text_call.h>
 #include <spikeforge/ops/layer.h>
 #include <spikeforge/ops/layer/lowering.h>
@@ -14,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -98,11 +100,12 @@ at::Tensor as(const at::Tensor& t, const at::Tensor& like) {
   return !t.defined() || t.scalar_type() == like.scalar_type() ? t : t.to(like.scalar_type());
 }
 
-// [..., n] as [rows, n]; torch's own reshape does not know how many rows of nothing there are.
-at::Tensor as_rows(const at::Tensor& t) {
-  c10::SymInt rows = 1;
-  for (std::int64_t d = 0; d + 1 < t.dim(); ++d) rows = rows * t.sym_size(d);
-  return t.reshape_symint({rows, t.sym_size(-1)});
+// Over all dimensions but the last.
+at::Tensor sum_of_rows(const at::Tensor& t) {
+  if (t.dim() == 1) return t;
+  std::vector<std::int64_t> dims(static_cast<std::size_t>(t.dim() - 1));
+  std::iota(dims.begin(), dims.end(), 0);
+  return t.sum(dims);
 }
 
 MaybeTensor bias_of(const variable_list& saved) {
@@ -125,8 +128,8 @@ struct PackedLinearRule {
     if (ctx->needs_input_grad(0))
       list[0] = grad.matmul(as(weight, grad)).to(static_cast<c10::ScalarType>(ctx->saved_data.at("type").toInt()));
     if (ctx->needs_input_grad(1))
-      list[1] = as_rows(grad).t().matmul(as_rows(as(unpacked(ctx, "linear", saved), grad))).to(weight_type(ctx));
-    if (list.size() > 2 && ctx->needs_input_grad(2)) list[2] = as_rows(grad).sum(0).to(weight_type(ctx));
+      list[1] = rows_product(grad, as(unpacked(ctx, "linear", saved), grad)).to(weight_type(ctx));
+    if (list.size() > 2 && ctx->needs_input_grad(2)) list[2] = sum_of_rows(grad).to(weight_type(ctx));
     return list;
   }
 

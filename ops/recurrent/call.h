@@ -80,15 +80,8 @@ class DescribedBackward {
 // Where a sample does not hear what it was `delay` steps before, since it starts anew between; as `start`.
 at::Tensor is_unheard(const at::Tensor& start, std::int64_t delay);
 
-// [rows, H] of [..., H].
-inline at::Tensor in_rows(const at::Tensor& t) {
-  c10::SymInt rows = 1;  // not -1, which H = 0 leaves open
-  for (const c10::SymInt& size : t.sym_sizes().slice(0, static_cast<std::size_t>(t.dim() - 1))) rows *= size;
-  return t.reshape_symint({rows, t.sym_size(-1)});
-}
-
-// spikes^T gradients, of [rows, H] each, by the rows of gradients whose neuron fired; nothing where another product is
-// to be used: not on a CPU, under a tracer, of numbers that are no spikes, or where many fire.
+// rows_product of spikes and gradients, by the rows of gradients whose neuron fired; nothing where that is to be used:
+// not on a CPU, under a tracer, of numbers that are no spikes, or where many fire.
 std::optional<at::Tensor> fired_product(const at::Tensor& spikes, const at::Tensor& gradients);
 
 // ---- the kernels of the lowered operators, on each device ----

@@ -1,6 +1,7 @@
 #include <spikeforge/cpu/fired_product.h>
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/cpu_tiles.h>
+#include <spikeforge/ops/common/rows_product.h>
 #include <spikeforge/ops/recurrent/call.h>
 
 #include <ATen/core/grad_mode.h>
@@ -46,7 +47,7 @@ std::int64_t list(const cpu::FiredProduct& product, DType type, const void* spik
 
 std::optional<at::Tensor> fired_product(const at::Tensor& spikes, const at::Tensor& gradients) {
   if (at::GradMode::is_enabled() || !is_plain(spikes) || !is_plain(gradients)) return std::nullopt;
-  const at::Tensor heard = spikes.contiguous(), of_current = gradients.contiguous();
+  const at::Tensor heard = in_rows(spikes).contiguous(), of_current = in_rows(gradients).contiguous();
   const std::int64_t rows = heard.size(0), width = heard.size(1);
   constexpr std::int64_t least_work = 1 << 20;
   if (rows * width * width < least_work || width > std::numeric_limits<std::int32_t>::max()) return std::nullopt;

@@ -1,11 +1,11 @@
 #include <spikeforge/ops/common/autograd.h>
 #include <spikeforge/ops/common/library.h>
+#include <spikeforge/ops/common/rows_product.h>
 #include <spikeforge/ops/recurrent/call.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/matmul.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -42,9 +42,8 @@ struct Shifted {
   // Of all pairs of steps that lie the delay apart, in one product.
   at::Tensor of_w() const {
     const auto product = [](const at::Tensor& heard, const at::Tensor& of_current) {
-      const at::Tensor spikes = in_rows(heard), gradients = in_rows(of_current);
-      if (auto fired = fired_product(spikes, gradients)) return *std::move(fired);
-      return at::mm(spikes.t(), gradients);
+      auto fired = fired_product(heard, of_current);
+      return fired.has_value() ? *std::move(fired) : rows_product(heard, of_current);
     };
     at::Tensor sum;
     if (steps() > delay) sum = product(s.slice_symint(0, 0, steps() - delay), g.slice_symint(0, delay));

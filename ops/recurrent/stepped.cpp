@@ -1,6 +1,7 @@
 // The layer by operators that there are: torch's product and `run`, a step at a time.
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/derivatives.h>
+#include <spikeforge/ops/common/rows_product.h>
 #include <spikeforge/ops/recurrent/call.h>
 
 #include <ATen/TensorOperators.h>

@@ -6,6 +6,8 @@
     spikeforge.accelerate   replaces the neurons of a network of SpikingJelly, snnTorch or Norse
     spikeforge.Monitor      records outputs and states while a network runs
     spikeforge.packed_activations   keeps spikes as bits for the backward pass
+    spikeforge.checkpointed runs sequences longer than memory
+    spikeforge.distributed  shards operators and deals matrices to the ranks of torch.distributed
     spikeforge.Online       trains a network while its sequence runs
     spikeforge.count        counts spikes and synaptic operations
     spikeforge.plot         draws spikes and states
@@ -29,11 +31,13 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from spikeforge._imports import after_import
 from spikeforge._version import __version__
 
 if TYPE_CHECKING:
-    from spikeforge import demo, nir, nn, ops, plasticity, plot, rules, surrogate
+    from spikeforge import demo, distributed, nir, nn, ops, plasticity, plot, rules, surrogate
     from spikeforge.accelerate import accelerate
+    from spikeforge.checkpointing import checkpointed
     from spikeforge.connecting import Connectivity, Projection, connect
     from spikeforge.count import count
     from spikeforge.custom_op import CudaKernel, CustomOp, custom_op
@@ -75,6 +79,19 @@ def _load() -> None:
 
 _load()
 
+
+def _register_sharding() -> None:
+    try:
+        importlib.import_module("spikeforge.distributed.sharding")
+    except ImportError as error:  # of what another torch has elsewhere; what has imported torch's own goes on
+        import warnings
+
+        warnings.warn(f"spikeforge: DTensors cannot be used with this torch: {error}", stacklevel=2)
+
+
+# How operators run on DTensors, once there may be some.
+after_import("torch.distributed.tensor", _register_sharding)
+
 # Functions and classes, and the module that each is in.
 _FROM = {
     "Connectivity": "connecting",
@@ -93,6 +110,7 @@ _FROM = {
     "accelerate": "accelerate",
     "add_gradient": "trace",
     "bernoulli": "trace",
+    "checkpointed": "checkpointing",
     "connect": "connecting",
     "count": "count",
     "custom_gradient": "trace",
@@ -132,12 +150,14 @@ __all__ = [
     "accelerate",
     "add_gradient",
     "bernoulli",
+    "checkpointed",
     "connect",
     "count",
     "custom_gradient",
     "custom_op",
     "demo",
     "detach",
+    "distributed",
     "draw_once",
     "from_core",
     "neuron",

@@ -86,6 +86,16 @@ def test_the_python_programs_of_recurrent_layers_run():
     assert names["bias"].grad.abs().sum() > 0
 
 
+def test_the_programs_of_long_sequences_run():
+    names = {}
+    exec(code("a sequence in segments"), names)
+    weight = names["first"].module.weight
+    assert names["loss"] > 0 and weight.grad.abs().max() > 0
+    before = weight.detach().clone()
+    exec(code("truncated backpropagation"), names)
+    assert not torch.equal(weight, before)
+
+
 def test_the_programs_of_learning_online_run(capsys):
     names = {}
     exec(code("learning while a sequence runs"), names)

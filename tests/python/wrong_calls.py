@@ -128,6 +128,8 @@ def public_calls(schema):
             if name.endswith("backward"):
                 given = dict(grad=torch.randn(6, 2, 3), needs_grad=[True, past is None, True, past is not None], **{key: value.detach() if isinstance(value, torch.Tensor) else value for key, value in given.items()})
             yield given
+    elif name == "rows_product":
+        yield dict(a=torch.rand(2, 3, 5), b=torch.rand(2, 3, 4))
     elif name == "local_jacobian":
         yield dict(neuron=TEXT, inputs=[torch.randn(2, 3, 5)], states=[torch.rand(3, 5)], params=[torch.rand(())], into=0, of_params=[0])
     elif name == "with_eligibility":

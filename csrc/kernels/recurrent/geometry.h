@@ -28,6 +28,7 @@ struct Geometry {
   int ahead;             // rows on their way from memory
   int checkpoint;        // backward: steps between saved states
   int history;           // backward: steps whose states are recomputed at once
+  int input_rows;        // backward: that are kept, checkpoint + ahead or more
   bool state_gradients;  // backward: whether gradients of the sequences of states come in
 
   SPIKEFORGE_ON_BOTH constexpr int own() const { return padded / blocks; }
@@ -53,9 +54,8 @@ struct Geometry {
     return exchange_bytes() + partial_bytes() + ahead * inputs * values() * element;
   }
 
-  SPIKEFORGE_ON_BOTH constexpr int input_rows() const { return checkpoint + ahead; }
   SPIKEFORGE_ON_BOTH constexpr int backward_bytes() const {
-    const int of_type = (input_rows() * inputs + ahead * outputs) * values() * element;
+    const int of_type = (input_rows * inputs + ahead * outputs) * values() * element;
     const int of_states = (history + 2 + (state_gradients ? ahead : 0)) * states * values() * 4;
     return exchange_bytes() + partial_bytes() + of_type + of_states;
   }

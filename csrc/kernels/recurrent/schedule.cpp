@@ -84,11 +84,11 @@ struct Division {
 };
 
 // Microseconds a step, forward + backward, on an H200, LIF, T = 1000, in the order of B = 64 and 256. float16, H = 128,
-// one block 0.35 + 0.55, 0.33 + 0.55 (before constants were kept in registers: 0.34 + 0.63, with two warps a sum 0.39 +
-// 0.60, with four 0.45 + 0.74); H = 256, clusters of 4 0.38 + 0.52, 0.50 + 0.69, one block 0.72 + 1.19; H = 512, of 8
-// 0.47 + 0.71, 1.08 + 1.92, with two tiles 0.53 + 0.70, 1.32 + 2.33, of 4 with two tiles 0.71 + 0.91, 1.32 + 1.62; H =
-// 1024, of 16 1.38 + 1.85, 3.47 + 5.38. float32, B = 64, H = 128, one block 0.55 + 1.07, clusters of 4 0.35 + 0.72, of
-// 16 0.71 + 2.42; H = 256, of 4 0.55 + 1.33; H = 512, of 16 0.71 + 2.40.
+// one block 0.30 + 0.48, 0.30 + 0.49 (before constants were kept in registers and rows walked by pointers: 0.34 + 0.63,
+// with two warps a sum 0.39 + 0.60, with four 0.45 + 0.74); H = 256, clusters of 4 0.38 + 0.52, 0.50 + 0.69, one block
+// 0.72 + 1.19; H = 512, of 8 0.47 + 0.71, 1.08 + 1.92, with two tiles 0.53 + 0.70, 1.32 + 2.33, of 4 with two tiles
+// 0.71 + 0.91, 1.32 + 1.62; H = 1024, of 16 1.38 + 1.85, 3.47 + 5.38. float32, B = 64, H = 128, one block 0.55 + 1.07,
+// clusters of 4 0.35 + 0.72, of 16 0.71 + 2.42; H = 256, of 4 0.55 + 1.33; H = 512, of 16 0.71 + 2.40.
 constexpr std::array in_clusters = {Division{1, 1, 128, 64},   Division{4, 2, 256, 0}, Division{8, 2, 512, 0},
                                     Division{4, 2, 512, 0},    Division{4, 4, 0, 256}, Division{8, 4, 768, 384},
                                     Division{16, 4, 1024, 512}};
@@ -116,13 +116,18 @@ int shared_bytes(const Geometry& shape, bool forward) {
 }
 
 // Rows on their way: four hide the latency of memory behind the steps of a cluster, eight that behind those of a block.
+// Where there is room, inputs have a power of two: which row a step's is then takes one instruction.
 bool fit_shared(Geometry& shape, bool forward, int most) {
   for (const int ahead : {8, 4, 2})
     for (const int history : {16, 8, 4, 2, 1}) {
       if (!forward && (ahead == 8 || history > shape.checkpoint)) continue;
       shape.ahead = ahead;
       shape.history = forward ? 1 : history;
-      if (shared_bytes(shape, forward) <= most) return true;
+      const int least = forward ? 0 : shape.checkpoint + ahead;
+      for (const int rows : {static_cast<int>(std::bit_ceil(static_cast<unsigned>(least))), least}) {
+        shape.input_rows = rows;
+        if (shared_bytes(shape, forward) <= most) return true;
+      }
     }
   return false;
 }

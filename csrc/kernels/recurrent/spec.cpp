@@ -13,9 +13,10 @@ namespace spikeforge::kernels {
 namespace {
 
 // In the order of Geometry's members.
-std::array<int, 14> numbers_of(const recurrent::Geometry& g) {
-  return {g.padded, g.blocks,  g.tiles,  g.split, g.element,    g.sent,    g.delay,
-          g.inputs, g.outputs, g.states, g.ahead, g.checkpoint, g.history, g.state_gradients ? 1 : 0};
+std::array<int, 15> numbers_of(const recurrent::Geometry& g) {
+  return {g.padded, g.blocks,     g.tiles,   g.split,      g.element,
+          g.sent,   g.delay,      g.inputs,  g.outputs,    g.states,
+          g.ahead,  g.checkpoint, g.history, g.input_rows, g.state_gradients ? 1 : 0};
 }
 
 // The loop over time is another, but a lane's neurons are made one by one as those of a multistep loop of width 1.

@@ -224,6 +224,8 @@ class BatchNormNeuron(Container):
     def _is_better_apart(self, norm: nn.Module, x: Tensor) -> bool:
         if self.recompute or not is_better_apart(x) or self.scale != 1 or isinstance(norm, nn.SyncBatchNorm):
             return False
+        if is_sharded(x):
+            return False
         neuron = self._modules["neuron"]
         return isinstance(neuron, PredefinedNeuron) and neuron._cell is None
 
@@ -321,6 +323,8 @@ def statistics_of(norm: nn.Module, x: Tensor) -> tuple[Tensor | None, Tensor | N
     if not norm.training and norm._buffers["running_mean"] is not None:
         # Copies: a step of training may change them before the backward pass.
         return norm.running_mean.clone(), norm.running_var.clone(), count
+    if is_sharded(x):
+        return *statistics_of_shards(x), count
     if _joins_processes(norm):
         return joined_statistics(x, norm.process_group)
     return None, None, count
@@ -387,10 +391,27 @@ def _sum_of_processes(t: Tensor, group: Any) -> Tensor:
     return all_reduce(t, group=group)
 
 
+def is_sharded(x: Tensor) -> bool:
+    """Whether it is a DTensor, which alone has placements."""
+    return getattr(x, "placements", None) is not None
+
+
+def statistics_of_shards(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a DTensor, whose sums torch takes over the ranks that it is sharded over: ``[C]``, differentiable."""
+    y = x.to(state_type(x.dtype))
+    others = [dim for dim in range(x.dim()) if dim != CHANNELS]
+    count = max(x.numel() // max(x.shape[CHANNELS], 1), 1)
+    mean = y.sum(others, keepdim=True) / count
+    return mean.flatten(), ((y - mean) ** 2).sum(others) / count
+
+
 def joined_statistics(x: Tensor, group: Any = None) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and biased variance ``[C]`` of the x ``[T, B, C, ...]`` of all processes together, and how many numbers a
     channel has; differentiable."""
-    mean, var = torch.ops.spikeforge.channel_statistics(x, CHANNELS)
+    if x.numel() > 0:
+        mean, var = torch.ops.spikeforge.channel_statistics(x, CHANNELS)
+    else:  # a sum of nothing, through which the gradients of the other processes' sums are called for here too
+        mean = var = x.to(state_type(x.dtype)).sum([dim for dim in range(x.dim()) if dim != CHANNELS])
     count = mean.new_tensor([x.numel() // x.shape[CHANNELS]])
     sums = _sum_of_processes(torch.cat([mean * count, count]), group)
     total = sums[-1:].detach()

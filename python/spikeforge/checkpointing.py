@@ -1,0 +1,161 @@
+"""Sequences longer than memory: walked in segments, of which the backward pass keeps the states between them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import checkpoint
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+
+Inputs = Any  # Tensor | tuple[Tensor, ...] | list of these | Callable[[int], ...]
+COMBINATIONS = ("cat", "sum", "list")
+
+
+def checkpointed(
+    run: Callable[..., tuple[Any, Any]],
+    inputs: Inputs,
+    states: Any = None,
+    *,
+    segments: int | None = None,
+    combine: str = "cat",
+    truncated: bool = False,
+) -> tuple[Any, Any]:
+    """Runs a sequence in segments, the states of one handed to the next, and computes each once more when its gradient is due.
+
+    So a sequence needs the memory of one segment, of the states between segments and of autograd's nodes, a few for each operator
+    that `run` calls; and at most one more forward pass.
+    Results and gradients are those of the whole sequence in one call: bit for bit where nothing is summed over steps, else
+    within rounding. Random numbers are the same the second time, those of neurons that draw and torch's own.
+
+        def loss_of(x, label, states):                       # labels come in segments too
+            y, states = net(x, states)
+            return loss_function(y, label), states
+
+        loss, states = spikeforge.checkpointed(loss_of, read_chunk, segments=100, combine="sum")
+        loss.backward()
+
+    Args:
+        run: a module or function of ``(*inputs, states)`` that returns ``(output, states)``: ``net`` itself, where it has the
+            states of :mod:`spikeforge.nn`. States are None at first, then what the segment before returned: a tensor, or
+            tuples, lists and dicts of tensors. It is called twice for each segment, with the same arguments; what it does
+            besides (running statistics, prints) is done twice.
+        inputs: ``[T, ...]``, or a tuple of these, dealt to the segments along the steps; a list with the inputs of each
+            segment; or a function of a segment's number that reads them or makes them, the same at each call: then they are
+            let go as soon as the segment has run, and may be longer than memory.
+        states: those before the first step.
+        segments: how many; of a list, as many as it has.
+        combine: what becomes of the outputs of the segments: "cat" joins them along the steps, "sum" adds them up, which
+            is right for losses and counts and keeps none of them, "list" leaves them apart.
+        truncated: the gradient does not go from a segment to those before it (truncated backpropagation through time);
+            values are the same.
+
+    Returns:
+        The outputs of all segments, and the states after the last step.
+    """
+    if combine not in COMBINATIONS:
+        raise ValueError(f"checkpointed: combine must be 'cat', 'sum' or 'list', but is {combine!r}")
+    if not callable(run):
+        raise TypeError(f"checkpointed: run must be a module or a function, but is {type(run).__name__}")
+    read, count = _reader(inputs, segments)
+    collected = _Outputs(combine)
+    for number in range(count):
+        if truncated:
+            states = tree_map_only(Tensor, torch.Tensor.detach, states)
+        segment = _Segment(run, read, number)
+        outputs, states = checkpoint.checkpoint(segment, states, _marks(), use_reentrant=False)
+        collected.add(outputs)
+        del outputs
+    return collected.result(), states
+
+
+class _Segment:
+    """One call of `run`."""
+
+    def __init__(self, run: Callable[..., Any], read: Callable[[int], Any], number: int):
+        self.run, self.read, self.number = run, read, number
+
+    def __call__(self, states: Any, _: Any) -> tuple[Any, Any]:
+        inputs = self.read(self.number)
+        result = self.run(*(inputs if isinstance(inputs, tuple) else (inputs,)), states)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise TypeError(f"checkpointed: run must return (output, states), but returned {_kind(result)}")
+        return result
+
+
+def _reader(inputs: Inputs, segments: int | None) -> tuple[Callable[[int], Any], int]:
+    if isinstance(inputs, list):
+        if segments not in (None, len(inputs)):
+            raise ValueError(f"checkpointed: segments must be {len(inputs)}, as many as the list of inputs has, but is {segments!r}")
+        if not inputs:
+            raise ValueError("checkpointed: inputs must have a segment at least, but is an empty list")
+        return inputs.__getitem__, len(inputs)
+    if not isinstance(segments, int) or isinstance(segments, bool) or segments < 1:
+        raise ValueError(f"checkpointed: segments must be a whole number of 1 or more, but is {segments!r}")
+    if isinstance(inputs, (Tensor, tuple)):
+        return _dealt(inputs, segments).__getitem__, segments
+    if callable(inputs):
+        return inputs, segments
+    raise TypeError(
+        "checkpointed: inputs must be a tensor [T, ...], a tuple of these, a list with those of each segment, or a function of a "
+        f"segment's number, but is {type(inputs).__name__}"
+    )
+
+
+def _dealt(inputs: Tensor | tuple[Tensor, ...], segments: int) -> Sequence[Any]:
+    """Segments of as many steps, or one less."""
+    tensors = inputs if isinstance(inputs, tuple) else (inputs,)
+    for i, t in enumerate(tensors):
+        if not isinstance(t, Tensor) or t.dim() == 0:
+            raise TypeError(f"checkpointed: input {i} must be a tensor [T, ...], but is {_kind(t)}")
+        if t.shape[0] != tensors[0].shape[0]:
+            raise ValueError(f"checkpointed: input {i} has {t.shape[0]} steps, but input 0 has {tensors[0].shape[0]}")
+    steps = tensors[0].shape[0]
+    if steps < segments:
+        raise ValueError(f"checkpointed: {steps} steps are no {segments} segments; each has one at least")
+    sizes = [(number + 1) * steps // segments - number * steps // segments for number in range(segments)]
+    # Parts of one split: the gradient of a slice would be as large as the whole.
+    parts = [t.split(sizes) for t in tensors]
+    return list(zip(*parts)) if isinstance(inputs, tuple) else parts[0]
+
+
+class _Outputs:
+    def __init__(self, combine: str):
+        self.combine, self.kept, self.structure = combine, [], None
+
+    def add(self, outputs: Any) -> None:
+        if self.combine == "list":
+            self.kept.append(outputs)
+            return
+        leaves, structure = tree_flatten(outputs)
+        if self.structure is None:
+            self.kept, self.structure = [[] for _ in leaves], structure
+        if structure != self.structure:
+            raise ValueError(f"checkpointed: run returned outputs {structure}, but {self.structure} in the segments before")
+        for kept, leaf in zip(self.kept, leaves):
+            if self.combine == "cat":
+                if not isinstance(leaf, Tensor) or leaf.dim() == 0:
+                    raise TypeError(
+                        f"checkpointed: outputs [T, ...] can be joined, but run returned {_kind(leaf)}; pass combine='sum' or 'list'"
+                    )
+                kept.append(leaf)
+            else:
+                kept[:] = [kept[0] + leaf] if kept else [leaf]
+
+    def result(self) -> Any:
+        if self.structure is None:
+            return self.kept
+        join = torch.cat if self.combine == "cat" else (lambda kept: kept[0])
+        return tree_unflatten([join(kept) for kept in self.kept], self.structure)
+
+
+def _marks() -> Tensor | None:
+    """An argument on the device in use, from which torch's checkpoint sees whose random numbers to keep: where inputs are
+    read within the segment, nothing else may be there."""
+    return torch.empty(0, device="cuda") if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+
+
+def _kind(value: Any) -> str:
+    return "a tensor of no dimensions" if isinstance(value, Tensor) and value.dim() == 0 else type(value).__name__

@@ -1,0 +1,369 @@
+"""How the operators run on torch's DTensor: on the shards themselves, wherever the shards know all that they need.
+
+Samples and neurons do not know of each other, so that x ``[T, B, C, ...]`` stays sharded over any dimension but time; what
+is sharded otherwise is redistributed first, as DTensor does for torch's own operators. There is one rule, which reads
+the schema of the operator called: by its name and shape every tensor is laid along the dimensions of the first input.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.distributed.tensor._redistribute import redistribute_local_tensor
+
+# What ties a shard's draws to its place: an odd number, whose multiples differ in all bits of a seed.
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Operators whose tensors lie alike.
+
+    `shardable` gives the dimensions of the leading tensor, of so many, that may be sharded; `roles` name arguments and
+    results that do not lie along the last dimensions of the leading tensor, as others do; `differentiated` the
+    arguments that needs_grad has an entry for, in order, or all that come before `params`, and these.
+    """
+
+    shardable: Callable[[int, dict[str, Any]], Iterable[int]]
+    leaders: tuple[str, ...] = ("inputs", "x")
+    roles: dict[str, str] = dataclasses.field(default_factory=dict)
+    differentiated: tuple[str, ...] = ()
+
+
+# Roles. A tensor of the same rank as the leading one, or lower, lies along its last dimensions, unless it is
+#   samples  [B], and steps [T, B], along the first dimensions of the leading one;
+#   channels [C, ...], along the dimension of channels;
+#   whole    on every rank, as a matrix is;
+#   seed     a number, and another one for each shard;
+#   saved    by a recurrent layer: what its neurons heard, and checkpoints;
+#   local    made by one operator for another on the same rank, of whatever shape.
+NEURON_ROLES = {"checkpoints": "local", "lengths": "samples", "start": "steps", "seed": "seed", "offset": "whole"}
+OF_CHANNELS = dict.fromkeys(("weight", "bias", "mean", "var", "rstd", "grad_mean", "grad_var", "numbers"), "channels")
+
+
+def _all_but_time(rank: int, given: dict[str, Any]) -> range:
+    return range(1, rank)
+
+
+def _samples(rank: int, given: dict[str, Any]) -> range:
+    return range(1, rank - 1)
+
+
+def _all_but_images(rank: int, given: dict[str, Any]) -> range:
+    return range(rank - 2)
+
+
+def _channels(rank: int, given: dict[str, Any]) -> range:
+    return range(_channel_dim(rank, given), _channel_dim(rank, given) + 1)
+
+
+def _channel_dim(rank: int, given: dict[str, Any]) -> int:
+    return given.get("channel_dim", 2) % max(rank, 1)
+
+
+NEURON = Family(_all_but_time, roles=NEURON_ROLES)
+RECURRENT = Family(_samples, ("inputs", "arguments"), NEURON_ROLES | {"w": "whole", "saved": "saved"}, ("arguments",))
+# Statistics of the samples of all ranks are what a module computes by torch's operators, and hands in.
+NORMALISED = Family(_channels, roles=NEURON_ROLES | OF_CHANNELS, differentiated=("inputs", "states", "params"))
+POOLING = Family(_all_but_images, ("x", "grad"))
+DELAYED = Family(_samples, ("x",), dict.fromkeys(("weight", "delay", "bias"), "whole"), ("x", "weight", "delay", "past"))
+STATISTICS = Family(_channels, roles=OF_CHANNELS)
+
+FAMILIES = {
+    "recurrent_run": RECURRENT,
+    "batch_norm_run": NORMALISED,
+    "channel_statistics": STATISTICS,
+    "max_pool2d": POOLING,
+    "max_pool2d_with_places": POOLING,
+    "avg_pool2d": POOLING,
+    "delayed_linear": DELAYED,
+}
+
+
+class Call:
+    """A call's tensors as shards of one mesh."""
+
+    def __init__(self, family: Family, op: Any, args: Sequence[Any], kwargs: dict[str, Any]):
+        self.family, self.op, self.args, self.kwargs = family, op, args, kwargs
+        self.name = op._schema.name.rpartition("::")[2]
+        self.given = dict(zip((a.name for a in op._schema.arguments), args)) | kwargs
+        leader = self._leader()
+        self.shape, self.rank, self.mesh = leader.shape, leader.dim(), leader.device_mesh
+        self.order = _order_of(leader.shape, leader.stride())
+        self.channel_dim = _channel_dim(self.rank, self.given)
+        self.placements = self._common_placements(leader)
+
+    def _leader(self) -> DTensor:
+        tensors = [t for name in self.family.leaders for t in _listed(self.given.get(name))]
+        if tensors and isinstance(tensors[0], DTensor):
+            return tensors[0]
+        raise self._mixed(next((name for name in self.family.leaders if name in self.given), "x"))
+
+    def _mixed(self, name: str) -> TypeError:
+        return TypeError(
+            f"{self.name}: {name} is a plain tensor beside a DTensor; make it one too, by distribute_tensor or "
+            "DTensor.from_local"
+        )
+
+    def _common_placements(self, leader: DTensor) -> list[Placement]:
+        """Those of the leading tensor: on each dimension of the mesh it is sharded as the first argument is that is
+        sharded over what may be. Gradients have no say: what is kept for them lies as the forward pass had it."""
+        allowed = set(self.family.shardable(self.rank, self.given))
+        found: list[Placement] = [Replicate()] * self.mesh.ndim
+        others = [(n, t) for n, value in self.given.items() if not n.startswith("grad") for t in _listed(value)]
+        for name, t in [("", leader), *others]:
+            if not isinstance(t, DTensor):
+                continue
+            if t.device_mesh != self.mesh:
+                raise ValueError(f"{self.name}: {name} is on {t.device_mesh}, but x is on {self.mesh}")
+            for i, placement in enumerate(t.placements):
+                if not found[i].is_replicate() or not _is_plain_shard(placement):
+                    continue
+                sharded = [d for d in allowed if self._dim_of(name, t, d) == placement.dim]
+                found[i] = Shard(sharded[0]) if sharded else found[i]
+        return found
+
+    def _dim_of(self, name: str, t: Tensor, d: int) -> int | None:
+        """The dimension of t that lies along dimension d of the leading tensor, None where it is the same for all."""
+        role = self.family.roles.get(name, "along")
+        if role == "channels":
+            return 0 if d == self.channel_dim else None
+        if role == "samples" and t.dim() == 1:
+            return 0 if d == 1 else None
+        if role == "steps" and t.dim() == 2:
+            return d if d < 2 else None
+        if role in ("whole", "seed", "local"):
+            return None
+        dim = d - (self.rank - t.dim())
+        return dim if dim >= 0 and t.shape[dim] == self.shape[d] else None
+
+    def _placed(self, name: str, t: Tensor) -> list[Placement]:
+        dims = [self._dim_of(name, t, p.dim) if isinstance(p, Shard) else None for p in self.placements]
+        return [Replicate() if dim is None else Shard(dim) for dim in dims]
+
+    # --- into shards
+
+    def local(self, name: str, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [self.local(name, one) for one in value]
+        if not isinstance(value, Tensor):
+            return value
+        role = self.family.roles.get(name)
+        if isinstance(value, DTensor):
+            value = _redistributed(value, self._placed(name, value))
+        elif value.dim() > 0 and role != "local":
+            raise self._mixed(name)
+        return value + _int64(GOLDEN * self._shard_number()) if role == "seed" else value
+
+    def _shard_number(self) -> int:
+        """Of the different shards of the leading tensor, which is this rank's."""
+        number = 0
+        for i, placement in enumerate(self.placements):
+            if isinstance(placement, Shard):
+                number = number * self.mesh.size(i) + self.mesh.get_local_rank(i)
+        return number
+
+    def run(self) -> Any:
+        names = [argument.name for argument in self.op._schema.arguments]
+        args = [self.local(name, value) for name, value in zip(names, self.args)]
+        results = self.op(*args, **{name: self.local(name, value) for name, value in self.kwargs.items()})
+        if "needs_grad" in self.given:
+            return [self._gradient(*of, local) for of, local in zip(self._asked(), results)]
+        returns = [result.name for result in self.op._schema.returns]
+        if len(returns) == 1:
+            return self.whole(returns[0], results)
+        return tuple(self.whole(name, local) for name, local in zip(returns, results))
+
+    # --- and back
+
+    def whole(self, name: str, local: Any) -> Any:
+        role = self.family.roles.get(name)
+        if isinstance(local, (list, tuple)):
+            if role == "saved":
+                return [self.whole("", one) if i == 0 else one for i, one in enumerate(local)]
+            return [self.whole(name, one) for one in local]
+        if role == "local":
+            return local
+        shape, placements = list(local.shape), [Replicate()] * self.mesh.ndim
+        for i, placement in enumerate(self.placements):
+            if not isinstance(placement, Shard):
+                continue
+            dim = self._dim_of_result(name, local, placement.dim)
+            if dim is not None:
+                placements[i], shape[dim] = Shard(dim), self.shape[placement.dim]
+        hidden = self.rank - local.dim()
+        order = [d - hidden for d in self.order if d >= hidden] if hidden >= 0 and role is None else None
+        return _wrapped(local, self.mesh, placements, shape, order)
+
+    def _dim_of_result(self, name: str, local: Tensor, d: int) -> int | None:
+        if self.family.roles.get(name) == "channels":
+            return 0 if d == self.channel_dim else None
+        dim = d - (self.rank - local.dim())
+        return dim if dim >= 0 else None
+
+    def _asked(self) -> list[tuple[str, Tensor]]:
+        """The arguments whose gradients the call returns."""
+        names = self.family.differentiated or self._before_params()
+        every = [(name, t) for name in names for t in _listed(self.given.get(name), keep_none=True)]
+        return [of for of, wanted in zip(every, self.given["needs_grad"]) if wanted]
+
+    def _before_params(self) -> list[str]:
+        names = [argument.name for argument in self.op._schema.arguments if not argument.name.startswith("grad")]
+        tensors = [name for name in names if name in ("x", "inputs", "states") or _is_one(self.given.get(name))]
+        return [n for n in tensors if n not in self.family.roles and n != "params"] + ["params"]
+
+    def _gradient(self, name: str, of: Tensor, local: Tensor) -> DTensor:
+        """What is the same for all shards gets a part of its gradient from each."""
+        placements, shape = self._placed(name, of), of.shape
+        if local.dim() != of.dim():  # of weight and bias, in the places of a normalisation's numbers
+            shape = of.shape[:1]
+        for i, placement in enumerate(self.placements):
+            if isinstance(placement, Shard) and placements[i].is_replicate():
+                placements[i] = Partial()
+        order = _order_of(of.shape, of.stride()) if len(shape) == of.dim() else None
+        return _wrapped(local, self.mesh, placements, shape, order)
+
+
+def _int64(number: int) -> int:
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _listed(value: Any, keep_none: bool = False) -> list[Any]:
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    return [t for t in values if isinstance(t, Tensor) or keep_none]
+
+
+def _is_one(value: Any) -> bool:
+    return value is None or isinstance(value, Tensor)
+
+
+def _is_plain_shard(placement: Placement) -> bool:
+    return type(placement) is Shard
+
+
+# DTensor's own methods are functions of autograd, which is above these rules.
+def _redistributed(t: DTensor, placements: Sequence[Placement]) -> Tensor:
+    if tuple(placements) == t.placements:
+        return t._local_tensor
+    target = DTensorSpec(t.device_mesh, tuple(placements), tensor_meta=t._spec.tensor_meta)
+    return redistribute_local_tensor(t._local_tensor, t._spec, target)
+
+
+def _of_shards(
+    local: Tensor, mesh: Any, placements: Sequence[Placement], shape: Sequence[int], stride: Sequence[int]
+) -> DTensor:
+    meta = TensorMeta(torch.Size(shape), tuple(stride), local.dtype)
+    return DTensor(local, DTensorSpec(mesh, tuple(placements), tensor_meta=meta), requires_grad=False)
+
+
+def _wrapped(
+    local: Tensor, mesh: Any, placements: Sequence[Placement], shape: Sequence[int], order: Sequence[int] | None = None
+) -> DTensor:
+    """`order` has the dimensions from the slowest to the fastest: a rank without any numbers cannot tell."""
+    strides = _dense(shape, range(len(shape)) if order is None else order)
+    return _of_shards(local, mesh, placements, shape, strides)
+
+
+def _dense(shape: Sequence[int], order: Sequence[int]) -> list[int]:
+    strides, stride = [0] * len(shape), 1
+    for dim in reversed(order):
+        strides[dim], stride = stride, stride * max(shape[dim], 1)
+    return strides
+
+
+def _order_of(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """From the slowest dimension to the fastest; as they are numbered where memory is not dense."""
+    order = sorted(range(len(shape)), key=lambda d: -strides[d])
+    is_dense = all(own == given or shape[d] == 1 for d, (own, given) in enumerate(zip(_dense(shape, order), strides)))
+    return order if is_dense else list(range(len(shape)))
+
+
+# --- spikes as bits: those of a shard, laid along the dimensions that are sharded
+
+
+def _pack(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[DTensor, Tensor]:
+    x, mesh = args[0], args[0].device_mesh
+    placements = [p if _is_plain_shard(p) else Replicate() for p in x.placements]
+    packed, valid = op(_redistributed(x, placements), *args[1:], **kwargs)
+    sharded = next((p.dim for p in placements if isinstance(p, Shard)), 0)
+    bits = packed.view([packed.numel() if d == sharded else 1 for d in range(max(x.dim(), 1))])
+    return _of_shards(bits, mesh, placements, bits.shape, bits.stride()), valid
+
+
+def _unpack(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> DTensor:
+    packed, valid, shape, strides, *rest = args
+    mesh, placements = packed.device_mesh, packed.placements
+    size = list(shape)
+    for i, placement in enumerate(placements):
+        if isinstance(placement, Shard):
+            first, last = own_range(size[placement.dim], mesh.size(i), mesh.get_local_rank(i))
+            size[placement.dim] = last - first
+    own = _dense(size, _order_of(shape, strides))
+    local = op(packed._local_tensor.flatten(), valid, size, own, *rest, **kwargs)
+    return _of_shards(local, mesh, placements, shape, strides)
+
+
+def own_range(count: int, ranks: int, rank: int) -> tuple[int, int]:
+    """First and last of `count` that a rank has, as torch.chunk deals them."""
+    each = -(-count // ranks)
+    return min(count, rank * each), min(count, (rank + 1) * each)
+
+
+def _rows_product(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> DTensor:
+    """Of rows on several ranks each has a part of the sum; of columns, columns."""
+    a, b = args
+    mesh, into_a, into_b, result = a.device_mesh, [], [], []
+    for of_a, of_b in zip(a.placements, b.placements):
+        rows = [p for p in (of_a, of_b) if _is_plain_shard(p) and p.dim < a.dim() - 1]
+        if rows:
+            placed = rows[0], rows[0], Partial()
+        elif _is_plain_shard(of_a):
+            placed = of_a, Replicate(), Shard(0)
+        elif _is_plain_shard(of_b):
+            placed = Replicate(), of_b, Shard(1)
+        else:
+            placed = Replicate(), Replicate(), Replicate()
+        for placements, placement in zip((into_a, into_b, result), placed):
+            placements.append(placement)
+    local = op(_redistributed(a, into_a), _redistributed(b, into_b))
+    return _wrapped(local, mesh, result, (a.shape[-1], b.shape[-1]))
+
+
+# --- registration
+
+
+def _rule(run: Callable[[Any, Any, Any], Any], cls: Any, op: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    with torch.no_grad():  # autograd is above
+        return run(op, args, kwargs or {})
+
+
+def _run(family: Family, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return Call(family, op, args, kwargs).run()
+
+
+def _is_of_neurons(schema: Any) -> bool:
+    return schema.name.endswith("_forward") and any(result.name == "checkpoints" for result in schema.returns)
+
+
+def _register() -> None:
+    """Tells torch how DTensor runs our operators; those of all neurons are found by their schemas."""
+    schemas = [s for s in torch._C._jit_get_all_schemas() if s.name.startswith("spikeforge::")]
+    neurons = {s.name.removeprefix("spikeforge::").removesuffix("_forward") for s in schemas if _is_of_neurons(s)}
+    families = dict.fromkeys(neurons, NEURON) | FAMILIES
+    rules = {f"{name}{part}": partial(_run, f) for name, f in families.items() for part in ("", "_forward", "_backward")}
+    rules |= {"pack_spikes": _pack, "unpack_spikes": _unpack, "rows_product": _rows_product}
+    for schema in schemas:
+        run = rules.get(schema.name.removeprefix("spikeforge::"))
+        if run is not None:
+            name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+            torch.library.register_torch_dispatch(name, DTensor, partial(_rule, run))
+
+
+_register()

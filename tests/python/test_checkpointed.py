@@ -1,0 +1,168 @@
+"""Sequences in segments, computed once more in the backward pass: the values and gradients of one call over all steps."""
+
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import spikeforge
+import spikeforge.nn as snn
+
+NOISY = """neuron noisy(x; v; leak) {
+  h = leak * v + x + 0.3 * normal()
+  s = spike(h - 1, atan(2))
+  return s
+  v' = select(s, 0, h)
+}"""
+F64 = {"dtype": torch.float64}
+
+
+def network():
+    torch.manual_seed(3)
+    return snn.Sequential(nn.Linear(4, 6, **F64), snn.LIF(v_threshold=0.3), nn.Linear(6, 3, **F64), snn.LI(tau=3.0))
+
+
+def gradients(y, *tensors):
+    torch.manual_seed(5)
+    return torch.autograd.grad((y * torch.rand_like(y)).sum(), tensors)
+
+
+@pytest.mark.parametrize("segments", [1, 3, 23])
+def test_one_neuron_has_the_bits_of_one_call(device, segments):
+    x = (3 * torch.rand(23, 5, **F64, device=device)).requires_grad_()
+    v = torch.rand(5, **F64, device=device, requires_grad=True)
+    lif = snn.LIF()
+    y, states = lif(x, {"v": v})
+    z, after = spikeforge.checkpointed(lif, x, {"v": v}, segments=segments)
+    assert torch.equal(y, z) and torch.equal(states["v"], after["v"])
+    assert y.sum() > 5
+    for one, other in zip(gradients(y, x, v), gradients(z, x, v)):
+        assert torch.equal(one, other)
+
+
+def test_a_network_has_the_gradients_of_one_call(device):
+    net, x = network().to(device), torch.rand(20, 2, 4, **F64, device=device)
+    expected, states = net(x, None)
+    y, after = spikeforge.checkpointed(net, x, segments=4)
+    assert expected.abs().sum() > 1
+    torch.testing.assert_close(y, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(after, states, rtol=1e-12, atol=1e-12)
+    for one, other in zip(gradients(expected, *net.parameters()), gradients(y, *net.parameters())):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12 * one.abs().max().item())
+
+
+def test_random_numbers_are_the_same_the_second_time(device):
+    """Those of a neuron that draws, and torch's: beside a loop over the segments that keeps everything."""
+    leak = torch.tensor(0.5, **F64, device=device, requires_grad=True)
+    dropout = nn.Dropout(0.5)
+
+    def run(x, states):
+        (s,), states = torch.ops.spikeforge.run(NOISY, [dropout(x)], states or [], [leak])
+        return s, states
+
+    x = torch.rand(12, 50, **F64, device=device).requires_grad_()
+    torch.manual_seed(11)
+    outputs, states = [], None
+    for part in x.split(3):
+        y, states = run(part, states)
+        outputs.append(y)
+    torch.manual_seed(11)
+    z, _ = spikeforge.checkpointed(run, lambda i: x.split(3)[i], segments=4)
+    expected = torch.cat(outputs)
+    assert torch.equal(z, expected) and 0 < z.mean() < 1
+    for one, other in zip(gradients(expected, x, leak), gradients(z, x, leak)):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+
+
+def test_inputs_that_a_function_reads_are_not_kept_and_read_once_more():
+    net, read = network(), []
+    chunks = torch.rand(6, 5, 2, 4, **F64)
+
+    def chunk(number):
+        x = chunks[number].clone()
+        read.append((number, weakref.ref(x)))
+        return x
+
+    def loss_of(x, states):
+        y, states = net(x, states)
+        return y.square().sum(), states
+
+    loss, states = spikeforge.checkpointed(loss_of, chunk, segments=6, combine="sum")
+    assert [number for number, _ in read] == list(range(6))
+    assert all(x() is None for _, x in read)
+    expected, _ = net(chunks.flatten(0, 1), None)
+    torch.testing.assert_close(loss, expected.square().sum())
+    got = torch.autograd.grad(loss, list(net.parameters()))
+    assert [number for number, _ in read[6:]] == list(range(5, -1, -1))
+    for one, other in zip(got, torch.autograd.grad(expected.square().sum(), list(net.parameters()))):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12 * other.abs().max().item())
+
+
+def test_nothing_of_a_segment_is_kept_but_its_states():
+    """Of what autograd saves while the sequence runs, in bytes."""
+    net, kept = network(), []
+    x = torch.rand(400, 2, 4, **F64)
+
+    def pack(t):
+        kept.append(t.untyped_storage().nbytes())
+        return t
+
+    def bytes_of(run):
+        kept.clear()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            return run(), sum(kept)
+
+    _, whole = bytes_of(lambda: net(x, None))
+    loss, in_segments = bytes_of(lambda: spikeforge.checkpointed(net, x, segments=20)[0].sum())
+    assert whole > 400 * 2 * (4 + 6 + 3) * 8 and in_segments < whole / 10
+
+
+def test_truncated_gradients_are_those_of_detached_states():
+    net, x = network(), torch.rand(20, 2, 4, **F64)
+    outputs, states = [], None
+    for part in x.split(5):
+        y, states = net(part, states)
+        states = {name: value.detach() for name, value in states.items()}
+        outputs.append(y)
+    expected = torch.cat(outputs)
+    y, _ = spikeforge.checkpointed(net, x, segments=4, truncated=True)
+    whole, _ = net(x, None)
+    torch.testing.assert_close(y, whole, rtol=1e-12, atol=1e-12)
+    got = gradients(y, *net.parameters())
+    for one, other in zip(gradients(expected, *net.parameters()), got):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12 * one.abs().max().item())
+    assert not torch.allclose(got[0], gradients(whole, *net.parameters())[0], rtol=1e-3)
+
+
+def test_inputs_may_be_several_and_a_list_and_outputs_any_structure():
+    x, gain = torch.rand(7, 3), torch.rand(7, 3)
+
+    def run(x, gain, state):
+        state = (0 if state is None else state) + (x * gain).sum(0)
+        return {"scaled": x * gain, "last": state[None]}, state
+
+    y, state = spikeforge.checkpointed(run, (x, gain), segments=3)
+    assert torch.equal(y["scaled"], x * gain) and y["last"].shape == (3, 3)
+    parts, _ = spikeforge.checkpointed(run, [(x[:2], gain[:2]), (x[2:], gain[2:])], combine="list")
+    torch.testing.assert_close(parts[1]["last"][0], state)
+
+
+def test_errors_say_what_was_expected():
+    x = torch.rand(5, 2)
+
+    def run(x, state):
+        return x, state
+
+    for call, kind, message in (
+        (lambda: spikeforge.checkpointed(run, x, segments=6), ValueError, "5 steps are no 6 segments"),
+        (lambda: spikeforge.checkpointed(run, x), ValueError, "segments must be a whole number of 1 or more, but is None"),
+        (lambda: spikeforge.checkpointed(run, [x], segments=2), ValueError, "segments must be 1"),
+        (lambda: spikeforge.checkpointed(run, (x, x[1:]), segments=2), ValueError, "input 1 has 4 steps, but input 0 has 5"),
+        (lambda: spikeforge.checkpointed(run, 3, segments=2), TypeError, "but is int"),
+        (lambda: spikeforge.checkpointed(run, x, segments=2, combine="mean"), ValueError, "but is 'mean'"),
+        (lambda: spikeforge.checkpointed(lambda x, s: x, x, segments=2), TypeError, "must return \\(output, states\\), but returned Tensor"),
+        (lambda: spikeforge.checkpointed(lambda x, s: (x.sum(), s), x, segments=2), TypeError, "pass combine='sum'"),
+    ):
+        with pytest.raises(kind, match=f"checkpointed: .*{message}"):
+            call()

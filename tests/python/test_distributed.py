@@ -1,0 +1,187 @@
+"""Training over ranks: modules under FSDP2, DDP and DTensor, synchronised statistics, and products of a dealt matrix have
+the losses and gradients of one process."""
+
+import pytest
+import torch
+from torch import distributed, nn
+
+import spikeforge
+import spikeforge.nn as snn
+from documentation import code
+from ranks import on_ranks
+from spikeforge import rules
+
+F64 = {"dtype": torch.float64}
+BATCH, STEPS = 4, 5
+
+
+def network(norm, device):
+    """`norm` is a class, or None."""
+    torch.manual_seed(1)
+    lif = snn.LIF(tau=nn.Parameter(torch.full((8,), 2.0)), v_threshold=0.3)
+    return nn.Sequential(
+        snn.TimeDistributed(nn.Linear(6, 8, bias=False)),  # a normalisation takes a bias away
+        lif if norm is None else snn.BatchNormNeuron(norm(8), lif),
+        nn.Linear(8, 8),
+        snn.Recurrent(snn.AdaptiveLIF(v_threshold=0.2), nn.Linear(8, 8)),
+        snn.TimeDistributed(nn.Linear(8, 3)),
+    ).to(device, torch.float64)
+
+
+def difference(got, expected):
+    """The largest, relative to the largest expected number of each."""
+    return max(((one - whole).abs().max() / whole.abs().max().clamp(min=1e-30)).item() for one, whole in zip(got, expected))
+
+
+def loss_of(net, x, samples):
+    """Whose mean over equal shares is that of all."""
+    return net(x).square().sum() / samples
+
+
+def of_one_process(x, norm):
+    net = network(norm, x.device)
+    loss_of(net, x, x.shape[1]).backward()
+    grads = [p.grad for p in net.parameters()]
+    assert all(grad.abs().max() > 0 for grad in grads)
+    return grads
+
+
+def under_ddp(mesh, x, own):
+    on_gpu = x.device.type == "cuda"  # torch's DDP takes SyncBatchNorm there alone
+    net = nn.parallel.DistributedDataParallel(network(nn.SyncBatchNorm if on_gpu else None, x.device))
+    loss_of(net, x[:, own], own.stop - own.start).backward()
+    return difference([p.grad for p in net.parameters()], of_one_process(x, nn.BatchNorm1d if on_gpu else None))
+
+
+def under_fsdp(mesh, x, own):
+    from torch.distributed.fsdp import fully_shard
+
+    net = network(nn.SyncBatchNorm, x.device)
+    for layer in net:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    loss_of(net, x[:, own], own.stop - own.start).backward()
+    return difference([p.grad.full_tensor() for p in net.parameters()], of_one_process(x, nn.BatchNorm1d))
+
+
+def on_shards(mesh, x, own):
+    """A network of DTensors; x is sharded over samples, and the parameters are on all ranks."""
+    from torch.distributed.tensor import Shard, distribute_module, distribute_tensor
+
+    torch.manual_seed(2)
+    parts = snn.BatchNormNeuron(nn.BatchNorm1d(6), snn.LIF(tau=nn.Parameter(torch.tensor(2.0)))), snn.Recurrent(snn.LIF(), nn.Linear(6, 6))
+    net = nn.Sequential(*parts).to(x.device, torch.float64)
+    loss_of(net, x, x.shape[1]).backward()
+    expected = [p.grad.clone() for p in net.parameters()] + [net[0].norm.running_var.clone()]
+    net.zero_grad()
+    net[0].norm.reset_running_stats()
+    sharded = distribute_module(net, mesh)
+    loss_of(sharded, distribute_tensor(x, mesh, [Shard(1)]), x.shape[1]).backward()
+    got = [p.grad.full_tensor() for p in sharded.parameters()] + [sharded[0].norm.running_var.full_tensor()]
+    return difference(got, expected)
+
+
+def with_an_empty_batch(mesh, x, own):
+    """The first rank has all samples, the others none: statistics and gradients are those of the first."""
+    layer = snn.BatchNormNeuron(nn.SyncBatchNorm(6), snn.LIF(tau=2.0)).to(x.device, torch.float64)
+    alone = snn.BatchNormNeuron(nn.BatchNorm1d(6), snn.LIF(tau=2.0)).to(x.device, torch.float64)
+    mine = (x if mesh.get_local_rank() == 0 else x[:, :0]).clone().requires_grad_()
+    whole = x.clone().requires_grad_()
+    layer(mine).square().sum().backward()
+    alone(whole).square().sum().backward()
+    grads = [p.grad for p in layer.parameters()]
+    for grad in grads:
+        distributed.all_reduce(grad)
+    running = [layer.norm.running_mean - alone.norm.running_mean, layer.norm.running_var - alone.norm.running_var]
+    of_x = mine.grad - whole.grad[:, : mine.shape[1]]
+    return max(
+        difference(grads, [p.grad for p in alone.parameters()]),
+        max(t.abs().max().item() for t in running),
+        of_x.abs().max().item() if of_x.numel() else 0.0,
+    )
+
+
+def product(mesh, homogeneous, kinds):
+    """Of a drawn matrix, dealt and whole: results, and gradients of weights and events."""
+    from spikeforge.distributed import deal, event_product, gather, share
+
+    rows, n = 13, 9
+    matrix = spikeforge.connect(
+        rows,
+        kinds * n,
+        [spikeforge.Projection(slice(0, rows), slice(0, kinds * n), rules.fixed_total(60), weight=1.5 if homogeneous else rules.normal(1.0, 0.3))],
+        seed=4,
+        dtype=torch.float64,
+        device=mesh.device_type,
+    )
+    torch.manual_seed(6)
+    events, upstream = ((torch.rand(3, size, **F64) - 0.5).relu().to(mesh.device_type) for size in (rows, kinds * n))
+    weights, heard = matrix.weights.clone().requires_grad_(), events.clone().requires_grad_()
+    options = {"rows": rows, "transpose": True, "graded": True}
+    y = torch.ops.spikeforge.event_csrmv(weights, matrix.indices, matrix.indptr, heard, cols=kinds * n, **options)
+    (y * upstream).sum().backward()
+
+    own, mine = share(n, mesh), share(rows, mesh)
+    part = deal(matrix, mesh, kinds=kinds)
+    of_part = deal(spikeforge.Connectivity(matrix.indices, matrix.indptr, torch.arange(len(matrix.indices), device=mesh.device_type), matrix.delays, rows, kinds * n), mesh, kinds=kinds)
+    part.weights.requires_grad_()
+    sent = events[:, mine].clone().requires_grad_()
+    z = event_product(part, sent, mesh, graded=True)
+
+    def of_rank(t):
+        return t.unflatten(-1, (kinds, n))[..., own].flatten(-2)
+
+    (z * of_rank(upstream)).sum().backward()
+    expected_weights = weights.grad if homogeneous else weights.grad[of_part.weights]
+    pairs = [(z, of_rank(y)), (sent.grad, heard.grad[:, mine]), (part.weights.grad, expected_weights)]
+    pairs.append((gather(sent.detach(), rows, mesh), events))
+    return max((one - whole).abs().max().item() if one.numel() else 0.0 for one, whole in pairs)
+
+
+def of_the_page(mesh, x, own):
+    """Its programs run as they stand, on this device and as many ranks."""
+    names, text = {}, code("a sharded call") + code("a dealt matrix")
+    exec(text.replace('"cuda"', repr(mesh.device_type)).replace("(4,)", f"({mesh.size()},)"), names)
+    assert names["spikes"].placements == names["x"].placements and names["tau"].grad.placements[0].is_shard(0)
+    arrives = 0.1 * torch.bincount(names["matrix"].indices, minlength=4000)[names["share"](4000, mesh)]  # of each of 32 samples
+    return difference([names["arriving"].detach()], [arrives.expand(32, -1)])
+
+
+def differences(rank, world_size, device):
+    """From one process, the largest of each kind."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    torch.manual_seed(0)
+    mesh = init_device_mesh(device, (world_size,))
+    x = (2 * torch.randn(STEPS, BATCH, 6, **F64)).to(device)
+    own = slice(rank * BATCH // world_size, (rank + 1) * BATCH // world_size)
+    seen = {way.__name__: way(mesh, x, own) for way in (under_ddp, under_fsdp, on_shards, with_an_empty_batch, of_the_page)}
+    products = [(homogeneous, kinds) for homogeneous in (False, True) for kinds in (1, 2)]
+    return seen | {("product", *options): product(mesh, *options) for options in products}
+
+
+@pytest.fixture(scope="module", params=["2 on cpu", "4 on cpu", pytest.param("2 on cuda", marks=pytest.mark.gpu)])
+def seen(request):
+    """Of all ranks."""
+    count, device = request.param.split(" on ")
+    of_ranks = on_ranks(int(count), differences, int(count), device, backend="nccl" if device == "cuda" else "gloo")
+    return {name: max(of_rank[name] for of_rank in of_ranks) for name in of_ranks[0]}
+
+
+@pytest.mark.parametrize("way", ["under_ddp", "under_fsdp", "on_shards"])
+def test_gradients_of_ranks_are_those_of_one_process(seen, way):
+    assert seen[way] < 1e-10
+
+
+def test_a_rank_without_samples_has_the_statistics_of_the_others(seen):
+    assert seen["with_an_empty_batch"] < 1e-10
+
+
+def test_the_programs_of_the_page_run(seen):
+    assert seen["of_the_page"] < 1e-5
+
+
+@pytest.mark.parametrize("homogeneous", [False, True])
+@pytest.mark.parametrize("kinds", [1, 2])
+def test_a_dealt_matrix_has_the_product_and_the_gradients_of_the_whole(seen, homogeneous, kinds):
+    assert seen["product", homogeneous, kinds] < 1e-12
