@@ -1,27 +1,9 @@
 """Networks that several processes share: the spikes of one, bit for bit, and one clear line where something is wrong."""
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import pytest
 import rank_networks
 import torch
-
-HERE = pathlib.Path(__file__).parent
-
-
-def start(folder, ranks, task):
-    """What each rank found."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NCCL_NVLS_ENABLE": "0"}
-    result = folder / f"{task}{ranks}"
-    command = lambda rank: [sys.executable, str(HERE / "rank_networks.py"), str(rank), str(ranks), str(folder / f"store{task}{ranks}"), str(result), task]
-    processes = [subprocess.Popen(command(r), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r in range(ranks)]
-    printed = [process.communicate(timeout=240)[0] for process in processes]
-    assert all(process.returncode == 0 for process in processes), "\n".join(printed)
-    load = lambda path: torch.load(path, weights_only=False) if path.exists() else None
-    return [load(pathlib.Path(f"{result}.{r}")) for r in range(ranks)]
+from ranks import on_ranks
 
 
 def same(one, other):
@@ -49,7 +31,7 @@ def alone():
 def found(request, alone, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     torch.save(alone["state"], folder / "saved.pt")
-    return start(folder, request.param, "checks")
+    return on_ranks(request.param, rank_networks.checks, folder / "saved.pt")
 
 
 def test_ranks_together_fire_as_one_process_does(found, alone):
@@ -111,16 +93,17 @@ def test_what_ranks_cannot_do_is_said_on_each_of_them_in_a_line(found):
         assert "all ranks must make the same calls" in said["steps"]
 
 
-def test_a_rank_that_is_gone_is_missed_in_a_line(tmp_path):
-    found = start(tmp_path, 2, "dies")
-    assert found[1] is None
-    assert found[0]["said"].startswith("RuntimeError: Network: rank 0 of 2 did not get the spikes of steps 5 to 6 of all others, one of which has failed")
+def test_a_rank_that_is_gone_is_missed_in_a_line():
+    with pytest.raises(pytest.fail.Exception) as failed:
+        on_ranks(2, rank_networks.dies)
+    assert "RuntimeError: Network: rank 0 of 2 did not get the spikes of steps 5 to 6 of all others, one of which has failed" in str(failed.value)
+    assert "rank 1: the process ended without a word" in str(failed.value)
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_two_gpus_fire_as_one_does(tmp_path):
+def test_two_gpus_fire_as_one_does():
     """Bit for bit where sums are deterministic; else as often."""
+    ranks = on_ranks(2, rank_networks.on_gpus, backend="nccl")
     alone = {
         "split": rank_networks.run(rank_networks.split(device="cuda", deterministic=True, noisy=False)),
         "areas": rank_networks.run(rank_networks.areas(device="cuda", deterministic=True)),
@@ -129,7 +112,7 @@ def test_two_gpus_fire_as_one_does(tmp_path):
         "split": len(rank_networks.run(rank_networks.split(device="cuda"), 400)["steps"]),
         "areas": len(rank_networks.run(rank_networks.areas(device="cuda"), 400)["steps"]),
     }
-    for rank in start(tmp_path, 2, "on_gpus"):
+    for rank in ranks:
         assert same(rank["split"], alone["split"]) and same(rank["areas"], alone["areas"])
         for which, count in counts.items():
             assert count > 1000 and abs(len(rank[f"{which} by atomics"]["steps"]) - count) < 0.05 * count
