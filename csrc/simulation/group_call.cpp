@@ -9,6 +9,7 @@ namespace {
 // Of one for each neuron of a group; numbers are of all.
 std::vector<at::Tensor> of_part(const std::vector<at::Tensor>& tensors, const GroupPart& part) {
   std::vector<at::Tensor> parts;
+  parts.reserve(tensors.size());
   for (const at::Tensor& t : tensors) parts.push_back(t.dim() == 0 ? t : t.narrow(0, part.first, part.size));
   return parts;
 }
