@@ -13,12 +13,13 @@ struct DrawArgs {
   const long long* offset;
   long long offset_number;
   long long fast, slow;
+  long long first;
 
   __device__ __forceinline__ DoubleWord key() const { return seed != nullptr ? *seed : seed_number; }
   __device__ __forceinline__ DoubleWord first_step() const { return offset != nullptr ? *offset : offset_number; }
   __device__ __forceinline__ DoubleWord index_of(long long i) const {
     const long long row = i / fast, column = i % fast;
-    return row / slow * (fast * slow) + column * slow + row % slow;
+    return row / slow * (fast * slow) + column * slow + row % slow + first;
   }
 };
 
@@ -37,8 +38,8 @@ struct DrawsOf<Cell, decltype(static_cast<int>(Cell::draws))> {
   static constexpr bool any = Cell::draws;
 };
 
-// Of a thread's W neurons. `in_order`: they lie in memory as in the shape. Neighbours then begin with a multiple of W,
-// and share calls of Philox.
+// Of a thread's W neurons. `in_order`: they lie in memory as in the shape, and the first has an index that is a
+// multiple of 4. Neighbours then begin with a multiple of W, and share calls of Philox.
 template <int W, bool in_order, bool neighbours>
 struct NeuronDraws {
   static constexpr bool share = in_order && neighbours && (W == 2 || W == 4);
@@ -49,7 +50,7 @@ struct NeuronDraws {
   __device__ __forceinline__ NeuronDraws(const DrawArgs& args, const Neurons& n)
       : key(args.key()), first_step(args.first_step()) {
 #pragma unroll
-    for (int k = 0; k < W_or_one; ++k) index[k] = in_order ? n.neuron(k) : args.index_of(n.neuron(k));
+    for (int k = 0; k < W_or_one; ++k) index[k] = in_order ? args.first + n.neuron(k) : args.index_of(n.neuron(k));
   }
 
   __device__ __forceinline__ Draws at(int k, long long t) const {

@@ -210,19 +210,22 @@ struct GroupSteps : MultistepNeurons<Spec> {
         for (int c = 0; c < I; ++c) {
           const Drive& drive = net.drives[d];
           const Int column = c * net.size + neuron;
+          const Int index = net.numbers == nullptr ? column : c * net.whole + net.numbers[neuron];
           const int table = drive.tables[column];
           by[d][c] = 0;
           if (table == not_driven) continue;
-          by[d][c] = static_cast<const F*>(drive.weights)[column] * static_cast<F>(number(drive, column, step, table));
+          by[d][c] =
+              static_cast<const F*>(drive.weights)[column] * static_cast<F>(number(drive, column, index, step, table));
         }
     }
 
    private:
-    // As poisson(rate) of neuron text, its draws 0 and 1.
-    static __device__ __forceinline__ double number(const Drive& drive, Int column, DoubleWord step, int table) {
+    // As poisson(rate) of neuron text, its draws 0 and 1, of the neuron with this index.
+    static __device__ __forceinline__ double number(const Drive& drive, Int column, Int index, DoubleWord step,
+                                                    int table) {
       const auto word = [&](unsigned draw) {
-        return chosen(words_of(drive.key, static_cast<DoubleWord>(column) / 4, step, false, draw, 0),
-                      static_cast<Word>(column % 4));
+        return chosen(words_of(drive.key, static_cast<DoubleWord>(index) / 4, step, false, draw, 0),
+                      static_cast<Word>(index % 4));
       };
       const Word high = word(0);
       if (table != no_table) {
@@ -357,6 +360,10 @@ struct GroupSteps : MultistepNeurons<Spec> {
       if constexpr (Plan::sending != Sending::own) {
         const int list = t % 3;
         net.lists[list * net.size + atomicAdd(net.counts + list, 1)] = row_of(base, i);
+      }
+      if (net.told != nullptr) {
+        const unsigned at = atomicAdd(net.told, 1u);
+        if (at < net.room) net.told[1 + at] = static_cast<unsigned>(t * net.size + group.begin + base + i);
       }
     }
 

@@ -28,16 +28,18 @@ std::vector<double> numbers_of(const at::Tensor& t) {
 
 }  // namespace
 
-CpuSteps::Cell::Cell(const Group& group, std::vector<at::Tensor> inputs, const at::Tensor& output)
-    : GroupCall(group, std::move(inputs), output, {}) {
+CpuSteps::Cell::Cell(const Group& group, const GroupPart& part, std::vector<at::Tensor> inputs,
+                     const at::Tensor& output)
+    : GroupCall(group, part, std::move(inputs), output, {}), begin(group.begin + part.first), end(begin + part.size) {
   program = cpu::program_of(launch());
   scratch_bytes = program.loop.forward_scratch(launch(), program.context, program.largest_tile);
 }
 
-void CpuSteps::Cell::run(std::int64_t begin, std::int64_t end) const {
+void CpuSteps::Cell::run(std::int64_t first, std::int64_t last) const {
   void* const scratch = ops::thread_scratch(scratch_bytes);
-  for (std::int64_t first = begin; first < end; first += program.largest_tile)
-    program.loop.forward(launch(), program.context, first, std::min(first + program.largest_tile, end), scratch);
+  const std::int64_t stop = std::min(last, end) - begin;
+  for (std::int64_t tile = std::max(first, begin) - begin; tile < stop; tile += program.largest_tile)
+    program.loop.forward(launch(), program.context, tile, std::min(tile + program.largest_tile, stop), scratch);
 }
 
 CpuSteps::CpuSteps(Running& running)
@@ -48,19 +50,28 @@ CpuSteps::CpuSteps(Running& running)
       arriving_(at::zeros({running.columns()}, running.options())),
       offsets_(static_cast<std::size_t>(2 * slots_)) {
   const Connectivity& matrix = running.matrix();
-  matrix_ = {.indices = matrix.indices.const_data_ptr<std::int32_t>(),
-             .indptr = matrix.indptr.const_data_ptr(),
-             .wide_indptr = true,
-             .rows = running.size(),
-             .cols = running.columns(),
-             .nnz = matrix.indices.numel()};
+  const auto* const begins = matrix.indptr.const_data_ptr<std::int64_t>();
+  const auto rows_from = [&](std::int64_t first, std::int64_t rows) -> event::Rows {
+    return {.indices = matrix.indices.const_data_ptr<std::int32_t>(),
+            .indptr = begins + first,
+            .wide_indptr = true,
+            .rows = rows,
+            .cols = running.columns(),
+            .nnz = begins[first + rows] - begins[first]};
+  };
   weights_ = {matrix.weights.const_data_ptr(), ops::dtype_of(matrix.weights.scalar_type()),
               matrix.weights.numel() == 1};
-  ring_ = {.sums = running.buffer_.mutable_data_ptr(),
-           .offsets = nullptr,
-           .delays = matrix.delays.const_data_ptr(),
-           .wide_delays = matrix.delays.scalar_type() == at::kInt,
-           .same_delay = matrix.delays.numel() == 1};
+  const auto ring_of = [&](const at::Tensor& buffer) -> event::Ring {
+    return {.sums = buffer.mutable_data_ptr(),
+            .offsets = nullptr,
+            .delays = matrix.delays.const_data_ptr(),
+            .wide_delays = matrix.delays.scalar_type() == at::kInt,
+            .same_delay = matrix.delays.numel() == 1};
+  };
+  within_ = {rows_from(0, running.size()), ring_of(running.buffer_)};
+  if (running.block() > 0)
+    between_ = {rows_from(running.size(), running.partition().whole()),
+                ring_of(running.between_.defined() ? running.between_ : running.buffer_)};
   for (std::size_t i = 0; i < offsets_.size(); ++i)
     offsets_[i] = static_cast<std::int64_t>(i) % slots_ * running.columns();
   make_groups();
@@ -69,15 +80,14 @@ CpuSteps::CpuSteps(Running& running)
 
 void CpuSteps::make_groups() {
   const std::int64_t size = running_.size();
-  for (const Group& group : running_.groups_) {
-    if (group.size() == 0) continue;
-    std::vector<at::Tensor> inputs;
-    for (std::size_t k = 0; k < group.cell->inputs.size(); ++k)
-      inputs.push_back(
-          arriving_.narrow(0, static_cast<std::int64_t>(k) * size + group.begin, group.size()).unsqueeze(0));
-    const at::Tensor spikes = running_.spikes_.narrow(0, group.begin, group.size()).unsqueeze(0);
-    groups_.emplace_back(group, std::move(inputs), spikes);
-  }
+  for (const Group& group : running_.groups_)
+    for (const GroupPart& part : running_.parts_of(group)) {
+      const std::int64_t first = group.begin + part.first;
+      std::vector<at::Tensor> inputs;
+      for (std::size_t k = 0; k < group.cell->inputs.size(); ++k)
+        inputs.push_back(arriving_.narrow(0, static_cast<std::int64_t>(k) * size + first, part.size).unsqueeze(0));
+      groups_.emplace_back(group, part, std::move(inputs), running_.spikes_.narrow(0, first, part.size).unsqueeze(0));
+    }
 }
 
 void CpuSteps::make_drives() {
@@ -97,9 +107,12 @@ void CpuSteps::make_drives() {
 
 std::vector<CpuSteps::PoissonRun> CpuSteps::runs_of(const PoissonDrive& drive) {
   std::vector<PoissonRun> runs;
+  const at::Tensor columns = running_.partition().whole_columns(running_.inputs_);
+  const auto* const whole = columns.const_data_ptr<std::int64_t>();
+  const auto are_neighbours = [&](std::int64_t i, std::int64_t j) { return whole[j] - whole[i] == j - i; };
   const auto same = [&](std::int64_t i, std::int64_t j) {
     const auto a = static_cast<std::size_t>(i), b = static_cast<std::size_t>(j);
-    return drive.rates[a] == drive.rates[b] && drive.weights[a] == drive.weights[b];
+    return drive.rates[a] == drive.rates[b] && drive.weights[a] == drive.weights[b] && are_neighbours(i, j);
   };
   for (std::int64_t begin = 0, end = 0; begin < running_.columns(); begin = end) {
     end = begin + 1;
@@ -109,15 +122,16 @@ std::vector<CpuSteps::PoissonRun> CpuSteps::runs_of(const PoissonDrive& drive) {
     if (end - begin >= cpu::least_tabled && cpu::is_inverted(rate)) {
       const auto [table, is_new] = thresholds_.try_emplace(rate);
       if (is_new) table->second = cpu::poisson_thresholds(rate);
-      runs.push_back({begin, end,
+      runs.push_back({begin, end, whole[begin],
                       cpu::PoissonInput{.rate = rate,
                                         .weight = drive.weights[static_cast<std::size_t>(begin)],
                                         .thresholds = table->second.data(),
                                         .count = static_cast<int>(table->second.size())}});
-    } else if (!runs.empty() && runs.back().end == begin && !runs.back().of_all) {
+    } else if (!runs.empty() && runs.back().end == begin && !runs.back().of_all &&
+               are_neighbours(runs.back().begin, begin)) {
       runs.back().end = end;
     } else {
-      runs.push_back({begin, end, std::nullopt});
+      runs.push_back({begin, end, whole[begin], std::nullopt});
     }
   }
   return runs;
@@ -137,7 +151,6 @@ CpuSteps::Parts CpuSteps::divided(std::int64_t threads) const {
 
 void CpuSteps::set_step(std::int64_t step) {
   step_ = step;
-  ring_.offsets = &offsets_[static_cast<std::size_t>((step + slots_ - 1) % slots_)];  // from the step before
   for (Cell& cell : groups_) cell.launch().draws.offset_number = step;
 }
 
@@ -149,6 +162,7 @@ void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {
   alone_ = divided(1);
   const std::int64_t first = running_.step();
   for (PlasticConnections& plastic : running_.plastic()) plastic.loaded();
+  first_of_block_ = first;
   for (std::int64_t i = 0; i < steps; ++i) {
     const Clock::time_point begun = Clock::now();
     set_step(first + i);
@@ -157,10 +171,25 @@ void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {
     running_.fire(first + i, fired_);
     choice_.took(Clock::now() - begun);
     this->record(i, first + i, record);
+    if (running_.block() == 0) continue;
+    block_.push_back(fired_);
+    if (std::ssize(block_) == running_.block() || i + 1 == steps) end_block();
   }
   set_step(first + steps);
   flush();
   running_.step_.fill_(first + steps);
+}
+
+// What fired in it becomes what is told of it.
+void CpuSteps::end_block() {
+  first_told_ = first_of_block_;
+  first_of_block_ += std::ssize(block_);
+  told_.swap(block_);
+  block_.clear();
+  if (!running_.is_shared()) return;
+  std::vector<std::vector<std::int64_t>> all(told_.size());
+  running_.exchange().run(first_told_, told_, all);
+  told_.swap(all);
 }
 
 void CpuSteps::run_step(Parts& parts) {
@@ -172,6 +201,7 @@ void CpuSteps::run_step(Parts& parts) {
     }
   });
   fired_.clear();
+  told_.clear();
   for (const Part& part : parts) fired_.insert(fired_.end(), part.fired.begin(), part.fired.end());
 }
 
@@ -183,38 +213,42 @@ void CpuSteps::run_part(Part& part) {
     take<T>(column + part.begin, column + part.end);
     drive(column + part.begin, column + part.end);
   }
-  std::size_t next = 0;
-  for (const Group& group : running_.groups_) {
-    if (group.size() == 0) continue;
-    const Cell& cell = groups_[next++];
-    const std::int64_t begin = std::max(part.begin, group.begin), end = std::min(part.end, group.end);
-    if (begin < end) cell.run(begin - group.begin, end - group.begin);
-  }
+  for (const Cell& cell : groups_) cell.run(part.begin, part.end);
   list_fired<T>(part);
 }
 
-// What the spikes of the step before send to the part's neurons.
+// What the spikes of the step before, and those of the block before, send to the part's neurons.
 void CpuSteps::deliver(Part& part) const {
-  if (fired_.empty() || matrix_.nnz == 0) return;
-  const std::int64_t size = running_.size();
-  for (std::int64_t column = 0; column < running_.columns(); column += size)
-    deliver_to(part, column + part.begin, column + part.end);
+  deliver(part, fired_, within_, step_ - 1);
+  for (std::size_t i = 0; i < told_.size(); ++i)
+    deliver(part, told_[i], between_, first_told_ + static_cast<std::int64_t>(i));
 }
 
-void CpuSteps::deliver_to(Part& part, std::int64_t first, std::int64_t last) const {
-  const bool are_all = first == 0 && last == matrix_.cols;
-  for (std::size_t next = 0; next < fired_.size();) {
+void CpuSteps::deliver(Part& part, const std::vector<std::int64_t>& fired, const Way& way, std::int64_t step) const {
+  if (fired.empty() || way.matrix.nnz == 0) return;
+  event::Ring ring = way.ring;
+  ring.offsets = &offsets_[static_cast<std::size_t>(step % slots_)];
+  const std::int64_t size = running_.size();
+  for (std::int64_t column = 0; column < running_.columns(); column += size)
+    deliver_to(part, fired, way, ring, column + part.begin, column + part.end);
+}
+
+void CpuSteps::deliver_to(Part& part, const std::vector<std::int64_t>& fired, const Way& way, const event::Ring& ring,
+                          std::int64_t first, std::int64_t last) const {
+  const event::Rows& matrix = way.matrix;
+  const bool are_all = first == 0 && last == matrix.cols;
+  for (std::size_t next = 0; next < fired.size();) {
     part.rows.clear();
     part.begins.clear();
     part.starts.clear();
     std::int64_t total = 0;
-    for (; next < fired_.size() && std::ssize(part.rows) < most_rows; ++next) {
-      const std::int64_t row = fired_[next];
-      std::int64_t begin = matrix_.begin(row), end = matrix_.end(row);
+    for (; next < fired.size() && std::ssize(part.rows) < most_rows; ++next) {
+      const std::int64_t row = fired[next];
+      std::int64_t begin = matrix.begin(row), end = matrix.end(row);
       if (!are_all) {
-        const std::int32_t* const to = std::lower_bound(matrix_.indices + begin, matrix_.indices + end, last);
-        begin = std::lower_bound(matrix_.indices + begin, to, first) - matrix_.indices;
-        end = to - matrix_.indices;
+        const std::int32_t* const to = std::lower_bound(matrix.indices + begin, matrix.indices + end, last);
+        begin = std::lower_bound(matrix.indices + begin, to, first) - matrix.indices;
+        end = to - matrix.indices;
       }
       if (begin == end) continue;
       part.rows.push_back(static_cast<std::int32_t>(row));
@@ -225,7 +259,7 @@ void CpuSteps::deliver_to(Part& part, std::int64_t first, std::int64_t last) con
     part.starts.push_back(total);
     const cpu::Share share{part.rows.data(), part.begins.data(), part.starts.data(), std::ssize(part.rows), 0, total};
     const cpu::Prepared events{event::Values::event};
-    if (total > 0) kernels_.deliver(matrix_, weights_, events, share, ring_);
+    if (total > 0) kernels_.deliver(matrix, weights_, events, share, ring);
   }
 }
 
@@ -233,8 +267,14 @@ void CpuSteps::deliver_to(Part& part, std::int64_t first, std::int64_t last) con
 template <class T>
 void CpuSteps::take(std::int64_t first, std::int64_t last) const {
   const auto count = static_cast<std::size_t>(last - first);
-  T* const slot = static_cast<T*>(ring_.sums) + step_ % slots_ * running_.columns() + first;
+  const std::int64_t place = step_ % slots_ * running_.columns() + first;
+  T* const slot = static_cast<T*>(within_.ring.sums) + place;
   T* const to = arriving_.mutable_data_ptr<T>() + first;
+  if (running_.between_.defined()) {
+    T* const other = static_cast<T*>(between_.ring.sums) + place;
+    for (std::size_t i = 0; i < count; ++i) slot[i] += other[i];
+    std::memset(other, 0, count * sizeof(T));
+  }
   if (running_.current_.defined()) {
     const T* const current = running_.current_.const_data_ptr<T>() + first;
     for (std::size_t i = 0; i < count; ++i) to[i] = slot[i] + current[i];
@@ -253,7 +293,8 @@ void CpuSteps::drive(std::int64_t first, std::int64_t last) const {
     auto run = std::lower_bound(drive.runs.begin(), drive.runs.end(), first, ends_before);
     for (; run != drive.runs.end() && run->begin < last; ++run) {
       const std::int64_t begin = std::max(first, run->begin), end = std::min(last, run->end);
-      const cpu::PoissonDraws draws{drive.key, static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(begin)};
+      const cpu::PoissonDraws draws{drive.key, static_cast<std::uint64_t>(step_),
+                                    static_cast<std::uint64_t>(run->whole + begin - run->begin)};
       void* const to = arriving + begin * bytes;
       if (run->of_all)
         poisson_.add(*run->of_all, draws, type, end - begin, to);
@@ -296,6 +337,7 @@ void CpuSteps::record(std::int64_t row, std::int64_t step, const CpuRecord& reco
 void CpuSteps::flush() {
   deliver(alone_.front());
   fired_.clear();
+  told_.clear();
 }
 
 void always_share(Network& network) { network.running().cpu_steps().always_share(); }

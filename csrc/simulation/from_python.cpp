@@ -3,7 +3,9 @@
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/plastic.h>
 #include <spikeforge/simulation/internal/large_pages.h>
+#include <spikeforge/simulation/internal/named_group.h>
 #include <spikeforge/simulation/internal/recorder.h>
+#include <spikeforge/simulation/internal/tell.h>
 #include <spikeforge/simulation/internal/undifferentiated.h>
 #include <spikeforge/simulation/network.h>
 
@@ -57,9 +59,12 @@ struct Alone<kernel> {
   }
 };
 
+// `group` is the name that torch.distributed has for it, or empty.
 Held network(std::int64_t seed, at::ScalarType dtype, at::ScalarType weight_dtype, c10::Device device,
-             bool deterministic) {
-  return c10::make_intrusive<HeldNetwork>(NetworkOptions{seed, dtype, weight_dtype, device, deterministic});
+             bool deterministic, const std::string& group) {
+  std::shared_ptr<Ranks> ranks = group.empty() ? nullptr : ranks_of_name(group);
+  return c10::make_intrusive<HeldNetwork>(
+      NetworkOptions{seed, dtype, weight_dtype, device, deterministic, std::move(ranks)});
 }
 
 NamedNumbers named(const Strings& names, const Lists& numbers) {
@@ -69,8 +74,10 @@ NamedNumbers named(const Strings& names, const Lists& numbers) {
 }
 
 void populate(const Held& held, const std::string& name, std::int64_t size, std::string neuron,
-              const Strings& param_names, const Lists& params, const Strings& state_names, const Lists& states) {
-  held->network.populate(name, size, Neuron(std::move(neuron)), named(param_names, params), named(state_names, states));
+              const Strings& param_names, const Lists& params, const Strings& state_names, const Lists& states,
+              const std::string& area) {
+  held->network.populate(name, size, Neuron(std::move(neuron)), named(param_names, params), named(state_names, states),
+                         area);
 }
 
 Population population(const Held& held, std::int64_t number) {
@@ -167,7 +174,34 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> build(const Held& hel
   return {matrix.indices.clone(), matrix.indptr.clone(), matrix.weights.detach(), matrix.delays.clone()};
 }
 
-std::int64_t connections(const Held& held) { return held->network.build().indices.numel(); }
+// The same in the numbers of the whole network, of one that has ranks or areas: copies.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> connectivity(const Held& held) {
+  Connectivity matrix = held->network.connectivity();
+  return {std::move(matrix.indices), std::move(matrix.indptr), std::move(matrix.weights), std::move(matrix.delays)};
+}
+
+// Of all ranks.
+std::int64_t connections(const Held& held) {
+  const std::int64_t own = held->network.build().indices.numel();
+  const std::shared_ptr<Ranks>& ranks = held->network.options().ranks;
+  if (ranks == nullptr) return own;
+  std::int64_t all = 0;
+  for (const auto& told : told_by_all(*ranks, {own}, held->network.options().device, "the number of connections"))
+    all += told[0];
+  return all;
+}
+
+// Own neurons and connections; steps of a block; exchanges so far, and what they cost.
+std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, double> share(const Held& held) {
+  Running& running = held->network.running();
+  const ExchangeCost cost = running.is_shared() ? running.exchange().cost() : ExchangeCost();
+  return {running.size(), running.matrix().indices.numel(), running.block(), cost.exchanges, cost.bytes, cost.seconds};
+}
+
+std::tuple<at::Tensor, at::Tensor> gather(const Held& held, const at::Tensor& steps, const at::Tensor& neurons) {
+  Recording all = gathered(held->network, {steps, neurons, {}});
+  return {std::move(all.steps), std::move(all.neurons)};
+}
 
 std::vector<at::Tensor> state(const Held& held) { return held->network.state(); }
 
@@ -229,6 +263,14 @@ void advance(const Held& held, std::int64_t steps) {
   held->recorder->run(steps);
 }
 
+// Of what was recorded so, the numbers of neurons and states of several ranks.
+std::tuple<at::Tensor, std::vector<at::Tensor>> whole(const Held& held, const at::Tensor& neurons,
+                                                      const Lists& states) {
+  TORCH_CHECK(held->recorder.has_value(), "simulate: what is recorded must be said before it is read");
+  Recording found = in_whole(held->network.running(), held->recorder->probes(), {{}, neurons, states.vec()});
+  return {std::move(found.neurons), std::move(found.states)};
+}
+
 SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), library, C10_UID) {
   library.class_<HeldNetwork>("Network");
   const std::string held = "__torch__.torch.classes.spikeforge_simulation.Network network";
@@ -236,11 +278,13 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), libr
     library.def((std::string(name) + "(" + held + rest).c_str(), std::forward<decltype(kernel)>(kernel));
   };
   library.def(
-      "network(int seed, ScalarType dtype, ScalarType weight_dtype, Device device, bool deterministic) -> "
+      "network(int seed, ScalarType dtype, ScalarType weight_dtype, Device device, bool deterministic, "
+      "str group) -> "
       "__torch__.torch.classes.spikeforge_simulation.Network",
       TORCH_FN(network));
   define("populate",
-         ", str name, int size, str neuron, str[] param_names, Tensor[] params, str[] state_names, Tensor[] states) -> "
+         ", str name, int size, str neuron, str[] param_names, Tensor[] params, str[] state_names, Tensor[] states, "
+         "str area) -> "
          "()",
          TORCH_FN(Alone<populate>::call));
   define("project",
@@ -257,6 +301,10 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), libr
   define("drive", ", int targets, Tensor rate, float weight, str into) -> ()", TORCH_FN(Alone<drive>::call));
   define("inject", ", int targets, Tensor current, str into) -> ()", TORCH_FN(Alone<inject>::call));
   define("build", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)", TORCH_FN(Alone<build>::call));
+  define("connectivity", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)",
+         TORCH_FN(Alone<connectivity>::call));
+  define("share", ") -> (int, int, int, int, int, float)", TORCH_FN(Alone<share>::call));
+  define("gather", ", Tensor steps, Tensor neurons) -> (Tensor steps, Tensor neurons)", TORCH_FN(Alone<gather>::call));
   define("state", ") -> Tensor[]", TORCH_FN(Alone<state>::call));
   define("load_state", ", Tensor[] tensors) -> ()", TORCH_FN(Alone<load_state>::call));
   define("connections", ") -> int", TORCH_FN(Alone<connections>::call));
@@ -266,6 +314,8 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), libr
   define("simulate", (std::string(recorded) + "(Tensor steps, Tensor neurons, Tensor[] states)").c_str(),
          TORCH_FN(Alone<simulate>::call));
   define("record", (std::string(recorded) + "(Tensor fired, Tensor[] states)").c_str(), TORCH_FN(Alone<record>::call));
+  define("in_whole", ", Tensor neurons, Tensor[] states) -> (Tensor neurons, Tensor[] states)",
+         TORCH_FN(Alone<whole>::call));
   define("advance", ", int steps) -> ()", TORCH_FN(Alone<advance>::call));
 }
 

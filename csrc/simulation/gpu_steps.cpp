@@ -3,6 +3,7 @@
 #include <spikeforge/simulation/internal/gpu_steps.h>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -49,6 +50,8 @@ struct RateTables {
   }
 };
 
+constexpr std::int64_t steps_of_a_graph = 50;
+
 template <class T>
 at::Tensor on_device(const std::vector<T>& numbers, at::ScalarType type, c10::Device device) {
   at::Tensor t = at::empty({std::ssize(numbers)}, type);
@@ -59,8 +62,10 @@ at::Tensor on_device(const std::vector<T>& numbers, at::ScalarType type, c10::De
 }  // namespace
 
 std::unique_ptr<GpuSteps> GpuSteps::make(Running& running) {
-  if (!running.options().device().is_cuda() || running.deterministic_ || running.size() == 0 ||
-      !running.plastic_.empty() || jit::recorder() != nullptr)
+  // All ranks step alike.
+  const bool has_neurons = running.is_shared() ? running.exchange().all_have_neurons() : running.size() > 0;
+  if (!running.options().device().is_cuda() || running.deterministic_ || !has_neurons || !running.plastic_.empty() ||
+      jit::recorder() != nullptr)
     return nullptr;
   std::unique_ptr<GpuSteps> steps(new GpuSteps(running));
   return steps->plan() ? std::move(steps) : nullptr;
@@ -75,6 +80,7 @@ GpuSteps::GpuSteps(Running& running)
   make_drives();
   const Connectivity& matrix = running.matrix();
   const at::Tensor& delays = matrix.delays;
+  network::Arguments& a = launch_.arguments;
   launch_.type = ops::dtype_of(running.options().dtype().toScalarType());
   launch_.groups = groups_;
   launch_.weights = {matrix.weights.const_data_ptr(), ops::dtype_of(matrix.weights.scalar_type()),
@@ -82,16 +88,15 @@ GpuSteps::GpuSteps(Running& running)
   launch_.delays = delays.numel() == 1                 ? event::Delays::one
                    : delays.scalar_type() == at::kByte ? event::Delays::bytes
                                                        : event::Delays::words;
+  a.matrix.nnz = running.block() == 0 ? matrix.indices.numel() : matrix.indptr[running.size()].item<std::int64_t>();
   if (running.near_.defined())
-    launch_.next_step = running.near_.sum().item<std::int64_t>();
+    launch_.next_step = running.near_.slice(0, 0, running.size()).sum().item<std::int64_t>();
   else if (delays.numel() == 1 && delays.item<std::int64_t>() == 1)
-    launch_.next_step = matrix.indices.numel();
-  network::Arguments& a = launch_.arguments;
+    launch_.next_step = launch_.arguments.matrix.nnz;
   a.matrix.indices = matrix.indices.const_data_ptr<std::int32_t>();
   a.matrix.indptr = matrix.indptr.const_data_ptr();
   a.matrix.rows = running.size();
   a.matrix.cols = running.columns();
-  a.matrix.nnz = matrix.indices.numel();
   a.matrix.weights = launch_.weights.data;
   a.matrix.delays = delays.const_data_ptr();
   a.matrix.delay_bytes = delays.element_size();
@@ -105,16 +110,23 @@ GpuSteps::GpuSteps(Running& running)
   a.spikes = running.spikes_.mutable_data_ptr();
   a.lists = static_cast<network::Spike*>(lists_.mutable_data_ptr());
   a.counts = counts_.mutable_data_ptr<int>();
+  a.whole = running.partition().whole();
+  if (!running.partition().is_whole()) {
+    numbers_ = running.partition().numbers().to(matrix.indices.options());
+    a.numbers = numbers_.const_data_ptr<int>();
+  }
+  if (running.block() > 0) exchange_ = std::make_unique<GpuExchange>(running, launch_);
 }
 
 void GpuSteps::make_groups() {
-  for (const Group& group : running_.groups_) {
-    if (group.size() == 0) continue;
-    const at::Tensor own = running_.spikes_.narrow(0, group.begin, group.size()).unsqueeze(0);
-    const GroupCall& call =
-        calls_.emplace_back(group, std::vector<at::Tensor>(group.cell->inputs.size(), own), own, running_.step_);
-    groups_.push_back({&call.launch(), group.begin});
-  }
+  for (const Group& group : running_.groups_)
+    for (const GroupPart& part : running_.parts_of(group)) {
+      const std::int64_t first = group.begin + part.first;
+      const at::Tensor own = running_.spikes_.narrow(0, first, part.size).unsqueeze(0);
+      const GroupCall& call = calls_.emplace_back(group, part, std::vector<at::Tensor>(group.cell->inputs.size(), own),
+                                                  own, running_.step_);
+      groups_.push_back({&call.launch(), first});
+    }
 }
 
 void GpuSteps::make_drives() {
@@ -149,10 +161,9 @@ bool GpuSteps::plan() {
   return true;
 }
 
-void GpuSteps::run(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
-  if (steps == 0) return;
+void GpuSteps::walk(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
   const c10::DeviceGuard guard(running_.buffer_.device());
-  counts_.zero_();
+  if (launch_.arguments.matrix.nnz > 0) counts_.zero_();  // of spikes that are sent later
   launch_.arguments.steps = steps;
   launch_.arguments.fired =
       fired.defined() ? reinterpret_cast<unsigned char*>(fired.mutable_data_ptr<bool>()) : nullptr;
@@ -161,8 +172,65 @@ void GpuSteps::run(std::int64_t steps, const at::Tensor& fired, std::int64_t row
 }
 #else
 bool GpuSteps::plan() { return false; }
-void GpuSteps::run(std::int64_t, const at::Tensor&, std::int64_t) {}
+void GpuSteps::walk(std::int64_t, const at::Tensor&, std::int64_t) {}
 #endif
+
+void GpuSteps::run(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
+  if (exchange_ == nullptr) {
+    if (steps > 0) walk(steps, fired, row);
+    return;
+  }
+  const std::int64_t at_once = this->at_once();
+  if (!fired_in_graph_.defined())
+    fired_in_graph_ = at::empty({at_once, running_.size()}, running_.options().dtype(at::kBool));
+  for (std::int64_t done = 0; done < steps; done += at_once) {
+    const std::int64_t count = std::min(at_once, steps - done);
+    const at::Tensor here = fired_in_graph_.narrow(0, 0, count);
+    if (count == at_once && repeats() && graph_ != nullptr) {
+      graph_->replay();
+    } else {
+      run_blocks(count, here, row + done);
+      if (count == at_once && repeats())
+        graph_ = std::make_unique<LaunchGraph>(here, [&] { run_blocks(count, here, 0); });
+    }
+    if (fired.defined()) fired.narrow(0, done, count).copy_(here);
+  }
+}
+
+std::int64_t GpuSteps::at_once() const {
+  const std::int64_t block = running_.block();
+  return block == 0 ? 1 : std::max(block, steps_of_a_graph / block * block);
+}
+
+// Whether launches take longer than what they launch, and are alike: states are recorded elsewhere each time.
+bool GpuSteps::repeats() const {
+  return 2 * running_.block() <= steps_of_a_graph && launch_.arguments.probe_count == 0;
+}
+
+void GpuSteps::run_blocks(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
+  for (std::int64_t done = 0; done < steps; done += running_.block()) {
+    const at::Tensor here = fired.narrow(0, done, std::min(running_.block(), steps - done));
+    exchange_->say_where(launch_.arguments);
+    walk(here.size(0), here, row + done);
+    exchange_->run(here.size(0));
+  }
+}
+
+void GpuSteps::keep() {
+  if (exchange_ == nullptr) return;
+  const std::vector<at::Tensor> now = running_.own_state();
+  if (kept_.empty())
+    for (const at::Tensor& t : now) kept_.push_back(at::empty_like(t));
+  for (std::size_t i = 0; i < now.size(); ++i) kept_[i].copy_(now[i]);
+}
+
+bool GpuSteps::goes_back() {
+  if (exchange_ == nullptr || !exchange_->overflowed()) return false;
+  graph_ = nullptr;  // which knows the lists
+  const std::vector<at::Tensor> now = running_.own_state();
+  for (std::size_t i = 0; i < now.size(); ++i) now[i].copy_(kept_[i]);
+  return true;
+}
 
 void GpuSteps::record(const std::vector<Probe>& probes, const std::vector<at::Tensor>& states) {
   std::vector<network::Probe> all;

@@ -4,9 +4,21 @@
 
 namespace spikeforge::simulation {
 
-GroupCall::GroupCall(const Group& group, std::vector<at::Tensor> inputs, const at::Tensor& output,
-                     const at::Tensor& offset)
-    : inputs_(std::move(inputs)), states_(group.states), params_(group.params) {
+namespace {
+
+// Of one for each neuron of a group; numbers are of all.
+std::vector<at::Tensor> of_part(const std::vector<at::Tensor>& tensors, const GroupPart& part) {
+  std::vector<at::Tensor> parts;
+  parts.reserve(tensors.size());
+  for (const at::Tensor& t : tensors) parts.push_back(t.dim() == 0 ? t : t.narrow(0, part.first, part.size));
+  return parts;
+}
+
+}  // namespace
+
+GroupCall::GroupCall(const Group& group, const GroupPart& part, std::vector<at::Tensor> inputs,
+                     const at::Tensor& output, const at::Tensor& offset)
+    : inputs_(std::move(inputs)), states_(of_part(group.states, part)), params_(of_part(group.params, part)) {
   call_.cell = group.cell.get();
   call_.inputs = inputs_;
   call_.states = states_;
@@ -18,6 +30,7 @@ GroupCall::GroupCall(const Group& group, std::vector<at::Tensor> inputs, const a
   results_.outputs[0] = output;
   results_.states.append(states_.begin(), states_.end());  // in place: a neuron is loaded before it is stored
   described_.emplace(call_, prepared_, results_);
+  launch().draws.first = part.drawn;
 }
 
 }  // namespace spikeforge::simulation

@@ -1,6 +1,7 @@
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/text_call.h>
 #include <spikeforge/simulation/internal/description.h>
+#include <spikeforge/simulation/internal/digest.h>
 #include <spikeforge/simulation/internal/running.h>
 #include <spikeforge/simulation/internal/undifferentiated.h>
 #include <spikeforge/simulation/network.h>
@@ -40,9 +41,8 @@ std::vector<std::string> param_names(const Cell& cell) {
 // Columns of the matrix, neurons times inputs, are 32-bit numbers.
 void check_columns(const Description& description, const std::string& name, std::int64_t size, const Cell& cell) {
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
-  std::size_t inputs = std::max<std::size_t>(cell.inputs.size(), 1);
-  for (const DescribedPopulation& other : description.neurons) inputs = std::max(inputs, other.cell->inputs.size());
-  const std::int64_t most_neurons = most / static_cast<std::int64_t>(inputs);
+  const std::int64_t inputs = std::max(description.inputs(), std::ssize(cell.inputs));
+  const std::int64_t most_neurons = most / inputs;
   TORCH_CHECK_VALUE(size <= most_neurons - description.size(), "Network: ", name, " has ", size,
                     " neurons, but a network whose neurons have ", inputs, " inputs has at most ", most_neurons,
                     ", and this one has ", description.size());
@@ -74,6 +74,12 @@ void check_names(const std::string& population, const char* kind, const NamedNum
 }
 
 }  // namespace
+
+std::int64_t Description::inputs() const {
+  std::size_t most = 1;
+  for (const DescribedPopulation& described : neurons) most = std::max(most, described.cell->inputs.size());
+  return static_cast<std::int64_t>(most);
+}
 
 std::size_t Description::number_of(const Population& population) const {
   const auto found = std::ranges::find_if(populations, [&](const Population& p) {
@@ -129,12 +135,12 @@ Network& Network::operator=(Network&&) noexcept = default;
 Network::~Network() = default;
 
 Population Network::populate(const std::string& name, std::int64_t size, const Neuron& neuron,
-                             const NamedNumbers& params, const NamedNumbers& states) {
+                             const NamedNumbers& params, const NamedNumbers& states, const std::string& area) {
   TORCH_CHECK(running_ == nullptr, "Network: populate must come before the network is built or simulated");
   TORCH_CHECK_VALUE(size >= 0, "Network: the size of ", name, " must not be negative, but is ", size);
   const simulation::Undifferentiated mode;
   DescribedPopulation described{
-      .neuron = neuron, .cell = ops::cell_of(neuron.text(), "Network"), .states = {}, .params = {}};
+      .neuron = neuron, .cell = ops::cell_of(neuron.text(), "Network"), .states = {}, .params = {}, .area = area};
   const Cell& cell = *described.cell;
   simulation::check_columns(*description_, name, size, cell);
   const std::vector<std::string> known_params = simulation::param_names(cell);
@@ -162,9 +168,9 @@ namespace {
 // A projection between populations, whose tensors and names are the network's own.
 DescribedProjection described(Description& description, const Population& sources, const Population& targets,
                               const Projection& how, const std::string& into) {
-  description.number_of(sources);
+  const std::size_t from = description.number_of(sources);
   const Targets to = targets_of(description, targets, into);
-  DescribedProjection projection{how, to.input};
+  DescribedProjection projection{how, to.input, from, description.number_of(targets)};
   Projection& own = projection.how;
   for (at::Tensor Projection::*const array :
        {&Projection::source_indices, &Projection::target_indices, &Projection::weights, &Projection::delays})
@@ -218,6 +224,9 @@ void Network::project(const Population& sources, const Population& targets, cons
 std::size_t Network::project(const Population& sources, const Population& targets, const Projection& how,
                              const Plasticity& plasticity, const std::string& into) {
   TORCH_CHECK(running_ == nullptr, "Network: project must come before the network is built or simulated");
+  TORCH_CHECK_NOT_IMPLEMENTED(description_->ranks() == 1,
+                              "Network: projections that learn are those of one process so far, but ",
+                              description_->ranks(), " ranks share this network");
   const simulation::Undifferentiated mode;
   auto rule = ops::plastic::rule_of(plasticity.rule, "Network");
   simulation::check_deterministic(*description_, rule->synapse);
@@ -283,11 +292,18 @@ void Network::inject(const Population& targets, const PerNeuron& current, const 
 
 Running& Network::running() {
   const simulation::Undifferentiated mode;
-  if (running_ == nullptr) running_ = std::make_unique<Running>(*description_);
+  if (running_ == nullptr) {
+    if (description_->ranks() > 1) simulation::check_alike(*description_);
+    running_ = std::make_unique<Running>(*description_);
+  }
   return *running_;
 }
 
 const Connectivity& Network::build() { return running().matrix(); }
+Connectivity Network::connectivity() {
+  const simulation::Undifferentiated mode;
+  return running().connectivity();
+}
 std::int64_t Network::size() const { return description_->size(); }
 std::int64_t Network::step() { return running_ == nullptr ? 0 : running_->step(); }
 const std::vector<Population>& Network::populations() const { return description_->populations; }

@@ -18,6 +18,7 @@
 #include <spikeforge/base/export.h>
 #include <spikeforge/ops/connect.h>
 #include <spikeforge/ops/traced.h>
+#include <spikeforge/simulation/ranks.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -44,6 +45,10 @@ struct NetworkOptions {
   std::optional<at::ScalarType> weight_dtype = std::nullopt;  // e.g. float16 to halve their memory; by default dtype
   c10::Device device = c10::kCPU;
   bool deterministic = false;  // on a GPU the same bits at every run
+  // Who shares the network: every rank says the same of it, has some of its neurons, and what comes in to them.
+  // Building and simulating it, its state and load_state are calls that all of them make (docs/scaling.md). Null:
+  // nobody else.
+  std::shared_ptr<Ranks> ranks = nullptr;
 };
 
 // Neurons begin, ..., end - 1 of a network, which are alike but for their numbers.
@@ -97,9 +102,11 @@ class SPIKEFORGE_API Network {
 
   // Adds `size` neurons, whose first output says where it is above 0 that they fire. Their inputs are what projections
   // and drive go into. `params` has every parameter of the neuron, `states` those states that do not start as the
-  // neuron says.
+  // neuron says. Each rank has an equal share of them, in turn; but all populations of an area are on one rank. Spikes
+  // between areas, and to and from populations of none, arrive as sums of their own beside those within an area: where
+  // there are areas a network takes the same steps on any number of ranks.
   Population populate(const std::string& name, std::int64_t size, const Neuron& neuron, const NamedNumbers& params = {},
-                      const NamedNumbers& states = {});
+                      const NamedNumbers& states = {}, const std::string& area = {});
 
   // Connects two populations: the rule, weights and delays of `how`, whose ranges are not read (connect.h). A delay is
   // of at least a step.
@@ -127,8 +134,13 @@ class SPIKEFORGE_API Network {
 
   // Draws the connections, which the first step does otherwise; nothing can be added then. Rows are neurons; column
   // k size() + j is input k of neuron j. On the CPU the columns of a row ascend. The tensors are the network's own:
-  // weights may be written between steps, the others must not be.
+  // weights may be written between steps, the others must not be. Of a network that has ranks or areas it is how this
+  // rank has them, whose numbers are its own: `connectivity` says them in the network's.
   const Connectivity& build();
+
+  // A copy of the same with rows and columns of the whole network; of several ranks the connections to this one's
+  // neurons. A row's columns ascend.
+  Connectivity connectivity();
 
   std::int64_t size() const;  // neurons
   std::int64_t step();        // steps so far
@@ -136,8 +148,8 @@ class SPIKEFORGE_API Network {
   const NetworkOptions& options() const;  // as given, with dtypes
 
   // Everything that changes in a step: a network with the same populations, projections and seed goes on with it as
-  // this one does. Copies, and builds the network. load_state throws ValueError for other sizes or types, and for a
-  // number of steps that is none.
+  // this one does, on any number of ranks. Copies, and builds the network. load_state throws ValueError for other sizes
+  // or types, and for a number of steps that is none.
   std::vector<at::Tensor> state();
   void load_state(at::TensorList state);
 
@@ -162,15 +174,20 @@ struct SimulateOptions {
 };
 
 struct Recording {
-  at::Tensor steps, neurons;       // int64 [spikes], by steps and then by neurons: when each was, and whose
-  std::vector<at::Tensor> states;  // [steps of the call, neurons chosen] for each probe, after each step
+  at::Tensor steps, neurons;       // int64 [spikes], by steps and then by neurons: when each was, and whose; of several
+                                   // ranks those of this one's neurons
+  std::vector<at::Tensor> states;  // [steps of the call, neurons chosen] for each probe, after each step; the same on
+                                   // all ranks
 
   // Steps and neurons of a population, whose first neuron is 0 then.
   SPIKEFORGE_API std::pair<at::Tensor, at::Tensor> of(const Population& population) const;
 };
 
 // Steps a network on, from where the last call left it. Throws ValueError for negative steps, and for a state or a
-// neuron that is not there.
+// neuron that is not there; c10::Error where the ranks that share it do not call the same, or one is gone.
 SPIKEFORGE_API Recording simulate(Network& network, std::int64_t steps, const SimulateOptions& options = {});
+
+// What all ranks recorded, on all of them.
+SPIKEFORGE_API Recording gathered(const Network& network, const Recording& own);
 
 }  // namespace spikeforge

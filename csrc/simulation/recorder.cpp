@@ -1,4 +1,5 @@
 #include <spikeforge/simulation/internal/recorder.h>
+#include <spikeforge/simulation/internal/tell.h>
 
 #include <ATen/ops/gt.h>
 #include <ATen/ops/index_select.h>
@@ -27,6 +28,14 @@ void Recorder::run(std::int64_t steps) {
       at::index_select_out(row, probes_[k].group->states[probes_[k].state], 0, probes_[k].neurons);
     }
   }
+}
+
+Recording in_whole(const Running& running, const std::vector<Probe>& probes, Recording own) {
+  if (!running.partition().is_whole())
+    own.neurons = running.partition().numbers().to(own.neurons.device()).index_select(0, own.neurons);
+  for (std::size_t k = 0; running.ranks() != nullptr && k < probes.size(); ++k)
+    own.states[k] = joined(*running.ranks(), own.states[k], probes[k].places, probes[k].asked, "recorded states");
+  return own;
 }
 
 }  // namespace spikeforge::simulation

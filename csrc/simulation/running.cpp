@@ -6,14 +6,25 @@
 #include <spikeforge/simulation/internal/plastic_operators.h>
 #include <spikeforge/simulation/internal/running.h>
 #include <spikeforge/simulation/internal/sort_rows.h>
+#include <spikeforge/simulation/internal/tell.h>
 
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/argsort.h>
+#include <ATen/ops/bincount.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 namespace spikeforge::simulation {
@@ -33,35 +44,41 @@ at::Tensor spread(const PerNeuron& value, std::int64_t size, const at::TensorOpt
   return value.tensor().detach().to(options).expand({size});
 }
 
+// Of the neurons that are own.
+PerNeuron own_of(const PerNeuron& value, const Population& population, const Slice& slice) {
+  if (value.is_number()) return value;
+  return value.tensor().narrow(0, slice.begin - population.begin, slice.size());
+}
+
 // A number of several neighbouring populations: one where all have the same, else [their neurons].
-at::Tensor gathered(const std::vector<const PerNeuron*>& values, const std::vector<std::int64_t>& sizes,
+at::Tensor gathered(const std::vector<PerNeuron>& values, const std::vector<std::int64_t>& sizes,
                     const at::TensorOptions& options, bool may_be_one) {
-  const auto is_same = [&](const PerNeuron* value) {
-    return value->is_number() && value->tensor().item<double>() == values[0]->tensor().item<double>();
+  const auto is_same = [&](const PerNeuron& value) {
+    return value.is_number() && value.tensor().item<double>() == values[0].tensor().item<double>();
   };
-  if (may_be_one && values[0]->is_number() && std::ranges::all_of(values, is_same))
-    return values[0]->tensor().detach().to(options.device(c10::kCPU));
+  if (may_be_one && values[0].is_number() && std::ranges::all_of(values, is_same))
+    return values[0].tensor().detach().to(options.device(c10::kCPU));
   std::vector<at::Tensor> parts;
-  for (std::size_t i = 0; i < values.size(); ++i) parts.push_back(spread(*values[i], sizes[i], options));
+  for (std::size_t i = 0; i < values.size(); ++i) parts.push_back(spread(values[i], sizes[i], options));
   return at::cat(parts).contiguous();
 }
 
 }  // namespace
 
 Running::Running(const Description& description)
-    : populations_(description.populations),
+    : partition_(description),
+      ranks_(description.ranks() > 1 ? description.options.ranks : nullptr),
+      populations_(description.populations),
       deterministic_(description.options.deterministic),
-      size_(description.size()),
+      size_(partition_.size()),
+      inputs_(description.inputs()),
+      columns_(size_ * inputs_),
       poisson_("neuron poisson_input(x;; weight, rate) { return x + weight * poisson(rate) }") {
   const auto options = at::TensorOptions(description.dtype).device(description.options.device);
+  if (ranks_ != nullptr) exchange_.emplace(ranks_, description);
   make_groups(description);
-  std::size_t inputs = 1;
-  for (const Group& group : groups_) inputs = std::max(inputs, group.cell->inputs.size());
-  columns_ = size_ * static_cast<std::int64_t>(inputs);
   connect(description);
-  const at::Tensor& delays = matrix_.delays;
-  const std::int64_t slots = delays.numel() == 0 ? 2 : delays.max().item<std::int64_t>() + 1;
-  buffer_ = at::zeros({slots, columns_}, options);
+  make_rings(description);
   step_ = at::zeros({}, options.dtype(at::kLong));
   weights_at_ = matrix_.weights.const_data_ptr();
   spikes_ = at::zeros({size_}, options);
@@ -79,18 +96,22 @@ void Running::make_groups(const Description& description) {
   for (std::size_t first = 0, last = 0; first < populations_.size(); first = last) {
     const DescribedPopulation& alike = description.neurons[first];
     while (last < populations_.size() && description.neurons[last].neuron.text() == alike.neuron.text()) ++last;
-    Group group{.begin = populations_[first].begin,
-                .end = populations_[last - 1].end,
+    const Slice& last_slice = partition_[last - 1];
+    Group group{.begin = partition_[first].first,
+                .end = last_slice.first + last_slice.size(),
+                .whole_begin = populations_[first].begin,
+                .whole_end = populations_[last - 1].end,
                 .neuron = alike.neuron,
                 .cell = alike.cell,
                 .states = {},
                 .params = {},
                 .seed = {}};
     std::vector<std::int64_t> sizes;
-    for (std::size_t i = first; i < last; ++i) sizes.push_back(populations_[i].size());
+    for (std::size_t i = first; i < last; ++i) sizes.push_back(partition_[i].size());
     const auto gather = [&](std::vector<PerNeuron> DescribedPopulation::*list, std::size_t k, bool may_be_one) {
-      std::vector<const PerNeuron*> values;
-      for (std::size_t i = first; i < last; ++i) values.push_back(&(description.neurons[i].*list)[k]);
+      std::vector<PerNeuron> values;
+      for (std::size_t i = first; i < last; ++i)
+        values.push_back(own_of((description.neurons[i].*list)[k], populations_[i], partition_[i]));
       return gathered(values, sizes, options, may_be_one);
     };
     for (std::size_t k = 0; k < alike.states.size(); ++k)
@@ -103,28 +124,160 @@ void Running::make_groups(const Description& description) {
   }
 }
 
+std::vector<GroupPart> Running::parts_of(const Group& group) const {
+  if (group.size() == 0) return {};
+  if (!group.cell->draws || group.size() == group.whole_end - group.whole_begin) return {{0, group.size(), 0}};
+  std::vector<GroupPart> parts;
+  for (const Slice& slice : partition_.slices())
+    if (slice.size() > 0 && slice.begin >= group.whole_begin && slice.end <= group.whole_end)
+      parts.push_back({slice.first - group.begin, slice.size(), slice.begin - group.whole_begin});
+  return parts;
+}
+
 void Running::connect(const Description& description) {
   std::vector<Projection> projections;
   for (const DescribedProjection& described : description.projections) {
     Projection p = described.how;
-    p.targets.begin += described.input * size_;
-    p.targets.end += described.input * size_;
+    p.targets.begin += described.input * partition_.whole();
+    p.targets.end += described.input * partition_.whole();
     projections.push_back(std::move(p));
   }
   const NetworkOptions& options = description.options;
-  matrix_ = spikeforge::connect(size_, columns_, projections, options.seed, description.weight_dtype, options.device);
-  const bool is_connected = matrix_.indices.numel() > 0;
-  TORCH_CHECK_VALUE(!is_connected || matrix_.delays.min().item<std::int64_t>() >= 1,
-                    "Network: a delay must be at least 1 step, but one is 0");
+  const bool all_stay = std::ranges::all_of(description.projections, [&](const DescribedProjection& p) {
+    return stays_within(description, p.sources, p.targets);
+  });
+  if (all_stay && ranks_ == nullptr)
+    matrix_ = spikeforge::connect(size_, columns_, projections, options.seed, description.weight_dtype, options.device);
+  else
+    connect_part(description, projections);
   if (options.device.is_cpu()) sort_rows(matrix_);
   if (options.device.is_cuda()) near_ = near_first(matrix_);
 }
+
+void Running::connect_part(const Description& description, const std::vector<Projection>& projections) {
+  const std::int64_t whole = partition_.whole(), inputs = description.inputs();
+  ConnectivityPart part{
+      .columns = at::full({inputs * whole}, -1, at::kInt), .first_rows = {}, .rows = size_ + whole + 1};
+  part.columns.index_copy_(0, partition_.whole_columns(inputs), at::arange(columns_, at::kInt));
+  part.columns = part.columns.to(description.options.device);
+  for (const DescribedProjection& p : description.projections) {
+    const bool stays = stays_within(description, p.sources, p.targets);
+    part.first_rows.push_back(stays ? partition_[p.sources].first : size_ + p.how.sources.begin);
+  }
+  matrix_ = spikeforge::connect_part(whole, inputs * whole, projections, part, description.options.seed,
+                                     description.weight_dtype, description.options.device);
+}
+
+namespace {
+
+constexpr std::int64_t most_block = 1024;  // steps without an exchange, also where nothing needs one
+
+// What the connections of a rank are, and then of all: no rank knows alone how soon a spike of another may arrive, and
+// how late.
+struct Extent {
+  std::int64_t least = most_block, least_between = most_block, most = 1;  // delays
+  std::int64_t connections = 0;
+  std::int64_t exponent = std::numeric_limits<std::int32_t>::min();  // 2 to the power of this is above |weights|
+
+  // Of a matrix whose connections between areas or ranks begin with this one.
+  Extent(const Connectivity& matrix, std::int64_t first_between) : connections(matrix.indices.numel()) {
+    if (connections == 0) return;
+    const at::Tensor& delays = matrix.delays;
+    least = delays.min().item<std::int64_t>();
+    most = delays.max().item<std::int64_t>();
+    if (first_between < connections)
+      least_between = delays.numel() == 1 ? least : delays.slice(0, first_between).min().item<std::int64_t>();
+    const auto [low, high] = at::aminmax(matrix.weights);
+    int above = 0;
+    std::frexp(std::max(std::abs(low.item<double>()), std::abs(high.item<double>())), &above);
+    exponent = above;
+  }
+
+  void join(const Extent& own, Ranks& ranks, c10::Device device) {
+    const auto told = told_by_all(ranks, {own.least, own.least_between, own.most, own.connections, own.exponent},
+                                  device, "the delays");
+    connections = 0;
+    for (const std::vector<std::int64_t>& rank : told) {
+      least = std::min(least, rank[0]);
+      least_between = std::min(least_between, rank[1]);
+      most = std::max(most, rank[2]);
+      connections += rank[3];
+      exponent = std::max(exponent, rank[4]);
+    }
+  }
+};
+
+int bits_of(std::int64_t n) { return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(n))); }
+
+}  // namespace
+
+void Running::make_rings(const Description& description) {
+  bool any_within = false, any_between = false;
+  for (const DescribedProjection& p : description.projections)
+    (stays_within(description, p.sources, p.targets) ? any_within : any_between) = true;
+  const bool has_between = matrix_.indptr.numel() - 1 > size_;
+  const Extent own(matrix_, has_between ? matrix_.indptr[size_].item<std::int64_t>() : matrix_.indices.numel());
+  Extent all = own;
+  if (ranks_ != nullptr) all.join(own, *ranks_, description.options.device);
+  TORCH_CHECK_VALUE(all.least >= 1, "Network: a delay must be at least 1 step, but one is ", all.least);
+  if (own.connections > 0)
+    doublings_ = bits_of(all.connections) - bits_of(own.connections) + static_cast<int>(all.exponent - own.exponent);
+  if (any_between) {
+    constexpr std::int64_t most_places = std::int64_t{1} << 32;  // which are told as 32-bit numbers
+    block_ =
+        std::clamp<std::int64_t>(most_places / std::max<std::int64_t>(partition_.whole(), 1), 1, all.least_between);
+  }
+  if (exchange_) exchange_->set_block(block_);
+  const auto options = at::TensorOptions(description.dtype).device(description.options.device);
+  buffer_ = at::zeros({all.most + 1, columns_}, options);
+  const bool sums_are_ordered = description.options.device.is_cpu() || deterministic_;
+  if (any_within && any_between && sums_are_ordered) between_ = at::zeros({all.most + 1, columns_}, options);
+}
+
+Connectivity Running::connectivity() const {
+  const std::int64_t whole = partition_.whole(), rows = matrix_.indptr.numel() - 1;
+  const at::Tensor counts = matrix_.indptr.diff();
+  at::Tensor numbers = partition_.numbers();
+  if (rows > size_) numbers = at::cat({numbers, at::arange(whole, at::kLong), at::zeros({1}, at::kLong)});
+  const at::Tensor row = numbers.to(counts.device()).repeat_interleave(counts, 0, matrix_.indices.numel());
+  const at::Tensor column = partition_.whole_columns(inputs_).to(counts.device()).index_select(0, matrix_.indices);
+  const at::Tensor order = at::argsort(row.mul(inputs_ * whole).add_(column), /*stable=*/true, 0, false);
+  const auto sorted = [&](const at::Tensor& t) {
+    return t.numel() == row.numel() ? t.index_select(0, order) : t.clone();
+  };
+  at::Tensor indptr = at::zeros({whole + 1}, counts.options());
+  indptr.slice(0, 1).copy_(at::bincount(row, {}, whole).cumsum(0));
+  return {column.index_select(0, order).to(at::kInt), indptr, sorted(matrix_.weights), sorted(matrix_.delays)};
+}
+
+namespace {
+
+// Own columns of targets, which are those of one population, and which of its neurons they are of.
+struct OwnColumns {
+  std::int64_t begin = 0, end = 0, first = 0;
+
+  // A number, or one for each neuron of the population.
+  at::Tensor of(const at::Tensor& numbers) const {
+    return numbers.dim() == 0 ? numbers : numbers.narrow(0, first, end - begin);
+  }
+};
+
+OwnColumns own_columns(const Targets& to, const Partition& partition, std::int64_t size) {
+  const auto& slices = partition.slices();
+  const auto slice = std::ranges::find_if(
+      slices, [&](const Slice& s) { return s.size() > 0 && s.begin >= to.begin && s.end <= to.end; });
+  if (slice == slices.end()) return {};
+  const std::int64_t begin = to.input * size + slice->first;
+  return {begin, begin + slice->size(), slice->begin - to.begin};
+}
+
+}  // namespace
 
 void Running::make_drives(const Description& description) {
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> taken;  // of each layer
   for (const DescribedDrive& described : description.drives) {
     const Targets& to = described.targets;
-    const std::int64_t begin = to.input * size_ + to.begin, end = to.input * size_ + to.end;
+    const std::int64_t begin = to.input * partition_.whole() + to.begin, end = begin + to.end - to.begin;
     const auto is_free = [&](const auto& columns) {
       return std::ranges::all_of(columns,
                                  [&](const auto& other) { return other.second <= begin || end <= other.first; });
@@ -137,8 +290,9 @@ void Running::make_drives(const Description& description) {
                          .seed = seed_of(description.options.seed, Stream::drive, layer)});
     }
     taken[layer].emplace_back(begin, end);
-    drives_[layer].rates.slice(0, begin, end).copy_(described.rates);
-    drives_[layer].weights.slice(0, begin, end).fill_(described.weight);
+    const OwnColumns own = own_columns(to, partition_, size_);
+    drives_[layer].rates.slice(0, own.begin, own.end).copy_(own.of(described.rates));
+    drives_[layer].weights.slice(0, own.begin, own.end).fill_(described.weight);
   }
 }
 
@@ -146,9 +300,8 @@ void Running::make_current(const Description& description) {
   if (description.currents.empty()) return;
   current_ = at::zeros({columns_}, buffer_.options());
   for (const DescribedCurrent& described : description.currents) {
-    const Targets& to = described.targets;
-    current_.slice(0, to.input * size_ + to.begin, to.input * size_ + to.end)
-        .add_(described.current.to(buffer_.options()));
+    const OwnColumns own = own_columns(described.targets, partition_, size_);
+    current_.slice(0, own.begin, own.end).add_(own.of(described.current).to(buffer_.options()));
   }
 }
 
@@ -170,18 +323,34 @@ Probe Running::probe(const StateProbe& asked) const {
   for (const std::int64_t neuron : asked.neurons)
     TORCH_CHECK_VALUE(0 <= neuron && neuron < population.size(), "simulate: neurons of ", population.name,
                       " must be numbers from 0 to ", population.size() - 1, ", but one is ", neuron);
-  const at::Tensor numbers = at::tensor(asked.neurons, at::kLong).add_(population.begin - group->begin);
-  return {group, static_cast<std::size_t>(state - states.begin()), numbers.to(buffer_.device())};
+  const Slice& slice = partition_[static_cast<std::size_t>(found - populations_.begin())];
+  std::vector<std::int64_t> own, places;
+  for (std::size_t i = 0; i < asked.neurons.size(); ++i) {
+    const std::int64_t neuron = population.begin + asked.neurons[i];
+    if (neuron < slice.begin || neuron >= slice.end) continue;
+    own.push_back(slice.first + neuron - slice.begin - group->begin);
+    places.push_back(static_cast<std::int64_t>(i));
+  }
+  return {.group = group,
+          .state = static_cast<std::size_t>(state - states.begin()),
+          .neurons = at::tensor(own, at::kLong).to(buffer_.device()),
+          .places = at::tensor(places, at::kLong),
+          .asked = std::ssize(asked.neurons)};
 }
 
-std::vector<at::Tensor> Running::changing() const {
-  std::vector<at::Tensor> tensors{buffer_, step_, spikes_};
-  for (const Group& group : groups_) tensors.insert(tensors.end(), group.states.begin(), group.states.end());
-  for (const PlasticConnections& plastic : plastic_) {
-    const std::vector<at::Tensor> more = plastic.changing();
-    tensors.insert(tensors.end(), more.begin(), more.end());
+std::vector<Changing> Running::changing() const {
+  const at::Tensor columns = partition_.whole_columns(inputs_);
+  const std::int64_t whole = partition_.whole();
+  std::vector<Changing> all{
+      {buffer_, columns, inputs_ * whole}, {step_, {}, 0}, {spikes_, partition_.numbers(), whole}};
+  for (const Group& group : groups_) {
+    const at::Tensor own = partition_.numbers().slice(0, group.begin, group.end).sub(group.whole_begin);
+    for (const at::Tensor& state : group.states) all.push_back({state, own, group.whole_end - group.whole_begin});
   }
-  return tensors;
+  if (between_.defined()) all.push_back({between_, columns, inputs_ * whole});
+  for (const PlasticConnections& plastic : plastic_)
+    for (const at::Tensor& t : plastic.changing()) all.push_back({t, {}, 0});
+  return all;
 }
 
 void Running::check_weights() const {
@@ -194,21 +363,36 @@ void Running::check_weights() const {
 
 std::vector<at::Tensor> Running::state() const {
   std::vector<at::Tensor> copies;
-  for (const at::Tensor& t : changing()) copies.push_back(t.clone());
+  for (const Changing& c : changing())
+    copies.push_back(ranks_ != nullptr && c.places.defined() ? joined(*ranks_, c.tensor, c.places, c.whole, "the state")
+                                                             : c.tensor.clone());
   return copies;
 }
 
+std::vector<at::Tensor> Running::own_state() const {
+  std::vector<at::Tensor> tensors;
+  for (const Changing& c : changing()) tensors.push_back(c.tensor);
+  return tensors;
+}
+
 void Running::load_state(at::TensorList state) {
-  const std::vector<at::Tensor> tensors = changing();
-  bool fits = tensors.size() == state.size();
-  for (std::size_t i = 0; fits && i < tensors.size(); ++i)
-    fits = state[i].defined() && state[i].sizes() == tensors[i].sizes() &&
-           state[i].scalar_type() == tensors[i].scalar_type();
+  const std::vector<Changing> own = changing();
+  bool fits = own.size() == state.size();
+  for (std::size_t i = 0; fits && i < own.size(); ++i) {
+    std::vector<std::int64_t> sizes = own[i].tensor.sizes().vec();
+    if (own[i].places.defined()) sizes.back() = own[i].whole;
+    fits = state[i].defined() && state[i].sizes() == c10::IntArrayRef(sizes) &&
+           state[i].scalar_type() == own[i].tensor.scalar_type();
+  }
   TORCH_CHECK_VALUE(fits, "Network: this is the state of another network: its sizes or types are others");
   constexpr std::int64_t most_steps = std::int64_t{1} << 62;
   const auto step = state[1].item<std::int64_t>();
   TORCH_CHECK_VALUE(0 <= step && step < most_steps, "Network: a state's step must be from 0 to 2^62, but is ", step);
-  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(state[i]);
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const at::Tensor& places = own[i].places;
+    const bool is_part = ranks_ != nullptr && places.defined();
+    own[i].tensor.copy_(is_part ? state[i].index_select(-1, places.to(state[i].device())) : state[i]);
+  }
 }
 
 void Running::arrive(std::int64_t step) {
@@ -221,18 +405,43 @@ void Running::fire(std::int64_t step, const std::vector<std::int64_t>& fired) {
   for (PlasticConnections& plastic : plastic_) plastic.fire(step, fired);
 }
 
+void Running::make_whole_drives() {
+  own_columns_ = partition_.whole_columns(inputs_).to(buffer_.device());
+  const auto spread = [&](const at::Tensor& own) {
+    return at::zeros({inputs_ * partition_.whole()}, own.options()).index_copy_(0, own_columns_, own);
+  };
+  for (const PoissonLayer& drive : drives_)
+    whole_drives_.push_back({.rates = spread(drive.rates), .weights = spread(drive.weights), .seed = drive.seed});
+}
+
+// What drives own neurons is what it would be of all.
+at::Tensor Running::driven(const at::Tensor& arriving) {
+  at::Tensor x = arriving;
+  if (!partition_.is_whole() && size_ > 0 && !own_columns_.defined()) make_whole_drives();
+  for (const PoissonLayer& drive : partition_.is_whole() ? drives_ : whole_drives_) {
+    const auto draw = [&](const at::Tensor& to, const at::Tensor& weights, const at::Tensor& rates) {
+      return std::get<0>(
+          poisson_({to.unsqueeze(0)}, {}, {weights, rates}, false, false, {}, {}, drive.seed, step_))[0][0];
+    };
+    x = partition_.is_whole()
+            ? draw(x, drive.weights, drive.rates)
+            : x.add(draw(at::zeros_like(drive.rates), drive.weights, drive.rates).index_select(0, own_columns_));
+  }
+  return x;
+}
+
 const at::Tensor& Running::advance() {
   at::Tensor arriving = take_arrivals_(buffer_, step_);
   for (PlasticConnections& plastic : plastic_) plastic.operators().arrive(step_, arriving);
+  if (between_.defined()) arriving.add_(take_arrivals_(between_, step_));
   if (current_.defined()) arriving.add_(current_);
-  for (const PoissonLayer& drive : drives_) {
-    const auto [driven, none] =
-        poisson_({arriving.unsqueeze(0)}, {}, {drive.weights, drive.rates}, false, false, {}, {}, drive.seed, step_);
-    arriving = driven[0][0];
-  }
-  const at::Tensor inputs = arriving.view({-1, 1, size_});
+  arriving = driven(arriving);
+  const at::Tensor inputs = arriving.view({inputs_, 1, size_});
   for (const Group& group : groups_) {
     if (group.size() == 0) continue;
+    TORCH_CHECK_NOT_IMPLEMENTED(!group.cell->draws || partition_.is_whole(),
+                                "Network: neurons that draw random numbers are shared by ranks on the CPU, and on GPUs "
+                                "where sums need not be deterministic, but not so far by operators");
     std::vector<at::Tensor> mine;
     for (std::size_t k = 0; k < group.cell->inputs.size(); ++k)
       mine.push_back(inputs.select(0, static_cast<std::int64_t>(k)).narrow(1, group.begin, group.size()));
@@ -242,12 +451,54 @@ const at::Tensor& Running::advance() {
     spikes_.narrow(0, group.begin, group.size()).copy_(outputs[0][0]);
     for (std::size_t k = 0; k < states.size(); ++k) group.states[k].copy_(states[k]);  // whose addresses graphs know
   }
-  const Connections connections{matrix_.weights, matrix_.indices, matrix_.indptr, size_, columns_};
-  event_mv_delayed_(connections, spikes_, matrix_.delays, buffer_, step_,
-                    {.transpose = true, .deterministic = deterministic_});
+  deliver_by_operators();
   for (PlasticConnections& plastic : plastic_) plastic.operators().fire(step_, spikes_);
   step_.add_(1);
   return spikes_;
+}
+
+// Deterministic sums are whole numbers, as many as the largest weight and the number of connections let them be. For
+// the same sums on any number of ranks the last row, which has no connections, has an entry that makes up for what the
+// other ranks have.
+void Running::deliver_by_operators() {
+  const std::int64_t rows = matrix_.indptr.numel() - 1;
+  const Connections connections{matrix_.weights, matrix_.indices, matrix_.indptr, rows, columns_};
+  const bool has_own_weights = matrix_.weights.numel() != 1;
+  const auto send = [&](const at::Tensor& x, const at::Tensor& ring) {
+    event_mv_delayed_(connections, x, matrix_.delays, ring, step_,
+                      {.transpose = true, .graded = has_own_weights && block_ > 0, .deterministic = deterministic_});
+  };
+  if (rows == size_) return send(spikes_, buffer_);
+  const std::int64_t whole = partition_.whole();
+  const at::Tensor fired = spikes_.gt(0).to(spikes_.scalar_type());
+  const at::Tensor of_all = ranks_ == nullptr ? fired : joined_spikes(fired);
+  at::Tensor x = at::zeros({rows}, spikes_.options());
+  if (has_own_weights) x.slice(0, rows - 1).fill_(std::ldexp(1.0, doublings_));
+  x.slice(0, 0, size_).copy_(fired);
+  if (between_.defined()) {
+    send(x, buffer_);
+    x.slice(0, 0, size_).zero_();
+  }
+  x.slice(0, size_, size_ + whole).copy_(of_all);
+  send(x, between_.defined() ? between_ : buffer_);
+}
+
+// All neurons' of own ones', without a wait: all slices are known.
+at::Tensor Running::joined_spikes(const at::Tensor& own) {
+  const auto& slices = exchange_->slices();
+  std::int64_t most = 1;
+  for (const std::vector<Slice>& rank : slices)
+    if (!rank.empty()) most = std::max(most, rank.back().first + rank.back().size());
+  const auto bytes = own.options().dtype(at::kByte);
+  const at::Tensor told = at::zeros({most}, bytes), all = at::empty({std::ssize(slices), most}, bytes);
+  told.slice(0, 0, size_).copy_(own);
+  all_gather(*ranks_, told, all, "the spikes");
+  at::Tensor joined = at::empty({partition_.whole()}, own.options());
+  for (std::size_t rank = 0; rank < slices.size(); ++rank)
+    for (const Slice& slice : slices[rank])
+      joined.slice(0, slice.begin, slice.end)
+          .copy_(all[static_cast<std::int64_t>(rank)].slice(0, slice.first, slice.first + slice.size()));
+  return joined;
 }
 
 CpuSteps& Running::cpu_steps() {

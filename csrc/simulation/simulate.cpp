@@ -2,11 +2,15 @@
 #include <spikeforge/simulation/internal/cpu_steps.h>
 #include <spikeforge/simulation/internal/gpu_steps.h>
 #include <spikeforge/simulation/internal/recorder.h>
+#include <spikeforge/simulation/internal/tell.h>
 #include <spikeforge/simulation/internal/undifferentiated.h>
 #include <spikeforge/simulation/network.h>
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/argsort.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
@@ -81,22 +85,26 @@ Recording by_operators(Running& running, std::int64_t steps, bool spikes, std::v
 }
 
 // Steps of a launch: so many that launching costs nothing beside them, and that spikes of all neurons take little room.
-std::int64_t steps_of_a_launch(const Running& running) {
+std::int64_t steps_of_a_launch(const Running& running, std::int64_t at_once) {
   constexpr std::int64_t most = 1024, most_spikes = std::int64_t{1} << 27;
-  return std::clamp(most_spikes / std::max<std::int64_t>(running.size(), 1), steps_at_once, most);
+  const std::int64_t steps = std::clamp(most_spikes / std::max<std::int64_t>(running.size(), 1), steps_at_once, most);
+  return std::max(steps / at_once, std::int64_t{1}) * at_once;
 }
 
 Recording by_one_kernel(Running& running, std::int64_t steps, bool spikes, std::vector<Probe> probes) {
   GpuRecord record(running, steps, probes);
   GpuSteps& walk = *running.gpu_steps();
   walk.record(probes, record.states());
-  const std::int64_t most = steps_of_a_launch(running);
+  const std::int64_t most = steps_of_a_launch(running, walk.at_once());
   const at::Tensor fired =
       spikes ? at::empty({std::min(steps, most), running.size()}, running.options().dtype(at::kBool)) : at::Tensor();
   for (std::int64_t done = 0; done < steps;) {
     const std::int64_t count = std::min(most, steps - done);
-    walk.run(count, fired, done);
-    if (spikes) record.list(fired, done, count);
+    const at::Tensor here = spikes ? fired.narrow(0, 0, count) : fired;
+    walk.keep();
+    walk.run(count, here, done);
+    if (walk.goes_back()) continue;
+    if (spikes) record.list(here, done, count);
     done += count;
   }
   return record.take();
@@ -117,7 +125,25 @@ Recording simulate(Network& network, std::int64_t steps, const SimulateOptions& 
   const auto by = is_on_cpu                        ? simulation::on_cpu
                   : running.gpu_steps() != nullptr ? simulation::by_one_kernel
                                                    : simulation::by_operators;
-  return by(running, steps, options.spikes, std::move(probes));
+  return simulation::in_whole(running, probes, by(running, steps, options.spikes, probes));
+}
+
+Recording gathered(const Network& network, const Recording& own) {
+  const std::shared_ptr<Ranks>& ranks = network.options().ranks;
+  if (ranks == nullptr || ranks->size() == 1) return own;
+  const simulation::Undifferentiated mode;
+  const std::int64_t count = own.steps.numel(), rank = ranks->rank();
+  const auto told = simulation::told_by_all(*ranks, {count}, own.steps.device(), "recorded spikes");
+  std::int64_t before = 0, all = 0;
+  for (std::int64_t r = 0; r < ranks->size(); ++r) {
+    before += r < rank ? told[static_cast<std::size_t>(r)][0] : 0;
+    all += told[static_cast<std::size_t>(r)][0];
+  }
+  const at::Tensor places = at::arange(before, before + count, at::kLong);
+  const at::Tensor spikes =
+      simulation::joined(*ranks, at::stack({own.steps, own.neurons}), places, all, "recorded spikes");
+  const at::Tensor order = at::argsort(spikes[0].mul(std::max<std::int64_t>(network.size(), 1)).add_(spikes[1]));
+  return {spikes[0].index_select(0, order), spikes[1].index_select(0, order), own.states};
 }
 
 std::pair<at::Tensor, at::Tensor> Recording::of(const Population& population) const {

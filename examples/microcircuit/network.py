@@ -54,6 +54,11 @@ def weight_of_potential(peak):
 
 WEIGHT = weight_of_potential(POTENTIAL)
 
+# Of several areas, which is no published network: every L4E neuron gets so many synapses from L23E of the area before, as strong as
+# within, whose delays let spikes be exchanged once in 10 ms.
+LONG_RANGE_DEGREE = 40
+LONG_RANGE_DELAY, LONG_RANGE_DEVIATION, LONG_RANGE_LEAST, LONG_RANGE_MOST = 15.0, 2.5, 10.0, 20.0  # ms
+
 # Solved exactly from step to step (Rotter and Diesmann, Biological Cybernetics 81, 1999). v is relative to the leak.
 _V, _I = math.exp(-DT / TAU_M), math.exp(-DT / TAU_SYN)
 NEURON = f"""
@@ -92,11 +97,28 @@ def missing_current(target, degrees, external):
     return (1 - math.sqrt(degrees)) * TAU_SYN * mean / 1000
 
 
-def build(scale=1.0, degrees=None, drive="poisson", seed=0, dtype=torch.float32, weight_dtype=None, device="cpu"):
-    """The network with `scale` of its neurons, each with `degrees` (scale) of its synapses, and the populations."""
+def build(scale=1.0, degrees=None, drive="poisson", seed=0, dtype=torch.float32, weight_dtype=None, device="cpu", areas=1, group=None, deterministic=False):
+    """The network with `scale` of its neurons, each with `degrees` (scale) of its synapses, and the populations: those of one area
+    after the other. `group` is of torch.distributed: its processes share the network, area by area or neuron by neuron."""
     degrees = scale if degrees is None else degrees
-    network = spikeforge.Network(seed=seed, dtype=dtype, weight_dtype=weight_dtype, device=device)
+    network = spikeforge.Network(seed=seed, dtype=dtype, weight_dtype=weight_dtype, device=device, group=group, deterministic=deterministic)
     generator = torch.Generator().manual_seed(seed)
+    made = [populate(network, scale, degrees, drive, generator, f"area {k}" if areas > 1 else "") for k in range(areas)]
+    for populations in made:
+        connect(network, populations, scale, degrees, drive)
+    for k in range(areas if areas > 1 else 0):
+        couple(network, made[k - 1][NAMES.index("L23E")], made[k][NAMES.index("L4E")], degrees)
+    return network, [population for populations in made for population in populations]
+
+
+def couple(network, source, target, degrees):
+    weight = WEIGHT / math.sqrt(degrees)
+    delay = rules.normal(LONG_RANGE_DELAY / DT, LONG_RANGE_DEVIATION / DT, low=LONG_RANGE_LEAST / DT, high=LONG_RANGE_MOST / DT)
+    degree = max(1, round(LONG_RANGE_DEGREE * degrees))
+    network.project(source, target, rules.fixed_in_degree(degree), weight=rules.normal(weight, WEIGHT_DEVIATION * weight, low=0.0), delay=delay)
+
+
+def populate(network, scale, degrees, drive, generator, area):
     populations = []
     for i, name in enumerate(NAMES):
         size = round(scale * NEURONS[i])
@@ -104,7 +126,12 @@ def build(scale=1.0, degrees=None, drive="poisson", seed=0, dtype=torch.float32,
         current = missing_current(i, degrees, drive == "poisson")
         if drive == "dc":
             current += EXTERNAL_RATE / 1000 * EXTERNAL_DEGREES[i] * WEIGHT * TAU_SYN
-        populations.append(network.populate(name, size, NEURON, states={"v": v}, current=current))
+        full_name = f"{area} {name}" if area else name
+        populations.append(network.populate(full_name, size, NEURON, states={"v": v}, area=area, current=current))
+    return populations
+
+
+def connect(network, populations, scale, degrees, drive):
     for t, target in enumerate(populations):
         for s, source in enumerate(populations):
             weight = mean_weight(t, s) / math.sqrt(degrees)
@@ -120,4 +147,3 @@ def build(scale=1.0, degrees=None, drive="poisson", seed=0, dtype=torch.float32,
         if drive == "poisson":
             rate = EXTERNAL_DEGREES[t] * degrees * EXTERNAL_RATE / 1000 * DT
             network.drive(target, rate, weight=WEIGHT / math.sqrt(degrees))
-    return network, populations

@@ -3,9 +3,15 @@
 
     python examples/microcircuit/run.py                                   # a tenth of it, one second, on the CPU
     python examples/microcircuit/run.py --scale 1 --milliseconds 10000 --device cuda
+
+and over several processes, each of which has a share of the neurons, or some of several areas:
+
+    torchrun --standalone --nproc_per_node 2 examples/microcircuit/run.py --ranks --scale 0.05
+    torchrun --standalone --nproc_per_node 2 examples/microcircuit/run.py --ranks --areas 2 --scale 1 --device cuda
 """
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -39,10 +45,19 @@ def measure(recording, populations, first, last):
     return told
 
 
+def share(device):
+    """The processes that torchrun started, and this one's device."""
+    if device == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    torch.distributed.init_process_group("gloo" if device == "cpu" else "nccl")
+    return torch.distributed.group.WORLD, device
+
+
 def table(told):
     mean = lambda x: f"{x.mean():.3f}" if len(x) else "-"
     print(f"{'':6}{'neurons':>9}{'rate (1/s)':>12}{'published':>11}{'CV':>8}{'correlation':>13}")
-    for row, published in zip(told, microcircuit.RATES):
+    for row, published in zip(told, itertools.cycle(microcircuit.RATES)):
         print(f"{row['name']:6}{row['neurons']:9}{mean(row['rates']):>12}{published:11.3f}{mean(row['irregularity']):>8}{mean(row['correlations']):>13}")
 
 
@@ -73,7 +88,7 @@ def plot(path, recording, populations, told, last):
     places = range(len(told))
     rates = figure.add_subplot(grid[0, 1])
     rates.bar(places, [row["rates"].mean() for row in told], color=colours, label="here")
-    rates.plot(places, microcircuit.RATES, "_", markersize=18, color="black", label="published, whole network")
+    rates.plot(places, list(itertools.islice(itertools.cycle(microcircuit.RATES), len(told))), "_", markersize=18, color="black", label="published, whole network")
     rates.set_ylabel("rate (1/s)")
     rates.legend(frameon=False)
     for row, (key, label) in enumerate((("irregularity", "CV of intervals"), ("correlations", "correlation")), 1):
@@ -106,18 +121,24 @@ def main():
     parser.add_argument("--drive", choices=["poisson", "dc"], default="poisson")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--half", action="store_true", help="keep weights in float16")
+    parser.add_argument("--areas", type=int, default=1, help="as many microcircuits, coupled by delays of 10 ms and more (default: 1)")
+    parser.add_argument("--ranks", action="store_true", help="share the network among the processes that torchrun started")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plot", type=pathlib.Path, default=ROOT / "build/microcircuit.png", help="where the picture goes")
     parser.add_argument("--json", type=pathlib.Path, help="where the figures go, for programs")
     options = parser.parse_args()
+    group, device = share(options.device) if options.ranks else (None, options.device)
+    rank = group.rank() if group else 0
+    say = print if rank == 0 else lambda *_: None
 
     begun = time.perf_counter()
     weight_dtype = torch.float16 if options.half else None
-    network, populations = microcircuit.build(options.scale, options.in_degrees, options.drive, options.seed, weight_dtype=weight_dtype, device=options.device)
-    matrix = network.build()
+    network, populations = microcircuit.build(
+        options.scale, options.in_degrees, options.drive, options.seed, weight_dtype=weight_dtype, device=device, areas=options.areas, group=group
+    )
+    own = network.share()
     built = time.perf_counter() - begun
-    size = sum(t.nbytes for t in (matrix.indices, matrix.indptr, matrix.weights, matrix.delays))
-    print(f"{network.size} neurons, {len(matrix.indices)} synapses: drawn in {built:.1f} s, {size / max(1, len(matrix.indices)):.1f} bytes a synapse")
+    say(f"{network.size} neurons; {own.neurons} of them and {own.connections} synapses on rank 0: drawn in {built:.1f} s")
 
     first = round(options.warm_up / microcircuit.DT)
     steps = round(options.milliseconds / microcircuit.DT)
@@ -125,12 +146,19 @@ def main():
     if options.device == "cuda":
         torch.cuda.synchronize()
     begun = time.perf_counter()
-    recording = spikeforge.simulate(network, steps, progress=True)
+    recording = spikeforge.simulate(network, steps, progress=rank == 0)
     if options.device == "cuda":
         torch.cuda.synchronize()
     spent = time.perf_counter() - begun
-    print(f"{options.milliseconds:g} ms of biological time in {spent:.2f} s: real-time factor {spent / options.milliseconds * 1000:.3f}, {spent / steps * 1e6:.1f} us a step")
+    say(f"{options.milliseconds:g} ms of biological time in {spent:.2f} s: real-time factor {spent / options.milliseconds * 1000:.3f}, {spent / steps * 1e6:.1f} us a step")
 
+    if group:
+        told = network.share()
+        say(f"spikes were exchanged once in {told.block} steps: {told.exchanges} times, {told.bytes} bytes, {told.seconds:.2f} s")
+        recording = network.gather(recording)
+        torch.distributed.destroy_process_group()
+    if rank != 0:
+        return
     told = measure(recording, populations, first, first + steps)
     table(told)
     plot(options.plot, recording, populations, told, first + steps)
@@ -138,7 +166,7 @@ def main():
     if options.json:
         figures = {
             "scale": options.scale, "drive": options.drive, "seed": options.seed, "milliseconds": options.milliseconds,
-            "synapses": len(matrix.indices), "seconds_to_draw": built, "seconds": spent,
+            "areas": options.areas, "synapses": own.connections, "seconds_to_draw": built, "seconds": spent,
             "populations": {row["name"]: {key: float(row[key].mean()) for key in ("rates", "irregularity", "correlations")} for row in told},
         }
         options.json.write_text(json.dumps(figures, indent=2) + "\n")

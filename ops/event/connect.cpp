@@ -3,7 +3,7 @@
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/connect.h>
-#include <spikeforge/ops/event/connect_drawing.h>
+#include <spikeforge/ops/event/connect_matrix.h>
 #include <spikeforge/ops/event/product.h>
 
 #include <ATen/ops/empty.h>
@@ -41,59 +41,6 @@ c10::ScalarType delay_type(c10::ArrayRef<Projection> projections) {
   return at::kByte;
 }
 
-// What all projections draw, by rows.
-class Matrix {
- public:
-  Matrix(std::int64_t rows, std::vector<Drawing> drawings, at::TensorOptions options) : drawings_(std::move(drawings)) {
-    const at::Tensor of_rows = at::zeros({rows}, options.dtype(at::kLong));
-    for (const Drawing& drawing : drawings_) {
-      counts_.push_back(drawing.counts());
-      rows_of(of_rows, drawing).add_(counts_.back());
-    }
-    result.indptr = at::zeros({rows + 1}, options.dtype(at::kLong));
-    result.indptr.slice(0, 1).copy_(of_rows.cumsum_(0));
-    nnz = result.indptr.select(0, rows).item<std::int64_t>();
-    result.indices = at::empty({nnz}, options.dtype(at::kInt));
-  }
-
-  // Of every projection in turn, after which its rows begin further on.
-  void fill(bool one_weight, bool one_delay) {
-    const at::Tensor next = result.indptr.slice(0, 0, -1).clone();
-    for (std::size_t i = 0; i < drawings_.size(); ++i) {
-      const at::Tensor starts = rows_of(next, drawings_[i]);
-      const at::Tensor& counts = counts_[i];
-      const Projection& p = drawings_[i].projection();
-      at::Tensor slots;
-      if (drawings_[i].is_of_arrays()) {
-        slots = drawings_[i].slots(starts, counts);
-        result.indices.index_copy_(0, slots, p.target_indices.add(p.targets.begin).to(at::kInt));
-      } else {
-        drawings_[i].fill_indices(result.indices, starts, counts);
-      }
-      const auto fill_numbers = [&](const at::Tensor& numbers, const NumberLaw& law, const at::Tensor& given, int of) {
-        if (law.law == "array")
-          numbers.index_copy_(0, slots, given.to(numbers.scalar_type()));
-        else
-          drawings_[i].fill_numbers(numbers, law, of, starts, counts);
-      };
-      if (!one_weight) fill_numbers(result.weights, p.weight, p.weights, 0);
-      if (!one_delay) fill_numbers(result.delays, p.delay, p.delays, 1);
-      starts.add_(counts);
-    }
-  }
-
-  Connectivity result;
-  std::int64_t nnz = 0;
-
- private:
-  static at::Tensor rows_of(const at::Tensor& t, const Drawing& drawing) {
-    return t.slice(0, drawing.projection().sources.begin, drawing.projection().sources.end);
-  }
-
-  std::vector<Drawing> drawings_;
-  std::vector<at::Tensor> counts_;
-};
-
 // Columns are 32-bit numbers.
 void check_sizes(std::int64_t rows, std::int64_t cols) {
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
@@ -101,29 +48,111 @@ void check_sizes(std::int64_t rows, std::int64_t cols) {
   TORCH_CHECK_VALUE(cols >= 0 && cols <= most, "connect: cols must be from 0 to 2^31 - 1, but is ", cols);
 }
 
-Connectivity draw(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections, std::int64_t seed,
-                  c10::ScalarType type, c10::Device device) {
+at::Tensor one_of(const std::optional<double>& number, at::TensorOptions options) {
+  if (!number) return {};
+  const bool is_whole = at::isIntegralType(c10::typeMetaToScalarType(options.dtype()), false);
+  return at::full({1}, is_whole ? std::floor(*number + 0.5) : *number, options);
+}
+
+}  // namespace
+
+c10::Device check_connect(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections,
+                          c10::ScalarType type, c10::Device device) {
   check_sizes(rows, cols);
   device = numbered(device);
   for (std::size_t i = 0; i < projections.size(); ++i) check_projection(i, projections[i], rows, cols, device);
   TORCH_CHECK_TYPE(is_supported(type), "connect: weights must be float16, bfloat16, float32 or float64, but are ",
                    type);
   TORCH_CHECK_VALUE(device.is_cpu() || device.is_cuda(), "connect: device must be a CPU or a GPU, but is ", device);
+  return device;
+}
+
+MatrixNumbers::MatrixNumbers(c10::ArrayRef<Projection> projections, c10::ScalarType weight_type,
+                             at::TensorOptions options)
+    : weights(options.dtype(weight_type)), delays(options.dtype(delay_type(projections))) {
+  one_weight = one_of(common_number(projections, &Projection::weight), weights);
+  one_delay = one_of(common_number(projections, &Projection::delay), delays);
+}
+
+at::Tensor MatrixNumbers::room_for_weights(std::int64_t connections) const {
+  return one_weight.defined() ? one_weight : at::empty({connections}, weights);
+}
+
+at::Tensor MatrixNumbers::room_for_delays(std::int64_t connections) const {
+  return one_delay.defined() ? one_delay : at::empty({connections}, delays);
+}
+
+void fill_connections(const Drawing& drawing, const MatrixNumbers& numbers, const at::Tensor& starts,
+                      const at::Tensor& counts, const Connectivity& to) {
+  const Projection& p = drawing.projection();
+  at::Tensor slots;
+  if (drawing.is_of_arrays()) {
+    slots = drawing.slots(starts, counts);
+    at::Tensor indices = to.indices;
+    indices.index_copy_(0, slots, p.target_indices.add(p.targets.begin).to(at::kInt));
+  } else {
+    drawing.fill_indices(to.indices, starts, counts);
+  }
+  const auto fill_numbers = [&](at::Tensor of_each, const NumberLaw& law, const at::Tensor& given, int of) {
+    if (law.law == "array")
+      of_each.index_copy_(0, slots, given.to(of_each.scalar_type()));
+    else
+      drawing.fill_numbers(of_each, law, of, starts, counts);
+  };
+  if (!numbers.one_weight.defined()) fill_numbers(to.weights, p.weight, p.weights, 0);
+  if (!numbers.one_delay.defined()) fill_numbers(to.delays, p.delay, p.delays, 1);
+}
+
+namespace {
+
+// What all projections draw, by rows.
+class Matrix {
+ public:
+  Matrix(std::int64_t rows, std::vector<Drawing> drawings, const MatrixNumbers& numbers, at::TensorOptions options)
+      : drawings_(std::move(drawings)), numbers_(numbers) {
+    const at::Tensor of_rows = at::zeros({rows}, options.dtype(at::kLong));
+    for (const Drawing& drawing : drawings_) {
+      counts_.push_back(drawing.counts());
+      rows_of(of_rows, drawing).add_(counts_.back());
+    }
+    result_.indptr = at::zeros({rows + 1}, options.dtype(at::kLong));
+    result_.indptr.slice(0, 1).copy_(of_rows.cumsum_(0));
+    const auto nnz = result_.indptr.select(0, rows).item<std::int64_t>();
+    result_.indices = at::empty({nnz}, options.dtype(at::kInt));
+    result_.weights = numbers.room_for_weights(nnz);
+    result_.delays = numbers.room_for_delays(nnz);
+  }
+
+  // Of every projection in turn, after which its rows begin further on.
+  Connectivity fill() {
+    const at::Tensor next = result_.indptr.slice(0, 0, -1).clone();
+    for (std::size_t i = 0; i < drawings_.size(); ++i) {
+      const at::Tensor starts = rows_of(next, drawings_[i]);
+      fill_connections(drawings_[i], numbers_, starts, counts_[i], result_);
+      starts.add_(counts_[i]);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  static at::Tensor rows_of(const at::Tensor& t, const Drawing& drawing) {
+    return t.slice(0, drawing.projection().sources.begin, drawing.projection().sources.end);
+  }
+
+  std::vector<Drawing> drawings_;
+  const MatrixNumbers& numbers_;
+  std::vector<at::Tensor> counts_;
+  Connectivity result_;
+};
+
+Connectivity draw(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections, std::int64_t seed,
+                  c10::ScalarType type, c10::Device device) {
+  device = check_connect(rows, cols, projections, type, device);
   const auto options = at::TensorOptions().device(device);
   std::vector<Drawing> drawings;
   for (std::size_t i = 0; i < projections.size(); ++i) drawings.emplace_back(projections[i], i, seed, rows, options);
-  Matrix matrix(rows, std::move(drawings), options);
-  const auto numbers = [&](NumberLaw Projection::*law, c10::ScalarType number_type) {
-    const std::optional<double> one = common_number(projections, law);
-    const auto of_type = options.dtype(number_type);
-    if (!one) return at::empty({matrix.nnz}, of_type);
-    return at::full({1}, at::isIntegralType(number_type, false) ? std::floor(*one + 0.5) : *one, of_type);
-  };
-  matrix.result.weights = numbers(&Projection::weight, type);
-  matrix.result.delays = numbers(&Projection::delay, delay_type(projections));
-  matrix.fill(common_number(projections, &Projection::weight).has_value(),
-              common_number(projections, &Projection::delay).has_value());
-  return std::move(matrix.result);
+  const MatrixNumbers numbers(projections, type, options);
+  return Matrix(rows, std::move(drawings), numbers, options).fill();
 }
 
 // ---- the operator, whose lists are of all projections: ranges and choices have four, numbers eight of each, laws two

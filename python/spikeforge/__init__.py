@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from spikeforge.online import Online
     from spikeforge.packed import packed_activations
     from spikeforge.plasticity import Plastic, Synapse, synapse
-    from spikeforge.simulation import Learned, Network, Recording, simulate
+    from spikeforge.simulation import Learned, Network, Recording, Share, simulate
     from spikeforge.trace.core import from_core
     from spikeforge.trace.neuron import TracedNeuron, neuron
     from spikeforge.trace.primitives import (
@@ -104,6 +104,7 @@ _FROM = {
     "Plastic": "plasticity",
     "Projection": "connecting",
     "Recording": "simulation",
+    "Share": "simulation",
     "Synapse": "plasticity",
     "TracedNeuron": "trace",
     "accelerate": "accelerate",
@@ -142,6 +143,7 @@ __all__ = [
     "Plastic",
     "Projection",
     "Recording",
+    "Share",
     "Synapse",
     "TracedNeuron",
     "__version__",

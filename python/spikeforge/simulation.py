@@ -42,6 +42,7 @@ class Population:
     inputs: tuple[str, ...]
     states: dict[str, Any]
     params: dict[str, Any]
+    area: str = ""
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -78,8 +79,9 @@ class Recording:
     """What a call of :func:`simulate` recorded.
 
     Attributes:
-        steps, neurons: int64 [spikes], in the order of steps: when each spike was, and whose.
-        states: a tensor [steps of the call, neurons chosen] for each (population, state, neurons) asked for.
+        steps, neurons: int64 [spikes], in the order of steps: when each spike was, and whose. Of a network with a group those of
+            the neurons that this process has; :meth:`Network.gather` gives all.
+        states: a tensor [steps of the call, neurons chosen] for each (population, state, neurons) asked for; on all processes.
     """
 
     steps: Tensor
@@ -90,6 +92,26 @@ class Recording:
         """Steps and neurons of a population, whose first neuron is 0 then."""
         here = (self.neurons >= population.start) & (self.neurons < population.stop)
         return self.steps[here], self.neurons[here] - population.start
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """What one process has of a network, and what it told the others so far.
+
+    Attributes:
+        neurons, connections: how many are its own; connections are those onto its neurons.
+        block: steps between two exchanges of spikes: the shortest delay of a connection between processes or areas; 0 where there
+            is none.
+        exchanges, bytes, seconds: how often it told its spikes, with how many bytes, and how long that took, waiting for the
+            others included (on the CPU).
+    """
+
+    neurons: int
+    connections: int
+    block: int
+    exchanges: int
+    bytes: int
+    seconds: float
 
 
 class Network:
@@ -104,6 +126,9 @@ class Network:
         weight_dtype: of the weights alone, e.g. float16 to halve their memory.
         device: a CPU or a GPU.
         deterministic: on a GPU the same bits at every run.
+        group: processes of ``torch.distributed`` that share the network, such as ``torch.distributed.group.WORLD``
+            (docs/scaling.md). All describe the same network, and make the same calls of :meth:`build`, :func:`simulate`,
+            :meth:`gather`, :meth:`state_dict` and :meth:`load_state_dict`; each has a share of the neurons.
     """
 
     def __init__(
@@ -114,6 +139,7 @@ class Network:
         weight_dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
         deterministic: bool = False,
+        group: Any = None,
     ):
         self.seed = seed
         self.dtype = dtype or torch.get_default_dtype()
@@ -121,7 +147,8 @@ class Network:
         self.device = torch.device(device)
         self.deterministic = deterministic
         self.populations: list[Population] = []
-        self._held = _CPP.network(seed, self.dtype, self.weight_dtype, self.device, deterministic)
+        self.group = group
+        self._held = _CPP.network(seed, self.dtype, self.weight_dtype, self.device, deterministic, _name_of(group))
         self._projections: list[str] = []  # in words
         self._rules: list[Synapse] = []  # of the projections that learn
         self._captured: Captured | None = None
@@ -140,6 +167,7 @@ class Network:
         /,
         *,
         states: Mapping[str, float | Tensor] | None = None,
+        area: str = "",
         **params: float | Tensor,
     ) -> Population:
         """Adds ``size`` neurons.
@@ -148,17 +176,19 @@ class Network:
             neuron: text (``docs/neuron_text.md``) or what ``@spikeforge.neuron`` made of a function, without a gradient
                 of its spike. Its first output is the spike; its inputs are what projections and drive go ``into``.
             states: where states start, numbers or tensors [size]; else as the neuron's header says.
-            params: the neuron's parameters, numbers or tensors [size], by any name but ``states``.
+            params: the neuron's parameters, numbers or tensors [size], by any name but ``states`` and ``area``.
+            area: whose populations are on one process, where a ``group`` shares the network; without an area every process has an
+                equal part of the population. Numbers are of all neurons in any case.
         """
         text = neuron if isinstance(neuron, str) else neuron.text
         if states is not None and not isinstance(states, Mapping):
             raise TypeError(f"Network: states of {name} must be a dict of names and numbers, but are {states!r:.60}; a parameter cannot be called states here")
         params = {**getattr(neuron, "defaults", {}), **params}
         states = dict(states or {})
-        _CPP.populate(self._held, name, size, text, list(params), _tensors(params), list(states), _tensors(states))
+        _CPP.populate(self._held, name, size, text, list(params), _tensors(params), list(states), _tensors(states), area)
         header = read_header(text)
         ordered = {key: params[key] for key in header.params}
-        made = Population(name, self.size, self.size + size, text, header.inputs, {**header.states, **states}, ordered)
+        made = Population(name, self.size, self.size + size, text, header.inputs, {**header.states, **states}, ordered, area)
         self.populations.append(made)
         return made
 
@@ -224,9 +254,11 @@ class Network:
 
         Column k * size + j is input k of neuron j. On the CPU the columns of a row ascend. ``weights`` are the network's own:
         what is written there (in place; their size stays) holds from the next step on. ``indices``, ``indptr`` and ``delays``
-        are copies, made at each call.
+        are copies, made at each call. Of a network that has a group or areas all are copies; of a group the connections onto this
+        process's neurons.
         """
-        indices, indptr, weights, delays = _CPP.build(self._held)
+        is_plain = self.group is None and not any(p.area for p in self.populations)
+        indices, indptr, weights, delays = (_CPP.build if is_plain else _CPP.connectivity)(self._held)
         inputs = max((len(p.inputs) for p in self.populations), default=1)
         return Connectivity(indices, indptr, weights, delays, rows=self.size, cols=self.size * inputs)
 
@@ -253,10 +285,19 @@ class Network:
         for name, value in signals.items():
             _CPP.modulate(self._held, name, _numbers(value))
 
+    def share(self) -> Share:
+        """What this process has of the network; builds it."""
+        return Share(*_CPP.share(self._held))
+
+    def gather(self, recording: Recording) -> Recording:
+        """What the processes of the group recorded in the same call of :func:`simulate`, on all of them."""
+        return Recording(*_CPP.gather(self._held, recording.steps, recording.neurons), recording.states)
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes in a step, and what the network is: with it the same network goes on as this one does.
 
-        Builds the network. Weights that do not learn are not part of it, also where they were written; nor are signals.
+        Builds the network. Weights that do not learn are not part of it, also where they were written; nor are signals. Of a
+        group it is the whole network's, on all processes: any number of them goes on with it.
         """
         return {"tensors": _CPP.state(self._held), "network": self._fingerprint()}
 
@@ -278,7 +319,7 @@ class Network:
     def _fingerprint(self) -> dict[str, Any]:
         return {
             "seed": self.seed,
-            "populations": [f"{p.name}, neurons {p.start}:{p.stop}, {p.text}" for p in self.populations],
+            "populations": [f"{p.name}, neurons {p.start}:{p.stop}, {p.text}" + (f", area {p.area}" if p.area else "") for p in self.populations],
             "projections": list(self._projections),
             "connections": _CPP.connections(self._held),
         }
@@ -305,6 +346,15 @@ class Network:
             if (own.name, own.start, own.stop, own.text) == (population.name, population.start, population.stop, population.text):
                 return i
         raise ValueError(f"Network: {population.name} is no population of this network")
+
+
+def _name_of(group: Any) -> str:
+    """Which torch.distributed has for it."""
+    if group is None:
+        return ""
+    if not torch.distributed.is_available() or not isinstance(group, torch.distributed.ProcessGroup):
+        raise TypeError(f"Network: a group must be one of torch.distributed that this process is in, but is {group!r}")
+    return group.group_name
 
 
 def _digest(arrays: Sequence[Tensor]) -> str:
@@ -425,6 +475,9 @@ def simulate(
 
 def _by_pieces(network: Network, steps: int, asked: Asked, progress: bool):
     """Of as many steps as take about half a second, after a first look."""
+    if network.group is not None:  # whose processes must take the same pieces
+        yield from _by_equal_pieces(network, steps, asked)
+        return
     is_shown = progress and sys.stderr.isatty() and network.device.type == "cpu"
     most = STEPS_OF_PROGRESS if is_shown else STEPS_UNINTERRUPTED
     at_once, done = most if network.device.type == "cuda" else min(most, STEPS_OF_PROGRESS), 0
@@ -438,6 +491,13 @@ def _by_pieces(network: Network, steps: int, asked: Asked, progress: bool):
         at_once = max(1, min(most, round(at_once * SECONDS_UNINTERRUPTED / max(spent, 1e-6))))
 
 
+def _by_equal_pieces(network: Network, steps: int, asked: Asked):
+    _CPP.begin(network._held)
+    for done in range(0, max(steps, 1), STEPS_UNINTERRUPTED):
+        count = min(STEPS_UNINTERRUPTED, steps - done)
+        yield count, Recording(*_CPP.simulate(network._held, count, *asked))
+
+
 @torch.no_grad()
 def _by_graph(network: Network, steps: int, asked: Asked):
     first = _CPP.begin(network._held)
@@ -445,12 +505,17 @@ def _by_graph(network: Network, steps: int, asked: Asked):
         network._captured = Captured(network, asked)
     captured = network._captured
     nothing = torch.zeros(0, dtype=torch.int64, device=network.device)
-    yield 0, Recording(nothing, nothing, [t[:0].clone() for t in captured.states])
+
+    def recorded(step: Tensor, neuron: Tensor, count: int) -> Recording:
+        states = [t[:count].clone() for t in captured.states]
+        return Recording(step, neuron, states) if network.group is None else Recording(step, *_CPP.in_whole(network._held, neuron, states))
+
+    yield 0, recorded(nothing, nothing, 0)
     for done in range(0, steps, STEPS_AT_ONCE):
         count = min(STEPS_AT_ONCE, steps - done)
         captured.run(count)
         step, neuron = captured.fired[:count].nonzero().unbind(1)
-        yield count, Recording(step + (first + done), neuron, [t[:count].clone() for t in captured.states])
+        yield count, recorded(step + (first + done), neuron, count)
 
 
 def _show(done: int, steps: int, seconds: float) -> None:

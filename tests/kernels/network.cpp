@@ -106,6 +106,16 @@ TEST_CASE("who sends spikes follows from the length of rows and from delays of o
   CHECK(!plan_of(made.launch, hopper).has_value());
 }
 
+TEST_CASE("kernels that send what ranks told compile for every architecture") {
+  const std::string arch = GENERATE("sm_80", "sm_90", "sm_100", "sm_120");
+  Network cortex(DType::f32, {{cortical, 77169}}, 3880);
+  check_compiles(arch, print_send(cortex.launch), 0);
+  Network alike(DType::f64, {{cortical, 7716}}, 388);
+  alike.launch.delays = event::Delays::one;
+  alike.launch.weights.homogeneous = true;
+  check_compiles(arch, print_send(alike.launch), 0);
+}
+
 TEST_CASE("kernels of networks compile for every architecture") {
   const jit::Device device =
       GENERATE(jit::Device{8, 0, 108}, jit::Device{9, 0, 132}, jit::Device{10, 0, 148}, jit::Device{12, 0, 170});

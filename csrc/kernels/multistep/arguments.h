@@ -76,6 +76,7 @@ class ArgumentWords {
     add(launch.draws.offset_number);
     add(launch.draws.fast);
     add(launch.draws.slow);
+    add(launch.draws.first);
   }
 
   template <class T>

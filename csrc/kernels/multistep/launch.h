@@ -23,6 +23,7 @@ struct DrawsView {
   const std::int64_t* offset = nullptr;  // of the first step
   std::int64_t offset_number = 0;
   std::int64_t fast = 1, slow = 1;
+  std::int64_t first = 0;  // is added to all indices: of neurons that are a part of more
 };
 
 struct Launch {

@@ -99,7 +99,7 @@ KernelSpec common_spec(Direction direction, const Launch& launch, const Schedule
                .has_lengths = launch.lengths.data != nullptr,
                .has_start = launch.start.data != nullptr,
                .draws = launch.cell->draws,
-               .draws_in_order = launch.cell->draws && launch.draws.fast == 1,
+               .draws_in_order = launch.cell->draws && launch.draws.fast == 1 && launch.draws.first % 4 == 0,
                .form = launch.cell->canonical(launch.form)};
   for (std::size_t i = 0; i < launch.cell->inputs.size(); ++i) spec.places.push_back({});
   for (const StateView& state : launch.initial) spec.places.push_back({.operand = operand_of(state.data, state.type)});

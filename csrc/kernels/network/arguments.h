@@ -62,7 +62,28 @@ struct Arguments {
   Int probe_count, probe_row;  // their row of the first step
   Int own_threads;             // of a block, that step its neurons; the others send what goes later
   Int pieces;                  // in which a row is shared among warps
+  // Of a network that has a part of the neurons of a larger one, of `whole`: the number of each there, by which it is
+  // driven, [size]; else null.
+  const int* numbers;
+  Int whole;
+  // [1 + room], or null: the spikes that are told to other ranks. How many there are, and then of each its step times
+  // size, plus its neuron; what exceeds the room is counted alone. 0 before the first step.
+  unsigned* told;
+  Int room;
   Drive drives[most_drives];
+};
+
+// Of network_exchange.cuh: what the lists of all ranks send, to the ring.
+struct ExchangeArguments {
+  Arguments network;    // whose matrix has rows of the whole network's neurons
+  Int steps;            // that *network.step is behind the first of them
+  const unsigned* all;  // [ranks, 1 + room]
+  const int* numbers;   // [ranks, most neurons of a rank]: whose they are in the whole network
+  const Int* neurons;   // [ranks]
+  Int ranks, most_neurons;
+  Int left_out;    // a rank whose spikes are sent elsewhere, or -1
+  unsigned* told;  // its count becomes 0; or null
+  unsigned* most;  // becomes the longest list that there was, if that is more than it is
 };
 
 // Of near_first.cuh: the matrix, which changes, and how many connections of a row have delay 1.
@@ -77,7 +98,8 @@ struct NearArguments {
 
 static_assert(sizeof(Spike) == 16 && sizeof(Drive) == 6 * 8 && sizeof(Probe) == 4 * 8, "no padding");
 static_assert(sizeof(NearArguments) == 6 * 8 &&
-                  sizeof(Arguments) == sizeof(event::ProductArguments) + (5 + 8 + 4 + 6 * most_drives) * 8,
+                  sizeof(Arguments) == sizeof(event::ProductArguments) + (5 + 8 + 8 + 6 * most_drives) * 8 &&
+                  sizeof(ExchangeArguments) == sizeof(Arguments) + 9 * 8,
               "words without padding");
 
 }  // namespace network

@@ -3,6 +3,7 @@
 #include <spikeforge/kernels/multistep/arguments.h>
 #include <spikeforge/kernels/multistep/spec.h>
 #include <spikeforge/kernels/network/launch.h>
+#include <spikeforge/kernels/network/matrix.h>
 
 #include <fmt/format.h>
 
@@ -25,18 +26,6 @@ KernelSpec spec_of_step(const ForwardLaunch& launch, std::int64_t width) {
   return spec;
 }
 
-event::KernelSpec matrix_of(const NetworkLaunch& launch) {
-  return {.kernel = event::Kernel::scatter,
-          .weight = launch.weights.type,
-          .entry = event::EntryType::boolean,
-          .values = event::Values::event,
-          .homogeneous = launch.weights.homogeneous,
-          .indptr_bytes = sizeof(event::Int),
-          .sums = event::Sums::floats,
-          .transpose = true,
-          .delays = launch.delays};
-}
-
 // GroupArguments of cuda/network.cuh, and draws behind them.
 class GroupWords : public ArgumentWords {
  public:
@@ -52,6 +41,18 @@ class GroupWords : public ArgumentWords {
 };
 
 }  // namespace
+
+event::KernelSpec matrix_of(const NetworkLaunch& launch) {
+  return {.kernel = event::Kernel::scatter,
+          .weight = launch.weights.type,
+          .entry = event::EntryType::boolean,
+          .values = event::Values::event,
+          .homogeneous = launch.weights.homogeneous,
+          .indptr_bytes = sizeof(event::Int),
+          .sums = event::Sums::floats,
+          .transpose = true,
+          .delays = launch.delays};
+}
 
 jit::KernelSource print_source(const NetworkLaunch& launch, const NetworkPlan& plan) {
   codegen::Lines line;

@@ -61,6 +61,11 @@ void bring_near_first(const network::NearArguments& arguments, int weight_bytes,
                       const jit::Device& device, void* stream);
 jit::KernelSource print_near_first(int weight_bytes, int delay_bytes);
 
+// Behind the steps of a network that ranks share: sends what all have told. `exchange.network` lacks what `launch` has.
+jit::KernelSource print_send(const NetworkLaunch& launch);
+void send(const NetworkLaunch& launch, const network::ExchangeArguments& exchange, const jit::Device& device,
+          void* stream);
+
 // Launches so many steps, which `launch.arguments` say; nothing is waited for. The device must be current.
 void launch(const NetworkLaunch& launch, const NetworkPlan& plan, const jit::LoadedKernel& kernel, void* stream);
 

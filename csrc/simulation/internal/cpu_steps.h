@@ -5,6 +5,10 @@
 // and drive, steps its neurons and lists those that fired. So nothing that a step of a thread reads is written by
 // another but the list of spikes, for a spike is on its way for at least one step. What is added to a column is added
 // in the order of the rows: any number of threads gives the same bits.
+//
+// Spikes between areas or ranks are kept for as many steps as the shortest of their delays takes, told to all ranks,
+// and sent then, by steps and by neurons of the whole network. Where some stay within areas, they have a ring of their
+// own, so that the order of sums does not depend on who has which area.
 #pragma once
 
 #include <spikeforge/cpu/event_kernels.h>
@@ -44,12 +48,14 @@ class CpuSteps {
   void always_share() { choice_.always_share(); }
 
  private:
-  // A group whose cell is run for one step after the other, on the same memory.
+  // Neurons begin, ..., end - 1, whose cell is run for one step after the other, on the same memory.
   struct Cell : GroupCall {
-    Cell(const Group& group, std::vector<at::Tensor> inputs, const at::Tensor& output);
+    Cell(const Group& group, const GroupPart& part, std::vector<at::Tensor> inputs, const at::Tensor& output);
 
-    // Of its neurons [begin, end).
-    void run(std::int64_t begin, std::int64_t end) const;
+    // Of those that are among [first, last).
+    void run(std::int64_t first, std::int64_t last) const;
+
+    std::int64_t begin = 0, end = 0;
 
     cpu::Program program;
     std::size_t scratch_bytes = 0;
@@ -66,9 +72,15 @@ class CpuSteps {
 
   using Parts = std::vector<Part>;
 
-  // Poisson input of neighbouring columns.
+  // Rows of the matrix, and the ring that what they send goes to.
+  struct Way {
+    event::Rows matrix;
+    event::Ring ring;
+  };
+
+  // Poisson input of neighbouring columns, the first of which is column `whole` of the whole network.
   struct PoissonRun {
-    std::int64_t begin = 0, end = 0;
+    std::int64_t begin = 0, end = 0, whole = 0;
     std::optional<cpu::PoissonInput> of_all;  // of one rate; none: each has its own
   };
   struct PoissonDrive {
@@ -87,7 +99,10 @@ class CpuSteps {
   template <class T>
   void run_part(Part& part);
   void deliver(Part& part) const;
-  void deliver_to(Part& part, std::int64_t first, std::int64_t last) const;
+  void deliver(Part& part, const std::vector<std::int64_t>& fired, const Way& way, std::int64_t step) const;
+  void deliver_to(Part& part, const std::vector<std::int64_t>& fired, const Way& way, const event::Ring& ring,
+                  std::int64_t first, std::int64_t last) const;
+  void end_block();
   template <class T>
   void take(std::int64_t first, std::int64_t last) const;
   void drive(std::int64_t first, std::int64_t last) const;
@@ -99,9 +114,8 @@ class CpuSteps {
   Running& running_;
   const cpu::EventKernels& kernels_;
   const cpu::PoissonKernels& poisson_;
-  event::Rows matrix_;
   event::Weights weights_;
-  event::Ring ring_;
+  Way within_, between_;
   const std::int64_t slots_;
   at::Tensor arriving_;  // [columns]
   std::deque<Cell> groups_;
@@ -111,6 +125,10 @@ class CpuSteps {
   ThreadChoice choice_;
   std::vector<std::int64_t> offsets_;  // of the slots, twice: where what takes so many steps arrives, from each on
   std::vector<std::int64_t> fired_;    // in the last step, not yet delivered
+  // Of the steps of a block from first_of_block_ on: which own neurons fired; and what was told of the last block,
+  // which is not yet delivered.
+  std::vector<std::vector<std::int64_t>> block_, told_;
+  std::int64_t first_of_block_ = 0, first_told_ = 0;
   std::int64_t step_ = 0;
 };
 

@@ -23,11 +23,13 @@ struct DescribedPopulation {
   Neuron neuron;
   std::shared_ptr<const TracedCell> cell;
   std::vector<PerNeuron> states, params;  // all, in the order of the cell
+  std::string area;                       // whose populations are on one rank; empty: each rank has a share of it
 };
 
 struct DescribedProjection {
   Projection how;  // its names are text that stays; its targets are neurons
   std::int64_t input = 0;
+  std::size_t sources = 0, targets = 0;  // numbers of the populations
 };
 
 // One that learns; how.targets are neurons.
@@ -61,6 +63,9 @@ struct Description {
   std::deque<std::string> names;  // what string_views of projections point to
 
   std::int64_t size() const { return populations.empty() ? 0 : populations.back().end; }
+  std::int64_t inputs() const;  // of the neuron that has most; 1 at least
+  std::int64_t rank() const { return options.ranks == nullptr ? 0 : options.ranks->rank(); }
+  std::int64_t ranks() const { return options.ranks == nullptr ? 1 : options.ranks->size(); }
   // The number of this population. Throws ValueError where it is of another network.
   std::size_t number_of(const Population& population) const;
   std::string_view own(std::string_view name) { return names.emplace_back(name); }

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <spikeforge/kernels/network/launch.h>
+#include <spikeforge/simulation/internal/gpu_exchange.h>
 #include <spikeforge/simulation/internal/group_call.h>
+#include <spikeforge/simulation/internal/launch_graph.h>
 #include <spikeforge/simulation/internal/running.h>
 
 #include <cstdint>
@@ -19,8 +21,17 @@ class GpuSteps {
   // kernel does not take it (kernels/network/launch.h).
   static std::unique_ptr<GpuSteps> make(Running& running);
 
-  // Records into `fired`, bool [at least `steps`, neurons] or undefined, and into rows from `row` on of `states`.
+  // Records into `fired`, bool [`steps`, neurons] or undefined, and into rows from `row` on of `states`. Where spikes
+  // go between ranks or areas, all of them are told and sent at the end, and before that after every block.
   void run(std::int64_t steps, const at::Tensor& fired, std::int64_t row);
+
+  // Steps of a network under way are taken again where ranks had more spikes to tell than there was room for: `keep`
+  // before them, and `goes_back` behind them, which says whether they are to be.
+  void keep();
+  bool goes_back();
+
+  // Steps that are as fast as any; others are where they are no multiple of these.
+  std::int64_t at_once() const;
 
   // What `run` records of states from here on: [rows, neurons of the probe] each.
   void record(const std::vector<Probe>& probes, const std::vector<at::Tensor>& states);
@@ -31,15 +42,23 @@ class GpuSteps {
   void make_groups();
   void make_drives();
   bool plan();
+  void walk(std::int64_t steps, const at::Tensor& fired, std::int64_t row);
+  void run_blocks(std::int64_t steps, const at::Tensor& fired, std::int64_t row);
+  bool repeats() const;
 
   Running& running_;
   std::deque<GroupCall> calls_;
   std::vector<kernels::NetworkGroup> groups_;
   std::vector<at::Tensor> rate_tables_;  // what drives point to
-  at::Tensor lists_, counts_, probes_;
+  at::Tensor lists_, counts_, probes_, numbers_;
   kernels::NetworkLaunch launch_;
   kernels::NetworkPlan plan_;
   const jit::LoadedKernel* kernel_ = nullptr;
+  std::unique_ptr<GpuExchange> exchange_;  // null: nothing goes between ranks or areas
+  // Short blocks are replays of a graph of many.
+  std::unique_ptr<LaunchGraph> graph_;
+  at::Tensor fired_in_graph_;  // bool [steps, neurons]
+  std::vector<at::Tensor> kept_;
 };
 
 }  // namespace spikeforge::simulation

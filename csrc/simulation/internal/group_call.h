@@ -11,9 +11,10 @@ namespace spikeforge::simulation {
 
 class GroupCall {
  public:
-  // Inputs and output are [1, neurons]. `offset` is the number of steps before, on the network's device, or undefined
-  // where the launch will say it.
-  GroupCall(const Group& group, std::vector<at::Tensor> inputs, const at::Tensor& output, const at::Tensor& offset);
+  // Inputs and output are [1, neurons of the part]. `offset` is the number of steps before, on the network's device, or
+  // undefined where the launch will say it.
+  GroupCall(const Group& group, const GroupPart& part, std::vector<at::Tensor> inputs, const at::Tensor& output,
+            const at::Tensor& offset);
   GroupCall(const GroupCall&) = delete;
   GroupCall& operator=(const GroupCall&) = delete;
 

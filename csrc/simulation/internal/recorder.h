@@ -2,6 +2,7 @@
 #pragma once
 
 #include <spikeforge/simulation/internal/running.h>
+#include <spikeforge/simulation/network.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -19,6 +20,7 @@ class Recorder {
   // The first `steps` rows become those of as many steps.
   void run(std::int64_t steps);
 
+  const std::vector<Probe>& probes() const { return probes_; }
   const at::Tensor& fired() const { return fired_; }                 // bool [steps, neurons], or [0, neurons]
   const std::vector<at::Tensor>& states() const { return states_; }  // [steps, neurons chosen]
 
@@ -28,5 +30,9 @@ class Recorder {
   at::Tensor fired_;
   std::vector<at::Tensor> states_;
 };
+
+// What a rank recorded of its own neurons, in the numbers of the whole network; states become those of all that were
+// asked for, bit for bit, on all ranks.
+Recording in_whole(const Running& running, const std::vector<Probe>& probes, Recording own);
 
 }  // namespace spikeforge::simulation

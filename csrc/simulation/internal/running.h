@@ -2,6 +2,8 @@
 #pragma once
 
 #include <spikeforge/simulation/internal/description.h>
+#include <spikeforge/simulation/internal/exchange.h>
+#include <spikeforge/simulation/internal/partition.h>
 #include <spikeforge/simulation/internal/plastic.h>
 
 #include <ATen/core/Tensor.h>
@@ -18,9 +20,10 @@ namespace spikeforge::simulation {
 class CpuSteps;
 class GpuSteps;
 
-// Neighbouring populations of one neuron, which are stepped together: neurons begin, ..., end - 1.
+// Neighbouring populations of one neuron, which are stepped together: own neurons begin, ..., end - 1.
 struct Group {
   std::int64_t begin = 0, end = 0;
+  std::int64_t whole_begin = 0, whole_end = 0;  // neurons of the whole network
   Neuron neuron;
   std::shared_ptr<const TracedCell> cell;
   std::vector<at::Tensor> states;  // [end - begin] each, for as long as the network lives
@@ -30,6 +33,12 @@ struct Group {
   std::int64_t size() const { return end - begin; }
 };
 
+// Own neurons first, ..., first + size - 1 of a group, counted within it, that one call steps. The numbers that neuron
+// `first` draws are those of neuron `drawn` of the whole group.
+struct GroupPart {
+  std::int64_t first = 0, size = 0, drawn = 0;
+};
+
 // Poisson input of columns, each at most once: drives that overlap are in several of these. A number is one of column,
 // step and seed.
 struct PoissonLayer {
@@ -37,11 +46,20 @@ struct PoissonLayer {
   at::Tensor seed;
 };
 
-// What is recorded of states: numbers of neurons within the group, on the network's device.
+// What is recorded of states: numbers of neurons within the group, on the network's device. Of several ranks those that
+// are own, and on the CPU which of all that were asked for they are.
 struct Probe {
   const Group* group = nullptr;
   std::size_t state = 0;
-  at::Tensor neurons;
+  at::Tensor neurons, places;
+  std::int64_t asked = 0;
+};
+
+// A tensor that changes in a step, and where its last dimension's elements are in that of the whole network; `places`
+// are not defined where all ranks have the same.
+struct Changing {
+  at::Tensor tensor, places;
+  std::int64_t whole = 0;
 };
 
 class Running {
@@ -52,7 +70,17 @@ class Running {
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
 
+  // Rows are own neurons, for connections within areas and on a single rank; where connections go between areas or
+  // ranks, those of all neurons follow, and a row without any.
   const Connectivity& matrix() const { return matrix_; }
+  Connectivity connectivity() const;
+  const Partition& partition() const { return partition_; }
+  Ranks* ranks() const { return ranks_.get(); }  // null: no others
+  const std::shared_ptr<Ranks>& shared_by() const { return ranks_; }
+  bool is_shared() const { return exchange_.has_value(); }
+  Exchange& exchange() { return *exchange_; }
+  // Spikes go between ranks or areas after so many steps; 0 where none do.
+  std::int64_t block() const { return block_; }
   at::TensorOptions options() const { return buffer_.options(); }
   std::int64_t size() const { return size_; }
   std::int64_t columns() const { return columns_; }
@@ -67,6 +95,8 @@ class Running {
   // What changes in a step; the second is the number of steps so far.
   std::vector<at::Tensor> state() const;
   void load_state(at::TensorList state);
+  // What changes, of this rank, in the order of `state`.
+  std::vector<at::Tensor> own_state() const;
 
   // One step by operators. The spikes of it, valid until the next. Waits for nothing, and can be captured in a CUDA
   // graph once it has run.
@@ -90,20 +120,34 @@ class Running {
   void connect(const Description& description);
   void make_drives(const Description& description);
   void make_current(const Description& description);
-  std::vector<at::Tensor> changing() const;
+  void connect_part(const Description& description, const std::vector<Projection>& projections);
+  void make_rings(const Description& description);
+  std::vector<Changing> changing() const;
+  std::vector<GroupPart> parts_of(const Group& group) const;
+  void deliver_by_operators();
+  at::Tensor joined_spikes(const at::Tensor& own);
+  void make_whole_drives();
+  at::Tensor driven(const at::Tensor& arriving);
 
+  const Partition partition_;
+  const std::shared_ptr<Ranks> ranks_;
+  std::optional<Exchange> exchange_;
+  std::int64_t block_ = 0;
+  int doublings_ = 0;  // of the entry that stands for what other ranks have (deliver_by_operators)
   const std::vector<Population> populations_;
   const bool deterministic_;
-  std::int64_t size_ = 0, columns_ = 0;
+  const std::int64_t size_ = 0, inputs_ = 1, columns_ = 0;
   std::vector<Group> groups_;
   std::vector<std::size_t> group_of_;  // of each population
   const Neuron poisson_;
-  std::vector<PoissonLayer> drives_;
+  std::vector<PoissonLayer> drives_, whole_drives_;  // the second of all ranks' columns, for operators
+  at::Tensor own_columns_;                           // of all, likewise
   Connectivity matrix_;
   at::Tensor near_;  // int32 [size], on a GPU: how many connections of a row have delay 1, and come first
   std::deque<PlasticConnections> plastic_;
   const void* weights_at_ = nullptr;
   at::Tensor buffer_;   // [slots, columns]: what is on its way
+  at::Tensor between_;  // the same of what goes between areas, where some stays within; else not defined
   at::Tensor step_;     // int64, 0-dimensional, on the device
   at::Tensor spikes_;   // [size], of the last step
   at::Tensor current_;  // [columns]; undefined where there is none

@@ -1,0 +1,105 @@
+#include <spikeforge/simulation/internal/gpu_exchange.h>
+#include <spikeforge/simulation/internal/tell.h>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+
+#if defined(SPIKEFORGE_WITH_CUDA)
+#include <spikeforge/ops/common/on_stream.h>
+#endif
+
+#include <algorithm>
+#include <bit>
+#include <vector>
+
+namespace spikeforge::simulation {
+namespace {
+
+constexpr std::int64_t first_room = 4096;  // spikes of a block, of a rank
+
+}  // namespace
+
+GpuExchange::GpuExchange(Running& running, const kernels::NetworkLaunch& steps)
+    : ranks_(running.shared_by()), steps_(steps), options_(running.options()), side_(running.options().device()) {
+  using Slices = std::vector<std::vector<Slice>>;
+  const Slices slices =
+      running.is_shared() ? running.exchange().slices() : Slices{{Slice{0, running.partition().whole(), 0}}};
+  std::vector<std::int64_t> neurons;
+  for (const std::vector<Slice>& rank : slices)
+    neurons.push_back(rank.empty() ? 0 : rank.back().first + rank.back().size());
+  const std::int64_t most = std::max<std::int64_t>(*std::ranges::max_element(neurons), 1);
+  at::Tensor numbers = at::zeros({std::ssize(slices), most}, at::kInt);
+  for (std::size_t rank = 0; rank < slices.size(); ++rank)
+    for (const Slice& slice : slices[rank])
+      numbers[static_cast<std::int64_t>(rank)]
+          .slice(0, slice.first, slice.first + slice.size())
+          .copy_(at::arange(slice.begin, slice.end, at::kInt));
+  numbers_ = numbers.to(options_.device());
+  neurons_ = at::tensor(neurons, at::kLong).to(options_.device());
+  most_ = at::zeros({1}, options_.dtype(at::kInt));
+
+  const Connectivity& matrix = running.matrix();
+  network::Arguments& net = arguments_.network;
+  net = steps.arguments;
+  net.matrix.indptr = matrix.indptr.const_data_ptr<std::int64_t>() + running.size();
+  net.matrix.rows = net.whole = running.partition().whole();
+  net.matrix.nnz = matrix.indices.numel() - matrix.indptr[running.size()].item<std::int64_t>();
+  net.near = nullptr;
+  arguments_.numbers = numbers_.const_data_ptr<int>();
+  arguments_.neurons = static_cast<const network::Int*>(neurons_.const_data_ptr());
+  arguments_.ranks = std::ssize(slices);
+  arguments_.most_neurons = most;
+  arguments_.left_out = -1;
+  arguments_.most = static_cast<unsigned*>(most_.mutable_data_ptr());
+  make_room(first_room);
+}
+
+void GpuExchange::make_room(std::int64_t spikes) {
+  const auto words = options_.dtype(at::kInt);
+  own_ = at::zeros({1 + spikes}, words);
+  all_ = ranks_ == nullptr ? own_ : at::zeros({arguments_.ranks, 1 + spikes}, words);
+  arguments_.network.room = spikes;
+  arguments_.told = arguments_.network.told = static_cast<unsigned*>(own_.mutable_data_ptr());
+  arguments_.all = static_cast<const unsigned*>(all_.const_data_ptr());
+}
+
+void GpuExchange::say_where(network::Arguments& steps) const {
+  steps.told = arguments_.network.told;
+  steps.room = arguments_.network.room;
+}
+
+bool GpuExchange::overflowed() {
+  const auto most = most_.item<std::int32_t>();
+  most_.zero_();
+  if (most == 0) return false;
+  make_room(static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(most) + 1)));
+  return true;
+}
+
+#if defined(SPIKEFORGE_WITH_CUDA)
+// What this rank has told itself is sent while the others' is on its way.
+void GpuExchange::run(std::int64_t steps) {
+  const c10::DeviceGuard guard(own_.device());
+  const jit::Device& device = ops::gpu_of(own_);
+  arguments_.steps = steps;
+  if (ranks_ == nullptr) return kernels::send(steps_, arguments_, device, ops::stream_of(own_));
+  const std::int64_t rank = ranks_->rank();
+  network::ExchangeArguments own = arguments_, others = arguments_;
+  own.all = arguments_.told;
+  own.told = nullptr;
+  own.ranks = 1;
+  own.numbers += rank * arguments_.most_neurons;
+  own.neurons += rank;
+  others.left_out = rank;
+  side_.run([&] { kernels::send(steps_, own, device, ops::stream_of(own_)); });
+  all_gather(*ranks_, own_, all_, "the spikes");
+  side_.join();
+  kernels::send(steps_, others, device, ops::stream_of(own_));
+}
+#else
+void GpuExchange::run(std::int64_t) {}
+#endif
+
+}  // namespace spikeforge::simulation

@@ -1,0 +1,65 @@
+// The spikes of some steps, from all ranks to all: lists of 32-bit numbers, or a bit for each neuron and step,
+// whichever is shorter.
+//
+// Lists have room for `capacity` spikes, the same on all ranks, so that one call of all_gather tells both how many
+// there are and which. Where a rank has more, all see that, and tell again with more room. The room is that of the
+// busiest rank of late. How long a message is does not depend on what a call asks for: ranks that make different calls
+// can say so.
+#pragma once
+
+#include <spikeforge/simulation/internal/partition.h>
+#include <spikeforge/simulation/ranks.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace spikeforge::simulation {
+
+// What was exchanged so far by this process.
+struct ExchangeCost {
+  std::int64_t exchanges = 0, bytes = 0;  // bytes that it told
+  double seconds = 0;                     // that it took, waiting for others included; on the CPU
+};
+
+class Exchange {
+ public:
+  // Of neurons that are alike on all ranks.
+  Exchange(std::shared_ptr<Ranks> ranks, const Description& description);
+
+  // Of at most so many steps at once from here on.
+  void set_block(std::int64_t steps) { bit_words_ = (steps * most_neurons_ + 31) / 32; }
+
+  // own[i] are own neurons that fired in step first + i, in ascending order. all[i] becomes those of all ranks, numbers
+  // of the whole network in ascending order. Throws c10::Error where ranks are not at the same step, or one is gone.
+  void run(std::int64_t first, std::span<const std::vector<std::int64_t>> own,
+           std::span<std::vector<std::int64_t>> all);
+
+  const ExchangeCost& cost() const { return cost_; }
+  // Of each rank, but for empty ones.
+  const std::vector<std::vector<Slice>>& slices() const { return slices_; }
+  bool all_have_neurons() const { return std::ranges::find(neurons_, 0) == neurons_.end(); }
+
+ private:
+  static constexpr std::int64_t header = 4;  // words: spikes, steps, the first step's two halves
+
+  void write(std::int64_t first, std::span<const std::vector<std::int64_t>> own, std::int64_t words, bool as_bits);
+  void tell(std::int64_t first, std::int64_t steps, std::int64_t words);
+  std::int64_t most_spikes(std::int64_t first, std::int64_t steps, std::int64_t words) const;
+  void read(std::int64_t words, bool as_bits, std::span<std::vector<std::int64_t>> all) const;
+  void keep_room(std::int64_t spikes);
+
+  const std::shared_ptr<Ranks> ranks_;
+  std::vector<std::vector<Slice>> slices_;
+  std::vector<std::int64_t> neurons_;  // of each rank
+  std::int64_t most_neurons_ = 0, bit_words_ = 0;
+  std::int64_t capacity_ = 256, busiest_ = 0, since_ = 0;
+  std::vector<std::int32_t> own_, all_;
+  ExchangeCost cost_;
+};
+
+}  // namespace spikeforge::simulation

@@ -1,0 +1,49 @@
+// Which neurons of a network a rank has: of each population a slice, or of an area all or none.
+#pragma once
+
+#include <spikeforge/simulation/internal/description.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace spikeforge::simulation {
+
+// Own neurons of a population. Neuron begin + i of the network is own neuron first + i.
+struct Slice {
+  std::int64_t begin = 0, end = 0;  // in the whole network
+  std::int64_t first = 0;
+
+  std::int64_t size() const { return end - begin; }
+};
+
+// Of each population in turn. Throws ValueError where areas are fewer than ranks.
+std::vector<Slice> slices_of(const Description& description, std::int64_t rank, std::int64_t ranks);
+
+class Partition {
+ public:
+  explicit Partition(const Description& description);
+
+  std::int64_t whole() const { return whole_; }
+  std::int64_t size() const { return slices_.empty() ? 0 : slices_.back().first + slices_.back().size(); }
+  bool is_whole() const { return whole_ == size(); }
+  const std::vector<Slice>& slices() const { return slices_; }
+  const Slice& operator[](std::size_t population) const { return slices_[population]; }
+
+  // The numbers of own neurons in the whole network, which ascend: int64 [size()], on the CPU.
+  const at::Tensor& numbers() const { return numbers_; }
+  // The same of columns, of so many inputs: int64 [inputs size()].
+  at::Tensor whole_columns(std::int64_t inputs) const;
+
+ private:
+  std::vector<Slice> slices_;
+  std::int64_t whole_ = 0;
+  at::Tensor numbers_;
+};
+
+// Whether connections of two populations stay within an area, and so on a rank. Where there are no areas and no other
+// ranks all do.
+bool stays_within(const Description& description, std::size_t sources, std::size_t targets);
+
+}  // namespace spikeforge::simulation

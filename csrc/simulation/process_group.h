@@ -1,0 +1,25 @@
+// Networks over the processes of torch.distributed: gloo on the CPU, NCCL on GPUs.
+//
+//   auto store = c10::make_intrusive<c10d::FileStore>(path, ranks);
+//   auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, ranks, options);
+//   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, ranks);
+//   group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
+//   Network network({.seed = 1, .ranks = ranks_of(group)});
+//
+// It is there where the library was built with a torch that has torch.distributed.
+#pragma once
+
+#include <spikeforge/base/export.h>
+#include <spikeforge/simulation/ranks.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <memory>
+
+namespace spikeforge {
+
+// What fails in the group, as the death of another process does, a network's calls throw as c10::Error, within the
+// group's timeout.
+SPIKEFORGE_API std::shared_ptr<Ranks> ranks_of(c10::intrusive_ptr<c10d::ProcessGroup> group);
+
+}  // namespace spikeforge

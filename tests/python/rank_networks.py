@@ -1,0 +1,185 @@
+"""The networks of test_ranks.py, and what each of its ranks does with them."""
+
+import os
+import sys
+
+import torch
+
+import spikeforge
+from spikeforge import rules
+
+LIF = """
+neuron lif(x; v, wait; leak) {
+  h = leak * v + x
+  resting = wait > 0
+  s = where(resting, 0, spike(h - 1, none))
+  return s
+  v' = where(resting, v, select(s, 0, h))
+  wait' = select(s, 3, maximum(wait - 1, 0))
+}
+"""
+TWO_INPUTS = "neuron two(a, b; v) { h = 0.8 * v + a - b; s = spike(h - 1, none); return s; v' = select(s, 0, h) }"
+NOISY = "neuron noisy(x; v) { h = 0.9 * v + x + 0.05 * normal(); s = spike(h - 1, none); return s; v' = select(s, 0, h) }"
+STEPS = 90
+
+
+def split(group=None, device="cpu", dtype=torch.float32, seed=3, deterministic=False, noisy=True):
+    """Populations that all ranks have a share of: two inputs, every rule, drives that overlap, neurons that draw."""
+    made = spikeforge.Network(seed=seed, dtype=dtype, device=device, group=group, deterministic=deterministic)
+    a = made.populate("a", 61, LIF, states={"v": torch.linspace(0, 0.9, 61)}, leak=0.9)
+    b = made.populate("b", 26, LIF, leak=torch.linspace(0.8, 0.95, 26))
+    c = made.populate("c", 15, TWO_INPUTS)
+    d = made.populate("d", 37, NOISY if noisy else LIF.replace("lif", "other"), **({} if noisy else {"leak": 0.9}))
+    e = made.populate("e", 3, NOISY if noisy else LIF.replace("lif", "other"), **({} if noisy else {"leak": 0.9}))
+    weight, delay = rules.normal(0.09, 0.05), rules.uniform(2, 9)
+    for source in (a, b, c, d):
+        for target in (a, b, c):
+            made.project(source, target, rules.fixed_total(5 * len(target)), weight=weight, delay=delay)
+    made.project(a, d, rules.fixed_in_degree(6, autapses=False), weight=weight, delay=delay)
+    made.project(d, d, rules.fixed_in_degree(5, autapses=False, multapses=False), weight=weight, delay=2)
+    made.project(b, d, rules.fixed_out_degree(4), weight=0.1, delay=delay)
+    made.project(e, a, rules.all_to_all(), weight=0.02, delay=3)
+    made.project(a, a, rules.one_to_one(), weight=-0.1, delay=delay)
+    made.project(a, c, rules.fixed_probability(0.2), weight=0.1, delay=4, into="b")
+    made.project(c, e, rules.arrays(torch.arange(15), torch.arange(15) % 3), weight=torch.linspace(0.1, 0.3, 15), delay=torch.arange(15) + 2)
+    made.inject(a, 0.07)
+    made.inject(c, torch.linspace(0.1, 0.3, 15), into="a")
+    made.drive(a, 0.3, weight=0.2)
+    made.drive(b, torch.linspace(0.5, 2, 26), weight=0.15)
+    made.drive(b, 0.2, weight=0.1)
+    made.drive(c, 0.5, weight=0.3, into="a")
+    made.drive(d, 0.4, weight=0.15)
+    return made, (a, b, c, d, e)
+
+
+def areas(group=None, device="cpu", dtype=torch.float32, deterministic=False, count=5):
+    """Areas whose own connections take a step and more, and those between them 11 and more."""
+    made = spikeforge.Network(seed=5, dtype=dtype, device=device, group=group, deterministic=deterministic)
+    populations = []
+    for k in range(count):
+        e = made.populate(f"e{k}", 40, LIF, area=f"area {k}", leak=0.9)
+        i = made.populate(f"i{k}", 11, LIF, area=f"area {k}", leak=0.8)
+        populations.append((e, i))
+        for source, weight in ((e, 0.12), (i, -0.2)):
+            for target in (e, i):
+                made.project(source, target, rules.fixed_in_degree(7), weight=rules.normal(weight, 0.02), delay=rules.uniform(1, 5))
+        made.drive(e, 0.6, weight=0.3)
+        made.drive(i, 0.5, weight=0.3)
+    for k, (e, _) in enumerate(populations):
+        made.project(e, populations[(k + 1) % count][0], rules.fixed_total(150), weight=rules.normal(0.1, 0.02), delay=rules.uniform(11, 20))
+    return made, [p for pair in populations for p in pair]
+
+
+def exact(group=None, device="cpu", areas=True):
+    """Sums of few bits: weights are 64ths. Areas, or none; spikes that go between ranks in each step, and lists that are too short."""
+    made = spikeforge.Network(seed=7, dtype=torch.float32, device=device, group=group)
+    populations = []
+    for k in range(4):
+        name = f"area {k}" if areas else ""
+        populations.append(made.populate(f"p{k}", 3000, LIF, area=name, leak=0.875, states={"v": torch.arange(3000) % 64 / 64}))
+        made.project(populations[k], populations[k], rules.fixed_in_degree(10), weight=1 / 64, delay=rules.uniform(1, 6))
+        made.drive(populations[k], 0.5, weight=0.25)
+    for k in range(4):
+        made.project(populations[k - 1], populations[k], rules.fixed_total(9000), weight=1 / 64, delay=rules.uniform(8 if areas else 1, 12))
+    return made, populations
+
+
+def run(made, steps=STEPS, states=True):
+    """In two calls, whose ends are not those of blocks; with states of neurons here and there."""
+    network, populations = made
+    probes = [(p, "v", [0, len(p) - 1, len(p) // 2]) for p in populations] if states else []
+    first = spikeforge.simulate(network, steps // 3 + 1, states=probes)
+    second = spikeforge.simulate(network, steps - steps // 3 - 1, states=probes)
+    found = [network.gather(r) if network.group else r for r in (first, second)]
+    states = [torch.cat(pair).cpu() for pair in zip(*(r.states for r in found))]
+    return {"steps": torch.cat([r.steps for r in found]).cpu(), "neurons": torch.cat([r.neurons for r in found]).cpu(), "states": states}
+
+
+def run_by_operators(made):
+    """As deterministic networks on GPUs are stepped."""
+    simulation = sys.modules["spikeforge.simulation"]
+    kept = simulation._by_pieces, simulation.STEPS_AT_ONCE
+    simulation._by_pieces = lambda network, steps, asked, _: simulation._by_graph(network, steps, asked)
+    simulation.STEPS_AT_ONCE = STEPS + 1  # fewer are not captured
+    found = run(made)
+    simulation._by_pieces, simulation.STEPS_AT_ONCE = kept
+    return found
+
+
+def said(call, *arguments):
+    try:
+        call(*arguments)
+    except (ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return "nothing"
+
+
+def checks(rank, saved):
+    """Everything that ranks that live do, in one start of them."""
+    group = torch.distributed.group.WORLD
+    found = {"split": run(split(group)), "double": run(split(group, dtype=torch.float64))}
+    network, populations = split(group)
+    built = network.build()
+    found["built"] = (built.indices, built.indptr, built.weights, built.delays)
+    found["share"] = network.share()
+    spikeforge.simulate(network, 40)
+    state = network.state_dict()
+    found["state"] = state
+    found["after"] = run((network, populations), 30)
+    resumed = split(group)
+    resumed[0].load_state_dict(torch.load(saved))
+    found["resumed"] = run(resumed, 30)
+    if group.size() <= 5:
+        found["areas"] = run(areas(group))
+        network, _ = areas(group)
+        network.build()
+        found["share of areas"] = network.share()
+    found["by operators"] = run_by_operators(split(group, noisy=False))
+    quiet = spikeforge.Network(group=group)
+    quiet.populate("p", 3, LIF, leak=0.9)
+    found["quiet"] = len(spikeforge.simulate(quiet, 5).steps)
+    burst = spikeforge.Network(seed=1, group=group)  # more spikes of a block than lists have room for
+    p = burst.populate("p", 2000, LIF, leak=torch.linspace(0.5, 0.99, 2000))
+    burst.project(p, p, rules.one_to_one(), weight=0.1, delay=7)
+    burst.inject(p, torch.linspace(0.3, 1.2, 2000))
+    found["burst"] = {k: v for k, v in run((burst, [p]), 40).items()}
+    found["said"] = {
+        "seed": said(lambda: split(group, seed=3 + rank)[0].build()),
+        "populations": said(lambda: areas(group, count=5 + rank)[0].build()),
+        "few areas": said(lambda: areas(group, count=1)[0].build()),
+        "plastic": said(lambda: learning(group)),
+    }
+    network, _ = split(group)
+    network.build()
+    found["said"]["steps"] = said(lambda: spikeforge.simulate(network, 1 if rank == 0 else 2))
+    return found
+
+
+def learning(group):
+    made, (a, *_) = split(group)
+    made.project(a, a, rules.one_to_one(), delay=1, plasticity=spikeforge.plasticity.pair_stdp())
+
+
+def dies(rank):
+    """Rank 1 is gone after a while."""
+    network, _ = split(torch.distributed.group.WORLD)
+    spikeforge.simulate(network, 5)
+    if rank == 1:
+        os._exit(0)
+    spikeforge.simulate(network, 5)
+
+
+def on_gpus(rank):
+    group = torch.distributed.group.WORLD
+    device = torch.device("cuda", rank)
+    found = {}
+    for name, make in (("split", split), ("areas", areas)):
+        noise = {"noisy": False} if make is split else {}
+        found[name] = run(make(group, device=device, deterministic=True, **noise))
+        found[f"{name} by atomics"] = run(make(group, device=device), 400)
+    network, _ = areas(group, device=device)
+    network.build()
+    found["share of areas"] = network.share()
+    for name in ("areas", "split"):
+        found[f"exact {name}"] = run(exact(group, device=device, areas=name == "areas"), 240, states=False)
+    return found
