@@ -44,6 +44,17 @@ __device__ __forceinline__ T sum_up_to_lane(T x) {
   return x;
 }
 
+// Over this thread and those before it. `of_warps` is shared memory for 32, which may be used again once a later
+// __syncthreads has passed.
+__device__ __forceinline__ int sum_up_to_thread(int x, int* of_warps) {
+  const int lane = threadIdx.x & 31;
+  const int warp = threadIdx.x / 32;
+  const int sum = sum_up_to_lane(x);
+  if (lane == 31) of_warps[warp] = sum;
+  __syncthreads();
+  return sum + __shfl_sync(~0u, sum_up_to_lane(lane < warp ? of_warps[lane] : 0), 31);
+}
+
 // Of one entry. `boolean` is a bool's byte.
 struct boolean {
   unsigned char value;

@@ -164,17 +164,6 @@ __device__ __forceinline__ void add_task(const Adder<S, to_own>& adder, const Ta
   __syncwarp();
 }
 
-// Over this thread and those before it. `of_warps` is shared memory for 32, which may be used again once a later
-// __syncthreads has passed.
-__device__ __forceinline__ int sum_up_to_thread(int x, int* of_warps) {
-  const int lane = threadIdx.x & 31;
-  const int warp = threadIdx.x / 32;
-  const int sum = sum_up_to_lane(x);
-  if (lane == 31) of_warps[warp] = sum;
-  __syncthreads();
-  return sum + __shfl_sync(~0u, sum_up_to_lane(lane < warp ? of_warps[lane] : 0), 31);
-}
-
 constexpr int arrival_bits = 16;  // enough for the blocks of any device, twice
 
 // A grid barrier, the `time`th of this launch: what blocks wrote before it is seen by all behind it. They have to be on

@@ -180,7 +180,10 @@ class PeerSpikes {
     const Int rank = threadIdx.x;
     const bool is_other = rank < peers_.ranks && rank != peers_.rank;
     if (is_other && blockIdx.x == 0)
-      asm volatile("st.release.sys.u64 [%0], %1;" : : "l"(counts(rank, t) + peers_.rank), "l"(said(t) | mine) : "memory");
+      asm volatile("st.release.sys.u64 [%0], %1;"
+                   :
+                   : "l"(counts(rank, t) + peers_.rank), "l"(said(t) | mine)
+                   : "memory");
     Int task = warp;
     send_list(sender, peers_.rank, t, mine, now, task, warps);
     if (is_other) told[rank] = wait_for(rank, t);

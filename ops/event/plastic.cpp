@@ -300,9 +300,7 @@ void note_step(const PlasticArguments& given, const plastic::Rule& rule, const P
 }
 
 #if defined(SPIKEFORGE_WITH_CUDA)
-at::Tensor where_fired(const at::Tensor& spikes) {
-  return spikes.scalar_type() == at::kBool ? spikes : spikes.gt(0);
-}
+at::Tensor where_fired(const at::Tensor& spikes) { return spikes.scalar_type() == at::kBool ? spikes : spikes.gt(0); }
 
 void step_on_gpu(const PlasticArguments& given, const plastic::BoundRule& bound, const PlasticTensors& tensors,
                  const at::Tensor& sent) {

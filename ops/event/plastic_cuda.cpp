@@ -1,6 +1,7 @@
 #include <spikeforge/ops/common/on_stream.h>
 #include <spikeforge/ops/event/plastic_step.h>
 
+#include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
@@ -18,8 +19,37 @@ const jit::LoadedKernel& kernel_of(const GpuStep& step, event::PlasticPart part,
   return *kernel;
 }
 
+// Neurons that fired, before and after: how many, and their numbers.
+class Fired {
+ public:
+  Fired(const GpuStep& step, const at::Tensor& like)
+      : rows_(step.rows.rows),
+        cols_(step.columns == nullptr ? 0 : step.columns->rows),
+        words_(at::empty({2 + rows_ + cols_}, like.options().dtype(at::kInt))) {
+    words_.narrow(0, 0, 2).zero_();
+  }
+
+  const int* count(bool post) const { return words() + (post ? 1 : 0); }
+  const int* list(bool post) const { return words() + 2 + (post ? rows_ : 0); }
+
+  event::FiredArguments arguments(const GpuStep& step) const {
+    const auto bytes = [](const at::Tensor& t) { return static_cast<const unsigned char*>(t.const_data_ptr()); };
+    return {.lines = {rows_, cols_},
+            .spikes = {bytes(step.pre), bytes(step.post)},
+            .lists = {words() + 2, words() + 2 + rows_},
+            .counts = words()};
+  }
+
+ private:
+  int* words() const { return words_.data_ptr<int>(); }
+
+  std::int64_t rows_, cols_;
+  at::Tensor words_;
+};
+
 // The neurons that a part is about, and the matrix in their order.
-event::PlasticArguments arguments_of(const GpuStep& step, event::PlasticPart part, std::size_t signal) {
+event::PlasticArguments arguments_of(const GpuStep& step, event::PlasticPart part, std::size_t signal,
+                                     const Fired& fired) {
   using event::PlasticPart;
   event::PlasticArguments args = step.args;
   const bool post = part == PlasticPart::post || part == PlasticPart::post_traces;
@@ -31,7 +61,12 @@ event::PlasticArguments arguments_of(const GpuStep& step, event::PlasticPart par
   args.indptr = order.indptr;
   args.wide_indptr = order.wide_indptr ? 1 : 0;
   args.slots = post ? reinterpret_cast<const event::Int*>(step.slots) : nullptr;
-  if (pre || post) args.spikes = static_cast<const unsigned char*>((post ? step.post : step.pre).const_data_ptr());
+  if (pre || post) {
+    args.fired = fired.list(post);
+    args.fired_count = fired.count(post);
+  }
+  const std::int64_t of_a_line = step.rows.nnz / std::max<std::int64_t>(order.rows, 1);
+  args.pieces = std::clamp<std::int64_t>((of_a_line + 31) / 32, 1, 1024);
   if (part == PlasticPart::signal) args.comes = static_cast<const unsigned char*>(step.comes[signal].const_data_ptr());
   return args;
 }
@@ -44,17 +79,24 @@ void launch_plastic(const GpuStep& step, const at::Tensor& weights) {
   const jit::Device& device = gpu_of(weights);
   std::vector<bool> signals;
   for (const at::Tensor& comes : step.comes) signals.push_back(comes.defined());
+  const Fired fired(step, weights);
   for_parts(step.rule.rule(), signals, step.sends, step.refresh, [&](PlasticPart part, std::size_t signal) {
-    const event::PlasticArguments args = arguments_of(step, part, signal);
+    const auto launch = [&](std::int64_t threads, const auto& args) {
+      const std::int64_t blocks = (threads + event::plastic_threads - 1) / event::plastic_threads;
+      kernel_of(step, part, signal, device)
+          .launch({static_cast<unsigned>(blocks), 1, 1}, event::plastic_threads, 0, stream_of(weights), &args,
+                  sizeof args);
+    };
+    const std::int64_t most = std::int64_t{16} * device.multiprocessors * event::plastic_threads;
+    if (part == PlasticPart::fired) {
+      const event::FiredArguments args = fired.arguments(step);
+      if (const std::int64_t lines = std::max(args.lines[0], args.lines[1]); lines > 0) launch(lines, args);
+      return;
+    }
+    const event::PlasticArguments args = arguments_of(step, part, signal, fired);
     const bool of_traces = part == PlasticPart::pre_traces || part == PlasticPart::post_traces;
     if (args.lines == 0 || (!of_traces && step.rows.nnz == 0)) return;
-    // A thread for each neuron, or each connection were all of them to fire.
-    const std::int64_t wanted = of_traces ? args.lines : std::max<std::int64_t>(args.lines, step.rows.nnz);
-    const std::int64_t blocks = std::clamp<std::int64_t>((wanted + event::plastic_threads - 1) / event::plastic_threads,
-                                                         1, std::int64_t{8} * device.multiprocessors);
-    kernel_of(step, part, signal, device)
-        .launch({static_cast<unsigned>(blocks), 1, 1}, event::plastic_threads, 0, stream_of(weights), &args,
-                sizeof args);
+    launch(std::min<std::int64_t>(of_traces ? args.lines : 32 * args.lines * args.pieces, most), args);
   });
 }
 

@@ -32,6 +32,7 @@ void for_parts(const plastic::Rule& rule, const std::vector<bool>& signals, bool
     if (has_part(rule.synapse, which, signal)) part(which, signal);
   };
   if (refresh) return if_there(PlasticPart::refresh);
+  if_there(PlasticPart::fired);
   if_there(sends ? PlasticPart::sending_pre : PlasticPart::pre);
   if_there(PlasticPart::pre_traces);
   if_there(PlasticPart::post);

@@ -23,6 +23,7 @@ const graph::SynapseBlock* block_of(const graph::Synapse& s, PlasticPart part, s
       return found(s.on_signal[signal]);
     case PlasticPart::each_step:
       return found(s.each_step);
+    case PlasticPart::fired:
     case PlasticPart::refresh:
       break;
   }
@@ -41,7 +42,7 @@ bool is_of_traces(PlasticPart part) { return part == PlasticPart::pre_traces || 
 }  // namespace
 
 bool has_part(const graph::Synapse& synapse, PlasticPart part, std::size_t signal) {
-  if (part == PlasticPart::sending_pre) return true;
+  if (part == PlasticPart::fired || part == PlasticPart::sending_pre) return true;
   if (part == PlasticPart::refresh) return synapse.states_decay();
   const graph::SynapseBlock* const block = block_of(synapse, part, signal);
   if (block == nullptr) return false;
@@ -49,27 +50,31 @@ bool has_part(const graph::Synapse& synapse, PlasticPart part, std::size_t signa
 }
 
 jit::KernelSource print_source(const graph::Synapse& synapse, PlasticPart part, std::size_t signal, DType weight) {
-  constexpr const char* names[] = {"pre",         "sending_pre", "pre_traces", "post",
-                                   "post_traces", "signal",      "each_step",  "refresh"};
+  constexpr const char* names[] = {"fired",       "pre",    "sending_pre", "pre_traces", "post",
+                                   "post_traces", "signal", "each_step",   "refresh"};
   const std::string name = fmt::format("plastic_{}", names[static_cast<int>(part)]);
+  const bool lists = part == PlasticPart::fired;
   const bool of_traces = is_of_traces(part);
   const char* const arithmetic = cuda_name(compute_type(weight));
   const std::string call =
-      of_traces ? fmt::format("plastic_traces<Block<{0}>, {0}>", arithmetic)
-                : fmt::format("plastic_connections<Block<{0}>, {0}, {1}>", arithmetic, cuda_name(weight));
-  const std::string block =
-      codegen::print_block(synapse, block_of(synapse, part, signal), of_traces, part == PlasticPart::sending_pre);
+      lists       ? "list_fired"
+      : of_traces ? fmt::format("plastic_traces<Block<{0}>, {0}>", arithmetic)
+                  : fmt::format("plastic_connections<Block<{0}>, {0}, {1}>", arithmetic, cuda_name(weight));
+  const std::string block = lists ? ""
+                                  : codegen::print_block(synapse, block_of(synapse, part, signal), of_traces,
+                                                         part == PlasticPart::sending_pre);
   return {.name = name,
           .entry = name,
           .text = fmt::format(R"(#include <spikeforge/cuda/plastic.cuh>
 {block}namespace spikeforge {{
 namespace event {{
-extern "C" __global__ void __launch_bounds__({threads}) {name}(const PlasticArguments args) {{ {call}(args); }}
+extern "C" __global__ void __launch_bounds__({threads}) {name}(const {arguments} args) {{ {call}(args); }}
 }}
 }}
 )",
                               fmt::arg("block", block), fmt::arg("threads", plastic_threads), fmt::arg("name", name),
-                              fmt::arg("call", call))};
+                              fmt::arg("call", call),
+                              fmt::arg("arguments", lists ? "FiredArguments" : "PlasticArguments"))};
 }
 
 }  // namespace spikeforge::event

@@ -12,6 +12,7 @@
 namespace spikeforge::event {
 
 enum class PlasticPart : std::uint8_t {
+  fired,        // which neurons are listed, for those below
   pre,          // spikes arrive
   sending_pre,  // and what they send is added to sums by columns
   pre_traces,

@@ -15,11 +15,13 @@ struct PlasticArguments {
   Int lines, by_columns;
   const int* others;  // the other end of each place
   const void* indptr;
-  Int wide_indptr;              // whether it is of Int, else of int
-  const Int* slots;             // the connection of each place, or null: its number
-  const unsigned char* spikes;  // [lines], or null: all
-  const unsigned char* comes;   // null, or one that is 0 where the signal does not come
-  const unsigned* refused[2];   // null, or not 0 where a number of the matrix is out of range
+  Int wide_indptr;             // whether it is of Int, else of int
+  const Int* slots;            // the connection of each place, or null: its number
+  const int* fired;            // the lines that it is about, or null: all
+  const int* fired_count;      // of them
+  Int pieces;                  // in which a line is shared among warps
+  const unsigned char* comes;  // null, or one that is 0 where the signal does not come
+  const unsigned* refused[2];  // null, or not 0 where a number of the matrix is out of range
   void* states[most_plastic_states];
   double log_factor[most_plastic_states], target[most_plastic_states];  // of those that decay
   unsigned* last;   // of each connection: the step that its decaying states are of; null: none decays
@@ -32,7 +34,15 @@ struct PlasticArguments {
   void* sent;                                 // [columns], or null
 };
 
-static_assert(sizeof(PlasticArguments) == (14 + 3 * most_plastic_states + most_plastic_traces + most_plastic_params +
+// The neurons on either side that fired: of bytes that are not 0.
+struct FiredArguments {
+  Int lines[2];
+  const unsigned char* spikes[2];  // [lines]
+  int* lists[2];                   // [lines]
+  int* counts;                     // [2], 0 before
+};
+
+static_assert(sizeof(PlasticArguments) == (16 + 3 * most_plastic_states + most_plastic_traces + most_plastic_params +
                                            most_plastic_signals + 1) *
                                               8,
               "words without padding");

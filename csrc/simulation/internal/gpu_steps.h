@@ -27,7 +27,8 @@ class GpuSteps {
   void run(std::int64_t steps, const at::Tensor& fired, std::int64_t row);
 
   // Steps of a network under way are taken again where ranks had more spikes to tell than there was room for: `keep`
-  // before them, and `goes_back` behind them, which says whether they are to be. Throws c10::Error where a rank is gone.
+  // before them, and `goes_back` behind them, which says whether they are to be. Throws c10::Error where a rank is
+  // gone.
   void keep();
   bool goes_back();
 
