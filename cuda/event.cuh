@@ -33,6 +33,17 @@ __device__ __forceinline__ double number_of<double, double>(double x) {
   return x;
 }
 
+// The sum of x over this lane and those before it.
+template <class T>
+__device__ __forceinline__ T sum_up_to_lane(T x) {
+#pragma unroll
+  for (int d = 1; d < 32; d *= 2) {
+    const T other = __shfl_up_sync(~0u, x, d);
+    if ((threadIdx.x & 31) >= d) x += other;
+  }
+  return x;
+}
+
 // Of one entry. `boolean` is a bool's byte.
 struct boolean {
   unsigned char value;

@@ -164,17 +164,6 @@ __device__ __forceinline__ void add_task(const Adder<S, to_own>& adder, const Ta
   __syncwarp();
 }
 
-// The sum of x over this lane and those before it.
-template <class T>
-__device__ __forceinline__ T sum_up_to_lane(T x) {
-#pragma unroll
-  for (int d = 1; d < 32; d *= 2) {
-    const T other = __shfl_up_sync(~0u, x, d);
-    if ((threadIdx.x & 31) >= d) x += other;
-  }
-  return x;
-}
-
 // Over this thread and those before it. `of_warps` is shared memory for 32, which may be used again once a later
 // __syncthreads has passed.
 __device__ __forceinline__ int sum_up_to_thread(int x, int* of_warps) {

@@ -1,5 +1,5 @@
 // Steps of a network of populations, as many as the host likes, in one cooperative launch: a block owns neurons, and
-// one grid barrier ends a step (two, where spikes are sent together).
+// one grid barrier ends a step (two, where spikes are sent together). Where ranks have peers, all of them walk at once.
 //
 // In a step a thread takes what arrives for its neuron out of the ring, adds current and drive, steps the neuron's cell
 // and tells of its spike. A spike's connections are read from memory and added to the slots in which they arrive; who
@@ -44,12 +44,12 @@ struct GroupOf<Cell, true> {
 
 // What is known when a kernel is compiled. Resident: a block takes all of its neurons at once, which stay in the
 // registers of their threads; so many `at_once`, at most.
-template <class Matrix_, int drives_, Sending sending_, bool resident_, int threads_, int at_once_>
+template <class Matrix_, int drives_, Sending sending_, bool resident_, int threads_, int at_once_, bool has_peers_>
 struct Plan {
   using Matrix = Matrix_;
   static constexpr int drives = drives_, threads = threads_, at_once = at_once_;
   static constexpr Sending sending = sending_;
-  static constexpr bool resident = resident_;
+  static constexpr bool resident = resident_, has_peers = has_peers_;
   static constexpr bool has_own = sending == Sending::own || sending == Sending::own_and_later;
   static constexpr bool has_later = sending == Sending::own_and_later || sending == Sending::later;
   static constexpr bool keeps_rows =
@@ -63,6 +63,7 @@ struct Shared {
   Spike rows[Plan::keeps_rows ? Plan::at_once : 1];
   unsigned short fired[Plan::resident ? 1 : 2][Plan::at_once];
   int found[3];
+  int told[Plan::has_peers ? most_peers : 1];  // by each rank
 };
 
 // Which of a spike's connections are sent: all, or those of delay 1, or the others.
@@ -156,6 +157,87 @@ struct Sender {
     spike.near = words.w;
     return spike;
   }
+};
+
+// Spikes that this rank writes to the memory of all GPUs, and those that the others wrote to its own. Another rank may
+// be a step ahead, but no more, since it waits for this one.
+template <class Plan>
+class PeerSpikes {
+ public:
+  __device__ __forceinline__ explicit PeerSpikes(const Peers& peers)
+      : peers_(peers), first_(Plan::has_peers ? *peers.exchanges : 0) {}
+
+  // Spike number `at` of step t.
+  __device__ __forceinline__ void tell(int t, int at, int neuron) const {
+    for (Int rank = 0; rank < peers_.ranks; ++rank) neurons(rank, t, peers_.rank)[at] = neuron;
+    __threadfence_system();
+  }
+
+  // Of a step whose spikes all blocks have told, `mine`. To be called by all threads.
+  template <class Sender>
+  __device__ __forceinline__ void send(const Sender& sender, int t, int mine, int* told, int now, Int warp,
+                                       Int warps) const {
+    const Int rank = threadIdx.x;
+    const bool is_other = rank < peers_.ranks && rank != peers_.rank;
+    if (is_other && blockIdx.x == 0)
+      asm volatile("st.release.sys.u64 [%0], %1;" : : "l"(counts(rank, t) + peers_.rank), "l"(said(t) | mine) : "memory");
+    Int task = warp;
+    send_list(sender, peers_.rank, t, mine, now, task, warps);
+    if (is_other) told[rank] = wait_for(rank, t);
+    __syncthreads();
+    for (Int other = 0; other < peers_.ranks; ++other)
+      if (other != peers_.rank) send_list(sender, other, t, told[other], now, task, warps);
+  }
+
+ private:
+  // What marks the count of a step, in its upper half.
+  __device__ __forceinline__ unsigned long long said(int t) const {
+    return static_cast<unsigned long long>(first_ + t + 1) << 32;
+  }
+  __device__ __forceinline__ int turn(int t) const { return static_cast<int>((first_ + t) & 1); }
+  __device__ __forceinline__ unsigned long long* counts(Int rank, int t) const {
+    return reinterpret_cast<unsigned long long*>(peers_.memory[rank]) + turn(t) * peers_.ranks;
+  }
+  // Those of `by` in the memory of `rank`.
+  __device__ __forceinline__ int* neurons(Int rank, int t, Int by) const {
+    return reinterpret_cast<int*>(peers_.memory[rank] + 2 * peers_.ranks * sizeof(unsigned long long)) +
+           (turn(t) * peers_.ranks + by) * peers_.room;
+  }
+
+  __device__ __noinline__ int wait_for(Int rank, int t) const {
+    const unsigned long long* const count = counts(peers_.rank, t) + rank;
+    const unsigned long long begun = nanoseconds();
+    for (;;) {
+      unsigned long long word;
+      asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(word) : "l"(count) : "memory");
+      if ((word ^ said(t)) >> 32 == 0) return static_cast<int>(word);
+      if (*static_cast<volatile int*>(peers_.missing) != 0) return 0;
+      if (nanoseconds() - begun > peers_.wait) atomicCAS(peers_.missing, 0, static_cast<int>(rank) + 1);
+    }
+  }
+  static __device__ __forceinline__ unsigned long long nanoseconds() {
+    unsigned long long now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+  }
+
+  // By warps, a row in pieces, the first by warp number `task`.
+  template <class Sender>
+  __device__ __forceinline__ void send_list(const Sender& sender, Int rank, int t, int told, int now, Int& task,
+                                            Int warps) const {
+    const int* const list = neurons(peers_.rank, t, rank);
+    const int pieces = static_cast<int>(sender.net.pieces);
+    const Int tasks = static_cast<Int>(told) * pieces;
+    for (; task < tasks; task += warps) {
+      const Spike spike = sender.row_of(sender.net.size + __ldcg(list + task / pieces));
+      sender.template send<Part::all>(spike, static_cast<int>(task % pieces) * 32 + (threadIdx.x & 31), pieces * 32,
+                                      now);
+    }
+    task -= tasks;
+  }
+
+  const Peers& peers_;
+  const Int first_;
 };
 
 // What is recorded of the states of a block's neurons.
@@ -295,6 +377,7 @@ struct GroupSteps : MultistepNeurons<Spec> {
     const Group& group;
     Shared<Plan>& shared;
     const Sender<Matrix>& sender;
+    const PeerSpikes<Plan> peers;
     int now;       // the slot of what arrives
     int turn = 0;  // how many there were
 
@@ -358,8 +441,12 @@ struct GroupSteps : MultistepNeurons<Spec> {
     __device__ __forceinline__ void tell(int t, Int base, int i) const {
       if constexpr (Plan::has_own) fired()[atomicAdd(&shared.found[turn % 3], 1)] = static_cast<unsigned short>(i);
       if constexpr (Plan::sending != Sending::own) {
-        const int list = t % 3;
-        net.lists[list * net.size + atomicAdd(net.counts + list, 1)] = row_of(base, i);
+        const int list = t % 3, at = atomicAdd(net.counts + list, 1);
+        if (!Plan::has_peers || net.peers.has_own != 0) net.lists[list * net.size + at] = row_of(base, i);
+        if constexpr (Plan::has_peers) {
+          const Int neuron = group.begin + base + i;
+          peers.tell(t, at, net.numbers != nullptr ? net.numbers[neuron] : static_cast<int>(neuron));
+        }
       }
       if (net.told != nullptr) {
         const unsigned at = atomicAdd(net.told, 1u);
@@ -442,7 +529,7 @@ struct GroupSteps : MultistepNeurons<Spec> {
       sender.template send_listed<part>(list, slot, later_warp, static_cast<Int>(later_warps) * gridDim.x);
     };
 
-    Walk walk{net, group, shared, sender, static_cast<int>(first_step % slots)};
+    Walk walk{net, group, shared, sender, PeerSpikes<Plan>(net.peers), static_cast<int>(first_step % slots)};
     Owned owned(walk, begin, end, first_step);
     int before = walk.now;
     for (int t = 0; t < steps; ++t) {
@@ -453,8 +540,12 @@ struct GroupSteps : MultistepNeurons<Spec> {
       if constexpr (Plan::sending == Sending::together) {
         barrier.arrive();
         barrier.wait();
-        sender.template send_listed<Part::all>(t % 3, walk.now, static_cast<Int>(warp) * gridDim.x + blockIdx.x,
-                                               static_cast<Int>(warps) * gridDim.x);
+        const Int own_warp = static_cast<Int>(warp) * gridDim.x + blockIdx.x;
+        const Int all_warps = static_cast<Int>(warps) * gridDim.x;
+        if (!Plan::has_peers || net.peers.has_own != 0)
+          sender.template send_listed<Part::all>(t % 3, walk.now, own_warp, all_warps);
+        if constexpr (Plan::has_peers)
+          walk.peers.send(sender, t, __ldcg(net.counts + t % 3), shared.told, walk.now, own_warp, all_warps);
       }
       barrier.arrive();
       probes.record(net, t);
@@ -465,7 +556,9 @@ struct GroupSteps : MultistepNeurons<Spec> {
     barrier.wait();
     if (Plan::has_later) send_later((steps - 1) % 3, before);
     owned.end();
-    if (blockIdx.x == 0 && threadIdx.x == 0) *net.step = static_cast<Int>(first_step) + steps;
+    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    *net.step = static_cast<Int>(first_step) + steps;
+    if (Plan::has_peers) *net.peers.exchanges += steps;
   }
 };
 

@@ -1,5 +1,5 @@
-// Connections that learn: a warp takes the connections of a neuron that fired, or of every one. Block is what happens
-// to one of them, as codegen/plastic_printer.h prints it; F is the arithmetic's type, W that of the weights.
+// Connections that learn: those of the neurons that fired, or all. Block is what happens to one of them, as
+// codegen/plastic_printer.h prints it; F is the arithmetic's type, W that of the weights.
 #pragma once
 
 #include <spikeforge/kernels/event/plastic_arguments.h>
@@ -38,49 +38,109 @@ __device__ __forceinline__ void load_params(const PlasticArguments& a, F* params
   for (int i = 0; i < Block::n_params; ++i) params[i] = static_cast<F>(a.params[i]);
 }
 
+constexpr int count_bits(unsigned bits) { return bits == 0 ? 0 : static_cast<int>(bits & 1) + count_bits(bits >> 1); }
+
+// Connections of a lane whose numbers are all asked for before the first is computed: as many as fit registers.
+template <class Block, class F>
+constexpr int plastic_together() {
+  const int numbers = count_bits(Block::reads_states | Block::changes_states | Block::decaying) +
+                      count_bits(Block::reads_traces) + count_bits(Block::reads_signals);
+  const int words = numbers * static_cast<int>(sizeof(F) / 4);
+  return words <= 3 ? 4 : words <= 6 ? 2 : 1;
+}
+
+// The numbers of a connection, which run() changes.
+template <class Block, class F>
+struct PlasticConnection {
+  Int slot, row, column;
+  F states[Block::n_states + 1], traces[Block::n_traces + 1], signals[Block::n_signals + 1];
+  unsigned last;
+};
+
+template <class Block, class F, class W>
+__device__ __forceinline__ void load_connection(const PlasticArguments& a, PlasticConnection<Block, F>& c) {
+  if (Block::decaying != 0) c.last = a.last[c.slot];
+#pragma unroll
+  for (int s = 0; s < Block::n_states; ++s)
+    if (((Block::reads_states | Block::decaying) >> s & 1) != 0) c.states[s] = load_state<F, W>(a, s, c.slot);
+#pragma unroll
+  for (int i = 0; i < Block::n_traces; ++i)
+    if ((Block::reads_traces >> i & 1) != 0)
+      c.traces[i] = static_cast<const F*>(a.traces[i])[(Block::traces_after >> i & 1) != 0 ? c.column : c.row];
+#pragma unroll
+  for (int i = 0; i < Block::n_signals; ++i) {
+    if ((Block::reads_signals >> i & 1) == 0) continue;
+    const F* const signal = static_cast<const F*>(a.signals[i]);
+    c.signals[i] = signal == nullptr ? F(0) : signal[(a.signals_of_columns >> i & 1) != 0 ? c.column : 0];
+  }
+}
+
+template <class Block, class F, class W>
+__device__ __forceinline__ void change_connection(const PlasticArguments& a, const F* params, unsigned now,
+                                                  PlasticConnection<Block, F>& c) {
+  if (Block::decaying != 0 && now != c.last) {
+    const unsigned elapsed = now - c.last;
+#pragma unroll
+    for (int s = 0; s < Block::n_states; ++s) {
+      if ((Block::decaying >> s & 1) == 0) continue;
+      const F left = static_cast<F>(::exp(a.log_factor[s] * elapsed)), target = static_cast<F>(a.target[s]);
+      c.states[s] = target + (c.states[s] - target) * left;
+    }
+  }
+  F sent = 0;
+  Block::run(c.states, c.traces, params, c.signals, sent);
+#pragma unroll
+  for (int s = 0; s < Block::n_states; ++s)
+    if (((Block::changes_states | Block::decaying) >> s & 1) != 0) store_state<F, W>(a, s, c.slot, c.states[s]);
+  if (Block::decaying != 0) a.last[c.slot] = now;
+  if (Block::sends) atomicAdd(static_cast<F*>(a.sent) + c.column, sent);
+}
+
+// A team of blocks takes 32 lines, one a lane. Those that fired make tasks, connections of one line that a warp has in
+// flight at once, and the team's warps take the tasks in turn: few neurons fire, and each has many connections.
 template <class Block, class F, class W>
 __device__ __forceinline__ void plastic_connections(const PlasticArguments& a) {
   if (is_refused(a) || (a.comes != nullptr && *a.comes == 0)) return;
+  constexpr int together = plastic_together<Block, F>();
+  constexpr int task = 32 * together;
   F params[Block::n_params + 1];
   load_params<Block>(a, params);
   const unsigned now = static_cast<unsigned>(a.step != nullptr ? *a.step : a.now);
   const int lane = threadIdx.x % 32;
-  const Int warps = static_cast<Int>(gridDim.x) * blockDim.x / 32;
-  for (Int line = (static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x) / 32; line < a.lines; line += warps) {
-    if (a.spikes != nullptr && a.spikes[line] == 0) continue;
-    const Int end = plastic_begin(a, line + 1);
-    for (Int place = plastic_begin(a, line) + lane; place < end; place += 32) {
-      const Int connection = a.slots != nullptr ? a.slots[place] : place;
-      const Int other = a.others[place];
-      const Int row = a.by_columns != 0 ? other : line, column = a.by_columns != 0 ? line : other;
-      F states[Block::n_states + 1], traces[Block::n_traces + 1], signals[Block::n_signals + 1];
-      const unsigned elapsed = Block::decaying != 0 ? now - a.last[connection] : 0;
+  const Int groups = (a.lines + 31) / 32, blocks = gridDim.x;
+  const Int team = blocks > groups ? blocks / groups : 1, teams = blocks / team;
+  const Int warp = (blockIdx.x % team * blockDim.x + threadIdx.x) / 32, warps = team * blockDim.x / 32;
+  if (blockIdx.x >= teams * team) return;
+  for (Int group = blockIdx.x / team; group < groups; group += teams) {
+    const Int own = 32 * group + lane;
+    const bool fires = own < a.lines && (a.spikes == nullptr || a.spikes[own] != 0);
+    if (!__any_sync(~0u, fires)) continue;
+    const Int begin = fires ? plastic_begin(a, own) : 0, end = fires ? plastic_begin(a, own + 1) : 0;
+    const Int tasks = (end - begin + task - 1) / task, until = sum_up_to_lane(tasks);
+    const Int all = __shfl_sync(~0u, until, 31);
+    for (Int t = warp; t < all; t += warps) {
+      const int owner = __popc(__ballot_sync(~0u, until <= t));
+      const Int line = 32 * group + owner, last = __shfl_sync(~0u, end, owner);
+      const Int first = __shfl_sync(~0u, begin - task * (until - tasks), owner) + task * t + lane;
+      PlasticConnection<Block, F> c[together];
+      Int other[together];
 #pragma unroll
-      for (int s = 0; s < Block::n_states; ++s) {
-        if (((Block::reads_states | Block::decaying) >> s & 1) == 0) continue;
-        states[s] = load_state<F, W>(a, s, connection);
-        if ((Block::decaying >> s & 1) != 0 && elapsed != 0) {
-          const F left = static_cast<F>(::exp(a.log_factor[s] * elapsed)), target = static_cast<F>(a.target[s]);
-          states[s] = target + (states[s] - target) * left;
-        }
+      for (int u = 0; u < together; ++u) {
+        const Int place = first + 32 * u;
+        if (place >= last) continue;
+        other[u] = a.others[place];
+        c[u].slot = a.slots != nullptr ? a.slots[place] : place;
       }
 #pragma unroll
-      for (int i = 0; i < Block::n_traces; ++i)
-        if ((Block::reads_traces >> i & 1) != 0)
-          traces[i] = static_cast<const F*>(a.traces[i])[(Block::traces_after >> i & 1) != 0 ? column : row];
-#pragma unroll
-      for (int i = 0; i < Block::n_signals; ++i) {
-        if ((Block::reads_signals >> i & 1) == 0) continue;
-        const F* const signal = static_cast<const F*>(a.signals[i]);
-        signals[i] = signal == nullptr ? F(0) : signal[(a.signals_of_columns >> i & 1) != 0 ? column : 0];
+      for (int u = 0; u < together; ++u) {
+        if (first + 32 * u >= last) continue;
+        c[u].row = a.by_columns != 0 ? other[u] : line;
+        c[u].column = a.by_columns != 0 ? line : other[u];
+        load_connection<Block, F, W>(a, c[u]);
       }
-      F sent = 0;
-      Block::run(states, traces, params, signals, sent);
 #pragma unroll
-      for (int s = 0; s < Block::n_states; ++s)
-        if (((Block::changes_states | Block::decaying) >> s & 1) != 0) store_state<F, W>(a, s, connection, states[s]);
-      if (Block::decaying != 0) a.last[connection] = now;
-      if (Block::sends) atomicAdd(static_cast<F*>(a.sent) + column, sent);
+      for (int u = 0; u < together; ++u)
+        if (first + 32 * u < last) change_connection<Block, F, W>(a, params, now, c[u]);
     }
   }
 }

@@ -52,6 +52,9 @@ struct RateTables {
 
 constexpr std::int64_t steps_of_a_graph = 50;
 
+// Of a block, where an exchange by GPUs' memory in each of them takes no longer than one by an all-gather behind all.
+constexpr std::int64_t most_told_each_step = 5;
+
 template <class T>
 at::Tensor on_device(const std::vector<T>& numbers, at::ScalarType type, c10::Device device) {
   at::Tensor t = at::empty({std::ssize(numbers)}, type);
@@ -115,7 +118,14 @@ GpuSteps::GpuSteps(Running& running)
     numbers_ = running.partition().numbers().to(matrix.indices.options());
     a.numbers = numbers_.const_data_ptr<int>();
   }
-  if (running.block() > 0) exchange_ = std::make_unique<GpuExchange>(running, launch_);
+  if (running.is_shared() && running.block() > 0 && running.block() <= most_told_each_step)
+    peers_ = PeerExchange::make(running);
+  if (peers_ != nullptr) {
+    a.peers = peers_->peers();
+    a.matrix.nnz = matrix.indices.numel();
+  } else if (running.block() > 0) {
+    exchange_ = std::make_unique<GpuExchange>(running, launch_);
+  }
 }
 
 void GpuSteps::make_groups() {
@@ -163,7 +173,7 @@ bool GpuSteps::plan() {
 
 void GpuSteps::walk(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
   const c10::DeviceGuard guard(running_.buffer_.device());
-  if (launch_.arguments.matrix.nnz > 0) counts_.zero_();  // of spikes that are sent later
+  if (launch_.arguments.matrix.nnz > 0 || peers_ != nullptr) counts_.zero_();  // of spikes that are sent later
   launch_.arguments.steps = steps;
   launch_.arguments.fired =
       fired.defined() ? reinterpret_cast<unsigned char*>(fired.mutable_data_ptr<bool>()) : nullptr;
@@ -199,7 +209,7 @@ void GpuSteps::run(std::int64_t steps, const at::Tensor& fired, std::int64_t row
 
 std::int64_t GpuSteps::at_once() const {
   const std::int64_t block = running_.block();
-  return block == 0 ? 1 : std::max(block, steps_of_a_graph / block * block);
+  return exchange_ == nullptr ? 1 : std::max(block, steps_of_a_graph / block * block);
 }
 
 // Whether launches take longer than what they launch, and are alike: states are recorded elsewhere each time.
@@ -225,6 +235,7 @@ void GpuSteps::keep() {
 }
 
 bool GpuSteps::goes_back() {
+  if (peers_ != nullptr) peers_->check();
   if (exchange_ == nullptr || !exchange_->overflowed()) return false;
   graph_ = nullptr;  // which knows the lists
   const std::vector<at::Tensor> now = running_.own_state();

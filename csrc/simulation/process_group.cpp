@@ -6,7 +6,9 @@
 #include <spikeforge/simulation/process_group.h>
 
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/symm_mem/SymmetricMemory.hpp>
 
+#include <exception>
 #include <utility>
 #include <vector>
 #endif
@@ -31,6 +33,28 @@ class ProcessGroupRanks : public Ranks {
     const auto work = own.is_cuda() ? group_->_allgather_base(to[0], from[0], options)
                                     : group_->allgather_into_tensor_coalesced(to, from, options);
     if (work) work->wait();
+  }
+
+  SharedMemory share_memory(std::int64_t bytes, c10::Device device) override {
+    SharedMemory memory;
+    try {
+      const std::string& name = group_->getGroupName();
+      memory.own = c10d::symmetric_memory::empty_strided_p2p({bytes}, {1}, at::kByte, device, name, std::nullopt);
+      memory.own.zero_();
+      memory.own[0].item();  // before another rank writes
+      memory.of_rank = c10d::symmetric_memory::rendezvous(memory.own, name)->get_buffer_ptrs();
+    } catch (const std::exception&) {
+      return {};
+    }
+    return memory;
+  }
+
+  std::chrono::milliseconds patience() const override {
+    try {
+      return group_->getDefaultBackend()->getBackendOptions()->timeout;
+    } catch (const std::exception&) {  // a group that is written in Python has none
+      return Ranks::patience();
+    }
   }
 
  private:

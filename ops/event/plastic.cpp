@@ -300,6 +300,10 @@ void note_step(const PlasticArguments& given, const plastic::Rule& rule, const P
 }
 
 #if defined(SPIKEFORGE_WITH_CUDA)
+at::Tensor where_fired(const at::Tensor& spikes) {
+  return spikes.scalar_type() == at::kBool ? spikes : spikes.gt(0);
+}
+
 void step_on_gpu(const PlasticArguments& given, const plastic::BoundRule& bound, const PlasticTensors& tensors,
                  const at::Tensor& sent) {
   const graph::Synapse& s = bound.synapse();
@@ -319,8 +323,8 @@ void step_on_gpu(const PlasticArguments& given, const plastic::BoundRule& bound,
                .rows = tensors.rows.rows,
                .columns = tensors.columns ? &tensors.columns->rows : nullptr,
                .slots = tensors.columns ? tensors.slots.const_data_ptr<std::int64_t>() : nullptr,
-               .pre = tensors.pre.gt(0),
-               .post = tensors.post.gt(0),
+               .pre = where_fired(tensors.pre),
+               .post = where_fired(tensors.post),
                .comes = {},
                .sends = given.sends,
                .refresh = given.refresh};

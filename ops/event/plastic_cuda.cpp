@@ -48,7 +48,8 @@ void launch_plastic(const GpuStep& step, const at::Tensor& weights) {
     const event::PlasticArguments args = arguments_of(step, part, signal);
     const bool of_traces = part == PlasticPart::pre_traces || part == PlasticPart::post_traces;
     if (args.lines == 0 || (!of_traces && step.rows.nnz == 0)) return;
-    const std::int64_t wanted = of_traces ? args.lines : 32 * args.lines;  // threads
+    // A thread for each neuron, or each connection were all of them to fire.
+    const std::int64_t wanted = of_traces ? args.lines : std::max<std::int64_t>(args.lines, step.rows.nnz);
     const std::int64_t blocks = std::clamp<std::int64_t>((wanted + event::plastic_threads - 1) / event::plastic_threads,
                                                          1, std::int64_t{8} * device.multiprocessors);
     kernel_of(step, part, signal, device)

@@ -102,6 +102,11 @@ TEST_CASE("who sends spikes follows from the length of rows and from delays of o
   CHECK(made.plan().sending == Sending::own_and_later);
   made.launch.next_step = made.launch.arguments.matrix.nnz;
   CHECK(made.plan().sending == Sending::together);
+  made.launch.next_step = 0;
+  made.launch.arguments.peers.ranks = 2;
+  made.launch.arguments.whole = 2 * 77169;
+  CHECK(made.plan().sending == Sending::together);
+  CHECK(made.plan().pieces == 16);  // of rows of 1940
   made.launch.drives = network::most_drives + 1;
   CHECK(!plan_of(made.launch, hopper).has_value());
 }
@@ -146,6 +151,11 @@ TEST_CASE("kernels of networks compile for every architecture") {
   Network small(DType::f32, {{noisy, 3200}, {cortical, 800}}, 80);
   small.launch.weights.type = DType::f32;
   check(small, Sending::own);
+  Network shared(DType::f32, {{cortical, 38585}, {noisy, 20}}, 3880);
+  shared.launch.drives = 1;
+  shared.launch.arguments.whole = 77210;
+  shared.launch.arguments.peers.ranks = 2;
+  check(shared, Sending::together);
 }
 
 TEST_CASE("kernels that bring connections of delay 1 to the front compile") {

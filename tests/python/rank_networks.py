@@ -1,5 +1,6 @@
 """The networks of test_ranks.py, and what each of its ranks does with them."""
 
+import datetime
 import os
 import sys
 
@@ -183,3 +184,30 @@ def on_gpus(rank):
     for name in ("areas", "split"):
         found[f"exact {name}"] = run(exact(group, device=device, areas=name == "areas"), 240, states=False)
     return found
+
+
+def kernels_of(made, steps):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        spikeforge.simulate(made[0], steps)
+    return {event.key for event in profile.key_averages()}
+
+
+def on_one_gpu(rank):
+    """Two processes whose kernels take turns on it."""
+    os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+    group, device = torch.distributed.group.WORLD, torch.device("cuda", 0)
+    made = exact(group, device=device, areas=False)
+    found = {"exact": run(made, 40), "kernels": kernels_of(made, 3)}
+    os.environ["SPIKEFORGE_PEER_MEMORY"] = "0" if rank == 1 else "1"
+    made = exact(group, device=device, areas=False)
+    return found | {"exact by a gather": run(made, 40), "kernels of a gather": kernels_of(made, 3)}
+
+
+def dies_beside_a_gpu(rank):
+    os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+    group = torch.distributed.new_group(timeout=datetime.timedelta(seconds=3))
+    network, _ = exact(group, device=torch.device("cuda", 0), areas=False)
+    spikeforge.simulate(network, 5)
+    if rank == 1:
+        os._exit(0)
+    spikeforge.simulate(network, 5)

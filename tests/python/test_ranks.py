@@ -126,3 +126,20 @@ def test_areas_of_one_gpu_fire_as_those_of_the_cpu(cuda):
     """Weights and rates are such that sums of a step are exact in any order."""
     assert len(rank_networks.run(rank_networks.exact(device="cpu"))["steps"]) > 200
     assert same(rank_networks.run(rank_networks.exact(device=cuda)), rank_networks.run(rank_networks.exact(device="cpu")))
+
+
+@pytest.mark.gpu
+def test_gpus_tell_spikes_by_their_memory_or_by_a_gather(cuda):
+    expected = rank_networks.run(rank_networks.exact(areas=False), 40)
+    assert len(expected["steps"]) > 200
+    for rank in on_ranks(2, rank_networks.on_one_gpu):
+        assert same(rank["exact"], expected) and same(rank["exact by a gather"], expected)
+        assert "spikeforge_network" in rank["kernels"] and "spikeforge_network_send" not in rank["kernels"]
+        assert "spikeforge_network_send" in rank["kernels of a gather"]
+
+
+@pytest.mark.gpu
+def test_a_gpu_misses_one_that_is_gone(cuda):
+    with pytest.raises(pytest.fail.Exception) as failed:
+        on_ranks(2, rank_networks.dies_beside_a_gpu, timeout=60)
+    assert "RuntimeError: Network: rank 0 of 2 did not get the spikes of rank 1, which has failed, is late or does something else, within 3000 ms" in str(failed.value)

@@ -46,6 +46,21 @@ struct Probe {
 
 constexpr int most_drives = 4;
 
+// Ranks whose GPUs write to one another's memory. In each step a rank writes there which of its neurons fired, in lists
+// that take turns, and then how many: each has
+//   unsigned long long told[2][ranks]    by whom: the exchange's number << 32 | how many
+//   unsigned neurons[2][ranks][room]     numbers in the whole network
+struct Peers {
+  Int ranks, rank;          // 0 ranks: none
+  char* const* memory;      // [ranks]: that of each, as this one sees it
+  Int room;                 // at least the neurons of any
+  Int has_own;              // whether the first rows of the matrix, those of own neurons, have connections
+  Int* exchanges;           // so many were before; raised at the end
+  unsigned long long wait;  // nanoseconds, for a rank that does not come
+  int* missing;             // then becomes its number + 1, and no rank is waited for
+};
+constexpr int most_peers = 32;
+
 // Columns are inputs: column k size + j is input k of neuron j.
 struct Arguments {
   event::ProductArguments matrix;  // indices, indptr, weights, delays
@@ -71,6 +86,7 @@ struct Arguments {
   unsigned* told;
   Int room;
   Drive drives[most_drives];
+  Peers peers;
 };
 
 // Of network_exchange.cuh: what the lists of all ranks send, to the ring.
@@ -98,7 +114,7 @@ struct NearArguments {
 
 static_assert(sizeof(Spike) == 16 && sizeof(Drive) == 6 * 8 && sizeof(Probe) == 4 * 8, "no padding");
 static_assert(sizeof(NearArguments) == 6 * 8 &&
-                  sizeof(Arguments) == sizeof(event::ProductArguments) + (5 + 8 + 8 + 6 * most_drives) * 8 &&
+                  sizeof(Arguments) == sizeof(event::ProductArguments) + (5 + 8 + 8 + 6 * most_drives + 8) * 8 &&
                   sizeof(ExchangeArguments) == sizeof(Arguments) + 9 * 8,
               "words without padding");
 

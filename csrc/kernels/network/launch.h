@@ -21,7 +21,8 @@ struct NetworkGroup {
   std::int64_t begin = 0;
 };
 
-// `arguments` lack what the plan says, and what a call of steps is about.
+// `arguments` lack what the plan says, and what a call of steps is about. Those that have peers have the connections of
+// all ranks' neurons onto own ones behind those of own neurons.
 struct NetworkLaunch {
   DType type{};  // float32 or float64
   std::span<const NetworkGroup> groups;
@@ -30,6 +31,8 @@ struct NetworkLaunch {
   std::int64_t next_step = 0;  // connections of delay 1
   int drives = 0;
   network::Arguments arguments{};
+
+  bool has_peers() const { return arguments.peers.ranks > 0; }
 };
 
 // How a network is laid over a GPU: the one place that chooses, and why.

@@ -16,6 +16,7 @@ constexpr std::int64_t most_own = 512;
 std::int64_t whole_warps(std::int64_t threads) { return (threads + warp - 1) / warp * warp; }
 
 Sending sending_of(const NetworkLaunch& launch, std::int64_t neurons) {
+  if (launch.has_peers()) return Sending::together;  // what all have told is sent behind one barrier
   const std::int64_t of_a_row = launch.arguments.matrix.nnz / std::max<std::int64_t>(neurons, 1);
   if (of_a_row <= most_own) return Sending::own;
   if (launch.next_step == 0) return Sending::later;
@@ -90,7 +91,8 @@ std::optional<NetworkPlan> plan_of(const NetworkLaunch& launch, const jit::Devic
   if (plan.resident && is_sent_later)
     plan.own_threads = std::max(whole_warps((largest + plan.width - 1) / plan.width), plan.threads / 2);
   constexpr std::int64_t at_once = 4 * warp;  // connections that a warp has on their way
-  plan.pieces = std::clamp<std::int64_t>((launch.arguments.matrix.nnz / neurons + at_once - 1) / at_once, 1, 1024);
+  const std::int64_t rows = launch.has_peers() ? launch.arguments.whole : neurons;
+  plan.pieces = std::clamp<std::int64_t>((launch.arguments.matrix.nnz / rows + at_once - 1) / at_once, 1, 1024);
   return plan;
 }
 

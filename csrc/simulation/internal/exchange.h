@@ -42,6 +42,7 @@ class Exchange {
   const ExchangeCost& cost() const { return cost_; }
   // Of each rank, but for empty ones.
   const std::vector<std::vector<Slice>>& slices() const { return slices_; }
+  std::int64_t most_neurons() const { return most_neurons_; }
   bool all_have_neurons() const { return std::ranges::find(neurons_, 0) == neurons_.end(); }
 
  private:

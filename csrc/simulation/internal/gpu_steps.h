@@ -6,6 +6,7 @@
 #include <spikeforge/simulation/internal/gpu_exchange.h>
 #include <spikeforge/simulation/internal/group_call.h>
 #include <spikeforge/simulation/internal/launch_graph.h>
+#include <spikeforge/simulation/internal/peer_exchange.h>
 #include <spikeforge/simulation/internal/running.h>
 
 #include <cstdint>
@@ -26,7 +27,7 @@ class GpuSteps {
   void run(std::int64_t steps, const at::Tensor& fired, std::int64_t row);
 
   // Steps of a network under way are taken again where ranks had more spikes to tell than there was room for: `keep`
-  // before them, and `goes_back` behind them, which says whether they are to be.
+  // before them, and `goes_back` behind them, which says whether they are to be. Throws c10::Error where a rank is gone.
   void keep();
   bool goes_back();
 
@@ -54,7 +55,9 @@ class GpuSteps {
   kernels::NetworkLaunch launch_;
   kernels::NetworkPlan plan_;
   const jit::LoadedKernel* kernel_ = nullptr;
-  std::unique_ptr<GpuExchange> exchange_;  // null: nothing goes between ranks or areas
+  // How spikes go between ranks or areas; at most one of them is there.
+  std::unique_ptr<PeerExchange> peers_;
+  std::unique_ptr<GpuExchange> exchange_;
   // Short blocks are replays of a graph of many.
   std::unique_ptr<LaunchGraph> graph_;
   at::Tensor fired_in_graph_;  // bool [steps, neurons]

@@ -1,0 +1,33 @@
+// Spikes between ranks whose GPUs write to one another's memory, by the kernel that steps the network.
+#pragma once
+
+#include <spikeforge/kernels/network/arguments.h>
+#include <spikeforge/simulation/internal/running.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+namespace spikeforge::simulation {
+
+class PeerExchange {
+ public:
+  // Null where ranks are on several hosts, their GPUs do not reach one another, or SPIKEFORGE_PEER_MEMORY=0 says so to
+  // one of them. All ranks call it together.
+  static std::unique_ptr<PeerExchange> make(Running& running);
+
+  const network::Peers& peers() const { return peers_; }
+
+  // Throws c10::Error where a rank did not come in time. Waits for the steps that were launched.
+  void check();
+
+ private:
+  PeerExchange(Running& running, SharedMemory memory, std::int64_t room);
+
+  const std::shared_ptr<Ranks> ranks_;
+  const SharedMemory memory_;
+  at::Tensor addresses_, exchanges_, missing_;
+  network::Peers peers_{};
+};
+
+}  // namespace spikeforge::simulation
