@@ -161,6 +161,7 @@ void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {
   shared_ = divided(threads);
   alone_ = divided(1);
   const std::int64_t first = running_.step();
+  const UnderWay under_way(running_);
   for (PlasticConnections& plastic : running_.plastic()) plastic.loaded();
   first_of_block_ = first;
   for (std::int64_t i = 0; i < steps; ++i) {

@@ -19,10 +19,6 @@ std::int64_t power_of_two_from(std::int64_t n) {
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(n)));
 }
 
-std::string steps_in_words(std::int64_t first, std::int64_t steps) {
-  return "steps " + std::to_string(first) + " to " + std::to_string(first + steps - 1);
-}
-
 // Neuron `own` of a rank in the whole network.
 class Numbering {
  public:

@@ -182,11 +182,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> connectivity(const He
 
 // Of all ranks.
 std::int64_t connections(const Held& held) {
-  const std::int64_t own = held->network.build().indices.numel();
-  const std::shared_ptr<Ranks>& ranks = held->network.options().ranks;
-  if (ranks == nullptr) return own;
+  const Running& running = held->network.running();
+  const std::int64_t own = running.matrix().indices.numel();
+  if (running.ranks() == nullptr) return own;
   std::int64_t all = 0;
-  for (const auto& told : told_by_all(*ranks, {own}, held->network.options().device, "the number of connections"))
+  for (const auto& told :
+       told_by_all(*running.ranks(), {Topic::connections, running.number()}, {own}, running.options().device()))
     all += told[0];
   return all;
 }
@@ -198,22 +199,15 @@ std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
   return {running.size(), running.matrix().indices.numel(), running.block(), cost.exchanges, cost.bytes, cost.seconds};
 }
 
-std::tuple<at::Tensor, at::Tensor> gather(const Held& held, const at::Tensor& steps, const at::Tensor& neurons) {
-  Recording all = gathered(held->network, {steps, neurons, {}});
+std::tuple<at::Tensor, at::Tensor> gather(const Held& held, const at::Tensor& steps, const at::Tensor& neurons,
+                                          std::int64_t first_step, std::int64_t step_count) {
+  Recording all = gathered(held->network, {steps, neurons, {}, first_step, step_count});
   return {std::move(all.steps), std::move(all.neurons)};
 }
 
 std::vector<at::Tensor> state(const Held& held) { return held->network.state(); }
 
 void load_state(const Held& held, const Lists& tensors) { held->network.load_state(tensors.vec()); }
-
-// What comes before steps, also before those that a CUDA graph takes: the network is built and as it was. The number
-// of steps so far.
-std::int64_t begin(const Held& held) {
-  const Running& running = held->network.running();
-  running.check_weights();
-  return running.step();
-}
 
 // Whether `simulate` is the fastest way: on a GPU whose steps are operators a graph of them is.
 bool simulates(const Held& held) {
@@ -239,12 +233,24 @@ std::vector<StateProbe> probes(const Held& held, c10::IntArrayRef populations, c
   return asked;
 }
 
-std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>> simulate(const Held& held, std::int64_t steps, bool spikes,
-                                                                     c10::IntArrayRef populations,
-                                                                     const Strings& states, const Lists& neurons) {
+// What comes before steps of several calls: the network is built, as it was, and all ranks are to take them. The number
+// of steps so far.
+std::int64_t begin(const Held& held, std::int64_t steps, bool /*spikes*/, c10::IntArrayRef populations,
+                   const Strings& states, const Lists& neurons) {
+  const Running& running = held->network.running();
+  running.begin(steps, probes(held, populations, states, neurons));
+  return running.step();
+}
+
+// And the number of steps before.
+std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>, std::int64_t> simulate(const Held& held, std::int64_t steps,
+                                                                                   bool spikes,
+                                                                                   c10::IntArrayRef populations,
+                                                                                   const Strings& states,
+                                                                                   const Lists& neurons) {
   Recording recording =
       spikeforge::simulate(held->network, steps, {spikes, probes(held, populations, states, neurons)});
-  return {std::move(recording.steps), std::move(recording.neurons), std::move(recording.states)};
+  return {std::move(recording.steps), std::move(recording.neurons), std::move(recording.states), recording.first_step};
 }
 
 // What `advance` records into from here on.
@@ -304,14 +310,16 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), libr
   define("connectivity", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)",
          TORCH_FN(Alone<connectivity>::call));
   define("share", ") -> (int, int, int, int, int, float)", TORCH_FN(Alone<share>::call));
-  define("gather", ", Tensor steps, Tensor neurons) -> (Tensor steps, Tensor neurons)", TORCH_FN(Alone<gather>::call));
+  define("gather", ", Tensor steps, Tensor neurons, int first_step, int step_count) -> (Tensor steps, Tensor neurons)",
+         TORCH_FN(Alone<gather>::call));
   define("state", ") -> Tensor[]", TORCH_FN(Alone<state>::call));
   define("load_state", ", Tensor[] tensors) -> ()", TORCH_FN(Alone<load_state>::call));
   define("connections", ") -> int", TORCH_FN(Alone<connections>::call));
-  define("begin", ") -> int", TORCH_FN(Alone<begin>::call));
   define("simulates", ") -> bool", TORCH_FN(Alone<simulates>::call));
   const char* const recorded = ", int steps, bool spikes, int[] populations, str[] states, Tensor[] neurons) -> ";
-  define("simulate", (std::string(recorded) + "(Tensor steps, Tensor neurons, Tensor[] states)").c_str(),
+  define("begin", (std::string(recorded) + "int").c_str(), TORCH_FN(Alone<begin>::call));
+  define("simulate",
+         (std::string(recorded) + "(Tensor steps, Tensor neurons, Tensor[] states, int first_step)").c_str(),
          TORCH_FN(Alone<simulate>::call));
   define("record", (std::string(recorded) + "(Tensor fired, Tensor[] states)").c_str(), TORCH_FN(Alone<record>::call));
   define("in_whole", ", Tensor neurons, Tensor[] states) -> (Tensor neurons, Tensor[] states)",

@@ -1,7 +1,7 @@
 #include <spikeforge/ops/common/checks.h>
 #include <spikeforge/ops/common/text_call.h>
+#include <spikeforge/simulation/internal/alike.h>
 #include <spikeforge/simulation/internal/description.h>
-#include <spikeforge/simulation/internal/digest.h>
 #include <spikeforge/simulation/internal/running.h>
 #include <spikeforge/simulation/internal/undifferentiated.h>
 #include <spikeforge/simulation/network.h>
@@ -241,6 +241,7 @@ std::size_t Network::project(const Population& sources, const Population& target
 Learned Network::learned(std::size_t projection) {
   const simulation::Undifferentiated mode;
   Running& now = running();
+  now.check_is_whole();
   TORCH_CHECK_VALUE(projection < now.plastic().size(), "Network: ", now.plastic().size(),
                     " projections learn, so that there is no number ", projection);
   return now.plastic()[projection].learned(now.step());
@@ -293,8 +294,8 @@ void Network::inject(const Population& targets, const PerNeuron& current, const 
 Running& Network::running() {
   const simulation::Undifferentiated mode;
   if (running_ == nullptr) {
-    if (description_->ranks() > 1) simulation::check_alike(*description_);
-    running_ = std::make_unique<Running>(*description_);
+    const std::int64_t number = description_->ranks() > 1 ? simulation::check_alike(*description_) : 0;
+    running_ = std::make_unique<Running>(*description_, number);
   }
   return *running_;
 }

@@ -93,6 +93,8 @@ struct Learned {
   std::vector<std::pair<std::string, at::Tensor>> traces;  // [sources] or [targets] each
 };
 
+struct Recording;
+
 class SPIKEFORGE_API Network {
  public:
   explicit Network(const NetworkOptions& options = {});
@@ -151,12 +153,14 @@ class SPIKEFORGE_API Network {
   // this one does, on any number of ranks. Copies, and builds the network. load_state throws ValueError for other sizes
   // or types, and for a number of steps that is none.
   std::vector<at::Tensor> state();
-  void load_state(at::TensorList state);
+  void load_state(at::TensorList state);  // the same on all ranks
 
   // The tensors of a network under way; builds it. For what is written by steps, not for users.
   simulation::Running& running();
 
  private:
+  friend SPIKEFORGE_API Recording gathered(const Network& network, const Recording& own);
+
   std::unique_ptr<simulation::Description> description_;
   std::unique_ptr<simulation::Running> running_;
 };
@@ -178,16 +182,18 @@ struct Recording {
                                    // ranks those of this one's neurons
   std::vector<at::Tensor> states;  // [steps of the call, neurons chosen] for each probe, after each step; the same on
                                    // all ranks
+  std::int64_t first_step = 0, step_count = 0;  // of the call
 
   // Steps and neurons of a population, whose first neuron is 0 then.
   SPIKEFORGE_API std::pair<at::Tensor, at::Tensor> of(const Population& population) const;
 };
 
 // Steps a network on, from where the last call left it. Throws ValueError for negative steps, and for a state or a
-// neuron that is not there; c10::Error where the ranks that share it do not call the same, or one is gone.
+// neuron that is not there; c10::Error where the ranks that share it do not call the same, or one is gone. What is
+// thrown in the middle of a step leaves a network that load_state alone makes whole; other calls throw c10::Error then.
 SPIKEFORGE_API Recording simulate(Network& network, std::int64_t steps, const SimulateOptions& options = {});
 
-// What all ranks recorded, on all of them.
+// What all ranks recorded in the same call, on all of them. Throws ValueError where it was not the same.
 SPIKEFORGE_API Recording gathered(const Network& network, const Recording& own);
 
 }  // namespace spikeforge

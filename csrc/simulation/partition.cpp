@@ -20,6 +20,14 @@ std::map<std::string, std::int64_t> areas_of(const Description& description) {
   return areas;
 }
 
+// Of neurons that are dealt one each to ranks `from`, from + 1, ..., and 0 again after the last: how many those before
+// `rank` get. A population's that are left over of equal shares go on where the last's ended, so that ranks differ by
+// one neuron at most.
+std::int64_t dealt_before(std::int64_t rank, std::int64_t from, std::int64_t neurons, std::int64_t ranks) {
+  const std::int64_t end = from + neurons, again = std::max<std::int64_t>(end - ranks, 0);
+  return std::min(rank, again) + std::max<std::int64_t>(std::min(rank, end) - from, 0);
+}
+
 }  // namespace
 
 std::vector<Slice> slices_of(const Description& description, std::int64_t rank, std::int64_t ranks) {
@@ -30,14 +38,22 @@ std::vector<Slice> slices_of(const Description& description, std::int64_t rank, 
   TORCH_CHECK_VALUE(!all_in_areas || count == 0 || count >= ranks, "Network: ", ranks, " ranks share a network of ",
                     count, " areas, each of which is one rank's: give it as many areas, or fewer ranks");
   std::vector<Slice> slices;
-  std::int64_t first = 0;
+  std::int64_t first = 0, dealt = 0;
   for (std::size_t i = 0; i < description.populations.size(); ++i) {
     const Population& p = description.populations[i];
     const std::string& area = description.neurons[i].area;
-    Slice slice{p.begin + p.size() * rank / ranks, p.begin + p.size() * (rank + 1) / ranks, first};
-    if (!area.empty()) {
-      const bool is_own = areas.at(area) * ranks / count == rank;
-      slice = {p.begin, is_own ? p.end : p.begin, first};
+    Slice slice{.first = first};
+    if (area.empty()) {
+      const std::int64_t left_over = p.size() % ranks;
+      const auto begin = [&](std::int64_t of) {
+        return p.begin + p.size() / ranks * of + dealt_before(of, dealt, left_over, ranks);
+      };
+      slice.begin = begin(rank);
+      slice.end = begin(rank + 1);
+      dealt = (dealt + left_over) % ranks;
+    } else {
+      slice.begin = p.begin;
+      slice.end = areas.at(area) * ranks / count == rank ? p.end : p.begin;
     }
     first += slice.size();
     slices.push_back(slice);

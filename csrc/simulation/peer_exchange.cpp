@@ -28,8 +28,9 @@ std::int64_t number_of_host() {
 }
 
 // Whether all ranks say the same, and none a negative number.
-bool agree(Ranks& ranks, std::int64_t own, c10::Device device) {
-  const auto told = told_by_all(ranks, {own}, device, "whether GPUs share memory");
+bool agree(const Running& running, std::int64_t own) {
+  const auto told =
+      told_by_all(*running.ranks(), {Topic::shared_memory, running.number()}, {own}, running.options().device());
   return own >= 0 && std::ranges::all_of(told, [&](const auto& rank) { return rank[0] == own; });
 }
 
@@ -44,10 +45,10 @@ std::unique_ptr<PeerExchange> PeerExchange::make(Running& running) {
   Ranks& ranks = *running.shared_by();
   const c10::Device device = running.options().device();
   const bool wanted = environment("SPIKEFORGE_PEER_MEMORY") != "0" && ranks.size() <= network::most_peers;
-  if (!agree(ranks, wanted ? number_of_host() : -1, device)) return nullptr;
+  if (!agree(running, wanted ? number_of_host() : -1)) return nullptr;
   const std::int64_t room = running.exchange().most_neurons();
   SharedMemory memory = ranks.share_memory(bytes_of(ranks.size(), room), device);
-  if (!agree(ranks, memory.of_rank.empty() ? -1 : 0, device)) return nullptr;
+  if (!agree(running, memory.of_rank.empty() ? -1 : 0)) return nullptr;
   return std::unique_ptr<PeerExchange>(new PeerExchange(running, std::move(memory), room));
 }
 

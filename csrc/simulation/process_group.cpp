@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/symm_mem/SymmetricMemory.hpp>
 
 #include <exception>
+#include <string_view>
 #include <utility>
 #include <vector>
 #endif
@@ -26,13 +27,7 @@ class ProcessGroupRanks : public Ranks {
   std::int64_t size() const override { return group_->getSize(); }
 
   void all_gather(const at::Tensor& own, const at::Tensor& all) override {
-    std::vector<at::Tensor> from{own.view(-1)}, to{all.view(-1)};
-    c10d::AllgatherOptions options;
-    options.asyncOp = false;  // on the current stream
-    // A group that is written in Python has the second alone.
-    const auto work = own.is_cuda() ? group_->_allgather_base(to[0], from[0], options)
-                                    : group_->allgather_into_tensor_coalesced(to, from, options);
-    if (work) work->wait();
+    if (const auto work = gather(own.view(-1), all.view(-1))) work->wait();
   }
 
   SharedMemory share_memory(std::int64_t bytes, c10::Device device) override {
@@ -58,7 +53,24 @@ class ProcessGroupRanks : public Ranks {
   }
 
  private:
+  // On the CPU a group that is written in Python has the coalesced form alone, and one that torch checks calls of
+  // (TORCH_DISTRIBUTED_DEBUG=DETAIL) the other.
+  c10::intrusive_ptr<c10d::Work> gather(at::Tensor own, at::Tensor all) {
+    c10d::AllgatherOptions options;
+    options.asyncOp = false;  // on the current stream
+    if (own.is_cuda() || !has_coalesced_) return group_->_allgather_base(all, own, options);
+    try {
+      std::vector<at::Tensor> from{own}, to{all};
+      return group_->allgather_into_tensor_coalesced(to, from, options);
+    } catch (const c10::Error& error) {
+      has_coalesced_ = std::string_view(error.what()).find("does not support") == std::string_view::npos;
+      if (has_coalesced_) throw;
+    }
+    return gather(std::move(own), std::move(all));
+  }
+
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  bool has_coalesced_ = true;
 };
 
 }  // namespace

@@ -17,6 +17,7 @@ Recorder::Recorder(Running& running, std::int64_t steps, bool spikes, std::vecto
 }
 
 void Recorder::run(std::int64_t steps) {
+  const UnderWay under_way(running_);
   for (std::int64_t i = 0; i < steps; ++i) {
     const at::Tensor& spikes = running_.advance();
     if (fired_.size(0) != 0) {
@@ -34,7 +35,8 @@ Recording in_whole(const Running& running, const std::vector<Probe>& probes, Rec
   if (!running.partition().is_whole())
     own.neurons = running.partition().numbers().to(own.neurons.device()).index_select(0, own.neurons);
   for (std::size_t k = 0; running.ranks() != nullptr && k < probes.size(); ++k)
-    own.states[k] = joined(*running.ranks(), own.states[k], probes[k].places, probes[k].asked, "recorded states");
+    own.states[k] = joined(*running.ranks(), {Topic::recorded_states, running.number()}, own.states[k],
+                           probes[k].places, probes[k].asked);
   return own;
 }
 

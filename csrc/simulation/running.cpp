@@ -1,6 +1,7 @@
 #include <spikeforge/neuron/random.h>
 #include <spikeforge/ops/event.h>
 #include <spikeforge/simulation/internal/cpu_steps.h>
+#include <spikeforge/simulation/internal/digest.h>
 #include <spikeforge/simulation/internal/gpu_steps.h>
 #include <spikeforge/simulation/internal/near_first.h>
 #include <spikeforge/simulation/internal/plastic_operators.h>
@@ -65,9 +66,10 @@ at::Tensor gathered(const std::vector<PerNeuron>& values, const std::vector<std:
 
 }  // namespace
 
-Running::Running(const Description& description)
+Running::Running(const Description& description, std::int64_t number)
     : partition_(description),
       ranks_(description.ranks() > 1 ? description.options.ranks : nullptr),
+      number_(number),
       populations_(description.populations),
       deterministic_(description.options.deterministic),
       size_(partition_.size()),
@@ -193,9 +195,9 @@ struct Extent {
     exponent = above;
   }
 
-  void join(const Extent& own, Ranks& ranks, c10::Device device) {
-    const auto told = told_by_all(ranks, {own.least, own.least_between, own.most, own.connections, own.exponent},
-                                  device, "the delays");
+  void join(const Extent& own, Ranks& ranks, std::int64_t network, c10::Device device) {
+    const auto told = told_by_all(ranks, {Topic::delays, network},
+                                  {own.least, own.least_between, own.most, own.connections, own.exponent}, device);
     connections = 0;
     for (const std::vector<std::int64_t>& rank : told) {
       least = std::min(least, rank[0]);
@@ -218,7 +220,7 @@ void Running::make_rings(const Description& description) {
   const bool has_between = matrix_.indptr.numel() - 1 > size_;
   const Extent own(matrix_, has_between ? matrix_.indptr[size_].item<std::int64_t>() : matrix_.indices.numel());
   Extent all = own;
-  if (ranks_ != nullptr) all.join(own, *ranks_, description.options.device);
+  if (ranks_ != nullptr) all.join(own, *ranks_, number_, description.options.device);
   TORCH_CHECK_VALUE(all.least >= 1, "Network: a delay must be at least 1 step, but one is ", all.least);
   if (own.connections > 0)
     doublings_ = bits_of(all.connections) - bits_of(own.connections) + static_cast<int>(all.exponent - own.exponent);
@@ -361,10 +363,57 @@ void Running::check_weights() const {
                     "Network: the weights of a built network may be written, but not resized");
 }
 
+void Running::check_is_whole() const {
+  TORCH_CHECK(is_whole_,
+              "Network: an earlier call failed in the middle of its steps, so that this network's state is that of no "
+              "step: load one, or make the network anew");
+}
+
+namespace {
+
+std::int64_t digest_of(const std::vector<StateProbe>& recorded) {
+  Digest digest;
+  for (const StateProbe& probe : recorded) {
+    digest.add(probe.population.begin).add(probe.state).add(std::ssize(probe.neurons));
+    for (const std::int64_t neuron : probe.neurons) digest.add(neuron);
+  }
+  return digest.sum();
+}
+
+}  // namespace
+
+std::vector<Probe> Running::begin(std::int64_t steps, const std::vector<StateProbe>& recorded) const {
+  check_is_whole();
+  check_weights();
+  std::vector<Probe> probes;
+  for (const StateProbe& asked : recorded) probes.push_back(probe(asked));
+  if (ranks_ == nullptr) return probes;
+  const auto told =
+      told_by_all(*ranks_, {Topic::simulate, number_}, {step(), steps, digest_of(recorded)}, buffer_.device());
+  const std::vector<std::int64_t>& first = told[0];
+  for (std::size_t rank = 1; rank < told.size(); ++rank) {
+    const std::vector<std::int64_t>& theirs = told[rank];
+    TORCH_CHECK(theirs[0] == first[0] && theirs[1] == first[1], "Network: rank ", rank, " of ", told.size(),
+                " simulates ", steps_in_words(theirs[0], theirs[1]), ", but rank 0 ",
+                steps_in_words(first[0], first[1]), ": all ranks must make the same calls");
+    TORCH_CHECK(theirs[2] == first[2], "Network: rank ", rank, " of ", told.size(),
+                " records other states than rank 0: all ranks must make the same calls");
+  }
+  return probes;
+}
+
 std::vector<at::Tensor> Running::state() const {
+  check_is_whole();
+  const Notice notice{Topic::state, number_};
+  if (ranks_ != nullptr) {
+    const auto told = told_by_all(*ranks_, notice, {step()}, buffer_.device());
+    for (std::size_t rank = 1; rank < told.size(); ++rank)
+      TORCH_CHECK(told[rank][0] == told[0][0], "Network: rank ", rank, " of ", told.size(), " is at step ",
+                  told[rank][0], ", but rank 0 at step ", told[0][0], ": they have no state together");
+  }
   std::vector<at::Tensor> copies;
   for (const Changing& c : changing())
-    copies.push_back(ranks_ != nullptr && c.places.defined() ? joined(*ranks_, c.tensor, c.places, c.whole, "the state")
+    copies.push_back(ranks_ != nullptr && c.places.defined() ? joined(*ranks_, notice, c.tensor, c.places, c.whole)
                                                              : c.tensor.clone());
   return copies;
 }
@@ -384,15 +433,42 @@ void Running::load_state(at::TensorList state) {
     fits = state[i].defined() && state[i].sizes() == c10::IntArrayRef(sizes) &&
            state[i].scalar_type() == own[i].tensor.scalar_type();
   }
-  TORCH_CHECK_VALUE(fits, "Network: this is the state of another network: its sizes or types are others");
   constexpr std::int64_t most_steps = std::int64_t{1} << 62;
-  const auto step = state[1].item<std::int64_t>();
-  TORCH_CHECK_VALUE(0 <= step && step < most_steps, "Network: a state's step must be from 0 to 2^62, but is ", step);
+  const std::int64_t step = fits ? state[1].item<std::int64_t>() : 0;
+  const bool is_step = 0 <= step && step < most_steps;
+  bool all_are_whole = is_whole_;
+  if (ranks_ != nullptr) {
+    Digest digest;
+    for (std::size_t i = 0; fits && i < state.size(); ++i) digest.add(state[i]);
+    const auto told = told_by_all(*ranks_, {Topic::load_state, number_},
+                                  {fits && is_step ? 1 : 0, step, digest.sum(), is_whole_ ? 1 : 0}, buffer_.device());
+    for (std::size_t rank = 0; fits && is_step && rank < told.size(); ++rank) {
+      const std::vector<std::int64_t>&theirs = told[rank], &first = told[0];
+      TORCH_CHECK_VALUE(theirs[0] == 1, "Network: rank ", rank, " of ", told.size(),
+                        " was given a state that it cannot load");
+      TORCH_CHECK_VALUE(theirs[1] == first[1], "Network: rank ", rank, " of ", told.size(), " loads a state of step ",
+                        theirs[1], ", but rank 0 one of step ", first[1]);
+      TORCH_CHECK_VALUE(theirs[2] == first[2], "Network: rank ", rank, " of ", told.size(),
+                        " loads other numbers than rank 0, of the same step");
+    }
+    for (const std::vector<std::int64_t>& theirs : told) all_are_whole = all_are_whole && theirs[3] == 1;
+  }
+  TORCH_CHECK_VALUE(fits, "Network: this is the state of another network: its sizes or types are others");
+  TORCH_CHECK_VALUE(is_step, "Network: a state's step must be from 0 to 2^62, but is ", step);
+  if (!all_are_whole) forget_exchanges();
   for (std::size_t i = 0; i < own.size(); ++i) {
     const at::Tensor& places = own[i].places;
     const bool is_part = ranks_ != nullptr && places.defined();
     own[i].tensor.copy_(is_part ? state[i].index_select(-1, places.to(state[i].device())) : state[i]);
   }
+  is_whole_ = true;
+}
+
+// Where a call failed on some rank, what they keep of exchanges may have come to differ. All of them call it.
+void Running::forget_exchanges() {
+  cpu_steps_ = nullptr;
+  gpu_steps_.reset();
+  if (exchange_) exchange_->forget();
 }
 
 void Running::arrive(std::int64_t step) {

@@ -7,9 +7,9 @@
 #include <spikeforge/simulation/network.h>
 
 #include <ATen/ops/arange.h>
-#include <ATen/ops/argsort.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/sort.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
@@ -41,8 +41,9 @@ Recording on_cpu(Running& running, std::int64_t steps, bool spikes, std::vector<
   SpikeList list;
   CpuRecord record{.spikes = spikes ? &list : nullptr, .probes = std::move(probes), .states = {}};
   record.states = states_of(running, steps, record.probes);
+  const std::int64_t first = running.step();
   running.cpu_steps().run(steps, record);
-  return {tensor_of(list.steps), tensor_of(list.neurons), std::move(record.states)};
+  return {tensor_of(list.steps), tensor_of(list.neurons), std::move(record.states), first};
 }
 
 // Of steps on a GPU, which are listed behind each piece of them.
@@ -63,7 +64,7 @@ class GpuRecord {
 
   std::vector<at::Tensor>& states() { return states_; }
 
-  Recording take() { return {at::cat(when_), at::cat(who_), std::move(states_)}; }
+  Recording take() { return {at::cat(when_), at::cat(who_), std::move(states_), first_}; }
 
  private:
   const std::int64_t first_;
@@ -96,6 +97,7 @@ Recording by_one_kernel(Running& running, std::int64_t steps, bool spikes, std::
   GpuSteps& walk = *running.gpu_steps();
   walk.record(probes, record.states());
   const std::int64_t most = steps_of_a_launch(running, walk.at_once());
+  const UnderWay under_way(running);
   const at::Tensor fired =
       spikes ? at::empty({std::min(steps, most), running.size()}, running.options().dtype(at::kBool)) : at::Tensor();
   for (std::int64_t done = 0; done < steps;) {
@@ -117,33 +119,51 @@ Recording simulate(Network& network, std::int64_t steps, const SimulateOptions& 
   TORCH_CHECK_VALUE(steps >= 0, "simulate: steps must not be negative, but is ", steps);
   const simulation::Undifferentiated mode;
   simulation::Running& running = network.running();
-  running.check_weights();
-  std::vector<simulation::Probe> probes;
-  for (const StateProbe& asked : options.states) probes.push_back(running.probe(asked));
+  const std::vector<simulation::Probe> probes = running.begin(steps, options.states);
   // Operators note their kernels where a pack is recorded.
   const bool is_on_cpu = running.options().device().is_cpu() && jit::recorder() == nullptr;
   const auto by = is_on_cpu                        ? simulation::on_cpu
                   : running.gpu_steps() != nullptr ? simulation::by_one_kernel
                                                    : simulation::by_operators;
-  return simulation::in_whole(running, probes, by(running, steps, options.spikes, probes));
+  Recording recording = simulation::in_whole(running, probes, by(running, steps, options.spikes, probes));
+  recording.step_count = steps;
+  return recording;
 }
 
 Recording gathered(const Network& network, const Recording& own) {
   const std::shared_ptr<Ranks>& ranks = network.options().ranks;
   if (ranks == nullptr || ranks->size() == 1) return own;
   const simulation::Undifferentiated mode;
-  const std::int64_t count = own.steps.numel(), rank = ranks->rank();
-  const auto told = simulation::told_by_all(*ranks, {count}, own.steps.device(), "recorded spikes");
+  const c10::Device device = network.options().device;
+  const simulation::Notice notice{simulation::Topic::gather,
+                                  network.running_ == nullptr ? 0 : network.running_->number()};
+  const auto are_numbers = [](const at::Tensor& t) {
+    return t.defined() && t.scalar_type() == at::kLong && t.dim() == 1;
+  };
+  const bool is_recording =
+      are_numbers(own.steps) && are_numbers(own.neurons) && own.steps.numel() == own.neurons.numel();
+  const std::int64_t count = is_recording ? own.steps.numel() : -1, rank = ranks->rank();
+  const auto told = simulation::told_by_all(*ranks, notice, {count, own.first_step, own.step_count}, device);
   std::int64_t before = 0, all = 0;
   for (std::int64_t r = 0; r < ranks->size(); ++r) {
-    before += r < rank ? told[static_cast<std::size_t>(r)][0] : 0;
-    all += told[static_cast<std::size_t>(r)][0];
+    const std::vector<std::int64_t>&theirs = told[static_cast<std::size_t>(r)], &first = told[0];
+    TORCH_CHECK_VALUE(theirs[0] >= 0, "gather: steps and neurons must be int64 [spikes], but rank ", r, "'s are not");
+    TORCH_CHECK_VALUE(theirs[1] == first[1] && theirs[2] == first[2], "gather: rank ", r, " of ", ranks->size(),
+                      " recorded ", simulation::steps_in_words(theirs[1], theirs[2]), ", but rank 0 ",
+                      simulation::steps_in_words(first[1], first[2]), ": all ranks must gather the same recording");
+    before += r < rank ? theirs[0] : 0;
+    all += theirs[0];
   }
   const at::Tensor places = at::arange(before, before + count, at::kLong);
   const at::Tensor spikes =
-      simulation::joined(*ranks, at::stack({own.steps, own.neurons}), places, all, "recorded spikes");
-  const at::Tensor order = at::argsort(spikes[0].mul(std::max<std::int64_t>(network.size(), 1)).add_(spikes[1]));
-  return {spikes[0].index_select(0, order), spikes[1].index_select(0, order), own.states};
+      simulation::joined(*ranks, notice, at::stack({own.steps, own.neurons}).to(device), places, all);
+  const auto sorted = at::sort(spikes[0].mul(std::max<std::int64_t>(network.size(), 1)).add_(spikes[1]));
+  TORCH_CHECK_VALUE(all < 2 || std::get<0>(sorted).diff().all().item<bool>(),
+                    "gather: ranks have the same spikes: was this recording gathered before?");
+  const auto in_order = [&](const at::Tensor& t) {
+    return t.index_select(0, std::get<1>(sorted)).to(own.steps.device());
+  };
+  return {in_order(spikes[0]), in_order(spikes[1]), own.states, own.first_step, own.step_count};
 }
 
 std::pair<at::Tensor, at::Tensor> Recording::of(const Population& population) const {

@@ -138,7 +138,12 @@ def main():
     )
     own = network.share()
     built = time.perf_counter() - begun
-    say(f"{network.size} neurons; {own.neurons} of them and {own.connections} synapses on rank 0: drawn in {built:.1f} s")
+    synapses = own.connections
+    if group:
+        of_all = torch.tensor(synapses, device=device)
+        torch.distributed.all_reduce(of_all)
+        synapses = of_all.item()
+    say(f"{network.size} neurons and {synapses} synapses; {own.neurons} and {own.connections} of them on rank 0: drawn in {built:.1f} s")
 
     first = round(options.warm_up / microcircuit.DT)
     steps = round(options.milliseconds / microcircuit.DT)
@@ -166,7 +171,7 @@ def main():
     if options.json:
         figures = {
             "scale": options.scale, "drive": options.drive, "seed": options.seed, "milliseconds": options.milliseconds,
-            "areas": options.areas, "synapses": own.connections, "seconds_to_draw": built, "seconds": spent,
+            "areas": options.areas, "synapses": synapses, "seconds_to_draw": built, "seconds": spent,
             "populations": {row["name"]: {key: float(row[key].mean()) for key in ("rates", "irregularity", "correlations")} for row in told},
         }
         options.json.write_text(json.dumps(figures, indent=2) + "\n")

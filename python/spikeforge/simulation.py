@@ -82,11 +82,13 @@ class Recording:
         steps, neurons: int64 [spikes], in the order of steps: when each spike was, and whose. Of a network with a group those of
             the neurons that this process has; :meth:`Network.gather` gives all.
         states: a tensor [steps of the call, neurons chosen] for each (population, state, neurons) asked for; on all processes.
+        span: the steps of the call.
     """
 
     steps: Tensor
     neurons: Tensor
     states: list[Tensor]
+    span: range = range(0)
 
     def of(self, population: Population) -> tuple[Tensor, Tensor]:
         """Steps and neurons of a population, whose first neuron is 0 then."""
@@ -100,8 +102,8 @@ class Share:
 
     Attributes:
         neurons, connections: how many are its own; connections are those onto its neurons.
-        block: steps between two exchanges of spikes: the shortest delay of a connection between processes or areas; 0 where there
-            is none.
+        block: steps between two exchanges of spikes: the shortest delay of a connection between processes or areas, at most 1024; 0
+            where no projection goes there.
         exchanges, bytes, seconds: how often it told its spikes, with how many bytes, and how long that took, waiting for the
             others included (on the CPU).
     """
@@ -290,8 +292,13 @@ class Network:
         return Share(*_CPP.share(self._held))
 
     def gather(self, recording: Recording) -> Recording:
-        """What the processes of the group recorded in the same call of :func:`simulate`, on all of them."""
-        return Recording(*_CPP.gather(self._held, recording.steps, recording.neurons), recording.states)
+        """What the processes of the group recorded in the same call of :func:`simulate`, on all of them.
+
+        Raises:
+            ValueError: where it was not the same call, and for what was gathered before.
+        """
+        span = recording.span
+        return Recording(*_CPP.gather(self._held, recording.steps, recording.neurons, span.start, len(span)), recording.states, span)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes in a step, and what the network is: with it the same network goes on as this one does.
@@ -305,16 +312,27 @@ class Network:
         """Goes on where the network of :meth:`state_dict` was, which has the same populations, projections and seed.
 
         Raises:
-            ValueError: for the state of another network, and for what is none.
+            ValueError: for the state of another network, for what is none, and where processes of a group load different ones.
         """
+        wrong = self._why_not(state, self._fingerprint())
+        try:
+            _CPP.load_state(self._held, [] if wrong else list(state["tensors"]))  # which tells other processes
+        except ValueError:
+            if wrong:
+                raise ValueError(wrong) from None
+            raise
+
+    @staticmethod
+    def _why_not(state: Any, own: Mapping[str, Any]) -> str:
+        """What is wrong with a state; empty where nothing is."""
         for key in ("tensors", "network"):
             if not isinstance(state, Mapping) or key not in state:
-                raise ValueError(f"Network: a state is what state_dict() gives, but this one has no {key!r}")
-        own, given = self._fingerprint(), state["network"]
+                return f"Network: a state is what state_dict() gives, but this one has no {key!r}"
+        given = state["network"]
         for key, value in own.items():
             if key not in given or given[key] != value:
-                raise ValueError(f"Network: this is the state of another network: its {_first_difference(key, given.get(key), value)}")
-        _CPP.load_state(self._held, list(state["tensors"]))
+                return f"Network: this is the state of another network: its {_first_difference(key, given.get(key), value)}"
+        return ""
 
     def _fingerprint(self) -> dict[str, Any]:
         return {
@@ -440,7 +458,8 @@ def simulate(
     On a GPU one kernel walks over many steps. Where the network is deterministic or learns (or has more kinds of neuron than the GPU
     has multiprocessors, or more than four drives of the same input) the steps are replays of a CUDA graph, which is captured once
     for what is recorded and kept. An interrupt comes between pieces of half a second or 1000 steps (20 of a graph): the network stands
-    after the last whole piece then.
+    after the last whole piece then, on all processes of a group. Where a step itself fails, what was caught leaves a network that
+    :meth:`Network.load_state_dict` alone makes whole again.
 
     Args:
         spikes: whether they are recorded.
@@ -450,7 +469,8 @@ def simulate(
     Raises:
         ValueError: for a state or a neuron that is not there, and negative steps.
         TypeError: for neurons that are no whole numbers, such as a mask.
-        RuntimeError: where another thread is using the network.
+        RuntimeError: where another thread is using the network, where processes of a group make different calls or one is gone, and
+            after a call that failed in the middle of a step.
     """
     if steps < 0:
         raise ValueError(f"simulate: steps must not be negative, but is {steps}")
@@ -458,7 +478,7 @@ def simulate(
     asked: Asked = (spikes, [network._number(each[0]) for each in states], [each[1] for each in states], neurons)
     with network._alone():
         pieces = _by_pieces(network, steps, asked, progress) if _CPP.simulates(network._held) else _by_graph(network, steps, asked)
-        recorded, begun, done = [], time.perf_counter(), 0
+        recorded, begun, done, span = [], time.perf_counter(), 0, range(0)
         kept: list[Tensor] = []  # states of all steps: those of a piece are copied there, so that none are twice in memory
         for count, piece in pieces:
             if not kept:
@@ -466,11 +486,12 @@ def simulate(
             for whole, part in zip(kept, piece.states):
                 whole[done : done + count] = part
             recorded.append((piece.steps, piece.neurons))
+            span = range(span.start if done else piece.span.start, piece.span.stop)
             done += count
             if progress and done:
                 _show(done, steps, time.perf_counter() - begun)
         when, who = (torch.cat(each) for each in zip(*recorded))
-        return Recording(when, who, kept)
+        return Recording(when, who, kept, span)
 
 
 def _by_pieces(network: Network, steps: int, asked: Asked, progress: bool):
@@ -481,41 +502,51 @@ def _by_pieces(network: Network, steps: int, asked: Asked, progress: bool):
     is_shown = progress and sys.stderr.isatty() and network.device.type == "cpu"
     most = STEPS_OF_PROGRESS if is_shown else STEPS_UNINTERRUPTED
     at_once, done = most if network.device.type == "cuda" else min(most, STEPS_OF_PROGRESS), 0
-    _CPP.begin(network._held)
+    _CPP.begin(network._held, steps, *asked)
     while done < max(steps, 1):
         count = min(at_once, steps - done)
         begun = time.perf_counter()
-        yield count, Recording(*_CPP.simulate(network._held, count, *asked))
+        yield count, _piece(network, count, asked)
         done += max(count, 1)
         spent = time.perf_counter() - begun
         at_once = max(1, min(most, round(at_once * SECONDS_UNINTERRUPTED / max(spent, 1e-6))))
 
 
 def _by_equal_pieces(network: Network, steps: int, asked: Asked):
-    _CPP.begin(network._held)
+    if steps > STEPS_UNINTERRUPTED:  # all of which are compared; else the piece is
+        _CPP.begin(network._held, steps, *asked)
     for done in range(0, max(steps, 1), STEPS_UNINTERRUPTED):
         count = min(STEPS_UNINTERRUPTED, steps - done)
-        yield count, Recording(*_CPP.simulate(network._held, count, *asked))
+        yield count, _piece(network, count, asked)
+
+
+def _piece(network: Network, steps: int, asked: Asked) -> Recording:
+    *recorded, first = _CPP.simulate(network._held, steps, *asked)
+    return Recording(*recorded, range(first, first + steps))
 
 
 @torch.no_grad()
 def _by_graph(network: Network, steps: int, asked: Asked):
-    first = _CPP.begin(network._held)
+    first = _CPP.begin(network._held, steps, *asked)
     if network._captured is None or not network._captured.is_of(asked):
         network._captured = Captured(network, asked)
     captured = network._captured
     nothing = torch.zeros(0, dtype=torch.int64, device=network.device)
 
-    def recorded(step: Tensor, neuron: Tensor, count: int) -> Recording:
+    def recorded(step: Tensor, neuron: Tensor, done: int, count: int) -> Recording:
         states = [t[:count].clone() for t in captured.states]
-        return Recording(step, neuron, states) if network.group is None else Recording(step, *_CPP.in_whole(network._held, neuron, states))
+        if network.group is not None:
+            neuron, states = _CPP.in_whole(network._held, neuron, states)
+        return Recording(step, neuron, states, range(first + done, first + done + count))
 
-    yield 0, recorded(nothing, nothing, 0)
+    yield 0, recorded(nothing, nothing, 0, 0)
     for done in range(0, steps, STEPS_AT_ONCE):
         count = min(STEPS_AT_ONCE, steps - done)
+        if network.group is not None:  # of which an interrupt may have stopped one
+            _CPP.begin(network._held, count, *asked)
         captured.run(count)
         step, neuron = captured.fired[:count].nonzero().unbind(1)
-        yield count, recorded(step + (first + done), neuron, count)
+        yield count, recorded(step + (first + done), neuron, done, count)
 
 
 def _show(done: int, steps: int, seconds: float) -> None:

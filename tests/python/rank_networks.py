@@ -2,7 +2,9 @@
 
 import datetime
 import os
+import signal
 import sys
+import threading
 
 import torch
 
@@ -24,10 +26,10 @@ NOISY = "neuron noisy(x; v) { h = 0.9 * v + x + 0.05 * normal(); s = spike(h - 1
 STEPS = 90
 
 
-def split(group=None, device="cpu", dtype=torch.float32, seed=3, deterministic=False, noisy=True):
+def split(group=None, device="cpu", dtype=torch.float32, seed=3, deterministic=False, noisy=True, leak=0.9):
     """Populations that all ranks have a share of: two inputs, every rule, drives that overlap, neurons that draw."""
     made = spikeforge.Network(seed=seed, dtype=dtype, device=device, group=group, deterministic=deterministic)
-    a = made.populate("a", 61, LIF, states={"v": torch.linspace(0, 0.9, 61)}, leak=0.9)
+    a = made.populate("a", 61, LIF, states={"v": torch.linspace(0, 0.9, 61)}, leak=leak)
     b = made.populate("b", 26, LIF, leak=torch.linspace(0.8, 0.95, 26))
     c = made.populate("c", 15, TWO_INPUTS)
     d = made.populate("d", 37, NOISY if noisy else LIF.replace("lif", "other"), **({} if noisy else {"leak": 0.9}))
@@ -82,6 +84,25 @@ def exact(group=None, device="cpu", areas=True):
         made.drive(populations[k], 0.5, weight=0.25)
     for k in range(4):
         made.project(populations[k - 1], populations[k], rules.fixed_total(9000), weight=1 / 64, delay=rules.uniform(8 if areas else 1, 12))
+    return made, populations
+
+
+def ring(group, weight=0.4, current=0.05):
+    made = spikeforge.Network(seed=1, group=group)
+    p = made.populate("p", 9, LIF, leak=0.9)
+    made.project(p, p, rules.arrays(torch.arange(9), (torch.arange(9) + 1) % 9), weight=0.3, delay=4)
+    made.project(p, p, rules.one_to_one(), weight=weight, delay=6)
+    made.drive(p, 0.2, weight=0.3)
+    made.inject(p, current)
+    return made
+
+
+def apart(group):
+    """Areas that tell one another nothing."""
+    made = spikeforge.Network(seed=1, group=group)
+    populations = [made.populate(name, 5, LIF, area=name, leak=0.9) for name in ("x", "y", "z", "w")]
+    for p in populations:
+        made.inject(p, 0.3)
     return made, populations
 
 
@@ -149,7 +170,14 @@ def checks(rank, saved):
         "populations": said(lambda: areas(group, count=5 + rank)[0].build()),
         "few areas": said(lambda: areas(group, count=1)[0].build()),
         "plastic": said(lambda: learning(group)),
+        "a population": said(lambda: split(group, leak=0.9 + 0.01 * rank)[0].build()),
+        "a projection": said(lambda: ring(group, weight=0.4 + 0.1 * rank).build()),
+        "a current": said(lambda: ring(group, current=0.05 + 0.1 * rank).build()),
     }
+    many = spikeforge.Network(group=group)  # none of which can be divided
+    for k in range(50):
+        many.populate(f"p{k}", 1 + k % 3, LIF, leak=0.9)
+    found["many"] = many.share().neurons
     network, _ = split(group)
     network.build()
     found["said"]["steps"] = said(lambda: spikeforge.simulate(network, 1 if rank == 0 else 2))
@@ -161,13 +189,104 @@ def learning(group):
     made.project(a, a, rules.one_to_one(), delay=1, plasticity=spikeforge.plasticity.pair_stdp())
 
 
+def differing(rank):
+    """What is said where rank 0 makes another call than the others; the network and those that follow are as if it had made none."""
+    group, simulate = torch.distributed.group.WORLD, spikeforge.simulate
+    (network, populations), (other, _) = split(group), split(group)
+    network.build(), other.build()
+    recording = simulate(network, 14)
+    earlier = network.state_dict()
+    later = simulate(network, 13)
+    state = network.state_dict()
+    stale = {**state, "tensors": [t + rank if t.is_floating_point() else t for t in state["tensors"]]}
+    whole = network.gather(later)
+    shorter = spikeforge.Recording(later.steps, later.neurons[rank:], later.states, later.span)
+    calls = {  # of rank 0, and of the others
+        "lengths": (lambda: simulate(network, 5), lambda: simulate(network, 10)),
+        "long lengths": (lambda: simulate(network, 2000), lambda: simulate(network, 1000)),
+        "nothing": (lambda: simulate(network, 0), lambda: simulate(network, 3)),
+        "networks": (lambda: simulate(network, 5), lambda: simulate(other, 5)),
+        "gather": (lambda: simulate(network, 5), lambda: network.gather(later)),
+        "gather of another": (lambda: network.gather(later), lambda: other.gather(later)),
+        "state": (lambda: network.state_dict(), lambda: simulate(network, 5)),
+        "load": (lambda: network.load_state_dict(state), lambda: network.gather(later)),
+        "building": (lambda: simulate(network, 5), lambda: split(group)[0].build()),
+        "states": (lambda: simulate(network, 5, states=[(populations[0], "v", [0])]), lambda: simulate(network, 5)),
+        "neurons": (lambda: simulate(network, 5, states=[(populations[0], "v", [0])]), lambda: simulate(network, 5, states=[(populations[0], "v", [1])])),
+        "recordings": (lambda: network.gather(recording), lambda: network.gather(later)),
+        "gathered": (lambda: network.gather(whole), lambda: network.gather(whole)),
+        "uneven": (lambda: network.gather(shorter), lambda: network.gather(shorter)),
+        "loaded steps": (lambda: network.load_state_dict(earlier), lambda: network.load_state_dict(state)),
+        "loaded numbers": (lambda: network.load_state_dict(stale), lambda: network.load_state_dict(stale)),
+        "loaded by others": (lambda: network.load_state_dict({}), lambda: network.load_state_dict(state)),
+    }
+    found = {name: said(pair[min(rank, 1)]) for name, pair in calls.items()}
+    network_apart, populations_apart = apart(group)
+    simulate(network_apart, 2)
+    found["apart"] = said(lambda: simulate(network_apart, 50 if rank == 0 else 100))
+    return {"said": found, "after": run((network, populations), 30), "apart": run((network_apart, populations_apart), 30), "span": (later.span, whole.span)}
+
+
+def broken(rank, saved):
+    """The group fails while spikes are told."""
+
+    class Cut(torch.distributed.ProcessGroup):
+        group_name = "cut"
+
+        def __init__(self, group):
+            super().__init__(group.rank(), group.size())
+            self.group, self.left = group, -1
+            torch._C._distributed_c10d._register_process_group(self.group_name, self)
+
+        def allgather_into_tensor_coalesced(self, everything, own, options=None):
+            self.left -= 1
+            if self.left == 0:
+                raise RuntimeError("the wire is cut")
+            work = self.group.allgather_into_tensor_coalesced(everything, own)
+            work.wait()
+            return work
+
+    group = Cut(torch.distributed.group.WORLD)
+    network, populations = split(group)
+    spikeforge.simulate(network, 3)
+    state = torch.load(saved)
+    group.left = 4
+    found = {"cut": said(lambda: spikeforge.simulate(network, 20))}
+    found["simulate"] = said(lambda: spikeforge.simulate(network, 20))
+    found["state"] = said(network.state_dict)
+    network.load_state_dict(state)
+    return {"said": found, "resumed": run((network, populations), 30)}
+
+
+def checked(rank):
+    """By a group whose calls torch checks."""
+    torch.distributed.set_debug_level(torch.distributed.DebugLevel.DETAIL)
+    group = torch.distributed.new_group()
+    torch.distributed.set_debug_level(torch.distributed.DebugLevel.OFF)
+    return run(split(group))
+
+
+def interrupted(rank):
+    """Rank 1 by a signal, which then saves while the other one simulates."""
+    network, _ = split(torch.distributed.group.WORLD)
+    spikeforge.simulate(network, 5)
+    if rank == 1:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+    try:
+        found = said(lambda: spikeforge.simulate(network, 10**7, spikes=False))
+    except KeyboardInterrupt:
+        found = said(network.state_dict)
+    return {"said": found, "state": network.state_dict()}
+
+
 def dies(rank):
     """Rank 1 is gone after a while."""
     network, _ = split(torch.distributed.group.WORLD)
     spikeforge.simulate(network, 5)
     if rank == 1:
-        os._exit(0)
-    spikeforge.simulate(network, 5)
+        threading.Timer(0.5, os._exit, [0]).start()
+    spikeforge.simulate(network, 10**7, spikes=False)
 
 
 def on_gpus(rank):
@@ -209,5 +328,5 @@ def dies_beside_a_gpu(rank):
     network, _ = exact(group, device=torch.device("cuda", 0), areas=False)
     spikeforge.simulate(network, 5)
     if rank == 1:
-        os._exit(0)
-    spikeforge.simulate(network, 5)
+        threading.Timer(2, os._exit, [0]).start()
+    spikeforge.simulate(network, 10**7, spikes=False)

@@ -110,4 +110,41 @@ TEST_CASE("connections of ranks are those of one, in the network's numbers") {
   CHECK(at::equal(counted[0].add(counted[1]), whole.indptr.diff()));
 }
 
+TEST_CASE("ranks that make different calls all say so, and step nothing") {
+  TestNetwork alone = shared_network(nullptr);
+  simulate(alone.network, 10);
+  const Recording expected = simulate(alone.network, 20);
+  std::vector<std::string> said[2];
+  bool goes_on[2] = {};
+  on_ranks(2, [&](const std::shared_ptr<Ranks>& own) {
+    const std::int64_t rank = own->rank();
+    TestNetwork made = shared_network(own), other = shared_network(own);
+    other.network.build();
+    const Recording first = simulate(made.network, 10);
+    const auto call = [&](const std::function<void()>& of_first, const std::function<void()>& of_second) {
+      try {
+        rank == 0 ? of_first() : of_second();
+        said[rank].emplace_back("nothing");
+      } catch (const c10::Error& error) {
+        said[rank].emplace_back(error.what_without_backtrace());
+      }
+    };
+    call([&] { simulate(made.network, 5); }, [&] { simulate(made.network, 6); });
+    call([&] { simulate(made.network, 5); }, [&] { simulate(other.network, 5); });
+    call([&] { simulate(made.network, 5); }, [&] { gathered(made.network, first); });
+    goes_on[rank] = are_same(gathered(made.network, simulate(made.network, 20)), expected);
+  });
+  CHECK(said[0] == said[1]);
+  CHECK(said[0] ==
+        std::vector<std::string>{
+            "Network: rank 1 of 2 simulates steps 10 to 15, but rank 0 steps 10 to 14: all ranks must make "
+            "the same calls",
+            "Network: rank 1 of 2 simulates, but of another network than rank 0: all ranks must make the "
+            "same calls, in the same order",
+            "Network: rank 1 of 2 gathers spikes that it recorded, but rank 0 simulates: all ranks must make "
+            "the same calls"});
+  CHECK(goes_on[0]);
+  CHECK(goes_on[1]);
+}
+
 }  // namespace spikeforge::test

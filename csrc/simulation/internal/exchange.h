@@ -39,6 +39,12 @@ class Exchange {
   void run(std::int64_t first, std::span<const std::vector<std::int64_t>> own,
            std::span<std::vector<std::int64_t>> all);
 
+  // The room is that of the first exchange again, where ranks may have seen others of late.
+  void forget() {
+    capacity_ = first_room;
+    busiest_ = since_ = 0;
+  }
+
   const ExchangeCost& cost() const { return cost_; }
   // Of each rank, but for empty ones.
   const std::vector<std::vector<Slice>>& slices() const { return slices_; }
@@ -46,6 +52,7 @@ class Exchange {
   bool all_have_neurons() const { return std::ranges::find(neurons_, 0) == neurons_.end(); }
 
  private:
+  static constexpr std::int64_t first_room = 256;
   static constexpr std::int64_t header = 4;  // words: spikes, steps, the first step's two halves
 
   void write(std::int64_t first, std::span<const std::vector<std::int64_t>> own, std::int64_t words, bool as_bits);
@@ -58,7 +65,7 @@ class Exchange {
   std::vector<std::vector<Slice>> slices_;
   std::vector<std::int64_t> neurons_;  // of each rank
   std::int64_t most_neurons_ = 0, bit_words_ = 0;
-  std::int64_t capacity_ = 256, busiest_ = 0, since_ = 0;
+  std::int64_t capacity_ = first_room, busiest_ = 0, since_ = 0;
   std::vector<std::int32_t> own_, all_;
   ExchangeCost cost_;
 };

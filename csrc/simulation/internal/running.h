@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,8 +65,8 @@ struct Changing {
 
 class Running {
  public:
-  // Draws the connections.
-  explicit Running(const Description& description);
+  // Draws the connections. `number` is what all ranks know the network by.
+  Running(const Description& description, std::int64_t number);
   ~Running();
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
@@ -77,6 +78,7 @@ class Running {
   const Partition& partition() const { return partition_; }
   Ranks* ranks() const { return ranks_.get(); }  // null: no others
   const std::shared_ptr<Ranks>& shared_by() const { return ranks_; }
+  std::int64_t number() const { return number_; }
   bool is_shared() const { return exchange_.has_value(); }
   Exchange& exchange() { return *exchange_; }
   // Spikes go between ranks or areas after so many steps; 0 where none do.
@@ -89,10 +91,15 @@ class Running {
   // Throws ValueError for a population, a state or a neuron that is not there.
   Probe probe(const StateProbe& asked) const;
 
-  // Throws ValueError where who was given the weights has resized them: kernels and graphs know their address.
-  void check_weights() const;
+  // Throws c10::Error where steps ended in the middle, so that tensors are those of no step.
+  void check_is_whole() const;
 
-  // What changes in a step; the second is the number of steps so far.
+  // What comes before so many steps: finds what is recorded in them, and throws where the network cannot take them:
+  // ValueError also where who was given the weights has resized them, for kernels and graphs know their address, and
+  // c10::Error where other ranks do not take the same.
+  std::vector<Probe> begin(std::int64_t steps, const std::vector<StateProbe>& recorded) const;
+
+  // What changes in a step; the second is the number of steps so far. A state that is loaded makes a network whole.
   std::vector<at::Tensor> state() const;
   void load_state(at::TensorList state);
   // What changes, of this rank, in the order of `state`.
@@ -115,7 +122,10 @@ class Running {
  private:
   friend class CpuSteps;
   friend class GpuSteps;
+  friend class UnderWay;
 
+  void check_weights() const;
+  void forget_exchanges();
   void make_groups(const Description& description);
   void connect(const Description& description);
   void make_drives(const Description& description);
@@ -131,6 +141,8 @@ class Running {
 
   const Partition partition_;
   const std::shared_ptr<Ranks> ranks_;
+  const std::int64_t number_;
+  bool is_whole_ = true;
   std::optional<Exchange> exchange_;
   std::int64_t block_ = 0;
   int doublings_ = 0;  // of the entry that stands for what other ranks have (deliver_by_operators)
@@ -153,6 +165,21 @@ class Running {
   at::Tensor current_;  // [columns]; undefined where there is none
   std::unique_ptr<CpuSteps> cpu_steps_;
   std::optional<std::unique_ptr<GpuSteps>> gpu_steps_;  // once it was tried; null where operators have to do
+};
+
+// Steps that are taken while it lives: an exception leaves the network in the middle of one.
+class UnderWay {
+ public:
+  explicit UnderWay(Running& running) : running_(running), exceptions_(std::uncaught_exceptions()) {}
+  UnderWay(const UnderWay&) = delete;
+  UnderWay& operator=(const UnderWay&) = delete;
+  ~UnderWay() {
+    if (std::uncaught_exceptions() > exceptions_) running_.is_whole_ = false;
+  }
+
+ private:
+  Running& running_;
+  const int exceptions_;
 };
 
 }  // namespace spikeforge::simulation
