@@ -324,7 +324,7 @@ def on_one_gpu(rank):
 
 def dies_beside_a_gpu(rank):
     os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
-    group = torch.distributed.new_group(timeout=datetime.timedelta(seconds=1))
+    group = torch.distributed.new_group(timeout=datetime.timedelta(seconds=3))
     network, _ = exact(group, device=torch.device("cuda", 0), areas=False)
     spikeforge.simulate(network, 5)
     if rank == 1:
