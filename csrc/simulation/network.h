@@ -150,8 +150,8 @@ class SPIKEFORGE_API Network {
   const NetworkOptions& options() const;  // as given, with dtypes
 
   // Everything that changes in a step: a network with the same populations, projections and seed goes on with it as
-  // this one does, on any number of ranks. Copies, and builds the network. load_state throws ValueError for other sizes
-  // or types, and for a number of steps that is none.
+  // this one does, on any number of ranks. Signals are not part of it: modulate gives them again. Copies, and builds
+  // the network. load_state throws ValueError for other sizes or types, and for a number of steps that is none.
   std::vector<at::Tensor> state();
   void load_state(at::TensorList state);  // the same on all ranks
 

@@ -153,6 +153,7 @@ class Network:
         self._held = _CPP.network(seed, self.dtype, self.weight_dtype, self.device, deterministic, _name_of(group))
         self._projections: list[str] = []  # in words
         self._rules: list[Synapse] = []  # of the projections that learn
+        self._signals: dict[str, Tensor] = {}  # of these, as they were given last
         self._captured: Captured | None = None
         self._stepping: dict[str, int] = {}  # "thread": which one
 
@@ -238,6 +239,7 @@ class Network:
         if plasticity is None:
             return None
         self._rules.append(plasticity)
+        self._signals.update({name: torch.tensor(0.0, device="cpu") for name in plasticity.signals})
         return learns
 
     def drive(self, targets: Population, rate: float | Tensor, *, weight: float = 1.0, into: str | None = None) -> None:
@@ -285,7 +287,9 @@ class Network:
             signals: numbers, or a tensor with one for each target. Where all is 0 a signal does not come.
         """
         for name, value in signals.items():
-            _CPP.modulate(self._held, name, _numbers(value))
+            number = _numbers(value)
+            _CPP.modulate(self._held, name, number)
+            self._signals[name] = number.clone()
 
     def share(self) -> Share:
         """What this process has of the network; builds it."""
@@ -303,27 +307,31 @@ class Network:
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes in a step, and what the network is: with it the same network goes on as this one does.
 
-        Builds the network. Weights that do not learn are not part of it, also where they were written; nor are signals. Of a
-        group it is the whole network's, on all processes: any number of them goes on with it.
+        Builds the network. Signals are part of it as :meth:`modulate` gave them; weights that do not learn are not, also where
+        they were written. Of a group it is the whole network's, on all processes: any number of them goes on with it.
         """
-        return {"tensors": _CPP.state(self._held), "network": self._fingerprint()}
+        return {"tensors": _CPP.state(self._held), "signals": {name: t.clone() for name, t in self._signals.items()}, "network": self._fingerprint()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where the network of :meth:`state_dict` was, which has the same populations, projections and seed.
+
+        A state that has no ``"signals"``, as those saved before signals were part of it, leaves the signals as they are.
 
         Raises:
             ValueError: for the state of another network, for what is none, and where processes of a group load different ones.
         """
         wrong = self._why_not(state, self._fingerprint())
+        before = dict(self._signals)
         try:
+            self.modulate(**(before if wrong else state.get("signals", before)))
             _CPP.load_state(self._held, [] if wrong else list(state["tensors"]))  # which tells other processes
-        except ValueError:
-            if wrong:
+        except Exception as error:
+            self.modulate(**before)
+            if wrong and isinstance(error, ValueError):
                 raise ValueError(wrong) from None
             raise
 
-    @staticmethod
-    def _why_not(state: Any, own: Mapping[str, Any]) -> str:
+    def _why_not(self, state: Any, own: Mapping[str, Any]) -> str:
         """What is wrong with a state; empty where nothing is."""
         for key in ("tensors", "network"):
             if not isinstance(state, Mapping) or key not in state:
@@ -332,6 +340,9 @@ class Network:
         for key, value in own.items():
             if key not in given or given[key] != value:
                 return f"Network: this is the state of another network: its {_first_difference(key, given.get(key), value)}"
+        signals = state.get("signals", self._signals)
+        if not isinstance(signals, Mapping) or signals.keys() != self._signals.keys():
+            return f"Network: the signals of a state must be a dict of {', '.join(self._signals) or 'none'}, but are {signals!r:.60}"
         return ""
 
     def _fingerprint(self) -> dict[str, Any]:

@@ -361,12 +361,43 @@ def test_a_network_that_learns_goes_on_from_its_state(delay, device):
     one.modulate(reward=0.5)
     spikeforge.simulate(one, 30)
     other, _, _, number = learning_network("reward", delay, **options)
-    other.modulate(reward=0.5)
-    other.load_state_dict(one.state_dict())
+    other.load_state_dict(one.state_dict())  # signals are part of it
     first, second = spikeforge.simulate(one, 30), spikeforge.simulate(other, 30)
     assert torch.equal(first.steps, second.steps) and torch.equal(first.neurons, second.neurons) and len(first.steps) > 0
     assert torch.equal(one.weights(number), other.weights(number))
     assert one.learned(number).states["c"].ne(0).any()
+
+
+def test_a_state_has_the_signals_that_the_network_was_given():
+    one, _, _, number = learning_network("reward", 2)
+    other, *_ = learning_network("reward", 2)
+    spikeforge.simulate(one, 20)
+    silent = one.state_dict()
+    reward = torch.linspace(0, 1, 30)
+    one.modulate(reward=reward)
+    state = one.state_dict()
+    reward.zero_()  # the caller's own
+    for given, learns in ((state, True), (silent, False), ({key: value for key, value in state.items() if key != "signals"}, False)):
+        other.load_state_dict(given)
+        before = other.weights(number).clone()
+        spikeforge.simulate(other, 20)
+        assert torch.equal(other.weights(number), before) != learns
+    other.modulate(reward=0.5)
+    saved = other.state_dict()
+    del state["signals"]
+    other.load_state_dict(state)  # of before there were any: they stay
+    assert float(other.state_dict()["signals"]["reward"]) == 0.5
+    other.load_state_dict(saved)
+    for signals in ({}, None, {"reward": torch.tensor(math.nan)}, {"reward": torch.ones(4)}, {"reward": 1.0, "scale": 1.0}):
+        with pytest.raises(ValueError, match="signal|reward"):
+            other.load_state_dict({**silent, "signals": signals})
+    with pytest.raises(ValueError):
+        other.load_state_dict({**silent, "tensors": []})
+    after = other.state_dict()
+    assert float(after["signals"]["reward"]) == 0.5
+    assert all(map(torch.equal, after["tensors"], saved["tensors"]))
+    spikeforge.simulate(other, 20)
+    assert not torch.equal(other.weights(number), one.weights(number))
 
 
 @pytest.mark.parametrize("delay", [3, rules.uniform(1, 7)], ids=["one", "each"])
