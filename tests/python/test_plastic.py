@@ -574,6 +574,26 @@ def test_a_rule_of_functions_is_that_of_its_text():
     assert silent == spikeforge.synapse("synapse silent(w) { }")
 
 
+def test_a_class_has_what_it_inherits():
+    class Traces:
+        states, traces = "w", "x, y"
+        decay = {"x": "tau", "y": "tau"}
+
+        def on_pre(w, x, y):
+            return {"w": w - y, "x": x + 1}
+
+    class Base(Traces):
+        def on_post(w, x, y):
+            return {"w": w + x, "y": y + 1}
+
+    class stdp(Base):
+        def on_post(w, x, y):
+            return {"w": w + 2 * x, "y": y + 1}
+
+    text = "synapse stdp(w; x, y; tau) { on pre { w' = w - y; x' = x + 1 } on post { w' = w + 2 * x; y' = y + 1 } decay x by tau; decay y by tau }"
+    assert spikeforge.synapse(tau=20)(stdp) == spikeforge.synapse(text, tau=20)
+
+
 def test_wrong_functions_of_a_rule_are_refused_in_words():
     def refused(error, words, params={}, **members):
         with pytest.raises(error, match=words):
@@ -588,6 +608,7 @@ def test_wrong_functions_of_a_rule_are_refused_in_words():
     refused(ValueError, "r: decay of x: tau is no parameter; there are k", {"k": 1}, decay={"x": "tau"})
     refused(TypeError, "r: on_pre: x must be a value or a number, but is Tensor", on_pre=lambda x: {"x": torch.ones(1)})
     refused(TypeError, "the truth of a value is not known while its function is traced", on_pre=lambda x: {"x": 1 if x > 0 else 0})
+    refused(TypeError, r"of shape \[3\] is used .* make it a parameter, which synapse\(\) is given, or", on_pre=lambda x: {"x": x + torch.ones(3)})
     refused(ValueError, "r: its functions are no legal rule: .*\"x\" is a trace of a neuron.* but no w", on_pre=lambda w, x: {"x": w})
     refused(ValueError, "r: its functions are no legal rule: .*a synapse draws no random numbers", on_pre=lambda x: {"x": torch.rand_like(x)})
     refused(ValueError, "r: its functions are no legal rule: .*\"y\" is no state and no trace, and cannot decay", decay={"y": 2}, on_pre=lambda x: {"x": x})

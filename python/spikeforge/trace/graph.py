@@ -53,10 +53,13 @@ def _is_telling(variable: str) -> bool:
 
 
 class Recording:
-    """Collects the nodes of one trace. Equal operations on equal operands are one node, but draws are always others."""
+    """Collects the nodes of one trace. Equal operations on equal operands are one node, but draws are always others.
 
-    def __init__(self, neuron: str, code: CodeType | None):
-        self.neuron = neuron
+    `parameter` says in words how the traced function has one.
+    """
+
+    def __init__(self, neuron: str, code: CodeType | None, parameter: str = "a parameter (after the star)"):
+        self.neuron, self.parameter = neuron, parameter
         self.nodes: list[Node] = []
         self.names: dict[Node, str] = {}
         self._code = code  # of the traced function

@@ -41,7 +41,7 @@ def operand(what: str, x: Any) -> graph.Node:
         return recording.constant(float(x))
     if isinstance(x, torch.Tensor):
         fail(f"{what}: a tensor of shape {list(x.shape)} is used that the function does not get as an argument: "
-             "make it a parameter (after the star), or, where it is one number that stays, write number.item()")
+             f"make it {recording.parameter}, or, where it is one number that stays, write number.item()")
     fail(f"{what}: takes values and numbers, not {type(x).__name__}")
 
 

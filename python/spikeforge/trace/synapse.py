@@ -27,7 +27,7 @@ def text_of(rule: type, params: Sequence[str]) -> str:
 class _Traced:
     def __init__(self, rule: type, params: Sequence[str]):
         self.name = rule.__name__
-        members = {key: value for key, value in vars(rule).items() if not key.startswith("_")}
+        members = {key: value for part in reversed(rule.__mro__[:-1]) for key, value in vars(part).items() if not key.startswith("_")}
         self._check_name("a rule", self.name)
         self.states, self.traces = (_numbers(self.name, key, members.pop(key, ())) for key in ("states", "traces"))
         self.signals = tuple(_numbers(self.name, "signals", members.pop("signals", ())))
@@ -88,7 +88,7 @@ class _Traced:
         for p in arguments:
             if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or p.name not in known:
                 raise TypeError(f"{what} takes {p}, which is none of the rule's names: {', '.join(known) or 'it has none'}")
-        recording = Recording(what, getattr(function, "__code__", None))
+        recording = Recording(what, getattr(function, "__code__", None), "a parameter, which synapse() is given")
         values = {name: Value(recording.argument(name), recording) for name in known}
         graph.traces.stack.append(recording)
         try:
