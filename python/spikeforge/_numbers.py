@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from typing import Any
+
 import torch
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
@@ -16,6 +19,14 @@ def state_type(dtype: torch.dtype) -> torch.dtype:
 def is_number(value: object) -> bool:
     """A Python number, which a text or an operator takes as a constant."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def whole(value: Any) -> int | None:
+    """A whole number of Python, numpy or a tensor as an int; None of anything else."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
 
 
 def operand(value: float) -> str:

@@ -10,14 +10,17 @@ Rules that are there: :func:`pair_stdp`, :func:`triplet_stdp`, :func:`reward_std
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import torch
 from torch import Tensor
+
+from spikeforge._numbers import whole
 
 _OPS = torch.ops.spikeforge
 
@@ -213,23 +216,53 @@ class Plastic:
         self._in_use = threading.Lock()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that steps change, as copies."""
-        return {"states": [t.clone() for t in self._states], "traces": [t.clone() for t in self._traces], "step": int(self._step)}
+        """Everything that steps change, as copies, and the rule's text."""
+        with self._alone():
+            return {
+                "rule": self.rule.text,
+                "states": [t.clone() for t in self._states],
+                "traces": [t.clone() for t in self._traces],
+                "step": int(self._step),
+            }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where connections of the same rule and matrix were.
+        """Goes on where connections of the same rule and matrix were. The numbers of the rule's parameters stay these connections'.
 
         Raises:
-            ValueError: for what is no state of such connections.
+            ValueError: for what is no state of such connections, which stay as they are then.
+            TypeError: for a state whose tensors or step are something else.
         """
+        wrong = "Plastic: this is no state of such connections: "
+        for key in ("states", "traces", "step"):
+            if not isinstance(state, Mapping) or key not in state:
+                raise ValueError(f"{wrong}it has no {key!r}")
+        if state.get("rule", self.rule.text) != self.rule.text:
+            header = str(state["rule"]).partition(" {")[0]
+            raise ValueError(f"{wrong}its rule is another, {header}")
         for key, own in (("states", self._states), ("traces", self._traces)):
-            given = state[key] if isinstance(state, Mapping) and key in state else None
-            sizes = [(t.shape, t.dtype) for t in own]
-            if not isinstance(given, (list, tuple)) or [(t.shape, t.dtype) for t in given] != sizes:
-                raise ValueError(f"Plastic: this is no state of such connections: its {key} have other sizes or types, or are not there")
-        for own, given in zip(self._states + self._traces, [*state["states"], *state["traces"]]):
-            own.copy_(given)
-        self._step = torch.tensor(int(state["step"]))
+            given = state[key]
+            if not isinstance(given, (list, tuple)) or not all(isinstance(t, Tensor) for t in given):
+                raise TypeError(f"{wrong}its {key} must be a list of tensors, but are {given!r:.60}")
+            if [(t.shape, t.dtype) for t in given] != [(t.shape, t.dtype) for t in own]:
+                raise ValueError(f"{wrong}its {key} have other sizes or types")
+        step = whole(state["step"])
+        if step is None:
+            raise TypeError(f"{wrong}its step must be a whole number, but is {state['step']!r:.60}")
+        if step < 0:
+            raise ValueError(f"{wrong}its step must not be negative, but is {step}")
+        with self._alone(), torch.no_grad():
+            for own, given in zip(self._states + self._traces, [*state["states"], *state["traces"]]):
+                own.copy_(given)
+            self._step = torch.tensor(step)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._in_use.acquire(blocking=False):
+            raise RuntimeError("Plastic: another thread is in a step of these connections: one at a time can")
+        try:
+            yield
+        finally:
+            self._in_use.release()
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_in_use"}
@@ -248,9 +281,11 @@ class Plastic:
     @property
     def states(self) -> dict[str, Tensor]:
         """The states of the connections by name, all brought to the last step, in the shape of the weights."""
-        if self.rule.states_decay and self._step > 0:
-            nobody = (self._states[0].new_zeros(size, dtype=torch.bool) for size in (self.rows, self.cols))
-            self._call(*nobody, [], self._step - 1, refresh=True)
+        if self.rule.states_decay:
+            with self._alone():
+                if self._step > 0:
+                    nobody = (self._states[0].new_zeros(size, dtype=torch.bool) for size in (self.rows, self.cols))
+                    self._call(*nobody, [], self._step - 1, refresh=True)
         return {key: t.view(self.shape) for key, t in zip(self.rule.states, self._states)}
 
     @property
@@ -275,14 +310,13 @@ class Plastic:
         return self._advance(pre, post, signals, sends=True)
 
     def _advance(self, pre: Tensor, post: Tensor, signals: Mapping[str, float | Tensor], **options: bool) -> Tensor:
-        if not self._in_use.acquire(blocking=False):
-            raise RuntimeError("Plastic: another thread is in a step of these connections: one at a time can")
-        try:
+        for name, spikes, length in (("pre", pre, "rows"), ("post", post, "cols")):
+            if not isinstance(spikes, Tensor):
+                raise TypeError(f"Plastic: {name} must be a bool or floating-point tensor [{length}], but is {type(spikes).__name__}")
+        with self._alone():
             sent = self._call(pre, post, self._of(signals), self._step, **options)
             self._step += 1
             return sent
-        finally:
-            self._in_use.release()
 
     def _of(self, signals: Mapping[str, float | Tensor]) -> list[Tensor | None]:
         for key in signals:

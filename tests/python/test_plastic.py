@@ -476,8 +476,37 @@ def test_connections_go_on_from_their_state(device):
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2]) and found[0].max() > 1
     with pytest.raises(ValueError, match="its states have other sizes or types"):
         spikeforge.Plastic(rule, torch.zeros(4, 2, device=device)).load_state_dict(saved)
-    with pytest.raises(ValueError, match="Plastic: this is no state of such connections"):
-        plastic.load_state_dict(None)
+
+
+def test_a_state_that_is_refused_changes_nothing():
+    text = "synapse f(w; x; k) { on pre { w' = w + k * x; x' = x + 1 } decay w by 7 }"
+    plastic = spikeforge.Plastic(spikeforge.synapse(text, k=1), torch.rand(4, 3))
+    plastic.step(torch.ones(4), torch.ones(3))
+    before = plastic.state_dict()
+    other = spikeforge.Plastic(spikeforge.synapse(text.replace("k * x", "k"), k=1), torch.rand(4, 3))
+    other.step(torch.ones(4), torch.ones(3))
+    good = spikeforge.Plastic(spikeforge.synapse(text, k=2), torch.rand(4, 3)).state_dict()
+    for wrong, kind, words in (
+        (None, ValueError, "it has no 'states'"),
+        ({key: value for key, value in good.items() if key != "traces"}, ValueError, "it has no 'traces'"),
+        ({key: value for key, value in good.items() if key != "step"}, ValueError, "it has no 'step'"),
+        (other.state_dict(), ValueError, r"its rule is another, synapse f\(w; x; k\)"),
+        ({**good, "states": None}, TypeError, "its states must be a list of tensors, but are None"),
+        ({**good, "traces": [1.0]}, TypeError, r"its traces must be a list of tensors, but are \[1.0\]"),
+        ({**good, "traces": [torch.zeros(3)]}, ValueError, "its traces have other sizes or types"),
+        ({**good, "states": [t.double() for t in good["states"]]}, ValueError, "its states have other sizes or types"),
+        ({**good, "step": 1.5}, TypeError, "its step must be a whole number, but is 1.5"),
+        ({**good, "step": True}, TypeError, "its step must be a whole number, but is True"),
+        ({**good, "step": "1"}, TypeError, "its step must be a whole number, but is '1'"),
+        ({**good, "step": -1}, ValueError, "its step must not be negative, but is -1"),
+    ):
+        with pytest.raises(kind, match="Plastic: this is no state of such connections: " + words):
+            plastic.load_state_dict(wrong)
+        after = plastic.state_dict()
+        assert all(map(torch.equal, after["states"] + after["traces"], before["states"] + before["traces"])) and after["step"] == before["step"]
+    plastic.load_state_dict(good)  # parameters may be other numbers
+    del good["rule"]  # as before rules were part of it
+    plastic.load_state_dict(good)
 
 
 def test_a_second_thread_is_refused():
@@ -498,6 +527,15 @@ def test_a_second_thread_is_refused():
         thread.join()
     assert plastic.weights.min() == plastic.weights.max() == 600 - len(refused)
     assert all("another thread is in a step" in words for words in refused)
+
+
+def test_what_reads_or_writes_all_states_is_refused_within_a_step():
+    plastic = spikeforge.Plastic(RULES["reward"][0], torch.rand(3, 4))
+    saved = plastic.state_dict()
+    for call in (lambda: plastic.states, lambda: plastic.weights, plastic.state_dict, lambda: plastic.load_state_dict(saved)):
+        with plastic._in_use, pytest.raises(RuntimeError, match="another thread is in a step of these connections"):
+            call()
+        call()
 
 
 def test_the_state_of_a_network_with_another_rule_or_other_arrays_is_refused():
