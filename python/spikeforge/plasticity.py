@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, overload
@@ -57,7 +58,7 @@ class Synapse:
 
     def __call__(self, /, **params: float) -> Synapse:
         """The same rule with other numbers for some parameters."""
-        return dataclasses.replace(self, params=_numbers(self.name, tuple(self.params), {**self.params, **params}))
+        return _checked(dataclasses.replace(self, params=_numbers(self.name, tuple(self.params), {**self.params, **params})))
 
     def __repr__(self) -> str:
         return f"Synapse({self.name}: {', '.join(f'{key}={value:g}' for key, value in self.params.items())})"
@@ -94,7 +95,8 @@ def synapse(rule: str | type | None = None, /, **params: float) -> Synapse | Cal
         params: a number for each parameter of the rule, of a class all that it has; time constants are in steps.
 
     Raises:
-        ValueError: for a text that cannot be read, with its line and column, and for parameters that it does not have.
+        ValueError: for a text that cannot be read, with its line and column; for parameters that it does not have, and time
+            constants that are not above 0; for a weight that starts at a number, and a signal that no event reads.
         TypeError: for functions that do what a rule cannot, with their line.
     """
     if rule is None:
@@ -113,17 +115,43 @@ def synapse(rule: str | type | None = None, /, **params: float) -> Synapse | Cal
             raise
         raise ValueError(f"{rule.__name__}: its functions are no legal rule: {str(error).removeprefix('synapse: ')}") from None
     name, states, traces, names, signals, of_states, of_traces, after, decay, post, printed = read
-    return Synapse(
-        printed,
-        name,
-        _numbers(name, names, params),
-        dict(zip(states, of_states)),
-        dict(zip(traces, of_traces)),
-        frozenset(trace for trace, is_after in zip(traces, after) if is_after),
-        tuple(signals),
-        decay,
-        post,
+    if of_states[0] != 0:
+        raise ValueError(
+            f"synapse: {states[0]} of the rule {name} is its weight, which Plastic and Network are given, and cannot start at {of_states[0]:g}"
+        )
+    body = printed.partition("{")[2]
+    for signal in signals:
+        if not re.search(rf"\b{signal}\b", body):
+            raise ValueError(f"synapse: no event of the rule {name} reads the signal {signal}: write on {signal} {{ ... }}, or leave it out")
+    return _checked(
+        Synapse(
+            printed,
+            name,
+            _numbers(name, names, params),
+            dict(zip(states, of_states)),
+            dict(zip(traces, of_traces)),
+            frozenset(trace for trace, is_after in zip(traces, after) if is_after),
+            tuple(signals),
+            decay,
+            post,
+        )
     )
+
+
+def _checked(rule: Synapse) -> Synapse:
+    """Refuses numbers that a step would: a step of no connections does."""
+    kinds = dict(device="cpu", dtype=torch.float32), dict(device="cpu", dtype=torch.int32), dict(device="cpu", dtype=torch.int64)
+    none, no_indices, no_slots = (torch.zeros(0, **kind) for kind in kinds)
+    indptr = torch.zeros(1, **kinds[2])
+    states = [none] * len(rule.states) + [no_indices] * rule.states_decay
+    try:
+        _OPS.plastic_step_(
+            rule.text, states, [none] * len(rule.traces), no_indices, indptr, [no_indices, indptr, no_slots] * rule.reads_columns,
+            none, none, [], indptr[0], params=list(rule.params.values()), rows=0, cols=0,
+        )  # fmt: skip
+    except ValueError as error:
+        raise ValueError(f"synapse: {str(error).splitlines()[0].removeprefix('plastic_step: ')}") from None
+    return rule
 
 
 def _numbers(rule: str, names: Sequence[str], given: Mapping[str, Any]) -> dict[str, float]:

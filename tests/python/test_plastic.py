@@ -681,6 +681,19 @@ def test_wrong_texts_are_refused_where_they_are_wrong():
         assert words in str(error.value), text
 
 
+def test_what_a_rule_would_not_do_is_refused():
+    for text, words in (
+        ("synapse s(w; ; ; reward) { on pre { w' = w } }", r"synapse: no event of the rule s reads the signal reward: write on reward \{ ... \}"),
+        ("synapse s(w = 0.5) { }", "synapse: w of the rule s is its weight, which Plastic and Network are given, and cannot start at 0.5"),
+        ("synapse s(w; x) { on pre { x' = x + 1 } decay x by 0 }", "synapse: x of s must decay by a positive number of steps, but it is 0"),
+        ("synapse s(w) { decay w by nan }", "synapse: w of s must decay by a positive number of steps, but it is nan"),
+        ("synapse s(w) { decay w by 2 to inf }", "synapse: w of s must decay to a finite number, not inf"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            spikeforge.synapse(text)
+    spikeforge.synapse("synapse s(w; ; ; m) { each step { w' = w + m } }")
+
+
 def test_wrong_arguments_of_rules_are_refused_in_words():
     rule = RULES["pair"][0]
     with pytest.raises(ValueError, match="synapse: the rule pair_stdp has no parameter tau; it has a_plus, "):
@@ -692,8 +705,10 @@ def test_wrong_arguments_of_rules_are_refused_in_words():
         spikeforge.Plastic(rule, weights).step(torch.zeros(2, 3), torch.zeros(4))
     with pytest.raises(ValueError, match="Plastic: the rule pair_stdp has no signal reward; it has none"):
         spikeforge.Plastic(rule, weights).step(torch.zeros(3), torch.zeros(4), reward=1.0)
-    with pytest.raises(ValueError, match="plastic_step: x of pair_stdp must decay by a positive number of steps, but it is -1"):
-        spikeforge.Plastic(rule(tau_plus=-1.0), weights).step(torch.zeros(3), torch.zeros(4))
+    with pytest.raises(ValueError, match="synapse: x of pair_stdp must decay by a positive number of steps, but it is -1"):
+        rule(tau_plus=-1.0)
+    with pytest.raises(ValueError, match="synapse: w of s must decay by a positive number of steps, but it is -2"):
+        spikeforge.synapse("synapse s(w;; k) { decay w by k }", k=1)(k=-2)
     made, a, b, _ = learning_network("pair", 1)
     with pytest.raises(TypeError, match="Network: plasticity must be a rule of spikeforge.synapse"):
         made.project(a, b, rules.one_to_one(), plasticity="stdp")
