@@ -31,7 +31,6 @@ def _in_large_pages(t: Tensor) -> Tensor:
     return torch.ops.spikeforge_simulation.in_large_pages(t.detach())
 
 
-
 @dataclasses.dataclass(frozen=True)
 class Synapse:
     """A rule by which connections learn, and numbers for its parameters; made by :func:`synapse`.
@@ -186,7 +185,7 @@ class Plastic:
         weights: [connections] of any floating type, which is copied.
         indices, indptr: the matrix, as event products take it; without ``indptr`` indices are [rows, connections a row], and
             without both weights are dense, [rows, cols].
-        rows, cols: of the matrix.
+        rows, cols: of the matrix, where its form does not say them; those that it says may be given if they are the same.
         states: what other states of the connections start at, by name, where not as the rule says: numbers or tensors.
     """
 
@@ -208,18 +207,25 @@ class Plastic:
         if indices is None:
             if weights.dim() != 2:
                 raise ValueError(f"Plastic: dense weights must have shape [rows, cols], but have {list(weights.shape)}")
-            rows, cols = weights.shape
+            if indptr is not None:
+                raise ValueError("Plastic: indptr is given, but no indices: dense weights have neither")
+            rows, cols = _same("rows", rows, weights.shape[0]), _same("cols", cols, weights.shape[1])
             indices = torch.arange(cols, dtype=torch.int32, device=weights.device).repeat(rows, 1)
         if indptr is None:
             if indices.dim() != 2:
                 raise ValueError(f"Plastic: indices without indptr must have shape [rows, connections a row], but have {list(indices.shape)}")
-            rows, width = indices.shape
-            indptr = torch.arange(rows + 1, device=indices.device) * width
+            rows = _same("rows", rows, indices.shape[0])
+            indptr = torch.arange(rows + 1, device=indices.device) * indices.shape[1]
         if rows is None or cols is None:
             raise ValueError("Plastic: rows and cols of the matrix must be given")
+        if weights.shape not in (indices.shape, indices.flatten().shape):
+            raise ValueError(
+                f"Plastic: weights must have one element a connection, as indices {list(indices.shape)}, but have {list(weights.shape)}"
+            )
         self.rule, self.rows, self.cols = rule, rows, cols
         self.shape = weights.shape
         self._indices, self._indptr = indices.flatten(), indptr
+        _OPS.csr_check(self._indices, indptr, rows=rows, cols=cols, sorted=False)
         by_columns = _OPS.csr_transpose(self._indices, indptr, rows=rows, cols=cols) if rule.reads_columns else ()
         self._by_columns = [_in_large_pages(t) for t in by_columns]
         names = list(rule.states)
@@ -328,7 +334,8 @@ class Plastic:
         Args:
             pre, post: bool or floating point, [rows] and [cols]: a spike where true, or above 0. With delays ``pre`` are those
                 that arrive in this step.
-            signals: numbers, or tensors [cols]; one that is 0, or not given, does not come.
+            signals: numbers, or tensors [cols]; one that is 0, or not given, does not come. A number must be finite; in tensors
+                nothing looks.
         """
         self._advance(pre, post, signals)
 
@@ -350,14 +357,27 @@ class Plastic:
         for key in signals:
             if key not in self.rule.signals:
                 raise ValueError(f"Plastic: the rule {self.rule.name} has no signal {key}; it has {', '.join(self.rule.signals) or 'none'}")
+        return [self._signal(key, signals[key]) if key in signals else None for key in self.rule.signals]
+
+    def _signal(self, key: str, value: float | Tensor) -> Tensor:
+        """Of the type that states are computed in. Only what is no tensor, and so on the CPU, is looked at."""
         kind = torch.float64 if self._states[0].dtype == torch.float64 else torch.float32
-        return [torch.as_tensor(signals[key], dtype=kind, device=self._states[0].device) if key in signals else None for key in self.rule.signals]
+        signal = torch.as_tensor(value, dtype=kind, device=None if isinstance(value, Tensor) else "cpu")
+        if not isinstance(value, Tensor) and not signal.isfinite().all():
+            raise ValueError(f"Plastic: the signal {key} must be finite in {str(kind).removeprefix('torch.')}, but is {value!r:.60}")
+        return signal.to(self._states[0].device)
 
     def _call(self, pre: Tensor, post: Tensor, signals: list[Tensor | None], step: Tensor, **options: bool) -> Tensor:
         return _OPS.plastic_step_(
             self.rule.text, self._states, self._traces, self._indices, self._indptr, self._by_columns, pre, post, signals, step,
             params=list(self.rule.params.values()), rows=self.rows, cols=self.cols, **options,
         )
+
+
+def _same(name: str, given: int | None, own: int) -> int:
+    if given is not None and given != own:
+        raise ValueError(f"Plastic: {name} must be {own}, as the matrix is given, but is {given!r}")
+    return own
 
 
 # ---- rules ----

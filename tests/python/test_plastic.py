@@ -716,6 +716,40 @@ def test_wrong_arguments_of_rules_are_refused_in_words():
         made.modulate(reward=1.0)
 
 
+def test_arguments_that_contradict_each_other_are_refused():
+    weights, indices, indptr = torch.rand(3, 2), torch.tensor([[0, 1], [0, 1], [1, 2]], dtype=torch.int32), torch.tensor([0, 2, 4, 6])
+    for rule in (RULES["pair"][0], RULES["short_term"][0]):
+        make = lambda *args, **sizes: spikeforge.Plastic(rule, *args, **sizes)
+        make(weights, rows=3, cols=2), make(weights, indices, rows=3, cols=3), make(weights.flatten(), indices, cols=3), make(weights, indices, indptr, rows=3, cols=3)
+        for args, sizes, words in (
+            ((weights,), dict(rows=5, cols=9), "Plastic: rows must be 3, as the matrix is given, but is 5"),
+            ((weights,), dict(cols=9), "Plastic: cols must be 2, as the matrix is given, but is 9"),
+            ((weights, None, indptr), {}, "Plastic: indptr is given, but no indices: dense weights have neither"),
+            ((weights, indices), dict(rows=4, cols=3), "Plastic: rows must be 3, as the matrix is given, but is 4"),
+            ((weights, indices), dict(cols=2), "indices must be from 0 to cols - 1 = 1"),
+            ((weights.T, indices), dict(cols=3), r"Plastic: weights must have one element a connection, as indices \[3, 2\], but have \[2, 3\]"),
+            ((weights.flatten()[:3], indices.flatten(), indptr), dict(rows=3, cols=3), r"as indices \[6\], but have \[3\]"),
+            ((weights.flatten(), indices.flatten(), indptr), dict(rows=5, cols=3), r"indptr must have shape \[rows \+ 1\] = \[6\], but has \[4\]"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                make(*args, **sizes)
+
+
+def test_spikes_and_signals_of_a_step_are_looked_at():
+    plastic = spikeforge.Plastic(RULES["reward"][0], torch.rand(3, 4))
+    before = plastic.weights.clone()
+    for spikes, kind in (([1.0, 0.0, 1.0], "list"), (torch.ones(3).numpy(), "ndarray"), (None, "NoneType")):
+        with pytest.raises(TypeError, match=rf"Plastic: pre must be a bool or floating-point tensor \[rows\], but is {kind}"):
+            plastic.step(spikes, torch.ones(4))
+        with pytest.raises(TypeError, match=rf"Plastic: post must be a bool or floating-point tensor \[cols\], but is {kind}"):
+            plastic.send(torch.ones(3), spikes)
+    for reward in (math.nan, math.inf, -math.inf, 1e39, [1.0, math.nan, 1.0, 1.0]):
+        with pytest.raises(ValueError, match="Plastic: the signal reward must be finite in float32, but is "):
+            plastic.step(torch.ones(3), torch.ones(4), reward=reward)
+    assert torch.equal(plastic.weights, before) and plastic.state_dict()["step"] == 0
+    spikeforge.Plastic(RULES["reward"][0], torch.rand(3, 4).double()).step(torch.ones(3), torch.ones(4), reward=1e39)
+
+
 def call(text=plasticity.PAIR_STDP, dtype=torch.float32):
     m = matrix("random")
     rule = spikeforge.synapse(text, **RULES["pair"][0].params)
