@@ -148,6 +148,34 @@ def test_a_narrow_gauss_is_the_nearest_step(device):
         assert d.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [0.01, 1e-3, 1e-20, 1e-200])
+def test_layers_of_a_narrow_gauss_take_the_nearest_step(width, dtype):
+    for delay, nearest in ((2.4, 2), (2.6, 3), (0.0, 0), (9.0, MOST)):
+        x = torch.randn(9, 1, 1, dtype=dtype)
+        form = dict(interpolation="gauss", width=width, delay=delay, bias=False)
+        linear, conv = snn.DelayedLinear(1, 1, MOST, **form).to(dtype), snn.DelayedConv1d(1, 1, 1, MOST, **form).to(dtype)
+        for layer, y in ((linear, linear(x)), (conv, conv(x.unsqueeze(-1)).squeeze(-1))):
+            torch.testing.assert_close(y[nearest:], layer.weight.flatten() * x[: 9 - nearest])
+            y.sum().backward()
+            assert layer.delay.grad.isfinite().all()
+
+
+def test_a_width_that_is_written_must_be_above_0():
+    for layer, x in ((snn.DelayedLinear(1, 1, MOST), torch.rand(3, 1, 1)), (snn.DelayedConv1d(1, 1, 1, MOST), torch.rand(3, 1, 1, 1))):
+        for layer.width in (0.0, -1.0, float("nan")):
+            with pytest.raises(ValueError, match=rf"{type(layer).__name__}: width must be above 0, but is {layer.width}"):
+                layer(x)
+
+
+def test_whole_numbers_may_be_numpys():
+    numpy = pytest.importorskip("numpy")
+    n = numpy.int64
+    linear, conv = snn.DelayedLinear(n(3), n(2), n(MOST)), snn.DelayedConv1d(n(3), n(2), n(2), n(MOST), stride=(n(1),))
+    assert linear(torch.rand(2, 1, 3)).shape == (2, 1, 2) and conv(torch.rand(2, 1, 3, 4)).shape == (2, 1, 2, 3)
+    assert {type(layer.max_delay) for layer in (linear, conv)} == {int} and snn.Delay(n(3)).longest == 3
+
+
 def test_no_features_and_frozen_arguments():
     layer = snn.DelayedLinear(0, 2, 3)
     assert torch.equal(layer(torch.rand(4, 2, 0)), layer.bias.expand(4, 2, 2))
@@ -280,6 +308,8 @@ REFUSED = {
     "module's delay": (lambda: snn.DelayedLinear(3, 3, 2, delay=torch.rand(2)), ValueError, r"delay must be real and have shape \[3, 3\]"),
     "module's max_delay": (lambda: snn.DelayedLinear(3, 3, 2.5), ValueError, "max_delay must be a whole number from 0 to 4096"),
     "module's x": (lambda: snn.DelayedLinear(3, 3, 2)(torch.rand(4, 2, 5)), ValueError, "DelayedLinear: weight must have shape"),
+    "module's sizes": (lambda: snn.DelayedLinear(-1, 3, 4), ValueError, "DelayedLinear: in_features must be a whole number from 0 on, but is -1"),
+    "module's outputs": (lambda: snn.DelayedLinear(3, 2.5, 4), ValueError, "DelayedLinear: out_features must be a whole number from 0 on, but is 2.5"),
     "module's width": (lambda: snn.DelayedLinear(3, 3, 2, width=0.0), ValueError, "width must be above 0"),
     "bias's type": (call(bias=torch.ones(3).int()), TypeError, "bias must be of a floating type"),
     "deployed": (lambda: snn.DelayedLinear(3, 3, 2).deployed(), ValueError, "per='input'"),

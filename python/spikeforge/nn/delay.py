@@ -8,6 +8,7 @@ from types import EllipsisType
 import torch
 from torch import Tensor
 
+from spikeforge._numbers import whole
 from spikeforge.nn.errors import broadcasts
 from spikeforge.nn.stateful import State, StatefulModule, States, shape_of
 
@@ -26,7 +27,7 @@ class Delay(StatefulModule):
 
     def __init__(self, steps: int | Tensor, *, stateful: bool = False, persistent_state: bool = False):
         super().__init__(stateful=stateful, persistent_state=persistent_state)
-        if isinstance(steps, bool) or not isinstance(steps, (int, Tensor)):
+        if not isinstance(steps, Tensor) and whole(steps) is None:
             raise TypeError(f"Delay: steps must be a whole number or an integer tensor, but is {type(steps).__name__}")
         steps = torch.as_tensor(steps)
         if steps.is_floating_point() or steps.is_complex() or steps.dtype == torch.bool:

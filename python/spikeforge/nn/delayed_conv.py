@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from spikeforge._numbers import whole
 from spikeforge.nn.delayed_linear import DelayedLayer
 
 
@@ -23,9 +24,8 @@ class _DelayedConv(DelayedLayer):
         sizes = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "dilation": dilation}
         for name, size in sizes.items():
             setattr(self, name, self._sizes(name, size, 0 if name == "padding" else 1))
-        for name, count in (("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups)):
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise ValueError(f"{self._kind()}: {name} must be a whole number from 1 on, but is {count!r}")
+        counts = (("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups))
+        in_channels, out_channels, groups = (self._whole(name, count, 1) for name, count in counts)
         if in_channels % groups or out_channels % groups:
             raise ValueError(f"{self._kind()}: groups must divide in_channels and out_channels, {in_channels} and {out_channels}, but is {groups}")
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
@@ -36,14 +36,14 @@ class _DelayedConv(DelayedLayer):
         self.delay = self._first_delays(shape, delay)
 
     def _sizes(self, name: str, given: int | tuple[int, ...], least: int) -> tuple[int, ...]:
-        sizes = given if isinstance(given, (tuple, list)) else (given,) * self.dims
-        if len(sizes) != self.dims or any(isinstance(n, bool) or not isinstance(n, int) or n < least for n in sizes):
+        sizes = [whole(n) for n in (given if isinstance(given, (tuple, list)) else (given,) * self.dims)]
+        if len(sizes) != self.dims or any(n is None or n < least for n in sizes):
             raise ValueError(f"{self._kind()}: {name} must be {self.dims} whole numbers from {least} on, or one for all, but is {given!r}")
         return tuple(sizes)
 
     def kernel(self) -> Tensor:
         """Weights spread over the steps of their delays: ``[out, in / groups, max_delay + 1, *kernel_size]``, delay 0 first."""
-        return self.weight.unsqueeze(2) * spread(self.delay, self.max_delay, self.interpolation, self.width)
+        return self.weight.unsqueeze(2) * spread(self.delay, self.max_delay, self.interpolation, self._narrowed())
 
     def _computed(self, x: Tensor, past: Tensor | None) -> Tensor:
         shape = f"[T, B, {self.in_channels}{', size' * self.dims}]"
@@ -102,5 +102,7 @@ def spread(delay: Tensor, max_delay: int, interpolation: str, width: float) -> T
     if interpolation == "triangle":
         share = (1 + width - (steps - delay).abs()).relu()
     else:
-        share = torch.exp(-((steps - delay) ** 2) / (2 * width**2))
+        distance = (steps - delay) ** 2
+        beyond = distance - distance.detach().amin(2, keepdim=True)  # the nearest step's: a narrow form would be 0 everywhere
+        share = torch.exp(-beyond / (2 * width**2))
     return share / share.sum(2, keepdim=True)

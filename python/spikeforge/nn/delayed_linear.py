@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from spikeforge._numbers import is_number
+from spikeforge._numbers import is_number, whole
 from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.delay import Delay
 from spikeforge.nn.errors import ERRORS, first_line
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 OPERATOR = torch.ops.spikeforge.delayed_linear.default
 LONGEST = 4096  # as the operator has it
 FORMS = ("linear", "triangle", "gauss")
+NARROWEST = 1e-9  # width of a Gaussian: one step has all of it, and float32 cannot have the squares of much smaller ones
 
 
 class DelayedLayer(StatefulModule):
@@ -33,12 +34,11 @@ class DelayedLayer(StatefulModule):
 
     def __init__(self, max_delay: int, interpolation: str, width: float, stateful: bool, persistent_state: bool):
         super().__init__(stateful=stateful, persistent_state=persistent_state)
+        self.max_delay = self._whole("max_delay", max_delay, 0, LONGEST)
         self._check("interpolation", interpolation, FORMS)
-        if isinstance(max_delay, bool) or not isinstance(max_delay, int) or not 0 <= max_delay <= LONGEST:
-            raise ValueError(f"{self._kind()}: max_delay must be a whole number from 0 to {LONGEST}, but is {max_delay!r}")
         if not is_number(width) or not 0 < width < math.inf:
             raise ValueError(f"{self._kind()}: width must be above 0, but is {width!r}")
-        self.max_delay, self.interpolation, self.width = max_delay, interpolation, width
+        self.interpolation, self.width = interpolation, width
 
     def _kind(self) -> str:
         return type(self).__name__
@@ -46,6 +46,19 @@ class DelayedLayer(StatefulModule):
     def _check(self, name: str, value: str, legal: tuple[str, ...]) -> None:
         if value not in legal:
             raise ValueError(f"{self._kind()}: {name} must be {' or '.join(map(repr, legal))}, but is {value!r}")
+
+    def _whole(self, name: str, value: int, least: int, most: int | None = None) -> int:
+        number = whole(value)
+        if number is None or number < least or (most is not None and number > most):
+            bounds = f"from {least} on" if most is None else f"from {least} to {most}"
+            raise ValueError(f"{self._kind()}: {name} must be a whole number {bounds}, but is {value!r}")
+        return number
+
+    def _narrowed(self) -> float:
+        """The width as it is now: training may write it."""
+        if not 0 < self.width < math.inf:
+            raise ValueError(f"width must be above 0, but is {self.width!r}")
+        return max(self.width, NARROWEST)
 
     def _first_delays(self, shape: tuple[int, ...], delay: float | Tensor | None) -> nn.Parameter:
         if delay is None:
@@ -119,7 +132,7 @@ class DelayedLinear(DelayedLayer):
         interpolation: how a delay that is not whole is spread over steps: "linear" over its two neighbours,
             "triangle" and "gauss" over ``width`` steps about it. A wide form learns from afar, and is narrowed while
             training goes on: set ``layer.width``.
-        width: of triangle and gauss, in steps.
+        width: of triangle and gauss, in steps; below 1e-9 it counts as 1e-9.
         bias: whether there is one.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
 
@@ -136,17 +149,17 @@ class DelayedLinear(DelayedLayer):
     ):  # fmt: skip
         super().__init__(max_delay, interpolation, width, stateful, persistent_state)
         self._check("per", per, ("synapse", "input"))
-        self.in_features, self.out_features = in_features, out_features
-        bound = 1 / math.sqrt(in_features) if in_features else 0.0
+        self.in_features, self.out_features = self._whole("in_features", in_features, 0), self._whole("out_features", out_features, 0)
+        bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
         draw = lambda *shape: nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
-        self.weight = draw(out_features, in_features)
-        self.bias = draw(out_features) if bias else None
-        shape = (in_features,) if per == "input" else (out_features, in_features)
+        self.weight = draw(self.out_features, self.in_features)
+        self.bias = draw(self.out_features) if bias else None
+        shape = (self.in_features,) if per == "input" else (self.out_features, self.in_features)
         self.delay = self._first_delays(shape, delay)
 
     def _computed(self, x: Tensor, past: Tensor | None) -> Tensor:
         return OPERATOR(x, self.weight, self.delay, self.bias, max_delay=self.max_delay, interpolation=self.interpolation,
-                        width=self.width, past=past)  # fmt: skip
+                        width=self._narrowed(), past=past)  # fmt: skip
 
     @torch.no_grad()
     def deployed(self) -> Sequential:
