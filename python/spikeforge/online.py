@@ -60,6 +60,8 @@ class Online(nn.Module):
         self._layers = _layers(self._parts, rule)
         if not any(layer.neuron is not None for layer in self._layers):
             raise ValueError("Online: the network has no neuron")
+        taken = [part for layer in self._layers if layer.neuron is not None for part in (layer.product, layer.neuron, layer.back)]
+        self._replaced = [(name, part) for name, part in net.named_modules() if part in taken or isinstance(part, Recurrent)]
         if feedback == "random":
             learns = [isinstance(layer.product, (nn.Linear, *CONVOLUTIONS)) for layer in self._layers]
             for i, layer in enumerate(self._layers):
@@ -72,6 +74,9 @@ class Online(nn.Module):
 
         Args:
             samples: bool ``[B]``, those of which; by default all, and their number may change then.
+
+        Raises:
+            ValueError: for another number of samples than the states are of.
         """
         if samples is None:
             self._memories = [_Memory() for _ in self._layers]
@@ -81,6 +86,11 @@ class Online(nn.Module):
             raise TypeError("Online: samples of reset must be a bool tensor [B]")
         if self._restart is not None and self._restart.shape != samples.shape:
             raise ValueError(f"Online: samples of reset must be {list(self._restart.shape)}, as before, but are {list(samples.shape)}")
+        for kept in (memory.states[0].shape[0] for memory in self._memories if memory.states):
+            if len(samples) != kept:
+                raise ValueError(
+                    f"Online: samples of reset must be [{kept}], as the states that are kept, but are [{len(samples)}]; reset() starts all anew"
+                )
         self._restart = samples.clone() if self._restart is None else self._restart | samples
 
     def forward(self, x: Tensor) -> Tensor:
@@ -108,7 +118,7 @@ class Online(nn.Module):
         return x
 
     def _check_parts(self) -> None:
-        """Traces are those of the layers that the network had."""
+        """Traces are those of the layers that the network had, and nothing calls hooks that were added to them."""
         if torch.compiler.is_compiling():
             return
         now = list(_flat(self.net))
@@ -120,6 +130,12 @@ class Online(nn.Module):
                 )
         if len(now) != len(self._parts):
             raise ValueError(f"Online: the network has {len(now)} layers, but had {len(self._parts)} when this was made: make Online anew")
+        for name, part in self._replaced:
+            if _has_hooks(part):
+                raise ValueError(
+                    f"Online: {name or 'the network'} ({type(part).__name__}) has hooks since this was made, such as a Monitor's, which "
+                    "would not be called: remove them, or call the network itself"
+                )
 
     @property
     def traces(self) -> list[list[Tensor]]:

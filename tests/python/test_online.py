@@ -2,6 +2,8 @@
 
 import copy
 import gc
+import io
+import pickle
 import weakref
 
 import pytest
@@ -323,7 +325,12 @@ def test_more_batch_dimensions_start_anew():
         online.reset(done)
         done.zero_()  # the caller's own
         torch.testing.assert_close(online(x)[:, 0], net(x)[:, 0])
+        with pytest.raises(ValueError, match=r"samples of reset must be \[2\], as the states that are kept, but are \[3\]"):
+            online.reset(torch.ones(3, dtype=torch.bool))
+        online.reset(torch.ones(2, dtype=torch.bool))  # of which nothing is left
+        torch.testing.assert_close(online(x), net(x))
         with pytest.raises(ValueError, match=r"samples of reset were \[3\], but x has 2"):
+            online.reset()
             online.reset(torch.ones(3, dtype=torch.bool))
             online(x)
         with pytest.raises(TypeError, match="bool tensor"):
@@ -470,6 +477,52 @@ def test_a_layer_that_was_replaced_is_refused():
     online.net.append(nn.Linear(4, 2))
     with pytest.raises(ValueError, match="Online: the network has 3 layers, but had 2 when this was made"):
         online(x)
+
+
+def test_hooks_that_nothing_would_call_are_refused_at_a_call():
+    net = nn.Sequential(nn.Linear(5, 4), snn.LIF(), nn.Identity(), nn.Linear(4, 4), snn.Recurrent(snn.LIF(), nn.Linear(4, 4)))
+    online = spikeforge.Online(net)
+    x = torch.rand(2, 3, 5)
+    for part in (net[0], net[1], net[4], net[4].cell, net[4].module):
+        hook = part.register_forward_hook(lambda *_: None)
+        with pytest.raises(ValueError, match=rf"Online: [14a-z0-9.]+ \({type(part).__name__}\) has hooks since this was made"):
+            online(x)
+        hook.remove()
+        online(x)
+    with spikeforge.Monitor(net, ["1.out"]):
+        with pytest.raises(ValueError, match=r"Online: 1 \(LIF\) has hooks since this was made, such as a Monitor's"):
+            online(x)
+        net(x)
+    called = []
+    net[2].register_forward_hook(lambda *_: called.append(1))
+    online(x)
+    assert called
+
+
+@pytest.mark.parametrize("rule", ["eprop", "ottt"])
+def test_a_copy_goes_on_and_a_state_dict_has_weights_alone(rule):
+    x, later = torch.rand(3, 2, 5), torch.rand(3, 2, 5)
+
+    def learned(online):
+        online.zero_grad()
+        out = online(later)
+        out.sum().backward()
+        return [out.detach(), *(p.grad.clone() for p in online.parameters())]
+
+    online = spikeforge.Online(two_layers(torch.float32), rule=rule, feedback="random")
+    online(x)
+    online.reset(torch.tensor([True, False]))
+    file = io.BytesIO()
+    torch.save(online, file)
+    file.seek(0)
+    copies = [copy.deepcopy(online), pickle.loads(pickle.dumps(online)), torch.load(file, weights_only=False)]
+    wanted = learned(online)
+    for other in copies:
+        assert all(map(torch.equal, learned(other), wanted))
+    assert all(name.startswith(("net.", "feedback")) for name in online.state_dict())
+    before = [t.clone() for traces in online.traces for t in traces]
+    online.load_state_dict(online.state_dict())
+    assert len(before) > 0 and all(map(torch.equal, before, (t for traces in online.traces for t in traces)))
 
 
 def test_a_call_that_fails_leaves_an_online_network_as_it_was():
