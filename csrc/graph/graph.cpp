@@ -80,7 +80,8 @@ Id Graph::number(const Node& node) {
   const auto known = numbering_.find(key);
   if (known != numbering_.end()) return known->second;
   if (nodes_.size() >= most_nodes_)
-    throw GraphError(fmt::format("a neuron has at most {} operations, arguments and constants included", most_nodes_));
+    throw GraphError(
+        fmt::format("a neuron or a rule has at most {} operations, arguments and constants included", most_nodes_));
   const Id id = static_cast<Id>(nodes_.size());
   nodes_.push_back(node);
   names_.emplace_back();

@@ -138,7 +138,7 @@ TEST_CASE("operands of the wrong kind or number, and too many nodes, are refused
   CHECK_THROWS_WITH(g.add_result(c), "a result is a number");
   g.constant(2);
   g.constant(3);
-  CHECK_THROWS_WITH(g.constant(4), "a neuron has at most 5 operations, arguments and constants included");
+  CHECK_THROWS_WITH(g.constant(4), "a neuron or a rule has at most 5 operations, arguments and constants included");
 }
 
 }  // namespace spikeforge::graph

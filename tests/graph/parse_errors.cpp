@@ -211,14 +211,14 @@ TEST_CASE("text from strangers is bounded in size, depth and nodes") {
 
   std::string chain = "a = x";
   for (int i = 0; i < 5000; ++i) chain += " + " + std::to_string(i);
-  CHECK(error_in(chain) == "a neuron has at most 4096 operations, arguments and constants included");
+  CHECK(error_in(chain) == "a neuron or a rule has at most 4096 operations, arguments and constants included");
   CHECK(error_in("a = exp(" + repeated("x, ", 10000) + "x)") == "too many operands");
   CHECK(error_in("a = spike(x, atan(" + repeated("1, ", 10000) + "1))") ==
         "expected \")\" after the surrogate's numbers, but found \",\"");
   CHECK_THAT(error_of("neuron n(x) { return " + repeated("x, ", 500) + "x }"),
              has_text("a neuron has 1 to 256 outputs, not 501"));
   CHECK(error_in("a = x" + repeated(" + x - x", 400000 / 8)) ==
-        "a neuron has at most 4096 operations, arguments and constants included");
+        "a neuron or a rule has at most 4096 operations, arguments and constants included");
 }
 
 TEST_CASE("damaged texts are read or refused, and nothing else") {

@@ -196,7 +196,7 @@ TEST_CASE("a trace that never ends is stopped") {
                             for (int i = 0; i < 10000; ++i) x = exp(x);
                             return step({x}, {});
                           }),
-                    "neuron n: a neuron has at most 4096 operations, arguments and constants included");
+                    "neuron n: a neuron or a rule has at most 4096 operations, arguments and constants included");
 }
 
 }  // namespace spikeforge::graph
