@@ -65,12 +65,12 @@ def checkpointed(
     if not callable(run):
         raise TypeError(f"checkpointed: run must be a module or a function, but is {type(run).__name__}")
     read, count = _reader(inputs, segments)
-    collected = _Outputs(combine)
+    collected, marks = _Outputs(combine), _marks()
     for number in range(count):
         if truncated and number > 0:
             states = tree_map_only(Tensor, torch.Tensor.detach, states)
         segment = _Segment(run, read, number, keeps_inputs=not callable(inputs))
-        outputs, states = checkpoint.checkpoint(segment, _copied(states), _marks(), use_reentrant=False)
+        outputs, states = checkpoint.checkpoint(segment, _copied(states), marks, use_reentrant=False)
         collected.add(outputs)
         del outputs
     return collected.result(), states
