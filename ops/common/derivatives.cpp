@@ -12,9 +12,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/add.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -128,7 +126,7 @@ class AsText {
         const bool from_param = starts_at_param(s) && lists.params[starts_[s].param].defined();
         lists.states.push_back(tangent.defined() ? tangent
                                : from_param      ? spread(lists.params[starts_[s].param])
-                                                 : at::zeros_symint(step_, state_options_));
+                                                 : zeros());
       }
     return lists;
   }
@@ -169,11 +167,13 @@ class AsText {
   std::size_t states() const { return call_.cell->states.size(); }
   std::size_t params() const { return call_.cell->params.size(); }
 
+  // States are made by x, since those beside a DTensor must be DTensors too.
+  at::Tensor zeros() const { return call_.inputs[0].new_zeros_symint(step_, state_options_); }
   // A parameter of one number may be on the CPU, a state may not.
-  at::Tensor spread(const at::Tensor& param) const { return param.to(state_options_).expand_symint(step_); }
+  at::Tensor spread(const at::Tensor& param) const { return at::add(zeros(), param.to(state_options_)); }
   at::Tensor initial(std::size_t s, const Tensors& params) const {
     if (starts_at_param(s)) return spread(params[starts_[s].param]);
-    return at::full_symint(step_, starts_[s].number, state_options_);
+    return call_.inputs[0].new_full_symint(step_, starts_[s].number, state_options_);
   }
 
   const MultistepCall& call_;

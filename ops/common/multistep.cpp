@@ -35,8 +35,9 @@ ParamView view_of(const MultistepCall& call, std::size_t j, const PlainLayout& l
   if (!call.param(j).defined()) return {.number = call.numbers[j]};
   const c10::ScalarType type = call.inputs[0].scalar_type();
   const ParamView view = view_param(call.param(j), type, state_type(type), layout, copies);
-  // Where a tensor's one number was read, it can be checked whatever the device.
-  if (view.data == nullptr) check_number(call.op_name(), call.cell->params[j], view.number, arithmetic_of(call));
+  // Where a tensor's one number was read, it can be checked whatever the device. One without elements has none.
+  if (view.data == nullptr && call.param(j).numel() == 1)
+    check_number(call.op_name(), call.cell->params[j], view.number, arithmetic_of(call));
   return view;
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import checkpoint
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 Inputs = Any  # Tensor | tuple[Tensor, ...] | list of these | Callable[[int], ...]
 COMBINATIONS = ("cat", "sum", "list")
@@ -40,9 +40,10 @@ def checkpointed(
     Args:
         run: a module or function of ``(*inputs, states)`` that returns ``(output, states)``: ``net`` itself, where it has the
             states of :mod:`spikeforge.nn`. States are None at first, then what the segment before returned: a tensor, or
-            tuples, lists and dicts of tensors. It is called twice for each segment, with the same arguments; what it does
-            besides (running statistics, prints) is done twice.
-        inputs: ``[T, ...]``, or a tuple of these, dealt to the segments along the steps; a list with the inputs of each
+            tuples, lists and dicts of tensors, of which each call gets its own copy. It is called twice for each segment,
+            with the same arguments; what it does besides (running statistics, prints) is done twice.
+        inputs: ``[T, ...]``, or a tuple of these, dealt to the segments along the steps (segment i of n begins with step
+            i T // n, so that the later ones have a step more where n does not divide T); a list with the inputs of each
             segment; or a function of a segment's number that reads them or makes them, the same at each call: then they are
             let go as soon as the segment has run, and may be longer than memory.
         states: those before the first step.
@@ -50,39 +51,66 @@ def checkpointed(
         combine: what becomes of the outputs of the segments: "cat" joins them along the steps, "sum" adds them up, which
             is right for losses and counts and keeps none of them, "list" leaves them apart.
         truncated: the gradient does not go from a segment to those before it (truncated backpropagation through time);
-            values are the same.
+            values are the same. The first segment's goes to the states before the first step.
 
     Returns:
         The outputs of all segments, and the states after the last step.
+
+    Raises:
+        RuntimeError: in the backward pass, where inputs or states were modified in place since they were read. A
+            parameter that was modified is not noticed: its segments would be computed with the new one.
     """
     if combine not in COMBINATIONS:
         raise ValueError(f"checkpointed: combine must be 'cat', 'sum' or 'list', but is {combine!r}")
     if not callable(run):
         raise TypeError(f"checkpointed: run must be a module or a function, but is {type(run).__name__}")
     read, count = _reader(inputs, segments)
-    collected = _Outputs(combine)
+    collected, marks = _Outputs(combine), _marks()
     for number in range(count):
-        if truncated:
+        if truncated and number > 0:
             states = tree_map_only(Tensor, torch.Tensor.detach, states)
-        segment = _Segment(run, read, number)
-        outputs, states = checkpoint.checkpoint(segment, states, _marks(), use_reentrant=False)
+        segment = _Segment(run, read, number, keeps_inputs=not callable(inputs))
+        outputs, states = checkpoint.checkpoint(segment, _copied(states), marks, use_reentrant=False)
         collected.add(outputs)
         del outputs
     return collected.result(), states
 
 
 class _Segment:
-    """One call of `run`."""
+    """One call of `run`, and the same once more."""
 
-    def __init__(self, run: Callable[..., Any], read: Callable[[int], Any], number: int):
-        self.run, self.read, self.number = run, read, number
+    def __init__(self, run: Callable[..., Any], read: Callable[[int], Any], number: int, keeps_inputs: bool):
+        self.run, self.read, self.number, self.keeps_inputs = run, read, number, keeps_inputs
+        self.versions: list[int] | None = None
 
     def __call__(self, states: Any, _: Any) -> tuple[Any, Any]:
         inputs = self.read(self.number)
-        result = self.run(*(inputs if isinstance(inputs, tuple) else (inputs,)), states)
+        if inputs is None:
+            raise TypeError(f"checkpointed: inputs must return those of segment {self.number}, but returned None")
+        self._check_versions((states, inputs if self.keeps_inputs else None))
+        result = self.run(*_copied(inputs if isinstance(inputs, tuple) else (inputs,)), _copied(states))
         if not isinstance(result, tuple) or len(result) != 2:
             raise TypeError(f"checkpointed: run must return (output, states), but returned {_kind(result)}")
         return result
+
+    def _check_versions(self, kept: Any) -> None:
+        """As autograd does for what it keeps."""
+        tensors = [t for t in tree_leaves(kept) if isinstance(t, Tensor) and not t.is_inference()]
+        versions = [t._version for t in tensors]
+        if self.versions is None:
+            self.versions = versions
+        for t, version, expected in zip(tensors, versions, self.versions):
+            if version != expected:
+                raise RuntimeError(
+                    "checkpointed: one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"[{t.type()} {list(t.shape)}], which segment {self.number} reads, is at version {version}; expected version "
+                    f"{expected} instead"
+                )
+
+
+def _copied(tree: Any) -> Any:
+    """With containers of its own, in which others may write."""
+    return tree_map(lambda leaf: leaf, tree)
 
 
 def _reader(inputs: Inputs, segments: int | None) -> tuple[Callable[[int], Any], int]:
@@ -91,7 +119,7 @@ def _reader(inputs: Inputs, segments: int | None) -> tuple[Callable[[int], Any],
             raise ValueError(f"checkpointed: segments must be {len(inputs)}, as many as the list of inputs has, but is {segments!r}")
         if not inputs:
             raise ValueError("checkpointed: inputs must have a segment at least, but is an empty list")
-        return inputs.__getitem__, len(inputs)
+        return _copied(inputs).__getitem__, len(inputs)
     if not isinstance(segments, int) or isinstance(segments, bool) or segments < 1:
         raise ValueError(f"checkpointed: segments must be a whole number of 1 or more, but is {segments!r}")
     if isinstance(inputs, (Tensor, tuple)):

@@ -37,8 +37,10 @@ def test_one_neuron_has_the_bits_of_one_call(device, segments):
     z, after = spikeforge.checkpointed(lif, x, {"v": v}, segments=segments)
     assert torch.equal(y, z) and torch.equal(states["v"], after["v"])
     assert y.sum() > 5
+    # A GPU computes other lengths by other schedules, whose gradients differ in their last bits.
+    bounds = {"rtol": 1e-12, "atol": 1e-12} if device.type == "cuda" else {"rtol": 0, "atol": 0}
     for one, other in zip(gradients(y, x, v), gradients(z, x, v)):
-        assert torch.equal(one, other)
+        torch.testing.assert_close(one, other, **bounds)
 
 
 def test_a_network_has_the_gradients_of_one_call(device):
@@ -135,6 +137,84 @@ def test_truncated_gradients_are_those_of_detached_states():
     assert not torch.allclose(got[0], gradients(whole, *net.parameters())[0], rtol=1e-3)
 
 
+def test_truncation_leaves_the_gradient_of_the_states_before_the_first_step():
+    """That of a loop that detaches between segments."""
+    lif, x = snn.LI(tau=3.0), torch.rand(20, 5, **F64)
+    v = torch.rand(5, **F64, requires_grad=True)
+    outputs, states = [], {"v": v}
+    for number, part in enumerate(x.split(5)):
+        if number > 0:
+            states = {name: value.detach() for name, value in states.items()}
+        y, states = lif(part, states)
+        outputs.append(y)
+    y, _ = spikeforge.checkpointed(lif, x, {"v": v}, segments=4, truncated=True)
+    (expected,), (got,) = gradients(torch.cat(outputs), v), gradients(y, v)
+    assert expected.abs().min() > 0
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
+
+
+def test_a_run_may_write_into_what_it_is_given_and_a_caller_into_what_it_gave():
+    """Into dicts and lists: each has its own."""
+    x = torch.rand(12, 3, **F64).requires_grad_()
+
+    def run(x, states):
+        v = states["v"]
+        states["v"] = torch.tanh(v + x.sum(0))
+        return x * v, states
+
+    def kept():
+        outputs, states = [], {"v": torch.ones(3, **F64)}
+        for part in x.split(4):
+            y, states = run(part, dict(states))
+            outputs.append(y)
+        return torch.cat(outputs)
+
+    given, parts = {"v": torch.ones(3, **F64)}, list(x.split(4))
+    y, _ = spikeforge.checkpointed(run, parts, given)
+    assert list(given["v"]) == [1, 1, 1]
+    parts.clear()
+    given["v"] = torch.zeros(3, **F64)
+    (expected,), (got,) = gradients(kept(), x), gradients(y, x)
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("changed", ["inputs", "list", "state", "by the run"])
+def test_what_is_modified_in_place_before_the_backward_pass_is_noticed(changed):
+    """As autograd notices it of what it saved."""
+    x, v = torch.rand(12, 3, **F64), torch.zeros(3, **F64)
+    weight = torch.ones(3, **F64, requires_grad=True)
+
+    def run(x, states):
+        x = x.mul_(2) if changed == "by the run" else x
+        return x * weight + states["v"], {"v": states["v"] + x.sum(0)}
+
+    parts = [part.clone() for part in x.split(4)]
+    y, _ = spikeforge.checkpointed(run, parts if changed == "list" else x, {"v": v}, segments=3)
+    if changed != "by the run":
+        {"inputs": x, "list": parts[1], "state": v}[changed].add_(1)
+    with pytest.raises(RuntimeError, match="checkpointed: one of the variables needed for gradient computation has been modified by an inplace"):
+        y.sum().backward()
+
+
+def test_steps_that_segments_do_not_divide_are_dealt_to_the_later_ones():
+    sizes = []
+    spikeforge.checkpointed(lambda x, states: (sizes.append(len(x)) or x, states), torch.rand(23, 2), segments=4)
+    assert sizes == [5, 6, 6, 6]
+
+
+def test_running_statistics_move_twice_unless_the_second_run_ends_before():
+    """It ends with the last thing that the gradient needs: a BatchNormNeuron behind which there is nothing moves them once."""
+    x, norm = torch.rand(12, 4, 3, requires_grad=True), nn.BatchNorm1d
+    for layers, moved in (
+        ([snn.TimeDistributed(norm(3)), snn.LIF()], 6),
+        ([snn.BatchNormNeuron(norm(3), snn.LIF()), snn.TimeDistributed(nn.Linear(3, 3))], 6),
+        ([snn.BatchNormNeuron(norm(3), snn.LIF())], 3),
+    ):
+        net = snn.Sequential(*layers)
+        spikeforge.checkpointed(net, x, segments=3)[0].sum().backward()
+        assert [b.item() for b in net.buffers() if b.dtype == torch.int64] == [moved]
+
+
 def test_inputs_may_be_several_and_a_list_and_outputs_any_structure():
     x, gain = torch.rand(7, 3), torch.rand(7, 3)
 
@@ -162,6 +242,7 @@ def test_errors_say_what_was_expected():
         (lambda: spikeforge.checkpointed(run, 3, segments=2), TypeError, "but is int"),
         (lambda: spikeforge.checkpointed(run, x, segments=2, combine="mean"), ValueError, "but is 'mean'"),
         (lambda: spikeforge.checkpointed(lambda x, s: x, x, segments=2), TypeError, "must return \\(output, states\\), but returned Tensor"),
+        (lambda: spikeforge.checkpointed(run, lambda number: None, segments=2), TypeError, "of segment 0, but returned None"),
         (lambda: spikeforge.checkpointed(lambda x, s: (x.sum(), s), x, segments=2), TypeError, "pass combine='sum'"),
     ):
         with pytest.raises(kind, match=f"checkpointed: .*{message}"):

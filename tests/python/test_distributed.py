@@ -1,6 +1,8 @@
 """Training over ranks: modules under FSDP2, DDP and DTensor, synchronised statistics, and products of a dealt matrix have
 the losses and gradients of one process."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import distributed, nn
@@ -138,6 +140,56 @@ def product(mesh, homogeneous, kinds):
     return max((one - whole).abs().max().item() if one.numel() else 0.0 for one, whole in pairs)
 
 
+def weight_of_one_connection(mesh, x, own):
+    """Each rank has one connection, which has a weight of its own: with other losses, other gradients."""
+    from spikeforge.distributed import deal, event_product, share
+
+    n, device = mesh.size(), mesh.device_type
+    one_to_one = [spikeforge.Projection(slice(0, n), slice(0, n), rules.one_to_one())]
+    matrix = spikeforge.connect(n, n, one_to_one, dtype=torch.float64, device=device)
+    weights = torch.arange(1.0, n + 1, **F64, device=device)
+    part = deal(dataclasses.replace(matrix, weights=weights), mesh)
+    part.weights.requires_grad_()
+    arriving = event_product(part, torch.ones(n, **F64, device=device)[share(n, mesh)], mesh)
+    ((mesh.get_local_rank() + 1) * arriving).sum().backward()
+    return difference([arriving, part.weights.grad], [weights[share(n, mesh)], weights[share(n, mesh)]])
+
+
+def second_derivatives(mesh, x, own):
+    """Of a product and of what all hear, where the losses of ranks add up; beside the whole matrix on one process."""
+    from spikeforge.distributed import deal, event_product, gather, share
+
+    rows, cols, device = 7, 5, mesh.device_type
+    matrix = spikeforge.connect(
+        rows, cols, [spikeforge.Projection(slice(0, rows), slice(0, cols), rules.fixed_in_degree(3), weight=0.5)], dtype=torch.float64, device=device
+    )
+    events = torch.linspace(0.5, 1.5, rows, **F64, device=device)
+    mine = share(rows, mesh)
+
+    def penalties(product_of, weights, events, count):
+        y = product_of(weights, events)
+        by_weights, by_events = torch.autograd.grad((y**3).sum(), (weights, events), create_graph=True)
+        loss = count * by_weights.square().sum() + by_events.square().sum()
+        return [by_weights, by_events, *torch.autograd.grad(loss, (weights, events))]
+
+    def whole(weights, events):
+        options = {"rows": rows, "cols": cols, "transpose": True, "graded": True}
+        return torch.ops.spikeforge.event_csrmv(weights, matrix.indices, matrix.indptr, events, **options)
+
+    def dealt(weights, events):
+        return event_product(dataclasses.replace(deal(matrix, mesh), weights=weights), events, mesh, graded=True)
+
+    # The penalty of the one weight is in the loss of every rank.
+    expected = penalties(whole, matrix.weights.clone().requires_grad_(), events.clone().requires_grad_(), mesh.size())
+    got = penalties(dealt, matrix.weights.clone().requires_grad_(), events[mine].clone().requires_grad_(), 1)
+    heard = events[mine].clone().requires_grad_()
+    (of_heard,) = torch.autograd.grad((gather(heard, rows, mesh) ** 3).sum(), heard, create_graph=True)
+    (second,) = torch.autograd.grad(of_heard.sum(), heard)
+    pairs = [(one, of if of.numel() == 1 else of[mine]) for one, of in zip(got, expected)]
+    pairs.append((second, 6 * mesh.size() * events[mine]))
+    return difference(*zip(*[pair for pair in pairs if pair[0].numel()]))
+
+
 def of_the_page(mesh, x, own):
     """Its programs run as they stand, on this device and as many ranks."""
     names, text = {}, code("a sharded call") + code("a dealt matrix")
@@ -155,7 +207,8 @@ def differences(rank, world_size, device):
     mesh = init_device_mesh(device, (world_size,))
     x = (2 * torch.randn(STEPS, BATCH, 6, **F64)).to(device)
     own = slice(rank * BATCH // world_size, (rank + 1) * BATCH // world_size)
-    seen = {way.__name__: way(mesh, x, own) for way in (under_ddp, under_fsdp, on_shards, with_an_empty_batch, of_the_page)}
+    ways = (under_ddp, under_fsdp, on_shards, with_an_empty_batch, weight_of_one_connection, second_derivatives, of_the_page)
+    seen = {way.__name__: way(mesh, x, own) for way in ways}
     products = [(homogeneous, kinds) for homogeneous in (False, True) for kinds in (1, 2)]
     return seen | {("product", *options): product(mesh, *options) for options in products}
 
@@ -185,3 +238,44 @@ def test_the_programs_of_the_page_run(seen):
 @pytest.mark.parametrize("kinds", [1, 2])
 def test_a_dealt_matrix_has_the_product_and_the_gradients_of_the_whole(seen, homogeneous, kinds):
     assert seen["product", homogeneous, kinds] < 1e-12
+
+
+def test_a_rank_with_one_connection_does_not_take_its_weight_for_that_of_all(seen):
+    assert seen["weight_of_one_connection"] < 1e-12
+
+
+def test_second_derivatives_of_ranks_are_those_of_one_process(seen):
+    assert seen["second_derivatives"] < 1e-10
+
+
+def refusals(rank):
+    """The messages of wrong calls, each on this rank."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from spikeforge.distributed import deal, event_product, gather, share
+
+    mesh = init_device_mesh("cpu", (2,))
+    matrix = spikeforge.connect(4, 4, [spikeforge.Projection(slice(0, 4), slice(0, 4), rules.one_to_one())])
+    calls = {
+        "share: count must be a whole number, but is 2.5": lambda: share(2.5, mesh),
+        "share: count must be a whole number, but is None": lambda: share(None, mesh),
+        "share: count must not be below 0, but is -1": lambda: share(-1, mesh),
+        "gather: size must be a whole number, but is 4.0": lambda: gather(torch.ones(2), 4.0, mesh),
+        "event_product: matrix must be what deal returned, but is Connectivity": lambda: event_product(matrix, torch.ones(2), mesh),
+        "deal: matrix must be a whole one, but was dealt to ranks before": lambda: deal(deal(matrix, mesh), mesh),
+    }
+    return {expected: message_of(call) for expected, call in calls.items()}
+
+
+def message_of(call):
+    try:
+        call()
+    except Exception as error:
+        return str(error)
+    return "no error"
+
+
+def test_every_rank_is_told_what_is_wrong():
+    for of_rank in on_ranks(2, refusals):
+        for expected, message in of_rank.items():
+            assert message == expected

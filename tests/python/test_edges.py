@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from cases import NUMBERS, Inputs, Options, call, compare, numbers, random_states, random_x
+from cases import NUMBERS, Inputs, Options, call, compare, numbers, random_parameters, random_states, random_x
 from conftest import library_path
 from reference import NEURONS, run
 
@@ -144,6 +144,18 @@ def test_parameters_of_an_empty_layer_have_zero_gradients(device):
     spikes, v = ops.lif(x, tau=tau, v_reset=v_reset)
     grad_x, grad_tau = torch.autograd.grad(spikes.sum() + v.sum(), (x, tau))
     assert grad_x.shape == (4, 0) and grad_tau.item() == 0
+
+
+@every_neuron
+@pytest.mark.parametrize("kind", ["per channel", "per neuron"])
+@pytest.mark.parametrize("shape", [(5, 0), (0, 4)], ids=str)
+def test_constants_without_elements_have_no_number_to_refuse(neuron, kind, shape, device):
+    x = torch.empty(6, *shape, device=device)
+    params = {name: t.requires_grad_() for name, t in random_parameters(neuron, shape, kind, torch.float32, device).items()}
+    spikes, *states = call(neuron, Inputs(x, params=params), Options())
+    assert spikes.shape == x.shape
+    grads = torch.autograd.grad(spikes.sum() + sum(t.sum() for t in states), list(params.values()), allow_unused=True)
+    assert all(grad is None or grad.eq(0).all() for grad in grads)
 
 
 # --- layouts -------------------------------------------------------------------------------------------------------

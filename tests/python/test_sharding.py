@@ -159,6 +159,43 @@ def plain_tensors_beside_are_refused(mesh):
     return True
 
 
+def shapes_of_the_whole_are_refused_alike(mesh):
+    """A state, or a constant, that fits the shards and not the whole."""
+    ranks, messages = mesh.size(), []
+    x = sharded(torch.rand(6, 5, 3 * ranks), mesh, 2)
+    for wrong in ({"v": place_whole(torch.zeros(5, 3), mesh)}, {"tau": place_whole(torch.full((3,), 2.0), mesh)}):
+        with pytest.raises(ValueError) as refused:
+            torch.ops.spikeforge.lif(x, **wrong)
+        messages.append(str(refused.value))
+    beside = f"[5, {3 * ranks}]"
+    return messages == [
+        f"lif: v must have shape {beside}, that of x without its time dimension, but has [5, 3]",
+        f"lif: tau must broadcast against {beside}, the shape of x without its time dimension, but has shape [3]",
+    ]
+
+
+def a_rank_without_neurons_has_no_constants(mesh):
+    x, tau = 3 * torch.rand(6, 5, 1), torch.full((1,), 3.0)
+    got, _ = torch.ops.spikeforge.lif(sharded(x, mesh, 2), tau=sharded(tau, mesh, 0))
+    return torch.equal(got.full_tensor(), torch.ops.spikeforge.lif(x, tau=tau)[0])
+
+
+def second_derivatives_without_a_first_state(mesh):
+    """Of a voltage that starts at a constant, and of a recovery that starts at a parameter."""
+
+    def second(x, neuron):
+        y, *_ = getattr(torch.ops.spikeforge, neuron)(x)
+        (first,) = torch.autograd.grad((y * y).sum(), x, create_graph=True)
+        return torch.autograd.grad((first * first).sum(), x)[0]
+
+    x = 3 * torch.rand(6, 5, 4, dtype=torch.float64)
+    for neuron in ("lif", "izhikevich"):
+        expected = second(x.clone().requires_grad_(), neuron)
+        got = second(sharded(x, mesh, 2).requires_grad_(), neuron)
+        torch.testing.assert_close(got.full_tensor(), expected)
+    return bool(expected.abs().sum() > 0)
+
+
 def compiled(mesh):
     def function(x, tau):
         s, v = torch.ops.spikeforge.lif(3 * x, tau=1.5 + tau, v_reset=None)
@@ -182,6 +219,9 @@ CLAIMS = (
     channels_last_stays,
     inference_mode,
     plain_tensors_beside_are_refused,
+    shapes_of_the_whole_are_refused_alike,
+    a_rank_without_neurons_has_no_constants,
+    second_derivatives_without_a_first_state,
     compiled,
 )
 

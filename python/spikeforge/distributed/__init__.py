@@ -7,6 +7,6 @@
 Once torch.distributed.tensor is imported, operators run on DTensors by the rules of ``sharding``.
 """
 
-from spikeforge.distributed.partition import deal, event_product, gather, replicated, share
+from spikeforge.distributed.partition import DealtConnectivity, deal, event_product, gather, replicated, share
 
-__all__ = ["deal", "event_product", "gather", "replicated", "share"]
+__all__ = ["DealtConnectivity", "deal", "event_product", "gather", "replicated", "share"]

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._redistribute import redistribute_local_tensor
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 # What ties a shard's draws to its place: an odd number, whose multiples differ in all bits of a seed.
 GOLDEN = 0x9E3779B97F4A7C15
@@ -170,7 +171,16 @@ class Call:
                 number = number * self.mesh.size(i) + self.mesh.get_local_rank(i)
         return number
 
+    def check_shapes(self) -> None:
+        """By the operator itself, on tensors without memory that are as large as the whole. A shard may fit where the whole does
+        not, and all ranks are to refuse the same call, or those that go on would wait for the others."""
+        if any(name.startswith("grad") for name in self.given):
+            return  # the forward pass was checked
+        with disable_proxy_modes_tracing():
+            self.op(*map(_without_memory, self.args), **{name: _without_memory(value) for name, value in self.kwargs.items()})
+
     def run(self) -> Any:
+        self.check_shapes()
         names = [argument.name for argument in self.op._schema.arguments]
         args = [self.local(name, value) for name, value in zip(names, self.args)]
         results = self.op(*args, **{name: self.local(name, value) for name, value in self.kwargs.items()})
@@ -238,6 +248,14 @@ def _int64(number: int) -> int:
 def _listed(value: Any, keep_none: bool = False) -> list[Any]:
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     return [t for t in values if isinstance(t, Tensor) or keep_none]
+
+
+def _without_memory(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_without_memory(one) for one in value]
+    if not isinstance(value, Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
 
 def _is_one(value: Any) -> bool:
