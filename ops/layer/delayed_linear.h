@@ -1,4 +1,4 @@
-// What the operator delayed_linear is made of on any device, and its products on the CPU.
+// What the operator delayed_linear is made of on any device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -73,12 +73,14 @@ struct Wanted {
   bool x, weight, delay, past;
 };
 
-// In the type of sums, or those that are not wanted undefined.
+// In the type of sums or in that of x, or those that are not wanted undefined.
 struct Gradients {
   at::Tensor x, weight, delay, past;
 };
 
 at::Tensor forward_cpu(const Call& call);
 Gradients backward_cpu(const Call& call, const at::Tensor& grad, const Wanted& wanted);
+at::Tensor forward_cuda(const Call& call);
+Gradients backward_cuda(const Call& call, const at::Tensor& grad, const Wanted& wanted);
 
 }  // namespace spikeforge::ops::layers::delayed

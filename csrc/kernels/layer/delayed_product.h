@@ -17,18 +17,18 @@ constexpr int most_delayed_taps = 8;
 // What decides a kernel: sizes do not.
 struct DelayedKernel {
   DelayedPass pass;
-  DType type;  // float32 or float64
-  int taps;    // 1 to most_delayed_taps
+  DType type = DType::f32;  // or float64
+  int taps = 0;             // 1 to most_delayed_taps
 };
 
 // DelayedArguments' formulas; all sizes are positive.
 struct DelayedLaunch {
   DelayedKernel kernel;
-  std::int64_t rows_count, columns, steps, lanes;
-  const std::int32_t* shifts;
+  std::int64_t rows_count = 0, columns = 0, steps = 0, lanes = 0;
+  const std::int32_t* shifts = nullptr;
   const void* coefficients = nullptr;
   const void* in = nullptr;  // readable for delayed_margin() numbers behind its end
-  std::int64_t in_stride, in_of_row = 0;
+  std::int64_t in_stride = 0, in_of_row = 0;
   void* rows = nullptr;
   std::int64_t rows_stride = 0;
   void* out = nullptr;
