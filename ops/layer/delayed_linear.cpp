@@ -128,6 +128,20 @@ at::Tensor Spread::slope_at(const K& k) const {
   return slope * inside_;
 }
 
+// Of the linear form without a comparison: step 0 has 1 - f, and step 1 has f.
+at::Tensor Spread::own_value(std::int64_t n) const {
+  if (form_ != Interpolation::linear) return value_at(first_ + static_cast<double>(n));
+  at::Tensor fraction = delay_ - first_;
+  return n == 0 ? 1 - fraction : fraction;
+}
+
+at::Tensor Spread::own_slope(std::int64_t n) const {
+  if (form_ != Interpolation::linear) return slope_at(first_ + static_cast<double>(n));
+  if (most_ == 0) return at::zeros_like(delay_);
+  const at::Tensor inside = inside_.to(delay_.scalar_type());
+  return n == 0 ? -inside : inside;
+}
+
 template <class K>
 std::pair<at::Tensor, at::Tensor> Spread::unscaled(const K& k) const {
   const at::Tensor away = k - delay_;

@@ -38,11 +38,12 @@ class Spread {
   // The same of delays that are expanded so.
   Spread expanded(c10::IntArrayRef sizes) const;
 
-  // Of one step, or of each delay's own.
+  // Of one step.
   at::Tensor value(std::int64_t k) const { return value_at(static_cast<double>(k)); }
-  at::Tensor value(const at::Tensor& k) const { return value_at(k); }
   at::Tensor slope(std::int64_t k) const { return slope_at(static_cast<double>(k)); }
-  at::Tensor slope(const at::Tensor& k) const { return slope_at(k); }
+  // Of step number n of each delay's own.
+  at::Tensor own_value(std::int64_t n) const;
+  at::Tensor own_slope(std::int64_t n) const;
 
  private:
   template <class K>

@@ -22,37 +22,39 @@ class TapsOf {
   TapsOf(const Call& call, const Rows& rows, std::int64_t first)
       : call_(call),
         rows_(rows),
+        first_(first),
         count_(std::min(steps_at_once, call.spread.steps() - first)),
         shortest_(call.spread.first() + static_cast<double>(first)) {}
 
   std::int64_t count() const { return count_; }
-  at::Tensor k(std::int64_t tap) const { return shortest_ + static_cast<double>(count_ - 1 - tap); }
+  at::Tensor value(std::int64_t tap) const { return call_.spread.own_value(step_of(tap)); }
+  at::Tensor slope(std::int64_t tap) const { return call_.spread.own_slope(step_of(tap)); }
 
   // y from x, whose rows begin max_delay steps before.
   Taps forward(const at::Tensor& factor) const {
     std::vector<at::Tensor> list;
-    for (std::int64_t tap = 0; tap < count_; ++tap) list.push_back(times(factor, k(tap)));
-    return {shifts(static_cast<double>(call_.max_delay) - k(0)), at::stack(list, -1)};
+    for (std::int64_t tap = 0; tap < count_; ++tap) list.push_back(times(factor, tap));
+    return {shifts(static_cast<double>(call_.max_delay - count_ + 1) - shortest_), at::stack(list, -1)};
   }
 
   // The gradient of x from that of y, whose rows begin max_delay steps before.
   Taps backward(const at::Tensor& factor) const {
     std::vector<at::Tensor> list;
-    for (std::int64_t tap = count_ - 1; tap >= 0; --tap) list.push_back(turned(times(factor, k(tap))));
+    for (std::int64_t tap = count_ - 1; tap >= 0; --tap) list.push_back(turned(times(factor, tap)));
     return {shifts(turned(shortest_)), at::stack(list, -1)};
   }
 
  private:
-  at::Tensor times(const at::Tensor& factor, const at::Tensor& k) const {
-    const at::Tensor value = call_.spread.value(k);
-    return factor.defined() ? value * factor : value;
+  std::int64_t step_of(std::int64_t tap) const { return first_ + count_ - 1 - tap; }
+  at::Tensor times(const at::Tensor& factor, std::int64_t tap) const {
+    return factor.defined() ? value(tap) * factor : value(tap);
   }
   static at::Tensor turned(const at::Tensor& t) { return t.dim() == 2 ? t.t() : t; }
   at::Tensor shifts(const at::Tensor& steps) const { return (steps * rows_.lanes()).to(at::kInt).contiguous(); }
 
   const Call& call_;
   const Rows& rows_;
-  std::int64_t count_;
+  std::int64_t first_, count_;
   at::Tensor shortest_;
 };
 
@@ -102,9 +104,12 @@ at::Tensor forward_by_rows(const Call& call, Rows& rows) {
 Gradients backward_by_rows(const Call& call, Rows& rows, const at::Tensor& grad, const Wanted& wanted) {
   const std::int64_t steps = rows.steps(), most = call.max_delay;
   const auto zeros = [&](const at::Tensor& like) { return at::zeros(like.sizes(), rows.options()); };
-  Gradients gradients{zeros(call.x), zeros(call.weight), zeros(call.delay), {}};
-  if (call.past) gradients.past = zeros(*call.past);
-  if (rows.empty() || call.weight.numel() == 0) return gradients;
+  Gradients gradients{{}, zeros(call.weight), zeros(call.delay), {}};
+  if (rows.empty() || call.weight.numel() == 0) {
+    gradients.x = zeros(call.x);
+    if (call.past) gradients.past = zeros(*call.past);
+    return gradients;
+  }
 
   const at::Tensor weight = call.weight.to(rows.type());
   at::Tensor upstream = rows.open(grad.size(-1), 2 * most + steps, most, steps);  // zero before and behind it
@@ -128,10 +133,10 @@ Gradients backward_by_rows(const Call& call, Rows& rows, const at::Tensor& grad,
     if (!all.defined()) return;
     const at::Tensor products = rows.sums(taps.forward({}), upstream, all);
     for (std::int64_t tap = 0; tap < taps.count(); ++tap) {
-      const at::Tensor k = taps.k(tap), product = products.select(-1, tap);
-      if (wanted.weight && !call.of_inputs()) gradients.weight.addcmul_(call.spread.value(k), product);
+      const at::Tensor product = products.select(-1, tap);
+      if (wanted.weight && !call.of_inputs()) gradients.weight.addcmul_(taps.value(tap), product);
       if (!wanted.delay) continue;
-      const at::Tensor slope = call.spread.slope(k);
+      const at::Tensor slope = taps.slope(tap);
       gradients.delay.addcmul_(factor.defined() ? slope * factor : slope, product);
     }
   });
