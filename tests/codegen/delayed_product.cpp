@@ -83,7 +83,7 @@ extern "C" void run(const void* words, unsigned blocks, unsigned block) {
 }
 )";
 
-void run_on_host(const DelayedLaunch& call) {
+void run_by_turns(const DelayedLaunch& call) {
   static std::map<std::string, HostCompiled> compiled;
   const std::string text = block_of_stacks + source_of(call.kernel).text + run_of_stacks;
   const HostCompiled& code = compiled.try_emplace(text, text, "-w").first->second;
@@ -146,10 +146,10 @@ void check_product(const Sizes& s) {
                      .rows_stride = length + 3,
                      .out = out.data()};
   REQUIRE(can_launch(call));
-  run_on_host(call);
+  run_by_turns(call);
   CHECK(out == wanted_out);
   call.kernel.pass = DelayedPass::add;
-  run_on_host(call);
+  run_by_turns(call);
   CHECK(rows == wanted_rows);
 }
 
