@@ -1,6 +1,6 @@
 // delayed_linear: y[t] = Σ_i w[o, i] x[t - d[o, i], i] + b[o], with delays d that are learned and need not be whole:
 //   y[t] = Σ_k x[t - k] (w ∘ κ_k(d))^T + b,   k = 0 .. max_delay,
-// where κ spreads a delay over whole steps. On the CPU products are made of shifted sequences (delayed_linear_cpu.cpp);
+// where κ spreads a delay over whole steps. On CPU and GPU products are made of shifted sequences (delayed_rows.h);
 // elsewhere there is one for each k, none of whose matrices is kept. Of one delay for each input, x is spread once, and
 // there is one product.
 //
@@ -126,6 +126,20 @@ at::Tensor Spread::slope_at(const K& k) const {
     slope = (derivative - value * slope_of_sum_ / sum_) / sum_;
   }
   return slope * inside_;
+}
+
+// Of the linear form without a comparison: step 0 has 1 - f, and step 1 has f.
+at::Tensor Spread::own_value(std::int64_t n) const {
+  if (form_ != Interpolation::linear) return value_at(first_ + static_cast<double>(n));
+  at::Tensor fraction = delay_ - first_;
+  return n == 0 ? 1 - fraction : fraction;
+}
+
+at::Tensor Spread::own_slope(std::int64_t n) const {
+  if (form_ != Interpolation::linear) return slope_at(first_ + static_cast<double>(n));
+  if (most_ == 0) return at::zeros_like(delay_);
+  const at::Tensor inside = inside_.to(delay_.scalar_type());
+  return n == 0 ? -inside : inside;
 }
 
 template <class K>
@@ -371,6 +385,12 @@ SPIKEFORGE_KERNELS(CPU, library) {
   library.impl("delayed_linear_forward", TORCH_FN(forward<forward_cpu>));
   library.impl(backward_op, TORCH_FN(backward<backward_cpu>));
 }
+#if defined(SPIKEFORGE_WITH_CUDA)
+SPIKEFORGE_KERNELS(CUDA, library) {
+  library.impl("delayed_linear_forward", TORCH_FN(forward<forward_cuda>));
+  library.impl(backward_op, TORCH_FN(backward<backward_cuda>));
+}
+#endif
 SPIKEFORGE_KERNELS(AutocastCPU, library) { library.impl("delayed_linear_forward", TORCH_FN(forward_autocast)); }
 SPIKEFORGE_KERNELS(AutocastCUDA, library) { library.impl("delayed_linear_forward", TORCH_FN(forward_autocast)); }
 SPIKEFORGE_KERNELS(Autograd, library) {

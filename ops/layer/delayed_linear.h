@@ -1,4 +1,4 @@
-// What the operator delayed_linear is made of on any device, and its products on the CPU.
+// What the operator delayed_linear is made of on any device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,11 +38,12 @@ class Spread {
   // The same of delays that are expanded so.
   Spread expanded(c10::IntArrayRef sizes) const;
 
-  // Of one step, or of each delay's own.
+  // Of one step.
   at::Tensor value(std::int64_t k) const { return value_at(static_cast<double>(k)); }
-  at::Tensor value(const at::Tensor& k) const { return value_at(k); }
   at::Tensor slope(std::int64_t k) const { return slope_at(static_cast<double>(k)); }
-  at::Tensor slope(const at::Tensor& k) const { return slope_at(k); }
+  // Of step number n of each delay's own.
+  at::Tensor own_value(std::int64_t n) const;
+  at::Tensor own_slope(std::int64_t n) const;
 
  private:
   template <class K>
@@ -73,12 +74,14 @@ struct Wanted {
   bool x, weight, delay, past;
 };
 
-// In the type of sums, or those that are not wanted undefined.
+// In the type of sums or in that of x, or those that are not wanted undefined.
 struct Gradients {
   at::Tensor x, weight, delay, past;
 };
 
 at::Tensor forward_cpu(const Call& call);
 Gradients backward_cpu(const Call& call, const at::Tensor& grad, const Wanted& wanted);
+at::Tensor forward_cuda(const Call& call);
+Gradients backward_cuda(const Call& call, const at::Tensor& grad, const Wanted& wanted);
 
 }  // namespace spikeforge::ops::layers::delayed

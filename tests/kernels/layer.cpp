@@ -2,6 +2,7 @@
 #include <spikeforge/graph/layer.h>
 #include <spikeforge/graph/text.h>
 #include <spikeforge/kernels/layer/batch_norm.h>
+#include <spikeforge/kernels/layer/delayed_product.h>
 #include <spikeforge/kernels/layer/pooling.h>
 #include <spikeforge/kernels/layer/spike_bits.h>
 #include <spikeforge/kernels/multistep/traced_cell.h>
@@ -55,6 +56,14 @@ std::vector<jit::KernelSource> sources(bool usual) {
 
 void check_all(const std::string& arch, bool usual) {
   for (const jit::KernelSource& source : sources(usual)) check_compiles(arch, source, /*most_spilled=*/0);
+}
+
+// Of so many taps.
+void check_delayed(const std::string& arch, int first, int last) {
+  for (const DelayedPass pass : {DelayedPass::add, DelayedPass::sums})
+    for (const DType type : {DType::f32, DType::f64})
+      for (int taps = first; taps <= last; ++taps)
+        check_compiles(arch, source_of(DelayedKernel{.pass = pass, .type = type, .taps = taps}), /*most_spilled=*/0);
 }
 
 constexpr const char* leaky =
@@ -203,5 +212,16 @@ TEST_CASE("usual kernels of pooling and of bits compile for sm_90 without spills
 // The oldest and the newest architecture.
 TEST_CASE("kernels of pooling and of bits compile for sm_80 without spills", "[long]") { check_all("sm_80", false); }
 TEST_CASE("kernels of pooling and of bits compile for sm_120 without spills", "[long]") { check_all("sm_120", false); }
+
+TEST_CASE("products with delays of two taps compile for sm_90 without spills") { check_delayed("sm_90", 2, 2); }
+TEST_CASE("products with delays compile for sm_80 without spills", "[long]") {
+  check_delayed("sm_80", 1, most_delayed_taps);
+}
+TEST_CASE("products with delays compile for sm_100 without spills", "[long]") {
+  check_delayed("sm_100", 1, most_delayed_taps);
+}
+TEST_CASE("products with delays compile for sm_120 without spills", "[long]") {
+  check_delayed("sm_120", 1, most_delayed_taps);
+}
 
 }  // namespace spikeforge::tests

@@ -59,7 +59,7 @@ def test_each_synapse_hears_its_own_past(form, per, dtype, device):
 
 
 # Samples that fill vectors and that do not, in one group and in several; spikes in few steps and numbers in all; more
-# steps of a delay than are taken at once; lengths about those of tiles.
+# steps of a delay than are taken at once; lengths about those of tiles; long sequences of samples that fill no warp.
 @pytest.mark.parametrize(
     "form, width, shape, rate, dtype",
     [
@@ -70,6 +70,8 @@ def test_each_synapse_hears_its_own_past(form, per, dtype, device):
         ("gauss", 5.0, (20, 40, 7), 0.05, torch.float64),
         ("triangle", 3.0, (33, 16, 5), 0.01, torch.float32),
         ("gauss", 0.3, (19, 17, 6), 1.0, torch.bfloat16),
+        ("linear", 0.5, (300, 33, 5), 0.1, torch.float32),
+        ("gauss", 5.0, (130, 3, 9), 1.0, torch.float64),
     ],
 )
 @pytest.mark.parametrize("per", ["synapse", "input"])
@@ -112,9 +114,63 @@ def test_threads_change_no_bit(device):
         assert all(torch.equal(a, b) for a, b in zip(found[0], other))
 
 
-def test_a_delay_that_is_no_number():
-    x, d = torch.randn(5, 2, 3), torch.full((4, 3), float("nan"))
-    assert ops.delayed_linear(x, torch.randn(4, 3), d, max_delay=MOST).isnan().all()
+@pytest.mark.parametrize("per", ["synapse", "input"])
+def test_a_call_again_gives_the_same_bits(per, device):
+    torch.manual_seed(2)
+    x, w, d = torch.randn(40, 33, 50), torch.randn(30, 50), 9 * torch.rand(*(50,) if per == "input" else (30, 50))
+    leaves = [t.to(device).requires_grad_() for t in (x, w, d)]
+    found = []
+    for _ in range(2):
+        y = ops.delayed_linear(*leaves, max_delay=9)
+        found.append([y.detach(), *torch.autograd.grad(y.square().sum(), leaves)])
+    assert all(torch.equal(a, b) for a, b in zip(*found))
+
+
+@pytest.mark.parametrize("per", ["synapse", "input"])
+def test_a_cuda_graph_has_it(per, cuda):
+    x, w, d = torch.randn(20, 5, 7), torch.randn(6, 7), 9 * torch.rand(*(7,) if per == "input" else (6, 7))
+    leaves = [t.to(cuda).requires_grad_() for t in (x, w, d)]
+    upstream = torch.randn(20, 5, 6, device=cuda)
+
+    def step():
+        y = ops.delayed_linear(*leaves, max_delay=9)
+        return [y.detach(), *torch.autograd.grad(y, leaves, upstream)]
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    with torch.no_grad():
+        for t in leaves:
+            t.copy_(t.roll(1, 0))
+    graph.replay()
+    for one, want in zip(found, step()):
+        torch.testing.assert_close(one, want)
+
+
+def test_a_delay_that_is_no_number(device):
+    x, d = torch.randn(5, 2, 3, device=device), torch.full((4, 3), float("nan"), device=device)
+    assert ops.delayed_linear(x, torch.randn(4, 3, device=device), d, max_delay=MOST).isnan().all()
+
+
+@pytest.mark.parametrize("shape, out", [((0, 2, 3), 4), ((5, 0, 3), 4), ((5, 2, 0), 4), ((5, 2, 3), 0), ((5, 3), 4), ((4, 2, 3, 5), 6)])
+@pytest.mark.parametrize("per", ["synapse", "input"])
+def test_empty_ones_and_any_batch(shape, out, per, device):
+    x, w, past = torch.randn(*shape), torch.randn(out, shape[-1]), torch.randn(MOST, *shape[1:])
+    d = MOST * torch.rand(shape[-1] if per == "input" else w.shape)
+    leaves = [t.double().to(device).requires_grad_() for t in (x, w, d, past)]
+    y = ops.delayed_linear(*leaves[:3], max_delay=MOST, past=leaves[3])
+    grads = torch.autograd.grad(y.sum(), leaves)
+    on_meta = ops.delayed_linear(*(t.detach().to("meta") for t in leaves[:3]), max_delay=MOST, past=leaves[3].detach().to("meta"))
+    assert y.shape == on_meta.shape == (*shape[:-1], out) and y.stride() == on_meta.stride()
+    assert all(g.shape == t.shape and g.is_contiguous() for g, t in zip(grads, leaves))
+    if y.numel() > 0 and w.numel() > 0:
+        wanted = looped(x, w, d, None, "linear", 0.5, past)
+        torch.testing.assert_close(y.detach().cpu(), wanted, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("per", ["synapse", "input"])

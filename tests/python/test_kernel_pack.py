@@ -43,10 +43,13 @@ with torch.no_grad():
     step = torch.tensor(5, device=device)
     of_events += ops.take_arrivals(ops.event_csrmv_delayed(synapses, indices, indptr, events, indices.byte() % 2, torch.zeros(2, 3, device=device), step, rows=3, cols=3, transpose=True), step)
     of_events += (ops.stdp_pre(synapses, indices, indptr, events, arrived, rows=3, cols=3),)
+synapses, delays = torch.rand(5, 33).to(device).requires_grad_(), (3 * torch.rand(5, 33)).to(device).requires_grad_()
+delayed = ops.delayed_linear(x, synapses, delays, max_delay=3)
+of_delays = (delayed, *torch.autograd.grad(delayed.square().sum(), [x, synapses, delays]))
 if device == "cpu":
     print(ops.write_kernel_pack(sys.argv[2]))
 else:
-    torch.save([r.detach().cpu() for r in (spikes, *grads, *of_events)], sys.argv[2])
+    torch.save([r.detach().cpu() for r in (spikes, *grads, *of_events, *of_delays)], sys.argv[2])
 """
 
 
@@ -63,8 +66,8 @@ def pack(tmp_path_factory):
     assert done.returncode == 0, done.stderr
     # lif forward and backward, the neuron forward and backward, lif in half, loihi_lif; of events 2 by rows, 3 for
     # their gradients and by columns, 2 that are deterministic, linear, 2 of a drawn matrix, plasticity, the check of a
-    # matrix; with delays the product, its check and what arrives: on two architectures.
-    assert int(done.stdout) == 44
+    # matrix; with delays the product, its check and what arrives; learned delays forward and backward: on two architectures.
+    assert int(done.stdout) == 48
     return path
 
 
@@ -87,7 +90,7 @@ def test_a_damaged_kernel_is_not_used(pack, tmp_path):
     content = bytearray(pack.read_bytes())
     content[-100] ^= 1
     damaged.write_bytes(content)
-    assert ops.load_kernel_pack(str(pack)) == 44
+    assert ops.load_kernel_pack(str(pack)) == 48
     done = run([tmp_path / "again.pack", "cpu"], SPIKEFORGE_KERNEL_PACK=str(damaged))
     assert done.returncode == 0
     assert "a kernel in it is damaged" in done.stderr

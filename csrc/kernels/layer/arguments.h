@@ -37,6 +37,29 @@ struct BitsArguments {
   long long count;
 };
 
+// Products of a matrix whose entries have a delay each. A sequence is a row for each feature, a step of which is
+// `lanes` neighbouring numbers, those of so many samples; a delay is a shift of the row, and an entry has `taps`
+// coefficients, of so many consecutive steps:
+//   add    rows[r, j] += sum over c, n of coefficients[r, c, n] in[c, j + shifts[r, c] + n lanes]
+//   sums   out[r, c, n] = sum over j of rows[r, j] in[c, j + shifts[r, c] + n lanes]
+// A strip is some consecutive steps of a sample, of which there are strips / lanes.
+struct DelayedArguments {
+  const int* shifts;         // [rows_count, columns]
+  const void* coefficients;  // [rows_count, columns, taps]; of sums null
+  const void* in;            // what a strip has behind the last step is read, and not used
+  void* rows;
+  void* out;  // of sums
+  long long in_stride;
+  long long in_of_row;  // how much further in[0, 0] lies for each row: not 0 where a row has one column, its own
+  long long rows_stride;
+  int rows_count, columns, steps, lanes;
+  unsigned strips;
+  unsigned row_blocks;  // blocks whose rows are all rows
+  int rows_at_once;     // of a block: a power of two, `delayed_warps` at most
+};
+
+constexpr int delayed_warps = 16;  // of a block
+
 // How blocks share neurons whose channels repeat: they are rows of a period of neurons each, which is the channels, of
 // `inner` neighbours each. A tile is what a block takes at once: of `down` rows what `across` threads beside each other
 // own. `strips` tiles lie beside each other, `depth` below each other. A block takes `each` tiles, down a strip and on

@@ -1,0 +1,56 @@
+// Products of a matrix whose entries have a delay each, on a GPU: what cpu/delayed_product.h has for the CPU.
+#pragma once
+
+#include <spikeforge/base/dtype.h>
+#include <spikeforge/jit/device.h>
+#include <spikeforge/jit/kernel_cache.h>
+#include <spikeforge/kernels/layer/arguments.h>
+
+#include <cstdint>
+
+namespace spikeforge::layers {
+
+enum class DelayedPass : int { add, sums };
+
+constexpr int most_delayed_taps = 8;
+
+// What decides a kernel: sizes do not.
+struct DelayedKernel {
+  DelayedPass pass;
+  DType type = DType::f32;  // or float64
+  int taps = 0;             // 1 to most_delayed_taps
+};
+
+// DelayedArguments' formulas; all sizes are positive.
+struct DelayedLaunch {
+  DelayedKernel kernel;
+  std::int64_t rows_count = 0, columns = 0, steps = 0, lanes = 0;
+  const std::int32_t* shifts = nullptr;
+  const void* coefficients = nullptr;
+  const void* in = nullptr;  // readable for delayed_margin() numbers behind its end
+  std::int64_t in_stride = 0, in_of_row = 0;
+  void* rows = nullptr;
+  std::int64_t rows_stride = 0;
+  void* out = nullptr;
+};
+
+// Numbers behind the last step that a strip may read.
+std::int64_t delayed_margin(DType type, std::int64_t lanes);
+
+// Whether threads and blocks of a launch of such sizes can be counted.
+bool can_launch(const DelayedLaunch& call);
+
+// On a stream of the device, whose context is current. Throws what KernelCache does.
+void launch(const DelayedLaunch& call, const jit::Device& device, void* stream);
+
+// What launch() does: the kernel, which packs hold, and its launch.
+jit::KernelSource source_of(const DelayedKernel& kernel);
+
+constexpr unsigned delayed_threads = 32 * delayed_warps;  // of a block
+struct DelayedGrid {
+  DelayedArguments arguments;
+  unsigned blocks;
+};
+DelayedGrid grid_of(const DelayedLaunch& call);
+
+}  // namespace spikeforge::layers
