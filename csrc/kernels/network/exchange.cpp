@@ -9,7 +9,7 @@
 namespace spikeforge::kernels {
 namespace {
 
-constexpr unsigned threads = 256;
+constexpr unsigned send_threads = 256;
 
 }  // namespace
 
@@ -27,7 +27,7 @@ spikeforge_network_send(const __grid_constant__ network::ExchangeArguments args)
 }}
 }}  // namespace spikeforge
 )",
-                              event::print_type(matrix_of(launch)), threads)};
+                              event::print_type(matrix_of(launch)), send_threads)};
 }
 
 void send(const NetworkLaunch& launch, const network::ExchangeArguments& exchange, const jit::Device& device,
@@ -39,7 +39,7 @@ void send(const NetworkLaunch& launch, const network::ExchangeArguments& exchang
   const unsigned blocks = 2 * static_cast<unsigned>(device.multiprocessors);
   jit::KernelCache::get()
       .get(print_send(launch), jit::name_of_arch(device))
-      .launch({blocks, 1, 1}, threads, 0, stream, &arguments, sizeof arguments);
+      .launch({blocks, 1, 1}, send_threads, 0, stream, &arguments, sizeof arguments);
 }
 
 }  // namespace spikeforge::kernels

@@ -7,7 +7,7 @@
 namespace spikeforge::kernels {
 namespace {
 
-constexpr unsigned threads = 256;
+constexpr unsigned near_threads = 256;
 
 const char* whole_number_of(int bytes) {
   switch (bytes) {
@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__({}) spikeforge_near_first(const spi
   spikeforge::network::near_first<{}, {}>(args);
 }}
 )",
-                              threads, whole_number_of(weight_bytes), whole_number_of(delay_bytes))};
+                              near_threads, whole_number_of(weight_bytes), whole_number_of(delay_bytes))};
 }
 
 void bring_near_first(const network::NearArguments& arguments, int weight_bytes, int delay_bytes,
@@ -41,7 +41,7 @@ void bring_near_first(const network::NearArguments& arguments, int weight_bytes,
   if (blocks == 0) return;
   jit::KernelCache::get()
       .get(print_near_first(weight_bytes, delay_bytes), jit::name_of_arch(device))
-      .launch({blocks, 1, 1}, threads, 0, stream, &arguments, sizeof arguments);
+      .launch({blocks, 1, 1}, near_threads, 0, stream, &arguments, sizeof arguments);
 }
 
 }  // namespace spikeforge::kernels
