@@ -73,8 +73,13 @@ Interpolation interpolation_of(std::string_view name) {
   TORCH_CHECK_VALUE(false, op, ": interpolation must be \"linear\", \"triangle\" or \"gauss\", but is \"", name, "\"");
 }
 
+constexpr double narrowest = 1e-9;  // of a Gaussian: the square of its inverse is in range of float32
+
 Spread::Spread(const at::Tensor& delay, std::int64_t most, Interpolation form, double width)
-    : form_(form), width_(width), most_(most), inside_(delay.ge(0).logical_and_(delay.le(most))) {
+    : form_(form),
+      width_(form == Interpolation::gauss ? std::max(width, narrowest) : width),
+      most_(most),
+      inside_(delay.ge(0).logical_and_(delay.le(most))) {
   delay_ = at::clamp(delay, 0, most);
   double reach = 0;  // to the first step
   if (form == Interpolation::linear) {

@@ -196,7 +196,7 @@ def test_a_whole_delay_is_learned_to_the_right():
 
 
 def test_a_narrow_gauss_is_the_nearest_step(device):
-    for width in (0.03, 1e-3):
+    for width in (0.03, 1e-3, 1e-20, 1e-200):
         x, d = torch.randn(9, 1, 1, device=device), torch.tensor([2.4], device=device, requires_grad=True)
         y = ops.delayed_linear(x, torch.ones(1, 1, device=device), d, max_delay=MOST, interpolation="gauss", width=width)
         torch.testing.assert_close(y[2:], x[:-2])
