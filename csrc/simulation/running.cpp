@@ -386,6 +386,7 @@ std::vector<Probe> Running::begin(std::int64_t steps, const std::vector<StatePro
   check_is_whole();
   check_weights();
   std::vector<Probe> probes;
+  probes.reserve(recorded.size());
   for (const StateProbe& asked : recorded) probes.push_back(probe(asked));
   if (ranks_ == nullptr) return probes;
   const auto told =
