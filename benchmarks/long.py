@@ -8,7 +8,7 @@ with everything kept, and of the whole. Beside the second, segments cost one mor
 is what shorter calls cost by themselves, as on a GPU that they do not fill.
 
     python benchmarks/long.py --json benchmarks/results/long_cpu.json
-    python benchmarks/long.py --device cuda --batch 64 --neurons 1024 --json benchmarks/results/long_h200.json
+    python benchmarks/long.py --device cuda --batch 256 --neurons 1024 --json benchmarks/results/long_h100.json
 """
 
 import argparse

@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace spikeforge::ops::sparse {
 namespace {
@@ -49,7 +50,7 @@ class Fired {
 
 // The neurons that a part is about, and the matrix in their order.
 event::PlasticArguments arguments_of(const GpuStep& step, event::PlasticPart part, std::size_t signal,
-                                     const Fired& fired) {
+                                     const std::optional<Fired>& fired) {
   using event::PlasticPart;
   event::PlasticArguments args = step.args;
   const bool post = part == PlasticPart::post || part == PlasticPart::post_traces;
@@ -62,8 +63,8 @@ event::PlasticArguments arguments_of(const GpuStep& step, event::PlasticPart par
   args.wide_indptr = order.wide_indptr ? 1 : 0;
   args.slots = post ? reinterpret_cast<const event::Int*>(step.slots) : nullptr;
   if (pre || post) {
-    args.fired = fired.list(post);
-    args.fired_count = fired.count(post);
+    args.fired = fired->list(post);
+    args.fired_count = fired->count(post);
   }
   const std::int64_t of_a_line = step.rows.nnz / std::max<std::int64_t>(order.rows, 1);
   args.pieces = std::clamp<std::int64_t>((of_a_line + 31) / 32, 1, 1024);
@@ -79,7 +80,7 @@ void launch_plastic(const GpuStep& step, const at::Tensor& weights) {
   const jit::Device& device = gpu_of(weights);
   std::vector<bool> signals;
   for (const at::Tensor& comes : step.comes) signals.push_back(comes.defined());
-  const Fired fired(step, weights);
+  std::optional<Fired> fired;  // before the parts that are about them
   for_parts(step.rule.rule(), signals, step.sends, step.refresh, [&](PlasticPart part, std::size_t signal) {
     const auto launch = [&](std::int64_t threads, const auto& args) {
       const std::int64_t blocks = (threads + event::plastic_threads - 1) / event::plastic_threads;
@@ -89,7 +90,7 @@ void launch_plastic(const GpuStep& step, const at::Tensor& weights) {
     };
     const std::int64_t most = std::int64_t{16} * device.multiprocessors * event::plastic_threads;
     if (part == PlasticPart::fired) {
-      const event::FiredArguments args = fired.arguments(step);
+      const event::FiredArguments args = fired.emplace(step, weights).arguments(step);
       if (const std::int64_t lines = std::max(args.lines[0], args.lines[1]); lines > 0) launch(lines, args);
       return;
     }

@@ -25,13 +25,6 @@ constexpr const char* block_of_stacks = R"(
 #include <cmath>
 #include <cstring>
 #include <vector>
-#define __device__
-#define __global__
-#define __forceinline__ inline
-#define __grid_constant__
-#define __launch_bounds__(...)
-#define __shared__ static
-struct Index { unsigned x; };
 static Index blockIdx, threadIdx;
 using std::fma;
 using std::min;
@@ -85,7 +78,7 @@ extern "C" void run(const void* words, unsigned blocks, unsigned block) {
 
 void run_by_turns(const DelayedLaunch& call) {
   static std::map<std::string, HostCompiled> compiled;
-  const std::string text = block_of_stacks + source_of(call.kernel).text + run_of_stacks;
+  const std::string text = std::string(device_words) + block_of_stacks + source_of(call.kernel).text + run_of_stacks;
   const HostCompiled& code = compiled.try_emplace(text, text, "-w").first->second;
   const DelayedGrid grid = grid_of(call);
   code.function<void(const void*, unsigned, unsigned)>("run")(&grid.arguments, grid.blocks, delayed_threads);

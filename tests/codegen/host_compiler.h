@@ -17,6 +17,17 @@ inline constexpr const char* own_constants = "";
 inline constexpr const char* own_constants = " -fno-gnu-unique ";
 #endif
 
+// What a kernel's text says of itself.
+inline constexpr const char* device_words = R"(
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __shared__ static
+struct Index { unsigned x; };
+)";
+
 class HostCompiled {
  public:
   // C++17 without contraction. Unoptimised: a compiler computes functions of constants itself, and rounds them better.

@@ -15,19 +15,12 @@
 
 namespace spikeforge::test {
 
-inline constexpr const char* host_as_device = R"(
+inline const std::string host_as_device = std::string(device_words) + R"(
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#define __device__
-#define __global__
-#define __forceinline__ inline
-#define __grid_constant__
-#define __launch_bounds__(...)
-#define __shared__ static
 #define asm(...)
-struct Index { unsigned x; };
 static Index blockIdx, blockDim, threadIdx;
 inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
 inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }

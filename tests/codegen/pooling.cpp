@@ -17,7 +17,7 @@ using namespace layers;
 
 // As a device would.
 void run_on_host(const PoolLaunch& call) {
-  const HostCompiled code(std::string(host_as_device) + source_of(call).text + R"(
+  const HostCompiled code(host_as_device + source_of(call).text + R"(
 extern "C" void run(const void* words, unsigned long bytes, unsigned blocks, unsigned block) {
   spikeforge::layers::PoolArguments args;
   if (bytes != sizeof args) std::abort();

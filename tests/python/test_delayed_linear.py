@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from cuda_graphs import captured
 from torch import nn
 
 import spikeforge.nn as snn
@@ -136,14 +137,7 @@ def test_a_cuda_graph_has_it(per, cuda):
         y = ops.delayed_linear(*leaves, max_delay=9)
         return [y.detach(), *torch.autograd.grad(y, leaves, upstream)]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = step()
+    graph, found = captured(step)
     with torch.no_grad():
         for t in leaves:
             t.copy_(t.roll(1, 0))

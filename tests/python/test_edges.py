@@ -9,6 +9,7 @@ import pytest
 import torch
 from cases import NUMBERS, Inputs, Options, call, compare, numbers, random_parameters, random_states, random_x
 from conftest import library_path
+from cuda_graphs import captured
 from reference import NEURONS, run
 
 ops = torch.ops.spikeforge
@@ -445,19 +446,12 @@ def test_a_cuda_graph_captures_and_replays_a_training_step(neuron, cuda):
         results = call(neuron, inputs, Options())
         return *results, *torch.autograd.grad(sum(r.float().sum() for r in results), (inputs.x, inputs.v))
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, results = captured(step)
     with torch.no_grad():
         inputs.x.copy_(random_x(neuron, 16, (33, 65), torch.float32, cuda))
     graph.replay()
     torch.cuda.synchronize()
-    for a, b in zip(captured, step()):
+    for a, b in zip(results, step()):
         assert torch.equal(a, b), f"{neuron}: the replay differs from a plain call"
 
 
