@@ -85,6 +85,11 @@ at::Tensor straight_through(const at::Tensor& value, const at::Tensor& source) {
   return value.add(source.sub(source.detach()));
 }
 
+void check_shift(const char* op, std::int64_t weight_exp, std::int64_t bits) {
+  check_number(op, "weight_exp", weight_exp, least_weight_exp, most_weight_exp);
+  check_number(op, "bits", bits, 1, 32);
+}
+
 at::Tensor shifted_sums(const at::Tensor& sums, std::int64_t weight_exp, std::int64_t bits) {
   at::Tensor result = sums;
   if (weight_exp > 0) result = result.bitwise_left_shift(weight_exp);
@@ -141,7 +146,7 @@ class Connection {
     check_type("x", x, type_);
     TORCH_CHECK_VALUE(x.dim() >= 1 + dims, op, ": x must have shape [T, *batch, ", described, "], but has ",
                       x.sym_sizes());
-    check_number(op, "weight_exp", weight_exp, -8, 7);
+    check_shift(op, weight_exp, bits_);
     check_number(op, "num_message_bits", num_message_bits, 0, 32);
   }
 

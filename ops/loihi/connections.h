@@ -13,6 +13,7 @@ using OptionalTensor = std::optional<at::Tensor>;
 // The widths of the hardware's fields.
 constexpr std::int64_t most_delay = 63;
 constexpr std::int64_t least_weight = -256, most_weight = 255;
+constexpr std::int64_t least_weight_exp = -8, most_weight_exp = 7;
 
 // Throws unless t is a dense tensor of this type beside x.
 void check_integers(const char* op, const char* name, const at::Tensor& t, c10::ScalarType type, const at::Tensor& x);
@@ -22,6 +23,9 @@ void check_number(const char* op, const char* name, std::int64_t value, std::int
 void check_elements(const char* op, const char* name, const at::Tensor& t, std::int64_t least, std::int64_t most);
 // Where they can be read: throws ValueError unless the values of a floating-point tensor are whole numbers.
 void check_whole(const char* op, const char* name, const at::Tensor& t);
+
+// Throws ValueError for numbers that shifted_sums does not take.
+void check_shift(const char* op, std::int64_t weight_exp, std::int64_t bits);
 
 // `value` with the gradient of `source`, which has its shape and is finite.
 at::Tensor straight_through(const at::Tensor& value, const at::Tensor& source);

@@ -42,8 +42,8 @@ struct Sums {
   }
 };
 
-void check_floats(const char* op, const Tensor& x, const Tensor& weight, const Sums& sums) {
-  check_number(op, "weight_exp", sums.weight_exp, -8, 7);
+void check_call(const char* op, const Tensor& x, const Tensor& weight, const Sums& sums) {
+  check_shift(op, sums.weight_exp, sums.bits);
   TORCH_CHECK_TYPE(
       (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble) && weight.scalar_type() == x.scalar_type(), op,
       ": x and weights must be float32 or float64, both of one type, but are ", x.scalar_type(), " and ",
@@ -57,7 +57,7 @@ Tensor float_product(const Tensor& x, const Tensor& weight, std::int64_t num_mes
   using Product = Tensor(const Tensor&, const Tensor&, std::int64_t);
   static const auto product = find_product<Product>("spikeforge::loihi_product");
   const Sums sums{num_message_bits, weight_exp, bits};
-  check_floats("loihi_float_product", x, weight, sums);
+  check_call("loihi_float_product", x, weight, sums);
   return sums.result(product.call(sums.messages(x).to(at::kInt), weight.to(at::kInt), num_message_bits), x);
 }
 
@@ -67,7 +67,7 @@ Tensor float_sparse_product(const Tensor& x, const Tensor& crow_indices, const T
   using Product = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t);
   static const auto product = find_product<Product>("spikeforge::loihi_sparse_product");
   const Sums sums{num_message_bits, weight_exp, bits};
-  check_floats("loihi_float_sparse_product", x, values, sums);
+  check_call("loihi_float_sparse_product", x, values, sums);
   const Tensor messages = sums.messages(x).to(at::kInt);
   return sums.result(product.call(messages, crow_indices, col_indices, values.to(at::kInt), num_message_bits), x);
 }

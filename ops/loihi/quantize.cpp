@@ -22,7 +22,7 @@ constexpr const char* op = "loihi_quantize";
 constexpr double most_vth = 131071;     // 17 bits
 constexpr double most_current = 32767;  // a_in: 16 bits with a sign
 constexpr double most_mant = 4095;      // 13 bits with a sign
-constexpr std::int64_t most_bias_exp = 7, least_weight_exp = -8, most_weight_exp = 7;
+constexpr std::int64_t most_bias_exp = 7;
 
 void check(const FloatLayer& layer) {
   const auto check_tensor = [](const char* name, const Tensor& t) {
@@ -89,9 +89,9 @@ FixedLayer loihi_quantize(const FloatLayer& layer, std::int64_t num_weight_bits)
     return unit * factor * layer.v_threshold <= most_vth && largest_sum * factor <= most_current &&
            64 * unit * factor * largest_bias <= most_mant * std::exp2(static_cast<double>(most_bias_exp));
   };
-  fixed.weight_exp = most_weight_exp;
-  while (fixed.weight_exp >= least_weight_exp && !fits(fixed.weight_exp)) --fixed.weight_exp;
-  TORCH_CHECK_VALUE(fixed.weight_exp >= least_weight_exp, op,
+  fixed.weight_exp = ops::most_weight_exp;
+  while (fixed.weight_exp >= ops::least_weight_exp && !fits(fixed.weight_exp)) --fixed.weight_exp;
+  TORCH_CHECK_VALUE(fixed.weight_exp >= ops::least_weight_exp, op,
                     ": no weight_exp in [-8, 7] fits the layer: beside its largest weight, ", largest_weight,
                     ", v_threshold (", layer.v_threshold, "), the largest bias (", largest_bias,
                     ") or the sum of a row of weights is too large");

@@ -134,12 +134,11 @@ OptimizedWeights loihi_optimize_weight_bits(const at::Tensor& weight, std::optio
     result.num_weight_bits = 1;
     return result;
   }
-  constexpr std::int64_t least_exponent = -8;
   const auto fits = [&](std::int64_t exponent) {
     const std::int64_t factor = std::int64_t{1} << -exponent;
     return lowest * factor >= least && highest * factor <= most;
   };
-  while (result.weight_exp > least_exponent && fits(result.weight_exp - 1)) --result.weight_exp;
+  while (result.weight_exp > ops::least_weight_exp && fits(result.weight_exp - 1)) --result.weight_exp;
   result.weights = w.bitwise_left_shift(-result.weight_exp);
   const auto keeps = [&](std::int64_t bits) {
     return result.weights.equal(loihi_prepare_weights(result.weights, bits, sign_mode));

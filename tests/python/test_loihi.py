@@ -507,6 +507,8 @@ def test_a_parameter_out_of_its_range_is_refused_by_name(name):
     (lambda: ops.loihi_forward(X, [None] * 2, [None] * 5, [0] * 5, ternary=False, form="odd", store_states=False), ValueError, "form must be plain, reset or refractory, but is odd"),
     (lambda: ops.loihi_dense(X, W + 256), ValueError, r"loihi_dense: weight must lie in \[-256, 255\], but has values from 256 to 256"),
     (lambda: ops.loihi_dense(X, W, weight_exp=8), ValueError, r"loihi_dense: weight_exp must lie in \[-8, 7\], but is 8"),
+    (lambda: ops.loihi_float_product(X.float(), W.float(), 0, -2**63, 32), ValueError, r"loihi_float_product: weight_exp must lie in \[-8, 7\], but is -9223372036854775808"),
+    (lambda: ops.loihi_float_product(X.float(), W.float(), 0, 0, -2**63), ValueError, r"loihi_float_product: bits must lie in \[1, 32\], but is -9223372036854775808"),
     (lambda: ops.loihi_dense(X, W, num_message_bits=33), ValueError, r"loihi_dense: num_message_bits must lie in \[0, 32\]"),
     (lambda: ops.loihi_dense(X, W, delay=65), ValueError, r"loihi_dense: delay must lie in \[0, 64\], but is 65"),
     (lambda: ops.loihi_dense(X, W.t()), ValueError, "loihi_dense: weight must have shape .*in = 4"),
