@@ -279,7 +279,7 @@ struct MultistepNeurons {
     bool before[has_start ? steps : 1];
 
     __device__ __forceinline__ void load(const Neurons& n, int u, long long t, bool there) {
-      if constexpr (has_start) before[u] = there && n.anew[t * n.anew_stride];
+      if constexpr (has_start) before[u] = there && n.anew[t * n.anew_stride] != 0;
     }
   };
 

@@ -53,7 +53,7 @@ struct LayerSamples {
         for (int sample = 0; sample < 8; ++sample) {
           const int column = __shfl_sync(~0u, place[n], sample);
           const unsigned found =
-              __ballot_sync(~0u, step < steps && samples.start[step * samples.start_stride + column]);
+              __ballot_sync(~0u, step < steps && samples.start[step * samples.start_stride + column] != 0);
 #pragma unroll
           for (int g = 0; g < G; ++g)
             if (at.sample(g) == sample) starts[n][g] = found;

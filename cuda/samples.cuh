@@ -8,7 +8,7 @@ namespace spikeforge {
 struct SampleArgs {
   const int* lengths;
   long long lengths_inner, lengths_count;
-  const bool* start;
+  const unsigned char* start;  // 0 or not
   long long start_inner, start_count, start_stride;
 };
 
@@ -31,7 +31,7 @@ struct SamplesOf<Spec, decltype(static_cast<int>(Spec::has_lengths))> {
 template <class Neurons>
 struct OfSample : Neurons {
   int steps = 0;
-  const bool* anew = nullptr;  // whether it starts anew before step 0
+  const unsigned char* anew = nullptr;  // whether it starts anew before step 0
   long long anew_stride = 0;
 
   OfSample() = default;

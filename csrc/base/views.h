@@ -40,9 +40,10 @@ struct LengthsView : SamplesView {
   const std::int32_t* data = nullptr;  // [count], each between 0 and T
 };
 
-// Before which steps a sample starts anew; null: none.
+// Before which steps a sample starts anew; null: none. Bools are read as bytes that are 0 or not, for a view of another
+// type's memory has any.
 struct StartView : SamplesView {
-  const bool* data = nullptr;  // [T, count]
+  const unsigned char* data = nullptr;  // [T, count]
   std::int64_t time_stride = 0;
 };
 

@@ -68,9 +68,9 @@ class TileSamples {
   // and that start anew before step t.
   template <class Use>
   void each_start(std::int64_t t, const Use& use) const {
-    const bool* const row = start_.data + t * start_.time_stride;
+    const unsigned char* const row = start_.data + t * start_.time_stride;
     each_run(start_, [&](std::int64_t first, std::int64_t last, std::int64_t sample) {
-      if (row[sample]) use(first, last);
+      if (row[sample] != 0) use(first, last);
     });
   }
 
@@ -113,9 +113,9 @@ class TileSamples {
     const std::int64_t from = delay > 0 ? (t < delay ? 0 : t - delay + 1) : t + 1, to = delay > 0 ? t : t - delay;
     if (delay < 0 && to >= length_at(neuron)) return false;
     if (!have_starts()) return true;
-    const bool* const column = start_.data + sample_of(start_, neuron);
+    const unsigned char* const column = start_.data + sample_of(start_, neuron);
     for (std::int64_t at = from; at <= to; ++at)
-      if (column[at * start_.time_stride]) return false;
+      if (column[at * start_.time_stride] != 0) return false;
     return true;
   }
 

@@ -183,6 +183,10 @@ ParamView view_tensor(const at::Tensor& param, const PlainLayout& layout, Copies
       .data = param.const_data_ptr(), .type = dtype_of(param.scalar_type()), .inner = run->inner, .count = run->count};
 }
 
+const unsigned char* bytes_of(const at::Tensor& bools) {
+  return static_cast<const unsigned char*>(bools.const_data_ptr());
+}
+
 }  // namespace
 
 template <class Int>
@@ -305,9 +309,9 @@ LengthsView view_lengths(const at::Tensor& given, const PlainLayout& layout, Cop
 StartView view_start(const at::Tensor& given, const PlainLayout& layout, Copies& copies) {
   const at::Tensor start = without_expanded(given, /*from=*/1);
   if (const std::optional<SamplesView> run = run_of(start.sizes().slice(1), start.strides().slice(1), layout))
-    return {*run, start.const_data_ptr<bool>(), start.stride(0)};
+    return {*run, bytes_of(start), start.stride(0)};
   const at::Tensor& spread = copy_into(layout.empty_sequence(start.options()), start, copies);
-  return {{.inner = 1, .count = layout.neurons}, spread.const_data_ptr<bool>(), layout.neurons};
+  return {{.inner = 1, .count = layout.neurons}, bytes_of(spread), layout.neurons};
 }
 
 at::Tensor sum_over_neurons(const at::Tensor& grad, const at::Tensor& param) {

@@ -144,8 +144,8 @@ std::optional<MatrixKey> MatrixKey::of(const StoredMatrix& matrix) {
   for (const at::Tensor* const t : {matrix.indices, matrix.indptr, matrix.slots, matrix.delays}) {
     if (t != nullptr) {
       const c10::VariableVersion& version = t->unsafeGetTensorImpl()->version_counter();
-      // A tensor of inference mode has no version.
-      if (!version.enabled() || !t->has_storage()) {
+      // A tensor of inference mode has no version; the one delay of all connections may be of any shape.
+      if (!version.enabled() || !t->has_storage() || static_cast<std::size_t>(t->dim()) > most_dims) {
         key.reset();
         return key;
       }

@@ -60,11 +60,12 @@ void remember_on_gpu(const StoredMatrix& matrix, const MatrixKey& key);
 
 // Tells the numbers of a matrix from all others, also from those that lie in the same place later.
 struct MatrixKey {
+  static constexpr std::size_t most_dims = 2;
   struct Numbers {
     const void* storage = nullptr;
     const void* data = nullptr;
     std::int64_t type = 0, version = 0;
-    std::array<std::int64_t, 2> sizes{}, strides{};
+    std::array<std::int64_t, most_dims> sizes{}, strides{};
     bool operator==(const Numbers&) const = default;
   };
   std::array<Numbers, 4> tensors{};

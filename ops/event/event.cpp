@@ -50,11 +50,10 @@ template <auto deliver>
 auto delivered(const RandomConnections& m, const at::Tensor& events, const DrawnDelays& delays,
                const at::Tensor& buffer, const at::Tensor& step, const EventProductOptions& o) {
   const char* const op = ops::sparse::jit_deliver_name;
-  return deliver({{m.weights,
-                   events,
-                   {m.rows, m.cols, o.transpose, false, values_of(o), o.deterministic},
-                   {m.prob, m.seed, ops::sparse::parse_distribution(op, m.law)}},
-                  ops::sparse::parse_delay_law(op, delays.law, delays.numbers),
+  const ops::sparse::Draw draw{m.prob, m.seed, ops::sparse::parse_distribution(op, m.law)};
+  const ops::sparse::DelayLaw delayed = ops::sparse::parse_delay_law(op, delays.law, delays.numbers);
+  return deliver({{m.weights, events, {m.rows, m.cols, o.transpose, false, values_of(o), o.deterministic}, draw},
+                  delayed,
                   buffer,
                   step});
 }

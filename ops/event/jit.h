@@ -51,10 +51,12 @@ at::Tensor jit_kernel(const at::Tensor& weights, const at::Tensor& x, c10::SymIn
                       std::int64_t seed, std::string_view law, bool transpose, bool matrix, std::string_view values,
                       bool deterministic) {
   const char* const op = jit_name(matrix);
+  // Named, for where a later part of the call threw, GCC 12 would destroy nested braces twice.
+  const Draw draw{prob, seed, parse_distribution(op, law)};
   return run({weights,
               x,
               {std::move(rows), std::move(cols), transpose, matrix, parse_values(values, op), deterministic},
-              {prob, seed, parse_distribution(op, law)}});
+              draw});
 }
 
 }  // namespace spikeforge::ops::sparse

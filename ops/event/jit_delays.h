@@ -47,11 +47,13 @@ auto jit_deliver_kernel(const at::Tensor& weights, const at::Tensor& x, const at
                         at::ArrayRef<double> delays, std::string_view law, std::string_view delay_law, bool transpose,
                         std::string_view values, bool deterministic) {
   const char* const op = jit_deliver_name;
+  const Draw draw{prob, seed, parse_distribution(op, law)};  // as in jit_kernel
+  const DelayLaw delayed = parse_delay_law(op, delay_law, delays);
   return run({{weights,
                x,
                {std::move(rows), std::move(cols), transpose, false, parse_values(values, op), deterministic},
-               {prob, seed, parse_distribution(op, law)}},
-              parse_delay_law(op, delay_law, delays),
+               draw},
+              delayed,
               buffer,
               step});
 }

@@ -93,6 +93,15 @@ void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias
   if (bias.defined()) check_beside("bias", bias, x);
 }
 
+// The neuron's lists, which are read before `run` has seen them.
+void check_lists(const TracedCell& cell, at::TensorList states, at::TensorList params) {
+  TORCH_CHECK_VALUE(states.empty() || states.size() == cell.states.size(), op, ": states must have ",
+                    cell.states.size(), " tensors, one for each state of neuron ", cell.name, ", or none, but has ",
+                    states.size());
+  TORCH_CHECK_VALUE(params.size() == cell.params.size(), op, ": params must have ", cell.params.size(),
+                    " tensors, one for each parameter of neuron ", cell.name, ", but has ", params.size());
+}
+
 // The neuron's inputs, of which the product is one.
 List inputs_of(const TracedCell& cell, const Call& call, at::TensorList given) {
   TORCH_CHECK_VALUE(call.into >= 0 && call.into < static_cast<std::int64_t>(cell.inputs.size()), op,
@@ -241,6 +250,7 @@ std::tuple<List, List, List> online_linear(std::string_view neuron, const at::Te
             .learned = {},
             .response = {}};
   check(x, weight, call.bias);
+  check_lists(*cell, states, params);
   call.inputs = inputs_of(*cell, call, inputs.value_or(at::TensorList()));
   call.states = states_of(*cell, call, states);
   for (std::size_t j = 0; j < params.size(); ++j) {
@@ -262,7 +272,7 @@ std::tuple<List, List, List> online_linear(std::string_view neuron, const at::Te
   const std::size_t wanted = traces_wanted(call, rule);
   TORCH_CHECK_VALUE(traces.empty() || traces.size() == wanted, op, ": traces must be the ", wanted,
                     " of the call before, or none, but are ", traces.size());
-  if (call.state_count() == cell->states.size()) check_traces(call, rule);  // else `run` refuses the states
+  check_traces(call, rule);
 
   const bool of_synapses = rule == OnlineTraces::eprop;
   auto [outputs, next] =

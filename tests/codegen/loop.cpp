@@ -116,7 +116,7 @@ class Comparison {
       if (form_.samples == 0) return;
       const SamplesView samples{.inner = N / form_.samples, .count = form_.samples};
       launch.lengths = {samples, lengths_.data()};
-      launch.start = {samples, reinterpret_cast<const bool*>(start_.data()), form_.samples};
+      launch.start = {samples, start_.data(), form_.samples};
     };
     const auto outputs = y.pointers(), last = states.pointers(), to_x = grad_x.pointers();
     auto to_initial = grad_initial.pointers(), to_params = grad_params.pointers();
@@ -250,7 +250,7 @@ class Comparison {
   std::int64_t at_once_ = 0;
   bool takes_turns_ = false;
   std::vector<std::int32_t> lengths_;
-  std::vector<char> start_;
+  std::vector<unsigned char> start_;
   Sequences<F> x, grad_y, grad_states, initial, params, y, states, grad_x, grad_initial, grad_params;
   std::vector<std::uint8_t> packed_ = std::vector<std::uint8_t>(static_cast<std::size_t>(T * N / 2));
   std::uint8_t valid_ = 1;

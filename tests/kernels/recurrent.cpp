@@ -66,7 +66,7 @@ struct Layer {
       launch->initial = initial;
       launch->params = params;
       if (options.lengths) launch->lengths = {{width, batch}, static_cast<const std::int32_t*>(somewhere())};
-      if (options.starts) launch->start = {{width, batch}, static_cast<const bool*>(somewhere()), batch};
+      if (options.starts) launch->start = {{width, batch}, static_cast<const unsigned char*>(somewhere()), batch};
     }
     forward.outputs = outputs;
     forward.states = states;

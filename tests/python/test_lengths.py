@@ -143,6 +143,13 @@ def test_starts_alone_and_lengths_alone(device):
     assert torch.equal(ops.lif(x, lengths=lengths)[0], ops.lif(x)[0])
 
 
+def test_starts_of_any_byte(device):
+    # A bool that was made by a view may be another than 0 and 1.
+    start = torch.tensor([[2, 0, 255], [0, 128, 0], [3, 0, 0], [0, 0, 0]], dtype=torch.uint8, device=device)
+    x = random_x("lif", 4, (3, 5), torch.float64, device)
+    assert torch.equal(ops.lif(x, start=start.view(torch.bool))[0], ops.lif(x, start=start.ne(0))[0])
+
+
 LAYOUTS = {
     "channels last": lambda x: x.movedim(2, -1).contiguous().movedim(-1, 2),
     "samples last": lambda x: x.movedim(1, -1).contiguous().movedim(-1, 1),
