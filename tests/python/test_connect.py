@@ -195,7 +195,7 @@ def test_every_set_of_different_targets_is_as_likely(rule):
 
 
 def test_fixed_probability_is_binomial():
-    for p in (0.003, 0.1, 0.7, 1.0, 0.0):
+    for p in (0.003, 0.1, 0.7, 1.0, 0.0, -0.0):
         drawn = spikeforge.connect(4000, 1000, [Projection(slice(0, 4000), slice(0, 1000), rules.fixed_probability(p))], seed=2)
         degrees = drawn.indptr.diff().double()
         deviation = math.sqrt(1000 * p * (1 - p))
