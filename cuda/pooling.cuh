@@ -29,13 +29,18 @@ struct Item {
     channel = static_cast<int>(item - column * a.lanes.divisor) * W;
     return item < a.items;
   }
+
+  // Of the first number that the thread takes.
+  __device__ __forceinline__ unsigned channel_of(const PoolArguments& a) const {
+    return channel + (a.first + static_cast<unsigned>(image)) % a.cycle;
+  }
 };
 
 // Shape has
 //   static constexpr Window down, across;
 //   static constexpr int strip, columns;
 //   static constexpr int vector_in, vector_out;   columns of x's and of y's rows that are one access
-//   static constexpr bool is_mean;
+//   static constexpr bool is_mean, is_normalised;   is_normalised: a maximum that a normalisation follows
 template <class T, class F, int W, class Shape>
 struct Pooling {
   static constexpr Window down = Shape::down, across = Shape::across;
@@ -121,6 +126,23 @@ struct Pooling {
     }
   }
 
+  // Of a thread's channels: -1 where x will be multiplied by a number below 0, else 1.
+  struct Signs {
+    F of[W];
+
+    __device__ __forceinline__ Signs(const PoolArguments& a, const Item& at) {
+      if (!Shape::is_normalised) return;
+      const F* const weight = static_cast<const F*>(a.weight) + at.channel_of(a);
+#pragma unroll
+      for (int k = 0; k < W; ++k) of[k] = weight[k] < F(0) ? F(-1) : F(1);
+    }
+    __device__ __forceinline__ void apply(F (&values)[W]) const {
+      if (!Shape::is_normalised) return;
+#pragma unroll
+      for (int k = 0; k < W; ++k) values[k] *= of[k];
+    }
+  };
+
   // What the sum of a window is divided by.
   static __device__ __forceinline__ F divisor_of(const PoolArguments& a, int i, int j) {
     if (a.divisor != 0) return static_cast<F>(a.divisor);
@@ -171,6 +193,7 @@ struct Pooling {
     constexpr int right = reach > left + body ? reach - left - body : 0;
     const T* const image = static_cast<const T*>(a.from) + at.image * a.height * a.width * a.channels + at.channel;
     const int i = at.down * strip, j = at.across * columns;
+    const Signs signs(a, at);
     F result[strip][columns][W];
     int which[strip][columns][W];
 #pragma unroll
@@ -180,6 +203,9 @@ struct Pooling {
       load_row<left, body, right, Shape::vector_in>(image + static_cast<long long>(h) * a.width * a.channels,
                                                     a.channels, j * across.stride, a.width, is_within(h, a.height),
                                                     nothing(), x);
+#pragma unroll
+      for (int c = 0; c < left + body + right; ++c)
+        if (is_within(h, a.height) && is_within(j * across.stride + c - left, a.width)) signs.apply(x[c]);
 #pragma unroll
       for (int c = 0; c < columns; ++c) {
         F row[W];
@@ -204,8 +230,11 @@ struct Pooling {
       }
     }
 #pragma unroll
-    for (int r = 0; r < strip; ++r)
+    for (int r = 0; r < strip; ++r) {
+#pragma unroll
+      for (int c = 0; c < columns; ++c) signs.apply(result[r][c]);
       if (i + r < a.out_height) store_results<columns, Shape::vector_out>(a, at, i + r, j, result[r], which[r]);
+    }
   }
 
   // The gradients of windows [j - left, j + body + right) of row i, for each of their places what it is; and which
@@ -241,6 +270,28 @@ struct Pooling {
     }
   };
 
+  // The gradient that every number of x has besides.
+  struct Share {
+    F mean[W], offset[W], slope[W];
+
+    __device__ __forceinline__ Share(const PoolArguments& a, const Item& at) {
+      const unsigned channel = at.channel_of(a);
+#pragma unroll
+      for (int k = 0; k < W; ++k) {
+        mean[k] = static_cast<const F*>(a.mean)[channel + k];
+        offset[k] = static_cast<const F*>(a.offset)[channel + k];
+        slope[k] = static_cast<const F*>(a.slope)[channel + k];
+      }
+    }
+    static __device__ __forceinline__ const T* row(const PoolArguments& a, const Item& at, int h) {
+      return static_cast<const T*>(a.x) + (at.image * a.height + h) * a.width * a.channels + at.channel;
+    }
+    __device__ __forceinline__ void replace(F (&x)[W]) const {
+#pragma unroll
+      for (int k = 0; k < W; ++k) x[k] = offset[k] + slope[k] * (x[k] - mean[k]);
+    }
+  };
+
   // A thread takes stride times stride places for each of its results.
   static __device__ __forceinline__ void backward(const PoolArguments& a) {
     Item at;
@@ -253,6 +304,17 @@ struct Pooling {
     constexpr int rows = strip * down.stride, body = columns * across.stride;
     const int i = at.down * strip, j = at.across * columns;
     F sum[rows][body][W] = {};
+    if (Shape::is_normalised) {
+      const Share share(a, at);
+#pragma unroll
+      for (int y = 0; y < rows; ++y) {
+        const int h = i * down.stride + y;
+        load_row<0, body, 0, Shape::vector_in>(share.row(a, at, h), a.channels, j * across.stride, a.width,
+                                               h < a.height, F(0), sum[y]);
+#pragma unroll
+        for (int x = 0; x < body; ++x) share.replace(sum[y][x]);
+      }
+    }
 #pragma unroll
     for (int u = -above; u < strip + below; ++u) {
       Upstream<left, columns, right> windows;
@@ -290,6 +352,7 @@ struct Pooling {
     const T* const image = static_cast<const T*>(a.from) + at.image * a.height * a.width * a.channels + at.channel;
     F result[1][W];
     int which[1][W];
+    const Signs signs(a, at);
     bool starts = true;
 #pragma unroll
     for (int k = 0; k < W; ++k) result[0][k] = nothing(), which[0][k] = 0;
@@ -303,11 +366,13 @@ struct Pooling {
         if (!is_within(w, a.width)) continue;
         F x[W];
         load(image + (static_cast<long long>(h) * a.width + w) * a.channels, true, nothing(), x);
+        signs.apply(x);
 #pragma unroll
         for (int k = 0; k < W; ++k) take(result[0][k], which[0][k], x[k], ky * across.size + kx, starts);
         starts = false;
       }
     }
+    signs.apply(result[0]);
     store_results<1, 1>(a, at, at.down, at.across, result, which);
   }
 
@@ -317,6 +382,11 @@ struct Pooling {
     const int h = at.down + down.padding, w = at.across + across.padding;
     constexpr int taller = (down.size - 1) * down.dilation, wider = (across.size - 1) * across.dilation;
     F sum[1][W] = {};
+    if (Shape::is_normalised) {
+      const Share share(a, at);
+      load(share.row(a, at, at.down) + at.across * a.channels, true, F(0), sum[0]);
+      share.replace(sum[0]);
+    }
 #pragma unroll 1
     for (int i = h / down.stride; i >= 0 && h - i * down.stride <= taller; --i) {
       if (!has_place(down, h - i * down.stride)) continue;

@@ -347,6 +347,9 @@ Raises:
 
 # --- layers
 
+OF_A_NORMALISATION = """
+    weight: [C], that of a normalisation which follows. Where it is below 0 a window gives its least number, of which\
+ that normalisation will make the largest."""
 POOLING = """
 Args:
     x: images with any dimensions before the channels, plain or channels last; the result lies alike.
@@ -562,13 +565,23 @@ Raises:
     ValueError: for an x without elements, and a dimension that it does not have.
     TypeError: for another dtype, and for sparse tensors.""",
     "max_pool2d": POOLING.format(
-        dilation="\n    dilation: from a place of a window to the next, in rows and columns.", more="", dtypes=DTYPES,
-        padding="which is never the maximum") + "\n\nOne byte is kept for each result, where torch keeps eight.",
+        dilation="\n    dilation: from a place of a window to the next, in rows and columns.", more=OF_A_NORMALISATION,
+        dtypes=DTYPES, padding="which is never the maximum")
+    + "\n\nOne byte is kept for each result, where torch keeps eight.",
+    "max_pool2d_statistics": POOLING.format(
+        dilation="", more=OF_A_NORMALISATION, dtypes=DTYPES, padding="which is never the maximum")
+    + """
+
+Returns:
+    y, the maxima; and the mean and the biased variance of all of x, [C], in float32 for half types; 0 and 1 of nothing.
+
+`batch_norm_run` of y with this mean and variance is the pooling of what it gives of x. The backward pass goes over x once.""",
     "max_pool2d_with_places": """
 Args:
     x: images with any dimensions before the channels.
     windows: kernel_size, stride, padding and dilation, of rows and columns each: eight numbers.
     ceil_mode: round the number of windows up, not down.
+    weight: as of `max_pool2d`.
 
 Returns:
     The maxima, and the places as uint8, counted row by row in the window.

@@ -67,11 +67,12 @@ class Rows {
       for (int kx = 0; kx < pool_.across.size; ++kx)
         over_columns(kx, [&](std::int64_t column, std::int64_t w, std::int64_t count, std::int64_t stride) {
           const bool starts = is_first_row && (kx == 0 || w < pool_.across.dilation) && images_.channels > 1;
-          take(column, x + (h * images_.width + w) * images_.channels, count, stride, ky * pool_.across.size + kx,
-               starts);
+          take(image, column, x + (h * images_.width + w) * images_.channels, count, stride,
+               ky * pool_.across.size + kx, starts);
         });
     }
     if (pool_.is_mean) divide(numbers_, i);
+    if (call_.is_normalised()) turn_back(image);
     auto* const y = static_cast<Stored*>(call_.to) + row * elements;
     for (std::int64_t k = 0; k < elements; ++k) y[k] = static_cast<Stored>(numbers_[k]);
     if (call_.which == nullptr || pool_.is_mean) return;
@@ -82,7 +83,10 @@ class Rows {
   void backward(std::int64_t row) {
     const std::int64_t image = row / images_.height, h = row % images_.height;
     const std::int64_t elements = images_.width * images_.channels;
-    for (std::int64_t k = 0; k < elements; ++k) numbers_[k] = 0;
+    if (call_.is_normalised())
+      share(image, row * elements);
+    else
+      for (std::int64_t k = 0; k < elements; ++k) numbers_[k] = 0;
     for (int ky = 0; ky < pool_.down.size; ++ky) {
       const std::int64_t begin = h + pool_.down.padding - ky * pool_.down.dilation, i = begin / pool_.down.stride;
       if (begin < 0 || begin % pool_.down.stride != 0 || i >= images_.out_height) continue;
@@ -114,32 +118,65 @@ class Rows {
       for (std::int64_t j = inside.first; j < inside.last; ++j) f(j * images_.channels, place(j), images_.channels, 1);
   }
 
+  // Numbers of an image's channels, by the element of a row of it.
+  struct OfChannels {
+    const Number* numbers;
+    std::int64_t channels;
+
+    OfChannels(const void* all, const Rows& rows, std::int64_t image)
+        : numbers(static_cast<const Number*>(all) + image % rows.call_.normalised.cycle),
+          channels(rows.images_.channels) {}
+    Number operator[](std::int64_t k) const { return numbers[channels == 1 ? 0 : k % channels]; }
+  };
+
+  // As the maximum of what a normalisation will make of it is found.
+  static Number turned(Number number, Number weight) { return weight < 0 ? -number : number; }
+
+  void turn_back(std::int64_t image) {
+    const OfChannels weight(call_.normalised.weight, *this, image);
+    for (std::int64_t k = 0; k < images_.out_width * images_.channels; ++k)
+      numbers_[k] = turned(numbers_[k], weight[k]);
+  }
+
+  // The gradient that x's numbers, of a row from this one on, have besides.
+  void share(std::int64_t image, std::int64_t from) {
+    const auto& normalised = call_.normalised;
+    const OfChannels mean(normalised.mean, *this, image), offset(normalised.offset, *this, image),
+        slope(normalised.slope, *this, image);
+    const auto* const x = static_cast<const Stored*>(normalised.x) + from;
+    for (std::int64_t k = 0; k < images_.width * images_.channels; ++k)
+      numbers_[k] = offset[k] + slope[k] * (static_cast<Number>(x[k]) - mean[k]);
+  }
+
   // `starts`: nothing came before, for the channels of a column; of the columns of a row each knows it by its `which_`.
-  void take(std::int64_t first, const Stored* x, std::int64_t count, std::int64_t stride, int place, bool starts) {
+  void take(std::int64_t image, std::int64_t first, const Stored* x, std::int64_t count, std::int64_t stride, int place,
+            bool starts) {
     Number* const numbers = numbers_ + first;
     int* const which = which_ + first;
-    const auto add = [&](std::int64_t k, const Stored& from) { numbers[k] += static_cast<Number>(from); };
+    const auto add = [&](std::int64_t k, Number number) { numbers[k] += number; };
     // Of equal numbers the first, and NaN before any number, as torch does.
-    const auto choose = [&](std::int64_t k, const Stored& from) {
-      const auto number = static_cast<Number>(from);
+    const auto choose = [&](std::int64_t k, Number number) {
       const bool is_better = (which[k] == none) | (number > numbers[k]) | (number != number);
       numbers[k] = is_better ? number : numbers[k];
       which[k] = is_better ? place : which[k];
     };
     const auto each = [&](const auto& f) {
-      if (stride == 1)
-        for (std::int64_t k = 0; k < count; ++k) f(k, x[k]);
-      else
-        for (std::int64_t k = 0; k < count; ++k) f(k, x[k * stride]);
+      if (call_.is_normalised()) {
+        const OfChannels weight(call_.normalised.weight, *this, image);
+        for (std::int64_t k = 0; k < count; ++k) f(k, turned(static_cast<Number>(x[k * stride]), weight[k]));
+      } else if (stride == 1) {
+        for (std::int64_t k = 0; k < count; ++k) f(k, static_cast<Number>(x[k]));
+      } else {
+        for (std::int64_t k = 0; k < count; ++k) f(k, static_cast<Number>(x[k * stride]));
+      }
     };
-    const auto choose_more = [&](std::int64_t k, const Stored& from) {
-      const auto number = static_cast<Number>(from);
+    const auto choose_more = [&](std::int64_t k, Number number) {
       const bool is_better = (number > numbers[k]) | (number != number);
       numbers[k] = is_better ? number : numbers[k];
       which[k] = is_better ? place : which[k];
     };
-    const auto choose_first = [&](std::int64_t k, const Stored& from) {
-      numbers[k] = static_cast<Number>(from);
+    const auto choose_first = [&](std::int64_t k, Number number) {
+      numbers[k] = number;
       which[k] = place;
     };
     if (pool_.is_mean)

@@ -80,6 +80,8 @@ const Lowered& below(const Call& call) {
 }
 
 inline bool any_dual(at::TensorList list) { return std::any_of(list.begin(), list.end(), has_tangent); }
+// Whether a backward pass with these gradients is differentiated itself.
+inline bool is_differentiated(const variable_list& grads) { return at::GradMode::is_enabled() || any_dual(grads); }
 inline bool any_dual(const BackwardCall& call) {
   return any_tensor(call, has_tangent) || any_dual(call.grad_outputs) || any_dual(call.grad_states);
 }

@@ -24,46 +24,6 @@ namespace {
 
 using namespace autograd;
 
-// What the gradients of a tensor's statistics come to, dmean / n + 2 dvar (x - mean) / n. On one line, as all texts
-// that torch.compile may meet (graph::on_a_line).
-constexpr std::string_view of_statistics =
-    "neuron of_statistics(x; ; mean, offset, slope) { return offset + slope * (x - mean) }";
-bool is_differentiated(const variable_list& grads) { return at::GradMode::is_enabled() || any_dual(grads); }
-
-struct StatisticsRule {
-  static constexpr bool is_traceable = true;
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    if (!grads[0].defined() && !grads[1].defined()) return {at::Tensor()};
-    const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor x = Recomputed::restored(ctx, "x", saved[0]);
-    const std::int64_t dim = ctx->saved_data.at("channel_dim").toInt();
-    const at::Tensor mean = is_differentiated(grads) ? call_channel_statistics(x, dim).first : saved[1];
-    const at::Scalar numbers = numbers_of_a_channel(x, dim);
-    const auto share = [&](const at::Tensor& of_statistic, double factor) {
-      return beside(of_statistic.defined() ? of_statistic * factor / numbers : at::zeros_like(mean), x, dim);
-    };
-    const List inputs{x}, params{beside(mean, x, dim), share(grads[0], 1), share(grads[1], 2)};
-    return {call_run(traced_call(of_statistics, inputs, /*states=*/{}, params, /*store_states=*/false)).outputs[0]};
-  }
-};
-
-std::tuple<at::Tensor, at::Tensor> statistics_autograd(const at::Tensor& x, std::int64_t channel_dim) {
-  if (has_tangent(x)) return statistics_in_torch(x, channel_dim);
-  if (wants_gradient(x)) {
-    const variable_list statistics = record<StatisticsRule>(x, [&](AutogradContext* ctx) {
-      auto [mean, var] = call_channel_statistics(x, channel_dim);
-      ctx->set_materialize_grads(false);
-      ctx->save_for_backward({Recomputed::keep(ctx, "x", x), mean});
-      ctx->saved_data["channel_dim"] = channel_dim < 0 ? channel_dim + x.dim() : channel_dim;
-      return variable_list{mean, var};
-    });
-    return {statistics[0], statistics[1]};
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return call_channel_statistics(x, channel_dim);
-}
-
 // A layer with the statistics of its own x, as one node: it keeps x, what else its neuron takes, and a few numbers a
 // channel.
 struct BatchNormRule {
@@ -226,7 +186,6 @@ Results batch_norm_run_autograd(const LayerCall& call) {
 SPIKEFORGE_KERNELS(Autograd, library) {
   library.impl("batch_norm_run", TORCH_FN(kernel<batch_norm_run_autograd>));
   library.impl("batch_norm_run_tracked", TORCH_FN(tracked_kernel<batch_norm_run_autograd>));
-  library.impl("channel_statistics", TORCH_FN(statistics_autograd));
   for (const char* lowered : {"batch_norm_run_forward", "batch_norm_run_backward"})
     library.impl(lowered, torch::autograd::autogradNotImplementedFallback());
 }

@@ -94,6 +94,9 @@ SPIKEFORGE_API at::Tensor delayed_linear(const at::Tensor& x, const at::Tensor& 
 struct MaxPool2d {
   std::vector<std::int64_t> kernel_size, stride{}, padding{0}, dilation{1};  // no stride: kernel_size
   bool ceil_mode = false;
+  // [C], that of a normalisation which follows: where it is below 0, a window gives its least number, of which that
+  // normalisation will make the largest.
+  std::optional<at::Tensor> weight = std::nullopt;
 };
 struct AvgPool2d {
   std::vector<std::int64_t> kernel_size, stride{}, padding{0};
@@ -106,6 +109,15 @@ struct AvgPool2d {
 // plain. As torch's own, whose options these are; for its gradient a maximum keeps a byte for each of its results. A
 // window has at most 256 places.
 SPIKEFORGE_API at::Tensor max_pool2d(const at::Tensor& x, const MaxPool2d& options);
+
+// A batch normalisation of x before a maximum is one behind it, of fewer numbers: for batch_norm_run the maxima, and
+// the mean and biased variance [C] of all of x. Backward is one pass over x. `dilation` is 1.
+//
+//   auto [y, mean, var] = spikeforge::max_pool2d_statistics(x, {.kernel_size = {2}, .weight = bn->weight});
+//   spikeforge::batch_norm_run(lif, {y}, {}, {}, {.weight = bn->weight, .bias = bn->bias, .mean = mean, .var = var});
+SPIKEFORGE_API std::tuple<at::Tensor, at::Tensor, at::Tensor> max_pool2d_statistics(const at::Tensor& x,
+                                                                                    const MaxPool2d& options);
+
 SPIKEFORGE_API at::Tensor avg_pool2d(const at::Tensor& x, const AvgPool2d& options);
 
 }  // namespace spikeforge

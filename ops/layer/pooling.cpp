@@ -6,10 +6,13 @@
 #include <spikeforge/ops/common/text_call.h>
 #include <spikeforge/ops/common/vmap_level.h>
 #include <spikeforge/ops/layer.h>
+#include <spikeforge/ops/layer/batch_norm.h>
 #include <spikeforge/ops/layer/pooling.h>
 
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/where.h>
 
 #include <algorithm>
 #include <tuple>
@@ -31,22 +34,35 @@ using Divisor = std::optional<std::int64_t>;
 
 constexpr const char *max_pool_op = "max_pool2d", *mean_pool_op = "avg_pool2d";
 constexpr const char *with_places_op = "max_pool2d_with_places", *max_backward_op = "max_pool2d_backward",
-                     *mean_backward_op = "avg_pool2d_backward";
+                     *mean_backward_op = "avg_pool2d_backward",
+                     *statistics_backward_op = "max_pool2d_statistics_backward";
 
 SPIKEFORGE_SCHEMAS(library) {
   library.def(
       "max_pool2d(Tensor x, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, "
-      "bool ceil_mode=False) -> Tensor",
+      "bool ceil_mode=False, *, Tensor? weight=None) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+  library.def(
+      "max_pool2d_statistics(Tensor x, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, "
+      "*, "
+      "Tensor? weight=None) -> (Tensor y, Tensor mean, Tensor var)",
       {at::Tag::pt2_compliant_tag});
   library.def(
       "avg_pool2d(Tensor x, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, "
       "bool count_include_pad=True, int? divisor_override=None) -> Tensor",
       {at::Tag::pt2_compliant_tag});
   // `windows`: kernel_size, stride, padding and dilation, of height and width each.
-  library.def("max_pool2d_with_places(Tensor x, int[] windows, bool ceil_mode) -> (Tensor y, Tensor which)",
-              {at::Tag::pt2_compliant_tag});
+  library.def(
+      "max_pool2d_with_places(Tensor x, int[] windows, bool ceil_mode, Tensor? weight=None) -> (Tensor y, Tensor "
+      "which)",
+      {at::Tag::pt2_compliant_tag});
   library.def("max_pool2d_backward(Tensor grad, Tensor which, int[] windows, SymInt height, SymInt width) -> Tensor",
               {at::Tag::pt2_compliant_tag});
+  // Besides every number of x has the gradient offset + slope (x - mean), of numbers of its channel.
+  library.def(
+      "max_pool2d_statistics_backward(Tensor grad, Tensor which, Tensor x, Tensor mean, Tensor offset, Tensor slope, "
+      "int[] windows) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
   library.def(
       "avg_pool2d_backward(Tensor grad, int[] windows, bool count_include_pad, int? divisor_override, SymInt height, "
       "SymInt width) -> Tensor",
@@ -150,10 +166,31 @@ void run_cuda(const PoolLaunch& launch, const at::Tensor& beside) {
 }
 #endif
 
+// Throws TypeError and ValueError unless there is one number for each channel of x.
+void check_numbers(const char* op, const char* name, const at::Tensor& numbers, const at::Tensor& x) {
+  const Leader leader{op, "x", x};
+  TORCH_CHECK_VALUE(numbers.dim() == 1 && numbers.sym_size(0) == x.sym_size(-3), op, ": ", name, " must have shape [",
+                    x.sym_size(-3), "], one number for each channel, but has ", numbers.sym_sizes());
+  check_type(leader, name, numbers);
+  check_device(leader, name, numbers);
+}
+
+// Numbers of channels as the kernels read them.
+at::Tensor as_read(const at::Tensor& numbers, const at::Tensor& x) {
+  return numbers.to(state_type(x.scalar_type())).contiguous();
+}
+
+// Of maxima: x's numbers have a gradient of their own besides.
+struct OfStatistics {
+  const at::Tensor &x, &mean, &offset, &slope;
+};
+
 // Null: nobody computes the numbers of a meta tensor.
 template <Run* run>
-Maxima forward(const PoolCall& call, const at::Tensor& given, bool ceil_mode, bool with_places) {
+Maxima forward(const PoolCall& call, const at::Tensor& given, bool ceil_mode, bool with_places,
+               const MaybeTensor& of_channels = std::nullopt) {
   check_images(call.op, "x", given);
+  if (of_channels) check_numbers(call.op, "weight", *of_channels, given);
   const bool channels_last = is_channels_last(given);
   const c10::SymInt height = out_size(call.op, call.windows, 0, given.sym_size(-2), ceil_mode);
   const c10::SymInt width = out_size(call.op, call.windows, 1, given.sym_size(-1), ceil_mode);
@@ -162,13 +199,16 @@ Maxima forward(const PoolCall& call, const at::Tensor& given, bool ceil_mode, bo
   if constexpr (run != nullptr) {
     if (given.numel() == 0) return result;
     const at::Tensor x = in_order(given, channels_last);
+    const at::Tensor weight = of_channels ? as_read(*of_channels, x) : at::Tensor();
     run({.pool = pool_of(call),
          .images = images_of(call.op, x, result.y, channels_last),
          .type = dtype_of(x.scalar_type()),
          .pass = PoolPass::forward,
          .from = x.const_data_ptr(),
          .to = result.y.mutable_data_ptr(),
-         .which = with_places ? result.which.template mutable_data_ptr<std::uint8_t>() : nullptr},
+         .which = with_places ? result.which.template mutable_data_ptr<std::uint8_t>() : nullptr,
+         .normalised = {.weight = weight.defined() ? weight.const_data_ptr() : nullptr,
+                        .cycle = channels_last ? 1 : x.size(-3)}},
         x);
   }
   return result;
@@ -177,7 +217,7 @@ Maxima forward(const PoolCall& call, const at::Tensor& given, bool ceil_mode, bo
 // Without `which` of a mean.
 template <Run* run>
 at::Tensor backward(const PoolCall& call, const at::Tensor& given, const at::Tensor& which, const c10::SymInt& height,
-                    const c10::SymInt& width) {
+                    const c10::SymInt& width, const OfStatistics* statistics = nullptr) {
   check_images(call.op, "grad", given);
   TORCH_CHECK_VALUE(height > 0 && width > 0, call.op, ": height and width must be those of an image, but are ", height,
                     " and ", width);
@@ -205,6 +245,18 @@ at::Tensor backward(const PoolCall& call, const at::Tensor& given, const at::Ten
     if (given.numel() == 0) return result.zero_();
     const at::Tensor grad = in_order(given, channels_last);
     const at::Tensor places = which.defined() ? in_order(which, channels_last) : which;
+    PoolLaunch::Normalised normalised;
+    at::Tensor x, mean, offset, slope;
+    if (statistics != nullptr) {
+      x = in_order(statistics->x, channels_last);
+      mean = as_read(statistics->mean, x), offset = as_read(statistics->offset, x);
+      slope = as_read(statistics->slope, x);
+      normalised = {.x = x.const_data_ptr(),
+                    .mean = mean.const_data_ptr(),
+                    .offset = offset.const_data_ptr(),
+                    .slope = slope.const_data_ptr(),
+                    .cycle = channels_last ? 1 : x.size(-3)};
+    }
     run({.pool = pool_of(call),
          .images = images_of(call.op, result, grad, channels_last),
          .type = dtype_of(grad.scalar_type()),
@@ -212,7 +264,8 @@ at::Tensor backward(const PoolCall& call, const at::Tensor& given, const at::Ten
          .from = grad.const_data_ptr(),
          .to = result.mutable_data_ptr(),
          // It is read alone.
-         .which = places.defined() ? const_cast<std::uint8_t*>(places.const_data_ptr<std::uint8_t>()) : nullptr},
+         .which = places.defined() ? const_cast<std::uint8_t*>(places.const_data_ptr<std::uint8_t>()) : nullptr,
+         .normalised = normalised},
         grad);
   }
   return result;
@@ -225,14 +278,16 @@ void check_divisor(const char* op, const Divisor& divisor) {
 }
 
 template <Run* run>
-at::Tensor max_pool(const at::Tensor& x, Ints kernel_size, Ints stride, Ints padding, Ints dilation, bool ceil_mode) {
+at::Tensor max_pool(const at::Tensor& x, Ints kernel_size, Ints stride, Ints padding, Ints dilation, bool ceil_mode,
+                    const MaybeTensor& weight) {
   const Windows windows = windows_of(max_pool_op, kernel_size, stride, padding, dilation);
-  return forward<run>({max_pool_op, windows, false}, x, ceil_mode, false).y;
+  return forward<run>({max_pool_op, windows, false}, x, ceil_mode, false, weight).y;
 }
 
 template <Run* run>
-std::tuple<at::Tensor, at::Tensor> max_pool_with_places(const at::Tensor& x, Ints list, bool ceil_mode) {
-  Maxima maxima = forward<run>({with_places_op, Windows::of(with_places_op, list), false}, x, ceil_mode, true);
+std::tuple<at::Tensor, at::Tensor> max_pool_with_places(const at::Tensor& x, Ints list, bool ceil_mode,
+                                                        const MaybeTensor& weight) {
+  Maxima maxima = forward<run>({with_places_op, Windows::of(with_places_op, list), false}, x, ceil_mode, true, weight);
   return {std::move(maxima.y), std::move(maxima.which)};
 }
 
@@ -240,6 +295,24 @@ template <Run* run>
 at::Tensor max_pool_backward(const at::Tensor& grad, const at::Tensor& which, Ints list, c10::SymInt height,
                              c10::SymInt width) {
   return backward<run>({max_backward_op, Windows::of(max_backward_op, list), false}, grad, which, height, width);
+}
+
+template <Run* run>
+at::Tensor statistics_backward(const at::Tensor& grad, const at::Tensor& which, const at::Tensor& x,
+                               const at::Tensor& mean, const at::Tensor& offset, const at::Tensor& slope, Ints list) {
+  constexpr const char* op = statistics_backward_op;
+  check_images(op, "x", x);
+  TORCH_CHECK_TYPE(grad.scalar_type() == x.scalar_type(), op, ": grad must be ", x.scalar_type(),
+                   ", the type of x, but is ", grad.scalar_type());
+  TORCH_CHECK_VALUE(grad.device() == x.device() && grad.dim() == x.dim() &&
+                        grad.sym_sizes().slice(0, grad.dim() - 2) == x.sym_sizes().slice(0, x.dim() - 2),
+                    op, ": grad must be of as many images as x, on its device, but has shape ", grad.sym_sizes(),
+                    " beside ", x.sym_sizes());
+  for (const auto& [name, numbers] :
+       {std::pair("mean", &mean), std::pair("offset", &offset), std::pair("slope", &slope)})
+    check_numbers(op, name, *numbers, x);
+  const OfStatistics statistics{x, mean, offset, slope};
+  return backward<run>({op, Windows::of(op, list), false}, grad, which, x.sym_size(-2), x.sym_size(-1), &statistics);
 }
 
 template <Run* run>
@@ -265,6 +338,7 @@ void register_all(torch::Library& library) {
   library.impl(with_places_op, TORCH_FN(max_pool_with_places<run>));
   library.impl(max_backward_op, TORCH_FN(max_pool_backward<run>));
   library.impl(mean_backward_op, TORCH_FN(mean_pool_backward<run>));
+  library.impl(statistics_backward_op, TORCH_FN(statistics_backward<run>));
 }
 
 SPIKEFORGE_KERNELS(CPU, library) { register_all<run_cpu>(library); }
@@ -275,9 +349,12 @@ SPIKEFORGE_KERNELS(CUDA, library) { register_all<run_cuda>(library); }
 
 // ---- calls through the dispatcher ----
 
-using MaxPool = at::Tensor(const at::Tensor&, Ints, Ints, Ints, Ints, bool);
+using MaxPool = at::Tensor(const at::Tensor&, Ints, Ints, Ints, Ints, bool, const MaybeTensor&);
 using MeanPool = at::Tensor(const at::Tensor&, Ints, Ints, Ints, bool, bool, Divisor);
-using WithPlaces = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, Ints, bool);
+using WithPlaces = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, Ints, bool, const MaybeTensor&);
+using PoolStatistics = PooledStatistics(const at::Tensor&, Ints, Ints, Ints, bool, const MaybeTensor&);
+using StatisticsBackward = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                      const at::Tensor&, const at::Tensor&, Ints);
 using MaxBackward = at::Tensor(const at::Tensor&, const at::Tensor&, Ints, c10::SymInt, c10::SymInt);
 using MeanBackward = at::Tensor(const at::Tensor&, Ints, bool, Divisor, c10::SymInt, c10::SymInt);
 
@@ -290,12 +367,30 @@ const auto& mean_pool_handle() {
   return handle;
 }
 
+PooledStatistics statistics(const at::Tensor& x, Ints kernel_size, Ints stride, Ints padding, bool ceil_mode,
+                            const MaybeTensor& weight) {
+  return pooled_statistics(x, check_pooled_statistics(x, kernel_size, stride, padding, ceil_mode, weight), ceil_mode,
+                           weight);
+}
+
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { library.impl(pooled_statistics_op, TORCH_FN(statistics)); }
+
 // ---- torch.vmap: what is mapped is one more leading dimension ----
 
+// x as its maxima are found where a map has weights of its own.
+at::Tensor turned(const at::Tensor& x, const at::Tensor& weight) {
+  const at::Tensor below = beside(weight < 0, x, channels_of_images(x));
+  return at::where(below, -x, x);
+}
+
 at::Tensor max_pool_batched(const at::Tensor& x, Ints kernel_size, Ints stride, Ints padding, Ints dilation,
-                            bool ceil_mode) {
-  const VmapLevel level(x);
-  return level.mapped(call_max_pool(level.first(x), kernel_size, stride, padding, dilation, ceil_mode));
+                            bool ceil_mode, const MaybeTensor& weight) {
+  const Windows windows = windows_of(max_pool_op, kernel_size, stride, padding, dilation);
+  const auto maxima = [&](const at::Tensor& of) {
+    const VmapLevel level(of);
+    return level.mapped(call_max_pool(level.first(of), windows, ceil_mode));
+  };
+  return weight ? turned(maxima(turned(x, *weight)), *weight) : maxima(x);
 }
 
 at::Tensor mean_pool_batched(const at::Tensor& x, Ints kernel_size, Ints stride, Ints padding, bool ceil_mode,
@@ -305,10 +400,29 @@ at::Tensor mean_pool_batched(const at::Tensor& x, Ints kernel_size, Ints stride,
       mean_pool_handle().call(level.first(x), kernel_size, stride, padding, ceil_mode, counts_padding, divisor));
 }
 
-std::tuple<at::Tensor, at::Tensor> with_places_batched(const at::Tensor& x, Ints list, bool ceil_mode) {
-  const VmapLevel level(x);
-  const Maxima maxima = call_max_pool_with_places(level.first(x), Windows::of(with_places_op, list), ceil_mode);
-  return {level.mapped(maxima.y), level.mapped(maxima.which)};
+std::tuple<at::Tensor, at::Tensor> with_places_batched(const at::Tensor& x, Ints list, bool ceil_mode,
+                                                       const MaybeTensor& weight) {
+  const Windows windows = Windows::of(with_places_op, list);
+  const auto maxima = [&](const at::Tensor& of) {
+    const VmapLevel level(of);
+    const Maxima found = call_max_pool_with_places(level.first(of), windows, ceil_mode);
+    return Maxima{level.mapped(found.y), level.mapped(found.which)};
+  };
+  if (!weight) {
+    const Maxima found = maxima(x);
+    return {found.y, found.which};
+  }
+  const Maxima found = maxima(turned(x, *weight));
+  return {turned(found.y, *weight), found.which};
+}
+
+at::Tensor statistics_backward_batched(const at::Tensor& grad, const at::Tensor& which, const at::Tensor& x,
+                                       const at::Tensor& mean, const at::Tensor& offset, const at::Tensor& slope,
+                                       Ints list) {
+  const at::Tensor of_maxima =
+      call_max_pool_backward(grad, which, Windows::of(statistics_backward_op, list), x.sym_size(-2), x.sym_size(-1));
+  const auto of = [&](const at::Tensor& numbers) { return beside(numbers, x, channels_of_images(x)); };
+  return (of_maxima + of(offset) + of(slope) * (x - of(mean))).to(x.scalar_type());
 }
 
 at::Tensor max_backward_batched(const at::Tensor& grad, const at::Tensor& which, Ints list, c10::SymInt height,
@@ -337,6 +451,8 @@ SPIKEFORGE_KERNELS(FuncTorchBatched, library) {
   library.impl(with_places_op, TORCH_FN(with_places_batched));
   library.impl(max_backward_op, TORCH_FN(max_backward_batched));
   library.impl(mean_backward_op, TORCH_FN(mean_backward_batched));
+  library.impl(pooled_statistics_op, TORCH_FN(statistics));
+  library.impl(statistics_backward_op, TORCH_FN(statistics_backward_batched));
 }
 
 }  // namespace
@@ -347,6 +463,28 @@ Windows windows_of(const char* op, Ints kernel_size, Ints stride, Ints padding, 
   const Windows windows{size, pair(op, "stride", stride, size), pair(op, "padding", padding, {0, 0}),
                         pair(op, "dilation", dilation, {1, 1})};
   return Windows::of(op, windows.list());
+}
+
+Windows check_pooled_statistics(const at::Tensor& x, Ints kernel_size, Ints stride, Ints padding, bool ceil_mode,
+                                const MaybeTensor& weight) {
+  constexpr const char* op = pooled_statistics_op;
+  check_images(op, "x", x);
+  TORCH_CHECK_VALUE(x.dim() >= 4, op, ": x must be [T, ..., C, H, W], but has shape ", x.sym_sizes());
+  Windows windows = windows_of(op, kernel_size, stride, padding, {});
+  for (const std::size_t d : {0, 1})
+    (void)out_size(op, windows, d, x.sym_size(static_cast<std::int64_t>(d) - 2), ceil_mode);
+  if (weight) check_numbers(op, "weight", *weight, x);
+  const auto numbers = x.sym_numel().maybe_as_int(), channels = x.sym_size(-3).maybe_as_int();
+  TORCH_CHECK_VALUE(!numbers || !channels || *numbers == 0 || *numbers / *channels > 1, op,
+                    ": statistics need more than one number for each channel, but x has shape ", x.sym_sizes());
+  return windows;
+}
+
+PooledStatistics pooled_statistics(const at::Tensor& x, const Windows& windows, bool ceil_mode,
+                                   const MaybeTensor& weight) {
+  at::Tensor y = call_max_pool(x, windows, ceil_mode, weight);
+  auto [mean, var] = statistics_of_input(x, channels_of_images(x));
+  return {std::move(y), std::move(mean), std::move(var)};
 }
 
 c10::SymInt window_count(const Windows& windows, std::size_t dim, const c10::SymInt& size, bool ceil_mode) {
@@ -401,15 +539,22 @@ Windows Windows::of(const char* op, at::IntArrayRef list) {
   return windows;
 }
 
-at::Tensor call_max_pool(const at::Tensor& x, Ints kernel_size, Ints stride, Ints padding, Ints dilation,
-                         bool ceil_mode) {
-  return max_pool_handle().call(x, kernel_size, stride, padding, dilation, ceil_mode);
+at::Tensor call_max_pool(const at::Tensor& x, const Windows& windows, bool ceil_mode, const MaybeTensor& weight) {
+  return max_pool_handle().call(x, windows.size, windows.stride, windows.padding, windows.dilation, ceil_mode, weight);
 }
 
-Maxima call_max_pool_with_places(const at::Tensor& x, const Windows& windows, bool ceil_mode) {
+Maxima call_max_pool_with_places(const at::Tensor& x, const Windows& windows, bool ceil_mode,
+                                 const MaybeTensor& weight) {
   static const auto handle = traced::find<WithPlaces>("spikeforge::max_pool2d_with_places");
-  auto [y, which] = handle.call(x, windows.list(), ceil_mode);
+  auto [y, which] = handle.call(x, windows.list(), ceil_mode, weight);
   return {std::move(y), std::move(which)};
+}
+
+at::Tensor call_statistics_backward(const at::Tensor& grad, const at::Tensor& which, const at::Tensor& x,
+                                    const at::Tensor& mean, const at::Tensor& offset, const at::Tensor& slope,
+                                    const Windows& windows) {
+  static const auto handle = traced::find<StatisticsBackward>("spikeforge::max_pool2d_statistics_backward");
+  return handle.call(grad, which, x, mean, offset, slope, windows.list());
 }
 
 at::Tensor call_max_pool_backward(const at::Tensor& grad, const at::Tensor& which, const Windows& windows,
@@ -434,8 +579,15 @@ at::Tensor call_mean_pool_backward(const at::Tensor& grad, const Windows& window
 namespace spikeforge {
 
 at::Tensor max_pool2d(const at::Tensor& x, const MaxPool2d& options) {
-  return ops::layers::call_max_pool(x, options.kernel_size, options.stride, options.padding, options.dilation,
-                                    options.ceil_mode);
+  return ops::layers::max_pool_handle().call(x, options.kernel_size, options.stride, options.padding, options.dilation,
+                                             options.ceil_mode, options.weight);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> max_pool2d_statistics(const at::Tensor& x, const MaxPool2d& options) {
+  static const auto handle = ops::traced::find<ops::layers::PoolStatistics>("spikeforge::max_pool2d_statistics");
+  for (const std::int64_t dilation : options.dilation)
+    TORCH_CHECK_VALUE(dilation == 1, "max_pool2d_statistics: dilation must be 1, but is ", dilation);
+  return handle.call(x, options.kernel_size, options.stride, options.padding, options.ceil_mode, options.weight);
 }
 
 at::Tensor avg_pool2d(const at::Tensor& x, const AvgPool2d& options) {

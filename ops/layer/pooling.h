@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 namespace spikeforge::ops::layers {
@@ -44,19 +45,45 @@ c10::SymInt out_size(const char* op, const Windows& windows, std::size_t dim, co
 
 // ---- through the dispatcher ----
 
-at::Tensor call_max_pool(const at::Tensor& x, at::IntArrayRef kernel_size, at::IntArrayRef stride,
-                         at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode);
+// `weight` [C]: that of a normalisation behind the maximum. Where it is below 0 the least number is taken, which will
+// be the largest.
+
+using MaybeTensor = std::optional<at::Tensor>;
+
+at::Tensor call_max_pool(const at::Tensor& x, const Windows& windows, bool ceil_mode,
+                         const MaybeTensor& weight = std::nullopt);
 
 struct Maxima {
   at::Tensor y;
   at::Tensor which;  // uint8, of y's sizes and order of memory: the place in its window that each is from
 };
-Maxima call_max_pool_with_places(const at::Tensor& x, const Windows& windows, bool ceil_mode);
+Maxima call_max_pool_with_places(const at::Tensor& x, const Windows& windows, bool ceil_mode,
+                                 const MaybeTensor& weight = std::nullopt);
 at::Tensor call_max_pool_backward(const at::Tensor& grad, const at::Tensor& which, const Windows& windows,
                                   const c10::SymInt& height, const c10::SymInt& width);
+// And what the statistics of channels contribute, offset + slope (x - mean), with a number for each.
+at::Tensor call_statistics_backward(const at::Tensor& grad, const at::Tensor& which, const at::Tensor& x,
+                                    const at::Tensor& mean, const at::Tensor& offset, const at::Tensor& slope,
+                                    const Windows& windows);
 at::Tensor call_mean_pool(const at::Tensor& x, const Windows& windows, bool ceil_mode, const MeanOptions& options);
 at::Tensor call_mean_pool_backward(const at::Tensor& grad, const Windows& windows, const MeanOptions& options,
                                    const c10::SymInt& height, const c10::SymInt& width);
+
+// Of [..., C, H, W], counted from the front.
+inline std::int64_t channels_of_images(const at::Tensor& x) { return x.dim() - 3; }
+
+// ---- maxima and the statistics of what they are taken of ----
+
+inline constexpr const char* pooled_statistics_op = "max_pool2d_statistics";
+
+using PooledStatistics = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // y, mean, var
+
+// The windows of a call. Throws TypeError and ValueError.
+Windows check_pooled_statistics(const at::Tensor& x, at::IntArrayRef kernel_size, at::IntArrayRef stride,
+                                at::IntArrayRef padding, bool ceil_mode, const MaybeTensor& weight);
+// Through the dispatcher.
+PooledStatistics pooled_statistics(const at::Tensor& x, const Windows& windows, bool ceil_mode,
+                                   const MaybeTensor& weight);
 
 // The transpose of call_max_pool_backward: x's numbers at the places of the maxima.
 at::Tensor at_places(const at::Tensor& x, const at::Tensor& which, const Windows& windows);

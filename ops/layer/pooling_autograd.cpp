@@ -113,28 +113,29 @@ KeptPool kept_of(const at::Tensor& x, const char* op, Ints windows) {
   return {.windows = Windows::of(op, windows), .height = x.sym_size(-2), .width = x.sym_size(-1)};
 }
 
-bool is_differentiated(const at::Tensor& x) { return autograd::wants_gradient(x) || autograd::has_tangent(x); }
+bool wants_derivative(const at::Tensor& x) { return autograd::wants_gradient(x) || autograd::has_tangent(x); }
 
 // The places are wanted where there is a derivative.
 at::Tensor max_pool_autograd(const at::Tensor& x, Ints kernel_size, Ints stride, Ints padding, Ints dilation,
-                             bool ceil_mode) {
+                             bool ceil_mode, const MaybeTensor& weight) {
   constexpr const char* op = "max_pool2d";
   check_images(op, "x", x);
   const Windows windows = windows_of(op, kernel_size, stride, padding, dilation);
   for (const std::int64_t d : {0, 1})
     (void)out_size(op, windows, static_cast<std::size_t>(d), x.sym_size(d - 2), ceil_mode);
-  if (is_differentiated(x)) return call_max_pool_with_places(x, windows, ceil_mode).y;
+  if (wants_derivative(x)) return call_max_pool_with_places(x, windows, ceil_mode, weight).y;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return call_max_pool(x, kernel_size, stride, padding, dilation, ceil_mode);
+  return call_max_pool(x, windows, ceil_mode, weight);
 }
 
-std::tuple<at::Tensor, at::Tensor> with_places_autograd(const at::Tensor& x, Ints list, bool ceil_mode) {
+std::tuple<at::Tensor, at::Tensor> with_places_autograd(const at::Tensor& x, Ints list, bool ceil_mode,
+                                                        const MaybeTensor& weight) {
   constexpr const char* op = "max_pool2d_with_places";
   check_images(op, "x", x);
   const KeptPool kept = kept_of(x, op, list);
   at::Tensor which;
   const auto run = [&](AutogradContext* ctx) {
-    Maxima maxima = call_max_pool_with_places(x, kept.windows, ceil_mode);
+    Maxima maxima = call_max_pool_with_places(x, kept.windows, ceil_mode, weight);
     which = maxima.which;
     if (ctx != nullptr) ctx->save_for_backward({which});
     return maxima.y;

@@ -1659,7 +1659,7 @@ def loihi_ternary_lif_reset(
 
 def max_pool2d(
     x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = [], padding: Sequence[int] = [0, 0],
-    dilation: Sequence[int] = [1, 1], ceil_mode: bool = False,
+    dilation: Sequence[int] = [1, 1], ceil_mode: bool = False, *, weight: Tensor | None = None,
 ) -> Tensor:
     """Maxima over windows of images [..., C, H, W].
 
@@ -1671,6 +1671,8 @@ def max_pool2d(
             kernel_size.
         dilation: from a place of a window to the next, in rows and columns.
         ceil_mode: round the number of windows up, not down: the last one may reach over the edge.
+        weight: [C], that of a normalisation which follows. Where it is below 0 a window gives its least number, of
+            which that normalisation will make the largest.
 
     Instead of two numbers a single one is for both dimensions.
 
@@ -1681,13 +1683,47 @@ def max_pool2d(
     One byte is kept for each result, where torch keeps eight.
     """
 
-def max_pool2d_with_places(x: Tensor, windows: Sequence[int], ceil_mode: bool) -> tuple[Tensor, Tensor]:
+def max_pool2d_statistics(
+    x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = [], padding: Sequence[int] = [0, 0],
+    ceil_mode: bool = False, *, weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Maxima over windows of images [..., C, H, W] before they are normalised, and the statistics of all of x. Returns
+    (y, mean, var).
+
+    Args:
+        x: images with any dimensions before the channels, plain or channels last; the result lies alike.
+        kernel_size: rows and columns of a window, of at most 256 places.
+        stride: from a window to the next, in rows and columns; kernel_size where it is [].
+        padding: what is put around an image, in rows and columns, which is never the maximum; at most half of
+            kernel_size.
+        ceil_mode: round the number of windows up, not down: the last one may reach over the edge.
+        weight: [C], that of a normalisation which follows. Where it is below 0 a window gives its least number, of
+            which that normalisation will make the largest.
+
+    Instead of two numbers a single one is for both dimensions.
+
+    Raises:
+        ValueError: for a window of more than 256 places, and for what does not fit.
+        TypeError: for a dtype other than float16, bfloat16, float32 or float64, and for what is not dense.
+
+    Returns:
+        y, the maxima; and the mean and the biased variance of all of x, [C], in float32 for half types; 0 and 1 of
+        nothing.
+
+    `batch_norm_run` of y with this mean and variance is the pooling of what it gives of x. The backward pass goes over
+    x once.
+    """
+
+def max_pool2d_with_places(
+    x: Tensor, windows: Sequence[int], ceil_mode: bool, weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """max_pool2d, and the place in its window that each maximum is from. Returns (y, which).
 
     Args:
         x: images with any dimensions before the channels.
         windows: kernel_size, stride, padding and dilation, of rows and columns each: eight numbers.
         ceil_mode: round the number of windows up, not down.
+        weight: as of `max_pool2d`.
 
     Returns:
         The maxima, and the places as uint8, counted row by row in the window.

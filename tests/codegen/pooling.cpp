@@ -55,7 +55,10 @@ std::int64_t count_of(std::int64_t size, const Window& window) {
   return (size + 2 * window.padding - window.dilation * (window.size - 1) - 1) / window.stride + 1;
 }
 
-void check_pool(const Pool& pool, std::int64_t channels, std::int64_t height, std::int64_t width) {
+// `normalised`: a maximum before a normalisation, whose weight is below 0 in every second channel, and x has a gradient
+// by its statistics besides.
+void check_pool(const Pool& pool, std::int64_t channels, std::int64_t height, std::int64_t width,
+                bool normalised = false) {
   const Images images{3, height, width, channels, count_of(height, pool.down), count_of(width, pool.across)};
   INFO(pool.down.size << "x" << pool.across.size << ", channels " << channels << ", " << height << "x" << width);
   const auto inside = static_cast<std::size_t>(images.count * height * width * channels);
@@ -67,8 +70,27 @@ void check_pool(const Pool& pool, std::int64_t channels, std::int64_t height, st
   for (float& number : x) number = static_cast<float>(small(random));
   for (float& number : upstream) number = static_cast<float>(small(random));
 
-  run_on_host({pool, images, DType::f32, PoolPass::forward, x.data(), y.data(), which.data()});
-  run_on_host({pool, images, DType::f32, PoolPass::backward, upstream.data(), grad.data(), which.data()});
+  // Plain images are of three channels by turns.
+  const std::int64_t cycle = channels == 1 ? 3 : 1, n_numbers = channels * cycle;
+  const auto channel_of = [&](std::int64_t image, std::int64_t c) {
+    return static_cast<std::size_t>(channels == 1 ? image % cycle : c);
+  };
+  std::vector<float> weight, mean, offset, slope;
+  for (std::int64_t c = 0; c < n_numbers; ++c) {
+    weight.push_back(c % 2 == 0 ? 2 : -1);
+    for (std::vector<float>* const numbers : {&mean, &offset, &slope})
+      numbers->push_back(static_cast<float>(small(random)));
+  }
+  const auto sign = [&](std::size_t channel) { return normalised && weight[channel] < 0 ? -1.F : 1.F; };
+
+  PoolLaunch call{pool, images, DType::f32, PoolPass::forward, x.data(), y.data(), which.data()};
+  if (normalised) call.normalised = {.weight = weight.data(), .cycle = cycle};
+  run_on_host(call);
+  call = {pool, images, DType::f32, PoolPass::backward, upstream.data(), grad.data(), which.data()};
+  if (normalised)
+    call.normalised = {
+        .x = x.data(), .mean = mean.data(), .offset = offset.data(), .slope = slope.data(), .cycle = cycle};
+  run_on_host(call);
 
   std::size_t wrong = 0, at = 0;
   for (std::int64_t image = 0; image < images.count; ++image)
@@ -89,13 +111,20 @@ void check_pool(const Pool& pool, std::int64_t channels, std::int64_t height, st
             wrong += std::abs(y[at] - sum / divisor) > 1e-6F;
           } else if (!places.empty()) {
             const Place* best = &places[0];
+            const float turned = sign(channel_of(image, c));
             for (const Place& place : places)
-              if (x[index(place)] > x[index(*best)]) best = &place;
+              if (turned * x[index(place)] > turned * x[index(*best)]) best = &place;
             wrong += y[at] != x[index(*best)] || which[at] != best->number;
             expected_grad[index(*best)] += upstream[at];
           }
         }
   CHECK(wrong == 0);
+  const auto of_an_image = static_cast<std::size_t>(height * width * channels);
+  for (std::size_t k = 0; normalised && k < inside; ++k) {
+    const std::size_t c =
+        channel_of(static_cast<std::int64_t>(k / of_an_image), static_cast<std::int64_t>(k) % channels);
+    expected_grad[k] += offset[c] + slope[c] * (x[k] - mean[c]);
+  }
   for (std::size_t k = 0; k < inside; ++k) wrong += std::abs(grad[k] - expected_grad[k]) > 1e-5F;
   CHECK(wrong == 0);
 }
@@ -118,6 +147,9 @@ TEST_CASE("the kernels of pooling compute what their windows say") {
         check_pool(pool, 6, 17, 9);
       else
         check_pool(pool, 4, 9, 10);
+      if (is_mean) continue;
+      check_pool(pool, 1, 11, 13, /*normalised=*/true);
+      check_pool(pool, 4, 9, 10, /*normalised=*/true);
     }
 }
 

@@ -25,6 +25,7 @@ using namespace layers;
 std::vector<jit::KernelSource> sources(bool usual) {
   constexpr std::array types = {DType::f16, DType::bf16, DType::f32, DType::f64};
   constexpr Window two{2, 2, 0, 1}, three{3, 2, 1, 1}, overlapping{3, 1, 1, 1}, seven{7, 2, 3, 1}, large{15, 15, 0, 1};
+  const void* const somewhere = reinterpret_cast<const void*>(std::uintptr_t{256});
   std::vector<jit::KernelSource> list;
   std::size_t turn = 0;
   for (const Window& window : {two, three, overlapping, seven, large})
@@ -33,12 +34,17 @@ std::vector<jit::KernelSource> sources(bool usual) {
         if (usual && (channels == 2 || is_mean || window.size > 3)) continue;
         const DType type = usual ? DType::f16 : types[turn++ % types.size()];
         for (const PoolPass pass : {PoolPass::forward, PoolPass::backward})
-          list.push_back(source_of(PoolLaunch{
-              .pool = {.down = window, .across = window, .is_mean = is_mean},
-              .images =
-                  {.count = 64, .height = 112, .width = 112, .channels = channels, .out_height = 56, .out_width = 56},
-              .type = type,
-              .pass = pass}));
+          for (const bool is_normalised : {false, true}) {
+            if (is_mean && is_normalised) continue;
+            const void* const given = is_normalised ? somewhere : nullptr;
+            list.push_back(source_of(PoolLaunch{
+                .pool = {.down = window, .across = window, .is_mean = is_mean},
+                .images =
+                    {.count = 64, .height = 112, .width = 112, .channels = channels, .out_height = 56, .out_width = 56},
+                .type = type,
+                .pass = pass,
+                .normalised = {.weight = given, .x = given}}));
+          }
       }
   for (const DType type : types)
     for (const int bits : {1, 4})

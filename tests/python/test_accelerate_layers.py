@@ -44,6 +44,27 @@ def small(*more):
     return functional_m(net)
 
 
+class Between(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x) if self.function else x
+
+
+def pooled(between=None):
+    """As the embedding of Spikformer: max poolings between normalisations and neurons."""
+
+    def stage(inputs, outputs, window):
+        norm = nn.BatchNorm2d(outputs)
+        nn.init.normal_(norm.weight), nn.init.constant_(norm.bias, 2.0)
+        parts = nn.Conv2d(inputs, outputs, 3, 1, 1), norm, nn.MaxPool2d(*window)
+        return nn.Sequential(layer.SeqToANNContainer(*parts), Between(between), node())
+
+    return functional_m(nn.Sequential(stage(2, 4, (3, 2, 1)), stage(4, 6, (2, 1))))
+
+
 def functional_m(net):
     functional.set_step_mode(net, "m")
     return net
@@ -52,7 +73,7 @@ def functional_m(net):
 def step(net, x):
     y = net(x)
     parameters = list(net.parameters())
-    gradients = torch.autograd.grad((y * torch.linspace(0.5, 1.5, y.numel()).view_as(y)).sum(), parameters)
+    gradients = torch.autograd.grad((y * torch.linspace(0.5, 1.5, y.numel(), device=y.device).view_as(y)).sum(), parameters)
     functional.reset_net(net)
     return y.detach(), gradients, {name: buffer.clone() for name, buffer in net.named_buffers()}
 
@@ -66,7 +87,7 @@ def assert_alike(got, wanted):
 
 
 @pytest.mark.long(but="SEW")
-@pytest.mark.parametrize("name, pairs, pools", [("SEW-ResNet18", 20, 1), ("VGG11", 8, 5), ("Spikformer", 9, 4)])
+@pytest.mark.parametrize("name, pairs, pools", [("SEW-ResNet18", 20, 1), ("VGG11", 8, 5), ("Spikformer", 13, 4)])
 def test_networks_of_spikingjelly_go_on_as_they_were(name, pairs, pools):
     pytest.importorskip("torchvision", reason="SpikingJelly's models need torchvision")
     net = functional_m(networks()[name]())
@@ -344,6 +365,54 @@ def test_states_are_those_of_before():
     assert all(a is b for a, b in zip(before, [module.v for module in net if isinstance(module, neuron.BaseNode)]))
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_pooling_before_a_neuron_is_done_before_the_normalisation(recompute, device):
+    net, x = pooled().double().to(device), torch.rand(3, 2, 2, 8, 8, device=device).double() * 2
+    spikeforge.accelerate(net)
+    twin = copy.deepcopy(net)
+    done = layers(net, x, recompute=recompute)
+    assert done.normalised == (("0.0.1", "0.2"), ("1.0.1", "1.2"))
+    assert done.pooled_before == (("0.0.2", "0.2"), ("1.0.2", "1.2")) and done.pooled == ("0.0.2", "1.0.2")
+    assert "  0.0.2  before the normalisation, in  0.2" in str(done).splitlines()
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        for training in (True, True, False, True):
+            net.train(training), twin.train(training)
+            assert_alike(step(net, x), step(twin, x))
+        for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net)) if recompute else net):
+            assert_alike(step(copied, x), step(copy.deepcopy(twin), x))
+        assert net[0][0](x).shape == (3, 2, 4, 8, 8)  # the neuron takes the maxima
+        restore(net)
+        assert type(net[0][0][1]) is nn.BatchNorm2d and type(net[0][0][2]) is nn.MaxPool2d
+        twin = copy.deepcopy(net)
+        assert_alike(step(net, x), step(twin, x))
+        assert net[0][0](x).shape == (3, 2, 4, 4, 4)
+
+
+@pytest.mark.parametrize("which", [(0, 0, 1), (0, 0, 2), (0, 2)])
+def test_one_of_the_three_may_be_restored(which):
+    net, x = pooled(), torch.rand(3, 2, 2, 8, 8) * 2
+    spikeforge.accelerate(net)
+    wanted = step(copy.deepcopy(net), x)
+    layers(net, x)
+    module = net
+    for i in which:
+        module = module[i]
+    restore(module)
+    assert_alike(step(net, x), wanted)
+
+
+def test_code_that_counts_on_the_size_of_maxima_keeps_its_pooling():
+    reads = (lambda x: x if x.shape[-1] < 8 else x.flip(-1), lambda x: x.view(x.size()), lambda x: x.view(x.shape))
+    for between in (*reads, lambda x: x.reshape(3, 2, 4, 4, 4), lambda x: x.flatten(3), lambda x: x * 1.0):
+        net, x = pooled(between), torch.rand(3, 2, 2, 8, 8) * 2
+        net = net[:1]
+        spikeforge.accelerate(net)
+        twin = copy.deepcopy(net)
+        done = layers(net, x)
+        assert not done.normalised and not done.pooled_before and done.pooled == ("0.0.2",)
+        assert_alike(step(net, x), step(twin, x))
+
+
 @pytest.mark.parametrize("shape", [(4, 2, 3, 9, 8), (4, 3, 9, 8), (3, 9, 8)])
 def test_pooling_is_torchs(shape):
     x = torch.randint(0, 3, shape).float().requires_grad_()
@@ -372,9 +441,10 @@ def test_torch_compile_has_no_graph_break():
 AS_ON_A_GPU = """
 import copy, torch, spikeforge
 from spikingjelly.activation_based import functional, neuron
-from test_accelerate_layers import assert_alike, layers, small, step, nn
+import test_accelerate_layers
+from test_accelerate_layers import assert_alike, layers, step, nn
 torch.manual_seed(1)
-net, x = small().double(), 2 * torch.rand(3, 2, 2, 8, 8).double()
+net, x = test_accelerate_layers.NET().double(), 2 * torch.rand(3, 2, 2, 8, 8).double()
 spikeforge.accelerate(net)
 twin = copy.deepcopy(net)
 layers(net, x)
@@ -390,15 +460,17 @@ print("alike")
 """
 
 
-def test_what_a_gpu_will_run_is_right():
-    result = subprocess.run([sys.executable, "-c", AS_ON_A_GPU], cwd=__file__.rpartition("/")[0], capture_output=True, text=True)
+@pytest.mark.parametrize("net", ["small", "pooled"])
+def test_what_a_gpu_will_run_is_right(net):
+    result = subprocess.run([sys.executable, "-c", AS_ON_A_GPU.replace("NET", net)], cwd=__file__.rpartition("/")[0], capture_output=True, text=True)
     assert result.stdout.strip() == "alike", result.stderr[-2000:]
 
 
-def test_on_a_gpu_it_is_the_same_within_rounding(device):
+@pytest.mark.parametrize("make", [small, pooled])
+def test_on_a_gpu_it_is_the_same_within_rounding(make, device):
     if device.type == "cpu":
         pytest.skip("needs a CUDA device: on a CPU bits are the same")
-    net, x = small().double().to(device), 2 * torch.rand(3, 2, 2, 8, 8, device=device).double()
+    net, x = make().double().to(device), 2 * torch.rand(3, 2, 2, 8, 8, device=device).double()
     spikeforge.accelerate(net)
     twin = copy.deepcopy(net)
     assert len(layers(net, x).normalised) == 2

@@ -314,6 +314,6 @@ def test_a_look_leaves_states_and_modes(device):
     net(x)
     state = net[1]._memory.states["v"]
     norms, neurons = [net[0].module[1]], [net[1]]
-    assert watch.watched(net, (x,), norms, neurons).pairs() == [(norms[0], neurons[0])]
+    assert watch.watched(net, (x,), norms, neurons).chains(net, (x,)) == [(norms[0], None, neurons[0])]
     assert net[1]._memory.states["v"] is state and all(m.training for m in net.modules())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())

@@ -46,6 +46,16 @@ CASES |= {
         "C",
     ),
     "max_pool2d": (lambda x: (torch.ops.spikeforge.max_pool2d(x, [2], [2]),), "TBCHW", "TBC"),
+    "max_pool2d of a normalisation": (
+        lambda x, weight: (torch.ops.spikeforge.max_pool2d(x, [2], [2], weight=weight - 0.5) * weight.view(-1, 1, 1),),
+        "TBCHW C",
+        "TBC",
+    ),
+    "max_pool2d_statistics": (
+        lambda x, weight: tuple(t * weight.sum() for t in torch.ops.spikeforge.max_pool2d_statistics(x, [2], [2], weight=weight - 0.5)),
+        "TBCHW C",
+        None,  # maxima stay where they are, statistics are of all samples
+    ),
     "avg_pool2d": (lambda x: (torch.ops.spikeforge.avg_pool2d(x, [2], [2]),), "TBCHW", "TBC"),
     "delayed_linear": (
         lambda x, weight, delay: (torch.ops.spikeforge.delayed_linear(x, weight, 2 * delay, max_delay=2),),

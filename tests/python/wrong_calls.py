@@ -172,6 +172,10 @@ def public_calls(schema):
     elif name == "max_pool2d":
         yield dict(x=torch.randn(2, 3, 4, 7, 6, requires_grad=True), kernel_size=[3], stride=[2], padding=[1])
         yield dict(x=torch.randn(3, 4, 7, 6).bfloat16().to(memory_format=torch.channels_last).requires_grad_(), kernel_size=[2, 3], dilation=[2, 1], ceil_mode=True)
+        yield dict(x=torch.randn(2, 3, 4, 7, 6, requires_grad=True), kernel_size=[3], stride=[2], padding=[1], weight=torch.randn(4))
+    elif name == "max_pool2d_statistics":
+        yield dict(x=torch.randn(2, 3, 4, 7, 6, requires_grad=True), kernel_size=[3], stride=[2], padding=[1], weight=torch.randn(4))
+        yield dict(x=torch.randn(3, 4, 7, 6).half().to(memory_format=torch.channels_last).requires_grad_(), kernel_size=[2, 3], ceil_mode=True)
     elif name == "avg_pool2d":
         yield dict(x=torch.randn(2, 3, 4, 7, 6, requires_grad=True), kernel_size=[3], stride=[2], padding=[1], ceil_mode=True)
         yield dict(x=torch.randn(3, 4, 7, 6).half().to(memory_format=torch.channels_last).requires_grad_(), kernel_size=[2, 3], count_include_pad=False, divisor_override=5)

@@ -27,6 +27,12 @@ struct PoolArguments {
   Divisor down, across, lanes;
   double divisor;  // of means; 0: how many places there are
   bool counts_padding;
+  // Of maxima that a normalisation follows, numbers of channels in the compute type.
+  const void* weight;  // by which x will be multiplied: where it is below 0 the least number becomes the largest
+  // In the backward pass x, of which every number has a gradient besides, offset + slope (x - mean).
+  const void *x, *mean, *offset, *slope;
+  unsigned cycle;  // plain images are of so many channels by turns,
+  unsigned first;  // and the first one of this
 };
 
 // `count` numbers, bits each, and a byte that becomes 0 where one of them is none that `bits` can hold.

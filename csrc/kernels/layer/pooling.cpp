@@ -16,7 +16,7 @@ enum class Function : int { forward, backward, forward_of_large_windows, backwar
 // What decides a kernel; the names are those of cuda/pooling.cuh.
 struct PoolSpec {
   Function function;
-  int type, is_mean;
+  int type, is_mean, is_normalised;
   Window down, across;
   int lanes = 1, strip = 1, columns = 1, vector_in = 1, vector_out = 1;
 
@@ -40,7 +40,7 @@ struct Shape {{
   static constexpr layers::Window down{}, across{};
   static constexpr int strip = {}, columns = {};
   static constexpr int vector_in = {}, vector_out = {};
-  static constexpr bool is_mean = {};
+  static constexpr bool is_mean = {}, is_normalised = {};
 }};
 
 extern "C" __global__ void __launch_bounds__({}) spikeforge_pool(
@@ -49,8 +49,8 @@ extern "C" __global__ void __launch_bounds__({}) spikeforge_pool(
 }}
 )",
                               window(spec.down), window(spec.across), spec.strip, spec.columns, spec.vector_in,
-                              spec.vector_out, spec.is_mean != 0, pool_threads, cuda_name(type),
-                              cuda_name(compute_type(type)), spec.lanes, function)};
+                              spec.vector_out, spec.is_mean != 0, spec.is_normalised != 0, pool_threads,
+                              cuda_name(type), cuda_name(compute_type(type)), spec.lanes, function)};
 }
 
 // The largest power of two, `most` at most, that divides all of them.
@@ -67,11 +67,13 @@ PoolSpec spec_of(const PoolLaunch& call) {
   PoolSpec spec{.function = is_forward ? Function::forward : Function::backward,
                 .type = static_cast<int>(call.type),
                 .is_mean = call.pool.is_mean ? 1 : 0,
+                .is_normalised = call.is_normalised() ? 1 : 0,
                 .down = call.pool.down,
                 .across = call.pool.across};
   // In elements.
   const auto from = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(call.from)) / size,
              to = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(call.to)) / size,
+             beside = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(call.normalised.x)) / size,
              which = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(call.which));
   const int of_16_bytes = static_cast<int>(16 / size);
   const Window &down = spec.down, &across = spec.across;
@@ -80,12 +82,12 @@ PoolSpec spec_of(const PoolLaunch& call) {
   const std::int64_t patch = std::int64_t{down.stride} * across.stride;
   if (down.size * across.size > most_unrolled || (!is_forward && patch > most_kept)) {
     spec.function = is_forward ? Function::forward_of_large_windows : Function::backward_of_large_windows;
-    spec.lanes = common_power(of_16_bytes, {images.channels, from, to, which});
+    spec.lanes = common_power(of_16_bytes, {images.channels, from, to, beside, which});
     return spec;
   }
   const int of_a_result = is_forward ? 2 : static_cast<int>(patch);
   const auto most_results = static_cast<int>(std::bit_floor(static_cast<unsigned>(most_kept / of_a_result)));
-  spec.lanes = common_power(std::min(of_16_bytes, most_results), {images.channels, from, to, which});
+  spec.lanes = common_power(std::min(of_16_bytes, most_results), {images.channels, from, to, beside, which});
   if (images.channels == 1) {
     const std::int64_t x = is_forward ? from : to, y = is_forward ? to : from;
     spec.columns = std::min({most_results, 4, of_16_bytes});
@@ -94,7 +96,7 @@ PoolSpec spec_of(const PoolLaunch& call) {
       const int written_at_once = common_power(of_16_bytes, {images.width, x});
       spec.columns = std::clamp(written_at_once / across.stride, 1, spec.columns);
     }
-    spec.vector_in = common_power(of_16_bytes, {spec.columns * across.stride, images.width, x});
+    spec.vector_in = common_power(of_16_bytes, {spec.columns * across.stride, images.width, x, beside});
     spec.vector_out = common_power(of_16_bytes, {spec.columns, images.out_width, y, which});
   }
   // What results below each other share, only the forward pass reads often.
@@ -148,7 +150,16 @@ std::vector<PoolPart> parts_of(const PoolLaunch& call, const PoolSpec& spec) {
                        .across = divisor_of(across),
                        .lanes = divisor_of(lanes),
                        .divisor = call.pool.divisor,
-                       .counts_padding = call.pool.counts_padding},
+                       .counts_padding = call.pool.counts_padding,
+                       .weight = call.normalised.weight,
+                       .x = call.normalised.x == nullptr
+                                ? nullptr
+                                : static_cast<const char*>(call.normalised.x) + first * size * inside,
+                       .mean = call.normalised.mean,
+                       .offset = call.normalised.offset,
+                       .slope = call.normalised.slope,
+                       .cycle = static_cast<unsigned>(call.normalised.cycle),
+                       .first = static_cast<unsigned>(first % call.normalised.cycle)},
          .blocks = static_cast<unsigned>(in_parts(items, pool_threads))});
   }
   return parts;

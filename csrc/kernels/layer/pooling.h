@@ -44,6 +44,14 @@ struct PoolLaunch {
   const void* from = nullptr;
   void* to = nullptr;
   std::uint8_t* which = nullptr;  // may be null in the forward pass
+  // Of maxima that a normalisation follows; as PoolArguments has them, null where there is none.
+  struct Normalised {
+    const void* weight = nullptr;                                                   // forward
+    const void *x = nullptr, *mean = nullptr, *offset = nullptr, *slope = nullptr;  // backward
+    std::int64_t cycle = 1;
+  } normalised = {};
+
+  bool is_normalised() const { return (pass == PoolPass::forward ? normalised.weight : normalised.x) != nullptr; }
 };
 
 // On a stream of the device, whose context is current. Throws what KernelCache does. An image has fewer than 2^31

@@ -13,7 +13,7 @@ from spikeforge.accelerate.replacing import Replaced
 from spikeforge.accelerate.watch import Watch, has_hooks, watched
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-MOST_PLACES = 256  # of a window of max_pool2d
+Chain = tuple[nn.Module, "nn.Module | None", nn.Module]  # a normalisation, a pooling, if there is one, and a neuron
 LAYERS = "spikingjelly.activation_based.layer"
 
 
@@ -24,6 +24,8 @@ class Layers:
     Attributes:
         normalised: pairs of names, of a batch normalisation and of the neuron in whose pass it runs now.
         pooled: the names of poolings that keep a byte for each maximum now.
+        pooled_before: pairs of names, of one of these poolings and of the neuron that takes the maxima before its
+            normalisation, behind which the pooling stands.
         recomputed: the names of products that are made again in the backward pass, and the bits that are kept of each
             number of their input; 0 where it is kept as it is.
         joined: triples of names, of a module in whose forward a residual is joined with a neuron's spikes, and of that
@@ -36,6 +38,7 @@ class Layers:
     recomputed: tuple[tuple[str, int], ...] = ()
     joined: tuple[tuple[str, str, str], ...] = ()
     in_pieces: tuple[str, ...] = ()
+    pooled_before: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         if not (self.normalised or self.joined or self.pooled):
@@ -46,7 +49,8 @@ class Layers:
             lines += [f"residuals that are joined there: {len(self.joined)}"]
             lines += [f"  {mode} in {module}  in  {neuron}" for module, neuron, mode in self.joined]
         lines += [f"max poolings that keep a byte for each maximum: {len(self.pooled)}"]
-        lines += [f"  {name}" for name in self.pooled]
+        before = dict(self.pooled_before)
+        lines += [f"  {name}" + (f"  before the normalisation, in  {before[name]}" if name in before else "") for name in self.pooled]
         if self.recomputed:
             lines += [f"products that are made again in the backward pass, of so many bits a number: {len(self.recomputed)}"]
             lines += [f"  {name}  {bits or 'all'}" for name, bits in self.recomputed]
@@ -62,7 +66,10 @@ def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 
 
     The network is run once, with `inputs`, in evaluation mode and without gradients, to see which normalisation feeds
     one neuron and nothing else, whatever Python code lies between them. From then on the normalisation hands its input
-    on, and the neuron, in step mode "m", normalises it in its own pass. Where a module's forward joins the neuron's
+    on, and the neuron, in step mode "m", normalises it in its own pass. A max pooling of images may lie between them: it
+    hands its input on too, and the neuron takes the maxima before it normalises them. Code between them must not read
+    their sizes, but that of SpikingJelly's containers; the network is run once more for each, to see that none are written
+    down there. Where a module's forward joins the neuron's
     spikes s with a residual r, as s + r, s * r or (1 - s) * r, that is done in the same pass too. Modules, parameters,
     buffers and state_dict stay what they are; spikes are the same within rounding. Left alone are modules with hooks.
     `accelerate.restore` undoes it; do that before one of the two is taken out of the network or replaced, as
@@ -92,11 +99,13 @@ def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 
         raise ValueError("accelerate.layers: pieces are computed of what is made again: pass recompute=True")
     _library.load()
     names = {module: name for name, module in net.named_modules()}
-    pairs, recomputed, watch = _found(net, inputs, recompute)
-    for norm, neuron in pairs:
+    found, recomputed, watch = _found(net, inputs, recompute)
+    for norm, pool, neuron in found:
         replacing.replace(norm, HandingOn)
-        norm.__dict__["_spikeforge_neuron"] = (neuron,)  # in a tuple: it is no part of the module
-        neuron.__dict__["_spikeforge_norm"] = (norm,)
+        before = (norm,) if pool is None else (norm, pool)
+        for module in before:
+            module.__dict__["_spikeforge_neuron"] = (neuron,)  # in a tuple: it is no part of the module
+        neuron.__dict__["_spikeforge_norm"] = before
     for norm, product, bits in recomputed:
         products.recompute(product, bits)
         norm.__dict__["_spikeforge_recompute"] = True
@@ -112,13 +121,15 @@ def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 
     pools = [module for module in names if _is_known_pool(module)]
     for pool in pools:
         replacing.replace(pool, BytePool)
-    chains = _put_in_pieces(net, pieces, dict(pairs), recomputed, watch.given) if pieces > 1 and watch else []
+    pairs = {norm: neuron for norm, pool, neuron in found if pool is None}
+    chains = _put_in_pieces(net, pieces, pairs, recomputed, watch.given) if pieces > 1 and watch else []
     return Layers(
-        tuple((names[norm], names[neuron]) for norm, neuron in pairs),
+        tuple((names[norm], names[neuron]) for norm, _, neuron in found),
         tuple(names[pool] for pool in pools),
         tuple((names[product], bits) for _, product, bits in recomputed),
         tuple(joined),
         tuple(names[chain[0]] for chain in chains),
+        tuple((names[pool], names[neuron]) for _, pool, neuron in found if pool is not None),
     )
 
 
@@ -126,7 +137,11 @@ def _put_in_pieces(
     net: nn.Module, pieces: int, neurons: dict[nn.Module, nn.Module], recomputed: Any, given: dict[nn.Module, int]
 ) -> list[tuple[nn.Module, ...]]:
     """The layers of which the convolutions with the largest results are the first."""
-    behind = {product: (norm, neurons[norm]) for norm, product, _ in recomputed if not isinstance(product, nn.Linear)}
+    behind = {
+        product: (norm, neurons[norm])
+        for norm, product, _ in recomputed
+        if norm in neurons and not isinstance(product, nn.Linear)
+    }
     chains = in_pieces.chains(net, behind, lambda modules: any(isinstance(m, BytePool) for m in modules))
     most = max((given[product] for _, product, _ in recomputed), default=0)
     chains = [chain for chain in chains if 2 * given[chain[0]] >= most]
@@ -148,16 +163,33 @@ class HandingOn(Replaced):
 
 def norm_of(neuron: Any) -> Any:
     """The batch normalisation that a neuron runs: both know of each other; None mostly."""
-    norm = getattr(neuron, "__dict__", {}).get("_spikeforge_norm", (None,))[0]
-    if norm is None or not isinstance(norm, HandingOn) or not isinstance(neuron, Replaced):
-        return None
-    return norm if norm.__dict__.get("_spikeforge_neuron", (None,))[0] is neuron else None
+    return _before(neuron)[0]
 
 
-def normalised(norm: nn.Module, x: Tensor) -> Tensor:
-    """x `[T, B, C, ...]` by torch's own normalisation over all but the channels."""
+def pool_of(neuron: Any) -> Any:
+    """The pooling behind that normalisation, of which the neuron takes the maxima; None mostly."""
+    return _before(neuron)[1]
+
+
+def _before(neuron: Any) -> tuple[Any, Any]:
+    """The normalisation and the pooling whose work a neuron does. All know of each other, and none has been restored."""
+    before = getattr(neuron, "__dict__", {}).get("_spikeforge_norm")
+    if before is None or not all(isinstance(module, Replaced) for module in (neuron, *before)):
+        return None, None
+    if any(module.__dict__.get("_spikeforge_neuron", (None,))[0] is not neuron for module in before):
+        return None, None
+    return before if len(before) == 2 else (*before, None)
+
+
+def normalised(neuron: nn.Module, x: Tensor) -> Tensor:
+    """What the neuron gets of x `[T, B, C, ...]` by the normalisation and the pooling before it, if it has them, as torch
+    computes them."""
+    norm, pool = _before(neuron)
+    if norm is None:
+        return x
     plain = next(kind for kind in NORMS if isinstance(norm, kind))
-    return plain.forward(norm, x.flatten(0, 1)).unflatten(0, x.shape[:2])
+    y = plain.forward(norm, x.flatten(0, 1)).unflatten(0, x.shape[:2])
+    return y if pool is None else nn.MaxPool2d.forward(pool, y.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
 def is_recomputed(norm: nn.Module) -> bool:
@@ -167,19 +199,20 @@ def is_recomputed(norm: nn.Module) -> bool:
 
 def _found(
     net: nn.Module, inputs: tuple[Any, ...], recompute: bool
-) -> tuple[list[tuple[nn.Module, nn.Module]], list[tuple[nn.Module, nn.Module, int]], Watch | None]:
-    """Normalisations and neurons that may run together; normalisations, the products before them, and bits; and what was
-    watched."""
+) -> tuple[list[Chain], list[tuple[nn.Module, nn.Module, int]], Watch | None]:
+    """Normalisations, poolings and neurons that may run together; normalisations, the products before them, and bits; and
+    what was watched."""
     norms = {module for module in net.modules() if _is_known_norm(module)}
     neurons = {module for module in net.modules() if hasattr(type(module), "takes_norm") and not has_hooks(module)}
     free = {module for module in neurons if norm_of(module) is None}
     if not norms or not free:
         return [], [], None
     candidates = {m for m in net.modules() if recompute and products.is_product(m) and not has_hooks(m)}
-    watch = watched(net, inputs, norms, neurons, candidates)
-    pairs = [(norm, neuron) for norm, neuron in watch.pairs() if neuron in free]
-    before = {norm: watch.product_before(norm) for norm, _ in pairs}
-    return pairs, [(norm, *found) for norm, found in before.items() if found is not None], watch
+    pools = {module for module in net.modules() if _is_known_pool(module) and not has_hooks(module)}
+    watch = watched(net, inputs, norms, neurons, candidates, pools=pools)
+    chains = [chain for chain in watch.chains(net, inputs) if chain[-1] in free]
+    before = {chain[0]: watch.product_before(chain[0]) for chain in chains}
+    return chains, [(norm, *found) for norm, found in before.items() if found is not None], watch
 
 
 def _is_known_norm(module: nn.Module) -> bool:
@@ -201,7 +234,7 @@ class BytePool(Replaced):
 
     def forward(self, x: Tensor) -> Tensor:
         dims = {"s": (3, 4), "m": (5,)}.get(getattr(self, "step_mode", "s"), ())
-        if in_pieces.handed_on(self, x):
+        if in_pieces.handed_on(self, x) or pool_of(self.__dict__.get("_spikeforge_neuron", (None,))[0]) is self:
             return x
         if x.dim() not in dims or not x.is_floating_point() or self.return_indices:
             return super().forward(x)
@@ -211,7 +244,6 @@ class BytePool(Replaced):
 
 
 def _is_known_pool(module: nn.Module) -> bool:
-    if not _is_of(module, (nn.MaxPool2d,)) or "forward" in module.__dict__ or module.return_indices:
-        return False
-    size = module.kernel_size
-    return (size * size if isinstance(size, int) else size[0] * size[1]) <= MOST_PLACES
+    from spikeforge.nn.pooling import has_byte_places  # it takes the library's operators
+
+    return _is_of(module, (nn.MaxPool2d,)) and "forward" not in module.__dict__ and has_byte_places(module)

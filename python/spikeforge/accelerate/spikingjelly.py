@@ -19,7 +19,7 @@ from spikingjelly.activation_based import neuron, surrogate
 from spikeforge._names import SPIKINGJELLY
 from spikeforge._numbers import HALF_TYPES, is_number, operand, state_type
 from spikeforge.accelerate.in_pieces import handed_on
-from spikeforge.accelerate.layers import is_recomputed, norm_of, normalised
+from spikeforge.accelerate.layers import is_recomputed, norm_of, normalised, pool_of
 from spikeforge.accelerate.replacing import (
     Replaced,
     Verdict,
@@ -34,6 +34,7 @@ from spikeforge.nn.layers import (
     fits,
     is_better_apart,
     joined,
+    maxima_before,
     operator_for,
     parameter,
     statistics_of,
@@ -319,9 +320,8 @@ class Node(Replaced):
     def single_step_functional_forward(self, inputs, states, **kwargs):
         fused = None if kwargs else self._fused(inputs)
         if fused is None:
-            norm = norm_of(self)
-            if norm is not None:
-                inputs = (normalised(norm, inputs[0].unsqueeze(0)).squeeze(0), *inputs[1:])
+            if norm_of(self) is not None:
+                inputs = (normalised(self, inputs[0].unsqueeze(0)).squeeze(0), *inputs[1:])
             return super().single_step_functional_forward(inputs, states, **kwargs)
         spikes, states = self._run(fused, inputs[0].unsqueeze(0), states)
         return (spikes.squeeze(0),), tuple(states)
@@ -329,7 +329,7 @@ class Node(Replaced):
     def multi_step_functional_forward(self, inputs, states, **kwargs):
         fused = None if kwargs else self._fused(inputs)
         if fused is None:
-            return super().multi_step_functional_forward((self._normalised(inputs[0]), *inputs[1:]), states, **kwargs)
+            return super().multi_step_functional_forward((normalised(self, inputs[0]), *inputs[1:]), states, **kwargs)
         spikes, states = self._run(fused, inputs[0], states)
         return (spikes,), tuple(states)
 
@@ -342,7 +342,7 @@ class Node(Replaced):
             return x_seq
         fused = None if args or kwargs else self._fused((x_seq,))
         if fused is None:
-            return joined(super().multi_step_forward(self._normalised(x_seq), *args, **kwargs), residual)
+            return joined(super().multi_step_forward(normalised(self, x_seq), *args, **kwargs), residual)
         store = self._stores_states()
         spikes, states = self._run(fused, x_seq, tuple(self._memories.values()), store, residual)
         if store:
@@ -363,10 +363,6 @@ class Node(Replaced):
         if any(isinstance(v, torch.Tensor) or v != start for v, start in zip(self._memories.values(), program.starts)):
             return None
         return self._text(program), RULES[type(self).of_node].parameters(self, dtype)
-
-    def _normalised(self, x_seq):
-        norm = norm_of(self)
-        return x_seq if norm is None else normalised(norm, x_seq)
 
     def _stores_states(self):
         return self.store_v_seq
@@ -406,13 +402,19 @@ class Node(Replaced):
 
     def _run(self, program, x, states, store=False, residual=None):
         """Spikes, joined with the residual, and states, the last ones or with `store` those of all steps."""
-        norm = norm_of(self)
+        norm, pool = norm_of(self), pool_of(self)
         apart = norm is None or is_better_apart(x) and not is_recomputed(norm)
+        # Of a pooling the residual has the maxima's sizes, and is joined by torch, unless they are those of x.
         if residual is not None and (apart or not fits(residual[1], x)):
             spikes, states = self._run(program, x, states, store)
             return joined(spikes, residual), states
         if apart and norm is not None:
-            norm, x = None, normalised(norm, x)
+            norm, x = None, normalised(self, x)
+        elif norm is not None:
+            weight = parameter(norm, "weight")
+            mean, var, count = statistics_of(norm, x)
+            if pool is not None:
+                x, mean, var = maxima_before(norm, pool, weight, x, mean, var)
         bits = self.__dict__.get("_spikeforge_packs", 0)
         states = [_state(value, start, x) for value, start in zip(states, program.starts)]
         if norm is None and program.options is not None:
@@ -431,9 +433,8 @@ class Node(Replaced):
             run = torch.ops.spikeforge.run
             (spikes,), states = run(program.what, [x], states, parameters, store_states=store, bits=bits)
             return spikes, states
-        mean, var, count = statistics_of(norm, x)
         mode, other = residual or ("add", None)
-        of_channels = parameter(norm, "weight"), parameter(norm, "bias"), mean, var, other
+        of_channels = weight, parameter(norm, "bias"), mean, var, other
         options = {"residual_mode": mode, "eps": norm.eps, "store_states": store, "bits": bits}
         call = self._text(program), [x], states, parameters, *of_channels
         (spikes,), states, *used = operator_for(x)(*call, **options)

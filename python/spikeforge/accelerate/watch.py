@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -23,17 +24,20 @@ def watched(
     neurons: Collection[nn.Module],
     products: Collection[nn.Module] = (),
     fires: Callable[[nn.Module], bool] = lambda neuron: True,
+    pools: Collection[nn.Module] = (),
 ) -> Watch:
     """Runs `net` once, in evaluation mode and without gradients; it is as before afterwards.
 
     Args:
         norms, neurons, products: the modules that are looked at.
         fires: whether a neuron gives 0 and 1.
+        pools: max poolings that may stand between a normalisation and a neuron.
     """
     watch = Watch(fires)
-    with _as_it_was(net), watch.hooks(net, norms, neurons, products), torch.no_grad(), watch, _Dropouts(watch):
+    hooks = watch.hooks(net, norms, pools, neurons, products)
+    with _as_it_was(net), hooks, torch.no_grad(), watch, _Functions(watch):
         net.eval()
-        net(*inputs)
+        watch.results = net(*inputs)
     return watch
 
 
@@ -65,11 +69,15 @@ class Watch(TorchDispatchMode):
     def __init__(self, fires: Callable[[nn.Module], bool]) -> None:
         super().__init__()
         self.fires = fires
-        self.norm_of: dict[int, nn.Module] = {}  # by storage, as what follows
+        self.results: Any = None  # of the network
+        self.giver_of: dict[int, nn.Module] = {}  # normalisations and poolings, by storage, as what follows
         self.product_of: dict[int, nn.Module] = {}
         self.most: dict[int, int] = {}  # all numbers are whole, from 0 to this
         self.random: set[int] = set()  # what training scales
         self.alive: list[Tensor] = []  # so that storages stay theirs
+        self.normalised: dict[nn.Module, None] = {}  # a set in order
+        self.pools: set[nn.Module] = set()
+        self.measured: set[int] = set()  # code of the network's own has read the sizes of these
         self.outputs: dict[nn.Module, list[Tensor]] = {}
         self.readers: dict[nn.Module, set[nn.Module | None]] = {}
         self.inputs: dict[nn.Module, list[Tensor]] = {}
@@ -83,17 +91,63 @@ class Watch(TorchDispatchMode):
 
     # --- what was found
 
-    def pairs(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Of a normalisation and the one neuron that reads it, and nothing else, as a sequence."""
+    def chains(self, net: nn.Module, inputs: Iterable[Any]) -> list[tuple[nn.Module, nn.Module | None, nn.Module]]:
+        """Of a normalisation and the one neuron that reads it, and nothing else, as a sequence; and the pooling between
+        them. `net` and `inputs` are those that were watched: it is run again for each pooling."""
         found = []
-        for norm, outputs in self.outputs.items():
-            readers = self.readers[norm]
-            neuron = next(iter(readers)) if len(readers) == 1 else None
-            if neuron is None or len(outputs) != 1 or len(self.inputs[neuron]) != 1:
+        for norm in self.normalised:
+            reader = self._reader(norm)
+            pool = reader if reader in self.pools else None
+            neuron = reader if pool is None else self._unmeasured_reader(pool)
+            if neuron is None or neuron in self.pools or getattr(neuron, "step_mode", "m") != "m":
                 continue
-            if _is_sequence_of(self.inputs[neuron][0], outputs[0]) and getattr(neuron, "step_mode", "m") == "m":
-                found.append((norm, neuron))
+            if pool is None or self._takes_images(net, inputs, norm, pool, neuron):
+                found.append((norm, pool, neuron))
         return found
+
+    def _reader(self, giver: nn.Module) -> nn.Module | None:
+        """The one module that reads the one thing it gave, as it is."""
+        outputs, readers = self.outputs[giver], self.readers[giver]
+        reader = next(iter(readers)) if len(readers) == 1 else None
+        if reader is None or len(outputs) != 1 or len(self.inputs[reader]) != 1:
+            return None
+        return reader if _is_sequence_of(self.inputs[reader][0], outputs[0]) else None
+
+    def _unmeasured_reader(self, pool: nn.Module) -> nn.Module | None:
+        reader = self._reader(pool)
+        return None if reader is None or _storage(self.outputs[pool][0]) in self.measured else reader
+
+    def _takes_images(
+        self, net: nn.Module, inputs: Iterable[Any], norm: nn.Module, pool: nn.Module, neuron: nn.Module
+    ) -> bool:
+        """Whether the neuron gets the whole images `[T, B, C, H, W]` where normalisation and pooling hand on what they
+        get, and the network's results have the same sizes: those of the maxima may be written down in code between."""
+        handed_on: list[Tensor] = []
+        right: list[bool] = []
+
+        def hand_on(module: nn.Module, given: Any, output: Tensor) -> Tensor:
+            handed_on.append(given[0])
+            return given[0]
+
+        def as_before(module: nn.Module, given: Any) -> Any:
+            x = given[0]
+            right.append(x.dim() == 5 and len(handed_on) == 2 and _is_sequence_of(x, handed_on[0]))
+            return self.inputs[neuron][0], *given[1:]
+
+        buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
+        with _as_it_was(net), ExitStack() as stack, torch.no_grad():
+            for module in (norm, pool):
+                stack.enter_context(_removed(module.register_forward_hook(hand_on)))
+            stack.enter_context(_removed(neuron.register_forward_pre_hook(as_before)))
+            net.eval()
+            try:
+                sizes = _sizes(net(*inputs))
+            except Exception:  # whatever code of a user's says of sizes that it did not expect
+                return False
+            finally:
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+        return right == [True] and sizes == _sizes(self.results)
 
     def product_before(self, norm: nn.Module) -> tuple[nn.Module, int] | None:
         """The product that a normalisation reads as it is, and the bits that each number of the product's input takes; 0
@@ -124,8 +178,8 @@ class Watch(TorchDispatchMode):
         read = {_storage(t) for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)}
         is_view = self._is_view(func, result, read)
         if not is_view:
-            for storage in read & self.norm_of.keys():
-                self.readers[self.norm_of[storage]].add(self.inside[-1] if self.inside else None)
+            for storage in read & self.giver_of.keys():
+                self.readers[self.giver_of[storage]].add(self.inside[-1] if self.inside else None)
             self._follow_numbers(func, args, kwargs, result)
         return result
 
@@ -162,14 +216,22 @@ class Watch(TorchDispatchMode):
 
     @contextmanager
     def hooks(
-        self, net: nn.Module, norms: Iterable[nn.Module], neurons: Iterable[nn.Module], products: Iterable[nn.Module]
+        self,
+        net: nn.Module,
+        norms: Iterable[nn.Module],
+        pools: Iterable[nn.Module],
+        neurons: Iterable[nn.Module],
+        products: Iterable[nn.Module],
     ) -> Iterator[None]:
         with ExitStack() as stack:
             for norm in norms:
                 stack.enter_context(_removed(norm.register_forward_pre_hook(self._before_norm)))
                 stack.enter_context(_removed(norm.register_forward_hook(self._after_norm)))
+            for pool in pools:
+                stack.enter_context(_removed(pool.register_forward_pre_hook(self._before_reader)))
+                stack.enter_context(_removed(pool.register_forward_hook(self._after_pool, always_call=True)))
             for neuron in neurons:
-                stack.enter_context(_removed(neuron.register_forward_pre_hook(self._before_neuron)))
+                stack.enter_context(_removed(neuron.register_forward_pre_hook(self._before_reader)))
                 stack.enter_context(_removed(neuron.register_forward_hook(self._after_neuron, always_call=True)))
             for product in products:
                 stack.enter_context(_removed(product.register_forward_pre_hook(self._before_product)))
@@ -185,13 +247,23 @@ class Watch(TorchDispatchMode):
             self.made_of[norm] = product
 
     def _after_norm(self, norm: nn.Module, inputs: Any, output: Tensor) -> None:
-        self.norm_of[_storage(output)] = norm
-        self.outputs.setdefault(norm, []).append(output)
-        self.readers.setdefault(norm, set())
+        self.normalised.setdefault(norm)
+        self._gives(norm, output)
 
-    def _before_neuron(self, neuron: nn.Module, inputs: Any) -> None:
-        self.inside.append(neuron)
-        self.inputs.setdefault(neuron, []).extend(inputs[:1])
+    def _after_pool(self, pool: nn.Module, inputs: Any, output: Any) -> None:
+        self.inside.pop()
+        if isinstance(output, Tensor):
+            self.pools.add(pool)
+            self._gives(pool, output)
+
+    def _gives(self, giver: nn.Module, output: Tensor) -> None:
+        self.giver_of[_storage(output)] = giver
+        self.outputs.setdefault(giver, []).append(output)
+        self.readers.setdefault(giver, set())
+
+    def _before_reader(self, reader: nn.Module, inputs: Any) -> None:
+        self.inside.append(reader)
+        self.inputs.setdefault(reader, []).extend(inputs[:1])
 
     def _after_neuron(self, neuron: nn.Module, inputs: Any, output: Any) -> None:
         self.inside.pop()
@@ -212,8 +284,8 @@ class Watch(TorchDispatchMode):
         self.alive.append(output)
 
 
-class _Dropouts(TorchFunctionMode):
-    """In evaluation a dropout is no operator, and what it gives is what it was given."""
+class _Functions(TorchFunctionMode):
+    """What is no operator: a dropout in evaluation, which gives what it was given, and a look at sizes."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -223,6 +295,8 @@ class _Dropouts(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if "dropout" in getattr(func, "__name__", ""):
             self.watch.is_random(result)
+        if func in OF_SIZES and not sys._getframe(1).f_globals.get("__name__", "").startswith(CONTAINERS):
+            self.watch.measured.add(_storage(args[0]))
         return result
 
 
@@ -234,6 +308,10 @@ def _removed(handle: Any) -> Iterator[None]:
         handle.remove()
 
 
+OF_SIZES = {getattr(torch.Tensor, name) for name in ("size", "numel", "nelement", "stride", "__len__")}
+OF_SIZES |= {getattr(torch.Tensor, name).__get__ for name in ("shape", "nbytes")}
+# Modules whose code reads sizes to give a sequence its dimensions back, and for nothing else.
+CONTAINERS = ("torch.", "spikeforge.", *(f"spikingjelly.activation_based.{name}" for name in ("base", "functional", "layer")))
 SAME = {
     aten.clone.default,
     aten.repeat.default,
@@ -264,16 +342,25 @@ def _most_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], most: Any
     return a + b if func in SUMS else a * b
 
 
+def _sizes(results: Any) -> list[Any]:
+    """Of tensors; numbers and texts as they are, and of all else the class."""
+    parts = tree_flatten(results)[0]
+    known = (bool, int, float, complex, str, type(None))
+    return [p.shape if isinstance(p, Tensor) else repr(p) if isinstance(p, known) else type(p) for p in parts]
+
+
 def _storage(t: Tensor) -> int:
     return t.untyped_storage()._cdata
 
 
 def _is_sequence_of(x: Tensor, y: Tensor) -> bool:
-    """Whether the neuron's x [T, B, C, ...] is y [T * B, C, ...], or [T, B, C, ...], as it is."""
+    """Whether x [T, B, C, ...] is y [T * B, C, ...] as it is; or x is y."""
     if x.dim() < 3 or x.numel() != y.numel():
         return False
-    images = x.flatten(0, 1)  # copied, where it is no view
-    if images.data_ptr() != y.data_ptr():
-        return False
-    y = y.flatten(0, 1) if y.dim() == x.dim() else y
-    return images.shape == y.shape and images.stride() == y.stride()
+    if x.dim() != y.dim():
+        x = x.flatten(0, 1)  # copied, where it is no view
+    return x.data_ptr() == y.data_ptr() and x.shape == y.shape and _strides(x) == _strides(y)
+
+
+def _strides(x: Tensor) -> list[int]:
+    return [stride for stride, size in zip(x.stride(), x.shape) if size != 1]

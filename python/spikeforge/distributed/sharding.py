@@ -29,13 +29,15 @@ class Family:
 
     `shardable` gives the dimensions of the leading tensor, of so many, that may be sharded; `roles` name arguments and
     results that do not lie along the last dimensions of the leading tensor, as others do; `differentiated` the
-    arguments that needs_grad has an entry for, in order, or all that come before `params`, and these.
+    arguments that needs_grad has an entry for, in order, or all that come before `params`, and these; `channel_dim` is
+    where the channels of the leading tensor are.
     """
 
     shardable: Callable[[int, dict[str, Any]], Iterable[int]]
     leaders: tuple[str, ...] = ("inputs", "x")
     roles: dict[str, str] = dataclasses.field(default_factory=dict)
     differentiated: tuple[str, ...] = ()
+    channel_dim: Callable[[int, dict[str, Any]], int] | None = None  # None: _channel_dim
 
 
 # Roles. A tensor of the same rank as the leading one, or lower, lies along its last dimensions, unless it is
@@ -46,7 +48,9 @@ class Family:
 #   saved    by a recurrent layer: what its neurons heard, and checkpoints;
 #   local    made by one operator for another on the same rank, of whatever shape.
 NEURON_ROLES = {"checkpoints": "local", "lengths": "samples", "start": "steps", "seed": "seed", "offset": "whole"}
-OF_CHANNELS = dict.fromkeys(("weight", "bias", "mean", "var", "rstd", "grad_mean", "grad_var", "numbers"), "channels")
+OF_CHANNELS = dict.fromkeys(
+    ("weight", "bias", "mean", "var", "rstd", "grad_mean", "grad_var", "numbers", "offset", "slope"), "channels"
+)
 
 
 def _all_but_time(rank: int, given: dict[str, Any]) -> range:
@@ -69,11 +73,21 @@ def _channel_dim(rank: int, given: dict[str, Any]) -> int:
     return given.get("channel_dim", 2) % max(rank, 1)
 
 
+def _channels_of_images(rank: int, given: dict[str, Any]) -> range:
+    return range(_channel_dim_of_images(rank, given), rank - 2)
+
+
+def _channel_dim_of_images(rank: int, given: dict[str, Any]) -> int:
+    return max(rank - 3, 0)
+
+
 NEURON = Family(_all_but_time, roles=NEURON_ROLES)
 RECURRENT = Family(_samples, ("inputs", "arguments"), NEURON_ROLES | {"w": "whole", "saved": "saved"}, ("arguments",))
 # Statistics of the samples of all ranks are what a module computes by torch's operators, and hands in.
 NORMALISED = Family(_channels, roles=NEURON_ROLES | OF_CHANNELS, differentiated=("inputs", "states", "params"))
-POOLING = Family(_all_but_images, ("x", "grad"))
+POOLING = Family(_all_but_images, ("x", "grad"), OF_CHANNELS, channel_dim=_channel_dim_of_images)
+# Statistics of whole channels.
+POOLED_STATISTICS = dataclasses.replace(POOLING, shardable=_channels_of_images)
 DELAYED = Family(_samples, ("x",), dict.fromkeys(("weight", "delay", "bias"), "whole"), ("x", "weight", "delay", "past"))
 STATISTICS = Family(_channels, roles=OF_CHANNELS)
 
@@ -83,6 +97,7 @@ FAMILIES = {
     "channel_statistics": STATISTICS,
     "max_pool2d": POOLING,
     "max_pool2d_with_places": POOLING,
+    "max_pool2d_statistics": POOLED_STATISTICS,
     "avg_pool2d": POOLING,
     "delayed_linear": DELAYED,
 }
@@ -98,7 +113,7 @@ class Call:
         leader = self._leader()
         self.shape, self.rank, self.mesh = leader.shape, leader.dim(), leader.device_mesh
         self.order = _order_of(leader.shape, leader.stride())
-        self.channel_dim = _channel_dim(self.rank, self.given)
+        self.channel_dim = (family.channel_dim or _channel_dim)(self.rank, self.given)
         self.placements = self._common_placements(leader)
 
     def _leader(self) -> DTensor:

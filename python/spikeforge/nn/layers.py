@@ -18,6 +18,7 @@ from spikeforge.nn.containers import Container, Sequential, TimeDistributed
 from spikeforge.nn.errors import ERRORS, explained
 from spikeforge.nn.neurons import PredefinedNeuron
 from spikeforge.nn.own import Neuron
+from spikeforge.nn.pooling import goes_before_norm, max_pooled, max_pooled_with_statistics
 from spikeforge.nn.stateful import State, States, _join, _under
 from spikeforge.nn.text import TextCell, predefined_cell
 
@@ -56,13 +57,16 @@ class BatchNormNeuron(Container):
         bits: 1 for spikes, 4 for their sums up to 15: the neuron's pass writes what it gives as bits too, of which
             ``torch.ops.spikeforge.linear`` and ``convolution`` that read it keep so many of each number. (:func:`fuse`
             sets it.) 0: it does not.
+        pool: a max pooling (``torch.nn.MaxPool2d``) between the two, of ``[T, B, C, H, W]``: what is
+            computed is the neuron of ``pool(norm(x))``. The maxima are taken before they are normalised (where
+            `norm.weight` is below 0, the least numbers), so that of x as a whole only the statistics are computed. Not with
+            `residual`.
         recompute: x comes of ``torch.ops.spikeforge.linear`` or ``convolution`` with ``recompute=True``, which make it
             again in the backward pass: it is not kept. (:func:`fuse` sets both.) On the CPU it then takes the fused
             operator too.
 
-    States are the neuron's: ``{"neuron.v": ...}``. Hooks on `norm` and `neuron` themselves do not run.
+    States are the neuron's: ``{"neuron.v": ...}``. Hooks on `norm`, `pool` and `neuron` themselves do not run.
     """
-
     def __init__(
         self,
         norm: nn.Module,
@@ -71,6 +75,7 @@ class BatchNormNeuron(Container):
         residual: str | None = None,
         scale: float = 1.0,
         bits: int = 0,
+        pool: nn.MaxPool2d | None = None,
         recompute: bool = False,
     ):
         super().__init__()
@@ -104,12 +109,31 @@ class BatchNormNeuron(Container):
         if bits not in (0, 1, 4) or isinstance(bits, bool):
             raise ValueError(f"BatchNormNeuron: bits must be 0, 1 or 4, but is {bits!r}")
         self._check_flag("recompute", recompute)
+        if pool is not None:
+            self._check_pool(pool, norms[0], residual)
         self.norm, self.neuron = norm, neuron
+        if pool is not None:
+            self.pool = pool
         self.residual, self.scale, self.bits, self.recompute = residual, float(scale), bits, recompute
         self._joins_any = False
         self._text: tuple[Any, TextCell] | None = None
         self._text_cell()
         self._name_parts(["neuron"])
+
+    @staticmethod
+    def _check_pool(pool: Any, norm: nn.Module, residual: str | None) -> None:
+        if not goes_before_norm(pool):
+            raise TypeError(
+                "BatchNormNeuron: pool must be a MaxPool2d with torch's forward, without return_indices, of at most 256 "
+                f"places, but is {pool!r}"
+            )
+        if not isinstance(norm, (nn.BatchNorm2d, nn.SyncBatchNorm)):
+            raise TypeError(f"BatchNormNeuron: pool needs a normalisation of images, but norm is {type(norm).__name__}")
+        if residual is not None:
+            raise ValueError("BatchNormNeuron: pool and residual cannot be given together: put the pooling before norm")
+
+    def _pool(self) -> nn.Module | None:
+        return self._modules.get("pool")
 
     @property
     def n_inputs(self) -> int:
@@ -135,7 +159,9 @@ class BatchNormNeuron(Container):
         return outputs, {_join("neuron", name): value for name, value in after.items()}
 
     def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return (joined(torch.zeros_like(inputs[0]), (self.residual, inputs[1]) if self.residual else None),)
+        pool = self._pool()
+        x = inputs[0] if pool is None else max_pooled(pool, inputs[0])
+        return (joined(torch.zeros_like(x), (self.residual, inputs[1]) if self.residual else None),)
 
     def _text_cell(self) -> TextCell:
         """The neuron as text; made again where its constants have changed."""
@@ -170,12 +196,14 @@ class BatchNormNeuron(Container):
     def _normalised_run(
         self, norm: nn.Module, x: Tensor, residual: Residual, state: Mapping[str, Tensor], store: bool
     ) -> tuple[Tensor, State]:
-        neuron = self._modules["neuron"]
+        neuron, pool = self._modules["neuron"], self._pool()
         if self._is_better_apart(norm, x):
             with _unmoved_by_errors([norm]):
-                spikes, after = neuron._advance((_normalised(norm, x),), state, store)
+                spikes, after = neuron._advance((_normalised(norm, x, pool),), state, store)
             return joined(spikes, residual), after
         mean, var, count = statistics_of(norm, x)
+        if pool is not None:
+            x, mean, var = maxima_before(norm, pool, self._weight(norm, x), x, mean, var)
         mode, other = residual or ("add", None)
         used: list[Tensor] = []
 
@@ -208,7 +236,7 @@ class BatchNormNeuron(Container):
         rows = x.split(1)
         if all(self._is_better_apart(norm, x) for norm in norms):
             with _unmoved_by_errors(norms):
-                y = torch.cat([_normalised(norm, row) for norm, row in zip(norms, rows)])
+                y = torch.cat([_normalised(norm, row, self._pool()) for norm, row in zip(norms, rows)])
                 spikes, after = neuron._advance((y,), state, store)
             return joined(spikes, residual), after
         others = [None] * steps if residual is None else [(residual[0], row) for row in residual[1].split(1)]
@@ -239,6 +267,8 @@ class BatchNormNeuron(Container):
                 f"x must be [T, B, {features}, ...], with the {features} channels of {kind} in dimension {CHANNELS}"
                 f"{f' and {fewest} dimensions' if fewest == most else ''}, but has shape {list(x.shape)}"
             )
+        if self._pool() is not None and x.dim() != 5:
+            raise ValueError(f"x must be [T, B, {features}, H, W] for the pooling, but has shape {list(x.shape)}")
         if residual is None:
             return
         other = residual[1]
@@ -279,8 +309,19 @@ def fits(residual: Any, x: Tensor) -> bool:
     return isinstance(residual, Tensor) and residual.shape == x.shape and residual.dtype == x.dtype
 
 
-def _normalised(norm: nn.Module, x: Tensor) -> Tensor:
-    return norm(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+def _normalised(norm: nn.Module, x: Tensor, pool: nn.Module | None) -> Tensor:
+    y = norm(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+    return y if pool is None else max_pooled(pool, y)
+
+
+def maxima_before(
+    norm: nn.Module, pool: nn.Module, weight: Tensor | None, x: Tensor, mean: Tensor | None, var: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The numbers of x ``[T, B, C, H, W]`` that `pool` takes of the normalised x, before they are normalised by `weight`;
+    and the statistics of x, where none are given."""
+    if mean is None and x.numel() > 0:
+        return max_pooled_with_statistics(pool, x, weight)
+    return max_pooled(pool, x, weight), mean, var
 
 
 class _unmoved_by_errors:
@@ -423,14 +464,15 @@ def fuse(net: nn.Module, *inputs: Any, recompute: bool = False) -> list[str]:
     """Has batch normalisations run in the pass of the neurons behind them, in place.
 
     Found are neurons of this package that follow a :class:`~spikeforge.nn.TimeDistributed` which ends in a batch
-    normalisation, or is one, in a ``torch.nn.Sequential`` or :class:`~spikeforge.nn.Sequential`. The neuron becomes a
+    normalisation, or in one and a max pooling of images, or is one, in a ``torch.nn.Sequential`` or :class:`~spikeforge.nn.Sequential`. The neuron becomes a
     :class:`BatchNormNeuron` of the two; of the TimeDistributed remains what stands before the normalisation. Modules
     with hooks, with a forward of their own, and those that are registered more than once, are left as they are. A
     forward that calls the parts of a Sequential one by one does not see that they have changed: leave those out.
 
     With `inputs` the network is run once on them, in evaluation mode and without gradients, to see which normalisation
     feeds one neuron and nothing else, whatever Python code lies between the two: networks of any forward are fused. In
-    the normalisation's place stays an Identity. Where a module's forward joins such a neuron's spikes s with a residual
+    the normalisation's place stays an Identity. A max pooling of images may lie between the two, if code there does not
+    read the maxima's sizes; the network is run once more for each, to see that none are written down there. Where a module's forward joins such a neuron's spikes s with a residual
     r, as s + r, s * r or (1 - s) * r, that is done in the neuron's pass too.
 
     Parameters keep their identity, so optimisers go on; their names change (``"1.norm.weight"``): load a checkpoint
@@ -459,21 +501,22 @@ def fuse(net: nn.Module, *inputs: Any, recompute: bool = False) -> list[str]:
             continue
         parts = list(container._modules.items())
         for (_, layer), (name, neuron) in zip(parts, parts[1:]):
-            norm = _last_norm(layer)
-            if norm is None or not all(_is_free(module, times) for module in (neuron, layer, layer.module, norm)):
+            norm, pool = _last_norm(layer)
+            taken = [module for module in (norm, pool) if module is not None]
+            if norm is None or not all(_is_free(module, times) for module in (neuron, layer, layer.module, *taken)):
                 continue
-            fused = _fused(norm, neuron)
+            fused = _fused(norm, neuron, pool)
             if fused is None:
                 continue
-            layer.module = _without_norm(layer.module)
+            layer.module = _without_last(layer.module, len(taken))
             _put(container, name, fused)
             names.append(_join(path, name))
     return names
 
 
-def _fused(norm: nn.Module, neuron: nn.Module) -> BatchNormNeuron | None:
+def _fused(norm: nn.Module, neuron: nn.Module, pool: nn.Module | None) -> BatchNormNeuron | None:
     try:
-        fused = BatchNormNeuron(norm, neuron)
+        fused = BatchNormNeuron(norm, neuron, pool=pool)
     except (TypeError, ValueError):
         return None
     fused.training = neuron.training
@@ -495,19 +538,21 @@ def _occurrences(net: nn.Module) -> dict[int, int]:
 
 def _is_free(module: nn.Module, times: Mapping[int, int]) -> bool:
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return times[id(module)] == 1 and not any(hooks)
+    return times[id(module)] == 1 and not any(hooks) and "forward" not in module.__dict__
 
 
-def _last_norm(layer: nn.Module) -> nn.Module | None:
+def _last_norm(layer: nn.Module) -> tuple[nn.Module | None, nn.Module | None]:
+    """The normalisation that a TimeDistributed ends in, and the pooling behind it."""
     if type(layer) is not TimeDistributed:
-        return None
-    inner = layer.module
-    last = list(inner)[-1] if type(inner) is nn.Sequential and len(inner) else inner
-    return last if isinstance(last, _BatchNorm) else None
+        return None, None
+    parts = list(layer.module) if type(layer.module) is nn.Sequential else [layer.module]
+    pool = parts.pop() if len(parts) > 1 and goes_before_norm(parts[-1]) else None
+    norm = parts[-1] if parts else None
+    return (norm, pool) if isinstance(norm, _BatchNorm) else (None, None)
 
 
-def _without_norm(inner: nn.Module) -> nn.Module:
+def _without_last(inner: nn.Module, count: int) -> nn.Module:
     if type(inner) is not nn.Sequential:
         return nn.Identity()
-    rest = list(inner)[:-1]
+    rest = list(inner)[:-count]
     return rest[0] if len(rest) == 1 else nn.Sequential(*rest).train(inner.training)

@@ -6,7 +6,10 @@ import torch
 from torch import Tensor, nn
 
 max_pool2d = torch.ops.spikeforge.max_pool2d.default
+max_pool2d_statistics = torch.ops.spikeforge.max_pool2d_statistics.default
 avg_pool2d = torch.ops.spikeforge.avg_pool2d.default
+channel_statistics = torch.ops.spikeforge.channel_statistics.default
+MOST_PLACES = 256  # of a window
 
 
 class MaxPool2d(nn.MaxPool2d):
@@ -37,10 +40,35 @@ class AvgPool2d(nn.AvgPool2d):
         return avg_pool2d(input, *windows, self.ceil_mode, self.count_include_pad, self.divisor_override)
 
 
-def max_pooled(module: nn.MaxPool2d, x: Tensor) -> Tensor:
-    """x ``[..., C, H, W]`` by the options of torch's module."""
+def max_pooled(module: nn.MaxPool2d, x: Tensor, weight: Tensor | None = None) -> Tensor:
+    """x ``[..., C, H, W]`` by the options of torch's module; with `weight` ``[C]``, that of a normalisation of the maxima,
+    the numbers that will be the largest."""
     windows = map(_numbers, (module.kernel_size, module.stride, module.padding, module.dilation))
-    return max_pool2d(x, *windows, module.ceil_mode)
+    return max_pool2d(x, *windows, module.ceil_mode, weight=weight)
+
+
+def max_pooled_with_statistics(
+    module: nn.MaxPool2d, x: Tensor, weight: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As max_pooled, and the mean and variance ``[C]`` of x ``[T, B, C, H, W]``."""
+    if set(_numbers(module.dilation)) != {1}:
+        return max_pooled(module, x, weight), *channel_statistics(x)
+    windows = map(_numbers, (module.kernel_size, module.stride, module.padding))
+    return max_pool2d_statistics(x, *windows, module.ceil_mode, weight=weight)
+
+
+def has_byte_places(module: nn.MaxPool2d) -> bool:
+    """Whether max_pooled takes its windows."""
+    size = _numbers(module.kernel_size)
+    return 0 < len(size) <= 2 and size[0] * size[-1] <= MOST_PLACES and not module.return_indices
+
+
+def goes_before_norm(module: nn.Module) -> bool:
+    """Whether it may take the maxima of what a normalisation will be of: of an increasing function the maximum is at the
+    same place, of a decreasing one at the least number's."""
+    if not isinstance(module, nn.MaxPool2d) or type(module).forward not in (nn.MaxPool2d.forward, MaxPool2d.forward):
+        return False
+    return "forward" not in module.__dict__ and has_byte_places(module)
 
 
 def _numbers(given: int | tuple[int, ...]) -> list[int]:

@@ -13,6 +13,7 @@ from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.layers import BatchNormNeuron, _fused, _is_free, _occurrences, _put
 from spikeforge.nn.neurons import PredefinedNeuron
 from spikeforge.nn.own import Neuron
+from spikeforge.nn.pooling import goes_before_norm
 from spikeforge.nn.stateful import StatefulModule
 
 
@@ -25,11 +26,12 @@ def fuse_watched(net: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> li
     if not norms or not neurons:
         return []
     candidates = {module for module in net.modules() if recompute and products.is_product(module) and not has_hooks(module)}
-    watch = watched(net, inputs, norms, neurons, candidates, _fires)
+    pools = {module for module in free if goes_before_norm(module)}
+    watch = watched(net, inputs, norms, neurons, candidates, _fires, pools)
     fused: dict[nn.Module, BatchNormNeuron] = {}
     recomputed: list[tuple[nn.Module, int]] = []
-    for norm, neuron in watch.pairs():
-        layer = _fused(norm, neuron)
+    for norm, pool, neuron in watch.chains(net, inputs):
+        layer = _fused(norm, neuron, pool)
         if layer is None:
             continue
         found = watch.product_before(norm)
@@ -38,12 +40,14 @@ def fuse_watched(net: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> li
             recomputed.append(found)
             layer.recompute = True
         fused[neuron] = layer
-        _put(*parents[norm], nn.Identity())
+        for module in (norm, pool):
+            if module is not None:
+                _put(*parents[module], nn.Identity())
         _put(*parents[neuron], layer)
     layers = set(fused.values())
     for module in list(net.modules()):
         if not isinstance(module, StatefulModule):
-            for layer, mode in residual.join(module, layers.__contains__, as_input=True):
+            for layer, mode in residual.join(module, lambda m: m in layers and m._pool() is None, as_input=True):
                 layer.residual, layer._joins_any = mode, True
     joining = {neuron for neuron, layer in fused.items() if layer.residual is not None}
     for neuron, bits in watch.packing(recomputed, joining).items():
