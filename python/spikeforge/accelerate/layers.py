@@ -69,9 +69,8 @@ def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 
     on, and the neuron, in step mode "m", normalises it in its own pass. A max pooling of images may lie between them: it
     hands its input on too, and the neuron takes the maxima before it normalises them. Code between them must not read
     their sizes, but that of SpikingJelly's containers; the network is run once more for each, to see that none are written
-    down there. Where a module's forward joins the neuron's
-    spikes s with a residual r, as s + r, s * r or (1 - s) * r, that is done in the same pass too. Modules, parameters,
-    buffers and state_dict stay what they are; spikes are the same within rounding. Left alone are modules with hooks.
+    down there. Where a module's forward joins the neuron's spikes s with a residual r, as s + r, s * r or (1 - s) * r,
+    that is done in the same pass too. Modules, parameters, buffers and state_dict stay what they are; spikes are the same within rounding. Left alone are modules with hooks.
     `accelerate.restore` undoes it; do that before one of the two is taken out of the network or replaced, as
     convert_sync_batchnorm does.
 

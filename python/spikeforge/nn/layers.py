@@ -464,16 +464,16 @@ def fuse(net: nn.Module, *inputs: Any, recompute: bool = False) -> list[str]:
     """Has batch normalisations run in the pass of the neurons behind them, in place.
 
     Found are neurons of this package that follow a :class:`~spikeforge.nn.TimeDistributed` which ends in a batch
-    normalisation, or in one and a max pooling of images, or is one, in a ``torch.nn.Sequential`` or :class:`~spikeforge.nn.Sequential`. The neuron becomes a
-    :class:`BatchNormNeuron` of the two; of the TimeDistributed remains what stands before the normalisation. Modules
-    with hooks, with a forward of their own, and those that are registered more than once, are left as they are. A
+    normalisation, or in one and a max pooling of images, or is one, in a ``torch.nn.Sequential`` or
+    :class:`~spikeforge.nn.Sequential`. The neuron becomes a :class:`BatchNormNeuron` of them; of the TimeDistributed
+    remains what stands before the normalisation. Modules with hooks, with a forward of their own, and those that are registered more than once, are left as they are. A
     forward that calls the parts of a Sequential one by one does not see that they have changed: leave those out.
 
     With `inputs` the network is run once on them, in evaluation mode and without gradients, to see which normalisation
     feeds one neuron and nothing else, whatever Python code lies between the two: networks of any forward are fused. In
     the normalisation's place stays an Identity. A max pooling of images may lie between the two, if code there does not
-    read the maxima's sizes; the network is run once more for each, to see that none are written down there. Where a module's forward joins such a neuron's spikes s with a residual
-    r, as s + r, s * r or (1 - s) * r, that is done in the neuron's pass too.
+    read the maxima's sizes; the network is run once more for each, to see that none are written down there. Where a
+    module's forward joins such a neuron's spikes s with a residual r, as s + r, s * r or (1 - s) * r, that is done in the neuron's pass too.
 
     Parameters keep their identity, so optimisers go on; their names change (``"1.norm.weight"``): load a checkpoint
     first. So do the names of states.
