@@ -49,8 +49,8 @@ class Layers:
             lines += [f"residuals that are joined there: {len(self.joined)}"]
             lines += [f"  {mode} in {module}  in  {neuron}" for module, neuron, mode in self.joined]
         lines += [f"max poolings that keep a byte for each maximum: {len(self.pooled)}"]
-        before = dict(self.pooled_before)
-        lines += [f"  {name}" + (f"  before the normalisation, in  {before[name]}" if name in before else "") for name in self.pooled]
+        where = {pool: f"  before the normalisation, in  {neuron}" for pool, neuron in self.pooled_before}
+        lines += [f"  {name}{where.get(name, '')}" for name in self.pooled]
         if self.recomputed:
             lines += [f"products that are made again in the backward pass, of so many bits a number: {len(self.recomputed)}"]
             lines += [f"  {name}  {bits or 'all'}" for name, bits in self.recomputed]
@@ -70,9 +70,9 @@ def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 
     hands its input on too, and the neuron takes the maxima before it normalises them. Code between them must not read
     their sizes, but that of SpikingJelly's containers; the network is run once more for each, to see that none are written
     down there. Where a module's forward joins the neuron's spikes s with a residual r, as s + r, s * r or (1 - s) * r,
-    that is done in the same pass too. Modules, parameters, buffers and state_dict stay what they are; spikes are the same within rounding. Left alone are modules with hooks.
-    `accelerate.restore` undoes it; do that before one of the two is taken out of the network or replaced, as
-    convert_sync_batchnorm does.
+    that is done in the same pass too. Modules, parameters, buffers and state_dict stay what they are; spikes are the same
+    within rounding. Left alone are modules with hooks. `accelerate.restore` undoes it; do that before one of them is taken
+    out of the network or replaced, as convert_sync_batchnorm does.
 
     Args:
         net: a network that `accelerate` has seen.
@@ -156,8 +156,7 @@ class HandingOn(Replaced):
     """A batch normalisation whose input goes on to the neuron that normalises it."""
 
     def forward(self, x: Tensor) -> Tensor:
-        neuron = self.__dict__.get("_spikeforge_neuron", (None,))[0]
-        return x if norm_of(neuron) is self else super().forward(x)
+        return x if norm_of(_neuron_of(self)) is self else super().forward(x)
 
 
 def norm_of(neuron: Any) -> Any:
@@ -175,9 +174,14 @@ def _before(neuron: Any) -> tuple[Any, Any]:
     before = getattr(neuron, "__dict__", {}).get("_spikeforge_norm")
     if before is None or not all(isinstance(module, Replaced) for module in (neuron, *before)):
         return None, None
-    if any(module.__dict__.get("_spikeforge_neuron", (None,))[0] is not neuron for module in before):
+    if any(_neuron_of(module) is not neuron for module in before):
         return None, None
     return before if len(before) == 2 else (*before, None)
+
+
+def _neuron_of(module: nn.Module) -> Any:
+    """The neuron that a normalisation or a pooling hands its input on to; None mostly."""
+    return module.__dict__.get("_spikeforge_neuron", (None,))[0]
 
 
 def normalised(neuron: nn.Module, x: Tensor) -> Tensor:
@@ -233,7 +237,7 @@ class BytePool(Replaced):
 
     def forward(self, x: Tensor) -> Tensor:
         dims = {"s": (3, 4), "m": (5,)}.get(getattr(self, "step_mode", "s"), ())
-        if in_pieces.handed_on(self, x) or pool_of(self.__dict__.get("_spikeforge_neuron", (None,))[0]) is self:
+        if in_pieces.handed_on(self, x) or pool_of(_neuron_of(self)) is self:
             return x
         if x.dim() not in dims or not x.is_floating_point() or self.return_indices:
             return super().forward(x)

@@ -57,8 +57,8 @@ class BatchNormNeuron(Container):
         bits: 1 for spikes, 4 for their sums up to 15: the neuron's pass writes what it gives as bits too, of which
             ``torch.ops.spikeforge.linear`` and ``convolution`` that read it keep so many of each number. (:func:`fuse`
             sets it.) 0: it does not.
-        pool: a max pooling (``torch.nn.MaxPool2d``) between the two, of ``[T, B, C, H, W]``: what is
-            computed is the neuron of ``pool(norm(x))``. The maxima are taken before they are normalised (where
+        pool: a max pooling (``torch.nn.MaxPool2d``) between the two, of ``[T, B, C, H, W]``: what is computed is
+            the neuron of ``pool(norm(x))``. The maxima are taken before they are normalised (where
             `norm.weight` is below 0, the least numbers), so that of x as a whole only the statistics are computed. Not with
             `residual`.
         recompute: x comes of ``torch.ops.spikeforge.linear`` or ``convolution`` with ``recompute=True``, which make it
@@ -67,6 +67,7 @@ class BatchNormNeuron(Container):
 
     States are the neuron's: ``{"neuron.v": ...}``. Hooks on `norm`, `pool` and `neuron` themselves do not run.
     """
+
     def __init__(
         self,
         norm: nn.Module,
@@ -466,14 +467,16 @@ def fuse(net: nn.Module, *inputs: Any, recompute: bool = False) -> list[str]:
     Found are neurons of this package that follow a :class:`~spikeforge.nn.TimeDistributed` which ends in a batch
     normalisation, or in one and a max pooling of images, or is one, in a ``torch.nn.Sequential`` or
     :class:`~spikeforge.nn.Sequential`. The neuron becomes a :class:`BatchNormNeuron` of them; of the TimeDistributed
-    remains what stands before the normalisation. Modules with hooks, with a forward of their own, and those that are registered more than once, are left as they are. A
-    forward that calls the parts of a Sequential one by one does not see that they have changed: leave those out.
+    remains what stands before the normalisation. Modules with hooks, with a forward of their own, and those that are
+    registered more than once, are left as they are. A forward that calls the parts of a Sequential one by one does not see
+    that they have changed: leave those out.
 
     With `inputs` the network is run once on them, in evaluation mode and without gradients, to see which normalisation
     feeds one neuron and nothing else, whatever Python code lies between the two: networks of any forward are fused. In
     the normalisation's place stays an Identity. A max pooling of images may lie between the two, if code there does not
     read the maxima's sizes; the network is run once more for each, to see that none are written down there. Where a
-    module's forward joins such a neuron's spikes s with a residual r, as s + r, s * r or (1 - s) * r, that is done in the neuron's pass too.
+    module's forward joins such a neuron's spikes s with a residual r, as s + r, s * r or (1 - s) * r, that is done in the
+    neuron's pass too.
 
     Parameters keep their identity, so optimisers go on; their names change (``"1.norm.weight"``): load a checkpoint
     first. So do the names of states.
