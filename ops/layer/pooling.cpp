@@ -465,14 +465,18 @@ Windows windows_of(const char* op, Ints kernel_size, Ints stride, Ints padding, 
   return Windows::of(op, windows.list());
 }
 
+void check_windows_fit(const char* op, const Windows& windows, const at::Tensor& x, bool ceil_mode) {
+  for (const std::size_t d : {0, 1})
+    (void)out_size(op, windows, d, x.sym_size(static_cast<std::int64_t>(d) - 2), ceil_mode);
+}
+
 Windows check_pooled_statistics(const at::Tensor& x, Ints kernel_size, Ints stride, Ints padding, bool ceil_mode,
                                 const MaybeTensor& weight) {
   constexpr const char* op = pooled_statistics_op;
   check_images(op, "x", x);
   TORCH_CHECK_VALUE(x.dim() >= 4, op, ": x must be [T, ..., C, H, W], but has shape ", x.sym_sizes());
   Windows windows = windows_of(op, kernel_size, stride, padding, {});
-  for (const std::size_t d : {0, 1})
-    (void)out_size(op, windows, d, x.sym_size(static_cast<std::int64_t>(d) - 2), ceil_mode);
+  check_windows_fit(op, windows, x, ceil_mode);
   if (weight) check_numbers(op, "weight", *weight, x);
   const auto numbers = x.sym_numel().maybe_as_int(), channels = x.sym_size(-3).maybe_as_int();
   TORCH_CHECK_VALUE(!numbers || !channels || *numbers == 0 || *numbers / *channels > 1, op,

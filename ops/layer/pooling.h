@@ -43,6 +43,9 @@ void check_images(const char* op, const char* name, const at::Tensor& x);
 c10::SymInt window_count(const Windows& windows, std::size_t dim, const c10::SymInt& size, bool ceil_mode);
 c10::SymInt out_size(const char* op, const Windows& windows, std::size_t dim, const c10::SymInt& size, bool ceil_mode);
 
+// Throws ValueError unless the windows fit into x's images.
+void check_windows_fit(const char* op, const Windows& windows, const at::Tensor& x, bool ceil_mode);
+
 // ---- through the dispatcher ----
 
 // `weight` [C]: that of a normalisation behind the maximum. Where it is below 0 the least number is taken, which will

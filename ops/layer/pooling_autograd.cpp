@@ -121,8 +121,7 @@ at::Tensor max_pool_autograd(const at::Tensor& x, Ints kernel_size, Ints stride,
   constexpr const char* op = "max_pool2d";
   check_images(op, "x", x);
   const Windows windows = windows_of(op, kernel_size, stride, padding, dilation);
-  for (const std::int64_t d : {0, 1})
-    (void)out_size(op, windows, static_cast<std::size_t>(d), x.sym_size(d - 2), ceil_mode);
+  check_windows_fit(op, windows, x, ceil_mode);
   if (wants_derivative(x)) return call_max_pool_with_places(x, windows, ceil_mode, weight).y;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return call_max_pool(x, windows, ceil_mode, weight);
