@@ -20,6 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 
+FORMS = ["accelerated", "with layers", "stateless", "recomputed", "in pieces"]
+
+
 class Alive(TorchDispatchMode):
     """What of the results of operators is alive at the same time."""
 
@@ -72,7 +75,7 @@ def counted(name, form, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=list(networks.NETWORKS), default=list(networks.NETWORKS))
-    parser.add_argument("--forms", nargs="+", choices=["accelerated", "with layers", "recomputed", "in pieces"])
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
     parser.add_argument("--steps", type=int, default=4, help="time steps T")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--size", type=int, default=224)
@@ -82,7 +85,7 @@ def main():
     options.device, options.dtype = "cpu", "float32"
     for name in options.networks:
         print(f"{name}, T={options.steps}, B={options.batch}, {options.size}x{options.size}, float16: GiB alive at the peak")
-        for form in options.forms or ["accelerated", "with layers", "recomputed", "in pieces"]:
+        for form in options.forms:
             found = counted(name, form, options)
             print(f"  {form:<14}{found.peak / 2**30:8.2f}  at {found.where}", flush=True)
             for size, tensor in found.what[: options.what]:

@@ -7,7 +7,8 @@ neurons. A step is forward, cross entropy of the mean over time, backward and SG
 neuron" has the identity in the place of each neuron: what remains when neurons cost nothing. Times are by the clock,
 the median of all rounds. "its Triton" are SpikingJelly's nodes with states of autocast's type, which its Triton kernels
 then run; as they are, nodes with half inputs loop over torch's operations. "with layers" is accelerated, and then
-accelerate.layers: batch normalisation in the neuron's pass, and pooling; "with bits" besides keeps spikes as bits,
+accelerate.layers: batch normalisation in the neuron's pass, and pooling; "stateless" besides keeps no state behind a
+sequence (keep_states=False); "with bits" keeps spikes as bits,
 "recomputed" is accelerate.layers(net, ..., recompute=True): bits, and no result of a convolution; "in pieces" besides
 computes the layers with the largest tensors in pieces of the batch (pieces=8). "its memopt" is
 SpikingJelly's own optimize_memory, level 1, of all blocks: checkpoints, and binary inputs as bits. "as a graph" is the same step, captured once as a CUDA graph and replayed: what its kernels take, without Python's time.
@@ -261,6 +262,13 @@ def with_layers(net, options):
     return net
 
 
+def stateless(net, options):
+    accelerated(net, options)
+    images = torch.randn(1, 3, options.size, options.size, device=options.device)
+    spikeforge.accelerate.layers(net, images, keep_states=False)
+    return net
+
+
 def recomputed(net, options):
     accelerated(net, options)
     images = torch.randn(1, 3, options.size, options.size, device=options.device)
@@ -303,6 +311,7 @@ FORMS = {
     "no neuron": without_neurons,
     "accelerated": accelerated,
     "with layers": with_layers,
+    "stateless": stateless,
     "with bits": with_layers,
     "recomputed": recomputed,
     "in pieces": in_pieces,
@@ -310,7 +319,7 @@ FORMS = {
     "its Triton": on_triton,
     "its memopt": memory_optimised,
 }
-GRAPHS = ("no neuron", "accelerated", "with layers", "recomputed", "in pieces")  # packing looks at numbers, for which it waits
+GRAPHS = ("no neuron", "accelerated", "with layers", "stateless", "recomputed", "in pieces")  # packing looks at numbers, for which it waits
 LAYOUTS = {"NCHW": torch.contiguous_format, "channels-last": torch.channels_last}
 
 
@@ -400,7 +409,7 @@ def measure(name, form, layout, options):
         if options.device == "cuda" and form in GRAPHS:
             row.update(graph_milliseconds=1e3 * seconds(step.captured(), options)[0])
     except Exception as error:
-        if form in ("accelerated", "with layers", "with bits", "recomputed", "in pieces"):
+        if form in (*GRAPHS, "with bits"):
             raise
         print(f"{name}, {layout}, {form}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
         row["error"] = f"{type(error).__name__}: {error}"

@@ -15,7 +15,7 @@ struct ForwardArgs {
   const void* initial[room(Cell::n_states)];
   ParamSource params[room(Cell::n_params)];
   void* y[Cell::n_outputs];
-  void* states[room(Cell::n_states)];  // [N], or [T, N] where the sequences are stored
+  void* states[room(Cell::n_states)];  // [N], or [T, N] where the sequences are stored; null: nobody asks for the last
   void* checkpoints;                   // [(T - 1) / checkpoint, n_states, N]
   unsigned char* packed;               // y[0] as bits, [T, N * packed_bits / 8]
   unsigned char* packed_valid;         // becomes 0 where a number is none that there are bits for
@@ -36,12 +36,14 @@ struct MultistepForward : MultistepNeurons<Spec> {
     Cursor<const Input> x[I];
     Cursor<Input> y[O];
     Cursor<F> states[room(S)];
+    const bool has_states;
     Cursor<F> checkpoints;  // one state after the other
     PackedRow<Neurons, W, Spec::packed_bits> packed;
 
     // From step t on, the first of a segment.
     __device__ __forceinline__ ForwardCursors(const ForwardArgs<Cell>& a, Neurons n, long long t = 0)
-        : checkpoints(Base::template rows_of<F>(a.checkpoints, t > 0 ? (t / C - 1) * S : 0, a.neurons, n)),
+        : has_states(a.states[0] != nullptr),
+          checkpoints(Base::template rows_of<F>(a.checkpoints, t > 0 ? (t / C - 1) * S : 0, a.neurons, n)),
           packed(a.packed, a.packed_valid, a.neurons, n) {
 #pragma unroll
       for (int c = 0; c < I; ++c) x[c] = Base::template rows_of<Input>(a.x[c], t, n);
@@ -187,7 +189,7 @@ struct MultistepForward : MultistepNeurons<Spec> {
   }
 
   static __device__ __forceinline__ void store_last(const ForwardCursors& to, const F (&state)[W][room(S)]) {
-    if (Spec::store_states) return;
+    if (Spec::store_states || !to.has_states) return;
 #pragma unroll
     for (int s = 0; s < S; ++s) store_state(to.states[s].at, state, s);
   }

@@ -79,6 +79,8 @@ TEXT_CALL = """
 TEXT_BITS = """
     bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and `convolution`\
  that read it in training then need not pack; 0 where none does."""
+LAST_STATES = """
+    last_states: False: nobody asks for the last states; the list of states is empty, and a GPU need not write them. Not with `store_states`."""
 TEXT_RESULTS = """
     store_states: return the states after each step rather than the last ones.
 
@@ -515,7 +517,7 @@ The first input x becomes (x - mean) / sqrt(var + eps) * weight + bias, with one
 
 Args:{TEXT_CALL.format(shape="")}{NORM}
     mean: [C]; where it is not given, mean and var are those of x over all dimensions but the channels'.
-    var: [C], beside mean.{RESIDUAL}{TEXT_BITS}{TEXT_RESULTS}
+    var: [C], beside mean.{RESIDUAL}{TEXT_BITS}{LAST_STATES}{TEXT_RESULTS}
 
 Returns:
     The outputs, the states, and the mean and the variance that were used.""",
@@ -524,7 +526,7 @@ Args:{TEXT_CALL.format(shape="")}
     running_mean: [C], moved towards the mean of x, in place.
     running_var: [C], moved towards the variance of x (divided by the count less one), in place.
     num_batches_tracked: int64, counted up in place.{NORM}{RESIDUAL}
-    momentum: how far running statistics move; None makes them the means over all calls.{TEXT_BITS}{TEXT_RESULTS}
+    momentum: how far running statistics move; None makes them the means over all calls.{TEXT_BITS}{LAST_STATES}{TEXT_RESULTS}
 
 Returns:
     The outputs and the states.""",

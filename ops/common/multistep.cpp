@@ -119,8 +119,9 @@ MultistepResults allocate_forward(const MultistepCall& call, const Preparation<I
   for (std::size_t k = 0; k < cell.outputs.size(); ++k)
     results.outputs.push_back(layout.empty_sequence(prepared.options));
   for (std::size_t s = 0; s < cell.states.size(); ++s)
-    results.states.push_back(call.store_states ? layout.empty_sequence(prepared.state_options)
-                                               : layout.empty_step(prepared.state_options));
+    results.states.push_back(call.store_states  ? layout.empty_sequence(prepared.state_options)
+                             : call.last_states ? layout.empty_step(prepared.state_options)
+                                                : at::Tensor());
   if (save)
     results.checkpoints =
         layout.empty_checkpoints(layout.checkpoint_count(prepared.checkpoint_length),

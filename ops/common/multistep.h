@@ -31,6 +31,7 @@ struct MultistepCall {
   CellForm form;
   SurrogateArgs surrogate_args{};
   bool store_states = false;
+  bool last_states = true;  // false: where no sequences are stored there are none among the results
   // Of each number of the first output, which is kept besides for the backward passes of products that read it; 0: it
   // is not.
   std::int64_t bits = 0;

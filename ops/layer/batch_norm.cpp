@@ -24,19 +24,19 @@ SPIKEFORGE_SCHEMAS(library) {
   library.def(
       "batch_norm_run(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, Tensor? weight=None, "
       "Tensor? bias=None, Tensor? mean=None, Tensor? var=None, Tensor? residual=None, *, str residual_mode=\"add\", "
-      "int channel_dim=2, float eps=1e-05, bool store_states=False, int bits=0) -> "
+      "int channel_dim=2, float eps=1e-05, bool store_states=False, int bits=0, bool last_states=True) -> "
       "(Tensor[] outputs, Tensor[] states, Tensor mean, Tensor var)",
       {at::Tag::pt2_compliant_tag});
   library.def(
       "batch_norm_run_tracked(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, Tensor(a!) running_mean, "
       "Tensor(b!) running_var, Tensor(c!) num_batches_tracked, Tensor? weight=None, Tensor? bias=None, "
       "Tensor? residual=None, *, str residual_mode=\"add\", int channel_dim=2, float eps=1e-05, float? momentum=0.1, "
-      "bool store_states=False, int bits=0) -> (Tensor[] outputs, Tensor[] states)");
+      "bool store_states=False, int bits=0, bool last_states=True) -> (Tensor[] outputs, Tensor[] states)");
 }
 
 using BatchNormRun = Results(std::string_view, at::TensorList, at::TensorList, at::TensorList, const MaybeTensor&,
                              const MaybeTensor&, const MaybeTensor&, const MaybeTensor&, const MaybeTensor&,
-                             std::string_view, std::int64_t, double, bool, std::int64_t);
+                             std::string_view, std::int64_t, double, bool, std::int64_t, bool);
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl(batch_norm_op, TORCH_FN(kernel<inference>));
@@ -85,6 +85,8 @@ void check(const LayerCall& call) {
                     call.eps);
   residual_named(call.op, call.residual_mode);
   if (call.bits != 0) check_bits(call.op, call.bits);
+  TORCH_CHECK_VALUE(call.last_states || !call.store_states, call.op,
+                    ": store_states asks for the states after every step, and last_states=False for none");
   if (call.residual.defined()) {
     TORCH_CHECK_VALUE(call.residual.sym_sizes() == x.sym_sizes(), call.op, ": residual must have shape ", x.sym_sizes(),
                       ", that of ", leader.name, ", but has ", call.residual.sym_sizes());
@@ -154,11 +156,11 @@ LayerCall checked_call(const char* op, std::string_view neuron, at::TensorList i
                        at::TensorList params, const MaybeTensor& weight, const MaybeTensor& bias,
                        const MaybeTensor& mean, const MaybeTensor& var, const MaybeTensor& residual,
                        std::string_view residual_mode, std::int64_t channel_dim, double eps, bool store_states,
-                       std::int64_t bits) {
+                       std::int64_t bits, bool last_states) {
   const auto given = [](const MaybeTensor& t) { return t.value_or(at::Tensor()); };
   LayerCall call{op,          neuron,       inputs,     states,          params,        given(weight),
                  given(bias), given(mean),  given(var), given(residual), residual_mode, channel_dim,
-                 eps,         store_states, bits};
+                 eps,         store_states, bits,   last_states};
   check(call);
   if (call.channel_dim < 0) call.channel_dim += call.inputs[0].dim();
   return call;
@@ -214,7 +216,7 @@ Results composed(const LayerCall& call, const at::Tensor& mean, const at::Tensor
   const auto cell = layer_cell(call.neuron, call.joins());
   const MultistepResults results =
       call_run(traced_call(cell->text, arguments.inputs, call.states, arguments.params, call.store_states, call.bits));
-  return {traced::list_of(results.outputs), traced::list_of(results.states), mean, var};
+  return {traced::list_of(results.outputs), call.last_states ? traced::list_of(results.states) : List(), mean, var};
 }
 
 }  // namespace
@@ -242,11 +244,11 @@ namespace spikeforge {
 
 std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>, at::Tensor, at::Tensor> batch_norm_run(
     const Neuron& neuron, at::TensorList inputs, at::TensorList states, at::TensorList params, const BatchNorm& norm,
-    const std::optional<ResidualConnection>& residual, bool store_states) {
+    const std::optional<ResidualConnection>& residual, bool store_states, bool last_states) {
   static const auto handle = ops::traced::find<ops::layers::BatchNormRun>("spikeforge::batch_norm_run");
   const std::optional<at::Tensor> other = residual ? std::optional(residual->tensor) : std::nullopt;
   return handle.call(neuron.text(), inputs, states, params, norm.weight, norm.bias, norm.mean, norm.var, other,
-                     residual ? residual->mode : "add", norm.channel_dim, norm.eps, store_states, /*bits=*/0);
+                     residual ? residual->mode : "add", norm.channel_dim, norm.eps, store_states, /*bits=*/0, last_states);
 }
 
 }  // namespace spikeforge

@@ -44,6 +44,7 @@ struct LayerCall {
   double eps = 1e-5;
   bool store_states = false;
   std::int64_t bits = 0;  // as MultistepCall has it
+  bool last_states = true;
   Running* running = nullptr;
 
   bool has_statistics() const { return mean.defined(); }
@@ -143,16 +144,16 @@ LayerCall checked_call(const char* op, std::string_view neuron, at::TensorList i
                        at::TensorList params, const MaybeTensor& weight, const MaybeTensor& bias,
                        const MaybeTensor& mean, const MaybeTensor& var, const MaybeTensor& residual,
                        std::string_view residual_mode, std::int64_t channel_dim, double eps, bool store_states,
-                       std::int64_t bits);
+                       std::int64_t bits, bool last_states);
 
 // A kernel of batch_norm_run for the dispatcher.
 template <Results (*run)(const LayerCall&)>
 Results kernel(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
                const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& mean, const MaybeTensor& var,
                const MaybeTensor& residual, std::string_view residual_mode, std::int64_t channel_dim, double eps,
-               bool store_states, std::int64_t bits) {
+               bool store_states, std::int64_t bits, bool last_states) {
   return run(checked_call(batch_norm_op, neuron, inputs, states, params, weight, bias, mean, var, residual,
-                          residual_mode, channel_dim, eps, store_states, bits));
+                          residual_mode, channel_dim, eps, store_states, bits, last_states));
 }
 
 // Of batch_norm_run_tracked.
@@ -162,9 +163,10 @@ std::tuple<List, List> tracked_kernel(std::string_view neuron, at::TensorList in
                                       const at::Tensor& running_var, const at::Tensor& num_batches_tracked,
                                       const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& residual,
                                       std::string_view residual_mode, std::int64_t channel_dim, double eps,
-                                      std::optional<double> momentum, bool store_states, std::int64_t bits) {
+                                      std::optional<double> momentum, bool store_states, std::int64_t bits,
+                                      bool last_states) {
   LayerCall call = checked_call(tracked_op, neuron, inputs, states, params, weight, bias, /*mean=*/std::nullopt,
-                                /*var=*/std::nullopt, residual, residual_mode, channel_dim, eps, store_states, bits);
+                                /*var=*/std::nullopt, residual, residual_mode, channel_dim, eps, store_states, bits, last_states);
   Running running{running_mean, running_var, num_batches_tracked, momentum};
   check(running, call);
   call.running = &running;

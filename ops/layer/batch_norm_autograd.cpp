@@ -75,7 +75,8 @@ struct BatchNormRule {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     Kept kept(ctx);
-    const std::size_t outputs = kept.call.cell->outputs.size(), states = kept.call.cell->states.size();
+    const std::size_t outputs = kept.call.cell->outputs.size(), states = grads.size() - outputs - 2;
+    const Tensors of_no_states(kept.call.cell->states.size());
     const std::string neuron = ctx->saved_data.at("layer_of").toStringRef();
     const auto residual = ctx->saved_data.find("residual");
     LayerBackward layer{.run = kept.call,
@@ -88,7 +89,7 @@ struct BatchNormRule {
                         .grad_var = grads[outputs + states + 1],
                         .channel_dim = ctx->saved_data.at("channel_dim").toInt()};
     layer.run.grad_outputs = at::TensorList(grads).slice(0, outputs);
-    layer.run.grad_states = at::TensorList(grads).slice(outputs, states);
+    layer.run.grad_states = states == 0 ? at::TensorList(of_no_states) : at::TensorList(grads).slice(outputs, states);
     layer.run.checkpoints = kept.tensors().back();
     layer.run.needs_grad = kept.wanted();
     const Affine affine(ctx, kept);

@@ -40,8 +40,8 @@ SPIKEFORGE_SCHEMAS(library) {
   library.def(
       "batch_norm_run_forward(str neuron, Tensor[] inputs, Tensor[]? states, Tensor[]? params, Tensor? weight, "
       "Tensor? bias, Tensor? residual, *, str residual_mode, int channel_dim, float eps, bool store_states, bool save, "
-      "int bits=0) -> (Tensor[] outputs, Tensor[] states, Tensor mean, Tensor var, Tensor[] numbers, "
-      "Tensor[] checkpoints)",
+      "int bits=0, bool last_states=True) -> (Tensor[] outputs, Tensor[] states, Tensor mean, Tensor var, "
+      "Tensor[] numbers, Tensor[] checkpoints)",
       {at::Tag::pt2_compliant_tag});
   library.def(
       "batch_norm_run_backward(str neuron, Tensor?[] grad_outputs, Tensor?[] grad_states, Tensor? grad_mean, "
@@ -163,6 +163,7 @@ LayerResults forward_of_parts(const LayerCall& layer, bool save) {
   const auto cell = layer_cell(layer.neuron, layer.joins());
   results.run = call_run_forward(
       traced_call(cell->text, arguments.inputs, layer.states, arguments.params, layer.store_states, layer.bits), save);
+  if (!layer.last_states) results.run.states.clear();
   return results;
 }
 
@@ -240,8 +241,9 @@ std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, As
     *t = at::empty(sizes, options);
   const LayerArguments arguments(layer, numbers.center, numbers.scale, numbers.shift);
   const auto cell = layer_cell(layer.neuron, layer.joins());
-  const MultistepCall call =
+  MultistepCall call =
       traced_call(cell->text, arguments.inputs, layer.states, arguments.params, layer.store_states, layer.bits);
+  call.last_states = layer.last_states;
   const Prepared prepared = prepare(call);
   results.run = allocate_forward(call, prepared, save);
   DescribedForward described(call, prepared, results.run);
@@ -275,6 +277,7 @@ std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, As
   }
   if (!is_run) return std::nullopt;
   described.pack_rest(results.run);
+  if (!layer.last_states) results.run.states.clear();
   return results;
 }
 
@@ -419,7 +422,7 @@ ByArgument layer_backward_meta(const LayerBackward& layer) {
 
 using Forward = std::tuple<List, List, at::Tensor, at::Tensor, List, List>(
     std::string_view, at::TensorList, traced::MaybeList, traced::MaybeList, const MaybeTensor&, const MaybeTensor&,
-    const MaybeTensor&, std::string_view, std::int64_t, double, bool, bool, std::int64_t);
+    const MaybeTensor&, std::string_view, std::int64_t, double, bool, bool, std::int64_t, bool);
 using Backward = List(std::string_view, const traced::OptionalTensorList&, const traced::OptionalTensorList&,
                       const MaybeTensor&, const MaybeTensor&, at::TensorList, at::TensorList, at::TensorList,
                       const at::Tensor&, at::TensorList, c10::List<bool>, std::optional<std::string_view>, std::int64_t,
@@ -429,11 +432,11 @@ template <LayerResults (*forward)(const LayerCall&, bool)>
 std::tuple<List, List, at::Tensor, at::Tensor, List, List> forward_kernel(
     std::string_view neuron, at::TensorList inputs, traced::MaybeList states, traced::MaybeList params,
     const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& residual, std::string_view residual_mode,
-    std::int64_t channel_dim, double eps, bool store_states, bool save, std::int64_t bits) {
+    std::int64_t channel_dim, double eps, bool store_states, bool save, std::int64_t bits, bool last_states) {
   const at::TensorList none;
   const LayerCall call = checked_call(
       forward_op, neuron, inputs, states.value_or(none), params.value_or(none), weight, bias, /*mean=*/std::nullopt,
-      /*var=*/std::nullopt, residual, residual_mode, channel_dim, eps, store_states, bits);
+      /*var=*/std::nullopt, residual, residual_mode, channel_dim, eps, store_states, bits, last_states);
   const LayerResults results = forward(call, save);
   const Numbers& numbers = results.numbers;
   return {traced::list_of(results.run.outputs),
@@ -484,7 +487,7 @@ LayerResults call_layer_forward(const LayerCall& call, bool save) {
   const auto maybe = [](const at::Tensor& t) { return t.defined() ? MaybeTensor(t) : std::nullopt; };
   auto [outputs, states, mean, var, numbers, kept] = handle.call(
       neuron.text(), call.inputs, call.states, call.params, maybe(call.weight), maybe(call.bias), maybe(call.residual),
-      call.residual_mode, call.channel_dim, call.eps, call.store_states, save, call.bits);
+      call.residual_mode, call.channel_dim, call.eps, call.store_states, save, call.bits, call.last_states);
   return {.run = traced::results_of(outputs, states, kept),
           .mean = std::move(mean),
           .var = std::move(var),

@@ -38,11 +38,12 @@ struct ResidualConnection {
 
 // The neuron's first input normalised, the neuron run, and its first output joined with a residual, in the passes over
 // memory of the neuron alone; statistics of the input take one pass more, and one tensor is kept for the backward pass:
-// the input. Gives outputs and states as the neuron does, and the mean and the (biased) variance that were used.
+// the input. Gives outputs and states as the neuron does, and the mean and the (biased) variance that were used. With
+// last_states false, which goes with store_states false, the list of states is empty, and none are written on a GPU.
 SPIKEFORGE_API std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>, at::Tensor, at::Tensor> batch_norm_run(
     const Neuron& neuron, at::TensorList inputs, at::TensorList states = {}, at::TensorList params = {},
     const BatchNorm& norm = {}, const std::optional<ResidualConnection>& residual = std::nullopt,
-    bool store_states = false);
+    bool store_states = false, bool last_states = true);
 
 // Mean and biased variance [C] of x's channels, in float32 for half types. The same bits at every call.
 SPIKEFORGE_API std::tuple<at::Tensor, at::Tensor> channel_statistics(const at::Tensor& x, std::int64_t channel_dim = 2);

@@ -108,7 +108,7 @@ def batch_norm_run(
     neuron: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor],
     weight: Tensor | None = None, bias: Tensor | None = None, mean: Tensor | None = None, var: Tensor | None = None,
     residual: Tensor | None = None, *, residual_mode: str = "add", channel_dim: int = 2, eps: float = 1e-05,
-    store_states: bool = False, bits: int = 0,
+    store_states: bool = False, bits: int = 0, last_states: bool = True,
 ) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
     """A neuron written as text behind a batch normalisation, with a residual connection behind it, in one pass. Returns
     (outputs, states, mean, var).
@@ -130,6 +130,8 @@ def batch_norm_run(
         eps: added to the variance, 0 or more.
         bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and
             `convolution` that read it in training then need not pack; 0 where none does.
+        last_states: False: nobody asks for the last states; the list of states is empty, and a GPU need not write them.
+            Not with `store_states`.
         store_states: return the states after each step rather than the last ones.
 
     Raises:
@@ -144,7 +146,7 @@ def batch_norm_run_tracked(
     neuron: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor], running_mean: Tensor,
     running_var: Tensor, num_batches_tracked: Tensor, weight: Tensor | None = None, bias: Tensor | None = None,
     residual: Tensor | None = None, *, residual_mode: str = "add", channel_dim: int = 2, eps: float = 1e-05,
-    momentum: float | None = 0.1, store_states: bool = False, bits: int = 0,
+    momentum: float | None = 0.1, store_states: bool = False, bits: int = 0, last_states: bool = True,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """batch_norm_run with the statistics of its input, towards which running ones move in the same pass; not for
     compilers. Returns (outputs, states).
@@ -166,6 +168,8 @@ def batch_norm_run_tracked(
         momentum: how far running statistics move; None makes them the means over all calls.
         bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and
             `convolution` that read it in training then need not pack; 0 where none does.
+        last_states: False: nobody asks for the last states; the list of states is empty, and a GPU need not write them.
+            Not with `store_states`.
         store_states: return the states after each step rather than the last ones.
 
     Raises:

@@ -31,6 +31,7 @@ class Layers:
         joined: triples of names, of a module in whose forward a residual is joined with a neuron's spikes, and of that
             neuron; and how: "add", "and", "iand".
         in_pieces: the names of convolutions that are computed in pieces, with what stands behind them.
+        keeps_states: whether neurons keep their states behind a sequence.
     """
 
     normalised: tuple[tuple[str, str], ...]
@@ -39,6 +40,7 @@ class Layers:
     joined: tuple[tuple[str, str, str], ...] = ()
     in_pieces: tuple[str, ...] = ()
     pooled_before: tuple[tuple[str, str], ...] = ()
+    keeps_states: bool = True
 
     def __str__(self) -> str:
         if not (self.normalised or self.joined or self.pooled):
@@ -57,10 +59,12 @@ class Layers:
         if self.in_pieces:
             lines += [f"of them in pieces of the batch, with their neurons: {len(self.in_pieces)}"]
             lines += [f"  {name}" for name in self.in_pieces]
+        if not self.keeps_states:
+            lines += ["neurons do not keep their states behind a sequence"]
         return "\n".join(lines)
 
 
-def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 1) -> Layers:
+def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 1, keep_states: bool = True) -> Layers:
     """Has the batch normalisations before the neurons of SpikingJelly run in the neurons' passes, in place, and its max
     poolings by this library's operators. Call `accelerate(net)` first: those neurons are meant that it has replaced.
 
@@ -84,14 +88,18 @@ def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 
             there, and perhaps a max pooling, are computed in so many pieces of the batch, with what follows: those that
             give the most numbers, and at least half of it. What lies between them is never there as a whole. In training
             such a convolution is made four times in a step in place of twice; results are the same within rounding.
+        keep_states: False: in step mode "m" a call leaves the neurons' states as they were, so that every sequence begins
+            where the first one did: as with `reset_net` between sequences, in less memory and time. States of each step
+            (`store_v_seq`), and those that functional forwards return, are there as ever.
 
     Returns:
         The names of what was changed.
     """
     if not isinstance(net, nn.Module):
         raise TypeError(f"accelerate.layers: net must be a torch.nn.Module, but is {type(net).__name__}")
-    if not isinstance(recompute, bool):
-        raise TypeError(f"accelerate.layers: recompute must be True or False, but is {recompute!r}")
+    for name, value in (("recompute", recompute), ("keep_states", keep_states)):
+        if not isinstance(value, bool):
+            raise TypeError(f"accelerate.layers: {name} must be True or False, but is {value!r}")
     if not isinstance(pieces, int) or isinstance(pieces, bool) or pieces < 1:
         raise ValueError(f"accelerate.layers: pieces must be a whole number from 1 on, but is {pieces!r}")
     if pieces > 1 and not recompute:
@@ -99,6 +107,8 @@ def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 
     _library.load()
     names = {module: name for name, module in net.named_modules()}
     found, recomputed, watch = _found(net, inputs, recompute)
+    for neuron in _neurons(net):
+        neuron.__dict__["_spikeforge_keeps_states"] = keep_states
     for norm, pool, neuron in found:
         replacing.replace(norm, HandingOn)
         before = (norm,) if pool is None else (norm, pool)
@@ -129,6 +139,7 @@ def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 
         tuple(joined),
         tuple(names[chain[0]] for chain in chains),
         tuple((names[pool], names[neuron]) for _, pool, neuron in found if pool is not None),
+        keep_states,
     )
 
 
@@ -206,7 +217,7 @@ def _found(
     """Normalisations, poolings and neurons that may run together; normalisations, the products before them, and bits; and
     what was watched."""
     norms = {module for module in net.modules() if _is_known_norm(module)}
-    neurons = {module for module in net.modules() if hasattr(type(module), "takes_norm") and not has_hooks(module)}
+    neurons = {module for module in _neurons(net) if not has_hooks(module)}
     free = {module for module in neurons if norm_of(module) is None}
     if not norms or not free:
         return [], [], None
@@ -216,6 +227,11 @@ def _found(
     chains = [chain for chain in watch.chains(net, inputs) if chain[-1] in free]
     before = {chain[0]: watch.product_before(chain[0]) for chain in chains}
     return chains, [(norm, *found) for norm, found in before.items() if found is not None], watch
+
+
+def _neurons(net: nn.Module) -> list[nn.Module]:
+    """Those of SpikingJelly that `accelerate` has replaced."""
+    return [module for module in net.modules() if hasattr(type(module), "takes_norm")]
 
 
 def _is_known_norm(module: nn.Module) -> bool:

@@ -20,6 +20,7 @@ OWN = (
     "_spikeforge_bits",
     "_spikeforge_chain",
     "_spikeforge_joined",
+    "_spikeforge_keeps_states",
     "_spikeforge_neuron",
     "_spikeforge_norm",
     "_spikeforge_packs",

@@ -34,11 +34,9 @@ from spikeforge.nn.layers import (
     fits,
     is_better_apart,
     joined,
-    maxima_before,
-    operator_for,
+    normalised_run,
     parameter,
-    statistics_of,
-    update_running,
+    what_is_normalised,
 )
 
 PACKAGE = "spikingjelly.activation_based.neuron"
@@ -344,14 +342,21 @@ class Node(Replaced):
         if fused is None:
             return joined(super().multi_step_forward(normalised(self, x_seq), *args, **kwargs), residual)
         store = self._stores_states()
-        spikes, states = self._run(fused, x_seq, tuple(self._memories.values()), store, residual)
+        keeps = store or self._keeps_states()
+        spikes, states = self._run(fused, x_seq, tuple(self._memories.values()), store, residual, keeps)
         if store:
             self._keep_sequences(states)
             states = [state[-1].clone() for state in states]
         self._take(states)
         return spikes
 
+    def _keeps_states(self):
+        return self.__dict__.get("_spikeforge_keeps_states", True)
+
     def _take(self, states):
+        """The states behind a sequence."""
+        if not self._keeps_states():
+            return
         for name, state in zip(self._memories, states):
             self._memories[name] = state
 
@@ -400,21 +405,20 @@ class Node(Replaced):
             self.__dict__["_spikeforge"] = kept
         return kept
 
-    def _run(self, program, x, states, store=False, residual=None):
-        """Spikes, joined with the residual, and states, the last ones or with `store` those of all steps."""
+    def _run(self, program, x, states, store=False, residual=None, keeps=True):
+        """Spikes, joined with the residual, and states: the last ones, which without `keeps` may be missing, or with `store`
+        those of all steps."""
         norm, pool = norm_of(self), pool_of(self)
         apart = norm is None or is_better_apart(x) and not is_recomputed(norm)
         # Of a pooling the residual has the maxima's sizes, and is joined by torch, unless they are those of x.
         if residual is not None and (apart or not fits(residual[1], x)):
-            spikes, states = self._run(program, x, states, store)
+            spikes, states = self._run(program, x, states, store, keeps=keeps)
             return joined(spikes, residual), states
         if apart and norm is not None:
             norm, x = None, normalised(self, x)
         elif norm is not None:
             weight = parameter(norm, "weight")
-            mean, var, count = statistics_of(norm, x)
-            if pool is not None:
-                x, mean, var = maxima_before(norm, pool, weight, x, mean, var)
+            x, *statistics = what_is_normalised(norm, pool, weight, x)
         bits = self.__dict__.get("_spikeforge_packs", 0)
         states = [_state(value, start, x) for value, start in zip(states, program.starts)]
         if norm is None and program.options is not None:
@@ -433,12 +437,9 @@ class Node(Replaced):
             run = torch.ops.spikeforge.run
             (spikes,), states = run(program.what, [x], states, parameters, store_states=store, bits=bits)
             return spikes, states
-        mode, other = residual or ("add", None)
-        of_channels = weight, parameter(norm, "bias"), mean, var, other
-        options = {"residual_mode": mode, "eps": norm.eps, "store_states": store, "bits": bits}
-        call = self._text(program), [x], states, parameters, *of_channels
-        (spikes,), states, *used = operator_for(x)(*call, **options)
-        update_running(norm, *used, count)
+        call, options = (self._text(program), [x], states, parameters), {"store_states": store, "bits": bits}
+        options["last_states"] = keeps
+        (spikes,), states = normalised_run(call, norm, weight, *statistics, residual, **options)
         return spikes, states
 
     def _text(self, program):

@@ -149,7 +149,9 @@ class BatchNormNeuron(Container):
     ) -> Any:
         if state is not ...:
             return self._advance(inputs, self._checked_state(state), store)
-        result = self.neuron._forward(inputs, ..., store, self._run)
+        neuron = self._modules["neuron"]
+        wants_states = store or neuron._memory.keeping
+        result = neuron._forward(inputs, ..., store, self._run if wants_states else self._run_for_outputs)
         if not store:
             return result
         outputs, states = result
@@ -175,8 +177,14 @@ class BatchNormNeuron(Container):
             self._text = neuron._quick, neuron._cell or predefined_cell(neuron)
         return self._text[1]
 
-    def _run(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
-        """The neuron's states by their own names."""
+    def _run_for_outputs(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
+        """Nobody asks for states: none are written."""
+        return self._run(inputs, state, store, last=False)
+
+    def _run(
+        self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool, last: bool = True
+    ) -> tuple[Tensor, State]:
+        """The neuron's states by their own names: with `store` those of all steps, with `last` the last ones."""
         samples.refuse(self, self._memory.samples, "statistics would be over what is behind the ends of sequences")
         modules = self._modules  # attributes of a module take several times as long
         neuron, norm, x = modules["neuron"], modules["norm"], inputs[0]
@@ -185,43 +193,31 @@ class BatchNormNeuron(Container):
             if self.residual is not None:
                 residual = self.residual, inputs[1]
                 if self._joins_any and not fits(inputs[1], x):
-                    spikes, after = self._normalised_run(norm, x, None, state, store)
+                    spikes, after = self._normalised_run(norm, x, None, state, store, last)
                     return joined(spikes, residual), after
             self._check(x, residual)
             if isinstance(norm, nn.ModuleList):
                 return self._each_step(x, residual, state, store)
-            return self._normalised_run(norm, x, residual, state, store)
+            return self._normalised_run(norm, x, residual, state, store, last)
         except ERRORS as error:
             raise explained(neuron, error, (x,), state)
 
     def _normalised_run(
-        self, norm: nn.Module, x: Tensor, residual: Residual, state: Mapping[str, Tensor], store: bool
+        self, norm: nn.Module, x: Tensor, residual: Residual, state: Mapping[str, Tensor], store: bool, last: bool
     ) -> tuple[Tensor, State]:
         neuron, pool = self._modules["neuron"], self._pool()
         if self._is_better_apart(norm, x):
             with _unmoved_by_errors([norm]):
                 spikes, after = neuron._advance((_normalised(norm, x, pool),), state, store)
             return joined(spikes, residual), after
-        mean, var, count = statistics_of(norm, x)
-        if pool is not None:
-            x, mean, var = maxima_before(norm, pool, self._weight(norm, x), x, mean, var)
-        mode, other = residual or ("add", None)
-        used: list[Tensor] = []
-
-        tracked = running_of(norm, x) if mean is None and is_eager(x) else None
+        weight = self._weight(norm, x)
+        x, *statistics = what_is_normalised(norm, pool, weight, x)
 
         def layer(*call):
-            options = {"residual_mode": mode, "eps": norm.eps, "store_states": store, "bits": self.bits}
-            if tracked:
-                return TRACKED(*call, *tracked, self._weight(norm, x), parameter(norm, "bias"), other, momentum=norm.momentum, **options)
-            tensors = self._weight(norm, x), parameter(norm, "bias"), mean, var, other
-            outputs, after, *statistics = operator_for(x)(*call, *tensors, **options)
-            used.extend(statistics)
-            return outputs, after
+            options = {"bits": self.bits, "store_states": store, "last_states": store or last}
+            return normalised_run(call, norm, weight, *statistics, residual, **options)
 
         outputs, after = self._text_cell().call(neuron, (x,), state, store, layer)
-        if not tracked:
-            update_running(norm, *used, count)
         return outputs[0], dict(zip(neuron.state_names, after))
 
     def _each_step(
@@ -243,7 +239,7 @@ class BatchNormNeuron(Container):
         others = [None] * steps if residual is None else [(residual[0], row) for row in residual[1].split(1)]
         spikes, sequences, last = [], [], state
         for norm, row, other in zip(norms, rows, others):
-            fired, last = self._normalised_run(norm, row, other, last, False)
+            fired, last = self._normalised_run(norm, row, other, last, False, True)
             spikes.append(fired)
             sequences.append(last)
         if not store:
@@ -315,14 +311,48 @@ def _normalised(norm: nn.Module, x: Tensor, pool: nn.Module | None) -> Tensor:
     return y if pool is None else max_pooled(pool, y)
 
 
-def maxima_before(
-    norm: nn.Module, pool: nn.Module, weight: Tensor | None, x: Tensor, mean: Tensor | None, var: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The numbers of x ``[T, B, C, H, W]`` that `pool` takes of the normalised x, before they are normalised by `weight`;
-    and the statistics of x, where none are given."""
+def what_is_normalised(
+    norm: nn.Module, pool: nn.Module | None, weight: Tensor | None, x: Tensor
+) -> tuple[Tensor, Tensor | None, Tensor | None, int | Tensor]:
+    """x ``[T, B, C, ...]``, or of x ``[T, B, C, H, W]`` the numbers that `pool` takes of the normalised x, before they are
+    normalised by `weight`; and of the whole x what :func:`statistics_of` gives, for a pooling always mean and variance."""
+    mean, var, count = statistics_of(norm, x)
+    if pool is None:
+        return x, mean, var, count
     if mean is None and x.numel() > 0:
-        return max_pooled_with_statistics(pool, x, weight)
-    return max_pooled(pool, x, weight), mean, var
+        return *max_pooled_with_statistics(pool, x, weight), count
+    return max_pooled(pool, x, weight), mean, var, count
+
+
+def normalised_run(
+    call: Sequence[Any],
+    norm: nn.Module,
+    weight: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
+    count: int | Tensor,
+    residual: Residual,
+    **options: Any,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs and states of a neuron that normalises its input, whose running statistics move.
+
+    Args:
+        call: the neuron's text, inputs, states and parameters.
+        mean, var, count: as :func:`statistics_of` gives them.
+        options: of the operator, besides.
+    """
+    x = call[1][0]
+    mode, other = residual or ("add", None)
+    bias = parameter(norm, "bias")
+    tracked = running_of(norm, x) if mean is None and is_eager(x) else None
+    if tracked:
+        options["momentum"] = norm.momentum
+        return TRACKED(*call, *tracked, weight, bias, other, residual_mode=mode, eps=norm.eps, **options)
+    outputs, states, *used = operator_for(x)(
+        *call, weight, bias, mean, var, other, residual_mode=mode, eps=norm.eps, **options
+    )
+    update_running(norm, *used, count)
+    return outputs, states
 
 
 class _unmoved_by_errors:
