@@ -4,13 +4,13 @@
 
 #include <spikeforge/kernels/multistep/traced_cell.h>
 #include <spikeforge/ops/common/derivatives.h>
+#include <spikeforge/ops/common/next_key.h>
 #include <spikeforge/ops/common/packed_result.h>
 #include <spikeforge/ops/common/recomputable.h>
 #include <spikeforge/ops/common/record.h>
 
 #include <ATen/record_function.h>
 #include <c10/core/DispatchKeySet.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <iterator>
@@ -58,10 +58,7 @@ inline c10::DispatchKeySet keys_of(const BackwardCall& call) {
 template <class Call>
 c10::DispatchKey next_key(const Call& call) {
   if (at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value()) return c10::DispatchKey::Undefined;
-  const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
-  const c10::DispatchKeySet asked =
-      ((keys_of(call) | local.included_) - local.excluded_).remove(c10::DispatchKey::BackendSelect);
-  return asked.highestPriorityTypeId();
+  return ops::next_key(keys_of(call));
 }
 
 // What the dispatcher would call below autograd. Where nobody looks at calls on the way, these are the device's

@@ -283,6 +283,12 @@ SequenceView view_sequence(const at::Tensor& sequence, const PlainLayout& layout
                    copies);
 }
 
+at::Tensor readable_beside(const at::Tensor& x, const at::Tensor& sequence) {
+  Copies copies;
+  view_sequence(sequence, layout_of<std::int64_t>(x), copies);
+  return copies.empty() ? sequence : copies.back();
+}
+
 SequenceView view_step(const at::Tensor& step, const PlainLayout& layout, Copies& copies) {
   return view_rows(step, /*time_stride=*/0, step.strides(), layout, &PlainLayout::empty_step, copies);
 }

@@ -69,7 +69,9 @@ const void* data_of_checkpoints(const at::Tensor& checkpoints, const PlainLayout
 
 // A [T, *shape] tensor; in place also where it is expanded from one element a row.
 SequenceView view_sequence(const at::Tensor& sequence, const PlainLayout& layout, Copies& copies);
-// The same of a [*shape] tensor, as a sequence of one step.
+// `sequence` where it can be read so beside x, as [T, *shape] too, or the copy that is read.
+at::Tensor readable_beside(const at::Tensor& x, const at::Tensor& sequence);
+// As view_sequence, of a [*shape] tensor as a sequence of one step.
 SequenceView view_step(const at::Tensor& step, const PlainLayout& layout, Copies& copies);
 
 // A tensor parameter that broadcasts against `shape`; in place where its varying dimensions are neighbours in memory

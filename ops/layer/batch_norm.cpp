@@ -160,7 +160,7 @@ LayerCall checked_call(const char* op, std::string_view neuron, at::TensorList i
   const auto given = [](const MaybeTensor& t) { return t.value_or(at::Tensor()); };
   LayerCall call{op,          neuron,       inputs,     states,          params,        given(weight),
                  given(bias), given(mean),  given(var), given(residual), residual_mode, channel_dim,
-                 eps,         store_states, bits,   last_states};
+                 eps,         store_states, bits,       last_states};
   check(call);
   if (call.channel_dim < 0) call.channel_dim += call.inputs[0].dim();
   return call;
@@ -248,7 +248,8 @@ std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>, at::Tensor, at::Ten
   static const auto handle = ops::traced::find<ops::layers::BatchNormRun>("spikeforge::batch_norm_run");
   const std::optional<at::Tensor> other = residual ? std::optional(residual->tensor) : std::nullopt;
   return handle.call(neuron.text(), inputs, states, params, norm.weight, norm.bias, norm.mean, norm.var, other,
-                     residual ? residual->mode : "add", norm.channel_dim, norm.eps, store_states, /*bits=*/0, last_states);
+                     residual ? residual->mode : "add", norm.channel_dim, norm.eps, store_states, /*bits=*/0,
+                     last_states);
 }
 
 }  // namespace spikeforge

@@ -165,8 +165,9 @@ std::tuple<List, List> tracked_kernel(std::string_view neuron, at::TensorList in
                                       std::string_view residual_mode, std::int64_t channel_dim, double eps,
                                       std::optional<double> momentum, bool store_states, std::int64_t bits,
                                       bool last_states) {
-  LayerCall call = checked_call(tracked_op, neuron, inputs, states, params, weight, bias, /*mean=*/std::nullopt,
-                                /*var=*/std::nullopt, residual, residual_mode, channel_dim, eps, store_states, bits, last_states);
+  LayerCall call =
+      checked_call(tracked_op, neuron, inputs, states, params, weight, bias, /*mean=*/std::nullopt,
+                   /*var=*/std::nullopt, residual, residual_mode, channel_dim, eps, store_states, bits, last_states);
   Running running{running_mean, running_var, num_batches_tracked, momentum};
   check(running, call);
   call.running = &running;

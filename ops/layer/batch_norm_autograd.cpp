@@ -88,7 +88,8 @@ struct BatchNormRule {
                         .grad_mean = grads[outputs + states],
                         .grad_var = grads[outputs + states + 1],
                         .channel_dim = ctx->saved_data.at("channel_dim").toInt()};
-    layer.run.grad_outputs = at::TensorList(grads).slice(0, outputs);
+    variable_list of_outputs(grads.begin(), grads.begin() + static_cast<std::ptrdiff_t>(outputs));
+    layer.run.grad_outputs = of_outputs;
     layer.run.grad_states = states == 0 ? at::TensorList(of_no_states) : at::TensorList(grads).slice(outputs, states);
     layer.run.checkpoints = kept.tensors().back();
     layer.run.needs_grad = kept.wanted();
@@ -113,6 +114,10 @@ struct BatchNormRule {
       found = backward_of_parts(layer, /*is_differentiated=*/true);
     } else {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      // Copied once for all passes, and where it goes on, for those of the layer that gave the residual too.
+      for (at::Tensor& grad : of_outputs)
+        if (grad.defined() && next_key(arguments[0].key_set() | grad.key_set()) == c10::DispatchKey::CUDA)
+          grad = readable_beside(arguments[0], grad);
       found = is_wrapped(layer) ? backward_of_parts(layer, /*is_differentiated=*/false) : call_layer_backward(layer);
     }
 
@@ -124,7 +129,7 @@ struct BatchNormRule {
     };
     add(affine.weight, of_weight);
     add(affine.bias, of_bias);
-    if (ctx->saved_data.at("adds").toBool()) all.push_back(grads[0]);
+    if (ctx->saved_data.at("adds").toBool()) all.push_back(of_outputs[0]);
     return all;
   }
 

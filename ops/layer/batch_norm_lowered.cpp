@@ -3,6 +3,7 @@
 #include <spikeforge/jit/recorder.h>
 #include <spikeforge/kernels/layer/batch_norm.h>
 #include <spikeforge/ops/common/library.h>
+#include <spikeforge/ops/common/next_key.h>
 #include <spikeforge/ops/common/text_call.h>
 #include <spikeforge/ops/layer/batch_norm.h>
 
@@ -389,10 +390,7 @@ bool calls_go_to_cuda(const LayerCall& call) {
     for (const at::Tensor& t : list) keys = keys | t.key_set();
   for (const at::Tensor& t : call.own())
     if (t.defined()) keys = keys | t.key_set();
-  const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
-  const c10::DispatchKeySet asked =
-      ((keys | local.included_) - local.excluded_).remove(c10::DispatchKey::BackendSelect);
-  return asked.highestPriorityTypeId() == c10::DispatchKey::CUDA && call.inputs[0].is_cuda();
+  return next_key(keys) == c10::DispatchKey::CUDA && call.inputs[0].is_cuda();
 }
 
 LayerResults layer_forward_cuda(const LayerCall& layer, bool save) {

@@ -583,6 +583,38 @@ def test_states_go_on_are_kept_and_are_named(device):
         layer(x, {"v": after["neuron.v"]})
 
 
+def kernels(call):
+    """The names of what a call launches."""
+    call()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    return [event.name for event in profile.events() if event.device_type.name == "CUDA"]
+
+
+def test_under_autocast_too_the_launch_moves_running_statistics(cuda):
+    layer = snn.BatchNormNeuron(nn.BatchNorm2d(32), snn.LIF(surrogate="atan")).to(cuda)
+    x = torch.randn(4, 8, 32, 14, 14, device=cuda, dtype=torch.float16, requires_grad=True)
+    with torch.autocast("cuda", torch.float16):
+        found = kernels(lambda: layer(x))
+    assert found == ["spikeforge_normalise_and_run"]
+    assert layer.norm.num_batches_tracked == 2 and layer.norm.running_mean.any()
+
+
+def test_a_gradient_in_another_order_is_copied_once_and_goes_on_in_the_order_of_x(cuda):
+    layer = snn.BatchNormNeuron(nn.BatchNorm2d(32), snn.LIF(surrogate="atan"), residual="add").to(cuda)
+    x, r = (in_layout(torch.randn(4, 8, 32, 14, 14, device=cuda), "channels_last").requires_grad_() for _ in range(2))
+    mean = torch.randn(4, 8, 32, 1, 1, device=cuda).expand_as(x)  # of a mean over images
+    arguments = [x, r, *layer.parameters()]
+    y = layer(x, r)
+    for upstream in (mean, mean.contiguous(), in_layout(mean, "other")):
+        found = torch.autograd.grad(y, arguments, upstream, retain_graph=True)
+        wanted = torch.autograd.grad(y, arguments, in_layout(mean, "channels_last"), retain_graph=True)
+        assert all(map(torch.equal, found, wanted)) and found[1].stride() == x.stride()
+        launched = kernels(lambda u=upstream: torch.autograd.grad(y, arguments, u, retain_graph=True))
+        assert len([name for name in launched if "copy" in name]) == 1, launched
+
+
 @pytest.mark.parametrize("neuron", ["LIF", "text"])
 @pytest.mark.parametrize("mode", RESIDUALS)
 def test_residual_connections(mode, neuron, device):
