@@ -178,33 +178,52 @@ class RingForward {
   Ring<Spec, Block, 1> ring_;
 };
 
-// How far running statistics move. It is made before the grid barrier, behind which the number of calls changes.
+// The running statistics that a block moves, read when the kernel begins: behind the sums of all blocks nothing waits
+// for them, and behind the grid barrier the number of calls changes.
 template <class F>
-class RunningFactor {
+class RunningStatistics {
  public:
-  __device__ __forceinline__ explicit RunningFactor(const NormaliseArguments<RingTiles>& norm)
-      : batches_(norm.batches != nullptr ? *norm.batches + 1 : 1) {}
+  // Of the thread's channel.
+  template <class Spec>
+  __device__ __forceinline__ RunningStatistics(const NormaliseArguments<RingTiles>& norm, const Place<Spec>& place,
+                                               int channel)
+      : batches_(norm.batches != nullptr ? *norm.batches + 1 : 1) {
+    if (norm.running_mean == nullptr || channel < 0 || !place.has_first_part_of(channel)) return;
+    mean_ = static_cast<const F*>(norm.running_mean)[channel];
+    var_ = static_cast<const F*>(norm.running_var)[channel];
+  }
 
-  __device__ __forceinline__ void move(const NormaliseArguments<RingTiles>& norm, int c, F mean, F var) const {
+  __device__ __forceinline__ void keep(F& mean, F& var) const {
+    mean = mean_;
+    var = var_;
+  }
+
+  // Those of any of the block's channels, towards those of its input.
+  struct Pair {
+    F mean, var;
+  };
+  __device__ __forceinline__ void move(const NormaliseArguments<RingTiles>& norm, int c, Pair from, F mean,
+                                       F var) const {
+    if (norm.running_mean == nullptr) return;
     const F factor = norm.momentum < 0 ? F(1) / static_cast<F>(batches_) : static_cast<F>(norm.momentum);
     const F share = static_cast<F>(norm.share);
-    F* const of_mean = static_cast<F*>(norm.running_mean) + c;
-    F* const of_var = static_cast<F*>(norm.running_var) + c;
-    *of_mean = lerp(*of_mean, mean, factor);
-    *of_var = lerp(*of_var, var * (F(1) / (F(1) - share)), factor);
+    static_cast<F*>(norm.running_mean)[c] = lerp(from.mean, mean, factor);
+    static_cast<F*>(norm.running_var)[c] = lerp(from.var, var * (F(1) / (F(1) - share)), factor);
     if (c == 0) *norm.batches = batches_;
   }
 
  private:
   const long long batches_;
+  F mean_ = 0, var_ = 0;
 };
 
 template <class Spec, class Block>
 __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec>& a) {
   using F = typename Spec::Compute;
   constexpr int W = Spec::width, C = Block::threads;
-  // Of the block's channels: numbers near their means, weight and bias; then what the loop asks for.
-  __shared__ F table[3 * C];
+  // Of the block's channels: numbers near their means, weight and bias; then what the loop asks for. And the running
+  // statistics of those that the block moves.
+  __shared__ F table[5 * C];
   const NormaliseArguments<RingTiles>& norm = a.norm;
   const GridBarrier barrier;
   const Place<Spec> place(norm.tiles);
@@ -214,17 +233,18 @@ __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec
   const int own = static_cast<int>(threadIdx.x), channel = place.channel(own);
   Samples<Spec> samples;
   F weight, bias;
+  const RunningStatistics<F> running(norm, place, channel);
   if (channel >= 0) {
     samples = Samples<Spec>(a, channel);
     weight = number_of(norm.weight, channel, F(1));
     bias = number_of(norm.bias, channel, F(0));
   }
-  const RunningFactor<F> running(norm);
   RingForward<Spec, Block> passes(a, place);
   if (channel >= 0) {
     table[own] = samples.near_mean();
     table[C + own] = weight;
     table[2 * C + own] = bias;
+    running.keep(table[3 * C + own], table[4 * C + own]);
   }
   __syncthreads();
 
@@ -245,6 +265,7 @@ __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec
     const F scale = rstd * table[C + i], shift = table[2 * C + i];
     table[i] = mean;
     table[C + i] = scale;
+    if (!is_first) return;
     const auto store = [&](void* to, F value) { static_cast<F*>(to)[c] = value; };
     store(norm.mean, mean);
     store(norm.var, var);
@@ -252,7 +273,7 @@ __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec
     store(norm.rstd, rstd);
     store(norm.scale, scale);
     store(norm.shift, shift);
-    if (is_first && norm.running_mean != nullptr) running.move(norm, c, mean, var);
+    running.move(norm, c, {table[3 * C + i], table[4 * C + i]}, mean, var);
   });
   for_units_backwards<Spec>(place, [&](const Unit<Spec>& unit) { passes.run(unit, {table, place, unit}); });
 }
@@ -485,7 +506,7 @@ __device__ __forceinline__ void add_up_and(const BackwardArgs<typename Sums::Cel
     if (unit.strip < norm.tiles.strips) store_sums<Block>(place, unit.strip, sums, partial);
   });
   passes.turn();
-  finish_channels<Block>(place, barrier, partial, [&](int i, int c, const F(&sum)[S], bool) {
+  finish_channels<Block>(place, barrier, partial, [&](int i, int c, const F(&sum)[S], bool is_first) {
     const F scale = table[C + i], rstd = table[3 * C + i];
     const F of_shift = sum[S - 1], of_weight = sum[S - 2] * rstd;
     const F share = static_cast<F>(norm.share);
@@ -493,6 +514,7 @@ __device__ __forceinline__ void add_up_and(const BackwardArgs<typename Sums::Cel
     const F slope = (F(2) * number_of(norm.grad_var, c, F(0)) - of_weight * rstd * scale) * share;
     table[3 * C + i] = offset;
     table[4 * C + i] = slope;
+    if (!is_first) return;
     const auto store = [&](void* to, F value) { static_cast<F*>(to)[c] = value; };
     store(norm.grad_weight, of_weight);
     store(norm.grad_bias, of_shift);

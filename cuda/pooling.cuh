@@ -4,14 +4,11 @@
 #pragma once
 
 #include <spikeforge/kernels/layer/arguments.h>
+#include <spikeforge/cuda/divisor.cuh>
 #include <spikeforge/cuda/rows.cuh>
 
 namespace spikeforge {
 namespace layers {
-
-__device__ __forceinline__ unsigned quotient(unsigned n, const Divisor& by) {
-  return (__umulhi(n, by.factor) + n) >> by.shift;
-}
 
 // What a thread takes.
 struct Item {

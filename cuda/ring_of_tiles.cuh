@@ -3,6 +3,7 @@
 #pragma once
 
 #include <spikeforge/kernels/layer/arguments.h>
+#include <spikeforge/cuda/divisor.cuh>
 #include <spikeforge/cuda/grid_barrier.cuh>
 #include <spikeforge/cuda/multistep.cuh>
 
@@ -40,18 +41,18 @@ struct Place {
 
   __device__ __forceinline__ explicit Place(const RingTiles& tiles) : tiles(tiles) {
     const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
-    const int below = thread / tiles.across, rows = tiles.members * tiles.down;
-    first_strip = block / tiles.members;
+    const int below = quotient(thread, tiles.by_across), rows = tiles.members * tiles.down;
+    first_strip = quotient(block, tiles.by_members);
     member = block - first_strip * tiles.members;
     column = (thread - below * tiles.across) * W;
     const int at = member * tiles.down + below;
-    turns = below < tiles.down && at < tiles.rows ? (tiles.rows - 1 - at) / rows + 1 : 0;
+    turns = below < tiles.down && at < tiles.rows ? quotient(tiles.rows - 1 - at, tiles.by_rows) + 1 : 0;
     row = static_cast<long long>(at) * tiles.period;
     apart = static_cast<long long>(rows) * tiles.period;
   }
 
   __device__ __forceinline__ int width() const { return tiles.across * W; }  // of a strip
-  __device__ __forceinline__ int first_channel(int strip) const { return strip * width() / tiles.inner; }
+  __device__ __forceinline__ int first_channel(int strip) const { return quotient(strip * width(), tiles.by_inner); }
 
   __device__ __forceinline__ Unit<Spec> unit(int number) const {
     const int strip = first_strip + number * tiles.strips_apart, at = strip * width() + column;
@@ -63,7 +64,7 @@ struct Place {
   // The block's channels are numbered: `slots` for each of its units. -1: there is none.
   __device__ __forceinline__ int channels() const { return tiles.units * tiles.slots; }
   __device__ __forceinline__ int channel(int number) const {
-    const int unit = number / tiles.slots, strip = first_strip + unit * tiles.strips_apart;
+    const int unit = quotient(number, tiles.by_slots), strip = first_strip + unit * tiles.strips_apart;
     const int c = first_channel(strip) + number - unit * tiles.slots;
     const bool is_there =
         number < channels() && strip < tiles.strips && c < tiles.channels && c * tiles.inner < (strip + 1) * width();
@@ -72,8 +73,8 @@ struct Place {
 
   // Of all that has a part of a channel.
   __device__ __forceinline__ bool has_first_part_of(int c) const {
-    const int strip = c * tiles.inner / width();
-    return member == 0 && strip % tiles.strips_apart == first_strip;
+    const int strip = quotient(c * tiles.inner, tiles.by_width);
+    return member == 0 && strip - quotient(strip, tiles.by_strips_apart) * tiles.strips_apart == first_strip;
   }
 };
 
@@ -85,7 +86,7 @@ struct ChannelsOfLanes {
   template <class Spec>
   __device__ __forceinline__ ChannelsOfLanes(const Place<Spec>& place, const Unit<Spec>& unit) {
     const int inner = place.tiles.inner, column = unit.turns > 0 ? unit.column : unit.strip * place.width();
-    int channel = column / inner, within = column - channel * inner;
+    int channel = quotient(column, place.tiles.by_inner), within = column - channel * inner;
     channel += unit.number * place.tiles.slots - place.first_channel(unit.strip);
 #pragma unroll
     for (int k = 0; k < W; ++k) {
@@ -156,7 +157,8 @@ __device__ __forceinline__ void store_sums(const Place<Spec>& place, int strip, 
   __shared__ F of_lanes[at_once][W * pitch];
   const RingTiles& tiles = place.tiles;
   const int thread = static_cast<int>(threadIdx.x), sharers = tiles.sharers;
-  const int group = thread / sharers, part = thread - group * sharers, groups = Block::threads / sharers;
+  const int group = quotient(thread, tiles.by_sharers), part = thread - group * sharers,
+            groups = quotient(Block::threads, tiles.by_sharers);
   const int width = place.width(), begin = strip * width, first = place.first_channel(strip);
   Sums<F, S>* const to = partial + place_of_sums(place, strip, first) + place.member;
 #pragma unroll
@@ -216,8 +218,8 @@ class PartsOfChannel {
   __device__ __forceinline__ PartsOfChannel(const Place<Spec>& place, const Sums<F, S>* partial, int number, int part)
       : number(number), channel(place.channel(number)), part_(part) {
     if (channel < 0) return;
-    left_ = channel * place.tiles.inner / place.width();
-    right_ = ((channel + 1) * place.tiles.inner - 1) / place.width();
+    left_ = quotient(channel * place.tiles.inner, place.tiles.by_width);
+    right_ = quotient((channel + 1) * place.tiles.inner - 1, place.tiles.by_width);
     from_ = partial + place_of_sums(place, left_, channel);
   }
 
@@ -242,7 +244,7 @@ class PartsOfChannel {
     }
 #pragma unroll 1
     for (int j = part_; j < (right_ - left_ + 1) * members; j += sharers) {
-      const int beyond = j / members;
+      const int beyond = quotient(j, place.tiles.by_members);
       Sums<F, S> value;
       value.load(partial + place_of_sums(place, left_ + beyond, channel) + (j - beyond * members));
 #pragma unroll
@@ -260,8 +262,10 @@ class PartsOfChannel {
 template <class Block, class F, int S, class Spec, class Use>
 __device__ __forceinline__ void finish_channels(const Place<Spec>& place, GridBarrier barrier,
                                                 const Sums<F, S>* partial, Use&& use) {
-  const int thread = static_cast<int>(threadIdx.x), sharers = place.tiles.sharers;
-  const int group = thread / sharers, part = thread - group * sharers, groups = Block::threads / sharers;
+  const RingTiles& tiles = place.tiles;
+  const int thread = static_cast<int>(threadIdx.x), sharers = tiles.sharers;
+  const int group = quotient(thread, tiles.by_sharers), part = thread - group * sharers,
+            groups = quotient(Block::threads, tiles.by_sharers);
   PartsOfChannel<F, S> parts(place, partial, group, part);
   barrier.meet();
 #pragma unroll 1
@@ -294,8 +298,14 @@ class Ring {
   // copy(ring, neuron) copies the rows of a tile; the first tiles begin to come.
   template <class Copy>
   __device__ __forceinline__ void fill(Copy&& copy) {
+    const int tiles = place_.tiles.units * place_.tiles.each;
 #pragma unroll 1
-    for (int i = 0; i < Block::slots; ++i) go_down(copy);
+    for (int i = 0; i < Block::slots; ++i)
+      if (i < tiles)
+        go_down(copy);
+      else
+        end_of_copies();
+    slot_ = 0;
   }
 
   // Down the tiles, when the thread is done with one: another takes its place, if there is any; else it stays.

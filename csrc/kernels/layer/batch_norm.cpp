@@ -4,6 +4,7 @@
 #include <spikeforge/jit/recorder.h>
 #include <spikeforge/jit/spec_table.h>
 #include <spikeforge/kernels/layer/batch_norm.h>
+#include <spikeforge/kernels/layer/divisor.h>
 #include <spikeforge/kernels/multistep/arguments.h>
 #include <spikeforge/kernels/multistep/schedule.h>
 #include <spikeforge/kernels/multistep/spec.h>
@@ -124,7 +125,9 @@ RingTiles ring_tiles_of(const ParamView& shift, std::int64_t rows, int width, st
   const std::int64_t units = divided(strips, std::max<std::int64_t>(blocks / members, 1)), neurons = across * width;
   const std::int64_t slots = shift.inner == 1 ? neurons : std::min(touched(neurons, shift.inner), shift.count);
   const auto of = [](std::int64_t number) { return static_cast<int>(number); };
-  const auto sharers = static_cast<std::uint64_t>(std::clamp<std::int64_t>(threads / slots, 1, 32));
+  const std::int64_t strips_apart = divided(strips, units);
+  const auto sharers = static_cast<std::int64_t>(
+      std::bit_floor(static_cast<std::uint64_t>(std::clamp<std::int64_t>(threads / slots, 1, 32))));
   return {.rows = of(rows),
           .period = of(period),
           .inner = of(shift.inner),
@@ -133,11 +136,19 @@ RingTiles ring_tiles_of(const ParamView& shift, std::int64_t rows, int width, st
           .down = of(down),
           .strips = of(strips),
           .members = of(members),
-          .strips_apart = of(divided(strips, units)),
+          .strips_apart = of(strips_apart),
           .each = of(divided(tiles, members)),
           .units = of(units),
           .slots = of(slots),
-          .sharers = of(static_cast<std::int64_t>(std::bit_floor(sharers))),
+          .sharers = of(sharers),
+          .by_inner = divisor_of(shift.inner),
+          .by_across = divisor_of(across),
+          .by_members = divisor_of(members),
+          .by_strips_apart = divisor_of(strips_apart),
+          .by_slots = divisor_of(slots),
+          .by_sharers = divisor_of(sharers),
+          .by_width = divisor_of(neurons),
+          .by_rows = divisor_of(members * down),
           .unused = 0};
 }
 

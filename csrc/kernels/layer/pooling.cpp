@@ -1,4 +1,5 @@
 #include <spikeforge/jit/spec_table.h>
+#include <spikeforge/kernels/layer/divisor.h>
 #include <spikeforge/kernels/layer/pooling.h>
 #include <spikeforge/kernels/type_name.h>
 
@@ -102,13 +103,6 @@ PoolSpec spec_of(const PoolLaunch& call) {
   // What results below each other share, only the forward pass reads often.
   if (is_forward) spec.strip = std::clamp(most_kept / (of_a_result * spec.lanes * spec.columns * 2), 1, 4);
   return spec;
-}
-
-Divisor divisor_of(std::int64_t n) {
-  const auto divisor = static_cast<unsigned>(n);
-  const auto shift = static_cast<unsigned>(std::bit_width(divisor - 1));
-  const std::uint64_t factor = ((std::uint64_t{1} << 32) * ((std::uint64_t{1} << shift) - divisor)) / divisor + 1;
-  return {divisor, static_cast<unsigned>(factor), shift};
 }
 
 std::int64_t in_parts(std::int64_t n, std::int64_t part) { return (n + part - 1) / part; }
