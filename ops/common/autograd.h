@@ -58,7 +58,7 @@ inline c10::DispatchKeySet keys_of(const BackwardCall& call) {
 template <class Call>
 c10::DispatchKey next_key(const Call& call) {
   if (at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value()) return c10::DispatchKey::Undefined;
-  return ops::next_key(keys_of(call));
+  return next_key_of(keys_of(call));
 }
 
 // What the dispatcher would call below autograd. Where nobody looks at calls on the way, these are the device's

@@ -283,7 +283,7 @@ SequenceView view_sequence(const at::Tensor& sequence, const PlainLayout& layout
                    copies);
 }
 
-at::Tensor readable_beside(const at::Tensor& x, const at::Tensor& sequence) {
+at::Tensor in_order_of(const at::Tensor& x, const at::Tensor& sequence) {
   Copies copies;
   view_sequence(sequence, layout_of<std::int64_t>(x), copies);
   return copies.empty() ? sequence : copies.back();

@@ -69,10 +69,10 @@ const void* data_of_checkpoints(const at::Tensor& checkpoints, const PlainLayout
 
 // A [T, *shape] tensor; in place also where it is expanded from one element a row.
 SequenceView view_sequence(const at::Tensor& sequence, const PlainLayout& layout, Copies& copies);
-// `sequence` where it can be read so beside x, as [T, *shape] too, or the copy that is read.
-at::Tensor readable_beside(const at::Tensor& x, const at::Tensor& sequence);
-// As view_sequence, of a [*shape] tensor as a sequence of one step.
+// The same of a [*shape] tensor, as a sequence of one step.
 SequenceView view_step(const at::Tensor& step, const PlainLayout& layout, Copies& copies);
+// A [T, *shape] tensor itself where view_sequence reads it in place beside x, else a copy in the order of x.
+at::Tensor in_order_of(const at::Tensor& x, const at::Tensor& sequence);
 
 // A tensor parameter that broadcasts against `shape`; in place where its varying dimensions are neighbours in memory
 // order. One number that is in the host's memory is read, which waits for no device, and lets all neurons share it. A

@@ -5,9 +5,9 @@
 
 namespace spikeforge::ops {
 
-// The key whose kernel the dispatcher would call next with arguments of these keys, for an operator that autocast
-// passes by.
-inline c10::DispatchKey next_key(c10::DispatchKeySet of_arguments) {
+// The key whose kernel the dispatcher would call next with arguments of these keys. Of operators that have no kernel
+// for autocast, which most have none for.
+inline c10::DispatchKey next_key_of(c10::DispatchKeySet of_arguments) {
   const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
   const c10::DispatchKeySet asked = ((of_arguments | local.included_) - local.excluded_ - c10::autocast_dispatch_keyset)
                                         .remove(c10::DispatchKey::BackendSelect);

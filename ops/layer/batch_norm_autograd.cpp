@@ -114,10 +114,11 @@ struct BatchNormRule {
       found = backward_of_parts(layer, /*is_differentiated=*/true);
     } else {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
-      // Copied once for all passes, and where it goes on, for those of the layer that gave the residual too.
+      // On a GPU each pass of this layer would copy a gradient in another order, and those of the layer that gave the
+      // residual, to which it goes on: here it is copied once for all of them.
       for (at::Tensor& grad : of_outputs)
-        if (grad.defined() && next_key(arguments[0].key_set() | grad.key_set()) == c10::DispatchKey::CUDA)
-          grad = readable_beside(arguments[0], grad);
+        if (grad.defined() && next_key_of(arguments[0].key_set() | grad.key_set()) == c10::DispatchKey::CUDA)
+          grad = in_order_of(arguments[0], grad);
       found = is_wrapped(layer) ? backward_of_parts(layer, /*is_differentiated=*/false) : call_layer_backward(layer);
     }
 

@@ -390,7 +390,7 @@ bool calls_go_to_cuda(const LayerCall& call) {
     for (const at::Tensor& t : list) keys = keys | t.key_set();
   for (const at::Tensor& t : call.own())
     if (t.defined()) keys = keys | t.key_set();
-  return next_key(keys) == c10::DispatchKey::CUDA && call.inputs[0].is_cuda();
+  return next_key_of(keys) == c10::DispatchKey::CUDA && call.inputs[0].is_cuda();
 }
 
 LayerResults layer_forward_cuda(const LayerCall& layer, bool save) {

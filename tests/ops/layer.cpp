@@ -34,6 +34,11 @@ TEST_CASE("a layer is torch's batch norm, the neuron and the residual, one after
   CHECK(at::allclose(states[0], expected_states[0], 1e-10, 1e-10));
   CHECK(at::allclose(mean, x.mean({0, 1, 3})));
   CHECK(at::equal(var, std::get<1>(channel_statistics(x))));
+  const auto [alone, no_states, same_mean, same_var] =
+      batch_norm_run(smooth, {x}, {}, {tau}, {.weight = weight, .eps = .01}, ResidualConnection{r, "iand"},
+                     /*store_states=*/false, /*last_states=*/false);
+  CHECK(no_states.empty());
+  CHECK(at::equal(alone[0], outputs[0]));
   const auto found = torch::autograd::grad({outputs[0].square().sum()}, {x, r, weight});
   const auto wanted = torch::autograd::grad({joined.square().sum()}, {x, r, weight});
   for (std::size_t i = 0; i < found.size(); ++i) CHECK(at::allclose(found[i], wanted[i], 1e-9, 1e-9));

@@ -128,8 +128,9 @@ def test_the_program_of_the_page_prints_what_is_shown_there(capsys):
     names = {}
     exec(code("accelerate a network"), names)
     capsys.readouterr()
-    exec(code("accelerate layers"), names)
-    assert capsys.readouterr().out in PAGES["docs/accelerate.md"].split("```\n")
+    for block in ("accelerate layers", "accelerate without states"):
+        exec(code(block), names)
+        assert capsys.readouterr().out in PAGES["docs/accelerate.md"].split("```\n")
 
 
 def test_a_step_is_captured_as_the_page_says(device):
@@ -372,7 +373,7 @@ def test_states_may_be_left_as_they_were(recompute, device):
     twin = copy.deepcopy(net)
     layers(twin, x, recompute=recompute)
     done = layers(net, x, recompute=recompute, keep_states=False)
-    assert not done.keeps_states and str(done).endswith("neurons do not keep their states behind a sequence")
+    assert done.stateless == ("2", "5") and str(done).endswith("\nneurons that keep no states behind a sequence: 2")
     assert_alike(step(net, x), step(twin, x))
     for _ in range(2):  # no reset
         spikes = net(x)
@@ -391,11 +392,33 @@ def test_states_may_be_left_as_they_were(recompute, device):
     net[2].step_mode = "m"
     functional.reset_net(net)
     assert pickle.loads(pickle.dumps(net))(x).shape == spikes.shape
-    layers(net, x)
+    assert layers(net, x).stateless == ("2", "5")  # as before
+    assert layers(net, x, keep_states=True).stateless == ()
     net(x)
-    assert isinstance(net[2].v, torch.Tensor)  # as by default
-    with pytest.raises(TypeError, match="accelerate.layers: keep_states must be True or False, but is None"):
-        layers(net, x, keep_states=None)
+    assert isinstance(net[2].v, torch.Tensor)
+    with pytest.raises(TypeError, match="accelerate.layers: keep_states must be True, False or None, but is 0"):
+        layers(net, x, keep_states=0)
+
+
+class OwnSurrogate(surrogate.ATan):
+    def forward(self, x):
+        return super().forward(x)
+
+
+def test_states_are_left_too_where_a_node_falls_back_and_others_are_named():
+    net, x = small(node()), torch.rand(3, 2, 2, 8, 8) * 2
+    net[6].surrogate_function = OwnSurrogate()
+    assert layers(copy.deepcopy(net), x, keep_states=False).stateless == ()  # accelerate has not seen it
+    spikeforge.accelerate(net)
+    done = layers(net, x, keep_states=False)
+    assert done.stateless == ("2", "5") and done.keeping == ("6",)
+    assert str(done).splitlines()[-2:] == ["neurons that keep no states behind a sequence: 2", "  but 6 keeps its own: it was not replaced"]
+    net[5].surrogate_function = OwnSurrogate()
+    net(x)
+    assert net[2].v == net[5].v == 0.0 and isinstance(net[6].v, torch.Tensor)
+    for _ in range(2):  # no graph is left behind
+        functional.reset_net(net[6])
+        net(x).sum().backward()
 
 
 @pytest.mark.parametrize("recompute", [False, True])

@@ -81,6 +81,18 @@ def test_running_statistics_move_as_ever(momentum, device):
     assert all(map(torch.equal, *moved)) and moved[0][3] == 4
 
 
+def test_with_bits_and_for_a_neuron_without_states(device):
+    x, tau, weight, bias = arguments(LIF, (4, 8, 16, 8, 8), torch.float32, device)
+    (wanted,), *_ = ops.batch_norm_run(LIF, [x], [], tau, weight, bias, bits=1)
+    (found,), states, *_ = ops.batch_norm_run(LIF, [x], [], tau, weight, bias, bits=1, last_states=False)
+    product = torch.randn(5, 8, device=device, requires_grad=True)
+    gradients = [torch.autograd.grad(ops.linear(s, product).sum(), [product, x]) for s in (wanted, found)]
+    assert states == [] and torch.equal(found, wanted) and all(map(torch.equal, *gradients))
+    for last in (True, False):
+        (y,), states, *_ = ops.batch_norm_run("neuron relu_of(x) { return relu(x) }", [x], [], [], last_states=last)
+        assert states == [] and torch.autograd.grad(y.square().sum(), x)[0].any()
+
+
 def test_derivatives_and_transforms(device):
     smooth = "neuron smooth(x; v; tau) { h = v + (x - v) / tau; s = sigmoid(4 * (h - 1)); return s; v' = (1 - s) * h }"
     x, weight = (torch.randn(*shape, dtype=torch.float64, device=device).requires_grad_() for shape in ((3, 2, 2, 2), (2,)))
@@ -103,8 +115,21 @@ def test_derivatives_and_transforms(device):
 
 def test_sequences_of_states_are_no_last_ones():
     x, tau, _, _ = arguments(LIF, (2, 3, 4), torch.float32, "cpu")
+    running = torch.zeros(4), torch.ones(4), torch.tensor(0)
+    with pytest.raises(ValueError, match="batch_norm_run_tracked: store_states asks"):
+        ops.batch_norm_run_tracked(LIF, [x], [], tau, *running, store_states=True, last_states=False)
+    assert running[2] == 0
     with pytest.raises(ValueError, match="batch_norm_run: store_states asks for the states after every step, and last_states=False for none"):
         ops.batch_norm_run(LIF, [x], [], tau, store_states=True, last_states=False)
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(16), nn.ModuleList(nn.BatchNorm2d(16) for _ in range(4))])
+@pytest.mark.parametrize("pool", [None, nn.MaxPool2d(2)])
+def test_modules_give_the_same_with_states_and_without(norm, pool, device):
+    layer = snn.BatchNormNeuron(norm, snn.Neuron(TWO), pool=pool).to(device)
+    x = torch.randn(4, 3, 16, 8, 8, device=device)
+    alone, (spikes, state) = layer(x), layer(x, None)
+    assert torch.equal(alone, spikes) and set(state) == {"neuron.v", "neuron.a"} and alone.any()
 
 
 def test_modules_have_states_where_they_are_asked_for(device):

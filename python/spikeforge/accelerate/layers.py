@@ -15,6 +15,7 @@ from spikeforge.accelerate.watch import Watch, has_hooks, watched
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 Chain = tuple[nn.Module, "nn.Module | None", nn.Module]  # a normalisation, a pooling, if there is one, and a neuron
 LAYERS = "spikingjelly.activation_based.layer"
+NEURONS = "spikingjelly.activation_based.neuron"
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Layers:
         joined: triples of names, of a module in whose forward a residual is joined with a neuron's spikes, and of that
             neuron; and how: "add", "and", "iand".
         in_pieces: the names of convolutions that are computed in pieces, with what stands behind them.
-        keeps_states: whether neurons keep their states behind a sequence.
+        stateless: the names of neurons that keep no states behind a sequence.
+        keeping: the names of SpikingJelly's neurons that keep theirs all the same, since `accelerate` left them alone.
     """
 
     normalised: tuple[tuple[str, str], ...]
@@ -40,11 +42,14 @@ class Layers:
     joined: tuple[tuple[str, str, str], ...] = ()
     in_pieces: tuple[str, ...] = ()
     pooled_before: tuple[tuple[str, str], ...] = ()
-    keeps_states: bool = True
+    stateless: tuple[str, ...] = ()
+    keeping: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        states = [f"neurons that keep no states behind a sequence: {len(self.stateless)}"] if self.stateless else []
+        states += [f"  but {name} keeps its own: it was not replaced" for name in self.keeping]
         if not (self.normalised or self.joined or self.pooled):
-            return "no layer of SpikingJelly's in this network that its neurons could take along"
+            return "\n".join(["no layer of SpikingJelly's in this network that its neurons could take along", *states])
         lines = [f"batch normalisations that run in the pass of a neuron: {len(self.normalised)}"]
         lines += [f"  {norm}  in  {neuron}" for norm, neuron in self.normalised]
         if self.joined:
@@ -59,12 +64,10 @@ class Layers:
         if self.in_pieces:
             lines += [f"of them in pieces of the batch, with their neurons: {len(self.in_pieces)}"]
             lines += [f"  {name}" for name in self.in_pieces]
-        if not self.keeps_states:
-            lines += ["neurons do not keep their states behind a sequence"]
-        return "\n".join(lines)
+        return "\n".join(lines + states)
 
 
-def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 1, keep_states: bool = True) -> Layers:
+def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 1, keep_states: bool | None = None) -> Layers:
     """Has the batch normalisations before the neurons of SpikingJelly run in the neurons' passes, in place, and its max
     poolings by this library's operators. Call `accelerate(net)` first: those neurons are meant that it has replaced.
 
@@ -90,16 +93,18 @@ def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 
             such a convolution is made four times in a step in place of twice; results are the same within rounding.
         keep_states: False: in step mode "m" a call leaves the neurons' states as they were, so that every sequence begins
             where the first one did: as with `reset_net` between sequences, in less memory and time. States of each step
-            (`store_v_seq`), and those that functional forwards return, are there as ever.
+            (`store_v_seq`), and those that functional forwards return, are there as ever. True: they keep them, as
+            SpikingJelly's do, and as they do at first. None: as an earlier call said.
 
     Returns:
         The names of what was changed.
     """
     if not isinstance(net, nn.Module):
         raise TypeError(f"accelerate.layers: net must be a torch.nn.Module, but is {type(net).__name__}")
-    for name, value in (("recompute", recompute), ("keep_states", keep_states)):
-        if not isinstance(value, bool):
-            raise TypeError(f"accelerate.layers: {name} must be True or False, but is {value!r}")
+    if not isinstance(recompute, bool):
+        raise TypeError(f"accelerate.layers: recompute must be True or False, but is {recompute!r}")
+    if keep_states is not None and not isinstance(keep_states, bool):
+        raise TypeError(f"accelerate.layers: keep_states must be True, False or None, but is {keep_states!r}")
     if not isinstance(pieces, int) or isinstance(pieces, bool) or pieces < 1:
         raise ValueError(f"accelerate.layers: pieces must be a whole number from 1 on, but is {pieces!r}")
     if pieces > 1 and not recompute:
@@ -107,8 +112,11 @@ def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 
     _library.load()
     names = {module: name for name, module in net.named_modules()}
     found, recomputed, watch = _found(net, inputs, recompute)
-    for neuron in _neurons(net):
-        neuron.__dict__["_spikeforge_keeps_states"] = keep_states
+    if keep_states is not None:
+        for neuron in _neurons(net):
+            neuron.__dict__["_spikeforge_keeps_states"] = keep_states
+    stateless = tuple(names[neuron] for neuron in _neurons(net) if not neuron._keeps_states())
+    keeping = tuple(name for module, name in names.items() if stateless and _keeps_its_own(module))
     for norm, pool, neuron in found:
         replacing.replace(norm, HandingOn)
         before = (norm,) if pool is None else (norm, pool)
@@ -139,7 +147,8 @@ def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 
         tuple(joined),
         tuple(names[chain[0]] for chain in chains),
         tuple((names[pool], names[neuron]) for _, pool, neuron in found if pool is not None),
-        keep_states,
+        stateless,
+        keeping,
     )
 
 
@@ -232,6 +241,12 @@ def _found(
 def _neurons(net: nn.Module) -> list[nn.Module]:
     """Those of SpikingJelly that `accelerate` has replaced."""
     return [module for module in net.modules() if hasattr(type(module), "takes_norm")]
+
+
+def _keeps_its_own(module: nn.Module) -> bool:
+    """Whether it is a neuron of SpikingJelly with states that has not been replaced."""
+    is_theirs = replacing.ancestor(module, NEURONS) is not None and not isinstance(module, Replaced)
+    return is_theirs and bool(getattr(module, "_memories", None))
 
 
 def _is_known_norm(module: nn.Module) -> bool:

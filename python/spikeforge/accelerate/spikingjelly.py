@@ -339,14 +339,16 @@ class Node(Replaced):
         if handed_on(self, x_seq):
             return x_seq
         fused = None if args or kwargs else self._fused((x_seq,))
+        before, store, keeps = dict(self._memories), self._stores_states(), self._keeps_states()
         if fused is None:
-            return joined(super().multi_step_forward(normalised(self, x_seq), *args, **kwargs), residual)
-        store = self._stores_states()
-        keeps = store or self._keeps_states()
-        spikes, states = self._run(fused, x_seq, tuple(self._memories.values()), store, residual, keeps)
+            spikes = joined(super().multi_step_forward(normalised(self, x_seq), *args, **kwargs), residual)
+            if not keeps:
+                self._memories.update(before)
+            return spikes
+        spikes, states = self._run(fused, x_seq, tuple(before.values()), store, residual, last_states=store or keeps)
         if store:
             self._keep_sequences(states)
-            states = [state[-1].clone() for state in states]
+            states = [state[-1].clone() for state in states] if keeps else []
         self._take(states)
         return spikes
 
@@ -354,11 +356,9 @@ class Node(Replaced):
         return self.__dict__.get("_spikeforge_keeps_states", True)
 
     def _take(self, states):
-        """The states behind a sequence."""
-        if not self._keeps_states():
-            return
-        for name, state in zip(self._memories, states):
-            self._memories[name] = state
+        """The states behind a sequence, if they are kept."""
+        if self._keeps_states():
+            self._memories.update(zip(self._memories, states))
 
     def _from_rest(self, x, dtype):
         """Text and parameters of a node that begins a sequence, with all states where they start; else None."""
@@ -405,14 +405,14 @@ class Node(Replaced):
             self.__dict__["_spikeforge"] = kept
         return kept
 
-    def _run(self, program, x, states, store=False, residual=None, keeps=True):
-        """Spikes, joined with the residual, and states: the last ones, which without `keeps` may be missing, or with `store`
-        those of all steps."""
+    def _run(self, program, x, states, store=False, residual=None, last_states=True):
+        """Spikes, joined with the residual, and states: with `store` those of all steps, else the last ones, which may be
+        missing without `last_states`."""
         norm, pool = norm_of(self), pool_of(self)
         apart = norm is None or is_better_apart(x) and not is_recomputed(norm)
         # Of a pooling the residual has the maxima's sizes, and is joined by torch, unless they are those of x.
         if residual is not None and (apart or not fits(residual[1], x)):
-            spikes, states = self._run(program, x, states, store, keeps=keeps)
+            spikes, states = self._run(program, x, states, store, last_states=last_states)
             return joined(spikes, residual), states
         if apart and norm is not None:
             norm, x = None, normalised(self, x)
@@ -437,8 +437,8 @@ class Node(Replaced):
             run = torch.ops.spikeforge.run
             (spikes,), states = run(program.what, [x], states, parameters, store_states=store, bits=bits)
             return spikes, states
-        call, options = (self._text(program), [x], states, parameters), {"store_states": store, "bits": bits}
-        options["last_states"] = keeps
+        call = self._text(program), [x], states, parameters
+        options = {"store_states": store, "bits": bits, "last_states": last_states}
         (spikes,), states = normalised_run(call, norm, weight, *statistics, residual, **options)
         return spikes, states
 

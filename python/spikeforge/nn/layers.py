@@ -179,12 +179,12 @@ class BatchNormNeuron(Container):
 
     def _run_for_outputs(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         """Nobody asks for states: none are written."""
-        return self._run(inputs, state, store, last=False)
+        return self._run(inputs, state, store, last_states=False)
 
     def _run(
-        self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool, last: bool = True
+        self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool, last_states: bool = True
     ) -> tuple[Tensor, State]:
-        """The neuron's states by their own names: with `store` those of all steps, with `last` the last ones."""
+        """The neuron's states by their own names: with `store` those of all steps, else the last ones, if asked for."""
         samples.refuse(self, self._memory.samples, "statistics would be over what is behind the ends of sequences")
         modules = self._modules  # attributes of a module take several times as long
         neuron, norm, x = modules["neuron"], modules["norm"], inputs[0]
@@ -193,17 +193,17 @@ class BatchNormNeuron(Container):
             if self.residual is not None:
                 residual = self.residual, inputs[1]
                 if self._joins_any and not fits(inputs[1], x):
-                    spikes, after = self._normalised_run(norm, x, None, state, store, last)
+                    spikes, after = self._normalised_run(norm, x, None, state, store, last_states)
                     return joined(spikes, residual), after
             self._check(x, residual)
             if isinstance(norm, nn.ModuleList):
                 return self._each_step(x, residual, state, store)
-            return self._normalised_run(norm, x, residual, state, store, last)
+            return self._normalised_run(norm, x, residual, state, store, last_states)
         except ERRORS as error:
             raise explained(neuron, error, (x,), state)
 
     def _normalised_run(
-        self, norm: nn.Module, x: Tensor, residual: Residual, state: Mapping[str, Tensor], store: bool, last: bool
+        self, norm: nn.Module, x: Tensor, residual: Residual, state: Mapping[str, Tensor], store: bool, last_states: bool
     ) -> tuple[Tensor, State]:
         neuron, pool = self._modules["neuron"], self._pool()
         if self._is_better_apart(norm, x):
@@ -214,7 +214,7 @@ class BatchNormNeuron(Container):
         x, *statistics = what_is_normalised(norm, pool, weight, x)
 
         def layer(*call):
-            options = {"bits": self.bits, "store_states": store, "last_states": store or last}
+            options = {"bits": self.bits, "store_states": store, "last_states": last_states}
             return normalised_run(call, norm, weight, *statistics, residual, **options)
 
         outputs, after = self._text_cell().call(neuron, (x,), state, store, layer)
@@ -239,7 +239,7 @@ class BatchNormNeuron(Container):
         others = [None] * steps if residual is None else [(residual[0], row) for row in residual[1].split(1)]
         spikes, sequences, last = [], [], state
         for norm, row, other in zip(norms, rows, others):
-            fired, last = self._normalised_run(norm, row, other, last, False, True)
+            fired, last = self._normalised_run(norm, row, other, last, store=False, last_states=True)
             spikes.append(fired)
             sequences.append(last)
         if not store:
@@ -344,7 +344,7 @@ def normalised_run(
     x = call[1][0]
     mode, other = residual or ("add", None)
     bias = parameter(norm, "bias")
-    tracked = running_of(norm, x) if mean is None and is_eager(x) else None
+    tracked = running_of(norm, x) if mean is None and _is_called_alone(x) else None
     if tracked:
         options["momentum"] = norm.momentum
         return TRACKED(*call, *tracked, weight, bias, other, residual_mode=mode, eps=norm.eps, **options)
@@ -375,6 +375,11 @@ class _unmoved_by_errors:
 
 def is_eager(x: Tensor) -> bool:
     return (type(x) is Tensor or type(x) is nn.Parameter) and not is_compiling()
+
+
+def _is_called_alone(x: Tensor) -> bool:
+    """By no tracer or transform, which must see what changes a buffer."""
+    return is_eager(x) and not torch._C._are_functorch_transforms_active() and torch._C._get_tracing_state() is None
 
 
 def operator_for(x: Tensor) -> Any:
