@@ -1,3 +1,4 @@
+#include <spikeforge/autodiff/coefficients.h>
 #include <spikeforge/autodiff/vjp.h>
 #include <spikeforge/codegen/cell_printer.h>
 #include <spikeforge/codegen/internal/body.h>
@@ -10,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -100,31 +102,41 @@ std::string expression(const Node& node, const std::array<std::string, graph::mo
   }
 }
 
-// The statements of a graph, whose arguments are what `sources` say.
+// The statements of a graph, or of those nodes that `results` are made of. `sources` say what its arguments are, and
+// may say so of other nodes; empty: it is computed.
 class Body {
  public:
   Body(Lines& line, const Graph& graph, const std::vector<std::string>& sources, graph::MultiplyAdds multiply_adds = {})
+      : Body(line, graph, graph.results(), sources, std::move(multiply_adds)) {}
+
+  Body(Lines& line, const Graph& graph, std::span<const Id> results, const std::vector<std::string>& sources,
+       graph::MultiplyAdds multiply_adds)
       : graph_(graph), multiply_adds_(std::move(multiply_adds)) {
-    const std::vector<bool> needed = multiply_adds_.live_nodes(graph, graph.results());
+    const auto is_given = [&](Id id) { return id < sources.size() && !sources[id].empty(); };
+    std::vector<bool> needed(graph.size());
+    for (const Id result : results) needed[result] = true;
+    for (Id id = static_cast<Id>(graph.size()); id-- > 0;)
+      if (needed[id] && !is_given(id))
+        for (const Id source : multiply_adds_.sources(graph, id)) needed[source] = true;
     for (Id id = 0; id < graph.size(); ++id) {
       if (!needed[id] || is_literal(id)) continue;
       const bool is_boolean = graph.kind(id) == graph::Kind::boolean;
-      line("    const {} v{} = {};{}", is_boolean ? "auto" : "F", id,
-           graph.is(id, Op::argument) ? sources[id] : value(id), comment(id));
+      line("    const {} v{} = {};{}", is_boolean ? "auto" : "F", id, is_given(id) ? sources[id] : value(id),
+           comment(id));
     }
   }
 
   // A result as a name or a literal.
   std::string result(std::size_t i) const { return name(graph_.results()[i]); }
 
- private:
-  bool is_literal(Id id) const { return graph_.is(id, Op::constant) || graph_.is(id, Op::truth); }
-
   std::string name(Id id) const {
     if (graph_.is(id, Op::constant)) return literal(graph_[id].number);
     if (graph_.is(id, Op::truth)) return graph_[id].number != 0 ? "true" : "false";
     return fmt::format("v{}", id);
   }
+
+ private:
+  bool is_literal(Id id) const { return graph_.is(id, Op::constant) || graph_.is(id, Op::truth); }
 
   std::string negated(Id id) const {
     return graph_.is(id, Op::constant) ? literal(-graph_[id].number) : fmt::format("-{}", name(id));
@@ -171,6 +183,7 @@ class CellPrinter {
       : cell_(cell),
         stages_(stages),
         draws_(graph::draws(cell.graph())),
+        coefficients_(autodiff::coefficients(stages)),
         finish_reads_(live_nodes(stages.epilogue)),
         slots_(stages.factors) {
     std::size_t used = 0;
@@ -191,10 +204,15 @@ class CellPrinter {
          stages_.outputs, stages_.states, stages_.params);
     line("  static constexpr bool mixes_params = true;");
     if (draws_) line("  static constexpr bool draws = true;");
+    if (!draws_) line("  static constexpr int n_coefficients = {};", coefficients_.size());
     constructor();
     initial();
     step();
     vjp();
+    if (!draws_) {
+      coefficients();
+      vjp_of_coefficients();
+    }
     finish();
     members();
     line("}};");
@@ -235,10 +253,35 @@ class CellPrinter {
     line("");
     line("  SPIKEFORGE_FN void vjp(const F* x, const F* state, const F* grad_y, F* grad_state, F* grad_x,");
     line("                         F* grad_param{}) const {{", draws_argument());
-    std::vector<std::string> sources = of_a_step();
-    append(sources, list("grad_y", stages_.outputs));
-    append(sources, list("grad_state", stages_.states));
-    const Body body(line, stages_.backward, sources, graph::MultiplyAdds(stages_.backward));
+    store_gradients(Body(line, stages_.backward, of_a_step_back(), graph::MultiplyAdds(stages_.backward)));
+  }
+
+  void coefficients() {
+    line("");
+    line("  SPIKEFORGE_FN void coefficients(const F* x, const F* state, F* c) const {{");
+    const Graph& graph = stages_.backward;
+    const Body body(line, graph, coefficients_, of_a_step_back(), graph::MultiplyAdds(graph));
+    for (std::size_t i = 0; i < coefficients_.size(); ++i) {
+      const std::string name = body.name(coefficients_[i]);
+      line("    c[{}] = {};", i, is_boolean(coefficients_[i]) ? fmt::format("select({}, F(1), F(0))", name) : name);
+    }
+    line("  }}");
+  }
+
+  void vjp_of_coefficients() {
+    line("");
+    line("  SPIKEFORGE_FN void vjp(const F* c, const F* grad_y, F* grad_state, F* grad_x, F* grad_param) const {{");
+    std::vector<std::string> sources = of_a_step_back();
+    sources.resize(stages_.backward.size());
+    for (std::size_t i = 0; i < coefficients_.size(); ++i)
+      sources[coefficients_[i]] = fmt::format("c[{}]{}", i, is_boolean(coefficients_[i]) ? " != F(0)" : "");
+    store_gradients(
+        Body(line, stages_.backward, stages_.backward.results(), sources, graph::MultiplyAdds(stages_.backward)));
+  }
+
+  bool is_boolean(Id id) const { return stages_.backward.kind(id) == graph::Kind::boolean; }
+
+  void store_gradients(const Body& body) {
     for (std::size_t i = 0; i < stages_.inputs; ++i) line("    grad_x[{}] = {};", i, body.result(i));
     for (std::size_t s = 0; s < stages_.states; ++s)
       line("    grad_state[{}] = {};", s, body.result(stages_.inputs + s));
@@ -276,6 +319,13 @@ class CellPrinter {
     return sources;
   }
 
+  std::vector<std::string> of_a_step_back() const {
+    std::vector<std::string> sources = of_a_step();
+    append(sources, list("grad_y", stages_.outputs));
+    append(sources, list("grad_state", stages_.states));
+    return sources;
+  }
+
   static std::vector<std::string> list(std::string_view array, std::size_t count) {
     std::vector<std::string> items;
     for (std::size_t i = 0; i < count; ++i) items.push_back(fmt::format("{}[{}]", array, i));
@@ -295,6 +345,7 @@ class CellPrinter {
   const graph::Cell& cell_;
   const autodiff::Stages& stages_;
   const bool draws_;
+  const std::vector<Id> coefficients_;
   std::vector<bool> finish_reads_;  // for each argument of the epilogue
   std::vector<std::string> slots_;  // where the gradient by a factor is summed; empty: it is 0
   Lines line;                       // called as a function

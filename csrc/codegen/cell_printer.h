@@ -5,6 +5,10 @@
 //     initial       the numbers that states start at
 //     step, vjp     the graphs of these names; vjp adds the gradient of each factor to a slot of grad_param, of which
 //                   there are never more than parameters
+//     coefficients, vjp of coefficients
+//                   vjp in two: what inputs and states decide, n_coefficients numbers (a condition is 1 or 0), and the
+//                   rest, which reads these rather than inputs and states. The same operations, hence the same bits.
+//                   Not for cells that draw.
 //     finish        the epilogue
 //     draws         is there if the cell draws random numbers: constructor, step, vjp and finish then take Draws
 //                   (neuron/draws.h) behind the rest

@@ -80,7 +80,10 @@ void run(const F* p, const F* x, const F* state, const F* grad_y, const F* grad_
   for (int s = 0; s < S; ++s) *out++ = next[s];
   for (int k = 0; k < 2; ++k) {
     for (int s = 0; s < S; ++s) grad_state[s] = grad_next[s];
-    cell.vjp(x, state, grad_y, grad_state, out, grad_param);
+    F c[Cell<F>::n_coefficients + 1];
+    if (k == 1) cell.coefficients(x, state, c);
+    if (k == 0) cell.vjp(x, state, grad_y, grad_state, out, grad_param);
+    if (k == 1) cell.vjp(c, grad_y, grad_state, out, grad_param);  // in two parts, with the same bits
   }
   out += I;
   for (int s = 0; s < S; ++s) *out++ = grad_state[s];

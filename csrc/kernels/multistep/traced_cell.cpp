@@ -1,3 +1,4 @@
+#include <spikeforge/autodiff/coefficients.h>
 #include <spikeforge/base/environment.h>
 #include <spikeforge/codegen/cell_printer.h>
 #include <spikeforge/graph/errors.h>
@@ -151,7 +152,8 @@ TracedCell::TracedCell(std::string_view text)
       text(text),
       hash(hash128({text})),
       graph(graph::parse(text)),
-      stages(autodiff::stages_of(graph)) {
+      stages(autodiff::stages_of(graph)),
+      coefficients(static_cast<int>(autodiff::coefficients(stages).size())) {
   const graph::Signature& signature = graph.signature();
   name = signature.name;
   forward_op = "run(" + name + ")";

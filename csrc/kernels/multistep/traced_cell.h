@@ -42,6 +42,7 @@ class TracedCell : public Cell {
   const Hash128 hash;  // of the text
   const graph::Cell graph;
   const autodiff::Stages stages;
+  const int coefficients;  // of the derivative, where it is computed in two parts: autodiff/coefficients.h
 };
 
 // No room in a table of cells. Exported, as GraphError is.
