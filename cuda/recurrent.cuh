@@ -65,13 +65,14 @@ struct Recurrent {
   static constexpr int C = Spec::checkpoint;
 
   static constexpr recurrent::Geometry shape = Spec::geometry;
-  static constexpr int H = shape.padded, blocks = shape.blocks, tiles = shape.tiles, split = shape.split,
-                       delay = shape.delay;
-  static constexpr int own = shape.own(), threads = shape.threads(), ahead = shape.ahead;
+  static constexpr int H = shape.padded, blocks = shape.blocks, tiles = shape.tiles, row_neurons = shape.row,
+                       split = shape.split, delay = shape.delay;
+  static constexpr int own = shape.own(), threads = shape.threads(), block = shape.block(), ahead = shape.ahead;
   static constexpr int W = shape.lane_neurons(), G = shape.lane_samples();
   static constexpr int exchange_bytes = shape.exchange_bytes(), partial_bytes = shape.partial_bytes();
-  static constexpr int k_tiles = H / 16 / split;  // of a warp
+  static constexpr int m_tiles = row_neurons / 16, k_tiles = H / 16 / split;  // of a warp
   static_assert(own % 32 == 0 && H == blocks * own && H % (32 * split) == 0, "whole warps and pairs of tiles");
+  static_assert(m_tiles == 1 || m_tiles == 2, "");
   static_assert(sizeof(T) == shape.element && sizeof(F) == 4, "");
 
   static constexpr bool in_pieces = sizeof(T) == 4;
@@ -95,6 +96,13 @@ struct Recurrent {
         __cvta_shared_to_generic(static_cast<unsigned>(kept(static_cast<int>(shared_address(shared))))));
   }
 
+  // Of a block alone, what a step stores is stored while the tensor cores are at work on the next: nothing else takes
+  // long enough to hide it.
+  static constexpr bool deferred = alone && tiles == 1;
+
+  // Barriers 1 to own / 16 are of rows of warps.
+  static __device__ __forceinline__ void meet(int threads_that_meet) { named_barrier(15, threads_that_meet); }
+
   // ---- who does what ----
 
   // Which neurons of which samples a lane owns. Behind the last neuron and sample it computes what their owner does,
@@ -103,24 +111,29 @@ struct Recurrent {
     int lane, q, c, row, part, rank;  // row: of warps
     int neuron, width, batch;
     int first_tile, count;  // of tiles
+    int first[G];           // of a single tile: index of the lane's first neuron
 
     template <class Args>
     __device__ __forceinline__ explicit Lane(const Args& a) {
       lane = threadIdx.x % 32;
+      const int warp = threadIdx.x % threads / 32;
       q = lane / 4;
       c = lane % 4;
-      row = threadIdx.x / 32 / split;
-      part = threadIdx.x / 32 % split;
+      row = warp / split;
+      part = warp % split;
       rank = blocks > 1 ? rank_in_cluster() : 0;
-      neuron = first_of_row() + (split == 4 ? part / 2 * 16 + 2 * q : 4 * q);
+      neuron = kept(first_of_row() + (split == 4 ? part / 2 * 16 : 0) + W * q);
       width = static_cast<int>(a.width);
       batch = static_cast<int>(a.batch);
       const int all = (batch + 7) / 8, cluster = blockIdx.x / blocks, clusters = gridDim.x / blocks;
-      first_tile = static_cast<int>(static_cast<long long>(all) * cluster / clusters);
-      count = static_cast<int>(static_cast<long long>(all) * (cluster + 1) / clusters) - first_tile;
+      // The first clusters have one more than the last, which may have to wait for them.
+      first_tile = cluster * (all / clusters) + ::min(cluster, all % clusters);
+      count = all / clusters + (cluster < all % clusters ? 1 : 0);
+#pragma unroll
+      for (int g = 0; g < (tiles == 1 ? G : 0); ++g) first[g] = kept(find(0, g, 0));
     }
 
-    __device__ __forceinline__ int first_of_row() const { return rank * own + row * 32; }
+    __device__ __forceinline__ int first_of_row() const { return rank * own + row * row_neurons; }
     // Of the eight of a tile.
     __device__ __forceinline__ int sample(int g) const { return 2 * c + (split == 1 ? g : part % 2); }
     __device__ __forceinline__ bool has_sample(int n, int g) const { return (first_tile + n) * 8 + sample(g) < batch; }
@@ -128,6 +141,9 @@ struct Recurrent {
 
     // Among the N neurons of all samples.
     __device__ __forceinline__ int index(int n, int g, int j) const {
+      return tiles == 1 && Spec::vectors ? first[g] + j : find(n, g, j);
+    }
+    __device__ __forceinline__ int find(int n, int g, int j) const {
       const int b = ::min((first_tile + n) * 8 + sample(g), batch - 1);
       const int h = Spec::vectors ? ::min(neuron, width - W) + j : ::min(neuron + j, width - 1);
       return b * width + h;
@@ -243,7 +259,7 @@ struct Recurrent {
 
     __device__ __forceinline__ Ring() {}
     __device__ __forceinline__ explicit Ring(unsigned char*& at)
-        : memory(reinterpret_cast<Slot*>(at) + kept(threadIdx.x)) {
+        : memory(reinterpret_cast<Slot*>(at) + kept(threadIdx.x % threads)) {
       at += bytes;
     }
 
@@ -281,14 +297,15 @@ struct Recurrent {
   // carries, and what a warp reads, 16 bytes a lane, meets each bank once.
   static __device__ __forceinline__ int place(int sample, int neuron) {
     const int odd = sample % 2, tile = neuron / 16 % 2;
-    return neuron / 32 * 512 + (split < 4
-                                    ? odd * 256 + (sample / 2 ^ odd) * 64 + neuron % 32 * 2
-                                    : tile * 256 + odd * 128 + (sample / 2 ^ odd ^ 2 * tile) * 32 + neuron % 16 * 2);
+    return neuron / 32 * 512 + (W == 4 ? odd * 256 + (sample / 2 ^ odd) * 64 + neuron % 32 * 2
+                                       : tile * 256 + odd * 128 + (sample / 2 ^ odd ^ 2 * tile) * 32 + neuron % 16 * 2);
   }
   static constexpr int piece_bytes = 16 * H;
   // As bits: [neuron / 32][sample % 2][four words]. The samples of a word's bits, from four on, are those of a lane's
   // c.
-  static __device__ __forceinline__ int bits_place(int odd, int neuron) { return neuron / 32 * 32 + odd * 16; }
+  static __device__ __forceinline__ int bits_place(int odd, int neuron) {
+    return neuron / 32 * 32 + odd * 16 + (W == 2 ? neuron / 16 % 2 * 8 : 0);
+  }
 
   // Step t's messages lie in buffer t % buffers; those of steps before 0 are made by open().
   struct Exchange {
@@ -303,8 +320,7 @@ struct Recurrent {
       rest += exchange_bytes;
 #pragma unroll
       for (int g = 0; g < G; ++g)
-        told[g] = kept(as_bits ? bits_place(at.sample(g) % 2, at.first_of_row()) + (split == 4 ? at.part / 2 * 8 : 0)
-                               : place(at.sample(g), at.neuron));
+        told[g] = kept(as_bits ? bits_place(at.sample(g) % 2, at.neuron) : place(at.sample(g), at.neuron));
 #pragma unroll
       for (int i = 0; i < masks; ++i)
         are_there[i] =
@@ -395,8 +411,10 @@ struct Recurrent {
       for (int p = 0; p < sent; ++p) {
         const int to = offset(t, n) + p * piece_bytes + told[g];
         if constexpr (blocks == 1) {
+          Pack<unsigned, W / 2, true> pack;
 #pragma unroll
-          for (int j = 0; j < W / 2; ++j) reinterpret_cast<unsigned*>(memory + to)[j] = words[p][j];
+          for (int j = 0; j < W / 2; ++j) pack.lane[j] = words[p][j];
+          *reinterpret_cast<Pack<unsigned, W / 2, true>*>(memory + to) = pack;
         } else {
           // Each block begins with another, so that they do not all send to one.
 #pragma unroll
@@ -409,7 +427,7 @@ struct Recurrent {
     }
 
     __device__ __forceinline__ void end_of_step() const {
-      if (blocks == 1) __syncthreads();
+      if (blocks == 1) named_barrier(0, threads);
     }
     __device__ __forceinline__ void close() const {
       if (blocks == 1)
@@ -422,7 +440,7 @@ struct Recurrent {
   // ---- the product of a step ----
 
   struct Product {
-    unsigned weights[pieces][2][k_tiles][4];
+    unsigned weights[pieces][m_tiles][k_tiles][4];
     StateNumbers* partial;
     int from;  // in a message
     int turn;  // of a word of bits
@@ -432,18 +450,18 @@ struct Recurrent {
     __device__ __forceinline__ void load(const void* w, const Lane& at, unsigned char*& memory) {
       partial = reinterpret_cast<StateNumbers*>(memory) + kept(at.row * split * (split - 1) * 32 + at.lane);
       memory += partial_bytes;
-      from = kept(as_bits ? at.part * (k_tiles / 2) * 32 + at.q % 2 * 16 + (split == 4 ? at.c * 4 : at.c / 2 * 8)
+      from = kept(as_bits ? at.part * (k_tiles / 2) * 32 + at.q % 2 * 16 + (W == 2 ? at.c * 4 : at.c / 2 * 8)
                           : at.part * (k_tiles / 2) * 512 + place(at.q, 8 * at.c));
       // To bit 14 of a half, which is 2.
-      turn = kept(14 - (at.q / 2 + (split == 4 ? 0 : at.c % 2 * 8)));
+      turn = kept(14 - (at.q / 2 + (W == 2 ? 0 : at.c % 2 * 8)));
 #pragma unroll
-      for (int m = 0; m < 2; ++m)
+      for (int m = 0; m < m_tiles; ++m)
 #pragma unroll
         for (int k = 0; k < k_tiles; ++k)
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             const int tile = at.part * k_tiles + k;
-            const int mine = at.first_of_row() + (split == 4 ? 16 * m + 2 * at.q + e % 2 : 4 * at.q + 2 * m + e % 2);
+            const int mine = at.first_of_row() + (W == 2 ? 16 * m + 2 * at.q + e % 2 : 4 * at.q + 2 * m + e % 2);
             const int other = tile / 2 * 32 + 8 * at.c + 4 * (tile % 2) + 2 * (e / 2);
             unsigned words[pieces];
             split_pair<Half>(weight<transposed>(w, at, other, mine), weight<transposed>(w, at, other + 1, mine), words);
@@ -452,10 +470,12 @@ struct Recurrent {
           }
     }
 
-    // Sums over the neurons that a message tells of, for the lane's own.
-    __device__ __forceinline__ void operator()(const unsigned char* message, const Lane& at, int n,
-                                               Values& sums) const {
-      float sum[chains][2][4] = {};
+    // Sums over the neurons that a message tells of, for the lane's own. `meanwhile` is done while the tensor cores
+    // are at work.
+    template <class Meanwhile>
+    __device__ __forceinline__ void operator()(const unsigned char* message, const Lane& at, int n, Values& sums,
+                                               const Meanwhile& meanwhile) const {
+      float sum[chains][m_tiles][4] = {};
 #pragma unroll
       for (int k = 0; k < k_tiles; k += 2)
 #pragma unroll
@@ -466,19 +486,22 @@ struct Recurrent {
 #pragma unroll
             for (int r = 0; r < pieces && p + r < 3; ++r)
 #pragma unroll
-              for (int m = 0; m < 2; ++m)
-                multiply_add<Half>(sum[in_pieces ? p + r : o][m], weights[r][m][k + o], words.lane[2 * o],
-                                   words.lane[2 * o + 1]);
+              for (int m = 0; m < m_tiles; ++m)
+                multiply_add<Half>(sum[in_pieces ? p + r : (k + o) % chains][m], weights[r][m][k + o],
+                                   words.lane[2 * o], words.lane[2 * o + 1]);
         }
-        // The smallest first.
+      meanwhile();
+      // The smallest first.
 #pragma unroll
       for (int chain = chains - 1; chain > 0; --chain)
 #pragma unroll
-        for (int i = 0; i < 8; ++i) sum[chain - 1][i / 4][i % 4] += sum[chain][i / 4][i % 4];
+        for (int i = 0; i < 4 * m_tiles; ++i) sum[chain - 1][i / 4][i % 4] += sum[chain][i / 4][i % 4];
+      share(sum[0], at, n, sums);
       if (as_bits)
 #pragma unroll
-        for (int i = 0; i < 8; ++i) sum[0][i / 4][i % 4] *= .5f;
-      share(sum[0], at, n, sums);
+        for (int g = 0; g < G; ++g)
+#pragma unroll
+          for (int j = 0; j < W; ++j) sums[g][j] *= .5f;
     }
 
    private:
@@ -487,12 +510,12 @@ struct Recurrent {
       if constexpr (!as_bits) {
         return *reinterpret_cast<const Pack<unsigned, 4, true>*>(message + from + p * piece_bytes + k * 256);
       } else {
-        const auto bits = *reinterpret_cast<const Pack<unsigned, split == 4 ? 1 : 2, true>*>(message + from + k * 16);
+        const auto bits = *reinterpret_cast<const Pack<unsigned, W == 2 ? 1 : 2, true>*>(message + from + k * 16);
         Pack<unsigned, 4, true> words;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const unsigned word = bits.lane[split == 4 ? 0 : i % 2];
-          const int more = split == 4 ? 4 * i : i / 2 * 4;
+          const unsigned word = bits.lane[W == 2 ? 0 : i % 2];
+          const int more = W == 2 ? 4 * i : i / 2 * 4;
           words.lane[i] = __funnelshift_l(word, word, turn - more) & 0x40004000u;
         }
         return words;
@@ -500,7 +523,7 @@ struct Recurrent {
     }
 
     // Sums that do not wait for each other; of pieces, one for each order of magnitude.
-    static constexpr int chains = in_pieces ? 3 : 2;
+    static constexpr int chains = in_pieces ? 3 : 4 / m_tiles;
 
     template <bool transposed>
     static __device__ __forceinline__ float weight(const void* w, const Lane& at, int other, int mine) {
@@ -510,13 +533,13 @@ struct Recurrent {
     }
 
     // Of what a warp has found, what another owns, or it itself.
-    static __device__ __forceinline__ float found(const float (&sum)[2][4], int owner, int g, int j) {
-      if (split == 4) return sum[owner / 2][2 * j + owner % 2];
+    static __device__ __forceinline__ float found(const float (&sum)[m_tiles][4], int owner, int g, int j) {
+      if (W == 2) return sum[owner / 2][2 * j + (split == 1 ? g : owner % 2)];
       return sum[j / 2][2 * (j % 2) + (split == 1 ? g : owner)];
     }
 
     // Warps of a row add up what each of them has found for the others, in a fixed order.
-    __device__ __forceinline__ void share(const float (&sum)[2][4], const Lane& at, int n, Values& sums) const {
+    __device__ __forceinline__ void share(const float (&sum)[m_tiles][4], const Lane& at, int n, Values& sums) const {
       if constexpr (split == 1) {
 #pragma unroll
         for (int g = 0; g < G; ++g)
@@ -525,7 +548,7 @@ struct Recurrent {
         return;
       }
       constexpr int others = split - 1;
-      StateNumbers* const row = partial + n * (own / 32) * split * others * 32;
+      StateNumbers* const row = partial + n * (own / row_neurons) * split * others * 32;
 #pragma unroll
       for (int owner = 0; owner < split; ++owner) {
         StateNumbers values;

@@ -1,6 +1,7 @@
-// The backward pass of a recurrent layer on the GPU (recurrent.cuh): steps from the last to the first. Ahead of every
-// `history` of them, while what the last one sent is on its way, the states before each are recomputed from the
-// checkpoint at or before them.
+// The backward pass of a recurrent layer on the GPU (recurrent.cuh): steps from the last to the first. The states
+// before each are recomputed from the checkpoint at or before them, `history` steps at once: ahead of these, while what
+// the last one sent is on its way; or apart, by as many warps again, which compute what of a derivative is known before
+// gradients come too, and leave its coefficients to the warps that walk back.
 #pragma once
 
 #include <spikeforge/cuda/recurrent.cuh>
@@ -32,11 +33,14 @@ struct RecurrentBackward : Recurrent<Spec> {
       typename Base::States, typename Base::T, typename Base::Values;
   template <class E, int depth>
   using Ring = typename Base::template Ring<E, depth>;
-  using Base::ahead, Base::alone, Base::blocks, Base::C, Base::delay, Base::G, Base::I, Base::O, Base::P, Base::S,
-      Base::shape, Base::tiles, Base::W;
+  using Base::ahead, Base::alone, Base::block, Base::blocks, Base::C, Base::delay, Base::G, Base::I, Base::O, Base::P,
+      Base::S, Base::shape, Base::threads, Base::tiles, Base::W;
   using Base::drop_unheard, Base::load_initial, Base::pack_state, Base::restart;
 
-  static constexpr int L = shape.history, input_rows = shape.input_rows;
+  static constexpr int L = shape.history, input_rows = shape.input_rows, K = Cell::n_coefficients;
+  // As many warps again recompute a segment of L steps, while the others walk the one behind it.
+  static constexpr bool apart = shape.apart;
+  static_assert(K == shape.coefficients, "");
 
   // The next to come into the rings.
   struct RowsBack {
@@ -56,7 +60,8 @@ struct RecurrentBackward : Recurrent<Spec> {
   struct BackwardRings {
     Ring<T, input_rows> x[I];
     Ring<T, ahead> grad_y[O];
-    Ring<F, L> states[room(S)];  // before each step
+    Ring<F, L> states[room(S)];            // before each step; or, apart,
+    Ring<F, 2 * L> coefficients[room(K)];  // of each
     Ring<F, 2> checkpoints[room(S)];
     Ring<F, ahead> grad_states[room(S)];
 
@@ -67,9 +72,12 @@ struct RecurrentBackward : Recurrent<Spec> {
       for (int o = 0; o < O; ++o) grad_y[o] = Ring<T, ahead>(memory);
 #pragma unroll
       for (int s = 0; s < S; ++s) {
-        states[s] = Ring<F, L>(memory);
+        if (!apart) states[s] = Ring<F, L>(memory);
         checkpoints[s] = Ring<F, 2>(memory);
       }
+      if (apart)
+#pragma unroll
+        for (int i = 0; i < K; ++i) coefficients[i] = Ring<F, 2 * L>(memory);
       if (Spec::store_states)
 #pragma unroll
         for (int s = 0; s < S; ++s) grad_states[s] = Ring<F, ahead>(memory);
@@ -119,58 +127,155 @@ struct RecurrentBackward : Recurrent<Spec> {
     }
   };
 
-  // Of the states before steps t - t % L to t, of a tile.
+  // ---- states that are computed again ----
+
+  // Those before the first step of the checkpoint that step t is behind, of a tile.
+  static __device__ __forceinline__ void load_states(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
+                                                     const Lane& at, const BackwardRings& rings, int t, int n,
+                                                     States& state) {
+    if (t < C) return load_initial(a, cells, at, n, state);
+#pragma unroll
+    for (int s = 0; s < S; ++s)
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        const StateNumbers numbers = rings.checkpoints[s].slot(t / C, n, g);
+#pragma unroll
+        for (int j = 0; j < W; ++j) state[g][j][s] = numbers.lane[j];
+      }
+  }
+
+  using Inputs = Numbers[I][G];
+  static __device__ __forceinline__ void read_inputs(const BackwardRings& rings, int t, int n, Inputs& in) {
+#pragma unroll
+    for (int i = 0; i < I; ++i)
+#pragma unroll
+      for (int g = 0; g < G; ++g) in[i][g] = rings.x[i].slot(t, n, g);
+  }
+
+  static __device__ __forceinline__ void step(const Cells& cells, const F (&in)[I][G][W], States& state) {
+#pragma unroll
+    for (int g = 0; g < G; ++g)
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        F x[I], y[O];
+#pragma unroll
+        for (int i = 0; i < I; ++i) x[i] = in[i][g][j];
+        cells[j].step(x, state[g][j], y);
+      }
+  }
+
+  // The states before steps t - t % L to t, of a tile. Apart, whole segments: behind the last step of all they are made
+  // of whatever is there, and nobody reads them.
   static __device__ __forceinline__ void recompute(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
                                                    const Lane& at, const BackwardRings& rings, const Samples& samples,
                                                    int t, int n) {
-    const int kept_from = t / L * L;
     States state;
-    int u = t / C * C;
-    if (u == 0) {
-      load_initial(a, cells, at, n, state);
-    } else {
+    load_states(a, cells, at, rings, t, n, state);
+    const int kept_from = t / L * L;
+    run<false>(cells, rings, samples, t / C * C, kept_from, n, state);
+    run<true>(cells, rings, samples, kept_from, apart ? kept_from + L : t + 1, n, state);
+  }
+
+  template <bool keeps>
+  static __device__ __forceinline__ void run(const Cells& cells, const BackwardRings& rings, const Samples& samples,
+                                             int from, int to, int n, States& state) {
+    constexpr int together = apart && L % 2 == 0 ? 2 : 1;
+    Inputs next[together];
+    const auto read = [&](int t) {
 #pragma unroll
-      for (int s = 0; s < S; ++s)
-#pragma unroll
-        for (int g = 0; g < G; ++g) {
-          const StateNumbers numbers = rings.checkpoints[s].slot(u / C, n, g);
-#pragma unroll
-          for (int j = 0; j < W; ++j) state[g][j][s] = numbers.lane[j];
-        }
-    }
-    Numbers next[I][G];
-    const auto read_inputs = [&](int u) {
-#pragma unroll
-      for (int i = 0; i < I; ++i)
-#pragma unroll
-        for (int g = 0; g < G; ++g) next[i][g] = rings.x[i].slot(u, n, g);
+      for (int i = 0; i < together; ++i) read_inputs(rings, t + i, n, next[i]);
     };
-    read_inputs(u);
+    if (from < to) read(from);
 #pragma unroll 1
-    for (;; ++u) {
-      F in[I][G][W];
+    for (int t = from; t < to; t += together) {
+      F in[together][I][G][W];
 #pragma unroll
-      for (int i = 0; i < I; ++i)
+      for (int i = 0; i < together; ++i) unpack(next[i], in[i]);
+      if (t + together < to) read(t + together);  // ahead of what is written: the compiler moves no load across
 #pragma unroll
-        for (int g = 0; g < G; ++g) next[i][g].unpack(in[i][g]);
-      if (u < t) read_inputs(u + 1);  // ahead of what is written: the compiler moves no load across
-      restart(cells, samples, u, n, state);
-      if (u >= kept_from)
-#pragma unroll
-        for (int s = 0; s < S; ++s)
-#pragma unroll
-          for (int g = 0; g < G; ++g) rings.states[s].slot(u, n, g) = pack_state(state, g, s);
-      if (u == t) return;
-#pragma unroll
-      for (int g = 0; g < G; ++g)
-#pragma unroll
-        for (int j = 0; j < W; ++j) {
-          F x[I], y[O];
-#pragma unroll
-          for (int i = 0; i < I; ++i) x[i] = in[i][g][j];
-          cells[j].step(x, state[g][j], y);
-        }
+      for (int i = 0; i < together; ++i) {
+        restart(cells, samples, t + i, n, state);
+        if (keeps) keep(cells, rings, t + i, n, in[i], state);
+        step(cells, in[i], state);
+      }
     }
+  }
+
+  static __device__ __forceinline__ void unpack(const Inputs& packed, F (&in)[I][G][W]) {
+#pragma unroll
+    for (int i = 0; i < I; ++i)
+#pragma unroll
+      for (int g = 0; g < G; ++g) packed[i][g].unpack(in[i][g]);
+  }
+
+  // For the warps that walk back: the state before step t, or what its derivative is made of.
+  static __device__ __forceinline__ void keep(const Cells& cells, const BackwardRings& rings, int t, int n,
+                                              const F (&in)[I][G][W], const States& state) {
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+      if constexpr (apart) {
+        F coefficients[room(K)][W];
+        compute_coefficients(
+            cells, [&](int i, int j) { return in[i][g][j]; }, [&](int s, int j) { return state[g][j][s]; },
+            coefficients);
+#pragma unroll
+        for (int i = 0; i < K; ++i) rings.coefficients[i].slot(t, n, g).pack(coefficients[i]);
+      } else {
+#pragma unroll
+        for (int s = 0; s < S; ++s) rings.states[s].slot(t, n, g) = pack_state(state, g, s);
+      }
+    }
+  }
+
+  // Of neuron j of the lane, input(i, j) and state(s, j).
+  template <class Input, class State>
+  static __device__ __forceinline__ void compute_coefficients(const Cells& cells, const Input& input,
+                                                              const State& state_of, F (&coefficients)[room(K)][W]) {
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      F x[I], state[room(S)], c[room(K)];
+#pragma unroll
+      for (int i = 0; i < I; ++i) x[i] = input(i, j);
+#pragma unroll
+      for (int s = 0; s < S; ++s) state[s] = state_of(s, j);
+      cells[j].coefficients(x, state, c);
+#pragma unroll
+      for (int i = 0; i < K; ++i) coefficients[i][j] = c[i];
+    }
+  }
+
+  // ---- warps that recompute ----
+
+  // Both kinds of warps come here once a segment: it has been recomputed, and the one before has been walked.
+  static __device__ __forceinline__ void hand_over() { Base::meet(block); }
+
+  static __device__ __forceinline__ void recompute_all(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
+                                                       const Lane& at, const BackwardRings& rings, Samples& samples) {
+    const int last = samples.steps - 1;
+    load_chunk(a, at, rings, last / C, last);
+#pragma unroll 1
+    for (int t = last; t >= 0; t = t / L * L - 1) {
+      if (t == last || t % C == C - 1) {
+        load_chunk(a, at, rings, t / C - 1, last);
+        wait_for_copies<1>();
+      }
+      if (t == last || t % Samples::word == Samples::word - 1) samples.read_starts(a, at, t);
+#pragma unroll 1
+      for (int n = 0; n < at.count; ++n) recompute(a, cells, at, rings, samples, t, n);
+      hand_over();
+    }
+  }
+
+  // The inputs of the steps from one checkpoint to the next, and what the checkpoint holds.
+  static __device__ __forceinline__ void load_chunk(const RecurrentBackwardArgs<Cell>& a, const Lane& at,
+                                                    const BackwardRings& rings, int which, int last) {
+    if (which >= 0)
+#pragma unroll 1
+      for (int t = which * C; t < which * C + C && t <= last; ++t)
+#pragma unroll
+        for (int i = 0; i < I; ++i) rings.x[i].load(t, row_of<T>(a.x[i], t), at);
+    rings.load_checkpoint(a, at, which);
+    end_of_copies();
   }
 
   struct Gradients {
@@ -184,11 +289,25 @@ struct RecurrentBackward : Recurrent<Spec> {
     unsigned char* rest = Base::kept(memory);
     const Lane at(a);
     const Exchange exchange(rest, at);
-    Product product;
-    product.template load<true>(a.weights, at, rest);
+    unsigned char* const of_product = rest;
+    rest += Base::partial_bytes;
     const BackwardRings rings(rest);
     const Cells cells(a, at);
     Samples samples(a, at);
+    if (apart && static_cast<int>(threadIdx.x) >= threads) {
+      exchange.close();  // it is open
+      return recompute_all(a, cells, at, rings, samples);
+    }
+    walk(a, cells, at, exchange, of_product, rings, samples);
+  }
+
+  // ---- warps that walk back ----
+
+  static __device__ __forceinline__ void walk(const RecurrentBackwardArgs<Cell>& a, const Cells& cells, const Lane& at,
+                                              const Exchange& exchange, unsigned char* of_product,
+                                              const BackwardRings& rings, Samples& samples) {
+    Product product;
+    product.template load<true>(a.weights, at, of_product);
     Gradients grad = {};
     if (!Spec::store_states)
 #pragma unroll
@@ -198,57 +317,96 @@ struct RecurrentBackward : Recurrent<Spec> {
     // Rows come in the order in which they are used: at step t those of t - ahead, and of the inputs as many before as
     // a recomputation may need.
     RowsBack rows(a, last);
+    if (!apart)
 #pragma unroll 1
-    for (int t = last; t > last - (C - 1) - ahead; --t) rings.load_x(at, t, rows);
+      for (int t = last; t > last - (C - 1) - ahead; --t) rings.load_x(at, t, rows);
 #pragma unroll 1
     for (int t = last; t > last - ahead; --t) rings.load_grads(at, t, rows);
-    rings.load_checkpoint(a, at, last / C);
-    rings.load_checkpoint(a, at, last / C - 1);
+    if (!apart) {
+      rings.load_checkpoint(a, at, last / C);
+      rings.load_checkpoint(a, at, last / C - 1);
+    }
     end_of_copies();
     wait_for_copies<0>();
     exchange.open([](int, int, int) { return F(0); });
 
-    constexpr int on_their_way = ahead < C ? ahead - 1 : C - 1;
-    WalkedRows<T> grad_x[I];
-#pragma unroll
-    for (int i = 0; i < I; ++i) grad_x[i] = {a.grad_x[i], a.neurons, last, -1};
+    constexpr int on_their_way = ahead < C || apart ? ahead - 1 : C - 1;
+    Stored stored(a, last);
+    const auto load = [&](int t) {
+      if (!apart) rings.load_x(at, t - (C - 1) - ahead, rows);
+      rings.load_grads(at, t - ahead, rows);
+      if (!apart && t % C == 0) rings.load_checkpoint(a, at, t / C - 2);
+      end_of_copies();
+    };
 #pragma unroll 1
     for (int t = last; t >= 0; --t) {
       const int k = last - t;
       wait_for_copies<on_their_way>();
       if (k == 0 || t % Samples::word == Samples::word - 1) samples.read_starts(a, at, t);
-      if (k == 0 || t % L == L - 1)
+      if (k == 0 || t % L == L - 1) {
+        if constexpr (apart) {
+          hand_over();
+        } else {
 #pragma unroll 1
-        for (int n = 0; n < at.count; ++n) recompute(a, cells, at, rings, samples, t, n);
+          for (int n = 0; n < at.count; ++n) recompute(a, cells, at, rings, samples, t, n);
+        }
+      }
 #pragma unroll
       for (int n = 0; n < tiles; ++n) {
         if (n > 0 && n >= at.count) break;
         Step step;
-        read_step(at, rings, samples, t, n, step, grad.state[n]);
-        if (in_two) vjp<Part::known>(cells, at, samples, t, n, step, grad.state[n], grad.param);
+        read_step(cells, at, rings, samples, t, n, step, grad.state[n]);
         exchange.wait(k, n);
-        product(exchange.heard(k, n), at, n, step.sums);
+        product(exchange.heard(k, n), at, n, step.sums, [&] {
+          if (!Base::deferred) return;
+          stored.store(at, n);  // of the step behind; before there is one, what will be overwritten
+          load(t);
+        });
         drop_unheard(samples, n, step.sums);
-        vjp<in_two ? Part::sums : Part::both>(cells, at, samples, t, n, step, grad.state[n], grad.param);
+        vjp(cells, at, samples, t, n, step, grad.state[n], grad.param);
         cut(at, samples, t, n, grad);
-        tell_and_store(grad_x, at, samples, t, n, step, [&](int g, const Values& current) {
+        tell(at, samples, t, n, step, stored, [&](int g, const Values& current) {
           if (alone || t >= delay) exchange.put(at, k, n, g, current);
         });
+        if (!Base::deferred) stored.store(at, n);
       }
-      rings.load_x(at, t - (C - 1) - ahead, rows);
-      rings.load_grads(at, t - ahead, rows);
-      if (t % C == 0) rings.load_checkpoint(a, at, t / C - 2);
-#pragma unroll
-      for (int i = 0; i < I; ++i) grad_x[i].next();
-      end_of_copies();
+      if (!Base::deferred) load(t);
+      if (!Base::deferred || k > 0) stored.next();
       exchange.end_of_step();
     }
+    if (Base::deferred && last >= 0) stored.store(at, 0);
     store_gradients(a, cells, at, grad);
 #pragma unroll
     for (int i = 0; i < I; ++i)
       if (Spec::wants_grad_x(i)) Base::template clear_behind<T>(a, at, samples, a.grad_x[i]);
-    exchange.close();
+    if (!alone) exchange.close();
   }
+
+  // What goes to memory, and the row that it goes to.
+  struct Stored {
+    WalkedRows<T> rows[I];
+    Numbers grad_x[I][G];
+
+    __device__ __forceinline__ Stored(const RecurrentBackwardArgs<Cell>& a, int last) {
+#pragma unroll
+      for (int i = 0; i < I; ++i) {
+        rows[i] = {a.grad_x[i], a.neurons, last, -1};
+#pragma unroll
+        for (int g = 0; g < G; ++g) grad_x[i][g] = {};
+      }
+    }
+    __device__ __forceinline__ void store(const Lane& at, int n) const {
+#pragma unroll
+      for (int g = 0; g < G; ++g)
+#pragma unroll
+        for (int i = 0; i < I; ++i)
+          if (Spec::wants_grad_x(i)) at.store(rows[i].row, n, g, grad_x[i][g]);
+    }
+    __device__ __forceinline__ void next() {
+#pragma unroll
+      for (int i = 0; i < I; ++i) rows[i].next();
+    }
+  };
 
   // Of the states after the last step.
   static __device__ __forceinline__ void add_last_grad_states(const RecurrentBackwardArgs<Cell>& a, const Lane& at,
@@ -272,18 +430,28 @@ struct RecurrentBackward : Recurrent<Spec> {
 
   // What a step back reads, and the gradients of its inputs.
   struct Step {
-    F x[I][G][W], state[room(S)][G][W], grad_y[O][G][W], grad_x[I][G][W];
+    F coefficients[G][room(K)][W], grad_y[O][G][W], grad_x[I][G][W];
     Values sums;
   };
 
-  static __device__ __forceinline__ void read_step(const Lane& at, const BackwardRings& rings, const Samples& samples,
-                                                   int t, int n, Step& step, States& grad_state) {
+  static __device__ __forceinline__ void read_step(const Cells& cells, const Lane& at, const BackwardRings& rings,
+                                                   const Samples& samples, int t, int n, Step& step,
+                                                   States& grad_state) {
 #pragma unroll
     for (int g = 0; g < G; ++g) {
+      if constexpr (apart) {
 #pragma unroll
-      for (int i = 0; i < I; ++i) rings.x[i].slot(t, n, g).unpack(step.x[i][g]);
+        for (int i = 0; i < K; ++i) rings.coefficients[i].slot(t, n, g).unpack(step.coefficients[g][i]);
+      } else {
+        F in[I][W], states[room(S)][W];
 #pragma unroll
-      for (int s = 0; s < S; ++s) rings.states[s].slot(t, n, g).unpack(step.state[s][g]);
+        for (int i = 0; i < I; ++i) rings.x[i].slot(t, n, g).unpack(in[i]);
+#pragma unroll
+        for (int s = 0; s < S; ++s) rings.states[s].slot(t, n, g).unpack(states[s]);
+        compute_coefficients(
+            cells, [&](int i, int j) { return in[i][j]; }, [&](int s, int j) { return states[s][j]; },
+            step.coefficients[g]);
+      }
 #pragma unroll
       for (int o = 0; o < O; ++o) {
         if (Spec::has_grad_y(o))
@@ -300,12 +468,7 @@ struct RecurrentBackward : Recurrent<Spec> {
     }
   }
 
-  // A vjp is linear in what comes in. In a cluster its part that does not come through the matrix is computed while the
-  // other part is on its way, and so is what both of them share.
-  static constexpr bool in_two = blocks > 1;
-  enum class Part { known, sums, both };
-
-  template <Part part>
+  // What of the derivative does not need the sums has been computed while these were on their way.
   static __device__ __forceinline__ void vjp(const Cells& cells, const Lane& at, const Samples& samples, int t, int n,
                                              Step& step, States& grad_state, F (&grad_param)[W][room(P)]) {
 #pragma unroll
@@ -313,28 +476,21 @@ struct RecurrentBackward : Recurrent<Spec> {
       const bool there = samples.has(t, n, g);
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        F x[I], state[room(S)], grad_out[O], grad[room(S)], grad_x[I], sum[room(P)];
+        F c[room(K)], grad_out[O], grad[room(S)], grad_x[I], sum[room(P)];
 #pragma unroll
-        for (int i = 0; i < I; ++i) x[i] = step.x[i][g][j];
+        for (int i = 0; i < K; ++i) c[i] = step.coefficients[g][i][j];
 #pragma unroll
-        for (int s = 0; s < S; ++s) {
-          state[s] = step.state[s][g][j];
-          grad[s] = part == Part::sums ? F(0) : grad_state[g][j][s];
-        }
+        for (int s = 0; s < S; ++s) grad[s] = grad_state[g][j][s];
 #pragma unroll
-        for (int o = 0; o < O; ++o) grad_out[o] = part == Part::sums ? F(0) : step.grad_y[o][g][j];
-        if (part != Part::known) grad_out[0] += step.sums[g][j];
+        for (int o = 0; o < O; ++o) grad_out[o] = step.grad_y[o][g][j];
+        grad_out[0] += step.sums[g][j];
 #pragma unroll
         for (int p = 0; p < P; ++p) sum[p] = grad_param[j][p];
-        cells[j].vjp(x, state, grad_out, grad, grad_x, sum);
+        cells[j].vjp(c, grad_out, grad, grad_x, sum);
 #pragma unroll
-        for (int i = 0; i < I; ++i)
-          step.grad_x[i][g][j] = part == Part::sums ? step.grad_x[i][g][j] + grad_x[i] : grad_x[i];
+        for (int i = 0; i < I; ++i) step.grad_x[i][g][j] = grad_x[i];
 #pragma unroll
-        for (int s = 0; s < S; ++s) {
-          const F before = part == Part::sums ? grad_state[g][j][s] + grad[s] : grad[s];
-          grad_state[g][j][s] = select(there, before, grad_state[g][j][s]);
-        }
+        for (int s = 0; s < S; ++s) grad_state[g][j][s] = select(there, grad[s], grad_state[g][j][s]);
 #pragma unroll
         for (int p = 0; p < P; ++p) grad_param[j][p] = select(there && at.has_sample(n, g), sum[p], grad_param[j][p]);
       }
@@ -361,25 +517,18 @@ struct RecurrentBackward : Recurrent<Spec> {
 
   // What goes to others is rounded as what is stored. Behind the end of a sample that is zeros.
   template <class Tell>
-  static __device__ __forceinline__ void tell_and_store(const WalkedRows<T> (&rows)[I], const Lane& at,
-                                                        const Samples& samples, int t, int n, Step& step,
-                                                        const Tell& tell) {
-    Numbers grad_x[I][G];
+  static __device__ __forceinline__ void tell(const Lane& at, const Samples& samples, int t, int n, Step& step,
+                                              Stored& stored, const Tell& tell) {
 #pragma unroll
     for (int g = 0; g < G; ++g) {
 #pragma unroll
       for (int i = 0; i < I; ++i) {
 #pragma unroll
         for (int j = 0; j < W; ++j) step.grad_x[i][g][j] = select(samples.has(t, n, g), step.grad_x[i][g][j], F(0));
-        grad_x[i][g].pack(step.grad_x[i][g]);
+        stored.grad_x[i][g].pack(step.grad_x[i][g]);
       }
       tell(g, step.grad_x[Spec::into]);
     }
-#pragma unroll
-    for (int g = 0; g < G; ++g)
-#pragma unroll
-      for (int i = 0; i < I; ++i)
-        if (Spec::wants_grad_x(i)) at.store(rows[i].row, n, g, grad_x[i][g]);
   }
 
   // use(n, g) for each sample that is the lane's.

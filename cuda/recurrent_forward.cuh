@@ -29,7 +29,8 @@ struct RecurrentForward : Recurrent<Spec> {
       typename Base::States, typename Base::T, typename Base::Values;
   template <class E, int depth>
   using Ring = typename Base::template Ring<E, depth>;
-  using Base::ahead, Base::alone, Base::C, Base::delay, Base::G, Base::I, Base::O, Base::S, Base::tiles, Base::W;
+  using Base::ahead, Base::alone, Base::C, Base::deferred, Base::delay, Base::G, Base::I, Base::O, Base::S, Base::tiles,
+      Base::W;
   using Base::drop_unheard, Base::load_initial, Base::pack_state, Base::restart;
 
   static __device__ __forceinline__ void forward(const RecurrentForwardArgs<Cell>& a) {
@@ -85,7 +86,11 @@ struct RecurrentForward : Recurrent<Spec> {
           for (int g = 0; g < G; ++g) x[i].slot(t, n, g).unpack(in[i][g]);
         exchange.wait(t, n);
         Values sums;
-        product(exchange.heard(t, n), at, n, sums);
+        product(exchange.heard(t, n), at, n, sums, [&] {
+          if (!deferred) return;
+          results.store(at, n);  // of the step before; at the first, what will be overwritten
+          load(t + ahead);
+        });
 #pragma unroll
         for (int g = 0; g < G; ++g) samples.close_ears(n, g, samples.starts_before(t, n, g));
         drop_unheard(samples, n, sums);
@@ -93,10 +98,11 @@ struct RecurrentForward : Recurrent<Spec> {
           if (alone || t + delay < steps) exchange.put(at, t, n, g, y);
         });
       }
-      load(t + ahead);
-      results.next();
+      if (!deferred) load(t + ahead);
+      if (!deferred || t > 0) results.next();
       exchange.end_of_step();
     }
+    if (deferred && steps > 0) results.store(at, 0);
     if (!Spec::store_states)
 #pragma unroll
       for (int n = 0; n < tiles; ++n)
@@ -109,29 +115,44 @@ struct RecurrentForward : Recurrent<Spec> {
     exchange.close();
   }
 
-  // A step's rows of them.
+  // What a step stores at every one, and the rows that it goes to.
   struct Results {
-    WalkedRows<T> current, y[O];
+    WalkedRows<T> current_row, y_rows[O];
+    Numbers current[G], y[O][G];
 
     __device__ __forceinline__ explicit Results(const RecurrentForwardArgs<Cell>& a)
-        : current(a.current, a.neurons, 0, 1) {
+        : current_row(a.current, a.neurons, 0, 1) {
 #pragma unroll
-      for (int o = 0; o < O; ++o) y[o] = {a.y[o], a.neurons, 0, 1};
+      for (int o = 0; o < O; ++o) y_rows[o] = {a.y[o], a.neurons, 0, 1};
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        current[g] = {};
+#pragma unroll
+        for (int o = 0; o < O; ++o) y[o][g] = {};
+      }
+    }
+    __device__ __forceinline__ void store(const Lane& at, int n) const {
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        if (Spec::save) at.store(current_row.row, n, g, current[g]);
+#pragma unroll
+        for (int o = 0; o < O; ++o) at.store(y_rows[o].row, n, g, y[o][g]);
+      }
     }
     __device__ __forceinline__ void next() {
-      current.next();
+      current_row.next();
 #pragma unroll
-      for (int o = 0; o < O; ++o) y[o].next();
+      for (int o = 0; o < O; ++o) y_rows[o].next();
     }
   };
 
   template <class Tell>
-  static __device__ __forceinline__ void step_and_store(const RecurrentForwardArgs<Cell>& a, const Results& results,
+  static __device__ __forceinline__ void step_and_store(const RecurrentForwardArgs<Cell>& a, Results& results,
                                                         const Cells& cells, const Lane& at, const Samples& samples,
                                                         int t, int n, F (&in)[I][G][W], const Values& sums,
                                                         States& state, const Tell& tell) {
     F out[O][G][W];
-    Numbers current[G];
+    auto& current = results.current;
 #pragma unroll
     for (int g = 0; g < G; ++g) {
 #pragma unroll
@@ -155,15 +176,10 @@ struct RecurrentForward : Recurrent<Spec> {
       tell(g, out[0]);
     }
 #pragma unroll
-    for (int g = 0; g < G; ++g) {
-      if (Spec::save) at.store(results.current.row, n, g, current[g]);
+    for (int o = 0; o < O; ++o)
 #pragma unroll
-      for (int o = 0; o < O; ++o) {
-        Numbers y;
-        y.pack(out[o][g]);
-        at.store(results.y[o].row, n, g, y);
-      }
-    }
+      for (int g = 0; g < G; ++g) results.y[o][g].pack(out[o][g]);
+    if (!deferred) results.store(at, n);
     if (Spec::store_states)
       store_states(a, at, n, state, times(t, a.neurons), [&](int g) { return samples.has(t, n, g); });
   }

@@ -114,7 +114,7 @@ int most_spilled(const Case& c, const jit::Device& device) {
   if (c.type == DType::f32) return c.width > 256 ? 320 : 64;
   if (c.width <= 128) return 0;
   const bool has_tiles = device.major == 9 && c.batch > 64;
-  return device.major == 12 ? 400 : has_tiles ? (c.width > 768 ? 380 : 200) : 160;
+  return device.major == 12 ? 520 : has_tiles ? (c.width > 768 ? 380 : 200) : c.width > 768 ? 240 : 160;
 }
 
 // Both passes of a layer. Nothing is said where there is no kernel.

@@ -4,7 +4,7 @@
 // A step's product I = s W is made of m16n8k16 tensor core instructions, with M = neurons, N = samples and K = the
 // neurons that spikes come from: W is operand A, and stays in registers for the whole sequence. Eight samples are a
 // tile, a recurrence of its own. A cluster of `blocks` blocks has `tiles` of them at most; each block owns padded /
-// blocks neurons, 32 of them a row of `split` warps that share the sum over K.
+// blocks neurons, `row` of them a row of `split` warps that share the sum over K.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -20,20 +20,24 @@ struct Geometry {
   int padded;   // neurons, with those that fill up the last block
   int blocks;   // of a cluster
   int tiles;    // of a cluster, at most
-  int split;    // warps that share a sum: 1, 2 or 4
+  int row;      // neurons of a row: 16 or 32
+  int split;    // warps that share a sum: 1, 2 or 4; of 16 neurons, 1 or 2
   int element;  // bytes of a number of the tensor's type
   int sent;     // 16-bit numbers that stand for a value on its way: 1, or 3 for a float32; 0: a spike is a bit
   int delay;    // steps after which what a step made is heard
   int inputs, outputs, states;
-  int ahead;             // rows on their way from memory
-  int checkpoint;        // backward: steps between saved states
-  int history;           // backward: steps whose states are recomputed at once
-  int input_rows;        // backward: that are kept, checkpoint + ahead or more
+  int ahead;         // rows on their way from memory
+  int checkpoint;    // backward: steps between saved states
+  int history;       // backward: steps that are recomputed at once
+  int coefficients;  // backward: numbers of a neuron's derivative at a step, which needs no inputs and states then
+  int input_rows;    // backward: of the ring that they come into, checkpoint + ahead or more; apart, two checkpoints
   bool state_gradients;  // backward: whether gradients of the sequences of states come in
+  bool apart;            // backward: whether as many warps again recompute, and leave coefficients to the others
 
   SPIKEFORGE_ON_BOTH constexpr int own() const { return padded / blocks; }
-  SPIKEFORGE_ON_BOTH constexpr int threads() const { return own() * split; }
-  SPIKEFORGE_ON_BOTH constexpr int lane_neurons() const { return split == 4 ? 2 : 4; }
+  SPIKEFORGE_ON_BOTH constexpr int threads() const { return own() / row * 32 * split; }
+  SPIKEFORGE_ON_BOTH constexpr int block() const { return (apart ? 2 : 1) * threads(); }
+  SPIKEFORGE_ON_BOTH constexpr int lane_neurons() const { return row == 16 || split == 4 ? 2 : 4; }
   SPIKEFORGE_ON_BOTH constexpr int lane_samples() const { return split == 1 ? 2 : 1; }
   SPIKEFORGE_ON_BOTH constexpr int lane_values() const { return lane_neurons() * lane_samples(); }
   SPIKEFORGE_ON_BOTH constexpr int values() const {
@@ -48,7 +52,7 @@ struct Geometry {
   }  // of a tile
   SPIKEFORGE_ON_BOTH constexpr int exchange_bytes() const { return 2 * delay * tiles * (message_bytes() + 8); }
   SPIKEFORGE_ON_BOTH constexpr int partial_bytes() const {
-    return tiles * split * (split - 1) * own() * lane_neurons() * 4;
+    return tiles * (split - 1) * threads() * lane_neurons() * 4;
   }
   SPIKEFORGE_ON_BOTH constexpr int forward_bytes() const {
     return exchange_bytes() + partial_bytes() + ahead * inputs * values() * element;
@@ -56,8 +60,9 @@ struct Geometry {
 
   SPIKEFORGE_ON_BOTH constexpr int backward_bytes() const {
     const int of_type = (input_rows * inputs + ahead * outputs) * values() * element;
-    const int of_states = (history + 2 + (state_gradients ? ahead : 0)) * states * values() * 4;
-    return exchange_bytes() + partial_bytes() + of_type + of_states;
+    const int recomputed = apart ? 2 * history * coefficients : history * states;
+    const int of_floats = (recomputed + (2 + (state_gradients ? ahead : 0)) * states) * values() * 4;
+    return exchange_bytes() + partial_bytes() + of_type + of_floats;
   }
 };
 

@@ -27,8 +27,7 @@ void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream
   const jit::LoadedKernel& kernel = tables.of(device).get(spec_of(launch, schedule.geometry), device);
   const RecurrentArguments arguments(launch);
   const recurrent::Geometry& shape = schedule.geometry;
-  const auto threads = static_cast<unsigned>(shape.threads()),
-             bytes = static_cast<unsigned>(shared_bytes(launch, shape));
+  const auto threads = static_cast<unsigned>(shape.block()), bytes = static_cast<unsigned>(shared_bytes(launch, shape));
   const int index = jit::Driver::get().device();
   kernel.allow_shared(static_cast<int>(bytes), index);  // a kernel always has the same
   if (shape.blocks == 1)

@@ -11,6 +11,7 @@
 #include <limits>
 #include <numeric>
 #include <span>
+#include <vector>
 
 namespace spikeforge::kernels {
 namespace {
@@ -27,8 +28,6 @@ bool is_forward(const RecurrentBackwardLaunch&) { return false; }
 
 // Whether the first output is 0 or 1, whatever the cell is given.
 bool fires(const Launch& launch) {
-  if (launch.cell->maker == Cell::Maker::predefined) return launch.form.spiking;
-  if (launch.cell->maker != Cell::Maker::traced) return false;
   const graph::Cell& cell = static_cast<const TracedCell&>(*launch.cell).graph;
   const graph::Op op = cell.graph()[cell.output(0)].op;
   return op == graph::Op::spike || op == graph::Op::spike_strict;
@@ -68,8 +67,8 @@ bool are_rows(const RecurrentBackwardLaunch& launch) {
 template <class AnyLaunch>
 bool is_served(const AnyLaunch& launch, const jit::Device& device) {
   const Recurrence& recurrence = launch.recurrence;
-  return device.major >= 8 && !launch.cell->is_integer && launch.type != DType::f64 && launch.steps > 0 &&
-         launch.steps < most_counted && launch.neurons > 0 && launch.neurons < most_counted &&
+  return device.major >= 8 && launch.cell->maker == Cell::Maker::traced && launch.type != DType::f64 &&
+         launch.steps > 0 && launch.steps < most_counted && launch.neurons > 0 && launch.neurons < most_counted &&
          recurrence.delay <= most_delay && are_rows(launch) &&
          std::ranges::all_of(launch.params,
                              [&](const ParamView& param) { return is_by_neuron(param, recurrence.width); });
@@ -79,36 +78,48 @@ bool is_served(const AnyLaunch& launch, const jit::Device& device) {
 constexpr int most_unrolled = 6000;
 
 struct Division {
-  int blocks, split;
+  int blocks, row, split;
   int most_halves, most_floats;  // neurons, of 16-bit types and of float32
 };
 
-// Microseconds a step, forward + backward, on an H200, LIF, T = 1000, in the order of B = 64 and 256. float16, H = 128,
-// one block 0.30 + 0.48, 0.30 + 0.49 (before constants were kept in registers and rows walked by pointers: 0.34 + 0.63,
-// with two warps a sum 0.39 + 0.60, with four 0.45 + 0.74); H = 256, clusters of 4 0.38 + 0.52, 0.50 + 0.69, one block
-// 0.72 + 1.19; H = 512, of 8 0.47 + 0.71, 1.08 + 1.92, with two tiles 0.53 + 0.70, 1.32 + 2.33, of 4 with two tiles
-// 0.71 + 0.91, 1.32 + 1.62; H = 1024, of 16 1.38 + 1.85, 3.47 + 5.38. float32, B = 64, H = 128, one block 0.55 + 1.07,
-// clusters of 4 0.35 + 0.72, of 16 0.71 + 2.42; H = 256, of 4 0.55 + 1.33; H = 512, of 16 0.71 + 2.40.
-constexpr std::array in_clusters = {Division{1, 1, 128, 64},   Division{4, 2, 256, 0}, Division{8, 2, 512, 0},
-                                    Division{4, 2, 512, 0},    Division{4, 4, 0, 256}, Division{8, 4, 768, 384},
-                                    Division{16, 4, 1024, 512}};
-constexpr std::array alone = {Division{1, 1, 256, 64}, Division{1, 2, 0, 160}};
+// The first of those that take equally long is taken. Microseconds a step, LIF, T = 1000, float16, on an H100, in the
+// order of B = 64 and 256.
+//
+// Forward: H = 128, one block 0.29, 0.29, with rows of 16 neurons 0.33, 0.33; H = 256, clusters of 4 0.37, 0.48, with
+// rows of 16 0.38, 0.53, of 2 0.54, 0.54; H = 512, of 8 0.47, 1.05, with rows of 16 0.54, 1.25, of 4 with two tiles
+// 1.24 at B = 256; H = 1024, of 16 1.33, 3.26. float32, B = 64, on an H200, H = 128, one block 0.55, clusters of 4
+// 0.35; H = 256, of 4 0.55; H = 512, of 16 0.71.
+constexpr std::array forward_in_clusters = {Division{1, 32, 1, 128, 64},   Division{4, 32, 2, 256, 0},
+                                            Division{8, 32, 2, 512, 0},    Division{4, 32, 2, 512, 0},
+                                            Division{4, 32, 4, 0, 256},    Division{8, 32, 4, 768, 384},
+                                            Division{16, 32, 4, 1024, 512}};
+
+// Backward: H = 128, one block 0.40, 0.41, with rows of 16 neurons 0.45, 0.45; H = 256, clusters of 4 with rows of 16
+// 0.39, 0.65, of 32 0.44, 0.64, of 2 0.57, 0.57; H = 512, of 8 with rows of 16 0.59, 1.51, of 32 0.63, 1.55, of 4 with
+// two tiles 1.53 at B = 256; H = 1024, of 16 1.72, 4.64. Without warps that recompute apart: H = 128 0.43, 0.44; H =
+// 256, of 4 0.51, 0.64; H = 512, of 8 0.69, 1.55.
+constexpr std::array backward_in_clusters = {Division{1, 32, 1, 128, 64},  Division{4, 16, 1, 256, 0},
+                                             Division{2, 32, 1, 256, 0},   Division{8, 16, 1, 512, 0},
+                                             Division{4, 32, 2, 512, 0},   Division{4, 32, 4, 0, 256},
+                                             Division{8, 32, 4, 768, 384}, Division{16, 32, 4, 1024, 512}};
+constexpr std::array alone = {Division{1, 32, 1, 256, 64}, Division{1, 32, 2, 0, 160}};
 
 bool has_clusters(const jit::Device& device) { return device.major == 9 || device.major == 10; }
 
-std::span<const Division> divisions_on(const jit::Device& device) {
-  if (has_clusters(device)) return in_clusters;
-  return alone;
+std::span<const Division> divisions_on(const jit::Device& device, bool forward) {
+  if (!has_clusters(device)) return alone;
+  if (forward) return forward_in_clusters;
+  return backward_in_clusters;
 }
 
 // Of a thread: weights, and what a step takes.
 int registers_of(const Geometry& shape) {
   const bool in_pieces = shape.element == 4;
-  return (in_pieces ? 3 : 1) * shape.padded / (2 * shape.split) + (in_pieces ? 60 : 90);
+  return (in_pieces ? 3 : 1) * shape.padded * shape.row / (64 * shape.split) + (in_pieces ? 60 : 90);
 }
 
 bool fits_registers(const Geometry& shape) {
-  return shape.threads() <= 512 && registers_of(shape) <= std::min(65536 / shape.threads(), 255);
+  return shape.block() <= 512 && registers_of(shape) <= std::min(65536 / shape.block(), 255);
 }
 
 int shared_bytes(const Geometry& shape, bool forward) {
@@ -121,9 +132,10 @@ bool fit_shared(Geometry& shape, bool forward, int most) {
   for (const int ahead : {8, 4, 2})
     for (const int history : {16, 8, 4, 2, 1}) {
       if (!forward && (ahead == 8 || history > shape.checkpoint)) continue;
+      if (shape.apart && 2 * history < shape.checkpoint) continue;  // too much would be recomputed twice
       shape.ahead = ahead;
       shape.history = forward ? 1 : history;
-      const int least = forward ? 0 : shape.checkpoint + ahead;
+      const int least = forward ? 0 : shape.apart ? 2 * shape.checkpoint : shape.checkpoint + ahead;
       for (const int rows : {static_cast<int>(std::bit_ceil(static_cast<unsigned>(least))), least}) {
         shape.input_rows = rows;
         if (shared_bytes(shape, forward) <= most) return true;
@@ -132,11 +144,54 @@ bool fit_shared(Geometry& shape, bool forward, int most) {
   return false;
 }
 
+struct Candidate {
+  Division division;
+  bool apart;
+};
+
+// Warps that recompute apart first: where they have room, nothing is faster.
+std::vector<Candidate> candidates_on(const jit::Device& device, bool forward) {
+  static const int forced_blocks = override_of("SPIKEFORGE_CLUSTER");
+  static const int forced_row = override_of("SPIKEFORGE_ROW");
+  static const int forced_split = override_of("SPIKEFORGE_SPLIT");
+  std::vector<Candidate> candidates;
+  for (const bool apart : {true, false})
+    for (const Division& division : divisions_on(device, forward)) {
+      if (apart && forward) continue;
+      if (forced_blocks != 0 && division.blocks != forced_blocks) continue;
+      if (forced_row != 0 && division.row != forced_row) continue;
+      if (forced_split != 0 && division.split != forced_split) continue;
+      candidates.push_back({division, apart});
+    }
+  return candidates;
+}
+
+// What a layer and a division say of it, of a single tile.
+template <class AnyLaunch>
+Geometry geometry_of(const AnyLaunch& launch, const Candidate& candidate, int padded) {
+  const Cell& cell = *launch.cell;
+  Geometry shape{};
+  shape.padded = padded;
+  shape.blocks = candidate.division.blocks;
+  shape.row = candidate.division.row;
+  shape.split = candidate.division.split;
+  shape.tiles = 1;
+  shape.element = static_cast<int>(size_of(launch.type));
+  shape.sent = numbers_sent(launch, shape.blocks);
+  shape.delay = static_cast<int>(launch.recurrence.delay);
+  shape.inputs = static_cast<int>(cell.inputs.size());
+  shape.outputs = static_cast<int>(cell.outputs.size());
+  shape.states = static_cast<int>(cell.states.size());
+  shape.checkpoint = static_cast<int>(launch.checkpoint_length);
+  shape.coefficients = is_forward(launch) ? 0 : static_cast<const TracedCell&>(cell).coefficients;
+  shape.state_gradients = has_state_gradients(launch);
+  shape.apart = candidate.apart;
+  return shape;
+}
+
 template <class AnyLaunch>
 std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device& device,
                                       const MostClusters& most_clusters) {
-  static const int forced_blocks = override_of("SPIKEFORGE_CLUSTER");
-  static const int forced_split = override_of("SPIKEFORGE_SPLIT");
   static const int forced_tiles = override_of("SPIKEFORGE_TILES");
   if (!is_served(launch, device)) return {};
   const bool forward = is_forward(launch);
@@ -146,36 +201,22 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
   const int cost = cell.forward_cost + (forward ? 0 : cell.forward_cost + cell.backward_cost);
   std::optional<RecurrentSchedule> best;
   std::int64_t best_time = 0;
-  for (const Division& division : divisions_on(device)) {
-    if (forced_blocks != 0 && division.blocks != forced_blocks) continue;
-    if (forced_split != 0 && division.split != forced_split) continue;
+  for (const Candidate& candidate : candidates_on(device, forward)) {
+    const Division& division = candidate.division;
     if (width > (launch.type == DType::f32 ? division.most_floats : division.most_halves)) continue;
     const std::int64_t unit = 32 * std::max(division.blocks, division.split);
     const std::int64_t padded = divided_up(width, unit) * unit;
     if (padded > 1024) continue;
-    Geometry shape{};
-    shape.padded = static_cast<int>(padded);
-    shape.blocks = division.blocks;
-    shape.split = division.split;
-    shape.tiles = 1;
-    shape.element = static_cast<int>(size_of(launch.type));
-    shape.sent = numbers_sent(launch, division.blocks);
-    shape.delay = static_cast<int>(launch.recurrence.delay);
-    shape.inputs = static_cast<int>(cell.inputs.size());
-    shape.outputs = static_cast<int>(cell.outputs.size());
-    shape.states = static_cast<int>(cell.states.size());
-    shape.checkpoint = static_cast<int>(launch.checkpoint_length);
-    shape.state_gradients = has_state_gradients(launch);
+    Geometry shape = geometry_of(launch, candidate, static_cast<int>(padded));
     if (!fits_registers(shape)) continue;
     const int most = most_shared_bytes(device);
     if (!fit_shared(shape, forward, most)) continue;
     // Blocks share a multiprocessor as far as their registers let them.
-    const int residents = std::max(65536 / (shape.threads() * std::min(registers_of(shape) + 40, 256)), 1);
+    const int residents = std::max(65536 / (shape.block() * std::min(registers_of(shape) + 40, 256)), 1);
     const auto room = [&](const Geometry& of) -> std::int64_t {
       if (of.blocks == 1) return std::numeric_limits<std::int32_t>::max();
       return most_clusters(of.blocks, std::max(shared_bytes(of, forward), most / residents - 1024));
     };
-    // Tiles of a cluster, up to as many as leave no cluster waiting for another.
     const auto fits = [&](int tiles) {
       Geometry larger = shape;
       larger.tiles = tiles;
@@ -188,11 +229,14 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
       fit_shared(larger, forward, most);
       const std::int64_t clusters = std::min(room(larger), all_tiles);
       if (clusters < 1) continue;
-      // A second tile costs half of what the first does, if it is computed while the first is on its way.
-      const std::int64_t time = divided_up(all_tiles, clusters * tiles) * (1 + tiles);
+      // A second tile costs half of what the first does, if it is computed while the first is on its way. Where not all
+      // clusters have room at once, as many as have follow each other, with as few tiles as that takes. Warps that
+      // recompute apart save a quarter.
+      const std::int64_t rounds = divided_up(all_tiles, clusters * tiles);
+      const std::int64_t time = (rounds + divided_up(all_tiles, clusters)) * (candidate.apart ? 3 : 4);
       if (best && time >= best_time) continue;
       best_time = time;
-      best = {.geometry = larger, .clusters = std::max(clusters, divided_up(all_tiles, tiles))};
+      best = {.geometry = larger, .clusters = std::min(clusters * rounds, all_tiles)};
       if (clusters * tiles >= all_tiles) break;
     }
   }

@@ -13,10 +13,25 @@ namespace spikeforge::kernels {
 namespace {
 
 // In the order of Geometry's members.
-std::array<int, 15> numbers_of(const recurrent::Geometry& g) {
-  return {g.padded, g.blocks,     g.tiles,   g.split,      g.element,
-          g.sent,   g.delay,      g.inputs,  g.outputs,    g.states,
-          g.ahead,  g.checkpoint, g.history, g.input_rows, g.state_gradients ? 1 : 0};
+std::array<int, 18> numbers_of(const recurrent::Geometry& g) {
+  return {g.padded,
+          g.blocks,
+          g.tiles,
+          g.row,
+          g.split,
+          g.element,
+          g.sent,
+          g.delay,
+          g.inputs,
+          g.outputs,
+          g.states,
+          g.ahead,
+          g.checkpoint,
+          g.history,
+          g.coefficients,
+          g.input_rows,
+          g.state_gradients ? 1 : 0,
+          g.apart ? 1 : 0};
 }
 
 // The loop over time is another, but a lane's neurons are made one by one as those of a multistep loop of width 1.
@@ -114,7 +129,7 @@ jit::KernelSource print_source(const RecurrentSpec& spec) {
   line("}};");
   line("}}  // namespace spikeforge");
   line("");
-  line("extern \"C\" __global__ void __launch_bounds__({}, 1) spikeforge_recurrent_{}(", spec.geometry.threads(),
+  line("extern \"C\" __global__ void __launch_bounds__({}, 1) spikeforge_recurrent_{}(", spec.geometry.block(),
        direction);
   line("    const __grid_constant__ {} args) {{", with_samples(args, spec.step.loop));
   line("  spikeforge::Recurrent{}<spikeforge::Spec>::{}(args);", name, direction);
