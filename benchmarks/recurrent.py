@@ -9,7 +9,10 @@ that are installed. "inference" is recurrent_run alone, without gradients; "loop
     python benchmarks/recurrent.py --device cuda --dtype float16 --steps 1000 --json FILE
 
 On a GPU torch's loop is also captured as a CUDA graph, and cuDNN's RNN (relu) and LSTM of the same size stand beside: these
-multiply x by a matrix as well."""
+multiply x by a matrix as well. With --kernels it is the layer's two kernels alone, without w's gradient, in microseconds a step, of LIF
+and of a neuron of two states with adaptation:
+
+    python benchmarks/recurrent.py --device cuda --dtype float16 --steps 1000 --kernels --json FILE"""
 
 import argparse
 import json
@@ -26,6 +29,9 @@ from torch import nn
 ops = torch.ops.spikeforge
 TAU = 2.0
 LIF = TRACED["traced lif"]
+ADAPTIVE = """neuron adaptive(x; v, a) {
+  h = v + (x - v) * 0.5; s = spike(h - 1 - 0.2 * a, sigmoid(4)); return s; v' = select(s, 0, h); a' = 0.9 * a + s
+}"""
 
 
 # --- contestants: each gives the spikes of x and w -------------------------------------------------------------------
@@ -193,6 +199,41 @@ def measure(options, batch, width):
     return {"T": options.steps, "B": batch, "H": width, "rate": rate, "ms": {k: v * 1e3 for k, v in best.items()}}
 
 
+def kernels(options, batch, width):
+    """Microseconds a step of the forward and the backward kernel, the least of all rounds."""
+    from torch.profiler import ProfilerActivity, profile
+
+    def microseconds(call):
+        with profile(activities=[ProfilerActivity.CUDA]) as found:
+            call()
+            torch.cuda.synchronize()
+        return sum(e.self_device_time_total for e in found.events() if e.name.startswith("spikeforge_")) / options.steps
+
+    torch.manual_seed(0)
+    like = dict(device=options.device, dtype=getattr(torch, options.dtype))
+    x = torch.randn(options.steps, batch, width, **like).requires_grad_()
+    w, upstream = torch.randn(width, width, **like) * 0.5 * width**-0.5, torch.randn(options.steps, batch, width, **like)
+    row = {"T": options.steps, "B": batch, "H": width}
+    for name, neuron in (("LIF", LIF), ("adaptive", ADAPTIVE)):
+        (s,), _ = ops.recurrent_run(neuron, [x], w, [], [])
+        calls = {
+            "forward": lambda neuron=neuron: ops.recurrent_run(neuron, [x], w, [], []),
+            "backward": lambda s=s: torch.autograd.grad(s, x, upstream, retain_graph=True),
+        }
+        for call in calls.values():
+            call()
+        row[name] = {which: min(microseconds(call) for _ in range(options.rounds)) for which, call in calls.items()}
+        row[name]["rate"] = s.float().mean().item()
+    return row
+
+
+def print_kernels(rows):
+    print(f"{'H':>5} {'B':>4}   microseconds a step, forward + backward")
+    for row in rows:
+        both = (f"{name} {row[name]['forward']:.3f} + {row[name]['backward']:.3f}" for name in ("LIF", "adaptive"))
+        print(f"{row['H']:>5} {row['B']:>4}   " + ", ".join(both))
+
+
 def print_table(rows, steps):
     names = list(rows[0]["ms"])
     print(f"{'H':>5} {'B':>4} {'fired':>6} " + " ".join(f"{name:>14}" for name in names) + f" {'ours / best':>12} {'us a step':>10}")
@@ -215,13 +256,16 @@ def main():
     parser.add_argument("--width", type=int, nargs="+")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="only this library")
+    parser.add_argument("--kernels", action="store_true", help="the layer's kernels alone, on a GPU")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     gpu = options.device == "cuda"
     batches, widths = options.batch or ([64, 256] if gpu else [32]), options.width or ([128, 256, 512, 1024] if gpu else [128, 512])
-    rows = [measure(options, batch, width) for width in widths for batch in batches]
+    if options.kernels and not gpu:
+        parser.error("--kernels needs --device cuda")
+    rows = [(kernels if options.kernels else measure)(options, batch, width) for width in widths for batch in batches]
     print(f"T = {options.steps}, {options.dtype}, " + (torch.cuda.get_device_name() if gpu else f"{torch.get_num_threads()} threads"))
-    print_table(rows, options.steps)
+    print_kernels(rows) if options.kernels else print_table(rows, options.steps)
     if options.json:
         named = dict(torch=torch.__version__, device=torch.cuda.get_device_name() if gpu else "cpu", dtype=options.dtype)
         options.json.write_text(json.dumps({**named, "rows": rows}, indent=1) + "\n")

@@ -92,7 +92,10 @@ std::string Driver::describe(Result result) const {
 }
 
 LoadedKernel::LoadedKernel(const Driver& driver, Driver::Kernel kernel, std::string name)
-    : driver_(&driver), kernel_(kernel), name_(std::move(name)) {}
+    : driver_(&driver),
+      kernel_(kernel),
+      name_(std::move(name)),
+      allowed_(std::make_unique<std::atomic<std::uint64_t>>(0)) {}
 
 void LoadedKernel::launch(std::array<unsigned, 3> grid, std::array<unsigned, 3> block, unsigned shared_bytes,
                           Driver::Stream stream, const void* args, std::size_t args_bytes) const {
@@ -146,7 +149,10 @@ int LoadedKernel::blocks_at_once(unsigned block, std::size_t shared_bytes) const
 }
 
 void LoadedKernel::allow_shared(int bytes, int device) const {
+  const std::uint64_t asked = (std::uint64_t{static_cast<unsigned>(device)} + 1) << 32 | static_cast<unsigned>(bytes);
+  if (allowed_->load(std::memory_order_relaxed) == asked) return;
   set_attribute(8, bytes, device, "the size of its shared memory");  // MAX_DYNAMIC_SHARED_SIZE_BYTES
+  allowed_->store(asked, std::memory_order_relaxed);
 }
 
 void LoadedKernel::allow_large_clusters(int device) const {

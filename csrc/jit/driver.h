@@ -1,6 +1,9 @@
 #pragma once
 #include <array>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -90,7 +93,8 @@ class LoadedKernel {
   int blocks_at_once(unsigned block, std::size_t shared_bytes = 0) const;
 
   // More dynamic shared memory than the 48 KB that every kernel may have; `device` is the CUDA runtime's index. Holds
-  // for every thread's launches there, until the next call: a later one that allows less takes it from all.
+  // for every thread's launches there, until the next call: a later one that allows less takes it from all. The driver
+  // is not asked what it was asked last.
   void allow_shared(int bytes, int device) const;
 
  private:
@@ -102,6 +106,7 @@ class LoadedKernel {
   const Driver* driver_;
   Driver::Kernel kernel_;
   std::string name_;
+  std::unique_ptr<std::atomic<std::uint64_t>> allowed_;  // to allow_shared: bytes, and above them the device and 1
 };
 
 // `entry` is the name of an extern "C" kernel in the image. Throws ImageRefused.

@@ -374,14 +374,11 @@ ByArgument layer_backward_cpu(const LayerBackward& layer) {
 // Whether it was launched.
 template <class One>
 bool launch_on(const at::Tensor& x, const One& one) {
-  const jit::Device& device = gpu_of(x);
-  if (!fits_one_launch(one, device)) return false;
   at::Tensor partial;
-  launch(one, device, stream_of(x), [&](std::size_t bytes) {
+  return launch(one, gpu_of(x), stream_of(x), [&](std::size_t bytes) {
     partial = at::empty(static_cast<std::int64_t>(bytes), x.options().dtype(at::kByte).memory_format(std::nullopt));
     return partial.mutable_data_ptr();
   });
-  return true;
 }
 
 bool calls_go_to_cuda(const LayerCall& call) {

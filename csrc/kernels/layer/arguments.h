@@ -93,8 +93,8 @@ struct RingTiles {
   int slots;         // channels of a strip, at most
   int sharers;       // threads that share a slot's sum, of one warp: a power of two
   // To divide by: some of these, a strip's neurons beside each other, and the rows that all members take at once.
-  Divisor by_inner, by_across, by_members, by_strips_apart, by_slots, by_sharers, by_width, by_rows;
-  int unused;  // whole words
+  Divisor by_inner{}, by_across{}, by_members{}, by_strips_apart{}, by_slots{}, by_sharers{}, by_width{}, by_rows{};
+  int unused = 0;  // whole words
 };
 
 // Of a normalisation by statistics of its own input, behind the loop's arguments. Numbers of channels are of the

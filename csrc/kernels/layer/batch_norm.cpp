@@ -49,6 +49,7 @@ struct Block {
 struct LayerSchedule {
   Schedule loop;
   Block block;
+  std::optional<RingTiles> ring;  // where the block has slots
 };
 
 // ---- how blocks share the neurons ----
@@ -140,16 +141,18 @@ RingTiles ring_tiles_of(const ParamView& shift, std::int64_t rows, int width, st
           .each = of(divided(tiles, members)),
           .units = of(units),
           .slots = of(slots),
-          .sharers = of(sharers),
-          .by_inner = divisor_of(shift.inner),
-          .by_across = divisor_of(across),
-          .by_members = divisor_of(members),
-          .by_strips_apart = divisor_of(strips_apart),
-          .by_slots = divisor_of(slots),
-          .by_sharers = divisor_of(sharers),
-          .by_width = divisor_of(neurons),
-          .by_rows = divisor_of(members * down),
-          .unused = 0};
+          .sharers = of(sharers)};
+}
+
+void set_divisors(RingTiles& tiles, int width) {
+  tiles.by_inner = divisor_of(tiles.inner);
+  tiles.by_across = divisor_of(tiles.across);
+  tiles.by_members = divisor_of(tiles.members);
+  tiles.by_strips_apart = divisor_of(tiles.strips_apart);
+  tiles.by_slots = divisor_of(tiles.slots);
+  tiles.by_sharers = divisor_of(tiles.sharers);
+  tiles.by_width = divisor_of(std::int64_t{tiles.across} * width);
+  tiles.by_rows = divisor_of(std::int64_t{tiles.members} * tiles.down);
 }
 
 unsigned blocks_of(const RingTiles& tiles) {
@@ -180,6 +183,7 @@ std::optional<RingTiles> ring_tiles_of(const Launch& run, const LayerSchedule& s
     if (std::int64_t{found.units} * found.slots > threads) continue;
     if (!best || cost_of(found, threads) < cost_of(*best, threads)) best = found;
   }
+  if (best) set_divisors(*best, width);
   return best;
 }
 
@@ -288,7 +292,8 @@ std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedul
                     .steps = static_cast<std::uint16_t>(steps),
                     .is_exact = run.steps == steps,
                     .keeps = keeps_gradient(layer)};
-  return ring_tiles_of(run, schedule, device.multiprocessors) ? std::optional(schedule) : std::nullopt;
+  schedule.ring = ring_tiles_of(run, schedule, device.multiprocessors);
+  return schedule.ring ? std::optional(schedule) : std::nullopt;
 }
 
 template <class AnyLaunch>
@@ -299,13 +304,13 @@ Schedule in_turns(const AnyLaunch& launch, const jit::Device& device) {
 }
 
 LayerSchedule schedule_of(const BatchNormForward& layer, const jit::Device& device) {
-  const LayerSchedule schedule{.loop = in_turns(layer.run, device), .block = {}};
+  const LayerSchedule schedule{.loop = in_turns(layer.run, device), .block = {}, .ring = {}};
   return with_ring(layer, schedule, device).value_or(schedule);
 }
 
 // One for both loops: a thread has the same neurons in both.
 LayerSchedule schedule_of(const BatchNormBackward& layer, const jit::Device& device) {
-  LayerSchedule schedule{.loop = in_turns(layer.sums, device), .block = {}};
+  LayerSchedule schedule{.loop = in_turns(layer.sums, device), .block = {}, .ring = {}};
   Schedule& loop = schedule.loop;
   const Schedule second = in_turns(layer.gradient, device);
   loop.width = std::min(loop.width, second.width);
@@ -541,33 +546,9 @@ void launch_tiles(const Layer& layer, const jit::LoadedKernel& kernel, const Til
   kernel.launch_together(blocks_of(tiles), block.threads, static_cast<unsigned>(shared), stream, arguments.data());
 }
 
-template <class Layer>
-void launch_layer(const Layer& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
-  const Launch& run = first_loop(layer);
-  const LayerSchedule schedule = schedule_of(layer, device);
-  const auto spec = spec_of(layer, schedule);
-  Kernels& kernels = run.cell->layer_kernels.get<Kernels>([] { return Kernels(); });
-  const jit::LoadedKernel& kernel = tables_for(spec, kernels).of(device).get(spec, device);
-  const unsigned threads = schedule.block.threads;
-  const std::int64_t multiprocessors = device.multiprocessors;
-  if (schedule.block.slots == 0) {
-    const int width = schedule.loop.width;
-    const std::int64_t blocks = kernel.blocks_at_once(threads) * multiprocessors;
-    const ChannelTiles tiles = tiles_of(run, width, unit_of(layer, width), blocks);
-    return launch_tiles(layer, kernel, tiles, schedule.block, 0, stream, allocate);
-  }
-  const std::size_t shared = ring_bytes(layer, schedule);
-  kernel.allow_shared(static_cast<int>(shared), jit::Driver::get().device());  // a kernel always has the same
-  launch_tiles(layer, kernel, *ring_tiles_of(run, schedule, multiprocessors), schedule.block, shared, stream, allocate);
-}
+bool fits(const BatchNormForward& layer, const LayerSchedule& schedule) { return fits(layer.run, schedule.loop); }
 
-}  // namespace
-
-bool fits_one_launch(const BatchNormForward& layer, const jit::Device& device) {
-  return fits(layer.run, schedule_of(layer, device).loop);
-}
-
-bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device) {
+bool fits(const BatchNormBackward& layer, const LayerSchedule& schedule) {
   constexpr std::size_t most_sums = 8;  // 5 KB of shared memory each
   const std::span<const ParamView> params = layer.sums.params;
   for (std::size_t j = 0; j < params.size(); ++j) {
@@ -575,7 +556,39 @@ bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device) 
         params[j].count == 1 || (params[j].count == params.back().count && params[j].inner == params.back().inner);
     if (layer.sums.grad_params[j] != nullptr && !is_channels) return false;
   }
-  return fits(layer.sums, schedule_of(layer, device).loop) && sums_of(layer) <= most_sums;
+  return fits(layer.sums, schedule.loop) && sums_of(layer) <= most_sums;
+}
+
+template <class Layer>
+bool launch_layer(const Layer& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
+  const Launch& run = first_loop(layer);
+  const LayerSchedule schedule = schedule_of(layer, device);
+  if (!fits(layer, schedule)) return false;
+  const auto spec = spec_of(layer, schedule);
+  Kernels& kernels = run.cell->layer_kernels.get<Kernels>([] { return Kernels(); });
+  const jit::LoadedKernel& kernel = tables_for(spec, kernels).of(device).get(spec, device);
+  const unsigned threads = schedule.block.threads;
+  if (schedule.ring) {
+    const std::size_t shared = ring_bytes(layer, schedule);
+    kernel.allow_shared(static_cast<int>(shared), jit::Driver::get().device());  // a kernel always has the same
+    launch_tiles(layer, kernel, *schedule.ring, schedule.block, shared, stream, allocate);
+  } else {
+    const int width = schedule.loop.width;
+    const std::int64_t blocks = kernel.blocks_at_once(threads) * std::int64_t{device.multiprocessors};
+    const ChannelTiles tiles = tiles_of(run, width, unit_of(layer, width), blocks);
+    launch_tiles(layer, kernel, tiles, schedule.block, 0, stream, allocate);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool fits_one_launch(const BatchNormForward& layer, const jit::Device& device) {
+  return fits(layer, schedule_of(layer, device));
+}
+
+bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device) {
+  return fits(layer, schedule_of(layer, device));
 }
 
 // Strips of a ring may be of any width: threads do not share bytes there.
@@ -588,11 +601,11 @@ Besides done_besides(const BatchNormForward& layer, const jit::Device& device) {
                          (!has_ring || bits * schedule.loop.width >= 8)};
 }
 
-void launch(const BatchNormForward& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
-  launch_layer(layer, device, stream, allocate);
+bool launch(const BatchNormForward& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
+  return launch_layer(layer, device, stream, allocate);
 }
-void launch(const BatchNormBackward& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
-  launch_layer(layer, device, stream, allocate);
+bool launch(const BatchNormBackward& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
+  return launch_layer(layer, device, stream, allocate);
 }
 
 void note(const BatchNormForward& layer) {

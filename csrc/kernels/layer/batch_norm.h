@@ -49,10 +49,10 @@ struct Besides {
 };
 Besides done_besides(const BatchNormForward& layer, const jit::Device& device);
 
-// Of a layer that fits. The device must be current; nothing is waited for.
+// False for a layer that does not fit: nothing is done. The device must be current; nothing is waited for.
 using kernels::Allocate;
-void launch(const BatchNormForward& layer, const jit::Device& device, void* stream, const Allocate& allocate);
-void launch(const BatchNormBackward& layer, const jit::Device& device, void* stream, const Allocate& allocate);
+bool launch(const BatchNormForward& layer, const jit::Device& device, void* stream, const Allocate& allocate);
+bool launch(const BatchNormBackward& layer, const jit::Device& device, void* stream, const Allocate& allocate);
 
 // Notes the kernel of one that fits, where a pack is recorded.
 void note(const BatchNormForward& layer);
