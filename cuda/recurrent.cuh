@@ -55,6 +55,27 @@ struct WalkedRows {
   __device__ __forceinline__ void next() { row += stride; }
 };
 
+// A store without a branch: around one the compiler moves nothing, and a step has little else to hide its latencies
+// behind.
+template <class Words>
+__device__ __forceinline__ void store_if(bool wanted, Words* to, const Words& value) {
+  static_assert(sizeof(Words) == 4 || sizeof(Words) == 8 || sizeof(Words) == 16, "");
+  const auto* const words = reinterpret_cast<const unsigned*>(&value);
+  const unsigned is_wanted = wanted ? 1 : 0;
+  if constexpr (sizeof(Words) == 4)
+    asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.global.b32 [%1], %2;}" ::"r"(is_wanted), "l"(to),
+                 "r"(words[0])
+                 : "memory");
+  else if constexpr (sizeof(Words) == 8)
+    asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.global.v2.b32 [%1], {%2, %3};}" ::"r"(is_wanted),
+                 "l"(to), "r"(words[0]), "r"(words[1])
+                 : "memory");
+  else
+    asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.global.v4.b32 [%1], {%2, %3, %4, %5};}" ::"r"(is_wanted),
+                 "l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+}
+
 template <class Spec>
 struct Recurrent {
   using Loop = Multistep<Spec>;
@@ -80,7 +101,6 @@ struct Recurrent {
   static constexpr bool as_bits = shape.sent == 0;       // what is multiplied with it: spikes as bits,
   static constexpr int sent = as_bits ? 1 : shape.sent;  // or pieces of a number
   static_assert(!as_bits || blocks > 1, "");
-  // A block may tell itself what no step hears, and need not ask; others of a cluster may have left by then.
   static constexpr bool alone = blocks == 1;
   using Half = typename Spec::Half;
 
@@ -119,8 +139,8 @@ struct Recurrent {
       const int warp = threadIdx.x % threads / 32;
       q = lane / 4;
       c = lane % 4;
-      row = warp / split;
-      part = warp % split;
+      row = kept(warp / split);
+      part = kept(warp % split);
       rank = blocks > 1 ? rank_in_cluster() : 0;
       neuron = kept(first_of_row() + (split == 4 ? part / 2 * 16 : 0) + W * q);
       width = static_cast<int>(a.width);
@@ -172,6 +192,16 @@ struct Recurrent {
         for (int j = 0; j < W; ++j)
           if (has_neuron(j)) row[index(n, g, j)] = from[j];
       }
+    }
+    // The same without a branch, as far as vectors are concerned. The backward pass was faster with branches.
+    template <class E>
+    __device__ __forceinline__ void store_unbranched(E* row, int n, int g, const Pack<E, W, true>& numbers,
+                                                     bool wanted = true) const {
+      if constexpr (Spec::vectors)
+        store_if(wanted && has_sample(n, g) && has_neuron(0), reinterpret_cast<Pack<E, W, true>*>(row + index(n, g, 0)),
+                 numbers);
+      else if (wanted)
+        store(row, n, g, numbers);
     }
   };
 
@@ -315,6 +345,7 @@ struct Recurrent {
     int told[G];  // where the lane's numbers lie in a message, or the warp's bits
     // Of pairs of numbers. What is behind the last neuron must not be infinite: its weights are 0.
     unsigned are_there[masks];
+    unsigned listener;  // memory of the block that the lane sends bits to
 
     __device__ __forceinline__ Exchange(unsigned char*& rest, const Lane& at) : memory(rest) {
       rest += exchange_bytes;
@@ -326,6 +357,7 @@ struct Recurrent {
         are_there[i] =
             kept(Spec::vectors ? (at.has_neuron(0) ? ~0u : 0u)
                                : (at.has_neuron(2 * i) ? 0xffffu : 0u) | (at.has_neuron(2 * i + 1) ? ~0xffffu : 0u));
+      if constexpr (as_bits) listener = kept(address_in_block(shared_address(memory), at.lane % blocks));
     }
 
     static __device__ __forceinline__ int which(int t) { return static_cast<unsigned>(t + buffers) % buffers; }
@@ -361,7 +393,7 @@ struct Recurrent {
         for (int t = 0; t < delay; ++t)
           for (int n = 0; n < tiles; ++n) barrier(t, n).expect(message);
       }
-      close();
+      meet();
     }
 
     // What step t hears.
@@ -372,9 +404,14 @@ struct Recurrent {
       if (blocks == 1) return;
       const unsigned times_used = static_cast<unsigned>(t + delay) / buffers;
       barrier(t - delay, n).wait((times_used & 1) ^ 1);
-      if (threadIdx.x == 0) barrier(t - delay, n).expect(message);  // of step t + delay
+    }
+    // The message of step t + delay, at any time once step t waits no longer: without it, no phase ends.
+    __device__ __forceinline__ void expect(int t, int n) const {
+      if (blocks > 1 && threadIdx.x == 0) barrier(t - delay, n).expect(message);
     }
 
+    // Of every step, also of the last ones, which no step hears: close() waits for these. A condition would be a branch
+    // on the way of each step to the next.
     __device__ __forceinline__ void put(const Lane& at, int t, int n, int g, const Values& values) const {
       if constexpr (as_bits)
         put_bits(at, t, n, g, values);
@@ -382,7 +419,7 @@ struct Recurrent {
         put_numbers(at, t, n, g, values);
     }
 
-    // Lane r tells block r what the warp has found.
+    // Lane r tells block r what the warp has found. Nothing but the send is conditional: addresses are made ahead.
     __device__ __forceinline__ void put_bits(const Lane& at, int t, int n, int g, const Values& values) const {
       unsigned words[W], fired[W];
 #pragma unroll
@@ -392,10 +429,8 @@ struct Recurrent {
         words[j / 2] = __byte_perm(fired[j], fired[j + 1], 0x5410);  // of lanes below 16
         words[(j + W) / 2] = __byte_perm(fired[j], fired[j + 1], 0x7632);
       }
-      if (at.lane >= blocks) return;
-      const int to = offset(t, n) + told[g];
-      const unsigned there = address_in_block(shared_address(memory), at.lane);
-      send(there + to, words, there + barrier_offset(t, n));
+      const unsigned to = listener + offset(t, n) + told[g], barrier = listener + barrier_offset(t, n);
+      if (at.lane < blocks) send(to, words, barrier);
     }
 
     __device__ __forceinline__ void put_numbers(const Lane& at, int t, int n, int g, const Values& values) const {
@@ -429,11 +464,17 @@ struct Recurrent {
     __device__ __forceinline__ void end_of_step() const {
       if (blocks == 1) named_barrier(0, threads);
     }
-    __device__ __forceinline__ void close() const {
+    // Of all threads, which have begun together.
+    __device__ __forceinline__ void meet() const {
       if (blocks == 1)
         __syncthreads();
       else
         cluster_barrier();
+    }
+    // Nobody leaves before all that is sent to it is here.
+    __device__ __forceinline__ void close(const Lane& at, int steps) const {
+      for (int t = ::max(steps - delay, 0); t < steps; ++t)
+        for (int n = 0; n < at.count; ++n) wait(t + delay, n);
     }
   };
 
@@ -441,14 +482,15 @@ struct Recurrent {
 
   struct Product {
     unsigned weights[pieces][m_tiles][k_tiles][4];
-    StateNumbers* partial;
-    int from;  // in a message
-    int turn;  // of a word of bits
+    StateNumbers *given, *taken;  // what a warp has found for others, and they for it
+    int from;                     // in a message
+    int turn;                     // of a word of bits
 
     // Of W^T, or of W for gradients: a lane reads eight neurons of a message at once, those of two tiles.
     template <bool transposed>
     __device__ __forceinline__ void load(const void* w, const Lane& at, unsigned char*& memory) {
-      partial = reinterpret_cast<StateNumbers*>(memory) + kept(at.row * split * (split - 1) * 32 + at.lane);
+      given = reinterpret_cast<StateNumbers*>(memory) + kept(at.row * split * others * 32 + at.lane);
+      taken = given + kept(at.part * others * 32);
       memory += partial_bytes;
       from = kept(as_bits ? at.part * (k_tiles / 2) * 32 + at.q % 2 * 16 + (W == 2 ? at.c * 4 : at.c / 2 * 8)
                           : at.part * (k_tiles / 2) * 512 + place(at.q, 8 * at.c));
@@ -497,12 +539,10 @@ struct Recurrent {
 #pragma unroll
         for (int i = 0; i < 4 * m_tiles; ++i) sum[chain - 1][i / 4][i % 4] += sum[chain][i / 4][i % 4];
       share(sum[0], at, n, sums);
-      if (as_bits)
-#pragma unroll
-        for (int g = 0; g < G; ++g)
-#pragma unroll
-          for (int j = 0; j < W; ++j) sums[g][j] *= .5f;
     }
+
+    // A bit has been multiplied as a 2.
+    static __device__ __forceinline__ F add(F sum, F to) { return as_bits ? fmaf(sum, .5f, to) : to + sum; }
 
    private:
     // Operand B of two tiles.
@@ -522,6 +562,8 @@ struct Recurrent {
       }
     }
 
+    static constexpr int others = split - 1;  // warps of a row
+
     // Sums that do not wait for each other; of pieces, one for each order of magnitude.
     static constexpr int chains = in_pieces ? 3 : 4 / m_tiles;
 
@@ -538,6 +580,11 @@ struct Recurrent {
       return sum[j / 2][2 * (j % 2) + (split == 1 ? g : owner)];
     }
 
+    // Of what others have found for the owner, the finder's comes at this place.
+    static __device__ __forceinline__ int place_among(int finder, int owner) {
+      return split == 2 ? 0 : (finder - owner - 1) & others;
+    }
+
     // Warps of a row add up what each of them has found for the others, in a fixed order.
     __device__ __forceinline__ void share(const float (&sum)[m_tiles][4], const Lane& at, int n, Values& sums) const {
       if constexpr (split == 1) {
@@ -547,8 +594,9 @@ struct Recurrent {
           for (int j = 0; j < W; ++j) sums[g][j] = found(sum, 0, g, j);
         return;
       }
-      constexpr int others = split - 1;
-      StateNumbers* const row = partial + n * (own / row_neurons) * split * others * 32;
+      const int tile = n * (own / row_neurons) * split * others * 32;
+#pragma unroll
+      for (int j = 0; j < W; ++j) sums[0][j] = found(sum, 0, 0, j);
 #pragma unroll
       for (int owner = 0; owner < split; ++owner) {
         StateNumbers values;
@@ -558,13 +606,13 @@ struct Recurrent {
 #pragma unroll
           for (int j = 0; j < W; ++j) sums[0][j] = values.lane[j];
         } else {
-          row[(owner * others + ((at.part - owner - 1) & others)) * 32] = values;
+          given[tile + (owner * others + place_among(at.part, owner)) * 32] = values;
         }
       }
       named_barrier(1 + at.row, 32 * split);
 #pragma unroll
       for (int i = 0; i < others; ++i) {
-        const StateNumbers values = row[(at.part * others + i) * 32];
+        const StateNumbers values = taken[tile + i * 32];
 #pragma unroll
         for (int j = 0; j < W; ++j) sums[0][j] += values.lane[j];
       }

@@ -33,8 +33,8 @@ struct RecurrentBackward : Recurrent<Spec> {
       typename Base::States, typename Base::T, typename Base::Values;
   template <class E, int depth>
   using Ring = typename Base::template Ring<E, depth>;
-  using Base::ahead, Base::alone, Base::block, Base::blocks, Base::C, Base::delay, Base::G, Base::I, Base::O, Base::P,
-      Base::S, Base::shape, Base::threads, Base::tiles, Base::W;
+  using Base::ahead, Base::block, Base::blocks, Base::C, Base::delay, Base::G, Base::I, Base::O, Base::P, Base::S,
+      Base::shape, Base::threads, Base::tiles, Base::W;
   using Base::drop_unheard, Base::load_initial, Base::pack_state, Base::restart;
 
   static constexpr int L = shape.history, input_rows = shape.input_rows, K = Cell::n_coefficients;
@@ -295,7 +295,7 @@ struct RecurrentBackward : Recurrent<Spec> {
     const Cells cells(a, at);
     Samples samples(a, at);
     if (apart && static_cast<int>(threadIdx.x) >= threads) {
-      exchange.close();  // it is open
+      exchange.meet();  // it is open
       return recompute_all(a, cells, at, rings, samples);
     }
     walk(a, cells, at, exchange, of_product, rings, samples);
@@ -365,9 +365,9 @@ struct RecurrentBackward : Recurrent<Spec> {
         drop_unheard(samples, n, step.sums);
         vjp(cells, at, samples, t, n, step, grad.state[n], grad.param);
         cut(at, samples, t, n, grad);
-        tell(at, samples, t, n, step, stored, [&](int g, const Values& current) {
-          if (alone || t >= delay) exchange.put(at, k, n, g, current);
-        });
+        tell(at, samples, t, n, step, stored,
+             [&](int g, const Values& current) { exchange.put(at, k, n, g, current); });
+        exchange.expect(k, n);
         if (!Base::deferred) stored.store(at, n);
       }
       if (!Base::deferred) load(t);
@@ -379,7 +379,7 @@ struct RecurrentBackward : Recurrent<Spec> {
 #pragma unroll
     for (int i = 0; i < I; ++i)
       if (Spec::wants_grad_x(i)) Base::template clear_behind<T>(a, at, samples, a.grad_x[i]);
-    if (!alone) exchange.close();
+    exchange.close(at, samples.steps);
   }
 
   // What goes to memory, and the row that it goes to.

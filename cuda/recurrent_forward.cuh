@@ -29,8 +29,7 @@ struct RecurrentForward : Recurrent<Spec> {
       typename Base::States, typename Base::T, typename Base::Values;
   template <class E, int depth>
   using Ring = typename Base::template Ring<E, depth>;
-  using Base::ahead, Base::alone, Base::C, Base::deferred, Base::delay, Base::G, Base::I, Base::O, Base::S, Base::tiles,
-      Base::W;
+  using Base::ahead, Base::C, Base::deferred, Base::delay, Base::G, Base::I, Base::O, Base::S, Base::tiles, Base::W;
   using Base::drop_unheard, Base::load_initial, Base::pack_state, Base::restart;
 
   static __device__ __forceinline__ void forward(const RecurrentForwardArgs<Cell>& a) {
@@ -87,6 +86,8 @@ struct RecurrentForward : Recurrent<Spec> {
         exchange.wait(t, n);
         Values sums;
         product(exchange.heard(t, n), at, n, sums, [&] {
+          exchange.expect(t, n);
+          if (Spec::save) store_checkpoint(a, at, n, state[n], t / C - 1, t > 0 && t % C == 0);
           if (!deferred) return;
           results.store(at, n);  // of the step before; at the first, what will be overwritten
           load(t + ahead);
@@ -94,9 +95,8 @@ struct RecurrentForward : Recurrent<Spec> {
 #pragma unroll
         for (int g = 0; g < G; ++g) samples.close_ears(n, g, samples.starts_before(t, n, g));
         drop_unheard(samples, n, sums);
-        step_and_store(a, results, cells, at, samples, t, n, in, sums, state[n], [&](int g, const Values& y) {
-          if (alone || t + delay < steps) exchange.put(at, t, n, g, y);
-        });
+        step_and_store(a, results, cells, at, samples, t, n, in, sums, state[n],
+                       [&](int g, const Values& y) { exchange.put(at, t, n, g, y); });
       }
       if (!deferred) load(t + ahead);
       if (!deferred || t > 0) results.next();
@@ -112,7 +112,7 @@ struct RecurrentForward : Recurrent<Spec> {
     if (Spec::store_states)
 #pragma unroll
       for (int s = 0; s < S; ++s) Base::template clear_behind<F>(a, at, samples, a.states[s]);
-    exchange.close();
+    exchange.close(at, steps);
   }
 
   // What a step stores at every one, and the rows that it goes to.
@@ -134,9 +134,9 @@ struct RecurrentForward : Recurrent<Spec> {
     __device__ __forceinline__ void store(const Lane& at, int n) const {
 #pragma unroll
       for (int g = 0; g < G; ++g) {
-        if (Spec::save) at.store(current_row.row, n, g, current[g]);
+        if (Spec::save) at.store_unbranched(current_row.row, n, g, current[g]);
 #pragma unroll
-        for (int o = 0; o < O; ++o) at.store(y_rows[o].row, n, g, y[o][g]);
+        for (int o = 0; o < O; ++o) at.store_unbranched(y_rows[o].row, n, g, y[o][g]);
       }
     }
     __device__ __forceinline__ void next() {
@@ -156,11 +156,10 @@ struct RecurrentForward : Recurrent<Spec> {
 #pragma unroll
     for (int g = 0; g < G; ++g) {
 #pragma unroll
-      for (int j = 0; j < W; ++j) in[Spec::into][g][j] += sums[g][j];
+      for (int j = 0; j < W; ++j) in[Spec::into][g][j] = Product::add(sums[g][j], in[Spec::into][g][j]);
       current[g].pack(in[Spec::into][g]);
       current[g].unpack(in[Spec::into][g]);
     }
-    if (Spec::save && t > 0 && t % C == 0) store_checkpoint(a, at, n, state, t / C - 1);
     restart(cells, samples, t, n, state);
 #pragma unroll
     for (int g = 0; g < G; ++g) {
@@ -219,12 +218,13 @@ struct RecurrentForward : Recurrent<Spec> {
   }
 
   static __device__ __forceinline__ void store_checkpoint(const RecurrentForwardArgs<Cell>& a, const Lane& at, int n,
-                                                          const States& state, int which) {
+                                                          const States& state, int which, bool wanted) {
 #pragma unroll
     for (int s = 0; s < S; ++s)
 #pragma unroll
       for (int g = 0; g < G; ++g)
-        at.store(static_cast<F*>(a.checkpoints) + times(which * S + s, a.neurons), n, g, pack_state(state, g, s));
+        at.store_unbranched(static_cast<F*>(a.checkpoints) + times(which * S + s, a.neurons), n, g,
+                            pack_state(state, g, s), wanted);
   }
 };
 
