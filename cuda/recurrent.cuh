@@ -120,7 +120,8 @@ struct Recurrent {
   // long enough to hide it.
   static constexpr bool deferred = alone && tiles == 1;
 
-  // Barriers 1 to own / 16 are of rows of warps.
+  // Barriers from 1 on are of rows of warps that share a sum.
+  static_assert(split == 1 || own / row_neurons < 15, "a block has 16 barriers");
   static __device__ __forceinline__ void meet(int threads_that_meet) { named_barrier(15, threads_that_meet); }
 
   // ---- who does what ----
