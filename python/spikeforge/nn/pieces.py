@@ -29,6 +29,7 @@ class Layer(NamedTuple):
         behind: of spikes [T, B, C, ...], what treats each sample by itself.
         pieces: how many parts the batch has.
         bits: that are kept of each number of x; 0: x itself.
+        last_states: whether there are any behind a sequence.
     """
 
     product: Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -37,6 +38,7 @@ class Layer(NamedTuple):
     behind: Callable[[Tensor], Tensor]
     pieces: int
     bits: int
+    last_states: bool = True
 
     def parts(self, x: Tensor) -> list[slice]:
         batch = x.shape[1]
@@ -49,7 +51,8 @@ class Layer(NamedTuple):
 
     def run(self, y: Tensor, of_channels: Sequence[Tensor | None], params: Sequence[Tensor]) -> list[Tensor]:
         """Results and last states."""
-        (spikes,), states, *_ = batch_norm_run(self.neuron, [y], [], list(params), *of_channels, eps=self.eps)
+        options = {"eps": self.eps, "last_states": self.last_states}
+        (spikes,), states, *_ = batch_norm_run(self.neuron, [y], [], list(params), *of_channels, **options)
         return [self.behind(spikes), *states]
 
 
@@ -73,9 +76,9 @@ class Tensors(NamedTuple):
         return cls(*tensors[:4], tuple(tensors[4:]))
 
 
-def run_in_pieces(layer: Layer, x: Tensor, tensors: Tensors) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
+def run_in_pieces(layer: Layer, x: Tensor, tensors: Tensors) -> tuple[Tensor, list[Tensor], Tensor, Tensor, int]:
     """The layer of x [T, B, ...], whose normalisation takes the statistics of the whole batch: its results, the neuron's
-    last states, and these statistics.
+    last states, if there are any, these statistics, and of how many numbers they are.
 
     Gradients are those of the whole within rounding. The product is made four times in a step of training: for the
     statistics, for the results, and in the backward pass for the sums over channels, and for the gradients that need
@@ -85,8 +88,8 @@ def run_in_pieces(layer: Layer, x: Tensor, tensors: Tensors) -> tuple[Tensor, li
     if dtype is not x.dtype:  # autocast
         x, weight, bias = (None if t is None else t.to(dtype) for t in (x, *tensors[:2]))
         tensors = tensors._replace(weight=weight, bias=bias)
-    results, *states, mean, var = _InPieces.apply(layer, x, *tensors[:4], *tensors.params)
-    return results, states, mean, var
+    results, *states, mean, var, count = _InPieces.apply(layer, x, *tensors[:4], *tensors.params)
+    return results, states, mean, var, count
 
 
 def type_of_product(x: Tensor) -> torch.dtype:
@@ -98,7 +101,7 @@ def type_of_product(x: Tensor) -> torch.dtype:
 
 class _InPieces(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, layer: Layer, x: Tensor, *given: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, layer: Layer, x: Tensor, *given: Tensor | None) -> tuple[Tensor | int, ...]:
         x = _dense(x) if layer.bits else x
         tensors, parts = Tensors.of(given), layer.parts(x)
         with _no_autocast(x):
@@ -106,14 +109,17 @@ class _InPieces(torch.autograd.Function):
             found = [channel_statistics(made(part), CHANNELS) for part in parts]
             means, variances = (torch.stack(of_parts) for of_parts in zip(*found))
             mean, var = joined(means, variances, parts)
-            whole = _Whole(x.shape[1])
+            whole, count = _Whole(x.shape[1]), 0
             for part in parts:
-                whole.take(part, layer.run(made(part), (*tensors[2:4], mean, var), tensors.params))
+                y = made(part)
+                count += y.numel() // y.shape[CHANNELS]
+                whole.take(part, layer.run(y, (*tensors[2:4], mean, var), tensors.params))
+                del y
         ctx.layer, ctx.form = layer, (x.shape, x.stride(), x.dtype)
         ctx.save_for_backward(*_kept(layer, x), means, variances, *given)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(mean, var)
-        return (*whole.results, mean, var)
+        return (*whole.results, mean, var, count)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -122,7 +128,7 @@ class _InPieces(torch.autograd.Function):
         layer, size = ctx.layer, 2 if ctx.layer.bits else 1
         saved = ctx.saved_tensors
         kept, (means, variances), given = saved[:size], saved[size : size + 2], saved[size + 2 :]
-        grads = grads[:-2]
+        grads = grads[:-3]  # not those of the statistics and the count
         if all(grad is None for grad in grads):
             return (None,) * (2 + len(given))
         wants_x, *wanted = ctx.needs_input_grad[1:]
