@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from spikeforge._hooks import Hooks, Watcher, check_call, modules_along, networks_around, watched
 from spikeforge.nn.containers import Container, TimeDistributed
 from spikeforge.nn.lava import LavaConnection
+from spikeforge.nn.layers import BatchNormNeuron
 from spikeforge.nn.loihi import LoihiConnection
 from spikeforge.nn.network import Network
 from spikeforge.nn.stateful import StatefulModule, _join, as_tuple, has_states, shape_of
@@ -322,6 +323,10 @@ def _resolved(net: nn.Module, name: str) -> tuple[str, str] | None:
     if isinstance(module, Network) and what in module._aliases:
         found = _resolved(module, module._aliases[what][0])
         return found and (_join(path, found[0]), found[1])
+    for around, layer in modules_along(net, path)[:-1]:
+        if isinstance(layer, BatchNormNeuron):  # which computes what its parts would, and does not call them
+            within = _join(path[len(around) :].lstrip("."), what)
+            return (around, within) if within in layer._all_state_names() else None
     return (path, what) if what in (*_out_ports(module), *_states(module)) else None
 
 

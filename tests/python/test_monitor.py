@@ -88,6 +88,24 @@ def test_it_records_what_the_equations_say(device):
     assert all(value.device == x.device and not value.requires_grad for _, value in monitor.items())
 
 
+def test_states_of_a_normalised_neuron_are_recorded(device):
+    layer = snn.BatchNormNeuron(nn.BatchNorm1d(3), snn.LIF(tau=TAU, surrogate="atan"), residual="add").to(device)
+    net = snn.Sequential(snn.TimeDistributed(nn.Linear(5, 3)), snn.BatchNormNeuron(nn.BatchNorm1d(3), snn.LIF(tau=TAU)))
+    assert Monitor.available(net.to(device))[-2:] == ["1.out", "1.neuron.v"]  # its parts are not called
+    x, r = torch.randn(6, 4, 3, device=device) + 1, torch.rand(6, 4, 3, device=device)
+    with Monitor(layer, ["neuron.v", "out"]) as monitor:
+        y = layer(x, r)
+    spikes, states = layer(x, r, store_states=True)
+    assert torch.equal(monitor["neuron.v"], states["neuron.v"]) and torch.equal(monitor["out"], y) and torch.equal(y, spikes)
+    z = nn.functional.batch_norm(x.flatten(0, 1), None, None, training=True).unflatten(0, (6, 4))
+    torch.testing.assert_close(monitor["neuron.v"], lif_loop(z)[1], rtol=1e-4, atol=1e-5)
+    with Monitor(net, "*.v") as monitor:
+        net(torch.randn(2, 4, 5, device=device)), net(torch.randn(3, 4, 5, device=device))
+    assert monitor.names == ("1.neuron.v",) and monitor["1.neuron.v"].shape == (5, 4, 3)
+    with pytest.raises(ValueError, match="there is no output or state '1.norm.out'"):
+        Monitor(net, "1.norm.out")
+
+
 def test_parts_of_a_network_are_recorded_over_time_however_they_are_called():
     net, x = looped(), sequence().double()
     names = ["dense.module.0.out", "dense.out", "once.out", "lateral.out", "lif.out", "lif.v", "potential", "out"]
