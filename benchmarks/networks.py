@@ -256,31 +256,16 @@ def accelerated(net, options):
     return net
 
 
-def with_layers(net, options):
-    accelerated(net, options)
-    spikeforge.accelerate.layers(net, torch.randn(1, 3, options.size, options.size, device=options.device))
-    return net
+def with_layers(**settings):
+    """accelerate.layers with these."""
 
+    def form(net, options):
+        accelerated(net, options)
+        images = torch.randn(1, 3, options.size, options.size, device=options.device)
+        spikeforge.accelerate.layers(net, images, **settings)
+        return net
 
-def stateless(net, options):
-    accelerated(net, options)
-    images = torch.randn(1, 3, options.size, options.size, device=options.device)
-    spikeforge.accelerate.layers(net, images, keep_states=False)
-    return net
-
-
-def recomputed(net, options):
-    accelerated(net, options)
-    images = torch.randn(1, 3, options.size, options.size, device=options.device)
-    spikeforge.accelerate.layers(net, images, recompute=True)
-    return net
-
-
-def in_pieces(net, options):
-    accelerated(net, options)
-    images = torch.randn(1, 3, options.size, options.size, device=options.device)
-    spikeforge.accelerate.layers(net, images, recompute=True, pieces=8)
-    return net
+    return form
 
 
 def memory_optimised(net, options):
@@ -310,11 +295,11 @@ def without_neurons(net, options):
 FORMS = {
     "no neuron": without_neurons,
     "accelerated": accelerated,
-    "with layers": with_layers,
-    "stateless": stateless,
-    "with bits": with_layers,
-    "recomputed": recomputed,
-    "in pieces": in_pieces,
+    "with layers": with_layers(),
+    "stateless": with_layers(keep_states=False),
+    "with bits": with_layers(),
+    "recomputed": with_layers(recompute=True),
+    "in pieces": with_layers(recompute=True, pieces=8),
     "SpikingJelly": as_it_is,
     "its Triton": on_triton,
     "its memopt": memory_optimised,

@@ -23,7 +23,7 @@ import time
 import this_clone  # noqa: F401
 import torch
 from contestants import TRACED, Fire
-from measure import Clock, least
+from measure import Clock, least, profiled
 from torch import nn
 
 ops = torch.ops.spikeforge
@@ -201,13 +201,8 @@ def measure(options, batch, width):
 
 def kernels(options, batch, width):
     """Microseconds a step of the forward and the backward kernel, the least of all rounds."""
-    from torch.profiler import ProfilerActivity, profile
-
     def microseconds(call):
-        with profile(activities=[ProfilerActivity.CUDA]) as found:
-            call()
-            torch.cuda.synchronize()
-        return sum(e.self_device_time_total for e in found.events() if e.name.startswith("spikeforge_")) / options.steps
+        return profiled([call], of="spikeforge_") * 1e6 / options.steps
 
     torch.manual_seed(0)
     like = dict(device=options.device, dtype=getattr(torch, options.dtype))

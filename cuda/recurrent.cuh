@@ -101,7 +101,6 @@ struct Recurrent {
   static constexpr bool as_bits = shape.sent == 0;       // what is multiplied with it: spikes as bits,
   static constexpr int sent = as_bits ? 1 : shape.sent;  // or pieces of a number
   static_assert(!as_bits || blocks > 1, "");
-  static constexpr bool alone = blocks == 1;
   using Half = typename Spec::Half;
 
   using Values = F[G][W];  // a lane's own, of a tile
@@ -118,7 +117,7 @@ struct Recurrent {
 
   // Of a block alone, what a step stores is stored while the tensor cores are at work on the next: nothing else takes
   // long enough to hide it.
-  static constexpr bool deferred = alone && tiles == 1;
+  static constexpr bool deferred = blocks == 1 && tiles == 1;
 
   // Barriers from 1 on are of rows of warps that share a sum.
   static_assert(split == 1 || own / row_neurons < 15, "a block has 16 barriers");

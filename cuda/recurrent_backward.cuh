@@ -33,8 +33,8 @@ struct RecurrentBackward : Recurrent<Spec> {
       typename Base::States, typename Base::T, typename Base::Values;
   template <class E, int depth>
   using Ring = typename Base::template Ring<E, depth>;
-  using Base::ahead, Base::block, Base::blocks, Base::C, Base::delay, Base::G, Base::I, Base::O, Base::P, Base::S,
-      Base::shape, Base::threads, Base::tiles, Base::W;
+  using Base::ahead, Base::block, Base::C, Base::delay, Base::G, Base::I, Base::O, Base::P, Base::S, Base::shape,
+      Base::threads, Base::tiles, Base::W;
   using Base::drop_unheard, Base::load_initial, Base::pack_state, Base::restart;
 
   static constexpr int L = shape.history, input_rows = shape.input_rows, K = Cell::n_coefficients;

@@ -8,6 +8,7 @@
 #include <spikeforge/graph/internal/multiply_adds.h>
 #include <spikeforge/graph/internal/number_text.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -112,16 +113,13 @@ class Body {
   Body(Lines& line, const Graph& graph, std::span<const Id> results, const std::vector<std::string>& sources,
        graph::MultiplyAdds multiply_adds)
       : graph_(graph), multiply_adds_(std::move(multiply_adds)) {
-    const auto is_given = [&](Id id) { return id < sources.size() && !sources[id].empty(); };
-    std::vector<bool> needed(graph.size());
-    for (const Id result : results) needed[result] = true;
-    for (Id id = static_cast<Id>(graph.size()); id-- > 0;)
-      if (needed[id] && !is_given(id))
-        for (const Id source : multiply_adds_.sources(graph, id)) needed[source] = true;
+    std::vector<bool> is_given(graph.size());
+    for (Id id = 0; id < std::min(graph.size(), sources.size()); ++id) is_given[id] = !sources[id].empty();
+    const std::vector<bool> needed = multiply_adds_.live_nodes(graph, results, is_given);
     for (Id id = 0; id < graph.size(); ++id) {
       if (!needed[id] || is_literal(id)) continue;
       const bool is_boolean = graph.kind(id) == graph::Kind::boolean;
-      line("    const {} v{} = {};{}", is_boolean ? "auto" : "F", id, is_given(id) ? sources[id] : value(id),
+      line("    const {} v{} = {};{}", is_boolean ? "auto" : "F", id, is_given[id] ? sources[id] : value(id),
            comment(id));
     }
   }

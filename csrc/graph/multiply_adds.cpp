@@ -31,11 +31,12 @@ std::vector<Id> MultiplyAdds::sources(const Graph& graph, Id id) const {
   return {factors[0], factors[1], operands[1 - *product]};
 }
 
-std::vector<bool> MultiplyAdds::live_nodes(const Graph& graph, std::span<const Id> results) const {
+std::vector<bool> MultiplyAdds::live_nodes(const Graph& graph, std::span<const Id> results,
+                                           const std::vector<bool>& given) const {
   std::vector<bool> live(graph.size());
   for (const Id result : results) live[result] = true;
   for (Id id = static_cast<Id>(graph.size()); id-- > 0;)
-    if (live[id])
+    if (live[id] && (given.empty() || !given[id]))
       for (const Id source : sources(graph, id)) live[source] = true;
   return live;
 }

@@ -38,12 +38,7 @@ bool any_tensor(const MultistepCall& call, Predicate&& is) {
   return found;
 }
 
-inline c10::DispatchKeySet keys_of(at::TensorList list) {
-  c10::DispatchKeySet keys;
-  for (const at::Tensor& t : list)
-    if (t.defined()) keys = keys | t.key_set();
-  return keys;
-}
+using ops::keys_of;
 inline c10::DispatchKeySet keys_of(const MultistepCall& call) {
   return keys_of(call.inputs) | keys_of(call.states) | keys_of(call.params) | keys_of(call.lengths) |
          keys_of(call.start) | keys_of(call.seed) | keys_of(call.offset);

@@ -118,10 +118,9 @@ MultistepResults allocate_forward(const MultistepCall& call, const Preparation<I
   MultistepResults results;
   for (std::size_t k = 0; k < cell.outputs.size(); ++k)
     results.outputs.push_back(layout.empty_sequence(prepared.options));
-  for (std::size_t s = 0; s < cell.states.size(); ++s)
-    results.states.push_back(call.store_states  ? layout.empty_sequence(prepared.state_options)
-                             : call.last_states ? layout.empty_step(prepared.state_options)
-                                                : at::Tensor());
+  for (std::size_t s = 0; s < cell.states.size() && (call.store_states || call.last_states); ++s)
+    results.states.push_back(call.store_states ? layout.empty_sequence(prepared.state_options)
+                                               : layout.empty_step(prepared.state_options));
   if (save)
     results.checkpoints =
         layout.empty_checkpoints(layout.checkpoint_count(prepared.checkpoint_length),
@@ -242,6 +241,7 @@ LaunchStorage::Pointers LaunchStorage::writable(const Tensors& tensors) {
 
 DescribedForward::DescribedForward(const MultistepCall& call, const Prepared& prepared, const MultistepResults& results)
     : LaunchStorage(call, prepared), outputs_(writable(results.outputs)), states_(writable(results.states)) {
+  states_.resize(call.cell->states.size());  // null: nobody asks for them
   describe(launch);
   launch.outputs = outputs_;
   launch.states = states_;

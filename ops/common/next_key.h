@@ -1,9 +1,17 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 namespace spikeforge::ops {
+
+inline c10::DispatchKeySet keys_of(at::TensorList list) {
+  c10::DispatchKeySet keys;
+  for (const at::Tensor& t : list)
+    if (t.defined()) keys = keys | t.key_set();
+  return keys;
+}
 
 // The key whose kernel the dispatcher would call next with arguments of these keys. Of operators that have no kernel
 // for autocast, which most have none for.

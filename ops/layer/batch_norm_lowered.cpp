@@ -278,7 +278,6 @@ std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, As
   }
   if (!is_run) return std::nullopt;
   described.pack_rest(results.run);
-  if (!layer.last_states) results.run.states.clear();
   return results;
 }
 
@@ -382,11 +381,8 @@ bool launch_on(const at::Tensor& x, const One& one) {
 }
 
 bool calls_go_to_cuda(const LayerCall& call) {
-  c10::DispatchKeySet keys;
-  for (const at::TensorList list : {call.inputs, call.states, call.params})
-    for (const at::Tensor& t : list) keys = keys | t.key_set();
-  for (const at::Tensor& t : call.own())
-    if (t.defined()) keys = keys | t.key_set();
+  const c10::DispatchKeySet keys =
+      keys_of(call.inputs) | keys_of(call.states) | keys_of(call.params) | keys_of(call.own());
   return next_key_of(keys) == c10::DispatchKey::CUDA && call.inputs[0].is_cuda();
 }
 

@@ -25,8 +25,10 @@ class MultiplyAdds {
   // What a node is computed from: its operands, or, for a multiply-add, the two factors and what is added.
   std::vector<Id> sources(const Graph& graph, Id id) const;
 
-  // For each node, whether `results` are made of it, when multiply-adds read their factors.
-  std::vector<bool> live_nodes(const Graph& graph, std::span<const Id> results) const;
+  // For each node, whether `results` are made of it, when multiply-adds read their factors; what those that are
+  // `given` are made of does not count. An empty list: none is.
+  std::vector<bool> live_nodes(const Graph& graph, std::span<const Id> results,
+                               const std::vector<bool>& given = {}) const;
 
  private:
   std::vector<std::optional<std::size_t>> product_;

@@ -19,7 +19,7 @@ from spikingjelly.activation_based import neuron, surrogate
 from spikeforge._names import SPIKINGJELLY
 from spikeforge._numbers import HALF_TYPES, is_number, operand, state_type
 from spikeforge.accelerate.in_pieces import handed_on
-from spikeforge.accelerate.layers import is_recomputed, norm_of, normalised, pool_of
+from spikeforge.accelerate.layers import NEURONS, is_recomputed, norm_of, normalised, pool_of
 from spikeforge.accelerate.replacing import (
     Replaced,
     Verdict,
@@ -38,8 +38,6 @@ from spikeforge.nn.layers import (
     parameter,
     what_is_normalised,
 )
-
-PACKAGE = "spikingjelly.activation_based.neuron"
 
 SURROGATES = {getattr(surrogate, name): known for name, known in SPIKINGJELLY.items()}
 
@@ -339,13 +337,15 @@ class Node(Replaced):
         if handed_on(self, x_seq):
             return x_seq
         fused = None if args or kwargs else self._fused((x_seq,))
-        before, store, keeps = dict(self._memories), self._stores_states(), self._keeps_states()
+        keeps = self._keeps_states()
         if fused is None:
+            before = dict(self._memories)
             spikes = joined(super().multi_step_forward(normalised(self, x_seq), *args, **kwargs), residual)
             if not keeps:
                 self._memories.update(before)
             return spikes
-        spikes, states = self._run(fused, x_seq, tuple(before.values()), store, residual, last_states=store or keeps)
+        store, before = self._stores_states(), tuple(self._memories.values())
+        spikes, states = self._run(fused, x_seq, before, store, residual, last_states=store or keeps)
         if store:
             self._keep_sequences(states)
             states = [state[-1].clone() for state in states] if keeps else []
@@ -479,7 +479,7 @@ globals().update({mixin.__name__: mixin for mixin in _MIXINS.values()})  # where
 
 def examine(module: torch.nn.Module) -> Verdict | None:
     """What is to become of a module; None for one that is no neuron of SpikingJelly."""
-    if ancestor(module, PACKAGE) is None:
+    if ancestor(module, NEURONS) is None:
         return None
     base = next((cls for cls in own_class(module).__mro__ if cls in RULES), None)
     if isinstance(module, neuron.FlexSN):
