@@ -1,19 +1,23 @@
 // batch_norm.cuh once more, for sequences short enough that the rows of whole tiles are on their way in shared memory.
-// Each block first adds up its tiles' part of two sums for each channel; behind a grid barrier it makes of all parts
-// what the loop needs to know of its channels, and runs the loop. It takes the same tiles the other way round: those
-// that the sums met last are still in shared memory, or in the cache. No sum depends on the order in which blocks come.
+// Each block first adds up its tiles' part of two sums for each channel, which it tells the others; of all parts it
+// makes what the loop needs to know of its channels, and runs the loop. It takes the same tiles the other way round:
+// those that the sums met last are still in shared memory, or in the cache. No sum depends on the order in which blocks
+// come.
 //
 // A Spec is the loop's (multistep.cuh), with neighbours, in_turns and one segment; its last parameters are
 // graph::Layer's. A Block, printed by csrc/kernels/layer/batch_norm.cpp, has
 //   threads   in a block: as many channels of its own it has at most
 //   slots     tiles in the ring of a block
+//   ahead     of them, that are on their way while one is computed
 //   steps     of a sequence in the ring, at most; a power of two
 //   is_exact  whether sequences have as many
+//   team      neighbouring threads that copy their rows together
 //   keeps     backward: whether the first pass leaves x's gradient, as far as it knows it, for the second to complete
 #pragma once
 
 #include <spikeforge/neuron/functions.h>
 #include <spikeforge/cuda/batch_norm.cuh>
+#include <spikeforge/cuda/grid_barrier.cuh>
 #include <spikeforge/cuda/ring_of_tiles.cuh>
 
 namespace spikeforge {
@@ -147,8 +151,8 @@ class RingForward {
     const int steps;
 
     template <class AnyRing>
-    __device__ __forceinline__ void operator()(const AnyRing& ring, long long neuron) const {
-      ring.copy(0, a.run.x[0], steps, neuron);
+    __device__ __forceinline__ void operator()(const AnyRing& ring, long long neuron, CachePolicy policy) const {
+      ring.copy(0, a.run.x[0], steps, neuron, policy);
     }
   };
 
@@ -179,36 +183,26 @@ class RingForward {
 };
 
 // The running statistics that a block moves, read when the kernel begins: behind the sums of all blocks nothing waits
-// for them, and behind the grid barrier the number of calls changes.
+// for them, and when all blocks have arrived the number of calls may change.
 template <class F>
 class RunningStatistics {
  public:
   // Of the thread's channel.
-  template <class Spec>
-  __device__ __forceinline__ RunningStatistics(const NormaliseArguments<RingTiles>& norm, const Place<Spec>& place,
-                                               int channel)
+  template <class Channel>
+  __device__ __forceinline__ RunningStatistics(const NormaliseArguments<RingTiles>& norm, const Channel& channel)
       : batches_(norm.batches != nullptr ? *norm.batches + 1 : 1) {
-    if (norm.running_mean == nullptr || channel < 0 || !place.has_first_part_of(channel)) return;
-    mean_ = static_cast<const F*>(norm.running_mean)[channel];
-    var_ = static_cast<const F*>(norm.running_var)[channel];
+    if (norm.running_mean == nullptr || !channel.is_own) return;
+    mean_ = static_cast<const F*>(norm.running_mean)[channel.index];
+    var_ = static_cast<const F*>(norm.running_var)[channel.index];
   }
 
-  __device__ __forceinline__ void keep(F& mean, F& var) const {
-    mean = mean_;
-    var = var_;
-  }
-
-  // Those of any of the block's channels, towards those of its input.
-  struct Pair {
-    F mean, var;
-  };
-  __device__ __forceinline__ void move(const NormaliseArguments<RingTiles>& norm, int c, Pair from, F mean,
-                                       F var) const {
+  // Towards those of the input.
+  __device__ __forceinline__ void move(const NormaliseArguments<RingTiles>& norm, int c, F mean, F var) const {
     if (norm.running_mean == nullptr) return;
     const F factor = norm.momentum < 0 ? F(1) / static_cast<F>(batches_) : static_cast<F>(norm.momentum);
     const F share = static_cast<F>(norm.share);
-    static_cast<F*>(norm.running_mean)[c] = lerp(from.mean, mean, factor);
-    static_cast<F*>(norm.running_var)[c] = lerp(from.var, var * (F(1) / (F(1) - share)), factor);
+    static_cast<F*>(norm.running_mean)[c] = lerp(mean_, mean, factor);
+    static_cast<F*>(norm.running_var)[c] = lerp(var_, var * (F(1) / (F(1) - share)), factor);
     if (c == 0) *norm.batches = batches_;
   }
 
@@ -221,30 +215,31 @@ template <class Spec, class Block>
 __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec>& a) {
   using F = typename Spec::Compute;
   constexpr int W = Spec::width, C = Block::threads;
-  // Of the block's channels: numbers near their means, weight and bias; then what the loop asks for. And the running
-  // statistics of those that the block moves.
-  __shared__ F table[5 * C];
+  // Of the block's channels: numbers near their means, weight and bias; then what the loop asks for.
+  __shared__ F table[3 * C];
   const NormaliseArguments<RingTiles>& norm = a.norm;
-  const GridBarrier barrier;
+  GridBarrier barrier;
   const Place<Spec> place(norm.tiles);
-  auto* const partial = static_cast<ring::Sums<F, 2>*>(norm.partial);
+  const SumsOfChannels<2> all(norm.tiles, norm.partial);
 
+  const int own = static_cast<int>(threadIdx.x);
+  const auto channel = place.channel(own);
+  all.clear(place, channel);
+  const RunningStatistics<F> running(norm, channel);
+  barrier.arrive();
   // Asked for before the tiles, behind which they would come last.
-  const int own = static_cast<int>(threadIdx.x), channel = place.channel(own);
   Samples<Spec> samples;
   F weight, bias;
-  const RunningStatistics<F> running(norm, place, channel);
-  if (channel >= 0) {
-    samples = Samples<Spec>(a, channel);
-    weight = number_of(norm.weight, channel, F(1));
-    bias = number_of(norm.bias, channel, F(0));
+  if (channel.index >= 0) {
+    samples = Samples<Spec>(a, channel.index);
+    weight = number_of(norm.weight, channel.index, F(1));
+    bias = number_of(norm.bias, channel.index, F(0));
   }
   RingForward<Spec, Block> passes(a, place);
-  if (channel >= 0) {
+  if (channel.index >= 0) {
     table[own] = samples.near_mean();
     table[C + own] = weight;
     table[2 * C + own] = bias;
-    running.keep(table[3 * C + own], table[4 * C + own]);
   }
   __syncthreads();
 
@@ -254,27 +249,35 @@ __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec
 #pragma unroll
     for (int k = 0; k < W; ++k) near[k] = table[channels.of[k]];
     passes.add_up(unit, near, sums);
-    if (unit.strip < norm.tiles.strips) store_sums<Block>(place, unit.strip, sums, partial);
+    if (unit.strip < norm.tiles.strips) tell_sums<Block>(place, unit.strip, sums, all);
   });
   passes.turn();
-  finish_channels<Block>(place, barrier, partial, [&](int i, int c, const F(&sum)[2], bool is_first) {
+  barrier.wait();  // nobody tells what he was told in another launch
+  all.template tell_totals<Block>(place);
+  F mean, var, rstd, scale;
+  if (channel.index >= 0) {
+    F sum[2] = {};
+    all.of_channel(channel.index, sum);
     const F share = static_cast<F>(norm.share);
     const F m = sum[0] * share, v = sum[1] * share - m * m;
-    const F mean = table[i] + m, var = v < F(0) ? F(0) : v;
-    const F rstd = F(1) / sqrt(var + static_cast<F>(norm.eps));
-    const F scale = rstd * table[C + i], shift = table[2 * C + i];
-    table[i] = mean;
-    table[C + i] = scale;
-    if (!is_first) return;
-    const auto store = [&](void* to, F value) { static_cast<F*>(to)[c] = value; };
+    mean = table[own] + m;
+    var = v < F(0) ? F(0) : v;
+    rstd = F(1) / sqrt(var + static_cast<F>(norm.eps));
+    scale = rstd * table[C + own];
+    table[own] = mean;
+    table[C + own] = scale;
+  }
+  __syncthreads();
+  if (channel.is_own) {
+    const auto store = [&](void* to, F value) { static_cast<F*>(to)[channel.index] = value; };
     store(norm.mean, mean);
     store(norm.var, var);
     store(norm.center, mean);
     store(norm.rstd, rstd);
     store(norm.scale, scale);
-    store(norm.shift, shift);
-    running.move(norm, c, {table[3 * C + i], table[4 * C + i]}, mean, var);
-  });
+    store(norm.shift, table[2 * C + own]);
+    running.move(norm, channel.index, mean, var);
+  }
   for_units_backwards<Spec>(place, [&](const Unit<Spec>& unit) { passes.run(unit, {table, place, unit}); });
 }
 
@@ -387,21 +390,21 @@ class RingBackward {
     const Args& a;
     const int steps;
 
-    __device__ __forceinline__ void operator()(const TileRing& ring, long long neuron) const {
+    __device__ __forceinline__ void operator()(const TileRing& ring, long long neuron, CachePolicy policy) const {
 #pragma unroll
-      for (int c = 0; c < I; ++c) ring.copy(c, a.x[c], steps, neuron);
+      for (int c = 0; c < I; ++c) ring.copy(c, a.x[c], steps, neuron, policy);
 #pragma unroll
       for (int c = 0; c < O; ++c)
-        if (in_ring(c)) ring.copy(kind_of(c), a.grad_y[c], steps, neuron);
+        if (in_ring(c)) ring.copy(kind_of(c), a.grad_y[c], steps, neuron, policy);
     }
   };
   struct CopyKept {
     const Args& a;
     const int steps;
 
-    __device__ __forceinline__ void operator()(const TileRing& ring, long long neuron) const {
-      ring.copy(0, a.x[0], steps, neuron);
-      ring.copy(I, {a.grad_x[0], a.neurons}, steps, neuron);
+    __device__ __forceinline__ void operator()(const TileRing& ring, long long neuron, CachePolicy policy) const {
+      ring.copy(0, a.x[0], steps, neuron, policy);
+      ring.copy(I, {a.grad_x[0], a.neurons}, steps, neuron, policy);
     }
   };
 
@@ -474,19 +477,22 @@ __device__ __forceinline__ void add_up_and(const BackwardArgs<typename Sums::Cel
   constexpr int W = Sums::width, P = Sums::Cell::n_params, S = wanted_params<Sums>(), C = Block::threads;
   // Of the block's channels: center, scale and shift; rstd, and then offset and slope.
   __shared__ F table[5 * C];
-  const GridBarrier barrier;
+  GridBarrier barrier;
   const Place<Sums> place(norm.tiles);
-  auto* const partial = static_cast<ring::Sums<F, S>*>(norm.partial);
+  const SumsOfChannels<S> all(norm.tiles, norm.partial);
 
-  const int own = static_cast<int>(threadIdx.x), channel = place.channel(own);
+  const int own = static_cast<int>(threadIdx.x);
+  const auto channel = place.channel(own);
+  all.clear(place, channel);
+  barrier.arrive();
   F numbers[4];
-  if (channel >= 0) {
+  if (channel.index >= 0) {
 #pragma unroll
-    for (int i = 0; i < 3; ++i) numbers[i] = number_of(a.params[P - 3 + i].data, channel, F(0));
-    numbers[3] = number_of(norm.rstd, channel, F(0));
+    for (int i = 0; i < 3; ++i) numbers[i] = number_of(a.params[P - 3 + i].data, channel.index, F(0));
+    numbers[3] = number_of(norm.rstd, channel.index, F(0));
   }
   RingBackward<Sums, Block> passes(a, place);
-  if (channel >= 0)
+  if (channel.index >= 0)
 #pragma unroll
     for (int i = 0; i < 4; ++i) table[i * C + own] = numbers[i];
   __syncthreads();
@@ -503,28 +509,34 @@ __device__ __forceinline__ void add_up_and(const BackwardArgs<typename Sums::Cel
         ++s;
       }
     });
-    if (unit.strip < norm.tiles.strips) store_sums<Block>(place, unit.strip, sums, partial);
+    if (unit.strip < norm.tiles.strips) tell_sums<Block>(place, unit.strip, sums, all);
   });
   passes.turn();
-  finish_channels<Block>(place, barrier, partial, [&](int i, int c, const F(&sum)[S], bool is_first) {
-    const F scale = table[C + i], rstd = table[3 * C + i];
-    const F of_shift = sum[S - 1], of_weight = sum[S - 2] * rstd;
+  barrier.wait();
+  all.template tell_totals<Block>(place);
+  F sum[S] = {}, of_weight, offset, slope;
+  if (channel.index >= 0) {
+    all.of_channel(channel.index, sum);
+    const F scale = table[C + own], rstd = table[3 * C + own];
+    of_weight = sum[S - 2] * rstd;
     const F share = static_cast<F>(norm.share);
-    const F offset = (number_of(norm.grad_mean, c, F(0)) - of_shift * scale) * share;
-    const F slope = (F(2) * number_of(norm.grad_var, c, F(0)) - of_weight * rstd * scale) * share;
-    table[3 * C + i] = offset;
-    table[4 * C + i] = slope;
-    if (!is_first) return;
-    const auto store = [&](void* to, F value) { static_cast<F*>(to)[c] = value; };
+    offset = (number_of(norm.grad_mean, channel.index, F(0)) - sum[S - 1] * scale) * share;
+    slope = (F(2) * number_of(norm.grad_var, channel.index, F(0)) - of_weight * rstd * scale) * share;
+    table[3 * C + own] = offset;
+    table[4 * C + own] = slope;
+  }
+  __syncthreads();
+  if (channel.is_own) {
+    const auto store = [&](void* to, F value) { static_cast<F*>(to)[channel.index] = value; };
     store(norm.grad_weight, of_weight);
-    store(norm.grad_bias, of_shift);
+    store(norm.grad_bias, sum[S - 1]);
     store(norm.offset, offset);
     store(norm.slope, slope);
     int s = 0;
 #pragma unroll
     for (int j = 0; j < P - 2; ++j)
       if (Sums::wants_grad_param(j)) store(a.grad_params[j], sum[s++]);
-  });
+  }
   finish(passes, place, static_cast<const F*>(table));
 }
 

@@ -4,8 +4,8 @@
 
 #include <spikeforge/kernels/layer/arguments.h>
 #include <spikeforge/cuda/divisor.cuh>
-#include <spikeforge/cuda/grid_barrier.cuh>
 #include <spikeforge/cuda/multistep.cuh>
+#include <spikeforge/cuda/told_sums.cuh>
 
 namespace spikeforge {
 namespace layers {
@@ -61,20 +61,22 @@ struct Place {
     return {number, strip, at, is_there ? turns : 0, is_there ? row + at : 0, apart};
   }
 
-  // The block's channels are numbered: `slots` for each of its units. -1: there is none.
-  __device__ __forceinline__ int channels() const { return tiles.units * tiles.slots; }
-  __device__ __forceinline__ int channel(int number) const {
-    const int unit = quotient(number, tiles.by_slots), strip = first_strip + unit * tiles.strips_apart;
-    const int c = first_channel(strip) + number - unit * tiles.slots;
-    const bool is_there =
-        number < channels() && strip < tiles.strips && c < tiles.channels && c * tiles.inner < (strip + 1) * width();
-    return is_there ? c : -1;
+  // The block's channels are numbered: `slots` for each of its units. Of blocks that have a part of a channel one adds
+  // them up.
+  struct Channel {
+    int index;  // -1: there is none
+    int strip, slot;
+    bool is_own;  // the block adds its parts up
+  };
+  __device__ __forceinline__ Channel channel(int number) const {
+    const int unit = quotient(number, tiles.by_slots);
+    return channel(first_strip + unit * tiles.strips_apart, number - unit * tiles.slots, unit < tiles.units);
   }
-
-  // Of all that has a part of a channel.
-  __device__ __forceinline__ bool has_first_part_of(int c) const {
-    const int strip = quotient(c * tiles.inner, tiles.by_width);
-    return member == 0 && strip - quotient(strip, tiles.by_strips_apart) * tiles.strips_apart == first_strip;
+  __device__ __forceinline__ Channel channel(int strip, int slot, bool is_unit = true) const {
+    const int c = first_channel(strip) + slot, from = c * tiles.inner, begin = strip * width();
+    const bool is_there = is_unit && strip < tiles.strips && c < tiles.channels && from < begin + width();
+    const bool is_own = from >= begin && slot >= member * tiles.own_slots && slot < (member + 1) * tiles.own_slots;
+    return {is_there ? c : -1, strip, slot, is_there && is_own};
   }
 };
 
@@ -112,55 +114,147 @@ __device__ __forceinline__ void for_units_backwards(const Place<Spec>& place, Us
 
 // ---- sums of channels ----
 
-// What a block adds up of a channel.
-template <class F, int S>
-struct alignas(S % 2 == 0 ? 2 * sizeof(F) : sizeof(F)) Sums {
-  F of[S];
-
-  // From where other blocks wrote them.
-  __device__ __forceinline__ void load(const Sums* from) {
-    if constexpr (S % 2 == 0 && sizeof(F) == 4) {
+// Over the threads of a warp that are multiples of `apart` away, a power of two.
+__device__ __forceinline__ float sum_of_warp(float sum, int apart = 1) {
 #pragma unroll
-      for (int s = 0; s < S; s += 2) {
-        const float2 pair = __ldcg(reinterpret_cast<const float2*>(from->of + s));
-        of[s] = pair.x;
-        of[s + 1] = pair.y;
-      }
-    } else {
-#pragma unroll
-      for (int s = 0; s < S; ++s) of[s] = __ldcg(from->of + s);
-    }
-  }
-};
-
-// Where [strips, slots, members] has those of a channel over what the first member took of the strip.
-template <class Spec>
-__device__ __forceinline__ long long place_of_sums(const Place<Spec>& place, int strip, int channel) {
-  const int slot = channel - place.first_channel(strip);
-  return (static_cast<long long>(strip) * place.tiles.slots + slot) * place.tiles.members;
-}
-
-// The sum over the threads that share it, which are neighbours, for the first of them.
-template <class F>
-__device__ __forceinline__ F sum_of_sharers(F sum, int sharers) {
-#pragma unroll 1
-  for (int distance = sharers / 2; distance > 0; distance /= 2) sum += __shfl_down_sync(~0u, sum, distance, sharers);
+  for (int distance = 16; distance > 0; distance /= 2)
+    if (distance >= apart) sum += __shfl_xor_sync(~0u, sum, distance);
   return sum;
 }
 
-// From each thread's sums of its lanes to those of the strip's channels, two of them at once.
-template <class Block, class Spec, int S, class F, int W>
-__device__ __forceinline__ void store_sums(const Place<Spec>& place, int strip, const F (&sums)[S][W],
-                                           Sums<F, S>* partial) {
+// Where blocks tell each other what they add up of channels: each its part, [strips, members, slots], and where a
+// channel has many parts one of them the sum, [channels].
+template <int S>
+class SumsOfChannels {
+ public:
+  __device__ __forceinline__ SumsOfChannels(const RingTiles& tiles, void* memory)
+      : tiles_(tiles),
+        parts_(static_cast<ToldSums<S>*>(memory)),
+        totals_(parts_ + tiles.strips * tiles.members * tiles.slots) {}
+
+  // What the block will tell.
+  template <class Spec>
+  __device__ __forceinline__ void clear(const Place<Spec>& place, const typename Place<Spec>::Channel& channel) const {
+    if (channel.index < 0) return;
+    part(channel.strip, channel.slot, place.member)->clear();
+    if (channel.is_own && tiles_.has_totals) totals_[channel.index].clear();
+  }
+
+  __device__ __forceinline__ ToldSums<S>* part(int strip, int slot, int member) const {
+    return parts_ + (strip * tiles_.members + member) * tiles_.slots + slot;
+  }
+
+  // Of the channels that the block adds up for all, if it does; neighbours among a warp's threads take neighbours among
+  // these.
+  template <class Block, class Spec>
+  __device__ __forceinline__ void tell_totals(const Place<Spec>& place) const {
+    if (!tiles_.has_totals) return;
+    const int thread = static_cast<int>(threadIdx.x), beside = tiles_.own_beside, own = tiles_.own_slots;
+    const int right = thread % 32 & (beside - 1), part = thread % 32 / beside;
+#pragma unroll 1
+    for (int unit = 0, strip = place.first_strip; unit < tiles_.units; ++unit, strip += tiles_.strips_apart)
+#pragma unroll 1
+      for (int i0 = thread / 32 * beside; i0 < own; i0 += Block::threads / 32 * beside) {
+        const int slot = place.member * own + i0 + right;
+        const auto channel = place.channel(strip, slot);
+        const bool is_own = i0 + right < own && slot < tiles_.slots && channel.is_own;
+        float sums[S] = {};
+        if (is_own) add_up_parts<8>(channel.index, part, 32 / beside, sums);
+#pragma unroll
+        for (int s = 0; s < S; ++s) sums[s] = sum_of_warp(sums[s], beside);
+        if (is_own && part == 0) totals_[channel.index].tell(0, sums);
+      }
+  }
+
+  // By a thread.
+  __device__ __forceinline__ void of_channel(int channel, float (&sums)[S]) const {
+    if (tiles_.has_totals)
+      ToldSums<S>::template add_up<1>(0, 1, 1, sums, [&](int) { return totals_ + channel; });
+    else
+      add_up_parts<S <= 2 ? 8 : 4>(channel, 0, 1, sums);
+  }
+
+ private:
+  // What members of a strip before have of it comes first; in the strips behind it is the first channel.
+  template <int at_once>
+  __device__ __forceinline__ void add_up_parts(int channel, int first, int apart, float (&sums)[S]) const {
+    const int left = quotient(channel * tiles_.inner, tiles_.by_width),
+              right = quotient((channel + 1) * tiles_.inner - 1, tiles_.by_width),
+              slot = channel - quotient(left * static_cast<int>(tiles_.by_width.divisor), tiles_.by_inner);
+    const ToldSums<S>* const of_strips = part(left, 0, 0);
+    ToldSums<S>::template add_up<at_once>(first, (right - left + 1) * tiles_.members, apart, sums, [&](int i) {
+      return of_strips + i * tiles_.slots + (i < tiles_.members ? slot : 0);
+    });
+  }
+
+  const RingTiles& tiles_;
+  ToldSums<S>* const parts_;
+  ToldSums<S>* const totals_;
+};
+
+// What a thread adds up of a strip's slot: of its neurons in the rows of a tile, which `parts` threads take by turns.
+template <class Spec, int pitch>
+class PartOfSlot {
+ public:
+  static constexpr int W = Spec::width;
+  const int part, slot;
+  const bool is_there;
+
+  __device__ __forceinline__ PartOfSlot(const Place<Spec>& place, int strip)
+      : part(quotient(static_cast<int>(threadIdx.x), place.tiles.by_slots)),
+        slot(static_cast<int>(threadIdx.x) - part * place.tiles.slots),
+        is_there(part < place.tiles.parts && place.channel(strip, slot).index >= 0),
+        tiles_(place.tiles),
+        width_(place.width()),
+        from_((place.first_channel(strip) + slot) * place.tiles.inner - strip * width_) {}
+
+  // Of what lies at [lane * pitch + thread].
+  template <int n>
+  __device__ __forceinline__ void add_up(const float (&of_lanes)[n][W * pitch], float (&sums)[n]) const {
+    constexpr int at_once = 4;
+    const int span = static_cast<int>(tiles_.by_span.divisor), left = from_ > 0 ? from_ : 0,
+              right = from_ + tiles_.inner < width_ ? from_ + tiles_.inner : width_;
+    const int rows = quotient(tiles_.parts, tiles_.by_span), columns = tiles_.parts - rows * span;
+    int row = quotient(part, tiles_.by_span), column = part - row * span;
+#pragma unroll 1
+    while (is_there && row < tiles_.down) {
+      float values[at_once][n] = {};
+#pragma unroll
+      for (int u = 0; u < at_once; ++u) {
+        const int j = left + column, at = j % W * pitch + row * tiles_.across + j / W;
+        if (row < tiles_.down && j < right)
+#pragma unroll
+          for (int s = 0; s < n; ++s) values[u][s] = of_lanes[s][at];
+        row += rows;
+        column += columns;
+        const bool is_over = column >= span;
+        row += is_over;
+        column -= is_over ? span : 0;
+      }
+#pragma unroll
+      for (int u = 0; u < at_once; ++u)
+#pragma unroll
+        for (int s = 0; s < n; ++s) sums[s] += values[u][s];
+    }
+  }
+
+ private:
+  const RingTiles& tiles_;
+  const int width_, from_;  // the slot's first neuron, in the strip
+};
+
+// From each thread's sums of its lanes to those of the strip's channels, two of them at once: first in parts, a thread
+// each, then all parts of a channel, a thread or a warp each. Loops are short: code that runs once takes as long to
+// come as it is long.
+template <class Block, class Spec, int S, int W>
+__device__ __forceinline__ void tell_sums(const Place<Spec>& place, int strip, const float (&sums)[S][W],
+                                          const SumsOfChannels<S>& all) {
   constexpr int pitch = Block::threads + 32 / W;  // neighbours lie in different banks
-  constexpr int at_once = S < 2 ? S : 2;
-  __shared__ F of_lanes[at_once][W * pitch];
-  const RingTiles& tiles = place.tiles;
-  const int thread = static_cast<int>(threadIdx.x), sharers = tiles.sharers;
-  const int group = quotient(thread, tiles.by_sharers), part = thread - group * sharers,
-            groups = quotient(Block::threads, tiles.by_sharers);
-  const int width = place.width(), begin = strip * width, first = place.first_channel(strip);
-  Sums<F, S>* const to = partial + place_of_sums(place, strip, first) + place.member;
+  constexpr int at_once = S < 2 ? S : 2, warps = Block::threads / 32;
+  __shared__ float of_lanes[at_once][W * pitch];
+  __shared__ float of_parts[at_once][Block::threads];
+  const int thread = static_cast<int>(threadIdx.x), slots = place.tiles.slots, parts = place.tiles.parts;
+  const PartOfSlot<Spec, pitch> own(place, strip);
 #pragma unroll
   for (int s0 = 0; s0 < S; s0 += at_once) {
 #pragma unroll
@@ -169,123 +263,41 @@ __device__ __forceinline__ void store_sums(const Place<Spec>& place, int strip, 
       for (int k = 0; k < W; ++k)
         if (s0 + s < S) of_lanes[s][k * pitch + thread] = sums[s0 + s][k];
     __syncthreads();
-#pragma unroll 1
-    for (int slot0 = 0; slot0 < tiles.slots; slot0 += groups) {
-      const int slot = slot0 + group;
-      // The slot's neurons in each row of a tile.
-      const int from = (first + slot) * tiles.inner - begin;
-      const int left = from > 0 ? from : 0, right = from + tiles.inner < width ? from + tiles.inner : width;
-      const bool is_there = slot < tiles.slots && left < right && first + slot < tiles.channels;
-      F sum[at_once] = {};
-      const auto add = [&](int j, int row) {
-        const int at = j % W * pitch + row * tiles.across + j / W;
+    float sum[at_once] = {};
+    own.add_up(of_lanes, sum);
 #pragma unroll
-        for (int s = 0; s < at_once; ++s) sum[s] += of_lanes[s][at];
-      };
-      if (is_there && tiles.inner == 1) {
-#pragma unroll 4
-        for (int row = part; row < tiles.down; row += sharers) add(left, row);
-      } else if (is_there) {
-        int row = 0, j = left + part;
-        while (true) {
-          while (j >= right) {
-            j -= right - left;
-            ++row;
-          }
-          if (row >= tiles.down) break;
-          add(j, row);
-          j += sharers;
-        }
-      }
-#pragma unroll
-      for (int s = 0; s < at_once; ++s) sum[s] = sum_of_sharers(sum[s], sharers);
-      if (is_there && part == 0)
-#pragma unroll
-        for (int s = 0; s < at_once; ++s)
-          if (s0 + s < S) to[slot * tiles.members].of[s0 + s] = sum[s];
-    }
+    for (int s = 0; s < at_once; ++s) of_parts[s][thread] = sum[s];
     __syncthreads();
-  }
-}
-
-// What a thread adds up of a channel: its share of all parts.
-template <class F, int S>
-class PartsOfChannel {
- public:
-  int number, channel;  // -1: there is none
-
-  template <class Spec>
-  __device__ __forceinline__ PartsOfChannel(const Place<Spec>& place, const Sums<F, S>* partial, int number, int part)
-      : number(number), channel(place.channel(number)), part_(part) {
-    if (channel < 0) return;
-    left_ = quotient(channel * place.tiles.inner, place.tiles.by_width);
-    right_ = quotient((channel + 1) * place.tiles.inner - 1, place.tiles.by_width);
-    from_ = partial + place_of_sums(place, left_, channel);
-  }
-
-  template <class Spec>
-  __device__ __forceinline__ void add_up(const Place<Spec>& place, const Sums<F, S>* partial, F (&sum)[S]) const {
-    constexpr int U = S <= 2 ? 20 : 4;  // on their way
-    const int sharers = place.tiles.sharers, members = place.tiles.members;
-    if (channel < 0) return;
-    if (left_ == right_) {
+    const auto add_parts = [&](int slot, int first, int apart) {
+#pragma unroll
+      for (int s = 0; s < at_once; ++s) sum[s] = 0.f;
 #pragma unroll 1
-      for (int m0 = part_; m0 < members; m0 += U * sharers) {
-        Sums<F, S> values[U] = {};
+      for (int q = first; q < parts; q += apart)
 #pragma unroll
-        for (int u = 0; u < U; ++u)
-          if (m0 + u * sharers < members) values[u].load(from_ + m0 + u * sharers);
+        for (int s = 0; s < at_once; ++s) sum[s] += of_parts[s][q * slots + slot];
+    };
+    if (parts < 16) {
+      if (own.part > 0 || !own.is_there) continue;
+      add_parts(own.slot, 0, 1);
+      all.part(strip, own.slot, place.member)->tell(s0, sum);
+    } else {
+#pragma unroll 1
+      for (int slot = thread / 32; slot < slots; slot += warps) {
+        add_parts(slot, thread % 32, 32);
 #pragma unroll
-        for (int u = 0; u < U; ++u)
-#pragma unroll
-          for (int s = 0; s < S; ++s) sum[s] += values[u].of[s];
+        for (int s = 0; s < at_once; ++s) sum[s] = sum_of_warp(sum[s]);
+        if (thread % 32 == 0 && place.channel(strip, slot).index >= 0)
+          all.part(strip, slot, place.member)->tell(s0, sum);
       }
-      return;
-    }
-#pragma unroll 1
-    for (int j = part_; j < (right_ - left_ + 1) * members; j += sharers) {
-      const int beyond = quotient(j, place.tiles.by_members);
-      Sums<F, S> value;
-      value.load(partial + place_of_sums(place, left_ + beyond, channel) + (j - beyond * members));
-#pragma unroll
-      for (int s = 0; s < S; ++s) sum[s] += value.of[s];
     }
   }
-
- private:
-  int part_, left_ = 0, right_ = 0;
-  const Sums<F, S>* from_ = nullptr;
-};
-
-// Behind the sums of all blocks: use(number, channel, sums, is_first) for each channel of the block, by one thread. Of
-// blocks that have the same channel one is the first; they all give its sums the same bits.
-template <class Block, class F, int S, class Spec, class Use>
-__device__ __forceinline__ void finish_channels(const Place<Spec>& place, GridBarrier barrier,
-                                                const Sums<F, S>* partial, Use&& use) {
-  const RingTiles& tiles = place.tiles;
-  const int thread = static_cast<int>(threadIdx.x), sharers = tiles.sharers;
-  const int group = quotient(thread, tiles.by_sharers), part = thread - group * sharers,
-            groups = quotient(Block::threads, tiles.by_sharers);
-  PartsOfChannel<F, S> parts(place, partial, group, part);
-  barrier.meet();
-#pragma unroll 1
-  for (int number0 = 0;;) {
-    F sum[S] = {};
-    parts.add_up(place, partial, sum);
-#pragma unroll
-    for (int s = 0; s < S; ++s) sum[s] = sum_of_sharers(sum[s], sharers);
-    if (part == 0 && parts.channel >= 0) use(parts.number, parts.channel, sum, place.has_first_part_of(parts.channel));
-    number0 += groups;
-    if (number0 >= place.channels()) break;
-    parts = PartsOfChannel<F, S>(place, partial, number0 + group, part);
-  }
-  __syncthreads();
 }
 
 // ---- the ring: the tiles on their way, in shared memory ----
 //
 // A thread copies what it will read itself, so that none waits for another. After the tiles' first pass the last of
-// them are still there, and the second pass begins with these.
+// them are still there, and the second pass begins with these; of those before them the cache is asked to keep as many
+// as it has room for.
 
 template <class Spec, class Block, int kinds>
 class Ring {
@@ -293,64 +305,83 @@ class Ring {
   using Input = typename Spec::Input;
   using Pack = typename Multistep<Spec>::InputPack;
 
-  __device__ __forceinline__ explicit Ring(const Place<Spec>& place) : place_(place) { stand_at(0, 0); }
+  __device__ __forceinline__ explicit Ring(const Place<Spec>& place)
+      : place_(place),
+        in_ring_(place.tiles.units * place.tiles.each - Block::slots),
+        in_cache_(in_ring_ - place.tiles.kept),
+        first_(place.tiles.streams ? CachePolicy::first() : CachePolicy::normal()) {
+    stand_at(0, 0);
+  }
 
-  // copy(ring, neuron) copies the rows of a tile; the first tiles begin to come.
+  // copy(ring, neuron, policy) copies the rows of a tile; the first tiles begin to come.
   template <class Copy>
   __device__ __forceinline__ void fill(Copy&& copy) {
-    const int tiles = place_.tiles.units * place_.tiles.each;
 #pragma unroll 1
-    for (int i = 0; i < Block::slots; ++i)
-      if (i < tiles)
-        go_down(copy);
-      else
-        end_of_copies();
-    slot_ = 0;
+    for (int i = 0; i < Block::ahead; ++i) copy_next(copy);
   }
 
-  // Down the tiles, when the thread is done with one: another takes its place, if there is any; else it stays.
+  // Down the tiles, when the thread is done with one: another begins to come, if there is any.
   template <class Copy>
   __device__ __forceinline__ void go_down(Copy&& copy) {
-    next(copy);
-    slot_ = slot_ == (Block::slots - 1) * size ? 0 : slot_ + size;
-    neuron_ += place_.apart;
-    if (++turn_ == place_.tiles.each) stand_at(number_ + 1, 0);
+    copy_next(copy);
+    slot_ = behind(slot_);
   }
 
-  // Behind the last tile: the other way round.
+  // Behind the last tile: the other way round, where those that are still there need no copy.
   __device__ __forceinline__ void turn() {
-    slot_ = slot_ == 0 ? (Block::slots - 1) * size : slot_ - size;
-    const int each = place_.tiles.each, tile = place_.tiles.units * each - 1 - Block::slots;
+    const int each = place_.tiles.each, tile = in_ring_ - 1;
+    slot_ = to_ = before(slot_);
+    staying_ = Block::slots - Block::ahead;
     const int number = tile < 0 ? -1 : tile / each;
     stand_at(number, tile < 0 ? 0 : tile - number * each);
   }
 
   template <class Copy>
   __device__ __forceinline__ void go_up(Copy&& copy) {
-    next(copy);
-    slot_ = slot_ == 0 ? (Block::slots - 1) * size : slot_ - size;
+    slot_ = before(slot_);
+    if (--staying_ >= 0) {
+      end_of_copies();
+      return;
+    }
+    next(copy, first_);
+    to_ = before(to_);
     neuron_ -= place_.apart;
     if (--turn_ < 0) stand_at(number_ - 1, place_.tiles.each - 1);
   }
 
-  __device__ __forceinline__ void wait() const { wait_for_copies<Block::slots - 1>(); }
+  __device__ __forceinline__ void wait() const {
+    wait_for_copies<Block::ahead - 1>();
+    if constexpr (team > 1) __syncwarp();
+  }
   __device__ __forceinline__ const Place<Spec>& place() const { return place_; }
 
   __device__ __forceinline__ Pack& row(int kind, int t) const {
-    return packs()[slot_ + (kind * Block::steps + t) * Block::threads + static_cast<int>(threadIdx.x)];
+    return *row(slot_, kind, t, static_cast<int>(threadIdx.x));
   }
 
-  __device__ __forceinline__ void copy(int kind, const spikeforge::Rows& rows, int steps, long long neuron) const {
-    const Input* from = static_cast<const Input*>(rows.data) + neuron;
+  __device__ __forceinline__ void copy(int kind, const spikeforge::Rows& rows, int steps, long long neuron,
+                                       CachePolicy policy) const {
+    const int of_team = static_cast<int>(threadIdx.x) % team, first = static_cast<int>(threadIdx.x) - of_team;
+    const Input* from = static_cast<const Input*>(rows.data) + (neuron - of_team * Spec::width);
+    from += of_team * rows.time_stride;
 #pragma unroll
-    for (int t = 0; t < Block::steps; ++t) {
-      if (Block::is_exact || t < steps) stream_to_shared<sizeof(Pack)>(&row(kind, t), from);
-      from += rows.time_stride;
+    for (int t = 0; t < Block::steps; t += team) {
+      if (Block::is_exact || t + of_team < steps)
+        stream_to_shared<team * sizeof(Pack)>(row(to_, kind, t + of_team, first), from, policy);
+      from += team * rows.time_stride;
     }
   }
 
  private:
   static constexpr int size = kinds * Block::steps * Block::threads;  // packs of a slot
+  static __device__ __forceinline__ int behind(int slot) { return slot == (Block::slots - 1) * size ? 0 : slot + size; }
+  static __device__ __forceinline__ int before(int slot) { return slot == 0 ? (Block::slots - 1) * size : slot - size; }
+  // Neighbouring threads that copy each other's packs, 16 bytes at once: each takes some of the steps.
+  static constexpr int team = Block::team;
+
+  static __device__ __forceinline__ Pack* row(int slot, int kind, int t, int thread) {
+    return packs() + slot + (kind * Block::steps + t) * Block::threads + thread;
+  }
 
   static __device__ __forceinline__ Pack* packs() {
     extern __shared__ __align__(16) unsigned char ring_of_tiles[];
@@ -365,15 +396,29 @@ class Ring {
     neuron_ = unit.neuron(turn);
   }
 
+  // Down the tiles.
   template <class Copy>
-  __device__ __forceinline__ void next(Copy&& copy) const {
-    if (turn_ < turns_) copy(*this, neuron_);
+  __device__ __forceinline__ void copy_next(Copy&& copy) {
+    const int tile = number_ * place_.tiles.each + turn_;
+    next(copy, in_cache_ <= tile && tile < in_ring_ ? normal_ : first_);
+    to_ = behind(to_);
+    neuron_ += place_.apart;
+    if (++turn_ == place_.tiles.each) stand_at(number_ + 1, 0);
+  }
+
+  template <class Copy>
+  __device__ __forceinline__ void next(Copy&& copy, CachePolicy policy) const {
+    if constexpr (team > 1) __syncwarp();
+    if (turn_ < turns_) copy(*this, neuron_, policy);
     end_of_copies();
   }
 
   const Place<Spec>& place_;
-  int slot_ = 0;
-  // The tile that is copied next.
+  const int in_ring_, in_cache_;  // the first tiles that stay there
+  const CachePolicy normal_ = CachePolicy::normal(), first_;
+  int slot_ = 0;  // which is read
+  // The tile that is copied next, and where to.
+  int to_ = 0, staying_ = 0;
   int number_, turn_, turns_;
   long long neuron_;
 };

@@ -191,19 +191,44 @@ __device__ __forceinline__ void copy_to_shared(void* to, const void* from) {
 #endif
 }
 
-// The same for what is read once: 16 bytes at once pass the first-level cache by.
-template <int bytes>
-__device__ __forceinline__ void stream_to_shared(void* to, const void* from) {
+// Which lines the L2 cache gives up first: the oldest, or what was read or written with `first`.
+struct CachePolicy {
+  unsigned long long bits = 0;
+
+  static __device__ __forceinline__ CachePolicy normal() {
+    CachePolicy policy;
 #if __CUDA_ARCH__ >= 800
-  if constexpr (bytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-                 :
-                 : "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from)
-                 : "memory");
-    return;
-  }
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy.bits));
 #endif
+    return policy;
+  }
+  static __device__ __forceinline__ CachePolicy first() {
+    CachePolicy policy;
+#if __CUDA_ARCH__ >= 800
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy.bits));
+#endif
+    return policy;
+  }
+};
+
+// The same, where 16 bytes at once pass the first-level cache by.
+template <int bytes>
+__device__ __forceinline__ void stream_to_shared(void* to, const void* from, CachePolicy policy) {
+#if __CUDA_ARCH__ >= 800
+  const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  if constexpr (bytes == 16)
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
+                 :
+                 : "r"(shared), "l"(from), "l"(policy.bits)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %2, %3;"
+                 :
+                 : "r"(shared), "l"(from), "n"(bytes), "l"(policy.bits)
+                 : "memory");
+#else
   copy_to_shared<bytes>(to, from);
+#endif
 }
 
 __device__ __forceinline__ void end_of_copies() {

@@ -127,6 +127,13 @@ class Body {
   // A result as a name or a literal.
   std::string result(std::size_t i) const { return name(graph_.results()[i]); }
 
+  // `so_far` and a value, which may be a product.
+  std::string sum(std::string_view so_far, Id id) const {
+    if (!graph_.is(id, Op::multiply)) return fmt::format("{} + {}", so_far, name(id));
+    const std::span<const Id> factors = graph_.operands(id);
+    return fmt::format("fma({}, {}, {})", name(factors[0]), name(factors[1]), so_far);
+  }
+
   std::string name(Id id) const {
     if (graph_.is(id, Op::constant)) return literal(graph_[id].number);
     if (graph_.is(id, Op::truth)) return graph_[id].number != 0 ? "true" : "false";
@@ -284,7 +291,8 @@ class CellPrinter {
     for (std::size_t s = 0; s < stages_.states; ++s)
       line("    grad_state[{}] = {};", s, body.result(stages_.inputs + s));
     for (std::size_t k = 0; k < stages_.factors; ++k)
-      if (!slots_[k].empty()) line("    {0} = {0} + {1};", slots_[k], body.result(first_factor() + k));
+      if (!slots_[k].empty())
+        line("    {} = {};", slots_[k], body.sum(slots_[k], stages_.backward.results()[first_factor() + k]));
     line("  }}");
   }
 

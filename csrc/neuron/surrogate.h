@@ -50,7 +50,7 @@ struct Atan {
   SPIKEFORGE_FN explicit Atan(const double* args) : alpha(args[0]) {}
   SPIKEFORGE_FN F gradient(F x) const {
     const F scaled = F(1.57079632679489661923) * alpha * x;
-    return fast_divide(F(.5) * alpha, F(1) + square(scaled));
+    return fast_divide(F(.5) * alpha, fma(scaled, scaled, F(1)));
   }
   SPIKEFORGE_FN F primitive(F x) const {
     return F(.31830988618379067154) * atan(F(1.57079632679489661923) * alpha * x) + F(.5);

@@ -91,14 +91,21 @@ struct RingTiles {
   int each;          // tiles that a block takes of a strip, at most
   int units;         // strips that a block takes part in, at most
   int slots;         // channels of a strip, at most
-  int sharers;       // threads that share a slot's sum, of one warp: a power of two
-  // To divide by: some of these, a strip's neurons beside each other, and the rows that all members take at once.
-  Divisor by_inner{}, by_across{}, by_members{}, by_strips_apart{}, by_slots{}, by_sharers{}, by_width{}, by_rows{};
-  int unused = 0;  // whole words
+  int parts;         // threads that share a slot's sum
+  int kept;          // tiles of a block, before the last in its ring, that the cache has room for
+  int streams;       // whether it gives up all others first
+  int has_totals;    // whether one block adds up the parts of a channel for the others
+  int own_slots;     // of a strip: so many for each member, neighbours
+  int own_beside;    // what a warp takes of those at once: a power of two
+  int unused;        // whole words
+  // To divide by: some of these, a strip's neurons beside each other, those of a channel among them, and the rows that
+  // all members take at once.
+  Divisor by_inner{}, by_across{}, by_members{}, by_slots{}, by_width{}, by_span{}, by_rows{};
 };
 
 // Of a normalisation by statistics of its own input, behind the loop's arguments. Numbers of channels are of the
-// compute type; `partial` is [blocks, runs, sums, slots], or in a ring [strips, slots, members, sums].
+// compute type; `partial` is [blocks, runs, sums, slots], or in a ring [strips, members, slots, sums] and [channels,
+// sums].
 template <class Tiles>
 struct NormaliseArguments {
   Tiles tiles;

@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -37,10 +36,13 @@ const ForwardLaunch& first_loop(const BatchNormForward& layer) { return layer.ru
 
 // Threads of a block, and of how many tiles the rows lie in shared memory at any time: 0, where none do.
 struct Block {
-  std::uint16_t threads = 256, slots = 0;
-  std::uint16_t steps = 1;  // of a sequence there, a power of two
-  bool is_exact = false;    // whether sequences have as many
-  bool keeps = false;       // backward: x's gradient, until the statistics' part is known
+  std::uint16_t threads = 256;
+  std::uint8_t slots = 0;
+  std::uint8_t ahead = 0;  // tiles that are on their way while one is computed
+  std::uint8_t steps = 1;  // of a sequence there, a power of two
+  std::uint8_t team = 1;   // neighbouring threads that copy their rows together
+  bool is_exact = false;   // whether sequences have as many
+  bool keeps = false;      // backward: x's gradient, until the statistics' part is known
 
   bool operator==(const Block&) const = default;
 };
@@ -114,6 +116,9 @@ ChannelTiles tiles_of(const Launch& run, int width, std::int64_t unit, std::int6
 
 // ---- and with a ring of tiles ----
 
+// Parts of a channel up to which each block adds them up itself.
+constexpr std::int64_t most_parts = 16;
+
 // Strips at most `widest` threads wide; rows of a tile are whole lines of the cache, if they are that long.
 RingTiles ring_tiles_of(const ParamView& shift, std::int64_t rows, int width, std::int64_t line, std::int64_t widest,
                         std::int64_t threads, std::int64_t blocks) {
@@ -126,9 +131,7 @@ RingTiles ring_tiles_of(const ParamView& shift, std::int64_t rows, int width, st
   const std::int64_t units = divided(strips, std::max<std::int64_t>(blocks / members, 1)), neurons = across * width;
   const std::int64_t slots = shift.inner == 1 ? neurons : std::min(touched(neurons, shift.inner), shift.count);
   const auto of = [](std::int64_t number) { return static_cast<int>(number); };
-  const std::int64_t strips_apart = divided(strips, units);
-  const auto sharers = static_cast<std::int64_t>(
-      std::bit_floor(static_cast<std::uint64_t>(std::clamp<std::int64_t>(threads / slots, 1, 32))));
+  const std::int64_t strips_apart = divided(strips, units), own = divided(slots, members);
   return {.rows = of(rows),
           .period = of(period),
           .inner = of(shift.inner),
@@ -141,17 +144,23 @@ RingTiles ring_tiles_of(const ParamView& shift, std::int64_t rows, int width, st
           .each = of(divided(tiles, members)),
           .units = of(units),
           .slots = of(slots),
-          .sharers = of(sharers)};
+          .parts = of(std::max<std::int64_t>(threads / slots, 1)),
+          .kept = 0,
+          .streams = 1,
+          .has_totals = members * (shift.inner == 1 ? 1 : touched(shift.inner, neurons)) > most_parts,
+          .own_slots = of(own),
+          .own_beside =
+              of(static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(own, 32))))),
+          .unused = 0};
 }
 
 void set_divisors(RingTiles& tiles, int width) {
   tiles.by_inner = divisor_of(tiles.inner);
   tiles.by_across = divisor_of(tiles.across);
   tiles.by_members = divisor_of(tiles.members);
-  tiles.by_strips_apart = divisor_of(tiles.strips_apart);
   tiles.by_slots = divisor_of(tiles.slots);
-  tiles.by_sharers = divisor_of(tiles.sharers);
   tiles.by_width = divisor_of(std::int64_t{tiles.across} * width);
+  tiles.by_span = divisor_of(std::min(tiles.inner, tiles.across * width));
   tiles.by_rows = divisor_of(std::int64_t{tiles.members} * tiles.down);
 }
 
@@ -159,14 +168,11 @@ unsigned blocks_of(const RingTiles& tiles) {
   return static_cast<unsigned>(tiles.strips_apart) * static_cast<unsigned>(tiles.members);
 }
 
-// In tiles: what the block with most work takes; sums of a run; and, with all that a thread adds up of them, as many
-// waits as it takes 20 of them at once.
-double cost_of(const RingTiles& tiles, std::int64_t threads) {
-  const std::int64_t width = std::int64_t{tiles.period} / tiles.strips,
-                     channels = std::int64_t{tiles.units} * tiles.slots;
-  const std::int64_t parts = tiles.members * (tiles.inner == 1 ? 1 : touched(tiles.inner, width));
-  const std::int64_t rounds = divided(channels, threads / tiles.sharers) * divided(divided(parts, tiles.sharers), 20);
-  return tiles.units * (tiles.each + .2) + .25 * static_cast<double>(rounds);
+// In tiles: what the block with most work takes; the sums of a run, of more channels more; and one more way through
+// memory, where one block adds up for all.
+double cost_of(const RingTiles& tiles) {
+  const double sums = .2 + (tiles.inner == 1 ? tiles.slots / 160. : 0);
+  return tiles.units * (tiles.each + sums) + (tiles.has_totals ? .6 : 0);
 }
 
 // The cheapest; of several, the widest. Threads beside each other read 128 bytes or more, so that accesses are whole. A
@@ -181,7 +187,7 @@ std::optional<RingTiles> ring_tiles_of(const Launch& run, const LayerSchedule& s
     if (best && widest < line) break;
     const RingTiles found = ring_tiles_of(shift, rows, width, line, widest, threads, blocks);
     if (std::int64_t{found.units} * found.slots > threads) continue;
-    if (!best || cost_of(found, threads) < cost_of(*best, threads)) best = found;
+    if (!best || cost_of(found) < cost_of(*best)) best = found;
   }
   if (best) set_divisors(*best, width);
   return best;
@@ -214,71 +220,72 @@ int code_of_a_step(const BatchNormBackward& layer) {
   return cell.forward_cost + cell.backward_cost;
 }
 
-// Static shared memory of a block: store_sums of cuda/ring_of_tiles.cuh, and the table of batch_norm_ring.cuh.
-constexpr std::size_t scratch_bytes(int width, std::int64_t threads) {
-  return static_cast<std::size_t>(2 * width * (threads + 32 / width) + 5 * threads) * sizeof(float);
+// Threads of a block with a ring: more of them wait longer for each other than they gain (with 512, forward, T = 4, 5.6
+// passes of 13 MB become 7.1; backward, T = 16, 5.5 of 26 MB 5.8).
+constexpr std::int64_t threads_of_ring = 384;
+
+// Static shared memory of a block: tell_sums of cuda/ring_of_tiles.cuh, and the table of batch_norm_ring.cuh.
+constexpr std::size_t scratch_bytes(int width) {
+  constexpr std::int64_t threads = threads_of_ring;
+  return static_cast<std::size_t>(2 * width * (threads + 32 / width) + 2 * threads + 5 * threads) * sizeof(float);
 }
 
-// Bytes of x up to which a ring takes less time than rows in registers, of which there are more blocks. Passes over x,
-// T = 4, channels last, registers and ring: float16 forward 6 MB 10.3, 9.2; 26 MB 5.9, 4.4; 51 MB 5.0, 4.6; 206 MB 4.3,
-// 4.3; backward 13.4, 12.7; 8.5, 7.3; 7.5, 6.9; 6.8, 5.8; float32 both 26 MB 11.6, 10.6; 51 MB 10.3, 11.1; 411 MB 8.9,
-// 9.7 (an H200).
-std::int64_t most_in_ring(const BatchNormForward& layer) {
-  return size_of(layer.run.type) == 2 || layer.run.steps > 4 ? 128'000'000 : 40'000'000;
-}
-std::int64_t most_in_ring(const BatchNormBackward& layer) {
-  return size_of(layer.sums.type) == 2 ? std::numeric_limits<std::int64_t>::max() : 40'000'000;
+std::int64_t bytes_of_x(const Launch& run) {
+  return run.steps * run.neurons * static_cast<std::int64_t>(size_of(run.type));
 }
 
 // Bytes of x up to which the backward pass keeps x's gradient between its passes rather than run the loop twice. What
 // does not stay in the ring is written and read once more, and the cache has room for it. Passes over x, T = 4,
-// float16, channels last, the loop twice and kept: 6 MB 13.2, 11.2; 13 MB 8.5, 6.9; 26 MB 7.5, 7.0; 51 MB 6.9, 7.0 (an
-// H200).
-constexpr std::int64_t most_kept = 40'000'000;
+// channels last, the loop twice and kept: float16 51 MB 6.3, 5.9; 206 MB 5.9, 6.3; float32 51 MB 5.4, 5.7 (an H200).
+std::int64_t most_kept(DType type) { return size_of(type) == 2 ? 60'000'000 : 40'000'000; }
 
 bool keeps_gradient(const BatchNormForward&) { return false; }
 bool keeps_gradient(const BatchNormBackward& layer) {
   const SequenceView& upstream = layer.sums.grad_outputs[0];
   return upstream.data != nullptr && upstream.neuron_stride != 0 && layer.gradient.grad_inputs[0] != nullptr &&
-         layer.sums.steps * layer.sums.neurons * size_of(layer.sums.type) <= most_kept;
+         bytes_of_x(layer.sums) <= most_kept(layer.sums.type);
 }
 
-// Threads of a block: more of them wait longer for each other than they gain (with 512, forward, T = 4, 5.6 passes of
-// 13 MB become 7.1). Backward, states of 16 steps fill the registers of 256 (float16, 26 MB: 8.2 passes; without a ring
-// 9.4).
-template <class Layer>
-std::int64_t threads_of(const Layer&, std::int64_t steps) {
-  return std::is_same_v<Layer, BatchNormBackward> && steps > 8 ? 256 : 384;
-}
+// Whether the cache gives up first what does not stay for the second pass. Where little of x could stay, the backward
+// pass is better off without (206 MB of float16, T = 4: 6.0 passes, else 5.7; forward 3.2, else 3.3; 51 MB forward 3.0,
+// else 3.3).
+bool streams(const BatchNormForward&) { return true; }
+bool streams(const BatchNormBackward& layer) { return bytes_of_x(layer.sums) <= 128'000'000; }
 
-// A ring of tiles, where a multiprocessor has room for three at least: with two, 16 steps of float16 backward take 11.0
-// passes rather than 9.1. What a thread copies at once is 16 bytes, or 8 where sequences are long: their states stay in
-// registers.
+// A thread's states that its code keeps in registers: all steps of the backward pass, which makes them anew (with 64,
+// T = 16, 26 MB of float16 take 6.5 passes rather than 5.5).
+std::int64_t most_states(const BatchNormForward& layer) { return layer.run.cell->states.size() <= 1 ? 64 : 32; }
+std::int64_t most_states(const BatchNormBackward&) { return 32; }
+
+// A ring of tiles, where a multiprocessor has room for two at least. What a thread has of a step is 16 bytes, or less
+// where sequences are long: their states stay in registers. Neighbours then copy together what one has in several
+// steps.
 template <class Layer>
 std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedule, const jit::Device& device) {
-  constexpr int most_slots = 8, least_slots = 3, most_unrolled = 4000;
+  constexpr std::size_t most_slots = 8, least_slots = 2;
+  constexpr int most_unrolled = 4000;
+  // On their way to a multiprocessor: what asks for more waits for its turn, and does not compute (26 MB of float16,
+  // T = 4: 8 tiles forward 3.5 passes, 4 3.3; 4 tiles backward 5.8, 2 5.5).
+  constexpr std::size_t most_ahead = 98'304;
+  constexpr std::int64_t most_in_cache = 32'000'000;  // of an L2 of 50 MB and more
   const Launch& run = first_loop(layer);
-  const ParamView& shift = shift_of(run);
   const std::int64_t steps = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(run.steps)));
   const auto size = static_cast<std::int64_t>(size_of(run.type));
-  if (run.steps * run.neurons * size > most_in_ring(layer)) return std::nullopt;
   if (device.major < 8 || compute_type(run.type) != DType::f32 || run.steps == 0 || run.neurons == 0 ||
-      steps > std::min<std::int64_t>(16, run.checkpoint_length) || run.neurons < shift.inner * shift.count)
+      steps > std::min<std::int64_t>(16, run.checkpoint_length) || run.neurons < period_of(run))
     return std::nullopt;
   const std::int64_t states = std::max<std::int64_t>(static_cast<std::int64_t>(run.cell->states.size()), 1);
-  const std::int64_t most_states = states == 1 ? 64 : 32;  // adaptive neurons of 64 spill 160 bytes on sm_120
-  const std::int64_t threads = threads_of(layer, steps);
   std::int64_t width = (steps <= 4 ? 16 : 8) / size;
   const auto is_too_wide = [&] {
-    return width * steps * states > most_states || width * steps * code_of_a_step(layer) > most_unrolled ||
-           !rows_aligned(layer, static_cast<int>(width)) || shift.inner * shift.count % width != 0;
+    return width * steps * states > most_states(layer) || width * steps * code_of_a_step(layer) > most_unrolled ||
+           !rows_aligned(layer, static_cast<int>(width)) || period_of(run) % width != 0;
   };
   while (width > 1 && is_too_wide()) width /= 2;
   if (width * size < 4 || is_too_wide()) return std::nullopt;
-  const std::size_t slot = kinds_of_rows(layer) * static_cast<std::size_t>(steps * threads * width * size);
-  const std::size_t slots =
-      (static_cast<std::size_t>(kernels::most_shared_bytes(device)) - scratch_bytes(static_cast<int>(width), threads)) /
-      slot;
+  const std::size_t slot = kinds_of_rows(layer) * static_cast<std::size_t>(steps * threads_of_ring * width * size);
+  const std::size_t slots = std::min(
+      (static_cast<std::size_t>(kernels::most_shared_bytes(device)) - scratch_bytes(static_cast<int>(width))) / slot,
+      most_slots);
   if (slots < least_slots) return std::nullopt;
   Schedule& loop = schedule.loop;
   loop.width = static_cast<std::uint8_t>(width);
@@ -287,13 +294,21 @@ std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedul
   loop.segments = 1;
   loop.rows = static_cast<std::uint8_t>(steps);
   loop.whole_stores = true;
-  schedule.block = {.threads = static_cast<std::uint16_t>(threads),
-                    .slots = static_cast<std::uint16_t>(std::min<std::size_t>(slots, most_slots)),
-                    .steps = static_cast<std::uint16_t>(steps),
+  schedule.block = {.threads = threads_of_ring,
+                    .slots = static_cast<std::uint8_t>(slots),
+                    .ahead = static_cast<std::uint8_t>(std::clamp(most_ahead / slot, least_slots, slots)),
+                    .steps = static_cast<std::uint8_t>(steps),
                     .is_exact = run.steps == steps,
                     .keeps = keeps_gradient(layer)};
   schedule.ring = ring_tiles_of(run, schedule, device.multiprocessors);
-  return schedule.ring ? std::optional(schedule) : std::nullopt;
+  if (!schedule.ring) return std::nullopt;
+  RingTiles& tiles = *schedule.ring;
+  tiles.kept = static_cast<int>(most_in_cache / (static_cast<std::int64_t>(slot) * blocks_of(tiles)));
+  tiles.streams = streams(layer);
+  const std::int64_t team = 16 / (width * size), together = team * width;
+  if (tiles.across % team == 0 && period_of(run) % together == 0 && rows_aligned(layer, static_cast<int>(together)))
+    schedule.block.team = static_cast<std::uint8_t>(team);
+  return schedule;
 }
 
 template <class AnyLaunch>
@@ -429,7 +444,8 @@ jit::KernelSource print_kernel(const Spec& spec, std::string_view suffix, std::s
   line += print_gradient(spec);
   if (has_ring) {
     line("struct Block {{");
-    line("  static constexpr int threads = {}, slots = {}, steps = {};", block.threads, block.slots, block.steps);
+    line("  static constexpr int threads = {}, slots = {}, ahead = {}, steps = {}, team = {};", block.threads,
+         block.slots, block.ahead, block.steps, block.team);
     line("  static constexpr bool is_exact = {}, keeps = {};", block.is_exact, block.keeps);
     line("}};");
     line("");
@@ -460,8 +476,9 @@ std::size_t partial_bytes(const ChannelTiles& tiles, std::size_t sums) {
 }
 
 std::size_t partial_bytes(const RingTiles& tiles, std::size_t sums) {
-  return sums * sizeof(float) * static_cast<std::size_t>(tiles.slots) * static_cast<std::size_t>(tiles.strips) *
-         static_cast<std::size_t>(tiles.members);
+  const auto parts = static_cast<std::size_t>(tiles.slots) * static_cast<std::size_t>(tiles.strips) *
+                     static_cast<std::size_t>(tiles.members);
+  return sums * sizeof(float) * (parts + static_cast<std::size_t>(tiles.channels));
 }
 
 // Of an element in its channel.
