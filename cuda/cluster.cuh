@@ -57,6 +57,20 @@ struct ByteBarrier {
   }
 };
 
+// What this thread has written to memory, for send_to_all of its warp, which meets in between.
+__device__ __forceinline__ void publish_for_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+// So many bytes of memory to the same place of each of the cluster's blocks, if wanted, counted on the barrier at the
+// same place of each. Places are this block's.
+template <int blocks>
+__device__ __forceinline__ void send_to_all(bool wanted, unsigned to, const void* from, int bytes, unsigned barrier) {
+  asm volatile(
+      "{.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%1], [%2], %3, [%4], %5;}" ::"r"(wanted ? 1 : 0),
+      "r"(to), "l"(from), "r"(bytes), "r"(barrier), "h"(static_cast<unsigned short>((1 << blocks) - 1))
+      : "memory");
+}
+
 // Words to a place in a block of the cluster, counted on a barrier of that block.
 __device__ __forceinline__ void send(unsigned to, const unsigned (&words)[1], unsigned barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %2, [%1];" ::"r"(to), "r"(barrier),

@@ -5,9 +5,10 @@
 //
 // geometry.h says how neurons and samples are laid over blocks. What a step made, spikes forward and gradients of the
 // current backward, goes as 16-bit numbers to every block of the cluster by stores that count their bytes on a barrier
-// of the receiver: a step waits for one way through the network and for nothing else. A step hears what was made
-// `delay` steps before; buffers for twice as many suffice, as no block can be further ahead. A single block has its
-// shared memory and __syncthreads.
+// of the receiver: a step waits for one way through the network and for nothing else. In a large cluster numbers go to
+// memory, and from there by one copy to all blocks, since a store to each keeps the network longer than all else that a
+// step does. A step hears what was made `delay` steps before; buffers for twice as many suffice, as no block can be
+// further ahead. A single block has its shared memory and __syncthreads.
 //
 // A float32 weight is the sum of three bf16 numbers, and so is a value on its way unless it is a spike; of their
 // products those are summed that float32 would notice. Within a cluster, spikes go as bits.
@@ -101,6 +102,8 @@ struct Recurrent {
   static constexpr bool as_bits = shape.sent == 0;       // what is multiplied with it: spikes as bits,
   static constexpr int sent = as_bits ? 1 : shape.sent;  // or pieces of a number
   static_assert(!as_bits || blocks > 1, "");
+  static constexpr bool by_memory = shape.by_memory;
+  static_assert(!by_memory || (!as_bits && blocks > 1), "");
   using Half = typename Spec::Half;
 
   using Values = F[G][W];  // a lane's own, of a tile
@@ -345,10 +348,13 @@ struct Recurrent {
     int told[G];  // where the lane's numbers lie in a message, or the warp's bits
     // Of pairs of numbers. What is behind the last neuron must not be infinite: its weights are 0.
     unsigned are_there[masks];
-    unsigned listener;  // memory of the block that the lane sends bits to
+    unsigned listener;      // memory of the block that the lane sends bits to
+    unsigned char* outbox;  // by memory: of the cluster, [buffers][tiles][message]
 
-    __device__ __forceinline__ Exchange(unsigned char*& rest, const Lane& at) : memory(rest) {
+    __device__ __forceinline__ Exchange(unsigned char*& rest, void* messages, const Lane& at) : memory(rest) {
       rest += exchange_bytes;
+      if constexpr (by_memory)
+        outbox = static_cast<unsigned char*>(messages) + times(blockIdx.x / blocks, shape.messages_bytes());
 #pragma unroll
       for (int g = 0; g < G; ++g)
         told[g] = kept(as_bits ? bits_place(at.sample(g) % 2, at.neuron) : place(at.sample(g), at.neuron));
@@ -396,8 +402,8 @@ struct Recurrent {
       meet();
     }
 
-    // What step t hears.
-    __device__ __forceinline__ const unsigned char* heard(int t, int n) const { return memory + offset(t - delay, n); }
+    // Where what step t hears lies in `memory`.
+    __device__ __forceinline__ int heard(int t, int n) const { return offset(t - delay, n); }
 
     // Until all of it is here.
     __device__ __forceinline__ void wait(int t, int n) const {
@@ -445,11 +451,11 @@ struct Recurrent {
 #pragma unroll
       for (int p = 0; p < sent; ++p) {
         const int to = offset(t, n) + p * piece_bytes + told[g];
-        if constexpr (blocks == 1) {
+        if constexpr (blocks == 1 || by_memory) {
           Pack<unsigned, W / 2, true> pack;
 #pragma unroll
           for (int j = 0; j < W / 2; ++j) pack.lane[j] = words[p][j];
-          *reinterpret_cast<Pack<unsigned, W / 2, true>*>(memory + to) = pack;
+          *reinterpret_cast<Pack<unsigned, W / 2, true>*>((by_memory ? outbox : memory) + to) = pack;
         } else {
           // Each block begins with another, so that they do not all send to one.
 #pragma unroll
@@ -458,6 +464,19 @@ struct Recurrent {
             send(there + to, words[p], there + barrier_offset(t, n));
           }
         }
+      }
+    }
+
+    // Behind all that a step puts of a tile. What a warp has put lies without gaps, of each piece of a number; a lane
+    // sends a piece.
+    __device__ __forceinline__ void end_of_tile(const Lane& at, int t, int n) const {
+      if constexpr (by_memory) {
+        constexpr int bytes = 64 * W * G;
+        publish_for_copies();
+        __syncwarp();
+        const int to = offset(t, n) + (told[0] & ~(bytes - 1)) + at.lane * piece_bytes;
+        send_to_all<blocks>(at.lane < sent, shared_address(memory) + to, outbox + to, bytes,
+                            shared_address(memory) + barrier_offset(t, n));
       }
     }
 
@@ -512,17 +531,18 @@ struct Recurrent {
           }
     }
 
-    // Sums over the neurons that a message tells of, for the lane's own. `meanwhile` is done while the tensor cores
-    // are at work.
+    // Sums over the neurons that a message tells of, for the lane's own; it lies at this place in memory. `meanwhile`
+    // is done while the tensor cores are at work.
     template <class Meanwhile>
-    __device__ __forceinline__ void operator()(const unsigned char* message, const Lane& at, int n, Values& sums,
-                                               const Meanwhile& meanwhile) const {
+    __device__ __forceinline__ void operator()(const unsigned char* memory, int message, const Lane& at, int n,
+                                               Values& sums, const Meanwhile& meanwhile) const {
+      const unsigned char* const mine = memory + (message + from);
       float sum[chains][m_tiles][4] = {};
 #pragma unroll
       for (int k = 0; k < k_tiles; k += 2)
 #pragma unroll
         for (int p = 0; p < sent; ++p) {
-          const Pack<unsigned, 4, true> words = read(message, p, k);
+          const Pack<unsigned, 4, true> words = read(mine, p, k);
 #pragma unroll
           for (int o = 0; o < 2; ++o)
 #pragma unroll
@@ -546,11 +566,11 @@ struct Recurrent {
 
    private:
     // Operand B of two tiles.
-    __device__ __forceinline__ Pack<unsigned, 4, true> read(const unsigned char* message, int p, int k) const {
+    __device__ __forceinline__ Pack<unsigned, 4, true> read(const unsigned char* mine, int p, int k) const {
       if constexpr (!as_bits) {
-        return *reinterpret_cast<const Pack<unsigned, 4, true>*>(message + from + p * piece_bytes + k * 256);
+        return *reinterpret_cast<const Pack<unsigned, 4, true>*>(mine + p * piece_bytes + k * 256);
       } else {
-        const auto bits = *reinterpret_cast<const Pack<unsigned, W == 2 ? 1 : 2, true>*>(message + from + k * 16);
+        const auto bits = *reinterpret_cast<const Pack<unsigned, W == 2 ? 1 : 2, true>*>(mine + k * 16);
         Pack<unsigned, 4, true> words;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {

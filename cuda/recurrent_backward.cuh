@@ -17,6 +17,7 @@ struct RecurrentBackwardArgs {
   const void* initial[room(Cell::n_states)];
   ParamSource params[room(Cell::n_params)];
   const void* weights;
+  void* messages;  // Exchange
   Rows grad_y[Cell::n_outputs];
   Rows grad_states[room(Cell::n_states)];
   const void* checkpoints;
@@ -288,7 +289,7 @@ struct RecurrentBackward : Recurrent<Spec> {
     extern __shared__ __align__(128) unsigned char memory[];
     unsigned char* rest = Base::kept(memory);
     const Lane at(a);
-    const Exchange exchange(rest, at);
+    const Exchange exchange(rest, a.messages, at);
     unsigned char* const of_product = rest;
     rest += Base::partial_bytes;
     const BackwardRings rings(rest);
@@ -357,7 +358,7 @@ struct RecurrentBackward : Recurrent<Spec> {
         Step step;
         read_step(cells, at, rings, samples, t, n, step, grad.state[n]);
         exchange.wait(k, n);
-        product(exchange.heard(k, n), at, n, step.sums, [&] {
+        product(exchange.memory, exchange.heard(k, n), at, n, step.sums, [&] {
           if (!Base::deferred) return;
           stored.store(at, n);  // of the step behind; before there is one, what will be overwritten
           load(t);
@@ -367,6 +368,7 @@ struct RecurrentBackward : Recurrent<Spec> {
         cut(at, samples, t, n, grad);
         tell(at, samples, t, n, step, stored,
              [&](int g, const Values& current) { exchange.put(at, k, n, g, current); });
+        exchange.end_of_tile(at, k, n);
         exchange.expect(k, n);
         if (!Base::deferred) stored.store(at, n);
       }

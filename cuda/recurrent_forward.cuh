@@ -14,6 +14,7 @@ struct RecurrentForwardArgs {
   const void* initial[room(Cell::n_states)];
   ParamSource params[room(Cell::n_params)];
   const void* weights;  // [width, width], from and to
+  void* messages;       // Exchange
   const void* first;    // [delay, N]: the outputs before the first step
   void* y[Cell::n_outputs];
   void* states[room(Cell::n_states)];  // [N], or [T, N] where the sequences are stored
@@ -36,7 +37,7 @@ struct RecurrentForward : Recurrent<Spec> {
     extern __shared__ __align__(128) unsigned char memory[];
     unsigned char* rest = Base::kept(memory);
     const Lane at(a);
-    const Exchange exchange(rest, at);
+    const Exchange exchange(rest, a.messages, at);
     Product product;
     product.template load<false>(a.weights, at, rest);
     const Cells cells(a, at);
@@ -85,7 +86,7 @@ struct RecurrentForward : Recurrent<Spec> {
           for (int g = 0; g < G; ++g) x[i].slot(t, n, g).unpack(in[i][g]);
         exchange.wait(t, n);
         Values sums;
-        product(exchange.heard(t, n), at, n, sums, [&] {
+        product(exchange.memory, exchange.heard(t, n), at, n, sums, [&] {
           exchange.expect(t, n);
           if (Spec::save) store_checkpoint(a, at, n, state[n], t / C - 1, t > 0 && t % C == 0);
           if (!deferred) return;
@@ -97,6 +98,7 @@ struct RecurrentForward : Recurrent<Spec> {
         drop_unheard(samples, n, sums);
         step_and_store(a, results, cells, at, samples, t, n, in, sums, state[n],
                        [&](int g, const Values& y) { exchange.put(at, t, n, g, y); });
+        exchange.end_of_tile(at, t, n);
       }
       if (!deferred) load(t + ahead);
       if (!deferred || t > 0) results.next();

@@ -8,14 +8,24 @@
 namespace spikeforge::ops::recurrent {
 namespace {
 
+// What the kernel for a call needs beside its results; nothing where there is no kernel.
+template <class AnyLaunch>
+std::optional<at::Tensor> scratch_for(const AnyLaunch& launch, const at::Tensor& x) {
+  const std::optional<std::int64_t> bytes = kernels::scratch_bytes(launch, gpu_of(x));
+  if (!bytes) return {};
+  return at::empty({*bytes}, x.options().dtype(at::kByte));
+}
+
 // By one kernel over all steps; nothing where there is none for such a call.
 std::optional<RecurrentResults> forward_at_once(const RecurrentCall& call, bool save) {
   const Prepared prepared = prepare_samples(call);
   const at::Tensor& x = prepared.first_input;
   RecurrentResults results = allocate(call, prepared, save);
-  const DescribedForward described(call, prepared, results);
+  DescribedForward described(call, prepared, results);
   void* const stream = stream_of(x);
-  if (!kernels::serves(described.launch, gpu_of(x))) return {};
+  const std::optional<at::Tensor> scratch = scratch_for(described.launch, x);
+  if (!scratch) return {};
+  described.launch.recurrence.scratch = scratch->mutable_data_ptr();
   kernels::launch(described.launch, gpu_of(x), stream);
   return results;
 }
@@ -26,9 +36,11 @@ std::optional<Tensors> backward_at_once(const RecurrentBackwardCall& call) {
   check_backward(call, prepared);
   Gradients gradients = allocate_backward(call, prepared);
   allocate_grad_params(call, prepared, gradients);
-  const DescribedBackward described(call, prepared, gradients);
+  DescribedBackward described(call, prepared, gradients);
   void* const stream = stream_of(x);
-  if (!kernels::serves(described.launch, gpu_of(x))) return {};
+  const std::optional<at::Tensor> scratch = scratch_for(described.launch, x);
+  if (!scratch) return {};
+  described.launch.recurrence.scratch = scratch->mutable_data_ptr();
   kernels::launch(described.launch, gpu_of(x), stream);
   return reduce_and_list(call, gradients);
 }

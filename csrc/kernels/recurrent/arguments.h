@@ -31,6 +31,7 @@ class RecurrentArguments : public ArgumentWords {
     add(recurrence.width);
     add_cell(launch);
     add(recurrence.w);
+    add(recurrence.scratch);
   }
 };
 

@@ -33,6 +33,7 @@ struct Geometry {
   int input_rows;    // backward: of the ring that they come into, checkpoint + ahead or more; apart, two checkpoints
   bool state_gradients;  // backward: whether gradients of the sequences of states come in
   bool apart;            // backward: whether as many warps again recompute, and leave coefficients to the others
+  bool by_memory;  // whether numbers go to the blocks of the cluster through memory, from where one copy serves all
 
   SPIKEFORGE_ON_BOTH constexpr int own() const { return padded / blocks; }
   SPIKEFORGE_ON_BOTH constexpr int threads() const { return own() / row * 32 * split; }
@@ -50,7 +51,8 @@ struct Geometry {
   SPIKEFORGE_ON_BOTH constexpr int message_bytes() const {
     return sent == 0 ? padded : sent * 16 * padded;
   }  // of a tile
-  SPIKEFORGE_ON_BOTH constexpr int exchange_bytes() const { return 2 * delay * tiles * (message_bytes() + 8); }
+  SPIKEFORGE_ON_BOTH constexpr int messages_bytes() const { return 2 * delay * tiles * message_bytes(); }
+  SPIKEFORGE_ON_BOTH constexpr int exchange_bytes() const { return messages_bytes() + 2 * delay * tiles * 8; }
   SPIKEFORGE_ON_BOTH constexpr int partial_bytes() const {
     return tiles * (split - 1) * threads() * lane_neurons() * 4;
   }

@@ -19,6 +19,11 @@ std::optional<RecurrentSchedule> schedule_here(const AnyLaunch& launch, const ji
   return schedule_of(launch, device, [&](int blocks, int bytes) { return most_clusters(device, blocks, bytes); });
 }
 
+std::optional<std::int64_t> scratch_of(const std::optional<RecurrentSchedule>& schedule) {
+  if (!schedule) return {};
+  return schedule->geometry.by_memory ? schedule->clusters * schedule->geometry.messages_bytes() : 0;
+}
+
 template <class AnyLaunch>
 void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream) {
   const RecurrentSchedule schedule = schedule_here(launch, device).value();
@@ -50,11 +55,11 @@ void note_any(const AnyLaunch& launch) {
 
 }  // namespace
 
-bool serves(const RecurrentForwardLaunch& launch, const jit::Device& device) {
-  return schedule_here(launch, device).has_value();
+std::optional<std::int64_t> scratch_bytes(const RecurrentForwardLaunch& launch, const jit::Device& device) {
+  return scratch_of(schedule_here(launch, device));
 }
-bool serves(const RecurrentBackwardLaunch& launch, const jit::Device& device) {
-  return schedule_here(launch, device).has_value();
+std::optional<std::int64_t> scratch_bytes(const RecurrentBackwardLaunch& launch, const jit::Device& device) {
+  return scratch_of(schedule_here(launch, device));
 }
 
 void launch(const RecurrentForwardLaunch& launch, const jit::Device& device, void* stream) {

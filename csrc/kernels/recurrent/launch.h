@@ -22,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace spikeforge {
 
@@ -30,6 +31,7 @@ struct Recurrence {
   std::size_t into = 0;               // the input that the sum is added to
   std::int64_t delay = 1;             // steps, at least 1; it may be more than there are
   const void* w = nullptr;            // [width, width] without gaps, of the call's type: w[i, j] from i to j
+  void* scratch = nullptr;            // as many bytes as kernels::scratch_bytes says
 };
 
 struct RecurrentForwardLaunch : ForwardLaunch {
@@ -45,11 +47,12 @@ struct RecurrentBackwardLaunch : BackwardLaunch {
 
 namespace kernels {
 
-// Whether a GPU has a kernel for such a call, whose context is current; it compiles none.
-bool serves(const RecurrentForwardLaunch& launch, const jit::Device& device);
-bool serves(const RecurrentBackwardLaunch& launch, const jit::Device& device);
+// Of memory that the kernel for such a call needs beside its results, on a GPU whose context is current; nothing where
+// there is no kernel. It compiles none.
+std::optional<std::int64_t> scratch_bytes(const RecurrentForwardLaunch& launch, const jit::Device& device);
+std::optional<std::int64_t> scratch_bytes(const RecurrentBackwardLaunch& launch, const jit::Device& device);
 
-// Of calls that are served: finds the kernel and launches it. As launch() of a multistep call in all else.
+// Of calls that have one: finds the kernel and launches it. As launch() of a multistep call in all else.
 void launch(const RecurrentForwardLaunch& launch, const jit::Device& device, void* stream);
 void launch(const RecurrentBackwardLaunch& launch, const jit::Device& device, void* stream);
 

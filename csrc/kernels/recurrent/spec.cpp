@@ -13,7 +13,7 @@ namespace spikeforge::kernels {
 namespace {
 
 // In the order of Geometry's members.
-std::array<int, 18> numbers_of(const recurrent::Geometry& g) {
+std::array<int, 19> numbers_of(const recurrent::Geometry& g) {
   return {g.padded,
           g.blocks,
           g.tiles,
@@ -31,7 +31,8 @@ std::array<int, 18> numbers_of(const recurrent::Geometry& g) {
           g.coefficients,
           g.input_rows,
           g.state_gradients ? 1 : 0,
-          g.apart ? 1 : 0};
+          g.apart ? 1 : 0,
+          g.by_memory ? 1 : 0};
 }
 
 // The loop over time is another, but a lane's neurons are made one by one as those of a multistep loop of width 1.
