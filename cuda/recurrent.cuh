@@ -121,6 +121,9 @@ struct Recurrent {
   // Of a block alone, what a step stores is stored while the tensor cores are at work on the next: nothing else takes
   // long enough to hide it.
   static constexpr bool deferred = blocks == 1 && tiles == 1;
+  // Steps that the loop over time is unrolled to, with registers of their own: a result that overwrote one on its way
+  // to memory would wait until that has been read.
+  static constexpr int unrolled = deferred ? 2 : 1;
 
   // Barriers from 1 on are of rows of warps that share a sum.
   static_assert(split == 1 || own / row_neurons < 15, "a block has 16 barriers");

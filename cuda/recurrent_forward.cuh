@@ -30,7 +30,8 @@ struct RecurrentForward : Recurrent<Spec> {
       typename Base::States, typename Base::T, typename Base::Values;
   template <class E, int depth>
   using Ring = typename Base::template Ring<E, depth>;
-  using Base::ahead, Base::C, Base::deferred, Base::delay, Base::G, Base::I, Base::O, Base::S, Base::tiles, Base::W;
+  using Base::ahead, Base::C, Base::deferred, Base::delay, Base::G, Base::I, Base::O, Base::S, Base::tiles,
+      Base::unrolled, Base::W;
   using Base::drop_unheard, Base::load_initial, Base::pack_state, Base::restart;
 
   static __device__ __forceinline__ void forward(const RecurrentForwardArgs<Cell>& a) {
@@ -73,38 +74,44 @@ struct RecurrentForward : Recurrent<Spec> {
 
     Results results(a);
 #pragma unroll 1
-    for (int t = 0; t < steps; ++t) {
-      wait_for_copies<ahead - 1>();
-      if (t % Samples::word == 0) samples.read_starts(a, at, t);
+    for (int from = 0; from < steps; from += unrolled)
 #pragma unroll
-      for (int n = 0; n < tiles; ++n) {
-        if (n > 0 && n >= at.count) break;
-        F in[I][G][W];
+      for (int half = 0; half < unrolled; ++half) {
+        const int t = from + half;
+        if (half > 0 && t >= steps) break;
+        wait_for_copies<ahead - 1>();
+        if (t % Samples::word == 0) samples.read_starts(a, at, t);
 #pragma unroll
-        for (int i = 0; i < I; ++i)
+        for (int n = 0; n < tiles; ++n) {
+          if (n > 0 && n >= at.count) break;
+          F in[I][G][W];
 #pragma unroll
-          for (int g = 0; g < G; ++g) x[i].slot(t, n, g).unpack(in[i][g]);
-        exchange.wait(t, n);
-        Values sums;
-        product(exchange.memory, exchange.heard(t, n), at, n, sums, [&] {
-          exchange.expect(t, n);
-          if (Spec::save) store_checkpoint(a, at, n, state[n], t / C - 1, t > 0 && t % C == 0);
-          if (!deferred) return;
-          results.store(at, n);  // of the step before; at the first, what will be overwritten
-          load(t + ahead);
-        });
+          for (int i = 0; i < I; ++i)
 #pragma unroll
-        for (int g = 0; g < G; ++g) samples.close_ears(n, g, samples.starts_before(t, n, g));
-        drop_unheard(samples, n, sums);
-        step_and_store(a, results, cells, at, samples, t, n, in, sums, state[n],
-                       [&](int g, const Values& y) { exchange.put(at, t, n, g, y); });
-        exchange.end_of_tile(at, t, n);
+            for (int g = 0; g < G; ++g) x[i].slot(t, n, g).unpack(in[i][g]);
+          exchange.wait(t, n);
+          Values sums;
+          product(exchange.memory, exchange.heard(t, n), at, n, sums, [&] {
+            exchange.expect(t, n);
+            if (Spec::save) store_checkpoint(a, at, n, state[n], t / C - 1, t > 0 && t % C == 0);
+            if (!deferred) return;
+            results.store(at, n, unrolled - 1 - half);  // of the step before; at the first, what will be overwritten
+            load(t + ahead);
+          });
+#pragma unroll
+          for (int g = 0; g < G; ++g) samples.close_ears(n, g, samples.starts_before(t, n, g));
+          drop_unheard(samples, n, sums);
+          step_and_store(a, results, half, cells, at, samples, t, n, in, sums, state[n],
+                         [&](int g, const Values& y) { exchange.put(at, t, n, g, y); });
+          exchange.end_of_tile(at, t, n);
+        }
+        if (!deferred) load(t + ahead);
+        if (!deferred || t > 0) results.next();
+        exchange.end_of_step();
       }
-      if (!deferred) load(t + ahead);
-      if (!deferred || t > 0) results.next();
-      exchange.end_of_step();
-    }
-    if (deferred && steps > 0) results.store(at, 0);
+#pragma unroll
+    for (int half = 0; half < (deferred ? unrolled : 0); ++half)
+      results.store(at, 0, half, steps > 0 && (steps - 1) % unrolled == half);
     if (!Spec::store_states)
 #pragma unroll
       for (int n = 0; n < tiles; ++n)
@@ -120,25 +127,25 @@ struct RecurrentForward : Recurrent<Spec> {
   // What a step stores at every one, and the rows that it goes to.
   struct Results {
     WalkedRows<T> current_row, y_rows[O];
-    Numbers current[G], y[O][G];
+    Numbers current[unrolled][G], y[unrolled][O][G];
 
     __device__ __forceinline__ explicit Results(const RecurrentForwardArgs<Cell>& a)
         : current_row(a.current, a.neurons, 0, 1) {
 #pragma unroll
       for (int o = 0; o < O; ++o) y_rows[o] = {a.y[o], a.neurons, 0, 1};
 #pragma unroll
-      for (int g = 0; g < G; ++g) {
-        current[g] = {};
+      for (int i = 0; i < unrolled * G; ++i) {
+        current[i / G][i % G] = {};
 #pragma unroll
-        for (int o = 0; o < O; ++o) y[o][g] = {};
+        for (int o = 0; o < O; ++o) y[i / G][o][i % G] = {};
       }
     }
-    __device__ __forceinline__ void store(const Lane& at, int n) const {
+    __device__ __forceinline__ void store(const Lane& at, int n, int half, bool wanted = true) const {
 #pragma unroll
       for (int g = 0; g < G; ++g) {
-        if (Spec::save) at.store_unbranched(current_row.row, n, g, current[g]);
+        if (Spec::save) at.store_unbranched(current_row.row, n, g, current[half][g], wanted);
 #pragma unroll
-        for (int o = 0; o < O; ++o) at.store_unbranched(y_rows[o].row, n, g, y[o][g]);
+        for (int o = 0; o < O; ++o) at.store_unbranched(y_rows[o].row, n, g, y[half][o][g], wanted);
       }
     }
     __device__ __forceinline__ void next() {
@@ -149,12 +156,12 @@ struct RecurrentForward : Recurrent<Spec> {
   };
 
   template <class Tell>
-  static __device__ __forceinline__ void step_and_store(const RecurrentForwardArgs<Cell>& a, Results& results,
+  static __device__ __forceinline__ void step_and_store(const RecurrentForwardArgs<Cell>& a, Results& results, int half,
                                                         const Cells& cells, const Lane& at, const Samples& samples,
                                                         int t, int n, F (&in)[I][G][W], const Values& sums,
                                                         States& state, const Tell& tell) {
     F out[O][G][W];
-    auto& current = results.current;
+    auto& current = results.current[half];
 #pragma unroll
     for (int g = 0; g < G; ++g) {
 #pragma unroll
@@ -179,8 +186,8 @@ struct RecurrentForward : Recurrent<Spec> {
 #pragma unroll
     for (int o = 0; o < O; ++o)
 #pragma unroll
-      for (int g = 0; g < G; ++g) results.y[o][g].pack(out[o][g]);
-    if (!deferred) results.store(at, n);
+      for (int g = 0; g < G; ++g) results.y[half][o][g].pack(out[o][g]);
+    if (!deferred) results.store(at, n, half);
     if (Spec::store_states)
       store_states(a, at, n, state, times(t, a.neurons), [&](int g) { return samples.has(t, n, g); });
   }
