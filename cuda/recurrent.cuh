@@ -535,12 +535,18 @@ struct Recurrent {
     }
 
     // Sums over the neurons that a message tells of, for the lane's own; it lies at this place in memory. `meanwhile`
-    // is done while the tensor cores are at work.
-    template <class Meanwhile>
+    // is done while the tensor cores are at work. `added`: to what sums hold.
+    template <bool added = false, class Meanwhile>
     __device__ __forceinline__ void operator()(const unsigned char* memory, int message, const Lane& at, int n,
                                                Values& sums, const Meanwhile& meanwhile) const {
       const unsigned char* const mine = memory + (message + from);
       float sum[chains][m_tiles][4] = {};
+      static_assert(!added || split == 1, "");
+      if constexpr (added)
+#pragma unroll
+        for (int g = 0; g < G; ++g)
+#pragma unroll
+          for (int j = 0; j < W; ++j) found(sum[chains - 1], 0, g, j) = sums[g][j];
 #pragma unroll
       for (int k = 0; k < k_tiles; k += 2)
 #pragma unroll
@@ -598,7 +604,8 @@ struct Recurrent {
     }
 
     // Of what a warp has found, what another owns, or it itself.
-    static __device__ __forceinline__ float found(const float (&sum)[m_tiles][4], int owner, int g, int j) {
+    template <class Float>
+    static __device__ __forceinline__ Float& found(Float (&sum)[m_tiles][4], int owner, int g, int j) {
       if (W == 2) return sum[owner / 2][2 * j + (split == 1 ? g : owner % 2)];
       return sum[j / 2][2 * (j % 2) + (split == 1 ? g : owner)];
     }

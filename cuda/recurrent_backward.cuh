@@ -49,6 +49,10 @@ struct RecurrentBackward : Recurrent<Spec> {
   static constexpr int steps_together = L < most_together ? L : most_together;
   static_assert(!apart || L % steps_together == 0, "");
 
+  // Whether the tensor cores add sums to the gradient of the output, so that no addition follows. What they round
+  // otherwise than float32 additions is lost when the result is rounded to 16 bits.
+  static constexpr bool within = shape.split == 1 && !Base::in_pieces && !Samples::has_start;
+
   // The next to come into the rings.
   struct RowsBack {
     WalkedRows<const T> x[I], grad_y[O];
@@ -367,7 +371,8 @@ struct RecurrentBackward : Recurrent<Spec> {
         Step step;
         read_step(cells, at, rings, samples, t, n, step, grad.state[n]);
         exchange.wait(k, n);
-        product(exchange.memory, exchange.heard(k, n), at, n, step.sums, [&] {
+        if constexpr (within) begin_sums(step);
+        product.template operator()<within>(exchange.memory, exchange.heard(k, n), at, n, step.sums, [&] {
           if (!Base::deferred) return;
           stored.store(at, n);  // of the step behind; before there is one, what will be overwritten
           load(t);
@@ -479,6 +484,13 @@ struct RecurrentBackward : Recurrent<Spec> {
     }
   }
 
+  static __device__ __forceinline__ void begin_sums(Step& step) {
+#pragma unroll
+    for (int g = 0; g < G; ++g)
+#pragma unroll
+      for (int j = 0; j < W; ++j) step.sums[g][j] = step.grad_y[0][g][j];
+  }
+
   // What of the derivative does not need the sums has been computed while these were on their way.
   static __device__ __forceinline__ void vjp(const Cells& cells, const Lane& at, const Samples& samples, int t, int n,
                                              Step& step, States& grad_state, F (&grad_param)[W][room(P)]) {
@@ -494,7 +506,7 @@ struct RecurrentBackward : Recurrent<Spec> {
         for (int s = 0; s < S; ++s) grad[s] = grad_state[g][j][s];
 #pragma unroll
         for (int o = 0; o < O; ++o) grad_out[o] = step.grad_y[o][g][j];
-        grad_out[0] += step.sums[g][j];
+        grad_out[0] = within ? step.sums[g][j] : grad_out[0] + step.sums[g][j];
 #pragma unroll
         for (int p = 0; p < P; ++p) sum[p] = grad_param[j][p];
         cells[j].vjp(c, grad_out, grad, grad_x, sum);
