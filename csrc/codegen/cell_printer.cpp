@@ -127,13 +127,6 @@ class Body {
   // A result as a name or a literal.
   std::string result(std::size_t i) const { return name(graph_.results()[i]); }
 
-  // `so_far` and a value, which may be a product.
-  std::string sum(std::string_view so_far, Id id) const {
-    if (!graph_.is(id, Op::multiply)) return fmt::format("{} + {}", so_far, name(id));
-    const std::span<const Id> factors = graph_.operands(id);
-    return fmt::format("fma({}, {}, {})", name(factors[0]), name(factors[1]), so_far);
-  }
-
   std::string name(Id id) const {
     if (graph_.is(id, Op::constant)) return literal(graph_[id].number);
     if (graph_.is(id, Op::truth)) return graph_[id].number != 0 ? "true" : "false";
@@ -258,7 +251,7 @@ class CellPrinter {
     line("");
     line("  SPIKEFORGE_FN void vjp(const F* x, const F* state, const F* grad_y, F* grad_state, F* grad_x,");
     line("                         F* grad_param{}) const {{", draws_argument());
-    store_gradients(Body(line, stages_.backward, of_a_step_back(), graph::MultiplyAdds(stages_.backward)));
+    gradients(of_a_step_back());
   }
 
   void coefficients() {
@@ -280,19 +273,41 @@ class CellPrinter {
     sources.resize(stages_.backward.size());
     for (std::size_t i = 0; i < coefficients_.size(); ++i)
       sources[coefficients_[i]] = fmt::format("c[{}]{}", i, is_boolean(coefficients_[i]) ? " != F(0)" : "");
-    store_gradients(
-        Body(line, stages_.backward, stages_.backward.results(), sources, graph::MultiplyAdds(stages_.backward)));
+    gradients(sources);
   }
 
   bool is_boolean(Id id) const { return stages_.backward.kind(id) == graph::Kind::boolean; }
 
-  void store_gradients(const Body& body) {
+  // Of a product that is added to a factor's sum the factors are computed.
+  void gradients(const std::vector<std::string>& sources) {
+    const Graph& graph = stages_.backward;
+    const auto is_product = [&](Id id) {
+      return graph.is(id, Op::multiply) && (id >= sources.size() || sources[id].empty());
+    };
+    const auto of_factors = graph.results().subspan(first_factor());
+    std::vector<Id> computed(graph.results().begin(), of_factors.begin());
+    for (std::size_t k = 0; k < stages_.factors; ++k) {
+      if (slots_[k].empty()) continue;
+      const std::span<const Id> factors = graph.operands(of_factors[k]);
+      if (is_product(of_factors[k]))
+        computed.insert(computed.end(), factors.begin(), factors.end());
+      else
+        computed.push_back(of_factors[k]);
+    }
+
+    const Body body(line, graph, computed, sources, graph::MultiplyAdds(graph));
     for (std::size_t i = 0; i < stages_.inputs; ++i) line("    grad_x[{}] = {};", i, body.result(i));
     for (std::size_t s = 0; s < stages_.states; ++s)
       line("    grad_state[{}] = {};", s, body.result(stages_.inputs + s));
-    for (std::size_t k = 0; k < stages_.factors; ++k)
-      if (!slots_[k].empty())
-        line("    {} = {};", slots_[k], body.sum(slots_[k], stages_.backward.results()[first_factor() + k]));
+    for (std::size_t k = 0; k < stages_.factors; ++k) {
+      if (slots_[k].empty()) continue;
+      const Id id = of_factors[k];
+      if (is_product(id))
+        line("    {0} = fma({1}, {2}, {0});", slots_[k], body.name(graph.operands(id)[0]),
+             body.name(graph.operands(id)[1]));
+      else
+        line("    {0} = {0} + {1};", slots_[k], body.name(id));
+    }
     line("  }}");
   }
 

@@ -200,6 +200,10 @@ TEST_CASE("normalisation and neuron in one launch compile for sm_90 without spil
   check_normalised("sm_90", Normalised(leaky, graph::Residual::add, DType::f16, 4, 256, 14, true), 0);
   check_normalised("sm_90", Normalised(leaky, std::nullopt, DType::f16, 4, 256, 7, false), 0);
 }
+TEST_CASE("normalisation and neuron over many steps in one launch compile without spills") {
+  check_normalised("sm_90", Normalised(leaky, std::nullopt, DType::f16, 16, 128, 28, true), 0);
+  check_normalised("sm_100", Normalised(leaky, std::nullopt, DType::f32, 16, 128, 28, false), 0);
+}
 TEST_CASE("any normalisation and neuron in one launch compile for sm_80 and spill little", "[long]") {
   check_normalised("sm_80", 0);
 }

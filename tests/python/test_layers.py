@@ -169,6 +169,61 @@ def test_a_large_layer_is_that_of_float64(shape, layout, cuda):
     assert torch.equal(*again, *once_more)
 
 
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (4, 32, 512, 7, 7),  # many channels in few neurons
+        (7, 5, 24, 9, 9),  # steps that are no power of two
+        (16, 4, 128, 28, 28),
+        (4, 64, 2, 40, 40),  # channels of which many blocks have a part
+        (3, 2, 3, 64, 64),  # ... and several strips
+        (4, 8, 20000),  # more strips than blocks
+        (4, 1000, 5),  # rows that begin anywhere
+        (4, 40, 64, 112, 112),  # the backward pass runs the loop twice
+    ],
+)
+def test_a_ring_of_tiles_gives_what_float64_gives(shape, dtype, layout, cuda):
+    """However blocks share the sums of channels; and the same bits again."""
+    x = in_layout(torch.randn(shape, device=cuda, dtype=dtype) * 2 + 3, layout).requires_grad_()
+    weight, bias = (torch.rand(shape[2], device=cuda).requires_grad_() for _ in range(2))
+    tau = torch.tensor(2.5, device=cuda, requires_grad=True)
+    arguments = (x, weight, bias, tau)
+    upstream = torch.randn_like(x)
+
+    def call():
+        (found,), _, mean, var = ops.batch_norm_run(SMOOTH, [x], [], [tau], weight, bias, last_states=False)
+        return found, mean, var, *torch.autograd.grad(found, arguments, upstream)
+
+    found = call()
+    for ours, again in zip(found, call()):
+        assert torch.equal(ours, again)
+    wide = [t.detach().double().requires_grad_() for t in arguments]
+    y, mean, var = batch_norm(*wide[:3])
+    s, _ = smooth_loop(y, torch.zeros(shape[1:], dtype=torch.float64, device=cuda), wide[3])
+    for ours, theirs in zip(found, (s, mean, var, *torch.autograd.grad(s, wide, upstream.double()))):
+        bound = 1e-3 if ours.dtype == torch.float16 or theirs.dim() == 0 else 2e-5
+        assert (ours.double() - theirs).abs().max() <= bound * theirs.abs().max()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "a NaN of any bits"])
+def test_a_number_that_is_none_stays_in_its_channel(bad, cuda):
+    x = torch.randn(4, 32, 64, 14, 14, device=cuda)
+    if isinstance(bad, float):
+        x[1, 3, 5, 2, 2] = bad
+    else:
+        x.view(torch.int32)[1, 3, 5, 2, 2] = -1
+    x.requires_grad_()
+    layer = snn.BatchNormNeuron(nn.BatchNorm2d(64), snn.LIF(surrogate="atan")).to(cuda)
+    s = layer(x)
+    (grad,) = torch.autograd.grad(s, x, torch.ones_like(s))
+    others = [c for c in range(64) if c != 5]
+    assert layer.norm.running_mean[5].isnan() or layer.norm.running_mean[5].isinf()
+    assert layer.norm.running_mean[others].isfinite().all() and layer.norm.running_var[others].isfinite().all()
+    assert grad[:, :, 5].isnan().all() and grad[:, :, others].isfinite().all()
+
+
 def test_a_constant_channel_has_no_variance(device):
     mean, var = ops.channel_statistics(torch.full((4, 3, 2, 5), 0.3, device=device))
     assert torch.equal(var, torch.zeros(2, device=device)) and torch.equal(mean, torch.full((2,), 0.3, device=device))
