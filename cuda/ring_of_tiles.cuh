@@ -14,30 +14,28 @@ namespace ring {
 // What a block takes of a strip, and the thread of it: so many turns, each as far behind the one before.
 template <class Spec>
 struct Unit {
-  using Turns = typename Multistep<Spec>::Turns;
   using Neurons = typename Multistep<Spec>::Neurons;
   int number, strip;
   int column;  // the thread's first neuron, in the period
   int turns;   // 0: none of its neurons is there
-  long long first, apart;
+  unsigned first, apart;
 
-  __device__ __forceinline__ long long neuron(int turn) const { return first + turn * apart; }
+  __device__ __forceinline__ unsigned neuron(int turn) const { return first + static_cast<unsigned>(turn) * apart; }
   __device__ __forceinline__ Neurons neurons(int turn) const {
     const long long n = neuron(turn);
     return {n, n};
   }
-  __device__ __forceinline__ Turns down() const { return {neurons(0), apart, 0, neuron(turns)}; }
-  __device__ __forceinline__ Turns up() const { return {neurons(turns - 1), -apart, 0, neuron(turns)}; }
 };
 
-// Where a block and a thread of it stand: what takes divisions is found once.
+// Where a block and a thread of it stand: what takes divisions is found once. Neurons are so few that their numbers fit
+// in one register.
 template <class Spec>
 struct Place {
   static constexpr int W = Spec::width;
   const RingTiles& tiles;
   int first_strip, member;  // of the block
   int column, turns;        // of the thread, in any strip that reaches so far
-  long long row, apart;
+  unsigned row, apart;
 
   __device__ __forceinline__ explicit Place(const RingTiles& tiles) : tiles(tiles) {
     const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
@@ -47,8 +45,8 @@ struct Place {
     column = (thread - below * tiles.across) * W;
     const int at = member * tiles.down + below;
     turns = below < tiles.down && at < tiles.rows ? quotient(tiles.rows - 1 - at, tiles.by_rows) + 1 : 0;
-    row = static_cast<long long>(at) * tiles.period;
-    apart = static_cast<long long>(rows) * tiles.period;
+    row = static_cast<unsigned>(at) * static_cast<unsigned>(tiles.period);
+    apart = static_cast<unsigned>(rows) * static_cast<unsigned>(tiles.period);
   }
 
   __device__ __forceinline__ int width() const { return tiles.across * W; }  // of a strip
@@ -58,7 +56,7 @@ struct Place {
     const int strip = first_strip + number * tiles.strips_apart, at = strip * width() + column;
     const bool is_there =
         static_cast<unsigned>(number) < static_cast<unsigned>(tiles.units) && strip < tiles.strips && at < tiles.period;
-    return {number, strip, at, is_there ? turns : 0, is_there ? row + at : 0, apart};
+    return {number, strip, at, is_there ? turns : 0, is_there ? row + static_cast<unsigned>(at) : 0, apart};
   }
 
   // The block's channels are numbered: `slots` for each of its units. Of blocks that have a part of a channel one adds
@@ -305,13 +303,7 @@ class Ring {
   using Input = typename Spec::Input;
   using Pack = typename Multistep<Spec>::InputPack;
 
-  __device__ __forceinline__ explicit Ring(const Place<Spec>& place)
-      : place_(place),
-        in_ring_(place.tiles.units * place.tiles.each - Block::slots),
-        in_cache_(in_ring_ - place.tiles.kept),
-        first_(place.tiles.streams ? CachePolicy::first() : CachePolicy::normal()) {
-    stand_at(0, 0);
-  }
+  __device__ __forceinline__ explicit Ring(const Place<Spec>& place) : place_(place) { stand_at(0, 0); }
 
   // copy(ring, neuron, policy) copies the rows of a tile; the first tiles begin to come.
   template <class Copy>
@@ -329,7 +321,7 @@ class Ring {
 
   // Behind the last tile: the other way round, where those that are still there need no copy.
   __device__ __forceinline__ void turn() {
-    const int each = place_.tiles.each, tile = in_ring_ - 1;
+    const int each = place_.tiles.each, tile = first_in_ring() - 1;
     slot_ = to_ = before(slot_);
     staying_ = Block::slots - Block::ahead;
     const int number = tile < 0 ? -1 : tile / each;
@@ -343,7 +335,7 @@ class Ring {
       end_of_copies();
       return;
     }
-    next(copy, first_);
+    next(copy, false);
     to_ = before(to_);
     neuron_ -= place_.apart;
     if (--turn_ < 0) stand_at(number_ - 1, place_.tiles.each - 1);
@@ -388,6 +380,9 @@ class Ring {
     return reinterpret_cast<Pack*>(ring_of_tiles);
   }
 
+  // Of the tiles that stay for the second pass.
+  __device__ __forceinline__ int first_in_ring() const { return place_.tiles.units * place_.tiles.each - Block::slots; }
+
   __device__ __forceinline__ void stand_at(int number, int turn) {
     const Unit<Spec> unit = place_.unit(number);
     number_ = number;
@@ -399,28 +394,27 @@ class Ring {
   // Down the tiles.
   template <class Copy>
   __device__ __forceinline__ void copy_next(Copy&& copy) {
-    const int tile = number_ * place_.tiles.each + turn_;
-    next(copy, in_cache_ <= tile && tile < in_ring_ ? normal_ : first_);
+    const int later = first_in_ring() - (number_ * place_.tiles.each + turn_);
+    next(copy, 0 < later && later <= place_.tiles.kept);
     to_ = behind(to_);
     neuron_ += place_.apart;
     if (++turn_ == place_.tiles.each) stand_at(number_ + 1, 0);
   }
 
   template <class Copy>
-  __device__ __forceinline__ void next(Copy&& copy, CachePolicy policy) const {
+  __device__ __forceinline__ void next(Copy&& copy, bool stays_in_cache) const {
     if constexpr (team > 1) __syncwarp();
-    if (turn_ < turns_) copy(*this, neuron_, policy);
+    if (turn_ < turns_)
+      copy(*this, neuron_, stays_in_cache || !place_.tiles.streams ? CachePolicy::normal() : CachePolicy::first());
     end_of_copies();
   }
 
   const Place<Spec>& place_;
-  const int in_ring_, in_cache_;  // the first tiles that stay there
-  const CachePolicy normal_ = CachePolicy::normal(), first_;
   int slot_ = 0;  // which is read
   // The tile that is copied next, and where to.
   int to_ = 0, staying_ = 0;
   int number_, turn_, turns_;
-  long long neuron_;
+  unsigned neuron_;
 };
 
 }  // namespace ring

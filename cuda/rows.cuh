@@ -191,21 +191,22 @@ __device__ __forceinline__ void copy_to_shared(void* to, const void* from) {
 #endif
 }
 
-// Which lines the L2 cache gives up first: the oldest, or what was read or written with `first`.
+// Which lines the L2 cache gives up first: the oldest, or what was read or written with `first`. Made where it is used,
+// in one instruction: it is not worth two registers.
 struct CachePolicy {
   unsigned long long bits = 0;
 
   static __device__ __forceinline__ CachePolicy normal() {
     CachePolicy policy;
 #if __CUDA_ARCH__ >= 800
-    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy.bits));
+    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy.bits));
 #endif
     return policy;
   }
   static __device__ __forceinline__ CachePolicy first() {
     CachePolicy policy;
 #if __CUDA_ARCH__ >= 800
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy.bits));
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy.bits));
 #endif
     return policy;
   }
