@@ -249,11 +249,11 @@ __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec
 #pragma unroll
     for (int k = 0; k < W; ++k) near[k] = table[channels.of[k]];
     passes.add_up(unit, near, sums);
-    if (unit.strip < norm.tiles.strips) tell_sums<Block>(place, unit.strip, sums, all);
+    if (unit.strip < norm.tiles.strips) publish_sums<Block>(place, unit.strip, sums, all);
   });
   passes.turn();
-  barrier.wait();  // nobody tells what he was told in another launch
-  all.template tell_totals<Block>(place);
+  barrier.wait();  // nothing is left that another launch published
+  all.template publish_totals<Block>(place);
   F mean, var, rstd, scale;
   if (channel.index >= 0) {
     F sum[2] = {};
@@ -509,11 +509,11 @@ __device__ __forceinline__ void add_up_and(const BackwardArgs<typename Sums::Cel
         ++s;
       }
     });
-    if (unit.strip < norm.tiles.strips) tell_sums<Block>(place, unit.strip, sums, all);
+    if (unit.strip < norm.tiles.strips) publish_sums<Block>(place, unit.strip, sums, all);
   });
   passes.turn();
   barrier.wait();
-  all.template tell_totals<Block>(place);
+  all.template publish_totals<Block>(place);
   F sum[S] = {}, of_weight, offset, slope;
   if (channel.index >= 0) {
     all.of_channel(channel.index, sum);

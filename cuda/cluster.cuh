@@ -59,6 +59,8 @@ struct ByteBarrier {
 
 // What this thread has written to memory, for send_to_all of its warp, which meets in between.
 __device__ __forceinline__ void publish_for_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+// The same of shared memory that copies will overwrite.
+__device__ __forceinline__ void leave_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // So many bytes of memory to the same place of each of the cluster's blocks, if wanted, counted on the barrier at the
 // same place of each. Places are this block's.

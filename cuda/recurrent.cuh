@@ -402,6 +402,7 @@ struct Recurrent {
         for (int t = 0; t < delay; ++t)
           for (int n = 0; n < tiles; ++n) barrier(t, n).expect(message);
       }
+      if constexpr (by_memory) leave_to_copies();
       meet();
     }
 

@@ -5,7 +5,7 @@
 #include <spikeforge/kernels/layer/arguments.h>
 #include <spikeforge/cuda/divisor.cuh>
 #include <spikeforge/cuda/multistep.cuh>
-#include <spikeforge/cuda/told_sums.cuh>
+#include <spikeforge/cuda/published_sums.cuh>
 
 namespace spikeforge {
 namespace layers {
@@ -27,8 +27,8 @@ struct Unit {
   }
 };
 
-// Where a block and a thread of it stand: what takes divisions is found once. Neurons are so few that their numbers fit
-// in one register.
+// Where a block and a thread of it stand: what takes divisions is found once. There are at most 2^30 neurons: the
+// number of one fits in a register. That of what lies behind the last tile may wrap, and is not used.
 template <class Spec>
 struct Place {
   static constexpr int W = Spec::width;
@@ -52,6 +52,7 @@ struct Place {
   __device__ __forceinline__ int width() const { return tiles.across * W; }  // of a strip
   __device__ __forceinline__ int first_channel(int strip) const { return quotient(strip * width(), tiles.by_inner); }
 
+  // For a number that the block has none of, before or behind its units, one without turns.
   __device__ __forceinline__ Unit<Spec> unit(int number) const {
     const int strip = first_strip + number * tiles.strips_apart, at = strip * width() + column;
     const bool is_there =
@@ -59,26 +60,27 @@ struct Place {
     return {number, strip, at, is_there ? turns : 0, is_there ? row + static_cast<unsigned>(at) : 0, apart};
   }
 
-  // The block's channels are numbered: `slots` for each of its units. Of blocks that have a part of a channel one adds
-  // them up.
+  // The channels of a strip are its local channels, and those of all units of a block are numbered. Of blocks that have
+  // a part of a channel one adds them up.
   struct Channel {
     int index;  // -1: there is none
-    int strip, slot;
+    int strip, local;
     bool is_own;  // the block adds its parts up
   };
   __device__ __forceinline__ Channel channel(int number) const {
-    const int unit = quotient(number, tiles.by_slots);
-    return channel(first_strip + unit * tiles.strips_apart, number - unit * tiles.slots, unit < tiles.units);
+    const int unit = quotient(number, tiles.by_local_channels);
+    return channel(first_strip + unit * tiles.strips_apart, number - unit * tiles.local_channels, unit < tiles.units);
   }
-  __device__ __forceinline__ Channel channel(int strip, int slot, bool is_unit = true) const {
-    const int c = first_channel(strip) + slot, from = c * tiles.inner, begin = strip * width();
+  __device__ __forceinline__ Channel channel(int strip, int local, bool is_unit = true) const {
+    const int c = first_channel(strip) + local, from = c * tiles.inner, begin = strip * width();
     const bool is_there = is_unit && strip < tiles.strips && c < tiles.channels && from < begin + width();
-    const bool is_own = from >= begin && slot >= member * tiles.own_slots && slot < (member + 1) * tiles.own_slots;
-    return {is_there ? c : -1, strip, slot, is_there && is_own};
+    const bool is_own =
+        from >= begin && local >= member * tiles.own_channels && local < (member + 1) * tiles.own_channels;
+    return {is_there ? c : -1, strip, local, is_there && is_own};
   }
 };
 
-// Those numbers, of the channels of a thread's neurons.
+// The numbers in their block of the channels of a thread's neurons.
 template <int W>
 struct ChannelsOfLanes {
   int of[W];
@@ -87,7 +89,7 @@ struct ChannelsOfLanes {
   __device__ __forceinline__ ChannelsOfLanes(const Place<Spec>& place, const Unit<Spec>& unit) {
     const int inner = place.tiles.inner, column = unit.turns > 0 ? unit.column : unit.strip * place.width();
     int channel = quotient(column, place.tiles.by_inner), within = column - channel * inner;
-    channel += unit.number * place.tiles.slots - place.first_channel(unit.strip);
+    channel += unit.number * place.tiles.local_channels - place.first_channel(unit.strip);
 #pragma unroll
     for (int k = 0; k < W; ++k) {
       of[k] = channel;
@@ -120,91 +122,92 @@ __device__ __forceinline__ float sum_of_warp(float sum, int apart = 1) {
   return sum;
 }
 
-// Where blocks tell each other what they add up of channels: each its part, [strips, members, slots], and where a
+// Where blocks publish what they add up of channels: each its part, [strips, members, local channels], and where a
 // channel has many parts one of them the sum, [channels].
 template <int S>
 class SumsOfChannels {
  public:
   __device__ __forceinline__ SumsOfChannels(const RingTiles& tiles, void* memory)
       : tiles_(tiles),
-        parts_(static_cast<ToldSums<S>*>(memory)),
-        totals_(parts_ + tiles.strips * tiles.members * tiles.slots) {}
+        parts_(static_cast<PublishedSums<S>*>(memory)),
+        totals_(parts_ + tiles.strips * tiles.members * tiles.local_channels) {}
 
-  // What the block will tell.
+  // What the block will publish.
   template <class Spec>
   __device__ __forceinline__ void clear(const Place<Spec>& place, const typename Place<Spec>::Channel& channel) const {
     if (channel.index < 0) return;
-    part(channel.strip, channel.slot, place.member)->clear();
+    part(channel.strip, channel.local, place.member)->clear();
     if (channel.is_own && tiles_.has_totals) totals_[channel.index].clear();
   }
 
-  __device__ __forceinline__ ToldSums<S>* part(int strip, int slot, int member) const {
-    return parts_ + (strip * tiles_.members + member) * tiles_.slots + slot;
+  __device__ __forceinline__ PublishedSums<S>* part(int strip, int local, int member) const {
+    return parts_ + (strip * tiles_.members + member) * tiles_.local_channels + local;
   }
 
   // Of the channels that the block adds up for all, if it does; neighbours among a warp's threads take neighbours among
   // these.
   template <class Block, class Spec>
-  __device__ __forceinline__ void tell_totals(const Place<Spec>& place) const {
+  __device__ __forceinline__ void publish_totals(const Place<Spec>& place) const {
     if (!tiles_.has_totals) return;
-    const int thread = static_cast<int>(threadIdx.x), beside = tiles_.own_beside, own = tiles_.own_slots;
-    const int right = thread % 32 & (beside - 1), part = thread % 32 / beside;
+    const int thread = static_cast<int>(threadIdx.x), beside = tiles_.own_beside, own = tiles_.own_channels;
+    const int right = (thread % 32) & (beside - 1), share = thread % 32 / beside;
 #pragma unroll 1
     for (int unit = 0, strip = place.first_strip; unit < tiles_.units; ++unit, strip += tiles_.strips_apart)
 #pragma unroll 1
       for (int i0 = thread / 32 * beside; i0 < own; i0 += Block::threads / 32 * beside) {
-        const int slot = place.member * own + i0 + right;
-        const auto channel = place.channel(strip, slot);
-        const bool is_own = i0 + right < own && slot < tiles_.slots && channel.is_own;
+        const int local = place.member * own + i0 + right;
+        const auto channel = place.channel(strip, local);
+        const bool is_own = i0 + right < own && local < tiles_.local_channels && channel.is_own;
         float sums[S] = {};
-        if (is_own) add_up_parts<8>(channel.index, part, 32 / beside, sums);
+        if (is_own) wait_for_parts<8>(channel.index, share, 32 / beside, sums);
 #pragma unroll
         for (int s = 0; s < S; ++s) sums[s] = sum_of_warp(sums[s], beside);
-        if (is_own && part == 0) totals_[channel.index].tell(0, sums);
+        if (is_own && share == 0) totals_[channel.index].publish(0, sums);
       }
   }
 
   // By a thread.
   __device__ __forceinline__ void of_channel(int channel, float (&sums)[S]) const {
     if (tiles_.has_totals)
-      ToldSums<S>::template add_up<1>(0, 1, 1, sums, [&](int) { return totals_ + channel; });
+      PublishedSums<S>::template wait_and_add<1>(0, 1, 1, sums, [&](int) { return totals_ + channel; });
     else
-      add_up_parts<S <= 2 ? 8 : 4>(channel, 0, 1, sums);
+      wait_for_parts<S <= 2 ? 8 : 4>(channel, 0, 1, sums);  // more sums of so many would fill registers
   }
 
  private:
   // What members of a strip before have of it comes first; in the strips behind it is the first channel.
   template <int at_once>
-  __device__ __forceinline__ void add_up_parts(int channel, int first, int apart, float (&sums)[S]) const {
+  __device__ __forceinline__ void wait_for_parts(int channel, int first, int stride, float (&sums)[S]) const {
     const int left = quotient(channel * tiles_.inner, tiles_.by_width),
               right = quotient((channel + 1) * tiles_.inner - 1, tiles_.by_width),
-              slot = channel - quotient(left * static_cast<int>(tiles_.by_width.divisor), tiles_.by_inner);
-    const ToldSums<S>* const of_strips = part(left, 0, 0);
-    ToldSums<S>::template add_up<at_once>(first, (right - left + 1) * tiles_.members, apart, sums, [&](int i) {
-      return of_strips + i * tiles_.slots + (i < tiles_.members ? slot : 0);
-    });
+              local = channel - quotient(left * static_cast<int>(tiles_.by_width.divisor), tiles_.by_inner);
+    const PublishedSums<S>* const of_strips = part(left, 0, 0);
+    PublishedSums<S>::template wait_and_add<at_once>(
+        first, (right - left + 1) * tiles_.members, stride, sums,
+        [&](int i) { return of_strips + i * tiles_.local_channels + (i < tiles_.members ? local : 0); });
   }
 
   const RingTiles& tiles_;
-  ToldSums<S>* const parts_;
-  ToldSums<S>* const totals_;
+  PublishedSums<S>* const parts_;
+  PublishedSums<S>* const totals_;
 };
 
-// What a thread adds up of a strip's slot: of its neurons in the rows of a tile, which `parts` threads take by turns.
+// What a thread adds up of a local channel: of its neurons in the rows of a tile, which `sharers` threads take by
+// turns.
 template <class Spec, int pitch>
-class PartOfSlot {
+class ShareOfChannel {
  public:
   static constexpr int W = Spec::width;
-  const int part, slot;
+  const int number, local;
   const bool is_there;
 
-  __device__ __forceinline__ PartOfSlot(const Place<Spec>& place, int strip)
-      : part(quotient(static_cast<int>(threadIdx.x), place.tiles.by_slots)),
-        slot(static_cast<int>(threadIdx.x) - part * place.tiles.slots),
-        is_there(part < place.tiles.parts && place.channel(strip, slot).index >= 0),
+  __device__ __forceinline__ ShareOfChannel(const Place<Spec>& place, int strip)
+      : number(quotient(static_cast<int>(threadIdx.x), place.tiles.by_local_channels)),
+        local(static_cast<int>(threadIdx.x) - number * place.tiles.local_channels),
+        is_there(number < place.tiles.sharers && place.channel(strip, local).index >= 0),
         tiles_(place.tiles),
         width_(place.width()),
-        from_((place.first_channel(strip) + slot) * place.tiles.inner - strip * width_) {}
+        from_((place.first_channel(strip) + local) * place.tiles.inner - strip * width_) {}
 
   // Of what lies at [lane * pitch + thread].
   template <int n>
@@ -212,8 +215,8 @@ class PartOfSlot {
     constexpr int at_once = 4;
     const int span = static_cast<int>(tiles_.by_span.divisor), left = from_ > 0 ? from_ : 0,
               right = from_ + tiles_.inner < width_ ? from_ + tiles_.inner : width_;
-    const int rows = quotient(tiles_.parts, tiles_.by_span), columns = tiles_.parts - rows * span;
-    int row = quotient(part, tiles_.by_span), column = part - row * span;
+    const int rows = quotient(tiles_.sharers, tiles_.by_span), columns = tiles_.sharers - rows * span;
+    int row = quotient(number, tiles_.by_span), column = number - row * span;
 #pragma unroll 1
     while (is_there && row < tiles_.down) {
       float values[at_once][n] = {};
@@ -238,21 +241,22 @@ class PartOfSlot {
 
  private:
   const RingTiles& tiles_;
-  const int width_, from_;  // the slot's first neuron, in the strip
+  const int width_, from_;  // the channel's first neuron, in the strip
 };
 
-// From each thread's sums of its lanes to those of the strip's channels, two of them at once: first in parts, a thread
-// each, then all parts of a channel, a thread or a warp each. Loops are short: code that runs once takes as long to
-// come as it is long.
+// From each thread's sums of its lanes to those of the strip's channels, two of them at once: first shares, a thread
+// each, then all shares of a channel, by a thread where they are few, else by a warp. Loops are short: code that runs
+// once takes as long to come as it is long.
 template <class Block, class Spec, int S, int W>
-__device__ __forceinline__ void tell_sums(const Place<Spec>& place, int strip, const float (&sums)[S][W],
-                                          const SumsOfChannels<S>& all) {
+__device__ __forceinline__ void publish_sums(const Place<Spec>& place, int strip, const float (&sums)[S][W],
+                                             const SumsOfChannels<S>& all) {
   constexpr int pitch = Block::threads + 32 / W;  // neighbours lie in different banks
-  constexpr int at_once = S < 2 ? S : 2, warps = Block::threads / 32;
+  constexpr int at_once = S < 2 ? S : 2, warps = Block::threads / 32, few = 16;
   __shared__ float of_lanes[at_once][W * pitch];
-  __shared__ float of_parts[at_once][Block::threads];
-  const int thread = static_cast<int>(threadIdx.x), slots = place.tiles.slots, parts = place.tiles.parts;
-  const PartOfSlot<Spec, pitch> own(place, strip);
+  __shared__ float of_shares[at_once][Block::threads];
+  const int thread = static_cast<int>(threadIdx.x), channels = place.tiles.local_channels,
+            sharers = place.tiles.sharers;
+  const ShareOfChannel<Spec, pitch> own(place, strip);
 #pragma unroll
   for (int s0 = 0; s0 < S; s0 += at_once) {
 #pragma unroll
@@ -264,28 +268,28 @@ __device__ __forceinline__ void tell_sums(const Place<Spec>& place, int strip, c
     float sum[at_once] = {};
     own.add_up(of_lanes, sum);
 #pragma unroll
-    for (int s = 0; s < at_once; ++s) of_parts[s][thread] = sum[s];
+    for (int s = 0; s < at_once; ++s) of_shares[s][thread] = sum[s];
     __syncthreads();
-    const auto add_parts = [&](int slot, int first, int apart) {
+    const auto add_shares = [&](int local, int first, int stride) {
 #pragma unroll
       for (int s = 0; s < at_once; ++s) sum[s] = 0.f;
 #pragma unroll 1
-      for (int q = first; q < parts; q += apart)
+      for (int q = first; q < sharers; q += stride)
 #pragma unroll
-        for (int s = 0; s < at_once; ++s) sum[s] += of_parts[s][q * slots + slot];
+        for (int s = 0; s < at_once; ++s) sum[s] += of_shares[s][q * channels + local];
     };
-    if (parts < 16) {
-      if (own.part > 0 || !own.is_there) continue;
-      add_parts(own.slot, 0, 1);
-      all.part(strip, own.slot, place.member)->tell(s0, sum);
+    if (sharers < few) {
+      if (own.number > 0 || !own.is_there) continue;
+      add_shares(own.local, 0, 1);
+      all.part(strip, own.local, place.member)->publish(s0, sum);
     } else {
 #pragma unroll 1
-      for (int slot = thread / 32; slot < slots; slot += warps) {
-        add_parts(slot, thread % 32, 32);
+      for (int local = thread / 32; local < channels; local += warps) {
+        add_shares(local, thread % 32, 32);
 #pragma unroll
         for (int s = 0; s < at_once; ++s) sum[s] = sum_of_warp(sum[s]);
-        if (thread % 32 == 0 && place.channel(strip, slot).index >= 0)
-          all.part(strip, slot, place.member)->tell(s0, sum);
+        if (thread % 32 == 0 && place.channel(strip, local).index >= 0)
+          all.part(strip, local, place.member)->publish(s0, sum);
       }
     }
   }
@@ -370,6 +374,7 @@ class Ring {
   static __device__ __forceinline__ int before(int slot) { return slot == 0 ? (Block::slots - 1) * size : slot - size; }
   // Neighbouring threads that copy each other's packs, 16 bytes at once: each takes some of the steps.
   static constexpr int team = Block::team;
+  static_assert(Block::steps % team == 0, "a step for each");
 
   static __device__ __forceinline__ Pack* row(int slot, int kind, int t, int thread) {
     return packs() + slot + (kind * Block::steps + t) * Block::threads + thread;
@@ -405,7 +410,8 @@ class Ring {
   __device__ __forceinline__ void next(Copy&& copy, bool stays_in_cache) const {
     if constexpr (team > 1) __syncwarp();
     if (turn_ < turns_)
-      copy(*this, neuron_, stays_in_cache || !place_.tiles.streams ? CachePolicy::normal() : CachePolicy::first());
+      copy(*this, neuron_,
+           stays_in_cache || !place_.tiles.streams ? CachePolicy::evict_normal() : CachePolicy::evict_first());
     end_of_copies();
   }
 

@@ -191,19 +191,19 @@ __device__ __forceinline__ void copy_to_shared(void* to, const void* from) {
 #endif
 }
 
-// Which lines the L2 cache gives up first: the oldest, or what was read or written with `first`. Made where it is used,
-// in one instruction: it is not worth two registers.
+// Which lines the L2 cache gives up first: the oldest, or what was read with evict_first. A policy is made where it is
+// used, in one instruction: it is not worth two registers.
 struct CachePolicy {
   unsigned long long bits = 0;
 
-  static __device__ __forceinline__ CachePolicy normal() {
+  static __device__ __forceinline__ CachePolicy evict_normal() {
     CachePolicy policy;
 #if __CUDA_ARCH__ >= 800
     asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy.bits));
 #endif
     return policy;
   }
-  static __device__ __forceinline__ CachePolicy first() {
+  static __device__ __forceinline__ CachePolicy evict_first() {
     CachePolicy policy;
 #if __CUDA_ARCH__ >= 800
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy.bits));
@@ -212,7 +212,7 @@ struct CachePolicy {
   }
 };
 
-// The same, where 16 bytes at once pass the first-level cache by.
+// copy_to_shared for what is read once: 16 bytes at once pass the first-level cache by.
 template <int bytes>
 __device__ __forceinline__ void stream_to_shared(void* to, const void* from, CachePolicy policy) {
 #if __CUDA_ARCH__ >= 800

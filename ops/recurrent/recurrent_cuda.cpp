@@ -8,12 +8,15 @@
 namespace spikeforge::ops::recurrent {
 namespace {
 
-// What the kernel for a call needs beside its results; nothing where there is no kernel.
+// What the kernel for a call needs beside its results, undefined where that is nothing; none where there is no kernel.
 template <class AnyLaunch>
-std::optional<at::Tensor> scratch_for(const AnyLaunch& launch, const at::Tensor& x) {
+std::optional<at::Tensor> with_scratch(AnyLaunch& launch, const at::Tensor& x) {
   const std::optional<std::int64_t> bytes = kernels::scratch_bytes(launch, gpu_of(x));
   if (!bytes) return {};
-  return at::empty({*bytes}, x.options().dtype(at::kByte));
+  if (*bytes == 0) return at::Tensor();
+  at::Tensor scratch = at::empty({*bytes}, x.options().dtype(at::kByte));
+  launch.recurrence.scratch = scratch.mutable_data_ptr();
+  return scratch;
 }
 
 // By one kernel over all steps; nothing where there is none for such a call.
@@ -23,9 +26,8 @@ std::optional<RecurrentResults> forward_at_once(const RecurrentCall& call, bool 
   RecurrentResults results = allocate(call, prepared, save);
   DescribedForward described(call, prepared, results);
   void* const stream = stream_of(x);
-  const std::optional<at::Tensor> scratch = scratch_for(described.launch, x);
+  const std::optional<at::Tensor> scratch = with_scratch(described.launch, x);
   if (!scratch) return {};
-  described.launch.recurrence.scratch = scratch->mutable_data_ptr();
   kernels::launch(described.launch, gpu_of(x), stream);
   return results;
 }
@@ -38,9 +40,8 @@ std::optional<Tensors> backward_at_once(const RecurrentBackwardCall& call) {
   allocate_grad_params(call, prepared, gradients);
   DescribedBackward described(call, prepared, gradients);
   void* const stream = stream_of(x);
-  const std::optional<at::Tensor> scratch = scratch_for(described.launch, x);
+  const std::optional<at::Tensor> scratch = with_scratch(described.launch, x);
   if (!scratch) return {};
-  described.launch.recurrence.scratch = scratch->mutable_data_ptr();
   kernels::launch(described.launch, gpu_of(x), stream);
   return reduce_and_list(call, gradients);
 }

@@ -78,6 +78,10 @@ constexpr const char* adaptive =
     "neuron adaptive(x; v, w; tau, a) { h = v + (x - v - w) / tau; s = spike(h - 1, sigmoid(4)); return s;"
     " v' = h - s; w' = a * w + 0.1 * s }";
 
+constexpr const char* filters =
+    "neuron filters(x; a, b, c, d, e) { p = 0.5 * a + x; q = 0.5 * b + p; r = 0.5 * c + q; s = 0.5 * d + r;"
+    " t = 0.5 * e + s; return t; a' = p; b' = q; c' = r; d' = s; e' = t }";
+
 // A normalised neuron over images of a network, each way in one launch.
 class Normalised {
  public:
@@ -202,6 +206,11 @@ void check_normalised(const std::string& arch, int parity) {
 TEST_CASE("normalisation and neuron in one launch compile for sm_90 without spills in their loops") {
   check_normalised("sm_90", Normalised(leaky, graph::Residual::add, DType::f16, 4, 256, 14, true), spilled_meanwhile);
   check_normalised("sm_90", Normalised(leaky, std::nullopt, DType::f16, 4, 256, 7, false), spilled_meanwhile);
+}
+TEST_CASE("normalisation and a neuron of many states over few steps compile without spills") {
+  for (const std::int64_t steps : {1, 2})
+    for (const DType type : {DType::f16, DType::f32})
+      check_normalised("sm_90", Normalised(filters, std::nullopt, type, steps, 64, 14, true), 0);
 }
 TEST_CASE("normalisation and neuron over many steps in one launch compile without spills") {
   check_normalised("sm_90", Normalised(leaky, std::nullopt, DType::f16, 16, 128, 28, true), 0);

@@ -179,7 +179,9 @@ def test_a_large_layer_is_that_of_float64(shape, layout, cuda):
         (16, 4, 128, 28, 28),
         (4, 64, 2, 40, 40),  # channels of which many blocks have a part
         (3, 2, 3, 64, 64),  # ... and several strips
-        (4, 8, 20000),  # more strips than blocks
+        (4, 8, 20000),
+        (4, 2, 64, 112, 112),  # more strips than blocks
+        (4, 2, 2, 1024, 1024),  # ... and many parts of a channel
         (4, 1000, 5),  # rows that begin anywhere
         (4, 40, 64, 112, 112),  # the backward pass runs the loop twice
     ],
@@ -204,6 +206,37 @@ def test_a_ring_of_tiles_gives_what_float64_gives(shape, dtype, layout, cuda):
     s, _ = smooth_loop(y, torch.zeros(shape[1:], dtype=torch.float64, device=cuda), wide[3])
     for ours, theirs in zip(found, (s, mean, var, *torch.autograd.grad(s, wide, upstream.double()))):
         bound = 1e-3 if ours.dtype == torch.float16 or theirs.dim() == 0 else 2e-5
+        assert (ours.double() - theirs).abs().max() <= bound * theirs.abs().max()
+
+
+FILTERS = """neuron filters(x; a, b, c, d, e) {
+  p = 0.5 * a + x; q = 0.5 * b + p; r = 0.5 * c + q; s = 0.5 * d + r; t = 0.5 * e + s
+  return t; a' = p; b' = q; c' = r; d' = s; e' = t
+}"""
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_few_steps_of_many_states(dtype, steps, device):
+    """Threads have few neurons then, and copy rows together: no more of them than there are steps."""
+    x = torch.randn(steps, 8, 64, 6, 6, device=device, dtype=dtype).requires_grad_()
+    upstream = torch.randn_like(x)
+    (found,), _, mean, var = ops.batch_norm_run(FILTERS, [x], [], [], last_states=False)
+    (grad,) = torch.autograd.grad(found, x, upstream)
+    wide = x.detach().double().requires_grad_()
+    y, expected_mean, expected_var = batch_norm(wide, None, None)
+    states, rows = [torch.zeros_like(y[0])] * 5, []
+    for row in y:
+        new = []
+        for state in states:
+            row = 0.5 * state + row
+            new.append(row)
+        states = new
+        rows.append(row)
+    expected = torch.stack(rows)
+    (expected_grad,) = torch.autograd.grad(expected, wide, upstream.double())
+    bound = 1e-3 if dtype == torch.float16 else 2e-5
+    for ours, theirs in ((mean, expected_mean), (var, expected_var), (found, expected), (grad, expected_grad)):
         assert (ours.double() - theirs).abs().max() <= bound * theirs.abs().max()
 
 

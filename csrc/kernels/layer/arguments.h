@@ -87,25 +87,25 @@ struct ChannelTiles {
 struct RingTiles {
   int rows, period, inner, channels;
   int across, down, strips, members;
-  int strips_apart;  // from a strip of a block to its next
-  int each;          // tiles that a block takes of a strip, at most
-  int units;         // strips that a block takes part in, at most
-  int slots;         // channels of a strip, at most
-  int parts;         // threads that share a slot's sum
-  int kept;          // tiles of a block, before the last in its ring, that the cache has room for
-  int streams;       // whether it gives up all others first
-  int has_totals;    // whether one block adds up the parts of a channel for the others
-  int own_slots;     // of a strip: so many for each member, neighbours
-  int own_beside;    // what a warp takes of those at once: a power of two
-  int unused;        // whole words
+  int strips_apart;    // from a strip of a block to its next
+  int each;            // tiles that a block takes of a strip, at most
+  int units;           // strips that a block takes part in, at most
+  int local_channels;  // of a strip, at most
+  int sharers;         // threads that share the sum of one
+  int kept = 0;        // tiles of a block, before the last in its ring, that the cache has room for
+  int streams = 1;     // whether it gives up all others first
+  int has_totals;      // whether one block adds up the parts of a channel for the others
+  int own_channels;    // of a strip, for which a member does so: neighbours
+  int own_beside;      // what a warp takes of those at once: a power of two
+  int unused = 0;      // whole words
   // To divide by: some of these, a strip's neurons beside each other, those of a channel among them, and the rows that
   // all members take at once.
-  Divisor by_inner{}, by_across{}, by_members{}, by_slots{}, by_width{}, by_span{}, by_rows{};
+  Divisor by_inner{}, by_across{}, by_members{}, by_local_channels{}, by_width{}, by_span{}, by_rows{};
 };
 
 // Of a normalisation by statistics of its own input, behind the loop's arguments. Numbers of channels are of the
-// compute type; `partial` is [blocks, runs, sums, slots], or in a ring [strips, members, slots, sums] and [channels,
-// sums].
+// compute type; `partial` is [blocks, runs, sums, slots], or in a ring [strips, members, local channels, sums] and
+// [channels, sums].
 template <class Tiles>
 struct NormaliseArguments {
   Tiles tiles;

@@ -19,7 +19,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
 namespace spikeforge::layers {
@@ -129,9 +128,9 @@ RingTiles ring_tiles_of(const ParamView& shift, std::int64_t rows, int width, st
   const std::int64_t down = std::min(threads / across, rows), tiles = divided(rows, down);
   const std::int64_t members = std::clamp<std::int64_t>(blocks / strips, 1, tiles);
   const std::int64_t units = divided(strips, std::max<std::int64_t>(blocks / members, 1)), neurons = across * width;
-  const std::int64_t slots = shift.inner == 1 ? neurons : std::min(touched(neurons, shift.inner), shift.count);
+  const std::int64_t channels = shift.inner == 1 ? neurons : std::min(touched(neurons, shift.inner), shift.count);
   const auto of = [](std::int64_t number) { return static_cast<int>(number); };
-  const std::int64_t strips_apart = divided(strips, units), own = divided(slots, members);
+  const std::int64_t strips_apart = divided(strips, units), own = divided(channels, members);
   return {.rows = of(rows),
           .period = of(period),
           .inner = of(shift.inner),
@@ -143,22 +142,19 @@ RingTiles ring_tiles_of(const ParamView& shift, std::int64_t rows, int width, st
           .strips_apart = of(strips_apart),
           .each = of(divided(tiles, members)),
           .units = of(units),
-          .slots = of(slots),
-          .parts = of(std::max<std::int64_t>(threads / slots, 1)),
-          .kept = 0,
-          .streams = 1,
+          .local_channels = of(channels),
+          .sharers = of(std::max<std::int64_t>(threads / channels, 1)),
           .has_totals = members * (shift.inner == 1 ? 1 : touched(shift.inner, neurons)) > most_parts,
-          .own_slots = of(own),
-          .own_beside =
-              of(static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(own, 32))))),
-          .unused = 0};
+          .own_channels = of(own),
+          .own_beside = of(
+              static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(own, 32)))))};
 }
 
 void set_divisors(RingTiles& tiles, int width) {
   tiles.by_inner = divisor_of(tiles.inner);
   tiles.by_across = divisor_of(tiles.across);
   tiles.by_members = divisor_of(tiles.members);
-  tiles.by_slots = divisor_of(tiles.slots);
+  tiles.by_local_channels = divisor_of(tiles.local_channels);
   tiles.by_width = divisor_of(std::int64_t{tiles.across} * width);
   tiles.by_span = divisor_of(std::min(tiles.inner, tiles.across * width));
   tiles.by_rows = divisor_of(std::int64_t{tiles.members} * tiles.down);
@@ -171,7 +167,7 @@ unsigned blocks_of(const RingTiles& tiles) {
 // In tiles: what the block with most work takes; the sums of a run, of more channels more; and one more way through
 // memory, where one block adds up for all.
 double cost_of(const RingTiles& tiles) {
-  const double sums = .2 + (tiles.inner == 1 ? tiles.slots / 160. : 0);
+  const double sums = .2 + (tiles.inner == 1 ? tiles.local_channels / 160. : 0);
   return tiles.units * (tiles.each + sums) + (tiles.has_totals ? .6 : 0);
 }
 
@@ -186,7 +182,7 @@ std::optional<RingTiles> ring_tiles_of(const Launch& run, const LayerSchedule& s
   for (std::int64_t widest = std::min(period / width, threads); widest > 0; widest /= 2) {
     if (best && widest < line) break;
     const RingTiles found = ring_tiles_of(shift, rows, width, line, widest, threads, blocks);
-    if (std::int64_t{found.units} * found.slots > threads) continue;
+    if (std::int64_t{found.units} * found.local_channels > threads) continue;
     if (!best || cost_of(found) < cost_of(*best)) best = found;
   }
   if (best) set_divisors(*best, width);
@@ -224,7 +220,8 @@ int code_of_a_step(const BatchNormBackward& layer) {
 // passes of 13 MB become 7.1; backward, T = 16, 5.5 of 26 MB 5.8).
 constexpr std::int64_t threads_of_ring = 384;
 
-// Static shared memory of a block: tell_sums of cuda/ring_of_tiles.cuh, and the table of batch_norm_ring.cuh.
+// Static shared memory of a block: publish_sums of cuda/ring_of_tiles.cuh, and the table of batch_norm_ring.cuh, of
+// which the backward pass has five rows and the forward pass three.
 constexpr std::size_t scratch_bytes(int width) {
   constexpr std::int64_t threads = threads_of_ring;
   return static_cast<std::size_t>(2 * width * (threads + 32 / width) + 2 * threads + 5 * threads) * sizeof(float);
@@ -257,13 +254,38 @@ bool streams(const BatchNormBackward& layer) { return bytes_of_x(layer.sums) <= 
 std::int64_t most_states(const BatchNormForward& layer) { return layer.run.cell->states.size() <= 1 ? 64 : 32; }
 std::int64_t most_states(const BatchNormBackward&) { return 32; }
 
-// A ring of tiles, where a multiprocessor has room for two at least. What a thread has of a step is 16 bytes, or less
-// where sequences are long: their states stay in registers. Neighbours then copy together what one has in several
-// steps.
+// Neighbouring threads that copy together what one has in several steps, 16 bytes at once where they lie beside each
+// other. Each takes a step at least.
+template <class Layer>
+std::uint8_t team_of(const Layer& layer, const RingTiles& tiles, std::int64_t width, std::int64_t steps) {
+  const Launch& run = first_loop(layer);
+  const std::int64_t team = std::min(16 / (width * static_cast<std::int64_t>(size_of(run.type))), steps),
+                     together = team * width;
+  const bool is_whole = tiles.across % team == 0 && period_of(run) % together == 0;
+  return is_whole && rows_aligned(layer, static_cast<int>(together)) ? static_cast<std::uint8_t>(team) : 1;
+}
+
+// Neurons of a thread: 16 bytes of a step, or less where sequences are long, since their states stay in registers. 0: a
+// step would be less than the 4 bytes that are copied at once.
+template <class Layer>
+std::int64_t width_of_ring(const Layer& layer, std::int64_t steps) {
+  constexpr int most_unrolled = 4000;
+  const Launch& run = first_loop(layer);
+  const auto size = static_cast<std::int64_t>(size_of(run.type));
+  const std::int64_t states = std::max<std::int64_t>(static_cast<std::int64_t>(run.cell->states.size()), 1);
+  std::int64_t width = (steps <= 4 ? 16 : 8) / size;
+  const auto is_too_wide = [&] {
+    return width * steps * states > most_states(layer) || width * steps * code_of_a_step(layer) > most_unrolled ||
+           !rows_aligned(layer, static_cast<int>(width)) || period_of(run) % width != 0;
+  };
+  while (width > 1 && is_too_wide()) width /= 2;
+  return width * size < 4 || is_too_wide() ? 0 : width;
+}
+
+// A ring of tiles, where a multiprocessor has room for two at least.
 template <class Layer>
 std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedule, const jit::Device& device) {
   constexpr std::size_t most_slots = 8, least_slots = 2;
-  constexpr int most_unrolled = 4000;
   // On their way to a multiprocessor: what asks for more waits for its turn, and does not compute (26 MB of float16,
   // T = 4: 8 tiles forward 3.5 passes, 4 3.3; 4 tiles backward 5.8, 2 5.5).
   constexpr std::size_t most_ahead = 98'304;
@@ -274,14 +296,8 @@ std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedul
   if (device.major < 8 || compute_type(run.type) != DType::f32 || run.steps == 0 || run.neurons == 0 ||
       steps > std::min<std::int64_t>(16, run.checkpoint_length) || run.neurons < period_of(run))
     return std::nullopt;
-  const std::int64_t states = std::max<std::int64_t>(static_cast<std::int64_t>(run.cell->states.size()), 1);
-  std::int64_t width = (steps <= 4 ? 16 : 8) / size;
-  const auto is_too_wide = [&] {
-    return width * steps * states > most_states(layer) || width * steps * code_of_a_step(layer) > most_unrolled ||
-           !rows_aligned(layer, static_cast<int>(width)) || period_of(run) % width != 0;
-  };
-  while (width > 1 && is_too_wide()) width /= 2;
-  if (width * size < 4 || is_too_wide()) return std::nullopt;
+  const std::int64_t width = width_of_ring(layer, steps);
+  if (width == 0) return std::nullopt;
   const std::size_t slot = kinds_of_rows(layer) * static_cast<std::size_t>(steps * threads_of_ring * width * size);
   const std::size_t slots = std::min(
       (static_cast<std::size_t>(kernels::most_shared_bytes(device)) - scratch_bytes(static_cast<int>(width))) / slot,
@@ -305,9 +321,7 @@ std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedul
   RingTiles& tiles = *schedule.ring;
   tiles.kept = static_cast<int>(most_in_cache / (static_cast<std::int64_t>(slot) * blocks_of(tiles)));
   tiles.streams = streams(layer);
-  const std::int64_t team = 16 / (width * size), together = team * width;
-  if (tiles.across % team == 0 && period_of(run) % together == 0 && rows_aligned(layer, static_cast<int>(together)))
-    schedule.block.team = static_cast<std::uint8_t>(team);
+  schedule.block.team = team_of(layer, tiles, width, steps);
   return schedule;
 }
 
@@ -476,7 +490,7 @@ std::size_t partial_bytes(const ChannelTiles& tiles, std::size_t sums) {
 }
 
 std::size_t partial_bytes(const RingTiles& tiles, std::size_t sums) {
-  const auto parts = static_cast<std::size_t>(tiles.slots) * static_cast<std::size_t>(tiles.strips) *
+  const auto parts = static_cast<std::size_t>(tiles.local_channels) * static_cast<std::size_t>(tiles.strips) *
                      static_cast<std::size_t>(tiles.members);
   return sums * sizeof(float) * (parts + static_cast<std::size_t>(tiles.channels));
 }
