@@ -55,11 +55,6 @@ class GridBarrier {
     __syncthreads();
   }
 
-  __device__ __forceinline__ void meet() {
-    arrive();
-    wait();
-  }
-
  private:
   static constexpr unsigned highest = 1u << 31;
   unsigned before_;  // of which the highest bit counts

@@ -3,8 +3,6 @@
 // Words that nobody has published yet are `unpublished`; a grid barrier lies between clearing and polling.
 #pragma once
 
-#include <spikeforge/cuda/half.cuh>
-
 namespace spikeforge {
 
 template <int S>
