@@ -5,6 +5,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import spikeforge
 import spikeforge.nn as snn
@@ -52,6 +53,48 @@ def test_a_network_has_the_gradients_of_one_call(device):
     torch.testing.assert_close(after, states, rtol=1e-12, atol=1e-12)
     for one, other in zip(gradients(expected, *net.parameters()), gradients(y, *net.parameters())):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12 * one.abs().max().item())
+
+
+class Block(nn.Module):
+    """A module that knows nothing of states, whose second part is recurrent."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.lif = nn.Linear(4, 6, **F64), snn.LIF(v_threshold=0.3)
+        self.recurrent = snn.Recurrent(snn.LIF(v_threshold=0.3), nn.Linear(6, 6, **F64))
+
+    def forward(self, x):
+        return self.recurrent(2 * self.lif(self.layer(x)))
+
+
+CHECKPOINTS = {
+    "spikeforge's": lambda run, x: spikeforge.checkpointed(run, x, segments=4)[0],
+    "torch's": lambda run, x: chained(lambda *args: checkpoint(run, *args, use_reentrant=False), x.split(5)),
+}
+
+
+def chained(run, parts):
+    outputs, state = [], None
+    for part in parts:
+        y, state = run(part, state)
+        outputs.append(y)
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("kind", CHECKPOINTS)
+def test_a_module_without_states_of_its_own_is_called_within_a_checkpoint(device, kind):
+    torch.manual_seed(3)
+    net, x = Block().to(device), torch.rand(20, 2, 4, **F64, device=device, requires_grad=True)
+    run = lambda x, state: snn.call(net, x, state)
+    expected = chained(run, x.split(5))
+    y = CHECKPOINTS[kind](run, x)
+    assert torch.equal(y, expected) and 0 < y.mean() < 1
+    tensors = x, *net.parameters()
+    torch.testing.assert_close(gradients(y, *tensors), gradients(expected, *tensors), rtol=1e-12, atol=1e-12)
+    with snn.keep_state(net):  # states that are kept between calls are still refused
+        y = checkpoint(net, x, use_reentrant=False)
+        with pytest.raises(RuntimeError, match=r"pass the states: y, state = net\(x, state\), or spikeforge.nn.call\(net, x, state\)"):
+            y.sum().backward()
 
 
 def test_random_numbers_are_the_same_the_second_time(device):

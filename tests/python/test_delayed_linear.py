@@ -1,5 +1,7 @@
 """Learned delays against plain loops, and gradcheck."""
 
+import math
+
 import pytest
 import torch
 from cuda_graphs import captured
@@ -373,12 +375,26 @@ def test_refused(name):
         run()
 
 
+def test_a_state_dict_is_tensors_that_can_be_averaged():
+    made = lambda: snn.DelayedConv1d(2, 3, 3, 4, interpolation="gauss", width=0.75)
+    net, average, other = made(), made(), snn.DelayedConv1d(2, 3, 3, 4)
+    for state in (net.state_dict(), {name: 0.9 * average.state_dict()[name] + 0.1 * value for name, value in net.state_dict().items()}):
+        assert all(isinstance(value, torch.Tensor) for value in state.values())
+        other.load_state_dict(state)
+        assert (other.interpolation, other.width) == ("gauss", pytest.approx(0.75))
+        assert torch.equal(other.weight, state["weight"])
+    other = snn.DelayedConv1d(2, 3, 3, 4)
+    other.load_state_dict({**net.state_dict(), "_extra_state": {"max_delay": 4, "interpolation": "gauss", "width": 0.75}})
+    assert (other.interpolation, other.width) == ("gauss", 0.75), "checkpoints of 0.1 hold a dict"
+
+
 def test_the_state_of_another_layer_is_refused():
     state = snn.DelayedLinear(3, 4, 9).state_dict()
     with pytest.raises(ValueError, match="the state of a layer with max_delay=9, but this one has 2"):
         snn.DelayedLinear(3, 4, 2).load_state_dict(state)
     snn.DelayedLinear(3, 4, 9).load_state_dict(state)
-    for form in ({}, None, {"interpolation": "xx", "width": 1.0}, {"interpolation": "gauss", "width": -1.0}):
+    forms = torch.tensor([[9.0, 3.0, 0.5], [9.0, 0.0, -1.0], [9.0, 0.0, math.nan]])
+    for form in ({}, None, {"interpolation": "xx", "width": 1.0}, {"interpolation": "gauss", "width": -1.0}, *forms, forms):
         with pytest.raises(ValueError, match="this is no state of such a layer"):
             snn.DelayedLinear(3, 4, 9).load_state_dict({**state, "_extra_state": form})
     with pytest.raises(ValueError, match="delay must be finite"):

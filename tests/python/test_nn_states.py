@@ -127,6 +127,44 @@ def test_gradients_flow_through_states_until_they_are_detached():
         assert torch.equal(cut[:4], torch.zeros_like(cut[:4])) and torch.allclose(cut[4:], want[4:], atol=1e-12)
 
 
+LAYERS = {
+    "Recurrent": lambda: snn.Recurrent(snn.LIF(), nn.Linear(5, 5)),
+    "stepped": lambda: snn.Recurrent(snn.LIF(), nn.Sequential(nn.Linear(5, 5), nn.ReLU())),
+    "DelayedLinear": lambda: snn.DelayedLinear(5, 4, 3),
+    "BatchNormNeuron": lambda: snn.BatchNormNeuron(nn.BatchNorm1d(5), snn.LIF()),
+}
+
+
+@pytest.mark.parametrize("detach", [False, True])
+@pytest.mark.parametrize("kind", [*NEURONS, *LAYERS])
+def test_states_kept_in_inference_mode_start_a_training_call(kind, detach):
+    """Beside a call that is passed the same states as ordinary tensors."""
+    module, x = (NEURONS | LAYERS)[kind](), sequence()
+    given = x[4:].clone().requires_grad_()
+    want, _ = module(given, module(x[:4], None)[1])
+    with snn.keep_state(module):
+        with torch.inference_mode():
+            module(x[:4])
+        if detach:
+            snn.detach_(module)
+            assert not any(value.is_inference() for value in snn.get_states(module).values())
+        y = module(given)
+        assert torch.equal(y, want)
+        if y.requires_grad:
+            grad = torch.autograd.grad(y.sum(), given)
+            assert torch.equal(grad[0], torch.autograd.grad(want.sum(), given)[0])
+
+
+def test_states_kept_in_inference_mode_start_a_compiled_training_call():
+    net, x = nn.Sequential(nn.Linear(5, 4), snn.LIF(stateful=True)), sequence()
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    with torch.inference_mode():
+        net(x)
+    snn.detach_(net)
+    compiled(x).sum().backward()
+    assert net[0].weight.grad.abs().sum() > 0
+
+
 def test_an_initial_state_can_be_learned():
     v = nn.Parameter(torch.full((3, 5), 0.5, dtype=torch.float64))
     y, _ = snn.LIF(surrogate="atan")(sequence().double(), {"v": v})

@@ -99,10 +99,15 @@ class DelayedLayer(StatefulModule):
         self.delay.clamp_(0, self.max_delay)
         return self
 
-    def get_extra_state(self) -> dict[str, object]:
-        return {"max_delay": self.max_delay, "interpolation": self.interpolation, "width": self.width}
+    def get_extra_state(self) -> Tensor:
+        """``[max_delay, place of interpolation in FORMS, width]``: averages of state_dicts take tensors alone."""
+        return torch.tensor([self.max_delay, FORMS.index(self.interpolation), self.width], dtype=torch.float64, device="cpu")
 
-    def set_extra_state(self, state: dict[str, object]) -> None:
+    def set_extra_state(self, state: Tensor | Mapping[str, object]) -> None:
+        """Takes the dict of older checkpoints, too."""
+        if isinstance(state, Tensor) and state.shape == (3,) and state.isfinite().all():
+            max_delay, form, width = state.tolist()
+            state = {"max_delay": round(max_delay), "interpolation": dict(enumerate(FORMS)).get(round(form)), "width": width}
         if not isinstance(state, Mapping) or state.get("interpolation") not in FORMS or not is_number(state.get("width")) or not 0 < state["width"] < math.inf:
             raise ValueError(f"{self._kind()}: this is no state of such a layer: it says {state!r} of its form")
         if state.get("max_delay", self.max_delay) != self.max_delay:

@@ -310,7 +310,7 @@ class Network(Container):
         keeping = self._memory.keeping
         if keeping:
             self._check_keeping()
-        lines = (self._memory.states or {}) if keeping else {}
+        lines = self._memory.start() if keeping else {}
         run = self._run(inputs, None, lines)
         if keeping:
             self._memory.states = run.after

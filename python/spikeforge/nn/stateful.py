@@ -27,23 +27,38 @@ from spikeforge.nn import samples
 State = dict[str, Tensor]
 States = Mapping[str, Tensor] | None
 NO_STATE: State = {}
+PASS_STATES = "pass the states: y, state = net(x, state), or spikeforge.nn.call(net, x, state)"
 Advance = Callable[[Sequence[Tensor], Mapping[str, Tensor], bool], tuple[Any, State]]
 get_tracing_state, is_dynamo_compiling = torch._C._get_tracing_state, torch.compiler.is_dynamo_compiling
+is_compiling, is_inference_mode_enabled = torch.compiler.is_compiling, torch.is_inference_mode_enabled
 MODULE_CALL = Module.__call__  # tools that look into networks replace it
 
 
 class Memory:
     """What a module keeps between calls: nothing, unless ``keeping``."""
 
-    __slots__ = ("keeping", "samples", "states")
+    __slots__ = ("keeping", "passed", "samples", "states")
 
     def __init__(self, keeping: bool = False, states: State | None = None):
         self.keeping = keeping
         self.states = states
+        self.passed = False  # keeping for the time of a call() alone, which was passed the states
         self.samples: State | None = None  # lengths and starts, within the call that gave them
 
+    def start(self) -> State:
+        """The states that a call starts from. Those of an inference mode that has ended are copied: autograd cannot
+        save them."""
+        states = self.states or {}
+        if is_dynamo_compiling():  # a graph cannot tell: detach_() before it does
+            return states
+        for value in states.values():
+            if value.is_inference() and not is_inference_mode_enabled():
+                self.states = {name: value.clone() for name, value in states.items()}
+                return self.states
+        return states
+
     def detached(self) -> State | None:
-        return self.states and {name: value.detach() for name, value in self.states.items()}
+        return {name: value.detach() for name, value in self.start().items()} or None
 
     # Tensors with a history can be neither deep-copied nor pickled.
     def __reduce__(self):
@@ -146,7 +161,7 @@ class StatefulModule(nn.Module):
             outputs, after = advance(inputs, {}, store)
             return (outputs, after) if store else outputs
         self._check_keeping()
-        outputs, after = advance(inputs, memory.states or {}, store)
+        outputs, after = advance(inputs, memory.start(), store)
         if not store:
             memory.states = after
             return outputs
@@ -204,19 +219,17 @@ class StatefulModule(nn.Module):
         return self.state_names
 
     def _check_keeping(self) -> None:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return
         if self.__dict__.get("_is_replica"):
             raise RuntimeError(
                 f"{self._title()}: keeps its states, which DataParallel's replicas would lose; use "
-                "DistributedDataParallel, or "
-                "hand states on: y, state = net(x, state)"
+                f"DistributedDataParallel, or {PASS_STATES}"
             )
-        if torch._C._current_graph_task_id() != -1:
+        if torch._C._current_graph_task_id() != -1 and not self._memory.passed:
             raise RuntimeError(
                 f"{self._title()}: keeps its states, but is recomputed in a backward pass (torch.utils.checkpoint), "
-                "which would go "
-                "on from states of later steps; hand states on: y, state = net(x, state)"
+                f"which would go on from states of later steps; {PASS_STATES}"
             )
 
     # --- how it is called in messages
@@ -345,7 +358,7 @@ def get_states(net: nn.Module) -> State:
     return {
         _join(prefix, name): value
         for prefix, module in stateful_modules(net)
-        for name, value in (module._memory.states or {}).items()
+        for name, value in module._memory.start().items()
     }
 
 
@@ -428,14 +441,18 @@ def call(net: nn.Module, x: Any, state: States = None, *args: Any, **kwargs: Any
     Returns:
         What net returns, and the states of all its neurons after the last step. What the modules keep themselves is
         neither read nor changed.
+
+    A checkpoint (:func:`spikeforge.checkpointed`, ``torch.utils.checkpoint``) goes around `call`: the states are among its
+    arguments. A checkpoint within `net` does not see them.
     """
     modules = _named(net)
     state = {} if state is None else state
     _check_names(net, modules, state)
-    before = [(module._memory.keeping, module._memory.states) for _, module in modules]
+    memories = [module._memory for _, module in modules]
+    before = [(memory.keeping, memory.states, memory.passed) for memory in memories]
     try:
-        for prefix, module in modules:
-            module._memory.keeping, module._memory.states = True, own_state(module, prefix, state)
+        for (prefix, module), memory in zip(modules, memories):
+            memory.keeping, memory.states, memory.passed = True, own_state(module, prefix, state), True
         y = net(x, *args, **kwargs)
         after = {
             _join(prefix, name): value
@@ -443,6 +460,6 @@ def call(net: nn.Module, x: Any, state: States = None, *args: Any, **kwargs: Any
             for name, value in (module._memory.states or {}).items()
         }
     finally:
-        for (_, module), (keeping, states) in zip(modules, before):
-            module._memory.keeping, module._memory.states = keeping, states
+        for memory, kept in zip(memories, before):
+            memory.keeping, memory.states, memory.passed = kept
     return y, after
