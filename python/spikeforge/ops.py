@@ -7,6 +7,9 @@ docs/operators.md, docs/events.md and docs/loihi.md describe them.
 from __future__ import annotations
 
 import difflib
+import inspect
+import re
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +30,21 @@ __all__ = sorted(
     }
 )
 globals().update({name: getattr(torch.ops.spikeforge, name) for name in __all__})
+
+
+def _add_docstrings() -> None:
+    """Gives each operator the docstring that the stubs have."""
+    stubs = Path(__file__).with_suffix(".pyi")
+    if not stubs.exists():  # a copy of the package without them
+        return
+    pieces = stubs.read_text(encoding="utf-8").split('"""')[2:]  # after the docstring of the file: code and docstrings in turn
+    for code, text in zip(pieces[::2], pieces[1::2]):
+        name = re.findall(r"^def (\w+)", code, re.MULTILINE)[-1]
+        if name in __all__:
+            globals()[name].__doc__ = inspect.cleandoc(text)
+
+
+_add_docstrings()
 
 
 def __getattr__(name: str) -> Any:
