@@ -118,7 +118,7 @@ def traces(
     chosen = _chosen("traces", neurons, drawn.shape[1], first=True)
     ax = _axes(ax, (6, 2.4))
     width = dt or 1
-    time = (torch.arange(len(drawn)).double() + 0.5) * width
+    time = (torch.arange(len(drawn), device="cpu").double() + 0.5) * width
     for i, neuron in enumerate(chosen):
         color = COLORS[i % len(COLORS)]
         ax.plot(time.numpy(), drawn[:, neuron].numpy(), color=color, linewidth=1.2, label=f"neuron {neuron}")
@@ -172,7 +172,7 @@ def rates(
     for i, (name, given) in enumerate(populations.items()):
         values = _sequence("rates", f"spikes of {name}" if name else "spikes", given, None)
         share = _smooth((values != 0).double().mean(1), window) * (100 if dt is None else 1000 / dt)
-        time = (torch.arange(len(values)).double() + 0.5) * width
+        time = (torch.arange(len(values), device="cpu").double() + 0.5) * width
         ax.plot(time.numpy(), share.numpy(), color=COLORS[i % len(COLORS)], linewidth=1.6, label=name)
         longest = max(longest, len(values))
     _tidy(ax, title)
@@ -194,7 +194,7 @@ def rates(
 def _sequence(function: str, name: str, given: Any, sample: int | None) -> Tensor:
     """``[T, N]`` on the CPU."""
     try:
-        values = torch.as_tensor(given).detach().cpu()
+        values = torch.as_tensor(given, device="cpu").detach()
     except (TypeError, ValueError, RuntimeError):
         kind = type(given).__name__
         raise TypeError(f"{function}: {name} must be a tensor or array [T, ...], but is a {kind}") from None
@@ -230,7 +230,7 @@ def _chosen(function: str, neurons: int | Sequence[int] | None, count: int, *, f
 def _smooth(values: Tensor, window: int) -> Tensor:
     """Means over the steps around each."""
     sums = torch.cat((values.new_zeros(1), values.cumsum(0)))
-    at = torch.arange(len(values))
+    at = torch.arange(len(values), device="cpu")
     begin, end = (at - (window - 1) // 2).clamp(min=0), (at + window // 2 + 1).clamp(max=len(values))
     return (sums[end] - sums[begin]) / (end - begin)
 

@@ -545,8 +545,14 @@ def of(surrogate: str | Surrogate | Custom) -> Surrogate | Custom:
         raise TypeError(
             f"surrogate must be an object, but is the class {surrogate.__name__}; pass {surrogate.__name__}()"
         )
+    hint = ""
+    if callable(surrogate):
+        hint = (
+            '; write its derivative as text, Custom("1 / square(1 + abs(u))"), or the neuron as a function '
+            "(@spikeforge.neuron), whose spikeforge.spike(u, surrogate) takes a function"
+        )
     raise TypeError(
-        f'surrogate must be a name ("atan") or an object of spikeforge.surrogate, but is {type(surrogate).__name__}'
+        f'surrogate must be a name ("atan") or an object of spikeforge.surrogate, but is {type(surrogate).__name__}{hint}'
     )
 
 

@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,12 @@ MODULES = {
     ),
     "Recurrent": lambda: snn.Recurrent(snn.PLIF(), nn.Linear(5, 5)),
     "Network": network,
+}
+DEFERRED = {
+    "DelayedLinear": lambda: snn.DelayedLinear(5, 4, 3, delay=1.5),
+    "LavaLIF": lambda: snn.LavaLIF(bias=0.1),
+    "LavaDense": lambda: snn.LavaDense(5, 4),
+    "BatchNormNeuron": lambda: snn.BatchNormNeuron(nn.BatchNorm1d(5), snn.LIF()).eval(),
 }
 every = pytest.mark.parametrize("kind", MODULES)
 steady = pytest.mark.parametrize("kind", [kind for kind in MODULES if kind not in ("Delay", "Latency")])
@@ -157,6 +164,23 @@ def test_modules_follow_types(kind, device):
     y, state = with_state(module.half(), x.half(), None)
     assert y.dtype == torch.float16
     assert all(value.dtype == (torch.float16 if "_to_" in name else torch.float32) for name, value in state.items())
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MODULES if kind not in ("Delay", "Network")] + list(DEFERRED))
+def test_the_default_device_is_of_new_parameters_alone(kind):
+    """On the device "meta", which has no values, as deferred initialisation has it; "cuda" is what people set."""
+    make = MODULES.get(kind) or DEFERRED[kind]
+    module, x = make(), torch.rand(6, 3, 5)
+    expected, states = snn.call(module, x)
+    stepped = snn.call(module, x[3:], snn.call(module, x[:3])[1])[0]
+    with torch.device("meta"):
+        deferred = make()
+        deferred.load_state_dict(module.state_dict(), assign=True)
+        for one in (module, copy.deepcopy(module), deferred):
+            repr(one)
+            got, found = snn.call(one, x)
+            assert torch.equal(got, expected) and same(found, states)
+            assert torch.equal(snn.call(one, x[3:], snn.call(one, x[:3])[1])[0], stepped)
 
 
 def test_float32_constants_beside_double_are_converted():
@@ -401,7 +425,24 @@ def test_what_a_module_says_of_itself():
         str(snn.Neuron(TEXT, tau=2.0, beta=nn.Parameter(torch.ones(3))))
         == "Neuron(x, y; v, a; tau=2.0, beta=[3] learned)"
     )
+    assert str(snn.LI(tau=snn.Learnable(2.1, min=1.0))) == "LI(x; v; tau=2.1 learned in [1.0, inf], v_rest=0.0)"
+    assert str(snn.LI(tau=torch.tensor(3.0))) == "LI(x; v; tau=3.0, v_rest=0.0)"
+    assert str(snn.LI(tau=torch.tensor(3.0)).to("meta")) == "LI(x; v; tau=[], v_rest=0.0)"
     assert str(snn.Delay(3)) == "Delay(steps=3)"
+
+
+@pytest.mark.parametrize("kind, name", [("LIF", "tau"), ("CubaLIF", "tau_synapse"), ("Izhikevich", "tau_w"), ("LI", "tau")])
+def test_a_time_constant_below_one_step_is_warned_of_at_the_line_that_gives_it(kind, name):
+    make = getattr(snn, kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for legal in (1.0, torch.ones(3), snn.Learnable(1.0), torch.ones(2, device="meta")):
+            made = make(**{name: legal})
+    for short in (0.9, torch.tensor([2.0, 0.9]), nn.Parameter(torch.tensor(0.9)), snn.Learnable(0.9)):
+        with pytest.warns(UserWarning, match=f"{kind}: {name} is 0.9, less than one step") as found:
+            make(**{name: short})
+            setattr(made, name, short)
+        assert [one.filename for one in found] == [__file__] * 2
 
 
 def test_constants_are_assigned_as_they_are_constructed():

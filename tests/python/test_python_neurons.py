@@ -9,6 +9,7 @@ import random
 import re
 import sys
 import threading
+import warnings
 
 import pytest
 import torch
@@ -379,6 +380,40 @@ def test_custom_gradients_and_a_reset_at_infinity():
         assert_close("by y", found[1], by_y.detach())
         reset = run(torch.full((1, 2), 2.0), torch.full((1, 2), math.inf))[0]
         assert neuron(lambda x, y: select(spike(x, "atan"), 0.0, y), name="n")(*(torch.full((1, 2), z) for z in (2.0, math.inf)))[0].eq(0).all(), reset
+
+
+# What is returned of an input x and a state v, and whether a gradient of it reaches x.
+GRADIENTS = {
+    "a comparison": (lambda x, v: ((v + x > 1).float(), {"v": v + x}), False),
+    "rounding": (lambda x, v: (torch.floor(v + x), {"v": v + x}), False),
+    "no derivative": (lambda x, v: (spike(v + x, "none"), {"v": v + x}), False),
+    "detach": (lambda x, v: (detach(v + x), {"v": v + x}), False),
+    "a state whose own is lost": (lambda x, v: (v, {"v": where(x > 1, 1.0, 0.5 * v)}), False),
+    "a spike": (lambda x, v: (spike(v + x, "atan"), {"v": v + x}), True),
+    "a custom gradient": (lambda x, v: (add_gradient(where(x > 0, 1.0, 0.0), x, 0.5), {"v": v}), True),
+    "a branch": (lambda x, v: (where(v > 1, x, 0.0), {"v": v + x}), True),
+    "a state, a step later": (lambda x, v: (v, {"v": torch.relu(x)}), True),
+    "noise": (lambda x, v: (where(v > 0, 1.0, 0.0), {"v": torch.randn_like(v)}), True),  # no input to reach
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_training_with_a_neuron_that_passes_no_gradient_is_warned_of(name):
+    function, is_legal = GRADIENTS[name]
+    made = neuron(function, states={"v": 0.0}, name="made")
+    x = torch.rand(4, 3) + 0.5
+    for call in (made, spikeforge.nn.Neuron(made), pickle.loads(pickle.dumps(spikeforge.nn.Neuron(made)))):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            call(x)
+            with torch.no_grad():
+                call(x.clone().requires_grad_())
+            if is_legal:
+                call(x.clone().requires_grad_())
+        if not is_legal:
+            with pytest.warns(UserWarning, match="made: no gradient of its outputs reaches an input") as found:
+                call(x.clone().requires_grad_())
+            assert found[0].filename == __file__
 
 
 def test_no_grad_stops_gradients():

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from spikeforge._numbers import is_number
+from spikeforge._warnings import warn_caller
 from spikeforge.nn.stateful import StatefulModule, shape_of
 
 CHANNELS = 2  # of x [T, B, C, *spatial]
@@ -105,6 +106,15 @@ def _short(value: Any) -> str:
     return f"tensor {shape_of(value)}" if isinstance(value, Tensor) else repr(value)
 
 
+def _least(value: Tensor) -> float | None:
+    """The least element of a tensor whose elements can be read at once; None of others, and of an empty one."""
+    if type(value) not in (Tensor, nn.Parameter) or value.device.type != "cpu" or value.numel() == 0:
+        return None
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # under vmap a value has no number
+        return None
+    return value.detach().min().item()
+
+
 @dataclass(frozen=True)
 class Placement:
     """How a tensor constant is taken: where its values lie, and between which bounds."""
@@ -183,6 +193,8 @@ class ConstantsModule(StatefulModule):
             )
         if is_number(value) and math.isnan(value):
             raise ValueError(f"{self._title()}: {name} must not be NaN")
+        if name in self._positive and name.startswith("tau"):
+            self._warn_below_a_step(name, value)
         if name not in self._constant_names and hasattr(self, name):
             raise ValueError(
                 f"{self._title()}: a module of torch has an attribute '{name}'; call the constant another name"
@@ -198,6 +210,15 @@ class ConstantsModule(StatefulModule):
         else:
             self._numbers[name] = value
             object.__setattr__(self, name, value)
+
+    def _warn_below_a_step(self, name: str, value: float | Tensor) -> None:
+        shortest = value if is_number(value) else _least(value)
+        if shortest is not None and 0 < shortest < 1:
+            warn_caller(
+                f"{self._title()}: {name} is {shortest:g}, less than one step, so that the neuron overshoots: it takes 1 / "
+                f"{name} > 1 of its distance to the input in each step. Time constants are in steps; a decay beta, as "
+                f"other libraries have it, is {name} = 1 / (1 - beta)"
+            )
 
     def _register(self, name: str, value: Tensor) -> None:
         if isinstance(value, nn.Parameter):
@@ -269,7 +290,8 @@ class ConstantsModule(StatefulModule):
         if name in self._numbers:
             return f"{name}={self._numbers[name]}"
         value, placement = getattr(self, name), self._placements[name]
-        text = f"{name}={shape_of(value)}"
+        single = _least(value) if value.dim() == 0 else None
+        text = f"{name}={shape_of(value) if single is None else float(f'{single:.6g}')}"
         if isinstance(value, nn.Parameter):
             text += " learned"
         if placement.bounded:

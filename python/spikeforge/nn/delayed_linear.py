@@ -65,7 +65,7 @@ class DelayedLayer(StatefulModule):
             delay = self.max_delay * torch.rand(shape)
         elif not is_number(delay) and not isinstance(delay, Tensor):
             raise TypeError(f"{self._kind()}: delay must be a number or a tensor, but is {type(delay).__name__}")
-        elif not torch.isfinite(torch.as_tensor(delay)).all():
+        elif not (math.isfinite(delay) if is_number(delay) else delay.is_meta or torch.isfinite(delay).all()):
             raise ValueError(f"{self._kind()}: delay must be finite, but is nan or infinite")
         elif isinstance(delay, Tensor) and (delay.is_complex() or delay.shape not in (shape, ())):
             raise ValueError(f"{self._kind()}: delay must be real and have shape {list(shape)}, but is {delay.dtype} of {shape_of(delay)}")

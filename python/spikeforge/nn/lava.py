@@ -76,7 +76,7 @@ class LavaModule(StatefulModule):
     def _save_to_state_dict(self, destination, prefix, keep_vars):
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self.persistent_state and self._memory.states:
-            destination[prefix + "run_config"] = torch.tensor(RUN_CONFIGS.index(self.run_config))
+            destination[prefix + "run_config"] = torch.tensor(RUN_CONFIGS.index(self.run_config), device="cpu")
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors):
         saved = state_dict.pop(prefix + "run_config", None) if self.persistent_state else None
@@ -155,8 +155,9 @@ class LavaLIF(LavaModule):
         if isinstance(found, surrogates.Custom):
             raise TypeError("LavaLIF: surrogate must be one of the table of docs/surrogates.md, but is a Custom one")
         self.surrogate = found
-        self._check_bias()
-        self.deployed()  # the chip's numbers are in their ranges
+        if not self.bias.is_meta:  # whose values come later
+            self._check_bias()
+            self.deployed()  # the chip's numbers are in their ranges
 
     def _check_bias(self) -> None:
         largest = LARGEST_MANTISSA / self.scale

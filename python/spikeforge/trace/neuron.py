@@ -9,6 +9,8 @@ from typing import Any, Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from spikeforge._warnings import warn_caller
+
 from . import graph, loop, signature
 from .initial import Initial, Lost, read_rule, state_type
 from .record import Step, record
@@ -69,6 +71,7 @@ class TracedNeuron:
         constants: the Python values that the function was traced with.
         step: the function itself, of tensors or of another neuron's values.
         draws: whether it draws random numbers; a call then takes a seed.
+        passes_gradient: whether a gradient of the outputs can reach an input, or the outputs depend on none.
     """
 
     name: str
@@ -91,7 +94,7 @@ class TracedNeuron:
         self._signature = read
         self._slots = tuple((param, read.defaults.get(param)) for param in read.params)
         self._number_tensors: dict[tuple[float, torch.dtype], Tensor] = {}
-        self.text, self.outputs = record(read, step, function, self.states)
+        self.text, self.outputs, self.passes_gradient = record(read, step, function, self.states)
         self.__doc__, self.__name__ = function.__doc__, self.name
         self.__module__ = getattr(function, "__module__", __name__)
         self.__qualname__ = getattr(function, "__qualname__", self.name)
@@ -155,6 +158,8 @@ class TracedNeuron:
         Returns:
             The output [T, *shape], or a tuple of outputs, and a dict of states, which the next call takes as `**states`.
         """
+        if not self.passes_gradient:
+            warn_of_gradient(self.name, args)
         draws = {} if seed is None and offset is None else self._draw_arguments(seed, offset, named)
         if len(args) == len(self.inputs) and self._starts_at_numbers and not draws:  # the short way of a plain call
             params = self._params_alone(args[0], named)
@@ -276,6 +281,17 @@ class TracedNeuron:
     def _picklable(self, state: str, rule: Initial) -> Initial:
         lost = rule.function is not None and not _can_be_pickled(rule.function)
         return replace(rule, function=Lost(f"{self.name}: state {state}")) if lost else rule
+
+
+def warn_of_gradient(name: str, inputs: Sequence[Any]) -> None:
+    """Warns of training with a neuron that passes no gradient."""
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return
+    if any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
+        warn_caller(
+            f"{name}: no gradient of its outputs reaches an input, which requires one: comparisons and rounding have "
+            'none. Write a spike as spikeforge.spike(h - threshold, "atan")'
+        )
 
 
 def _kind(x: Any) -> str:

@@ -18,9 +18,14 @@ from .value import Value, node_of
 Step = Callable[..., tuple[Any, Mapping[str, Any]]]
 
 
+_WITHOUT_DERIVATIVE = graph.BOOLEAN | graph.DRAWS | {"ceil", "detach", "floor", "round", "sign", "surrogate_gradient", "trunc"}
+_DIFFERENTIABLE = {"where": slice(1, None), "add_gradient": slice(2)}  # the operands that a gradient reaches
+
+
 class Recorded(NamedTuple):
     text: str
     outputs: tuple[str, ...]  # their variables' names, or out, out0, out1, ...
+    passes_gradient: bool  # from an output to an input, or no output depends on an input
 
 
 def record(signature: Signature, step: Step, function: Callable, initial: Mapping[str, float]) -> Recorded:
@@ -36,9 +41,35 @@ def record(signature: Signature, step: Step, function: Callable, initial: Mappin
         recording.see_last(node_of)
         outputs, states = _results(signature, returned)
         text = print_neuron(recording, signature.inputs, initial, signature.params, outputs, states)
-        return Recorded(text, _output_names(recording, outputs))
+        inputs = {node_of(values[input]) for input in signature.inputs}
+        steps = {node_of(values[state]): node for state, node in states.items()}
+        depends, passes = (
+            not inputs.isdisjoint(_sources(outputs, steps, differentiable)) for differentiable in (False, True)
+        )
+        return Recorded(text, _output_names(recording, outputs), passes or not depends)
     finally:
         graph.traces.stack.pop()
+
+
+def _sources(outputs: Sequence[Node], steps: Mapping[Node, Node], differentiable: bool) -> set[Node]:
+    """What the outputs are computed from, over any number of steps; with `differentiable`, what their gradient reaches.
+
+    Args:
+        steps: the next value of each state's argument.
+    """
+    found, pending = set(), list(outputs)
+    while pending:
+        node = pending.pop()
+        if node in found:
+            continue
+        found.add(node)
+        if node in steps:
+            pending.append(steps[node])
+        if not differentiable:
+            pending += node.operands
+        elif node.op not in _WITHOUT_DERIVATIVE and node.surrogate != "none":
+            pending += node.operands[_DIFFERENTIABLE.get(node.op, slice(None))]
+    return found
 
 
 def _code(function: Any) -> CodeType | None:
