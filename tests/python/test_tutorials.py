@@ -58,6 +58,12 @@ def test_the_tour_runs_from_its_first_block_to_its_last(monkeypatch, tmp_path, c
     assert capsys.readouterr().out.endswith("True\n") and (tmp_path / "network.pt").exists()
 
 
+def test_the_demo_builds_the_programs_of_the_tour():
+    targets = re.search(r"--target ([\w ]+) -j", (REPOSITORY / "scripts" / "demo").read_text())[1].split()
+    programs = re.findall(r"build/release/bin/(\w+)", PAGES["docs/tour.md"])
+    assert programs and set(programs) <= set(targets)
+
+
 def test_the_first_call_of_the_install_page_prints_what_it_shows(capsys):
     exec(code("a first call"), {})
     assert capsys.readouterr().out in PAGES["docs/install.md"].split("```\n")
