@@ -487,7 +487,7 @@ class Custom:
         x = x.detach()
         text = f"neuron surrogate(x; ) {{ u = 1 * x; d = {self.derivative('u')}; return d }}"
         (d,), _ = torch.ops.spikeforge.run(text, [x.unsqueeze(0)], [], [])
-        return d.squeeze(0)
+        return d.squeeze_(0)
 
 
 SURROGATES: dict[str, type[Surrogate]] = {

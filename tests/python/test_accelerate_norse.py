@@ -92,6 +92,7 @@ def cells(cell, x):
     state, outputs = None, []
     for current in x:
         output, state = cell(current, state)
+        assert not any(value._is_view() for value in (output, *state)), "detach_() would fail"
         outputs.append(output)
     return torch.stack(outputs), state
 

@@ -218,20 +218,24 @@ def test_a_tutorials_network_trains_to_the_same_weights(name):
 # --- what stays as it was --------------------------------------------------------------------------------------------
 
 
-def test_hidden_states_are_reset_and_detached_by_snntorch():
+@pytest.mark.parametrize("name", NEURONS)
+def test_hidden_states_are_reset_and_detached_by_snntorch(name):
     snn.SpikingNeuron.init()
-    lif = snn.Leaky(beta=0.9, init_hidden=True)
-    wanted = copy.deepcopy(lif)
-    assert spikeforge.accelerate(lif).replaced
+    neuron, fused = both(NEURONS[name], torch.device("cpu"), init_hidden=True)
+    snn.SpikingNeuron.instances.append(fused)
+    states = [name for name in ("spk", "syn", "syn_exc", "syn_inh", "mem") if isinstance(getattr(fused, name, None), torch.Tensor)]
     x = torch.randn(4, N).requires_grad_()
-    assert torch.equal(lif(x), wanted(x)) and torch.equal(lif.mem, wanted.mem) and lif.mem.requires_grad
-    snn.Leaky.detach_hidden()
-    assert not lif.mem.requires_grad
-    assert torch.equal(lif(x), wanted(x))
-    snn.Leaky.reset_hidden()
-    assert not lif.mem.any()
-    with pytest.raises(TypeError, match="init_hidden"):
-        lif(x, lif.mem)
+    for _ in range(2):
+        assert torch.equal(fused(x), neuron(x)) and fused.mem.requires_grad
+        assert all(torch.equal(getattr(fused, name), getattr(neuron, name)) for name in states)
+        type(neuron).detach_hidden()
+        assert not fused.mem.requires_grad
+        assert all(getattr(fused, name).requires_grad == getattr(neuron, name).requires_grad for name in states)
+    type(neuron).reset_hidden()
+    assert not fused.mem.any()
+    if name == "leaky":
+        with pytest.raises(TypeError, match="init_hidden"):
+            fused(x, fused.mem)
 
 
 def test_a_state_of_another_shape_starts_anew_as_in_snntorch():

@@ -111,6 +111,7 @@ def test_spikes_states_and_gradients_are_those_of_the_node(name, mode, device):
         torch.testing.assert_close(fused.v_seq, node.v_seq, rtol=1e-5, atol=1e-6)
     for number, (got, wanted) in enumerate(zip(fused_gradients, gradients)):
         close(got, wanted, f"gradient {number}")
+    assert not any(t._is_view() for t in (fused(xs[0].requires_grad_()), *fused_states)), "detach_() would fail"
 
 
 @pytest.mark.parametrize("function", SURROGATES, ids=lambda function: type(function).__name__)

@@ -384,6 +384,72 @@ def test_distributed_data_parallel(tmp_path):
         assert worker.returncode == 0, errors
 
 
+OTHERS = {
+    "one delay": lambda: snn.Delay(2),
+    "long delay": lambda: snn.Delay(9),
+    "delayed output": lambda: delayed_output(),
+    "two outputs": lambda: snn.Neuron(TEXT.replace("two(x, y;", "one(x;").replace("beta * y", "beta"), tau=2.0, beta=0.3),
+    "DelayedLinear": lambda: snn.DelayedLinear(5, 4, 2),
+    "BatchNormNeuron": lambda: snn.BatchNormNeuron(nn.BatchNorm1d(5), snn.LIF()),
+    "stepped": lambda: snn.Recurrent(snn.LIF(), nn.Sequential(nn.Linear(5, 5), nn.ReLU())),
+    "sigmoid": lambda: snn.Sequential(snn.LIF(), nn.Sequential(nn.Linear(5, 4), nn.Sigmoid())),
+    "Poisson": snn.Poisson,
+    "Repeat": snn.Repeat,
+    **{f"{kind.__name__} in {run}": lambda kind=kind, run=run: kind(5, 4, run_config=run) for kind in (snn.LavaDense,) for run in ("float", "fixed")},
+    "LavaDelayDense": lambda: snn.LavaDelayDense(5, 4, torch.randint(3, (4, 5)), run_config="float"),
+    "LavaLIF": lambda: snn.LavaLIF(vth=1.0),
+}
+
+
+def delayed_output():
+    net = snn.Network()
+    net.add("lif", snn.LIF())
+    net.connect("in", "lif.in")
+    net.connect("lif.out", "out", delay=2)
+    return net
+
+
+@pytest.mark.parametrize("kind", [*MODULES, *OTHERS])
+def test_results_can_be_detached_in_place(kind):
+    """No result is a view of a tensor that the caller has not seen. (That of TimeDistributed is one, as nn.Linear's.)"""
+    module, x = (MODULES | OTHERS)[kind](), torch.rand(6, 3, 5, requires_grad=True)
+    step = torch.rand(3, 5, requires_grad=True)
+    calls = [(lambda x: module(x), x), (lambda x: with_state(module, x, None), x), (lambda x: module(x), x[:1])]
+    if isinstance(module, snn.StatefulModule):
+        calls += [(module.step, step), (lambda x: module.step(x, None), step)]
+    for run, given in calls:
+        for value in torch.utils._pytree.tree_leaves(run(given)):
+            if not (value._is_view() and (value._base is given or value._base is given._base)):
+                value.detach_()
+
+
+def test_what_others_hold_of_a_step_stays_as_it_is():
+    """A hook and autograd hold the output of a call; the caller of step() writes in its own result."""
+    seen = []
+    lif = snn.LIF(surrogate="atan")
+    lif.register_forward_hook(lambda module, args, y: seen.append(y.square().sum()))
+    ended = snn.Sequential(snn.LIF(), Sigmoid())
+    for module, loss in ((lif, lambda y: seen.pop()), (ended, lambda y: y.sum())):
+        x = (3 * torch.rand(3, 5)).requires_grad_()
+        (want,) = torch.autograd.grad(loss(module.step(x)), x)
+        y = module.step(x)
+        total = loss(y)
+        with torch.no_grad():
+            y.mul_(3.0)
+        assert torch.equal(torch.autograd.grad(total, x)[0], want) and want.any()
+
+
+class Sigmoid(nn.Module):
+    """With a neuron, so that it is called on sequences; autograd keeps its output."""
+
+    def __init__(self):
+        super().__init__()
+        self.li = snn.LI()
+
+    def forward(self, x):
+        return self.li(x).sigmoid()
+
+
 def test_hooks_see_what_goes_in_and_out():
     lif, seen = snn.LIF(), []
     x = torch.rand(3, 4)

@@ -17,6 +17,7 @@ from norse.torch.module.snn import SNN, SNNCell, SNNRecurrent, SNNRecurrentCell,
 
 from spikeforge._numbers import state_type
 from spikeforge.accelerate.replacing import Replaced, Verdict, ancestor, left, overridden
+from spikeforge.nn.stateful import first_step_
 
 PACKAGE = "norse.torch.module"
 NOTES = ()
@@ -254,8 +255,7 @@ class StepCell(Cell):
         done = self._run(input_tensor.unsqueeze(0), state, rule, kept[3])
         if done is None:
             return super().forward(input_tensor, state)
-        outputs = done[0].squeeze(0)
-        return outputs, self._next(state, rule, done[1])
+        return first_step_(done[0]), self._next(state, rule, done[1])
 
 
 class Sequence(Cell):
@@ -288,7 +288,7 @@ class Loop(Cell):
         done = self._run(given.unsqueeze(0), state, rule, kept[3], [arriving.unsqueeze(0)])
         if done is None:
             return None
-        spikes = done[0].squeeze(0)
+        spikes = first_step_(done[0])
         return spikes, self._next(state, rule, done[1], spikes)
 
 

@@ -25,6 +25,7 @@ from spikeforge.accelerate.replacing import (
     own_class,
     readable,
 )
+from spikeforge.nn.stateful import first_step_
 
 PACKAGE = "snntorch._neurons"
 NOTES = (
@@ -242,7 +243,7 @@ class Neuron(Replaced):
             inputs.append(arriving.unsqueeze(0))
         (spikes,), after = torch.ops.spikeforge.run(self._spikeforge["text"], inputs, states, parameters)
         values.update(zip(rule.states, after))
-        spikes = spikes.squeeze(0)
+        spikes = first_step_(spikes)
         if spikes.dtype != torch.float32:
             spikes = spikes.float()  # snnTorch's surrogates return float32 for every type
         if rule.recurrent:

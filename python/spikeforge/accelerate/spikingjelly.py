@@ -38,6 +38,7 @@ from spikeforge.nn.layers import (
     parameter,
     what_is_normalised,
 )
+from spikeforge.nn.stateful import first_step_
 
 SURROGATES = {getattr(surrogate, name): known for name, known in SPIKINGJELLY.items()}
 
@@ -320,7 +321,7 @@ class Node(Replaced):
                 inputs = (normalised(self, inputs[0].unsqueeze(0)).squeeze(0), *inputs[1:])
             return super().single_step_functional_forward(inputs, states, **kwargs)
         spikes, states = self._run(fused, inputs[0].unsqueeze(0), states)
-        return (spikes.squeeze(0),), tuple(states)
+        return (first_step_(spikes),), tuple(states)
 
     def multi_step_functional_forward(self, inputs, states, **kwargs):
         fused = None if kwargs else self._fused(inputs)

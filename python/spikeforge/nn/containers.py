@@ -13,6 +13,7 @@ from spikeforge.nn.stateful import (
     State,
     StatefulModule,
     States,
+    _has_hooks,
     _join,
     _title_below,
     _under,
@@ -95,6 +96,11 @@ class Sequential(Container):
         check_called_once_a_step(self._title(), part)
         self.add_module(name, part)
         self._name_parts([name])
+
+    @property
+    def fresh_outputs(self) -> bool:
+        last = next(reversed(self._modules.values()), None)
+        return isinstance(last, StatefulModule) and last.fresh_outputs and not _has_hooks(last.__dict__)
 
     def append(self, part: nn.Module) -> Sequential:
         self._add(str(len(self)), part)

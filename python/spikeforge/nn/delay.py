@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spikeforge._numbers import whole
+from spikeforge.nn import samples
 from spikeforge.nn.errors import broadcasts
 from spikeforge.nn.stateful import State, StatefulModule, States, shape_of
 
@@ -66,14 +67,17 @@ class Delay(StatefulModule):
         if past is None:
             past = x.new_zeros((self.longest, *x.shape[1:]))
         self._check_past(past, x)
-        steps = x.shape[0]
-        both = torch.cat((past.to(x.dtype), x))
-        # Cloned, or it would keep the whole sequence.
-        after = {"x": both.unfold(0, self.longest, 1)[1:].movedim(-1, 1).clone() if store else both[steps:].clone()}
-        if self.uniform:
-            return both[:steps], after
-        now = torch.arange(self.longest, self.longest + steps, device=x.device).view(-1, *(1,) * (x.dim() - 1))
-        return both.gather(0, (now - self.steps).expand(x.shape)), after
+        past = past.to(x.dtype)
+        y, rest = samples.later(past, x)
+        if self.uniform and not store:
+            return y, {"x": rest}
+        both = torch.cat((past, x))
+        if store:
+            rest = both.unfold(0, self.longest, 1)[1:].movedim(-1, 1).clone()
+        if not self.uniform:
+            now = torch.arange(self.longest, len(both), device=x.device).view(-1, *(1,) * (x.dim() - 1))
+            y = both.gather(0, (now - self.steps).expand(x.shape))
+        return y, {"x": rest}
 
     def _check_past(self, past: Tensor, x: Tensor) -> None:
         expected = (self.longest, *x.shape[1:])

@@ -59,7 +59,9 @@ class _DelayedConv(DelayedLayer):
         images = torch.cat((past, x)).movedim(0, 2)  # [B, C, time, *sizes]
         convolve = nn.functional.conv2d if self.dims == 1 else nn.functional.conv3d
         y = convolve(images, self.kernel().flip(2), self.bias, (1, *self.stride), (0, *self.padding), (1, *self.dilation), self.groups)
-        return y.movedim(2, 0)
+        if torch.compiler.is_compiling():
+            return y.movedim(2, 0)
+        return y.transpose_(0, 2).transpose_(1, 2)  # [time, B, C, *sizes], not a view
 
     def extra_repr(self) -> str:
         return (f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, max_delay={self.max_delay}, stride={self.stride}, "

@@ -22,6 +22,7 @@ from spikeforge._numbers import is_number
 from spikeforge.nn.errors import ERRORS, first_line
 from spikeforge.nn.loihi import LoihiConv, LoihiDelayDense, LoihiDense, LoihiLIF
 from spikeforge.nn.network import Network
+from spikeforge.nn.samples import later
 from spikeforge.nn.stateful import State, StatefulModule, reset_, shape_of
 
 ops = torch.ops.spikeforge
@@ -126,7 +127,7 @@ class LavaLIF(LavaModule):
         ValueError: for a constant out of range, also of the chip's.
     """
 
-    takes_samples = True
+    takes_samples = fresh_outputs = True
     state_names = ("u", "v")
 
     def __init__(
@@ -270,8 +271,7 @@ class LavaConnection(LavaModule):
         if buffer is None:
             buffer = sent.new_zeros((self._slots, *sent.shape[1:]))
         self._check_buffer(buffer, sent)
-        arriving = torch.cat([buffer, sent])
-        return arriving[: len(x)], arriving[len(x) :].clone()
+        return later(buffer, sent)
 
     def _check_buffer(self, buffer: Tensor, sent: Tensor) -> None:
         expected = (self._slots, *sent.shape[1:])
@@ -378,7 +378,7 @@ class LavaDelayDense(LavaConnection):
         if buffer is not None:
             self._check_buffer(buffer, sent)
             arriving = arriving + F.pad(buffer, (0, 0) * (buffer.dim() - 1) + (0, len(x)))
-        return arriving[: len(x)], arriving[len(x) :].clone()
+        return arriving[: len(x)].clone(), arriving[len(x) :].clone()
 
     def deployed(self) -> LoihiDelayDense:
         return LoihiDelayDense(

@@ -71,7 +71,7 @@ class LoihiLIF(LoihiModule):
         ValueError: for a constant out of range, and one that the operator of this form does not have.
     """
 
-    takes_samples = True
+    takes_samples = fresh_outputs = True
     _taken = (torch.int32, torch.float32, torch.float64)
 
     def __init__(
@@ -153,6 +153,8 @@ class LoihiConnection(LoihiModule):
 
     State, where there is a delay at all: buffer, what is on its way.
     """
+
+    fresh_outputs = True
 
     def __init__(
         self,

@@ -397,16 +397,16 @@ class Network(Container):
             if "start" in told:
                 samples.check_start(self._title(), told["start"], sequence)
             run.after[connection.state] = samples.leaving(sequence, connection.delay, line, **told)
-            shifted = torch.cat((line, sequence))[: sequence.shape[0]]
+            shifted, _ = samples.later(line, sequence)
             if "start" not in told:
                 return shifted
             nothing = samples.unheard(told["start"], connection.delay)
             return shifted.masked_fill(samples.beside(nothing, shifted), 0)
-        both, steps = torch.cat((line, sequence)), sequence.shape[0]
-        # Cloned, or it would keep the whole sequence.
-        after = both.unfold(0, connection.delay, 1)[1:].movedim(-1, 1) if run.store else both[steps:]
-        run.after[connection.state] = after.clone()
-        return both[:steps]
+        shifted, rest = samples.later(line, sequence)
+        if run.store:
+            rest = torch.cat((line, sequence)).unfold(0, connection.delay, 1)[1:].movedim(-1, 1).clone()
+        run.after[connection.state] = rest
+        return shifted
 
     def _check_line(self, run: Run, connection: Connection, line: Tensor, coming: Tensor) -> None:
         if line.dim() < 1 or line.shape[0] != connection.delay:

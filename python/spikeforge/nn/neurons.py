@@ -59,11 +59,12 @@ class PredefinedNeuron(ConstantsModule):
     """
 
     _op_name: str
-    takes_samples = True
+    takes_samples = fresh_outputs = True
     _required: tuple[str, ...] = ()  # constants that the operator takes as tensors only
     state_names = ("v",)
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         if cls.__doc__ and PredefinedNeuron.__doc__:  # there are none under python -OO
             cls.__doc__ = cls.__doc__.rstrip() + "\n" + PredefinedNeuron.__doc__.split("\n", 1)[1]
 

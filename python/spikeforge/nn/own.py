@@ -60,7 +60,7 @@ class Neuron(ConstantsModule):
             with ``scan`` a neuron whose next states are not affine in its states.
     """
 
-    takes_samples = True
+    takes_samples = fresh_outputs = True
 
     def __init__(
         self,

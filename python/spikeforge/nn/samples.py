@@ -158,6 +158,16 @@ def unheard(start: Tensor, delay: int) -> Tensor:
     return found
 
 
+def later(line: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The first T steps of `line` and x ``[T, ...]`` after it, and the steps that are left; neither is a view."""
+    steps = x.shape[0]
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state():  # for any number of steps
+        both = torch.cat((line, x))
+        return both[:steps], both[steps:].clone()
+    arrived = max(steps - line.shape[0], 0)
+    return torch.cat((line[:steps], x[:arrived])), torch.cat((line[steps:], x[arrived:]))
+
+
 def leaving(
     sent: Tensor,
     delay: int,

@@ -90,6 +90,12 @@ class StatefulModule(nn.Module):
 
     state_names: tuple[str, ...] = ()
     takes_samples = False  # what has states of its own: whether it knows lengths and starts
+    fresh_outputs = False  # whether nothing but the caller holds what `forward` returns, not even autograd
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "forward" in vars(cls) or "_advance" in vars(cls):  # another forward is to say it itself
+            cls.fresh_outputs = vars(cls).get("fresh_outputs", False)
 
     def __init__(self, *, stateful: bool = False, persistent_state: bool = False):
         super().__init__()
@@ -104,18 +110,7 @@ class StatefulModule(nn.Module):
         if kwargs or (args and (type(args[0]) is not Tensor or args[0].is_nested)):
             if samples.say_more(args, kwargs):
                 return samples.call(self, args, kwargs)
-        own = self.__dict__
-        hooked = (
-            own["_forward_hooks"]
-            or own["_forward_pre_hooks"]
-            or own["_backward_hooks"]
-            or own["_backward_pre_hooks"]
-            or _global_forward_hooks
-            or _global_forward_pre_hooks
-            or _global_backward_hooks
-            or _global_backward_pre_hooks
-        )
-        if hooked or "_compiled_call_impl" in own or Module.__call__ is not MODULE_CALL:
+        if _has_hooks(self.__dict__):
             return super().__call__(*args, **kwargs)
         if get_tracing_state() or is_dynamo_compiling():
             return super().__call__(*args, **kwargs)
@@ -135,11 +130,13 @@ class StatefulModule(nn.Module):
         for x in inputs:
             if not isinstance(x, Tensor):
                 raise TypeError(f"{self._title()}: step takes tensors [*shape], but got {_kind_of(x)}")
-        result = self(*(x.unsqueeze(0) for x in inputs), state=state)
+        rows = [x.unsqueeze(0) for x in inputs]
+        first = first_step_ if self.fresh_outputs and not _has_hooks(self.__dict__) else _first_step
         if state is ...:
-            return _first_step(result)
-        outputs, after = result
-        return _first_step(outputs), after
+            y = self(*rows)
+            return tuple(map(first, y)) if type(y) is tuple else first(y)
+        y, after = self(*rows, state=state)
+        return tuple(map(first, y)) if type(y) is tuple else first(y), after
 
     def forward(self, *inputs: Any, state: States | EllipsisType = ..., store_states: bool = False):
         """``y``, or ``(y, state)`` where a state (or None) is handed in.
@@ -272,8 +269,32 @@ def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-def _first_step(outputs: Any) -> Any:
-    return tuple(y.squeeze(0) for y in outputs) if isinstance(outputs, tuple) else outputs.squeeze(0)
+def first_step_(y: Tensor) -> Tensor:
+    """The step of y ``[1, *shape]`` that an operator has just returned, in y itself: not a view, which could not be
+    detached in place. (What a compiled graph returns is none, and a change in place would make it one.)"""
+    return y.squeeze(0) if type(y) is not Tensor or is_dynamo_compiling() else y.squeeze_(0)
+
+
+def _first_step(y: Tensor) -> Tensor:
+    """The same of y that others may hold."""
+    return y.squeeze(0) if is_dynamo_compiling() else y.squeeze(0).clone()
+
+
+def _has_hooks(own: dict[str, Any]) -> Any:
+    """Whether anything but `forward` takes part in a call of the module with these attributes."""
+    return (
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
+        or _global_forward_hooks
+        or _global_forward_pre_hooks
+        or _global_backward_hooks
+        or _global_backward_pre_hooks
+        or "forward" in own
+        or "_compiled_call_impl" in own
+        or Module.__call__ is not MODULE_CALL
+    )
 
 
 def _kind_of(value: Any) -> str:

@@ -58,4 +58,5 @@ def run(signature: Signature, step: Callable, inputs: Sequence[Tensor], states: 
 
 
 def _result(value: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.as_tensor(value, dtype=dtype, device=x.device).expand(x.shape[1:])
+    value = torch.as_tensor(value, dtype=dtype, device=x.device)
+    return value if value.shape == x.shape[1:] else value.expand(x.shape[1:]).clone()
