@@ -482,8 +482,11 @@ def test_pooling_is_torchs(shape):
             assert torch.equal(*(torch.autograd.grad(z, x, torch.ones_like(z))[0] for z in (y, expected)))
 
 
-def test_torch_compile_has_no_graph_break():
+@pytest.mark.parametrize("kind", [None, "ADD", "IAND", "and others"])
+def test_torch_compile_has_no_graph_break(kind):
     net, x = small(), torch.rand(3, 2, 2, 8, 8) * 2
+    if kind is not None:
+        net, x = functional_m(nn.Sequential(Block(kind))), torch.randint(0, 2, (4, 2, 4, 6, 6)).float()
     spikeforge.accelerate(net)
     layers(net, x)
     wanted = net(x)

@@ -3,6 +3,7 @@
 Oracles are the gradients of the same network without it, to the bit, and the bytes that autograd keeps, counted."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -237,6 +238,20 @@ def test_a_network_of_any_forward_is_fused_with_its_residuals(device):
                 wanted = torch.autograd.grad(weighted(before(x)), list(before.parameters()))
                 assert any(a.shape == b.shape and torch.allclose(a, b, rtol=1e-8, atol=1e-10) for b in wanted), kind
         assert snn.fuse(net, x, recompute=True) == []
+
+
+@pytest.mark.parametrize("kind, recompute", [("add", False), ("in place", False), ("iand", True)])
+def test_a_network_with_residuals_compiles_without_a_break(kind, recompute):
+    torch.compiler.reset()
+    net, x = nn.Sequential(Block(kind)), spikes(4, 2, C, 6, 6)
+    assert snn.fuse(net, x, recompute=recompute) == ["0.fire1", "0.fire2"] and net[0].fire2.residual
+    for some in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        compiled = torch.compile(some, fullgraph=True, backend="aot_eager")
+        y, expected = compiled(x), net(x)
+        assert torch.equal(y, expected) and y.any()
+        gradients = [torch.autograd.grad(weighted(y), list(model.parameters())) for y, model in ((y, some), (expected, net))]
+        for got, wanted in zip(*gradients):
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_what_a_product_reads_decides_its_bits(device):

@@ -19,13 +19,13 @@ OWN = (
     "_spikeforge",
     "_spikeforge_bits",
     "_spikeforge_chain",
+    "_spikeforge_forward",
     "_spikeforge_joined",
     "_spikeforge_keeps_states",
     "_spikeforge_neuron",
     "_spikeforge_norm",
     "_spikeforge_packs",
     "_spikeforge_recompute",
-    "_spikeforge_source",
     "_spikeforge_text",
 )
 

@@ -5,7 +5,6 @@ The forward is traced by torch.fx, and written anew where it joins a neuron's sp
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,21 +23,25 @@ COMMON = dict(fx.Graph().python_code("self").globals, _operator=operator)  # wha
 
 
 class Joining(Replaced):
-    """A module whose forward hands residuals to its neurons; its text is kept, so that copies and pickles have it. Hooks
-    on those neurons see spikes: then it is the module's own forward."""
+    """A module whose forward passes residuals to its neurons. Hooks on those neurons see spikes: then it is the module's
+    own forward."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if any(has_hooks(self.get_submodule(name)) for name in self.__dict__["_spikeforge_joined"]):
             return super().forward(*args, **kwargs)
-        return _function(self.__dict__["_spikeforge_source"])(self, *args, **kwargs)
+        return self.__dict__["_spikeforge_forward"].run(self, *args, **kwargs)
 
 
-@functools.cache
-def _function(source: str) -> Callable[..., Any]:
-    """`forward`, of the text that torch.fx writes."""
-    names = dict(COMMON)
-    exec(compile(source, "<forward with residuals>", "exec"), names)
-    return names["forward"]
+class Forward:
+    """A function `forward` from the text that torch.fx writes. Copies and pickles hold the text."""
+
+    def __init__(self, source: str):
+        names = dict(COMMON)
+        exec(compile(source, "<forward with residuals>", "exec"), names)
+        self.source, self.run = source, names["forward"]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Forward, (self.source,)
 
 
 def join(
@@ -65,7 +68,7 @@ def join(
     if not source.globals.keys() <= COMMON.keys():  # it calls what only this trace knows
         return []
     replacing.replace(module, Joining)
-    module.__dict__["_spikeforge_source"] = source.src
+    module.__dict__["_spikeforge_forward"] = Forward(source.src)
     neurons = [neuron for neuron, _ in found]
     names = [name for name, child in module.named_modules() if not as_input and child in neurons]
     module.__dict__["_spikeforge_joined"] = names
