@@ -603,7 +603,7 @@ def test_the_program_of_the_documentation_runs(tmp_path):
 
 def demo(*options, cwd):
     command = [sys.executable, "-m", "spikeforge.demo", *map(str, options)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
 
 
 @pytest.mark.long
