@@ -183,6 +183,49 @@ def test_stateful_modules_go_on_until_they_are_reset():
     assert torch.equal(handed, whole), "a state that is handed in counts, not the one that is kept"
 
 
+def sequential():
+    return snn.Sequential(nn.Linear(5, 5), snn.LIF(stateful=True), nn.Linear(5, 5), snn.LI(stateful=True))
+
+
+def nested():
+    return snn.Sequential(snn.LIF(stateful=True), sequential(), nn.Linear(5, 5), snn.Delay(2, stateful=True))
+
+
+def twice():
+    lif = snn.LIF(stateful=True)
+    return snn.Sequential(lif, lif, nn.Linear(5, 5), snn.LI(stateful=True))
+
+
+def looped():
+    """Its loop is stepped, and other parts come before and after."""
+    made = snn.Network(stateful=True)
+    for name, part in (("first", snn.LIF(stateful=True)), ("lif", snn.LIF(stateful=True)), ("back", nn.Linear(5, 5)), ("last", nn.Linear(5, 5)), ("li", snn.LI(stateful=True))):
+        made.add(name, part)
+    for source, target, delay in (("in", "first.in", 0), ("first.out", "lif.in", 0), ("lif.out", "back.in", 0), ("back.out", "lif.in", 2), ("lif.out", "last.in", 1), ("last.out", "li.in", 0), ("li.out", "out", 0)):
+        made.connect(source, target, delay=delay)
+    return made
+
+
+@pytest.mark.parametrize("make", [sequential, nested, twice, looped])
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_module_that_raises_leaves_all_states_as_they_were(make, error):
+    network, x = make(), sequence()
+    whole = copy.deepcopy(network)(torch.cat([x, x]))
+    assert torch.equal(network(x), whole[:8])
+    before = snn.get_states(network)
+
+    def fail(*_):
+        raise error
+
+    for module in network.modules():
+        hook = module.register_forward_hook(fail)
+        with pytest.raises(error):
+            network(2 * x)
+        hook.remove()
+        assert same(snn.get_states(network), before)
+    assert torch.equal(network(x), whole[8:])
+
+
 def test_keep_state_begins_and_ends_anew():
     block, x = net(), sequence()
     whole = block(x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from types import EllipsisType
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -17,6 +18,7 @@ from spikeforge.nn.stateful import (
     _join,
     _title_below,
     _under,
+    all_or_nothing,
     has_states,
     stateful_modules,
 )
@@ -62,7 +64,13 @@ class TimeDistributed(StatefulModule):
 
 
 class Container(StatefulModule):
-    """A module whose states are those of modules below it, named as in ``state_dict``."""
+    """A module whose states are those of modules below it, named as in ``state_dict``.
+
+    If a call raises, all of them keep the states from before the call.
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return all_or_nothing(super().__call__, args, kwargs)
 
     def _all_state_names(self) -> tuple[str, ...]:
         return tuple(_join(prefix, name) for prefix, module in stateful_modules(self) for name in module.state_names)

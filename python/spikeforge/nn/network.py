@@ -313,7 +313,7 @@ class Network(Container):
         lines = self._memory.start() if keeping else {}
         run = self._run(inputs, None, lines)
         if keeping:
-            self._memory.states = run.after
+            self._memory.keep(run.after)
         return self._result(run)
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
@@ -510,7 +510,7 @@ class Network(Container):
         for prefix, module in stateful_modules(self._modules[name]):
             if module._memory.keeping:
                 module._check_keeping()
-                module._memory.states = own_state(module, prefix, state)
+                module._memory.keep(own_state(module, prefix, state))
 
     def _loop_input(
         self, run: Run, name: str, index: int, t: int, rows_into: dict, pending: dict, rows: dict

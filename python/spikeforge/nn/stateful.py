@@ -7,6 +7,7 @@ name that is missing starts anew; ``None`` and ``{}`` start all anew.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import EllipsisType, TracebackType
 from typing import Any
@@ -34,6 +35,30 @@ is_compiling, is_inference_mode_enabled = torch.compiler.is_compiling, torch.is_
 MODULE_CALL = Module.__call__  # tools that look into networks replace it
 
 
+class Replaced(threading.local):
+    """The states that modules kept before the call of the outermost container in which they were replaced."""
+
+    states: list[tuple[Memory, State | None]] | None = None
+
+
+REPLACED = Replaced()
+
+
+def all_or_nothing(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``call(*args, **kwargs)``. If it raises, all modules keep the states that they kept before."""
+    if is_dynamo_compiling() or REPLACED.states is not None:
+        return call(*args, **kwargs)
+    replaced = REPLACED.states = []
+    try:
+        return call(*args, **kwargs)
+    except BaseException:
+        for memory, states in reversed(replaced):
+            memory.states = states
+        raise
+    finally:
+        REPLACED.states = None
+
+
 class Memory:
     """What a module keeps between calls: nothing, unless ``keeping``."""
 
@@ -56,6 +81,11 @@ class Memory:
                 self.states = {name: value.clone() for name, value in states.items()}
                 return self.states
         return states
+
+    def keep(self, states: State) -> None:
+        if not is_dynamo_compiling() and REPLACED.states is not None:
+            REPLACED.states.append((self, self.states))
+        self.states = states
 
     def detached(self) -> State | None:
         return {name: value.detach() for name, value in self.start().items()} or None
@@ -160,11 +190,11 @@ class StatefulModule(nn.Module):
         self._check_keeping()
         outputs, after = advance(inputs, memory.start(), store)
         if not store:
-            memory.states = after
+            memory.keep(after)
             return outputs
         if all(value.shape[0] > 0 for value in after.values()):
             # Copied, or each last state would keep its whole sequence.
-            memory.states = {name: value[-1].clone() for name, value in after.items()}
+            memory.keep({name: value[-1].clone() for name, value in after.items()})
         return outputs, after
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
