@@ -26,9 +26,19 @@ from spikeforge._numbers import whole
 _OPS = torch.ops.spikeforge
 
 
+MOST_STEPS = 2**62
+
+
 def _in_large_pages(t: Tensor) -> Tensor:
     """A copy: connections that a spike reaches lie apart."""
     return torch.ops.spikeforge_simulation.in_large_pages(t.detach())
+
+
+@contextlib.contextmanager
+def _ordinary() -> Iterator[None]:
+    """Tensors made in inference mode could not be stepped outside it."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,6 +199,7 @@ class Plastic:
         states: what other states of the connections start at, by name, where not as the rule says: numbers or tensors.
     """
 
+    @_ordinary()
     def __init__(
         self,
         rule: Synapse,
@@ -279,12 +290,15 @@ class Plastic:
                 raise TypeError(f"{wrong}its {key} must be a list of tensors, but are {given!r:.60}")
             if [(t.shape, t.dtype) for t in given] != [(t.shape, t.dtype) for t in own]:
                 raise ValueError(f"{wrong}its {key} have other sizes or types")
+            for t in given:
+                if t.layout != torch.strided or t.is_meta:
+                    raise ValueError(f"{wrong}its {key} must be dense tensors with data, but one is {t.layout} on {t.device}")
         step = whole(state["step"])
         if step is None:
             raise TypeError(f"{wrong}its step must be a whole number, but is {state['step']!r:.60}")
-        if step < 0:
-            raise ValueError(f"{wrong}its step must not be negative, but is {step}")
-        with self._alone(), torch.no_grad():
+        if not 0 <= step < MOST_STEPS:
+            raise ValueError(f"{wrong}its step must be from 0 to 2^62, but is {step}")
+        with self._alone(), _ordinary():
             for own, given in zip(self._states + self._traces, [*state["states"], *state["traces"]]):
                 own.copy_(given)
             self._step = torch.tensor(step)
@@ -301,8 +315,11 @@ class Plastic:
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_in_use"}
 
+    @_ordinary()
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _in_use=threading.Lock())
+        self._states, self._traces = ([t.clone() if t.is_inference() else t for t in each] for each in (self._states, self._traces))
+        self._step = self._step.clone()
 
     @property
     def weights(self) -> Tensor:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 import threading
 
 import pytest
@@ -498,7 +499,11 @@ def test_a_state_that_is_refused_changes_nothing():
         ({**good, "step": 1.5}, TypeError, "its step must be a whole number, but is 1.5"),
         ({**good, "step": True}, TypeError, "its step must be a whole number, but is True"),
         ({**good, "step": "1"}, TypeError, "its step must be a whole number, but is '1'"),
-        ({**good, "step": -1}, ValueError, "its step must not be negative, but is -1"),
+        ({**good, "step": -1}, ValueError, r"its step must be from 0 to 2\^62, but is -1"),
+        ({**good, "step": 2**62}, ValueError, r"its step must be from 0 to 2\^62, but is 4611686018427387904"),
+        ({**good, "step": 2**64}, ValueError, r"its step must be from 0 to 2\^62, but is 18446744073709551616"),
+        ({**good, "traces": [t.to("meta") for t in good["traces"]]}, ValueError, "its traces must be dense tensors with data, but one is torch.strided on meta"),
+        ({**good, "traces": [t.to_sparse() for t in good["traces"]]}, ValueError, "its traces must be dense tensors with data, but one is torch.sparse_coo on cpu"),
     ):
         with pytest.raises(kind, match="Plastic: this is no state of such connections: " + words):
             plastic.load_state_dict(wrong)
@@ -507,6 +512,29 @@ def test_a_state_that_is_refused_changes_nothing():
     plastic.load_state_dict(good)  # parameters may be other numbers
     del good["rule"]  # as before rules were part of it
     plastic.load_state_dict(good)
+
+
+@pytest.mark.parametrize("how", ["made", "copied", "pickled", "loaded", "from its weights"])
+def test_connections_of_inference_mode_are_stepped_outside_of_it_too(how):
+    rule = spikeforge.synapse("synapse f(w; x; tau) { on pre { w' = w + x\n x' = x + 1 } decay w by tau\n decay x by tau }", tau=7.0)
+    weights = torch.rand(4, 3)
+    expected = spikeforge.Plastic(rule, weights)
+    with torch.inference_mode():
+        given = weights.clone()
+        plastic = spikeforge.Plastic(rule, given)
+        if how == "copied":
+            plastic = copy.deepcopy(plastic)
+        if how == "pickled":
+            plastic = pickle.loads(pickle.dumps(plastic))
+        if how == "loaded":
+            plastic.load_state_dict(expected.state_dict())
+    if how == "from its weights":
+        plastic = spikeforge.Plastic(rule, given)
+    for _ in range(3):
+        for each in (plastic, expected):
+            each.step(torch.ones(4), torch.ones(3))
+    assert torch.equal(plastic.weights, expected.weights) and plastic.weights.max() > 1
+    plastic.weights.zero_()
 
 
 def test_a_second_thread_is_refused():
