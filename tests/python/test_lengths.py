@@ -475,6 +475,103 @@ def test_a_network_tells_its_neurons(recurrent):
     assert net[1]._memory.samples is None
 
 
+DELAYS = {
+    "Delay": lambda: snn.Delay(3),
+    "Delay beyond all": lambda: snn.Delay(30),
+    "Delay for each": lambda: snn.Delay(torch.tensor([0, 3, 1, 5])),
+    "DelayedLinear": lambda: snn.DelayedLinear(4, 3, 3),
+    "DelayedLinear for each input": lambda: snn.DelayedLinear(4, 3, 30, per="input", interpolation="gauss"),
+    "DelayedLinear without delays": lambda: snn.DelayedLinear(4, 3, 0),
+    "DelayedConv1d": lambda: snn.DelayedConv1d(2, 3, 3, 4),
+    "DelayedConv2d": lambda: snn.DelayedConv2d(2, 3, 3, 2, stride=2, padding=1),
+}
+SHAPES = {"DelayedConv1d": (2, 6), "DelayedConv2d": (2, 5, 4)}
+
+
+@pytest.mark.parametrize("kind", DELAYS)
+def test_layers_with_delays_have_each_sample_alone(kind, device):
+    """Values, states and gradients, of x, the first state and the parameters; what is after an end is NaN."""
+    layer = DELAYS[kind]().to(device, torch.float64)
+    lengths, start = samples(device, starts=layer.takes_start)
+    if "Conv" in kind:
+        lengths.clamp_(min=1)  # a convolution needs a step to know its output
+    shape, batch = SHAPES.get(kind, (4,)), len(LENGTHS)
+    depth = layer.longest if isinstance(layer, snn.Delay) else layer.max_delay
+    x, before = (torch.randn(n, batch, *shape, dtype=torch.float64, device=device) for n in (STEPS, depth))
+    x, before = behind(x, lengths).requires_grad_(), before.requires_grad_()
+
+    def run(b, t0, t1, given):
+        y, after = layer(x[t0:t1, b : b + 1], None if given is None else {"x": before[:, b : b + 1]})
+        return [y.squeeze(1)], [after["x"].squeeze(1)]
+
+    y, after = layer(x, {"x": before}, lengths=lengths, start=start)
+    (expected,), (last,) = joined(run, STEPS, lengths, start, ())
+    last = last.movedim(0, 1)
+    assert_within("result", y, expected, 1e-12)
+    assert_within("state", after["x"], last, 1e-12, torch.tensor(1.0, device=device))
+    assert_within("result without a state", layer(x, lengths=lengths, start=start), layer(x, {"x": torch.zeros_like(before)}, lengths=lengths, start=start)[0], 1e-12)
+    upstream = [torch.randn_like(y), torch.randn_like(last)]
+    leaves = [x, before, *layer.parameters()]
+    grads = torch.autograd.grad((y, after["x"]), leaves, [behind(upstream[0], lengths), upstream[1]])
+    if not depth:  # there is no state
+        last = last + 0 * expected.sum()
+    wanted = torch.autograd.grad((expected, last), leaves, upstream, allow_unused=True)
+    for k, (grad, e) in enumerate(zip(grads, wanted)):
+        if grad.numel():
+            e = e.nan_to_num(0)
+            assert_within(f"gradient {k}", grad, e, 1e-10, e.abs().max().clamp(min=1))
+
+
+class Plain(torch.nn.Module):
+    """A module that knows nothing of states and samples."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.layer, self.lif, self.li = torch.nn.Linear(4, 6), snn.LIF(tau=3.0), snn.LI()
+
+    def forward(self, x, gain=1.0):
+        return self.li(gain * self.lif(self.layer(x)))
+
+
+class Named(Plain):
+    """One that takes lengths of its own."""
+
+    def forward(self, x, lengths=None):
+        return super().forward(x) * lengths
+
+
+def test_call_tells_the_neurons_of_any_module():
+    lengths, start = samples("cpu", (7, 19, 3, 16))
+    x = torch.randn(STEPS, 4, 4, dtype=torch.float64)
+    net = Plain().double()
+
+    def run(b, t0, t1, states):
+        y, after = snn.call(net, x[t0:t1, b : b + 1], None, 2.0)
+        return [y.squeeze(1)], [s.squeeze(0) for s in after.values()]
+
+    start[0] = True
+    for some in (net, torch.nn.DataParallel(net)):
+        y, after = snn.call(some, x, None, gain=2.0, lengths=lengths, start=start)
+        (expected,), last = joined(run, STEPS, lengths, start, None)
+        assert_within("outputs", y, expected, 1e-12)
+        for name, e in zip(after, last):
+            assert_within(name, after[name], e, 1e-12, torch.tensor(1.0))
+        grads = torch.autograd.grad(y.sum() + sum(v.sum() for v in after.values()), list(net.parameters()))
+        wanted = torch.autograd.grad(expected.sum() + sum(v.sum() for v in last), list(net.parameters()))
+        for grad, e in zip(grads, wanted):
+            assert_within("gradient", grad, e, 1e-10, e.abs().max())
+    assert net.lif._memory.samples is None
+    y, _ = snn.call(torch.nn.Sequential(net.layer, net.lif), x, None, lengths=lengths.tolist())
+    assert torch.equal(y, net.lif(net.layer(x), lengths=lengths))
+    with pytest.raises(ValueError, match="Sequential: takes neither lengths nor start: statistics"):
+        snn.call(torch.nn.Sequential(snn.TimeDistributed(torch.nn.BatchNorm1d(4)), snn.LIF()), x, lengths=lengths)
+    with pytest.raises(TypeError, match="Plain: lengths must be a tensor, or a list of ints"):
+        snn.call(net, x, lengths=7)
+    named = Named().double()
+    assert torch.equal(snn.call(named, x, None, lengths=2.0)[0], 2.0 * Plain().double()(x)), "a forward that names them has them"
+
+
 def test_a_network_goes_on_behind_the_ends():
     """Chunks of a stream, in which episodes start anew, give what the whole gives."""
     net = net_of(recurrent=True)
@@ -555,7 +652,18 @@ def test_a_loop_refuses_wrong_starts_as_neurons_do():
 def test_what_knows_no_samples_refuses_them():
     x, lengths = torch.randn(4, 3, 2), torch.tensor([1, 2, 4])
     with pytest.raises(ValueError, match="takes neither lengths nor start"):
-        snn.Delay(1)(x, lengths=lengths)
+        snn.Latency(3)(x, lengths=lengths)
+    with pytest.raises(ValueError, match="DelayedLinear: takes lengths, but no start: .* pass each stretch as a sample of its own"):
+        snn.DelayedLinear(2, 2, 3)(x, start=torch.zeros(4, 3, dtype=torch.bool))
+    for layer in (snn.Delay(1), snn.DelayedLinear(2, 2, 3)):
+        with pytest.raises(ValueError, match="takes neither lengths nor start: store_states"):
+            layer(x, lengths=lengths, store_states=True)
+        for wrong, error, message in WRONG:
+            if "lengths" in wrong:
+                with pytest.raises(error, match=message.replace("dense ", "").replace("Float", "float32")):
+                    layer(x, **wrong)
+    with pytest.raises(ValueError, match=r"lengths must have shape \[2\], one for each sample of x \[T, B, \*shape\], but has \[2\], beside x of"):
+        snn.DelayedLinear(2, 2, 3)(x[:, 0], lengths=lengths[:2])
     with pytest.raises(ValueError, match="takes neither lengths nor start: .*statistics"):
         snn.Sequential(snn.TimeDistributed(torch.nn.BatchNorm1d(2)), snn.LIF())(x, lengths=lengths)
     stepped = snn.Recurrent(snn.LIF(), torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()))

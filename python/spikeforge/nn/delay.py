@@ -21,10 +21,14 @@ class Delay(StatefulModule):
         steps: whole numbers, 0 or more: an int, or an integer tensor ``[*shape]`` or what broadcasts to it.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
 
+    With `lengths` and `start` (``net(x, lengths=lengths)``) nothing arrives after a sample's end, nor from before it starts
+    anew; `lengths` are ``[B]``.
+
     The state x is ``[longest delay, *shape]``, the oldest first.
     """
 
     steps: Tensor
+    takes_samples = True
 
     def __init__(self, steps: int | Tensor, *, stateful: bool = False, persistent_state: bool = False):
         super().__init__(stateful=stateful, persistent_state=persistent_state)
@@ -69,7 +73,10 @@ class Delay(StatefulModule):
         self._check_past(past, x)
         past = past.to(x.dtype)
         y, rest = samples.later(past, x)
-        if self.uniform and not store:
+        told = self._memory.samples
+        if told:
+            samples.refuse(self, store, "store_states, of a delay")
+        elif self.uniform and not store:
             return y, {"x": rest}
         both = torch.cat((past, x))
         if store:
@@ -77,7 +84,20 @@ class Delay(StatefulModule):
         if not self.uniform:
             now = torch.arange(self.longest, len(both), device=x.device).view(-1, *(1,) * (x.dim() - 1))
             y = both.gather(0, (now - self.steps).expand(x.shape))
+        if told:
+            y, rest = self._of_samples(x, y, past, **told)
         return y, {"x": rest}
+
+    def _of_samples(
+        self, x: Tensor, y: Tensor, past: Tensor, lengths: Tensor | None = None, start: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """y of x, where each sample ends and starts anew by itself, and the state after its last step."""
+        if lengths is not None:
+            y = y.masked_fill(samples.ended(self._title(), lengths, x), 0)
+        if start is not None:
+            samples.check_start(self._title(), start, x)
+            y = y.masked_fill(samples.unheard(samples.beside(start, x), self.steps), 0)
+        return y, samples.leaving(x, self.longest, past, lengths, start)
 
     def _check_past(self, past: Tensor, x: Tensor) -> None:
         expected = (self.longest, *x.shape[1:])

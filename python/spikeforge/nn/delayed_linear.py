@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spikeforge._numbers import is_number, whole
+from spikeforge.nn import samples
 from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.delay import Delay
 from spikeforge.nn.errors import ERRORS, first_line
@@ -29,6 +30,7 @@ class DelayedLayer(StatefulModule):
     """What layers with learned delays share. State: x, the last ``max_delay`` inputs."""
 
     state_names = ("x",)
+    takes_samples, takes_start = True, False
     weight: nn.Parameter
     delay: nn.Parameter
 
@@ -79,11 +81,18 @@ class DelayedLayer(StatefulModule):
         raise NotImplementedError
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
-        x, past = inputs[0], state.get("x")
+        x, past, told = inputs[0], state.get("x"), self._memory.samples
+        if told:
+            samples.refuse(self, store, "store_states, of a layer with delays")
+            ended = samples.ended(self._title(), told["lengths"], x, least_dims=3)
+            x = x.masked_fill(ended, 0)  # it reaches no step of its sample, and may be no number
         try:
             y = self._computed(x, past)
         except ERRORS as error:
             raise type(error)(f"{self._title()}: {first_line(error)}") from None
+        if told:
+            y = y.masked_fill(ended.view(*ended.shape[:2], *[1] * (y.dim() - 2)), 0)
+            return y, {"x": samples.leaving(x, self.max_delay, past, **told)}
         if not self.max_delay:
             return y, {"x": x.new_zeros((len(x), 0, *x.shape[1:]) if store else (0, *x.shape[1:]))}
         if not store and len(x) >= self.max_delay:

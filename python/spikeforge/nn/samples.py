@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from spikeforge.nn.stateful import StatefulModule
 
 NAMES = ("lengths", "start")
+LONG = 2**40  # steps, more than any delay
 
 
 def say_more(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -29,8 +31,17 @@ def is_ragged(x: Any) -> bool:
     return isinstance(x, PackedSequence) or isinstance(x, Tensor) and x.is_nested
 
 
-def call(module: StatefulModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``module(*args, **kwargs)``, whose neurons are told of `lengths` and `start` for as long as it takes."""
+def reach(net: nn.Module, kwargs: Mapping[str, Any]) -> bool:
+    """Whether these arguments of a call of a module that has no states of its own are for the modules below it: not where
+    its `forward` names them, or takes any."""
+    if not any(name in kwargs for name in NAMES):
+        return False
+    parameters = inspect.signature(net.forward).parameters
+    return not any(name in NAMES or kind.kind is kind.VAR_KEYWORD for name, kind in parameters.items())
+
+
+def call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``module(*args, **kwargs)``, during which the modules at and below it have `lengths` and `start`."""
     given = {name: kwargs.pop(name) for name in NAMES if kwargs.get(name, ...) is not ...}
     given = {name: value for name, value in given.items() if value is not None}
     if args and is_ragged(args[0]):
@@ -39,7 +50,7 @@ def call(module: StatefulModule, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return module(*args, **kwargs)
     device = next((x.device for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
     given = {name: _tensor(module, name, value, device) for name, value in given.items()}
-    told = _told_modules(module)
+    told = _told_modules(module, given)
     before = [one._memory.samples for one in told]
     try:
         for one in told:
@@ -50,7 +61,12 @@ def call(module: StatefulModule, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             one._memory.samples = samples
 
 
-def _tensor(module: StatefulModule, name: str, value: Any, device: torch.device | None) -> Tensor:
+def _title(module: nn.Module) -> str:
+    title = getattr(module, "_title", None)
+    return type(module).__name__ if title is None else title()
+
+
+def _tensor(module: nn.Module, name: str, value: Any, device: torch.device | None) -> Tensor:
     """Lengths and starts as people write them."""
     if isinstance(value, Tensor):
         return value
@@ -63,25 +79,30 @@ def _tensor(module: StatefulModule, name: str, value: Any, device: torch.device 
             return torch.tensor(value, dtype=dtype, device=device)
         except (ValueError, RuntimeError):  # rows that differ in length, or a number beyond int64
             pass
-    raise TypeError(f"{module._title()}: {name} must be a tensor, or a list of {what}, but is {value!r:.60}")
+    raise TypeError(f"{_title(module)}: {name} must be a tensor, or a list of {what}, but is {value!r:.60}")
 
 
-def _told_modules(module: StatefulModule) -> list[StatefulModule]:
+def _told_modules(module: nn.Module, given: Mapping[str, Tensor]) -> list[StatefulModule]:
     from spikeforge.nn.stateful import StatefulModule
 
     told = [one for one in module.modules() if isinstance(one, StatefulModule)]
     for one in told:
         if one.state_names and not one.takes_samples:
             raise ValueError(f"{one._title()}: takes neither lengths nor start")
+        if "start" in given and not one.takes_start:
+            raise ValueError(
+                f"{one._title()}: takes lengths, but no start: inputs of before it would arrive after it; pass each stretch "
+                "as a sample of its own"
+            )
     for one in module.modules():
         if isinstance(one, _BatchNorm) and (one.training or one.running_mean is None):
             refuse(module, True, "statistics of a batch norm would be over what is behind the ends of sequences")
     return told
 
 
-def refuse(module: StatefulModule, told: Any, why: str) -> None:
+def refuse(module: nn.Module, told: Any, why: str) -> None:
     if told:
-        raise ValueError(f"{module._title()}: takes neither lengths nor start: {why}")
+        raise ValueError(f"{_title(module)}: takes neither lengths nor start: {why}")
 
 
 # --- sequences that know how long they are
@@ -145,17 +166,37 @@ def check_start(title: str, start: Tensor, x: Tensor) -> None:
     if start.dtype is not torch.bool:
         raise TypeError(f"{title}: start must be bool, but is {str(start.dtype).removeprefix('torch.')}")
     sizes = list(start.shape)
-    fits = 2 <= len(sizes) <= x.dim() and sizes[0] == x.shape[0]
-    if not fits or any(size not in (1, wanted) for size, wanted in zip(sizes[1:], x.shape[1:])):
+    if x.dim() < 2 or len(sizes) != 2 or sizes[0] != x.shape[0] or sizes[1] not in (1, x.shape[1]):
         raise ValueError(f"{title}: start must have shape {list(x.shape[:2])}, one for each step and sample, but has {sizes}")
 
 
-def unheard(start: Tensor, delay: int) -> Tensor:
-    """Where a sample starts anew within the last `delay` steps, so that nothing arrives: ``[T, B]``."""
-    found = start
-    for back in range(1, min(delay, start.shape[0])):
-        found = found | torch.cat((torch.zeros_like(start[:back]), start[:-back]))
-    return found
+def unheard(start: Tensor, delay: int | Tensor) -> Tensor:
+    """Where a sample starts anew within the last `delay` steps, so that nothing arrives: ``[T, B]``, or of delays that
+    broadcast against it."""
+    steps = torch.arange(start.shape[0], device=start.device).view(-1, *[1] * (start.dim() - 1))
+    latest = steps.where(start, -LONG).cummax(0).values
+    return steps - latest < delay
+
+
+def ended(title: str, lengths: Tensor, x: Tensor, *, least_dims: int = 2) -> Tensor:
+    """Which steps of x ``[T, B, ...]`` are after the last one of their sample: ``[T, B, 1, ...]``. Neurons check `lengths`
+    by themselves."""
+    if lengths.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{title}: lengths must be int32 or int64, but is {str(lengths.dtype).removeprefix('torch.')}")
+    if x.dim() < least_dims or lengths.shape != x.shape[1:2]:
+        raise ValueError(
+            f"{title}: lengths must have shape {list(x.shape[1:2])}, one for each sample of x [T, B{', *shape' * (least_dims > 2)}], but "
+            f"has {list(lengths.shape)}, beside x of shape {list(x.shape)}"
+        )
+    known = lengths.device.type == "cpu" and not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is None
+    wrong = ((lengths < 0) | (lengths > x.shape[0])).nonzero() if known else ()
+    if len(wrong):
+        sample = int(wrong[0])
+        raise ValueError(
+            f"{title}: lengths must lie in [0, {x.shape[0]}], the steps of x, but one is {int(lengths[sample])}, of sample "
+            f"{sample}"
+        )
+    return beside(torch.arange(x.shape[0], device=x.device).view(-1, 1) >= lengths.to(x.device), x)
 
 
 def later(line: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -179,7 +220,7 @@ def leaving(
     """What is on its way after the last step of each sample: `through` of its last `delay` steps of `sent` ``[T, B,
     ...]``, or of what was on its way `before`; zeros where it has been sent before the sample starts anew."""
     steps, device = sent.shape[0], sent.device
-    ends = torch.full((sent.shape[1],), steps, device=device) if lengths is None else lengths.long()
+    ends = torch.full((sent.shape[1],), steps, device=device) if lengths is None else lengths.long().clamp(0, steps)
     places = ends + torch.arange(-delay, 0, device=device).unsqueeze(1)  # steps, [delay, B]
     recent = torch.cat((sent, sent.new_zeros((1, *sent.shape[1:])))).take_along_dim(
         beside(places.where(places >= 0, steps), sent), 0

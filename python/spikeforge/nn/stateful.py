@@ -120,6 +120,7 @@ class StatefulModule(nn.Module):
 
     state_names: tuple[str, ...] = ()
     takes_samples = False  # what has states of its own: whether it knows lengths and starts
+    takes_start = True  # what takes samples: whether it knows starts
     fresh_outputs = False  # whether nothing but the caller holds what `forward` returns, not even autograd
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -485,7 +486,8 @@ def call(net: nn.Module, x: Any, state: States = None, *args: Any, **kwargs: Any
     state)``.
 
     Args:
-        net: a module of one's own whose ``forward`` knows nothing of states.
+        net: a module of one's own whose ``forward`` knows nothing of states, nor of `lengths` and `start`, which the
+            neurons below it take; a ``forward`` that names them, or takes any keyword, is passed them.
         state: None to start anew, or what an earlier call returned: ``{"block.lif.v": ...}``, named as in
             ``state_dict()``.
 
@@ -504,7 +506,10 @@ def call(net: nn.Module, x: Any, state: States = None, *args: Any, **kwargs: Any
     try:
         for (prefix, module), memory in zip(modules, memories):
             memory.keeping, memory.states, memory.passed = True, own_state(module, prefix, state), True
-        y = net(x, *args, **kwargs)
+        if isinstance(net, StatefulModule) or not samples.reach(_unwrapped(net), kwargs):
+            y = net(x, *args, **kwargs)
+        else:
+            y = samples.call(net, (x, *args), kwargs)
         after = {
             _join(prefix, name): value
             for prefix, module in modules
