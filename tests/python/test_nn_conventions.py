@@ -17,6 +17,7 @@ import torch
 from documentation import code, table
 from spikeforge import surrogate
 from torch import nn
+from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
 TEXT = """
@@ -529,6 +530,46 @@ def test_constants_are_assigned_as_they_are_constructed():
     before = neuron(x)
     neuron.beta = 0.6
     assert torch.equal(neuron(x), snn.Neuron(ONE_INPUT, tau=2.0, beta=0.6)(x)) and not torch.equal(neuron(x), before)
+
+
+class Positive(nn.Module):
+    def forward(self, x):
+        return x.exp()
+
+    def right_inverse(self, y):
+        return y.log()
+
+
+@pytest.mark.parametrize("make", [lambda: snn.LIF(tau=snn.Learnable(2.0)), lambda: snn.LI(tau=snn.Learnable(2.0)), lambda: snn.LIF(tau=torch.tensor(2.0), strict=True)])
+def test_parametrized_constants_are_assigned_and_refused_as_torch_does(make):
+    x = 2 * torch.rand(6, 3, 5)
+    module, plain = make(), make()
+    parametrize.register_parametrization(module, "tau", Positive())
+    for value in (torch.tensor(3.0), 5.0, nn.Parameter(torch.tensor(2.5))):
+        module.tau, plain.tau = value, value
+        torch.testing.assert_close(module.tau, torch.as_tensor(value).detach(), check_layout=False)
+        torch.testing.assert_close(module(x), plain(x))
+    assert list(dict(module.named_parameters())) in (["parametrizations.tau.original"], [])
+    if module._initial:
+        module.reset_parameters()
+        assert module.tau.item() == pytest.approx(2.0)
+    before, said = module(x), repr(module)
+    for wrong, error in ((float("nan"), ValueError), ("x", TypeError), (snn.Learnable(3.0), TypeError)):
+        with pytest.raises(error, match="tau"):
+            module.tau = wrong
+        assert repr(module) == said and torch.equal(module(x), before)
+    parametrize.remove_parametrizations(module, "tau")
+    module.tau = 4.0
+    plain.tau = 4.0
+    assert torch.equal(module(x), plain(x))
+
+    module = make()
+    parametrize.register_parametrization(module, "tau", nn.Softplus(), unsafe=True)
+    before, said = module(x), repr(module)
+    for value in (torch.tensor(3.0), 3.0, nn.Parameter(torch.tensor(3.0))):
+        with pytest.raises(RuntimeError, match="does not implement right_inverse"):
+            module.tau = value
+        assert repr(module) == said and torch.equal(module(x), before)
 
 
 def test_autocast_takes_half_inputs_beside_float_parameters():

@@ -199,6 +199,13 @@ class ConstantsModule(StatefulModule):
             raise ValueError(
                 f"{self._title()}: a module of torch has an attribute '{name}'; call the constant another name"
             )
+        if self._is_parametrized(name):
+            if learnable:
+                raise TypeError(f"{self._title()}: {name} is parametrized; assign a number or a tensor, the value that it is to have")
+            if not isinstance(value, Tensor):
+                value = torch.full_like(getattr(self, name), value)
+            object.__setattr__(self, name, value.detach())  # by right_inverse of the parametrization
+            return
         self._forget(name)
         if learnable:
             self._initial[name] = value.detach().clone() if isinstance(value, Tensor) else float(value)
@@ -219,6 +226,10 @@ class ConstantsModule(StatefulModule):
                 f"{name} > 1 of its distance to the input in each step. Time constants are in steps; a decay beta, as "
                 f"other libraries have it, is {name} = 1 / (1 - beta)"
             )
+
+    def _is_parametrized(self, name: str) -> bool:
+        """Whether torch.nn.utils.parametrize computes this constant."""
+        return name in self._modules.get("parametrizations", ())
 
     def _register(self, name: str, value: Tensor) -> None:
         if isinstance(value, nn.Parameter):
@@ -261,7 +272,7 @@ class ConstantsModule(StatefulModule):
         try:
             self._set_constant(name, value)
             self._changed()
-        except (TypeError, ValueError):
+        except Exception:  # right_inverse of a parametrization may raise any
             self._forget(name)
             for table, old in before:
                 table[name] = old
@@ -279,7 +290,10 @@ class ConstantsModule(StatefulModule):
         with torch.no_grad():
             for name, value in self._initial.items():
                 parameter = getattr(self, name)
-                parameter.copy_(value) if isinstance(value, Tensor) else parameter.fill_(value)
+                if self._is_parametrized(name):
+                    self._set_constant(name, value)
+                else:
+                    parameter.copy_(value) if isinstance(value, Tensor) else parameter.fill_(value)
 
     def _described_constants(self) -> list[str]:
         return [
