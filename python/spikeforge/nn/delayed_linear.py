@@ -93,14 +93,15 @@ class DelayedLayer(StatefulModule):
         if told:
             y = y.masked_fill(ended.view(*ended.shape[:2], *[1] * (y.dim() - 2)), 0)
             return y, {"x": samples.leaving(x, self.max_delay, past, **told)}
+        steps = x.shape[0]  # len(x) would be the number of the first trace
         if not self.max_delay:
-            return y, {"x": x.new_zeros((len(x), 0, *x.shape[1:]) if store else (0, *x.shape[1:]))}
-        if not store and len(x) >= self.max_delay:
-            return y, {"x": x[len(x) - self.max_delay :].clone()}
+            return y, {"x": x.new_zeros((steps, 0, *x.shape[1:]) if store else (0, *x.shape[1:]))}
+        if not store and not torch.compiler.is_compiling() and steps >= self.max_delay:
+            return y, {"x": x[steps - self.max_delay :].clone()}
         both = torch.cat((x.new_zeros(self.max_delay, *x.shape[1:]) if past is None else past, x))
         if store:
             return y, {"x": both.unfold(0, self.max_delay, 1)[1:].movedim(-1, 1).clone()}
-        return y, {"x": both[len(x) :].clone()}
+        return y, {"x": both[steps:].clone()}
 
     @torch.no_grad()
     def clamp_(self) -> Self:

@@ -377,8 +377,8 @@ class LavaDelayDense(LavaConnection):
             arriving = arriving + F.pad(sent, (0, 0) * (sent.dim() - 1) + (1 + delay, self.max_delay - delay))
         if buffer is not None:
             self._check_buffer(buffer, sent)
-            arriving = arriving + F.pad(buffer, (0, 0) * (buffer.dim() - 1) + (0, len(x)))
-        return arriving[: len(x)].clone(), arriving[len(x) :].clone()
+            arriving = arriving + F.pad(buffer, (0, 0) * (buffer.dim() - 1) + (0, x.shape[0]))
+        return arriving[: x.shape[0]].clone(), arriving[x.shape[0] :].clone()
 
     def deployed(self) -> LoihiDelayDense:
         return LoihiDelayDense(
