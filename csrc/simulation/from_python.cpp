@@ -131,8 +131,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>, std::vec
           std::move(traces)};
 }
 
-void modulate(const Held& held, const std::string& signal, const at::Tensor& value) {
-  held->network.modulate(signal, value);
+void modulate(const Held& held, const Strings& signals, const Lists& values) {
+  held->network.modulate(named(signals, values));
 }
 
 // What a synapse text says: its name; names of states, traces, parameters and signals; what states and traces start at;
@@ -300,7 +300,7 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), libr
   define("learned",
          ", int projection) -> (Tensor indices, Tensor indptr, Tensor delays, Tensor[] states, Tensor[] traces)",
          TORCH_FN(Alone<learned>::call));
-  define("modulate", ", str signal, Tensor value) -> ()", TORCH_FN(Alone<modulate>::call));
+  define("modulate", ", str[] signals, Tensor[] values) -> ()", TORCH_FN(Alone<modulate>::call));
   library.def("read_synapse(str text) -> (str, str[], str[], str[], str[], float[], float[], int[], bool, bool, str)",
               TORCH_FN(read_synapse));
   library.def("in_large_pages(Tensor t) -> Tensor", TORCH_FN(in_large_pages));

@@ -1,4 +1,5 @@
 #include <spikeforge/ops/common/checks.h>
+#include <spikeforge/ops/common/connect_projection.h>
 #include <spikeforge/ops/common/text_call.h>
 #include <spikeforge/simulation/internal/alike.h>
 #include <spikeforge/simulation/internal/description.h>
@@ -13,11 +14,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 namespace spikeforge {
 
+using simulation::DescribedPlastic;
 using simulation::DescribedPopulation;
+using simulation::DescribedProjection;
 using simulation::Description;
 using simulation::Running;
 using simulation::Targets;
@@ -49,7 +53,10 @@ void check_columns(const Description& description, const std::string& name, std:
 }
 
 // What a network keeps is its own: who gave it may write it.
-at::Tensor copied(const at::Tensor& t) { return t.defined() ? t.detach().clone() : t; }
+at::Tensor copied(const at::Tensor& t) { return t.detach().clone(); }
+at::Tensor copied_as(at::ScalarType type, const at::Tensor& t) {
+  return t.defined() ? t.detach().to(type, /*non_blocking=*/false, /*copy=*/true) : t;
+}
 
 // Of numbers that are kept in this type.
 void check_finite(const std::string& what, const at::Tensor& numbers, at::ScalarType type) {
@@ -170,18 +177,24 @@ DescribedProjection described(Description& description, const Population& source
                               const Projection& how, const std::string& into) {
   const std::size_t from = description.number_of(sources);
   const Targets to = targets_of(description, targets, into);
-  DescribedProjection projection{how, to.input, from, description.number_of(targets)};
+  DescribedProjection projection{{how}, to.input, from, description.number_of(targets)};
   Projection& own = projection.how;
-  for (at::Tensor Projection::*const array :
-       {&Projection::source_indices, &Projection::target_indices, &Projection::weights, &Projection::delays})
-    own.*array = copied(how.*array);
-  if (own.weights.defined() && at::isFloatingType(own.weights.scalar_type()))
-    check_finite("weights of " + sources.name + " to " + targets.name, own.weights, description.weight_dtype);
+  own.sources = {sources.begin, sources.end};
+  own.targets = {to.begin, to.end};
+  const std::string names = sources.name + " to " + targets.name;
+  ops::sparse::check_projection("Network: " + names + ": ", own, description.size(), description.size(),
+                                description.options.device, /*least_delay=*/1);
+  own.source_indices = copied_as(at::kInt, how.source_indices);
+  own.target_indices = copied_as(at::kInt, how.target_indices);
+  own.weights = copied_as(description.weight_dtype, how.weights);
+  if (own.weights.defined()) check_finite("weights of " + names, own.weights, description.weight_dtype);
+  if (own.delays.defined()) {
+    const bool is_short = own.delays.numel() == 0 || ops::sparse::limits_of(own.delay, own.delays).second < 255.5;
+    own.delays = copied_as(is_short ? at::kByte : at::kInt, ops::sparse::whole_delays(own.delays));
+  }
   own.rule = description.own(how.rule);
   own.weight.law = description.own(how.weight.law);
   own.delay.law = description.own(how.delay.law);
-  own.sources = {sources.begin, sources.end};
-  own.targets = {to.begin, to.end};
   return projection;
 }
 
@@ -211,6 +224,20 @@ void check_deterministic(const Description& description, const graph::Synapse& r
                               rule.name, weight_decays ? "'s weight decays" : " has a send of its own");
 }
 
+// A weight out of the bounds that the rule clamps it to would be another at the first event.
+void check_weights(const std::string& names, const Projection& how, const graph::Synapse& rule,
+                   c10::ArrayRef<double> params, at::ScalarType type) {
+  if (how.weight.law == "array" && how.weights.numel() == 0) return;
+  NumberLaw law = how.weight;
+  if (law.law != "uniform") law.second = 0;  // a normal law's mean stands for it
+  const auto rounded = [&](double number) { return at::scalar_tensor(number, type).item<double>(); };
+  const auto [least, most] = ops::sparse::limits_of(law, how.weights);
+  const auto [low, high] = ops::plastic::weight_bounds(rule, params);
+  TORCH_CHECK_VALUE(rounded(least) >= rounded(low) && rounded(most) <= rounded(high), "Network: ", names,
+                    ": weights are from ", least, " to ", most, ", but the rule ", rule.name, " keeps them from ", low,
+                    " to ", high, ": change its bounds, or the weights");
+}
+
 }  // namespace
 }  // namespace simulation
 
@@ -234,7 +261,9 @@ std::size_t Network::project(const Population& sources, const Population& target
   // Refuses what they cannot be.
   const ops::plastic::BoundRule checked(rule, params, ops::dtype_of(description_->dtype), "Network");
   simulation::DescribedProjection projection = simulation::described(*description_, sources, targets, how, into);
-  description_->plastic.push_back({std::move(projection.how), projection.input, std::move(rule), std::move(params)});
+  simulation::check_weights(sources.name + " to " + targets.name, projection.how, rule->synapse, params,
+                            description_->weight_dtype);
+  description_->plastic.push_back({{std::move(projection.how)}, projection.input, std::move(rule), std::move(params)});
   return description_->plastic.size() - 1;
 }
 
@@ -247,21 +276,24 @@ Learned Network::learned(std::size_t projection) {
   return now.plastic()[projection].learned(now.step());
 }
 
-void Network::modulate(const std::string& signal, const PerNeuron& value) {
+void Network::modulate(const NamedNumbers& signals) {
   const simulation::Undifferentiated mode;
   Running& now = running();
-  std::vector<std::pair<simulation::PlasticConnections*, std::size_t>> found;
-  for (std::size_t i = 0; i < now.plastic().size(); ++i) {
-    const std::vector<std::string>& signals = now.plastic()[i].synapse().signals;
-    const auto at = std::ranges::find(signals, signal);
-    if (at == signals.end()) continue;
-    const NeuronRange& targets = description_->plastic[i].how.targets;
-    simulation::check_size("the rule " + now.plastic()[i].synapse().name, signal, value, targets.end - targets.begin);
-    found.emplace_back(&now.plastic()[i], static_cast<std::size_t>(at - signals.begin()));
+  std::vector<std::tuple<simulation::PlasticConnections*, std::size_t, at::Tensor>> found;
+  for (const auto& [signal, value] : signals) {
+    const std::size_t before = found.size();
+    for (std::size_t i = 0; i < now.plastic().size(); ++i) {
+      const graph::Synapse& rule = now.plastic()[i].synapse();
+      const auto at = std::ranges::find(rule.signals, signal);
+      if (at == rule.signals.end()) continue;
+      const NeuronRange& targets = description_->plastic[i].how.targets;
+      simulation::check_size("the rule " + rule.name, signal, value, targets.end - targets.begin);
+      found.emplace_back(&now.plastic()[i], static_cast<std::size_t>(at - rule.signals.begin()), value.tensor());
+    }
+    TORCH_CHECK_VALUE(found.size() > before, "Network: no projection learns by a rule with the signal ", signal);
+    simulation::check_finite(signal, value.tensor().detach(), description_->dtype);
   }
-  TORCH_CHECK_VALUE(!found.empty(), "Network: no projection learns by a rule with the signal ", signal);
-  simulation::check_finite(signal, value.tensor().detach(), description_->dtype);
-  for (const auto& [connections, number] : found) connections->set_signal(number, value.tensor());
+  for (const auto& [connections, number, value] : found) connections->set_signal(number, value);
 }
 
 void Network::drive(const Population& targets, const PerNeuron& rate, const DriveOptions& options) {
@@ -296,6 +328,8 @@ Running& Network::running() {
   if (running_ == nullptr) {
     const std::int64_t number = description_->ranks() > 1 ? simulation::check_alike(*description_) : 0;
     running_ = std::make_unique<Running>(*description_, number);
+    for (DescribedProjection& projection : description_->projections) projection.forget_arrays();
+    for (DescribedPlastic& projection : description_->plastic) projection.forget_arrays();
   }
   return *running_;
 }

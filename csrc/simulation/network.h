@@ -12,7 +12,8 @@
 //
 // A step takes what arrives now, adds currents and drive, steps all neurons, and sends their spikes on their way: a
 // spike of step t over a connection of delay d is input of step t + d. Errors are c10::ValueError and c10::TypeError,
-// and c10::Error for what comes too late. What is given is copied. One thread at a time may use a network.
+// and c10::Error for what comes too late; a call that throws has changed nothing. What is given is copied. One thread
+// at a time may use a network.
 #pragma once
 
 #include <spikeforge/base/export.h>
@@ -111,12 +112,13 @@ class SPIKEFORGE_API Network {
                       const NamedNumbers& states = {}, const std::string& area = {});
 
   // Connects two populations: the rule, weights and delays of `how`, whose ranges are not read (connect.h). A delay is
-  // of at least a step.
+  // of at least a step, also the least that a law may give.
   void project(const Population& sources, const Population& targets, const Projection& how,
                const std::string& into = {});
 
   // The same with connections that learn; returns the number of the projection, for `learned`. A spike reaches a
-  // connection when it arrives: what it sends, and what the rule makes of it, is of that step.
+  // connection when it arrives: what it sends, and what the rule makes of it, is of that step. Weights start within the
+  // bounds that events clamp them to.
   std::size_t project(const Population& sources, const Population& targets, const Projection& how,
                       const Plasticity& plasticity, const std::string& into = {});
 
@@ -124,8 +126,10 @@ class SPIKEFORGE_API Network {
   Learned learned(std::size_t projection);
 
   // A signal of rules of this name, from the next step on until it is given anew: a number, or where all targets of the
-  // projections that have it are as many, one for each. Where all is 0 it does not come. Builds the network.
-  void modulate(const std::string& signal, const PerNeuron& value);
+  // projections that have it are as many, one for each. Where all is 0 it does not come. Several signals are given
+  // together, or none of them is. Builds the network.
+  void modulate(const std::string& signal, const PerNeuron& value) { modulate({{signal, value}}); }
+  void modulate(const NamedNumbers& signals);
 
   // In each step a neuron gets `weight` times a Poisson number of mean `rate`. The same seed gives the same numbers
   // on every device and for any number of threads: they are Philox's, of drive, neuron and step.

@@ -50,6 +50,7 @@ void PlasticConnections::connect(const Description& description, std::int64_t co
   p.targets = {first_column_, first_column_ + cols_};
   matrix_ =
       spikeforge::connect(description.size(), columns, {p}, seed, description.weight_dtype, description.options.device);
+  described_.forget_arrays();
   // The rows of the sources alone, and columns from 0.
   matrix_.indptr = matrix_.indptr.slice(0, p.sources.begin, p.sources.end + 1).contiguous();
   matrix_.indices.sub_(first_column_);
@@ -58,7 +59,6 @@ void PlasticConnections::connect(const Description& description, std::int64_t co
   if (nnz > 0) {
     shortest_ = matrix_.delays.min().item<std::int64_t>();
     longest_ = matrix_.delays.max().item<std::int64_t>();
-    TORCH_CHECK_VALUE(shortest_ >= 1, "Network: a delay must be at least 1 step, but one is 0");
   }
   sort_by_delay();
 }

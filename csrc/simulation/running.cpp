@@ -177,7 +177,7 @@ constexpr std::int64_t most_block = 1024;  // steps without an exchange, also wh
 // What the connections of a rank are, and then of all: no rank knows alone how soon a spike of another may arrive, and
 // how late.
 struct Extent {
-  std::int64_t least = most_block, least_between = most_block, most = 1;  // delays
+  std::int64_t least_between = most_block, most = 1;  // delays
   std::int64_t connections = 0;
   std::int64_t exponent = std::numeric_limits<std::int32_t>::min();  // 2 to the power of this is above |weights|
 
@@ -185,10 +185,9 @@ struct Extent {
   Extent(const Connectivity& matrix, std::int64_t first_between) : connections(matrix.indices.numel()) {
     if (connections == 0) return;
     const at::Tensor& delays = matrix.delays;
-    least = delays.min().item<std::int64_t>();
     most = delays.max().item<std::int64_t>();
     if (first_between < connections)
-      least_between = delays.numel() == 1 ? least : delays.slice(0, first_between).min().item<std::int64_t>();
+      least_between = delays.slice(0, delays.numel() == 1 ? 0 : first_between).min().item<std::int64_t>();
     const auto [low, high] = at::aminmax(matrix.weights);
     int above = 0;
     std::frexp(std::max(std::abs(low.item<double>()), std::abs(high.item<double>())), &above);
@@ -197,14 +196,13 @@ struct Extent {
 
   void join(const Extent& own, Ranks& ranks, std::int64_t network, c10::Device device) {
     const auto told = told_by_all(ranks, {Topic::delays, network},
-                                  {own.least, own.least_between, own.most, own.connections, own.exponent}, device);
+                                  {own.least_between, own.most, own.connections, own.exponent}, device);
     connections = 0;
     for (const std::vector<std::int64_t>& rank : told) {
-      least = std::min(least, rank[0]);
-      least_between = std::min(least_between, rank[1]);
-      most = std::max(most, rank[2]);
-      connections += rank[3];
-      exponent = std::max(exponent, rank[4]);
+      least_between = std::min(least_between, rank[0]);
+      most = std::max(most, rank[1]);
+      connections += rank[2];
+      exponent = std::max(exponent, rank[3]);
     }
   }
 };
@@ -221,7 +219,6 @@ void Running::make_rings(const Description& description) {
   const Extent own(matrix_, has_between ? matrix_.indptr[size_].item<std::int64_t>() : matrix_.indices.numel());
   Extent all = own;
   if (ranks_ != nullptr) all.join(own, *ranks_, number_, description.options.device);
-  TORCH_CHECK_VALUE(all.least >= 1, "Network: a delay must be at least 1 step, but one is ", all.least);
   if (own.connections > 0)
     doublings_ = bits_of(all.connections) - bits_of(own.connections) + static_cast<int>(all.exponent - own.exponent);
   if (any_between) {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -50,6 +51,29 @@ std::shared_ptr<const Rule> rule_of(std::string_view text, const char* op) {
   if (known.by_text.size() >= most_rules) known.by_text.clear();
   known.by_text.emplace(std::move(key), rule);
   return rule;
+}
+
+std::pair<double, double> weight_bounds(const graph::Synapse& rule, c10::ArrayRef<double> params) {
+  constexpr double none = std::numeric_limits<double>::infinity();
+  double low = -none, high = none;
+  const auto narrow = [&](const std::optional<graph::SynapseBlock>& block) {
+    if (!block || block->states.empty() || block->states.front() != 0) return;
+    const graph::Graph& graph = block->graph;
+    const graph::Id next = graph.results()[0];
+    if (!graph.is(next, graph::Op::clamp)) return;
+    const auto number = [&](graph::Id id, double otherwise) {
+      if (graph.is(id, graph::Op::constant)) return graph[id].number;
+      const std::size_t first = rule.param(0);
+      return first <= id && id < first + params.size() ? params[id - first] : otherwise;
+    };
+    low = std::max(low, number(graph.operands(next)[1], -none));
+    high = std::min(high, number(graph.operands(next)[2], none));
+  };
+  narrow(rule.pre);
+  narrow(rule.post);
+  narrow(rule.each_step);
+  std::ranges::for_each(rule.on_signal, narrow);
+  return {low, high};
 }
 
 BoundRule::BoundRule(std::shared_ptr<const Rule> rule, c10::ArrayRef<double> params, DType type, const char* op)

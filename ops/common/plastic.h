@@ -40,6 +40,9 @@ struct Rule {
 // cannot be read; `op` begins the message.
 std::shared_ptr<const Rule> rule_of(std::string_view text, const char* op);
 
+// The least and the most that the events of a rule clamp the weight to, by constants or parameters; infinite without.
+std::pair<double, double> weight_bounds(const graph::Synapse& rule, c10::ArrayRef<double> params);
+
 // Arithmetic in float or double, `type`.
 class BoundRule {
  public:

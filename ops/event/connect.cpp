@@ -12,6 +12,7 @@
 #include <c10/core/DefaultDtype.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -34,11 +35,10 @@ std::optional<double> common_number(c10::ArrayRef<Projection> projections, Numbe
 }
 
 c10::ScalarType delay_type(c10::ArrayRef<Projection> projections) {
-  for (const Projection& p : projections) {
-    const bool long_array = p.delays.defined() && p.delays.numel() != 0 && p.delays.max().item<std::int64_t>() > 255;
-    if (long_array || (p.delay.law != "array" && limits_of(p.delay).second >= 255.5)) return at::kInt;
-  }
-  return at::kByte;
+  const bool any_is_long = std::ranges::any_of(projections, [](const Projection& p) {
+    return !(p.delay.law == "array" && p.delays.numel() == 0) && limits_of(p.delay, p.delays).second >= 255.5;
+  });
+  return any_is_long ? at::kInt : at::kByte;
 }
 
 // Columns are 32-bit numbers.
@@ -60,7 +60,13 @@ c10::Device check_connect(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Pr
                           c10::ScalarType type, c10::Device device) {
   check_sizes(rows, cols);
   device = numbered(device);
-  for (std::size_t i = 0; i < projections.size(); ++i) check_projection(i, projections[i], rows, cols, device);
+  for (std::size_t i = 0; i < projections.size(); ++i) {
+    const std::string where = "connect: projection " + std::to_string(i) + ": ";
+    const Projection& p = projections[i];
+    check_projection(where, p, rows, cols, device);
+    TORCH_CHECK_VALUE(!p.weights.defined() || p.weights.isfinite().all().item<bool>(), where,
+                      "weights must be finite, but one is not");
+  }
   TORCH_CHECK_TYPE(is_supported(type), "connect: weights must be float16, bfloat16, float32 or float64, but are ",
                    type);
   TORCH_CHECK_VALUE(device.is_cpu() || device.is_cuda(), "connect: device must be a CPU or a GPU, but is ", device);
@@ -89,7 +95,7 @@ void fill_connections(const Drawing& drawing, const MatrixNumbers& numbers, cons
   if (drawing.is_of_arrays()) {
     slots = drawing.slots(starts, counts);
     at::Tensor indices = to.indices;
-    indices.index_copy_(0, slots, p.target_indices.add(p.targets.begin).to(at::kInt));
+    indices.index_copy_(0, slots, p.target_indices.to(at::kInt).add(p.targets.begin));
   } else {
     drawing.fill_indices(to.indices, starts, counts);
   }
@@ -100,7 +106,8 @@ void fill_connections(const Drawing& drawing, const MatrixNumbers& numbers, cons
       drawing.fill_numbers(of_each, law, of, starts, counts);
   };
   if (!numbers.one_weight.defined()) fill_numbers(to.weights, p.weight, p.weights, 0);
-  if (!numbers.one_delay.defined()) fill_numbers(to.delays, p.delay, p.delays, 1);
+  if (!numbers.one_delay.defined())
+    fill_numbers(to.delays, p.delay, p.delays.defined() ? whole_delays(p.delays) : p.delays, 1);
 }
 
 namespace {

@@ -43,9 +43,9 @@ struct Projection {
   double amount = 0;
   bool autapses = true;                                 // a neuron may be connected with itself
   bool multapses = true;                                // of fixed degrees: two neurons may be connected several times
-  NumberLaw weight = {}, delay = {};                    // a delay in steps, rounded to a whole number
+  NumberLaw weight = {}, delay = {};                    // a delay in steps, rounded to the nearest whole number
   at::Tensor source_indices = {}, target_indices = {};  // of arrays: int32 or int64 [connections]
-  at::Tensor weights = {}, delays = {};                 // of the law "array": [connections]
+  at::Tensor weights = {}, delays = {};                 // of the law "array": [connections], of any real type
 };
 
 // A matrix by rows, as event products take it. Within a row connections stand in the order of projections.
@@ -57,7 +57,7 @@ struct Connectivity {
 };
 
 // The same network for any number of threads and on every device. Memory beyond the result: 12 bytes a row, and of a
-// fixed in-degree 4, of arrays about 40 bytes for each connection of the largest such projection. Throws
+// fixed in-degree 4, of arrays 12 (on a GPU about 40) bytes for each connection of the largest such projection. Throws
 // c10::ValueError and c10::TypeError.
 SPIKEFORGE_API Connectivity connect(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections,
                                     std::int64_t seed, at::ScalarType weight_type = at::kFloat,

@@ -3,6 +3,7 @@
 #include <spikeforge/ops/event/connect_drawing.h>
 #include <spikeforge/ops/event/connect_steps.h>
 
+#include <ATen/Dispatch.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>
 #include <ATen/ops/bincount.h>
@@ -57,7 +58,7 @@ T* at_address(const at::Tensor& t) {
 
 Drawing::Drawing(const Projection& p, std::size_t number, std::int64_t seed, std::int64_t rows,
                  at::TensorOptions options)
-    : p_(p), rule_(parse_rule(p.rule)), options_(options.dtype(at::kInt)) {
+    : p_(p), rule_(parse_rule("connect: ", p.rule)), options_(options.dtype(at::kInt)) {
   const std::int64_t own = first_own_column(p, rows);
   by_rows_ = {.seed = static_cast<unsigned long long>(seed),
               .projection = static_cast<unsigned>(number),
@@ -128,11 +129,22 @@ void Drawing::fill_numbers(const at::Tensor& numbers, const NumberLaw& law, int 
 }
 
 at::Tensor Drawing::slots(const at::Tensor& starts, const at::Tensor& counts) const {
+  if (options_.device().is_cpu()) {
+    at::Tensor slots = at::empty({p_.source_indices.numel()}, options_.dtype(at::kLong)), next = starts.clone();
+    AT_DISPATCH_INDEX_TYPES(p_.source_indices.scalar_type(), "slots", [&] {
+      const at::Tensor sources = p_.source_indices.contiguous();
+      auto* const after = next.mutable_data_ptr<std::int64_t>();
+      std::transform(sources.const_data_ptr<index_t>(), sources.const_data_ptr<index_t>() + sources.numel(),
+                     slots.mutable_data_ptr<std::int64_t>(), [&](index_t source) { return after[source]++; });
+    });
+    return slots;
+  }
   const at::Tensor order = at::argsort(p_.source_indices, /*stable=*/true, /*dim=*/0);
-  const at::Tensor row = p_.source_indices.index_select(0, order).to(at::kLong);
+  const at::Tensor row = p_.source_indices.index_select(0, order);
   const at::Tensor before = counts.cumsum(0, at::kLong).sub_(counts);
-  const at::Tensor sorted =
-      at::arange(row.size(0), row.options()).sub_(before.index_select(0, row)).add_(starts.index_select(0, row));
+  const at::Tensor sorted = at::arange(row.size(0), row.options().dtype(at::kLong))
+                                .sub_(before.index_select(0, row))
+                                .add_(starts.index_select(0, row));
   at::Tensor slots = at::empty_like(sorted);
   return slots.index_copy_(0, order, sorted);
 }

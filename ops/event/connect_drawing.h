@@ -3,7 +3,7 @@
 #pragma once
 
 #include <spikeforge/kernels/event/connection_rules.h>
-#include <spikeforge/ops/event/connect_projection.h>
+#include <spikeforge/ops/common/connect_projection.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorOptions.h>

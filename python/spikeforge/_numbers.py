@@ -6,6 +6,7 @@ import operator
 from typing import Any
 
 import torch
+from torch import Tensor
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
 FLOATS = (*HALF_TYPES, torch.float32, torch.float64)
@@ -27,6 +28,49 @@ def whole(value: Any) -> int | None:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         return None
+
+
+def check_whole(what: str, value: Any) -> int:
+    """A whole number as an int. Raises TypeError for anything else."""
+    number = whole(value)
+    if number is None:
+        raise TypeError(f"{what} must be a whole number, but is {value!r:.60}")
+    return number
+
+
+def check_number(what: str, value: Any) -> float:
+    """A number of Python, numpy or a tensor as a float. Raises TypeError for anything else."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{what} must be a number, but is {value!r:.60}") from None
+
+
+def check_text(what: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str, but is {value!r:.60}")
+    return value
+
+
+def check_seed(what: str, value: Any) -> int:
+    """A seed as operators take it, as a signed number of 64 bits. As in torch it may also be an unsigned one."""
+    seed = check_whole(what, value)
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(f"{what} must be a number of 64 bits, but is {seed}")
+    return seed if seed < 2**63 else seed - 2**64
+
+
+def tensor_of(what: str, value: Any, dtype: torch.dtype | None = torch.float64) -> Tensor:
+    """Numbers as a tensor: tensors and arrays keep their type; others get ``dtype``, on the CPU."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    try:
+        if hasattr(value, "dtype"):
+            dtype = None
+            value = value.copy() if min(getattr(value, "strides", ()), default=0) < 0 else value
+        return torch.as_tensor(value, dtype=dtype, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{what} must be a number, or numbers in a tensor, an array or a list, but is {value!r:.60}") from None
 
 
 def operand(value: float) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from spikeforge._numbers import check_number, check_seed, tensor_of
 from spikeforge.rules import Law, Rule, constant
 
 
@@ -18,15 +20,15 @@ class Projection:
     Args:
         sources, targets: slices of rows and columns, with both ends and step 1.
         rule: see :mod:`spikeforge.rules`.
-        weight, delay: a number, or a law of :mod:`spikeforge.rules`; with the rule ``arrays`` also tensors. Delays are in
-            steps, rounded to whole ones.
+        weight, delay: a number, or a law of :mod:`spikeforge.rules`; with the rule ``arrays`` also a tensor, an array or a list of
+            one for each connection. Delays are in steps, rounded to whole ones.
     """
 
     sources: slice
     targets: slice
     rule: Rule
-    weight: float | Law | Tensor = 1.0
-    delay: float | Law | Tensor = 1.0
+    weight: float | Law | Tensor | Sequence[float] = 1.0
+    delay: float | Law | Tensor | Sequence[float] = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,18 +74,13 @@ def connect(
     """
     lists: dict[str, list] = {name: [] for name in ("rules", "ranges", "amounts", "choices", "laws", "numbers", "arrays")}
     for i, p in enumerate(projections):
-        rule = _rule(f"connect: projection {i}", p.rule)
-        lists["rules"].append(rule.rule)
+        drawn = Drawn.of(f"connect: projection {i}", p.rule, p.weight, p.delay, device or "cpu")
+        lists["rules"].append(drawn.rule.rule)
         lists["ranges"] += [*_ends(i, "sources", p.sources), *_ends(i, "targets", p.targets)]
-        lists["amounts"].append(float(rule.amount))
-        laws = [_law(i, "weight", p.weight), _law(i, "delay", p.delay)]
-        lists["choices"] += [rule.autapses, rule.multapses, laws[0].redraw, laws[1].redraw]
-        for law in laws:
-            lists["laws"].append(law.law)
-            lists["numbers"] += [float(law.first), float(law.second), float(law.low), float(law.high)]
-        if rule.rule == "arrays":
-            given = [value for value, law in zip((p.weight, p.delay), laws) if law.law == "array"]
-            lists["arrays"] += [torch.as_tensor(t).to(device or "cpu") for t in (rule.sources, rule.targets, *given)]
+        lists["amounts"].append(drawn.amount)
+        for name in ("choices", "laws", "numbers", "arrays"):
+            lists[name] += getattr(drawn, name)
+    seed = check_seed("connect: seed", seed)
     drawn = torch.ops.spikeforge.connect(rows, cols, **lists, seed=seed, dtype=dtype, device=device)
     return Connectivity(*drawn, rows=rows, cols=cols)
 
@@ -94,18 +91,45 @@ def _ends(i: int, name: str, neurons: slice) -> tuple[int, int]:
     return neurons.start, neurons.stop
 
 
-def _rule(where: str, rule: Rule) -> Rule:
-    if isinstance(rule, Rule):
-        return rule
-    raise TypeError(f"{where}: rule must be one of spikeforge.rules, such as rules.all_to_all(), but is {rule!r}")
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """A projection as the operators take it: numbers, and tensors where there is one number for each connection."""
+
+    rule: Rule
+    amount: float
+    choices: list[bool]
+    weight: Law
+    delay: Law
+    numbers: list[float]
+    arrays: list[Tensor]
+
+    @classmethod
+    def of(cls, where: str, rule: Any, weight: Any, delay: Any, device: torch.device | str) -> Drawn:
+        """Raises TypeError for what is no projection, in a message that begins with ``where``."""
+        if not isinstance(rule, Rule):
+            raise TypeError(f"{where}: rule must be one of spikeforge.rules, such as rules.all_to_all(), but is {rule!r}")
+        laws, arrays = [], [rule.sources, rule.targets] if rule.rule == "arrays" else []
+        for name, value in (("weight", weight), ("delay", delay)):
+            law = value if isinstance(value, Law) else _law(f"{where}: {name}", value, arrays)
+            laws.append(law)
+        numbers = [
+            check_number(f"{where}: the numbers of {name}'s law", number)
+            for name, law in zip(("weight", "delay"), laws)
+            for number in (law.first, law.second, law.low, law.high)
+        ]
+        amount = check_number(f"{where}: the number of {rule.rule}", rule.amount)
+        choices = [bool(choice) for choice in (rule.autapses, rule.multapses, laws[0].redraw, laws[1].redraw)]
+        return cls(rule, amount, choices, *laws, numbers, [t.to(device) for t in arrays] if rule.rule == "arrays" else [])
+
+    @property
+    def laws(self) -> list[str]:
+        return [self.weight.law, self.delay.law]
 
 
-def _law(i: int, name: str, value: float | Law | Tensor) -> Law:
-    if isinstance(value, Law):
-        return value
-    if isinstance(value, Tensor) and value.dim() > 0:
-        return Law("array", 0.0)
-    try:
-        return constant(float(value))
-    except TypeError:
-        raise TypeError(f"connect: projection {i}: {name} must be a number, a law of spikeforge.rules or a tensor, but is {value!r}") from None
+def _law(what: str, value: Any, arrays: list[Tensor]) -> Law:
+    """One number for all; else numbers for each connection, which join the arrays."""
+    numbers = tensor_of(what, value)
+    if numbers.dim() == 0:
+        return constant(check_number(what, numbers))
+    arrays.append(numbers)
+    return Law("array", 0.0)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
-import torch
 from torch import Tensor
+
+from spikeforge._numbers import tensor_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,9 +91,15 @@ def fixed_total(connections: int, *, autapses: bool = True) -> Rule:
     return Rule("fixed_total", connections, autapses)
 
 
-def arrays(sources: Tensor, targets: Tensor) -> Rule:
-    """From ``sources[k]`` to ``targets[k]``, counted within their populations; int32 or int64 ``[connections]``.
+def arrays(sources: Tensor | Sequence[int], targets: Tensor | Sequence[int]) -> Rule:
+    """From ``sources[k]`` to ``targets[k]``, counted within their populations: tensors, arrays or lists of int32 or int64.
 
-    With this rule weight and delay may be tensors, one number a connection.
+    With this rule weight and delay may be tensors, arrays or lists, one number a connection.
     """
-    return Rule("arrays", sources=torch.as_tensor(sources), targets=torch.as_tensor(targets))
+    return Rule("arrays", sources=_indices("sources", sources), targets=_indices("targets", targets))
+
+
+def _indices(name: str, given: Any) -> Tensor:
+    """Whose type the operator checks; no numbers have none."""
+    numbers = tensor_of(f"rules.arrays: {name}", given, dtype=None)
+    return numbers if numbers.numel() else numbers.long()

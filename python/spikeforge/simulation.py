@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeforge.connecting import Connectivity, _law, _rule
+from spikeforge._numbers import check_number, check_seed, check_text, check_whole, tensor_of
+from spikeforge.connecting import Connectivity, Drawn
 from spikeforge.nn.own import Traced
 from spikeforge.nn.text import read_header
 from spikeforge.plasticity import Synapse
@@ -143,19 +144,22 @@ class Network:
         deterministic: bool = False,
         group: Any = None,
     ):
-        self.seed = seed
+        for kind, given in (("dtype", dtype), ("weight_dtype", weight_dtype)):
+            if not isinstance(given, torch.dtype | None):
+                raise TypeError(f"Network: {kind} must be a torch.dtype such as torch.float32, but is {given!r:.60}")
+        self.seed = check_seed("Network: seed", seed)
         self.dtype = dtype or torch.get_default_dtype()
         self.weight_dtype = weight_dtype or self.dtype
         self.device = torch.device(device)
         self.deterministic = deterministic
         self.populations: list[Population] = []
         self.group = group
-        self._held = _CPP.network(seed, self.dtype, self.weight_dtype, self.device, deterministic, _name_of(group))
+        self._held = _CPP.network(self.seed, self.dtype, self.weight_dtype, self.device, bool(deterministic), _name_of(group))
         self._projections: list[str] = []  # in words
         self._rules: list[Synapse] = []  # of the projections that learn
         self._signals: dict[str, Tensor] = {}  # of these, as they were given last
         self._captured: Captured | None = None
-        self._stepping: dict[str, int] = {}  # "thread": which one
+        self._in_use = threading.RLock()
 
     @property
     def size(self) -> int:
@@ -183,16 +187,23 @@ class Network:
             area: whose populations are on one process, where a ``group`` shares the network; without an area every process has an
                 equal part of the population. Numbers are of all neurons in any case.
         """
-        text = neuron if isinstance(neuron, str) else neuron.text
+        check_text("Network: the name of a population", name)
+        check_text(f"Network: the area of {name}", area)
+        size = check_whole(f"Network: the size of {name}", size)
+        text = neuron if isinstance(neuron, str) else getattr(neuron, "text", None)
+        if not isinstance(text, str):
+            raise TypeError(f"Network: the neuron of {name} must be neuron text (docs/neuron_text.md) or a traced function, but is a {type(neuron).__name__}")
         if states is not None and not isinstance(states, Mapping):
             raise TypeError(f"Network: states of {name} must be a dict of names and numbers, but are {states!r:.60}; a parameter cannot be called states here")
         params = {**getattr(neuron, "defaults", {}), **params}
         states = dict(states or {})
-        _CPP.populate(self._held, name, size, text, list(params), _tensors(params), list(states), _tensors(states), area)
+        given = [[tensor_of(f"Network: {key} of {name}", value) for key, value in numbers.items()] for numbers in (params, states)]
         header = read_header(text)
-        ordered = {key: params[key] for key in header.params}
-        made = Population(name, self.size, self.size + size, text, header.inputs, {**header.states, **states}, ordered, area)
-        self.populations.append(made)
+        with self._alone():
+            _CPP.populate(self._held, name, size, text, list(params), given[0], list(states), given[1], area)
+            ordered = {key: params[key] for key in header.params}
+            made = Population(name, self.size, self.size + size, text, header.inputs, {**header.states, **states}, ordered, area)
+            self.populations.append(made)
         return made
 
     def project(
@@ -201,57 +212,59 @@ class Network:
         targets: Population,
         rule: Rule,
         *,
-        weight: float | Law | Tensor = 1.0,
-        delay: float | Law | Tensor = 1,
+        weight: float | Law | Tensor | Sequence[float] = 1.0,
+        delay: float | Law | Tensor | Sequence[float] = 1,
         into: str | None = None,
         plasticity: Synapse | None = None,
     ) -> int | None:
         """Connects two populations; see :class:`spikeforge.Projection`.
 
         Args:
-            delay: in steps, at least 1.
+            delay: in steps, rounded to whole ones, at least 1: a law that may give less is to be bounded by ``low``.
             into: the input of the targets' neuron that spikes arrive at; by default its first.
             plasticity: a rule by which the connections learn (``docs/plasticity.md``); the weight says what the first
-                of its states starts at.
+                of its states starts at, which must be within the bounds that the rule clamps it to.
 
         Returns:
             Of connections that learn a number, for :meth:`weights` and :meth:`learned`.
+
+        Raises:
+            ValueError, TypeError: for what cannot be drawn; the network is as before then.
         """
         if plasticity is not None and not isinstance(plasticity, Synapse):
             raise TypeError(f"Network: plasticity must be a rule of spikeforge.synapse or spikeforge.plasticity, but is {plasticity!r}")
-        number = len(self._projections)
-        rule = _rule(f"Network: projection {number}", rule)
-        laws = [_law(number, "weight", weight), _law(number, "delay", delay)]
-        arrays = []
-        if rule.rule == "arrays":
-            given = [value for value, law in zip((weight, delay), laws) if law.law == "array"]
-            arrays = [torch.as_tensor(t).to(self.device) for t in (rule.sources, rule.targets, *given)]
-        learns = _CPP.project(
-            self._held, self._number(sources), self._number(targets), rule.rule, float(rule.amount),
-            [rule.autapses, rule.multapses, laws[0].redraw, laws[1].redraw], [law.law for law in laws],
-            [float(n) for law in laws for n in (law.first, law.second, law.low, law.high)], arrays, into or "",
-            plasticity.text if plasticity else "", *(map(list, (plasticity.params, plasticity.params.values())) if plasticity else ([], [])),
+        ends = self._number(sources), self._number(targets)
+        drawn = Drawn.of(f"Network: {sources.name} to {targets.name}", rule, weight, delay, self.device)
+        learning = (plasticity.text, list(plasticity.params), list(plasticity.params.values())) if plasticity else ("", [], [])
+        into = check_text("Network: into", into or "")
+        described = (
+            f"{sources.name} to {targets.name}, {into or 'first input'}: {rule.rule} {drawn.amount:g}, autapses {rule.autapses}, "
+            f"multapses {rule.multapses}, weight {drawn.weight}, delay {drawn.delay}" + (f", {plasticity.text}, {dict(plasticity.params)}" if plasticity else "") + _digest(drawn.arrays)
         )
-        self._projections.append(
-            f"{sources.name} to {targets.name}, {into or 'first input'}: {rule.rule} {rule.amount:g}, autapses {rule.autapses}, "
-            f"multapses {rule.multapses}, weight {laws[0]}, delay {laws[1]}" + (f", {plasticity.text}, {dict(plasticity.params)}" if plasticity else "") + _digest(arrays)
-        )
-        if plasticity is None:
-            return None
-        self._rules.append(plasticity)
-        self._signals.update({name: torch.tensor(0.0, device="cpu") for name in plasticity.signals})
-        return learns
+        with self._alone():
+            learns = _CPP.project(
+                self._held, *ends, rule.rule, drawn.amount, drawn.choices, drawn.laws, drawn.numbers, drawn.arrays, into, *learning
+            )
+            self._projections.append(described)
+            if plasticity is None:
+                return None
+            self._rules.append(plasticity)
+            self._signals.update({name: torch.tensor(0.0, device="cpu") for name in plasticity.signals})
+            return learns
 
     def drive(self, targets: Population, rate: float | Tensor, *, weight: float = 1.0, into: str | None = None) -> None:
         """Poisson input: in each step a neuron gets ``weight`` times a Poisson number of mean ``rate``, a number or [size].
 
         A rate is of a step: of ``rate_hz`` in steps of ``dt_ms`` it is ``rate_hz * dt_ms / 1000``. The same seed gives the same numbers on every device and for any number of threads.
         """
-        _CPP.drive(self._held, self._number(targets), _numbers(rate), float(weight), into or "")
+        number, into = self._number(targets), check_text("Network: into", into or "")
+        weight = check_number(f"Network: the weight of what drives {targets.name}", weight)
+        _CPP.drive(self._held, number, tensor_of(f"Network: the rate that drives {targets.name}", rate), weight, into)
 
     def inject(self, targets: Population, current: float | Tensor, *, into: str | None = None) -> None:
         """Adds a constant to an input in each step: a number or [size]."""
-        _CPP.inject(self._held, self._number(targets), _numbers(current), into or "")
+        number, into = self._number(targets), check_text("Network: into", into or "")
+        _CPP.inject(self._held, number, tensor_of(f"Network: the current of {targets.name}", current), into)
 
     def build(self) -> Connectivity:
         """Draws the connections, which the first :func:`simulate` does otherwise; nothing can be added then.
@@ -286,10 +299,10 @@ class Network:
         Args:
             signals: numbers, or a tensor with one for each target. Where all is 0 a signal does not come.
         """
-        for name, value in signals.items():
-            number = _numbers(value)
-            _CPP.modulate(self._held, name, number)
-            self._signals[name] = number.clone()
+        numbers = {name: tensor_of(f"Network: the signal {name}", value) for name, value in signals.items()}
+        with self._alone():
+            _CPP.modulate(self._held, list(numbers), list(numbers.values()))
+            self._signals.update({name: number.clone() for name, number in numbers.items()})
 
     def share(self) -> Share:
         """What this process has of the network; builds it."""
@@ -358,14 +371,13 @@ class Network:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """For all pieces of a simulation; operators refuse a second thread in a piece."""
-        me = threading.get_ident()
-        if self._stepping.setdefault("thread", me) != me:
+        """For calls that also change what Python has of the network; operators refuse a second thread themselves."""
+        if not self._in_use.acquire(blocking=False):
             raise RuntimeError("Network: another thread is using this network: one at a time can")
         try:
             yield
         finally:
-            self._stepping.pop("thread", None)
+            self._in_use.release()
 
     def _number(self, population: Population) -> int:
         """Of a copy, too."""
@@ -392,7 +404,8 @@ def _digest(arrays: Sequence[Tensor]) -> str:
         return ""
     digest = hashlib.sha256()
     for t in arrays:
-        digest.update(t.detach().cpu().contiguous().view(torch.uint8).numpy())
+        t = t.cpu().to_dense().resolve_neg().contiguous()
+        digest.update((t if t.numel() > 1 else t.clone(memory_format=torch.contiguous_format)).view(torch.uint8).numpy())
     return f", arrays {digest.hexdigest()[:16]}"
 
 
@@ -405,18 +418,17 @@ def _first_difference(key: str, given: Any, own: Any) -> str:
     return f"{key} is {given}, but this one's is {own}" if key == "seed" else f"{key} are {given}, but this one's are {own}"
 
 
-def _chosen(neurons: Tensor | Sequence[int]) -> Tensor:
-    """Whose type the operator checks; no numbers have none."""
-    numbers = torch.as_tensor(neurons, device="cpu")
-    return numbers if numbers.numel() else numbers.long()
-
-
-def _numbers(value: float | Tensor) -> Tensor:
-    return value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-
-
-def _tensors(values: Mapping[str, float | Tensor]) -> list[Tensor]:
-    return [_numbers(value) for value in values.values()]
+def _asked(network: Network, spikes: bool, probes: Any) -> Asked:
+    populations, states, neurons = [], [], []
+    for probe in probes:
+        if not isinstance(probe, Sequence) or len(probe) != 3:
+            raise TypeError(f"simulate: states must be a list of (population, name of a state, neurons), but one is {probe!r:.80}")
+        population, state, chosen = probe
+        populations.append(network._number(population))
+        states.append(check_text(f"simulate: the state of {population.name} to record", state))
+        numbers = tensor_of(f"simulate: neurons of {population.name}", chosen, dtype=None).cpu()
+        neurons.append(numbers if numbers.numel() else numbers.long())
+    return bool(spikes), populations, states, neurons
 
 
 Asked = tuple[bool, list[int], list[str], list[Tensor]]  # spikes; population, state and neurons of each probe
@@ -483,10 +495,10 @@ def simulate(
         RuntimeError: where another thread is using the network, where processes of a group make different calls or one is gone, and
             after a call that failed in the middle of a step.
     """
+    steps = check_whole("simulate: steps", steps)
     if steps < 0:
         raise ValueError(f"simulate: steps must not be negative, but is {steps}")
-    neurons = [_chosen(each[2]) for each in states]
-    asked: Asked = (spikes, [network._number(each[0]) for each in states], [each[1] for each in states], neurons)
+    asked = _asked(network, spikes, states)
     with network._alone():
         pieces = _by_pieces(network, steps, asked, progress) if _CPP.simulates(network._held) else _by_graph(network, steps, asked)
         recorded, begun, done, span = [], time.perf_counter(), 0, range(0)

@@ -314,6 +314,68 @@ def test_arrays_are_taken_as_they_are():
     assert len(drawn.weights.unique()) == 5
 
 
+LISTS = {
+    "np.nonzero": np.nonzero,
+    "np.argwhere(m).T": lambda m: np.argwhere(m).T,
+    "reversed": lambda m: [t[::-1] for t in np.nonzero(m)],
+    "columns of a table": lambda m: np.column_stack([*np.nonzero(m), m[np.nonzero(m)]]).T[:2],
+    "columns of a tensor": lambda m: torch.tensor(np.argwhere(m)).unbind(1),
+    "lists": lambda m: [t.tolist() for t in np.nonzero(m)],
+    "int32": lambda m: [t.astype(np.int32) for t in np.nonzero(m)],
+    "floats where there are none": lambda m: [t if t.size else t.astype(float) for t in np.nonzero(m)],
+}
+ADDS = "neuron adds(x; n, v) { s = where(n == 0, 1, 0); return s; n' = n + 1; v' = v + x }"
+
+
+@pytest.mark.parametrize("way", LISTS)
+@pytest.mark.parametrize("count", [0, 1, 2, 15])
+def test_a_matrix_is_connected_by_the_lists_of_its_entries(count, way):
+    """Also where lists have one entry or none, whose strides say nothing."""
+    chosen = np.random.default_rng(count)
+    m = np.zeros((5, 4), dtype=np.int64)
+    m.ravel()[chosen.choice(20, count, replace=False)] = chosen.integers(1, 9, count)
+    sources, targets = LISTS[way](m)
+    entries = m[np.nonzero(m)][::-1] if way == "reversed" else m[np.nonzero(m)]
+    wanted = torch.tensor(m.sum(0) / 8)
+    table = torch.tensor(np.stack([entries / 8, entries % 3 + 1.0], 1))
+    for weight, delay in ((entries / 8, entries % 3 + 1), ((entries / 8).tolist(), (entries % 3 + 1).tolist()), table.unbind(1)):
+        rule = rules.arrays(sources, targets)
+        drawn = spikeforge.connect(9, 9, [Projection(slice(0, 5), slice(5, 9), rule, weight=weight, delay=delay)], dtype=torch.float64)
+        dense = torch.zeros(5, 9, dtype=torch.float64).index_put_(pairs(drawn), drawn.weights)
+        assert torch.equal(dense[:, 5:], torch.tensor(m / 8))
+        for plasticity in (None, spikeforge.plasticity.pair_stdp(w_max=9)):
+            made = spikeforge.Network(dtype=torch.float64)
+            a, b = made.populate("a", 5, ADDS), made.populate("b", 4, ADDS.replace("n == 0", "n < 0"))
+            made.project(a, b, rule, weight=weight, delay=delay, plasticity=plasticity)
+            arrived = spikeforge.simulate(made, 5, states=[(b, "v", range(4))]).states[0]
+            assert torch.equal(arrived[-1], wanted)
+            late = [torch.tensor((m / 8 * (m % 3 + 1 <= t)).sum(0)) for t in range(5)]
+            assert all(map(torch.equal, arrived, late))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_delays_that_are_no_whole_numbers_are_rounded(dtype):
+    """In an array as those of one number and of a law: halves go up."""
+    given = torch.tensor([0.5, 1.0, 1.4921875, 1.5, 2.5, 16.125, 254.5, 255.5, 1000.0], dtype=dtype)
+    delays = np.floor(given.double().numpy() + 0.5)
+    to = list(range(len(given)))
+    for chosen in (given, given[:-2], given[3:4]):
+        rounded = delays[: len(chosen)] if len(chosen) > 1 else delays[3:4]
+        p = Projection(slice(0, 1), slice(1, 10), rules.arrays([0] * len(chosen), to[: len(chosen)]), delay=chosen)
+        drawn = spikeforge.connect(10, 10, [p])
+        assert drawn.delays.tolist() == rounded.tolist() and (drawn.delays.dtype == torch.int32) == (max(rounded) > 255)
+        made = spikeforge.Network()
+        a, b = made.populate("a", 1, ADDS), made.populate("b", 9, ADDS)
+        made.project(a, b, p.rule, delay=chosen)
+        assert made.build().delays.tolist() == rounded.tolist()
+        one = spikeforge.connect(10, 10, [Projection(slice(0, 1), slice(1, 10), rules.all_to_all(), delay=float(chosen[0]))])
+        assert one.delays.tolist() == [rounded[0]]
+    far = 2.0**24 + 2 if dtype == torch.float64 else 2.0**24
+    if dtype in (torch.float32, torch.float64):
+        p = Projection(slice(0, 1), slice(0, 2), rules.arrays([0, 0], [0, 1]), delay=torch.tensor([8388609.0, far], dtype=dtype))
+        assert spikeforge.connect(2, 2, [p]).delays.tolist() == [8388609, far]
+
+
 WRONG = {
     "projection 0: sources must be a range within the 9 rows, but is 3:12": dict(sources=slice(3, 12)),
     "projection 0: targets must be a range within the 9 columns, but is -1:4": dict(targets=slice(-1, 4)),
@@ -337,12 +399,14 @@ WRONG = {
     "a lognormal weight must have a finite number": dict(weight=rules.lognormal(0, 50)),
     r"a delay must be from 0 to 2\^31 steps, but this law gives ones from": dict(delay=rules.normal(15, 7.5)),
     r"a delay must be from 0 to 2\^31 steps": dict(delay=-1),
-    r'or "array" of the rule "arrays", but is "array"': dict(weight=torch.ones(3)),
+    "a weight for each connection needs the rule arrays, but the rule is all_to_all: give one number or a law": dict(weight=torch.ones(3)),
+    "a delay for each connection needs the rule arrays, but the rule is one_to_one": dict(rule=rules.one_to_one(), delay=np.ones((5, 5))),
     "sources must be from 0 to 4, the neurons of their range, but are from 0 to 5": dict(rule=rules.arrays([0, 5], [1, 1])),
     "there must be as many targets as sources, 2, but there are 1": dict(rule=rules.arrays([0, 4], [1])),
     r"weights must have shape \[2\], one a connection, but has \[3\]": dict(rule=rules.arrays([0, 4], [1, 2]), weight=torch.ones(3)),
     "weights must be finite, but one is not": dict(rule=rules.arrays([0, 4], [1, 2]), weight=torch.tensor([1, math.nan])),
-    "delays must be from 0 to": dict(rule=rules.arrays([0, 4], [1, 2]), delay=torch.tensor([1, -2])),
+    r"delays must be from 0 to 2\^31 steps, but are from -2 to 1": dict(rule=rules.arrays([0, 4], [1, 2]), delay=torch.tensor([1, -2])),
+    r"delays must be from 0 to 2\^31 steps, but are from -?nan to -?nan": dict(rule=rules.arrays([0, 4], [1, 2]), delay=[1, math.nan]),
 }
 
 
@@ -361,5 +425,5 @@ def test_wrong_types_and_lists_are_refused_in_words():
         spikeforge.connect(-9, 9, [p])
     with pytest.raises(ValueError, match="connect: ranges must have 4 elements for each of the 1 rules, but has 3"):
         torch.ops.spikeforge.connect(9, 9, ["all_to_all"], [0, 1, 2], [0.0], [True] * 4, ["constant"] * 2, [0.0] * 8, [])
-    with pytest.raises(ValueError, match='connect: a rule must be "all_to_all", .* but is "some"'):
+    with pytest.raises(ValueError, match='connect: projection 0: a rule must be "all_to_all", .* but is "some"'):
         torch.ops.spikeforge.connect(9, 9, ["some"], [0, 1, 2, 3], [0.0], [True] * 4, ["constant"] * 2, [0.0] * 8, [])

@@ -2,10 +2,14 @@
 
 import copy
 import math
+import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,6 +27,7 @@ neuron lif(x; v, wait; leak) {
   wait' = select(s, 3, maximum(wait - 1, 0))
 }
 """
+PAIR = spikeforge.plasticity.pair_stdp()
 TWO_INPUTS = "neuron two(a, b; v) { h = 0.8 * v + a - b; s = spike(h - 1, none); return s; v' = select(s, 0, h) }"
 
 
@@ -44,6 +49,10 @@ def network(device="cpu", drive=True, seed=3, dtype=torch.float64):
         made.drive(b, torch.linspace(0.5, 2, 25), weight=0.2)
         made.drive(c, 0.5, weight=0.4, into="a")
     return made, (a, b, c)
+
+
+def pairs(matrix):
+    return list(zip(torch.repeat_interleave(torch.arange(matrix.rows), matrix.indptr.diff()).tolist(), matrix.indices.tolist()))
 
 
 def listed(recording):
@@ -423,11 +432,19 @@ def test_what_a_network_cannot_be_is_refused_in_words():
          lambda: made.project(a, a, rules.arrays([0], [1]), weight=torch.tensor([-math.inf]))),
         (ValueError, r"d has 4611686018427387904 neurons, but a network whose neurons have 2 inputs has at most 1073741823, and this one has 100",
          lambda: made.populate("d", 2**62, LIF, leak=1.0)),
-        (TypeError, "Network: projection 10: rule must be one of spikeforge.rules, such as rules.all_to_all.., but is 'all_to_all'",
+        (TypeError, "Network: a to a: rule must be one of spikeforge.rules, such as rules.all_to_all.., but is 'all_to_all'",
          lambda: made.project(a, a, "all_to_all")),
         (TypeError, "rule must be one of spikeforge.rules, .*but is <function all_to_all", lambda: made.project(a, a, rules.all_to_all)),
         (TypeError, "a population must be what populate.. gave, but is 'a'", lambda: made.drive("a", 1.0)),
         (ValueError, "simulate: steps must not be negative, but is -1", lambda: spikeforge.simulate(made, -1)),
+        (TypeError, "simulate: steps must be a whole number, but is 1000.0", lambda: spikeforge.simulate(made, 100 / 0.1)),
+        (TypeError, r"simulate: states must be a list of \(population, name of a state, neurons\), but one is", lambda: spikeforge.simulate(made, 1, states=(a, "v", [0]))),
+        (TypeError, "simulate: the state of a to record must be a str, but is 0", lambda: spikeforge.simulate(made, 1, states=[(a, 0, [0])])),
+        (TypeError, "simulate: neurons of a must be a number, or numbers in .*, but is slice", lambda: spikeforge.simulate(made, 1, states=[(a, "v", slice(None))])),
+        (TypeError, "Network: seed must be a whole number, but is None", lambda: spikeforge.Network(seed=None)),
+        (ValueError, "Network: seed must be a number of 64 bits, but is 18446744073709551616", lambda: spikeforge.Network(seed=2**64)),
+        (TypeError, "connect: seed must be a whole number, but is 0.5", lambda: spikeforge.connect(2, 2, [], seed=0.5)),
+        (TypeError, "Network: dtype must be a torch.dtype such as torch.float32, but is 'float32'", lambda: spikeforge.Network(dtype="float32")),
         (ValueError, "simulate: the neuron of a has no state u; it has v, wait", lambda: spikeforge.simulate(made, 1, states=[(a, "u", [0])])),
         (ValueError, "simulate: neurons of c must be numbers from 0 to 14", lambda: spikeforge.simulate(made, 1, states=[(c, "v", [15])])),
         (TypeError, "neurons of a must be whole numbers, .*but are Bool; of a mask pass", lambda: spikeforge.simulate(made, 1, states=[(a, "v", torch.ones(60) > 0)])),
@@ -443,8 +460,147 @@ def test_what_a_network_cannot_be_is_refused_in_words():
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="device is cuda, but there is no GPU that torch can use"):
             spikeforge.Network(device="cuda")
-    late = spikeforge.Network()
-    p = late.populate("p", 3, LIF, leak=0.5)
-    late.project(p, p, rules.all_to_all(), delay=0)
-    with pytest.raises(ValueError, match="a delay must be at least 1 step, but one is 0"):
-        late.build()
+    for seed in (2**63 + 5, -(2**63) + 5, np.uint64(2**63 + 5)):
+        spikeforge.Network(seed=seed)
+
+
+# Calls that a network of five neurons a and four b refuses, and in which words.
+REFUSED = [
+    (ValueError, r"Network: a to b: a degree must be a whole number from 0 to 2\^31, but is -1", lambda net, a, b: net.project(a, b, rules.fixed_in_degree(-1))),
+    (ValueError, "Network: a to b: a probability must be from 0 to 1, but is 2", lambda net, a, b: net.project(a, b, rules.fixed_probability(2.0))),
+    (ValueError, "Network: a to b: one_to_one needs as many targets as sources, 5, but has 4", lambda net, a, b: net.project(a, b, rules.one_to_one())),
+    (ValueError, "Network: a to b: sources must be from 0 to 4, .* but are from 5 to 5", lambda net, a, b: net.project(a, b, rules.arrays([5], [0]))),
+    (ValueError, r"Network: a to b: sources must have shape \[connections\], but has \[1, 1\]", lambda net, a, b: net.project(a, b, rules.arrays([[4]], [0]))),
+    (ValueError, r"Network: a to b: weights must have shape \[1\], one a connection", lambda net, a, b: net.project(a, b, rules.arrays([4], [0]), weight=[1, 2])),
+    (TypeError, "Network: a to b: sources must be int32 or int64, but is Double", lambda net, a, b: net.project(a, b, rules.arrays(np.array([0.5]), [0]))),
+    (TypeError, "Network: a to b: weights must be real numbers, but is ComplexFloat", lambda net, a, b: net.project(a, b, rules.arrays([0], [0]), weight=torch.ones(1) + 0j)),
+    (TypeError, "Network: a to b: delays must be real numbers, but is Bool", lambda net, a, b: net.project(a, b, rules.arrays([0], [0]), delay=torch.ones(1) > 0)),
+    (TypeError, "Network: a to b: weights must be dense, but is Sparse", lambda net, a, b: net.project(a, b, rules.arrays([0], [0]), weight=torch.ones(1).to_sparse())),
+    (TypeError, "Network: a to b: weight must be a number, or numbers .*, but is None", lambda net, a, b: net.project(a, b, rules.all_to_all(), weight=None)),
+    (TypeError, "Network: a to b: the number of fixed_in_degree must be a number, but is None", lambda net, a, b: net.project(a, b, rules.fixed_in_degree(None))),
+    (TypeError, "Network: a to b: the numbers of delay's law must be a number, but is 'a'", lambda net, a, b: net.project(a, b, rules.all_to_all(), delay=rules.uniform(1, "a"))),
+    (ValueError, "Network: a to b: a weight for each connection needs the rule arrays, but the rule is all_to_all", lambda net, a, b: net.project(a, b, rules.all_to_all(), weight=torch.ones(5, 4))),
+    (ValueError, r"Network: a to b: a delay must be from 1 to 2\^31 steps, but is 0$", lambda net, a, b: net.project(a, b, rules.all_to_all(), delay=0)),
+    (ValueError, r"Network: a to b: delays must be from 1 to 2\^31 steps, but are from 0.25 to 2", lambda net, a, b: net.project(a, b, rules.arrays([0, 1], [0, 1]), delay=[2, 0.25])),
+    (ValueError, "Network: a to b: a delay must be from 1 .*, but this law gives ones from 0 to 3: bound it by low and high", lambda net, a, b: net.project(a, b, rules.all_to_all(), delay=rules.uniform(0, 3))),
+    (ValueError, "Network: the neuron of b has no input z; its inputs: a, b", lambda net, a, b: net.project(a, b, rules.all_to_all(), into="z")),
+    (TypeError, "Network: into must be a str, but is 1", lambda net, a, b: net.project(a, b, rules.all_to_all(), into=1)),
+    (ValueError, "Network: a to b: weights are from -0.5 to -0.5, but the rule pair_stdp keeps them from 0 to 1", lambda net, a, b: net.project(a, b, rules.all_to_all(), weight=-0.5, plasticity=PAIR)),
+    (ValueError, "a to b: weights are from -0.1 to 0.1, but the rule reward_stdp keeps", lambda net, a, b: net.project(a, b, rules.all_to_all(), weight=rules.uniform(-0.1, 0.1), plasticity=spikeforge.plasticity.reward_stdp())),
+    (ValueError, "a to b: weights are from 0.5 to 2, but the rule synaptic_scaling keeps them from 0 to 1.5", lambda net, a, b: net.project(a, b, rules.arrays([0, 1], [0, 1]), weight=[0.5, 2], plasticity=spikeforge.plasticity.synaptic_scaling(w_max=1.5))),
+    (ValueError, "Network: the neuron of c has no parameter beta", lambda net, a, b: net.populate("c", 5, LIF, leak=1.0, beta=2)),
+    (ValueError, "Neuron: a state of lif must start at a number", lambda net, a, b: net.populate("c", 5, LIF.replace("v,", "v = one,"), leak=1.0)),
+    (TypeError, "Network: the name of a population must be a str, but is 3", lambda net, a, b: net.populate(3, 5, LIF, leak=1.0)),
+    (TypeError, "Network: the size of c must be a whole number, but is 1000.0", lambda net, a, b: net.populate("c", 1e3, LIF, leak=1.0)),
+    (TypeError, "Network: the neuron of c must be neuron text .* or a traced function, but is a LIF", lambda net, a, b: net.populate("c", 5, spikeforge.nn.LIF())),
+    (TypeError, "Network: leak of c must be a number, or numbers .*, but is None", lambda net, a, b: net.populate("c", 5, LIF, leak=None)),
+    (TypeError, "Network: the weight of what drives a must be a number, but is tensor", lambda net, a, b: net.drive(a, 1.0, weight=torch.ones(5))),
+    (ValueError, "Network: rate of a must be a number or have shape", lambda net, a, b: net.drive(a, [1.0, 2.0])),
+    (TypeError, "Network: the current of a must be a number, or numbers .*, but is 'x'", lambda net, a, b: net.inject(a, "x")),
+]
+
+
+@pytest.mark.parametrize("error, words, call", REFUSED, ids=range(len(REFUSED)))
+def test_a_call_that_is_refused_has_not_happened(error, words, call):
+    def made():
+        net = spikeforge.Network(seed=1)
+        return net, net.populate("a", 5, LIF, leak=0.9), net.populate("b", 4, TWO_INPUTS)
+
+    def described(net, a, b):
+        net.project(a, b, rules.fixed_probability(0.5), delay=rules.uniform(1, 4))
+        c = net.populate("c", 3, LIF, leak=0.5)
+        net.project(b, c, rules.all_to_all(), weight=0.3)
+        net.drive(a, 2.0)
+        m = net.build()
+        return net.state_dict()["network"], [m.indices, m.indptr, m.weights, m.delays], listed(spikeforge.simulate(net, 20))
+
+    net, a, b = made()
+    with pytest.raises(error, match=words):
+        call(net, a, b)
+    (words, matrix, spikes), (other_words, other_matrix, other_spikes) = described(net, a, b), described(*made())
+    assert words == other_words and all(map(torch.equal, matrix, other_matrix)) and spikes == other_spikes and spikes
+
+
+def test_signals_are_given_together_or_not_at_all():
+    text = "synapse f(w; ; ; m, n) { on m { w' = w + m } on n { w' = w + n } }"
+    net = spikeforge.Network()
+    a = net.populate("a", 3, LIF, leak=0.9)
+    number = net.project(a, a, rules.one_to_one(), plasticity=spikeforge.synapse(text))
+    for wrong in (dict(m=1.0, k=1.0), dict(m=1.0, n=math.inf), dict(m=1.0, n=torch.ones(4)), dict(m=1.0, n="x")):
+        with pytest.raises((TypeError, ValueError)):
+            net.modulate(**wrong)
+    spikeforge.simulate(net, 1)
+    assert net.weights(number).eq(1).all() and all(t == 0 for t in net.state_dict()["signals"].values())
+
+
+@pytest.mark.parametrize("start", ["- 1", "-\n 1", "- .5e+1", "-inf", "- inf", "nan", "1."])
+def test_a_state_starts_at_any_number_of_the_grammar(start):
+    text = f"neuron n(x; u, v = {start}) {{ s = spike(x, none); return s; u' = u; v' = v }}"
+    net = spikeforge.Network()
+    p, wanted = net.populate("p", 3, text), float(start.replace(" ", "").replace("\n", ""))
+    q = net.populate("q", 2, text)
+    assert (p.start, p.stop, q.start, q.stop) == (0, 3, 3, 5) and repr(p.states["v"]) == repr(wanted)
+    found = [spikeforge.simulate(net, 1, states=[(q, "v", [1])]).states[0][0, 0], spikeforge.nn.Neuron(text)(torch.zeros(1, 2), None)[1]["v"][0]]
+    torch.testing.assert_close(torch.stack(found), torch.full((2,), wanted), equal_nan=True)
+
+
+def test_threads_that_describe_a_network_do_not_overlap():
+    """Each call happens as a whole or is refused, whatever the interpreter switches to in the middle of it."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(20):
+            net, made, connected, begin = spikeforge.Network(seed=1), [], [], threading.Event()
+
+            def describe(i):
+                begin.wait()
+                for k in range(20):
+                    try:
+                        made.append(own := net.populate(f"p{i}_{k}", 3 + i, TWO_INPUTS))
+                        net.project(own, own, rules.one_to_one())
+                        connected.append(own)
+                    except RuntimeError as error:
+                        assert "another thread is using this network" in str(error)
+
+            threads = [threading.Thread(target=describe, args=(i,)) for i in range(4)]
+            for thread in threads:
+                thread.start()
+            begin.set()
+            for thread in threads:
+                thread.join()
+            made.sort(key=lambda p: p.start)
+            matrix = net.build()
+            assert net.populations == made and [p.start for p in made] == [0, *(p.stop for p in made[:-1])] and net.size == made[-1].stop
+            assert len(matrix.indptr) == net.size + 1
+            assert pairs(matrix) == sorted((i, i) for p in connected for i in range(p.start, p.stop))
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_arrays_that_a_network_was_given_are_not_kept():
+    """Of 2 million connections it has 9 bytes each once they are built, as of any others; while they are drawn at most 36 more."""
+    code = f"""
+import ctypes, gc, resource, torch, spikeforge
+from spikeforge import rules
+def now():
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+torch.set_num_threads(1)
+connections, neurons = 2_000_000, 1000
+def made(count):
+    net = spikeforge.Network(seed=1, dtype=torch.float32)
+    p = net.populate("p", neurons, {TWO_INPUTS!r})
+    source, target = torch.randint(neurons, (2, count))
+    net.project(p, p, rules.arrays(source, target), weight=torch.rand(count), delay=torch.randint(1, 20, (count,)))
+    return net
+spikeforge.simulate(made(1000), 1)
+before = now()
+net = made(connections)
+described = now()
+net.build()
+print((described - before) / connections, (now() - before) / connections)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"})
+    described, built = map(float, found.stdout.split())
+    assert 12 <= described < 14.5 and 8.5 <= built < 10

@@ -237,10 +237,28 @@ TEST_CASE("what a network cannot be is refused in words") {
       },
       "d has 1073741824 neurons, but a network whose neurons have 2 inputs has at most 1073741823, and this one has 3");
   refuses([] { Network({.dtype = at::kHalf}); }, "but states are Half beside weights in Half");
-  Network late;
-  const Population p = late.populate("p", 3, leaky(), {{"leak", 0.5}});
-  late.project(p, p, {.rule = "all_to_all", .delay = {.first = 0}});
-  refuses([&] { late.build(); }, "a delay must be at least 1 step, but one is 0");
+  Network described;
+  const Population p = described.populate("p", 3, leaky(), {{"leak", 0.5}});
+  const Population q = described.populate("q", 2, leaky(), {{"leak", 0.5}});
+  const auto refuses_projection = [&](const Projection& how, const std::string& words) {
+    refuses([&] { described.project(p, q, how); }, "Network: p to q: " + words);
+  };
+  refuses_projection({.delay = {.first = 0}}, "a delay must be from 1 to 2^31 steps, but is 0");
+  refuses_projection({.rule = "one_to_one"}, "one_to_one needs as many targets as sources, 3, but has 2");
+  refuses_projection({.rule = "some"}, "a rule must be \"all_to_all\"");
+  refuses_projection({.weight = {.law = "array"}, .weights = at::ones({6})},
+                     "a weight for each connection needs the rule");
+  refuses_projection({.rule = "arrays", .source_indices = at::tensor({3}), .target_indices = at::tensor({0})},
+                     "sources must be from 0 to 2, the neurons of their range, but are from 3 to 3");
+  refuses(
+      [&] {
+        described.project(
+            p, q, {.weight = {.first = -0.5}},
+            Plasticity{"synapse s(w;; least) { on pre { w' = clamp(w + 1, least, 2) } }", {{"least", 0}}});
+      },
+      "Network: p to q: weights are from -0.5 to -0.5, but the rule s keeps them from 0 to 2");
+  described.project(q, p, {});
+  CHECK(described.build().indices.numel() == 6);
 }
 
 }  // namespace spikeforge::test

@@ -26,15 +26,20 @@ struct DescribedPopulation {
   std::string area;                       // whose populations are on one rank; empty: each rank has a share of it
 };
 
-struct DescribedProjection {
+struct DescribedConnections {
   Projection how;  // its names are text that stays; its targets are neurons
+
+  // Once the matrix has what they say.
+  void forget_arrays() { how.source_indices = how.target_indices = how.weights = how.delays = at::Tensor(); }
+};
+
+struct DescribedProjection : DescribedConnections {
   std::int64_t input = 0;
   std::size_t sources = 0, targets = 0;  // numbers of the populations
 };
 
-// One that learns; how.targets are neurons.
-struct DescribedPlastic {
-  Projection how;
+// One that learns.
+struct DescribedPlastic : DescribedConnections {
   std::int64_t input = 0;
   std::shared_ptr<const ops::plastic::Rule> rule;
   std::vector<double> params;  // in the order of the rule

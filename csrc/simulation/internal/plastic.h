@@ -65,7 +65,7 @@ class PlasticConnections {
 
   std::int64_t slots() const { return longest_ - shortest_ + 1; }
 
-  const DescribedPlastic described_;
+  DescribedPlastic described_;
   const ops::plastic::BoundRule rule_;
   const std::int64_t rows_, cols_, first_column_;
   const at::ScalarType dtype_;

@@ -52,7 +52,7 @@ def read_header(text: str) -> Header:
     inputs, states, params = (*lists, [], [], [])[:3]
     pairs = [state.partition("=") for state in states]
     try:
-        initial = {name.strip(): float(value or 0) for name, _, value in pairs}
+        initial = {name.strip(): float("".join(value.split()) or 0) for name, _, value in pairs}
     except ValueError as error:
         raise ValueError(f"Neuron: a state of {found[1]} must start at a number: {error}") from None
     return Header(found[1], tuple(inputs), initial, tuple(params))

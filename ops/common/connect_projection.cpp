@@ -1,7 +1,8 @@
 #include <spikeforge/kernels/event/connection_rules.h>
 #include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/event/connect_projection.h>
+#include <spikeforge/ops/common/connect_projection.h>
 
+#include <ATen/ops/aminmax.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -17,9 +18,6 @@ constexpr std::int64_t most_neurons = std::int64_t{1} << 31;
 constexpr double most_of_a_row = 1LL << 30;  // of a fixed total, on average: rows are counted in 32 bits
 constexpr double least_kept = 1e-3;          // of the numbers of a law that is drawn again
 constexpr double most_exponent = 88;         // e^x is a float
-
-// How messages begin.
-std::string of_projection(std::size_t i) { return "connect: projection " + std::to_string(i) + ": "; }
 
 void check_range(const std::string& where, const char* name, const NeuronRange& range, std::int64_t size,
                  const char* of) {
@@ -78,13 +76,17 @@ double share_within(const NumberLaw& law) {
   return below(law.high) - below(law.low);
 }
 
-void check_law(const std::string& where, const char* name, const NumberLaw& law, bool in_array) {
+void check_law(const std::string& where, const char* name, const NumberLaw& law, std::string_view rule) {
+  if (law.law == "array") {
+    TORCH_CHECK_VALUE(rule == "arrays", where, "a ", name,
+                      " for each connection needs the rule arrays, but the rule is ", rule,
+                      ": give one number or a law");
+    return;
+  }
   const bool is_known = law.law == "constant" || law.law == "uniform" || law.law == "normal" || law.law == "lognormal";
-  TORCH_CHECK_VALUE(
-      is_known || (in_array && law.law == "array"), where, "the law of ", name,
-      R"( must be "constant", "uniform", "normal" or "lognormal", or "array" of the rule "arrays", but is ")",
-      law.law.substr(0, 40), "\"");
-  if (law.law == "array") return;
+  TORCH_CHECK_VALUE(is_known, where, "the law of ", name,
+                    R"( must be "constant", "uniform", "normal", "lognormal" or "array", but is ")",
+                    law.law.substr(0, 40), "\"");
   TORCH_CHECK_VALUE(std::isfinite(static_cast<float>(law.first)) && std::isfinite(static_cast<float>(law.second)),
                     where, "the numbers of ", name, "'s law must be finite, but are ", law.first, " and ", law.second);
   TORCH_CHECK_VALUE(law.law != "uniform" || law.first <= law.second, where, "a uniform ", name,
@@ -100,12 +102,24 @@ void check_law(const std::string& where, const char* name, const NumberLaw& law,
                     law.low, " to ", law.high, ", where fewer than one in a thousand are");
 }
 
-void check_delay(const std::string& where, const NumberLaw& law) {
-  if (law.law == "array") return;
-  const auto [least, most] = limits_of(law);
-  TORCH_CHECK_VALUE(least >= 0 && most < 2147483647.0, where,
-                    "a delay must be from 0 to 2^31 steps, but this law gives ones from ", least, " to ", most,
-                    ": bound it by low and high");
+// A delay is rounded to whole steps, so that one of at least a step is 0.5 or more.
+void check_delays(const std::string& where, const Projection& p, int least_delay) {
+  const bool is_array = p.delay.law == "array", is_one = p.delay.law == "constant";
+  if (is_array && p.delays.numel() == 0) return;
+  const auto [least, most] = limits_of(p.delay, p.delays);
+  if (least >= (least_delay == 0 ? 0 : least_delay - 0.5) && most < 2147483647.0) return;
+  const std::string range = c10::str(least, is_one ? "" : c10::str(" to ", most));
+  TORCH_CHECK_VALUE(false, where, is_array ? "delays" : "a delay", " must be from ", least_delay,
+                    " to 2^31 steps, but ",
+                    is_array ? "are from "
+                    : is_one ? "is "
+                             : "this law gives ones from ",
+                    range, is_array || is_one ? "" : ": bound it by low and high");
+}
+
+void check_place(const std::string& where, const char* name, const at::Tensor& t, c10::Device device) {
+  TORCH_CHECK_TYPE(t.layout() == at::kStrided, where, name, " must be dense, but is ", t.layout());
+  TORCH_CHECK_VALUE(t.device() == device, where, name, " must be on ", device, ", but is on ", t.device());
 }
 
 void check_indices(const std::string& where, const char* name, const at::Tensor& t, std::int64_t size,
@@ -113,27 +127,20 @@ void check_indices(const std::string& where, const char* name, const at::Tensor&
   TORCH_CHECK_TYPE(t.scalar_type() == at::kInt || t.scalar_type() == at::kLong, where, name,
                    " must be int32 or int64, but is ", t.scalar_type());
   TORCH_CHECK_VALUE(t.dim() == 1, where, name, " must have shape [connections], but has ", t.sizes());
-  TORCH_CHECK_VALUE(t.device() == device, where, name, " must be on ", device, ", but is on ", t.device());
+  check_place(where, name, t, device);
   if (t.numel() == 0) return;
   const auto least = t.min().item<std::int64_t>(), most = t.max().item<std::int64_t>();
   TORCH_CHECK_VALUE(least >= 0 && most < size, where, name, " must be from 0 to ", size - 1,
                     ", the neurons of their range, but are from ", least, " to ", most);
 }
 
-void check_numbers_of_arrays(const std::string& where, const char* name, const at::Tensor& t, bool are_delays,
-                             std::int64_t count, c10::Device device) {
-  const bool fits =
-      are_delays ? at::isIntegralType(t.scalar_type(), /*includeBool=*/false) : is_supported(t.scalar_type());
-  TORCH_CHECK_TYPE(fits, where, name, are_delays ? " must be whole numbers" : " must be floating point", ", but is ",
-                   t.scalar_type());
+void check_numbers_of_arrays(const std::string& where, const char* name, const at::Tensor& t, std::int64_t count,
+                             c10::Device device) {
+  const bool is_real = is_supported(t.scalar_type()) || at::isIntegralType(t.scalar_type(), /*includeBool=*/false);
+  TORCH_CHECK_TYPE(is_real, where, name, " must be real numbers, but is ", t.scalar_type());
   TORCH_CHECK_VALUE(t.dim() == 1 && t.size(0) == count, where, name, " must have shape [", count,
                     "], one a connection, but has ", t.sizes());
-  TORCH_CHECK_VALUE(t.device() == device, where, name, " must be on ", device, ", but is on ", t.device());
-  if (!are_delays) TORCH_CHECK_VALUE(t.isfinite().all().item<bool>(), where, name, " must be finite, but one is not");
-  if (!are_delays || count == 0) return;
-  const auto least = t.min().item<std::int64_t>(), most = t.max().item<std::int64_t>();
-  TORCH_CHECK_VALUE(least >= 0 && most < most_neurons, where, "delays must be from 0 to 2^31, but are from ", least,
-                    " to ", most);
+  check_place(where, name, t, device);
 }
 
 void check_arrays(const std::string& where, const Projection& p, c10::Device device) {
@@ -146,24 +153,27 @@ void check_arrays(const std::string& where, const Projection& p, c10::Device dev
                     ", but there are ", p.target_indices.size(0));
   TORCH_CHECK_VALUE((p.weight.law == "array") == p.weights.defined() && (p.delay.law == "array") == p.delays.defined(),
                     where, "an array of weights or delays must be given where the law is \"array\", and nowhere else");
-  if (p.weights.defined()) check_numbers_of_arrays(where, "weights", p.weights, false, count, device);
-  if (p.delays.defined()) check_numbers_of_arrays(where, "delays", p.delays, true, count, device);
+  if (p.weights.defined()) check_numbers_of_arrays(where, "weights", p.weights, count, device);
+  if (p.delays.defined()) check_numbers_of_arrays(where, "delays", p.delays, count, device);
 }
 
 }  // namespace
 
-ConnectionRule parse_rule(std::string_view name) {
+ConnectionRule parse_rule(const std::string& where, std::string_view name) {
   constexpr std::string_view names[] = {
       "all_to_all", "one_to_one", "fixed_probability", "fixed_out_degree", "fixed_in_degree", "fixed_total", "arrays"};
   const auto* const found = std::ranges::find(names, name);
-  TORCH_CHECK_VALUE(found != std::end(names), "connect: a rule must be \"all_to_all\", \"one_to_one\", ",
+  TORCH_CHECK_VALUE(found != std::end(names), where, "a rule must be \"all_to_all\", \"one_to_one\", ",
                     "\"fixed_probability\", \"fixed_out_degree\", \"fixed_in_degree\", \"fixed_total\" or \"arrays\", ",
                     "but is \"", name.substr(0, 40), "\"");
   return static_cast<ConnectionRule>(found - std::begin(names));
 }
 
-// The least and the most that a law may give.
-std::pair<double, double> limits_of(const NumberLaw& law) {
+std::pair<double, double> limits_of(const NumberLaw& law, const at::Tensor& array) {
+  if (law.law == "array") {
+    const auto [least, most] = at::aminmax(array);
+    return {least.item<double>(), most.item<double>()};
+  }
   double least = law.first, most = law.first;
   if (law.law == "uniform") {
     most = law.second;
@@ -179,9 +189,14 @@ std::pair<double, double> limits_of(const NumberLaw& law) {
   return {std::clamp(least, law.low, law.high), std::clamp(most, law.low, law.high)};
 }
 
-void check_projection(std::size_t i, const Projection& p, std::int64_t rows, std::int64_t cols, c10::Device device) {
-  const std::string where = of_projection(i);
-  const ConnectionRule rule = parse_rule(p.rule);
+at::Tensor whole_delays(const at::Tensor& delays) {
+  if (!at::isFloatingType(delays.scalar_type())) return delays;
+  return delays.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true).add_(0.5).floor_();
+}
+
+void check_projection(const std::string& where, const Projection& p, std::int64_t rows, std::int64_t cols,
+                      c10::Device device, int least_delay) {
+  const ConnectionRule rule = parse_rule(where, p.rule);
   check_range(where, "sources", p.sources, rows, "rows");
   check_range(where, "targets", p.targets, cols, "columns");
   TORCH_CHECK_VALUE(p.autapses || rows == 0 || p.targets.begin == p.targets.end ||
@@ -210,9 +225,9 @@ void check_projection(std::size_t i, const Projection& p, std::int64_t rows, std
     default:
       break;
   }
-  check_law(where, "weight", p.weight, rule == ConnectionRule::arrays);
-  check_law(where, "delay", p.delay, rule == ConnectionRule::arrays);
-  check_delay(where, p.delay);
+  check_law(where, "weight", p.weight, p.rule);
+  check_law(where, "delay", p.delay, p.rule);
+  check_delays(where, p, least_delay);
 }
 
 }  // namespace spikeforge::ops::sparse
