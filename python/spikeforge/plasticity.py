@@ -257,7 +257,7 @@ class Plastic:
             self._states.append(torch.full_like(own, -1, dtype=torch.int32))
         self._states = [_in_large_pages(t) for t in self._states]
         self._traces = [torch.full((cols if key in rule.after else rows,), value, **kind) for key, value in rule.traces.items()]
-        self._step = torch.tensor(0)
+        self._step = torch.tensor(0, device="cpu")
         self._in_use = threading.Lock()
 
     def state_dict(self) -> dict[str, Any]:
@@ -301,7 +301,7 @@ class Plastic:
         with self._alone(), _ordinary():
             for own, given in zip(self._states + self._traces, [*state["states"], *state["traces"]]):
                 own.copy_(given)
-            self._step = torch.tensor(step)
+            self._step = torch.tensor(step, device="cpu")
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

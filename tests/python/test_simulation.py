@@ -604,3 +604,49 @@ print((described - before) / connections, (now() - before) / connections)
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"})
     described, built = map(float, found.stdout.split())
     assert 12 <= described < 14.5 and 8.5 <= built < 10
+
+
+def learns_by(rule):
+    connections = spikeforge.Plastic(rule, torch.rand(3, 4, device="cpu"))
+    events = torch.ones(3, device="cpu"), torch.ones(4, device="cpu")
+    connections.send(*events)
+    connections.load_state_dict(connections.state_dict())
+    connections.step(*events, **{name: 1.0 for name in rule.signals})
+    return connections.weights
+
+
+def network_of_numbers():
+    made = spikeforge.Network(seed=1, dtype=torch.float64)
+    a, b = made.populate("a", 5, LIF, states={"v": 0.3}, leak=0.9), made.populate("b", 5, LIF, leak=[0.5] * 5)
+    made.drive(a, 0.5)
+    made.inject(a, 0.1)
+    number = made.project(a, b, rules.arrays([0], [1]), weight=[0.5], delay=[2.0], plasticity=spikeforge.plasticity.reward_stdp())
+    made.project(a, b, rules.arrays([], []))
+    spikeforge.simulate(made, 3, states=[(a, "v", [0, 1])])
+    saved = made.state_dict()
+    made.modulate(reward=1.0)
+    made.load_state_dict(saved)
+    return made.weights(number)
+
+
+ON_THE_CPU = {
+    "Plastic, pairs": lambda: learns_by(PAIR),
+    "Plastic, reward": lambda: learns_by(spikeforge.plasticity.reward_stdp()),
+    "Network": network_of_numbers,
+    "connect": lambda: spikeforge.connect(5, 5, [spikeforge.Projection(slice(0, 5), slice(0, 5), rules.arrays([0], [1]), weight=[0.5])]).weights,
+    "Delay": lambda: spikeforge.nn.Delay(2)(torch.ones(3, 2, device="cpu")),
+    "Delay, each step": lambda: spikeforge.nn.Delay(2)(torch.ones(3, 2, device="cpu"), None, store_states=True)[0],
+    "PLIF": lambda: spikeforge.nn.PLIF(w=0.5)(torch.ones(3, 2, device="cpu")),
+    "Poisson": lambda: spikeforge.nn.Poisson().encode(torch.ones(2, device="cpu"), 3),
+    "Latency": lambda: spikeforge.nn.Latency(3).encode(torch.ones(2, device="cpu"), 3),
+}
+
+
+@pytest.mark.parametrize("what", ON_THE_CPU)
+def test_numbers_that_an_object_keeps_for_itself_are_on_the_cpu(what):
+    """Whatever the default device is; on meta they would have no values."""
+    torch.set_default_device("meta")
+    try:
+        assert ON_THE_CPU[what]().device.type == "cpu"
+    finally:
+        torch.set_default_device(None)

@@ -34,7 +34,7 @@ class Delay(StatefulModule):
         super().__init__(stateful=stateful, persistent_state=persistent_state)
         if not isinstance(steps, Tensor) and whole(steps) is None:
             raise TypeError(f"Delay: steps must be a whole number or an integer tensor, but is {type(steps).__name__}")
-        steps = torch.as_tensor(steps)
+        steps = torch.as_tensor(steps, device=None if isinstance(steps, Tensor) else "cpu")
         if steps.is_floating_point() or steps.is_complex() or steps.dtype == torch.bool:
             raise TypeError(
                 f"Delay: steps must be whole numbers, but are {str(steps.dtype).removeprefix('torch.')}; pass "

@@ -307,7 +307,7 @@ class PLIF(WithDecayInput, PredefinedNeuron):
             w = Learnable(-math.log(init_tau - 1))
         super().__init__(
             {
-                "w": Learnable(0.0) if w is None else torch.tensor(float(w)) if is_number(w) else w,
+                "w": Learnable(0.0) if w is None else torch.tensor(float(w), device="cpu") if is_number(w) else w,
                 "v_threshold": v_threshold,
                 "v_reset": v_reset,
             },
