@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from spikeforge._hooks import Hooks, Watcher, check_call, modules_along, networks_around, watched
-from spikeforge.nn.containers import Container, TimeDistributed
+from spikeforge.nn.containers import Container
 from spikeforge.nn.lava import LavaConnection
 from spikeforge.nn.layers import BatchNormNeuron
 from spikeforge.nn.loihi import LoihiConnection
 from spikeforge.nn.network import Network
-from spikeforge.nn.stateful import StatefulModule, _join, as_tuple, has_states, shape_of
+from spikeforge.nn.parts import unfolded
+from spikeforge.nn.stateful import StatefulModule, _join, as_tuple, shape_of
 
 LISTED = 12  # names in an error
 
@@ -75,7 +76,7 @@ class Monitor:
             path, what = _resolved(net, name)
             module = net.get_submodule(path)
             if path not in probes:
-                probes[path] = Probe(networks_around(net, path), _Fold.of(net, path, self._hooks))
+                probes[path] = Probe(networks_around(net, path))
                 self._hooks.attach(module, probes[path])
             probes[path].record(module, what, recording)
 
@@ -215,9 +216,8 @@ class Recording:
 class Probe(Watcher):
     """Records one module."""
 
-    def __init__(self, networks: list[Network], fold: _Fold):
+    def __init__(self, networks: list[Network]):
         super().__init__(networks)
-        self.fold = fold
         self.outputs: list[tuple[int, Recording]] = []
         self.states: list[tuple[str, Recording]] = []
         self.asked = False  # it is this probe that asks for the states of the call
@@ -240,7 +240,7 @@ class Probe(Watcher):
             check_call("Monitor", module, as_tuple(outputs)[0])
             for index, recording in self.outputs:
                 value = _output(module, outputs, index, recording.name)
-                recording.add(self.fold.unfolded(value), copy=True)
+                recording.add(unfolded(value), copy=True)
             for name, recording in self.states if self.asked or self.stored else ():
                 recording.add(states[name], copy=not self.asked)
         if not self.asked:
@@ -258,43 +258,6 @@ def _output(module: nn.Module, outputs: Any, index: int, name: str) -> Tensor:
             "module within or around it"
         )
     return value
-
-
-class _Fold:
-    """How a module sees time: whole sequences, one step a call, or steps folded into the batch."""
-
-    def __init__(self, kind: str = "sequence"):
-        self.kind = kind
-        self.shape: tuple[int, ...] = ()  # [T, B] of the call of TimeDistributed that it is in
-
-    def unfolded(self, value: Tensor) -> Tensor:
-        if self.kind == "step":
-            return value.unsqueeze(0)
-        return value.unflatten(0, self.shape) if self.kind == "folded" else value
-
-    @staticmethod
-    def of(net: nn.Module, path: str, hooks: Hooks) -> _Fold:
-        way = [module for _, module in modules_along(net, path)]
-        for module, part in zip(way, way[1:]):
-            if isinstance(module, TimeDistributed):
-                fold = _Fold("folded")
-                hooks.attach(module, _Folds(fold))
-                return fold
-            if isinstance(module, Container) and not has_states(part):
-                return _Fold("step")
-        return _Fold()
-
-
-class _Folds(Watcher):
-    """Tells the shape that TimeDistributed folds."""
-
-    def __init__(self, fold: _Fold):
-        super().__init__([])
-        self.fold = fold
-
-    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        x = args[0] if args else kwargs.get("x")
-        self.fold.shape = tuple(x.shape[:2]) if isinstance(x, Tensor) else ()
 
 
 # --- names

@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+import spikeforge
 import spikeforge.nn as snn
 import torch
 from torch import nn
@@ -101,11 +102,109 @@ def test_time_distributed_is_one_call():
         several(torch.rand(4))
 
 
-def test_layers_are_called_once_a_step():
-    layer, calls = nn.Linear(5, 4), []
-    layer.register_forward_hook(lambda module, args, out: calls.append(tuple(out.shape)))
-    snn.Sequential(layer, snn.LIF())(torch.rand(3, 2, 5))
-    assert calls == [(2, 4)] * 3
+def network_of(layer):
+    net = snn.Network()
+    net.add("layer", layer)
+    net.connect("in", "layer.in")
+    net.connect("layer.out", "out")
+    return net
+
+
+class Doubled(nn.Module):
+    """A layer of one's own, and not torch's."""
+
+    def forward(self, x):
+        return x * len(x)
+
+
+PLAIN = {  # the shape of a step, and of how many calls a sequence of 3 steps is made
+    "Linear": (lambda: nn.Linear(5, 4), (2, 5), 1),
+    "Linear without a batch": (lambda: nn.Linear(5, 4), (5,), 1),
+    "activation": (lambda: nn.Softplus(), (2, 5), 1),
+    "LayerNorm": (lambda: nn.LayerNorm(5), (2, 5), 1),
+    "parametrized": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(5, 4)), (2, 5), 1),
+    "Conv1d": (lambda: nn.Conv1d(4, 2, 3), (2, 4, 5), 1),
+    "Conv2d": (lambda: nn.Conv2d(4, 2, 3), (2, 4, 5, 5), 1),
+    "Conv2d without a batch": (lambda: nn.Conv2d(4, 2, 3), (4, 5, 5), 3),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(4, 2, 3, stride=2), (2, 4, 5, 5), 1),
+    "MaxPool2d": (lambda: nn.MaxPool2d(2), (2, 4, 5, 5), 1),
+    "AdaptiveAvgPool1d": (lambda: nn.AdaptiveAvgPool1d(2), (2, 4, 5), 1),
+    "Flatten": (lambda: nn.Flatten(), (2, 4, 5, 5), 1),
+    "Flatten of the batch": (lambda: nn.Flatten(0), (2, 4, 5), 3),
+    "GroupNorm": (lambda: nn.GroupNorm(2, 4), (2, 4, 5), 1),
+    "PReLU": (lambda: nn.PReLU(4), (2, 4, 5), 1),
+    "BatchNorm": (lambda: nn.BatchNorm1d(5), (4, 5), 3),
+    "BatchNorm in evaluation": (lambda: trained(nn.BatchNorm2d(4)), (2, 4, 5, 5), 1),
+    "several": (lambda: nn.Sequential(nn.Conv2d(4, 2, 3), nn.Sequential(nn.ReLU(), nn.MaxPool2d(2)), nn.Flatten(), nn.Linear(2, 3)), (2, 4, 5, 5), 1),
+    "several with statistics": (lambda: nn.Sequential(nn.Conv2d(4, 2, 3), nn.BatchNorm2d(2)), (2, 4, 5, 5), 3),
+    "Softmax": (lambda: nn.Softmax(0), (2, 5), 3),
+    "one's own": (Doubled, (2, 5), 3),
+}
+
+
+def trained(norm):
+    nn.init.uniform_(norm.weight)
+    norm(2 + torch.rand(6, 4, 5, 5))
+    return norm.eval()
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_a_sequential_calls_layers_that_treat_each_step_alike_once(kind):
+    """Values and gradients beside a loop over the steps; a Network calls all once a step; a Monitor sees sequences."""
+    make, shape, expected_calls = PLAIN[kind]
+    layer, calls = make().double(), []
+    nets = [snn.Sequential(copy.deepcopy(layer), snn.LIF(v_threshold=0.2)) for _ in range(2)]
+    handle = nets[0][0].register_forward_hook(lambda *args: calls.append(1))
+    x = torch.randn(3, *shape, dtype=torch.float64, requires_grad=True)
+    expected = snn.LIF(v_threshold=0.2)(torch.stack([layer(row) for row in x]))
+    for run in (nets[0], lambda x: nets[1](x, None)[0]):
+        y = run(x)
+        torch.testing.assert_close(y, expected, rtol=1e-12, atol=1e-12)
+        grads = [torch.autograd.grad((z * (z + 1)).sum(), x, retain_graph=True)[0] for z in (y, expected)]
+        torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)
+    assert len(calls) == expected_calls
+    for key, value in layer.named_buffers():
+        torch.testing.assert_close(nets[0][0].get_buffer(key), value)
+    with spikeforge.Monitor(nets[0], "0.out") as monitor:
+        nets[0](x)
+    rows = torch.stack([copy.deepcopy(layer)(row) for row in x]).detach()
+    torch.testing.assert_close(monitor["0.out"], rows, rtol=1e-12, atol=1e-12)
+    handle.remove()
+
+    calls = []
+    layer.register_forward_hook(lambda *args: calls.append(1))
+    network_of(layer)(x)
+    assert len(calls) == 3
+
+
+def test_a_sequential_is_sliced_and_changed_as_torchs():
+    parts = lambda: [nn.Linear(5, 4), snn.LIF(), nn.Linear(4, 4), snn.LI()]
+    ours, theirs = snn.Sequential(*parts()), nn.Sequential(*parts())
+    for net in (ours, theirs):
+        assert type(net[1:]) is type(net) and net[1:][1] is net[2] and len(net[:-1]) == 3 and net[-1] is net[3]
+        net[0] = nn.Linear(6, 4)
+        net[-1] = nn.Identity()
+        del net[1]
+        del net[1:2]
+        with pytest.raises(IndexError):
+            net[2]
+        with pytest.raises(IndexError):
+            net[5] = nn.Identity()
+        with pytest.raises(IndexError):
+            del net[-3]
+        net.append(snn.LIF())
+    assert [(name, type(part)) for name, part in ours.named_children()] == [(name, type(part)) for name, part in theirs.named_children()]
+    assert list(ours[1:].state_dict()) == list(theirs[1:].state_dict())
+    x = torch.rand(3, 2, 6)
+    _, state = ours(x, None)
+    assert list(state) == ["2.v"] and ours[2]._title() == "LIF '2'"
+    tail = snn.Sequential(*parts())[2:].append(snn.IF())
+    assert [name for name, _ in tail.named_children()] == ["2", "3", "4"]
+    with pytest.raises(TypeError, match="Sequential: part 0 must be a module of torch, but is int"):
+        ours[0] = 3
+    named = snn.Sequential({"a": nn.Linear(6, 4), "b": snn.LIF()})
+    named[1] = snn.IF()
+    assert type(named.b) is snn.IF and list(named[:1].state_dict()) == ["a.weight", "a.bias"]
 
 
 # --- recurrence, delays --------------------------------------------------------------------------------------------------

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from types import EllipsisType
 from typing import Any
 
 from torch import Tensor, nn
 
-from spikeforge.nn.parts import check_called_once_a_step, foreign_neurons, part_at_rest, run_part
+from spikeforge.nn.parts import check_called_once_a_step, folded, foreign_neurons, part_at_rest, run_part
 from spikeforge.nn.stateful import (
     State,
     StatefulModule,
@@ -59,8 +60,7 @@ class TimeDistributed(StatefulModule):
         x = inputs[0]
         if x.dim() < 2:
             raise ValueError(f"{self._title()}: x must be [T, B, ...], time first, but has {x.dim()} dimensions")
-        y = self.module(x.flatten(0, 1))
-        return y.unflatten(0, x.shape[:2]), {}
+        return folded(self.module, x), {}
 
 
 class Container(StatefulModule):
@@ -85,8 +85,12 @@ class Sequential(Container):
     """One module after the other: ``Sequential(TimeDistributed(nn.Linear(4, 8)), LIF(), LI())``, which hands their
     states on.
 
-    A layer of torch is called once a step unless it comes as :class:`TimeDistributed`; a module of one's own with
-    neurons in it is called once, on the sequence. Parts are named "0", "1", ..., or as in an OrderedDict.
+    A layer of torch that treats each step alike (Linear, convolutions, pooling, activations, Dropout, Flatten, LayerNorm,
+    GroupNorm, BatchNorm in evaluation, and ``nn.Sequential`` of these) is called once for all steps, as in
+    ``nn.Sequential``: steps, pieces and whole sequences agree within rounding. Any other layer is called once a step:
+    BatchNorm in training takes its statistics of each step, unless it comes as :class:`TimeDistributed`. A module of one's
+    own with neurons in it is called once, on the sequence. Parts are named "0", "1", ..., or as in an OrderedDict; slices,
+    item assignment and deletion are those of ``nn.Sequential``.
     """
 
     def __init__(self, *parts: nn.Module | Mapping[str, nn.Module]):
@@ -111,7 +115,7 @@ class Sequential(Container):
         return isinstance(last, StatefulModule) and last.fresh_outputs and not _has_hooks(last.__dict__)
 
     def append(self, part: nn.Module) -> Sequential:
-        self._add(str(len(self)), part)
+        self._add(next(name for name in map(str, count(len(self))) if name not in self._modules), part)
         return self
 
     def __len__(self) -> int:
@@ -120,14 +124,21 @@ class Sequential(Container):
     def __iter__(self) -> Iterator[nn.Module]:
         return iter(self._modules.values())
 
-    def __getitem__(self, i: int) -> nn.Module:
-        return list(self._modules.values())[i]
+    _get_item_by_idx = nn.Sequential._get_item_by_idx
+    __getitem__ = nn.Sequential.__getitem__
+
+    def __setitem__(self, i: int, part: nn.Module) -> None:
+        self._add(self._get_item_by_idx(self._modules.keys(), i), part)
+
+    def __delitem__(self, i: int | slice) -> None:
+        nn.Sequential.__delitem__(self, i)
+        self._name_parts(list(self._modules))
 
     def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
         """Of the last part; ``y, state = net(x, state)`` with the states of all, ``{"1.v": ..., "3.v": ...}``."""
         if state is ... and not store_states:
             for part in self._modules.values():
-                (x, *_), _ = run_part(part, (x,), None)
+                (x, *_), _ = run_part(part, (x,), None, at_once=True)
             return x
         start = {} if state is ... else self._checked_state(state)
         return self._advance((x,), start, store_states)
@@ -136,7 +147,7 @@ class Sequential(Container):
         x, after = inputs[0], {}
         for name, part in self._modules.items():
             (x, *_), states = run_part(
-                part, (x,), _under(name, state), store=store and isinstance(part, StatefulModule)
+                part, (x,), _under(name, state), store=store and isinstance(part, StatefulModule), at_once=True
             )
             after |= {_join(name, key): value for key, value in states.items()}
         return x, after

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.parametrize import type_before_parametrizations as type_of
 
 from spikeforge.nn.stateful import NO_STATE, State, StatefulModule, as_tuple, call, has_states
 
@@ -14,13 +17,15 @@ ALIGNMENT = 64  # bytes, of new tensors on a CPU
 
 
 def run_part(
-    part: nn.Module, inputs: Sequence[Tensor], state: Mapping[str, Tensor] | None, *, store: bool = False
+    part: nn.Module, inputs: Sequence[Tensor], state: Mapping[str, Tensor] | None, *, store: bool = False,
+    at_once: bool = False,
 ) -> tuple[tuple[Tensor, ...], State]:
     """Outputs over all steps, and the states after.
 
     Args:
         state: None leaves it to the part, which starts anew or goes on from what it keeps; there are no states then.
         store: the states after each step.
+        at_once: a layer of torch that treats each step alike may be called once for all of them.
     """
     if isinstance(part, StatefulModule):
         if state is None and not store:
@@ -30,7 +35,8 @@ def run_part(
         )
         return as_tuple(outputs), after
     if not has_states(part):
-        return (each_step(part, inputs[0]),), {}
+        y = all_steps(part, inputs[0]) if at_once else None
+        return (each_step(part, inputs[0]) if y is None else y,), {}
     if store:
         raise ValueError(
             f"store_states: {type(part).__name__} has neurons, but is no module of spikeforge that returns their states"
@@ -58,6 +64,76 @@ def check_called_once_a_step(title: str, part: nn.Module) -> None:
             )
 
 
+# Layers of torch that treat each step alike: the dimensions of an image; 0, any; None, those that take more dimensions
+# before the batch, too.
+ALIKE: dict[type[nn.Module], int | None] = {
+    **dict.fromkeys(
+        (nn.Linear, nn.Identity, nn.Dropout, nn.LayerNorm, nn.CELU, nn.ELU, nn.GELU, nn.Hardshrink, nn.Hardsigmoid,
+         nn.Hardswish, nn.Hardtanh, nn.LeakyReLU, nn.LogSigmoid, nn.Mish, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Sigmoid,
+         nn.Softplus, nn.Softshrink, nn.Softsign, nn.Tanh, nn.Tanhshrink, nn.Threshold)
+    ),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.Flatten, nn.GroupNorm, nn.PReLU), 0),
+    **{
+        getattr(nn, f"{kind}{n}d"): n
+        for kind in ("AdaptiveAvgPool", "AdaptiveMaxPool", "AvgPool", "Conv", "ConvTranspose", "MaxPool")
+        for n in (1, 2, 3)
+    },
+}  # fmt: skip
+
+
+def all_steps(layer: nn.Module, x: Tensor) -> Tensor | None:
+    """A layer of torch that treats each step alike, called once for all steps of x; None for any other layer."""
+    folds = False
+    for leaf in layer.modules() if type(layer) is nn.Sequential else (layer,):
+        if type(leaf) is nn.Sequential:
+            continue
+        if not _is_alike(leaf):
+            return None
+        images = ALIKE[type_of(leaf)]
+        if images is not None:
+            folds = True
+            if x.dim() != images + 3 if images else x.dim() < 3:  # [T, B, C, ...]
+                return None
+    return folded(layer, x) if folds else layer(x)
+
+
+def folded(layer: nn.Module, x: Tensor) -> Tensor:
+    """A layer of torch, called once with time folded into the batch."""
+    return seen_as(tuple(x.shape[:2]), lambda: layer(x.flatten(0, 1)).unflatten(0, x.shape[:2]))
+
+
+class _Seen(threading.local):
+    time: tuple[int, ...] | None = None  # None: whole sequences; (): one step a call; (T, B): folded into the batch
+
+
+SEEN = _Seen()  # how the layer that is called sees time, for its hooks
+
+
+def seen_as(time: tuple[int, ...], call: Callable[[], Tensor]) -> Tensor:
+    if torch.compiler.is_compiling():
+        return call()
+    SEEN.time = time
+    try:
+        return call()
+    finally:
+        SEEN.time = None
+
+
+def unfolded(y: Tensor) -> Tensor:
+    """What the layer that is called gives, as a sequence ``[T, ...]``: one step of it where it is called once a step."""
+    if SEEN.time is None:
+        return y
+    return y.unflatten(0, SEEN.time) if SEEN.time else y.unsqueeze(0)
+
+
+def _is_alike(layer: nn.Module) -> bool:
+    if type_of(layer) not in ALIKE or "forward" in layer.__dict__ or getattr(layer, "return_indices", False):
+        return False
+    if isinstance(layer, _BatchNorm):
+        return not layer.training and layer.running_mean is not None
+    return not isinstance(layer, nn.Flatten) or layer.start_dim > 0
+
+
 def each_step(layer: nn.Module, x: Tensor) -> Tensor:
     """A layer of torch, called once a step ``[*shape]``, so that steps, pieces and whole sequences give the same bits.
 
@@ -66,7 +142,7 @@ def each_step(layer: nn.Module, x: Tensor) -> Tensor:
     """
     if x.shape[0] == 0:
         raise ValueError(f"{type(layer).__name__}: a layer without states needs at least one step to know its output")
-    return torch.stack([layer(_aligned(row)) for row in x.unbind(0)])
+    return seen_as((), lambda: torch.stack([layer(_aligned(row)) for row in x.unbind(0)]))
 
 
 def _aligned(row: Tensor) -> Tensor:

@@ -111,7 +111,8 @@ class StatefulModule(nn.Module):
     last step. ``start=start``, bool ``[T, B]``, has a sample's states start anew before those steps. A
     ``PackedSequence`` or a nested (jagged) tensor gives one of its kind.
 
-    T steps at once, one after the other by :meth:`step`, or in pieces give the same bits.
+    T steps at once, one after the other by :meth:`step`, or in pieces give the same bits; but within rounding where a layer
+    of torch is called once for all steps (:class:`Sequential`, :class:`TimeDistributed`).
 
     Args:
         stateful: keep the states between calls.
