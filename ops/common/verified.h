@@ -40,8 +40,8 @@ event::KernelSpec check_kernel(const StoredMatrix& matrix);
 void check_numbers(const StoredMatrix& matrix, bool sorted);
 
 // The same for a matrix on the CPU, unless it is remembered. A matrix is forgotten where one of its tensors changed or
-// died. A change that torch does not see (through numpy, or .data) is not seen here either; a tensor of inference mode
-// has no version, and is read at every call.
+// died. A change that torch does not count is not seen here either (numpy, .data, running statistics of batch_norm). A
+// tensor of inference mode has no version, and is read at every call.
 void verify(const StoredMatrix& matrix);
 
 // Whether columns of no row of a matrix on the CPU decrease, which is remembered too; false where it could not be.
