@@ -310,6 +310,12 @@ def test_states_are_set_and_got():
         ValueError, match=r"AdaptiveLIF 'inner.0': does not keep its states; use stateful=True or keep_state\(net\)"
     ):
         snn.set_states_(block, {"inner.0.a": x})
+    partly = snn.Sequential(snn.LIF(stateful=True), snn.LIF())
+    partly(x)
+    before = snn.get_states(partly)
+    with pytest.raises(ValueError, match="LIF '1': does not keep its states"):
+        snn.set_states_(partly, {"0.v": x[0], "1.v": x[0]})
+    assert same(snn.get_states(partly), before)
 
 
 @pytest.mark.parametrize(

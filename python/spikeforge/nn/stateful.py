@@ -424,12 +424,13 @@ def set_states_(net: nn.Module, states: Mapping[str, Tensor]) -> None:
     """
     modules = _named(net)
     _check_names(net, modules, states)
-    for prefix, module in modules:
-        own = own_state(module, prefix, states)
+    given = [(module, own_state(module, prefix, states)) for prefix, module in modules]
+    for module, own in given:
         if own and not module._memory.keeping:
             raise ValueError(
                 f"{module._title()}: does not keep its states; use stateful=True or keep_state(net), or net(x, state)"
             )
+    for module, own in given:
         module._memory.states = own or None
 
 
