@@ -18,6 +18,7 @@ from norse.torch.module.snn import SNN, SNNCell, SNNRecurrent, SNNRecurrentCell,
 from spikeforge._numbers import state_type
 from spikeforge.accelerate.replacing import Replaced, Verdict, ancestor, left, overridden
 from spikeforge.nn.stateful import first_step_
+from spikeforge.nn.text import BUILTIN, OPERATOR, is_compiling
 
 PACKAGE = "norse.torch.module"
 NOTES = ()
@@ -201,7 +202,8 @@ class Cell(Replaced):
         states = [_state(value, dtype, shape, x.device) for value in states]
         if any(value is None for value in states) or any(not _reaches(value, shape) for value in values):
             return None
-        (outputs,), after = torch.ops.spikeforge.run(text, [x, *arriving], states, values, store_states=store)
+        run = OPERATOR if is_compiling() else BUILTIN
+        (outputs,), after = run(text, [x, *arriving], states, values, store_states=store)
         return outputs if outputs.dtype == dtype else outputs.to(dtype), after
 
     def _takes(self, x):

@@ -26,6 +26,7 @@ from spikeforge.accelerate.replacing import (
     readable,
 )
 from spikeforge.nn.stateful import first_step_
+from spikeforge.nn.text import BUILTIN, OPERATOR, is_compiling
 
 PACKAGE = "snntorch._neurons"
 NOTES = (
@@ -241,7 +242,8 @@ class Neuron(Replaced):
             if arriving.shape != input_.shape or arriving.dtype != input_.dtype:
                 return None
             inputs.append(arriving.unsqueeze(0))
-        (spikes,), after = torch.ops.spikeforge.run(self._spikeforge["text"], inputs, states, parameters)
+        run = OPERATOR if is_compiling() else BUILTIN
+        (spikes,), after = run(self._spikeforge["text"], inputs, states, parameters)
         values.update(zip(rule.states, after))
         spikes = first_step_(spikes)
         if spikes.dtype != torch.float32:

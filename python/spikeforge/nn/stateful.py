@@ -31,7 +31,7 @@ NO_STATE: State = {}
 PASS_STATES = "pass the states: y, state = net(x, state), or spikeforge.nn.call(net, x, state)"
 Advance = Callable[[Sequence[Tensor], Mapping[str, Tensor], bool], tuple[Any, State]]
 get_tracing_state, is_dynamo_compiling = torch._C._get_tracing_state, torch.compiler.is_dynamo_compiling
-is_compiling, is_inference_mode_enabled = torch.compiler.is_compiling, torch.is_inference_mode_enabled
+is_inference_mode_enabled = torch.is_inference_mode_enabled
 MODULE_CALL = Module.__call__  # tools that look into networks replace it
 
 
@@ -62,29 +62,29 @@ def all_or_nothing(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
 class Memory:
     """What a module keeps between calls: nothing, unless ``keeping``."""
 
-    __slots__ = ("keeping", "passed", "samples", "states")
+    __slots__ = ("inference", "keeping", "passed", "samples", "states")
 
     def __init__(self, keeping: bool = False, states: State | None = None):
         self.keeping = keeping
         self.states = states
+        self.inference = False  # whether states may be those of inference mode
         self.passed = False  # keeping for the time of a call() alone, which was passed the states
         self.samples: State | None = None  # lengths and starts, within the call that gave them
 
     def start(self) -> State:
         """The states that a call starts from. Those of an inference mode that has ended are copied: autograd cannot
         save them."""
-        states = self.states or {}
-        if is_dynamo_compiling():  # a graph cannot tell: detach_() before it does
-            return states
-        for value in states.values():
-            if value.is_inference() and not is_inference_mode_enabled():
-                self.states = {name: value.clone() for name, value in states.items()}
-                return self.states
-        return states
+        if self.inference and not is_dynamo_compiling() and not is_inference_mode_enabled():  # a graph has no such modes
+            states = self.states or {}
+            self.states = {name: value.clone() if value.is_inference() else value for name, value in states.items()}
+            self.inference = False
+        return self.states or {}
 
     def keep(self, states: State) -> None:
-        if not is_dynamo_compiling() and REPLACED.states is not None:
-            REPLACED.states.append((self, self.states))
+        if not is_dynamo_compiling():
+            self.inference = is_inference_mode_enabled()
+            if REPLACED.states is not None:
+                REPLACED.states.append((self, self.states))
         self.states = states
 
     def detached(self) -> State | None:
@@ -142,7 +142,19 @@ class StatefulModule(nn.Module):
         if kwargs or (args and (type(args[0]) is not Tensor or args[0].is_nested)):
             if samples.say_more(args, kwargs):
                 return samples.call(self, args, kwargs)
-        if _has_hooks(self.__dict__):
+        own = self.__dict__
+        if (  # _has_hooks, but a call of it would cost a thirtieth of a small neuron's
+            own["_forward_hooks"]
+            or own["_forward_pre_hooks"]
+            or own["_backward_hooks"]
+            or own["_backward_pre_hooks"]
+            or _global_forward_hooks
+            or _global_forward_pre_hooks
+            or _global_backward_hooks
+            or _global_backward_pre_hooks
+            or "_compiled_call_impl" in own
+            or Module.__call__ is not MODULE_CALL
+        ):
             return super().__call__(*args, **kwargs)
         if get_tracing_state() or is_dynamo_compiling():
             return super().__call__(*args, **kwargs)
@@ -248,7 +260,7 @@ class StatefulModule(nn.Module):
         return self.state_names
 
     def _check_keeping(self) -> None:
-        if is_compiling():
+        if is_dynamo_compiling():
             return
         if self.__dict__.get("_is_replica"):
             raise RuntimeError(
@@ -508,6 +520,7 @@ def call(net: nn.Module, x: Any, state: States = None, *args: Any, **kwargs: Any
     try:
         for (prefix, module), memory in zip(modules, memories):
             memory.keeping, memory.states, memory.passed = True, own_state(module, prefix, state), True
+            memory.inference = True
         if isinstance(net, StatefulModule) or not samples.reach(_unwrapped(net), kwargs):
             y = net(x, *args, **kwargs)
         else:
