@@ -67,6 +67,8 @@ void check_finite(const std::string& what, const at::Tensor& numbers, at::Scalar
 
 void check_size(const std::string& population, const std::string& name, const PerNeuron& value, std::int64_t size) {
   const at::Tensor& t = value.tensor();
+  TORCH_CHECK_TYPE(t.layout() == at::kStrided, "Network: ", name, " of ", population, " must be dense, but is ",
+                   t.layout());
   TORCH_CHECK_TYPE(at::isFloatingType(t.scalar_type()) || at::isIntegralType(t.scalar_type(), /*includeBool=*/true),
                    "Network: ", name, " of ", population, " must be real numbers, but is ", t.scalar_type());
   TORCH_CHECK_VALUE(value.is_number() || (t.dim() == 1 && t.size(0) == size), "Network: ", name, " of ", population,

@@ -136,8 +136,10 @@ void check_indices(const std::string& where, const char* name, const at::Tensor&
 
 void check_numbers_of_arrays(const std::string& where, const char* name, const at::Tensor& t, std::int64_t count,
                              c10::Device device) {
-  const bool is_real = is_supported(t.scalar_type()) || at::isIntegralType(t.scalar_type(), /*includeBool=*/false);
-  TORCH_CHECK_TYPE(is_real, where, name, " must be real numbers, but is ", t.scalar_type());
+  const at::ScalarType type = t.scalar_type();
+  const bool is_whole = at::isIntegralType(type, /*includeBool=*/false) && !at::isBarebonesUnsignedType(type);
+  TORCH_CHECK_TYPE(is_supported(type) || is_whole, where, name,
+                   " must be floating-point or whole numbers, such as float32 or int64, but is ", type);
   TORCH_CHECK_VALUE(t.dim() == 1 && t.size(0) == count, where, name, " must have shape [", count,
                     "], one a connection, but has ", t.sizes());
   check_place(where, name, t, device);

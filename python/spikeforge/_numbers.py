@@ -30,11 +30,13 @@ def whole(value: Any) -> int | None:
         return None
 
 
-def check_whole(what: str, value: Any) -> int:
-    """A whole number as an int. Raises TypeError for anything else."""
+def check_whole(what: str, value: Any, most: int = 2**63 - 1) -> int:
+    """A whole number as an int, of 64 bits. Raises TypeError for anything else, and ValueError for larger ones."""
     number = whole(value)
     if number is None:
         raise TypeError(f"{what} must be a whole number, but is {value!r:.60}")
+    if not -(2**63) <= number <= most:
+        raise ValueError(f"{what} must be a number of 64 bits, but is {number}")
     return number
 
 
@@ -54,10 +56,15 @@ def check_text(what: str, value: Any) -> str:
 
 def check_seed(what: str, value: Any) -> int:
     """A seed as operators take it, as a signed number of 64 bits. As in torch it may also be an unsigned one."""
-    seed = check_whole(what, value)
-    if not -(2**63) <= seed < 2**64:
-        raise ValueError(f"{what} must be a number of 64 bits, but is {seed}")
+    seed = check_whole(what, value, most=2**64 - 1)
     return seed if seed < 2**63 else seed - 2**64
+
+
+def check_dtype(what: str, value: Any) -> torch.dtype | None:
+    """None is the default."""
+    if not isinstance(value, torch.dtype | None):
+        raise TypeError(f"{what} must be a torch.dtype such as torch.float32, but is {value!r:.60}")
+    return value
 
 
 def tensor_of(what: str, value: Any, dtype: torch.dtype | None = torch.float64) -> Tensor:
@@ -67,8 +74,10 @@ def tensor_of(what: str, value: Any, dtype: torch.dtype | None = torch.float64) 
     try:
         if hasattr(value, "dtype"):
             dtype = None
-            value = value.copy() if min(getattr(value, "strides", ()), default=0) < 0 else value
-        return torch.as_tensor(value, dtype=dtype, device="cpu")
+            if hasattr(value, "flags") and (not value.flags.writeable or min(value.strides, default=0) < 0):
+                value = value.copy()  # torch takes no such memory
+        numbers = torch.as_tensor(value, dtype=dtype, device="cpu")
+        return numbers.long() if numbers.dtype in (torch.uint16, torch.uint32, torch.uint64) else numbers
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{what} must be a number, or numbers in a tensor, an array or a list, but is {value!r:.60}") from None
 

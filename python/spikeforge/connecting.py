@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeforge._numbers import check_number, check_seed, tensor_of
+from spikeforge._numbers import check_dtype, check_number, check_seed, check_whole, is_number, tensor_of
 from spikeforge.rules import Law, Rule, constant
 
 
@@ -73,14 +73,17 @@ def connect(
         ValueError: for what cannot be drawn, e.g. an out-degree above the number of targets without multapses.
     """
     lists: dict[str, list] = {name: [] for name in ("rules", "ranges", "amounts", "choices", "laws", "numbers", "arrays")}
+    rows, cols = check_whole("connect: rows", rows), check_whole("connect: cols", cols)
+    seed, dtype = check_seed("connect: seed", seed), check_dtype("connect: dtype", dtype)
     for i, p in enumerate(projections):
+        if not isinstance(p, Projection):
+            raise TypeError(f"connect: projection {i} must be a spikeforge.Projection, but is {p!r:.60}")
         drawn = Drawn.of(f"connect: projection {i}", p.rule, p.weight, p.delay, device or "cpu")
         lists["rules"].append(drawn.rule.rule)
         lists["ranges"] += [*_ends(i, "sources", p.sources), *_ends(i, "targets", p.targets)]
         lists["amounts"].append(drawn.amount)
         for name in ("choices", "laws", "numbers", "arrays"):
             lists[name] += getattr(drawn, name)
-    seed = check_seed("connect: seed", seed)
     drawn = torch.ops.spikeforge.connect(rows, cols, **lists, seed=seed, dtype=dtype, device=device)
     return Connectivity(*drawn, rows=rows, cols=cols)
 
@@ -88,7 +91,8 @@ def connect(
 def _ends(i: int, name: str, neurons: slice) -> tuple[int, int]:
     if not isinstance(neurons, slice) or neurons.start is None or neurons.stop is None or neurons.step not in (None, 1):
         raise ValueError(f"connect: projection {i}: {name} must be a slice begin:end, but is {neurons!r}")
-    return neurons.start, neurons.stop
+    where = f"connect: projection {i}: the ends of {name}"
+    return check_whole(where, neurons.start), check_whole(where, neurons.stop)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,8 +132,8 @@ class Drawn:
 
 def _law(what: str, value: Any, arrays: list[Tensor]) -> Law:
     """One number for all; else numbers for each connection, which join the arrays."""
-    numbers = tensor_of(what, value)
-    if numbers.dim() == 0:
+    numbers = value if is_number(value) else tensor_of(what, value)
+    if is_number(numbers) or numbers.dim() == 0:
         return constant(check_number(what, numbers))
     arrays.append(numbers)
     return Law("array", 0.0)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeforge._numbers import check_number, check_seed, check_text, check_whole, tensor_of
+from spikeforge._numbers import check_dtype, check_number, check_seed, check_text, check_whole, tensor_of
 from spikeforge.connecting import Connectivity, Drawn
 from spikeforge.nn.own import Traced
 from spikeforge.nn.text import read_header
@@ -144,12 +144,9 @@ class Network:
         deterministic: bool = False,
         group: Any = None,
     ):
-        for kind, given in (("dtype", dtype), ("weight_dtype", weight_dtype)):
-            if not isinstance(given, torch.dtype | None):
-                raise TypeError(f"Network: {kind} must be a torch.dtype such as torch.float32, but is {given!r:.60}")
         self.seed = check_seed("Network: seed", seed)
-        self.dtype = dtype or torch.get_default_dtype()
-        self.weight_dtype = weight_dtype or self.dtype
+        self.dtype = check_dtype("Network: dtype", dtype) or torch.get_default_dtype()
+        self.weight_dtype = check_dtype("Network: weight_dtype", weight_dtype) or self.dtype
         self.device = torch.device(device)
         self.deterministic = deterministic
         self.populations: list[Population] = []
@@ -197,6 +194,8 @@ class Network:
             raise TypeError(f"Network: states of {name} must be a dict of names and numbers, but are {states!r:.60}; a parameter cannot be called states here")
         params = {**getattr(neuron, "defaults", {}), **params}
         states = dict(states or {})
+        for key in states:
+            check_text(f"Network: a state of {name}", key)
         given = [[tensor_of(f"Network: {key} of {name}", value) for key, value in numbers.items()] for numbers in (params, states)]
         header = read_header(text)
         with self._alone():
@@ -314,6 +313,8 @@ class Network:
         Raises:
             ValueError: where it was not the same call, and for what was gathered before.
         """
+        if not isinstance(recording, Recording):
+            raise TypeError(f"Network: gather takes what simulate() recorded, but this is {recording!r:.60}")
         span = recording.span
         return Recording(*_CPP.gather(self._held, recording.steps, recording.neurons, span.start, len(span)), recording.states, span)
 

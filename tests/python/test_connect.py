@@ -321,6 +321,8 @@ LISTS = {
     "columns of a table": lambda m: np.column_stack([*np.nonzero(m), m[np.nonzero(m)]]).T[:2],
     "columns of a tensor": lambda m: torch.tensor(np.argwhere(m)).unbind(1),
     "lists": lambda m: [t.tolist() for t in np.nonzero(m)],
+    "read only": lambda m: [np.frombuffer(t.astype(np.int64).tobytes(), dtype=np.int64) for t in np.nonzero(m)],
+    "uint32": lambda m: [t.astype(np.uint32) for t in np.nonzero(m)],
     "int32": lambda m: [t.astype(np.int32) for t in np.nonzero(m)],
     "floats where there are none": lambda m: [t if t.size else t.astype(float) for t in np.nonzero(m)],
 }
