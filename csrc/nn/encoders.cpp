@@ -5,6 +5,12 @@
 #include <ATen/ops/scalar_tensor.h>
 
 namespace spikeforge::nn {
+namespace {
+
+// The type in which values are compared with random numbers and steps: a half has too few digits.
+c10::ScalarType wide(const at::Tensor& x) { return c10::promoteTypes(x.scalar_type(), at::kFloat); }
+
+}  // namespace
 
 at::Tensor Encoder::encode(const at::Tensor& x, std::int64_t steps) {
   TORCH_CHECK_VALUE(steps >= 0, title(), ": steps must be 0 or more, but is ", steps);
@@ -15,7 +21,7 @@ at::Tensor Encoder::encode(const at::Tensor& x, std::int64_t steps) {
 
 Tensors PoissonImpl::advance(at::TensorList inputs, std::int64_t steps) {
   const at::Tensor& x = inputs[0];
-  at::Tensor drawn = at::empty_like(x, at::MemoryFormat::Contiguous);
+  at::Tensor drawn = at::empty_like(x, x.options().dtype(wide(x)), at::MemoryFormat::Contiguous);
   for (std::int64_t t = 0; t < steps; ++t) drawn.select(0, t).uniform_(0, 1, generator_);
   return {(drawn < x).to(x.scalar_type())};
 }
@@ -24,7 +30,7 @@ Script PoissonImpl::script() const {
   TORCH_CHECK_NOT_IMPLEMENTED(!generator_, "a Generator of its own cannot be written");
   return {.name = "Poisson",
           .forward =
-              "drawn = torch.empty(x.size(), dtype=x.dtype, device=x.device)\n"
+              "drawn = torch.empty(x.size(), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)\n"
               "for row in drawn.unbind(0):\n"
               "  row.uniform_(0.0, 1.0)\n"
               "return (drawn < x).to(x.dtype)"};
@@ -50,7 +56,7 @@ Tensors LatencyImpl::advance(at::TensorList inputs, std::int64_t steps) {
   column[0] = steps;
   const at::Tensor now = at::arange(t_, t_ + steps, x.options().dtype(at::kLong)).view(column);
   t_ += steps;
-  return {(((1 - x) * (steps_ - 1)).round().to(at::kLong) == now).to(x.scalar_type())};
+  return {(((1 - x.to(wide(x))) * (steps_ - 1)).round().to(at::kLong) == now).to(x.scalar_type())};
 }
 
 Script LatencyImpl::script() const {
@@ -65,7 +71,7 @@ Script LatencyImpl::script() const {
               "  column.append(1)\n"
               "now = (first + torch.arange(x.size(0), dtype=torch.int64, device=x.device)).view(column)\n"
               "self.t = first + x.size(0)\n"
-              "step = torch.round((1 - x) * " +
+              "step = torch.round((1 - x.to(torch.promote_types(x.dtype, torch.float32))) * " +
               std::to_string(steps_ - 1) +
               ").to(torch.int64)\n"
               "return (step == now).to(x.dtype)"};

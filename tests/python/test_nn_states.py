@@ -393,6 +393,17 @@ def test_encoders():
     generator = torch.Generator().manual_seed(1)
     pieces = [snn.Poisson(generator).encode(values, n) for n in (1, 3)]
     assert torch.equal(torch.cat(pieces), drawn[:4]), "a sequence in pieces draws the same numbers"
+    # A half has too few random numbers and steps: 256 or 2,048 below 1.
+    for dtype in (torch.float16, torch.bfloat16):
+        steps, values = 2501, torch.arange(257) / 256
+        spikes = snn.Latency(steps).encode(values.to(dtype), steps)
+        assert spikes.dtype == dtype and torch.equal(spikes.sum(0, dtype=torch.float32), torch.ones(257))
+        assert torch.equal(spikes.argmax(0), torch.round(2500 * (1 - values.double())).long())
+        for probability in (1e-4, 1e-3, 0.3):
+            given = torch.full((4000,), probability, dtype=dtype)
+            drawn = snn.Poisson(torch.Generator().manual_seed(1)).encode(given, 500)
+            p, count = given[0].item(), drawn.numel()
+            assert drawn.dtype == dtype and abs(drawn.double().sum() - p * count) < 6 * (p * count) ** 0.5
     with pytest.raises(ValueError, match="Poisson: steps must be at least 0, but is -1"):
         snn.Poisson().encode(values, -1)
     with pytest.raises(TypeError, match="Repeat: steps must be a whole number, but is 3.5"):

@@ -8,6 +8,7 @@ from types import EllipsisType
 import torch
 from torch import Tensor
 
+from spikeforge._numbers import state_type
 from spikeforge.nn.stateful import State, StatefulModule, States
 
 
@@ -45,9 +46,10 @@ class Poisson(Encoder):
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         x = self._values(inputs[0])
-        # Drawn step by step, so that a sequence in pieces draws the same numbers.
+        # Drawn step by step, so that a sequence in pieces draws the same numbers. A half has too few of them.
+        dtype = state_type(x.dtype)
         drawn = [
-            torch.rand(x.shape[1:], dtype=x.dtype, device=x.device, generator=self.generator) for _ in range(x.shape[0])
+            torch.rand(x.shape[1:], dtype=dtype, device=x.device, generator=self.generator) for _ in range(x.shape[0])
         ]
         return (torch.stack(drawn) < x).to(x.dtype) if drawn else x.clone(), {}
 
@@ -74,7 +76,7 @@ class Latency(Encoder):
         if first is None:
             first = torch.zeros((), dtype=torch.int64, device=x.device)
         now = first + torch.arange(x.shape[0], device=x.device)
-        spikes = torch.round((1 - x) * (self.steps - 1)).to(torch.int64) == now.view(-1, *(1,) * (x.dim() - 1))
+        spikes = torch.round((1 - x.to(state_type(x.dtype))) * (self.steps - 1)).to(torch.int64) == now.view(-1, *(1,) * (x.dim() - 1))
         return spikes.to(x.dtype), {"t": now + 1 if store else first + x.shape[0]}
 
     def extra_repr(self) -> str:
