@@ -86,6 +86,9 @@ class SPIKEFORGE_API Value {
   friend Value name(const Value& x, const Value& y = second) { return apply(Op::name, {x, y}); }
 #include <spikeforge/graph/ops.def>
 
+  // The name in neuron/surrogate.h: as one operation its derivative does not overflow.
+  friend Value logistic(const Value& x) { return sigmoid(x); }
+
   friend Value where(const Value& condition, const Value& a, const Value& b) {
     return apply(Op::where, {condition, a, b});
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <spikeforge/neuron/lif.h>
+#include <spikeforge/neuron/surrogate.h>
 
 namespace spikeforge {
 
@@ -12,7 +13,7 @@ struct PLIF : LIF<F, Options> {
   using Base = LIF<F, Options>;
   enum Param { w = Base::tau, v_threshold = Base::v_threshold, v_reset = Base::v_reset, n_params = Base::n_params };
 
-  SPIKEFORGE_FN PLIF(const F* p, const Options& o) : Base(F(1) / (F(1) + exp(-p[w])), p, o) {}
+  SPIKEFORGE_FN PLIF(const F* p, const Options& o) : Base(logistic(p[w]), p, o) {}
 
   SPIKEFORGE_FN void finish(F* grad_param) const {
     grad_param[w] = grad_param[w] * (this->inv_tau * (F(1) - this->inv_tau));

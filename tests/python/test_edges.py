@@ -6,11 +6,14 @@ import subprocess
 import sys
 
 import pytest
+import spikeforge
+import spikeforge.nn as snn
 import torch
 from cases import NUMBERS, Inputs, Options, call, compare, numbers, random_parameters, random_states, random_x
 from conftest import library_path
 from cuda_graphs import captured
 from reference import NEURONS, run
+from spikeforge import surrogate
 
 ops = torch.ops.spikeforge
 every_neuron = pytest.mark.parametrize("neuron", NEURONS)
@@ -303,6 +306,48 @@ def test_x_changed_in_place_before_the_backward_pass_is_noticed(device):
     y.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         spikes.sum().backward()
+
+
+@pytest.mark.parametrize("w", [-1e4, -95.0, -40.0, 0.3, 95.0])
+def test_derivatives_do_not_overflow_where_a_sigmoid_is_flat(w, device):
+    """In float32 exp(-w) is infinite below -88. The reference is a loop in float64."""
+    x = 2 * torch.rand(5, 2, 4, device=device)
+
+    def loop(x, w, fire):
+        v, total = torch.zeros_like(x[0]), 0
+        for now in x:
+            h = v + torch.sigmoid(w) * (now - v)
+            s = fire(h - 1)
+            total, v = total + s.sum(), (1 - s) * h
+        return total
+
+    wide = torch.tensor(w, dtype=torch.float64, device=device, requires_grad=True)
+    (want,) = torch.autograd.grad(loop(x.double(), wide, spikeforge.spike), wide)
+    neurons = {
+        "operator": lambda w: snn.PLIF(w=w),
+        "strict": lambda w: snn.PLIF(w=w, strict=True),
+        "custom": lambda w: snn.PLIF(w=w, surrogate=surrogate.Custom("4 * sigmoid(4 * u) * (1 - sigmoid(4 * u))")),
+        "recurrent": lambda w: snn.Recurrent(snn.PLIF(w=w, strict=True), torch.nn.Linear(4, 4)),
+    }
+    for name, make in neurons.items():
+        module = make(torch.nn.Parameter(torch.tensor(w))).to(device)
+        own = {n.rpartition(".")[2]: p for n, p in module.named_parameters()}
+        for connection in (own.get("weight"), own.get("bias")):
+            if connection is not None:
+                torch.nn.init.zeros_(connection)
+        module(x).sum().backward()
+        got = own["w"].grad
+        torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-6, msg=lambda m: f"{name}: {m}")
+
+    # The second derivative, and that of the surrogate's primitive, are those of the neuron's own equations.
+    smooth = lambda u: torch.sigmoid(4 * u)
+    narrow = torch.tensor([w], device=device, requires_grad=True)
+    far = 60 * (x - 1)
+    second = []
+    for parameter, total in ((wide, loop(far.double(), wide, smooth)), (narrow, ops.plif(far, narrow, spiking=False)[0].sum())):
+        (first,) = torch.autograd.grad(total, parameter, create_graph=True)
+        second.append(torch.cat([first.detach().double().view(1), torch.autograd.grad(first, parameter)[0].double().view(1)]))
+    torch.testing.assert_close(second[1], second[0], rtol=1e-3, atol=1e-4)
 
 
 # --- long and large ------------------------------------------------------------------------------------------------

@@ -187,7 +187,7 @@ def _restored(
 CHARGES = {
     "integrate_and_fire": "h = v + x",
     "lif": "inv_tau = 1 / {tau}",
-    "plif": "inv_tau = 1 / (1 + exp(-{w}))",
+    "plif": "inv_tau = sigmoid({w})",
     "adaptive_lif": "inv_tau = 1 / {tau}",
     "qif": "h = v + 1 / {tau} * (x + {a0} * (v - {v_rest}) * (v - {v_c}))",
     "eif": "h = v + 1 / {tau} * (x + {v_rest} - v + {delta_t} * exp((v - {theta_rh}) * (1 / {delta_t})))",
