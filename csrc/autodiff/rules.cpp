@@ -136,16 +136,9 @@ Contributions spike(const Site& s) {
   return {s.g * surrogate_gradient(s.x, s.surrogate)};
 }
 Contributions spike_strict(const Site& s) { return spike(s); }
-// By way of a graph of its own, of the derivative in plain arithmetic.
 Contributions surrogate_gradient(const Site& s) {
   if (!s.surrogate.kind) return constant_everywhere;
-  graph::Graph derivative;
-  derivative.argument("u");
-  {
-    graph::Recording recording(derivative);
-    derivative.add_result(recording.id(graph::surrogate_derivative(recording.value(0), s.surrogate), "vjp"));
-  }
-  const graph::Graph again = vjp(derivative);
+  const graph::Graph again = slope_of(s.surrogate);
   const graph::Recording& recording = graph::Recording::current("vjp");
   const graph::Id arguments[] = {recording.id(s.x, "vjp"), recording.graph().constant(1)};
   const std::vector<graph::Id> slope = graph::copy_into(recording.graph(), again, arguments, again.results());
@@ -165,6 +158,17 @@ Contributions bernoulli(const Site&) { return constant_everywhere; }
 Contributions poisson(const Site&) { return constant_everywhere; }
 
 }  // namespace rules
+
+graph::Graph slope_of(const graph::Surrogate& surrogate) {
+  constexpr std::size_t most_nodes = 1 << 16;
+  graph::Graph derivative(most_nodes);
+  derivative.argument("u");
+  {
+    graph::Recording recording(derivative);
+    derivative.add_result(recording.id(graph::surrogate_derivative(recording.value(0), surrogate), "vjp"));
+  }
+  return vjp(derivative);
+}
 
 Contributions contributions(graph::Op op, const Site& site) {
   switch (op) {

@@ -20,6 +20,9 @@ struct Site {
 // What is added to the gradient by each operand. Nothing where it is always 0.
 using Contributions = std::array<std::optional<Adjoint>, graph::most_operands>;
 
+// The derivative of surrogate_gradient(u, surrogate) by u, in plain arithmetic: arguments u and an upstream gradient.
+graph::Graph slope_of(const graph::Surrogate& surrogate);
+
 Contributions contributions(graph::Op op, const Site& site);
 
 }  // namespace spikeforge::autodiff

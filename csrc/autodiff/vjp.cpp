@@ -6,6 +6,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 namespace spikeforge::autodiff {
 namespace {
 
@@ -65,6 +69,25 @@ class Backward {
 }  // namespace
 
 Graph vjp(const Graph& primal) { return Backward(primal).run(); }
+
+std::size_t count_slopes(const Graph& primal) {
+  std::vector<bool> reached(primal.size());  // by a gradient
+  for (const Id result : primal.results()) reached[result] = true;
+  std::vector<std::pair<graph::Surrogate, std::size_t>> sizes;
+  std::size_t count = 0;
+  for (Id id = static_cast<Id>(primal.size()); id-- > primal.argument_count();) {
+    if (!reached[id] || primal.is(id, graph::Op::detach)) continue;
+    const std::span<const Id> operands = primal.operands(id);
+    const std::size_t differentiated = primal.is(id, graph::Op::add_gradient) ? 2 : operands.size();
+    for (const Id operand : operands.first(differentiated)) reached[operand] = true;
+    const graph::Surrogate& surrogate = primal[id].surrogate;
+    if (!primal.is(id, graph::Op::surrogate_gradient) || !surrogate.kind) continue;
+    auto known = std::ranges::find(sizes, surrogate, &std::pair<graph::Surrogate, std::size_t>::first);
+    if (known == sizes.end()) known = sizes.emplace(known, surrogate, slope_of(surrogate).size());
+    count += known->second;
+  }
+  return count;
+}
 
 bool is_zero(const Graph& vjp, std::size_t result) { return vjp.is_constant(vjp.results()[result], 0); }
 

@@ -15,6 +15,10 @@ namespace spikeforge::autodiff {
 
 graph::Graph vjp(const graph::Graph& primal);
 
+// About how many nodes of a vjp come from surrogate_gradient, counted without building it: other operations come to a
+// few nodes each, but a Fourier series' derivative to as many as it has terms.
+std::size_t count_slopes(const graph::Graph& primal);
+
 // Whether a result of a vjp is 0 whatever its arguments: nobody has to compute or store it.
 bool is_zero(const graph::Graph& vjp, std::size_t result);
 

@@ -1,4 +1,5 @@
 #include <spikeforge/autodiff/coefficients.h>
+#include <spikeforge/autodiff/vjp.h>
 #include <spikeforge/base/environment.h>
 #include <spikeforge/codegen/cell_printer.h>
 #include <spikeforge/graph/errors.h>
@@ -134,24 +135,39 @@ int count_kept_values(const autodiff::Stages& stages) {
   return static_cast<int>(std::ranges::count(kept, true));
 }
 
-// Nodes, their places in the table by which equal ones are found, names.
+// A node, its place in the table by which equal ones are found, and its name.
+constexpr std::size_t bytes_of_node = 2 * sizeof(graph::Node) + 4 * sizeof(void*) + sizeof(std::string);
+
 std::size_t bytes_of(const Graph& graph) {
-  constexpr std::size_t pointers = 4 * sizeof(void*);
-  std::size_t bytes = sizeof(Graph);
-  for (Id id = 0; id < graph.size(); ++id)
-    bytes += 2 * sizeof(graph::Node) + pointers + sizeof(std::string) + graph.name(id).capacity();
+  std::size_t bytes = sizeof(Graph) + graph.size() * bytes_of_node;
+  for (Id id = 0; id < graph.size(); ++id) bytes += graph.name(id).capacity();
   return bytes;
 }
 
 double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
+// Tapes take as much again as graphs do.
+constexpr std::size_t with_tapes = 2;
+
+graph::Cell parsed(std::string_view text, std::size_t most_bytes) {
+  graph::Cell cell = graph::parse(text);
+  const std::size_t count = autodiff::count_slopes(cell.graph()), bytes = with_tapes * count * bytes_of_node;
+  if (bytes > most_bytes)
+    throw NoRoomForCell(fmt::format(
+        "the derivatives of the surrogates of neuron {} come to {} operations, which take {:.1f} MiB of the "
+        "{:.1f} MiB that neurons may take; take a surrogate with fewer terms, split the neuron, or set "
+        "SPIKEFORGE_NEURONS_LIMIT_MB to more",
+        cell.signature().name, count, mebibytes(bytes), mebibytes(most_bytes)));
+  return cell;
+}
+
 }  // namespace
 
-TracedCell::TracedCell(std::string_view text)
+TracedCell::TracedCell(std::string_view text, std::size_t most_bytes)
     : Cell(Maker::traced),
       text(text),
       hash(hash128({text})),
-      graph(graph::parse(text)),
+      graph(parsed(text, most_bytes)),
       stages(autodiff::stages_of(graph)),
       coefficients(static_cast<int>(autodiff::coefficients(stages).size())) {
   const graph::Signature& signature = graph.signature();
@@ -185,7 +201,7 @@ CellText TracedCell::device_text(const CellForm&) const {
 std::size_t TracedCell::bytes() const {
   const std::size_t stages_bytes =
       bytes_of(stages.prologue) + bytes_of(stages.step) + bytes_of(stages.backward) + bytes_of(stages.epilogue);
-  return sizeof *this + text.capacity() + bytes_of(graph.graph()) + 2 * stages_bytes;  // tapes take as much again
+  return sizeof *this + text.capacity() + bytes_of(graph.graph()) + with_tapes * stages_bytes;
 }
 
 std::shared_ptr<const TracedCell> TracedCells::intern(std::string_view text) {
@@ -193,7 +209,7 @@ std::shared_ptr<const TracedCell> TracedCells::intern(std::string_view text) {
     const std::scoped_lock lock(mutex_);
     if (auto found = find(text)) return found;
   }
-  auto made = std::make_shared<const TracedCell>(text);
+  auto made = std::make_shared<const TracedCell>(text, most_bytes_);
   const std::size_t bytes = made->bytes();
   Cells dropped;  // destroyed once the lock is gone
   const std::scoped_lock lock(mutex_);

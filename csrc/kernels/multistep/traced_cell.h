@@ -8,6 +8,7 @@
 #include <spikeforge/kernels/multistep/cell.h>
 
 #include <cstddef>
+#include <limits>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -25,8 +26,9 @@ constexpr int longest_compiled = 8000;
 
 class TracedCell : public Cell {
  public:
-  // Throws TextError for a text that is no neuron, and GraphError for one that cannot be differentiated.
-  explicit TracedCell(std::string_view text);
+  // Throws TextError for a text that is no neuron, GraphError for one that cannot be differentiated, and NoRoomForCell,
+  // before it is differentiated, for one whose derivative alone takes more than most_bytes.
+  explicit TracedCell(std::string_view text, std::size_t most_bytes = std::numeric_limits<std::size_t>::max());
 
   // Throws GraphError for a cell that is_too_long().
   CellText device_text(const CellForm& form) const override;
