@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 namespace spikeforge::ops {
@@ -51,13 +52,33 @@ class VmapLevel {
     return at::functorch::makeBatched(t, place, id_);
   }
 
-  // The results f(i) of all maps, one by one.
+  // With the mapped dimension as the second one, behind time: expanded, where t has none.
+  at::Tensor second(const at::Tensor& t) const {
+    if (maps(t)) return first(t).movedim(0, 1);
+    c10::SymDimVector sizes(t.sym_sizes());
+    sizes.insert(sizes.begin() + 1, size_);
+    return t.unsqueeze(1).expand_symint(sizes);
+  }
+  std::optional<at::Tensor> second(const std::optional<at::Tensor>& t) const {
+    return t.has_value() ? std::optional(second(*t)) : std::nullopt;
+  }
+
+  // The results f(i) of all maps, one by one; or the lists of results.
   template <class F>
-  at::Tensor each(F&& f) const {
-    std::vector<at::Tensor> results;
+  auto each(F&& f) const {
+    std::vector<decltype(f(0))> results;
     const std::int64_t count = size_.guard_int(__FILE__, __LINE__);
     for (std::int64_t i = 0; i < count; ++i) results.push_back(f(i));
-    return mapped(at::stack(results));
+    if constexpr (std::is_same_v<decltype(f(0)), at::Tensor>) {
+      return mapped(at::stack(results));
+    } else {
+      std::vector<at::Tensor> list, of_maps(results.size());
+      for (std::size_t k = 0; k < results.at(0).size(); ++k) {
+        for (std::size_t i = 0; i < results.size(); ++i) of_maps[i] = results[i][k];
+        list.push_back(mapped(at::stack(of_maps)));
+      }
+      return list;
+    }
   }
 
   const c10::SymInt& size() const { return size_; }

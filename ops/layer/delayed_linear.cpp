@@ -11,6 +11,7 @@
 #include <spikeforge/ops/common/library.h>
 #include <spikeforge/ops/common/record.h>
 #include <spikeforge/ops/common/text_call.h>
+#include <spikeforge/ops/common/vmap_level.h>
 #include <spikeforge/ops/layer.h>
 #include <spikeforge/ops/layer/delayed_linear.h>
 #include <spikeforge/ops/layer/lowering.h>
@@ -50,14 +51,13 @@ using Backward = std::vector<at::Tensor>(const at::Tensor&, const at::Tensor&, c
                                          std::int64_t, std::string_view, double, const MaybeTensor&, c10::List<bool>);
 
 SPIKEFORGE_SCHEMAS(library) {
-  const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
-  define(
+  library.def(
       "delayed_linear(Tensor x, Tensor weight, Tensor delay, Tensor? bias=None, *, int max_delay, str "
       "interpolation=\"linear\", float width=0.5, Tensor? past=None) -> Tensor");
-  define(
+  library.def(
       "delayed_linear_forward(Tensor x, Tensor weight, Tensor delay, int max_delay, str interpolation, float width, "
       "Tensor? past) -> Tensor");
-  define(
+  library.def(
       "delayed_linear_backward(Tensor grad, Tensor x, Tensor weight, Tensor delay, int max_delay, str interpolation, "
       "float width, Tensor? past, bool[] needs_grad) -> Tensor[]");
 }
@@ -321,19 +321,63 @@ std::vector<at::Tensor> backward(
   return list;
 }
 
+at::Tensor call_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay, std::int64_t max_delay,
+                        std::string_view interpolation, double width, const MaybeTensor& past) {
+  static const auto handle = traced::find<Forward>("spikeforge::delayed_linear_forward");
+  return handle.call(x, weight, delay, max_delay, interpolation, width, past);
+}
+
+std::vector<at::Tensor> call_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
+                                      const at::Tensor& delay, std::int64_t max_delay, std::string_view interpolation,
+                                      double width, const MaybeTensor& past, const c10::List<bool>& needs_grad) {
+  static const auto handle = traced::find<Backward>("spikeforge::delayed_linear_backward");
+  return handle.call(grad, x, weight, delay, max_delay, interpolation, width, past, needs_grad);
+}
+
+// torch.vmap: where weight and delay are the same for all maps, and have no gradient, maps are one more dimension of
+// the batch; else they are computed one by one.
+at::Tensor forward_batched(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay,
+                           std::int64_t max_delay, std::string_view interpolation, double width,
+                           const MaybeTensor& past) {
+  const VmapLevel maps(x, weight, delay, past);
+  if (!maps.maps(weight) && !maps.maps(delay))
+    return maps.mapped(call_forward(maps.second(x), weight, delay, max_delay, interpolation, width, maps.second(past)),
+                       1);
+  return maps.each([&](std::int64_t i) {
+    return call_forward(maps.one(x, i), maps.one(weight, i), maps.one(delay, i), max_delay, interpolation, width,
+                        maps.one(past, i));
+  });
+}
+
+std::vector<at::Tensor> backward_batched(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
+                                         const at::Tensor& delay, std::int64_t max_delay,
+                                         std::string_view interpolation, double width, const MaybeTensor& past,
+                                         c10::List<bool> needs_grad) {  // NOLINT(performance-unnecessary-value-param)
+  const VmapLevel maps(grad, x, weight, delay, past);
+  const bool is_of_matrix = needs_grad.get(1) || needs_grad.get(2);
+  if (is_of_matrix || maps.maps(weight) || maps.maps(delay))
+    return maps.each([&](std::int64_t i) {
+      return call_backward(maps.one(grad, i), maps.one(x, i), maps.one(weight, i), maps.one(delay, i), max_delay,
+                           interpolation, width, maps.one(past, i), needs_grad);
+    });
+  std::vector<at::Tensor> list = call_backward(maps.second(grad), maps.second(x), weight, delay, max_delay,
+                                               interpolation, width, maps.second(past), needs_grad);
+  for (at::Tensor& t : list) t = maps.mapped(t, 1);
+  return list;
+}
+
 struct Rule {
   static constexpr bool is_traceable = true;
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    static const auto handle = traced::find<Backward>("spikeforge::delayed_linear_backward");
     const variable_list saved = ctx->get_saved_variables();
     const bool has_past = saved.size() > 3;
     c10::List<bool> needs_grad;
     for (std::size_t i = 0; i < 4; ++i) needs_grad.push_back(i < saved.size() && ctx->needs_input_grad(i));
     std::vector<at::Tensor> gradients =
-        handle.call(grads[0], saved[0], saved[1], saved[2], ctx->saved_data.at("max_delay").toInt(),
-                    ctx->saved_data.at("interpolation").toStringView(), ctx->saved_data.at("width").toDouble(),
-                    has_past ? MaybeTensor(saved[3]) : std::nullopt, needs_grad);
+        call_backward(grads[0], saved[0], saved[1], saved[2], ctx->saved_data.at("max_delay").toInt(),
+                      ctx->saved_data.at("interpolation").toStringView(), ctx->saved_data.at("width").toDouble(),
+                      has_past ? MaybeTensor(saved[3]) : std::nullopt, needs_grad);
     variable_list list(saved.size());
     std::size_t next = 0;
     for (std::size_t i = 0; i < list.size(); ++i)
@@ -341,12 +385,6 @@ struct Rule {
     return list;
   }
 };
-
-at::Tensor call_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay, std::int64_t max_delay,
-                        std::string_view interpolation, double width, const MaybeTensor& past) {
-  static const auto handle = traced::find<Forward>("spikeforge::delayed_linear_forward");
-  return handle.call(x, weight, delay, max_delay, interpolation, width, past);
-}
 
 at::Tensor forward_autograd(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay,
                             std::int64_t max_delay, std::string_view interpolation, double width,
@@ -382,6 +420,11 @@ at::Tensor call(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&
 }
 
 SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { library.impl(op, TORCH_FN(call)); }
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) {
+  library.impl(op, TORCH_FN(call));
+  library.impl("delayed_linear_forward", TORCH_FN(forward_batched));
+  library.impl(backward_op, TORCH_FN(backward_batched));
+}
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("delayed_linear_forward", TORCH_FN(forward<forward_by_torch>));
   library.impl(backward_op, TORCH_FN(backward<backward_by_torch>));

@@ -303,10 +303,15 @@ class _Layer:
 class _RandomFeedback(torch.autograd.Function):
     """Zeros, in the place of the product of x; the gradient goes back through other weights."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(weight)
+    def forward(x: Tensor, weight: Tensor) -> Tensor:
         return x.new_zeros(*x.shape[:-1], weight.shape[0])
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple, output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
 
     @staticmethod
     def backward(ctx, grad: Tensor):

@@ -1,14 +1,24 @@
 """torch.func: gradients of a function, and of each sample."""
 
 import pytest
+import spikeforge.nn as snn
 import torch
 from cases import Options, call, sample
 from reference import NEURONS
+from spikeforge import add_gradient, neuron, select, spike
 
 ops = torch.ops.spikeforge
 every_neuron = pytest.mark.parametrize("neuron", NEURONS)
 
 TRACED = "neuron leaky(x; v; beta) {\n  h = beta * v + x\n  s = spike(h - 1, sigmoid(4))\n  return s\n  v' = select(s, 0, h)\n}\n"
+
+
+@neuron(states={"v": 0.0})
+def leaky(x, v, *, beta):
+    """In Python's operations, which `loop` and `step` run as they are."""
+    h = add_gradient(beta * v + torch.round(x), x, 0.5 * x)
+    s = spike(h - 1, "atan")
+    return s, {"v": select(s, 0.25 * h, h)}
 
 
 def loss_of(outputs):
@@ -37,10 +47,27 @@ def functions(device):
     beta = torch.rand(3, dtype=torch.float64, device=device)
     v = torch.rand(4, 3, dtype=torch.float64, device=device)
     traced = lambda x, v, beta: flat(ops.run(TRACED, [x], [v], [beta]))
-    return {**{neuron: lambda n=neuron: of_neuron(n) for neuron in NEURONS}, "run": lambda: (traced, [x, v, beta])}
+
+    def by_python(run, x, v, beta):
+        s, state = run(x, v, beta=beta)
+        return s, state["v"]
+
+    random = lambda *shape: torch.rand(shape, dtype=torch.float64, device=device)
+    delayed = lambda x, weight, delay, past: (ops.delayed_linear(x, weight, delay, max_delay=2, interpolation="gauss", past=past),)
+    kernels = snn.DelayedConv1d(2, 3, 2, max_delay=2).to(x)
+    convolved = lambda x, weight, delay: (torch.func.functional_call(kernels, {"weight": weight, "delay": delay}, (x,)),)
+    others = {
+        "run": (traced, [x, v, beta]),
+        "step": (lambda x, v, beta: by_python(leaky.step, x[0], v, beta), [2 * x, v, beta]),
+        "loop": (lambda x, v, beta: by_python(leaky.loop, x, v, beta), [2 * x, v, beta]),
+        "delayed_linear": (delayed, [x, random(2, 3), 2 * random(2, 3), random(2, 4, 3)]),
+        "delayed_linear per input": (delayed, [x, random(2, 3), 2 * random(3), random(2, 4, 3)]),
+        "DelayedConv1d": (convolved, [random(5, 2, 2, 4), random(3, 2, 2), 2 * random(3, 2, 2)]),
+    }
+    return {**{neuron: lambda n=neuron: of_neuron(n) for neuron in NEURONS}, **{name: lambda f=f: f for name, f in others.items()}}
 
 
-every_family = pytest.mark.parametrize("family", [*NEURONS, "run"])
+every_family = pytest.mark.parametrize("family", functions("cpu"))
 
 
 def expected(function, values):
@@ -124,3 +151,14 @@ def test_a_constant_of_the_function(device):
     x, scale = torch.rand(5, 3, device=device), torch.ones((), device=device)
     got = torch.func.grad(lambda scale: (ops.lif(x, v_threshold=0.4)[0] * scale).sum())(scale)
     torch.testing.assert_close(got, ops.lif(x, v_threshold=0.4)[0].sum())
+
+
+def test_forward_mode_of_the_functions_of_python(device):
+    x, v = 2 * torch.randn(2, 9, 4, 3, dtype=torch.float64, device=device)
+    beta, tangents = torch.rand(3, dtype=torch.float64, device=device), torch.randn(2, 9, 4, 3, dtype=torch.float64, device=device)
+    for run in (leaky.loop, leaky):
+        function = lambda x, beta: run(x, v[0], beta=beta)[0]
+        directions = (tangents[0], tangents[1, 0, 0])
+        rates = torch.func.jvp(function, (x, beta), directions)[1]
+        gradients = torch.func.vjp(function, x, beta)[1](tangents[1])
+        torch.testing.assert_close((rates * tangents[1]).sum(), sum((g * d).sum() for g, d in zip(gradients, directions)))

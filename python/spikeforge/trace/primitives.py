@@ -156,11 +156,22 @@ def _check_tensor(function: str, x: Any) -> None:
         raise TypeError(f"{function}: takes a value of a neuron or a floating-point tensor, not {type(x).__name__}")
 
 
-class _Spike(torch.autograd.Function):
+class _Function(torch.autograd.Function):
+    """One that torch.func transforms. A subclass saves all of its tensors."""
+
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, u: Tensor, strict: bool, rule: Rule) -> Tensor:
-        ctx.save_for_backward(u)
-        ctx.rule = rule
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+        ctx.rule = inputs[-1]
+
+
+class _Spike(_Function):
+    @staticmethod
+    def forward(u: Tensor, strict: bool, rule: Rule) -> Tensor:
         return (u > 0 if strict else u >= 0).to(u.dtype)
 
     @staticmethod
@@ -168,11 +179,14 @@ class _Spike(torch.autograd.Function):
         (u,) = ctx.saved_tensors
         return grad * ctx.rule.gradient(u), None, None
 
-
-class _Select(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, s: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        ctx.save_for_backward(s, a, b)
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
+        return _Spike.backward(ctx, tangent)[0]
+
+
+class _Select(_Function):
+    @staticmethod
+    def forward(s: Tensor, a: Tensor, b: Tensor) -> Tensor:
         return torch.where(s == 1, a, b)
 
     @staticmethod
@@ -180,14 +194,23 @@ class _Select(torch.autograd.Function):
         s, a, b = ctx.saved_tensors
         return grad * (a - b), grad * s, grad * (1 - s)
 
-
-class _AddGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, f: Tensor, x: Tensor, d: Tensor) -> Tensor:
-        ctx.save_for_backward(d)
+    def jvp(ctx: Any, of_s: Tensor | None, of_a: Tensor | None, of_b: Tensor | None) -> Tensor:
+        s, a, b = ctx.saved_tensors
+        parts = ((of_s, a - b), (of_a, s), (of_b, 1 - s))
+        return sum(tangent * factor for tangent, factor in parts if tangent is not None)
+
+
+class _AddGradient(_Function):
+    @staticmethod
+    def forward(f: Tensor, x: Tensor, d: Tensor) -> Tensor:
         return f.clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
-        (d,) = ctx.saved_tensors
-        return grad, grad * d, None
+        return grad, grad * ctx.saved_tensors[2], None
+
+    @staticmethod
+    def jvp(ctx: Any, of_f: Tensor | None, of_x: Tensor | None, of_d: Tensor | None) -> Tensor:
+        f, x, d = ctx.saved_tensors
+        return sum((t for t in (of_f, None if of_x is None else of_x * d) if t is not None), torch.zeros_like(f))
