@@ -61,7 +61,7 @@ def training(text, x, upstream, scan):
 
 def backward(text, x, upstream):
     """The lowered operator alone, on what a forward pass saved."""
-    _, _, checkpoints = ops.run_forward(text, [x], [], [], store_states=False, save=True)
+    _, _, checkpoints = ops.run_forward(text, [x], store_states=False, save=True)
     return lambda: ops.run_backward(text, [upstream], [None], [x], [], [], checkpoints, [True], store_states=False)
 
 

@@ -369,7 +369,7 @@ torch::CppFunction kernel() {
   return torch::CppFunction::makeFromBoxedFunction<&boxed<function>>();
 }
 
-SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_custom_op, given), library, C10_UID) {
+SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_custom_op, given), torch::Library& library, C10_UID) {
   library.def("function_schema(str schema, Dict(str, Any) parts, str name, str part) -> str",
               kernel<function_schema>());
   library.def("register_operator(str schema, Dict(str, Any) parts) -> int", kernel<register_operator>());

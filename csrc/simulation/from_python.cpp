@@ -277,7 +277,7 @@ std::tuple<at::Tensor, std::vector<at::Tensor>> whole(const Held& held, const at
   return {std::move(found.neurons), std::move(found.states)};
 }
 
-SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), library, C10_UID) {
+SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torch::Library& library, C10_UID) {
   library.class_<HeldNetwork>("Network");
   const std::string held = "__torch__.torch.classes.spikeforge_simulation.Network network";
   const auto define = [&](const char* name, const char* rest, auto&& kernel) {

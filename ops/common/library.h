@@ -6,19 +6,41 @@
 
 #include <torch/library.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace spikeforge::ops {
 
 // Whether no other copy of the library was loaded before this one. Asked first before anything is registered.
 bool is_first_copy();
 
+// Defines operators. torch resolves lazily negated and conjugated tensors and zero tensors in the arguments Tensor and
+// Tensor[] before it calls a device's kernel, but not those in Tensor?[]: an operator with such a list is given a
+// kernel that does so.
+class Schemas {
+ public:
+  Schemas(torch::Library& library) : library_(library) {}  // NOLINT(google-explicit-constructor): for the macro below
+
+  void def(const std::string& schema, const std::vector<at::Tag>& tags = {at::Tag::pt2_compliant_tag});
+  template <class Function>
+  void def(const char* schema, Function&& function) {
+    library_.def(schema, std::forward<Function>(function));
+  }
+
+ private:
+  torch::Library& library_;
+};
+
 }  // namespace spikeforge::ops
 
-#define SPIKEFORGE_SCHEMAS(library) SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge, given), library, C10_UID)
+#define SPIKEFORGE_SCHEMAS(library) \
+  SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge, given), ::spikeforge::ops::Schemas library, C10_UID)
 #define SPIKEFORGE_KERNELS(key, library) \
-  SPIKEFORGE_REGISTERED(TORCH_LIBRARY_IMPL(spikeforge, key, given), library, C10_UID)
-#define SPIKEFORGE_REGISTERED(by_torch, library, id)                                           \
-  static void C10_CONCATENATE(spikeforge_registers_, id)(torch::Library&);                     \
+  SPIKEFORGE_REGISTERED(TORCH_LIBRARY_IMPL(spikeforge, key, given), torch::Library& library, C10_UID)
+#define SPIKEFORGE_REGISTERED(by_torch, parameter, id)                                         \
+  static void C10_CONCATENATE(spikeforge_registers_, id)(parameter);                           \
   by_torch {                                                                                   \
     if (::spikeforge::ops::is_first_copy()) C10_CONCATENATE(spikeforge_registers_, id)(given); \
   }                                                                                            \
-  void C10_CONCATENATE(spikeforge_registers_, id)(torch::Library & library)
+  void C10_CONCATENATE(spikeforge_registers_, id)(parameter)

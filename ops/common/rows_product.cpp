@@ -10,7 +10,7 @@
 namespace spikeforge::ops {
 namespace {
 
-SPIKEFORGE_SCHEMAS(library) { library.def("rows_product(Tensor a, Tensor b) -> Tensor", {at::Tag::pt2_compliant_tag}); }
+SPIKEFORGE_SCHEMAS(library) { library.def("rows_product(Tensor a, Tensor b) -> Tensor"); }
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   TORCH_CHECK_VALUE(

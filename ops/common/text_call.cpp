@@ -117,6 +117,23 @@ MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::Te
   return call;
 }
 
+traced::List traced::arguments_of(at::TensorList inputs, at::TensorList states, at::TensorList params) {
+  List all;
+  all.reserve(inputs.size() + states.size() + params.size());
+  for (const at::TensorList list : {inputs, states, params}) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+traced::Arguments traced::split(const char* op, const Cell& cell, at::TensorList arguments) {
+  const std::size_t inputs = cell.inputs.size(), params = cell.params.size(), given = arguments.size();
+  const std::size_t states = given == inputs + params ? 0 : cell.states.size();
+  TORCH_CHECK_VALUE(given == inputs + states + params, op, ": arguments must have ", cell.arguments(),
+                    " tensors, or none for the states, but has ", given);
+  for (const at::Tensor& t : arguments)
+    TORCH_CHECK_VALUE(t.defined(), op, ": one of the arguments is an undefined tensor");
+  return {arguments.slice(0, inputs), arguments.slice(inputs, states), arguments.slice(inputs + states)};
+}
+
 void traced::check_counts(const MultistepCall& call, std::size_t grad_outputs, std::size_t grad_states,
                           std::size_t checkpoints, std::size_t needs_grad) {
   const Cell& cell = *call.cell;

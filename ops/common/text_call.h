@@ -45,12 +45,8 @@ using OptionalTensor = const std::optional<at::Tensor>&;
 using Outputs = std::tuple<List, List>;
 using Run = Outputs(std::string_view, at::TensorList, at::TensorList, at::TensorList, bool, std::int64_t,
                     OptionalTensor, OptionalTensor, bool, OptionalTensor, OptionalTensor);
-using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, MaybeList, MaybeList, bool, bool,
-                                             std::int64_t, OptionalTensor, OptionalTensor, bool, OptionalTensor,
-                                             OptionalTensor);
-using ForwardOfLists = std::tuple<List, List, List>(std::string_view, at::TensorList, at::TensorList, at::TensorList,
-                                                    bool, bool, std::int64_t, OptionalTensor, OptionalTensor, bool,
-                                                    OptionalTensor, OptionalTensor);
+using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, bool, bool, std::int64_t, OptionalTensor,
+                                             OptionalTensor, bool, OptionalTensor, OptionalTensor);
 using Backward = List(std::string_view, const OptionalTensorList&, const OptionalTensorList&, at::TensorList,
                       at::TensorList, at::TensorList, at::TensorList, c10::List<bool>, bool, OptionalTensor,
                       OptionalTensor, OptionalTensor, OptionalTensor);
@@ -75,6 +71,15 @@ inline std::string_view text_of(const MultistepCall& call) { return static_cast<
 inline at::TensorList given_states(const MultistepCall& call) {
   return !call.states.empty() && call.states[0].defined() ? call.states : at::TensorList();
 }
+
+// The lowered forward operators take inputs, states (all, or none) and parameters as one list, `arguments`: it is never
+// empty, so it need not be optional, and the dispatcher reads the keys of all of its tensors.
+List arguments_of(at::TensorList inputs, at::TensorList states, at::TensorList params);
+struct Arguments {
+  at::TensorList inputs, states, params;
+};
+// Throws ValueError unless there are as many as the neuron takes.
+Arguments split(const char* op, const Cell& cell, at::TensorList arguments);
 
 // The text that a lowered call hands on: where it goes into a graph, on a line.
 class HandedOn {
@@ -122,13 +127,12 @@ Outputs run_kernel(std::string_view neuron, at::TensorList inputs, at::TensorLis
 }
 
 template <MultistepResults (*forward)(const MultistepCall&, bool save)>
-std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorList inputs, MaybeList states,
-                                            MaybeList params, bool store_states, bool save, std::int64_t bits,
-                                            OptionalTensor lengths, OptionalTensor start, bool scan,
-                                            OptionalTensor seed, OptionalTensor offset) {
-  const at::TensorList none;
-  MultistepCall call =
-      traced_call(neuron, inputs, states.value_or(none), params.value_or(none), store_states, bits, scan);
+std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorList arguments, bool store_states,
+                                            bool save, std::int64_t bits, OptionalTensor lengths, OptionalTensor start,
+                                            bool scan, OptionalTensor seed, OptionalTensor offset) {
+  const auto cell = cell_of(neuron, "run_forward");
+  const auto [inputs, states, params] = split("run_forward", *cell, arguments);
+  MultistepCall call = traced_call(cell->text, inputs, states, params, store_states, bits, scan);
   call.lengths = lengths.value_or(at::Tensor());
   call.start = start.value_or(at::Tensor());
   set_draws(call, seed, offset);
@@ -136,32 +140,10 @@ std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorL
   return {list_of(results.outputs), list_of(results.states), kept_of(results)};
 }
 
-template <MultistepResults (*forward)(const MultistepCall&, bool save)>
-std::tuple<List, List, List> forward_kernel_of_lists(std::string_view neuron, at::TensorList inputs,
-                                                     at::TensorList states, at::TensorList params, bool store_states,
-                                                     bool save, std::int64_t bits, OptionalTensor lengths,
-                                                     OptionalTensor start, bool scan, OptionalTensor seed,
-                                                     OptionalTensor offset) {
-  return forward_kernel<forward>(neuron, inputs, states, params, store_states, save, bits, lengths, start, scan, seed,
-                                 offset);
-}
-
-// Both overloads.
-template <MultistepResults (*forward)(const MultistepCall&, bool save)>
-void register_forward(torch::Library& library) {
-  library.impl("run_forward", TORCH_FN(forward_kernel<forward>));
-  library.impl("run_forward.lists", TORCH_FN(forward_kernel_of_lists<forward>));
-}
-
-// Whether a transform of torch.func wraps it; and whether it does a state or a parameter.
+// Whether a transform of torch.func wraps it.
 inline bool is_wrapped(const at::Tensor& t) {
   constexpr c10::DispatchKeySet wrappers{c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper};
   return t.key_set().has_any(wrappers);
-}
-inline bool is_wrapped(const MultistepCall& call) {
-  const auto is = [](const at::Tensor& t) { return is_wrapped(t); };
-  return std::any_of(call.states.begin(), call.states.end(), is) ||
-         std::any_of(call.params.begin(), call.params.end(), is);
 }
 
 // Throws ValueError unless the lists fit the neuron.
@@ -246,14 +228,10 @@ inline MultistepResults call_run(const MultistepCall& call) {
 
 inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
   static const auto op = traced::find<traced::Forward>("spikeforge::run_forward");
-  static const auto of_lists = traced::find<traced::ForwardOfLists>("spikeforge::run_forward", "lists");
-  const traced::HandedOn neuron(call);
-  const auto call_with = [&](const auto& handle) {
-    return handle.call(neuron.text(), call.inputs, traced::given_states(call), call.params, call.store_states, save,
-                       call.bits, given_lengths(call), given_start(call), call.scan, given_seed(call),
-                       given_offset(call));
-  };
-  const auto [outputs, states, kept] = traced::is_wrapped(call) ? call_with(of_lists) : call_with(op);
+  const auto [outputs, states, kept] =
+      op.call(traced::HandedOn(call).text(), traced::arguments_of(call.inputs, traced::given_states(call), call.params),
+              call.store_states, save, call.bits, given_lengths(call), given_start(call), call.scan, given_seed(call),
+              given_offset(call));
   return traced::results_of(outputs, states, kept);
 }
 

@@ -37,8 +37,8 @@ at::Tensor unpack_events(const at::Tensor& packed, c10::SymInt n) {
 }
 
 SPIKEFORGE_SCHEMAS(library) {
-  library.def("pack_events(Tensor events) -> Tensor", {at::Tag::pt2_compliant_tag});
-  library.def("unpack_events(Tensor packed, SymInt n) -> Tensor", {at::Tag::pt2_compliant_tag});
+  library.def("pack_events(Tensor events) -> Tensor");
+  library.def("unpack_events(Tensor packed, SymInt n) -> Tensor");
 }
 
 SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) {

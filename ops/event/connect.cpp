@@ -222,8 +222,7 @@ SPIKEFORGE_SCHEMAS(library) {
   library.def(
       "connect(int rows, int cols, str[] rules, int[] ranges, float[] amounts, bool[] choices, str[] laws, "
       "float[] numbers, Tensor[] arrays, *, int seed=0, ScalarType? dtype=None, Device? device=None) -> "
-      "(Tensor indices, Tensor indptr, Tensor weights, Tensor delays)",
-      {at::Tag::pt2_compliant_tag});
+      "(Tensor indices, Tensor indptr, Tensor weights, Tensor delays)");
 }
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { library.impl("connect", TORCH_FN(connect_op)); }

@@ -62,9 +62,6 @@ at::Tensor weight_grad_meta(const WeightGradCall& call) {
 }
 
 SPIKEFORGE_SCHEMAS(library) {
-  const auto define = [&library](const std::string& schema) {
-    library.def(schema.c_str(), {at::Tag::pt2_compliant_tag});
-  };
   const std::string of_csr = "(Tensor weights, Tensor indices, Tensor indptr, Tensor ";
   const std::string of_ell = "(Tensor weights, Tensor indices, Tensor ";
   const std::string size_of_csr = ", *, SymInt rows, SymInt cols, bool transpose=False, ";
@@ -73,15 +70,15 @@ SPIKEFORGE_SCHEMAS(library) {
   const std::string end = "bool deterministic=False, bool unchecked=False) -> Tensor";
   for (const std::string kind : {"mv", "mm"}) {
     const std::string x = kind == "mv" ? "vector" : "matrix";
-    define("event_csr" + kind + of_csr + "events" + size_of_csr + graded + end);
-    define("csr" + kind + of_csr + x + size_of_csr + end);
-    define("event_ell" + kind + of_ell + "events" + size_of_ell + graded + end);
-    define("ell" + kind + of_ell + x + size_of_ell + end);
+    library.def("event_csr" + kind + of_csr + "events" + size_of_csr + graded + end);
+    library.def("csr" + kind + of_csr + x + size_of_csr + end);
+    library.def("event_ell" + kind + of_ell + "events" + size_of_ell + graded + end);
+    library.def("ell" + kind + of_ell + x + size_of_ell + end);
   }
-  define(
+  library.def(
       "csr_product(Tensor weights, Tensor indices, Tensor? indptr, Tensor x, *, SymInt rows, SymInt cols, bool "
       "transpose, bool matrix, str values, bool deterministic, bool unchecked=False) -> Tensor");
-  define(
+  library.def(
       "csr_weight_grad(Tensor x, Tensor grad, Tensor indices, Tensor? indptr, *, SymInt rows, SymInt cols, bool "
       "transpose, bool matrix, str values, bool unchecked=False) -> Tensor");
 }

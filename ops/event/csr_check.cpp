@@ -18,8 +18,7 @@ void csr_check_meta(const at::Tensor& indices, const at::Tensor& indptr, std::in
 }
 
 SPIKEFORGE_SCHEMAS(library) {
-  library.def("csr_check(Tensor indices, Tensor indptr, *, int rows, int cols, bool sorted=True) -> ()",
-              {at::Tag::pt2_compliant_tag});
+  library.def("csr_check(Tensor indices, Tensor indptr, *, int rows, int cols, bool sorted=True) -> ()");
 }
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { library.impl("csr_check", TORCH_FN(csr_check)); }

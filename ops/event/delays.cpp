@@ -165,24 +165,22 @@ auto ell(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor&
 }
 
 SPIKEFORGE_SCHEMAS(library) {
-  const auto define = [&library](const std::string& schema) {
-    library.def(schema.c_str(), {at::Tag::pt2_compliant_tag});
-  };
   for (const bool in_place : {false, true}) {
     const std::string end = in_place ? "_" : "";
     const std::string ring = std::string(", Tensor delays, Tensor") + (in_place ? "(a!)" : "") + " buffer, Tensor step";
     const std::string result = std::string(") -> ") + (in_place ? "()" : "Tensor");
     const std::string options =
         "bool transpose=False, bool graded=False, bool deterministic=False, bool unchecked=False" + result;
-    define("event_csrmv_delayed" + end + "(Tensor weights, Tensor indices, Tensor indptr, Tensor events" + ring +
-           ", *, SymInt rows, SymInt cols, " + options);
-    define("event_ellmv_delayed" + end + "(Tensor weights, Tensor indices, Tensor events" + ring +
-           ", *, SymInt cols, " + options);
-    define("csr_deliver" + end + "(Tensor weights, Tensor indices, Tensor? indptr, Tensor x" + ring +
-           ", *, SymInt rows, SymInt cols, bool transpose, str values, bool deterministic, bool unchecked" + result);
+    library.def("event_csrmv_delayed" + end + "(Tensor weights, Tensor indices, Tensor indptr, Tensor events" + ring +
+                ", *, SymInt rows, SymInt cols, " + options);
+    library.def("event_ellmv_delayed" + end + "(Tensor weights, Tensor indices, Tensor events" + ring +
+                ", *, SymInt cols, " + options);
+    library.def("csr_deliver" + end + "(Tensor weights, Tensor indices, Tensor? indptr, Tensor x" + ring +
+                ", *, SymInt rows, SymInt cols, bool transpose, str values, bool deterministic, bool unchecked" +
+                result);
   }
-  define("take_arrivals(Tensor buffer, Tensor step) -> (Tensor arrivals, Tensor buffer)");
-  define("take_arrivals_(Tensor(a!) buffer, Tensor step) -> Tensor");
+  library.def("take_arrivals(Tensor buffer, Tensor step) -> (Tensor arrivals, Tensor buffer)");
+  library.def("take_arrivals_(Tensor(a!) buffer, Tensor step) -> Tensor");
 }
 
 // What public operators are lowered to knows how to map; torch would call them map by map.

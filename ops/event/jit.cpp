@@ -44,14 +44,10 @@ at::Tensor jit_product_meta(const JitCall& call) {
 SPIKEFORGE_SCHEMAS(library) {
   const std::string size = ", *, SymInt rows, SymInt cols, float prob, int seed, str law";
   for (const std::string name : {"jit_csrmv", "jit_csrmm"})
-    library.def((name + "(Tensor weights, Tensor events" + size +
-                 "=\"constant\", bool transpose=False, str values=\"event\", bool deterministic=False) -> Tensor")
-                    .c_str(),
-                {at::Tag::pt2_compliant_tag});
-  library.def(("jit_product(Tensor weights, Tensor x" + size +
-               ", bool transpose, bool matrix, str values, bool deterministic) -> Tensor")
-                  .c_str(),
-              {at::Tag::pt2_compliant_tag});
+    library.def(name + "(Tensor weights, Tensor events" + size +
+                "=\"constant\", bool transpose=False, str values=\"event\", bool deterministic=False) -> Tensor");
+  library.def("jit_product(Tensor weights, Tensor x" + size +
+              ", bool transpose, bool matrix, str values, bool deterministic) -> Tensor");
 }
 
 // What they are lowered to knows how to map; torch would call them map by map.

@@ -152,7 +152,7 @@ SPIKEFORGE_SCHEMAS(library) {
         " buffer, Tensor step, *, SymInt rows, SymInt cols, float prob, int seed, float[] delays";
     const std::string returns = std::string(") -> ") + (in_place ? "()" : "Tensor");
     const auto define = [&](const std::string& name, const std::string& options) {
-      library.def((name + middle + options + returns).c_str(), {at::Tag::pt2_compliant_tag});
+      library.def(name + middle + options + returns);
     };
     define("jit_csrmv_delayed" + end + "(Tensor weights, Tensor events",
            ", str law=\"constant\", str delay_law=\"constant\", bool transpose=False, str values=\"event\", bool "

@@ -43,10 +43,8 @@ at::Tensor event_linear_meta(const at::Tensor& x, const at::Tensor& weight, cons
 }
 
 SPIKEFORGE_SCHEMAS(library) {
-  library.def("event_linear(Tensor events, Tensor weight, Tensor? bias=None, *, bool graded=False) -> Tensor",
-              {at::Tag::pt2_compliant_tag});
-  library.def("event_linear_weight_grad(Tensor events, Tensor grad, SymInt in_features, bool graded) -> Tensor",
-              {at::Tag::pt2_compliant_tag});
+  library.def("event_linear(Tensor events, Tensor weight, Tensor? bias=None, *, bool graded=False) -> Tensor");
+  library.def("event_linear_weight_grad(Tensor events, Tensor grad, SymInt in_features, bool graded) -> Tensor");
 }
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {

@@ -432,12 +432,9 @@ SPIKEFORGE_SCHEMAS(library) {
       "step=None, *, float[] params=[], int rows, int cols, bool sends=False, bool refresh=False, bool "
       "unchecked=False) "
       "-> ";
-  library.def(("plastic_step(str rule, Tensor[] states, Tensor[] traces, " + rest +
-               "(Tensor[] states, Tensor[] traces, Tensor sent)")
-                  .c_str(),
-              {at::Tag::pt2_compliant_tag});
-  library.def(("plastic_step_(str rule, Tensor(a!)[] states, Tensor(b!)[] traces, " + rest + "Tensor").c_str(),
-              {at::Tag::pt2_compliant_tag});
+  library.def("plastic_step(str rule, Tensor[] states, Tensor[] traces, " + rest +
+              "(Tensor[] states, Tensor[] traces, Tensor sent)");
+  library.def("plastic_step_(str rule, Tensor(a!)[] states, Tensor(b!)[] traces, " + rest + "Tensor");
 }
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {

@@ -206,17 +206,14 @@ void update_typed(const WeightUpdate& update) {
 const std::string limits = ", *, int rows, int cols, float? w_min=None, float? w_max=None, bool unchecked=False) -> ";
 
 SPIKEFORGE_SCHEMAS(library) {
-  const auto define = [&library](const std::string& schema) {
-    library.def(schema.c_str(), {at::Tag::pt2_compliant_tag});
-  };
   for (const bool in_place : {false, true}) {
     const std::string weights = in_place ? "_(Tensor(a!) weights" : "(Tensor weights";
     const std::string result = limits + (in_place ? "()" : "Tensor");
-    define("stdp_pre" + weights + ", Tensor indices, Tensor indptr, Tensor events, Tensor trace" + result);
-    define("stdp_post" + weights + ", Tensor indices, Tensor indptr, Tensor slots, Tensor events, Tensor trace" +
-           result);
+    library.def("stdp_pre" + weights + ", Tensor indices, Tensor indptr, Tensor events, Tensor trace" + result);
+    library.def("stdp_post" + weights + ", Tensor indices, Tensor indptr, Tensor slots, Tensor events, Tensor trace" +
+                result);
   }
-  define(
+  library.def(
       "csr_transpose(Tensor indices, Tensor indptr, *, int rows, int cols) -> (Tensor indices, Tensor indptr, Tensor "
       "slots)");
 }

@@ -25,13 +25,13 @@ SPIKEFORGE_SCHEMAS(library) {
       "batch_norm_run(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, Tensor? weight=None, "
       "Tensor? bias=None, Tensor? mean=None, Tensor? var=None, Tensor? residual=None, *, str residual_mode=\"add\", "
       "int channel_dim=2, float eps=1e-05, bool store_states=False, int bits=0, bool last_states=True) -> "
-      "(Tensor[] outputs, Tensor[] states, Tensor mean, Tensor var)",
-      {at::Tag::pt2_compliant_tag});
+      "(Tensor[] outputs, Tensor[] states, Tensor mean, Tensor var)");
   library.def(
       "batch_norm_run_tracked(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, Tensor(a!) running_mean, "
       "Tensor(b!) running_var, Tensor(c!) num_batches_tracked, Tensor? weight=None, Tensor? bias=None, "
       "Tensor? residual=None, *, str residual_mode=\"add\", int channel_dim=2, float eps=1e-05, float? momentum=0.1, "
-      "bool store_states=False, int bits=0, bool last_states=True) -> (Tensor[] outputs, Tensor[] states)");
+      "bool store_states=False, int bits=0, bool last_states=True) -> (Tensor[] outputs, Tensor[] states)",
+      {});
 }
 
 using BatchNormRun = Results(std::string_view, at::TensorList, at::TensorList, at::TensorList, const MaybeTensor&,

@@ -35,20 +35,18 @@ constexpr const char* forward_op = "batch_norm_run_forward";
 constexpr const char* backward_op = "batch_norm_run_backward";
 
 // `numbers` are center, scale, shift and rstd, beside the input; the backward operator takes the first three behind the
-// neuron's own parameters, and gives in their places none, and the gradients of weight and bias. None is an empty list
-// as in run_forward.
+// neuron's own parameters, and gives in their places none, and the gradients of weight and bias. `arguments` are as
+// run_forward's.
 SPIKEFORGE_SCHEMAS(library) {
   library.def(
-      "batch_norm_run_forward(str neuron, Tensor[] inputs, Tensor[]? states, Tensor[]? params, Tensor? weight, "
-      "Tensor? bias, Tensor? residual, *, str residual_mode, int channel_dim, float eps, bool store_states, bool save, "
+      "batch_norm_run_forward(str neuron, Tensor[] arguments, Tensor? weight, Tensor? bias, Tensor? residual, *, str "
+      "residual_mode, int channel_dim, float eps, bool store_states, bool save, "
       "int bits=0, bool last_states=True) -> (Tensor[] outputs, Tensor[] states, Tensor mean, Tensor var, "
-      "Tensor[] numbers, Tensor[] checkpoints)",
-      {at::Tag::pt2_compliant_tag});
+      "Tensor[] numbers, Tensor[] checkpoints)");
   library.def(
       "batch_norm_run_backward(str neuron, Tensor?[] grad_outputs, Tensor?[] grad_states, Tensor? grad_mean, "
       "Tensor? grad_var, Tensor[] inputs, Tensor[] states, Tensor[] params, Tensor rstd, Tensor[] checkpoints, "
-      "bool[] needs_grad, *, str? residual_mode, int channel_dim, bool store_states) -> Tensor[]",
-      {at::Tag::pt2_compliant_tag});
+      "bool[] needs_grad, *, str? residual_mode, int channel_dim, bool store_states) -> Tensor[]");
 }
 
 // ---- made of run's operators ----
@@ -411,9 +409,11 @@ ByArgument layer_backward_meta(const LayerBackward& layer) {
   return backward_of_parts(layer, /*is_differentiated=*/false);
 }
 
-using Forward = std::tuple<List, List, at::Tensor, at::Tensor, List, List>(
-    std::string_view, at::TensorList, traced::MaybeList, traced::MaybeList, const MaybeTensor&, const MaybeTensor&,
-    const MaybeTensor&, std::string_view, std::int64_t, double, bool, bool, std::int64_t, bool);
+using Forward = std::tuple<List, List, at::Tensor, at::Tensor, List, List>(std::string_view, at::TensorList,
+                                                                           const MaybeTensor&, const MaybeTensor&,
+                                                                           const MaybeTensor&, std::string_view,
+                                                                           std::int64_t, double, bool, bool,
+                                                                           std::int64_t, bool);
 using Backward = List(std::string_view, const traced::OptionalTensorList&, const traced::OptionalTensorList&,
                       const MaybeTensor&, const MaybeTensor&, at::TensorList, at::TensorList, at::TensorList,
                       const at::Tensor&, at::TensorList, c10::List<bool>, std::optional<std::string_view>, std::int64_t,
@@ -421,13 +421,13 @@ using Backward = List(std::string_view, const traced::OptionalTensorList&, const
 
 template <LayerResults (*forward)(const LayerCall&, bool)>
 std::tuple<List, List, at::Tensor, at::Tensor, List, List> forward_kernel(
-    std::string_view neuron, at::TensorList inputs, traced::MaybeList states, traced::MaybeList params,
-    const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& residual, std::string_view residual_mode,
-    std::int64_t channel_dim, double eps, bool store_states, bool save, std::int64_t bits, bool last_states) {
-  const at::TensorList none;
-  const LayerCall call = checked_call(
-      forward_op, neuron, inputs, states.value_or(none), params.value_or(none), weight, bias, /*mean=*/std::nullopt,
-      /*var=*/std::nullopt, residual, residual_mode, channel_dim, eps, store_states, bits, last_states);
+    std::string_view neuron, at::TensorList arguments, const MaybeTensor& weight, const MaybeTensor& bias,
+    const MaybeTensor& residual, std::string_view residual_mode, std::int64_t channel_dim, double eps,
+    bool store_states, bool save, std::int64_t bits, bool last_states) {
+  const auto [inputs, states, params] = traced::split(forward_op, *cell_of(neuron, forward_op), arguments);
+  const LayerCall call =
+      checked_call(forward_op, neuron, inputs, states, params, weight, bias, /*mean=*/std::nullopt,
+                   /*var=*/std::nullopt, residual, residual_mode, channel_dim, eps, store_states, bits, last_states);
   const LayerResults results = forward(call, save);
   const Numbers& numbers = results.numbers;
   return {traced::list_of(results.run.outputs),
@@ -476,9 +476,10 @@ LayerResults call_layer_forward(const LayerCall& call, bool save) {
   static const auto handle = traced::find<Forward>("spikeforge::batch_norm_run_forward");
   const traced::HandedOn neuron(call.neuron, call.inputs[0]);
   const auto maybe = [](const at::Tensor& t) { return t.defined() ? MaybeTensor(t) : std::nullopt; };
-  auto [outputs, states, mean, var, numbers, kept] = handle.call(
-      neuron.text(), call.inputs, call.states, call.params, maybe(call.weight), maybe(call.bias), maybe(call.residual),
-      call.residual_mode, call.channel_dim, call.eps, call.store_states, save, call.bits, call.last_states);
+  auto [outputs, states, mean, var, numbers, kept] =
+      handle.call(neuron.text(), traced::arguments_of(call.inputs, call.states, call.params), maybe(call.weight),
+                  maybe(call.bias), maybe(call.residual), call.residual_mode, call.channel_dim, call.eps,
+                  call.store_states, save, call.bits, call.last_states);
   return {.run = traced::results_of(outputs, states, kept),
           .mean = std::move(mean),
           .var = std::move(var),

@@ -31,11 +31,10 @@ using Unpack = at::Tensor(const at::Tensor&, const at::Tensor&, c10::SymIntArray
                           c10::ScalarType, std::int64_t);
 
 SPIKEFORGE_SCHEMAS(library) {
-  library.def("pack_spikes(Tensor x, int bits=1) -> (Tensor packed, Tensor valid)", {at::Tag::pt2_compliant_tag});
+  library.def("pack_spikes(Tensor x, int bits=1) -> (Tensor packed, Tensor valid)");
   library.def(
       "unpack_spikes(Tensor packed, Tensor valid, SymInt[] size, SymInt[] stride, ScalarType dtype, int bits=1) -> "
-      "Tensor",
-      {at::Tag::pt2_compliant_tag});
+      "Tensor");
 }
 
 void check_pack(const at::Tensor& x, std::int64_t bits) {

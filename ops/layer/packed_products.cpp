@@ -29,12 +29,10 @@ using autograd::variable_list;
 using MaybeTensor = std::optional<at::Tensor>;
 
 SPIKEFORGE_SCHEMAS(library) {
-  library.def("linear(Tensor x, Tensor weight, Tensor? bias=None, *, int bits=1, bool recompute=False) -> Tensor",
-              {at::Tag::pt2_compliant_tag});
+  library.def("linear(Tensor x, Tensor weight, Tensor? bias=None, *, int bits=1, bool recompute=False) -> Tensor");
   library.def(
       "convolution(Tensor x, Tensor weight, Tensor? bias=None, int[1] stride=1, int[1] padding=0, "
-      "int[1] dilation=1, int groups=1, *, int bits=1, bool recompute=False) -> Tensor",
-      {at::Tag::pt2_compliant_tag});
+      "int[1] dilation=1, int groups=1, *, int bits=1, bool recompute=False) -> Tensor");
 }
 
 struct Geometry {

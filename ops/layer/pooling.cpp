@@ -40,33 +40,26 @@ constexpr const char *with_places_op = "max_pool2d_with_places", *max_backward_o
 SPIKEFORGE_SCHEMAS(library) {
   library.def(
       "max_pool2d(Tensor x, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, "
-      "bool ceil_mode=False, *, Tensor? weight=None) -> Tensor",
-      {at::Tag::pt2_compliant_tag});
+      "bool ceil_mode=False, *, Tensor? weight=None) -> Tensor");
   library.def(
       "max_pool2d_statistics(Tensor x, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, "
       "*, "
-      "Tensor? weight=None) -> (Tensor y, Tensor mean, Tensor var)",
-      {at::Tag::pt2_compliant_tag});
+      "Tensor? weight=None) -> (Tensor y, Tensor mean, Tensor var)");
   library.def(
       "avg_pool2d(Tensor x, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, "
-      "bool count_include_pad=True, int? divisor_override=None) -> Tensor",
-      {at::Tag::pt2_compliant_tag});
+      "bool count_include_pad=True, int? divisor_override=None) -> Tensor");
   // `windows`: kernel_size, stride, padding and dilation, of height and width each.
   library.def(
       "max_pool2d_with_places(Tensor x, int[] windows, bool ceil_mode, Tensor? weight=None) -> (Tensor y, Tensor "
-      "which)",
-      {at::Tag::pt2_compliant_tag});
-  library.def("max_pool2d_backward(Tensor grad, Tensor which, int[] windows, SymInt height, SymInt width) -> Tensor",
-              {at::Tag::pt2_compliant_tag});
+      "which)");
+  library.def("max_pool2d_backward(Tensor grad, Tensor which, int[] windows, SymInt height, SymInt width) -> Tensor");
   // Besides every number of x has the gradient offset + slope (x - mean), of numbers of its channel.
   library.def(
       "max_pool2d_statistics_backward(Tensor grad, Tensor which, Tensor x, Tensor mean, Tensor offset, Tensor slope, "
-      "int[] windows) -> Tensor",
-      {at::Tag::pt2_compliant_tag});
+      "int[] windows) -> Tensor");
   library.def(
       "avg_pool2d_backward(Tensor grad, int[] windows, bool count_include_pad, int? divisor_override, SymInt height, "
-      "SymInt width) -> Tensor",
-      {at::Tag::pt2_compliant_tag});
+      "SymInt width) -> Tensor");
 }
 
 constexpr std::int64_t most = std::int64_t{1} << 30;  // of a height, a stride, a window with its dilation

@@ -31,8 +31,7 @@ using Statistics = std::tuple<at::Tensor, at::Tensor>;
 constexpr const char* statistics_op = "channel_statistics";
 
 SPIKEFORGE_SCHEMAS(library) {
-  library.def("channel_statistics(Tensor x, int channel_dim=2) -> (Tensor mean, Tensor var)",
-              {at::Tag::pt2_compliant_tag});
+  library.def("channel_statistics(Tensor x, int channel_dim=2) -> (Tensor mean, Tensor var)");
 }
 
 // The dimension counted from the front.

@@ -42,41 +42,39 @@ std::string neuron(bool ternary, const Form& form, Overload overload) {
 const std::string arrival = "int weight_exp=0, int num_message_bits=0) -> (Tensor y, Tensor buffer)";
 
 SPIKEFORGE_SCHEMAS(library) {
-  const auto define = [&library](const std::string& schema) {
-    library.def(schema.c_str(), {at::Tag::pt2_compliant_tag});
-  };
   for (const bool ternary : {false, true})
     for (const Form& form : forms)
       for (const Overload overload : {Overload::numbers, Overload::bias, Overload::tensors})
-        define(neuron(ternary, form, overload));
-  define(
+        library.def(neuron(ternary, form, overload));
+  library.def(
       "loihi_forward(Tensor x, Tensor?[] states, Tensor?[] params, int[] numbers, *, bool ternary, str form, bool "
       "store_states, Tensor? lengths=None, Tensor? start=None) -> Tensor[]");
 
-  define("loihi_prepare_weights(Tensor weight, *, int num_weight_bits=8, str? sign_mode=None) -> Tensor");
-  define(
+  library.def("loihi_prepare_weights(Tensor weight, *, int num_weight_bits=8, str? sign_mode=None) -> Tensor");
+  library.def(
       "loihi_fake_quantize(Tensor weight, *, int num_weight_bits=8, str? sign_mode=None, bool truncate=False) -> "
       "Tensor");
-  define("loihi_dense(Tensor x, Tensor weight, Tensor? buffer=None, *, int delay=1, " + arrival);
-  define(
+  library.def("loihi_dense(Tensor x, Tensor weight, Tensor? buffer=None, *, int delay=1, " + arrival);
+  library.def(
       "loihi_sparse(Tensor x, Tensor crow_indices, Tensor col_indices, Tensor values, Tensor? buffer=None, *, int "
       "delay=1, " +
       arrival);
-  define("loihi_delay_dense(Tensor x, Tensor weight, Tensor delays, Tensor? buffer=None, *, int max_delay, " + arrival);
-  define(
+  library.def("loihi_delay_dense(Tensor x, Tensor weight, Tensor delays, Tensor? buffer=None, *, int max_delay, " +
+              arrival);
+  library.def(
       "loihi_conv(Tensor x, Tensor weight, Tensor? buffer=None, *, int[2] stride=1, int[2] padding=0, int[2] "
       "dilation=1, "
       "int groups=1, int delay=1, " +
       arrival);
   // [rows, in] x [out, in] -> [rows, out], exact modulo 2^32.
-  define("loihi_product(Tensor x, Tensor weight, int num_message_bits) -> Tensor");
-  define(
+  library.def("loihi_product(Tensor x, Tensor weight, int num_message_bits) -> Tensor");
+  library.def(
       "loihi_sparse_product(Tensor x, Tensor crow_indices, Tensor col_indices, Tensor values, int num_message_bits) -> "
       "Tensor");
   // The same, shifted by weight_exp and wrapped around at `bits`, of floating-point tensors that hold whole numbers:
   // differentiable.
-  define("loihi_float_product(Tensor x, Tensor weight, int num_message_bits, int weight_exp, int bits) -> Tensor");
-  define(
+  library.def("loihi_float_product(Tensor x, Tensor weight, int num_message_bits, int weight_exp, int bits) -> Tensor");
+  library.def(
       "loihi_float_sparse_product(Tensor x, Tensor crow_indices, Tensor col_indices, Tensor values, int "
       "num_message_bits, int weight_exp, int bits) -> Tensor");
 
@@ -85,12 +83,14 @@ SPIKEFORGE_SCHEMAS(library) {
       "loihi_quantize(Tensor weight, Tensor? bias=None, *, float tau=2., bool decay_input=True, float v_threshold=1., "
       "float input_scale=1., int largest_message=1, int num_weight_bits=8) -> (Tensor weights, Tensor bias_mant, int "
       "bias_exp, int weight_exp, int dv, int vth, float scale, float weight_error, float bias_error, float "
-      "threshold_error, float decay_error)");
+      "threshold_error, float decay_error)",
+      {});
   library.def(
       "loihi_optimize_weight_bits(Tensor weight, *, str? sign_mode=None) -> (Tensor weights, int num_weight_bits, int "
-      "weight_exp)");
-  library.def("lava_neuron(str name) -> str");
-  library.def("loihi_neuron(str name, *, str surrogate=\"sigmoid\", float[] surrogate_args=[]) -> str");
+      "weight_exp)",
+      {});
+  library.def("lava_neuron(str name) -> str", {});
+  library.def("loihi_neuron(str name, *, str surrogate=\"sigmoid\", float[] surrogate_args=[]) -> str", {});
 }
 
 }  // namespace

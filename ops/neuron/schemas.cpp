@@ -52,7 +52,7 @@ Rows rows_of(NeuronKind kind) {
   return {};
 }
 
-void define_public(torch::Library& library, NeuronKind kind) {
+void define_public(Schemas& library, NeuronKind kind) {
   const PredefinedCell& cell = predefined_cell(kind);
   const Rows rows = rows_of(kind);
   std::string states, results = " -> (Tensor spikes";
@@ -62,9 +62,7 @@ void define_public(torch::Library& library, NeuronKind kind) {
   }
   results += ")";
   const auto define = [&](const char* overload, const std::string& params) {
-    library.def(
-        (cell.name + overload + "(Tensor x, " + rows.tensors + states + "*, " + params + common + results).c_str(),
-        {at::Tag::pt2_compliant_tag});
+    library.def(cell.name + overload + "(Tensor x, " + rows.tensors + states + "*, " + params + common + results);
   };
   define(".any", rows.any);  // the first: torch tries them in this order
   define("", rows.numbers);
@@ -74,7 +72,7 @@ void define_public(torch::Library& library, NeuronKind kind) {
 // <neuron>_forward and <neuron>_backward. params has one entry for each parameter in the order of neurons.def, None
 // where it is the number in `numbers`. lengths and start are as in samples.h. needs_grad is over x, the states and the
 // parameters; the result has one tensor for each true entry.
-void define_lowered(torch::Library& library, NeuronKind kind) {
+void define_lowered(Schemas& library, NeuronKind kind) {
   const PredefinedCell& cell = predefined_cell(kind);
   std::string given, results, grads;
   for (const std::string& state : cell.states) {
@@ -85,12 +83,12 @@ void define_lowered(torch::Library& library, NeuronKind kind) {
   const std::string options =
       std::string(has_decay_input(kind) ? "bool decay_input, " : "") +
       "bool hard_reset, bool detach_reset, str surrogate, float[] surrogate_args, bool spiking, bool store_v, ";
-  const auto define = [&](const std::string& schema) { library.def(schema.c_str(), {at::Tag::pt2_compliant_tag}); };
-  define(cell.name + "_forward(Tensor x, " + given + "Tensor?[] params, float[] numbers, *, " + options +
-         "bool save, Tensor? lengths=None, Tensor? start=None) -> (Tensor spikes, " + results + "Tensor checkpoints)");
-  define(cell.name + "_backward(Tensor? grad_spikes, " + grads + "Tensor x, " + given +
-         "Tensor checkpoints, Tensor?[] params, float[] numbers, *, " + options +
-         "bool[] needs_grad, Tensor? lengths=None, Tensor? start=None) -> Tensor[]");
+  library.def(cell.name + "_forward(Tensor x, " + given + "Tensor?[] params, float[] numbers, *, " + options +
+              "bool save, Tensor? lengths=None, Tensor? start=None) -> (Tensor spikes, " + results +
+              "Tensor checkpoints)");
+  library.def(cell.name + "_backward(Tensor? grad_spikes, " + grads + "Tensor x, " + given +
+              "Tensor checkpoints, Tensor?[] params, float[] numbers, *, " + options +
+              "bool[] needs_grad, Tensor? lengths=None, Tensor? start=None) -> Tensor[]");
 }
 
 SPIKEFORGE_SCHEMAS(library) {

@@ -6,18 +6,18 @@ namespace spikeforge::ops::online {
 namespace {
 
 SPIKEFORGE_SCHEMAS(library) {
-  const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
-  define(
+  library.def(
       "online_linear(str neuron, Tensor x, Tensor weight, Tensor? bias, Tensor[] states, Tensor[] params, "
       "Tensor[] traces, *, str rule=\"eprop\", int into=0, Tensor[]? inputs=None, int[]? learned=None) -> "
       "(Tensor[] outputs, Tensor[] states, Tensor[] traces)");
-  define(
+  library.def(
       "local_jacobian(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, int into, int[] of_params) -> "
       "(Tensor[] transitions, Tensor[] drives, Tensor[] param_drives)");
-  define("with_eligibility(Tensor state, Tensor leaf, Tensor trace, bool outer=False) -> Tensor");
-  define("eligibility_gradient(Tensor grad, Tensor trace) -> Tensor");
-  define("advance_eligibility(Tensor[] traces, Tensor[] transitions, Tensor[] drives, Tensor? x=None) -> Tensor[]");
-  define("trace_of_input(str neuron, int into=0) -> str");
+  library.def("with_eligibility(Tensor state, Tensor leaf, Tensor trace, bool outer=False) -> Tensor");
+  library.def("eligibility_gradient(Tensor grad, Tensor trace) -> Tensor");
+  library.def(
+      "advance_eligibility(Tensor[] traces, Tensor[] transitions, Tensor[] drives, Tensor? x=None) -> Tensor[]");
+  library.def("trace_of_input(str neuron, int into=0) -> str");
 }
 
 }  // namespace

@@ -169,12 +169,8 @@ at::Tensor is_unheard(const at::Tensor& start, std::int64_t delay) {
 template Preparation<std::int64_t> prepare_samples(const MultistepCall&);
 template RecurrentResults allocate(const RecurrentCall&, const Prepared&, bool);
 
-Tensors arguments_of(const MultistepCall& call) {
-  Tensors all(call.inputs.begin(), call.inputs.end());
-  const at::TensorList states = traced::given_states(call);
-  all.append(states.begin(), states.end());
-  all.append(call.params.begin(), call.params.end());
-  return all;
+List arguments_of(const MultistepCall& call) {
+  return traced::arguments_of(call.inputs, traced::given_states(call), call.params);
 }
 
 MultistepCall call_of(std::string_view neuron, bool store_states) {
@@ -188,16 +184,10 @@ MultistepCall call_of(std::string_view neuron, bool store_states) {
 }
 
 void set_arguments(MultistepCall& call, at::TensorList arguments) {
-  const Cell& cell = *call.cell;
-  const std::size_t inputs = cell.inputs.size(), params = cell.params.size(), given = arguments.size();
-  const std::size_t states = given == inputs + params ? 0 : cell.states.size();
-  TORCH_CHECK_VALUE(given == inputs + states + params, op, ": arguments must have ", cell.arguments(),
-                    " tensors, or none for the states, but has ", given);
-  for (const at::Tensor& t : arguments)
-    TORCH_CHECK_VALUE(t.defined(), op, ": one of the arguments is an undefined tensor");
-  call.inputs = arguments.slice(0, inputs);
-  call.states = arguments.slice(inputs, states);
-  call.params = arguments.slice(inputs + states);
+  const auto [inputs, states, params] = traced::split(op, *call.cell, arguments);
+  call.inputs = inputs;
+  call.states = states;
+  call.params = params;
 }
 
 RecurrentResults call_forward(const RecurrentCall& call, bool save) {

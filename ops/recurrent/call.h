@@ -1,8 +1,7 @@
 // A call of recurrent_run and of the operators beneath it: a multistep call with a matrix. What every device does
 // alike.
 //
-// Beneath the public operator the call's inputs, states (all, or none) and parameters are one list, `arguments`: it is
-// never empty, and the dispatcher looks into it for what a transform wraps.
+// The lowered operators take the call's inputs, states and parameters as one list, as traced::arguments_of has it.
 #pragma once
 
 #include <spikeforge/kernels/recurrent/launch.h>
@@ -112,7 +111,7 @@ RecurrentResults call_forward(const RecurrentCall& call, bool save);
 Tensors call_backward(const RecurrentBackwardCall& call);
 
 // inputs, states, parameters.
-Tensors arguments_of(const MultistepCall& call);
+List arguments_of(const MultistepCall& call);
 // The other way; the call then points into the list. Throws ValueError where there are not as many as the neuron takes.
 void set_arguments(MultistepCall& call, at::TensorList arguments);
 

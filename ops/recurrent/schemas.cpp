@@ -11,16 +11,15 @@ namespace {
 // checkpoints, and for the backward pass the currents stand in place of inputs[into]. `grads` are those of outputs and
 // states.
 SPIKEFORGE_SCHEMAS(library) {
-  const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
-  define(
+  library.def(
       "recurrent_run(str neuron, Tensor[] inputs, Tensor w, Tensor[] states, Tensor[] params, Tensor? spikes=None, *, "
       "int into=0, int delay=1, bool store_states=False, Tensor? lengths=None, Tensor? start=None) -> (Tensor[] "
       "outputs, Tensor[] states)");
-  define(
+  library.def(
       "recurrent_run_forward(str neuron, Tensor[] arguments, Tensor w, Tensor? spikes, *, int into, int delay, "
       "bool store_states, bool save, Tensor? lengths=None, Tensor? start=None) -> (Tensor[] outputs, Tensor[] states, "
       "Tensor[] saved)");
-  define(
+  library.def(
       "recurrent_run_backward(str neuron, Tensor?[] grads, Tensor[] arguments, Tensor w, Tensor checkpoints, "
       "bool[] needs_grad, *, int into, int delay, bool store_states, Tensor? lengths=None, Tensor? start=None) -> "
       "Tensor[]");

@@ -15,31 +15,24 @@ namespace {
 // say which: by default the generator of x's device gives a seed, and the first step is 0. So `run` is an operator that
 // draws, for torch.compile, and the lowered ones, which are always given a seed, are none.
 //
-// None is an empty list for run_forward: a package of AOTInductor (torch 2.11) passes it where a list was empty. But
-// the dispatcher does not look into lists that may be None: where torch.func wraps one of their tensors, `lists` is
-// called.
+// run_forward takes inputs, states and params as one list that is never empty: a package of AOTInductor (torch 2.11)
+// passes None for an empty list, and the dispatcher does not read the keys of a list that may be None.
 SPIKEFORGE_SCHEMAS(library) {
-  const auto define = [&library](const char* schema) { library.def(schema, {at::Tag::pt2_compliant_tag}); };
   library.def(
       "run(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states=False, int bits=0, "
       "Tensor? lengths=None, Tensor? start=None, bool scan=False, Tensor? seed=None, Tensor? offset=None) -> "
       "(Tensor[] outputs, Tensor[] states)",
       {at::Tag::pt2_compliant_tag, at::Tag::nondeterministic_seeded});
-  define(
-      "run_forward(str neuron, Tensor[] inputs, Tensor[]? states, Tensor[]? params, *, bool store_states, bool save, "
-      "int bits=0, Tensor? lengths=None, Tensor? start=None, bool scan=False, Tensor? seed=None, Tensor? offset=None) "
-      "-> "
-      "(Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
-  define(
-      "run_forward.lists(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, *, bool store_states, bool "
-      "save, int bits=0, Tensor? lengths=None, Tensor? start=None, bool scan=False, Tensor? seed=None, Tensor? "
-      "offset=None) -> (Tensor[] outputs, Tensor[] states, Tensor[] checkpoints)");
-  define(
+  library.def(
+      "run_forward(str neuron, Tensor[] arguments, *, bool store_states, bool save, int bits=0, Tensor? lengths=None, "
+      "Tensor? start=None, bool scan=False, Tensor? seed=None, Tensor? offset=None) -> (Tensor[] outputs, Tensor[] "
+      "states, Tensor[] checkpoints)");
+  library.def(
       "run_backward(str neuron, Tensor?[] grad_outputs, Tensor?[] grad_states, Tensor[] inputs, Tensor[] states, "
       "Tensor[] params, Tensor[] checkpoints, bool[] needs_grad, *, bool store_states, Tensor? lengths=None, Tensor? "
       "start=None, Tensor? seed=None, Tensor? offset=None) -> Tensor[]");
-  define("print_cuda(str neuron, ScalarType dtype) -> str");
-  define("text_on_a_line(str neuron) -> str");
+  library.def("print_cuda(str neuron, ScalarType dtype) -> str");
+  library.def("text_on_a_line(str neuron) -> str");
 }
 
 // Nothing will be differentiated, so nothing is saved.
@@ -54,7 +47,7 @@ SPIKEFORGE_KERNELS(Undefined, library) { library.impl("run", TORCH_FN(traced::ru
 
 template <MultistepResults (*forward)(const MultistepCall&, bool), Tensors (*backward)(const BackwardCall&)>
 void register_lowered_run(torch::Library& library) {
-  traced::register_forward<forward>(library);
+  library.impl("run_forward", TORCH_FN(traced::forward_kernel<forward>));
   library.impl("run_backward", TORCH_FN(traced::backward_kernel<backward>));
 }
 

@@ -14,7 +14,7 @@ MultistepResults run_with_seed(const MultistepCall& call) {
 
 SPIKEFORGE_KERNELS(Autograd, library) {
   library.impl("run", TORCH_FN(traced::run_kernel<run_with_seed>));
-  traced::register_forward<forward_autograd<lowered_run>>(library);
+  library.impl("run_forward", TORCH_FN(traced::forward_kernel<forward_autograd<lowered_run>>));
   library.impl("run_backward", TORCH_FN(traced::backward_kernel<backward_autograd<lowered_run>>));
 }
 

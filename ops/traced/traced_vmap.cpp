@@ -32,7 +32,7 @@ void refuse_batched_run(const c10::OperatorHandle&, torch::jit::Stack*) { refuse
 
 SPIKEFORGE_KERNELS(FuncTorchBatched, library) {
   library.impl("run", TORCH_FN(traced::run_kernel<map_run>));
-  traced::register_forward<map_run_forward>(library);
+  library.impl("run_forward", TORCH_FN(traced::forward_kernel<map_run_forward>));
   library.impl("run_backward", TORCH_FN(traced::backward_kernel<map_run_backward>));
 }
 

@@ -406,7 +406,7 @@ def test_what_is_refused_in_words():
         with pytest.raises(error, match=words):
             ops.run(text, [x], [], [], **named)
     with pytest.raises(ValueError, match="needs a seed"):
-        ops.run_forward(noisy, [x], [], [], store_states=False, save=False)
+        ops.run_forward(noisy, [x], store_states=False, save=False)
     with pytest.raises(NotImplementedError, match="draws random numbers, which only run"):
         ops.recurrent_run(noisy, [x], torch.zeros(3, 3), [], [])
 

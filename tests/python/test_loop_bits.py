@@ -53,13 +53,13 @@ def test_the_loop_writes_the_bits_that_packing_gives(layout, dtype, device):
         x = LAYOUTS[layout](torch.rand(shape, device=device).mul_(3).to(dtype))
         tau = torch.tensor(2.0, dtype=torch.float64 if dtype == torch.float64 else torch.float32, device=device)
         for bits in (1, 4):
-            y = assert_packed(ops.run_forward(LEAKY, [x], [], [tau], store_states=False, save=True, bits=bits), bits)
+            y = assert_packed(ops.run_forward(LEAKY, [x, tau], store_states=False, save=True, bits=bits), bits)
             assert y.any() or y.numel() == 3
         sums = torch.randint(0, 16, shape, device=device).to(dtype)
-        y = assert_packed(ops.run_forward(COUNTS, [LAYOUTS[layout](sums)], [], [], store_states=False, save=True, bits=4), 4)
+        y = assert_packed(ops.run_forward(COUNTS, [LAYOUTS[layout](sums)], store_states=False, save=True, bits=4), 4)
         assert torch.equal(y, sums)
         sums.view(-1)[-1] = 16.0
-        assert_packed(ops.run_forward(COUNTS, [LAYOUTS[layout](sums)], [], [], store_states=False, save=True, bits=4), 4, valid=False)
+        assert_packed(ops.run_forward(COUNTS, [LAYOUTS[layout](sums)], store_states=False, save=True, bits=4), 4, valid=False)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -71,7 +71,7 @@ def test_a_normalised_neuron_does_with_its_residual(layout, dtype, device):
         tau = torch.tensor(1.5, dtype=torch.float64 if dtype == torch.float64 else torch.float32, device=device)
         for bits, residual in ((1, None), (4, r)):
             options = dict(residual_mode="add", channel_dim=2, eps=1e-5, store_states=False, save=True, bits=bits)
-            y = assert_packed(ops.batch_norm_run_forward(LEAKY, [x], [], [tau], None, None, residual, **options), bits)
+            y = assert_packed(ops.batch_norm_run_forward(LEAKY, [x, tau], None, None, residual, **options), bits)
             assert y.max() == (3 if bits == 4 else 1)
 
 
@@ -79,7 +79,7 @@ def test_large_results_and_all_threads_write_the_same_bits(device):
     """Results that are written past the caches, where nobody reads them again."""
     x = torch.rand(5, 1 << 20, device=device) * 3
     for bits in (1, 4):
-        assert_packed(ops.run_forward(LEAKY, [x], [], [torch.tensor(2.0)], store_states=False, save=True, bits=bits), bits)
+        assert_packed(ops.run_forward(LEAKY, [x, torch.tensor(2.0)], store_states=False, save=True, bits=bits), bits)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -99,7 +99,7 @@ def test_predefined_neurons_write_them_too(dtype, device):
 def test_no_steps_and_no_neurons_have_no_bits(device):
     for shape in ((0, 8), (0, 3), (4, 0)):
         for stored in (False, True):
-            results = ops.run_forward(LEAKY, [torch.rand(shape, device=device)], [], [torch.tensor(2.0)], store_states=stored, save=True, bits=1)
+            results = ops.run_forward(LEAKY, [torch.rand(shape, device=device), torch.tensor(2.0)], store_states=stored, save=True, bits=1)
             packed, valid = kept_bits(results)[1]
             assert packed.numel() == 0 and valid.item() is True
 
@@ -221,7 +221,7 @@ def test_bits_compile_and_are_right_operators(device):
         torch.testing.assert_close(got, expected)
     opcheck(ops.run.default, (LEAKY, [x], [], [tau]), dict(bits=1))
     opcheck(ops.batch_norm_run.default, (LEAKY, [x], [], [tau]), dict(bits=4))
-    opcheck(ops.run_forward.default, (LEAKY, [x.detach()], [], [tau]), dict(store_states=False, save=True, bits=4))
+    opcheck(ops.run_forward.default, (LEAKY, [x.detach(), tau]), dict(store_states=False, save=True, bits=4))
 
 
 def test_under_transforms_there_are_none(device):

@@ -457,16 +457,12 @@ def test_opcheck(grad, device):
 
 def test_opcheck_of_the_lowered_operators(device):
     inputs, states, params = smooth_arguments(device, torch.float32, grad=False)
-    # None is an empty list, as packages of AOTInductor pass it.
-    filter = "neuron f(x; v) { return v; v' = 0.5 * v + x }"
-    torch.library.opcheck(ops.run_forward.default, (filter, inputs[:1], None, None), dict(store_states=False, save=True))
-    results = [ops.run_forward(filter, inputs[:1], none, none, store_states=False, save=True) for none in (None, [])]
-    assert torch.equal(results[0][0][0], results[1][0][0])
     for given, store_states in ((states, False), ([], True)):
         forward = ops.run_forward.default
-        torch.library.opcheck(forward, (SMOOTH, inputs, given, params), dict(store_states=store_states, save=True))
-        torch.library.opcheck(forward, (SMOOTH, inputs, given, params), dict(store_states=store_states, save=False))
-        outputs, last, checkpoints = forward(SMOOTH, inputs, given, params, store_states=store_states, save=True)
+        arguments = [*inputs, *given, *params]
+        torch.library.opcheck(forward, (SMOOTH, arguments), dict(store_states=store_states, save=True))
+        torch.library.opcheck(forward, (SMOOTH, arguments), dict(store_states=store_states, save=False))
+        outputs, last, checkpoints = forward(SMOOTH, arguments, store_states=store_states, save=True)
         assert len(checkpoints) == 1 and 0 < checkpoints[0].numel() < inputs[0].numel()
         everything = [True] * (len(inputs) + len(given) + len(params))
         for grad_outputs, grad_states, needs_grad in (
@@ -583,7 +579,6 @@ def test_a_jacobian_by_vmap_over_the_backward_pass(device):
 
 
 def test_transforms_see_what_is_mapped_wherever_it_stands(device):
-    """Of run_forward, which a map over a gradient calls, the dispatcher sees the inputs alone."""
     inputs, states, params = smooth_arguments(device)
     inputs, states, params = ([t.detach() for t in part] for part in (inputs, states, params))
     for part in (states, params):
@@ -762,7 +757,7 @@ def test_print_cuda_says_what_it_takes():
 
 
 def test_the_backward_operator_checks_its_arguments():
-    outputs, states, checkpoints = ops.run_forward(ALIF, [X], [], [TAU], store_states=False, save=True)
+    outputs, states, checkpoints = ops.run_forward(ALIF, [X, TAU], store_states=False, save=True)
     good = dict(neuron=ALIF, grad_outputs=outputs, grad_states=states, inputs=[X], states=[], params=[TAU],
                 checkpoints=checkpoints, needs_grad=[True, True], store_states=False)
     assert len(ops.run_backward(**good)) == 2

@@ -179,10 +179,6 @@ def public_calls(schema):
     elif name == "avg_pool2d":
         yield dict(x=torch.randn(2, 3, 4, 7, 6, requires_grad=True), kernel_size=[3], stride=[2], padding=[1], ceil_mode=True)
         yield dict(x=torch.randn(3, 4, 7, 6).half().to(memory_format=torch.channels_last).requires_grad_(), kernel_size=[2, 3], count_include_pad=False, divisor_override=5)
-    elif name == "run_forward" and schema.overload_name == "lists":
-        x = torch.randn(4, 2, 5)
-        yield dict(neuron=TEXT, inputs=[x], states=[torch.rand(2, 5)], params=[torch.rand(5)], store_states=False, save=True)
-        yield dict(neuron=TEXT, inputs=[x], states=[], params=[torch.rand(())], store_states=True, save=False)
     elif re.fullmatch(r"(event_)?csrm[vm]|(event_)?ellm[vm]", name):
         for transpose in (False, True):
             indices, indptr, size = csr(dtype=random.choice([torch.int32, torch.int64]))

@@ -34,7 +34,7 @@ class Family:
     """
 
     shardable: Callable[[int, dict[str, Any]], Iterable[int]]
-    leaders: tuple[str, ...] = ("inputs", "x")
+    leaders: tuple[str, ...] = ("inputs", "x", "arguments")
     roles: dict[str, str] = dataclasses.field(default_factory=dict)
     differentiated: tuple[str, ...] = ()
     channel_dim: Callable[[int, dict[str, Any]], int] | None = None  # None: _channel_dim
@@ -82,7 +82,7 @@ def _channel_dim_of_images(rank: int, given: dict[str, Any]) -> int:
 
 
 NEURON = Family(_all_but_time, roles=NEURON_ROLES)
-RECURRENT = Family(_samples, ("inputs", "arguments"), NEURON_ROLES | {"w": "whole", "saved": "saved"}, ("arguments",))
+RECURRENT = Family(_samples, roles=NEURON_ROLES | {"w": "whole", "saved": "saved"}, differentiated=("arguments",))
 # Statistics of the samples of all ranks are what a module computes by torch's operators, and hands in.
 NORMALISED = Family(_channels, roles=NEURON_ROLES | OF_CHANNELS, differentiated=("inputs", "states", "params"))
 POOLING = Family(_all_but_images, ("x", "grad"), OF_CHANNELS, channel_dim=_channel_dim_of_images)
