@@ -174,20 +174,17 @@ class OfSource {
 
   std::string print(Tensors out, const Arguments& in) const {
     using Kind = CudaParameter::Kind;
-    std::string text =
-        "#include <spikeforge/custom_op/internal/host_array.h>\nusing spikeforge::Array;\nusing spikeforge::convert;\n";
     std::vector<CudaParameter> parameters;
     std::string values;
     std::size_t tensors = 0, integers = 0, numbers = 0;
-    const auto add = [&](const std::string& name, Kind kind, const std::string& value) {
-      parameters.push_back({name, kind, ""});
+    const auto add = [&](const std::string& name, Kind kind, const std::string& value, const char* type = "") {
+      parameters.push_back({name, kind, type});
       values += (values.empty() ? "" : ", ") + value;
     };
     const auto add_tensor = [&](const std::string& name, const at::Tensor& t, Kind kind) {
       const char* const type =
           t.defined() ? element_type(op_.name, name, t.scalar_type(), "CPU sources").host : "float";
-      text += fmt::format("using {}_t = {};\n", name, type);
-      add(name, kind, fmt::format("{{data[{0}], dims[{0}], sizes[{0}]}}", tensors++));
+      add(name, kind, fmt::format("{{data[{0}], dims[{0}], sizes[{0}]}}", tensors++), type);
     };
     for (std::size_t i = 0; i < op_.argument_count(); ++i) {
       const std::string name = op_.argument_name(i);
@@ -206,14 +203,15 @@ class OfSource {
       }
     }
     for (std::size_t i = 0; i < out.size(); ++i) add_tensor(op_.result_name(i), out[i], Kind::result);
-    return text + fmt::format("#line 1 \"{}\"\n", op_.name) + print_program(source_, entry_, parameters) +
-           fmt::format(
-               "extern \"C\" __attribute__((visibility(\"default\"))) void spikeforge_custom_op(\n"
-               "    void** data, std::int64_t* dims, std::int64_t** sizes, std::int64_t* integers, double* numbers) "
-               "{{\n"
-               "  {}({});\n"
-               "}}\n",
-               entry_, values);
+    const std::string caller = fmt::format(
+        "extern \"C\" __attribute__((visibility(\"default\"))) void spikeforge_custom_op(\n"
+        "    void** data, std::int64_t* dims, std::int64_t** sizes, std::int64_t* integers, double* numbers) "
+        "{{\n"
+        "  {}({});\n"
+        "}}\n",
+        entry_, values);
+    return print_types("spikeforge/custom_op/internal/host_array.h", source_, parameters) +
+           fmt::format("#line 1 \"{}\"\n", op_.name) + print_program(source_, entry_, parameters, caller);
   }
 
   const std::string source_, entry_;
@@ -232,6 +230,7 @@ Kernel kernel_at(const std::map<c10::ScalarType, CFunction>& functions, const st
 Kernel kernel_of_source(const std::string& source, const std::string& entry,
                         const std::shared_ptr<const Operator>& op) {
   op->check_no_lists("a CPU function of C", "A Python function takes any");
+  op->check_names_of_types();
   const auto kernel = std::make_shared<OfSource>(source, entry, *op);
   return
       [op, kernel](Tensors out, const Arguments& in) { Parameters(*op, out, in).call(kernel->function_for(out, in)); };

@@ -88,6 +88,7 @@ CudaKernels::CudaKernels(const CudaKernel& kernel, const Operator& op) : kernel_
   TORCH_CHECK_VALUE(!kernel.grid.is_empty(), op.name, ": the grid of its CUDA kernel is an empty function");
   TORCH_CHECK_VALUE(!kernel.block.is_empty(), op.name, ": the block of its CUDA kernel is an empty function");
   op.check_no_lists("a CUDA source", "A host function, .cuda(function), takes any");
+  op.check_names_of_types();
 }
 
 std::string CudaKernels::key(const Arguments& in, Tensors out, int arch) const {
@@ -130,7 +131,7 @@ decltype(auto) CudaKernels::with_source(const Arguments& in, Tensors out, Use&& 
   }
 
   // The types come before the source by an option, so that the lines of the source keep their numbers.
-  const std::string types = print_types(parameters);
+  const std::string types = print_types("spikeforge/cuda/custom_op.cuh", kernel_.source, parameters);
   jit::KernelSource source{.name = file_stem(op_.name),
                            .entry = kernel_.entry,
                            .text = print_program(kernel_.source, kernel_.entry, parameters),

@@ -1,5 +1,6 @@
 #include <spikeforge/custom_op/internal/call_of_user.h>
 #include <spikeforge/custom_op/internal/cuda_kernels.h>
+#include <spikeforge/custom_op/internal/cuda_source.h>
 #include <spikeforge/custom_op/internal/operator.h>
 #include <spikeforge/custom_op/internal/prepare.h>
 
@@ -83,6 +84,9 @@ void check_schema(const Definition& definition, const c10::FunctionSchema& schem
   const std::size_t colons = name.find("::");
   TORCH_CHECK_VALUE(colons != std::string::npos && colons > 0, "CustomOp: the schema \"", definition.schema,
                     "\" must begin with a namespace, like mine::scaled");
+  for (const char* const taken : {"aten", "prim", "prims"})
+    TORCH_CHECK_VALUE(name.substr(0, colons) != taken, name, ": the namespace ", taken,
+                      " is torch's own; give the operator another, like mine::", name.substr(colons + 2));
   TORCH_CHECK_VALUE(!schema.is_vararg() && !schema.is_varret(), name, ": its schema must not end in ...");
   TORCH_CHECK_VALUE(std::ranges::count(kinds, ArgumentKind::tensor) > 0, name,
                     ": its schema must have an argument of type Tensor, which says on what device it runs");
@@ -252,6 +256,16 @@ void Operator::check_no_lists(const char* taker, const char* otherwise) const {
                       name, ": argument ", argument_name(i), " of type ", schema.arguments()[i].type()->repr_str(),
                       " cannot be given to ", taker, ": it takes Tensor, Tensor?, int, float, Scalar and bool. ",
                       otherwise);
+}
+
+void Operator::check_names_of_types() const {
+  const auto check = [&](const std::string& tensor) {
+    TORCH_CHECK_VALUE(!is_keyword(tensor + "_t"), name, ": the dtype of ", tensor, " would be called ", tensor,
+                      "_t in a source, which is a word of C++; give the tensor another name");
+  };
+  for (std::size_t i = 0; i < argument_count(); ++i)
+    if (holds_tensors(kinds[i])) check(argument_name(i));
+  for (std::size_t i = 0; i < result_count(); ++i) check(result_name(i));
 }
 
 void Operator::check_results(const char* whose, const TensorVector& results) const {

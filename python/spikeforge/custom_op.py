@@ -78,9 +78,10 @@ class CustomOp:
 
     def __init__(self, schema: str, parts: _Parts) -> None:
         self._parts = parts
-        self._number = parts.register()
         parsed = torch._C.parse_schema(schema)
         self.name: str = parsed.name + (f".{parsed.overload_name}" if parsed.overload_name else "")
+        _check_name(self.name)
+        self._number = parts.register()
         self.overload = _overload(self.name)
         _registered[self.name] = self
 
@@ -119,6 +120,22 @@ class CustomOp:
         if local in vars(operators):  # what torch keeps of an operator that was looked up
             delattr(operators, local)
             operators._dir.remove(local)
+
+
+def _check_name(name: str) -> None:
+    """Refuses the names of attributes that torch.ops, its namespaces and its operators have: torch.ops.mine.name."""
+    packet, _, overload = name.partition(".")
+    namespace, local = packet.split("::")
+    operators = getattr(torch.ops, namespace)
+    any_packet = torch.ops.aten.relu
+    if (
+        not isinstance(operators, torch._ops._OpNamespace)
+        or not isinstance(getattr(operators, local, any_packet), torch._ops.OpOverloadPacket)
+        or not isinstance(getattr(any_packet, overload or "default", any_packet.default), torch._ops.OpOverload)
+    ):
+        raise ValueError(
+            f"{name}: torch.ops.{name.replace('::', '.')} is an attribute of torch's own; give the operator another name"
+        )
 
 
 def _overload(name: str) -> torch._ops.OpOverload:

@@ -455,15 +455,29 @@ WRONG_PARTS = {
     'mine_py::f: vmap must be a function, "batched" or None': dict(vmap=3),
     'on_missing_device must be "error" or "cpu", but is .gpu.': dict(on_missing_device="gpu"),
     "mine_py::f: it has no CPU function to run for missing devices": dict(cpu=None, cuda=identity, on_missing_device="cpu"),
+    "aten::add: the namespace aten is torch's own": dict(schema="aten::add(Tensor x, int n) -> Tensor"),
+    "mine_py::name: torch.ops.mine_py.name is an attribute of torch's own": dict(schema="mine_py::name(Tensor x, int n) -> Tensor"),
+    "torch.ops.mine_py._dir is an attribute": dict(schema="mine_py::_dir(Tensor x, int n) -> Tensor"),
+    "torch.ops.mine_py.__doc__ is an attribute": dict(schema="mine_py::__doc__(Tensor x, int n) -> Tensor"),
+    "torch.ops.mine_py.f.op is an attribute": dict(schema="mine_py::f.op(Tensor x, int n) -> Tensor"),
+    "torch.ops.loaded_libraries.f is an attribute": dict(schema="loaded_libraries::f(Tensor x, int n) -> Tensor"),
+    "mine_py::f: the dtype of char16 would be called char16_t": dict(schema="mine_py::f(Tensor char16) -> Tensor", shapes="char16", cpu="x"),
+    "mine_py::f: the dtype of wchar would be called wchar_t": dict(schema="mine_py::f(Tensor x) -> Tensor wchar", cpu=None, cuda="x"),
 }
+
+
+def operators():
+    return {name for name in torch._C._dispatch_get_all_op_names() if not name.startswith("spikeforge_functions::")}
 
 
 @pytest.mark.parametrize("message, parts", WRONG_PARTS.items())
 def test_parts_that_do_not_fit_are_refused_and_nothing_is_registered(message, parts):
     given = dict(schema="mine_py::f(Tensor x, int n=1) -> Tensor", shapes="x", cpu=lambda x, n: x + n) | parts
+    before = operators()
     with pytest.raises((ValueError, TypeError), match=message):
         custom_op(**given)
-    assert not hasattr(torch.ops.mine_py, "f")
+    assert operators() == before
+    assert not hasattr(torch.ops.mine_py, "f") and torch.ops.mine_py.name == "mine_py"
 
 
 def test_a_name_is_taken_once(register):
@@ -535,6 +549,26 @@ def test_a_source_that_does_not_compile_shows_its_line(register, compiled):
         op(torch.ones(2))
     with pytest.raises(RuntimeError, match=r"(?s)mine_py_broken.*> +2 \|   y\[0\] = unknown;"):
         op.compile("sm_90", torch.ones(2))
+
+
+def test_tensors_may_be_called_as_types_of_c_are(register):
+    names = ["time", "size", "mode", "key", "clock", "id", "int8", "double"]
+    parameters = ", ".join(f"Array<const {name}_t> {name}" for name in names if name != "double")
+    total = " + ".join(f"{name}[i]" for name in names if name != "double")
+    body = f"""({parameters}, Array<const double_t> last, Array<off_t> off) {{
+      for (long long i = 0; i < off.numel; ++i) off[i] = {total} + last[i] + (i == 0 ? seven() : 0);
+    }}"""
+    headers = {"seven.h": "#pragma once\n__device__ inline int seven() { return 7; }\n"}
+    op = register(
+        f"mine_py::times({', '.join('Tensor ' + name for name in names)}) -> Tensor off",
+        shapes="time",
+        cpu="#include <ctime>\n # include  <vector>\nint seven() { return std::time_t(6) + std::vector<int>(1).size(); }\nvoid times" + body,
+        cuda=CudaKernel('#include "seven.h"\nextern "C" __global__ void times' + body, headers=headers),
+    )
+    x = torch.arange(3.0)
+    given = [x + 2**i if i % 2 else (x + 2**i).to(torch.int64) for i in range(len(names))]
+    assert torch.equal(op(*given), (len(names) * x + 2 ** len(names) - 1 + 7 * (x == 0)).to(torch.int64))
+    op.compile("sm_90", *given)
 
 
 def test_cuda_source_compiles_for_gpus_that_are_not_here(operator):

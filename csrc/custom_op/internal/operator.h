@@ -67,6 +67,9 @@ class Operator {
   // That a function without lists takes all arguments: `taker` is what it is, `otherwise` who takes any.
   void check_no_lists(const char* taker, const char* otherwise) const;
 
+  // That x_t, the dtype of x in a source, can be the name of a type.
+  void check_names_of_types() const;
+
   // That a function gave one defined tensor a result.
   void check_results(const char* whose, const TensorVector& results) const;
 
