@@ -124,8 +124,8 @@ def load_nir() -> None:
         torch.ops.load_library(str(file))
     except OSError as error:
         raise ImportError(_does_not_load(file, str(error.__cause__ or error))) from None
-    # Where there is no libhdf5, files cannot be read, which is said then; graphs in memory can.
-    if torch.ops.spikeforge_nir.load_hdf5(""):
+    # Without a libhdf5, graphs in memory work, and reading a file raises. No other library replaces a named one.
+    if torch.ops.spikeforge_nir.load_hdf5("") and not os.environ.get("SPIKEFORGE_HDF5"):
         with hdf5_of_h5py() as copy:
             if copy:
                 torch.ops.spikeforge_nir.load_hdf5(str(copy))
