@@ -657,7 +657,8 @@ def test_a_graph_into_which_nothing_leads_is_told(tmp_path):
         for name in "abc":
             put(nodes.create_group(name), **LIF)
     done = tool("check", tmp_path / "a.nir")
-    assert done.returncode == 0 and "it cannot be run: node /, field edges: there is no Input" in done.stdout, done.stdout
+    verdict = "a.nir: sound, but it cannot be run: node /, field edges: there is no Input"
+    assert done.returncode == 0 and verdict in done.stdout and "good" not in done.stdout, done.stdout
     nir.write(tmp_path / "b.nir", GRAPHS["self edge"])
     assert "cannot be run" not in tool("check", tmp_path / "b.nir").stdout
 

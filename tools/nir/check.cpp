@@ -24,8 +24,10 @@ int check(const CheckOptions& options) {
   } catch (const Error& error) {
     throw error.in_file(options.file);
   }
-  if (const auto reason = why_not_runnable(graph)) report.warn(fmt::format("it cannot be run: {}", reason->what()));
-  fmt::print("{}: {}\n", printable(options.file), report.warnings.empty() ? "good" : "good, with warnings");
+  std::string verdict = report.warnings.empty() ? "good" : "good, with warnings";
+  if (const auto reason = why_not_runnable(graph))
+    verdict = fmt::format("sound, but it cannot be run: {}", printable(reason->what()));
+  fmt::print("{}: {}\n", printable(options.file), verdict);
   for (const std::string& warning : report.warnings) fmt::print("  warning: {}\n", spikeforge::printable(warning));
   return 0;
 }

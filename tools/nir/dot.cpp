@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <unordered_map>
 
 namespace spikeforge::nir {
 namespace {
@@ -27,10 +28,12 @@ class Drawing {
       if (is_sound_) shapes = infer_shapes(graph, ShapeRule::tolerant);
     } catch (const Error&) {
     }
+    std::unordered_map<std::string_view, const Graph*> graphs;
     for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
       const NamedNode& node = graph.nodes[i];
       const std::string inner = in_node(name, node.name);
       if (const Graph* nested = std::get_if<Graph>(&node.node.kind)) {
+        graphs.emplace(node.name, nested);
         line(indent, "subgraph {} {{", in_quotes("cluster " + inner));
         line(indent + 1, "label={};", in_quotes(printable(node.name)));
         this->graph(*nested, inner, indent + 1);
@@ -42,9 +45,13 @@ class Drawing {
         line(indent, "{} [label={}{}];", in_quotes(inner), with_line_break(label), style(node.node.kind));
       }
     }
+    const auto nested = [&](const std::string& node) {
+      const auto found = graphs.find(node);
+      return found == graphs.end() ? nullptr : found->second;
+    };
     for (const Edge& edge : graph.edges)
-      line(indent, "{} -> {};", in_quotes(end<Output>(graph, edge.from, name)),
-           in_quotes(end<Input>(graph, edge.to, name)));
+      line(indent, "{} -> {};", in_quotes(end<Output>(nested(edge.from), in_node(name, edge.from))),
+           in_quotes(end<Input>(nested(edge.to), in_node(name, edge.to))));
   }
 
  private:
@@ -67,16 +74,14 @@ class Drawing {
     return is_neuron ? ", style=filled, fillcolor=lightgrey" : "";
   }
 
-  // Where an edge to or from this node ends.
+  // Where an edge to or from a node ends: in a nested graph, at a node within.
   template <class Port>
-  static std::string end(const Graph& graph, const std::string& node, const std::string& name) {
-    std::string inner = in_node(name, node);
-    const NamedNode* found = graph.find(node);
-    const Graph* nested = found ? std::get_if<Graph>(&found->node.kind) : nullptr;
-    if (!nested) return inner;
+  static std::string end(const Graph* nested, const std::string& name) {
+    if (!nested || nested->nodes.empty()) return name;
     for (const NamedNode& port : nested->nodes)
-      if (std::holds_alternative<Port>(port.node.kind)) return in_node(inner, port.name);
-    return nested->nodes.empty() ? inner : end<Port>(*nested, nested->nodes.front().name, inner);
+      if (std::holds_alternative<Port>(port.node.kind)) return in_node(name, port.name);
+    const NamedNode& first = nested->nodes.front();
+    return end<Port>(std::get_if<Graph>(&first.node.kind), in_node(name, first.name));
   }
 
   bool is_sound_;
