@@ -158,6 +158,30 @@ TEST_CASE("an imported graph is exported as it was") {
   CHECK(!at::equal(other_y, y));
 }
 
+TEST_CASE("an imported graph keeps its names and metadata, also in a copy, and constants that broadcast become whole") {
+  using namespace nir;
+  const auto noted = [](const char* text) { return Group{{{"note", Strings::one(text)}}}; };
+  const Array one = Array::full({}, .5);
+  Graph inner{{{"in", {Input{{2, 3}}, noted("in")}}, {"li", {LI{one, one, one}, noted("li")}}, {"out", {Output{}, {}}}},
+              {{"in", "li"}, {"li", "out"}},
+              noted("inner")};
+  const Graph graph{{{"a.b", {IF{Array::full({2, 1}, 100), one, one}, noted("a.b")}},
+                     {"a_b", {Scale{Array::full({1}, 2)}, {}}},
+                     {"inner", {inner, {}}},
+                     {"to", {Output{}, noted("to")}},
+                     {"x.0", {Input{{2, 3}}, noted("x.0")}}},
+                    {{"x.0", "a.b"}, {"a.b", "a_b"}, {"a_b", "inner"}, {"inner", "to"}},
+                    noted("whole")};
+  ModuleOptions options = in_float64();
+  options.shapes = ShapeRule::tolerant;
+  nn::Composite net = to_module(graph, options);
+  Graph expected = graph;
+  fill_in_shapes(expected);
+  const at::Tensor example = at::zeros({2, 3}, c10::kDouble);
+  CHECK(from_module(net, example, dt) == expected);
+  CHECK(from_module(nn::Part(net).clone(), example, dt) == expected);
+}
+
 TEST_CASE("bounds of learned constants come back") {
   nn::Sequential net(nn::LIF(nn::LIFOptions()
                                  .tau(nn::Learnable(1.5, {.min = 1.2}))

@@ -1,5 +1,7 @@
 """Networks of Python as NIR graphs, and graphs as networks. tests/nir compares each file that spikeforge-nir runs as well."""
 
+import copy
+import os
 import subprocess
 import sys
 import time
@@ -226,11 +228,130 @@ def test_soft_resets_are_warned_of(tmp_path):
     assert any("soft reset" in str(one.message) and one.filename == __file__ for one in caught)
 
 
-def test_nodes_may_be_called_as_methods_are():
-    one = np.ones(3)
-    nodes = {"in": nir.Input(np.array([3])), "train": nir.Scale(2 * one), "add": nir.Scale(3 * one), "out": nir.Output(np.array([3]))}
-    graph = nir.NIRGraph(nodes, [("in", "train"), ("train", "add"), ("add", "out")])
-    assert torch.equal(graphs.load(graph, dt=DT)(torch.ones(2, 3)), torch.full((2, 3), 6.0))
+def chain_of(nodes, **options):
+    return nir.NIRGraph(nodes, list(zip(nodes, list(nodes)[1:])), type_check=False, **options)
+
+
+def test_nodes_of_any_name_are_loaded_and_keep_their_names(tmp_path):
+    # Every attribute of a module, and what modules cannot be called.
+    names = [*dir(Network()), *vars(Network()), "dt", "_labels", "train_", "a.b", "a_b", "a..b", "..", "a b", "µ", "class", "0"]
+    nodes = {"forward": nir.Input(np.array([1]))}
+    nodes |= {name: nir.Scale(np.array([1 + 2.0**-20 * i])) for i, name in enumerate(dict.fromkeys(names)) if name not in nodes}
+    nodes["out.put"] = nir.Output(np.array([1]))
+    net = graphs.load(chain_of(nodes), dt=DT, dtype=torch.float64)
+    factors = [node.scale[0] for node in nodes.values() if isinstance(node, nir.Scale)]
+    assert net(torch.ones(2, 1, dtype=torch.float64))[1].item() == pytest.approx(np.prod(factors), rel=1e-12)
+    assert vars(net).keys() <= {*dir(Network()), "dt", "_labels"}
+    graphs.save(net, torch.zeros(1), tmp_path / "a.nir")
+    for graph in (graphs.to_graph(copy.deepcopy(net), torch.zeros(1)), nir.read(tmp_path / "a.nir")):
+        assert {name: type(node) for name, node in graph.nodes.items()} == {name: type(node) for name, node in nodes.items()}
+        assert [graph.nodes[name].scale.item() for name in nodes if hasattr(nodes[name], "scale")] == factors
+        assert sorted(graph.edges) == sorted(zip(nodes, list(nodes)[1:]))
+
+
+METADATA = {"by": "µ", "dt": 1e-4, "n": 7, "flag": True, "list": np.arange(4), "texts": ["a", "b"], "none": [], "deep": {"a": {"b": "c"}, "none": {}}}
+
+
+def metadata_in(file):
+    import h5py
+
+    found = {}
+    with h5py.File(file) as opened:
+        opened.visititems(lambda name, value: found.update({name: np.asarray(value[()]).tolist() if isinstance(value, h5py.Dataset) else None}))
+    return {name: value for name, value in found.items() if "/metadata/" in name}
+
+
+@pytest.mark.parametrize("through", ["memory", "file"])
+def test_metadata_of_graphs_and_nodes_come_back(through, tmp_path):
+    one, noted = np.ones(3), lambda name: {"metadata": METADATA | {"name": name}}
+    inner = {"x": nir.Input(np.array([3]), **noted("x")), "lif": nir.LIF(one, one, one, one, one, **noted("lif"))}
+    inner["y"] = nir.Output(np.array([3]), **noted("y"))
+    nodes = {"input": nir.Input(np.array([3]), **noted("input")), "fc.1": nir.Linear(np.eye(3), **noted("fc"))}
+    nodes |= {"inner": chain_of(inner, **noted("inner")), "late": nir.Delay(DT * one, **noted("late"))}
+    nodes |= {"output": nir.Output(np.array([3]), **noted("output"))}
+    graph = chain_of(nodes, **noted("whole"))
+    nir.write(tmp_path / "a.nir", graph)
+    expected = metadata_in(tmp_path / "a.nir")
+    assert len(expected) == 9 * (len(METADATA) + 4)
+    net = graphs.load({"memory": graph, "file": tmp_path / "a.nir"}[through], dt=DT, reset="subtract")
+    graphs.save(net, torch.zeros(3), tmp_path / "b.nir")
+    nir.write(tmp_path / "c.nir", graphs.to_graph(net, torch.zeros(3)))
+    for file in ("b.nir", "c.nir"):
+        found = metadata_in(tmp_path / file)
+        own = {name: found.pop(name) for name in list(found) if "/spikeforge" in name}  # beside the rest
+        assert own == {"node/nodes/inner/nodes/lif/metadata/spikeforge": None, "node/nodes/inner/nodes/lif/metadata/spikeforge/reset": b"subtract"}
+        assert found == expected
+
+
+CONSTANTS = {  # of a shape that broadcasts to (4, 2, 3), what r and the others are
+    "I": lambda c: nir.I(c),
+    "LI": lambda c: nir.LI(c * DT * 3, 1 + 0 * c, 0.1 * c),
+    "IF": lambda c: nir.IF(c / DT, 0.5 + c, 0.1 * c),
+    "LIF": lambda c: nir.LIF(c * DT * 3, 1 + c, 0.1 * c, 0.4 * c, 0 * c),
+    "CubaLI": lambda c: nir.CubaLI(c * DT * 2, c * DT * 3, 1 + c, 0 * c, np.array(2.0)),
+    "CubaLIF": lambda c: nir.CubaLIF(c * DT * 2, c * DT * 3, 1 + c, 0 * c, 0.2 * c, 0 * c, 2 + c),
+    "Threshold": lambda c: nir.Threshold(0.5 * c),
+    "Scale": lambda c: nir.Scale(2 * c),
+    "Delay": lambda c: nir.Delay(DT * np.round(2 * c)),
+}
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4, 1, 1), (2, 3), (4, 2, 3)], ids=str)
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_constants_that_broadcast_are_saved_whole(name, shape, tmp_path):
+    constants = 1 + np.arange(np.prod(shape, dtype=int)).reshape(shape) / 32
+    node = CONSTANTS[name](constants)
+    for field, value in vars(node).items():
+        if isinstance(value, np.generic):  # an operation on an array without dimensions gives a number
+            setattr(node, field, np.array(value))
+    graph = chain_of({"input": nir.Input(np.array([4, 2, 3])), "n": node, "output": nir.Output(np.array([4, 2, 3]))})
+    net = graphs.load(graph, dt=DT, shapes="tolerant", dtype=torch.float64)
+    x = torch.rand(9, 2, 4, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    graphs.save(net, torch.zeros(4, 2, 3), tmp_path / "a.nir")
+    for saved in (nir.read(tmp_path / "a.nir"), graphs.to_graph(net, torch.zeros(4, 2, 3))):
+        again = saved.nodes["n"]
+        for field, value in vars(node).items():
+            if isinstance(value, np.ndarray):
+                whole = np.broadcast_to(value, (4, 2, 3))
+                assert np.array_equal(getattr(again, field), whole) or (field == "w_in" and value.size == 1), field
+        assert torch.equal(graphs.load(saved, dt=DT, dtype=torch.float64)(x), net(x))
+    assert net(x).abs().sum() > 0
+
+
+def test_constants_that_were_changed_are_saved_whole_or_refused_by_name():
+    graph = chain_of({"input": nir.Input(np.array([6])), "n": nir.I(np.array(1.0)), "output": nir.Output(np.array([6]))})
+    net = graphs.load(graph, dt=DT, shapes="tolerant")
+    net.n.r = 2.0  # a number fits
+    assert graphs.to_graph(net, torch.zeros(6)).nodes["n"].r.tolist() == [2.0] * 6
+    net.n.r = torch.ones(1, 4)
+    with pytest.raises(ValueError, match=r"node n: its parameters have shape \[1, 4\], but \[6\] arrives"):
+        graphs.to_graph(net, torch.zeros(6))
+
+
+def test_an_input_that_leads_nowhere_is_saved():
+    nodes = {"in": nir.Input(np.array([3])), "a": nir.Threshold(-np.ones(2)), "out": nir.Output(np.array([2]))}
+    net = graphs.load(nir.NIRGraph(nodes, [("a", "out")], type_check=False), dt=DT)
+    graph = graphs.to_graph(net, torch.zeros(3))
+    assert graph.nodes.keys() == nodes.keys() and graph.edges == [("a", "out")]
+    assert torch.equal(graphs.load(graph, dt=DT)(torch.ones(4, 3)), torch.ones(4, 2))
+
+
+def test_nodes_behind_no_input_are_saved():
+    one = np.ones(2)
+    nodes = {"in": nir.Input(np.array([2])), "a": nir.Scale(one), "b": nir.Scale(one), "c": nir.Threshold(-one), "out": nir.Output(np.array([2]))}
+    edges = [("in", "out"), ("a", "b"), ("b", "a"), ("c", "a"), ("b", "out")]
+    net = graphs.load(nir.NIRGraph(nodes, edges, type_check=False), dt=DT)
+    graph = graphs.to_graph(net, torch.zeros(2))
+    assert graph.nodes.keys() == nodes.keys() and sorted(graph.edges) == sorted(edges)
+    assert torch.equal(graphs.load(graph, dt=DT)(torch.ones(4, 2)), net(torch.ones(4, 2)))
+
+
+def test_a_library_of_hdf5_that_is_not_there_is_an_error_of_reading(tmp_path):
+    nir.write(tmp_path / "a.nir", chain_of({"in": nir.Input(np.array([1])), "n": nir.Scale(np.ones(1)), "out": nir.Output(np.array([1]))}))
+    program = f"import spikeforge.nir as graphs; graphs.load({str(tmp_path / 'a.nir')!r}, dt=1.0)"
+    environment = os.environ | {"SPIKEFORGE_HDF5": "/nowhere/libhdf5.so"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.returncode != 0 and "SPIKEFORGE_HDF5=/nowhere/libhdf5.so cannot be loaded" in done.stderr, done.stderr
 
 
 def test_a_connection_to_the_outside_closes_no_loop():

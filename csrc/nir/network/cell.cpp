@@ -177,6 +177,4 @@ std::optional<Cell> cell_of(const Kind& kind, const CellOptions& options) {
       kind);
 }
 
-std::string identity_text() { return "neuron Identity(x) {\n  return x\n}\n"; }
-
 }  // namespace spikeforge::nir

@@ -27,7 +27,4 @@ struct Cell {
 // For Scale, Threshold, I, LI, IF, LIF, CubaLI and CubaLIF; nothing for the others.
 std::optional<Cell> cell_of(const Kind& kind, const CellOptions& options);
 
-// y = x
-std::string identity_text();
-
 }  // namespace spikeforge::nir

@@ -9,6 +9,7 @@
 #include <spikeforge/nn/neurons.h>
 #include <spikeforge/nn/time_distributed.h>
 
+#include <ATen/ops/full.h>
 #include <fmt/format.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
@@ -17,13 +18,40 @@
 #include <torch/nn/modules/pooling.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 
 namespace spikeforge::nir {
 namespace {
 
 using Integers = std::vector<std::int64_t>;
 
-constexpr std::string_view notes_prefix = "notes/", params_prefix = "params/";
+constexpr std::string_view notes_prefix = "notes/", params_prefix = "params/", labels_prefix = "labels/";
+
+// {"metadata": of the graph, "nodes": {part or port: {"name": text, "metadata": of the node}}}
+Group group_of_labels(const GraphNetworkImpl& network) {
+  Group nodes, labels;
+  for (const auto& [part, label] : network.labels) {
+    Group& node = std::get<Group>(nodes.members.emplace_back(Member{part, Group{}}).value);
+    node.members.push_back({"name", Strings::one(label.name)});
+    if (!label.metadata.empty()) node.members.push_back({"metadata", label.metadata});
+  }
+  if (!network.metadata.empty()) labels.members.push_back({"metadata", network.metadata});
+  if (!nodes.empty()) labels.members.push_back({"nodes", std::move(nodes)});
+  return labels;
+}
+
+void take_labels(GraphNetworkImpl& network, const Group& labels) {
+  const auto group = [](const Group& of, std::string_view name) {
+    const Member* const member = of.find(name);
+    return member ? std::get<Group>(member->value) : Group{};
+  };
+  network.metadata = group(labels, "metadata");
+  for (const Member& node : group(labels, "nodes").members) {
+    const Group& label = std::get<Group>(node.value);
+    network.labels[node.name] = {std::get<Strings>(label.find("name")->value).values[0], group(label, "metadata")};
+  }
+}
 
 [[noreturn]] void refuse(const std::string& path, const std::string& reason) {
   std::string node = path;
@@ -55,6 +83,10 @@ class DescriptionWriter {
       }
       values.insert(name, c10::IValue(value));
       return *this;
+    }
+    void set_all(std::string_view prefix, const Group& group) {
+      for (const auto& value : values_of(group))
+        values.insert(std::string(prefix) + value.key().toStringRef(), value.value());
     }
     c10::impl::GenericDict values = empty_dict();
   };
@@ -90,12 +122,12 @@ class DescriptionWriter {
       from_rest.push_back(connection.from_rest);
       shapes.push_back(connection.shape);
     }
-    add(Row(path, "Network")
-            .set("sources", sources)
-            .set("targets", targets)
-            .set("delays", delays)
-            .set("from_rest", from_rest)
-            .set("shapes", shapes));
+    Row row(path, "Network");
+    row.set("sources", sources).set("targets", targets).set("delays", delays);
+    row.set("from_rest", from_rest).set("shapes", shapes);
+    if (const auto* graph = dynamic_cast<const GraphNetworkImpl*>(&network))
+      row.set_all(labels_prefix, group_of_labels(*graph));
+    add(row);
     for (const auto& [name, part] : network.parts()) this->part(part, below(path, name));
   }
 
@@ -112,9 +144,7 @@ class DescriptionWriter {
       if (node) row.set("type", node->type()).set("dt", node->cell_options().dt);
       constants(*own, row);
     }
-    if (notes)
-      for (const auto& note : values_of(*notes))
-        row.values.insert(std::string(notes_prefix) + note.key().toStringRef(), note.value());
+    if (notes) row.set_all(notes_prefix, *notes);
     add(row);
   }
 
@@ -287,7 +317,8 @@ class ModuleMaker {
   }
 
   nn::Part network(const ModuleRow& row) {
-    nn::Composite network;
+    GraphNetwork network;
+    take_labels(*network, group_of_values(row.under(labels_prefix)));
     for_each_child(row, [&](const std::string& name, const ModuleRow& child) { network->add(name, part(child)); });
     const auto sources = row.texts("sources"), targets = row.texts("targets");
     const Integers delays = row.integers("delays"), from_rest = row.integers("from_rest");
@@ -379,7 +410,12 @@ class ModuleMaker {
 
   // A node that works element by element. The text is made anew: Python does not write neurons.
   static nn::Part node(const ModuleRow& row) {
-    const auto params = row.under(params_prefix);
+    std::map<std::string, at::Tensor, std::less<>> params;
+    for (const auto& param : row.under(params_prefix)) {
+      const c10::IValue& value = param.value();
+      params[param.key().toStringRef()] =
+          value.isTensor() ? value.toTensor().detach() : at::full({}, value.toDouble(), c10::kDouble);
+    }
     const std::string type = row.text("type");
     Node node{kind_named(type), metadata(row)};
     std::visit(
@@ -387,8 +423,7 @@ class ModuleMaker {
           if constexpr (!std::is_same_v<N, Graph>)
             N::fields(n, [&]<class T>(std::string_view name, T& field) {
               if constexpr (std::is_same_v<T, Array> || std::is_same_v<T, std::optional<Array>>)
-                if (const auto found = params.find(std::string(name)); found != params.end())
-                  field = exact_array(found->value().toTensor());
+                if (const auto found = params.find(name); found != params.end()) field = exact_array(found->second);
             });
         },
         node.kind);
@@ -397,9 +432,9 @@ class ModuleMaker {
     if (!cell) refuse(row.path(), fmt::format("{} is no neuron of NIR", type));
     nn::NeuronOptions neuron(cell->text);
     for (const auto& [name, array] : cell->params) {
-      const auto found = params.find(std::string(name));
+      const auto found = params.find(name);
       if (found == params.end()) refuse(row.path(), fmt::format("its description lacks {}", name));
-      neuron.param(std::string(name), nn::Constant(found->value().toTensor().detach()));
+      neuron.param(std::string(name), nn::Constant(found->second));
     }
     return NodeNeuron(type, options, std::move(neuron));
   }

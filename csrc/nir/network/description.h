@@ -2,7 +2,7 @@
 // here. One dict for each module, a network before what is in it:
 //
 //   {"path": "", "kind": "Network", "sources": [...], "targets": [...], "delays": [...], "from_rest": [...], "shapes":
-//   [...]}
+//   [...], "labels/metadata/author": "...", "labels/nodes/a_b/name": "a.b", "labels/nodes/a_b/metadata/note": ...}
 //   {"path": "dense", "kind": "Linear", "weight": tensor, "bias": tensor}
 //   {"path": "lif", "kind": "LIF", "notes/tau": 2.0, "notes/v_threshold": tensor, "notes/learned": ["v_threshold"],
 //   ...}
@@ -10,7 +10,8 @@
 //   "zero",
 //    "params/tau": tensor, "learned": [...]}
 //
-// Notes are those of metadata (restore.h). What is empty or does not apply is left out.
+// Labels are those of GraphNetwork (node_modules.h), notes those of metadata (restore.h). What is empty or does not
+// apply is left out.
 #pragma once
 #include <spikeforge/nn/composite.h>
 

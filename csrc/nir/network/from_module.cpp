@@ -19,8 +19,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <map>
-#include <set>
+#include <unordered_map>
+#include <unordered_set>
 
 namespace spikeforge::nir {
 namespace {
@@ -58,108 +60,173 @@ class Exporter {
 
   Graph network_of(const nn::CompositeImpl& network, const std::string& path, const Shape& shape) {
     const auto parts = network.parts();
-    const auto wires = network.wires();
-    const nn::Names inputs = network.input_names(), outputs = network.output_names();
-    if (inputs.size() != 1) refuse(path, fmt::format("it has {} inputs; one is expected", inputs.size()));
+    const std::size_t inputs = network.input_names().size();
+    if (inputs != 1) refuse(path, fmt::format("it has {} inputs; one is expected", inputs));
 
-    std::map<std::string, const nn::Part*> by_name;
-    std::set<std::string> names;
-    for (const auto& [name, part] : parts) {
-      by_name.emplace(name, &part);
-      names.insert(name);
-    }
-    const auto port_name = [&](const char* wanted, const std::string& own) {
-      std::string name = names.insert(wanted).second ? wanted : own;
-      for (int n = 2; name != wanted && !names.insert(name).second; ++n) name = own + std::to_string(n);
-      return name;
-    };
-    const auto part_of = [](const std::string& port) { return port.substr(0, port.find('.')); };
-
+    Wiring net(network);
     Graph graph;
-    std::map<std::string, std::string> port_nodes;  // of the network's own ports
-    std::map<std::string, Shape> leaving;           // each part and input
-    port_nodes[inputs[0]] = port_name("input", inputs[0]);
-    graph.nodes.push_back({port_nodes[inputs[0]], {Input{shape}, {}}});
-    leaving[inputs[0]] = shape;
+    if (const auto* imported = dynamic_cast<const GraphNetworkImpl*>(&network)) graph.metadata = imported->metadata;
+    const auto add_port = [&](std::size_t id, Kind kind) {
+      graph.nodes.push_back({net.name(id), {std::move(kind), net.metadata(id)}});
+    };
+    add_port(net.input(), Input{shape});
 
     // Each part as soon as the shape of what comes to it is known, by any of its connections.
-    std::set<std::string> passing, silent;
-    std::vector<std::string> left;
-    left.reserve(parts.size());
-    for (const auto& [name, part] : parts) left.push_back(name);
-    while (!left.empty()) {
-      const std::size_t before = left.size();
-      std::erase_if(left, [&](const std::string& name) {
-        const nn::Part& part = *by_name.at(name);
-        const std::string inner = path.empty() ? name : path + "/" + name;
-        if (dynamic_cast<const SilenceImpl*>(part.module().get())) {  // of an imported graph: no node, and no edges
-          silent.insert(name);
-          return true;
-        }
-        if (part.input_names().size() != 1 || part.output_names().size() != 1)
-          refuse(inner, "it has several inputs or outputs, for which NIR's edges have no names");
-        for (const auto& wire : wires) {
-          if (part_of(wire.to) != name || wire.to.find('.') == std::string::npos) continue;
-          const auto from = leaving.find(part_of(wire.from));
-          if (from == leaving.end()) continue;
-          add(graph, name, part, inner, from->second, leaving, passing);
-          return true;
-        }
-        return false;
-      });
-      if (left.size() == before)
-        refuse(path.empty() ? left[0] : path + "/" + left[0], "its input's shape cannot be told");
+    std::vector<std::optional<Shape>> leaving(net.size());  // of each part and the input
+    leaving[net.input()] = shape;
+    std::deque<std::size_t> known = {net.input()};
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const auto& [name, part] = parts[i];
+      if (const auto* silence = dynamic_cast<const SilenceImpl*>(part.module().get())) {
+        leaving[i] = silence->shape();
+        known.push_back(i);
+      } else if (part.input_names().size() != 1 || part.output_names().size() != 1) {
+        refuse(in_node(path, name), "it has several inputs or outputs, for which NIR's edges have no names");
+      }
     }
-    for (const std::string& output : outputs) {
-      port_nodes[output] = port_name(outputs.size() == 1 ? "output" : output.c_str(), output);
+    for (; !known.empty(); known.pop_front())
+      for (const std::size_t w : net.wires_from(known.front())) {
+        const std::size_t to = net.wires()[w].to;
+        if (to > net.input() || leaving[to]) continue;
+        leaving[to] = add(graph, net, to, parts[to].second, in_node(path, parts[to].first), *leaving[known.front()]);
+        known.push_back(to);
+      }
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      if (!leaving[i]) refuse(in_node(path, parts[i].first), "its input's shape cannot be told");
+    for (std::size_t output = net.input() + 1; output < net.size(); ++output) {
       Output node;
-      for (const auto& wire : wires)
-        if (wire.to == output && leaving.contains(part_of(wire.from))) node.shape = leaving.at(part_of(wire.from));
-      graph.nodes.push_back({port_nodes[output], {node, {}}});
+      for (const std::size_t w : net.wires_to(output)) node.shape = leaving[net.wires()[w].from];
+      add_port(output, node);
     }
-    connect(graph, path, wires, port_nodes, passing, silent, leaving, names);
+    connect(graph, path, net, leaving);
     return graph;
   }
 
-  void add(Graph& graph, const std::string& name, const nn::Part& part, const std::string& path, const Shape& shape,
-           std::map<std::string, Shape>& leaving, std::set<std::string>& passing) {
+  // A network's parts and ports by number: its parts in their order, its input, and its outputs.
+  class Wiring {
+   public:
+    struct Wire {
+      std::size_t from, to;
+      std::int64_t delay;
+      std::string text;  // "a.out -> b.in"
+    };
+
+    explicit Wiring(const nn::CompositeImpl& network) {
+      std::unordered_map<std::string, std::size_t> parts, outputs;
+      for (const auto& [name, part] : network.parts()) {
+        parts.emplace(name, names_.size());
+        names_.push_back(name);
+        is_node_.push_back(!dynamic_cast<const SilenceImpl*>(part.module().get()));
+      }
+      input_ = names_.size();
+      names_.push_back(network.input_names()[0]);
+      for (const std::string& name : network.output_names()) {
+        outputs.emplace(name, names_.size());
+        names_.push_back(name);
+      }
+      is_node_.resize(names_.size(), true);
+      from_.resize(names_.size());
+      to_.resize(names_.size());
+      for (const auto& [from, to, connection] : network.wires()) {
+        const std::size_t from_dot = from.find('.'), to_dot = to.find('.');
+        const Wire wire{from_dot == std::string::npos ? input_ : parts.at(from.substr(0, from_dot)),
+                        to_dot == std::string::npos ? outputs.at(to) : parts.at(to.substr(0, to_dot)), connection.delay,
+                        from + " -> " + to};
+        from_[wire.from].push_back(wires_.size());
+        to_[wire.to].push_back(wires_.size());
+        wires_.push_back(wire);
+      }
+      name_nodes(network);
+    }
+
+    std::size_t input() const { return input_; }
+    std::size_t size() const { return names_.size(); }
+    const std::vector<Wire>& wires() const { return wires_; }
+    const std::vector<std::size_t>& wires_from(std::size_t id) const { return from_[id]; }
+    const std::vector<std::size_t>& wires_to(std::size_t id) const { return to_[id]; }
+
+    const std::string& name(std::size_t id) const { return names_[id]; }  // of the node
+    const std::unordered_set<std::string>& taken() const { return taken_; }
+    Group metadata(std::size_t id) const {
+      const auto found = metadata_.find(id);
+      return found == metadata_.end() ? Group{} : found->second;
+    }
+
+    // Parts that stand for no node: those that pass on what comes in, and silence in an imported graph.
+    void set_passing(std::size_t id) { passing_.insert(id); }
+    bool is_passing(std::size_t id) const { return passing_.contains(id); }
+    bool is_node(std::size_t id) const { return is_node_[id] && !is_passing(id); }
+
+   private:
+    void name_nodes(const nn::CompositeImpl& network) {
+      const auto* const imported = dynamic_cast<const GraphNetworkImpl*>(&network);
+      std::vector<bool> is_named(names_.size());
+      const bool is_one_output = names_.size() == input_ + 2;
+      for (std::size_t id = 0; id < names_.size(); ++id) {
+        if (imported)
+          if (const auto label = imported->labels.find(names_[id]); label != imported->labels.end()) {
+            names_[id] = label->second.name;
+            metadata_.emplace(id, label->second.metadata);
+            is_named[id] = true;
+          }
+        if (id < input_ || is_named[id]) taken_.insert(names_[id]);
+      }
+      for (std::size_t id = input_; id < names_.size(); ++id) {
+        if (is_named[id]) continue;
+        const std::string own = names_[id];
+        std::string& name = names_[id];
+        if (id == input_) name = input_name;
+        if (id > input_ && is_one_output) name = output_name;
+        if (taken_.insert(name).second) continue;
+        name = own;
+        for (int n = 2; !taken_.insert(name).second; ++n) name = own + std::to_string(n);
+      }
+    }
+
+    std::vector<std::string> names_;
+    std::vector<bool> is_node_;
+    std::size_t input_ = 0;
+    std::vector<Wire> wires_;
+    std::vector<std::vector<std::size_t>> from_, to_;
+    std::unordered_set<std::string> taken_;
+    std::unordered_map<std::size_t, Group> metadata_;
+    std::unordered_set<std::size_t> passing_;
+  };
+
+  // Adds the node of a part; returns the shape of what leaves it.
+  Shape add(Graph& graph, Wiring& net, std::size_t id, const nn::Part& part, const std::string& path,
+            const Shape& shape) {
     if (const auto* inner = dynamic_cast<const nn::CompositeImpl*>(part.module().get())) {
       Graph nested = network_of(*inner, path, shape);
+      Shape out;
       for (const NamedNode& node : nested.nodes)
         if (const auto* output = std::get_if<Output>(&node.node.kind))
-          if (output->shape) leaving[name] = *output->shape;
-      graph.nodes.push_back({name, {std::move(nested), {}}});
-      return;
+          if (output->shape) out = *output->shape;
+      graph.nodes.push_back({net.name(id), {std::move(nested), {}}});
+      return out;
     }
     auto node = node_of(part, path, shape);
     if (!node) {
-      passing.insert(name);
-      leaving[name] = shape;
-      return;
+      net.set_passing(id);
+      return shape;
     }
-    leaving[name] = output_shape(*node, shape, path, ShapeRule::strict);
-    graph.nodes.push_back({name, std::move(*node)});
+    Shape out = output_shape(*node, shape, path, ShapeRule::strict);
+    const Group metadata = net.metadata(id);
+    node->metadata.members.insert(node->metadata.members.end(), metadata.members.begin(), metadata.members.end());
+    graph.nodes.push_back({net.name(id), std::move(*node)});
+    return out;
   }
 
-  void connect(Graph& graph, const std::string& path, const std::vector<nn::CompositeImpl::Wire>& wires,
-               const std::map<std::string, std::string>& port_nodes, const std::set<std::string>& passing,
-               const std::set<std::string>& silent, const std::map<std::string, Shape>& leaving,
-               const std::set<std::string>& names) const {
-    const auto end = [&](const std::string& port) {
-      const std::size_t dot = port.find('.');
-      return dot == std::string::npos ? port_nodes.at(port) : port.substr(0, dot);
-    };
+  void connect(Graph& graph, const std::string& path, const Wiring& net,
+               const std::vector<std::optional<Shape>>& leaving) const {
+    const auto& wires = net.wires();
     // What a part that does nothing stands for: the one thing that leads to it.
-    const auto source = [&](std::string from) {
-      while (passing.contains(from)) {
-        const nn::CompositeImpl::Wire* only = nullptr;
-        for (const auto& wire : wires) {
-          if (end(wire.to) != from) continue;
-          if (only || wire.connection.delay > 0)
-            refuse(path.empty() ? from : path + "/" + from, "a sum or a delay leads to a module that does nothing");
-          only = &wire;
-        }
-        from = end(only->from);
+    const auto source = [&](std::size_t from) {
+      while (net.is_passing(from)) {
+        const auto& into = net.wires_to(from);
+        if (into.size() != 1 || wires[into[0]].delay > 0)
+          refuse(in_node(path, net.name(from)), "a sum or a delay leads to a module that does nothing");
+        from = wires[into[0]].from;
       }
       return from;
     };
@@ -169,23 +236,24 @@ class Exporter {
     std::vector<std::int64_t> cuts(wires.size());
     for (std::size_t round = 0; round <= wires.size(); ++round) {
       graph = parts;
-      std::set<std::string> taken = names;
+      std::unordered_set<std::string> taken = net.taken();
       std::vector<std::size_t> wire_of;  // each edge
       for (std::size_t w = 0; w < wires.size(); ++w) {
         const auto& wire = wires[w];
-        const std::string to = end(wire.to);
-        std::string from = source(end(wire.from));
-        if (passing.contains(to) || silent.contains(to) || silent.contains(from)) continue;
-        if (const std::int64_t delay = wire.connection.delay - cuts[w]; delay > 0) {
-          std::string name = from + "_delayed";
-          for (int n = 2; !taken.insert(name).second; ++n) name = from + "_delayed_" + std::to_string(n);
-          const Shape& shape = leaving.at(wire.from.substr(0, wire.from.find('.')));
-          graph.nodes.push_back({name, {Delay{Array::full(shape, static_cast<double>(delay) * dt_)}, {}}});
+        const std::size_t first = source(wire.from);
+        if (!net.is_node(wire.to) || !net.is_node(first)) continue;
+        std::string from = net.name(first);
+        if (const std::int64_t delay = wire.delay - cuts[w]; delay > 0) {
+          const std::string stem = from + "_delayed";
+          std::string name = stem;
+          for (int n = 2; !taken.insert(name).second; ++n) name = stem + "_" + std::to_string(n);
+          graph.nodes.push_back(
+              {name, {Delay{Array::full(*leaving[wire.from], static_cast<double>(delay) * dt_)}, {}}});
           graph.edges.push_back({from, name});
           wire_of.push_back(w);
           from = name;
         }
-        graph.edges.push_back({from, to});
+        graph.edges.push_back({from, net.name(wire.to)});
         wire_of.push_back(w);
       }
       // Readers list nodes by name.
@@ -197,10 +265,10 @@ class Exporter {
         if (order.is_back_edge[e]) ++found[wire_of[e]];
       if (found == cuts) return;
       for (std::size_t w = 0; w < wires.size(); ++w)
-        if (found[w] > wires[w].connection.delay)
-          refuse(path, fmt::format("readers of NIR delay {} -> {} by a step, as a cycle leads through it, but here its "
-                                   "delay lies elsewhere",
-                                   wires[w].from, wires[w].to));
+        if (found[w] > wires[w].delay)
+          refuse(path, fmt::format("readers of NIR delay {} by a step, as a cycle leads through it, but here its delay "
+                                   "lies elsewhere",
+                                   wires[w].text));
       cuts = found;
     }
     refuse(path, "its delays cannot be laid where readers of NIR cut its cycles");

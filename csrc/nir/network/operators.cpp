@@ -36,6 +36,9 @@ class PythonOptions {
     with("learn_neurons", [&](const c10::IValue& value) { options.learn_neurons = value.toBool(); });
     with("fold_time", [&](const c10::IValue& value) { options.fold_time = value.toBool(); });
     with("dtype", [&](const c10::IValue& value) { options.dtype = value.toScalarType(); });
+    with("reserved_names", [&](const c10::IValue& value) {
+      for (const c10::IValue& name : value.toListRef()) options.reserved_names.insert(name.toStringRef());
+    });
     with("device", [&](const c10::IValue& value) { options.device = c10::Device(value.toStringRef()); });
     return options;
   }

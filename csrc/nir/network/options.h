@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace spikeforge::nir {
@@ -61,6 +62,7 @@ struct ModuleOptions {
   bool fold_time = false;
   c10::ScalarType dtype = c10::kFloat;  // of weights, and of x; neurons have float32 beside half types
   c10::Device device = c10::kCPU;
+  std::unordered_set<std::string> reserved_names = {};  // that no part has: in Python, attributes of a module
 };
 
 }  // namespace spikeforge::nir

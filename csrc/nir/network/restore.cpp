@@ -5,6 +5,7 @@
 #include <spikeforge/nir/network/tensor.h>
 #include <spikeforge/nn/neurons.h>
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/sigmoid.h>
@@ -264,9 +265,14 @@ LI leaky_integrator(const nn::LIImpl& neuron, const Shape& shape, double dt) {
           fields.array(fields("v_rest"))};
 }
 
-// A neuron that came from a NIR graph: its parameters are the fields.
-Kind fields_of(const NodeNeuronImpl& neuron) {
+// A neuron that came from a NIR graph: its parameters are the fields. Those that broadcast get the whole shape, as
+// other readers need it; but one number for w_in serves all of them.
+Kind fields_of(const NodeNeuronImpl& neuron, const Shape& shape) {
   const NamedConstants constants = constants_of(neuron);
+  const auto whole = [&](std::string_view field, const at::Tensor& value) {
+    const bool stays = (field == "w_in" && value.numel() == 1) || !at::is_expandable_to(value.sizes(), shape);
+    return array_of(stays ? value : value.expand(shape));
+  };
   Kind kind = kind_named(neuron.type());
   std::visit(
       [&]<class N>(N& n) {
@@ -274,7 +280,7 @@ Kind fields_of(const NodeNeuronImpl& neuron) {
           N::fields(n, [&]<class T>(std::string_view name, T& field) {
             if constexpr (std::is_same_v<T, Array> || std::is_same_v<T, std::optional<Array>>)
               for (const NamedConstant& constant : constants)
-                if (constant.name == name) field = array_of(constant.value.tensor());
+                if (constant.name == name) field = whole(name, constant.value.tensor());
           });
       },
       kind);
@@ -345,7 +351,7 @@ std::optional<nn::Part> remake(const Notes& notes, const ModuleOptions& options)
 std::optional<Node> node_of_neuron(const torch::nn::Module& module, const Shape& shape, double dt,
                                    std::vector<std::string>& lost) {
   if (const auto* neuron = dynamic_cast<const NodeNeuronImpl*>(&module))
-    return Node{fields_of(*neuron), metadata_with(notes_of(*neuron))};
+    return Node{fields_of(*neuron, shape), metadata_with(notes_of(*neuron))};
   if (const auto* neuron = dynamic_cast<const nn::LIImpl*>(&module))
     return Node{leaky_integrator(*neuron, shape, dt), metadata_with(notes_of(*neuron))};
   return with_neuron(module, [&](const char* name, const auto& neuron) {
@@ -383,6 +389,11 @@ std::optional<double> dt_of_metadata(const Graph& graph) {
     if (const auto dt = nested ? dt_of_metadata(*nested) : Notes(node.node).number("dt")) return dt;
   }
   return {};
+}
+
+Group without_notes(Group metadata) {
+  std::erase_if(metadata.members, [](const Member& member) { return member.name == group_name; });
+  return metadata;
 }
 
 CellOptions decide(const Node& node, const ModuleOptions& options) {

@@ -26,6 +26,9 @@ std::optional<Node> node_of_metadata(const Node& node, const Shape& shape, doubl
 // The dt with which a graph's modules were exported, where the metadata say one.
 std::optional<double> dt_of_metadata(const Graph& graph);
 
+// A node's metadata without that group, which is written anew.
+Group without_notes(Group metadata);
+
 // What a node's cell depends on: the options, else the node's metadata, else the defaults.
 CellOptions decide(const Node& node, const ModuleOptions& options);
 

@@ -47,14 +47,15 @@ class Builder {
         name_(std::move(name)),
         options_(options),
         takes_(takes),
-        names_(module_names(graph)),
+        names_(module_names(graph, options.reserved_names)),
         shapes_(infer_shapes(graph, options.shapes, nullptr, arriving)),
         order_(step_order(graph)) {
     for (std::size_t i = 0; i < graph.nodes.size(); ++i) index_.emplace(graph.nodes[i].name, i);
-    leads_to_.resize(graph.nodes.size());
-    for (const Edge& edge : graph.edges) {
-      leads_to_[index_.at(edge.from)].push_back(index_.at(edge.to));
-      has_predecessor_.insert(index_.at(edge.to));
+    nodes_.resize(graph.nodes.size());
+    for (std::size_t e = 0; e < graph.edges.size(); ++e) {
+      nodes_[index_.at(graph.edges[e].from)].leads_on = true;
+      NodeEdges& to = nodes_[index_.at(graph.edges[e].to)];
+      (order_.is_back_edge[e] ? to.has_back_edge : to.has_forward_edge) = true;
     }
     taken_.insert(names_.begin(), names_.end());
   }
@@ -65,7 +66,9 @@ class Builder {
     for (const std::size_t i : order_.nodes) add(i);
     for (std::size_t e = 0; e < graph_.edges.size(); ++e) connect(e);
     add_ports();
-    return std::move(network_);
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) label(i);
+    network_->metadata = graph_.metadata;
+    return nn::Composite(std::shared_ptr<nn::CompositeImpl>(network_.ptr()));
   }
 
  private:
@@ -83,6 +86,15 @@ class Builder {
   const Shape& shape_into(std::size_t i) const {
     if (!shapes_[i].in) refuse(name_of(i), "", "its shape cannot be told");
     return *shapes_[i].in;
+  }
+
+  // Ports are called "input" and "output" in a graph that is made of the network, if no label says otherwise.
+  void label(std::size_t i) {
+    const NamedNode& named = graph_.nodes[i];
+    Group metadata = without_notes(named.node.metadata);
+    const std::string_view usual = as<Input>(i) ? input_name : as<Output>(i) ? output_name : names_[i];
+    if (named.name != usual || !metadata.empty())
+      network_->labels.emplace(names_[i], Label{named.name, std::move(metadata)});
   }
 
   // --- Nodes
@@ -275,21 +287,22 @@ class Builder {
     const bool has_output = holds(static_cast<const Output*>(nullptr));
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       if (as<Input>(i)) {
-        if (!leads_to_[i].empty()) continue;
+        if (nodes_[i].leads_on) continue;
         const std::string sink = free_name(names_[i] + "_unused");
-        network_->add(sink, nn::Neuron(nn::NeuronOptions(identity_text())));
+        network_->add(sink, Silence(static_cast<std::int64_t>(shape_into(i).size()), Shape{}));
         network_->connect(names_[i], sink + ".in");
         continue;
       }
-      if (!has_predecessor_.contains(i) && !(as<Graph>(i) && network_parts_.at(i).first.empty())) {
+      const NodeEdges& edges = nodes_[i];
+      if (!edges.has_forward_edge && !edges.has_back_edge && !(as<Graph>(i) && network_parts_.at(i).first.empty())) {
         if (input_)
           silence(i);
         else
           network_->connect(free_name("input_" + names_[i]), port(i, false));
-      } else if (input_ && has_back_edges_only(i)) {
+      } else if (input_ && edges.has_back_edge && !edges.has_forward_edge) {
         silence(i);
       }
-      if (!has_output && leads_to_[i].empty() && !(as<Graph>(i) && network_parts_.at(i).second.empty()))
+      if (!has_output && !edges.leads_on && !(as<Graph>(i) && network_parts_.at(i).second.empty()))
         network_->connect(port(i, true), free_name("output_" + names_[i]));
     }
   }
@@ -299,12 +312,6 @@ class Builder {
     network_->add(name, Silence(static_cast<std::int64_t>(shape_into(*input_).size()), shape_into(i)));
     network_->connect(names_[*input_], name + ".in");
     network_->connect(name + ".out", port(i, false));
-  }
-  bool has_back_edges_only(std::size_t i) const {
-    bool only = has_predecessor_.contains(i);
-    for (std::size_t e = 0; e < graph_.edges.size(); ++e)
-      if (index_.at(graph_.edges[e].to) == i) only = only && order_.is_back_edge[e];
-    return only;
   }
 
   const Graph& graph_;
@@ -316,11 +323,13 @@ class Builder {
   StepOrder order_;
   std::optional<std::size_t> input_;  // the first Input
   std::unordered_map<std::string_view, std::size_t> index_;
-  std::vector<std::vector<std::size_t>> leads_to_;
-  std::unordered_set<std::size_t> has_predecessor_;
+  struct NodeEdges {
+    bool leads_on = false, has_forward_edge = false, has_back_edge = false;
+  };
+  std::vector<NodeEdges> nodes_;
   std::unordered_set<std::string> taken_;
   std::unordered_map<std::size_t, std::pair<std::string, std::string>> network_parts_;  // ports of nested graphs
-  nn::Composite network_;
+  GraphNetwork network_;
 };
 
 void check(const ModuleOptions& options) {
@@ -334,12 +343,13 @@ void check(const ModuleOptions& options) {
 
 }  // namespace
 
-std::vector<std::string> module_names(const Graph& graph) {
+std::vector<std::string> module_names(const Graph& graph, const std::unordered_set<std::string>& reserved) {
   std::vector<std::string> names;
-  std::unordered_set<std::string> taken;
+  std::unordered_set<std::string> taken = reserved;
   for (const NamedNode& node : graph.nodes) taken.insert(node.name);
   for (const NamedNode& node : graph.nodes) {
     std::string name = without_dots(node.name);
+    if (reserved.contains(name)) name += "_";
     if (name != node.name) {
       const std::string stem = name;
       for (int n = 2; !taken.insert(name).second; ++n) name = stem + "_" + std::to_string(n);

@@ -3,10 +3,14 @@
 #include <spikeforge/nir/network/values.h>
 
 #include <ATen/core/List.h>
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <span>
+#include <unordered_map>
 
 namespace spikeforge::nir {
 namespace {
@@ -48,22 +52,29 @@ Value value_of(const c10::IValue& value, const std::string& place) {
   return strings;
 }
 
-// The group at a place, which is made where it is not there yet.
-Group& group_at(Group& root, std::string_view place) {
-  Group* group = &root;
-  while (!place.empty()) {
-    const std::size_t slash = place.find('/');
-    const std::string name(place.substr(0, slash));
-    Member* member = nullptr;
-    for (Member& candidate : group->members)
-      if (candidate.name == name) member = &candidate;
-    if (!member) member = &group->members.emplace_back(Member{name, Group{}});
-    group = std::get_if<Group>(&member->value);
-    if (!group) throw Error("", name, "is a value and a group");
-    place = slash == std::string_view::npos ? std::string_view() : place.substr(slash + 1);
+// A value, or a group whose members are found by name and keep their order.
+struct ValueTree {
+  std::optional<Value> value;
+  std::vector<std::string> names;
+  std::unordered_map<std::string, std::unique_ptr<ValueTree>> members;
+
+  ValueTree& member(const std::string& name) {
+    const auto [found, is_new] = members.try_emplace(name);
+    if (is_new) {
+      found->second = std::make_unique<ValueTree>();
+      names.push_back(name);
+    }
+    return *found->second;
   }
-  return *group;
-}
+  Group group() {
+    Group group;
+    for (const std::string& name : names) {
+      ValueTree& tree = *members.at(name);
+      group.members.push_back({name, tree.value ? std::move(*tree.value) : Value(tree.group())});
+    }
+    return group;
+  }
+};
 
 void add_values(const Group& group, const std::string& place, c10::impl::GenericDict& values) {
   if (group.empty() && !place.empty()) values.insert(place, c10::IValue());
@@ -72,7 +83,8 @@ void add_values(const Group& group, const std::string& place, c10::impl::Generic
     if (const auto* array = std::get_if<Array>(&member.value))
       values.insert(inner, shared_tensor(*array));
     else if (const auto* strings = std::get_if<Strings>(&member.value))
-      values.insert(inner, nested(strings->values, strings->shape));
+      values.insert(inner, strings->values.empty() ? c10::IValue(at::empty(strings->shape))  // lists without a type
+                                                   : nested(strings->values, strings->shape));
     else
       add_values(std::get<Group>(member.value), inner, values);
   }
@@ -89,19 +101,20 @@ c10::impl::GenericDict values_of(const Group& group) {
 }
 
 Group group_of_values(const c10::impl::GenericDict& values) {
-  Group root;
+  ValueTree root;
   for (const auto& entry : values) {
     const std::string& place = entry.key().toStringRef();
-    const std::size_t slash = place.rfind('/');
-    const bool is_inner = slash != std::string::npos;
-    const std::string name = is_inner ? place.substr(slash + 1) : place;
-    if (entry.value().isNone()) {
-      group_at(root, place);
-      continue;
+    ValueTree* tree = &root;
+    for (std::size_t start = 0, end = 0; end != std::string::npos; start = end + 1) {
+      end = place.find('/', start);
+      tree = &tree->member(place.substr(start, end == std::string::npos ? end : end - start));
+      if (tree->value) throw Error("", place, "is a value and a group");
     }
-    group_at(root, is_inner ? place.substr(0, slash) : "").members.push_back({name, value_of(entry.value(), place)});
+    if (entry.value().isNone()) continue;
+    if (!tree->members.empty()) throw Error("", place, "is a value and a group");
+    tree->value = value_of(entry.value(), place);
   }
-  return root;
+  return root.group();
 }
 
 }  // namespace spikeforge::nir

@@ -81,6 +81,8 @@ def _value(place: str, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach()
     array = np.asarray(value)
+    if array.dtype.kind in "USO" and not array.size:
+        return torch.zeros(array.shape)  # an empty list has no type for C++
     if array.dtype.kind in "USO":
         return np.char.asarray(array).tolist() if array.dtype.kind == "S" else array.astype(str).tolist()
     if array.dtype.kind not in "biuf":
@@ -150,11 +152,13 @@ def _arrays(node: nir.NIRNode) -> dict[str, np.ndarray]:
 
 
 def _rows(graph: nir.NIRGraph, prefix: str) -> Iterator[tuple[str, str, str]]:
+    targets: dict[str, list[str]] = {}
+    for source, target in graph.edges:
+        targets.setdefault(source, []).append(target)
     for name, node in graph.nodes.items():
         fields = [] if isinstance(node, nir.NIRGraph) else [_field(*field) for field in _fields(node).items()]
-        targets = [target for source, target in graph.edges if source == name]
-        if targets:
-            fields.append("-> " + ", ".join(targets))
+        if name in targets:
+            fields.append("-> " + ", ".join(targets[name]))
         kind = "NIRGraph" if isinstance(node, nir.NIRGraph) else type(node).__name__
         yield prefix + name, kind, "; ".join(filter(None, fields))
         if isinstance(node, nir.NIRGraph):

@@ -23,6 +23,7 @@ NEURONS = {
     "IF": spiking.IF, "LIF": spiking.LIF, "PLIF": spiking.PLIF, "CubaLIF": spiking.CubaLIF, "LI": spiking.LI,
 }  # fmt: skip
 FLAGS = ("decay_input", "detach_reset", "strict")
+RESERVED_NAMES = sorted({*dir(spiking.Network()), "dt", "_labels"})  # attributes of a network that is loaded
 Row = dict[str, Any]
 
 
@@ -46,7 +47,8 @@ def load(
 ) -> spiking.Network:
     """A network with the bits of ``spikeforge-nir run`` under the same options.
 
-    Its parts have the nodes' names; weights, biases and scales are parameters, constants of neurons buffers.
+    Its parts have the nodes' names, with ``_`` for dots and after names that modules have (``train_``); :func:`save`
+    writes the nodes' own. Weights, biases and scales are parameters, constants of neurons buffers.
 
     Args:
         source: a file of any version, or a graph of the package `nir`.
@@ -75,6 +77,7 @@ def load(
         "dt": float(dt), "device": str(torch.device(device)), "dtype": dtype, "reset": reset, "if_scaling": if_scaling,
         "comparison": comparison, "cuba_current": cuba_current, "recurrent_start": recurrent_start, "delays": delays,
         "shapes": shapes, "learn_neurons": learn_neurons, "fold_time": fold_time, "max_bytes": max_bytes,
+        "reserved_names": RESERVED_NAMES,
     }  # fmt: skip
     if surrogate is not None:
         chosen = surrogates.of(surrogate)
@@ -106,7 +109,7 @@ def made_of(rows: list[Row], device: torch.device, state: torch.dtype) -> Any:
         owner = made[parent]
         made[row["path"]] = module
         if isinstance(owner, spiking.Network):
-            owner.add(_name(name), module)
+            owner.add(name, module)
         elif isinstance(owner, spiking.TimeDistributed):
             owner.module = module
         else:
@@ -117,27 +120,18 @@ def made_of(rows: list[Row], device: torch.device, state: torch.dtype) -> Any:
     return made[""]
 
 
-def _name(name: str) -> str:
-    """A node may be called as a method is."""
-    return f"{name}_" if hasattr(spiking.Network, name) else name
-
-
-def _port(port: str) -> str:
-    return ".".join(map(_name, port.split(".")))
-
-
 def _connect(net: spiking.Network, row: Row) -> None:
     columns = (row[name] for name in ("sources", "targets", "delays", "from_rest", "shapes"))
     for source, target, delay, from_rest, shape in zip(*columns):
-        net.connect(
-            _port(source), _port(target), delay=delay, shape=shape or None, repeated=True, from_rest=bool(from_rest)
-        )
+        net.connect(source, target, delay=delay, shape=shape or None, repeated=True, from_rest=bool(from_rest))
 
 
 def _module(row: Row) -> nn.Module:
     kind = row["kind"]
     if kind == "Network":
-        return spiking.Network()
+        net = spiking.Network()
+        net._labels = {name: value for name, value in row.items() if name.startswith("labels/")}
+        return net
     if kind == "TimeDistributed":
         return spiking.TimeDistributed(nn.Identity())  # until its layer comes
     if kind == "Sequential":

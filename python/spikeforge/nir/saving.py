@@ -69,8 +69,12 @@ def _described(what: str, net: nn.Module, example: Tensor, dt: float | None) -> 
 
 
 def _without_empty(row: Row) -> Row:
-    """What is empty has no type for C++."""
-    return {name: value for name, value in row.items() if value is not None and not (isinstance(value, list) and not value)}
+    """An empty list has no type for C++. None says that something does not apply, and among labels a group is empty."""
+    return {
+        name: value
+        for name, value in row.items()
+        if not (isinstance(value, list) and not value) and (value is not None or name.startswith("labels/"))
+    }
 
 
 class Describer:
@@ -92,7 +96,7 @@ class Describer:
         elif isinstance(module, spiking.Network):
             wires = [Wire(*c.names, c.delay, c.from_rest) for c in module._connections]
             parts = [(name, part, has_states(part)) for name, part in module.parts()]
-            yield from self._network(path, wires, parts)
+            yield from self._network(path, wires, parts, getattr(module, "_labels", None))
         elif isinstance(module, spiking.Sequential):
             parts = list(module.named_children())
             yield from self._network(path, chain(parts), [(*part, has_states(part[1])) for part in parts])
@@ -111,7 +115,13 @@ class Describer:
             else:
                 yield from self._traced(module, path, on_sequences)
 
-    def _network(self, path: str, wires: Sequence[Wire], parts: Sequence[tuple[str, nn.Module, bool]]) -> Iterator[Row]:
+    def _network(
+        self, path: str, wires: Sequence[Wire], parts: Sequence[tuple[str, nn.Module, bool]], labels: Row | None = None
+    ) -> Iterator[Row]:
+        """
+        Args:
+            labels: names and metadata of nodes, as the graph had them that the network was loaded from.
+        """
         yield {
             "path": path,
             "kind": "Network",
@@ -119,6 +129,7 @@ class Describer:
             "targets": [wire.target for wire in wires],
             "delays": [wire.delay for wire in wires],
             "from_rest": [int(wire.from_rest) for wire in wires],
+            **(labels or {}),
         }
         for name, part, on_sequences in parts:
             yield from self.rows(part, _below(path, name), on_sequences=on_sequences)

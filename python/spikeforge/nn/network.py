@@ -187,7 +187,7 @@ class Network(Container):
         if not name or "." in name:
             raise ValueError(f"{self._title()}: {what} '{name}' must be a name without dots")
         taken = {*self._modules, *self._aliases, *self.in_ports, *self.out_ports, *self.state_names}
-        if name in taken or hasattr(type(self), name):
+        if name in taken or hasattr(self, name):
             raise ValueError(f"{self._title()}: {what} '{name}': the name is taken")
 
     def _port(self, name: str, *, is_source: bool) -> Port:
