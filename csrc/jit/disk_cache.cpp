@@ -129,7 +129,8 @@ void make_folders(const std::filesystem::path& folder) {
 }
 
 std::filesystem::path folder_from_environment() {
-  const std::string own = environment("SPIKEFORGE_CACHE_DIR");
+  std::string own = environment("SPIKEFORGE_CACHE_DIR");
+  while (own.size() > 1 && own.ends_with('/')) own.pop_back();  // which would follow a link
   if (own == "off" || own == "0") return {};
   if (!own.empty()) return own;
   const std::filesystem::path xdg = environment("XDG_CACHE_HOME");
@@ -177,12 +178,16 @@ void DiskCache::warn(const std::string& what) {
 FileDescriptor DiskCache::open_folder(Create create) {
   if (config_.folder.empty()) return FileDescriptor();
   if (create == Create::yes) make_folders(config_.folder);
-  FileDescriptor folder(::open(config_.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct stat status;
+  if (::lstat(config_.folder.c_str(), &status) == 0 && S_ISLNK(status.st_mode)) {
+    warn("is not used, because it is a symbolic link");
+    return FileDescriptor();
+  }
+  FileDescriptor folder(::open(config_.folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder) {
     if (create == Create::yes) warn(fmt::format("cannot be opened: {}", last_error()));
     return folder;
   }
-  struct stat status;
   if (::fstat(folder.get(), &status) != 0 || !only_user_writes(status)) {
     warn("is not used, because it belongs to another user or others can write to it; it needs mode 0700");
     return FileDescriptor();

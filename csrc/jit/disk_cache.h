@@ -26,7 +26,7 @@ struct DiskKey {
 // to be trusted costs a warning, and then every kernel its compilation.
 //
 // A loaded kernel runs with the user's rights, so an entry counts only if nobody else can have written it: the folder
-// and the file belong to the user, neither can be written by others, and no link is followed from one to the other.
+// and the file belong to the user, neither can be written by others, and neither is a symbolic link.
 class DiskCache {
  public:
   struct Config {

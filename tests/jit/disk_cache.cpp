@@ -185,6 +185,23 @@ TEST_CASE_METHOD(DiskFixture, "a folder that others can write to is refused with
   CHECK_THAT(warnings[0], has_text(folder.string()) && has_text("others can write to it"));
 }
 
+TEST_CASE_METHOD(DiskFixture, "a folder that is a link is refused with one warning, and links above it are followed") {
+  store();
+  const fs::path real = folder;
+  folder = home / "link";
+  fs::create_symlink(real, folder);
+  DiskCache cache = open();
+  CHECK_FALSE(cache.load(key, "lif_forward"));
+  cache.store(key_number(7), "lif_forward", payload);
+  CHECK(files_in(real).size() == 1);
+  REQUIRE(warnings.size() == 1);
+  CHECK_THAT(warnings[0], has_text(folder.string()) && has_text("symbolic link"));
+  folder = home / "link" / "below";
+  open().store(key, "lif_forward", payload);
+  CHECK(loads());
+  CHECK(warnings.size() == 1);
+}
+
 TEST_CASE_METHOD(DiskFixture, "an entry that others can write to is not loaded") {
   store();
   fs::permissions(entry(), everyone_may_all);
@@ -388,6 +405,10 @@ TEST_CASE("the environment says where the cache lies") {
   CHECK(folder() == "/scratch/ada/spikeforge");
   {
     const ScopedEnvironment own("SPIKEFORGE_CACHE_DIR", "/kernels");
+    CHECK(folder() == "/kernels");
+  }
+  {
+    const ScopedEnvironment slash("SPIKEFORGE_CACHE_DIR", "/kernels/");
     CHECK(folder() == "/kernels");
   }
   for (const char* off : {"off", "0"}) {
