@@ -13,6 +13,7 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 
@@ -172,6 +173,8 @@ void check_advance(at::TensorList traces, at::TensorList transitions, at::Tensor
 
 List advance_by_torch(at::TensorList traces, at::TensorList transitions, at::TensorList drives,
                       const std::optional<at::Tensor>& x) {
+  // Traces have the type of states, under autocast too.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const bool of_synapses = x.has_value() && x->defined();
   List next;
   for (std::size_t k = 0; k < drives.size(); ++k) {

@@ -172,6 +172,20 @@ def pieces(net, online, x, grad, length=1):
     return torch.cat(out)
 
 
+@pytest.mark.parametrize("length", [1, 6])
+def test_pieces_under_autocast(length, device):
+    net = nn.Sequential(nn.Linear(4, 5), snn.LIF(surrogate="atan")).to(device)
+    whole, online = copy.deepcopy(net), spikeforge.Online(net)
+    x, grad = 2 * torch.randn(12, 3, 4, device=device), torch.randn(12, 3, 5, device=device)
+    with torch.autocast(torch.device(device).type, torch.bfloat16):
+        y = pieces(net, online, x, grad, length)
+        expected = whole(x)
+        (expected * grad).sum().backward()
+    assert torch.equal(y, expected) and {trace.dtype for trace in online.traces[0]} == {torch.float32}
+    for got, wanted in zip(net.parameters(), whole.parameters()):
+        assert (got.grad - wanted.grad).abs().max() <= 2e-2 * wanted.grad.abs().max()
+
+
 def test_a_recurrent_layer_drops_the_path_through_its_own_spikes():
     torch.set_default_dtype(torch.float64)
     try:
