@@ -1,4 +1,7 @@
 #pragma once
+#include <spikeforge/base/fork_safe_mutex.h>
+
+#include <chrono>
 #include <exception>
 #include <future>
 #include <memory>
@@ -7,10 +10,13 @@
 #include <unordered_map>
 #include <utility>
 
+#include <unistd.h>
+
 namespace spikeforge {
 
 // A map whose values are made by whoever asks first; who asks meanwhile waits for that one, and other keys do not.
-// An exception reaches all who wait, and leaves no entry: the next call tries again.
+// An exception reaches all who wait, and leaves no entry: the next call tries again. A child of fork() makes a value
+// itself that a thread of its parent was making.
 template <class Key, class Value, class Hash>
 class OnceMap {
  public:
@@ -23,13 +29,13 @@ class OnceMap {
   template <class Make>
   Found get(const Key& key, Make&& make) {
     std::unique_lock lock(mutex_);
-    if (const auto at = values_.find(key); at != values_.end()) {
-      const std::shared_future<Pointer> value = at->second;
+    if (const auto at = values_.find(key); at != values_.end() && at->second.is_coming()) {
+      const std::shared_future<Pointer> value = at->second.value;
       lock.unlock();
       return {value.get(), true};
     }
     std::promise<Pointer> promise;
-    values_.emplace(key, promise.get_future().share());
+    values_.insert_or_assign(key, Entry{promise.get_future().share()});
     lock.unlock();
 
     try {
@@ -49,12 +55,21 @@ class OnceMap {
     std::promise<Pointer> promise;
     promise.set_value(std::make_shared<const Value>(std::move(value)));
     const std::lock_guard lock(mutex_);
-    values_[key] = promise.get_future().share();
+    values_.insert_or_assign(key, Entry{promise.get_future().share()});
   }
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<Key, std::shared_future<Pointer>, Hash> values_;
+  struct Entry {
+    std::shared_future<Pointer> value;
+    pid_t process = ::getpid();
+
+    bool is_coming() const {
+      return value.wait_for(std::chrono::seconds(0)) == std::future_status::ready || process == ::getpid();
+    }
+  };
+
+  ForkSafeMutex mutex_;
+  std::unordered_map<Key, Entry, Hash> values_;
 };
 
 }  // namespace spikeforge

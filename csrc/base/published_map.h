@@ -1,4 +1,6 @@
 #pragma once
+#include <spikeforge/base/fork_safe_mutex.h>
+
 #include <atomic>
 #include <cstddef>
 #include <memory>
@@ -81,7 +83,7 @@ class PublishedMap {
   }
 
   std::atomic<const Table*> newest_ = nullptr;
-  std::mutex writing_;
+  ForkSafeMutex writing_;
   std::vector<std::unique_ptr<Table>> tables_;
   std::vector<std::unique_ptr<Entry>> entries_;
 };

@@ -1,3 +1,4 @@
+#include <spikeforge/base/fork_safe_mutex.h>
 #include <spikeforge/custom_op/custom_op.h>
 #include <spikeforge/custom_op/internal/call_of_user.h>
 #include <spikeforge/custom_op/internal/operator.h>
@@ -49,8 +50,8 @@ void keep_entry(const c10::OperatorName& name) {
     new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().registerName(name));
 }
 
-std::mutex& registering() {
-  static std::mutex& mutex = *new std::mutex();
+ForkSafeMutex& registering() {
+  static ForkSafeMutex& mutex = *new ForkSafeMutex();
   return mutex;
 }
 

@@ -2,6 +2,7 @@
 // python/spikeforge/custom_op.py calls. What C++ gives as functions, Python gives as the names of operators that it
 // gave a kernel, so that nothing here knows Python, and a function of Python meets every mode and transform of torch as
 // an operator does. From there on it is a CustomOp.
+#include <spikeforge/base/fork_safe_mutex.h>
 #include <spikeforge/custom_op/custom_op.h>
 #include <spikeforge/custom_op/internal/c_functions.h>
 #include <spikeforge/custom_op/internal/operator.h>
@@ -328,7 +329,7 @@ class Registered {
   }
 
  private:
-  mutable std::mutex mutex_;
+  mutable ForkSafeMutex mutex_;
   std::map<std::int64_t, std::shared_ptr<const RegisteredOp>> ops_;
   std::int64_t last_ = 0;
 };

@@ -83,19 +83,24 @@ class Workers {
   bool is_over_ = false;
 };
 
-// Ends the threads. A forked child has none to wait for.
+// A forked child has no threads, and its copy of their mutex may be locked.
+bool has_workers() {
+  static const pid_t process = ::getpid();
+  return process == ::getpid();
+}
+
+// Ends the threads.
 class Ending {
  public:
   explicit Ending(Workers& workers) : workers_(workers) {}
   Ending(const Ending&) = delete;
   Ending& operator=(const Ending&) = delete;
   ~Ending() {
-    if (::getpid() == process_) workers_.end();
+    if (has_workers()) workers_.end();
   }
 
  private:
   Workers& workers_;
-  const pid_t process_ = ::getpid();
 };
 
 Workers& workers() {
@@ -117,7 +122,7 @@ bool end_is_arranged() {
 }  // namespace
 
 void compile_ahead(KernelCache& cache, KernelSource source, std::string arch) {
-  if (Workers::most_threads() == 0 || !cache.can_compile() || !end_is_arranged()) return;
+  if (Workers::most_threads() == 0 || !has_workers() || !cache.can_compile() || !end_is_arranged()) return;
   try {
     workers().add({&cache, std::move(source), std::move(arch)});
   } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): no thread is to be had, and none is needed

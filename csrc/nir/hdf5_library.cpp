@@ -67,8 +67,8 @@ herr_t keep_last(unsigned, const H5E_error2_t* error, void* reason) {
   return 0;
 }
 
-std::recursive_mutex& one_at_a_time() {
-  static auto& mutex = *new std::recursive_mutex;
+ForkSafeMutex& one_at_a_time() {
+  static auto& mutex = *new ForkSafeMutex;
   return mutex;
 }
 

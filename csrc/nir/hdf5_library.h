@@ -5,6 +5,8 @@
 // Only hdf5.h is needed to build.
 #pragma once
 #define H5_USE_110_API  // the functions and structures of HDF5 1.10, in any later version too
+#include <spikeforge/base/fork_safe_mutex.h>
+
 #include <hdf5.h>
 
 #include <mutex>
@@ -44,7 +46,7 @@ class Hdf5Session {
   Hdf5Session& operator=(const Hdf5Session&) = delete;
 
  private:
-  std::unique_lock<std::recursive_mutex> lock_;
+  std::unique_lock<ForkSafeMutex> lock_;
   H5E_auto2_t print_ = nullptr;
   void* print_to_ = nullptr;
 };

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <spikeforge/base/fork_safe_mutex.h>
+
 #include <map>
 #include <mutex>
 #include <string>
@@ -21,7 +23,7 @@ class DerivedTexts {
 
  private:
   static constexpr std::size_t most = 32;
-  std::mutex mutex_;
+  ForkSafeMutex mutex_;
   std::map<Key, std::string> texts_;
 };
 

@@ -1,3 +1,4 @@
+#include <spikeforge/base/fork_safe_mutex.h>
 #include <spikeforge/graph/errors.h>
 #include <spikeforge/graph/internal/evaluate.h>
 #include <spikeforge/ops/common/cpu_tiles.h>
@@ -24,7 +25,7 @@ std::int64_t parts_for(std::int64_t work) {
 }
 
 struct Rules {
-  std::mutex mutex;
+  ForkSafeMutex mutex;
   std::unordered_map<std::string, std::shared_ptr<const Rule>> by_text;
 };
 Rules& rules() {

@@ -1,4 +1,5 @@
 #include <spikeforge/base/environment.h>
+#include <spikeforge/base/fork_safe_mutex.h>
 #include <spikeforge/ops/common/result_memory.h>
 
 #include <c10/core/CPUAllocator.h>
@@ -107,7 +108,7 @@ class Blocks {
     for (const Block& block : dropped) unmap(block);
   }
 
-  std::mutex mutex_;
+  ForkSafeMutex mutex_;
   std::vector<Block> kept_;  // from the one kept longest
   std::size_t kept_bytes_ = 0;
   const std::size_t most_bytes_ = most_kept_bytes();

@@ -1,6 +1,7 @@
 // Stored matrices whose numbers were read and found in range: each is read for that once, and not at every call.
 #pragma once
 
+#include <spikeforge/base/fork_safe_mutex.h>
 #include <spikeforge/kernels/event/spec.h>
 
 #include <ATen/core/Tensor.h>
@@ -117,7 +118,7 @@ class MatrixMemory {
     }
   };
 
-  mutable std::mutex mutex_;
+  mutable ForkSafeMutex mutex_;
   std::unordered_map<MatrixKey, Entry, HashOfMatrixKey> entries_;
   std::size_t limit_ = least;
 };

@@ -10,6 +10,9 @@
 #include <thread>
 #include <vector>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 using Map = spikeforge::OnceMap<int, std::string, std::hash<int>>;
 
 namespace {
@@ -80,6 +83,33 @@ TEST_CASE("a failure reaches every thread that waits, and the next call tries ag
   for (std::thread& thread : threads) thread.join();
   CHECK(failed.load() == 4);
   CHECK(*map.get(1, [] { return std::string("second try"); }).value == "second try");
+}
+
+TEST_CASE("a forked child makes the value that a thread of its parent is making, and has those that were made") {
+  Map map;
+  map.get(2, [] { return std::string("made"); });
+  std::atomic<bool> has_begun = false, may_end = false;
+  std::thread other([&] {
+    map.get(1, [&] {
+      has_begun = true;
+      waits_until([&] { return may_end.load(); });
+      return std::string("parent's");
+    });
+  });
+  REQUIRE(waits_until([&] { return has_begun.load(); }));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(10);
+    const bool makes = *map.get(1, [] { return std::string("child's"); }).value == "child's";
+    const auto found = map.get(2, [] { return std::string("made again"); });
+    ::_exit(makes && found.was_there && *found.value == "made" ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  may_end = true;
+  other.join();
+  CHECK(status == 0);
+  CHECK(*map.get(1, [] { return std::string("never made"); }).value == "parent's");
 }
 
 TEST_CASE("a value that is replaced is found, and the old one lives as long as it is held") {

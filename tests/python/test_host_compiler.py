@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from conftest import library_path
@@ -90,3 +91,61 @@ def test_without_a_compiler_the_interpreter_runs_and_says_so_once(tmp_path, name
     assert stderr.count("spikeforge: warning: neuron adapting is interpreted, not compiled") == 1
     assert name in stderr
     assert words in stderr
+
+
+CALL = """
+import os, sys, threading, time, torch
+torch.ops.load_library(sys.argv[1])
+torch.set_num_threads(1)
+text = "neuron decay(x; v) { h = 0.5 * v + x; return h; v' = h }"
+result = lambda: torch.ops.spikeforge.run(text, [torch.ones(2, 2)], [], [])[0][0].tolist()
+"""
+CALL_IN_A_CHILD = """
+thread = threading.Thread(target=result)
+thread.start()
+while not os.path.exists(sys.argv[2] + "/calls"): time.sleep(0.01)
+child = os.fork()
+if child == 0:
+    os._exit(0 if result() == [[1, 1], [1.5, 1.5]] else 1)
+print(os.waitpid(child, 0)[1], flush=True)
+open(sys.argv[2] + "/answered", "w").close()
+thread.join()
+"""
+
+
+def start(program, tmp_path, script):
+    """A process with a compiler that is this shell script, and its folder for temporary files."""
+    path, folder = tmp_path / "compiler", tmp_path / "tmp"
+    path.write_text(f'#!/bin/sh\ncd "{tmp_path}"\n{script}\n')
+    path.chmod(0o755)
+    folder.mkdir()
+    env = {**os.environ, "SPIKEFORGE_CACHE_DIR": "off", "SPIKEFORGE_HOST_COMPILER": str(path), "TMPDIR": str(folder)}
+    command = [sys.executable, "-c", program, str(library_path()), str(tmp_path)]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True), folder
+
+
+def test_a_child_that_is_forked_while_a_thread_compiles_runs_the_same_neuron(tmp_path):
+    # The first call lasts until the child has its result, the second fails at once: the child interprets.
+    script = "[ -e calls ] && exit 1; touch calls; while [ ! -e answered ]; do sleep 0.02; done; exit 1"
+    program, folder = start(CALL + CALL_IN_A_CHILD, tmp_path, script)
+    try:
+        assert program.communicate(timeout=60)[0] == "0\n"
+    finally:
+        program.kill()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_process_that_is_killed_leaves_neither_its_compiler_nor_files(tmp_path):
+    program, folder = start(CALL + "result()", tmp_path, "echo $$ > pid; mv pid calls; sleep 60 & wait")
+    calls = tmp_path / "calls"
+    until(calls.exists)
+    assert len(list(folder.iterdir())) == 1
+    program.kill()
+    until(lambda: list(folder.iterdir()) == [] and not os.path.exists(f"/proc/{calls.read_text().strip()}"))
+
+
+def until(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)

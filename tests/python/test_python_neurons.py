@@ -4,11 +4,14 @@ import copy
 import functools
 import linecache
 import math
+import os
 import pickle
 import random
 import re
+import signal
 import sys
 import threading
+import time
 import warnings
 
 import pytest
@@ -22,6 +25,7 @@ sys.path.insert(0, str(REPOSITORY / "python"))
 
 import spikeforge  # noqa: E402
 from spikeforge import surrogate  # noqa: E402
+from spikeforge.trace import autograd_functions  # noqa: E402
 from spikeforge.trace import (  # noqa: E402
     TracedNeuron, add_gradient, custom_gradient, detach, from_core, neuron, select, spike, spike_strict, surrogate_gradient, where,
 )
@@ -486,6 +490,25 @@ def test_tracing_leaves_torch_as_it_was():
         neuron(lambda x: float(x), name="n")
     neuron(lambda x: Hat.apply(x, 1.0), name="n")
     assert torch.autograd.Function.__dict__["apply"] is before
+
+
+def test_a_child_that_is_forked_while_a_thread_traces_can_trace():
+    is_held = threading.Event()
+
+    def hold():
+        with autograd_functions._lock:
+            is_held.set()
+            time.sleep(0.2)
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    is_held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        os._exit(0 if neuron(lambda x: x * 2).outputs == ("out",) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    holding.join()
 
 
 def test_threads_trace_side_by_side():

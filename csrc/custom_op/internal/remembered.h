@@ -2,6 +2,7 @@
 // kernel, and a network calls it with the same shapes all the time.
 #pragma once
 
+#include <spikeforge/base/fork_safe_mutex.h>
 #include <spikeforge/custom_op/arguments.h>
 
 #include <c10/util/SmallVector.h>
@@ -54,7 +55,7 @@ class Remembered {
   struct Hash {
     std::size_t operator()(const CallKey& key) const { return key.hash(); }
   };
-  std::mutex mutex_;
+  ForkSafeMutex mutex_;
   std::unordered_map<CallKey, T, Hash> values_;
 };
 

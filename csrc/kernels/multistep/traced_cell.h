@@ -3,6 +3,7 @@
 
 #include <spikeforge/autodiff/stages.h>
 #include <spikeforge/base/export.h>
+#include <spikeforge/base/fork_safe_mutex.h>
 #include <spikeforge/base/hash.h>
 #include <spikeforge/graph/cell.h>
 #include <spikeforge/kernels/multistep/cell.h>
@@ -71,7 +72,7 @@ class TracedCells {
   Cells make_room(std::size_t bytes);
 
   const std::size_t most_bytes_;
-  mutable std::mutex mutex_;  // of what follows
+  mutable ForkSafeMutex mutex_;  // of what follows
   std::size_t bytes_ = 0;
   Cells cells_;  // the last used first
   std::unordered_map<std::string_view, Cells::iterator> places_;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import threading
 from typing import Any, Iterator
 
@@ -17,6 +18,7 @@ from .surrogates import of_spikingjelly_function
 from .value import Value
 
 _lock = threading.Lock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _under_way = 0
 _apply_of_torch: Any = None
 

@@ -1,0 +1,82 @@
+#pragma once
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include <pthread.h>
+
+namespace spikeforge {
+
+// A mutex that is free in a child of fork(), which has only the thread that called it: fork() waits until no other
+// thread holds one. It stops waiting after some seconds, since the forking thread itself may be what the holder waits
+// for.
+class ForkSafeMutex {
+ public:
+  ForkSafeMutex() : previous_(&list().head) {
+    const std::scoped_lock lock(list().mutex);
+    next_ = list().head;
+    if (next_) next_->previous_ = &next_;
+    list().head = this;
+  }
+  ForkSafeMutex(const ForkSafeMutex&) = delete;
+  ForkSafeMutex& operator=(const ForkSafeMutex&) = delete;
+  ~ForkSafeMutex() {
+    const std::scoped_lock lock(list().mutex);
+    *previous_ = next_;
+    if (next_) next_->previous_ = previous_;
+  }
+
+  void lock() { mutex_.lock(); }
+  bool try_lock() { return mutex_.try_lock(); }
+  void unlock() { mutex_.unlock(); }
+
+ private:
+  // All of one library.
+  struct List {
+    std::mutex mutex;
+    ForkSafeMutex* head = nullptr;
+    bool is_locked = false;  // with all in it, for a fork
+  };
+
+  static List& list() {
+    static List& list = *[] {
+      ::pthread_atfork(lock_all, unlock_all, unlock_all);
+      return new List;
+    }();
+    return list;
+  }
+
+  static void unlock_up_to(const ForkSafeMutex* end) {
+    for (ForkSafeMutex* each = list().head; each != end; each = each->next_) each->unlock();
+  }
+
+  // Never waits for one mutex while it holds another: their order is not known.
+  static void lock_all() {
+    constexpr auto longest = std::chrono::seconds(10);
+    constexpr auto pause = std::chrono::microseconds(100);
+    const auto end = std::chrono::steady_clock::now() + longest;
+    do {
+      list().mutex.lock();
+      ForkSafeMutex* each = list().head;
+      while (each && each->try_lock()) each = each->next_;
+      list().is_locked = each == nullptr;
+      if (list().is_locked) return;
+      unlock_up_to(each);
+      list().mutex.unlock();
+      std::this_thread::sleep_for(pause);
+    } while (std::chrono::steady_clock::now() < end);
+  }
+
+  static void unlock_all() {
+    if (!list().is_locked) return;
+    list().is_locked = false;
+    unlock_up_to(nullptr);
+    list().mutex.unlock();
+  }
+
+  std::mutex mutex_;
+  ForkSafeMutex** previous_;
+  ForkSafeMutex* next_ = nullptr;
+};
+
+}  // namespace spikeforge
