@@ -67,35 +67,6 @@ void remove_with_all_in_it(const std::string& folder) {
       most_descriptors, FTW_DEPTH | FTW_PHYS);
 }
 
-// A folder that nobody else can write into, removed with all that is in it.
-class WorkFolder {
- public:
-  WorkFolder() {
-    const std::string base = environment("TMPDIR");
-    path_ = (base.empty() ? "/tmp" : base) + "/spikeforge_XXXXXX";
-    if (::mkdtemp(path_.data()) == nullptr) fail(fmt::format("no folder can be made as {}: {}", path_, last_error()));
-  }
-  WorkFolder(const WorkFolder&) = delete;
-  WorkFolder& operator=(const WorkFolder&) = delete;
-  ~WorkFolder() { remove_with_all_in_it(path_); }
-
-  const std::string& path() const { return path_; }
-  std::string file(std::string_view name) const { return fmt::format("{}/{}", path_, name); }
-
-  // `name` may have folders.
-  void write(std::string_view name, std::string_view text) const {
-    for (std::size_t slash = name.find('/'); slash != std::string_view::npos; slash = name.find('/', slash + 1))
-      ::mkdir(file(name.substr(0, slash)).c_str(), S_IRWXU);
-    const std::string path = file(name);
-    FileDescriptor out(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
-    if (!out || !write_all(out.get(), text) || !out.close())
-      fail(fmt::format("{} cannot be written: {}", path, last_error()));
-  }
-
- private:
-  std::string path_;
-};
-
 // Empty where it cannot be read.
 std::string read_file(const std::string& path) {
   const FileDescriptor in(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -120,18 +91,22 @@ std::vector<std::string> environment_with(const std::string& folder) {
   return variables;
 }
 
-// A process group that is waited for, and killed where nobody did.
+// Kills `target`, a process or a process group (negative), with the child `id` in it.
+void end_and_reap(pid_t id, pid_t target) {
+  ::kill(target, SIGKILL);
+  int ignored = 0;
+  while (::waitpid(id, &ignored, 0) < 0 && errno == EINTR) {
+  }
+}
+
+// A process that is waited for, and killed with its group where nobody did.
 class Child {
  public:
-  explicit Child(pid_t id) : id_(id) {}
+  Child(pid_t id, pid_t group) : id_(id), group_(group) {}
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
   ~Child() {
-    if (id_ < 0) return;
-    ::kill(-id_, SIGKILL);
-    int ignored = 0;
-    while (::waitpid(id_, &ignored, 0) < 0 && errno == EINTR) {
-    }
+    if (id_ >= 0) end_and_reap(id_, -group_);
   }
 
   // How it ended; nothing where it has not by then.
@@ -154,31 +129,92 @@ class Child {
 
  private:
   pid_t id_;
+  const pid_t group_;
 };
 
-// No shell: the words are what they are. Its output goes to `log`, and whatever it writes on its way to `folder`.
-// Returns whether it ended well.
-bool run(std::vector<std::string> words, const std::string& folder, const std::string& log,
-         std::chrono::milliseconds longest) {
-  std::vector<std::string> variables = environment_with(folder);
+// Starts a program, which reads from `input` and writes to the file `output`, in the process group `group`, or in one
+// of its own where that is 0. No shell: the words are what they are.
+pid_t start(std::vector<std::string> words, std::vector<std::string> variables, int input, const std::string& output,
+            pid_t group) {
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+  ::posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
+  ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
                                      S_IRUSR | S_IWUSR);
   ::posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
-  // A group of its own: what the compiler starts ends with it.
+  // A signal that ends it ends it, though this thread blocks it or this process ignores it.
+  sigset_t none, all;
+  ::sigemptyset(&none);
+  ::sigfillset(&all);
   posix_spawnattr_t attributes;
   ::posix_spawnattr_init(&attributes);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  ::posix_spawnattr_setpgroup(&attributes, 0);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  ::posix_spawnattr_setpgroup(&attributes, group);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
   pid_t id = -1;
   const int error = ::posix_spawnp(&id, words[0].c_str(), &actions, &attributes, pointers_to(words).data(),
                                    pointers_to(variables).data());
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&actions);
   if (error != 0) fail(fmt::format("{} cannot be started: {}", words[0], std::strerror(error)));
-  Child child(id);
+  return id;
+}
+
+// A folder that nobody else can write into, removed with all that is in it, also where a signal ends this process: a
+// shell waits for the end of a pipe, and then ends the compiler and removes the folder.
+class WorkFolder {
+ public:
+  WorkFolder() {
+    const std::string base = environment("TMPDIR");
+    path_ = (base.empty() ? "/tmp" : base) + "/spikeforge_XXXXXX";
+    if (::mkdtemp(path_.data()) == nullptr) fail(fmt::format("no folder can be made as {}: {}", path_, last_error()));
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return;
+    const FileDescriptor read_end(ends[0]);
+    write_end_ = FileDescriptor(ends[1]);
+    try {
+      guard_ = start({"sh", "-c", "read _; trap '' TERM; kill 0; rm -rf -- \"$1\" || rm -rf -- \"$1\"", "sh", path_},
+                     environment_with(path_), read_end.get(), "/dev/null", 0);
+    } catch (const std::runtime_error&) {  // NOLINT(bugprone-empty-catch): there is no shell, and none is needed
+    }
+  }
+  WorkFolder(const WorkFolder&) = delete;
+  WorkFolder& operator=(const WorkFolder&) = delete;
+  ~WorkFolder() {
+    remove_with_all_in_it(path_);
+    if (guard_ != 0) end_and_reap(guard_, guard_);
+  }
+
+  const std::string& path() const { return path_; }
+  std::string file(std::string_view name) const { return fmt::format("{}/{}", path_, name); }
+
+  // The process group that the shell ends, for the compiler; 0 where there is no shell.
+  pid_t group() const { return guard_; }
+
+  // `name` may have folders.
+  void write(std::string_view name, std::string_view text) const {
+    for (std::size_t slash = name.find('/'); slash != std::string_view::npos; slash = name.find('/', slash + 1))
+      ::mkdir(file(name.substr(0, slash)).c_str(), S_IRWXU);
+    const std::string path = file(name);
+    FileDescriptor out(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
+    if (!out || !write_all(out.get(), text) || !out.close())
+      fail(fmt::format("{} cannot be written: {}", path, last_error()));
+  }
+
+ private:
+  std::string path_;
+  FileDescriptor write_end_;
+  pid_t guard_ = 0;
+};
+
+// Runs the compiler in the folder's process group. Its output goes to `log`, and whatever it writes on its way to the
+// folder. Returns whether it ended well.
+bool run(const std::vector<std::string>& words, const WorkFolder& folder, const std::string& log,
+         std::chrono::milliseconds longest) {
+  const FileDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const pid_t id = start(words, environment_with(folder.path()), nothing.get(), log, folder.group());
+  Child child(id, folder.group() == 0 ? id : folder.group());
   const std::optional<int> status = child.wait_until(std::chrono::steady_clock::now() + longest);
   if (!status)
     fail(fmt::format("{} took longer than {} s, and was ended", words[0],
@@ -248,8 +284,7 @@ std::string compile(const std::string& command, const std::vector<std::string>& 
        {"-I" + folder.path(), "-isystem" + torch_folder + "/../include", folder.path() + "/tapes.cpp",
         std::string("-o"), object, "-L" + torch_folder, std::string("-ltorch_cpu"), std::string("-lc10")})
     words.push_back(word);
-  if (!run(std::move(words), folder.path(), log, longest))
-    fail(fmt::format("{} failed: {}", command, first_error(read_file(log))));
+  if (!run(words, folder, log, longest)) fail(fmt::format("{} failed: {}", command, first_error(read_file(log))));
   std::string bytes = read_file(object);
   if (bytes.empty()) fail(fmt::format("{} wrote nothing", command));
   return bytes;
