@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import math
 import sys
@@ -30,6 +31,7 @@ STEPS_AT_ONCE = 20  # in one CUDA graph; what is recorded is listed as often
 STEPS_OF_PROGRESS = 100  # between two looks at the clock
 STEPS_UNINTERRUPTED = 1000  # in one operator, within which Python sees no signal, at most
 SECONDS_UNINTERRUPTED = 0.5
+SCANS_BEFORE_SORTING = 8  # of all spikes, which take about as long as sorting them
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -93,8 +95,19 @@ class Recording:
 
     def of(self, population: Population) -> tuple[Tensor, Tensor]:
         """Steps and neurons of a population, whose first neuron is 0 then."""
-        here = (self.neurons >= population.start) & (self.neurons < population.stop)
+        scans = self.__dict__["_scans"] = self.__dict__.get("_scans", 0) + 1
+        if scans <= SCANS_BEFORE_SORTING:
+            here = (self.neurons >= population.start) & (self.neurons < population.stop)
+        else:
+            neurons, places = self._by_neuron
+            first, last = torch.searchsorted(neurons, torch.tensor([population.start, population.stop], device=neurons.device)).tolist()
+            here = places[first:last].sort().values
         return self.steps[here], self.neurons[here] - population.start
+
+    @functools.cached_property
+    def _by_neuron(self) -> tuple[Tensor, Tensor]:
+        """Neurons in ascending order, and where they are."""
+        return self.neurons.sort(stable=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,6 +168,7 @@ class Network:
         self._projections: list[str] = []  # in words
         self._rules: list[Synapse] = []  # of the projections that learn
         self._signals: dict[str, Tensor] = {}  # of these, as they were given last
+        self._numbers: dict[tuple[str, int, int, str], int] = {}  # of populations
         self._captured: Captured | None = None
         self._in_use = threading.RLock()
 
@@ -202,6 +216,7 @@ class Network:
             _CPP.populate(self._held, name, size, text, list(params), given[0], list(states), given[1], area)
             ordered = {key: params[key] for key in header.params}
             made = Population(name, self.size, self.size + size, text, header.inputs, {**header.states, **states}, ordered, area)
+            self._numbers.setdefault(_key(made), len(self.populations))
             self.populations.append(made)
         return made
 
@@ -384,10 +399,13 @@ class Network:
         """Of a copy, too."""
         if not isinstance(population, Population):
             raise TypeError(f"Network: a population must be what populate() gave, but is {population!r}")
-        for i, own in enumerate(self.populations):
-            if (own.name, own.start, own.stop, own.text) == (population.name, population.start, population.stop, population.text):
-                return i
-        raise ValueError(f"Network: {population.name} is no population of this network")
+        if (number := self._numbers.get(_key(population))) is None:
+            raise ValueError(f"Network: {population.name} is no population of this network")
+        return number
+
+
+def _key(population: Population) -> tuple[str, int, int, str]:
+    return population.name, population.start, population.stop, population.text
 
 
 def _name_of(group: Any) -> str:
